@@ -82,7 +82,7 @@ func (d demo) run(ctx context.Context, stdout, stderr io.Writer) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(root)) }()
 	scenario := simnode.Demo(d.seed, d.hang)
 	// Real drivers report averages over a second of utilization and power.
-	options := simnode.Options{Sim: sim.Options{Window: time.Second}, PodsAPI: true}
+	options := simnode.Options{Sim: sim.Options{Window: time.Second, Down: scenario.Outage}, PodsAPI: true}
 	node, err := simnode.New(root, d.seed, scenario.Devices, options)
 	if err != nil {
 		return fmt.Errorf("make node: %w", err)
@@ -111,6 +111,7 @@ func (d demo) play(ctx context.Context, node *simnode.Node, scenario simnode.Sce
 	before := used(node, began)
 	both.Go(func() { pods <- scenario.Run(running, node) })
 	d.greet(stdout)
+	both.Go(func() { tell(running, scenario, node.Begun(), began, stdout) })
 	over, cancel := d.until(ctx)
 	defer cancel()
 
@@ -165,11 +166,39 @@ func (d demo) until(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, d.length)
 }
 
+// tell says what happens to the devices, when it does, until ctx ends. Of errors it says the first
+// of a device, since they happen again and again.
+func tell(ctx context.Context, s simnode.Scenario, start, began time.Time, w io.Writer) {
+	const ahead = time.Hour
+	told, seen := time.Duration(-1), map[string]bool{}
+	for until := ahead; ; until += ahead {
+		for _, t := range s.Story(began.Sub(start), until) {
+			if t.At <= told {
+				continue
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(time.Until(start.Add(t.At))):
+			}
+			if text := t.String(); t.For > 0 || !seen[text] {
+				seen[text] = true
+				_, _ = fmt.Fprintf(w, "%s %s\n", start.Add(t.At).UTC().Format(time.TimeOnly), text)
+			}
+		}
+		told = until
+	}
+}
+
 func (d demo) greet(w io.Writer) {
 	_, _ = fmt.Fprintf(w, `
-dra-exporter runs on a simulated node with 8 GPUs and 4 network interfaces. Pods start and end.
+dra-exporter runs on a simulated node with 12 GPUs and 4 network interfaces. Pods start and end.
+Three pods are the ranks of the training vision-pretrain: the others wait for vision-pretrain-2, whose
+gpu-10 is throttled. monte-carlo-0 keeps gpu-11 busy, and next to nothing of that is on the tensor cores.
 Every 45 s there are page faults (XID 31) on gpu-1 and gpu-7. On gpu-3 a job hangs after %[2]v: its claim
-is found to be stalled %[3]v later (5 min, unless --stalled.after says otherwise), until %[4]v.
+is found to be stalled %[3]v later (5 min, unless --stalled.after says otherwise), until %[4]v. Then the
+link of eth1 goes down now and again, the source of all devices fails for some seconds, and the driver
+loses gpu-4 for a while. What happens is said below when it does.
 
   page      http://%[1]s/
   metrics   http://%[1]s/metrics

@@ -109,6 +109,11 @@ func TestForm(t *testing.T) {
 				t.Errorf("%s:%d has %d columns, more than %d", d.Path, i+1, utf8.RuneCountInString(line), maxColumns)
 			}
 		}
+		for i, line := range d.Prose() {
+			if strings.Contains(line, "| --- |") && strings.Trim(line, "|-: ") != "" {
+				t.Errorf("%s:%d: a table in one paragraph", d.Path, i+1)
+			}
+		}
 		for _, b := range d.Blocks() {
 			known := []string{Shell, PromQL, Sample, YAML, Go, Diff, "text"}
 			if !inTestdata && !slices.Contains(known, b.Language) {

@@ -33,6 +33,7 @@ func Exceptions() []Exception {
 		{"make test lint verify", ci},
 		{"make test-e2e", ci},
 		{"make attack", long},
+		{"make test-integrations", "it builds programs of other stacks for minutes"},
 		{"make soak", long},
 		{"make audit", network},
 		{"make demo-stack", "test/system/dashboards runs it (TestStack)"},

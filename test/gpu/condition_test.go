@@ -44,6 +44,7 @@ func conditionColumns() []column {
 		limit("min", power+"min_power_limit", "power_readings/min_power_limit"),
 		limit("max", power+"max_power_limit", "power_readings/max_power_limit"),
 		of(driver.PerformanceState, "", "performance_state"),
+		of(driver.ClockMax, "sm", "max_clocks/sm_clock"), of(driver.ClockMax, "memory", "max_clocks/mem_clock"),
 		of(driver.LinkWidth, "pcie", link+"link_widths/current_link_width"),
 		of(driver.LinkWidthMax, "pcie", link+"link_widths/max_link_width"),
 		of(driver.LinkGeneration, "pcie", link+"pcie_gen/current_link_gen"),

@@ -106,6 +106,7 @@ func printCondition(e *element, g *nvmltest.GPU) {
 	for path, v := range map[string]float64{
 		"gpu_power_readings/current_power_limit": c.LimitEnforced, "gpu_power_readings/default_power_limit": c.LimitDefault,
 		"gpu_power_readings/min_power_limit": c.LimitMin, "gpu_power_readings/max_power_limit": c.LimitMax,
+		"max_clocks/sm_clock": c.ClockSMMax / 1e6, "max_clocks/mem_clock": c.ClockMemoryMax / 1e6,
 		"temperature/gpu_temp_tlimit": c.Margin, "fb_memory_usage/reserved": g.MemoryReserved / mebibyte,
 		"pci/pci_gpu_link_info/pcie_gen/current_link_gen": c.LinkGeneration,
 		"pci/pci_gpu_link_info/pcie_gen/max_link_gen":     c.LinkGenerationMax,

@@ -167,12 +167,25 @@ func (e *Exposition) monotonic(families map[string]*dto.MetricFamily) []error {
 	return wrong
 }
 
+// seriesOf returns how many series a metric has: a histogram has one for each bucket, that without
+// an end included, its sum and its count.
+func seriesOf(m *dto.Metric) float64 {
+	buckets := m.GetHistogram().GetBucket()
+	if len(buckets) == 0 {
+		return 1
+	}
+	return float64(len(buckets) + 2)
+}
+
 // counted checks that the exporter knows how much it says.
 func counted(families map[string]*dto.MetricFamily) []error {
 	count := 0.0
 	for name, family := range families {
-		if ofDevices(name) {
-			count += float64(len(family.GetMetric()))
+		if !ofDevices(name) {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			count += seriesOf(m)
 		}
 	}
 	if said := families["dra_exporter_series"].GetMetric(); len(said) != 1 || said[0].GetGauge().GetValue() != count {

@@ -56,6 +56,18 @@ func measuresItself(r *web.Report) {
 	r.Devices[1].Values = []web.ValueReport{{Quantity: "energy", Value: 5}}
 }
 
+// another adds a row of another claim that has the first one's name, and was charged so much, and
+// one of its pod.
+func another(r *web.Report, joules float64) {
+	for _, rows := range []*[]web.HolderReport{&r.Claims, &r.Pods} {
+		other := (*rows)[0]
+		other.Values = []web.ValueReport{{Quantity: "energy", Value: joules}}
+		other.ShareSeconds = 0
+		*rows = append(*rows, other)
+	}
+	r.Devices[0].Values[0].Value += joules
+}
+
 func TestCheck(t *testing.T) {
 	endedAt := func(r *web.Report, second int64) {
 		at := time.Unix(1e9+second, 0)
@@ -87,6 +99,17 @@ func TestCheck(t *testing.T) {
 		{
 			name: "falls", second: 3, spoil: func(r *web.Report) { *r = *report(1); r.Time = r.Time.Add(2 * time.Second) },
 			want: "falls from 20 to 10",
+		},
+		{
+			name: "another one has the name", second: 3, before: func(r *web.Report) { another(r, 5) },
+			spoil: func(r *web.Report) {
+				another(r, 5)
+				slices.Reverse(r.Claims)
+			},
+		},
+		{
+			name: "another one has the name, and the former is lost", second: 3, before: func(r *web.Report) { another(r, 15) },
+			spoil: func(*web.Report) {}, want: "falls from 35 to 30",
 		},
 		{name: "pod is lost", second: 3, spoil: func(r *web.Report) {
 			r.Pods = r.Pods[:1]

@@ -7,12 +7,15 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
 
 const (
-	// lag is how far the exporter and the observer of the API server may be apart: both learn of a
-	// change some time after it, and a busy machine stands still for up to two seconds.
-	lag = 5 * time.Second
+	// lag is how far the exporter and the observer of the API server may be apart, while the machine
+	// runs: both learn of a change some time after it. A machine that stands still, or on which
+	// programs wait for a processor, makes that longer, by as much, up to maxLag.
+	lag    = 2 * time.Second
+	maxLag = 5 * time.Second
 	// precision is how far the device-seconds of a run may be from the truth.
 	precision = 0.02
 )
@@ -34,6 +37,9 @@ type Ownership struct {
 	// other devices than the API server's claims have, as it does after a deletion by force: the
 	// exporter may have rows of these too, until it knows which is right.
 	Except, Contradicted map[string]bool
+	// Stood returns when the machine stood still, so far, and Waited when programs waited for a
+	// processor; nil: never.
+	Stood, Waited func() []standstill.Span
 
 	waiting  []snapshot
 	compared int
@@ -94,20 +100,31 @@ func (o *Ownership) Check(r *web.Report) []error {
 	o.Truth.mu.Lock()
 	defer o.Truth.mu.Unlock()
 	var wrong []error
-	for len(o.waiting) > 0 && !o.waiting[0].at.Add(lag).After(o.Truth.last) {
-		wrong = append(wrong, o.compare(&o.waiting[0])...)
+	var spans [][]standstill.Span
+	for _, found := range []func() []standstill.Span{o.Stood, o.Waited} {
+		if found != nil {
+			spans = append(spans, found())
+		}
+	}
+	for len(o.waiting) > 0 && !o.waiting[0].at.Add(maxLag).After(o.Truth.last) {
+		s := &o.waiting[0]
+		around, late := standstill.Span{From: s.at.Add(-maxLag), To: s.at.Add(maxLag)}, lag
+		for _, all := range spans {
+			late += around.Overlap(all)
+		}
+		wrong = append(wrong, o.compare(s, min(maxLag, late))...)
 		o.waiting = o.waiting[1:]
 	}
 	return wrong
 }
 
-// compare compares a snapshot with the truth of the time around it. Some DRA drivers do not tell
-// the kubelet the shares of their devices, so that PodResources lists a claim's device without a
-// share. An exporter that hears of the claim there first has one such row, and none with a share,
-// until the API server has described the claim, which takes no longer than lag from the start of
-// its pod.
-func (o *Ownership) compare(s *snapshot) []error {
-	from, until := s.at.Add(-lag), s.at.Add(lag)
+// compare compares a snapshot with the truth of the time around it: as long before and after as the
+// exporter may be late. Some DRA drivers do not tell the kubelet the shares of their devices, so
+// that PodResources lists a claim's device without a share. An exporter that hears of the claim
+// there first has one such row, and none with a share, until the API server has described the
+// claim, which takes no longer than that from the start of its pod.
+func (o *Ownership) compare(s *snapshot, late time.Duration) []error {
+	from, until := s.at.Add(-late), s.at.Add(late)
 	var wrong []error
 	possible, undescribed, last := map[row]bool{}, map[row]bool{}, map[row]time.Time{}
 	for h, life := range o.Truth.holds {
@@ -116,7 +133,7 @@ func (o *Ownership) compare(s *snapshot) []error {
 		}
 		this := o.row(h.namespace, h.claim, h.id, h.share)
 		last[this] = life.last(last[this], s.at)
-		if meets(life.of[reserved], from, until) {
+		if life.mayHold(from, until) {
 			possible[this] = true
 			whole := this.whole()
 			undescribed[whole] = undescribed[whole] || !covers(life.of[started], from, s.at)
@@ -143,6 +160,11 @@ func (o *Ownership) compare(s *snapshot) []error {
 		}
 	}
 	return wrong
+}
+
+// mayHold reports whether the claim may have held the device at some time of a span.
+func (t *times) mayHold(from, until time.Time) bool {
+	return meets(t.of[reserved], from, until) || meets(t.of[killed], from, until)
 }
 
 // last returns the latest of a time and the last end of the claim's reservations before another

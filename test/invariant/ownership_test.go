@@ -14,6 +14,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
 
 var gpu = driver.ID{Driver: "gpu.example.com", Pool: "node1", Device: "gpu-0"}
@@ -134,6 +135,14 @@ func TestOwnership(t *testing.T) {
 		{name: "not until its deletion", held: 24, is: deleted(35), off: true},
 		{name: "until its removal", held: 30, is: deleted(35)},
 		{name: "longer than until its removal", held: 32, is: deleted(35), off: true},
+		{
+			name: "a row stays while a pod runs on that was killed by force", held: 33,
+			is: func(s int, w *world) { w.row = s >= 10 && s < 45 },
+		},
+		{
+			name: "a row stays longer", held: 33, is: func(s int, w *world) { w.row = s >= 10 && s < 47 },
+			want: "and it does not",
+		},
 		{name: "until it was killed by force", held: 33, is: func(int, *world) {}},
 		{name: "longer than a pod killed by force", held: 34, is: func(int, *world) {}, off: true},
 		{name: "a second late", held: 30, is: func(s int, w *world) { w.row = s >= 11 && s < 41 }},
@@ -238,11 +247,13 @@ func TestOwnershipOfAShareThatIsNotKnownYet(t *testing.T) {
 	for name, tt := range map[string]struct {
 		without, with [2]int // the seconds in which there is a row without the share, and with it
 		other         bool   // there is a row with another share, too
+		stood         [2]int // the seconds in which the machine stood still
 		want          string
 	}{
 		"known at once":     {with: [2]int{10, 40}},
-		"known a bit later": {without: [2]int{10, 13}, with: [2]int{13, 40}},
-		"known too late":    {without: [2]int{10, 20}, with: [2]int{20, 40}, want: invented},
+		"known a bit later": {without: [2]int{10, 11}, with: [2]int{11, 40}},
+		"stood still":       {without: [2]int{10, 13}, with: [2]int{13, 40}, stood: [2]int{10, 12}},
+		"known too late":    {without: [2]int{10, 13}, with: [2]int{13, 40}, want: invented},
 		"forgotten":         {without: [2]int{25, 40}, with: [2]int{10, 25}, want: invented},
 		"counted twice":     {without: [2]int{10, 13}, with: [2]int{12, 40}, want: invented},
 		"another share":     {with: [2]int{10, 40}, other: true, want: "holds gpu.example.com/node1/gpu-0 share s2"},
@@ -251,10 +262,15 @@ func TestOwnershipOfAShareThatIsNotKnownYet(t *testing.T) {
 			shareID := types.UID("s1")
 			held := claim("a")
 			held.Status.Allocation.Devices.Results[0].ShareID = &shareID
-			o := Ownership{Truth: NewTruth("node1")}
+			time0 := time.Unix(1e9, 0)
+			stood := standstill.Span{
+				From: time0.Add(time.Duration(tt.stood[0]) * time.Second),
+				To:   time0.Add(time.Duration(tt.stood[1]) * time.Second),
+			}
+			o := Ownership{Truth: NewTruth("node1"), Stood: func() []standstill.Span { return []standstill.Span{stood} }}
 			wrong := map[string]bool{}
 			for second := range 40 {
-				at := time.Unix(1e9+int64(second), 0)
+				at := time0.Add(time.Duration(second) * time.Second)
 				r := &web.Report{Time: at, Devices: []web.DeviceReport{{ID: gpu}}}
 				var pods []*corev1.Pod
 				c := claim()
@@ -280,6 +296,35 @@ func TestOwnershipOfAShareThatIsNotKnownYet(t *testing.T) {
 				t.Errorf("wrong: %s, want %q", said, tt.want)
 			}
 		})
+	}
+}
+
+// The API server is away from second 30 on, when the driver takes the claim's devices back: who
+// goes on to show a row invents it, and who ends it is right.
+func TestOwnershipEnded(t *testing.T) {
+	for _, goesOn := range []bool{false, true} {
+		o := Ownership{Truth: NewTruth("node1")}
+		wrong := map[string]bool{}
+		for second := range 50 {
+			at := time.Unix(1e9+int64(second), 0)
+			if second == 32 { // when the journal is read
+				o.Truth.Ended(claim().UID, time.Unix(1e9+30, 0))
+			}
+			o.Truth.Observe(at, []*corev1.Pod{pod("a")}, []*resourceapi.ResourceClaim{claim("a")})
+			r := &web.Report{Time: at, Devices: []web.DeviceReport{{ID: gpu}}}
+			if second < 30 || goesOn {
+				r.Devices[0].Shares = []web.ShareReport{{Namespace: "team", Claim: "c"}}
+			}
+			for _, err := range o.Check(r) {
+				wrong[err.Error()] = true
+			}
+		}
+		if invented := len(wrong) > 0; invented != goesOn {
+			t.Errorf("a row that goes on: %v; wrong: %v", goesOn, wrong)
+		}
+		if got := o.Seconds(&web.Report{}); got.Least != 30 || got.Most != 30 {
+			t.Errorf("held for %v to %v s, want 30", got.Least, got.Most)
+		}
 	}
 }
 

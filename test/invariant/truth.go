@@ -24,6 +24,7 @@ type Truth struct {
 	first time.Time // the time of the first observation
 	last  time.Time
 	alive map[types.UID]bool // pods of the node that had neither ended nor been deleted, at last
+	ended map[types.UID]bool // claims, by Ended
 }
 
 // hold is a device, or a share of one, that a claim is allocated.
@@ -78,7 +79,34 @@ type interval struct {
 }
 
 // NewTruth returns the truth of a node, of which nothing was observed yet.
-func NewTruth(node string) *Truth { return &Truth{Node: node, holds: map[hold]*times{}} }
+func NewTruth(node string) *Truth {
+	return &Truth{Node: node, holds: map[hold]*times{}, ended: map[types.UID]bool{}}
+}
+
+// Ended takes in that a claim's devices were taken back at a time, by the journal of their driver,
+// while the API server was away: what it says of the claim from then on is older. Nobody prepares
+// the claim again.
+func (t *Truth) Ended(claim types.UID, at time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ended[claim] = true
+	for h, life := range t.holds {
+		if h.uid == claim {
+			life.end(at)
+		}
+	}
+}
+
+// end ends whatever is the case at a time that may have been observed already.
+func (t *times) end(at time.Time) {
+	for f, all := range t.of {
+		all = slices.DeleteFunc(all, func(i interval) bool { return i.from.After(at) })
+		if n := len(all) - 1; n >= 0 && (!all[n].closed || all[n].until.After(at)) {
+			all[n].until, all[n].closed = at, true
+		}
+		t.of[f] = all
+	}
+}
 
 // Observe takes in the pods and claims that the API server has at a time. The times of the calls do
 // not fall.
@@ -89,7 +117,7 @@ func (t *Truth) Observe(at time.Time, pods []*corev1.Pod, claims []*resourceapi.
 	byUID := t.observePods(at, pods)
 	seen := map[*times]bool{}
 	for _, c := range claims {
-		if c.Status.Allocation == nil {
+		if c.Status.Allocation == nil || t.ended[c.UID] {
 			continue
 		}
 		for i := range c.Status.Allocation.Devices.Results {

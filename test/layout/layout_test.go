@@ -24,7 +24,7 @@ const (
 
 func TestTopLevel(t *testing.T) {
 	want := []string{
-		".ci", ".dockerignore", ".gitattributes", ".gitignore", ".golangci.yml", "CHANGELOG.md", "CONTRIBUTING.md",
+		".ci", ".dockerignore", ".gitattributes", ".github", ".gitignore", ".golangci.yml", "CHANGELOG.md", "CONTRIBUTING.md",
 		"Dockerfile", "LICENSE", "METRICS.md",
 		"Makefile", "README.md", "SECURITY.md", "dashboards", "deployments", "driver", "exporter", "go.mod", "go.sum",
 		"podresources", "test",
@@ -139,7 +139,8 @@ func TestImports(t *testing.T) {
 		"exporter/fit":          {"driver", "exporter/join", "podresources"},
 		"exporter/stall":        {"driver"},
 		"exporter/ledger": {
-			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/stall", "podresources",
+			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/stall", "exporter/wire",
+			"podresources",
 		},
 		"exporter/exposition": {
 			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger", "exporter/stall",
@@ -147,17 +148,22 @@ func TestImports(t *testing.T) {
 		},
 		"exporter/recorder": {"driver", "exporter/join", "exporter/ledger", "exporter/stall", "podresources"},
 		"exporter/archive":  {"driver"},
+		"exporter/wire":     {"driver"},
+		"exporter/state":    {"driver", "exporter/wire"},
 		"exporter/web": {
 			"driver", "exporter/explain", "exporter/exposition", "exporter/fit", "exporter/join", "exporter/ledger",
 			"exporter/recorder", "exporter/stall", "exporter/web/client", "podresources",
 		},
 		"exporter/web/access": {"driver", "exporter/web/client"},
 		"exporter/web/client": nil,
+		"exporter/gateway":    {"driver", "exporter/ledger", "exporter/recorder", "exporter/web", "exporter/web/access"},
 		"exporter/check": {
 			"driver", "exporter/explain", "exporter/exposition", "exporter/join", "exporter/ledger", "exporter/node",
 			"exporter/web", "podresources", "podresources/kube",
 		},
-		"exporter/top": {"exporter/ledger", "exporter/web"},
+		"exporter/top": {
+			"driver", "exporter/explain", "exporter/join", "exporter/ledger", "exporter/recorder", "exporter/web",
+		},
 		"exporter/node": {
 			"driver", "driver/inventory", "podresources", "podresources/holders", "podresources/kube",
 		},
@@ -166,8 +172,10 @@ func TestImports(t *testing.T) {
 		},
 		"exporter/program": {
 			"driver", "driver/scrape", "driver/sysfs", "exporter", "exporter/archive", "exporter/check", "exporter/exposition",
-			"exporter/fit", "exporter/ledger", "exporter/node", "exporter/recorder", "exporter/stall", "exporter/top",
-			"exporter/web", "exporter/web/access", "podresources", "podresources/kube", "podresources/kube/events",
+			"exporter/fit", "exporter/gateway", "exporter/ledger", "exporter/node", "exporter/recorder", "exporter/stall",
+			"exporter/state",
+			"exporter/top", "exporter/web", "exporter/web/access", "podresources", "podresources/holders",
+			"podresources/kube", "podresources/kube/events",
 		},
 	}
 	seen := 0

@@ -151,6 +151,30 @@ func (p *Program) Wait(timeout time.Duration) int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
+// CPU returns how long the program has run on processors, and the kernel for it.
+func (p *Program) CPU() (time.Duration, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
+	if err != nil {
+		return 0, fmt.Errorf("read the time of the program: %w", err)
+	}
+	_, after, _ := strings.Cut(string(stat), ") ") // the name may have spaces
+	fields := strings.Fields(after)
+	const state, utime = 3, 14 // in proc_pid_stat(5)
+	if len(fields) <= utime-state+1 {
+		return 0, fmt.Errorf("the status of process %d is %q", p.PID(), stat)
+	}
+	ticks := 0
+	for _, field := range fields[utime-state : utime-state+2] {
+		n, err := strconv.Atoi(field)
+		if err != nil {
+			return 0, fmt.Errorf("read the time of the program: %w", err)
+		}
+		ticks += n
+	}
+	const tick = time.Second / 100 // USER_HZ, a constant of the kernel's interface
+	return time.Duration(ticks) * tick, nil
+}
+
 // Memory returns a field of /proc/PID/status in bytes: VmRSS, or VmHWM, its maximum.
 func (p *Program) Memory(field string) (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))

@@ -38,8 +38,14 @@ type Device struct {
 	XIDEvery              time.Duration // how often its driver reports an error with the code XID
 	XID                   int
 
+	Lost Span // in which its driver can't reach it
+
 	Engines        bool    // tells engines and occupancy beside its utilization
 	ThrottledShare float64 // of its busy time, in which its power limit slows it down
+	Slowed         float64 // the part of its clock that it loses meanwhile, 0 to 1
+	// TensorPart is for which part of the time in which the device works its tensor cores do; 0:
+	// tensorPart.
+	TensorPart float64
 
 	energy, active, io, packets float64 // where the hardware's counters stood when the machine began
 }

@@ -81,6 +81,9 @@ func Hang(after time.Duration, p Profile) Profile {
 	return p
 }
 
+// HangsAt returns after which time the profile hangs, 0 if it never does.
+func (p Profile) HangsAt() time.Duration { return p.hangs }
+
 // Constant is one load for ever.
 func Constant(level float64) Profile {
 	return Profile{loop: newCourse(piece{time.Hour, level, level})}

@@ -426,3 +426,30 @@ func TestPastIsBounded(t *testing.T) {
 		t.Errorf("active for %v s, want %d", got, maxEpochs)
 	}
 }
+
+// A slow device loses a part of its clock with its load, and one may leave its tensor cores idle:
+// by hand, at a load of 0.5 between 345 and 1980 MHz.
+func TestSlowed(t *testing.T) {
+	slow := GPU("gpu.example.com", "gpu-0", 1)
+	slow.Slowed, slow.TensorPart, slow.ThrottledShare = 0.4, 0.1, 0.5
+	m, err := New(start(), 1, slow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Begin("gpu-0", Workload{Name: "w", Weight: 1, Load: Constant(0.5)}, start()); err != nil {
+		t.Fatal(err)
+	}
+	samples, err := NewSource(m, Options{Now: func() time.Time { return start().Add(time.Minute) }}).Sample(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[driver.Quantity]float64{
+		driver.Clock: 1162.5e6 * 0.8, driver.ClockMax: 1980e6, driver.ThrottledSeconds: 15, driver.EngineUtilization: 0.05,
+	}
+	for _, r := range samples[0].Readings {
+		if w, asked := want[r.Quantity]; asked && (r.Quantity != driver.EngineUtilization || r.Labels[0] == "tensor") &&
+			math.Abs(r.Value-w) > 1e-6*w {
+			t.Errorf("%v is %v, want %v", r.Quantity, r.Value, w)
+		}
+	}
+}

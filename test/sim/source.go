@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,8 @@ type Options struct {
 
 	// Fail, where it returns an error, makes a quantity of a device unreadable.
 	Fail func(device string, q driver.Quantity) error
+	// Down is a time in which Sample fails and returns nothing.
+	Down Span
 	// Hang, while it returns true, lets Sample wait for the end of its context.
 	Hang func() bool
 	// Now is the clock; nil: [time.Now].
@@ -65,6 +68,36 @@ func (*Source) Name() string { return "sim" }
 // errTooEarly says that the machine begins later.
 var errTooEarly = errors.New("the machine has not started")
 
+var (
+	errDown = errors.New("the simulated source is down")
+	errLost = errors.New("the driver can't reach it")
+)
+
+// Span is a time, since the machine's start, that comes again and again.
+type Span struct {
+	First, Every, Length time.Duration // Every 0: it comes once
+}
+
+// has reports whether a time is in the span.
+func (s Span) has(elapsed time.Duration) bool {
+	elapsed -= s.First
+	if elapsed >= 0 && s.Every > 0 {
+		elapsed %= s.Every
+	}
+	return elapsed >= 0 && elapsed < s.Length
+}
+
+// Begins returns when the span begins, until a time.
+func (s Span) Begins(until time.Duration) (out []time.Duration) {
+	for at := s.First; s.Length > 0 && at <= until; at += s.Every {
+		out = append(out, at)
+		if s.Every <= 0 {
+			break
+		}
+	}
+	return out
+}
+
 // Sample returns one sample for each device of the machine. The error joins what Fail said.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	if s.options.Hang != nil && s.options.Hang() {
@@ -81,8 +114,16 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 		return nil, fmt.Errorf("read simulated devices: %w", errTooEarly)
 	}
 	samples := make([]driver.Sample, len(m.devices))
+	if s.options.Down.has(at.Sub(m.start)) {
+		return nil, driver.WithReason(driver.ReasonServerError, errDown)
+	}
 	var errs []error
 	for i, device := range m.devices {
+		if device.Lost.has(at.Sub(m.start)) {
+			samples[i] = driver.Sample{Driver: device.Driver, Hardware: device.Hardware, Unreadable: true}
+			errs = append(errs, driver.WithReason(driver.ReasonGPULost, fmt.Errorf("read %s: %w", device.Name, errLost)))
+			continue
+		}
 		r := reader{state: device, options: &s.options, at: at, elapsed: at.Sub(m.start)}
 		r.readAll()
 		s.count(device.Name, r.readings)
@@ -184,12 +225,16 @@ func (r *reader) over(moment, integral func(time.Time) float64) float64 {
 	return min(1, max(0, (integral(r.at)-integral(r.at.Add(-window)))/window.Seconds()))
 }
 
-// readEngines tells engines that are busy while the device works: all of the time, and half of it.
+// tensorPart is for which part of the time in which the device works its tensor cores do.
+const tensorPart = 0.6
+
+// readEngines tells engines that are busy while the device works: all of the time, or a part of it.
 func (r *reader) readEngines(load, spin float64) {
 	if !r.Engines {
 		return
 	}
 	r.read(driver.EngineUtilization, min(1, load+spinningSMs*spin), "sm")
+	r.read(driver.EngineUtilization, cmp.Or(r.TensorPart, tensorPart)*load, "tensor")
 	r.read(driver.EngineUtilization, load/2, "dram")
 	r.read(driver.Occupancy, load/2)
 }
@@ -212,7 +257,8 @@ func (r *reader) readPower(mean, busy, spun float64) {
 		r.read(driver.ThrottledSeconds, r.ThrottledShare*busy, "power")
 	}
 	if r.MaxHertz > 0 {
-		r.read(driver.Clock, between(r.IdleHertz, r.MaxHertz), "graphics")
+		r.read(driver.Clock, between(r.IdleHertz, r.MaxHertz)*(1-r.Slowed*load), "graphics")
+		r.read(driver.ClockMax, r.MaxHertz, "graphics")
 	}
 }
 

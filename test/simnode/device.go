@@ -81,7 +81,7 @@ func gpuDevice(d sim.Device, index int) Device {
 			"uuid":          {StringValue: new(d.Hardware.UUID)},
 			"model":         {StringValue: new("LATEST-GPU-MODEL")},
 			"driverVersion": {VersionValue: new("1.0.0")},
-			// Four GPUs on each of two NUMA nodes, as the interfaces are.
+			// Four GPUs on each NUMA node, as the interfaces are.
 			"resource.kubernetes.io/numaNode": {IntValue: new(int64(index / 4))},
 			"resource.kubernetes.io/pcieRoot": {StringValue: new(fmt.Sprintf("pci0000:%02x", 0x40*(index/4)))},
 		},

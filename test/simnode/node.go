@@ -131,6 +131,9 @@ func (n *Node) Close() {
 	}
 }
 
+// Begun returns when the node began.
+func (n *Node) Begun() time.Time { return n.begun }
+
 // Kubelet returns the node's kubelet, for tests that inject faults.
 func (n *Node) Kubelet() *podresourcestest.Kubelet { return n.kubelet }
 

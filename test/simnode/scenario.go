@@ -17,8 +17,9 @@ type Scenario struct {
 	Devices  []Device
 	Standing []PodSpec
 	Cycle    time.Duration
-	Visits   []Visit // within the cycle
-	Faults   []Fault // likewise
+	Visits   []Visit  // within the cycle
+	Faults   []Fault  // likewise
+	Outage   sim.Span // in which the source of the devices fails; the caller makes it so
 }
 
 // Fault is a page fault of a pod's process on a device: the kernel log has an XID that names both.
@@ -41,16 +42,28 @@ const (
 	// xidInterval is how often a process on gpu-1 has a page fault: XID 31.
 	xidInterval = 45 * time.Second
 	pageFault   = 31
+	// flapInterval is how often the link of eth1 goes down.
+	flapInterval = 4*time.Minute + 10*time.Second
+	// The source of all devices fails for some seconds, and the driver loses gpu-4 for some
+	// minutes: late enough that who looks at the demo first sees it well, and after the job that
+	// hangs has ended.
+	outageAt, outageLength = 9*time.Minute + 35*time.Second, 5 * time.Second
+	lossAt, lossLength     = 6*time.Minute + 30*time.Second, 90 * time.Second
 	// cycle is longer than the exporter's retention, so that a pod that starts again is a new one.
 	cycle = 10 * time.Minute
 )
 
-// Demo is the scenario of a node with 8 GPUs, one of them partitioned and one shared, and 4 network
-// interfaces. It has long training and inference, pods that start and end, and pods that leave
-// their devices idle. A job hangs at a time since the start of the cycle, DefaultHang or sooner.
+// Demo is the scenario of a node with 12 GPUs, one of them partitioned and one shared, and 4
+// network interfaces. It has long training and inference, pods that start and end, and pods that
+// leave their devices idle. A job hangs at a time since the start of the cycle, DefaultHang or
+// sooner. Three ranks of a training run side by side, of which one is slow, and a job has low
+// efficiency.
 func Demo(seed uint64, hang time.Duration) Scenario {
-	s := Scenario{Cycle: cycle, Devices: demoDevices(seed)}
-	s.Standing = slices.Concat(busyPods(seed), sharingPods(seed), idlePods(), infraPods(seed, s.Devices))
+	s := Scenario{
+		Cycle: cycle, Devices: demoDevices(seed),
+		Outage: sim.Span{First: outageAt, Every: cycle, Length: outageLength},
+	}
+	s.Standing = slices.Concat(busyPods(seed), rankPods(), sharingPods(seed), idlePods(), infraPods(seed, s.Devices))
 	s.Visits = slices.Concat(batchVisits(seed), regularVisits(seed), []Visit{hangingVisit(hang)})
 	for at := 20 * time.Second; at < cycle; at += xidInterval {
 		s.Faults = append(s.Faults, Fault{At: at, Namespace: "team-nlp", Pod: "embedder-0", Device: "gpu-7"})
@@ -71,10 +84,18 @@ func demoDevices(seed uint64) []Device {
 	out[1].XIDEvery, out[1].XID = xidInterval, pageFault
 	out[5] = Unhealthy(out[5])
 	out = append(out, PartitionedGPU(seed, 6, 4)...)
+	out[4].Lost = sim.Span{First: lossAt, Every: cycle, Length: lossLength}
 	out = append(out, Logged(Shared(GPU(seed, 7)), "0000:47:00.0"))
+	for i := 8; i < 12; i++ {
+		out = append(out, GPU(seed, i))
+	}
+	slow, wasteful := &out[len(out)-2], &out[len(out)-1]
+	slow.ThrottledShare, slow.Slowed = 0.6, 0.3
+	wasteful.TensorPart = 0.04
 	for i := range 4 {
 		out = append(out, NIC(i))
 	}
+	out[len(out)-3].LinkDownEvery = flapInterval // eth1
 	return out
 }
 
@@ -113,6 +134,25 @@ func busyPods(seed uint64) []PodSpec {
 			device("gpu", sim.Bursts(seed+1, 8*time.Second, 0.6, 0.02, 0.8), 9*gibibyte, "gpu-6-partition-0"),
 		}},
 	}
+}
+
+// rankPods are a training of three ranks, of which the last one is slow, since its GPU is
+// throttled, and a simulation that is busy, and next to none of that on the tensor cores.
+func rankPods() []PodSpec {
+	var out []PodSpec
+	for i, gpu := range []string{"gpu-8", "gpu-9", "gpu-10"} {
+		out = append(out, PodSpec{
+			Namespace: "team-vision", Name: fmt.Sprintf("vision-pretrain-%d", i), Owner: "Job/vision-pretrain-workers-0",
+			Labels: map[string]string{
+				"jobset.sigs.k8s.io/jobset-name": "vision-pretrain", "kueue.x-k8s.io/local-queue-name": "training",
+			},
+			Claims: []ClaimSpec{device("gpu", sim.Constant(0.92), 58*gibibyte, gpu)},
+		})
+	}
+	return append(out, PodSpec{
+		Namespace: "research", Name: "monte-carlo-0", Owner: "StatefulSet/monte-carlo",
+		Claims: []ClaimSpec{device("gpu", sim.Constant(0.98), 24*gibibyte, "gpu-11")},
+	})
 }
 
 // sharingPods share a claim (two pods on gpu-6-partition-3), or a device by its memory (gpu-7).

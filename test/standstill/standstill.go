@@ -5,6 +5,9 @@ package standstill
 
 import (
 	"context"
+	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -43,13 +46,51 @@ func Total(spans []Span) time.Duration {
 // Watch records standstills until stop is called. found returns those so far; both may be called
 // at any time, by any goroutine.
 func Watch() (found func() []Span, stop func()) {
+	return watch(Shortest/10, func(passed time.Duration) time.Duration {
+		if passed > Shortest {
+			return passed
+		}
+		return 0
+	})
+}
+
+// WatchPressure records likewise when some program waited for a processor, by the kernel's count
+// ("some" in /proc/pressure/cpu): of each tenth of a second its end, as long as that was. Without
+// that file there are no spans.
+func WatchPressure() (found func() []Span, stop func()) {
+	before, _ := waited()
+	return watch(100*time.Millisecond, func(passed time.Duration) time.Duration {
+		now, err := waited()
+		if err != nil {
+			return 0
+		}
+		more := now - before
+		before = now
+		return min(more, passed)
+	})
+}
+
+// waited returns for how long some program has waited for a processor since the machine started.
+func waited() (time.Duration, error) {
+	content, err := os.ReadFile("/proc/pressure/cpu")
+	if err != nil {
+		return 0, err
+	}
+	some, _, _ := strings.Cut(string(content), "\n")
+	_, total, _ := strings.Cut(some, " total=")
+	microseconds, err := strconv.ParseInt(total, 10, 64)
+	return time.Duration(microseconds) * time.Microsecond, err
+}
+
+// watch records spans: how much of the time that has passed since the last look, at its end.
+func watch(every time.Duration, of func(passed time.Duration) time.Duration) (found func() []Span, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var mu sync.Mutex
 	var all []Span
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		ticker := time.NewTicker(Shortest / 10)
+		ticker := time.NewTicker(every)
 		defer ticker.Stop()
 		for last := time.Now(); ; {
 			select {
@@ -58,9 +99,9 @@ func Watch() (found func() []Span, stop func()) {
 			case <-ticker.C:
 			}
 			now := time.Now()
-			if now.Sub(last) > Shortest {
+			if part := of(now.Sub(last)); part > 0 {
 				mu.Lock()
-				all = append(all, Span{last, now})
+				all = append(all, Span{now.Add(-part), now})
 				mu.Unlock()
 			}
 			last = now

@@ -1,6 +1,9 @@
 package standstill_test
 
 import (
+	"context"
+	"os"
+	"runtime"
 	"testing"
 	"time"
 
@@ -36,6 +39,33 @@ func TestWatchEnds(t *testing.T) {
 	for _, s := range found() {
 		if s.To.Sub(s.From) <= standstill.Shortest {
 			t.Errorf("%v is too short", s)
+		}
+	}
+}
+
+// More programs than processors wait for one: the kernel's count of that is found.
+func TestWatchPressure(t *testing.T) {
+	if _, err := os.ReadFile("/proc/pressure/cpu"); err != nil {
+		t.Skip("the kernel does not count who waits for a processor:", err)
+	}
+	found, stop := standstill.WatchPressure()
+	defer stop()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for range 2 * runtime.NumCPU() {
+		go func() {
+			runtime.LockOSThread() // a thread each, which ends with it
+			for n := 0; ctx.Err() == nil; n++ {
+				runtime.KeepAlive(n)
+			}
+		}()
+	}
+	for standstill.Total(found()) < 200*time.Millisecond {
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, s := range found() {
+		if s.To.Sub(s.From) <= 0 {
+			t.Errorf("%v is no span", s)
 		}
 	}
 }

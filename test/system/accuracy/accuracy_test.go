@@ -60,6 +60,7 @@ const (
 // used. While the machine is stalled nothing can be measured: the bounds are wider by the share of
 // stalled time.
 func TestShortPods(t *testing.T) {
+	t.Parallel()
 	root, err := os.MkdirTemp("", "acc") //nolint:usetesting // t.TempDir's path is too long for a socket
 	if err != nil {
 		t.Fatal(err)

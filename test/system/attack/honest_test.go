@@ -28,6 +28,11 @@ const (
 	// maxAge is how old the snapshot of an honest scrape may be, less the time for which the machine
 	// stood still.
 	maxAge = 2500 * time.Millisecond
+	// maxTick is how long a tick may take: with the interval of a second, the snapshot is no older
+	// than maxAge.
+	maxTick = maxAge - time.Second
+	// maxRecovery is how soon after an attack all is as before.
+	maxRecovery = 5 * time.Second
 )
 
 // newClient returns a client with connections of its own, HTTP/1 without TLS, HTTP/2 with it.
@@ -163,6 +168,7 @@ func (g *target) during(atMost time.Duration, attack func(ctx context.Context)) 
 		}
 	}
 	f.lasted = time.Since(begun)
+	cancel() // no short pod comes any more
 	f.charged = g.charges(short())
 	slices.Sort(f.times)
 	f.peak, f.over = g.resident()
@@ -192,6 +198,16 @@ func (f figures) p99() time.Duration {
 	return honestTimeout
 }
 
+// good returns how many short pods were charged as they should be.
+func (f figures) good() (n int) {
+	for _, c := range f.charged {
+		if c.isGood() {
+			n++
+		}
+	}
+	return n
+}
+
 // String returns the figures as one line.
 func (f figures) String() string {
 	var median, slowest time.Duration
@@ -204,13 +220,7 @@ func (f figures) String() string {
 		f.p99().Round(time.Millisecond), float64(f.peak)/(1<<20))
 	s += fmt.Sprintf("; snapshots at most %v old", f.oldest.Round(10*time.Millisecond))
 	if n := len(f.charged); n > 0 {
-		good := 0
-		for _, c := range f.charged {
-			if c.isGood() {
-				good++
-			}
-		}
-		s += fmt.Sprintf("; %d of %d short pods charged within %.0f %%", good, n, 100*maxCharge)
+		s += fmt.Sprintf("; %d of %d short pods charged within %.0f %%", f.good(), n, 100*maxCharge)
 	}
 	if f.over {
 		s += fmt.Sprintf(": over the limit of memory, killed after %v", f.lasted.Round(100*time.Millisecond))
@@ -249,5 +259,22 @@ func (g *target) expectHeld(t testing.TB, f figures) {
 			t.Logf("%v", c)
 		}
 	}
+	if good, all := f.good(), len(f.charged); float64(good) < minCharged*float64(all) {
+		timed(t).Errorf("%d of %d short pods were charged within %.0f %%", good, all, 100*maxCharge)
+	}
+	begun := time.Now()
 	g.await("as before the attack", g.complete)
+	if took := time.Since(begun); took > maxRecovery {
+		timed(t).Errorf("%v after the attack all was as before, want %v at most", took, maxRecovery)
+	}
+	a, err := g.scrape(honestTimeout)
+	if err != nil {
+		t.Errorf("scrape after the attack: %v", err)
+		return
+	}
+	longest, err := valueOf(a.body, "dra_exporter_longest_tick_seconds")
+	t.Logf("the longest tick of ten minutes took %.2f s, %d incidents are open", longest, openIncidents(a.body))
+	if err != nil || longest > maxTick.Seconds() {
+		timed(t).Errorf("the longest tick took %v s, %v, want %v at most", longest, err, maxTick)
+	}
 }

@@ -18,6 +18,7 @@ import (
 
 var (
 	all    = flag.Bool("all", false, "run all attacks and judge times; else the short ones, without times")
+	full   = flag.Bool("full", false, "fill the flight recorder before the attacks of readers: 10 minutes each")
 	before = flag.String("before", "", "path of an older program: print its figures, and judge nothing")
 )
 
@@ -52,7 +53,7 @@ type attack struct {
 
 func attacks() []attack {
 	return slices.Concat(scrapeAttacks(), endpointAttacks(), networkAttacks(), sliceAttacks(), blockAttacks(),
-		exhaustAttacks(), tokenAttacks(), readerAttacks(), kubeletAttacks())
+		exhaustAttacks(), tokenAttacks(), kubeletAttacks(), serverAttacks())
 }
 
 func TestAttacks(t *testing.T) {
@@ -69,6 +70,13 @@ func TestAttacks(t *testing.T) {
 			}
 			a.run(t)
 		})
+	}
+	for _, f := range fleets() {
+		if !f.short && !*all && *before == "" {
+			left = append(left, f.name)
+			continue
+		}
+		t.Run(f.name, f.run)
 	}
 	if len(left) > 0 {
 		t.Logf("left out, since make attack runs them: %s", strings.Join(left, ", "))
@@ -87,9 +95,18 @@ func TestTable(t *testing.T) {
 			rows[strings.TrimSpace(cells[1])] = true
 		}
 	}
+	var names []string
 	for _, a := range attacks() {
-		if !rows[a.name] {
-			t.Errorf("README.md has no row of the attack %q", a.name)
+		names = append(names, a.name)
+	}
+	for _, f := range fleets() {
+		for _, s := range sieges() {
+			names = append(names, s.name+f.of)
+		}
+	}
+	for _, name := range names {
+		if !rows[name] {
+			t.Errorf("README.md has no row of the attack %q", name)
 		}
 	}
 }

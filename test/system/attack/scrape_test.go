@@ -63,10 +63,11 @@ func behaviours() map[string]func(*target, context.Context) {
 	}
 }
 
-// pathBehaviours are those of clients of a path: KIND:PATH.
+// pathBehaviours are those of clients of paths, so many of each: KIND:PATH,PATH.
 func pathBehaviours() map[string]func(*target, context.Context, string) {
 	return map[string]func(*target, context.Context, string){
 		"read": (*target).read, "slow": (*target).readSlowlyOf, "unfinished": (*target).unfinishedOf,
+		"body": (*target).sendSlowly,
 	}
 }
 
@@ -125,12 +126,16 @@ func runAttackers(description string) error {
 	if _, err := fmt.Sscan(description, &kind, &n, &g.Address, &certificate); err != nil {
 		return fmt.Errorf("read %q: %w", description, err)
 	}
-	kind, path, ofPath := strings.Cut(kind, ":")
-	behave := behaviours()[kind]
-	if ofPath {
-		behave = func(g *target, ctx context.Context) { pathBehaviours()[kind](g, ctx, path) }
+	kind, paths, ofPath := strings.Cut(kind, ":")
+	var behave []func(*target, context.Context)
+	if of := pathBehaviours()[kind]; ofPath && of != nil {
+		for path := range strings.SplitSeq(paths, ",") {
+			behave = append(behave, func(g *target, ctx context.Context) { of(g, ctx, path) })
+		}
+	} else if one := behaviours()[kind]; one != nil && !ofPath {
+		behave = append(behave, one)
 	}
-	if behave == nil || ofPath && pathBehaviours()[kind] == nil {
+	if behave == nil {
 		return fmt.Errorf("no clients of kind %q", kind)
 	}
 	if certificate != "-" {
@@ -143,7 +148,9 @@ func runAttackers(description string) error {
 	}
 	var running sync.WaitGroup
 	for range n {
-		running.Go(func() { behave(g, context.Background()) })
+		for _, do := range behave {
+			running.Go(func() { do(g, context.Background()) })
+		}
 	}
 	running.Wait()
 	return nil
@@ -245,6 +252,16 @@ func (g *target) unfinishedOf(ctx context.Context, path string) {
 			if err == nil {
 				backOff(ctx)
 			}
+		}
+	})
+}
+
+// sendSlowly asks with a body that comes byte by byte and never ends.
+func (g *target) sendSlowly(ctx context.Context, path string) {
+	g.connected(ctx, 0, func(conn net.Conn) {
+		_, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nContent-Length: 100000\r\n\r\n", path, g.Address)
+		for ; err == nil; backOff(ctx) {
+			_, err = conn.Write([]byte("x"))
 		}
 	})
 }

@@ -24,6 +24,8 @@ const (
 	shortLife = 500 * time.Millisecond
 	// maxCharge is how far what a short pod is charged may be from its time, as a part of it.
 	maxCharge = 0.2
+	// minCharged is how many of the short pods must be within maxCharge, as a part of all.
+	minCharged = 0.9
 )
 
 // charge is how long a short pod lived, and for how long it is said to have held its device.
@@ -78,8 +80,8 @@ func (g *target) startShortPods(ctx context.Context) func() []charge {
 	var all []charge
 	go func() {
 		defer close(ended)
-		for n := 0; ctx.Err() == nil; n++ {
-			if c, ok := g.shortPod(n); ok {
+		for ; ctx.Err() == nil; g.born++ {
+			if c, ok := g.shortPod(g.born); ok {
 				all = append(all, c)
 			}
 			select {

@@ -45,6 +45,7 @@ type target struct {
 	// others of half a second come and go during an attack.
 	base []*v1.PodResources
 	pods *podresourcestest.Pods
+	born int // of these, so far: a UID is never used again
 
 	mu   sync.Mutex
 	peak int64 // resident bytes
@@ -150,6 +151,13 @@ func (g *target) resident() (peak int64, over bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.peak, g.over
+}
+
+// forgetPeak begins another maximum of the resident bytes.
+func (g *target) forgetPeak() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.peak = 0
 }
 
 // url returns the address of a path.

@@ -123,12 +123,12 @@ func (g *target) knock(ctx context.Context, client *http.Client, authorization s
 // expectRejected checks that a counter of what was rejected is above 0.
 func (g *target) expectRejected(series string) {
 	g.t.Helper()
-	a, err := g.scrape(honestTimeout)
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	if n, err := valueOf(a.body, series); err != nil || n == 0 {
-		g.t.Errorf("%s is %v, %v", series, n, err)
+	for end := time.Now().Add(honestTimeout); !g.rejects(series); { // it is served with the next tick
+		if time.Now().After(end) {
+			g.t.Errorf("%s stays 0", series)
+			return
+		}
+		backOff(g.t.Context())
 	}
 }
 

@@ -204,13 +204,28 @@ func (c *Cluster) nodeCommand(ctx context.Context, programs node.Config, persist
 	return cmd
 }
 
-// Stop ends the cluster and removes its files. All its processes have ended when it returns.
+// Stop ends the cluster and removes its files. All its processes have ended when it returns. It is
+// an error that the cluster had ended before, as it does with a component that ends unasked.
 func (c *Cluster) Stop() error {
+	var unasked error
 	if c.process != nil && c.process.Process != nil {
+		unasked = c.endedUnasked()
 		c.end()
 		_ = c.process.Wait() // Says only that it was told to.
 	}
-	return c.dir.remove()
+	return errors.Join(unasked, c.dir.remove())
+}
+
+// endedUnasked returns why the cluster has ended although nobody asked it to, nil if it runs.
+func (c *Cluster) endedUnasked() error {
+	said, err := os.ReadFile(c.path("start.log"))
+	if err != nil {
+		return fmt.Errorf("read what the cluster said: %w", err)
+	}
+	if _, reason, ended := strings.Cut("\n"+string(said), "\ncluster: "); ended {
+		return fmt.Errorf("the cluster ended unasked: %s", reason)
+	}
+	return nil
 }
 
 // end tells the process that has started process 1 to end that, and to tidy up.
@@ -305,6 +320,12 @@ func (c *Cluster) StopComponent(name string) error { return c.order("stop " + na
 
 // StartComponent starts a component that was stopped, and returns when it is ready.
 func (c *Cluster) StartComponent(name string) error { return c.order("start " + name) }
+
+// PauseComponent makes a component stand still: it accepts connections and answers nothing.
+func (c *Cluster) PauseComponent(name string) error { return c.order("pause " + name) }
+
+// ResumeComponent makes a component that was paused go on.
+func (c *Cluster) ResumeComponent(name string) error { return c.order("resume " + name) }
 
 func (c *Cluster) order(order string) error {
 	c.mu.Lock()

@@ -138,9 +138,9 @@ func (f *folder) clear() error {
 		return err
 	}
 	for _, name := range []string{
-		"api.sock", "cdi", "certs", "cni", "containerd.toml", "cri.sock", "ctr", "empty", "etcd", "journal.jsonl", "kube",
-		"kubeconfig", "kubelet",
-		"kubelet.yaml", "log", node.Manifests, "pods", "replaced", "scheduler.yaml", "service-account.key",
+		"api.sock", "cdi", "certs", "cni", "containerd.toml", "cri.sock", "ctr", "empty", "etcd", "front-proxy.crt",
+		"front-proxy.key", "journal.jsonl", "kube", "kubeconfig", "kubelet", "kubelet.yaml",
+		"log", node.Manifests, "pods", "replaced", "scheduler.yaml", "service-account.key",
 		"start.log", "tokens.csv", "unhealthy",
 		"workload.tar",
 	} {

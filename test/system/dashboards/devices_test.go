@@ -20,6 +20,32 @@ func libraryDies() []series {
 	return out
 }
 
+// staleTaint is a taint that stays when its device is well again, beside those of devices that had
+// an error within the hour, whose health is not known, and that can't be read.
+func staleTaint() story {
+	tainted := func(device string) series {
+		return series{
+			"dra_device_tainted", deviceLabels(device) + `, key="k", value="", effect="NoSchedule", source="slice"`,
+			always(1).between(10, 100),
+		}
+	}
+	healthy := func(device string, from int) series {
+		return series{"dra_device_health", deviceLabels(device) + `, status="healthy"`, always(1).between(from, 110)}
+	}
+	up := func(device string) series { return series{"dra_device_up", deviceLabels(device), always(1)} }
+	return story{
+		name: "a taint that outlives its cause",
+		series: []series{
+			tainted("gpu-0"), healthy("gpu-0", 30), up("gpu-0"),
+			tainted("gpu-1"), healthy("gpu-1", 0), up("gpu-1"),
+			{"dra_device_last_error_timestamp_seconds", deviceLabels("gpu-1"), always(60 * 60)},
+			tainted("gpu-2"), up("gpu-2"),
+			tainted("gpu-3"), healthy("gpu-3", 0),
+		},
+		checks: []check{{59, nil}, {63, []string{"DRATaintOutlivesCause device=gpu-0 source=slice"}}, {112, nil}},
+	}
+}
+
 // deviceStories make the alerts on devices fire and resolve.
 func deviceStories() []story {
 	held := series{"dra_device_allocations", deviceLabels("gpu-0"), always(1)}
@@ -78,6 +104,7 @@ func deviceStories() []story {
 			},
 			checks: []check{{29, nil}, {36, []string{"DRATaintedDeviceHeld device=gpu-0 source=rule"}}, {75, nil}},
 		},
+		staleTaint(),
 		{
 			name: "allocated and not prepared, for long and not so long",
 			series: []series{

@@ -2,9 +2,6 @@ package dashboards
 
 import (
 	"fmt"
-	"net/http"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,7 +24,7 @@ func TestDocuments(t *testing.T) {
 	}
 	exporter := live.FreeAddress(t)
 	prometheus := live.StartPrometheus(t, live.PrometheusOptions{Config: documentedScrape(t, all, exporter)})
-	startDemo(t, exporter)
+	live.StartDemo(t, filepath.Join("..", "..", ".."), exporter)
 	// TestLive asks those of the runbook, which need the rules.
 	queries := slices.DeleteFunc(docs.Blocks(all, docs.PromQL),
 		func(b docs.Block) bool { return b.Document == "dashboards/RUNBOOK.md" })
@@ -82,18 +79,4 @@ func documentedScrape(t *testing.T, all []docs.Document, exporter string) string
 	}
 	t.Fatal("no document has a scrape configuration")
 	return ""
-}
-
-// startDemo builds the demo and starts it at an address.
-func startDemo(t *testing.T, address string) {
-	t.Helper()
-	demo := filepath.Join(t.TempDir(), "demo")
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", demo, "./test/demo")
-	build.Dir = filepath.Join("..", "..", "..")
-	if said, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the demo: %v\n%s", err, said)
-	}
-	cmd := exec.Command(demo, "--listen="+address, "--hang=40s")
-	cmd.Env = append(os.Environ(), "DRA_EXPORTER_COUNTER_ZERO_HOLD=2s")
-	live.Start(t, cmd, http.DefaultClient, "http://"+address+"/readyz")
 }

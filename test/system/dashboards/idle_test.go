@@ -22,6 +22,7 @@ const (
 	idleMemory = "DRAClaimIdleMemoryHeld namespace=a resourceclaim_name=c"
 	partlyIdle = "DRAClaimPartlyIdle namespace=a resourceclaim_name=c"
 	stalled    = "DRAClaimStalled namespace=a resourceclaim_name=c"
+	hitByLoss  = "DRAClaimHit namespace=a resourceclaim_name=c"
 	quiet      = "DRAClaimNetworkQuiet namespace=a resourceclaim_name=c"
 )
 
@@ -78,6 +79,15 @@ func idleStories() []story {
 				series{"dra_claim_stalled", claimLabels("a", "c", "gpu-0") + `, reason=""`, always(0).between(10, 40)},
 				series{"dra_claim_stalled", claimLabels("a", "c", "gpu-0") + `, reason="power,links"`, always(1).between(40, 70)}),
 			checks: []check{{39, nil}, {60, []string{stalled}}, {110, nil}},
+		},
+		{
+			name: "a device that is lost for half an hour, and an XID, which a program may cause",
+			series: append(alone("a", "c", "gpu-0", rising(60), nil),
+				series{"dra_claim_incident_open", claimLabels("a", "c", "gpu-0") + `, kind="xid"`, always(1).between(10, 70)},
+				series{
+					"dra_claim_incident_open", claimLabels("a", "c", "gpu-0") + `, kind="device_lost"`, always(1).between(40, 70),
+				}),
+			checks: []check{{39, nil}, {60, []string{hitByLoss}}, {110, nil}},
 		},
 		{
 			name: "network device alone quiet, then at work", series: nic(quietUntil70),

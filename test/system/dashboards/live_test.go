@@ -70,7 +70,7 @@ func shortOptions() rules.Options {
 func startLive(t *testing.T) (prometheus server, exporter string) {
 	t.Helper()
 	exporter = live.FreeAddress(t)
-	startDemo(t, exporter)
+	live.StartDemo(t, filepath.Join("..", "..", ".."), exporter)
 
 	content, err := rules.File(groups(t, shortOptions()))
 	if err != nil {
@@ -106,6 +106,7 @@ func TestLive(t *testing.T) {
 		t.Run("alerts "+cluster, func(t *testing.T) { checkAlerts(t, prometheus, cluster) })
 	}
 	t.Run("rules", func(t *testing.T) { eventually(t, func(f *findings) { checkRules(f, prometheus) }) })
+	t.Run("ranks", func(t *testing.T) { eventually(t, func(f *findings) { checkRanks(f, prometheus) }) })
 	t.Run("runbook", func(t *testing.T) { eventually(t, func(f *findings) { checkRunbook(f, prometheus) }) })
 	t.Run("variables", func(t *testing.T) { eventually(t, func(f *findings) { checkVariables(f, prometheus) }) })
 	t.Run("distributions", func(t *testing.T) {
@@ -158,6 +159,10 @@ func checkAlerts(t *testing.T, prometheus server, cluster string) {
 				t.Errorf("%s fires for a claim that needs what it has", alert)
 			}
 		case "DRADeviceUnhealthy", "DRADeviceErrors": // gpu-5 has errors
+		case "DRADeviceThrottled", "DRAWorkloadStraggler":
+			if !strings.Contains(annotations["summary"], "gpu-10") {
+				t.Errorf("%s fires for a device that is as fast as the others: %s", alert, annotations["summary"])
+			}
 		default:
 			t.Errorf("%s fires", alert)
 		}
@@ -170,7 +175,7 @@ func checkAlerts(t *testing.T, prometheus server, cluster string) {
 }
 
 // checkRules checks that all rules can be evaluated, and the states of the demo's devices: there
-// are 16 with the partitioned parent, and some are busy only from time to time.
+// are 20 with the partitioned parent, and some are busy only from time to time.
 func checkRules(f *findings, prometheus server) {
 	var data struct {
 		Groups []struct {
@@ -205,10 +210,35 @@ func checkRules(f *findings, prometheus server) {
 			got[s.Labels["state"]] = s.Samples[0].Value
 			sum += s.Samples[0].Value
 		}
-		if sum != 16 || got["partitioned"] != 1 || got["unhealthy"] != 1 || got["idle"] != 3 || got["free"] < 1 ||
-			got["active"] < 6 ||
+		if sum != 20 || got["partitioned"] != 1 || got["unhealthy"] != 1 || got["idle"] != 3 || got["free"] < 1 ||
+			got["active"] < 10 ||
 			got["unmeasured"] != 0 {
 			f.Errorf("cluster %q: %v", cluster, got)
+		}
+	}
+}
+
+// checkRanks checks that the rules name the slow rank of the demo's training, and no other one, and
+// that the job of low efficiency is busy: 0.98 of the time, and 0.04 of that on the tensor cores.
+// The training's others reach 0.6 of 0.92 at 0.93 of the highest clock.
+func checkRanks(f *findings, prometheus server) {
+	for _, cluster := range clusters() {
+		of := fmt.Sprintf("{cluster=%q", cluster)
+		stragglers, err := prometheus.query("group by (device, pod, reason) ("+rules.StragglerRecord+of+"})", 0)
+		if err != nil || len(stragglers) != 1 || stragglers[0].Labels["device"] != "gpu-10" ||
+			stragglers[0].Labels["reason"] != "throttled" {
+			f.Errorf("cluster %q: the stragglers are %v, %v", cluster, stragglers, err)
+		}
+		for expr, want := range map[string]float64{
+			`max(dra_claim_engine_utilization_ratio` + of + `, engine="sm", device="gpu-11"})`:     0.98,
+			`max(dra_claim_engine_utilization_ratio` + of + `, engine="tensor", device="gpu-11"})`: 0.98 * 0.04,
+			`max(device:dra_flop_utilization:ratio` + of + `, device="gpu-11"})`:                   0.98 * 0.04 * 0.983,
+			`max(device:dra_flop_utilization:ratio` + of + `, device="gpu-8"})`:                    0.92 * 0.6 * 0.934,
+		} {
+			got, err := prometheus.query(expr, 0)
+			if err != nil || len(got) != 1 || math.Abs(got[0].Samples[0].Value-want) > 0.02*want {
+				f.Errorf("%s is %v, want %v: %v", expr, got, want, err)
+			}
 		}
 	}
 }
@@ -267,6 +297,9 @@ func checkVariables(f *findings, prometheus server) {
 			f.Errorf("annotation %s: %d series, %v", a.Name, len(got), err)
 		}
 		for _, series := range got {
+			if a.Spans { // its times are those of the samples
+				continue
+			}
 			for _, sample := range series.Samples {
 				if at := time.UnixMilli(int64(sample.Value)); time.Until(at) > time.Second || time.Since(at) > time.Hour {
 					f.Errorf("annotation %s at %v", a.Name, at)
@@ -311,18 +344,18 @@ func checkRanked(prometheus server, q grafana.VariableQuery) error {
 }
 
 // shipped is the part of a dashboard's JSON that the test reads.
-type shipped struct {
-	Panels []struct {
-		Type, Title string
-		Targets     []struct {
-			Expr    string
-			Instant bool
-		}
-		FieldConfig struct {
-			Defaults struct {
-				Unit     string
-				Mappings []struct{ Options map[string]any }
-			}
+type shipped struct{ Panels []shippedPanel }
+
+type shippedPanel struct {
+	Type, Title string
+	Panels      []shippedPanel // of a collapsed row
+	Targets     []struct {
+		Expr    string
+		Instant bool
+	}
+	FieldConfig struct {
+		Defaults struct {
+			Mappings []struct{ Options map[string]any }
 		}
 	}
 }
@@ -339,6 +372,9 @@ func checkBoard(f *findings, prometheus server, board grafana.Board, cluster str
 		f.Errorf("%v", err)
 		return
 	}
+	for _, row := range dashboard.Panels {
+		dashboard.Panels = append(dashboard.Panels, row.Panels...)
+	}
 	panels, queries := 0, 0
 	for _, row := range board.Rows {
 		for _, panel := range row.Panels {
@@ -350,7 +386,7 @@ func checkBoard(f *findings, prometheus server, board grafana.Board, cluster str
 				found := 0
 				for i, target := range p.Targets {
 					queries++
-					unit := p.FieldConfig.Defaults.Unit
+					unit := panel.Unit
 					if panel.Kind == grafana.Table {
 						unit = panel.Targets[i].Unit
 					}

@@ -49,7 +49,7 @@ func TestCheckedRules(t *testing.T) {
 func TestAlerts(t *testing.T) {
 	t.Parallel()
 	stories := slices.Concat(idleStories(), oversizedStories(), idleEdges(), sharingStories(), deviceStories(),
-		errorStories(), hardwareStories(), linkStories(), networkLinkStories(), exporterStories())
+		errorStories(), hardwareStories(), linkStories(), networkLinkStories(), exporterStories(), stragglerStories())
 	var file strings.Builder
 	// All stories run at the same time, each in a cluster of its own. Those about all clusters run
 	// alone.

@@ -51,8 +51,9 @@ func workloadRules(t *testing.T, every time.Duration) []rules.Group {
 		g.Rules = slices.DeleteFunc(g.Rules, func(r rules.Rule) bool {
 			return !slices.Contains([]string{
 				"device:dra_model:info", "device:dra_share:ratio", "device:dra_weight:ratio", "pod:dra_workload:info",
-				"pod_device:dra_allocated_share_seconds:rate", "pod:dra_cross_numa_io_bytes:rate",
-				"node:dra_cross_numa_pods:count",
+				"device:dra_flop_utilization:ratio", "pod_device:dra_allocated_share_seconds:rate",
+				"pod_device:dra_lost_share_seconds:rate",
+				"pod:dra_cross_numa_io_bytes:rate", "node:dra_cross_numa_pods:count",
 			}, r.Record) &&
 				!strings.HasPrefix(r.Record, "workload:") && !strings.HasPrefix(r.Record, "node_workload:")
 		})
@@ -80,6 +81,15 @@ func writeWorkloads(file *strings.Builder, cluster, node, instance string) {
 	if instance == node { // a recorded series, which has no instance
 		fmt.Fprintf(file, "  - {series: 'device:dra_state:info{cluster=%q, node=%q, %s, state=\"idle\"}', values: '1x180'}\n",
 			cluster, node, device("gpu-1"))
+	}
+	// gpu-0 has its tensor cores busy for a fifth of the time, at its highest clock; gpu-2 for three
+	// fifths, at three quarters of it.
+	for name, use := range map[string]struct{ tensor, clock float64 }{"gpu-0": {0.2, 2e9}, "gpu-2": {0.6, 1.5e9}} {
+		series("dra_device_engine_utilization_ratio", device(name)+`, engine="tensor"`, fmt.Sprintf("%gx180", use.tensor))
+		series("dra_device_engine_utilization_ratio", device(name)+`, engine="sm"`, "0.9x180")
+		series("dra_device_clock_hertz", device(name)+`, domain="sm"`, fmt.Sprintf("%gx180", use.clock))
+		series("dra_device_clock_hertz", device(name)+`, domain="memory"`, "3e9x180")
+		series("dra_device_clock_max_hertz", device(name)+`, domain="sm"`, "2e9x180")
 	}
 	info := func(pod, kind, name, queue, values string) {
 		series("dra_pod_info", fmt.Sprintf(`namespace="a", pod=%q, uid="u", workload_kind=%q, workload_name=%q, queue=%q`,
@@ -148,6 +158,11 @@ func workloadsByHand() []byHand {
 		sum("active_seconds", map[string]float64{llm: 2 * 2 * 120 * 15, before: 2 * 60 * 15, after: 2 * 60 * 15}),
 		sum("idle_share_seconds", map[string]float64{notebook: 2 * 120 * 60 * 0.25}),
 		sum("stalled_share_seconds", map[string]float64{before: 0, after: 2 * 31 * 60}),
+		// Two nodes; llm's two pods have half of gpu-0 each. The notebook's is not measured.
+		sum("flop_share_seconds", map[string]float64{
+			llm: 2 * 7200 * 0.2, before: 2 * 3600 * 0.6 * 0.75, after: 2 * 3600 * 0.6 * 0.75,
+		}),
+		sum("flop_measured_share_seconds", map[string]float64{llm: 2 * 7200, before: 2 * 3600, after: 2 * 3600}),
 		sum("energy_joules", map[string]float64{
 			llm: 2 * 2 * 120 * 3600, before: 2 * 60 * 3600, after: 2 * 60 * 3600,
 		}),

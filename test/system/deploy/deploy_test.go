@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,7 +26,7 @@ const drawn = 4 * watts
 
 // The DaemonSet starts with its own ServiceAccount and only the rights of the chart. Claims appear
 // in Prometheus, and only authorized scrapers can read them. A rollout does not change the labels
-// of series and loses at most one interval.
+// of series, is no reset of a counter, and loses at most one interval.
 func TestDaemonSet(t *testing.T) {
 	w := newWorld(t)
 	w.kubectl("create", "namespace", namespace)
@@ -43,12 +41,16 @@ func TestDaemonSet(t *testing.T) {
 	t.Logf("the claims were in Prometheus after %v", time.Since(begun).Round(100*time.Millisecond))
 	t.Run("Probes", func(t *testing.T) { w.testProbes(t) })
 	t.Run("Access", func(t *testing.T) { w.testAccess(t) })
+	t.Run("Collector", func(t *testing.T) { w.testCollector(t) })
 	t.Run("Writes", func(t *testing.T) { w.testWrites(t) })
 	t.Run("OlderWrites", func(t *testing.T) { w.testOlderWrites(t) })
 	replaced := w.replace()
 	t.Run("Mounts", func(t *testing.T) { w.testMounts(t) })
 	t.Run("Rollout", func(t *testing.T) { w.testRollout(t, prometheus, replaced) })
+	t.Run("Autoscaling", func(t *testing.T) { w.testAutoscaling(t) })
+	t.Run("Gateway", func(t *testing.T) { w.testGateway(t) })
 	w.install(object{"web": object{}})
+	t.Run("Plugin", func(t *testing.T) { w.testPlugin(t) })
 	t.Run("Documents", func(t *testing.T) { w.testDocuments(t) })
 	t.Run("Password", func(t *testing.T) { w.testPassword(t) })
 	t.Run("Incidents", func(t *testing.T) { w.testIncidents(t) })
@@ -130,10 +132,7 @@ func (w *world) testProbes(t *testing.T) {
 // and do not exist.
 func (w *world) testAccess(t *testing.T) {
 	address := "http://" + w.pods()[0].Status.PodIP + ":10985"
-	token := func(account string) string {
-		return "Bearer " + strings.TrimSpace(w.kubectl("create", "token", "-n", namespace, account))
-	}
-	scraper := token(release + "-scraper")
+	scraper := w.token(release + "-scraper")
 	for _, test := range []struct {
 		path, authorization string
 		want                int
@@ -141,88 +140,40 @@ func (w *world) testAccess(t *testing.T) {
 		{"/metrics", scraper, 200},
 		{"/api/v1/snapshot", scraper, 200},
 		{"/", scraper, 403},
-		{"/metrics", token("default"), 403},
+		{"/metrics", w.token("default"), 403},
 		{"/metrics", "Bearer " + strings.Repeat("x", 100), 401},
 		{"/metrics", "", 401},
 		{"/healthz", "", 200},
 		{"/readyz", "", 200},
 	} {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+test.path, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		request.Header.Set("Authorization", test.authorization)
-		response, err := w.network.client().Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, err := io.ReadAll(response.Body)
-		response.Body.Close()
-		if err != nil || response.StatusCode != test.want {
-			t.Errorf("%s with %.20q: status %d, %v, want %d: %.200s", test.path, test.authorization, response.StatusCode, err,
-				test.want, body)
+		if status, body := w.get(t, address+test.path, "Authorization", test.authorization); status != test.want {
+			t.Errorf("%s with %.20q: status %d, want %d: %.200s", test.path, test.authorization, status, test.want, body)
 		}
 	}
 }
 
-// replace changes the DaemonSet, waits for the new pod, and returns the time when it existed.
-func (w *world) replace() time.Time {
-	w.Helper()
-	before := w.pods()[0].Name
-	w.install(object{"podAnnotations": object{"changed": "yes"}})
-	if after := w.pods(); len(after) != 1 || after[0].Name == before {
-		w.Fatalf("the pods are %v after %s", after, before)
-	}
-	return time.Now()
+// token returns the value of a header that proves to be a service account.
+func (w *world) token(account string) string {
+	return "Bearer " + strings.TrimSpace(w.kubectl("create", "token", "-n", namespace, account))
 }
 
-// testRollout compares the energy attributed to the claims across the rollout with the energy that
-// they used.
-func (w *world) testRollout(t *testing.T, prometheus live.Prometheus, replaced time.Time) {
-	// Until two scrapes after the hold.
-	live.Await(t, startTimeout, "the new pod is scraped", func() error {
-		if wait := time.Until(replaced.Add(3 * interval)); wait > 0 {
-			return fmt.Errorf("in %v", wait)
-		}
-		return w.claims(prometheus)
-	})
-	all, err := prometheus.Query(t.Context(), `dra_claim_energy_joules_total[10m]`, time.Now())
+// get requests an address from within the pods' network, with names and values of headers in turns.
+func (w *world) get(t *testing.T, address string, header ...string) (status int, body []byte) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := map[string]int{}
-	var charged, truth float64
-	for _, s := range all {
-		names[s.Labels["resourceclaim_name"]+" "+s.Labels["device"]]++
-		c, d := increase(s.Samples)
-		charged += c
-		truth = max(truth, d.Seconds()*drawn)
+	for i := 0; i+1 < len(header); i += 2 {
+		request.Header.Set(header[i], header[i+1])
 	}
-	if len(names) != 5 || slices.Max(slices.Collect(maps.Values(names))) != 1 {
-		t.Errorf("the series are %v, want one for each device of each claim", names)
+	response, err := w.network.client().Do(request)
+	if err != nil {
+		t.Fatal(err)
 	}
-	lost := time.Duration((truth - charged) / drawn * float64(time.Second)).Round(10 * time.Millisecond)
-	t.Logf("attributed %.0f J of %.0f J: the rollout lost %v", charged, truth, lost)
-	if lost > interval || lost < -interval {
-		t.Errorf("the rollout lost %v, which is more than the interval of %v", lost, interval)
+	defer response.Body.Close()
+	if body, err = io.ReadAll(response.Body); err != nil {
+		t.Fatal(err)
 	}
-}
-
-// increase returns the increase of a counter over its samples, and the time from the first sample
-// above 0 to the last. A counter that decreased restarted at 0.
-func increase(samples []live.Sample) (rise float64, span time.Duration) {
-	for len(samples) > 0 && samples[0].Value == 0 {
-		samples = samples[1:]
-	}
-	for i := 1; i < len(samples); i++ {
-		if d := samples[i].Value - samples[i-1].Value; d >= 0 {
-			rise += d
-		} else {
-			rise += samples[i].Value
-		}
-	}
-	if len(samples) > 0 {
-		span = samples[len(samples)-1].At.Sub(samples[0].At)
-	}
-	return rise, span
+	return response.StatusCode, body
 }

@@ -20,7 +20,7 @@ func (w *world) testIncidents(t *testing.T) {
 			t.Errorf("by default the exporter may %s events: %q", verb, got)
 		}
 	}
-	w.install(object{"web": object{}, "incidents": object{"events": true, "dir": "/var/lib/dra-exporter"}})
+	w.install(object{"web": object{}, "incidents": object{"events": true}})
 	for verb, want := range map[string]string{"create": "yes", "patch": "yes", "delete": "no", "list": "no"} {
 		if got := may(verb); got != want {
 			t.Errorf("the exporter may %s events: %q, want %s", verb, got, want)

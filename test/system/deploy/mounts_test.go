@@ -33,14 +33,15 @@ func needed() map[string]map[string][]string {
 			"volume cdi-0":         nil,
 			"volume nvidia":        {"nvml"},
 			"volume nvidia-files":  {"nvml"},
+			"volume state":         {"state.dir"},
 			"volume scrape":        {"dra-exporter: --source.scrape.config"}, // in place of all others
 			"token": {
 				"API server", "API: claims", "API: pods", "API: slices", "API: taintrules", "device", "inventory",
 				"telemetry",
 			},
-			"root":          {"Pods API", "nvml", "podresources"}, // the fake's files belong to root
-			"confinement":   {"netdev"},                           // the link of an interface in a pod
-			"PID namespace": nil,                                  // no change in the host's PID namespace
+			"root":          {"Pods API", "nvml", "podresources", "state.dir"}, // the fake's files belong to root
+			"confinement":   {"netdev"},                                        // the link of an interface in a pod
+			"PID namespace": nil,                                               // no change in the host's PID namespace
 		},
 		"token, volume pods-api": {
 			"volume podlogs": {"podlogs", "pods"},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,9 +19,14 @@ import (
 // watts is the constant power of every device.
 const watts = 100.0
 
-// startVendor starts a fake vendor's exporter on the node for the devices in the slices. It returns
-// the scrape configuration for it.
-func startVendor(t *testing.T, client kubernetes.Interface, on network) map[string]any {
+// vendor is a fake vendor's exporter.
+type vendor struct {
+	percent atomic.Int64 // the use of every device
+}
+
+// start starts it on the node for the devices in the slices. It returns the scrape configuration
+// for it.
+func (v *vendor) start(t *testing.T, client kubernetes.Interface, on network) map[string]any {
 	t.Helper()
 	slices, err := client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -46,6 +52,7 @@ func startVendor(t *testing.T, client kubernetes.Interface, on network) map[stri
 			for _, uuid := range uuids {
 				fmt.Fprintf(&b, "energy_joules_total{uuid=%q} %v\n", uuid, watts*time.Since(begun).Seconds())
 				fmt.Fprintf(&b, "power_watts{uuid=%q} %v\n", uuid, watts)
+				fmt.Fprintf(&b, "utilization_percent{uuid=%q} %d\n", uuid, v.percent.Load())
 			}
 			w.Header().Set("Content-Type", "text/plain; version=0.0.4")
 			_, _ = fmt.Fprint(w, &b)
@@ -64,6 +71,7 @@ func startVendor(t *testing.T, client kubernetes.Interface, on network) map[stri
 		"metrics": []any{
 			map[string]any{"name": "energy_joules_total", "quantity": "energy"},
 			map[string]any{"name": "power_watts", "quantity": "power"},
+			map[string]any{"name": "utilization_percent", "quantity": "utilization", "scale": 0.01},
 		},
 	}}}
 }

@@ -43,6 +43,7 @@ type world struct {
 	cluster *cluster.Cluster
 	client  kubernetes.Interface
 	network network
+	vendor  vendor
 	values  map[string]any
 	monitor *monitoringv1.PodMonitor  // of the installed objects
 	checks  map[string]corev1.PodSpec // the pods that run dra-exporter check, by what is missing
@@ -84,7 +85,7 @@ func newWorld(t *testing.T) *world {
 	w.values = object{
 		"image":      object{"tag": "test"},
 		"paths":      object{"cdi": []any{"/var/run/cdi"}},
-		"sources":    object{"scrape": startVendor(t, w.client, w.network)},
+		"sources":    object{"scrape": w.vendor.start(t, w.client, w.network)},
 		"zeroHold":   "5s",
 		"podMonitor": object{"enabled": true, "interval": interval.String(), "scrapeTimeout": "2s"},
 		"web":        object{"kubeAuthorization": object{"enabled": true}},

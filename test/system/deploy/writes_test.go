@@ -23,7 +23,7 @@ import (
 const writerName = "ghcr.io/dra-exporter/writable:test"
 
 // writable are the things that a process in the exporter's container can write to, or connect to,
-// by a pattern of "HOW PATH", with the reason. None is a file of the host.
+// by a pattern of "HOW PATH", with the reason. Of the host it is the state folder alone.
 func writable() map[string]string {
 	return map[string]string{
 		// The container runtime makes these for every container.
@@ -37,7 +37,9 @@ func writable() map[string]string {
 		`(open|chmod) /etc/hosts`:                                       "the pod's own, written by the kubelet",
 		`(open|chmod) /dev/termination-log`:                             "the kubelet reads at most 4 KiB of it",
 		// The kernel allows it where a process has the same user and no more capabilities.
-		`open /host/proc/\[/usr/bin/dra-exporter\]/fd/[0-9]+`: "its own pipes and sockets, and those of the DaemonSet's pod",
+		`open /host/proc/\[/usr/bin/dra-exporter\]/fd/[0-9]+`:  "its own pipes and sockets, those of the DaemonSet's pod too",
+		`mkdir /host/proc/\[/usr/bin/dra-exporter\]/fd/[0-9]+`: "the state folder, which it has open",
+		`(open|chmod|mkdir) /var/lib/dra-exporter(/.*)?`:       "the state folder, the exporter's own (state.enabled)",
 		// What the exporter is for.
 		`connect .*/pod-resources/kubelet\.sock`: "PodResources: only requests that read",
 		`connect .*/pods-api/pods-api\.sock`:     "the Pods API: only requests that read",

@@ -151,7 +151,11 @@ func goldenCard(t *testing.T, folder, source, driverName string, isComplete func
 	}))
 	delete(f, "no-source."+source)
 	p := start(t, f)
-	p.eventually("complete", func() bool { return isComplete(p.scrape()) })
+	p.eventually("complete", func() bool {
+		m := p.scrape()
+		_, peaks := m.value("dra_pod_power_peak_watts", "pod", "holder") // a tick after the gauge
+		return peaks && isComplete(m)
+	})
 	exposition := p.page("/metrics").body
 	lint(t, exposition)
 	var own bytes.Buffer

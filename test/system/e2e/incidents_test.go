@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
@@ -22,6 +23,16 @@ func (p *program) incidents() []*recorder.Incident {
 		p.t.Fatal(err)
 	}
 	return out.Incidents
+}
+
+// recording returns an incident with its recording.
+func (p *program) recording(id string) *recorder.Incident {
+	p.t.Helper()
+	var out web.IncidentsReport
+	if err := json.Unmarshal(p.page("/api/v1/incidents?id="+id).body, &out); err != nil || len(out.Incidents) != 1 {
+		p.t.Fatalf("%d incidents are called %s: %v", len(out.Incidents), id, err)
+	}
+	return out.Incidents[0]
 }
 
 // An XID is an incident of the pod that holds the device: in the JSON, on the page, in the log and
@@ -48,6 +59,10 @@ func TestIncident(t *testing.T) {
 	if all := p.incidents(); len(all) != 0 {
 		t.Errorf("incidents before there was one: %+v", all)
 	}
+	p.eventually("the holders are known for some time", func() bool {
+		held := p.scrape().rows("dra_claim_allocated_seconds_total", "resourceclaim_name", "claim-a")
+		return len(held) == 1 && held[0].GetCounter().GetValue() > 3
+	})
 	xids.Store(1)
 	p.eventually("the incident", func() bool { return len(p.incidents()) == 1 })
 	check := func(i *recorder.Incident) {
@@ -69,7 +84,13 @@ func TestIncident(t *testing.T) {
 	if !strings.Contains(string(history), `"quantity":"power"`) || strings.Contains(string(history), "claim-a") {
 		t.Errorf("the history of a claim: %s", history)
 	}
+	xids.Store(3)
+	p.eventually("the incident again", func() bool { return p.incidents()[0].Count == 3 })
+	p.scrape().want(3, "dra_exporter_incidents_total", "kind", "xid")
+	p.scrape().want(1, "dra_exporter_incidents_open", "kind", "xid")
+	p.scrape().want(1, "dra_claim_incident_open", "resourceclaim_name", "claim-a", "kind", "xid")
 	p.eventually("a file", func() bool { return len(files(t, folder)) == 1 })
+	time.Sleep(7 * time.Second) // what happens again is stored every 5 s
 	p.Kill()
 	if err := os.WriteFile(filepath.Join(folder, "incidents-0.json.gz"), []byte("damaged"), 0o600); err != nil {
 		t.Fatal(err)
@@ -79,6 +100,9 @@ func TestIncident(t *testing.T) {
 		t.Fatalf("%d incidents after a restart, want 1", len(all))
 	}
 	check(p.incidents()[0])
+	if i := p.recording(p.incidents()[0].ID); i.Count != 3 || !i.Open() || i.Chart == nil {
+		t.Errorf("after a restart the incident is %+v", i)
+	}
 	p.scrape().want(1, "dra_exporter_input_rejected_total", "input", "incidents", "reason", "malformed")
 	off := start(t, n.flags(flags{"no-recorder": ""}))
 	if status := off.status("/api/v1/incidents"); status != http.StatusNotFound {

@@ -54,17 +54,7 @@ func TestXIDNamesProcess(t *testing.T) {
 		m := p.scrape()
 		return len(m.rows("dra_claim_power_watts")) == 2 && len(m.rows("dra_device_errors_total")) == 1
 	})
-	log := func(text string) {
-		t.Helper()
-		f, err := os.OpenFile(n.path("kmsg"), os.O_APPEND|os.O_WRONLY, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = f.Close() }()
-		if _, err := f.WriteString(text + "\n"); err != nil {
-			t.Fatal(err)
-		}
-	}
+	log := func(text string) { n.append("kmsg", text+"\n") }
 	log("4,2,2000000,-;NVRM: Xid (PCI:0000:65:00): 31, pid=100, name=python, Ch 00000008, intr 00000000. MMU Fault")
 	p.eventually("the process's pod is hit", func() bool {
 		return p.scrape().is(1, "dra_claim_errors_total", "resourceclaim_name", "claim-a", "code", "31")
@@ -90,6 +80,40 @@ func TestXIDNamesProcess(t *testing.T) {
 	m.want(1, "dra_device_errors_total", "kind", "xid", "code", "31")
 	m.want(1, "dra_device_errors_total", "kind", "xid", "code", "79")
 	m.want(1, "dra_device_quantity_source_info", "device", "gpu-0", "quantity", "errors", "source", "kmsg")
+}
+
+// An XID that the kernel log has while the program is away is counted by the next one, once, for
+// the claim that held the GPU, though its process is gone by then.
+func TestXIDWhileAway(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	drivertest.WriteTree(t, n.dir, nvidiaGPU)
+	n.setPods(pod("team", "a", "claim-a", gpu(0)))
+	n.write("kmsg", "4,1,1000000,-;NVRM: Xid (PCI:0000:65:00): 31, pid=101, name=old, Ch 00000008\n")
+	f := n.flags(flags{
+		"state.dir": n.path("state"),
+		"source.scrape.config": n.scrapeConfig(endpoint("vendor", vendor(t, fixed(fmt.Sprintf("power{uuid=%q} 100\n",
+			uuid(0)))))),
+		"inventory.file": n.inventory(slice(gpuDriver, [2]string{"gpu-0", fmt.Sprintf(
+			"{uuid: {string: %q}, resource.kubernetes.io/pciBusID: {string: %q}}", uuid(0), "0000:65:00.0")})),
+	})
+	p := start(t, f)
+	p.eventually("held", func() bool {
+		held, _ := p.scrape().value("dra_claim_allocated_seconds_total", "resourceclaim_name", "claim-a")
+		return held >= 2
+	})
+	for i, end := range []func(){p.Kill, func() { p.Stop() }} {
+		end()
+		n.append("kmsg", fmt.Sprintf("4,%d,%d000000,-;NVRM: Xid (PCI:0000:65:00): 31, pid=100, name=python, Ch 8\n",
+			i+2, i+2))
+		p = start(t, f)
+		p.eventually("the XID is counted", func() bool {
+			return p.scrape().is(float64(i+1), "dra_claim_errors_total", "resourceclaim_name", "claim-a", "code", "31")
+		})
+		if all := p.incidents(); len(all) != 1 || all[0].Count != i+1 || strings.Join(all[0].Pods(), " ") != "team/a" {
+			t.Errorf("the incidents are %+v", all)
+		}
+	}
 }
 
 // A log that can't be read is a failure with its reason where there is a GPU, said once; without

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -80,6 +81,19 @@ func (n *node) write(name, text string) string {
 		n.t.Fatal(err)
 	}
 	return n.path(name)
+}
+
+// append appends to a file.
+func (n *node) append(name, text string) {
+	n.t.Helper()
+	f, err := os.OpenFile(n.path(name), os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		_, err = f.WriteString(text)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
 }
 
 func (n *node) setPods(pods ...*v1.PodResources) {

@@ -175,6 +175,16 @@ func (p *program) within(timeout time.Duration, what string, is func() bool) {
 	}
 }
 
+// cpu returns how long the program has run on processors.
+func (p *program) cpu() time.Duration {
+	p.t.Helper()
+	d, err := p.CPU()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return d
+}
+
 // memory returns a field of /proc/PID/status in bytes: VmRSS or VmHWM.
 func (p *program) memory(field string) int64 {
 	p.t.Helper()

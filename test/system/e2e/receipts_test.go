@@ -62,3 +62,44 @@ func TestReceiptOutlivesKill(t *testing.T) {
 	}
 	p.scrape().want(1, "dra_exporter_input_rejected_total", "input", "receipts", "reason", "malformed")
 }
+
+// A claim that is deleted, and created again under its name while it is still known, is another one
+// and has a receipt of its own.
+func TestReceiptOfEachUID(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	claim := func(uid string) string {
+		return fmt.Sprintf("---\napiVersion: resource.k8s.io/v1\nkind: ResourceClaim\n"+
+			"metadata: {namespace: team, name: claim-a, uid: %s}\nspec: {devices: {requests: [{name: gpu}]}}\n", uid)
+	}
+	other := pod("team", "b", "claim-b", gpu(1))
+	vendor := vendor(t, fixed(fmt.Sprintf("power{uuid=%q} 100\n", uuid(0))))
+	p := start(t, n.flags(flags{
+		"inventory.file": n.inventory(gpus(2), claim("first")), "retention": "8s",
+		"source.scrape.config": n.scrapeConfig(endpoint("vendor", vendor)),
+	}))
+	held := func(seconds float64) func() bool {
+		return func() bool {
+			held, ok := p.scrape().value("dra_claim_allocated_seconds_total", "resourceclaim_name", "claim-a")
+			return ok && held >= seconds
+		}
+	}
+	n.setPods(pod("team", "a", "claim-a", gpu(0)), other)
+	p.eventually("the first claim is charged", held(2))
+	n.setPods(other)
+	n.inventory(gpus(2), claim("second"))
+	p.eventually("the first claim has ended", func() bool {
+		_, holds := p.scrape().value("dra_claim_power_watts", "resourceclaim_name", "claim-a")
+		return !holds
+	})
+	before, _ := p.scrape().value("dra_claim_allocated_seconds_total", "resourceclaim_name", "claim-a")
+	n.setPods(pod("team", "a", "claim-a", gpu(0)), other)
+	p.eventually("the second claim is charged, and the series of their name goes on", held(before+2))
+	n.setPods(other)
+	p.eventually("two receipts", func() bool { return len(p.receipts()) == 2 })
+	second, first := p.receipts()[0], p.receipts()[1] // the newest first
+	if first.ResourceID != "first" || second.ResourceID != "second" ||
+		second.ChargePeriodStart.Before(first.ChargePeriodEnd) {
+		t.Errorf("the receipts are %+v and %+v", first, second)
+	}
+}

@@ -77,8 +77,9 @@ func (t *terminal) alternate() bool {
 	return strings.TrimSpace(t.tmux("display-message", "-p", "#{alternate_on}")) == "1"
 }
 
-// In a terminal top uses the alternate screen and its width, sorts and filters, survives a restart
-// of the exporter, and leaves the terminal as it was.
+// In a terminal top uses the alternate screen and its width, sorts and filters, shows other views
+// and details with what is recorded, survives a restart of the exporter, and leaves the terminal as
+// it was.
 func TestTopInTerminal(t *testing.T) {
 	t.Parallel()
 	_, f := busyNode(t)
@@ -87,12 +88,12 @@ func TestTopInTerminal(t *testing.T) {
 	term := openTerminal(t, 55)
 	term.await("ready>")
 	term.keys(os.Getenv(programPath)+" top --url="+p.Address, "Enter")
-	term.await("2 devices, 1 held", "gpu-0", "gpu-1", "team/claim-a", "by state")
+	term.await("2 devices, 1 held", "gpu-0", "gpu-1", "team/a", "by state")
 	if !term.alternate() {
 		t.Error("top does not use the alternate screen")
 	}
 	shown := term.screen()
-	if strings.Contains(shown, "PODS") || !strings.Contains(shown, "MEMORY") || strings.Contains(shown, "ready>") {
+	if !strings.Contains(shown, "PODS") || !strings.Contains(shown, "POWER") || strings.Contains(shown, "ready>") {
 		t.Errorf("at 55 columns it shows\n%s", shown)
 	}
 	term.keys("s", "/", "gpu-1", "Enter")
@@ -100,7 +101,18 @@ func TestTopInTerminal(t *testing.T) {
 	if screen := term.screen(); strings.Contains(screen, "gpu-0") {
 		t.Errorf("filtered by gpu-1 it shows\n%s", screen)
 	}
+	term.keys("Escape") // alone: with another key it is Alt
+	term.await("gpu-0", "gpu-1")
+	term.keys("2")
+	term.await("CLAIM ", "team/claim-a")
+	term.keys("Enter")
+	term.await("claim team/claim-a on ", "device gpu-0 on ", "Esc back")
+	term.keys("End")
+	term.await("power  100 W", "⣿")
 	term.keys("Escape")
+	term.await("CLAIM ")
+	term.keys("1")
+	term.await("gpu-1")
 	p.Stop()
 	term.await("is stale for ", "gpu-0")
 	again := maps.Clone(f)

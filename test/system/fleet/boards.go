@@ -39,6 +39,7 @@ type panel struct {
 		Expr          string
 		Instant, Hide bool
 	}
+	Panels []panel // of a collapsed row
 }
 
 // variable is a variable of a dashboard with its default.
@@ -63,6 +64,9 @@ func loadBoards(checkout string) ([]board, error) {
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", path, err)
+		}
+		for _, row := range boards[i].Panels {
+			boards[i].Panels = append(boards[i].Panels, row.Panels...)
 		}
 	}
 	return boards, nil

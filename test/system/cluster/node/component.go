@@ -104,6 +104,19 @@ func (c *component) stop() error {
 	return nil
 }
 
+// signal sends the component a signal.
+func (c *component) signal(s os.Signal) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.process == nil {
+		return fmt.Errorf("signal %s: it does not run", c.name)
+	}
+	if err := c.process.Signal(s); err != nil {
+		return fmt.Errorf("signal %s: %w", c.name, err)
+	}
+	return nil
+}
+
 func (n *node) logFile(c *component) string { return n.path("log", c.name+".log") }
 
 // tail returns the end of a component's log.

@@ -5,15 +5,21 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
+	"math/big"
 	"os"
+	"time"
 
 	"sigs.k8s.io/yaml"
 )
 
 // adminToken is no secret: the API server listens in a network namespace of its own.
 const adminToken = "admin"
+
+// proxyName is the name under which the API server passes requests on to aggregated API servers.
+const proxyName = "front-proxy"
 
 // object is a part of a YAML document.
 type object = map[string]any
@@ -31,8 +37,14 @@ func (n *node) writeFiles() error {
 	if err != nil {
 		return err
 	}
+	proxyKey, proxyCertificate, err := newProxyCertificate()
+	if err != nil {
+		return err
+	}
 	files := map[string][]byte{
 		"service-account.key": key,
+		"front-proxy.key":     proxyKey,
+		"front-proxy.crt":     proxyCertificate,
 		"tokens.csv":          []byte(adminToken + ",admin,admin,system:masters\n"),
 	}
 	for name, content := range map[string]object{
@@ -61,11 +73,35 @@ func newKey() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the key of ServiceAccounts: %w", err)
 	}
+	return encodeKey(key)
+}
+
+func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	der, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
-		return nil, fmt.Errorf("encode the key of ServiceAccounts: %w", err)
+		return nil, fmt.Errorf("encode a key: %w", err)
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
+}
+
+// newProxyCertificate returns the key and the certificate, its own authority, with which the API
+// server passes requests and their users on to aggregated API servers.
+func newProxyCertificate() (key, certificate []byte, err error) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make the key of the front proxy: %w", err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: proxyName},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make the certificate of the front proxy: %w", err)
+	}
+	key, err = encodeKey(private)
+	return key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), err
 }
 
 func kubeconfig() object {

@@ -129,6 +129,13 @@ func (n *node) apiServer() []string {
 		"--service-account-key-file="+n.path("service-account.key"),
 		"--service-account-signing-key-file="+n.path("service-account.key"),
 		"--service-cluster-ip-range="+serviceRange,
+		"--requestheader-client-ca-file="+n.path("front-proxy.crt"),
+		"--requestheader-allowed-names="+proxyName,
+		"--requestheader-username-headers=X-Remote-User",
+		"--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file="+n.path("front-proxy.crt"),
+		"--proxy-client-key-file="+n.path("front-proxy.key"),
 		"--allow-privileged=true",
 		"--kubelet-preferred-address-types=InternalIP",
 	)

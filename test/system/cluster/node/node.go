@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -49,9 +50,9 @@ type Config struct {
 }
 
 // Run starts the cluster, says "ready" or "error REASON" in one line on out, and then obeys lines
-// of in: "stop NAME" and "start NAME", where NAME is that of a component; each is answered with
-// "ok" or "error REASON". It returns when in ends, unless the cluster is to persist, when the
-// context ends, and when a component ends unasked.
+// of in: "stop NAME", "start NAME", "pause NAME" and "resume NAME", where NAME is that of a
+// component; each is answered with "ok" or "error REASON". It returns when in ends, unless the
+// cluster is to persist, when the context ends, and when a component ends unasked.
 func Run(ctx context.Context, in io.Reader, out io.Writer, c Config) error {
 	n := &node{Config: c, log: slog.New(slog.NewTextHandler(os.Stderr, nil)), exited: make(chan error, 16)}
 	lines := make(chan string)
@@ -175,6 +176,10 @@ func (n *node) obey(ctx context.Context, line string) error {
 			return c.stop()
 		case "start":
 			return n.start(ctx, c)
+		case "pause":
+			return c.signal(syscall.SIGSTOP)
+		case "resume":
+			return c.signal(syscall.SIGCONT)
 		}
 	}
 	return fmt.Errorf("unknown order %q", line)

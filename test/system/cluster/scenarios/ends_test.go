@@ -84,11 +84,31 @@ func (n *namespace) recreated(name string, create func()) {
 	n.agree(1)
 	n.force(former)
 	create()
-	n.awaitPod(name, former.UID)
+	for pod := n.awaitPod(name, former.UID); !n.hasDevices(pod); pod = n.awaitPod(name, pod.UID) {
+		n.Logf("Kubernetes took its claim from pod %s, which runs: it is made anew", pod.UID)
+		n.force(pod)
+		create()
+	}
 	begin := time.Now()
 	lift := n.keeps(1)
 	time.Sleep(time.Until(begin.Add(lingering + 2*time.Second)))
 	lift()
+}
+
+// hasDevices reports whether the claims of a pod that runs are allocated. Kubernetes' controller
+// of ResourceClaims takes a reservation for that of a pod that was replaced if its cache still has
+// the former pod of the name (syncClaim in pkg/controller/resourceclaim, 1.37), and deallocates the
+// claim of a pod that runs: nobody can tell what is true of such a pod.
+func (n *namespace) hasDevices(pod *corev1.Pod) bool {
+	n.Helper()
+	for _, c := range claimsOf(pod) {
+		claim, err := n.client.ResourceV1().ResourceClaims(n.name).Get(n.Context(), c.Name, metav1.GetOptions{})
+		n.no(err)
+		if claim.Status.Allocation == nil {
+			return false
+		}
+	}
+	return true
 }
 
 // awaitPod waits until a pod of that name, and of another UID than that given, runs.

@@ -22,8 +22,10 @@ import (
 
 // testEvents lets a device have errors. They are events on the pod and on the claim that hold it,
 // found as kubectl describe looks for them. The same error again is counted in the same event, also
-// by an exporter that was started anew. The pod that holds another device has none of them. Without
-// the right the exporter says so before there is an error, and counts what it could not write.
+// by an exporter that was started anew. A device that is lost and comes back is an event of both
+// that it is lost, and one that this is over. The pod that holds another device has none of them.
+// Without the right the exporter says so before there is an error, and counts what it could not
+// write.
 func testEvents(t *testing.T, w *world) {
 	n := w.namespace(t, "events")
 	n.claim("train", request("gpu", gpudriver.ClassGPU))
@@ -32,8 +34,11 @@ func testEvents(t *testing.T, w *world) {
 	n.pod("neighbour", podSpec("other"))
 	n.running(2)
 	holds, _ := n.agree(2)
-	device := holds[slices.IndexFunc(holds, func(h held) bool { return h.Claim == "train" })].Device
-	a, faults := n.account("exporter-events"), &faults{device: device}
+	holdOf := func(claim string) string {
+		return holds[slices.IndexFunc(holds, func(h held) bool { return h.Claim == claim })].Device
+	}
+	device := holdOf("train")
+	a, faults := n.account("exporter-events"), &faults{device: device, other: holdOf("other")}
 	flags := faults.flags(n, a)
 	rights := chartRights(t)
 	a.grant(rights)
@@ -49,9 +54,8 @@ func testEvents(t *testing.T, w *world) {
 	a.grant(append(rights, right{"", "events", "create"}, right{"", "events", "patch"}))
 	faults.xid31.Store(1)
 	n.results(first, "created", 2)
-	for kind, name := range map[string]string{"Pod": "user", "ResourceClaim": "train"} {
-		n.event(kind, name, 1)
-	}
+	xid := incidentEvent{corev1.EventTypeWarning, "DeviceXID", device + ": XID 31", 1}
+	n.hit(xid)
 	eventually(t, "the exporter says that it may now", func() error {
 		return first.said("events about incidents are written again")
 	})
@@ -72,9 +76,18 @@ func testEvents(t *testing.T, w *world) {
 	faults.seen(n, second)
 	faults.xid31.Store(3)
 	n.results(second, "updated", 2)
-	for kind, name := range map[string]string{"Pod": "user", "ResourceClaim": "train"} {
-		n.event(kind, name, 3)
-	}
+	xid.count = 3
+	n.hit(xid)
+
+	faults.lost.Store(true)
+	n.results(second, "created", 2)
+	lost := incidentEvent{corev1.EventTypeWarning, "DeviceLost", device + ": lost: its source answers without it", 1}
+	n.hit(xid, lost)
+	faults.lost.Store(false)
+	n.results(second, "created", 4)
+	n.hit(xid, lost, incidentEvent{
+		corev1.EventTypeNormal, "DeviceLostResolved", "over (it can be read again): " + lost.text, 1,
+	})
 	if of := n.events("Pod", "neighbour"); len(of) > 0 {
 		t.Errorf("the neighbour has events of another device: %+v", of)
 	}
@@ -91,15 +104,20 @@ func (p *program) said(text string) error {
 	return nil
 }
 
-// faults are the errors that a vendor's exporter counts of a device.
+// faults are the errors that a vendor's exporter counts of a device. It answers without the device
+// while that is lost, and always with another one.
 type faults struct {
-	device       string
-	xid79, xid31 atomic.Int64
+	device, other string
+	xid79, xid31  atomic.Int64
+	lost          atomic.Bool
 }
 
 func (f *faults) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	_, _ = fmt.Fprintf(w, "xid_total{device=%[1]q,code=\"79\"} %[2]d\nxid_total{device=%[1]q,code=\"31\"} %[3]d\n",
-		f.device, f.xid79.Load(), f.xid31.Load())
+	_, _ = fmt.Fprintf(w, "xid_total{device=%q,code=\"31\"} 0\n", f.other)
+	if !f.lost.Load() {
+		_, _ = fmt.Fprintf(w, "xid_total{device=%[1]q,code=\"79\"} %[2]d\nxid_total{device=%[1]q,code=\"31\"} %[3]d\n",
+			f.device, f.xid79.Load(), f.xid31.Load())
+	}
 }
 
 // flags returns the flags of an exporter that reads the errors and writes events.
@@ -185,22 +203,38 @@ func (n *namespace) noEvents() {
 	}
 }
 
-// event waits until an object has one event of XID 31, with a count. It may have one of XID 79 too:
-// the events that the exporter could not write may all have been about other scenarios' devices.
-func (n *namespace) event(kind, name string, count int32) {
+// incidentEvent is an event of an incident.
+type incidentEvent struct {
+	kind   string // its type
+	reason string
+	text   string // how its message begins
+	count  int32
+}
+
+func (e *incidentEvent) matches(got *corev1.Event) bool {
+	return got.Type == e.kind && got.Reason == e.reason && strings.HasPrefix(got.Message, e.text) &&
+		got.Count == e.count && !got.FirstTimestamp.IsZero() && !got.LastTimestamp.Before(&got.FirstTimestamp)
+}
+
+// hit waits until the pod and the claim that hold the device have these events and no others. They
+// may have one of XID 79 too: the events that the exporter could not write may all have been about
+// other scenarios' devices.
+func (n *namespace) hit(want ...incidentEvent) {
 	n.Helper()
-	eventually(n.T, fmt.Sprintf("%s %s has its event", kind, name), func() error {
-		all := slices.DeleteFunc(n.events(kind, name), func(e corev1.Event) bool {
-			return strings.Contains(e.Message, "XID 79")
+	for kind, name := range map[string]string{"Pod": "user", "ResourceClaim": "train"} {
+		eventually(n.T, fmt.Sprintf("%s %s has its events", kind, name), func() error {
+			all := slices.DeleteFunc(n.events(kind, name), func(e corev1.Event) bool {
+				return strings.Contains(e.Message, "XID 79")
+			})
+			for i := range want {
+				if !slices.ContainsFunc(all, func(e corev1.Event) bool { return want[i].matches(&e) }) {
+					return fmt.Errorf("there is no event %+v in %+v", want[i], all)
+				}
+			}
+			if len(all) != len(want) {
+				return fmt.Errorf("there are %d events, want %d: %+v", len(all), len(want), all)
+			}
+			return nil
 		})
-		if len(all) != 1 {
-			return fmt.Errorf("there are %d events: %+v", len(all), all)
-		}
-		e := all[0]
-		if e.Count != count || e.Type != "Warning" || e.Reason != "DeviceXID" ||
-			!strings.Contains(e.Message, "XID 31") || e.FirstTimestamp.IsZero() || e.LastTimestamp.Before(&e.FirstTimestamp) {
-			return fmt.Errorf("the event is %+v, want the count %d", e, count)
-		}
-		return nil
-	})
+	}
 }

@@ -107,8 +107,12 @@ func (n *namespace) heldFor(claim string) {
 				if err != nil {
 					return err
 				}
-				row := holder(r.Claims, n.name, claim, device)
-				got := time.Duration(row.AllocatedSeconds * float64(time.Second))
+				row, got := holder(r.Claims, n.name, claim, device), time.Duration(0)
+				for _, of := range r.Claims { // claims of one name, one after the other, have a row each
+					if of.Namespace == n.name && of.Name == claim && of.Device == device {
+						got += time.Duration(of.AllocatedSeconds * float64(time.Second))
+					}
+				}
 				if got < least[device]-tolerance || got > most[device]+tolerance || row.Ended == nil {
 					return fmt.Errorf("the claim held %s for %v in all, the driver says %v, reserved it was for %v; it ended at %v",
 						device, got, least[device], most[device], row.Ended)

@@ -53,9 +53,10 @@ type world struct {
 	vendorURL  string
 	ownership  *ownership
 	inventory  *inventoryFile
-	exporters  []*running // one each way
-	exporter   *program   // the first of them: with the API server and the Pods API
-	stalls     func() []standstill.Span
+	exporters  []*running               // one each way
+	exporter   *program                 // the first of them: with the API server and the Pods API
+	stalls     func() []standstill.Span // of the machine
+	waits      func() []standstill.Span // of programs, for a processor
 }
 
 // TestScenarios runs everything on one cluster under four runs of the exporter, one each way:
@@ -177,7 +178,9 @@ func newWorld(t *testing.T, o cluster.Options) *world {
 	}
 	stalls, stop := standstill.Watch()
 	t.Cleanup(stop)
-	w.stalls = stalls
+	waits, stopWaits := standstill.WatchPressure()
+	t.Cleanup(stopWaits)
+	w.stalls, w.waits = stalls, waits
 	slices, err := client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)

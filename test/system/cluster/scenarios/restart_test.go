@@ -3,11 +3,16 @@ package scenarios
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/deviceplugin"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/plugin"
 )
 
 // trouble is how long a component is away.
@@ -68,8 +73,12 @@ func testRestarts(t *testing.T, w *world) {
 		test func(*namespace)
 	}{
 		{"Kubelet", testKubeletRestart},
-		{"KubeletWithoutServer", testKubeletRestartWithoutServer},
 		{"Driver", testDriverRestart},
+		// The scheduler needs a minute to come back after the API server was away for twenty seconds:
+		// what makes pods comes before.
+		{"ServerHangs", testServerHangs},
+		{"ServerAway", testServerAway},
+		{"KubeletWithoutServer", testKubeletRestartWithoutServer},
 	} {
 		if t.Failed() {
 			break
@@ -116,6 +125,90 @@ func testKubeletRestartWithoutServer(n *namespace) {
 	n.sourceUp("podresources", 1)
 	n.stillCharged()
 	n.agree(6)
+}
+
+// A pod ends while the API server is away.
+func testServerAway(n *namespace) {
+	n.endsWithoutServer("away", n.cluster.StopComponent, n.cluster.StartComponent)
+}
+
+// A pod ends while the API server answers nothing.
+func testServerHangs(n *namespace) {
+	n.endsWithoutServer("hangs", n.cluster.PauseComponent, n.cluster.ResumeComponent)
+}
+
+// endsWithoutServer has a pod end while the API server can't say so: every exporter ends the pod's
+// hold when its driver takes the device back, by the driver's journal, and nobody holds the device
+// again when the server is back. Those who hold other devices go on to do so.
+func (n *namespace) endsWithoutServer(name string, takeAway, bringBack func(string) error) {
+	n.Helper()
+	const lasts = 20 * time.Second // long enough for all exporters to see it
+	o := n.namespace(n.T, "server-"+name)
+	o.claim("job", request("gpu", gpudriver.ClassGPU))
+	o.pod("job", once(podSpec("job", "sleep", lasts.String())))
+	o.phase("job", corev1.PodRunning)
+	holds, _ := o.agree(1)
+	n.order(takeAway, "kube-apiserver")
+	if all := o.takenBack("job"); len(all) > 0 {
+		n.Fatalf("the pod ended before the API server was away: %v", all)
+	}
+	begin, end := time.Now(), time.Time{}
+	eventually(n.T, "the driver takes the device back", func() error {
+		all := o.takenBack("job")
+		if len(all) == 0 {
+			return errors.New("the journal does not say so")
+		}
+		end = all[0].Time
+		n.ownership.truth.Ended(all[0].UID, end)
+		return nil
+	})
+	over := func(e *running, r *web.Report) error {
+		if got := holdsOfExporter(r, o.name); len(got) > 0 {
+			return fmt.Errorf("%s: %v hold devices", e.name, got)
+		}
+		row := holder(r.Claims, o.name, "job", holds[0].Device)
+		if row.Ended == nil || row.Ended.Sub(end).Abs() > 2*timing {
+			return fmt.Errorf("%s: the claim has ended at %v, want %v", e.name, row.Ended, end)
+		}
+		return nil
+	}
+	eventually(n.T, "every exporter ends the hold", func() error {
+		var wrong error
+		for _, e := range n.exporters {
+			r, err := e.report()
+			if err != nil {
+				return err
+			}
+			wrong = errors.Join(wrong, over(e, r))
+		}
+		return wrong
+	})
+	n.Logf("the server was away for %v when the driver took the device back, and %v later all exporters knew",
+		end.Sub(begin).Round(time.Millisecond), time.Since(end).Round(time.Millisecond))
+	var lifts []func()
+	for _, e := range n.exporters {
+		lifts = append(lifts, e.watch.guard(n.T, func(r *web.Report) error { return over(e, r) }))
+	}
+	n.stillCharged()
+	n.order(bringBack, "kube-apiserver")
+	begin = time.Now()
+	o.phase("job", corev1.PodSucceeded)
+	n.Logf("%v after the server was back, it knew that the pod has ended", time.Since(begin).Round(time.Millisecond))
+	o.agree(0)
+	for _, lift := range lifts {
+		lift()
+	}
+	n.agree(6)
+}
+
+// takenBack returns the driver's journal of the unprepared devices of a claim.
+func (n *namespace) takenBack(claim string) []plugin.Event {
+	n.Helper()
+	events, err := n.cluster.Journal()
+	n.no(err)
+	return slices.DeleteFunc(events, func(e plugin.Event) bool {
+		return e.Prepared || e.Namespace != n.name || e.Name != claim
+	})
 }
 
 // A driver that is killed and comes back changes nothing for who holds its devices.

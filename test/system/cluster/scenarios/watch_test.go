@@ -12,6 +12,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/test/invariant"
+	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
 
 const (
@@ -83,12 +84,15 @@ func (f *findings) report(t *testing.T, of string) {
 	}
 }
 
-func startWatch(t *testing.T, r *running, o *ownership) *watch {
+func startWatch(t *testing.T, r *running, o *ownership, stood, waited func() []standstill.Span) *watch {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watch{
 		exporter: r, world: o, guards: map[*guard]struct{}{},
-		owners: invariant.Ownership{Truth: o.truth, ListedOnly: r.noClaims || r.noPods, NoShares: r.hidesShares},
+		owners: invariant.Ownership{
+			Truth: o.truth, ListedOnly: r.noClaims || r.noPods, NoShares: r.hidesShares, Stood: stood,
+			Waited: waited,
+		},
 	}
 	var running sync.WaitGroup
 	running.Go(func() { w.run(ctx) })

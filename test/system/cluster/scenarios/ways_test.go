@@ -171,7 +171,7 @@ func (w *world) startWays(t *testing.T) {
 			args = append(args, "--kubelet.pods-socket="+filepath.Join(w.dir, "none.sock"))
 		}
 		r := &running{way: way, program: startExporter(t, args)}
-		r.watch = startWatch(t, r, w.ownership)
+		r.watch = startWatch(t, r, w.ownership, w.stalls, w.waits)
 		w.exporters = append(w.exporters, r)
 	}
 	w.exporter = w.exporters[0].program

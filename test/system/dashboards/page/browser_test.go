@@ -63,6 +63,7 @@ type view struct {
 	width, height int64
 	dark          bool
 	noScript      bool
+	user          string // whom an authenticating proxy names
 }
 
 // open opens an address in a tab of its own. What the browser's console says of errors fails the
@@ -87,6 +88,10 @@ func (of browser) open(t *testing.T, address string, v view) *tab {
 		scheme = "dark"
 	}
 	command(b, network.Enable, network.EnableParams{})
+	if v.user != "" {
+		headers := network.Headers{"X-Forwarded-User": v.user}
+		command(b, network.SetExtraHTTPHeaders, network.SetExtraHTTPHeadersParams{Headers: headers})
+	}
 	command(b, log.Enable, cdp.Empty{})
 	command(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: v.noScript})
 	command(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{

@@ -3,6 +3,7 @@ package page
 import (
 	"log/slog"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,13 +48,43 @@ func testHostile(t *testing.T, browser browser) {
 	value[bool](b, `document.querySelector('#devices tbody a').click() || true`)
 	b.await("a dialog", `document.querySelector('dialog').open`)
 	b.picture("hostile")
-	value[bool](b, `document.querySelector('dialog').close() || true`)
-	value[bool](b, `document.querySelector('#claims tbody a').click() || true`)
+	// The click is before the event that the dialog was closed.
+	value[bool](b, `document.querySelector('dialog').close() || document.querySelector('#claims tbody a').click() || true`)
 	b.await("details of the claim", `document.querySelector('dialog h2')?.textContent.startsWith('Claim team/')`)
 	if shown := value[string](b, `document.querySelector('dialog h2').textContent`); shown != "Claim team/"+hostile {
 		t.Errorf("the claim's name is %s", shown)
 	}
+	testLateAnswer(b)
 	if value[bool](b, `document.images.length > 0 || document.scripts.length !== 1 || document.title === 'run'`) {
 		t.Error("a name became markup")
+	}
+}
+
+// testLateAnswer holds back the details of the device until those of the claim are shown, which
+// stay.
+func testLateAnswer(b *tab) {
+	b.t.Helper()
+	value[bool](b, `(() => {
+		const ask = window.fetch;
+		window.late = {};
+		window.fetch = async (to, options) => {
+			const answer = await ask(to, options);
+			if (!String(to).startsWith('page/detail?device=')) return answer;
+			await new Promise((resolve) => { late.answer = resolve; });
+			const text = await answer.text();
+			return { text: async () => { setTimeout(() => { late.read = true; }); return text; } };
+		};
+		document.querySelector('#devices tbody a').click();
+		return true;
+	})()`)
+	b.await("the answer is held back", `Boolean(late.answer)`)
+	value[bool](b, `document.querySelector('#claims tbody a').click() || true`)
+	b.await("details of the claim", `document.querySelector('dialog').open &&
+		document.querySelector('dialog h2').textContent.startsWith('Claim team/')`)
+	value[bool](b, `late.answer() || true`)
+	b.await("the answer is read", `Boolean(late.read)`)
+	shown := value[string](b, `document.querySelector('dialog h2').textContent`)
+	if !strings.HasPrefix(shown, "Claim team/") {
+		b.t.Errorf("an answer of before shows %s", shown)
 	}
 }

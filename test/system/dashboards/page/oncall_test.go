@@ -18,13 +18,17 @@ const hang = 30 * time.Second
 // claim, from there to the incident, and to the pod that it hit. It then asks the same of each kind
 // of alert: its link leads to something.
 func testOnCall(t *testing.T, browser browser, address string) {
+	namespace, name, _ := strings.Cut(hanging, "/")
 	labels := map[string]string{
-		"namespace": "research", "resourceclaim_name": "finetune-0-rank-0-gpu",
+		"namespace": namespace, "resourceclaim_name": name,
 		"driver": "gpu.example.com", "pool": "demo-node", "device": "gpu-3",
 	}
 	links := pageLinks(t, labels)
 	b := browser.open(t, address, view{width: 1300, height: 1000})
 	b.await("stalled", `document.querySelectorAll('td .bad[title^="busy, and does nothing"]').length === 3`)
+	b.await("the incident", `[...document.querySelectorAll('#incidents tr')].some((tr) =>
+		tr.textContent.includes('open') && tr.textContent.includes('research/finetune-0-rank-0') &&
+		tr.querySelector('svg polyline') !== null)`)
 	if first := firstCells(b, "devices")[:2]; first[0] != "gpu-5" || first[1] != "gpu-3" {
 		t.Errorf("the first devices are %v, want the unhealthy one and the stalled one", first)
 	}
@@ -52,7 +56,7 @@ func testOnCall(t *testing.T, browser browser, address string) {
 	}
 	shows("Claim research/finetune-0-rank-0-gpu", "busy, and does nothing, for all that is measured: power")
 	click("incident")
-	shows("gpu-3: a claim is busy and does nothing (power,memory_traffic,pcie)", "Held by", "utilization", "power")
+	shows("gpu-3: a claim is busy and does nothing (power,engines,memory_traffic,pcie)", "Held by", "utilization", "power")
 	if !value[bool](b, `document.querySelector('dialog svg line') !== null`) {
 		t.Error("the charts do not mark when it happened")
 	}
@@ -74,7 +78,10 @@ func pageLinks(t *testing.T, labels map[string]string) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	groups, err := rules.Groups(rules.Defaults(), catalog)
+	const page = "http://page"
+	o := rules.Defaults()
+	o.Page = page
+	groups, err := rules.Groups(o, catalog)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +89,8 @@ func pageLinks(t *testing.T, labels map[string]string) map[string]string {
 	byLink := map[string]string{}
 	for _, g := range groups {
 		for _, r := range g.Rules {
-			if link := r.Annotations["page_url"]; link != "" && (byLink[link] == "" || r.Alert == "DRAClaimStalled") {
+			link := strings.TrimPrefix(r.Annotations["page_url"], page)
+			if link != "" && (byLink[link] == "" || r.Alert == "DRAClaimStalled") {
 				byLink[link] = r.Alert
 			}
 		}

@@ -33,6 +33,7 @@ func TestPage(t *testing.T) {
 	t.Run("narrow screen", func(t *testing.T) { testNarrow(t, browser, demo) })
 	t.Run("without JavaScript", func(t *testing.T) { testWithoutScript(t, browser, demo) })
 	t.Run("on call", func(t *testing.T) { testOnCall(t, browser, demo) })
+	t.Run("fired alert", func(t *testing.T) { testFiredAlert(t, browser, demo) })
 	t.Run("names that are markup", func(t *testing.T) { testHostile(t, browser) })
 }
 
@@ -176,7 +177,7 @@ func testGone(t *testing.T, browser browser, address string, stop func()) {
 // testWide checks that holders with names as long as the demo's have one line each.
 func testWide(t *testing.T, browser browser, address string) {
 	b := browser.open(t, address, view{width: 1300, height: 1000})
-	b.await("shown", `document.querySelector('meter') !== null && `+rows("pods")+`.length > 3`)
+	b.await("shown", `document.querySelector('#devices td svg') !== null && `+rows("pods")+`.length > 3`)
 	b.checkWidth()
 	b.picture("wide")
 	const tall = `[...document.querySelectorAll('#devices .w > div')].filter((d) => d.offsetHeight > 30)` +
@@ -188,8 +189,22 @@ func testWide(t *testing.T, browser browser, address string) {
 
 func testNarrow(t *testing.T, browser browser, address string) {
 	b := browser.open(t, address, view{width: 500, height: 1200, dark: true})
-	b.await("shown", `document.querySelector('meter') !== null && `+rows("pods")+`.length > 3`)
+	b.await("shown", `document.querySelector('#devices td svg') !== null && `+rows("pods")+`.length > 3`)
+	b.await("incidents", rows("incidents")+`.length > 0`)
 	b.checkWidth()
+	const cut = `[...document.querySelectorAll('main *')].filter((e) => e.offsetParent !== null && ` +
+		`e.getBoundingClientRect().right > innerWidth).map((e) => e.textContent.slice(0, 40))`
+	if got := value[[]string](b, cut); len(got) > 0 {
+		t.Errorf("cut off: %q", got)
+	}
+	top := value[string](b, `document.getElementById('wrong').innerText`)
+	if !strings.Contains(top, "1 unhealthy: gpu-5") {
+		t.Errorf("the page begins with %q", top)
+	}
+	if n := value[int](b, `[...document.querySelectorAll('#devices tbody summary')].filter((s) => `+
+		`s.textContent.includes('admin')).length`); n > 0 {
+		t.Errorf("%d rows name the monitor that has access to all devices", n)
+	}
 	b.picture("narrow")
 	if first := firstCells(b, "devices")[0]; first != "gpu-5" {
 		t.Errorf("the first device is %s, want the unhealthy one", first)

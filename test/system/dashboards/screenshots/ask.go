@@ -22,7 +22,7 @@ type board struct {
 	To        int64                     `json:"to"`
 }
 
-// shipped is the part of a dashboard's JSON that is used.
+// shipped is the part of a dashboard's JSON that is used: of panels that are open at first.
 type shipped struct {
 	Panels []struct {
 		ID      int

@@ -13,7 +13,7 @@ go build -o "$work/demo" ./test/demo &
 go run -C dashboards ./generate -out="$work" -interval=2s -rate.window=16s -idle.interval=2s -idle.window=30s -idle.for=5s \
 	-for=4s -price=LATEST-GPU-MODEL=3 -page.url="http://$exporter"
 wait $!
-DRA_EXPORTER_COUNTER_ZERO_HOLD=3s "$work/demo" --listen=$exporter --hang=40s >/dev/null &
+DRA_EXPORTER_COUNTER_ZERO_HOLD=3s "$work/demo" --listen=$exporter >/dev/null &
 children+=($!)
 cat >"$work/prometheus.yml" <<CONFIG
 global: {scrape_interval: 2s, evaluation_interval: 2s, scrape_native_histograms: true}

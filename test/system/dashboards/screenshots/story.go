@@ -16,7 +16,7 @@ import (
 const stalledAlert = "DRAClaimStalled"
 
 // patience is how long the alert may take, and then the minute after its incident.
-const patience = 3 * time.Minute
+const patience = 5 * time.Minute
 
 // alerted waits until the alert fires, and returns its link to the exporter's page.
 func (a *asker) alerted(ctx context.Context) (link string, err error) {
@@ -53,8 +53,7 @@ func story(browser context.Context, link, out string) error {
 	const recorded = `document.querySelector('dialog[open] h2')?.textContent.startsWith('Claim ') &&
 		document.querySelector('dialog svg') !== null`
 	const kept = `document.querySelector('dialog h3')?.textContent.startsWith('Incident ') &&
-		document.querySelector('dialog svg') !== null &&
-		!document.querySelector('dialog').textContent.includes('not over yet')`
+		document.querySelector('dialog svg line.found') !== null`
 	const known = `document.querySelector('dialog h2')?.textContent.startsWith('Pod ')`
 	for _, step := range []struct{ name, click, shown string }{
 		{"on-call-claim", "", recorded},

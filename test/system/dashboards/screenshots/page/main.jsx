@@ -46,7 +46,7 @@ function stack(panels, width) {
 
 function Panel({ panel, data, range, at }) {
   const style = { position: 'absolute', ...at };
-  if (panel.type === 'row') return <h2 style={style}>▾ {panel.title}</h2>;
+  if (panel.type === 'row') return <h2 style={style}>{panel.collapsed ? '▸' : '▾'} {panel.title}</h2>;
   const Kind = kinds[panel.type];
   const empty = data.every((f) =>
     f.fields.every((field) => field.type === FieldType.time || field.values.length === 0),

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/inventory"
+	"github.com/dra-exporter/dra-exporter/driver/kmsg"
+	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
+	"github.com/dra-exporter/dra-exporter/test/sim"
+	"github.com/dra-exporter/dra-exporter/test/simnode"
+)
+
+// asked is what the exporter knows of the demo's node: what its kubelet lists, and its inventory.
+type asked struct {
+	holders.Asker
+	*simnode.Node
+	listed driver.Inventory
+	dates  holders.Dates
+	view   podresources.View
+}
+
+func (n *asked) List(context.Context) (*v1.ListPodResourcesResponse, error) {
+	return n.Kubelet().Answer()
+}
+
+func (*asked) Instance() podresources.Instance { return "" }
+
+func (n *asked) Describe() (podresources.View, driver.Inventory) {
+	held, signs := n.Book.Holds(time.Now(), n.view.At)
+	n.view = n.dates.Date(held.Allocations, signs, time.Now())
+	return n.view, n.listed
+}
+
+// documents are what a state folder has: incidents as they were stored last.
+type documents struct {
+	mu     sync.Mutex
+	stored map[string][]byte
+}
+
+func (d *documents) keep(t *testing.T) func(kind, id string, content any) {
+	return func(_, id string, content any) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if i, ok := content.(*recorder.Incident); ok {
+			text, err := json.Marshal(i)
+			if err != nil {
+				t.Error(err)
+			}
+			d.stored[id] = text
+		}
+	}
+}
+
+func (d *documents) incidents(t *testing.T) (out []*recorder.Incident) {
+	t.Helper()
+	for _, text := range d.stored {
+		i := &recorder.Incident{}
+		if err := json.Unmarshal(text, i); err != nil || !i.Valid() {
+			t.Fatalf("a document is damaged: %v: %+v", err, i)
+		}
+		out = append(out, i)
+	}
+	return out
+}
+
+// live runs an exporter of the node with the demo's flags for a time, as if it was killed then.
+func (d *documents) live(t *testing.T, node *simnode.Node, length time.Duration) {
+	t.Helper()
+	flag := func(name string) string {
+		for _, arg := range node.Args() {
+			if value, found := strings.CutPrefix(arg, "--"+name+"="); found {
+				return value
+			}
+		}
+		t.Fatalf("the node has no flag %s", name)
+		return ""
+	}
+	content, err := os.ReadFile(flag("inventory.file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed, _, err := inventory.ParseSlices(content, simnode.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, processes := slog.New(slog.DiscardHandler), podresources.NewProcesses(flag("path.procfs"))
+	metrics := exporter.NewSelfMetrics(prometheus.NewRegistry(), simnode.Name, log)
+	of := &asked{Node: node, listed: listed}
+	of.Asker = holders.Asker{
+		Lister: of, Limiter: &podresources.Limiter{}, Book: holders.NewBook(time.Minute, nil), Now: time.Now,
+		UID: podresources.NewPodLogs(flag("path.podlogs"), nil).UID,
+	}
+	flight := recorder.New(recorder.Config{
+		Interval: time.Second, StalledAfter: simnode.StalledAfter(simnode.DefaultHang),
+	})
+	flight.Restore(d.incidents(t))
+	sampler := exporter.NewSampler(exporter.SamplerConfig{
+		Interval: time.Second, Deadline: 5 * time.Second, MaxAge: time.Minute, Now: time.Now, Owners: of, Inventory: of,
+		Sources: []driver.Source{
+			node.Source(), kmsg.New(driver.Host{
+				Kmsg: flag("path.kmsg"), Sysfs: flag("path.sysfs"), Procfs: flag("path.procfs"), PodOf: processes.PodUID,
+			}),
+		},
+		PodOf: processes.PodUID, Ledger: ledger.New(ledger.Config{Retention: 5 * time.Minute, IdleThreshold: 0.01}),
+		Limiter: exposition.NewLimiter(0, nil), Metrics: metrics, Log: log,
+		Recorder: exporter.NewFlightRecorder(flight, metrics, log, d.keep(t), nil),
+	})
+	ctx, kill := context.WithTimeout(t.Context(), length)
+	defer kill()
+	var running sync.WaitGroup
+	running.Go(func() { flight.Run(ctx) })
+	sampler.Run(ctx)
+	running.Wait()
+}
+
+// story is what happened to one device, or to the source, of one kind.
+type story struct {
+	onset, last time.Time
+	times       int
+	end         time.Time // the zero time: it lasts
+	pods        string
+}
+
+// The incidents of the demo, with the flags that it has by default, are those of its own log, with
+// onset, last occurrence, count, end and hits, though the exporter is killed in the middle.
+func TestStory(t *testing.T) {
+	const length, killed, away = 11*time.Minute + 30*time.Second, 7*time.Minute + 10*time.Second, 2 * time.Second
+	synctest.Test(t, func(t *testing.T) {
+		scenario := simnode.Demo(1, simnode.DefaultHang)
+		// PodResources does not tell admin access.
+		scenario.Standing = slices.DeleteFunc(scenario.Standing, func(p simnode.PodSpec) bool {
+			return p.Name == "device-monitor-7xk2p"
+		})
+		node, err := simnode.New(filepath.Join(t.TempDir(), "node"), 1, scenario.Devices, simnode.Options{
+			Sim: sim.Options{Window: time.Second, Down: scenario.Outage},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithTimeout(t.Context(), length)
+		defer stop()
+		var playing sync.WaitGroup
+		playing.Go(func() {
+			if err := scenario.Run(ctx, node); err != nil {
+				t.Error(err)
+			}
+		})
+		d := &documents{stored: map[string][]byte{}}
+		d.live(t, node, killed)
+		time.Sleep(away)
+		d.live(t, node, length-killed-away)
+		playing.Wait()
+		d.check(t, node.Begun(), scenario.Story(0, length))
+	})
+}
+
+// check compares the incidents with the log.
+func (d *documents) check(t *testing.T, begun time.Time, log []simnode.Trouble) {
+	t.Helper()
+	want, got := map[string]story{}, map[string]story{}
+	for _, of := range log {
+		key := strings.Join([]string{of.Kind, of.Code, of.Device}, " ")
+		s := want[key]
+		s.last, s.times, s.pods = begun.Add(of.At), s.times+1, strings.Join(of.Pods, " ")
+		if s.times == 1 {
+			s.onset = s.last
+		}
+		if of.For > 0 {
+			s.end = s.last.Add(of.For)
+		}
+		want[key] = s
+	}
+	for _, i := range d.incidents(t) {
+		code := i.Code
+		if i.Kind == recorder.ClaimStalled {
+			code = ""
+		}
+		key := strings.Join([]string{string(i.Kind), code, i.Device.Device}, " ")
+		if _, again := got[key]; again {
+			t.Errorf("%s are several incidents", key)
+		}
+		s := story{onset: i.Onset, last: i.Last, times: i.Count, pods: strings.Join(i.Pods(), " ")}
+		if i.Kind == recorder.ClaimStalled {
+			s.last = i.Onset // it is found much later
+		}
+		if !i.Open() {
+			s.end = *i.End
+		}
+		got[key] = s
+		if i.Kind != recorder.SourceDown && (i.Chart == nil || i.Chart.Times[0].After(i.Onset)) {
+			t.Errorf("%s has no recording of its onset", key)
+		}
+	}
+	near := func(a, b time.Time) bool { return a.Sub(b).Abs() <= 2*time.Second }
+	for key, w := range want {
+		g, found := got[key]
+		if !found || !near(g.onset, w.onset) || !near(g.last, w.last) || g.times != w.times || !near(g.end, w.end) ||
+			g.pods != w.pods {
+			t.Errorf("%s:\ngot  %+v\nwant %+v", key, g, w)
+		}
+		delete(got, key)
+	}
+	for key, g := range got {
+		t.Errorf("%s did not happen: %+v", key, g)
+	}
+}

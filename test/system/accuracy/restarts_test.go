@@ -1,0 +1,355 @@
+package accuracy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/sim"
+	"github.com/dra-exporter/dra-exporter/test/simnode"
+	"github.com/dra-exporter/dra-exporter/test/standstill"
+)
+
+const (
+	maxErrorRestarts = 0.01 // of devices, and of holders that are there from the begin to the end
+	betweenRestarts  = 10 * time.Second
+	receiptsAfter    = 3 * time.Second // the retention: a receipt is made at the latest when it is over
+	settled          = 5 * time.Second // until a reading is charged, and a receipt is made
+	minReceipts      = 10
+)
+
+// restart is how the program ends, for how long it is away, and which build comes next.
+type restart struct {
+	how     string
+	end     func(p *live.Program)
+	away    time.Duration
+	program string
+}
+
+// On four GPUs that are read through their counters of energy the real program is killed, is
+// stopped, is replaced by another build, and is away for a minute. Two of the GPUs are held all the
+// time, one of them by two claims; on the others there is pod after pod, also while the program is
+// away. Its totals of all devices, and of the holders that are there from the begin to the end, are
+// those of the counters. What is unattributed, and the errors of the other pods, are printed.
+func TestRestarts(t *testing.T) {
+	present, next := os.Getenv("DRA_EXPORTER"), otherBuild(t)
+	if present == "" {
+		t.Fatal("DRA_EXPORTER is not set: run this with make")
+	}
+	t.Parallel()
+	stop := func(p *live.Program) { p.Stop() }
+	restarts := []restart{
+		{"kill -9", (*live.Program).Kill, 3 * time.Second, present},
+		{"SIGTERM", stop, 0, present},
+		{"upgrade to another build", stop, time.Second, next},
+		{"a minute away", stop, time.Minute, next},
+		{"kill -9 and a rollback", (*live.Program).Kill, time.Second, present},
+	}
+	r := newRestarted(t)
+	p := r.start(t, present)
+	stalls, stopWatching := standstill.Watch()
+	t.Cleanup(stopWatching)
+	var playing sync.WaitGroup
+	ending := make(chan struct{})
+	for i, device := range []string{"gpu-2", "gpu-3"} {
+		playing.Go(func() { r.play(t, device, uint64(i), ending) })
+	}
+	for _, of := range restarts {
+		time.Sleep(betweenRestarts)
+		begun := time.Now()
+		of.end(p)
+		time.Sleep(of.away)
+		p = r.start(t, of.program)
+		t.Logf("%s: %v without readings", of.how, time.Since(begun).Round(100*time.Millisecond))
+	}
+	time.Sleep(betweenRestarts)
+	close(ending)
+	playing.Wait()
+	r.meters.freeze()
+	r.compare(t, p, stalls())
+}
+
+// otherBuild returns the path of another build of the program: one with another version.
+func otherBuild(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "dra-exporter")
+	build := exec.CommandContext(t.Context(), "go", "build", "-C", filepath.Join("..", "..", ".."), "-trimpath",
+		"-ldflags=-X github.com/prometheus/common/version.Version=next", "-o", path, "./exporter/cmd/dra-exporter")
+	if said, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build another version of the program: %v: %s", err, said)
+	}
+	return path
+}
+
+// restarted is a node on which programs with the same state run one after the other.
+type restarted struct {
+	node   *simnode.Node
+	meters *meters
+	flags  []string
+}
+
+func newRestarted(t *testing.T) *restarted {
+	t.Helper()
+	root, err := os.MkdirTemp("", "acc") //nolint:usetesting // t.TempDir's path is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(root) })
+	devices := []simnode.Device{simnode.GPU(2, 0), simnode.Shared(simnode.GPU(2, 1)), simnode.GPU(2, 2), simnode.GPU(2, 3)}
+	node, err := simnode.New(root, 2, devices, simnode.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := node.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(node.Close)
+	for pod, request := range map[string]simnode.Request{
+		"alone": {Devices: []string{"gpu-0"}, Load: sim.Ramp(0.2, 0.9, 20*time.Second)},
+		"most":  {Devices: []string{"gpu-1"}, Memory: "60Gi", Load: sim.Constant(0.9)},
+		"least": {Devices: []string{"gpu-1"}, Memory: "20Gi", Load: sim.Constant(0.3)},
+	} {
+		if err := start(node, pod, request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := &meters{node: node, source: node.Source()}
+	server := httptest.NewServer(m)
+	t.Cleanup(server.Close)
+	config := filepath.Join(root, "scrape.yaml")
+	if err := os.WriteFile(config, fmt.Appendf(nil, metersConfig, server.URL, simnode.GPUDriver), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return &restarted{node, m, append(node.Args(),
+		"--web.listen-address=127.0.0.1:0", "--web.last-scrape-timeout=0s", "--source.scrape.config="+config,
+		"--state.dir="+filepath.Join(root, "state"), "--retention="+receiptsAfter.String(),
+	)}
+}
+
+// start starts a pod with a claim.
+func start(node *simnode.Node, name string, request simnode.Request) error {
+	request.Name = "gpu"
+	return node.StartPod(simnode.PodSpec{Namespace: "batch", Name: name, Claims: []simnode.ClaimSpec{{
+		Name: "gpu", Requests: []simnode.Request{request},
+	}}})
+}
+
+// start starts a build of the program, and waits until it serves.
+func (r *restarted) start(t *testing.T, path string) *live.Program {
+	t.Helper()
+	p := live.Launch(t, exec.CommandContext(context.Background(), path, r.flags...))
+	live.Await(t, time.Minute, "the exporter is ready",
+		func() error { return live.Get(http.DefaultClient, "http://"+p.Address+"/readyz") })
+	return p
+}
+
+// play runs pod after pod on a device until the end.
+func (r *restarted) play(t *testing.T, device string, seed uint64, ending <-chan struct{}) {
+	random := rand.New(rand.NewPCG(3, seed))
+	for i := 0; ; i++ {
+		name := fmt.Sprintf("%s-pod-%d", device, i)
+		if err := start(r.node, name, simnode.Request{Devices: []string{device}, Load: load(random)}); err != nil {
+			t.Error(err)
+			return
+		}
+		select {
+		case <-ending:
+			return
+		case <-time.After(2*time.Second + time.Duration(random.Float64()*float64(10*time.Second))):
+		}
+		if err := r.node.StopPod("batch", name); err != nil {
+			t.Error(err)
+			return
+		}
+	}
+}
+
+// meters serves the devices' counters of energy, which count on while nobody reads them.
+type meters struct {
+	node   *simnode.Node
+	source driver.Source
+
+	mu          sync.Mutex
+	first, last *reading
+	frozen      time.Time // since when the last reading is the last one for ever; zero: it is not
+}
+
+const metersConfig = `endpoints:
+- name: meters
+  url: %s
+  interval: 1s
+  refresh: 0s
+  driver: %s
+  match: {label: uuid, hardware: uuid}
+  metrics:
+  - {name: energy, quantity: energy}
+  - {name: power, quantity: power}
+  - {name: utilization, quantity: utilization}
+`
+
+// reading is what was served, and what each pod had used by then.
+type reading struct {
+	text   string
+	joules map[string]float64 // by device
+	used   map[string]float64 // joules by pod
+}
+
+func (m *meters) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.frozen.IsZero() {
+		now, err := m.read(r.Context())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		if m.first == nil {
+			m.first = now
+		}
+		m.last = now
+	}
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+	_, _ = io.WriteString(w, m.last.text)
+}
+
+func (m *meters) read(ctx context.Context) (*reading, error) {
+	samples, err := m.source.Sample(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := &reading{joules: map[string]float64{}, used: map[string]float64{}}
+	var text strings.Builder
+	var at time.Time
+	for _, s := range samples {
+		for _, r := range s.Readings {
+			switch r.Quantity {
+			case driver.Energy:
+				out.joules[s.Hardware.UUID], at = r.Value, r.At
+				fallthrough
+			case driver.Power, driver.Utilization:
+				fmt.Fprintf(&text, "%v{uuid=%q} %v\n", r.Quantity, s.Hardware.UUID, r.Value)
+			}
+		}
+	}
+	out.text = text.String()
+	for _, use := range m.node.Uses(at) {
+		out.used[use.Pod.Name] = use.Truth.Joules
+	}
+	return out, nil
+}
+
+// freeze makes the last reading the last one for ever.
+func (m *meters) freeze() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.frozen = time.Now()
+}
+
+// compare compares what the last program has with what the counters have counted.
+func (r *restarted) compare(t *testing.T, p *live.Program, still []standstill.Span) {
+	t.Helper()
+	first, last := r.meters.first, r.meters.last
+	var report web.Report
+	live.Await(t, time.Minute, "the last reading is charged", func() error {
+		if get(t, p, "/api/v1/snapshot", &report); report.Time.Before(r.meters.frozen.Add(settled)) {
+			return fmt.Errorf("the snapshot is of %v", report.Time)
+		}
+		return nil
+	})
+	for i := range report.Devices {
+		d := &report.Devices[i]
+		truth := last.joules[d.UUID] - first.joules[d.UUID]
+		expectJoules(t, d.Device, valueOf(d.Values), truth)
+		t.Logf("%s: %.1f %% are unattributed", d.Device, 100*valueOf(d.Unattributed)/truth)
+	}
+	charged := map[string]float64{}
+	for i := range report.Pods {
+		charged[report.Pods[i].Name] = valueOf(report.Pods[i].Values)
+	}
+	for pod, before := range first.used {
+		if !cameAndWent(pod) {
+			expectJoules(t, pod, charged[pod], last.used[pod]-before)
+		}
+	}
+	r.compareOthers(t, p, still)
+}
+
+// expectJoules compares what the program has of a device, or a holder, with the truth.
+func expectJoules(t *testing.T, name string, got, truth float64) {
+	t.Helper()
+	off := got/truth - 1
+	t.Logf("%s: %.1f J of %.1f J, %+.3f %%", name, got, truth, 100*off)
+	if !(math.Abs(off) < maxErrorRestarts) {
+		t.Errorf("%s has %.1f J, want %.1f", name, got, truth)
+	}
+}
+
+// compareOthers compares the receipts of the pods that came and went with their bounds, and prints
+// their errors. A pod that came and went while the program was away has none.
+func (r *restarted) compareOthers(t *testing.T, p *live.Program, still []standstill.Span) {
+	t.Helper()
+	var receipts web.ReceiptsReport
+	get(t, p, "/api/v1/receipts", &receipts)
+	pods := truthOf(r.node, r.meters.frozen, still)
+	n, within, charged, truth, bounds := 0, 0, 0.0, 0.0, 0.0
+	for _, receipt := range receipts.Receipts {
+		f, pod := receipt.Figure(driver.Energy), receipt.Pods[0].Name
+		if f == nil || f.ErrorBound == nil || !cameAndWent(pod) {
+			t.Errorf("the receipt of %s: %+v", pod, receipt)
+			continue
+		}
+		actual := pods[pod].joules
+		n, charged, truth, bounds = n+1, charged+f.ConsumedQuantity, truth+actual, bounds+*f.ErrorBound
+		if off := math.Abs(f.ConsumedQuantity - actual); off <= *f.ErrorBound+pods[pod].still*actual {
+			within++
+		} else {
+			t.Logf("%s: %.1f J ± %.1f, the truth is %.1f", pod, f.ConsumedQuantity, *f.ErrorBound, actual)
+		}
+	}
+	t.Logf("%d of %d receipts of pods that came and went are within their bounds; together they have %.1f %% of the "+
+		"energy of these pods, ± %.1f %%", within, n, 100*charged/truth, 100*bounds/truth)
+	if n < minReceipts || float64(within) < withinBounds*float64(n) {
+		t.Errorf("%d of %d receipts are within their bounds, want all of at least %d", within, n, minReceipts)
+	}
+}
+
+// cameAndWent reports whether a pod is one of those that play starts.
+func cameAndWent(pod string) bool { return strings.Contains(pod, "-pod-") }
+
+// valueOf returns the energy among values.
+func valueOf(values []web.ValueReport) float64 {
+	for i := range values {
+		if values[i].Quantity == driver.Energy.String() {
+			return values[i].Value
+		}
+	}
+	return math.NaN()
+}
+
+// get reads what the program serves as JSON.
+func get(t *testing.T, p *live.Program, path string, into any) {
+	t.Helper()
+	response, err := http.Get("http://" + p.Address + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if err := json.NewDecoder(response.Body).Decode(into); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+}

@@ -1,0 +1,188 @@
+package dashboards
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// member is a device that a pod of the workload JobSet a/llm has for itself. Nil: not measured.
+type member struct {
+	node, device                    string
+	clock, tensor, utilization      course
+	power, throttled, traffic       course
+	attribution, kind, workloadName string
+}
+
+// rank is a member that does what most do: 60 seconds of work in each minute at 1.8 GHz.
+func rank(node, device string, change func(*member)) member {
+	m := member{
+		node: node, device: device, clock: always(1.8e9), tensor: always(0.4), utilization: always(0.98),
+		power: always(600), throttled: rising(0), traffic: rising(6e9), attribution: "exclusive", kind: "JobSet",
+		workloadName: "llm",
+	}
+	if change != nil {
+		change(&m)
+	}
+	return m
+}
+
+func (m *member) series() []series {
+	scraped := fmt.Sprintf(`node=%q, instance=%q, job="dra-exporter"`, m.node, m.node)
+	device := fmt.Sprintf(`driver="gpu.x", pool=%q, device=%q, %s`, m.node, m.device, scraped)
+	pod := fmt.Sprintf(`namespace="a", pod="%s-%s"`, m.workloadName, m.device)
+	claim := fmt.Sprintf(`resourceclaim_name="%s-%s"`, m.workloadName, m.device)
+	all := []series{
+		{"dra_pod_info", fmt.Sprintf(`%s, uid="u", workload_kind=%q, workload_name=%q, %s`, pod, m.kind, m.workloadName,
+			scraped), always(1)},
+		{"dra_pod_claim_info", pod + ", " + claim + ", " + device + `, attribution="exclusive"`, always(1)},
+		{"dra_claim_device_info", `namespace="a", ` + claim + ", " + device + fmt.Sprintf(
+			`, share_id="", admin_access="false", attribution=%q, state="prepared"`, m.attribution), always(1)},
+		{"dra_device_clock_hertz", device + `, domain="sm"`, m.clock},
+		{"dra_device_clock_hertz", device + `, domain="video"`, always(1e9)},
+		{"dra_device_engine_utilization_ratio", device + `, engine="tensor"`, m.tensor},
+		{"dra_device_utilization_ratio", device, m.utilization},
+		{"dra_device_power_watts", device, m.power},
+		{"dra_device_throttled_seconds_total", device + `, reason="thermal"`, m.throttled},
+		{"dra_device_throttled_seconds_total", device + `, reason="idle"`, rising(60)},
+		{"dra_device_io_bytes_total", device + `, link="nvlink", direction="transmit"`, m.traffic},
+		{"dra_device_io_bytes_total", device + `, link="pcie", direction="transmit"`, rising(1e12)},
+	}
+	return slices.DeleteFunc(all, func(s series) bool { return s.value == nil })
+}
+
+// ranks are four members on two nodes, of which the last one differs.
+func ranks(change, all func(*member)) []series {
+	var out []series
+	for i, node := range []string{"n1", "n1", "n2", "n2"} {
+		of := all
+		if i == 3 && change != nil {
+			of = func(m *member) {
+				if all != nil {
+					all(m)
+				}
+				change(m)
+			}
+		}
+		m := rank(node, fmt.Sprintf("gpu-%d", i), of)
+		out = append(out, m.series()...)
+	}
+	return out
+}
+
+// then is a gauge that has another value from minute 20 to minute 60.
+func then(usual, other float64) course {
+	return func(m int) (float64, bool) {
+		if m >= 20 && m < 60 {
+			return other, true
+		}
+		return usual, true
+	}
+}
+
+// counted is the counter of a rate in units a minute.
+func counted(rate course) course {
+	return counting(func(m int) float64 {
+		v, _ := rate(m)
+		return v
+	})
+}
+
+// stragglerStories make the alert on stragglers fire for each reason, and not where nothing says
+// that the others wait for the member that differs.
+func stragglerStories() []story {
+	fires := func(name, reason string, change, all func(*member)) story {
+		alert := "DRAWorkloadStraggler namespace=a device=gpu-3 reason=" + reason
+		return story{
+			name: name, series: ranks(change, all),
+			checks: []check{{19, nil}, {40, []string{alert}}, {59, []string{alert}}, {90, nil}},
+		}
+	}
+	silent := func(name string, change, all func(*member)) story {
+		return story{name: name, series: ranks(change, all), checks: []check{{19, nil}, {40, nil}, {59, nil}, {90, nil}}}
+	}
+	slow := func(m *member) { m.clock = then(1.8e9, 1.5e9) }
+	hot := func(m *member) { m.clock, m.throttled = then(1.8e9, 1.5e9), counted(then(0, 30)) }
+	busier := func(m *member) { m.tensor = then(0.4, 0.6) }
+	starving := func(m *member) { m.utilization, m.power = then(0.98, 0.7), then(600, 450) }
+	unlinked := func(m *member) { m.traffic = nil }
+	two := func(differs func(*member)) []series {
+		first, second := rank("n1", "gpu-0", nil), rank("n2", "gpu-3", differs)
+		return slices.Concat(first.series(), second.series())
+	}
+	return []story{
+		fires("a rank that heat slows down", "throttled", hot, nil),
+		fires("a rank that heat slows down, without a measurement of traffic", "throttled", hot, unlinked),
+		fires("a rank with a low clock", "low_clock", slow, nil),
+		fires("a rank that computes for longer", "busy", busier, nil),
+		fires("a rank that waits for its input while the others spin", "starved", starving, nil),
+		silent("all ranks are hot", nil, hot),
+		silent("a rank that idles at a low clock", func(m *member) {
+			slow(m)
+			m.utilization, m.traffic = then(0.98, 0.1), counted(then(6e9, 1e8))
+		}, nil),
+		silent("a rank that is throttled and does little", func(m *member) {
+			hot(m)
+			m.utilization, m.traffic = then(0.98, 0.1), counted(then(6e9, 1e8))
+		}, nil),
+		silent("a rank that is throttled, and as fast as the others", func(m *member) {
+			m.throttled = counted(then(0, 30))
+		}, nil),
+		silent("a replica with more to do, without a measurement of traffic", busier, unlinked),
+		silent("a replica with more to do and more traffic", func(m *member) {
+			busier(m)
+			m.traffic = counted(then(6e9, 9e9))
+		}, nil),
+		silent("replicas without traffic", busier, func(m *member) { m.traffic = rising(0) }),
+		silent("a device that claims share", func(m *member) {
+			hot(m)
+			m.attribution = "capacity"
+		}, nil),
+		silent("a rank of another workload", func(m *member) {
+			hot(m)
+			m.workloadName = "other"
+		}, nil),
+		{name: "two ranks, of which one is slow", series: two(hot), checks: []check{{40, nil}, {59, nil}}},
+	}
+}
+
+// TestMembers compares median, spread and deviations of five members on two nodes with arithmetic
+// by hand.
+func TestMembers(t *testing.T) {
+	t.Parallel()
+	s := story{name: "members", alone: true}
+	for i, clock := range []float64{1.80e9, 1.83e9, 1.71e9, 1.80e9, 1.50e9} {
+		m := rank([]string{"n1", "n2"}[i%2], fmt.Sprintf("gpu-%d", i), func(m *member) {
+			m.clock = always(clock)
+			if i == 4 {
+				m.power = always(400)
+			}
+		})
+		s.series = append(s.series, m.series()...)
+	}
+	for i := range 2 {
+		m := rank("n1", fmt.Sprintf("gpu-1%d", i), func(m *member) { m.workloadName = "pair" })
+		s.series = append(s.series, m.series()...)
+	}
+	var file strings.Builder
+	write(&file, s)
+	for expr, want := range map[string]float64{
+		`workload:dra_signal:median{signal="clock"}`: 1.80e9,
+		// The distances are 0, 0, 0.03, 0.09 and 0.30 GHz.
+		`workload:dra_signal:spread{signal="clock"}`:   1.4826 * 0.03e9,
+		`workload:dra_signal:median{signal="power"}`:   600,
+		`workload:dra_signal:spread{signal="power"}`:   0.02 * 600, // four of five do not differ
+		`workload:dra_signal:median{signal="traffic"}`: 6e9 / 60,
+		// Of gpu-4 the power is farther off than the clock, which is 0.30/0.044478 = 6.745.
+		`workload_device:dra_signal_deviations:max{device="gpu-4"}`: 200.0 / 12,
+		`workload_device:dra_signal_deviations:max{device="gpu-2"}`: 0.09 / (1.4826 * 0.03),
+	} {
+		fmt.Fprintf(&file, "  - {eval_time: 30m, expr: 'round(sum(%s), 0.001)', exp_samples: "+
+			"[{labels: '{}', value: %.3f}]}\n", expr, want)
+	}
+	file.WriteString("  - {eval_time: 30m, expr: 'workload:dra_signal:median{workload_name=\"pair\"}', exp_samples: []}\n")
+	fmt.Fprintf(&file, "  - {eval_time: 30m, expr: 'sum by (node, device, reason) (workload_device:dra_straggler:info)', "+
+		"exp_samples: [{labels: '{node=\"n1\", device=\"gpu-4\", reason=\"low_clock\"}', value: 1}]}\n")
+	testRules(t, allGroups(t), file.String())
+}

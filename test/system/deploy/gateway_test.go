@@ -1,0 +1,196 @@
+package deploy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
+)
+
+// others are a claim and its pod in a namespace that alice may not see.
+const others = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: team-b}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: secret, namespace: team-b}
+spec:
+  devices:
+    requests:
+    - {name: part, exactly: {deviceClassName: shared.gpu.example.com, capacity: {requests: {memory: 5Gi}}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: secret, namespace: team-b}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: main, image: workload:1, resources: {claims: [{name: part}]}}]
+  resourceClaims: [{name: part, resourceClaimName: secret}]
+`
+
+// testGateway installs the gateway of the chart beside exporters that ask for tokens. It finds them
+// by the EndpointSlices of the chart's Service, and the nodes of claims, pods and devices by the
+// API server, with the rights of the chart. The API server decides who sees what: alice, who may
+// get the claims of one namespace, sees these and no others.
+func (w *world) testGateway(t *testing.T) {
+	const own = release + "-gateway"
+	w.apply(others)
+	t.Cleanup(func() { _, _ = w.cluster.Kubectl(w.Context(), "", "delete", "namespace", "team-b", "--wait=true") })
+	w.kubectl("wait", "--for=condition=Ready", "pod", "--all", "-n", "team-b", "--timeout="+startTimeout.String())
+	w.install(object{"gateway": object{"enabled": true}})
+	w.kubectl("rollout", "status", "deployment/"+own, "-n", namespace, "--timeout="+startTimeout.String())
+	var pods corev1.PodList
+	raw := w.kubectl("get", "pods", "-n", namespace, "-l", "app.kubernetes.io/name="+own, "-o", "json")
+	if err := json.Unmarshal([]byte(raw), &pods); err != nil || len(pods.Items) != 1 {
+		t.Fatalf("%d pods of the gateway, %v", len(pods.Items), err)
+	}
+	address := "http://" + pods.Items[0].Status.PodIP + ":10985"
+
+	for _, account := range []string{"alice", "lead"} {
+		w.kubectl("create", "serviceaccount", account, "-n", namespace)
+	}
+	w.kubectl("create", "role", "claims", "-n", "default", "--verb=get", "--resource=resourceclaims.resource.k8s.io")
+	w.kubectl("create", "rolebinding", "claims", "-n", "default", "--role=claims", "--serviceaccount="+namespace+":alice")
+	w.kubectl("create", "clusterrole", "pages", "--verb=get", "--non-resource-url=/,/metrics,/page/*,/api/v1/*")
+	w.kubectl("create", "clusterrolebinding", "pages", "--clusterrole=pages", "--serviceaccount="+namespace+":lead")
+	tokens := map[string]string{"nobody": strings.Repeat("x", 100)}
+	for _, account := range []string{"alice", "lead", "default"} {
+		tokens[account] = strings.TrimSpace(w.kubectl("create", "token", "-n", namespace, account))
+	}
+	get := func(user, path string) (status int, body string, err error) {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", "Bearer "+tokens[user])
+		client := w.network.client()
+		client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		response, err := client.Do(request)
+		if err != nil {
+			return 0, "", err
+		}
+		defer response.Body.Close()
+		content, err := io.ReadAll(response.Body)
+		return response.StatusCode, response.Header.Get("Location") + "\n" + string(content), err
+	}
+	live.Await(t, startTimeout, "the gateway shows the claims of the node", func() error {
+		status, body, err := get("lead", "/")
+		if err == nil && (status != http.StatusOK || !strings.Contains(body, "default/single") ||
+			!strings.Contains(body, "team-b/secret")) {
+			err = fmt.Errorf("status %d:\n%s", status, body)
+		}
+		return err
+	})
+	live.Await(t, startTimeout, "alice sees her claims", func() error { // once the API server's authorizer knows the role
+		status, body, err := get("alice", "/")
+		if err == nil && (status != http.StatusOK || !strings.Contains(body, "default/single")) {
+			err = fmt.Errorf("status %d:\n%s", status, body)
+		}
+		return err
+	})
+	const page = "../../node/" + node.Name + "/#"
+	for _, test := range []struct {
+		user, path string
+		want       int
+		has        string
+	}{
+		{"alice", "/claim/default/both", 200, "both-b"},
+		{"alice", "/claim/default/part-a", 200, "part-a"},
+		{"alice", "/pod/default/single", 200, "single"},
+		{"alice", "/claim/team-b/secret", 403, ""},
+		{"alice", "/pod/team-b/secret", 403, ""},
+		{"alice", "/node/" + node.Name + "/", 403, ""},
+		{"alice", "/node/" + node.Name + "/metrics", 403, ""},
+		{"lead", "/claim/team-b/secret", 302, page + "claim=team-b/secret"},
+		{"lead", "/pod/default/single", 302, page + "pod=default/single"},
+		{"lead", "/device/gpu.example.com/" + node.Name + "/shared-0", 302, page + "device=gpu.example.com/"},
+		{"lead", "/claim/default/gone", 404, ""},
+		{"lead", "/claim/default/gone?node=" + node.Name, 302, page + "claim=default/gone"},
+		{"lead", "/node/" + node.Name + "/", 200, "dra-exporter"},
+		{"lead", "/node/" + node.Name + "/metrics", 200, "dra_claim_allocated_seconds_total"},
+		{"lead", "/node/kubernetes.default.svc/metrics", 404, ""},
+		{"default", "/", 200, "There is no node to show"},
+		{"default", "/claim/default/single", 403, ""},
+		{"nobody", "/", 401, ""},
+	} {
+		status, body, err := get(test.user, test.path)
+		if err != nil || status != test.want || !strings.Contains(body, test.has) {
+			t.Errorf("%s of %s: status %d without %q, %v:\n%.600s", test.path, test.user, status, test.has, err, body)
+		}
+		if test.user != "lead" && test.want == http.StatusOK && strings.Contains(body, "secret") {
+			t.Errorf("%s of %s has what is of others:\n%s", test.path, test.user, body)
+		}
+	}
+	if _, body, _ := get("alice", "/"); strings.Contains(body, "secret") || strings.Contains(body, "team-b") {
+		t.Errorf("/ of alice has what is of others:\n%s", body)
+	}
+	// The API server passes no token on to pods, so the exporters refuse what comes through it.
+	if _, err := w.plugin(t, "top", "--once"); err == nil || !strings.Contains(err.Error(), "asks for credentials") {
+		t.Errorf("kubectl dra, of an exporter that asks for tokens: %v", err)
+	}
+}
+
+// testPlugin runs kubectl dra, as kubectl runs its plugins.
+func (w *world) testPlugin(t *testing.T) {
+	for _, test := range []struct {
+		args string
+		want []string
+	}{
+		{"top --once", []string{"5 held", "gpu-0", "default/single", node.Name}},
+		{"top --once --view=pods", []string{"default/both-a", "default/both-b"}},
+		{"claim default/both", []string{"claim default/both on " + node.Name, "both-a, default/both-b"}},
+		{"claim -n default single", []string{"claim default/single on " + node.Name}},
+		{"why default/part-a", []string{"claim default/part-a on " + node.Name, "shared-0"}},
+		{"why shared-0", []string{"device shared-0 on " + node.Name, "part-b"}},
+		{"incidents --once", []string{"incident"}},
+	} {
+		said, err := w.plugin(t, strings.Fields(test.args)...)
+		if err != nil {
+			t.Errorf("kubectl dra %s: %v", test.args, err)
+		}
+		for _, want := range test.want {
+			if !strings.Contains(strings.ToLower(said), want) {
+				t.Errorf("kubectl dra %s: no %q in\n%s", test.args, want, said)
+			}
+		}
+	}
+	var all struct {
+		Devices, Claims, Pods []json.RawMessage
+	}
+	said, err := w.plugin(t, "top", "-o", "json")
+	if err := errors.Join(err, json.Unmarshal([]byte(said), &all)); err != nil || len(all.Devices) == 0 ||
+		len(all.Claims) < 5 || len(all.Pods) < 5 {
+		t.Errorf("kubectl dra top -o json: %v: %.600s", err, said)
+	}
+}
+
+// plugin runs kubectl dra on the cluster, and returns what it prints.
+func (w *world) plugin(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	bin := t.TempDir()
+	if err := os.Symlink(os.Getenv("DRA_EXPORTER"), filepath.Join(bin, "kubectl-dra")); err != nil {
+		t.Fatal(err)
+	}
+	kube := filepath.Join(w.cluster.Dir(), "kube")
+	cmd := w.cluster.Command(t.Context(), kube, append([]string{"kubectl", "dra"}, args...)...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.cluster.Kubeconfig(), "PATH="+bin+":"+os.Getenv("PATH"))
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	said, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("%w: %s%s", err, stderr.String(), said)
+	}
+	return string(said), err
+}

@@ -1,0 +1,421 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/exporter/web"
+)
+
+// meters is an endpoint whose counters count on while nobody reads them: 1000 bytes a second each,
+// from a large number on.
+type meters struct {
+	begun  time.Time
+	faulty atomic.Bool  // GPU 0 has had an error, the first one of its code
+	faults atomic.Int64 // how many errors of another code it has had
+	memory atomic.Int64 // how many bytes are in use
+}
+
+const countedBefore = 1e12
+
+func (m *meters) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+	carried := countedBefore + 1000*time.Since(m.begun).Seconds()
+	for i := range 2 {
+		_, _ = fmt.Fprintf(w, "power{uuid=%[1]q} 100\nutilization{uuid=%[1]q} 0.5\nmemory{uuid=%[1]q} %[2]d\n", uuid(i),
+			m.memory.Load())
+		_, _ = fmt.Fprintf(w, "traffic_total{uuid=%q} %v\n", uuid(i), carried)
+	}
+	_, _ = fmt.Fprintf(w, "xid_total{uuid=%q,code=\"31\"} %d\n", uuid(0), m.faults.Load())
+	if m.faulty.Load() {
+		_, _ = fmt.Fprintf(w, "xid_total{uuid=%q,code=\"94\"} 1\n", uuid(0))
+	}
+}
+
+const xids = "  - {name: xid_total, quantity: errors, labels: {kind: xid}, labels_from: {code: code}}\n"
+
+// stateNode is a node of two GPUs that pods a and b hold.
+func stateNode(t *testing.T) (n *node, m *meters, f flags) {
+	n = newNode(t)
+	n.setPods(pod("team", "a", "claim-a", gpu(0)), pod("team", "b", "claim-b", gpu(1)))
+	m = &meters{begun: time.Now()}
+	m.memory.Store(60 << 30)
+	f = n.flags(flags{
+		"inventory.file": n.inventory(gpus(2)), "state.dir": n.path("state"), "counter.zero-hold": "0s",
+		"source.scrape.config": n.scrapeConfig(endpoint("vendor", vendor(t, m.ServeHTTP)) + xids),
+		"web.created-samples":  "", "web.last-scrape-timeout": "0s",
+	})
+	return n, m, f
+}
+
+// held waits until claim-a was held for so long.
+func (p *program) held(seconds float64) {
+	p.t.Helper()
+	p.eventually("the claim is charged", func() bool {
+		held, ok := p.scrape().value("dra_claim_allocated_seconds_total", "resourceclaim_name", "claim-a")
+		traffic, _ := p.lastScrape().value("dra_claim_io_bytes_total", "resourceclaim_name", "claim-a")
+		return ok && held >= seconds && traffic > 0
+	})
+}
+
+// counters returns the counters of devices, claims and pods, and since when they count.
+func (p *program) counters() map[string]float64 {
+	p.t.Helper()
+	out := map[string]float64{}
+	for line := range strings.Lines(string(p.page("/metrics", "Accept", acceptOpenMetrics).body)) {
+		series, value, found := strings.Cut(strings.TrimSpace(line), "} ")
+		name, _, _ := strings.Cut(series, "{")
+		if !found || !strings.HasPrefix(name, "dra_") || strings.HasPrefix(name, "dra_exporter_") ||
+			!strings.HasSuffix(name, "_total") && !strings.HasSuffix(name, "_created") {
+			continue
+		}
+		number, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			p.t.Fatalf("%s: %v", line, err)
+		}
+		out[series+"}"] = number
+	}
+	return out
+}
+
+// goesOn checks that the counters of a process go on from those of the one before.
+func goesOn(t *testing.T, before, now map[string]float64) {
+	t.Helper()
+	n := 0
+	for key, value := range before {
+		next, there := now[key]
+		switch {
+		case !there:
+			t.Errorf("%s is gone", key)
+		case next < value, strings.Contains(key, "_created{") && next != value:
+			t.Errorf("%s goes on from %v with %v", key, value, next)
+		default:
+			n++
+		}
+	}
+	if n < 20 {
+		t.Errorf("only %d counters go on", n)
+	}
+}
+
+// endings are how a program ends.
+func endings() map[string]func(p *program, f flags) {
+	return map[string]func(p *program, f flags){
+		"it ends":      func(p *program, _ flags) { p.Stop() },
+		"it is killed": func(p *program, f flags) { p.killWritten(f) },
+	}
+}
+
+// killWritten kills the program at a moment at which what it has served is in its state folder. On
+// a machine that is too busy a tick is served before it is written, and if the program is killed
+// then, its counters begin again: see package state, whose tests have that.
+func (p *program) killWritten(f flags) {
+	p.t.Helper()
+	p.eventually("what was served is written", func() bool {
+		p.suspend()
+		if !written(p.t, f["state.dir"]) {
+			p.signal(syscall.SIGCONT)
+			return false
+		}
+		p.Kill()
+		return true
+	})
+}
+
+// suspend stops all threads of the program, which goes on with SIGCONT.
+func (p *program) suspend() {
+	p.t.Helper()
+	p.signal(syscall.SIGSTOP)
+	p.eventually("the program is suspended", func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.PID()))
+		if err != nil || len(threads) == 0 {
+			p.t.Fatalf("the program has no threads: %v", err)
+		}
+		return !slices.ContainsFunc(threads, func(name string) bool {
+			stat, err := os.ReadFile(name)
+			return err == nil && !bytes.Contains(stat, []byte(") T "))
+		})
+	})
+}
+
+func (p *program) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := syscall.Kill(p.PID(), s); err != nil {
+		p.t.Fatalf("send %v: %v", s, err)
+	}
+}
+
+// written reports whether the newest segment of a state folder ends with a mark: a frame whose
+// content is the letter M.
+func written(t *testing.T, folder string) bool {
+	t.Helper()
+	segments, err := filepath.Glob(filepath.Join(folder, "state-*.log"))
+	if err != nil || len(segments) == 0 {
+		t.Fatalf("segments: %q, %v", segments, err)
+	}
+	b, err := os.ReadFile(slices.Max(segments))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := len(b) - len("\x01\x00\x00\x00CRC.M")
+	return n >= 0 && bytes.HasPrefix(b[n:], []byte{1, 0, 0, 0}) && bytes.HasSuffix(b, []byte("M"))
+}
+
+// Counters go on over a restart: with what devices counted meanwhile, charged to who held them all
+// the time, and with errors that came meanwhile.
+func TestStateOutlivesRestart(t *testing.T) {
+	t.Parallel()
+	for name, end := range endings() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, m, f := stateNode(t)
+			m.faults.Store(5)
+			p := start(t, f)
+			p.held(3)
+			before, counters := p.scrape(), p.counters()
+			end(p, f)
+			n.setPods(pod("team", "a", "claim-a", gpu(0)), pod("team", "c", "claim-c", gpu(1)))
+			m.faulty.Store(true)
+			m.faults.Add(2)
+			time.Sleep(4 * time.Second) // the program is away
+			p = start(t, f)
+			p.eventually("it reads", func() bool { return p.scrape().positive("dra_device_errors_total", "code", "94") })
+			after := p.lastScrape()
+			goesOn(t, counters, p.counters())
+			after.want(1, "dra_claim_errors_total", "resourceclaim_name", "claim-a", "code", "94")
+			after.want(2, "dra_claim_errors_total", "resourceclaim_name", "claim-a", "code", "31")
+			held, _ := after.value("dra_claim_allocated_seconds_total", "resourceclaim_name", "claim-a")
+			was, _ := before.value("dra_claim_allocated_seconds_total", "resourceclaim_name", "claim-a")
+			all, _ := after.value("dra_device_io_bytes_total", "device", "gpu-0")
+			charged, _ := after.value("dra_claim_io_bytes_total", "resourceclaim_name", "claim-a")
+			if held < was+4 || charged < 1000*(was+4) || charged < 0.99*all-1500 {
+				t.Errorf("claim-a was held for %v s, then for %v s, and has %v of %v bytes", was, held, charged, all)
+			}
+			nobody, _ := after.value("dra_device_unattributed_io_bytes_total", "device", "gpu-1")
+			if c, _ := after.value("dra_claim_io_bytes_total", "resourceclaim_name", "claim-c"); c > 2500 || nobody < 2500 {
+				t.Errorf("claim-c, which began meanwhile, has %v bytes; %v are unattributed", c, nobody)
+			}
+			after.wantNone("dra_claim_power_watts", "resourceclaim_name", "claim-b")
+		})
+	}
+}
+
+// A pod began while the program was away, on a node where nobody held a device before: it is
+// charged since its cgroup is there. Of another one there is no cgroup: it is charged since the
+// kubelet lists it.
+func TestBeganWhileAway(t *testing.T) {
+	t.Parallel()
+	const away, apart = 4 * time.Second, 2 * time.Second
+	n, _, f := stateNode(t)
+	n.setPods()
+	p := start(t, f)
+	p.eventually("it reads", func() bool { return p.scrape().positive("dra_device_io_bytes_total", "device", "gpu-1") })
+	p.Kill()
+	time.Sleep(away - apart) // the program is away
+	n.addPod("team", "a", "uid-a")
+	n.setPods(pod("team", "a", "claim-a", gpu(0)), pod("team", "b", "claim-b", gpu(1)))
+	time.Sleep(apart)
+	p = start(t, f)
+	p.held(apart.Seconds() + 1)
+	counted := func(family, label, value string) float64 {
+		v, ok := p.lastScrape().value(family, label, value)
+		if !ok {
+			t.Errorf("there is no %s of %s", family, value)
+		}
+		return v
+	}
+	a := counted("dra_claim_io_bytes_total", "resourceclaim_name", "claim-a")
+	b := counted("dra_claim_io_bytes_total", "resourceclaim_name", "claim-b")
+	nobody := counted("dra_device_unattributed_io_bytes_total", "device", "gpu-0")
+	all := counted("dra_device_unattributed_io_bytes_total", "device", "gpu-1")
+	least := 1000 * apart.Seconds() * 0.9
+	if a < b+least || nobody < 1000*(away-apart).Seconds()*0.9 || all < nobody+least {
+		t.Errorf("claim-a has %v bytes, claim-b %v; of their devices' %v and %v are unattributed", a, b, nobody, all)
+	}
+}
+
+// What can't be used is set aside, and the program starts with counters that begin again.
+func TestDamagedState(t *testing.T) {
+	t.Parallel()
+	_, _, f := stateNode(t)
+	p := start(t, f)
+	p.held(2)
+	before := p.counters()
+	p.Kill()
+	segments, err := filepath.Glob(filepath.Join(f["state.dir"], "state-*.log"))
+	if err != nil || len(segments) == 0 {
+		t.Fatalf("segments: %q, %v", segments, err)
+	}
+	for _, name := range segments {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b[len(b)/2] ^= 1
+		if err := os.WriteFile(name, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p = start(t, f)
+	p.held(1)
+	after := p.scrape()
+	after.want(1, "dra_exporter_input_rejected_total", "input", "state", "reason", "malformed")
+	now := p.counters()
+	for key, value := range before {
+		if now := now[key]; strings.Contains(key, "_created{") && now <= value {
+			t.Errorf("%s was %v, and begins again with %v", key, value, now)
+		}
+	}
+}
+
+// A second program on the same folder runs without it, and says so; the first one is not disturbed.
+func TestSecondInstance(t *testing.T) {
+	t.Parallel()
+	_, _, f := stateNode(t)
+	p := start(t, f)
+	p.held(1)
+	second := start(t, f)
+	second.held(1)
+	second.scrape().want(0, "dra_exporter_source_up", "source", "state")
+	if !second.lastScrape().positive("dra_exporter_source_errors_total", "source", "state", "reason", "locked") {
+		t.Error("the second instance does not say that the folder is locked")
+	}
+	second.Stop()
+	before := p.counters()
+	p.killWritten(f)
+	p = start(t, f)
+	p.held(2)
+	goesOn(t, before, p.counters())
+}
+
+// The highest use of memory, and so the advice, outlive a restart: a partition into which what the
+// claim uses now would fit is not advised.
+func TestPeakOutlivesRestart(t *testing.T) {
+	t.Parallel()
+	const peak, now = 60 << 30, 10 << 30
+	for name, end := range endings() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, m, f := stateNode(t)
+			n.setPods()
+			n.inventory(fmt.Sprintf(fitSlices, nodeName, uuid(0)))
+			f = f.with(flags{"fit.after": "5s"})
+			p := start(t, f)
+			p.eventually("reading", func() bool { return p.scrape().is(1, "dra_device_up", "device", "gpu-0") })
+			n.setPods(pod("team", "a", "claim-a", gpu(0)))
+			p.held(4)
+			m.memory.Store(now)
+			p.held(7)
+			end(p, f)
+			p = start(t, f)
+			p.scrape().want(peak, "dra_claim_memory_used_peak_bytes", "resourceclaim_name", "claim-a")
+			var advice web.FitReport
+			p.eventually("advised", func() bool {
+				if err := json.Unmarshal(p.page("/api/v1/fit").body, &advice); err != nil {
+					t.Fatal(err)
+				}
+				return len(advice.Claims) == 1 && advice.Claims[0].Memory != nil
+			})
+			if c := advice.Claims[0]; c.Memory.PeakBytes != peak || c.Alternative != nil {
+				t.Errorf("the advice is %s", c.Text)
+			}
+			p.scrape().wantNone("dra_claim_fit_unused_ratio")
+		})
+	}
+}
+
+// Every claim has one receipt, with all that it was charged, whenever the program ends or is
+// killed: those that ended before, and those that ended meanwhile.
+func TestReceiptsOutliveRestarts(t *testing.T) {
+	t.Parallel()
+	for name, end := range endings() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testReceiptsOutliveRestarts(t, end)
+		})
+	}
+}
+
+func testReceiptsOutliveRestarts(t *testing.T, end func(p *program, f flags)) {
+	t.Helper()
+	n, _, f := stateNode(t)
+	f = f.with(flags{"retention": "3s"}) // a receipt is made at the latest when the claim is forgotten
+	const restarts = 4
+	claim := func(i int) string { return fmt.Sprintf("claim-%d", i) }
+	holds := func(i int) { n.setPods(pod("team", fmt.Sprintf("pod-%d", i), claim(i), gpu(0))) }
+	seconds := func(p *program, i int) (held float64) {
+		p.eventually("the claim is charged", func() bool {
+			held, _ = p.scrape().value("dra_claim_allocated_seconds_total", "resourceclaim_name", claim(i))
+			return held >= 2
+		})
+		return held
+	}
+	var least []float64
+	for i := range restarts {
+		holds(2 * i)
+		p := start(t, f)
+		least = append(least, seconds(p, 2*i))
+		holds(2*i + 1) // the one before has ended
+		least = append(least, seconds(p, 2*i+1))
+		end(p, f)
+	}
+	n.setPods() // the last one ends meanwhile
+	p := start(t, f)
+	p.eventually("all receipts", func() bool { return len(p.receipts()) >= 2*restarts })
+	got := map[string]float64{}
+	for _, r := range p.receipts() {
+		if got[r.ResourceName] > 0 {
+			t.Errorf("%s has two receipts", r.ResourceName)
+		}
+		got[r.ResourceName] = r.Devices[0].Figures[0].ConsumedQuantity
+	}
+	for i, held := range least {
+		if got[claim(i)] < held-0.001 {
+			t.Errorf("%s was held for %v s, and its receipt says %v", claim(i), held, got[claim(i)])
+		}
+	}
+}
+
+// In the pod of the program, check looks at the folder that the program writes, and leaves it
+// alone; without one it says that nothing outlives a restart.
+func TestCheckLooksAtState(t *testing.T) {
+	t.Parallel()
+	_, _, f := stateNode(t)
+	p := start(t, f)
+	p.held(1)
+	says := func(f flags, env ...string) string {
+		command := command(t.Context(), append(f.args(), "check"), env...)
+		said, _ := command.Output() // its status is that of other findings
+		for line := range strings.Lines(string(said)) {
+			if strings.Contains(line, "state.dir") {
+				return line
+			}
+		}
+		return ""
+	}
+	folder := f["state.dir"]
+	without := f.with(nil)
+	delete(without, "state.dir")
+	if line := says(without, "DRA_EXPORTER_STATE_DIR="+folder); !strings.Contains(line, folder+": counters, incidents") {
+		t.Errorf("of the folder check says %q", line)
+	}
+	if line := says(without); !strings.Contains(line, "none is set: counters, incidents and receipts end") {
+		t.Errorf("without a folder check says %q", line)
+	}
+	before := p.counters()
+	p.killWritten(f)
+	p = start(t, f)
+	p.held(1)
+	goesOn(t, before, p.counters())
+}
