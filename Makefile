@@ -18,7 +18,7 @@ export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 include test/tools/tools.mk
 
 modules := $(sort $(patsubst ./%,%,$(patsubst %/,%,$(dir $(shell find . -name go.mod -not -path '*/.*/*' -not -path '*/testdata/*' -not -path '*/node_modules/*')))))
-# The modules of test/tools pin versions of tools and have no code. The system tests need built
+# The modules of test/tools pin versions of tools and have no tests. The system tests need built
 # programs, so they run in test-e2e.
 code_modules := $(filter-out test/tools test/tools/%,$(modules))
 unit_modules := $(filter-out test/system,$(code_modules))
@@ -140,6 +140,7 @@ test-e2e-slow:
 		$(call system_tests,accuracy,-v)
 	) || status=1
 	($(call system_tests,deploy fleet,)) || status=1
+	($(call system_tests,integrations,-short)) || status=1
 	exit $$status
 test-e2e-cluster:
 	@$(call system_tests,cluster attack,)
@@ -151,10 +152,10 @@ accuracy: build $(PROMETHEUS) ## print the errors of the metrics of short pods
 	@$(call system_tests,accuracy,-v)
 
 .PHONY: attack
-attack: build ## attack the program, and print the figures; RUN=regexp: some attacks, BEFORE=PATH: on an older program
+attack: build ## attack the program, and print the figures; RUN=regexp: some attacks, BEFORE=PATH: on an older program, FULL=1: with a full flight recorder
 	@# Linux may weigh sessions (autogroup) and not processes: both get a priority.
 	[ "$$(id -u)" != 0 ] || { renice -n -10 $$$$ >/dev/null; echo -10 >/proc/self/autogroup; } 2>/dev/null || :
-	$(call system_tests,attack,-v -run='TestAttacks/$(RUN)',-args -all $(if $(BEFORE),-before=$(abspath $(BEFORE))))
+	$(call system_tests,attack,-v -run='TestAttacks/$(RUN)',-args -all $(if $(FULL),-full) $(if $(BEFORE),-before=$(abspath $(BEFORE))))
 
 .PHONY: soak
 soak: build ## use the program for long, and compare what it takes: SCALE=1 is 100 000 scrapes and 10 000 claims
@@ -164,7 +165,7 @@ soak: build ## use the program for long, and compare what it takes: SCALE=1 is 1
 # of the programs; -p=1, since the tests measure times and must not disturb each other.
 define system_tests
 export VERSION="$(VERSION)" REVISION="$(REVISION)" DRA_EXPORTER="$(CURDIR)/$(program)" PROMTOOL="$(PROMTOOL)" PROMETHEUS="$(PROMETHEUS)" THANOS="$(THANOS)" PINT="$(PINT)" SCHEMA="$(SCHEMA)"
-$(call each,$(addprefix test/system/,$(1)),go test -count=1 -p=1 -timeout=20m $(2) ./... $(3))
+$(call each,$(addprefix test/system/,$(1)),go test -count=1 -p=1 -timeout=$(if $(FULL),60m,20m) $(2) ./... $(3))
 endef
 
 .PHONY: fleet
@@ -181,6 +182,14 @@ test-one: deps build $(PROMTOOL) $(PROMETHEUS) $(if $(filter fleet,$(SUITE)),$(T
 .PHONY: test-distributed
 test-distributed: ## compare Thanos with one Prometheus over the same samples: every rule and every panel, by value
 	@$(MAKE) test-one SUITE=fleet RUN='^TestDistributed$$'
+
+.PHONY: test-integrations
+test-integrations: deps build cluster-build $(PROMETHEUS) $(PROMETHEUS_ADAPTER) $(OTELCOL) $(VMAGENT) $(VMALERT) $(VICTORIAMETRICS) ## run the programs of other stacks with deployments/integrations; RUN=TestOpenTelemetry: some
+	@export PROMETHEUS_ADAPTER="$(PROMETHEUS_ADAPTER)" OTELCOL="$(OTELCOL)" VMAGENT="$(VMAGENT)" VMALERT="$(VMALERT)" VICTORIAMETRICS="$(VICTORIAMETRICS)"
+	status=0
+	($(call system_tests,integrations,-v -run='$(RUN)')) || status=1
+	$(if $(RUN),,($(call system_tests,deploy,-v -run='^TestDaemonSet$$/^(Collector|Autoscaling)$$')) || status=1)
+	exit $$status
 
 .PHONY: test-gpu
 test-gpu: ## compare readings of NVIDIA GPUs with nvidia-smi; reports clearly if there is none; RECORD=DIR records them
