@@ -177,7 +177,7 @@ func startExporter(t *testing.T, node *simnode.Node, devices sim.Options, flags 
 		cancel()
 		running.Wait()
 		if t.Failed() {
-			t.Logf("output of exporter %v:\n%s", flags, &said)
+			t.Logf("the log of exporter %v: %s", flags, live.Brief(said.String()))
 		}
 	})
 	live.Await(t, time.Minute, "the exporter is ready",

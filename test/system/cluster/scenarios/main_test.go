@@ -223,7 +223,7 @@ func forwarded(t *testing.T, dial func(context.Context) (net.Conn, error)) strin
 
 // logTails shows the end of the components' logs.
 func logTails(t *testing.T, c *cluster.Cluster) {
-	const most = 3000
+	const most = 1000
 	for _, name := range []string{"kubelet", "driver"} {
 		content, err := os.ReadFile(filepath.Join(c.Dir(), "log", name+".log"))
 		if err != nil {

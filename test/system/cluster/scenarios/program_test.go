@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
 
@@ -84,7 +85,7 @@ func startExporter(t *testing.T, args []string) *program {
 			t.Errorf("the exporter ended with status %d", code)
 		}
 		if t.Failed() {
-			t.Logf("the exporter said:\n%s", strings.Join(p.log, "\n"))
+			t.Logf("the exporter's log: %s", live.Brief(strings.Join(p.log, "\n")))
 		}
 	})
 	select {
