@@ -40,8 +40,10 @@ func TestDistributed(t *testing.T) {
 	wait(t.Context(), asked)
 	at := time.Now().Truncate(time.Second)
 	d.awaitDelivery(t, at)
-	if err := d.one.replay(t, d.thanos, began.Add(-time.Minute), at); err != nil {
-		t.Fatal(err)
+	for _, o := range append([]*one{d.one}, d.late...) {
+		if err := o.replay(t, d.thanos, began.Add(-time.Minute), at); err != nil {
+			t.Fatal(err)
+		}
 	}
 	t.Run("records", func(t *testing.T) { d.compareRecords(t, began, at) })
 	t.Run("device of all nodes", func(t *testing.T) { d.checkClusterDevice(t, at) })
@@ -101,7 +103,7 @@ var firstOf = regexp.MustCompile(`topk\((\d+), *`)
 // compareRecords compares the samples of all records with those of one Prometheus.
 func (d *distributed) compareRecords(t *testing.T, from, to time.Time) {
 	expr := fmt.Sprintf(`{__name__=~".+:.+"}[%ds]`, int(to.Sub(from).Seconds()))
-	want, err := d.one.answer(t.Context(), expr, to, 0, 0)
+	want, err := d.expected(t.Context(), expr, to, 0, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +115,10 @@ func (d *distributed) compareRecords(t *testing.T, from, to time.Time) {
 	for _, series := range got {
 		names[series.name]++
 	}
-	t.Logf("%d records, %d series of Thanos, %d of one Prometheus", len(names), len(got), len(want))
+	_, late, values := differences(got, want)
+	possible, _, _ := differences(want[1], want[:1])
+	t.Logf("%d records, %d series of Thanos, %d of one Prometheus; of %d values %d are late, %d may be", len(names),
+		len(got), len(want[0]), values, late, len(possible))
 	if len(names) < 15 {
 		t.Errorf("only %d metrics are recorded: %v", len(names), names)
 	}
@@ -147,7 +152,7 @@ func (d *distributed) checkClusterDevice(t *testing.T, at time.Time) {
 // compare compares the answers to an expression, and returns 1 if there is any.
 func (d *distributed) compare(t *testing.T, name, expr string, at time.Time, span, step time.Duration) int {
 	t.Helper()
-	want, err := d.one.answer(t.Context(), expr, at, span, step)
+	want, err := d.expected(t.Context(), expr, at, span, step)
 	if err != nil {
 		t.Errorf("%s: one Prometheus: %v", name, err)
 		return 0
@@ -158,7 +163,21 @@ func (d *distributed) compare(t *testing.T, name, expr string, at time.Time, spa
 		return 0
 	}
 	differ(t, name+": "+expr, got, want)
-	return min(len(want), 1)
+	return min(len(want[0]), 1)
+}
+
+// expected returns the answers of one Prometheus, first the one where groups find all that was
+// recorded before.
+func (d *distributed) expected(ctx context.Context, expr string, at time.Time, span, step time.Duration) ([]answer, error) {
+	var all []answer
+	for _, o := range append([]*one{d.one}, d.late...) {
+		a, err := o.answer(ctx, expr, at, span, step)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, a)
+	}
+	return all, nil
 }
 
 // answer is the result of a query, by labels.
@@ -169,37 +188,58 @@ type answered struct {
 	values map[int64]float64 // by time in milliseconds
 }
 
-// differ fails the test if two answers differ.
-func differ(t *testing.T, what string, got, want answer) {
+// maxLate is how much of an answer may be as if a group had not found what others recorded just
+// before: of a hundred values one, and a few of any.
+func maxLate(values int) int { return 4 + values/100 }
+
+// differ fails the test if an answer differs from the expected one. Some of its values may be those
+// of the others that are possible.
+func differ(t *testing.T, what string, got answer, want []answer) {
 	t.Helper()
-	var found []string
-	for key, w := range want {
-		g, ok := got[key]
-		if !ok {
-			found = append(found, "missing: "+key)
-			continue
-		}
-		for at, v := range w.values {
-			if other, ok := g.values[at]; !ok || !same(v, other) {
-				found = append(found, fmt.Sprintf("%s at %d: %v (%v), want %v", key, at, other, ok, v))
-			}
-		}
-		for at := range g.values {
-			if _, ok := w.values[at]; !ok {
-				found = append(found, fmt.Sprintf("%s at %d: no value is expected", key, at))
-			}
-		}
-	}
-	for key := range got {
-		if _, ok := want[key]; !ok {
-			found = append(found, "not expected: "+key)
-		}
-	}
+	found, late, values := differences(got, want)
+	slices.Sort(found)
 	if len(found) > 0 {
-		slices.Sort(found)
-		t.Errorf("%s: %d differences of %d series:\n  %s", what, len(found), len(want),
+		t.Errorf("%s: %d differences of %d values:\n  %s", what, len(found), values,
 			strings.Join(found[:min(len(found), maxDiffer)], "\n  "))
 	}
+	if late > maxLate(values) {
+		t.Errorf("%s: %d of %d values are late", what, late, values)
+	}
+}
+
+// differences returns which values are none of those that are possible, and how many are not the
+// expected ones, of how many.
+func differences(got answer, want []answer) (found []string, late, values int) {
+	at := map[string]map[int64]bool{}
+	for _, a := range append([]answer{got}, want...) {
+		for key, series := range a {
+			if at[key] == nil {
+				at[key] = map[int64]bool{}
+			}
+			for ms := range series.values {
+				at[key][ms] = true
+			}
+		}
+	}
+	for key, all := range at {
+		for ms := range all {
+			values++
+			is := func(a answer) bool {
+				v, ok := a[key].values[ms]
+				value, there := got[key].values[ms]
+				return ok == there && (!ok || same(v, value))
+			}
+			switch i := slices.IndexFunc(want, is); {
+			case i < 0:
+				value, there := got[key].values[ms]
+				expected, ok := want[0][key].values[ms]
+				found = append(found, fmt.Sprintf("%s at %d: %v (%v), want %v (%v)", key, ms, value, there, expected, ok))
+			case i > 0:
+				late++
+			}
+		}
+	}
+	return found, late, values
 }
 
 // same reports whether two values are the same but for the order in which floats were added.
@@ -211,6 +251,30 @@ func TestSame(t *testing.T) {
 	third := 0.1 + 0.2
 	if !same(third, 0.3) || !same(math.NaN(), math.NaN()) || same(1, 1.0001) || same(0, 1e-9) || same(math.NaN(), 1) {
 		t.Error("values are not told apart")
+	}
+}
+
+func TestDifferences(t *testing.T) {
+	of := func(values ...float64) answer {
+		a := answered{values: map[int64]float64{}}
+		for i, v := range values {
+			if v >= 0 {
+				a.values[int64(i)] = v
+			}
+		}
+		return answer{"a": a}
+	}
+	for _, tt := range []struct {
+		got         answer
+		found, late int
+	}{
+		{of(1, 2, 3), 0, 0}, {of(1, 2, 2), 0, 1}, {of(1, 2, 4), 1, 0}, {of(1, 2), 1, 0}, {of(1, -1, 3), 0, 1},
+		{of(1, 2, 3, 4), 1, 0}, {answer{}, 2, 1}, {answer{"b": of(1)["a"]}, 3, 1},
+	} {
+		found, late, _ := differences(tt.got, []answer{of(1, 2, 3), of(1, -1, 2)})
+		if len(found) != tt.found || late != tt.late {
+			t.Errorf("%v: %q and %d late, want %d and %d", tt.got, found, late, tt.found, tt.late)
+		}
 	}
 }
 

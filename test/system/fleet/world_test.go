@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,8 +45,11 @@ const (
 
 // distributed is the two shards, Thanos, and one Prometheus with the same samples.
 type distributed struct {
-	tree   string // whose rules are evaluated
-	one    *one
+	tree string // whose rules are evaluated
+	one  *one
+	// late are like one, but there no group finds what others of its server recorded in the seconds
+	// before. Groups are evaluated side by side: on a busy machine either may be what happened.
+	late   []*one
 	thanos remote
 }
 
@@ -55,6 +59,7 @@ type one struct {
 	engine
 	db          *tsdb.DB
 	node, fleet string // files of rules; node is empty if all are in fleet
+	order       func(a, b evaluation) int
 }
 
 func startDistributed(t *testing.T) *distributed {
@@ -63,11 +68,12 @@ func startDistributed(t *testing.T) *distributed {
 	recording.Go(func() { _, _ = recorded() }) // meanwhile
 	t.Cleanup(recording.Wait)
 	d := &distributed{tree: generateRules(t)}
-	d.one = startOne(t, d.tree)
+	d.one = startOne(t, d.tree, soon)
+	// Of two evaluations less than half an interval apart, one of the orders has the later one first.
+	d.late = []*one{startOne(t, d.tree, backwards(0)), startOne(t, d.tree, backwards(interval/2))}
 	receive := d.startThanos(t)
 	nodes := serveNodes(t)
-	receiver := httptest.NewServer(storage.NewWriteHandler(promslog.NewNopLogger(), prometheus.NewRegistry(), d.one.db,
-		remoteapi.MessageTypes{remoteapi.WriteV1MessageType}, false, false, false))
+	receiver := httptest.NewServer(d.receiver())
 	t.Cleanup(receiver.Close)
 	for shard := range shards {
 		startShard(t, shard, nodes, d.one.node, receiver.URL, receive)
@@ -75,14 +81,39 @@ func startDistributed(t *testing.T) *distributed {
 	return d
 }
 
-func startOne(t *testing.T, tree string) *one {
+// receiver writes what it is sent into all databases. The first one's answer counts.
+func (d *distributed) receiver() http.HandlerFunc {
+	var all []http.Handler
+	for _, o := range append([]*one{d.one}, d.late...) {
+		all = append(all, storage.NewWriteHandler(promslog.NewNopLogger(), prometheus.NewRegistry(), o.db,
+			remoteapi.MessageTypes{remoteapi.WriteV1MessageType}, false, false, false))
+	}
+	return func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		for i, handler := range all {
+			again := r.Clone(r.Context())
+			again.Body = io.NopCloser(bytes.NewReader(body))
+			var to http.ResponseWriter = httptest.NewRecorder()
+			if i == 0 {
+				to = w
+			}
+			handler.ServeHTTP(to, again)
+		}
+	}
+}
+
+func startOne(t *testing.T, tree string, order func(a, b evaluation) int) *one {
 	t.Helper()
 	db, err := open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	o := &one{engine: newEngine(db), db: db}
+	o := &one{engine: newEngine(db), db: db, order: order}
 	if _, err := os.Stat(filepath.Join(tree, "dashboards", "out", "rules-node.yaml")); errors.Is(err, fs.ErrNotExist) {
 		o.fleet = ruleFile(t, tree, "rules.yaml")
 		return o
@@ -277,6 +308,22 @@ type asker interface {
 type evaluation struct {
 	at    time.Time
 	group *rules.Group
+	ruler bool // by the ruler of Thanos, after the shards have delivered their records
+}
+
+// soon orders evaluations so that each finds all that was recorded before. Those of nodes come
+// first, whose offset is shorter.
+func soon(a, b evaluation) int { return a.sampled().Compare(b.sampled()) }
+
+// backwards orders the evaluations of a server in each interval, from a time in it on, so that none
+// finds what was recorded in the same interval.
+func backwards(from time.Duration) func(a, b evaluation) int {
+	return func(a, b evaluation) int {
+		cycle := func(e evaluation) int64 { return e.sampled().Add(-from).UnixNano() / int64(interval) }
+		ruler := map[bool]int{true: 1}
+		return cmp.Or(cmp.Compare(cycle(a), cycle(b)), cmp.Compare(ruler[a.ruler], ruler[b.ruler]),
+			b.sampled().Compare(a.sampled()))
+	}
 }
 
 // sampled is the time of the samples that the group reads and writes.
@@ -302,9 +349,11 @@ func (o *one) replay(t *testing.T, thanos asker, from, until time.Time) error {
 	if err != nil {
 		return err
 	}
-	all = append(all, found...)
-	// The rules of nodes first, whose offset is shorter.
-	slices.SortStableFunc(all, func(a, b evaluation) int { return a.sampled().Compare(b.sampled()) })
+	for _, e := range found {
+		e.ruler = true
+		all = append(all, e)
+	}
+	slices.SortStableFunc(all, o.order)
 	for _, e := range all {
 		e.group.Eval(t.Context(), e.at)
 		for _, rule := range e.group.Rules() {
@@ -354,7 +403,7 @@ func (o *one) evaluations(ctx context.Context, thanos asker, file, matcher strin
 			at = append(at, at[len(at)-1].Add(interval))
 		}
 		for _, at := range at {
-			out = append(out, evaluation{at.Add(offset), group})
+			out = append(out, evaluation{at: at.Add(offset), group: group})
 		}
 	}
 	return out, nil
