@@ -72,11 +72,16 @@ type times struct {
 	of    [numFacts][]interval
 }
 
-// interval is a time in which something was the case; until is the last observation of it.
+// interval is a time in which something was the case. What may have been the case until it was
+// observed to be over ends then; what must have been, when it was last observed: between the two, the
+// API server may have been away for long.
 type interval struct {
 	from, until time.Time
-	closed      bool // an observation has shown its end, at until
+	closed      bool // an observation has shown its end
 }
+
+// possible reports whether the times of a fact are those in which it may have been the case.
+func (f fact) possible() bool { return f == reserved || f == named || f == killed }
 
 // NewTruth returns the truth of a node, of which nothing was observed yet.
 func NewTruth(node string) *Truth {
@@ -108,9 +113,9 @@ func (t *times) end(at time.Time) {
 	}
 }
 
-// Observe takes in the pods and claims that the API server has at a time. The times of the calls do
-// not fall.
-func (t *Truth) Observe(at time.Time, pods []*corev1.Pod, claims []*resourceapi.ResourceClaim) {
+// Observe takes in the pods and claims by which the API server answered at a time to what it was
+// asked at another. The times of the calls do not fall.
+func (t *Truth) Observe(asked, at time.Time, pods []*corev1.Pod, claims []*resourceapi.ResourceClaim) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.first, t.last = cmp.Or(t.first, at), at
@@ -132,13 +137,13 @@ func (t *Truth) Observe(at time.Time, pods []*corev1.Pod, claims []*resourceapi.
 			for _, consumer := range c.Status.ReservedFor {
 				life.pods[consumer.UID] = true
 			}
-			life.observe(at, now)
+			life.observe(asked, at, now)
 			life.began(at, boundAt(c, byUID), t.first)
 		}
 	}
 	for _, life := range t.holds {
 		if !seen[life] {
-			life.observe(at, moment{})
+			life.observe(asked, at, moment{})
 		}
 	}
 }
@@ -195,11 +200,16 @@ func (t *Truth) kill(uid types.UID, at time.Time) {
 // moment is what is the case at one time.
 type moment [numFacts]bool
 
-func (t *times) observe(at time.Time, now moment) {
+func (t *times) observe(asked, at time.Time, now moment) {
 	for f, is := range now {
-		if fact(f) != killed {
-			t.of[f] = observe(t.of[f], at, is)
+		if fact(f) == killed {
+			continue
 		}
+		last := asked
+		if fact(f).possible() {
+			last = at
+		}
+		t.of[f] = observe(t.of[f], at, last, is, fact(f).possible())
 	}
 }
 
@@ -244,12 +254,17 @@ func boundAt(c *resourceapi.ResourceClaim, pods map[types.UID]*corev1.Pod) time.
 	return first
 }
 
-// observe adds an observation to intervals.
-func observe(in []interval, at time.Time, is bool) []interval {
+// observe adds an observation to intervals: at a time something is the case, until another at least,
+// or not. What is not may have been until then.
+func observe(in []interval, at, until time.Time, is, possible bool) []interval {
 	open := len(in) > 0 && !in[len(in)-1].closed
 	switch {
 	case open:
-		in[len(in)-1].until, in[len(in)-1].closed = at, !is
+		last := &in[len(in)-1]
+		last.closed = !is
+		if (is || possible) && until.After(last.until) {
+			last.until = until
+		}
 	case is:
 		in = append(in, interval{from: at, until: at})
 	}

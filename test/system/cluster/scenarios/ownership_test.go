@@ -9,22 +9,17 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/informers"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
 	"github.com/dra-exporter/dra-exporter/test/invariant"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
 
-// observeEvery is the time between two observations of the API server's objects while they change,
-// and while they do not.
-const (
-	observeEvery = 50 * time.Millisecond
-	observeAgain = time.Second
-)
+// observeEvery is the time between two observations of the API server's objects.
+const observeEvery = 100 * time.Millisecond
 
 // ownership is who holds what by the API server, and what the tests know of it besides.
 type ownership struct {
@@ -35,64 +30,59 @@ type ownership struct {
 	forced map[string]time.Time // when the pod of a claim was deleted by force, by NAMESPACE/CLAIM
 }
 
-// startOwnership observes the API server's pods and claims until the test ends.
-func startOwnership(t *testing.T, client kubernetes.Interface) *ownership {
+// startOwnership observes the API server's pods and claims until the test ends. It asks for them each
+// time: a watch that was cut off goes on with what it knew, for up to half a minute after the server
+// is back. While the server is away, nothing is observed.
+func startOwnership(t *testing.T, c *cluster.Cluster) *ownership {
 	t.Helper()
+	config, err := c.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
 	o := &ownership{
 		truth: invariant.NewTruth(node.Name), blind: map[string]bool{}, forced: map[string]time.Time{},
 	}
-	factory := informers.NewSharedInformerFactory(client, 0)
-	pods, claims := factory.Core().V1().Pods(), factory.Resource().V1().ResourceClaims()
-	changed := make(chan struct{}, 1)
-	notice := func() {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
-	for _, informer := range []cache.SharedIndexInformer{pods.Informer(), claims.Informer()} {
-		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { notice() }, UpdateFunc: func(any, any) { notice() }, DeleteFunc: func(any) { notice() },
-		}); err != nil {
-			t.Fatal(err)
-		}
+	config.ContentType = runtime.ContentTypeProtobuf
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	factory.StartWithContext(ctx)
-	factory.WaitForCacheSync(ctx.Done())
-	observe := func() error {
-		at := time.Now()
-		allPods, err := pods.Lister().List(labels.Everything())
+	observe := func() {
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		asked := time.Now()
+		pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
 		if err != nil {
-			return err
+			return
 		}
-		allClaims, err := claims.Lister().List(labels.Everything())
+		claims, err := client.ResourceV1().ResourceClaims("").List(ctx, metav1.ListOptions{})
 		if err != nil {
-			return err
+			return
 		}
-		o.truth.Observe(at, allPods, allClaims)
-		return nil
+		o.truth.Observe(asked, time.Now(), pointers(pods.Items), pointers(claims.Items))
 	}
 	var working sync.WaitGroup
 	working.Go(func() {
 		for ctx.Err() == nil {
-			if err := observe(); err != nil {
-				t.Error(err)
-			}
+			observe()
 			time.Sleep(observeEvery)
-			select {
-			case <-ctx.Done():
-			case <-changed:
-			case <-time.After(observeAgain):
-			}
 		}
 	})
 	t.Cleanup(func() {
 		cancel()
 		working.Wait()
-		factory.Shutdown()
 	})
 	return o
+}
+
+// pointers returns the addresses of objects.
+func pointers[T any](all []T) []*T {
+	out := make([]*T, len(all))
+	for i := range all {
+		out[i] = &all[i]
+	}
+	return out
 }
 
 // contradicts leaves the namespace out of the comparisons with the driver's journal and, in ways

@@ -156,7 +156,7 @@ func (w *world) startWays(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.inventory = startInventory(t, w.client, filepath.Join(w.dir, "inventory.json"))
-	w.ownership = startOwnership(t, w.client)
+	w.ownership = startOwnership(t, w.cluster)
 	for _, way := range ways() {
 		args := append(slices.Clone(w.common), "--source.scrape.config="+w.scrapeConfig(t, way))
 		if way.server {
