@@ -33,7 +33,7 @@ type account struct {
 	device *deviceBook
 
 	earlier *account // the one that had the name before and is kept; nil: none
-	carried carried
+	carried *carried // nil: nothing
 
 	born    time.Time // when it began to hold the device
 	ended   time.Time // when it ended; zero: it holds the device
@@ -55,28 +55,27 @@ type account struct {
 	// first answer of the kubelet; and what it was charged was reported as a [Closed].
 	attribution     join.Attribution
 	partial, closed bool
-	users           []User // the pods that used it
-	life            life
+	closedBefore    bool // an earlier process reported it
 
-	dropped bool     // its retention is over, or Evict dropped it
-	into    *account // the one that has taken its place and its amounts; nil: none has
+	dropped    bool // its retention is over, or Evict dropped it
+	watched    bool // its own activity was known at some time
+	young      bool // a pod that has held the device for less than the book's minLifetime
+	aggregated bool // it is of the young pods of a workload
+
+	users []User   // the pods that used it
+	life  *life    // nil: nothing is known of it
+	into  *account // the one that has taken its place and its amounts; nil: none has
 
 	active    time.Time // when the device was last active while this held it
 	used      float64   // seconds in which it was
 	usedUntil time.Time // what was before is counted
-	watched   bool      // its own activity was known at some time
 
-	young    bool      // a pod that has held the device for less than the book's minLifetime
-	matured  time.Time // when that was over; zero: it never was young
-	workload *account  // of a young account: that of its workload; nil: not known yet
-
-	aggregated bool       // it is of the young pods of a workload
-	members    []*account // of those that hold the device now
+	matured  time.Time  // when it ceased to be young; zero: it never was
+	workload *account   // of a young account: that of its workload; nil: not known yet
+	members  []*account // of an aggregated one: those that hold the device now
 
 	recorded recorded
 	closedAt uint64 // the turn of the writer at which it was closed; 0: it is not
-	// closedBefore says that an earlier process closed it.
-	closedBefore bool
 }
 
 // total is the sum of what an account was charged of one counter.
@@ -195,8 +194,8 @@ func (b *accountBook) remove(a *account) {
 	switch later := b.laterThan(a); {
 	case later != nil:
 		later.earlier = a.earlier
-		if later.carried.released == nil {
-			later.carried.released = a.carried.released
+		if later.released() == nil {
+			later.release(a.released())
 		}
 	case a.earlier != nil:
 		b.accounts[a.key] = a.earlier

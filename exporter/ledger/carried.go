@@ -46,18 +46,39 @@ type carried struct {
 // to be released.
 func (b *accountBook) carry(a *account, now time.Time) {
 	if later := b.laterThan(a); later != nil {
-		later.carried = carried{released: later.carriedUntil(now)}
+		later.release(later.carriedUntil(now))
 	}
+}
+
+// release sets what was charged to those before the account that are not kept any more, and forgets
+// what was summed.
+func (a *account) release(all *Amounts) {
+	a.carried = nil
+	if all != nil {
+		a.carried = &carried{released: all}
+	}
+}
+
+// released returns what was charged to those before the account that are not kept any more, nil if
+// nothing was.
+func (a *account) released() *Amounts {
+	if a.carried == nil {
+		return nil
+	}
+	return a.carried.released
 }
 
 // carriedUntil returns what those were charged that had the account's name before it, nil if there
 // were none.
 func (a *account) carriedUntil(now time.Time) *Amounts {
-	e, c := a.earlier, &a.carried
+	e := a.earlier
 	if e == nil {
-		return c.released
+		return a.released()
 	}
-	deeper := e.carriedUntil(now)
+	if a.carried == nil {
+		a.carried = &carried{}
+	}
+	c, deeper := a.carried, e.carriedUntil(now)
 	if c.before == nil || c.of != e || c.deeper != deeper || !c.charged.Equal(e.charged) || c.used != e.used {
 		own := e.amounts()
 		for i := range e.totals {

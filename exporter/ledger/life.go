@@ -88,6 +88,22 @@ type life struct {
 	countedPreparation, countedActivity bool
 }
 
+// lived returns the life of the account's claim, to be completed.
+func (a *account) lived() *life {
+	if a.life == nil {
+		a.life = &life{}
+	}
+	return a.life
+}
+
+// known returns what is known of the life of the account's claim.
+func (a *account) known() life {
+	if a.life == nil {
+		return life{}
+	}
+	return *a.life
+}
+
 // followLives takes what the present shares of a device and those that ended say of the lives of
 // their claims.
 func (l *Ledger) followLives(d *deviceBook, shares, ended []join.Share) {
@@ -108,7 +124,7 @@ func (l *Ledger) followLives(d *deviceBook, shares, ended []join.Share) {
 // followLife takes what a hold says of the life of its claim. Of a claim that was allocated before
 // this process began, it is not known since when a pod of this node waited for it.
 func (l *Ledger) followLife(a *account, s *join.Share, h *podresources.Hold) {
-	v := &a.life
+	v := a.lived()
 	if !s.AllocatedAt.IsZero() {
 		v.Allocated = s.AllocatedAt
 	}
@@ -131,7 +147,7 @@ func (l *Ledger) followLife(a *account, s *join.Share, h *podresources.Hold) {
 
 // takeLife completes the life of the claim by what is known of it under another account.
 func (a *account) takeLife(of *life) {
-	v := &a.life
+	v := a.lived()
 	for _, t := range []struct{ mine, other *time.Time }{
 		{&v.Allocated, &of.Allocated},
 		{&v.Waiting, &of.Waiting},
@@ -150,16 +166,16 @@ func (a *account) takeLife(of *life) {
 // firstActiveIn records that the claim was active in a span of time, if that is certain by how its
 // device was divided.
 func (a *account) firstActiveIn(from, to time.Time, divided join.Attribution) {
-	v := &a.life
+	v := a.known()
 	if !v.FirstActive.IsZero() || a.partial || !divided.Certain() || !to.After(v.Prepared) {
 		return
 	}
-	v.FirstActive = later(from, v.Prepared)
+	a.lived().FirstActive = later(from, v.Prepared)
 }
 
 // lifeAtEnd returns the life of a claim that has ended.
 func (a *account) lifeAtEnd() Life {
-	out := a.life.Life
+	out := a.known().Life
 	out.Ended = a.ended
 	if !out.FirstActive.IsZero() && a.attribution.Certain() {
 		out.LastActive = a.active
@@ -196,7 +212,7 @@ const maxLives = 32
 func (l *Ledger) observeLives(now time.Time) {
 	var due []*account
 	for a := range l.claims.all() {
-		if v := &a.life; a.key.Name != "" && (!v.countedPreparation && !v.Prepared.IsZero() && !v.Waiting.IsZero() ||
+		if v := a.life; v != nil && a.key.Name != "" && (!v.countedPreparation && !v.Prepared.IsZero() && !v.Waiting.IsZero() ||
 			!v.countedActivity && !v.FirstActive.IsZero() && !v.Prepared.IsZero()) {
 			due = append(due, a)
 		}
@@ -213,11 +229,12 @@ func (l *Ledger) observeLife(of *account, now time.Time) {
 			devices = append(devices, a)
 		}
 	}
-	all := devices[0].life
+	all := devices[0].known()
 	for _, a := range devices[1:] {
-		all.join(&a.life.Life)
-		all.countedPreparation = all.countedPreparation || a.life.countedPreparation
-		all.countedActivity = all.countedActivity || a.life.countedActivity
+		v := a.known()
+		all.join(&v.Life)
+		all.countedPreparation = all.countedPreparation || v.countedPreparation
+		all.countedActivity = all.countedActivity || v.countedActivity
 	}
 	prepared, preparedKnown := all.Preparation()
 	active, activeKnown := all.FirstActivity()
@@ -234,7 +251,8 @@ func (l *Ledger) observeLife(of *account, now time.Time) {
 		all.countedActivity, l.lives = true, nil
 	}
 	for _, a := range devices {
-		a.life.countedPreparation, a.life.countedActivity = all.countedPreparation, all.countedActivity
+		v := a.lived()
+		v.countedPreparation, v.countedActivity = all.countedPreparation, all.countedActivity
 	}
 }
 

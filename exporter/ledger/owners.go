@@ -184,8 +184,9 @@ func (b *accountBook) begin(d *deviceBook, key HolderKey, born, now time.Time) *
 	}
 	newest := b.accounts[key]
 	if newest != nil && born.Before(newest.born) { // it is known late
-		a.earlier, a.carried.released = newest.earlier, newest.carried.released
-		newest.earlier, newest.carried = a, carried{}
+		a.earlier = newest.earlier
+		a.release(newest.released())
+		newest.earlier, newest.carried = a, nil
 	} else {
 		a.earlier = newest
 		b.accounts[key] = a
@@ -206,9 +207,9 @@ func (b *accountBook) reopen(a *account, now time.Time) {
 	if later == nil {
 		return
 	}
-	released := a.carried.released
-	later.earlier, later.carried = a.earlier, carried{released: released}
-	a.earlier, a.carried = b.accounts[a.key], carried{}
+	later.earlier = a.earlier
+	later.release(a.released())
+	a.earlier, a.carried = b.accounts[a.key], nil
 	b.accounts[a.key] = a
 	b.order = nil
 }
@@ -225,7 +226,9 @@ func (b *accountBook) merge(a, of *account) {
 	a.used += of.used
 	a.usedUntil, a.charged = later(a.usedUntil, of.usedUntil), later(a.charged, of.charged)
 	a.lastError = later(a.lastError, of.lastError)
-	a.takeLife(&of.life)
+	if of.life != nil {
+		a.takeLife(of.life)
+	}
 	a.users, a.partial = append(a.users, of.users...), a.partial || of.partial
 	a.divide(of.attribution)
 	b.remove(of)

@@ -518,13 +518,17 @@ func (a *account) fields(m *record) {
 	m.bool(accountAggregated, &a.aggregated)
 	m.string(accountHow, (*string)(&a.attribution))
 	m.bool(accountPartial, &a.partial)
-	m.stamp(accountAllocated, &a.life.Allocated)
-	m.time(accountWaiting, &a.life.Waiting)
-	m.time(accountPrepared, &a.life.Prepared)
-	m.time(accountFirst, &a.life.FirstActive)
-	m.time(accountUnprepared, &a.life.Unprepared)
-	m.bool(accountCounted, &a.life.countedPreparation)
-	m.bool(accountCountedUse, &a.life.countedActivity)
+	v := a.known()
+	m.stamp(accountAllocated, &v.Allocated)
+	m.time(accountWaiting, &v.Waiting)
+	m.time(accountPrepared, &v.Prepared)
+	m.time(accountFirst, &v.FirstActive)
+	m.time(accountUnprepared, &v.Unprepared)
+	m.bool(accountCounted, &v.countedPreparation)
+	m.bool(accountCountedUse, &v.countedActivity)
+	if a.life == nil && v != (life{}) { // it was read
+		*a.lived() = v
+	}
 }
 
 func (w *writer) account(a *account, ofPods bool) {
@@ -551,7 +555,7 @@ func (w *writer) account(a *account, ofPods bool) {
 		b = wire.String(wire.String(b, accountUser, u.Name), accountUserUID, u.UID)
 	}
 	b = a.appendShown(b)
-	if m := a.carried.released; m != nil {
+	if m := a.released(); m != nil {
 		b = wire.Message(b, accountReleased, func(b []byte) []byte { return w.amounts(b, m, a.device.catalogue) })
 	}
 	w.end(recordAccount, &a.recorded, slotSeldom, b)

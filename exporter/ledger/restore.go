@@ -363,7 +363,9 @@ func (r *reader) account(number uint64, b []byte) error {
 				a.users[n-1].UID = f.String()
 			}
 		case accountReleased:
-			a.carried.released, err = r.amounts(f.Bytes)
+			var released *Amounts
+			released, err = r.amounts(f.Bytes)
+			a.release(released)
 		}
 	}
 	if err != nil || a.device == nil || a.born.IsZero() || len(shown) > len(a.device.attributed) {
