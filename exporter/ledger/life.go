@@ -212,8 +212,8 @@ const maxLives = 32
 func (l *Ledger) observeLives(now time.Time) {
 	var due []*account
 	for a := range l.claims.all() {
-		if v := a.life; v != nil && a.key.Name != "" && (!v.countedPreparation && !v.Prepared.IsZero() && !v.Waiting.IsZero() ||
-			!v.countedActivity && !v.FirstActive.IsZero() && !v.Prepared.IsZero()) {
+		if v := a.life; v != nil && a.key.Name != "" && !v.Prepared.IsZero() &&
+			(!v.countedPreparation && !v.Waiting.IsZero() || !v.countedActivity && !v.FirstActive.IsZero()) {
 			due = append(due, a)
 		}
 	}

@@ -121,10 +121,11 @@ func (c *Checker) ended(r *web.Report) []error {
 	return wrong
 }
 
-// isFinal reports whether a holder has ended so long ago that its counters are final: without
-// claims and slices, its device may be unknown from some time after its end until another holder
-// has it, and is not read meanwhile. A later end is that of another hold under the same names,
-// which may have begun and ended between two snapshots.
+// isFinal reports whether a holder has ended so long ago that its counters are final: its device was
+// read since then. A kubelet that restarts deletes its node's ResourceSlices, and a driver that lost
+// the API server publishes them again only a minute later: a device that nobody holds is unknown
+// meanwhile, as it is without slices until another holder has it, and is not read. A later end is
+// that of another hold under the same names, which may have begun and ended between two snapshots.
 func (c *Checker) isFinal(r *web.Report, ended *time.Time, h holder) bool {
 	if ended == nil {
 		delete(c.past, h)
@@ -134,12 +135,14 @@ func (c *Checker) isFinal(r *web.Report, ended *time.Time, h holder) bool {
 	if !p.ended.Equal(*ended) {
 		p = past{ended: *ended}
 	}
-	known := func() bool {
-		return slices.ContainsFunc(r.Devices, func(d web.DeviceReport) bool { return d.ID == h.id })
+	read := func() bool {
+		return slices.ContainsFunc(r.Devices, func(d web.DeviceReport) bool {
+			return d.ID == h.id && d.Up != nil && *d.Up
+		})
 	}
 	switch {
 	case p.final:
-	case !r.Time.After(p.ended) || !known():
+	case !r.Time.After(p.ended) || !read():
 		p.since = time.Time{}
 	case p.since.IsZero():
 		p.since = r.Time

@@ -19,6 +19,7 @@ func report(second int) *web.Report {
 	return &web.Report{
 		Time: at,
 		Devices: []web.DeviceReport{{
+			Up: new(true),
 			ID: id, Values: joules(100 + done), Unattributed: joules(100), AllocatedSeconds: float64(second),
 			Shares: []web.ShareReport{{Namespace: "team", Claim: "c", Weight: 1}, {Namespace: "ops", Claim: "m", Admin: true}},
 		}},
@@ -165,6 +166,14 @@ func TestCheck(t *testing.T) {
 		{
 			name: "rises when its device is read again, which was still known after its end", second: 60,
 			again: 40 * time.Second, gone: true, spoil: ended, before: ended,
+		},
+		{
+			name: "rises when its device is read again, which was known all the time", second: 60,
+			again: 40 * time.Second, spoil: ended,
+			before: func(r *web.Report) {
+				ended(r)
+				r.Devices[0].Up = nil
+			},
 		},
 		{
 			name: "rises when its device is read again", second: 60, again: 40 * time.Second, spoil: ended,

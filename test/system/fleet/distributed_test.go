@@ -168,7 +168,9 @@ func (d *distributed) compare(t *testing.T, name, expr string, at time.Time, spa
 
 // expected returns the answers of one Prometheus, first the one where groups find all that was
 // recorded before.
-func (d *distributed) expected(ctx context.Context, expr string, at time.Time, span, step time.Duration) ([]answer, error) {
+func (d *distributed) expected(
+	ctx context.Context, expr string, at time.Time, span, step time.Duration,
+) ([]answer, error) {
 	var all []answer
 	for _, o := range append([]*one{d.one}, d.late...) {
 		a, err := o.answer(ctx, expr, at, span, step)
@@ -268,8 +270,14 @@ func TestDifferences(t *testing.T) {
 		got         answer
 		found, late int
 	}{
-		{of(1, 2, 3), 0, 0}, {of(1, 2, 2), 0, 1}, {of(1, 2, 4), 1, 0}, {of(1, 2), 1, 0}, {of(1, -1, 3), 0, 1},
-		{of(1, 2, 3, 4), 1, 0}, {answer{}, 2, 1}, {answer{"b": of(1)["a"]}, 3, 1},
+		{of(1, 2, 3), 0, 0},
+		{of(1, 2, 2), 0, 1},
+		{of(1, 2, 4), 1, 0},
+		{of(1, 2), 1, 0},
+		{of(1, -1, 3), 0, 1},
+		{of(1, 2, 3, 4), 1, 0},
+		{answer{}, 2, 1},
+		{answer{"b": of(1)["a"]}, 3, 1},
 	} {
 		found, late, _ := differences(tt.got, []answer{of(1, 2, 3), of(1, -1, 2)})
 		if len(found) != tt.found || late != tt.late {
