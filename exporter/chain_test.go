@@ -184,7 +184,7 @@ func TestEndedClaimsAreFreed(t *testing.T) {
 			t.Errorf("the heap has %d KiB after %d claims, %d KiB after %d",
 				live[early]>>10, early*devices, live[late]>>10, late*devices)
 		}
-		// 6426 are measured. Some 620 of them are what the Book remembers of a deleted pod, whose
+		// 6464 are measured. Some 620 of them are what the Book remembers of a deleted pod, whose
 		// UID never holds again (430 its record, 110 its name, 70 the change), 580 the accounts by
 		// UID and the timeline of who held what, 410 how far what was charged may be off, and 500
 		// what is written to the state, by a heap profile and by comparing commits. A tenth of the

@@ -121,11 +121,12 @@ func (c *Checker) ended(r *web.Report) []error {
 	return wrong
 }
 
-// isFinal reports whether a holder has ended so long ago that its counters are final: its device was
-// read since then. A kubelet that restarts deletes its node's ResourceSlices, and a driver that lost
-// the API server publishes them again only a minute later: a device that nobody holds is unknown
-// meanwhile, as it is without slices until another holder has it, and is not read. A later end is
-// that of another hold under the same names, which may have begun and ended between two snapshots.
+// isFinal reports whether a holder has ended so long ago that its counters are final: its device
+// was read since then. A kubelet that restarts deletes its node's ResourceSlices, and a driver that
+// lost the API server publishes them again only a minute later: a device that nobody holds is
+// unknown meanwhile, as it is without slices until another holder has it, and is not read. A later
+// end is that of another hold under the same names, which may have begun and ended between two
+// snapshots.
 func (c *Checker) isFinal(r *web.Report, ended *time.Time, h holder) bool {
 	if ended == nil {
 		delete(c.past, h)

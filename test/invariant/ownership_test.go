@@ -328,8 +328,8 @@ func TestOwnershipEnded(t *testing.T) {
 	}
 }
 
-// The API server is away for ten seconds. What it says before and after was so all the while; of a pod
-// that is gone when it is back, nobody knows when it went.
+// The API server is away for ten seconds. What it says before and after was so all the while; of a
+// pod that is gone when it is back, nobody knows when it went.
 func TestOwnershipWhileTheServerIsAway(t *testing.T) {
 	for name, tt := range map[string]struct {
 		gone   bool       // the pod, when the server is back

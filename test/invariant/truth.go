@@ -73,8 +73,8 @@ type times struct {
 }
 
 // interval is a time in which something was the case. What may have been the case until it was
-// observed to be over ends then; what must have been, when it was last observed: between the two, the
-// API server may have been away for long.
+// observed to be over ends then; what must have been, when it was last observed: between the two,
+// the API server may have been away for long.
 type interval struct {
 	from, until time.Time
 	closed      bool // an observation has shown its end
@@ -254,8 +254,8 @@ func boundAt(c *resourceapi.ResourceClaim, pods map[types.UID]*corev1.Pod) time.
 	return first
 }
 
-// observe adds an observation to intervals: at a time something is the case, until another at least,
-// or not. What is not may have been until then.
+// observe adds an observation to intervals: at a time something is the case, until another at
+// least, or not. What is not may have been until then.
 func observe(in []interval, at, until time.Time, is, possible bool) []interval {
 	open := len(in) > 0 && !in[len(in)-1].closed
 	switch {

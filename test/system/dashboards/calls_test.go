@@ -9,8 +9,8 @@ import (
 )
 
 // TestDriverCalls compares what the Exporter dashboard shows of the kubelet's metrics (Kubernetes
-// 1.37, pkg/kubelet/metrics) and of those of NVIDIA's DRA driver (v0.5, pkg/metrics) with arithmetic
-// by hand: of two nodes, the kubelet of one of which is scraped twice, over 15 minutes.
+// 1.37, pkg/kubelet/metrics) and of those of NVIDIA's DRA driver (v0.5, pkg/metrics) with
+// arithmetic by hand: of two nodes, the kubelet of one of which is scraped twice, over 15 minutes.
 func TestDriverCalls(t *testing.T) {
 	t.Parallel()
 	s := story{name: "calls", alone: true}

@@ -30,9 +30,9 @@ type ownership struct {
 	forced map[string]time.Time // when the pod of a claim was deleted by force, by NAMESPACE/CLAIM
 }
 
-// startOwnership observes the API server's pods and claims until the test ends. It asks for them each
-// time: a watch that was cut off goes on with what it knew, for up to half a minute after the server
-// is back. While the server is away, nothing is observed.
+// startOwnership observes the API server's pods and claims until the test ends. It asks for them
+// each time: a watch that was cut off goes on with what it knew, for up to half a minute after the
+// server is back. While the server is away, nothing is observed.
 func startOwnership(t *testing.T, c *cluster.Cluster) *ownership {
 	t.Helper()
 	config, err := c.Client()
