@@ -33,6 +33,8 @@ const (
 
 // containerdConfig is for the file of version 4. What containerd keeps is in the folders of Debian,
 // which are the node's own. restrict_oom_score_adj is for machines that lack CAP_SYS_RESOURCE.
+// By default NRI closes a plugin, which ends it, that has not answered within 2 s: when thirty pods
+// start at once on two processors, it takes longer.
 const containerdConfig = `version = 4
 imports = []
 
@@ -52,6 +54,10 @@ BinaryName = %[3]q
 bin_dirs = ["/usr/lib/cni", "/opt/cni/bin"]
 conf_dir = %[4]q
 use_internal_loopback = true
+
+[plugins.'io.containerd.nri.v1.nri']
+plugin_registration_timeout = "1m"
+plugin_request_timeout = "1m"
 
 [plugins.'io.containerd.grpc.v1.cri']
 stream_server_address = %[5]q
