@@ -21,9 +21,9 @@ const (
 )
 
 // Ownership checks that one run of the exporter overlooks nobody and invents nobody: each claim
-// that is allocated devices of the node and reserved for a pod of it that has started and not ended
-// has its rows, and each row has such a claim. The pod of a row need not have started: a claim that
-// is allocated holds its devices.
+// that is allocated devices of the node and reserved for a pod of it that has started and neither
+// ended nor been deleted has its rows, and each row has a claim that is reserved for a pod that has
+// not ended: a claim that is allocated holds its devices.
 type Ownership struct {
 	Truth *Truth
 	// ListedOnly says that the exporter knows of claims what PodResources lists, and no more.
@@ -185,12 +185,14 @@ func since(at time.Time) string {
 	return " since " + at.Format(time.StampMilli)
 }
 
-// certain returns the times in which the exporter must have a row.
+// certain returns the times in which the exporter must have a row. A pod that was deleted ends some
+// time after that; when a hundred are, the kubelet tells the API server seconds after they have
+// ended.
 func (o *Ownership) certain(life *times) []interval {
 	if o.ListedOnly {
-		return life.of[listed]
+		return life.of[listedStaying]
 	}
-	return life.of[started]
+	return life.of[startedStaying]
 }
 
 // bounds returns the times of which the exporter has to count the first and may count the second as

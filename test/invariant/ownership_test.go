@@ -134,6 +134,17 @@ func TestOwnership(t *testing.T) {
 		{name: "until its deletion", held: 25, is: deleted(35)},
 		{name: "not until its deletion", held: 23, is: deleted(35), off: true},
 		{name: "until its removal", held: 30, is: deleted(35)},
+		{name: "no row from soon after its deletion on", held: 26, is: func(s int, w *world) {
+			deleted(35)(s, w)
+			w.row = s >= 10 && s < 36
+		}},
+		{
+			name: "no row from long before its deletion on", held: 26, want: "and no row says so",
+			is: func(s int, w *world) {
+				deleted(35)(s, w)
+				w.row = s >= 10 && s < 30
+			},
+		},
 		{name: "longer than until its removal", held: 32, is: deleted(35), off: true},
 		{
 			name: "a row stays while a pod runs on that was killed by force", held: 33,
