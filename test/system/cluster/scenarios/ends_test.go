@@ -4,11 +4,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -85,7 +88,7 @@ func (n *namespace) recreated(name string, create func()) {
 	n.force(former)
 	create()
 	for pod := n.awaitPod(name, former.UID); !n.hasDevices(pod); pod = n.awaitPod(name, pod.UID) {
-		n.Logf("Kubernetes took its claim from pod %s, which runs: it is made anew", pod.UID)
+		n.Logf("Kubernetes took its claim from pod %s, which is %s: it is made anew", pod.UID, pod.Status.Phase)
 		n.force(pod)
 		create()
 	}
@@ -95,23 +98,29 @@ func (n *namespace) recreated(name string, create func()) {
 	lift()
 }
 
-// hasDevices reports whether the claims of a pod that runs are allocated. Kubernetes' controller
-// of ResourceClaims takes a reservation for that of a pod that was replaced if its cache still has
-// the former pod of the name (syncClaim in pkg/controller/resourceclaim, 1.37), and deallocates the
-// claim of a pod that runs: nobody can tell what is true of such a pod.
+// hasDevices reports whether the claims of a pod that is bound to the node are allocated, and
+// reserved for it. Kubernetes' controller of ResourceClaims takes a reservation for that of a pod
+// that was replaced if its cache still has the former pod of the name (syncClaim in
+// pkg/controller/resourceclaim, 1.37), and deallocates the claim: a pod that runs has a device that
+// nobody knows of, and one that does not run yet never will.
 func (n *namespace) hasDevices(pod *corev1.Pod) bool {
 	n.Helper()
 	for _, c := range claimsOf(pod) {
 		claim, err := n.client.ResourceV1().ResourceClaims(n.name).Get(n.Context(), c.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return false
+		}
 		n.no(err)
-		if claim.Status.Allocation == nil {
+		if claim.Status.Allocation == nil || !slices.ContainsFunc(claim.Status.ReservedFor,
+			func(by resourceapi.ResourceClaimConsumerReference) bool { return by.UID == pod.UID }) {
 			return false
 		}
 	}
 	return true
 }
 
-// awaitPod waits until a pod of that name, and of another UID than that given, runs.
+// awaitPod waits until a pod of that name runs: of another UID than that given, if any, which it
+// takes the place of. Such a one may never run, see hasDevices: that is waited for, too.
 func (n *namespace) awaitPod(name string, not types.UID) *corev1.Pod {
 	n.Helper()
 	var pod *corev1.Pod
@@ -121,7 +130,8 @@ func (n *namespace) awaitPod(name string, not types.UID) *corev1.Pod {
 		if err != nil {
 			return err
 		}
-		if pod.UID == not || pod.Status.Phase != corev1.PodRunning {
+		never := not != "" && pod.UID != not && pod.Spec.NodeName != "" && !n.hasDevices(pod)
+		if pod.UID == not || pod.Status.Phase != corev1.PodRunning && !never {
 			return fmt.Errorf("pod %s is %s", pod.UID, pod.Status.Phase)
 		}
 		return nil
