@@ -43,6 +43,7 @@ func (b *accountBook) aggregate(pods *roster[podresources.Pod], now time.Time) {
 		case a.ended.IsZero():
 			a.workload = b.workloadOf(a, pods, now)
 			a.workload.members = append(a.workload.members, a)
+		case a.device.accrued.Before(a.ended): // it may go on, by a hold that is known late
 		default:
 			w := b.workloadOf(a, pods, now)
 			w.take(a)
