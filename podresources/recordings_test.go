@@ -126,7 +126,7 @@ func identify(facts *PodFacts) identity {
 	return out
 }
 
-// The Pods API's events tell of the pods that the API server has, and who they are.
+// The Pods API's events name the pods that the API server has, and who they are.
 func TestRecordedEvents(t *testing.T) {
 	for _, folder := range withPodsAPI(t) {
 		t.Run(filepath.Base(folder), func(t *testing.T) {

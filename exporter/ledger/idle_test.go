@@ -192,7 +192,7 @@ func TestOneThreshold(t *testing.T) {
 				active := h.Last.States(30 * time.Second)[0] == ledger.StateActive
 				recent := h.Last.Time.Sub(claim.LastActive) < 30*time.Second
 				if active != want || recent != want || (claim.Used > 50) != want || (device.Used > 50) != want {
-					t.Errorf("%+v, %v busy, network %v: the state is active: %v, active lately: %v, used %v and %v s; want %v",
+					t.Errorf("%+v, %v busy, network %v: the state is active: %v, last active: %v, used %v and %v s; want %v",
 						threshold, busy, link, active, recent, claim.Used, device.Used, want)
 				}
 			}

@@ -56,7 +56,7 @@ func (r *Recorder) Recent(last time.Duration, values int) map[Owner]Recent {
 				traffic = plusEach(traffic, floats)
 			}
 		}
-		recent := Recent{Quantity: driver.IOBytes, Values: means(traffic, slots, values), Traffic: lately(c.times, traffic)}
+		recent := Recent{Quantity: driver.IOBytes, Values: means(traffic, slots, values), Traffic: newest(c.times, traffic)}
 		for _, q := range []driver.Quantity{driver.Power, driver.Utilization} {
 			if i := slices.IndexFunc(of, func(l line) bool { return l.Quantity == q }); i >= 0 {
 				floats, _ := d.decode(&of[i], len(c.times))
@@ -101,8 +101,8 @@ func means(of []float64, slots []int, n int) []float64 {
 	return out
 }
 
-// lately returns the mean of rates in the last seconds, NaN if there is none at the end.
-func lately(times []time.Time, rates []float64) float64 {
+// newest returns the mean of rates in the last seconds, NaN if there is none at the end.
+func newest(times []time.Time, rates []float64) float64 {
 	n := len(rates) - 1
 	if n < 1 || math.IsNaN(rates[n]) {
 		return math.NaN()

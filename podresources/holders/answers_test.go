@@ -193,7 +193,7 @@ func TestKubeletRestarts(t *testing.T) {
 	n.expect("the last pods with devices end", false, holdings{})
 }
 
-// Another kubelet's empty answers last. What the cgroups tell of a pod decides how long they are
+// Another kubelet's empty answers last. What the cgroups have of a pod decides how long they are
 // not believed.
 func TestRestartedKubeletListsNothing(t *testing.T) {
 	n := newNode(t)

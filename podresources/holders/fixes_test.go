@@ -406,7 +406,7 @@ func TestUnknownStaticPodIsDeleted(t *testing.T) {
 }
 
 // A pod was deleted while the kubelet restarted, which never knew it, and lists the next one of its
-// name: no event tells of the end.
+// name: no event says that it ended.
 func TestPodThatWasReplacedDuringARestart(t *testing.T) {
 	b := holders.NewBook(time.Minute, nil)
 	old := localPod("a", "old")
@@ -425,7 +425,7 @@ func TestPodThatWasReplacedDuringARestart(t *testing.T) {
 	wantUIDs(t, b, 7, "new")
 }
 
-// The API server tells of the next pod of a name before the kubelet has dropped the one before:
+// The API server has the next pod of a name before the kubelet has dropped the one before:
 // that the kubelet lists the name no more does not end the next one.
 func TestServerIsAheadOfTheKubelet(t *testing.T) {
 	b := holders.NewBook(time.Minute, nil)
@@ -488,7 +488,7 @@ func TestNominatedPodOfAListedName(t *testing.T) {
 	wantUIDs(t, b, 5, "new")
 }
 
-// The API server tells of the next pod of a name, which never starts, and then goes away: it has
+// The API server has the next pod of a name, which never starts, and then goes away: it has
 // ended when the kubelet has not listed the name for a while.
 func TestPodThatEndsBeforeItsStartIsKnown(t *testing.T) {
 	b := holders.NewBook(time.Minute, nil)
@@ -509,7 +509,7 @@ func TestPodThatEndsBeforeItsStartIsKnown(t *testing.T) {
 	}
 }
 
-// The list of a kubelet that has restarted lacks pods: one that only its object tells of holds what
+// The list of a kubelet that has restarted lacks pods: one that only its object names holds what
 // it held until the kubelet has had time to list it, or for the grace.
 func TestPodThatARestartedKubeletDoesNotKnowYet(t *testing.T) {
 	for name, c := range map[string]struct {

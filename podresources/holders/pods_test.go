@@ -341,7 +341,7 @@ func TestEndIsNotedWithTheLastContainer(t *testing.T) {
 	}
 }
 
-// What the API server's status tells of the names of claims stays when the kubelet's own, which
+// The names of claims that the API server's status has stay when the kubelet's own, which
 // leaves them out, comes again; a claim that it does not have is none.
 func TestNamesStayKnown(t *testing.T) {
 	local := running("a", "1", 0)

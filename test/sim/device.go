@@ -32,7 +32,7 @@ type Device struct {
 	ReceiveRate, TransmitRate float64 // bytes per second at full load
 	PacketBytes               float64 // mean size of a packet
 
-	Healthy, Unhealthy    bool          // what it tells of its health; neither: nothing
+	Healthy, Unhealthy    bool          // what it says of its health; neither: nothing
 	UncorrectedErrorEvery time.Duration // how often its memory has an error
 	LinkDownEvery         time.Duration // how often its link goes down
 	XIDEvery              time.Duration // how often its driver reports an error with the code XID

@@ -48,6 +48,7 @@ func startOwnership(t *testing.T, c *cluster.Cluster) *ownership {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
+	var last time.Time // of an answer
 	observe := func() {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
@@ -60,7 +61,8 @@ func startOwnership(t *testing.T, c *cluster.Cluster) *ownership {
 		if err != nil {
 			return
 		}
-		o.truth.Observe(asked, time.Now(), pointers(pods.Items), pointers(claims.Items))
+		last = time.Now()
+		o.truth.Observe(asked, last, pointers(pods.Items), pointers(claims.Items))
 	}
 	var working sync.WaitGroup
 	working.Go(func() {
@@ -72,6 +74,9 @@ func startOwnership(t *testing.T, c *cluster.Cluster) *ownership {
 	t.Cleanup(func() {
 		cancel()
 		working.Wait()
+		if ago := time.Since(last); ago > *waitLimit {
+			t.Errorf("the API server was observed for the last time %v ago", ago)
+		}
 	})
 	return o
 }

@@ -201,7 +201,8 @@ func (n *namespace) knowsAll(p *program) {
 	})
 }
 
-// facts returns the series that tell of the namespace's claims and pods, and of devices by slices.
+// facts returns the series that are about the namespace's claims and pods, and of devices by
+// slices.
 func (n *namespace) facts(p *program) (map[string]float64, error) {
 	families, err := p.families()
 	if err != nil {
