@@ -3,27 +3,13 @@ package ledger
 import (
 	"cmp"
 	"iter"
-	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
-
-// HolderKey names a holder of a device: a claim or a pod by namespace and name. Claims and pods
-// that have the name one after the other have different accounts; the counters of the name go on.
-type HolderKey struct {
-	Namespace, Name string
-	Device          driver.ID
-}
-
-func (k HolderKey) compare(other HolderKey) int {
-	return cmp.Or(
-		strings.Compare(k.Namespace, other.Namespace), strings.Compare(k.Name, other.Name), k.Device.Compare(other.Device),
-	)
-}
 
 // account is what a claim or pod was charged for one device. Its totals are in the order of the
 // device's attributed counters; counters that came after it ended are absent.
@@ -138,98 +124,10 @@ func (a *account) gauge(m *meter) *Series {
 	return *s
 }
 
-// accountBook has the accounts of all claims, or of all pods.
-type accountBook struct {
-	accounts map[HolderKey]*account // the newest of each name
-	order    []*account             // by key; nil: not sorted yet
-	ofPods   bool
-	fits     bool // there is advice
-
-	minLifetime time.Duration // accounts that are younger are young; 0: none is
-
-	distributions map[claimKey]*claimDistributions // nil: none are kept
-}
-
 // exported reports whether the account's series are exported: while it holds the device, and for
 // the retention after its end or its last charge, whichever is later.
 func (a *account) exported(now time.Time, retention time.Duration) bool {
 	return a.ended.IsZero() || now.Sub(a.ended) < retention || now.Sub(a.charged) < retention
-}
-
-// release drops the accounts that are no longer exported and that no queued reading can charge,
-// each after a call of before. Of one name they go in the order in which they had it.
-func (b *accountBook) release(now time.Time, retention time.Duration, before func(*account)) {
-	for _, newest := range b.accounts {
-		b.releaseOldest(newest, now, retention, before)
-	}
-}
-
-// releaseOldest drops the oldest accounts of a name, and returns whether there is one left.
-func (b *accountBook) releaseOldest(
-	a *account, now time.Time, retention time.Duration, before func(*account),
-) (left bool) {
-	if a.earlier != nil && b.releaseOldest(a.earlier, now, retention, before) || a.kept(now, retention) {
-		return true
-	}
-	b.carry(a, now)
-	before(a)
-	a.drop()
-	b.remove(a)
-	return false
-}
-
-// kept reports whether the account is exported, or a queued reading can charge it.
-func (a *account) kept(now time.Time, retention time.Duration) bool {
-	return a.exported(now, retention) || !a.settled(now) && now.Sub(a.ended) < retention+rememberFor
-}
-
-// settled reports whether no reading of the time before the account ended is to come.
-func (a *account) settled(now time.Time) bool {
-	return !a.ended.IsZero() && !a.device.unsettled(now).Before(a.ended)
-}
-
-// remove takes an account off the book.
-func (b *accountBook) remove(a *account) {
-	b.leaveDistributions(a)
-	switch later := b.laterThan(a); {
-	case later != nil:
-		later.earlier = a.earlier
-		if later.released() == nil {
-			later.release(a.released())
-		}
-	case a.earlier != nil:
-		b.accounts[a.key] = a.earlier
-		b.order = nil
-	default:
-		delete(b.accounts, a.key)
-		b.order = nil
-	}
-}
-
-// laterThan returns the account that had the name after a, nil if there is none.
-func (b *accountBook) laterThan(a *account) *account {
-	var later *account
-	for of := range b.accounts[a.key].andEarlier() {
-		if of == a {
-			break
-		}
-		later = of
-	}
-	return later
-}
-
-// evict removes the dropped accounts from the book and their rows from the given ones.
-func (b *accountBook) evict(rows ...*[]Holder) {
-	for _, newest := range b.accounts {
-		for a := range newest.andEarlier() {
-			if a.dropped {
-				b.remove(a)
-			}
-		}
-	}
-	for _, of := range rows {
-		*of = slices.DeleteFunc(*of, func(h Holder) bool { return b.accounts[*h.HolderKey] == nil })
-	}
 }
 
 // andEarlier yields the account and those that had the name before, the newest first.
@@ -245,23 +143,203 @@ func (a *account) andEarlier() iter.Seq[*account] {
 	}
 }
 
-// all yields all accounts.
-func (b *accountBook) all() iter.Seq[*account] {
-	return func(yield func(*account) bool) {
-		for _, newest := range b.accounts {
-			for a := range newest.andEarlier() {
-				if !yield(a) {
-					return
-				}
-			}
-		}
+// amounts returns what the account was charged, without values.
+func (a *account) amounts() Amounts {
+	out := Amounts{Born: a.born, Shown: a.matured, Allocated: a.allocated, Share: a.share, Used: -1}
+	if a.watched {
+		out.Used = a.used
+	}
+	return out
+}
+
+// counted returns the counters among what happened to the device while the account held it.
+func (a *account) counted() []Value {
+	return slices.DeleteFunc(slices.Clone(a.witnessed), func(v Value) bool { return !a.isCounter(v.Quantity) })
+}
+
+func (a *account) isCounter(q driver.Quantity) bool {
+	return a.device.catalogue.Spec(q).Type == driver.Counter
+}
+
+// isHit reports whether the account is of the pod that an event names, or of a claim of that pod.
+func (a *account) isHit(e *join.Event, pod bool) bool {
+	if a.aggregated {
+		return slices.ContainsFunc(a.members, func(m *account) bool { return m.isHit(e, pod) })
+	}
+	if pod {
+		return e.Pod == podresources.Pod{Namespace: a.key.Namespace, Name: a.key.Name}
+	}
+	return slices.Contains(e.Claims, podresources.Claim{Namespace: a.key.Namespace, Name: a.key.Name})
+}
+
+// fail counts errors. tick is the time of the present tick.
+func (a *account) fail(key seriesKey, errors float64, at, tick time.Time) {
+	a.witness(key, errors, tick)
+	if !a.dropped && at.After(a.lastError) {
+		a.lastError = at
 	}
 }
 
-// sorted returns the newest account of each name, by name and device.
-func (b *accountBook) sorted() []*account {
-	if b.order == nil {
-		b.order = slices.SortedFunc(maps.Values(b.accounts), func(x, y *account) int { return x.key.compare(y.key) })
+// witness adds an amount to what the account saw of a counter.
+func (a *account) witness(key seriesKey, amount float64, tick time.Time) {
+	if a.dropped || amount <= 0 {
+		return
 	}
-	return b.order
+	v := a.seen(key)
+	if v.Shown.IsZero() {
+		s := *v.Series
+		s.Born, s.Shown = a.born, tick
+		v.Series = &s
+	}
+	v.Value += amount
+	a.charged = tick
+}
+
+// seen returns what the account saw of a quantity, 0 if that is new.
+func (a *account) seen(key seriesKey) *Value {
+	i, found := slices.BinarySearchFunc(a.witnessed, key, func(v Value, key seriesKey) int {
+		return seriesKey{v.Quantity, v.Labels}.compare(key)
+	})
+	if !found {
+		a.witnessed = slices.Insert(a.witnessed, i, Value{Series: newSeries(key)})
+	}
+	return &a.witnessed[i]
+}
+
+// activeIn records that the holder was active in a span of time. What was recorded before counts
+// once.
+func (a *account) activeIn(from, to time.Time) {
+	if to.After(a.active) {
+		a.active = to
+	}
+	if from = later(from, a.usedUntil); to.After(from) {
+		a.used += to.Sub(from).Seconds()
+		a.usedUntil = to
+	}
+}
+
+// judge adds to how far what the account was charged of a counter may be off, and to the seconds in
+// which that was measured.
+func (a *account) judge(c *counter, doubt, measured float64) {
+	if c.index < len(a.totals) {
+		t := &a.totals[c.index]
+		t.doubt += doubt
+		t.measured += measured
+	}
+}
+
+// bound returns how far what the account was charged of a counter may be off. It can have used
+// nothing, or as much as the device can do in that time, if that is known.
+func (a *account) bound(t *total) float64 {
+	bound := t.doubt + t.counter.highest()*(max(0, a.allocated-t.measured)+a.unread)
+	if t.counter.limit <= 0 {
+		return bound
+	}
+	return min(bound, max(t.value, t.counter.highest()*(a.allocated+a.edges)-t.value))
+}
+
+// divide notes that the device was divided in a way while the account's claim held it.
+func (a *account) divide(by join.Attribution) {
+	if by != a.attribution && by.LessCertain(a.attribution) {
+		a.attribution = by
+	}
+}
+
+// useBy notes that a pod uses the claim of the account.
+func (a *account) useBy(pod *account) {
+	i := slices.IndexFunc(a.users, func(u User) bool {
+		return u.Name == pod.key.Name && (u.UID == pod.uid || u.UID == "" || pod.uid == "")
+	})
+	switch {
+	case i >= 0:
+		a.users[i].UID = cmp.Or(pod.uid, a.users[i].UID)
+	case len(a.users) < maxUsers:
+		a.users = append(a.users, User{pod.key.Name, pod.uid})
+	}
+}
+
+// maxUsers bounds the pods of a claim that are remembered: the first.
+const maxUsers = 1024
+
+// toClose reports whether the account is of a claim and not closed.
+func (a *account) toClose() bool { return !a.closed && a.key.Name != "" }
+
+func (a *account) ofClaim() claimOf { return claimOf{a.key.Namespace, a.key.Name, a.uid} }
+
+// life is that of a claim's account, and what of it the distributions of its driver have.
+type life struct {
+	Life
+	countedPreparation, countedActivity bool
+}
+
+// lived returns the life of the account's claim, to be completed.
+func (a *account) lived() *life {
+	if a.life == nil {
+		a.life = &life{}
+	}
+	return a.life
+}
+
+// known returns what is known of the life of the account's claim.
+func (a *account) known() life {
+	if a.life == nil {
+		return life{}
+	}
+	return *a.life
+}
+
+// takeLife completes the life of the claim by what is known of it under another account.
+func (a *account) takeLife(of *life) {
+	v := a.lived()
+	for _, t := range []struct{ mine, other *time.Time }{
+		{&v.Allocated, &of.Allocated},
+		{&v.Waiting, &of.Waiting},
+		{&v.Prepared, &of.Prepared},
+		{&v.FirstActive, &of.FirstActive},
+		{&v.Unprepared, &of.Unprepared},
+	} {
+		if t.mine.IsZero() || !t.other.IsZero() && t.other.Before(*t.mine) {
+			*t.mine = *t.other
+		}
+	}
+	v.countedPreparation = v.countedPreparation || of.countedPreparation
+	v.countedActivity = v.countedActivity || of.countedActivity
+}
+
+// firstActiveIn records that the claim was active in a span of time, if that is certain by how its
+// device was divided.
+func (a *account) firstActiveIn(from, to time.Time, divided join.Attribution) {
+	v := a.known()
+	if !v.FirstActive.IsZero() || a.partial || !divided.Certain() || !to.After(v.Prepared) {
+		return
+	}
+	a.lived().FirstActive = later(from, v.Prepared)
+}
+
+// lifeAtEnd returns the life of a claim that has ended.
+func (a *account) lifeAtEnd() Life {
+	out := a.known().Life
+	out.Ended = a.ended
+	if !out.FirstActive.IsZero() && a.attribution.Certain() {
+		out.LastActive = a.active
+	}
+	return out
+}
+
+// present returns the account that has taken the place of this one, or the account itself.
+func (a *account) present() *account {
+	for a != nil && a.into != nil {
+		a = a.into
+	}
+	return a
+}
+
+// portionIn returns the account's portion of a segment, nil if it has none.
+func (a *account) portionIn(s *segment) *portion {
+	for i := range s.claims {
+		if s.claims[i].account == a {
+			return &s.claims[i]
+		}
+	}
+	return nil
 }

@@ -151,13 +151,13 @@ func TestSharerLeaves(t *testing.T) {
 	h.Hold("a", "p0")
 	h.Hold("b", "p1")
 	h.Energy(0)
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	for range 9 {
-		h.Tick(time.Second) // the counter stands still: it is refreshed every 20 s
+		h.Pass(time.Second) // the counter stands still: it is refreshed every 20 s
 	}
 	h.Free("b")
 	for range 10 {
-		h.Tick(time.Second)
+		h.Pass(time.Second)
 	}
 	h.Energy(200)
 	x := h.Tick(time.Second)
@@ -173,7 +173,7 @@ func TestSharerLeaves(t *testing.T) {
 func TestReadingsWaitForAnAnswer(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Energy(0)
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	h.Energy(10)
 	x := h.TickWithoutAnswer(time.Second)
 	h.Expect(x, map[[2]string]float64{{"dra_device_energy_joules_total", "device=gpu-0"}: 0})
@@ -239,11 +239,11 @@ func TestRetentionOfPartition(t *testing.T) {
 	h.In.View.Allocations = []podresources.Allocation{jointest.Allocation("mig-0", "c0", "p0")}
 	for i := range 3 {
 		h.ReadOf("MIG-0", driver.Reading{Quantity: driver.Energy, Value: float64(i)})
-		h.Tick(time.Second)
+		h.Pass(time.Second)
 	}
 	delete(h.In.Inventory, mig)
 	h.In.Sources[0].Samples, h.In.View.Allocations = nil, nil
-	h.Tick(exportertest.Retention - time.Second)
+	h.Pass(exportertest.Retention - time.Second)
 	h.Expect(h.Tick(
 		2*time.Second,
 	), map[[2]string]float64{{"dra_claim_energy_joules_total", "resourceclaim_name=c0"}: 2, {"dra_pod_info", "pod=p0"}: 1})
@@ -264,11 +264,11 @@ func TestChargeAfterRetention(t *testing.T) {
 	h.Energy(0)
 	h.Hold("c0", "p0")
 	for range 10 {
-		h.Tick(time.Second)
+		h.Pass(time.Second)
 	}
 	h.Free("c0")
-	h.Tick(exportertest.Retention) // the end
-	h.Tick(time.Second)
+	h.Pass(exportertest.Retention) // the end
+	h.Pass(time.Second)
 	if x := h.Tick(9 * time.Second); len(x["dra_claim_allocated_seconds_total"])+len(x["dra_claim_info"]) != 0 {
 		t.Errorf("after the retention there is %v", x["dra_claim_allocated_seconds_total"])
 	}
@@ -290,7 +290,7 @@ func TestChargeAfterRetention(t *testing.T) {
 func TestEndSeenLate(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("c0", "p0")
-	h.Tick(2 * exportertest.Retention)
+	h.Pass(2 * exportertest.Retention)
 	h.Free("c0")
 	h.Changes = []podresources.Change{{At: jointest.Start().Add(time.Second), Gone: true, PodUID: "uid-p0"}}
 	for range 2 {
@@ -298,7 +298,7 @@ func TestEndSeenLate(t *testing.T) {
 			{"dra_claim_allocated_seconds_total", "device=gpu-0"}: 1, {"dra_pod_info", "pod=p0"}: 1,
 		})
 	}
-	h.Tick(0)
+	h.Pass(0)
 	h.Now = h.Now.Add(2 * time.Second)
 	if x := h.Tick(0); len(x["dra_claim_allocated_seconds_total"]) != 0 {
 		t.Error("the end is shown for ever")
@@ -363,9 +363,9 @@ func TestReset(t *testing.T) {
 			h := exportertest.NewHistory(t)
 			h.Hold("c0", "p0")
 			h.Energy(1000)
-			h.Tick(time.Second)
+			h.Pass(time.Second)
 			h.Energy(1010)
-			h.Tick(time.Second)
+			h.Pass(time.Second)
 			r := driver.Reading{Quantity: driver.Energy, Value: 4}
 			if since > 0 {
 				r.Since = jointest.Start().Add(since)
@@ -382,7 +382,7 @@ func TestReset(t *testing.T) {
 	t.Run("marked and higher", func(t *testing.T) {
 		h := exportertest.NewHistory(t)
 		h.Energy(10)
-		h.Tick(time.Second)
+		h.Pass(time.Second)
 		h.Read(driver.Reading{Quantity: driver.Energy, Value: 50, Since: h.Now.Add(-time.Millisecond)})
 		h.Expect(h.Tick(0), map[[2]string]float64{{"dra_device_energy_joules_total", "device=gpu-0"}: 50})
 	})
@@ -403,7 +403,7 @@ func TestTakeOver(t *testing.T) {
 	for i := range 3 {
 		h.Energy(float64(i))
 		second(5e6 + float64(i))
-		h.Tick(time.Second)
+		h.Pass(time.Second)
 	}
 	h.In.Sources[0].Samples = nil
 	var x exportertest.Scraped
@@ -426,7 +426,7 @@ func TestAdminAccessThatChanges(t *testing.T) {
 	h.Hold("a", "p0", "p1").Admin = true
 	for second := range 10 {
 		h.Energy(100 * float64(second))
-		h.Tick(time.Second)
+		h.Pass(time.Second)
 	}
 	h.Hold("a", "p1", "p2")
 	before := h.Now.Add(-time.Second)
@@ -436,7 +436,7 @@ func TestAdminAccessThatChanges(t *testing.T) {
 	}
 	for second := 10; second < 20; second++ {
 		h.Energy(100 * float64(second))
-		h.Tick(time.Second)
+		h.Pass(time.Second)
 	}
 	h.Expect(exportertest.Scrape(t, h.Last), map[[2]string]float64{
 		{"dra_claim_energy_joules_total", "resourceclaim_name=a"}:       980,

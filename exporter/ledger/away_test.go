@@ -53,7 +53,7 @@ func TestHoldsWhileAway(t *testing.T) {
 			got := map[string]might{}
 			tick := func(pause float64) {
 				h.Read(driver.Reading{Quantity: driver.Energy, Value: h.Now.Sub(begun).Seconds()})
-				h.Tick(0)
+				h.Pass(0)
 				k.write(h.Ledger, h.Now)
 				for c := range h.Last.ClosedClaims() {
 					v := c[0].Amounts[0]

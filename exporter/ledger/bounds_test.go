@@ -18,7 +18,7 @@ func TestNewLabelsAreForgotten(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	for i := range 300 {
 		h.Read(driver.Reading{Quantity: driver.Errors, Labels: driver.Labels{"xid", fmt.Sprint(i)}, Value: 1})
-		h.Tick(time.Minute)
+		h.Pass(time.Minute)
 	}
 	meters, counters, _ := h.Ledger.Sizes(jointest.ID("gpu-0"))
 	if bound := 2 * int(ledger.RememberFor/time.Minute); meters > bound || counters > bound {
@@ -32,7 +32,7 @@ func TestTimelineIsBounded(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Energy(0)
 	first := h.Now
-	for i := range 3 * ledger.MaxSegments {
+	for i := range ledger.MaxSegments * 5 / 4 {
 		h.Free(fmt.Sprint("c", i-1))
 		h.In.View.Allocations = []podresources.Allocation{
 			jointest.Allocation("gpu-0", fmt.Sprint("c", i%7), fmt.Sprint("p", i%5)),

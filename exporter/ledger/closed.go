@@ -1,9 +1,7 @@
 package ledger
 
 import (
-	"cmp"
 	"iter"
-	"slices"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -39,22 +37,6 @@ type User struct {
 	UID  string // empty: unknown
 }
 
-// maxUsers bounds the pods of a claim that are remembered: the first.
-const maxUsers = 1024
-
-// useBy notes that a pod uses the claim of the account.
-func (a *account) useBy(pod *account) {
-	i := slices.IndexFunc(a.users, func(u User) bool {
-		return u.Name == pod.key.Name && (u.UID == pod.uid || u.UID == "" || pod.uid == "")
-	})
-	switch {
-	case i >= 0:
-		a.users[i].UID = cmp.Or(pod.uid, a.users[i].UID)
-	case len(a.users) < maxUsers:
-		a.users = append(a.users, User{pod.key.Name, pod.uid})
-	}
-}
-
 // Amount is what a claim was charged of a counter.
 type Amount struct {
 	Quantity driver.Quantity
@@ -69,8 +51,6 @@ type Amount struct {
 type claimOf struct{ namespace, name, uid string }
 
 func (c *Closed) claim() claimOf { return claimOf{c.Namespace, c.Name, c.UID} }
-
-func (a *account) ofClaim() claimOf { return claimOf{a.key.Namespace, a.key.Name, a.uid} }
 
 // ClosedClaims yields the devices of one claim after the other.
 func (s *Snapshot) ClosedClaims() iter.Seq[[]Closed] {
@@ -88,82 +68,74 @@ func (s *Snapshot) ClosedClaims() iter.Seq[[]Closed] {
 	}
 }
 
-// closeAfter is how long after its end the account of a claim is closed: sources that refresh every
-// 30 s have told by then what they counted until the end.
-const closeAfter = 40 * time.Second
+// Life is when a claim, or its part of one device, came how far. Zero: unknown, or not yet.
+type Life struct {
+	Allocated   time.Time // by its object, to the second
+	Waiting     time.Time // since when it was allocated, and a pod of this node was there for it
+	Prepared    time.Time // its driver had prepared it
+	FirstActive time.Time // it used the device first
+	LastActive  time.Time // and last; of a claim that ended
+	Ended       time.Time
+	Unprepared  time.Time // its CDI spec was removed
+}
 
-// close closes the accounts of the claims that have ended on all of their devices, and returns them
-// in the order of claims and devices.
-func (l *Ledger) close(now time.Time) []Closed {
-	due := map[claimOf]bool{}
-	for i := range l.dropped {
-		due[l.dropped[i].claim()] = true
+// Preparation returns how long pods waited for the driver.
+func (l *Life) Preparation() (took time.Duration, known bool) { return between(l.Waiting, l.Prepared) }
+
+// FirstActivity returns how long the claim was prepared and did nothing at first.
+func (l *Life) FirstActivity() (took time.Duration, known bool) {
+	return between(l.Prepared, l.FirstActive)
+}
+
+// Activity returns how long it was from the first activity to the last one.
+func (l *Life) Activity() (took time.Duration, known bool) {
+	return between(l.FirstActive, l.LastActive)
+}
+
+// IdleEnd returns for how long the claim was held after its last activity.
+func (l *Life) IdleEnd() (took time.Duration, known bool) { return between(l.LastActive, l.Ended) }
+
+// Unpreparation returns how long it took from the end to the removal of the CDI spec.
+func (l *Life) Unpreparation() (took time.Duration, known bool) {
+	return between(l.Ended, l.Unprepared)
+}
+
+// between returns the time from one moment to another; unknown if one is, or if they are in another
+// order.
+func between(from, to time.Time) (took time.Duration, known bool) {
+	if from.IsZero() || to.IsZero() || to.Before(from) {
+		return 0, false
 	}
-	for a := range l.claims.all() {
-		if a.toClose() && !a.ended.IsZero() && now.Sub(a.ended) >= closeAfter {
-			due[a.ofClaim()] = true
-		}
+	return to.Sub(from), true
+}
+
+// LifeOf returns the life of a claim of several devices: it began with the first of them, is
+// prepared and over with the last, and what is unknown of one is unknown of all, except for the
+// activity of those that had none.
+func LifeOf(devices []Closed) Life {
+	out := devices[0].Life
+	for i := range devices[1:] {
+		out.join(&devices[1:][i].Life)
 	}
-	if len(due) == 0 {
-		return nil
-	}
-	for a := range l.claims.all() {
-		if a.toClose() && (a.ended.IsZero() || now.Sub(a.ended) < closeAfter) {
-			delete(due, a.ofClaim())
-		}
-	}
-	var out []Closed
-	for a := range l.claims.all() {
-		if a.toClose() && due[a.ofClaim()] {
-			out = append(out, a.close())
-			if !l.writer.on { // else until it is written that the account is closed
-				a.users = nil
-			}
-		}
-	}
-	l.dropped = slices.DeleteFunc(l.dropped, func(c Closed) bool {
-		if due[c.claim()] {
-			out = append(out, c)
-		}
-		return due[c.claim()]
-	})
-	slices.SortFunc(out, func(x, y Closed) int {
-		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.UID, y.UID),
-			x.Device.Compare(y.Device))
-	})
 	return out
 }
 
-// toClose reports whether the account is of a claim and not closed.
-func (a *account) toClose() bool { return !a.closed && a.key.Name != "" }
-
-// closeDropped closes an account that is about to be dropped, for the next tick.
-func (l *Ledger) closeDropped(a *account) {
-	if a.toClose() && !a.dropped {
-		l.dropped = append(l.dropped, a.close())
+func (l *Life) join(other *Life) {
+	l.Allocated = later(l.Allocated, other.Allocated)
+	l.Waiting = bothKnown(l.Waiting, other.Waiting, earlier)
+	l.Prepared = bothKnown(l.Prepared, other.Prepared, later)
+	l.Ended = bothKnown(l.Ended, other.Ended, later)
+	l.Unprepared = bothKnown(l.Unprepared, other.Unprepared, later)
+	if l.FirstActive.IsZero() || !other.FirstActive.IsZero() && other.FirstActive.Before(l.FirstActive) {
+		l.FirstActive = other.FirstActive
 	}
+	l.LastActive = later(l.LastActive, other.LastActive)
 }
 
-func (a *account) close() Closed {
-	a.closed = true
-	c := Closed{
-		HolderKey: a.key, UID: a.uid, Born: a.born, Ended: a.ended, Partial: a.partial, Attribution: a.attribution,
-		Life: a.lifeAtEnd(), Held: a.allocated, HeldBound: a.edges, Amounts: make([]Amount, 0, len(a.totals)),
-		Users: slices.Clone(a.users), Witnessed: slices.Clone(a.witnessed),
+// bothKnown combines two times, and is zero if one of them is.
+func bothKnown(x, y time.Time, by func(x, y time.Time) time.Time) time.Time {
+	if x.IsZero() || y.IsZero() {
+		return time.Time{}
 	}
-	if a.device.joined != nil {
-		c.Model = a.device.joined.Entry.Model
-	}
-	slices.SortFunc(c.Users, func(x, y User) int { return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.UID, y.UID)) })
-	for i := range a.totals {
-		t := &a.totals[i]
-		if t.series == nil {
-			continue
-		}
-		c.Amounts = append(c.Amounts, Amount{
-			Quantity: t.counter.key.quantity, Labels: t.counter.key.labels, Source: t.counter.series.Source,
-			Value: t.value, Bound: a.bound(t), Measured: min(t.measured, a.allocated),
-		})
-	}
-	return c
+	return by(x, y)
 }

@@ -8,13 +8,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/distribution"
 )
 
-// Distribution is how the sum of a claim's parts of a gauge, over its devices of one driver, was
-// distributed over time since the claim began to hold them. Its series has no labels.
-type Distribution struct {
-	*Series
-	distribution.Histogram
-}
-
 // claimKey identifies a claim's devices of one driver.
 type claimKey struct{ namespace, name, driver string }
 
@@ -255,41 +248,8 @@ func (d *distributed) observe(value, seconds float64) {
 	}
 }
 
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
-}
+// observation is what was added to a distribution and is not written yet.
+type observation struct{ value, seconds float64 }
 
-// distributionCopies has the copies of all distributions for a snapshot.
-type distributionCopies struct {
-	rows    []Distribution
-	buckets distribution.Memory
-}
-
-// copyDistributions makes room for copies of all distributions.
-func (b *accountBook) copyDistributions() distributionCopies {
-	rows, buckets := 0, 0
-	for _, c := range b.distributions {
-		rows += len(c.quantities)
-		for _, d := range c.quantities {
-			buckets += d.histogram.Len()
-		}
-	}
-	return distributionCopies{make([]Distribution, 0, rows), distribution.NewMemory(buckets)}
-}
-
-// of returns copies of the distributions of a claim.
-func (c *distributionCopies) of(claim *claimDistributions) []Distribution {
-	if claim == nil {
-		return nil
-	}
-	start := len(c.rows)
-	for _, d := range claim.quantities {
-		copied := Distribution{Series: d.series}
-		copied.Histogram, c.buckets = d.histogram.Clone(c.buckets)
-		c.rows = append(c.rows, copied)
-	}
-	return c.rows[start:len(c.rows):len(c.rows)]
-}
+// maxObservations bounds these: the distribution is written as a whole instead.
+const maxObservations = 32

@@ -63,19 +63,19 @@ func TestDistribution(t *testing.T) {
 	h.Hold("a", "a0", "a1")
 	for _, watts := range []float64{1000, 64, 64, 100, 0} {
 		h.Read(jointest.Watts(watts))
-		h.Tick(time.Second)
+		h.Pass(time.Second)
 	}
 	expectDistribution(t, h, "a", driver.Power, "4 s, sum 228: 0: 1 64: 2 107.6: 1")
 	expectDistribution(t, h, "a", driver.Utilization, "")
 	h.Now = h.Now.Add(ledger.MaxIntegration)
 	h.Read(jointest.Watts(64))
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	expectDistribution(t, h, "a", driver.Power, "4 s, sum 228: 0: 1 64: 2 107.6: 1")
 	h.Hold("b", "b0") // half a second ago; from then on each has half
 	h.Read(jointest.Watts(64))
-	h.Tick(10 * time.Second)
+	h.Pass(10 * time.Second)
 	h.Read(jointest.Watts(16))
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	expectDistribution(t, h, "a", driver.Power, "15 s, sum 356: 0: 1 8: 10 32: 1 64: 2 107.6: 1")
 	expectDistribution(t, h, "b", driver.Power, "10.5 s, sum 96: 8: 10")
 	for i := range h.Last.Pods {
@@ -90,21 +90,21 @@ func TestDistributionOfAChange(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "a0")
 	h.Read(jointest.Watts(64))
-	h.Tick(2 * time.Second)
+	h.Pass(2 * time.Second)
 	h.Free("a")
 	h.Hold("b", "b0") // from the middle
 	h.Read(jointest.Watts(4))
-	h.Tick(2 * time.Second)
+	h.Pass(2 * time.Second)
 	h.Free("b")
 	h.Read(jointest.Watts(16))
-	h.Tick(2 * time.Second)
+	h.Pass(2 * time.Second)
 	expectDistribution(t, h, "a", driver.Power, "1 s, sum 64: 64: 1")
 	expectDistribution(t, h, "b", driver.Power, "2 s, sum 8: 4: 2")
 	h.Read(jointest.Watts(16))
-	h.Tick(2 * time.Second) // both ended, and stay
+	h.Pass(2 * time.Second) // both ended, and stay
 	expectDistribution(t, h, "a", driver.Power, "1 s, sum 64: 64: 1")
 	for range 200 {
-		h.Tick(2 * time.Second)
+		h.Pass(2 * time.Second)
 	}
 	expectDistribution(t, h, "a", driver.Power, "")
 	if n := h.Ledger.Distributions(); n != 0 {
@@ -120,7 +120,7 @@ func TestDistributionByProcess(t *testing.T) {
 	for range 3 {
 		h.Read(exportertest.Gauges(1, 100, 100)...)
 		h.Run(exportertest.Process(1, 0.5, 64), exportertest.Process(2, 0.25, 16))
-		h.Tick(time.Second)
+		h.Pass(time.Second)
 	}
 	expectDistribution(t, h, "c0", driver.MemoryUsed, "2 s, sum 128: 64: 2")
 	expectDistribution(t, h, "c1", driver.MemoryUsed, "2 s, sum 32: 16: 2")
@@ -147,7 +147,7 @@ func TestDistributionOfTwoDevices(t *testing.T) {
 			r.At = h.Now.Add(-500 * time.Millisecond)
 			h.ReadOf("gpu-1", r)
 		}
-		h.Tick(time.Second)
+		h.Pass(time.Second)
 	}
 	// Up to 3.5 s both are known: 128 W for 2 s and 68 W for 1.5 s.
 	expectDistribution(t, h, "a", driver.Power, "3.5 s, sum 358: 69.79: 1 128: 2")
@@ -161,7 +161,7 @@ func TestDistributionWithoutADevice(t *testing.T) {
 		if i < 3 {
 			h.ReadOf("gpu-1", jointest.Watts(64))
 		}
-		h.Tick(time.Second)
+		h.Pass(time.Second)
 		if i == 60 {
 			expectDistribution(t, h, "a", driver.Power, "2 s, sum 256: 128: 2")
 		}
@@ -176,7 +176,7 @@ func TestDistributionOfPartitions(t *testing.T) {
 	p.hold("gpu-0", "whole", "p2") // has what is of no partition
 	for range 3 {
 		p.read(256, 0, 1, 0) // all power is active: part-0 draws it
-		p.Tick(time.Second)
+		p.Pass(time.Second)
 	}
 	expectDistribution(t, p.History, "c0", driver.Power, "2 s, sum 512: 256: 2")
 	expectDistribution(t, p.History, "c1", driver.Power, "2 s, sum 0: 0: 2")
@@ -188,7 +188,7 @@ func TestDistributionOfPartitionsInTurns(t *testing.T) {
 	p := newPartitioned(t)
 	for i := range 5 {
 		p.read(256, 0, float64(1-i%2), float64(i%2)) // part-0 draws all at 0, 2 and 4 s, part-1 at 1 and 3 s
-		p.Tick(time.Second)
+		p.Pass(time.Second)
 	}
 	expectDistribution(t, p.History, "c0", driver.Power, "4 s, sum 512: 0: 2 256: 2")
 	expectDistribution(t, p.History, "c1", driver.Power, "4 s, sum 512: 0: 2 256: 2")
@@ -207,7 +207,7 @@ func TestNoDistributions(t *testing.T) {
 		}
 		for range 3 {
 			h.Read(jointest.Watts(64))
-			h.Tick(time.Second)
+			h.Pass(time.Second)
 		}
 		if n := h.Ledger.Distributions(); n != 0 {
 			t.Errorf("%s: the ledger keeps the distributions of %d claims", name, n)

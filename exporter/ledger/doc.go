@@ -2,23 +2,24 @@
 // amounts to for the device, for every claim and pod that held it, and unattributed. It is the only
 // state behind the metrics.
 //
-// [Ledger.Advance] takes the join of one tick and returns an immutable [Snapshot]. Inside, each
-// device has
+// [Ledger.Advance] takes the join of one tick and returns an immutable [Snapshot]. Each device has
 //
 //   - a timeline: segments of time with the holders' portions (timeline.go), made of the holds of
-//     the view (holds.go). What is decided, up to the time until which it is known who holds what,
+//     the view (follow.go). What is decided, up to the time until which it is known who holds what,
 //     stays; what follows is made again when a hold begins or ends. What is known too late takes
 //     effect from the decided time on, and is counted ([Snapshot.Corrections]);
 //   - a meter for each series that is read (meter.go). A reading waits in it until the view covers
-//     its time, and is then distributed over the segments since the reading before
-//     (device.go);
-//   - a counter for each sum, which starts at 0: of a hardware counter's increments, or of a
-//     gauge's integral where the hardware has no counter.
+//     its time (observe.go), and is then distributed over the segments since the reading before
+//     (settle.go);
+//   - a counter for each sum (counter.go), which starts at 0: of a hardware counter's increments,
+//     or of a gauge's integral where the hardware has no counter.
 //
 // Claims and pods have accounts of what they were charged (account.go), each UID its own
 // (owners.go); the counters of a name go on from one account to the next (carried.go). [Timeline]
 // says who held what when (periods.go). Names have what identifies who has them (names.go).
 // Accounts and names are kept for the retention after their end.
+//
+// The files call each other in one direction. test/layout has them in order, with what each knows.
 //
 // A partition mostly does not measure power and energy: its parent does. The holders of partitions
 // have parts of the parent's (partition.go, [join.DivideParent]), and conservation holds over the

@@ -33,7 +33,7 @@ func TestDocumentedExample(t *testing.T) {
 			h := exportertest.NewHistory(t)
 			h.Hold("a", "p0").Consumed = memory(60)
 			h.Energy(10_000)
-			h.Tick(time.Second)
+			h.Pass(time.Second)
 			h.Changes = []podresources.Change{
 				{At: jointest.Start().Add(400 * time.Millisecond), CDI: []string{"example.com/gpu=b"}},
 			}

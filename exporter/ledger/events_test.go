@@ -60,9 +60,9 @@ func TestErrorsOfALostDevice(t *testing.T) {
 		return driver.Reading{Quantity: driver.Errors, Labels: driver.Labels{"xid", code}, Value: errors, Since: since}
 	}
 	h.Read(jointest.Watts(300))
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	h.Read(jointest.Watts(300), xid("63", 1))
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	h.Read(xid("63", 1), xid("79", 1))
 	h.In.Sources[0].Samples[0].Unreadable = true
 	for range 700 { // longer than a counter that is not read is remembered
@@ -170,9 +170,9 @@ func TestFirstErrorOfACode(t *testing.T) {
 			h := exportertest.NewHistory(t)
 			h.Hold("c0", "p0")
 			h.Read(jointest.Watts(300), driver.Reading{Quantity: driver.Errors, Labels: driver.Labels{"xid", "13"}, Value: 7})
-			h.Tick(time.Second)
+			h.Pass(time.Second)
 			h.Read(jointest.Watts(300))
-			h.Tick(time.Second)
+			h.Pass(time.Second)
 			if restarts {
 				var k log
 				k.write(h.Ledger, h.Now.Add(-time.Second))

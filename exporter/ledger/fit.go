@@ -10,9 +10,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// adviseEvery is how often advice is renewed.
-const adviseEvery = time.Minute
-
 // fitting is what package fit has to know of the use that a claim makes of a device.
 type fitting struct {
 	activity  distribution.Histogram // of its part of the device's utilization
@@ -36,18 +33,6 @@ type fitting struct {
 	final   bool        // the advice is that of the ended claim
 	due     bool        // it is to be written at the next tick
 	advice  *fit.Advice // immutable; nil: not yet
-}
-
-// markPartial marks a claim that held the device when the kubelet answered first: what it needed
-// before is not known, unless it was allocated since this process began.
-func (l *Ledger) markPartial(a *account, s *join.Share) {
-	if !s.AllocatedAt.Before(l.started) {
-		return
-	}
-	a.partial = true
-	if a.fit != nil {
-		a.fit.partial = true
-	}
 }
 
 // noteEnd keeps what a claim that ended had of the device.
@@ -140,40 +125,6 @@ func (f *fitting) use(name string, value, rate, seconds float64) {
 		}
 	case "nvlink", "xgmi":
 		f.peers = max(f.peers, rate)
-	}
-}
-
-// advise renews the advice for the claims if it is old.
-func (l *Ledger) advise(devices []join.Device, now time.Time) {
-	every := min(adviseEvery, l.config.Fit.After)
-	if !l.config.Advise || now.Sub(l.advised) < every {
-		return
-	}
-	l.advised = now
-	var uses []fit.Use
-	var of []*fitting
-	for a := range l.claims.all() {
-		f := a.fit
-		if f == nil || f.final {
-			continue
-		}
-		u := f.useOf(a.key)
-		u.Number = len(of)
-		if !a.ended.IsZero() {
-			if f.ended == nil || f.several || !a.settled(now) && now.Sub(a.ended) < rememberFor {
-				continue
-			}
-			u.Ended = f.ended
-		}
-		uses, of = append(uses, u), append(of, f)
-	}
-	advice := fit.Advise(uses, devices, l.config.Fit)
-	for i := range advice {
-		f := of[advice[i].Number]
-		f.advice = &advice[i]
-		if f.final = advice[i].Ended != nil; f.final { // what it is made of is not needed any more
-			*f = fitting{final: true, due: true, advice: f.advice}
-		}
 	}
 }
 

@@ -156,7 +156,7 @@ func TestNoAdviceOnDividedUse(t *testing.T) {
 				if tc.processes != nil {
 					h.Run(tc.processes...)
 				}
-				h.Tick(time.Second)
+				h.Pass(time.Second)
 			}
 			h.Free("b")
 			fitting(h, 100, 0.2, 16)
@@ -182,7 +182,7 @@ func TestNoAdviceWithoutMemory(t *testing.T) {
 	h := fitHistory(t)
 	for range 200 {
 		h.Read(driver.Reading{Quantity: driver.Utilization, Value: 0.2})
-		h.Tick(time.Second)
+		h.Pass(time.Second)
 	}
 	expectFit(t, h, fit.NotMeasured)
 }
@@ -253,7 +253,7 @@ func TestVetoesAreRemembered(t *testing.T) {
 				driver.Reading{Quantity: driver.Utilization, Value: 0.2},
 				driver.Reading{Quantity: driver.MemoryUsed, Value: 8 * gib}, read(second),
 			)
-			h.Tick(time.Second)
+			h.Pass(time.Second)
 		}
 		if a := expectFit(t, h, fit.NothingSmaller); a.Veto != veto {
 			t.Errorf("%s: %s", veto, a.Text())

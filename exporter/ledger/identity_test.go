@@ -69,10 +69,10 @@ func TestIdentity(t *testing.T) {
 			want := 0.0
 			for _, hardware := range tc.hardware[:last] {
 				named(h, hardware, energyReading(before))
-				h.Tick(time.Second)
+				h.Pass(time.Second)
 			}
 			named(h, tc.hardware[last], energyReading(after))
-			h.Tick(time.Second)
+			h.Pass(time.Second)
 			if !tc.changes {
 				want += after - before
 			}
@@ -104,7 +104,7 @@ func TestIdentityChangesWhileReadingsWait(t *testing.T) {
 		}
 	}
 	named(h, old, energyReading(1000), watts(10))
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	named(h, old, energyReading(1010), watts(10))
 	h.TickWithoutAnswer(time.Second)
 	named(h, other, energyReading(9000), packets(700))
@@ -116,12 +116,12 @@ func TestIdentityChangesWhileReadingsWait(t *testing.T) {
 		{"dra_device_network_packets_total", "device=gpu-0"}:       7,
 	})
 	named(h, old, energyReading(1010), watts(10)) // and back
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	named(h, old, watts(20)) // its counter can't be read any more
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	third := driver.Hardware{UUID: "C"} // has none: the integral of its power stands in
 	named(h, third, watts(100))
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	named(h, third, watts(100))
 	h.Expect(h.Tick(time.Second), map[[2]string]float64{
 		{"dra_device_energy_joules_total", "device=gpu-0"}: 115,

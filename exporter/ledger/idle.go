@@ -52,17 +52,6 @@ func (d *deviceBook) contradict(now time.Time, config Config) {
 	}
 }
 
-// Contradicted returns the number of devices whose utilization is contradicted.
-func (s *Snapshot) Contradicted() int {
-	n := 0
-	for i := range s.Devices {
-		if s.Devices[i].Contradiction != join.NoContradiction {
-			n++
-		}
-	}
-	return n
-}
-
 // chargeActive gives the spans to those who held the device then. If the use of processes or own
 // CPUs is known, only holders whose part of the activity exceeds the threshold are active; for own
 // CPUs the threshold is for these alone. If it is unknown which those are, the activity of the
@@ -95,16 +84,4 @@ func (d *deviceBook) chargeActive() {
 // of reports whether a holder was active in the span.
 func (a *span) of(s *segment, p *portion) bool {
 	return a.all || !s.measured || p.own == unknownOwn || a.activity*p.use[driver.ByTime] > a.threshold*p.own
-}
-
-// activeIn records that the holder was active in a span of time. What was recorded before counts
-// once.
-func (a *account) activeIn(from, to time.Time) {
-	if to.After(a.active) {
-		a.active = to
-	}
-	if from = later(from, a.usedUntil); to.After(from) {
-		a.used += to.Sub(from).Seconds()
-		a.usedUntil = to
-	}
 }

@@ -35,7 +35,7 @@ func TestUsedTimeWithoutTelemetry(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "p0")
 	h.Read(driver.Reading{Quantity: driver.Power, Value: 300})
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	if x := h.Tick(time.Second); len(x["dra_claim_used_seconds_total"]) > 0 {
 		t.Error(x["dra_claim_used_seconds_total"])
 	}
@@ -122,7 +122,7 @@ func TestContradictions(t *testing.T) {
 						Readings: []driver.Reading{{Quantity: driver.Utilization, Value: tc.other, At: h.Now}},
 					}}})
 				}
-				h.Tick(time.Second)
+				h.Pass(time.Second)
 			}
 			d, c := &h.Last.Devices[0], &h.Last.Claims[0]
 			if d.Contradiction != tc.want || (h.Last.Contradicted() > 0) != (tc.want != join.NoContradiction) {
@@ -156,7 +156,7 @@ func TestPowerThatFallsLater(t *testing.T) {
 			driver.Reading{Quantity: driver.Power, Value: watts},
 			driver.Reading{Quantity: driver.PowerLimit, Labels: driver.Labels{"enforced"}, Value: 700},
 		)
-		h.Tick(time.Second)
+		h.Pass(time.Second)
 		if h.Last.Contradicted() > 0 {
 			t.Fatalf("after %d s: %s", second, h.Last.Devices[0].Contradiction)
 		}

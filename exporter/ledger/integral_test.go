@@ -45,7 +45,7 @@ func TestIntegral(t *testing.T) {
 	x = h.Tick(time.Second)
 	h.Expect(x, map[[2]string]float64{{"dra_device_energy_joules_total", "device=gpu-0"}: 2000})
 	h.Read(driver.Reading{Quantity: driver.Power, Value: 200}, driver.Reading{Quantity: driver.Energy, Value: 1e6})
-	h.Tick(time.Second) // a hardware counter comes: it counts from where it stands, and the integral ends
+	h.Pass(time.Second) // a hardware counter comes: it counts from where it stands, and the integral ends
 	h.Read(driver.Reading{Quantity: driver.Power, Value: 200}, driver.Reading{Quantity: driver.Energy, Value: 1e6 + 7})
 	x = h.Tick(time.Second)
 	h.Expect(x, map[[2]string]float64{{"dra_device_energy_joules_total", "device=gpu-0"}: 2007})
@@ -66,7 +66,7 @@ func TestIntegralUntilGone(t *testing.T) {
 			h := exportertest.NewHistory(t)
 			h.Hold("c0", "p0")
 			h.Read(driver.Reading{Quantity: driver.Utilization, Value: 0.8})
-			h.Tick(time.Second)
+			h.Pass(time.Second)
 			test.change.At = h.Now.Add(-250 * time.Millisecond)
 			h.Changes = []podresources.Change{test.change}
 			h.Read(driver.Reading{Quantity: driver.Utilization, Value: 0})

@@ -147,82 +147,6 @@ func (l *Ledger) device(joined *join.Device, now time.Time) *deviceBook {
 	return d
 }
 
-// segmentOf returns the segment of the given shares from a time on, of which it is known who is
-// charged.
-func segmentOf(shares []join.Share, owned []owners, divided join.Attribution, from time.Time) segment {
-	s := segment{from: from, attribution: divided}
-	for i := range shares {
-		share := &shares[i]
-		if share.Admin {
-			continue
-		}
-		s.measured = s.measured || share.ByProcess || share.Own != nil
-		own := 1.0
-		switch {
-		case share.Own == nil:
-		case share.Own.Unknown:
-			own, s.guessed = unknownOwn, true
-		default:
-			own = share.Own.Part
-		}
-		var used join.Use
-		for n, account := range owned[i].pods {
-			pod := portion{account, share.Weight / float64(len(owned[i].pods)), share.PodUse(n), own}
-			s.pods = addPortion(s.pods, pod)
-			used.Add(pod.use)
-		}
-		if share.Uses == nil && share.Own == nil {
-			used = join.Evenly(share.Weight)
-		}
-		s.claims = addPortion(s.claims, portion{owned[i].claim, share.Weight, used, own})
-	}
-	s.setUnattributed()
-	s.guessed = s.guessed || divided.Guessed()
-	return s
-}
-
-func addPortion(parts []portion, more portion) []portion {
-	for i := range parts {
-		p := &parts[i]
-		if p.account != more.account {
-			continue
-		}
-		p.weight += more.weight
-		p.use.Add(more.use)
-		if p.own == unknownOwn || more.own == unknownOwn {
-			p.own = unknownOwn
-		} else {
-			p.own = min(1, p.own+more.own)
-		}
-		return parts
-	}
-	return append(parts, more)
-}
-
-// use updates the present holders' parts by what their processes use, which is of the time since
-// the tick before.
-func (d *deviceBook) use(since, now time.Time) {
-	known := slices.ContainsFunc(d.shares, func(s join.Share) bool { return s.Uses != nil || s.Own != nil })
-	if !known && !d.usesKnown {
-		return
-	}
-	d.usesKnown = known
-	last := &d.timeline[len(d.timeline)-1]
-	fresh := segmentOf(d.shares, d.owned, d.joined.Attribution, last.from)
-	switch {
-	case last.samePortions(&fresh):
-	case since.After(last.from):
-		fresh.from = since
-		d.timeline = append(d.timeline, fresh)
-	default:
-		fresh.doubt, fresh.judged = last.doubt, last.judged
-		*last = fresh
-	}
-	if len(d.timeline) > 2*maxSegments {
-		d.timeline = d.timeline.since(now.Add(-rememberFor))
-	}
-}
-
 // releaseDevices ends the holding of devices that are neither held nor in the inventory any more,
 // and drops them when all of their accounts are gone.
 func (l *Ledger) releaseDevices(
@@ -288,3 +212,24 @@ func (l *Ledger) Evict(s *Snapshot, drop func(h *Holder, pod bool, until time.Ti
 		l.pods.evict(&s.Pods, &s.EarlierPods)
 	}
 }
+
+// updateTimeline takes over what changed at this tick.
+func (l *Ledger) updateTimeline(now time.Time) {
+	forget := now.Sub(l.forgotten) >= forgetEvery
+	if forget {
+		l.forgotten = now
+	}
+	changed := map[driver.ID][]*Period{}
+	for id, d := range l.devices {
+		if forget {
+			d.forgetPeriods(now)
+		}
+		if d.newPeriods {
+			changed[id], d.newPeriods = slices.Clip(d.periods), false
+		}
+	}
+	l.timeline = l.timeline.with(changed)
+}
+
+// forgetEvery is how often periods that ended long ago are forgotten.
+const forgetEvery = time.Minute

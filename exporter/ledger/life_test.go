@@ -79,7 +79,7 @@ func (s *lifeStory) second(i int) {
 		busy = 1
 	}
 	s.Read(driver.Reading{Quantity: driver.Utilization, Value: busy})
-	s.Tick(time.Second)
+	s.Pass(time.Second)
 }
 
 // seconds are those of a life; -1: unknown.

@@ -1,20 +1,12 @@
 package ledger
 
 import (
-	"cmp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
-
-// seriesKey identifies a series of a device.
-type seriesKey struct {
-	quantity driver.Quantity
-	labels   driver.Labels
-}
 
 // meter has the readings of one series of a device. A reading is queued until it is known who held
 // the device at its time.
@@ -136,16 +128,6 @@ func (m *meter) began(r driver.Reading, now time.Time) time.Time {
 	return since
 }
 
-// onClock returns the time of a source on the clock of now, so that it can be compared with earlier
-// times: times of other programs have the wall clock alone, which may go back or ahead. Times of
-// the future become now.
-func onClock(t, now time.Time) time.Time {
-	if t.After(now) {
-		return now
-	}
-	return now.Add(t.Sub(now))
-}
-
 // queued is a reading in a queue.
 type queued struct {
 	driver.Reading
@@ -162,60 +144,6 @@ func (m *meter) settle(r driver.Reading) {
 		m.fallen = value < r.Value
 	}
 	m.last, m.have = r, true
-}
-
-// counter is a sum that the ledger keeps of one series of a device: of a hardware counter's
-// increments, or of a gauge's integral.
-type counter struct {
-	key     seriesKey
-	spec    *driver.Spec
-	index   int // among the device's attributed counters; -1: it is not attributed
-	total   float64
-	settled time.Time // everything before is distributed
-	present uint64    // the tick at which something filled it
-	seen    time.Time // the time of that tick
-	filler  string    // the source that fills it
-	sums    bool      // as the integral of its gauge
-	series  *Series
-
-	limit   float64 // the highest rate per second that is possible; 0: unknown
-	read    float64 // the highest that its gauge has shown; 0: it has none
-	fastest float64 // the highest that it was seen to count
-
-	divided bool    // its holders have parts of the parent's; the device does not count it
-	idle    float64 // of a parent's: the lowest rate per second above 0 while it was idle; 0: not known
-}
-
-func newSeries(key seriesKey) *Series {
-	return &Series{Quantity: key.quantity, Labels: key.labels}
-}
-
-func (k seriesKey) compare(other seriesKey) int {
-	return cmp.Or(
-		cmp.Compare(k.quantity, other.quantity),
-		strings.Compare(k.labels[0], other.labels[0]),
-		strings.Compare(k.labels[1], other.labels[1]),
-	)
-}
-
-// from returns the series with another source.
-func (s *Series) from(source string) *Series {
-	other := *s
-	other.Source = source
-	return &other
-}
-
-// fill records which meter fills the counter.
-func (c *counter) fill(m *meter) {
-	if c.filler == m.source && c.sums == m.sums {
-		return
-	}
-	c.filler, c.sums, c.divided = m.source, m.sums, false
-	source := m.source
-	if m.sums {
-		source += integralSuffix
-	}
-	c.series = c.series.from(source)
 }
 
 // increment returns what a hardware counter counted between two readings, and since when. A counter

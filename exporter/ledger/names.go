@@ -185,28 +185,6 @@ func (r *roster[K]) exported(now time.Time, retention time.Duration) iter.Seq2[K
 	}
 }
 
-// ClaimInfo is a claim that holds a device, or did within the retention.
-type ClaimInfo struct {
-	podresources.Claim
-	UID         string
-	AllocatedAt time.Time // zero: unknown
-	Labels      []string  // those that flags select: alternating names and values
-	Ended       bool
-}
-
-// PodInfo is a pod that holds a device, or did within the retention.
-type PodInfo struct {
-	podresources.Pod
-	UID   string
-	Meta  *podresources.PodMeta // nil: unknown
-	Ended bool
-	// Young says that it has not held a device for Config.MinLifetime, or never did: it is in no row
-	// of Snapshot.Pods.
-	Young bool
-	// Topology is how near its devices are to each other; zero: unknown, or there is one device.
-	Topology join.Topology
-}
-
 func (n *names) snapshot(
 	topology map[podresources.Pod]join.Topology, now time.Time, config *Config,
 ) ([]ClaimInfo, []PodInfo) {
@@ -227,12 +205,6 @@ func (n *names) snapshot(
 	}
 	n.claimInfos, n.podInfos = claims.all(), pods.all()
 	return n.claimInfos, n.podInfos
-}
-
-// same reports whether both say the same.
-func (c *ClaimInfo) same(other *ClaimInfo) bool {
-	return c.Claim == other.Claim && c.UID == other.UID && c.AllocatedAt.Equal(other.AllocatedAt) &&
-		c.Ended == other.Ended && slices.Equal(c.Labels, other.Labels)
 }
 
 // infos makes a list, which is the last one as long as nothing has changed.

@@ -1,8 +1,11 @@
 package ledger
 
 import (
+	"cmp"
 	"slices"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // owner is who is charged for a holding: the accounts of its claim and of its pod. Both are nil for
@@ -131,27 +134,6 @@ func (b *accountBook) owner(d *deviceBook, h *holding, before []*holding, begun,
 	return a
 }
 
-// present returns the account that has taken the place of this one, or the account itself.
-func (a *account) present() *account {
-	for a != nil && a.into != nil {
-		a = a.into
-	}
-	return a
-}
-
-// of returns the account of a UID that is not closed, nil if there is none or the UID is unknown.
-func (b *accountBook) of(key HolderKey, uid string) *account {
-	if uid == "" {
-		return nil
-	}
-	for a := range b.accounts[key].andEarlier() {
-		if a.uid == uid && !a.closed {
-			return a
-		}
-	}
-	return nil
-}
-
 // continued returns the newest account of a name if a new holding may be of it, as one of both UIDs
 // is unknown: if there is no gap before the holding. What device plugins gave has no UID, and is
 // one account for ever.
@@ -176,61 +158,55 @@ func (b *accountBook) continued(key HolderKey, uid string, h *holding, before []
 	return a
 }
 
-// begin opens an account.
-func (b *accountBook) begin(d *deviceBook, key HolderKey, born, now time.Time) *account {
-	a := &account{key: key, device: d, born: born, active: now, young: b.minLifetime > 0}
-	if b.fits && key.Name != "" {
-		a.fit = &fitting{}
+// period returns the period of a holding. A new one began then. What was before a moment is
+// decided.
+func (h *holding) period(d *deviceBook, begun, decided time.Time) Period {
+	p := Period{
+		Device: d.id, Pod: h.pod, Attribution: d.joined.Attribution, From: begun, Older: h.from.IsZero(),
 	}
-	newest := b.accounts[key]
-	if newest != nil && born.Before(newest.born) { // it is known late
-		a.earlier = newest.earlier
-		a.release(newest.released())
-		newest.earlier, newest.carried = a, nil
-	} else {
-		a.earlier = newest
-		b.accounts[key] = a
+	o := h.owner
+	if o.period != nil {
+		p = *o.period
 	}
-	b.order = nil
-	b.distribute(a)
-	a.open(d.attributed)
-	return a
+	p.Claim, p.ShareID, p.Admin = h.share.Claim, h.share.ShareID, h.share.Admin
+	p.ClaimUID, p.PodUID = cmp.Or(h.share.ClaimUID, p.ClaimUID), cmp.Or(h.uid, p.PodUID)
+	if o.claim != nil {
+		p.ClaimUID, p.PodUID = o.claim.uid, o.pod.uid
+	}
+	if o.period == nil && !h.from.IsZero() {
+		p.FromDoubt = widened(h.fromDoubt, begun.Sub(h.from))
+	}
+	if !h.to.IsZero() && p.To.IsZero() {
+		p.To = later(p.From, later(h.to, decided))
+		p.ToDoubt = widened(h.toDoubt, p.To.Sub(h.to))
+	}
+	return p
 }
 
-// reopen makes an account the newest of its name. One that had ended goes on.
-func (b *accountBook) reopen(a *account, now time.Time) {
-	if !a.ended.IsZero() {
-		a.ended, a.active = time.Time{}, now
-	}
-	a.open(a.device.attributed)
-	later := b.laterThan(a)
-	if later == nil {
+// setPeriod makes p the period of an owner, if it is another one than before.
+func (d *deviceBook) setPeriod(o *owner, p Period) {
+	if o.period != nil && *o.period == p {
 		return
 	}
-	later.earlier = a.earlier
-	later.release(a.released())
-	a.earlier, a.carried = b.accounts[a.key], nil
-	b.accounts[a.key] = a
-	b.order = nil
+	d.newPeriods = true
+	before := o.period
+	o.period = &p
+	if i := slices.Index(d.periods, before); i >= 0 {
+		d.periods = slices.Clone(d.periods) // a timeline has the other
+		d.periods[i] = o.period
+		return
+	}
+	d.periods = append(d.periods, o.period)
 }
 
-// merge adds what an account was charged to another one of the same claim or pod, which replaces
-// it.
-func (b *accountBook) merge(a, of *account) {
-	a.take(of)
-	for _, v := range of.witnessed {
-		if a.isCounter(v.Quantity) {
-			a.witness(seriesKey{v.Quantity, v.Labels}, v.Value, of.charged)
-		}
+// widened returns the doubt of a time that takes effect later.
+func widened(d podresources.Doubt, later time.Duration) podresources.Doubt {
+	return podresources.Doubt{Early: d.Early + later, Late: max(0, d.Late-later)}
+}
+
+func (d *deviceBook) forgetPeriods(now time.Time) {
+	old := func(p *Period) bool { return !p.To.IsZero() && now.Sub(p.To) > rememberFor }
+	if slices.ContainsFunc(d.periods, old) {
+		d.periods, d.newPeriods = slices.DeleteFunc(slices.Clone(d.periods), old), true
 	}
-	a.used += of.used
-	a.usedUntil, a.charged = later(a.usedUntil, of.usedUntil), later(a.charged, of.charged)
-	a.lastError = later(a.lastError, of.lastError)
-	if of.life != nil {
-		a.takeLife(of.life)
-	}
-	a.users, a.partial = append(a.users, of.users...), a.partial || of.partial
-	a.divide(of.attribution)
-	b.remove(of)
-	of.drop()
 }

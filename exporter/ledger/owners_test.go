@@ -131,13 +131,13 @@ func TestSeriesGoOn(t *testing.T) {
 	}
 	hold("u")
 	read(0, 80, 0)
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	read(10, 80, 1)
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	h.Free("c")
-	h.Tick(time.Second) // at 2 s, ended at 1.5 s
+	h.Pass(time.Second) // at 2 s, ended at 1.5 s
 	hold("v")
-	h.Tick(time.Second) // at 3 s, began at 2.5 s
+	h.Pass(time.Second) // at 3 s, began at 2.5 s
 	read(40, 30, 1)     // at 4 s, evenly since 1 s
 	x := h.Tick(time.Second)
 	const row = "resourceclaim_name=c"
@@ -247,8 +247,8 @@ func TestTimeline(t *testing.T) {
 	}
 	h.Free("c")
 	h.Free("admin")
-	h.Tick(ledger.RememberFor + 2*time.Minute)
-	h.Tick(time.Second)
+	h.Pass(ledger.RememberFor + 2*time.Minute)
+	h.Pass(time.Second)
 	for p := range h.Last.Timeline.All() {
 		t.Errorf("%+v is still there", p)
 	}

@@ -8,12 +8,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
-// Suffixes of the sources of quantities that the holders of a partition have parts of.
-const (
-	dividedSuffix        = " (divided)"
-	dividedByShareSuffix = " (divided by share)" // the activity of the partition is unknown
-)
-
 // part is a partition of a device and its holders during a span of time in which they did not
 // change.
 type part struct {
@@ -231,17 +225,6 @@ func (d *deviceBook) chargeParts(
 	return left
 }
 
-// idleRate returns what the device counts per second while it is idle: the power that it was seen
-// to draw then, or else the rate of its counter; 0 if that is unknown.
-func (d *deviceBook) idleRate(c *counter) float64 {
-	for _, m := range d.meters {
-		if m.sums && m.sum == c.key {
-			return m.idle
-		}
-	}
-	return c.idle
-}
-
 // wasIdle reports whether the device, which has parts, is known to have been idle in a span of
 // time: the utilization of all that are held is known, and none that is known exceeds the
 // threshold.
@@ -275,22 +258,6 @@ func lower(a, b float64) float64 {
 		return a
 	}
 	return b
-}
-
-// measuresItself reports whether a source reads, or read, one of the device's quantities that are
-// else parts of the parent's.
-func (d *deviceBook) measuresItself() bool {
-	return slices.ContainsFunc(d.meters, func(m *meter) bool { return m.spec.Divided && !m.divided })
-}
-
-// dividedCounter returns the counter of what the holders of a part have of the parent's.
-func (d *deviceBook) dividedCounter(key seriesKey, now time.Time) *counter {
-	if c := d.find(key); c != nil {
-		return c
-	}
-	c := d.counter(key, now)
-	c.divided = true
-	return c
 }
 
 // dividePresent divides the present values of the device among its parts, and notes what it draws
@@ -360,35 +327,28 @@ func (d *deviceBook) divideGauge(m *meter, tick uint64, now time.Time) {
 	}
 }
 
-// dividedFrom returns the series as one of values that are parts of the parent's, which come from
-// that source.
-func (s *Series) dividedFrom(source string, activity float64) *Series {
-	suffix := dividedSuffix
-	if activity < 0 {
-		suffix = dividedByShareSuffix
-	}
-	if len(s.Source) == len(source)+len(suffix) && s.Source[:len(source)] == source && s.Source[len(source):] == suffix {
-		return s
-	}
-	return s.from(source + suffix)
+// eachPiece calls f for every piece of the time between two readings of a gauge in which no holder
+// changed and none was seen to go.
+func (d *deviceBook) eachPiece(last, next driver.Reading, f func(s *segment, from, to time.Time)) {
+	left := d.departure(last.At, next.At)
+	d.each(last.At, next.At, func(s *segment, from, to time.Time) {
+		if left.After(from) && left.Before(to) {
+			f(s, from, left)
+			from = left
+		}
+		f(s, from, to)
+	})
 }
 
-// divided returns the present quantities of which the holders of the device have parts of the
-// parent's.
-func (d *deviceBook) divided(tick uint64) []*Series {
-	if d.parent == nil {
-		return nil
-	}
-	var out []*Series
-	for _, m := range d.meters {
-		if m.divided && m.present == tick {
-			out = append(out, m.series)
+// departure returns when the processes of a holder were first seen to be gone within a span of
+// time, the zero time if none were.
+func (d *deviceBook) departure(after, until time.Time) (first time.Time) {
+	d.eachBook(func(b *deviceBook) {
+		for _, left := range b.left {
+			if left.After(after) && left.Before(until) && (first.IsZero() || left.Before(first)) {
+				first = left
+			}
 		}
-	}
-	for _, c := range d.counters {
-		if c.divided && c.present == tick {
-			out = append(out, c.series)
-		}
-	}
-	return out
+	})
+	return first
 }

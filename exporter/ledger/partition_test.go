@@ -75,9 +75,9 @@ const (
 func TestPartitions(t *testing.T) {
 	p := newPartitioned(t)
 	p.read(80, 1000, 0, 0) // idle
-	p.Tick(time.Second)
+	p.Pass(time.Second)
 	p.read(180, 1080, 1, 0) // 80 J while the activity of part-0 rose
-	p.Tick(time.Second)
+	p.Pass(time.Second)
 	p.read(280, 1280, 1, 0.5) // 80 J of the 200 J are idle; activity 1 × ¼ and 0.25 × ½
 	x := p.Tick(time.Second)
 	idle, active := 80.0, 200.0
@@ -110,7 +110,7 @@ func TestPartitions(t *testing.T) {
 func TestPartitionsByShare(t *testing.T) {
 	p := newPartitioned(t)
 	p.read(200, 0)
-	p.Tick(time.Second)
+	p.Pass(time.Second)
 	p.read(200, 100)
 	x := p.Tick(time.Second)
 	p.Expect(x, map[[2]string]float64{
@@ -136,7 +136,7 @@ func TestPartitionsWithoutPart(t *testing.T) {
 	p.add("part-3", 0.25)
 	p.hold("part-3", "root", "p9").Admin = true
 	p.read(100, 0)
-	p.Tick(time.Second)
+	p.Pass(time.Second)
 	p.read(100, 100)
 	x := p.Tick(time.Second)
 	p.Expect(x, map[[2]string]float64{
@@ -161,7 +161,7 @@ func TestPartitionsShared(t *testing.T) {
 	for i := range 2 {
 		p.read(100, 100*float64(i), 0.4, 0.8)
 		p.run(exportertest.Process(2, 0.6, 1), exportertest.Process(3, 0.2, 1))
-		p.Tick(time.Second)
+		p.Pass(time.Second)
 	}
 	p.read(100, 200, 0.4, 0.8)
 	p.run(exportertest.Process(2, 0.6, 1), exportertest.Process(3, 0.2, 1))
@@ -214,7 +214,7 @@ func TestPartitionsOfHeldParent(t *testing.T) {
 func TestPartitionsChangeHands(t *testing.T) {
 	p := newPartitioned(t)
 	p.read(100, 0, 1, 1)
-	p.Tick(time.Second)
+	p.Pass(time.Second)
 	p.Changes = []podresources.Change{
 		{At: p.Now.Add(-500 * time.Millisecond), CDI: []string{"example.com/gpu=c0"}, Gone: true},
 		{At: p.Now.Add(-500 * time.Millisecond), CDI: []string{"example.com/gpu=next"}},
@@ -238,7 +238,7 @@ func TestPartitionsWithoutPower(t *testing.T) {
 		joules += second.joules
 		p.read(0, joules, second.activity, 0)
 		p.Read(driver.Reading{Quantity: driver.Energy, Value: joules})
-		p.Tick(time.Second)
+		p.Pass(time.Second)
 	}
 	joules += 160
 	p.read(0, joules, 1, 0)
@@ -265,13 +265,13 @@ func TestPartitionThatMeasuresItself(t *testing.T) {
 		)
 	}
 	p.read(100, 0, 1, 1)
-	p.Tick(time.Second)
+	p.Pass(time.Second)
 	p.read(100, 90, 1, 1)
 	x := p.Tick(time.Second)
 	p.Expect(x, map[[2]string]float64{{claimEnergy, "resourceclaim_name=c0"}: 30})
 	p.read(100, 190, 1, 1)
 	own(7)
-	p.Tick(time.Second)
+	p.Pass(time.Second)
 	p.read(100, 290, 1, 1)
 	own(7)
 	x = p.Tick(time.Second)
@@ -290,12 +290,12 @@ func TestPartitionThatMeasuresItself(t *testing.T) {
 func TestPartitionIsGone(t *testing.T) {
 	p := newPartitioned(t)
 	p.read(100, 0, 1, 1)
-	p.Tick(time.Second)
+	p.Pass(time.Second)
 	delete(p.In.Inventory, jointest.ID("part-0"))
 	p.Free("c0")
 	p.Watched = true // it ends at the first answer without it
 	for range 40 {   // the parent's readings are those of before
-		p.Tick(time.Second)
+		p.Pass(time.Second)
 	}
 	end := p.Now
 	p.read(100, 4100, 0, 1)
@@ -310,7 +310,7 @@ func TestPartitionIsGone(t *testing.T) {
 	}
 	for p.Now.Sub(end) < exportertest.Retention {
 		p.read(100, 4100, 0, 1)
-		p.Tick(10 * time.Second)
+		p.Pass(10 * time.Second)
 	}
 	if parts := p.Ledger.Parts(jointest.ID("gpu-0")); parts != 1 {
 		t.Errorf("%d partitions are remembered, want 1", parts)
@@ -322,14 +322,14 @@ func TestPartitionIsGone(t *testing.T) {
 func TestPartitionIsChargedLate(t *testing.T) {
 	p := newPartitioned(t)
 	p.read(100, 0, 1, 1)
-	p.Tick(time.Second)
+	p.Pass(time.Second)
 	p.Free("c0")
 	seconds := 1.5*exportertest.Retention.Seconds() + 1
 	for range int(seconds) - 1 { // the parent's readings are those of before
 		for _, name := range []string{"part-0", "part-1"} {
 			p.ReadOf(name, driver.Reading{Quantity: driver.Utilization, Value: 1})
 		}
-		p.Tick(time.Second)
+		p.Pass(time.Second)
 	}
 	if n := len(p.Tick(0).Matching(claimEnergy, "resourceclaim_name=c0")); n != 0 {
 		t.Fatalf("%d series of a claim whose retention is over", n)
@@ -352,7 +352,7 @@ func TestPartitionIsPending(t *testing.T) {
 	p := newPartitioned(t)
 	p.In.View.Allocations = nil
 	p.read(100, 0, 1, 0)
-	p.Tick(time.Second)
+	p.Pass(time.Second)
 	p.hold("part-0", "late", "p0").Pending = true
 	p.read(100, 100, 1, 0)
 	if x := p.Tick(time.Second); len(x[claimEnergy]) != 0 {

@@ -116,8 +116,8 @@ func TestPendingAtTheFirstAnswer(t *testing.T) {
 	h.Hold("b", "p1").Pending = true
 	energyAt(h, 3)
 	h.In.Inventory, h.In.View.Allocations = nil, nil
-	h.Tick(time.Second)
-	h.Tick(time.Second)
+	h.Pass(time.Second)
+	h.Pass(time.Second)
 }
 
 // The parts by process of a time in which a claim was taken for one with admin access, which it is

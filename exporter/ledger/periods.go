@@ -1,10 +1,8 @@
 package ledger
 
 import (
-	"cmp"
 	"iter"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -103,78 +101,4 @@ func (t *Timeline) with(changed map[driver.ID][]*Period) *Timeline {
 		}
 	}
 	return out
-}
-
-// forgetEvery is how often periods that ended long ago are forgotten.
-const forgetEvery = time.Minute
-
-// updateTimeline takes over what changed at this tick.
-func (l *Ledger) updateTimeline(now time.Time) {
-	forget := now.Sub(l.forgotten) >= forgetEvery
-	if forget {
-		l.forgotten = now
-	}
-	changed := map[driver.ID][]*Period{}
-	for id, d := range l.devices {
-		if forget {
-			d.forgetPeriods(now)
-		}
-		if d.newPeriods {
-			changed[id], d.newPeriods = slices.Clip(d.periods), false
-		}
-	}
-	l.timeline = l.timeline.with(changed)
-}
-
-func (d *deviceBook) forgetPeriods(now time.Time) {
-	old := func(p *Period) bool { return !p.To.IsZero() && now.Sub(p.To) > rememberFor }
-	if slices.ContainsFunc(d.periods, old) {
-		d.periods, d.newPeriods = slices.DeleteFunc(slices.Clone(d.periods), old), true
-	}
-}
-
-// period returns the period of a holding. A new one began then. What was before a moment is
-// decided.
-func (h *holding) period(d *deviceBook, begun, decided time.Time) Period {
-	p := Period{
-		Device: d.id, Pod: h.pod, Attribution: d.joined.Attribution, From: begun, Older: h.from.IsZero(),
-	}
-	o := h.owner
-	if o.period != nil {
-		p = *o.period
-	}
-	p.Claim, p.ShareID, p.Admin = h.share.Claim, h.share.ShareID, h.share.Admin
-	p.ClaimUID, p.PodUID = cmp.Or(h.share.ClaimUID, p.ClaimUID), cmp.Or(h.uid, p.PodUID)
-	if o.claim != nil {
-		p.ClaimUID, p.PodUID = o.claim.uid, o.pod.uid
-	}
-	if o.period == nil && !h.from.IsZero() {
-		p.FromDoubt = widened(h.fromDoubt, begun.Sub(h.from))
-	}
-	if !h.to.IsZero() && p.To.IsZero() {
-		p.To = later(p.From, later(h.to, decided))
-		p.ToDoubt = widened(h.toDoubt, p.To.Sub(h.to))
-	}
-	return p
-}
-
-// widened returns the doubt of a time that takes effect later.
-func widened(d podresources.Doubt, later time.Duration) podresources.Doubt {
-	return podresources.Doubt{Early: d.Early + later, Late: max(0, d.Late-later)}
-}
-
-// setPeriod makes p the period of an owner, if it is another one than before.
-func (d *deviceBook) setPeriod(o *owner, p Period) {
-	if o.period != nil && *o.period == p {
-		return
-	}
-	d.newPeriods = true
-	before := o.period
-	o.period = &p
-	if i := slices.Index(d.periods, before); i >= 0 {
-		d.periods = slices.Clone(d.periods) // a timeline has the other
-		d.periods[i] = o.period
-		return
-	}
-	d.periods = append(d.periods, o.period)
 }

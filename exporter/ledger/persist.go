@@ -1,16 +1,10 @@
 package ledger
 
 import (
-	"encoding/json"
 	"hash/maphash"
-	"iter"
-	"math"
 	"time"
 
-	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/wire"
-	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // What outlives the process is in records, fields of a message by their kind. A record replaces the
@@ -43,16 +37,6 @@ const (
 	notSoOften = 10
 )
 
-// closing is for how many ticks an account that was closed is written as if it was not: its receipt
-// may not be on the disk yet. A receipt that is made again is known.
-const closing = 10
-
-// recorded is what was written of something: its number, and hashes of its records.
-type recorded struct {
-	number uint64
-	hashes [4]uint64
-}
-
 // recordSlots are the records of one thing, by the place of their hashes.
 const (
 	slotSeldom = iota // what it is
@@ -60,21 +44,6 @@ const (
 	slotThird
 	slotFourth
 )
-
-// writer writes the records that have changed.
-type writer struct {
-	seed    maphash.Seed
-	last    uint64          // number that was given
-	alive   map[uint64]bool // the numbers that have records: whether they had at this call
-	on      bool            // it is used
-	whole   bool
-	turn    uint64
-	out     []byte
-	scratch []byte
-	packed  packed
-	record  record
-	clock   func(time.Time) int64
-}
 
 // AppendState appends the state of the ledger, in a form that [Ledger.Restore] reads. clock
 // converts times.
@@ -128,696 +97,184 @@ func (l *Ledger) write(b []byte, clock func(time.Time) int64, whole bool) []byte
 	return out
 }
 
-// number returns the number of something, and notes that it has records.
-func (w *writer) number(of *recorded) uint64 {
-	if of.number == 0 {
-		w.last++
-		of.number = w.last
+// maxAway is how long the process may have been away for what hardware counted meanwhile to be
+// charged. What it counted in a longer time is unattributed, and no hold goes on in it.
+const maxAway = 10 * time.Minute
+
+// Kept is what an earlier process wrote of a ledger.
+type Kept struct {
+	State   []byte   // see [Ledger.AppendState]
+	Changes [][]byte // see [Ledger.AppendChanges]
+	Clock   func(int64) time.Time
+	Time    time.Time // when it was written last
+	// Rebooted says that the machine has started again since: what held devices ended then.
+	Rebooted bool
+	// Continues says that nothing newer was served. Otherwise counters start at 0, and what claims
+	// were charged until then is in their receipts alone.
+	Continues bool
+}
+
+// Restore makes an empty ledger go on where an earlier process ended: devices, claims and pods with
+// what they were charged, the baselines of counters, peaks, distributions and what is known of the
+// use of claims. Who held a device then holds it until the first answer of the kubelet, which says
+// who held it all that time.
+func (l *Ledger) Restore(k Kept, now time.Time) error {
+	if !k.Continues {
+		before := New(l.config)
+		if err := before.restore(k, now); err != nil {
+			return err
+		}
+		before.endAll(k.Time)
+		l.dropped = before.dropped
+		return nil
 	}
-	if _, known := w.alive[of.number]; !known { // it is new, or comes again after it was gone
-		of.hashes = [len(of.hashes)]uint64{}
+	return l.restore(k, now)
+}
+
+// endAll ends and closes all accounts.
+func (l *Ledger) endAll(at time.Time) {
+	for a := range l.claims.all() {
+		if a.ended.IsZero() {
+			a.end(at)
+		}
+		l.closeDropped(a)
 	}
-	w.alive[of.number] = true
-	return of.number
 }
 
-// begin begins a record.
-func (w *writer) begin(of *recorded) []byte {
-	return wire.Uint(w.scratch[:0], fieldNumber, w.number(of))
-}
-
-// end writes a record if it is another one than before.
-func (w *writer) end(kind int, of *recorded, slot int, record []byte) {
-	w.scratch = record
-	hash := maphash.Bytes(w.seed, record)
-	if !w.whole && hash == of.hashes[slot] {
-		return
+func (l *Ledger) restore(k Kept, now time.Time) error {
+	r := reader{
+		ledger: l, kept: k, records: map[uint64]*records{}, devices: map[uint64]*deviceBook{},
+		orders: map[*deviceBook]*order{}, accounts: map[uint64]*account{}, earlier: map[*account]uint64{},
+		ofPods: map[*account]bool{},
 	}
-	of.hashes[slot] = hash
-	w.out = wire.Bytes(w.out, kind, record)
-}
-
-// time appends a time on the clock that goes on over restarts of the process.
-func (w *writer) time(b []byte, field int, t time.Time) []byte {
-	return wire.Int(b, field, w.micros(t))
-}
-
-// micros returns such a time in microseconds; 0 for the zero time.
-func (w *writer) micros(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
+	for _, b := range append([][]byte{k.State}, k.Changes...) {
+		if err := r.collect(b); err != nil {
+			return err
+		}
 	}
-	if at := w.clock(t) / int64(time.Microsecond); at != 0 {
-		return at
+	if err := r.build(); err != nil {
+		return err
 	}
-	return 1
-}
-
-// stamp appends a time that others have seen, which is to stay exactly the same.
-func stamp(b []byte, field int, t time.Time) []byte {
-	if t.IsZero() {
-		return b
+	l.goesOn = !k.Rebooted && now.Sub(k.Time) <= maxAway
+	for _, d := range r.devices {
+		d.resume(k.Time, now, !l.goesOn)
 	}
-	return wire.Int(b, field, t.UnixNano())
+	l.kept = k.Time
+	l.updateTimeline(now)
+	return nil
 }
 
-// Fields of a series, and of its value.
-const (
-	seriesQuantity = 1
-	seriesLabel0   = 2
-	seriesLabel1   = 3
-	seriesSource   = 4
-	seriesBorn     = 5
-	seriesShown    = 6
-	seriesValue    = 7
-)
-
-func (k seriesKey) append(b []byte, catalogue driver.Catalogue) []byte {
-	b = wire.String(b, seriesQuantity, catalogue.Spec(k.quantity).Name)
-	b = wire.String(b, seriesLabel0, k.labels[0])
-	return wire.String(b, seriesLabel1, k.labels[1])
+// Resumed returns, after Restore, the holding periods that go on unless the first answer of the
+// kubelet says otherwise. It is false if the ledger knows nothing of the time until then: all
+// holds are new.
+func (l *Ledger) Resumed() (periods []*Period, goesOn bool) {
+	for p := range l.timeline.All() {
+		if p.To.IsZero() {
+			periods = append(periods, p)
+		}
+	}
+	return periods, l.goesOn
 }
 
-func (v *Value) append(b []byte, field int, catalogue driver.Catalogue) []byte {
-	return wire.Message(b, field, func(b []byte) []byte {
-		key := seriesKey{v.Quantity, v.Labels}
-		b = key.append(b, catalogue)
-		b = stamp(stamp(b, seriesBorn, v.Born), seriesShown, v.Shown)
-		return wire.Float(b, seriesValue, v.Value)
+// reader makes a ledger from records.
+type reader struct {
+	ledger   *Ledger
+	kept     Kept
+	records  map[uint64]*records
+	devices  map[uint64]*deviceBook
+	orders   map[*deviceBook]*order
+	accounts map[uint64]*account
+	earlier  map[*account]uint64 // the number of the one that had the name before
+	ofPods   map[*account]bool
+}
+
+// records are the newest records of one number.
+type records struct {
+	byKind   map[int][]byte
+	observed []observation
+}
+
+// order has the counters and meters of a device in the order in which they were written.
+type order struct {
+	counters []*counter
+	meters   []*meter
+}
+
+// collect takes the records of one message.
+func (r *reader) collect(b []byte) error {
+	return wire.Fields(b, func(f *wire.Field) error {
+		if f.Number == recordGone {
+			delete(r.records, f.Uint())
+			return nil
+		}
+		kind, record := f.Number, f.Bytes
+		number := uint64(0)
+		var o observation
+		err := wire.Fields(record, func(f *wire.Field) error {
+			switch {
+			case f.Number == fieldNumber:
+				number = f.Uint()
+			case kind == recordObserved && f.Number == observedValue:
+				o.value = f.Float()
+			case kind == recordObserved && f.Number == observedSeconds:
+				o.seconds = f.Float()
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		of := r.records[number]
+		if of == nil {
+			of = &records{byKind: map[int][]byte{}}
+			r.records[number] = of
+		}
+		switch kind {
+		case recordObserved:
+			of.observed = append(of.observed, o)
+			return nil
+		case recordDistribution:
+			of.observed = nil
+		}
+		of.byKind[kind] = record
+		return nil
 	})
 }
 
-// Fields of recordDevice.
-const (
-	deviceDriver       = 2
-	devicePool         = 3
-	deviceName         = 4
-	deviceBorn         = 5
-	deviceUUID         = 6
-	devicePCI          = 7
-	deviceNetDev       = 8
-	deviceRDMA         = 9
-	deviceCPU          = 10 // one more than its number
-	deviceRead         = 11
-	deviceWatched      = 12
-	deviceLastError    = 13
-	deviceCounter      = 14
-	deviceUnattributed = 15 // when the total of an attributed counter was shown first, or 1
-	deviceMeter        = 16
-	deviceHighest      = 17
-
-	counterFiller = 8
-	counterSums   = 9
-	counterIdle   = 10
-	counterLimit  = 11
-	counterRate   = 12
-	counterRead   = 13
-
-	meterSince = 8
-	meterIdle  = 9
-)
-
-func (d *deviceBook) fields(m *record) {
-	m.string(deviceDriver, &d.id.Driver)
-	m.string(devicePool, &d.id.Pool)
-	m.string(deviceName, &d.id.Device)
-	m.stamp(deviceBorn, &d.born)
-	m.stamp(deviceLastError, &d.lastError)
-	m.string(deviceUUID, &d.identity.uuid)
-	m.string(devicePCI, &d.identity.pci)
-	m.string(deviceNetDev, &d.identity.netdev)
-	m.string(deviceRDMA, &d.identity.rdma)
-	m.bool(deviceRead, &d.read)
-	m.bool(deviceWatched, &d.watched)
-}
-
-func (c *counter) fields(m *record) {
-	m.stamp(seriesBorn, &c.series.Born)
-	m.stamp(seriesShown, &c.series.Shown)
-	m.string(seriesSource, &c.series.Source)
-	m.string(counterFiller, &c.filler)
-	m.bool(counterSums, &c.sums)
-	m.float(counterIdle, &c.idle)
-	m.float(counterLimit, &c.limit)
-	m.rate(counterRate, &c.fastest)
-	m.rate(counterRead, &c.read)
-}
-
-func (m *meter) fields(r *record) {
-	r.string(seriesSource, &m.source)
-	r.stamp(meterSince, &m.since)
-	r.float(meterIdle, &m.idle)
-}
-
-func (w *writer) device(d *deviceBook) {
-	b := w.append(w.begin(&d.recorded), d)
-	for _, cpu := range d.identity.cpus {
-		b = wire.Uint(b, deviceCPU, uint64(cpu)+1)
+// build makes the devices, then their accounts, and then what refers to these.
+func (r *reader) build() error {
+	steps := []struct {
+		kind int
+		make func(number uint64, b []byte) error
+	}{
+		{recordDevice, r.device},
+		{recordCounts, r.counts},
+		{recordAccount, r.account},
+		{recordSums, r.numbersOf((*account).sums)},
+		{recordDoubts, r.numbersOf((*account).doubts)},
+		{recordFit, r.fit},
+		{recordHeld, r.held},
+		{recordPeriods, r.periods},
+		{recordClaim, r.claim},
+		{recordPod, r.pod},
+		{recordLives, r.lives},
 	}
-	for c := range d.byIndex() {
-		b = wire.Message(b, deviceCounter, func(b []byte) []byte {
-			return w.append(c.key.append(b, d.catalogue), c)
-		})
-	}
-	for i := range d.highest {
-		b = d.highest[i].append(b, deviceHighest, d.catalogue)
-	}
-	for _, m := range d.meters {
-		if !m.persistent() {
-			continue
-		}
-		b = wire.Message(b, deviceMeter, func(b []byte) []byte {
-			return w.append(m.key.append(b, d.catalogue), m)
-		})
-	}
-	w.end(recordDevice, &d.recorded, slotSeldom, b)
-	w.counts(d)
-	w.held(d)
-	w.periods(d)
-}
-
-// rounded returns a rate that is not lower, and changes seldom.
-func rounded(rate float64) float64 {
-	fraction, exponent := math.Frexp(rate)
-	return math.Ldexp(math.Ceil(fraction*64)/64, exponent)
-}
-
-// byIndex yields the attributed counters in the order of the totals of accounts, and then the
-// others.
-func (d *deviceBook) byIndex() iter.Seq[*counter] {
-	return func(yield func(*counter) bool) {
-		for _, c := range d.attributed {
-			if !yield(c) {
-				return
-			}
-		}
-		for _, c := range d.counters {
-			if c.index < 0 && !yield(c) {
-				return
+	for _, step := range steps {
+		for number, of := range r.records {
+			if b := of.byKind[step.kind]; b != nil {
+				if err := step.make(number, b); err != nil {
+					return err
+				}
 			}
 		}
 	}
-}
-
-// persistent reports whether the meter's last reading is of use to the next process.
-func (m *meter) persistent() bool {
-	return (m.counts || m.sums || m.spec.Distributed) && m.have && !m.divided
-}
-
-func (d *deviceBook) numbers(p *packed) {
-	p.float(&d.allocated)
-	p.float(&d.inUse)
-	p.time(&d.accrued)
-	p.time(&d.usedUntil)
-}
-
-func (c *counter) numbers(p *packed, d *deviceBook) {
-	p.float(&c.total)
-	p.time(&c.settled)
-	if c.index >= 0 {
-		p.float(&d.unattributed.totals[c.index].value)
-	}
-}
-
-func (m *meter) numbers(p *packed) {
-	p.float(&m.last.Value)
-	p.time(&m.last.At)
-}
-
-func (w *writer) counts(d *deviceBook) {
-	p := w.pack()
-	d.numbers(p)
-	for c := range d.byIndex() {
-		c.numbers(p, d)
-	}
-	for _, m := range d.meters {
-		if m.persistent() {
-			m.numbers(p)
-		}
-	}
-	w.end(recordCounts, &d.recorded, slotSums, p.append(w.begin(&d.recorded)))
-}
-
-// Fields of recordHeld: segments, with the numbers of accounts and their weights.
-const (
-	heldSegment = 2
-
-	segmentFrom   = 1
-	segmentClaim  = 2
-	segmentPod    = 3
-	segmentWeight = 4 // of the account before
-	segmentGuess  = 5
-	segmentHow    = 6 // the attribution
-)
-
-// held writes who held the device. What their processes used is not: that changes each second.
-func (w *writer) held(d *deviceBook) {
-	b := w.begin(&d.recorded)
-	first := d.timeline.at(d.unsettled(d.clock))
-	for i := max(first, len(d.timeline)-maxHeld); i < len(d.timeline); i++ {
-		s := &d.timeline[i]
-		if i > first && s.sameHolders(&d.timeline[i-1]) {
-			continue
-		}
-		b = wire.Message(b, heldSegment, func(b []byte) []byte {
-			if i > first {
-				b = w.time(b, segmentFrom, s.from)
-			}
-			b = wire.String(wire.Bool(b, segmentGuess, s.guessed), segmentHow, string(s.attribution))
-			for j := range s.claims {
-				b = wire.Uint(b, segmentClaim, w.number(&s.claims[j].account.recorded))
-				b = wire.Float(b, segmentWeight, s.claims[j].weight)
-			}
-			for j := range s.pods {
-				b = wire.Uint(b, segmentPod, w.number(&s.pods[j].account.recorded))
-				b = wire.Float(b, segmentWeight, s.pods[j].weight)
-			}
-			return b
-		})
-	}
-	w.end(recordHeld, &d.recorded, slotThird, b)
-}
-
-// maxHeld bounds the segments of a device that are written.
-const maxHeld = 64
-
-// sameHolders reports whether both have the same holders and weights.
-func (s *segment) sameHolders(other *segment) bool {
-	same := func(x, y []portion) bool {
-		if len(x) != len(y) {
-			return false
-		}
-		for i := range x {
-			if x[i].account != y[i].account || x[i].weight != y[i].weight {
-				return false
+	r.chain()
+	for number, of := range r.records {
+		if b := of.byKind[recordDistribution]; b != nil {
+			if err := r.distribution(number, b, of.observed); err != nil {
+				return err
 			}
 		}
-		return true
 	}
-	return same(s.claims, other.claims) && same(s.pods, other.pods)
-}
-
-// Fields of recordPeriods.
-const (
-	devicePeriod = 2
-
-	periodNamespace   = 1
-	periodClaim       = 2
-	periodClaimUID    = 3
-	periodShare       = 4
-	periodPod         = 5
-	periodPodUID      = 6
-	periodAdmin       = 7
-	periodAttribution = 8
-	periodFrom        = 9
-	periodTo          = 10
-	periodOfPod       = 11 // the pod's namespace, if it is another one
-	periodOlder       = 12
-	periodFromEarly   = 13 // doubts
-	periodFromLate    = 14
-	periodToEarly     = 15
-	periodToLate      = 16
-)
-
-func (p *Period) fields(m *record) {
-	m.string(periodNamespace, &p.Claim.Namespace)
-	m.string(periodClaim, &p.Claim.Name)
-	m.string(periodClaimUID, &p.ClaimUID)
-	m.string(periodShare, &p.ShareID)
-	m.string(periodPod, &p.Pod.Name)
-	m.string(periodPodUID, &p.PodUID)
-	m.string(periodOfPod, &p.Pod.Namespace)
-	m.bool(periodAdmin, &p.Admin)
-	m.string(periodAttribution, (*string)(&p.Attribution))
-	m.bool(periodOlder, &p.Older)
-	m.duration(periodFromEarly, &p.FromDoubt.Early)
-	m.duration(periodFromLate, &p.FromDoubt.Late)
-	m.duration(periodToEarly, &p.ToDoubt.Early)
-	m.duration(periodToLate, &p.ToDoubt.Late)
-	m.time(periodFrom, &p.From)
-	m.time(periodTo, &p.To)
-}
-
-func (w *writer) periods(d *deviceBook) {
-	b := w.begin(&d.recorded)
-	for _, p := range d.periods {
-		b = wire.Message(b, devicePeriod, func(b []byte) []byte { return w.append(b, p) })
-	}
-	w.end(recordPeriods, &d.recorded, slotFourth, b)
-}
-
-// Fields of recordAccount.
-const (
-	accountDevice     = 2
-	accountNamespace  = 3
-	accountName       = 4
-	accountUID        = 5
-	accountOfPods     = 6
-	accountBorn       = 7
-	accountEnded      = 8
-	accountMatured    = 9
-	accountLastError  = 10
-	accountWatched    = 11
-	accountYoung      = 12
-	accountAggregated = 13
-	accountEarlier    = 14
-	accountWitnessed  = 15
-	accountShown      = 16 // when the total of a counter was shown first; 1: it was not
-	accountReleased   = 17
-	accountHow        = 18 // the attribution
-	accountPartial    = 19
-	accountClosed     = 20
-	accountUser       = 21
-	accountUserUID    = 22 // of the user before
-	accountAllocated  = 23 // the life of a claim
-	accountWaiting    = 24
-	accountPrepared   = 25
-	accountFirst      = 26
-	accountUnprepared = 27
-	accountCounted    = 28 // the driver's distributions have how long it took to be prepared
-	accountCountedUse = 29 // and to become active
-
-	amountsBorn      = 1
-	amountsShown     = 2
-	amountsValue     = 3
-	amountsAllocated = 4
-	amountsShare     = 5
-	amountsUsed      = 6
-)
-
-func (a *account) fields(m *record) {
-	m.string(accountNamespace, &a.key.Namespace)
-	m.string(accountName, &a.key.Name)
-	m.string(accountUID, &a.uid)
-	m.stamp(accountBorn, &a.born)
-	m.time(accountEnded, &a.ended)
-	m.stamp(accountMatured, &a.matured)
-	m.stamp(accountLastError, &a.lastError)
-	m.bool(accountWatched, &a.watched)
-	m.bool(accountYoung, &a.young)
-	m.bool(accountAggregated, &a.aggregated)
-	m.string(accountHow, (*string)(&a.attribution))
-	m.bool(accountPartial, &a.partial)
-	v := a.known()
-	m.stamp(accountAllocated, &v.Allocated)
-	m.time(accountWaiting, &v.Waiting)
-	m.time(accountPrepared, &v.Prepared)
-	m.time(accountFirst, &v.FirstActive)
-	m.time(accountUnprepared, &v.Unprepared)
-	m.bool(accountCounted, &v.countedPreparation)
-	m.bool(accountCountedUse, &v.countedActivity)
-	if a.life == nil && v != (life{}) { // it was read
-		*a.lived() = v
-	}
-}
-
-func (w *writer) account(a *account, ofPods bool) {
-	if a.dropped {
-		return
-	}
-	if a.closed && a.closedAt == 0 {
-		a.closedAt = w.turn
-	}
-	over := a.closed && (a.closedBefore || w.turn-a.closedAt >= closing)
-	if over {
-		a.users = nil
-	}
-	b := w.append(w.begin(&a.recorded), a)
-	b = wire.Uint(b, accountDevice, w.number(&a.device.recorded))
-	b = wire.Bool(wire.Bool(b, accountOfPods, ofPods), accountClosed, over)
-	if a.earlier != nil {
-		b = wire.Uint(b, accountEarlier, w.number(&a.earlier.recorded))
-	}
-	for i := range a.witnessed {
-		b = a.witnessed[i].append(b, accountWitnessed, a.device.catalogue)
-	}
-	for _, u := range a.users {
-		b = wire.String(wire.String(b, accountUser, u.Name), accountUserUID, u.UID)
-	}
-	b = a.appendShown(b)
-	if m := a.released(); m != nil {
-		b = wire.Message(b, accountReleased, func(b []byte) []byte { return w.amounts(b, m, a.device.catalogue) })
-	}
-	w.end(recordAccount, &a.recorded, slotSeldom, b)
-	w.numbers(a, recordSums, slotSums, (*account).sums)
-	if a.fit != nil && (w.whole || a.fit.due || (w.turn+a.recorded.number)%seldom == 0) {
-		w.fit(a)
-	}
-	if !ofPods && (w.whole || !a.ended.IsZero() || (w.turn+a.recorded.number)%notSoOften == 0) {
-		w.numbers(a, recordDoubts, slotFourth, (*account).doubts)
-	}
-}
-
-// appendShown appends when each total was shown first.
-func (a *account) appendShown(b []byte) []byte {
-	for i := range a.totals {
-		if s := a.totals[i].series; s != nil {
-			b = stamp(b, accountShown, s.Shown)
-		} else {
-			b = wire.Int(b, accountShown, 1)
-		}
-	}
-	return b
-}
-
-func (a *Amounts) fields(m *record) {
-	m.stamp(amountsBorn, &a.Born)
-	m.stamp(amountsShown, &a.Shown)
-	m.float(amountsAllocated, &a.Allocated)
-	m.float(amountsShare, &a.Share)
-	m.float(amountsUsed, &a.Used)
-}
-
-func (w *writer) amounts(b []byte, of *Amounts, catalogue driver.Catalogue) []byte {
-	b = w.append(b, of)
-	for i := range of.Values {
-		b = of.Values[i].append(b, amountsValue, catalogue)
-	}
-	return b
-}
-
-func (a *account) doubts(p *packed) {
-	p.float(&a.edges)
-	p.float(&a.unread)
-	for i := range a.totals {
-		if p.writer != nil || len(p.numbers) > 0 { // counters may have come since it was written
-			p.float(&a.totals[i].doubt)
-			p.float(&a.totals[i].measured)
-		}
-	}
-}
-
-func (a *account) sums(p *packed) {
-	p.float(&a.allocated)
-	p.float(&a.share)
-	p.float(&a.used)
-	p.time(&a.active)
-	p.time(&a.usedUntil)
-	for i := range a.totals {
-		p.float(&a.totals[i].value)
-	}
-}
-
-func (w *writer) numbers(a *account, kind, slot int, of func(*account, *packed)) {
-	p := w.pack()
-	of(a, p)
-	w.end(kind, &a.recorded, slot, p.append(w.begin(&a.recorded)))
-}
-
-// Fields of recordFit. The numbers are packed, in the order of the code.
-const (
-	fitActivity  = 4
-	fitBandwidth = 5
-	fitEngine    = 6
-	fitDivided   = 7
-	fitPartial   = 8
-	fitConflict  = 9
-	fitSeveral   = 10
-	fitEnded     = 11 // what it had when it ended
-	fitAdvice    = 12 // that of a claim that ended, in JSON
-
-	endedShareID  = 1
-	endedRequest  = 2
-	endedAdmin    = 3
-	endedConsumed = 4 // a resource
-	endedAmount   = 5 // of the resource before
-	endedKnown    = 6
-)
-
-func (f *fitting) numbers(p *packed) {
-	for _, v := range [...]*float64{
-		&f.memory, &f.measured, &f.readings, &f.level, &f.grown, &f.near, &f.copies, &f.media, &f.peers,
-	} {
-		p.float(v)
-	}
-}
-
-func (f *fitting) fields(m *record) {
-	m.string(fitEngine, &f.engine)
-	m.bool(fitDivided, &f.divided)
-	m.bool(fitPartial, &f.partial)
-	m.bool(fitConflict, &f.conflict)
-	m.bool(fitSeveral, &f.several)
-}
-
-func (w *writer) fit(a *account) {
-	f := a.fit
-	p := w.pack()
-	f.numbers(p)
-	b := w.append(p.append(w.begin(&a.recorded)), f)
-	b = wire.Message(b, fitActivity, appender(f.activity.AppendBinary))
-	b = wire.Message(b, fitBandwidth, appender(f.bandwidth.AppendBinary))
-	if f.ended != nil {
-		b = wire.Message(b, fitEnded, func(b []byte) []byte { return w.ended(b, f.ended) })
-	}
-	if f.final {
-		text, _ := json.Marshal(f.advice) // it has nothing that can't be encoded; else it is lost
-		b = wire.Bytes(b, fitAdvice, text)
-	}
-	f.due = false
-	w.end(recordFit, &a.recorded, slotThird, b)
-}
-
-// endedShare is what a claim had of the device when it ended.
-type endedShare join.Share
-
-func (s *endedShare) fields(m *record) {
-	known := true // the record is not empty
-	m.string(endedShareID, &s.ShareID)
-	m.string(endedRequest, &s.Request)
-	m.bool(endedAdmin, &s.Admin)
-	m.bool(endedKnown, &known)
-}
-
-func (w *writer) ended(b []byte, s *join.Share) []byte {
-	b = w.append(b, (*endedShare)(s))
-	for _, c := range s.Consumed {
-		b = wire.Float(wire.String(b, endedConsumed, c.Resource), endedAmount, c.Value)
-	}
-	return b
-}
-
-// appender returns a function that appends what can't fail.
-func appender(f func([]byte) ([]byte, error)) func([]byte) []byte {
-	return func(b []byte) []byte {
-		b, _ = f(b) // of a histogram, the error is nil
-		return b
-	}
-}
-
-// Fields of recordDistribution and recordObserved.
-const (
-	distributionNamespace = 2
-	distributionName      = 3
-	distributionDriver    = 4
-	distributionSeries    = 5
-	distributionHistogram = 6
-
-	observedValue   = 2
-	observedSeconds = 3
-)
-
-// observation is what was added to a distribution and is not written yet.
-type observation struct{ value, seconds float64 }
-
-// maxObservations bounds these: the distribution is written as a whole instead.
-const maxObservations = 32
-
-func (w *writer) distributions(key claimKey, c *claimDistributions) {
-	for _, d := range c.quantities {
-		fresh := d.observed
-		d.observed, d.keeps = d.observed[:0], true
-		if w.whole || len(fresh) > maxObservations || d.recorded.number == 0 || d.shown != !d.series.Shown.IsZero() {
-			w.distribution(key, d, c.accounts[0].device.catalogue)
-			continue
-		}
-		w.number(&d.recorded)
-		for _, o := range fresh {
-			b := wire.Float(w.begin(&d.recorded), observedValue, o.value)
-			w.scratch = wire.Float(b, observedSeconds, o.seconds)
-			w.out = wire.Bytes(w.out, recordObserved, w.scratch)
-		}
-	}
-}
-
-func (w *writer) distribution(key claimKey, d *distributed, catalogue driver.Catalogue) {
-	d.shown = !d.series.Shown.IsZero()
-	b := wire.String(w.begin(&d.recorded), distributionNamespace, key.namespace)
-	b = wire.String(wire.String(b, distributionName, key.name), distributionDriver, key.driver)
-	v := Value{Series: d.series}
-	b = v.append(b, distributionSeries, catalogue)
-	b = wire.Message(b, distributionHistogram, appender(d.histogram.AppendBinary))
-	d.recorded.hashes[slotSeldom] = 0 // it replaces what was observed since
-	w.end(recordDistribution, &d.recorded, slotSeldom, b)
-}
-
-// Fields of recordLives.
-const (
-	livesDriver      = 2
-	livesBorn        = 3
-	livesPreparation = 4 // a histogram
-	livesPrepared    = 5 // when it was first in a snapshot
-	livesActivity    = 6
-	livesActive      = 7
-)
-
-func (d *driverLives) fields(m *record) {
-	m.string(livesDriver, &d.Driver)
-	m.stamp(livesBorn, &d.Born)
-	m.stamp(livesPrepared, &d.Preparation.Shown)
-	m.stamp(livesActive, &d.FirstActivity.Shown)
-}
-
-func (w *writer) lives(d *driverLives) {
-	b := w.append(w.begin(&d.recorded), d)
-	b = wire.Message(b, livesPreparation, appender(d.Preparation.AppendBinary))
-	b = wire.Message(b, livesActivity, appender(d.FirstActivity.AppendBinary))
-	w.end(recordLives, &d.recorded, slotSeldom, b)
-}
-
-// Fields of recordClaim and recordPod.
-const (
-	nameNamespace    = 2
-	nameName         = 3
-	nameUID          = 4
-	nameAllocated    = 5
-	nameText         = 6 // names and values of labels, in turns
-	nameOwnerKind    = 7
-	nameOwnerName    = 8
-	nameWorkloadKind = 9
-	nameWorkloadName = 10
-	nameQueue        = 11
-	nameMeta         = 12
-	nameLabels       = 13
-)
-
-func (n *name) fields(m *record) {
-	m.string(nameUID, &n.uid)
-	m.stamp(nameAllocated, &n.allocatedAt)
-}
-
-// podMeta is a PodMeta as a record has it.
-type podMeta podresources.PodMeta
-
-func (p *podMeta) fields(m *record) {
-	m.string(nameOwnerKind, &p.OwnerKind)
-	m.string(nameOwnerName, &p.OwnerName)
-	m.string(nameWorkloadKind, &p.WorkloadKind)
-	m.string(nameWorkloadName, &p.WorkloadName)
-	m.string(nameQueue, &p.Queue)
-}
-
-func (w *writer) name(kind int, namespace, text string, n *name) {
-	b := wire.String(wire.String(w.begin(&n.recorded), nameNamespace, namespace), nameName, text)
-	b = w.append(b, n)
-	labels := n.labels
-	if m := n.meta; m != nil {
-		b = wire.Bool(w.append(b, (*podMeta)(m)), nameMeta, true)
-		labels = m.Labels
-	}
-	b = wire.Bool(b, nameLabels, labels != nil)
-	for _, text := range labels {
-		b = wire.Bytes(b, nameText, []byte(text))
-	}
-	w.end(kind, &n.recorded, slotSeldom, b)
+	return nil
 }

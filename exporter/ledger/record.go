@@ -2,9 +2,12 @@ package ledger
 
 import (
 	"encoding/binary"
+	"errors"
+	"hash/maphash"
 	"math"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/wire"
 )
 
@@ -181,4 +184,158 @@ func (p *packed) err() error {
 		return errRecord
 	}
 	return nil
+}
+
+// recorded is what was written of something: its number, and hashes of its records.
+type recorded struct {
+	number uint64
+	hashes [4]uint64
+}
+
+// writer writes the records that have changed.
+type writer struct {
+	seed    maphash.Seed
+	last    uint64          // number that was given
+	alive   map[uint64]bool // the numbers that have records: whether they had at this call
+	on      bool            // it is used
+	whole   bool
+	turn    uint64
+	out     []byte
+	scratch []byte
+	packed  packed
+	record  record
+	clock   func(time.Time) int64
+}
+
+// number returns the number of something, and notes that it has records.
+func (w *writer) number(of *recorded) uint64 {
+	if of.number == 0 {
+		w.last++
+		of.number = w.last
+	}
+	if _, known := w.alive[of.number]; !known { // it is new, or comes again after it was gone
+		of.hashes = [len(of.hashes)]uint64{}
+	}
+	w.alive[of.number] = true
+	return of.number
+}
+
+// begin begins a record.
+func (w *writer) begin(of *recorded) []byte {
+	return wire.Uint(w.scratch[:0], fieldNumber, w.number(of))
+}
+
+// end writes a record if it is another one than before.
+func (w *writer) end(kind int, of *recorded, slot int, record []byte) {
+	w.scratch = record
+	hash := maphash.Bytes(w.seed, record)
+	if !w.whole && hash == of.hashes[slot] {
+		return
+	}
+	of.hashes[slot] = hash
+	w.out = wire.Bytes(w.out, kind, record)
+}
+
+// time appends a time on the clock that goes on over restarts of the process.
+func (w *writer) time(b []byte, field int, t time.Time) []byte {
+	return wire.Int(b, field, w.micros(t))
+}
+
+// micros returns such a time in microseconds; 0 for the zero time.
+func (w *writer) micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	if at := w.clock(t) / int64(time.Microsecond); at != 0 {
+		return at
+	}
+	return 1
+}
+
+// stamp appends a time that others have seen, which is to stay exactly the same.
+func stamp(b []byte, field int, t time.Time) []byte {
+	if t.IsZero() {
+		return b
+	}
+	return wire.Int(b, field, t.UnixNano())
+}
+
+// rounded returns a rate that is not lower, and changes seldom.
+func rounded(rate float64) float64 {
+	fraction, exponent := math.Frexp(rate)
+	return math.Ldexp(math.Ceil(fraction*64)/64, exponent)
+}
+
+// time returns a time that writer.micros converted.
+func (r *reader) time(at int64) time.Time {
+	if at == 0 {
+		return time.Time{}
+	}
+	return r.kept.Clock(at * int64(time.Microsecond))
+}
+
+// stamped returns a time that stamp wrote.
+func stamped(f *wire.Field) time.Time { return time.Unix(0, f.Int()) }
+
+var errRecord = errors.New("a record of the ledger is malformed")
+
+// Fields of a series, and of its value.
+const (
+	seriesQuantity = 1
+	seriesLabel0   = 2
+	seriesLabel1   = 3
+	seriesSource   = 4
+	seriesBorn     = 5
+	seriesShown    = 6
+	seriesValue    = 7
+)
+
+func (k seriesKey) append(b []byte, catalogue driver.Catalogue) []byte {
+	b = wire.String(b, seriesQuantity, catalogue.Spec(k.quantity).Name)
+	b = wire.String(b, seriesLabel0, k.labels[0])
+	return wire.String(b, seriesLabel1, k.labels[1])
+}
+
+// key reads what a series is of. It is not known if the catalogue does not have it.
+func (m *record) key(catalogue driver.Catalogue) (k seriesKey, known bool) {
+	name := ""
+	m.string(seriesQuantity, &name)
+	m.string(seriesLabel0, &k.labels[0])
+	m.string(seriesLabel1, &k.labels[1])
+	if k.quantity, known = catalogue.Named(name); !known {
+		return k, false
+	}
+	labels := len(catalogue.Spec(k.quantity).Labels)
+	return k, labels > 1 || k.labels[1] == "" && (labels > 0 || k.labels[0] == "")
+}
+
+func (v *Value) append(b []byte, field int, catalogue driver.Catalogue) []byte {
+	return wire.Message(b, field, func(b []byte) []byte {
+		key := seriesKey{v.Quantity, v.Labels}
+		b = key.append(b, catalogue)
+		b = stamp(stamp(b, seriesBorn, v.Born), seriesShown, v.Shown)
+		return wire.Float(b, seriesValue, v.Value)
+	})
+}
+
+// values appends a value, unless the catalogue does not have its quantity.
+func (r *reader) values(to []Value, b []byte) ([]Value, error) {
+	m, err := r.record(b)
+	key, known := m.key(r.ledger.config.Catalogue)
+	if err != nil || !known {
+		return to, err
+	}
+	v := Value{Series: newSeries(key)}
+	m.stamp(seriesBorn, &v.Born)
+	m.stamp(seriesShown, &v.Shown)
+	m.float(seriesValue, &v.Value)
+	return append(to, v), nil
+}
+
+// appender returns a function that appends what can't fail.
+func appender(f func([]byte) ([]byte, error)) func([]byte) []byte {
+	return func(b []byte) []byte {
+		b, _ = f(b) // of a histogram, the error is nil
+		return b
+	}
 }

@@ -1,14 +1,18 @@
 package ledger
 
 import (
+	"cmp"
 	"slices"
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/distribution"
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // Snapshot is all that is known of the devices of the node at one time. It is immutable and safe
@@ -116,325 +120,12 @@ type Holder struct {
 	Advice *fit.Advice
 }
 
-// Value is a number and what it means.
-type Value struct {
-	*Series
-	Value float64
-}
-
-// Series is what a number means. It is immutable, belongs to one device or one holder, and is the
-// same pointer in all snapshots as long as its meaning stays, so that the pointer identifies it.
-type Series struct {
-	Quantity driver.Quantity
-	Labels   driver.Labels
-	Source   string    // of a device's own values
-	Born     time.Time // of counters: since when it counts
-	Shown    time.Time // of counters: when it was first in a snapshot
-}
-
-func (l *Ledger) snapshot(r join.Result, now time.Time) *Snapshot {
-	s := &Snapshot{
-		Time: now, Catalogue: l.config.Catalogue, Devices: make([]Device, 0, len(r.Devices)), Corrections: l.corrections,
-		Sources: r.Sources, Closed: l.close(now), Lives: l.driverLives(),
-	}
-	room := l.roomFor(r.Devices)
-	for i := range r.Devices {
-		d := l.devices[r.Devices[i].ID]
-		s.Devices = append(s.Devices, d.snapshot(l.tick, &room))
-		s.Failures = append(s.Failures, d.failures...)
-	}
-	l.markDown(s.Devices)
-	claims, pods := l.claims.rows(l.tick, now, l.config.Retention), l.pods.rows(l.tick, now, l.config.Retention)
-	s.Plugins, s.Claims = splitPlugins(claims.newest)
-	s.EarlierClaims, s.Young, s.Pods, s.EarlierPods = claims.earlier, pods.young, pods.newest, pods.earlier
-	s.Timeline = l.timeline
-	s.ClaimInfos, s.PodInfos = l.names.snapshot(r.Topology, now, &l.config)
-	return s
-}
-
 // Claim returns the row of a claim and device; nil: there is none.
 func (s *Snapshot) Claim(key *HolderKey) *Holder {
 	if n, found := sort.Find(len(s.Claims), func(i int) int { return key.compare(*s.Claims[i].HolderKey) }); found {
 		return &s.Claims[n]
 	}
 	return nil
-}
-
-// deviceRoom is memory for the values of all devices of a snapshot.
-type deviceRoom struct {
-	values []Value
-	ages   []time.Duration
-}
-
-func (l *Ledger) roomFor(devices []join.Device) deviceRoom {
-	values, ages := 0, 0
-	for i := range devices {
-		d := l.devices[devices[i].ID]
-		ages += d.numValues()
-		values += d.numValues() + d.numUnattributed()
-	}
-	return deviceRoom{make([]Value, 0, values), make([]time.Duration, 0, ages)}
-}
-
-// numValues and numUnattributed bound how many values of the device a snapshot has.
-func (d *deviceBook) numValues() int       { return len(d.meters) + len(d.counters) + len(d.highest) }
-func (d *deviceBook) numUnattributed() int { return len(d.attributed) + d.gauges }
-
-// take returns room for n elements at the end of a slice that has it.
-func take[T any](all *[]T, n int) []T {
-	used := len(*all)
-	*all = (*all)[:used+n]
-	return (*all)[used : used : used+n]
-}
-
-func (d *deviceBook) snapshot(tick uint64, room *deviceRoom) Device {
-	s := Device{Device: d.joined, Key: &d.id, Allocated: d.allocated, Born: d.born, LastError: d.lastError}
-	s.Used = -1
-	if d.watched {
-		s.Used = d.inUse
-	}
-	s.Up, s.Missing = d.up()
-	s.Contradiction = d.contradicted
-	s.Divided = d.divided(tick)
-	if s.Missing != join.MissingNone {
-		s.Values = d.health(tick)
-		if s.Up == Down {
-			s.Values = d.withFailures(s.Values)
-		}
-		return s
-	}
-	last := &d.timeline[len(d.timeline)-1]
-	ages := take(&room.ages, d.numValues())[:d.numValues()]
-	s.Values = take(&room.values, d.numValues())
-	s.Unattributed = take(&room.values, d.numUnattributed())
-	for _, m := range d.meters {
-		if m.present != tick || m.counts || m.divided {
-			continue
-		}
-		v := Value{m.series, m.now.Value}
-		s.Values = append(s.Values, v)
-		if m.gauge >= 0 {
-			v.Value *= m.kept*last.unattributed[m.spec.Basis] + m.lost
-			s.Unattributed = append(s.Unattributed, v)
-		}
-	}
-	for _, c := range d.counters {
-		if c.present != tick || c.divided {
-			continue
-		}
-		v := Value{c.series, c.total}
-		s.Values = append(s.Values, v)
-		if !c.settled.IsZero() {
-			ages[len(s.Values)-1] = d.clock.Sub(c.settled)
-		}
-		if c.index >= 0 {
-			v.Value = d.unattributed.totals[c.index].value
-			s.Unattributed = append(s.Unattributed, v)
-		}
-	}
-	s.Values = append(s.Values, d.highest...)
-	s.Ages = ages[:len(s.Values)]
-	return s
-}
-
-// up returns whether the device is readable, and if it is not, why.
-func (d *deviceBook) up() (Up, join.MissingReason) {
-	switch missing := d.joined.Missing; {
-	case missing == join.MissingNone:
-		return UpNow, missing
-	case missing == join.MissingUnreadable, d.read && !unreadable(missing):
-		return Down, join.MissingUnreadable
-	default:
-		return UpUnknown, missing
-	}
-}
-
-// unreadable reports whether a device that is missing for the reason could not be read by any
-// source. Such a device is not down, even if it was read before.
-func unreadable(r join.MissingReason) bool {
-	return r == join.MissingDuplicate || r == join.MissingNotInstantiated || r == join.MissingDriverGone
-}
-
-// health returns the health of a device that has no other telemetry.
-func (d *deviceBook) health(tick uint64) []Value {
-	var values []Value
-	for _, m := range d.meters {
-		if m.present == tick && m.key.quantity == driver.Health {
-			values = append(values, Value{m.series, m.now.Value})
-		}
-	}
-	return values
-}
-
-// withFailures appends the counters of errors of a device that can't be read: they hold, since a
-// device that fails is the one whose errors somebody looks for.
-func (d *deviceBook) withFailures(values []Value) []Value {
-	for _, c := range d.counters {
-		if c.spec.Failure {
-			values = append(values, Value{c.series, c.total})
-		}
-	}
-	return values
-}
-
-// markDown marks devices as down that are held, not readable, and of a driver of which another
-// device is or was readable. All others are unsupported.
-func (l *Ledger) markDown(devices []Device) {
-	read := map[string]bool{}
-	for _, d := range l.devices {
-		if d.read {
-			read[d.id.Driver] = true
-		}
-	}
-	for i := range devices {
-		d := &devices[i]
-		unread := d.Missing == join.MissingNoMatch || d.Missing == join.MissingNoSource && d.Entry.Kind.Measurable()
-		if unread && d.Attribution != join.AttributionNone && read[d.ID.Driver] {
-			d.Up = Down
-		}
-	}
-}
-
-// splitPlugins separates the rows of device plugins, which have no name, from those of claims. The
-// order is kept.
-func splitPlugins(rows []Holder) (plugins, claims []Holder) {
-	for i := range rows {
-		if rows[i].Name == "" {
-			plugins = append(plugins, rows[i])
-		}
-	}
-	if len(plugins) > 0 {
-		rows = slices.DeleteFunc(rows, func(h Holder) bool { return h.Name == "" })
-	}
-	return plugins, rows
-}
-
-// rows are the rows of the exported accounts of a book.
-type rows struct{ newest, earlier, young []Holder }
-
-// rows returns the rows of all exported accounts. The present holders have their part of the
-// device's gauges.
-func (b *accountBook) rows(tick uint64, now time.Time, retention time.Duration) rows {
-	accounts := b.sorted()
-	out := rows{newest: make([]Holder, 0, len(accounts))}
-	n := 0
-	for _, newest := range accounts {
-		for a := newest; a != nil; a = a.earlier {
-			n += len(a.totals) + len(a.witnessed) + a.device.gauges
-		}
-	}
-	w := rowWriter{slab: make([]Value, 0, n), copies: b.copyDistributions(), tick: tick, now: now}
-	for _, newest := range accounts {
-		shown := false
-		for a := newest; a != nil; a = a.earlier {
-			switch {
-			case !a.exported(now, retention):
-			case a.young:
-				out.young = append(out.young, w.row(a))
-			case shown:
-				out.earlier = append(out.earlier, w.row(a))
-			default:
-				shown = true
-				out.newest = append(out.newest, w.row(a))
-				w.complete(&out.newest[len(out.newest)-1], a)
-			}
-		}
-	}
-	return out
-}
-
-// rowWriter makes rows of accounts.
-type rowWriter struct {
-	slab   []Value
-	copies distributionCopies
-	claim  *claimDistributions // of the row before
-	tick   uint64
-	now    time.Time
-}
-
-// row returns what an account was charged itself.
-func (w *rowWriter) row(a *account) Holder {
-	start := len(w.slab)
-	w.slab = a.appendValues(w.slab, w.tick, w.now)
-	if a.ended.IsZero() && a.device.measured {
-		a.watched = a.watched || a.device.joined.Attribution.Certain()
-	}
-	h := Holder{HolderKey: &a.key, UID: a.uid, Amounts: a.amounts(), Ended: a.ended, LastError: a.lastError}
-	h.Values = w.slab[start:len(w.slab):len(w.slab)]
-	if a.ended.IsZero() && a.device.measured {
-		h.LastActive = a.active
-	}
-	if a.fit != nil && (a.ended.IsZero() || a.fit.final) {
-		h.Advice = a.fit.advice
-	}
-	return h
-}
-
-// complete adds to the row of the newest account of a name what the metrics of the name have.
-func (w *rowWriter) complete(h *Holder, a *account) {
-	if before := a.carriedUntil(w.now); before != nil {
-		h.Named = h.plus(before, a)
-		for e := range a.earlier.andEarlier() { // a pod that was replaced may still run
-			if e.ended.IsZero() && !e.young {
-				h.Named.addGauges(e, w.tick)
-			}
-		}
-	}
-	if a.claim != w.claim {
-		w.claim = a.claim
-		h.Distributions = w.copies.of(a.claim)
-	}
-}
-
-func (a *account) appendValues(out []Value, tick uint64, now time.Time) []Value {
-	out = a.appendGauges(out, tick)
-	for i := range a.totals {
-		t := &a.totals[i]
-		if !a.show(t, tick, now) {
-			continue
-		}
-		out = append(out, Value{t.series, t.value})
-	}
-	return append(out, a.witnessed...)
-}
-
-// appendGauges appends the account's present parts of the device's gauges.
-func (a *account) appendGauges(out []Value, tick uint64) []Value {
-	if !a.ended.IsZero() {
-		return out
-	}
-	part := a.use()
-	for _, m := range a.device.meters {
-		if m.present == tick && m.gauge >= 0 {
-			out = append(out, Value{a.gauge(m), m.now.Value * m.kept * part[m.spec.Basis]})
-		}
-	}
-	return out
-}
-
-// use returns the account's present parts of the device's quantities.
-func (a *account) use() join.Use {
-	if !a.aggregated {
-		return a.device.useOf(a)
-	}
-	var sum join.Use
-	for _, m := range a.members {
-		sum.Add(a.device.useOf(m))
-	}
-	return sum
-}
-
-// useOf returns the account's present parts of the device's quantities.
-func (d *deviceBook) useOf(a *account) join.Use {
-	last := &d.timeline[len(d.timeline)-1]
-	for _, parts := range [2][]portion{last.claims, last.pods} {
-		for _, p := range parts {
-			if p.account == a {
-				return p.use
-			}
-		}
-	}
-	return join.Use{}
 }
 
 // Allocations returns the number of shares that hold the device, without admin access.
@@ -446,4 +137,135 @@ func (d *Device) Allocations() int {
 		}
 	}
 	return n
+}
+
+// HolderKey names a holder of a device: a claim or a pod by namespace and name. Claims and pods
+// that have the name one after the other have different accounts; the counters of the name go on.
+type HolderKey struct {
+	Namespace, Name string
+	Device          driver.ID
+}
+
+func (k HolderKey) compare(other HolderKey) int {
+	return cmp.Or(
+		strings.Compare(k.Namespace, other.Namespace), strings.Compare(k.Name, other.Name), k.Device.Compare(other.Device),
+	)
+}
+
+// IsAggregated reports whether a row of [Snapshot.Pods] is not of a pod but of the young pods of a
+// workload.
+func (k HolderKey) IsAggregated() bool { return strings.HasPrefix(k.Name, aggregatedName) }
+
+// aggregatedName begins the names of aggregated holders. No pod has a slash in its name.
+const aggregatedName = "aggregated/"
+
+// AggregatedName returns the name of the holder in whose row the young pods of a workload are:
+// aggregated/KIND/NAME, or aggregated/ for pods that are a part of nothing that is known.
+func AggregatedName(meta *podresources.PodMeta) string {
+	if meta == nil || meta.WorkloadName == "" {
+		return aggregatedName
+	}
+	return aggregatedName + meta.WorkloadKind + "/" + meta.WorkloadName
+}
+
+// Amounts are what a claim or pod was charged for a device; or what all were that had its name one
+// after the other.
+type Amounts struct {
+	Born      time.Time // when it began to hold the device
+	Shown     time.Time // when it ceased to be young, and was first in a snapshot's Pods; zero: it never was young
+	Values    []Value
+	Allocated float64 // seconds, whoever else held the device
+	Share     float64 // seconds, divided among the holders at that time
+	// Used are the seconds in which the device was active for it; below 0: that was never measured,
+	// or it was never known which of several claims used it.
+	Used float64
+}
+
+// Metrics returns the amounts that the metrics of the holder's name have: the counters go on from
+// those of the holders that had the name before, as long as these were kept.
+func (h *Holder) Metrics() *Amounts {
+	if h.Named != nil {
+		return h.Named
+	}
+	return &h.Amounts
+}
+
+// find returns the index of the value of that meaning, -1 if there is none.
+func (m *Amounts) find(s *Series) int {
+	return slices.IndexFunc(m.Values, func(v Value) bool { return v.Quantity == s.Quantity && v.Labels == s.Labels })
+}
+
+// ClaimInfo is a claim that holds a device, or did within the retention.
+type ClaimInfo struct {
+	podresources.Claim
+	UID         string
+	AllocatedAt time.Time // zero: unknown
+	Labels      []string  // those that flags select: alternating names and values
+	Ended       bool
+}
+
+// same reports whether both say the same.
+func (c *ClaimInfo) same(other *ClaimInfo) bool {
+	return c.Claim == other.Claim && c.UID == other.UID && c.AllocatedAt.Equal(other.AllocatedAt) &&
+		c.Ended == other.Ended && slices.Equal(c.Labels, other.Labels)
+}
+
+// PodInfo is a pod that holds a device, or did within the retention.
+type PodInfo struct {
+	podresources.Pod
+	UID   string
+	Meta  *podresources.PodMeta // nil: unknown
+	Ended bool
+	// Young says that it has not held a device for Config.MinLifetime, or never did: it is in no row
+	// of Snapshot.Pods.
+	Young bool
+	// Topology is how near its devices are to each other; zero: unknown, or there is one device.
+	Topology join.Topology
+}
+
+// Contradicted returns the number of devices whose utilization is contradicted.
+func (s *Snapshot) Contradicted() int {
+	n := 0
+	for i := range s.Devices {
+		if s.Devices[i].Contradiction != join.NoContradiction {
+			n++
+		}
+	}
+	return n
+}
+
+// Failure is errors that a device has counted, with whom they hit for the metrics: those whom the
+// timeline has for the time of the errors, of the device and of its partitions.
+type Failure struct {
+	Device   driver.ID
+	Labels   driver.Labels // the kind and the code
+	Count    float64
+	From, To time.Time // when they happened; it is one moment if that is known
+	// Named says that a process of a known pod is named: then they hit that pod and these claims
+	// alone.
+	Named  bool
+	Pod    podresources.Pod
+	Claims []podresources.Claim
+}
+
+// Distribution is how the sum of a claim's parts of a gauge, over its devices of one driver, was
+// distributed over time since the claim began to hold them. Its series has no labels.
+type Distribution struct {
+	*Series
+	distribution.Histogram
+}
+
+// DriverLives are how long the claims of a driver took, in seconds, since the ledger began. They
+// are immutable.
+type DriverLives struct {
+	Driver        string
+	Born          time.Time // since when they count
+	Preparation   Durations
+	FirstActivity Durations
+}
+
+// Durations is a distribution of durations, in seconds, each of which counts once.
+type Durations struct {
+	distribution.Histogram
+	Shown time.Time // when it was first in a snapshot; zero: nothing was observed
 }

@@ -91,10 +91,10 @@ func TestStates(t *testing.T) {
 			h.ReadOf(name, readings...)
 		}
 		h.ReadOf("power-only", jointest.Watts(1))
-		h.Tick(10 * time.Second)
+		h.Pass(10 * time.Second)
 	}
 	h.ReadOf("lost")
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	for i, state := range h.Last.States(20 * time.Second) {
 		if name := h.Last.Devices[i].ID.Device; state != want[name] {
 			t.Errorf("%s is %s, want %s", name, state, want[name])

@@ -119,3 +119,109 @@ func (t timeline) since(moment time.Time) timeline {
 	}
 	return slices.Clone(t[i:])
 }
+
+// segmentOf returns the segment of the given shares from a time on, of which it is known who is
+// charged.
+func segmentOf(shares []join.Share, owned []owners, divided join.Attribution, from time.Time) segment {
+	s := segment{from: from, attribution: divided}
+	for i := range shares {
+		share := &shares[i]
+		if share.Admin {
+			continue
+		}
+		s.measured = s.measured || share.ByProcess || share.Own != nil
+		own := 1.0
+		switch {
+		case share.Own == nil:
+		case share.Own.Unknown:
+			own, s.guessed = unknownOwn, true
+		default:
+			own = share.Own.Part
+		}
+		var used join.Use
+		for n, account := range owned[i].pods {
+			pod := portion{account, share.Weight / float64(len(owned[i].pods)), share.PodUse(n), own}
+			s.pods = addPortion(s.pods, pod)
+			used.Add(pod.use)
+		}
+		if share.Uses == nil && share.Own == nil {
+			used = join.Evenly(share.Weight)
+		}
+		s.claims = addPortion(s.claims, portion{owned[i].claim, share.Weight, used, own})
+	}
+	s.setUnattributed()
+	s.guessed = s.guessed || divided.Guessed()
+	return s
+}
+
+func addPortion(parts []portion, more portion) []portion {
+	for i := range parts {
+		p := &parts[i]
+		if p.account != more.account {
+			continue
+		}
+		p.weight += more.weight
+		p.use.Add(more.use)
+		if p.own == unknownOwn || more.own == unknownOwn {
+			p.own = unknownOwn
+		} else {
+			p.own = min(1, p.own+more.own)
+		}
+		return parts
+	}
+	return append(parts, more)
+}
+
+// closeAccounts ends the accounts that are in a past segment, or in one that was replaced from a
+// moment on, and not in the last.
+func (d *deviceBook) closeAccounts(replaced timeline, from time.Time) {
+	last := d.timeline[len(d.timeline)-1]
+	holds := func(a *account) bool {
+		return slices.ContainsFunc(last.claims, func(p portion) bool { return p.account == a }) ||
+			slices.ContainsFunc(last.pods, func(p portion) bool { return p.account == a })
+	}
+	end := func(s *segment, until time.Time) {
+		for _, parts := range [2][]portion{s.claims, s.pods} {
+			for _, p := range parts {
+				if !p.account.aggregated && !holds(p.account) {
+					p.account.end(until)
+				}
+			}
+		}
+	}
+	for i := range replaced {
+		end(&replaced[i], from)
+	}
+	for i := range d.timeline[:len(d.timeline)-1] {
+		end(&d.timeline[i], d.timeline[i+1].from)
+	}
+}
+
+// useOf returns the account's present parts of the device's quantities.
+func (d *deviceBook) useOf(a *account) join.Use {
+	last := &d.timeline[len(d.timeline)-1]
+	for _, parts := range [2][]portion{last.claims, last.pods} {
+		for _, p := range parts {
+			if p.account == a {
+				return p.use
+			}
+		}
+	}
+	return join.Use{}
+}
+
+// sameHolders reports whether both have the same holders and weights.
+func (s *segment) sameHolders(other *segment) bool {
+	same := func(x, y []portion) bool {
+		if len(x) != len(y) {
+			return false
+		}
+		for i := range x {
+			if x[i].account != y[i].account || x[i].weight != y[i].weight {
+				return false
+			}
+		}
+		return true
+	}
+	return same(s.claims, other.claims) && same(s.pods, other.pods)
+}

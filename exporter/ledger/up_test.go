@@ -73,7 +73,7 @@ func TestDriverGone(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("claim", "p0")
 	h.Energy(1)
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	entry := h.In.Inventory[jointest.ID("gpu-0")]
 	entry.DriverGone = true
 	h.In.Inventory[jointest.ID("gpu-0")] = entry

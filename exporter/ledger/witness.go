@@ -6,7 +6,6 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
-	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // queuedEvent is an event, which waits until the counter has counted it and its time is settled.
@@ -15,20 +14,6 @@ type queuedEvent struct {
 	join.Event
 	at      time.Time // on the ledger's clock
 	counted bool
-}
-
-// Failure is errors that a device has counted, with whom they hit for the metrics: those whom the
-// timeline has for the time of the errors, of the device and of its partitions.
-type Failure struct {
-	Device   driver.ID
-	Labels   driver.Labels // the kind and the code
-	Count    float64
-	From, To time.Time // when they happened; it is one moment if that is known
-	// Named says that a process of a known pod is named: then they hit that pod and these claims
-	// alone.
-	Named  bool
-	Pod    podresources.Pod
-	Claims []podresources.Claim
 }
 
 // at returns the failure that an event is.
@@ -140,84 +125,10 @@ func (d *deviceBook) witnessErrors(c *counter, amount float64, from, to time.Tim
 	})
 }
 
-// eachBook calls f for the device and its parts: what happens to a device happens to its parts.
-func (d *deviceBook) eachBook(f func(*deviceBook)) {
-	f(d)
-	for _, p := range d.parts {
-		f(p)
-	}
-}
-
 // failed notes errors of the device.
 func (d *deviceBook) failed(f Failure) {
 	d.lastError = later(d.lastError, f.To)
 	d.failures = append(d.failures, f)
-}
-
-// eachHolder calls f once for each claim, pod and workload of young pods of the segment.
-func (s *segment) eachHolder(f func(a *account, pod bool)) {
-	for i := range s.claims {
-		f(s.claims[i].account, false)
-	}
-	var workloads []*account
-	for i := range s.pods {
-		a := s.pods[i].account
-		w := a.workload
-		if a.aggregated {
-			w = a
-		} else {
-			f(a, true)
-		}
-		if w != nil && !slices.Contains(workloads, w) {
-			workloads = append(workloads, w)
-			f(w, true)
-		}
-	}
-}
-
-// isHit reports whether the account is of the pod that an event names, or of a claim of that pod.
-func (a *account) isHit(e *join.Event, pod bool) bool {
-	if a.aggregated {
-		return slices.ContainsFunc(a.members, func(m *account) bool { return m.isHit(e, pod) })
-	}
-	if pod {
-		return e.Pod == podresources.Pod{Namespace: a.key.Namespace, Name: a.key.Name}
-	}
-	return slices.Contains(e.Claims, podresources.Claim{Namespace: a.key.Namespace, Name: a.key.Name})
-}
-
-// fail counts errors. tick is the time of the present tick.
-func (a *account) fail(key seriesKey, errors float64, at, tick time.Time) {
-	a.witness(key, errors, tick)
-	if !a.dropped && at.After(a.lastError) {
-		a.lastError = at
-	}
-}
-
-// witness adds an amount to what the account saw of a counter.
-func (a *account) witness(key seriesKey, amount float64, tick time.Time) {
-	if a.dropped || amount <= 0 {
-		return
-	}
-	v := a.seen(key)
-	if v.Shown.IsZero() {
-		s := *v.Series
-		s.Born, s.Shown = a.born, tick
-		v.Series = &s
-	}
-	v.Value += amount
-	a.charged = tick
-}
-
-// seen returns what the account saw of a quantity, 0 if that is new.
-func (a *account) seen(key seriesKey) *Value {
-	i, found := slices.BinarySearchFunc(a.witnessed, key, func(v Value, key seriesKey) int {
-		return seriesKey{v.Quantity, v.Labels}.compare(key)
-	})
-	if !found {
-		a.witnessed = slices.Insert(a.witnessed, i, Value{Series: newSeries(key)})
-	}
-	return &a.witnessed[i]
 }
 
 // peak notes a reading of a gauge that has a peak, for the device and for those who held it then.
@@ -232,16 +143,4 @@ func (d *deviceBook) peak(m *meter, r driver.Reading) {
 	}
 	d.highest[i].Value = max(d.highest[i].Value, r.Value)
 	d.timeline[d.timeline.at(r.At)].peak(m, r.Value*m.kept)
-}
-
-// peak notes the present value of a gauge for each holder of the segment.
-func (s *segment) peak(m *meter, value float64) {
-	for _, parts := range [2][]portion{s.claims, s.pods} {
-		for _, p := range parts {
-			if !p.account.dropped {
-				v := p.account.seen(m.peak)
-				v.Value = max(v.Value, value*p.use[m.spec.Basis])
-			}
-		}
-	}
 }

@@ -64,7 +64,7 @@ func TestErrorHitsWhoHeldTheDeviceThen(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "a0", "a1")
 	errorsAt(h, 0)
-	h.Tick(2 * time.Second)
+	h.Pass(2 * time.Second)
 	h.Free("a")
 	h.Hold("b", "b0") // from the middle between the answers
 	errorsAt(h, 1, 1500*time.Millisecond)
@@ -85,7 +85,7 @@ func TestErrorHitsWhoHeldTheDeviceThen(t *testing.T) {
 	h.Free("b")
 	h.Free("c")
 	errorsAt(h, 2)
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	errorsAt(h, 3, 100*time.Millisecond) // while nobody holds it
 	x = h.Tick(time.Second)
 	expectWitnessed(t, x, 3, map[string]float64{"a": 1, "a0": 1, "a1": 1, "b": 1, "b0": 1, "c": 1, "c0": 1})
@@ -96,7 +96,7 @@ func TestErrorOfUnknownTime(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "a0")
 	errorsAt(h, 0)
-	h.Tick(2 * time.Second)
+	h.Pass(2 * time.Second)
 	h.Free("a")
 	h.Hold("b", "b0")
 	errorsAt(h, 2)
@@ -121,7 +121,7 @@ func TestErrorOfAProcess(t *testing.T) {
 		}
 	}
 	errorsAt(h, 0)
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	for i, pid := range []int{2, 7, 99} {
 		errorsAt(h, i+1)
 		event(h, driver.Event{At: h.Now, PID: pid})
@@ -140,7 +140,7 @@ func TestEventIsCountedOnce(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "a0")
 	errorsAt(h, 0)
-	h.Tick(2 * time.Second)
+	h.Pass(2 * time.Second)
 	errorsAt(h, 0, 1900*time.Millisecond) // the event comes before its count
 	again := h.In.Sources[0].Samples[0].Events[0]
 	expectWitnessed(t, h.Tick(time.Second), 0, map[string]float64{})
@@ -163,7 +163,7 @@ func TestErrorOfTheParent(t *testing.T) {
 	h.In.View.Allocations = append(h.In.View.Allocations, jointest.Allocation("part", "a", "a0"))
 	h.ReadOf("part", driver.Reading{Quantity: driver.Utilization, Value: 1})
 	errorsAt(h, 0)
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	errorsAt(h, 1, 500*time.Millisecond)
 	expectWitnessed(t, h.Tick(time.Second), 1, map[string]float64{"a": 1, "a0": 1})
 }
@@ -176,7 +176,7 @@ func TestThrottlingOfHolders(t *testing.T) {
 	}
 	h.Hold("a", "a0")
 	throttled(0)
-	h.Tick(2 * time.Second)
+	h.Pass(2 * time.Second)
 	h.Hold("b", "b0") // from the middle between the answers
 	throttled(1)
 	h.Expect(h.Tick(time.Second), map[[2]string]float64{

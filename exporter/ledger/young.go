@@ -1,27 +1,10 @@
 package ledger
 
 import (
-	"strings"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
-
-// aggregatedName begins the names of aggregated holders. No pod has a slash in its name.
-const aggregatedName = "aggregated/"
-
-// AggregatedName returns the name of the holder in whose row the young pods of a workload are:
-// aggregated/KIND/NAME, or aggregated/ for pods that are a part of nothing that is known.
-func AggregatedName(meta *podresources.PodMeta) string {
-	if meta == nil || meta.WorkloadName == "" {
-		return aggregatedName
-	}
-	return aggregatedName + meta.WorkloadKind + "/" + meta.WorkloadName
-}
-
-// IsAggregated reports whether a row of [Snapshot.Pods] is not of a pod but of the young pods of a
-// workload.
-func (k HolderKey) IsAggregated() bool { return strings.HasPrefix(k.Name, aggregatedName) }
 
 // aggregate makes those young accounts mature that have lived long enough, and charges those that
 // ended before to the aggregated account of their workload, which replaces them.
@@ -87,37 +70,6 @@ func (b *accountBook) workloadOf(a *account, pods *roster[podresources.Pod], now
 		n.meta = &podresources.PodMeta{WorkloadKind: meta.WorkloadKind, WorkloadName: meta.WorkloadName, Queue: meta.Queue}
 	}
 	return a.workload
-}
-
-// take adds what another account was charged, but for errors, and replaces it in the timeline of
-// the device, so that readings that come late are charged to w.
-func (w *account) take(a *account) {
-	a.into = w
-	w.open(w.device.attributed)
-	for i := range a.totals {
-		w.totals[i].value += a.totals[i].value
-		w.totals[i].doubt += a.totals[i].doubt
-		w.totals[i].measured += a.totals[i].measured
-	}
-	w.allocated += a.allocated
-	w.share += a.share
-	w.edges += a.edges
-	w.unread += a.unread
-	for _, v := range a.witnessed {
-		if !w.isCounter(v.Quantity) { // a peak
-			most := w.seen(seriesKey{v.Quantity, v.Labels})
-			most.Value = max(most.Value, v.Value)
-		}
-	}
-	for _, s := range w.device.timeline {
-		for _, parts := range [2][]portion{s.claims, s.pods} {
-			for i := range parts {
-				if parts[i].account == a {
-					parts[i].account = w
-				}
-			}
-		}
-	}
 }
 
 // youngOnes returns the young accounts in order: by name and device, and the newest of each first.

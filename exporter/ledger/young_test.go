@@ -25,7 +25,7 @@ func newNursery(t *testing.T) *exportertest.History {
 	config.MinLifetime = 10 * time.Second
 	h.Ledger = ledger.New(config)
 	h.Read(jointest.Watts(100))
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	return h
 }
 
@@ -108,11 +108,11 @@ func TestPodsGrowUp(t *testing.T) {
 	const row = "pod=aggregated/Job/train"
 	holdFor(h, "c", "train", "p0", "p1")
 	h.Read(jointest.Watts(100))
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	born := h.Now.Add(-1500 * time.Millisecond)
 	for range 5 {
 		h.Read(jointest.Watts(100))
-		h.Tick(time.Second)
+		h.Pass(time.Second)
 	}
 	holdFor(h, "late", "train", "p2")
 	var x exportertest.Scraped
@@ -195,10 +195,10 @@ func TestErrorsOfShortPods(t *testing.T) {
 	holdFor(h, "c", "train", "p0", "p1")
 	holdFor(h, "d", "other", "p2")
 	memory(40)
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	errorsAt(h, 2) // of an unknown time
 	memory(80)
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	h.In.PodOf = exportertest.PodOf()
 	errorsAt(h, 3)
 	event(h, driver.Event{At: h.Now.Add(-100 * time.Millisecond), PID: 1}) // of p0
@@ -209,7 +209,7 @@ func TestErrorsOfShortPods(t *testing.T) {
 	})
 	h.Free("c")
 	errorsAt(h, 3)
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	x = h.Tick(time.Second)
 	h.Expect(x, map[[2]string]float64{
 		{"dra_pod_errors_total", row}: 3, {"dra_pod_memory_used_peak_bytes", row}: 20,

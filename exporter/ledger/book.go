@@ -1,0 +1,228 @@
+package ledger
+
+import (
+	"iter"
+	"maps"
+	"slices"
+	"time"
+)
+
+// accountBook has the accounts of all claims, or of all pods.
+type accountBook struct {
+	accounts map[HolderKey]*account // the newest of each name
+	order    []*account             // by key; nil: not sorted yet
+	ofPods   bool
+	fits     bool // there is advice
+
+	minLifetime time.Duration // accounts that are younger are young; 0: none is
+
+	distributions map[claimKey]*claimDistributions // nil: none are kept
+}
+
+// release drops the accounts that are no longer exported and that no queued reading can charge,
+// each after a call of before. Of one name they go in the order in which they had it.
+func (b *accountBook) release(now time.Time, retention time.Duration, before func(*account)) {
+	for _, newest := range b.accounts {
+		b.releaseOldest(newest, now, retention, before)
+	}
+}
+
+// releaseOldest drops the oldest accounts of a name, and returns whether there is one left.
+func (b *accountBook) releaseOldest(
+	a *account, now time.Time, retention time.Duration, before func(*account),
+) (left bool) {
+	if a.earlier != nil && b.releaseOldest(a.earlier, now, retention, before) || a.kept(now, retention) {
+		return true
+	}
+	b.carry(a, now)
+	before(a)
+	a.drop()
+	b.remove(a)
+	return false
+}
+
+// kept reports whether the account is exported, or a queued reading can charge it.
+func (a *account) kept(now time.Time, retention time.Duration) bool {
+	return a.exported(now, retention) || !a.settled(now) && now.Sub(a.ended) < retention+rememberFor
+}
+
+// settled reports whether no reading of the time before the account ended is to come.
+func (a *account) settled(now time.Time) bool {
+	return !a.ended.IsZero() && !a.device.unsettled(now).Before(a.ended)
+}
+
+// remove takes an account off the book.
+func (b *accountBook) remove(a *account) {
+	b.leaveDistributions(a)
+	switch later := b.laterThan(a); {
+	case later != nil:
+		later.earlier = a.earlier
+		if later.released() == nil {
+			later.release(a.released())
+		}
+	case a.earlier != nil:
+		b.accounts[a.key] = a.earlier
+		b.order = nil
+	default:
+		delete(b.accounts, a.key)
+		b.order = nil
+	}
+}
+
+// laterThan returns the account that had the name after a, nil if there is none.
+func (b *accountBook) laterThan(a *account) *account {
+	var later *account
+	for of := range b.accounts[a.key].andEarlier() {
+		if of == a {
+			break
+		}
+		later = of
+	}
+	return later
+}
+
+// evict removes the dropped accounts from the book and their rows from the given ones.
+func (b *accountBook) evict(rows ...*[]Holder) {
+	for _, newest := range b.accounts {
+		for a := range newest.andEarlier() {
+			if a.dropped {
+				b.remove(a)
+			}
+		}
+	}
+	for _, of := range rows {
+		*of = slices.DeleteFunc(*of, func(h Holder) bool { return b.accounts[*h.HolderKey] == nil })
+	}
+}
+
+// all yields all accounts.
+func (b *accountBook) all() iter.Seq[*account] {
+	return func(yield func(*account) bool) {
+		for _, newest := range b.accounts {
+			for a := range newest.andEarlier() {
+				if !yield(a) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// sorted returns the newest account of each name, by name and device.
+func (b *accountBook) sorted() []*account {
+	if b.order == nil {
+		b.order = slices.SortedFunc(maps.Values(b.accounts), func(x, y *account) int { return x.key.compare(y.key) })
+	}
+	return b.order
+}
+
+// carry adds what an account was charged to what the later one of its name has carried: it is about
+// to be released.
+func (b *accountBook) carry(a *account, now time.Time) {
+	if later := b.laterThan(a); later != nil {
+		later.release(later.carriedUntil(now))
+	}
+}
+
+// of returns the account of a UID that is not closed, nil if there is none or the UID is unknown.
+func (b *accountBook) of(key HolderKey, uid string) *account {
+	if uid == "" {
+		return nil
+	}
+	for a := range b.accounts[key].andEarlier() {
+		if a.uid == uid && !a.closed {
+			return a
+		}
+	}
+	return nil
+}
+
+// begin opens an account.
+func (b *accountBook) begin(d *deviceBook, key HolderKey, born, now time.Time) *account {
+	a := &account{key: key, device: d, born: born, active: now, young: b.minLifetime > 0}
+	if b.fits && key.Name != "" {
+		a.fit = &fitting{}
+	}
+	newest := b.accounts[key]
+	if newest != nil && born.Before(newest.born) { // it is known late
+		a.earlier = newest.earlier
+		a.release(newest.released())
+		newest.earlier, newest.carried = a, nil
+	} else {
+		a.earlier = newest
+		b.accounts[key] = a
+	}
+	b.order = nil
+	b.distribute(a)
+	a.open(d.attributed)
+	return a
+}
+
+// reopen makes an account the newest of its name. One that had ended goes on.
+func (b *accountBook) reopen(a *account, now time.Time) {
+	if !a.ended.IsZero() {
+		a.ended, a.active = time.Time{}, now
+	}
+	a.open(a.device.attributed)
+	later := b.laterThan(a)
+	if later == nil {
+		return
+	}
+	later.earlier = a.earlier
+	later.release(a.released())
+	a.earlier, a.carried = b.accounts[a.key], nil
+	b.accounts[a.key] = a
+	b.order = nil
+}
+
+// merge adds what an account was charged to another one of the same claim or pod, which replaces
+// it.
+func (b *accountBook) merge(a, of *account) {
+	a.take(of)
+	for _, v := range of.witnessed {
+		if a.isCounter(v.Quantity) {
+			a.witness(seriesKey{v.Quantity, v.Labels}, v.Value, of.charged)
+		}
+	}
+	a.used += of.used
+	a.usedUntil, a.charged = later(a.usedUntil, of.usedUntil), later(a.charged, of.charged)
+	a.lastError = later(a.lastError, of.lastError)
+	if of.life != nil {
+		a.takeLife(of.life)
+	}
+	a.users, a.partial = append(a.users, of.users...), a.partial || of.partial
+	a.divide(of.attribution)
+	b.remove(of)
+	of.drop()
+}
+
+// take adds what another account was charged, but for errors, and replaces it in the timeline of
+// the device, so that readings that come late are charged to w.
+func (w *account) take(a *account) {
+	a.into = w
+	w.open(w.device.attributed)
+	for i := range a.totals {
+		w.totals[i].value += a.totals[i].value
+		w.totals[i].doubt += a.totals[i].doubt
+		w.totals[i].measured += a.totals[i].measured
+	}
+	w.allocated += a.allocated
+	w.share += a.share
+	w.edges += a.edges
+	w.unread += a.unread
+	for _, v := range a.witnessed {
+		if !w.isCounter(v.Quantity) { // a peak
+			most := w.seen(seriesKey{v.Quantity, v.Labels})
+			most.Value = max(most.Value, v.Value)
+		}
+	}
+	for _, s := range w.device.timeline {
+		for _, parts := range [2][]portion{s.claims, s.pods} {
+			for i := range parts {
+				if parts[i].account == a {
+					parts[i].account = w
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,116 @@
+package ledger
+
+import (
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// holding is the time in which a pod holds a share of the device, [from, to).
+type holding struct {
+	holdingKey
+	uid   string // of the pod; empty: unknown
+	share *join.Share
+	to    time.Time // zero: it holds it now
+	owner *owner    // nil: not resolved yet
+
+	fromDoubt, toDoubt podresources.Doubt
+}
+
+type holdingKey struct {
+	claim podresources.Claim
+	share string
+	pod   podresources.Pod
+	from  time.Time // zero: before the first answer of the kubelet
+}
+
+// holdingsOf returns the holdings of present shares and of those that ended, by share.
+func holdingsOf(shares, ended []join.Share) []holding {
+	out := make([]holding, 0, len(shares)+len(ended))
+	for _, of := range [2][]join.Share{shares, ended} {
+		for i := range of {
+			s := &of[i]
+			for j := range s.Holders {
+				hold := holdOf(&s.Holders[j])
+				of := &s.Holders[j]
+				h := holding{
+					holdingKey: holdingKey{s.Claim, s.ShareID, of.Pod, hold.From}, uid: of.UID, share: s, to: hold.To,
+					fromDoubt: hold.FromDoubt, toDoubt: hold.ToDoubt,
+				}
+				if n := len(out); n == 0 || out[n-1] != h { // a pod's containers have the same hold
+					out = append(out, h)
+				}
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b holding) int { return a.share.Compare(b.share.Allocation) })
+	return out
+}
+
+// holdOf returns the hold of a holder; one that is not dated holds since ever.
+func holdOf(h *podresources.Holder) podresources.Hold {
+	if h.Hold == nil {
+		return podresources.Hold{}
+	}
+	return *h.Hold
+}
+
+// sameHolding reports whether two shares are of the same claim and pods, for the same time, and
+// have the same weights.
+func sameHolding(x, y join.Share) bool {
+	return x.Weight == y.Weight && x.Admin == y.Admin && x.ClaimUID == y.ClaimUID && x.Compare(y.Allocation) == 0 &&
+		slices.EqualFunc(x.Holders, y.Holders, func(a, b podresources.Holder) bool {
+			return a.Pod == b.Pod && a.UID == b.UID && (a.Hold == b.Hold || holdOf(&a).From.Equal(holdOf(&b).From))
+		})
+}
+
+// leftTimes returns when the last processes of those ended who hold the shares all the same, in
+// order.
+func leftTimes(shares []join.Share) []time.Time {
+	var out []time.Time
+	for i := range shares {
+		for j := range shares[i].Holders {
+			if left := holdOf(&shares[i].Holders[j]).Left; !shares[i].Admin && !left.IsZero() {
+				out = append(out, left)
+			}
+		}
+	}
+	slices.SortFunc(out, time.Time.Compare)
+	return out
+}
+
+// byDevice returns the shares of each device. They are sorted.
+func byDevice(shares []join.Share) map[driver.ID][]join.Share {
+	if len(shares) == 0 {
+		return nil
+	}
+	out := map[driver.ID][]join.Share{}
+	for len(shares) > 0 {
+		n := slices.IndexFunc(shares, func(s join.Share) bool { return s.Device != shares[0].Device })
+		if n < 0 {
+			n = len(shares)
+		}
+		out[shares[0].Device], shares = shares[:n:n], shares[n:]
+	}
+	return out
+}
+
+// doubtAt returns how far a moment may be off, if holdings begin or end then.
+func doubtAt(holdings []holding, moment time.Time) (doubt podresources.Doubt, edge bool) {
+	add := func(at time.Time, of podresources.Doubt) {
+		if at.Equal(moment) {
+			edge = true
+			doubt = podresources.Doubt{Early: max(doubt.Early, of.Early), Late: max(doubt.Late, of.Late)}
+		}
+	}
+	for i := range holdings {
+		add(holdings[i].from, holdings[i].fromDoubt)
+		add(holdings[i].to, holdings[i].toDoubt)
+	}
+	return doubt, edge
+}
+
+func sameSlice(a, b []join.Share) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }

@@ -1,0 +1,411 @@
+package ledger
+
+import (
+	"cmp"
+	"encoding/json"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/wire"
+)
+
+// Fields of recordAccount.
+const (
+	accountDevice     = 2
+	accountNamespace  = 3
+	accountName       = 4
+	accountUID        = 5
+	accountOfPods     = 6
+	accountBorn       = 7
+	accountEnded      = 8
+	accountMatured    = 9
+	accountLastError  = 10
+	accountWatched    = 11
+	accountYoung      = 12
+	accountAggregated = 13
+	accountEarlier    = 14
+	accountWitnessed  = 15
+	accountShown      = 16 // when the total of a counter was shown first; 1: it was not
+	accountReleased   = 17
+	accountHow        = 18 // the attribution
+	accountPartial    = 19
+	accountClosed     = 20
+	accountUser       = 21
+	accountUserUID    = 22 // of the user before
+	accountAllocated  = 23 // the life of a claim
+	accountWaiting    = 24
+	accountPrepared   = 25
+	accountFirst      = 26
+	accountUnprepared = 27
+	accountCounted    = 28 // the driver's distributions have how long it took to be prepared
+	accountCountedUse = 29 // and to become active
+
+	amountsBorn      = 1
+	amountsShown     = 2
+	amountsValue     = 3
+	amountsAllocated = 4
+	amountsShare     = 5
+	amountsUsed      = 6
+)
+
+func (a *account) fields(m *record) {
+	m.string(accountNamespace, &a.key.Namespace)
+	m.string(accountName, &a.key.Name)
+	m.string(accountUID, &a.uid)
+	m.stamp(accountBorn, &a.born)
+	m.time(accountEnded, &a.ended)
+	m.stamp(accountMatured, &a.matured)
+	m.stamp(accountLastError, &a.lastError)
+	m.bool(accountWatched, &a.watched)
+	m.bool(accountYoung, &a.young)
+	m.bool(accountAggregated, &a.aggregated)
+	m.string(accountHow, (*string)(&a.attribution))
+	m.bool(accountPartial, &a.partial)
+	v := a.known()
+	m.stamp(accountAllocated, &v.Allocated)
+	m.time(accountWaiting, &v.Waiting)
+	m.time(accountPrepared, &v.Prepared)
+	m.time(accountFirst, &v.FirstActive)
+	m.time(accountUnprepared, &v.Unprepared)
+	m.bool(accountCounted, &v.countedPreparation)
+	m.bool(accountCountedUse, &v.countedActivity)
+	if a.life == nil && v != (life{}) { // it was read
+		*a.lived() = v
+	}
+}
+
+func (w *writer) account(a *account, ofPods bool) {
+	if a.dropped {
+		return
+	}
+	if a.closed && a.closedAt == 0 {
+		a.closedAt = w.turn
+	}
+	over := a.closed && (a.closedBefore || w.turn-a.closedAt >= closing)
+	if over {
+		a.users = nil
+	}
+	b := w.append(w.begin(&a.recorded), a)
+	b = wire.Uint(b, accountDevice, w.number(&a.device.recorded))
+	b = wire.Bool(wire.Bool(b, accountOfPods, ofPods), accountClosed, over)
+	if a.earlier != nil {
+		b = wire.Uint(b, accountEarlier, w.number(&a.earlier.recorded))
+	}
+	for i := range a.witnessed {
+		b = a.witnessed[i].append(b, accountWitnessed, a.device.catalogue)
+	}
+	for _, u := range a.users {
+		b = wire.String(wire.String(b, accountUser, u.Name), accountUserUID, u.UID)
+	}
+	b = a.appendShown(b)
+	if m := a.released(); m != nil {
+		b = wire.Message(b, accountReleased, func(b []byte) []byte { return w.amounts(b, m, a.device.catalogue) })
+	}
+	w.end(recordAccount, &a.recorded, slotSeldom, b)
+	w.numbers(a, recordSums, slotSums, (*account).sums)
+	if a.fit != nil && (w.whole || a.fit.due || (w.turn+a.recorded.number)%seldom == 0) {
+		w.fit(a)
+	}
+	if !ofPods && (w.whole || !a.ended.IsZero() || (w.turn+a.recorded.number)%notSoOften == 0) {
+		w.numbers(a, recordDoubts, slotFourth, (*account).doubts)
+	}
+}
+
+// appendShown appends when each total was shown first.
+func (a *account) appendShown(b []byte) []byte {
+	for i := range a.totals {
+		if s := a.totals[i].series; s != nil {
+			b = stamp(b, accountShown, s.Shown)
+		} else {
+			b = wire.Int(b, accountShown, 1)
+		}
+	}
+	return b
+}
+
+func (r *reader) account(number uint64, b []byte) error {
+	a := &account{active: r.kept.Time}
+	var shown []time.Time
+	ofPods := false
+	fields, err := r.parse(b, a)
+	for i := 0; i < len(fields) && err == nil; i++ {
+		switch f := &fields[i]; f.Number {
+		case accountDevice:
+			a.device = r.devices[f.Uint()]
+		case accountOfPods:
+			ofPods = f.Bool()
+		case accountEarlier:
+			r.earlier[a] = f.Uint()
+		case accountWitnessed:
+			a.witnessed, err = r.values(a.witnessed, f.Bytes)
+		case accountShown:
+			shown = append(shown, stamped(f))
+		case accountClosed:
+			a.closed, a.closedBefore = f.Bool(), f.Bool()
+		case accountUser:
+			a.users = append(a.users, User{Name: f.String()})
+		case accountUserUID:
+			if n := len(a.users); n > 0 {
+				a.users[n-1].UID = f.String()
+			}
+		case accountReleased:
+			var released *Amounts
+			released, err = r.amounts(f.Bytes)
+			a.release(released)
+		}
+	}
+	if err != nil || a.device == nil || a.born.IsZero() || len(shown) > len(a.device.attributed) {
+		return cmp.Or(err, errRecord)
+	}
+	a.key.Device = a.device.id
+	a.openShown(shown)
+	if a.charged = a.ended; a.ended.IsZero() {
+		a.charged = r.kept.Time
+	}
+	r.accounts[number], r.ofPods[a] = a, ofPods
+	return nil
+}
+
+// openShown adds totals, given when each was shown first.
+func (a *account) openShown(shown []time.Time) {
+	for i, at := range shown {
+		t := total{counter: a.device.attributed[i]}
+		if at.UnixNano() != 1 {
+			t.series = newSeries(t.counter.key)
+			t.series.Born, t.series.Shown = a.born, at
+		}
+		a.totals = append(a.totals, t)
+	}
+}
+
+func (a *Amounts) fields(m *record) {
+	m.stamp(amountsBorn, &a.Born)
+	m.stamp(amountsShown, &a.Shown)
+	m.float(amountsAllocated, &a.Allocated)
+	m.float(amountsShare, &a.Share)
+	m.float(amountsUsed, &a.Used)
+}
+
+func (w *writer) amounts(b []byte, of *Amounts, catalogue driver.Catalogue) []byte {
+	b = w.append(b, of)
+	for i := range of.Values {
+		b = of.Values[i].append(b, amountsValue, catalogue)
+	}
+	return b
+}
+
+func (r *reader) amounts(b []byte) (*Amounts, error) {
+	m := &Amounts{}
+	fields, err := r.parse(b, m)
+	for i := 0; i < len(fields) && err == nil; i++ {
+		if f := &fields[i]; f.Number == amountsValue {
+			m.Values, err = r.values(m.Values, f.Bytes)
+		}
+	}
+	return m, err
+}
+
+func (a *account) doubts(p *packed) {
+	p.float(&a.edges)
+	p.float(&a.unread)
+	for i := range a.totals {
+		if p.writer != nil || len(p.numbers) > 0 { // counters may have come since it was written
+			p.float(&a.totals[i].doubt)
+			p.float(&a.totals[i].measured)
+		}
+	}
+}
+
+func (a *account) sums(p *packed) {
+	p.float(&a.allocated)
+	p.float(&a.share)
+	p.float(&a.used)
+	p.time(&a.active)
+	p.time(&a.usedUntil)
+	for i := range a.totals {
+		p.float(&a.totals[i].value)
+	}
+}
+
+func (w *writer) numbers(a *account, kind, slot int, of func(*account, *packed)) {
+	p := w.pack()
+	of(a, p)
+	w.end(kind, &a.recorded, slot, p.append(w.begin(&a.recorded)))
+}
+
+// numbersOf reads numbers of an account.
+func (r *reader) numbersOf(numbers func(a *account, p *packed)) func(number uint64, b []byte) error {
+	return func(number uint64, b []byte) error {
+		p, err := r.unpack(b)
+		a := r.accounts[number]
+		if err != nil || a == nil {
+			return cmp.Or(err, errRecord)
+		}
+		numbers(a, &p)
+		return p.err()
+	}
+}
+
+// Fields of recordFit. The numbers are packed, in the order of the code.
+const (
+	fitActivity  = 4
+	fitBandwidth = 5
+	fitEngine    = 6
+	fitDivided   = 7
+	fitPartial   = 8
+	fitConflict  = 9
+	fitSeveral   = 10
+	fitEnded     = 11 // what it had when it ended
+	fitAdvice    = 12 // that of a claim that ended, in JSON
+
+	endedShareID  = 1
+	endedRequest  = 2
+	endedAdmin    = 3
+	endedConsumed = 4 // a resource
+	endedAmount   = 5 // of the resource before
+	endedKnown    = 6
+)
+
+func (f *fitting) numbers(p *packed) {
+	for _, v := range [...]*float64{
+		&f.memory, &f.measured, &f.readings, &f.level, &f.grown, &f.near, &f.copies, &f.media, &f.peers,
+	} {
+		p.float(v)
+	}
+}
+
+func (f *fitting) fields(m *record) {
+	m.string(fitEngine, &f.engine)
+	m.bool(fitDivided, &f.divided)
+	m.bool(fitPartial, &f.partial)
+	m.bool(fitConflict, &f.conflict)
+	m.bool(fitSeveral, &f.several)
+}
+
+func (w *writer) fit(a *account) {
+	f := a.fit
+	p := w.pack()
+	f.numbers(p)
+	b := w.append(p.append(w.begin(&a.recorded)), f)
+	b = wire.Message(b, fitActivity, appender(f.activity.AppendBinary))
+	b = wire.Message(b, fitBandwidth, appender(f.bandwidth.AppendBinary))
+	if f.ended != nil {
+		b = wire.Message(b, fitEnded, func(b []byte) []byte { return w.ended(b, f.ended) })
+	}
+	if f.final {
+		text, _ := json.Marshal(f.advice) // it has nothing that can't be encoded; else it is lost
+		b = wire.Bytes(b, fitAdvice, text)
+	}
+	f.due = false
+	w.end(recordFit, &a.recorded, slotThird, b)
+}
+
+func (r *reader) fit(number uint64, b []byte) error {
+	a := r.accounts[number]
+	if a == nil {
+		return errRecord
+	}
+	if !r.ledger.claims.fits {
+		return nil
+	}
+	p, err := r.unpack(b)
+	if err != nil {
+		return err
+	}
+	f := &fitting{}
+	f.numbers(&p)
+	if err := p.err(); err != nil {
+		return err
+	}
+	a.fit = f
+	fields, err := r.parse(b, f)
+	for i := 0; i < len(fields) && err == nil; i++ {
+		switch of := &fields[i]; of.Number {
+		case fitActivity:
+			err = f.activity.UnmarshalBinary(of.Bytes)
+		case fitBandwidth:
+			err = f.bandwidth.UnmarshalBinary(of.Bytes)
+		case fitEnded:
+			f.ended, err = r.ended(of.Bytes)
+		case fitAdvice:
+			f.final = true
+			err = json.Unmarshal(of.Bytes, &f.advice)
+		}
+	}
+	return err
+}
+
+// resumeFit gives the account what is known of its use. That is written seldom; the peak of the
+// memory is written at once.
+func (a *account) resumeFit() {
+	if a.fit == nil {
+		a.fit = &fitting{}
+	}
+	for _, v := range a.witnessed {
+		if v.Quantity == driver.MemoryUsedPeak && !a.fit.final {
+			a.fit.memory = max(a.fit.memory, v.Value)
+		}
+	}
+}
+
+// endedShare is what a claim had of the device when it ended.
+type endedShare join.Share
+
+func (s *endedShare) fields(m *record) {
+	known := true // the record is not empty
+	m.string(endedShareID, &s.ShareID)
+	m.string(endedRequest, &s.Request)
+	m.bool(endedAdmin, &s.Admin)
+	m.bool(endedKnown, &known)
+}
+
+func (w *writer) ended(b []byte, s *join.Share) []byte {
+	b = w.append(b, (*endedShare)(s))
+	for _, c := range s.Consumed {
+		b = wire.Float(wire.String(b, endedConsumed, c.Resource), endedAmount, c.Value)
+	}
+	return b
+}
+
+// ended reads what a claim had of the device when it ended.
+func (r *reader) ended(b []byte) (*join.Share, error) {
+	s := &join.Share{}
+	fields, err := r.parse(b, (*endedShare)(s))
+	for i := range fields {
+		switch f := &fields[i]; {
+		case f.Number == endedConsumed:
+			s.Consumed = append(s.Consumed, driver.Amount{Resource: f.String()})
+		case f.Number == endedAmount && len(s.Consumed) > 0:
+			s.Consumed[len(s.Consumed)-1].Value = f.Float()
+		}
+	}
+	return s, err
+}
+
+// chain enters the accounts into the books: of each name, the newest one and those before it.
+func (r *reader) chain() {
+	later := map[*account]bool{} // those that another one comes after
+	for _, a := range r.accounts {
+		if a.earlier = r.accounts[r.earlier[a]]; a.earlier != nil {
+			later[a.earlier] = true
+		}
+	}
+	for _, a := range r.accounts {
+		book := &r.ledger.claims
+		if r.ofPods[a] {
+			book = &r.ledger.pods
+		}
+		if !later[a] {
+			book.accounts[a.key] = a
+		}
+		if book.fits && a.key.Name != "" {
+			a.resumeFit()
+		}
+		book.distribute(a)
+	}
+}
+
+// closing is for how many ticks an account that was closed is written as if it was not: its receipt
+// may not be on the disk yet. A receipt that is made again is known.
+const closing = 10

@@ -1,0 +1,217 @@
+package ledger
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/wire"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// Fields of recordDistribution and recordObserved.
+const (
+	distributionNamespace = 2
+	distributionName      = 3
+	distributionDriver    = 4
+	distributionSeries    = 5
+	distributionHistogram = 6
+
+	observedValue   = 2
+	observedSeconds = 3
+)
+
+func (w *writer) distributions(key claimKey, c *claimDistributions) {
+	for _, d := range c.quantities {
+		fresh := d.observed
+		d.observed, d.keeps = d.observed[:0], true
+		if w.whole || len(fresh) > maxObservations || d.recorded.number == 0 || d.shown != !d.series.Shown.IsZero() {
+			w.distribution(key, d, c.accounts[0].device.catalogue)
+			continue
+		}
+		w.number(&d.recorded)
+		for _, o := range fresh {
+			b := wire.Float(w.begin(&d.recorded), observedValue, o.value)
+			w.scratch = wire.Float(b, observedSeconds, o.seconds)
+			w.out = wire.Bytes(w.out, recordObserved, w.scratch)
+		}
+	}
+}
+
+func (w *writer) distribution(key claimKey, d *distributed, catalogue driver.Catalogue) {
+	d.shown = !d.series.Shown.IsZero()
+	b := wire.String(w.begin(&d.recorded), distributionNamespace, key.namespace)
+	b = wire.String(wire.String(b, distributionName, key.name), distributionDriver, key.driver)
+	v := Value{Series: d.series}
+	b = v.append(b, distributionSeries, catalogue)
+	b = wire.Message(b, distributionHistogram, appender(d.histogram.AppendBinary))
+	d.recorded.hashes[slotSeldom] = 0 // it replaces what was observed since
+	w.end(recordDistribution, &d.recorded, slotSeldom, b)
+}
+
+// distribution restores the distribution of a claim whose accounts are there.
+func (r *reader) distribution(_ uint64, b []byte, observed []observation) error {
+	var key claimKey
+	var of []Value
+	d := &distributed{summed: r.kept.Time}
+	err := wire.Fields(b, func(f *wire.Field) (err error) {
+		switch f.Number {
+		case distributionNamespace:
+			key.namespace = f.String()
+		case distributionName:
+			key.name = f.String()
+		case distributionDriver:
+			key.driver = f.String()
+		case distributionSeries:
+			of, err = r.values(nil, f.Bytes)
+		case distributionHistogram:
+			err = d.histogram.UnmarshalBinary(f.Bytes)
+		}
+		return err
+	})
+	c := r.ledger.claims.distributions[key]
+	if err != nil || c == nil || len(of) == 0 {
+		return err
+	}
+	for _, o := range observed {
+		d.histogram.Observe(o.value, o.seconds)
+	}
+	d.series, d.summed = of[0].Series, time.Time{}
+	c.quantities = append(c.quantities, d)
+	slices.SortFunc(c.quantities, func(a, b *distributed) int { return int(a.series.Quantity) - int(b.series.Quantity) })
+	return nil
+}
+
+// Fields of recordLives.
+const (
+	livesDriver      = 2
+	livesBorn        = 3
+	livesPreparation = 4 // a histogram
+	livesPrepared    = 5 // when it was first in a snapshot
+	livesActivity    = 6
+	livesActive      = 7
+)
+
+func (d *driverLives) fields(m *record) {
+	m.string(livesDriver, &d.Driver)
+	m.stamp(livesBorn, &d.Born)
+	m.stamp(livesPrepared, &d.Preparation.Shown)
+	m.stamp(livesActive, &d.FirstActivity.Shown)
+}
+
+func (w *writer) lives(d *driverLives) {
+	b := w.append(w.begin(&d.recorded), d)
+	b = wire.Message(b, livesPreparation, appender(d.Preparation.AppendBinary))
+	b = wire.Message(b, livesActivity, appender(d.FirstActivity.AppendBinary))
+	w.end(recordLives, &d.recorded, slotSeldom, b)
+}
+
+// lives restores the distributions of a driver.
+func (r *reader) lives(_ uint64, b []byte) error {
+	d := &driverLives{}
+	fields, err := r.parse(b, d)
+	for i := 0; i < len(fields) && err == nil; i++ {
+		switch f := &fields[i]; f.Number {
+		case livesPreparation:
+			err = d.Preparation.UnmarshalBinary(f.Bytes)
+		case livesActivity:
+			err = d.FirstActivity.UnmarshalBinary(f.Bytes)
+		}
+	}
+	if err == nil && d.Driver != "" {
+		r.ledger.byDriver[d.Driver] = d
+	}
+	return err
+}
+
+// Fields of recordClaim and recordPod.
+const (
+	nameNamespace    = 2
+	nameName         = 3
+	nameUID          = 4
+	nameAllocated    = 5
+	nameText         = 6 // names and values of labels, in turns
+	nameOwnerKind    = 7
+	nameOwnerName    = 8
+	nameWorkloadKind = 9
+	nameWorkloadName = 10
+	nameQueue        = 11
+	nameMeta         = 12
+	nameLabels       = 13
+)
+
+func (n *name) fields(m *record) {
+	m.string(nameUID, &n.uid)
+	m.stamp(nameAllocated, &n.allocatedAt)
+}
+
+// podMeta is a PodMeta as a record has it.
+type podMeta podresources.PodMeta
+
+func (p *podMeta) fields(m *record) {
+	m.string(nameOwnerKind, &p.OwnerKind)
+	m.string(nameOwnerName, &p.OwnerName)
+	m.string(nameWorkloadKind, &p.WorkloadKind)
+	m.string(nameWorkloadName, &p.WorkloadName)
+	m.string(nameQueue, &p.Queue)
+}
+
+func (w *writer) name(kind int, namespace, text string, n *name) {
+	b := wire.String(wire.String(w.begin(&n.recorded), nameNamespace, namespace), nameName, text)
+	b = w.append(b, n)
+	labels := n.labels
+	if m := n.meta; m != nil {
+		b = wire.Bool(w.append(b, (*podMeta)(m)), nameMeta, true)
+		labels = m.Labels
+	}
+	b = wire.Bool(b, nameLabels, labels != nil)
+	for _, text := range labels {
+		b = wire.Bytes(b, nameText, []byte(text))
+	}
+	w.end(kind, &n.recorded, slotSeldom, b)
+}
+
+// named reads a claim or pod and what identifies it.
+func (r *reader) named(b []byte, ofPod bool) (namespace, text string, n *name, err error) {
+	n = &name{seen: r.kept.Time, kept: r.kept.Time, needed: r.kept.Time}
+	meta := &podresources.PodMeta{}
+	var labels []string
+	m, err := r.record(b)
+	m.string(nameNamespace, &namespace)
+	m.string(nameName, &text)
+	n.fields(&m)
+	(*podMeta)(meta).fields(&m)
+	if m.last(nameMeta) != nil {
+		n.meta = meta
+	}
+	if m.last(nameLabels) != nil {
+		labels = []string{}
+	}
+	for i := range m.fields {
+		if m.fields[i].Number == nameText {
+			labels = append(labels, m.fields[i].String())
+		}
+	}
+	if len(labels)%2 != 0 {
+		err = cmp.Or(err, errRecord)
+	}
+	if ofPod {
+		meta.Labels = labels
+	} else {
+		n.labels = labels
+	}
+	return namespace, text, n, err
+}
+
+func (r *reader) claim(_ uint64, b []byte) error {
+	namespace, text, n, err := r.named(b, false)
+	r.ledger.names.claims.names[podresources.Claim{Namespace: namespace, Name: text}] = n
+	return err
+}
+
+func (r *reader) pod(_ uint64, b []byte) error {
+	namespace, text, n, err := r.named(b, true)
+	r.ledger.names.pods.names[podresources.Pod{Namespace: namespace, Name: text}] = n
+	return err
+}

@@ -1,0 +1,340 @@
+package ledger
+
+import (
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/distribution"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+)
+
+func (l *Ledger) snapshot(r join.Result, now time.Time) *Snapshot {
+	s := &Snapshot{
+		Time: now, Catalogue: l.config.Catalogue, Devices: make([]Device, 0, len(r.Devices)), Corrections: l.corrections,
+		Sources: r.Sources, Closed: l.close(now), Lives: l.driverLives(),
+	}
+	room := l.roomFor(r.Devices)
+	for i := range r.Devices {
+		d := l.devices[r.Devices[i].ID]
+		s.Devices = append(s.Devices, d.snapshot(l.tick, &room))
+		s.Failures = append(s.Failures, d.failures...)
+	}
+	l.markDown(s.Devices)
+	claims, pods := l.claims.rows(l.tick, now, l.config.Retention), l.pods.rows(l.tick, now, l.config.Retention)
+	s.Plugins, s.Claims = splitPlugins(claims.newest)
+	s.EarlierClaims, s.Young, s.Pods, s.EarlierPods = claims.earlier, pods.young, pods.newest, pods.earlier
+	s.Timeline = l.timeline
+	s.ClaimInfos, s.PodInfos = l.names.snapshot(r.Topology, now, &l.config)
+	return s
+}
+
+// deviceRoom is memory for the values of all devices of a snapshot.
+type deviceRoom struct {
+	values []Value
+	ages   []time.Duration
+}
+
+func (l *Ledger) roomFor(devices []join.Device) deviceRoom {
+	values, ages := 0, 0
+	for i := range devices {
+		d := l.devices[devices[i].ID]
+		ages += d.numValues()
+		values += d.numValues() + d.numUnattributed()
+	}
+	return deviceRoom{make([]Value, 0, values), make([]time.Duration, 0, ages)}
+}
+
+// numValues and numUnattributed bound how many values of the device a snapshot has.
+func (d *deviceBook) numValues() int { return len(d.meters) + len(d.counters) + len(d.highest) }
+
+func (d *deviceBook) numUnattributed() int { return len(d.attributed) + d.gauges }
+
+// take returns room for n elements at the end of a slice that has it.
+func take[T any](all *[]T, n int) []T {
+	used := len(*all)
+	*all = (*all)[:used+n]
+	return (*all)[used : used : used+n]
+}
+
+func (d *deviceBook) snapshot(tick uint64, room *deviceRoom) Device {
+	s := Device{Device: d.joined, Key: &d.id, Allocated: d.allocated, Born: d.born, LastError: d.lastError}
+	s.Used = -1
+	if d.watched {
+		s.Used = d.inUse
+	}
+	s.Up, s.Missing = d.up()
+	s.Contradiction = d.contradicted
+	s.Divided = d.divided(tick)
+	if s.Missing != join.MissingNone {
+		s.Values = d.health(tick)
+		if s.Up == Down {
+			s.Values = d.withFailures(s.Values)
+		}
+		return s
+	}
+	last := &d.timeline[len(d.timeline)-1]
+	ages := take(&room.ages, d.numValues())[:d.numValues()]
+	s.Values = take(&room.values, d.numValues())
+	s.Unattributed = take(&room.values, d.numUnattributed())
+	for _, m := range d.meters {
+		if m.present != tick || m.counts || m.divided {
+			continue
+		}
+		v := Value{m.series, m.now.Value}
+		s.Values = append(s.Values, v)
+		if m.gauge >= 0 {
+			v.Value *= m.kept*last.unattributed[m.spec.Basis] + m.lost
+			s.Unattributed = append(s.Unattributed, v)
+		}
+	}
+	for _, c := range d.counters {
+		if c.present != tick || c.divided {
+			continue
+		}
+		v := Value{c.series, c.total}
+		s.Values = append(s.Values, v)
+		if !c.settled.IsZero() {
+			ages[len(s.Values)-1] = d.clock.Sub(c.settled)
+		}
+		if c.index >= 0 {
+			v.Value = d.unattributed.totals[c.index].value
+			s.Unattributed = append(s.Unattributed, v)
+		}
+	}
+	s.Values = append(s.Values, d.highest...)
+	s.Ages = ages[:len(s.Values)]
+	return s
+}
+
+// health returns the health of a device that has no other telemetry.
+func (d *deviceBook) health(tick uint64) []Value {
+	var values []Value
+	for _, m := range d.meters {
+		if m.present == tick && m.key.quantity == driver.Health {
+			values = append(values, Value{m.series, m.now.Value})
+		}
+	}
+	return values
+}
+
+// withFailures appends the counters of errors of a device that can't be read: they hold, since a
+// device that fails is the one whose errors somebody looks for.
+func (d *deviceBook) withFailures(values []Value) []Value {
+	for _, c := range d.counters {
+		if c.spec.Failure {
+			values = append(values, Value{c.series, c.total})
+		}
+	}
+	return values
+}
+
+// markDown marks devices as down that are held, not readable, and of a driver of which another
+// device is or was readable. All others are unsupported.
+func (l *Ledger) markDown(devices []Device) {
+	read := map[string]bool{}
+	for _, d := range l.devices {
+		if d.read {
+			read[d.id.Driver] = true
+		}
+	}
+	for i := range devices {
+		d := &devices[i]
+		unread := d.Missing == join.MissingNoMatch || d.Missing == join.MissingNoSource && d.Entry.Kind.Measurable()
+		if unread && d.Attribution != join.AttributionNone && read[d.ID.Driver] {
+			d.Up = Down
+		}
+	}
+}
+
+// splitPlugins separates the rows of device plugins, which have no name, from those of claims. The
+// order is kept.
+func splitPlugins(rows []Holder) (plugins, claims []Holder) {
+	for i := range rows {
+		if rows[i].Name == "" {
+			plugins = append(plugins, rows[i])
+		}
+	}
+	if len(plugins) > 0 {
+		rows = slices.DeleteFunc(rows, func(h Holder) bool { return h.Name == "" })
+	}
+	return plugins, rows
+}
+
+// rows are the rows of the exported accounts of a book.
+type rows struct{ newest, earlier, young []Holder }
+
+// rows returns the rows of all exported accounts. The present holders have their part of the
+// device's gauges.
+func (b *accountBook) rows(tick uint64, now time.Time, retention time.Duration) rows {
+	accounts := b.sorted()
+	out := rows{newest: make([]Holder, 0, len(accounts))}
+	n := 0
+	for _, newest := range accounts {
+		for a := newest; a != nil; a = a.earlier {
+			n += len(a.totals) + len(a.witnessed) + a.device.gauges
+		}
+	}
+	w := rowWriter{slab: make([]Value, 0, n), copies: b.copyDistributions(), tick: tick, now: now}
+	for _, newest := range accounts {
+		shown := false
+		for a := newest; a != nil; a = a.earlier {
+			switch {
+			case !a.exported(now, retention):
+			case a.young:
+				out.young = append(out.young, w.row(a))
+			case shown:
+				out.earlier = append(out.earlier, w.row(a))
+			default:
+				shown = true
+				out.newest = append(out.newest, w.row(a))
+				w.complete(&out.newest[len(out.newest)-1], a)
+			}
+		}
+	}
+	return out
+}
+
+// rowWriter makes rows of accounts.
+type rowWriter struct {
+	slab   []Value
+	copies distributionCopies
+	claim  *claimDistributions // of the row before
+	tick   uint64
+	now    time.Time
+}
+
+// row returns what an account was charged itself.
+func (w *rowWriter) row(a *account) Holder {
+	start := len(w.slab)
+	w.slab = a.appendValues(w.slab, w.tick, w.now)
+	if a.ended.IsZero() && a.device.measured {
+		a.watched = a.watched || a.device.joined.Attribution.Certain()
+	}
+	h := Holder{HolderKey: &a.key, UID: a.uid, Amounts: a.amounts(), Ended: a.ended, LastError: a.lastError}
+	h.Values = w.slab[start:len(w.slab):len(w.slab)]
+	if a.ended.IsZero() && a.device.measured {
+		h.LastActive = a.active
+	}
+	if a.fit != nil && (a.ended.IsZero() || a.fit.final) {
+		h.Advice = a.fit.advice
+	}
+	return h
+}
+
+// complete adds to the row of the newest account of a name what the metrics of the name have.
+func (w *rowWriter) complete(h *Holder, a *account) {
+	if before := a.carriedUntil(w.now); before != nil {
+		h.Named = h.plus(before, a)
+		for e := range a.earlier.andEarlier() { // a pod that was replaced may still run
+			if e.ended.IsZero() && !e.young {
+				h.Named.addGauges(e, w.tick)
+			}
+		}
+	}
+	if a.claim != w.claim {
+		w.claim = a.claim
+		h.Distributions = w.copies.of(a.claim)
+	}
+}
+
+func (a *account) appendValues(out []Value, tick uint64, now time.Time) []Value {
+	out = a.appendGauges(out, tick)
+	for i := range a.totals {
+		t := &a.totals[i]
+		if !a.show(t, tick, now) {
+			continue
+		}
+		out = append(out, Value{t.series, t.value})
+	}
+	return append(out, a.witnessed...)
+}
+
+// appendGauges appends the account's present parts of the device's gauges.
+func (a *account) appendGauges(out []Value, tick uint64) []Value {
+	if !a.ended.IsZero() {
+		return out
+	}
+	part := a.use()
+	for _, m := range a.device.meters {
+		if m.present == tick && m.gauge >= 0 {
+			out = append(out, Value{a.gauge(m), m.now.Value * m.kept * part[m.spec.Basis]})
+		}
+	}
+	return out
+}
+
+// addGauges adds the gauges of another account of the name, which holds the device too.
+func (m *Amounts) addGauges(a *account, tick uint64) {
+	for _, v := range a.appendGauges(nil, tick) {
+		if i := m.find(v.Series); i >= 0 {
+			m.Values[i].Value += v.Value
+		} else {
+			m.Values = append(m.Values, v)
+		}
+	}
+}
+
+// use returns the account's present parts of the device's quantities.
+func (a *account) use() join.Use {
+	if !a.aggregated {
+		return a.device.useOf(a)
+	}
+	var sum join.Use
+	for _, m := range a.members {
+		sum.Add(a.device.useOf(m))
+	}
+	return sum
+}
+
+// divided returns the present quantities of which the holders of the device have parts of the
+// parent's.
+func (d *deviceBook) divided(tick uint64) []*Series {
+	if d.parent == nil {
+		return nil
+	}
+	var out []*Series
+	for _, m := range d.meters {
+		if m.divided && m.present == tick {
+			out = append(out, m.series)
+		}
+	}
+	for _, c := range d.counters {
+		if c.divided && c.present == tick {
+			out = append(out, c.series)
+		}
+	}
+	return out
+}
+
+// distributionCopies has the copies of all distributions for a snapshot.
+type distributionCopies struct {
+	rows    []Distribution
+	buckets distribution.Memory
+}
+
+// copyDistributions makes room for copies of all distributions.
+func (b *accountBook) copyDistributions() distributionCopies {
+	rows, buckets := 0, 0
+	for _, c := range b.distributions {
+		rows += len(c.quantities)
+		for _, d := range c.quantities {
+			buckets += d.histogram.Len()
+		}
+	}
+	return distributionCopies{make([]Distribution, 0, rows), distribution.NewMemory(buckets)}
+}
+
+// of returns copies of the distributions of a claim.
+func (c *distributionCopies) of(claim *claimDistributions) []Distribution {
+	if claim == nil {
+		return nil
+	}
+	start := len(c.rows)
+	for _, d := range claim.quantities {
+		copied := Distribution{Series: d.series}
+		copied.Histogram, c.buckets = d.histogram.Clone(c.buckets)
+		c.rows = append(c.rows, copied)
+	}
+	return c.rows[start:len(c.rows):len(c.rows)]
+}

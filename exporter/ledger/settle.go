@@ -1,0 +1,167 @@
+package ledger
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// settle distributes the readings up to the horizon, the time up to which the holders are known.
+func (d *deviceBook) settle(horizon, now time.Time, config Config) {
+	d.clock, d.failures = now, nil
+	for _, m := range d.meters {
+		n := 0
+		for n < len(m.queue) && (!m.queue[n].At.After(horizon) || len(m.queue)-n > maxQueue) {
+			next := &m.queue[n]
+			m.have = m.have && !next.first
+			d.count(m, next.Reading, now, config)
+			m.settle(next.Reading)
+			n++
+		}
+		m.queue = slices.Delete(m.queue, 0, n)
+	}
+	d.watched = d.watched || d.measured
+	d.contradict(now, config)
+	d.chargeActive()
+}
+
+// count distributes what one reading adds.
+func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config Config) {
+	d.peak(m, next)
+	d.observeDistribution(m, next)
+	d.observeUse(m, next)
+	if !m.counts && m.spec.Activity == driver.BusyShare && next.Value > config.IdleThreshold {
+		from := next.At // of a reading without one before, not long enough to count
+		if m.have && next.At.Sub(m.last.At) <= maxIntegration {
+			from = m.last.At
+		}
+		d.markActive(from, next.At, next.Value, config.IdleThreshold)
+	}
+	d.bound(m, next.Value)
+	c := d.filledBy(m, now)
+	if c == nil {
+		return
+	}
+	switch {
+	case m.sums:
+		if m.have && next.At.Sub(m.last.At) <= maxIntegration {
+			d.integrate(c, m.last, next)
+		}
+	case m.have:
+		amount, from := increment(m.last, next)
+		d.tally(c, amount, from, next.At, c.sure(m, next), config)
+	case next.Since.After(d.born) && next.Since.After(d.identified) && !c.settled.After(next.Since):
+		// The first reading of a count that began while the device was known. If another source
+		// counted meanwhile, it would be counted twice.
+		d.tally(c, next.Value, next.Since, next.At, true, config)
+	}
+	if next.At.After(c.settled) {
+		c.settled = next.At
+	}
+}
+
+// tally distributes the increment of a hardware counter. If it is not sure, the counter fell, and
+// what it counted before that is not known.
+func (d *deviceBook) tally(c *counter, amount float64, from, to time.Time, sure bool, config Config) {
+	if amount > 0 {
+		span := to.Sub(from)
+		rate := amount / max(span.Seconds(), 1e-3)
+		if threshold := c.threshold(config); rate > threshold {
+			d.markActive(from, to, rate, threshold)
+		}
+		if c.spec.Divided && d.wasIdle(from, to, config) {
+			c.idle = lower(c.idle, rate)
+		}
+		if span >= rateTime {
+			c.fastest = max(c.fastest, rate)
+		}
+	}
+	if c.index >= 0 {
+		d.doubtEdges(c, amount, from, to)
+	}
+	d.distribute(c, amount, from, to, certainty{measured: sure})
+}
+
+// integrate distributes the integral of a gauge between two readings, in pieces between the changes
+// of holders. A holder whose processes ended is such a change even if it holds the device on: its
+// work ended at the latest then.
+func (d *deviceBook) integrate(c *counter, last, next driver.Reading) {
+	highest := max(last.Value, next.Value)
+	d.doubtSpread(c, highest, last.At, next.At)
+	d.eachPiece(last, next, func(_ *segment, from, to time.Time) {
+		sure := certainty{measured: next.At.Sub(last.At) <= maxGap, spread: math.Abs(next.Value-last.Value) / 2}
+		if from.After(last.At) || to.Before(next.At) { // it may have changed with the holder
+			sure.spread = highest
+		}
+		d.distribute(c, level(last, next, from, to)*to.Sub(from).Seconds(), from, to, sure)
+	})
+}
+
+// distribute adds an amount that accrued evenly over a span of time to the device's counter, and
+// divides it among the holders at that time. What accrued while the device was free, or while a
+// dropped account held it, is unattributed. What lies before the settled time is omitted: it was
+// distributed already (from another source, or as an integral).
+//
+// The last piece of the span gets the remainder, so that the pieces sum to the amount. Their
+// lengths need not sum to that of the span: times of files have the wall clock alone, all others
+// the monotonic clock too, and the two drift.
+func (d *deviceBook) distribute(c *counter, amount float64, from, to time.Time, sure certainty) {
+	if from.Before(c.settled) {
+		whole := to.Sub(from)
+		from = c.settled
+		if !from.Before(to) {
+			return
+		}
+		amount *= float64(to.Sub(from)) / float64(whole)
+	}
+	c.total += amount
+	c.settled = to
+	if c.index < 0 {
+		d.witness(c, amount, from, to)
+		return
+	}
+	span := float64(to.Sub(from))
+	end, left := to, amount
+	d.each(from, to, func(s *segment, from, to time.Time) {
+		here := left
+		if to.Before(end) {
+			here = min(left, max(0, amount*(float64(to.Sub(from))/span)))
+		}
+		left -= here
+		if c.spec.Divided && len(d.parts) > 0 {
+			here = d.chargeParts(c, here, from, to, sure)
+		}
+		d.unattributed.charge(c, s.charge(c, here, here, to.Sub(from), sure, d.clock), d.clock)
+	})
+}
+
+// accrue adds allocated time up to the horizon.
+func (d *deviceBook) accrue(horizon time.Time) {
+	from := d.accrued
+	if from.IsZero() {
+		from = d.born
+	}
+	if !horizon.After(from) {
+		return
+	}
+	d.doubtHolds(from, horizon)
+	d.timeline.each(from, horizon, func(s *segment, from, to time.Time) {
+		seconds := to.Sub(from).Seconds()
+		if len(s.claims) > 0 {
+			d.allocated += seconds
+		}
+		for i := range s.claims {
+			s.claims[i].account.divide(s.attribution)
+		}
+		for _, parts := range [][]portion{s.claims, s.pods} {
+			for _, p := range parts {
+				p.account.allocated += seconds
+				p.account.share += seconds * p.weight
+				p.account.charged = d.clock
+			}
+		}
+	})
+	d.accrued = horizon
+}

@@ -1,0 +1,196 @@
+package layout
+
+import (
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// ledgerParts are the parts of exporter/ledger in the order of its calls: each file calls only
+// files after it. The first word of each line is the file, the rest is what it knows.
+const ledgerParts = `
+The whole:
+persist          the state that outlives the process: which records there are, in which order they are read
+persist_device   the records of a device: its counters and meters, who held it
+persist_account  the records of an account: what it was charged, what is known of its use
+persist_names    the records of names, and of distributions
+ledger           the order of a tick's steps
+
+What is made of accounts, a step of the tick each:
+rows             the snapshot
+advice           the smallest fit of each claim
+lives            how long claims took to become active
+young            the accounts of pods that ended young become their workload's
+names            what identifies claims and pods
+closing          what a claim was charged, when it is complete
+
+The timeline: who holds a device when:
+follow           holds that begin and end become segments of the timeline
+owners           which account is charged for a hold, and the periods that are shown
+book             the accounts of all claims, or of all pods, by name
+carried          what those were charged that had a name before
+
+The division of what was read:
+settle           a reading is distributed over the time since the reading before
+observe          readings wait for the time until which holders are known
+witness          errors and peaks count in full for each who held the device then
+idle             the time in which a device was active
+doubt            how far what was charged may be off
+distribution     how a claim's parts of gauges were distributed over time
+fit              what advice has to know of the use of a device
+partition        parts of what a parent counts reach the holders of its partitions
+
+The device: what all of these share:
+meters           the meters and counters of a device
+identity         whether the hardware behind a name is still the same
+device           the record of a device
+known            what was known of shares at which tick
+charge           what is charged to the holders of a segment
+timeline         the segments
+holding          the holds of pods, as the view has them
+account          what a claim or a pod was charged
+counter          a sum
+meter            the readings of one series
+
+What everything knows:
+record           the encoding of records
+closed           results: of claims that have ended
+periods          results: who held what when
+state            results: a device's state in one word
+snapshot         results: the rows
+series           what a number means
+clock            times
+`
+
+// TestLedgerCalls holds the calls within exporter/ledger to one way.
+func TestLedgerCalls(t *testing.T) {
+	const folder = "exporter/ledger"
+	paths, err := filepath.Glob(filepath.Join(root, folder, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for _, path := range paths {
+		name := strings.TrimSuffix(filepath.Base(path), ".go")
+		if strings.HasSuffix(name, "_test") || name == "doc" {
+			continue
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[name] = string(content)
+	}
+	back, calls := backCalls(t, files, ledgerParts, "./"+folder)
+	for _, call := range back {
+		t.Error(call)
+	}
+	if calls < 300 {
+		t.Errorf("%d calls between files were looked at", calls)
+	}
+}
+
+// TestBackCalls shows that TestLedgerCalls notices a function, a method and a method value of a
+// file before, and a file that has no place.
+func TestBackCalls(t *testing.T) {
+	files := map[string]string{
+		"top":    "package p\nfunc Top() { t := thing(0); t.bottom(); f := t.middle; f() }\nfunc (thing) top() {}",
+		"middle": "package p\nfunc (t thing) middle() { t.bottom() }",
+		"bottom": "package p\ntype thing int\nfunc (t thing) bottom() {}\nfunc back(t thing) { Top(); f := t.middle; f(); t.top() }",
+		"other":  "package p",
+	}
+	got, calls := backCalls(t, files, "top x\nmiddle y\nbottom z\ngone z")
+	want := []string{
+		"bottom.go: back calls middle of middle.go, which comes before it",
+		"bottom.go: back calls Top of top.go, which comes before it",
+		"bottom.go: back calls top of top.go, which comes before it",
+		"gone.go is not there", "other.go has no place in the order",
+	}
+	if slices.Sort(got); !slices.Equal(got, slices.Sorted(slices.Values(want))) || calls != 6 {
+		t.Errorf("%d calls, found %q, want %q", calls, got, want)
+	}
+}
+
+// backCalls returns the calls of functions of one package that go to a file that comes before in
+// the order, and the number of all calls between files. The package imports what the target does.
+func backCalls(t *testing.T, files map[string]string, order string, target ...string) (back []string, calls int) {
+	t.Helper()
+	place := map[string]int{}
+	for line := range strings.Lines(order) {
+		if name, what, _ := strings.Cut(strings.TrimSpace(line), " "); what != "" && !strings.HasSuffix(line, ":\n") {
+			place[name] = len(place) + 1
+			if _, there := files[name]; !there {
+				back = append(back, name+".go is not there")
+			}
+		}
+	}
+	set, info := token.NewFileSet(), &types.Info{Uses: map[*ast.Ident]types.Object{}}
+	var parsed []*ast.File
+	for name, text := range files {
+		if place[name] == 0 {
+			back = append(back, name+".go has no place in the order")
+		}
+		file, err := parser.ParseFile(set, name, text, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parsed = append(parsed, file)
+	}
+	conf := types.Config{Importer: importer.ForCompiler(set, "gc", exportData(t, target...))}
+	if _, err := conf.Check("p", set, parsed, info); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range parsed {
+		for _, declared := range file.Decls {
+			caller := "a declaration"
+			if f, is := declared.(*ast.FuncDecl); is {
+				caller = f.Name.Name
+			}
+			ast.Inspect(declared, func(n ast.Node) bool {
+				ident, _ := n.(*ast.Ident)
+				called, is := info.Uses[ident].(*types.Func)
+				if !is || called.Pkg() == nil || called.Pkg().Path() != "p" {
+					return true
+				}
+				from, to := set.File(ident.Pos()).Name(), set.File(called.Origin().Pos()).Name()
+				if from != to {
+					calls++
+				}
+				if place[from] > place[to] {
+					back = append(back, fmt.Sprintf("%s.go: %s calls %s of %s.go, which comes before it",
+						from, caller, called.Name(), to))
+				}
+				return true
+			})
+		}
+	}
+	return back, calls
+}
+
+// exportData returns a function that opens what the compiler knows of a package that the target
+// imports, directly or indirectly.
+func exportData(t *testing.T, target ...string) importer.Lookup {
+	t.Helper()
+	files := map[string]string{}
+	if len(target) > 0 {
+		args := append([]string{"list", "-export", "-deps", "-json=ImportPath,Export"}, target...)
+		for decoder := json.NewDecoder(strings.NewReader(output(t, "go", args...))); decoder.More(); {
+			var p struct{ ImportPath, Export string }
+			if err := decoder.Decode(&p); err != nil {
+				t.Fatal(err)
+			}
+			files[p.ImportPath] = p.Export
+		}
+	}
+	return func(path string) (io.ReadCloser, error) { return os.Open(files[path]) }
+}
