@@ -215,7 +215,7 @@ func holderAlerts(o *Options) []alert {
 			diagnosis: "`dra-exporter check` on the node, and `dra_exporter_source_up{source=\"claims\"}`: does the API " +
 				"server answer, and may the exporter `get` resourceclaims?",
 			mitigation: "Give the exporter access to the API server (`kube.enabled`), with the rights that " +
-				"deployments/README.md lists.",
+				"deployments/RIGHTS.md lists.",
 			queries: []string{
 				`max by (cluster, node, reason) (dra_exporter_unresolved_pods) > 0`,
 			},

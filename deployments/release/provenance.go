@@ -55,7 +55,7 @@ func (r release) provenance(artefact string) error {
 		Subject: []resource{{Name: artefact, Digest: map[string]string{"sha256": digest}}},
 	}
 	b := &s.Predicate.BuildDefinition
-	b.BuildType = repository + "/blob/main/deployments/README.md#release"
+	b.BuildType = repository + "/blob/main/deployments/RELEASE.md"
 	b.ExternalParameters = map[string]string{"source": "git+" + repository, "revision": r.Revision, "version": r.Version}
 	b.InternalParameters = map[string]string{"command": "make release", "go": runtime.Version()}
 	b.ResolvedDependencies = []resource{{URI: "git+" + repository, Digest: map[string]string{"gitCommit": r.Revision}}}

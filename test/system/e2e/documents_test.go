@@ -36,13 +36,9 @@ func settings() map[string]setting {
 // commandTimeout bounds a command on a slow machine.
 const commandTimeout = 5 * time.Minute
 
-// chapters are headings of documents from which on a reader needs nothing of what stands before.
-func chapters() map[string]string { return map[string]string{"CONTRIBUTING.md": "## Add a source"} }
-
-// TestDocuments runs the commands of the documents that need no cluster, each document and chapter
-// as a reader would: in a copy of the tree, which is mounted where the tree is, so that go's cache
-// of builds knows its packages, and beside a kubelet. Processes that a command starts end with the
-// document.
+// TestDocuments runs the commands of the documents that need no cluster, each document as a reader
+// would: in a copy of the tree, and with a kubelet. The copy is mounted at the path of the tree, so
+// that go's build cache is valid for it. Processes that a command starts end with the document.
 func TestDocuments(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs(filepath.Join("..", "..", ".."))
@@ -58,36 +54,16 @@ func TestDocuments(t *testing.T) {
 		for _, c := range docs.Commands([]docs.Document{d}) {
 			delete(unused, c.Text)
 		}
-		heading, has := chapters()[d.Path]
-		if has && !slices.Contains(d.Lines, heading) {
-			t.Errorf("%s has no heading %q", d.Path, heading)
-		}
-		for name, blocks := range chaptersOf(d, heading) {
-			if slices.ContainsFunc(blocks, isLocal) {
-				t.Run(name, func(t *testing.T) {
-					t.Parallel()
-					follow(t, root, d.Path, blocks)
-				})
-			}
+		if blocks := d.Blocks(); slices.ContainsFunc(blocks, isLocal) {
+			t.Run(d.Path, func(t *testing.T) {
+				t.Parallel()
+				follow(t, root, d.Path, blocks)
+			})
 		}
 	}
 	for command := range unused {
 		t.Errorf("no document has the command %q, for which there is a setting", command)
 	}
-}
-
-// chaptersOf returns the code blocks of a document before and from a heading on, by name.
-func chaptersOf(d docs.Document, heading string) map[string][]docs.Block {
-	begin := slices.Index(d.Lines, heading)
-	out := map[string][]docs.Block{}
-	for _, b := range d.Blocks() {
-		name := d.Path
-		if heading != "" && b.Line > begin {
-			name += strings.TrimLeft(heading, "#")
-		}
-		out[name] = append(out[name], b)
-	}
-	return out
 }
 
 // isLocal reports whether a block has a command that this test runs.
