@@ -31,10 +31,10 @@ type progress struct {
 	until time.Time // when it was to be complete
 }
 
-// How often the chart of an incident is made anew until it is complete: often at first, so that
-// little is lost if the machine fails, and seldom of what happens again and again.
+// How often the chart of an incident is made anew until it is complete: as often as it is stored,
+// and seldom of what happens again and again.
 const (
-	growEvery     = 10 * time.Second
+	growEvery     = storeEvery
 	growEveryLate = time.Minute
 )
 

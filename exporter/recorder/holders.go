@@ -1,6 +1,7 @@
 package recorder
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 	"time"
@@ -115,14 +116,17 @@ func (o *occurrence) periods(h *happening, s *ledger.Snapshot) iter.Seq[*ledger.
 }
 
 // surer returns holders of an incident that happened again: one that was hit for sure at any time
-// was hit.
+// was hit, and its UIDs may be known meanwhile.
 func surer(known, again []Holder) []Holder {
 	out := slices.Clone(known)
 	for n := range out {
 		h := &out[n]
-		h.Possible = h.Possible && !slices.ContainsFunc(again, func(a Holder) bool {
-			return a.identity() == h.identity() && a.Hit && !a.Possible
-		})
+		for i := range again {
+			if a := &again[i]; a.same(h) {
+				h.Possible = h.Possible && !(a.Hit && !a.Possible)
+				h.ClaimUID, h.PodUID = cmp.Or(h.ClaimUID, a.ClaimUID), cmp.Or(h.PodUID, a.PodUID)
+			}
+		}
 	}
 	return out
 }

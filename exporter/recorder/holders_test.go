@@ -161,3 +161,50 @@ func TestRepeated(t *testing.T) {
 		t.Errorf("UIDs that were hit:\n%s", diff)
 	}
 }
+
+// The UIDs of a claim and its pod become known between two errors: they are one incident, which has
+// them. A claim that comes again under that name has another one, while its UID is unknown, too.
+func TestUIDsBecomeKnown(t *testing.T) {
+	s := newStory(t)
+	hold := s.Hold("a", "a")
+	hold.ClaimUID, hold.Holders[0].UID = "", ""
+	s.xid("31", 0, time.Time{}, 0)
+	s.pass(5)
+	s.xid("31", 1, time.Time{}, 0)
+	s.pass(2)
+	hold.ClaimUID, hold.Holders[0].UID = "uid-1", "pod-1"
+	s.pass(2)
+	s.xid("31", 2, time.Time{}, 0)
+	s.pass(2)
+	i := one(t, s.Incidents())
+	if h := i.Holders[0]; i.Count != 2 || h.ClaimUID != "uid-1" || h.PodUID != "pod-1" {
+		t.Errorf("%d times, of %+v", i.Count, h)
+	}
+}
+
+// What is over happens again, to a claim of the same name whose UID is not known yet: that is
+// another incident.
+func TestUIDIsNotKnownYet(t *testing.T) {
+	s := newStory(t)
+	ill := func() {
+		s.Read(jointest.Watts(300), health("unhealthy"))
+		s.pass(5)
+		s.Read(jointest.Watts(300), health("healthy"))
+		s.pass(60)
+	}
+	s.Hold("a", "a").ClaimUID = "uid-1"
+	s.Read(jointest.Watts(300), health("healthy"))
+	s.pass(5)
+	ill()
+	ill()
+	if i := one(t, s.Incidents()); i.Count != 2 {
+		t.Errorf("it happened %d times to one claim", i.Count)
+	}
+	s.Free("a")
+	s.pass(5)
+	s.Hold("a", "a").ClaimUID = ""
+	ill()
+	if all := s.Incidents(); len(all) != 2 {
+		t.Errorf("%d incidents of two claims: %+v", len(all), all[0])
+	}
+}

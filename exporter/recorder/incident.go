@@ -97,14 +97,11 @@ type Holder struct {
 	Possible bool `json:"possible,omitempty"`
 }
 
-// identity is what tells a holder from others.
-type identity struct {
-	namespace, claim, claimUID, pod, podUID string
-	device                                  driver.ID
-}
-
-func (h *Holder) identity() identity {
-	return identity{h.Namespace, h.Claim, h.ClaimUID, h.Pod, h.PodUID, h.ID}
+// same reports whether both are the same holder. UIDs may have become known since it began.
+func (h *Holder) same(other *Holder) bool {
+	return h.Namespace == other.Namespace && h.Claim == other.Claim && h.Pod == other.Pod && h.ID == other.ID &&
+		(h.ClaimUID == other.ClaimUID && h.PodUID == other.PodUID ||
+			h.From.Equal(other.From) && sameUID(h.ClaimUID, other.ClaimUID) && sameUID(h.PodUID, other.PodUID))
 }
 
 func (h *Holder) compare(other *Holder) int {
@@ -195,14 +192,14 @@ func (i *Incident) same(other *Incident) bool {
 	if !i.Open() && (i.Kind.isError() || other.Last.Sub(*i.End) >= mergeWithin) {
 		return false
 	}
-	return slices.Equal(i.identities(), other.identities())
+	return slices.EqualFunc(i.hits(), other.hits(), (*Holder).same)
 }
 
-// identities returns who was hit.
-func (i *Incident) identities() (out []identity) {
+// hits returns who was hit.
+func (i *Incident) hits() (out []*Holder) {
 	for n := range i.Holders {
 		if h := &i.Holders[n]; h.Hit {
-			out = append(out, h.identity())
+			out = append(out, h)
 		}
 	}
 	return out

@@ -179,7 +179,7 @@ func (r *Recorder) replace(n int, i *Incident) {
 }
 
 // storeEvery is how often the same incident is stored, unless it ends, or has its first recording.
-const storeEvery = 5 * time.Second
+const storeEvery = 30 * time.Second
 
 // toStore returns the incidents that have changed and are to be stored now: those that have ended,
 // and those that were not stored for some seconds.
