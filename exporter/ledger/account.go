@@ -92,42 +92,12 @@ func (a *account) drop() {
 	a.dropped, a.totals, a.gauges, a.witnessed, a.users, a.fit = true, nil, nil, nil, nil, nil
 }
 
-// charge adds an amount of a counter of its device. tick is the time of the present tick.
-func (a *account) charge(c *counter, amount float64, tick time.Time) {
-	if c.index < len(a.totals) && amount > 0 {
-		a.totals[c.index].value += amount
-		a.charged = tick
+// present returns the account that has taken the place of this one, or the account itself.
+func (a *account) present() *account {
+	for a != nil && a.into != nil {
+		a = a.into
 	}
-}
-
-// show reports whether a total is exported. An account that was opened while its counter could not
-// be read does not have the value 0.
-func (a *account) show(t *total, tick uint64, now time.Time) bool {
-	if t.series == nil && (t.value > 0 || a.ended.IsZero() && t.counter.present == tick) {
-		key := t.counter.key
-		t.series = &Series{
-			Quantity: key.quantity, Labels: key.labels, Born: a.born, Shown: now,
-		}
-	}
-	return t.series != nil
-}
-
-// gauge returns the series of the account's part of a gauge.
-func (a *account) gauge(m *meter) *Series {
-	for len(a.gauges) <= m.gauge {
-		a.gauges = append(a.gauges, nil)
-	}
-	s := &a.gauges[m.gauge]
-	if *s == nil {
-		*s = newSeries(m.key)
-	}
-	return *s
-}
-
-// exported reports whether the account's series are exported: while it holds the device, and for
-// the retention after its end or its last charge, whichever is later.
-func (a *account) exported(now time.Time, retention time.Duration) bool {
-	return a.ended.IsZero() || now.Sub(a.ended) < retention || now.Sub(a.charged) < retention
+	return a
 }
 
 // andEarlier yields the account and those that had the name before, the newest first.
@@ -143,23 +113,10 @@ func (a *account) andEarlier() iter.Seq[*account] {
 	}
 }
 
-// amounts returns what the account was charged, without values.
-func (a *account) amounts() Amounts {
-	out := Amounts{Born: a.born, Shown: a.matured, Allocated: a.allocated, Share: a.share, Used: -1}
-	if a.watched {
-		out.Used = a.used
-	}
-	return out
-}
+func (a *account) ofClaim() claimOf { return claimOf{a.key.Namespace, a.key.Name, a.uid} }
 
-// counted returns the counters among what happened to the device while the account held it.
-func (a *account) counted() []Value {
-	return slices.DeleteFunc(slices.Clone(a.witnessed), func(v Value) bool { return !a.isCounter(v.Quantity) })
-}
-
-func (a *account) isCounter(q driver.Quantity) bool {
-	return a.device.catalogue.Spec(q).Type == driver.Counter
-}
+// toClose reports whether the account is of a claim and not closed.
+func (a *account) toClose() bool { return !a.closed && a.key.Name != "" }
 
 // isHit reports whether the account is of the pod that an event names, or of a claim of that pod.
 func (a *account) isHit(e *join.Event, pod bool) bool {
@@ -170,6 +127,36 @@ func (a *account) isHit(e *join.Event, pod bool) bool {
 		return e.Pod == podresources.Pod{Namespace: a.key.Namespace, Name: a.key.Name}
 	}
 	return slices.Contains(e.Claims, podresources.Claim{Namespace: a.key.Namespace, Name: a.key.Name})
+}
+
+func (a *account) isCounter(q driver.Quantity) bool {
+	return a.device.catalogue.Spec(q).Type == driver.Counter
+}
+
+// exported reports whether the account's series are exported: while it holds the device, and for
+// the retention after its end or its last charge, whichever is later.
+func (a *account) exported(now time.Time, retention time.Duration) bool {
+	return a.ended.IsZero() || now.Sub(a.ended) < retention || now.Sub(a.charged) < retention
+}
+
+// charge adds an amount of a counter of its device. tick is the time of the present tick.
+func (a *account) charge(c *counter, amount float64, tick time.Time) {
+	if c.index < len(a.totals) && amount > 0 {
+		a.totals[c.index].value += amount
+		a.charged = tick
+	}
+}
+
+// activeIn records that the holder was active in a span of time. What was recorded before counts
+// once.
+func (a *account) activeIn(from, to time.Time) {
+	if to.After(a.active) {
+		a.active = to
+	}
+	if from = later(from, a.usedUntil); to.After(from) {
+		a.used += to.Sub(from).Seconds()
+		a.usedUntil = to
+	}
 }
 
 // fail counts errors. tick is the time of the present tick.
@@ -206,15 +193,10 @@ func (a *account) seen(key seriesKey) *Value {
 	return &a.witnessed[i]
 }
 
-// activeIn records that the holder was active in a span of time. What was recorded before counts
-// once.
-func (a *account) activeIn(from, to time.Time) {
-	if to.After(a.active) {
-		a.active = to
-	}
-	if from = later(from, a.usedUntil); to.After(from) {
-		a.used += to.Sub(from).Seconds()
-		a.usedUntil = to
+// divide notes that the device was divided in a way while the account's claim held it.
+func (a *account) divide(by join.Attribution) {
+	if by != a.attribution && by.LessCertain(a.attribution) {
+		a.attribution = by
 	}
 }
 
@@ -238,12 +220,8 @@ func (a *account) bound(t *total) float64 {
 	return min(bound, max(t.value, t.counter.highest()*(a.allocated+a.edges)-t.value))
 }
 
-// divide notes that the device was divided in a way while the account's claim held it.
-func (a *account) divide(by join.Attribution) {
-	if by != a.attribution && by.LessCertain(a.attribution) {
-		a.attribution = by
-	}
-}
+// maxUsers bounds the pods of a claim that are remembered: the first.
+const maxUsers = 1024
 
 // useBy notes that a pod uses the claim of the account.
 func (a *account) useBy(pod *account) {
@@ -258,13 +236,43 @@ func (a *account) useBy(pod *account) {
 	}
 }
 
-// maxUsers bounds the pods of a claim that are remembered: the first.
-const maxUsers = 1024
+// show reports whether a total is exported. An account that was opened while its counter could not
+// be read does not have the value 0.
+func (a *account) show(t *total, tick uint64, now time.Time) bool {
+	if t.series == nil && (t.value > 0 || a.ended.IsZero() && t.counter.present == tick) {
+		key := t.counter.key
+		t.series = &Series{
+			Quantity: key.quantity, Labels: key.labels, Born: a.born, Shown: now,
+		}
+	}
+	return t.series != nil
+}
 
-// toClose reports whether the account is of a claim and not closed.
-func (a *account) toClose() bool { return !a.closed && a.key.Name != "" }
+// gauge returns the series of the account's part of a gauge.
+func (a *account) gauge(m *meter) *Series {
+	for len(a.gauges) <= m.gauge {
+		a.gauges = append(a.gauges, nil)
+	}
+	s := &a.gauges[m.gauge]
+	if *s == nil {
+		*s = newSeries(m.key)
+	}
+	return *s
+}
 
-func (a *account) ofClaim() claimOf { return claimOf{a.key.Namespace, a.key.Name, a.uid} }
+// amounts returns what the account was charged, without values.
+func (a *account) amounts() Amounts {
+	out := Amounts{Born: a.born, Shown: a.matured, Allocated: a.allocated, Share: a.share, Used: -1}
+	if a.watched {
+		out.Used = a.used
+	}
+	return out
+}
+
+// counted returns the counters among what happened to the device while the account held it.
+func (a *account) counted() []Value {
+	return slices.DeleteFunc(slices.Clone(a.witnessed), func(v Value) bool { return !a.isCounter(v.Quantity) })
+}
 
 // life is that of a claim's account, and what of it the distributions of its driver have.
 type life struct {
@@ -324,22 +332,4 @@ func (a *account) lifeAtEnd() Life {
 		out.LastActive = a.active
 	}
 	return out
-}
-
-// present returns the account that has taken the place of this one, or the account itself.
-func (a *account) present() *account {
-	for a != nil && a.into != nil {
-		a = a.into
-	}
-	return a
-}
-
-// portionIn returns the account's portion of a segment, nil if it has none.
-func (a *account) portionIn(s *segment) *portion {
-	for i := range s.claims {
-		if s.claims[i].account == a {
-			return &s.claims[i]
-		}
-	}
-	return nil
 }

@@ -10,16 +10,21 @@ import (
 // adviseEvery is how often advice is renewed.
 const adviseEvery = time.Minute
 
+// advisor finds the smallest fit of each claim.
+type advisor struct {
+	config  fit.Config
+	advised time.Time // when advice was renewed last
+}
+
 // advise renews the advice for the claims if it is old.
-func (l *Ledger) advise(devices []join.Device, now time.Time) {
-	every := min(adviseEvery, l.config.Fit.After)
-	if !l.config.Advise || now.Sub(l.advised) < every {
+func (v *advisor) advise(claims *accountBook, devices []join.Device, now time.Time) {
+	if !claims.fits || now.Sub(v.advised) < min(adviseEvery, v.config.After) {
 		return
 	}
-	l.advised = now
+	v.advised = now
 	var uses []fit.Use
 	var of []*fitting
-	for a := range l.claims.all() {
+	for a := range claims.all() {
 		f := a.fit
 		if f == nil || f.final {
 			continue
@@ -34,7 +39,7 @@ func (l *Ledger) advise(devices []join.Device, now time.Time) {
 		}
 		uses, of = append(uses, u), append(of, f)
 	}
-	advice := fit.Advise(uses, devices, l.config.Fit)
+	advice := fit.Advise(uses, devices, v.config)
 	for i := range advice {
 		f := of[advice[i].Number]
 		f.advice = &advice[i]

@@ -7,6 +7,16 @@ import (
 	"time"
 )
 
+// books are the accounts of claims and of pods, and since when these can be charged.
+type books struct {
+	claims, pods accountBook
+
+	started     time.Time // the first tick: claims that were allocated since began while this process ran
+	answered    time.Time // until when it was known first who holds what: nothing is charged before
+	kept        time.Time // when an earlier process ended, whose state this goes on with; zero: none
+	corrections int       // of this tick: see [Snapshot.Corrections]
+}
+
 // accountBook has the accounts of all claims, or of all pods.
 type accountBook struct {
 	accounts map[HolderKey]*account // the newest of each name
@@ -16,83 +26,7 @@ type accountBook struct {
 
 	minLifetime time.Duration // accounts that are younger are young; 0: none is
 
-	distributions map[claimKey]*claimDistributions // nil: none are kept
-}
-
-// release drops the accounts that are no longer exported and that no queued reading can charge,
-// each after a call of before. Of one name they go in the order in which they had it.
-func (b *accountBook) release(now time.Time, retention time.Duration, before func(*account)) {
-	for _, newest := range b.accounts {
-		b.releaseOldest(newest, now, retention, before)
-	}
-}
-
-// releaseOldest drops the oldest accounts of a name, and returns whether there is one left.
-func (b *accountBook) releaseOldest(
-	a *account, now time.Time, retention time.Duration, before func(*account),
-) (left bool) {
-	if a.earlier != nil && b.releaseOldest(a.earlier, now, retention, before) || a.kept(now, retention) {
-		return true
-	}
-	b.carry(a, now)
-	before(a)
-	a.drop()
-	b.remove(a)
-	return false
-}
-
-// kept reports whether the account is exported, or a queued reading can charge it.
-func (a *account) kept(now time.Time, retention time.Duration) bool {
-	return a.exported(now, retention) || !a.settled(now) && now.Sub(a.ended) < retention+rememberFor
-}
-
-// settled reports whether no reading of the time before the account ended is to come.
-func (a *account) settled(now time.Time) bool {
-	return !a.ended.IsZero() && !a.device.unsettled(now).Before(a.ended)
-}
-
-// remove takes an account off the book.
-func (b *accountBook) remove(a *account) {
-	b.leaveDistributions(a)
-	switch later := b.laterThan(a); {
-	case later != nil:
-		later.earlier = a.earlier
-		if later.released() == nil {
-			later.release(a.released())
-		}
-	case a.earlier != nil:
-		b.accounts[a.key] = a.earlier
-		b.order = nil
-	default:
-		delete(b.accounts, a.key)
-		b.order = nil
-	}
-}
-
-// laterThan returns the account that had the name after a, nil if there is none.
-func (b *accountBook) laterThan(a *account) *account {
-	var later *account
-	for of := range b.accounts[a.key].andEarlier() {
-		if of == a {
-			break
-		}
-		later = of
-	}
-	return later
-}
-
-// evict removes the dropped accounts from the book and their rows from the given ones.
-func (b *accountBook) evict(rows ...*[]Holder) {
-	for _, newest := range b.accounts {
-		for a := range newest.andEarlier() {
-			if a.dropped {
-				b.remove(a)
-			}
-		}
-	}
-	for _, of := range rows {
-		*of = slices.DeleteFunc(*of, func(h Holder) bool { return b.accounts[*h.HolderKey] == nil })
-	}
+	distributions distributions
 }
 
 // all yields all accounts.
@@ -116,12 +50,16 @@ func (b *accountBook) sorted() []*account {
 	return b.order
 }
 
-// carry adds what an account was charged to what the later one of its name has carried: it is about
-// to be released.
-func (b *accountBook) carry(a *account, now time.Time) {
-	if later := b.laterThan(a); later != nil {
-		later.release(later.carriedUntil(now))
+// laterThan returns the account that had the name after a, nil if there is none.
+func (b *accountBook) laterThan(a *account) *account {
+	var later *account
+	for of := range b.accounts[a.key].andEarlier() {
+		if of == a {
+			break
+		}
+		later = of
 	}
+	return later
 }
 
 // of returns the account of a UID that is not closed, nil if there is none or the UID is unknown.
@@ -153,7 +91,7 @@ func (b *accountBook) begin(d *deviceBook, key HolderKey, born, now time.Time) *
 		b.accounts[key] = a
 	}
 	b.order = nil
-	b.distribute(a)
+	b.distributions.enter(a)
 	a.open(d.attributed)
 	return a
 }
@@ -216,13 +154,77 @@ func (w *account) take(a *account) {
 			most.Value = max(most.Value, v.Value)
 		}
 	}
-	for _, s := range w.device.timeline {
-		for _, parts := range [2][]portion{s.claims, s.pods} {
-			for i := range parts {
-				if parts[i].account == a {
-					parts[i].account = w
-				}
+	w.device.timeline.replace(a, w)
+}
+
+// release drops the accounts that are no longer exported and that no queued reading can charge,
+// each after a call of before. Of one name they go in the order in which they had it.
+func (b *accountBook) release(now time.Time, retention time.Duration, before func(*account)) {
+	for _, newest := range b.accounts {
+		b.releaseOldest(newest, now, retention, before)
+	}
+}
+
+// releaseOldest drops the oldest accounts of a name, and returns whether there is one left.
+func (b *accountBook) releaseOldest(
+	a *account, now time.Time, retention time.Duration, before func(*account),
+) (left bool) {
+	if a.earlier != nil && b.releaseOldest(a.earlier, now, retention, before) || a.kept(now, retention) {
+		return true
+	}
+	b.carry(a, now)
+	before(a)
+	a.drop()
+	b.remove(a)
+	return false
+}
+
+// kept reports whether the account is exported, or a queued reading can charge it.
+func (a *account) kept(now time.Time, retention time.Duration) bool {
+	return a.exported(now, retention) || !a.settled(now) && now.Sub(a.ended) < retention+rememberFor
+}
+
+// settled reports whether no reading of the time before the account ended is to come.
+func (a *account) settled(now time.Time) bool {
+	return !a.ended.IsZero() && !a.device.unsettled(now).Before(a.ended)
+}
+
+// carry adds what an account was charged to what the later one of its name has carried: it is about
+// to be released.
+func (b *accountBook) carry(a *account, now time.Time) {
+	if later := b.laterThan(a); later != nil {
+		later.release(later.carriedUntil(now))
+	}
+}
+
+// remove takes an account off the book.
+func (b *accountBook) remove(a *account) {
+	b.distributions.leave(a)
+	switch later := b.laterThan(a); {
+	case later != nil:
+		later.earlier = a.earlier
+		if later.released() == nil {
+			later.release(a.released())
+		}
+	case a.earlier != nil:
+		b.accounts[a.key] = a.earlier
+		b.order = nil
+	default:
+		delete(b.accounts, a.key)
+		b.order = nil
+	}
+}
+
+// evict removes the dropped accounts from the book and their rows from the given ones.
+func (b *accountBook) evict(rows ...*[]Holder) {
+	for _, newest := range b.accounts {
+		for a := range newest.andEarlier() {
+			if a.dropped {
+				b.remove(a)
 			}
 		}
+	}
+	for _, of := range rows {
+		*of = slices.DeleteFunc(*of, func(h Holder) bool { return b.accounts[*h.HolderKey] == nil })
 	}
 }

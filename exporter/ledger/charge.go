@@ -46,12 +46,10 @@ func (s *segment) charge(
 
 // peak notes the present value of a gauge for each holder of the segment.
 func (s *segment) peak(m *meter, value float64) {
-	for _, parts := range [2][]portion{s.claims, s.pods} {
-		for _, p := range parts {
-			if !p.account.dropped {
-				v := p.account.seen(m.peak)
-				v.Value = max(v.Value, value*p.use[m.spec.Basis])
-			}
+	for p := range s.portions() {
+		if !p.account.dropped {
+			v := p.account.seen(m.peak)
+			v.Value = max(v.Value, value*p.use[m.spec.Basis])
 		}
 	}
 }
@@ -82,7 +80,7 @@ func (s *segment) eachHolder(f func(a *account, pod bool)) {
 func (s *segment) eachChanged(before *segment, basis driver.Basis, f func(a *account, by float64)) {
 	for i := range s.claims {
 		p := &s.claims[i]
-		q := p.account.portionIn(before)
+		q := before.portionOf(p.account)
 		switch {
 		case q == nil:
 			f(p.account, s.most(p.use[basis]))
@@ -92,7 +90,7 @@ func (s *segment) eachChanged(before *segment, basis driver.Basis, f func(a *acc
 		}
 	}
 	for i := range before.claims {
-		if p := &before.claims[i]; p.account.portionIn(s) == nil {
+		if p := &before.claims[i]; s.portionOf(p.account) == nil {
 			f(p.account, before.most(p.use[basis]))
 		}
 	}

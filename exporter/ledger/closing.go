@@ -10,14 +10,19 @@ import (
 // 30 s have told by then what they counted until the end.
 const closeAfter = 40 * time.Second
 
+// closing makes the receipts of claims.
+type closing struct {
+	dropped []Closed // accounts that were dropped, of claims that are not closed yet
+}
+
 // close closes the accounts of the claims that have ended on all of their devices, and returns them
-// in the order of claims and devices.
-func (l *Ledger) close(now time.Time) []Closed {
+// in the order of claims and devices. written says that the state is written.
+func (c *closing) close(claims *accountBook, written bool, now time.Time) []Closed {
 	due := map[claimOf]bool{}
-	for i := range l.dropped {
-		due[l.dropped[i].claim()] = true
+	for i := range c.dropped {
+		due[c.dropped[i].claim()] = true
 	}
-	for a := range l.claims.all() {
+	for a := range claims.all() {
 		if a.toClose() && !a.ended.IsZero() && now.Sub(a.ended) >= closeAfter {
 			due[a.ofClaim()] = true
 		}
@@ -25,25 +30,25 @@ func (l *Ledger) close(now time.Time) []Closed {
 	if len(due) == 0 {
 		return nil
 	}
-	for a := range l.claims.all() {
+	for a := range claims.all() {
 		if a.toClose() && (a.ended.IsZero() || now.Sub(a.ended) < closeAfter) {
 			delete(due, a.ofClaim())
 		}
 	}
 	var out []Closed
-	for a := range l.claims.all() {
+	for a := range claims.all() {
 		if a.toClose() && due[a.ofClaim()] {
 			out = append(out, a.close())
-			if !l.writer.on { // else until it is written that the account is closed
+			if !written { // else they are needed until it is written that the account is closed
 				a.users = nil
 			}
 		}
 	}
-	l.dropped = slices.DeleteFunc(l.dropped, func(c Closed) bool {
-		if due[c.claim()] {
-			out = append(out, c)
+	c.dropped = slices.DeleteFunc(c.dropped, func(d Closed) bool {
+		if due[d.claim()] {
+			out = append(out, d)
 		}
-		return due[c.claim()]
+		return due[d.claim()]
 	})
 	slices.SortFunc(out, func(x, y Closed) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.UID, y.UID),
@@ -53,9 +58,9 @@ func (l *Ledger) close(now time.Time) []Closed {
 }
 
 // closeDropped closes an account that is about to be dropped, for the next tick.
-func (l *Ledger) closeDropped(a *account) {
+func (c *closing) closeDropped(a *account) {
 	if a.toClose() && !a.dropped {
-		l.dropped = append(l.dropped, a.close())
+		c.dropped = append(c.dropped, a.close())
 	}
 }
 

@@ -29,6 +29,14 @@ type counter struct {
 	idle    float64 // of a parent's: the lowest rate per second above 0 while it was idle; 0: not known
 }
 
+// maxGap is the longest time between two readings of a gauge in which it is taken to rise or to
+// fall all the time. Its integral over a longer one is a guess.
+const maxGap = 5 * time.Second
+
+// rateTime is the shortest time between two readings of a counter that tells its rate: some
+// hardware refreshes counters every tenth of a second.
+const rateTime = 500 * time.Millisecond
+
 // fill records which meter fills the counter.
 func (c *counter) fill(m *meter) {
 	if c.filler == m.source && c.sums == m.sums {
@@ -42,14 +50,17 @@ func (c *counter) fill(m *meter) {
 	c.series = c.series.from(source)
 }
 
-// sure reports whether a counter has counted what it shows more than at the reading before, and no
-// more: it did not begin anew meanwhile, as far as that shows, and could not without that showing.
-func (c *counter) sure(m *meter, next driver.Reading) bool {
-	if next.Since.After(m.last.At) {
-		return true // since then
+// threshold returns the rate per second above which the counter shows an active device; infinite
+// if it does not show that.
+func (c *counter) threshold(config Config) float64 {
+	switch {
+	case !c.spec.ShowsActivity(c.key.labels):
+		return math.Inf(1)
+	case c.spec.Activity == driver.Traffic:
+		return config.NetworkThreshold
+	default:
+		return config.IdleThreshold
 	}
-	span := next.At.Sub(m.last.At).Seconds()
-	return !m.fallen && next.Value >= m.last.Value && next.Value > c.highest()*span
 }
 
 // highest returns the highest rate per second of a counter, as far as it is known: the possible
@@ -70,23 +81,12 @@ func (c *counter) mostIn(span time.Duration, mean float64) float64 {
 	return math.MaxFloat64
 }
 
-// threshold returns the rate per second above which the counter shows an active device; infinite
-// if it does not show that.
-func (c *counter) threshold(config Config) float64 {
-	switch {
-	case !c.spec.ShowsActivity(c.key.labels):
-		return math.Inf(1)
-	case c.spec.Activity == driver.Traffic:
-		return config.NetworkThreshold
-	default:
-		return config.IdleThreshold
+// sure reports whether a counter has counted what it shows more than at the reading before, and no
+// more: it did not begin anew meanwhile, as far as that shows, and could not without that showing.
+func (c *counter) sure(m *meter, next driver.Reading) bool {
+	if next.Since.After(m.last.At) {
+		return true // since then
 	}
+	span := next.At.Sub(m.last.At).Seconds()
+	return !m.fallen && next.Value >= m.last.Value && next.Value > c.highest()*span
 }
-
-// rateTime is the shortest time between two readings of a counter that tells its rate: some
-// hardware refreshes counters every tenth of a second.
-const rateTime = 500 * time.Millisecond
-
-// maxGap is the longest time between two readings of a gauge in which it is taken to rise or to
-// fall all the time. Its integral over a longer one is a guess.
-const maxGap = 5 * time.Second

@@ -9,89 +9,109 @@ import (
 
 // deviceBook is the ledger's record of one device.
 type deviceBook struct {
-	id    driver.ID
-	seen  time.Time // the last tick in which it occurred
-	clock time.Time // the present tick
-	born  time.Time
+	id       driver.ID
+	born     time.Time
+	seen     time.Time    // the last tick in which it occurred
+	clock    time.Time    // the present tick
+	joined   *join.Device // of the last tick that knew it
+	identity identity     // of the hardware
+	read     bool         // it was read at least once
+	measured bool         // activity was measured at this tick
 
-	catalogue driver.Catalogue
-
-	identity   identity  // of the hardware
-	identified time.Time // the tick at which it became other hardware; zero: it never did
-
-	joined *join.Device // of the last tick that knew it
-	read   bool         // it was read at least once
-
-	shares     []join.Share  // of the last tick
-	ended      []join.Share  // likewise
-	left       []time.Time   // when processes of those who hold it ended
-	known      []knownTick   // by time
-	timeline   timeline      // not empty
-	late       time.Duration // how much later at most its changes may have been
-	owners     map[holdingKey]*owner
-	owned      []owners  // of shares, in their order
-	periods    []*Period // by when they were known first
-	newPeriods bool      // since the timeline took them over
-	used       time.Time // the time of the tick before
-	usesKnown  bool      // the last segment has parts by process
-
-	meters       []*meter
-	counters     []*counter
-	attributed   []*counter // those of additive quantities, by index
-	gauges       int        // the number of attributed gauges
-	unattributed account    // what no holder was charged for
-	events       []queuedEvent
-	highest      []Value // of gauges that have a peak
+	holders
+	deviceSeries
+	usage
+	failureLog
+	unattributed account // what no holder was charged for
+	allocated    float64 // seconds in which it was held
 
 	parent   *deviceBook // the device that this one is a part of; nil: none that is known
 	parts    []*deviceBook
 	activity activity // of a part
 	weighed  []part   // of a parent: what weigh returned last
 
-	accrued   time.Time // allocated time is distributed up to here
-	allocated float64   // seconds in which it was held
-	lastError time.Time
-	failures  []Failure // of this tick
-	measured  bool      // activity was measured at this tick
-
-	inUse             float64   // seconds in which it was active while it was held
-	usedUntil         time.Time // what was before is counted
-	watched           bool      // its activity was measured at some time
-	spans             []span    // in which it was active, and that are not charged yet
-	contradiction     join.Contradiction
-	contradictedSince time.Time
-	contradicted      join.Contradiction // for long enough
-
 	recorded recorded
 	resumed  bool // of an earlier process: who holds it is to be known yet
 }
 
+// holders are who holds a device, and who is charged for it.
+type holders struct {
+	shares    []join.Share // of the last tick
+	ended     []join.Share // likewise
+	left      []time.Time  // when processes of those who hold it ended
+	known     knownTicks
+	owners    ownership
+	owned     []owners      // of shares, in their order
+	timeline  timeline      // not empty
+	late      time.Duration // how much later at most its changes may have been
+	accrued   time.Time     // it is decided up to here; allocated time is distributed
+	used      time.Time     // the time of the tick before
+	usesKnown bool          // the last segment has parts by process
+	periodList
+}
+
+// deviceBooks are the records of all devices.
+type deviceBooks map[driver.ID]*deviceBook
+
+// of returns the record of a device at a tick, a new one if there is none.
+func (b deviceBooks) of(joined *join.Device, catalogue driver.Catalogue, now time.Time) *deviceBook {
+	d := b[joined.ID]
+	if d == nil {
+		d = newDeviceBook(joined.ID, catalogue, now)
+		b[joined.ID] = d
+	}
+	d.seen, d.joined = now, joined
+	return d
+}
+
 func newDeviceBook(id driver.ID, catalogue driver.Catalogue, now time.Time) *deviceBook {
 	d := &deviceBook{
-		id: id, catalogue: catalogue, born: now, unattributed: account{born: now},
-		timeline: timeline{{unattributed: join.Evenly(1)}},
+		id: id, born: now, deviceSeries: deviceSeries{catalogue: catalogue}, unattributed: account{born: now},
+		holders: holders{timeline: timeline{{unattributed: join.Evenly(1)}}},
 	}
 	d.unattributed.device = d
 	return d
 }
 
-func (d *deviceBook) find(key seriesKey) *counter {
-	for _, c := range d.counters {
-		if c.key == key {
-			return c
-		}
+// counter returns the counter of a series, a new one if there is none: then all who are charged for
+// the device have a total of it.
+func (d *deviceBook) counter(key seriesKey, now time.Time) *counter {
+	c := d.find(key)
+	if c == nil {
+		c = d.newCounter(key, now)
+		d.unattributed.open(d.attributed)
+		d.timeline.open(d.attributed)
+	}
+	return c
+}
+
+// filledBy returns the counter that a meter fills, nil if none. The integral of a gauge fills one
+// only if no hardware counter does, or did recently.
+func (d *deviceBook) filledBy(m *meter, now time.Time) *counter {
+	switch hardware := d.findMeter(m.sum); {
+	case m.counts:
+		return d.counter(m.key, now)
+	case !m.sums:
+	case hardware != nil && !hardware.seen.Before(d.identified) && now.Sub(hardware.now.At) < rememberFor:
+	default:
+		return d.counter(m.sum, now)
 	}
 	return nil
 }
 
+// dividedCounter returns the counter of what the holders of a part have of the parent's.
+func (d *deviceBook) dividedCounter(key seriesKey, now time.Time) *counter {
+	c := d.find(key)
+	if c == nil {
+		c = d.counter(key, now)
+		c.divided = true
+	}
+	return c
+}
+
 // unsettled returns the time up to which no reading can be distributed any more.
 func (d *deviceBook) unsettled(now time.Time) time.Time {
-	oldest := d.accrued
-	for _, m := range d.meters {
-		if m.have && m.last.At.Before(oldest) && now.Sub(m.last.At) < rememberFor {
-			oldest = m.last.At
-		}
-	}
+	oldest := d.oldest(d.accrued, now)
 	if d.parent != nil {
 		if of := d.parent.unsettled(now); of.Before(oldest) {
 			return of

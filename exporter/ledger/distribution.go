@@ -44,31 +44,32 @@ type piece struct {
 	value    float64
 }
 
-func newDistributions(on bool) map[claimKey]*claimDistributions {
-	if !on {
-		return nil
-	}
-	return map[claimKey]*claimDistributions{}
-}
+// distributions are those of all claims; nil: none are kept.
+type distributions map[claimKey]*claimDistributions
 
-// distribute lets a new account take part in the distributions of its claim. What a device plugin
-// gave has no claim.
-func (b *accountBook) distribute(a *account) {
-	if b.distributions == nil || a.key.Name == "" {
+// observation is what was added to a distribution and is not written yet.
+type observation struct{ value, seconds float64 }
+
+// maxObservations bounds these: the distribution is written as a whole instead.
+const maxObservations = 32
+
+// enter lets a new account take part in the distributions of its claim. What a device plugin gave
+// has no claim.
+func (all distributions) enter(a *account) {
+	if all == nil || a.key.Name == "" {
 		return
 	}
 	key := claimKey{a.key.Namespace, a.key.Name, a.key.Device.Driver}
-	a.claim = b.distributions[key]
+	a.claim = all[key]
 	if a.claim == nil {
 		a.claim = &claimDistributions{}
-		b.distributions[key] = a.claim
+		all[key] = a.claim
 	}
 	a.claim.accounts = append(a.claim.accounts, a)
 }
 
-// leaveDistributions ends that a dropped account takes part. The last one takes the distributions
-// with it.
-func (b *accountBook) leaveDistributions(a *account) {
+// leave ends that a dropped account takes part. The last one takes the distributions with it.
+func (all distributions) leave(a *account) {
 	if a.claim == nil {
 		return
 	}
@@ -77,7 +78,7 @@ func (b *accountBook) leaveDistributions(a *account) {
 		d.known = slices.DeleteFunc(d.known, func(k known) bool { return k.account == a })
 	}
 	if len(a.claim.accounts) == 0 {
-		delete(b.distributions, claimKey{a.key.Namespace, a.key.Name, a.key.Device.Driver})
+		delete(all, claimKey{a.key.Namespace, a.key.Name, a.key.Device.Driver})
 	}
 }
 
@@ -173,9 +174,9 @@ func (d *distributed) add(a *account, p piece) {
 	}
 }
 
-// settleDistributions enters the sums of the claims' pieces into their distributions.
-func (b *accountBook) settleDistributions(now time.Time) {
-	for _, c := range b.distributions {
+// settle enters the sums of the claims' pieces into their distributions.
+func (all distributions) settle(now time.Time) {
+	for _, c := range all {
 		for _, d := range c.quantities {
 			if len(d.pieces) > 0 {
 				d.sum(c.knownUntil(d, now))
@@ -247,9 +248,3 @@ func (d *distributed) observe(value, seconds float64) {
 		d.observed = append(d.observed, observation{value, seconds})
 	}
 }
-
-// observation is what was added to a distribution and is not written yet.
-type observation struct{ value, seconds float64 }
-
-// maxObservations bounds these: the distribution is written as a whole instead.
-const maxObservations = 32

@@ -86,15 +86,15 @@ func (d *deviceBook) doubtSpread(c *counter, highest float64, from, to time.Time
 
 // doubtHolds adds how far the begins and ends of holds may be off that are decided now: those from
 // one time until another, the second included. What was counted before that is charged already.
-func (d *deviceBook) doubtHolds(from, until time.Time) {
-	for i := len(d.timeline) - 1; i > 0 && !d.timeline[i].from.Before(from); i-- {
-		s := &d.timeline[i]
+func (t timeline) doubtHolds(from, until time.Time) {
+	for i := len(t) - 1; i > 0 && !t[i].from.Before(from); i-- {
+		s := &t[i]
 		if s.from.After(until) || s.judged || s.doubt == (podresources.Doubt{}) {
 			continue
 		}
 		s.judged = true
 		unread := max(0, from.Sub(s.from.Add(-s.doubt.Early)))
-		s.eachChanged(&d.timeline[i-1], driver.ByTime, func(a *account, _ float64) {
+		s.eachChanged(&t[i-1], driver.ByTime, func(a *account, _ float64) {
 			a.edges += (s.doubt.Early + s.doubt.Late).Seconds()
 			a.unread += unread.Seconds()
 		})

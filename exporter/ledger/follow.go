@@ -11,31 +11,23 @@ import (
 
 // follow updates the timeline of the device by the holds of a tick, those that ended included. at
 // is the time until which it is known who holds what.
-func (l *Ledger) follow(d *deviceBook, shares, ended []join.Share, at, now time.Time) {
+func (b *books) follow(d *deviceBook, shares, ended []join.Share, at, now time.Time) {
 	since := d.used
 	d.used = now
-	if d.resumed {
-		if at.After(l.kept) {
-			l.takeOver(d, shares, ended, since, at, now)
-			l.followLives(d, shares, ended)
-		}
+	if d.resumed && !at.After(b.kept) || !d.resumed && sameSlice(shares, d.shares) && sameSlice(ended, d.ended) {
 		return
 	}
-	if sameSlice(shares, d.shares) && sameSlice(ended, d.ended) {
-		return
-	}
-	d.note(knownTick{since, shares})
-	same := slices.EqualFunc(shares, d.shares, sameHolding)
-	if !same || len(ended) > 0 {
+	d.known = d.known.with(knownTick{since, shares}, d.accrued)
+	if same := slices.EqualFunc(shares, d.shares, sameHolding); d.resumed {
+		b.takeOver(d, shares, ended, at, now)
+	} else if !same || len(ended) > 0 {
 		holdings := holdingsOf(shares, ended)
-		from, earliest, changed := l.firstChange(d, holdings, at)
+		from, earliest, changed := b.firstChange(d, holdings, at)
 		if changed || !same {
-			l.resolve(d, holdings, from, now)
-			l.renew(d, holdings, from, from.Sub(earliest), now)
-			d.owned = d.ownersOf(shares)
+			b.change(d, holdings, shares, from, earliest, now)
 		}
 	}
-	l.followLives(d, shares, ended)
+	b.followLives(d, shares, ended)
 	d.shares, d.ended, d.left = shares, ended, leftTimes(shares)
 	d.use(since, now)
 }
@@ -43,61 +35,37 @@ func (l *Ledger) follow(d *deviceBook, shares, ended []join.Share, at, now time.
 // takeOver makes the device, which is as an earlier process left it, held by those whom the first
 // answer of the kubelet names. The others ended when that process did, but for one that held the
 // device alone, if it is known when it ended.
-func (l *Ledger) takeOver(d *deviceBook, shares, ended []join.Share, since, at, now time.Time) {
+func (b *books) takeOver(d *deviceBook, shares, ended []join.Share, at, now time.Time) {
 	d.resumed = false
-	d.note(knownTick{since, shares})
 	known := slices.DeleteFunc(slices.Clone(d.periods), func(p *Period) bool { return !p.To.IsZero() })
 	holdings := holdingsOf(shares, nil)
 	if len(known) == 1 && !known[0].Admin {
 		holdings = holdingsOf(shares, ended)
 	}
+	d.owners = ownership{}
 	for i := range holdings {
 		h := &holdings[i]
-		for n, p := range known {
-			if p.isOf(h) {
-				d.adopt(h, p)
-				known = slices.Delete(known, n, n+1)
-				break
-			}
+		if n := slices.IndexFunc(known, func(p *Period) bool { return p.isOf(h) }); n >= 0 {
+			d.owners[h.holdingKey] = &owner{period: known[n]}
+			known = slices.Delete(known, n, n+1)
 		}
 	}
 	for _, p := range known {
-		ended := *p
-		ended.To = later(p.From, l.kept)
-		d.setPeriod(&owner{period: p}, ended)
+		d.endPeriod(p, b.kept)
 	}
-	l.resolve(d, holdings, d.accrued, now)
 	from := d.accrued
-	l.renew(d, holdings, from, 0, now)
-	if s := &d.timeline[d.timeline.at(from)]; s.from.Equal(from) { // those that ended may have ended until now
+	b.change(d, holdings, shares, from, from, now)
+	if s := d.timeline.on(from); s.from.Equal(from) { // those that ended may have ended until now
 		s.doubt.Late = max(s.doubt.Late, at.Sub(from))
 		d.late = max(d.late, s.doubt.Late)
 	}
-	d.owned = d.ownersOf(shares)
-	d.shares, d.ended, d.left = shares, ended, leftTimes(shares)
-	d.use(since, now)
-}
-
-// adopt makes a period that of a holding, which has just become known again.
-func (d *deviceBook) adopt(h *holding, p *Period) {
-	if d.owners == nil {
-		d.owners = map[holdingKey]*owner{}
-	}
-	d.owners[h.holdingKey] = &owner{period: p}
-}
-
-// isOf reports whether the period is that of a holding. UIDs may be unknown.
-func (p *Period) isOf(h *holding) bool {
-	same := func(x, y string) bool { return x == y || x == "" || y == "" }
-	return p.Claim == h.share.Claim && p.ShareID == h.share.ShareID && p.Pod == h.pod &&
-		same(p.ClaimUID, h.share.ClaimUID) && same(p.PodUID, h.uid)
 }
 
 // firstChange returns the time of the first change of holdings since the last tick, and whether
 // there was one. Without one it is the time of the present answer, since when the shares may have
 // other weights. A change before the decided time is a late correction: it takes effect from that
 // time on. earliest is when it may have been.
-func (l *Ledger) firstChange(
+func (b *books) firstChange(
 	d *deviceBook, holdings []holding, at time.Time,
 ) (first, earliest time.Time, changed bool) {
 	before := map[holdingKey]time.Time{}
@@ -115,7 +83,7 @@ func (l *Ledger) firstChange(
 				to, known = before[whole]
 			}
 		}
-		if known && to.Equal(h.to) && !d.isOther(&h) {
+		if known && to.Equal(h.to) && !d.owners.isOther(&h) {
 			continue
 		}
 		edge, doubt := h.from, h.fromDoubt
@@ -123,7 +91,7 @@ func (l *Ledger) firstChange(
 			edge, doubt = h.to, h.toDoubt
 		}
 		if !edge.IsZero() && edge.Before(d.accrued) {
-			l.corrections++
+			b.corrections++
 			late = earlier(late, edge.Add(-doubt.Early))
 		}
 		first, changed = earlier(first, edge), true
@@ -132,24 +100,26 @@ func (l *Ledger) firstChange(
 	return first, earlier(first, late), changed
 }
 
-// isOther reports whether a holding is of another claim or pod of the same name than was known:
-// what is known of names may be older than the holding.
-func (d *deviceBook) isOther(h *holding) bool {
-	o := d.owners[h.holdingKey]
-	other := func(a *account, uid string) bool { return a != nil && uid != "" && a.uid != "" && a.uid != uid }
-	return o != nil && (other(o.claim, h.share.ClaimUID) || other(o.pod, h.uid))
+// change makes the timeline again by what holds are known to be. What changes from a moment on may
+// have changed earlier.
+func (b *books) change(
+	d *deviceBook, holdings []holding, shares []join.Share, from, earliest, now time.Time,
+) {
+	b.resolve(d, holdings, from, now)
+	b.renew(d, holdings, from, from.Sub(earliest), now)
+	d.owned = d.owners.of(shares)
 }
 
 // renew makes the timeline again from a moment on. What changes then may have changed earlier.
-func (l *Ledger) renew(d *deviceBook, holdings []holding, from time.Time, before time.Duration, now time.Time) {
+func (b *books) renew(d *deviceBook, holdings []holding, from time.Time, before time.Duration, now time.Time) {
 	n := slices.IndexFunc(d.timeline, func(s segment) bool { return !s.from.Before(from) })
 	if n < 0 {
 		n = len(d.timeline)
 	}
 	replaced := slices.Clone(d.timeline[n:])
 	d.timeline = d.timeline[:n]
-	for _, cut := range d.cuts(holdings, from) {
-		shares, owned, divided := d.heldAt(holdings, cut)
+	for _, cut := range d.known.cuts(holdings, from) {
+		shares, owned, divided := d.known.heldAt(holdings, cut)
 		s := segmentOf(shares, owned, divided, cut)
 		doubt, edge := doubtAt(holdings, cut)
 		if cut.Equal(from) {
@@ -160,13 +130,13 @@ func (l *Ledger) renew(d *deviceBook, holdings []holding, from time.Time, before
 			d.timeline = append(d.timeline, s)
 		}
 	}
-	d.closeAccounts(replaced, from)
+	d.timeline.endAccounts(replaced, from)
 	d.timeline = d.timeline.since(now.Add(-rememberFor))
 	for i := range holdings {
 		h := &holdings[i]
 		if h.from.IsZero() && h.owner.pod != nil {
 			h.owner.pod.young = false
-			l.markPartial(h.owner.claim, h.share)
+			b.markPartial(h.owner.claim, h.share)
 		}
 		if !h.to.IsZero() && h.owner.claim != nil {
 			h.owner.claim.noteEnd(h.share)
@@ -174,35 +144,28 @@ func (l *Ledger) renew(d *deviceBook, holdings []holding, from time.Time, before
 	}
 }
 
-// cuts returns a moment and the later ones at which holdings change, or more was known of them.
-func (d *deviceBook) cuts(holdings []holding, from time.Time) []time.Time {
-	out := []time.Time{from}
-	for i := range holdings {
-		out = append(out, holdings[i].from, holdings[i].to)
+// use updates the present holders' parts by what their processes use, which is of the time since
+// the tick before.
+func (d *deviceBook) use(since, now time.Time) {
+	known := slices.ContainsFunc(d.shares, func(s join.Share) bool { return s.Uses != nil || s.Own != nil })
+	if !known && !d.usesKnown {
+		return
 	}
-	for i := range d.known {
-		out = append(out, d.known[i].since)
+	d.usesKnown = known
+	last := d.timeline.last()
+	fresh := segmentOf(d.shares, d.owned, d.joined.Attribution, last.from)
+	switch {
+	case last.samePortions(&fresh):
+	case since.After(last.from):
+		fresh.from = since
+		d.timeline = append(d.timeline, fresh)
+	default:
+		fresh.doubt, fresh.judged = last.doubt, last.judged
+		*last = fresh
 	}
-	out = slices.DeleteFunc(out, func(t time.Time) bool { return t.Before(from) })
-	slices.SortFunc(out, time.Time.Compare)
-	return slices.CompactFunc(out, time.Time.Equal)
-}
-
-// ownersOf returns the owners of the present shares.
-func (d *deviceBook) ownersOf(shares []join.Share) []owners {
-	out := make([]owners, len(shares))
-	for i := range shares {
-		s := &shares[i]
-		for j := range s.Holders {
-			h := &s.Holders[j]
-			o := d.owners[holdingKey{s.Claim, s.ShareID, h.Pod, holdOf(h).From}]
-			out[i].claim = o.claim
-			if j == 0 || s.Holders[j-1].Pod != h.Pod {
-				out[i].pods = append(out[i].pods, o.pod)
-			}
-		}
+	if len(d.timeline) > 2*maxSegments {
+		d.timeline = d.timeline.since(now.Add(-rememberFor))
 	}
-	return out
 }
 
 // knownUntil returns the time up to which the holders of the device and of its parts are known,
@@ -219,34 +182,10 @@ func (d *deviceBook) knownUntil(horizon time.Time, waiting map[driver.ID]time.Ti
 	return horizon
 }
 
-// use updates the present holders' parts by what their processes use, which is of the time since
-// the tick before.
-func (d *deviceBook) use(since, now time.Time) {
-	known := slices.ContainsFunc(d.shares, func(s join.Share) bool { return s.Uses != nil || s.Own != nil })
-	if !known && !d.usesKnown {
-		return
-	}
-	d.usesKnown = known
-	last := &d.timeline[len(d.timeline)-1]
-	fresh := segmentOf(d.shares, d.owned, d.joined.Attribution, last.from)
-	switch {
-	case last.samePortions(&fresh):
-	case since.After(last.from):
-		fresh.from = since
-		d.timeline = append(d.timeline, fresh)
-	default:
-		fresh.doubt, fresh.judged = last.doubt, last.judged
-		*last = fresh
-	}
-	if len(d.timeline) > 2*maxSegments {
-		d.timeline = d.timeline.since(now.Add(-rememberFor))
-	}
-}
-
 // markPartial marks a claim that held the device when the kubelet answered first: what it needed
 // before is not known, unless it was allocated since this process began.
-func (l *Ledger) markPartial(a *account, s *join.Share) {
-	if !s.AllocatedAt.Before(l.started) {
+func (b *books) markPartial(a *account, s *join.Share) {
+	if !s.AllocatedAt.Before(b.started) {
 		return
 	}
 	a.partial = true
@@ -257,7 +196,7 @@ func (l *Ledger) markPartial(a *account, s *join.Share) {
 
 // followLives takes what the present shares of a device and those that ended say of the lives of
 // their claims.
-func (l *Ledger) followLives(d *deviceBook, shares, ended []join.Share) {
+func (b *books) followLives(d *deviceBook, shares, ended []join.Share) {
 	for _, of := range [2][]join.Share{shares, ended} {
 		for i := range of {
 			s := &of[i]
@@ -265,7 +204,7 @@ func (l *Ledger) followLives(d *deviceBook, shares, ended []join.Share) {
 				hold := holdOf(&s.Holders[j])
 				o := d.owners[holdingKey{s.Claim, s.ShareID, s.Holders[j].Pod, hold.From}]
 				if o != nil && o.claim != nil && o.claim.key.Name != "" {
-					l.followLife(o.claim.present(), s, &hold)
+					b.followLife(o.claim.present(), s, &hold)
 				}
 			}
 		}
@@ -274,12 +213,12 @@ func (l *Ledger) followLives(d *deviceBook, shares, ended []join.Share) {
 
 // followLife takes what a hold says of the life of its claim. Of a claim that was allocated before
 // this process began, it is not known since when a pod of this node waited for it.
-func (l *Ledger) followLife(a *account, s *join.Share, h *podresources.Hold) {
+func (b *books) followLife(a *account, s *join.Share, h *podresources.Hold) {
 	v := a.lived()
 	if !s.AllocatedAt.IsZero() {
 		v.Allocated = s.AllocatedAt
 	}
-	if !v.Allocated.IsZero() && !v.Allocated.Before(l.started) && !h.Wanted.IsZero() && !h.From.IsZero() {
+	if !v.Allocated.IsZero() && !v.Allocated.Before(b.started) && !h.Wanted.IsZero() && !h.From.IsZero() {
 		waiting := later(v.Allocated, earlier(h.Wanted, h.From))
 		if v.Waiting.IsZero() || waiting.Before(v.Waiting) {
 			v.Waiting = waiting

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -26,6 +27,22 @@ type holdingKey struct {
 	pod   podresources.Pod
 	from  time.Time // zero: before the first answer of the kubelet
 }
+
+// owner is who is charged for a holding: the accounts of its claim and of its pod. Both are nil for
+// admin access. All are nil for what ended before the decided time.
+type owner struct {
+	claim, pod *account
+	period     *Period
+}
+
+// owners are who is charged for a share: the accounts of its claim, and of each of its pods.
+type owners struct {
+	claim *account
+	pods  []*account
+}
+
+// ownership is who is charged for each holding of a device.
+type ownership map[holdingKey]*owner
 
 // holdingsOf returns the holdings of present shares and of those that ended, by share.
 func holdingsOf(shares, ended []join.Share) []holding {
@@ -66,6 +83,8 @@ func sameHolding(x, y join.Share) bool {
 			return a.Pod == b.Pod && a.UID == b.UID && (a.Hold == b.Hold || holdOf(&a).From.Equal(holdOf(&b).From))
 		})
 }
+
+func sameSlice(a, b []join.Share) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 
 // leftTimes returns when the last processes of those ended who hold the shares all the same, in
 // order.
@@ -113,4 +132,64 @@ func doubtAt(holdings []holding, moment time.Time) (doubt podresources.Doubt, ed
 	return doubt, edge
 }
 
-func sameSlice(a, b []join.Share) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
+// widened returns the doubt of a time that takes effect later.
+func widened(d podresources.Doubt, later time.Duration) podresources.Doubt {
+	return podresources.Doubt{Early: d.Early + later, Late: max(0, d.Late-later)}
+}
+
+// of returns the owners of the present shares.
+func (o ownership) of(shares []join.Share) []owners {
+	out := make([]owners, len(shares))
+	for i := range shares {
+		s := &shares[i]
+		for j := range s.Holders {
+			h := &s.Holders[j]
+			by := o[holdingKey{s.Claim, s.ShareID, h.Pod, holdOf(h).From}]
+			out[i].claim = by.claim
+			if j == 0 || s.Holders[j-1].Pod != h.Pod {
+				out[i].pods = append(out[i].pods, by.pod)
+			}
+		}
+	}
+	return out
+}
+
+// isOther reports whether a holding is of another claim or pod of the same name than was known:
+// what is known of names may be older than the holding.
+func (o ownership) isOther(h *holding) bool {
+	known := o[h.holdingKey]
+	other := func(a *account, uid string) bool { return a != nil && uid != "" && a.uid != "" && a.uid != uid }
+	return known != nil && (other(known.claim, h.share.ClaimUID) || other(known.pod, h.uid))
+}
+
+// period returns the period of a holding. A new one began then. What was before a moment is
+// decided.
+func (h *holding) period(d *deviceBook, begun, decided time.Time) Period {
+	p := Period{
+		Device: d.id, Pod: h.pod, Attribution: d.joined.Attribution, From: begun, Older: h.from.IsZero(),
+	}
+	o := h.owner
+	if o.period != nil {
+		p = *o.period
+	}
+	p.Claim, p.ShareID, p.Admin = h.share.Claim, h.share.ShareID, h.share.Admin
+	p.ClaimUID, p.PodUID = cmp.Or(h.share.ClaimUID, p.ClaimUID), cmp.Or(h.uid, p.PodUID)
+	if o.claim != nil {
+		p.ClaimUID, p.PodUID = o.claim.uid, o.pod.uid
+	}
+	if o.period == nil && !h.from.IsZero() {
+		p.FromDoubt = widened(h.fromDoubt, begun.Sub(h.from))
+	}
+	if !h.to.IsZero() && p.To.IsZero() {
+		p.To = later(p.From, later(h.to, decided))
+		p.ToDoubt = widened(h.toDoubt, p.To.Sub(h.to))
+	}
+	return p
+}
+
+// isOf reports whether the period is that of a holding. UIDs may be unknown.
+func (p *Period) isOf(h *holding) bool {
+	same := func(x, y string) bool { return x == y || x == "" || y == "" }
+	return p.Claim == h.share.Claim && p.ShareID == h.share.ShareID && p.Pod == h.pod &&
+		same(p.ClaimUID, h.share.ClaimUID) && same(p.PodUID, h.uid)
+}

@@ -25,27 +25,38 @@ type span struct {
 	all       bool // whoever held it: whose activity it was is not known
 }
 
-// markActive records that the device was active in a span of time.
-func (d *deviceBook) markActive(from, to time.Time, activity, threshold float64) {
-	d.spans = append(d.spans, span{from: from, to: to, activity: activity, threshold: threshold})
+// usage is when a device was active.
+type usage struct {
+	inUse             float64   // seconds in which it was active while it was held
+	usedUntil         time.Time // what was before is counted
+	watched           bool      // its activity was measured at some time
+	spans             []span    // in which it was active, and that are not charged yet
+	contradiction     join.Contradiction
+	contradictedSince time.Time
+	contradicted      join.Contradiction // for long enough
 }
 
-// contradict follows whether the utilization of the device is contradicted.
-func (d *deviceBook) contradict(now time.Time, config Config) {
-	found := d.joined.Contradiction(config.IdleThreshold)
-	if found != d.contradiction {
-		d.contradiction, d.contradictedSince = found, now
+// markActive records that the device was active in a span of time.
+func (u *usage) markActive(from, to time.Time, activity, threshold float64) {
+	u.spans = append(u.spans, span{from: from, to: to, activity: activity, threshold: threshold})
+}
+
+// contradict follows whether the utilization of the device is contradicted, as this tick found, and
+// what that says of the claims that hold it.
+func (u *usage) contradict(found join.Contradiction, holders *segment, now time.Time) {
+	if found != u.contradiction {
+		u.contradiction, u.contradictedSince = found, now
 	}
-	d.contradicted = join.NoContradiction
-	lasted := now.Sub(d.contradictedSince)
+	u.contradicted = join.NoContradiction
+	lasted := now.Sub(u.contradictedSince)
 	if found == join.NoContradiction || lasted < contradictedFor ||
 		found == join.SourceContradicts && lasted < contradictedBySourceIn {
 		return
 	}
-	d.contradicted = found
-	from := later(d.contradictedSince, now.Add(-maxIntegration))
-	d.spans = append(d.spans, span{from: from, to: now, all: true})
-	for _, p := range d.timeline[len(d.timeline)-1].claims {
+	u.contradicted = found
+	from := later(u.contradictedSince, now.Add(-maxIntegration))
+	u.spans = append(u.spans, span{from: from, to: now, all: true})
+	for _, p := range holders.claims {
 		if f := p.account.fit; f != nil {
 			f.conflict = true
 		}
@@ -56,14 +67,14 @@ func (d *deviceBook) contradict(now time.Time, config Config) {
 // CPUs is known, only holders whose part of the activity exceeds the threshold are active; for own
 // CPUs the threshold is for these alone. If it is unknown which those are, the activity of the
 // device decides.
-func (d *deviceBook) chargeActive() {
-	slices.SortStableFunc(d.spans, func(a, b span) int { return cmp.Or(a.from.Compare(b.from), a.to.Compare(b.to)) })
-	for i := range d.spans {
-		active := &d.spans[i]
-		d.timeline.each(active.from, active.to, func(s *segment, from, to time.Time) {
-			if since := later(from, d.usedUntil); len(s.claims) > 0 && to.After(since) {
-				d.inUse += to.Sub(since).Seconds()
-				d.usedUntil = to
+func (u *usage) chargeActive(t timeline) {
+	slices.SortStableFunc(u.spans, func(a, b span) int { return cmp.Or(a.from.Compare(b.from), a.to.Compare(b.to)) })
+	for i := range u.spans {
+		active := &u.spans[i]
+		t.each(active.from, active.to, func(s *segment, from, to time.Time) {
+			if since := later(from, u.usedUntil); len(s.claims) > 0 && to.After(since) {
+				u.inUse += to.Sub(since).Seconds()
+				u.usedUntil = to
 			}
 			for _, p := range s.claims {
 				if active.of(s, &p) {
@@ -78,7 +89,7 @@ func (d *deviceBook) chargeActive() {
 			}
 		})
 	}
-	d.spans = d.spans[:0]
+	u.spans = u.spans[:0]
 }
 
 // of reports whether a holder was active in the span.

@@ -13,42 +13,93 @@ type knownTick struct {
 	shares []join.Share // with what their processes, or own CPUs, used since then
 }
 
-// note keeps what is known of the device since the last tick, as long as that is not decided; and
-// of one more tick, since parts of own CPUs stay what they were until the share ends.
-func (d *deviceBook) note(k knownTick) {
-	drop := max(d.knownAt(d.accrued)-1, len(d.known)-maxSegments, 0)
-	d.known = append(slices.Delete(d.known, 0, drop), k)
+// knownTicks is what is known of a device, by time.
+type knownTicks []knownTick
+
+// with adds what is known of the device since the last tick. What is decided already is dropped,
+// but for one tick, since parts of own CPUs stay what they were until the share ends.
+func (k knownTicks) with(tick knownTick, decided time.Time) knownTicks {
+	return append(slices.Delete(k, 0, max(k.at(decided)-1, len(k)-maxSegments, 0)), tick)
 }
 
-// knownAt returns the index of what was known of a moment.
-func (d *deviceBook) knownAt(moment time.Time) int {
-	i := len(d.known) - 1
-	for i > 0 && d.known[i].since.After(moment) {
+// at returns the index of what was known of a moment.
+func (k knownTicks) at(moment time.Time) int {
+	i := len(k) - 1
+	for i > 0 && k[i].since.After(moment) {
 		i--
 	}
 	return i
 }
 
+// cuts returns a moment and the later ones at which holdings change, or more was known of them.
+func (k knownTicks) cuts(holdings []holding, from time.Time) []time.Time {
+	out := []time.Time{from}
+	for i := range holdings {
+		out = append(out, holdings[i].from, holdings[i].to)
+	}
+	for i := range k {
+		out = append(out, k[i].since)
+	}
+	out = slices.DeleteFunc(out, func(t time.Time) bool { return t.Before(from) })
+	slices.SortFunc(out, time.Time.Compare)
+	return slices.CompactFunc(out, time.Time.Equal)
+}
+
+// heldAt returns the shares that were held at a moment, with the pods that held them, divided by
+// what was known of them at that time.
+func (k knownTicks) heldAt(
+	holdings []holding, moment time.Time,
+) (out []join.Share, owned []owners, divided join.Attribution) {
+	for i := range holdings {
+		h := &holdings[i]
+		if h.from.After(moment) || !h.to.IsZero() && !h.to.After(moment) {
+			continue
+		}
+		if n := len(out); n == 0 || out[n-1].Compare(h.share.Allocation) != 0 || out[n-1].Admin != h.share.Admin {
+			out, owned = append(out, *h.share), append(owned, owners{claim: h.owner.claim})
+			out[n].Pods = nil
+		}
+		last, of := &out[len(out)-1], &owned[len(owned)-1]
+		if n := len(last.Pods); n == 0 || last.Pods[n-1] != h.pod {
+			last.Pods, of.pods = append(last.Pods, h.pod), append(of.pods, h.owner.pod)
+		}
+	}
+	k.recall(out, k.at(moment))
+	return out, owned, attributionOf(out, join.Divide(out))
+}
+
+// attributionOf returns how shares that were divided by weight are divided by what is known of
+// their use.
+func attributionOf(shares []join.Share, divided join.Attribution) join.Attribution {
+	for i := range shares {
+		switch s := &shares[i]; {
+		case s.Admin:
+		case s.Own != nil:
+			return join.AttributionCPUs
+		case s.ByProcess && divided != join.AttributionExclusive:
+			return join.AttributionProcess
+		}
+	}
+	return divided
+}
+
 // recall gives shares what was known of them in a tick. The use by processes is known only if it is
 // of all their pods. Own CPUs stay what they were until the share ends; those that were not known
 // yet did what they do now, as far as the others leave that much of the device.
-func (d *deviceBook) recall(shares []join.Share, tick int) {
+func (k knownTicks) recall(shares []join.Share, tick int) {
 	var taken, wanted join.Use
 	var late []*join.Share
 	byProcess, byCPUs := true, false
 	for i := range shares {
 		s := &shares[i]
-		k := findShare(d.known[tick].shares, s)
-		if k != nil {
+		then := findShare(k[tick].shares, s)
+		if then != nil {
 			pods, admin := s.Pods, s.Admin
-			*s = *k
+			*s = *then
 			s.Pods, s.Admin = pods, admin
 		}
-		byProcess = byProcess && (s.Admin || k != nil && slices.Equal(s.Pods, k.Pods))
-		known := k != nil
-		if !known {
-			known = d.recallOwn(s, tick)
-		}
+		byProcess = byProcess && (s.Admin || then != nil && slices.Equal(s.Pods, then.Pods))
+		known := then != nil || k.recallOwn(s, tick)
 		switch {
 		case s.Admin || s.Own == nil:
 		case !known:
@@ -67,10 +118,10 @@ func (d *deviceBook) recall(shares []join.Share, tick int) {
 
 // recallOwn gives a share the own CPUs that it had last before a tick, and reports whether it was
 // known then.
-func (d *deviceBook) recallOwn(s *join.Share, tick int) bool {
+func (k knownTicks) recallOwn(s *join.Share, tick int) bool {
 	for j := tick - 1; j >= 0; j-- {
-		if k := findShare(d.known[j].shares, s); k != nil {
-			s.Own = k.Own
+		if then := findShare(k[j].shares, s); then != nil {
+			s.Own = then.Own
 			return true
 		}
 	}
@@ -110,42 +161,4 @@ func findShare(shares []join.Share, s *join.Share) *join.Share {
 		return nil
 	}
 	return &shares[i]
-}
-
-// heldAt returns the shares that were held at a moment, with the pods that held them, divided by
-// what was known of them at that time.
-func (d *deviceBook) heldAt(
-	holdings []holding, moment time.Time,
-) (out []join.Share, owned []owners, divided join.Attribution) {
-	for i := range holdings {
-		h := &holdings[i]
-		if h.from.After(moment) || !h.to.IsZero() && !h.to.After(moment) {
-			continue
-		}
-		if n := len(out); n == 0 || out[n-1].Compare(h.share.Allocation) != 0 || out[n-1].Admin != h.share.Admin {
-			out, owned = append(out, *h.share), append(owned, owners{claim: h.owner.claim})
-			out[n].Pods = nil
-		}
-		last, of := &out[len(out)-1], &owned[len(owned)-1]
-		if n := len(last.Pods); n == 0 || last.Pods[n-1] != h.pod {
-			last.Pods, of.pods = append(last.Pods, h.pod), append(of.pods, h.owner.pod)
-		}
-	}
-	d.recall(out, d.knownAt(moment))
-	return out, owned, attributionOf(out, join.Divide(out))
-}
-
-// attributionOf returns how shares that were divided by weight are divided by what is known of
-// their use.
-func attributionOf(shares []join.Share, divided join.Attribution) join.Attribution {
-	for i := range shares {
-		switch s := &shares[i]; {
-		case s.Admin:
-		case s.Own != nil:
-			return join.AttributionCPUs
-		case s.ByProcess && divided != join.AttributionExclusive:
-			return join.AttributionProcess
-		}
-	}
-	return divided
 }

@@ -5,32 +5,9 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
-
-// Config configures a [Ledger].
-type Config struct {
-	Retention        time.Duration // how long the counters of an ended claim or pod stay
-	IdleThreshold    float64       // a device with a utilization above it is active
-	NetworkThreshold float64       // bytes per second; a network or RDMA device with traffic above it is active
-
-	WithoutErrors bool // errors and throttled time are not counted for claims and pods
-	WithoutPeaks  bool // highest values are not kept
-	// WithoutDistributions says that how the gauges of claims were distributed over time is not kept.
-	WithoutDistributions bool
-
-	Advise bool       // the smallest fit for each claim is found
-	Fit    fit.Config // of that
-
-	// MinLifetime is how long a pod must have held a device to have a row of its own; 0: none. Until
-	// then, and for ever if it ended before, it is in the row of its workload. Pods that the kubelet
-	// names in its first answer are older than is known, and have rows.
-	MinLifetime time.Duration
-
-	Catalogue driver.Catalogue // of the readings' quantities; nil: the standard one
-}
 
 // Ledger keeps who held each device when, and what each counter amounts to for the device, for each
 // claim and pod that held it, and unattributed. It is the only state behind the metrics.
@@ -39,64 +16,74 @@ type Config struct {
 type Ledger struct {
 	config  Config
 	tick    uint64
-	started time.Time
-	// answered is the time until which it was known first who holds what.
-	answered    time.Time
-	corrections int // of this tick
-	devices     map[driver.ID]*deviceBook
-	claims      accountBook
-	pods        accountBook
-	names       names
-	timeline    *Timeline // of the last tick
-	forgotten   time.Time // when periods that ended long ago were forgotten last
-	advised     time.Time // when advice was renewed last
-	dropped     []Closed  // accounts that were dropped, of claims that are not closed yet
-	byDriver    map[string]*driverLives
-	lives       []DriverLives // copies of them; nil: to be made
-	writer      writer        // of what outlives the process
-	kept        time.Time     // when an earlier process ended, whose state this goes on with; zero: none
-	goesOn      bool          // with its holds
+	devices deviceBooks
+	present []*deviceBook // of this tick, in its order
+	books
+	names     names
+	timeline  *Timeline // of the last tick
+	forgotten time.Time // when periods that ended long ago were forgotten last
+	closing   closing
+	advisor   advisor
+	lives     livesBook
+	writer    writer // of what outlives the process
+	goesOn    bool   // with the holds of an earlier process
 }
 
 // New returns an empty ledger.
 func New(config Config) *Ledger {
-	config.Catalogue = slices.Clone(config.Catalogue.OrStandard())
-	for i := range config.Catalogue {
-		spec := &config.Catalogue[i]
-		if config.WithoutErrors && spec.Sharing == driver.Witnessed && spec.Type == driver.Counter {
-			spec.Sharing = driver.Intensive
-		}
-		if config.WithoutPeaks {
-			spec.Peak = ""
-		}
-		spec.Distributed = spec.Distributed && !config.WithoutDistributions
+	config.Catalogue = config.catalogue()
+	l := &Ledger{
+		config: config, devices: deviceBooks{}, names: newNames(), advisor: advisor{config: config.Fit},
+		lives: livesBook{byDriver: map[string]*driverLives{}},
 	}
-	return &Ledger{
-		config:  config,
-		devices: map[driver.ID]*deviceBook{},
-		claims: accountBook{
-			accounts: map[HolderKey]*account{}, distributions: newDistributions(!config.WithoutDistributions),
-			fits: config.Advise,
-		},
-		pods: accountBook{
-			accounts: map[HolderKey]*account{}, ofPods: true, minLifetime: config.MinLifetime,
-		},
-		names: newNames(), byDriver: map[string]*driverLives{},
+	l.claims = accountBook{accounts: map[HolderKey]*account{}, fits: config.Advise}
+	l.pods = accountBook{accounts: map[HolderKey]*account{}, ofPods: true, minLifetime: config.MinLifetime}
+	if !config.WithoutDistributions {
+		l.claims.distributions = distributions{}
 	}
+	return l
 }
 
-// maxViewAge is how long readings wait for an answer of the kubelet that covers their time. After
-// that the last known holders are assumed to hold on: what is said of that time later is a late
-// correction.
-const maxViewAge = 2 * time.Second
-
-// rememberFor is how long the ledger keeps devices that are neither in the inventory nor held,
-// counters that are not read any more, and the history of holders, for readings that come late.
-const rememberFor = 10 * time.Minute
-
 // Advance adds the result of a tick and returns the new snapshot. now must not be before that of
-// the previous call.
+// the previous call. Each step needs what those before it have done:
+//
+//  1. The timeline of each device learns who holds it. The readings of this tick wait in its
+//     meters: a counter that is new is opened for those who hold the device now.
+//  2. Partitions learn of which device they are. What a parent counts is divided by the timelines
+//     and the activity of its partitions: by now all of them have those of this tick.
+//  3. Of each device, what waits is distributed up to the time until which its holders are known,
+//     and so is the time itself.
+//  4. Parents' present values are divided, given the idle power that has been seen.
+//  5. What is of several devices of a claim is summed: distributions, and lives.
+//  6. Names learn whom they are of. Then pods become mature, or a part of their workload, and what
+//     has ended long ago is dropped.
+//  7. What is made of all that for others: periods, advice, the snapshot.
 func (l *Ledger) Advance(r join.Result, now time.Time) *Snapshot {
+	l.begin(&r, now)
+	ended := byDevice(r.Ended)
+	for _, d := range l.present {
+		l.follow(d, d.joined.Shares, ended[d.id], r.View.At, now)
+		d.observe(l.tick, now)
+	}
+	l.devices.link(l.present)
+	for _, d := range l.present {
+		l.settle(d, &r.View, now)
+	}
+	l.settleAbsent(&r.View, ended, now)
+	for _, d := range l.present {
+		d.dividePresent(l.tick, now, l.config)
+	}
+	l.claims.distributions.settle(now)
+	l.lives.observe(&l.claims, l.started, now)
+	l.names.observe(&r, now)
+	l.release(now)
+	l.updateTimeline(now)
+	l.advisor.advise(&l.claims, r.Devices, now)
+	return l.snapshot(&r, now)
+}
+
+// begin begins a tick.
+func (l *Ledger) begin(r *join.Result, now time.Time) {
 	l.tick++
 	l.corrections = 0
 	if l.started.IsZero() {
@@ -105,61 +92,29 @@ func (l *Ledger) Advance(r join.Result, now time.Time) *Snapshot {
 	if l.answered.IsZero() {
 		l.answered = r.View.At
 	}
-	ended := byDevice(r.Ended)
-	horizon := later(r.View.At, now.Add(-maxViewAge))
+	l.present = l.present[:0]
 	for i := range r.Devices {
-		joined := &r.Devices[i]
-		d := l.device(joined, now)
-		l.follow(d, joined.Shares, ended[joined.ID], r.View.At, now)
-		d.identify(&joined.Entry.Hardware, now)
-		d.observe(joined.Readings, l.tick, now)
-		d.queueEvents(joined.Events, now)
-		d.prune(now)
+		l.present = append(l.present, l.devices.of(&r.Devices[i], l.config.Catalogue, now))
 	}
-	l.link(r.Devices)
-	for i := range r.Devices {
-		d := l.devices[r.Devices[i].ID]
-		until := d.knownUntil(horizon, r.View.Waiting)
-		d.settle(until, now, l.config)
-		d.accrue(until)
-	}
-	l.releaseDevices(&r.View, ended, horizon, now)
-	for i := range r.Devices {
-		l.devices[r.Devices[i].ID].dividePresent(l.tick, now, l.config)
-	}
-	l.claims.settleDistributions(now)
-	l.observeLives(now)
-	l.names.observe(&r, now)
-	l.release(now)
-	l.updateTimeline(now)
-	l.advise(r.Devices, now)
-	return l.snapshot(r, now)
 }
 
-// device returns the record of a device, a new one if there is none.
-func (l *Ledger) device(joined *join.Device, now time.Time) *deviceBook {
-	d := l.devices[joined.ID]
-	if d == nil {
-		d = newDeviceBook(joined.ID, l.config.Catalogue, now)
-		l.devices[joined.ID] = d
-	}
-	d.seen, d.joined = now, joined
-	return d
+// settle distributes what was read of a device, and its time, up to the time until which it is
+// known who holds it.
+func (l *Ledger) settle(d *deviceBook, view *podresources.View, now time.Time) {
+	until := d.knownUntil(later(view.At, now.Add(-maxViewAge)), view.Waiting)
+	d.settle(until, now, l.config)
+	d.accrue(until)
 }
 
-// releaseDevices ends the holding of devices that are neither held nor in the inventory any more,
-// and drops them when all of their accounts are gone.
-func (l *Ledger) releaseDevices(
-	view *podresources.View, ended map[driver.ID][]join.Share, horizon, now time.Time,
-) {
+// settleAbsent ends the holding of devices that are neither held nor in the inventory any more, and
+// drops them when all of their accounts are gone.
+func (l *Ledger) settleAbsent(view *podresources.View, ended map[driver.ID][]join.Share, now time.Time) {
 	for id, d := range l.devices {
 		if d.seen.Equal(now) {
 			continue
 		}
 		l.follow(d, nil, ended[id], view.At, now)
-		until := d.knownUntil(horizon, view.Waiting)
-		d.settle(until, now, l.config)
-		d.accrue(until)
+		l.settle(d, view, now)
 		d.forget(now)
 		if now.Sub(d.seen) > l.config.Retention+2*rememberFor { // after all of its accounts
 			l.timeline = l.timeline.with(map[driver.ID][]*Period{id: nil})
@@ -171,10 +126,45 @@ func (l *Ledger) releaseDevices(
 // release makes pods mature, and drops records whose retention is over.
 func (l *Ledger) release(now time.Time) {
 	l.pods.aggregate(&l.names.pods, now)
-	l.claims.release(now, l.config.Retention, l.closeDropped)
+	l.claims.release(now, l.config.Retention, l.closing.closeDropped)
 	l.pods.release(now, l.config.Retention, func(*account) {})
 	l.names.keep(&l.claims, &l.pods, now, l.config.Retention)
 	l.names.release(now, l.config.Retention)
+}
+
+// forgetEvery is how often periods that ended long ago are forgotten.
+const forgetEvery = time.Minute
+
+// updateTimeline takes over the periods that changed at this tick.
+func (l *Ledger) updateTimeline(now time.Time) {
+	forget := now.Sub(l.forgotten) >= forgetEvery
+	if forget {
+		l.forgotten = now
+	}
+	changed := map[driver.ID][]*Period{}
+	for id, d := range l.devices {
+		if forget {
+			d.forgetPeriods(now)
+		}
+		if d.newPeriods {
+			changed[id], d.newPeriods = slices.Clip(d.periods), false
+		}
+	}
+	l.timeline = l.timeline.with(changed)
+}
+
+func (l *Ledger) snapshot(r *join.Result, now time.Time) *Snapshot {
+	s := &Snapshot{
+		Time: now, Catalogue: l.config.Catalogue, Corrections: l.corrections, Sources: r.Sources, Timeline: l.timeline,
+		Closed: l.closing.close(&l.claims, l.writer.on, now), Lives: l.lives.snapshot(),
+	}
+	s.Devices, s.Failures = rowsOf(l.present, l.tick)
+	l.devices.markDown(s.Devices)
+	claims, pods := l.claims.rows(l.tick, now, l.config.Retention), l.pods.rows(l.tick, now, l.config.Retention)
+	s.Plugins, s.Claims = splitPlugins(claims.newest)
+	s.EarlierClaims, s.Young, s.Pods, s.EarlierPods = claims.earlier, pods.young, pods.newest, pods.earlier
+	s.ClaimInfos, s.PodInfos = l.names.snapshot(r.Topology, now, &l.config)
+	return s
 }
 
 // Evict drops claims and pods that ended before their retention is over: in the order of their
@@ -201,7 +191,7 @@ func (l *Ledger) Evict(s *Snapshot, drop func(h *Holder, pod bool, until time.Ti
 	for n < len(ended) && drop(ended[n].row, ended[n].book == &l.pods, ended[n].row.Ended.Add(l.config.Retention)) {
 		for a := range ended[n].book.accounts[*ended[n].row.HolderKey].andEarlier() {
 			if ended[n].book == &l.claims {
-				l.closeDropped(a)
+				l.closing.closeDropped(a)
 			}
 			a.drop()
 		}
@@ -212,24 +202,3 @@ func (l *Ledger) Evict(s *Snapshot, drop func(h *Holder, pod bool, until time.Ti
 		l.pods.evict(&s.Pods, &s.EarlierPods)
 	}
 }
-
-// updateTimeline takes over what changed at this tick.
-func (l *Ledger) updateTimeline(now time.Time) {
-	forget := now.Sub(l.forgotten) >= forgetEvery
-	if forget {
-		l.forgotten = now
-	}
-	changed := map[driver.ID][]*Period{}
-	for id, d := range l.devices {
-		if forget {
-			d.forgetPeriods(now)
-		}
-		if d.newPeriods {
-			changed[id], d.newPeriods = slices.Clip(d.periods), false
-		}
-	}
-	l.timeline = l.timeline.with(changed)
-}
-
-// forgetEvery is how often periods that ended long ago are forgotten.
-const forgetEvery = time.Minute

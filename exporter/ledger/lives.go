@@ -17,53 +17,59 @@ type driverLives struct {
 // maxLives bounds the drivers of a node that have distributions.
 const maxLives = 32
 
-// observeLives adds what has become known of claims to the distributions of their drivers: of each
-// claim once for all of its devices of a driver.
-func (l *Ledger) observeLives(now time.Time) {
+// livesBook has the distributions of all drivers.
+type livesBook struct {
+	byDriver map[string]*driverLives
+	copies   []DriverLives // for snapshots; nil: to be made
+}
+
+// observe adds what has become known of claims to the distributions of their drivers: of each claim
+// once for all of its devices of a driver. began is since when distributions that are new count.
+func (b *livesBook) observe(claims *accountBook, began, now time.Time) {
 	var due []*account
-	for a := range l.claims.all() {
+	for a := range claims.all() {
 		if v := a.life; v != nil && a.key.Name != "" && !v.Prepared.IsZero() &&
 			(!v.countedPreparation && !v.Waiting.IsZero() || !v.countedActivity && !v.FirstActive.IsZero()) {
 			due = append(due, a)
 		}
 	}
-	for _, a := range due {
-		l.observeLife(a, now)
+	for _, of := range due {
+		driver := of.key.Device.Driver
+		if b.byDriver[driver] == nil && len(b.byDriver) < maxLives {
+			b.byDriver[driver] = &driverLives{DriverLives: DriverLives{Driver: driver, Born: began}}
+		}
+		if d := b.byDriver[driver]; d != nil && d.observe(claims, of, now) {
+			b.copies = nil
+		}
 	}
 }
 
-func (l *Ledger) observeLife(of *account, now time.Time) {
-	var devices []*account
-	for a := range l.claims.all() {
-		if a.key.Device.Driver == of.key.Device.Driver && a.ofClaim() == of.ofClaim() {
-			devices = append(devices, a)
+// observe adds what is known of the claim of an account, and reports whether something was added.
+func (d *driverLives) observe(claims *accountBook, of *account, now time.Time) (added bool) {
+	all, devices := of.known(), []*account(nil)
+	for a := range claims.all() {
+		if a.key.Device.Driver != of.key.Device.Driver || a.ofClaim() != of.ofClaim() {
+			continue
 		}
-	}
-	all := devices[0].known()
-	for _, a := range devices[1:] {
 		v := a.known()
 		all.join(&v.Life)
 		all.countedPreparation = all.countedPreparation || v.countedPreparation
 		all.countedActivity = all.countedActivity || v.countedActivity
+		devices = append(devices, a)
 	}
-	prepared, preparedKnown := all.Preparation()
-	active, activeKnown := all.FirstActivity()
-	d := l.livesOf(of.key.Device.Driver)
-	if d == nil {
-		return
+	if took, known := all.Preparation(); known && !all.countedPreparation {
+		d.Preparation.observe(took, now)
+		all.countedPreparation, added = true, true
 	}
-	if preparedKnown && !all.countedPreparation {
-		d.Preparation.observe(prepared, now)
-		all.countedPreparation, l.lives = true, nil
-	}
-	if activeKnown && !all.countedActivity {
-		d.FirstActivity.observe(active, now)
-		all.countedActivity, l.lives = true, nil
+	if took, known := all.FirstActivity(); known && !all.countedActivity {
+		d.FirstActivity.observe(took, now)
+		all.countedActivity, added = true, true
 	}
 	for _, a := range devices {
 		v := a.lived()
 		v.countedPreparation, v.countedActivity = all.countedPreparation, all.countedActivity
 	}
+	return added
 }
 
 func (d *Durations) observe(took time.Duration, now time.Time) {
@@ -73,28 +79,17 @@ func (d *Durations) observe(took time.Duration, now time.Time) {
 	d.Observe(took.Seconds(), 1)
 }
 
-// livesOf returns the distributions of a driver, new ones if there are none; nil if there are too
-// many.
-func (l *Ledger) livesOf(driver string) *driverLives {
-	d := l.byDriver[driver]
-	if d == nil && len(l.byDriver) < maxLives {
-		d = &driverLives{DriverLives: DriverLives{Driver: driver, Born: l.started}}
-		l.byDriver[driver] = d
+// snapshot returns copies of the distributions, by driver: the same ones as long as nothing was
+// observed.
+func (b *livesBook) snapshot() []DriverLives {
+	if b.copies != nil || len(b.byDriver) == 0 {
+		return b.copies
 	}
-	return d
-}
-
-// driverLives returns copies of the distributions of all drivers, by name: the same ones as long as
-// nothing was observed.
-func (l *Ledger) driverLives() []DriverLives {
-	if l.lives != nil || len(l.byDriver) == 0 {
-		return l.lives
-	}
-	for _, name := range slices.Sorted(maps.Keys(l.byDriver)) {
-		d := l.byDriver[name].DriverLives
+	for _, name := range slices.Sorted(maps.Keys(b.byDriver)) {
+		d := b.byDriver[name].DriverLives
 		d.Preparation.Histogram, _ = d.Preparation.Clone(distribution.Memory{})
 		d.FirstActivity.Histogram, _ = d.FirstActivity.Clone(distribution.Memory{})
-		l.lives = append(l.lives, d)
+		b.copies = append(b.copies, d)
 	}
-	return l.lives
+	return b.copies
 }

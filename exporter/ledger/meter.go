@@ -43,6 +43,14 @@ type meter struct {
 	idle    float64 // of a parent's: the lowest value above 0 while it was idle; 0: not known
 }
 
+// queued is a reading in a queue.
+type queued struct {
+	driver.Reading
+	// first reports that it is the first reading of other hardware than that of the reading before:
+	// nothing is counted between the two.
+	first bool
+}
+
 func newMeter(key seriesKey, catalogue driver.Catalogue) *meter {
 	spec := catalogue.Spec(key.quantity)
 	m := &meter{
@@ -126,14 +134,6 @@ func (m *meter) began(r driver.Reading, now time.Time) time.Time {
 		return r.At
 	}
 	return since
-}
-
-// queued is a reading in a queue.
-type queued struct {
-	driver.Reading
-	// first reports that it is the first reading of other hardware than that of the reading before:
-	// nothing is counted between the two.
-	first bool
 }
 
 // settle makes a reading the last that was distributed.

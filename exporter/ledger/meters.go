@@ -6,9 +6,21 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
-func (d *deviceBook) findMeter(key seriesKey) *meter {
+// deviceSeries has the meters and counters of one device.
+type deviceSeries struct {
+	catalogue  driver.Catalogue
+	meters     []*meter
+	counters   []*counter
+	attributed []*counter // those of additive quantities, by index
+	gauges     int        // the number of attributed gauges
+	highest    []Value    // of gauges that have a peak
+	identified time.Time  // the tick at which it became other hardware; zero: it never did
+}
+
+func (d *deviceSeries) findMeter(key seriesKey) *meter {
 	for _, m := range d.meters {
 		if m.key == key {
 			return m
@@ -17,7 +29,7 @@ func (d *deviceBook) findMeter(key seriesKey) *meter {
 	return nil
 }
 
-func (d *deviceBook) meter(key seriesKey) *meter {
+func (d *deviceSeries) meter(key seriesKey) *meter {
 	if m := d.findMeter(key); m != nil {
 		return m
 	}
@@ -31,26 +43,17 @@ func (d *deviceBook) meter(key seriesKey) *meter {
 	return m
 }
 
-// filledBy returns the counter that a meter fills, nil if none. The integral of a gauge fills one
-// only if no hardware counter does, or did recently.
-func (d *deviceBook) filledBy(m *meter, now time.Time) *counter {
-	if m.counts {
-		return d.counter(m.key, now)
+func (d *deviceSeries) find(key seriesKey) *counter {
+	for _, c := range d.counters {
+		if c.key == key {
+			return c
+		}
 	}
-	if !m.sums {
-		return nil
-	}
-	hardware := d.findMeter(m.sum)
-	if hardware != nil && !hardware.seen.Before(d.identified) && now.Sub(hardware.now.At) < rememberFor {
-		return nil
-	}
-	return d.counter(m.sum, now)
+	return nil
 }
 
-func (d *deviceBook) counter(key seriesKey, now time.Time) *counter {
-	if c := d.find(key); c != nil {
-		return c
-	}
+// newCounter adds a counter.
+func (d *deviceSeries) newCounter(key seriesKey, now time.Time) *counter {
 	c := &counter{key: key, spec: d.catalogue.Spec(key.quantity), index: -1, series: newSeries(key)}
 	c.series.Born, c.series.Shown = now, now
 	if c.spec.Activity == driver.BusyShare {
@@ -59,12 +62,6 @@ func (d *deviceBook) counter(key seriesKey, now time.Time) *counter {
 	if c.spec.Sharing == driver.Additive {
 		c.index = len(d.attributed)
 		d.attributed = append(d.attributed, c)
-		d.unattributed.open(d.attributed)
-		for _, s := range d.timeline {
-			for _, p := range slices.Concat(s.claims, s.pods) {
-				p.account.open(d.attributed)
-			}
-		}
 	}
 	d.counters = append(d.counters, c)
 	slices.SortFunc(d.counters, func(a, b *counter) int { return a.key.compare(b.key) })
@@ -73,7 +70,7 @@ func (d *deviceBook) counter(key seriesKey, now time.Time) *counter {
 
 // byIndex yields the attributed counters in the order of the totals of accounts, and then the
 // others.
-func (d *deviceBook) byIndex() iter.Seq[*counter] {
+func (d *deviceSeries) byIndex() iter.Seq[*counter] {
 	return func(yield func(*counter) bool) {
 		for _, c := range d.attributed {
 			if !yield(c) {
@@ -88,8 +85,45 @@ func (d *deviceBook) byIndex() iter.Seq[*counter] {
 	}
 }
 
+// readBefore returns when the source of a reading, the first of errors with this code, read the
+// device last: then it had none of them. Zero: that is not known, as it is not of totals, which a
+// source may come to read at any time.
+func (d *deviceSeries) readBefore(r *join.Reading, tick uint64) (at time.Time) {
+	if spec := d.catalogue.Spec(r.Quantity); !spec.Failure || spec.Type != driver.Counter || r.Labels[1] == "" {
+		return at
+	}
+	for _, m := range d.meters {
+		if before, known := m.newestBefore(tick); known && m.source == r.Source && before.After(at) {
+			at = before
+		}
+		if m.replaced {
+			return time.Time{}
+		}
+	}
+	return at
+}
+
+// prune drops series that have not been read for long, of quantities with open labels: error codes
+// come and go. Errors of a device that is down stay.
+func (d *deviceSeries) prune(now time.Time, down bool) {
+	d.meters = slices.DeleteFunc(d.meters, func(m *meter) bool { return !m.additive && now.Sub(m.seen) > rememberFor })
+	d.counters = slices.DeleteFunc(d.counters, func(c *counter) bool {
+		return c.index < 0 && (!c.spec.Failure || !down) && now.Sub(c.seen) > rememberFor
+	})
+}
+
+// oldest returns the earliest of a time and of those of the readings that were distributed last.
+func (d *deviceSeries) oldest(before, now time.Time) time.Time {
+	for _, m := range d.meters {
+		if m.have && m.last.At.Before(before) && now.Sub(m.last.At) < rememberFor {
+			before = m.last.At
+		}
+	}
+	return before
+}
+
 // bound notes what a reading of a gauge, or of a setting, says of the highest rate of a counter.
-func (d *deviceBook) bound(m *meter, value float64) {
+func (d *deviceSeries) bound(m *meter, value float64) {
 	if !m.bounds {
 		return
 	}
@@ -102,9 +136,19 @@ func (d *deviceBook) bound(m *meter, value float64) {
 	}
 }
 
+// peak notes a reading of a gauge that has a peak.
+func (d *deviceSeries) peak(m *meter, value float64) {
+	i := slices.IndexFunc(d.highest, func(v Value) bool { return seriesKey{v.Quantity, v.Labels} == m.peak })
+	if i < 0 {
+		i = len(d.highest)
+		d.highest = append(d.highest, Value{Series: newSeries(m.peak)})
+	}
+	d.highest[i].Value = max(d.highest[i].Value, value)
+}
+
 // idleRate returns what the device counts per second while it is idle: the power that it was seen
 // to draw then, or else the rate of its counter; 0 if that is unknown.
-func (d *deviceBook) idleRate(c *counter) float64 {
+func (d *deviceSeries) idleRate(c *counter) float64 {
 	for _, m := range d.meters {
 		if m.sums && m.sum == c.key {
 			return m.idle
@@ -115,16 +159,6 @@ func (d *deviceBook) idleRate(c *counter) float64 {
 
 // measuresItself reports whether a source reads, or read, one of the device's quantities that are
 // else parts of the parent's.
-func (d *deviceBook) measuresItself() bool {
+func (d *deviceSeries) measuresItself() bool {
 	return slices.ContainsFunc(d.meters, func(m *meter) bool { return m.spec.Divided && !m.divided })
-}
-
-// dividedCounter returns the counter of what the holders of a part have of the parent's.
-func (d *deviceBook) dividedCounter(key seriesKey, now time.Time) *counter {
-	if c := d.find(key); c != nil {
-		return c
-	}
-	c := d.counter(key, now)
-	c.divided = true
-	return c
 }

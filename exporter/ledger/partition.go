@@ -103,14 +103,12 @@ func (d *deviceBook) activeIn(from, to, tick time.Time) float64 {
 }
 
 // link sets the parents of the devices that are partitions.
-func (l *Ledger) link(devices []join.Device) {
-	for i := range devices {
-		joined := &devices[i]
-		d := l.devices[joined.ID]
-		if joined.Parent == "" && d.parent == nil {
+func (b deviceBooks) link(devices []*deviceBook) {
+	for _, d := range devices {
+		if d.joined.Parent == "" && d.parent == nil {
 			continue
 		}
-		parent := l.devices[driver.ID{Driver: d.id.Driver, Pool: d.id.Pool, Device: joined.Parent}]
+		parent := b[driver.ID{Driver: d.id.Driver, Pool: d.id.Pool, Device: d.joined.Parent}]
 		if parent == d.parent || parent == d {
 			continue
 		}
@@ -133,7 +131,7 @@ func (d *deviceBook) unlink() {
 // forget unlinks a partition that is gone, as soon as no reading of its parent is of the time in
 // which it was held.
 func (d *deviceBook) forget(now time.Time) {
-	if d.parent != nil && d.timeline[len(d.timeline)-1].from.Before(d.parent.unsettled(now)) {
+	if d.parent != nil && d.timeline.last().from.Before(d.parent.unsettled(now)) {
 		d.unlink()
 	}
 }

@@ -3,6 +3,7 @@ package ledger
 import (
 	"iter"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -101,4 +102,42 @@ func (t *Timeline) with(changed map[driver.ID][]*Period) *Timeline {
 		}
 	}
 	return out
+}
+
+// periodList are the periods of a device, by when they were known first. Timelines have the slice,
+// which is therefore never changed.
+type periodList struct {
+	periods    []*Period
+	newPeriods bool // since the timeline took them over
+}
+
+// setPeriod puts a period in place of another one, nil if it is new, and returns it: the same one if it
+// says the same.
+func (l *periodList) setPeriod(before *Period, p Period) *Period {
+	if before != nil && *before == p {
+		return before
+	}
+	l.newPeriods = true
+	if i := slices.Index(l.periods, before); i >= 0 {
+		l.periods = slices.Clone(l.periods)
+		l.periods[i] = &p
+	} else {
+		l.periods = append(l.periods, &p)
+	}
+	return &p
+}
+
+// endPeriod ends a period.
+func (l *periodList) endPeriod(p *Period, at time.Time) {
+	ended := *p
+	ended.To = later(p.From, at)
+	l.setPeriod(p, ended)
+}
+
+// forgetPeriods forgets the periods that ended long ago.
+func (l *periodList) forgetPeriods(now time.Time) {
+	old := func(p *Period) bool { return !p.To.IsZero() && now.Sub(p.To) > rememberFor }
+	if slices.ContainsFunc(l.periods, old) {
+		l.periods, l.newPeriods = slices.DeleteFunc(slices.Clone(l.periods), old), true
+	}
 }

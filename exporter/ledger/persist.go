@@ -7,43 +7,18 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/wire"
 )
 
-// What outlives the process is in records, fields of a message by their kind. A record replaces the
-// one of its kind and number that came before, except for recordObserved, which adds to a
-// distribution. What changes at each tick (sums, the last readings) is apart from what seldom does.
-const (
-	recordDevice       = 1 // of a device: what it is, and what its counters and meters are
-	recordCounts       = 2 // of a device: its sums and last readings, in the order of recordDevice
-	recordHeld         = 3 // of a device: who held it in the time whose readings are not charged yet
-	recordAccount      = 4
-	recordSums         = 5 // of an account, in the order of the device's counters
-	recordFit          = 6 // of an account: what is known of its use
-	recordDistribution = 7
-	recordObserved     = 8 // what is added to a distribution
-	recordClaim        = 9 // the name of a claim, and what identifies it
-	recordPod          = 10
-	recordPeriods      = 11 // of a device: who held it when
-	recordGone         = 12 // a number that has no records any more
-	recordDoubts       = 13 // of a claim's account: how far what it was charged may be off
-	recordLives        = 14 // of a driver: how long its claims took to be prepared and to become active
-)
-
-// Fields that all records have.
-const fieldNumber = 1
-
-// How often, in ticks, what is known of the use of claims is written, and how far their amounts may
-// be off. Both are complete at the end of a process.
-const (
-	seldom     = 30
-	notSoOften = 10
-)
-
-// recordSlots are the records of one thing, by the place of their hashes.
-const (
-	slotSeldom = iota // what it is
-	slotSums
-	slotThird
-	slotFourth
-)
+// Kept is what an earlier process wrote of a ledger.
+type Kept struct {
+	State   []byte   // see [Ledger.AppendState]
+	Changes [][]byte // see [Ledger.AppendChanges]
+	Clock   func(int64) time.Time
+	Time    time.Time // when it was written last
+	// Rebooted says that the machine has started again since: what held devices ended then.
+	Rebooted bool
+	// Continues says that nothing newer was served. Otherwise counters start at 0, and what claims
+	// were charged until then is in their receipts alone.
+	Continues bool
+}
 
 // AppendState appends the state of the ledger, in a form that [Ledger.Restore] reads. clock
 // converts times.
@@ -83,7 +58,7 @@ func (l *Ledger) write(b []byte, clock func(time.Time) int64, whole bool) []byte
 	for pod, n := range l.names.pods.names {
 		w.name(recordPod, pod.Namespace, pod.Name, n)
 	}
-	for _, d := range l.byDriver {
+	for _, d := range l.lives.byDriver {
 		w.lives(d)
 	}
 	for number, alive := range w.alive {
@@ -97,23 +72,6 @@ func (l *Ledger) write(b []byte, clock func(time.Time) int64, whole bool) []byte
 	return out
 }
 
-// maxAway is how long the process may have been away for what hardware counted meanwhile to be
-// charged. What it counted in a longer time is unattributed, and no hold goes on in it.
-const maxAway = 10 * time.Minute
-
-// Kept is what an earlier process wrote of a ledger.
-type Kept struct {
-	State   []byte   // see [Ledger.AppendState]
-	Changes [][]byte // see [Ledger.AppendChanges]
-	Clock   func(int64) time.Time
-	Time    time.Time // when it was written last
-	// Rebooted says that the machine has started again since: what held devices ended then.
-	Rebooted bool
-	// Continues says that nothing newer was served. Otherwise counters start at 0, and what claims
-	// were charged until then is in their receipts alone.
-	Continues bool
-}
-
 // Restore makes an empty ledger go on where an earlier process ended: devices, claims and pods with
 // what they were charged, the baselines of counters, peaks, distributions and what is known of the
 // use of claims. Who held a device then holds it until the first answer of the kubelet, which says
@@ -125,21 +83,15 @@ func (l *Ledger) Restore(k Kept, now time.Time) error {
 			return err
 		}
 		before.endAll(k.Time)
-		l.dropped = before.dropped
+		l.closing.dropped = before.closing.dropped
 		return nil
 	}
 	return l.restore(k, now)
 }
 
-// endAll ends and closes all accounts.
-func (l *Ledger) endAll(at time.Time) {
-	for a := range l.claims.all() {
-		if a.ended.IsZero() {
-			a.end(at)
-		}
-		l.closeDropped(a)
-	}
-}
+// maxAway is how long the process may have been away for what hardware counted meanwhile to be
+// charged. What it counted in a longer time is unattributed, and no hold goes on in it.
+const maxAway = 10 * time.Minute
 
 func (l *Ledger) restore(k Kept, now time.Time) error {
 	r := reader{
@@ -164,6 +116,16 @@ func (l *Ledger) restore(k Kept, now time.Time) error {
 	return nil
 }
 
+// endAll ends and closes all accounts.
+func (l *Ledger) endAll(at time.Time) {
+	for a := range l.claims.all() {
+		if a.ended.IsZero() {
+			a.end(at)
+		}
+		l.closing.closeDropped(a)
+	}
+}
+
 // Resumed returns, after Restore, the holding periods that go on unless the first answer of the
 // kubelet says otherwise. It is false if the ledger knows nothing of the time until then: all
 // holds are new.
@@ -175,6 +137,44 @@ func (l *Ledger) Resumed() (periods []*Period, goesOn bool) {
 	}
 	return periods, l.goesOn
 }
+
+// What outlives the process is in records, fields of a message by their kind. A record replaces the
+// one of its kind and number that came before, except for recordObserved, which adds to a
+// distribution. What changes at each tick (sums, the last readings) is apart from what seldom does.
+const (
+	recordDevice       = 1 // of a device: what it is, and what its counters and meters are
+	recordCounts       = 2 // of a device: its sums and last readings, in the order of recordDevice
+	recordHeld         = 3 // of a device: who held it in the time whose readings are not charged yet
+	recordAccount      = 4
+	recordSums         = 5 // of an account, in the order of the device's counters
+	recordFit          = 6 // of an account: what is known of its use
+	recordDistribution = 7
+	recordObserved     = 8 // what is added to a distribution
+	recordClaim        = 9 // the name of a claim, and what identifies it
+	recordPod          = 10
+	recordPeriods      = 11 // of a device: who held it when
+	recordGone         = 12 // a number that has no records any more
+	recordDoubts       = 13 // of a claim's account: how far what it was charged may be off
+	recordLives        = 14 // of a driver: how long its claims took to be prepared and to become active
+)
+
+// Fields that all records have.
+const fieldNumber = 1
+
+// How often, in ticks, what is known of the use of claims is written, and how far their amounts may
+// be off. Both are complete at the end of a process.
+const (
+	seldom     = 30
+	notSoOften = 10
+)
+
+// recordSlots are the records of one thing, by the place of their hashes.
+const (
+	slotSeldom = iota // what it is
+	slotSums
+	slotThird
+	slotFourth
+)
 
 // reader makes a ledger from records.
 type reader struct {

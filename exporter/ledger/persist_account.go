@@ -82,7 +82,7 @@ func (w *writer) account(a *account, ofPods bool) {
 	if a.closed && a.closedAt == 0 {
 		a.closedAt = w.turn
 	}
-	over := a.closed && (a.closedBefore || w.turn-a.closedAt >= closing)
+	over := a.closed && (a.closedBefore || w.turn-a.closedAt >= closingTicks)
 	if over {
 		a.users = nil
 	}
@@ -402,10 +402,10 @@ func (r *reader) chain() {
 		if book.fits && a.key.Name != "" {
 			a.resumeFit()
 		}
-		book.distribute(a)
+		book.distributions.enter(a)
 	}
 }
 
-// closing is for how many ticks an account that was closed is written as if it was not: its receipt
+// closingTicks is for how many ticks an account that was closed is written as if it was not: its receipt
 // may not be on the disk yet. A receipt that is made again is known.
-const closing = 10
+const closingTicks = 10

@@ -393,10 +393,10 @@ func (d *deviceBook) resume(ended, now time.Time, alone bool) {
 	if !alone {
 		return
 	}
-	last := d.timeline[len(d.timeline)-1].from
+	last := d.timeline.last().from
 	d.timeline = append(d.timeline, segment{from: later(ended, last), unattributed: join.Evenly(1)})
 	d.accrued = now
-	d.closeAccounts(nil, ended)
+	d.timeline.endAccounts(nil, ended)
 	for i, p := range d.periods {
 		if p.To.IsZero() {
 			over := *p

@@ -120,7 +120,7 @@ func (r *reader) lives(_ uint64, b []byte) error {
 		}
 	}
 	if err == nil && d.Driver != "" {
-		r.ledger.byDriver[d.Driver] = d
+		r.ledger.lives.byDriver[d.Driver] = d
 	}
 	return err
 }

@@ -9,24 +9,14 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
-func (l *Ledger) snapshot(r join.Result, now time.Time) *Snapshot {
-	s := &Snapshot{
-		Time: now, Catalogue: l.config.Catalogue, Devices: make([]Device, 0, len(r.Devices)), Corrections: l.corrections,
-		Sources: r.Sources, Closed: l.close(now), Lives: l.driverLives(),
+// rowsOf returns the rows of devices, and the errors that they have counted at this tick.
+func rowsOf(devices []*deviceBook, tick uint64) (rows []Device, failures []Failure) {
+	rows, room := make([]Device, 0, len(devices)), roomFor(devices)
+	for _, d := range devices {
+		rows = append(rows, d.row(tick, &room))
+		failures = append(failures, d.failures...)
 	}
-	room := l.roomFor(r.Devices)
-	for i := range r.Devices {
-		d := l.devices[r.Devices[i].ID]
-		s.Devices = append(s.Devices, d.snapshot(l.tick, &room))
-		s.Failures = append(s.Failures, d.failures...)
-	}
-	l.markDown(s.Devices)
-	claims, pods := l.claims.rows(l.tick, now, l.config.Retention), l.pods.rows(l.tick, now, l.config.Retention)
-	s.Plugins, s.Claims = splitPlugins(claims.newest)
-	s.EarlierClaims, s.Young, s.Pods, s.EarlierPods = claims.earlier, pods.young, pods.newest, pods.earlier
-	s.Timeline = l.timeline
-	s.ClaimInfos, s.PodInfos = l.names.snapshot(r.Topology, now, &l.config)
-	return s
+	return rows, failures
 }
 
 // deviceRoom is memory for the values of all devices of a snapshot.
@@ -35,10 +25,9 @@ type deviceRoom struct {
 	ages   []time.Duration
 }
 
-func (l *Ledger) roomFor(devices []join.Device) deviceRoom {
+func roomFor(devices []*deviceBook) deviceRoom {
 	values, ages := 0, 0
-	for i := range devices {
-		d := l.devices[devices[i].ID]
+	for _, d := range devices {
 		ages += d.numValues()
 		values += d.numValues() + d.numUnattributed()
 	}
@@ -46,9 +35,9 @@ func (l *Ledger) roomFor(devices []join.Device) deviceRoom {
 }
 
 // numValues and numUnattributed bound how many values of the device a snapshot has.
-func (d *deviceBook) numValues() int { return len(d.meters) + len(d.counters) + len(d.highest) }
+func (d *deviceSeries) numValues() int { return len(d.meters) + len(d.counters) + len(d.highest) }
 
-func (d *deviceBook) numUnattributed() int { return len(d.attributed) + d.gauges }
+func (d *deviceSeries) numUnattributed() int { return len(d.attributed) + d.gauges }
 
 // take returns room for n elements at the end of a slice that has it.
 func take[T any](all *[]T, n int) []T {
@@ -57,7 +46,7 @@ func take[T any](all *[]T, n int) []T {
 	return (*all)[used : used : used+n]
 }
 
-func (d *deviceBook) snapshot(tick uint64, room *deviceRoom) Device {
+func (d *deviceBook) row(tick uint64, room *deviceRoom) Device {
 	s := Device{Device: d.joined, Key: &d.id, Allocated: d.allocated, Born: d.born, LastError: d.lastError}
 	s.Used = -1
 	if d.watched {
@@ -65,7 +54,9 @@ func (d *deviceBook) snapshot(tick uint64, room *deviceRoom) Device {
 	}
 	s.Up, s.Missing = d.up()
 	s.Contradiction = d.contradicted
-	s.Divided = d.divided(tick)
+	if d.parent != nil {
+		s.Divided = d.divided(tick)
+	}
 	if s.Missing != join.MissingNone {
 		s.Values = d.health(tick)
 		if s.Up == Down {
@@ -73,7 +64,7 @@ func (d *deviceBook) snapshot(tick uint64, room *deviceRoom) Device {
 		}
 		return s
 	}
-	last := &d.timeline[len(d.timeline)-1]
+	last := d.timeline.last()
 	ages := take(&room.ages, d.numValues())[:d.numValues()]
 	s.Values = take(&room.values, d.numValues())
 	s.Unattributed = take(&room.values, d.numUnattributed())
@@ -107,8 +98,25 @@ func (d *deviceBook) snapshot(tick uint64, room *deviceRoom) Device {
 	return s
 }
 
+// divided returns the present quantities of which the holders of the device have parts of the
+// parent's.
+func (d *deviceSeries) divided(tick uint64) []*Series {
+	var out []*Series
+	for _, m := range d.meters {
+		if m.divided && m.present == tick {
+			out = append(out, m.series)
+		}
+	}
+	for _, c := range d.counters {
+		if c.divided && c.present == tick {
+			out = append(out, c.series)
+		}
+	}
+	return out
+}
+
 // health returns the health of a device that has no other telemetry.
-func (d *deviceBook) health(tick uint64) []Value {
+func (d *deviceSeries) health(tick uint64) []Value {
 	var values []Value
 	for _, m := range d.meters {
 		if m.present == tick && m.key.quantity == driver.Health {
@@ -120,7 +128,7 @@ func (d *deviceBook) health(tick uint64) []Value {
 
 // withFailures appends the counters of errors of a device that can't be read: they hold, since a
 // device that fails is the one whose errors somebody looks for.
-func (d *deviceBook) withFailures(values []Value) []Value {
+func (d *deviceSeries) withFailures(values []Value) []Value {
 	for _, c := range d.counters {
 		if c.spec.Failure {
 			values = append(values, Value{c.series, c.total})
@@ -131,9 +139,9 @@ func (d *deviceBook) withFailures(values []Value) []Value {
 
 // markDown marks devices as down that are held, not readable, and of a driver of which another
 // device is or was readable. All others are unsupported.
-func (l *Ledger) markDown(devices []Device) {
+func (b deviceBooks) markDown(devices []Device) {
 	read := map[string]bool{}
-	for _, d := range l.devices {
+	for _, d := range b {
 		if d.read {
 			read[d.id.Driver] = true
 		}
@@ -175,7 +183,7 @@ func (b *accountBook) rows(tick uint64, now time.Time, retention time.Duration) 
 			n += len(a.totals) + len(a.witnessed) + a.device.gauges
 		}
 	}
-	w := rowWriter{slab: make([]Value, 0, n), copies: b.copyDistributions(), tick: tick, now: now}
+	w := rowWriter{slab: make([]Value, 0, n), copies: b.distributions.copies(), tick: tick, now: now}
 	for _, newest := range accounts {
 		shown := false
 		for a := newest; a != nil; a = a.earlier {
@@ -278,33 +286,13 @@ func (m *Amounts) addGauges(a *account, tick uint64) {
 // use returns the account's present parts of the device's quantities.
 func (a *account) use() join.Use {
 	if !a.aggregated {
-		return a.device.useOf(a)
+		return a.device.timeline.useOf(a)
 	}
 	var sum join.Use
 	for _, m := range a.members {
-		sum.Add(a.device.useOf(m))
+		sum.Add(a.device.timeline.useOf(m))
 	}
 	return sum
-}
-
-// divided returns the present quantities of which the holders of the device have parts of the
-// parent's.
-func (d *deviceBook) divided(tick uint64) []*Series {
-	if d.parent == nil {
-		return nil
-	}
-	var out []*Series
-	for _, m := range d.meters {
-		if m.divided && m.present == tick {
-			out = append(out, m.series)
-		}
-	}
-	for _, c := range d.counters {
-		if c.divided && c.present == tick {
-			out = append(out, c.series)
-		}
-	}
-	return out
 }
 
 // distributionCopies has the copies of all distributions for a snapshot.
@@ -313,10 +301,10 @@ type distributionCopies struct {
 	buckets distribution.Memory
 }
 
-// copyDistributions makes room for copies of all distributions.
-func (b *accountBook) copyDistributions() distributionCopies {
+// copies makes room for copies of all distributions.
+func (all distributions) copies() distributionCopies {
 	rows, buckets := 0, 0
-	for _, c := range b.distributions {
+	for _, c := range all {
 		rows += len(c.quantities)
 		for _, d := range c.quantities {
 			buckets += d.histogram.Len()

@@ -8,6 +8,42 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
+// observe queues the readings and events of a tick, and notes what fills each counter.
+func (d *deviceBook) observe(tick uint64, now time.Time) {
+	d.identify(&d.joined.Entry.Hardware, now)
+	d.measured = false
+	for _, r := range d.joined.Readings {
+		r.At = onClock(r.At, now)
+		d.read = d.read || r.Quantity != driver.Health
+		d.measured = d.measured || d.catalogue.Spec(r.Quantity).ShowsActivity(r.Labels)
+		key := seriesKey{r.Quantity, r.Labels}
+		m := d.findMeter(key)
+		if m == nil {
+			before := d.readBefore(&r, tick)
+			if m = d.meter(key); !before.IsZero() {
+				m.beginAt(before, r.Source)
+			}
+		}
+		m.present, m.seen, m.now, m.divided = tick, now, r, false
+		m.observe(r, now)
+		if d.joined.Parent != "" && m.spec.MeasuresBasis && m.spec.Basis == driver.ByTime {
+			d.activity = d.activity.with(r.At, r.Value)
+		}
+	}
+	for _, m := range d.meters {
+		if m.present != tick {
+			continue
+		}
+		if c := d.filledBy(m, now); c != nil {
+			c.present, c.seen = tick, now
+			c.fill(m)
+		}
+	}
+	d.queueEvents(d.joined.Events, d.born, now)
+	up, _ := d.up()
+	d.prune(now, up == Down)
+}
+
 // settle distributes the readings up to the horizon, the time up to which the holders are known.
 func (d *deviceBook) settle(horizon, now time.Time, config Config) {
 	d.clock, d.failures = now, nil
@@ -23,13 +59,16 @@ func (d *deviceBook) settle(horizon, now time.Time, config Config) {
 		m.queue = slices.Delete(m.queue, 0, n)
 	}
 	d.watched = d.watched || d.measured
-	d.contradict(now, config)
-	d.chargeActive()
+	d.contradict(d.joined.Contradiction(config.IdleThreshold), d.timeline.last(), now)
+	d.chargeActive(d.timeline)
 }
 
 // count distributes what one reading adds.
 func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config Config) {
-	d.peak(m, next)
+	if m.peaks {
+		d.peak(m, next.Value)
+		d.timeline.on(next.At).peak(m, next.Value*m.kept)
+	}
 	d.observeDistribution(m, next)
 	d.observeUse(m, next)
 	if !m.counts && m.spec.Activity == driver.BusyShare && next.Value > config.IdleThreshold {
@@ -146,7 +185,7 @@ func (d *deviceBook) accrue(horizon time.Time) {
 	if !horizon.After(from) {
 		return
 	}
-	d.doubtHolds(from, horizon)
+	d.timeline.doubtHolds(from, horizon)
 	d.timeline.each(from, horizon, func(s *segment, from, to time.Time) {
 		seconds := to.Sub(from).Seconds()
 		if len(s.claims) > 0 {
@@ -155,12 +194,10 @@ func (d *deviceBook) accrue(horizon time.Time) {
 		for i := range s.claims {
 			s.claims[i].account.divide(s.attribution)
 		}
-		for _, parts := range [][]portion{s.claims, s.pods} {
-			for _, p := range parts {
-				p.account.allocated += seconds
-				p.account.share += seconds * p.weight
-				p.account.charged = d.clock
-			}
+		for p := range s.portions() {
+			p.account.allocated += seconds
+			p.account.share += seconds * p.weight
+			p.account.charged = d.clock
 		}
 	})
 	d.accrued = horizon

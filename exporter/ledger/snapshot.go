@@ -63,21 +63,24 @@ type Snapshot struct {
 	Catalogue driver.Catalogue // of the values' quantities; nil: the standard one
 }
 
-// OpenIncident is an incident that hit a claim.
-type OpenIncident struct {
-	Kind  string
-	Onset time.Time
+// Claim returns the row of a claim and device; nil: there is none.
+func (s *Snapshot) Claim(key *HolderKey) *Holder {
+	if n, found := sort.Find(len(s.Claims), func(i int) int { return key.compare(*s.Claims[i].HolderKey) }); found {
+		return &s.Claims[n]
+	}
+	return nil
 }
 
-// Up reports whether a device is readable.
-type Up int8
-
-// UpUnknown is for devices that no source supports or that were never realised.
-const (
-	UpUnknown Up = -1
-	Down      Up = 0
-	UpNow     Up = 1
-)
+// Contradicted returns the number of devices whose utilization is contradicted.
+func (s *Snapshot) Contradicted() int {
+	n := 0
+	for i := range s.Devices {
+		if s.Devices[i].Contradiction != join.NoContradiction {
+			n++
+		}
+	}
+	return n
+}
 
 // Device is the state of a device.
 type Device struct {
@@ -101,6 +104,27 @@ type Device struct {
 	Contradiction join.Contradiction
 }
 
+// Allocations returns the number of shares that hold the device, without admin access.
+func (d *Device) Allocations() int {
+	n := 0
+	for i := range d.Shares {
+		if !d.Shares[i].Admin {
+			n++
+		}
+	}
+	return n
+}
+
+// Up reports whether a device is readable.
+type Up int8
+
+// UpUnknown is for devices that no source supports or that were never realised.
+const (
+	UpUnknown Up = -1
+	Down      Up = 0
+	UpNow     Up = 1
+)
+
 // Holder is what a claim or a pod, one of its name, has, or had, of a device.
 type Holder struct {
 	*HolderKey        // the same pointer in all snapshots, and another one for each UID
@@ -120,23 +144,13 @@ type Holder struct {
 	Advice *fit.Advice
 }
 
-// Claim returns the row of a claim and device; nil: there is none.
-func (s *Snapshot) Claim(key *HolderKey) *Holder {
-	if n, found := sort.Find(len(s.Claims), func(i int) int { return key.compare(*s.Claims[i].HolderKey) }); found {
-		return &s.Claims[n]
+// Metrics returns the amounts that the metrics of the holder's name have: the counters go on from
+// those of the holders that had the name before, as long as these were kept.
+func (h *Holder) Metrics() *Amounts {
+	if h.Named != nil {
+		return h.Named
 	}
-	return nil
-}
-
-// Allocations returns the number of shares that hold the device, without admin access.
-func (d *Device) Allocations() int {
-	n := 0
-	for i := range d.Shares {
-		if !d.Shares[i].Admin {
-			n++
-		}
-	}
-	return n
+	return &h.Amounts
 }
 
 // HolderKey names a holder of a device: a claim or a pod by namespace and name. Claims and pods
@@ -152,10 +166,6 @@ func (k HolderKey) compare(other HolderKey) int {
 	)
 }
 
-// IsAggregated reports whether a row of [Snapshot.Pods] is not of a pod but of the young pods of a
-// workload.
-func (k HolderKey) IsAggregated() bool { return strings.HasPrefix(k.Name, aggregatedName) }
-
 // aggregatedName begins the names of aggregated holders. No pod has a slash in its name.
 const aggregatedName = "aggregated/"
 
@@ -168,6 +178,10 @@ func AggregatedName(meta *podresources.PodMeta) string {
 	return aggregatedName + meta.WorkloadKind + "/" + meta.WorkloadName
 }
 
+// IsAggregated reports whether a row of [Snapshot.Pods] is not of a pod but of the young pods of a
+// workload.
+func (k HolderKey) IsAggregated() bool { return strings.HasPrefix(k.Name, aggregatedName) }
+
 // Amounts are what a claim or pod was charged for a device; or what all were that had its name one
 // after the other.
 type Amounts struct {
@@ -179,15 +193,6 @@ type Amounts struct {
 	// Used are the seconds in which the device was active for it; below 0: that was never measured,
 	// or it was never known which of several claims used it.
 	Used float64
-}
-
-// Metrics returns the amounts that the metrics of the holder's name have: the counters go on from
-// those of the holders that had the name before, as long as these were kept.
-func (h *Holder) Metrics() *Amounts {
-	if h.Named != nil {
-		return h.Named
-	}
-	return &h.Amounts
 }
 
 // find returns the index of the value of that meaning, -1 if there is none.
@@ -223,17 +228,6 @@ type PodInfo struct {
 	Topology join.Topology
 }
 
-// Contradicted returns the number of devices whose utilization is contradicted.
-func (s *Snapshot) Contradicted() int {
-	n := 0
-	for i := range s.Devices {
-		if s.Devices[i].Contradiction != join.NoContradiction {
-			n++
-		}
-	}
-	return n
-}
-
 // Failure is errors that a device has counted, with whom they hit for the metrics: those whom the
 // timeline has for the time of the errors, of the device and of its partitions.
 type Failure struct {
@@ -246,6 +240,12 @@ type Failure struct {
 	Named  bool
 	Pod    podresources.Pod
 	Claims []podresources.Claim
+}
+
+// OpenIncident is an incident that hit a claim.
+type OpenIncident struct {
+	Kind  string
+	Onset time.Time
 }
 
 // Distribution is how the sum of a claim's parts of a gauge, over its devices of one driver, was

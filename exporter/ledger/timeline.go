@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"iter"
 	"slices"
 	"time"
 
@@ -39,86 +40,6 @@ type portion struct {
 // unknownOwn stands for a part of a group of CPUs of which it is unknown which CPUs these are. It
 // is no field of its own, since timelines have many portions.
 const unknownOwn = -1
-
-// setUnattributed sets what the claims do not use. Rounding errors are not unattributed. Claims
-// whose parts are of different ticks may have more than the device together: then each has less, in
-// proportion.
-func (s *segment) setUnattributed() {
-	var used join.Use
-	for _, p := range s.claims {
-		used.Add(p.use)
-	}
-	for b, all := range used {
-		const rounding = 1e-12
-		s.unattributed[b] = 0
-		switch {
-		case all > 1+rounding:
-			scale(s.claims, b, 1/all)
-			scale(s.pods, b, 1/all)
-		case all < 1-rounding:
-			s.unattributed[b] = 1 - all
-		}
-	}
-}
-
-// scale changes what all of the parts use in one way.
-func scale(parts []portion, basis int, by float64) {
-	for i := range parts {
-		parts[i].use[basis] *= by
-	}
-}
-
-// samePortions reports whether the holders have the same portions in both segments.
-func (s *segment) samePortions(other *segment) bool {
-	return s.guessed == other.guessed && slices.Equal(s.claims, other.claims) && slices.Equal(s.pods, other.pods)
-}
-
-// hasDropped reports whether an account of the segment was dropped, so that the remaining ones
-// would not sum to the whole.
-func (s *segment) hasDropped() bool {
-	gone := func(p portion) bool { return p.account.dropped }
-	return slices.ContainsFunc(s.claims, gone) || slices.ContainsFunc(s.pods, gone)
-}
-
-// maxSegments is the largest number of segments of a device. A late reading of the time before the
-// oldest segment is charged to the holders of that segment.
-const maxSegments = 512
-
-// each calls f for every segment that overlaps the span, with the overlap. The overlaps make up the
-// span. For an empty span it calls f with the segment at that time.
-func (t timeline) each(from, to time.Time, f func(s *segment, from, to time.Time)) {
-	for i := t.at(from); i < len(t); i++ {
-		start, end := t[i].from, to
-		if i+1 < len(t) && t[i+1].from.Before(to) {
-			end = t[i+1].from
-		}
-		if i == 0 || start.Before(from) { // the first segment covers all time before it
-			start = from
-		}
-		f(&t[i], start, end)
-		if !end.Before(to) {
-			return
-		}
-	}
-}
-
-// at returns the index of the segment that covers the moment.
-func (t timeline) at(moment time.Time) int {
-	i := len(t) - 1
-	for i > 0 && t[i].from.After(moment) {
-		i--
-	}
-	return i
-}
-
-// since returns the timeline without the segments that ended by the moment.
-func (t timeline) since(moment time.Time) timeline {
-	i := max(t.at(moment), len(t)-maxSegments)
-	if i <= 0 {
-		return t
-	}
-	return slices.Clone(t[i:])
-}
 
 // segmentOf returns the segment of the given shares from a time on, of which it is known who is
 // charged.
@@ -172,56 +93,167 @@ func addPortion(parts []portion, more portion) []portion {
 	return append(parts, more)
 }
 
-// closeAccounts ends the accounts that are in a past segment, or in one that was replaced from a
-// moment on, and not in the last.
-func (d *deviceBook) closeAccounts(replaced timeline, from time.Time) {
-	last := d.timeline[len(d.timeline)-1]
-	holds := func(a *account) bool {
-		return slices.ContainsFunc(last.claims, func(p portion) bool { return p.account == a }) ||
-			slices.ContainsFunc(last.pods, func(p portion) bool { return p.account == a })
+// setUnattributed sets what the claims do not use. Rounding errors are not unattributed. Claims
+// whose parts are of different ticks may have more than the device together: then each has less, in
+// proportion.
+func (s *segment) setUnattributed() {
+	var used join.Use
+	for _, p := range s.claims {
+		used.Add(p.use)
 	}
-	end := func(s *segment, until time.Time) {
+	for b, all := range used {
+		const rounding = 1e-12
+		s.unattributed[b] = 0
+		switch {
+		case all > 1+rounding:
+			scale(s.claims, b, 1/all)
+			scale(s.pods, b, 1/all)
+		case all < 1-rounding:
+			s.unattributed[b] = 1 - all
+		}
+	}
+}
+
+// scale changes what all of the parts use in one way.
+func scale(parts []portion, basis int, by float64) {
+	for i := range parts {
+		parts[i].use[basis] *= by
+	}
+}
+
+// portions yields the portions of the claims and of the pods.
+func (s *segment) portions() iter.Seq[*portion] {
+	return func(yield func(*portion) bool) {
 		for _, parts := range [2][]portion{s.claims, s.pods} {
-			for _, p := range parts {
-				if !p.account.aggregated && !holds(p.account) {
-					p.account.end(until)
+			for i := range parts {
+				if !yield(&parts[i]) {
+					return
 				}
+			}
+		}
+	}
+}
+
+// portionOf returns the account's portion, nil if it has none.
+func (s *segment) portionOf(a *account) *portion {
+	for p := range s.portions() {
+		if p.account == a {
+			return p
+		}
+	}
+	return nil
+}
+
+// hasDropped reports whether an account of the segment was dropped, so that the remaining ones
+// would not sum to the whole.
+func (s *segment) hasDropped() bool {
+	for p := range s.portions() {
+		if p.account.dropped {
+			return true
+		}
+	}
+	return false
+}
+
+// samePortions reports whether the holders have the same portions in both segments.
+func (s *segment) samePortions(other *segment) bool {
+	return s.guessed == other.guessed && slices.Equal(s.claims, other.claims) && slices.Equal(s.pods, other.pods)
+}
+
+// sameHolders reports whether both have the same holders and weights.
+func (s *segment) sameHolders(other *segment) bool {
+	same := func(x, y portion) bool { return x.account == y.account && x.weight == y.weight }
+	return slices.EqualFunc(s.claims, other.claims, same) && slices.EqualFunc(s.pods, other.pods, same)
+}
+
+// maxSegments is the largest number of segments of a device. A late reading of the time before the
+// oldest segment is charged to the holders of that segment.
+const maxSegments = 512
+
+// last returns the present segment.
+func (t timeline) last() *segment { return &t[len(t)-1] }
+
+// at returns the index of the segment that covers the moment.
+func (t timeline) at(moment time.Time) int {
+	i := len(t) - 1
+	for i > 0 && t[i].from.After(moment) {
+		i--
+	}
+	return i
+}
+
+// on returns the segment that covers the moment.
+func (t timeline) on(moment time.Time) *segment { return &t[t.at(moment)] }
+
+// each calls f for every segment that overlaps the span, with the overlap. The overlaps make up the
+// span. For an empty span it calls f with the segment at that time.
+func (t timeline) each(from, to time.Time, f func(s *segment, from, to time.Time)) {
+	for i := t.at(from); i < len(t); i++ {
+		start, end := t[i].from, to
+		if i+1 < len(t) && t[i+1].from.Before(to) {
+			end = t[i+1].from
+		}
+		if i == 0 || start.Before(from) { // the first segment covers all time before it
+			start = from
+		}
+		f(&t[i], start, end)
+		if !end.Before(to) {
+			return
+		}
+	}
+}
+
+// since returns the timeline without the segments that ended by the moment.
+func (t timeline) since(moment time.Time) timeline {
+	i := max(t.at(moment), len(t)-maxSegments)
+	if i <= 0 {
+		return t
+	}
+	return slices.Clone(t[i:])
+}
+
+// useOf returns the account's present parts of the device's quantities.
+func (t timeline) useOf(a *account) join.Use {
+	if p := t.last().portionOf(a); p != nil {
+		return p.use
+	}
+	return join.Use{}
+}
+
+// open adds totals for counters to all accounts that are charged.
+func (t timeline) open(counters []*counter) {
+	for i := range t {
+		for p := range t[i].portions() {
+			p.account.open(counters)
+		}
+	}
+}
+
+// replace lets another account be charged in place of one.
+func (t timeline) replace(a, by *account) {
+	for i := range t {
+		for p := range t[i].portions() {
+			if p.account == a {
+				p.account = by
+			}
+		}
+	}
+}
+
+// endAccounts ends the accounts that are in a past segment, or in one that was replaced from a
+// moment on, and not in the last.
+func (t timeline) endAccounts(replaced timeline, from time.Time) {
+	end := func(s *segment, until time.Time) {
+		for p := range s.portions() {
+			if !p.account.aggregated && t.last().portionOf(p.account) == nil {
+				p.account.end(until)
 			}
 		}
 	}
 	for i := range replaced {
 		end(&replaced[i], from)
 	}
-	for i := range d.timeline[:len(d.timeline)-1] {
-		end(&d.timeline[i], d.timeline[i+1].from)
+	for i := range t[:len(t)-1] {
+		end(&t[i], t[i+1].from)
 	}
-}
-
-// useOf returns the account's present parts of the device's quantities.
-func (d *deviceBook) useOf(a *account) join.Use {
-	last := &d.timeline[len(d.timeline)-1]
-	for _, parts := range [2][]portion{last.claims, last.pods} {
-		for _, p := range parts {
-			if p.account == a {
-				return p.use
-			}
-		}
-	}
-	return join.Use{}
-}
-
-// sameHolders reports whether both have the same holders and weights.
-func (s *segment) sameHolders(other *segment) bool {
-	same := func(x, y []portion) bool {
-		if len(x) != len(y) {
-			return false
-		}
-		for i := range x {
-			if x[i].account != y[i].account || x[i].weight != y[i].weight {
-				return false
-			}
-		}
-		return true
-	}
-	return same(s.claims, other.claims) && same(s.pods, other.pods)
 }

@@ -5,61 +5,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
-
-// queuedEvent is an event, which waits until the counter has counted it and its time is settled.
-// Then it is remembered, so that it is known if it comes again.
-type queuedEvent struct {
-	join.Event
-	at      time.Time // on the ledger's clock
-	counted bool
-}
-
-// at returns the failure that an event is.
-func (f Failure) at(e *queuedEvent) Failure {
-	f.Count, f.From, f.To, f.Named, f.Pod, f.Claims = 1, e.at, e.at, e.Named, e.Pod, e.Claims
-	return f
-}
-
-// maxQueuedEvents bounds the events of a device that are remembered.
-const maxQueuedEvents = 4 * join.MaxEvents
-
-// queueEvents adds the events of a tick that are new. What happened before the device was known is
-// in the first readings of its counters.
-func (d *deviceBook) queueEvents(events []join.Event, now time.Time) {
-	d.events = slices.DeleteFunc(d.events, func(q queuedEvent) bool { return now.Sub(q.at) > rememberFor })
-	for _, e := range events {
-		known := slices.ContainsFunc(d.events, func(q queuedEvent) bool {
-			return q.Quantity == e.Quantity && q.Labels == e.Labels && q.At.Equal(e.At) && q.PID == e.PID
-		})
-		if !known {
-			at := onClock(e.At, now)
-			d.events = append(d.events, queuedEvent{Event: e, at: at, counted: at.Before(d.born)})
-		}
-	}
-	if more := len(d.events) - maxQueuedEvents; more > 0 {
-		d.events = slices.Delete(d.events, 0, more)
-	}
-}
-
-// takeEvents returns the events that make up an amount that a counter counted until a time, in
-// order of time: at most so many.
-func (d *deviceBook) takeEvents(key seriesKey, amount float64, until time.Time) []queuedEvent {
-	var out []queuedEvent
-	for i := range d.events {
-		e := &d.events[i]
-		if e.counted || e.Quantity != key.quantity || e.Labels != key.labels || e.at.After(until) {
-			continue
-		}
-		if float64(len(out)+1) > amount {
-			break
-		}
-		e.counted = true
-		out = append(out, *e)
-	}
-	return out
-}
 
 // witness counts an increment of a counter for those who held the device, or a part of it, when it
 // happened, for each in full.
@@ -123,24 +69,4 @@ func (d *deviceBook) witnessErrors(c *counter, amount float64, from, to time.Tim
 			})
 		})
 	})
-}
-
-// failed notes errors of the device.
-func (d *deviceBook) failed(f Failure) {
-	d.lastError = later(d.lastError, f.To)
-	d.failures = append(d.failures, f)
-}
-
-// peak notes a reading of a gauge that has a peak, for the device and for those who held it then.
-func (d *deviceBook) peak(m *meter, r driver.Reading) {
-	if !m.peaks {
-		return
-	}
-	i := slices.IndexFunc(d.highest, func(v Value) bool { return seriesKey{v.Quantity, v.Labels} == m.peak })
-	if i < 0 {
-		i = len(d.highest)
-		d.highest = append(d.highest, Value{Series: newSeries(m.peak)})
-	}
-	d.highest[i].Value = max(d.highest[i].Value, r.Value)
-	d.timeline[d.timeline.at(r.At)].peak(m, r.Value*m.kept)
 }

@@ -26,38 +26,39 @@ persist_account  the records of an account: what it was charged, what is known o
 persist_names    the records of names, and of distributions
 ledger           the order of a tick's steps
 
-What is made of accounts, a step of the tick each:
-rows             the snapshot
+What is made of accounts and devices, each by itself:
+rows             the rows of a snapshot
 advice           the smallest fit of each claim
-lives            how long claims took to become active
+lives            how long claims took to be prepared and to become active
 young            the accounts of pods that ended young become their workload's
 names            what identifies claims and pods
 closing          what a claim was charged, when it is complete
 
-The timeline: who holds a device when:
+Who is charged for a device when:
 follow           holds that begin and end become segments of the timeline
-owners           which account is charged for a hold, and the periods that are shown
+owners           which account is charged for a hold
 book             the accounts of all claims, or of all pods, by name
 carried          what those were charged that had a name before
 
-The division of what was read:
-settle           a reading is distributed over the time since the reading before
-observe          readings wait for the time until which holders are known
-witness          errors and peaks count in full for each who held the device then
-idle             the time in which a device was active
+What is read, divided:
+settle           readings wait until it is known who held the device, and are divided among them
+witness          errors count in full for each who held the device then
 doubt            how far what was charged may be off
 distribution     how a claim's parts of gauges were distributed over time
 fit              what advice has to know of the use of a device
 partition        parts of what a parent counts reach the holders of its partitions
 
-The device: what all of these share:
-meters           the meters and counters of a device
+One device, of these parts:
 identity         whether the hardware behind a name is still the same
 device           the record of a device
-known            what was known of shares at which tick
+idle             when it was active
+events           its events and errors
+periods          its holding periods, as others see them
+known            what was known of its shares at which tick
+meters           its meters and counters
 charge           what is charged to the holders of a segment
-timeline         the segments
-holding          the holds of pods, as the view has them
+holding          the holds of pods, and who is charged for each
+timeline         segments of time
 account          what a claim or a pod was charged
 counter          a sum
 meter            the readings of one series
@@ -65,10 +66,10 @@ meter            the readings of one series
 What everything knows:
 record           the encoding of records
 closed           results: of claims that have ended
-periods          results: who held what when
 state            results: a device's state in one word
 snapshot         results: the rows
 series           what a number means
+config           what a ledger is asked for, and how long it remembers
 clock            times
 `
 
