@@ -135,26 +135,26 @@ func (b *accountBook) merge(a, of *account) {
 }
 
 // take adds what another account was charged, but for errors, and replaces it in the timeline of
-// the device, so that readings that come late are charged to w.
-func (w *account) take(a *account) {
-	a.into = w
-	w.open(w.device.attributed)
-	for i := range a.totals {
-		w.totals[i].value += a.totals[i].value
-		w.totals[i].doubt += a.totals[i].doubt
-		w.totals[i].measured += a.totals[i].measured
+// the device, so that readings that come late are charged to a.
+func (a *account) take(of *account) {
+	of.into = a
+	a.open(a.device.attributed)
+	for i := range of.totals {
+		a.totals[i].value += of.totals[i].value
+		a.totals[i].doubt += of.totals[i].doubt
+		a.totals[i].measured += of.totals[i].measured
 	}
-	w.allocated += a.allocated
-	w.share += a.share
-	w.edges += a.edges
-	w.unread += a.unread
-	for _, v := range a.witnessed {
-		if !w.isCounter(v.Quantity) { // a peak
-			most := w.seen(seriesKey{v.Quantity, v.Labels})
+	a.allocated += of.allocated
+	a.share += of.share
+	a.edges += of.edges
+	a.unread += of.unread
+	for _, v := range of.witnessed {
+		if !a.isCounter(v.Quantity) { // a peak
+			most := a.seen(seriesKey{v.Quantity, v.Labels})
 			most.Value = max(most.Value, v.Value)
 		}
 	}
-	w.device.timeline.replace(a, w)
+	a.device.timeline.replace(of, a)
 }
 
 // release drops the accounts that are no longer exported and that no queued reading can charge,

@@ -111,8 +111,8 @@ type periodList struct {
 	newPeriods bool // since the timeline took them over
 }
 
-// setPeriod puts a period in place of another one, nil if it is new, and returns it: the same one if it
-// says the same.
+// setPeriod puts a period in place of another one, nil if it is new, and returns it; or the other
+// one, if it says the same.
 func (l *periodList) setPeriod(before *Period, p Period) *Period {
 	if before != nil && *before == p {
 		return before

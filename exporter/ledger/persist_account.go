@@ -406,6 +406,6 @@ func (r *reader) chain() {
 	}
 }
 
-// closingTicks is for how many ticks an account that was closed is written as if it was not: its receipt
-// may not be on the disk yet. A receipt that is made again is known.
+// closingTicks is for how many ticks an account that was closed is written as if it was not: its
+// receipt may not be on the disk yet. A receipt that is made again is known.
 const closingTicks = 10

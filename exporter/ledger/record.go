@@ -24,30 +24,6 @@ type record struct {
 // recordable has fields of a record. Fields that are there several times are not among them.
 type recordable interface{ fields(m *record) }
 
-// append appends the fields of something.
-func (w *writer) append(b []byte, of recordable) []byte {
-	w.record.writer, w.record.out = w, b
-	of.fields(&w.record)
-	return w.record.out
-}
-
-// record returns a message to read.
-func (r *reader) record(b []byte) (m record, err error) {
-	m.reader = r
-	err = wire.Fields(b, func(f *wire.Field) error {
-		m.fields = append(m.fields, *f)
-		return nil
-	})
-	return m, err
-}
-
-// parse reads the fields of something, and returns all fields of the message in order.
-func (r *reader) parse(b []byte, of recordable) ([]wire.Field, error) {
-	m, err := r.record(b)
-	of.fields(&m)
-	return m.fields, err
-}
-
 // last returns the last field of a number, nil if there is none.
 func (m *record) last(number int) *wire.Field {
 	for i := len(m.fields) - 1; i >= 0; i-- {
@@ -131,28 +107,8 @@ type packed struct {
 	short          bool // less was read than was asked for
 }
 
-// pack begins to write.
-func (w *writer) pack() *packed {
-	p := &w.packed
-	p.writer, p.numbers, p.times = w, p.numbers[:0], p.times[:0]
-	return p
-}
-
 func (p *packed) append(b []byte) []byte {
 	return wire.Bytes(wire.Bytes(b, packedNumbers, p.numbers), packedTimes, p.times)
-}
-
-// unpack begins to read. p.err is asked at the end.
-func (r *reader) unpack(b []byte) (p packed, err error) {
-	m, err := r.record(b)
-	p.reader = r
-	if f := m.last(packedNumbers); f != nil {
-		p.numbers = f.Bytes
-	}
-	if f := m.last(packedTimes); f != nil {
-		p.times = f.Bytes
-	}
-	return p, err
 }
 
 func (p *packed) float(v *float64) {
@@ -225,6 +181,20 @@ func (w *writer) begin(of *recorded) []byte {
 	return wire.Uint(w.scratch[:0], fieldNumber, w.number(of))
 }
 
+// append appends the fields of something.
+func (w *writer) append(b []byte, of recordable) []byte {
+	w.record.writer, w.record.out = w, b
+	of.fields(&w.record)
+	return w.record.out
+}
+
+// pack begins to write.
+func (w *writer) pack() *packed {
+	p := &w.packed
+	p.writer, p.numbers, p.times = w, p.numbers[:0], p.times[:0]
+	return p
+}
+
 // end writes a record if it is another one than before.
 func (w *writer) end(kind int, of *recorded, slot int, record []byte) {
 	w.scratch = record
@@ -234,6 +204,36 @@ func (w *writer) end(kind int, of *recorded, slot int, record []byte) {
 	}
 	of.hashes[slot] = hash
 	w.out = wire.Bytes(w.out, kind, record)
+}
+
+// record returns a message to read.
+func (r *reader) record(b []byte) (m record, err error) {
+	m.reader = r
+	err = wire.Fields(b, func(f *wire.Field) error {
+		m.fields = append(m.fields, *f)
+		return nil
+	})
+	return m, err
+}
+
+// parse reads the fields of something, and returns all fields of the message in order.
+func (r *reader) parse(b []byte, of recordable) ([]wire.Field, error) {
+	m, err := r.record(b)
+	of.fields(&m)
+	return m.fields, err
+}
+
+// unpack begins to read. p.err is asked at the end.
+func (r *reader) unpack(b []byte) (p packed, err error) {
+	m, err := r.record(b)
+	p.reader = r
+	if f := m.last(packedNumbers); f != nil {
+		p.numbers = f.Bytes
+	}
+	if f := m.last(packedTimes); f != nil {
+		p.times = f.Bytes
+	}
+	return p, err
 }
 
 // time appends a time on the clock that goes on over restarts of the process.

@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -214,4 +215,39 @@ func TestErrorsOfShortPods(t *testing.T) {
 	h.Expect(x, map[[2]string]float64{
 		{"dra_pod_errors_total", row}: 3, {"dra_pod_memory_used_peak_bytes", row}: 20,
 	})
+}
+
+// What a pod held is added to its workload when nothing can be decided of that time any more: a
+// hold of the same pod that is known late, and overlaps it, is not counted twice.
+func TestShortPodIsAddedWhenItsEndIsDecided(t *testing.T) {
+	config := exportertest.LedgerConfig()
+	config.MinLifetime = 10 * time.Second
+	books := ledger.New(config)
+	hold := func(claim string, from, to float64) podresources.Allocation {
+		a := held(claim, from, to)
+		a.Holders[0].Name, a.Holders[0].UID = "p0", "uid-p0"
+		return a
+	}
+	waiting := map[driver.ID]time.Time{jointest.ID("gpu-0"): sec(2)}
+	one, over, other := hold("a", 0.5, -1), hold("a", 0.5, 2.5), hold("b", 2, -1)
+	var s *ledger.Snapshot
+	for second, v := range []podresources.View{
+		{},
+		{Allocations: []podresources.Allocation{one}},
+		{Allocations: []podresources.Allocation{one}},
+		{Ended: []podresources.Allocation{over}, Waiting: waiting},
+		{Allocations: []podresources.Allocation{other}, Ended: []podresources.Allocation{over}},
+	} {
+		v.At = sec(float64(second))
+		s = books.Advance(join.Join(join.Input{
+			View: v, Inventory: driver.Inventory{jointest.ID("gpu-0"): {Hardware: driver.Hardware{UUID: "gpu-0"}}},
+		}), v.At)
+	}
+	held := 0.0
+	for _, h := range slices.Concat(s.Pods, s.Young) {
+		held += h.Allocated
+	}
+	if held != 3.5 {
+		t.Errorf("the pod and its workload held the device for %v s, want 3.5 s", held)
+	}
 }

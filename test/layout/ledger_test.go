@@ -107,8 +107,9 @@ func TestBackCalls(t *testing.T) {
 	files := map[string]string{
 		"top":    "package p\nfunc Top() { t := thing(0); t.bottom(); f := t.middle; f() }\nfunc (thing) top() {}",
 		"middle": "package p\nfunc (t thing) middle() { t.bottom() }",
-		"bottom": "package p\ntype thing int\nfunc (t thing) bottom() {}\nfunc back(t thing) { Top(); f := t.middle; f(); t.top() }",
-		"other":  "package p",
+		"bottom": "package p\ntype thing int\nfunc (t thing) bottom() {}\n" +
+			"func back(t thing) { Top(); f := t.middle; f(); t.top() }",
+		"other": "package p",
 	}
 	got, calls := backCalls(t, files, "top x\nmiddle y\nbottom z\ngone z")
 	want := []string{
