@@ -3,8 +3,8 @@
 //
 //	go run ./audit FOLDER...
 //
-// The exit status is 1 if the license of a module is not permissive or not recognized, and a
-// program that is shipped links it. Such modules of tests and tools are named at the end.
+// The exit status is 1 if a shipped program links a module whose license is not permissive or not
+// recognized. Such modules of tests and tools are only listed at the end.
 package main
 
 import (
@@ -32,7 +32,7 @@ func main() {
 	}
 }
 
-// shipped are the packages of the programs that are released, below the folder that has them.
+// shipped returns the packages of the released programs, relative to the folder of their module.
 const shipped = "./exporter/cmd/..."
 
 // linked is a module that a package of a go.mod links.
@@ -74,7 +74,7 @@ func run(ctx context.Context, folders []string, w io.Writer, now time.Time) erro
 	return report(w, strict)
 }
 
-// report names the modules whose license is not permissive. It returns an error if one is shipped.
+// report lists the modules whose license is not permissive. It returns an error if one is shipped.
 func report(w io.Writer, strict map[string]*linked) error {
 	var names, bad []string
 	for key, m := range strict {
@@ -129,8 +129,8 @@ func modulesOf(ctx context.Context, folder string) ([]*linked, error) {
 	return out, nil
 }
 
-// list returns the modules of packages and of all that they import, nothing if there are no such
-// packages.
+// list returns the modules of packages and of all their dependencies, or nothing if there are no
+// such packages.
 func list(ctx context.Context, folder string, args ...string) ([]*linked, error) {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-e", "-deps", "-json=Module"}, args...)...)
 	cmd.Dir = folder
@@ -164,7 +164,7 @@ func (m *linked) age(now time.Time) string {
 	return fmt.Sprintf("%d days", int(now.Sub(*m.Time).Hours()/24))
 }
 
-// use returns what the module is linked for.
+// use returns the purpose for which the module is linked.
 func (m *linked) use() string {
 	if m.shipped {
 		return "the exporter"
@@ -172,8 +172,8 @@ func (m *linked) use() string {
 	return "tests and tools"
 }
 
-// permissive reports whether each of the licenses asks for a notice at most. (The library knows no
-// types of its licenses.)
+// permissive reports whether each of the licenses requires at most a notice. (The library does not
+// classify licenses.)
 func permissive(licenses string) bool {
 	for id := range strings.FieldsSeq(licenses) {
 		switch id {

@@ -28,8 +28,8 @@ type Release struct {
 const NewestKubeVersion = "v1.37.0"
 
 // Render returns the objects of the chart in a folder as YAML documents, sorted by the names of
-// their templates. It returns an error for values that the chart's schema rejects. Tests are
-// included on request, notes never.
+// their templates. It returns an error for values that the chart's schema rejects. It includes
+// tests on request, and never the notes.
 func Render(folder string, r Release, tests bool) ([]string, error) {
 	c, err := loader.LoadDir(folder)
 	if err != nil {

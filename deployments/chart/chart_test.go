@@ -134,7 +134,7 @@ func TestPathsAreMounted(t *testing.T) {
 	}
 }
 
-// The service account may read what the exporter reads, and nothing else.
+// The service account has exactly the rights that the exporter uses.
 func TestRBAC(t *testing.T) {
 	want := []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch"}},
@@ -231,7 +231,7 @@ func TestHelmTest(t *testing.T) {
 	}
 }
 
-// helm test asks every exporter, also those that are not ready: all addresses of the Service.
+// helm test asks all addresses of the Service, including exporters that are not ready.
 func TestHelmTestAsksEveryNode(t *testing.T) {
 	o := renderObjects(t, values{"vendor": "nvidia"})
 	service := o.all["Service test-dra-exporter"].(*corev1.Service)
@@ -269,7 +269,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// The notes say what is off, and how to switch it on.
+// The notes list what is switched off, and how to switch it on.
 func TestNotes(t *testing.T) {
 	notes := func(v values) string {
 		c, err := loader.LoadDir(folder)
@@ -299,7 +299,7 @@ func TestNotes(t *testing.T) {
 		}
 	}
 	for _, hint := range []string{
-		"**No image is published yet.**", "No vendor is chosen", "Nothing scrapes it yet", "prometheusRule.enabled=true",
+		"**No image is published yet.**", "No vendor is set", "No Prometheus scrapes it yet", "prometheusRule.enabled=true",
 		"dashboards.enabled=true",
 	} {
 		if !strings.Contains(off, hint) || strings.Contains(on, hint) {

@@ -100,8 +100,8 @@ func TestVendorNodes(t *testing.T) {
 	}
 }
 
-// The folders of plugins, which have the sockets of storage drivers too, are mounted only where
-// they are asked for, read-only, where the program looks for them.
+// The folders of plugins, which also contain the sockets of storage drivers, are mounted only on
+// request, read-only, at the paths that the program reads.
 func TestPlugins(t *testing.T) {
 	for asked, want := range map[bool][]string{
 		false: nil, true: {"/k/plugins", "/k/plugins_registry"},

@@ -71,7 +71,7 @@ func TestFlags(t *testing.T) {
 	switches := 0
 	for _, flag := range known {
 		source, ok := strings.CutPrefix(flag, "--source.")
-		if !ok || strings.Contains(source, ".") || source == "dcgm" { // whose value is an address
+		if !ok || strings.Contains(source, ".") || source == "dcgm" { // its value is an address
 			continue
 		}
 		switches++

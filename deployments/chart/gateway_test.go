@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The gateway is no exporter: neither the DaemonSet, nor the exporters' Service or NetworkPolicy
-// selects its pods, and its own Service does.
+// The gateway's pods are selected only by its own Service, and not by the DaemonSet or the
+// exporters' Service and NetworkPolicy.
 func TestGatewayIsNoExporter(t *testing.T) {
 	o := renderObjects(t, combinations()["gateway"])
 	gateway := o.all["Deployment test-dra-exporter-gateway"].(*appsv1.Deployment)
@@ -42,7 +42,7 @@ func TestGatewayIsNoExporter(t *testing.T) {
 	}
 }
 
-// The gateway may read no more than it must, and write nothing.
+// The gateway has only the rights that it needs, and none to write.
 func TestRightsOfGateway(t *testing.T) {
 	for name, pages := range map[string]bool{"gateway": true, "gateway with a proxy": false} {
 		o := renderObjects(t, combinations()[name])
@@ -120,7 +120,7 @@ func TestDashboardsByGateway(t *testing.T) {
 	}
 }
 
-// With the gateway's address, the links of alerts lead to it, whatever else is set.
+// With the gateway's address, the links of alerts lead to it, even if pageURL is set.
 func TestLinksByGateway(t *testing.T) {
 	const node = "{{ $labels.node | urlquery }}"
 	want := map[string]string{

@@ -9,7 +9,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// The right to write events, and the flag, exist only where events are wanted.
+// The right to write events, and the flag, exist only if incidents.events is set.
 func TestEvents(t *testing.T) {
 	plain := renderObjects(t, values{})
 	o := renderObjects(t, values{"incidents": values{"events": true}})
@@ -26,8 +26,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// The state outlives the container in a folder of the host by default, or in one of the pod, or is
-// not kept.
+// The state is in a folder of the host by default, or in a folder of the pod, or is not kept.
 func TestStateFolder(t *testing.T) {
 	made := corev1.HostPathDirectoryOrCreate
 	host := func(path string) *corev1.VolumeSource {

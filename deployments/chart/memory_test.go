@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Go's limit of memory is 80 % of the container's, however that is written.
+// Go's memory limit is 80 % of the container's limit, for every notation of that limit.
 func TestGoMemoryLimit(t *testing.T) {
 	goLimit := func(limits any) (string, bool) {
 		c := renderObjects(t, values{"resources": values{"limits": limits}}).daemonSet.Spec.Template.Spec.Containers[0]

@@ -69,7 +69,7 @@ func TestServiceMonitor(t *testing.T) {
 	}
 }
 
-// Native histograms are scraped where there are any, and where the operator's CRDs know the field.
+// Native histograms are scraped if the exporter has them, and the operator's CRDs have the field.
 func TestScrapeNativeHistograms(t *testing.T) {
 	for name, tt := range map[string]struct {
 		histograms string
@@ -94,7 +94,7 @@ func TestScrapeNativeHistograms(t *testing.T) {
 	}
 }
 
-// The rules match the job of any release, and of two in one namespace the jobs differ.
+// The rules match the job of any release. Two releases in one namespace have different jobs.
 func TestJob(t *testing.T) {
 	data, err := os.ReadFile("../../dashboards/out/rules.yaml")
 	if err != nil {
@@ -171,12 +171,12 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
-// Two releases in one namespace have no object in common, and neither selects pods of the other.
+// Two releases in one namespace have no object in common, and do not select each other's pods.
 func TestTwoReleases(t *testing.T) {
 	for name, v := range combinations() {
 		both := objects{all: map[string]runtime.Object{}}
 		for _, release := range []string{"dra-exporter", "gpus"} {
-			both.render(t, Release{Name: release, Namespace: "monitoring", Values: v}) // it fails if an object occurs twice
+			both.render(t, Release{Name: release, Namespace: "monitoring", Values: v}) // fails if an object occurs twice
 			for key, object := range both.all {
 				service, ok := object.(*corev1.Service)
 				if !ok {

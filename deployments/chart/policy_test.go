@@ -34,9 +34,9 @@ func violations(t *testing.T, pod *corev1.PodSpec) []string {
 	return out
 }
 
-// In every combination the pod violates Pod Security's "restricted" only where necessary: it runs
-// as root, without any capability, and mounts folders of the host. Further violations occur only if
-// values request them. The pod of helm test violates nothing.
+// With every combination of values, the pod violates Pod Security's "restricted" only where that is
+// necessary: it runs as root, without capabilities, and mounts folders of the host. Further
+// violations occur only if values request them. The pod of helm test has no violations.
 func TestPodSecurity(t *testing.T) {
 	never := []string{"restricted volume types", "runAsNonRoot != true", "runAsUser=0"}
 	more := map[string][]string{
@@ -62,8 +62,8 @@ func TestPodSecurity(t *testing.T) {
 	}
 }
 
-// Beyond Pod Security: all mounts are read-only but that of the state, which can be left out, and a
-// token is mounted only if it is needed.
+// In addition to Pod Security: all mounts are read-only except that of the state, which can be
+// omitted, and a token is mounted only if it is needed.
 func TestLeastPrivilege(t *testing.T) {
 	for name, v := range combinations() {
 		t.Run(name, func(t *testing.T) {
@@ -101,8 +101,8 @@ func hostPath(pod *corev1.PodSpec, name string) string {
 	return ""
 }
 
-// Runtimes that cannot make mounts recursively read-only are given no folder that usually has other
-// file systems below it, except /proc.
+// For runtimes that cannot make mounts recursively read-only, no folder is mounted that usually has
+// other file systems below it, except /proc.
 func TestFoldersOfSys(t *testing.T) {
 	pod := renderObjects(t, values{}).daemonSet.Spec.Template.Spec
 	var got []string
@@ -119,8 +119,8 @@ func TestFoldersOfSys(t *testing.T) {
 	}
 }
 
-// The kernel log is mounted in a privileged container alone, and its source is off without it,
-// unless it is asked for.
+// The kernel log is mounted only in a privileged container. Without it, its source is off, unless a
+// value switches it on.
 func TestKernelLog(t *testing.T) {
 	for name, tc := range map[string]struct {
 		values     values
@@ -152,8 +152,8 @@ func TestKernelLog(t *testing.T) {
 	}
 }
 
-// Two capabilities let the source drm look into processes. It is off without them, unless it is
-// asked for.
+// Two capabilities let the source drm read processes. Without them it is off, unless a value
+// switches it on.
 func TestInspectProcesses(t *testing.T) {
 	for name, tc := range map[string]struct {
 		values values
@@ -184,7 +184,7 @@ func TestInspectProcesses(t *testing.T) {
 	}
 }
 
-// Without recursively read-only mounts the field is left out: API servers before 1.30 do not know
+// Without recursively read-only mounts the field is omitted: API servers before 1.30 do not have
 // it.
 func TestRecursiveReadOnly(t *testing.T) {
 	for _, test := range []struct {

@@ -9,7 +9,7 @@ import (
 )
 
 // The relabelings of deployments/README.md drop the families that the flag of the same group
-// switches off, and no other ones: METRICS.md has both.
+// switches off, and no others. METRICS.md lists both.
 func TestDocumentedRelabelings(t *testing.T) {
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {

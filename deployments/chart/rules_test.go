@@ -65,8 +65,8 @@ func (r *rule) id() string {
 	return strings.TrimSuffix(r.Alert+"-"+r.Labels["action"], "-")
 }
 
-// Without other values the chart's rules are the shipped ones: all, those of nodes or those over
-// all nodes.
+// With default values the chart's rules are the shipped ones: all, those of nodes, or the global
+// ones.
 func TestRules(t *testing.T) {
 	for scope, file := range map[string]string{"all": "rules", "node": "rules-node", "global": "rules-global"} {
 		want := readRules(t, "../../dashboards/out/"+file+".yaml")
@@ -79,8 +79,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// Windows, thresholds and prices in the values give the rules that the generator writes with its
-// flags.
+// Windows, thresholds and prices in the values give the same rules as the flags of the generator.
 func TestTunedRules(t *testing.T) {
 	for name, test := range map[string]struct {
 		flags []string
@@ -129,8 +128,8 @@ func TestTunedRules(t *testing.T) {
 	}
 }
 
-// Records that are evaluated less often than their rates reach back are refused, as the generator
-// does: 90m and 1h30m are the same.
+// An evaluation interval that is longer than the window of the rates is refused, as by the
+// generator. 90m and 1h30m are equal.
 func TestIdleInterval(t *testing.T) {
 	for interval, window := range map[string]string{"5m1s": "5m", "6m": "5m", "1d": "23h59m"} {
 		v := values{"enabled": true, "rateWindow": window, "idle": values{"interval": interval}}
@@ -145,7 +144,7 @@ func TestIdleInterval(t *testing.T) {
 	}
 }
 
-// Without prices nothing has one.
+// Without prices no device has a price.
 func TestNoPrices(t *testing.T) {
 	seen := false
 	for _, g := range renderRules(t, values{"prices": []any{}}) {
@@ -167,7 +166,7 @@ func TestNoPrices(t *testing.T) {
 // Each alert can be switched off, which changes no other one.
 func TestSingleAlerts(t *testing.T) {
 	shipped := renderRules(t, values{})
-	var alerts [2][]string // each second one
+	var alerts [2][]string // every other alert
 	n := 0
 	for _, g := range shipped {
 		for i := range g.Rules {
@@ -260,7 +259,7 @@ func TestChangedAlert(t *testing.T) {
 	}
 }
 
-// Alerts have absolute links, and none to what has no address.
+// Alerts have absolute links, and no link without an address.
 func TestLinksOfAlerts(t *testing.T) {
 	for address, want := range map[string]string{
 		"": "", "https://dra.example.com/{{ $labels.node }}/": "https://dra.example.com/{{ $labels.node }}/#claim=",

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Meaningless values are rejected before anything is installed.
+// Invalid values are rejected before anything is installed.
 func TestBadValues(t *testing.T) {
 	for name, v := range map[string]values{
 		"vendor":    {"vendor": "nvidea"},

@@ -29,7 +29,7 @@ func load(t *testing.T) *types.Project {
 	return project
 }
 
-// source returns what a service has at a path, relative to this folder.
+// source returns the file that a service mounts at a path, relative to this folder.
 func source(t *testing.T, project *types.Project, service, target string) string {
 	t.Helper()
 	for _, v := range project.Services[service].Volumes {
@@ -41,7 +41,7 @@ func source(t *testing.T, project *types.Project, service, target string) string
 	return ""
 }
 
-// decode decodes the YAML file that a service has at a path, and allows no other fields.
+// decode decodes the YAML file that a service mounts at a path. Unknown fields are errors.
 func decode(t *testing.T, project *types.Project, service, target string, to any) {
 	t.Helper()
 	content, err := os.ReadFile(source(t, project, service, target))
@@ -85,14 +85,15 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// Prometheus scrapes the demo where it listens, and has the rules where its configuration says.
+// Prometheus scrapes the demo's address, and its rules are mounted at the path in its
+// configuration.
 func TestPrometheus(t *testing.T) {
 	project := load(t)
 	var config struct {
 		Global struct {
 			Scrape     string `json:"scrape_interval"`
 			Evaluation string `json:"evaluation_interval"`
-			Native     bool   `json:"scrape_native_histograms"` // which panels of the dashboards show
+			Native     bool   `json:"scrape_native_histograms"` // needed by panels
 		} `json:"global"`
 		Rules   []string `json:"rule_files"`
 		Scrapes []struct {
@@ -104,7 +105,7 @@ func TestPrometheus(t *testing.T) {
 			} `json:"static_configs"`
 		} `json:"scrape_configs"`
 	}
-	decode(t, project, "prometheus", "/etc/prometheus/prometheus.yml", &config) // where the image expects it
+	decode(t, project, "prometheus", "/etc/prometheus/prometheus.yml", &config) // the path that the image reads
 	if !config.Global.Native || len(config.Rules) != 1 || len(config.Scrapes) != 1 || len(config.Scrapes[0].Statics) != 1 {
 		t.Fatalf("configuration %+v", config)
 	}
@@ -138,10 +139,11 @@ func TestPrometheus(t *testing.T) {
 	}
 }
 
-// Grafana has the data source, the dashboards where the provider looks, and the fleet as home.
+// Grafana has the data source, the dashboards at the path of the provider, and the fleet dashboard
+// as its home page.
 func TestGrafana(t *testing.T) {
 	project := load(t)
-	const provisioning = "/etc/grafana/provisioning/" // where the image looks
+	const provisioning = "/etc/grafana/provisioning/" // the path that the image reads
 	var sources struct {
 		Version int `json:"apiVersion"`
 		Sources []struct {

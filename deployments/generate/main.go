@@ -73,7 +73,7 @@ func withoutHelm(documents []string) []string {
 }
 
 // nameSources writes the names of the program's sources into the schema of the chart's values, so
-// that the chart knows each source and refuses misspelled names.
+// that the chart accepts each source and refuses misspelled names.
 func nameSources() error {
 	program := exec.CommandContext(context.Background(), "go", "run", "./exporter/cmd/dra-exporter", "--help-long")
 	program.Dir = ".."
@@ -81,14 +81,14 @@ func nameSources() error {
 	if err != nil {
 		return fmt.Errorf("ask the program for its flags: %w", err)
 	}
-	names := []string{"scrape"} // whose one flag is --source.scrape.config
+	names := []string{"scrape"} // its only flag is --source.scrape.config
 	for _, flag := range regexp.MustCompile(`--(?:\[no-\])?source\.([a-z0-9-]+)[ =]`).FindAllSubmatch(help, -1) {
 		names = append(names, string(flag[1]))
 	}
 	return nameInSchema("sources", names)
 }
 
-// nameAlerts writes the names of the alerts into the schema, likewise.
+// nameAlerts writes the names of the alerts into the schema.
 func nameAlerts() error {
 	rules, err := os.ReadFile(filepath.Join(folder, "files", "rules.yaml"))
 	if err != nil {
@@ -101,7 +101,7 @@ func nameAlerts() error {
 	return nameInSchema("alerts", names)
 }
 
-// nameInSchema writes the names that the keys of a value may have into the schema.
+// nameInSchema writes the allowed keys of a value into the schema.
 func nameInSchema(value string, names []string) error {
 	slices.Sort(names)
 	list, err := json.Marshal(slices.Compact(names))
@@ -121,12 +121,12 @@ func nameInSchema(value string, names []string) error {
 	return os.WriteFile(path, line.ReplaceAll(schema, []byte(enum)), 0o644)
 }
 
-// gateway is the gateway's address in the chart's dashboards, in place of which the chart has that
-// of its values, or no links.
+// gateway is a placeholder for the gateway's address in the chart's dashboards. The chart replaces
+// it with the address in its values, or removes the links.
 const gateway = "https://gateway.invalid"
 
-// copyMonitoring writes the rules and dashboards into the chart, which cannot use files outside of
-// it.
+// copyMonitoring copies the rules and dashboards into the chart, because a chart cannot use files
+// outside its folder.
 func copyMonitoring() error {
 	from, err := os.MkdirTemp("", "monitoring")
 	if err != nil {

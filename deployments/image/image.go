@@ -1,6 +1,6 @@
 // Package image builds the container image of dra-exporter without a container engine and without a
-// registry. The image holds the program, the C library that it is linked with, and certificates. It
-// is written as an OCI layout in a tar file, which containerd and podman load.
+// registry. The image contains the program, the C library that it links, and certificates. The
+// package writes it as an OCI layout in a tar file, which containerd and podman load.
 package image
 
 import (
@@ -138,7 +138,7 @@ func addLibraries(files map[string]string, path string, seen map[string]bool) er
 			return err
 		}
 		files[interpreter] = from
-		// Libraries that the program opens at run time need the rest of the C library.
+		// Libraries that the program opens at run time need the other parts of the C library.
 		for _, library := range []string{
 			"libdl.so.2", "libpthread.so.0", "librt.so.1", "libm.so.6", "libresolv.so.2",
 			"libnss_files.so.2", "libnss_dns.so.2",

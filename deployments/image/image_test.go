@@ -55,8 +55,7 @@ func TestSameInputSameBytes(t *testing.T) {
 	}
 }
 
-// The program runs in the image's root file system without anything else, and finds a mounted
-// library.
+// The program runs in the image's root file system alone, and finds a mounted library.
 func TestProgramRunsInTheRoot(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "image.tar")
 	if err := Write(path, config(build(t))); err != nil {

@@ -92,14 +92,14 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestMetricNames: every metric that a file names is one of the exporter's.
+// TestMetricNames: the exporter has every metric that a file names.
 func TestMetricNames(t *testing.T) {
 	reference, err := os.ReadFile("../../exporter/METRICS.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	name := regexp.MustCompile(`\bdra_(device|claim|pod)_[a-z_]+[a-z]\b`)
-	made := []string{"dra_device_utilization"} // by the rules of prometheus-adapter
+	made := []string{"dra_device_utilization"} // from the rules of prometheus-adapter
 	n := 0
 	err = filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || strings.HasSuffix(path, ".go") {
@@ -120,7 +120,7 @@ func TestMetricNames(t *testing.T) {
 	}
 }
 
-// TestKubePrometheusStack holds the rendered objects against what the stack selects by default.
+// TestKubePrometheusStack compares the rendered objects with the stack's default selectors.
 func TestKubePrometheusStack(t *testing.T) {
 	want := map[string]string{"PodMonitor": "release", "PrometheusRule": "release", "ConfigMap": "grafana_dashboard"}
 	selected := map[string]int{}
@@ -139,7 +139,7 @@ func TestKubePrometheusStack(t *testing.T) {
 	}
 }
 
-// TestAzure: the object is the operator's PodMonitor of another group, with the chart's
+// TestAzure: the object is the operator's PodMonitor in another API group, with the chart's
 // relabelings.
 func TestAzure(t *testing.T) {
 	var m, ours monitoringv1.PodMonitor
@@ -171,7 +171,7 @@ func TestAzure(t *testing.T) {
 	}
 }
 
-// TestDatadog: the annotation names the container and its port, and asks for our metrics.
+// TestDatadog: the annotation names the container and its port, and selects the exporter's metrics.
 func TestDatadog(t *testing.T) {
 	pod := daemonSet(t, render(t, "datadog/values.yaml", nil)).Spec.Template
 	c := pod.Spec.Containers[0]
@@ -242,7 +242,7 @@ func TestCloudWatch(t *testing.T) {
 	}
 }
 
-// TestOpenShift: the pod is within the SCC.
+// TestOpenShift: the SCC admits the pod.
 func TestOpenShift(t *testing.T) {
 	var scc struct {
 		Volumes    []string `json:"volumes"`
@@ -291,7 +291,7 @@ func volumeKind(v *corev1.Volume) string {
 	}
 }
 
-// TestHPA: the autoscaler names a metric that the rules of prometheus-adapter make.
+// TestHPA: the autoscaler names a metric that the rules of prometheus-adapter produce.
 func TestHPA(t *testing.T) {
 	var hpa autoscalingv2.HorizontalPodAutoscaler
 	decode(t, "autoscaling/hpa.yaml", &hpa)
@@ -304,7 +304,7 @@ func TestHPA(t *testing.T) {
 	}
 }
 
-// TestImages: whatever is switched on, one image is enough, and the page lists it.
+// TestImages: with everything switched on, the chart uses one image, which the page lists.
 func TestImages(t *testing.T) {
 	page, err := os.ReadFile("air-gapped/README.md")
 	if err != nil {
@@ -327,8 +327,8 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// TestArtifactHub: the chart's annotations are YAML, name the image that the chart asks for, and
-// the licence; links lead to files of the tree.
+// TestArtifactHub: the chart's annotations are YAML, and name the chart's image and the license.
+// Links lead to files of the repository.
 func TestArtifactHub(t *testing.T) {
 	var metadata struct {
 		AppVersion  string            `json:"appVersion"`
@@ -360,7 +360,7 @@ func TestArtifactHub(t *testing.T) {
 	}
 }
 
-// TestObjects: each file that has a kind is a whole object.
+// TestObjects: each file with a kind is a complete object.
 func TestObjects(t *testing.T) {
 	paths, err := filepath.Glob("*/*.yaml")
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// krewName is the file of the manifest, which krew wants to be named like the plugin.
+// krewName is the file name of the manifest. krew requires the name of the plugin.
 const krewName = "dra.yaml"
 
 // krewPlatform is an archive that krew installs.
@@ -24,8 +24,8 @@ type krewPlatform struct {
 	Files  []map[string]string `json:"files"`
 }
 
-// krew writes the manifest by which krew installs the programs without cgo as kubectl dra: they
-// need no library of a vendor, and run on a person's machine.
+// krew writes the manifest by which krew installs kubectl dra. It names the programs without cgo,
+// which need no vendor's library, because they run on users' machines.
 func (r release) krew(platforms []string) error {
 	var out []krewPlatform
 	for _, platform := range platforms {

@@ -33,7 +33,7 @@ type release struct {
 	Version  string
 	Revision string
 	Created  time.Time
-	Builder  string // who builds, as a URI, for the provenance
+	Builder  string // URI of the builder, for the provenance
 }
 
 // purego is the suffix of a program that was built without cgo, and therefore without the sources

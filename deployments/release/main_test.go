@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestRelease packs a release of a small program, with and without cgo, in place of dra-exporter.
+// TestRelease packs a release of a small program instead of dra-exporter, with and without cgo.
 func TestRelease(t *testing.T) {
 	programs := filepath.Join(t.TempDir(), "programs")
 	for platform, cgo := range map[string]string{"linux-amd64": "1", "linux-amd64" + purego: "0"} {
@@ -82,7 +82,7 @@ func testFiles(t *testing.T, r release) {
 	}
 }
 
-// testKrew: the manifest names the archive without cgo by its digest, and a program that is in it.
+// testKrew: the manifest has the digest of the archive without cgo, and names a program in it.
 func testKrew(t *testing.T, r release) {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(r.Out, krewName))
@@ -121,8 +121,8 @@ func artefacts() []string {
 	}
 }
 
-// testProvenance: each artefact has a statement that in-toto's own package accepts, of its digest
-// and the commit.
+// testProvenance: in-toto's own package accepts the statement of each artefact, which has its
+// digest and the commit.
 func testProvenance(t *testing.T, r release) {
 	t.Helper()
 	for _, artefact := range artefacts() {
@@ -153,7 +153,7 @@ func testProvenance(t *testing.T, r release) {
 	}
 }
 
-// testSBOM: each artefact has a list of what is in it.
+// testSBOM: each artefact has a list of its components.
 func testSBOM(t *testing.T, r release) {
 	t.Helper()
 	for artefact, want := range map[string][]string{
@@ -203,7 +203,7 @@ func testSameBytes(t *testing.T, r release) {
 	}
 }
 
-// testDirty: nothing says that it was built from a commit where the tree had changes.
+// testDirty: if the tree has changes, no file claims to be built from a commit.
 func testDirty(t *testing.T, r release) {
 	t.Helper()
 	r.Out, r.Version = filepath.Join(t.TempDir(), "out"), "1.2.3"+dirty

@@ -15,7 +15,7 @@ const provenanceSuffix = ".intoto.json"
 const repository = "https://github.com/dra-exporter/dra-exporter"
 
 // statement is an in-toto statement, version 1, with a predicate of SLSA provenance, version 1. It
-// is not signed: a signature is the publisher's.
+// is not signed; the publisher signs it.
 type statement struct {
 	Type          string     `json:"_type"`
 	Subject       []resource `json:"subject"`
@@ -67,11 +67,11 @@ func (r release) provenance(artefact string) error {
 	return os.WriteFile(filepath.Join(r.Out, artefact+provenanceSuffix), append(content, '\n'), 0o644)
 }
 
-// dirty ends the version that git gives a tree with changes since its commit.
+// dirty is the suffix of the version that git describe gives a tree with changes since its commit.
 const dirty = "-dirty"
 
-// provenances writes the statement of each artefact; none where the tree has changes: it would name
-// a commit that was not built.
+// provenances writes the statement of each artefact. It writes none if the tree has changes,
+// because a statement would name a commit that was not built.
 func (r release) provenances() error {
 	if strings.HasSuffix(r.Version, dirty) {
 		fmt.Fprintln(os.Stderr, "release: the tree has changes since its commit: provenance is left out")

@@ -19,9 +19,9 @@ import (
 // sbomSuffix is added to the name of an artefact for its list of components.
 const sbomSuffix = ".cdx.json"
 
-// sbom writes the list of components of an artefact that has a program, in CycloneDX 1.6: the
-// modules that the program was linked from, by its own build information, and for an image its
-// other files. The same artefact gives the same bytes.
+// sbom writes the list of components of an artefact with a program, in CycloneDX 1.6: the modules
+// in the program's build information, and the other files of an image. The same artefact gives the
+// same bytes.
 func (r release) sbom(artefact, platform string, files map[string]string) error {
 	program := filepath.Join(r.Programs, platform)
 	info, err := buildinfo.ReadFile(program)
@@ -50,7 +50,7 @@ func (r release) sbom(artefact, platform string, files map[string]string) error 
 	return r.writeSBOM(artefact, cdx.ComponentTypeApplication, components)
 }
 
-// chartSBOM writes the list of components of the chart: the image that it asks for.
+// chartSBOM writes the list of components of the chart: its image.
 func (r release) chartSBOM(artefact string) error {
 	return r.writeSBOM(artefact, cdx.ComponentTypeData, []cdx.Component{{
 		BOMRef: r.Image + ":" + r.Version, Type: cdx.ComponentTypeContainer, Name: r.Image, Version: r.Version,
@@ -74,7 +74,7 @@ func (r release) writeSBOM(artefact string, kind cdx.ComponentType, components [
 	bom.Components = &components
 	var out bytes.Buffer
 	encoder := cdx.NewBOMEncoder(&out, cdx.BOMFileFormatJSON).SetPretty(true)
-	if err := encoder.EncodeVersion(bom, cdx.SpecVersion1_6); err != nil { // what more tools read than the newest
+	if err := encoder.EncodeVersion(bom, cdx.SpecVersion1_6); err != nil { // more tools read it than the newest version
 		return fmt.Errorf("encode the SBOM: %w", err)
 	}
 	return os.WriteFile(filepath.Join(r.Out, artefact+sbomSuffix), out.Bytes(), 0o644)
@@ -89,8 +89,8 @@ func sha256Of(digest string) *[]cdx.Hash {
 	return &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: digest}}
 }
 
-// serial returns a UUID (version 8) that is made of a digest, so that the same artefact has the
-// same.
+// serial returns a UUID (version 8) computed from a digest, so that the same artefact has the same
+// UUID.
 func serial(digest string) string {
 	return fmt.Sprintf("urn:uuid:%s-%s-8%s-8%s-%s", digest[:8], digest[8:12], digest[13:16], digest[17:20], digest[20:32])
 }

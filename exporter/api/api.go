@@ -1,5 +1,5 @@
-// Package api makes the JSON schema of what the exporter serves below /api/v1/ from the Go types of
-// exporter/web. It is a module of its own, so that the exporter does not link what it needs.
+// Package api generates the JSON schemas of the documents below /api/v1/ from the Go types of
+// exporter/web. It is a separate module, so that the exporter does not link its dependencies.
 package api
 
 //go:generate go run ./generate
@@ -24,11 +24,12 @@ const (
 	base   = "https://raw.githubusercontent.com/dra-exporter/dra-exporter/main/exporter/api/"
 )
 
-// Schemas returns the JSON schemas (draft 2020-12) by the names of their files. It reads the
-// comments of the types, which become descriptions, and so runs in the folder of this package only.
+// Schemas returns the JSON schemas (draft 2020-12) by file name. The comments of the types become
+// descriptions. It reads them from the source files, and so works only in the folder of this
+// package.
 //
-// The schemas allow unknown fields, and give the words of closed lists as examples: later versions
-// may add both.
+// The schemas allow unknown fields, and have the words of closed lists as examples, because later
+// versions may add fields and words.
 func Schemas() (map[string][]byte, error) {
 	out := map[string][]byte{}
 	for path, of := range map[string]any{
@@ -47,7 +48,7 @@ func Schemas() (map[string][]byte, error) {
 
 const suffix = ".schema.json"
 
-// schemaOf returns the schema of what is served under a path below /api/.
+// schemaOf returns the schema of the document at a path below /api/.
 func schemaOf(path string, of any) ([]byte, error) {
 	r := jsonschema.Reflector{AllowAdditionalProperties: true, Mapper: words}
 	for _, folder := range []string{"../web", "../recorder", "../../driver"} {
@@ -67,7 +68,7 @@ func schemaOf(path string, of any) ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// words returns the schema of a type whose values are words of a list, else nil.
+// words returns the schema of a type whose values are words of a list, or nil for other types.
 func words(of reflect.Type) *jsonschema.Schema {
 	switch of {
 	case reflect.TypeFor[ledger.State]():

@@ -58,8 +58,8 @@ func TestPublished(t *testing.T) {
 	}
 }
 
-// closed returns a published schema without what it leaves open for later versions: objects have
-// the known fields alone, and words are those of the lists.
+// closed returns a strict form of a published schema: objects have only the known fields, and words
+// only the values of the lists.
 func closed(t *testing.T, published string) *jsonschema.Schema {
 	t.Helper()
 	text, err := os.ReadFile(published)
@@ -103,13 +103,13 @@ func shut(part any) {
 	}
 }
 
-// ask returns what an exporter on a node answers, as soon as it has what a function wants.
+// ask returns the first answer of an exporter on a node that a function accepts.
 func ask(t *testing.T, node *simnode.Node, path string, has func(text string) bool, flags ...string) string {
 	t.Helper()
 	return askIn(t, node, func(string) string { return path }, has, flags...)
 }
 
-// askIn is ask with a path that depends on the answer before.
+// askIn is ask with a path that depends on the previous answer.
 func askIn(
 	t *testing.T, node *simnode.Node, path func(last string) string, has func(text string) bool, flags ...string,
 ) string {
@@ -165,7 +165,7 @@ func get(ctx context.Context, address string) (string, error) {
 }
 
 // demoNode returns a node with shared, partitioned, unhealthy, idle and oversized devices, on which
-// pods come and go. The functions change its devices first.
+// pods start and end. The functions first change its devices.
 func demoNode(t *testing.T, change ...func([]simnode.Device)) *simnode.Node {
 	t.Helper()
 	scenario := simnode.Demo(1, simnode.DefaultHang)
@@ -187,7 +187,7 @@ func demoNode(t *testing.T, change ...func([]simnode.Device)) *simnode.Node {
 	return node
 }
 
-// What the program answers fits the schema, and has no field that the schema does not have.
+// The program's answers fit the schemas, and have no fields that are not in a schema.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	answer := ask(t, demoNode(t), "/api/v1/snapshot", func(text string) bool {
@@ -235,7 +235,7 @@ func TestIncidentAnswers(t *testing.T) {
 	t.Parallel()
 	node := demoNode(t, func(devices []simnode.Device) { devices[1].XIDEvery = 2 * time.Second })
 	const path = "/api/v1/incidents"
-	// An incident that is asked for by its identity has what was recorded so far.
+	// An incident that is requested by its ID contains its recording so far.
 	id := regexp.MustCompile(`"id":"([^"]+)"`)
 	answer := askIn(t, node, func(last string) string {
 		if found := id.FindStringSubmatch(last); found != nil && strings.Contains(last, `"hit":true`) {
@@ -260,7 +260,7 @@ func TestReceiptAnswers(t *testing.T) {
 	t.Parallel()
 	answer := ask(t, demoNode(t), "/api/v1/receipts", func(text string) bool {
 		return strings.Contains(text, `"quantity":"energy"`) && strings.Contains(text, `"peaks":[`)
-	}, "--retention=1s") // a receipt is made at the latest when the claim is forgotten
+	}, "--retention=1s") // the receipt is written at the latest when the retention ends
 	checkAnswer(t, publishedReceipts, answer, [][2]string{
 		{`"ChargePeriodEnd":"`, `"ChargePeriodEnd":"at `},
 		{`"SubAccountName":`, `"SubAccount":`},
@@ -284,8 +284,7 @@ func TestSummaryAnswers(t *testing.T) {
 	})
 }
 
-// checkAnswer checks that an answer fits a schema, and that the schema is not one that anything
-// fits: each of the changes breaks the answer.
+// checkAnswer checks that an answer fits a schema, and that after each of the changes it does not.
 func checkAnswer(t *testing.T, published, answer string, changes [][2]string) {
 	t.Helper()
 	schema := closed(t, published)
@@ -308,7 +307,7 @@ func validate(schema *jsonschema.Schema, text string) error {
 	return schema.Validate(value)
 }
 
-// The schemas describe every type, and name the fields that they require.
+// The schemas describe every type and list the required fields.
 func TestDescribed(t *testing.T) {
 	for path, of := range map[string][2]string{
 		published: {"Report", "devices"}, publishedFit: {"FitReport", "claims"}, publishedHistory: {"HistoryReport", "times"},

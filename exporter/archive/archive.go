@@ -1,6 +1,6 @@
-// Package archive keeps documents in a folder over restarts: a file a document, compressed JSON,
-// whose check sum tells a damaged file. A file is complete or absent, whenever the process or the
-// machine stops.
+// Package archive keeps documents in a folder over restarts. Each document is a file of compressed
+// JSON, whose checksum shows whether it is damaged. A file is complete or absent, whenever the
+// process or the machine stops.
 package archive
 
 import (
@@ -27,12 +27,12 @@ import (
 const (
 	suffix    = ".json.gz"
 	temporary = ".tmp-"
-	// maxFiles and maxBytes bound the files of one kind; the oldest go first.
+	// maxFiles and maxBytes limit the files of one kind; the oldest are removed first.
 	maxFiles = 256
 	maxBytes = 8 << 20
-	// maxDocument bounds a document, not compressed.
+	// maxDocument is the largest size of an uncompressed document, in bytes.
 	maxDocument = 8 << 20
-	// maxQueue bounds the documents that wait for the disk. The oldest are dropped.
+	// maxQueue limits the documents that wait for the disk. The oldest are dropped.
 	maxQueue = 64
 )
 
@@ -40,9 +40,9 @@ const (
 type Config struct {
 	Path string
 	Log  *slog.Logger
-	// Rejected is told of each document that could not be used, or is lost.
+	// Rejected is called for each document that could not be used, or was lost.
 	Rejected func(driver.Rejection)
-	// Report is told of each attempt to write a document, or of the first one, which [Open] makes.
+	// Report is called after each attempt to write: by [Open] and for each document.
 	Report func(took time.Duration, err error)
 }
 
@@ -58,15 +58,15 @@ type document struct {
 	content  any // nil: it is removed
 }
 
-// Open makes the folder, unless it is there, and checks whether it can be written: if not, that is
-// reported and tried again with each document. Files that an earlier process did not finish are
-// removed. An error is that the path leads to no folder.
+// Open creates the folder if it does not exist, removes files that an earlier process did not
+// finish, and reports whether the folder can be written. It returns an error only if the path is
+// not a folder; other failures are reported, and writing is tried again with each document.
 func Open(c Config) (*Folder, error) {
 	f := &Folder{Config: c, queue: make(chan document, maxQueue)}
 	begun := time.Now()
-	left, _ := filepath.Glob(filepath.Join(c.Path, temporary+"*")) // fails for a bad pattern alone
+	left, _ := filepath.Glob(filepath.Join(c.Path, temporary+"*")) // the pattern is valid
 	for _, name := range left {
-		_ = os.Remove(name) // else it is removed another time
+		_ = os.Remove(name) // the next Open tries again
 	}
 	err := Check(c.Path)
 	if info, statErr := os.Stat(c.Path); statErr == nil && !info.IsDir() || errors.Is(err, syscall.ENOTDIR) {
@@ -76,7 +76,7 @@ func Open(c Config) (*Folder, error) {
 	return f, nil
 }
 
-// Check returns an error if a folder can't be made, or not be written. What it writes it removes.
+// Check returns an error if a folder can't be created or written. It removes what it writes.
 func Check(path string) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return fmt.Errorf("make folder: %w", err)
@@ -85,7 +85,7 @@ func Check(path string) error {
 	if err != nil {
 		return fmt.Errorf("write to folder: %w", err)
 	}
-	_, err = probe.Write(make([]byte, 1)) // without a byte, it takes no space
+	_, err = probe.Write(make([]byte, 1)) // an empty file would need no space
 	_ = probe.Close()
 	if removing := os.Remove(probe.Name()); err == nil {
 		err = removing
@@ -96,8 +96,8 @@ func Check(path string) error {
 	return nil
 }
 
-// Load reads the documents of a kind, in order of their identities. A file that can't be used costs
-// its document alone, and is counted and removed.
+// Load reads the documents of a kind, ordered by their IDs. A file that can't be used is removed
+// and counted, and the others are read.
 func Load[T any](f *Folder, kind string, valid func(*T) bool) []*T {
 	names, err := f.files(kind)
 	if err != nil {
@@ -122,7 +122,7 @@ func Load[T any](f *Folder, kind string, valid func(*T) bool) []*T {
 	return out
 }
 
-var errInvalid = errors.New("its content is no document of this kind")
+var errInvalid = errors.New("content is not a document of this kind")
 
 // files returns the names of the files of a kind, the oldest first.
 func (f *Folder) files(kind string) ([]string, error) {
@@ -167,8 +167,8 @@ func parse(r io.Reader, content any) error {
 	return nil
 }
 
-// Import moves the documents of some kinds in another folder into this one, those that it does not
-// have. A folder that is not there has none.
+// Import moves the documents of some kinds from another folder into this one, except those that are
+// already here. A folder that does not exist has none.
 func (f *Folder) Import(path string, kinds ...string) error {
 	from := Folder{Config: Config{Path: path}}
 	for _, kind := range kinds {
@@ -222,9 +222,9 @@ func (f *Folder) move(from, to string) error {
 	return os.Remove(from)
 }
 
-// Keep writes a document soon, in place of an earlier one of the same kind and identity. It does
-// not wait: if the disk is too slow, the oldest document that waits is dropped, and counted. The
-// content must not change any more.
+// Keep queues a document to be written. It replaces an earlier one of the same kind and ID. It does
+// not wait: if the disk is too slow, the oldest queued document is dropped and counted. The caller
+// must not change the content any more.
 func (f *Folder) Keep(kind, id string, content any) {
 	d := document{kind, id, content}
 	for {
@@ -241,10 +241,10 @@ func (f *Folder) Keep(kind, id string, content any) {
 	}
 }
 
-// Remove removes a document soon, as Keep writes one.
+// Remove queues a document to be removed.
 func (f *Folder) Remove(kind, id string) { f.Keep(kind, id, nil) }
 
-// Run writes what is to be kept until ctx ends, and then what still waits.
+// Run writes the queued documents until ctx ends, and then those that are still in the queue.
 func (f *Folder) Run(ctx context.Context) {
 	for {
 		select {
@@ -266,8 +266,8 @@ func (f *Folder) Run(ctx context.Context) {
 
 const firstRetry, lastRetry = time.Second, time.Minute
 
-// write writes a document, again and again until it is written, ctx has ended, or as many newer
-// documents wait as may: then it is lost.
+// write tries to write a document until that succeeds, ctx has ended, or the queue is full; in the
+// last two cases the document is lost.
 func (f *Folder) write(ctx context.Context, d document) {
 	for delay := firstRetry; ; delay = min(2*delay, lastRetry) {
 		begun := time.Now()
@@ -295,10 +295,10 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-var errNoDocument = errors.New("it can't be encoded")
+var errNoDocument = errors.New("document can't be encoded")
 
-// save writes a document to another file, which then takes the place of the old one: a crash leaves
-// the one or the other.
+// save writes a document to a new file, and renames it over the old one: after a crash there is one
+// of the two.
 func (f *Folder) save(d document) (err error) {
 	name := filepath.Join(f.Path, d.kind+"-"+d.id+suffix)
 	if d.content == nil {
@@ -308,7 +308,7 @@ func (f *Folder) save(d document) (err error) {
 		return nil
 	}
 	var body bytes.Buffer
-	z, err := gzip.NewWriterLevel(&body, gzip.StatelessCompression) // others take 1 MiB for each document
+	z, err := gzip.NewWriterLevel(&body, gzip.StatelessCompression) // other levels need 1 MiB of memory for each document
 	if err != nil {
 		return fmt.Errorf("compress: %w", err)
 	}
@@ -346,7 +346,7 @@ func (f *Folder) save(d document) (err error) {
 	return f.prune(d.kind)
 }
 
-// sync makes a new name last over a crash of the machine.
+// sync makes a new name persistent over a crash of the machine.
 func (f *Folder) sync() error {
 	folder, err := os.Open(f.Path)
 	if err != nil {

@@ -69,7 +69,7 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// A file that was cut off or changed at any place costs its document alone, and is counted.
+// A file that was truncated, or changed at any place, is counted, and the other documents are read.
 func TestDamage(t *testing.T) {
 	path := t.TempDir()
 	f, counts := open(t, path)
@@ -112,7 +112,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// What a process left unfinished is no document, and is removed.
+// A file that a process did not finish is not a document, and is removed.
 func TestKilledWhileWriting(t *testing.T) {
 	path := t.TempDir()
 	f, _ := open(t, path)
@@ -159,8 +159,8 @@ func TestFileForFolder(t *testing.T) {
 	}
 }
 
-// While a folder can't be written, documents wait and are tried again; when there are more than
-// wait, the oldest is lost. When it can be written again, those that waited are written.
+// While a folder can't be written, documents wait in the queue and are tried again. If the queue is
+// full, the oldest is lost. When the folder can be written again, the queued documents are written.
 func TestFolderThatCanNotBeWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "folder")
 	var states []driver.Reason
@@ -185,7 +185,7 @@ func TestFolderThatCanNotBeWritten(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.RemoveAll(path); err != nil { // as a device that is gone
+		if err := os.RemoveAll(path); err != nil { // like a disk that was removed
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -212,9 +212,9 @@ func TestFolderThatCanNotBeWritten(t *testing.T) {
 	}
 }
 
-// A file system that is read-only is a state, and no error of the start.
+// Open succeeds on a read-only file system, and reports the error.
 func TestReadOnly(t *testing.T) {
-	const path = "/proc/dra-exporter" // where nobody can make a folder
+	const path = "/proc/dra-exporter" // no folder can be created there
 	var state error
 	f, err := Open(Config{Path: path, Report: func(_ time.Duration, err error) { state = err }})
 	if err != nil || f == nil || state == nil || Check(path) == nil {
@@ -250,7 +250,7 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// Documents of another folder are moved, and do not replace those that are there.
+// Import moves the documents of another folder, and does not replace existing ones.
 func TestImport(t *testing.T) {
 	from, to := t.TempDir(), t.TempDir()
 	before, _ := open(t, from)

@@ -17,8 +17,8 @@ import (
 )
 
 // WriteBundle writes a gzipped tar archive for a bug report: the report as text and JSON, the
-// settings, and the snapshot of one tick. It has the names of pods, claims and devices, and no
-// secret: files that flags name are not in it, and passwords in addresses are masked.
+// settings, and the snapshot of one tick. It contains names of pods, claims and devices, and no
+// secrets: it omits the files that flags name, and masks passwords in addresses.
 func WriteBundle(w io.Writer, r *Report, in join.Input, settings map[string]string) error {
 	var text bytes.Buffer
 	if err := r.WriteText(&text, true, func(s string) string { return s }); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 )
 
-// Config is what a [Checker] looks at.
+// Config configures a [Checker].
 type Config struct {
 	Name    string // of the node
 	Version string
@@ -32,12 +32,12 @@ type Config struct {
 	Deadline                       time.Duration // of each request, and of each source
 	IdleThreshold                  float64       // the utilization up to which a device is idle
 
-	// Device is the one that is looked at, with who holds it and why, as DEVICE or
-	// DRIVER/POOL/DEVICE; empty: all.
+	// Device restricts the check to one device, and adds its holders with their evidence. It has the
+	// form DEVICE or DRIVER/POOL/DEVICE; empty: all devices.
 	Device string
 }
 
-// Checker asks each input of a node once. It is used once.
+// Checker reads each input of a node once. Run may be called once.
 type Checker struct {
 	config Config
 	report Report
@@ -49,7 +49,7 @@ type Checker struct {
 // New returns a checker.
 func New(c Config) *Checker { return &Checker{config: c} }
 
-// Run asks the kubelet, the API server and each source, and joins the answers.
+// Run reads the kubelet, the API server and each source, and joins the answers.
 func (c *Checker) Run(ctx context.Context) *Report {
 	c.report = Report{Time: time.Now().UTC(), Node: c.config.Name, Version: c.config.Version}
 	c.kubelet(ctx)
@@ -72,7 +72,7 @@ func (c *Checker) Run(ctx context.Context) *Report {
 // Input returns what Run has read, for [join.Join].
 func (c *Checker) Input() join.Input { return c.input }
 
-// kubelet asks the kubelet who holds what.
+// kubelet reads the kubelet's PodResources.
 func (c *Checker) kubelet(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, c.config.Deadline)
 	defer cancel()
@@ -103,7 +103,8 @@ func (c *Checker) kubelet(ctx context.Context) {
 	}
 }
 
-// podsAPI lists the pods of the kubelet's Pods API. That a kubelet does not serve it is normal.
+// podsAPI lists the pods of the kubelet's Pods API. It is not a failure if the kubelet has no such
+// API.
 func (c *Checker) podsAPI(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, c.config.Deadline)
 	defer cancel()
@@ -127,11 +128,11 @@ func (c *Checker) podsAPI(ctx context.Context) {
 	c.report.add(f)
 }
 
-// state looks at the state folder.
+// state checks whether the state folder can be written.
 func (c *Checker) state() {
 	if c.config.StateDir == "" {
 		c.report.add(Finding{
-			What: "state.dir", Text: "none is set: counters, incidents and receipts end with the process",
+			What: "state.dir", Text: "not set: counters, incidents and receipts are lost when the process ends",
 		})
 		return
 	}
@@ -146,7 +147,7 @@ func (c *Checker) state() {
 	c.report.add(f)
 }
 
-// kube asks the API server for everything that it is used for.
+// kube makes each kind of request that the exporter sends to the API server.
 func (c *Checker) kube(ctx context.Context) {
 	if !c.config.Node.UsesAPI() {
 		c.report.add(Finding{
@@ -167,7 +168,7 @@ func (c *Checker) kube(ctx context.Context) {
 	}
 }
 
-// pods says how many pods hold devices, and of how many the UID is unknown.
+// pods reports how many pods hold devices, and how many of them have no known UID.
 func (c *Checker) pods(allocations []podresources.Allocation) {
 	known := map[podresources.Pod]bool{}
 	for i := range allocations {
@@ -184,8 +185,8 @@ func (c *Checker) pods(allocations []podresources.Allocation) {
 	f := Finding{What: "pods", Text: fmt.Sprintf("%d hold devices", len(known))}
 	if unknown > 0 {
 		f.Status = Warn
-		f.Text += fmt.Sprintf("; Pods API, API server and log folders do not have the UIDs of %d", unknown)
-		f.Do = "mount /var/log/pods or the Pods API's folder: their processes and interfaces are not found without UIDs"
+		f.Text += fmt.Sprintf("; the UIDs of %d are not in the Pods API, the API server or the log folders", unknown)
+		f.Do = "mount /var/log/pods or the Pods API's folder: without UIDs, processes and interfaces of pods are unknown"
 	}
 	c.report.add(f)
 }
@@ -193,22 +194,22 @@ func (c *Checker) pods(allocations []podresources.Allocation) {
 func (c *Checker) inventory(devices int) {
 	f := Finding{What: "inventory", Text: count(devices, "device")}
 	if err := c.config.Inputs.copy().errs[kube.SourceSlices]; err != nil && c.config.HasInventoryFile {
-		f = Finding{Status: Fail, What: "inventory", Text: err.Error(), Do: "mend --inventory.file", Detail: err.Error()}
+		f = Finding{Status: Fail, What: "inventory", Text: err.Error(), Do: "correct --inventory.file", Detail: err.Error()}
 	} else if !c.config.HasInventoryFile && !c.config.Node.UsesAPI() {
 		f.Status = Warn
 		f.Text += "; neither API server nor --inventory.file: devices that are not held are unknown"
-		f.Do = "give one of them"
+		f.Do = "allow access to the API server, or set --inventory.file"
 	}
 	c.report.add(f)
 }
 
-// unresolved says of how many pods it is unknown what they hold, and the conflicts.
+// unresolved reports the number of pods whose devices are unknown, and the conflicts.
 func (c *Checker) unresolved() {
 	inputs := c.config.Inputs.copy()
 	for _, reason := range slices.Sorted(maps.Keys(inputs.unresolved)) {
 		if n := inputs.unresolved[reason]; n > 0 {
 			c.report.add(Finding{
-				Status: Warn, What: "pods", Text: fmt.Sprintf("of %s it is not known what they hold: %s", count(n, "pod"), reason),
+				Status: Warn, What: "pods", Text: fmt.Sprintf("%s with unknown devices: %s", count(n, "pod"), reason),
 			})
 		}
 	}
@@ -236,15 +237,16 @@ func (c *Checker) rejected() {
 	}
 }
 
-// betweenReadings is the time between two readings of a source. It is longer than any source needs
-// for a rate (200 ms for NVIDIA's GPM).
+// betweenReadings is the time between two readings of a source. It is longer than the time that any
+// source needs for a rate (200 ms for NVIDIA's GPM).
 const betweenReadings = 300 * time.Millisecond
 
-// timeToReturn is how long a source may take from the beginning, if it is more than its deadline,
-// to return.
+// timeToReturn is the time after which a source that has not returned counts as hung. It is counted
+// from the call, like the deadline, and is longer.
 const timeToReturn = 10 * time.Second
 
-// sampleTwice samples twice, since rates need two readings. A source that does not return is left.
+// sampleTwice samples twice, because rates need two readings. It does not wait for a source that
+// hangs.
 func sampleTwice(ctx context.Context, s driver.Source) ([]driver.Sample, error) {
 	type result struct {
 		samples []driver.Sample
@@ -273,12 +275,12 @@ func sampleTwice(ctx context.Context, s driver.Source) ([]driver.Sample, error) 
 	case r := <-done:
 		return r.samples, r.err
 	case <-hung.C:
-		return nil, driver.WithReason(driver.ReasonHung, errors.New("it does not return after its deadline"))
+		return nil, driver.WithReason(driver.ReasonHung, errors.New("the source did not return after its deadline"))
 	}
 }
 
-// source says what a source reads. A source without samples that describes its inputs has a finding
-// for each of its lines, and none that says that there is no hardware.
+// source reports what a source reads. If a source has no samples and describes its inputs, the
+// findings are the lines of its description, in place of "no hardware here".
 func (c *Checker) source(ctx context.Context, s driver.Source) []driver.Sample {
 	ctx, cancel := context.WithTimeout(ctx, c.config.Deadline)
 	defer cancel()
@@ -299,14 +301,15 @@ func (c *Checker) source(ctx context.Context, s driver.Source) []driver.Sample {
 	c.leftOut(s)
 	if scraped, ok := s.(unmatcher); ok && err == nil { // it is not still sampling
 		if names := scraped.Unmatched(); len(names) > 0 {
-			text := "metrics without a series that could be used: " + strings.Join(names, ", ")
+			text := "metrics without a usable series: " + strings.Join(names, ", ")
 			c.report.add(Finding{What: s.Name(), Text: text})
 		}
 	}
 	return samples
 }
 
-// sampled says what hardware and quantities a source has read, and why it has not read all.
+// sampled returns a finding with the hardware and the quantities that a source has read, or its
+// error.
 func sampled(source string, samples []driver.Sample, err error) Finding {
 	f := Finding{What: source, Text: "no hardware here"}
 	pieces := count(len(samples), "piece")
@@ -329,7 +332,7 @@ func sampled(source string, samples []driver.Sample, err error) Finding {
 	return f
 }
 
-// leftOut says what a source has read and can't be used.
+// leftOut reports the readings of a source that were rejected.
 func (c *Checker) leftOut(s driver.Source) {
 	if e, ok := s.(driver.Exampler); ok {
 		for _, example := range e.Examples() {
@@ -343,11 +346,11 @@ func (c *Checker) leftOut(s driver.Source) {
 	}
 }
 
-// unmatcher is a source that is told which metrics it reads, and knows those that it never met.
+// unmatcher is a source with a configured list of metrics. Unmatched returns those that it has not
+// found.
 type unmatcher interface{ Unmatched() []string }
 
-// scraped returns the name of a source that a configuration has for the devices of a driver, "" for
-// none.
+// scraped returns the name of the source that is configured for the devices of a driver, or "".
 func (c *Checker) scraped(driverName string) string {
 	for _, s := range c.config.Sources {
 		if of, ok := s.(interface{ Driver() string }); ok && of.Driver() == driverName {
@@ -357,8 +360,8 @@ func (c *Checker) scraped(driverName string) string {
 	return ""
 }
 
-// devices says for each device whether it has telemetry; warnings that are the same for devices of
-// a pool are one. If no device has telemetry, nothing can be exported, and that is a failure.
+// devices reports for each device whether it has telemetry. Equal warnings for devices of a pool
+// are one finding. It is a failure if no device has telemetry.
 func (c *Checker) devices(r join.Result) {
 	telemetry := 0
 	named := 0
@@ -371,7 +374,7 @@ func (c *Checker) devices(r join.Result) {
 			continue
 		}
 		named++
-		c.mention(c.device(d), d.ID)
+		c.addDevice(c.device(d), d.ID)
 		if c.config.Device != "" {
 			c.holds(d)
 		}
@@ -379,22 +382,22 @@ func (c *Checker) devices(r join.Result) {
 	if c.config.Device != "" && named == 0 {
 		c.report.add(Finding{
 			Status: Fail, What: "device", Text: fmt.Sprintf("%s: the node has no such device", c.config.Device),
-			Do: "name one of those that check lists without --device, as DEVICE or DRIVER/POOL/DEVICE",
+			Do: "name a device that check lists without --device, as DEVICE or DRIVER/POOL/DEVICE",
 		})
 	}
 	if len(r.Devices) > 0 && telemetry == 0 {
 		c.report.add(Finding{
 			Status: Fail, What: "telemetry", Text: fmt.Sprintf("none of %s has telemetry", count(len(r.Devices), "device")),
-			Do: "see the reasons above; dra-exporter exports who holds the devices, and not what they do",
+			Do: "see the reasons above; only the holders of the devices can be exported",
 		})
 	}
 }
 
-// mention adds what was found about a device. The same warning about several devices of a pool is
-// one finding that lists them.
-func (c *Checker) mention(f Finding, id driver.ID) {
-	said := f.Text
-	f.What, f.Text = "device", id.String()+": "+said
+// addDevice adds the finding for a device. Equal warnings for several devices of a pool become one
+// finding, which lists the devices.
+func (c *Checker) addDevice(f Finding, id driver.ID) {
+	text := f.Text
+	f.What, f.Text = "device", id.String()+": "+text
 	if f.Status != Warn {
 		c.report.add(f)
 		return
@@ -402,7 +405,7 @@ func (c *Checker) mention(f Finding, id driver.ID) {
 	if c.sameWarning == nil {
 		c.sameWarning = map[warning]*group{}
 	}
-	key := warning{id.Driver, id.Pool, said, f.Do}
+	key := warning{id.Driver, id.Pool, text, f.Do}
 	same := c.sameWarning[key]
 	if same == nil {
 		c.report.add(f)
@@ -411,20 +414,20 @@ func (c *Checker) mention(f Finding, id driver.ID) {
 	}
 	same.devices = append(same.devices, id.Device)
 	c.report.Findings[same.at].Text = fmt.Sprintf("%s/%s: %s (%s): %s", id.Driver, id.Pool,
-		strings.Join(same.devices, ", "), count(len(same.devices), "device"), said)
+		strings.Join(same.devices, ", "), count(len(same.devices), "device"), text)
 }
 
-// warning is what warnings about devices of a pool have in common.
+// warning identifies equal warnings for devices of a pool.
 type warning struct{ driver, pool, text, do string }
 
-// group is the finding that stands for the same warnings, and their devices.
+// group is the finding that combines equal warnings, and their devices.
 type group struct {
-	at      int // in the report's findings
+	at      int // index into the report's findings
 	devices []string
 }
 
-// device says whether a device has telemetry, and whether it is held. The text does not name the
-// device.
+// device returns a finding that reports whether a device has telemetry and is held. Its text does
+// not name the device.
 func (c *Checker) device(d *join.Device) Finding {
 	var f Finding
 	if d.Missing == join.MissingNone {
@@ -432,14 +435,14 @@ func (c *Checker) device(d *join.Device) Finding {
 		if found := d.Contradiction(c.config.IdleThreshold); found != join.NoContradiction {
 			f.Status = Warn
 			f.Text += "; contradictory: the utilization is 0, and " + found.Meaning()
-			f.Do = "it is not taken to be idle; restart the source that reads the utilization (DCGM's profiling reads 0 " +
+			f.Do = "the device does not count as idle; restart the source of the utilization (DCGM's profiling reads 0 " +
 				"after some errors)"
 		}
 	} else {
 		var why string
 		why, f.Do = explain.Missing(d.ID.Driver, d.Missing)
 		if name := c.scraped(d.ID.Driver); d.Missing == join.MissingNoSource && name != "" {
-			f.Do = "see what " + name + " says of series that name no hardware"
+			f.Do = "see what " + name + " reports about series that match no hardware"
 		}
 		f.Text += "no telemetry (" + string(d.Missing) + "): " + why
 		if d.Missing != join.MissingNotInstantiated {
@@ -452,5 +455,5 @@ func (c *Checker) device(d *join.Device) Finding {
 	return f
 }
 
-// oneLine returns an error's text, of joined errors as one line.
+// oneLine returns an error's text, with joined errors on one line.
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

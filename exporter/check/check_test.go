@@ -26,7 +26,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// What is said of a socket comes from the kernel: absent, without listener, and one that accepts.
+// A socket that is absent, has no listener, or accepts connections is told apart by the kernel's
+// errors.
 func TestSocketTrouble(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubelet.sock")
 	expect := func(want string) {
@@ -71,8 +72,8 @@ func TestWorst(t *testing.T) {
 	}
 }
 
-// Nothing has telemetry: a failure, and one warning that names all devices. One device has: a
-// warning for the other.
+// If no device has telemetry, there is a failure, and one warning that names all devices. If one
+// device has telemetry, there is only a warning for the other one.
 func TestNoTelemetry(t *testing.T) {
 	a, b := jointest.ID("gpu-0"), jointest.ID("gpu-1")
 	in := join.Input{
@@ -101,7 +102,7 @@ func TestNoTelemetry(t *testing.T) {
 	}
 }
 
-// A utilization of 0 while the power says that the device works is a warning.
+// A utilization of 0 that the power contradicts is a warning.
 func TestContradiction(t *testing.T) {
 	in := join.Input{
 		View:      podresources.View{At: time.Unix(1000, 0)},
@@ -124,7 +125,7 @@ func TestContradiction(t *testing.T) {
 	}
 }
 
-// forbidden is a source that may not read everything.
+// forbidden is a source that lacks a permission.
 type forbidden struct{}
 
 func (forbidden) Name() string { return "example" }
@@ -134,7 +135,7 @@ func (forbidden) Sample(context.Context) ([]driver.Sample, error) {
 	return []driver.Sample{{Readings: []driver.Reading{{Quantity: driver.Power}}}}, errors.Join(err, errors.New("more"))
 }
 
-// What a source says to do about its failure is in the one line of the source.
+// The error of a source, with its remedy, is in the one line of the source.
 func TestSourceFails(t *testing.T) {
 	c := New(Config{Deadline: time.Minute})
 	c.source(t.Context(), forbidden{})
@@ -144,7 +145,7 @@ func TestSourceFails(t *testing.T) {
 	}
 }
 
-// A bundle has no password of an address, wherever it stands.
+// A bundle contains no password of an address, in none of its files.
 func TestBundleMasks(t *testing.T) {
 	r := Report{Time: time.Unix(1000, 0), Node: "node-1"}
 	address := "https://user:hidden@example.com:9400/metrics"
@@ -184,7 +185,7 @@ func TestBundleMasks(t *testing.T) {
 	}
 }
 
-// Inputs are observed by several goroutines at once: claims are fetched side by side.
+// Inputs can be observed concurrently: claims are fetched concurrently.
 func TestInputsAtOnce(t *testing.T) {
 	inputs := NewInputs()
 	var observing sync.WaitGroup
@@ -203,18 +204,18 @@ func TestInputsAtOnce(t *testing.T) {
 	}
 }
 
-// mapped is a source that is told which metrics it reads.
+// mapped is a source with a configured list of metrics.
 type mapped struct{ unmatched []string }
 
 func (mapped) Name() string                                    { return "scrape/vendor" }
 func (mapped) Sample(context.Context) ([]driver.Sample, error) { return nil, nil }
 func (m mapped) Unmatched() []string                           { return m.unmatched }
 
-// The mappings that never matched are named.
+// The report names the mappings that never matched.
 func TestUnmatched(t *testing.T) {
 	for _, test := range []struct{ unmatched, want []string }{
 		{nil, []string{"no hardware here"}},
-		{[]string{"busy", "watts"}, []string{"no hardware here", "metrics without a series that could be used: busy, watts"}},
+		{[]string{"busy", "watts"}, []string{"no hardware here", "metrics without a usable series: busy, watts"}},
 	} {
 		c := New(Config{Deadline: time.Minute})
 		c.source(t.Context(), mapped{test.unmatched})

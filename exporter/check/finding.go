@@ -1,5 +1,5 @@
-// Package check asks every input of a node once and says what each has, what is missing and why,
-// and what to do about it. It is what `dra-exporter check` prints.
+// Package check reads every input of a node once. It reports what each input delivers, what is
+// missing, the reason, and the remedy. `dra-exporter check` prints this report.
 package check
 
 import (
@@ -11,27 +11,27 @@ import (
 	"time"
 )
 
-// Status is how good a finding is.
+// Status is the severity of a finding.
 type Status string
 
-// The statuses. A warning is something that can be so on purpose, and that makes the metrics
-// incomplete; a failure is something that should work and does not.
+// The statuses. A warning can be intended, and makes the metrics incomplete. A failure is something
+// that should work and does not.
 const (
 	OK   Status = "OK"
 	Warn Status = "WARN"
 	Fail Status = "FAIL"
 )
 
-// Finding is one thing that was looked at.
+// Finding is the result for one input, source or device.
 type Finding struct {
 	Status Status `json:"status"`
 	What   string `json:"what"` // the input, a source's name, or device
 	Text   string `json:"text"`
-	Do     string `json:"do,omitempty"`    // what a person can do
+	Do     string `json:"do,omitempty"`    // the remedy
 	Detail string `json:"error,omitempty"` // the whole error
 }
 
-// Report is what one check found, in the order in which it was looked at.
+// Report has the findings of one check, in the order in which they were made.
 type Report struct {
 	Time     time.Time `json:"time"`
 	Node     string    `json:"node"`
@@ -72,9 +72,9 @@ func (r *Report) WriteJSON(w io.Writer) error {
 	return encoder.Encode(r)
 }
 
-// WriteText writes a line for each finding, one below it for what to do, and a summary. Verbose
-// adds the whole errors. clean is applied to what comes from elsewhere: it replaces what could
-// command a terminal.
+// WriteText writes a line for each finding, a second line with its remedy, and a summary. Verbose
+// adds the complete errors. clean is applied to texts from outside: it replaces control characters
+// of terminals.
 func (r *Report) WriteText(w io.Writer, verbose bool, clean func(string) string) error {
 	var out strings.Builder
 	line := func(status Status, what, text string) {
@@ -94,7 +94,7 @@ func (r *Report) WriteText(w io.Writer, verbose bool, clean func(string) string)
 	return err
 }
 
-// count returns a number of things, in the singular where there is one.
+// count returns a number with a noun, in the singular for 1.
 func count(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing

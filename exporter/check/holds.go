@@ -7,7 +7,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// holds says which pods hold a device, through what, and why they are taken to hold it.
+// holds adds a finding for each pod that holds a device: through which claim, and by which
+// evidence.
 func (c *Checker) holds(d *join.Device) {
 	held := false
 	for i := range d.Shares {
@@ -34,8 +35,8 @@ func (c *Checker) holds(d *join.Device) {
 		}
 	}
 	if !held {
-		c.report.add(Finding{What: d.ID.Device, Text: "held by none: the kubelet lists it for no pod, and no claim " +
-			"that has it is reserved for a pod of this node that has not ended"})
+		c.report.add(Finding{What: d.ID.Device, Text: "not held: the kubelet lists it for no pod, and no claim " +
+			"with it is reserved for a pod of this node that has not ended"})
 	}
 }
 

@@ -9,15 +9,15 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/node"
 )
 
-// Inputs collects how the inputs of a node do. It is safe for concurrent use.
+// Inputs collects the errors and rejections of a node's inputs. It is safe for concurrent use.
 type Inputs struct {
 	mu sync.Mutex
 	found
 }
 
-// found is what was collected.
+// found has the collected errors and counts.
 type found struct {
-	errs                  map[string]error // the last one of each input; nil: none
+	errs                  map[string]error // the last error of each input; nil: none
 	failed                map[string]error // readers of the node's files
 	rejections            map[string]driver.Rejections
 	conflicts, unresolved map[string]int
@@ -84,7 +84,7 @@ func (i *Inputs) UnresolvedPods(byReason map[string]int) {
 	i.unresolved = byReason
 }
 
-// copy returns a copy of what was collected.
+// copy returns a copy of the collected errors and counts.
 func (i *Inputs) copy() found {
 	i.mu.Lock()
 	defer i.mu.Unlock()

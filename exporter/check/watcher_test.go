@@ -9,7 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// follower is a source that finds something when it is watched, and describes that.
+// follower is a source that has a sample after Watch was called, and describes its inputs.
 type follower struct{ found chan struct{} }
 
 func (f *follower) Name() string { return "follower" }
@@ -30,7 +30,7 @@ func (f *follower) Sample(ctx context.Context) ([]driver.Sample, error) {
 
 func (f *follower) Describe() []string { return []string{"d: streams"} }
 
-// A source that follows its inputs is watched while it is checked, and its own words are shown.
+// During a check, Watch of a source runs, and the lines of its description are findings.
 func TestWatcher(t *testing.T) {
 	c := New(Config{Deadline: timeToReturn})
 	samples := c.source(t.Context(), &follower{make(chan struct{})})
@@ -52,8 +52,8 @@ func (i idle) Sample(context.Context) ([]driver.Sample, error) { return nil, i.e
 
 func (i idle) Describe() []string { return i.lines }
 
-// What a source without samples describes stands in place of "no hardware here", and beside an
-// error.
+// The description of a source without samples replaces "no hardware here", and is shown in addition
+// to an error.
 func TestDescribedWithoutSamples(t *testing.T) {
 	two := []string{"/dev/kmsg is not read", "nor is another"}
 	for _, c := range []struct {

@@ -1,5 +1,4 @@
-// Package explain puts into words what reasons mean and what a person can do about them: in `check`
-// and on the page.
+// Package explain has the meaning of reasons, and remedies, in words, for `check` and for the page.
 package explain
 
 import (
@@ -7,17 +6,17 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
-// Source returns what a person can do where a source failed; "" where that depends on the error.
+// Source returns a remedy for a source that failed, or "" if that depends on the error.
 func Source(reason driver.Reason) (do string) {
 	switch reason {
 	case driver.ReasonForbidden:
 		return "run as root with the capabilities that the error names, or mount what it reads: see the chart's values"
 	case driver.ReasonDiskFull:
-		return "free space: what waits to be written is tried again"
+		return "free disk space; the exporter tries again"
 	case driver.ReasonReadOnly:
-		return "mount the folder so that it can be written, or name another one"
+		return "mount the folder writable, or set another folder"
 	case driver.ReasonLocked:
-		return "end the other instance on this node: one at a time can keep its state"
+		return "end the other instance on this node: only one can use the state folder"
 	case driver.ReasonDriverNotLoaded:
 		return "load the kernel driver of the vendor on the node"
 	case driver.ReasonDriverMismatch:
@@ -31,30 +30,30 @@ func Source(reason driver.Reason) (do string) {
 	}
 }
 
-// Missing returns what it means that a device of a driver has no telemetry for this reason, and
-// what a person can do; "" where nothing need be done.
+// Missing returns the meaning of a reason for which a device of a driver has no telemetry, and a
+// remedy, or "" if none is needed.
 func Missing(driverName string, missing join.MissingReason) (text, do string) {
 	switch missing {
 	case join.MissingNone:
 		return "", ""
 	case join.MissingNoInventory:
-		return "not in any ResourceSlice: its hardware is unknown", "give access to the API server, or --inventory.file"
+		return "not in any ResourceSlice: its hardware is unknown", "allow access to the API server, or set --inventory.file"
 	case join.MissingNoSource:
 		return "no source reads devices of " + driverName, "name the vendor's exporter in --source.scrape.config"
 	case join.MissingNoMatch:
-		return "no source has hardware with its UUID, PCI address or interface", "see what the sources read"
+		return "no source has hardware with its UUID, PCI address or interface", "see which hardware the sources read"
 	case join.MissingNotInstantiated:
 		return "a partition that is not created", ""
 	case join.MissingDriverGone:
-		return "its DRA driver no longer runs on this node", "see the pods of " + driverName
+		return "its DRA driver no longer runs on this node", "check the pods of " + driverName
 	case join.MissingDuplicate:
 		return "another device of the same hardware has its telemetry", ""
 	case join.MissingAmbiguous:
 		return "several pieces of hardware match it", "see its attributes in the ResourceSlice"
 	case join.MissingUnreadable:
-		return "its source knows it and can't read it", "see what the source says"
+		return "its source knows the device and can't read it", "see the error of the source"
 	case join.MissingNoReadings:
-		return "its source finds it, and no value of it", "see what the source needs: often a newer kernel or driver"
+		return "its source finds the device and reads no value", "see what the source needs: often a newer kernel or driver"
 	default:
 		return string(missing), ""
 	}

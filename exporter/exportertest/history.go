@@ -1,5 +1,6 @@
-// Package exportertest drives join, ledger and exposition together for tests: by hand ([History]),
-// or by random histories of a node ([World], [Replay], [Twins]). [Scrape] parses what is exposed.
+// Package exportertest runs join, ledger and exposition together for tests: step by step
+// ([History]), or with random histories of a node ([World], [Replay], [Twins]). [Scrape] parses the
+// exposition.
 package exportertest
 
 import (
@@ -17,30 +18,30 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
 
-// History advances a ledger by hand through the life of one device, gpu-0, and of what a test adds.
+// History advances a ledger step by step, with one device, gpu-0, and the devices that a test adds.
 type History struct {
 	t       *testing.T
 	Ledger  *ledger.Ledger
 	Limiter *exposition.Limiter
 	Now     time.Time // of the next tick
-	// In is the input, of which the view is an answer that is not dated yet: who holds what, and At.
+	// In is the input. Its view has holders and At, and not yet the begin and end of each hold.
 	In      join.Input
-	Changes []podresources.Change // the signs of what came and went
-	Watched bool                  // the ends of all pods are among them
-	Dates   *Dates                // of the answers
+	Changes []podresources.Change // pods and CDI specs that appeared or disappeared
+	Watched bool                  // Changes has the ends of all pods
+	Dates   *Dates                // sets begin and end of each hold
 	Last    *exposition.Snapshot  // of the last tick
-	Joined  join.Result           // likewise
+	Joined  join.Result           // of the last tick
 }
 
-// Dates dates answers as a node does, and gives [holders.Dates] the same slice as long as it is the
-// same answer.
+// Dates sets begin and end of each hold, as a node does. It passes the same slice to
+// [holders.Dates] while the kubelet's answer is the same.
 type Dates struct {
 	dates holders.Dates
 	last  []podresources.Allocation
 }
 
-// Date returns the view of an answer of the time At of the signs, at the time now. Neither is
-// changed.
+// Date returns a view with begin and end of each hold, at the time now. It changes neither
+// argument.
 func (d *Dates) Date(allocations []podresources.Allocation, signs holders.Signs, now time.Time) podresources.View {
 	answer := slices.Clone(allocations)
 	slices.SortStableFunc(answer, podresources.Allocation.Compare)
@@ -53,8 +54,8 @@ func (d *Dates) Date(allocations []podresources.Allocation, signs holders.Signs,
 	return d.dates.Date(d.last, signs, now)
 }
 
-// Restart replaces the ledger by one that goes on from what it has kept, as a new process does,
-// with the holds that it had.
+// Restart replaces the ledger with a new one that continues from the state of the old one and its
+// holds, as a new process does.
 func (h *History) Restart(k ledger.Kept, now time.Time) {
 	h.t.Helper()
 	h.Now, h.Ledger, h.Dates, h.Changes = now, ledger.New(LedgerConfig()), &Dates{}, nil
@@ -74,7 +75,7 @@ func (h *History) Restart(k ledger.Kept, now time.Time) {
 	h.Dates.dates.Resume(holds, k.Time)
 }
 
-// NewHistory returns a history without readings and holders.
+// NewHistory returns a history without readings and without holders.
 func NewHistory(t *testing.T) *History {
 	t.Helper()
 	return &History{
@@ -87,15 +88,15 @@ func NewHistory(t *testing.T) *History {
 	}
 }
 
-// Tick advances the ledger by the input, with an answer of the kubelet of now, and lets time pass
-// afterwards.
+// Tick advances the ledger with the input and a new answer of the kubelet, scrapes, and then adds
+// a pause to the time.
 func (h *History) Tick(pause time.Duration) Scraped {
 	h.t.Helper()
 	h.In.View.At = h.Now
 	return h.TickWithoutAnswer(pause)
 }
 
-// Pass is Tick without a scrape, which takes most of a tick's time.
+// Pass is Tick without the scrape, which takes most of a tick's time.
 func (h *History) Pass(pause time.Duration) {
 	h.In.View.At = h.Now
 	h.Advance()
@@ -110,7 +111,7 @@ func (h *History) TickWithoutAnswer(pause time.Duration) Scraped {
 	return Scrape(h.t, h.Last)
 }
 
-// Advance advances the ledger by the input, without a scrape.
+// Advance advances the ledger with the input, without a scrape.
 func (h *History) Advance() {
 	in := h.In
 	signs := holders.Signs{At: in.View.At, Changes: h.Changes, Watched: h.Watched}
@@ -119,7 +120,7 @@ func (h *History) Advance() {
 	h.Last = h.Limiter.Apply(h.Ledger, h.Ledger.Advance(h.Joined, h.Now))
 }
 
-// Read replaces gpu-0's readings of the first source. Those without a time are of now.
+// Read replaces gpu-0's readings of the first source. Readings without a time get the present time.
 func (h *History) Read(readings ...driver.Reading) { h.ReadOf("gpu-0", readings...) }
 
 // ReadOf replaces a device's readings of the first source.
@@ -137,7 +138,7 @@ func (h *History) ReadOf(uuid string, readings ...driver.Reading) {
 	h.In.Sources[0].Samples = samples
 }
 
-// Energy reads gpu-0's energy counter.
+// Energy replaces gpu-0's readings with a value of its energy counter.
 func (h *History) Energy(joules float64) {
 	h.Read(driver.Reading{Quantity: driver.Energy, Value: joules})
 }
@@ -149,14 +150,14 @@ func (h *History) Hold(claim string, pods ...string) *podresources.Allocation {
 	return &h.In.View.Allocations[len(h.In.View.Allocations)-1]
 }
 
-// Free takes all devices from a claim.
+// Free removes a claim from all devices.
 func (h *History) Free(claim string) {
 	h.In.View.Allocations = slices.DeleteFunc(
 		slices.Clone(h.In.View.Allocations), func(a podresources.Allocation) bool { return a.Claim.Name == claim },
 	)
 }
 
-// Expect checks values of series, by family and one label as name=value.
+// Expect checks values of series, named by family and one label as name=value.
 func (h *History) Expect(x Scraped, want map[[2]string]float64) {
 	h.t.Helper()
 	for key, v := range want {
@@ -166,7 +167,7 @@ func (h *History) Expect(x Scraped, want map[[2]string]float64) {
 	}
 }
 
-// Run sets the processes that use gpu-0 from now on. [PodOf] has their pods.
+// Run sets the processes that use gpu-0 from now on. [PodOf] returns their pods.
 func (h *History) Run(processes ...driver.Process) {
 	h.In.PodOf = PodOf()
 	for i := range processes {
@@ -177,7 +178,7 @@ func (h *History) Run(processes ...driver.Process) {
 	h.In.Sources[0].Samples[0].Processes = processes
 }
 
-// Process returns a process with what it uses.
+// Process returns a process with its use of a device.
 func Process(pid int, utilization, memory float64) driver.Process {
 	return driver.Process{PID: pid, Readings: []driver.Reading{
 		{Quantity: driver.Utilization, Value: utilization}, {Quantity: driver.MemoryUsed, Value: memory},

@@ -7,9 +7,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
-// Main runs a package's tests and checks that no goroutine is left. Under the race detector it
-// shortens the property tests, which that makes many times slower: what it looks for is in each
-// history.
+// Main runs a package's tests and checks that no goroutine is left. Under the race detector, which
+// makes property tests many times slower, it runs fewer cases of them: any history shows a race.
 func Main(m *testing.M) {
 	flag.Parse()
 	if checks := flag.Lookup("rapid.checks"); testmain.RaceEnabled && checks.Value.String() == checks.DefValue {

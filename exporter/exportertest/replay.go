@@ -13,13 +13,13 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
-// Retention is that of all ledgers of this package.
+// Retention is the retention of all ledgers of this package.
 const Retention = 5 * time.Minute
 
-// FitAfter is how long a claim is measured before there is advice in those ledgers.
+// FitAfter is the time for which these ledgers measure a claim before they give advice.
 const FitAfter = time.Minute
 
-// LedgerConfig is that of all ledgers of this package.
+// LedgerConfig returns the configuration of all ledgers of this package.
 func LedgerConfig() ledger.Config {
 	return ledger.Config{
 		Retention: Retention, IdleThreshold: 0.01, NetworkThreshold: 1e4,
@@ -41,19 +41,19 @@ func Replay(t *rapid.T, check func(w *World, r join.Result, s *exposition.Snapsh
 	}
 }
 
-// Whole returns all of a snapshot, without a limit.
+// Whole returns a snapshot without a limit on series.
 func Whole(s *ledger.Snapshot) *exposition.Snapshot {
 	return exposition.NewLimiter(0, nil).Apply(nil, s)
 }
 
-// Close reports whether two sums are equal to 1e-9 of the larger, or of the size of what they are
-// made of.
+// Close reports whether two sums differ by at most 1e-9 of the larger one, or of the size of their
+// terms.
 func Close(a, b, size float64) bool {
 	return math.Abs(a-b) <= 1e-9*max(math.Abs(a), math.Abs(b), size)
 }
 
-// Twins runs a history through two ledgers, the second with a changed input, and calls check with
-// both texts, which are what Prometheus asks of an answer, as [Scrape] checks.
+// Twins runs a history through two ledgers, the second one with a changed input, and calls check
+// with both expositions, which [Scrape] has checked.
 func Twins(t *rapid.T, change func(w *World, in *join.Input), check func(plain, changed join.Result, texts [2]string)) {
 	w := NewWorld(t)
 	ledgers := [2]*ledger.Ledger{ledger.New(LedgerConfig()), ledger.New(LedgerConfig())}
@@ -76,7 +76,7 @@ func Twins(t *rapid.T, change func(w *World, in *join.Input), check func(plain, 
 	}
 }
 
-// SameText fails the test at the first line that differs.
+// SameText fails the test if two texts differ, and shows the first such line.
 func SameText(t *rapid.T, a, b string) {
 	t.Helper()
 	if a == b {

@@ -30,8 +30,8 @@ type TB interface {
 	Errorf(format string, args ...any)
 }
 
-// Scraped is a scrape, parsed again: the value of each series by family and sorted labels. That of
-// a histogram is its count.
+// Scraped is a parsed scrape: the value of each series by family and sorted labels. The value of a
+// histogram is its count.
 type Scraped map[string]map[string]float64
 
 // Render returns the renderer of one snapshot.
@@ -42,7 +42,7 @@ func Render(s *exposition.Snapshot, c exposition.Config) *exposition.Renderer {
 // Unix returns seconds since 1970.
 func Unix(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
-// Classic returns the choice of classic buckets: with it, the text formats have all families.
+// Classic returns the option for classic buckets. With it, the text formats have all families.
 func Classic() exposition.Choices {
 	return exposition.Choices{exposition.GroupHistograms: exposition.Classic}
 }
@@ -82,9 +82,9 @@ func Decode(t TB, e *exposition.Renderer) []*dto.MetricFamily {
 	}
 }
 
-// Scrape gathers a snapshot's metrics, writes them as text, reads them again and holds them to what
-// Prometheus asks of an answer: families in order, each once and as the catalogue says; series
-// unique; UTF-8.
+// Scrape writes a snapshot's metrics as text, parses the text, and checks what Prometheus requires:
+// families are in order, each appears once and matches the catalogue; series are unique; the text
+// is UTF-8.
 func Scrape(t TB, s *exposition.Snapshot) Scraped {
 	t.Helper()
 	return read(t, Text(t, s))
@@ -151,8 +151,8 @@ func DescribedFamilies() map[string]exposition.Family {
 	return out
 }
 
-// labelKey returns the labels of a series as name="value" in order, and holds their names to the
-// family's.
+// labelKey returns the labels of a series as name="value" in order, and checks that their names are
+// those of the family.
 func labelKey(t TB, f *exposition.Family, m *dto.Metric) string {
 	t.Helper()
 	var names, parts []string
@@ -169,12 +169,12 @@ func labelKey(t TB, f *exposition.Family, m *dto.Metric) string {
 	return strings.Join(parts, ",")
 }
 
-// chosen reports whether a label is there because a flag asks for it.
+// chosen reports whether a label exists because of a flag, such as --pod-label.
 func chosen(label string) bool {
 	return strings.HasPrefix(label, "label_") || strings.HasPrefix(label, "annotation_")
 }
 
-// Series is the number of series that count for --max-series.
+// Series returns the number of series that count for --max-series.
 func (x Scraped) Series() int {
 	n, described := 0, DescribedFamilies()
 	for name, rows := range x {
@@ -234,7 +234,7 @@ func quotedLen(s string) int {
 	return len(s)
 }
 
-// Lint holds the families' names and help to promlint.
+// Lint checks the families' names and help texts with promlint.
 func Lint(t *testing.T, s *exposition.Snapshot) {
 	t.Helper()
 	problems, err := promlint.NewWithMetricFamilies(Decode(t, Render(s, exposition.Config{}))).Lint()
@@ -246,19 +246,19 @@ func Lint(t *testing.T, s *exposition.Snapshot) {
 	}
 }
 
-// SumKey names what is conserved: a quantity of a device, with the quantity's own labels.
+// SumKey identifies a conserved sum: a quantity of a device, with the quantity's own labels.
 type SumKey struct{ Device, Metric, Labels string }
 
-// Division is the values of the device and of those who share in it.
+// Division has the value of a device and the parts of its holders.
 type Division struct {
 	Device       float64
 	Claims, Pods map[string]float64
 	Unattributed float64
-	Read         bool // the device's own value is there
+	Read         bool // the device's own value is present
 	Gauge        bool
 }
 
-// Sums collects from a scrape what must be conserved.
+// Sums collects the conserved sums of a scrape.
 func (x Scraped) Sums() map[SumKey]*Division {
 	out := map[SumKey]*Division{}
 	for _, f := range exposition.Families(driver.Standard()) {
@@ -289,7 +289,8 @@ func (x Scraped) Sums() map[SumKey]*Division {
 	return out
 }
 
-// AddPlugins adds what pods have through device plugins to what claims have: it is in no family.
+// AddPlugins adds to the claims the parts that pods have through device plugins, which are in no
+// family of claims.
 func AddPlugins(sums map[SumKey]*Division, rows []ledger.Holder) {
 	for i := range rows {
 		h := &rows[i]
@@ -305,16 +306,15 @@ func AddPlugins(sums map[SumKey]*Division, rows []ledger.Holder) {
 			values[SumKey{h.Device.String(), v.Quantity.Spec().Metric, labels}] = v.Value
 		}
 		for key, v := range values {
-			if sums[key] != nil { // the pods have it too
+			if sums[key] != nil { // pods have this quantity, too
 				sums[key].Claims[h.Namespace+"/"] = v
 			}
 		}
 	}
 }
 
-// FoldPartitions adds what the holders of partitions have of power and energy, which partitions do
-// not measure, to what those of the parents have. The name of such a holder has its device in
-// addition.
+// FoldPartitions adds the power and energy of the holders of partitions, which partitions do not
+// measure, to the sums of the parents. The name of such a holder also contains its device.
 func (w *World) FoldPartitions(sums map[SumKey]*Division) {
 	for _, d := range w.Devices {
 		for _, metric := range []string{"power_watts", "energy_joules_total"} {
@@ -337,7 +337,7 @@ func (w *World) FoldPartitions(sums map[SumKey]*Division) {
 	}
 }
 
-// HolderOf splits the name of a family into its metric and whose it is: device, claim, pod or
+// HolderOf splits the name of a family into its metric and its holder: device, claim, pod or
 // device_unattributed.
 func HolderOf(family string) (metric, who string) {
 	for _, prefix := range []string{"dra_device_unattributed_", "dra_device_", "dra_claim_", "dra_pod_"} {
@@ -361,7 +361,8 @@ func Attributed(metric string) bool {
 }
 
 // splitLabels splits the labels of a series into device and quantity, and holder. Divided allocated
-// time belongs to the device's allocated time; each holder's own belongs to nothing.
+// time is a part of the device's allocated time. The allocated time of each holder is not a part of
+// anything.
 func splitLabels(metric string, labels map[string]string) (SumKey, string) {
 	holder := labels["namespace"] + "/" + labels["resourceclaim_name"] + labels["pod"]
 	device := labels["driver"] + "/" + labels["pool"] + "/" + labels["device"]

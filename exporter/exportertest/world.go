@@ -14,8 +14,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
 
-// World is a random history of a node: what its kubelet, its inventory and two sources say from
-// tick to tick.
+// World is a random history of a node: the answers of its kubelet, its inventory and two sources at
+// each tick.
 type World struct {
 	t       *rapid.T
 	Now     time.Time
@@ -25,13 +25,14 @@ type World struct {
 	changes []podresources.Change
 	stalled bool // the kubelet does not answer
 	sources []*simSource
-	events  []string // that may happen; often ones are there more than once
+	events  []string // possible events; frequent ones appear more than once
 
-	// Seen is the kubelet's last answer, and Signs is what came and went.
+	// Seen is the kubelet's last answer. Signs has the pods and CDI specs that appeared or
+	// disappeared.
 	Seen     []podresources.Allocation
 	Signs    holders.Signs
 	dates    Dates
-	view     podresources.View // of both
+	view     podresources.View // from Seen and Signs
 	consumed map[string][]driver.Amount
 	uids     map[podresources.Claim]string // of claims; empty: unknown
 }
@@ -45,7 +46,7 @@ type simDevice struct {
 	share     float64    // of the parent; 0: unknown
 }
 
-// ofPartitions are the quantities that partitions measure.
+// ofPartitions returns the quantities that partitions measure.
 func ofPartitions(q driver.Quantity) bool { return q == driver.Utilization || q == driver.MemoryUsed }
 
 // simSource is a source with series of each device.
@@ -58,15 +59,15 @@ type simSource struct {
 type simSeries struct {
 	device  *simDevice
 	reading driver.Reading
-	every   int // it is refreshed every so many ticks
+	every   int // number of ticks between refreshes
 	rate    float64
 	missing bool
 }
 
-// Grain is the unit of all times of a history.
+// Grain is the unit of all times in a history.
 const Grain = 50 * time.Millisecond
 
-// NewWorld returns a world with two sources, in which everything may happen.
+// NewWorld returns a world with two sources, in which all events are possible.
 func NewWorld(t *rapid.T) *World {
 	w := NewEmptyWorld(t)
 	w.addPartitions()
@@ -88,7 +89,7 @@ func (w *World) addPartitions() {
 	}
 }
 
-// ParentOf returns the device that a partition is a part of; a device that is none has the zero ID.
+// ParentOf returns the parent of a partition, or the zero ID for a device that is not a partition.
 func (w *World) ParentOf(id driver.ID) driver.ID {
 	for _, d := range w.Devices {
 		if d.id == id && d.parent != nil {
@@ -158,7 +159,8 @@ func (w *World) rate(q driver.Quantity) float64 {
 	return rapid.SampledFrom([]float64{lowest, 0.7, 100, highest}).Draw(w.t, "rate")
 }
 
-// Step lets events happen, then time pass. The zeroth is the first tick.
+// Step applies random events and then adds a random pause to the time. Step 0 precedes the first
+// tick.
 func (w *World) Step(pause []time.Duration) {
 	if w.Tick > 0 {
 		d := rapid.SampledFrom(pause).Draw(w.t, "pause")
@@ -193,8 +195,8 @@ func (s *simSeries) refresh(now time.Time) {
 	r.At = now
 }
 
-// hints makes changes within the coming pause: signs of pods and CDI specs that may, or may not, be
-// followed by what they announce.
+// hints adds random signs of pods and CDI specs within the coming pause. The holds that they
+// announce may or may not follow.
 func (w *World) hints(pause time.Duration) {
 	for range rapid.IntRange(0, 2).Draw(w.t, "hints") {
 		at := w.Now.Add(time.Duration(rapid.IntRange(1, int(pause/Grain)).Draw(w.t, "hint")) * Grain)
@@ -222,7 +224,7 @@ func (w *World) drawClaim() podresources.Claim {
 	}
 }
 
-// drawShare returns the share of a claim: one claim has shares, and the kubelet tells which.
+// drawShare returns a random share of a claim. Only one claim has shares.
 func (w *World) drawShare(claim podresources.Claim) string {
 	if claim.Name != "c2" {
 		return ""
@@ -236,7 +238,7 @@ func (w *World) drawSeries() *simSeries {
 	return rapid.SampledFrom(rapid.SampledFrom(w.sources).Draw(w.t, "source").series).Draw(w.t, "series")
 }
 
-// event is one thing that changes.
+// event applies one random event.
 func (w *World) event() {
 	switch rapid.SampledFrom(w.events).Draw(w.t, "event") {
 	case "hold":
@@ -284,7 +286,7 @@ func (w *World) event() {
 	}
 }
 
-// identify lets another UID of a claim be known, or none, from now on.
+// identify changes the known UID of a claim, possibly to none.
 func (w *World) identify(claim podresources.Claim) {
 	w.uids[claim] = rapid.SampledFrom([]string{"", "uid-1", "uid-2", "uid-3"}).Draw(w.t, "uid")
 	for i := range w.allocs {
@@ -294,7 +296,7 @@ func (w *World) identify(claim podresources.Claim) {
 	}
 }
 
-// process lets a process of a pod, or of none, come to a device, use it otherwise, or go.
+// process starts, changes or ends a process that uses a device. It belongs to a pod or to none.
 func (w *World) process() {
 	d := w.drawDevice()
 	pid := rapid.IntRange(1, 4).Draw(w.t, "pid")
@@ -310,7 +312,7 @@ func (w *World) process() {
 	}
 }
 
-// PodOf returns the UIDs of the processes' pods, by PID. One PID, 4, has none.
+// PodOf returns the UIDs of the processes' pods, by PID. PID 4 has no pod.
 func PodOf() map[int]string { return map[int]string{1: "uid-p0", 2: "uid-p1", 3: "uid-p2"} }
 
 func (w *World) drawAllocation() (int, bool) {
@@ -330,8 +332,8 @@ func (w *World) drawConsumed() []driver.Amount {
 	return out
 }
 
-// hold gives a share of a device to a container of a pod, through a claim or, without its name, by
-// a device plugin.
+// hold gives a share of a device to a container of a pod, through a claim or, if the claim has no
+// name, through a device plugin.
 func (w *World) hold(claim podresources.Claim) {
 	pod := w.drawPod()
 	a := podresources.Allocation{
@@ -359,7 +361,8 @@ func (w *World) hold(claim podresources.Claim) {
 	}
 }
 
-// leave takes one container off an allocation, and the allocation with the last.
+// leave removes one container from an allocation, and the allocation together with its last
+// container.
 func (w *World) leave() {
 	i, ok := w.drawAllocation()
 	if !ok {
@@ -373,7 +376,7 @@ func (w *World) leave() {
 	}
 }
 
-// Input returns what this tick knows.
+// Input returns the input of this tick.
 func (w *World) Input() join.Input {
 	in := join.Input{View: w.view, Inventory: driver.Inventory{}, PodOf: PodOf()}
 	in.View.Allocations = slices.Clone(w.view.Allocations)
@@ -415,8 +418,8 @@ func (s *simSource) read(d *simDevice) []driver.Reading {
 	return out
 }
 
-// Pauses are the times between ticks: mostly the sampler's, at times ticks for events, hangs, and
-// the retention.
+// Pauses are the possible times between ticks: the sampler's interval most often, and those of
+// ticks for events, of hangs, and of the retention.
 func Pauses() []time.Duration {
 	return []time.Duration{
 		time.Second, time.Second, time.Second, time.Second, 100 * time.Millisecond, 300 * time.Millisecond,

@@ -9,8 +9,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// BenchmarkNoHardware samples each source that is on by default, on a node that has none of its
-// hardware: that is what such a node pays at each tick.
+// BenchmarkNoHardware samples each source that is on by default, on a node without any of their
+// hardware: the cost of a tick on such a node.
 func BenchmarkNoHardware(b *testing.B) {
 	for _, listed := range sources() {
 		if listed.Addressed {

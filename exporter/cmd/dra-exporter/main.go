@@ -31,9 +31,9 @@ func main() {
 	os.Exit(program.Run(ctx, program.PluginArguments(os.Args[0], os.Args[1:]), sources(), os.Stdout, os.Stderr))
 }
 
-// sources is the list of sources, in order of precedence: the first that reads a quantity of a
-// device owns it. Endpoints of --source.scrape.config come after all of these but those
-// that are Last.
+// sources returns the list of sources, in order of precedence: the first source that reads a
+// quantity of a device owns it. Endpoints of --source.scrape.config come after all of them, except
+// those that are Last.
 func sources() []program.Source {
 	const display, accelerator = "03", "12" // classes of PCI devices
 	nvidia := bus.Hardware{Vendor: "nvidia", ID: "10de", Classes: []string{display}}
@@ -87,7 +87,7 @@ func sources() []program.Source {
 			Fills: kmsg.Fills(), New: kmsg.FromHost,
 		},
 		{
-			Name: "drm", Last: true, // others see a device whoever uses it
+			Name: "drm", Last: true, // other sources read the whole use of a device
 			Help:  "Read from procfs what holders use of DRM devices: of AMD, Intel, XDNA and others.",
 			Fills: drm.Fills(), New: drm.FromHost,
 		},

@@ -1,6 +1,6 @@
-// Package access restricts pages to those whom the API server allows to read them, as the kubelet's
-// own endpoints do: a TokenReview identifies the user of a bearer token, and a SubjectAccessReview
-// decides whether that user may get the path, a non-resource URL of RBAC.
+// Package access restricts pages to users whom the API server allows to read them, like the
+// kubelet's own endpoints. A TokenReview identifies the user of a bearer token. A
+// SubjectAccessReview decides whether that user may get the path, as a non-resource URL of RBAC.
 package access
 
 import (
@@ -16,20 +16,20 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 )
 
-// How long a decision is cached: the kubelet's defaults. A revoked token works for that long.
+// How long a decision is cached: the kubelet's defaults. A revoked token is accepted for that time.
 const (
 	allowedFor = 2 * time.Minute
 	refusedFor = 30 * time.Second
 )
 
-// Bounds of what unknown clients can cause.
+// Limits of what unknown clients can cause.
 const (
 	reviewTimeout = 3 * time.Second // for both questions together: well below a scrape's timeout
 	maxToken      = 16 << 10        // bytes; a service account's has about 1 KiB
-	maxDecisions  = 1024            // kept of each kind
+	maxDecisions  = 1024            // in the cache, of each kind
 
-	// rememberedFor is how long a token that was allowed is exempt from the limits of unknown ones,
-	// and how long its sender has a limit of its own.
+	// rememberedFor is the time for which an allowed token is exempt from the limits of unknown
+	// tokens, and for which its sender has a limit of its own.
 	rememberedFor = time.Hour
 )
 
@@ -38,19 +38,19 @@ type Config struct {
 	API API
 	// Open are the paths that need no token, such as those of probes.
 	Open []string
-	// Report is called with the outcome of each decision that needed the API server, by several
-	// goroutines.
+	// Report is called with the outcome of each decision that needed the API server. Calls are
+	// concurrent.
 	Report func(took time.Duration, err error)
-	// Limited is called with each request that was refused because its sender, or all unknown ones
-	// together, ask too often. It is no outcome: the API server was not asked.
+	// Limited is called for each request that was refused because its sender, or all unknown senders
+	// together, exceed their limit. Report is not called for it.
 	Limited func()
 }
 
 // Gate decides who may read pages. A permission is cached for two minutes, a refusal for 30
-// seconds. While the API server can not be asked, all others are refused with status 503, within
-// three seconds. Tokens that were never allowed cause at most five decisions a second and do not
-// delay others: neither a token that was allowed before, nor one that its client sends in the place
-// of such a token, nor that of a new client, as long as fewer than 25 clients send bad ones.
+// seconds. While the API server does not answer, requests without a cached decision are refused
+// with status 503, within three seconds. Tokens that were never allowed cause at most five
+// decisions a second. They do not delay tokens that were allowed before, the tokens that replace
+// those, or, while fewer than 25 clients send bad tokens, the token of a new client.
 type Gate struct {
 	config   Config
 	limits   *limits
@@ -120,7 +120,8 @@ func (g *Gate) decide(ctx context.Context, remote string, q question) int {
 	if status, ok := g.refusals.Get(key); ok {
 		return status.(int)
 	}
-	// The answer is for all who ask the same, even if the first of them is gone.
+	// All concurrent requests with the same question share the answer, even if the first one is
+	// canceled.
 	answer := g.asking.DoChan(string(key[:]), func() (any, error) {
 		by := senderOf(remote, q.token)
 		if !known && !g.limits.admit(by) {

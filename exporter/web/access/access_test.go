@@ -29,7 +29,7 @@ import (
 func TestMain(m *testing.M) { testmain.Main(m) }
 
 // server is an API server that knows the tokens of two users. alice, of the group scrapers, may get
-// /metrics; bob may nothing.
+// /metrics; bob has no rights.
 type server struct {
 	mu      sync.Mutex
 	reviews []string      // the paths that were posted to
@@ -44,8 +44,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.reviews = append(s.reviews, r.URL.Path)
 	fail, answer, delay, revoked := s.fail, s.answer, s.delay, s.revoked
 	s.mu.Unlock()
-	// Timers of no time at all, of several goroutines of a bubble, crash the race detector
-	// (golang/go issue 78156).
+	// Timers of zero duration in several goroutines of a bubble crash the race detector (golang/go
+	// issue 78156).
 	if delay > 0 {
 		select {
 		case <-time.After(delay):
@@ -89,13 +89,13 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// jwt is a token whose claims have a subject. Only a token whose signature is good is genuine.
+// jwt returns a token whose claims have a subject. Only a token with a valid signature is genuine.
 func jwt(subject, signature string) string {
 	claims := fmt.Sprintf(`{"iss":"https://kubernetes.default.svc","sub":%q}`, subject)
 	return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + "." + signature
 }
 
-// userOf returns the user of a genuine token; other tokens are their own users.
+// userOf returns the user of a genuine token. For other tokens it returns the token.
 func userOf(token string) string {
 	for _, user := range []string{"alice", "bob"} {
 		if strings.HasPrefix(token, jwt(user, "good")) {
@@ -105,7 +105,7 @@ func userOf(token string) string {
 	return token
 }
 
-// asked returns how many reviews there were.
+// asked returns the number of reviews so far.
 func (s *server) asked() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +118,7 @@ func (s *server) set(change func(*server)) {
 	change(s)
 }
 
-// Post implements API without a network, so that time can be turned.
+// Post implements API without a network, so that it works in a bubble of testing/synctest.
 func (s *server) Post(ctx context.Context, path string, object []byte) (io.ReadCloser, error) {
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, path, strings.NewReader(string(object))))
@@ -158,10 +158,10 @@ func newGated(api API) *gated {
 	return g
 }
 
-// gateClient is the address of who asks, unless it matters.
+// gateClient is the client's address in tests for which the address does not matter.
 const gateClient = "192.0.2.1:1234"
 
-// get asks for a page with what is in the header Authorization.
+// get sends a request for a page with a value of the header Authorization.
 func (g *gated) get(path, authorization string) *http.Response {
 	return g.getFrom(gateClient, path, authorization)
 }
@@ -223,7 +223,7 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// Decisions are kept for a while: what was allowed for longer than what was refused.
+// Decisions are cached: permissions for longer than refusals.
 func TestCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{}
@@ -251,7 +251,7 @@ func TestCache(t *testing.T) {
 	})
 }
 
-// What was decided of one page says nothing of another, nor of another method.
+// A decision is for one page and one method only.
 func TestDecisionsAreOfOnePage(t *testing.T) {
 	s := &server{}
 	g := newGated(s)
@@ -269,7 +269,7 @@ func TestDecisionsAreOfOnePage(t *testing.T) {
 	}
 }
 
-// Many requests for the same at one time cause one decision.
+// Concurrent requests with the same question cause one decision.
 func TestTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{delay: time.Second}
@@ -333,7 +333,7 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// Who goes away does not wait, and does not spoil the decision for the next one.
+// A client that cancels does not wait, and the decision is still valid for the next one.
 func TestGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{delay: time.Second}
@@ -353,7 +353,8 @@ func TestGone(t *testing.T) {
 	})
 }
 
-// By the one client over a network: reviews arrive, and an exporter that may not ask says why.
+// With the program's client over a network, reviews arrive, and an exporter without the right to
+// create them reports the reason.
 func TestClient(t *testing.T) {
 	s := &server{}
 	api := httptest.NewServer(s)

@@ -12,14 +12,14 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web/client"
 )
 
-// answers are the answers to the two questions of a review, whatever is asked.
+// answers are fixed answers to the two questions of a review.
 type answers struct{ token, access []byte }
 
 func (a answers) Post(_ context.Context, path string, _ []byte) (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(map[string][]byte{tokenReviews: a.token, accessReviews: a.access}[path])), nil
 }
 
-// Nobody is let in unless both answers say so, and a malformed answer is an error with a reason.
+// A request is allowed only if both answers allow it. A malformed answer is an error with a reason.
 func FuzzReview(f *testing.F) {
 	good := []byte(`{"status":{"authenticated":true,"user":{"username":"u","groups":["g"],"extra":{"k":["v"]}}}}`)
 	f.Add(good, []byte(`{"status":{"allowed":true}}`))
@@ -40,19 +40,19 @@ func FuzzReview(f *testing.F) {
 	})
 }
 
-// says reports whether a field of a review's status is true, whatever the case of its name, which
-// the standard library ignores.
+// says reports whether a field of a review's status is true. It ignores the case of the field's
+// name, as the standard library does.
 func says(answer []byte, field string) bool {
 	lower := bytes.ToLower(answer)
 	var review struct {
 		Status map[string]any `json:"status"`
 	}
-	_ = json.Unmarshal(lower, &review) // then it says nothing
+	_ = json.Unmarshal(lower, &review) // after an error, no field is true
 	said, _ := review.Status[field].(bool)
 	return said || bytes.Count(lower, []byte("status")) > 1 && bytes.Contains(lower, []byte("true"))
 }
 
-// Whatever a token claims, its sender is of the client that sent it.
+// The client of a sender does not depend on the claims of the token.
 func FuzzSenderOf(f *testing.F) {
 	f.Add("a.eyJpc3MiOiJhIiwic3ViIjoiYiJ9.c")
 	f.Add("opaque")

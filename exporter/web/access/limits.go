@@ -14,30 +14,29 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web/client"
 )
 
-// Bounds of the questions about tokens that were never allowed.
+// Limits of the questions to the API server about tokens.
 const (
 	knownRate  = 2 // a second, of a sender that was allowed before
 	knownBurst = 10
 
-	retryAfter    = 5 * time.Second // between two of another client, after its burst
+	retryAfter    = 5 * time.Second // between two questions of another client, after its burst
 	strangerBurst = 5
 
 	strangersRate  = 5 // a second, of all other clients together
 	strangersBurst = 20
 
-	maxClients = 4096 // that are remembered
+	maxClients = 4096 // with a limit in memory
 )
 
-// sender is a client and the identity that its token claims. The claim is not verified: it only
-// keeps the senders of one client apart, and a stranger that claims what another client claims is a
-// stranger still.
+// sender is a client and the subject that its token claims. The claim is not verified. It only
+// distinguishes senders of the same client: the same subject from another client is another sender.
 type sender struct {
 	client  client.ID
 	subject [sha256.Size]byte
 }
 
-// senderOf returns the sender of a token. Its subject is that of a JSON web token, as those of
-// service accounts are; all other tokens of a client have one subject.
+// senderOf returns the sender of a token. The subject is that of a JSON web token, such as the
+// token of a service account. All other tokens of a client have the same, empty subject.
 func senderOf(remote, token string) sender {
 	s := sender{client: client.Of(remote)}
 	parts := strings.Split(token, ".")
@@ -58,9 +57,9 @@ func senderOf(remote, token string) sender {
 	return s
 }
 
-// limits decide who may cause a question to the API server. A sender that was allowed within an
-// hour has a limit of its own, so that nobody else delays the renewal of its token. Other clients
-// have one each, and one together. It is safe for concurrent use.
+// limits decide who may cause a question to the API server. A sender that was allowed within the
+// last hour has a limit of its own, so that others do not delay the renewal of its token. Each
+// other client has a limit, and all of them together have one. It is safe for concurrent use.
 type limits struct {
 	mu        sync.Mutex
 	known     *cache.LRUExpireCache // *rate.Limiter by sender

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// flood sends bad tokens for some seconds, so many a second, from so many clients in turn.
+// flood sends bad tokens for some seconds, at a rate per second, from a number of clients in turn.
 func flood(g *gated, clients, seconds, each int, token func(i int) string) map[int]int {
 	counts := map[int]int{}
 	for i := range seconds * each {
@@ -22,8 +22,8 @@ func flood(g *gated, clients, seconds, each int, token func(i int) string) map[i
 
 func stranger(i int) string { return fmt.Sprint("stranger-", i) }
 
-// Unknown tokens are limited per client and in all. What is limited is no outcome of the API
-// server.
+// Unknown tokens are limited per client and in total. A limited request is not reported as an
+// outcome of the API server.
 func TestFlood(t *testing.T) {
 	for _, test := range []struct{ clients, want int }{
 		{1, strangerBurst + 50/5},
@@ -43,9 +43,8 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// A token that was allowed before, and the one that replaces it, are not delayed by strangers:
-// neither by many clients, nor by those that share its address, nor by those that forge its
-// subject elsewhere.
+// A token that was allowed before, and the token that replaces it, are not delayed by others: many
+// clients, clients with the same address, or clients elsewhere that claim the same subject.
 func TestRenewalInAFlood(t *testing.T) {
 	for name, flooding := range map[string]func(g *gated){
 		"many clients": func(g *gated) { flood(g, 500, 1, 500, stranger) },
@@ -77,8 +76,8 @@ func TestRenewalInAFlood(t *testing.T) {
 	}
 }
 
-// A good token of a new client is let in while few other clients send bad ones, and a sender that
-// was allowed is limited too.
+// A good token of a new client is allowed while few other clients send bad ones. A sender that was
+// allowed has a limit, too.
 func TestNewClientInAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGated(&server{})
@@ -96,7 +95,7 @@ func TestNewClientInAFlood(t *testing.T) {
 	})
 }
 
-// Senders are told apart by the subject that their tokens claim; what is no such token has none.
+// Senders are distinguished by the subject that their tokens claim. Other tokens have no subject.
 func TestSenderOf(t *testing.T) {
 	alice := senderOf(gateClient, jwt("alice", "a"))
 	if alice != senderOf("192.0.2.1:9", jwt("alice", "b")) || alice == senderOf(gateClient, jwt("bob", "a")) ||

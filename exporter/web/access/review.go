@@ -14,10 +14,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// API is the part of the API server's client that is needed. The program's one client implements
-// it, so that this package needs no client library.
+// API is the part of an API server's client that this package needs. With this interface, the
+// package needs no client library.
 type API interface {
-	// Post opens the answer to a POST of a JSON object to path. An error may have a driver.Reason.
+	// Post sends a JSON object to path, and returns the body of the answer. An error may have a
+	// driver.Reason.
 	Post(ctx context.Context, path string, object []byte) (io.ReadCloser, error)
 }
 
@@ -31,7 +32,7 @@ const (
 const maxReview = 1 << 20
 
 // review returns the status of the API server's decision: OK, Unauthorized or Forbidden. An error
-// means that there is none.
+// means that there is no decision.
 func review(ctx context.Context, api API, q question) (int, error) {
 	user, err := identify(ctx, api, q.token)
 	switch {
@@ -51,7 +52,8 @@ func review(ctx context.Context, api API, q question) (int, error) {
 	return http.StatusOK, nil
 }
 
-// identify returns the user of a token, as a review has it, nil if the token is not valid.
+// identify returns the user of a token, in the form that a review needs, or nil if the token is not
+// valid.
 func identify(ctx context.Context, api API, token string) (*authorizationv1.SubjectAccessReviewSpec, error) {
 	who := authenticationv1.TokenReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: authenticationv1.SchemeGroupVersion.String(), Kind: "TokenReview"},
@@ -108,7 +110,7 @@ func create(ctx context.Context, api API, path string, object any) error {
 	return nil
 }
 
-// withReason gives an error of a request a reason, unless the client has given it one.
+// withReason adds a reason to an error of a request if the client has not added one.
 func withReason(err error) error {
 	if driver.ReasonOf(err) == driver.ReasonOther {
 		return driver.WithReason(driver.ReasonUnavailable, err)

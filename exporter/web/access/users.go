@@ -18,19 +18,20 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 )
 
-// Bounds of the questions about what known users may do.
+// Limits of the questions about the rights of known users.
 const (
-	maxAnswers = 16384 // kept
+	maxAnswers = 16384 // in the cache
 	userRate   = 20    // questions a second of a user
 	userBurst  = 300
 	maxHeaders = 8 << 10 // bytes of the headers that name a user
 )
 
-// Proxy says which clients may name the user in headers, as an authenticating proxy does.
+// Proxy configures which clients are trusted to name the user in headers, as an authenticating
+// proxy does.
 type Proxy struct {
-	Loopback bool     // those of the same pod, or host
+	Loopback bool     // clients of the same pod or host
 	Names    []string // common names of verified client certificates
-	Prefix   string   // of the names of users and groups, as the API server's of OIDC
+	Prefix   string   // put before names of users and groups, like the API server's OIDC prefix
 }
 
 // The headers in which a trusted proxy names the user.
@@ -39,13 +40,13 @@ const (
 	groupsHeader = "X-Forwarded-Groups"
 )
 
-// User is who asks.
+// User is the user who sends a request.
 type User struct {
 	spec authorizationv1.SubjectAccessReviewSpec
 }
 
-// Users says who asks, and what they may see. Decisions are cached as those of a [Gate], and
-// questions are limited likewise. It is safe for concurrent use.
+// Users identifies users and decides what they may see. It caches decisions and limits questions
+// like a [Gate]. It is safe for concurrent use.
 type Users struct {
 	config Config
 	proxy  Proxy
@@ -66,8 +67,8 @@ func NewUsers(c Config, p Proxy) *Users {
 	}
 }
 
-// Of returns who sends a request, or the status of a refusal: Unauthorized, or ServiceUnavailable
-// if the API server can't say it.
+// Of returns the user who sends a request, or the status of a refusal: Unauthorized, or
+// ServiceUnavailable if the API server does not answer.
 func (u *Users) Of(r *http.Request) (*User, int) {
 	if token := bearer(r); token != "" {
 		return u.ofToken(r.Context(), r.RemoteAddr, token)
@@ -91,8 +92,8 @@ func (p Proxy) trusts(r *http.Request) bool {
 	return err == nil && p.Loopback && address.Unmap().IsLoopback()
 }
 
-// userOf returns the user that a trusted proxy names, nil for none. A proxy names nobody whom the
-// cluster itself names: what begins with system: is no user, and no group.
+// userOf returns the user that a trusted proxy names, or nil. It ignores users and groups that
+// begin with system:, which only the cluster itself may name.
 func (p Proxy) userOf(r *http.Request) *User {
 	names, groups := r.Header.Values(userHeader), r.Header.Values(groupsHeader)
 	if !p.trusts(r) || len(names) != 1 || len(groups) > 1 ||
@@ -164,7 +165,7 @@ func (u *Users) ofToken(ctx context.Context, remote, token string) (*User, int) 
 
 var errLimited = fmt.Errorf("too many questions")
 
-// ask asks the API server, for all who wait for the answer.
+// ask asks the API server. All concurrent callers with the same token share the answer.
 func (u *Users) ask(ctx context.Context, question func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTimeout)
 	defer cancel()
@@ -174,15 +175,15 @@ func (u *Users) ask(ctx context.Context, question func(context.Context) error) e
 	return err
 }
 
-// MayGet reports whether a user may get a path, as a [Gate] decides. An error means that there is
-// no decision.
+// MayGet reports whether a user may get a path, by the rules of a [Gate]. An error means that there
+// is no decision.
 func (u *Users) MayGet(ctx context.Context, user *User, path string) (bool, error) {
 	what := user.spec
 	what.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Path: path, Verb: "get"}
 	return u.allowed(ctx, user, what)
 }
 
-// MayGetClaims reports whether a user may get the claims of a namespace; "" are all namespaces.
+// MayGetClaims reports whether a user may get the claims of a namespace; "" means all namespaces.
 func (u *Users) MayGetClaims(ctx context.Context, user *User, namespace string) (bool, error) {
 	what := user.spec
 	what.ResourceAttributes = &authorizationv1.ResourceAttributes{
@@ -222,7 +223,7 @@ func (u *Users) allowed(ctx context.Context, user *User, what authorizationv1.Su
 	}
 }
 
-// limited reports whether a user asks too often.
+// limited reports whether a user exceeds the limit of questions.
 func (u *Users) limited(user *User) (bool, error) {
 	key, err := hash(user.spec)
 	if err != nil {

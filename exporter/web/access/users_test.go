@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// A user of headers is believed of a trusted client alone, and is never one of the cluster's own.
+// Headers that name a user are used only from a trusted client, and never for users of the cluster
+// itself.
 func TestUserOfHeaders(t *testing.T) {
 	verified := func(name string) *tls.ConnectionState {
 		c := &x509.Certificate{Subject: pkix.Name{CommonName: name}}
@@ -71,9 +72,9 @@ func TestUserOfHeaders(t *testing.T) {
 	}
 }
 
-// A decision is asked for once by all who need it, and what strangers and users ask is limited.
+// Concurrent requests share one decision. Questions of unknown clients and of users are limited.
 func TestUsersAskOnce(t *testing.T) {
-	synctest.Test(t, askOnce) // in it, no time goes by that would let more through
+	synctest.Test(t, askOnce) // no time passes in the bubble, so that the limits stay used up
 }
 
 func askOnce(t *testing.T) {

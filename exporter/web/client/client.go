@@ -1,14 +1,13 @@
-// Package client tells the senders of requests apart, so that what one of them does can be bounded.
+// Package client identifies the clients of an HTTP server, so that each of them can be limited.
 package client
 
 import "net/netip"
 
-// ID is who sends requests, as far as the network shows it: an IPv4 address, or the /64 of an IPv6
-// address, since one host can have all of its addresses. Peers without an IP address are one
-// client, the zero value.
+// ID identifies a client: an IPv4 address, or the /64 of an IPv6 address, because one host can have
+// all addresses of a /64. All peers without an IP address are one client, the zero value.
 type ID struct{ network netip.Prefix }
 
-// Of returns the client of a remote address, which is ADDRESS:PORT.
+// Of returns the client of a remote address of the form ADDRESS:PORT.
 func Of(remote string) ID {
 	peer, err := netip.ParseAddrPort(remote)
 	if err != nil {

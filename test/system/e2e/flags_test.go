@@ -139,7 +139,7 @@ func TestCheck(t *testing.T) {
 	}
 	for _, want := range []string{
 		nodeName, "4 claims", "10 devices", "gpu-7", "netdev", "cpu",
-		"(no_source): no source reads devices of gpu.example.com", "do not have the UIDs of",
+		"(no_source): no source reads devices of gpu.example.com", "the UIDs of",
 		"none of 10 devices has telemetry",
 	} {
 		if !strings.Contains(stdout, want) {

@@ -1,5 +1,5 @@
-// Command program stands for dra-exporter in a test of the release: it has a module, and with cgo
-// it is linked with the C library.
+// Command program replaces dra-exporter in a test of the release: it has a module, and with cgo it
+// links the C library.
 package main
 
 import (
