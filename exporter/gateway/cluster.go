@@ -143,18 +143,7 @@ type count struct {
 }
 
 // Class is the class of the count on the page.
-func (c count) Class() string {
-	switch c.State {
-	case ledger.StateUnhealthy, ledger.StateStalled:
-		return "bad"
-	case ledger.StateQuiet, ledger.StateIdle, ledger.StateTainted, ledger.StateUnmeasured:
-		return "warn"
-	case ledger.StateActive:
-		return "good"
-	default:
-		return "dim"
-	}
-}
+func (c count) Class() string { return web.StateClass(c.State) }
 
 func counts(of map[ledger.State]int) []count {
 	var out []count
@@ -223,7 +212,7 @@ func newRow(s *state, v *view) (nodeRow, []int) {
 		unreachable = 1
 	}
 	return row, []int{
-		len(row.Incidents), unreachable, states[ledger.StateStalled], states[ledger.StateUnhealthy],
+		states[ledger.StateUnhealthy], len(row.Incidents), unreachable, states[ledger.StateStalled],
 		states[ledger.StateQuiet] + states[ledger.StateIdle], len(row.Sources), states[ledger.StateFree],
 	}
 }

@@ -20,6 +20,8 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/exporter/web/access"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
@@ -600,6 +602,37 @@ func TestUnreachable(t *testing.T) {
 	first, second := strings.Index(body, `data-node="n1"`), strings.Index(body, `data-node="down"`)
 	if first < 0 || second < first {
 		t.Error("the node with incidents is not the first")
+	}
+}
+
+// TestOrder checks that nodes are in the order in which they need a look, whatever their names and
+// numbers.
+func TestOrder(t *testing.T) {
+	incident := []web.IncidentSummary{{Kind: "xid"}}
+	of := func(state ledger.State, n int) *web.Summary {
+		return &web.Summary{Devices: map[ledger.State]int{state: n, ledger.StateActive: 8}}
+	}
+	inOrder := []*state{
+		{node: "h", summary: of(ledger.StateUnhealthy, 1)},
+		{node: "g", summary: &web.Summary{Incidents: incident}},
+		{node: "f", err: errUnexpected},
+		{node: "e", summary: of(ledger.StateStalled, 1)},
+		{node: "d", summary: of(ledger.StateQuiet, 7)},
+		{node: "c", summary: &web.Summary{Down: map[string]driver.Reason{"nvml": driver.ReasonTimeout}}},
+		{node: "b", summary: of(ledger.StateFree, 8)},
+		{node: "a", summary: of(ledger.StateActive, 8)},
+	}
+	given := slices.Clone(inOrder)
+	slices.SortFunc(given, func(a, b *state) int { return strings.Compare(a.node, b.node) })
+	var want, got []string
+	for _, s := range inOrder {
+		want = append(want, s.node)
+	}
+	for _, row := range newClusterPage(given, &view{all: true}, nil).Nodes {
+		got = append(got, row.Name)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the order is %v, want %v", got, want)
 	}
 }
 

@@ -78,7 +78,7 @@ func (s *section) fact(name, text string) {
 
 // state adds a row with a state and its definition.
 func (s *section) state(name string, of ledger.State) {
-	s.Rows = append(s.Rows, []item{{Text: name}, {Text: string(of) + ": " + of.Meaning(), Class: stateClass(of)}})
+	s.Rows = append(s.Rows, []item{{Text: name}, {Text: string(of) + ": " + of.Meaning(), Class: StateClass(of)}})
 }
 
 // stalled adds a row with why a claim is stalled, unless it is not.

@@ -89,7 +89,7 @@ func (v *view) findings() []finding {
 	for _, state := range []ledger.State{
 		ledger.StateUnhealthy, ledger.StateStalled, ledger.StateQuiet, ledger.StateUnmeasured,
 	} {
-		found := finding{Class: stateClass(state), Devices: []string{}}
+		found := finding{Class: StateClass(state), Devices: []string{}}
 		n := 0
 		for i := range v.Devices {
 			if v.Devices[i].State != state {

@@ -174,7 +174,7 @@ func newView(s *exposition.Snapshot, of recent, sources []Source, quietAfter tim
 	})
 	for _, state := range ledger.States() {
 		if n := counts[state]; n > 0 {
-			v.Tiles = append(v.Tiles, tile{n, state, state.Meaning(), stateClass(state)})
+			v.Tiles = append(v.Tiles, tile{n, state, state.Meaning(), StateClass(state)})
 		}
 	}
 	v.Claims = v.holders(recorder.OfClaim, s.Claims, s.Time, quietAfter)
@@ -245,7 +245,8 @@ func compareHolders(a, b holderRow) int {
 	)
 }
 
-func stateClass(state ledger.State) string {
+// StateClass returns the CSS class of a state on the pages: good, warn, bad or dim.
+func StateClass(state ledger.State) string {
 	switch state {
 	case ledger.StateActive, ledger.StatePartitioned:
 		return "good"
@@ -260,7 +261,7 @@ func stateClass(state ledger.State) string {
 
 func newDeviceRow(d *ledger.Device, state ledger.State) deviceRow {
 	row := deviceRow{
-		ID: d.ID, Name: d.ID.String(), Model: d.Entry.Model, State: state, Why: state.Meaning(), Class: stateClass(state),
+		ID: d.ID, Name: d.ID.String(), Model: d.Entry.Model, State: state, Why: state.Meaning(), Class: StateClass(state),
 		Marks: taintMarks(d.Entry.Taints), figures: figuresOf(d.Values),
 	}
 	if d.Missing != join.MissingNone {

@@ -7,6 +7,7 @@
   const $ = (id) => document.getElementById(id);
   const body = $('nodes'), filter = $('filter');
   let answered = Date.now();
+  for (const tr of body.rows) tr.source = tr.outerHTML;
 
   const arrange = () => {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);

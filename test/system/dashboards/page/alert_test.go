@@ -2,16 +2,9 @@ package page
 
 import (
 	"fmt"
-	"net"
-	"net/url"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	authorizationv1 "k8s.io/api/authorization/v1"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
@@ -29,7 +22,7 @@ const hanging = "research/finetune-0-rank-0-gpu"
 // who may see no more.
 func testFiredAlert(t *testing.T, browser browser, demo string) {
 	api, gateway := startGateway(t, demo)
-	link := firedLink(t, gateway, strings.Trim(strings.TrimPrefix(demo, "http://"), "/"))
+	link := firedLink(t, "http://"+gateway.Address, strings.Trim(strings.TrimPrefix(demo, "http://"), "/"))
 	t.Log(link)
 	as := func(user string) view { return view{width: 1300, height: 1000, user: user} }
 	shows := func(b *tab) {
@@ -60,39 +53,6 @@ func testFiredAlert(t *testing.T, browser browser, demo string) {
 	}
 	own.checkWidth()
 	own.picture("alert-own")
-}
-
-// startGateway starts a gateway for the exporter at an address, which knows the user lead, who may
-// see all, and alice, who may get the claims of the namespace research.
-func startGateway(t *testing.T, exporter string) (api *kubetest.Server, address string) {
-	t.Helper()
-	api, err := kubetest.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(api.Close)
-	api.Allow("lead", func(authorizationv1.SubjectAccessReviewSpec) bool { return true })
-	api.Allow("alice", func(s authorizationv1.SubjectAccessReviewSpec) bool {
-		return s.ResourceAttributes != nil && s.ResourceAttributes.Namespace == "research"
-	})
-	at, err := url.Parse(exporter)
-	if err != nil {
-		t.Fatal(err)
-	}
-	host, port, err := net.SplitHostPort(at.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	api.Put(kubetest.Endpoints, fmt.Appendf(nil, `{"metadata":{"namespace":"dra","name":"a","labels":
-		{"kubernetes.io/service-name":"dra-exporter"}},"addressType":"IPv4","ports":[{"name":"metrics","port":%s}],
-		"endpoints":[{"nodeName":%q,"addresses":[%q],"targetRef":{"kind":"Pod","name":"p"}}]}`, port, simnode.Name, host))
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(kubeconfig, api.Kubeconfig(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	gateway := live.Launch(t, exec.Command(os.Getenv("DRA_EXPORTER"), "gateway", "--kubeconfig="+kubeconfig,
-		"--exporter.namespace=dra", "--proxy.loopback", "--web.listen-address=127.0.0.1:0"))
-	return api, "http://" + gateway.Address
 }
 
 // firedLink starts a Prometheus that scrapes an exporter, and returns the page_url of the alert

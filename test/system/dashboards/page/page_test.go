@@ -34,6 +34,7 @@ func TestPage(t *testing.T) {
 	t.Run("without JavaScript", func(t *testing.T) { testWithoutScript(t, browser, demo) })
 	t.Run("on call", func(t *testing.T) { testOnCall(t, browser, demo) })
 	t.Run("fired alert", func(t *testing.T) { testFiredAlert(t, browser, demo) })
+	t.Run("cluster", func(t *testing.T) { testGateway(t, browser, demo) })
 	t.Run("names that are markup", func(t *testing.T) { testHostile(t, browser) })
 }
 
