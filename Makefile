@@ -126,7 +126,7 @@ test-deep: deps ## run the unit tests with all cases: every file and fault, and 
 	exit $$status
 
 .PHONY: test-e2e
-test-e2e: deps build cluster-build $(PROMTOOL) $(PROMETHEUS) $(THANOS) $(PINT) $(SCHEMA) ## run the system tests: the program end to end, and the accuracy of its metrics
+test-e2e: deps build cluster-build $(PROMTOOL) $(PROMETHEUS) $(THANOS) $(OAUTH2_PROXY) $(PINT) $(SCHEMA) ## run the system tests: the program end to end, and the accuracy of its metrics
 	@$(MAKE) --keep-going -j3 test-e2e-slow test-e2e-cluster test-e2e-busy
 
 # System tests wait more than they compute, so their suites (the folders of test/system) run in three
@@ -164,7 +164,7 @@ soak: build ## use the program for long, and compare what it takes: SCALE=1 is 1
 # $(call system_tests,suites,flags,arguments): -count=1, since go's cache of results does not notice changes
 # of the programs; -p=1, since the tests measure times and must not disturb each other.
 define system_tests
-export VERSION="$(VERSION)" REVISION="$(REVISION)" DRA_EXPORTER="$(CURDIR)/$(program)" PROMTOOL="$(PROMTOOL)" PROMETHEUS="$(PROMETHEUS)" THANOS="$(THANOS)" PINT="$(PINT)" SCHEMA="$(SCHEMA)"
+export VERSION="$(VERSION)" REVISION="$(REVISION)" DRA_EXPORTER="$(CURDIR)/$(program)" PROMTOOL="$(PROMTOOL)" PROMETHEUS="$(PROMETHEUS)" THANOS="$(THANOS)" OAUTH2_PROXY="$(OAUTH2_PROXY)" PINT="$(PINT)" SCHEMA="$(SCHEMA)"
 $(call each,$(addprefix test/system/,$(1)),go test -count=1 -p=1 -timeout=$(if $(FULL),60m,20m) $(2) ./... $(3))
 endef
 
@@ -175,7 +175,7 @@ fleet: ## measure the rules and dashboards with many nodes: N=300 or N=10,100; A
 	exec bin/fleet -checkout='$(CURDIR)' -nodes='$(or $(N),100)' $(if $(AGAINST),-against='$(abspath $(AGAINST))') $(ARGS)
 
 .PHONY: test-one
-test-one: deps build $(PROMTOOL) $(PROMETHEUS) $(if $(filter fleet,$(SUITE)),$(THANOS)) $(PINT) $(SCHEMA) ## run the system tests of one folder of test/system: SUITE=e2e RUN=TestGolden, ARGS=-update writes golden files again
+test-one: deps build $(PROMTOOL) $(PROMETHEUS) $(if $(filter fleet,$(SUITE)),$(THANOS)) $(if $(filter e2e,$(SUITE)),$(OAUTH2_PROXY)) $(PINT) $(SCHEMA) ## run the system tests of one folder of test/system: SUITE=e2e RUN=TestGolden, ARGS=-update writes golden files again
 	@[ -n "$(SUITE)" ] && [ -d "test/system/$(SUITE)" ] || { echo "SUITE= names no folder of test/system, such as e2e" >&2; exit 1; }
 	$(call system_tests,$(SUITE),-v -run='$(RUN)',$(ARGS))
 
@@ -268,7 +268,7 @@ lint: $(GOLANGCI_LINT) ## run the linters
 	@$(call each,$(code_modules),$(GOLANGCI_LINT) run --allow-serial-runners --config='$(CURDIR)/.golangci.yml')
 
 .PHONY: tools
-tools: $(PROMTOOL) $(PROMETHEUS) $(THANOS) $(PINT) $(SCHEMA) $(BENCHSTAT) $(GOLANGCI_LINT) ## build all tools of the other targets
+tools: $(PROMTOOL) $(PROMETHEUS) $(THANOS) $(OAUTH2_PROXY) $(PINT) $(SCHEMA) $(BENCHSTAT) $(GOLANGCI_LINT) ## build all tools of the other targets
 	@printf '%s\n' $^
 
 # Debian packages that tests need, as COMMAND:PACKAGE.

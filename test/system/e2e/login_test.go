@@ -1,0 +1,202 @@
+package e2e
+
+import (
+	"cmp"
+	"crypto"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/live"
+)
+
+// TestLogin has people log in at a real oauth2-proxy in front of the gateway, with the arguments
+// that the gateway's README documents. A person sees what the API server allows the user and the
+// groups of the login, whatever headers the browser sends.
+func TestLogin(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.setPods(pod("team", "a", "claim-a", gpu(0)), pod("other", "b", "claim-b", gpu(1)))
+	api, kubeconfig := apiServer(t, n)
+	var mu sync.Mutex
+	var groups []string // of the last question about the person
+	api.Allow("alice@example.com", func(s authorizationv1.SubjectAccessReviewSpec) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		groups = s.Groups
+		return s.ResourceAttributes != nil && s.ResourceAttributes.Namespace == "team"
+	})
+	api.Allow("lead", func(authorizationv1.SubjectAccessReviewSpec) bool { return true })
+	node := start(t, n.flags(flags{"kube": "auto", "kubeconfig": kubeconfig}))
+	host, port, err := net.SplitHostPort(node.Address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exporters(api, port, []string{endpointOn(nodeName, host)})
+	api.Put(kubetest.Pods, podObject("team", "a", "Running"))
+	g := gateway(t, kubeconfig, "--proxy.loopback")
+	proxy := startLogin(t, g.Address, provider(t, `"sub":"17","email":"alice@example.com","email_verified":true,
+		"groups":["research","system:masters","ml"]`))
+
+	get := func(client *http.Client, path string, headers ...string) (int, string) {
+		request, err := http.NewRequest(http.MethodGet, proxy+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i+1 < len(headers); i += 2 {
+			request.Header.Set(headers[i], headers[i+1])
+		}
+		a, err := do(client, request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.status, string(a.body)
+	}
+	headers := []string{"X-Forwarded-User", "lead", "X-Forwarded-Groups", "system:masters", "X-Forwarded-Email", "lead"}
+	stranger := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: startTimeout}
+	for _, path := range []string{"/", "/claim/team/claim-a?node=" + nodeName} {
+		status, body := get(stranger, path, headers...)
+		if status != http.StatusForbidden || strings.Contains(body, "gpu-") || strings.Contains(body, "data-node") {
+			t.Errorf("%s without a login: status %d:\n%.400s", path, status, body)
+		}
+	}
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	person := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: startTimeout, Jar: jar}
+	// The link of an alert leads through the login to the claim.
+	link := "/claim/team/claim-a?node=" + nodeName
+	g.eventually("the claim is known", func() bool {
+		status, body := get(person, "/oauth2/start?rd="+url.QueryEscape(link))
+		return status == http.StatusOK && strings.Contains(body, "gpu-0") && strings.Contains(body, "claim team/claim-a")
+	})
+	for _, forged := range [][]string{nil, headers} {
+		if status, body := get(person, "/", forged...); status != http.StatusOK || !strings.Contains(body, "team/claim-a") ||
+			strings.Contains(body, "claim-b") {
+			t.Errorf("the cluster, of alice with the headers %q: status %d:\n%s", forged, status, body)
+		}
+		if status, body := get(person, "/node/"+nodeName+"/", forged...); status != http.StatusForbidden {
+			t.Errorf("a node, of alice with the headers %q: status %d:\n%.400s", forged, status, body)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if want := []string{"research", "ml", "system:authenticated"}; !slices.Equal(groups, want) {
+		t.Errorf("the API server was asked about the groups %v, want %v", groups, want)
+	}
+}
+
+// startLogin starts oauth2-proxy in front of a gateway, and returns its address.
+func startLogin(t *testing.T, gateway, issuer string) string {
+	t.Helper()
+	path := os.Getenv("OAUTH2_PROXY")
+	if path == "" {
+		t.Fatal("OAUTH2_PROXY is not set: run this with make test-one SUITE=e2e RUN=TestLogin")
+	}
+	listen := live.FreeAddress(t)
+	args := documentedArguments(t)
+	for i, arg := range args {
+		name, _, _ := strings.Cut(arg, "=")
+		switch name {
+		case "--http-address":
+			args[i] = name + "=" + listen
+		case "--upstream":
+			args[i] = name + "=http://" + gateway
+		case "--oidc-issuer-url":
+			args[i] = name + "=" + issuer
+		}
+	}
+	cmd := exec.Command(path, append(args, "--client-id=gateway", "--client-secret=secret", "--cookie-secure=false",
+		"--cookie-secret="+strings.Repeat("k", 32), "--redirect-url=http://"+listen+"/oauth2/callback")...)
+	live.Start(t, cmd, http.DefaultClient, "http://"+listen+"/ping")
+	return "http://" + listen
+}
+
+// documentedArguments returns the arguments of oauth2-proxy in the gateway's README.
+func documentedArguments(t *testing.T) []string {
+	t.Helper()
+	content, err := os.ReadFile("../../../exporter/gateway/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(content), "```yaml\nargs:")
+	block, _, _ := strings.Cut(rest, "```")
+	var out struct{ Args []string }
+	if err := yaml.Unmarshal([]byte("args:"+block), &out); err != nil || len(out.Args) < 8 {
+		t.Fatalf("the README has the arguments %q, %v", out.Args, err)
+	}
+	return out.Args
+}
+
+// provider starts an OpenID provider at which everybody is the one user with these claims, and
+// returns its address.
+func provider(t *testing.T, user string) string {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encode := base64.RawURLEncoding.EncodeToString
+	mux := http.NewServeMux()
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	answer := func(path, format string, args ...any) {
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = fmt.Fprintf(w, format, args...)
+		})
+	}
+	answer("/.well-known/openid-configuration", `{"issuer":%q,"authorization_endpoint":%q,"token_endpoint":%q,
+		"jwks_uri":%q,"response_types_supported":["code"],"subject_types_supported":["public"],
+		"id_token_signing_alg_values_supported":["RS256"]}`,
+		server.URL, server.URL+"/authorize", server.URL+"/token", server.URL+"/keys")
+	answer("/keys", `{"keys":[{"kty":"RSA","alg":"RS256","use":"sig","kid":"1","n":%q,"e":%q}]}`,
+		encode(key.N.Bytes()), encode(big.NewInt(int64(key.E)).Bytes()))
+	mux.HandleFunc("/authorize", func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		// The nonce comes back in the token.
+		back := url.Values{"code": {cmp.Or(q.Get("nonce"), "none")}, "state": {q.Get("state")}}
+		http.Redirect(w, r, q.Get("redirect_uri")+"?"+back.Encode(), http.StatusFound)
+	})
+	mux.HandleFunc("/token", func(w http.ResponseWriter, r *http.Request) {
+		now := time.Now()
+		signed := encode([]byte(`{"alg":"RS256","kid":"1","typ":"JWT"}`)) + "." + encode(fmt.Appendf(nil,
+			`{"iss":%q,"aud":"gateway","nonce":%q,"iat":%d,"exp":%d,%s}`, server.URL, r.FormValue("code"), now.Unix(),
+			now.Add(time.Hour).Unix(), user))
+		sum := sha256.Sum256([]byte(signed))
+		signature, err := rsa.SignPKCS1v15(rand.Reader, key, crypto.SHA256, sum[:])
+		if err != nil {
+			w.WriteHeader(http.StatusInternalServerError)
+			_, _ = io.WriteString(w, err.Error())
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(map[string]any{
+			"access_token": "opaque", "token_type": "Bearer", "expires_in": 3600,
+			"id_token": signed + "." + encode(signature),
+		})
+	})
+	return server.URL
+}
