@@ -9,9 +9,10 @@ import (
 
 // The records of the members of workloads: the devices that one pod of it has for itself.
 const (
-	memberRecord = "workload_device:dra_member:info"
-	medianRecord = "workload:dra_signal:median"
-	spreadRecord = "workload:dra_signal:spread"
+	memberRecord   = "workload_device:dra_member:info"
+	comparedRecord = "workload_device:dra_signal:compared"
+	medianRecord   = "workload:dra_signal:median"
+	spreadRecord   = "workload:dra_signal:spread"
 
 	// DeviationsRecord is how far each member is off the median of its workload, in spreads, by the
 	// signal that is the farthest off.
@@ -62,30 +63,37 @@ func members() []recording {
 	}
 }
 
-// stragglers compare the members of each workload over all nodes, in two steps: the median and the
-// spread around it, and then who differs. The spread is a standard deviation by the median of the
-// distances to the median, and not less than 2 % of the median.
+// stragglers compare the members of each workload over all nodes, in three steps: those that have
+// enough others, the median and the spread around it, and then who differs. The spread is a
+// standard deviation by the median of the distances to the median, and not less than 2 % of the
+// median.
 func stragglers() []recording {
-	const ofMember = "max by (<member>, signal) (" + SignalRecord + ")"
 	unknown := query.Unit{Unknown: true}
 	out := []recording{
+		// Most pods are a workload of their own: they are left out before anything is added up.
+		{name: comparedRecord, unit: unknown, expr: fmt.Sprintf(`
+			max by (<member>, signal) (
+			  %s
+			  and on (<workload>) count by (<workload>) (group by (<member>) (%s)) >= %d
+			)`, SignalRecord, memberRecord, leastMembers)},
 		{name: medianRecord, unit: unknown, expr: fmt.Sprintf(`
 			quantile by (<workload>, signal) (0.5, %s)
-			and on (<workload>, signal) count by (<workload>, signal) (%s) >= %d`, ofMember, ofMember, leastMembers)},
+			and on (<workload>, signal) count by (<workload>, signal) (%s) >= %d`, comparedRecord,
+			comparedRecord, leastMembers)},
 		{name: spreadRecord, unit: unknown, expr: `
 			1.4826 * quantile by (<workload>, signal) (
-			  0.5, abs(` + ofMember + ` - on (<workload>, signal) group_left () ` + medianRecord + `)
+			  0.5, abs(` + comparedRecord + ` - on (<workload>, signal) group_left () ` + medianRecord + `)
 			) > 0.02 * ` + medianRecord + `
 			or
 			0.02 * ` + medianRecord},
 		{name: DeviationsRecord, unit: query.Unit{Scale: 1}, expr: `
 			max by (<member>) (
-			  abs(` + ofMember + ` - on (<workload>, signal) group_left () ` + medianRecord + `)
+			  abs(` + comparedRecord + ` - on (<workload>, signal) group_left () ` + medianRecord + `)
 			    / on (<workload>, signal) group_left () (` + spreadRecord + ` > 0)
 			)`},
 	}
 	var earlier []string
-	of := func(name string) string { return `max by (<member>) (` + SignalRecord + `{signal="` + name + `"})` }
+	of := func(name string) string { return comparedRecord + `{signal="` + name + `"}` }
 	limit := func(name, sign, more string) string {
 		return `max by (<workload>) (` + medianRecord + `{signal="` + name + `"} ` + sign + ` 3 * ` +
 			spreadRecord + `{signal="` + name + `"})` + more
