@@ -50,7 +50,7 @@ type Panel struct {
 	stacked  bool
 	max      float64  // of the axis; 0: from the data
 	decimals int      // number of decimals; 0: automatic
-	sort     string   // the column of a table by which it is sorted, highest first, or hiddenValue
+	sort     string   // the column of a table by which it is sorted, highest first
 	limit    int      // of a table's rows
 	hide     []string // labels that are no columns of a table
 	link     string   // the UID of the dashboard that a click on the value opens
@@ -77,13 +77,12 @@ const (
 	Stat     Kind = "stat"
 	Graph    Kind = "timeseries"
 	Table    Kind = "table"
-	Bars     Kind = "bargauge"
 	Heatmap  Kind = "heatmap"
 	Timeline Kind = "state-timeline"
 )
 
-// hiddenValue is the value of the first query of a table, which is no column.
-const hiddenValue = "the hidden value"
+// rank is the column of a table that orders its rows, the highest first, and is not shown.
+const rank = "Rank"
 
 // step is a threshold: from value on, color.
 type step struct {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/grafana/grafana-foundation-sdk/go/bargauge"
 	"github.com/grafana/grafana-foundation-sdk/go/cog"
 	"github.com/grafana/grafana-foundation-sdk/go/common"
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
@@ -26,10 +25,13 @@ const (
 	tag     = "dra"
 	columns = 24 // columns of Grafana's grid
 
-	// Widths of a table's columns in pixels: the least one, that of a number with a unit, and that of
-	// long names.
-	narrowColumn, numberColumn, wideColumn = 80, 120, 175
+	// Widths of a table's columns in pixels: the least one, the least one of a number with a unit, and
+	// that of long names.
+	narrowColumn, numberColumn, wideColumn = 80, 130, 175
 )
+
+// titleColumn is the least width of a column that shows all of its title.
+func titleColumn(title string) int { return max(narrowColumn, 8*len(title)+24) }
 
 // JSON returns the dashboard as Grafana's JSON. The columns of tables come from the catalog.
 func (b *Board) JSON(catalog query.Catalog) ([]byte, error) {
@@ -206,8 +208,8 @@ func (p *Panel) target(i int) (cogQuery, error) {
 	switch p.Kind {
 	case Table:
 		q.Instant().Format(prometheus.PromQueryFormatTable)
-	case Bars, Stat:
-		if p.Kind == Bars || strings.Contains(t.Expr, "$__range") {
+	case Stat:
+		if strings.Contains(t.Expr, "$__range") {
 			q.Instant()
 		} else {
 			q.Range()
@@ -254,7 +256,7 @@ func Expand(expr string) string {
 
 func (p *Panel) thresholds() *dashboard.ThresholdsConfig {
 	base := green
-	if p.Kind == Table || p.Kind == Bars {
+	if p.Kind == Table {
 		base = blue
 	}
 	if len(p.steps) > 0 && p.steps[0].value == 0 {
@@ -298,10 +300,6 @@ func (p *Panel) kind() cog.Builder[dashboard.Panel] {
 	case Table:
 		return table.NewPanelBuilder().ShowHeader(true).CellHeight(common.TableCellHeightSm).Filterable(true).
 			MinWidth(narrowColumn)
-	case Bars:
-		return bargauge.NewPanelBuilder().ReduceOptions(last).Orientation(common.VizOrientationHorizontal).
-			DisplayMode(common.BarGaugeDisplayModeBasic).ValueMode(common.BarGaugeValueModeColor).
-			MaxVizHeight(28).Text(common.NewVizTextDisplayOptionsBuilder().TitleSize(13).ValueSize(13))
 	case Heatmap:
 		axis := heatmap.NewYAxisConfigBuilder().Unit(p.axis).AxisPlacement(common.AxisPlacementLeft)
 		if p.axisMin > 0 {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
@@ -101,7 +102,7 @@ func (p *Panel) checkTarget(t Target, catalog query.Catalog) (merged bool, err e
 	if err != nil {
 		return false, err
 	}
-	if err := answer.Unique(); err != nil {
+	if err := errors.Join(answer.Unique(), p.checkTitles(answer.Labels)); err != nil {
 		return false, fmt.Errorf("%s: %w", t.Expr, err)
 	}
 	unit := p.Unit
@@ -139,6 +140,17 @@ func (p *Panel) checkTarget(t Target, catalog query.Catalog) (merged bool, err e
 		return false, fmt.Errorf("%s gives one value for several devices, and the panel is not marked as a total", t.Expr)
 	}
 	return answer.Merged, nil
+}
+
+// checkTitles returns an error unless each label has the title of a column, or is none.
+func (p *Panel) checkTitles(labels []string) error {
+	titles := columnTitles()
+	for _, label := range labels {
+		if p.Kind == Table && titles[label] == "" && !slices.Contains(p.hide, label) {
+			return fmt.Errorf("the column %q has no title", label)
+		}
+	}
+	return nil
 }
 
 // checkHourly returns an error unless a query has the same unit over a long time.

@@ -17,19 +17,17 @@ func fleet() Board {
 			{"What is wrong", fleetTrouble()},
 			{stuckRow, stuckClaims()},
 			{"Waste", fleetWaste()},
-			{moneyRow, wastedMoney()},
 			{"Use", fleetUse()},
 			{failingRow, failing()},
 			{clusterRow, clusterClaims()},
 		},
-		folded: []string{stuckRow, moneyRow, failingRow, clusterRow},
+		folded: []string{stuckRow, failingRow, clusterRow},
 	}
 }
 
 // The rows whose panels are empty in most clusters.
 const (
 	stuckRow   = "Claims that stall or wait for their driver"
-	moneyRow   = "Wasted money"
 	failingRow = "Hardware that fails more often"
 	clusterRow = "Claims of the cluster"
 )
@@ -174,7 +172,7 @@ func fleetUse() []Panel {
 		},
 		{
 			Title: "Devices by vendor and model", Description: "Devices by vendor and model, and how many of them are in use.",
-			Kind: Table, NoData: "no exporter", Width: 12, Height: 8, sort: "All",
+			Kind: Table, NoData: "no exporter", Width: 14, Height: 6, sort: "All",
 			Targets: []Target{
 				{
 					Expr:   `sum by (driver, vendor, model) (` + devicesOf(`, state!="partitioned"`) + `)`,
@@ -198,7 +196,7 @@ func fleetUse() []Panel {
 		{
 			Title: "Utilization by driver", Description: "Mean utilization of the claimed devices of each driver.", Kind: Graph,
 			Unit: "percentunit", max: 1,
-			NoData: "no device reports utilization", Width: 12, Height: 8,
+			NoData: "no device reports utilization", Width: 10, Height: 6,
 			Targets: []Target{{
 				Expr:   utilization(" by (driver)"),
 				Legend: "{{driver}}",
@@ -207,61 +205,38 @@ func fleetUse() []Panel {
 	}
 }
 
-// mostOf are the 20 highest values, the highest first.
-func mostOf(expr string) string { return `sort_desc(topk(20, ` + expr + `))` }
-
-// wastedMoney needs prices in the rules.
-func wastedMoney() []Panel {
-	return []Panel{
-		{
-			Title:       "Wasted money per day",
-			Description: "What the devices of claims that are idle now cost per day, at the prices of the rules.",
-			Kind:        Bars, Unit: "currency:¤", NoData: "nothing with a price is idle", Width: 24, Height: 9, decimals: 2,
-			Targets: []Target{{
-				Expr: mostOf(`sum by (<namespace>) (` + idleCost + `)`), Legend: "{{namespace}} {{cluster}}",
-			}},
-			MayBeEmpty: "where no idle device has a price",
-		},
-	}
-}
-
 func fleetWaste() []Panel {
 	return []Panel{
-		{
-			Title: "Wasted device-hours by namespace",
-			Description: "Device-hours of claims while they were idle, in the selected time range. Shared devices are divided " +
-				"among their claims.",
-			Kind: Bars, Unit: "h", NoData: "nothing was idle", Width: 8, Height: 8,
-			Targets: []Target{{
-				Expr:   mostOf(sumOf("idle_share_seconds", "<namespace>") + ` / 3600`),
-				Legend: "{{namespace}} {{cluster}}",
-			}},
-		},
-		{
-			Title:       "Wasted energy by namespace",
-			Description: "Energy used by idle devices while claims held them, in the selected time range.",
-			Kind:        Bars, Unit: "kwatth", NoData: "nothing was idle, or no device reports energy", Width: 8, Height: 8,
-			Targets: []Target{{
-				Expr:   mostOf(sumOf("idle_energy_joules", "<namespace>") + ` / 3.6e6`),
-				Legend: "{{namespace}} {{cluster}}",
-			}},
-		},
-		{
-			Title:       "Share of held time that was idle",
-			Description: "Share of a namespace's device-hours in which its claims were idle.", Kind: Bars, Unit: "percentunit",
-			max:    1,
-			NoData: "nothing was idle", Width: 8, Height: 8, steps: []step{{0, green}, {0.1, yellow}, {0.3, red}},
-			Targets: []Target{{
-				Expr: mostOf(sumOf("idle_share_seconds", "<namespace>") + ` / ` +
-					sumOf("allocated_share_seconds", "<namespace>")),
-				Legend: "{{namespace}} {{cluster}}",
-			}},
-		},
+		wasteOfNamespaces(),
 		idleClaims(),
 		oversizedClaims(),
 		topOfWorkloads("Top idle workloads", "The workloads with the most device-hours in which their devices were idle, in "+
 			"the day before the end of the selected time range. "+
 			"Click a workload for its dashboard.", "idle_share_seconds", "Idle device-hours", 24),
+	}
+}
+
+func wasteOfNamespaces() Panel {
+	idle := sumOf("idle_share_seconds", "<namespace>")
+	shown := ` and on (<namespace>) topk(20, ` + idle + `)`
+	return Panel{
+		Title: "Waste by namespace",
+		Description: "The 20 namespaces with the most idle device-hours in the selected time range, what part of their " +
+			"device-hours that is, the energy that idle devices used, and what the claims that are idle now cost per day at " +
+			"the prices of the rules. Shared devices are divided among their claims.",
+		Kind: Table, NoData: "nothing was idle", Width: 24, Height: 6, sort: "Idle device-hours", limit: 20,
+		Targets: []Target{
+			{Expr: `topk(20, ` + idle + ` / 3600)`, Column: "Idle device-hours", Unit: "h"},
+			{
+				Expr:   idle + ` / ` + sumOf("allocated_share_seconds", "<namespace>") + shown,
+				Column: "Share of the time held", Unit: "percentunit",
+			},
+			{
+				Expr:   sumOf("idle_energy_joules", "<namespace>") + ` / 3.6e6` + shown,
+				Column: "Wasted energy", Unit: "kwatth",
+			},
+			{Expr: `sum by (<namespace>) (` + idleCost + `)` + shown, Column: "Wasted per day", Unit: "currency:¤"},
+		},
 	}
 }
 
@@ -278,7 +253,7 @@ func oversizedClaims() Panel {
 		Description: "The 20 claims of which the most could be left to others: something smaller on their node would have " +
 			"done since they began. Wasted device-hours: since then, or since the exporter started. Click a claim to open its " +
 			"dashboard.",
-		Kind: Table, NoData: "no claim is oversized", Width: 24, Height: 9, sort: "Wasted device-hours", limit: 20,
+		Kind: Table, NoData: "no claim is oversized", Width: 24, Height: 7, sort: "Wasted device-hours", limit: 20,
 		MayBeEmpty: "in the first hour",
 		Targets: []Target{
 			{
@@ -318,7 +293,7 @@ func idleClaims() Panel {
 			"idle devices since one of the driver was last active; shared devices and partitions count by their part. " +
 			"The price is that of the whole claim, and there is none while one of its devices is used. Click a claim to " +
 			"open its dashboard.",
-		Kind: Table, NoData: "no claim is idle", Width: 24, Height: 9, sort: "Wasted per day", limit: 20, Total: true,
+		Kind: Table, NoData: "no claim is idle", Width: 24, Height: 6, sort: "Wasted per day", limit: 20, Total: true,
 		Targets: []Target{
 			{Expr: idle + listed, Column: "Idle devices", Unit: "none"},
 			{
@@ -374,11 +349,11 @@ func fleetTrouble() []Panel {
 			Title: "Firing alerts",
 			Description: "Firing alerts of dra-exporter's rules, at most 50, critical ones first. Click an alert for its " +
 				"section of the runbook, a claim, device or node for its dashboard.",
-			Kind: Table, NoData: "none", Width: 24, Height: 6, sort: hiddenValue, hide: []string{"pool"}, limit: shownAlerts,
+			Kind: Table, NoData: "none", Width: 24, Height: 6, sort: rank, hide: []string{"pool"}, limit: shownAlerts,
 			Targets: []Target{{
 				Expr: fmt.Sprintf("topk(%d, 2 + ", shownAlerts) + firing(`severity="critical"`) +
 					"\nor 1 + " + firing(`severity="warning"`) + "\nor " + firing(`severity!~"critical|warning"`) + ")",
-				Column: "", Unit: "none",
+				Column: rank, Unit: "none",
 			}},
 			MayBeEmpty: "without a firing alert",
 		},
@@ -387,8 +362,8 @@ func fleetTrouble() []Panel {
 			Description: "Devices that are unhealthy, need attention, had an error in the last day or are tainted, at most " +
 				"20, in this order: why, what to do, how many claims hold them, the time and kind of their last error, and since " +
 				"when an alert holds. Click a device for its dashboard.",
-			Kind: Table, NoData: "no device is sick", Width: 16, Height: 6, MayBeEmpty: "while all devices are well",
-			hide: []string{"pool"},
+			Kind: Table, NoData: "no device is sick", Width: 24, Height: 6, MayBeEmpty: "while all devices are well",
+			sort: rank, hide: []string{"pool"},
 			// What may have several rows for a device comes first: Grafana adds the values of later
 			// queries to all rows of the device.
 			Targets: []Target{
@@ -396,7 +371,10 @@ func fleetTrouble() []Panel {
 				{Expr: `group by (<device>, key, effect) (dra_device_tainted{<d>, effect!="None"}` + ofSick + `)`},
 				{Expr: `max by (<device>, health) (label_replace(dra_device_health_reason_info{<d>}` + ofSick +
 					`, "health", "$1", "reason", "(.*)"))`},
-				{Expr: `max by (<device>, state) (device:dra_state:info{<d>}` + ofSick + `)`},
+				{
+					Expr:   `max by (<device>, state) (device:dra_state:info{<d>}) * on (<device>) group_left () (` + sick() + `)`,
+					Column: rank, Unit: "none",
+				},
 				{
 					Expr: `count by (<device>) (group by (<device>, namespace, resourceclaim_name) ` +
 						`(dra_claim_device_info{<d>, admin_access="false"}` + ofSick + `))`,
@@ -468,7 +446,7 @@ func incidentsTable() Panel {
 		Description: "What happened in the selected time range, by node and kind, how often, and how many incidents are " +
 			"open now: the 20 kinds that happened most. The page of the node's exporter has the course of each, what was " +
 			"recorded, and whom it hit. Click a node for its devices.",
-		Kind: Table, NoData: "none", Width: 8, Height: 6, MayBeEmpty: "without an incident", sort: "Times", limit: 20,
+		Kind: Table, NoData: "none", Width: 24, Height: 5, MayBeEmpty: "without an incident", sort: "Times", limit: 20,
 		Targets: []Target{
 			{
 				Expr:   `topk(20, round(max by (<node>, kind) (sum_over_time(node:dra_incidents:increase{<e>}[$__range]))) > 0)`,

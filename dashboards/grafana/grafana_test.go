@@ -129,6 +129,10 @@ func TestMistakes(t *testing.T) {
 		{"a heat map without an axis", func(p *Panel) { p.Kind = Heatmap }, "axis"},
 		{"no queries", func(p *Panel) { p.Targets = nil }, "no query"},
 		{"too wide", func(p *Panel) { p.Width = 25 }, "size"},
+		{"a column without a title", func(p *Panel) {
+			p.Kind = Table
+			p.Targets = []Target{{Expr: "max by (<device>, sensor) (dra_device_temperature_celsius)", Unit: "celsius"}}
+		}, `the column "sensor" has no title`},
 		{"states of a graph", func(p *Panel) { p.states = []state{{"1", "on", green}} }, "states"},
 	}
 	for _, tt := range tests {
@@ -162,6 +166,11 @@ type board struct {
 	Panels      []panelJSON
 }
 
+type target struct {
+	Expr, RefID string
+	Datasource  struct{ UID string }
+}
+
 type panelJSON struct {
 	ID          int
 	Type, Title string
@@ -169,10 +178,8 @@ type panelJSON struct {
 	Panels      []panelJSON // of a collapsed row
 	Datasource  struct{ UID string }
 	GridPos     struct{ X, Y, W, H int }
-	Targets     []struct {
-		Expr, RefID string
-		Datasource  struct{ UID string }
-	}
+	Targets     []target
+
 	Transformations []transformation
 	FieldConfig     struct {
 		Defaults struct {
@@ -350,6 +357,30 @@ func TestFleet(t *testing.T) {
 	}
 }
 
+// TestSickFirst checks that tables of devices begin with those that are unhealthy: by the values of
+// a query that gives them the highest ones, and that is no column.
+func TestSickFirst(t *testing.T) {
+	found := 0
+	for _, b := range []Board{fleet(), nodes()} {
+		got := decode(t, &b)
+		for _, p := range got.panels() {
+			if p.Title != "Sick devices" && p.Title != "Device list" {
+				continue
+			}
+			found++
+			by := p.Transformations[1].Options.Sort[0].Field
+			i := slices.IndexFunc(p.Targets, func(t target) bool { return "Value #"+t.RefID == by })
+			if i < 0 || !regexp.MustCompile(`^(1 \+ )?max by .*state`).MatchString(p.Targets[i].Expr) ||
+				!p.Transformations[2].Options.ExcludeByName[by] {
+				t.Errorf("%s: %q is sorted by %q", b.UID, p.Title, by)
+			}
+		}
+	}
+	if found != 2 {
+		t.Errorf("%d tables of devices", found)
+	}
+}
+
 // TestTables checks what all tables share: no text without data in cells, what a row is about
 // first, and the mark of devices that are in no slice.
 func TestTables(t *testing.T) {
@@ -396,7 +427,9 @@ type transformation struct {
 	Options struct {
 		IndexByName  map[string]int
 		RenameByName map[string]string
-		Sort         []struct{ Field string }
+
+		ExcludeByName map[string]bool
+		Sort          []struct{ Field string }
 	}
 }
 
@@ -408,7 +441,7 @@ func TestFolded(t *testing.T) {
 		height int
 		empty  []string // these may be, and say what is right then
 	}{
-		{fleet(), 86, []string{
+		{fleet(), 72, []string{
 			"Alerts", "Firing alerts", "Sick devices", "Incidents", "Oversized claims", "Top idle workloads",
 		}},
 		{nodes(), 24, nil},
@@ -455,7 +488,7 @@ func TestNumbers(t *testing.T) {
 	for _, b := range Boards() {
 		got := decode(t, &b)
 		for _, p := range got.panels() {
-			if defaults := p.FieldConfig.Defaults; p.Type == string(Stat) || p.Type == string(Bars) {
+			if defaults := p.FieldConfig.Defaults; p.Type == string(Stat) {
 				decimals := math.NaN()
 				if defaults.Decimals != nil {
 					decimals = *defaults.Decimals

@@ -26,11 +26,16 @@ func nodeDevices() []Panel {
 			Description: "Every selected device with its identity, state and driver version. A device that is in no " +
 				"ResourceSlice, such as a GPU whose MIG devices are static, can't be asked for. " +
 				"One that is not node-local is offered to several nodes.",
-			Kind: Table, NoData: "no device", Width: 24, Height: 9,
+			Kind: Table, NoData: "no device", Width: 24, Height: 9, sort: rank,
 			Targets: []Target{
 				{Expr: `max by (<device>, vendor, model, listed, node_local, parent, uuid, pci_bus_id, numa_node, ` +
 					`driver_version) (dra_device_info{<one>, model=~"$model"})`},
-				{Expr: `max by (<device>, state) (device:dra_state:info{<one>})`},
+				{
+					Expr: `1 + max by (<device>, state) (device:dra_state:info{<one>, state="unhealthy"})
+						or max by (<device>, state) (device:dra_state:info{<one>, state="stalled"})
+						or 0 * max by (<device>, state) (device:dra_state:info{<one>})`,
+					Column: rank, Unit: "none",
+				},
 				{Expr: `max by (<device>, profile, serial, firmware_version, cuda_version) (dra_device_hardware_info{<one>})`},
 				{Expr: `max by (<device>) (dra_device_allocations{<one>})`, Column: "Claims", Unit: "none"},
 				{
@@ -175,10 +180,10 @@ func nodeErrors() []Panel {
 			Title: "Incidents by kind",
 			Description: "How often what happened in the selected time range. The page of the node's exporter has the course " +
 				"of each incident, what was recorded, and whom it hit.",
-			Kind: Bars, Unit: "none", NoData: "none", Width: 12, Height: 8, MayBeEmpty: "without an incident",
+			Kind: Table, NoData: "none", Width: 12, Height: 8, MayBeEmpty: "without an incident", sort: "Times", limit: 20,
 			Targets: []Target{{
 				Expr:   `topk(20, round(max by (<node>, kind) (increase(dra_exporter_incidents_total{<e>}[$__range]))) > 0)`,
-				Legend: "{{kind}} {{node}}",
+				Column: "Times", Unit: "none",
 			}},
 		},
 		{

@@ -38,12 +38,12 @@ func (p *Panel) columns(panel *dashboard.Panel, b *Board, catalog query.Catalog)
 		}
 		field := valueField(i, len(p.Targets))
 		order.value(field)
-		if t.Column == "" {
+		if t.Column == "" || t.Column == rank {
 			hidden[field] = true
 			continue
 		}
 		names[field] = t.Column
-		panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, override(t.Column, p.valueColumn(t.Unit)...))
+		panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, override(t.Column, p.valueColumn(t)...))
 	}
 	panel.Transformations = append(panel.Transformations,
 		dashboard.DataTransformerConfig{Id: "merge", Options: map[string]any{}})
@@ -61,18 +61,25 @@ func (p *Panel) columns(panel *dashboard.Panel, b *Board, catalog query.Catalog)
 			dashboard.DataTransformerConfig{Id: "limit", Options: map[string]any{"limitField": p.limit}})
 	}
 	shown := func(label string) bool { return names[label] != "" && !hidden[label] }
-	panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, jumps(b.pages(shown))...)
+	for _, o := range cells(b.pages(shown)) {
+		if slices.Contains(slices.Collect(maps.Values(names)), o.Matcher.Options.(string)) {
+			panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, o)
+		}
+	}
 }
 
-// valueColumn is how a column of values of a unit is shown.
-func (p *Panel) valueColumn(unit string) []dashboard.DynamicConfigValue {
+// valueColumn is how the column of a query's values is shown. It is wide enough for its title, and
+// for a number with a unit: a number that is cut on its left is another one.
+func (p *Panel) valueColumn(t Target) []dashboard.DynamicConfigValue {
+	unit, width := t.Unit, titleColumn(t.Column)
+	if unit != "none" {
+		width = max(width, numberColumn)
+	}
 	out := []dashboard.DynamicConfigValue{{Id: "unit", Value: shownUnit(unit)}}
 	if decimals, fixed := p.decimalsOf(unit); fixed {
 		out = append(out, dashboard.DynamicConfigValue{Id: "decimals", Value: decimals})
 	}
-	if unit != "none" { // a number that is cut on its left is another one
-		out = append(out, dashboard.DynamicConfigValue{Id: "custom.minWidth", Value: numberColumn})
-	}
+	out = append(out, dashboard.DynamicConfigValue{Id: "custom.minWidth", Value: width})
 	if unit == "percentunit" {
 		out = append(out, dashboard.DynamicConfigValue{Id: "max", Value: 1},
 			dashboard.DynamicConfigValue{Id: "min", Value: 0},
@@ -116,7 +123,7 @@ func (o *order) index() map[string]int {
 // sortedBy returns Grafana's name of the values by which a table is sorted.
 func (p *Panel) sortedBy() string {
 	i := slices.IndexFunc(p.Targets, func(t Target) bool { return t.Column == p.sort })
-	return valueField(max(i, 0), len(p.Targets)) // hiddenValue is the first one
+	return valueField(i, len(p.Targets))
 }
 
 // valueField returns Grafana's name of the values of a query in a table.
@@ -145,6 +152,9 @@ func columnTitles() map[string]string {
 		"revision": "Revision", "goversion": "Go", "input": "Input", "resource": "Resource", "action": "Action",
 		"listed": "Listed", "workload_kind": "Part of a", "workload_name": "Workload", "queue": "Queue", "closest": "Closest",
 		"farthest": "Farthest", "cause": "Cause", "work": "Work", "node_local": "Node-local",
+		"alternative": "Smallest that fits", "health": "Health", "link": "Link", "error_type": "Error",
+		"driver_name": "Driver", "operation": "Operation", "operation_name": "Operation",
+		"method_name": "Call", "is_error": "Failed", "grpc_status_code": "Status",
 	}
 }
 
@@ -193,9 +203,19 @@ func (b *Board) pages(shown func(label string) bool) map[string]string {
 	return out
 }
 
-// jumps are links from a cell to the dashboard of the object that it names, which keep the data
+// widths are the widths of columns of labels, in pixels, by title: those of the longest texts that
+// are usual. All other columns share what is left.
+func widths() map[string]int {
+	return map[string]int{
+		"Alert": 250, "Claim": wideColumn, "Pod": wideColumn, "Model": wideColumn, "Workload": wideColumn,
+		"Driver": 140, "Kind": 150, "Taint": 200, "Effect": 110, "Device": 140, "State": 95, "Severity": 90,
+		"Namespace": 120, "Part of a": 105, "PCI": 115, "UUID": 320, "Serial": 130, "Driver version": 130, "Node-local": 105,
+	}
+}
+
+// cells are links from a cell to the dashboard of the object that it names, which keep the data
 // source and the time range, and to its page, if there is one; and the widths and colors of cells.
-func jumps(pages map[string]string) []dashboard.DashboardFieldConfigSourceOverrides {
+func cells(pages map[string]string) []dashboard.DashboardFieldConfigSourceOverrides {
 	const carry = "?${__url_time_range}&${datasource:queryparam}&${cluster:queryparam}"
 	link := func(column, uid, selection string) dashboard.DashboardFieldConfigSourceOverrides {
 		title := "This " + strings.ToLower(column)
@@ -206,8 +226,9 @@ func jumps(pages map[string]string) []dashboard.DashboardFieldConfigSourceOverri
 		return override(column, dashboard.DynamicConfigValue{Id: "links", Value: links})
 	}
 	var out []dashboard.DashboardFieldConfigSourceOverrides
-	for _, long := range []string{"Alert", "Claim", "Pod", "Model", "Workload"} {
-		out = append(out, override(long, dashboard.DynamicConfigValue{Id: "custom.width", Value: wideColumn}))
+	widths := widths()
+	for _, title := range slices.Sorted(maps.Keys(widths)) {
+		out = append(out, override(title, dashboard.DynamicConfigValue{Id: "custom.width", Value: widths[title]}))
 	}
 	return append(out, []dashboard.DashboardFieldConfigSourceOverrides{
 		link("Claim", "dra-claim", "&${node:queryparam}&var-namespace=${__data.fields.Namespace}&var-claim=${__value.raw}"),

@@ -19,9 +19,14 @@ func workloads() Board {
 			{"Total", workloadTotal()},
 			{"By workload", workloadTables()},
 			{"Over time", workloadTime()},
+			{workRow, []Panel{energyOfWork(), crossNUMA()}},
 		},
+		folded: []string{workRow},
 	}
 }
+
+// workRow is empty in most clusters: it needs metrics of servers, or pods that are placed badly.
+const workRow = "Energy of each unit of work, and pods across NUMA nodes"
 
 // shownWorkloads is how many workloads a table has, shownPods how many pods, and linesOfWorkloads
 // how many workloads a graph.
@@ -60,7 +65,7 @@ func topWorkloads(expr string, most int) string {
 // other dashboards: there are thousands, and those dashboards are opened over months.
 func topOfWorkloads(title, description, record, column string, width uint32) Panel {
 	return Panel{
-		Title: title, Description: description, Kind: Table, NoData: "none", Width: width, Height: 8, sort: column,
+		Title: title, Description: description, Kind: Table, NoData: "none", Width: width, Height: 6, sort: column,
 		limit: linesOfWorkloads, MayBeEmpty: "where no workload has such hours",
 		Targets: []Target{
 			{
@@ -142,7 +147,7 @@ func workloadTables() []Panel {
 			Title: "Incidents",
 			Description: "Errors of devices while pods of the workload held them, by kind: an error counts once for a " +
 				"workload, however many of its pods hold the device.",
-			Kind: Table, NoData: "none", Width: 12, Height: 8, sort: "Errors", limit: shownWorkloads,
+			Kind: Table, NoData: "none", Width: 12, Height: 7, sort: "Errors", limit: shownWorkloads,
 			MayBeEmpty: "without an error",
 			Targets: []Target{{
 				Expr:   fmt.Sprintf(`topk(%d, round(%s) > 0)`, shownWorkloads, workloadSum("errors", "<workload>, kind")),
@@ -152,7 +157,7 @@ func workloadTables() []Panel {
 		{
 			Title:       "Pods of workloads",
 			Description: "Pods that hold devices now, those that hold the most. Click a pod for what it does on its claim.",
-			Kind:        Table, NoData: "no pod holds a device", Width: 12, Height: 8, sort: "Devices", limit: shownWorkloads,
+			Kind:        Table, NoData: "no pod holds a device", Width: 12, Height: 7, sort: "Devices", limit: shownWorkloads,
 			Total: true,
 			Targets: []Target{{
 				Expr: fmt.Sprintf(`topk(%d,
@@ -163,7 +168,7 @@ func workloadTables() []Panel {
 				Column: "Devices", Unit: "none",
 			}},
 		},
-		energyOfWork(), lostHours(), membersSideBySide(), crossNUMA(),
+		lostHours(), membersSideBySide(),
 	}
 }
 
@@ -256,7 +261,7 @@ func membersSideBySide() Panel {
 			"means over ten minutes: those first that are the farthest off the median of their workload. Off by: by how " +
 			"many deviations, in the column that differs most. Reason: why the others wait for it, see DRAWorkloadStraggler " +
 			"in the runbook; it is empty where nothing shows that they do. Select a workload to see its members.",
-		Kind: Table, NoData: "no workload has three members of one driver", Width: 24, Height: 10, sort: "Off by",
+		Kind: Table, NoData: "no workload has three members of one driver", Width: 24, Height: 7, sort: "Off by",
 		limit: shownWorkloads, MayBeEmpty: "where no workload has three devices of one driver",
 		Targets: []Target{
 			{

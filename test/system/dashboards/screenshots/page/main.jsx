@@ -8,14 +8,13 @@ import { lastValueFrom } from 'rxjs';
 import { createTheme, FieldType, ThemeContext, transformDataFrame } from '@grafana/data';
 import { GlobalStyles, PanelChrome } from '@grafana/ui';
 import { frames, overridden, registerTransformers } from './data.js';
-import { Bars, Graph, Stat, TableOf } from './panels.jsx';
+import { Graph, Stat, TableOf } from './panels.jsx';
 import { Heatmap, Timeline } from './cells.jsx';
 
 const theme = createTheme({ colors: { mode: 'dark' } });
 const kinds = {
   stat: Stat,
   timeseries: Graph,
-  bargauge: Bars,
   table: TableOf,
   heatmap: Heatmap,
   'state-timeline': Timeline,

@@ -2,11 +2,10 @@
 import {
   dateTime,
   FieldType,
-  getDisplayValueAlignmentFactors,
   getFieldDisplayValues,
   VizOrientation,
 } from '@grafana/data';
-import { BarGauge, BigValue, TimeSeries, VizRepeater } from '@grafana/ui';
+import { BigValue, TimeSeries, VizRepeater } from '@grafana/ui';
 import { TableNG } from '@grafana/ui/unstable';
 
 const reduced = ({ panel, data, theme }, sparkline) =>
@@ -43,39 +42,6 @@ export function Stat(props) {
           sparkline={value.sparkline}
           colorMode={panel.options.colorMode}
           graphMode={panel.options.graphMode}
-        />
-      )}
-    />
-  );
-}
-
-export function Bars(props) {
-  const { panel, width, height, theme } = props;
-  return (
-    <VizRepeater
-      source={props.data}
-      renderCounter={1}
-      width={width}
-      height={height}
-      itemSpacing={8}
-      orientation={VizOrientation.Horizontal}
-      minVizHeight={16}
-      maxVizHeight={panel.options.maxVizHeight}
-      getValues={() => reduced(props, false)}
-      getAlignmentFactors={getDisplayValueAlignmentFactors}
-      renderValue={({ value, width: w, height: h, alignmentFactors }) => (
-        <BarGauge
-          value={value.display}
-          field={value.field}
-          width={w}
-          height={h}
-          display={value.view?.getFieldDisplayProcessor(value.colIndex)}
-          alignmentFactors={alignmentFactors}
-          orientation={VizOrientation.Horizontal}
-          displayMode={panel.options.displayMode}
-          text={panel.options.text}
-          theme={theme}
-          itemSpacing={8}
         />
       )}
     />
