@@ -143,11 +143,14 @@ type spelling struct {
 	text    string
 }
 
-// newCollector returns a collector for an answer of about as many series as expected.
-func newCollector(e Endpoint, rules *ruleset, gpus *amdGPUs, now time.Time, expected int) *collector {
+// newCollector returns a collector whose answer has the memory of one that is not used any more.
+func newCollector(e Endpoint, rules *ruleset, gpus *amdGPUs, now time.Time, spare answer) *collector {
+	if clear(spare.values); spare.values == nil {
+		spare.values = map[key]value{}
+	}
 	return &collector{
 		endpoint: e, bounds: e.bounds(), rules: rules, gpus: gpus, now: now,
-		answer:  answer{values: make(map[key]value, expected)},
+		answer:  spare,
 		matched: make([]bool, len(e.Metrics)),
 		known:   map[spelling]identity{}, sizes: map[*matcher]uint64{},
 		text:    map[string]string{},

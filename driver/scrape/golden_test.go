@@ -61,7 +61,7 @@ func collect(tb testing.TB, e Endpoint, body []byte, openMetrics bool) (answer, 
 	if rules.gpus {
 		found = gpus(tb)
 	}
-	c := newCollector(e, rules, found, testNow(), 0)
+	c := newCollector(e, rules, found, testNow(), answer{})
 	if _, err := parseExposition(bytes.NewReader(body), openMetrics, c); err != nil {
 		tb.Fatal(err)
 	}

@@ -26,6 +26,9 @@ import (
 // staleIntervals is how many intervals without an answer make the readings of the last one absent.
 const staleIntervals = 3
 
+// maxSpare is of how many series an answer has at most whose memory is used again.
+const maxSpare = 4096
+
 const defaultSysfs = "/sys"
 
 // Source reads one endpoint.
@@ -40,6 +43,7 @@ type Source struct {
 	due        time.Time // of the next request
 	answered   time.Time // of the last answer that could be used
 	answer     answer    // that answer, with final times
+	spare      answer    // its memory is used again
 	matched    []bool    // metrics of which any answer had a series that could be used
 	err        error     // of the last request
 	fresh      freshness
@@ -133,8 +137,9 @@ func (s *Source) refresh(ctx context.Context, now time.Time) error {
 	if s.rules.gpus {
 		unread = s.gpus.refresh(now)
 	}
-	c := newCollector(s.endpoint, s.rules, s.gpus, now, len(s.answer.values))
+	c := newCollector(s.endpoint, s.rules, s.gpus, now, s.spare)
 	err := fetch(ctx, s.client, s.endpoint.URL, c)
+	s.spare = answer{}
 	next := c.finish()
 	s.rejections.add(c)
 	if err != nil {
@@ -144,7 +149,10 @@ func (s *Source) refresh(ctx context.Context, now time.Time) error {
 		s.matched[i] = s.matched[i] || matched
 	}
 	next.date(s.answer, s.fresh.date(now, next.differs(s.answer)), now)
-	s.answer, s.answered = next, now
+	s.answer, s.spare, s.answered = next, s.answer, now
+	if len(s.spare.values) > maxSpare {
+		s.spare = answer{}
+	}
 	return unread
 }
 
@@ -241,9 +249,7 @@ func (r *rejections) snapshot() driver.Rejections {
 }
 
 // answer is what one exposition said, by series.
-type answer struct {
-	values map[key]value
-}
+type answer struct{ values map[key]value }
 
 // key tells one reading from another.
 type key struct {
@@ -333,7 +339,10 @@ func (a answer) date(before answer, at, now time.Time) {
 func (a answer) samples(driverName string, valid bool) []driver.Sample {
 	var out []driver.Sample
 	var last identity
-	for _, k := range slices.SortedFunc(maps.Keys(a.values), key.compare) {
+	all := make([]driver.Reading, 0, len(a.values)) // of all samples
+	order := slices.AppendSeq(make([]key, 0, len(a.values)), maps.Keys(a.values))
+	slices.SortFunc(order, key.compare)
+	for _, k := range order {
 		if len(out) == 0 || k.identity != last {
 			s := k.sample()
 			s.Driver, last = driverName, k.identity
@@ -343,8 +352,8 @@ func (a answer) samples(driverName string, valid bool) []driver.Sample {
 			continue
 		}
 		v, s := a.values[k], &out[len(out)-1]
-		s.Readings = append(s.Readings,
-			driver.Reading{Quantity: k.quantity, Labels: k.labels, Value: v.value, At: v.at, Since: v.since})
+		all = append(all, driver.Reading{Quantity: k.quantity, Labels: k.labels, Value: v.value, At: v.at, Since: v.since})
+		s.Readings = all[len(all)-len(s.Readings)-1 : len(all) : len(all)]
 	}
 	return out
 }

@@ -112,7 +112,7 @@ func BenchmarkSample(b *testing.B) {
 	b.ReportAllocs()
 	before := answer{}
 	for b.Loop() {
-		c := newCollector(e, rules, newAMDGPUs(""), testNow(), len(before.values))
+		c := newCollector(e, rules, newAMDGPUs(""), testNow(), answer{})
 		if _, err := parseExposition(strings.NewReader(body.String()), false, c); err != nil {
 			b.Fatal(err)
 		}
