@@ -34,13 +34,10 @@ func (l *Ledger) AppendChanges(b []byte, clock func(time.Time) int64) []byte {
 func (l *Ledger) write(b []byte, clock func(time.Time) int64, whole bool) []byte {
 	w := &l.writer
 	if !w.on {
-		w.on, w.seed, w.alive = true, maphash.MakeSeed(), map[uint64]bool{}
+		w.on, w.seed = true, maphash.MakeSeed()
 	}
 	w.out, w.clock, w.whole = b, clock, whole
 	w.turn++
-	for number := range w.alive {
-		w.alive[number] = false
-	}
 	for _, d := range l.devices {
 		w.device(d)
 	}
@@ -61,12 +58,7 @@ func (l *Ledger) write(b []byte, clock func(time.Time) int64, whole bool) []byte
 	for _, d := range l.lives.byDriver {
 		w.lives(d)
 	}
-	for number, alive := range w.alive {
-		if !alive {
-			delete(w.alive, number)
-			w.out = wire.Uint(w.out, recordGone, number)
-		}
-	}
+	w.forget()
 	out := w.out
 	w.out, w.clock = nil, nil
 	return out

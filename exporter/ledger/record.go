@@ -5,6 +5,7 @@ import (
 	"errors"
 	"hash/maphash"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -146,16 +147,17 @@ func (p *packed) err() error {
 type recorded struct {
 	number uint64
 	hashes [4]uint64
+	turn   uint64 // the last call at which it had records; 0: it has none
 }
 
 // writer writes the records that have changed.
 type writer struct {
 	seed    maphash.Seed
-	last    uint64          // number that was given
-	alive   map[uint64]bool // the numbers that have records: whether they had at this call
-	on      bool            // it is used
+	last    uint64      // number that was given
+	all     []*recorded // what has records
+	on      bool        // it is used
 	whole   bool
-	turn    uint64
+	turn    uint64 // counts the calls
 	out     []byte
 	scratch []byte
 	packed  packed
@@ -169,11 +171,24 @@ func (w *writer) number(of *recorded) uint64 {
 		w.last++
 		of.number = w.last
 	}
-	if _, known := w.alive[of.number]; !known { // it is new, or comes again after it was gone
+	if of.turn == 0 { // it is new, or comes again after it was gone
 		of.hashes = [len(of.hashes)]uint64{}
+		w.all = append(w.all, of)
 	}
-	w.alive[of.number] = true
+	of.turn = w.turn
 	return of.number
+}
+
+// forget notes that what had no records at this call has none any more.
+func (w *writer) forget() {
+	w.all = slices.DeleteFunc(w.all, func(of *recorded) bool {
+		gone := of.turn != w.turn
+		if gone {
+			of.turn = 0
+			w.out = wire.Uint(w.out, recordGone, of.number)
+		}
+		return gone
+	})
 }
 
 // begin begins a record.
