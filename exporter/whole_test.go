@@ -22,6 +22,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/exporter/state"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
@@ -171,13 +172,37 @@ func (w *wholeNode) fill(tb testing.TB, each func(tick int)) {
 	}
 }
 
+// keepState lets the node keep in a folder what outlives the process, and returns how many bytes of it
+// are written so far.
+func (w *wholeNode) keepState(tb testing.TB) (written *int) {
+	tb.Helper()
+	written = new(int)
+	store := state.New(state.Config{
+		Path: tb.TempDir(), Wrote: func(bytes int) { *written += bytes },
+		Report: func(_ time.Duration, err error) {
+			if err != nil {
+				tb.Error(err)
+			}
+		},
+	})
+	store.Restore(tb.Context(), w.now)
+	for name, part := range map[string]state.Part{"ledger": w.Ledger, "stalls": w.recorder.Judge(), "tallies": w.recorder} {
+		store.Add(name, part)
+	}
+	w.State = store
+	tb.Cleanup(func() { store.Close(context.Background(), w.now) })
+	return written
+}
+
 // benchWhole measures ticks with everything on and a full ring, in CPU time: of this process and of
 // the kernel for it. What sources read is made before.
 func benchWhole(b *testing.B, devices, pods int) {
 	defer debug.SetGCPercent(debug.SetGCPercent(30)) // as the program has it
 	w := newWholeNode(b, devices, pods)
+	written := w.keepState(b)
 	w.fill(b, func(int) {})
 	var spent, most time.Duration
+	before := *written
 	b.ReportAllocs()
 	for b.Loop() {
 		b.StopTimer()
@@ -191,6 +216,7 @@ func benchWhole(b *testing.B, devices, pods int) {
 	}
 	b.ReportMetric(spent.Seconds()*1e3/float64(b.N), "cpu-ms/op")
 	b.ReportMetric(most.Seconds()*1e3, "cpu-ms/worst-tick")
+	b.ReportMetric(float64(*written-before)/float64(b.N), "state-bytes/op")
 	b.ReportMetric(float64(w.Latest().Series), "series")
 }
 

@@ -1,7 +1,7 @@
 // Package largenode is a node as large as those that the limits of memory and time are meant for:
 // 64 devices, which 500 pods share by claims of their own, with 15 readings each that always
-// change; every eighth device has uncorrectable errors. A kubelet in the process serves the pods, a
-// file has the inventory, and an endpoint the readings.
+// change; every eighth device has an uncorrectable error each minute. A kubelet in the process
+// serves the pods, a file has the inventory, and an endpoint the readings.
 package largenode
 
 import (
@@ -166,8 +166,8 @@ func Endpoint(name, url string) string {
 }
 
 // readings returns the readings at a time. Gauges swing within two minutes, each in its own way,
-// and utilizations stay between 0 and 1. Counters rise; the last one, uncorrectable errors, is 0
-// but for every eighth device.
+// and utilizations stay between 0 and 1. Counters rise; the last one, uncorrectable errors, does so
+// once a minute on every eighth device, one after the other, and is 0 on others.
 func readings(at time.Duration) string {
 	var b strings.Builder
 	for q, quantity := range quantities() {
@@ -180,8 +180,11 @@ func readings(at time.Duration) string {
 			case "memory_capacity": // above what is used
 				value++
 			}
-			if q == len(quantities())-1 && i%8 != 0 {
+			if q == len(quantities())-1 {
 				value = 0
+				if i%8 == 0 {
+					value = math.Floor(at.Minutes() + float64(i)/Devices)
+				}
 			}
 			fmt.Fprintf(&b, "reading_%d{uuid=%q} %g\n", q, UUID(i), value)
 		}

@@ -3,7 +3,10 @@ package e2e
 import (
 	"flag"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,30 +22,31 @@ const maxEverything = 104 << 20
 var everythingFor = flag.Duration("everything", 20*time.Second,
 	"how long the program runs with everything on; the flight recorder is full after 11 minutes")
 
-// The program with everything on for 64 devices and 500 pods: the flight recorder, incidents in a
-// folder and as Events, advice, histograms, receipts, stalled claims, pods and claims of the API
-// server. It is scraped every 2 s in protobuf; then it is asked for all formats, the page and all
+var profile = flag.String("profile", "", "a folder for profiles of that program, of the time that is measured")
+
+// The program with everything on for 64 devices and 500 pods: the state folder, the flight
+// recorder, incidents in files and as Events, advice, histograms, receipts, stalled claims, pods and
+// claims of the API server. While it is scraped in protobuf every 15 s, what it takes of the
+// processor, and how much it writes, is measured. Then it is asked for all formats, the page and all
 // JSON, compressed and not, without a pause. The ring of the flight recorder is full with
 // -everything=11m alone.
 func TestMemoryWithEverythingOn(t *testing.T) {
 	n := largenode.Start(t)
 	kubeconfig, sent := largeCluster(t, n)
 	f := flags(n.Flags()).with(flags{
-		"kube": "auto", "kubeconfig": kubeconfig, "incidents.dir": n.Path("incidents"), "incidents.events": "",
+		"kube": "auto", "kubeconfig": kubeconfig, "state.dir": n.Path("state"), "incidents.events": "",
 	})
 	delete(f, "inventory.file") // the API server has the slice
+	if *profile != "" {
+		f["web.pprof"] = ""
+	}
 	p := start(t, f)
 	p.eventually("aware of the holders", func() bool { return holders(p) == largenode.Pods })
-	begun, started := time.Now(), p.cpu()
-	for ; time.Since(begun) < *everythingFor; time.Sleep(2 * time.Second) {
-		if a := p.page("/metrics", "Accept", acceptProtobuf); !strings.Contains(a.header.Get("Content-Type"), "protobuf") {
-			t.Fatalf("content type %q, want protobuf", a.header.Get("Content-Type"))
-		}
-	}
-	now, peak := p.memory("VmRSS"), p.memory("VmHWM")
-	used := p.cpu() - started
-	t.Logf("after %v of scrapes: resident %.1f MiB, at most %.1f MiB; %.2f %% of a core", *everythingFor, mib(now),
-		mib(peak), 100*used.Seconds()/time.Since(begun).Seconds())
+	p.eventually("aware of the claims", func() bool {
+		time.Sleep(time.Second)
+		return len(p.scrape().rows("dra_claim_info", "uid", "")) == 0
+	})
+	p.cost()
 	for range 5 {
 		for _, of := range []struct{ path, accept string }{
 			{"/metrics", acceptProtobuf},
@@ -64,14 +68,61 @@ func TestMemoryWithEverythingOn(t *testing.T) {
 			t.Logf("after %s: at most %.1f MiB", of.path, mib(p.memory("VmHWM")))
 		}
 	}
-	if all := p.incidents(); len(all) < largenode.Devices/8 {
-		t.Errorf("%d incidents, want one of each device with uncorrectable errors", len(all))
-	}
-	if len(files(t, n.Path("incidents"))) == 0 || len(sent.all()) == 0 {
-		t.Errorf("%d files and %d Events of incidents", len(files(t, n.Path("incidents"))), len(sent.all()))
+	p.eventually("aware of an incident of each device with uncorrectable errors", func() bool {
+		return len(p.incidents()) >= largenode.Devices/8
+	})
+	if len(files(t, n.Path("state"))) == 0 || len(sent.all()) == 0 {
+		t.Errorf("%d files and %d Events of incidents", len(files(t, n.Path("state"))), len(sent.all()))
 	}
 	if peak := p.memory("VmHWM"); peak > maxEverything {
 		t.Errorf("%.1f MiB were resident, want at most %d", mib(peak), maxEverything>>20)
+	}
+}
+
+// cost prints what the program takes of a core, and how much state it writes, in each minute in
+// which it is scraped every 15 s. A profile is of the last one.
+func (p *program) cost() {
+	p.t.Helper()
+	var profiling sync.WaitGroup
+	defer profiling.Wait()
+	for left := *everythingFor; left > 0; left -= time.Minute {
+		minute := min(left, time.Minute)
+		if *profile != "" && left <= time.Minute {
+			defer p.keep("/debug/pprof/heap?gc=1", "heap")
+			defer p.keep("/debug/pprof/allocs", "allocs")
+			p.keep("/debug/pprof/allocs", "allocs-before")
+			profiling.Go(func() { p.keep(fmt.Sprintf("/debug/pprof/profile?seconds=%.0f", minute.Seconds()), "cpu") })
+		}
+		begun, cpu, before := time.Now(), p.cpu(), p.written()
+		for rest := minute; rest > 0; rest = minute - time.Since(begun) {
+			a := p.page("/metrics", "Accept", acceptProtobuf)
+			if !strings.Contains(a.header.Get("Content-Type"), "protobuf") {
+				p.t.Fatalf("content type %q, want protobuf", a.header.Get("Content-Type"))
+			}
+			time.Sleep(min(15*time.Second, rest))
+		}
+		took := time.Since(begun)
+		p.t.Logf("in %.0f s: %.2f %% of a core, %.2f MB of state a minute; resident %.1f MiB, at most %.1f MiB",
+			took.Seconds(), 100*(p.cpu()-cpu).Seconds()/took.Seconds(), (p.written()-before)/1e6/took.Minutes(),
+			mib(p.memory("VmRSS")), mib(p.memory("VmHWM")))
+	}
+}
+
+// written returns how much the program has written to its state folder.
+func (p *program) written() float64 {
+	p.t.Helper()
+	bytes, ok := p.scrape().value("dra_exporter_state_written_bytes_total")
+	if !ok {
+		p.t.Fatal("what is written to the state folder is not counted")
+	}
+	return bytes
+}
+
+// keep writes what a path serves to a file of the profile.
+func (p *program) keep(path, name string) {
+	p.t.Helper()
+	if err := os.WriteFile(filepath.Join(*profile, name), p.page(path).body, 0o600); err != nil {
+		p.t.Error(err)
 	}
 }
 
