@@ -172,8 +172,8 @@ func (w *wholeNode) fill(tb testing.TB, each func(tick int)) {
 	}
 }
 
-// keepState lets the node keep in a folder what outlives the process, and returns how many bytes of it
-// are written so far.
+// keepState lets the node keep in a folder what outlives the process, and returns how many bytes
+// of it are written so far.
 func (w *wholeNode) keepState(tb testing.TB) (written *int) {
 	tb.Helper()
 	written = new(int)

@@ -25,10 +25,10 @@ var everythingFor = flag.Duration("everything", 20*time.Second,
 var profile = flag.String("profile", "", "a folder for profiles of that program, of the time that is measured")
 
 // The program with everything on for 64 devices and 500 pods: the state folder, the flight
-// recorder, incidents in files and as Events, advice, histograms, receipts, stalled claims, pods and
-// claims of the API server. While it is scraped in protobuf every 15 s, what it takes of the
-// processor, and how much it writes, is measured. Then it is asked for all formats, the page and all
-// JSON, compressed and not, without a pause. The ring of the flight recorder is full with
+// recorder, incidents in files and as Events, advice, histograms, receipts, stalled claims, pods
+// and claims of the API server. While it is scraped in protobuf every 15 s, what it takes of the
+// processor, and how much it writes, is measured. Then it is asked for all formats, the page and
+// all JSON, compressed and not, without a pause. The ring of the flight recorder is full with
 // -everything=11m alone.
 func TestMemoryWithEverythingOn(t *testing.T) {
 	n := largenode.Start(t)
