@@ -1,18 +1,17 @@
 package driver
 
-// Attachment says that a device is a network interface, an RDMA device, or both, which its driver
-// may have put into a pod's network namespace, where the host does not see it.
+// Attachment is a device that is a network interface, an RDMA device, or both. Its driver may have
+// moved it into the network namespace of a pod, where it is not visible from the host.
 type Attachment struct {
-	// Driver and Device are what samples of the device carry.
+	// Driver and Device identify the device in samples.
 	Driver, Device string
-	// Hardware is what the device is on the host while it is there: NetDev, PCI and RDMADev, as far
-	// as they are known.
+	// Hardware has the known ones of NetDev, PCI and RDMADev, as they are while the device is in the
+	// host's network namespace.
 	Hardware Hardware
-	// Interface is its name in the pod; empty: it is no interface.
+	// Interface is the name of the interface in the pod; empty: the device is not an interface.
 	Interface string
-	// PIDs are the first processes of the pods that hold it, one of each, by their numbers in the
-	// procfs that the source reads. The network namespace of a pod is that of its first process,
-	// whatever others it has. Each may end at any time. Whoever names them has just checked that they
-	// are the pods'.
+	// PIDs has the first process of each pod that holds the device, as numbered in the procfs that the
+	// source reads. The network namespace of that process is the pod's. The caller has just checked
+	// that each process belongs to its pod; it may end at any time.
 	PIDs []int
 }

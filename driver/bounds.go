@@ -2,20 +2,19 @@ package driver
 
 import "math"
 
-// Bounds of what a device can be, by the units of gauges. They are far above any hardware, and
-// below what a wrong unit gives: 10 W in milliwatts are 10 000, a clock in MHz that is scaled twice
-// is 1e15.
+// Bounds of gauges by unit: far above the values of any hardware, and below those that a wrong unit
+// gives. 10 W read as milliwatts are 10 000; a clock in MHz that is scaled twice is 1e15.
 const (
-	maxWatts   = 1e4 // a rack of accelerators takes 120 kW, one of them 2
+	maxWatts   = 1e4 // a rack of accelerators draws 120 kW, one accelerator 2 kW
 	minCelsius = -60
 	maxCelsius = 200
-	maxHertz   = 5e10 // the fastest memories have 36 Gbit/s a pin
-	maxVolts   = 1e3  // what a board is fed with is 800 at most
+	maxHertz   = 5e10 // the fastest memories transfer 36 Gbit/s per pin
+	maxVolts   = 1e3  // the supply of a board has at most 800 V
 	maxBytes   = 1 << 50
 )
 
-// bound gives a quantity the bounds of its unit. Counters have none but 64 bits: they may be of
-// years.
+// bound sets the bounds of the quantity's unit. Counters have no bound, since they may have counted
+// for years.
 func (s *Spec) bound() {
 	if s.Type == Counter {
 		return
@@ -34,7 +33,7 @@ func (s *Spec) bound() {
 	}
 }
 
-// Check returns the reason for which no device has the value, "" if it can be one.
+// Check returns the reason to reject a value, or "" for a value that a device can have.
 func (s *Spec) Check(value float64) Reason {
 	switch {
 	case math.IsNaN(value) || math.IsInf(value, 0):
@@ -47,6 +46,6 @@ func (s *Spec) Check(value float64) Reason {
 	return ""
 }
 
-// IsAbsent reports whether the value says that there is no sensor, and not what it measures: 0 °C
-// of a memory, 0 V, 0 lanes. Sources may report it; it is left out.
+// IsAbsent reports whether the value means that the device has no such sensor: 0 °C of a memory, 0
+// V, 0 lanes. Sources may report such a value; it is omitted.
 func (s *Spec) IsAbsent(value float64) bool { return s.NoZero && value == 0 }

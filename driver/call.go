@@ -6,17 +6,17 @@ import (
 	"fmt"
 )
 
-// Call is a function that runs on a goroutine of its own, since a call into a vendor's library or a
-// file system may never return: who waits for it stops waiting when a context ends, and finds the
-// result later. A Call belongs to one goroutine.
+// Call is a function call that runs on its own goroutine, because a call into a vendor's library or
+// a file system may never return. A caller can stop waiting when a context ends and take the result
+// later. A Call is not safe for concurrent use.
 type Call[T any] struct {
 	done   chan struct{}
 	result T
-	late   bool
+	late   bool // Wait returned without a result
 }
 
-// Go starts a call of f. Its goroutine lasts until f returns. If f panics, the result is what
-// panicked returns for that error, whose reason is ReasonPanic.
+// Go starts a call of f. Its goroutine ends when f returns. If f panics, the result is that of
+// panicked, which is called with an error of ReasonPanic.
 func Go[T any](f func() T, panicked func(error) T) *Call[T] {
 	c := &Call[T]{done: make(chan struct{})}
 	go func() {
@@ -31,7 +31,7 @@ func Go[T any](f func() T, panicked func(error) T) *Call[T] {
 	return c
 }
 
-// Wait waits for the result until ctx ends. It is false if there is none then.
+// Wait waits for the result until ctx ends. done reports whether the call has returned.
 func (c *Call[T]) Wait(ctx context.Context) (result T, done bool) {
 	select {
 	case <-c.done:
@@ -43,7 +43,7 @@ func (c *Call[T]) Wait(ctx context.Context) (result T, done bool) {
 	}
 }
 
-// Take returns the result if it is there.
+// Take returns the result if the call has returned, without waiting.
 func (c *Call[T]) Take() (result T, done bool) {
 	select {
 	case <-c.done:
@@ -53,10 +53,11 @@ func (c *Call[T]) Take() (result T, done bool) {
 	}
 }
 
-// Late reports whether the call was waited for, and had not returned.
+// Late reports whether a Wait ended without a result.
 func (c *Call[T]) Late() bool { return c.late }
 
-// Hung returns the error of an operation, such as "call NVML", that did not return in time.
+// Hung returns the error, of ReasonHung, of an operation such as "call NVML" that did not return in
+// time.
 func Hung(operation string) error {
 	return WithReason(ReasonHung, errors.New(operation+": no answer in time"))
 }

@@ -1,7 +1,7 @@
 package driver
 
-// conditionSpec is the part of the standard catalogue that describes in which condition the
-// hardware is, and how it is set up, whoever uses it.
+// conditionSpec is the part of the standard catalogue for the condition and the settings of the
+// hardware, which do not depend on who uses it.
 func conditionSpec(q Quantity) Spec {
 	switch q {
 	case NeedsAttention:
@@ -65,17 +65,17 @@ func conditionSpec(q Quantity) Spec {
 	}
 }
 
-// maxPerformanceState is that of NVML (NVML_PSTATE_15); 32 there says that it is unknown.
+// maxPerformanceState is NVML_PSTATE_15. NVML_PSTATE_UNKNOWN is 32.
 const maxPerformanceState = 15
 
-// Bounds that no unit has.
+// Bounds of quantities whose unit has none.
 const (
 	maxLanes      = 256
 	maxGeneration = 16
 	maxRotation   = 1e5
 )
 
-// linkSpec is the part of the catalogue that describes links of the hardware.
+// linkSpec is the part of the standard catalogue for the links of the hardware.
 func linkSpec(q Quantity) Spec {
 	links := []Label{{Name: "link", Values: []string{"pcie", "xgmi"}}}
 	switch q {
@@ -125,7 +125,7 @@ func linkSpec(q Quantity) Spec {
 	}
 }
 
-// coolingSpec is the part of the catalogue that describes what supplies and cools the hardware.
+// coolingSpec is the part of the standard catalogue for power supply and cooling.
 func coolingSpec(q Quantity) Spec {
 	switch q {
 	case TemperatureMargin:

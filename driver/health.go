@@ -7,18 +7,19 @@ import (
 	"unicode/utf8"
 )
 
-// HealthStatus is a status of [Health] (KEP-4680). A greater value is worse.
+// HealthStatus is the health of a device as its driver reports it (KEP-4680). A greater value is
+// worse.
 type HealthStatus uint8
 
-// The statuses.
+// The health statuses.
 const (
-	HealthNone    HealthStatus = iota // nothing is said
+	HealthNone    HealthStatus = iota // no statement about health
 	HealthGood                        // healthy
-	HealthUnknown                     // it is not reported, or has not been for long
+	HealthUnknown                     // the driver reports unknown, or its last report has expired
 	HealthBad                         // unhealthy
 )
 
-// String returns healthy, unknown or unhealthy, as metrics name it, and "" where nothing is said.
+// String returns the value of the label status: healthy, unknown or unhealthy; "" for HealthNone.
 func (h HealthStatus) String() string {
 	return [...]string{HealthNone: "", HealthGood: "healthy", HealthUnknown: "unknown", HealthBad: "unhealthy"}[h]
 }
@@ -28,10 +29,11 @@ func (h HealthStatus) Reading(at time.Time) Reading {
 	return Reading{Quantity: Health, Labels: Labels{h.String()}, Value: 1, At: at}
 }
 
-// MaxMessage bounds what [OneLine] returns, in bytes.
+// MaxMessage is the maximum length in bytes of what [OneLine] returns.
 const MaxMessage = 256
 
-// OneLine returns a message of a driver as one line of at most [MaxMessage] bytes.
+// OneLine returns a driver's message as one line of at most [MaxMessage] bytes. Control characters
+// and invalid UTF-8 become spaces.
 func OneLine(message string) string {
 	message = strings.Join(strings.FieldsFunc(message, func(r rune) bool {
 		return unicode.IsControl(r) || unicode.IsSpace(r) || r == utf8.RuneError

@@ -1,13 +1,12 @@
 package driver
 
-// PodProcesses are the processes of a pod that holds devices.
+// PodProcesses has the processes of a pod that holds devices.
 type PodProcesses struct {
-	// Devices are the devices that the pod holds, of those that were asked for.
+	// Devices are those of the requested devices that the pod holds.
 	Devices []Hardware
-	// Cgroup is the folder of the pod's cgroup; empty: unknown.
+	// Cgroup is the path of the pod's cgroup; empty: unknown.
 	Cgroup string
-	// PIDs are the pod's processes, ascending, by their numbers in the procfs that the source reads:
-	// those that were found when they were looked for last. Each may have ended, and another process
-	// may have its number.
+	// PIDs are the processes that the last search found, ascending, as numbered in the procfs that the
+	// source reads. A process may have ended since, and its PID may have been reused.
 	PIDs []int
 }

@@ -1,6 +1,6 @@
 package driver
 
-// networkSpec describes what is particular to network and RDMA devices.
+// networkSpec is the part of the standard catalogue that only network and RDMA devices have.
 func networkSpec(q Quantity) Spec {
 	switch q {
 	case LinkUp:

@@ -5,9 +5,8 @@ import (
 	"strings"
 )
 
-// IsPlaceholder reports whether a text stands in the place of a UUID or serial number and is none:
-// it is empty, made of zeros, or a word for "not known". Whatever several devices have it for,
-// nothing is found by it.
+// IsPlaceholder reports whether a UUID or serial number is only a placeholder: empty, all zeros, or
+// a word such as "unknown". A placeholder identifies no device.
 func IsPlaceholder(text string) bool {
 	text = strings.ToLower(strings.TrimSpace(text))
 	return strings.Trim(strings.TrimPrefix(text, "0x"), "0-: ") == "" || slices.Contains([]string{

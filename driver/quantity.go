@@ -2,12 +2,12 @@ package driver
 
 import "slices"
 
-// Quantity is something that can be measured on a device: its number in the [Catalogue]. Every
-// source gives the same meaning and unit to the same quantity.
+// Quantity is a quantity that can be measured on a device: its index in a [Catalogue]. All sources
+// report a quantity with the same meaning and unit.
 type Quantity uint8
 
-// The quantities of the standard catalogue, which specOf, conditionSpec and networkSpec describe.
-// To add one, add its constant here and its entry there.
+// The quantities of the standard catalogue. Each has its constant here and its entry in describe or
+// in a function that describe calls.
 const (
 	Utilization Quantity = iota
 	EngineUtilization
@@ -56,23 +56,23 @@ const (
 	NumQuantities // the number of quantities, not one of them
 )
 
-// MaxQuantities bounds the quantities of a catalogue.
+// MaxQuantities is the maximum number of quantities in a catalogue.
 const MaxQuantities = 64
 
-// MaxLabels bounds the labels of a quantity.
+// MaxLabels is the maximum number of labels of a quantity.
 const MaxLabels = 2
 
-// Labels are the values of a quantity's own labels, in the order of Spec.Labels; the rest are
-// empty.
+// Labels has the values of a quantity's own labels, in the order of Spec.Labels; unused elements
+// are empty.
 type Labels [MaxLabels]string
 
-// Type tells gauges from counters.
+// Type is the metric type of a quantity.
 type Type uint8
 
-// The types.
+// The metric types.
 const (
 	Gauge   Type = iota
-	Counter      // cumulative, rises only
+	Counter      // cumulative; falls only when it is reset
 )
 
 // String returns gauge or counter, as in the exposition formats.
@@ -83,51 +83,51 @@ func (t Type) String() string {
 	return "gauge"
 }
 
-// Sharing says what may be done with a value when several hold the device.
+// Sharing defines how a value is attributed when a device has several holders.
 type Sharing uint8
 
 // The ways of sharing.
 const (
-	Intensive Sharing = iota // never split, never summed: a temperature, a clock, a ratio of an engine
-	Additive                 // split among holders, whose parts sum to the whole
-	// Witnessed counts in full for each holder at the moment it happens, and is never summed over
-	// them: errors, throttling, peaks.
+	Intensive Sharing = iota // never divided, never summed: a temperature, a clock, the utilization of an engine
+	Additive                 // divided among holders; the parts sum to the whole
+	// Witnessed values count in full for each holder at the time of the event, and are never summed
+	// over holders: errors, throttling, peaks.
 	Witnessed
 )
 
-// Basis says in which proportion an additive quantity is divided among holders whose processes' use
-// of the device is known.
+// Basis is the proportion in which an additive quantity is divided among holders, where the use of
+// the device by their processes is known.
 type Basis uint8
 
 // The bases.
 const (
-	ByWork   Basis = iota // as the processes' busy time: what work causes, such as power and traffic
-	ByTime                // the busy time itself
-	ByMemory              // the memory that the processes have
+	ByWork   Basis = iota // by busy time of the processes: for what work causes, such as power and traffic
+	ByTime                // the busy time of the processes itself
+	ByMemory              // by memory of the processes
 	NumBases              // the number of bases, not one of them
 )
 
-// Activity says how values of a quantity show that the device is active.
+// Activity defines whether and how values of a quantity show that the device is active.
 type Activity uint8
 
 // The kinds of activity.
 const (
-	NoActivity Activity = iota // the values say nothing about that
-	// BusyShare is a share of time: a gauge's value, or a counter's rate. It is compared with
-	// --idle.threshold.
+	NoActivity Activity = iota // the values do not show activity
+	// BusyShare is a fraction of time: the value of a gauge or the rate of a counter. It is compared
+	// with --idle.threshold.
 	BusyShare
 	// Traffic is a counter whose rate is compared with --idle.network-threshold.
 	Traffic
 )
 
-// Rank orders the families of devices that --max-series drops: those of a lower rank are dropped
-// first. Families of claims and pods are dropped before any of a device.
+// Rank is the order in which --max-series drops the families of devices: the lower rank first.
+// Families of claims and pods are dropped before those of devices.
 type Rank uint8
 
 // The ranks.
 const (
-	RankMeasurement Rank = iota // what a source measures
-	RankState                   // kept as long as dra_device_up
+	RankMeasurement Rank = iota // values that a source measures
+	RankState                   // kept as long as dra_device_up is
 )
 
 // Label is a label of a quantity.
@@ -136,71 +136,71 @@ type Label struct {
 	Values []string // the closed list of values; nil: open, bounded by what the hardware has
 }
 
-// Spec describes a quantity. All that any package knows of a particular quantity stands here, so
-// that a new one needs an entry in the catalogue and a source that reads it.
+// Spec describes a quantity. No package has other knowledge of a particular quantity, so that a new
+// one needs only its entry in the catalogue and a source that reads it.
 type Spec struct {
 	Name   string // as in configuration files and in the label quantity
-	Metric string // the family's name after the prefix dra_device_, dra_claim_ or dra_pod_
+	Metric string // name of the family after the prefix dra_device_, dra_claim_ or dra_pod_
 	Help   string
 	Unit   string // Prometheus base unit; "" for a state or a count
 	Type   Type
-	// Sharing is Additive or Witnessed for quantities that claims and pods have too.
+	// Sharing is Additive or Witnessed if claims and pods have the quantity too.
 	Sharing Sharing
 	Labels  []Label
 
-	// NonNegative values only: a negative one is rejected.
+	// NonNegative means that negative values are rejected.
 	NonNegative bool
-	// Max, when above 0, is the highest value that makes sense, and Min, when below 0, the lowest;
-	// others are rejected.
+	// Max, if above 0, is the highest accepted value, and Min, if below 0, the lowest; others are
+	// rejected.
 	Max, Min float64
-	// NoZero says that 0 is no measurement: what has no such sensor says so.
+	// NoZero means that 0 is not a measurement, but means that there is no such sensor.
 	NoZero bool
 
-	// Basis is that of an additive quantity.
+	// Basis is the basis of division of an additive quantity.
 	Basis Basis
-	// MeasuresBasis says that a process's value of this gauge is the process's amount of Basis. One
-	// gauge measures each basis but ByWork, which is measured as ByTime is.
+	// MeasuresBasis means that the value of this gauge of a process is the process's amount of Basis.
+	// Exactly one gauge measures each basis, except ByWork, which uses the measure of ByTime.
 	MeasuresBasis bool
-	// Integral is the name of the counter that is filled by the integral of this gauge over time
-	// where no source reads the counter; "" if there is none.
+	// Integral is the name of the counter that the integral of this gauge over time replaces if no
+	// source reads it; "" if there is none.
 	Integral string
-	// Limits is the name of the counter of which this gauge, where its first label is one of
-	// LimitLabels, says the highest possible rate per second; "" if it says none.
+	// Limits is the name of the counter whose highest possible rate per second this gauge is, for
+	// values of the first label in LimitLabels; "" if there is none.
 	Limits      string
 	LimitLabels []string
-	// Peak is the quantity that has the highest value of this gauge so far: of the device, and of
-	// the part of each holder since it began; "" if there is none.
+	// Peak is the name of the quantity that is the highest value of this gauge so far: of the device,
+	// and of each holder's part since it began to hold; "" if there is none.
 	Peak string
-	// Distributed says that the ledger keeps how the part of each claim of this additive gauge,
-	// which has no labels, was distributed over time.
+	// Distributed means that the ledger keeps the distribution over time of each claim's part of this
+	// additive gauge, which has no labels.
 	Distributed bool
-	// SoleLabels are values of the first label of this intensive gauge: those that a claim has too
-	// which has the device to itself.
+	// SoleLabels are the values of the first label of this intensive gauge for which a claim that
+	// holds the device alone has the quantity too.
 	SoleLabels []string
-	// Divided says that a partition which does not measure this additive quantity itself has a part
-	// of its parent's, by its activity and its share of the parent (join.DivideParent).
+	// Divided means that a partition which does not measure this additive quantity gets a part of its
+	// parent's value, by its activity and its share of the parent (join.DivideParent).
 	Divided bool
 
-	// Activity says whether values show that the device is active, and ActiveLabels which ones:
-	// those with one of these values of the first label; nil: all.
+	// Activity defines whether values show that the device is active. ActiveLabels restricts it to
+	// these values of the first label; nil: all.
 	Activity     Activity
 	ActiveLabels []string
-	// Failure says that an increase is an error of the device, with its time in
-	// dra_device_last_error_timestamp_seconds.
+	// Failure means that an increase is an error of the device, whose time
+	// dra_device_last_error_timestamp_seconds shows.
 	Failure bool
-	// State says that the values of the first label exclude each other. The present one has value
+	// State means that the values of the first label are exclusive states. The present one has value
 	// 1.
 	State bool
 
-	// Rank is that of the device's family.
+	// Rank is the rank of the device's family.
 	Rank Rank
-	// Fact says that the values are settings or conditions of the hardware, which every source
-	// reads from the same place: dra_device_quantity_source_info does not have the quantity.
+	// Fact means that the values are settings or conditions of the hardware, which all sources read
+	// from the same place. dra_device_quantity_source_info omits the quantity.
 	Fact bool
-	// Internal quantities are reported by drivers and ResourceSlices. A scrape configuration can't
-	// name them.
+	// Internal quantities are reported only by drivers and ResourceSlices. A scrape configuration
+	// cannot name them.
 	Internal bool
-	// Derived quantities are made of others. A source can't report them.
+	// Derived quantities are computed from others. A source cannot report them.
 	Derived bool
 }
 
@@ -209,10 +209,10 @@ func (s *Spec) ShowsActivity(labels Labels) bool {
 	return s.Activity != NoActivity && (s.ActiveLabels == nil || slices.Contains(s.ActiveLabels, labels[0]))
 }
 
-// Catalogue describes quantities by their numbers. It is never changed.
+// Catalogue has the description of each quantity, by its index. It is immutable.
 type Catalogue []Spec
 
-// Standard returns the catalogue of this program.
+// Standard returns the standard catalogue.
 func Standard() Catalogue {
 	c := make(Catalogue, NumQuantities)
 	for q := range NumQuantities {
@@ -229,14 +229,14 @@ func (c Catalogue) OrStandard() Catalogue {
 	return c
 }
 
-// With returns a catalogue with more quantities, whose numbers follow those of c.
+// With returns a catalogue with more quantities, whose indices follow those of c.
 func (c Catalogue) With(more ...Spec) Catalogue { return slices.Concat(c, more) }
 
 // Has reports whether the quantity is in the catalogue.
 func (c Catalogue) Has(q Quantity) bool { return int(q) < len(c) }
 
-// Spec returns the description of a quantity, which is not to be changed; that of one outside the
-// catalogue is empty.
+// Spec returns the description of a quantity, which the caller must not change. It is empty for a
+// quantity outside the catalogue.
 func (c Catalogue) Spec(q Quantity) *Spec {
 	if !c.Has(q) {
 		return &Spec{}
@@ -244,26 +244,26 @@ func (c Catalogue) Spec(q Quantity) *Spec {
 	return &c[q]
 }
 
-// Named returns the quantity of that name.
+// Named returns the quantity with the given name.
 func (c Catalogue) Named(name string) (Quantity, bool) {
 	i := slices.IndexFunc(c, func(s Spec) bool { return s.Name == name })
 	return Quantity(max(i, 0)), i >= 0 && name != ""
 }
 
-// Spec returns the description of a quantity of the standard catalogue; that of another is empty.
+// Spec returns the description of a quantity of the standard catalogue; it is empty for others.
 func (q Quantity) Spec() Spec { return specOf(q) }
 
-// String returns the name of a quantity of the standard catalogue; "" for another.
+// String returns the name of a quantity of the standard catalogue; "" for others.
 func (q Quantity) String() string { return specOf(q).Name }
 
-// specOf is the standard catalogue.
+// specOf returns the description of a quantity of the standard catalogue.
 func specOf(q Quantity) Spec {
 	s := describe(q)
 	s.bound()
 	return s
 }
 
-// describe is the catalogue without the bounds that all quantities of a unit have.
+// describe returns the description of a quantity without the bounds of its unit.
 func describe(q Quantity) Spec { //nolint:funlen // a table
 	switch q {
 	case Utilization:
@@ -449,6 +449,6 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 
 func directions() Label { return Label{Name: "direction", Values: []string{"receive", "transmit"}} }
 
-// maxRatio leaves room for rounding and for counters read a little apart: 1.1 is late, 50 is a
-// percentage.
+// maxRatio allows for rounding and for counters that were read at slightly different times: 1.1 is
+// such an error, 50 is a percentage.
 const maxRatio = 1.5

@@ -10,14 +10,13 @@ import (
 	"syscall"
 )
 
-// Reason says in one word why an input failed, or why a part of it was rejected. It is the value of
+// Reason is the reason for which an input failed or a part of it was rejected. It is the value of
 // the label reason of dra_exporter_source_errors_total and of dra_exporter_input_rejected_total.
 //
-// The constants are a closed list, which [Reasons] returns: one word for one thing, in all
-// packages.
+// The constants are a closed list, which [Reasons] returns.
 type Reason string
 
-// Why a source, or another input, failed.
+// Reasons for which a source, or another input, fails.
 const (
 	ReasonTimeout          Reason = "timeout"           // no answer before a deadline
 	ReasonCanceled         Reason = "canceled"          // the caller gave up
@@ -26,13 +25,13 @@ const (
 	ReasonUnavailable      Reason = "unavailable"       // nothing answers: not started, or the network is down
 	ReasonUnimplemented    Reason = "unimplemented"     // the server does not have the API
 	ReasonAbsent           Reason = "absent"            // what was asked for does not exist
-	ReasonUnauthorized     Reason = "unauthorized"      // the server does not know who asks
+	ReasonUnauthorized     Reason = "unauthorized"      // the server does not accept the credentials
 	ReasonForbidden        Reason = "forbidden"         // this process does not have the permission
 	ReasonRateLimited      Reason = "rate_limited"      // too many requests
 	ReasonRedirected       Reason = "redirected"        // to another server, which is not followed
 	ReasonServerError      Reason = "server_error"      // the server answered with another error
-	ReasonTooLarge         Reason = "too_large"         // more bytes than are read
-	ReasonExpired          Reason = "expired"           // a watch that can't be continued
+	ReasonTooLarge         Reason = "too_large"         // the response exceeds a bound
+	ReasonExpired          Reason = "expired"           // a watch cannot be resumed
 	ReasonEmptyDisbelieved Reason = "empty_disbelieved" // an empty list while pods may still run
 	ReasonNoData           Reason = "no_data"           // the vendor's software has no values of a device
 	ReasonGPULost          Reason = "gpu_lost"          // the driver can't reach the GPU any more
@@ -40,14 +39,14 @@ const (
 	ReasonDriverMismatch   Reason = "driver_mismatch"   // the library is not that of the kernel driver
 	ReasonHostEngine       Reason = "host_engine"       // an error of DCGM's host engine
 	ReasonNoLibrary        Reason = "no_library"        // the vendor's library can't be opened
-	ReasonUnread           Reason = "unread"            // hardware on the PCI bus that is not read
+	ReasonUnread           Reason = "unread"            // no source reads this hardware on the PCI bus
 	ReasonDiskFull         Reason = "disk_full"         // no space is left
-	ReasonReadOnly         Reason = "read_only"         // the file system can't be written
+	ReasonReadOnly         Reason = "read_only"         // the file system is read-only
 	ReasonLocked           Reason = "locked"            // another process has it
 	ReasonOther            Reason = "other"             // none of the above
 )
 
-// Why a part of an input was rejected. The comments say what was rejected.
+// Reasons for which a part of an input is rejected. The comments describe that part.
 const (
 	ReasonMalformed            Reason = "malformed"              // not in the expected format, also of a whole response
 	ReasonDuplicate            Reason = "duplicate"              // the same identity as another row
@@ -57,17 +56,17 @@ const (
 	ReasonInvalidUTF8          Reason = "invalid_utf8"           // a name
 	ReasonLabel                Reason = "label"                  // a value that a label can't have
 	ReasonType                 Reason = "type"                   // a histogram or a summary
-	ReasonNotFinite            Reason = "not_finite"             // NaN or an infinite number
-	ReasonNegative             Reason = "negative"               // where the quantity can't be
-	ReasonOutOfRange           Reason = "out_of_range"           // more than the quantity can be: often a wrong scale
+	ReasonNotFinite            Reason = "not_finite"             // NaN or infinity
+	ReasonNegative             Reason = "negative"               // a negative value of a quantity that has none
+	ReasonOutOfRange           Reason = "out_of_range"           // outside the bounds of the quantity: often a wrong scale
 	ReasonNoTime               Reason = "no_time"                // a reading without its time
-	ReasonOverwritten          Reason = "overwritten"            // records of the kernel log that were not read in time
+	ReasonOverwritten          Reason = "overwritten"            // kernel log records, overwritten before they were read
 	ReasonStale                Reason = "stale"                  // a sample with a timestamp that is too old
 	ReasonUnknownQuantity      Reason = "unknown_quantity"       // a quantity outside the catalogue
-	ReasonNoMatch              Reason = "no_match"               // a series that names no hardware
-	ReasonPartition            Reason = "partition"              // a series of a partition that it does not name
+	ReasonNoMatch              Reason = "no_match"               // a series that identifies no hardware
+	ReasonPartition            Reason = "partition"              // a series of a partition, without the partition's name
 	ReasonFact                 Reason = "fact"                   // a fact of the inventory
-	ReasonHolder               Reason = "holder"                 // a pod that can't hold the claim
+	ReasonHolder               Reason = "holder"                 // a pod that cannot hold the claim
 	ReasonConsumed             Reason = "consumed"               // a capacity that a claim consumes
 	ReasonMissingPod           Reason = "missing_pod"            // a pod without name or namespace
 	ReasonMissingContainer     Reason = "missing_container"      // a container without name
@@ -75,7 +74,7 @@ const (
 	ReasonMissingDriver        Reason = "missing_driver"         // a device without driver
 	ReasonMissingPool          Reason = "missing_pool"           // a device without pool
 	ReasonMissingDevice        Reason = "missing_device"         // a device without name
-	ReasonMissingResource      Reason = "missing_resource"       // a device plugin's device without a resource name
+	ReasonMissingResource      Reason = "missing_resource"       // a device of a device plugin without resource name
 	ReasonMissingCDI           Reason = "missing_cdi"            // an empty CDI name
 	ReasonClassicDRA           Reason = "classic_dra"            // a CDI name of classic DRA that is not VENDOR/CLASS=NAME
 	ReasonMalformedObject      Reason = "malformed_object"       // an object of the API
@@ -88,7 +87,7 @@ const (
 	ReasonTooManyDevices       Reason = "too_many_devices"       // devices beyond the bound
 	ReasonTooManyAttributes    Reason = "too_many_attributes"    // a device with too many attributes
 	ReasonDuplicateDevice      Reason = "duplicate_device"       // the first one counts
-	ReasonNodeSelector         Reason = "node_selector_labels"   // devices selected by labels of nodes, which are unknown
+	ReasonNodeSelector         Reason = "node_selector_labels"   // devices selected by node labels that are unknown
 	ReasonMalformedPod         Reason = "malformed_pod"          // an object of the API
 	ReasonMalformedClaim       Reason = "malformed_claim"        // a ResourceClaim
 	ReasonMalformedRequest     Reason = "malformed_request"      // a request; the device class stays unknown
@@ -109,9 +108,9 @@ const (
 	ReasonUnsupportedSelector  Reason = "unsupported_selector"   // a DeviceTaintRule with device class or CEL (v1alpha3)
 	ReasonTooManyTaints        Reason = "too_many_taints"        // taints of one device beyond the bound
 	ReasonTooManyTaintRules    Reason = "too_many_taint_rules"   // DeviceTaintRules beyond the bound
-	ReasonNewerFormat          Reason = "newer_format"           // a newer version of the program wrote it
-	ReasonOtherNode            Reason = "other_node"             // another node wrote it
-	ReasonConflictingCDI       Reason = "conflicting_cdi_device" // defined twice in one folder, which runtimes refuse too
+	ReasonNewerFormat          Reason = "newer_format"           // a file that a newer version of the program wrote
+	ReasonOtherNode            Reason = "other_node"             // a file that another node wrote
+	ReasonConflictingCDI       Reason = "conflicting_cdi_device" // a CDI device that one folder defines twice
 )
 
 // Reasons returns the closed list.
@@ -140,20 +139,19 @@ func Reasons() []Reason {
 	}
 }
 
-// ReasonError is an error with its reason. It is the only error type that carries one; [ReasonOf]
-// finds it in the tree of an error.
+// ReasonError is an error with a reason. [ReasonOf] finds it in the tree of an error.
 type ReasonError struct {
 	Reason Reason
 	Err    error
 }
 
-// Error returns the text of the error itself.
+// Error returns the text of Err.
 func (e *ReasonError) Error() string { return e.Err.Error() }
 
-// Unwrap returns the error itself.
+// Unwrap returns Err.
 func (e *ReasonError) Unwrap() error { return e.Err }
 
-// WithReason gives an error its reason. It returns nil if err is nil.
+// WithReason returns err as a [ReasonError]. It returns nil if err is nil.
 func WithReason(reason Reason, err error) error {
 	if err == nil {
 		return nil
@@ -161,8 +159,9 @@ func WithReason(reason Reason, err error) error {
 	return &ReasonError{reason, err}
 }
 
-// ReasonOf returns the reason of an error: that of the first [ReasonError] in its tree, else what
-// the standard library's errors say, else ReasonOther. It is "" for nil.
+// ReasonOf returns the reason of an error: that of the first [ReasonError] in its tree, else the
+// one that corresponds to an error of the standard library, else ReasonOther. It returns "" for
+// nil.
 func ReasonOf(err error) Reason {
 	var timeout interface{ Timeout() bool }
 	if err == nil {
@@ -187,12 +186,12 @@ func ReasonOf(err error) Reason {
 	}
 }
 
-// Rejection counts parts of one input that could not be used: rows, readings or facts.
+// Rejection is the number of rejected parts of one input: rows, readings or facts.
 type Rejection struct {
-	Input  string // a source's name, or that of another input
+	Input  string // the name of a source or of another input
 	Reason Reason
 	Count  int
-	// Example is one of the values that were out of range, with what it is of: a line for a log.
+	// Example is a line for a log about one of the values that were out of range; it may be empty.
 	Example string
 }
 
@@ -201,7 +200,7 @@ func (r Rejection) Compare(other Rejection) int {
 	return cmp.Or(strings.Compare(r.Input, other.Input), cmp.Compare(r.Reason, other.Reason))
 }
 
-// Rejections counts rejections of one input by reason.
+// Rejections has the number of rejected parts of one input by reason.
 type Rejections map[Reason]int
 
 // Add adds to the count of a reason, unless n is below 1.
@@ -228,16 +227,17 @@ func (r Rejections) Of(input string) []Rejection {
 	return out
 }
 
-// Exampler is implemented by a [RejectionCounter] that remembers values which were out of range.
+// Exampler is implemented by a [RejectionCounter] that keeps examples of values that were out of
+// range.
 type Exampler interface {
-	// Examples returns lines for a log, such as "NAME = VALUE": of the last answer, and few. It is
+	// Examples returns a few lines for a log, such as "NAME = VALUE", about the last response. It is
 	// safe for concurrent use with Sample.
 	Examples() []string
 }
 
 // RejectionCounter is implemented by a [Source] that rejects parts of what it reads.
 type RejectionCounter interface {
-	// Rejected returns how many parts were rejected since the start. It is safe for concurrent use
-	// with Sample. The map belongs to the caller.
+	// Rejected returns the number of parts that were rejected since the start. It is safe for
+	// concurrent use with Sample. The caller owns the map.
 	Rejected() Rejections
 }

@@ -7,33 +7,31 @@ import (
 )
 
 // Worker makes calls that may never return, such as samples of a source and reads of files: one at
-// a time, each on a goroutine of its own and with a deadline. A call that hangs keeps the Worker
-// from making another one, and blocks nothing else.
+// a time, each on its own goroutine and with a deadline. While a call hangs, the Worker makes no
+// other call; nothing else is blocked.
 //
-// Start, Wait and Take are for who waits for several workers side by side; Do is for who can go on
-// without the result; Run is for a goroutine that has nothing else to do. A Worker belongs to one
-// goroutine.
+// Use Start, Wait and Take to wait for several workers in parallel, Do to wait for a limited time,
+// and Run to wait until the call ends. A Worker is not safe for concurrent use.
 type Worker[T any] struct {
-	Operation string        // in errors, such as "read CDI specs"
-	Deadline  time.Duration // of the context of a call
-	// Report is called, by the goroutine of the Worker, with the outcome of each call, and once
-	// with ReasonHung for each call that hangs. It may be nil.
+	Operation string        // for error texts, such as "read CDI specs"
+	Deadline  time.Duration // timeout of the context of each call
+	// Report, if not nil, is called by the goroutine that uses the Worker: with the outcome of each
+	// call, and once with an error of ReasonHung for each call that hangs.
 	Report func(Outcome[T])
 
-	call  *Call[Outcome[T]] // nil: none is in progress
+	call  *Call[Outcome[T]] // nil: no call is in progress
 	begun time.Time
-	hung  bool // the call in progress was reported as hung
+	hung  bool // the call in progress has been reported as hung
 }
 
-// How long a read of files may take: until it is late for a tick, which goes on without it, and
-// until its context ends.
+// Limits of the duration of a read of files.
 const (
-	ReadWait     = 250 * time.Millisecond
-	ReadDeadline = 5 * time.Second
+	ReadWait     = 250 * time.Millisecond // after which a tick continues without the result
+	ReadDeadline = 5 * time.Second        // after which the context of the read ends
 )
 
-// NewReader returns a worker that reads files of the node. report, which may be nil, is called with
-// how long a read took, or hangs by now, and with its error.
+// NewReader returns a worker that reads files of the node. report, if not nil, is called with the
+// duration of each read, or the time for which it has been hanging, and with its error.
 func NewReader[T any](operation string, report func(time.Duration, error)) *Worker[T] {
 	w := &Worker[T]{Operation: operation, Deadline: ReadDeadline}
 	if report != nil {
@@ -46,15 +44,15 @@ func NewReader[T any](operation string, report func(time.Duration, error)) *Work
 type Outcome[T any] struct {
 	Value T
 	Err   error
-	Ended time.Time // zero: it has not ended, but hangs
+	Ended time.Time // zero: the call hangs
 	Took  time.Duration
 }
 
-// HangAfter is how long after its deadline a call counts as hung: longer than machines stand still.
+// HangAfter is the time after its deadline at which a call is reported as hung. It is longer than a
+// machine is suspended or starved.
 const HangAfter = 2 * time.Second
 
-// Start begins a call of f. It returns false if there is an earlier one whose outcome was not
-// taken.
+// Start starts a call of f. It returns false if the outcome of an earlier call was not taken yet.
 func (w *Worker[T]) Start(ctx context.Context, f func(context.Context) (T, error)) bool {
 	if w.call != nil {
 		return false
@@ -76,17 +74,18 @@ func (w *Worker[T]) Start(ctx context.Context, f func(context.Context) (T, error
 	return true
 }
 
-// Busy reports whether there is a call whose outcome was not taken.
+// Busy reports whether there is a call whose outcome was not taken yet.
 func (w *Worker[T]) Busy() bool { return w.call != nil }
 
-// Wait waits until the call that was started ends, or ctx does.
+// Wait waits until the call in progress or ctx ends.
 func (w *Worker[T]) Wait(ctx context.Context) {
 	if w.call != nil {
 		w.call.Wait(ctx)
 	}
 }
 
-// Take returns the outcome of a call that has ended, once.
+// Take returns the outcome of a call that has ended, without waiting. Each outcome is returned
+// once.
 func (w *Worker[T]) Take() (o Outcome[T], ended bool) {
 	if w.call == nil {
 		return o, false
@@ -109,12 +108,12 @@ func (w *Worker[T]) report(o Outcome[T]) {
 	}
 }
 
-// Do makes a call and waits for its end, at most for so long. If it has not ended then, or an
-// earlier one has not yet, it fails with ReasonHung.
+// Do makes a call and waits for its result, at most for the time atMost. It returns an error of
+// ReasonHung if the call has not ended by then, or if an earlier call has not ended.
 func (w *Worker[T]) Do(
 	ctx context.Context, atMost time.Duration, f func(context.Context) (T, error),
 ) (value T, err error) {
-	w.Take() // of an earlier call, which is not what is asked for now
+	w.Take() // drop the outcome of an earlier call
 	if !w.Start(ctx, f) {
 		return value, Hung(w.Operation)
 	}
@@ -128,8 +127,9 @@ func (w *Worker[T]) Do(
 	return o.Value, o.Err
 }
 
-// Run makes a call and waits for its end, however long that takes, or for that of ctx, whose error
-// it returns then. The call may end just after: Busy reports whether it hangs.
+// Run makes a call and waits for its result without a time limit, after any earlier call. If ctx
+// ends first, Run gives the call ReadWait to return and returns the error of ctx; Busy reports
+// whether the call is still in progress.
 func (w *Worker[T]) Run(ctx context.Context, f func(context.Context) (T, error)) (value T, err error) {
 	for started := false; ; {
 		started = started || w.Start(ctx, f)
@@ -146,7 +146,7 @@ func (w *Worker[T]) Run(ctx context.Context, f func(context.Context) (T, error))
 	}
 }
 
-// settle gives a call whose context has ended a moment to end.
+// settle gives a call whose context has ended a short time to return.
 func (w *Worker[T]) settle(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, ReadWait)
 	defer cancel()

@@ -1,6 +1,6 @@
-// Package bus holds sources to the rule that hardware on the PCI bus that is not read is an error
-// and never silence: a vendor's library may be missing from the exporter's container, broken, or
-// blind to a device.
+// Package bus wraps sources so that hardware on the PCI bus that a source does not read is an
+// error: the vendor's library may be missing from the exporter's container, be broken, or not
+// support the device.
 package bus
 
 import (
@@ -15,18 +15,18 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// Hardware is what a source is to read: the devices of a vendor and a class.
+// Hardware selects the devices that a source must read, by vendor and PCI class.
 type Hardware struct {
-	Vendor string // as driver.Hardware has it: nvidia
-	ID     string // of the vendor on the PCI bus, four hexadecimal digits
-	// Classes are the first digits of the PCI classes: 03 for display controllers, GPUs among them.
+	Vendor string // value of driver.Hardware.Vendor, such as nvidia
+	ID     string // PCI vendor ID, four hexadecimal digits
+	// Classes are prefixes of PCI class codes, such as 03 for display controllers, which include GPUs.
 	Classes []string
 }
 
 // listInterval is how often the bus is listed.
 const listInterval = 10 * time.Second
 
-// Source is a source that is held to the rule.
+// Source is a source that fails if it does not read all of its hardware. See [New].
 type Source struct {
 	driver.Source
 	hardware Hardware
@@ -35,26 +35,26 @@ type Source struct {
 	now      func() time.Time
 
 	at  time.Time // when the bus was listed
-	all []string  // addresses of the hardware on it
+	all []string  // addresses of the hardware on the bus
 }
 
 var _ driver.Source = (*Source)(nil)
 
-// New returns a source that fails where hardware of that kind is not read: it is on the bus and no
-// sample has its address, or devices of the vendor are in the inventory and the source found
-// nothing. The error of a source that found nothing to read (driver.ErrAbsent), or that this build
-// does not have (driver.ErrNotBuilt), is one only then.
+// New returns a source that fails if hardware is on the PCI bus and no sample has its address, or
+// if the source is absent and the inventory has devices of the vendor. A source is absent if its
+// error is driver.ErrAbsent or driver.ErrNotBuilt; such an error is dropped on machines without the
+// hardware.
 func New(source driver.Source, hardware Hardware, h driver.Host, now func() time.Time) *Source {
-	listed := h.Listed
+	listed := h.CountListed
 	if listed == nil {
 		listed = func(string) int { return 0 }
 	}
 	return &Source{Source: source, hardware: hardware, root: h.Sysfs, listed: listed, now: now}
 }
 
-// Expect returns the constructor of a source that is held to the rule. Where this build does not
-// have the source, it returns driver.ErrNotBuilt with a source in its place that reads nothing: it
-// fails where there is hardware to read.
+// Expect returns a constructor that applies New to the source that open returns. If this build does
+// not contain the source, the constructor returns driver.ErrNotBuilt and a replacement that reads
+// nothing and fails on machines with the hardware.
 func Expect(
 	name string, hardware Hardware, open func(driver.Host) (driver.Source, error),
 ) func(driver.Host) (driver.Source, error) {
@@ -70,7 +70,7 @@ func Expect(
 	}
 }
 
-// unbuilt stands for a source that this build does not have.
+// unbuilt replaces a source that this build does not contain.
 type unbuilt struct {
 	name string
 	err  error
@@ -79,10 +79,10 @@ type unbuilt struct {
 // Name returns the name of the source.
 func (s unbuilt) Name() string { return s.name }
 
-// Sample returns why there is no such source.
+// Sample returns the error of the missing source.
 func (s unbuilt) Sample(context.Context) ([]driver.Sample, error) { return nil, s.err }
 
-// Sample samples the source.
+// Sample returns the samples of the wrapped source, and an error for hardware that they lack.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	samples, err := s.Source.Sample(ctx)
 	absent := errors.Is(err, driver.ErrAbsent) || errors.Is(err, driver.ErrNotBuilt)
@@ -98,7 +98,7 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	return samples, nil
 }
 
-// failure returns the error that hardware is not read; err says why, if that is known.
+// failure returns the error that hardware is not read. err is the cause; nil: unknown.
 func (s *Source) failure(what string, err error) error {
 	if err == nil {
 		err = errors.New("the vendor's software does not report it")
@@ -109,7 +109,7 @@ func (s *Source) failure(what string, err error) error {
 	return fmt.Errorf("%s does not read %s: %w", s.Name(), what, err)
 }
 
-// unread returns the addresses of hardware that no sample has.
+// unread returns the addresses of hardware on the bus that no sample has.
 func (s *Source) unread(samples []driver.Sample) []string {
 	if now := s.now(); s.at.IsZero() || now.Sub(s.at) >= listInterval {
 		s.at, s.all = now, sysfs.PCIDevices(s.root, s.hardware.ID, s.hardware.Classes)
@@ -123,7 +123,7 @@ func (s *Source) unread(samples []driver.Sample) []string {
 	return out
 }
 
-// list names the first few.
+// list returns the first four addresses and the number of the others.
 func list(addresses []string) string {
 	const most = 4
 	if more := len(addresses) - most; more > 0 {

@@ -78,7 +78,7 @@ func TestNeverSilent(t *testing.T) {
 	} {
 		listed := func(vendor string) int { return map[string]int{"nvidia": tc.listed}[vendor] }
 		s := bus.New(tc.source, bus.Hardware{Vendor: "nvidia", ID: "10de", Classes: []string{"03"}},
-			driver.Host{Sysfs: tc.root, Listed: listed}, time.Now)
+			driver.Host{Sysfs: tc.root, CountListed: listed}, time.Now)
 		samples, err := s.Sample(t.Context())
 		if (err != nil) != (tc.want != nil) || len(samples) != len(tc.source.pci) {
 			t.Errorf("%s: error %v, %d samples", name, err, len(samples))
@@ -125,9 +125,11 @@ func TestNotBuilt(t *testing.T) {
 		host driver.Host
 		want string // in the error; "" for none
 	}{
-		"nothing":          {driver.Host{Sysfs: empty}, ""},
-		"on the bus":       {driver.Host{Sysfs: full}, "on the PCI bus: not in this build: built without cgo"},
-		"in the inventory": {driver.Host{Sysfs: empty, Listed: listed}, "inventory: not in this build: built without cgo"},
+		"nothing":    {driver.Host{Sysfs: empty}, ""},
+		"on the bus": {driver.Host{Sysfs: full}, "on the PCI bus: not in this build: built without cgo"},
+		"in the inventory": {
+			driver.Host{Sysfs: empty, CountListed: listed}, "inventory: not in this build: built without cgo",
+		},
 	} {
 		s, err := open(tc.host)
 		if s == nil || s.Name() != "far" || !errors.Is(err, driver.ErrNotBuilt) {

@@ -15,8 +15,8 @@ func decimal(text string) string {
 	return text
 }
 
-// acceleratorOf returns the rule of an accelerator whose attributes have the usual names, but for a
-// few.
+// acceleratorOf returns the rule of an accelerator driver whose attributes mostly have the common
+// names.
 func acceleratorOf(driverName string) rule {
 	switch driverName {
 	case "tpu.google.com":
@@ -36,7 +36,7 @@ func acceleratorOf(driverName string) rule {
 	}
 }
 
-// made returns the rule of a driver that says everything but the vendor in the usual way.
+// made returns the rule of a driver with attributes of the common names only, for a vendor.
 func made(vendor string) rule {
 	return func(d device, h *driver.Hardware) {
 		generic(d, h)
@@ -44,7 +44,7 @@ func made(vendor string) rule {
 	}
 }
 
-// googleTPU: the name is that of the file under /dev, as far as a TPU has one of its own (accel0).
+// googleTPU: a device called accelN is the TPU with the file /dev/accelN.
 func googleTPU(d device, h *driver.Hardware) {
 	h.Vendor = "google"
 	if h.Model == "" {
@@ -63,7 +63,8 @@ func awsNeuron(d device, h *driver.Hardware) {
 	}
 }
 
-// tenstorrent: one chip that the host can reach, with those behind it; uniqueID is the chip's.
+// tenstorrent: a device is a chip on the PCI bus with the chips behind it. uniqueID is the UUID of
+// the former.
 func tenstorrent(d device, h *driver.Hardware) {
 	h.Vendor, h.UUID = "tenstorrent", d.attributes.text("uniqueID")
 	if h.Model == "" {
@@ -75,7 +76,7 @@ func tenstorrent(d device, h *driver.Hardware) {
 	}
 }
 
-// rebellions: an NPU for guests is vfio-0000-23-00-0.
+// rebellions: vfio-0000-23-00-0 is an NPU that is passed through to guests.
 func rebellions(d device, h *driver.Hardware) {
 	h.Vendor = "rebellions"
 	if strings.HasPrefix(d.name, "vfio-") {
@@ -83,7 +84,7 @@ func rebellions(d device, h *driver.Hardware) {
 	}
 }
 
-// spyre: a card, or a virtual function of it. A card has "0" or its own address for its card's.
+// spyre: a card, or a virtual function of a card. pfPciAddress of a card is "0" or its own address.
 func spyre(d device, h *driver.Hardware) {
 	h.Vendor = "ibm"
 	if node := decimal(d.attributes.text("numaInfo")); h.NUMANode == "" {
@@ -94,12 +95,12 @@ func spyre(d device, h *driver.Hardware) {
 	}
 }
 
-// nvme: a controller, which its serial number identifies.
+// nvme: a controller, identified by its serial number.
 func nvme(_ device, h *driver.Hardware) {
 	h.UUID = h.Serial
 }
 
-// deckhouseGPU: NVIDIA GPUs and MIG devices, with attributes of either spelling.
+// deckhouseGPU: NVIDIA GPUs and MIG devices; attributes have one of two spellings.
 func deckhouseGPU(d device, h *driver.Hardware) {
 	a := d.attributes
 	h.UUID = a.text("gpuUUID", "gpu_uuid")
@@ -112,7 +113,8 @@ func deckhouseGPU(d device, h *driver.Hardware) {
 	}
 }
 
-// awsNetwork: the attributes are those of another domain; the name is that of the RDMA device.
+// awsNetwork: the attributes have another domain than the driver. The device's name is that of the
+// RDMA device.
 func awsNetwork(d device, h *driver.Hardware) {
 	const domain = "dra.vpc.amazonaws.com/"
 	h.NetDev, h.RDMADev = d.attributes.text(domain+"networkDevName"), d.name

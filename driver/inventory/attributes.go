@@ -13,27 +13,25 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
 )
 
-// The standard attributes, as package deviceattribute of k8s.io/dynamic-resource-allocation
-// describes them. A PCIe root (resource.kubernetes.io/pcieRoot) is shared by many devices and
-// identifies none.
+// The standard attributes, defined by package deviceattribute of
+// k8s.io/dynamic-resource-allocation.
 const (
 	standardPCIBusID = "resource.kubernetes.io/pciBusID"
-	// standardNUMANode is an integer, or a list that has the device's own node first and near ones
-	// after it.
+	// standardNUMANode is an integer, or a list that starts with the device's own node.
 	standardNUMANode = "resource.kubernetes.io/numaNode"
-	// standardPCIeRoot is a text, or of CPUs a list.
+	// standardPCIeRoot is a string, or a list for CPUs. It does not identify a device.
 	standardPCIeRoot = "resource.kubernetes.io/pcieRoot"
 )
 
-// maxText is the greatest length of an attribute's text, in bytes. The API allows 64.
+// maxText is the maximum length of an attribute's string, in bytes. The API allows 64.
 const maxText = 253
 
-// attributes are a device's attributes by name. Names of the driver's own domain are without it: of
-// gpu.nvidia.com, uuid and gpu.nvidia.com/uuid are one attribute, and it is called uuid here.
+// attributes has a device's attributes by name. Names in the driver's own domain lack the domain:
+// for gpu.nvidia.com, both uuid and gpu.nvidia.com/uuid are uuid.
 type attributes map[string]resourcev1.DeviceAttribute
 
-// decodeAttributes counts attributes that are malformed, of an unknown type, or too long, and
-// leaves them out.
+// decodeAttributes omits attributes that are malformed, of an unknown type, or too long, and counts
+// them in rejected.
 func decodeAttributes(driverName string, raw map[string]json.RawMessage, rejected driver.Rejections) attributes {
 	out := make(attributes, len(raw))
 	for name, raw := range raw {
@@ -67,7 +65,7 @@ func validAttribute(a resourcev1.DeviceAttribute) bool {
 	return !slices.ContainsFunc(texts(a), func(s string) bool { return len(s) > maxText })
 }
 
-// texts returns the attribute's strings or versions.
+// texts returns the strings or versions of an attribute.
 func texts(a resourcev1.DeviceAttribute) []string {
 	switch {
 	case a.StringValue != nil:
@@ -81,7 +79,7 @@ func texts(a resourcev1.DeviceAttribute) []string {
 	}
 }
 
-// integers returns the attribute's numbers.
+// integers returns the integers of an attribute.
 func integers(a resourcev1.DeviceAttribute) []int64 {
 	if a.IntValue != nil {
 		return []int64{*a.IntValue}
@@ -89,7 +87,7 @@ func integers(a resourcev1.DeviceAttribute) []int64 {
 	return a.IntValues
 }
 
-// text returns the first text of the first of the attributes that has one.
+// text returns the first string or version that is not blank, of the first attribute that has one.
 func (a attributes) text(names ...string) string {
 	for _, name := range names {
 		for _, s := range texts(a[name]) {
@@ -101,13 +99,13 @@ func (a attributes) text(names ...string) string {
 	return ""
 }
 
-// flag returns the attribute's truth, false where it is absent.
+// flag returns the value of a boolean attribute, false if it is absent.
 func (a attributes) flag(name string) bool {
 	value := a[name].BoolValue
 	return value != nil && *value
 }
 
-// index returns the first number of the first of the attributes that has one of zero or more, as
+// index returns the first integer of the first attribute whose first integer is not negative, in
 // decimal.
 func (a attributes) index(names ...string) string {
 	for _, name := range names {
@@ -118,7 +116,8 @@ func (a attributes) index(names ...string) string {
 	return ""
 }
 
-// roots returns the PCIe root complexes of an attribute, sorted, each once, separated by commas.
+// roots returns the PCIe root complexes of an attribute, sorted, without duplicates, separated by
+// commas.
 func (a attributes) roots(name string) string {
 	out := slices.DeleteFunc(slices.Clone(texts(a[name])), func(root string) bool {
 		domain, bus, found := strings.Cut(strings.TrimPrefix(root, "pci"), ":")
@@ -130,7 +129,7 @@ func (a attributes) roots(name string) string {
 
 func isHex(s string) bool { return s != "" && strings.Trim(s, "0123456789abcdef") == "" }
 
-// pci returns the address in the first of the attributes that has one.
+// pci returns the PCI address of the first attribute that has one, normalized.
 func (a attributes) pci(names ...string) string {
 	for _, name := range names {
 		if address := driver.NormalizePCI(a.text(name)); address != "" {
@@ -140,8 +139,8 @@ func (a attributes) pci(names ...string) string {
 	return ""
 }
 
-// cpus returns the CPUs that the attributes name: a number, a list of numbers, or lists as the
-// kernel writes them (0-3,8). They are ascending, each once; malformed ones are left out.
+// cpus returns the CPUs of all the attributes, which are integers or lists in the kernel's format
+// (0-3,8), ascending and without duplicates. Malformed values are omitted.
 func (a attributes) cpus(names ...string) []int {
 	var out []int
 	for _, name := range names {
@@ -158,7 +157,7 @@ func (a attributes) cpus(names ...string) []int {
 	return slices.Compact(out)
 }
 
-// maxCPUs is the kernel's greatest CONFIG_NR_CPUS.
+// maxCPUs is the maximum of the kernel's CONFIG_NR_CPUS.
 const maxCPUs = 8192
 
 var errCPUList = errors.New("not a list of CPUs")
@@ -184,8 +183,8 @@ func parseCPUList(list string) []int {
 	return out
 }
 
-// pciInName returns the PCI address that a device's name holds as dddd-bb-dd-f between dashes or at
-// its ends, which is how drivers make a DNS label of it (0000-03-00-0-0x56c0, qatvf-0000-6d-00-1).
+// pciInName returns the PCI address that is a part of a device's name, written as a DNS label:
+// 0000-03-00-0-0x56c0, qatvf-0000-6d-00-1. It returns "" if there is none.
 func pciInName(name string) string {
 	if len(name) > manifest.MaxName {
 		return ""

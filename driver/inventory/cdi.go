@@ -24,25 +24,23 @@ import (
 )
 
 const (
-	// maxSpecBytes bounds a spec file; the API objects that specs are made from are smaller than
-	// 1.5 MiB.
+	// maxSpecBytes is the maximum size of a spec file.
 	maxSpecBytes = 1 << 20
-	// maxSpecs bounds the files of a folder.
+	// maxSpecs is the maximum number of spec files in a folder.
 	maxSpecs = 4096
-	// settleTime is for how long a spec that can't be parsed is taken for one that is being
-	// written.
+	// settleTime is how long a spec that cannot be parsed is assumed to be incompletely written.
 	settleTime = time.Second
 )
 
-// CDI knows the devices of the CDI specs on the node (tags.cncf.io/container-device-interface): for
-// an allocation that no slice describes, the device nodes and network interfaces that the container
-// was given tell the hardware.
+// CDI has the devices of the CDI specs on the node (tags.cncf.io/container-device-interface). For
+// an allocation that no slice describes, they show the hardware by device nodes and network
+// interfaces.
 //
-// It reads files only in Load, and in Watch when they change; the other methods cost no I/O and
-// wait for none. Methods may be called concurrently.
+// Only Load and Watch read files; the other methods do no I/O and do not wait for it. A CDI is safe
+// for concurrent use.
 type CDI struct {
-	// Report is called with how long each look at the folders took, or hangs by now, and with its
-	// error. It may be nil, and is set before Watch is called.
+	// Report, if not nil, is called with the duration of each read of the folders, or the time for
+	// which it has been hanging, and with its error. It is set before Watch is called.
 	Report func(took time.Duration, err error)
 
 	dirs     []string
@@ -51,31 +49,31 @@ type CDI struct {
 	readFile func(path string, limit int64) ([]byte, error)
 
 	devices atomic.Pointer[map[string]specDevice] // by qualified name
-	counted atomic.Pointer[driver.Rejections]     // rejected, as of the last look; not changed any more
+	counted atomic.Pointer[driver.Rejections]     // immutable copy of rejected, as of the last read
 
-	reading    sync.Mutex // is held while files are read, and guards what follows
+	reading    sync.Mutex // held while files are read; guards the fields below
 	loaded     time.Time  // when the folders were last read; zero: never
 	files      map[string]*specFile
 	conflicts  map[string]bool
 	unreadable map[string]bool // folders
-	excess     map[string]int  // files above the bound, by folder
+	excess     map[string]int  // number of files above maxSpecs, by folder
 	rejected   driver.Rejections
-	unsettled  bool // a file may be half written, or the like: look again soon
+	unsettled  bool // the folders must be read again soon: a file may be incompletely written
 }
 
-// specFile is what is known of a spec's file.
+// specFile is the state of a spec file.
 type specFile struct {
 	dir      int
 	stamp    stamp
 	digest   uint64
 	devices  []specDevice
-	badSince time.Time // zero: it was parsed
-	counted  bool      // as rejected
+	badSince time.Time // since when it cannot be parsed; zero: it was parsed
+	counted  bool      // it was counted as rejected
 }
 
-// NewCDI returns the CDI of these folders, which need not exist yet. Later folders have precedence.
-// With a sysfs root (usually /sys), PCI addresses of DRM, accelerator and network devices are
-// found; without, they stay unknown.
+// NewCDI returns the CDI of folders, which need not exist yet. Later folders have precedence.
+// sysfsRoot is used to look up the PCI addresses of DRM, accelerator and network devices; if it is
+// empty, they stay unknown.
 func NewCDI(dirs []string, sysfsRoot string) *CDI {
 	c := &CDI{
 		sysfs: sysfsRoot, now: time.Now, readFile: sysfs.ReadFile,
@@ -90,25 +88,25 @@ func NewCDI(dirs []string, sysfsRoot string) *CDI {
 	return c
 }
 
-// Load reads the specs that have changed since the last time. It is needed only where [CDI.Watch]
-// does not run. It fails if that takes too long.
+// Load reads the specs that have changed since the last read. It is needed only if [CDI.Watch] does
+// not run. It returns an error of ReasonHung if it takes longer than driver.ReadDeadline.
 func (c *CDI) Load() error {
-	read := driver.NewReader[look](readSpecs, nil)
-	_, err := read.Do(context.Background(), driver.ReadDeadline, func(context.Context) (look, error) {
+	read := driver.NewReader[readResult](readSpecs, nil)
+	_, err := read.Do(context.Background(), driver.ReadDeadline, func(context.Context) (readResult, error) {
 		return c.refresh(), nil
 	})
 	return err
 }
 
-// readSpecs names the operation in errors.
+// readSpecs is the operation in error texts.
 const readSpecs = "read CDI specs"
 
-// Rejected returns what could not be used since the CDI was made.
+// Rejected returns the numbers of specs, devices and folders that were rejected so far.
 func (c *CDI) Rejected() driver.Rejections { return maps.Clone(*c.counted.Load()) }
 
-// Lookup returns what the specs say of the hardware behind qualified device names
-// (vendor/class=name), all of which belong to one allocated device. It is false if they say
-// nothing. Where the names disagree on a PCI address or an interface, it stays unknown.
+// Lookup returns the hardware of one allocated device, given all of its qualified CDI names
+// (vendor/class=name). It returns false if the specs do not identify any hardware. A UUID, PCI
+// address, interface or RDMA device on which the names disagree stays unknown.
 func (c *CDI) Lookup(names []string) (driver.Hardware, bool) {
 	devices := *c.devices.Load()
 	var h driver.Hardware
@@ -131,7 +129,8 @@ func (c *CDI) Lookup(names []string) (driver.Hardware, bool) {
 	return h, found
 }
 
-// Written returns when each file was written last, as of the last look, and the names that it has.
+// Written returns the modification time of each spec file, as of the last read, and the qualified
+// names that the file defines.
 func (c *CDI) Written() iter.Seq2[time.Time, []string] {
 	return func(yield func(time.Time, []string) bool) {
 		c.reading.Lock()
@@ -144,8 +143,9 @@ func (c *CDI) Written() iter.Seq2[time.Time, []string] {
 	}
 }
 
-// ClaimUID returns the UID of the claim for which a spec was written, as it tells the container, ""
-// where it does not: drivers of classic DRA do so in $DRA_CLAIM_UID (Spiderpool, pkg/dra).
+// ClaimUID returns the UID of the claim for which the specs of devices were written: the value of
+// DRA_CLAIM_UID in their container edits, which drivers of classic DRA set (Spiderpool, pkg/dra).
+// It returns "" if there is none.
 func (c *CDI) ClaimUID(names []string) string {
 	devices := *c.devices.Load()
 	var uids []string
@@ -155,9 +155,9 @@ func (c *CDI) ClaimUID(names []string) string {
 	return only(uids)
 }
 
-// CPUs returns the CPUs that a spec says the claim has for which it was written, ascending; nil:
-// none says so. Specs of dra-driver-cpu do (kind dra.k8s.io/cpu): all devices of a claim have one
-// CDI device, with the CPUs of all of them. They must not be changed.
+// CPUs returns the CPUs of the claim for which the specs of devices were written, ascending; nil if
+// no spec has them. Specs of dra-driver-cpu have them (kind dra.k8s.io/cpu): all devices of a claim
+// share one CDI device, which has the CPUs of all of them. The caller must not change the result.
 func (c *CDI) CPUs(names []string) []int {
 	devices := *c.devices.Load()
 	for _, name := range names {
@@ -168,29 +168,28 @@ func (c *CDI) CPUs(names []string) []int {
 	return nil
 }
 
-// change is a spec file that was written or removed.
+// change is a change of a spec file: names that it now defines, or no longer does.
 type change struct {
 	at    time.Time
 	gone  bool
 	names []string
 }
 
-// look is what a look at the folders found.
-type look struct {
+// readResult is the result of one read of the folders.
+type readResult struct {
 	changes []change
-	again   bool // soon, though nothing will announce a change
+	again   bool // the folders must be read again soon, even without an event
 }
 
-// refresh reads what has changed in the folders and returns the changes, those of the first time
-// excepted: what is there from the beginning does not come. Names that another file still defines
-// are not gone.
-func (c *CDI) refresh() look {
+// refresh reads the files that have changed and returns the changes, except for those of the first
+// read. A name that another file still defines is not gone.
+func (c *CDI) refresh() readResult {
 	c.reading.Lock()
 	defer c.reading.Unlock()
 	changes := c.update()
 	counted := maps.Clone(c.rejected)
 	c.counted.Store(&counted)
-	return look{changes: changes, again: c.unsettled}
+	return readResult{changes: changes, again: c.unsettled}
 }
 
 func (c *CDI) update() []change {
@@ -220,11 +219,11 @@ func (c *CDI) update() []change {
 	if first {
 		return nil
 	}
-	return append(reallyGone(gone, devices), came...)
+	return append(withoutDefined(gone, devices), came...)
 }
 
-// reallyGone returns the changes less the names that are still there.
-func reallyGone(changes []change, devices map[string]specDevice) []change {
+// withoutDefined returns the changes without the names that devices still has.
+func withoutDefined(changes []change, devices map[string]specDevice) []change {
 	var out []change
 	for _, c := range changes {
 		c.names = slices.DeleteFunc(c.names, func(name string) bool { _, ok := devices[name]; return ok })
@@ -244,8 +243,8 @@ func namesOf(devices []specDevice) []string {
 	return names
 }
 
-// list returns the spec files of a folder, sorted. A folder that is not there has none; of one that
-// can't be read the files stay what they were.
+// list returns the spec files of a folder, sorted. A folder that does not exist has none. For a
+// folder that cannot be read, it returns the known files.
 func (c *CDI) list(i int, dir string) []string {
 	entries, err := readDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -270,7 +269,7 @@ func (c *CDI) list(i int, dir string) []string {
 	return paths[:len(paths)-excess]
 }
 
-// known returns the files of a folder as of the last time.
+// known returns the files of a folder as of the last successful read.
 func (c *CDI) known(dir int) []string {
 	var paths []string
 	for path, f := range c.files {
@@ -282,7 +281,7 @@ func (c *CDI) known(dir int) []string {
 	return paths
 }
 
-// readDir returns the names in a folder; those far above the bound on specs are not read.
+// readDir returns the names in a folder, up to a number far above maxSpecs.
 func readDir(dir string) ([]string, error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -296,9 +295,9 @@ func readDir(dir string) ([]string, error) {
 	return names, nil
 }
 
-// updateFile reads a file if it has changed. A file that can't be parsed keeps what it defined
-// before for the settle time, since drivers that don't rename write in several steps; then it
-// defines nothing.
+// updateFile reads a file if it has changed. A file that cannot be parsed keeps its previous
+// devices for settleTime, since some drivers write a file in several steps; after that it defines
+// none.
 func (c *CDI) updateFile(dir int, path string, at time.Time) (came, gone []change) {
 	f := c.files[path]
 	if f == nil {
@@ -320,7 +319,7 @@ func (c *CDI) updateFile(dir int, path string, at time.Time) (came, gone []chang
 		return nil, c.bad(f, at, err)
 	}
 	digest := fnv.New64a()
-	_, _ = digest.Write(data) // a hash takes everything
+	_, _ = digest.Write(data) // never fails
 	changed := f.digest != digest.Sum64() || !f.badSince.IsZero() || f.devices == nil
 	before := namesOf(f.devices)
 	*f = specFile{dir: dir, stamp: current, digest: digest.Sum64(), devices: devices}
@@ -331,7 +330,7 @@ func (c *CDI) updateFile(dir int, path string, at time.Time) (came, gone []chang
 	if len(before) > 0 {
 		gone = []change{{at: at, gone: true, names: before}}
 	}
-	// What the file had before did not come now: dra-driver-cpu has one file for all claims.
+	// Only new names are a change: dra-driver-cpu has one file for all claims.
 	names := slices.DeleteFunc(namesOf(devices), func(name string) bool { return slices.Contains(before, name) })
 	if len(names) > 0 {
 		came = []change{{at: writtenAt(info, c.loaded, at), names: names}}
@@ -339,16 +338,16 @@ func (c *CDI) updateFile(dir int, path string, at time.Time) (came, gone []chang
 	return came, gone
 }
 
-// writtenAt dates a write by the file's own time where that is credible: between the last look and
-// this one.
+// writtenAt returns the time of a write: the file's modification time if it is between the last
+// read and this one, else the time of this read.
 func writtenAt(info os.FileInfo, last, at time.Time) time.Time {
 	if t := info.ModTime(); t.After(last) && t.Before(at) {
-		return at.Add(t.Sub(at)) // on the monotonic clock, for when the wall clock is set
+		return at.Add(t.Sub(at)) // with monotonic clock reading
 	}
 	return at
 }
 
-// bad notes that the file could not be used, and, when that has lasted, drops what it defined.
+// bad records that a file could not be used. After settleTime it drops the file's devices.
 func (c *CDI) bad(f *specFile, at time.Time, err error) (gone []change) {
 	if f.badSince.IsZero() {
 		f.badSince = at
@@ -380,7 +379,7 @@ func reasonOf(err error) driver.Reason {
 	}
 }
 
-// read returns the devices of a spec's file, resolved.
+// read reads a spec file and returns its devices, completed from sysfs.
 func (c *CDI) read(path string) (data []byte, devices []specDevice, malformed int, err error) {
 	if data, err = c.readFile(path, maxSpecBytes); err != nil {
 		return nil, nil, 0, err
@@ -396,8 +395,8 @@ func (c *CDI) read(path string) (data []byte, devices []specDevice, malformed in
 	return data, devices, malformed, nil
 }
 
-// index returns the devices by name. A later folder wins; a name that one folder defines twice is
-// nobody's.
+// index returns the devices by name. A later folder has precedence. A name that one folder defines
+// twice is omitted.
 func (c *CDI) index() map[string]specDevice {
 	devices := map[string]specDevice{}
 	folder := map[string]int{}
@@ -422,7 +421,7 @@ func (c *CDI) index() map[string]specDevice {
 	return devices
 }
 
-// isSpec reports whether a changed path may matter: a spec, or a folder itself.
+// isSpec reports whether a path is that of a spec file or of one of the folders.
 func (c *CDI) isSpec(path string) bool {
 	return strings.HasSuffix(path, ".json") || strings.HasSuffix(path, ".yaml") || slices.Contains(c.dirs, path)
 }

@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// maxSpecDevices bounds the devices of a spec, maxSpecNodes the device nodes of a device.
+	// maxSpecDevices is the maximum number of devices of a spec, and maxSpecNodes that of device nodes
+	// of a device.
 	maxSpecDevices = 4096
 	maxSpecNodes   = 256
 	// maxPath is the kernel's PATH_MAX.
@@ -33,16 +34,14 @@ var (
 type specDevice struct {
 	name     string // qualified: vendor/class=name
 	hw       driver.Hardware
-	claimUID string // of the claim for which it was written; empty: it does not say
-	cpus     []int  // of the claim for which it was written, ascending; nil: it does not say
+	claimUID string // UID of the claim for which it was written; empty: unknown
+	cpus     []int  // CPUs of the claim for which it was written, ascending; nil: unknown
 }
 
-// parseSpec returns the devices of a CDI spec, YAML or JSON, each with what its own container edits
-// say of it. The spec's common edits are left out: what every device of a kind is given
-// (/dev/nvidiactl) identifies none. Devices that are malformed are counted and left out, as
-// runtimes refuse them; the version is not looked at, since nothing that matters here has changed
-// between versions. A spec may have an empty list: dra-driver-cpu keeps one while no claim is
-// prepared.
+// parseSpec returns the devices of a CDI spec in YAML or JSON, according to the container edits of
+// each device. The common edits of the spec do not identify a device and are ignored, and so is the
+// version of the spec. Malformed devices are omitted and counted. The list of devices may be empty:
+// dra-driver-cpu writes such a spec while no claim is prepared.
 func parseSpec(data []byte) (devices []specDevice, malformed int, err error) {
 	raw, err := manifest.ToJSON(data)
 	if err != nil {
@@ -81,13 +80,12 @@ func parseSpec(data []byte) (devices []specDevice, malformed int, err error) {
 	return devices, malformed, nil
 }
 
-// cpuKind is the kind of the specs of dra-driver-cpu, whatever name the driver has (pkg/driver,
+// cpuKind is the kind of the specs of dra-driver-cpu, independent of the driver's name (pkg/driver,
 // cdi.go).
 const cpuKind = "dra.k8s.io/cpu"
 
-// cpusIn returns the CPUs in the variable that tells a container of its claim's:
-// DRA_CPUSET_<UID of the claim>=0-3,8. Of several variables none counts, since one device is of one
-// claim.
+// cpusIn returns the CPUs in the environment variable DRA_CPUSET_<UID of the claim>=0-3,8. It
+// returns nil if there are several such variables, since a device belongs to one claim.
 func cpusIn(env []string) []int {
 	var cpus []int
 	for _, e := range env {
@@ -103,7 +101,7 @@ func cpusIn(env []string) []int {
 	return slices.Compact(cpus)
 }
 
-// claimUIDIn returns the UID in the variable that tells a container of its claim.
+// claimUIDIn returns the value of the environment variable DRA_CLAIM_UID, "" if there is none.
 func claimUIDIn(env []string) string {
 	for _, e := range env {
 		if uid, ok := strings.CutPrefix(e, "DRA_CLAIM_UID="); ok && manifest.ValidName(uid) {
@@ -113,8 +111,8 @@ func claimUIDIn(env []string) string {
 	return ""
 }
 
-// hardwareOf returns what a device's edits, and its name where that is a UUID or a PCI address,
-// tell.
+// hardwareOf returns the hardware that the edits of a device identify, or its name if that is a
+// UUID or has a PCI address.
 func hardwareOf(d specs.Device) driver.Hardware {
 	h := driver.Hardware{PCI: pciInName(d.Name)}
 	if strings.HasPrefix(d.Name, "GPU-") || strings.HasPrefix(d.Name, "MIG-") {
@@ -129,7 +127,7 @@ func hardwareOf(d specs.Device) driver.Hardware {
 	h.DeviceNodes = slices.Compact(h.DeviceNodes)
 	h.Kind = kindOfNodes(h.DeviceNodes)
 	if h.Kind == driver.KindPartition {
-		// A MIG instance is given its parent's node too, and is not to be taken for the parent.
+		// The edits of a MIG instance also have its parent's nodes, which would identify the parent.
 		h.DeviceNodes = slices.DeleteFunc(h.DeviceNodes, func(path string) bool { return !strings.HasPrefix(path, migNodes) })
 	}
 	for _, n := range d.ContainerEdits.NetDevices {
@@ -138,13 +136,13 @@ func hardwareOf(d specs.Device) driver.Hardware {
 		}
 	}
 	if len(d.ContainerEdits.NetDevices) > 1 {
-		h.NetDev = "" // which of them is not known
+		h.NetDev = "" // ambiguous
 	}
 	return h
 }
 
 const (
-	// maxInterfaceName is the kernel's IFNAMSIZ, which counts the final zero.
+	// maxInterfaceName is the kernel's IFNAMSIZ, which includes the terminating null byte.
 	maxInterfaceName = 16
 
 	migNodes     = "/dev/nvidia-caps/"
@@ -152,8 +150,8 @@ const (
 	vfioNodes    = "/dev/vfio/"
 )
 
-// hostPath returns the node's path on the host, or "" for one that identifies no device, since
-// every container with a device of the kind gets it.
+// hostPath returns the path of a device node on the host, or "" for a node that identifies no
+// device because all containers with a device of that kind have it.
 func hostPath(n *specs.DeviceNode) string {
 	if n == nil {
 		return ""
@@ -174,7 +172,7 @@ func hostPath(n *specs.DeviceNode) string {
 	return path
 }
 
-// kindOfNodes tells by the device nodes what is not a whole device.
+// kindOfNodes returns the kind of the device that has these device nodes.
 func kindOfNodes(paths []string) driver.Kind {
 	has := func(prefix string) bool {
 		return slices.ContainsFunc(paths, func(path string) bool { return strings.HasPrefix(path, prefix) })
@@ -191,9 +189,8 @@ func kindOfNodes(paths []string) driver.Kind {
 	}
 }
 
-// resolve completes the hardware from sysfs: the PCI address behind DRM, accelerator and network
-// devices, and the RDMA device behind a verbs node. What does not resolve, or to two different
-// things, stays unknown.
+// resolve sets, from sysfs, the PCI address by DRM, accelerator and network devices, and the RDMA
+// device by verbs device nodes. What is not found or ambiguous stays unknown.
 func resolve(h *driver.Hardware, root string) {
 	var addresses, rdma []string
 	for _, path := range h.DeviceNodes {
@@ -216,7 +213,7 @@ func resolve(h *driver.Hardware, root string) {
 	h.RDMADev = only(rdma)
 }
 
-// attribute returns the value of an attribute of a class device, "" if there is none.
+// attribute returns the value of a sysfs attribute of a class device, "" if there is none.
 func attribute(root, class, name, file string) string {
 	folder := sysfs.ClassDevice(root, class, name)
 	if folder == "" {
@@ -230,7 +227,7 @@ func attribute(root, class, name, file string) string {
 	return string(value)
 }
 
-// only returns the one value that is not empty, "" if there are several.
+// only returns the value of all elements that are not empty, "" if they differ.
 func only(values []string) string {
 	one := ""
 	for _, v := range values {

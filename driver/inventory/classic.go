@@ -16,8 +16,8 @@ type classicSlice struct {
 	} `json:"namedResources"`
 }
 
-// slice returns the slice as later versions write it. The node is its pool, of which the slices are
-// never known to be all.
+// slice converts the slice to the later format. The pool is named after the node; it is never known
+// to be complete.
 func (c *classicSlice) slice() slice {
 	s := slice{Driver: c.DriverName, nodeSelection: nodeSelection{NodeName: c.NodeName}}
 	s.Pool.Name = c.NodeName
@@ -30,8 +30,8 @@ func (c *classicSlice) slice() slice {
 	return s
 }
 
-// modernInstance returns an instance as a device of later versions; what is malformed stays as it
-// is, and is found out there.
+// modernInstance converts an instance to a device of the later format. It returns a malformed
+// instance unchanged; decodeDevice rejects it.
 func modernInstance(raw json.RawMessage) json.RawMessage {
 	var instance struct {
 		Name       string `json:"name"`

@@ -11,12 +11,12 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// CPUGroup is a group of CPUs that the machine's topology defines. The device of dra-driver-cpu is
-// one by default: of a NUMA node (cpudevnuma000), or of a socket (cpudevsocket000) or the machine
-// (cpudevmachine), by its option group-by (pkg/device, builder.go). Its slice counts the CPUs, and
-// lists them only for allocators of their own.
+// CPUGroup is a group of CPUs that the machine's topology defines. A device of dra-driver-cpu is
+// such a group by default: the CPUs of a NUMA node (cpudevnuma000), of a socket (cpudevsocket000)
+// or of the machine (cpudevmachine), by its option group-by (pkg/device, builder.go). Its slice has
+// only the number of CPUs.
 type CPUGroup struct {
-	kind   string // a prefix of the devices' names
+	kind   string // one of the name prefixes below
 	number uint64 // of the NUMA node or the socket
 }
 
@@ -26,7 +26,7 @@ const (
 	machineGroup = "cpudevmachine"
 )
 
-// CPUGroupOf returns the group of CPUs that a device is by its name.
+// CPUGroupOf returns the group of CPUs that the device's name denotes, false if it denotes none.
 func CPUGroupOf(id driver.ID) (CPUGroup, bool) {
 	if id.Driver != "dra.cpu" {
 		return CPUGroup{}, false
@@ -43,7 +43,7 @@ func CPUGroupOf(id driver.ID) (CPUGroup, bool) {
 	return CPUGroup{}, false
 }
 
-// NUMANode returns the number of the NUMA node that the group is, "" if it is none.
+// NUMANode returns the number of the group's NUMA node, "" if the group is not a NUMA node.
 func (g CPUGroup) NUMANode() string {
 	if g.kind != numaGroup {
 		return ""
@@ -51,9 +51,9 @@ func (g CPUGroup) NUMANode() string {
 	return strconv.FormatUint(g.number, 10)
 }
 
-// CPUs reads which CPUs of the group are online, ascending, given where sysfs is mounted
-// (Documentation/ABI/stable/sysfs-devices-node, sysfs-devices-system-cpu). The CPUs that the driver
-// keeps for the system are among them: nothing on the node says which these are.
+// CPUs returns the CPUs of the group that are online, ascending. root is the mount point of sysfs
+// (Documentation/ABI/stable/sysfs-devices-node, sysfs-devices-system-cpu). The result includes CPUs
+// that the driver reserves for the system, because nothing on the node identifies these.
 func (g CPUGroup) CPUs(root string) ([]int, error) {
 	folder := filepath.Join(root, "devices", "system")
 	switch g.kind {
@@ -84,10 +84,11 @@ func (g CPUGroup) CPUs(root string) ([]int, error) {
 	return cpus, nil
 }
 
-// maxCPUListFile bounds a file with a list of CPUs; the kernel writes at most a page.
+// maxCPUListFile is the maximum size of a file with a list of CPUs. The kernel writes at most a
+// page.
 const maxCPUListFile = 1 << 16
 
-// readCPUList reads a file with one list of CPUs, which may be empty.
+// readCPUList reads a file with one list of CPUs, which may be empty. The result is ascending.
 func readCPUList(path string) ([]int, error) {
 	content, err := sysfs.ReadFile(path, maxCPUListFile)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// healthOfAttributes returns what the attributes of a device say of its health: healthy, which is
-// true or false (gaudi.intel.com, qat.intel.com), or health, which is a word (gpu.intel.com). The
+// healthOfAttributes returns the health that the attributes of a device state: the boolean healthy
+// (gaudi.intel.com, qat.intel.com) or the string health (gpu.intel.com). If a device has both, the
 // worse one counts.
 func healthOfAttributes(a attributes) driver.HealthStatus {
 	status := driver.HealthNone
@@ -31,21 +31,22 @@ func healthOfAttributes(a attributes) driver.HealthStatus {
 	}
 }
 
-// newTaint returns a taint of a slice, or of the DeviceTaintRule of that name.
+// newTaint returns a taint of a slice or, if rule is not empty, of the DeviceTaintRule of that
+// name.
 func newTaint(t resourcev1.DeviceTaint, rule string) driver.Taint {
 	return driver.Taint{
 		Key: t.Key, Value: t.Value, Effect: string(t.Effect), Rule: rule, Health: healthOfTaint(t),
 	}
 }
 
-// healthOfTaint returns what a taint says of the health of its device. Only taints by which drivers
-// report health do that; others are set on healthy devices too, for maintenance.
+// healthOfTaint returns the health that a taint states. Only taints with which drivers report
+// health state one; others are set on healthy devices too, for maintenance.
 //
-// gpu.nvidia.com taints its slices (cmd/gpu-kubelet-plugin/device_health.go of
-// dra-driver-nvidia-gpu): xid has the effect None where the error is the application's own.
-// gpu.intel.com makes DeviceTaintRules (cmd/kubelet-gpu-plugin/health.go of its repository), with a
-// key for each part of the hardware and its status as the value: at Warning the device still counts
-// as healthy. The word unhealthy is KEP-5055's example.
+// gpu.nvidia.com sets taints in its slices (cmd/gpu-kubelet-plugin/device_health.go of
+// dra-driver-nvidia-gpu); the effect of xid is None if the application caused the error.
+// gpu.intel.com creates DeviceTaintRules (cmd/kubelet-gpu-plugin/health.go of its repository), with
+// a key for each hardware component and its status as the value; Warning does not make the device
+// unhealthy. The name unhealthy is the example of KEP-5055.
 func healthOfTaint(t resourcev1.DeviceTaint) driver.HealthStatus {
 	domain, name, _ := strings.Cut(t.Key, "/")
 	switch {

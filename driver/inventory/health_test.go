@@ -44,7 +44,7 @@ func TestHealth(t *testing.T) {
 			if !ok {
 				t.Fatalf("malformed: %s", raw)
 			}
-			offer := slice.For(Host{Name: "n"}, 1<<20, rejected)
+			offer := slice.OfferTo(Node{Name: "n"}, 1<<20, rejected)
 			if len(offer.devices) != 1 || len(rejected) > 0 {
 				t.Fatalf("%d devices, rejected %v", len(offer.devices), rejected)
 			}

@@ -6,10 +6,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// dropFalseUUIDs takes away what drivers call uuid and is none: what several devices of a pool have
-// (one for all of a node's), and the pool's name with a number (which is the device's index). Such
-// texts would join hardware that is not the same. Devices that can't be measured do not count: a
-// GPU that is also listed for guests is one GPU.
+// dropFalseUUIDs clears UUIDs that do not identify a device: one that several devices of a pool
+// have, and one that is the pool's name and an index. They would match samples with the wrong
+// device. Devices that cannot be measured do not count as another device: a GPU may also be listed
+// for passthrough to guests.
 func dropFalseUUIDs(inventory driver.Inventory) {
 	type named struct{ driver, pool, uuid string }
 	count := map[named]int{}
@@ -29,7 +29,7 @@ func dropFalseUUIDs(inventory driver.Inventory) {
 	}
 }
 
-// isIndex reports whether the text is the pool's name and a number.
+// isIndex reports whether the UUID is the pool's name, a dash and a number.
 func isIndex(uuid, pool string) bool {
 	n, ok := strings.CutPrefix(uuid, pool+"-")
 	return ok && decimal(n) != ""

@@ -1,6 +1,6 @@
-// Package inventory says which hardware stands behind a DRA device: from the attributes that its
-// driver publishes in ResourceSlices (rules.go has a rule for each driver), and, for an allocation
-// that no slice describes, from the CDI specs that the driver leaves on the node.
+// Package inventory finds the hardware of DRA devices: by the attributes that drivers publish in
+// ResourceSlices (rules.go has a rule for each driver) and, for an allocation that no slice
+// describes, by the CDI specs that drivers write on the node.
 package inventory
 
 import (
@@ -14,36 +14,35 @@ import (
 )
 
 const (
-	// maxDevices bounds the devices of one node, and maxDriverDevices those of one driver, so that
-	// a driver with too many takes nothing from the others.
+	// maxDevices is the maximum number of devices of a node, and maxDriverDevices that of one driver,
+	// so that a driver with too many devices does not displace those of other drivers.
 	maxDevices       = 16384
 	maxDriverDevices = 4096
-	// maxAttributes bounds the attributes, capacities and taints of a device, each. The API allows
-	// 32.
+	// maxAttributes is the maximum number of attributes of a device, and that of its capacities and of
+	// its taints. The API allows 32.
 	maxAttributes = 256
-	// maxList bounds the values of a list-valued attribute; CPUs are the longest lists there are.
+	// maxList is the maximum length of a list-valued attribute. Lists of CPUs are the longest.
 	maxList = 8192
 )
 
-// ParseSlices returns the devices that the ResourceSlices of a file offer on a node, the file being
-// what `kubectl get resourceslices -o yaml` (or json) prints: a List, single objects, several
-// documents, of resource.k8s.io/v1, v1beta2 v1beta1 or v1alpha3. Objects of other kinds are passed
-// over, and so are slices and devices of other nodes unless node is empty. Of each pool only the
-// newest complete generation counts.
+// ParseSlices returns the devices that the ResourceSlices in a file offer to a node. The file has
+// the format of `kubectl get resourceslices -o yaml` (or json): a List, single objects, or several
+// documents, of resource.k8s.io/v1, v1beta2, v1beta1, v1alpha3 or v1alpha2. Objects of other kinds
+// are ignored, and so are slices and devices of other nodes unless node is empty. Of each pool,
+// only the newest complete generation counts.
 //
-// What is wrong with a device, or with one of its attributes, costs just that and is counted by
-// reason. A file that can not be read at all, or a slice of an unknown version, is an error that
-// names the document.
+// A malformed device or attribute is omitted and counted by reason. A file that is malformed as a
+// whole, or a slice of an unknown version, is an error that names the document.
 func ParseSlices(data []byte, node string) (driver.Inventory, driver.Rejections, error) {
 	objects, malformed, err := manifest.Objects(data, "ResourceSlice")
 	if err != nil {
 		return nil, nil, fmt.Errorf("parse resource slices: %w", err)
 	}
-	host, decoding := Host{Name: node}, driver.Rejections{}
+	host, decoding := Node{Name: node}, driver.Rejections{}
 	var offers []Offer
 	for _, o := range objects {
 		if s, ok := DecodeSlice(o.Raw); ok {
-			offers = append(offers, s.For(host, math.MaxInt, decoding))
+			offers = append(offers, s.OfferTo(host, math.MaxInt, decoding))
 		} else {
 			decoding.Add(driver.ReasonMalformedSlice, 1)
 		}
@@ -54,8 +53,8 @@ func ParseSlices(data []byte, node string) (driver.Inventory, driver.Rejections,
 	return found, rejected, nil
 }
 
-// Build returns the devices that slices offer to a node, as [ParseSlices] does. The offers may be
-// in any order, and are not changed.
+// Build returns the devices of the offers that slices make to a node, as [ParseSlices] does. The
+// offers may be in any order; they are not changed.
 func Build(offers []Offer) (driver.Inventory, driver.Rejections) {
 	b := builder{
 		inventory: driver.Inventory{}, generation: map[driver.ID]int64{}, drivers: map[string]int{},
@@ -73,11 +72,10 @@ func Build(offers []Offer) (driver.Inventory, driver.Rejections) {
 	return b.inventory, b.rejected
 }
 
-// current returns the slices that count, of each pool those of the newest generation that is
-// complete: a driver that changes a pool writes the slices of the new generation one by one and
-// then deletes what is left of the old one (KEP-4381). Where none is complete, which is so in the
-// midst of that, and where a part of the pool is not listed here, all count, the newest before the
-// others.
+// current returns the offers of the newest complete generation of each pool. A driver that changes
+// a pool writes the slices of the new generation one by one and then deletes those of the old one
+// (KEP-4381). If no generation is complete, during such a change or because a part of the pool is
+// not listed here, all offers of the pool are returned, the newest generation first.
 func current(offers []Offer) []Offer {
 	type pool struct{ driver, name string }
 	type generation struct {
@@ -109,13 +107,13 @@ func current(offers []Offer) []Offer {
 // builder collects the devices of a node.
 type builder struct {
 	inventory  driver.Inventory
-	generation map[driver.ID]int64 // of the pool that listed the device
+	generation map[driver.ID]int64 // generation of the pool that listed the device
 	drivers    map[string]int      // number of devices by driver
 	rejected   driver.Rejections
 	parts      parts
 }
 
-// add takes the devices of an offer. A device that several slices list counts once.
+// add adds the devices of an offer. A device that several offers have counts once.
 func (b *builder) add(o Offer) {
 	for _, c := range o.counters {
 		b.parts.totals[poolKey{o.driver, o.pool, c.set}] = c.amounts

@@ -104,11 +104,11 @@ func TestPlacementByLabels(t *testing.T) {
 			t.Fatalf("%s is malformed", expressions)
 		}
 		rejected := driver.Rejections{}
-		found, _ := Build([]Offer{slice.For(Host{"n1", labels}, math.MaxInt, rejected)})
+		found, _ := Build([]Offer{slice.OfferTo(Node{"n1", labels}, math.MaxInt, rejected)})
 		if len(found) == 1 != want || len(rejected) > 0 {
 			t.Errorf("%s: %d devices, want %v; rejected %v", expressions, len(found), want, rejected)
 		}
-		found, _ = Build([]Offer{slice.For(Host{"n1", nil}, math.MaxInt, rejected)})
+		found, _ = Build([]Offer{slice.OfferTo(Node{"n1", nil}, math.MaxInt, rejected)})
 		if len(found) > 0 || !cmp.Equal(rejected, driver.Rejections{driver.ReasonNodeSelector: 1}) {
 			t.Errorf("%s: without labels %d devices, rejected %v", expressions, len(found), rejected)
 		}

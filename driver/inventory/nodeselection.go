@@ -9,22 +9,21 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Host is the node whose devices are looked for.
-type Host struct {
+// Node is the node to which slices offer devices.
+type Node struct {
 	Name   string            // empty: devices of any node
 	Labels map[string]string // nil: unknown
 }
 
-// nodeSelection says on which nodes a slice's devices, or a device, are.
+// nodeSelection has the fields that select the nodes of a slice or of a device.
 type nodeSelection struct {
 	NodeName     string               `json:"nodeName"`
 	NodeSelector *corev1.NodeSelector `json:"nodeSelector"`
 	AllNodes     bool                 `json:"allNodes"`
 }
 
-// on reports whether the node is selected. Known is false where that hangs on labels
-// that are unknown.
-func (s nodeSelection) on(h Host) (on, known bool) {
+// on reports whether the node is selected. known is false if that depends on unknown labels.
+func (s nodeSelection) on(h Node) (on, known bool) {
 	if s.AllNodes || s.NodeName == h.Name {
 		return true, true
 	}
@@ -42,7 +41,7 @@ func (s nodeSelection) on(h Host) (on, known bool) {
 	return false, known
 }
 
-// many reports whether more than one node may be selected.
+// many reports whether the selection may include more than one node.
 func (s nodeSelection) many() bool {
 	if s.AllNodes || s.NodeSelector == nil {
 		return s.AllNodes
@@ -53,8 +52,9 @@ func (s nodeSelection) many() bool {
 	})
 }
 
-// here reports whether the selection includes the node. Devices of an unknown result are counted.
-func (s nodeSelection) here(h Host, devices int, rejected driver.Rejections) bool {
+// here reports whether the selection includes the node. If that is unknown, it counts the devices
+// in rejected.
+func (s nodeSelection) here(h Node, devices int, rejected driver.Rejections) bool {
 	if h.Name == "" {
 		return true
 	}
@@ -65,9 +65,9 @@ func (s nodeSelection) here(h Host, devices int, rejected driver.Rejections) boo
 	return on
 }
 
-// termMatches evaluates a term: all its requirements must hold, and one without any matches
-// nothing. The API knows one field, metadata.name.
-func termMatches(term corev1.NodeSelectorTerm, h Host) (matches, known bool) {
+// termMatches evaluates a term: all of its requirements must hold, and a term without requirements
+// matches no node. The API supports only the field metadata.name.
+func termMatches(term corev1.NodeSelectorTerm, h Node) (matches, known bool) {
 	for _, field := range term.MatchFields {
 		in := slices.Contains(field.Values, h.Name)
 		if field.Key != "metadata.name" || in != (field.Operator == corev1.NodeSelectorOpIn) {
@@ -86,8 +86,7 @@ func termMatches(term corev1.NodeSelectorTerm, h Host) (matches, known bool) {
 }
 
 // labelMatches evaluates a requirement as the scheduler does (k8s.io/component-helpers
-// scheduling/corev1/nodeaffinity): a label that is not there is in no set, and neither greater nor
-// less than anything.
+// scheduling/corev1/nodeaffinity): a missing label matches only NotIn and DoesNotExist.
 func labelMatches(e corev1.NodeSelectorRequirement, labels map[string]string) bool {
 	value, is := labels[e.Key]
 	switch e.Operator {

@@ -6,13 +6,13 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// parent is the device that a partition says it is a part of.
+// parent is the parent device that a partition names.
 type parent struct {
 	id    driver.ID
 	entry driver.Entry
 }
 
-// newParent returns the parent of a partition, with what the partition says of it.
+// newParent returns the parent of a partition, with the facts that the partition's attributes have.
 func newParent(id driver.ID, pci string, partition *driver.Entry) parent {
 	uuid := partition.Parent
 	if driver.NormalizePCI(uuid) == uuid {
@@ -28,15 +28,15 @@ func newParent(id driver.ID, pci string, partition *driver.Entry) parent {
 	}}
 }
 
-// parentInAddress returns the name for the GPU with a PCI address of which AMD's driver lists the
-// partitions alone: gpu-0000-22-00-0.
+// parentInAddress returns the device name of the GPU with a PCI address, such as gpu-0000-22-00-0,
+// for a GPU of which AMD's driver lists only the partitions.
 func parentInAddress(pci string) string {
 	return "gpu-" + strings.NewReplacer(":", "-", ".", "-").Replace(pci)
 }
 
-// addParents adds the parents that no slice lists. NVIDIA's driver does not list a GPU whose MIG
-// devices are static, nor one in MIG mode before Hopper, and AMD's none that is partitioned; what
-// is measured of the GPU as a whole is of that device all the same.
+// addParents adds the parents that no slice lists, so that readings of the whole GPU have a device.
+// NVIDIA's driver lists neither a GPU with static MIG devices nor one in MIG mode before Hopper;
+// AMD's does not list a partitioned GPU.
 func (p *parts) addParents(inventory driver.Inventory) {
 	for key, parent := range p.parents {
 		_, listed := p.memory[key]

@@ -5,6 +5,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// PCIPath reads where a PCI device is in the machine, as [sysfs.PCIPathOf] does, given where sysfs
-// is mounted.
+// PCIPath returns the position of a PCI device, as [sysfs.PCIPathOf] does. root is the mount point
+// of sysfs.
 func PCIPath(root, address string) (driver.PCIPath, error) { return sysfs.PCIPathOf(root, address) }

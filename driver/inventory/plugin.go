@@ -11,24 +11,23 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// PluginDevice is what the ID under which a device plugin gives out a device tells.
+// PluginDevice is a device of a device plugin, described by its ID.
 type PluginDevice struct {
-	Name     string // the ID, less the share
-	Share    string // which of several shares that the plugin makes of one device; empty: it makes none
+	Name     string // the ID without the share
+	Share    string // share of a device that the plugin shares; empty: not shared
 	Hardware driver.Hardware
 }
 
-// NewPluginDevice returns what a device plugin's ID says of a device of that resource. What is
-// particular to one plugin:
+// NewPluginDevice returns the device with an ID of a resource. The formats of IDs are:
 //
-//   - NVIDIA k8s-device-plugin: the UUID of a GPU or a MIG instance, and behind it, with time
-//     slicing or MPS, ::REPLICA (internal/rm/devices.go, AnnotatedID).
+//   - NVIDIA k8s-device-plugin: the UUID of a GPU or a MIG instance; with time slicing or MPS,
+//     followed by ::REPLICA (internal/rm/devices.go, AnnotatedID).
 //   - GKE's: nvidiaMINOR, with time sharing nvidiaMINOR/vgpuREPLICA.
 //   - Intel's GPU plugin: the DRM card with a number from 0 to its shared-dev-num, card0-0.
 //   - AMD's, the SR-IOV network device plugin, QAT and others: a PCI address.
 //
-// With the root of a sysfs, an ID that is the name of a network interface is known for one, and PCI
-// addresses behind DRM cards and interfaces are found.
+// root is the mount point of sysfs, which is used to recognize names of network interfaces and to
+// find the PCI addresses of DRM cards and interfaces; empty: not used.
 func NewPluginDevice(resource, id, root string) PluginDevice {
 	d := PluginDevice{Name: id}
 	if m := regexp.MustCompile(`^(.+)::(\d+)$`).FindStringSubmatch(id); m != nil {
@@ -84,12 +83,12 @@ func isInterface(root, name string) bool {
 	return err == nil
 }
 
-// PluginIndex finds the DRA device that is the same hardware as a device plugin's. On a node in
-// migration both give out one GPU, and it is to count once.
+// PluginIndex finds the DRA device with the same hardware as a device of a device plugin, so that a
+// GPU counts once on a node where both offer it.
 type PluginIndex map[string]driver.ID
 
-// NewPluginIndex returns the index of an inventory. Of several identities of one hardware a whole
-// device comes before its parts and before one for guests, and then the first by ID.
+// NewPluginIndex returns the index of an inventory. Of several devices with the same hardware, it
+// has the one with the lowest Kind, and of these the first by ID.
 func NewPluginIndex(all driver.Inventory) PluginIndex {
 	index, shared := PluginIndex{}, map[string]bool{}
 	for _, id := range slices.SortedFunc(maps.Keys(all), driver.ID.Compare) {
@@ -102,13 +101,13 @@ func NewPluginIndex(all driver.Inventory) PluginIndex {
 			shared[key] = shared[key] || known && before.Driver == id.Driver
 		}
 	}
-	// A node that several devices of a driver have tells none of them.
+	// A device node that several devices of a driver have identifies none of them.
 	maps.DeleteFunc(index, func(key string, _ driver.ID) bool { return shared[key] && strings.HasPrefix(key, nodeKey) })
 	return index
 }
 
-// Find returns the DRA device of that hardware, by UUID, PCI address, network interface or device
-// node.
+// Find returns the DRA device with the given hardware: the first match by UUID, PCI address,
+// network interface and device node.
 func (x PluginIndex) Find(h *driver.Hardware) (driver.ID, bool) {
 	for _, key := range pluginKeys(driver.ID{}, h) {
 		if id, ok := x[key]; ok {
@@ -120,7 +119,7 @@ func (x PluginIndex) Find(h *driver.Hardware) (driver.ID, bool) {
 
 const nodeKey = "node "
 
-// pluginKeys returns what identifies the hardware, the best first.
+// pluginKeys returns the keys of the hardware in the index, in order of precedence.
 func pluginKeys(id driver.ID, h *driver.Hardware) []string {
 	var keys []string
 	for _, key := range [][2]string{{"uuid ", strings.ToLower(h.UUID)}, {"pci ", h.PCI}, {"netdev ", h.NetDev}} {
@@ -131,17 +130,17 @@ func pluginKeys(id driver.ID, h *driver.Hardware) []string {
 	for _, path := range h.DeviceNodes {
 		keys = append(keys, nodeKey+path)
 	}
-	// The name of a whole GPU has its minor number (cmd/gpu-kubelet-plugin of dra-driver-nvidia-gpu,
-	// CanonicalName).
-	if minor, ok := strings.CutPrefix(id.Device,
-		"gpu-"); ok && id.Driver == "gpu.nvidia.com" && h.Kind == driver.KindDevice {
+	// The name of a whole GPU contains its minor number (cmd/gpu-kubelet-plugin of
+	// dra-driver-nvidia-gpu, CanonicalName).
+	minor, ok := strings.CutPrefix(id.Device, "gpu-")
+	if ok && id.Driver == "gpu.nvidia.com" && h.Kind == driver.KindDevice {
 		keys = append(keys, nodeKey+"/dev/nvidia"+minor)
 	}
 	return keys
 }
 
-// WithGuest reports whether the kernel's driver that hands devices to guests as they are, vfio-pci,
-// has a device, given where sysfs is mounted.
-func WithGuest(root string, h driver.Hardware) bool {
+// IsPassthrough reports whether the kernel driver of a device is vfio-pci, which passes devices
+// through to guests. root is the mount point of sysfs.
+func IsPassthrough(root string, h driver.Hardware) bool {
 	return h.PCI != "" && sysfs.Driver(sysfs.PCIDevice(root, h.PCI)) == "vfio-pci"
 }

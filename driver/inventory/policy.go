@@ -9,7 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
 )
 
-// wirePolicy is what a slice says of requests for a capacity (CapacityRequestPolicy).
+// wirePolicy is the JSON form of a CapacityRequestPolicy.
 type wirePolicy struct {
 	Values []json.RawMessage `json:"validValues"`
 	Range  *struct {
@@ -19,8 +19,8 @@ type wirePolicy struct {
 	} `json:"validRange"`
 }
 
-// decodePolicies returns the policies of a device's capacities, sorted by name. A malformed one is
-// counted as malformed capacity, and allows no amount.
+// decodePolicies returns the policies of a device's capacities, sorted by name. A malformed policy
+// is counted as a malformed capacity and allows no amount.
 func decodePolicies(
 	driverName string, capacities map[string]json.RawMessage, rejected driver.Rejections,
 ) []driver.RequestPolicy {
@@ -51,7 +51,8 @@ func decodePolicies(
 	return out
 }
 
-// decode returns the policy; false: it is malformed, and the policy that allows no amount.
+// decode returns the policy. If it is malformed, it returns a policy that allows no amount, and
+// false.
 func (w *wirePolicy) decode() (driver.RequestPolicy, bool) {
 	p, malformed := driver.RequestPolicy{}, false
 	amount := func(raw json.RawMessage) float64 {

@@ -8,12 +8,12 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
-// rule adds to the hardware, which describe has filled from the attributes that every driver may
-// have, what is particular to one driver.
+// rule completes the hardware, which describe has filled from common attributes, for the devices of
+// one driver.
 type rule func(d device, h *driver.Hardware)
 
-// ruleOf is the table of drivers. To add one: write its rule below and its line here. A driver
-// whose attributes have the usual names (those in describe) needs none.
+// ruleOf returns the rule of a driver. A driver whose attributes all have common names, those in
+// describe, needs none.
 func ruleOf(driverName string) rule {
 	switch driverName {
 	case "gpu.nvidia.com", "hami-core-gpu.project-hami.io":
@@ -48,8 +48,8 @@ func ruleOf(driverName string) rule {
 	}
 }
 
-// describe returns the hardware of a device: standard attributes first, then the names that drivers
-// commonly use, then the driver's own rule.
+// describe returns the hardware of a device: by standard attributes, then by the names that drivers
+// commonly use, then by the driver's own rule.
 func describe(d device) driver.Hardware {
 	a := d.attributes
 	h := driver.Hardware{
@@ -71,12 +71,12 @@ func describe(d device) driver.Hardware {
 	}
 	ruleOf(d.driver)(d, &h)
 	if h.Kind == driver.KindPartition {
-		h.Profile = a.text("profile", "partitionProfile") // NVIDIA's and AMD's names
+		h.Profile = a.text("profile", "partitionProfile") // of NVIDIA and of AMD
 	}
 	return h
 }
 
-// withoutPatch returns the version of CUDA in a semantic version: 12.8 in 12.8.0.
+// withoutPatch returns the first two numbers of a semantic version: 12.8 of 12.8.0.
 func withoutPatch(version string) string {
 	major, rest, _ := strings.Cut(version, ".")
 	minor, _, found := strings.Cut(rest, ".")
@@ -86,9 +86,9 @@ func withoutPatch(version string) string {
 	return major + "." + minor
 }
 
-// nvidiaGPU: whole GPUs, MIG instances (gpu-0-mig-1g10gb-19-0), and GPUs for guests (gpu-vfio-0).
-// A MIG instance carries its parent's PCI address; a UUID of its own it has only where instances
-// are static. HAMi's devices are shares of whole GPUs.
+// nvidiaGPU: whole GPUs, MIG instances (gpu-0-mig-1g10gb-19-0), and GPUs for passthrough to guests
+// (gpu-vfio-0). A MIG instance has its parent's PCI address, and its own UUID only if it is static.
+// Devices of HAMi are whole GPUs that are shared.
 func nvidiaGPU(d device, h *driver.Hardware) {
 	h.Vendor = "nvidia"
 	switch d.attributes.text("type") {
@@ -100,10 +100,10 @@ func nvidiaGPU(d device, h *driver.Hardware) {
 	}
 }
 
-// Named completes the hardware of a device that no slice lists by what its name alone says, and
-// reports whether that is something: which group of CPUs it is, or where a MIG instance of NVIDIA's
-// driver lies. The CDI spec of an instance names the GPU's nodes too, which are not its own.
-func Named(id driver.ID, h driver.Hardware) (driver.Hardware, bool) {
+// CompleteByName completes the hardware of a device that no slice lists with what its name alone
+// states: a group of CPUs, or the placement of a MIG instance of NVIDIA's driver. It returns false
+// if the name states nothing. From a MIG instance it removes the device nodes of its GPU.
+func CompleteByName(id driver.ID, h driver.Hardware) (driver.Hardware, bool) {
 	if group, ok := CPUGroupOf(id); ok {
 		h.NUMANode = group.NUMANode()
 		return h, true
@@ -123,14 +123,14 @@ func Named(id driver.ID, h driver.Hardware) (driver.Hardware, bool) {
 	return h, true
 }
 
-// nvidiaComputeDomain: IMEX channels and daemons, no hardware.
+// nvidiaComputeDomain: IMEX channels and daemons, which are not hardware.
 func nvidiaComputeDomain(_ device, h *driver.Hardware) {
 	h.Vendor, h.Kind = "nvidia", driver.KindChannel
 }
 
-// amdGPU: the name (gpu-1-129) has the numbers of the DRM nodes, which attributes named in
-// earlier versions. A partition has DRM nodes of its own, and its parent's PCI address. A GPU for
-// guests is gpu-vfio-0.
+// amdGPU: the name (gpu-1-129) has the numbers of the DRM nodes, which are attributes in older
+// versions of the driver. A partition has its own DRM nodes and its parent's PCI address.
+// gpu-vfio-0 is a GPU for passthrough to guests.
 func amdGPU(d device, h *driver.Hardware) {
 	h.Vendor = "amd"
 	if h.DriverVersion == "" {
@@ -155,8 +155,8 @@ func amdGPU(d device, h *driver.Hardware) {
 	}
 }
 
-// intelGPU: the name has the PCI address and the PCI device ID. A virtual function's address is its
-// own.
+// intelGPU: the name has the PCI address and the PCI device ID. A virtual function has its own
+// address.
 func intelGPU(d device, h *driver.Hardware) {
 	h.Vendor = "intel"
 	if d.attributes.text("type") == "vf" {
@@ -164,12 +164,12 @@ func intelGPU(d device, h *driver.Hardware) {
 	}
 }
 
-// intelQAT: every device is a virtual function, named by its PCI address.
+// intelQAT: every device is a virtual function; its name has its PCI address.
 func intelQAT(_ device, h *driver.Hardware) {
 	h.Vendor, h.Kind = "intel", driver.KindPartition
 }
 
-// dranet: network interfaces, RDMA devices, virtual functions among them.
+// dranet: network interfaces and RDMA devices, including virtual functions.
 func dranet(d device, h *driver.Hardware) {
 	if d.attributes.flag("isSriovVf") {
 		h.Kind = driver.KindPartition
@@ -179,7 +179,7 @@ func dranet(d device, h *driver.Hardware) {
 	}
 }
 
-// sriov: virtual functions, each with a PCI address of its own.
+// sriov: virtual functions, each with its own PCI address.
 func sriov(d device, h *driver.Hardware) {
 	if d.attributes.index("vfID") != "" {
 		h.Kind = driver.KindPartition
@@ -187,21 +187,20 @@ func sriov(d device, h *driver.Hardware) {
 	}
 }
 
-// cpu: one CPU, or a group where the driver lists its members. Of a group that is only counted
-// (numCPUs), as by default, the name says which it is: see [CPUGroupOf].
+// cpu: one CPU, or a group of CPUs that the driver lists. By default the driver publishes only the
+// number of CPUs (numCPUs) of a group, and its name denotes the group: see [CPUGroupOf].
 func cpu(d device, h *driver.Hardware) {
 	h.CPUs = d.attributes.cpus("cpuID", "cpuIDs", "cpus", "cpuset")
 }
 
-// example: the example driver's partitions carry the UUID of the GPU that they are made of.
+// example: partitions of the example driver have the UUID of their GPU.
 func example(d device, h *driver.Hardware) {
 	if d.attributes.index("partition") != "" || strings.Contains(d.name, "-partition-") {
 		partOf(h, h.UUID)
 	}
 }
 
-// generic serves drivers without a rule, as far as they use
-// the usual terms.
+// generic is the rule for drivers without their own. It understands common values of type.
 func generic(d device, h *driver.Hardware) {
 	a := d.attributes
 	switch a.text("type") {
@@ -214,9 +213,8 @@ func generic(d device, h *driver.Hardware) {
 	}
 }
 
-// partOf makes h a partition of the device with that UUID, or else of the one at h's PCI address,
-// which is the parent's. What identifies the parent does not stay: nothing of the parent's may be
-// taken for the partition's.
+// partOf makes h a partition of the device with parentUUID or, if that is empty, of the device at
+// the PCI address in h. It clears what identifies the parent, so that h does not match its samples.
 func partOf(h *driver.Hardware, parentUUID string) {
 	h.Kind, h.Parent = driver.KindPartition, parentUUID
 	if parentUUID == "" {
@@ -228,12 +226,12 @@ func partOf(h *driver.Hardware, parentUUID string) {
 	}
 }
 
-// vendorName returns one name for the ways in which drivers tell a vendor: a PCI vendor ID, or the
-// name in pci.ids.
-func vendorName(told string) string {
-	told = strings.TrimSpace(told)
-	lower := strings.TrimPrefix(strings.ToLower(told), "0x")
-	for _, vendor := range []struct{ name, id, prefix string }{
+// vendorName returns the short name of a vendor, given its PCI vendor ID or its name in pci.ids. It
+// returns the names of other vendors unchanged.
+func vendorName(vendor string) string {
+	vendor = strings.TrimSpace(vendor)
+	lower := strings.TrimPrefix(strings.ToLower(vendor), "0x")
+	for _, known := range []struct{ name, id, prefix string }{
 		{"nvidia", "10de", "nvidia"},
 		{"amd", "1002", "advanced micro devices"},
 		{"amd", "1022", "amd"},
@@ -242,9 +240,9 @@ func vendorName(told string) string {
 		{"mellanox", "15b3", "mellanox"},
 		{"broadcom", "14e4", "broadcom"},
 	} {
-		if lower == vendor.id || strings.HasPrefix(lower, vendor.prefix) {
-			return vendor.name
+		if lower == known.id || strings.HasPrefix(lower, known.prefix) {
+			return known.name
 		}
 	}
-	return told
+	return vendor
 }

@@ -337,7 +337,7 @@ func TestNamed(t *testing.T) {
 		{driver.ID{Driver: "gpu.nvidia.com", Device: "gpu-0"}, nodes, false},
 		{driver.ID{Driver: "gpu.example.com", Device: "gpu-0-mig-1g10gb-19-2"}, nodes, false},
 	} {
-		got, named := Named(tc.id, nodes)
+		got, named := CompleteByName(tc.id, nodes)
 		if diff := cmp.Diff(tc.want, got); diff != "" || named != tc.named {
 			t.Errorf("%v: named %v (-want +got):\n%s", tc.id, named, diff)
 		}

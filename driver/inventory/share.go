@@ -11,21 +11,23 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
-// counters are amounts of one counter set (KEP-4815): those that a slice offers, or those of them
-// that a device consumes while it is allocated.
+// counters has amounts of one counter set (KEP-4815): those that a slice offers, or those that a
+// device consumes while it is allocated.
 type counters struct {
 	set     string
 	amounts []driver.Amount // sorted by name
 }
 
-// wireCounters is a counter set in a slice, and what a device consumes of it.
+// wireCounters is the JSON form of a counter set (with name) or of what a device consumes of one
+// (with counterSet).
 type wireCounters struct {
 	Name     string                     `json:"name"`
 	Set      string                     `json:"counterSet"`
 	Counters map[string]json.RawMessage `json:"counters"`
 }
 
-// decodeCounters counts malformed counters as malformed capacity, and leaves them out.
+// decodeCounters decodes counter sets. Malformed ones are omitted and counted as malformed
+// capacity.
 func decodeCounters(driverName string, raw []json.RawMessage, rejected driver.Rejections) []counters {
 	out := make([]counters, 0, len(raw))
 	for _, raw := range raw {
@@ -42,15 +44,15 @@ func decodeCounters(driverName string, raw []json.RawMessage, rejected driver.Re
 	return out
 }
 
-// poolKey is the key of what belongs to a pool: a counter set, or the UUID or PCI address of a
-// whole device.
+// poolKey identifies something in a pool: a counter set by name, or a whole device by UUID or PCI
+// address.
 type poolKey struct{ driver, pool, name string }
 
-// parts collects what says which part of its parent each partition is.
+// parts collects what is needed to compute which part of its parent each partition is.
 type parts struct {
-	totals     map[poolKey][]driver.Amount // of counter sets
-	memory     map[poolKey]float64         // of whole devices
-	parents    map[poolKey]parent          // that partitions name, by UUID
+	totals     map[poolKey][]driver.Amount // amounts of counter sets
+	memory     map[poolKey]float64         // memory of whole devices, in bytes
+	parents    map[poolKey]parent          // parents that partitions name
 	partitions []partition
 }
 
@@ -59,17 +61,17 @@ type partition struct {
 	id       driver.ID
 	parent   poolKey
 	consumes []counters
-	slices   int // compute slices of a MIG device; 0: it is none
+	slices   int // compute slices of a MIG device; 0: not a MIG device
 	memory   float64
 }
 
 // The resources by which partitions are compared.
 const (
 	memory          = "memory"
-	multiprocessors = "multiprocessors" // of NVIDIA's driver
+	multiprocessors = "multiprocessors" // NVIDIA's driver
 )
 
-// add notes a device of a slice.
+// add adds a device of a slice.
 func (p *parts) add(id driver.ID, d *offered) {
 	h, size := &d.entry.Hardware, amountOf(d.entry.Capacity, memory)
 	whole := func(name string) poolKey { return poolKey{id.Driver, id.Pool, strings.ToLower(name)} }
@@ -96,10 +98,10 @@ func (p *parts) add(id driver.ID, d *offered) {
 	})
 }
 
-// shares sets Hardware.ParentShare and Entry.ComputeShare of the partitions in the inventory, as
-// far as the slices say them.
+// shares sets Hardware.ParentShare and Entry.ComputeShare of the partitions in the inventory, if
+// the slices determine them.
 func (p *parts) shares(inventory driver.Inventory) {
-	most := map[poolKey]int{} // compute slices of the MIG profile that is the whole of each parent
+	most := map[poolKey]int{} // compute slices of the MIG profile that takes a whole GPU, by parent
 	var sets []poolKey
 	bySet := map[poolKey][]*partition{}
 	for i := range p.partitions {
@@ -144,7 +146,7 @@ func (p *parts) shares(inventory driver.Inventory) {
 	p.computeShares(inventory)
 }
 
-// computeShares sets Entry.ComputeShare by the counters of the slices.
+// computeShares sets Entry.ComputeShare by the multiprocessors that partitions consume.
 func (p *parts) computeShares(inventory driver.Inventory) {
 	for i := range p.partitions {
 		part := &p.partitions[i]
@@ -159,8 +161,8 @@ func (p *parts) computeShares(inventory driver.Inventory) {
 	}
 }
 
-// takesWhole reports whether a MIG device takes every memory slice of its GPU. NVIDIA's driver has
-// a counter memory-slice-N for each (addCountersForMemSlices in its partitions.go).
+// takesWhole reports whether a MIG device consumes all memory slices of its GPU. NVIDIA's driver
+// has a counter memory-slice-N for each (addCountersForMemSlices in its partitions.go).
 func (p *parts) takesWhole(part *partition) bool {
 	memorySlices := func(amounts []driver.Amount) int {
 		n := 0
@@ -177,9 +179,9 @@ func (p *parts) takesWhole(part *partition) bool {
 	})
 }
 
-// commonCounter returns the counter of a set by which its partitions are compared: one that each of
-// them consumes, so that the shares of partitions that exist at the same time sum to 1 at most. It
-// is the memory, else the first by name; "" if there is none.
+// commonCounter returns the counter of a set by which its partitions are compared. All of them
+// consume it, so that the shares of partitions that exist at the same time sum to at most 1. It is
+// memory, else the first by name; "" if there is none.
 func commonCounter(set string, totals []driver.Amount, partitions []*partition) string {
 	common := ""
 	for _, total := range totals {
@@ -195,7 +197,7 @@ func commonCounter(set string, totals []driver.Amount, partitions []*partition) 
 	return common
 }
 
-// consumed returns what the partition consumes of a counter.
+// consumed returns the amount of a counter that the partition consumes.
 func (p *partition) consumed(set, counter string) float64 {
 	for _, c := range p.consumes {
 		if c.set == set {

@@ -11,12 +11,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
-// The types below are the parts of ResourceSliceSpec that say something of a device, in the JSON
-// form that v1, v1beta2 v1beta1 and v1alpha3 share. They hold devices, attributes and quantities
-// raw, so that each can be malformed by itself, which the types of k8s.io/api don't allow: they
-// fail as a whole.
+// The types below have the used parts of ResourceSliceSpec in the JSON form that v1, v1beta2,
+// v1beta1 and v1alpha3 share. They keep devices, attributes and quantities raw, so that a malformed
+// one can be rejected alone; the types of k8s.io/api would fail as a whole.
 
-// slice is a ResourceSlice's spec.
+// slice is the spec of a ResourceSlice.
 type slice struct {
 	Driver string `json:"driver"`
 	Pool   struct {
@@ -32,8 +31,8 @@ type slice struct {
 	Devices                []json.RawMessage `json:"devices"`
 }
 
-// wireDevice is a device as v1 and v1beta2 write it. In v1beta1 and v1alpha3 all but the name is
-// nested in basic.
+// wireDevice is the JSON form of a device in v1 and v1beta2. In v1beta1 and v1alpha3, everything
+// but the name is in basic.
 type wireDevice struct {
 	Name string `json:"name"`
 	wireBody
@@ -51,15 +50,14 @@ type wireBody struct {
 	BindingConditions        []json.RawMessage          `json:"bindingConditions"`
 }
 
-// Slice is a ResourceSlice of one of the versions, decoded as far as is needed to see whom it
-// concerns.
+// Slice is a ResourceSlice of any version, whose devices are not decoded yet.
 type Slice struct {
 	name string
 	spec slice
 }
 
-// DecodeSlice decodes a ResourceSlice; false: it is malformed, or names no driver or pool. What is
-// wrong with its devices comes to light in [Slice.For].
+// DecodeSlice decodes a ResourceSlice. It returns false if the slice is malformed or has no driver
+// or pool. [Slice.OfferTo] decodes its devices.
 func DecodeSlice(raw json.RawMessage) (Slice, bool) {
 	var object struct {
 		Metadata struct {
@@ -78,14 +76,14 @@ func DecodeSlice(raw json.RawMessage) (Slice, bool) {
 	return s, manifest.ValidName(s.spec.Driver) && manifest.ValidName(s.spec.Pool.Name)
 }
 
-// Name returns the name of the object, which may be empty or malformed.
+// Name returns the name of the object. It may be empty or malformed.
 func (s *Slice) Name() string { return s.name }
 
-// Driver returns the name of the slice's DRA driver.
+// Driver returns the name of the DRA driver.
 func (s *Slice) Driver() string { return s.spec.Driver }
 
-// Offer is what a slice offers to one node, without what the slice says of other nodes' devices. A
-// slice that offers it nothing tells that its pool is complete.
+// Offer has the devices and counters of a slice that are available to one node. An Offer without
+// devices still counts as a slice of its pool.
 type Offer struct {
 	driver, pool       string
 	generation, slices int64 // of the pool
@@ -98,22 +96,22 @@ type offered struct {
 	name     string
 	entry    driver.Entry
 	consumes []counters
-	slices   int    // compute slices of a MIG device; 0: it is none
-	pci      string // of the GPU of a MIG device
+	slices   int    // compute slices of a MIG device; 0: not a MIG device
+	pci      string // PCI address of the GPU of a MIG device
 }
 
-// What an offer and a device take at most besides their texts and lists, in bytes, the inventory of
-// them included.
+// Upper bounds of the memory of an offer and of a device without their strings and lists, in bytes.
+// They include the entry in an inventory.
 const (
 	offerSize  = 384
 	deviceSize = 1024
 )
 
-// For returns what the slice offers to a node. Devices that are malformed are left out and counted,
-// and so are those of which it hangs on unknown labels of the node whether they are there
-// (ReasonNodeSelector), and those that would make the offer larger than room bytes
+// OfferTo returns the offer of the slice to a node. Devices are omitted and counted in rejected if
+// they are malformed, if unknown labels of the node decide whether they are available
+// (ReasonNodeSelector), and if they would make the offer larger than room bytes
 // (ReasonTooManyDevices).
-func (s *Slice) For(node Host, room int, rejected driver.Rejections) Offer {
+func (s *Slice) OfferTo(node Node, room int, rejected driver.Rejections) Offer {
 	spec := &s.spec
 	o := Offer{
 		driver: spec.Driver, pool: spec.Pool.Name, generation: spec.Pool.Generation, slices: spec.Pool.Slices,
@@ -142,15 +140,14 @@ func (s *Slice) For(node Host, room int, rejected driver.Rejections) Offer {
 	return o
 }
 
-// socketless reports whether the kubelet calls the driver for no operation on the slice's devices.
-// Unprepare may be skipped alone, prepare may not (ResourceSliceSpec.SkipNodeOperations).
+// socketless reports whether the kubelet does not call the driver to prepare the slice's devices.
+// The API allows to skip unprepare alone, but not prepare (ResourceSliceSpec.SkipNodeOperations).
 func (s *slice) socketless() bool {
 	return slices.Contains(s.SkipNodeOperations, string(resourcev1.SkipNodeOperationAll)) ||
 		slices.Contains(s.SkipNodeOperations, string(resourcev1.SkipNodeOperationNodePrepareResources))
 }
 
-// offerCounters adds the counter sets for which there is room: where there is none for them, there
-// is none for their devices.
+// offerCounters adds the counter sets for which there is room.
 func (o *Offer) offerCounters(sets []counters, room int) {
 	for i := range sets {
 		if size := sizeOfCounters(sets[i : i+1]); size <= room-o.size {
@@ -160,14 +157,14 @@ func (o *Offer) offerCounters(sets []counters, room int) {
 	}
 }
 
-// newOffered returns a device without what nothing needs any more.
+// newOffered returns the parts of a device that are kept.
 func newOffered(d *device, local bool) offered {
 	out := offered{name: d.name, consumes: d.consumes, entry: driver.Entry{
 		Hardware: describe(*d), Capacity: d.capacity, Policies: d.policies, Taints: d.taints,
 		Shareable: d.shareable, Local: local,
-		Conditional: d.conditional, Health: healthOfAttributes(d.attributes), Pieces: piecesOf(d.attributes),
+		Conditional: d.conditional, Health: healthOfAttributes(d.attributes), Members: membersOf(d.attributes),
 	}}
-	if out.entry.Pieces != nil {
+	if out.entry.Members != nil {
 		out.entry.Kind = driver.KindChannel
 	}
 	if h := &out.entry.Hardware; h.Kind == driver.KindPartition && h.Vendor == "nvidia" {
@@ -177,16 +174,16 @@ func newOffered(d *device, local bool) offered {
 	return out
 }
 
-// Size returns an upper bound of the memory that the offer takes, in bytes.
+// Size returns an upper bound of the memory of the offer, in bytes.
 func (o *Offer) Size() int { return o.size }
 
-// sizeOf returns the size of an entry's texts and lists.
+// sizeOf returns the size of an entry's strings and lists, in bytes.
 func sizeOf(e *driver.Entry) int {
 	h := &e.Hardware
 	size := len(h.CPUs) * 8
-	for i := range e.Pieces {
+	for i := range e.Members {
 		size += deviceSize / 2
-		p := &e.Pieces[i]
+		p := &e.Members[i]
 		size += len(p.UUID) + len(p.PCI) + len(p.NetDev) + len(p.RDMADev)
 	}
 	for _, text := range [...]string{
@@ -225,7 +222,7 @@ func sizeOfCounters(sets []counters) int {
 	return size
 }
 
-// device is a device of a slice, without what differs between the versions of the API.
+// device is a device of a slice, in a form that is common to all versions of the API.
 type device struct {
 	driver, name string
 	nodeSelection
@@ -240,7 +237,8 @@ type device struct {
 	conditional bool // it has binding conditions
 }
 
-// decodeDevice returns a device of the driver, or false and the reason counted.
+// decodeDevice decodes a device of the driver. If it is malformed, it counts the reason in rejected
+// and returns false.
 func decodeDevice(driverName string, raw json.RawMessage, rejected driver.Rejections) (device, bool) {
 	var wire wireDevice
 	if json.Unmarshal(raw, &wire) != nil || !manifest.ValidName(wire.Name) {
@@ -270,8 +268,7 @@ func decodeDevice(driverName string, raw json.RawMessage, rejected driver.Reject
 	return d, true
 }
 
-// decodeCapacity returns the capacities; of each the value alone counts here, not the policy
-// of requests. In v1alpha3 the value is all there is.
+// decodeCapacity returns the values of capacities. In v1alpha3 a capacity is only its value.
 func decodeCapacity(driverName string, raw map[string]json.RawMessage, rejected driver.Rejections) []driver.Amount {
 	values := make(map[string]json.RawMessage, len(raw))
 	for name, raw := range raw {

@@ -11,24 +11,23 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
 )
 
-// maxRuleTaints bounds the taints that rules give to one device; those of the rules that come first
-// by name count.
+// maxRuleTaints is the maximum number of taints that rules set on one device. The first rules by
+// name have precedence.
 const maxRuleTaints = 64
 
-// TaintRule is a DeviceTaintRule (KEP-5055): a taint for all devices that it selects. It is
-// comparable.
+// TaintRule is a DeviceTaintRule (KEP-5055): a taint for all devices that it selects. TaintRules
+// can be compared with ==.
 type TaintRule struct {
 	Name string
-	// selects is false for a rule without a selector, which taints no device.
+	// selects is false for a rule without selector, which selects no device.
 	selects bool
-	// The criteria that are set must all be met. An unset criterion is empty: the API refuses empty
-	// names.
+	// driver, pool and device must all match; an empty one matches all devices.
 	driver, pool, device string
 	taint                driver.Taint
 }
 
-// DecodeTaintRule decodes a DeviceTaintRule of resource.k8s.io/v1, v1beta2 or v1alpha3. reason says
-// why the rule can't be used; it is empty where it can.
+// DecodeTaintRule decodes a DeviceTaintRule of resource.k8s.io/v1, v1beta2 or v1alpha3. If the rule
+// cannot be used, it returns the reason, else "".
 func DecodeTaintRule(raw json.RawMessage) (rule TaintRule, reason driver.Reason) {
 	var object struct {
 		Metadata struct {
@@ -66,7 +65,7 @@ func DecodeTaintRule(raw json.RawMessage) (rule TaintRule, reason driver.Reason)
 	return rule, ""
 }
 
-// criterion sets a criterion that the selector has; false: its name is malformed.
+// criterion copies a criterion if it is set. It returns false if the name in it is malformed.
 func criterion(from, to *string) bool {
 	if from == nil {
 		return true
@@ -75,16 +74,16 @@ func criterion(from, to *string) bool {
 	return manifest.ValidName(*from)
 }
 
-// Selects reports whether the rule taints the device. Devices of device plugins, which have no
-// pool, are not selected.
+// Selects reports whether the rule selects the device. It never selects devices of device plugins,
+// which have no pool.
 func (r *TaintRule) Selects(id driver.ID) bool {
 	return r.selects && id.Pool != "" && (r.driver == "" || r.driver == id.Driver) &&
 		(r.pool == "" || r.pool == id.Pool) && (r.device == "" || r.device == id.Device)
 }
 
-// AddTaints returns the inventory with the taints of the rules, which are sorted by name, added to
-// those of the slices, and the number of taints above the bound, which are left out. The arguments
-// are not changed.
+// AddTaints returns the inventory with the taints of the rules added, and the number of taints that
+// were omitted because a device has too many. The rules are sorted by name. The arguments are not
+// changed.
 func AddTaints(listed driver.Inventory, rules []TaintRule) (driver.Inventory, int) {
 	tainted, surplus := driver.Inventory{}, 0
 	for id, entry := range listed {

@@ -9,38 +9,37 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// pollInterval is how often the folders are looked at while they can't be watched: inotify is not
-// to be had, a folder is not there yet, a file is half written.
+// pollInterval is the interval at which the folders are read if events do not suffice: inotify is
+// not available, a folder does not exist yet, or a file is incompletely written.
 const pollInterval = time.Second
 
-// watchQueue is how many events can wait while the folders are read, so that one more look answers
-// them all.
+// watchQueue is the size of the queue of events that arrive while the folders are read.
 const watchQueue = 1024
 
-// Watch keeps the devices up to date until ctx ends, whose error it returns, and calls emit for
-// every spec file that is written (with the names that it defines) and removed (with those that it
-// had defined and no other file does). Drivers write the specs just before a container starts and
-// remove them after it has ended, so these are the moments at which ownership changes. What is
-// there when the folders are first read, here or in [CDI.Load], is not emitted.
+// Watch keeps the devices up to date until ctx ends, and returns the error of ctx. It calls emit
+// for each spec file that is written, with the new names that it defines, and for each that is
+// removed, with the names that no other file defines. Drivers write specs just before a container
+// starts and remove them after it has ended, so that these are the times at which ownership
+// changes. Specs that exist at the first read, here or in [CDI.Load], are not emitted.
 //
-// It reads files only when inotify says that something changed. Folders need not exist yet, and may
-// go and come back: without inotify's help they are looked at once a second, and a write found that
-// way is dated by the file's own time. emit is called by this goroutine, in order. A file system
-// that hangs delays the next look, and is reported; it does not delay the end.
+// Watch reads files when inotify reports a change. While inotify is not available or a folder does
+// not exist, it reads them once a second, and takes the time of a write from the file's
+// modification time. emit is called in order, by the goroutine that calls Watch. A file system that
+// hangs delays the next read and is reported to Report; Watch still returns when ctx ends.
 func (c *CDI) Watch(ctx context.Context, emit func(at time.Time, gone bool, names []string)) error {
 	return c.watch(ctx, openWatcher(), emit)
 }
 
 func (c *CDI) watch(ctx context.Context, w watcher, emit func(at time.Time, gone bool, names []string)) error {
-	read := driver.NewReader[look](readSpecs, c.Report)
+	read := driver.NewReader[readResult](readSpecs, c.Report)
 	defer func() {
-		if !read.Busy() { // else to close might wait
+		if !read.Busy() { // close waits for a call in progress
 			w.close()
 		}
 	}()
 	for {
-		seen, err := read.Run(ctx, func(context.Context) (look, error) {
-			watched := w.add(c.dirs) // before reading, so that nothing falls between
+		seen, err := read.Run(ctx, func(context.Context) (readResult, error) {
+			watched := w.add(c.dirs) // before reading, so that no change is missed
 			seen := c.refresh()
 			seen.again = seen.again || !watched
 			return seen, nil
@@ -57,8 +56,8 @@ func (c *CDI) watch(ctx context.Context, w watcher, emit func(at time.Time, gone
 	}
 }
 
-// wait returns when a spec has changed, when the queue of events overflowed, or, unless quiet, when
-// it is time to poll.
+// wait returns when a spec has changed, when the queue of events overflows or, unless quiet, after
+// pollInterval.
 func (c *CDI) wait(ctx context.Context, w watcher, quiet bool) error {
 	var poll <-chan time.Time
 	if !quiet {
@@ -72,7 +71,7 @@ func (c *CDI) wait(ctx context.Context, w watcher, quiet bool) error {
 			return ctx.Err()
 		case <-poll:
 			return nil
-		case <-w.errors: //nolint:errcheck // Whatever it is, events may be lost, and looking again makes up for them.
+		case <-w.errors: //nolint:errcheck // Events may be lost; reading the folders makes up for them.
 			return nil
 		case event := <-w.events:
 			if c.isSpec(event.Name) {
@@ -83,7 +82,7 @@ func (c *CDI) wait(ctx context.Context, w watcher, quiet bool) error {
 	}
 }
 
-// watcher is an inotify instance; without one its channels are nil, and never ready.
+// watcher is an inotify instance. If inotify is not available, its fields are nil.
 type watcher struct {
 	notify *fsnotify.Watcher
 	events chan fsnotify.Event
@@ -93,7 +92,7 @@ type watcher struct {
 func openWatcher() watcher {
 	notify, err := fsnotify.NewBufferedWatcher(watchQueue)
 	if err != nil {
-		return watcher{} // out of inotify instances: polling is what is left
+		return watcher{} // no inotify instance is left: Watch polls
 	}
 	return watcher{notify, notify.Events, notify.Errors}
 }
@@ -104,8 +103,7 @@ func (w watcher) close() {
 	}
 }
 
-// add watches the folders, and reports whether all of them are. One that is watched already stays
-// so.
+// add watches the folders and reports whether all of them are watched.
 func (w watcher) add(dirs []string) bool {
 	if w.notify == nil {
 		return false
@@ -119,7 +117,7 @@ func (w watcher) add(dirs []string) bool {
 	return all
 }
 
-// drain takes the events that are there already: one look at the folders answers them all.
+// drain drops the events in the queue, which one read of the folders covers.
 func (w watcher) drain() {
 	for {
 		select {

@@ -122,7 +122,7 @@ func (s *Source) Sample(context.Context) ([]driver.Sample, error) {
 	})
 	samples := make([]driver.Sample, 0, len(places))
 	for _, p := range places {
-		sample := driver.Sample{Hardware: s.hardware(p), Witness: true}
+		sample := driver.Sample{Hardware: s.hardware(p), FromLog: true}
 		s.counts[p].Report(&sample, now)
 		samples = append(samples, sample)
 	}

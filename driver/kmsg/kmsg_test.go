@@ -116,7 +116,7 @@ func TestXIDs(t *testing.T) {
 	lost := m.clock
 	m.pass(300 * time.Millisecond)
 	want := []driver.Sample{{
-		Hardware: driver.Hardware{PCI: "0000:65:00.0", Vendor: "nvidia"}, Witness: true,
+		Hardware: driver.Hardware{PCI: "0000:65:00.0", Vendor: "nvidia"}, FromLog: true,
 		Readings: []driver.Reading{
 			{Quantity: driver.Errors, Labels: xidLabels("31"), Value: 1, At: m.clock, Since: at.Add(-time.Microsecond)},
 			{Quantity: driver.Errors, Labels: xidLabels("79"), Value: 1, At: m.clock, Since: lost.Add(-time.Microsecond)},

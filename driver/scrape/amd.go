@@ -8,7 +8,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard"
 )
 
-// amdGPUs finds AMD GPUs by what AMD's exporter calls them, which their ResourceSlices do not have.
+// amdGPUs finds AMD GPUs by the serial numbers that AMD's exporter has in its labels and that
+// ResourceSlices lack.
 type amdGPUs struct {
 	root   string
 	lister *drmcard.Lister
@@ -18,8 +19,8 @@ type amdGPUs struct {
 
 func newAMDGPUs(root string) *amdGPUs { return &amdGPUs{root: root, lister: drmcard.NewLister(root)} }
 
-// refresh lists the GPUs again when cards came or went, and every 30 s. The error is that of the
-// last listing; what it could read is there.
+// refresh lists the GPUs again when cards were added or removed, and every 30 s. It returns the
+// error of the last listing, after which the GPUs that could be read are still found.
 func (a *amdGPUs) refresh(now time.Time) error {
 	cards, fresh, err := a.lister.Cards(now)
 	if err != nil {
@@ -31,10 +32,10 @@ func (a *amdGPUs) refresh(now time.Time) error {
 	return a.err
 }
 
-// pci returns the address of the GPU with that serial number or unique ID, "" for none.
+// pci returns the PCI address of the GPU with a serial number or unique ID, "" if there is none.
 func (a *amdGPUs) pci(serial string) string { return a.found.PCI(serial) }
 
-// node returns the path of the render node of a GPU's partition, "" for none.
+// node returns the path of the render node of a GPU's partition, "" if there is none.
 func (a *amdGPUs) node(pci string, number int) string {
 	render, ok := a.found.Render(pci, number)
 	if !ok {

@@ -12,16 +12,16 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// The bounds of an answer.
+// The bounds of a series.
 const (
-	maxIdentity   = 256              // bytes of the label that names the hardware
-	maxLabelValue = 128              // bytes of a label's value that becomes a reading's
+	maxIdentity   = 256              // bytes of the value that identifies the hardware
+	maxLabelValue = 128              // bytes of other label values
 	maxAge        = 10 * time.Minute // of a sample's own timestamp
 )
 
 // rule maps the series of one metric to one quantity.
 type rule struct {
-	rank     int // place in the configured list
+	rank     int // position in the configured list; the lowest has precedence
 	quantity driver.Quantity
 	spec     driver.Spec
 	scale    float64
@@ -29,21 +29,21 @@ type rule struct {
 	where    map[string]string
 	combine  combination
 	name     string // of the metric
-	needs    string // the name of another one, without which there is no reading
+	needs    string // name of a metric without which there is no reading; see Metric.Needs
 
-	partition string // of what series of partitions are
+	partition string // see Metric.Partition
 	constant  driver.Labels
-	from      [driver.MaxLabels]string // names of the series' labels; "": the constant
-	created   bool                     // the value is the time at which the count stood at zero
+	from      [driver.MaxLabels]string // names of labels of the series; "": the label is constant
+	created   bool                     // the value is the time at which the counter was zero
 }
 
-// What a metric's Combine may be.
+// Values of Metric.Combine.
 const (
 	combineMax = "max"
 	combineSum = "sum"
 )
 
-// combination is how the values of a reading's series are combined.
+// combination defines how the values of several series of one reading are combined.
 type combination uint8
 
 const (
@@ -52,16 +52,16 @@ const (
 	sum
 )
 
-// ruleset is what the metrics of an endpoint want.
+// ruleset has the rules of an endpoint.
 type ruleset struct {
-	byName map[string][]rule     // in rank order
-	sizes  map[string][]*matcher // metrics that say how many parts a device has
-	groups []*matcher            // the same matchers, each once
-	gpus   bool                  // serial numbers of AMD GPUs are asked for
+	byName map[string][]rule     // by name of metric, in order of rank
+	sizes  map[string][]*matcher // matchers with Per, by the metric that has the number of parts
+	groups []*matcher            // matchers with Per; matcher.group is the position
+	gpus   bool                  // a matcher uses the serial numbers of AMD GPUs
 }
 
-// compile returns the rules of an endpoint. A counter is wanted together with OpenMetrics' time of
-// its creation.
+// compile returns the rules of an endpoint. The rule of a counter also applies to its _created
+// series (OpenMetrics).
 func compile(e *Endpoint) (*ruleset, error) {
 	rules := &ruleset{byName: map[string][]rule{}, sizes: map[string][]*matcher{}}
 	whole, err := rules.matcher(&e.Match)
@@ -89,7 +89,7 @@ func compile(e *Endpoint) (*ruleset, error) {
 	return rules, nil
 }
 
-// matcher compiles a match, those that are equal once.
+// matcher returns the compiled match. Equal matches share one matcher.
 func (s *ruleset) matcher(m *Match) (*matcher, error) {
 	for _, rules := range s.byName {
 		for i := range rules {
@@ -111,7 +111,7 @@ func (s *ruleset) matcher(m *Match) (*matcher, error) {
 	return compiled, nil
 }
 
-// collector makes an answer of the samples of one exposition.
+// collector is a visitor that collects the values of one exposition.
 type collector struct {
 	endpoint Endpoint
 	bounds   bounds
@@ -120,30 +120,31 @@ type collector struct {
 	now      time.Time
 
 	answer   answer
-	matched  []bool                // metrics, by rank, of which a series could be used
-	known    map[spelling]identity // hardware of a label's value as it is written
-	pair     []byte                // of two labels' values, for known
-	sizes    map[*matcher]uint64   // how many parts a device has
-	text     map[string]string     // values of labels, each once in memory
-	bytes    int                   // of known and text
-	created  map[key]time.Time     // by counter
-	refused  map[string]bool       // metrics whose type can't be used
+	matched  []bool                // metrics, by rank, that have a usable series
+	known    map[spelling]identity // cache of find
+	pair     []byte                // buffer for the values of two labels
+	sizes    map[*matcher]uint64   // number of parts of a device
+	text     map[string]string     // interned label values
+	bytes    int                   // size of known and text
+	created  map[key]time.Time     // time at which a counter was zero
+	refused  map[string]bool       // metrics whose type cannot be used
 	rejected driver.Rejections
 	examples []string       // values out of range
-	nameless map[string]int // series without a name of hardware, by label
+	unnamed  map[string]int // number of series whose label does not identify hardware, by label
 
-	parts, needed map[key][]string // names of metrics: of sums, and those that these need
+	parts, needed map[key][]string // of sums with Needs: names of summed metrics, and of needed ones
 }
 
-const maxExamples = 8 // of an answer
+const maxExamples = 8 // of a response
 
-// spelling is a label's value, as a matcher finds it.
+// spelling is a label value as it is written, for a matcher.
 type spelling struct {
 	matcher *matcher
 	text    string
 }
 
-// newCollector returns a collector whose answer has the memory of one that is not used any more.
+// newCollector returns a collector. It reuses the memory of spare, an answer that is no longer
+// used.
 func newCollector(e Endpoint, rules *ruleset, gpus *amdGPUs, now time.Time, spare answer) *collector {
 	if clear(spare.values); spare.values == nil {
 		spare.values = map[key]value{}
@@ -155,7 +156,7 @@ func newCollector(e Endpoint, rules *ruleset, gpus *amdGPUs, now time.Time, spar
 		known:   map[spelling]identity{}, sizes: map[*matcher]uint64{},
 		text:    map[string]string{},
 		created: map[key]time.Time{}, refused: map[string]bool{}, rejected: driver.Rejections{},
-		nameless: map[string]int{}, parts: map[key][]string{}, needed: map[key][]string{},
+		unnamed: map[string]int{}, parts: map[key][]string{}, needed: map[key][]string{},
 	}
 }
 
@@ -165,9 +166,9 @@ func (c *collector) wants(name []byte) bool {
 
 func (c *collector) reject(reason driver.Reason) { c.rejected[reason]++ }
 
-// typed refuses histograms and summaries, whose series of the family's own name are no values of a
-// quantity. Gauge, counter and untyped pass for one another, since vendors mistake them.
-func (c *collector) typed(name []byte, kind string) {
+// declare rejects histograms and summaries, which are not values of a quantity. Gauges, counters
+// and untyped metrics are not distinguished, since vendors confuse them.
+func (c *collector) declare(name []byte, kind string) {
 	switch kind {
 	case "histogram", "gaugehistogram", "summary":
 	default:
@@ -181,7 +182,7 @@ func (c *collector) typed(name []byte, kind string) {
 	}
 }
 
-func (c *collector) sample(s *sample) {
+func (c *collector) add(s *sample) {
 	if c.refused[string(s.name)] {
 		return
 	}
@@ -201,7 +202,7 @@ func (c *collector) sample(s *sample) {
 	}
 }
 
-// selects reports whether the series has the values that the rule asks for.
+// selects reports whether the labels of the series match the rule's Where.
 func (r *rule) selects(s *sample) bool {
 	for name, want := range r.where {
 		if string(s.get(name)) != want {
@@ -211,7 +212,7 @@ func (r *rule) selects(s *sample) bool {
 	return true
 }
 
-// apply takes a sample in, or returns the reason for which it can not.
+// apply applies a rule to a sample. It returns the reason if the sample is rejected.
 func (c *collector) apply(r *rule, s *sample) (reason driver.Reason) {
 	k := key{quantity: r.quantity}
 	var repeated bool
@@ -222,7 +223,7 @@ func (c *collector) apply(r *rule, s *sample) (reason driver.Reason) {
 		return reason
 	}
 	if r.created {
-		c.takeCreated(k, s.value)
+		c.putCreated(k, s.value)
 		return ""
 	}
 	v, reason := c.value(r, s)
@@ -238,22 +239,23 @@ func (c *collector) apply(r *rule, s *sample) (reason driver.Reason) {
 		c.parts[k] = append(c.parts[k], r.name)
 		c.needed[k] = append(c.needed[k], r.needs)
 	}
-	return c.take(k, v)
+	return c.put(k, v)
 }
 
-// take keeps the value unless one of a better rule, or an earlier one of the same that it can't be
-// combined with, is there. A parent's own series is better than what its partitions repeat.
-func (c *collector) take(k key, v value) (reason driver.Reason) {
+// put stores the value of a reading. A value of a rule of lower rank has precedence, and a parent's
+// own series over one that its partitions repeat. Two values of one rule are combined or, if the
+// rule does not combine, the second is rejected.
+func (c *collector) put(k key, v value) (reason driver.Reason) {
 	before, there := c.answer.values[k]
 	switch {
 	case there && before.rank == v.rank && v.repeated:
 		return ""
-	case there && before.combines(v):
+	case there && before.combinesWith(v):
+		v = before.combined(v)
 		spec := k.quantity.Spec()
-		if reason = spec.Check(before.with(v).value); reason != "" {
+		if reason = spec.Check(v.value); reason != "" {
 			return reason
 		}
-		v = before.with(v)
 	case there && before.rank == v.rank && !before.repeated:
 		return driver.ReasonDuplicate
 	case there && before.rank < v.rank:
@@ -265,14 +267,14 @@ func (c *collector) take(k key, v value) (reason driver.Reason) {
 	return ""
 }
 
-func (c *collector) takeCreated(k key, seconds float64) {
+func (c *collector) putCreated(k key, seconds float64) {
 	if at, ok := fromSeconds(seconds); ok && at.Unix() > 0 && len(c.created) < c.bounds.series {
 		c.created[k] = at
 	}
 }
 
-// value checks and scales a sample's value, and its timestamp where it has one. A timestamp from
-// the future is not believed; the sample is then dated like those that have none.
+// value checks and scales the value of a sample, and checks its timestamp. A timestamp in the
+// future is ignored.
 func (c *collector) value(r *rule, s *sample) (v value, reason driver.Reason) {
 	v = value{value: s.value * r.scale, rank: uint16(r.rank), combine: r.combine}
 	if reason := r.spec.Check(v.value); reason != "" {
@@ -291,7 +293,7 @@ func (c *collector) value(r *rule, s *sample) (v value, reason driver.Reason) {
 	return v, ""
 }
 
-// labels returns the reading's labels; those of a closed list must be in it.
+// labels returns the labels of the reading. It rejects a value outside a closed list.
 func (c *collector) labels(r *rule, s *sample) (labels driver.Labels, reason driver.Reason) {
 	labels = r.constant
 	for i, name := range r.from {
@@ -309,7 +311,7 @@ func (c *collector) labels(r *rule, s *sample) (labels driver.Labels, reason dri
 	return labels, ""
 }
 
-// bounded returns the text, once in memory, if it is not too long for a label's value.
+// bounded returns the interned label value, or the reason if it is too long.
 func (c *collector) bounded(b []byte) (string, driver.Reason) {
 	if len(b) > maxLabelValue {
 		return "", driver.ReasonLabel
@@ -317,7 +319,7 @@ func (c *collector) bounded(b []byte) (string, driver.Reason) {
 	return c.intern(b)
 }
 
-// intern returns the text, once in memory.
+// intern returns the string, of which one copy is kept.
 func (c *collector) intern(b []byte) (string, driver.Reason) {
 	if s, ok := c.text[string(b)]; ok {
 		return s, ""
@@ -330,8 +332,9 @@ func (c *collector) intern(b []byte) (string, driver.Reason) {
 	return s, ""
 }
 
-// identify returns the hardware of a series, and whether it is that of a partition, which repeats
-// what its parent has. Without identity and reason, it is none of the rule's.
+// identify returns the hardware of a series. repeated reports whether it is the series of a
+// partition that repeats the value of its parent. If both id and reason are empty, the rule does
+// not apply to the series.
 func (c *collector) identify(r *rule, s *sample) (id identity, repeated bool, reason driver.Reason) {
 	p := c.endpoint.Partition
 	part := p.of(s)
@@ -340,12 +343,12 @@ func (c *collector) identify(r *rule, s *sample) (id identity, repeated bool, re
 	}
 	m := r.match
 	b := s.get(m.Label)
-	for m.or != nil && !m.names(b) {
+	for m.or != nil && !m.isName(b) {
 		m = m.or
 		b = s.get(m.Label)
 	}
-	if !m.names(b) {
-		c.nameless[m.Label]++
+	if !m.isName(b) {
+		c.unnamed[m.Label]++
 		return identity{}, false, driver.ReasonNoMatch
 	}
 	if m.With != "" {
@@ -356,19 +359,19 @@ func (c *collector) identify(r *rule, s *sample) (id identity, repeated bool, re
 	switch {
 	case part == nil || reason != "" || id.kind == kindNone:
 	case p.Number != "":
-		id, reason = c.partition(r, id, s.get(p.Number))
+		id, reason = c.amdPartition(r, id, s.get(p.Number))
 	case r.partition == partitionParent:
 		repeated = true
 	default:
-		id, reason = c.own(id, part)
+		id, reason = c.partitionOf(id, part)
 	}
 	return id, repeated, reason
 }
 
-// own returns the partition with a number within the hardware.
-func (c *collector) own(parent identity, number []byte) (identity, driver.Reason) {
+// partitionOf returns the partition with a number within its parent.
+func (c *collector) partitionOf(parent identity, number []byte) (identity, driver.Reason) {
 	if parent.kind != kindUUID && parent.kind != kindPCI {
-		return identity{}, driver.ReasonPartition // nothing has it for its parent
+		return identity{}, driver.ReasonPartition // Hardware.Parent is a UUID or a PCI address
 	}
 	var reason driver.Reason
 	if parent.part, reason = c.bounded(number); reason != "" {
@@ -377,10 +380,9 @@ func (c *collector) own(parent identity, number []byte) (identity, driver.Reason
 	return parent, ""
 }
 
-// partition returns the hardware of a series of a partition, given its GPU. What the exporter has
-// for whole GPUs alone it gives to partition 0, so that nothing there is sure to be the partition's
-// own.
-func (c *collector) partition(r *rule, gpu identity, number []byte) (identity, driver.Reason) {
+// amdPartition returns the partition with a number within an AMD GPU. AMD's exporter reports the
+// values of whole GPUs as those of partition 0, so that none is known to be partition 0's own.
+func (c *collector) amdPartition(r *rule, gpu identity, number []byte) (identity, driver.Reason) {
 	n, err := strconv.ParseUint(string(number), 10, 8)
 	switch {
 	case err != nil:
@@ -390,14 +392,14 @@ func (c *collector) partition(r *rule, gpu identity, number []byte) (identity, d
 	case n == 0 || r.partition == partitionParent:
 		return identity{}, driver.ReasonPartition
 	}
-	node := c.gpus.node(gpu.value, int(n)) // of no address, where the serial number has none
+	node := c.gpus.node(gpu.value, int(n)) // "" also if gpu is a serial number without known address
 	if node == "" {
 		return identity{}, driver.ReasonNoMatch
 	}
 	return identity{kind: kindNode, value: node}, ""
 }
 
-// find returns the hardware that a label's value names.
+// find returns the hardware that a label value identifies.
 func (c *collector) find(m *matcher, b []byte) (identity, driver.Reason) {
 	if id, ok := c.known[spelling{m, string(b)}]; ok {
 		return id, ""
@@ -415,7 +417,7 @@ func (c *collector) find(m *matcher, b []byte) (identity, driver.Reason) {
 	return id, ""
 }
 
-// spend takes bytes of text from what is left of the bound, if they fit in.
+// spend adds n bytes to the size of the text. It returns false if that exceeds the bound.
 func (c *collector) spend(n int) bool {
 	if c.bytes+n > c.bounds.text {
 		return false
@@ -424,12 +426,12 @@ func (c *collector) spend(n int) bool {
 	return true
 }
 
-// finish returns the answer, with the counters' beginnings, and readings of parts as those of their
-// devices.
+// finish returns the collected values: without sums that lack a needed metric, with the values of
+// parts attributed to their devices, and with the creation times of counters.
 func (c *collector) finish() answer {
 	for k, needed := range c.needed {
-		isDevice := func(name string) bool { return !slices.Contains(c.parts[k], name) }
-		if v := c.answer.values[k]; v.combine == sum && slices.ContainsFunc(needed, isDevice) {
+		missing := func(name string) bool { return !slices.Contains(c.parts[k], name) }
+		if v := c.answer.values[k]; v.combine == sum && slices.ContainsFunc(needed, missing) {
 			delete(c.answer.values, k)
 		}
 	}
@@ -445,7 +447,8 @@ func (c *collector) finish() answer {
 	return c.answer
 }
 
-// regroup gives the readings of parts to their devices, in an order that does not change sums.
+// regroup replaces the values of parts by those of their devices, in a constant order, so that sums
+// of floating-point numbers do not depend on the order of the map.
 func (c *collector) regroup() {
 	for _, k := range slices.SortedFunc(maps.Keys(c.answer.values), key.compare) {
 		if k.group == 0 {
@@ -456,7 +459,7 @@ func (c *collector) regroup() {
 		reason := driver.ReasonNoMatch
 		if m := c.rules.groups[k.group-1]; c.sizes[m] > 0 {
 			k.identity = m.device(k.value, c.sizes[m])
-			if reason = c.take(k, v); !since.IsZero() {
+			if reason = c.put(k, v); !since.IsZero() {
 				c.created[k] = since
 			}
 		}
@@ -466,7 +469,7 @@ func (c *collector) regroup() {
 	}
 }
 
-// of returns which partition the series is of, nil if it is of none.
+// of returns the label value that names the partition of a series, nil if it is not a partition's.
 func (p Partition) of(s *sample) []byte {
 	if p.Label == "" {
 		return nil

@@ -22,72 +22,72 @@ import (
 // The defaults and bounds of a configuration.
 const (
 	defaultInterval = 5 * time.Second
-	defaultTimeout  = 5 * time.Second // at most; the interval where that is shorter
+	defaultTimeout  = 5 * time.Second // or the interval if that is shorter
 	minInterval     = time.Second
 	maxEndpoints    = 100
-	maxMetrics      = 1000 // of an endpoint
+	maxMetrics      = 1000 // per endpoint
 	maxConfigBytes  = 1 << 20
 )
 
-// Config is a checked configuration.
+// Config is a valid configuration.
 type Config struct{ Endpoints []Endpoint }
 
-// Endpoint is one exporter to scrape, with its preset's defaults filled in.
+// Endpoint is the configuration of one exporter to scrape, including the defaults of its preset.
 type Endpoint struct {
 	Name     string
 	URL      string
 	Interval time.Duration
 	Timeout  time.Duration
-	// Refresh is how often the exporter refreshes its values; 0: for each scrape. Nil: found out,
-	// see freshness.go.
+	// Refresh is the period at which the exporter updates its values; 0: for each scrape. Nil: it is
+	// estimated, see freshness.go.
 	Refresh   *time.Duration
-	Driver    string // whose devices these are; "": any driver's
+	Driver    string // DRA driver of the devices; "": any driver
 	Match     Match
 	Partition Partition
-	Metrics   []Metric // the first of several that give the same reading wins
+	Metrics   []Metric // the first of several metrics for one reading has precedence
 	Client    config.HTTPClientConfig
 
-	presetRefresh *time.Duration // what is known of the preset; learning may correct it
-	endpoints     int            // how many the configuration has
+	presetRefresh *time.Duration // initial estimate of the preset
+	endpoints     int            // number of endpoints in the configuration
 }
 
-// Partition says which series belong to a partition that Match would take for its parent: those
-// that have the label with a value that is neither empty nor, without regard to case, one of Whole.
-// They are left out and counted, unless Number is the label with the partition's number, and Match
-// names an AMD GPU by its serial number; or unless their metric says of what they are.
+// Partition selects the series of partitions whose Match identifies the parent: those whose Label
+// is neither empty nor one of Whole, which are case-insensitive. Such series are rejected, unless
+// their metric has a Partition. Number is the label with the partition's number; it is supported
+// only for AMD GPUs that Match identifies by serial number.
 type Partition struct {
 	Label  string   `yaml:"label"`
 	Whole  []string `yaml:"whole,omitempty"`
 	Number string   `yaml:"number,omitempty"`
 }
 
-// What a metric's Partition may be.
+// Values of Metric.Partition.
 const (
 	partitionOwn    = "own"
 	partitionParent = "parent"
 )
 
-// Metric maps a metric's series to a quantity.
+// Metric maps the series of a metric to a quantity.
 type Metric struct {
 	Name     string            `yaml:"name"`
 	Quantity string            `yaml:"quantity"`
 	Scale    *float64          `yaml:"scale,omitempty"` // factor to the quantity's unit; nil: 1
 	Match    *Match            `yaml:"match,omitempty"` // nil: the endpoint's
 	Where    map[string]string `yaml:"where,omitempty"` // only the series with these labels
-	// Combine says what a gauge's value is made of where several series give the same reading, such
-	// as those of cores: their "max", or the "sum" of them and of those of other metrics that are
-	// summed to the same reading. Empty: the first of them, and the others are duplicates.
+	// Combine defines the value of a gauge that has several series for the same reading, such as one
+	// per core: "max" of the series, or "sum" of them and of those of other metrics with the same
+	// reading. Empty: the first series, and the others are rejected as duplicates.
 	Combine string `yaml:"combine,omitempty"`
-	// Needs names another metric of the same sum, without which there is no reading: a part alone
-	// would pass for the whole.
+	// Needs is the name of another metric of the same sum. There is no reading if that metric is
+	// absent, since the sum would be incomplete.
 	Needs string `yaml:"needs,omitempty"`
-	// Partition says of what the series of partitions are: "own", of the partition, whose number
-	// within its parent the partition's label has; "parent", of the parent, and the same for all of
-	// its partitions. Empty: neither. Where the endpoint's partition has a Number, what is of the
-	// parent is that of partition 0, of which nothing is its own.
+	// Partition defines what the series of partitions measure: "own" the partition, whose number
+	// within its parent is the value of Partition.Label; "parent" the parent, with the same value for
+	// all of its partitions. Empty: they are rejected. If Partition.Number is set, "parent" applies
+	// only to partition 0 and "own" only to the others.
 	Partition string            `yaml:"partition,omitempty"`
 	Labels    map[string]string `yaml:"labels,omitempty"`
-	// LabelsFrom gives a label of the quantity the value of a label of the series.
+	// LabelsFrom maps labels of the quantity to labels of the series, whose values they get.
 	LabelsFrom map[string]string `yaml:"labels_from,omitempty"`
 }
 
@@ -104,18 +104,18 @@ func Load(path string) (*Config, error) {
 	return c, nil
 }
 
-// ParseConfig parses and checks a configuration. Relative paths in it are resolved against dir; no
-// file is read. The error is one line that names the endpoint and the field. The decoder is yaml/v2
-// and not sigs.k8s.io/yaml, because config.HTTPClientConfig sets its defaults in UnmarshalYAML.
+// ParseConfig parses and validates a configuration. Relative paths in it are relative to dir; no
+// file is read. The error is one line that names the endpoint and the field.
 func ParseConfig(data []byte, dir string) (*Config, error) {
 	var file struct {
 		Endpoints []parsedEndpoint `yaml:"endpoints"`
 	}
+	// The HTTP client settings need yaml/v2: their defaults are set in its UnmarshalYAML.
 	if err := yaml.UnmarshalStrict(data, &file); err != nil {
 		return nil, oneLine(err)
 	}
 	if n := len(file.Endpoints); n == 0 || n > maxEndpoints {
-		return nil, fmt.Errorf("endpoints: %d of them; 1 to %d can be used", n, maxEndpoints)
+		return nil, fmt.Errorf("endpoints: got %d, want 1 to %d", n, maxEndpoints)
 	}
 	c := &Config{}
 	seen := map[string]bool{}
@@ -125,7 +125,7 @@ func ParseConfig(data []byte, dir string) (*Config, error) {
 			return nil, fmt.Errorf("endpoint %s: %w", p.title(i), err)
 		}
 		if seen[e.Name] {
-			return nil, fmt.Errorf("endpoint %q: name: another endpoint has it", e.Name)
+			return nil, fmt.Errorf("endpoint %q: name: duplicate", e.Name)
 		}
 		seen[e.Name] = true
 		e.endpoints = len(file.Endpoints)
@@ -134,7 +134,7 @@ func ParseConfig(data []byte, dir string) (*Config, error) {
 	return c, nil
 }
 
-// oneLine makes one line of a YAML error, without the names of Go's types.
+// oneLine returns a YAML error as one line, without names of Go types.
 func oneLine(err error) error {
 	var list *yaml.TypeError
 	if !errors.As(err, &list) {
@@ -152,10 +152,10 @@ func oneLine(err error) error {
 
 func flatten(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// parsedEndpoint is an endpoint as it is written.
+// parsedEndpoint is an endpoint as written in the file.
 type parsedEndpoint struct {
 	endpointFields
-	problem error // of the fields' syntax
+	problem error // error of parsing the fields
 }
 
 type endpointFields struct {
@@ -172,7 +172,7 @@ type endpointFields struct {
 	Client    config.HTTPClientConfig `yaml:",inline"`
 }
 
-// UnmarshalYAML keeps an error of the fields until the endpoint can be named.
+// UnmarshalYAML stores an error of the fields until the name of the endpoint is known.
 func (p *parsedEndpoint) UnmarshalYAML(unmarshal func(any) error) error {
 	if p.problem = unmarshal(&p.endpointFields); p.problem != nil {
 		p.problem = oneLine(p.problem)
@@ -180,7 +180,7 @@ func (p *parsedEndpoint) UnmarshalYAML(unmarshal func(any) error) error {
 	return nil
 }
 
-// title names an endpoint in an error.
+// title returns the name of the endpoint for an error, or its number if it has no name.
 func (p *parsedEndpoint) title(i int) string {
 	if p.Name == "" {
 		return fmt.Sprintf("%d", i+1)
@@ -188,7 +188,7 @@ func (p *parsedEndpoint) title(i int) string {
 	return fmt.Sprintf("%.64q", p.Name)
 }
 
-// resolve checks the endpoint and fills in its preset's defaults.
+// resolve returns the valid endpoint, with the defaults of its preset.
 func (p *parsedEndpoint) resolve(dir string) (Endpoint, error) {
 	if p.problem != nil {
 		return Endpoint{}, p.problem
@@ -209,7 +209,7 @@ func (p *parsedEndpoint) resolve(dir string) (Endpoint, error) {
 	return e, nil
 }
 
-// override puts the endpoint's own fields in place of the preset's.
+// override replaces defaults of the preset by the endpoint's own fields.
 func (p *parsedEndpoint) override(e *Endpoint) (err error) {
 	if e.Interval, err = duration("interval", p.Interval, defaultInterval); err != nil {
 		return err
@@ -236,7 +236,8 @@ func (p *parsedEndpoint) override(e *Endpoint) (err error) {
 	return nil
 }
 
-// duration parses a duration as Prometheus writes it: 500ms, 30s, 1m.
+// duration parses a duration in Prometheus's format, such as 500ms or 1m. An empty text means
+// otherwise.
 func duration(field, text string, otherwise time.Duration) (time.Duration, error) {
 	if text == "" {
 		return otherwise, nil
@@ -248,7 +249,7 @@ func duration(field, text string, otherwise time.Duration) (time.Duration, error
 	return time.Duration(d), nil
 }
 
-// check returns the first thing that is wrong with the endpoint.
+// check returns the first error in the endpoint.
 func (e *Endpoint) check() error {
 	if !endpointName(e.Name) {
 		return fmt.Errorf("name: %.64q is not 1 to 63 letters, digits, dots, dashes and underscores", e.Name)
@@ -284,7 +285,7 @@ func checkURL(raw string) error {
 	case err != nil:
 		return errors.New(flatten(err.Error()))
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		return fmt.Errorf("%.64q is no http or https address", raw)
+		return fmt.Errorf("%.64q is not an http or https URL", raw)
 	case u.User != nil:
 		return errors.New("a user or password belongs in basic_auth")
 	}
@@ -298,11 +299,11 @@ func (e *Endpoint) checkMatch() error {
 	p := e.Partition
 	switch {
 	case p.Label != "" && !isLabelName(p.Label):
-		return fmt.Errorf("partition: label: %.64q is no label name", p.Label)
+		return fmt.Errorf("partition: label: %.64q is not a label name", p.Label)
 	case p.Label == "" && (len(p.Whole) > 0 || p.Number != ""):
 		return errors.New("partition: label: missing")
 	case p.Number != "" && !isLabelName(p.Number):
-		return fmt.Errorf("partition: number: %.64q is no label name", p.Number)
+		return fmt.Errorf("partition: number: %.64q is not a label name", p.Number)
 	case p.Number != "" && e.Match.Hardware != MatchSerial:
 		return errors.New("partition: number: only with match: hardware: serial")
 	}
@@ -311,7 +312,7 @@ func (e *Endpoint) checkMatch() error {
 
 func (e *Endpoint) checkMetrics() error {
 	if n := len(e.Metrics); n == 0 || n > maxMetrics {
-		return fmt.Errorf("metrics: %d of them; 1 to %d can be used", n, maxMetrics)
+		return fmt.Errorf("metrics: got %d, want 1 to %d", n, maxMetrics)
 	}
 	for i, m := range e.Metrics {
 		_, err := m.rule(i)
@@ -327,21 +328,21 @@ func (e *Endpoint) checkMetrics() error {
 	return nil
 }
 
-// isLabelName and isMetricName report whether the text format can write the name without quotes.
+// isLabelName and isMetricName report whether a name needs no quotes in the text format.
 func isLabelName(s string) bool {
 	return !strings.Contains(s, ":") && isMetricName(s)
 }
 
 func isMetricName(s string) bool { return s != "" && len(leadingName([]byte(s))) == len(s) }
 
-// rule checks the metric and makes its rule.
+// rule validates the metric and returns its rule.
 func (m Metric) rule(rank int) (rule, error) {
 	if !isMetricName(m.Name) {
-		return rule{}, fmt.Errorf("name: %.64q is no metric name", m.Name)
+		return rule{}, fmt.Errorf("name: %.64q is not a metric name", m.Name)
 	}
 	quantity, ok := driver.Standard().Named(m.Quantity)
 	if spec := quantity.Spec(); !ok || spec.Internal {
-		return rule{}, fmt.Errorf("quantity: %.64q is none of the catalogue", m.Quantity)
+		return rule{}, fmt.Errorf("quantity: unknown quantity %.64q", m.Quantity)
 	}
 	r := rule{
 		rank: rank, quantity: quantity, spec: quantity.Spec(), scale: 1, where: m.Where,
@@ -361,17 +362,17 @@ func (m Metric) rule(rank int) (rule, error) {
 	}
 	switch {
 	case !slices.Contains([]string{"", partitionOwn, partitionParent}, m.Partition):
-		return rule{}, fmt.Errorf("partition: %.64q is none of own and parent", m.Partition)
+		return rule{}, fmt.Errorf("partition: %.64q is neither own nor parent", m.Partition)
 	case m.Needs != "" && r.combine != sum:
 		return rule{}, errors.New("needs: only with combine: sum")
 	case m.Combine != "" && r.combine == notCombined:
-		return rule{}, fmt.Errorf("combine: %.64q is none of max and sum", m.Combine)
+		return rule{}, fmt.Errorf("combine: %.64q is neither max nor sum", m.Combine)
 	case m.Combine != "" && r.spec.Type == driver.Counter:
-		return rule{}, fmt.Errorf("combine: %v is a counter, whose sum would fall when one of the series goes", r.quantity)
+		return rule{}, fmt.Errorf("combine: %v is a counter, whose sum would fall when a series disappears", r.quantity)
 	}
 	for name := range m.Where {
 		if !isLabelName(name) {
-			return rule{}, fmt.Errorf("where: %.64q is no label name", name)
+			return rule{}, fmt.Errorf("where: %.64q is not a label name", name)
 		}
 	}
 	if err := m.addLabels(&r); err != nil {
@@ -380,8 +381,8 @@ func (m Metric) rule(rank int) (rule, error) {
 	return r, nil
 }
 
-// addLabels finds a value for each label of the quantity. One of a closed list must have one;
-// another may be empty.
+// addLabels sets the source of each label of the quantity. A label with a closed list of values
+// must have one; others may be empty.
 func (m Metric) addLabels(r *rule) error {
 	for field, given := range map[string]map[string]string{"labels": m.Labels, "labels_from": m.LabelsFrom} {
 		for name := range given {
@@ -395,13 +396,13 @@ func (m Metric) addLabels(r *rule) error {
 		from, isFrom := m.LabelsFrom[l.Name]
 		switch {
 		case isConstant && isFrom:
-			return fmt.Errorf("labels_from: %s is in labels too", l.Name)
+			return fmt.Errorf("labels_from: %s is also in labels", l.Name)
 		case isFrom && !isLabelName(from):
-			return fmt.Errorf("labels_from: %s: %.64q is no label name", l.Name, from)
+			return fmt.Errorf("labels_from: %s: %.64q is not a label name", l.Name, from)
 		case !isConstant && !isFrom && l.Values != nil:
 			return fmt.Errorf("labels: %v needs %s, one of %s", r.quantity, l.Name, strings.Join(l.Values, ", "))
 		case isConstant && l.Values != nil && !slices.Contains(l.Values, constant):
-			return fmt.Errorf("labels: %s: %.64q is none of %s", l.Name, constant, strings.Join(l.Values, ", "))
+			return fmt.Errorf("labels: %s: %.64q is not one of %s", l.Name, constant, strings.Join(l.Values, ", "))
 		case len(constant) > maxLabelValue:
 			return fmt.Errorf("labels: %s: longer than %d bytes", l.Name, maxLabelValue)
 		}

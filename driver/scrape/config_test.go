@@ -96,7 +96,7 @@ func TestParseConfigErrors(t *testing.T) {
 	metric := func(m string) string { return endpoint("{name: busy, quantity: utilization, scale: 0.01}", m) }
 	for _, test := range []struct{ name, config, want string }{
 		{"no YAML", "endpoints: [", "yaml: line 1: did not find expected node content"},
-		{"empty", "", "endpoints: 0 of them; 1 to 100 can be used"},
+		{"empty", "", "endpoints: got 0, want 1 to 100"},
 		{"unknown top field", minimal + "\nglobal: {}", "line 9: field global not found"},
 		{"unknown field", endpoint("url:", "location: x\n  url:"), `endpoint "vendor": line 4: field location not found`},
 		{
@@ -122,10 +122,10 @@ func TestParseConfigErrors(t *testing.T) {
 			"bad name", endpoint("vendor", "a/b"),
 			`endpoint "a/b": name: "a/b" is not 1 to 63 letters, digits, dots, dashes and underscores`,
 		},
-		{"no url", endpoint("http://127.0.0.1:9400/metrics", `""`), `endpoint "vendor": url: "" is no http or https address`},
+		{"no url", endpoint("http://127.0.0.1:9400/metrics", `""`), `endpoint "vendor": url: "" is not an http or https URL`},
 		{
 			"file url", endpoint("http://127.0.0.1:9400", "file:///etc"),
-			`endpoint "vendor": url: "file:///etc/metrics" is no http or https address`,
+			`endpoint "vendor": url: "file:///etc/metrics" is not an http or https URL`,
 		},
 		{
 			"password in url", endpoint("http://", "http://a:b@"),
@@ -133,23 +133,23 @@ func TestParseConfigErrors(t *testing.T) {
 		},
 		{
 			"no match", endpoint("match: {label: UUID, hardware: uuid}", ""),
-			`endpoint "vendor": match: label: "" is no label name`,
+			`endpoint "vendor": match: label: "" is not a label name`,
 		},
 		{
 			"unknown hardware", endpoint("hardware: uuid", "hardware: mac"),
-			`endpoint "vendor": match: hardware: "mac" is none of uuid, pci, netdev, rdma, node, index, serial and device`,
+			`endpoint "vendor": match: hardware: "mac" is not one of uuid, pci, netdev, rdma, node, index, serial, device`,
 		},
 		{
 			"device without driver", endpoint("hardware: uuid", "hardware: device"),
-			`endpoint "vendor": match: hardware: device needs driver, whose device's it is`,
+			`endpoint "vendor": match: hardware: device needs the field driver`,
 		},
 		{
 			"index without driver", endpoint("hardware: uuid", "hardware: index"),
-			`endpoint "vendor": match: hardware: index needs driver, whose device's it is`,
+			`endpoint "vendor": match: hardware: index needs the field driver`,
 		},
 		{
 			"second label", endpoint("hardware: uuid", "hardware: uuid, with: 'a b'"),
-			`endpoint "vendor": match: with: "a b" is no label name`,
+			`endpoint "vendor": match: with: "a b" is not a label name`,
 		},
 		{
 			"pattern", endpoint("hardware: uuid", "hardware: uuid, pattern: '('"),
@@ -165,20 +165,20 @@ func TestParseConfigErrors(t *testing.T) {
 		},
 		{
 			"metric's match", endpoint("scale: 0.01", "match: {label: card, hardware: card}"),
-			`endpoint "vendor": metrics: busy: match: hardware: "card" is none of uuid, pci, netdev, rdma, node, index, ` +
-				`serial and device`,
+			`endpoint "vendor": metrics: busy: match: hardware: "card" is not one of uuid, pci, netdev, rdma, node, index, ` +
+				`serial, device`,
 		},
 		{
 			"combine", endpoint("scale: 0.01", "combine: mean"),
-			`endpoint "vendor": metrics: busy: combine: "mean" is none of max and sum`,
+			`endpoint "vendor": metrics: busy: combine: "mean" is neither max nor sum`,
 		},
 		{
 			"combined counter", endpoint("quantity: utilization", "quantity: energy, combine: sum"),
-			`endpoint "vendor": metrics: busy: combine: energy is a counter, whose sum would fall when one of the series goes`,
+			`endpoint "vendor": metrics: busy: combine: energy is a counter, whose sum would fall when a series disappears`,
 		},
 		{
 			"partition's number", endpoint("url:", "partition: {label: a, number: 'a b'}\n  url:"),
-			`endpoint "vendor": partition: number: "a b" is no label name`,
+			`endpoint "vendor": partition: number: "a b" is not a label name`,
 		},
 		{
 			"partition's number without GPU", endpoint("url:", "partition: {label: a, number: b}\n  url:"),
@@ -194,30 +194,30 @@ func TestParseConfigErrors(t *testing.T) {
 		},
 		{
 			"no metrics", endpoint("\n  - {name: busy, quantity: utilization, scale: 0.01}", " []"),
-			`endpoint "vendor": metrics: 0 of them; 1 to 1000 can be used`,
+			`endpoint "vendor": metrics: got 0, want 1 to 1000`,
 		},
 		{
 			"unknown preset", endpoint("url:", "preset: gpus\n  url:"),
-			`endpoint "vendor": preset: "gpus" is none of dcgm-exporter, dcgm-exporter-4.6, nvidia-gpu-exporter, ` +
+			`endpoint "vendor": preset: "gpus" is not one of dcgm-exporter, dcgm-exporter-4.6, nvidia-gpu-exporter, ` +
 				`hami-vgpu-monitor, amd-device-metrics-exporter, xpumd, gaudi-metric-exporter, neuron-monitor, ` +
 				`gke-tpu-device-plugin, ascend-npu-exporter, furiosa-metrics-exporter, tenstorrent-telemetry, node-exporter`,
 		},
 		{
 			"same name twice", minimal + strings.TrimPrefix(minimal, "\nendpoints:\n"),
-			`endpoint "vendor": name: another endpoint has it`,
+			`endpoint "vendor": name: duplicate`,
 		},
-		{"metric without name", metric("{quantity: power}"), `endpoint "vendor": metrics: 1: name: "" is no metric name`},
+		{"metric without name", metric("{quantity: power}"), `endpoint "vendor": metrics: 1: name: "" is not a metric name`},
 		{
 			"bad metric name", metric("{name: a b, quantity: power}"),
-			`endpoint "vendor": metrics: a b: name: "a b" is no metric name`,
+			`endpoint "vendor": metrics: a b: name: "a b" is not a metric name`,
 		},
 		{
 			"unknown quantity", metric("{name: x, quantity: volume}"),
-			`endpoint "vendor": metrics: x: quantity: "volume" is none of the catalogue`,
+			`endpoint "vendor": metrics: x: quantity: unknown quantity "volume"`,
 		},
 		{
 			"quantity of drivers alone", metric("{name: x, quantity: health}"),
-			`endpoint "vendor": metrics: x: quantity: "health" is none of the catalogue`,
+			`endpoint "vendor": metrics: x: quantity: unknown quantity "health"`,
 		},
 		{
 			"zero scale", metric("{name: x, quantity: power, scale: 0}"),
@@ -237,7 +237,7 @@ func TestParseConfigErrors(t *testing.T) {
 		},
 		{
 			"value outside a closed list", metric("{name: x, quantity: network_drops, labels: {direction: up}}"),
-			`endpoint "vendor": metrics: x: labels: direction: "up" is none of receive, transmit`,
+			`endpoint "vendor": metrics: x: labels: direction: "up" is not one of receive, transmit`,
 		},
 		{
 			"closed list without value", metric("{name: x, quantity: network_drops}"),
@@ -245,15 +245,15 @@ func TestParseConfigErrors(t *testing.T) {
 		},
 		{
 			"label given twice", metric("{name: x, quantity: temperature, labels: {sensor: a}, labels_from: {sensor: b}}"),
-			`endpoint "vendor": metrics: x: labels_from: sensor is in labels too`,
+			`endpoint "vendor": metrics: x: labels_from: sensor is also in labels`,
 		},
 		{
 			"label from no label", metric("{name: x, quantity: temperature, labels_from: {sensor: a b}}"),
-			`endpoint "vendor": metrics: x: labels_from: sensor: "a b" is no label name`,
+			`endpoint "vendor": metrics: x: labels_from: sensor: "a b" is not a label name`,
 		},
 		{
 			"where no label", metric("{name: x, quantity: power, where: {a b: c}}"),
-			`endpoint "vendor": metrics: x: where: "a b" is no label name`,
+			`endpoint "vendor": metrics: x: where: "a b" is not a label name`,
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {

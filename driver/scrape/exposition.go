@@ -16,14 +16,14 @@ import (
 
 // The bounds of an exposition.
 const (
-	maxLine   = 64 << 10 // bytes of a line; longer ones are skipped
+	maxLine   = 64 << 10 // bytes of a line; longer lines are rejected
 	maxLabels = 64       // labels of a series
 )
 
-// errMalformed is a line that is no sample of the text formats.
+// errMalformed is the error for a line that is not a sample in the text formats.
 var errMalformed = errors.New("malformed sample")
 
-// sample is one line. Its bytes belong to the line.
+// sample is one parsed line. Its byte slices refer to the line.
 type sample struct {
 	name   []byte
 	labels []label
@@ -33,7 +33,7 @@ type sample struct {
 
 type label struct{ name, value []byte }
 
-// get returns the value of a label, nil where the series does not have it.
+// get returns the value of a label, nil if the series does not have it.
 func (s *sample) get(name string) []byte {
 	for _, l := range s.labels {
 		if string(l.name) == name {
@@ -43,22 +43,21 @@ func (s *sample) get(name string) []byte {
 	return nil
 }
 
-// visitor is told what an exposition has.
+// visitor receives the content of an exposition.
 type visitor interface {
 	wants(name []byte) bool
-	typed(name []byte, kind string)
-	sample(*sample)
+	declare(name []byte, kind string) // a metric's TYPE
+	add(*sample)
 	reject(reason driver.Reason)
 }
 
 // parseExposition reads an exposition in the Prometheus text format 0.0.4 or in OpenMetrics 1.0 and
-// passes on the samples and types of wanted metrics. It holds one line at a time, and parses no
-// line of an unwanted metric once there was a sample: a vendor's whole catalogue costs little more
-// than its reading. A malformed line of a wanted metric is rejected, and the next one read. The
-// error is the reader's.
+// passes the types and the samples of wanted metrics to the visitor. It keeps one line in memory at
+// a time and does not parse lines of other metrics after the first sample. A malformed line of a
+// wanted metric is rejected alone. The error is that of the reader.
 //
-// expfmt's TextParser would give up the whole answer for one bad line, builds the families that
-// are not wanted, and does not read OpenMetrics.
+// The TextParser of expfmt would fail for the whole exposition, build all families, and not support
+// OpenMetrics.
 func parseExposition(r io.Reader, openMetrics bool, v visitor) (content, error) {
 	lines := bufio.NewReaderSize(r, maxLine)
 	var s sample
@@ -82,27 +81,27 @@ func parseExposition(r io.Reader, openMetrics bool, v visitor) (content, error) 
 	}
 }
 
-// content is what an answer consists of.
+// content summarizes the content of a response.
 type content struct {
-	text    bool // lines that are neither empty nor comments
-	samples bool // at least one of these is a sample
-	wanted  bool // a wanted metric: a line of it, or its type
+	text    bool // it has a line that is neither empty nor a comment
+	samples bool // it has a sample
+	wanted  bool // it has a line or the type of a wanted metric
 }
 
-// check returns an error for what is no exposition, such as a page for people, and for an
-// exposition without any of the wanted metrics.
+// check returns an error if the response is not an exposition, such as an HTML page, or has none of
+// the wanted metrics.
 func (c *content) check() error {
 	switch {
 	case c.wanted:
 		return nil
 	case c.text && !c.samples:
-		return driver.WithReason(driver.ReasonMalformed, errors.New("answer is no exposition: it has no sample"))
+		return driver.WithReason(driver.ReasonMalformed, errors.New("response is not an exposition: it has no sample"))
 	default:
-		return driver.WithReason(driver.ReasonNoData, errors.New("answer has no metric that is mapped"))
+		return driver.WithReason(driver.ReasonNoData, errors.New("response has none of the configured metrics"))
 	}
 }
 
-// skipLine reads up to the end of the line.
+// skipLine reads to the end of the line.
 func skipLine(r *bufio.Reader) error {
 	for {
 		if _, err := r.ReadSlice('\n'); !errors.Is(err, bufio.ErrBufferFull) {
@@ -119,7 +118,7 @@ func (c *content) parseLine(line []byte, openMetrics bool, s *sample, v visitor)
 	if line[0] == '#' {
 		if name, kind, ok := parseType(line); ok {
 			c.wanted = c.wanted || v.wants(name)
-			v.typed(name, kind)
+			v.declare(name, kind)
 		}
 		return
 	}
@@ -136,11 +135,11 @@ func (c *content) parseLine(line []byte, openMetrics bool, s *sample, v visitor)
 	case err != nil:
 		v.reject(driver.ReasonMalformed)
 	default:
-		v.sample(s)
+		v.add(s)
 	}
 }
 
-// parseType reads "# TYPE name kind".
+// parseType parses "# TYPE name kind".
 func parseType(line []byte) (name []byte, kind string, ok bool) {
 	rest, ok := bytes.CutPrefix(line, []byte("# TYPE "))
 	if !ok {
@@ -150,7 +149,7 @@ func parseType(line []byte) (name []byte, kind string, ok bool) {
 	return name, string(bytes.TrimSpace(rest[len(name):])), len(name) > 0 && len(rest)-len(name) < 32
 }
 
-// leadingName returns the metric name that the line begins with.
+// leadingName returns the metric name at the start of the line.
 func leadingName(line []byte) []byte {
 	for i, c := range line {
 		if !nameByte(c, i == 0) && c != ':' {
@@ -164,8 +163,8 @@ func nameByte(c byte, first bool) bool {
 	return c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || !first && '0' <= c && c <= '9'
 }
 
-// parseSample reads one line: name{label="value",…} value [timestamp] [# exemplar]. The timestamp
-// is in milliseconds, in OpenMetrics in seconds. It keeps nothing of s but its memory.
+// parseSample parses one line into s, whose memory it reuses: name{label="value",…} value
+// [timestamp] [# exemplar]. The timestamp is in milliseconds, in OpenMetrics in seconds.
 func parseSample(line []byte, openMetrics bool, s *sample) error {
 	*s = sample{labels: s.labels[:0]}
 	s.name = leadingName(line)
@@ -187,7 +186,7 @@ func parseSample(line []byte, openMetrics bool, s *sample) error {
 	return parseNumbers(rest, openMetrics, s)
 }
 
-// parseLabels reads up to and with the closing brace and returns what follows.
+// parseLabels parses labels to the closing brace and returns the rest behind it.
 func parseLabels(rest []byte, s *sample) ([]byte, error) {
 	for {
 		rest = bytes.TrimLeft(rest, " \t")
@@ -213,7 +212,7 @@ func parseLabels(rest []byte, s *sample) ([]byte, error) {
 	}
 }
 
-// parseLabel reads name="value".
+// parseLabel parses name="value" and returns the rest behind it.
 func parseLabel(rest []byte) (label, []byte, error) {
 	n := 0
 	for n < len(rest) && nameByte(rest[n], n == 0) {
@@ -246,7 +245,8 @@ func closingQuote(b []byte) int {
 	return -1
 }
 
-// unescape undoes \\, \" and \n; there are no other escapes. It copies only what has escapes.
+// unescape replaces the escapes \\, \" and \n; others are an error. It copies b only if it has
+// escapes.
 func unescape(b []byte) ([]byte, bool) {
 	if bytes.IndexByte(b, '\\') < 0 {
 		return b, true
@@ -256,7 +256,7 @@ func unescape(b []byte) ([]byte, bool) {
 		c := b[i]
 		if c == '\\' {
 			i++
-			switch b[i] { // closingQuote has seen that a byte follows
+			switch b[i] { // closingQuote guarantees that a byte follows
 			case 'n':
 				c = '\n'
 			case '\\', '"':
@@ -294,7 +294,7 @@ func parseNumbers(rest []byte, openMetrics bool, s *sample) error {
 	return nil
 }
 
-// parseFloat is Go's, less its hexadecimal form and its underscores, which the formats do not have.
+// parseFloat parses a number without the hexadecimal form and the underscores of Go.
 func parseFloat(s string) (float64, error) {
 	if strings.ContainsAny(s, "pP_xX") {
 		return 0, errMalformed
@@ -302,7 +302,7 @@ func parseFloat(s string) (float64, error) {
 	return strconv.ParseFloat(s, 64)
 }
 
-// parseSeconds reads a time in seconds since the epoch.
+// parseSeconds parses a time in seconds since the epoch.
 func parseSeconds(s string) (time.Time, error) {
 	v, err := parseFloat(s)
 	if err != nil {
@@ -315,7 +315,8 @@ func parseSeconds(s string) (time.Time, error) {
 	return at, nil
 }
 
-// fromSeconds returns the time of finite seconds that a calendar can hold.
+// fromSeconds converts seconds since the epoch to a time. It returns false if they are not finite
+// or too many.
 func fromSeconds(v float64) (time.Time, bool) {
 	if math.IsNaN(v) || math.Abs(v) > 1e11 {
 		return time.Time{}, false

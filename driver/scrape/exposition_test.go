@@ -26,11 +26,11 @@ type recorder struct{ lines []string }
 func (r *recorder) wants(name []byte) bool      { return len(name) > 0 && name[0] != 'x' }
 func (r *recorder) reject(reason driver.Reason) { r.lines = append(r.lines, "reject "+string(reason)) }
 
-func (r *recorder) typed(name []byte, kind string) {
+func (r *recorder) declare(name []byte, kind string) {
 	r.lines = append(r.lines, fmt.Sprintf("type %s %s", name, kind))
 }
 
-func (r *recorder) sample(s *sample) {
+func (r *recorder) add(s *sample) {
 	line := string(s.name)
 	for _, l := range s.labels {
 		line += fmt.Sprintf(" %s=%q", l.name, l.value)

@@ -17,18 +17,18 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// maxBody is how many bytes of an answer are read, compressed and uncompressed. 64 GPUs of 40
-// metrics are about 1 MB.
+// maxBody is the maximum size of a response, both compressed and uncompressed, in bytes. 64 GPUs
+// with 40 metrics take about 1 MB.
 const maxBody = 16 << 20
 
-// accept prefers the text format: in OpenMetrics a counter's name must end in _total, and the
-// exporters' libraries rename those that do not, so that the configured names would not be found.
+// accept prefers the text format, because OpenMetrics requires the suffix _total for counters:
+// exporters rename counters in it, and the configured names would not match.
 const accept = "text/plain;version=0.0.4;q=1,application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1"
 
-// errTooLarge is an answer of more than maxBody bytes.
-var errTooLarge = driver.WithReason(driver.ReasonTooLarge, fmt.Errorf("answer is larger than %d bytes", maxBody))
+// errTooLarge is the error for a response of more than maxBody bytes.
+var errTooLarge = driver.WithReason(driver.ReasonTooLarge, fmt.Errorf("response is larger than %d bytes", maxBody))
 
-// classify finds the reason of an error of the network.
+// classify adds the reason to an error of the network.
 func classify(err error) error {
 	var known *driver.ReasonError
 	var network net.Error
@@ -44,7 +44,7 @@ func classify(err error) error {
 	}
 }
 
-// statusReason returns the reason of an HTTP status that is an error.
+// statusReason returns the reason for an HTTP status that is an error.
 func statusReason(status int) driver.Reason {
 	switch status {
 	case http.StatusUnauthorized:
@@ -60,15 +60,14 @@ func statusReason(status int) driver.Reason {
 	}
 }
 
-// newClient returns a client that keeps no connection, and so no goroutine, between two requests.
+// newClient returns a client that keeps no connection, and so no goroutine, between requests.
 func newClient(e Endpoint) (*http.Client, error) {
 	return config.NewClientFromConfig(e.Client, "scrape/"+e.Name,
 		config.WithKeepAlivesDisabled(), config.WithHTTP2Disabled(), config.WithUserAgent("dra-exporter"))
 }
 
-// fetch asks the endpoint and passes its answer to the visitor. What the visitor was given before
-// an error must not be used. An answer that is too large is not read to its end: the connection is
-// dropped.
+// fetch requests the exposition and passes it to the visitor. After an error, what the visitor has
+// received must not be used. fetch drops the connection if the response is too large.
 func fetch(ctx context.Context, client *http.Client, url string, v visitor) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
@@ -78,18 +77,17 @@ func fetch(ctx context.Context, client *http.Client, url string, v visitor) erro
 	request.Header.Set("Accept-Encoding", "gzip")
 	response, err := client.Do(request)
 	if err != nil {
-		return classify(bare(err))
+		return classify(withoutURL(err))
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return driver.WithReason(statusReason(response.StatusCode), fmt.Errorf("server answered %s", response.Status))
+		return driver.WithReason(statusReason(response.StatusCode), fmt.Errorf("server returned %s", response.Status))
 	}
 	return read(response, v)
 }
 
-// bare takes away the method and URL that net/http puts before an error: the caller names the
-// endpoint.
-func bare(err error) error {
+// withoutURL returns an error of net/http without its method and URL, which the caller adds.
+func withoutURL(err error) error {
 	type wrapper interface{ Unwrap() error }
 	if w, ok := err.(wrapper); ok {
 		return w.Unwrap()
@@ -97,7 +95,7 @@ func bare(err error) error {
 	return err
 }
 
-// read parses the body of an answer.
+// read parses the body of a response.
 func read(response *http.Response, v visitor) error {
 	openMetrics, err := isOpenMetrics(response.Header.Get("Content-Type"))
 	if err != nil {
@@ -116,7 +114,7 @@ func read(response *http.Response, v visitor) error {
 		}
 		body = &bounded{unpacked, maxBody}
 	default:
-		return parseError(fmt.Errorf("content encoding %.64q was not asked for", encoding))
+		return parseError(fmt.Errorf("content encoding %.64q was not requested", encoding))
 	}
 	content, err := parseExposition(body, openMetrics, v)
 	if err != nil {
@@ -125,8 +123,8 @@ func read(response *http.Response, v visitor) error {
 	return content.check()
 }
 
-// parseError is an error of the content where it is none of the network, which [network] has
-// marked.
+// parseError adds ReasonMalformed to an error of the content. Errors of the connection already have
+// a reason from [network].
 func parseError(err error) error {
 	var known *driver.ReasonError
 	if err == nil || errors.As(err, &known) {
@@ -135,7 +133,7 @@ func parseError(err error) error {
 	return driver.WithReason(driver.ReasonMalformed, err)
 }
 
-// network marks the errors of a connection, so that they differ from those of what came over it.
+// network is a reader that adds a reason to the errors of a connection.
 type network struct{ r io.Reader }
 
 func (n network) Read(p []byte) (int, error) {
@@ -146,8 +144,8 @@ func (n network) Read(p []byte) (int, error) {
 	return count, classify(err)
 }
 
-// isOpenMetrics tells the formats apart. What is neither declared nor known is taken for text; a
-// page for people, or protobuf, is an error.
+// isOpenMetrics reports whether the content type is OpenMetrics, and not the text format, which is
+// also assumed if there is none. Other types, such as HTML and protobuf, are an error.
 func isOpenMetrics(contentType string) (bool, error) {
 	media, _, err := mime.ParseMediaType(contentType)
 	switch {
@@ -158,11 +156,11 @@ func isOpenMetrics(contentType string) (bool, error) {
 	case err != nil && strings.HasPrefix(contentType, "text/plain"):
 		return false, nil
 	default:
-		return false, fmt.Errorf("content type %.64q is no text exposition", contentType)
+		return false, fmt.Errorf("content type %.64q is not a text exposition", contentType)
 	}
 }
 
-// bounded reads up to left bytes and fails with errTooLarge where there is one more.
+// bounded reads at most left bytes, and returns errTooLarge if there are more.
 type bounded struct {
 	r    io.Reader
 	left int

@@ -45,33 +45,33 @@ func TestErrors(t *testing.T) {
 	}{
 		{
 			"status", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) },
-			"server_error", "server answered 503 Service Unavailable",
+			"server_error", "server returned 503 Service Unavailable",
 		},
 		{"redirect", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://192.0.2.1/metrics", http.StatusFound)
-		}, "server_error", "server answered 302 Found"},
+		}, "server_error", "server returned 302 Found"},
 		{
 			"large", func(w http.ResponseWriter, _ *http.Request) { pages(w, 50) }, "too_large",
-			"answer is larger than 16777216 bytes",
+			"response is larger than 16777216 bytes",
 		},
 		{"large and declared", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", fmt.Sprint(50<<20))
 			pages(w, 50)
-		}, "too_large", "answer is larger than 16777216 bytes"},
+		}, "too_large", "response is larger than 16777216 bytes"},
 		{
 			"gzip bomb", text("text/plain", "gzip", zipped(bytes.Repeat([]byte(strings.Repeat("x", 1023)+"\n"), 17<<10))),
-			"too_large", "answer is larger than 16777216 bytes",
+			"too_large", "response is larger than 16777216 bytes",
 		},
 		{"no gzip", text("text/plain", "gzip", []byte(gpuText)), "malformed", "gzip: invalid header"},
 		{"cut gzip", text("text/plain", "gzip", zipped([]byte(gpuText))[:40]), "malformed", "unexpected EOF"},
-		{"other encoding", text("text/plain", "br", []byte("x")), "malformed", `content encoding "br" was not asked for`},
+		{"other encoding", text("text/plain", "br", []byte("x")), "malformed", `content encoding "br" was not requested`},
 		{
 			"page for people", text("text/html", "", []byte("<html>")), "malformed",
-			`content type "text/html" is no text exposition`,
+			`content type "text/html" is not a text exposition`,
 		},
 		{
 			"protobuf", text("application/vnd.google.protobuf; encoding=delimited", "", nil), "malformed",
-			"is no text exposition",
+			"is not a text exposition",
 		},
 		{
 			"hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "timeout",

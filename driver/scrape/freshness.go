@@ -5,38 +5,37 @@ import (
 	"time"
 )
 
-// What is assumed and allowed of an endpoint's refresh period R.
+// Parameters of the estimate of an endpoint's refresh period.
 const (
-	assumedRefresh = time.Minute     // of an endpoint of which nothing is known
-	maxRefresh     = 5 * time.Minute // learned ones above it are rare changes, not slow refreshes
-	enoughGaps     = 3               // gaps between changes after which a longer R than the assumed is believed
-	keptGaps       = 8               // so that one odd gap, as of a restart, is forgotten
+	assumedRefresh = time.Minute     // of an endpoint without other information
+	maxRefresh     = 5 * time.Minute // longer gaps are rare changes, not a long refresh period
+	enoughGaps     = 3               // gaps needed before a period above the assumed one is used
+	keptGaps       = 8               // so that a single odd gap, as after a restart, is forgotten
 )
 
-// freshness finds out when a vendor's exporter refreshed the values that it serves, which is not
-// when it was asked: dcgm-exporter collects every 30 s and repeats itself in between, node_exporter
-// reads the kernel for every scrape.
+// freshness estimates when an exporter last refreshed the values that it serves. dcgm-exporter
+// collects values every 30 s and repeats them in between; node_exporter reads the kernel for each
+// scrape.
 //
-// The values of an endpoint refresh together, so an answer that differs from the one before is
-// dated at its scrape, and one that is equal is the old answer, with the old time. But hardware
-// that idles gives equal answers however often it is read. When nothing has changed for longer than
-// the refresh period R, a refresh with equal values must have happened within the last R: the
-// answer is then dated now − R, the latest time of which that is sure.
+// The values of an endpoint are refreshed together. A response that differs from the one before has
+// the time of its scrape; an equal one has the time of the one before, since hardware that idles
+// may give equal values. If nothing has changed for longer than the refresh period R, there was a
+// refresh with equal values within the last R: the response then has the time now − R.
 //
-// R is given by the configuration, or learned: the smallest of the last gaps between two changes
-// plus one interval, since a change is seen up to one interval late. Until three gaps were seen it
-// is not believed to be longer than the assumed period: that of the preset, or one minute. R = 0
-// means fresh at every scrape.
+// R is configured, or estimated as the smallest of the last gaps between two changes plus one
+// interval, since a change is noticed up to one interval late. Before three gaps, the estimate is
+// at most the assumed period: that of the preset, or one minute. R = 0 means that values are
+// refreshed for each scrape.
 type freshness struct {
 	interval time.Duration
-	given    bool                    // the configuration says assumed: nothing is learned
-	assumed  time.Duration           // R until it is learned
-	kept     [keptGaps]time.Duration // the last gaps between two changes, in a ring
-	gaps     int                     // how many were seen
+	given    bool                    // assumed is configured and not estimated
+	assumed  time.Duration           // R before there is an estimate
+	kept     [keptGaps]time.Duration // the last gaps between changes, a ring buffer
+	gaps     int                     // number of gaps so far
 
-	changed time.Time // scrape at which the values last changed; at first: the first scrape
-	seen    bool      // changed is a change that was seen, and so the end of a refresh
-	at      time.Time // date of the last answer
+	changed time.Time // scrape at which the values last changed, or the first scrape
+	seen    bool      // changed is the time of a change, not of the first scrape
+	at      time.Time // time of the last response
 }
 
 func newFreshness(e Endpoint) freshness {
@@ -50,8 +49,9 @@ func newFreshness(e Endpoint) freshness {
 	return f
 }
 
-// date returns the time at which the values of an answer were true. changed reports whether they
-// differ from those of the answer before. Neither the argument nor the result ever goes back.
+// date returns the time of measurement of the values of a response, given the time of the scrape,
+// which never decreases. changed reports whether the values differ from those of the response
+// before. The result never decreases.
 func (f *freshness) date(now time.Time, changed bool) time.Time {
 	if changed {
 		f.learn(now)
@@ -61,8 +61,8 @@ func (f *freshness) date(now time.Time, changed bool) time.Time {
 	return f.at
 }
 
-// learn takes note of a change. The first answer is none: the refresh before it may be any time
-// ago.
+// learn records the gap before a change. The first response is not a change, and the gap before the
+// first change is unknown.
 func (f *freshness) learn(now time.Time) {
 	if !f.seen {
 		f.seen = !f.changed.IsZero()
@@ -72,7 +72,7 @@ func (f *freshness) learn(now time.Time) {
 	f.gaps++
 }
 
-// period returns R as it is known now.
+// period returns the present estimate of R.
 func (f *freshness) period() time.Duration {
 	if f.given || f.gaps == 0 {
 		return f.assumed

@@ -12,7 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// What a label's value may name.
+// Values of Match.Hardware: the kinds of identifiers that a label can have.
 const (
 	MatchUUID   = "uuid"
 	MatchPCI    = "pci"
@@ -21,8 +21,8 @@ const (
 	MatchNode   = "node"   // path of a device node: /dev/dri/card0
 	MatchIndex  = "index"  // driver.Hardware.Index
 	MatchDevice = "device" // name of a device in DRA
-	// MatchSerial is a serial number: that of driver.Hardware, or of an AMD GPU, of which sysfs shows
-	// the PCI address (driver/sysfs/drmcard).
+	// MatchSerial is a serial number: driver.Hardware.Serial, or that of an AMD GPU, whose PCI address
+	// is found in sysfs (driver/sysfs/drmcard).
 	MatchSerial = "serial"
 )
 
@@ -34,25 +34,25 @@ func matchKinds() []string {
 
 const maxPattern = 256 // bytes
 
-// Match says which label of a series names the hardware, and what of the hardware it names.
+// Match defines which label of a series identifies the hardware, and how.
 type Match struct {
 	Label    string `yaml:"label"`
-	Hardware string `yaml:"hardware"` // one of the kinds above
-	// With is a second label, whose value follows that of Label after a slash.
+	Hardware string `yaml:"hardware"` // one of the constants above
+	// With is a second label, whose value is appended to that of Label after a slash.
 	With string `yaml:"with,omitempty"`
-	// Pattern is a regular expression (RE2) of the whole value, whose first group is what names the
-	// hardware, or all of it if it has no group. Other series are of other hardware, and left out.
+	// Pattern is a regular expression (RE2) for the whole value. Its first group, or the whole match
+	// if it has no group, identifies the hardware. Series that do not match are ignored.
 	Pattern string `yaml:"pattern,omitempty"`
-	// Prefix is put before values that do not have it yet.
+	// Prefix is added to values that do not have it.
 	Prefix string `yaml:"prefix,omitempty"`
-	// Or is tried where the label's value stands for none: it is empty, N/A, zeros.
+	// Or is used if the label value is a placeholder: empty, N/A or zeros.
 	Or *Match `yaml:"or,omitempty"`
-	// Per says how many parts a device has where the value is the number of a part, such as a core:
-	// the quotient, rounded down, names the device.
+	// Per is set if the value is the number of a part of a device, such as a core. The number divided
+	// by the number of parts per device, rounded down, identifies the device.
 	Per Per `yaml:"per,omitempty"`
 }
 
-// Per names the metric and its label that have a number.
+// Per is a label of a metric whose value is the number of parts per device.
 type Per struct {
 	Metric string `yaml:"metric"`
 	Label  string `yaml:"label"`
@@ -62,14 +62,13 @@ func (m *Match) check(driverName string) error {
 	kinds := matchKinds()
 	switch {
 	case !isLabelName(m.Label):
-		return fmt.Errorf("label: %.64q is no label name", m.Label)
+		return fmt.Errorf("label: %.64q is not a label name", m.Label)
 	case m.With != "" && !isLabelName(m.With):
-		return fmt.Errorf("with: %.64q is no label name", m.With)
+		return fmt.Errorf("with: %.64q is not a label name", m.With)
 	case !slices.Contains(kinds, m.Hardware):
-		last := len(kinds) - 1
-		return fmt.Errorf("hardware: %.64q is none of %s and %s", m.Hardware, strings.Join(kinds[:last], ", "), kinds[last])
+		return fmt.Errorf("hardware: %.64q is not one of %s", m.Hardware, strings.Join(kinds, ", "))
 	case driverName == "" && slices.Contains([]string{MatchDevice, MatchIndex, MatchSerial}, m.Hardware):
-		return fmt.Errorf("hardware: %s needs driver, whose device's it is", m.Hardware)
+		return fmt.Errorf("hardware: %s needs the field driver", m.Hardware)
 	case m.Per != (Per{}) && (!isMetricName(m.Per.Metric) || !isLabelName(m.Per.Label)):
 		return errors.New("per: needs a metric and a label")
 	case len(m.Pattern) > maxPattern:
@@ -111,8 +110,8 @@ type matcher struct {
 	or      *matcher // of Or
 }
 
-// names reports whether a label's value can name hardware, and does not stand for an unknown name.
-func (m *matcher) names(b []byte) bool {
+// isName reports whether a label value identifies hardware, and is not a placeholder.
+func (m *matcher) isName(b []byte) bool {
 	switch m.kind {
 	case kindUUID, kindSerial:
 		return !driver.IsPlaceholder(string(b))
@@ -121,7 +120,7 @@ func (m *matcher) names(b []byte) bool {
 	}
 }
 
-// kind is what a value names: one of the kinds of Match.
+// kind is the kind of identifier: the compiled form of Match.Hardware.
 type kind uint8
 
 const (
@@ -136,7 +135,7 @@ const (
 	kindUUID
 )
 
-// kindOf returns the kind that a configuration names so.
+// kindOf returns the kind for a value of Match.Hardware.
 func kindOf(hardware string) kind {
 	switch hardware {
 	case MatchDevice:
@@ -158,13 +157,13 @@ func kindOf(hardware string) kind {
 	}
 }
 
-// identity is what tells a piece of hardware from another. It is a part of the key of each value:
-// its size and hash count.
+// identity identifies a piece of hardware. It is part of the key of each value, so that it is kept
+// small.
 type identity struct {
 	value string
-	part  string // the number of a partition of that hardware; "": of none
-	kind  kind   // kindNone: of no hardware
-	group uint16 // value is the number of a part of a device, whose number this matcher finds; 0: not
+	part  string // number of a partition of that hardware; "": not a partition
+	kind  kind   // kindNone: no hardware
+	group uint16 // matcher.group if value is the number of a part of a device, else 0
 }
 
 func (i identity) compare(other identity) int {
@@ -177,8 +176,8 @@ func (i identity) compare(other identity) int {
 	return strings.Compare(i.part, other.part)
 }
 
-// identify returns the hardware that a label's value names, in one spelling. Without identity and
-// reason, the series is of other hardware.
+// identify returns the hardware that a label value identifies, normalized. If both the identity and
+// the reason are empty, the series does not match the pattern.
 func (m *matcher) identify(b []byte, gpus *amdGPUs) (identity, driver.Reason) {
 	if len(b) == 0 || len(b) > maxIdentity || !utf8.Valid(b) {
 		return identity{}, driver.ReasonNoMatch
@@ -215,7 +214,7 @@ func (m *matcher) identify(b []byte, gpus *amdGPUs) (identity, driver.Reason) {
 	return id, ""
 }
 
-// device returns the identity of the device that a part belongs to, if devices have so many parts.
+// device returns the identity of the device that has a part, given the number of parts per device.
 func (m *matcher) device(part string, size uint64) identity {
 	n, _ := strconv.ParseUint(part, 10, 31) // identify parsed it
 	return identity{kind: m.kind, value: m.withPrefix(strconv.FormatUint(n/size, 10))}
@@ -228,8 +227,8 @@ func (m *matcher) withPrefix(v string) string {
 	return v
 }
 
-// canonicalUUID spells UUIDs that differ in case alone alike: the digits in lower case, the
-// vendor's letters (GPU-, MIG-) in upper case, as NVIDIA prints them.
+// canonicalUUID normalizes the case of a UUID as NVIDIA writes it: digits in lower case, the prefix
+// (GPU-, MIG-) in upper case.
 func canonicalUUID(v string) string {
 	v = strings.ToLower(v)
 	for _, prefix := range []string{"gpu-", "mig-"} {
@@ -240,7 +239,7 @@ func canonicalUUID(v string) string {
 	return v
 }
 
-// sample returns the sample, still without driver and readings, of the hardware.
+// sample returns a sample of the hardware, without driver and readings.
 func (i identity) sample() driver.Sample {
 	if i.part != "" {
 		return driver.Sample{Hardware: driver.Hardware{Kind: driver.KindPartition, Parent: i.value, Instance: i.part}}

@@ -8,7 +8,7 @@ import (
 	"go.yaml.in/yaml/v2"
 )
 
-// preset is an exporter that is known: its name, and its part of a configuration file.
+// preset is the configuration of a known exporter, in the format of a configuration file.
 type preset struct{ name, text string }
 
 func presets() []preset {
@@ -29,7 +29,7 @@ func presets() []preset {
 	}
 }
 
-// presetNames lists the presets.
+// presetNames returns the names of the presets.
 func presetNames() []string {
 	var names []string
 	for _, p := range presets() {
@@ -38,7 +38,7 @@ func presetNames() []string {
 	return names
 }
 
-// presetText returns a preset as it would be written in a configuration file.
+// presetText returns the text of the preset with a name.
 func presetText(name string) (string, bool) {
 	for _, p := range presets() {
 		if p.name == name {
@@ -48,17 +48,17 @@ func presetText(name string) (string, bool) {
 	return "", false
 }
 
-// withPrefix returns metrics whose names have a prefix.
+// withPrefix returns the metrics with a prefix added to their names.
 func withPrefix(prefix, metrics string) string {
 	return strings.ReplaceAll(metrics, "{name: ", "{name: "+prefix)
 }
 
-// applyPreset fills in the preset's defaults. The endpoint's own metrics come before the preset's,
-// and replace those of the same name.
+// applyPreset sets the defaults of a preset. The endpoint's own metrics come before those of the
+// preset and replace those with the same name.
 func (e *Endpoint) applyPreset(name string) error {
 	text, ok := presetText(name)
 	if !ok {
-		return fmt.Errorf("preset: %.64q is none of %s", name, strings.Join(presetNames(), ", "))
+		return fmt.Errorf("preset: %.64q is not one of %s", name, strings.Join(presetNames(), ", "))
 	}
 	var p endpointFields
 	if err := yaml.UnmarshalStrict([]byte(text), &p); err != nil {

@@ -1,9 +1,9 @@
 package scrape
 
-// NVIDIA/dcgm-exporter. Labels: internal/pkg/rendermetrics/render_metrics.go. Its -c (collect
-// interval) is 30000 ms by default. A series of a MIG instance carries the parent's UUID and
-// GPU_I_ID, and no UUID of its own. By default there are none of a GPU whose MIG mode is on, but of
-// its instances, each with the GPU's values where the instance has none (its issue 353).
+// NVIDIA/dcgm-exporter. Labels: internal/pkg/rendermetrics/render_metrics.go. Its collect interval
+// (-c) is 30000 ms by default. A series of a MIG instance has the parent's UUID and GPU_I_ID, and
+// no UUID of the instance. By default there are no series of a GPU in MIG mode itself: its values
+// are repeated in the series of its instances (issue 353).
 const presetDCGM = `
 driver: gpu.nvidia.com
 match: {label: UUID, hardware: uuid}
@@ -12,17 +12,17 @@ refresh: 30s
 metrics:
 `
 
-// The fields' units: etc/default-counters.csv and etc/dcp-metrics-included.csv of dcgm-exporter,
+// Units of the fields: etc/default-counters.csv and etc/dcp-metrics-included.csv of dcgm-exporter,
 // dcgm_fields.h of DCGM.
 //
-// By default FB_TOTAL is not served: memory in all is then what is used, free and reserved. Where
-// FB_RESERVED is not served either, the sum is less by what the driver keeps, about 1 %.
+// FB_TOTAL is not exported by default: the memory capacity is then the sum of used, free and
+// reserved memory. Without FB_RESERVED, the sum lacks about 1 % that the driver reserves.
 //
-// Utilization is DCGM's graphics engine activity, any engine's share of time, 0 to 1; GPU_UTIL
-// (203), a percentage of coarser samples, stands in where no profiling runs. Not here, though
-// exported: XID_ERRORS, whose value is the last error's number and no count; PROF_PCIE_*_BYTES and
-// PROF_NVLINK_*_BYTES, which are rates; CLOCKS_EVENT_REASONS, FABRIC_MANAGER_STATUS and
-// GET_GPU_RECOVERY_ACTION, whose values are bits and codes.
+// Utilization is the activity of the graphics engine, 0 to 1, or without profiling GPU_UTIL (203),
+// a percentage from coarser samples. These exported fields are not used: XID_ERRORS, which is the
+// number of the last error and not a count; PROF_PCIE_*_BYTES and PROF_NVLINK_*_BYTES, which are
+// rates; CLOCKS_EVENT_REASONS, FABRIC_MANAGER_STATUS and GET_GPU_RECOVERY_ACTION, which are bits
+// and codes.
 const presetDCGMMetrics = `
 - {name: DCGM_FI_PROF_GR_ENGINE_ACTIVE, quantity: utilization, partition: own}
 - {name: DCGM_FI_DEV_GPU_UTIL, quantity: utilization, scale: 0.01}
@@ -100,12 +100,12 @@ const presetDCGMMetrics = `
    labels: {reason: sync_boost}, partition: parent}
 `
 
-// DCGM 4.6's names and its fields in base units, ids 1603 and up: dcgm_fields.h of 4.6.1. The names
-// before it follow, since dcgm-exporter keeps those that its counters' file has.
+// Names and fields in base units of DCGM 4.6, IDs 1603 and up: dcgm_fields.h of 4.6.1. The older
+// names follow in the preset, since dcgm-exporter keeps the names in its counters file.
 //
-// Not here: DEV_GPU_UTIL_RATIO, which is field 203 in 4.6, a percentage still, and from 4.7 on
-// field 1613, 0 to 1. Add it with the scale of the DCGM that runs, where the graphics engine's
-// activity is not exported.
+// DEV_GPU_UTIL_RATIO is not used: in 4.6 it is field 203, a percentage, and since 4.7 field 1613, 0
+// to 1. Configure it with the scale of the installed DCGM if the activity of the graphics engine is
+// not exported.
 const presetDCGM46Metrics = `
 - {name: DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO, quantity: utilization, partition: own}
 - {name: DCGM_FI_PROF_SM_UTIL_RATIO, quantity: engine_utilization, labels: {engine: sm}, partition: own}

@@ -2,13 +2,13 @@ package scrape
 
 // ROCm/device-metrics-exporter: docs/configuration/metricslist.md for names and units (used_vram
 // and total_vram are MiB called MB: an MI300X of 192 GiB shows 196592). serial_number is a label
-// that can't be switched off; sysfs says which PCI address has it. The two GPUs of one board of the
-// MI200 series have the same, so that they are not told apart.
+// that is always present; sysfs has the PCI address for it. The two GPUs of a board of the MI200
+// series have the same serial number, so that they cannot be distinguished.
 //
-// In the modes other than SPX the exporter has most metrics for partition 0 alone, and means the
-// whole GPU: those of the parent are the GPU's; of the others, only those of partitions 1 and up
-// are taken. Unverified against a machine: that energy is µJ in all versions. Metrics of version
-// 1.4 on have the prefix amd_ where it is configured.
+// In modes other than SPX, the exporter has most metrics only for partition 0, with values of the
+// whole GPU: partition: parent attributes these to the GPU; of other metrics, only those of
+// partitions 1 and up are used. Unverified: energy is in µJ in all versions. Since version 1.4,
+// metrics can have the prefix amd_.
 const presetAMD = `
 driver: gpu.amd.com
 match: {label: serial_number, hardware: serial, or: {label: gpu_uuid, hardware: serial}}
@@ -34,10 +34,10 @@ const presetAMDMetrics = `
 - {name: pcie_replay_count, quantity: errors, labels: {kind: pcie_replay}, partition: parent}
 `
 
-// intel/xpumanager's xpumd, OpenTelemetry's names; checked against its end-to-end test's metrics
-// (TestMetrics). Series of a subdevice (tile) are parts. Unverified: hw_power's sensor locations
-// card and package, and which of several sensors of one location stands for the whole (the first is
-// taken, the others counted as duplicates).
+// xpumd of intel/xpumanager, with names of OpenTelemetry, by the metrics in its end-to-end test
+// (TestMetrics). Series of a subdevice (tile) are series of partitions. Unverified: the sensor
+// locations card and package of hw_power, and which of several sensors of one location measures the
+// whole (the first is used, the others are duplicates).
 const presetXPUMD = `
 driver: gpu.intel.com
 match: {label: pci_bdf, hardware: pci}
@@ -64,9 +64,9 @@ metrics:
    labels_from: {direction: network_io_direction}}
 `
 
-// utkuozdemir/nvidia_gpu_exporter: internal/integration/testdata holds expositions of real
-// machines. Its uuid has lost the vendor's prefix. It runs nvidia-smi for each scrape unless told
-// otherwise, so refresh is left to be found out.
+// utkuozdemir/nvidia_gpu_exporter, by expositions of real machines in its
+// internal/integration/testdata. Its uuid lacks the prefix GPU-. It runs nvidia-smi for each scrape
+// by default, but this is configurable: refresh is estimated.
 const presetNvidiaGPU = `
 driver: gpu.nvidia.com
 match: {label: uuid, hardware: uuid, prefix: GPU-}
@@ -87,9 +87,9 @@ metrics:
 - {name: nvidia_smi_ecc_errors_uncorrected_volatile_total, quantity: errors, labels: {kind: ecc_uncorrected}}
 `
 
-// Project-HAMi/HAMi, cmd/vGPUmonitor/metrics.go: of each GPU, by its UUID; utilization is 0 to 100
-// though it is called a ratio. The names of before (flag --legacy-metrics) follow. Not here: the
-// metrics of containers, which name pods and not processes.
+// Project-HAMi/HAMi, by cmd/vGPUmonitor/metrics.go: metrics of GPUs, by UUID. The utilization ratio
+// is 0 to 100. Older names (flag --legacy-metrics) follow. Metrics of containers are not used: they
+// have names of pods and not processes.
 const presetHAMi = `
 driver: hami-core-gpu.project-hami.io
 match: {label: device_uuid, hardware: uuid}

@@ -1,13 +1,12 @@
 package scrape
 
-// prometheus/node_exporter. It reads the kernel for each scrape. Collectors and what names the
-// hardware of their metrics:
-//
-//   - netdev, and ethtool, which is off by default: the network interface.
-//   - infiniband: the RDMA device; port 1 of it, since the counters of all ports have no sum that
-//     only rises when a port goes.
-//   - hwmon: the chip, whose name ends in the PCI address of what it is a part of.
-//   - drm, off by default: the card; AMD GPUs alone.
+// prometheus/node_exporter, which reads the kernel for each scrape. The label that identifies the
+// hardware, by collector:
+//   - netdev, and ethtool (off by default): the network interface.
+//   - infiniband: the RDMA device. Only port 1 is used, because a sum over ports would fall when a
+//     port disappears.
+//   - hwmon: the chip, whose name ends with the PCI address of its device.
+//   - drm (off by default; only AMD GPUs): the card.
 const presetNode = `
 match: {label: device, hardware: netdev}
 refresh: 0s

@@ -1,10 +1,11 @@
 package scrape
 
-// Intel Gaudi's Prometheus metric exporter (gaudi-metric-exporter): names of its documentation
-// (docs.habana.ai, Orchestration, Prometheus Metric Exporter); labels and units by HLML's
-// functions, which it passes on: energy is mJ since the driver was loaded
-// (hlml_device_get_total_energy_consumption). Serial is what gaudi.intel.com publishes as serial
-// (hlml_device_get_serial, pkg/gaudi of intel/intel-resource-drivers-for-kubernetes).
+// Intel Gaudi's Prometheus metric exporter (gaudi-metric-exporter), by its documentation
+// (docs.habana.ai, Orchestration, Prometheus Metric Exporter). Labels and units are those of the
+// functions of HLML: energy is in mJ since the driver was loaded
+// (hlml_device_get_total_energy_consumption). The label Serial has the value of the attribute
+// serial of gaudi.intel.com (hlml_device_get_serial, pkg/gaudi of
+// intel/intel-resource-drivers-for-kubernetes).
 const presetGaudi = `
 driver: gaudi.intel.com
 match: {label: Serial, hardware: serial}
@@ -26,9 +27,10 @@ metrics:
 `
 
 // AWS's neuron-monitor with its companion neuron-monitor-prometheus.py (awsdocs-neuron, Neuron
-// Monitor User Guide), which reports every 5 s. Devices are numbered as in neuron.aws.com's names.
-// Metrics of cores have the number of the core on the node; neuron_hardware_info says how many a
-// device has. A device is as busy as the busiest of its cores. Errors of execution name no device.
+// Monitor User Guide), which reports every 5 s. Devices have the numbers in the device names of
+// neuron.aws.com. Metrics of cores have the number of the core on the node; neuron_hardware_info
+// has the number of cores per device. The utilization of a device is that of its busiest core.
+// Execution errors are not used, since they have no device.
 const presetNeuron = `
 driver: neuron.aws.com
 match: {label: neuron_device_index, hardware: device, prefix: neuron-device-}
@@ -53,9 +55,9 @@ metrics:
 `
 
 // GKE's TPU device plugin (port 2112; names, labels and help texts as in its test of
-// NewPromMetricsServer): accelerator_id is INSTANCE-N, and N what tpu.google.com publishes as
-// index, for a node of less than 10 chips. Percentages and bytes. Metrics without _node are those
-// of containers.
+// NewPromMetricsServer): accelerator_id is INSTANCE-N, where N is the attribute index of
+// tpu.google.com, for a node of less than 10 chips. Units are percent and bytes. Metrics without
+// _node are those of containers.
 const presetTPU = `
 driver: tpu.google.com
 match: {label: accelerator_id, hardware: index, pattern: ".*-([0-9]+)"}
@@ -73,9 +75,10 @@ metrics:
 - {name: memory_total, quantity: memory_capacity, combine: max}
 `
 
-// Huawei's npu-exporter (Ascend/ascend-npu-exporter, its API reference): memory in MiB called MB,
-// power in W, frequency in MHz; samples have timestamps. id is the chip's number, which
-// ascend.project-hami.io publishes as index; two chips of one card have one pcie_bus_info.
+// Huawei's npu-exporter (Ascend/ascend-npu-exporter), by its API reference: memory in MiB (called
+// MB), power in W, frequency in MHz; samples have timestamps. The label id is the number of the
+// chip, the attribute index of ascend.project-hami.io. The two chips of a card have the same
+// pcie_bus_info.
 const presetAscend = `
 driver: ascend.project-hami.io
 match: {label: id, hardware: index}
@@ -99,9 +102,9 @@ metrics:
 - {name: npu_chip_info_hbm_ecc_total_double_bit_error_cnt, quantity: lifetime_errors, labels: {kind: ecc_uncorrected}}
 `
 
-// furiosa-ai/furiosa-metrics-exporter, internal/collector: percent of each core, W (rms), °C, MHz,
-// bytes. A device that several pods share has each series once more for each of them. device is the
-// name that npu.furiosa.ai gives it.
+// furiosa-ai/furiosa-metrics-exporter, by internal/collector: percent per core, W (RMS), °C, MHz,
+// bytes. Each series of a device that several pods share is repeated for each pod. The label device
+// is the device name of npu.furiosa.ai.
 const presetFuriosa = `
 driver: npu.furiosa.ai
 match: {label: device, hardware: device}
@@ -115,8 +118,8 @@ metrics:
 `
 
 // Tenstorrent's tt_telemetry (tenstorrent/tt-metal: tt_telemetry/telemetry/arc/arc_metrics.cpp,
-// tt_telemetry/server/prom_formatter.cpp): labels tray and chip, which tenstorrent.com publishes as
-// trayID and asicLocation (tenstorrent/tt-dra-driver). TDP is the power now, in W.
+// tt_telemetry/server/prom_formatter.cpp). The labels tray and chip are the attributes trayID and
+// asicLocation of tenstorrent.com (tenstorrent/tt-dra-driver). TDP is the present power, in W.
 const presetTenstorrent = `
 driver: tenstorrent.com
 match: {label: tray, with: chip, hardware: index}

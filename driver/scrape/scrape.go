@@ -1,13 +1,12 @@
-// Package scrape joins what a vendor's own exporter already serves: one [driver.Source] reads one
-// Prometheus endpoint and maps the metrics that its configuration names to the quantities of the
-// catalogue.
+// Package scrape reads metrics of other exporters: a [Source] scrapes one Prometheus endpoint and
+// maps the configured metrics to quantities of the catalogue.
 //
-// An endpoint is untrusted input. Its answer is bounded in bytes, line length, series, identities
-// and text (bounds.go); a line that can not be used costs itself alone and is counted by reason
+// A response is not trusted: its bytes, line lengths, series, identities and text are bounded
+// (bounds.go). A line that cannot be used is rejected alone and counted by reason
 // ([Source.Rejected]).
 //
-// Readings are dated by when the vendor refreshed them, as near as that can be known; freshness.go
-// says how.
+// The time of a reading is the estimated time at which the exporter refreshed the value
+// (freshness.go).
 package scrape
 
 import (
@@ -23,10 +22,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// staleIntervals is how many intervals without an answer make the readings of the last one absent.
+// staleIntervals is the number of intervals after which the readings of the last usable response
+// are omitted.
 const staleIntervals = 3
 
-// maxSpare is of how many series an answer has at most whose memory is used again.
+// maxSpare is the maximum number of series of an answer whose memory is reused.
 const maxSpare = 4096
 
 const defaultSysfs = "/sys"
@@ -39,12 +39,12 @@ type Source struct {
 	gpus     *amdGPUs
 	now      func() time.Time
 
-	// What follows belongs to the one goroutine that samples.
-	due        time.Time // of the next request
-	answered   time.Time // of the last answer that could be used
-	answer     answer    // that answer, with final times
-	spare      answer    // its memory is used again
-	matched    []bool    // metrics of which any answer had a series that could be used
+	// The fields below are used only by Sample.
+	due        time.Time // time of the next request
+	answered   time.Time // time of the last usable response
+	answer     answer    // values of that response, with times
+	spare      answer    // an earlier answer, whose memory the next one reuses
+	matched    []bool    // metrics, by rank, that had a usable series in any response
 	err        error     // of the last request
 	fresh      freshness
 	rejections rejections
@@ -57,17 +57,18 @@ var (
 	_ driver.Describer        = (*Source)(nil)
 )
 
-// Option changes a Source.
+// Option is an option of [New].
 type Option func(*Source)
 
-// WithClock gives the source a clock other than [time.Now].
+// WithClock replaces [time.Now].
 func WithClock(now func() time.Time) Option { return func(s *Source) { s.now = now } }
 
-// WithSysfs says where sysfs is mounted, in which AMD GPUs are found by their serial numbers.
+// WithSysfs sets the mount point of sysfs, which is used to find AMD GPUs by serial number. The
+// default is /sys.
 func WithSysfs(root string) Option { return func(s *Source) { s.gpus = newAMDGPUs(root) } }
 
-// New returns the source of an endpoint that [ParseConfig] accepted. It sends nothing and starts
-// nothing; it reads the files that the client settings name, and fails where that fails.
+// New returns the source of an endpoint, which must come from [ParseConfig]. It reads the files of
+// the client settings, sends no request and starts no goroutine.
 func New(endpoint Endpoint, options ...Option) (*Source, error) {
 	client, err := newClient(endpoint)
 	if err != nil {
@@ -87,10 +88,10 @@ func New(endpoint Endpoint, options ...Option) (*Source, error) {
 	return s, nil
 }
 
-// Name returns scrape/ and the endpoint's name.
+// Name returns scrape/NAME with the name of the endpoint.
 func (s *Source) Name() string { return "scrape/" + s.endpoint.Name }
 
-// Fills returns the quantities that the endpoint's configuration names, each once.
+// Fills returns the quantities of the endpoint's configuration, without duplicates.
 func (s *Source) Fills() []driver.Quantity {
 	var out []driver.Quantity
 	for _, m := range s.endpoint.Metrics {
@@ -101,13 +102,12 @@ func (s *Source) Fills() []driver.Quantity {
 	return out
 }
 
-// Sample returns the readings of the endpoint's last answer. It asks for a new one when the
-// endpoint's interval has passed since the last request was due, and never because it is called
-// more often.
+// Sample returns the readings of the last response. It sends a request once per interval, however
+// often it is called.
 //
-// While requests fail it returns, with the error of the last request, the readings that it has
-// until they are older than three intervals and one timeout; after that the hardware is named
-// without readings. The error stays until a request succeeds.
+// While requests fail, it returns the error of the last one and the readings of the last usable
+// response, until that is older than three intervals plus one timeout; after that it returns the
+// hardware without readings.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	now := s.now()
 	if err := ctx.Err(); err != nil {
@@ -120,8 +120,8 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	return s.samples(s.now()), s.err
 }
 
-// schedule sets the next request one interval after this one was due, so that the times of the
-// calls do not lengthen it, and one interval from now where the calls came too late for that.
+// schedule sets the time of the next request to one interval after this one was due or, if that is
+// in the past, to one interval from now.
 func (s *Source) schedule(now time.Time) {
 	s.due = s.due.Add(s.endpoint.Interval)
 	if !s.due.After(now) {
@@ -129,7 +129,7 @@ func (s *Source) schedule(now time.Time) {
 	}
 }
 
-// refresh asks the endpoint, and on success replaces the answer.
+// refresh scrapes the endpoint and, on success, replaces the values.
 func (s *Source) refresh(ctx context.Context, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, s.endpoint.Timeout)
 	defer cancel()
@@ -156,9 +156,9 @@ func (s *Source) refresh(ctx context.Context, now time.Time) error {
 	return unread
 }
 
-// Unmatched returns the names of metrics of which no answer had a series that could be used, those
-// left out that give a reading which another metric gave. It is nil before the first answer, and
-// belongs to the goroutine of Sample.
+// Unmatched returns the names of metrics that had no usable series in any response, except for
+// those whose reading another metric had. It returns nil before the first usable response. It is
+// not safe for concurrent use with Sample.
 func (s *Source) Unmatched() []string {
 	if s.answered.IsZero() {
 		return nil
@@ -191,50 +191,50 @@ func (s *Source) Unmatched() []string {
 	return out
 }
 
-// samples renders the answer anew, since samples belong to the caller.
+// samples returns new samples, which the caller owns.
 func (s *Source) samples(now time.Time) []driver.Sample {
 	limit := staleIntervals*s.endpoint.Interval + s.endpoint.Timeout
 	return s.answer.samples(s.endpoint.Driver, now.Sub(s.answered) <= limit)
 }
 
-// Rejected returns how many values of the endpoint's answers were rejected since the start. It is
-// safe for concurrent use with Sample.
+// Rejected returns the numbers of rejected values since the start. It is safe for concurrent use
+// with Sample.
 func (s *Source) Rejected() driver.Rejections { return s.rejections.snapshot() }
 
-// Examples returns values of the last answer that were out of range. It is safe for concurrent use
-// with Sample.
+// Examples returns a few values of the last response that were out of range. It is safe for
+// concurrent use with Sample.
 func (s *Source) Examples() []string {
 	s.rejections.mu.Lock()
 	defer s.rejections.mu.Unlock()
 	return s.rejections.examples
 }
 
-// Describe returns a line for each label that should name hardware and does not, in the last
-// answer. It is safe for concurrent use with Sample.
+// Describe returns a line for each label that had placeholders instead of identifiers of hardware
+// in the last response. It is safe for concurrent use with Sample.
 func (s *Source) Describe() []string {
 	s.rejections.mu.Lock()
 	defer s.rejections.mu.Unlock()
-	return s.rejections.nameless
+	return s.rejections.unnamed
 }
 
-// Driver returns the DRA driver whose devices the endpoint has; "": any driver's.
+// Driver returns the DRA driver of the endpoint's devices; "": any driver.
 func (s *Source) Driver() string { return s.endpoint.Driver }
 
-// rejections counts what was rejected.
+// rejections has the counts and descriptions of rejected values.
 type rejections struct {
 	mu       sync.Mutex
 	counts   driver.Rejections
 	examples []string
-	nameless []string // lines of Describe
+	unnamed  []string // lines of Describe
 }
 
 func (r *rejections) add(c *collector) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.examples, r.nameless = c.examples, nil
-	for _, label := range slices.Sorted(maps.Keys(c.nameless)) {
-		r.nameless = append(r.nameless, fmt.Sprintf("%s is empty, or says that it is unknown, in %d series, which name no "+
-			"hardware", label, c.nameless[label]))
+	r.examples, r.unnamed = c.examples, nil
+	for _, label := range slices.Sorted(maps.Keys(c.unnamed)) {
+		r.unnamed = append(r.unnamed, fmt.Sprintf("label %s is empty or a placeholder in %d series, which therefore "+
+			"identify no hardware", label, c.unnamed[label]))
 	}
 	if r.counts == nil {
 		r.counts = driver.Rejections{}
@@ -248,10 +248,10 @@ func (r *rejections) snapshot() driver.Rejections {
 	return maps.Clone(r.counts)
 }
 
-// answer is what one exposition said, by series.
+// answer has the values of one response.
 type answer struct{ values map[key]value }
 
-// key tells one reading from another.
+// key identifies a reading.
 type key struct {
 	identity
 	quantity driver.Quantity
@@ -273,20 +273,20 @@ type value struct {
 	value    float64
 	at       time.Time
 	since    time.Time
-	rank     uint16 // of the rule that gave it; lower wins
-	own      bool   // at came with the sample
-	repeated bool   // it is the hardware's, by a series of a partition
+	rank     uint16 // of its rule
+	own      bool   // at is the sample's own timestamp
+	repeated bool   // a partition's series repeats the value of its parent
 	combine  combination
 }
 
-// combines reports whether two series of a reading give one value together: those of one metric, or
-// of several that are summed.
-func (v value) combines(other value) bool {
+// combinesWith reports whether the values of two series of one reading are combined: those of one
+// rule, or of several that sum.
+func (v value) combinesWith(other value) bool {
 	return v.combine != notCombined && v.combine == other.combine && (v.rank == other.rank || v.combine == sum)
 }
 
-// with returns what two series of a reading give together, true when the later of them is.
-func (v value) with(other value) value {
+// combined returns the combined value of two series of one reading, with the later time.
+func (v value) combined(other value) value {
 	if other.at.After(v.at) {
 		v.at = other.at
 	}
@@ -298,7 +298,7 @@ func (v value) with(other value) value {
 	return v
 }
 
-// differs reports whether any value without a timestamp of its own came, went or changed.
+// differs reports whether a value without its own timestamp was added, removed or changed.
 func (a answer) differs(before answer) bool {
 	seen := 0
 	for k, v := range a.values {
@@ -318,8 +318,9 @@ func (a answer) differs(before answer) bool {
 	return seen != 0
 }
 
-// date dates the values that have no timestamp of their own. No time goes back, unless the wall
-// clock did (timestamps have no other one), and no count begins after its reading.
+// date sets the time of the values that have no timestamp of their own to at. The time of a value
+// does not decrease, unless the wall clock was set back. A since after the time of its value is
+// dropped.
 func (a answer) date(before answer, at, now time.Time) {
 	for k, v := range a.values {
 		if !v.own {
@@ -335,7 +336,7 @@ func (a answer) date(before answer, at, now time.Time) {
 	}
 }
 
-// samples renders the answer, in order; when it is too old, without readings.
+// samples returns the samples, sorted by hardware. They have no readings if valid is false.
 func (a answer) samples(driverName string, valid bool) []driver.Sample {
 	var out []driver.Sample
 	var last identity

@@ -255,9 +255,9 @@ func mergeSharesBy(shares []Share, compare func(a, b podresources.Allocation) in
 	return out
 }
 
-// witnesses is by how much the precedence of samples of a driver.Sample.Witness is before that of
-// others: more than there are sources.
-const witnesses = 1 << 20
+// logPrecedence is subtracted from the precedence of samples with driver.Sample.FromLog, so that
+// they come before those of all sources.
+const logPrecedence = 1 << 20
 
 // match assigns the samples of one source to devices. precedence is the position of the source.
 func (j *joiner) match(source SourceSamples, precedence int) {
@@ -269,8 +269,8 @@ func (j *joiner) match(source SourceSamples, precedence int) {
 	for i := range samples {
 		sample := &samples[i]
 		from := origin{precedence: precedence, sample: i}
-		if sample.Witness {
-			from.precedence -= witnesses
+		if sample.FromLog {
+			from.precedence -= logPrecedence
 		}
 		if cpu, ok := singleCPU(sample); ok {
 			if i > 0 && slices.Equal(samples[i-1].Hardware.CPUs, sample.Hardware.CPUs) {
@@ -297,7 +297,7 @@ func (j *joiner) match(source SourceSamples, precedence int) {
 // it, not the slice's, which is a semantic version: 550.163.1 for 550.163.01.
 func (j *joiner) give(n int, source string, from origin, sample *driver.Sample) {
 	d := &j.devices[n]
-	if !healthOnly(sample) && !sample.Witness {
+	if !healthOnly(sample) && !sample.FromLog {
 		j.facts[n].matched = true
 		j.facts[n].told = j.facts[n].told || sample.Unreadable || len(sample.Readings) > 0
 	}
@@ -326,7 +326,7 @@ func (j *joiner) give(n int, source string, from origin, sample *driver.Sample) 
 			name += estimateSuffix
 		}
 		d.Readings = append(d.Readings, Reading{
-			Reading: r, Source: name, origin: from, event: sample.Unreadable || sample.Witness,
+			Reading: r, Source: name, origin: from, event: sample.Unreadable || sample.FromLog,
 		})
 	}
 }

@@ -106,7 +106,7 @@ func (m *Joiner) count(devices []Device) {
 // isOf reports whether the layout is that of the input.
 func (l *layout) isOf(in *Input) bool {
 	return l.devices != nil && sameSlice(in.View.Allocations, l.allocations) && sameSlice(in.View.Ended, l.gone) &&
-		!l.waiting && len(in.View.Waiting) == 0 && in.Inventory.Is(l.inventory)
+		!l.waiting && len(in.View.Waiting) == 0 && in.Inventory.SameMap(l.inventory)
 }
 
 func sameSlice(a, b []podresources.Allocation) bool {

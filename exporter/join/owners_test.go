@@ -237,7 +237,7 @@ func TestWitness(t *testing.T) {
 		return s
 	}
 	log := counts(driver.Hardware{PCI: "0000:01:00.0"}, "xid", "31")
-	log.Witness = true
+	log.FromLog = true
 	log.Events = []driver.Event{{
 		Quantity: driver.Errors, Labels: driver.Labels{"xid", "31"}, At: jointest.Start(), PID: 7, PodUID: "gone",
 	}}

@@ -112,7 +112,7 @@ func TestWitnessTakesOver(t *testing.T) {
 				return s
 			}
 			log := func(tick int) (out []driver.Sample) {
-				s := driver.Sample{Hardware: driver.Hardware{PCI: "0000:01:00.0"}, Witness: true}
+				s := driver.Sample{Hardware: driver.Hardware{PCI: "0000:01:00.0"}, FromLog: true}
 				for code, times := range happened {
 					r := driver.Reading{
 						Quantity: driver.Errors, Labels: driver.Labels{"xid", code}, At: begun.Add(time.Duration(tick) * time.Second),

@@ -90,41 +90,41 @@ func (n *Node) withoutDrivers(listed driver.Inventory) driver.Inventory {
 	return marked
 }
 
-// withPieces returns the allocations with those of devices that group devices of other drivers
-// replaced by allocations of these: the driver of the group allocates them by claims of its own,
-// which no pod names, so that the pod's claim holds them. Where a piece is not among the node's
-// devices, the allocation of the group remains too. The argument is not changed.
-func withPieces(allocations []podresources.Allocation, all driver.Inventory) []podresources.Allocation {
-	grouped := func(a podresources.Allocation) bool { return len(all[a.Device].Pieces) > 0 }
-	if !slices.ContainsFunc(allocations, grouped) {
+// withMembers returns the allocations, with each allocation of a composite device replaced by
+// allocations of its members. The composite driver allocates the members by its own claims, which
+// no pod references. If a member is not among the node's devices, the allocation of the composite
+// device remains too. The argument is not changed.
+func withMembers(allocations []podresources.Allocation, all driver.Inventory) []podresources.Allocation {
+	composite := func(a podresources.Allocation) bool { return len(all[a.Device].Members) > 0 }
+	if !slices.ContainsFunc(allocations, composite) {
 		return allocations
 	}
 	var out []podresources.Allocation
 	for _, a := range allocations {
-		pieces := all[a.Device].Pieces
+		members := all[a.Device].Members
 		found := 0
-		for i := range pieces {
-			if id, ok := deviceOf(&pieces[i], all); ok {
-				piece := a
-				piece.Device = id
-				out = append(out, piece)
+		for i := range members {
+			if id, ok := deviceOf(&members[i], all); ok {
+				member := a
+				member.Device = id
+				out = append(out, member)
 				found++
 			}
 		}
-		if found == 0 || found < len(pieces) {
+		if found == 0 || found < len(members) {
 			out = append(out, a)
 		}
 	}
 	return out
 }
 
-// deviceOf returns the device that a piece of a group is, the first one of several.
-func deviceOf(piece *driver.Hardware, all driver.Inventory) (first driver.ID, found bool) {
+// deviceOf returns the device that a member of a composite device is, the first one of several.
+func deviceOf(member *driver.Hardware, all driver.Inventory) (first driver.ID, found bool) {
 	same := func(a, b string) bool { return a != "" && a == b }
 	for id := range all {
 		h := all[id].Hardware
-		is := same(h.UUID, piece.UUID) || same(h.PCI, piece.PCI) || same(h.NetDev, piece.NetDev) ||
-			same(h.RDMADev, piece.RDMADev)
+		is := same(h.UUID, member.UUID) || same(h.PCI, member.PCI) || same(h.NetDev, member.NetDev) ||
+			same(h.RDMADev, member.RDMADev)
 		if is && h.Kind == driver.KindDevice && (!found || id.Compare(first) < 0) {
 			first, found = id, true
 		}
@@ -152,7 +152,7 @@ func hasPassthrough(allocations []podresources.Allocation, all driver.Inventory,
 		}
 	}
 	for id := range all {
-		if all[id].Kind == driver.KindPassthrough && inventory.WithGuest(root, all[id].Hardware) {
+		if all[id].Kind == driver.KindPassthrough && inventory.IsPassthrough(root, all[id].Hardware) {
 			return true
 		}
 	}
@@ -190,7 +190,7 @@ func (n *Node) withCDI(allocations []podresources.Allocation, listed driver.Inve
 		}
 		d, known := n.cdiIDs[a.Device]
 		h, found := n.cdi.Lookup(a.CDI)
-		h, named := inventory.Named(a.Device, h)
+		h, named := inventory.CompleteByName(a.Device, h)
 		if found || named {
 			d.hardware, known = h, true
 		}

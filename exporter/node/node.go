@@ -307,7 +307,7 @@ func (n *Node) describe(now time.Time) ([]podresources.Allocation, driver.Invent
 	allocations := n.withPending(n.withClaimUIDs(held.Allocations))
 	listed := n.withoutDrivers(n.withHeld(allocations, n.slices()))
 	allocations, all := n.plugin.identify(allocations, n.withRules(n.withCDI(allocations, listed, now)), now)
-	allocations, all = n.cpus.complete(withPieces(allocations, all), all, now)
+	allocations, all = n.cpus.complete(withMembers(allocations, all), all, now)
 	return allocations, all, signs
 }
 

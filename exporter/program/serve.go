@@ -229,7 +229,7 @@ func sourceStates(sources []driver.Source, list []Source, states map[string]driv
 func makeSources(o *options, list []Source, n *node.Node) ([]driver.Source, error) {
 	mounts := o.paths
 	mounts.KubeletRoot = o.kubeletRoot
-	mounts.Passthrough, mounts.Attachments, mounts.Listed = n.Passthrough, n.Attachments, n.Listed
+	mounts.Passthrough, mounts.Attachments, mounts.CountListed = n.Passthrough, n.Attachments, n.Listed
 	mounts.Holders = n.Holders
 	mounts.PodOf = podresources.NewProcesses(o.paths.Procfs).PodUID
 	var out, last []driver.Source

@@ -172,7 +172,7 @@ func TestLossNeedsWitness(t *testing.T) {
 		{
 			name: "the source fails, and the driver's log has XID 79", change: down, want: "xid_79", witness: func(s *story) {
 				s.In.Sources[1].Samples = []driver.Sample{{
-					Hardware: driver.Hardware{UUID: "gpu-0"}, Witness: true, Readings: []driver.Reading{{
+					Hardware: driver.Hardware{UUID: "gpu-0"}, FromLog: true, Readings: []driver.Reading{{
 						Quantity: driver.Errors, Labels: driver.Labels{"xid", "79"}, Value: 1, At: s.Now, Since: jointest.Start().Add(1),
 					}},
 				}}

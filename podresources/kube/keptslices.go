@@ -38,7 +38,7 @@ func newKeptSlices() *keptSlices {
 
 // put stores what a slice offers to the node. One that cannot be decoded still replaces its
 // previous version. It reports whether labels of the node are needed.
-func (k *keptSlices) put(raw json.RawMessage, node inventory.Host) (undecided bool) {
+func (k *keptSlices) put(raw json.RawMessage, node inventory.Node) (undecided bool) {
 	slice, ok := inventory.DecodeSlice(raw)
 	if !ok || !manifest.ValidName(slice.Name()) {
 		k.rejected.Add(driver.ReasonMalformedSlice, 1)
@@ -48,7 +48,7 @@ func (k *keptSlices) put(raw json.RawMessage, node inventory.Host) (undecided bo
 	k.remove(slice.Name())
 	room := min(maxSliceBytes-k.bytes, maxDriverSliceBytes-k.drivers[slice.Driver()])
 	rejected := driver.Rejections{}
-	offer := slice.For(node, room, rejected)
+	offer := slice.OfferTo(node, room, rejected)
 	if offer.Size() > room {
 		rejected.Add(driver.ReasonTooManySlices, 1)
 	} else {

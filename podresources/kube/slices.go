@@ -25,7 +25,7 @@ type sliceSet struct {
 	undecided chan struct{} // holds one while labels of the node are needed
 
 	mu       sync.Mutex
-	node     inventory.Host
+	node     inventory.Node
 	halves   [2]*keptSlices // nil: not listed yet
 	restart  [2]func()      // lists the half again
 	changed  bool
@@ -36,7 +36,7 @@ type sliceSet struct {
 
 func newSliceSet(node string, leftOut func(driverName string)) *sliceSet {
 	return &sliceSet{
-		node: inventory.Host{Name: node}, leftOut: leftOut, undecided: make(chan struct{}, 1),
+		node: inventory.Node{Name: node}, leftOut: leftOut, undecided: make(chan struct{}, 1),
 		rejected: driver.Rejections{}, warned: map[string]bool{},
 	}
 }

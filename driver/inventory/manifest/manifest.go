@@ -1,9 +1,8 @@
-// Package manifest finds the objects of the API group resource.k8s.io in what kubectl prints: one
-// object, a List, several YAML documents, or any mix of these, in YAML or JSON. It knows nothing of
-// what the objects mean.
+// Package manifest finds the objects of the API group resource.k8s.io in the output of kubectl: one
+// object, a List, several YAML documents, or any mix of these, in YAML or JSON.
 //
-// Input is taken for hostile: its size, depth and number of rows are bounded, and YAML aliases, by
-// which a few bytes can stand for gigabytes, are refused. kubectl writes none.
+// Input is not trusted: its size, depth and number of rows are bounded, and YAML aliases, which can
+// expand a few bytes to gigabytes and which kubectl does not write, are rejected.
 package manifest
 
 import (
@@ -17,34 +16,33 @@ import (
 )
 
 const (
-	// MaxBytes is the greatest size of a file that is read.
+	// MaxBytes is the maximum size of a file.
 	MaxBytes = 64 << 20
-	// maxListDepth is how deep lists may hold lists.
+	// maxListDepth is the maximum depth of lists within lists.
 	maxListDepth = 4
 
 	group = "resource.k8s.io"
 )
 
-// ErrTooLarge says that a file has more bytes than are read.
+// ErrTooLarge is the error for a file with more than MaxBytes.
 var ErrTooLarge = errors.New("file too large")
 
 var errNoObject = errors.New("not a Kubernetes object: no apiVersion and kind")
 
-// Object is one API object of a file.
+// Object is an API object of a file.
 type Object struct {
-	Document int // number of the document, from 1; empty documents do not count
-	Item     int // number within the document's List, from 1; 0: the document is the object
+	Document int // number of the document, starting at 1, without empty documents
+	Item     int // number within the document's List, starting at 1; 0: the document is the object
 	Raw      json.RawMessage
 }
 
-// Objects returns the objects of one kind of resource.k8s.io in the order of the file, whatever
-// version (v1, v1beta2, v1beta1, v1alpha3, v1alpha2) each of them has; objects of other kinds are
-// passed over. Items of a list that are no objects cost themselves alone: malformed is their
-// number.
+// Objects returns the objects of one kind of resource.k8s.io, of the versions v1, v1beta2, v1beta1,
+// v1alpha3 and v1alpha2, in the order of the file. Objects of other kinds are ignored. malformed is
+// the number of list items that are not objects.
 //
-// It fails, and names the document, when the file can not be read as YAML or JSON, when a document
-// is no Kubernetes object, and when an object of the kind has another version. It also fails when
-// the file has objects and none of them is of resource.k8s.io: it is another file.
+// It returns an error that names the document if the file is not valid YAML or JSON, if a document
+// is not a Kubernetes object, and if an object of the kind has another version. It also returns an
+// error if the file has objects and none of them is of resource.k8s.io.
 func Objects(data []byte, kind string) (objects []Object, malformed int, err error) {
 	if len(data) > MaxBytes {
 		return nil, 0, fmt.Errorf("%w: %d bytes, at most %d are read", ErrTooLarge, len(data), MaxBytes)
@@ -67,7 +65,7 @@ type finder struct {
 	document  int
 	objects   []Object
 	malformed int
-	ours      bool   // an object of the group was found, of any kind
+	ours      bool   // an object of the group, of any kind, was found
 	foreign   string // kind and version of an object of another group
 }
 
@@ -85,7 +83,7 @@ func (f *finder) chunk(c chunk) error {
 	return nil
 }
 
-// header is what every object begins with.
+// header has the fields that every object has.
 type header struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -100,7 +98,7 @@ func (f *finder) top(raw json.RawMessage) error {
 	return f.visit(raw, h, &item, 0)
 }
 
-// visit takes the object, or the items of the list; item counts the items of the document.
+// visit adds the object, or the items of the list. item counts the items of the document.
 func (f *finder) visit(raw json.RawMessage, h header, item *int, depth int) error {
 	if itemKind, ok := strings.CutSuffix(h.Kind, "List"); ok {
 		return f.list(raw, header{h.APIVersion, itemKind}, item, depth)
@@ -123,8 +121,8 @@ func (f *finder) visit(raw json.RawMessage, h header, item *int, depth int) erro
 	return nil
 }
 
-// list visits the items of a list. Items of a typed list, as the API server sends it, need not
-// repeat what they are.
+// list visits the items of a list. Items of a typed list, which the API server sends, may lack
+// apiVersion and kind.
 func (f *finder) list(raw json.RawMessage, typed header, item *int, depth int) error {
 	items, ok := itemsOf(raw)
 	if !ok || depth == maxListDepth {
@@ -156,11 +154,11 @@ func itemsOf(raw json.RawMessage) ([]json.RawMessage, bool) {
 // chunk is the text between two document markers.
 type chunk struct {
 	data []byte
-	line int // its first line, from 1
+	line int // number of its first line, starting at 1
 }
 
-// documents splits at document markers: a line that begins with "---" or "..." and then ends or has
-// a space is one everywhere in YAML, even within a scalar, and is impossible in JSON.
+// documents splits data at document markers: lines that begin with "---" or "...", followed by a
+// space or the end of the line. YAML has them nowhere else, even in a scalar, and JSON has none.
 func documents(data []byte) func(yield func(chunk) bool) {
 	return func(yield func(chunk) bool) {
 		line := 1
@@ -175,8 +173,7 @@ func documents(data []byte) func(yield func(chunk) bool) {
 	}
 }
 
-// nextMarker returns where the chunk ends and where the one after it begins, which is behind the
-// marker.
+// nextMarker returns the end of the first chunk and the start of the next one, behind the marker.
 func nextMarker(data []byte) (end, next int) {
 	for pos := 0; pos < len(data); {
 		rest := data[pos:]
@@ -202,7 +199,7 @@ func decode(data []byte) ([]json.RawMessage, error) {
 	if err == nil {
 		return documents, nil
 	}
-	if documents, err := fromYAML(data); err == nil { // flow style: JSON without the quotes
+	if documents, err := fromYAML(data); err == nil { // flow style: JSON without quotes
 		return documents, nil
 	}
 	return nil, err

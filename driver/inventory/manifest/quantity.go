@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// maxQuantityLength is the greatest length of a quantity's text.
+	// maxQuantityLength is the maximum length of a quantity in text form, in bytes.
 	maxQuantityLength = 64
-	// maxExponent bounds scientific notation. resource.ParseQuantity computes the power of ten that
-	// a quantity names: on 1e-999999999 it would work for hours.
+	// maxExponent is the maximum exponent in scientific notation. resource.ParseQuantity computes the
+	// power of ten, which would take hours for 1e-999999999.
 	maxExponent = 30
 )
 
@@ -27,10 +27,10 @@ var (
 	errMagnitude = errors.New("not a finite amount of zero or more")
 )
 
-// Amounts returns quantities by resource name, in base units and sorted by name. Names of the
-// driver's own domain lose it: memory and gpu.example.com/memory are one resource of
-// gpu.example.com, and the qualified one wins. Values are quantities in JSON, as strings or
-// numbers; rejected is the number of those that are none.
+// Amounts decodes quantities, by resource name, to amounts in base units, sorted by name. Names in
+// the driver's own domain lose the domain: memory and gpu.example.com/memory are one resource of
+// gpu.example.com, and the qualified one has precedence. Values are JSON strings or numbers.
+// rejected is the number of values that are not quantities.
 func Amounts(driverName string, quantities map[string]json.RawMessage) (amounts []driver.Amount, rejected int) {
 	for name, raw := range quantities {
 		bare, counts := Resource(driverName, name, quantities)
@@ -48,15 +48,16 @@ func Amounts(driverName string, quantities map[string]json.RawMessage) (amounts 
 	return amounts, rejected
 }
 
-// Resource returns the name of a resource without the driver's own domain, and whether it counts:
-// of two with the same name the qualified one does.
+// Resource returns the name of a resource without the driver's own domain. counts is false for an
+// unqualified name if the map also has the qualified one.
 func Resource[T any](driverName, name string, of map[string]T) (bare string, counts bool) {
 	bare = strings.TrimPrefix(name, driverName+"/")
 	_, shadowed := of[driverName+"/"+bare]
 	return bare, !shadowed || name != bare
 }
 
-// Amount returns a quantity in JSON (80Gi, 2, "1500m") as a number of base units.
+// Amount decodes a quantity, a JSON string or number ("80Gi", 2, "1500m"), to a number of base
+// units.
 func Amount(raw json.RawMessage) (float64, error) {
 	text := string(raw)
 	if len(raw) > 0 && raw[0] == '"' {
@@ -78,8 +79,8 @@ func Amount(raw json.RawMessage) (float64, error) {
 	return value, nil
 }
 
-// smallExponent reports whether text is without an exponent, or has one that is safe to compute. E
-// alone is the suffix exa, Ei is exbi.
+// smallExponent reports whether the text has no exponent above maxExponent. A final E is the suffix
+// exa, and Ei is exbi.
 func smallExponent(text string) bool {
 	i := strings.IndexAny(text, "eE")
 	if i < 0 || i == len(text)-1 || text[i+1:] == "i" {
@@ -89,12 +90,11 @@ func smallExponent(text string) bool {
 	return err == nil && exponent >= -maxExponent && exponent <= maxExponent
 }
 
-// MaxName is the greatest length of a name, in bytes: that of a DNS subdomain.
+// MaxName is the maximum length of a name, in bytes: that of a DNS subdomain.
 const MaxName = 253
 
-// ValidName reports whether the name of a driver, pool, device, resource or object is one that the
-// API server could have accepted: letters, digits, dots, dashes, underscores and slashes, [MaxName]
-// bytes at most.
+// ValidName reports whether the API server can accept the name of a driver, pool, device, resource
+// or object: letters, digits, dots, dashes, underscores and slashes, at most [MaxName] bytes.
 func ValidName(name string) bool {
 	if name == "" || len(name) > MaxName {
 		return false

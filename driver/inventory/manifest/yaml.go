@@ -10,13 +10,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// maxYAMLRows bounds the nodes of a YAML document, each of which costs a few hundred bytes while it
-// is read: a node ends at a line's end or at a comma, and nesting within a line is bounded by the
-// parser.
+// maxYAMLRows is the maximum number of lines and commas in a YAML document. It bounds the number of
+// nodes, each of which takes a few hundred bytes while it is parsed. The parser bounds the nesting
+// within a line.
 const maxYAMLRows = 1 << 20
 
-// maxYAMLLine bounds a line, in bytes: the API server stores no object, and so no text in one, of
-// more than 1.5 MiB.
+// maxYAMLLine is the maximum length of a line, in bytes. The API server stores no objects above 1.5
+// MiB.
 const maxYAMLLine = 2 << 20
 
 var (
@@ -25,8 +25,7 @@ var (
 	errLine  = fmt.Errorf("a line of more than %d bytes", maxYAMLLine)
 )
 
-// ToJSON returns a file of one document, in YAML or JSON, as JSON. It refuses what [Objects]
-// refuses.
+// ToJSON converts a file with one document, in YAML or JSON, to JSON, with the bounds of [Objects].
 func ToJSON(data []byte) (json.RawMessage, error) {
 	if len(data) > MaxBytes {
 		return nil, ErrTooLarge
@@ -45,9 +44,8 @@ func ToJSON(data []byte) (json.RawMessage, error) {
 	return found[0], nil
 }
 
-// fromYAML returns the document of a chunk, or none if it is empty. It reads YAML as kubectl writes
-// it (sigs.k8s.io/yaml), within bounds that limit the memory to a few hundred bytes per line or
-// element.
+// fromYAML converts the document of a chunk to JSON with the parser of kubectl (sigs.k8s.io/yaml).
+// It returns nil for an empty chunk.
 func fromYAML(data []byte) ([]json.RawMessage, error) {
 	if bytes.Count(data, []byte("\n"))+bytes.Count(data, []byte(",")) > maxYAMLRows {
 		return nil, errRows
@@ -70,8 +68,8 @@ func fromYAML(data []byte) ([]json.RawMessage, error) {
 	return []json.RawMessage{raw}, nil
 }
 
-// refuseAliases returns an error if the document has an alias. It parses the document only if it
-// has both characters that an alias needs, which kubectl's output rarely has.
+// refuseAliases returns an error if the document has an alias. It parses the document only if the
+// text has both characters that an alias needs.
 func refuseAliases(data []byte) error {
 	if bytes.IndexByte(data, '&') < 0 || bytes.IndexByte(data, '*') < 0 {
 		return nil

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// DCGM serves what dcgm-exporter serves: the fields of its default counters and the profiling
-// fields that Read gives, refreshed every Refresh and repeated in between.
+// DCGM serves an exposition like that of dcgm-exporter: some of its default fields and profiling
+// fields, with the values of Read, which are updated every Refresh.
 type DCGM struct {
-	// Read returns the GPUs as they are at a time. It is called for each request, with the time of
+	// Read returns the state of the GPUs at a time. It is called for each request, with the time of
 	// the last refresh.
 	Read func(at time.Time) []GPU
 	// Refresh is the collect interval, -c of dcgm-exporter; 0: for each request. Refreshes happen
@@ -23,7 +23,7 @@ type DCGM struct {
 	Now func() time.Time
 }
 
-// GPU is the state of one GPU. What is NaN is not exported.
+// GPU is the state of one GPU. Values that are NaN are not exported.
 type GPU struct {
 	UUID        string  // GPU-…
 	PCI         string  // as DCGM prints it: 00000000:3B:00.0
@@ -46,7 +46,7 @@ type Instance struct {
 	MemoryTotal float64 // bytes
 }
 
-// ServeHTTP answers every request with the exposition.
+// ServeHTTP responds to every request with the exposition.
 func (d *DCGM) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	now := time.Now
 	if d.Now != nil {
@@ -56,8 +56,7 @@ func (d *DCGM) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	w.Write(Exposition(d.Read(now().Truncate(d.Refresh)))) //nolint:errcheck // the client has gone
 }
 
-// family is one DCGM field. The instance's value is NaN for fields that DCGM gives for whole GPUs
-// alone.
+// family is one DCGM field. instance returns NaN for fields that exist only for whole GPUs.
 type family struct {
 	name, kind, help string
 	gpu              func(GPU) float64
@@ -107,9 +106,9 @@ func families() []family {
 	}
 }
 
-// Exposition returns the text exposition of the GPUs. As dcgm-exporter does by default, it has none
-// of a GPU that has instances, but of these, each with the GPU's values of what instances do not
-// have.
+// Exposition returns the text exposition of the GPUs. Like that of dcgm-exporter by default, it has
+// no series of a GPU with MIG instances, and repeats the GPU's values in the series of its
+// instances.
 func Exposition(gpus []GPU) []byte {
 	var b bytes.Buffer
 	for _, f := range families() {

@@ -20,7 +20,7 @@ func BenchmarkNoHardware(b *testing.B) {
 			root := b.TempDir()
 			source, err := listed.New(driver.Host{
 				Procfs: root, Sysfs: root, KubeletRoot: root, Passthrough: func() bool { return false },
-				Listed: func(string) int { return 0 }, Attachments: func() []driver.Attachment { return nil },
+				CountListed: func(string) int { return 0 }, Attachments: func() []driver.Attachment { return nil },
 			})
 			if err != nil && !errors.Is(err, driver.ErrNotBuilt) {
 				b.Fatal(err)

@@ -133,8 +133,8 @@ func TestComposite(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("devices -want +got:\n%s", diff)
 	}
-	unknown := driver.Inventory{held.Device: {Pieces: []driver.Hardware{{UUID: "x"}}}}
-	if left := withPieces([]podresources.Allocation{held}, unknown); len(left) != 1 || left[0].Device != held.Device {
+	unknown := driver.Inventory{held.Device: {Members: []driver.Hardware{{UUID: "x"}}}}
+	if left := withMembers([]podresources.Allocation{held}, unknown); len(left) != 1 || left[0].Device != held.Device {
 		t.Errorf("a group of unknown devices became %+v", left)
 	}
 }
