@@ -257,6 +257,8 @@ verify: ## check that generated files, go.mod and go.sum are up to date, and tha
 	$(fingerprint) >"$$before"
 	$(MAKE) generate
 	$(fingerprint) | diff "$$before" - || { echo "generated files are stale: commit what 'make generate' has written" >&2; exit 1; }
+	test/system/dashboards/screenshots/panels.sh | diff dashboards/pictures.sum - ||
+		{ echo "the panels are not those of the pictures in dashboards: draw them again (make screenshots)" >&2; exit 1; }
 	printf '%s\n' $(modules) | xargs -P2 -I{} bash -c 'cd "$$1" && go mod tidy -diff && go mod verify >/dev/null && echo "== $$1: go.mod and go.sum are tidy and true"' _ {}
 
 .PHONY: fmt

@@ -193,7 +193,7 @@ func (p *Panel) decimalsOf(unit string) (decimals int, fixed bool) {
 	switch {
 	case p.decimals > 0:
 		return p.decimals, true
-	case unit == "h" || unit == "kwatth":
+	case unit == "h" || unit == "kwatth" || strings.HasPrefix(unit, "currency:"):
 		return 2, true
 	default:
 		return 0, unit == "none" && p.Kind != Graph && p.Kind != Heatmap // whose axes need some

@@ -11,12 +11,16 @@ func exporter() Board {
 		Rows: []Row{
 			{"State", exporterState()},
 			{"Sources", exporterSources()},
-			{"Claims and drivers", append(exporterLives(), driverCalls()...)},
-			{"Joins and series", exporterJoins()},
+			{driversRow, append(exporterLives(), driverCalls()...)},
+			{joinsRow, exporterJoins()},
 			{"Cost", exporterCost()},
 		},
+		folded: []string{driversRow, joinsRow},
 	}
 }
+
+// The rows that are empty in most clusters: while nothing is wrong, or without metrics of others.
+const driversRow, joinsRow = "Claims and drivers", "Joins and series"
 
 // top restricts lines to the 20 with the highest values of another expression at the end of the
 // time that is shown. Each metric of it has <end> behind it: it is evaluated once, and reads few

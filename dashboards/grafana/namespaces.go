@@ -70,7 +70,7 @@ func showbackTables() []Panel {
 			Title:       "Namespaces",
 			Description: "Devices held and used by each namespace. Click a column title to sort, a namespace to select it.",
 			Kind:        Table,
-			NoData:      "nothing was held", Width: 24, Height: 9, sort: "Device-hours", Targets: columns("<namespace>"),
+			NoData:      "nothing was held", Width: 24, Height: 7, sort: "Device-hours", Targets: columns("<namespace>"),
 		},
 		{
 			Title:       "Namespaces by driver and model",

@@ -230,6 +230,7 @@ func cells(pages map[string]string) []dashboard.DashboardFieldConfigSourceOverri
 	for _, title := range slices.Sorted(maps.Keys(widths)) {
 		out = append(out, override(title, dashboard.DynamicConfigValue{Id: "custom.width", Value: widths[title]}))
 	}
+	out = append(out, override("Node", dashboard.DynamicConfigValue{Id: "custom.minWidth", Value: numberColumn}))
 	return append(out, []dashboard.DashboardFieldConfigSourceOverrides{
 		link("Claim", "dra-claim", "&${node:queryparam}&var-namespace=${__data.fields.Namespace}&var-claim=${__value.raw}"),
 		link("Pod", "dra-claim", "&${node:queryparam}&${claim:queryparam}"+

@@ -148,6 +148,7 @@ func workloadTables() []Panel {
 			Description: "Errors of devices while pods of the workload held them, by kind: an error counts once for a " +
 				"workload, however many of its pods hold the device.",
 			Kind: Table, NoData: "none", Width: 12, Height: 7, sort: "Errors", limit: shownWorkloads,
+			hide:       []string{"driver", "queue"},
 			MayBeEmpty: "without an error",
 			Targets: []Target{{
 				Expr:   fmt.Sprintf(`topk(%d, round(%s) > 0)`, shownWorkloads, workloadSum("errors", "<workload>, kind")),
@@ -218,7 +219,8 @@ func lostHours() Panel {
 	targets := []Target{
 		{Expr: fmt.Sprintf(`topk(%d, %s / 3600 > 0)`, shownWorkloads, lost), Column: "Lost", Unit: "h"},
 		{
-			Expr:   `1 - ` + lost + ` / on (<workload>) ` + workloadSum("allocated_share_seconds", "<workload>") + shown,
+			Expr: `clamp_min(1 - ` + lost + ` / on (<workload>) ` +
+				workloadSum("allocated_share_seconds", "<workload>") + `, 0)` + shown,
 			Column: "Goodput", Unit: "percentunit",
 		},
 	}

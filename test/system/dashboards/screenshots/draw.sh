@@ -37,4 +37,5 @@ export NODE_PATH="$PICTURES/node_modules"
 go run -C test/system/dashboards ./screenshots -prometheus="http://$prometheus" -exporter="http://$exporter" \
 	-site="$work/site" -out="$out"
 cp "$out/dra-fleet.png" "$out/dra-namespaces.png" dashboards
+test/system/dashboards/screenshots/panels.sh >dashboards/pictures.sum
 cp "$out"/page.png "$out"/on-call-*.png exporter

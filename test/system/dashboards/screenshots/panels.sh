@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Prints for each dashboard whose picture is in the tree a checksum of what a picture shows of its
+# panels: titles, kinds, places, units and texts. draw.sh keeps it in dashboards/pictures.sum, and
+# `make verify` compares that with the dashboards.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../../../../dashboards"
+for picture in dra-*.png; do
+	sum=$(grep -E '"(title|type|[hwxy]|unit|noValue|options|collapsed)":' "out/grafana/${picture%.png}.json" | sha256sum)
+	echo "$picture ${sum%% *}"
+done
