@@ -196,37 +196,68 @@ func TestAnchor(t *testing.T) {
 	}
 }
 
+// links returns the targets of the document's links within the tree.
+func (d Document) links() []string {
+	text := code.ReplaceAllString(strings.Join(d.Prose(), "\n"), "")
+	var out []string
+	for _, found := range append(inline.FindAllStringSubmatch(text, -1), reference.FindAllStringSubmatch(text, -1)...) {
+		if !strings.Contains(found[1], "://") {
+			out = append(out, found[1])
+		}
+	}
+	return out
+}
+
 // Every link within the tree leads to a file or folder, and to a heading of it.
 func TestLinks(t *testing.T) {
 	all := read(t)
 	n := 0
 	for _, d := range all {
-		text := code.ReplaceAllString(strings.Join(d.Prose(), "\n"), "")
-		links := append(inline.FindAllStringSubmatch(text, -1), reference.FindAllStringSubmatch(text, -1)...)
-		for _, found := range links {
-			if strings.Contains(found[1], "://") {
-				continue
-			}
+		for _, link := range d.links() {
 			n++
-			target, fragment, _ := strings.Cut(found[1], "#")
+			target, fragment, _ := strings.Cut(link, "#")
 			file := d.Path
 			if target != "" {
 				file = path.Join(path.Dir(d.Path), target)
 			}
 			if _, err := os.Stat(filepath.Join(root, file)); err != nil {
-				t.Errorf("%s: the link %s leads nowhere", d.Path, found[1])
+				t.Errorf("%s: the link %s leads nowhere", d.Path, link)
 				continue
 			}
 			if fragment == "" {
 				continue
 			}
 			if linked, err := Find(all, file); err != nil || !linked.anchors()[fragment] {
-				t.Errorf("%s: the link %s leads to no heading", d.Path, found[1])
+				t.Errorf("%s: the link %s leads to no heading", d.Path, link)
 			}
 		}
 	}
 	if n < 50 {
 		t.Errorf("only %d links were found", n)
+	}
+}
+
+// Every document is at most two links away from the README.
+func TestTwoClicks(t *testing.T) {
+	all := read(t)
+	reached := []string{"README.md"}
+	for range 2 {
+		for _, from := range reached {
+			d, err := Find(all, from)
+			if err != nil {
+				continue // a folder without a document, or another file
+			}
+			for _, link := range d.links() {
+				target, _, _ := strings.Cut(link, "#")
+				file := path.Join(path.Dir(d.Path), target)
+				reached = append(reached, file, path.Join(file, "README.md"))
+			}
+		}
+	}
+	for _, d := range all {
+		if !strings.Contains(d.Path, "testdata/") && !slices.Contains(reached, d.Path) {
+			t.Errorf("%s is more than two links away from README.md", d.Path)
+		}
 	}
 }
 
