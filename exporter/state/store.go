@@ -74,6 +74,7 @@ type Store struct {
 	synced time.Time // when the last sync was begun
 	frame  []byte    // of the last changes
 	raw    []byte    // their content, not compressed
+	size   int       // of the content of the last whole state
 	wait   time.Duration
 }
 
@@ -160,7 +161,11 @@ func (s *Store) late() {
 func (s *Store) encode(whole bool, now time.Time) []byte {
 	present := s.present(now)
 	clock := func(t time.Time) int64 { return int64(s.clock(t)) }
-	raw := wire.Int(s.raw[:0], fieldWall, present.wall)
+	raw := s.raw[:0]
+	if whole {
+		raw = make([]byte, 0, s.size+s.size/8)
+	}
+	raw = wire.Int(raw, fieldWall, present.wall)
 	raw = wire.Int(raw, fieldClock, present.boot)
 	for _, p := range s.parts {
 		raw = wire.String(raw, fieldPart, p.name)
@@ -172,7 +177,7 @@ func (s *Store) encode(whole bool, now time.Time) []byte {
 		})
 	}
 	if whole { // its memory is not kept: changes take far less
-		s.raw = nil
+		s.size = len(raw)
 		return finish(compress(begin(nil, kindWhole), raw))
 	}
 	s.raw = raw
