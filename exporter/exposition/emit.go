@@ -76,11 +76,7 @@ func (e *emission) lives(d *ledger.DriverLives) {
 		if of.Shown.IsZero() || !e.on(id) {
 			return
 		}
-		var a age
-		if e.cache != nil {
-			a = e.cache.age(d.Born, of.Shown)
-		}
-		e.putDistribution(id, row, &ledger.Distribution{Histogram: of.Histogram}, a)
+		e.putDistribution(id, row, &ledger.Distribution{Histogram: of.Histogram}, e.cache.age(d.Born, of.Shown))
 	}
 	put(famDriverPreparation, &d.Preparation)
 	put(famDriverFirstActivity, &d.FirstActivity)
@@ -197,14 +193,10 @@ func (e *emission) pairs(namesAndValues ...string) *labels {
 }
 
 func (e *emission) with(base *labels, more ...string) *labels {
-	switch {
-	case e.cache == nil:
-		return nil
-	case e.collecting:
+	if e.collecting {
 		return base.with(more...)
-	default:
-		return e.cache.with(base, more...)
 	}
+	return e.cache.with(base, more...)
 }
 
 // ownerOf returns a device, with the labels that name it. The caller ends the walk of it.
@@ -258,11 +250,7 @@ func (e *emission) gauge(id familyID, labels *labels, value float64) {
 
 // counter puts a counter of an owner.
 func (e *emission) counter(id familyID, of *owner, value float64, born, shown time.Time) {
-	var a age
-	if e.cache != nil {
-		a = e.cache.age(born, shown)
-	}
-	e.put(id, of.labels, value, a)
+	e.put(id, of.labels, value, e.cache.age(born, shown))
 }
 
 func (e *emission) device(d *ledger.Device) {
@@ -441,10 +429,8 @@ func (e *emission) value(first familyID, of *owner, v *ledger.Value, shown int64
 }
 
 func (e *emission) holder(h *ledger.Holder, of *owner, quantity, allocated, share familyID) {
-	m, matured := h.Metrics(), int64(never)
-	if e.cache != nil {
-		matured = e.cache.since(m.Shown)
-	}
+	m := h.Metrics()
+	matured := e.cache.since(m.Shown)
 	for i := range m.Values {
 		e.value(quantity, of, &m.Values[i], matured)
 	}
@@ -482,9 +468,6 @@ func (e *emission) distributions(h *ledger.Holder, claim *owner) {
 }
 
 func (e *emission) infoLabels(base *labels, d *ledger.Device) *labels {
-	if e.cache == nil {
-		return nil
-	}
 	h := &d.Entry.Hardware
 	return e.with(base, "vendor", h.Vendor, "model", h.Model, "uuid", h.UUID, "pci_bus_id", h.PCI,
 		"parent", d.Parent, "numa_node", h.NUMANode, "driver_version", h.DriverVersion,

@@ -27,17 +27,18 @@ func (c *collector) put(id familyID, labels *labels, value float64, _ age) {
 // putDistribution does nothing: a distribution is no fact.
 func (c *collector) putDistribution(familyID, *labels, *ledger.Distribution, age) {}
 
-// collect returns an emission that collects facts.
-func (e *emission) collect() (emission, *collector) {
-	c := &collector{}
-	into := *e
-	into.sink, into.collecting = c, true
-	return into, c
-}
-
-func (e *emission) putAll(facts []fact) {
-	for i := range facts {
-		e.gauge(facts[i].family, facts[i].labels, facts[i].value)
+// putFacts puts what put puts, which is kept by the key that it depends on.
+func putFacts[K comparable](e *emission, kept *sequence[K, []fact], key K, put func(to *emission)) {
+	facts := kept.find(key)
+	if facts == nil {
+		c, to := &collector{}, *e
+		to.sink, to.collecting = c, true
+		put(&to)
+		facts = kept.add(key, c.facts)
+	}
+	for i := range *facts {
+		f := &(*facts)[i]
+		e.gauge(f.family, f.labels, f.value)
 	}
 }
 
@@ -47,16 +48,9 @@ func (e *emission) infos(s *Snapshot) {
 		c := &s.ClaimInfos[i]
 		if e.cache == nil {
 			e.claimInfo(c)
-			continue
+		} else {
+			putFacts(e, &e.cache.claims, claimKeyOf(c), func(to *emission) { to.claimInfo(c) })
 		}
-		key := claimKeyOf(c)
-		facts := e.cache.claims.find(key)
-		if facts == nil {
-			to, collected := e.collect()
-			to.claimInfo(c)
-			facts = e.cache.claims.add(key, collected.facts)
-		}
-		e.putAll(*facts)
 	}
 	if !e.on(famPodInfo) {
 		return
@@ -65,15 +59,9 @@ func (e *emission) infos(s *Snapshot) {
 		p := &s.PodInfos[i]
 		if e.cache == nil {
 			e.podInfo(p)
-			continue
+		} else {
+			putFacts(e, &e.cache.pods, *p, func(to *emission) { to.podInfo(p) })
 		}
-		facts := e.cache.pods.find(*p)
-		if facts == nil {
-			to, collected := e.collect()
-			to.podInfo(p)
-			facts = e.cache.pods.add(*p, collected.facts)
-		}
-		e.putAll(*facts)
 	}
 }
 
@@ -104,9 +92,9 @@ func sliceOf[T any](s []T) slice[T] {
 }
 
 func (e *emission) claimInfo(c *ledger.ClaimInfo) {
-	var row, name *labels
+	name := e.pairs("namespace", c.Namespace, "resourceclaim_name", c.Name)
+	row := name
 	if e.cache != nil {
-		name = e.pairs("namespace", c.Namespace, "resourceclaim_name", c.Name)
 		row = e.with(name, append([]string{"uid", c.UID}, c.Labels...)...)
 	}
 	e.gauge(famClaimInfo, row, 1)
@@ -147,16 +135,9 @@ func (e *emission) shares(d *ledger.Device) {
 		s := &d.Shares[i]
 		if e.cache == nil {
 			e.share(d, s)
-			continue
+		} else {
+			putFacts(e, &e.cache.shares, e.shareKey(d, s), func(to *emission) { to.share(d, s) })
 		}
-		key := e.shareKey(d, s)
-		facts := e.cache.shares.find(key)
-		if facts == nil {
-			to, collected := e.collect()
-			to.share(d, s)
-			facts = e.cache.shares.add(key, collected.facts)
-		}
-		e.putAll(*facts)
 	}
 }
 
@@ -255,13 +236,9 @@ func (e *emission) holders(d *ledger.Device, s *join.Share) {
 		if e.young[h.Pod] {
 			continue
 		}
-		var row *labels
-		if e.cache != nil {
-			row = e.pairs(
-				"namespace", h.Namespace, "pod", h.Name, "container", h.Container, "claim_name", h.ClaimName,
-				"resourceclaim_name", s.Claim.Name, "driver", d.ID.Driver, "pool", d.ID.Pool, "device", d.ID.Device,
-				"share_id", s.ShareID, "request", s.Request, "attribution", string(among))
-		}
-		e.gauge(famPodClaimInfo, row, 1)
+		e.gauge(famPodClaimInfo, e.pairs(
+			"namespace", h.Namespace, "pod", h.Name, "container", h.Container, "claim_name", h.ClaimName,
+			"resourceclaim_name", s.Claim.Name, "driver", d.ID.Driver, "pool", d.ID.Pool, "device", d.ID.Device,
+			"share_id", s.ShareID, "request", s.Request, "attribution", string(among)), 1)
 	}
 }

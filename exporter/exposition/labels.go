@@ -226,8 +226,11 @@ func (c *labelCache) end() {
 	c.mu.Unlock()
 }
 
-// age returns the age of a counter.
+// age returns the age of a counter. Without a cache, age, since and with return nothing.
 func (c *labelCache) age(born, shown time.Time) age {
+	if c == nil {
+		return age{}
+	}
 	a := age{shown: c.since(shown)}
 	if !born.IsZero() {
 		a.born = born.UnixNano()
@@ -237,10 +240,18 @@ func (c *labelCache) age(born, shown time.Time) age {
 
 // since returns the time since the first walk in nanoseconds. It is before all others for the zero
 // time.
-func (c *labelCache) since(t time.Time) int64 { return int64(t.Sub(c.epoch)) }
+func (c *labelCache) since(t time.Time) int64 {
+	if c == nil {
+		return never
+	}
+	return int64(t.Sub(c.epoch))
+}
 
 // with returns base.with of the names and values, which it keeps.
 func (c *labelCache) with(base *labels, namesAndValues ...string) *labels {
+	if c == nil {
+		return nil
+	}
 	c.used++
 	c.key = base.appendText(c.key[:0])
 	for _, s := range namesAndValues {
