@@ -186,9 +186,9 @@ func (w *wholeNode) keepState(tb testing.TB) (written *int) {
 		},
 	})
 	store.Restore(tb.Context(), w.now)
-	for name, part := range map[string]state.Part{"ledger": w.Ledger, "stalls": w.recorder.Judge(), "tallies": w.recorder} {
-		store.Add(name, part)
-	}
+	store.Add("ledger", w.Ledger)
+	store.Add("stalls", w.recorder.Judge())
+	store.Add("tallies", w.recorder)
 	w.State = store
 	tb.Cleanup(func() { store.Close(context.Background(), w.now) })
 	return written

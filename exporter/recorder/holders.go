@@ -123,7 +123,7 @@ func surer(known, again []Holder) []Holder {
 		h := &out[n]
 		for i := range again {
 			if a := &again[i]; a.same(h) {
-				h.Possible = h.Possible && !(a.Hit && !a.Possible)
+				h.Possible = h.Possible && (!a.Hit || a.Possible)
 				h.ClaimUID, h.PodUID = cmp.Or(h.ClaimUID, a.ClaimUID), cmp.Or(h.PodUID, a.PodUID)
 			}
 		}
