@@ -21,16 +21,16 @@ type FlightRecorder struct {
 	metrics *SelfMetrics
 	log     *slog.Logger
 	keep    func(kind, id string, content any)
-	tell    func(incident *recorder.Incident, times int)
+	report  func(incident *recorder.Incident, times int)
 }
 
 // NewFlightRecorder returns a recorder that counts and logs incidents. keep is given each document
-// that is to outlive the process, again when it has more; tell is given each incident, again when
-// it happens again, with how often it happened since it was told before, and again, with 0, when it
-// is over. Both may be nil, and must not wait.
+// that is to outlive the process, again when it has more; report is given each incident, again
+// when it happens again, with how often it happened since the report before, and again, with 0,
+// when it is over. Both may be nil, and must not wait.
 func NewFlightRecorder(
 	of *recorder.Recorder, metrics *SelfMetrics, log *slog.Logger, keep func(kind, id string, content any),
-	tell func(incident *recorder.Incident, times int),
+	report func(incident *recorder.Incident, times int),
 ) *FlightRecorder {
 	for _, kind := range recorder.Kinds() {
 		metrics.Incident(string(kind), 0)
@@ -39,10 +39,10 @@ func NewFlightRecorder(
 	if keep == nil {
 		keep = func(string, string, any) {}
 	}
-	if tell == nil {
-		tell = func(*recorder.Incident, int) {}
+	if report == nil {
+		report = func(*recorder.Incident, int) {}
 	}
-	return &FlightRecorder{Recorder: of, metrics: metrics, log: log, keep: keep, tell: tell}
+	return &FlightRecorder{Recorder: of, metrics: metrics, log: log, keep: keep, report: report}
 }
 
 // Record adds a snapshot, and what it says of claims that stall and of open incidents.
@@ -55,17 +55,17 @@ func (f *FlightRecorder) Record(s *ledger.Snapshot) {
 			"id", i.ID, "kind", i.Kind, "code", i.Code, "of", i.Subject(), "onset", i.Onset, "detected", i.Detected,
 			"count", i.Count, "text", i.Text,
 		}, hits(i)...)...)
-		f.tell(i, i.Count)
+		f.report(i, i.Count)
 	}
 	for _, i := range news.Repeated {
 		f.metrics.Incident(string(i.Kind), i.Times)
 		f.logRepeated(i)
-		f.tell(i.Incident, i.Times)
+		f.report(i.Incident, i.Times)
 	}
 	for _, i := range news.Ended {
 		f.log.Info("incident is over", "id", i.ID, "kind", i.Kind, "code", i.Code, "of", i.Subject(), "onset", i.Onset,
 			"end", *i.End, "resolution", i.Resolution, "count", i.Count)
-		f.tell(i, 0)
+		f.report(i, 0)
 	}
 	for _, i := range news.Changed {
 		f.keep(IncidentDocument, i.ID, i)

@@ -106,7 +106,7 @@ func (s *Sampler) reportOwners(o driver.Outcome[podresources.Observation]) {
 	if o.Value.Asked {
 		took = o.Value.Took
 	} else if o.Err == nil {
-		return // nobody was asked
+		return // the kubelet was not asked
 	}
 	s.Metrics.Observe("podresources", took, o.Err, s.Now())
 }

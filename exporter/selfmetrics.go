@@ -44,7 +44,7 @@ type SelfMetrics struct {
 	mu     sync.Mutex
 	states map[string]string            // by source: why it is down, "" if it is up
 	totals map[string]driver.Rejections // by input: its last total
-	told   map[driver.Rejection]bool    // bounds that were logged, without counts
+	logged map[driver.Rejection]bool    // bounds that were logged, without counts
 	lost   driver.Reason                // why events can't be written
 }
 
@@ -55,7 +55,7 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 		log:    log,
 		states: map[string]string{},
 		totals: map[string]driver.Rejections{},
-		told:   map[driver.Rejection]bool{},
+		logged: map[driver.Rejection]bool{},
 	}
 	m.makeSourceMetrics()
 	m.makeJoinMetrics()
@@ -303,10 +303,10 @@ func (m *SelfMetrics) Implausible(input string, examples ...string) {
 	for _, example := range examples {
 		name, _, _ := strings.Cut(example, " = ")
 		key := driver.Rejection{Input: input, Reason: driver.ReasonOutOfRange, Example: name}
-		if m.told[key] || len(m.told) >= maxImplausible {
+		if m.logged[key] || len(m.logged) >= maxImplausible {
 			continue
 		}
-		m.told[key] = true
+		m.logged[key] = true
 		m.log.Warn("a value is out of range, and left out: a wrong unit, or a broken sensor",
 			"input", input, "value", example)
 	}
@@ -316,10 +316,10 @@ func (m *SelfMetrics) Implausible(input string, examples ...string) {
 // a source shows. The caller holds mu.
 func (m *SelfMetrics) tellBound(input string, reason driver.Reason) {
 	key := driver.Rejection{Input: input, Reason: reason}
-	if !strings.HasPrefix(string(reason), "too_") || m.told[key] {
+	if !strings.HasPrefix(string(reason), "too_") || m.logged[key] {
 		return
 	}
-	m.told[key] = true
+	m.logged[key] = true
 	m.log.Warn("an input has more than is used: the rest is left out, and counted in dra_exporter_input_rejected_total",
 		"input", input, "reason", string(reason))
 }

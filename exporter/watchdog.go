@@ -58,7 +58,7 @@ func (s *Sampler) Health() error {
 	}
 }
 
-// watch logs, once each time, that a part of a tick stands, and that it goes on.
+// watch logs, once each time, that a part of a tick has not returned, and that it has.
 func (s *Sampler) watch(ctx context.Context) {
 	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()

@@ -11,13 +11,41 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Bounds of what is kept of one answer of the kubelet. Beyond them goes first what tells least:
-// device IDs of one pod and resource, of which plugins for memory list one for each MiB; then pods
-// without devices; then the largest pods, so that the fewest are lost.
+// Bounds bound what is read and kept of one answer of the kubelet. Beyond them goes first what
+// tells least: device IDs of one pod and resource, of which plugins for memory list one for each
+// MiB; then pods without devices; then the largest pods, so that the fewest are lost. What is zero
+// is that of [FullBounds].
+type Bounds struct {
+	Answer int // bytes of an answer that is read
+	Pods   int // that are kept of it
+	Bytes  int // of these, as the kubelet sends them
+	Rows   int // allocations that are kept, and the pods of each, together
+}
+
+// FullBounds returns the bounds where there is enough memory.
+func FullBounds() Bounds {
+	return Bounds{Answer: MaxAnswer, Pods: maxAnswerPods, Bytes: maxAnswerBytes, Rows: maxRows}
+}
+
+// Times returns the bounds with a share of the memory, 0 to 1.
+func (b Bounds) Times(share float64) Bounds {
+	of := func(n int) int { return max(1, int(share*float64(n))) }
+	return Bounds{Answer: of(b.Answer), Pods: of(b.Pods), Bytes: of(b.Bytes), Rows: of(b.Rows)}
+}
+
+// orFull returns the bounds with those of FullBounds in place of zeros.
+func (b Bounds) orFull() Bounds {
+	full := FullBounds()
+	return Bounds{
+		Answer: cmp.Or(b.Answer, full.Answer), Pods: cmp.Or(b.Pods, full.Pods), Bytes: cmp.Or(b.Bytes, full.Bytes),
+		Rows: cmp.Or(b.Rows, full.Rows),
+	}
+}
+
 const (
 	maxPluginIDs   = 128      // of one pod and resource
-	maxAnswerPods  = MaxPods  // in an answer
-	maxAnswerBytes = 8 << 20  // of the pods of an answer, as the kubelet sends them
+	maxAnswerPods  = MaxPods  // see Bounds
+	maxAnswerBytes = 8 << 20  // see Bounds
 	maxPod         = 16 << 20 // bytes of a pod that is looked at: 300 000 device IDs
 	largePod       = 16 << 10 // bytes of a pod that may list that many device IDs
 )
@@ -43,11 +71,11 @@ type budget struct {
 }
 
 // newBudget returns the budget of an answer that can be read.
-func newBudget(wire [][]byte, seed maphash.Seed) budget {
+func newBudget(wire [][]byte, seed maphash.Seed, most Bounds) budget {
 	b := budget{seed: seed, empty: math.MaxUint64, largest: math.MaxInt, equal: math.MaxUint64}
 	all, total := 0, 0
 	_, _ = eachPod(wire, func(content []byte) { all++; total += len(content) })
-	if all <= maxAnswerPods && total <= maxAnswerBytes {
+	if all <= most.Pods && total <= most.Bytes {
 		return b
 	}
 	var costs []int
@@ -61,11 +89,11 @@ func newBudget(wire [][]byte, seed maphash.Seed) budget {
 	})
 	slices.Sort(costs)
 	kept, used := 0, 0
-	for kept < min(len(costs), maxAnswerPods) && used+costs[kept] <= maxAnswerBytes {
+	for kept < min(len(costs), most.Pods) && used+costs[kept] <= most.Bytes {
 		used += costs[kept]
 		kept++
 	}
-	b.empty = below(empty, maxAnswerPods-kept)
+	b.empty = below(empty, most.Pods-kept)
 	if kept == len(costs) {
 		return b
 	}

@@ -148,3 +148,27 @@ func TestLargeAnswers(t *testing.T) {
 		})
 	}
 }
+
+// With a share of the memory, each bound is that share of it.
+func TestBoundsWithLessMemory(t *testing.T) {
+	var pods []*v1.PodResources
+	for i := range 2000 {
+		pods = append(pods, podHolding(fmt.Sprintf("pod-%04d", i), i))
+	}
+	for share, rows := range map[float64]int{0.25: 1024, 0.125: 512} {
+		bounds := FullBounds().Times(share)
+		decoder := Decoder{Bounds: bounds}
+		answer, err := decoder.Decode(wireOf(t, pods...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		allocations, rejected := bounds.Parse(answer)
+		if n := len(answer.GetPodResources()); n != min(len(pods), maxAnswerPods/int(1/share)) {
+			t.Errorf("share %v: %d pods are kept", share, n)
+		}
+		if 2*len(allocations) != rows || rejected[driver.ReasonTooMany] != len(pods)-rows/2 {
+			t.Errorf("share %v: %d allocations with a pod each, rejected %v, want %d rows", share, len(allocations),
+				rejected, rows)
+		}
+	}
+}

@@ -26,7 +26,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// MaxAnswer bounds a response of the kubelet, in bytes, which is in memory once. A hundred pods
+// MaxAnswer is Answer of [FullBounds]: a response of the kubelet is in memory once. A hundred pods
 // on one claim of 32 devices make 7 MB, which is over gRPC's default of 4 MiB; a million pods
 // without devices 34 MB.
 const MaxAnswer = 40 << 20
@@ -72,12 +72,12 @@ func (*connections) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.C
 func (*connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
 func (*connections) HandleRPC(context.Context, stats.RPCStats)                       {}
 
-// NewClient returns a client of the service on that unix socket. It does not connect before the
-// first call.
-func NewClient(socket string) (*Client, error) {
-	c := &Client{decoder: &Decoder{}, socket: socket}
+// NewClient returns a client of the service on that unix socket, whose answers are bounded. It does
+// not connect before the first call.
+func NewClient(socket string, bounds Bounds) (*Client, error) {
+	c := &Client{decoder: &Decoder{Bounds: bounds}, socket: socket}
 	conn, err := connect(socket, grpc.WithStatsHandler(&c.connections),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxAnswer), grpc.ForceCodecV2(answerCodec{})))
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(bounds.orFull().Answer), grpc.ForceCodecV2(answerCodec{})))
 	if err != nil {
 		return nil, err
 	}
@@ -133,10 +133,10 @@ func connect(socket string, options ...grpc.DialOption) (*grpc.ClientConn, error
 // Close ends the connection and all calls.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// List requests the devices of all containers of the node. Responses over 40 MiB are rejected. A
-// pod that cannot be decoded is nil in the response, for [Parse] to count. A response of the same
-// pods as the one before is the same response: it must not be changed. Every error is one of this
-// package's, or of reason "other".
+// List requests the devices of all containers of the node. Larger responses than the bound are
+// rejected. A pod that cannot be decoded is nil in the response, for [Parse] to count. A response
+// of the same pods as the one before is the same response: it must not be changed. Every error is
+// one of this package's, or of reason "other".
 func (c *Client) List(ctx context.Context) (*v1.ListPodResourcesResponse, error) {
 	got := answer{decoder: c.decoder}
 	if err := c.conn.Invoke(ctx, v1.PodResourcesLister_List_FullMethodName, &v1.ListPodResourcesRequest{},

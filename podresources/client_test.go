@@ -33,7 +33,7 @@ func dial(t *testing.T) (*test.Kubelet, *Client) {
 	if err := k.Start(socket); err != nil {
 		t.Fatal(err)
 	}
-	c, err := NewClient(socket)
+	c, err := NewClient(socket, Bounds{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +204,7 @@ func TestClientFindsARestartedKubelet(t *testing.T) {
 }
 
 func TestClientBeforeTheKubelet(t *testing.T) {
-	c, err := NewClient(filepath.Join(t.TempDir(), "none.sock"))
+	c, err := NewClient(filepath.Join(t.TempDir(), "none.sock"), Bounds{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,8 @@ const podResourcesField = 1
 // response, whatever their order: the kubelet lists them in the order of a map. So what comes from
 // a decoder must not be changed. The zero value is ready. It is safe for concurrent use.
 type Decoder struct {
+	Bounds Bounds
+
 	mu     sync.Mutex
 	seed   maphash.Seed
 	answer *v1.ListPodResourcesResponse
@@ -44,7 +46,7 @@ func (d *Decoder) Decode(wire ...[]byte) (*v1.ListPodResourcesResponse, error) {
 		d.seed = maphash.MakeSeed()
 	}
 	d.turn++
-	within := newBudget(wire, d.seed)
+	within := newBudget(wire, d.seed, d.Bounds.orFull())
 	pods, known, lost, err := d.count(wire, &within)
 	if err != nil {
 		return nil, err

@@ -14,8 +14,8 @@ import (
 // Bounds of one answer. A claim has at most 32 devices and 256 pods (k8s.io/api resource/v1), a
 // node some hundred pods.
 const (
-	// maxRows bounds the allocations and the pods of each together: each takes some 20 kB up to the
-	// page. Devices of claims come before those of device plugins.
+	// maxRows is Rows of [FullBounds]: each takes some 10 kB up to the page. Devices of claims come
+	// before those of device plugins.
 	maxRows   = 4 << 10
 	maxOwnCDI = 64 // CDI names of one device
 
@@ -40,8 +40,14 @@ const (
 // claim (k8s.io/kubernetes pkg/kubelet/cm/container_manager_linux.go, GetDynamicResources):
 // Allocation.CDI has the device's own alone.
 func Parse(answer *v1.ListPodResourcesResponse) ([]Allocation, driver.Rejections) {
-	n := min(dynamicDevices(answer), maxRows)
-	p := parser{rows: make(map[rowKey]int, n), rejected: driver.Rejections{}}
+	return Bounds{}.Parse(answer)
+}
+
+// Parse is [Parse] within other bounds than [FullBounds].
+func (b Bounds) Parse(answer *v1.ListPodResourcesResponse) ([]Allocation, driver.Rejections) {
+	p := parser{most: b.orFull().Rows, rejected: driver.Rejections{}}
+	n := min(dynamicDevices(answer), p.most)
+	p.rows = make(map[rowKey]int, n)
 	p.allocations = slices.Grow(p.allocations, n)
 	// In order, so that holders come out sorted, and that the bounds always cut the same ones off.
 	pods := sorted(answer.GetPodResources(), comparePods)
@@ -83,6 +89,7 @@ type rowKey struct {
 
 // parser gathers the allocations of one answer.
 type parser struct {
+	most        int // allocations and pods of each, together
 	allocations []Allocation
 	lastEntry   []int // for each allocation, the number of the claim entry that showed it last
 	rows        map[rowKey]int
@@ -215,7 +222,7 @@ func (p *parser) row(holder Holder, key rowKey, cdi []*v1.CDIDevice) *Allocation
 	case known && p.lastEntry[i] == p.entries:
 		p.reject(driver.ReasonDuplicate)
 		return nil
-	case len(p.allocations)+p.holders >= maxRows && (!known || p.isNewPod(i, holder)):
+	case len(p.allocations)+p.holders >= p.most && (!known || p.isNewPod(i, holder)):
 		p.reject(driver.ReasonTooMany)
 		return nil
 	case !known:

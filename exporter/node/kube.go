@@ -19,7 +19,8 @@ const (
 // useKube makes the API server an input.
 func (n *Node) useKube(c Config) {
 	n.kube = kube.NewNode(kube.Config{
-		API: c.API, Name: n.name, Selection: c.Selection, Book: n.book, Jitter: rand.Float64, Now: time.Now,
+		API: c.API, Name: n.name, Selection: c.Selection, SliceBytes: c.SliceBytes, Book: n.book,
+		Jitter: rand.Float64, Now: time.Now,
 		Report: func(source string, took time.Duration, err error) { n.metrics.Observe(source, took, err, time.Now()) },
 		Absent: n.metrics.Absent,
 		LeftOut: func(driverName string) {

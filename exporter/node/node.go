@@ -43,6 +43,9 @@ type Config struct {
 	API *kube.Client
 	// Selection names the labels and annotations of pods and claims to copy.
 	Selection podresources.Selection
+	// Bounds are those of answers of the kubelet, SliceBytes of the slices of the API server.
+	Bounds     podresources.Bounds
+	SliceBytes int // 0: kube.MaxSliceBytes
 
 	Metrics Metrics
 	Log     *slog.Logger
@@ -124,7 +127,7 @@ type Node struct {
 // New returns a node. It reads the inventory file and the CDI specs, and connects to nothing yet. A
 // value that can not be used is a [*ConfigError].
 func New(c Config) (*Node, error) {
-	client, err := podresources.NewClient(c.PodResourcesSocket)
+	client, err := podresources.NewClient(c.PodResourcesSocket, c.Bounds)
 	if err != nil {
 		return nil, &ConfigError{"PodResourcesSocket", err}
 	}
@@ -183,7 +186,7 @@ func (n *Node) newAsker(c Config) holders.Asker {
 	type states = map[string]podresources.CgroupState
 	reader := driver.NewReader[states]("read pods' cgroups", n.reading("cgroups"))
 	return holders.Asker{
-		Lister: n.client, Limiter: &podresources.Limiter{Jitter: rand.Float64}, Book: n.book, UID: logs.UID,
+		Lister: n.client, Limiter: &podresources.Limiter{Jitter: rand.Float64}, Bounds: c.Bounds, Book: n.book, UID: logs.UID,
 		Cgroups: func(uids []string) states {
 			read, err := reader.Do(context.Background(), driver.ReadWait, func(context.Context) (states, error) {
 				out := make(states, len(uids))

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/common/version"
@@ -51,7 +52,7 @@ var errCheck = errors.New("check: something does not work, see above")
 // runCheck asks every input once and prints what it has, and what is missing and why.
 func runCheck(ctx context.Context, o *options, list []Source, log *slog.Logger, w io.Writer) error {
 	found := check.NewInputs()
-	in, err := open(ctx, o, list, found, log)
+	in, err := open(ctx, o, newMemory(debug.SetMemoryLimit(-1)), list, found, log)
 	if err != nil {
 		return err
 	}

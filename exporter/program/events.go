@@ -15,7 +15,7 @@ import (
 // pods.
 const maxObjects = 32
 
-// newEvents returns what writes events, and what is to be told of incidents.
+// newEvents returns what writes events, and the function that takes incidents.
 func newEvents(
 	node string, api *kube.Client, metrics *exporter.SelfMetrics,
 ) (*events.Writer, func(*recorder.Incident, int)) {
@@ -107,7 +107,7 @@ func reasonOf(kind recorder.Kind) string {
 		return "ClaimEndedInError"
 	case recorder.ClaimStalled:
 		return "ClaimStalled"
-	case recorder.SourceDown: // hits nobody
+	case recorder.SourceDown: // hits no pod
 		return "TelemetrySourceDown"
 	default:
 		return "DeviceIncident"

@@ -23,7 +23,7 @@ type flight struct {
 
 // newFlight returns the flight recorder for the flags, with the incidents of earlier processes.
 func newFlight(
-	o *options, k kept, api *kube.Client, metrics *exporter.SelfMetrics, log *slog.Logger,
+	o *options, m memory, k kept, api *kube.Client, metrics *exporter.SelfMetrics, log *slog.Logger,
 ) (flight, error) {
 	if !o.recorder {
 		if o.incidentsEvents {
@@ -31,7 +31,9 @@ func newFlight(
 		}
 		return flight{}, nil
 	}
-	f := flight{Recorder: recorder.New(recorder.Config{Interval: o.interval, StalledAfter: o.stalledAfter})}
+	f := flight{Recorder: recorder.New(recorder.Config{
+		Interval: o.interval, StalledAfter: o.stalledAfter, Bytes: m.of(recorder.MaxBytes),
+	})}
 	k.resumeStalls(f.Judge(), log)
 	var keep func(kind, id string, content any)
 	if k.documents != nil {
@@ -40,14 +42,14 @@ func newFlight(
 		f.RestoreReceipts(archive.Load(k.documents, exporter.ReceiptDocument, (*recorder.Receipt).Valid))
 		f.documents, keep = k.documents, k.documents.Keep
 	}
-	var tell func(*recorder.Incident, int)
+	var report func(*recorder.Incident, int)
 	if o.incidentsEvents {
 		if api == nil {
 			return flight{}, badFlag("incidents.events", errNoAPI)
 		}
-		f.events, tell = newEvents(o.node, api, metrics)
+		f.events, report = newEvents(o.node, api, metrics)
 	}
-	f.recording = exporter.NewFlightRecorder(f.Recorder, metrics, log, keep, tell)
+	f.recording = exporter.NewFlightRecorder(f.Recorder, metrics, log, keep, report)
 	return f, nil
 }
 

@@ -57,8 +57,8 @@ func (q *lineQueue) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// onDrop sets what is told, when the writer moves again, how many lines were dropped since it was
-// told before. It may write to the queue.
+// onDrop sets the function that is called, when the writer moves again, with the number of lines
+// that were dropped since its last call. It may write to the queue.
 func (q *lineQueue) onDrop(report func(lines int)) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -452,7 +452,7 @@ func checkListenAddress(address string) error {
 // minInterval keeps the regular requests below the limit of the kubelet (3 a second).
 const minInterval = 500 * time.Millisecond
 
-// minMaxAge is longer than a machine stands still now and then.
+// minMaxAge is longer than the usual pauses of a virtual machine.
 const minMaxAge = 5 * time.Second
 
 // choose sets the names under which the selected labels and annotations are shown.

@@ -18,6 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/node"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/exporter/web/access"
+	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 )
 
@@ -40,8 +41,10 @@ func (in inputs) watch(ctx context.Context) {
 	watching.Wait()
 }
 
-// open opens the inputs for the flags. It ends with ctx, whatever hangs.
-func open(ctx context.Context, o *options, list []Source, metrics node.Metrics, log *slog.Logger) (inputs, error) {
+// open opens the inputs for the flags. It ends with ctx even if an input hangs.
+func open(
+	ctx context.Context, o *options, m memory, list []Source, metrics node.Metrics, log *slog.Logger,
+) (inputs, error) {
 	type opened struct {
 		inputs
 		err error
@@ -54,7 +57,7 @@ func open(ctx context.Context, o *options, list []Source, metrics node.Metrics, 
 		if in.api, in.err = newAPI(o, log); in.err != nil {
 			return in
 		}
-		if in.node, in.err = newNode(o, in.api, metrics, log); in.err != nil {
+		if in.node, in.err = newNode(o, m, in.api, metrics, log); in.err != nil {
 			return in
 		}
 		if in.sources, in.err = makeSources(o, list, in.node); in.err != nil {
@@ -132,11 +135,12 @@ func newAPI(o *options, log *slog.Logger) (*kube.Client, error) {
 }
 
 // newNode returns the node for the flags.
-func newNode(o *options, api *kube.Client, metrics node.Metrics, log *slog.Logger) (*node.Node, error) {
+func newNode(o *options, m memory, api *kube.Client, metrics node.Metrics, log *slog.Logger) (*node.Node, error) {
 	n, err := node.New(node.Config{
 		Name: o.node, KubeletRoot: o.kubeletRoot, PodResourcesSocket: o.socket, PodsSocket: o.podsSocket,
 		EmptyGrace: o.emptyGrace, PodLogs: o.podLogs, Procfs: o.paths.Procfs, Sysfs: o.paths.Sysfs, CDI: o.cdi,
 		InventoryFile: o.inventoryFile, API: api, Selection: o.selection, Metrics: metrics, Log: log,
+		Bounds: podresources.FullBounds().Times(m.share), SliceBytes: m.of(kube.MaxSliceBytes),
 	})
 	if bad, ok := errors.AsType[*node.ConfigError](err); ok {
 		of := map[string]struct{ flag, path string }{

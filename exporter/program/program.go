@@ -67,35 +67,34 @@ func badFile(flag, path string, err error) error {
 }
 
 // Run runs the program until ctx ends and returns its exit status. Sources are in order of
-// precedence: the first that reads a quantity of a device owns it.
+// precedence: the first that reads a quantity of a device owns it. It ends soon, too, if stderr
+// blocks.
 func Run(ctx context.Context, args []string, sources []Source, stdout, stderr io.Writer) int {
-	stderr = plain{stderr}
+	lines := newLineQueue(plain{stderr})
+	go lines.run()
+	defer lines.end(flushTimeout)
 	o, command, err := parse(args, sources, stdout)
 	var done finished
 	switch {
 	case errors.As(err, &done):
 		return int(done)
 	case err != nil:
-		return fail(stderr, usageError{err})
+		return fail(lines, usageError{err})
 	}
 	switch command {
 	case commandTop, commandIncidents, commandClaim, commandWhy:
 		err = runTop(ctx, o, command, stdout)
 	case commandGateway:
-		err = runGateway(ctx, o, o.logger(stderr))
+		err = runGateway(ctx, o, o.logger(lines))
 	case commandReference:
 		err = writeReference(stdout, sources)
 	case commandCheck:
-		err = runCheck(ctx, o, sources, o.logger(stderr), stdout)
+		err = runCheck(ctx, o, sources, o.logger(lines), stdout)
 	default:
-		lines := newLineQueue(stderr)
-		go lines.run()
-		defer lines.end(flushTimeout)
-		stderr = lines
 		err = serve(ctx, o, sources, lines)
 	}
 	if err != nil {
-		return fail(stderr, err)
+		return fail(lines, err)
 	}
 	return exitOK
 }

@@ -44,10 +44,12 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 		profileNoHeap()
 	}
 	choices := o.choices()
+	memory := newMemory(debug.SetMemoryLimit(-1))
+	debug.SetMemoryLimit(memory.heap())
 	registry := prometheus.NewRegistry()
 	metrics := exporter.NewSelfMetrics(registry, o.node, log)
 	lines.onDrop(metrics.LogDropped)
-	in, err := open(ctx, o, list, metrics, log)
+	in, err := open(ctx, o, memory, list, metrics, log)
 	if err != nil {
 		return err
 	}
@@ -56,7 +58,7 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 	if err != nil {
 		return err
 	}
-	flight, err := newFlight(o, kept, in.api, metrics, log)
+	flight, err := newFlight(o, memory, kept, in.api, metrics, log)
 	if err != nil {
 		return err
 	}
@@ -73,7 +75,7 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 		Hints: in.node.Hints(), Paths: paths,
 		Metrics: metrics, Now: time.Now, PodOf: podresources.NewProcesses(o.paths.Procfs).PodUID,
 		Ledger: books, State: kept.sink(),
-		Limiter: exposition.NewLimiter(o.maxSeries, choices), MaxAge: o.maxAge, Log: log,
+		Limiter: exposition.NewLimiter(memory.series(o.maxSeries), choices), MaxAge: o.maxAge, Log: log,
 		Recorder: flight.sink(),
 	})
 	scrapes := &web.Scrapes{}
@@ -84,7 +86,7 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 		Metrics: renderer, Latest: sampler.Latest, Node: o.node, MetricsPath: o.telemetryPath, Pprof: o.pprof,
 		Version: cmp.Or(version.Version, "development build"), Scrapes: scrapes, QuietAfter: o.quietAfter,
 		Log: log, Health: sampler.Health, Recorder: flight.Recorder,
-		WithoutAPI: !o.withAPI, WithoutPage: !o.withPage, Hosts: o.hosts,
+		MaxAnswers: memory.of(web.MaxAnswers), WithoutAPI: !o.withAPI, WithoutPage: !o.withPage, Hosts: o.hosts,
 		Rejected: func(r driver.Rejection) { metrics.Reject(r) },
 		Sources:  func() []web.Source { return sourceStates(in.sources, list, metrics.States()) },
 	}))
@@ -97,7 +99,7 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 	})
 	log.InfoContext(
 		ctx, "starting dra-exporter", "version", version.Info(), "build", version.BuildContext(), "node", o.node, "kubelet",
-		o.socket,
+		o.socket, "memory_mib", memory.budget>>20, "share", memory.share,
 	)
 	return run(ctx, parts{
 		inputs: in, sampler: sampler, server: server, scrapes: scrapes, flight: flight, kept: kept,
@@ -268,7 +270,7 @@ func makeSources(o *options, list []Source, n *node.Node) ([]driver.Source, erro
 	return append(out, last...), nil
 }
 
-// profileNoHeap ends the profile of the heap, which takes 2 MiB and which nobody can read without
+// profileNoHeap ends the profile of the heap, which takes 2 MiB and which can't be read without
 // --web.pprof. Several programs may begin in one process, that of tests.
 //
 //nolint:gochecknoglobals // the rate is one of the process

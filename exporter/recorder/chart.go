@@ -109,7 +109,7 @@ type labelled struct {
 // at most. They are decoded one after the other. Those with the same values, as of a claim and its
 // only pod, share them. It ends early, with an error, when ctx does.
 func chart(ctx context.Context, c cut, lines []line, most int, catalogue driver.Catalogue) (*Chart, error) {
-	out := &Chart{Times: make([]time.Time, 0, len(c.times)), Series: make([]ChartSeries, 0, len(lines))}
+	out := &Chart{Times: make([]time.Time, 0, len(c.times)), Series: make([]ChartSeries, 0, min(most, len(lines)))}
 	for _, t := range c.times {
 		out.Times = append(out.Times, t.UTC().Truncate(time.Millisecond))
 	}

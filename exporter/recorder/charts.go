@@ -92,7 +92,13 @@ func (r *Recorder) MakeCharts(ctx context.Context) {
 				r.charts.made[i.ID] = done
 				continue
 			}
+			select {
+			case r.turns <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
 			chart, err := p.chartOf(ctx, i)
+			<-r.turns
 			if err != nil {
 				return // ctx has ended
 			}

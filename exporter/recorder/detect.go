@@ -24,10 +24,10 @@ type condition struct {
 	taints    []string // with the effect NoExecute
 	lastError time.Time
 
-	sources   []string  // those that told of the device when it was readable
+	sources   []string  // those with readings of the device when it was readable
 	listed    bool      // the inventory had it then
 	downSince time.Time // the zero time: it is readable, or it was never seen to be
-	lost      bool      // that was told
+	lost      bool      // its loss was reported
 	offBus    time.Time // when the driver last said that it fell off the bus
 }
 

@@ -23,12 +23,12 @@ func holderOf(p *ledger.Period) Holder {
 	return h
 }
 
-// occurrence is when something happened: within a span of time, which is a moment if that is known,
+// occurrence is when something happened, within a span of time, which is a point if that is known,
 // and to whom.
 type occurrence struct {
 	from, to time.Time
 	hits     func(p *ledger.Period) bool
-	sure     bool // all that it hits are hit
+	certain  bool // whom hits chooses was hit, not possibly hit
 }
 
 // occurrences returns what a happening consists of. What is no error began in the interval before
@@ -41,7 +41,7 @@ func (r *Recorder) occurrences(h *happening, s *ledger.Snapshot) []occurrence {
 	if h.claim != nil {
 		claim, uid := podresources.Claim{Namespace: h.claim.Namespace, Name: h.claim.Name}, uidOf(h.claim, s)
 		of := func(p *ledger.Period) bool { return p.Claim == claim && sameUID(p.ClaimUID, uid) }
-		return []occurrence{{from: began.Add(-r.config.Interval), to: h.at, hits: of, sure: true}}
+		return []occurrence{{from: began.Add(-r.config.Interval), to: h.at, hits: of, certain: true}}
 	}
 	owners := func(p *ledger.Period) bool { return !p.Admin }
 	var out []occurrence
@@ -90,7 +90,7 @@ func (r *Recorder) holdersAt(h *happening, s *ledger.Snapshot) (holders []Holder
 				at[p], holders = n, append(holders, holderOf(p))
 			}
 			if of := &holders[n]; o.hits(p) {
-				of.Possible = (of.Possible || !of.Hit) && !o.sure && !p.Covers(o.from, o.to)
+				of.Possible = (of.Possible || !of.Hit) && !o.certain && !p.Covers(o.from, o.to)
 				of.Hit = true
 			}
 		}
@@ -115,9 +115,9 @@ func (o *occurrence) periods(h *happening, s *ledger.Snapshot) iter.Seq[*ledger.
 	}
 }
 
-// surer returns holders of an incident that happened again: one that was hit for sure at any time
-// was hit, and its UIDs may be known meanwhile.
-func surer(known, again []Holder) []Holder {
+// mergeHolders returns the holders of an incident that happened again: one that was certainly hit
+// at any time was hit, and its UIDs may be known by now.
+func mergeHolders(known, again []Holder) []Holder {
 	out := slices.Clone(known)
 	for n := range out {
 		h := &out[n]

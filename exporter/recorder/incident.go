@@ -214,10 +214,10 @@ func (i *Incident) Valid() bool {
 	return i.Chart == nil || i.Chart.valid()
 }
 
-// Pods returns the pods that the incident hit for sure, as NAMESPACE/NAME.
+// Pods returns the pods that the incident certainly hit, as NAMESPACE/NAME.
 func (i *Incident) Pods() []string { return i.hit(false, func(h *Holder) string { return h.Pod }) }
 
-// Claims returns the claims that the incident hit for sure, as NAMESPACE/NAME.
+// Claims returns the claims that the incident certainly hit, as NAMESPACE/NAME.
 func (i *Incident) Claims() []string { return i.hit(false, func(h *Holder) string { return h.Claim }) }
 
 // PossiblePods returns the pods that the incident may have hit, as NAMESPACE/NAME.

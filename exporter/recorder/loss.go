@@ -15,7 +15,7 @@ type service struct {
 	most   int           // of how many pieces of hardware it had readings
 	failed driver.Reason // at the snapshot before
 	since  time.Time     // since when it has failed for that reason
-	down   bool          // that was told
+	down   bool          // its failure was reported
 }
 
 // noneOfAll is the code of a source that answers, and has no readings of any device, where it had
@@ -54,8 +54,8 @@ func (d *detector) observeSources(s *ledger.Snapshot) []happening {
 	return out
 }
 
-// sourcesOf returns the sources that told of a device, without what is added to their names: the
-// slice of before if they are the same.
+// sourcesOf returns the sources with readings of a device, without what is added to their names:
+// the slice of before if they are the same.
 func sourcesOf(d *ledger.Device, before []string) []string {
 	var room [4]string
 	out := room[:0]

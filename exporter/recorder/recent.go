@@ -11,7 +11,7 @@ import (
 // Recent is what the last minutes of a device, or of the part that a claim or pod has of it, look
 // like.
 type Recent struct {
-	// Quantity is what tells most of what was done: the utilization, else the power, else the bytes
+	// Quantity is what shows the device's work best: the utilization, else the power, else the bytes
 	// over networks per second. Values are its means of equal times, the oldest first, NaN where
 	// nothing is recorded.
 	Quantity driver.Quantity

@@ -1,6 +1,7 @@
 package recorder
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 type Config struct {
 	Interval time.Duration // of regular ticks; those between are not recorded
 	Keep     time.Duration // how long values are kept; 0: [DefaultKeep]
+	Bytes    int           // of the values that are kept; 0: [MaxBytes]
 	// StalledAfter is for how long a claim must show no life to be stalled; 0:
 	// [stall.DefaultAfter].
 	StalledAfter time.Duration
@@ -22,9 +24,9 @@ type Config struct {
 const (
 	// DefaultKeep is how long values are kept.
 	DefaultKeep = 10 * time.Minute
-	// maxRingBytes bounds the sealed blocks of the ring; the present one and the index come on top.
-	// Beyond it the ring reaches less far back.
-	maxRingBytes = 12 << 20
+	// MaxBytes bounds the sealed blocks of the ring; the present one and the index come on top. Beyond
+	// it the ring reaches less far back.
+	MaxBytes = 12 << 20
 )
 
 // News is what a snapshot brought.
@@ -71,23 +73,26 @@ type Recorder struct {
 
 	published atomic.Pointer[publication]
 	charts    charts
+	turns     chan struct{}
 }
 
 // New returns an empty recorder.
 func New(config Config) *Recorder {
-	if config.Keep == 0 {
-		config.Keep = DefaultKeep
-	}
+	config.Keep, config.Bytes = cmp.Or(config.Keep, DefaultKeep), cmp.Or(config.Bytes, MaxBytes)
 	r := &Recorder{
 		config: config, detector: newDetector(),
-		stalls: newStalls(config.StalledAfter, config.Interval), ring: newRing(config.Keep, maxRingBytes),
+		stalls: newStalls(config.StalledAfter, config.Interval), ring: newRing(config.Keep, config.Bytes),
 		absent:  map[string]time.Time{},
 		changed: map[string]bool{}, stored: map[string]time.Time{},
-		charts: newCharts(),
+		charts: newCharts(), turns: make(chan struct{}, 1),
 	}
 	r.publish(time.Time{})
 	return r
 }
+
+// Turns returns a channel with room for one value, which it has while the chart of an incident is
+// made. All that is made for readers shares it, so that it takes one processor at most.
+func (r *Recorder) Turns() chan struct{} { return r.turns }
 
 // Judge returns what judges whether claims stall, so that another process can go on with what it
 // knows. It is used by the goroutine that calls Record.
@@ -139,7 +144,7 @@ func (r *Recorder) open(h *happening, s *ledger.Snapshot) (incident *Incident, i
 			return nil, false
 		}
 		again := *known
-		again.Holders = surer(known.Holders, i.Holders)
+		again.Holders = mergeHolders(known.Holders, i.Holders)
 		again.Last, again.Count, again.End, again.Resolution = i.Last, known.Count+i.Count, i.End, i.Resolution
 		r.replace(n, &again)
 		return &again, false

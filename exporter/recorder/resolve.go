@@ -60,7 +60,7 @@ func (r *Recorder) gone(i *Incident, s *ledger.Snapshot) Resolution {
 }
 
 // resolution returns why the condition of an incident that is not of a stalled claim is over, ""
-// while it is not, or that can't be told.
+// while it is not, or while that is unknown.
 func (r *Recorder) resolution(i *Incident, now time.Time) Resolution {
 	if i.Kind == SourceDown {
 		if of := r.detector.sources[i.Source]; of.most > 0 && !of.down {

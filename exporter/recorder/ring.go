@@ -139,7 +139,7 @@ type ring struct {
 	tracks map[*ledger.Series]*track
 	order  []*track // of the present block, in the order in which they came
 	free   []track  // memory for more of them
-	metas  []meta   // likewise
+	metas  []meta   // the same for their metadata
 	next   int      // the place in order of the series that is likely to be the next one of a snapshot
 	owners map[any]*Owner
 	clocks map[clockKey]*clock
@@ -433,6 +433,7 @@ func (r *tape) cut(from, to time.Time, chosen func(*Owner) bool) cut {
 	outside := func(times []time.Time) bool {
 		return len(times) == 0 || times[len(times)-1].Before(from) || times[0].After(to)
 	}
+	c.parts = make([]part, 0, r.count(want, outside))
 	for _, b := range r.sealed {
 		if outside(b.times) {
 			continue
@@ -456,6 +457,25 @@ func (r *tape) cut(from, to time.Time, chosen func(*Owner) bool) cut {
 	}
 	c.times = append(c.times, r.times...)
 	return c.trim(from, to)
+}
+
+// count returns how many parts a cut has.
+func (r *tape) count(want func(*Owner) bool, outside func([]time.Time) bool) (n int) {
+	add := func(times []time.Time, series []*meta) {
+		if outside(times) {
+			return
+		}
+		for _, m := range series {
+			if want(m.owner) {
+				n++
+			}
+		}
+	}
+	for _, b := range r.sealed {
+		add(b.times, b.series)
+	}
+	add(r.times, r.series)
+	return n
 }
 
 // trim limits the times to those of the window; parts then reach beyond it on both sides.
@@ -494,14 +514,23 @@ func (l *line) compare(other *line) int {
 func (c cut) lines() []line {
 	index := map[*ledger.Series]int{}
 	var out []line
-	for _, p := range c.parts {
-		i, known := index[p.Series]
+	number, sizes := make([]int, len(c.parts)), []int(nil)
+	for n := range c.parts {
+		i, known := index[c.parts[n].Series]
 		if !known {
 			i = len(out)
-			index[p.Series] = i
-			out = append(out, line{meta: p.meta})
+			index[c.parts[n].Series] = i
+			out, sizes = append(out, line{meta: c.parts[n].meta}), append(sizes, 0)
 		}
-		out[i].parts = append(out[i].parts, p)
+		number[n] = i
+		sizes[i]++
+	}
+	free := make([]part, len(c.parts)) // one allocation for all
+	for i, size := range sizes {
+		out[i].parts, free = free[:0:size], free[size:]
+	}
+	for n, i := range number {
+		out[i].parts = append(out[i].parts, c.parts[n])
 	}
 	slices.SortStableFunc(out, func(a, b line) int { return a.compare(&b) })
 	// A claim or pod that came again under its name has other keys.

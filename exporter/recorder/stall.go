@@ -121,7 +121,7 @@ func (r *Recorder) suspect(key *ledger.HolderKey, v *stall.Verdict, of *ledger.D
 }
 
 // fall returns when the power of a device fell from what it drew before to what it has drawn since
-// about a moment, which is known to a window; that moment if it can't be told.
+// about a time, which is known to a window; that time if the power does not show it.
 func (r *ring) fall(id driver.ID, since time.Time, window time.Duration) time.Time {
 	from := since.Add(-window - evidence)
 	c := r.cut(from, r.before, func(o *Owner) bool { return o.Kind == OfDevice && o.Device == id })

@@ -2,6 +2,7 @@ package web
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -22,19 +23,18 @@ const (
 	// freshFor is how long an answer is given while there is no newer snapshot. It bounds the age of
 	// the exporter's own metrics.
 	freshFor = time.Second
+	// maxMaking is how many answers may wait to be made, of one kind of answers.
+	maxMaking = 32
 
-	// maxHeld is how many bytes of answers are kept in memory. If there are more, the answers that
+	// MaxAnswers is how many bytes of answers are kept in memory. If there are more, the answers that
 	// were followed by newer ones are dropped, the oldest first: clients that are still reading them
-	// are cut off.
-	maxHeld = 8 << 20
+	// are cut off. Four tenths are for metrics, as many for recordings, the rest for other answers.
+	MaxAnswers = 6 << 20
 )
-
-// maxMaking is how many answers may wait to be made, of one kind of answers.
-const maxMaking = 32
 
 // maker writes a variant of the latest snapshot: a format of the metrics, the page, or a report. It
 // returns where the families of metrics are in it, and may return a status as its error. The
-// context ends when nobody wants the answer any more.
+// context ends when no request waits for the answer any more.
 type maker func(ctx context.Context, w io.Writer) ([]exposition.Part, error)
 
 // status is the status of an answer that is complete, if it is not 200.
@@ -45,18 +45,18 @@ func (s status) Error() string { return http.StatusText(int(s)) }
 // CompressionLevel is the level of gzip of answers. The next lower one takes 3 % more bytes.
 const CompressionLevel = 2
 
-// answers makes each variant of a snapshot once and gives it to all who ask for it, whatever their
-// number: the cost of a request is that of sending it. Answers are kept compressed, a twentieth of
-// their size, and decompressed for a client that does not accept gzip. It is safe for concurrent
-// use.
+// answers makes each variant of a snapshot once for all requests: the cost of a request is that of
+// sending it. Answers are kept compressed, a twentieth of their size, and decompressed for a client
+// that does not accept gzip. It is safe for concurrent use.
 type answers struct {
 	latest func() *exposition.Snapshot
 	log    *slog.Logger
+	most   int // bytes of held
 
 	making chan struct{}     // has a value while an answer is made: one at a time
-	turns  chan struct{}     // likewise while a piece is decompressed; nil: several at a time
+	turns  chan struct{}     // has a value while a piece is decompressed; it may be making
 	sizes  map[string]int    // by name of a variant, without its query: of the next body, in bytes
-	faults map[string]string // likewise: why the last one is incomplete
+	faults map[string]string // by the same name: why the last one is incomplete
 
 	mu sync.Mutex
 	// compressor is the one of the answer before, while answers are fresh: it has 1 MiB.
@@ -81,9 +81,11 @@ type answer struct {
 	readers []*http.ResponseController // of those to whom it is being sent
 }
 
-func newAnswers(latest func() *exposition.Snapshot, log *slog.Logger) *answers {
+// newAnswers returns answers of which tenths of all that are kept are kept.
+func newAnswers(c *Config, tenths int, making, turns chan struct{}) *answers {
 	return &answers{
-		latest: latest, log: log, making: make(chan struct{}, 1), sizes: map[string]int{}, faults: map[string]string{},
+		latest: c.Latest, log: c.Log, most: tenths * cmp.Or(c.MaxAnswers, MaxAnswers) / 10, making: making, turns: turns,
+		sizes: map[string]int{}, faults: map[string]string{},
 	}
 }
 
@@ -198,18 +200,15 @@ func (t inTurns) Read(p []byte) (int, error) {
 // decompress sends the families that are selected, not compressed. It ends at the first error: the
 // client is gone, or too slow. Who has to wait for its client has no turn meanwhile.
 func (a *answer) decompress(w http.ResponseWriter, names []string, turns chan struct{}) {
-	body, err := gzip.NewReader(bytes.NewReader(a.body))
+	plain, err := gzip.NewReader(bytes.NewReader(a.body))
 	if err != nil {
 		panic(err) // only if what was compressed is not
 	}
+	body := inTurns{plain, turns}
 	if names == nil {
 		w.Header().Set("Content-Length", strconv.Itoa(a.size))
 		w.WriteHeader(a.status)
-		if turns == nil {
-			_, _ = io.Copy(w, body)
-		} else {
-			_, _ = io.CopyBuffer(struct{ io.Writer }{w}, inTurns{body, turns}, make([]byte, max(1, min(a.size, pieceSize))))
-		}
+		_, _ = io.CopyBuffer(struct{ io.Writer }{w}, body, make([]byte, max(1, min(a.size, pieceSize))))
 		return
 	}
 	for _, part := range a.parts {
@@ -338,10 +337,10 @@ func (a *answers) report(name string, err error) {
 	a.faults[name] = why
 }
 
-// makeRoom cuts off those who still read the oldest answers, and drops fresh ones that nobody
-// reads, if there are too many. a.mu is held.
+// makeRoom cuts off the readers of the oldest answers, and drops fresh ones without readers, if
+// there are too many. a.mu is held.
 func (a *answers) makeRoom() {
-	over := a.bytes - maxHeld
+	over := a.bytes - a.most
 	for _, old := range a.held {
 		if over <= 0 {
 			break

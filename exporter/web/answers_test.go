@@ -34,8 +34,10 @@ type desk struct {
 
 func newDesk() *desk {
 	d := &desk{latest: &exposition.Snapshot{}, body: []byte("one,two,ok"), before: func() {}}
-	d.answers = newAnswers(
-		func() *exposition.Snapshot { return d.latest }, slog.New(slog.NewTextHandler(&d.log, nil)))
+	d.answers = newAnswers(&Config{
+		Latest: func() *exposition.Snapshot { return d.latest }, Log: slog.New(slog.NewTextHandler(&d.log, nil)),
+		MaxAnswers: 8 << 20,
+	}, 10, make(chan struct{}, 1), make(chan struct{}, 1))
 	return d
 }
 
@@ -171,7 +173,7 @@ func (r *reader) isCut() bool {
 func TestSlowReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk()
-		d.body = make([]byte, maxHeld/4)
+		d.body = make([]byte, d.most/4)
 		_, _ = rand.NewChaCha8([32]byte{}).Read(d.body) // it can't be compressed
 		var readers []*reader
 		var reading sync.WaitGroup
@@ -186,8 +188,8 @@ func TestSlowReaders(t *testing.T) {
 					t.Errorf("after %d answers: reader %d is cut off: %v, want %v", i+1, j, earlier.isCut(), want)
 				}
 			}
-			if d.bytes > maxHeld {
-				t.Errorf("%d bytes are held, want %d at most", d.bytes, maxHeld)
+			if d.bytes > d.most {
+				t.Errorf("%d bytes are held, want %d at most", d.bytes, d.most)
 			}
 		}
 		for _, r := range readers {

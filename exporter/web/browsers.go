@@ -33,7 +33,7 @@ func (c Config) refuseBrowser(w http.ResponseWriter, status int, why string) {
 	respond(w, status, why)
 }
 
-// knows reports whether a host, as a request has it, is the server's for sure: an address, a name
+// knows reports whether a host, as a request has it, is certainly the server: an address, a name
 // without a dot, a name below a domain that is in no public DNS, the node's name, or one of Hosts.
 func (c Config) knows(host string) bool {
 	name := host

@@ -212,7 +212,7 @@ func lasted(i *recorder.Incident, now time.Time) string {
 	return duration(max(0, now.Sub(i.Onset).Seconds()))
 }
 
-// thumbnail returns a small chart of what tells most of what the device did: its power, else its
+// thumbnail returns a small chart of what shows the device's work best: its power, else its
 // utilization, else its traffic.
 func thumbnail(i *recorder.Incident, catalogue driver.Catalogue) (lines []string, mark string) {
 	if i.Chart == nil || len(i.Chart.Times) < 2 {

@@ -24,7 +24,7 @@ import (
 //go:embed page
 var pageFiles embed.FS
 
-// underPage is the path below which everything is that the page at / needs, and nobody else.
+// underPage is the path of the files and answers that only the page at / needs.
 const underPage = "/page/"
 
 // pages serves the page: as HTML, its rows as JSON for its script, and the details of a device or a

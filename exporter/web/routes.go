@@ -46,11 +46,15 @@ type route struct {
 
 // routes is the table of all paths of the server.
 func (c Config) routes() []route {
-	documents := newAnswers(c.Latest, c.Log)  // of their own, so that no scrape waits for them
-	recordings := newAnswers(c.Latest, c.Log) // likewise: queries make many different ones
-	// However many read them, one processor is left for scrapes and for the sampler.
-	documents.turns = make(chan struct{}, 1)
-	recordings.turns = documents.turns
+	scrapes := newAnswers(&c, 4, make(chan struct{}, 1), make(chan struct{}, 1))
+	// All other answers are made, and decompressed, one at a time: one processor is left for scrapes
+	// and for the sampler.
+	turns := make(chan struct{}, 1)
+	if c.Recorder != nil {
+		turns = c.Recorder.Turns()
+	}
+	documents := newAnswers(&c, 2, turns, turns)
+	recordings := newAnswers(&c, 4, turns, turns) // queries make many different ones
 	report := func(name string, write func(w io.Writer, s *exposition.Snapshot) error) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) { serveReport(w, r, c.Latest(), documents, name, write) }
 	}
@@ -68,11 +72,11 @@ func (c Config) routes() []route {
 	root := of(KindPage, "/", "", http.HandlerFunc(p.serveHTML))
 	root.Pattern = "GET /{$}"
 	return []route{
-		of(KindMetrics, c.MetricsPath, "", c.Scrapes.count(serveMetrics(c.Metrics, newAnswers(c.Latest, c.Log)))),
+		of(KindMetrics, c.MetricsPath, "", c.Scrapes.count(serveMetrics(c.Metrics, scrapes))),
 		of(KindProbe, "/healthz", "", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { probe(w, c) })),
 		of(KindProbe, "/readyz", "", http.HandlerFunc(c.ready)),
 		of(KindAPI, "/api/v1/snapshot", "", report("snapshot", snapshot)),
-		of(KindAPI, "/api/v1/summary", "", http.HandlerFunc(c.serveSummary)),
+		of(KindAPI, "/api/v1/summary", "", &summaries{Config: c, turns: turns}),
 		of(KindAPI, "/api/v1/fit", "", report("fit", fit)),
 		of(KindAPI, "/api/v1/history", "?device=gpu-0", serveRecording(c, recordings, c.history)),
 		of(KindAPI, "/api/v1/incidents", "", serveRecording(c, recordings, c.incidents)),

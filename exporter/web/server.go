@@ -35,14 +35,17 @@ type Config struct {
 	Sources     func() []Source    // their state; nil: unknown
 	Recorder    *recorder.Recorder // nil: none
 	Log         *slog.Logger
+	MaxAnswers  int // bytes of answers that are kept in memory; 0: MaxAnswers
 	// WithoutAPI and WithoutPage switch the JSON and the page off.
 	WithoutAPI, WithoutPage bool
-	// Hosts are names of the server besides those that nobody can claim in DNS: see [Config.knows].
+	// Hosts are names of the server besides those that no other site can have in DNS: see
+	// [Config.knows].
 	Hosts    []string
-	Rejected func(driver.Rejection) // is told of each request that is refused; nil: nobody is
+	Rejected func(driver.Rejection) // is called with each request that is refused; it may be nil
 }
 
-// Probes are the paths that are answered whoever asks, and however many others do.
+// Probes are the paths that are answered without a check of the client, and beside any number of
+// requests.
 func Probes() []string { return []string{"/healthz", "/readyz"} }
 
 func isProfile(page string) bool { return strings.HasPrefix(page, "/debug/pprof/") }

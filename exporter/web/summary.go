@@ -2,9 +2,11 @@ package web
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -54,10 +56,10 @@ type IncidentSummary struct {
 	Hit    []string      `json:"hit"` // the claims that it hit, or may have hit, as NAMESPACE/NAME
 }
 
-// summary returns the summary of a snapshot.
-func (c Config) summary(s *exposition.Snapshot) Summary {
+// summary returns the summary of a snapshot while these sources are down.
+func (c Config) summary(s *exposition.Snapshot, down map[string]driver.Reason) Summary {
 	out := Summary{
-		Node: c.Node, Devices: map[ledger.State]int{}, Claims: []ClaimSummary{}, Incidents: []IncidentSummary{},
+		Node: c.Node, Devices: map[ledger.State]int{}, Claims: []ClaimSummary{}, Incidents: []IncidentSummary{}, Down: down,
 	}
 	states := s.States(c.QuietAfter)
 	for _, state := range states {
@@ -74,7 +76,6 @@ func (c Config) summary(s *exposition.Snapshot) Summary {
 			}
 		}
 	}
-	out.Down = c.down()
 	out.More = max(0, len(out.Claims)-maxSummary) + max(0, len(out.Incidents)-maxSummary)
 	out.Claims = out.Claims[:min(len(out.Claims), maxSummary)]
 	out.Incidents = out.Incidents[:min(len(out.Incidents), maxSummary)]
@@ -135,23 +136,50 @@ func distinct(names []string) []string {
 	return slices.Compact(out)
 }
 
-// serveSummary answers with the summary. Its entity tag is one of its content.
-func (c Config) serveSummary(w http.ResponseWriter, r *http.Request) {
+// summaries serves the summary of the latest snapshot, which is made once for all who ask. Its
+// entity tag is one of its content.
+type summaries struct {
+	Config
+
+	turns chan struct{} // has a value while one is made; it guards what follows
+	of    time.Time     // of the snapshot
+	down  map[string]driver.Reason
+	body  []byte
+	tag   string
+}
+
+// ServeHTTP implements [http.Handler].
+func (c *summaries) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s := c.Latest()
 	if s == nil {
 		respond(w, http.StatusServiceUnavailable, "no snapshot yet\n")
 		return
 	}
-	body, err := json.Marshal(c.summary(s))
+	body, tag, err := c.ofSnapshot(r.Context(), s)
 	if err != nil {
 		respond(w, http.StatusInternalServerError, "the answer could not be made\n")
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	if Tagged(w, r, TagOf(body)) {
+	if Tagged(w, r, tag) {
 		return
 	}
 	_, _ = w.Write(body) // fails if the client is gone
+}
+
+// ofSnapshot returns the summary of a snapshot and its tag, unless ctx ends before.
+func (c *summaries) ofSnapshot(ctx context.Context, s *exposition.Snapshot) (body []byte, tag string, err error) {
+	if err := enter(ctx, c.turns); err != nil {
+		return nil, "", err
+	}
+	defer func() { <-c.turns }()
+	if down := c.Config.down(); c.body == nil || !c.of.Equal(s.Time) || !maps.Equal(c.down, down) {
+		if body, err = json.Marshal(c.summary(s, down)); err != nil {
+			return nil, "", fmt.Errorf("encode summary: %w", err)
+		}
+		c.of, c.down, c.body, c.tag = s.Time, down, body, TagOf(body)
+	}
+	return c.body, c.tag, nil
 }
 
 // TagOf returns the entity tag of a body.

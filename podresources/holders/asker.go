@@ -16,6 +16,7 @@ import (
 type Asker struct {
 	Lister  podresources.Lister
 	Limiter *podresources.Limiter
+	Bounds  podresources.Bounds // of the rows of answers
 	Book    *Book
 	// UID returns the UID of a pod as the node's files say, "" where it is unknown; nil: it always is.
 	UID func(pod podresources.Pod, now time.Time) string
@@ -35,12 +36,12 @@ type parsed struct {
 }
 
 // parse parses an answer, unless it is the same as the one before.
-func (p *parsed) parse(answer *v1.ListPodResourcesResponse) {
+func (p *parsed) parse(answer *v1.ListPodResourcesResponse, bounds podresources.Bounds) {
 	if p.answer == answer && answer != nil {
 		return
 	}
 	p.answer, p.pods = answer, podresources.ListedPods(answer)
-	p.allocations, p.rejected = podresources.Parse(answer)
+	p.allocations, p.rejected = bounds.Parse(answer)
 }
 
 // errDoubtful is the error of an answer that is not believed as a whole.
@@ -70,7 +71,7 @@ func (k *Asker) Observe(ctx context.Context) (podresources.Observation, error) {
 	if k.Lister.Instance() != instance { // it is not known which of the two has answered
 		instance = ""
 	}
-	k.parsed.parse(answer)
+	k.parsed.parse(answer, k.Bounds)
 	out.Listed, out.Rejected = k.parsed.allocations, k.parsed.rejected
 	a := Answer{
 		Asked: asked, Arrived: now, Kubelet: instance, Pods: k.parsed.pods, Allocations: k.parsed.allocations,

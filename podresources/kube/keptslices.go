@@ -9,17 +9,15 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
 )
 
-// Bounds of what is kept of the slices of a half, in bytes of memory. A slice takes less than 1
-// KiB, and each of its devices that is on the node between 1 and 2 KiB: a driver has room for some
-// thousand devices of the node, and all drivers together for four times as many.
-const (
-	maxSliceBytes       = 16 << 20
-	maxDriverSliceBytes = 4 << 20
-)
+// MaxSliceBytes bounds what is kept of the slices of a half, in bytes of memory, where there is
+// enough; half of it is for one driver. A slice takes less than 1 KiB, and each of its devices that
+// is on the node between 1 and 2 KiB: a driver has room for some thousand devices of the node.
+const MaxSliceBytes = 6 << 20
 
 // keptSlices are the slices of a half, as far as they concern the node and the bounds allow. What
 // is beyond the bounds is left out and counted.
 type keptSlices struct {
+	most     int                  // bytes
 	offers   map[string]keptSlice // by name of the slice
 	drivers  map[string]int       // bytes by driver
 	bytes    int
@@ -32,8 +30,10 @@ type keptSlice struct {
 	driver string
 }
 
-func newKeptSlices() *keptSlices {
-	return &keptSlices{offers: map[string]keptSlice{}, drivers: map[string]int{}, rejected: driver.Rejections{}}
+func newKeptSlices(most int) *keptSlices {
+	return &keptSlices{
+		most: most, offers: map[string]keptSlice{}, drivers: map[string]int{}, rejected: driver.Rejections{},
+	}
 }
 
 // put stores what a slice offers to the node. One that cannot be decoded still replaces its
@@ -46,7 +46,7 @@ func (k *keptSlices) put(raw json.RawMessage, node inventory.Node) (undecided bo
 		return false
 	}
 	k.remove(slice.Name())
-	room := min(maxSliceBytes-k.bytes, maxDriverSliceBytes-k.drivers[slice.Driver()])
+	room := min(k.most-k.bytes, k.most/2-k.drivers[slice.Driver()])
 	rejected := driver.Rejections{}
 	offer := slice.OfferTo(node, room, rejected)
 	if offer.Size() > room {

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -27,7 +28,10 @@ type Config struct {
 	API       API
 	Name      string // the node's
 	Selection podresources.Selection
-	Book      Book // receives all facts of pods and claims
+	// SliceBytes bounds what is kept of the slices that name the node, and of the others; 0:
+	// MaxSliceBytes.
+	SliceBytes int
+	Book       Book // receives all facts of pods and claims
 	// Report receives the outcome of requests by source: the duration of a success, or an error
 	// with a method Reason. It is called concurrently.
 	Report func(source string, took time.Duration, err error)
@@ -88,7 +92,7 @@ func NewNode(config Config) *Node {
 	n := &Node{
 		config:       config,
 		versions:     newNegotiator(config.API, config.Now),
-		slices:       newSliceSet(config.Name, config.LeftOut),
+		slices:       newSliceSet(config.Name, cmp.Or(config.SliceBytes, MaxSliceBytes), config.LeftOut),
 		rejectedPods: driver.Rejections{},
 	}
 	n.reader = newReader(&n.config, n.versions, n.reporter(SourceClaims))

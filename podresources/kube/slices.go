@@ -21,6 +21,7 @@ const maxWarned = 64
 // no node at all (all nodes', network-attached). Each half has its own feed.
 type sliceSet struct {
 	leftOut func(driverName string) // is called once for each driver
+	most    int                     // bytes of a half
 
 	undecided chan struct{} // holds one while labels of the node are needed
 
@@ -34,9 +35,9 @@ type sliceSet struct {
 	warned   map[string]bool // the drivers that leftOut was called with
 }
 
-func newSliceSet(node string, leftOut func(driverName string)) *sliceSet {
+func newSliceSet(node string, most int, leftOut func(driverName string)) *sliceSet {
 	return &sliceSet{
-		node: inventory.Node{Name: node}, leftOut: leftOut, undecided: make(chan struct{}, 1),
+		node: inventory.Node{Name: node}, leftOut: leftOut, most: most, undecided: make(chan struct{}, 1),
 		rejected: driver.Rejections{}, warned: map[string]bool{},
 	}
 }
@@ -65,7 +66,7 @@ func (s *sliceSet) fill(half int) (add func(json.RawMessage), done func(asked ti
 	s.mu.Lock()
 	node := s.node
 	s.mu.Unlock()
-	kept := newKeptSlices()
+	kept := newKeptSlices(s.most)
 	add = func(raw json.RawMessage) {
 		if kept.put(raw, node) {
 			s.askForLabels()

@@ -23,6 +23,7 @@ func blockAttacks() []attack {
 		{name: "a CDI spec and the inventory file become pipes", short: true, run: pipesForFiles},
 		{name: "a pod's cgroup.events blocks", short: true, run: blockingCgroup},
 		{name: "pipes for the files of flags", short: true, run: pipesForFlags},
+		{name: "a full pipe for an error of usage", short: true, run: fullPipeForUsage},
 	}
 }
 
@@ -153,21 +154,50 @@ func pipesForFlags(t testing.TB) {
 		}
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
+		expectUsageError(t, cmd)
+		if name, _, _ := strings.Cut(flag, "="); !strings.Contains(stderr.String(), name) {
+			t.Errorf("%s: said %q", flag, &stderr)
 		}
-		begun := time.Now()
-		hung := time.AfterFunc(5*time.Second, func() { _ = cmd.Process.Kill() })
-		_ = cmd.Wait() // the state tells
-		if !hung.Stop() {
-			t.Errorf("%s: it hangs", flag)
-			continue
-		}
-		name, _, _ := strings.Cut(flag, "=")
-		if cmd.ProcessState.ExitCode() != 2 || !strings.Contains(stderr.String(), name) {
-			t.Errorf("%s: %v, said %q", flag, cmd.ProcessState, &stderr)
-		}
-		t.Logf("%s: it ended after %v", flag, time.Since(begun).Round(10*time.Millisecond))
+	}
+}
+
+// expectUsageError starts the program and expects that it ends by itself with the status of an
+// error of usage.
+func expectUsageError(t testing.TB, cmd *exec.Cmd) {
+	t.Helper()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	hung := time.AfterFunc(10*time.Second, func() { _ = cmd.Process.Kill() })
+	_ = cmd.Wait() // the state tells
+	switch {
+	case !hung.Stop():
+		t.Errorf("%v: it hangs", cmd.Args[1:])
+	case cmd.ProcessState.ExitCode() != 2:
+		t.Errorf("%v: %v", cmd.Args[1:], cmd.ProcessState)
+	default:
+		t.Logf("%v: it ended after %v", cmd.Args[1:], time.Since(begun).Round(10*time.Millisecond))
+	}
+}
+
+// fullPipeForUsage starts each command of the program wrongly, while what it says goes into a pipe
+// that is full and that nobody reads.
+func fullPipeForUsage(t testing.TB) {
+	reader, full, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	defer full.Close()
+	for err == nil { // until there is no place
+		_ = full.SetWriteDeadline(time.Now().Add(time.Second))
+		_, err = full.Write(make([]byte, 4096))
+	}
+	for _, command := range []string{"serve", "top", "check", "gateway"} {
+		cmd := exec.Command(os.Getenv(programPath), command, "--no-such-flag")
+		cmd.Stderr = full
+		expectUsageError(t, cmd)
 	}
 }
 

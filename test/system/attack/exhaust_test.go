@@ -20,6 +20,7 @@ func exhaustAttacks() []attack {
 	return []attack{
 		{name: "256 idle connections with 128 open files", short: true, run: fewFiles},
 		{name: "no inotify instance is left", short: true, run: noInotify},
+		{name: "more pods come and go than inotify queues", short: true, run: inotifyOverflows},
 	}
 }
 
@@ -60,6 +61,35 @@ func noInotify(t testing.TB) {
 			t.Errorf("there is a warning: %s", line)
 		}
 	}
+}
+
+// inotifyOverflows lets cgroups of pods come and go as fast as the kernel makes them, more at a
+// time than it queues events of. A pod that comes meanwhile is there as all others.
+func inotifyOverflows(t testing.TB) {
+	g := newTarget(t, nil)
+	const batch = 20_000 // the kernel queues 16384 (fs.inotify.max_queued_events)
+	folder := func(i int) string {
+		return g.node.Path(fmt.Sprintf("sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/"+
+			"kubepods-burstable-poddddddddd_0000_0000_0000_%012d.slice", i))
+	}
+	f := g.during(attackTime(), func(ctx context.Context) {
+		setPods(t, g.node, append(largenode.PodList(), latePod("a-late")))
+		for ctx.Err() == nil {
+			for i := range batch {
+				if err := os.Mkdir(folder(i), 0o755); err != nil {
+					t.Error(err)
+				}
+			}
+			for i := range batch {
+				if err := os.Remove(folder(i)); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	g.expectShown(`pod="a-late"`)
+	setPods(t, g.node, largenode.PodList())
+	g.expectHeld(t, f)
 }
 
 // latePod is a pod that is not of the large node.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 // kubeletAttacks are those of what the kubelet answers.
 func kubeletAttacks() []attack {
 	of := func(more func() []*v1.PodResources) func(testing.TB) {
-		return func(t testing.TB) { largeAnswer(t, more()) }
+		return func(t testing.TB) { largeAnswer(newTarget(t, nil), more()) }
 	}
 	return []attack{
 		{name: "30 000 device IDs of one pod", run: of(manyIDs)},
@@ -24,13 +25,27 @@ func kubeletAttacks() []attack {
 		{name: "32 000 claims", run: of(func() []*v1.PodResources { return manyClaims(32_000) })},
 		{name: "a million devices of one claim", run: of(manyDevices)},
 		{name: "a million pods", run: of(manyPods)},
+		{name: "8 000 claims with GOMEMLIMIT=100MiB", run: littleMemory},
 	}
+}
+
+// littleMemory lets the kubelet answer with more claims than a budget of 100 MiB has room for.
+func littleMemory(t testing.TB) {
+	const budget = 100
+	g := launchBy(t, largenode.Start(t), []string{"env", fmt.Sprintf("GOMEMLIMIT=%dMiB", budget)}, nil)
+	g.most = budget << 20
+	g.await("aware of the node", g.complete)
+	if want := fmt.Sprintf("memory_mib=%d", budget); !strings.Contains(g.Log(), want) {
+		t.Errorf("the log does not have %s", want)
+	}
+	largeAnswer(g, manyClaims(8000))
+	g.expectRejected(`dra_exporter_input_rejected_total{input="podresources",reason="too_many"}`)
 }
 
 // largeAnswer lets the kubelet answer with more pods, while clients read the page and a late pod
 // comes, which must be there as all others.
-func largeAnswer(t testing.TB, more []*v1.PodResources) {
-	g := newTarget(t, nil)
+func largeAnswer(g *target, more []*v1.PodResources) {
+	t := g.t
 	f := g.during(6*attackTime(), func(ctx context.Context) {
 		setPods(t, g.node, slices.Concat(largenode.PodList(), more, []*v1.PodResources{latePod("a-late")}))
 		go g.read(ctx, "/page/rows")

@@ -24,6 +24,7 @@ import (
 func networkAttacks() []attack {
 	return []attack{
 		{name: "processes of a pod in networks of their own", short: true, run: ownNamespace},
+		{name: "50 000 processes of a pod", short: true, run: manyProcesses},
 	}
 }
 
@@ -167,9 +168,8 @@ func (g *target) exported() (float64, error) {
 }
 
 // withNICs starts the program on a large node with the pod, and with one that is not there.
-func withNICs(t testing.TB) *target {
+func withNICs(t testing.TB, node *largenode.Node, procfs string) *target {
 	t.Helper()
-	node := largenode.Start(t)
 	pods := largenode.PodList()
 	for i, uid := range []string{nicUID, lostUID} {
 		name := fmt.Sprintf("nic-%d", i)
@@ -197,7 +197,7 @@ spec:
   - {name: nic-1, attributes: {dra.net/ifName: {string: net2}}}
 `, netDriver, largenode.Name)
 	g := launch(t, node, map[string]string{
-		"path.procfs": "/proc", "inventory.file": node.Write(t, "nics.yaml", string(inventory)+nics),
+		"path.procfs": procfs, "inventory.file": node.Write(t, "nics.yaml", string(inventory)+nics),
 	})
 	g.await("aware of the node", g.complete)
 	return g
@@ -271,7 +271,7 @@ func ownNamespace(t testing.TB) {
 	for range 4 {
 		p.start("main", "unshare", "-n", "bash", "-c", fake)
 	}
-	g := withNICs(t)
+	g := withNICs(t, largenode.Start(t), "/proc")
 	p.expectCounted(t, g)
 	// Its own interface goes: what is left is not its own.
 	ip(t, fmt.Sprintf("link del atk%d", os.Getpid()%10000))
@@ -284,6 +284,41 @@ func ownNamespace(t testing.TB) {
 	}); err != nil {
 		t.Error(err)
 	}
+}
+
+// manyProcesses is a pod with many processes, of which the first one is looked for: it has an
+// interface. Another one has none.
+func manyProcesses(t testing.TB) {
+	node := largenode.Start(t)
+	for pid := 1; pid <= 50_000; pid++ {
+		dir := fmt.Sprintf("proc/%d/", pid)
+		if err := os.Mkdir(node.Path(dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		node.Write(t, dir+"cgroup", "0::/kubepods/burstable/pod"+nicUID+"/container\n")
+		node.Write(t, dir+"stat", fmt.Sprintf("%d (a) S 1%s %d 4096 100\n", pid, strings.Repeat(" 7", 17), 1_000_000-pid))
+	}
+	const first = "proc/50000/net/"
+	if err := os.Mkdir(node.Path(first), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	node.Write(t, first+"dev", "Inter-|   Receive          |  Transmit\n"+
+		" face |bytes    packets errs drop fifo frame compressed multicast|"+
+		"bytes    packets errs drop fifo colls carrier compressed\n"+
+		"  net1: 1 1 0 0 0 0 0 0 4711 4711 0 0 0 0 0 0\n")
+	g := withNICs(t, node, node.Path("proc"))
+	g.await("aware of the first process of the pod", func() error {
+		if n, err := g.exported(); err != nil || n < 0 {
+			return fmt.Errorf("its interface is not read, %w", err)
+		}
+		return nil
+	})
+	g.expectHeld(t, g.during(attackTime(), func(ctx context.Context) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(attackTime()):
+		}
+	}))
 }
 
 // settles tries for some ticks, until there is no error.

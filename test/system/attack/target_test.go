@@ -45,7 +45,8 @@ type target struct {
 	// others of half a second come and go during an attack.
 	base []*v1.PodResources
 	pods *podresourcestest.Pods
-	born int // of these, so far: a UID is never used again
+	born int   // of these, so far: a UID is never used again
+	most int64 // resident bytes
 
 	mu   sync.Mutex
 	peak int64 // resident bytes
@@ -100,7 +101,7 @@ func launchBy(
 	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GOMEMLIMIT=" + goLimit}
 	g := &target{
-		t: t, node: node, client: newClient(nil), Program: live.Launch(t, cmd),
+		t: t, node: node, client: newClient(nil), most: maxResident, Program: live.Launch(t, cmd),
 	}
 	watched := make(chan struct{})
 	go func() {

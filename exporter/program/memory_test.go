@@ -1,0 +1,69 @@
+package program
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"os"
+	"testing"
+
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// The parts of the budget are all of it, and those that the documentation has.
+func TestMemoryParts(t *testing.T) {
+	documented, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := 0
+	for _, u := range uses() {
+		sum += u.bytes
+		if row := fmt.Sprintf("| %s | %d MiB", u.part, u.bytes>>20); !bytes.Contains(documented, []byte(row)) {
+			t.Errorf("README.md has no row %q", row)
+		}
+	}
+	if sum != maxResident {
+		t.Errorf("the parts are %.1f MiB together, want %d", float64(sum)/(1<<20), maxResident>>20)
+	}
+}
+
+// Where there is less memory than the budget, each part but the program takes the same share, and
+// the heap is bounded to what the file pages leave.
+func TestMemoryShares(t *testing.T) {
+	for name, c := range map[string]struct {
+		limit, heap         int64
+		rows, ring          int
+		series, unlimited   int // with the flag at 50 000, and at 0
+		seriesOfFew, answer int // with the flag at 100
+	}{
+		"no limit": {
+			limit: math.MaxInt64, heap: 117021078, rows: 4096, ring: 12 << 20, series: 50_000, seriesOfFew: 100,
+			answer: 40 << 20,
+		},
+		"100 MiB": {
+			limit: 100 << 20, heap: 60397974, rows: 1686, ring: 5181199, series: 26985, unlimited: 26985, seriesOfFew: 100,
+			answer: 17270663,
+		},
+		"less than the program": {
+			limit: 20 << 20, heap: 20761803, rows: 256, ring: 768 << 10, series: 4096, unlimited: 4096, seriesOfFew: 100,
+			answer: 2560 << 10,
+		},
+	} {
+		m := newMemory(c.limit)
+		bounds := podresources.FullBounds().Times(m.share)
+		if got := m.heap(); got != c.heap {
+			t.Errorf("%s: the heap has %d bytes, want %d", name, got, c.heap)
+		}
+		if bounds.Rows != c.rows || bounds.Answer != c.answer || m.of(recorder.MaxBytes) != c.ring {
+			t.Errorf("%s: %d rows, %d bytes of an answer, %d bytes of the recorder, want %d, %d, %d", name,
+				bounds.Rows, bounds.Answer, m.of(recorder.MaxBytes), c.rows, c.answer, c.ring)
+		}
+		for flag, want := range map[int]int{50_000: c.series, 0: c.unlimited, 100: c.seriesOfFew} {
+			if got := m.series(flag); got != want {
+				t.Errorf("%s: %d series with --max-series=%d, want %d", name, got, flag, want)
+			}
+		}
+	}
+}
