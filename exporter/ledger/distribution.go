@@ -150,9 +150,13 @@ func (c *claimDistributions) of(key seriesKey, a *account) *distributed {
 	}
 	d := &distributed{series: newSeries(key)}
 	d.series.Born = a.born
+	c.add(d)
+	return d
+}
+
+func (c *claimDistributions) add(d *distributed) {
 	c.quantities = append(c.quantities, d)
 	slices.SortFunc(c.quantities, func(a, b *distributed) int { return int(a.series.Quantity) - int(b.series.Quantity) })
-	return d
 }
 
 // add adds a piece of the value of one of the claim's devices. What is of a time that is known

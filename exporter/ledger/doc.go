@@ -9,13 +9,13 @@
 //     stays; what follows is made again when a hold begins or ends. What is known too late takes
 //     effect from the decided time on, and is counted ([Snapshot.Corrections]);
 //   - a meter for each series that is read (meter.go). A reading waits in it until the view covers
-//     its time (observe.go), and is then distributed over the segments since the reading before
+//     its time, and is then distributed over the segments since the reading before
 //     (settle.go);
-//   - a counter for each sum (counter.go), which starts at 0: of a hardware counter's increments,
+//   - a counter for each sum (meter.go), which starts at 0: of a hardware counter's increments,
 //     or of a gauge's integral where the hardware has no counter.
 //
 // Claims and pods have accounts of what they were charged (account.go), each UID its own
-// (owners.go); the counters of a name go on from one account to the next (carried.go). [Timeline]
+// (owners.go); the counters of a name go on from one account to the next (book.go). [Timeline]
 // says who held what when (periods.go). Names have what identifies who has them (names.go).
 // Accounts and names are kept for the retention after their end.
 //

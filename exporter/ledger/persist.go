@@ -36,7 +36,7 @@ func (l *Ledger) write(b []byte, clock func(time.Time) int64, whole bool) []byte
 	if !w.on {
 		w.on, w.seed = true, maphash.MakeSeed()
 	}
-	w.out, w.clock, w.whole = b, clock, whole
+	w.out, w.clock, w.whole, w.catalogue = b, clock, whole, l.config.Catalogue
 	w.turn++
 	for _, d := range l.devices {
 		w.device(d)

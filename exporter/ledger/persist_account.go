@@ -73,6 +73,7 @@ func (a *account) fields(m *record) {
 	if a.life == nil && v != (life{}) { // it was read
 		*a.lived() = v
 	}
+	m.values(accountWitnessed, &a.witnessed)
 }
 
 func (w *writer) account(a *account, ofPods bool) {
@@ -92,15 +93,12 @@ func (w *writer) account(a *account, ofPods bool) {
 	if a.earlier != nil {
 		b = wire.Uint(b, accountEarlier, w.number(&a.earlier.recorded))
 	}
-	for i := range a.witnessed {
-		b = a.witnessed[i].append(b, accountWitnessed, a.device.catalogue)
-	}
 	for _, u := range a.users {
 		b = wire.String(wire.String(b, accountUser, u.Name), accountUserUID, u.UID)
 	}
 	b = a.appendShown(b)
 	if m := a.released(); m != nil {
-		b = wire.Message(b, accountReleased, func(b []byte) []byte { return w.amounts(b, m, a.device.catalogue) })
+		b = wire.Message(b, accountReleased, func(b []byte) []byte { return w.append(b, m) })
 	}
 	w.end(recordAccount, &a.recorded, slotSeldom, b)
 	w.numbers(a, recordSums, slotSums, (*account).sums)
@@ -125,58 +123,51 @@ func (a *account) appendShown(b []byte) []byte {
 }
 
 func (r *reader) account(number uint64, b []byte) error {
-	a := &account{active: r.kept.Time}
-	var shown []time.Time
-	ofPods := false
-	fields, err := r.parse(b, a)
-	for i := 0; i < len(fields) && err == nil; i++ {
-		switch f := &fields[i]; f.Number {
-		case accountDevice:
-			a.device = r.devices[f.Uint()]
-		case accountOfPods:
-			ofPods = f.Bool()
-		case accountEarlier:
-			r.earlier[a] = f.Uint()
-		case accountWitnessed:
-			a.witnessed, err = r.values(a.witnessed, f.Bytes)
-		case accountShown:
-			shown = append(shown, stamped(f))
-		case accountClosed:
-			a.closed, a.closedBefore = f.Bool(), f.Bool()
+	a, ofPods := &account{active: r.kept.Time}, false
+	m, err := r.parse(b, a)
+	a.device = r.devices[m.uint(accountDevice)]
+	if err != nil || a.device == nil || a.born.IsZero() {
+		return cmp.Or(err, errRecord)
+	}
+	a.key.Device = a.device.id
+	m.bool(accountOfPods, &ofPods)
+	m.bool(accountClosed, &a.closed)
+	a.closedBefore = a.closed
+	for i := range m.fields {
+		switch f := &m.fields[i]; f.Number {
 		case accountUser:
 			a.users = append(a.users, User{Name: f.String()})
 		case accountUserUID:
 			if n := len(a.users); n > 0 {
 				a.users[n-1].UID = f.String()
 			}
-		case accountReleased:
-			var released *Amounts
-			released, err = r.amounts(f.Bytes)
-			a.release(released)
+		case accountShown:
+			if len(a.totals) == len(a.device.attributed) {
+				return errRecord
+			}
+			a.openShown(stamped(f))
 		}
 	}
-	if err != nil || a.device == nil || a.born.IsZero() || len(shown) > len(a.device.attributed) {
-		return cmp.Or(err, errRecord)
+	if f := m.last(accountReleased); f != nil {
+		released := &Amounts{}
+		_, err = r.parse(f.Bytes, released)
+		a.release(released)
 	}
-	a.key.Device = a.device.id
-	a.openShown(shown)
 	if a.charged = a.ended; a.ended.IsZero() {
 		a.charged = r.kept.Time
 	}
-	r.accounts[number], r.ofPods[a] = a, ofPods
-	return nil
+	r.accounts[number], r.earlier[a], r.ofPods[a] = a, m.uint(accountEarlier), ofPods
+	return err
 }
 
-// openShown adds totals, given when each was shown first.
-func (a *account) openShown(shown []time.Time) {
-	for i, at := range shown {
-		t := total{counter: a.device.attributed[i]}
-		if at.UnixNano() != 1 {
-			t.series = newSeries(t.counter.key)
-			t.series.Born, t.series.Shown = a.born, at
-		}
-		a.totals = append(a.totals, t)
+// openShown adds a total, given when it was shown first.
+func (a *account) openShown(at time.Time) {
+	t := total{counter: a.device.attributed[len(a.totals)]}
+	if at.UnixNano() != 1 {
+		t.series = newSeries(t.counter.key)
+		t.series.Born, t.series.Shown = a.born, at
 	}
+	a.totals = append(a.totals, t)
 }
 
 func (a *Amounts) fields(m *record) {
@@ -185,25 +176,7 @@ func (a *Amounts) fields(m *record) {
 	m.float(amountsAllocated, &a.Allocated)
 	m.float(amountsShare, &a.Share)
 	m.float(amountsUsed, &a.Used)
-}
-
-func (w *writer) amounts(b []byte, of *Amounts, catalogue driver.Catalogue) []byte {
-	b = w.append(b, of)
-	for i := range of.Values {
-		b = of.Values[i].append(b, amountsValue, catalogue)
-	}
-	return b
-}
-
-func (r *reader) amounts(b []byte) (*Amounts, error) {
-	m := &Amounts{}
-	fields, err := r.parse(b, m)
-	for i := 0; i < len(fields) && err == nil; i++ {
-		if f := &fields[i]; f.Number == amountsValue {
-			m.Values, err = r.values(m.Values, f.Bytes)
-		}
-	}
-	return m, err
+	m.values(amountsValue, &a.Values)
 }
 
 func (a *account) doubts(p *packed) {
@@ -281,6 +254,8 @@ func (f *fitting) fields(m *record) {
 	m.bool(fitPartial, &f.partial)
 	m.bool(fitConflict, &f.conflict)
 	m.bool(fitSeveral, &f.several)
+	m.histogram(fitActivity, &f.activity)
+	m.histogram(fitBandwidth, &f.bandwidth)
 }
 
 func (w *writer) fit(a *account) {
@@ -288,10 +263,8 @@ func (w *writer) fit(a *account) {
 	p := w.pack()
 	f.numbers(p)
 	b := w.append(p.append(w.begin(&a.recorded)), f)
-	b = wire.Message(b, fitActivity, appender(f.activity.AppendBinary))
-	b = wire.Message(b, fitBandwidth, appender(f.bandwidth.AppendBinary))
 	if f.ended != nil {
-		b = wire.Message(b, fitEnded, func(b []byte) []byte { return w.ended(b, f.ended) })
+		b = wire.Message(b, fitEnded, func(b []byte) []byte { return w.append(b, (*endedShare)(f.ended)) })
 	}
 	if f.final {
 		text, _ := json.Marshal(f.advice) // it has nothing that can't be encoded; else it is lost
@@ -319,19 +292,14 @@ func (r *reader) fit(number uint64, b []byte) error {
 		return err
 	}
 	a.fit = f
-	fields, err := r.parse(b, f)
-	for i := 0; i < len(fields) && err == nil; i++ {
-		switch of := &fields[i]; of.Number {
-		case fitActivity:
-			err = f.activity.UnmarshalBinary(of.Bytes)
-		case fitBandwidth:
-			err = f.bandwidth.UnmarshalBinary(of.Bytes)
-		case fitEnded:
-			f.ended, err = r.ended(of.Bytes)
-		case fitAdvice:
-			f.final = true
-			err = json.Unmarshal(of.Bytes, &f.advice)
-		}
+	m, err := r.parse(b, f)
+	if of := m.last(fitEnded); of != nil && err == nil {
+		f.ended = &join.Share{}
+		_, err = r.parse(of.Bytes, (*endedShare)(f.ended))
+	}
+	if of := m.last(fitAdvice); of != nil && err == nil {
+		f.final = true
+		err = json.Unmarshal(of.Bytes, &f.advice)
 	}
 	return err
 }
@@ -358,29 +326,19 @@ func (s *endedShare) fields(m *record) {
 	m.string(endedRequest, &s.Request)
 	m.bool(endedAdmin, &s.Admin)
 	m.bool(endedKnown, &known)
-}
-
-func (w *writer) ended(b []byte, s *join.Share) []byte {
-	b = w.append(b, (*endedShare)(s))
-	for _, c := range s.Consumed {
-		b = wire.Float(wire.String(b, endedConsumed, c.Resource), endedAmount, c.Value)
+	if m.writer != nil {
+		for _, c := range s.Consumed {
+			m.out = wire.Float(wire.String(m.out, endedConsumed, c.Resource), endedAmount, c.Value)
+		}
 	}
-	return b
-}
-
-// ended reads what a claim had of the device when it ended.
-func (r *reader) ended(b []byte) (*join.Share, error) {
-	s := &join.Share{}
-	fields, err := r.parse(b, (*endedShare)(s))
-	for i := range fields {
-		switch f := &fields[i]; {
+	for i := range m.fields {
+		switch f := &m.fields[i]; {
 		case f.Number == endedConsumed:
 			s.Consumed = append(s.Consumed, driver.Amount{Resource: f.String()})
 		case f.Number == endedAmount && len(s.Consumed) > 0:
 			s.Consumed[len(s.Consumed)-1].Value = f.Float()
 		}
 	}
-	return s, err
 }
 
 // chain enters the accounts into the books: of each name, the newest one and those before it.

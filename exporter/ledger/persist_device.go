@@ -51,6 +51,7 @@ func (d *deviceBook) fields(m *record) {
 	m.string(deviceRDMA, &d.identity.rdma)
 	m.bool(deviceRead, &d.read)
 	m.bool(deviceWatched, &d.watched)
+	m.values(deviceHighest, &d.highest)
 }
 
 func (c *counter) fields(m *record) {
@@ -81,9 +82,6 @@ func (w *writer) device(d *deviceBook) {
 			return w.append(c.key.append(b, d.catalogue), c)
 		})
 	}
-	for i := range d.highest {
-		b = d.highest[i].append(b, deviceHighest, d.catalogue)
-	}
 	for _, m := range d.meters {
 		if !m.persistent() {
 			continue
@@ -106,17 +104,15 @@ func (r *reader) device(number uint64, b []byte) error {
 	d.seen, d.used, d.clock = r.kept.Time, r.kept.Time, r.kept.Time
 	d.born = time.Time{}
 	r.orders[d] = &order{}
-	fields, err := r.parse(b, d)
-	for i := 0; i < len(fields) && err == nil; i++ {
-		switch f := &fields[i]; f.Number {
+	m, err := r.parse(b, d)
+	for i := 0; i < len(m.fields) && err == nil; i++ {
+		switch f := &m.fields[i]; f.Number {
 		case deviceCPU:
 			d.identity.cpus = append(d.identity.cpus, int(f.Uint())-1)
 		case deviceCounter:
 			err = r.counter(d, f.Bytes)
 		case deviceMeter:
 			err = r.meter(d, f.Bytes)
-		case deviceHighest:
-			d.highest, err = r.values(d.highest, f.Bytes)
 		}
 	}
 	if err != nil {
@@ -133,7 +129,7 @@ func (r *reader) device(number uint64, b []byte) error {
 
 func (r *reader) counter(d *deviceBook, b []byte) error {
 	m, err := r.record(b)
-	key, known := m.key(d.catalogue)
+	key, known := m.key()
 	if err != nil || !known || d.find(key) != nil {
 		return cmp.Or(err, errRecord)
 	}
@@ -148,7 +144,7 @@ func (r *reader) counter(d *deviceBook, b []byte) error {
 
 func (r *reader) meter(d *deviceBook, b []byte) error {
 	m, err := r.record(b)
-	key, known := m.key(d.catalogue)
+	key, known := m.key()
 	if err != nil || !known || d.findMeter(key) != nil {
 		return cmp.Or(err, errRecord)
 	}

@@ -2,10 +2,8 @@ package ledger
 
 import (
 	"cmp"
-	"slices"
-	"time"
 
-	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/distribution"
 	"github.com/dra-exporter/dra-exporter/exporter/wire"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -27,7 +25,7 @@ func (w *writer) distributions(key claimKey, c *claimDistributions) {
 		fresh := d.observed
 		d.observed, d.keeps = d.observed[:0], true
 		if w.whole || len(fresh) > maxObservations || d.recorded.number == 0 || d.shown != !d.series.Shown.IsZero() {
-			w.distribution(key, d, c.accounts[0].device.catalogue)
+			w.distribution(key, d)
 			continue
 		}
 		w.number(&d.recorded)
@@ -39,47 +37,42 @@ func (w *writer) distributions(key claimKey, c *claimDistributions) {
 	}
 }
 
-func (w *writer) distribution(key claimKey, d *distributed, catalogue driver.Catalogue) {
+// distributionRecord is a distribution as a record has it. The series has no value.
+type distributionRecord struct {
+	key    claimKey
+	series []Value
+	of     *distribution.Histogram
+}
+
+func (d *distributionRecord) fields(m *record) {
+	m.string(distributionNamespace, &d.key.namespace)
+	m.string(distributionName, &d.key.name)
+	m.string(distributionDriver, &d.key.driver)
+	m.values(distributionSeries, &d.series)
+	m.histogram(distributionHistogram, d.of)
+}
+
+func (w *writer) distribution(key claimKey, d *distributed) {
 	d.shown = !d.series.Shown.IsZero()
-	b := wire.String(w.begin(&d.recorded), distributionNamespace, key.namespace)
-	b = wire.String(wire.String(b, distributionName, key.name), distributionDriver, key.driver)
-	v := Value{Series: d.series}
-	b = v.append(b, distributionSeries, catalogue)
-	b = wire.Message(b, distributionHistogram, appender(d.histogram.AppendBinary))
+	b := w.append(w.begin(&d.recorded), &distributionRecord{key, []Value{{Series: d.series}}, &d.histogram})
 	d.recorded.hashes[slotSeldom] = 0 // it replaces what was observed since
 	w.end(recordDistribution, &d.recorded, slotSeldom, b)
 }
 
 // distribution restores the distribution of a claim whose accounts are there.
 func (r *reader) distribution(_ uint64, b []byte, observed []observation) error {
-	var key claimKey
-	var of []Value
-	d := &distributed{summed: r.kept.Time}
-	err := wire.Fields(b, func(f *wire.Field) (err error) {
-		switch f.Number {
-		case distributionNamespace:
-			key.namespace = f.String()
-		case distributionName:
-			key.name = f.String()
-		case distributionDriver:
-			key.driver = f.String()
-		case distributionSeries:
-			of, err = r.values(nil, f.Bytes)
-		case distributionHistogram:
-			err = d.histogram.UnmarshalBinary(f.Bytes)
-		}
-		return err
-	})
-	c := r.ledger.claims.distributions[key]
-	if err != nil || c == nil || len(of) == 0 {
+	d := &distributed{}
+	of := distributionRecord{of: &d.histogram}
+	_, err := r.parse(b, &of)
+	c := r.ledger.claims.distributions[of.key]
+	if err != nil || c == nil || len(of.series) == 0 {
 		return err
 	}
 	for _, o := range observed {
 		d.histogram.Observe(o.value, o.seconds)
 	}
-	d.series, d.summed = of[0].Series, time.Time{}
-	c.quantities = append(c.quantities, d)
-	slices.SortFunc(c.quantities, func(a, b *distributed) int { return int(a.series.Quantity) - int(b.series.Quantity) })
+	d.series = of.series[0].Series
+	c.add(d)
 	return nil
 }
 
@@ -98,27 +91,18 @@ func (d *driverLives) fields(m *record) {
 	m.stamp(livesBorn, &d.Born)
 	m.stamp(livesPrepared, &d.Preparation.Shown)
 	m.stamp(livesActive, &d.FirstActivity.Shown)
+	m.histogram(livesPreparation, &d.Preparation.Histogram)
+	m.histogram(livesActivity, &d.FirstActivity.Histogram)
 }
 
 func (w *writer) lives(d *driverLives) {
-	b := w.append(w.begin(&d.recorded), d)
-	b = wire.Message(b, livesPreparation, appender(d.Preparation.AppendBinary))
-	b = wire.Message(b, livesActivity, appender(d.FirstActivity.AppendBinary))
-	w.end(recordLives, &d.recorded, slotSeldom, b)
+	w.end(recordLives, &d.recorded, slotSeldom, w.append(w.begin(&d.recorded), d))
 }
 
 // lives restores the distributions of a driver.
 func (r *reader) lives(_ uint64, b []byte) error {
 	d := &driverLives{}
-	fields, err := r.parse(b, d)
-	for i := 0; i < len(fields) && err == nil; i++ {
-		switch f := &fields[i]; f.Number {
-		case livesPreparation:
-			err = d.Preparation.UnmarshalBinary(f.Bytes)
-		case livesActivity:
-			err = d.FirstActivity.UnmarshalBinary(f.Bytes)
-		}
-	}
+	_, err := r.parse(b, d)
 	if err == nil && d.Driver != "" {
 		r.ledger.lives.byDriver[d.Driver] = d
 	}
@@ -188,10 +172,8 @@ func (r *reader) named(b []byte, ofPod bool) (namespace, text string, n *name, e
 	if m.last(nameLabels) != nil {
 		labels = []string{}
 	}
-	for i := range m.fields {
-		if m.fields[i].Number == nameText {
-			labels = append(labels, m.fields[i].String())
-		}
+	for f := range m.each(nameText) {
+		labels = append(labels, f.String())
 	}
 	if len(labels)%2 != 0 {
 		err = cmp.Or(err, errRecord)

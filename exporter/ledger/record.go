@@ -1,29 +1,46 @@
 package ledger
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"hash/maphash"
+	"iter"
 	"math"
 	"slices"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/distribution"
 	"github.com/dra-exporter/dra-exporter/exporter/wire"
 )
 
 // record is a message that is written or read: what has fields names each of them once, for both.
 // Reading leaves what has no field as it is.
 type record struct {
+	catalogue driver.Catalogue
+
 	writer *writer // nil: it is read
 	out    []byte  // what is written
 
 	reader *reader
 	fields []wire.Field // what is read, in order
+	err    error
 }
 
-// recordable has fields of a record. Fields that are there several times are not among them.
+// recordable has fields of a record.
 type recordable interface{ fields(m *record) }
+
+// each yields the fields of a number that are read, in order.
+func (m *record) each(number int) iter.Seq[*wire.Field] {
+	return func(yield func(*wire.Field) bool) {
+		for i := range m.fields {
+			if m.fields[i].Number == number && !yield(&m.fields[i]) {
+				return
+			}
+		}
+	}
+}
 
 // last returns the last field of a number, nil if there is none.
 func (m *record) last(number int) *wire.Field {
@@ -94,6 +111,46 @@ func (m *record) stamp(number int, v *time.Time) {
 	}
 }
 
+// values are those whose quantities the catalogue has.
+func (m *record) values(number int, values *[]Value) {
+	if m.writer != nil {
+		for i := range *values {
+			m.out = (*values)[i].append(m.out, number, m.catalogue)
+		}
+	}
+	for f := range m.each(number) {
+		of, err := m.reader.record(f.Bytes)
+		key, known := of.key()
+		if m.err = cmp.Or(m.err, err); m.err != nil || !known {
+			continue
+		}
+		v := Value{Series: newSeries(key)}
+		of.stamp(seriesBorn, &v.Born)
+		of.stamp(seriesShown, &v.Shown)
+		of.float(seriesValue, &v.Value)
+		*values = append(*values, v)
+	}
+}
+
+func (m *record) histogram(number int, h *distribution.Histogram) {
+	if m.writer != nil {
+		m.out = wire.Message(m.out, number, func(b []byte) []byte {
+			b, _ = h.AppendBinary(b) // the error is nil
+			return b
+		})
+	} else if f := m.last(number); f != nil {
+		m.err = cmp.Or(m.err, h.UnmarshalBinary(f.Bytes))
+	}
+}
+
+// uint returns a number that is read, 0 if there is none.
+func (m *record) uint(number int) uint64 {
+	if f := m.last(number); f != nil {
+		return f.Uint()
+	}
+	return 0
+}
+
 // Fields of records of numbers and times, which are packed in the order of the code.
 const (
 	packedNumbers = 2
@@ -162,7 +219,9 @@ type writer struct {
 	scratch []byte
 	packed  packed
 	record  record
-	clock   func(time.Time) int64
+
+	catalogue driver.Catalogue
+	clock     func(time.Time) int64
 }
 
 // number returns the number of something, and notes that it has records.
@@ -198,7 +257,7 @@ func (w *writer) begin(of *recorded) []byte {
 
 // append appends the fields of something.
 func (w *writer) append(b []byte, of recordable) []byte {
-	w.record.writer, w.record.out = w, b
+	w.record.catalogue, w.record.writer, w.record.out = w.catalogue, w, b
 	of.fields(&w.record)
 	return w.record.out
 }
@@ -223,7 +282,7 @@ func (w *writer) end(kind int, of *recorded, slot int, record []byte) {
 
 // record returns a message to read.
 func (r *reader) record(b []byte) (m record, err error) {
-	m.reader = r
+	m.reader, m.catalogue = r, r.ledger.config.Catalogue
 	err = wire.Fields(b, func(f *wire.Field) error {
 		m.fields = append(m.fields, *f)
 		return nil
@@ -231,11 +290,11 @@ func (r *reader) record(b []byte) (m record, err error) {
 	return m, err
 }
 
-// parse reads the fields of something, and returns all fields of the message in order.
-func (r *reader) parse(b []byte, of recordable) ([]wire.Field, error) {
-	m, err := r.record(b)
+// parse reads the fields of something. What else the message has is still to be read.
+func (r *reader) parse(b []byte, of recordable) (m record, err error) {
+	m, err = r.record(b)
 	of.fields(&m)
-	return m.fields, err
+	return m, cmp.Or(err, m.err)
 }
 
 // unpack begins to read. p.err is asked at the end.
@@ -312,15 +371,15 @@ func (k seriesKey) append(b []byte, catalogue driver.Catalogue) []byte {
 }
 
 // key reads what a series is of. It is not known if the catalogue does not have it.
-func (m *record) key(catalogue driver.Catalogue) (k seriesKey, known bool) {
+func (m *record) key() (k seriesKey, known bool) {
 	name := ""
 	m.string(seriesQuantity, &name)
 	m.string(seriesLabel0, &k.labels[0])
 	m.string(seriesLabel1, &k.labels[1])
-	if k.quantity, known = catalogue.Named(name); !known {
+	if k.quantity, known = m.catalogue.Named(name); !known {
 		return k, false
 	}
-	labels := len(catalogue.Spec(k.quantity).Labels)
+	labels := len(m.catalogue.Spec(k.quantity).Labels)
 	return k, labels > 1 || k.labels[1] == "" && (labels > 0 || k.labels[0] == "")
 }
 
@@ -331,26 +390,4 @@ func (v *Value) append(b []byte, field int, catalogue driver.Catalogue) []byte {
 		b = stamp(stamp(b, seriesBorn, v.Born), seriesShown, v.Shown)
 		return wire.Float(b, seriesValue, v.Value)
 	})
-}
-
-// values appends a value, unless the catalogue does not have its quantity.
-func (r *reader) values(to []Value, b []byte) ([]Value, error) {
-	m, err := r.record(b)
-	key, known := m.key(r.ledger.config.Catalogue)
-	if err != nil || !known {
-		return to, err
-	}
-	v := Value{Series: newSeries(key)}
-	m.stamp(seriesBorn, &v.Born)
-	m.stamp(seriesShown, &v.Shown)
-	m.float(seriesValue, &v.Value)
-	return append(to, v), nil
-}
-
-// appender returns a function that appends what can't fail.
-func appender(f func([]byte) ([]byte, error)) func([]byte) []byte {
-	return func(b []byte) []byte {
-		b, _ = f(b) // of a histogram, the error is nil
-		return b
-	}
 }

@@ -5,7 +5,74 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
+
+// failureLog has the events and the errors of a device.
+type failureLog struct {
+	events    []queuedEvent
+	failures  []Failure // of this tick
+	lastError time.Time
+}
+
+// queuedEvent is an event, which waits until the counter has counted it and its time is settled.
+// Then it is remembered, so that it is known if it comes again.
+type queuedEvent struct {
+	join.Event
+	at      time.Time // on the ledger's clock
+	counted bool
+}
+
+// maxQueuedEvents bounds the events of a device that are remembered.
+const maxQueuedEvents = 4 * join.MaxEvents
+
+// queueEvents adds the events of a tick that are new. What happened before the device was known is
+// in the first readings of its counters.
+func (l *failureLog) queueEvents(events []join.Event, born, now time.Time) {
+	l.events = slices.DeleteFunc(l.events, func(q queuedEvent) bool { return now.Sub(q.at) > rememberFor })
+	for _, e := range events {
+		known := slices.ContainsFunc(l.events, func(q queuedEvent) bool {
+			return q.Quantity == e.Quantity && q.Labels == e.Labels && q.At.Equal(e.At) && q.PID == e.PID
+		})
+		if !known {
+			at := onClock(e.At, now)
+			l.events = append(l.events, queuedEvent{Event: e, at: at, counted: at.Before(born)})
+		}
+	}
+	if more := len(l.events) - maxQueuedEvents; more > 0 {
+		l.events = slices.Delete(l.events, 0, more)
+	}
+}
+
+// takeEvents returns the events that make up an amount that a counter counted until a time, in
+// order of time: at most so many.
+func (l *failureLog) takeEvents(key seriesKey, amount float64, until time.Time) []queuedEvent {
+	var out []queuedEvent
+	for i := range l.events {
+		e := &l.events[i]
+		if e.counted || e.Quantity != key.quantity || e.Labels != key.labels || e.at.After(until) {
+			continue
+		}
+		if float64(len(out)+1) > amount {
+			break
+		}
+		e.counted = true
+		out = append(out, *e)
+	}
+	return out
+}
+
+// failed notes errors of the device.
+func (l *failureLog) failed(f Failure) {
+	l.lastError = later(l.lastError, f.To)
+	l.failures = append(l.failures, f)
+}
+
+// at returns the failure that an event is.
+func (f Failure) at(e *queuedEvent) Failure {
+	f.Count, f.From, f.To, f.Named, f.Pod, f.Claims = 1, e.at, e.at, e.Named, e.Pod, e.Claims
+	return f
+}
 
 // witness counts an increment of a counter for those who held the device, or a part of it, when it
 // happened, for each in full.

@@ -24,21 +24,18 @@ persist          the state that outlives the process: which records there are, i
 persist_device   the records of a device: its counters and meters, who held it
 persist_account  the records of an account: what it was charged, what is known of its use
 persist_names    the records of names, and of distributions
-ledger           the order of a tick's steps
+ledger           the configuration, and the order of a tick's steps
 
 What is made of accounts and devices, each by itself:
 rows             the rows of a snapshot
-advice           the smallest fit of each claim
-lives            how long claims took to be prepared and to become active
+claims           of a claim: what it was charged when it ended, how far it came when, its smallest fit
 young            the accounts of pods that ended young become their workload's
 names            what identifies claims and pods
-closing          what a claim was charged, when it is complete
 
 Who is charged for a device when:
 follow           holds that begin and end become segments of the timeline
 owners           which account is charged for a hold
-book             the accounts of all claims, or of all pods, by name
-carried          what those were charged that had a name before
+book             the accounts of all claims, or of all pods, by name, and what goes on from one to the next
 
 What is read, divided:
 settle           readings wait until it is known who held the device, and are divided among them
@@ -49,19 +46,15 @@ fit              what advice has to know of the use of a device
 partition        parts of what a parent counts reach the holders of its partitions
 
 One device, of these parts:
-identity         whether the hardware behind a name is still the same
-device           the record of a device
+device           the record of a device, and whether its hardware is still the same
 idle             when it was active
-events           its events and errors
 periods          its holding periods, as others see them
 known            what was known of its shares at which tick
 meters           its meters and counters
-charge           what is charged to the holders of a segment
 holding          the holds of pods, and who is charged for each
-timeline         segments of time
+timeline         segments of time, and what is charged to the holders of each
 account          what a claim or a pod was charged
-counter          a sum
-meter            the readings of one series
+meter            the readings of one series, and their sum
 
 What everything knows:
 record           the encoding of records
@@ -69,8 +62,6 @@ closed           results: of claims that have ended
 state            results: a device's state in one word
 snapshot         results: the rows
 series           what a number means
-config           what a ledger is asked for, and how long it remembers
-clock            times
 `
 
 // TestLedgerCalls holds the calls within exporter/ledger to one way.

@@ -1,0 +1,222 @@
+package ledger
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/exporter/distribution"
+	"github.com/dra-exporter/dra-exporter/exporter/fit"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+)
+
+// closeAfter is how long after its end the account of a claim is closed: sources that refresh every
+// 30 s have told by then what they counted until the end.
+const closeAfter = 40 * time.Second
+
+// closing makes the receipts of claims.
+type closing struct {
+	dropped []Closed // accounts that were dropped, of claims that are not closed yet
+}
+
+// close closes the accounts of the claims that have ended on all of their devices, and returns them
+// in the order of claims and devices. written says that the state is written.
+func (c *closing) close(claims *accountBook, written bool, now time.Time) []Closed {
+	due := map[claimOf]bool{}
+	for i := range c.dropped {
+		due[c.dropped[i].claim()] = true
+	}
+	for a := range claims.all() {
+		if a.toClose() && !a.ended.IsZero() && now.Sub(a.ended) >= closeAfter {
+			due[a.ofClaim()] = true
+		}
+	}
+	if len(due) == 0 {
+		return nil
+	}
+	for a := range claims.all() {
+		if a.toClose() && (a.ended.IsZero() || now.Sub(a.ended) < closeAfter) {
+			delete(due, a.ofClaim())
+		}
+	}
+	var out []Closed
+	for a := range claims.all() {
+		if a.toClose() && due[a.ofClaim()] {
+			out = append(out, a.close())
+			if !written { // else they are needed until it is written that the account is closed
+				a.users = nil
+			}
+		}
+	}
+	c.dropped = slices.DeleteFunc(c.dropped, func(d Closed) bool {
+		if due[d.claim()] {
+			out = append(out, d)
+		}
+		return due[d.claim()]
+	})
+	slices.SortFunc(out, func(x, y Closed) int {
+		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.UID, y.UID),
+			x.Device.Compare(y.Device))
+	})
+	return out
+}
+
+// closeDropped closes an account that is about to be dropped, for the next tick.
+func (c *closing) closeDropped(a *account) {
+	if a.toClose() && !a.dropped {
+		c.dropped = append(c.dropped, a.close())
+	}
+}
+
+func (a *account) close() Closed {
+	a.closed = true
+	c := Closed{
+		HolderKey: a.key, UID: a.uid, Born: a.born, Ended: a.ended, Partial: a.partial, Attribution: a.attribution,
+		Life: a.lifeAtEnd(), Held: a.allocated, HeldBound: a.edges, Amounts: make([]Amount, 0, len(a.totals)),
+		Users: slices.Clone(a.users), Witnessed: slices.Clone(a.witnessed),
+	}
+	if a.device.joined != nil {
+		c.Model = a.device.joined.Entry.Model
+	}
+	slices.SortFunc(c.Users, func(x, y User) int { return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.UID, y.UID)) })
+	for i := range a.totals {
+		t := &a.totals[i]
+		if t.series == nil {
+			continue
+		}
+		c.Amounts = append(c.Amounts, Amount{
+			Quantity: t.counter.key.quantity, Labels: t.counter.key.labels, Source: t.counter.series.Source,
+			Value: t.value, Bound: a.bound(t), Measured: min(t.measured, a.allocated),
+		})
+	}
+	return c
+}
+
+// driverLives are those of one driver.
+type driverLives struct {
+	DriverLives
+	recorded recorded
+}
+
+// maxLives bounds the drivers of a node that have distributions.
+const maxLives = 32
+
+// livesBook has the distributions of all drivers.
+type livesBook struct {
+	byDriver map[string]*driverLives
+	copies   []DriverLives // for snapshots; nil: to be made
+}
+
+// observe adds what has become known of claims to the distributions of their drivers: of each claim
+// once for all of its devices of a driver. began is since when distributions that are new count.
+func (b *livesBook) observe(claims *accountBook, began, now time.Time) {
+	var due []*account
+	for a := range claims.all() {
+		if v := a.life; v != nil && a.key.Name != "" && !v.Prepared.IsZero() &&
+			(!v.countedPreparation && !v.Waiting.IsZero() || !v.countedActivity && !v.FirstActive.IsZero()) {
+			due = append(due, a)
+		}
+	}
+	for _, of := range due {
+		driver := of.key.Device.Driver
+		if b.byDriver[driver] == nil && len(b.byDriver) < maxLives {
+			b.byDriver[driver] = &driverLives{DriverLives: DriverLives{Driver: driver, Born: began}}
+		}
+		if d := b.byDriver[driver]; d != nil && d.observe(claims, of, now) {
+			b.copies = nil
+		}
+	}
+}
+
+// observe adds what is known of the claim of an account, and reports whether something was added.
+func (d *driverLives) observe(claims *accountBook, of *account, now time.Time) (added bool) {
+	all, devices := of.known(), []*account(nil)
+	for a := range claims.all() {
+		if a.key.Device.Driver != of.key.Device.Driver || a.ofClaim() != of.ofClaim() {
+			continue
+		}
+		v := a.known()
+		all.join(&v.Life)
+		all.countedPreparation = all.countedPreparation || v.countedPreparation
+		all.countedActivity = all.countedActivity || v.countedActivity
+		devices = append(devices, a)
+	}
+	if took, known := all.Preparation(); known && !all.countedPreparation {
+		d.Preparation.observe(took, now)
+		all.countedPreparation, added = true, true
+	}
+	if took, known := all.FirstActivity(); known && !all.countedActivity {
+		d.FirstActivity.observe(took, now)
+		all.countedActivity, added = true, true
+	}
+	for _, a := range devices {
+		v := a.lived()
+		v.countedPreparation, v.countedActivity = all.countedPreparation, all.countedActivity
+	}
+	return added
+}
+
+func (d *Durations) observe(took time.Duration, now time.Time) {
+	if d.Shown.IsZero() {
+		d.Shown = now
+	}
+	d.Observe(took.Seconds(), 1)
+}
+
+// snapshot returns copies of the distributions, by driver: the same ones as long as nothing was
+// observed.
+func (b *livesBook) snapshot() []DriverLives {
+	if b.copies != nil || len(b.byDriver) == 0 {
+		return b.copies
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.byDriver)) {
+		d := b.byDriver[name].DriverLives
+		d.Preparation.Histogram, _ = d.Preparation.Clone(distribution.Memory{})
+		d.FirstActivity.Histogram, _ = d.FirstActivity.Clone(distribution.Memory{})
+		b.copies = append(b.copies, d)
+	}
+	return b.copies
+}
+
+// adviseEvery is how often advice is renewed.
+const adviseEvery = time.Minute
+
+// advisor finds the smallest fit of each claim.
+type advisor struct {
+	config  fit.Config
+	advised time.Time // when advice was renewed last
+}
+
+// advise renews the advice for the claims if it is old.
+func (v *advisor) advise(claims *accountBook, devices []join.Device, now time.Time) {
+	if !claims.fits || now.Sub(v.advised) < min(adviseEvery, v.config.After) {
+		return
+	}
+	v.advised = now
+	var uses []fit.Use
+	var of []*fitting
+	for a := range claims.all() {
+		f := a.fit
+		if f == nil || f.final {
+			continue
+		}
+		u := f.useOf(a.key)
+		u.Number = len(of)
+		if !a.ended.IsZero() {
+			if f.ended == nil || f.several || !a.settled(now) && now.Sub(a.ended) < rememberFor {
+				continue
+			}
+			u.Ended = f.ended
+		}
+		uses, of = append(uses, u), append(of, f)
+	}
+	advice := fit.Advise(uses, devices, v.config)
+	for i := range advice {
+		f := of[advice[i].Number]
+		f.advice = &advice[i]
+		if f.final = advice[i].Ended != nil; f.final { // what it is made of is not needed any more
+			*f = fitting{final: true, due: true, advice: f.advice}
+		}
+	}
+}
