@@ -19,6 +19,9 @@ import (
 // maxEverything is the limit of the program's resident memory with everything on, in bytes.
 const maxEverything = 104 << 20
 
+// maxState is how much state the program may write in a minute, in bytes.
+const maxState = 10e6
+
 var everythingFor = flag.Duration("everything", 20*time.Second,
 	"how long the program runs with everything on; the flight recorder is full after 11 minutes")
 
@@ -102,9 +105,13 @@ func (p *program) cost() {
 			time.Sleep(min(15*time.Second, rest))
 		}
 		took := time.Since(begun)
+		written := (p.written() - before) / took.Minutes()
 		p.t.Logf("in %.0f s: %.2f %% of a core, %.2f MB of state a minute; resident %.1f MiB, at most %.1f MiB",
-			took.Seconds(), 100*(p.cpu()-cpu).Seconds()/took.Seconds(), (p.written()-before)/1e6/took.Minutes(),
+			took.Seconds(), 100*(p.cpu()-cpu).Seconds()/took.Seconds(), written/1e6,
 			mib(p.memory("VmRSS")), mib(p.memory("VmHWM")))
+		if written > maxState {
+			p.t.Errorf("%.2f MB of state were written in a minute, want at most %.0f", written/1e6, maxState/1e6)
+		}
 	}
 }
 
