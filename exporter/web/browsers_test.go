@@ -9,6 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 )
@@ -110,6 +113,49 @@ func TestSwitchedOff(t *testing.T) {
 	if got[KindAPI][http.StatusOK] != 6 || got[KindPage][http.StatusNotFound] != 5 || got[KindProbe][http.StatusOK] != 2 {
 		t.Errorf("without the page: %v", got)
 	}
+}
+
+// While something is made for readers, such as the chart of an incident, no other answer is made
+// for them; metrics and probes do not wait.
+func TestReadersTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := receiptNode(t)
+		c.Metrics = exposition.New(prometheus.NewRegistry(), c.Latest, exposition.Config{})
+		handler, turns := NewHandler(c), c.Recorder.Turns()
+		turns <- struct{}{}
+		var asking sync.WaitGroup
+		answered := map[string]int{}
+		var mu sync.Mutex
+		for _, route := range Routes(c.MetricsPath) {
+			if route.Kind == KindProfile || strings.HasSuffix(route.Example, ".js") || strings.HasSuffix(route.Example, ".css") {
+				continue // it is not made
+			}
+			asking.Go(func() {
+				r := httptest.NewRequest(http.MethodGet, "http://10.0.0.7"+route.Example, http.NoBody)
+				r.Header.Set("Accept-Encoding", "gzip") // what decompresses takes turns, too
+				w := httptest.NewRecorder()
+				handler.ServeHTTP(w, r)
+				mu.Lock()
+				defer mu.Unlock()
+				answered[route.Example] = w.Code
+			})
+		}
+		synctest.Wait()
+		mu.Lock()
+		want := map[string]int{c.MetricsPath: http.StatusOK, "/healthz": http.StatusOK, "/readyz": http.StatusOK}
+		if diff := cmp.Diff(want, answered); diff != "" {
+			t.Errorf("answered meanwhile (-want +got):\n%s", diff)
+		}
+		mu.Unlock()
+		<-turns
+		asking.Wait()
+		for path, status := range answered {
+			if status != http.StatusOK {
+				t.Errorf("%s: status %d", path, status)
+			}
+		}
+		time.Sleep(2 * freshFor) // what is kept is forgotten
+	})
 }
 
 // Requests for the page and the JSON have a bound of their own: beyond it they are refused, and
