@@ -36,10 +36,10 @@ type demo struct {
 	length time.Duration // 0: until it is interrupted
 	listen string
 	seed   uint64
-	hang   time.Duration // when a job hangs
+	hang   time.Duration // time at which a job hangs
 }
 
-// shortestHang leaves time for a baseline, of which each window has some readings.
+// shortestHang is long enough for a baseline before the hang, with some readings in each window.
 const shortestHang = 30 * time.Second
 
 // The exit statuses.
@@ -48,8 +48,7 @@ const (
 	exitUsage   = 2
 )
 
-// run runs the demo until ctx ends, or for the time that the flags give, and returns the exit
-// status.
+// run runs the demo until ctx ends, or for the time of the flag, and returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var d demo
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
@@ -94,8 +93,8 @@ func (d demo) run(ctx context.Context, stdout, stderr io.Writer) (err error) {
 	return d.play(ctx, node, scenario, stdout, stderr)
 }
 
-// play runs the exporter, then the pods, on the node. The exporter ends after ctx, so that it can
-// be asked for the summary.
+// play runs the exporter, then the pods, on the node. The exporter ends later than ctx, so that it
+// can still serve the summary.
 func (d demo) play(ctx context.Context, node *simnode.Node, scenario simnode.Scenario, stdout, stderr io.Writer) error {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	exporter, pods := make(chan error, 1), make(chan error, 1)
@@ -111,7 +110,7 @@ func (d demo) play(ctx context.Context, node *simnode.Node, scenario simnode.Sce
 	before := used(node, began)
 	both.Go(func() { pods <- scenario.Run(running, node) })
 	d.greet(stdout)
-	both.Go(func() { tell(running, scenario, node.Begun(), began, stdout) })
+	both.Go(func() { printEvents(running, scenario, node.Begun(), began, stdout) })
 	over, cancel := d.until(ctx)
 	defer cancel()
 
@@ -133,10 +132,11 @@ func (d demo) play(ctx context.Context, node *simnode.Node, scenario simnode.Sce
 	return nil
 }
 
-// shortest is the length from which on a demo is meant to join pods.
+// shortest is the shortest demo that is expected to join pods with telemetry.
 const shortest = time.Second
 
-// summarize waits, on a machine that stood still, until the first pod is joined with telemetry.
+// summarize waits until the first pod is joined with telemetry, which takes longer if the machine
+// stood still.
 func (d demo) summarize(ctx context.Context, node *simnode.Node, before float64) (summary, error) {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -166,14 +166,14 @@ func (d demo) until(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, d.length)
 }
 
-// tell says what happens to the devices, when it does, until ctx ends. Of errors it says the first
-// of a device, since they happen again and again.
-func tell(ctx context.Context, s simnode.Scenario, start, began time.Time, w io.Writer) {
+// printEvents prints what happens to the devices, at the time when it happens, until ctx ends. Of
+// repeated errors it prints only the first one of each device.
+func printEvents(ctx context.Context, s simnode.Scenario, start, began time.Time, w io.Writer) {
 	const ahead = time.Hour
-	told, seen := time.Duration(-1), map[string]bool{}
+	printed, seen := time.Duration(-1), map[string]bool{}
 	for until := ahead; ; until += ahead {
 		for _, t := range s.Story(began.Sub(start), until) {
-			if t.At <= told {
+			if t.At <= printed {
 				continue
 			}
 			select {
@@ -186,7 +186,7 @@ func tell(ctx context.Context, s simnode.Scenario, start, began time.Time, w io.
 				_, _ = fmt.Fprintf(w, "%s %s\n", start.Add(t.At).UTC().Format(time.TimeOnly), text)
 			}
 		}
-		told = until
+		printed = until
 	}
 }
 
@@ -194,11 +194,11 @@ func (d demo) greet(w io.Writer) {
 	_, _ = fmt.Fprintf(w, `
 dra-exporter runs on a simulated node with 12 GPUs and 4 network interfaces. Pods start and end.
 Three pods are the ranks of the training vision-pretrain: the others wait for vision-pretrain-2, whose
-gpu-10 is throttled. monte-carlo-0 keeps gpu-11 busy, and next to nothing of that is on the tensor cores.
-Every 45 s there are page faults (XID 31) on gpu-1 and gpu-7. On gpu-3 a job hangs after %[2]v: its claim
-is found to be stalled %[3]v later (5 min, unless --stalled.after says otherwise), until %[4]v. Then the
-link of eth1 goes down now and again, the source of all devices fails for some seconds, and the driver
-loses gpu-4 for a while. What happens is said below when it does.
+gpu-10 is throttled. monte-carlo-0 keeps gpu-11 busy and hardly uses its tensor cores.
+Every 45 s there are page faults (XID 31) on gpu-1 and gpu-7. On gpu-3 a job hangs after %[2]v, until %[4]v.
+The exporter finds the stalled claim %[3]v later (by its flag --stalled.after; the default is 8 min). Later,
+the link of eth1 goes down at times, the source of all devices fails for some seconds, and the driver loses
+gpu-4 for some minutes. Each of these events is printed below when it happens.
 
   page      http://%[1]s/
   metrics   http://%[1]s/metrics
@@ -207,6 +207,6 @@ loses gpu-4 for a while. What happens is said below when it does.
 
 `, d.listen, d.hang, simnode.StalledAfter(d.hang), simnode.HangEnd)
 	if d.length == 0 {
-		_, _ = fmt.Fprintln(w, "Ctrl-C ends it.")
+		_, _ = fmt.Fprintln(w, "Press Ctrl-C to end the demo.")
 	}
 }

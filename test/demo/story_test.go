@@ -29,7 +29,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/simnode"
 )
 
-// asked is what the exporter knows of the demo's node: what its kubelet lists, and its inventory.
+// asked is the exporter's input from the demo's node: the kubelet's list and the inventory.
 type asked struct {
 	holders.Asker
 	*simnode.Node
@@ -50,10 +50,12 @@ func (n *asked) Describe() (podresources.View, driver.Inventory) {
 	return n.view, n.listed
 }
 
-// documents are what a state folder has: incidents as they were stored last.
+// documents has what a state folder has of incidents: their documents as they were stored last, and
+// how often each has happened, which is stored at each tick.
 type documents struct {
-	mu     sync.Mutex
-	stored map[string][]byte
+	mu      sync.Mutex
+	stored  map[string][]byte
+	tallies []byte
 }
 
 func (d *documents) keep(t *testing.T) func(kind, id string, content any) {
@@ -82,7 +84,19 @@ func (d *documents) incidents(t *testing.T) (out []*recorder.Incident) {
 	return out
 }
 
-// live runs an exporter of the node with the demo's flags for a time, as if it was killed then.
+// restore gives a recorder the incidents, as at the start of a process.
+func (d *documents) restore(t *testing.T, r *recorder.Recorder) {
+	t.Helper()
+	r.Restore(d.incidents(t))
+	if d.tallies == nil {
+		return
+	}
+	if err := r.RestoreTallies(d.tallies); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// live runs an exporter of the node with the demo's flags for a time, and ends like a kill.
 func (d *documents) live(t *testing.T, node *simnode.Node, length time.Duration) {
 	t.Helper()
 	flag := func(name string) string {
@@ -112,7 +126,7 @@ func (d *documents) live(t *testing.T, node *simnode.Node, length time.Duration)
 	flight := recorder.New(recorder.Config{
 		Interval: time.Second, StalledAfter: simnode.StalledAfter(simnode.DefaultHang),
 	})
-	flight.Restore(d.incidents(t))
+	d.restore(t, flight)
 	sampler := exporter.NewSampler(exporter.SamplerConfig{
 		Interval: time.Second, Deadline: 5 * time.Second, MaxAge: time.Minute, Now: time.Now, Owners: of, Inventory: of,
 		Sources: []driver.Source{
@@ -130,23 +144,24 @@ func (d *documents) live(t *testing.T, node *simnode.Node, length time.Duration)
 	running.Go(func() { flight.Run(ctx) })
 	sampler.Run(ctx)
 	running.Wait()
+	d.tallies = flight.AppendState(nil, nil)
 }
 
-// story is what happened to one device, or to the source, of one kind.
+// story has the events of one kind on one device, or of the source.
 type story struct {
 	onset, last time.Time
 	times       int
-	end         time.Time // the zero time: it lasts
+	end         time.Time // the zero time: not over
 	pods        string
 }
 
-// The incidents of the demo, with the flags that it has by default, are those of its own log, with
-// onset, last occurrence, count, end and hits, though the exporter is killed in the middle.
+// The exporter's incidents of the demo, with its default flags, are equal to the demo's own log in
+// onset, last occurrence, count, end and hits, although the exporter is killed in the middle.
 func TestStory(t *testing.T) {
 	const length, killed, away = 11*time.Minute + 30*time.Second, 7*time.Minute + 10*time.Second, 2 * time.Second
 	synctest.Test(t, func(t *testing.T) {
 		scenario := simnode.Demo(1, simnode.DefaultHang)
-		// PodResources does not tell admin access.
+		// PodResources does not contain admin access.
 		scenario.Standing = slices.DeleteFunc(scenario.Standing, func(p simnode.PodSpec) bool {
 			return p.Name == "device-monitor-7xk2p"
 		})
@@ -189,7 +204,9 @@ func (d *documents) check(t *testing.T, begun time.Time, log []simnode.Trouble) 
 		}
 		want[key] = s
 	}
-	for _, i := range d.incidents(t) {
+	last := recorder.New(recorder.Config{Interval: time.Second})
+	d.restore(t, last)
+	for _, i := range last.Incidents() {
 		code := i.Code
 		if i.Kind == recorder.ClaimStalled {
 			code = ""
@@ -200,7 +217,7 @@ func (d *documents) check(t *testing.T, begun time.Time, log []simnode.Trouble) 
 		}
 		s := story{onset: i.Onset, last: i.Last, times: i.Count, pods: strings.Join(i.Pods(), " ")}
 		if i.Kind == recorder.ClaimStalled {
-			s.last = i.Onset // it is found much later
+			s.last = i.Onset // the detection is much later
 		}
 		if !i.Open() {
 			s.end = *i.End

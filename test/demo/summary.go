@@ -40,8 +40,8 @@ func used(node *simnode.Node, at time.Time) float64 {
 	return sum
 }
 
-// summarize gets the exporter's snapshot. before is how many joules the devices had used when the
-// exporter started.
+// summarize gets the exporter's snapshot. before is the energy, in joules, that the devices had
+// used when the exporter started.
 func summarize(ctx context.Context, listen string, node *simnode.Node, before float64) (summary, error) {
 	r, err := fetch(ctx, "http://"+listen+"/api/v1/snapshot")
 	if err != nil {

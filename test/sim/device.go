@@ -8,17 +8,17 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Device describes a simulated device. What is zero, the device does not have, and the source does
-// not read.
+// Device describes a simulated device. A zero field means that the device does not have the
+// quantity, and the source does not read it.
 type Device struct {
 	Name   string // unique in the machine
 	Driver string // the DRA driver whose device it is
 	Parent string // name of the device of which this one is a part
 
 	Hardware driver.Hardware
-	// Told devices are sampled by their names, as a source does that is told them; all others by
-	// their hardware.
-	Told bool
+	// SampledByName devices are identified in samples by their DRA names, and all others by their
+	// hardware.
+	SampledByName bool
 
 	Compute       bool    // has a utilization
 	MemoryBytes   float64 // capacity
@@ -32,22 +32,22 @@ type Device struct {
 	ReceiveRate, TransmitRate float64 // bytes per second at full load
 	PacketBytes               float64 // mean size of a packet
 
-	Healthy, Unhealthy    bool          // what it says of its health; neither: nothing
+	Healthy, Unhealthy    bool          // the health that it reports; neither: none
 	UncorrectedErrorEvery time.Duration // how often its memory has an error
 	LinkDownEvery         time.Duration // how often its link goes down
-	XIDEvery              time.Duration // how often its driver reports an error with the code XID
+	XIDEvery              time.Duration // time between two errors with the code XID from its driver
 	XID                   int
 
-	Lost Span // in which its driver can't reach it
+	Lost Span // the time in which its driver can't reach it
 
-	Engines        bool    // tells engines and occupancy beside its utilization
-	ThrottledShare float64 // of its busy time, in which its power limit slows it down
-	Slowed         float64 // the part of its clock that it loses meanwhile, 0 to 1
-	// TensorPart is for which part of the time in which the device works its tensor cores do; 0:
+	Engines        bool    // reports engines and occupancy in addition to its utilization
+	ThrottledShare float64 // share of its busy time in which its power limit slows it down
+	Slowed         float64 // the part of its clock that it loses then, 0 to 1
+	// TensorPart is the share of the device's busy time in which its tensor cores work; 0:
 	// tensorPart.
 	TensorPart float64
 
-	energy, active, io, packets float64 // where the hardware's counters stood when the machine began
+	energy, active, io, packets float64 // values of the hardware's counters when the machine began
 }
 
 const (
@@ -75,9 +75,9 @@ func GPU(driverName, name string, seed uint64) Device {
 	}
 }
 
-// Partitioned returns a GPU cut into a number of partitions, after the manner of MIG: the parent
-// keeps what can not be told apart (power, temperature, clock, links, health), each partition has a
-// utilization and a memory of its own.
+// Partitioned returns a GPU with a number of partitions, like MIG: the parent has the quantities
+// that are not measured per partition (power, temperature, clock, links, health), and each
+// partition has its own utilization and memory.
 func Partitioned(gpu Device, partitions int) []Device {
 	out := make([]Device, 0, partitions+1)
 	memory := gpu.MemoryBytes / float64(partitions)
@@ -85,7 +85,7 @@ func Partitioned(gpu Device, partitions int) []Device {
 	out = append(out, gpu)
 	for i := range partitions {
 		out = append(out, Device{
-			Name: fmt.Sprintf("%s-partition-%d", gpu.Name, i), Driver: gpu.Driver, Parent: gpu.Name, Told: true,
+			Name: fmt.Sprintf("%s-partition-%d", gpu.Name, i), Driver: gpu.Driver, Parent: gpu.Name, SampledByName: true,
 			Hardware: driver.Hardware{
 				Kind: driver.KindPartition, Parent: gpu.Hardware.UUID, Vendor: gpu.Hardware.Vendor,
 				Profile: fmt.Sprintf("1of%d", partitions),
@@ -106,19 +106,18 @@ func NIC(driverName, name, pci string) Device {
 	}
 }
 
-// spinningPower is the power of kernels that spin, above that of an idle device, as a part of that
-// at full load; spinningSMs is the part of the multiprocessors that such kernels occupy, since
-// those of NCCL have a few thread blocks.
+// spinningPower is the power of spinning kernels above that of an idle device, as a part of the
+// power at full load. spinningSMs is the part of the multiprocessors that spinning kernels occupy:
+// those of NCCL have few thread blocks.
 const spinningPower, spinningSMs = 0.1, 0.1
 
-// joules returns the energy that the device used in a time, of which it was fully busy for some,
-// and spun for some.
+// joules returns the energy that the device used in a time, given the seconds for which it was
+// fully busy and for which it spun.
 func (d *Device) joules(elapsed, busy, spun float64) float64 {
 	return d.IdleWatts*elapsed + (d.MaxWatts-d.IdleWatts)*(busy+spinningPower*spun)
 }
 
-// withCounters returns the device with counters that did not begin at zero, as those of real
-// hardware did not.
+// withCounters returns the device with counters that do not begin at zero, as on real hardware.
 func withCounters(d Device, seed uint64) Device {
 	random := rand.New(rand.NewPCG(seed, 1))
 	d.energy, d.active = 1e6*random.Float64(), 1e4*random.Float64()

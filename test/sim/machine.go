@@ -1,10 +1,10 @@
-// Package sim is a simulated machine with devices, of which everything is known: what each workload
-// really used, to the joule. Its [Source] shows the machine as a vendor's library shows real
-// devices. The demo and tests link it, the shipped program does not.
+// Package sim simulates a machine with devices, for which the true use of each workload is known
+// exactly. Its [Source] reads the machine like a vendor's library reads real devices. The demo and
+// tests link it, the shipped program does not.
 //
-// All that a device does follows from its load, which is made of straight lines over time: every
-// value, and every integral, can be computed for any moment, so that the truth does not depend on
-// when somebody looks.
+// All values of a device follow from its load, which consists of straight lines over time. Every
+// value and every integral can be computed for any time, so that the truth does not depend on the
+// times of readings.
 package sim
 
 import (
@@ -17,29 +17,29 @@ import (
 	"time"
 )
 
-// Workload is somebody who holds a device.
+// Workload is a user of a device.
 type Workload struct {
-	Name string // whose truth it is; each name holds a device once at most
-	// Group and Weight divide a device that several workloads hold at once: each group has a part
-	// by the weight of its workloads, which is the same for all of them, and they share that part
-	// equally. An empty Group is a group of its own. Weight 0 owns nothing and loads nothing, as
-	// admin access does.
+	Name string // identifies the truth; each name holds a device at most once at a time
+	// Group and Weight divide a device that several workloads hold at the same time. Each group has a
+	// part by the weight of its workloads, which is the same for all of them, and they share that part
+	// equally. A workload with an empty Group is its own group. Weight 0 owns nothing and has no load,
+	// like admin access.
 	Group  string
 	Weight float64
 
 	MemoryBytes float64 // resident while it holds the device
-	Spike       Spike   // beside that
-	Load        Profile // of the part that it has of the device, from the moment at which it takes the device
+	Spike       Spike   // in addition to MemoryBytes
+	Load        Profile // load of its part of the device, from the time at which it begins to hold it
 }
 
-// Spike is memory that a workload takes for a short time, again and again, as for a checkpoint:
-// from First after it took the device on, each Every, for Length. The zero Spike is none.
+// Spike is memory that a workload uses for short times, such as for checkpoints: for Length, every
+// Every, beginning First after it began to hold the device. The zero Spike is none.
 type Spike struct {
 	First, Every, Length time.Duration
 	Bytes                float64
 }
 
-// bytes returns the memory at a time since the workload took the device.
+// bytes returns the memory at a time since the workload began to hold the device.
 func (s Spike) bytes(at time.Duration) float64 {
 	if s.Every <= 0 || at < s.First || (at-s.First)%s.Every >= s.Length {
 		return 0
@@ -57,11 +57,11 @@ var (
 	ErrWorkload        = errors.New("weight or memory is no amount, or load beyond 0 to 1")
 )
 
-// maxEpochs bounds the changes of a device that are remembered: readings can be taken of the time
-// since then.
+// maxEpochs limits the changes of a device that are kept. Readings are possible for the time since
+// the oldest of them.
 const maxEpochs = 4096
 
-// Machine is a set of devices. Its methods may be called by several goroutines.
+// Machine is a set of devices. It is safe for concurrent use.
 type Machine struct {
 	start time.Time
 
@@ -70,8 +70,8 @@ type Machine struct {
 	byName  map[string]*state
 }
 
-// New returns a machine that runs, idle, since start. Devices have distinct names, and parents come
-// before their parts; seed decides where the counters of the hardware stand.
+// New returns a machine that has been idle since start. Devices must have distinct names, and
+// parents must precede their parts. seed determines the initial values of hardware counters.
 func New(start time.Time, seed uint64, devices ...Device) (*Machine, error) {
 	m := &Machine{start: start, byName: map[string]*state{}}
 	for i, d := range devices {
@@ -100,8 +100,8 @@ func (m *Machine) Devices() []Device {
 	return out
 }
 
-// XIDs returns how many errors with the code XID a device has had between two times, the second
-// included.
+// XIDs returns the number of errors with the code XID of a device between two times, including the
+// second.
 func (m *Machine) XIDs(device string, from, to time.Time) int {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -113,7 +113,7 @@ func (m *Machine) XIDs(device string, from, to time.Time) int {
 	return until(to) - until(from)
 }
 
-// Begin lets a workload hold a device from at on.
+// Begin adds a workload to the holders of a device at a time.
 func (m *Machine) Begin(device string, w Workload, at time.Time) error {
 	valid := func(v float64) bool { return v >= 0 && !math.IsInf(v, 1) }
 	if !valid(w.Weight) || !valid(w.MemoryBytes) || !valid(w.Spike.Bytes) || !w.Load.within() {
@@ -130,7 +130,7 @@ func (m *Machine) Begin(device string, w Workload, at time.Time) error {
 	})
 }
 
-// End takes the device from the workload at that time.
+// End removes a workload from the holders of a device at a time.
 func (m *Machine) End(device, workload string, at time.Time) error {
 	return m.change("end", device, workload, at, func(holds []hold, i int) ([]hold, error) {
 		if i < 0 {
@@ -140,7 +140,7 @@ func (m *Machine) End(device, workload string, at time.Time) error {
 	})
 }
 
-// SetLoad gives a workload, which goes on holding the device, another load from at on.
+// SetLoad changes the load of a workload from a time on. The workload continues to hold the device.
 func (m *Machine) SetLoad(device, workload string, load Profile, at time.Time) error {
 	return m.change("set load of", device, workload, at, func(holds []hold, i int) ([]hold, error) {
 		if i < 0 {
@@ -154,8 +154,8 @@ func (m *Machine) SetLoad(device, workload string, load Profile, at time.Time) e
 	})
 }
 
-// change begins a new epoch of the device with the holds that edit makes of the present ones; it is
-// given a copy, and the workload's place in it, -1 for none.
+// change begins a new epoch of the device with the holds that edit returns. edit gets a copy of the
+// present holds, and the index of the workload in it or -1.
 func (m *Machine) change(verb, device, workload string, at time.Time, edit func([]hold, int) ([]hold, error)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -178,7 +178,7 @@ func (m *Machine) change(verb, device, workload string, at time.Time, edit func(
 	return nil
 }
 
-// state is a device and its past.
+// state is a device with its history.
 type state struct {
 	Device
 	parent   *state // of a part
@@ -195,7 +195,7 @@ func (s *state) begin(e epoch) {
 	s.epochs = append(s.epochs, e)
 }
 
-// epochAt returns the epoch in which a moment lies, the oldest for what is before.
+// epochAt returns the epoch that contains a time, or the oldest one for earlier times.
 func (s *state) epochAt(at time.Time) epoch {
 	after := sort.Search(len(s.epochs), func(i int) bool { return s.epochs[i].start.After(at) })
 	return s.epochs[max(0, after-1)]
@@ -205,13 +205,13 @@ func (s *state) epochAt(at time.Time) epoch {
 // parts.
 func (s *state) load(at time.Time) float64 { return s.mean(at, epoch.loadAt) }
 
-// spin returns the part of the device that spins at a moment.
+// spin returns the part of the device that spins at a time.
 func (s *state) spin(at time.Time) float64 { return s.mean(at, epoch.spinAt) }
 
 // busy returns the integral of the load, in seconds, since the machine's start.
 func (s *state) busy(at time.Time) float64 { return s.mean(at, epoch.busyAt) }
 
-// spun returns for how many seconds since the machine's start the device spun.
+// spun returns the seconds since the machine's start for which the device spun.
 func (s *state) spun(at time.Time) float64 { return s.mean(at, epoch.spunAt) }
 
 // mean returns what the epoch of a moment has; that of a partitioned device is the mean of its
@@ -236,7 +236,7 @@ func (s *state) memory(at time.Time) float64 {
 	return min(sum, s.MemoryBytes)
 }
 
-// epoch is a time in which nothing changes but by itself.
+// epoch is a time in which the holders of a device do not change.
 type epoch struct {
 	start time.Time
 	busy  float64 // the integral of the load from the machine's start until then, in seconds

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Profile is a load over time, from 0 (idle) to 1 (all that the device can do). It consists of
-// straight pieces, so that its integral is exact. The zero Profile is idle for ever.
+// Profile is a load over time, from 0 (idle) to 1 (full load). It consists of straight pieces, so
+// that its integral is exact. The zero Profile is always idle.
 type Profile struct {
 	once, loop course
-	hangs      time.Duration // from when on it spins, see [Hang]; 0: never
+	hangs      time.Duration // time from which on it spins, see [Hang]; 0: never
 }
 
 // Level returns the load at a time since the profile began: 0 before it, and while it hangs.
@@ -52,7 +52,7 @@ func (p Profile) Integral(until time.Duration) float64 {
 // Spins reports whether the profile hangs at a time since it began.
 func (p Profile) Spins(at time.Duration) bool { return p.hangs > 0 && at >= p.hangs }
 
-// Spun returns for how many seconds the profile has spun until a time since it began.
+// Spun returns the seconds for which the profile has spun until a time since it began.
 func (p Profile) Spun(until time.Duration) float64 {
 	if p.hangs == 0 {
 		return 0
@@ -73,28 +73,27 @@ func (p Profile) within() bool {
 // Idle is no load.
 func Idle() Profile { return Profile{} }
 
-// Hang is a profile that hangs after a time, which is above 0, as a job does whose ranks wait for
-// one that is gone: the device is busy all the time, with kernels that spin. They compute nothing
-// and move no data.
+// Hang returns a profile that hangs after a time above 0, like a job whose ranks wait for a rank
+// that is gone: the device is always busy with kernels that spin, compute nothing and move no data.
 func Hang(after time.Duration, p Profile) Profile {
 	p.hangs = after
 	return p
 }
 
-// HangsAt returns after which time the profile hangs, 0 if it never does.
+// HangsAt returns the time after which the profile hangs, or 0 if it never hangs.
 func (p Profile) HangsAt() time.Duration { return p.hangs }
 
-// Constant is one load for ever.
+// Constant returns a constant load.
 func Constant(level float64) Profile {
 	return Profile{loop: newCourse(piece{time.Hour, level, level})}
 }
 
-// Ramp goes from one load to another over a time, and stays there.
+// Ramp returns a load that changes linearly to another load in a time, and then stays constant.
 func Ramp(from, to float64, over time.Duration) Profile {
 	return Profile{once: newCourse(piece{over, from, to}), loop: Constant(to).loop}
 }
 
-// After is a profile that begins later, and is idle until then.
+// After returns a profile that is idle for a time before it begins.
 func After(delay time.Duration, p Profile) Profile {
 	p.once = newCourse(append([]piece{{delay, 0, 0}}, p.once.pieces...)...)
 	if p.hangs > 0 {
@@ -106,9 +105,9 @@ func After(delay time.Duration, p Profile) Profile {
 // burstPeriods is the number of periods after which bursts repeat.
 const burstPeriods = 64
 
-// Bursts alternates between high and low loads, as inference does: each period begins with a burst.
-// Lengths of the bursts (by ±50 %) and both levels (by ±20 %, within 0 and 1) vary by chance, in
-// the same way for the same seed.
+// Bursts alternates between high and low loads, like inference: each period begins with a burst.
+// The lengths of the bursts (by ±50 %) and both levels (by ±20 %, within 0 and 1) vary randomly.
+// They are the same for the same seed.
 func Bursts(seed uint64, period time.Duration, duty, low, high float64) Profile {
 	random := rand.New(rand.NewPCG(seed, burstPeriods))
 	vary := func(mean, by float64) float64 { return min(1, max(0, mean*(1+by*(2*random.Float64()-1)))) }
@@ -143,7 +142,7 @@ type course struct {
 	sums   []float64       // the integral until then
 }
 
-// newCourse leaves out pieces without length.
+// newCourse returns a course of the pieces, without those of zero length.
 func newCourse(pieces ...piece) course {
 	var c course
 	end, sum := time.Duration(0), 0.0

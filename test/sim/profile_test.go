@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// grid is what the profiles of tests are made of, so that no piece begins or ends within a cell.
+// grid is the length of a cell. The pieces of profiles in tests begin and end at bounds of cells.
 const grid = 100 * time.Millisecond
 
 // anyProfile draws a profile whose pieces are whole cells.
@@ -29,7 +29,8 @@ func anyProfile(t *rapid.T) Profile {
 	}).Draw(t, "profile")
 }
 
-// midpoints integrates a function that is straight within each cell: exactly, but for rounding.
+// midpoints integrates a function that is linear within each cell. The result is exact except for
+// rounding.
 func midpoints(from, to time.Duration, f func(time.Duration) float64) float64 {
 	sum := 0.0
 	for at := from; at < to; at += grid {

@@ -99,8 +99,8 @@ func TestDriver(t *testing.T) {
 	}
 }
 
-// TestConservation plays random holders on all devices, and holds the truth to what the readings of
-// each moment say.
+// TestConservation plays random holders on all devices, and compares the truth with the readings of
+// each time.
 func TestConservation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, err := New(start(), 1, devices()...)
@@ -150,7 +150,7 @@ func checkDevice(t *rapid.T, m *Machine, d Device, workloads []string, now time.
 	if want := d.joules(elapsed, busy, spun); d.MaxWatts > 0 && !near(total.Joules, want) {
 		t.Errorf("%s: %v J, its power comes to %v J", d.Name, total.Joules, want)
 	}
-	partitioned := !d.Compute && d.MaxWatts > 0 // what its parts do is nobody's here
+	partitioned := !d.Compute && d.MaxWatts > 0 // the work of its parts is not charged to a holder here
 	if !partitioned && (!near(sum.ShareSeconds, total.HeldSeconds) || !near(sum.ReceiveBytes, total.ReceiveBytes) ||
 		!near(sum.ActiveSeconds, total.ActiveSeconds)) {
 		t.Errorf("%s: the workloads' parts are %+v of %+v", d.Name, sum, total)
@@ -161,7 +161,7 @@ func checkDevice(t *rapid.T, m *Machine, d Device, workloads []string, now time.
 	}
 }
 
-// TestTruth checks numbers that can be computed in the head.
+// TestTruth checks numbers that are easy to compute by hand.
 func TestTruth(t *testing.T) {
 	m := machine(t)
 	must := func(err error) {
@@ -297,8 +297,8 @@ func TestChangesRefused(t *testing.T) {
 	}
 }
 
-// TestRefresh: readings stand still until they renew, and are then those of that moment, whatever
-// happened since.
+// TestRefresh: readings are constant between two refreshes, and are those of the time of the
+// refresh.
 func TestRefresh(t *testing.T) {
 	m := machine(t)
 	now := start()
@@ -404,7 +404,7 @@ func TestDeterministic(t *testing.T) {
 	}
 }
 
-// TestPastIsBounded: a device that changes hands for ever keeps its truth, and bounded memory.
+// TestPastIsBounded: the truth is kept, and memory is limited, however often the holders change.
 func TestPastIsBounded(t *testing.T) {
 	m := machine(t)
 	now := start()

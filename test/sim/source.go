@@ -13,26 +13,25 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Options say how a source shows its machine. The zero Options are those of an attentive library
-// over good hardware: exact at the time of the call, with a counter of energy and none of active
-// time.
+// Options configure how a source reads its machine. With the zero Options, readings are exact at
+// the time of the call, and there is a counter of energy and none of active time.
 type Options struct {
-	// Refresh is how often the readings, and their times, renew; 0: they are of the moment of the
+	// Refresh is the time between two refreshes of the readings; 0: readings are of the time of the
 	// call.
 	Refresh time.Duration
-	// Window is the time before a reading over which utilization and power are averaged, as real
-	// drivers do; 0: they are of the moment.
+	// Window is the time before a reading over which utilization and power are averaged, as in real
+	// drivers; 0: they are instantaneous.
 	Window time.Duration
-	// WithoutEnergyCounter leaves power alone to tell the energy.
+	// WithoutEnergyCounter omits the counter of energy.
 	WithoutEnergyCounter bool
 	// ActiveCounter adds a counter of active seconds, which most hardware does not have.
 	ActiveCounter bool
 
-	// Fail, where it returns an error, makes a quantity of a device unreadable.
+	// Fail makes a quantity of a device unreadable if it returns an error.
 	Fail func(device string, q driver.Quantity) error
 	// Down is a time in which Sample fails and returns nothing.
 	Down Span
-	// Hang, while it returns true, lets Sample wait for the end of its context.
+	// Hang makes Sample wait for the end of its context while it returns true.
 	Hang func() bool
 	// Now is the clock; nil: [time.Now].
 	Now func() time.Time
@@ -42,10 +41,10 @@ type Options struct {
 type Source struct {
 	machine *Machine
 	options Options
-	counted map[counterKey]float64 // how far each counter was seen to count
+	counted map[counterKey]float64 // the highest value of each counter so far
 }
 
-// counterKey names a counter of a device.
+// counterKey identifies a counter of a device.
 type counterKey struct {
 	device   string
 	quantity driver.Quantity
@@ -65,7 +64,7 @@ func NewSource(m *Machine, o Options) *Source {
 // Name returns sim.
 func (*Source) Name() string { return "sim" }
 
-// errTooEarly says that the machine begins later.
+// errTooEarly means that the machine begins later.
 var errTooEarly = errors.New("the machine has not started")
 
 var (
@@ -73,7 +72,7 @@ var (
 	errLost = errors.New("the driver can't reach it")
 )
 
-// Span is a time, since the machine's start, that comes again and again.
+// Span is an interval, relative to the machine's start, that repeats.
 type Span struct {
 	First, Every, Length time.Duration // Every 0: it comes once
 }
@@ -87,7 +86,7 @@ func (s Span) has(elapsed time.Duration) bool {
 	return elapsed >= 0 && elapsed < s.Length
 }
 
-// Begins returns when the span begins, until a time.
+// Begins returns the times at which the span begins, until a time.
 func (s Span) Begins(until time.Duration) (out []time.Duration) {
 	for at := s.First; s.Length > 0 && at <= until; at += s.Every {
 		out = append(out, at)
@@ -98,7 +97,7 @@ func (s Span) Begins(until time.Duration) (out []time.Duration) {
 	return out
 }
 
-// Sample returns one sample for each device of the machine. The error joins what Fail said.
+// Sample returns one sample for each device of the machine. The error joins the errors of Fail.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	if s.options.Hang != nil && s.options.Hang() {
 		<-ctx.Done()
@@ -132,7 +131,7 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 		}
 		samples[i].Hardware.CPUs = slices.Clone(device.Hardware.CPUs) // samples belong to the caller
 		samples[i].Hardware.DeviceNodes = slices.Clone(device.Hardware.DeviceNodes)
-		if device.Told {
+		if device.SampledByName {
 			samples[i].Device = device.Name
 		}
 		errs = append(errs, r.errs...)
@@ -140,9 +139,8 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	return samples, errors.Join(errs...)
 }
 
-// count keeps counters from falling. A load may be changed as of a moment before the last reading,
-// since whoever plays the pods and whoever reads their devices do not wait for one another;
-// hardware does not count backwards for that.
+// count keeps counters from falling. A load can be changed as of a time before the last reading,
+// because pods and readings are not synchronized.
 func (s *Source) count(device string, readings []driver.Reading) {
 	for i := range readings {
 		r := &readings[i]
@@ -215,8 +213,8 @@ func (r *reader) readAll() {
 	r.readHealth()
 }
 
-// over returns the mean, over the window before the reading, of what has this value at a moment and
-// this integral: over as much of it as the machine has run.
+// over returns the mean of a quantity over the window before the reading, given its value at a time
+// and its integral. The window begins at the earliest with the machine.
 func (r *reader) over(moment, integral func(time.Time) float64) float64 {
 	window := min(r.options.Window, r.elapsed)
 	if window <= 0 {
@@ -225,10 +223,10 @@ func (r *reader) over(moment, integral func(time.Time) float64) float64 {
 	return min(1, max(0, (integral(r.at)-integral(r.at.Add(-window)))/window.Seconds()))
 }
 
-// tensorPart is for which part of the time in which the device works its tensor cores do.
+// tensorPart is the share of the device's busy time in which its tensor cores work.
 const tensorPart = 0.6
 
-// readEngines tells engines that are busy while the device works: all of the time, or a part of it.
+// readEngines reads engines that are busy for all or a part of the device's busy time.
 func (r *reader) readEngines(load, spin float64) {
 	if !r.Engines {
 		return
@@ -239,8 +237,8 @@ func (r *reader) readEngines(load, spin float64) {
 	r.read(driver.Occupancy, load/2)
 }
 
-// readPower is given the mean load, with what spinning adds to it, and how long the device was busy
-// and spun.
+// readPower reads power and energy, given the mean load (including that of spinning) and the
+// seconds for which the device was busy and spun.
 func (r *reader) readPower(mean, busy, spun float64) {
 	load := r.load(r.at) + spinningPower*r.spin(r.at)
 	between := func(idle, full float64) float64 { return idle + (full-idle)*load }
@@ -279,7 +277,7 @@ func (r *reader) readLink(busy float64) {
 	}
 }
 
-// readErrors tells how many errors of a kind there were, and when the last one was.
+// readErrors reads the number of errors of a kind, and the time of the last one.
 func (r *reader) readErrors(every time.Duration, kind, code string) {
 	if every <= 0 {
 		return

@@ -2,13 +2,13 @@ package sim
 
 import "time"
 
-// Truth is what was really used. What the device has no reading for is zero, but for the energy of
-// those who hold a partition, which is a part of its parent's.
+// Truth is the true use. Quantities that the device does not measure are zero, except the energy of
+// holders of a partition, which is a part of the parent's energy.
 type Truth struct {
 	HeldSeconds   float64 // time in which the device was held
-	ShareSeconds  float64 // the same, divided among those who held it at once
+	ShareSeconds  float64 // the same, divided among concurrent holders
 	ActiveSeconds float64
-	Joules        float64 // with the idle device's or partition's, while it was held
+	Joules        float64 // including the idle energy of the device or partition while it was held
 	ReceiveBytes  float64
 	TransmitBytes float64
 }
@@ -25,9 +25,9 @@ func (t Truth) Plus(other Truth) Truth {
 	}
 }
 
-// Truth returns what a workload used of all devices until at, which is not before the last change
-// of any of them. While several hold a device, each is charged its part, by weight, of what the
-// device does; the parts and what was not held sum to [Machine.Total].
+// Truth returns the use of all devices by a workload until a time, which must not precede the last
+// change of any device. Concurrent holders of a device are charged their parts by weight. The parts
+// and the use while the device was not held sum to [Machine.Total].
 func (m *Machine) Truth(workload string, at time.Time) Truth {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -38,8 +38,8 @@ func (m *Machine) Truth(workload string, at time.Time) Truth {
 	return sum
 }
 
-// TruthOn returns what a workload used of one device until at, like [Machine.Truth]; of an unknown
-// device, nothing.
+// TruthOn returns the use of one device by a workload until a time, like [Machine.Truth], or zero
+// for an unknown device.
 func (m *Machine) TruthOn(device, workload string, at time.Time) Truth {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -50,8 +50,9 @@ func (m *Machine) TruthOn(device, workload string, at time.Time) Truth {
 	return s.truth(workload, at)
 }
 
-// Total returns what a device did from the machine's start until at, held or not; its held and
-// share seconds are those in which anybody with a weight held it. Of an unknown device, nothing.
+// Total returns the use of a device from the machine's start until a time, held or not. Its held
+// and share seconds are the time in which any workload with a weight held it. It is zero for an
+// unknown device.
 func (m *Machine) Total(device string, at time.Time) Truth {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -71,7 +72,7 @@ func (m *Machine) Total(device string, at time.Time) Truth {
 	return out
 }
 
-// Forget drops the truth of a workload that holds nothing any more.
+// Forget removes the truth of a workload that holds no device any more.
 func (m *Machine) Forget(workload string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -80,7 +81,7 @@ func (m *Machine) Forget(workload string) {
 	}
 }
 
-// account is what all that a workload used of a device follows from. All are seconds.
+// account has the sums, in seconds, from which the use of a device by a workload is computed.
 type account struct {
 	held   float64
 	share  float64 // the integral of its share of the device
@@ -143,7 +144,7 @@ func (s *state) truth(workload string, at time.Time) Truth {
 	return s.valuate(sum)
 }
 
-// valuate returns what an account comes to on this device.
+// valuate returns the use that corresponds to an account on this device.
 func (s *state) valuate(a account) Truth {
 	t := Truth{
 		HeldSeconds:   a.held,
