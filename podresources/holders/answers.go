@@ -230,37 +230,21 @@ func (e *Evidence) wasAnother(p *pod, asked time.Time) bool {
 	return false
 }
 
-// believed reports whether it proves anything that an answer lacks a pod. A kubelet that has
-// restarted lists static pods first, and the others when it has asked the API server. So the answer
-// must list a pod that is not known to be static: a node that runs any pod of the API server runs
-// the exporter's at least. And the kubelet that gave it must have listed the missing pod before, or
-// have listed a pod of the API server a while ago. A kubelet of which it is not known whether it is
-// the same one proves it by listing such a pod.
+// believed reports whether it proves anything that an answer lacks a pod: the kubelet that gave it
+// had listed the pod before, or has listed pods of the API server for a while. One that has
+// restarted lists nothing at first, then static pods, and the others when it has asked the API
+// server. A kubelet of which it is not known whether it is the same one must list a pod of these.
 func (e *Evidence) believed(l *listedPod, a *Answer) bool {
-	switch {
-	case !e.listsOthers(a):
-		return false
-	case a.Kubelet == "":
+	if a.Kubelet == "" {
 		return !e.kubelet.ready.IsZero()
-	default:
-		return l.kubelet == a.Kubelet || e.knowsPods(a.Asked)
 	}
+	return l.kubelet == a.Kubelet || e.knowsPods(a.Asked)
 }
 
 // knowsPods reports whether the kubelet has listed pods of the API server for so long that it has
 // them all.
 func (e *Evidence) knowsPods(asked time.Time) bool {
 	return !e.kubelet.ready.IsZero() && asked.Sub(e.kubelet.ready) >= kubeletSettles
-}
-
-// listsOthers reports whether an answer lists a pod that is not known to be static.
-func (e *Evidence) listsOthers(a *Answer) bool {
-	for name := range a.Pods {
-		if uid := e.uidAnswered(a, name); uid == "" || !e.isStatic(uid) {
-			return true
-		}
-	}
-	return false
 }
 
 // listsPodOfServer reports whether an answer lists a pod that comes from the API server: one with a

@@ -24,10 +24,14 @@ const (
 )
 
 // way is which sources an exporter has.
-type way struct{ pods, server, file, cgroups, logs bool }
+type way struct {
+	pods, server, file, cgroups, logs bool
+	drops                             bool // the kubelet drops events of the Pods API
+}
 
 func (w way) String() string {
-	return fmt.Sprintf("pods %v, server %v, file %v, cgroups %v, logs %v", w.pods, w.server, w.file, w.cgroups, w.logs)
+	return fmt.Sprintf("pods %v, server %v, file %v, cgroups %v, logs %v, drops %v",
+		w.pods, w.server, w.file, w.cgroups, w.logs, w.drops)
 }
 
 // feed is a watch of pods.
@@ -36,7 +40,8 @@ type feed struct {
 	up     func() bool
 	list   func() []podresources.PodFacts
 	sink   podresources.PodSink
-	loose  bool // events may overtake each other, and come twice
+	loose  bool             // events may overtake each other, and come twice
+	drops  func(uid string) // is called for an event that is lost; nil: none is
 	synced func()
 	lost   func()
 
@@ -101,6 +106,10 @@ func (f *feed) emit(facts podresources.PodFacts, gone bool) {
 	if !f.open {
 		return
 	}
+	if f.drops != nil && f.rare(10) {
+		f.drops(facts.UID)
+		return
+	}
 	gen := f.gen
 	deliver := func() {
 		switch {
@@ -147,6 +156,7 @@ type observer struct {
 	seen     map[string]time.Duration     // when an object of a pod came first
 	deleted  map[string]bool              // the book was told, and nothing contradicts
 	signs    map[string]bool              // cgroups that were seen
+	lost     map[podresources.Pod]bool    // names of pods of which an event was lost
 	reads    map[string]*read
 	file     map[podresources.Claim]podresources.ClaimFacts
 	fileAt   time.Duration
@@ -161,7 +171,7 @@ type observer struct {
 func newObserver(w *truth, by way, visits map[[2]int]int) *observer {
 	o := &observer{
 		truth: w, way: by, visits: visits, seen: map[string]time.Duration{}, deleted: map[string]bool{},
-		signs: map[string]bool{}, reads: map[string]*read{}, tick: -time.Second,
+		signs: map[string]bool{}, lost: map[podresources.Pod]bool{}, reads: map[string]*read{}, tick: -time.Second,
 	}
 	o.book = holders.NewBook(graceOfModel, o.hint)
 	o.asker = holders.Asker{Lister: o, Limiter: &podresources.Limiter{}, Book: o.book, Now: w.time}
@@ -202,6 +212,16 @@ func newObserver(w *truth, by way, visits map[[2]int]int) *observer {
 	w.nominated = func(p *simPod, gone bool) {
 		if !gone || o.waiting.open {
 			o.waiting.emit(p.facts(false), gone)
+		}
+	}
+	if by.drops {
+		o.kubepod.drops = func(uid string) {
+			for _, p := range w.pods {
+				if p.uid == uid {
+					o.lost[p.pod()] = true
+					o.note("the kubelet drops an event of %s", uid)
+				}
+			}
 		}
 	}
 	w.cgroup, w.cdi = o.cgroupChanged, o.cdiChanged
@@ -396,6 +416,12 @@ func (o *observer) List(context.Context) (*v1.ListPodResourcesResponse, error) {
 		return nil, podresources.ErrUnavailable
 	}
 	restarts, answer := o.restarts, o.answer()
+	var given []*simPod
+	for _, p := range o.pods {
+		if p.known && p.dropped == never && p.listed != never && o.wasListed(p) {
+			given = append(given, p)
+		}
+	}
 	if proto.Equal(answer, o.said) {
 		answer = o.said
 	}
@@ -403,6 +429,9 @@ func (o *observer) List(context.Context) (*v1.ListPodResourcesResponse, error) {
 	o.pass(o.ms(0, answerDelay/2))
 	if restarts != o.restarts {
 		return nil, podresources.ErrUnavailable
+	}
+	for _, p := range given {
+		p.answered = min(p.answered, o.now)
 	}
 	return answer, nil
 }

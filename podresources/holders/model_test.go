@@ -23,6 +23,7 @@ const (
 	// The parts of the bounds in README.md, and how long it takes until a view shows it: an exporter
 	// waits 250 ms for the kubelet and 150 ms for the API server, and 50 ms between two ticks.
 	tickOfModel = time.Second
+	pollOfModel = 10 * time.Second                             // where the Pods API has the kubelet asked less
 	answerBound = tickOfModel + 2*answerDelay*time.Millisecond // T+2L
 	eventBound  = eventDelay * time.Millisecond                // E
 	viewBound   = 500*time.Millisecond + signDelay*time.Millisecond
@@ -35,10 +36,10 @@ func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		runs++
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "delays"), 0))
-		w := &truth{sim: &sim{t: t, rng: rng}, claims: map[string]*simClaim{}, server: true, kubelet: true, settled: never}
+		w := &truth{sim: &sim{t: t, rng: rng}, claims: map[string]*simClaim{}, server: true, kubelet: true, synced: true, settled: never}
 		by := way{
 			pods: rapid.Bool().Draw(t, "pods API"), cgroups: rapid.Bool().Draw(t, "cgroups"),
-			logs: rapid.Bool().Draw(t, "logs"),
+			logs: rapid.Bool().Draw(t, "logs"), drops: rapid.Bool().Draw(t, "drops"),
 		}
 		switch rapid.SampledFrom([]string{"off", "API", "file"}).Draw(t, "way") {
 		case "API":
@@ -48,7 +49,9 @@ func TestModel(t *testing.T) {
 		}
 		o := newObserver(w, by, visits)
 		o.note("%v", by)
-		w.live(life{name: exporter, lasts: never})
+		if rapid.Bool().Draw(t, "exporter is a pod") {
+			w.live(life{name: exporter, lasts: never})
+		}
 		for range rapid.SampledFrom([]int{1, 2, 3, 4, 5}).Draw(t, "pods") {
 			l := w.drawLife()
 			w.after(w.ms(0, 15000), func() { w.live(l) })
@@ -172,7 +175,7 @@ func (o *observer) checkHolder(device string, h *podresources.Holder) {
 			continue
 		}
 		late := time.Duration(0)
-		if h.UID != p.uid && o.renamed(h.Pod) {
+		if h.UID != p.uid && (o.renamed(h.Pod) || o.lost[h.Pod]) {
 			late = answerBound // what is of the pod before is taken to be of the next one until the next answer
 		}
 		if (h.UID == "" || h.UID == p.uid || late > 0) && o.now <= o.endBound(p)+late {
@@ -212,17 +215,30 @@ func (o *observer) endBound(p *simPod) time.Duration {
 		bound += 5 * time.Second
 	}
 	restarted := o.restarts > 0 && (o.returned == never || o.returned+graceOfModel+2*bound > min(p.gone, end))
-	if p.forced && p.gone != never && !p.lied && (o.way.server && !o.way.pods || o.way.pods && !restarted) {
-		if d := o.undisturbed(p.gone); d > p.gone {
+	told := p.gone
+	if o.way.pods {
+		told = p.forgotten
+	}
+	if o.lost[p.pod()] {
+		told, bound = never, bound+pollOfModel
+	}
+	if p.forced && told != never && !p.lied && (o.way.server && !o.way.pods || o.way.pods && !restarted) {
+		if d := o.undisturbed(told); d > told {
 			return d + eventBound + bound
 		}
-		return p.gone + eventBound + viewBound
+		return told + eventBound + viewBound
+	}
+	if p.forced && o.way.pods && !o.lost[p.pod()] {
+		bound += pollOfModel
 	}
 	if p.forced && o.way.cgroups && p.runs != never {
 		end = max(end, p.exits) // its processes run on
 	}
 	if end == never || p.lied {
 		return never
+	}
+	if !o.wasListed(p) && o.lost[p.pod()] {
+		return never // until the next watch
 	}
 	if !o.wasListed(p) { // it is known by its object alone
 		return o.undisturbed(max(end, p.ended)) + eventBound + bound
@@ -271,10 +287,10 @@ func (o *observer) checkPod(p *simPod) {
 	if o.wasListed(p) && p.listed != never {
 		due = max(p.listed, o.undisturbed(p.listed)) + answerBound + viewBound
 		if o.way.pods {
-			due += 10 * time.Second
+			due += pollOfModel
 		}
 	}
-	if claims && p.claim != nil && p.bound != never {
+	if claims && p.claim != nil && p.bound != never && !o.lost[p.pod()] {
 		b := 2*time.Second + eventBound + viewBound
 		if o.way.server {
 			b = 12*time.Second + eventBound + 2*readDelay*time.Millisecond + viewBound
@@ -283,6 +299,11 @@ func (o *observer) checkPod(p *simPod) {
 	}
 	must := o.now >= due || p.shown && o.stays(p)
 	shown := o.shows(p)
+	// While a name is used again, what is shown of it may go until the next answer.
+	p.row = p.row || o.now >= p.answered && o.showsName(p)
+	if p.row && o.now > p.runs+2*time.Second && o.stays(p) && !o.showsName(p) && !o.listLied(p) {
+		o.fail("%s of %s has gone from %s; it was answered %v", p.uid, p.name, p.device, p.answered)
+	}
 	if must && shown == nil {
 		o.fail("%s of %s is overlooked: %s; due %v, shown before %v", p.uid, p.name, p.device, due, p.shown)
 	}
@@ -312,12 +333,25 @@ func (o *observer) shows(p *simPod) *podresources.Holder {
 		for j := range a.Holders {
 			h := &a.Holders[j]
 			if a.Device.Device == p.device && h.Pod == p.pod() &&
-				(h.UID == p.uid || h.UID == "" && !o.way.pods && !o.way.server) {
+				(h.UID == p.uid || h.UID == "" && !o.way.pods && !o.way.server || o.lost[h.Pod]) {
 				return h
 			}
 		}
 	}
 	return nil
+}
+
+// showsName reports whether the view has a holder of the pod's name for its device.
+func (o *observer) showsName(p *simPod) bool {
+	return slices.ContainsFunc(o.view.Allocations, func(a podresources.Allocation) bool {
+		return a.Device.Device == p.device &&
+			slices.ContainsFunc(a.Holders, func(h podresources.Holder) bool { return h.Pod == p.pod() })
+	})
+}
+
+// listLied reports whether a list had a pod of that name that was deleted before it was asked for.
+func (o *observer) listLied(p *simPod) bool {
+	return slices.ContainsFunc(o.pods, func(q *simPod) bool { return q.name == p.name && q.lied })
 }
 
 // checkEnds checks that the intervals of a hold follow each other.

@@ -98,6 +98,7 @@ type simPod struct {
 	given, dropped time.Duration // the kubelet lists it, and does not any more
 	runs, exits    time.Duration
 	gone           time.Duration // its object
+	forgotten      time.Duration // by the kubelet's Pods API
 	forced, waited bool          // waited: it was nominated before it was bound
 	cgroup         bool
 
@@ -105,7 +106,9 @@ type simPod struct {
 	ended         time.Duration // since when the API server says so
 	known         bool          // to the kubelet that runs now
 	listed        time.Duration // since when that lists it with its device
+	answered      time.Duration // when the first answer arrived that has it with its device
 	deleting      bool
+	row           bool // an answer has it, and a view had its name since
 	shown         bool // as it must be
 	lied          bool // a list had it that was asked for after it was deleted
 }
@@ -167,6 +170,7 @@ type truth struct {
 	claims map[string]*simClaim
 
 	server, kubelet bool          // they are there
+	synced          bool          // the kubelet has asked the API server for its pods
 	restarts        int           // of the kubelet
 	returned        time.Duration // when the kubelet came back last; never: it is away
 	settled         time.Duration // when it listed the first pod of the API server since; never: it has not
@@ -213,7 +217,7 @@ func (w *truth) live(l life) {
 		p := &simPod{
 			name: l.name, uid: fmt.Sprint("uid-", len(w.pods)), static: l.static, template: l.template, device: "plugged",
 			named: !w.rare(4), created: w.now, bound: never, given: never, dropped: never, runs: never, exits: never,
-			gone: never, ended: never, listed: never,
+			gone: never, forgotten: never, ended: never, listed: never, answered: never,
 		}
 		w.pods = append(w.pods, p)
 		switch {
@@ -267,7 +271,7 @@ func (w *truth) bind(p *simPod, l life) {
 	w.serverPods(p, false)
 	w.note("%s is bound", p.uid)
 	w.after(w.ms(0, 300), func() {
-		w.when(func() bool { return w.kubelet && (w.settled != never || p.static || w.restarts == 0) }, func() {
+		w.when(func() bool { return w.kubelet && (w.synced || p.static) }, func() {
 			w.takePod(p)
 			w.start(p, l)
 		})
@@ -299,7 +303,7 @@ func (w *truth) list(p *simPod) {
 func (w *truth) work(p *simPod, d time.Duration, do func()) {
 	w.after(d, func() {
 		w.when(func() bool {
-			return w.kubelet && (p.known || p.gone != never && (w.settled != never || w.restarts == 0))
+			return w.kubelet && (p.known || p.gone != never && w.synced)
 		}, do)
 	})
 }
@@ -372,7 +376,7 @@ func (w *truth) end(p *simPod, l life) {
 		w.whenServer(func() {
 			p.forced = true
 			w.remove(p)
-			w.work(p, l.grace, func() { w.exit(p, false) })
+			w.work(p, l.grace, func() { w.exit(p, false); w.work(p, w.ms(0, 1000), func() { w.forget(p) }) })
 		})
 	case endExits:
 		exits = 0
@@ -445,12 +449,20 @@ func (w *truth) remove(p *simPod) {
 	w.serverPods(p, true)
 	w.work(p, w.ms(0, 200), func() {
 		w.drop(p)
-		if p.known {
-			p.known = false
-			w.kubeletPods(p, true)
+		if !p.forced {
+			w.forget(p)
 		}
 		w.after(w.ms(50, 800), func() { w.whenServer(func() { w.unreserve(p) }) })
 	})
+}
+
+// forget has the kubelet's Pods API tell that a pod is deleted: of one that was deleted by force,
+// when its containers have ended.
+func (w *truth) forget(p *simPod) {
+	if p.known {
+		p.known, p.forgotten = false, w.now
+		w.kubeletPods(p, true)
+	}
 }
 
 // restart ends the kubelet, and starts it again after a while.
@@ -459,7 +471,7 @@ func (w *truth) restart(down time.Duration) {
 		return
 	}
 	w.note("the kubelet is away for %v", down)
-	w.kubelet, w.returned, w.settled = false, never, never
+	w.kubelet, w.synced, w.returned, w.settled = false, false, never, never
 	w.restarts++
 	restart := w.restarts
 	for _, p := range w.pods {
@@ -484,7 +496,14 @@ func (w *truth) restart(down time.Duration) {
 			}
 		}
 		take(true, 300)
-		w.after(w.ms(300, 1500), func() { w.whenServer(func() { take(false, 1900) }) })
+		w.after(w.ms(300, 1500), func() {
+			w.whenServer(func() {
+				if restart == w.restarts {
+					w.synced = true
+				}
+				take(false, 1900)
+			})
+		})
 	})
 }
 

@@ -102,8 +102,8 @@ func pipesForFiles(t testing.TB) {
 	g.expectStop()
 }
 
-// blockingCgroup lets the kubelet answer with nothing, so that the exporter asks the pods' cgroups
-// whether they live, one of which blocks; then the kubelet has another pod.
+// blockingCgroup lets the kubelet restart and answer with nothing, so that the exporter asks the
+// pods' cgroups whether they live, one of which blocks; then the kubelet has another pod.
 func blockingCgroup(t testing.TB) {
 	const uid, pod = "aaaaaaaa-0000-0000-0000-000000000000", "pod-of-some-deployment-0"
 	node := largenode.Start(t)
@@ -130,6 +130,9 @@ func blockingCgroup(t testing.TB) {
 		}
 	}
 	setPods("")
+	if err := node.Kubelet.Restart(t.Context(), 0, 0); err != nil {
+		t.Fatal(err)
+	}
 	g.expectShown(`reason="empty_disbelieved",source="podresources"`)
 	setPods("late")
 	g.expectShown(`pod="late"`)
