@@ -154,10 +154,12 @@ func (w *cgroupWatch) rescan() {
 // handle does what an event asks for.
 func (w *cgroupWatch) handle(event fsnotify.Event) {
 	name := filepath.Base(event.Name)
+	kubepods := kubepodsOf(event.Name)
 	uid, isPod := podUID(name)
+	isPod = isPod && isKubepods(filepath.Base(kubepods)) // the folders above are watched too
 	switch {
 	case isPod && event.Has(fsnotify.Create):
-		pod := podCgroup{path: event.Name, kubepods: kubepodsOf(event.Name)}
+		pod := podCgroup{path: event.Name, kubepods: kubepods}
 		w.cgroups.remember(uid, pod)
 		w.came(uid, pod)
 	case isPod && event.Has(fsnotify.Remove|fsnotify.Rename):

@@ -92,6 +92,7 @@ func TestWatch(t *testing.T) {
 			tree.pod(static, true)
 			w := startWatch(t, tree, newNotify(t))
 
+			tree.pod(filepath.Join(filepath.Dir(filepath.Dir(a)), "pod"+uidNever), true) // not the kubelet's
 			tree.pod(a, true)
 			w.expect(podCame(uidA))
 			tree.pod(b, true)

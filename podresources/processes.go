@@ -72,20 +72,22 @@ func parseStarted(stat []byte) (started uint64, running bool) {
 }
 
 // parseProcessCgroup returns the UID of the pod that a process's cgroups, one of each hierarchy,
-// belong to, and the folder in the pod's, which is the container's. The path is relative to the
-// reader's own cgroup namespace, and may begin with "/..": what matters is the folder of a pod in
-// it, the outermost if a pod runs a kubelet of its own.
+// belong to, and the folder in the pod's, which is the container's. A pod's folder is in that of a
+// quality of service or in kubepods. The path is relative to the reader's own cgroup namespace,
+// and may begin with "/.." in place of these. If a pod runs a kubelet of its own, the outermost pod
+// counts.
 func parseProcessCgroup(text []byte) (uid, container string) {
 	for line := range bytes.Lines(text) {
 		_, rest, _ := strings.Cut(string(bytes.TrimRight(line, "\n")), ":")
 		_, path, _ := strings.Cut(rest, ":")
-		for path != "" {
+		for inKubepods := false; path != ""; {
 			var name string
 			name, path, _ = strings.Cut(path, "/")
-			if uid, ok := podUID(name); ok {
+			if uid, ok := podUID(name); ok && inKubepods {
 				container, _, _ = strings.Cut(path, "/")
 				return uid, container
 			}
+			inKubepods = name == ".." || isKubepods(name) || inKubepods && isQoS(name)
 		}
 	}
 	return "", ""

@@ -16,11 +16,17 @@ func cgroupTexts() map[string]string {
 		"12:pids:/user.slice\n3:memory:/kubepods/burstable/pod" + testUID +
 			"/ab\n0::/\n": testUID,
 		"0::/kubepods/pod" + testUID + "/ab/kubepods/pod11111111-0000-4000-8000-000000000000/cd\n": testUID,
+		"0::/../../../besteffort/pod" + testUID + "/ab\n":                                          testUID,
 		"0::/user.slice/user-0.slice/session-1.scope\n":                                            "",
-		"0::/kubepods/pod.x/x": "",
-		"0::":                  "",
-		"":                     "",
-		":\n::\n":              "",
+		"0::/user.slice/user-0.slice/pod" + testUID + "/ab\n":                                      "",
+		"0::/../../user.slice/burstable/pod" + testUID + "/ab\n":                                   "",
+		"0::/user.slice/burstable/pod" + testUID + "\n":                                            "",
+		"0::/pod" + testUID + "\n":                                                                 "",
+		"0::/kubepods/burstable/ab/pod" + testUID + "\n":                                           "",
+		"0::/kubepods/pod.x/x":                                                                     "",
+		"0::":                                                                                      "",
+		"":                                                                                         "",
+		":\n::\n":                                                                                  "",
 	}
 }
 

@@ -184,7 +184,7 @@ func (e *Evidence) lackPod(name podresources.Pod, before *listedPod, a *Answer) 
 	if cgroup, asked := a.Cgroups[uid]; asked {
 		l.cgroup = cgroup
 	}
-	believed := e.believed(&l, a)
+	believed := e.believed(&l, p, a)
 	switch {
 	case l.cgroup == podresources.CgroupGone:
 	case believed && l.cgroup == podresources.CgroupAlive && (p == nil || !p.ends()):
@@ -230,15 +230,20 @@ func (e *Evidence) wasAnother(p *pod, asked time.Time) bool {
 	return false
 }
 
-// believed reports whether it proves anything that an answer lacks a pod: the kubelet that gave it
-// had listed the pod before, or has listed pods of the API server for a while. One that has
-// restarted lists nothing at first, then static pods, and the others when it has asked the API
-// server. A kubelet of which it is not known whether it is the same one must list a pod of these.
-func (e *Evidence) believed(l *listedPod, a *Answer) bool {
-	if a.Kubelet == "" {
+// believed reports whether it proves anything that an answer lacks a pod, nil if no object of it is
+// known: the kubelet that gave it had listed the pod before, or has said since it began that the
+// pod has ended, or has listed pods of the API server for a while. One that has restarted lists
+// nothing at first, then static pods, and the others when it has asked the API server. A kubelet of
+// which it is not known whether it is the same one must list a pod of these.
+func (e *Evidence) believed(l *listedPod, p *pod, a *Answer) bool {
+	switch {
+	case p != nil && p.ends() && p.since.After(e.kubelet.since) && p.since.Before(a.Asked):
+		return true
+	case a.Kubelet == "":
 		return !e.kubelet.ready.IsZero()
+	default:
+		return l.kubelet == a.Kubelet || e.knowsPods(a.Asked)
 	}
-	return l.kubelet == a.Kubelet || e.knowsPods(a.Asked)
 }
 
 // knowsPods reports whether the kubelet has listed pods of the API server for so long that it has

@@ -592,3 +592,34 @@ func TestOldAnswerIsOfThePodBefore(t *testing.T) {
 	b.Answered(gives(6, "kubelet", "a"))
 	wantUIDs(t, b, 6, "new")
 }
+
+// The last pod of a node ends while the kubelet restarts, which says so and lists no pod at all:
+// that is believed of what it has said itself, not of what the one before has.
+func TestLastPodEndsForARestartedKubelet(t *testing.T) {
+	for name, c := range map[string]struct {
+		said int // when a kubelet says that the pod has ended
+		want []string
+	}{
+		"the one that has restarted": {said: 5},
+		"the one before":             {said: 3, want: []string{"uid"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := holders.NewBook(time.Minute, nil)
+			over := localPod("a", "uid")
+			b.PodChanged(over, seconds(1))
+			b.Answered(gives(2, "1", "a"))
+			over.Final, over.Running = true, 0
+			for asked := 3; asked < 7; asked++ {
+				if asked == c.said {
+					b.PodChanged(over, seconds(asked))
+				}
+				none := gives(asked, "2")
+				none.Pods = nil
+				if asked > 3 {
+					b.Answered(none)
+				}
+			}
+			wantUIDs(t, b, 7, c.want...)
+		})
+	}
+}
