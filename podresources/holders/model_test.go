@@ -36,7 +36,10 @@ func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		runs++
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "delays"), 0))
-		w := &truth{sim: &sim{t: t, rng: rng}, claims: map[string]*simClaim{}, server: true, kubelet: true, synced: true, settled: never}
+		w := &truth{
+			sim: &sim{t: t, rng: rng}, claims: map[string]*simClaim{},
+			server: true, kubelet: true, synced: true, settled: never,
+		}
 		by := way{
 			pods: rapid.Bool().Draw(t, "pods API"), cgroups: rapid.Bool().Draw(t, "cgroups"),
 			logs: rapid.Bool().Draw(t, "logs"), drops: rapid.Bool().Draw(t, "drops"),
