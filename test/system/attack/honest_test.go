@@ -173,11 +173,6 @@ func (g *target) during(atMost time.Duration, attack func(ctx context.Context)) 
 	slices.Sort(f.times)
 	f.peak, f.over = g.resident()
 	g.t.Logf("%v", f)
-	for _, c := range f.charged {
-		if !c.isGood() {
-			g.t.Logf("%v", c)
-		}
-	}
 	return f
 }
 

@@ -2,6 +2,7 @@ package attack
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 )
@@ -33,6 +35,7 @@ const (
 // end count, for most if the others do.
 type charge struct {
 	pod         string
+	began, over time.Time
 	least, most time.Duration
 	said        time.Duration
 	isNotThere  bool
@@ -113,8 +116,27 @@ func (g *target) charges(lived []charge) []charge {
 	}
 	for i, c := range lived {
 		lived[i] = c.found(a.body)
+		if !lived[i].isGood() {
+			g.t.Logf("%v%s", lived[i], g.receiptOf(&lived[i]))
+		}
 	}
 	return lived
+}
+
+// receiptOf says how much the period of a pod's receipt begins and ends after the pod did.
+func (g *target) receiptOf(c *charge) string {
+	response, err := g.client.Get(g.url("/api/v1/receipts?claim=team-0/" + c.pod))
+	if err != nil {
+		return ""
+	}
+	defer response.Body.Close()
+	var report web.ReceiptsReport
+	if json.NewDecoder(response.Body).Decode(&report) != nil || len(report.Receipts) == 0 {
+		return ", without a receipt"
+	}
+	r := report.Receipts[0]
+	return fmt.Sprintf(", its receipt begins %v and ends %v after it",
+		r.ChargePeriodStart.Sub(c.began).Round(time.Millisecond), r.ChargePeriodEnd.Sub(c.over).Round(time.Millisecond))
 }
 
 // shortPod lets a pod live. It returns false if that failed.
@@ -141,7 +163,8 @@ func (g *target) shortPod(n int) (charge, bool) {
 	}
 	g.pods.Remove(uid)
 	failed := g.node.Kubelet.SetPods(base...)
-	c.most = time.Since(begun)
+	c.began, c.over = begun, time.Now()
+	c.most = c.over.Sub(begun)
 	return c, failed == nil
 }
 
