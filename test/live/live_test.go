@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestStartEnded: a program that ends before it is ready is noticed at once, with its status and
-// what it said.
+// TestStartEnded: if a program ends before it is ready, the test fails at once, with its status and
+// output.
 func TestStartEnded(t *testing.T) {
 	started := &failing{TB: t}
 	done := make(chan struct{})

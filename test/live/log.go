@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Brief returns the end of what an exporter logged, short enough to leave the test's own words in
-// sight: the last warnings and errors, cut, and the name of a file that has all of it.
+// Brief returns a short end of an exporter's log for the output of a test: the last warnings and
+// errors, truncated, and the name of a file with the complete log.
 func Brief(log string) string {
 	const most, width = 12, 200
 	var told []string

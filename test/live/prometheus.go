@@ -63,7 +63,7 @@ func StartPrometheus(t testing.TB, o PrometheusOptions) Prometheus {
 	return p
 }
 
-// At returns the server with Prometheus's API at an address, which somebody has started.
+// At returns a server with Prometheus's API that already runs at an address.
 func At(address string) Prometheus { return Prometheus{url: address, client: http.DefaultClient} }
 
 // Sample is a value at a time.

@@ -1,10 +1,10 @@
-// Package recorded compares what sources read of real machines with a second opinion: what another
-// program made of the same files.
+// Package recorded compares the readings of sources on recorded machines with those of another
+// program from the same files, the second opinion.
 //
-// The recordings are not part of this tree: the environment variable RECORDED names their folder.
-// Each of its recordings is one test, which prints a table of what is right, differs or is missing,
-// and fails for a line that nothing explains. Reasons are rules, so that other recordings can lie
-// there too.
+// The recordings are not part of this repository: the environment variable RECORDED names their
+// folder. Each recording is one test. It prints a table of equal, different and missing values, and
+// fails for a line without an explanation. Explanations are rules, so that they also apply to other
+// recordings.
 //
 //	folder           recording                     second opinion
 //	drm/VENDOR/CARD  sysfs of a graphics card      what LACT made of it: drm/lact/VENDOR-CARD.json

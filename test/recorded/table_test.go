@@ -94,7 +94,7 @@ func check(t *testing.T, recording string, theirs, ours map[string]float64, reas
 		count[missing], "", "value", "second opinion", "read", table.String())
 }
 
-// What nothing explains is found, and what is explained is told apart.
+// Unexplained differences are found, and distinguished from explained ones.
 func TestCompare(t *testing.T) {
 	theirs := map[string]float64{"power": 9.087, "clock": 1e9, "fan": 3, "voltage": 1}
 	ours := map[string]float64{"power": 1.536, "clock": 1.0004e9, "other": 7}

@@ -1,6 +1,6 @@
-// Package standstill records when a machine runs none of its programs, so that tests that compare
-// times with another process's can allow for it. The cause is the hypervisor of a small virtual
-// machine, or other load.
+// Package standstill records the times in which a machine runs none of its programs, because of the
+// hypervisor of a small virtual machine or other load. Tests that compare times of two processes
+// use it.
 package standstill
 
 import (
@@ -18,7 +18,7 @@ const Shortest = 50 * time.Millisecond
 // Span is an interval of time.
 type Span struct{ From, To time.Time }
 
-// Overlap returns for how long one of others, which do not overlap each other, lay in the span.
+// Overlap returns the total time of others within the span. The others must not overlap each other.
 func (s Span) Overlap(others []Span) time.Duration {
 	sum := time.Duration(0)
 	for _, other := range others {

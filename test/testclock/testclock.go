@@ -1,5 +1,5 @@
-// Package testclock has clocks for tests of what happens when the wall clock is set, or a node is
-// suspended: the monotonic clock, by which Go subtracts and compares times, shows neither.
+// Package testclock has clocks for tests in which the wall clock is set or a node is suspended. The
+// monotonic clock, with which Go subtracts and compares times, shows neither.
 package testclock
 
 import (
@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// Clock is a clock whose time passes when the test says so. Its times have a monotonic part, unlike
-// those in a bubble of testing/synctest.
+// Clock is a clock that only a test advances. Its times have a monotonic part, unlike those in a
+// bubble of testing/synctest.
 type Clock struct {
 	now  time.Time
 	step time.Duration
@@ -26,9 +26,9 @@ func (c *Clock) Pass(d time.Duration) time.Time {
 	return c.Now()
 }
 
-// Set sets the wall clock by so much, in whole seconds: back if that is negative. To be suspended
-// for a time looks the same as to have it set ahead: clock_gettime(2), CLOCK_MONOTONIC, does not
-// count "time that the system is suspended".
+// Set changes the wall clock by a duration in whole seconds, backwards if it is negative. A
+// suspended time looks like a clock that is set forward: CLOCK_MONOTONIC of clock_gettime(2) does
+// not count "time that the system is suspended".
 func (c *Clock) Set(by time.Duration) { c.step += by }
 
 // Steps returns by how much tests set a clock.
