@@ -174,11 +174,8 @@ func claimActivity() []Panel {
 	flops := line("FLOP utilization", "Share of the highest rate of each device's tensor cores: the share of the time in "+
 		"which they were busy, times the clock divided by its highest.", "percentunit",
 		"no source reports tensor cores and clocks, or the devices are shared", "{{device}} {{node}}",
-		`max by (<device>) (dra_claim_engine_utilization_ratio{<c>, engine="tensor"})
-		  * on (<device>) (
-		    max by (<device>) (dra_device_clock_hertz{domain=~"sm|graphics"})
-		      / on (<device>) max by (<device>) (dra_device_clock_max_hertz{domain=~"sm|graphics"})
-		  )`)
+		`max by (<device>) (device:dra_flop_utilization:ratio{<e>})
+		  and on (<device>) dra_claim_engine_utilization_ratio{<c>, engine="tensor"}`)
 	flops.max = 1
 	return []Panel{
 		utilization, energy, engines, flops,

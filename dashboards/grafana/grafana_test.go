@@ -368,6 +368,10 @@ func TestSickFirst(t *testing.T) {
 				continue
 			}
 			found++
+			if p.Transformations[1].ID != "sortBy" {
+				t.Errorf("%s: %q is not sorted", b.UID, p.Title)
+				continue
+			}
 			by := p.Transformations[1].Options.Sort[0].Field
 			i := slices.IndexFunc(p.Targets, func(t target) bool { return "Value #"+t.RefID == by })
 			if i < 0 || !regexp.MustCompile(`^(1 \+ )?max by .*state`).MatchString(p.Targets[i].Expr) ||
