@@ -19,6 +19,10 @@ import (
 // at the end is what the pods used: each 20 s at 100 W.
 func TestSeriesOfShortPods(t *testing.T) {
 	t.Parallel()
+	churnPods := 100
+	if testing.Short() {
+		churnPods = 20
+	}
 	for _, tt := range []struct {
 		minLifetime time.Duration
 		pods        int // series
@@ -28,7 +32,7 @@ func TestSeriesOfShortPods(t *testing.T) {
 	} {
 		t.Run(tt.minLifetime.String(), func(t *testing.T) {
 			t.Parallel()
-			claims, pods, last := churn(t, tt.minLifetime)
+			claims, pods, last := churn(t, churnPods, tt.minLifetime)
 			if claims != churnPods*exposition.SeriesOfShortClaim || pods != tt.pods {
 				t.Errorf("%d series are of claims and %d of pods, want %d and %d",
 					claims, pods, churnPods*exposition.SeriesOfShortClaim, tt.pods)
@@ -37,21 +41,18 @@ func TestSeriesOfShortPods(t *testing.T) {
 				return
 			}
 			got := exportertest.SumOf(last.Matching("dra_pod_energy_joules_total", "pod=aggregated/Job/train"))
-			if want := churnPods * 20 * 100.; !exportertest.Close(got, want, 0) {
+			if want := float64(churnPods) * 20 * 100; !exportertest.Close(got, want, 0) {
 				t.Errorf("the workload has %v J, want %v", got, want)
 			}
 		})
 	}
 }
 
-const (
-	churnPods    = 100
-	churnDevices = 6 // at most so many pods at a time
-)
+const churnDevices = 6 // at most so many pods at a time
 
 // churn plays short pods, 1000 an hour, and returns how many series were ever scraped, and the last
 // scrape.
-func churn(t *testing.T, minLifetime time.Duration) (claims, pods int, last exportertest.Scraped) {
+func churn(t *testing.T, churnPods int, minLifetime time.Duration) (claims, pods int, last exportertest.Scraped) {
 	t.Helper()
 	const (
 		every = time.Hour / 1000
@@ -69,7 +70,7 @@ func churn(t *testing.T, minLifetime time.Duration) (claims, pods int, last expo
 			Hardware: driver.Hardware{UUID: fmt.Sprint("gpu-", device)},
 		}
 	}
-	for begun, n := 0, 0; h.Now.Before(start.Add(churnPods*every + time.Minute)); n++ {
+	for begun, n := 0, 0; h.Now.Before(start.Add(time.Duration(churnPods)*every + time.Minute)); n++ {
 		at := h.Now.Sub(start)
 		for ; begun < churnPods && at >= tick+time.Duration(begun)*every; begun++ {
 			a := jointest.Allocation(fmt.Sprint("gpu-", begun%churnDevices), fmt.Sprint("c-", begun), fmt.Sprint("p-", begun))

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/common/expfmt"
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -377,21 +375,6 @@ func holds(text, claim, device string) bool {
 		}
 	}
 	return false
-}
-
-// Labels that are kept from scrape to scrape are those of the snapshot, whatever changed in
-// between.
-func TestKeptLabels(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		var latest *exposition.Snapshot
-		config := exposition.Config{Choices: exportertest.Classic()}
-		e := exposition.New(prometheus.NewRegistry(), func() *exposition.Snapshot { return latest }, config)
-		exportertest.Replay(t, func(_ *exportertest.World, _ join.Result, s *exposition.Snapshot) {
-			latest = s
-			exportertest.SameText(t, exportertest.Text(t, s), exportertest.Encode(t, e, expfmt.NewFormat(expfmt.TypeTextPlain)))
-		})
-	})
 }
 
 // checkInfos holds the rows of who holds what to the kubelet's answer.

@@ -1,36 +1,15 @@
 package chart
 
 import (
-	"context"
+	"encoding/json"
 	"os"
-	"os/exec"
-	"regexp"
+	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 )
-
-// help builds the program and returns its help text.
-func help(t *testing.T) string {
-	t.Helper()
-	text, err := helpOnce()
-	if err != nil {
-		t.Fatalf("%v: %s", err, text)
-	}
-	return text
-}
-
-// helpOnce runs the program of this tree once for all tests. Without cgo it is linked faster, and
-// has the same flags.
-var helpOnce = sync.OnceValues(func() (string, error) {
-	run := exec.CommandContext(context.Background(), "go", "run", "./exporter/cmd/dra-exporter", "--help-long")
-	run.Dir, run.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
-	out, err := run.CombinedOutput()
-	return string(out), err
-})
 
 // settings are the settings of a container by flag or environment variable.
 func settings(c *corev1.Container) map[string][]string {
@@ -47,31 +26,30 @@ func settings(c *corev1.Container) map[string][]string {
 	return out
 }
 
-// The program has every flag and every variable that the chart sets, and the values can switch off
-// every source.
-func TestFlags(t *testing.T) {
-	known := regexp.MustCompile(`--(?:\[no-\])?[a-z][a-z.-]+|\$DRA_EXPORTER_[A-Z_]+`).FindAllString(help(t), -1)
-	for i := range known {
-		known[i] = strings.Replace(known[i], "[no-]", "", 1)
+// schema returns the schema of the chart's values below a path of keys.
+func schema(t *testing.T, path ...string) values {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(folder, "values.schema.json"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	for name, v := range combinations() {
-		o := renderObjects(t, v)
-		containers := []corev1.Container{o.daemonSet.Spec.Template.Spec.Containers[0]}
-		if test, ok := o.all["Pod test-dra-exporter-test"].(*corev1.Pod); ok {
-			containers = append(containers, test.Spec.Containers[0])
-		}
-		for i := range containers {
-			for flag := range settings(&containers[i]) {
-				if flag != "top" && !slices.Contains(known, flag) {
-					t.Errorf("%s: the program does not have %s", name, flag)
-				}
-			}
-		}
+	var part values
+	if err := json.Unmarshal(text, &part); err != nil {
+		t.Fatal(err)
 	}
+	for _, key := range path {
+		part, _ = part[key].(values)
+	}
+	return part
+}
+
+// The values can switch off every source: those that the schema names, which the generator takes
+// from the program.
+func TestSources(t *testing.T) {
 	switches := 0
-	for _, flag := range known {
-		source, ok := strings.CutPrefix(flag, "--source.")
-		if !ok || strings.Contains(source, ".") || source == "dcgm" { // its value is an address
+	for _, name := range schema(t, "properties", "sources", "propertyNames")["enum"].([]any) {
+		source := name.(string)
+		if source == "dcgm" || source == "scrape" { // whose value is an address or a list
 			continue
 		}
 		switches++
@@ -86,28 +64,29 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// The values have a switch for every group of metrics, which is on by default.
+// The values have a switch for groups of metrics, which are on by default. The test of
+// exporter/cmd/dra-exporter checks that each group has one.
 func TestGroupsOfMetrics(t *testing.T) {
 	of := func(v values) map[string][]string {
 		o := renderObjects(t, v)
 		return settings(&o.daemonSet.Spec.Template.Spec.Containers[0])
 	}
-	name := regexp.MustCompile(`-([a-z])`)
+	off, defaults := values{}, of(values{})
+	for group := range schema(t, "properties", "metrics", "properties") {
+		off[group] = false
+	}
 	groups := 0
-	for _, flag := range regexp.MustCompile(`--metrics\.[a-z-]+`).FindAllString(help(t), -1) {
-		groups++
-		value := name.ReplaceAllStringFunc(strings.TrimPrefix(flag, "--metrics."), func(s string) string {
-			return strings.ToUpper(s[1:])
-		})
-		if got := of(values{"metrics": values{value: false}})[flag]; !slices.Equal(got, []string{"off"}) {
-			t.Errorf("%s is %q where metrics.%s is false", flag, got, value)
+	for flag, got := range of(values{"metrics": off}) {
+		if !strings.HasPrefix(flag, "--metrics.") {
+			continue
 		}
-		if got := of(values{})[flag]; got != nil {
-			t.Errorf("%s is %q by default", flag, got)
+		groups++
+		if !slices.Equal(got, []string{"off"}) || defaults[flag] != nil {
+			t.Errorf("%s is %q where its value is false, and %q by default", flag, got, defaults[flag])
 		}
 	}
-	if groups < 6 {
-		t.Errorf("only %d groups have a switch", groups)
+	if groups < 6 || groups != len(off) {
+		t.Errorf("%d of %d groups have a switch", groups, len(off))
 	}
 	if got := of(values{"metrics": values{"pods": "info"}})["--metrics.pods"]; !slices.Equal(got, []string{"info"}) {
 		t.Errorf("--metrics.pods is %q, want info", got)

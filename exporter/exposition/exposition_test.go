@@ -62,7 +62,7 @@ func busyHistory(t *testing.T) *exportertest.History {
 			readings = append(readings, r)
 		}
 		h.Read(readings...)
-		h.Tick(exportertest.FitAfter / 2)
+		h.Pass(exportertest.FitAfter / 2)
 	}
 	return h
 }
@@ -146,7 +146,7 @@ func TestFormats(t *testing.T) {
 	hostile.In.Inventory[jointest.ID(name)] = driver.Entry{Hardware: driver.Hardware{UUID: name, Model: name}}
 	hostile.In.View.Allocations = append(hostile.In.View.Allocations, jointest.Allocation(name, name, name))
 	hostile.ReadOf(name, jointest.Watts(70))
-	hostile.Tick(time.Second)
+	hostile.Pass(time.Second)
 	for name, s := range map[string]*exposition.Snapshot{"busy": busyHistory(t).Last, "hostile": hostile.Last} {
 		classic := exportertest.Classic()
 		for _, config := range []exposition.Config{
@@ -270,7 +270,7 @@ func TestZeroHold(t *testing.T) {
 			h.Hold("c0", "p0")
 		}
 		h.Read(driver.Reading{Quantity: driver.Energy, Value: 10 * float64(i)}, jointest.Watts(10))
-		h.Tick(time.Second)
+		h.Pass(time.Second)
 	} // it is 10 s; the counters of c0 are shown since 6 s, those of the device since 0 s
 	for _, tc := range []struct {
 		hold          time.Duration
@@ -316,11 +316,11 @@ func TestZeroHoldOfLateCounter(t *testing.T) {
 	h.Hold("c0", "p0")
 	for range 10 {
 		h.Read(jointest.Watts(1))
-		h.Tick(time.Second)
+		h.Pass(time.Second)
 	}
 	traffic := func(v float64) {
 		h.Read(driver.Reading{Quantity: driver.IOBytes, Labels: driver.Labels{"pcie", "receive"}, Value: v})
-		h.Tick(time.Second)
+		h.Pass(time.Second)
 	}
 	traffic(0)
 	traffic(100)

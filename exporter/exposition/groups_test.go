@@ -150,7 +150,7 @@ func TestLedgerWithoutGroups(t *testing.T) {
 				h.Read(jointest.Watts(100), driver.Reading{
 					Quantity: driver.Errors, Labels: driver.Labels{"xid", "31"}, Value: float64(i),
 				})
-				h.Tick(time.Second)
+				h.Pass(time.Second)
 			}
 			x := exportertest.Scrape(t, h.Last)
 			got := fmt.Sprintf("errors=%v errors_of_claims=%d peaks=%d distributions=%d at=%d",

@@ -110,14 +110,14 @@ func crowd(t *testing.T, maxSeries int) *exportertest.History {
 		h.Hold(fmt.Sprintf("c%d", i), fmt.Sprintf("p%d", i))
 	}
 	h.Energy(0)
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	for i := range 4 { // c0 ends first
 		h.Free(fmt.Sprintf("c%d", i))
 		h.Energy(float64(i))
-		h.Tick(time.Second)
+		h.Pass(time.Second)
 	}
 	h.Limiter = exposition.NewLimiter(maxSeries, nil)
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	return h
 }
 
@@ -141,7 +141,7 @@ func TestLimitEvictsTheOldest(t *testing.T) {
 	}
 	for range 3 {
 		h.Now = h.Now.Add(2 * time.Minute)
-		h.Tick(time.Second)
+		h.Pass(time.Second)
 	}
 	if h.Last.Dropped != 0 {
 		t.Errorf("%d series are dropped after their retention", h.Last.Dropped)
@@ -217,7 +217,7 @@ func TestLimitDropsFamilies(t *testing.T) {
 		t.Errorf("where most have ended, dropped are %q", dropped(x))
 	}
 	h.Now = h.Now.Add(exportertest.Retention)
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	h.Hold("c99", "p99")
 	if x = h.Tick(time.Second); dropped(x) != "" || h.Last.Dropped != 0 {
 		t.Errorf("with room dropped are %q, %d series", dropped(x), h.Last.Dropped)

@@ -24,7 +24,7 @@ func TestAttributionOfPlugins(t *testing.T) {
 	}
 	for i := range 3 {
 		h.Energy(float64(400 * i))
-		h.Tick(time.Second)
+		h.Pass(time.Second)
 	}
 	x := exportertest.Scrape(t, h.Last)
 	h.Expect(x, map[[2]string]float64{
@@ -58,6 +58,6 @@ func TestAttributionOfPlugins(t *testing.T) {
 }
 
 func joinedAfter(h *exportertest.History) *join.Device {
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	return &h.Joined.Devices[0]
 }

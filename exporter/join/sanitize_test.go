@@ -241,7 +241,7 @@ func TestReadingOfTheFuture(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("c0", "p0")
 	h.Read(driver.Reading{Quantity: driver.Energy, Value: 100, At: h.Now.Add(time.Hour)})
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	h.Read(driver.Reading{Quantity: driver.Energy, Value: 150, At: h.Now.Add(time.Hour)})
 	x := h.Tick(time.Second)
 	if got := x.One(t, "dra_claim_energy_joules_total"); got != 50 {

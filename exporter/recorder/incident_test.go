@@ -34,7 +34,7 @@ func newStory(t *testing.T) *story {
 func (s *story) pass(seconds int) []*recorder.Incident {
 	var opened []*recorder.Incident
 	for range seconds {
-		s.Tick(time.Second)
+		s.Pass(time.Second)
 		news := s.Record(s.Last.Snapshot)
 		s.MakeCharts(s.Context())
 		s.news = append(s.news, news)

@@ -28,7 +28,7 @@ func TestFitReport(t *testing.T) {
 				driver.Reading{Quantity: driver.Utilization, Value: 0},
 				driver.Reading{Quantity: driver.MemoryUsed, Value: 19 * gib},
 			)
-			h.Tick(time.Second)
+			h.Pass(time.Second)
 		}
 		_, body := fetch(t, serving(t, h.Last, nil).URL+"/api/v1/fit")
 		var report FitReport

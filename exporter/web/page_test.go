@@ -67,7 +67,7 @@ func play(h *exportertest.History) {
 		h.ReadOf("nic", driver.Reading{
 			Quantity: driver.IOBytes, Labels: driver.Labels{"network", "receive"}, Value: float64(1+i) * 1e9,
 		})
-		h.Tick(10 * time.Second)
+		h.Pass(10 * time.Second)
 	}
 }
 
@@ -187,7 +187,7 @@ func TestTrafficIsRecorded(t *testing.T) {
 			Quantity: driver.IOBytes, Labels: driver.Labels{"network", "receive"}, Value: float64(second) * 1e8,
 			Since: jointest.Start(),
 		})
-		h.Tick(time.Second)
+		h.Pass(time.Second)
 		r.Record(h.Last.Snapshot)
 	}
 	latest := func() *exposition.Snapshot { return h.Last }

@@ -35,7 +35,7 @@ func recordedNode(t *testing.T) (string, *recorder.Recorder) {
 			})
 		}
 		h.Read(readings...)
-		h.Tick(time.Second)
+		h.Pass(time.Second)
 		r.Record(h.Last.Snapshot)
 		r.MakeCharts(t.Context())
 	}
@@ -250,7 +250,7 @@ func TestStalledIsShown(t *testing.T) {
 
 func TestWithoutRecorder(t *testing.T) {
 	h := exportertest.NewHistory(t)
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	server := httptest.NewServer(NewHandler(testConfig(h, nil)))
 	t.Cleanup(server.Close)
 	for _, path := range []string{"/api/v1/history?device=gpu-0", "/api/v1/incidents"} {
@@ -280,7 +280,7 @@ func receiptNode(t *testing.T) Config {
 			h.Free("a")
 		}
 		h.Energy(100 * float64(i))
-		h.Tick(time.Second)
+		h.Pass(time.Second)
 		r.Record(h.Last.Snapshot)
 	}
 	return testConfig(h, r)

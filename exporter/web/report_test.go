@@ -24,7 +24,7 @@ func TestReportIsWhole(t *testing.T) {
 	empty := exposition.NewLimiter(0, nil).Apply(ledger.New(ledger.Config{}), &ledger.Snapshot{Time: time.Unix(1000, 0)})
 	h.Read(jointest.Watts(70), driver.Reading{Quantity: driver.Energy, Value: 1})
 	h.In.View.Allocations = []podresources.Allocation{jointest.Allocation("gpu-0", "c", "p")}
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	few := *h.Last
 	full := few
 	holder := few.Claims[0]
@@ -76,7 +76,7 @@ func TestReportOfPartition(t *testing.T) {
 	h.In.View.Allocations = []podresources.Allocation{jointest.Allocation("part", "c", "p")}
 	h.Read(jointest.Watts(70), driver.Reading{Quantity: driver.Energy, Value: 1})
 	h.ReadOf("part", driver.Reading{Quantity: driver.MemoryUsed, Value: 1})
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	url := serving(t, h.Last, nil).URL
 	_, body := fetch(t, url+"/api/v1/snapshot")
 	var report Report

@@ -28,7 +28,7 @@ func TestSummary(t *testing.T) {
 		jointest.Allocation("gpu-0", "c", "p2"), jointest.Allocation("gpu-0", "c", "p1"), admin,
 	}
 	h.Read(jointest.Watts(70))
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	down := driver.Reason("")
 	handler := NewHandler(Config{
 		Metrics: nil, Latest: func() *exposition.Snapshot { return h.Last }, Node: "node1", MetricsPath: "/metrics",
@@ -56,7 +56,7 @@ func TestSummary(t *testing.T) {
 		t.Errorf("%+v: %s", got, diff)
 	}
 	h.Read(jointest.Watts(90))
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	if second, _ := get(first.Header().Get("Etag")); second.Code != http.StatusNotModified {
 		t.Errorf("after another reading: status %d", second.Code)
 	}
@@ -67,7 +67,7 @@ func TestSummary(t *testing.T) {
 	}
 	down = ""
 	h.In.View.Allocations = nil
-	h.Tick(time.Second)
+	h.Pass(time.Second)
 	if fourth, got := get(first.Header().Get("Etag")); fourth.Code != http.StatusOK || len(got.Claims) != 0 ||
 		got.Devices[ledger.StateFree] == 0 {
 		t.Errorf("after the claim: status %d, %+v", fourth.Code, got)

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dra-exporter/dra-exporter/exporter/program"
+)
+
+const chart = "../../../deployments/helm/dra-exporter/"
+
+// The program has every flag and every variable that the templates of the Helm chart name, and the
+// chart's values have a switch for each of its groups of metrics.
+func TestChart(t *testing.T) {
+	var help, stderr bytes.Buffer
+	for _, args := range [][]string{{"--help"}, {"top", "--help"}, {"gateway", "--help"}} {
+		if status := program.Run(t.Context(), args, sources(), &help, &stderr); status != 0 {
+			t.Fatalf("%v: exit status %d: %s", args, status, &stderr)
+		}
+	}
+	// Names that end with a dot or an underscore are completed by values.
+	name := regexp.MustCompile(`--(?:\[no-\])?[a-z][a-z.-]*[a-z]\b|\bDRA_EXPORTER_[A-Z_]*[A-Z]\b`)
+	var known []string
+	for _, flag := range name.FindAllString(help.String(), -1) {
+		plain := strings.Replace(flag, "[no-]", "", 1)
+		variable := strings.NewReplacer("--", "DRA_EXPORTER_", ".", "_", "-", "_").Replace(plain)
+		known = append(known, plain, strings.Replace(flag, "[no-]", "no-", 1), strings.ToUpper(variable))
+	}
+	templates, err := filepath.Glob(chart + "templates/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := 0
+	for _, path := range append(templates, chart+"templates/tests/scrape.yaml") {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			for _, flag := range name.FindAllString(line, -1) {
+				rest := line[strings.Index(line, flag)+len(flag):]
+				if strings.HasPrefix(rest, ".{{") || strings.HasPrefix(rest, "_{{") {
+					continue
+				}
+				named++
+				if !slices.Contains(known, flag) {
+					t.Errorf("%s: the program does not have %s", path, flag)
+				}
+			}
+		}
+	}
+	if named < 40 {
+		t.Errorf("the templates name only %d flags and variables", named)
+	}
+	text, err := os.ReadFile(chart + "values.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema struct {
+		Properties struct {
+			Metrics struct{ Properties map[string]any }
+		}
+	}
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	next := regexp.MustCompile(`-[a-z]`)
+	for _, flag := range known {
+		group, is := strings.CutPrefix(flag, "--metrics.")
+		group = next.ReplaceAllStringFunc(group, func(s string) string { return strings.ToUpper(s[1:]) })
+		if _, has := schema.Properties.Metrics.Properties[group]; is && !has {
+			t.Errorf("the values of the chart have no switch for %s", flag)
+		}
+	}
+}
