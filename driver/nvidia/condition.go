@@ -7,9 +7,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// RecoveryAction returns the reading of driver.NeedsAttention for a recovery action
-// (nvmlDeviceGpuRecoveryAction_t), which the driver asks for when it can't use a GPU as it is. Its
-// value is 0 for NVML_GPU_RECOVERY_ACTION_NONE.
+// RecoveryAction returns the reading of driver.NeedsAttention for a recovery action that the driver
+// requests (nvmlDeviceGpuRecoveryAction_t). Its value is 0 for NVML_GPU_RECOVERY_ACTION_NONE.
 func RecoveryAction(code float64, at time.Time) driver.Reading {
 	action, value := "investigate", 1.
 	switch code {
@@ -30,9 +29,9 @@ func RecoveryAction(code float64, at time.Time) driver.Reading {
 }
 
 // ThrottleActive returns the readings of driver.ThrottleActive for a bitmask of reasons
-// (nvmlClocksEventReason*; DCGM's DCGM_CLOCKS_EVENT_REASON_* are the same bits). Their names are
-// those of driver.ThrottledSeconds; other is any reason but these, an idle GPU and a chosen clock.
-// A hardware slowdown whose cause has a bit of its own has that name.
+// (nvmlClocksEventReason*, equal to DCGM_CLOCKS_EVENT_REASON_*). The labels are those of
+// driver.ThrottledSeconds, and other for all other reasons except an idle GPU and configured
+// clocks. A hardware slowdown whose cause has its own bit counts only for that cause.
 func ThrottleActive(mask uint64, at time.Time) []driver.Reading {
 	const (
 		gpuIdle, chosenClocks, hardwareSlowdown = 0x1, 0x2, 0x8
@@ -64,7 +63,7 @@ func ThrottleActive(mask uint64, at time.Time) []driver.Reading {
 	return out
 }
 
-// FabricProbe is how far a GPU has come in joining the fabric of its machine, or rack
+// FabricProbe is the state of a GPU's registration with the fabric of its machine or rack
 // (nvmlGpuFabricState_t).
 type FabricProbe uint64
 
@@ -75,9 +74,9 @@ const (
 	FabricCompleted
 )
 
-// FabricState returns the reading of driver.FabricState, false where the GPU is in no fabric.
-// failed says that the probe completed with an error; summary is nvmlGpuFabricInfo_v3_t's
-// healthSummary (NVML_GPU_FABRIC_HEALTH_SUMMARY_*), 0 where it is unknown.
+// FabricState returns the reading of driver.FabricState, or false if the GPU is in no fabric.
+// failed means that the probe completed with an error. summary is healthSummary of
+// nvmlGpuFabricInfo_v3_t (NVML_GPU_FABRIC_HEALTH_SUMMARY_*), 0 if it is unknown.
 func FabricState(probe FabricProbe, failed bool, summary uint64, at time.Time) (driver.Reading, bool) {
 	const unhealthy, limited = 2, 3
 	state := "healthy"
@@ -98,8 +97,8 @@ func FabricState(probe FabricProbe, failed bool, summary uint64, at time.Time) (
 	return driver.Reading{Quantity: driver.FabricState, Labels: driver.Labels{state}, Value: 1, At: at}, true
 }
 
-// Attention leaves of the readings of driver.NeedsAttention those of conditions that hold. Where
-// none holds there is one that says so, if anything was known.
+// Attention removes the readings of driver.NeedsAttention whose value is 0. If that removes all of
+// them, it adds the reading with action none and reason ok.
 func Attention(readings []driver.Reading) []driver.Reading {
 	none := driver.Reading{Quantity: driver.NeedsAttention, Labels: driver.Labels{"none", "ok"}, Value: 1}
 	known, asked := false, false

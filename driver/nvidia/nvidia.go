@@ -1,6 +1,6 @@
-// Package nvidia holds what the sources of NVIDIA's devices share: names of MIG devices, counting
-// of XID errors, and sessions with a library that are opened again when they fail. It imports no
-// library of NVIDIA's.
+// Package nvidia has what the sources of NVIDIA devices share: names of MIG devices, counters of
+// XID errors, and sessions with a library that are reopened after a failure. It imports no library
+// of NVIDIA.
 package nvidia
 
 import (
@@ -10,20 +10,20 @@ import (
 	"strings"
 )
 
-// Instance returns driver.Hardware.Instance of a MIG device: NVML's IDs of its GPU instance and of
-// its compute instance.
+// Instance returns driver.Hardware.Instance of a MIG device, given NVML's IDs of its GPU instance
+// and of its compute instance.
 func Instance(gpuInstance, compute int) string {
 	return strconv.Itoa(gpuInstance) + "/" + strconv.Itoa(compute)
 }
 
-// Placement returns driver.Hardware.Placement of a MIG device: the minor number of its GPU, the ID
-// of its profile, and its first memory slice.
+// Placement returns driver.Hardware.Placement of a MIG device, given the minor number of its GPU,
+// the ID of its profile, and its first memory slice.
 func Placement(minor, profile, start int) string {
 	return fmt.Sprintf("nvidia/%d/%d/%d", minor, profile, start)
 }
 
-// CUDAVersion returns the version of CUDA that NVML and DCGM write as a number: 12.8 of 12080
-// ("CUDA 11.1 = 11100", dcgm_fields.h; CUDA_VERSION of cuda.h). It is "" for what is none.
+// CUDAVersion returns the CUDA version for its number in NVML and DCGM: 12.8 for 12080
+// (CUDA_VERSION in cuda.h). It returns "" if the number is not positive.
 func CUDAVersion(number int) string {
 	if number <= 0 {
 		return ""
@@ -31,8 +31,9 @@ func CUDAVersion(number int) string {
 	return fmt.Sprintf("%d.%d", number/1000, number%1000/10)
 }
 
-// ComputeSlices returns how many compute slices a MIG profile has: 3 of 3g.40gb, 1 of 1c.3g.40gb
-// and of 1g.10gb+me; 0 of what is no profile (NVIDIA's MIG User Guide, "Partitioning").
+// ComputeSlices returns the number of compute slices of a MIG profile: 3 for 3g.40gb, 1 for
+// 1c.3g.40gb and 1g.10gb+me (NVIDIA's MIG User Guide, "Partitioning"). It returns 0 if the text is
+// not a profile.
 func ComputeSlices(profile string) int {
 	first, _, _ := strings.Cut(profile, ".")
 	number, isCompute := strings.CutSuffix(first, "c")
@@ -49,9 +50,8 @@ func ComputeSlices(profile string) int {
 	return int(n)
 }
 
-// ParentInName returns the name that the GPU of a MIG device has as a DRA device, gpu-MINOR
-// (CanonicalName of GpuInfo in cmd/gpu-kubelet-plugin), given the name of the MIG device; "" where
-// that is none.
+// ParentInName returns the name of the GPU's DRA device, gpu-MINOR (CanonicalName of GpuInfo in
+// cmd/gpu-kubelet-plugin), given the name of a MIG device. It returns "" for other names.
 func ParentInName(device string) string {
 	parent, _, isMIG := strings.Cut(device, "-mig-")
 	if !isMIG || PlacementInName(device) == "" {
@@ -60,9 +60,10 @@ func ParentInName(device string) string {
 	return parent
 }
 
-// PlacementInName returns the placement that the name of a DRA device has, "" where it has none:
-// gpu-MINOR-mig-PROFILE-PROFILE_ID-START with a profile such as 1g10gb or 1g10gb-me, as
-// kubernetes-sigs/dra-driver-nvidia-gpu makes it (ToCanonicalName in cmd/gpu-kubelet-plugin).
+// PlacementInName returns the placement in the name of a MIG device's DRA device,
+// gpu-MINOR-mig-PROFILE-PROFILE_ID-START with a profile such as 1g10gb or 1g10gb-me
+// (ToCanonicalName in cmd/gpu-kubelet-plugin of kubernetes-sigs/dra-driver-nvidia-gpu). It returns
+// "" for other names.
 func PlacementInName(device string) string {
 	fields := regexp.MustCompile(`^gpu-(\d+)-mig-.+-(\d+)-(\d+)$`).FindStringSubmatch(device)
 	if fields == nil {

@@ -10,18 +10,18 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// account is what the driver's accounting says of a process since it began.
+// account is the driver's accounting of a process since its start.
 type account struct {
-	start   uint64 // of the process, in NVML's microseconds
+	start   uint64 // start time of the process, in NVML's microseconds
 	samples uint32
-	sum     uint64           // over the samples
-	busy    []driver.Reading // of the time between two looks; none before the second
+	sum     uint64           // of the samples
+	busy    []driver.Reading // mean between the last two reads; none before the second
 }
 
-// accountedProcesses reads the processes' share of the GPU's time from the driver's accounting,
-// where that is on (nvidia-smi -am 1) and nothing finer tells it: nvmlAccountingStats_v2_t has the
-// sum, over so many samples, of the "GR engine utilization in unit of pct * 100", which are
-// hundredths of a percent. Between two looks its mean is what was added by what was.
+// accountedProcesses reads the utilization of processes from the driver's accounting, if accounting
+// mode is on (nvidia-smi -am 1) and there is no finer source. nvmlAccountingStats_v2_t has the
+// number of samples and their sum, "GR engine utilization in unit of pct * 100": hundredths of a
+// percent. The mean between two reads is the increase of the sum divided by that of the number.
 func (r *reader) accountedProcesses(device nvml.Device) {
 	const function = "nvmlDeviceGetAccountingStats_v2"
 	g := r.gpu
@@ -42,8 +42,8 @@ func (r *reader) accountedProcesses(device nvml.Device) {
 	g.accounts = known
 }
 
-// next returns the account after another look. While there is no new sample the share is what it
-// was. A process that began at another time is another one.
+// next returns the account after another read. Without a new sample, the reading stays the same. A
+// different start time means another process with the same PID.
 func (a account) next(stats nvml.AccountingStats_v2, reading driver.Reading) account {
 	next := account{start: stats.StartTime, samples: stats.SampleCount, sum: stats.SumGpuUtil}
 	switch {

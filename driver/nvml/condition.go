@@ -12,10 +12,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// rareInterval is how often settings, and conditions that last until a reset, are read.
+// rareInterval is the interval at which settings, and conditions that last until a reset, are read.
 const rareInterval = time.Minute
 
-// conditionQueries are about the condition of the hardware, whoever uses it.
+// conditionQueries returns the queries of the condition and settings of the hardware.
 func conditionQueries() []query {
 	return []query{
 		{"nvmlDeviceGetSramEccErrorStatus", everyGPU, rareInterval, readSRAM},
@@ -36,7 +36,7 @@ func conditionQueries() []query {
 			"nvmlDeviceGetCurrentClocksEventReasons", everyGPU, 0,
 			throttlingNow(nvml.Device.GetCurrentClocksEventReasons),
 		},
-		{ // what drivers before 535 call it
+		{ // its name in drivers before 535
 			"nvmlDeviceGetCurrentClocksThrottleReasons", everyGPU, 0,
 			throttlingNow(nvml.Device.GetCurrentClocksThrottleReasons),
 		},
@@ -63,9 +63,9 @@ func conditionQueries() []query {
 	}
 }
 
-// conditionFields are about the same, and are read with the slow fields. What they mean is said by
-// nvml.h, and by nvidia-smi -q of a B200 (testdata/hardware/qx-b200.xml of NVIDIA/k8s-test-infra),
-// which prints each of them by that name.
+// conditionFields returns the fields of the condition of the hardware, which are read with the slow
+// fields. Their meaning is that in nvml.h and in the output of nvidia-smi -q of a B200
+// (testdata/hardware/qx-b200.xml of NVIDIA/k8s-test-infra).
 func conditionFields(branch int) []field {
 	asks := func(id uint32, name, action, reason string) field {
 		return field{id, name, 0, driver.NeedsAttention, driver.Labels{action, reason}, one}
@@ -90,20 +90,20 @@ func conditionFields(branch int) []field {
 		lifetime(nvml.FI_DEV_RETIRED_SBE, "RETIRED_SBE", "page_retirement", "sbe"),
 		lifetime(nvml.FI_DEV_RETIRED_DBE, "RETIRED_DBE", "page_retirement", "dbe"),
 	}
-	if branch >= 550 { // NVLink 5 counts recoveries alone; the sum over its links is a guess of the scope
+	if branch >= 550 { // NVLink 5 counts only recoveries; that allLinks is their sum is assumed
 		fields = append(fields, nvlink(nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, "NVLINK_COUNT_LINK_RECOVERY_EVENTS",
 			"recovery", allLinks))
 	}
-	if branch >= 570 { // the header of CUDA 12.8 is the first that has it
+	if branch >= 570 { // new in the header of CUDA 12.8
 		fields = append(fields, asks(nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, recoveryAction, "", ""))
 	}
 	return fields
 }
 
-// recoveryAction is the name of the field whose value is an action, not a flag.
+// recoveryAction is the name of the field whose value is an action and not a flag.
 const recoveryAction = "GET_GPU_RECOVERY_ACTION"
 
-// asks adds whether there is a condition for which somebody must act.
+// asks adds a reading of NeedsAttention for a flag of NVML.
 func (r *reader) asks(action, reason string, flag uint32) {
 	value := 0.
 	if flag != 0 {
@@ -113,7 +113,7 @@ func (r *reader) asks(action, reason string, flag uint32) {
 }
 
 // readSRAM: nvmlEccSramErrorStatus_v1_t, bThresholdExceeded: "if the error threshold of field diag
-// is exceeded", which NVIDIA's field diagnostics fail from then on.
+// is exceeded". NVIDIA's field diagnostics then fail.
 func readSRAM(r *reader, device nvml.Device) nvml.Return {
 	status, answer := device.GetSramEccErrorStatus()
 	if answer == nvml.SUCCESS {
@@ -122,8 +122,8 @@ func readSRAM(r *reader, device nvml.Device) nvml.Return {
 	return answer
 }
 
-// readRepairs: nvmlRepairStatus_v1_t; a repair of a memory channel, or of a TPC, that is pending
-// takes place at the next reset.
+// readRepairs: nvmlRepairStatus_v1_t. A pending repair of a memory channel or of a TPC is made at
+// the next reset.
 func readRepairs(r *reader, device nvml.Device) nvml.Return {
 	status, answer := device.GetRepairStatus()
 	if answer == nvml.SUCCESS {
@@ -153,7 +153,7 @@ func milliwatts(limit string, get func(nvml.Device) (uint32, nvml.Return)) func(
 	}
 }
 
-// readPowerLimits: the lowest and the highest that can be set, in milliwatts.
+// readPowerLimits: the lowest and highest limits that can be set, in milliwatts.
 func readPowerLimits(r *reader, device nvml.Device) nvml.Return {
 	lowest, highest, answer := device.GetPowerManagementLimitConstraints()
 	if answer == nvml.SUCCESS {
@@ -163,7 +163,7 @@ func readPowerLimits(r *reader, device nvml.Device) nvml.Return {
 	return answer
 }
 
-// readPerformanceState: nvmlPstates_t, 0 to 15; NVML_PSTATE_UNKNOWN is none.
+// readPerformanceState: nvmlPstates_t, 0 to 15, or NVML_PSTATE_UNKNOWN.
 func readPerformanceState(r *reader, device nvml.Device) nvml.Return {
 	state, answer := device.GetPerformanceState()
 	if answer == nvml.SUCCESS && state != nvml.PSTATE_UNKNOWN {
@@ -186,8 +186,8 @@ func throttlingNow(get func(nvml.Device) (uint64, nvml.Return)) func(*reader, nv
 	}
 }
 
-// pcie returns the query of the PCIe link's width, or generation. The most is that of the device
-// "and system": a GPU in a slot of 8 lanes has 8 at most.
+// pcie returns the query of the width or generation of the PCIe link. The maximum is that of the
+// device "and system": 8 lanes for a GPU in a slot of 8 lanes.
 func pcie(q driver.Quantity, get func(nvml.Device) (int, nvml.Return)) func(*reader, nvml.Device) nvml.Return {
 	return func(r *reader, device nvml.Device) nvml.Return {
 		v, answer := get(device)
@@ -198,7 +198,7 @@ func pcie(q driver.Quantity, get func(nvml.Device) (int, nvml.Return)) func(*rea
 	}
 }
 
-// readAER reads the kernel's counts of PCIe errors.
+// readAER reads the kernel's counters of PCIe errors.
 func readAER(r *reader, _ nvml.Device) nvml.Return {
 	correctable, uncorrectable, ok := sysfs.AER(sysfs.PCIDevice(r.gpu.sysfs, r.gpu.hardware.PCI))
 	if r.gpu.hardware.PCI == "" || !ok {
@@ -209,8 +209,7 @@ func readAER(r *reader, _ nvml.Device) nvml.Return {
 	return nvml.SUCCESS
 }
 
-// readFabric: nvmlGpuFabricInfo_v3_t; drivers before 570 know v2, which has no summary of the
-// health.
+// readFabric: nvmlGpuFabricInfo_v3_t, or v2 for drivers before 570, which has no health summary.
 func readFabric(r *reader, device nvml.Device) nvml.Return {
 	info, answer := device.GetGpuFabricInfoV().V3()
 	if answer == nvml.ERROR_ARGUMENT_VERSION_MISMATCH {
@@ -238,8 +237,8 @@ func readMargin(r *reader, device nvml.Device) nvml.Return {
 	return answer
 }
 
-// readFan: the speed that the fan is set to, a percentage of that of the highest noise that the
-// product tolerates, "may exceed 100% in certain cases".
+// readFan: the speed that the fan is set to, in percent of the maximum noise tolerance, "may exceed
+// 100% in certain cases".
 func readFan(r *reader, device nvml.Device) nvml.Return {
 	speed, answer := device.GetFanSpeed()
 	if answer == nvml.SUCCESS {

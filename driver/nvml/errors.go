@@ -13,20 +13,20 @@ import (
 
 // callError is a call that failed.
 type callError struct {
-	call   string // the function's name in nvml.h
+	call   string // name of the function in nvml.h
 	answer nvml.Return
-	text   string // NVML's words for it, which only the library knows
+	text   string // NVML's description of answer
 }
 
 func (e callError) Error() string { return e.call + ": " + e.text }
 
-// permissionHint says what a container lacks that may not read a GPU in MIG mode as a whole: the
-// container toolkit grants that on NVIDIA_MIG_MONITOR_DEVICES=all, and refuses to start a container
-// that has the variable without CAP_SYS_ADMIN.
+// permissionHint describes the permission to read a whole GPU in MIG mode. NVIDIA's container
+// toolkit grants it to containers with NVIDIA_MIG_MONITOR_DEVICES=all, and does not start such a
+// container without CAP_SYS_ADMIN.
 const permissionHint = ": the whole GPU can't be read in MIG mode; set nvidia.migMonitor=true in the chart, or" +
 	" give the container NVIDIA_MIG_MONITOR_DEVICES=all and CAP_SYS_ADMIN"
 
-// failure returns the error of a call, nil if there is none.
+// failure returns the error of a call, nil if it succeeded.
 func failure(call string, answer nvml.Return) error {
 	if answer == nvml.SUCCESS {
 		return nil
@@ -62,23 +62,22 @@ func answerOf(err error) nvml.Return {
 	return nvml.SUCCESS
 }
 
-// noHardware reports whether NVML could not be initialised for want of the library, the driver or a
-// GPU.
+// noHardware reports whether NVML could not be initialised because there is no library, no driver
+// or no GPU.
 func noHardware(err error) bool {
 	return slices.Contains([]nvml.Return{
 		nvml.ERROR_LIBRARY_NOT_FOUND, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_GPU_NOT_FOUND,
 	}, answerOf(err))
 }
 
-// driverIsGone reports whether an error says that NVML as a whole cannot be used until it is
-// initialised anew.
+// driverIsGone reports whether NVML must be initialised again after an error.
 func driverIsGone(err error) bool {
 	return slices.Contains([]nvml.Return{
 		nvml.ERROR_UNINITIALIZED, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_LIB_RM_VERSION_MISMATCH,
 	}, answerOf(err))
 }
 
-// kindOf says what an answer means for what was asked.
+// kindOf classifies the return value of a function.
 func kindOf(answer nvml.Return) answerKind {
 	switch answer {
 	case nvml.SUCCESS:
@@ -100,8 +99,8 @@ type answerKind uint8
 
 const (
 	answered    answerKind = iota
-	unsupported            // by the device, the driver, or the library
+	unsupported            // by the device, the driver or the library
 	nothingNow             // there is no value at the moment
-	unreadable             // there should be a value
-	lost                   // nothing of the GPU can be read
+	unreadable             // the value cannot be read
+	lost                   // the GPU cannot be read at all
 )

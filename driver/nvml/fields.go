@@ -16,21 +16,21 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
-// slowInterval is how often what hardly changes is read, and what takes long.
+// slowInterval is the interval at which values are read that rarely change or are slow to read.
 const slowInterval = 10 * time.Second
 
-// allLinks is the scope of a sum over all NVLinks ("a scopeId of UINT_MAX returns aggregate
+// allLinks is the scope of the sum of all NVLinks ("a scopeId of UINT_MAX returns aggregate
 // value").
 const allLinks = math.MaxUint32
 
-// field is a field value of NVML (NVML_FI_DEV_* in nvml.h) and what it says.
+// field maps a field of NVML (NVML_FI_DEV_* in nvml.h) to a quantity.
 type field struct {
 	id       uint32
 	name     string // without NVML_FI_DEV_
 	scope    uint32
 	quantity driver.Quantity
 	labels   driver.Labels
-	scale    float64 // of the field's unit in the quantity's
+	scale    float64 // factor from the field's unit to the quantity's
 }
 
 const (
@@ -39,11 +39,11 @@ const (
 	nanoseconds = 1e-9
 )
 
-// firstSlowdownField returns the number of CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN in drivers of a
-// branch such as 580; those of HW_THERM_SLOWDOWN and HW_POWER_BRAKE_SLOWDOWN follow it. It returns
-// false where no number has that meaning. The header can't say it, since the numbers changed:
-// drivers 575 (CUDA 12.9) and 580 (CUDA 13.0) have 251 to 253, which nvidia-smi 580.65.06 asks for.
-// From 590 on (CUDA 13.1) they are 269 to 271, which were settings of power smoothing before.
+// firstSlowdownField returns the number of the field CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN in
+// drivers of a branch such as 580; HW_THERM_SLOWDOWN and HW_POWER_BRAKE_SLOWDOWN have the next
+// numbers. It returns false if the driver lacks the fields. The numbers have changed: they are 251
+// to 253 in drivers 575 (CUDA 12.9) and 580 (CUDA 13.0), and 269 to 271, which were settings of
+// power smoothing, since 590 (CUDA 13.1).
 func firstSlowdownField(branch int) (uint32, bool) {
 	switch {
 	case branch >= 590:
@@ -55,16 +55,15 @@ func firstSlowdownField(branch int) (uint32, bool) {
 	}
 }
 
-// branch returns the first number of a driver's version, such as 580 of 580.65.06; 0 if it has
-// none.
+// branch returns the first number of a driver version, such as 580 of 580.65.06; 0 if it has none.
 func branch(version string) int {
 	first, _, _ := strings.Cut(version, ".")
-	number, _ := strconv.Atoi(first) // 0: no field whose number changed is asked for
+	number, _ := strconv.Atoi(first) // with 0, fields whose number changed are not read
 	return number
 }
 
-// fastFields are read with each sample, of drivers of a branch. Where two fill the same, the first
-// that the device has counts.
+// fastFields returns the fields that are read for each sample. Of several fields with the same
+// reading, the first that the device supports counts.
 func fastFields(branch int) []field {
 	fields := []field{
 		{nvml.FI_DEV_MEMORY_TEMP, "MEMORY_TEMP", 0, driver.Temperature, driver.Labels{"memory"}, one},
@@ -100,7 +99,7 @@ func throttling(id uint32, name, reason string) field {
 	return field{id, name, 0, driver.ThrottledSeconds, driver.Labels{reason}, nanoseconds}
 }
 
-// slowFields are read every 10 s.
+// slowFields returns the fields that are read every 10 s.
 func slowFields(branch int) []field {
 	return append([]field{
 		{nvml.FI_DEV_PCIE_REPLAY_COUNTER, "PCIE_REPLAY_COUNTER", 0, driver.Errors, driver.Labels{"pcie_replay"}, one},
@@ -113,7 +112,7 @@ func slowFields(branch int) []field {
 	}, conditionFields(branch)...)
 }
 
-// readFields returns the query of some fields of a driver's branch.
+// readFields returns the query of the fields that a driver branch has.
 func readFields(of func(branch int) []field) func(*reader, nvml.Device) nvml.Return {
 	return func(r *reader, device nvml.Device) nvml.Return {
 		fields := of(branch(r.gpu.session.driver))
@@ -133,7 +132,7 @@ func readFields(of func(branch int) []field) func(*reader, nvml.Device) nvml.Ret
 		}
 		for i, f := range asked {
 			answer := nvml.Return(values[i].NvmlReturn)
-			if answer == nvml.ERROR_INVALID_ARGUMENT { // the driver does not know the number, or the scope
+			if answer == nvml.ERROR_INVALID_ARGUMENT { // unknown number or scope
 				answer = nvml.ERROR_NOT_SUPPORTED
 			}
 			if r.took(f.name, answer) {
@@ -144,17 +143,17 @@ func readFields(of func(branch int) []field) func(*reader, nvml.Device) nvml.Ret
 	}
 }
 
-// maxTemperature, in °C, is more than any memory has.
+// maxTemperature is the maximum temperature of memory, in °C.
 const maxTemperature = 150
 
-// memoryTemperature returns the memory's temperature in °C, false for what no memory has. It is an
-// integer, also where a driver (545) calls it a double.
+// memoryTemperature returns the temperature of memory in °C, false if it is implausible. The value
+// is an integer, although driver 545 declares it as a double.
 func memoryTemperature(v *nvml.FieldValue) (float64, bool) {
 	celsius := binary.NativeEndian.Uint32(v.Value[:4])
 	return float64(celsius), celsius > 0 && celsius <= maxTemperature
 }
 
-// field adds what a field says.
+// field adds the reading of a field.
 func (r *reader) field(f field, v *nvml.FieldValue) {
 	if f.id == nvml.FI_DEV_MEMORY_TEMP {
 		if celsius, ok := memoryTemperature(v); ok {
@@ -167,7 +166,7 @@ func (r *reader) field(f field, v *nvml.FieldValue) {
 		r.errs = append(r.errs, fmt.Errorf("NVML_FI_DEV_%s: value of unknown type %d", f.name, v.ValueType))
 		return
 	}
-	// Four bytes wrap within a second ("Value can be wrapped"): such a count says nothing.
+	// A counter of four bytes wraps within a second ("Value can be wrapped") and is not usable.
 	if f.labels[0] == "pcie" && nvml.ValueType(v.ValueType) == nvml.VALUE_TYPE_UNSIGNED_INT {
 		return
 	}

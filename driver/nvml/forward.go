@@ -17,12 +17,12 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// openLibrary opens the library, unless it is open still, and initialises NVML. Where that fails,
-// as it does when the driver is not the one that the library came with, the library is closed: the
-// next time it is whichever is at that path then.
+// openLibrary opens the library, unless it is open, and initialises NVML. If the initialisation
+// fails, for example because the library does not match the driver, it closes the library, so that
+// the next call opens the file that is at the path then.
 func openLibrary(path string) (nvml.Interface, error) {
 	lib := nvml.New(nvml.WithLibraryPath(path))
-	runtime.LockOSThread() // the text of a failure is the thread's
+	runtime.LockOSThread() // dlerror is per thread
 	why := C.dra_nvml_open(C.CString(path))
 	text := C.GoString(why)
 	runtime.UnlockOSThread()
@@ -31,17 +31,16 @@ func openLibrary(path string) (nvml.Interface, error) {
 	}
 	if answer := lib.Init(); answer != nvml.SUCCESS {
 		err := failure("nvmlInit_v2", answer)
-		_ = shutDown(lib) // nothing is initialised: it makes go-nvml close the library
+		_ = shutDown(lib) // makes go-nvml close the library
 		C.dra_nvml_close()
 		return nil, err
 	}
 	return lib, nil
 }
 
-// shutDown shuts NVML down. Where the driver is gone, or NVML is not initialised, there is nothing
-// to shut down.
+// shutDown shuts NVML down. It is no error if the driver is gone or NVML is not initialised.
 func shutDown(lib nvml.Interface) error {
-	_ = lib.Shutdown() // it succeeds always: the true answer comes next
+	_ = lib.Shutdown() // always succeeds; the next call returns the actual result
 	answer := nvml.Return(C.dra_nvml_shutdown_answer())
 	if kindOf(answer) == lost {
 		return nil
@@ -49,9 +48,9 @@ func shutDown(lib nvml.Interface) error {
 	return failure("nvmlShutdown", answer)
 }
 
-// processesUtilization returns the processes' samples that are newer than a time, in NVML's
-// microseconds. go-nvml 0.13 has the function (driver 550 and later), but gives it no room for
-// samples.
+// processesUtilization returns the utilization samples of processes that are newer than since, in
+// NVML's microseconds. The wrapper of go-nvml 0.13 for this function (driver 550 and newer) passes
+// no buffer for samples.
 func processesUtilization(device nvml.Device, since uint64) ([]nvml.ProcessUtilizationInfo_v1, nvml.Return) {
 	handle := reflect.ValueOf(device).FieldByName("Handle")
 	if !handle.IsValid() {

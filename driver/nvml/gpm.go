@@ -14,45 +14,45 @@ import (
 const (
 	// minGPM is the shortest time between two GPM samples; nvml.h: "should be greater than 100ms".
 	minGPM = 200 * time.Millisecond
-	// maxGPM is the longest time over which a mean is still news.
+	// maxGPM is the maximum time between two GPM samples of which the mean is used.
 	maxGPM = 30 * time.Second
 )
 
-// gpmMeter measures a GPU, or a GPU instance, by GPM (Hopper and later): from two samples of its
-// counters NVML makes the means of the time between them.
+// gpmMeter measures a GPU or a GPU instance by GPM (Hopper and newer): NVML computes the means
+// between two samples of its counters.
 type gpmMeter struct {
 	samples  [2]nvml.GpmSample // nil: not allocated
-	last     int               // of samples
-	at       time.Time         // of the last sample; zero: there is none
-	readings []driver.Reading  // the last
-	bytes    [4]float64        // by gpmTraffic
+	last     int               // index of the last sample
+	at       time.Time         // time of the last sample; zero: there is none
+	readings []driver.Reading  // the last readings
+	bytes    [4]float64        // bytes so far, in the order of gpmTraffic
 }
 
 // release frees the samples.
 func (m *gpmMeter) release(lib nvml.Interface) {
 	for i, sample := range m.samples {
 		if sample != nil {
-			_ = lib.GpmSampleFree(sample) // it has no failure that leaves something to do
+			_ = lib.GpmSampleFree(sample) // a failure needs no action
 		}
 		m.samples[i] = nil
 	}
 	m.at, m.readings = time.Time{}, nil
 }
 
-// gpmMetric is a metric of GPM (NVML_GPM_METRIC_* in nvml.h): all of these are percentages. Where
-// several are of one engine, its units are many, and their mean counts.
+// gpmMetric is a metric of GPM (NVML_GPM_METRIC_* in nvml.h) in percent. Several metrics of one
+// engine are those of its units, of which the mean is reported.
 type gpmMetric struct {
 	id       nvml.GpmMetricId
 	quantity driver.Quantity
 	engine   string
 }
 
-// encoderMetrics stands for NVML_GPM_METRIC_NVENC_*_UTIL, which came after the other metrics: a
-// driver that does not know a metric is taken to refuse the whole question (a guess), which is then
-// asked without them.
+// encoderMetrics stands for NVML_GPM_METRIC_NVENC_*_UTIL, which are newer than the other metrics.
+// It is assumed that a driver rejects a request with a metric that it does not know; the request is
+// then repeated without them.
 const encoderMetrics = "NVML_GPM_METRIC_NVENC_0_UTIL"
 
-// gpmMetrics are those of the same engine side by side.
+// gpmMetrics returns the metrics; those of one engine are adjacent.
 func gpmMetrics(encoders bool) []gpmMetric {
 	metrics := []gpmMetric{
 		{nvml.GPM_METRIC_GRAPHICS_UTIL, driver.Utilization, ""},
@@ -86,14 +86,14 @@ func gpmMetrics(encoders bool) []gpmMetric {
 	return metrics
 }
 
-// gpmRate is a metric of GPM that is a rate: "PCIe traffic from this GPU in MiB/sec", "NvLink write
-// bandwidth for all links in MiB/sec", and the like.
+// gpmRate is a metric of GPM that is a rate, such as "PCIe traffic from this GPU in MiB/sec" and
+// "NvLink write bandwidth for all links in MiB/sec".
 type gpmRate struct {
 	id     nvml.GpmMetricId
 	labels driver.Labels
 }
 
-// gpmTraffic are the rates of a GPU's traffic.
+// gpmTraffic returns the metrics of a GPU's traffic.
 func gpmTraffic() [4]gpmRate {
 	return [4]gpmRate{
 		{nvml.GPM_METRIC_PCIE_TX_PER_SEC, driver.Labels{"pcie", "transmit"}},
@@ -103,9 +103,9 @@ func gpmTraffic() [4]gpmRate {
 	}
 }
 
-// gpm reads a GPU or a GPU instance by GPM; take takes a sample by the function of that name.
-// Traffic is for trafficByGPM. Right after a sample the readings are those of the one before. Where
-// the exporter has not the permission that GPM needs, it is not supported.
+// gpm adds the readings of a GPU or a GPU instance by GPM, without traffic, which trafficByGPM
+// adds. take takes a sample with the NVML function. Until minGPM after a sample, the readings stay
+// the same. Without the permission for GPM, it counts as not supported.
 func (r *reader) gpm(uuid, function string, take func(nvml.GpmSample) nvml.Return) {
 	if r.gpu.session.brief || !r.ask(function) || !r.ask("nvmlGpmMetricsGet") {
 		return
@@ -125,7 +125,7 @@ func (r *reader) gpm(uuid, function string, take func(nvml.GpmSample) nvml.Retur
 	}
 }
 
-// measure takes a sample and makes readings of it and the one before.
+// measure takes a sample and computes the readings between it and the one before.
 func (r *reader) measure(m *gpmMeter, now time.Time, function string, take func(nvml.GpmSample) nvml.Return) {
 	before, at := m.samples[m.last], m.at
 	m.last = 1 - m.last
@@ -159,7 +159,7 @@ func (r *reader) gpmSupported() bool {
 	return answer == nvml.SUCCESS && support.IsSupportedDevice != 0
 }
 
-// means returns the means of the time between the sample before and the last.
+// means returns the means between the sample before and the last one.
 func (r *reader) means(m *gpmMeter, before nvml.GpmSample, seconds float64) []driver.Reading {
 	encoders := r.ask(encoderMetrics)
 	metrics, traffic := gpmMetrics(encoders), gpmTraffic()
@@ -192,13 +192,13 @@ func (r *reader) means(m *gpmMeter, before nvml.GpmSample, seconds float64) []dr
 	return readings
 }
 
-// gpmReadings makes readings of the metrics' values; those of one engine become their mean.
+// gpmReadings returns the readings of metrics; those of one engine are combined to their mean.
 func gpmReadings(metrics []gpmMetric, values []nvml.GpmMetric, at time.Time) []driver.Reading {
 	var readings []driver.Reading
 	units := 0
 	for i, metric := range metrics {
 		if values[i].NvmlReturn != uint32(nvml.SUCCESS) || math.IsNaN(values[i].Value) {
-			continue // NaN is what some units answer that the GPU does not have; DCGM leaves it out too
+			continue // the value of some units that the GPU lacks is NaN; DCGM omits it too
 		}
 		reading := driver.Reading{
 			Quantity: metric.quantity, Labels: driver.Labels{metric.engine}, Value: values[i].Value * percent, At: at,

@@ -5,7 +5,6 @@ package nvml
 import (
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -15,38 +14,38 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// recheck is how long a quantity that a device does not support is not asked for again.
+// recheck is the time after which an unsupported function is called again.
 const recheck = 10 * time.Minute
 
-// gpu is what is known of a GPU. It outlives sessions, so that what is counted here goes on. While
-// it is being read, what the reading needs belongs to that.
+// gpu is the state of a GPU. It outlives sessions, so that counters continue. While the GPU is
+// being read, the second group of fields belongs to the goroutine that reads.
 type gpu struct {
 	now   func() time.Time
 	sysfs string
 
-	// These belong to the source.
+	// Fields of the source.
 	hardware  driver.Hardware
-	lost      error // why it can't be read in this session
+	lost      error // why it cannot be read in this session; nil: it can
 	reading   *driver.Call[outcome]
-	readAt    time.Time  // when it was last read
+	readAt    time.Time  // time of the last reading
 	instances []instance // as of the last reading
 
-	// These belong to the reading, if there is one.
+	// Fields of the goroutine that reads, if there is one.
 	session     *session
 	handle      nvml.Device
 	minor       int
 	mig         bool
-	unsupported map[string]time.Time      // functions and fields, until when they are not asked for
-	kept        map[string]keptReadings   // of functions that are called seldom
-	meters      map[string]*gpmMeter      // by UUID: of the GPU and of its MIG instances
-	traffic     map[string]trafficMethod  // how the traffic over each kind of link is counted
+	unsupported map[string]time.Time      // functions and fields, with the time at which they are tried again
+	kept        map[string]keptReadings   // last readings of queries with an interval
+	meters      map[string]*gpmMeter      // of the GPU and of its MIG instances, by UUID
+	traffic     map[string]trafficMethod  // by kind of link
 	sampled     [2]sampledTraffic         // transmit, receive
 	busy        map[uint32]processSamples // by process
 	accounts    map[int]account           // by process
 	busySeen    uint64                    // time of the newest sample of processes' utilization, in NVML's microseconds
 }
 
-// keptReadings are readings that serve until they are to be taken again.
+// keptReadings has readings that are used until the query is due again.
 type keptReadings struct {
 	at       time.Time
 	readings []driver.Reading
@@ -61,7 +60,7 @@ func newGPU(found foundGPU, s *session, config Config) *gpu {
 	return g
 }
 
-// renew takes the GPU into a new session.
+// renew assigns the GPU to a new session.
 func (g *gpu) renew(found foundGPU, s *session) {
 	g.session, g.handle, g.minor, g.hardware, g.lost = s, found.handle, found.minor, found.hardware, nil
 	if g.hardware.PCI != "" {
@@ -70,12 +69,12 @@ func (g *gpu) renew(found foundGPU, s *session) {
 	g.forget()
 }
 
-// forget forgets what may be other than it was: what is supported, and what was read.
+// forget clears the state that may have changed: unsupported functions and kept readings.
 func (g *gpu) forget() {
 	g.unsupported, g.kept = map[string]time.Time{}, map[string]keptReadings{}
 }
 
-// release frees what the GPU holds in the library.
+// release frees the GPU's objects in the library.
 func (g *gpu) release() {
 	for _, m := range g.meters {
 		m.release(g.session.lib)
@@ -91,19 +90,19 @@ func (g *gpu) unreadable() []driver.Sample {
 	return samples
 }
 
-// copyHardware copies what a caller could write to.
+// copyHardware returns a deep copy.
 func copyHardware(h driver.Hardware) driver.Hardware {
 	h.DeviceNodes = slices.Clone(h.DeviceNodes)
 	return h
 }
 
-// outcome is what one reading of a GPU gave.
+// outcome is the result of one reading of a GPU.
 type outcome struct {
 	at        time.Time
 	instances []instance
 	samples   []driver.Sample
 	err       error
-	lost      error // nothing can be read: the samples are not used
+	lost      error // the GPU cannot be read; the samples are not used
 }
 
 // read reads the GPU and its MIG instances.
@@ -112,7 +111,7 @@ func (g *gpu) read() outcome {
 	instances := g.findInstances(&r)
 	o := outcome{at: g.now(), instances: instances}
 	hardware := copyHardware(g.hardware)
-	if g.mig { // the file is the instances' too
+	if g.mig { // the instances use the same file
 		hardware.DeviceNodes = nil
 	}
 	if g.mig {
@@ -140,7 +139,7 @@ func (g *gpu) read() outcome {
 	return o
 }
 
-// reader collects what one reading of a GPU, or of a MIG instance, gives.
+// reader collects the results of one reading of a GPU or of a MIG instance.
 type reader struct {
 	gpu      *gpu
 	readings []driver.Reading
@@ -149,21 +148,20 @@ type reader struct {
 	lost     error
 }
 
-// ask reports whether a function is to be called, or a field asked for: the GPU is not lost, the
-// library has it and the device supports it.
+// ask reports whether a function or field can be read: the GPU is not lost, the library has the
+// function and the device supports it.
 func (r *reader) ask(name string) bool {
 	if r.lost != nil {
 		return false
 	}
-	function, _, _ := strings.Cut(name, " ")
-	if has, optional := r.gpu.session.has[function]; optional && !has {
+	if has, optional := r.gpu.session.has[name]; optional && !has {
 		return false
 	}
 	until, unsupported := r.gpu.unsupported[name]
 	return !unsupported || !r.gpu.now().Before(until)
 }
 
-// took takes note of what a function answered, and reports whether there is a value.
+// took records the return value of a function, and reports whether there is a value.
 func (r *reader) took(name string, answer nvml.Return) bool {
 	switch kindOf(answer) {
 	case answered:
@@ -180,8 +178,7 @@ func (r *reader) took(name string, answer nvml.Return) bool {
 	return false
 }
 
-// add adds a reading of this moment, unless there is one of the same already: of two ways to read
-// it, the first counts.
+// add adds a reading with the present time, unless there is one with the same quantity and labels.
 func (r *reader) add(q driver.Quantity, value float64, labels ...string) {
 	reading := driver.Reading{Quantity: q, Value: value, At: r.gpu.now()}
 	copy(reading.Labels[:], labels)

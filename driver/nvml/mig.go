@@ -18,14 +18,13 @@ type instance struct {
 	hardware    driver.Hardware
 	gpuInstance int
 	compute     int
-	shared      bool // its GPU instance has several compute instances: what NVML says of that is of none of these
+	shared      bool // its GPU instance has several compute instances, so that values of it belong to none of them
 }
 
-// maxInstances bounds the MIG devices of a GPU.
+// maxInstances is the maximum number of MIG devices of a GPU.
 const maxInstances = 64
 
-// findInstances returns the MIG devices that there are now, so that a new layout is followed; none
-// where MIG is off.
+// findInstances returns the present MIG devices; none if MIG is off.
 func (g *gpu) findInstances(r *reader) []instance {
 	was := g.mig
 	g.mig = false
@@ -62,15 +61,15 @@ func (g *gpu) findInstances(r *reader) []instance {
 			return other.gpuInstance == m.gpuInstance && other.compute != m.compute
 		})
 		if m.shared {
-			m.hardware.Placement = "" // which of them is meant, it does not say
+			m.hardware.Placement = "" // it is that of all of them
 		}
 	}
 	g.dropMeters(found)
 	return found
 }
 
-// shareOf returns which part of its GPU a MIG device is: the compute slices of its profile, of
-// those that the GPU has. These are as many as it can have MIG devices. 0: unknown.
+// shareOf returns the fraction of its GPU that a MIG device is: the compute slices of its profile,
+// divided by those of the GPU, which are as many as the MIG devices that it can have. 0: unknown.
 func shareOf(profile string, most int) float64 {
 	if share := float64(nvidia.ComputeSlices(profile)) / float64(most); share <= 1 {
 		return share
@@ -78,8 +77,8 @@ func shareOf(profile string, most int) float64 {
 	return 0
 }
 
-// findInstance identifies one MIG device. There may be none of that index, and one may be destroyed
-// meanwhile.
+// findInstance identifies one MIG device. It returns false if there is none with that index, or if
+// it is destroyed during the call.
 func (g *gpu) findInstance(r *reader, index int) (instance, bool) {
 	device, answer := g.handle.GetMigDeviceHandleByIndex(index)
 	if !r.took("nvmlDeviceGetMigDeviceHandleByIndex", answer) {
@@ -105,9 +104,9 @@ func (g *gpu) findInstance(r *reader, index int) (instance, bool) {
 	return m, true
 }
 
-// placement says where on the GPU a GPU instance lies, as NVIDIA's DRA driver does in its devices'
-// names: by the GPU's minor number, the profile's ID and the first memory slice
-// (nvmlGpuInstanceInfo_t). It is "" where that is unknown.
+// placement returns the placement of a GPU instance as in the device names of NVIDIA's DRA driver:
+// the GPU's minor number, the ID of the profile and the first memory slice (nvmlGpuInstanceInfo_t).
+// It returns "" if that is unknown.
 func (g *gpu) placement(r *reader, id int) string {
 	const byID, infoOf = "nvmlDeviceGetGpuInstanceById", "nvmlGpuInstanceGetInfo"
 	if g.minor < 0 || !r.ask(byID) || !r.ask(infoOf) {
@@ -124,9 +123,9 @@ func (g *gpu) placement(r *reader, id int) string {
 	return nvidia.Placement(g.minor, int(info.ProfileId), int(info.Placement.Start))
 }
 
-// readInstance reads a MIG device: its memory, processes and GPM metrics. All three are of the GPU
-// instance; where that has several compute instances, none of them has the readings, which would
-// count several times.
+// readInstance reads the memory, processes and GPM metrics of a MIG device. They are those of the
+// GPU instance: if it has several compute instances, none of these has readings, so that they do
+// not count several times.
 func (r *reader) readInstance(m *instance) {
 	if m.shared {
 		return
@@ -142,8 +141,8 @@ func (r *reader) readInstance(m *instance) {
 	r.report()
 }
 
-// dropMeters releases the meters of MIG devices that are gone, and that of the GPU where it has
-// such.
+// dropMeters releases the meters of MIG devices that no longer exist, and in MIG mode that of the
+// GPU.
 func (g *gpu) dropMeters(present []instance) {
 	for uuid, m := range g.meters {
 		if !g.mig && uuid == g.hardware.UUID ||
@@ -155,8 +154,7 @@ func (g *gpu) dropMeters(present []instance) {
 	}
 }
 
-// deviceOf returns the UUID of the MIG device with these IDs; of the GPU where they are not given
-// or there is none.
+// deviceOf returns the UUID of the MIG device with these IDs, or that of the GPU if there is none.
 func (g *gpu) deviceOf(gpuInstance, compute uint32) string {
 	for i := range g.instances {
 		m := &g.instances[i]

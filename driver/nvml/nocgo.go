@@ -8,7 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Source reads nothing in a program that was built without cgo.
+// Source is a source that cannot read anything, in a program that was built without cgo.
 type Source struct{}
 
 var _ driver.Source = (*Source)(nil)
@@ -19,5 +19,5 @@ func New(Config) (*Source, error) { return nil, ErrNoCgo }
 // Name returns nvml.
 func (*Source) Name() string { return "nvml" }
 
-// Sample reads nothing.
+// Sample returns ErrNoCgo.
 func (*Source) Sample(context.Context) ([]driver.Sample, error) { return nil, ErrNoCgo }

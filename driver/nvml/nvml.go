@@ -1,11 +1,9 @@
 // Package nvml reads NVIDIA GPUs and their MIG instances through NVML, NVIDIA's management library.
+// The library, libnvidia-ml.so.1, is part of NVIDIA's driver, 510 or newer, and is opened at run
+// time; without it, Sample returns driver.ErrAbsent. Meanings and units of values are those of
+// NVML's header, nvml.h; the tables of this package have the function or field of each quantity.
 //
-// The library, libnvidia-ml.so.1, is opened at run time and comes with NVIDIA's driver, 510 or
-// newer; where it is not there the error is driver.ErrAbsent. What each value
-// means, and in which unit, is said by NVML's header, nvml.h; the tables of this package name the
-// function, or field, behind every quantity.
-//
-// Without cgo there is only [New], which returns [ErrNoCgo].
+// Without cgo, [New] returns [ErrNoCgo].
 package nvml
 
 import (
@@ -15,24 +13,23 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// ErrNoCgo says that the program was built without cgo, and so can not open the library.
+// ErrNoCgo is the error of a program that was built without cgo and cannot open the library.
 var ErrNoCgo = fmt.Errorf("%w: built without cgo, which NVML needs", driver.ErrNotBuilt)
 
-// Config are the settings of a source; the zero Config is that of a usual machine.
+// Config has the settings of a source. The zero value suits most machines.
 type Config struct {
-	// Library is the name, or the path, of the library; empty: libnvidia-ml.so.1, wherever the
-	// dynamic linker finds it.
+	// Library is the name or path of the library; empty: libnvidia-ml.so.1, which the dynamic linker
+	// finds.
 	Library string
 
-	// Sysfs is where sysfs is mounted; empty: /sys. It tells the NUMA nodes, and when a GPU came
-	// to, or left, the driver.
+	// Sysfs is the mount point of sysfs; empty: /sys. It shows NUMA nodes, and when a GPU is bound to
+	// or unbound from the driver.
 	Sysfs string
 
-	// Passthrough reports whether GPUs of this machine may be handed to guests (vfio). NVML holds
-	// the files of all devices open from its initialisation to its shutdown, and a GPU whose file
-	// is open can't leave NVIDIA's driver: so NVML is shut down after every sample while
-	// Passthrough is true. XID errors and GPM, which need NVML to stay, are absent then. Nil:
-	// never.
+	// Passthrough reports whether GPUs of this machine may be passed through to guests (vfio). NVML
+	// keeps the device files of all GPUs open until its shutdown, and a GPU whose file is open cannot
+	// be unbound from NVIDIA's driver. While Passthrough returns true, NVML is therefore shut down
+	// after each sample; XID errors and GPM, which need a longer session, are absent. Nil: never.
 	Passthrough func() bool
 
 	// Now is the clock; nil: time.Now.

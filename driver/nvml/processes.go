@@ -14,18 +14,16 @@ import (
 )
 
 const (
-	// maxProcesses bounds the processes of a device.
+	// maxProcesses is the maximum number of processes of a device.
 	maxProcesses = 4096
-	// maxBusyAge is for how long the utilization of a process is believed when NVML has no newer
-	// one.
+	// maxBusyAge is how long the utilization of a process is used if NVML has no newer one.
 	maxBusyAge = 3 * time.Second
-	// unknownMemory is what NVML says where a process's memory is not available
-	// (NVML_VALUE_NOT_AVAILABLE).
+	// unknownMemory is NVML_VALUE_NOT_AVAILABLE.
 	unknownMemory = math.MaxUint64
 )
 
-// samplesApart is how far the times of different processes' samples are apart, at most, in NVML's
-// microseconds: a process has a sample each second or more often, and each has its own times
+// samplesApart is the maximum difference between the times of the last samples of busy processes,
+// in NVML's microseconds: each process has a sample at least once a second, at its own times
 // (go-nvml issue 51).
 const samplesApart = 1_500_000
 
@@ -36,8 +34,7 @@ type processSamples struct {
 	seen  uint64 // NVML's time of the sample, in microseconds
 }
 
-// processes reads what each process does on a whole GPU: its memory, and its share of the SMs'
-// time.
+// processes reads the memory and utilization of each process on a whole GPU.
 func (r *reader) processes(device nvml.Device) {
 	r.memoryOfProcesses(device)
 	if len(r.running) > 0 {
@@ -46,9 +43,9 @@ func (r *reader) processes(device nvml.Device) {
 	r.report()
 }
 
-// memoryOfProcesses reads the processes that have a compute, or a graphics, context, and the memory
-// that they use (nvmlProcessInfo_t, usedGpuMemory, bytes). A process that has both kinds is listed
-// twice with the same memory: "all of the memory used by the application".
+// memoryOfProcesses reads the processes with a compute or graphics context and their memory
+// (nvmlProcessInfo_t, usedGpuMemory, bytes). A process with both kinds of context is listed twice
+// with the same memory: "all of the memory used by the application".
 func (r *reader) memoryOfProcesses(device nvml.Device) {
 	for _, list := range []struct {
 		function string
@@ -75,8 +72,8 @@ func (r *reader) memoryOfProcesses(device nvml.Device) {
 	}
 }
 
-// process returns the process, nil where NVML can't tell which it is: one of a PID namespace that
-// can't be seen is 0.
+// process returns the process with a PID, nil if the PID is unknown: NVML reports 0 for a process
+// in a PID namespace that is not visible.
 func (r *reader) process(pid int) *driver.Process {
 	if pid <= 0 {
 		return nil
@@ -88,16 +85,16 @@ func (r *reader) process(pid int) *driver.Process {
 	return &r.running[len(r.running)-1]
 }
 
-// busyProcesses reads the processes' utilization (nvmlProcessUtilizationSample_t, smUtil, taken to
-// be a percentage, of which values above 100 occur). NVML has a sample of each process with "some
-// non-zero utilization during the last sample period": one that has none for so long that another
-// process's is samplesApart newer is idle.
+// busyProcesses reads the utilization of processes (nvmlProcessUtilizationSample_t, smUtil, assumed
+// to be a percentage; values above 100 occur). NVML has a sample of each process with "some
+// non-zero utilization during the last sample period": a process is idle if the newest sample of
+// another process is samplesApart newer than its own.
 func (r *reader) busyProcesses(device nvml.Device) {
 	g := r.gpu
 	// Samples may come later than newer ones of other processes.
 	samples, known := r.samplesOfProcesses(device, g.busySeen-min(g.busySeen, samplesApart))
 	if g.busySeen == 0 && len(samples) > 0 {
-		// Since the beginning of time, what is returned may be means of long ago: ask for what is new.
+		// For time 0, the samples may be old means: read again for a recent time.
 		newest := uint64(0)
 		for i := range samples {
 			newest = max(newest, samples[i].TimeStamp)
@@ -126,10 +123,9 @@ func (r *reader) busyProcesses(device nvml.Device) {
 	}
 }
 
-// samplesOfProcesses returns the samples that are newer than a time, in NVML's microseconds, by the
-// first function that the device supports: drivers refuse the older one on Blackwell. Where it
-// supports neither, the processes have what the accounting says. known is false where that is all,
-// or there is an error.
+// samplesOfProcesses returns the samples that are newer than since, in NVML's microseconds, by the
+// first function that the device supports; drivers reject the older one on Blackwell. If it
+// supports neither, accountedProcesses is used and known is false, as after an error.
 func (r *reader) samplesOfProcesses(
 	device nvml.Device, since uint64,
 ) (samples []nvml.ProcessUtilizationSample, known bool) {
@@ -157,7 +153,7 @@ func (r *reader) samplesOfProcesses(
 	return nil, false
 }
 
-// report sorts the processes, so that the same are in the same order.
+// report sorts the processes by PID.
 func (r *reader) report() {
 	slices.SortFunc(r.running, func(a, b driver.Process) int { return a.PID - b.PID })
 }

@@ -10,26 +10,23 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// query is one function of NVML and what its answer says.
+// query reads a GPU with one function of NVML.
 type query struct {
-	// function is its name in nvml.h, which says what it returns, and after a blank, where there are
-	// several queries of one function, which of them it is.
-	function string
+	function string // name of the function in nvml.h; two queries of one function must not both have an interval
 	scope    scope
-	every    time.Duration // 0: at each sample
+	every    time.Duration // interval; 0: for each sample
 	read     func(r *reader, device nvml.Device) nvml.Return
 }
 
-// scope says which devices a query is for.
+// scope defines which devices a query reads.
 type scope uint8
 
 const (
-	everyGPU scope = iota // in MIG mode too: it is of the GPU as a whole, and no instance has it
-	wholeGPU              // without MIG: the instances have it, and it would count twice, or NVML does not have it
+	everyGPU scope = iota // every GPU, also in MIG mode, since instances do not have the value
+	wholeGPU              // only GPUs that are not in MIG mode: otherwise instances have the value, or NVML has none
 )
 
-// queries is the table of what is read by functions of its own; fields has what is read by field
-// values.
+// queries returns all queries.
 func queries() []query {
 	return append([]query{
 		{"nvmlDeviceGetUtilizationRates", wholeGPU, 0, readUtilization},
@@ -44,12 +41,12 @@ func queries() []query {
 		{"nvmlDeviceGetJpgUtilization", wholeGPU, 0, engine("jpeg", nvml.Device.GetJpgUtilization)},
 		{"nvmlDeviceGetOfaUtilization", wholeGPU, 0, engine("ofa", nvml.Device.GetOfaUtilization)},
 		{"nvmlDeviceGetFieldValues", everyGPU, 0, readFields(fastFields)},
-		{"nvmlDeviceGetFieldValues slow", everyGPU, slowInterval, readFields(slowFields)},
+		{"nvmlDeviceGetFieldValues", everyGPU, slowInterval, readFields(slowFields)},
 	}, conditionQueries()...)
 }
 
-// optionalFunctions are those that not every driver since 510 has. They are looked up once a
-// session, and not called where the library lacks them.
+// optionalFunctions returns the functions that some drivers since 510 lack. They are looked up once
+// per session, and are not called if the library lacks them.
 func optionalFunctions() []string {
 	return []string{
 		"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature",
@@ -66,7 +63,7 @@ func optionalFunctions() []string {
 	}
 }
 
-// run makes the queries on a GPU, or those alone that are of every one.
+// run makes the queries of a scope on a GPU.
 func (r *reader) run(device nvml.Device, of scope) {
 	for _, q := range r.gpu.session.queries {
 		if q.scope <= of && r.ask(q.function) {
@@ -75,7 +72,7 @@ func (r *reader) run(device nvml.Device, of scope) {
 	}
 }
 
-// query makes one query, or takes what it gave before if it is not due.
+// query makes one query, or adds its last readings if it is not due.
 func (r *reader) query(q query, device nvml.Device) {
 	if q.every == 0 {
 		r.took(q.function, q.read(r, device))
@@ -97,8 +94,8 @@ func (r *reader) query(q query, device nvml.Device) {
 
 const percent = 0.01
 
-// readUtilization: nvmlUtilization_t, gpu: percent of time in which a kernel ran; memory: in which
-// the device's memory was read or written.
+// readUtilization: nvmlUtilization_t, gpu: percent of time in which a kernel ran; memory: percent
+// of time in which device memory was read or written.
 func readUtilization(r *reader, device nvml.Device) nvml.Return {
 	u, answer := device.GetUtilizationRates()
 	if answer == nvml.SUCCESS {
@@ -108,8 +105,8 @@ func readUtilization(r *reader, device nvml.Device) nvml.Return {
 	return answer
 }
 
-// readMemory: nvmlMemory_v2_t, used: allocated memory without what driver and firmware reserve,
-// reserved: that, and total, in bytes.
+// readMemory: nvmlMemory_v2_t, in bytes. used does not include reserved, the memory of driver and
+// firmware.
 func readMemory(r *reader, device nvml.Device) nvml.Return {
 	m, answer := device.GetMemoryInfo_v2()
 	if answer == nvml.SUCCESS {
@@ -120,8 +117,8 @@ func readMemory(r *reader, device nvml.Device) nvml.Return {
 	return answer
 }
 
-// readPower: milliwatts, of the GPU and its circuitry such as memory; the mean of one second since
-// Ampere (but GA100).
+// readPower: milliwatts of the GPU and associated circuitry such as memory; since Ampere, except
+// for GA100, the mean of one second.
 func readPower(r *reader, device nvml.Device) nvml.Return {
 	milliwatts, answer := device.GetPowerUsage()
 	if answer == nvml.SUCCESS {
@@ -148,7 +145,7 @@ func readTemperature(r *reader, device nvml.Device) nvml.Return {
 	return answer
 }
 
-// readOldTemperature reads it by the function of drivers before 570.
+// readOldTemperature reads the temperature with the function of drivers before 570.
 func readOldTemperature(r *reader, device nvml.Device) nvml.Return {
 	if r.has(driver.Temperature, driver.Labels{"gpu"}) {
 		return nvml.SUCCESS
@@ -167,7 +164,7 @@ func readClocks(r *reader, device nvml.Device) nvml.Return {
 	})
 }
 
-// readMaxClocks reads the highest clocks in MHz. That of the graphics domain is that of the SMs.
+// readMaxClocks reads the maximum clocks in MHz. The graphics domain has the maximum of the SMs.
 func readMaxClocks(r *reader, device nvml.Device) nvml.Return {
 	return r.clocks(driver.ClockMax, device.GetMaxClockInfo, []clockDomain{
 		{nvml.CLOCK_SM, "sm"}, {nvml.CLOCK_MEM, "memory"},
@@ -179,7 +176,7 @@ type clockDomain struct {
 	domain string
 }
 
-// clocks reads a quantity of clocks. A domain that the device does not have is left out.
+// clocks reads a quantity of clock domains. Domains that the device lacks are omitted.
 func (r *reader) clocks(
 	q driver.Quantity, read func(nvml.ClockType) (uint32, nvml.Return), clocks []clockDomain,
 ) nvml.Return {
@@ -198,7 +195,7 @@ func (r *reader) clocks(
 	return answer
 }
 
-// engine returns the query of one engine: a percentage of the time of NVML's own sampling period.
+// engine returns the query of the utilization of one engine, in percent of NVML's sampling period.
 func engine(name string,
 	get func(nvml.Device) (utilization, period uint32, answer nvml.Return),
 ) func(*reader, nvml.Device) nvml.Return {

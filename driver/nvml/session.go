@@ -13,18 +13,18 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
-// maxGPUs bounds the GPUs of a machine.
+// maxGPUs is the maximum number of GPUs of a machine.
 const maxGPUs = 64
 
-// session is NVML between its initialisation and its shutdown.
+// session is the time between an initialisation of NVML and its shutdown.
 type session struct {
 	lib     nvml.Interface
 	begun   time.Time
-	brief   bool   // it ends with the sample: what needs two of them, or waits, is not for it
+	brief   bool   // it ends after one sample, so that GPM and events are not available
 	driver  string // version of the kernel driver
-	cuda    string // the newest version of CUDA that it supports
+	cuda    string // newest version of CUDA that the driver supports
 	queries []query
-	has     map[string]bool // functions of the library that not every driver has
+	has     map[string]bool // optional functions: whether the library has them
 	events  nvml.EventSet   // nil: none
 }
 
@@ -35,12 +35,12 @@ type foundGPU struct {
 	hardware driver.Hardware
 }
 
-// opened is what an initialisation of NVML found.
+// opened is the result of an initialisation of NVML.
 type opened struct {
 	session *session
 	gpus    []foundGPU
-	err     error  // GPUs that could not be identified
-	bound   string // the devices that the kernel driver had before
+	err     error  // of GPUs that could not be identified
+	bound   string // result of boundDevices before the initialisation
 }
 
 // openSession opens the library, initialises NVML and enumerates the GPUs.
@@ -54,7 +54,7 @@ func openSession(config Config, now time.Time, brief bool) (*opened, error) {
 	for _, symbol := range optionalFunctions() {
 		s.has[symbol] = lib.Extensions().LookupSymbol(symbol) == nil
 	}
-	s.driver, _ = lib.SystemGetDriverVersion() // a fact that may be missing
+	s.driver, _ = lib.SystemGetDriverVersion() // may be missing
 	if version, answer := lib.SystemGetCudaDriverVersion_v2(); answer == nvml.SUCCESS {
 		s.cuda = nvidia.CUDAVersion(version)
 	}
@@ -75,9 +75,7 @@ func openSession(config Config, now time.Time, brief bool) (*opened, error) {
 	return o, nil
 }
 
-// identify says which GPU the one with that index is: by nvmlDeviceGetUUID,
-// nvmlDeviceGetPciInfo_v3, nvmlDeviceGetMinorNumber and nvmlDeviceGetName, and what is known of it:
-// nvmlDeviceGetSerial and nvmlDeviceGetVbiosVersion.
+// identify returns the identity and facts of the GPU with an index.
 func (s *session) identify(index int) (foundGPU, error) {
 	device, answer := s.lib.DeviceGetHandleByIndex(index)
 	if answer != nvml.SUCCESS {
@@ -94,21 +92,21 @@ func (s *session) identify(index int) (foundGPU, error) {
 	}
 	if minor, answer := device.GetMinorNumber(); answer == nvml.SUCCESS {
 		f.minor = minor
-		f.hardware.DeviceNodes = []string{fmt.Sprintf("/dev/nvidia%d", minor)} // as the header says of the minor number
+		f.hardware.DeviceNodes = []string{fmt.Sprintf("/dev/nvidia%d", minor)} // by the header's description of the minor number
 	}
-	f.hardware.Model, _ = device.GetName() // facts that may be missing
+	f.hardware.Model, _ = device.GetName() // these may be missing
 	f.hardware.Serial, _ = device.GetSerial()
 	f.hardware.FirmwareVersion, _ = device.GetVbiosVersion()
 	return f, nil
 }
 
-// close frees what the GPUs hold, shuts NVML down, which closes all of its files.
+// close frees the GPUs' objects and shuts NVML down, which closes all of its files.
 func (s *session) close(gpus []*gpu) error {
 	for _, g := range gpus {
 		g.release()
 	}
 	if s.events != nil {
-		_ = s.events.Free() // the shutdown ends what this does not
+		_ = s.events.Free() // the shutdown frees it too
 	}
 	return shutDown(s.lib)
 }

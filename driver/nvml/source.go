@@ -18,22 +18,21 @@ import (
 )
 
 const (
-	// callTimeout is how long a sample waits for a call into the library. A GPU that takes longer
-	// is left behind: it is unreadable until its call returns, and the others are read without it.
+	// callTimeout is how long a sample waits for calls into the library. A GPU that takes longer is
+	// unreadable until its call returns; the others are read without it.
 	callTimeout = time.Second
 
-	// retryFirst and retryMost bound the time between two attempts to initialise NVML, while that
-	// fails or a GPU is lost. An initialisation is expensive and interrupts the counting on all
-	// GPUs.
+	// retryFirst and retryMost are the minimum and maximum time between two attempts to initialise
+	// NVML, while that fails or a GPU is lost. An initialisation is expensive and interrupts counting
+	// on all GPUs.
 	retryFirst = 10 * time.Second
 	retryMost  = 5 * time.Minute
 )
 
-// Source reads the GPUs that NVIDIA's driver has. It is a [driver.Source].
+// Source reads the GPUs of NVIDIA's driver. It is a [driver.Source].
 //
-// Every GPU is read on a goroutine of its own, so that a call that hangs stops the reading of one
-// GPU and no more; that goroutine, and its thread, remain until the call returns, and there is one
-// of them a GPU at most.
+// Each GPU is read on its own goroutine, so that a call that hangs affects only one GPU. There is
+// at most one goroutine per GPU; after a hang it remains, with its thread, until the call returns.
 type Source struct {
 	config      Config
 	callTimeout time.Duration
@@ -41,7 +40,7 @@ type Source struct {
 	session nvidia.Session[opened]
 	polling *driver.Call[polled]
 
-	gpus []*gpu // known, in NVML's order; they outlive sessions
+	gpus []*gpu // known GPUs, in NVML's order; they outlive sessions
 	xids xidCounts
 
 	described atomic.Pointer[string] // the line of Describe
@@ -49,7 +48,7 @@ type Source struct {
 
 var _ driver.Source = (*Source)(nil)
 
-// New returns a source. It does not open the library yet.
+// New returns a source. The first Sample opens the library.
 func New(config Config) (*Source, error) {
 	if config.Library == "" {
 		config.Library = "libnvidia-ml.so.1"
@@ -75,8 +74,8 @@ func New(config Config) (*Source, error) {
 // Name returns nvml.
 func (*Source) Name() string { return "nvml" }
 
-// Sample returns a sample of each GPU and of each MIG instance. A GPU that can't be read, or that
-// did not answer in time, has a sample without readings but its XID errors, and an error.
+// Sample returns a sample of each GPU and of each MIG device. For a GPU that cannot be read in
+// time, it returns an error, and samples with only the XID errors.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("read GPUs: %w", err)
@@ -92,7 +91,7 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	return samples, errors.Join(err, s.settle(deadline))
 }
 
-// open opens a session unless one is open. Its error is driver.ErrAbsent where there may be no
+// open opens a session unless one is open. The error wraps driver.ErrAbsent if there may be no
 // hardware.
 func (s *Source) open(ctx context.Context) error {
 	now := s.config.Now()
@@ -109,8 +108,8 @@ func (s *Source) open(ctx context.Context) error {
 	return err
 }
 
-// adopt brings the known GPUs in line with those that NVML has now. One that NVML does not have any
-// more is gone, unless there is one that NVML can't tell anything of, which may be it.
+// adopt replaces the known GPUs by those of a new session. A known GPU that is not in the session
+// is dropped, unless a GPU could not be identified, which may be the same.
 func (s *Source) adopt(o *opened) {
 	known := s.gpus
 	s.gpus = nil
@@ -134,7 +133,7 @@ func (s *Source) adopt(o *opened) {
 	}
 }
 
-// start begins to read every GPU that is not being read still.
+// start starts reading all GPUs that are not still being read.
 func (s *Source) start() {
 	if s.polling == nil {
 		session := s.session.Current().session
@@ -147,7 +146,7 @@ func (s *Source) start() {
 	}
 }
 
-// wait waits for all that was not late before.
+// wait waits for all calls that were not late before.
 func (s *Source) wait(ctx context.Context) {
 	if !s.polling.Late() {
 		s.polling.Wait(ctx)
@@ -159,7 +158,7 @@ func (s *Source) wait(ctx context.Context) {
 	}
 }
 
-// collect returns what was read.
+// collect returns the results of the calls that have ended.
 func (s *Source) collect() ([]driver.Sample, error) {
 	errs := []error{s.session.Current().err}
 	if p, done := s.polling.Take(); done {
@@ -198,9 +197,7 @@ func (s *Source) collect() ([]driver.Sample, error) {
 	return samples, errors.Join(errs...)
 }
 
-// settle ends the session where it must not, or need not, last: where a GPU must be free to leave,
-// where one is lost, where the driver has come to have others. It never does while a call is under
-// way.
+// settle closes the session if it is due and no call is in progress.
 func (s *Source) settle(ctx context.Context) error {
 	busy := s.polling != nil || slices.ContainsFunc(s.gpus, func(g *gpu) bool { return g.reading != nil })
 	if busy || !s.due() {
@@ -210,7 +207,8 @@ func (s *Source) settle(ctx context.Context) error {
 	return s.session.Close(ctx, func(o *opened) error { return o.session.close(gpus) })
 }
 
-// due reports whether the session is to end.
+// due reports whether the session must be closed: because GPUs may be passed through to guests,
+// because the driver has other devices than at its start, or to retry because a GPU is lost.
 func (s *Source) due() bool {
 	current := s.session.Current()
 	if s.config.Passthrough() || current.bound != boundDevices(s.config.Sysfs) {
@@ -227,12 +225,12 @@ func (s *Source) due() bool {
 	if !incomplete || !s.session.Retry.Due(now) {
 		return false
 	}
-	again := s.session.Retry.Waiting() // the first time, time passes before the attempt
+	again := s.session.Retry.Waiting() // false at first, so that there is a delay before the first retry
 	s.session.Retry.Postpone(now)
 	return again
 }
 
-// unreadable returns a sample of all that is known, with the XID errors that were counted alone.
+// unreadable returns a sample with only the XID errors of each known device.
 func (s *Source) unreadable() []driver.Sample {
 	var samples []driver.Sample
 	for _, g := range s.gpus {
@@ -242,8 +240,8 @@ func (s *Source) unreadable() []driver.Sample {
 	return samples
 }
 
-// boundDevices names the PCI devices that NVIDIA's driver has (sysfs, bus/pci/drivers), "" if that
-// can't be read.
+// boundDevices returns the names of the PCI devices that are bound to NVIDIA's driver (sysfs,
+// bus/pci/drivers), "" if they cannot be read.
 func boundDevices(sysfs string) string {
 	entries, err := os.ReadDir(filepath.Join(sysfs, "bus", "pci", "drivers", "nvidia"))
 	if err != nil {

@@ -11,19 +11,19 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// trafficMethod is how the traffic over PCIe, or over NVLink, is counted. The methods count from
-// different points, so that a GPU keeps the first that works.
+// trafficMethod is the method by which traffic over PCIe or NVLink is counted. The counters of the
+// methods have different starting points, so that a GPU keeps the first method that works.
 type trafficMethod uint8
 
 const (
 	trafficUnknown trafficMethod = iota
-	trafficCounted               // by the device, in bytes
-	trafficGPM                   // by GPM: the mean rate of each time between two readings
-	trafficSampled               // by NVML, over PCIe alone: the rate over 20 ms of every 10 s, an estimate
+	trafficCounted               // a counter of the device, in bytes
+	trafficGPM                   // integral of the mean rates by GPM
+	trafficSampled               // estimate for PCIe: integral of rates over 20 ms, read every 10 s
 )
 
-// traffic reports whether the traffic over a link is counted by this method, and settles on it
-// where there was none.
+// traffic reports whether traffic over a kind of link is counted by the method, which it selects if
+// no method is selected yet.
 func (r *reader) traffic(link string, method trafficMethod) bool {
 	if r.gpu.traffic[link] == trafficUnknown {
 		r.gpu.traffic[link] = method
@@ -31,8 +31,8 @@ func (r *reader) traffic(link string, method trafficMethod) bool {
 	return r.gpu.traffic[link] == method
 }
 
-// counted reports whether the traffic over a link is counted by the device. While a counter of
-// NVLink stands at 0 that is not settled: it may be one that does not count.
+// counted reports whether traffic over a kind of link is counted by the device. A counter of NVLink
+// that is 0 does not select the method: it may never count.
 func (r *reader) counted(link string, bytes float64) bool {
 	if r.gpu.traffic[link] == trafficUnknown && link == "nvlink" && bytes == 0 {
 		return true
@@ -40,8 +40,8 @@ func (r *reader) counted(link string, bytes float64) bool {
 	return r.traffic(link, trafficCounted)
 }
 
-// trafficByGPM adds the traffic that GPM counts over links that no counter of the device counts: it
-// is not supported, or stands at 0 although there is traffic.
+// trafficByGPM adds the traffic by GPM over links without a working counter of the device: the
+// counter is not supported, or is 0 although there is traffic.
 func (r *reader) trafficByGPM() {
 	m := r.gpu.meters[r.gpu.hardware.UUID]
 	if m == nil {
@@ -64,19 +64,19 @@ func (r *reader) trafficByGPM() {
 	}
 }
 
-// sampledTraffic is the integral of rates that are read now and then.
+// sampledTraffic is the integral of sampled rates.
 type sampledTraffic struct {
-	at    time.Time // of the last rate
+	at    time.Time // time of the last rate
 	rate  float64   // bytes per second
 	bytes float64
 }
 
-// maxSampledGap is the longest time between two rates for which they say something.
+// maxSampledGap is the maximum time between two rates over which they are integrated.
 const maxSampledGap = 3 * slowInterval
 
-// sampleTraffic estimates the traffic over PCIe from nvmlDeviceGetPcieThroughput, "throughput in
-// KB/s" (taken to be 1000 bytes) over 20 ms, in which the call blocks: where neither counters nor
-// GPM tell, and every 10 s.
+// sampleTraffic estimates the traffic over PCIe every 10 s if there are neither counters nor GPM,
+// by nvmlDeviceGetPcieThroughput: "throughput in KB/s" (assumed to be 1000 bytes) over 20 ms,
+// during which the call blocks.
 func (r *reader) sampleTraffic() {
 	const function = "nvmlDeviceGetPcieThroughput"
 	if now := r.gpu.traffic["pcie"]; now != trafficUnknown && now != trafficSampled || r.gpu.gpmWorks() ||
@@ -101,13 +101,13 @@ func (r *reader) sampleTraffic() {
 	}
 }
 
-// gpmWorks reports whether GPM measures the GPU, or is about to.
+// gpmWorks reports whether there is a GPM sample of the GPU.
 func (g *gpu) gpmWorks() bool {
 	m := g.meters[g.hardware.UUID]
 	return m != nil && !m.at.IsZero()
 }
 
-// take takes a rate: since the one before, the mean of the two is taken to have lasted.
+// take adds a rate. The mean of it and the one before is used for the time between them.
 func (t *sampledTraffic) take(now time.Time, rate float64) {
 	if gap := now.Sub(t.at); gap <= maxSampledGap {
 		t.bytes += (t.rate + rate) / 2 * gap.Seconds()

@@ -13,15 +13,14 @@ import (
 )
 
 const (
-	// maxEvents bounds the events that one sample takes.
+	// maxEvents is the maximum number of events of one sample.
 	maxEvents = 256
-	// noInstance is the ID of a GPU or compute instance that an event does not tell
-	// (nvmlEventData_t).
+	// noInstance is the ID of an event without GPU or compute instance (nvmlEventData_t).
 	noInstance = 0xffffffff
 )
 
-// subscribe asks for the XID errors of the GPUs (nvmlDeviceRegisterEvents). A GPU that reports
-// none, or a machine where events can't be had, is as it is.
+// subscribe subscribes to the XID errors of the GPUs (nvmlDeviceRegisterEvents). It ignores GPUs
+// and machines that do not support events.
 func (s *session) subscribe(gpus []foundGPU) {
 	set, answer := s.lib.EventSetCreate()
 	if answer != nvml.SUCCESS {
@@ -33,14 +32,14 @@ func (s *session) subscribe(gpus []foundGPU) {
 	}
 }
 
-// polled is what the events say.
+// polled is the result of poll.
 type polled struct {
 	events []nvml.EventData
 	err    error
 }
 
-// poll takes the events that have come since the poll before, or since the session began.
-// nvmlEventSetWait_v2 waits for at least a millisecond where there is none.
+// poll returns the events since the poll before, or since the start of the session.
+// nvmlEventSetWait_v2 waits for at least a millisecond if there is none.
 func (s *session) poll() polled {
 	var p polled
 	if s.events == nil {
@@ -62,10 +61,10 @@ func (s *session) poll() polled {
 	return p
 }
 
-// xidCounts count the XID errors of each device, by its UUID.
+// xidCounts has the XID errors of each device, by UUID.
 type xidCounts map[string]*nvidia.XIDs
 
-// add counts events. A GPU had no error of a new code when it was last read.
+// add counts events. The counter of a new code was zero when the GPU was last read.
 func (c xidCounts) add(p polled, gpus []*gpu) {
 	for _, e := range p.events {
 		i := slices.IndexFunc(gpus, func(g *gpu) bool { return g.handle == e.Device })
@@ -76,12 +75,12 @@ func (c xidCounts) add(p polled, gpus []*gpu) {
 		if c[uuid] == nil {
 			c[uuid] = &nvidia.XIDs{}
 		}
-		c[uuid].Count(int64(e.EventData), gpus[i].readAt, driver.Event{}) // NVML does not tell when
+		c[uuid].Count(int64(e.EventData), gpus[i].readAt, driver.Event{}) // NVML does not report the time
 	}
 }
 
-// report adds the counts, as of now, to the samples of the devices, also of those that can't be
-// read: the error that says why a GPU is lost comes when it is.
+// report adds the counts, as of now, to the samples of all devices, including lost GPUs, whose last
+// error shows the cause.
 func (c xidCounts) report(samples []driver.Sample, now time.Time) {
 	for i := range samples {
 		s := &samples[i]
