@@ -11,19 +11,19 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
-// recoveryAction is DCGM_FI_DEV_GPU_RECOVERY_ACTION, whose value is an action, not a flag ("see
+// recoveryAction is a field whose value is an action and not a flag ("see
 // nvmlDeviceGpuRecoveryAction_t for return values").
 const recoveryAction = dcgm.DCGM_FI_DEV_GPU_RECOVERY_ACTION
 
-// These are other fields whose value is no number: a "bitmask of DCGM_CLOCKS_EVENT_REASON_*", a
-// dcgmFabricManagerStatus_t, and NVML's summary of the fabric's health, which is read with it.
+// Other fields whose values are codes: a "bitmask of DCGM_CLOCKS_EVENT_REASON_*", a
+// dcgmFabricManagerStatus_t, and NVML's health summary of the fabric, which is used with it.
 const (
 	throttleReasons = dcgm.DCGM_FI_DEV_CLOCKS_EVENT_REASONS
 	fabricStatus    = dcgm.DCGM_FI_DEV_FABRIC_MANAGER_STATUS
 	fabricSummary   = dcgm.DCGM_FI_DEV_FABRIC_HEALTH_SUMMARY
 )
 
-// coded returns the readings of a field whose value is no number, false for other fields.
+// coded returns the readings of a field whose value is a code, or false for other fields.
 func (d *state) coded(f *field, k known, now time.Time) ([]driver.Reading, bool) {
 	at := earlier(k.at, now)
 	switch f.id {
@@ -34,7 +34,7 @@ func (d *state) coded(f *field, k known, now time.Time) ([]driver.Reading, bool)
 	case fabricSummary:
 		return nil, true
 	case fabricStatus:
-		const failure = 4 // DcgmFMStatusFailure; the numbers before it are those of NVML's states
+		const failure = 4 // DcgmFMStatusFailure; lower numbers are those of NVML's states
 		probe, summary := nvidia.FabricProbe(k.number), uint64(0)
 		if probe == failure {
 			probe = nvidia.FabricCompleted
@@ -52,10 +52,10 @@ func (d *state) coded(f *field, k known, now time.Time) ([]driver.Reading, bool)
 	}
 }
 
-// conditionFields are about the condition of the hardware, whoever uses it. Flags are 1 or 0
-// ("1=true", "1=yes, 0=no"; "Whether remapping of rows has failed" is taken to be the same). DCGM
-// has no field of pending repairs. Those of schedule newer are in the order of their numbers, taken
-// to be that of their age.
+// conditionFields returns the fields of the condition of the hardware. Flags are 1 or 0 ("1=true",
+// "1=yes, 0=no"; assumed for "Whether remapping of rows has failed"). DCGM has no field for pending
+// repairs. Fields of schedule newer are in the order of their numbers, which is assumed to be that
+// of their age.
 func conditionFields() []field {
 	asks := func(id dcgm.Short, at schedule, action, reason string) field {
 		return field{id, anyGPU, at, driver.NeedsAttention, driver.Labels{action, reason}, one, false}

@@ -1,13 +1,12 @@
 // Package dcgm reads NVIDIA GPUs and their MIG instances through DCGM 4, NVIDIA's data center GPU
-// manager: from a host engine that runs already, or from one inside this process.
+// manager, from a running host engine or from one embedded in this process.
 //
-// The library, libdcgm.so.4, is opened at run time; where it is not there the error is
-// driver.ErrAbsent. What each value means, and in which unit, is said by DCGM's headers
-// dcgm_fields.h and dcgm_structs.h; the table of this package names the field behind every
-// quantity. Where these leave something open, NVIDIA's sources of the host engine were read
-// (dcgmlib/src/DcgmCacheManager.cpp), and what is still a guess says so.
+// The library, libdcgm.so.4, is opened at run time; without it, Sample returns driver.ErrAbsent.
+// Meanings and units of values are those of DCGM's headers dcgm_fields.h and dcgm_structs.h, and of
+// the source of the host engine (dcgmlib/src/DcgmCacheManager.cpp); what neither says is marked as
+// assumed. The table of this package has the field of each quantity.
 //
-// Without cgo there is only [New], which returns [ErrNoCgo].
+// Without cgo, [New] returns [ErrNoCgo].
 package dcgm
 
 import (
@@ -21,36 +20,36 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// ErrNoCgo says that the program was built without cgo, and so can not open the library.
+// ErrNoCgo is the error of a program that was built without cgo and cannot open the library.
 var ErrNoCgo = fmt.Errorf("%w: built without cgo, which DCGM needs", driver.ErrNotBuilt)
 
 // ProfilingSwitch is the name of the switch that sets Config.Profiling.
 const ProfilingSwitch = "profiling"
 
-// Embedded is the address of a host engine inside this process.
+// Embedded is the address of a host engine that is embedded in this process.
 const Embedded = "embedded"
 
-// Config are the settings of a source.
+// Config has the settings of a source.
 type Config struct {
-	// Address is where the host engine listens, as [CheckAddress] wants it, or Embedded.
+	// Address is the address of the host engine, in a form that [CheckAddress] accepts.
 	Address string
 
-	// Profiling asks for the profiling metrics. A GPU before Hopper can be profiled by one program
-	// at a time: the host engine that profiles keeps Nsight and others from it.
+	// Profiling enables the profiling metrics. A GPU before Hopper can be profiled by one program at a
+	// time: while the host engine does, Nsight and others cannot.
 	Profiling bool
 
-	// Passthrough reports whether GPUs of this machine may be handed to guests (vfio). An embedded
-	// engine holds the files of all devices open, and does not run then; another process's is its
-	// own affair. Nil: never.
+	// Passthrough reports whether GPUs of this machine may be passed through to guests (vfio). While
+	// it returns true, an embedded engine does not run, because it would keep the files of all devices
+	// open. Nil: never.
 	Passthrough func() bool
 
-	// Now is the clock; nil: time.Now. The host engine dates what it reads by its own machine's
-	// clock, which is this one's unless the engine is elsewhere.
+	// Now is the clock; nil: time.Now. Times of values are by the clock of the host engine's machine.
 	Now func() time.Time
 }
 
-// CheckAddress returns an error for what is no address of a host engine: HOST:PORT, the path of a
-// Unix socket, or one of the URLs tcp://, unix:// and vsock://, which take DCGM 4.5.
+// CheckAddress returns an error unless the text is an address of a host engine: Embedded,
+// HOST:PORT, the path of a Unix socket, or a URL with the scheme tcp, unix or vsock, which needs
+// DCGM 4.5.
 func CheckAddress(address string) error {
 	if address == Embedded || strings.HasPrefix(address, "/") || isURL(address) {
 		return nil

@@ -11,36 +11,36 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// field is a field of DCGM (DCGM_FI_* in dcgm_fields.h) and what it says.
+// field maps a field of DCGM (DCGM_FI_* in dcgm_fields.h) to a quantity.
 type field struct {
 	id       dcgm.Short
 	of       scope
 	schedule schedule
 	quantity driver.Quantity
 	labels   driver.Labels
-	scale    float64 // of the field's unit in the quantity's
-	rate     bool    // it is a rate, which fills a counter by its integral over time
+	scale    float64 // factor from the field's unit to the quantity's
+	rate     bool    // it is a rate, whose integral over time is the counter
 }
 
-// scope says whose field it is.
+// scope defines which entities have a field.
 type scope uint8
 
 const (
-	anyGPU   scope = 1 << iota // every GPU has it, in MIG mode too: no instance has it
-	wholeGPU                   // a GPU without MIG has it: with MIG the instances have it, and it would count twice
-	instance                   // a MIG GPU instance has it
+	anyGPU   scope = 1 << iota // every GPU, also in MIG mode, since instances do not have it
+	wholeGPU                   // only GPUs that are not in MIG mode: otherwise it would count twice
+	instance                   // MIG GPU instances
 )
 
-// schedule says how often the host engine is asked to read a field, and under which conditions.
+// schedule defines how often, and under which conditions, the host engine reads a field.
 type schedule uint8
 
 const (
 	fast      schedule = iota
-	slow               // hardly changes
-	profiling          // where that is wanted
-	units              // likewise: of one unit of several of an engine, of which the mean counts
-	pipes              // likewise: of the pipes of the SMs, which not every GPU has
-	newer              // hardly changes, and not every DCGM 4 knows its number
+	slow               // rarely changes
+	profiling          // only if Config.Profiling is set
+	units              // likewise; a unit of an engine with several, of which the mean is reported
+	pipes              // likewise; a pipe of the SMs, which some GPUs lack
+	newer              // rarely changes; some versions of DCGM 4 do not know its number
 )
 
 func (r schedule) interval() time.Duration {
@@ -50,8 +50,7 @@ func (r schedule) interval() time.Duration {
 	return time.Second
 }
 
-// The scales. DCGM says percent, MB and MHz of no field but these, and of some not even that: see
-// fields.
+// Scales of fields.
 const (
 	one         = 1
 	percent     = 0.01
@@ -64,20 +63,20 @@ const (
 // migMode is DCGM_FI_DEV_MIG_MODE: "Boolean: 0 is disabled, 1 is enabled".
 const migMode = dcgm.DCGM_FI_DEV_MIG_MODE
 
-// xidError is DCGM_FI_DEV_XID_ERROR, "The value is the specific XID error": the engine adds a
-// value, with its time, at each event, to the GPU, the GPU instance or the compute instance that it
-// concerns (RecordXidFor… in DcgmCacheManager.cpp).
+// xidError is DCGM_FI_DEV_XID_ERROR, "The value is the specific XID error": at each event, the
+// engine adds a value with its time to the affected GPU, GPU instance or compute instance
+// (RecordXidFor… in DcgmCacheManager.cpp).
 const xidError = dcgm.DCGM_FI_DEV_XID_ERROR
 
-// fields is the table of what is read. Where two fill the same, the first that has a value counts.
+// fields returns the table of fields. Of several fields with the same reading, the first that has a
+// value counts.
 //
-// The names are those of DCGM 4.6, which gave new names to many numbers of 4.5; 4.6.1 gave new
-// numbers, from 1600 on, to fields in base units. The old numbers remain for now, so that both are
-// asked for.
+// Names are those of DCGM 4.6, which renamed many fields of 4.5. 4.6.1 added fields in base units
+// with numbers from 1600 on; the older numbers still exist, and both are requested.
 //
-// Units: dcgm-exporter's etc/default-counters.csv has percentages for DCGM_FI_DEV_*_UTIL, which are
-// whole numbers also where the name of 4.6 ends in RATIO, MiB for FB_*, MHz for *_CLOCK and °C for
-// temperatures. Violations are in ns, as NVML's, which they are read from.
+// Units by dcgm-exporter's etc/default-counters.csv: percent for DCGM_FI_DEV_*_UTIL, as integers
+// even if the name in 4.6 ends with RATIO, MiB for FB_*, MHz for *_CLOCK and °C for temperatures.
+// Violations are in ns, like those of NVML from which they are read.
 func fields() []field {
 	nothing := driver.Labels{}
 	return append([]field{
@@ -106,7 +105,7 @@ func fields() []field {
 		{dcgm.DCGM_FI_DEV_FB_USED, wholeGPU | instance, fast, driver.MemoryUsed, nothing, mebibytes, false},
 		{dcgm.DCGM_FI_DEV_FB_TOTAL, wholeGPU | instance, fast, driver.MemoryCapacity, nothing, mebibytes, false},
 		{dcgm.DCGM_FI_DEV_BOARD_POWER_WATTS, anyGPU, fast, driver.Power, nothing, one, false},
-		// The old number first: millijoules are finer than joules, should these be whole.
+		// The older field comes first: the newer one may have whole joules.
 		{dcgm.DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION, anyGPU, fast, driver.Energy, nothing, millijoules, false},
 		{dcgm.DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL, anyGPU, fast, driver.Energy, nothing, one, false},
 		{dcgm.DCGM_FI_DEV_GPU_TEMP_CELSIUS, anyGPU, fast, driver.Temperature, driver.Labels{"gpu"}, one, false},
@@ -182,8 +181,8 @@ func troubleFields() []field {
 	}, slices.Concat(conditionFields(), unitFields())...)
 }
 
-// unitFields are the fields of the units of engines, "Ratio of cycles each of the NVDEC engines are
-// active" and so on. A unit that a device does not have is taken to have no value (a guess).
+// unitFields returns the fields of the units of engines, such as "Ratio of cycles each of the NVDEC
+// engines are active". It is assumed that a unit which a device lacks has no value.
 func unitFields() []field {
 	var out []field
 	for _, many := range []struct {
@@ -207,9 +206,9 @@ func unitFields() []field {
 // (1600-1799)").
 const baseUnits dcgm.Short = 1600
 
-// vocabularies returns the numbers of the fields of a schedule that entities of a kind have, as
-// lists that an engine may know: all of them, those of 4.5, and those of a later DCGM without the
-// numbers that 4.6 calls deprecated.
+// vocabularies returns the fields of a schedule and a scope as lists, in the order in which they
+// are offered to an engine, which may not know all numbers: all fields, those of DCGM 4.5, and
+// those of a later DCGM without the numbers that 4.6 deprecates.
 func vocabularies(of scope, at schedule) [][]dcgm.Short {
 	var all, old, renewed []dcgm.Short
 	table := fields()
@@ -233,7 +232,7 @@ func vocabularies(of scope, at schedule) [][]dcgm.Short {
 			renewed = append(renewed, f.id)
 		}
 	}
-	if at == newer { // an engine that does not know the newest may know those before
+	if at == newer { // an engine that does not know the newest field may know those before it
 		var some [][]dcgm.Short
 		for n := len(all); n > 0; n-- {
 			some = append(some, all[:n])

@@ -11,7 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// healthInterval is how often the engine is asked for the GPUs' health.
+// healthInterval is the interval of health checks.
 const healthInterval = 10 * time.Second
 
 // healthStatus is a status of driver.Health.
@@ -22,9 +22,9 @@ const (
 	unhealthy healthStatus = "unhealthy"
 )
 
-// watchHealth lets the engine watch the health of a group of GPUs. The first check brings nothing:
-// "stateful information about all of the enabled watches within a group is created but no error
-// results are provided".
+// watchHealth enables the engine's health watches for a group of GPUs. The first check has no
+// result: "stateful information about all of the enabled watches within a group is created but no
+// error results are provided".
 func (s *session) watchHealth(group dcgm.GroupHandle) error {
 	if err := dcgm.HealthSet(group, dcgm.DCGM_HEALTH_WATCH_ALL); err != nil {
 		return engineFailure("watch health", err)
@@ -36,12 +36,12 @@ func (s *session) watchHealth(group dcgm.GroupHandle) error {
 	return nil
 }
 
-// checkHealth returns the health of each GPU, nil when it is not the time to check. A GPU is
-// unhealthy where the engine has an incident of it, or of one of its instances, that is a failure
-// (DCGM_HEALTH_RESULT_FAIL); a warning leaves it healthy.
+// checkHealth returns the health of each GPU, or nil if no check is due. A GPU is unhealthy if it
+// or one of its instances has an incident that is a failure (DCGM_HEALTH_RESULT_FAIL), not a
+// warning.
 func (s *session) checkHealth(now time.Time) (map[uint]knownHealth, error) {
 	if !s.checks || now.Sub(s.checked) < healthInterval {
-		return nil, nil //nolint:nilnil // there is no news
+		return nil, nil //nolint:nilnil // no check is due
 	}
 	s.checked = now
 	response, err := dcgm.HealthCheck(s.health)
@@ -61,7 +61,7 @@ func (s *session) checkHealth(now time.Time) (map[uint]knownHealth, error) {
 	return status, nil
 }
 
-// gpuOf returns the GPU that an entity is, or is a part of.
+// gpuOf returns the GPU that is the entity or has it as a part.
 func (s *session) gpuOf(e entity) (uint, bool) {
 	if e.EntityGroupId == dcgm.FE_GPU {
 		return e.EntityId, true
@@ -78,10 +78,10 @@ func (s *session) gpuOf(e entity) (uint, bool) {
 	return 0, false
 }
 
-// knownHealth is what is known of a GPU's health, and since when.
+// knownHealth is the health of a GPU at the time of a check.
 type knownHealth struct {
 	status healthStatus
-	reason string // why it is unhealthy, in the engine's words
+	reason string // the engine's message if it is unhealthy
 	at     time.Time
 }
 

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// maxGPUs bounds the GPUs of an engine (DCGM_MAX_NUM_DEVICES).
+	// maxGPUs is the maximum number of GPUs of an engine (DCGM_MAX_NUM_DEVICES).
 	maxGPUs = 32
-	// liveData is DCGM_FV_FLAG_LIVE_DATA of dcgm_agent.h: values are read now, and need no watch.
+	// liveData is DCGM_FV_FLAG_LIVE_DATA of dcgm_agent.h: values are read now, without a watch.
 	liveData = 1
 )
 
-// layout is what there is, as the engine numbers it.
+// layout has the GPUs and MIG devices by the engine's numbers.
 type layout struct {
 	gpus  []uint
 	parts []part
@@ -33,15 +33,15 @@ type part struct {
 	compute             entity
 	nvmlID, nvmlCompute uint
 	profile             uint // of the GPU instance
-	shared              bool // its GPU instance has several compute instances: what is told of that is of none of these
+	shared              bool // its GPU instance has several compute instances, so that values of it belong to none of them
 }
 
 func (l layout) equal(other layout) bool {
 	return slices.Equal(l.gpus, other.gpus) && slices.Equal(l.parts, other.parts)
 }
 
-// findLayout asks the engine what there is. Without GPUs it returns an error, and with one GPUs
-// alone where the engine has nothing to say of MIG.
+// findLayout returns the engine's GPUs and MIG devices. If only the MIG devices cannot be listed,
+// it returns the GPUs and an error.
 func findLayout() (layout, error) {
 	gpus, err := dcgm.GetEntityGroupEntities(dcgm.FE_GPU)
 	if err != nil {
@@ -57,8 +57,8 @@ func findLayout() (layout, error) {
 	return l, nil
 }
 
-// partsOf returns the compute instances of a hierarchy (dcgmMigHierarchyInfo_v2: each entity with
-// its parent; nvmlInstanceId and nvmlComputeInstanceId are NVML's numbers of both).
+// partsOf returns the compute instances of a hierarchy (dcgmMigHierarchyInfo_v2, which has each
+// entity with its parent).
 func partsOf(all []dcgm.MigHierarchyInfo_v2) []part {
 	var parts []part
 	siblings, profiles := map[entity]int{}, map[entity]uint{}
@@ -83,13 +83,13 @@ func partsOf(all []dcgm.MigHierarchyInfo_v2) []part {
 // device is a GPU or a MIG device.
 type device struct {
 	hardware driver.Hardware
-	of       scope    // of the fields that it has, MIG mode aside
-	values   entity   // whose fields are its own; zero: none
-	events   []entity // whose XID errors are its own
+	of       scope    // scopes of its fields, without regard to MIG mode
+	values   entity   // entity with its fields; zero: none
+	events   []entity // entities with its XID errors
 	profile  uint     // of a MIG device
 }
 
-// identify says which devices these are. One that can't be identified is left out, with an error.
+// identify returns the devices of a layout, and an error for those that cannot be identified.
 func (l layout) identify() ([]device, error) {
 	if len(l.gpus) == 0 {
 		return nil, nil
@@ -122,7 +122,7 @@ func (l layout) identify() ([]device, error) {
 	return devices, errors.Join(errs...)
 }
 
-// device describes a MIG device. DCGM does not tell its UUID: it is known by its GPU, and by the
+// device returns the MIG device. DCGM does not report its UUID: it is identified by its GPU and the
 // numbers of its instances.
 func (p part) device() device {
 	d := device{
@@ -138,7 +138,7 @@ func (p part) device() device {
 	return d
 }
 
-// readFacts reads what identifies GPUs, and describes them.
+// readFacts returns the identity and facts of GPUs.
 func readFacts(gpus []uint) (map[uint]driver.Hardware, error) {
 	entities := make([]entity, len(gpus))
 	for i, gpu := range gpus {
@@ -181,9 +181,8 @@ func readFacts(gpus []uint) (map[uint]driver.Hardware, error) {
 	return facts, nil
 }
 
-// readProfiles returns the profiles of the GPU instances that are one MIG device each: the name of
-// an instance, which is what dcgm-exporter's label GPU_I_PROFILE has. A profile is a fact that may
-// be missing.
+// readProfiles returns the profiles of GPU instances with one compute instance: the field GPU_NAME,
+// as in dcgm-exporter's label GPU_I_PROFILE. Profiles may be missing.
 func readProfiles(parts []part) map[entity]string {
 	var instances []entity
 	for _, p := range parts {
@@ -201,7 +200,7 @@ func readProfiles(parts []part) map[entity]string {
 	profiles := map[entity]string{}
 	for i := range values {
 		v := &values[i]
-		if profile := text(v); nvidia.ComputeSlices(profile) > 0 { // else it is the name of the GPU
+		if profile := text(v); nvidia.ComputeSlices(profile) > 0 { // otherwise it is the name of the GPU
 			profiles[entity{EntityGroupId: v.EntityGroupId, EntityId: v.EntityID}] = profile
 		}
 	}

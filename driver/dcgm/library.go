@@ -38,9 +38,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// whyNoLibrary returns why libdcgm.so.4 can't be opened, which go-dcgm does not say.
+// whyNoLibrary returns the error of opening libdcgm.so.4, which go-dcgm does not return.
 func whyNoLibrary() error {
-	runtime.LockOSThread() // the text is the thread's
+	runtime.LockOSThread() // dlerror is per thread
 	defer runtime.UnlockOSThread()
 	why := C.dra_dcgm_why()
 	if why == nil {
@@ -49,8 +49,8 @@ func whyNoLibrary() error {
 	return driver.WithReason(driver.ReasonNoLibrary, fmt.Errorf("%w: %s", errNoLibrary, C.GoString(why)))
 }
 
-// functions are those of the library that are called. dcgmConnect_v3 is not one of them: go-dcgm
-// looks for it.
+// functions returns the functions of the library that are required. go-dcgm checks for
+// dcgmConnect_v3 itself.
 func functions() []string {
 	return []string{
 		"dcgmInit", "dcgmShutdown", "dcgmStartEmbedded", "dcgmStopEmbedded", "dcgmConnect_v2", "dcgmDisconnect",
@@ -60,9 +60,8 @@ func functions() []string {
 	}
 }
 
-// checkFunctions returns an error if the library does not have a function that is called. The
-// dynamic linker would end the process at the call (status 127), since it looks for functions when
-// they are first called.
+// checkFunctions returns an error if the library lacks a required function. Otherwise the dynamic
+// linker would end the process (status 127) at the first call of the function.
 func checkFunctions() error {
 	for _, name := range functions() {
 		text := C.CString(name)

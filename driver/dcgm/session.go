@@ -14,47 +14,47 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// session is a connection to a host engine. While a call of it is under way, it belongs to that
-// call.
+// session is a connection to a host engine. While a call is in progress, it belongs to that call.
 type session struct {
 	profiling bool
 	layout    layout
 	devices   []device
 	groups    []dcgm.GroupHandle
 	watches   []*watch
-	health    dcgm.GroupHandle // whose health is watched
-	checks    bool             // it is
+	health    dcgm.GroupHandle // group with health watches
+	checks    bool             // health watches are enabled
 	checked   time.Time
-	retryAt   time.Time // zero, or when what could not be watched or identified is tried again
-	events    time.Time // XID errors up to here were told, by the engine's clock
+	retryAt   time.Time // when failed watches and identifications are retried; zero: none failed
+	events    time.Time // time of the last reported XID error, by the engine's clock
 }
 
-// report is what the engine said at one time.
+// report is the result of one read of the engine.
 type report struct {
 	at      time.Time // by our clock
 	devices []device
 	values  []value
 	events  []value              // XID errors
-	health  map[uint]knownHealth // by GPU; nil: not checked at this time
+	health  map[uint]knownHealth // by GPU; nil: not checked
 	err     error                // of what could not be read
-	broken  bool                 // nothing can be read any more
+	broken  bool                 // the session cannot be used any more
 }
 
-// engineFailure returns an error of the host engine, or of the connection to it.
+// engineFailure returns an error of the host engine or of the connection to it.
 func engineFailure(operation string, err error) error {
 	return engineError(fmt.Errorf("%s: %w", operation, err))
 }
 
 func engineError(err error) error { return driver.WithReason(driver.ReasonHostEngine, err) }
 
-// errNoLibrary says that the library is not there.
+// errNoLibrary is the error if the library cannot be opened. go-dcgm returns one with this text.
 var errNoLibrary = errors.New("libdcgm.so.4 not found")
 
-// retryWatches is when what the engine refused to watch is asked for again, and what it could not
-// identify.
+// retryWatches is the delay before watches that the engine rejected, and identifications that
+// failed, are retried.
 const retryWatches = time.Minute
 
-// connect connects to the engine, or starts one. XID errors are wanted from a time on.
+// connect connects to a host engine, or starts an embedded one. XID errors after events are
+// reported.
 func connect(address string, profiling bool, events time.Time) (*session, error) {
 	err := checkFunctions()
 	if err != nil {
@@ -78,7 +78,7 @@ func connect(address string, profiling bool, events time.Time) (*session, error)
 	}
 }
 
-// close ends the session; the engine forgets what it was to watch.
+// close disconnects from the engine, which ends the watches.
 func (s *session) close() error {
 	if err := dcgm.Shutdown(); err != nil {
 		return engineFailure("disconnect from DCGM's host engine", err)
@@ -86,7 +86,7 @@ func (s *session) close() error {
 	return nil
 }
 
-// read asks the engine for what is new.
+// read returns what is new since the last read.
 func (s *session) read(now time.Time) report {
 	r := report{at: now}
 	if r.broken, r.err = s.follow(now); r.broken {
@@ -115,10 +115,10 @@ func (s *session) read(now time.Time) report {
 	return r
 }
 
-// newEvents returns the events that come after those that were told.
+// newEvents returns the events that were not reported yet.
 func (s *session) newEvents(values []value) []value {
-	told := s.events
-	fresh := slices.DeleteFunc(values, func(v value) bool { return v.absent || v.id != xidError || !v.at.After(told) })
+	last := s.events
+	fresh := slices.DeleteFunc(values, func(v value) bool { return v.absent || v.id != xidError || !v.at.After(last) })
 	for _, v := range fresh {
 		if v.at.After(s.events) {
 			s.events = v.at
@@ -127,7 +127,8 @@ func (s *session) newEvents(values []value) []value {
 	return fresh
 }
 
-// follow brings what is watched in line with what there is.
+// follow watches the present layout: it renews the watches if the layout has changed or a retry is
+// due.
 func (s *session) follow(now time.Time) (broken bool, err error) {
 	found, err := findLayout()
 	if err != nil {

@@ -17,16 +17,16 @@ const (
 	// callTimeout is how long a sample waits for the host engine.
 	callTimeout = time.Second
 
-	// retryFirst and retryMost bound the time between two attempts to connect; it doubles from one
-	// to the other.
+	// retryFirst and retryMost are the minimum and maximum time between two attempts to connect. It
+	// doubles after each failure.
 	retryFirst = time.Second
 	retryMost  = time.Minute
 )
 
-// Source reads what a host engine reads. It is a [driver.Source].
+// Source reads the values of a host engine. It is a [driver.Source].
 //
-// One call at a time is made, on a goroutine of its own, which remains, with its thread, until the
-// call returns.
+// It makes one call at a time, on its own goroutine. If a call hangs, the goroutine remains, with
+// its thread, until the call returns.
 type Source struct {
 	config      Config
 	table       []field
@@ -41,7 +41,7 @@ type Source struct {
 
 var _ driver.Source = (*Source)(nil)
 
-// New returns a source, which does not connect yet, or an error of CheckAddress.
+// New returns a source, or an error of [CheckAddress]. The first Sample connects.
 func New(config Config) (*Source, error) {
 	if err := CheckAddress(config.Address); err != nil {
 		return nil, err
@@ -64,8 +64,8 @@ func New(config Config) (*Source, error) {
 // Name returns dcgm.
 func (*Source) Name() string { return "dcgm" }
 
-// Sample returns a sample of each GPU and of each MIG device. One of which the engine has no values
-// has a sample without readings but its health and XID errors, and an error.
+// Sample returns a sample of each GPU and of each MIG device. For a device without values it
+// returns an error, and a sample with only health and XID errors.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("read DCGM: %w", err)
@@ -100,7 +100,8 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	return samples, errors.Join(r.err, err)
 }
 
-// open connects unless there is a connection. Its error is driver.ErrAbsent without a library.
+// open connects unless there is a connection. The error wraps driver.ErrAbsent if there is no
+// library.
 func (s *Source) open(ctx context.Context) error {
 	now := s.config.Now()
 	if s.events.IsZero() {
@@ -116,7 +117,7 @@ func (s *Source) open(ctx context.Context) error {
 	return err
 }
 
-// close ends the session, if there is one and no call of it is under way.
+// close closes the session, if there is one, after a call in progress.
 func (s *Source) close(ctx context.Context) error {
 	if current := s.session.Current(); current != nil {
 		if s.reading != nil {
@@ -130,7 +131,7 @@ func (s *Source) close(ctx context.Context) error {
 	return s.session.Close(ctx, (*session).close)
 }
 
-// take takes what the engine said.
+// take updates the states of devices by a report.
 func (s *Source) take(r report) {
 	s.adopt(r.devices)
 	byValues, byEvents := map[entity]*state{}, map[entity]*state{}
@@ -147,8 +148,8 @@ func (s *Source) take(r report) {
 	}
 	for _, v := range r.events {
 		if d := byEvents[v.entity]; d != nil {
-			at := earlier(v.at, r.at)
-			d.xids.Count(int64(v.number), at.Add(-time.Millisecond), driver.Event{At: at}) // right before it there was none
+			at := earlier(v.at, r.at) // the counter of a new code was zero just before
+			d.xids.Count(int64(v.number), at.Add(-time.Millisecond), driver.Event{At: at})
 		}
 	}
 	for _, d := range s.states {
@@ -158,7 +159,7 @@ func (s *Source) take(r report) {
 	}
 }
 
-// adopt brings the known devices in line with those that there are.
+// adopt replaces the known devices by those that exist now, and keeps the states of known ones.
 func (s *Source) adopt(devices []device) {
 	states := make([]*state, 0, len(devices))
 	for _, d := range devices {
@@ -173,7 +174,7 @@ func (s *Source) adopt(devices []device) {
 	s.states = states
 }
 
-// samples makes samples of what is known.
+// samples returns a sample of each known device.
 func (s *Source) samples(now time.Time) ([]driver.Sample, error) {
 	var errs []error
 	samples := make([]driver.Sample, 0, len(s.states))
@@ -190,7 +191,7 @@ func (s *Source) samples(now time.Time) ([]driver.Sample, error) {
 	return samples, errors.Join(errs...)
 }
 
-// unreadable returns a sample of all that is known, with the XID errors that were counted alone.
+// unreadable returns a sample with only the XID errors of each known device.
 func (s *Source) unreadable() []driver.Sample {
 	samples, now := make([]driver.Sample, 0, len(s.states)), s.config.Now()
 	for _, d := range s.states {

@@ -13,11 +13,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
-// maxAge is how long a value that is refreshed at a schedule is believed: an engine that does not
-// refresh it can't read it.
+// maxAge is how long a value of a schedule is used. A value that the engine does not refresh for
+// longer cannot be read.
 func maxAge(r schedule) time.Duration { return 5*time.Second + 2*r.interval() }
 
-// state is what is known of a device. It outlives sessions, so that what is counted here goes on.
+// state is the state of a device. It outlives sessions, so that counters continue.
 type state struct {
 	device
 	table   []field
@@ -25,7 +25,7 @@ type state struct {
 	traffic map[dcgm.Short]*integral
 	xids    nvidia.XIDs
 	health  knownHealth
-	lost    bool // the engine said so of its last value
+	lost    bool // by the status of its last value
 }
 
 func newState(d device, table []field) *state {
@@ -38,9 +38,8 @@ func (d *state) is(other device) bool {
 		d.hardware.Instance == other.hardware.Instance
 }
 
-// renew takes the device as the engine describes it now. A MIG device whose instance is another
-// one, though its numbers are the same, is a new one: what was known of the one before is
-// forgotten.
+// renew updates the device. A MIG device with another instance is a new device, even if its numbers
+// are the same: its state is reset.
 func (d *state) renew(other device) {
 	if d.of == instance && (d.profile != other.profile || !slices.Equal(d.events, other.events)) {
 		*d = *newState(other, d.table)
@@ -49,7 +48,7 @@ func (d *state) renew(other device) {
 	d.device = other
 }
 
-// name names the device in errors.
+// name returns the name of the device for errors.
 func (d *state) name() string {
 	if d.hardware.UUID != "" {
 		return d.hardware.UUID
@@ -57,7 +56,7 @@ func (d *state) name() string {
 	return d.hardware.Parent + " MIG " + d.hardware.Instance
 }
 
-// noValues returns the error of a device of which the engine has no values.
+// noValues returns the error of a device without values.
 func noValues(lost bool) error {
 	if lost {
 		return driver.WithReason(driver.ReasonGPULost, errors.New("DCGM has lost it"))
@@ -65,7 +64,7 @@ func noValues(lost bool) error {
 	return driver.WithReason(driver.ReasonNoData, errors.New("DCGM has no new values"))
 }
 
-// take takes a value that came at a time, by our clock.
+// take stores a value that was received at a time by our clock.
 func (d *state) take(v value, came time.Time) {
 	if before, ok := d.latest[v.id]; ok && v.at.Before(before.at) {
 		return
@@ -81,7 +80,7 @@ func (d *state) take(v value, came time.Time) {
 	d.traffic[v.id].take(v.number, v.at)
 }
 
-// scope returns whose fields are the device's: a GPU in MIG mode is no whole one.
+// scope returns the scopes of the device's fields in its present MIG mode.
 func (d *state) scope() scope {
 	if mode, ok := d.latest[migMode]; ok && !mode.absent && mode.number != 0 {
 		return d.of &^ wholeGPU
@@ -89,7 +88,7 @@ func (d *state) scope() scope {
 	return d.of
 }
 
-// readings makes readings of the values that are known and not too old.
+// readings returns the readings of the values that are not too old.
 func (d *state) readings(now time.Time) []driver.Reading {
 	var out []driver.Reading
 	has := func(f *field) bool {
@@ -126,8 +125,8 @@ func (d *state) readings(now time.Time) []driver.Reading {
 	return nvidia.Attention(out)
 }
 
-// report adds the device's health and its XID errors, which the engine reports also of a device
-// that can't be read.
+// report adds the device's health and XID errors, which the engine also reports for a device that
+// cannot be read.
 func (d *state) report(s *driver.Sample, now time.Time) {
 	if !d.health.at.IsZero() && now.Sub(d.health.at) <= healthInterval+maxAge(slow) {
 		s.Readings, s.HealthReason = append(s.Readings, d.health.reading()), d.health.reason

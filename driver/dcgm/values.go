@@ -13,8 +13,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// entity is a GPU, a GPU instance or a compute instance, as the host engine numbers them. After a
-// new partitioning, and in another engine, the numbers are others.
+// entity is a GPU, a GPU instance or a compute instance, by the host engine's numbers. They change
+// when GPUs are partitioned anew, and with the engine.
 type entity = dcgm.GroupEntityPair
 
 // value is a value of a field of an entity.
@@ -22,15 +22,14 @@ type value struct {
 	entity entity
 	id     dcgm.Short
 	number float64
-	whole  bool      // it is an integer
-	absent bool      // the engine says that there is no value
-	lost   bool      // because the GPU is lost
+	whole  bool      // number is an integer
+	absent bool      // there is no value
+	lost   bool      // the GPU is lost
 	at     time.Time // by the engine's clock
 }
 
-// decode returns the numbers among what the engine said. A status other than DCGM_ST_OK, and the
-// blank values of dcgm_structs.h (unknown, not found, not supported, not permissioned), are no
-// values.
+// decode decodes the engine's values. Values with a status other than DCGM_ST_OK and the blank
+// values of dcgm_structs.h (unknown, not found, not supported, not permissioned) are absent.
 func decode(from []dcgm.FieldValue_v2) []value {
 	out := make([]value, 0, len(from))
 	for i := range from {
@@ -48,8 +47,8 @@ func decode(from []dcgm.FieldValue_v2) []value {
 	return out
 }
 
-// number returns the number in the eight bytes of a value of a type (DCGM_FT_*), false if it is
-// none, or blank: DCGM_INT64_IS_BLANK and DCGM_FP64_IS_BLANK take all from the blank value on.
+// number decodes the eight bytes of a value of a type (DCGM_FT_*). It returns false if the type is
+// not a number or the value is blank (DCGM_INT64_IS_BLANK, DCGM_FP64_IS_BLANK).
 func number(kind uint, bits uint64) (float64, bool) {
 	switch kind {
 	case dcgm.DCGM_FT_INT64:
@@ -63,7 +62,7 @@ func number(kind uint, bits uint64) (float64, bool) {
 	}
 }
 
-// text returns a string value, "" for a blank one (DCGM_STR_IS_BLANK: between <<< and >>>).
+// text returns a string value, "" if it is blank (DCGM_STR_IS_BLANK: between <<< and >>>).
 func text(v *dcgm.FieldValue_v2) string {
 	if v.Status != dcgm.DCGM_ST_OK || v.StringValue == nil || strings.HasPrefix(*v.StringValue, "<<<") {
 		return ""
@@ -71,25 +70,24 @@ func text(v *dcgm.FieldValue_v2) string {
 	return strings.ToValidUTF8(*v.StringValue, "")
 }
 
-// known is the newest value of a field, and when it came.
+// known is the newest value of a field and the time at which it was received.
 type known struct {
 	value
 	came time.Time // by our clock
 }
 
-// integral is the sum over time of a rate, which outlives what the engine knows.
+// integral is the integral of a rate over time.
 type integral struct {
 	at  time.Time
 	sum float64
 }
 
-// maxRateGap is the longest time for which a rate says something: the engine refreshes it each
-// second.
+// maxRateGap is the maximum time between two values of a rate over which it is integrated. The
+// engine refreshes rates each second.
 const maxRateGap = 5 * time.Second
 
-// take takes a rate, which is the mean of the time before it: the engine says over which time, and
-// that is the time since the rate before ("averaged over the time interval", DCGM's user guide on
-// profiling).
+// take adds a rate, which is the mean since the rate before ("averaged over the time interval",
+// DCGM's user guide on profiling).
 func (i *integral) take(rate float64, at time.Time) {
 	if gap := at.Sub(i.at); gap > 0 && gap <= maxRateGap && rate >= 0 {
 		i.sum += rate * gap.Seconds()
@@ -97,17 +95,17 @@ func (i *integral) take(rate float64, at time.Time) {
 	i.at = at
 }
 
-// reading makes a reading of a value.
+// reading returns the reading of a value.
 func (f *field) reading(k known, now time.Time) driver.Reading {
 	scale := f.scale
 	if scale == percent && !k.whole {
-		scale = one // a ratio, as the names of 4.6 have it
+		scale = one // a ratio, as in the field's name in 4.6
 	}
 	return driver.Reading{Quantity: f.quantity, Labels: f.labels, Value: k.number * scale, At: earlier(k.at, now)}
 }
 
-// earlier returns the earlier time: the engine's clock may be ahead of ours, and no reading is of
-// the future.
+// earlier returns the earlier time. The engine's clock may be ahead of ours, but no reading has a
+// time in the future.
 func earlier(a, b time.Time) time.Time {
 	if a.After(b) {
 		return b

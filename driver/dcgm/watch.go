@@ -12,27 +12,26 @@ import (
 	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
 )
 
-// watch is what the engine reads for us: some fields of a group of entities.
+// watch is a watch of the engine: fields of a group of entities that it reads periodically.
 type watch struct {
 	group  dcgm.GroupHandle
 	fields dcgm.FieldHandle
-	since  time.Time // values up to here were taken, by the engine's clock
-	events bool      // each value counts, not the newest alone
+	since  time.Time // time of the newest value that was received, by the engine's clock
+	events bool      // each value counts, not only the newest
 }
 
 const (
-	// keepValues is for how long the engine keeps values: longer than any pause between two of our
-	// readings.
+	// keepValues is how long the engine keeps values. It is longer than the time between two samples.
 	keepValues = 10 * time.Second
-	// keepEvents is for how long it keeps XID errors, while it is not asked.
+	// keepEvents is how long the engine keeps XID errors.
 	keepEvents = 10 * time.Minute
-	// recent is how far back values are taken at first: others may let the engine keep hours of
-	// them.
+	// recent is the maximum age of the first values. The engine may keep hours of values for other
+	// clients.
 	recent = 5 * time.Second
 )
 
-// watch asks the engine to read what the devices have. Without the usual fields the session is of
-// no use; profiling and health are left out where the engine refuses them, and tried again later.
+// watch adds the watches of all devices. If the engine rejects profiling or health, they are
+// retried later; a failure of the other watches breaks the session.
 func (s *session) watch(now time.Time) (broken bool, err error) {
 	gpus, instances, everything := s.entities()
 	if len(gpus) == 0 {
@@ -65,15 +64,15 @@ func (s *session) watch(now time.Time) (broken bool, err error) {
 	return false, err
 }
 
-// watched are entities of one kind.
+// watched has the entities of one kind.
 type watched struct {
 	scope    scope
 	name     string
 	entities []entity
 }
 
-// watchEntities watches the fields of entities, and GPUs' health. What is refused of profiling and
-// health is told apart.
+// watchEntities watches the fields of entities and the health of GPUs. refused is the error of
+// profiling and health.
 func (s *session) watchEntities(of watched, now time.Time) (refused, err error) {
 	group, err := s.group(of.name, of.entities)
 	if err != nil {
@@ -84,11 +83,11 @@ func (s *session) watchEntities(of watched, now time.Time) (refused, err error) 
 			return nil, err
 		}
 	}
-	// An engine may know none of these numbers, which is no error.
+	// It is no error if the engine knows none of these numbers.
 	_ = s.addFields(group, vocabularies(of.scope, newer), newer.interval(), now)
 	if s.profiling {
 		refused = s.addFields(group, vocabularies(of.scope, profiling), profiling.interval(), now)
-		// Before Hopper they can't be had (a guess), which is no error.
+		// It is no error if these fail: it is assumed that GPUs before Hopper lack them.
 		_ = s.addFields(group, vocabularies(of.scope, units), units.interval(), now)
 		_ = s.addFields(group, vocabularies(of.scope, pipes), pipes.interval(), now)
 	}
@@ -98,8 +97,8 @@ func (s *session) watchEntities(of watched, now time.Time) (refused, err error) 
 	return refused, nil
 }
 
-// entities returns what is watched: GPUs, the GPU instances that are one MIG device each, and these
-// with all compute instances.
+// entities returns the entities to watch: GPUs, GPU instances with one compute instance, and all
+// entities including compute instances.
 func (s *session) entities() (gpus, instances, everything []entity) {
 	for _, d := range s.devices {
 		everything = append(everything, d.events...)
@@ -113,8 +112,7 @@ func (s *session) entities() (gpus, instances, everything []entity) {
 	return gpus, instances, everything
 }
 
-// group makes a group of entities. The engine wants its names to be unique: other exporters may be
-// there.
+// group creates a group of entities. Its name must be unique among all clients of the engine.
 func (s *session) group(name string, entities []entity) (dcgm.GroupHandle, error) {
 	group, err := dcgm.CreateGroup(uniqueName(name))
 	if err != nil {
@@ -131,7 +129,7 @@ func (s *session) group(name string, entities []entity) (dcgm.GroupHandle, error
 
 func uniqueName(name string) string { return fmt.Sprintf("dra-exporter-%d-%s", os.Getpid(), name) }
 
-// addFields watches the fields of the first vocabulary that the engine takes.
+// addFields watches the fields of the first vocabulary that the engine accepts.
 func (s *session) addFields(group dcgm.GroupHandle, vocabularies [][]dcgm.Short, every time.Duration,
 	now time.Time,
 ) error {
@@ -149,7 +147,7 @@ func (s *session) addFields(group dcgm.GroupHandle, vocabularies [][]dcgm.Short,
 	return errors.Join(errs...)
 }
 
-// add watches fields.
+// add adds a watch of fields.
 func (s *session) add(group dcgm.GroupHandle, fields []dcgm.Short, every, keep time.Duration, since time.Time) error {
 	const operation = "watch DCGM's fields"
 	handle, err := dcgm.FieldGroupCreate(uniqueName(fmt.Sprintf("%d-%d", len(s.watches), fields[0])), fields)
@@ -164,7 +162,7 @@ func (s *session) add(group dcgm.GroupHandle, fields []dcgm.Short, every, keep t
 	return nil
 }
 
-// unwatch lets the engine forget all that it was to watch.
+// unwatch removes all watches and groups.
 func (s *session) unwatch() error {
 	var errs []error
 	for _, w := range s.watches {

@@ -1,10 +1,10 @@
-// Package health reads what DRA drivers themselves report of their devices' health: the streams of
-// the service DRAResourceHealth (KEP-4680), v1 or v1alpha1, that the kubelet reads too.
+// Package health reads the health that DRA drivers report of their devices: the streams of the
+// service DRAResourceHealth (KEP-4680), v1 or v1alpha1, which the kubelet reads too.
 //
-// Drivers are found as the kubelet finds them: by the sockets in <kubelet root>/plugins_registry,
-// which name the driver, the socket of its services and their versions. Each socket is asked once,
-// and again when it is another one; a driver without the service is not connected to any more.
-// Nothing is sent to a driver but the request for the stream.
+// Drivers are found as by the kubelet: by the registration sockets in <kubelet
+// root>/plugins_registry, which return the name of the driver, the path of its service socket and
+// the versions of its services. Each registration socket is queried once, and again when it is
+// replaced. The only request to a driver is that for the stream.
 package health
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Source is a [driver.Source], and a [driver.Watcher]: without Watch it finds nothing.
+// Source is a [driver.Source] and a [driver.Watcher]. Without Watch, Sample returns nothing.
 type Source struct {
 	root string // of the kubelet
 	now  func() time.Time
@@ -48,12 +48,12 @@ var (
 const (
 	lookEvery  = 2 * time.Second
 	maxPlugins = 64
-	// The delay before the next attempt after a failure, doubled each time; a stream that has
-	// lasted for maxDelay begins anew.
+	// The delay before the next attempt after a failure is doubled each time, from minDelay to
+	// maxDelay. It is reset after a stream that lasted for maxDelay.
 	minDelay, maxDelay = time.Second, time.Minute
 )
 
-// New returns a source of the drivers of the kubelet with that root folder.
+// New returns a source of the drivers of the kubelet with a root folder.
 func New(root string) *Source {
 	return &Source{root: root, now: time.Now, plugins: map[string]*plugin{}, rejected: driver.Rejections{}}
 }
@@ -67,7 +67,7 @@ func (*Source) Name() string { return "health" }
 // Fills returns the quantities that the source reads.
 func Fills() []driver.Quantity { return []driver.Quantity{driver.Health} }
 
-// Watch follows the drivers until ctx ends.
+// Watch watches the drivers until ctx ends.
 func (s *Source) Watch(ctx context.Context) {
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
@@ -86,14 +86,14 @@ func (s *Source) Watch(ctx context.Context) {
 	}
 }
 
-// socketID tells a socket from a later one at the same path.
+// socketID identifies a socket, so that a later one at the same path is recognized.
 type socketID struct {
 	inode   uint64
 	changed int64 // in nanoseconds
 }
 
-// look compares the registration sockets with those that are known, and begins the attempts that
-// are due. It never waits for a plugin.
+// look lists the registration sockets and starts the attempts that are due. It does not wait for
+// plugins.
 func (s *Source) look(ctx context.Context) {
 	found, surplus, err := s.sockets()
 	s.mu.Lock()
@@ -122,7 +122,7 @@ func (s *Source) look(ctx context.Context) {
 	}
 }
 
-// sockets returns the registration sockets, maxPlugins at most, and how many more there are.
+// sockets returns the registration sockets, at most maxPlugins, and the number of the others.
 func (s *Source) sockets() (found map[string]socketID, surplus int, err error) {
 	folder := filepath.Join(s.root, "plugins_registry")
 	entries, err := os.ReadDir(folder)
@@ -149,7 +149,7 @@ func (s *Source) sockets() (found map[string]socketID, surplus int, err error) {
 	return found, surplus, nil
 }
 
-// begin begins an attempt to read a plugin, which lasts while its stream does.
+// begin starts an attempt to read a plugin, which lasts as long as its stream.
 func (s *Source) begin(ctx context.Context, path string, p *plugin) {
 	ctx, cancel := context.WithCancel(ctx)
 	p.busy, p.cancel = true, cancel
@@ -164,8 +164,8 @@ func (s *Source) begin(ctx context.Context, path string, p *plugin) {
 	})
 }
 
-// superseded reports whether a later plugin of the same driver streams: during a rolling update
-// there are two.
+// superseded reports whether a later plugin of the same driver has a stream. During a rolling
+// update there are two plugins.
 func (s *Source) superseded(p *plugin) bool {
 	for _, other := range s.plugins {
 		if other != p && p.driver != "" && other.driver == p.driver && other.reported && other.busy &&
@@ -176,8 +176,8 @@ func (s *Source) superseded(p *plugin) bool {
 	return false
 }
 
-// Sample returns the health of the devices that drivers report, by their IDs. The error names the
-// drivers whose streams have failed.
+// Sample returns the reported health of devices, by ID, and an error for drivers whose streams have
+// failed.
 func (s *Source) Sample(context.Context) ([]driver.Sample, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,15 +197,15 @@ func (s *Source) Sample(context.Context) ([]driver.Sample, error) {
 	return samples, errors.Join(failed...)
 }
 
-// Rejected returns how many devices of reports were rejected, how many messages were held back, how
-// many plugins were not asked, and how many requests to plugins failed, by reason.
+// Rejected returns, by reason, the numbers of rejected devices, delayed messages, ignored plugins
+// and failed requests to plugins.
 func (s *Source) Rejected() driver.Rejections {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.rejected)
 }
 
-// Describe returns a line for each plugin that is or may be a DRA driver's.
+// Describe returns a line for each plugin that is, or may be, that of a DRA driver.
 func (s *Source) Describe() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// plugin is what is known of the plugin behind a registration socket. It is guarded by the mutex of
-// its Source.
+// plugin is the state of the plugin behind a registration socket. It is guarded by the mutex of its
+// Source.
 type plugin struct {
 	id     socketID
 	cancel func() // ends the attempt in progress
@@ -34,7 +34,7 @@ type plugin struct {
 
 type deviceKey struct{ pool, name string }
 
-// device is the health of a device, as of when it was reported.
+// device is the health of a device at the time of the report.
 type device struct {
 	status  driver.HealthStatus
 	message string
@@ -46,17 +46,17 @@ const (
 	// defaultTimeout is the kubelet's (DefaultHealthTimeout in pkg/kubelet/cm/dra/healthinfo.go).
 	defaultTimeout = 30 * time.Second
 	maxTimeout     = 24 * time.Hour
-	// maxDevices bounds the devices of all drivers together.
+	// maxDevices is the maximum number of devices of all drivers.
 	maxDevices = 8192
 	maxName    = 253
-	// maxTold is how many devices that are not healthy a description names.
-	maxTold = 8
+	// maxNamed is the maximum number of unhealthy devices that a description names.
+	maxNamed = 8
 )
 
-// due reports whether an attempt is to begin.
+// due reports whether an attempt must be started.
 func (p *plugin) due(now time.Time) bool { return !p.busy && !p.done && !now.Before(p.next) }
 
-// ended takes the end of an attempt; nil: there is nothing to read.
+// ended records the end of an attempt. A nil error means that there is nothing to read.
 func (p *plugin) ended(err error, lasted time.Duration, now time.Time) {
 	if p.reported {
 		p.lost = now
@@ -73,9 +73,9 @@ func (p *plugin) ended(err error, lasted time.Duration, now time.Time) {
 	p.next = now.Add(p.delay)
 }
 
-// take takes a report for which there is room for so many devices, and counts what of it is
-// rejected. A report should have all devices of the driver. Those that it does not have keep their
-// health until it is too old, as in the kubelet.
+// take stores the devices of a report, up to a maximum number, and counts rejected ones. A report
+// should have all devices of the driver; others keep their health until it is too old, as in the
+// kubelet.
 func (p *plugin) take(
 	report *healthv1.NodeWatchResourcesResponse, now time.Time, room int, rejected driver.Rejections,
 ) {
@@ -108,7 +108,7 @@ func (p *plugin) take(
 	}
 }
 
-// newDevice returns the health of a device. Its age counts from when it was received, as in the
+// newDevice returns the health of a device. Its age is counted from the time of receipt, as in the
 // kubelet, not from the driver's last_updated_time.
 func newDevice(reported *healthv1.DeviceHealth, now time.Time) device {
 	message := driver.OneLine(reported.GetMessage())
@@ -128,8 +128,8 @@ func newDevice(reported *healthv1.DeviceHealth, now time.Time) device {
 
 func (d device) expired(now time.Time) bool { return now.Sub(d.at) > d.timeout }
 
-// current returns the health of a device at a time: unknown when it is too old, or since the stream
-// has ended.
+// current returns the health of a device at a time. It is unknown if the report is too old or the
+// stream has ended.
 func (p *plugin) current(d device, now time.Time) device {
 	switch {
 	case !p.reported && !p.lost.IsZero():
@@ -164,7 +164,7 @@ func (p *plugin) samples(now time.Time) []driver.Sample {
 	return out
 }
 
-// describe returns a line about a DRA driver, or about a plugin that may be one; "": it is none.
+// describe returns a line about a plugin, or "" if it is known not to be that of a DRA driver.
 func (p *plugin) describe(now time.Time) string {
 	switch {
 	case p.driver == "" && p.err != nil:
@@ -182,7 +182,7 @@ func (p *plugin) describe(now time.Time) string {
 	for _, key := range p.sorted() {
 		d := p.current(p.devices[key], now)
 		counts[d.status]++
-		if d.status != driver.HealthGood && len(told) < maxTold {
+		if d.status != driver.HealthGood && len(told) < maxNamed {
 			about := key.name + " is " + d.status.String()
 			if d.message != "" {
 				about += " (" + d.message + ")"

@@ -30,15 +30,15 @@ import (
 
 const (
 	askTimeout = 5 * time.Second
-	// maxReport bounds a message, in bytes: gRPC's default, which is the kubelet's bound too.
+	// maxReport is the maximum size of a message, in bytes: the default of gRPC, also in the kubelet.
 	maxReport = 4 << 20
-	// maxReports is how many messages of a stream are read in a second, and maxReport how many bytes.
-	// What is more waits in the driver.
+	// maxReports is the maximum number of messages of a stream that are read per second, and maxReport
+	// that of bytes. Further messages wait in the driver.
 	maxReports = 100
 )
 
-// attempt asks a plugin who it is and follows its stream, if it has one, until that fails. It
-// returns nil if there is nothing to read: another attempt would find the same.
+// attempt queries the registration of a plugin and reads its stream until that fails. It returns
+// nil if the plugin has no stream, so that another attempt is useless.
 func (s *Source) attempt(ctx context.Context, path string, p *plugin) error {
 	info, err := ask(ctx, path)
 	if err != nil {
@@ -67,10 +67,10 @@ func (s *Source) attempt(ctx context.Context, path string, p *plugin) error {
 	return fmt.Errorf("watch the health of %s: %w", info.GetName(), err)
 }
 
-// errNotListening says that a plugin was killed, and has left its socket.
+// errNotListening is the error of a socket that a killed plugin has left behind.
 var errNotListening = driver.WithReason(driver.ReasonUnavailable, errors.New("nobody listens on the socket"))
 
-// listens returns errNotListening if nobody does.
+// listens returns errNotListening if no process listens on the socket.
 func listens(ctx context.Context, path string) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
@@ -82,7 +82,7 @@ func listens(ctx context.Context, path string) error {
 	return nil
 }
 
-// ask returns what a plugin tells the kubelet of itself.
+// ask returns the registration information of a plugin.
 func ask(ctx context.Context, path string) (*registration.PluginInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -101,8 +101,8 @@ func ask(ctx context.Context, path string) (*registration.PluginInfo, error) {
 	return info, nil
 }
 
-// serviceOf returns the newest version of the service that the plugin of a DRA driver serves and
-// that is known here, as the kubelet chooses it; "": none.
+// serviceOf returns the newest supported version of the health service that a DRA driver's plugin
+// serves, as chosen by the kubelet; "" if there is none.
 func serviceOf(info *registration.PluginInfo) string {
 	if info.GetType() != registration.DRAPlugin || info.GetName() == "" || len(info.GetName()) > maxName {
 		return ""
@@ -115,8 +115,9 @@ func serviceOf(info *registration.PluginInfo) string {
 	return ""
 }
 
-// endpoint returns the path of the driver's socket here: it names it by the kubelet's root, which
-// may be mounted elsewhere. A plugin that names none serves all on its registration socket.
+// endpoint returns the path of the driver's socket in this mount namespace, where the kubelet's
+// root may be mounted elsewhere. A plugin without endpoint serves everything on its registration
+// socket.
 func (s *Source) endpoint(path, told string) string {
 	if told == "" {
 		return path
@@ -130,8 +131,8 @@ func (s *Source) endpoint(path, told string) string {
 	return told
 }
 
-// maxSocketPath is how long the path of a socket may be, in bytes (unix(7), sun_path without its
-// zero).
+// maxSocketPath is the maximum length of the path of a socket, in bytes (unix(7), sun_path without
+// the terminating null byte).
 const maxSocketPath = 107
 
 func connect(path string) (*grpc.ClientConn, error) {
@@ -150,7 +151,7 @@ func connect(path string) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// follow takes the reports of a driver's stream until it fails. It never returns nil.
+// follow reads a driver's stream until it fails. It never returns nil.
 func (s *Source) follow(ctx context.Context, p *plugin, path, service string) error {
 	conn, err := connect(path)
 	if err != nil {
@@ -183,7 +184,7 @@ func (s *Source) follow(ctx context.Context, p *plugin, path, service string) er
 	}
 }
 
-// take takes a report of a stream, which is held back after it or not.
+// take stores a report. heldBack reports whether reading was delayed after it.
 func (s *Source) take(p *plugin, report *healthv1.NodeWatchResourcesResponse, heldBack bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,7 +201,7 @@ func (s *Source) take(p *plugin, report *healthv1.NodeWatchResourcesResponse, he
 	}
 }
 
-// endOlder ends the streams of earlier plugins of the same driver, so that there is one.
+// endOlder ends the streams of earlier plugins of the same driver.
 func (s *Source) endOlder(p *plugin) {
 	for _, other := range s.plugins {
 		if other != p && other.driver == p.driver && other.busy && other.id.changed < p.id.changed {
@@ -209,7 +210,7 @@ func (s *Source) endOlder(p *plugin) {
 	}
 }
 
-// sleep waits, and returns false if ctx ends before.
+// sleep waits for a time. It returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return true
@@ -224,7 +225,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// classify gives an error of gRPC its reason. Streams that their servers end are unavailable.
+// classify adds the reason to an error of gRPC. A stream that the server ends is unavailable.
 func classify(err error) error {
 	if errors.Is(err, io.EOF) {
 		return driver.WithReason(driver.ReasonUnavailable, errors.New("the driver has ended its stream"))

@@ -1,5 +1,5 @@
-// Package kmsg reads which errors drivers tell the kernel log alone, with the process that they
-// hit: the XIDs of NVIDIA's GPUs. NVML and DCGM count XIDs and name no process.
+// Package kmsg reads the XID errors of NVIDIA GPUs from the kernel log, which has the affected
+// process of each. NVML and DCGM report XIDs without process.
 package kmsg
 
 import (
@@ -26,12 +26,12 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// Source reads XIDs from the kernel log. It is a [driver.Source], and a [driver.Watcher]: with
-// Watch it learns of an error when it happens, while the process is still there, without it at the
-// next Sample.
+// Source reads XIDs from the kernel log. It is a [driver.Source] and a [driver.Watcher]. With Watch
+// it reads an error when it happens, while the process probably still exists; without Watch it
+// reads it at the next Sample.
 //
-// What was in the log before it is opened does not count, unless it came after the position of an
-// earlier process. Where there is no GPU of NVIDIA on the PCI bus, the log is not opened.
+// Records from before the log was opened do not count, except for those after the position of an
+// earlier process of the exporter. Without an NVIDIA GPU on the PCI bus, the log is not opened.
 type Source struct {
 	path, sysfs, procfs string
 	podOf               func(pid int) string
@@ -69,21 +69,21 @@ var (
 )
 
 const (
-	// retryInterval is how often a log that can't be read is tried again, and the PCI bus looked at.
+	// retryInterval is the interval at which the PCI bus is checked, and opening the log is retried.
 	retryInterval = 10 * time.Second
-	// maxRecord is more than the kernel's longest record (8 KiB, PRINTK_MESSAGE_MAX).
+	// maxRecord is above the maximum length of a record (8 KiB, PRINTK_MESSAGE_MAX).
 	maxRecord = 16 << 10
-	// maxReads bounds the records of one turn; the rest waits for the next.
+	// maxReads is the maximum number of records that are read at once.
 	maxReads = 1 << 13
-	// maxPlaces bounds the devices.
+	// maxPlaces is the maximum number of devices.
 	maxPlaces = 256
 )
 
 // FromHost returns the source of a machine.
 func FromHost(h driver.Host) (driver.Source, error) { return New(h), nil }
 
-// New returns a source that reads the log h.Kmsg. Its records name processes by their numbers in
-// the host's PID namespace.
+// New returns a source that reads the log h.Kmsg. PIDs in records are those of the host's PID
+// namespace.
 func New(h driver.Host) *Source {
 	podOf := h.PodOf
 	if podOf == nil {
@@ -109,7 +109,7 @@ func Fills() []driver.Quantity { return []driver.Quantity{driver.Errors} }
 // Name returns kmsg.
 func (*Source) Name() string { return "kmsg" }
 
-// Sample returns the XIDs that were counted, and those that are new as events.
+// Sample returns the counters of XIDs, and the new XIDs as events.
 func (s *Source) Sample(context.Context) ([]driver.Sample, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +129,8 @@ func (s *Source) Sample(context.Context) ([]driver.Sample, error) {
 	return samples, s.err
 }
 
-// hardware returns what identifies a place. A MIG device is known by the UUID of its GPU.
+// hardware returns the identifiers of a place. A MIG device is identified by the UUID of its GPU
+// and the number of its instance.
 func (s *Source) hardware(p place) driver.Hardware {
 	h := driver.Hardware{PCI: p.pci, Vendor: "nvidia"}
 	if p.instance != "" {
@@ -138,7 +139,7 @@ func (s *Source) hardware(p place) driver.Hardware {
 	return h
 }
 
-// Watch follows the log until ctx ends.
+// Watch reads the log until ctx ends.
 func (s *Source) Watch(ctx context.Context) {
 	ticker := time.NewTicker(retryInterval)
 	defer ticker.Stop()
@@ -158,8 +159,8 @@ func (s *Source) Watch(ctx context.Context) {
 	}
 }
 
-// follow reads what comes to the log until it fails or ctx ends. It returns at once for a file that
-// can't be waited for.
+// follow reads new records until reading fails or ctx ends. It returns immediately for a file that
+// does not support polling.
 func (s *Source) follow(ctx context.Context, file *os.File) {
 	log, err := file.SyscallConn()
 	if err != nil || file.SetReadDeadline(time.Time{}) != nil {
@@ -200,7 +201,7 @@ func (s *Source) open() bool {
 	return true
 }
 
-// passOver passes over what is in the log, so that its position is known.
+// passOver skips the records in the log, so that the position is known.
 func (s *Source) passOver() {
 	rejected := maps.Clone(s.rejected)
 	for more := true; more; {
@@ -223,7 +224,7 @@ func (s *Source) Position() []byte {
 	return binary.AppendUvarint(nil, s.sequence)
 }
 
-// Resume makes the next record after those of a position the first one that counts.
+// Resume makes the record after a position the first one that counts.
 func (s *Source) Resume(position []byte, at time.Time) {
 	sequence, n := binary.Uvarint(position)
 	if n <= 0 {
@@ -234,7 +235,7 @@ func (s *Source) Resume(position []byte, at time.Time) {
 	s.begun, s.sequence, s.drained = true, sequence, at
 }
 
-// present reports whether there is a GPU whose driver writes to the log.
+// present reports whether there is an NVIDIA GPU.
 func (s *Source) present(now time.Time) bool {
 	if !s.gpus && (s.lookedAt.IsZero() || now.Sub(s.lookedAt) >= retryInterval) {
 		s.lookedAt, s.gpus = now, len(sysfs.PCIDevices(s.sysfs, "10de", []string{"03"})) > 0
@@ -250,7 +251,7 @@ func (s *Source) failure(operation string, err error) error {
 	return err
 }
 
-// drain reads what is in the log by now.
+// drain reads all records that are in the log.
 func (s *Source) drain() {
 	var found []written
 	err := s.readAll(func(r record) {
@@ -289,7 +290,7 @@ type written struct {
 	at     time.Time
 }
 
-// count counts an XID. Right before it there was none.
+// count counts an XID. The counter of a new code was zero just before.
 func (s *Source) count(w written) {
 	p := place{w.pci, w.instance}
 	if p.instance != "" && s.uuid(p.pci) == "" {
@@ -311,7 +312,8 @@ func (s *Source) count(w written) {
 	x.Count(w.code, w.at.Add(-time.Microsecond), e)
 }
 
-// readAll calls f for each record that is new. Records that were overwritten are counted.
+// readAll calls f for each new record. It counts records that were overwritten before they were
+// read.
 func (s *Source) readAll(f func(record)) (err error) {
 	log, err := s.file.SyscallConn()
 	if err != nil {
@@ -326,7 +328,7 @@ func (s *Source) readAll(f func(record)) (err error) {
 				err = nil
 				return
 			case errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.EINTR):
-				// Of overwritten records the next one's number tells how many they are.
+				// The sequence number of the next record shows how many were overwritten.
 			case errors.Is(err, syscall.EINVAL): // longer than the buffer, which the kernel passes over
 				s.rejected.Add(driver.ReasonTooLarge, 1)
 			case err != nil:
@@ -340,7 +342,8 @@ func (s *Source) readAll(f func(record)) (err error) {
 	return cmp.Or(err, control)
 }
 
-// split calls f for the records in what was read: of /dev/kmsg one, of a file any part of some.
+// split calls f for the complete records in the data of one read: one record of /dev/kmsg, any
+// number of a regular file.
 func (s *Source) split(b []byte, f func(record)) {
 	s.rest = append(s.rest, b...)
 	for {
@@ -358,7 +361,7 @@ func (s *Source) split(b []byte, f func(record)) {
 	s.rest = slices.Clone(s.rest)
 }
 
-// take takes a line. One that begins with a space belongs to the record before it, and names its
+// take parses a line. A line that starts with a space belongs to the record before it and names its
 // device.
 func (s *Source) take(line []byte, f func(record)) {
 	if len(line) == 0 || line[0] == ' ' {
@@ -380,11 +383,11 @@ func (s *Source) take(line []byte, f func(record)) {
 	f(r)
 }
 
-// maxInformation bounds the file that tells the UUID of a GPU.
+// maxInformation is the maximum size of a GPU's file information, in bytes.
 const maxInformation = 4 << 10
 
-// uuid returns the UUID of the GPU with a PCI address, "" where the driver's file
-// /proc/driver/nvidia/gpus/ADDRESS/information does not tell it.
+// uuid returns the UUID of the GPU with a PCI address from the driver's file
+// /proc/driver/nvidia/gpus/ADDRESS/information; "" if it is unknown.
 func (s *Source) uuid(pci string) string {
 	if s.uuids[pci] == "" {
 		file := filepath.Join(s.procfs, "driver", "nvidia", "gpus", pci, "information")
@@ -395,7 +398,7 @@ func (s *Source) uuid(pci string) string {
 	return s.uuids[pci]
 }
 
-// parseUUID returns what the line "GPU UUID:" has.
+// parseUUID returns the value of the line "GPU UUID:".
 func parseUUID(information string) string {
 	for line := range strings.Lines(information) {
 		if value, ok := strings.CutPrefix(line, "GPU UUID:"); ok {
@@ -407,7 +410,8 @@ func parseUUID(information string) string {
 	return ""
 }
 
-// Rejected returns how many records were overwritten before they were read, or could not be used.
+// Rejected returns the numbers of records that were overwritten before they were read, and of those
+// that could not be used.
 func (s *Source) Rejected() driver.Rejections {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,9 +16,9 @@ type record struct {
 }
 
 // parseRecord parses the first line of a record of /dev/kmsg: priority and facility, sequence
-// number, microseconds and flags, separated by commas, maybe more fields, a semicolon and the text
-// (Documentation/ABI/testing/dev-kmsg). A program can write records, but none of the facility 0,
-// which is the kernel's.
+// number, microseconds, flags and possibly more fields, separated by commas; a semicolon; and the
+// text (Documentation/ABI/testing/dev-kmsg). Programs can write records, but not with facility 0,
+// that of the kernel.
 func parseRecord(line []byte) (record, bool) {
 	header, text, ok := bytes.Cut(line, []byte{';'})
 	fields := strings.SplitN(string(header), ",", 4)
@@ -43,5 +43,5 @@ func parseRecord(line []byte) (record, bool) {
 	}, true
 }
 
-// maxMicros is a century.
+// maxMicros is a century in microseconds.
 const maxMicros = 100 * 366 * 24 * 3600 * 1e6

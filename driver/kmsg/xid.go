@@ -8,7 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
-// xid is an error that NVIDIA's driver reports.
+// xid is an XID error.
 type xid struct {
 	pci      string // of the GPU, as driver.NormalizePCI returns it
 	instance string // of MIG: driver.Hardware.Instance; "" for the GPU
@@ -16,10 +16,10 @@ type xid struct {
 	pid      int // the process whose channel failed; 0: not told
 }
 
-// xidPrefix begins the line of each XID.
+// xidPrefix is the start of the line of each XID.
 const xidPrefix = "NVRM: Xid ("
 
-// parseXID parses a line of NVIDIA's driver, which is one of
+// parseXID parses a line of NVIDIA's driver, which has one of these forms:
 //
 //	NVRM: Xid (PCI:0000:65:00): 31, pid=12345, name=python, Ch 00000008, …
 //	NVRM: Xid (PCI:0000:65:00 GPU-I:02 GPU-CI:00): 43, pid=12345, name=python, Ch 00000008
@@ -27,8 +27,8 @@ const xidPrefix = "NVRM: Xid ("
 //	NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.
 //	NVRM: Xid (0000:65:00): 13, …
 //
-// by the driver's version (krcReportXid in kernel_rc.c of NVIDIA's open kernel modules; the last is
-// of old drivers).
+// The form depends on the version of the driver (krcReportXid in kernel_rc.c of NVIDIA's open
+// kernel modules); the last is that of old drivers.
 func parseXID(text string) (x xid, ok bool) {
 	text, ok = strings.CutPrefix(text, xidPrefix)
 	where, rest, found := strings.Cut(text, "): ")
@@ -49,7 +49,7 @@ func parseXID(text string) (x xid, ok bool) {
 	return x, true
 }
 
-// place reads which GPU or MIG device it is.
+// place parses the GPU or MIG device.
 func (x *xid) place(where string) bool {
 	fields := strings.Fields(strings.TrimPrefix(where, "PCI:"))
 	if len(fields) == 0 {
@@ -79,9 +79,9 @@ func (x *xid) place(where string) bool {
 	return x.pci != ""
 }
 
-// processOf returns the process that the rest of a line names, 0 for none. Where an error concerns
-// no channel, the driver names the process that happens to run, or to ask the GPU: that one is not
-// believed.
+// processOf returns the process in the rest of a line, 0 if there is none. It ignores the process
+// of an error that does not belong to a channel: the driver then reports whatever process is
+// running.
 func processOf(code int64, rest string) int {
 	rest, ok := strings.CutPrefix(rest, ", pid=")
 	if !ok {
@@ -95,10 +95,10 @@ func processOf(code int64, rest string) int {
 	return int(pid)
 }
 
-// ofChannel reports whether an error is of a channel, which is a process's: by its code (13
+// ofChannel reports whether an error belongs to a channel, and so to a process: by its code (13
 // graphics exception, 31 page fault, 32 corrupted push buffer, 43 and 45 end of a channel, 68 and
 // 69 video and graphics class, 94 contained memory error, 109 time-out of a context switch:
-// NVIDIA's XID catalog), or because the text names the channel.
+// NVIDIA's XID catalog), or because the text has a channel.
 func ofChannel(code int64, text string) bool {
 	switch code {
 	case 13, 31, 32, 43, 45, 68, 69, 94, 109:

@@ -9,8 +9,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Retry says when an attempt may be repeated. The delay doubles from attempt to attempt. It has no
-// jitter: what is retried is on this machine.
+// Retry determines when an attempt may be repeated. The delay doubles after each attempt. It has no
+// jitter, since attempts concern only this machine.
 type Retry struct {
 	delays  backoff.ExponentialBackOff
 	at      time.Time
@@ -22,30 +22,30 @@ func NewRetry(first, most time.Duration) Retry {
 	return Retry{delays: backoff.ExponentialBackOff{InitialInterval: first, MaxInterval: most, Multiplier: 2}}
 }
 
-// Postpone puts the next attempt off.
+// Postpone postpones the next attempt by the delay.
 func (r *Retry) Postpone(now time.Time) {
 	r.at, r.waiting = now.Add(r.delays.NextBackOff()), true
 }
 
-// Due reports whether the next attempt may begin.
+// Due reports whether the next attempt may start.
 func (r *Retry) Due(now time.Time) bool { return !now.Before(r.at) }
 
-// Waiting reports whether an attempt was put off since the last Reset.
+// Waiting reports whether an attempt was postponed since the last Reset.
 func (r *Retry) Waiting() bool { return r.waiting }
 
-// Reset makes the next delay the first one again. It does not bring the next attempt forward.
+// Reset sets the next delay to the first one. It does not change the time of the next attempt.
 func (r *Retry) Reset() {
 	r.delays.Reset()
 	r.waiting = false
 }
 
 // Session is a connection to a library or a daemon, which is opened when it is needed. Opening and
-// closing run on goroutines of their own, since a call into a vendor's library may never return.
-// A Session belongs to one goroutine.
+// closing run on their own goroutines, because a call into a vendor's library may never return. A
+// Session is not safe for concurrent use.
 type Session[T any] struct {
-	// Retry bounds attempts to open. An attempt that fails is postponed.
+	// Retry determines when a failed attempt to open is repeated.
 	Retry Retry
-	// Opening and Closing name the operations in errors.
+	// Opening and Closing are the names of the operations in errors.
 	Opening, Closing string
 
 	current *T
@@ -59,12 +59,12 @@ type opened[T any] struct {
 	err     error
 }
 
-// Current returns what is open, nil if nothing is.
+// Current returns the open connection, nil if there is none.
 func (s *Session[T]) Current() *T { return s.current }
 
-// Open opens the session unless it is open. open returns what it opened, or nil with an error. It
-// is called when an attempt is due, and between two attempts the error of the last one is
-// returned. fresh reports that the session was opened by this call.
+// Open opens the session unless it is open. It calls open, which returns the connection or an
+// error, when an attempt is due; between attempts it returns the error of the last one. fresh
+// reports whether this call opened the session.
 func (s *Session[T]) Open(
 	ctx context.Context, now time.Time, open func() (*T, error),
 ) (fresh bool, err error) {
@@ -96,13 +96,13 @@ func (s *Session[T]) Open(
 	return true, nil
 }
 
-// Fail says why the next session is not to be opened before its time, after one that broke.
+// Fail postpones the next attempt after a failure of the session. Open returns err until then.
 func (s *Session[T]) Fail(now time.Time, err error) {
 	s.Retry.Postpone(now)
 	s.failed = err
 }
 
-// Close closes the session, if it is open, and waits for the end of that.
+// Close closes the session, if it is open, and waits until it is closed or ctx ends.
 func (s *Session[T]) Close(ctx context.Context, closeSession func(*T) error) error {
 	if session := s.current; session != nil {
 		s.current = nil
@@ -111,7 +111,7 @@ func (s *Session[T]) Close(ctx context.Context, closeSession func(*T) error) err
 	return s.closed(ctx)
 }
 
-// closed waits until a session that is being closed is closed.
+// closed waits for a close in progress.
 func (s *Session[T]) closed(ctx context.Context) error {
 	if s.closing == nil {
 		return nil

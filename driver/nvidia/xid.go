@@ -8,17 +8,17 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// MaxCodes bounds the XID codes that are counted apart on one device. NVIDIA's list has fewer than
-// 200. Further codes are counted together as "other".
+// MaxCodes is the maximum number of XID codes per device that are counted separately; further codes
+// are counted as "other". NVIDIA's list has fewer than 200.
 const MaxCodes = 256
 
-// XIDs count the XID errors of one device by code. The zero value is ready.
+// XIDs counts the XID errors of one device by code. The zero value is ready to use.
 type XIDs struct {
 	counts []xidCount
-	events []driver.Event // that were not reported yet
+	events []driver.Event // not reported yet
 }
 
-// maxEvents bounds the errors of one sample whose times are told.
+// maxEvents is the maximum number of events of one sample.
 const maxEvents = 64
 
 type xidCount struct {
@@ -27,9 +27,9 @@ type xidCount struct {
 	since  time.Time
 }
 
-// Count counts one error. before is a time at which the device had none of that code yet; it
-// matters for the first error of a code only. e has the time and the process of the error, as far
-// as they are known; with the zero time it happened at an unknown time since the last report.
+// Count counts one error. before is a time at which the counter of the code was zero; it is used
+// only for the first error of a code. e has the time and the process of the error, if they are
+// known; with the zero time, the error has no event.
 func (x *XIDs) Count(code int64, before time.Time, e driver.Event) {
 	name := strconv.FormatInt(code, 10)
 	i := x.find(name)

@@ -92,7 +92,7 @@ func (s *session) identify(index int) (foundGPU, error) {
 	}
 	if minor, answer := device.GetMinorNumber(); answer == nvml.SUCCESS {
 		f.minor = minor
-		f.hardware.DeviceNodes = []string{fmt.Sprintf("/dev/nvidia%d", minor)} // by the header's description of the minor number
+		f.hardware.DeviceNodes = []string{fmt.Sprintf("/dev/nvidia%d", minor)} // see nvml.h
 	}
 	f.hardware.Model, _ = device.GetName() // these may be missing
 	f.hardware.Serial, _ = device.GetSerial()
