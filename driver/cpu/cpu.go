@@ -1,7 +1,7 @@
-// Package cpu reads how busy each logical CPU of the node is.
+// Package cpu reads the utilization of each logical CPU of the node.
 //
-// A device under DRA may be any set of CPUs; here each CPU is a piece of hardware of its own, and
-// whoever knows the sets adds them up.
+// A DRA device can be any set of CPUs. This package reports each CPU separately; the join sums
+// them.
 package cpu
 
 import (
@@ -17,26 +17,25 @@ import (
 )
 
 const (
-	// userHZ is the rate of the ticks in which the kernel tells times, on every architecture that
-	// Go knows (sysconf(_SC_CLK_TCK), proc(5)).
+	// userHZ is the number of ticks per second in /proc/stat, on every architecture that Go supports
+	// (sysconf(_SC_CLK_TCK), proc(5)).
 	userHZ = 100
 
-	// minWindow is the shortest time over which a share of busy ticks of 10 ms says something.
+	// minWindow is the minimum time over which utilization is computed. A tick is 10 ms.
 	minWindow = 50 * time.Millisecond
 
-	// maxJitter is by how many ticks a count may fall for a moment; one that falls by more has been
-	// reset.
+	// maxJitter is the maximum number of ticks by which a counter may temporarily fall. One that falls
+	// by more has been reset.
 	maxJitter = 3 * userHZ
 )
 
-// Source reads the CPUs that are online from <procfs>/stat, which shows those of the machine,
-// whatever the reader's namespaces. It is a [driver.Source].
+// Source reads the online CPUs from <procfs>/stat, which has those of the machine in every
+// namespace. It is a [driver.Source].
 //
 // A CPU is busy while it runs anything (user, nice, system, irq, softirq) and while the hypervisor
-// withholds it (steal); it is not while idle or waiting for I/O. Both the active seconds and the
-// utilization say so, the latter of the time since the Sample before, or of at least 50 ms. The
-// active seconds begin with the kernel's own count and never fall: the kernel's may, by a little
-// for a moment, or when it is reset.
+// runs something else (steal), but not while it is idle or waits for I/O. Utilization is the mean
+// since the Sample before, over at least 50 ms. Active seconds start with the kernel's counter and
+// never fall; the kernel's counter may fall temporarily or be reset.
 type Source struct {
 	path string
 	now  func() time.Time
@@ -52,7 +51,7 @@ func FromHost(h driver.Host) (driver.Source, error) { return New(h.Procfs), nil 
 // Fills returns the quantities that the source reads.
 func Fills() []driver.Quantity { return []driver.Quantity{driver.Utilization, driver.ActiveSeconds} }
 
-// New returns a source that reads the procfs mounted at that path.
+// New returns a source that reads the procfs at a mount point.
 func New(procfs string) *Source {
 	return &Source{path: filepath.Join(procfs, "stat"), now: time.Now, cpus: map[int]*state{}}
 }
@@ -112,7 +111,7 @@ func (s *Source) samples(all []ticks, at time.Time) []driver.Sample {
 	return samples
 }
 
-// state is what is known of a CPU between samples, in ticks.
+// state is the state of a CPU between samples, in ticks.
 type state struct {
 	call   uint64 // in which it was last there
 	active uint64 // our count: rises only
@@ -125,7 +124,7 @@ type state struct {
 	utilizationAt time.Time // zero: there is none yet
 }
 
-// count takes the kernel's count of busy ticks into ours.
+// count updates the active ticks by the kernel's counter.
 func (c *state) count(t ticks, at time.Time) {
 	switch {
 	case t.busy >= c.busy:
@@ -137,8 +136,8 @@ func (c *state) count(t ticks, at time.Time) {
 	}
 }
 
-// measure takes the utilization over the window that ends now, if it is long enough. Where the
-// kernel's idle time fell (iowait may: Documentation/filesystems/proc.rst) the shares are unknown.
+// measure computes the utilization over the window that ends now, if it is long enough. If the
+// kernel's idle time fell (iowait may: Documentation/filesystems/proc.rst), it is unknown.
 func (c *state) measure(t ticks, at time.Time) {
 	if t.idle < c.windowIdle {
 		c.startWindow(t, at)
@@ -151,7 +150,7 @@ func (c *state) measure(t ticks, at time.Time) {
 	c.startWindow(t, at)
 }
 
-// startWindow lets the time over which the next utilization goes begin.
+// startWindow starts the window of the next utilization.
 func (c *state) startWindow(t ticks, at time.Time) {
 	c.windowAt, c.windowActive, c.windowIdle = at, c.active, t.idle
 }

@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// maxCPUs is the highest number of CPUs that Linux can be built for (NR_CPUS).
+	// maxCPUs is the maximum number of CPUs of Linux (NR_CPUS).
 	maxCPUs = 8192
 
-	// maxLine bounds the line of a CPU: a name and ten numbers.
+	// maxLine is the maximum length of the line of a CPU: a name and ten numbers.
 	maxLine = 512
 
-	// maxTicks is far above what any CPU has counted, and low enough for sums.
+	// maxTicks is the maximum of a counter: far above that of any CPU, and low enough for sums.
 	maxTicks = 1 << 53
 )
 
-// ticks is what a CPU has spent since the machine started, in USER_HZ.
+// ticks has the times of a CPU since the machine started, in USER_HZ.
 type ticks struct {
 	cpu        int
 	busy, idle uint64
@@ -35,9 +35,9 @@ var (
 	errNone    = errors.New("no CPU in it")
 )
 
-// parseStat returns the times of the CPUs that are online, which are the lines cpuN at the top of
-// /proc/stat (proc(5), Documentation/filesystems/proc.rst). It reads no further. A bad line costs
-// its own CPU: the error names the first, and counts all.
+// parseStat returns the times of the online CPUs: the lines cpuN at the top of /proc/stat (proc(5),
+// Documentation/filesystems/proc.rst). It reads no further. Malformed lines are omitted; the error
+// has the first one and their number.
 func parseStat(r io.Reader) ([]ticks, error) {
 	lines := bufio.NewReaderSize(r, maxLine)
 	var all []ticks
@@ -77,7 +77,7 @@ func parseStat(r io.Reader) ([]ticks, error) {
 	return all, bad.err()
 }
 
-// rejects are the lines that could not be used: the first one's error, and their number.
+// rejects has the error of the first malformed line and the number of all.
 type rejects struct {
 	first error
 	count int
@@ -97,8 +97,8 @@ func (r *rejects) err() error {
 	return fmt.Errorf("%w (and %d more errors)", r.first, r.count-1)
 }
 
-// readLine returns the next line, valid until the next call, or the beginning of one that is too
-// long, which it skips.
+// readLine returns the next line, which is valid until the next call, or the start of a line that
+// is too long. It skips the rest of that line.
 func readLine(r *bufio.Reader) ([]byte, error) {
 	line, err := r.ReadSlice('\n')
 	if !errors.Is(err, bufio.ErrBufferFull) {
@@ -116,8 +116,8 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	return []byte("cpu"), errLong
 }
 
-// parseLine returns the times of a CPU's line. Its columns are user, nice, system, idle, iowait,
-// irq, softirq, steal, guest and guest_nice; what guests used is in user and nice already.
+// parseLine returns the times in the line of a CPU. Its columns are user, nice, system, idle,
+// iowait, irq, softirq, steal, guest and guest_nice; user and nice include the last two.
 func parseLine(line []byte) (t ticks, isSum bool, err error) {
 	const idle, iowait, steal = 4, 5, 8
 	column := 0
@@ -143,7 +143,7 @@ func parseLine(line []byte) (t ticks, isSum bool, err error) {
 	return t, false, nil
 }
 
-// parseNumber returns the number of a CPU's name.
+// parseNumber returns the number in the name of a CPU.
 func parseNumber(name []byte) (int, error) {
 	n, err := strconv.ParseUint(string(name[len("cpu"):]), 10, 16)
 	if err != nil || n >= maxCPUs {

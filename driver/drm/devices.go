@@ -11,10 +11,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard"
 )
 
-// maxAccels bounds the accelerators that are listed.
+// maxAccels is the maximum number of accelerators.
 const maxAccels = 1024
 
-// Where the nodes of devices are, also in containers.
+// Folders of device nodes, which are the same in containers.
 const (
 	driNodes   = "/dev/dri/"
 	accelNodes = "/dev/accel/"
@@ -24,7 +24,8 @@ const (
 type device struct {
 	hardware driver.Hardware
 	kfd      bool // its driver lets processes compute without telling the DRM client
-	// What clients of it have told since it was found: the labels of engines, their time, memory.
+	// What clients of the device have reported since it was found: labels of engines, their time,
+	// memory.
 	engines         map[string]bool
 	busy, hasMemory bool
 }
@@ -36,7 +37,7 @@ type index struct {
 	byPCI   map[string][]*device
 }
 
-// list lists the devices when cards or accelerators came or went.
+// list lists the devices again if cards or accelerators were added or removed.
 func (s *Source) list() error {
 	cards, fresh, err := s.cards.Cards(s.now())
 	if err != nil {
@@ -68,8 +69,8 @@ func (s *Source) list() error {
 	return nil
 }
 
-// hardwareOf returns what a card is: the first of the partitions of a GPU of AMD, which has the
-// GPU's own nodes, is known by these alone.
+// hardwareOf returns the identifiers of a card. The first partition of an AMD GPU, which has the
+// device nodes of the GPU, is identified only by these.
 func hardwareOf(c *drmcard.Card) driver.Hardware {
 	h := driver.Hardware{PCI: c.PCI, NUMANode: c.NUMANode, DeviceNodes: []string{driNodes + c.Name()}}
 	if c.Render >= 0 {
@@ -83,7 +84,7 @@ func hardwareOf(c *drmcard.Card) driver.Hardware {
 	return h
 }
 
-// add adds a device, or the one that it was before.
+// add adds a device, with its previous state if it was known.
 func (s *Source) add(before map[string]*device, d device) {
 	added := before[d.hardware.DeviceNodes[0]]
 	if added == nil || added.hardware.PCI != d.hardware.PCI {
@@ -99,8 +100,8 @@ func (s *Source) add(before map[string]*device, d device) {
 	}
 }
 
-// ofHardware returns the devices that a device of the inventory is: by its nodes, or else by its
-// PCI address.
+// ofHardware returns the devices with the hardware of a device of the inventory: by device nodes,
+// or else by PCI address.
 func (m *index) ofHardware(h *driver.Hardware) []*device {
 	var found []*device
 	for _, node := range h.DeviceNodes {
@@ -115,9 +116,9 @@ func (m *index) ofHardware(h *driver.Hardware) []*device {
 	return found
 }
 
-// ofClient returns the device of a client, by the path of the node that it opened and the PCI
-// address that it tells; nil: unknown. A partition of a GPU has nodes of its own, on no PCI bus,
-// and tells the GPU's address. In a container, nodes may have other names.
+// ofClient returns the device of a client, given the path of the node that it opened and its PCI
+// address; nil: unknown. Clients of a partition have its own device node and the PCI address of the
+// GPU. In a container, nodes may have other names.
 func (m *index) ofClient(path, pci string) *device {
 	if d := m.byNode[path]; d != nil && (d.hardware.PCI == pci || d.hardware.PCI == "" || pci == "") {
 		return d

@@ -15,18 +15,18 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// cgroupsAtOnce bounds the cgroups of pods that one sample reads.
+// cgroupsAtOnce is the maximum number of cgroups that one sample reads.
 const cgroupsAtOnce = 256
 
-// podMemory is the memory that a pod has on devices.
+// podMemory is the memory of a pod on devices.
 type podMemory struct {
 	at    time.Time         // when it was read last, or tried
 	byPCI map[string]uint64 // bytes; nil: the controller is not enabled for pods
 }
 
-// readMemory reads the device memory of the machine and of the pods, where the kernel has the
-// cgroup controller dmem (Linux 6.14; Documentation/admin-guide/cgroup-v2.rst). A pod's memory goes
-// to one of its processes on the device.
+// readMemory reads the device memory of the machine and of pods, if the kernel has the cgroup
+// controller dmem (Linux 6.14; Documentation/admin-guide/cgroup-v2.rst). The memory of a pod is
+// attributed to one of its processes on the device.
 func (s *Source) readMemory(r *report) error {
 	root := filepath.Join(s.Sysfs, "fs", "cgroup")
 	used, err := s.readRegions(root, "dmem.current")
@@ -54,7 +54,7 @@ func (s *Source) readMemory(r *report) error {
 	return err
 }
 
-// valueOf returns the value at a key, nil for none.
+// valueOf returns the value of a key, nil if there is none.
 func valueOf(values map[string]uint64, key string) *uint64 {
 	if value, ok := values[key]; ok && key != "" {
 		return &value
@@ -72,7 +72,7 @@ func processOn(f *figures, pod *driver.PodProcesses) int {
 	return pod.PIDs[0]
 }
 
-// readPods reads the cgroups of the pods, at first those that were not read for the longest time.
+// readPods reads the cgroups of pods, starting with those that were not read for the longest time.
 func (s *Source) readPods(r *report) error {
 	folders := make([]string, 0, len(r.pods))
 	present := make(map[string]bool, len(r.pods))
@@ -102,8 +102,8 @@ func (s *Source) readPods(r *report) error {
 	return failed
 }
 
-// readRegions reads a file of the controller: the bytes of each device's memory, by its PCI
-// address. It is nil without an error if there is no such file.
+// readRegions reads a file of the controller. It returns the bytes of memory by PCI address, or nil
+// if the file does not exist.
 func (s *Source) readRegions(folder, file string) (map[string]uint64, error) {
 	text, err := sysfs.ReadInto(sysfs.WorkingDir, filepath.Join(folder, file), s.buffer)
 	if sysfs.IsAbsent(err) {
@@ -119,8 +119,8 @@ func (s *Source) readRegions(folder, file string) (map[string]uint64, error) {
 	return values, nil
 }
 
-// parseRegions returns the bytes in each device's own memory, by its PCI address, of lines such as
-// "drm/0000:03:00.0/vram0 8388608". Other regions are ignored.
+// parseRegions returns the bytes of local memory of each device, by PCI address, from lines such as
+// "drm/0000:03:00.0/vram0 8388608". It ignores other regions.
 func parseRegions(text []byte) (map[string]uint64, error) {
 	values := map[string]uint64{}
 	for line := range bytes.Lines(text) {

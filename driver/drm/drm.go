@@ -1,9 +1,8 @@
-// Package drm reads what the clients of DRM devices say of their use, of any kernel driver that
-// says so: graphics cards (class drm) and accelerators (class accel), in /proc/<pid>/fdinfo of the
-// processes of the pods that hold such devices, and of no others. It also reads the memory that
-// cgroups have on devices (dmem), where the kernel counts it.
+// Package drm reads the use of graphics cards (class drm) and accelerators (class accel) by their
+// DRM clients, from /proc/<pid>/fdinfo of the processes of pods that hold such devices. It also
+// reads the device memory of cgroups (dmem), if the kernel counts it.
 //
-// A client is an open file of a device, with all its duplicates
+// A client is an open file of a device, including duplicates of the file
 // (Documentation/gpu/drm-usage-stats.rst of Linux).
 package drm
 
@@ -39,8 +38,8 @@ type Source struct {
 	limits    limits
 }
 
-// limits bound what one sample reads, which the next ones go on with in turns, and the processes
-// that are remembered.
+// limits has the maximum numbers of what one sample reads, and of processes whose state is kept.
+// The next samples continue with the rest.
 type limits struct{ scans, files, reads, cgroups, processes int }
 
 var (
@@ -48,12 +47,12 @@ var (
 	_ driver.RejectionCounter = (*Source)(nil)
 )
 
-// Config says what a source reads.
+// Config has the settings of a source.
 type Config struct {
 	Procfs, Sysfs string // where they are mounted
-	// Holders returns the pods that hold a device for which asked is true, with processes of Procfs.
-	// Sample calls it at most once. It may be nil: none.
-	Holders func(asked func(*driver.Hardware) bool) []driver.PodProcesses
+	// Holders returns the pods that hold a device for which wanted returns true, with PIDs of Procfs.
+	// Sample calls it at most once. Nil: there are none.
+	Holders func(wanted func(*driver.Hardware) bool) []driver.PodProcesses
 }
 
 // FromHost returns the source of a machine.
@@ -66,7 +65,7 @@ func Fills() []driver.Quantity {
 	return []driver.Quantity{driver.Utilization, driver.EngineUtilization, driver.MemoryUsed, driver.MemoryCapacity}
 }
 
-// New returns a source. It reads nothing yet.
+// New returns a source, without reading anything.
 func New(c Config) *Source {
 	return &Source{
 		Config: c, now: time.Now, cards: drmcard.NewLister(c.Sysfs),
@@ -81,16 +80,16 @@ func New(c Config) *Source {
 // Name returns drm.
 func (*Source) Name() string { return "drm" }
 
-// Rejected returns how many values of clients could not be used.
+// Rejected returns the number of values of clients that could not be used.
 func (s *Source) Rejected() driver.Rejections {
 	out := driver.Rejections{}
 	out.Add(driver.ReasonMalformed, int(s.malformed.Load()))
 	return out
 }
 
-// Sample returns a sample of each device that pods hold and of which anything is known. What a
-// client does not say is absent. Where a process of the pods of a device may not be looked into,
-// the device's figures would be those of the others: its sample is empty, and that is an error.
+// Sample returns a sample of each device that pods hold and about which clients report something.
+// If a process of these pods cannot be read for lack of permission, the device's sample has no
+// readings, because they would be incomplete, and Sample returns an error.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("read DRM clients: %w", err)

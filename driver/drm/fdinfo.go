@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// Bounds of what one client says.
+// Bounds of the data of one client.
 const (
 	maxEngines = 64
 	maxRegions = 64
@@ -15,8 +15,8 @@ const (
 	maxNames   = 1 << 10 // names that are remembered
 )
 
-// client is what a file of /proc/<pid>/fdinfo says of a DRM client: of an open file of a DRM
-// device, and its duplicates (Documentation/gpu/drm-usage-stats.rst of Linux).
+// client is the content of a file /proc/<pid>/fdinfo/<fd> of a DRM client
+// (Documentation/gpu/drm-usage-stats.rst of Linux).
 type client struct {
 	driver string // drm-driver: the name that the kernel's driver registered, such as amdgpu
 	pci    string // drm-pdev: address; "" for what is on no PCI bus
@@ -26,7 +26,7 @@ type client struct {
 	regions []region
 }
 
-// engine is the use of one kind of engine. What it has is not 0.
+// engine is the use of one kind of engine. Fields without their bit in has are 0.
 type engine struct {
 	name     string
 	has      uint8  // bits of hasTime, hasCycles …
@@ -45,7 +45,7 @@ const (
 	hasCapacity
 )
 
-// region is what a client has in one kind of memory, in bytes.
+// region is a client's memory of one kind, in bytes.
 type region struct {
 	name     string
 	has      uint8
@@ -58,7 +58,7 @@ const (
 	hasAll
 )
 
-// bytes returns the memory that is there, or all that was created where the driver knows no better.
+// bytes returns the resident memory, or the total if the driver does not report resident memory.
 func (r *region) bytes() uint64 {
 	if r.has&hasResident != 0 {
 		return r.resident
@@ -66,18 +66,17 @@ func (r *region) bytes() uint64 {
 	return r.total
 }
 
-// parser parses what clients say into one client, which the next call replaces. Names are kept, so
-// that parsing allocates nothing once all were seen.
+// parser parses files of clients into one client, which the next call replaces. It keeps names, so
+// that parsing does not allocate once all names are known.
 type parser struct {
 	client
 	names map[string]string
-	// malformed counts values that can't be used.
+	// malformed is the number of values that could not be used.
 	malformed int
 }
 
-// parse reads a file of fdinfo. It is false for one of another kind of file than a DRM device's, or
-// of a driver that gives its clients no ID (before Linux 6.5): what it says of a client might be
-// counted twice.
+// parse parses a file of fdinfo. It returns false if the file is not that of a DRM client, or if
+// the driver gives clients no ID (before Linux 6.5), so that a client might be counted twice.
 func (p *parser) parse(text []byte) (*client, bool) {
 	p.client = client{engines: p.engines[:0], regions: p.regions[:0]}
 	identified := false
@@ -118,7 +117,7 @@ func setOnce(to *string, value string) {
 	}
 }
 
-// name returns a text as a string, "" for one that is too long.
+// name returns the text as a string, "" if it is too long.
 func (p *parser) name(text []byte) string {
 	if name, ok := p.names[string(text)]; ok {
 		return name
@@ -134,7 +133,7 @@ func (p *parser) name(text []byte) string {
 	return name
 }
 
-// unit is the unit of a value, which may be missing, and larger ones, each so many times the one
+// unit is the optional unit of a value and larger units, each a constant multiple of the one
 // before.
 type unit struct {
 	name   string
@@ -142,9 +141,8 @@ type unit struct {
 	times  uint64
 }
 
-// measure takes what a key after "drm-" says, and returns false for what can't be used. Keys that
-// mean something else are ignored. The time of engines that a driver lists twice under one name is
-// added up.
+// measure stores the value of a key, given without "drm-". It returns false for a malformed value.
+// It ignores other keys. Times of engines with the same name are summed.
 func (p *parser) measure(key, value []byte) bool {
 	for _, k := range [...]struct {
 		prefix string
@@ -185,7 +183,7 @@ func (p *parser) measure(key, value []byte) bool {
 	return p.measureMemory(key, value)
 }
 
-// measureMemory is measure for memory. What is resident stands under one of two keys.
+// measureMemory is measure for memory. Resident memory has one of two keys.
 func (p *parser) measureMemory(key, value []byte) bool {
 	for _, k := range [...]struct {
 		prefix string
@@ -214,7 +212,7 @@ func (p *parser) measureMemory(key, value []byte) bool {
 	return true
 }
 
-// engine returns the engine of that name; nil beyond the bound, and for no name.
+// engine returns the engine with a name; nil if there are too many or the name is empty.
 func (p *parser) engine(name string) *engine {
 	i := slices.IndexFunc(p.engines, func(e engine) bool { return e.name == name })
 	if i < 0 {
@@ -227,7 +225,7 @@ func (p *parser) engine(name string) *engine {
 	return &p.engines[i]
 }
 
-// region returns the region of that name; nil beyond the bound, and for no name.
+// region returns the region with a name; nil if there are too many or the name is empty.
 func (p *parser) region(name string) *region {
 	i := slices.IndexFunc(p.regions, func(r region) bool { return r.name == name })
 	if i < 0 {
@@ -240,7 +238,7 @@ func (p *parser) region(name string) *region {
 	return &p.regions[i]
 }
 
-// parse reads an unsigned number, and its unit if there is one.
+// parse parses an unsigned number with an optional unit.
 func (u unit) parse(value []byte) (uint64, bool) {
 	digits, name, _ := bytes.Cut(value, []byte(" "))
 	n, err := strconv.ParseUint(string(digits), 10, 64)

@@ -18,15 +18,16 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// Bounds of looking for clients.
+// Bounds of the search for clients.
 const (
 	maxProcesses = 1 << 14 // that are remembered
 	maxFiles     = 1 << 12 // open files of a process that are looked at: the lowest numbers, mostly
-	// scansAtOnce and filesAtOnce bound what one sample looks at: processes, and their open files.
+	// scansAtOnce and filesAtOnce are the maximum numbers of processes, and of their open files, that
+	// one sample scans.
 	scansAtOnce = 128
 	filesAtOnce = 1 << 10
-	// A process is looked at again after minRescan, and after twice that as long as it opens and
-	// closes no device, up to maxRescan.
+	// A process is scanned again after minRescan. The time is doubled, up to maxRescan, while the
+	// process opens and closes no device.
 	minRescan = time.Second
 	maxRescan = 32 * time.Second
 	maxFile   = 1 << 14 // bytes of a file of fdinfo
@@ -41,7 +42,7 @@ type process struct {
 	forbidden error // it may not be looked into
 }
 
-// openFile is a file of a client that a process has open.
+// openFile is an open file of a process that belongs to a client.
 type openFile struct {
 	fdinfo string // path below the procfs
 	client clientID
@@ -53,8 +54,8 @@ type clientID struct {
 	id  uint64
 }
 
-// scan looks for the clients of the pods' processes, at first of those of each pod that were not
-// looked at for the longest time, and forgets those of other processes.
+// scan searches for the clients of the pods' processes, starting in each pod with those that were
+// not scanned for the longest time. It drops the state of other processes.
 func (s *Source) scan(ctx context.Context, pods []driver.PodProcesses, bad *sysfs.Problems) {
 	now := s.now()
 	due := s.dueProcesses(pods, now)
@@ -73,9 +74,8 @@ func (s *Source) scan(ctx context.Context, pods []driver.PodProcesses, bad *sysf
 	}
 }
 
-// dueProcesses returns the processes that are to be looked at: of each pod one after the other, in
-// the order of when they were due. However many processes a pod has, those of others are remembered
-// and looked at.
+// dueProcesses returns the processes to scan, from each pod in turns, in the order of their due
+// times, so that a pod with many processes does not displace others.
 func (s *Source) dueProcesses(pods []driver.PodProcesses, now time.Time) []int {
 	all := make([][]int, len(pods))
 	for i := range pods {
@@ -109,7 +109,7 @@ func (s *Source) dueProcesses(pods []driver.PodProcesses, now time.Time) []int {
 	return inTurns(all)
 }
 
-// inTurns returns the elements of lists: the first of each, then the second of each, and so on.
+// inTurns returns the elements of lists: first elements, then second elements, and so on.
 func inTurns(lists [][]int) (out []int) {
 	for n, more := 0, true; more; n++ {
 		more = false
@@ -122,7 +122,7 @@ func inTurns(lists [][]int) (out []int) {
 	return out
 }
 
-// look looks at the open files of a process, and returns their number.
+// look scans the open files of a process and returns their number.
 func (s *Source) look(pid int, p *process) (int, error) {
 	found, kfd, n, err := s.openFiles(pid)
 	p.kfd, p.forbidden = kfd, nil
@@ -139,8 +139,8 @@ func (s *Source) look(pid int, p *process) (int, error) {
 	return n, err
 }
 
-// openFiles returns the files of clients that a process has open, one of each client, and whether
-// it has /dev/kfd open; and the number of all its files. A process that has ended has none.
+// openFiles returns the open files of a process that belong to clients, one per client; whether it
+// has /dev/kfd open; and the number of all its open files. A process that has ended has none.
 func (s *Source) openFiles(pid int) (found []openFile, kfd bool, n int, err error) {
 	dir := strconv.Itoa(pid)
 	links, err := sysfs.OpenDir(sysfs.WorkingDir, filepath.Join(s.Procfs, dir, "fd"))
@@ -174,13 +174,13 @@ func (s *Source) openFiles(pid int) (found []openFile, kfd bool, n int, err erro
 	return found, kfd, len(names), err
 }
 
-// has reports whether one of the files is of that client.
+// has reports whether one of the files belongs to a client.
 func has(files []openFile, client clientID) bool {
 	return slices.ContainsFunc(files, func(f openFile) bool { return f.client == client })
 }
 
-// find returns the client of a file, given the path that was opened; nil: it is that of no client
-// of a device, or closed by now.
+// find returns the client of a file, given the path that was opened; nil if the file does not
+// belong to a client or has been closed.
 func (s *Source) find(fdinfo, node string) (*usage, error) {
 	c, err := s.readClient(fdinfo)
 	if c == nil {
@@ -200,7 +200,7 @@ func (s *Source) find(fdinfo, node string) (*usage, error) {
 	return u, nil
 }
 
-// readClient reads a file of fdinfo; nil: it is that of no client, or closed.
+// readClient reads a file of fdinfo; nil if it does not belong to a client or has been closed.
 func (s *Source) readClient(fdinfo string) (*client, error) {
 	text, err := sysfs.ReadInto(sysfs.WorkingDir, filepath.Join(s.Procfs, fdinfo), s.buffer)
 	if err != nil {
@@ -216,7 +216,7 @@ func (s *Source) readClient(fdinfo string) (*client, error) {
 	return c, nil
 }
 
-// closeFiles takes from a process those of its files whose clients are not among the present ones.
+// closeFiles removes from a process the files whose clients it no longer has.
 func (s *Source) closeFiles(pid int, files, present []openFile) {
 	for _, f := range files {
 		if u := s.clients[f.client]; u != nil && !has(present, f.client) {
@@ -225,7 +225,7 @@ func (s *Source) closeFiles(pid int, files, present []openFile) {
 	}
 }
 
-// close takes a client from a process, and forgets the client if no other process has it.
+// close removes a client from a process, and drops the client if no other process has it.
 func (s *Source) close(pid int, u *usage) {
 	if u.removeFile(pid) {
 		delete(s.clients, u.id)
@@ -233,7 +233,8 @@ func (s *Source) close(pid int, u *usage) {
 	}
 }
 
-// unlessEnded returns the error, unless it says that the process has ended or the file is closed.
+// unlessEnded returns nil for an error of a process that has ended or a file that was closed, and
+// other errors unchanged.
 func unlessEnded(err error) error {
 	if err == nil || sysfs.IsGone(err) || errors.Is(err, unix.ESRCH) {
 		return nil

@@ -10,42 +10,42 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// report gathers the samples of one call.
+// report collects the samples of one call of Sample.
 type report struct {
 	source  *Source
 	at      time.Time
 	pods    []driver.PodProcesses
 	figures map[*device]*figures
-	// forbidden is the error of a process that may not be looked into.
+	// forbidden is the error of a process that cannot be read for lack of permission.
 	forbidden error
 }
 
-// figures are those of a device that pods hold.
+// figures has the values of a device that pods hold.
 type figures struct {
 	pods       []int // that hold it
 	incomplete bool  // one of their processes may not be looked into
 	kfd        bool  // one computes without telling its client
 	all        totals
 	processes  map[int]*totals
-	// What cgroups have of it, in bytes, where the kernel counts that.
+	// Memory of cgroups on the device, in bytes; nil: not counted.
 	dmem, capacity *uint64
 	podMemory      map[int]uint64 // by process
 }
 
-// totals are sums over clients.
+// totals has sums over clients.
 type totals struct {
 	engines   []share
 	memory    uint64 // bytes
 	hasMemory bool
 }
 
-// share is the share of time in which a kind of engine was busy, 1 at most.
+// share is the fraction of time in which a kind of engine was busy, at most 1.
 type share struct {
 	engine string
 	busy   float64
 }
 
-// newReport sums what clients say, for the devices that the pods hold.
+// newReport returns the sums over clients of the devices that the pods hold.
 func (s *Source) newReport(pods []driver.PodProcesses) *report {
 	r := &report{source: s, at: s.now(), pods: pods, figures: map[*device]*figures{}}
 	for i := range pods {
@@ -89,7 +89,7 @@ func (r *report) of(d *device) *figures {
 	return f
 }
 
-// sum adds a client, which is the first process's of those that have it.
+// sum adds a client, which is attributed to the first process that has it.
 func (r *report) sum(f *figures, u *usage) {
 	pid := u.files[0].pid
 	process := f.processes[pid]
@@ -148,8 +148,8 @@ func (r *report) samples() []driver.Sample {
 	return out
 }
 
-// readings returns what is known of a device. What its clients have told once is 0 while it has no
-// clients.
+// readings returns the readings of a device. A value that clients have reported once is 0 while the
+// device has no clients.
 func (r *report) readings(d *device, f *figures) []driver.Reading {
 	var out []driver.Reading
 	add := func(q driver.Quantity, label string, value float64, estimated bool) {
@@ -191,8 +191,8 @@ func (r *report) readings(d *device, f *figures) []driver.Reading {
 	return out
 }
 
-// processes returns what each process uses of a device. The memory of a pod's cgroup counts as that
-// of one of its processes, and stands for all of them.
+// processes returns the use of a device by each process. The memory of a pod's cgroup is attributed
+// to one of its processes and replaces that of all of them.
 func (r *report) processes(f *figures) []driver.Process {
 	byPID := map[int][]driver.Reading{}
 	if !f.incomplete {
@@ -216,7 +216,7 @@ func (r *report) processes(f *figures) []driver.Process {
 	return out
 }
 
-// counted returns the processes of the pods whose cgroups' memory is known.
+// counted returns the processes of pods whose cgroup's memory is known.
 func (r *report) counted(f *figures) map[int]bool {
 	counted := map[int]bool{}
 	if len(f.podMemory) == 0 {
@@ -233,8 +233,7 @@ func (r *report) counted(f *figures) map[int]bool {
 	return counted
 }
 
-// engineLabel returns the label of a kind of engine, by the names that the kernel's drivers give
-// them; "" for one that has none.
+// engineLabel returns the label for a driver's name of a kind of engine; "" if there is none.
 func engineLabel(name string) string {
 	switch name {
 	case "gfx", "render", "rcs", "fragment", "gpu": // amdgpu, i915 and v3d, xe, panfrost, msm

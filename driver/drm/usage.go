@@ -12,10 +12,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// readsAtOnce bounds the clients that one sample reads.
+// readsAtOnce is the maximum number of clients that one sample reads.
 const readsAtOnce = 256
 
-// usage is what is known of a client.
+// usage is the state of a client.
 type usage struct {
 	id     clientID
 	device *device
@@ -27,13 +27,13 @@ type usage struct {
 	hasMemory bool
 }
 
-// sharedFile is a file of a client in one of the processes that have it.
+// sharedFile is the file of a client in one of its processes.
 type sharedFile struct {
 	pid    int
 	fdinfo string
 }
 
-// engineUse is the use of a kind of engine, and the share of its time between the last two reads.
+// engineUse is the use of a kind of engine and its busy fraction between the last two reads.
 type engineUse struct {
 	engine
 	busy  float64
@@ -82,8 +82,8 @@ func (s *Source) read(ctx context.Context, bad *sysfs.Problems) {
 	}
 }
 
-// readUsage reads a client in the first of its processes that still has it. A process that has not
-// is looked at again at the next sample.
+// readUsage reads a client in the first of its processes that still has it. Processes that no
+// longer have it are scanned again at the next sample.
 func (s *Source) readUsage(u *usage) error {
 	for len(u.files) > 0 {
 		file := u.files[0]
@@ -106,7 +106,7 @@ func (s *Source) readUsage(u *usage) error {
 	return nil
 }
 
-// update takes what the client says now.
+// update stores the present values of the client.
 func (u *usage) update(c *client, at time.Time) {
 	first, elapsed := u.at.IsZero(), at.Sub(u.at)
 	if !first && elapsed <= 0 {
@@ -137,8 +137,8 @@ func (u *usage) update(c *client, at time.Time) {
 	u.at = at
 }
 
-// advance takes the use of an engine a time later. Values that fall are those of before until they
-// have caught up, as the kernel's document demands; a clock that falls begins anew.
+// advance stores the use of an engine after a time. A value that falls is ignored until it is
+// higher again, as the kernel's document requires; a clock that falls has been reset.
 func (e *engineUse) advance(now engine, elapsed time.Duration) {
 	var done uint64
 	var span float64
@@ -165,8 +165,8 @@ func (e *engineUse) advance(now engine, elapsed time.Duration) {
 	e.engine = now
 }
 
-// memory returns the memory that a client has on the device, in bytes: its video memory, or, of a
-// device that has none, what it has of the machine's.
+// memory returns the memory of a client, in bytes: its device memory or, if the device has none,
+// its memory of the machine.
 func (c *client) memory() (bytes uint64, ok bool) {
 	local := slices.ContainsFunc(c.regions, isLocal)
 	for _, r := range c.regions {
@@ -178,7 +178,7 @@ func (c *client) memory() (bytes uint64, ok bool) {
 	return bytes, ok
 }
 
-// isLocal reports whether a region is on the device: vram of amdgpu, vram0 of xe, local0 of i915.
+// isLocal reports whether a region is device memory: vram of amdgpu, vram0 of xe, local0 of i915.
 func isLocal(r region) bool {
 	return strings.HasPrefix(r.name, "vram") || strings.HasPrefix(r.name, "local")
 }

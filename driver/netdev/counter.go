@@ -11,7 +11,7 @@ const (
 	receivedDrops = 6 // among counterFiles
 )
 
-// counterFile is a file below an interface's folder and what it counts.
+// counterFile is a file below an interface's folder, with the quantity that it counts.
 type counterFile struct {
 	path     string
 	quantity driver.Quantity
@@ -19,8 +19,8 @@ type counterFile struct {
 }
 
 // counterFiles returns the counters that are read. Drops are the kernel's rx_dropped and
-// tx_dropped: unlike the column of /proc/net/dev they leave out what the hardware missed for want
-// of buffers (rx_missed_errors).
+// tx_dropped. Unlike the column of /proc/net/dev, they do not include packets that the hardware
+// dropped for lack of buffers (rx_missed_errors).
 func counterFiles() [numCounters]counterFile {
 	const receive, transmit = "receive", "transmit"
 	return [numCounters]counterFile{
@@ -35,7 +35,7 @@ func counterFiles() [numCounters]counterFile {
 	}
 }
 
-// counter goes on where the kernel's starts again.
+// counter continues a counter of the kernel across its resets.
 type counter struct {
 	read       bool      // at the last measurement
 	known      bool      // was read at all
@@ -45,7 +45,7 @@ type counter struct {
 	rebase     bool      // the kernel's next value does not continue the last one: the increase is unknown
 }
 
-// advance takes the kernel's value as read at a time. A value that fell has restarted at zero.
+// advance stores the kernel's value at a time. A value that fell was reset to zero.
 func (c *counter) advance(raw uint64, at time.Time) {
 	switch {
 	case c.known && c.rebase:

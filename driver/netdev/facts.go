@@ -10,7 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// facts are what hardly changes about an interface.
+// facts has the properties of an interface that rarely change.
 type facts struct {
 	hardware driver.Hardware
 	physical bool    // there is a device behind it, PCI's or another
@@ -20,8 +20,8 @@ type facts struct {
 	temperatures []driver.Reading // of the hardware's sensors
 }
 
-// readFacts reads the facts of the interface in a folder of /sys/class/net. An interface without
-// hardware has no speed: a veth calls itself 10 Gbit/s whatever it can do.
+// readFacts reads the facts of the interface in a folder of /sys/class/net. It ignores the speed of
+// an interface without hardware: a veth always reports 10 Gbit/s.
 func readFacts(r *sysfs.Reader, folder, name string, at time.Time) (facts, error) {
 	f := facts{hardware: driver.Hardware{NetDev: name}, at: at}
 	device, ok := sysfs.Follow(folder, "device")
@@ -47,8 +47,8 @@ func readFacts(r *sysfs.Reader, folder, name string, at time.Time) (facts, error
 	return f, nil
 }
 
-// readTemperatures reads the sensors of the device behind an interface: of its chip, its ports and
-// its modules, as its driver names them.
+// readTemperatures reads the sensors of the interface's device, with the driver's labels: those of
+// the chip, ports and modules.
 func readTemperatures(r *sysfs.Reader, device string, at time.Time) ([]driver.Reading, error) {
 	sensors, err := sysfs.Temperatures(device)
 	if err != nil {
@@ -69,10 +69,10 @@ func readTemperatures(r *sysfs.Reader, device string, at time.Time) ([]driver.Re
 	return readings, err
 }
 
-// identify says which hardware is behind an interface, given the folder of its device: a function
-// of PCI itself, a virtio device that is the whole of one, or a part of one (a virtual function, a
-// scalable function on the auxiliary bus, a port of its switch). Behind any other bus, USB's for
-// one, the PCI address is that of a controller with others on it, and none of ours.
+// identify sets the identifiers of the hardware of an interface, given the folder of its device: a
+// PCI function, a virtio device that is a whole one, or a part of one (a virtual function, a
+// scalable function on the auxiliary bus, a port of its switch). On other buses, such as USB, the
+// PCI address is that of a controller with several devices and is not used.
 func identify(r *sysfs.Reader, h *driver.Hardware, folder, device string) {
 	function := device
 	bus := sysfs.Bus(device)
@@ -99,9 +99,9 @@ func identify(r *sysfs.Reader, h *driver.Hardware, folder, device string) {
 	}
 }
 
-// representsOther reports whether the interface is a switch's port towards another function, rather
-// than the function that its device link names: the kernel calls such a port pf0, pf0vf3 or pf0sf8,
-// behind the controller's number if there are several (c1pf0vf3), and the port to the wire p0
+// representsOther reports whether the interface is the port of a switch to another function, and
+// not the function of its device link. The name of such a port is pf0, pf0vf3 or pf0sf8, after the
+// number of the controller if there are several (c1pf0vf3); that of a physical port is p0
 // (devlink-port in Documentation/networking/devlink).
 func representsOther(r *sysfs.Reader, folder string) bool {
 	line, err := r.Value(sysfs.WorkingDir, filepath.Join(folder, "phys_port_name"))

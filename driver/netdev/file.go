@@ -9,12 +9,12 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// parseSpeed returns the speed in bytes per second of what the kernel tells in Mbit/s; 0 where it
-// says -1, unknown (Documentation/ABI/testing/sysfs-class-net).
+// parseSpeed converts the kernel's speed in Mbit/s to bytes per second; 0 if it is -1, which means
+// unknown (Documentation/ABI/testing/sysfs-class-net).
 func parseSpeed(line []byte) (float64, error) {
 	const bytesPerMegabit = 1e6 / 8
 	megabits, err := strconv.ParseInt(string(line), 10, 64)
-	// Above what ethtool's 31 bits hold it is an unknown that a driver took for unsigned.
+	// A value above the 31 bits of ethtool is -1 of a driver that treats it as unsigned.
 	if err != nil || megabits < 0 || megabits >= 1<<31-1 {
 		return 0, err
 	}
@@ -28,7 +28,7 @@ func nilAtEOF(err error) error {
 	return err
 }
 
-// addUnlessAbsent adds the error of a file, unless it says that there is no such value.
+// addUnlessAbsent adds the error of a file, unless it means that the value does not exist.
 func addUnlessAbsent(bad *sysfs.Problems, err error, name, path string) {
 	if !sysfs.IsAbsent(err) {
 		bad.Add(fmt.Errorf("read %s of network interface %s: %w", path, name, err))

@@ -10,7 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// netInterface is what is known of an interface between samples.
+// netInterface is the state of an interface between samples.
 type netInterface struct {
 	index    uint64 // ifindex; 0: could not be read so far
 	counters [numCounters]counter
@@ -19,16 +19,16 @@ type netInterface struct {
 	facts    facts
 	due      bool // to be read in this sample
 
-	// namespace is that of the pod where it was read last; 0: the host's.
+	// namespace is the network namespace of the last read; 0: that of the host.
 	namespace uint64
 	seen      time.Time // the last sample in which it was there
 }
 
-// measure reads the interface. It returns nil if there is no such interface (any more).
+// measure reads the interface. It returns nil if the interface does not exist.
 func (s *Source) measure(root *os.File, name string, bad *sysfs.Problems) *netInterface {
 	folder, err := sysfs.OpenDir(sysfs.Dir(root.Fd()), name)
 	if err != nil {
-		// A file among the interfaces (bonding_masters) is no folder.
+		// Not every entry is a folder: bonding_masters is a file.
 		if !sysfs.IsGone(err) {
 			bad.Add(fmt.Errorf("open network interface %s: %w", name, err))
 		}
@@ -64,8 +64,8 @@ func (s *Source) measure(root *os.File, name string, bad *sysfs.Problems) *netIn
 	return i
 }
 
-// interfaceOf returns the state of the interface: a new one if the ifindex is not that of before,
-// unless it is 0, unknown.
+// interfaceOf returns the state of the interface, or a new state if the ifindex has changed. An
+// index of 0 is unknown.
 func (s *Source) interfaceOf(name string, index uint64) *netInterface {
 	i := s.known[name]
 	switch {
@@ -94,7 +94,7 @@ func (s *Source) refresh(i *netInterface, name string, bad *sysfs.Problems) {
 	bad.Add(err)
 }
 
-// lose notes that no counter could be read.
+// lose records that no counter could be read.
 func (i *netInterface) lose() {
 	for n := range i.counters {
 		i.counters[n].read = false
