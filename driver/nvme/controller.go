@@ -12,7 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// controller is what is known of a controller between samples.
+// controller is the state of a controller between samples.
 type controller struct {
 	name, folder string
 	hardware     driver.Hardware // without an address: a controller that is no PCI device
@@ -22,7 +22,7 @@ type controller struct {
 	slowAt       time.Time        // when all was read; zero: never
 }
 
-// namespace is a block device of a controller, or a path to one that has several.
+// namespace is a block device of a controller, or a path to a block device with several paths.
 type namespace struct {
 	name    string
 	isKnown bool // the last attempt to read it succeeded
@@ -52,7 +52,7 @@ func newController(folder, name, address string) *controller {
 	return c
 }
 
-// measure reads a controller; false: it is gone.
+// measure reads a controller. It returns false if the controller no longer exists.
 func (s *Source) measure(c *controller, whole bool, bad *sysfs.Problems) bool {
 	if whole || c.namespaces == nil {
 		entries, err := sysfs.Names(sysfs.WorkingDir, c.folder, maxEntries)
@@ -90,7 +90,7 @@ func (s *Source) measure(c *controller, whole bool, bad *sysfs.Problems) bool {
 	return true
 }
 
-// setNamespaces keeps what is known of the namespaces that are still there.
+// setNamespaces sets the namespaces. It keeps the state of known ones.
 func (s *Source) setNamespaces(c *controller, entries []string) {
 	known := map[string]*namespace{}
 	for _, n := range c.namespaces {
@@ -109,8 +109,8 @@ func (s *Source) setNamespaces(c *controller, entries []string) {
 	}
 }
 
-// measureTemperatures reads the sensors, which are below the controller; below the PCI device in
-// kernels before 5.11.
+// measureTemperatures reads the sensors, which are below the controller, or in kernels before 5.11
+// below the PCI device.
 func (s *Source) measureTemperatures(c *controller, bad *sysfs.Problems) {
 	c.rest, c.slowAt = nil, s.now()
 	sensors, err := sysfs.ClassTemperatures(c.folder)
@@ -133,9 +133,9 @@ func (s *Source) measureTemperatures(c *controller, bad *sysfs.Problems) {
 	}
 }
 
-// measureSize reads how large the namespaces are, in sectors of 512 bytes whatever their blocks are
-// (Documentation/ABI/stable/sysfs-block: size), and how much of that is allocated, in blocks (nuse
-// of drivers/nvme/host/sysfs.c, since Linux 6.8). What one of them does not tell is absent.
+// measureSize reads the size of the namespaces, in sectors of 512 bytes for any block size
+// (Documentation/ABI/stable/sysfs-block: size), and their allocated blocks (nuse in
+// drivers/nvme/host/sysfs.c, since Linux 6.8). A sum that lacks a namespace is absent.
 func (s *Source) measureSize(c *controller, bad *sysfs.Problems) {
 	sum := func(unit func(n *namespace) (float64, bool), file string) (total float64, ok bool) {
 		for _, n := range c.namespaces {
@@ -170,8 +170,8 @@ func (s *Source) measureSize(c *controller, bad *sysfs.Problems) {
 }
 
 // measureState reads the state of the controller (nvme_sysfs_show_state in
-// drivers/nvme/host/sysfs.c): live is healthy, dead is not, and what it is while it is reset or
-// connected is not known.
+// drivers/nvme/host/sysfs.c): live is healthy, dead is unhealthy, and other states, such as
+// resetting, are unknown.
 func (s *Source) measureState(c *controller, bad *sysfs.Problems) {
 	value, err := s.reader.Value(sysfs.WorkingDir, filepath.Join(c.folder, "state"))
 	if err != nil {
@@ -190,8 +190,8 @@ func (s *Source) measureState(c *controller, bad *sysfs.Problems) {
 	c.rest = append(c.rest, health.Reading(c.slowAt))
 }
 
-// report returns the readings of all namespaces together. What one of them does not tell is absent:
-// the sum of the others would fall when it vanishes.
+// report returns the sums over all namespaces. A reading that one of them lacks is absent, since
+// its sum would fall when a namespace disappears.
 func (c *controller) report() []driver.Reading {
 	readings := make([]driver.Reading, 0, 5+len(c.rest))
 	readings = append(readings, c.rest...)
@@ -225,7 +225,7 @@ func (c *controller) report() []driver.Reading {
 	return readings
 }
 
-// stat is what the kernel counts of a block device.
+// stat has the kernel's counters of a block device.
 type stat struct {
 	read, written uint64 // sectors
 	inFlight      uint64 // requests

@@ -8,7 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// counter goes on where the device's starts again: tools set the counters of ports back to zero.
+// counter continues a counter of the device across resets. Tools can reset the counters of ports.
 type counter struct {
 	known      bool
 	missing    bool // the last attempt found no value
@@ -25,11 +25,11 @@ func (c *counter) advance(raw uint64) {
 	c.known, c.missing, c.raw = true, false, raw
 }
 
-// errNoValue says that the device does not have a value.
+// errNoValue is the error of a file that says that the device has no such value.
 var errNoValue = errors.New("the device has no value")
 
-// parseCounter returns the number of a counter's file. Where hardware does not count, older kernels
-// write "N/A (no PMA)".
+// parseCounter parses the file of a counter. Older kernels write "N/A (no PMA)" if the hardware
+// does not count.
 func parseCounter(value []byte) (uint64, error) {
 	if bytes.HasPrefix(value, []byte("N/A")) {
 		return 0, errNoValue
@@ -37,8 +37,8 @@ func parseCounter(value []byte) (uint64, error) {
 	return strconv.ParseUint(string(value), 10, 64)
 }
 
-// parseState returns whether a port is up, by its file state: "4: ACTIVE", of the states of enum
-// ib_port_state in include/rdma/ib_verbs.h.
+// parseState parses the file state of a port, such as "4: ACTIVE" (enum ib_port_state in
+// include/rdma/ib_verbs.h), and reports whether the port is up.
 func parseState(value []byte) (up bool, err error) {
 	const down, active, deferred = 1, 4, 5
 	number, _, _ := bytes.Cut(value, []byte(":"))
@@ -52,7 +52,7 @@ func parseState(value []byte) (up bool, err error) {
 	return state >= active, nil
 }
 
-// parseRate returns the rate of a port in bytes a second, by its file rate: "100 Gb/sec (4X EDR)".
+// parseRate parses the file rate of a port, such as "100 Gb/sec (4X EDR)", in bytes per second.
 func parseRate(value []byte) (float64, error) {
 	const bytesPerGigabit, most = 1e9 / 8, 1e6
 	number, _, ok := bytes.Cut(value, []byte(" Gb/sec"))
@@ -71,5 +71,5 @@ func parseRate(value []byte) (float64, error) {
 
 var errRate = errors.New("not a rate in Gb/sec")
 
-// isAbsent reports whether an error says that there is no such value.
+// isAbsent reports whether an error means that the value does not exist.
 func isAbsent(err error) bool { return sysfs.IsAbsent(err) || errors.Is(err, errNoValue) }

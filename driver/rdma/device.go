@@ -10,7 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// device is what is known of an RDMA device between samples.
+// device is the state of an RDMA device between samples.
 type device struct {
 	hardware driver.Hardware
 	ports    []*port
@@ -38,10 +38,10 @@ type counterFile struct {
 	counter
 }
 
-// maxCounters bounds the files of a folder that are looked at.
+// maxCounters is the maximum number of files of a folder.
 const maxCounters = 1024
 
-// refresh lists the ports and their counters, which go on.
+// refresh lists the ports and their counters. Known counters continue.
 func (s *Source) refresh(d *device, dir sysfs.Dir, name string, bad *sysfs.Problems) {
 	numbers, err := sysfs.Names(dir, "ports", maxPorts)
 	if err != nil && !sysfs.IsGone(err) {
@@ -63,7 +63,7 @@ func (s *Source) refresh(d *device, dir sysfs.Dir, name string, bad *sysfs.Probl
 	}
 }
 
-// list finds the counters of a port. One that comes back goes on.
+// list finds the counters of a port. A counter that reappears continues.
 func (s *Source) list(p *port, dir sysfs.Dir, name string, bad *sysfs.Problems) {
 	p.files, p.unknown = nil, nil
 	for _, folder := range [...]string{"counters", "hw_counters"} {
@@ -116,7 +116,7 @@ func (s *Source) read(dir sysfs.Dir, name string, p *port, traffic bool, bad *sy
 	p.choose()
 }
 
-// choose finds, for readings that have none yet, the lowest rank of which all files have a value.
+// choose selects the rank of readings without one: the lowest rank of which all files have a value.
 func (p *port) choose() {
 	for rank := rankSpecification; rank <= rankProtocol; rank++ {
 		for _, f := range p.files {
@@ -127,13 +127,13 @@ func (p *port) choose() {
 	}
 }
 
-// has reports whether all files of that rank have a value, of which there is one at least.
+// has reports whether there are files of a rank and all of them have a value.
 func (p *port) has(r reading, rank int) bool {
 	_, ok := p.value(r, rank)
 	return ok
 }
 
-// value returns the sum of the files of that rank.
+// value returns the sum of the files of a rank.
 func (p *port) value(r reading, rank int) (sum float64, ok bool) {
 	for _, f := range p.files {
 		if f.rank != rank || f.reading() != r {
@@ -147,7 +147,7 @@ func (p *port) value(r reading, rank int) (sum float64, ok bool) {
 	return sum, ok
 }
 
-// readState reads whether the port is up, and how fast it is.
+// readState reads the state and the rate of a port.
 func (s *Source) readState(dir sysfs.Dir, name string, p *port, bad *sysfs.Problems) {
 	fail := func(file string, err error) {
 		if !isAbsent(err) {
@@ -175,8 +175,8 @@ func (s *Source) readState(dir sysfs.Dir, name string, p *port, bad *sysfs.Probl
 	}
 }
 
-// report returns the readings of all ports together, the states excepted. What one of the ports
-// does not count is absent: the sum of the others would fall when it vanishes.
+// report returns the sums over all ports, without their states. A reading that one of the ports
+// lacks is absent, since its sum would fall when a port disappears.
 func (s *Source) report(d *device) []driver.Reading {
 	var readings []driver.Reading
 	if len(d.ports) > 0 {
@@ -220,7 +220,7 @@ func (s *Source) report(d *device) []driver.Reading {
 	return readings
 }
 
-// sum returns what all ports count of a reading together; false: one of them does not.
+// sum returns the sum of a reading over all ports, false if one of them lacks it.
 func (d *device) sum(r reading) (sum float64, ok bool) {
 	for _, p := range d.ports {
 		rank, known := p.chosen[r]
@@ -233,9 +233,9 @@ func (d *device) sum(r reading) (sum float64, ok bool) {
 	return sum, true
 }
 
-// identify returns which hardware is behind an RDMA device, given its folder: a function of PCI, a
-// part of one (a virtual function, a scalable function on the auxiliary bus), or, for RDMA in
-// software (rxe, siw), a network interface.
+// identify returns the hardware of an RDMA device, given its folder: a PCI function, a part of one
+// (a virtual function, a scalable function on the auxiliary bus), or, for RDMA in software (rxe,
+// siw), a network interface.
 func identify(reader *sysfs.Reader, folder, name string) driver.Hardware {
 	h := driver.Hardware{RDMADev: name}
 	behind, ok := sysfs.Follow(folder, "device")
@@ -266,7 +266,7 @@ func identify(reader *sysfs.Reader, folder, name string) driver.Hardware {
 	return h
 }
 
-// interfaceOf returns the network interface of an RDMA device in software: that of its first GID.
+// interfaceOf returns the network interface of the first GID of an RDMA device in software.
 func interfaceOf(reader *sysfs.Reader, folder string) string {
 	value, err := reader.Value(sysfs.WorkingDir, filepath.Join(folder, "ports", "1", "gid_attrs", "ndevs", "0"))
 	if err != nil {

@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// maxAttachments bounds the devices that are looked for in pods.
+	// maxAttachments is the maximum number of devices that are searched in pods.
 	maxAttachments = 1024
-	// maxPIDs bounds the pods of one device in which it is looked for.
+	// maxPIDs is the maximum number of pods in which one device is searched.
 	maxPIDs = 32
 )
 
-// isExclusive reports whether the kernel keeps RDMA devices in one network namespace each (`rdma
-// system set netns exclusive`): ib_core shows the mode as a parameter (ib_devices_shared_netns in
+// isExclusive reports whether each RDMA device is in one network namespace (`rdma system set netns
+// exclusive`), by the module parameter of ib_core (ib_devices_shared_netns in
 // drivers/infiniband/core/device.c).
 func (s *Source) isExclusive() bool {
 	path := filepath.Join(s.Sysfs, "module", "ib_core", "parameters", "netns_mode")
@@ -29,7 +29,7 @@ func (s *Source) isExclusive() bool {
 	return err == nil && (string(value) == "N" || string(value) == "0")
 }
 
-// samplePods appends samples of the attached devices that the host does not show.
+// samplePods appends samples of the attached devices that are not visible on the host.
 func (s *Source) samplePods(
 	samples []driver.Sample, names []string, start time.Time, bad *sysfs.Problems,
 ) []driver.Sample {
@@ -65,7 +65,7 @@ func (s *Source) samplePods(
 	return samples
 }
 
-// sampleInPod reads a device of a pod, whose folder is open.
+// sampleInPod reads a device of a pod, given its open folder.
 func (s *Source) sampleInPod(
 	dir sysfs.Dir, name string, a *driver.Attachment, start time.Time, whole *int, bad *sysfs.Problems,
 ) driver.Sample {
@@ -83,7 +83,7 @@ func (s *Source) sampleInPod(
 	return driver.Sample{Driver: a.Driver, Device: a.Device, Readings: s.report(d)}
 }
 
-// shown reports whether the host has the RDMA device.
+// shown reports whether the RDMA device is visible on the host.
 func shown(samples []driver.Sample, h *driver.Hardware) bool {
 	for i := range samples {
 		has := &samples[i].Hardware
@@ -96,10 +96,10 @@ func shown(samples []driver.Sample, h *driver.Hardware) bool {
 }
 
 // find opens the folder of the device in the sysfs of a process, by its name, or else by its PCI
-// function; it returns no name if it is not there, or the process has ended.
+// function. It returns no name if the device is not there or the process has ended.
 //
-// The process's files are the pod's: what is opened stays within its root, and counts only if it is
-// a sysfs.
+// The files of the process are controlled by the pod: find opens only files within its root, and
+// only in a sysfs.
 func (s *Source) find(pid int, h *driver.Hardware, taken map[string]bool) (string, sysfs.Dir, error) {
 	root, err := sysfs.OpenDir(sysfs.WorkingDir, filepath.Join(s.Procfs, strconv.Itoa(pid), "root"))
 	if err != nil {
@@ -137,7 +137,7 @@ func (s *Source) find(pid int, h *driver.Hardware, taken map[string]bool) (strin
 	return "", 0, nil
 }
 
-// pciOf returns the PCI address behind a device of an open folder of devices, "" for none.
+// pciOf returns the PCI address of a device in an open class folder, "" if it has none.
 func pciOf(class sysfs.Dir, name string) string {
 	var target [unix.PathMax]byte
 	n, err := unix.Readlinkat(int(class), name+"/device", target[:])
@@ -149,7 +149,8 @@ func pciOf(class sysfs.Dir, name string) string {
 
 var errNotSysfs = errors.New("the pod has something else mounted at /sys")
 
-// unlessEnded returns the error, unless it says that the process has ended, or has no such thing.
+// unlessEnded returns nil for an error of a process that has ended or a file that does not exist,
+// and other errors unchanged.
 func unlessEnded(err error) error {
 	if sysfs.IsGone(err) || errors.Is(err, unix.ESRCH) {
 		return nil

@@ -1,11 +1,9 @@
 // Package rdma reads RDMA devices: InfiniBand, RoCE, iWARP and EFA: traffic, errors of ports,
-// congestion, retransmissions, state and rate.
-//
-// What the host has comes from <sysfs>/class/infiniband. In the kernel's shared mode of RDMA
-// namespaces, the default, that is all there is, and the device of a claim is found by its PCI
-// function, its network interface or its name. In the exclusive mode a device can be in the network
-// namespace of a pod alone: then it is read in the sysfs of a process of that pod, which takes
-// CAP_SYS_PTRACE.
+// congestion, retransmissions, state and rate. Devices of the host are read from
+// <sysfs>/class/infiniband. In the kernel's shared mode of RDMA namespaces, the default, these are
+// all devices; the device of a claim is found by its PCI function, network interface or name. In
+// the exclusive mode, a device can be only in the network namespace of a pod: it is then read from
+// the sysfs of a process of that pod, which needs CAP_SYS_PTRACE.
 package rdma
 
 import (
@@ -35,10 +33,9 @@ const (
 	remember = time.Hour
 )
 
-// Source reads all RDMA devices. It is a [driver.Source].
-//
-// Counters of several ports are summed; tools that set one back to zero do not show. Traffic is
-// read at every sample, all else every 10 s, of at most 8 devices in one sample.
+// Source reads all RDMA devices. It is a [driver.Source]. Counters of several ports are summed, and
+// continue across resets. Traffic is read for each sample, everything else every 10 s, for at most
+// 8 devices per sample.
 type Source struct {
 	Config
 	root   string // <sysfs>/class/infiniband
@@ -58,13 +55,13 @@ var (
 	_ driver.Describer = (*Source)(nil)
 )
 
-// Config says what a source reads.
+// Config has the settings of a source.
 type Config struct {
 	Sysfs string // where the host's sysfs is mounted
 	// Procfs is where the procfs is mounted whose process numbers Attachments uses.
 	Procfs string
-	// Attachments returns the devices that may be in pods at the moment. Sample calls it at most
-	// once. It may be nil: none.
+	// Attachments returns the devices that may be in pods now. Sample calls it at most once. Nil:
+	// there are none.
 	Attachments func() []driver.Attachment
 }
 
@@ -81,7 +78,7 @@ func Fills() []driver.Quantity {
 	}
 }
 
-// New returns a source. It reads nothing yet.
+// New returns a source, without reading anything.
 func New(c Config) *Source {
 	return &Source{
 		Config: c, root: filepath.Join(c.Sysfs, "class", "infiniband"), now: time.Now, tables: newTables(),
@@ -93,8 +90,8 @@ func New(c Config) *Source {
 func (*Source) Name() string { return "rdma" }
 
 // Sample returns a sample of each device of the host, by name, and of each attached device that is
-// not there. What a device does not support is absent without an error; what could not be read is
-// absent too, with one error for all.
+// not visible on the host. Values that a device does not support are omitted without error. Values
+// that could not be read are omitted, with one error for all of them.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	names, err := sysfs.Names(sysfs.WorkingDir, s.root, maxDevices+1)
 	if sysfs.IsGone(err) {
@@ -128,7 +125,7 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	return samples, bad.Err()
 }
 
-// describe notes which counters the tables do not have.
+// describe stores the names of counters that are not in the tables.
 func (s *Source) describe() {
 	var lines []string
 	for _, name := range slices.Sorted(maps.Keys(s.known)) {
@@ -152,7 +149,7 @@ func (s *Source) Describe() []string {
 	return slices.Clone(s.unknown)
 }
 
-// slowAt returns when a device was read wholly.
+// slowAt returns the time at which all files of a device were read last.
 func (s *Source) slowAt(name string) time.Time {
 	if d := s.known[name]; d != nil {
 		return d.slowAt
@@ -160,7 +157,7 @@ func (s *Source) slowAt(name string) time.Time {
 	return time.Time{}
 }
 
-// sample reads a device of the host; false: it is gone.
+// sample reads a device of the host. It returns false if the device no longer exists.
 func (s *Source) sample(name string, start time.Time, whole bool, bad *sysfs.Problems) (driver.Sample, bool) {
 	folder := filepath.Join(s.root, name)
 	dir, err := sysfs.OpenDir(sysfs.WorkingDir, folder)
@@ -187,7 +184,7 @@ func (s *Source) sample(name string, start time.Time, whole bool, bad *sysfs.Pro
 	}, true
 }
 
-// measure reads a device whose folder is open.
+// measure reads a device, given its open folder.
 func (s *Source) measure(dir sysfs.Dir, name string, d *device, start time.Time, whole bool, bad *sysfs.Problems) {
 	d.seen = start
 	if whole || d.ports == nil {
@@ -207,8 +204,8 @@ func (s *Source) measure(dir sysfs.Dir, name string, d *device, start time.Time,
 	}
 }
 
-// forget drops what has long been gone; when there is too much of it, all that was not seen since
-// start.
+// forget drops the state of devices that have not existed for long or, if there are too many, of
+// all that were not seen since start.
 func (s *Source) forget(start time.Time) {
 	crowded := len(s.known) > 2*maxDevices
 	for name, d := range s.known {

@@ -6,13 +6,14 @@ import (
 	"strings"
 )
 
-// maxAER bounds a file of PCIe errors, which has a line for each of at most 32 kinds.
+// maxAER is the maximum size of a file of PCIe errors, which has a line for each of at most 32
+// kinds.
 const maxAER = 4 << 10
 
-// AER returns the numbers of PCIe errors of a device, given its folder, since the kernel found the
-// device: those that the link corrected, and those that it did not, fatal or not. It returns false
-// where the kernel does not count them (Documentation/ABI/testing/sysfs-bus-pci-devices-aer:
-// aer_dev_correctable, aer_dev_nonfatal, aer_dev_fatal).
+// AER returns the numbers of corrected and of uncorrected PCIe errors since the kernel found a
+// device, given its folder (aer_dev_correctable; aer_dev_nonfatal and aer_dev_fatal, in
+// Documentation/ABI/testing/sysfs-bus-pci-devices-aer). It returns false if the kernel does not
+// count them.
 func AER(device string) (correctable, uncorrectable float64, ok bool) {
 	correctable, corrected := totalAER(device, "aer_dev_correctable", "TOTAL_ERR_COR")
 	nonfatal, isNonfatal := totalAER(device, "aer_dev_nonfatal", "TOTAL_ERR_NONFATAL")
@@ -28,7 +29,7 @@ func totalAER(device, file, total string) (float64, bool) {
 	return parseAER(string(content), total)
 }
 
-// parseAER returns the number in the line of that name.
+// parseAER returns the number in the line with a name.
 func parseAER(content, name string) (float64, bool) {
 	for line := range strings.Lines(content) {
 		if fields := strings.Fields(line); len(fields) == 2 && fields[0] == name {

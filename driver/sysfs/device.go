@@ -11,8 +11,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// NUMANode returns the NUMA node of a device, given its folder, "" where the kernel says -1, none,
-// or nothing.
+// NUMANode returns the number of the NUMA node of a device, given its folder; "" if it has none or
+// it is unknown.
 func NUMANode(device string) string {
 	var r Reader
 	value, err := r.Value(WorkingDir, filepath.Join(device, "numa_node"))
@@ -25,14 +25,13 @@ func NUMANode(device string) string {
 	return string(value)
 }
 
-// PCIDevice returns the folder of the PCI device with that address.
+// PCIDevice returns the folder of the PCI device with an address.
 func PCIDevice(sysfs, address string) string {
 	return filepath.Join(sysfs, "bus", "pci", "devices", address)
 }
 
-// PCIPathOf reads where the PCI device with that address is. A device that is not there has the
-// zero path. Where the machine has but one NUMA node, and firmware says nothing of the device's, it
-// is that one.
+// PCIPathOf returns the position of the PCI device with an address; zero if the device does not
+// exist. If the NUMA node of the device is unknown and the machine has only one, it is that one.
 func PCIPathOf(root, address string) (driver.PCIPath, error) {
 	folder := PCIDevice(root, address)
 	target, err := os.Readlink(folder)
@@ -54,7 +53,7 @@ func PCIPathOf(root, address string) (driver.PCIPath, error) {
 	return path, nil
 }
 
-// onlyNUMANode returns the machine's NUMA node if it has one alone, else "".
+// onlyNUMANode returns the NUMA node of a machine that has only one, else "".
 func onlyNUMANode(root string) string {
 	var r Reader
 	online, err := r.Value(WorkingDir, filepath.Join(root, "devices", "system", "node", "online"))
@@ -68,7 +67,7 @@ func onlyNUMANode(root string) string {
 }
 
 // ClassDevice returns the folder of a class device such as a network interface
-// (/sys/class/CLASS/NAME), "" for what can't be its name.
+// (/sys/class/CLASS/NAME), "" if the name is not valid.
 func ClassDevice(sysfs, class, name string) string {
 	if name == "" || name != filepath.Base(name) || strings.HasPrefix(name, ".") {
 		return ""
@@ -76,7 +75,7 @@ func ClassDevice(sysfs, class, name string) string {
 	return filepath.Join(sysfs, "class", class, name)
 }
 
-// PCIOf returns the PCI address of a class device's hardware, "" if that is no PCI device.
+// PCIOf returns the PCI address of a class device, "" if it is not a PCI device.
 func PCIOf(sysfs, class, name string) string {
 	folder := ClassDevice(sysfs, class, name)
 	if folder == "" {
@@ -93,7 +92,7 @@ func PCIOf(sysfs, class, name string) string {
 	return address
 }
 
-// Follow returns the folder that a link in a folder leads to.
+// Follow returns the target of a symbolic link in a folder, false if there is none.
 func Follow(folder, link string) (string, bool) {
 	path := filepath.Join(folder, link)
 	if _, err := os.Readlink(path); err != nil { // cheap, and most devices do not have the link
@@ -103,7 +102,7 @@ func Follow(folder, link string) (string, bool) {
 	return target, err == nil
 }
 
-// Driver returns the name of the kernel's driver that a device is bound to, "" for none.
+// Driver returns the name of the kernel driver that a device is bound to, "" if there is none.
 func Driver(device string) string {
 	target, err := os.Readlink(filepath.Join(device, "driver"))
 	if err != nil {
@@ -112,7 +111,7 @@ func Driver(device string) string {
 	return filepath.Base(target)
 }
 
-// Bus returns the name of the bus that a device is on, "" for none.
+// Bus returns the name of the bus of a device, "" if there is none.
 func Bus(device string) string {
 	target, err := os.Readlink(filepath.Join(device, "subsystem"))
 	if err != nil {
@@ -121,7 +120,7 @@ func Bus(device string) string {
 	return filepath.Base(target)
 }
 
-// Only returns the name of the one entry of a folder, "" if there is none or several.
+// Only returns the name of the only entry of a folder, "" if there is none or several.
 func Only(folder string) string {
 	f, err := os.Open(folder)
 	if err != nil {

@@ -1,7 +1,6 @@
-// Package sysfs reads small files and follows links of the kernel's file systems: attributes, NUMA
-// nodes, PCI addresses and hwmon sensors. Sources share it. Its functions for files also read the
-// administrator's own files, since none of them waits for a file that turns out to be a pipe, nor
-// reads more than a bound.
+// Package sysfs reads attributes, NUMA nodes, PCI addresses and hwmon sensors in the kernel's file
+// systems. Its functions for files also suit untrusted files: they do not block on pipes, and read
+// at most a maximum size.
 package sysfs
 
 import (
@@ -17,21 +16,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What may be wrong with a file.
+// Errors of files.
 var (
 	ErrNotRegular = errors.New("not a regular file")
 	ErrTooLarge   = errors.New("file too large")
 	ErrEmpty      = errors.New("file is empty")
 )
 
-// Dir is an open folder, or a file. What is opened below it belongs to the very device that it was
-// opened for: when that is gone there is nothing below it, even if another one has taken the name.
+// Dir is the descriptor of an open folder or file. Files below a device's open folder always belong
+// to that device: after it is removed, there are none, even if another device has the same name.
 type Dir int
 
-// WorkingDir is where absolute paths are opened.
+// WorkingDir is the Dir for absolute paths.
 const WorkingDir Dir = unix.AT_FDCWD
 
-// OpenDir opens a folder below another one.
+// OpenDir opens a folder in another one.
 func OpenDir(parent Dir, name string) (Dir, error) {
 	fd, err := openAt(parent, name, unix.O_DIRECTORY)
 	return Dir(fd), err
@@ -40,7 +39,7 @@ func OpenDir(parent Dir, name string) (Dir, error) {
 // Close closes the folder.
 func (d Dir) Close() { _ = unix.Close(int(d)) }
 
-// openAt opens for reading and never waits, not even for what turns out to be a pipe.
+// openAt opens a file for reading. It never blocks, even if the file is a pipe.
 func openAt(at Dir, path string, flags int) (int, error) {
 	for {
 		fd, err := unix.Openat(int(at), path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|flags, 0)
@@ -50,7 +49,7 @@ func openAt(at Dir, path string, flags int) (int, error) {
 	}
 }
 
-// Names returns the sorted names of what is in a folder, at most limit of them.
+// Names returns the sorted names of the entries of a folder, at most limit.
 func Names(at Dir, path string, limit int) ([]string, error) {
 	dir, err := openAt(at, path, unix.O_DIRECTORY)
 	if err != nil {
@@ -72,8 +71,7 @@ func isRegular(fd int) bool {
 	return unix.Fstat(fd, &stat) == nil && stat.Mode&unix.S_IFMT == unix.S_IFREG
 }
 
-// Open opens a regular file for reading. It fails with ErrNotRegular for anything else, without
-// waiting.
+// Open opens a regular file for reading. For other files it returns ErrNotRegular without blocking.
 func Open(path string) (*os.File, error) {
 	file, _, err := open(path)
 	return file, err
@@ -95,8 +93,8 @@ func open(path string) (*os.File, fs.FileInfo, error) {
 	return file, info, nil
 }
 
-// ReadFile returns the content of a regular file of at most limit bytes. It fails with ErrTooLarge
-// for a larger one, and with ErrNotRegular for anything else, without waiting.
+// ReadFile returns the content of a regular file of at most limit bytes. For a larger file it
+// returns ErrTooLarge, and for other files ErrNotRegular, without blocking.
 func ReadFile(path string, limit int64) ([]byte, error) {
 	file, info, err := open(path)
 	if err != nil {
@@ -118,14 +116,15 @@ func ReadFile(path string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// maxValue bounds the content of an attribute that a Reader reads: one value.
+// maxValue is the maximum size of an attribute that a Reader reads.
 const maxValue = 64
 
-// Reader reads attributes into one buffer. An attribute holds one value, which a single call reads;
-// os.ReadFile makes seven of it. A Reader is for one goroutine.
+// Reader reads attributes, each of which has one value, into one buffer. It makes fewer system
+// calls than os.ReadFile. A Reader is not safe for concurrent use.
 type Reader struct{ buffer [maxValue + 1]byte }
 
-// Value returns an attribute's value without white space around it, valid until the next call.
+// Value returns the value of an attribute without surrounding white space. It is valid until the
+// next call.
 func (r *Reader) Value(at Dir, path string) ([]byte, error) {
 	fd, err := openAt(at, path, 0)
 	if err != nil {
@@ -145,7 +144,7 @@ func (r *Reader) Value(at Dir, path string) ([]byte, error) {
 	return parseValue(r.buffer[:n])
 }
 
-// Number returns an attribute's unsigned decimal number.
+// Number returns the value of an attribute that is an unsigned decimal number.
 func (r *Reader) Number(at Dir, path string) (uint64, error) {
 	value, err := r.Value(at, path)
 	if err != nil {
@@ -154,8 +153,8 @@ func (r *Reader) Number(at Dir, path string) (uint64, error) {
 	return strconv.ParseUint(string(value), 10, 64)
 }
 
-// ReadInto reads a regular file into a buffer and returns the part that it fills. It fails with
-// ErrTooLarge for a file that does not fit.
+// ReadInto reads a regular file into a buffer and returns the filled part. It returns ErrTooLarge
+// if the file does not fit.
 func ReadInto(at Dir, path string, buffer []byte) ([]byte, error) {
 	fd, err := openAt(at, path, 0)
 	if err != nil {
@@ -180,7 +179,7 @@ func ReadInto(at Dir, path string, buffer []byte) ([]byte, error) {
 	return nil, ErrTooLarge
 }
 
-// parseValue returns the one value of a file.
+// parseValue returns the value in a file that has one.
 func parseValue(content []byte) ([]byte, error) {
 	if len(content) > maxValue {
 		return nil, ErrTooLarge
@@ -192,13 +191,13 @@ func parseValue(content []byte) ([]byte, error) {
 	return value, nil
 }
 
-// IsGone reports whether an error says that a device is not, or no longer, there.
+// IsGone reports whether an error means that a device does not, or no longer, exist.
 func IsGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENODEV)
 }
 
-// IsAbsent reports whether the error of an attribute says that there is no such value: the device
-// does not support it, is down, or is gone.
+// IsAbsent reports whether the error of an attribute means that there is no value: the device does
+// not support it, is down, or no longer exists.
 func IsAbsent(err error) bool {
 	return IsGone(err) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)
 }

@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxSensors bounds the sensors of a device.
+// maxSensors is the maximum number of sensors of a device.
 const maxSensors = 64
 
 // Sensor is a sensor of a device's hwmon (Documentation/hwmon/sysfs-interface.rst).
 type Sensor struct {
-	// Label is what the driver calls the sensor, else its file's name, such as temp1 or in0. It is
-	// unique among the sensors of its kind that a device has.
+	// Label is the driver's label of the sensor, or else the name of its file, such as temp1 or in0.
+	// It is unique among the device's sensors of its kind.
 	Label string
 	path  string
 }
@@ -31,19 +31,19 @@ func Temperatures(device string) ([]Sensor, error) {
 	return sensors(filepath.Join(device, "hwmon"), "", "temp")
 }
 
-// Voltages returns the voltage sensors of a device as Temperatures does those of temperature.
+// Voltages returns the voltage sensors of a device, like Temperatures.
 func Voltages(device string) ([]Sensor, error) {
 	return sensors(filepath.Join(device, "hwmon"), "", "in")
 }
 
-// ClassTemperatures returns the temperature sensors of a class device, given its folder. Below such
-// a device there is no folder hwmon between it and its monitors.
+// ClassTemperatures returns the temperature sensors of a class device, given its folder. Its
+// monitors are directly in this folder, not in a folder hwmon.
 func ClassTemperatures(device string) ([]Sensor, error) {
 	return sensors(device, "hwmon", "temp")
 }
 
-// sensors returns the sensors of one kind that the monitors in a folder have whose names have that
-// prefix. The files of a kind are KIND0_input, KIND1_input and so on.
+// sensors returns the sensors of one kind, with files KIND0_input, KIND1_input and so on, of the
+// monitors in a folder whose names have a prefix.
 func sensors(parent, prefix, kind string) ([]Sensor, error) {
 	monitors, err := names(parent)
 	if err != nil {
@@ -85,9 +85,9 @@ func isNumber(digits string) bool {
 	return err == nil
 }
 
-// Read returns what the sensor measures: degrees Celsius or volts, which the kernel has in
-// thousandths. 0 is what drivers say where a board has no such sensor: the value is absent
-// ([IsAbsent]).
+// Read returns the value of the sensor in degrees Celsius or volts; the kernel's unit is a
+// thousandth of these. For 0, which drivers report if a board lacks the sensor, it returns an error
+// for which [IsAbsent] is true.
 func (s Sensor) Read(r *Reader) (float64, error) {
 	value, err := r.Value(WorkingDir, s.path)
 	if err != nil {
@@ -100,7 +100,7 @@ func (s Sensor) Read(r *Reader) (float64, error) {
 	return float64(thousandths) / 1000, err
 }
 
-// label returns what the driver calls a sensor.
+// label returns the label of a sensor.
 func label(folder, name string) string {
 	var r Reader
 	value, err := r.Value(WorkingDir, filepath.Join(folder, name+"_label"))
@@ -110,7 +110,7 @@ func label(folder, name string) string {
 	return strings.ToValidUTF8(string(value), "")
 }
 
-// names returns what is in a folder, none if it is not there.
+// names returns the names of the entries of a folder, none if it does not exist.
 func names(folder string) ([]string, error) {
 	f, err := os.Open(folder)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -2,11 +2,11 @@ package sysfs
 
 import "time"
 
-// minWindow is the shortest time over which a count of milliseconds says something.
+// minWindow is the minimum time over which the rate of a counter in milliseconds is computed.
 const minWindow = 100 * time.Millisecond
 
-// Meter makes a rate of a counter of the kernel: of the time between two samples, or of at least
-// 100 ms. The zero Meter has not begun.
+// Meter computes the rate of a counter of the kernel over the time between two samples, at least
+// 100 ms. The zero Meter is ready to use.
 type Meter struct {
 	at  time.Time // when the window began; zero: none has
 	raw uint64    // the count then
@@ -15,8 +15,8 @@ type Meter struct {
 	rateAt    time.Time // when the window of the rate ended; zero: there is no rate
 }
 
-// Advance takes a count. Where it fell the counter has started again: what it was in the meantime
-// is unknown, and a new window begins.
+// Advance adds a value of the counter. A value that fell was reset: the increase is unknown, and a
+// new window starts.
 func (m *Meter) Advance(raw uint64, at time.Time) {
 	window := at.Sub(m.at)
 	switch {
@@ -27,11 +27,11 @@ func (m *Meter) Advance(raw uint64, at time.Time) {
 	}
 }
 
-// Stop forgets the count: the next one begins a window.
+// Stop resets the meter: the next value starts a new window.
 func (m *Meter) Stop() { *m = Meter{} }
 
-// Rate returns by how much the counter rose in a second, over the window that ended last, and when
-// that was; false: unknown.
+// Rate returns the rate per second over the last window and the end of this window, or false if the
+// rate is unknown.
 func (m *Meter) Rate() (perSecond float64, at time.Time, ok bool) {
 	return m.perSecond, m.rateAt, !m.rateAt.IsZero()
 }

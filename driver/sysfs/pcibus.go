@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// PCIDevices returns the addresses of the devices of a vendor on the PCI bus whose class begins
-// with one of those digits, in order, without virtual functions and devices that are handed to
-// guests. Vendor and classes are hexadecimal digits without 0x (/sys/bus/pci/devices/*/vendor and
-// class). It returns nil where there is no PCI bus.
+// PCIDevices returns the sorted addresses of the devices of a vendor on the PCI bus whose class
+// code has one of the prefixes, without virtual functions and devices that are passed through to
+// guests. vendor and classes are hexadecimal digits without 0x (/sys/bus/pci/devices/*/vendor and
+// class). It returns nil if there is no PCI bus.
 func PCIDevices(root, vendor string, classes []string) []string {
 	entries, err := os.ReadDir(filepath.Join(root, "bus", "pci", "devices"))
 	if err != nil {

@@ -2,8 +2,8 @@ package sysfs
 
 import "fmt"
 
-// Problems are the errors of a sample: the first, and how many others. A thousand interfaces fail
-// alike.
+// Problems collects the errors of a sample: the first one and the number of all, since many devices
+// may fail for the same reason.
 type Problems struct {
 	first error
 	more  int
@@ -28,7 +28,7 @@ func (p *Problems) Len() int {
 	return 1 + p.more
 }
 
-// Err returns the first error, with the number of the others; nil: there is none.
+// Err returns the first error with the number of the others, nil if there is none.
 func (p *Problems) Err() error {
 	if p.more == 0 {
 		return p.first

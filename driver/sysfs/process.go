@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenIn opens a folder below a root, such as that of a process, that no link leads out of.
+// OpenIn opens a folder below a root, such as that of a process. Symbolic links do not lead out of
+// the root.
 func OpenIn(root Dir, path string) (Dir, error) {
 	for {
 		fd, err := unix.Openat2(int(root), path, &unix.OpenHow{
@@ -19,7 +20,8 @@ func OpenIn(root Dir, path string) (Dir, error) {
 	}
 }
 
-// IsSysfs reports whether an open folder is of a sysfs, and not of what a pod has mounted there.
+// IsSysfs reports whether an open folder is in a sysfs, and not in another file system that a pod
+// has mounted.
 func IsSysfs(dir Dir) bool {
 	var stat unix.Statfs_t
 	return unix.Fstatfs(int(dir), &stat) == nil && stat.Type == unix.SYSFS_MAGIC
