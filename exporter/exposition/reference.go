@@ -54,9 +54,8 @@ func referenceSections() []referenceSection {
 		},
 		{
 			"dra_claim_", "Claims",
-			"Per claim and device. The counters of a claim that ended stay for `--retention`; info " +
-				"metrics of what it holds end with it. [What comes again](MEANING.md#rules) under its name goes on " +
-				"with its counters.",
+			"Per claim and device. The counters of a claim that ended stay for `--retention`; info metrics of what it " +
+				"holds end with\nit. [What comes again](MEANING.md#rules) under its name goes on with its counters.",
 		},
 		{"dra_pod_", "Pods", "Per pod and device; per device, the pods sum to the claims."},
 		{"dra_exporter_", "The exporter itself", "Beside the usual `go_` and `process_` metrics."},

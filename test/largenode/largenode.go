@@ -167,7 +167,7 @@ func Endpoint(name, url string) string {
 
 // readings returns the readings at a time. Gauges swing within two minutes, each in its own way,
 // and utilizations stay between 0 and 1. Counters rise; the last one, uncorrectable errors, does so
-// once a minute on every eighth device, one after the other, and is 0 on others.
+// once a minute on every eighth device, first after 8 to 15 s, and is 0 on others.
 func readings(at time.Duration) string {
 	var b strings.Builder
 	for q, quantity := range quantities() {
@@ -183,7 +183,7 @@ func readings(at time.Duration) string {
 			if q == len(quantities())-1 {
 				value = 0
 				if i%8 == 0 {
-					value = math.Floor(at.Minutes() + float64(i)/Devices)
+					value = max(0, 1+math.Floor((at.Seconds()-8-float64(i/8))/60))
 				}
 			}
 			fmt.Fprintf(&b, "reading_%d{uuid=%q} %g\n", q, UUID(i), value)

@@ -410,7 +410,7 @@ func TestCheckLooksAtState(t *testing.T) {
 	if line := says(without, "DRA_EXPORTER_STATE_DIR="+folder); !strings.Contains(line, folder+": counters, incidents") {
 		t.Errorf("of the folder check says %q", line)
 	}
-	if line := says(without); !strings.Contains(line, "none is set: counters, incidents and receipts end") {
+	if line := says(without); !strings.Contains(line, "not set: counters, incidents and receipts are lost") {
 		t.Errorf("without a folder check says %q", line)
 	}
 	before := p.counters()
