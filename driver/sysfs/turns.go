@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Due returns the devices that are due for a full read: those that were last read fully at least
-// every ago, at most most of them, the oldest first. at returns the time of the last full read,
-// zero if there was none.
+// Due returns the devices that are due for a full read: those whose last full read was at least
+// every ago. It returns no more than most of them, those that waited longest. at returns the time
+// of the last full read, zero if there was none.
 func Due[D comparable](devices []D, at func(D) time.Time, now time.Time, every time.Duration, most int) map[D]bool {
 	var late []D
 	for _, d := range devices {

@@ -1,7 +1,7 @@
 // Package largenode is a node as large as those that the limits of memory and time are meant for:
 // 64 devices, which 500 pods share by claims of their own, with 15 readings each that always
-// change; every eighth device has an uncorrectable error each minute. A kubelet in the process
-// serves the pods, a file has the inventory, and an endpoint the readings.
+// change; every eighth device has an uncorrectable error each second, or each minute. A kubelet in
+// the process serves the pods, a file has the inventory, and an endpoint the readings.
 package largenode
 
 import (
@@ -38,8 +38,19 @@ type Node struct {
 	flags map[string]string
 }
 
-// Start starts the node. It is closed and removed when the test ends.
+// Start starts the node, with an error each second. It is closed and removed when the test ends.
 func Start(t testing.TB) *Node {
+	t.Helper()
+	return start(t, time.Second)
+}
+
+// StartSteady is Start with an error each minute.
+func StartSteady(t testing.TB) *Node {
+	t.Helper()
+	return start(t, time.Minute)
+}
+
+func start(t testing.TB, errorsEvery time.Duration) *Node {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "large") //nolint:usetesting // the path of t.TempDir is too long for a socket
 	if err != nil {
@@ -64,7 +75,7 @@ func Start(t testing.TB) *Node {
 	begun := time.Now()
 	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-		_, _ = fmt.Fprint(w, readings(time.Since(begun))) // the client closed the connection
+		_, _ = fmt.Fprint(w, readings(time.Since(begun), errorsEvery)) // the client closed the connection
 	}))
 	t.Cleanup(endpoint.Close)
 	n.flags = map[string]string{
@@ -167,8 +178,8 @@ func Endpoint(name, url string) string {
 
 // readings returns the readings at a time. Gauges swing within two minutes, each in its own way,
 // and utilizations stay between 0 and 1. Counters rise; the last one, uncorrectable errors, does so
-// once a minute on every eighth device, first after 8 to 15 s, and is 0 on others.
-func readings(at time.Duration) string {
+// on every eighth device alone, one after the other, and is 0 on others.
+func readings(at, errorsEvery time.Duration) string {
 	var b strings.Builder
 	for q, quantity := range quantities() {
 		name, _, _ := strings.Cut(strings.TrimPrefix(quantity, "quantity: "), ",")
@@ -183,7 +194,7 @@ func readings(at time.Duration) string {
 			if q == len(quantities())-1 {
 				value = 0
 				if i%8 == 0 {
-					value = max(0, 1+math.Floor((at.Seconds()-8-float64(i/8))/60))
+					value = math.Floor(at.Seconds()/errorsEvery.Seconds() + float64(i)/Devices)
 				}
 			}
 			fmt.Fprintf(&b, "reading_%d{uuid=%q} %g\n", q, UUID(i), value)

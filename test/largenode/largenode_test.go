@@ -8,8 +8,15 @@ import (
 )
 
 // After hours, what is a fraction is between 0 and 1, counters have not fallen, and all readings
-// but uncorrectable errors have changed; in each minute 8 devices have one of these.
+// but uncorrectable errors have changed; of these 8 devices have one in each second or minute.
 func TestReadings(t *testing.T) {
+	for _, errorsEvery := range []time.Duration{time.Second, time.Minute} {
+		t.Run(errorsEvery.String(), func(t *testing.T) { checkReadings(t, errorsEvery) })
+	}
+}
+
+func checkReadings(t *testing.T, errorsEvery time.Duration) {
+	t.Helper()
 	fractions, counters := map[string]bool{}, map[string]bool{}
 	for q, quantity := range quantities() {
 		name := "reading_" + strconv.Itoa(q)
@@ -24,7 +31,7 @@ func TestReadings(t *testing.T) {
 			continue
 		}
 		same := 0
-		for line := range strings.Lines(readings(time.Duration(second) * time.Second)) {
+		for line := range strings.Lines(readings(time.Duration(second)*time.Second, errorsEvery)) {
 			series, text, _ := strings.Cut(strings.TrimSpace(line), " ")
 			value, err := strconv.ParseFloat(text, 64)
 			if err != nil {
@@ -50,8 +57,8 @@ func TestReadings(t *testing.T) {
 		}
 	}
 	for minute := range 5 {
-		if errors[minute] != Devices/8 {
-			t.Errorf("%d errors in minute %d, want %d", errors[minute], minute, Devices/8)
+		if want := Devices / 8 * int(time.Minute/errorsEvery); errors[minute] != want {
+			t.Errorf("%d errors in minute %d, want %d", errors[minute], minute, want)
 		}
 	}
 }

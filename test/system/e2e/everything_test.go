@@ -34,7 +34,7 @@ var profile = flag.String("profile", "", "a folder for profiles of that program,
 // all JSON, compressed and not, without a pause. The ring of the flight recorder is full with
 // -everything=11m alone.
 func TestMemoryWithEverythingOn(t *testing.T) {
-	n := largenode.Start(t)
+	n := largenode.StartSteady(t)
 	kubeconfig, sent := largeCluster(t, n)
 	f := flags(n.Flags()).with(flags{
 		"kube": "auto", "kubeconfig": kubeconfig, "state.dir": n.Path("state"), "incidents.events": "",
@@ -88,11 +88,13 @@ func (p *program) cost() {
 	p.t.Helper()
 	var profiling sync.WaitGroup
 	defer profiling.Wait()
+	if *profile != "" {
+		defer p.keep("/debug/pprof/heap?gc=1", "heap")
+		defer p.keep("/debug/pprof/allocs", "allocs")
+	}
 	for left := *everythingFor; left > 0; left -= time.Minute {
 		minute := min(left, time.Minute)
 		if *profile != "" && left <= time.Minute {
-			defer p.keep("/debug/pprof/heap?gc=1", "heap")
-			defer p.keep("/debug/pprof/allocs", "allocs")
 			p.keep("/debug/pprof/allocs", "allocs-before")
 			profiling.Go(func() { p.keep(fmt.Sprintf("/debug/pprof/profile?seconds=%.0f", minute.Seconds()), "cpu") })
 		}

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -31,17 +30,6 @@ func TestMemoryOfLargeNode(t *testing.T) {
 		a := p.timely()
 		slowest, body = max(slowest, a.took), a.body
 	}
-	// A claim's errors are series from the first one on.
-	p.within(2*time.Minute, "aware of an error on every eighth device", func() bool {
-		body = p.timely().body
-		m := parseMetrics(t, body)
-		for i := 0; i < largenode.Devices; i += 8 {
-			if len(m.rows("dra_claim_last_error_timestamp_seconds", "device", fmt.Sprintf("gpu-%d", i))) == 0 {
-				return false
-			}
-		}
-		return true
-	})
 	m := parseMetrics(t, body)
 	series, _ := m.value("dra_exporter_series")
 	dropped, _ := m.value("dra_exporter_series_dropped")
