@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 )
 
 // The sizes of the fleets that are compared, and the one that the bounds are for.
@@ -26,6 +28,9 @@ const (
 
 	// limits divides the limits of queries: the small fleets reach a limit of 20 as a large one does.
 	limits = 10
+
+	// comparedRecord selects the series of rules.SignalRecord whose workload has enough members.
+	comparedRecord = "workload_device:dra_signal:compared"
 
 	fewSeries  = 50
 	fewSamples = 2000
@@ -76,7 +81,12 @@ func TestScale(t *testing.T) {
 			t.Errorf("%s reads %d, %d, %d samples of %d, %d, %d nodes", name, a.Samples, b.Samples, c.Samples,
 				small, medium, large)
 		}
-		if superlinear(float64(a.Series), float64(b.Series), float64(c.Series), fewSeries) {
+		if strings.HasSuffix(name, ": "+comparedRecord) {
+			// What a larger fleet has more of is workloads with enough members to be compared.
+			if all := seriesOf(results[2], rules.SignalRecord); c.Series == 0 || c.Series > all {
+				t.Errorf("%s returns %d series of the %d of %s", name, c.Series, all, rules.SignalRecord)
+			}
+		} else if superlinear(float64(a.Series), float64(b.Series), float64(c.Series), fewSeries) {
 			t.Errorf("%s returns %d, %d, %d series of %d, %d, %d nodes", name, a.Series, b.Series, c.Series,
 				small, medium, large)
 		}
@@ -98,6 +108,18 @@ func TestScale(t *testing.T) {
 	if answered < len(third)/2 {
 		t.Errorf("%d of %d rules and queries have an answer", answered, len(third))
 	}
+}
+
+// seriesOf returns how many series the rules of that name return together.
+func seriesOf(r *result, name string) (series int) {
+	for _, s := range r.Groups {
+		for _, row := range s.Rows {
+			if record, _, _ := strings.Cut(row.Name, "{"); record == name {
+				series += row.Series
+			}
+		}
+	}
+	return series
 }
 
 // rowsOf returns the rules, and what dashboards ask for, by the names of group or dashboard, and
