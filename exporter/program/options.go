@@ -308,7 +308,7 @@ func (o *options) addNodeFlags(g *flagGroup) {
 		"Socket of the kubelet's Pods API (Kubernetes 1.37); default: pods-api/pods-api.sock under the root.",
 	).PlaceHolder("SOCKET").StringVar(&o.podsSocket)
 	g.Flag(
-		"kubelet.empty-grace", "How long a restarted kubelet is not believed that pods are gone, if no cgroup proves it.",
+		"kubelet.empty-grace", "How long an empty answer is not believed if no cgroup proves that the pods are gone.",
 	).Default("60s").DurationVar(&o.emptyGrace)
 	g.Flag(
 		"path.podlogs", "Folder of the pods' logs; its names have the pods' UIDs.",

@@ -234,11 +234,14 @@ func (e *Evidence) wasAnother(p *pod, asked time.Time) bool {
 // known: the kubelet that gave it had listed the pod before, or has said since it began that the
 // pod has ended, or has listed pods of the API server for a while. One that has restarted lists
 // nothing at first, then static pods, and the others when it has asked the API server. A kubelet of
-// which it is not known whether it is the same one must list a pod of these.
+// which it is not known whether it is the same one must list a pod of these. An answer without any
+// pod proves nothing: on a node that runs pods the exporter is one of them.
 func (e *Evidence) believed(l *listedPod, p *pod, a *Answer) bool {
 	switch {
 	case p != nil && p.ends() && p.since.After(e.kubelet.since) && p.since.Before(a.Asked):
 		return true
+	case len(a.Pods) == 0:
+		return false
 	case a.Kubelet == "":
 		return !e.kubelet.ready.IsZero()
 	default:

@@ -240,22 +240,33 @@ func TestKubeletIsBelieved(t *testing.T) {
 	n.expect("the last pod with devices has ended", false, holdings{})
 }
 
-// The last pod of a node ends: the kubelet that had listed it lists nothing, or static pods alone,
-// and is believed. One that has restarted may know no pod of the API server yet.
+// The last pod with devices ends: the kubelet that had listed it lists static pods alone, and is
+// believed. One that has restarted may know no pod of the API server yet. An answer without any pod
+// proves nothing, whichever kubelet gives it.
 func TestAnswerWithoutPods(t *testing.T) {
-	for name, others := range map[string][]string{"none": nil, "a static one": {"0f9c4a7be2d35168aa5cfe2b0a1d4e37"}} {
+	static := []string{"0f9c4a7be2d35168aa5cfe2b0a1d4e37"}
+	n := newNode(t)
+	n.answer(0, held("gpu-0", "a"))
+	n.others = static
+	n.answer(time.Second)
+	n.expect("a static one", false, holdings{})
+
+	for name, tt := range map[string]struct {
+		restarts bool
+		others   []string
+	}{
+		"none":                          {false, nil},
+		"none, after a restart":         {true, nil},
+		"a static one, after a restart": {true, static},
+	} {
 		n := newNode(t)
 		n.answer(0, held("gpu-0", "a"))
-		n.others = others
+		if tt.restarts {
+			n.restart()
+		}
+		n.others = tt.others
 		n.answer(time.Second)
-		n.expect(name, false, holdings{})
-
-		n = newNode(t)
-		n.answer(0, held("gpu-0", "a"))
-		n.restart()
-		n.others = others
-		n.answer(time.Second)
-		n.expect(name+", after a restart", true, holdings{"gpu-0": {"a"}})
+		n.expect(name, true, holdings{"gpu-0": {"a"}})
 		n.answer(grace - 1)
 		n.expect(name+", within the grace", true, holdings{"gpu-0": {"a"}})
 		n.answer(1)

@@ -52,9 +52,7 @@ func TestModel(t *testing.T) {
 		}
 		o := newObserver(w, by, visits)
 		o.note("%v", by)
-		if rapid.Bool().Draw(t, "exporter is a pod") {
-			w.live(life{name: exporter, lasts: never})
-		}
+		w.live(life{name: exporter, lasts: never})
 		for range rapid.SampledFrom([]int{1, 2, 3, 4, 5}).Draw(t, "pods") {
 			l := w.drawLife()
 			w.after(w.ms(0, 15000), func() { w.live(l) })
