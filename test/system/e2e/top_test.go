@@ -107,8 +107,10 @@ func TestTopInTerminal(t *testing.T) {
 	term.await("CLAIM ", "team/claim-a")
 	term.keys("Enter")
 	term.await("claim team/claim-a on ", "device gpu-0 on ", "Esc back")
-	term.keys("End")
-	term.await("power  100 W", "⣿")
+	term.awaitThat("power of what is recorded", func(screen string) bool {
+		term.keys("End") // the end moves when what is recorded arrives
+		return strings.Contains(screen, "power  100 W") && strings.Contains(screen, "⣿")
+	})
 	term.keys("Escape")
 	term.await("CLAIM ")
 	term.keys("1")
