@@ -229,7 +229,7 @@ func TestHeapOfLargeNode(t *testing.T) {
 	}
 	devices, pods, limit := 64, 500, uint64(20<<20) // 19.0 MiB are measured
 	if testing.Short() {
-		devices, pods, limit = 8, 60, 4<<20
+		devices, pods, limit = 8, 60, 3<<20 // 2.5 MiB are measured
 	}
 	before := heapInUse()
 	w := newWholeNode(t, devices, pods)
