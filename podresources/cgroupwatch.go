@@ -26,10 +26,11 @@ const (
 )
 
 // Watch calls emit for every pod whose cgroup is created or removed, until ctx ends, whose error it
-// returns. Existing cgroups are not emitted. Change.At is the time at which the change was noticed:
-// at once, or within a second if inotify is not available. emit is called by one goroutine at a
-// time, in order. A file system that hangs delays the next change, and is reported; it does not
-// delay the end.
+// returns. Existing cgroups are not emitted. Change.At is the time at which a new cgroup was there
+// at the latest, by its folder (see [Cgroups.Since]), and at which a removal was noticed: at once,
+// or within a second if inotify is not available. emit is called by one goroutine at a time, in
+// order. A file system that hangs delays the next change, and is reported; it does not delay the
+// end.
 //
 // The kubelet makes a pod's cgroup before its containers start, and removes it some time after they
 // ended.
@@ -188,7 +189,13 @@ func kubepodsOf(dir string) string {
 // came emits that a pod came, once.
 func (w *cgroupWatch) came(uid string, pod podCgroup) {
 	if _, known := w.present[uid]; !known {
-		w.emit(Change{At: w.cgroups.now(), PodUID: uid})
+		change := Change{At: w.cgroups.now(), PodUID: uid}
+		if info, err := os.Stat(pod.path); err == nil {
+			if there, came := CameSince(change.At.Add(-recheckCgroups), info.ModTime(), change.At); came {
+				change.At = there.At // whoever reads events may have waited for a processor
+			}
+		}
+		w.emit(change)
 	}
 	w.present[uid] = pod
 }

@@ -289,6 +289,29 @@ func TestWatchWithoutInotify(t *testing.T) {
 	})
 }
 
+// A pod came when its folder did, however late the event of it is handled.
+func TestWatchLate(t *testing.T) {
+	tree := newCgroupTree(t, false)
+	l := layouts["v2 systemd"]
+	var changes []Change
+	w := newCgroupWatch(NewCgroups(tree.sysfs, time.Now), nil, func(c Change) { changes = append(changes, c) })
+	for uid, age := range map[string]time.Duration{uidA: time.Second, uidB: time.Hour} {
+		changes = nil
+		dir := filepath.Join(tree.sysfs, "fs/cgroup", l.path(l.burstable, uid))
+		there := time.Now().Add(-age)
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.Chtimes(dir, there, there)); err != nil {
+			t.Fatal(err)
+		}
+		w.handle(fsnotify.Event{Name: dir, Op: fsnotify.Create})
+		if len(changes) != 1 || changes[0].Gone || changes[0].PodUID != uid {
+			t.Fatalf("emitted %+v", changes)
+		}
+		if dated := changes[0].At.Equal(there); dated != (age < recheckCgroups) {
+			t.Errorf("a folder that is %v old came %v ago", age, time.Since(changes[0].At))
+		}
+	}
+}
+
 func TestWatchEnds(t *testing.T) {
 	tree := newCgroupTree(t, false)
 	tree.pod(filepath.Join("kubepods", "pod"+uidA), true)

@@ -151,7 +151,7 @@ func (b *Book) ClaimsListed(claims map[podresources.Claim]podresources.ClaimFact
 
 // Changed takes that a pod's cgroup or a CDI spec came or went.
 func (b *Book) Changed(c podresources.Change) {
-	b.take(func(e *Evidence) bool { return e.changes.add(c) })
+	b.take(func(e *Evidence) bool { return e.changes.add(c, e.asked) })
 }
 
 // Watching takes that a watch of the kubelet's own pods was opened, or has ended.

@@ -297,3 +297,32 @@ func BenchmarkHolds(b *testing.B) {
 		}
 	}
 }
+
+// A pod whose cgroup went before an answer that has it all the same ended when the kubelet deleted
+// it, and not when the kubelet was asked again.
+func TestDeletedAfterAnAnswerThatHasThePod(t *testing.T) {
+	answer, pods := answerOf(1, 2)
+	uid := pods[0].UID
+	b := NewBook(grace, nil)
+	b.PodsListed(pods, at(0))
+	b.Watching(true, at(0))
+	var dates Dates
+	var view podresources.View
+	ask := func(ms int, allocations []Allocation, listed map[Pod]struct{}) {
+		a := *answer
+		a.Asked, a.Allocations, a.Pods = at(ms), allocations, listed
+		b.Answered(&a)
+		held, signs := b.Holds(at(ms), view.At)
+		view = dates.Date(held.Allocations, signs, at(ms))
+	}
+	ask(1000, answer.Allocations, answer.Pods)
+	b.Changed(Change{At: at(1500), Gone: true, PodUID: uid})
+	ask(1600, answer.Allocations, answer.Pods)
+	b.PodDeleted(uid, at(1700))
+	without := maps.Clone(answer.Pods)
+	delete(without, pods[0].Pod)
+	ask(2000, nil, without)
+	if len(view.Ended) != 1 || !view.Ended[0].Holders[0].Hold.To.Equal(at(1700)) {
+		t.Errorf("got %v, want an end at 1700", intervals(view))
+	}
+}

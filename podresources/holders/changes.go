@@ -11,13 +11,14 @@ import (
 type changeLog struct{ all []podresources.Change }
 
 // add records a change, in any order of time. An equal change of the same pod or CDI spec within a
-// second is the same change, whose first time is kept. It reports whether the change is new.
-func (l *changeLog) add(c podresources.Change) bool {
+// second is the same change, whose first time is kept, but for a removal if the kubelet was asked
+// in between: its answer may still list the pod. It reports whether the change is new.
+func (l *changeLog) add(c podresources.Change, asked time.Time) bool {
 	i := len(l.all)
 	for i > 0 && l.all[i-1].At.After(c.At) {
 		i--
 	}
-	if l.repeats(i, &c) {
+	if l.repeats(i, &c, asked) {
 		return false
 	}
 	all := slices.Insert(l.all, i, c)
@@ -32,10 +33,11 @@ func (l *changeLog) add(c podresources.Change) bool {
 
 // repeats reports whether the last change of the same thing, of those before index i, already says
 // what c says.
-func (l *changeLog) repeats(i int, c *podresources.Change) bool {
+func (l *changeLog) repeats(i int, c *podresources.Change, asked time.Time) bool {
 	for i--; i >= 0 && c.At.Sub(l.all[i].At) <= sameChange; i-- {
 		if before := &l.all[i]; before.PodUID == c.PodUID && slices.Equal(before.CDI, c.CDI) {
-			return before.Gone == c.Gone
+			asksBetween := before.At.Before(asked) && asked.Before(c.At)
+			return before.Gone == c.Gone && (!c.Gone || !asksBetween)
 		}
 	}
 	return false

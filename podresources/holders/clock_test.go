@@ -39,7 +39,7 @@ func TestChangeLogWhenTheClockIsSet(t *testing.T) {
 		var l changeLog
 		add := func(uid string, want bool) {
 			t.Helper()
-			if l.add(Change{At: clock.Now(), PodUID: uid}) != want {
+			if l.add(Change{At: clock.Now(), PodUID: uid}, time.Time{}) != want {
 				t.Errorf("%s: added %v", uid, !want)
 			}
 		}

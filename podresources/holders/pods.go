@@ -198,13 +198,13 @@ func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) {
 	}
 	if after.ends() && (before == nil || !before.ends() && !before.state.over()) ||
 		after.state == Ended && before != nil && !before.state.over() {
-		e.changes.add(podresources.Change{At: at, Gone: true, PodUID: facts.UID})
+		e.changes.add(podresources.Change{At: at, Gone: true, PodUID: facts.UID}, e.asked)
 	}
 	if before == nil && !facts.Finished.IsZero() { // it ended before anything was known of it
 		e.changes.add(podresources.Change{
 			At: onClock(facts.Finished, at).Add(time.Second), Gone: true, PodUID: facts.UID,
 			Doubt: podresources.Doubt{Early: time.Second},
-		})
+		}, e.asked)
 	}
 }
 
@@ -277,7 +277,7 @@ func (e *Evidence) deletePod(uid string, at time.Time) {
 		return
 	}
 	if !p.ends() && !p.state.over() {
-		e.changes.add(podresources.Change{At: at, Gone: true, PodUID: uid})
+		e.changes.add(podresources.Change{At: at, Gone: true, PodUID: uid}, e.asked)
 	}
 	e.put(p.bury(at))
 	e.names = nil
