@@ -174,8 +174,10 @@ func claimActivity() []Panel {
 	flops := line("FLOP utilization", "Share of the highest rate of each device's tensor cores: the share of the time in "+
 		"which they were busy, times the clock divided by its highest.", "percentunit",
 		"no source reports tensor cores and clocks, or the devices are shared", "{{device}} {{node}}",
-		`max by (<device>) (device:dra_flop_utilization:ratio{<e>})
-		  and on (<device>) dra_claim_engine_utilization_ratio{<c>, engine="tensor"}`)
+		`max by (<device>) (
+		  device:dra_flop_utilization:ratio{<d>}
+		  and on (<device>) dra_claim_engine_utilization_ratio{<c>, engine="tensor"}
+		)`)
 	flops.max = 1
 	return []Panel{
 		utilization, energy, engines, flops,
@@ -225,7 +227,7 @@ func claimSharing() []Panel {
 		"Utilization of this claim's devices by each claim that shares them. The sum is the device's utilization.",
 		"percentunit", "not measured",
 		"{{namespace}}/{{resourceclaim_name}} {{device}} {{node}}",
-		`max by (<claim device>) (dra_claim_utilization_ratio and `+same+`)`)
+		`max by (<claim device>) (dra_claim_utilization_ratio{<d>} and `+same+`)`)
 	shared.stacked = true
 	return []Panel{
 		{
@@ -234,9 +236,9 @@ func claimSharing() []Panel {
 				"exclusive, cpus, process, capacity or equal. Nothing is attributed to admin access.",
 			Kind: Table, NoData: "the claim holds nothing now", Width: 12, Height: 8,
 			Targets: []Target{
-				{Expr: `max by (<claim device>, share_id, admin_access, attribution) (dra_claim_device_info and ` + same + `)`},
+				{Expr: `max by (<claim device>, share_id, admin_access, attribution) (dra_claim_device_info{<d>} and ` + same + `)`},
 				{
-					Expr:   `max by (<claim device>, share_id) (dra_claim_consumed_capacity and ` + same + `)`,
+					Expr:   `max by (<claim device>, share_id) (dra_claim_consumed_capacity{<d>} and ` + same + `)`,
 					Column: "Consumed", Unit: "short",
 				},
 			},

@@ -486,8 +486,10 @@ func loadAlerts(o *Options) []alert {
 		{
 			name: "DRASharedDeviceMemoryFull", severity: warning, hold: o.For, keep: o.KeepFiring,
 			expr: `
-			max by (<device>) (dra_device_memory_used_bytes / dra_device_memory_capacity_bytes > <full>)
-			and on (<device>) (device:dra_allocations:max > 1)`,
+			max by (<device>) (
+			  (dra_device_memory_used_bytes and on (<device>) (device:dra_allocations:max > 1))
+			    / dra_device_memory_capacity_bytes > <full>
+			)`,
 			summary: aDevice + " is shared, and its memory is nearly full.",
 			description: "{{ $value | humanizePercentage }} of its memory is in use by several claims: the next allocation of " +
 				"any of them may fail." + hit,
