@@ -35,21 +35,26 @@ type alert struct {
 type alertGroup struct {
 	name   string
 	scope  Scope
+	every  string // an abbreviation, see Options.words; empty: the interval of the server
 	alerts []alert
 }
 
 func alerts(o *Options) []alertGroup {
 	return []alertGroup{
-		{"dra-exporter-claims", Node, slices.Concat(
-			claimAlerts(o), stalledAlerts(o), hitAlerts(o), partlyIdleAlerts(o), claimStateAlerts(o),
+		{"dra-exporter-claims", Node, "", slices.Concat(
+			claimAlerts(o), stalledAlerts(o), hitAlerts(o), claimStateAlerts(o),
 		)},
-		{"dra-exporter-device-health", Node, slices.Concat(
+		{"dra-exporter-device-health", Node, "", slices.Concat(
 			deviceAlerts(o), lostDeviceAlerts(o), hardwareAlerts(o), linkAlerts(o), networkLinkAlerts(o),
 		)},
-		{"dra-exporter-device-errors", Node, slices.Concat(loadAlerts(o), errorAlerts(o))},
-		{"dra-exporter-exporter", Node, slices.Concat(exporterAlerts(o), valueAlerts(o), holderAlerts(o))},
-		{"dra-exporter-exporters", Global, exportersAlerts(o)},
-		{"dra-exporter-capacity", Global, slices.Concat(capacityAlerts(o), stragglerAlerts(o))},
+		{"dra-exporter-device-errors", Node, "", errorAlerts(o)},
+		// They read many series, and what they are about lasts.
+		{"dra-exporter-lasting", Node, "<idle interval>", append(
+			slices.Concat(loadAlerts(o), partlyIdleAlerts(o)), staleTaintAlert(o),
+		)},
+		{"dra-exporter-exporter", Node, "", slices.Concat(exporterAlerts(o), valueAlerts(o), holderAlerts(o))},
+		{"dra-exporter-exporters", Global, "", exportersAlerts(o)},
+		{"dra-exporter-capacity", Global, "", slices.Concat(capacityAlerts(o), stragglerAlerts(o))},
 	}
 }
 
@@ -360,7 +365,6 @@ func deviceAlerts(o *Options) []alert {
 				`max by (<device>, key, effect, source) (dra_device_tainted) and on (<device>) (dra_device_allocations > 0)`,
 			},
 		},
-		staleTaintAlert(o),
 	}
 }
 

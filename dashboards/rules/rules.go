@@ -129,7 +129,7 @@ func sources(o *Options, catalog query.Catalog) ([]sourceGroup, error) {
 			if g.scope != scope {
 				continue
 			}
-			group := sourceGroup{Name: g.name, Scope: scope}
+			group := sourceGroup{Name: g.name, Scope: scope, Every: g.every}
 			for i := range g.alerts {
 				rule, err := g.alerts[i].rule(o, catalog)
 				errs = append(errs, err)
