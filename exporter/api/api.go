@@ -1,5 +1,5 @@
 // Package api generates the JSON schemas of the documents below /api/v1/ from the Go types of
-// exporter/web. It is a separate module, so that the exporter does not link its dependencies.
+// exporter/web. No program imports it: its libraries serve only the generation.
 package api
 
 //go:generate go run ./generate
