@@ -25,11 +25,11 @@ func (n *Node) followPods(ctx context.Context) {
 		begun := time.Now()
 		err := n.podsAPI.Follow(ctx, n.book, func() {
 			server.stop()
-			n.book.Watching(true, time.Now())
+			n.book.Watching(begun, time.Now())
 			delay, worked = podsRetry, true
 			n.metrics.Observe(kube.SourcePods, time.Since(begun), nil, time.Now())
 		})
-		n.book.Watching(false, time.Now())
+		n.book.Watching(time.Time{}, time.Now())
 		if err == nil || ctx.Err() != nil {
 			continue
 		}

@@ -50,7 +50,9 @@ type listedPod struct {
 // kubelet is what is known of the kubelet that answers.
 type kubelet struct {
 	instance podresources.Instance
-	since    time.Time // when its first answer was asked for; zero: its instance is unknown
+	// since is when its first answer was asked for, or its pods were before that; zero: its instance
+	// is unknown.
+	since time.Time
 	// ready is when its first answer arrived that lists a pod of the API server: static pods come
 	// first. Zero: it may not know these yet.
 	ready time.Time
@@ -98,6 +100,9 @@ func (e *Evidence) answer(a *Answer) {
 		e.kubelet = kubelet{instance: a.Kubelet}
 		if a.Kubelet != "" {
 			e.kubelet.since = a.Asked
+		}
+		if a.Kubelet != "" && !e.watched.IsZero() && e.watched.Before(a.Asked) {
+			e.kubelet.since = e.watched // it is of this kubelet: one of another would have ended
 		}
 	}
 	e.failing = time.Time{}
@@ -238,7 +243,7 @@ func (e *Evidence) wasAnother(p *pod, asked time.Time) bool {
 // pod proves nothing: on a node that runs pods the exporter is one of them.
 func (e *Evidence) believed(l *listedPod, p *pod, a *Answer) bool {
 	switch {
-	case p != nil && p.ends() && p.since.After(e.kubelet.since) && p.since.Before(a.Asked):
+	case p != nil && p.ends() && !p.since.Before(e.kubelet.since) && p.since.Before(a.Asked):
 		return true
 	case len(a.Pods) == 0:
 		return false
@@ -321,8 +326,11 @@ func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at ti
 	}
 	ended := map[podresources.Pod]bool{}
 	for name, l := range e.listed {
-		state, known := states[e.uidListed(name, l)]
-		if !known || l.lacked.IsZero() && e.failing.IsZero() {
+		uid := e.uidListed(name, l)
+		state, known := states[uid]
+		p := e.pods[uid]
+		over := p != nil && p.state.over() // it holds nothing, and what was listed may be the next one's of its name
+		if !known || over || l.lacked.IsZero() && e.failing.IsZero() {
 			continue
 		}
 		if state == podresources.CgroupGone ||

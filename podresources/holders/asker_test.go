@@ -183,7 +183,7 @@ func TestAskerAsksLess(t *testing.T) {
 	if got := asked(20); got != 20 {
 		t.Errorf("asked %d times in 20 ticks without a watch", got)
 	}
-	o.Book.Watching(true, o.now)
+	o.Book.Watching(o.now, o.now)
 	asked(4)
 	if got := asked(60); got != 6 {
 		t.Errorf("asked %d times in 60 quiet ticks", got)

@@ -23,7 +23,6 @@ type Book struct {
 	heard    time.Time // of the last evidence of pods: an answer that was asked for before may be of others
 	answered int       // the version after it
 
-	watched bool      // a watch of the kubelet's pods is open
 	changed time.Time // when a pod changed last, or the watch opened
 	known   time.Time // until when it is known who holds what
 	sure    bool      // the last answer was believed as a whole
@@ -154,10 +153,11 @@ func (b *Book) Changed(c podresources.Change) {
 	b.take(func(e *Evidence) bool { return e.changes.add(c, e.asked) })
 }
 
-// Watching takes that a watch of the kubelet's own pods was opened, or has ended.
-func (b *Book) Watching(open bool, at time.Time) {
+// Watching takes that a watch of the kubelet's own pods that began at a time has listed them all;
+// zero: that it has ended.
+func (b *Book) Watching(began, at time.Time) {
 	b.mu.Lock()
-	b.watched, b.changed = open, at
+	b.evidence.watched, b.changed = began, at
 	b.mu.Unlock()
 }
 
@@ -170,7 +170,7 @@ func (b *Book) Quiet(now time.Time) bool {
 	if longest := now.Add(-afterChange); longest.Before(since) {
 		since = longest
 	}
-	quiet := b.watched && b.sure && now.Sub(b.evidence.asked) < pollInterval && b.changed.Before(since) &&
+	quiet := !b.evidence.watched.IsZero() && b.sure && now.Sub(b.evidence.asked) < pollInterval && b.changed.Before(since) &&
 		len(b.evidence.changes.since(since)) == 0
 	if quiet {
 		b.known = later(b.known, now.Add(-watchLag))
@@ -273,6 +273,6 @@ func (b *Book) Holds(now, before time.Time) (Holdings, Signs) {
 		b.again = b.evidence.nextChange(now)
 	}
 	return b.holdings, Signs{
-		At: b.known, Changes: b.evidence.changes.since(before.Add(-changesBefore)), Watched: b.watched,
+		At: b.known, Changes: b.evidence.changes.since(before.Add(-changesBefore)), Watched: !b.evidence.watched.IsZero(),
 	}
 }

@@ -174,7 +174,7 @@ func TestQuiet(t *testing.T) {
 		}
 	}
 	expect("without a watch", 20, 20)
-	n.Watching(true, n.now)
+	n.Watching(n.now, n.now)
 	expect("after the watch began", 4, 3)
 	expect("nothing happens", 60, 6)
 	n.Changed(Change{At: n.now, PodUID: "x"})
@@ -194,7 +194,7 @@ func TestQuiet(t *testing.T) {
 		t.Error("the kubelet is in doubt, and is not asked")
 	}
 	n.answer(time.Second, held("gpu-0", "a"))
-	n.Watching(false, n.now)
+	n.Watching(time.Time{}, n.now)
 	expect("the watch has ended", 10, 10)
 }
 
@@ -202,7 +202,7 @@ func TestQuiet(t *testing.T) {
 func TestKnownTimeDoesNotGoBack(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := newNode(t)
-		n.Watching(true, at(0))
+		n.Watching(at(0), at(0))
 		var before time.Time
 		for range rapid.IntRange(1, 20).Draw(rt, "steps") {
 			moment := at(rapid.IntRange(0, 20_000).Draw(rt, "at"))
@@ -305,7 +305,7 @@ func TestDeletedAfterAnAnswerThatHasThePod(t *testing.T) {
 	uid := pods[0].UID
 	b := NewBook(grace, nil)
 	b.PodsListed(pods, at(0))
-	b.Watching(true, at(0))
+	b.Watching(at(0), at(0))
 	var dates Dates
 	var view podresources.View
 	ask := func(ms int, allocations []Allocation, listed map[Pod]struct{}) {

@@ -95,7 +95,7 @@ func TestQuietWhenTheClockIsSet(t *testing.T) {
 				t.Errorf("it is known until %v ago", age)
 			}
 		}
-		n.Watching(true, clock.Now())
+		n.Watching(clock.Now(), clock.Now())
 		ask(0, true)
 		ask(afterChange, true) // the watch has just begun
 		clock.Set(step)

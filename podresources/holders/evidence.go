@@ -23,6 +23,7 @@ type Evidence struct {
 	asked       time.Time                 // when the last answer was asked for; zero: there was none
 	failing     time.Time                 // since when it has not answered; zero: it does
 	grace       time.Duration             // how long a pod without cgroup is kept after a restart
+	watched     time.Time                 // when the open watch of the kubelet's pods began; zero: none is open
 
 	claims     map[podresources.Claim]podresources.ClaimFacts // of the API server
 	fileClaims map[podresources.Claim]podresources.ClaimFacts // of the inventory file

@@ -60,7 +60,7 @@ func (b *Book) Clone() *Book {
 	defer b.mu.Unlock()
 	c := &Book{
 		version: b.version, again: b.again, last: b.last, answered: -1,
-		watched: b.watched, changed: b.changed, known: b.known, sure: b.sure,
+		changed: b.changed, known: b.known, sure: b.sure,
 	}
 	c.evidence = b.evidence
 	e := &c.evidence

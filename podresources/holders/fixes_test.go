@@ -381,7 +381,7 @@ func TestListedPodIsTheOneWhoseObjectComesFirst(t *testing.T) {
 // The kubelet is asked again after a change until an answer comes that was asked for after it.
 func TestQuietAfterAnAnswerThatWasAskedForLater(t *testing.T) {
 	b := holders.NewBook(time.Minute, nil)
-	b.Watching(true, seconds(1))
+	b.Watching(seconds(1), seconds(1))
 	b.Answered(gives(5, "kubelet", "a"))
 	b.PodChanged(localPod("a", "a"), seconds(6))
 	if b.Quiet(seconds(10)) {
@@ -597,11 +597,13 @@ func TestOldAnswerIsOfThePodBefore(t *testing.T) {
 // that is believed of what it has said itself, not of what the one before has.
 func TestLastPodEndsForARestartedKubelet(t *testing.T) {
 	for name, c := range map[string]struct {
-		said int // when a kubelet says that the pod has ended
-		want []string
+		said    int  // when a kubelet says that the pod has ended
+		watched bool // its pods are watched since then
+		want    []string
 	}{
-		"the one that has restarted": {said: 5},
-		"the one before":             {said: 3, want: []string{"uid"}},
+		"the one that has restarted":                    {said: 5},
+		"the one that has restarted, before it answers": {said: 3, watched: true},
+		"the one before":                                {said: 3, want: []string{"uid"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := holders.NewBook(time.Minute, nil)
@@ -613,6 +615,9 @@ func TestLastPodEndsForARestartedKubelet(t *testing.T) {
 				if asked == c.said {
 					b.PodChanged(over, seconds(asked))
 				}
+				if asked == c.said && c.watched {
+					b.Watching(seconds(asked), seconds(asked))
+				}
 				none := gives(asked, "2")
 				none.Pods = nil
 				if asked > 3 {
@@ -622,4 +627,32 @@ func TestLastPodEndsForARestartedKubelet(t *testing.T) {
 			wantUIDs(t, b, 7, c.want...)
 		})
 	}
+}
+
+// An answer that was asked for before the next pod of a name was seen lists what that one holds: it
+// holds that on when the kubelet does not answer any more, and the cgroup of the pod before goes.
+func TestNextPodHoldsWhileTheKubeletIsAway(t *testing.T) {
+	b := holders.NewBook(time.Minute, nil)
+	next := localPod("a", "new")
+	next.Created, next.Claims = seconds(4), []podresources.PodClaim{{Name: "local", Claim: "c"}}
+	b.PodChanged(localPod("a", "old"), seconds(1))
+	b.PodDeleted("old", seconds(4))
+	b.PodChanged(next, seconds(5))
+	b.Answered(gives(3, "kubelet", "a"))
+	wantUIDs(t, b, 6, "new")
+	b.NotAnswered(map[string]podresources.CgroupState{"old": podresources.CgroupGone}, seconds(7))
+	wantUIDs(t, b, 8, "new")
+}
+
+// A pod has ended, the kubelet lists the next one of its name, and the news of the deletion of the
+// first comes after that.
+func TestDeletionComesAfterTheNextPod(t *testing.T) {
+	b := holders.NewBook(time.Minute, nil)
+	b.PodChanged(localPod("a", "old"), seconds(1))
+	b.Answered(gives(2, "kubelet", "a"))
+	b.Answered(gives(3, "kubelet"))
+	b.Answered(gives(4, "kubelet", "a"))
+	wantUIDs(t, b, 4, "")
+	b.PodDeleted("old", seconds(5))
+	wantUIDs(t, b, 5, "")
 }

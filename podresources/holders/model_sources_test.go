@@ -47,6 +47,7 @@ type feed struct {
 
 	wanted, open, listed bool
 	gen                  int
+	asked                time.Duration // when the watch began
 	last                 time.Duration // when the last event arrives
 	since                time.Duration // when the list arrived
 }
@@ -65,6 +66,7 @@ func (f *feed) stop() {
 
 func (f *feed) connect() {
 	gen, asked := f.gen, f.now
+	f.asked = asked
 	f.after(f.ms(0, eventDelay/2), func() {
 		if gen != f.gen {
 			return
@@ -193,9 +195,9 @@ func newObserver(w *truth, by way, visits map[[2]int]int) *observer {
 	o.kubepod = &feed{
 		sim: w.sim, up: kubelet, sink: sink{o, true}, loose: true,
 		list:   func() []podresources.PodFacts { return o.facts(true, func(p *simPod) bool { return p.known }) },
-		synced: func() { o.feed.stop(); o.book.Watching(true, w.time()) },
+		synced: func() { o.feed.stop(); o.book.Watching(moment(o.kubepod.asked), w.time()) },
 		lost: func() {
-			o.book.Watching(false, w.time())
+			o.book.Watching(time.Time{}, w.time())
 			if by.server {
 				o.feed.start()
 			}

@@ -53,6 +53,7 @@ func (p *pod) take(f fact, at time.Time) *pod {
 			after.over = at
 		}
 		after.state, after.by, after.since = next, f, at
+		after.gone = p.gone && next.over()
 	}
 	return &after
 }
@@ -89,12 +90,16 @@ func (p *pod) finished() bool { return p.Final && p.Running == 0 && !p.Static }
 // another one: the kubelet itself had reported that the pod was deleted, or its end was proven.
 func (p *pod) recreated(asked time.Time) bool {
 	switch {
-	case p == nil || p.Static || !p.since.Before(asked):
+	case p == nil || p.Static || !p.state.over():
+		return false
+	case p.gone && p.over.Before(asked): // whatever came later
+		return true
+	case !p.since.Before(asked):
 		return false
 	case p.state == Ended:
-		return p.by == lacked && (p.gone || p.Local && p.Final && p.Running == 0)
+		return p.by == lacked && p.Local && p.Final && p.Running == 0
 	default:
-		return p.state == Deleted && p.Local
+		return p.Local
 	}
 }
 
