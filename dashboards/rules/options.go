@@ -193,6 +193,12 @@ func labelWords() []string {
 
 const deviceLabels = "cluster, node, driver, pool, device"
 
+// longInterval is how often records are evaluated whose windows are long: a server looks back five
+// minutes for a value, and what is between two windows would not count.
+func (o *Options) longInterval() time.Duration {
+	return min(2*o.IdleInterval, 4*time.Minute, o.RateWindow)
+}
+
 // words returns the abbreviations of options with their replacements. The chart replaces the same
 // ones by its values (templates/_rules.tpl).
 func (o *Options) words() []string {
@@ -201,6 +207,7 @@ func (o *Options) words() []string {
 	return []string{
 		"<interval>", duration(o.Interval),
 		"<idle interval>", duration(o.IdleInterval),
+		"<long interval>", number(o.longInterval().Seconds()) + "s",
 		"<idle interval seconds>", number(o.IdleInterval.Seconds()),
 		"<rate>", duration(o.RateWindow),
 		"<idle window>", duration(o.IdleWindow),
