@@ -253,7 +253,7 @@ func membersSideBySide() Panel {
 		)`, shownWorkloads, rules.StragglerRecord, rules.DeviationsRecord)
 	signal := func(name, column, unit string) Target {
 		return Target{
-			Expr:   fmt.Sprintf(`max by (<member>) (%s{<w>, node=~"$node", signal=%q})`, rules.SignalRecord, name) + shown,
+			Expr:   fmt.Sprintf(`max by (<member>) (%s{<w>, node=~"$node", signal=%q}%s)`, rules.SignalRecord, name, shown),
 			Column: column, Unit: unit,
 		}
 	}
@@ -267,10 +267,10 @@ func membersSideBySide() Panel {
 		limit: shownWorkloads, MayBeEmpty: "where no workload has three devices of one driver",
 		Targets: []Target{
 			{
-				Expr:   `max by (<member>) (` + rules.DeviationsRecord + `{<w>, node=~"$node"})` + shown,
+				Expr:   `max by (<member>) (` + rules.DeviationsRecord + `{<w>, node=~"$node"}` + shown + `)`,
 				Column: "Off by", Unit: "none",
 			},
-			{Expr: `max by (<member>, reason) (` + rules.StragglerRecord + `{<w>, node=~"$node"})` + shown},
+			{Expr: `max by (<member>, reason) (` + rules.StragglerRecord + `{<w>, node=~"$node"}` + shown + `)`},
 			signal("tensor", "Tensor", "percentunit"), signal("utilization", "Utilization", "percentunit"),
 			signal("clock", "Clock", "hertz"), signal("throttled", "Throttled", "percentunit"),
 			signal("power", "Power", "watt"), signal("traffic", "Traffic", "binBps"),
