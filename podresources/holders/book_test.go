@@ -326,3 +326,44 @@ func TestDeletedAfterAnAnswerThatHasThePod(t *testing.T) {
 		t.Errorf("got %v, want an end at 1700", intervals(view))
 	}
 }
+
+// A pod that the kubelet lists before its object is known begins when its cgroup came: it is shown
+// when the watch has told its UID, or has not for two seconds.
+func TestBeginOfPodWhoseUIDIsKnownLater(t *testing.T) {
+	answer, pods := answerOf(2, 2)
+	pod := pods[1]
+	old := *answer
+	old.Pods = maps.Clone(answer.Pods)
+	delete(old.Pods, pod.Pod)
+	old.Allocations = answer.Allocations[:1]
+	for name, told := range map[string]bool{"told": true, "never told": false} {
+		b := NewBook(grace, nil)
+		b.PodsListed(pods[:1], at(0))
+		b.Watching(at(0), at(0))
+		var dates Dates
+		var view podresources.View
+		ask := func(ms int, a Answer) {
+			a.Asked = at(ms)
+			b.Answered(&a)
+			held, signs := b.Holds(at(ms), view.At)
+			view = dates.Date(held.Allocations, signs, at(ms))
+		}
+		ask(1000, old)
+		b.Changed(Change{At: at(1900), PodUID: pod.UID})
+		ask(2000, *answer)
+		if len(view.Allocations) != 1 || len(view.Waiting) != 1 {
+			t.Errorf("%s: before its UID is known: %v, %v waits", name, intervals(view), view.Waiting)
+		}
+		want := "gpu-01 pod-001 [1500, -)"
+		if told {
+			b.PodChanged(pod, at(2010))
+			ask(2100, *answer)
+			want = "gpu-01 pod-001 [1900, -)"
+		} else {
+			ask(4000, *answer)
+		}
+		if got := intervals(view); len(got) != 2 || got[1] != want {
+			t.Errorf("%s: got %v, want %s", name, got, want)
+		}
+	}
+}

@@ -58,6 +58,10 @@ type dated struct {
 	told  bool      // that of shares has it in its place, which were not told apart before
 	ready bool      // its devices were prepared at an earlier call
 
+	// first is of the call that saw it first, if the pods are watched and its pod's UID is not known
+	// yet; else nil.
+	first *changeTimes
+
 	of      *podresources.Allocation // that call's; nil: it is resumed, and none had it yet
 	holders []podresources.Holder    // of it, this pod's
 	resumed *Resumed                 // nil: it is not
@@ -103,8 +107,9 @@ func (d *Dates) Resume(holds []Resumed, until time.Time) {
 //     pod's first object came, at the earliest: the From of the holders' holds.
 //
 // A sign that came up to maxPreparation before the first answer, which did not name the pod yet,
-// means the time of that answer. An allocation of which it is about to be known what it is
-// (Pending) is withheld for up to maxPending, and its device is in Waiting meanwhile.
+// means the time of that answer; so does, of watched pods, one before the last answer that names
+// it. An allocation of which it is about to be known what it is (Pending), or whose pod's UID a
+// watch is about to tell, is withheld for up to maxPending, and its device is in Waiting meanwhile.
 func (d *Dates) Date(allocations []podresources.Allocation, signs Signs, now time.Time) podresources.View {
 	when := changeTimes{
 		after: d.view.At, until: later(d.view.At, signs.At), now: now, changes: signs.Changes, watched: signs.Watched,
@@ -161,7 +166,7 @@ func (d *Dates) unchanged(allocations []podresources.Allocation, when *changeTim
 // allocation is shown, and when the first of the holds began.
 func (d *Dates) dateHolders(a *podresources.Allocation, when *changeTimes, now time.Time) (shown bool, from time.Time) {
 	a.Holders = slices.Clone(a.Holders)
-	shown = !a.Pending
+	shown = !a.Pending && len(a.Holders) == 0
 	var holds []*dated
 	for group := range groups(a.Holders) {
 		h := d.hold(a, &group[0], when, now)
@@ -169,7 +174,7 @@ func (d *Dates) dateHolders(a *podresources.Allocation, when *changeTimes, now t
 			group[j].Hold = h.hold
 		}
 		h.of, h.holders = a, group
-		shown = shown || h.shown || now.Sub(h.began) >= maxPending
+		shown = shown || h.shown || !a.Pending && h.first == nil || now.Sub(h.began) >= maxPending
 		if len(holds) == 0 || h.hold.From.Before(from) {
 			from = h.hold.From
 		}
@@ -203,8 +208,15 @@ func (d *Dates) hold(
 		} else {
 			given.From, given.FromDoubt = when.began(a, holder, given.From)
 			given.From = later(given.From, d.lastEnd(&key))
+			if when.watched && holder.UID == "" && !when.after.IsZero() {
+				first := *when
+				h.first = &first
+			}
 		}
 		d.holds[key] = h
+	}
+	if h.first != nil && holder.UID != "" && !h.shown {
+		d.dateAgain(h, a, holder, when)
 	}
 	h.call = d.calls
 	left := when.left(a, holder)
@@ -226,6 +238,17 @@ func (d *Dates) hold(
 		}
 	}
 	return h
+}
+
+// dateAgain dates the begin of a hold that was not shown yet by the signs of its pod, whose UID has
+// become known.
+func (d *Dates) dateAgain(h *dated, a *podresources.Allocation, holder *podresources.Holder, when *changeTimes) {
+	first, hold := *h.first, *h.hold
+	h.first, first.changes = nil, when.changes
+	key := d.keyOf(a, holder)
+	hold.From, hold.FromDoubt = first.began(a, holder, time.Time{})
+	hold.From = later(hold.From, d.lastEnd(&key))
+	h.hold = &hold
 }
 
 // keyOf returns the key of a hold. That a UID becomes known, or unknown, changes no hold.
@@ -415,8 +438,11 @@ func (c *changeTimes) ended(
 		}
 	}
 	to := c.until
-	if !c.watched {
+	switch left := holder.Hold.Left; {
+	case !c.watched:
 		to = c.middle()
+	case !left.IsZero() && c.after.Sub(left) <= maxPreparation:
+		to = c.after
 	}
 	return to, podresources.Doubt{Early: to.Sub(c.after), Late: c.until.Sub(to)}
 }

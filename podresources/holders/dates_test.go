@@ -102,6 +102,7 @@ func TestDates(t *testing.T) {
 		"not prepared, with a sign":     {[]podresources.Change{pod(1200, false)}, second, 1200, 4500},
 		"watched":                       {nil, second, 1500, 5000},
 		"watched, with a sign":          {[]podresources.Change{pod(4200, true)}, second, 1500, 4200},
+		"watched, with a sign before":   {[]podresources.Change{pod(3900, true)}, second, 1500, 4000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var dates holders.Dates
