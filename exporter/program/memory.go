@@ -15,11 +15,13 @@ const (
 	filePages = 36 << 20
 	// fixed is what the program takes without any pod, device or reader.
 	fixed = filePages + 22<<20
+	// garbage is kept back from a smaller budget: what a tick leaves shrinks less than the parts do.
+	garbage = 16 << 20
 	// minShare is the share with which the program still works as it should; with less memory it takes
 	// more than its budget.
 	minShare = 1. / 16
 	// fullSeries is how many series there may be with the full budget, unless the flag says less.
-	fullSeries = 1 << 16
+	fullSeries = 6 << 14
 	rowBytes   = 6 << 10 // of an allocation or a pod of it, from the join to the page
 )
 
@@ -54,7 +56,7 @@ type memory struct {
 // smaller.
 func newMemory(limit int64) memory {
 	budget := min(limit, maxResident)
-	return memory{budget, max(minShare, float64(budget-fixed)/(maxResident-fixed))}
+	return memory{budget, max(minShare, float64(budget-fixed-garbage)/(maxResident-fixed-garbage))}
 }
 
 // heap returns the limit of what Go's runtime takes, a tenth less than the file pages leave: it

@@ -43,11 +43,11 @@ func TestMemoryShares(t *testing.T) {
 			answer: 40 << 20,
 		},
 		"100 MiB": {
-			limit: 100 << 20, heap: 60397974, rows: 1686, ring: 5181199, series: 26985, unlimited: 26985, seriesOfFew: 100,
-			answer: 17270663,
+			limit: 100 << 20, heap: 60397974, rows: 1238, ring: 3804136, series: 29719, unlimited: 29719, seriesOfFew: 100,
+			answer: 12680453,
 		},
 		"less than the program": {
-			limit: 20 << 20, heap: 20761803, rows: 256, ring: 768 << 10, series: 4096, unlimited: 4096, seriesOfFew: 100,
+			limit: 20 << 20, heap: 20761803, rows: 256, ring: 768 << 10, series: 6144, unlimited: 6144, seriesOfFew: 100,
 			answer: 2560 << 10,
 		},
 	} {
