@@ -10,6 +10,7 @@ import (
 // ClaimFacts are the facts of a ResourceClaim.
 type ClaimFacts struct {
 	UID         string
+	Created     time.Time // metadata.creationTimestamp; zero: unknown
 	AllocatedAt time.Time // status.allocation.allocationTimestamp; zero: unknown
 	// PodClaimName is what the pod calls the claim that was made for it from a template.
 	PodClaimName string

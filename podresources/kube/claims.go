@@ -67,6 +67,7 @@ type claimObject struct {
 		Name        string            `json:"name"`
 		Namespace   string            `json:"namespace"`
 		UID         string            `json:"uid"`
+		Created     json.RawMessage   `json:"creationTimestamp"`
 		Labels      map[string]string `json:"labels"`
 		Annotations map[string]string `json:"annotations"`
 	} `json:"metadata"`
@@ -139,7 +140,7 @@ func parseClaim(raw json.RawMessage, labels []podresources.Chosen,
 		return claim, podresources.ClaimFacts{}, false
 	}
 	facts := podresources.ClaimFacts{
-		UID: meta.UID, Labels: podresources.Choose(meta.Labels, labels),
+		UID: meta.UID, Created: parseTime(meta.Created, rejected), Labels: podresources.Choose(meta.Labels, labels),
 	}
 	facts.Reserved, facts.ReservedOther = parseReserved(object.Status.ReservedFor, rejected)
 	if name := meta.Annotations[podClaimAnnotation]; manifest.ValidName(name) {

@@ -47,33 +47,34 @@ func TestRecorded(t *testing.T) {
 	want := map[podresources.Claim]podresources.ClaimFacts{
 		{Namespace: "monitoring", Name: "exporter-gpus-jn427"}: {
 			Reserved: map[string]string{"f453a9c7-0dad-4a2f-b8b7-a20abedda1b9": "exporter"},
-			UID:      "a39c77ee-238e-430d-872d-6fe4ac32a48a", AllocatedAt: early, PodClaimName: "gpus", Results: all,
+			UID:      "a39c77ee-238e-430d-872d-6fe4ac32a48a", Created: early, AllocatedAt: early,
+			PodClaimName: "gpus", Results: all,
 		},
 		{Namespace: "team-a", Name: "cc-1-gpu-hcsfg"}: {
 			Reserved: map[string]string{"b983f273-4bba-4023-b1be-f3ef1ae4e797": "cc-1"},
-			UID:      "ab086302-2d94-43ef-a53c-71248ec6bed9", AllocatedAt: late, PodClaimName: "gpu",
+			UID:      "ab086302-2d94-43ef-a53c-71248ec6bed9", Created: late, AllocatedAt: late, PodClaimName: "gpu",
 			Results: []podresources.ClaimResult{shared("slice", "a181d5fa-e110-46f0-81c4-591fb5a81057", 20)},
 		},
 		{Namespace: "team-a", Name: "cc-2-gpu-dnz25"}: {
 			Reserved: map[string]string{"4099e23c-ed39-4a52-9da2-9076211a0b7f": "cc-2"},
-			UID:      "0b5b11d8-e12d-44e4-93c8-3281146c0e08", AllocatedAt: late, PodClaimName: "gpu",
+			UID:      "0b5b11d8-e12d-44e4-93c8-3281146c0e08", Created: late, AllocatedAt: late, PodClaimName: "gpu",
 			Results: []podresources.ClaimResult{shared("slice", "bb69508f-47d3-4b7b-9b48-238338d82d13", 20)},
 		},
 		{Namespace: "team-a", Name: "single-gpu-64qkp"}: {
 			Reserved: map[string]string{"da4d727c-b8c8-415a-beec-c9f9e15f0f8e": "single"},
-			UID:      "d0157326-9332-4d4f-b2c0-1e52841dd212", AllocatedAt: early, PodClaimName: "gpu",
+			UID:      "d0157326-9332-4d4f-b2c0-1e52841dd212", Created: early, AllocatedAt: early, PodClaimName: "gpu",
 			Results: single("gpu-0", "gpu", "gpu.example.com"),
 		},
 		{Namespace: "team-b", Name: "cc-3-gpu-p969z"}: {
 			Reserved: map[string]string{"573a64c1-f51c-4e6a-9274-1b5d316973a3": "cc-3"},
-			UID:      "21d86684-5793-4ac3-9adc-e5479cb126bb", AllocatedAt: late, PodClaimName: "gpu",
+			UID:      "21d86684-5793-4ac3-9adc-e5479cb126bb", Created: late, AllocatedAt: late, PodClaimName: "gpu",
 			Results: []podresources.ClaimResult{
 				shared("a", "cb70e6eb-e349-46b9-a283-765b72304de1", 20), shared("b", "ad61afc3-4b7b-4b4d-b6ad-e44d9f9d39d6", 10),
 			},
 		},
 		{Namespace: "team-b", Name: "extended-extended-resources-jbpk2"}: {
 			Extended: true, Reserved: map[string]string{"f7487c28-ed24-4fd9-bb1e-655251a22c4b": "extended"},
-			UID: "c7b8da7d-7acc-4be6-8036-d54cac988877", AllocatedAt: late,
+			UID: "c7b8da7d-7acc-4be6-8036-d54cac988877", Created: late, AllocatedAt: late,
 			Results: single("gpu-1", "container-0-request-0", "ext.example.com"),
 		},
 		{Namespace: "team-b", Name: "shared-claim"}: {
@@ -81,7 +82,7 @@ func TestRecorded(t *testing.T) {
 				"1d1908c7-1a65-46c5-a02c-88cb6c2b287b": "share-1",
 				"0a30babd-e84c-4ee2-adb3-f2ddd0ad882b": "share-2",
 			},
-			UID: "4724f954-3f7f-4de9-9a53-ad4c0b7a046e", AllocatedAt: early,
+			UID: "4724f954-3f7f-4de9-9a53-ad4c0b7a046e", Created: early, AllocatedAt: early,
 			Results: single("gpu-4", "gpu", "gpu.example.com"),
 		},
 	}

@@ -21,15 +21,26 @@ import (
 // maxObjectSize bounds a claim or pod, in bytes; etcd takes objects of 1.5 MiB.
 const maxObjectSize = 4 << 20
 
-// read requests an object by its name, and gives the Book the answer. found reports whether it is a
-// claim that can be used. An object that does not exist is not an error.
-func (r *reader) read(ctx context.Context, o object) (found bool, err error) {
+// answer is what was read of a claim.
+type answer struct {
+	found   bool      // it is a claim that can be used
+	created time.Time // when it was created; zero: unknown
+}
+
+// old reports whether the claim was created longer ago than what is read of it is used.
+func (a answer) old(now time.Time) bool {
+	return !a.created.IsZero() && now.Sub(a.created) > refreshAfter
+}
+
+// read requests an object by its name, and gives the Book the answer. An object that does not exist
+// is not an error.
+func (r *reader) read(ctx context.Context, o object) (of answer, err error) {
 	asked := r.config.Now()
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	kind := "claim"
 	if o.uid == "" {
-		found, err = r.readClaim(ctx, o.claim(), asked)
+		of, err = r.readClaim(ctx, o.claim(), asked)
 	} else {
 		kind, err = "pod", r.readPod(ctx, o, asked)
 	}
@@ -37,45 +48,45 @@ func (r *reader) read(ctx context.Context, o object) (found bool, err error) {
 		err = withReason(fmt.Errorf("get %s %s/%s: %w", kind, o.namespace, o.name, err))
 	}
 	r.report(r.config.Now().Sub(asked), err)
-	return found, err
+	return of, err
 }
 
-func (r *reader) readClaim(ctx context.Context, claim podresources.Claim, asked time.Time) (found bool, err error) {
+func (r *reader) readClaim(ctx context.Context, claim podresources.Claim, asked time.Time) (of answer, err error) {
 	path, _, err := r.versions.path(ctx,
 		"namespaces/"+url.PathEscape(claim.Namespace)+"/resourceclaims/"+url.PathEscape(claim.Name))
 	if err != nil {
-		return false, err
+		return of, err
 	}
 	body, err := r.config.API.Get(ctx, path, nil)
 	switch {
 	case isPathMissing(err):
 		r.versions.forget()
-		return false, err
+		return of, err
 	case apierrors.IsNotFound(err):
 		r.config.Book.ClaimDeleted(claim, asked)
-		return false, nil
+		return of, nil
 	case err != nil:
-		return false, err
+		return of, err
 	}
 	defer body.Close()
 	raw, err := io.ReadAll(limited(body, maxObjectSize))
 	if err != nil {
-		return false, answerError(err)
+		return of, answerError(err)
 	}
 	rejected := driver.Rejections{}
 	name, facts, ok := parseClaim(raw, r.config.Selection.ClaimLabels, rejected)
-	found = ok && name == claim
-	if !found {
+	of = answer{found: ok && name == claim, created: facts.Created}
+	if !of.found {
 		rejected.Add(driver.ReasonMalformedClaim, 1)
 	}
 	r.mu.Lock()
 	r.rejected.AddAll(rejected)
 	r.mu.Unlock()
-	if found {
+	if of.found {
 		facts.Read = asked
 		r.config.Book.ClaimRead(claim, facts)
 	}
-	return found, nil
+	return of, nil
 }
 
 // readPod reads a pod by its name, which needs no right to list pods. An answer that is another pod
@@ -111,7 +122,7 @@ func (r *reader) check(ctx context.Context) (claims, found int, refused, err err
 	defer cancel()
 	var mu sync.Mutex
 	workqueue.ParallelizeUntil(ctx, fetchAtOnce, len(all), func(i int) {
-		there, failure := r.read(ctx, all[i])
+		of, failure := r.read(ctx, all[i])
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
@@ -120,7 +131,7 @@ func (r *reader) check(ctx context.Context) (claims, found int, refused, err err
 		case err == nil && failure != nil:
 			err = failure // those that are canceled now come later
 			cancel()
-		case there:
+		case of.found:
 			found++
 		}
 	})

@@ -40,6 +40,7 @@ type reader struct {
 	mu       sync.Mutex
 	objects  map[object]*scheduled
 	wants    int                                          // the number of calls of want
+	first    int                                          // the first of them that had claims
 	queue    workqueue.TypedDelayingInterface[*scheduled] // nil: nothing is read
 	settled  chan struct{}                                // closed when a request ends, and then replaced
 	rejected driver.Rejections
@@ -68,6 +69,7 @@ type scheduled struct {
 	want                int       // the last call of want that had it
 	wanted              time.Time // when that was
 
+	initial  bool          // it is one of the first claims, and its users have not changed since
 	answered atomic.Bool   // at least one request was answered
 	found    bool          // the last answer was a claim
 	reading  bool          // a request is being made
@@ -111,6 +113,9 @@ func (r *reader) schedule(wanted holders.Wanted) (forgotten []podresources.Claim
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.wants++
+	if r.first == 0 && len(wanted.Claims) > 0 {
+		r.first = r.wants
+	}
 	for claim, w := range wanted.Claims {
 		r.add(object{namespace: claim.Namespace, name: claim.Name}, w, time.Time{}, now)
 	}
@@ -140,11 +145,11 @@ func (r *reader) add(o object, w holders.WantedClaim, notBefore, now time.Time) 
 		if len(r.objects) == maxWanted {
 			return
 		}
-		s = &scheduled{object: o, WantedClaim: w}
+		s = &scheduled{object: o, WantedClaim: w, initial: r.wants == r.first}
 		r.objects[o] = s
 	}
 	if s.Users != w.Users {
-		s.changed, s.soon = true, 0
+		s.changed, s.initial, s.soon = true, false, 0
 		r.forgetDelays(s)
 	}
 	if s.found && s.soon == 0 && w.Disagrees {
@@ -259,12 +264,12 @@ func (r *reader) process(ctx context.Context, s *scheduled) {
 	if !due {
 		return
 	}
-	var found bool
+	var of answer
 	err := r.budget.Wait(ctx)
 	if err == nil {
-		found, err = r.read(ctx, s.object)
+		of, err = r.read(ctx, s.object)
 	}
-	r.settle(s, failures, found, err)
+	r.settle(s, failures, of, err)
 }
 
 // begin notes that a request for an object begins. It reports whether it is due, and otherwise puts
@@ -286,7 +291,7 @@ func (r *reader) begin(s *scheduled) (failures int, due bool) {
 }
 
 // settle records the result of a request, and schedules the next one.
-func (r *reader) settle(s *scheduled, failures int, found bool, err error) {
+func (r *reader) settle(s *scheduled, failures int, of answer, err error) {
 	now := r.config.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -298,7 +303,7 @@ func (r *reader) settle(s *scheduled, failures int, found bool, err error) {
 		r.fail(s, failures, err, now)
 	} else {
 		s.last = now
-		s.delay = r.spread(r.answer(s, found))
+		s.delay = r.spread(r.answer(s, of, now))
 		if failures == r.failures {
 			r.down = false
 			r.successes++
@@ -317,19 +322,22 @@ func (r *reader) spread(d time.Duration) time.Duration {
 	return d - time.Duration(r.config.Jitter()*float64(d)/4)
 }
 
-// answer records an answer, which is a claim or not, and returns the time until the next request.
-func (r *reader) answer(s *scheduled, found bool) time.Duration {
+// answer records an answer, and returns the time until the next request.
+func (r *reader) answer(s *scheduled, of answer, now time.Time) time.Duration {
 	r.failing.Forget(s)
 	s.failed, s.faulty = false, false
-	if found != s.found {
+	if of.found != s.found {
 		r.soon.Forget(s)
 	}
-	s.found, s.soon, s.Disagrees = found, 0, false
+	s.found, s.soon, s.Disagrees = of.found, 0, false
 	s.answered.Store(true)
 	switch {
 	case s.uid != "":
 		return r.soon.When(s)
-	case found:
+	case of.found:
+		for s.initial && of.old(now) && r.refresh.NumRequeues(s) < skippedRefreshes {
+			r.refresh.When(s)
+		}
 		return r.refresh.When(s)
 	case r.refresh.NumRequeues(s) > 0: // it was known
 		return min(r.refresh.When(s), maxDelayPermanent)

@@ -157,7 +157,8 @@ func largeCluster(t *testing.T, n *largenode.Node) (kubeconfig string, sent *sen
 			"containers": [{"name": "main"}], "resourceClaims": [{"name": "gpu", "resourceClaimName": "%[2]s-gpu"}]},
 			"status": {"phase": "Running"}}`, pod.Namespace, pod.Name, i, largenode.Name))
 		server.Put(kubetest.Claims, fmt.Appendf(nil, `{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
-			"metadata": {"namespace": %q, "name": "%s-gpu", "uid": "uid-claim-%d"}, "spec": {},
+			"metadata": {"namespace": %q, "name": "%s-gpu", "uid": "uid-claim-%d",
+				"creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {},
 			"status": {"allocation": {"devices": {"results": [
 				{"request": "gpu", "driver": %q, "pool": %q, "device": "gpu-%d", "shareID": "share-%[3]d"}]}},
 			"reservedFor": [{"resource": "pods", "name": %[2]q, "uid": "uid-pod-%[3]d"}]}}`,
