@@ -221,15 +221,15 @@ func benchWhole(b *testing.B, devices, pods int) {
 }
 
 // With everything on, a full ring, and after scrapes in both formats, 64 devices and 500 pods take
-// no more of the heap than leaves the program below 104 MiB: README.md has what comes on top. With
-// -short the node is an eighth of that.
+// no more of the heap than leaves the program below 104 MiB: README.md has what comes on top. The
+// trends of the page take little beside that. With -short the node is an eighth of that.
 func TestHeapOfLargeNode(t *testing.T) {
 	if testmain.RaceEnabled {
 		t.Skip("the race detector has memory of its own")
 	}
-	devices, pods, limit := 64, 500, uint64(20<<20) // 19.0 MiB are measured
+	devices, pods, limit, recent := 64, 500, uint64(20<<20), uint64(8<<20) // 19.0 and 6.3 MiB are measured
 	if testing.Short() {
-		devices, pods, limit = 8, 60, 3<<20 // 2.5 MiB are measured
+		devices, pods, limit, recent = 8, 60, 3<<20, 1<<20 // 2.5 and 0.8 MiB are measured
 	}
 	before := heapInUse()
 	w := newWholeNode(t, devices, pods)
@@ -250,7 +250,19 @@ func TestHeapOfLargeNode(t *testing.T) {
 	if grown > limit {
 		t.Errorf("%d KiB of the heap, want at most %d", grown>>10, limit>>10)
 	}
+	if made := allocated(func() { w.recorder.Recent(recorder.DefaultKeep, 30) }); made > recent {
+		t.Errorf("the trends of the page allocate %d KiB, want at most %d", made>>10, recent>>10)
+	}
 	runtime.KeepAlive(w)
+}
+
+// allocated returns how many bytes of the heap a function takes, until garbage is collected.
+func allocated(by func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	by()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
 }
 
 func heapInUse() uint64 {

@@ -32,9 +32,8 @@ func (m *meta) overNetworks() bool {
 func (r *Recorder) Recent(last time.Duration, values int) map[Owner]Recent {
 	p := r.published.Load()
 	begin := p.recorded.Add(-last)
-	c := p.cut(begin, p.recorded, func(*Owner) bool { return true })
-	c.parts = slices.DeleteFunc(c.parts, func(of part) bool {
-		return of.Quantity != driver.Utilization && of.Quantity != driver.Power && !of.overNetworks()
+	c := p.cutSeries(begin, p.recorded, func(*Owner) bool { return true }, func(m *meta) bool {
+		return m.Quantity == driver.Utilization || m.Quantity == driver.Power || m.overNetworks()
 	})
 	slots := make([]int, len(c.times))
 	for i, at := range c.times {

@@ -412,13 +412,22 @@ type cut struct {
 	parts []part
 }
 
-// cut returns what the tape has of the chosen series from a time on, until another.
+// cut returns what the tape has of the chosen owners from a time on, until another.
 func (r *tape) cut(from, to time.Time, chosen func(*Owner) bool) cut {
+	return r.cutSeries(from, to, chosen, func(*meta) bool { return true })
+}
+
+// cutSeries is cut of some of the owners' series.
+func (r *tape) cutSeries(from, to time.Time, chosen func(*Owner) bool, some func(*meta) bool) cut {
 	var c cut
 	wanted := map[*Owner]bool{}
 	var last *Owner // series of one owner follow each other
 	var lastWanted bool
-	want := func(o *Owner) bool {
+	want := func(m *meta) bool {
+		o := m.owner
+		if !some(m) {
+			return false
+		}
 		if o == last {
 			return lastWanted
 		}
@@ -439,7 +448,7 @@ func (r *tape) cut(from, to time.Time, chosen func(*Owner) bool) cut {
 			continue
 		}
 		for j, m := range b.series {
-			if at := b.spans[j]; want(m.owner) {
+			if at := b.spans[j]; want(m) {
 				c.parts = append(c.parts, part{meta: m, first: len(c.times), ticks: len(b.times), data: b.data[at.begin:at.end]})
 			}
 		}
@@ -449,7 +458,7 @@ func (r *tape) cut(from, to time.Time, chosen func(*Owner) bool) cut {
 		return c.trim(from, to)
 	}
 	for place, m := range r.series {
-		if want(m.owner) {
+		if want(m) {
 			c.parts = append(c.parts, part{
 				meta: m, first: len(c.times), ticks: len(r.times), frames: r.frames, place: place,
 			})
@@ -460,13 +469,13 @@ func (r *tape) cut(from, to time.Time, chosen func(*Owner) bool) cut {
 }
 
 // count returns how many parts a cut has.
-func (r *tape) count(want func(*Owner) bool, outside func([]time.Time) bool) (n int) {
+func (r *tape) count(want func(*meta) bool, outside func([]time.Time) bool) (n int) {
 	add := func(times []time.Time, series []*meta) {
 		if outside(times) {
 			return
 		}
 		for _, m := range series {
-			if want(m.owner) {
+			if want(m) {
 				n++
 			}
 		}
