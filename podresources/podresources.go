@@ -77,17 +77,7 @@ const (
 	ReasonProcesses                 // the kubelet lists it no longer, and its cgroup has processes
 	ReasonNoAnswer                  // as it was: the kubelet does not answer
 	ReasonRestarted                 // as it was: the kubelet has restarted, and does not know its pods yet
-	numReasons
 )
-
-// Reasons returns all reasons.
-func Reasons() []Reason {
-	out := make([]Reason, 0, numReasons)
-	for r := range numReasons {
-		out = append(out, r)
-	}
-	return out
-}
 
 // String returns the reason in words, without a full stop.
 func (r Reason) String() string {

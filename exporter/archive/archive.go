@@ -55,7 +55,7 @@ type Folder struct {
 
 type document struct {
 	kind, id string
-	content  any // nil: it is removed
+	content  any
 }
 
 // Open creates the folder if it does not exist, removes files that an earlier process did not
@@ -241,9 +241,6 @@ func (f *Folder) Keep(kind, id string, content any) {
 	}
 }
 
-// Remove queues a document to be removed.
-func (f *Folder) Remove(kind, id string) { f.Keep(kind, id, nil) }
-
 // Run writes the queued documents until ctx ends, and then those that are still in the queue.
 func (f *Folder) Run(ctx context.Context) {
 	for {
@@ -301,12 +298,6 @@ var errNoDocument = errors.New("document can't be encoded")
 // of the two.
 func (f *Folder) save(d document) (err error) {
 	name := filepath.Join(f.Path, d.kind+"-"+d.id+suffix)
-	if d.content == nil {
-		if err := os.Remove(name); !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return nil
-	}
 	var body bytes.Buffer
 	z, err := gzip.NewWriterLevel(&body, gzip.StatelessCompression) // other levels need 1 MiB of memory for each document
 	if err != nil {

@@ -236,20 +236,6 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func TestRemove(t *testing.T) {
-	path := t.TempDir()
-	f, counts := open(t, path)
-	keep(t, f, entry{"1", "x"}, entry{"2", "y"})
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	f.Remove("entries", "1")
-	f.Remove("entries", "none")
-	f.Run(ctx)
-	if got := load(f); !slices.Equal(got, []string{"2 y"}) || len(counts) > 0 {
-		t.Errorf("the documents are %q, rejected %v", got, counts)
-	}
-}
-
 // Import moves the documents of another folder, and does not replace existing ones.
 func TestImport(t *testing.T) {
 	from, to := t.TempDir(), t.TempDir()

@@ -152,9 +152,6 @@ const (
 	VetoSaving    Veto = "no_saving"    // it leaves less than a tenth
 )
 
-// Vetoes returns the vetoes.
-func Vetoes() []Veto { return []Veto{VetoPeers, VetoEngine, VetoBandwidth, VetoCopies, VetoSaving} }
-
 // Advise returns an advice for each use of a device that the claim holds or held, sorted by claim
 // and device. devices are those of the node. It changes neither.
 func Advise(uses []Use, devices []join.Device, c Config) []Advice {

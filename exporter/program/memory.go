@@ -1,12 +1,5 @@
 package program
 
-import (
-	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
-	"github.com/dra-exporter/dra-exporter/podresources"
-	"github.com/dra-exporter/dra-exporter/podresources/kube"
-)
-
 const (
 	// maxResident is the budget: how many bytes of the process may be resident, its file pages
 	// included, however much memory there is.
@@ -24,27 +17,6 @@ const (
 	fullSeries = 6 << 14
 	rowBytes   = 6 << 10 // of an allocation or a pod of it, from the join to the page
 )
-
-// use is what a part of the program takes of the full budget, in bytes.
-type use struct {
-	part  string
-	bytes int
-}
-
-// uses returns what each part takes of maxResident: exporter/README.md says what is dropped beyond
-// it. All but the first take less where there is less memory, by the same share.
-func uses() []use {
-	full := podresources.FullBounds()
-	return []use{
-		{"the program itself", fixed},
-		{"an answer of the kubelet, as it is read", full.Answer},
-		{"the pods of it that are kept", full.Bytes},
-		{"rows, from the join to the page", full.Rows * rowBytes},
-		{"the flight recorder", recorder.MaxBytes},
-		{"answers to readers", web.MaxAnswers},
-		{"slices of the API server", 2 * kube.MaxSliceBytes},
-	}
-}
 
 // memory divides a budget among the parts of the program.
 type memory struct {

@@ -26,19 +26,6 @@ func FactNames() []string {
 	}
 }
 
-// Cells returns the cells of the table that change a pod's state, as fact and state before.
-func Cells() [][2]int {
-	var out [][2]int
-	for f, row := range transitions() {
-		for before, after := range row {
-			if int(after) != before {
-				out = append(out, [2]int{f, before})
-			}
-		}
-	}
-	return out
-}
-
 // States returns the state of each pod, by UID.
 func (b *Book) States() map[string]PodState {
 	b.mu.Lock()
