@@ -86,7 +86,7 @@ image-tar: build ## build the same image without container engine and registry, 
 memory = $$([ "$$(df --output=avail -k /dev/shm | tail -n1)" -gt $$((4 << 20)) ] && \
 	awk '$$2 == "/dev/shm" { how = $$4 } END { if (how && how !~ /noexec/) print "/dev/shm" }' /proc/mounts || :)
 
-# $(call unit_tests,modules,flags): runs the unit tests, and prints the ten slowest.
+# $(call unit_tests,modules,flags): runs the unit tests, and prints the ten slowest, and the slow packages.
 define unit_tests
 export TMPDIR="$${TMPDIR:-$(memory)}"
 said=$$(mktemp -d)
@@ -100,11 +100,13 @@ done
 cat "$$said"/of-* >"$$said/all"
 echo "== the ten slowest tests"
 $(GOTESTSUM) tool slowest --num=10 --jsonfile="$$said/all"
+echo "== packages over 8 s"
+grep -v '"Test":' "$$said/all" | sed -nE 's/.*"Action":"(pass|fail)","Package":"([^"]*)".*"Elapsed":([0-9.]+).*/\3 s \2/p' | sort -rn | awk '$$1 > 8'
 exit $$status
 endef
 
 .PHONY: test
-test: deps $(GOTESTSUM) ## run every unit test in two minutes or so, with few cases of each property; prints the ten slowest
+test: deps $(GOTESTSUM) ## run every unit test in two minutes or so, with few cases of each property; prints the ten slowest, and packages over 8 s
 	@$(call unit_tests,$(unit_modules),-short)
 
 .PHONY: test-race
@@ -203,6 +205,15 @@ bench: $(if $(OLD),$(BENCHSTAT)) ## run the benchmarks (BENCH=regexp COUNT=6), c
 	{ $(call each,$(unit_modules),go test -run='^$$' -bench='$(BENCH)' -benchmem -count=$(COUNT) ./...) ; } | tee bin/bench.txt
 	echo "kept in bin/bench.txt: copy it, and name the copy as OLD= of a later run"
 	$(if $(OLD),$(BENCHSTAT) $(OLD) bin/bench.txt)
+
+# The document is the list of the commands.
+.PHONY: benchmarks
+benchmarks: ## run the commands of test/BENCHMARKS.md, in hours, and print their figures; RUN=regexp: some
+	@grep -oE '`(make|go test) [^`]+`' test/BENCHMARKS.md | tr -d '`' | grep -v '^make benchmarks' | grep -E -- '$(RUN)' | sort -u |
+		while read -r command; do
+			echo "== $$command"
+			bash -c "$$command" </dev/null
+		done
 
 FUZZ ?= .
 FUZZTIME ?= 10s
