@@ -367,3 +367,23 @@ func TestBeginOfPodWhoseUIDIsKnownLater(t *testing.T) {
 		}
 	}
 }
+
+// A pod whose cgroup was not seen to come, though pods are watched, does not begin before its first
+// object came.
+func TestBeginOfPodWhoseCgroupIsNotSeen(t *testing.T) {
+	answer, pods := answerOf(1, 1)
+	b := NewBook(grace, nil)
+	b.Watching(at(0), at(0))
+	var dates Dates
+	b.Answered(&Answer{Asked: at(1000), Kubelet: "1"})
+	held, signs := b.Holds(at(1000), time.Time{})
+	before := dates.Date(held.Allocations, signs, at(1000))
+	b.PodChanged(pods[0], at(1800))
+	answer.Asked = at(2000)
+	b.Answered(answer)
+	held, signs = b.Holds(at(2000), before.At)
+	want := "gpu-00 pod-000 [1800, -)"
+	if got := intervals(dates.Date(held.Allocations, signs, at(2000))); len(got) != 1 || got[0] != want {
+		t.Errorf("got %v, want %s", got, want)
+	}
+}

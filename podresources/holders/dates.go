@@ -206,7 +206,7 @@ func (d *Dates) hold(
 			given.Prepared = whole.hold.Prepared
 			h.began, h.shown, h.ready, whole.told = whole.began, whole.shown, whole.ready, true
 		} else {
-			given.From, given.FromDoubt = when.began(a, holder, given.From)
+			given.From, given.FromDoubt = when.began(a, holder, when.notBefore(&given))
 			given.From = later(given.From, d.lastEnd(&key))
 			if when.watched && holder.UID == "" && !when.after.IsZero() {
 				first := *when
@@ -383,6 +383,15 @@ type changeTimes struct {
 	now          time.Time
 	changes      []podresources.Change
 	watched      bool
+}
+
+// notBefore returns when the pod of a hold was seen first, if it did not hold before: its objects
+// alone say that it holds, or the kubelet gave its object before the answer.
+func (c *changeTimes) notBefore(given *podresources.Hold) time.Time {
+	if given.From.IsZero() && c.watched && !given.Wanted.After(c.until) {
+		return given.Wanted
+	}
+	return given.From
 }
 
 // began returns when the pod began to hold, and how far that may be off; without a sign, not before
