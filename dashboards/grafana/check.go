@@ -56,8 +56,6 @@ func (v *variable) check(catalog query.Catalog) error {
 		return err
 	case !answer.Has(v.of):
 		return fmt.Errorf("%s has no label %q", expr, v.of)
-	case v.rank != "":
-		return answer.Unique()
 	default:
 		return nil
 	}
@@ -102,7 +100,7 @@ func (p *Panel) checkTarget(t Target, catalog query.Catalog) (merged bool, err e
 	if err != nil {
 		return false, err
 	}
-	if err := errors.Join(answer.Unique(), p.checkTitles(answer.Labels)); err != nil {
+	if err := p.checkTitles(answer.Labels); err != nil {
 		return false, fmt.Errorf("%s: %w", t.Expr, err)
 	}
 	unit := p.Unit
@@ -184,7 +182,7 @@ func (p *Panel) checkNative(t Target, answer query.Answer) error {
 
 func (a *Annotation) check(catalog query.Catalog) error {
 	answer, err := catalog.Check(checkable(a.Expr))
-	if err := errors.Join(err, answer.Unique()); err != nil {
+	if err != nil {
 		return fmt.Errorf("annotation %s: %w", a.Name, err)
 	}
 	if want, _ := query.GrafanaUnit("dateTimeAsIso"); !a.Spans && !answer.Unit.Fits(want) {

@@ -109,10 +109,6 @@ func TestMistakes(t *testing.T) {
 		}, "not marked as a total"},
 		{"a mark without a total", func(p *Panel) { p.Total = true }, "no query is one"},
 		{"legend without the node", func(p *Panel) { p.Targets[0].Legend = "{{device}}" }, "does not name the node"},
-		{"a query that counts copies", func(p *Panel) {
-			p.Targets[0].Expr, p.Targets[0].Legend = "sum by (driver) (dra_device_power_watts)", "{{driver}}"
-		}, "counts what two"},
-		{"a query with copies", func(p *Panel) { p.Targets[0].Expr = "dra_device_power_watts" }, "is there twice"},
 		{"histograms in a graph", func(p *Panel) {
 			p.Unit = "s"
 			p.Targets[0] = Target{Expr: `avg(avg by (<claim driver>) (dra_claim_power_distribution_watts))`}

@@ -2,7 +2,6 @@ package query
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/prometheus/prometheus/promql/parser"
 )
@@ -14,8 +13,10 @@ func (k *checker) binary(e *parser.BinaryExpr) Answer {
 		k.merged = merged // the right side has no values in the result
 	}
 	out := k.matched(e, left, right)
-	k.paired(e, left, right, &out)
-	k.histograms(e, left, right, &out)
+	out.Native, out.Observed = left.Native || right.Native && e.Op == parser.MUL, left.Observed
+	if out.Observed == (Unit{}) {
+		out.Observed = right.Observed
+	}
 	switch {
 	case e.Op.IsSetOperator():
 		if e.Op == parser.LOR && !left.Unit.Fits(right.Unit) && (!right.one || left.Unit != share()) {
@@ -37,32 +38,6 @@ func (k *checker) binary(e *parser.BinaryExpr) Answer {
 		out.Unit = k.arithmetic(e, left, right)
 	}
 	return out
-}
-
-// histograms says whether the result has native histograms. It fails where Prometheus ignores them.
-func (k *checker) histograms(e *parser.BinaryExpr, left, right Answer, out *Answer) {
-	out.Native, out.Observed = left.Native, left.Observed
-	if out.Observed == (Unit{}) {
-		out.Observed = right.Observed
-	}
-	ignored := left.Native || right.Native
-	switch {
-	case e.Op == parser.LAND || e.Op == parser.LUNLESS || !ignored:
-		return
-	case e.Op == parser.LOR || e.Op == parser.ADD || e.Op == parser.SUB:
-		ignored = left.Native != right.Native
-		if !ignored && !left.Observed.Fits(right.Observed) {
-			k.fail("%s: the histograms are of %v and of %v", e, left.Observed, right.Observed)
-		}
-	case e.Op == parser.MUL:
-		ignored = left.Native && right.Native
-		out.Native = true
-	case e.Op == parser.DIV:
-		ignored = right.Native
-	}
-	if ignored {
-		k.fail("%s ignores native histograms: %s", e.Op, e)
-	}
 }
 
 func (k *checker) arithmetic(e *parser.BinaryExpr, left, right Answer) Unit {
@@ -149,60 +124,6 @@ func (k *checker) matched(e *parser.BinaryExpr, left, right Answer) Answer {
 		return Answer{Labels: m.MatchingLabels}
 	default:
 		return left
-	}
-}
-
-// paired sets the key of the series that a binary operation gives. It fails where a series may find
-// two partners, which is an error of the whole query.
-func (k *checker) paired(e *parser.BinaryExpr, left, right Answer, out *Answer) {
-	m := e.VectorMatching
-	switch {
-	case left.scalar || right.scalar || m == nil:
-		vector := left
-		if left.scalar {
-			vector = right
-		}
-		out.Copied, out.key = vector.Copied, vector.key
-		return
-	case e.Op == parser.LAND || e.Op == parser.LUNLESS:
-		out.Copied, out.key = left.Copied, left.key
-		return
-	case e.Op == parser.LOR:
-		out.Copied = left.Copied || right.Copied
-		out.key = left.key
-		for _, label := range right.key {
-			if !slices.Contains(out.key, label) {
-				out.key = append(slices.Clone(out.key), label)
-			}
-		}
-		if out.Copied {
-			out.key = nil
-		}
-		return
-	}
-	unique := func(side string, a Answer) {
-		others := slices.DeleteFunc(slices.Clone(a.key), func(l string) bool { return slices.Contains(m.MatchingLabels, l) })
-		if a.Copied || m.On && len(others) > 0 {
-			k.fail("the %s side of %s %s may have a series twice: take max by (%s) first", side, e.Op,
-				m.Card, strings.Join(m.MatchingLabels, ", "))
-		}
-	}
-	switch {
-	case m.Card == parser.CardManyToOne:
-		unique("right", right)
-		out.Copied, out.key = left.Copied, left.key
-	case m.Card == parser.CardOneToMany:
-		unique("left", left)
-		out.Copied, out.key = right.Copied, right.key
-	case m.On:
-		unique("left", left)
-		unique("right", right)
-		out.key = m.MatchingLabels
-	default:
-		if left.Copied != right.Copied {
-			k.fail("%s compares all labels, and only one side has those of the target", e.Op)
-		}
-		out.Copied, out.key = left.Copied, left.key
 	}
 }
 

@@ -13,21 +13,11 @@ func (k *checker) call(e *parser.Call) Answer {
 	for _, arg := range e.Args {
 		args = append(args, k.expr(arg))
 	}
-	if !slices.Contains(takeHistograms(), e.Func.Name) {
-		for i := range args {
-			if args[i].Native {
-				k.fail("%s() ignores native histograms: %s", e.Func.Name, e.Args[i])
-			}
-		}
-	}
 	switch e.Func.Name {
 	case "time":
 		return Answer{Unit: Unit{Seconds: 1, Scale: 1, Point: true}, scalar: true}
 	case "timestamp":
-		return Answer{
-			Unit: Unit{Seconds: 1, Scale: 1, Point: true}, Labels: args[0].Labels, open: args[0].open,
-			Copied: args[0].Copied, key: args[0].key,
-		}
+		return Answer{Unit: Unit{Seconds: 1, Scale: 1, Point: true}, Labels: args[0].Labels, open: args[0].open}
 	case "rate", "irate", "deriv":
 		a := args[0]
 		a.Unit = a.Unit.per(Unit{Seconds: 1, Scale: 1})
@@ -37,7 +27,7 @@ func (k *checker) call(e *parser.Call) Answer {
 		a.Unit, a.Native, a.Observed = counts(), false, Unit{}
 		return a
 	case "absent", "absent_over_time":
-		return Answer{Unit: counts(), Labels: equalities(e.Args[0]), key: []string{}}
+		return Answer{Unit: counts(), Labels: equalities(e.Args[0])}
 	case "vector":
 		return Answer{Unit: Unit{Unknown: true}}
 	case "scalar":
@@ -78,16 +68,6 @@ func equalities(e parser.Expr) []string {
 	return out
 }
 
-// takeHistograms returns the functions that know native histograms; the others ignore them.
-func takeHistograms() []string {
-	return []string{
-		"histogram_quantile", "histogram_fraction", "histogram_count", "histogram_sum", "histogram_avg",
-		"rate", "irate", "increase", "delta", "idelta", "sum_over_time", "avg_over_time", "last_over_time",
-		"changes", "resets", "count_over_time", "present_over_time", "timestamp", "absent", "absent_over_time",
-		"label_replace", "label_join",
-	}
-}
-
 // quantile describes a quantile of histograms, native or classic, or the fraction of what they
 // count that is within bounds.
 func (k *checker) quantile(e *parser.Call, histograms Answer) Answer {
@@ -102,10 +82,7 @@ func (k *checker) quantile(e *parser.Call, histograms Answer) Answer {
 	case !histograms.Native && !histograms.Has("le"):
 		k.fail("%s has no buckets: the label le is missing", e)
 	case !histograms.Native:
-		notLe := func(labels []string) []string {
-			return slices.DeleteFunc(slices.Clone(labels), func(l string) bool { return l == "le" })
-		}
-		out.Labels, out.key = notLe(histograms.Labels), notLe(histograms.key)
+		out.Labels = slices.DeleteFunc(slices.Clone(histograms.Labels), func(l string) bool { return l == "le" })
 	}
 	return out
 }
@@ -147,8 +124,5 @@ func (k *checker) relabelled(e *parser.Call, a Answer) Answer {
 		}
 	}
 	a.Labels = append(slices.Clone(a.Labels), text(1))
-	if a.key != nil && !slices.Contains(a.key, text(1)) {
-		a.key = append(slices.Clone(a.key), text(1))
-	}
 	return a
 }

@@ -1,6 +1,7 @@
 // Package query checks PromQL expressions against the exporter's metric families: every metric and
 // label must exist, and the result must have the stated unit. If a metric is renamed or removed,
-// the generator of dashboards and rules fails.
+// the generator of dashboards and rules fails. No engine knows units; that copies of a node and native
+// histograms are counted once is tested with Prometheus's engine (test/system/dashboards).
 package query
 
 import (
@@ -25,9 +26,6 @@ type Family struct {
 	// Open is whether the family also has labels that flags copy from Kubernetes: label_*,
 	// annotation_*.
 	Open bool
-	// Key are the labels of which each combination is there once, of what the rules that use it
-	// record themselves. None: a series may be there once for each target or server that has it.
-	Key []string
 }
 
 // Catalog holds the metrics that expressions may use, by name.
@@ -53,14 +51,6 @@ func NewCatalog() (Catalog, error) {
 		c.Add(f)
 	}
 	return c, nil
-}
-
-// Forget makes all families those of other servers, whose series may be there several times.
-func (c Catalog) Forget() {
-	for name, f := range c {
-		f.Key = nil
-		c[name] = f
-	}
 }
 
 // Add adds a family. It replaces one of the same name.

@@ -23,14 +23,7 @@ type Answer struct {
 	// Observed is the unit of the values that native histograms, or classic buckets, count.
 	Observed Unit
 
-	// Copied is whether a series may be there several times: once for each target or server that
-	// has it, since two scrape a node, or two servers of a pair keep what they recorded. Only
-	// max, min and group over the labels of a series make one of them, and avg of native histograms,
-	// for which max and min don't exist.
-	Copied bool
-
-	key    []string // the labels of which each combination is there at most once; none while copied
-	open   bool     // labels that flags copy are possible too
+	open   bool // labels that flags copy are possible too
 	scalar bool
 	number float64 // of a constant
 	fixed  bool    // it is a constant
@@ -41,17 +34,6 @@ type Answer struct {
 func (a Answer) Has(label string) bool {
 	return slices.Contains(a.Labels, label) ||
 		a.open && (strings.HasPrefix(label, "label_") || strings.HasPrefix(label, "annotation_"))
-}
-
-// Key returns the labels of which each combination is there at most once.
-func (a Answer) Key() []string { return a.key }
-
-// Unique returns an error if a series of the result may be there several times, see Copied.
-func (a Answer) Unique() error {
-	if a.Copied {
-		return errors.New("a series that two targets or servers have is there twice: take max by its labels")
-	}
-	return nil
 }
 
 // Check parses an expression and describes its result. The error names everything that is not in
@@ -118,8 +100,8 @@ func (k *checker) selector(e *parser.VectorSelector) Answer {
 		return Answer{Unit: Unit{Unknown: true}}
 	}
 	a := Answer{
-		Unit: f.Unit, Labels: slices.Concat(f.Labels, TargetLabels()), open: f.Open, Copied: f.Key == nil,
-		key: f.Key, Native: f.Native, Observed: f.Observed,
+		Unit: f.Unit, Labels: slices.Concat(f.Labels, TargetLabels()), open: f.Open,
+		Native: f.Native, Observed: f.Observed,
 	}
 	for _, m := range e.LabelMatchers {
 		if m.Name != model.MetricNameLabel && !a.Has(m.Name) {
@@ -136,14 +118,8 @@ func (k *checker) aggregation(e *parser.AggregateExpr) Answer {
 			k.fail("%s groups by %q, which is not a label of %s", e.Op, label, e.Expr)
 		}
 	}
-	if a.Native && !slices.Contains([]parser.ItemType{parser.SUM, parser.AVG, parser.COUNT, parser.GROUP}, e.Op) {
-		k.fail("%s ignores native histograms: %s", e.Op, e.Expr)
-	}
 	switch e.Op {
 	case parser.TOPK, parser.BOTTOMK, parser.LIMITK:
-		if k, ok := e.Param.(*parser.NumberLiteral); ok && k.Val == 1 && !e.Without {
-			a.key = e.Grouping
-		}
 		return a // the series themselves
 	case parser.COUNT, parser.GROUP, parser.COUNT_VALUES:
 		a.Unit, a.one, a.Native, a.Observed = counts(), e.Op == parser.GROUP, false, Unit{}
@@ -152,7 +128,6 @@ func (k *checker) aggregation(e *parser.AggregateExpr) Answer {
 	default: // averages, quantiles and extremes keep the unit
 	}
 	in := a
-	k.once(e, &a)
 	if e.Without {
 		a.Labels = slices.DeleteFunc(slices.Clone(a.Labels), func(l string) bool { return slices.Contains(e.Grouping, l) })
 	} else {
@@ -161,7 +136,6 @@ func (k *checker) aggregation(e *parser.AggregateExpr) Answer {
 	if e.Op == parser.COUNT_VALUES {
 		if label, ok := e.Param.(*parser.StringLiteral); ok {
 			a.Labels = append(slices.Clone(a.Labels), label.Val)
-			a.key = a.Labels
 		}
 	}
 	k.checkScopes(e.Op, a.Labels, in.Has)
@@ -169,34 +143,6 @@ func (k *checker) aggregation(e *parser.AggregateExpr) Answer {
 		k.merged = true
 	}
 	return a
-}
-
-func all(names []string, is func(string) bool) bool {
-	return !slices.ContainsFunc(names, func(l string) bool { return !is(l) })
-}
-
-// once sets the key of an aggregation's result. It fails where what is there several times counts
-// several times.
-func (k *checker) once(e *parser.AggregateExpr, a *Answer) {
-	switch {
-	case !a.Copied || e.Op == parser.MAX || e.Op == parser.MIN || e.Op == parser.GROUP:
-	case !a.Native:
-		k.fail("%s counts what two targets or servers have twice: take max by the labels of %s first", e.Op, e.Expr)
-	case e.Op != parser.AVG || e.Without || !all(a.Labels, func(label string) bool {
-		return slices.Contains(e.Grouping, label) || label == "instance" || label == "job"
-	}):
-		// Of copies that are equal the average is each of them, of other series it is not.
-		k.fail("%s counts what two targets or servers have twice: take avg by all labels of %s first", e.Op, e.Expr)
-	}
-	perTarget := slices.Contains(e.Grouping, "instance") || slices.Contains(e.Grouping, "job")
-	if a.Copied = a.Copied && (e.Without || perTarget); a.Copied {
-		a.key = nil
-		return
-	}
-	kept := func(label string) bool { return slices.Contains(e.Grouping, label) }
-	if a.key == nil || !all(a.key, kept) {
-		a.key = append([]string{}, e.Grouping...)
-	}
 }
 
 // scopes returns the labels without which a label identifies nothing: two nodes have devices of the

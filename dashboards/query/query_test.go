@@ -1,7 +1,6 @@
 package query
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 )
@@ -148,51 +147,5 @@ func TestFamiliesHaveUnits(t *testing.T) {
 		if f.Unit.Unknown && name != "dra_device_capacity" && name != "dra_claim_consumed_capacity" {
 			t.Errorf("the unit of %s is unknown", name)
 		}
-	}
-}
-
-// TestCopies checks which queries give another answer, or none, where two targets have the same
-// series.
-func TestCopies(t *testing.T) {
-	const device = "cluster, node, driver, pool, device"
-	c := catalog(t)
-	c.Add(Family{Name: "own", Labels: []string{"driver", "pool", "device", "model"}, Key: []string{
-		"cluster", "node", "driver", "pool", "device",
-	}})
-	power := once("dra_device_power_watts")
-	for expression, want := range map[string]string{
-		`sum(dra_device_power_watts)`:                                                                "sum counts what two",
-		`count by (cluster) (dra_device_power_watts > 0)`:                                            "count counts what two",
-		`sum by (cluster) (rate(dra_claim_energy_joules_total[5m]) or dra_claim_power_watts)`:        "sum counts what two",
-		`sum(max by (cluster, node, instance) (go_goroutines))`:                                      "sum counts what two",
-		`sum(topk(3, dra_device_power_watts))`:                                                       "sum counts what two",
-		power + ` * on (` + device + `) group_left (model) dra_device_info`:                          "the right side of *",
-		`dra_device_info * on (` + device + `) group_right (model) ` + power:                         "the left side of *",
-		power + ` / on (` + device + `) dra_device_utilization_ratio`:                                "the right side of /",
-		power + ` * on (cluster) group_left () ` + power:                                             "the right side of *",
-		power + ` / dra_device_utilization_ratio`:                                                    "only one side",
-		power + ` * on (` + device + `) group_left (model) own`:                                      "",
-		`dra_device_power_watts * on (` + device + `) group_left (model) own`:                        "is there twice",
-		power + ` and on (` + device + `) dra_device_up == 1`:                                        "",
-		`dra_device_power_watts and on (` + device + `) own`:                                         "is there twice",
-		power + ` or on (` + device + `) dra_device_power_watts`:                                     "is there twice",
-		`max by (cluster, node, instance) (go_goroutines)`:                                           "is there twice",
-		`label_replace(dra_device_power_watts, "a", "$1", "node", "(.*)")`:                           "is there twice",
-		`sum by (cluster, node) (` + power + `)`:                                                     "",
-		`sum by (cluster) (own)`:                                                                     "",
-		`dra_device_power_watts / dra_device_utilization_ratio`:                                      "is there twice",
-		`label_replace(` + power + `, "scope", "$1", "node", "(.*)") + on (` + device + `) ` + power: "the left side of +",
-	} {
-		answer, err := c.Check(expression)
-		if err == nil {
-			err = answer.Unique()
-		}
-		if got := fmt.Sprint(err); want == "" && err != nil || want != "" && !strings.Contains(got, want) {
-			t.Errorf("%s: got %v, want %q", expression, err, want)
-		}
-	}
-	c.Forget()
-	if _, err := c.Check(`sum by (cluster) (own)`); err == nil {
-		t.Error("what another server has recorded is counted twice")
 	}
 }

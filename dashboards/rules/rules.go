@@ -137,7 +137,6 @@ func sources(o *Options, catalog query.Catalog) ([]sourceGroup, error) {
 			}
 			groups = append(groups, group)
 		}
-		catalog.Forget() // rules of another scope, and panels, may ask another server
 	}
 	if err := errors.Join(append(errs, checkInhibitions(groups))...); err != nil {
 		return nil, fmt.Errorf("build rules: %w", err)
@@ -152,15 +151,11 @@ func (r *recording) rule(o *Options, catalog query.Catalog) (source, error) {
 	if err != nil {
 		return source{Rule: rule}, fmt.Errorf("record %s: %w", r.name, err)
 	}
-	if err := answer.Unique(); err != nil {
-		return source{Rule: rule}, fmt.Errorf("record %s: %w", r.name, err)
-	}
 	family := query.Family{
 		Name: r.name, Unit: answer.Unit, Native: answer.Native, Observed: answer.Observed, Labels: answer.Labels,
-		Key: answer.Key(),
 	}
 	for label := range r.labels {
-		family.Labels, family.Key = append(family.Labels, label), append(slices.Clone(family.Key), label)
+		family.Labels = append(family.Labels, label)
 	}
 	family.Labels = append(family.Labels, r.more...)
 	if r.perInterval {
@@ -192,9 +187,6 @@ func (a *alert) rule(o *Options, catalog query.Catalog) (source, error) {
 	}
 	answer, err := catalog.Check(rule.with(o).Expr)
 	if err != nil {
-		return out, fmt.Errorf("alert %s: %w", a.name, err)
-	}
-	if err := answer.Unique(); err != nil {
 		return out, fmt.Errorf("alert %s: %w", a.name, err)
 	}
 	out.Namespaced, out.labels = answer.Has("namespace"), answer.Labels
