@@ -29,6 +29,7 @@ type Config struct {
 	HasInventoryFile               bool
 	StateDir                       string        // "": none
 	CheckState                     func() error  // reports whether it can be written
+	ReadState                      func() error  // reports whether what is there can be used
 	Deadline                       time.Duration // of each request, and of each source
 	IdleThreshold                  float64       // the utilization up to which a device is idle
 
@@ -137,6 +138,11 @@ func (c *Checker) state() {
 		return
 	}
 	f := Finding{What: "state.dir", Text: c.config.StateDir + ": counters, incidents and receipts outlive a restart"}
+	if err := c.config.ReadState(); err != nil {
+		f.Status, f.Detail = Warn, err.Error()
+		f.Text = fmt.Sprintf("%s: what is there can't be used (%s): the next start sets it aside, and counters begin again",
+			c.config.StateDir, driver.ReasonOf(err))
+	}
 	if err := c.config.CheckState(); err != nil {
 		reason := driver.ReasonOf(err)
 		f = Finding{

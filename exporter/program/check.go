@@ -15,6 +15,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/archive"
 	"github.com/dra-exporter/dra-exporter/exporter/check"
+	"github.com/dra-exporter/dra-exporter/exporter/state"
 )
 
 // checkOptions are the flags of check.
@@ -62,7 +63,8 @@ func runCheck(ctx context.Context, o *options, list []Source, log *slog.Logger, 
 		Name: o.node, Version: version.Version, Node: in.node, Inputs: found, Sources: in.sources,
 		PodResourcesSocket: o.socket, PodsSocket: o.podsSocket, HasInventoryFile: o.inventoryFile != "",
 		StateDir: folder, CheckState: func() error { return archive.Check(folder) },
-		Deadline: sourceDeadline, IdleThreshold: o.idleThreshold, Device: o.check.device,
+		ReadState: func() error { return state.Check(state.Config{Path: folder, Node: o.node}) },
+		Deadline:  sourceDeadline, IdleThreshold: o.idleThreshold, Device: o.check.device,
 	})
 	report := checker.Run(ctx)
 	if o.check.output == "json" {

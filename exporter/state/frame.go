@@ -10,6 +10,7 @@ import (
 
 	"github.com/klauspost/compress/s2"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/wire"
 )
 
@@ -50,7 +51,7 @@ func sumOf(frame []byte) uint32 {
 // Errors of what follows the last whole frame.
 var (
 	errTorn    = errors.New("it ends within a frame")
-	errDamaged = errors.New("a frame is damaged")
+	errDamaged = driver.WithReason(driver.ReasonMalformed, errors.New("a frame is damaged"))
 )
 
 // next returns the first frame and what follows it.

@@ -110,6 +110,24 @@ func (l *segments) open(now time.Time, restore bool) (*Restored, error) {
 	return out, nil
 }
 
+// Check returns why a store of the folder would set aside what is there; nil: it would not. It
+// changes nothing.
+func Check(c Config) error {
+	l := &New(c).log
+	l.folder.path = c.Path
+	numbers, err := l.folder.numbers()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, number := range numbers {
+		_, err = l.restore(number, time.Now())
+		if !errors.Is(err, errEmpty) && !errors.Is(err, fs.ErrNotExist) { // a running store has replaced it
+			return err
+		}
+	}
+	return nil
+}
+
 // restore reads a segment.
 func (l *segments) restore(number uint64, now time.Time) (*Restored, error) {
 	b, err := l.folder.read(number)
@@ -143,9 +161,6 @@ func (l *segments) restore(number uint64, now time.Time) (*Restored, error) {
 // setAside renames a segment that can't be used.
 func (l *segments) setAside(number uint64, why error) error {
 	reason := driver.ReasonOf(why)
-	if errors.Is(why, errDamaged) {
-		reason = driver.ReasonMalformed
-	}
 	name, err := l.folder.setAside(number, reason)
 	if err != nil {
 		return fmt.Errorf("set a segment aside: %w", err)

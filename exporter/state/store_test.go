@@ -209,6 +209,7 @@ func TestOtherBoot(t *testing.T) {
 	}
 }
 
+// What can't be used is set aside, which Check says before.
 func TestSetAside(t *testing.T) {
 	for want, change := range map[driver.Reason]func(w *world){
 		driver.ReasonNewerFormat: func(w *world) { w.form = 1 },
@@ -223,7 +224,16 @@ func TestSetAside(t *testing.T) {
 			w := newWorld(t)
 			w.form = 2
 			w.run(9, true)
+			check := func() driver.Reason {
+				return driver.ReasonOf(Check(Config{Path: w.path, Node: w.node, Format: w.form}))
+			}
+			if reason := check(); reason != "" {
+				t.Errorf("before the change it can't be used: %s", reason)
+			}
 			change(w)
+			if reason := check(); reason != want {
+				t.Errorf("it can't be used: %q", reason)
+			}
 			if r, _ := w.run(2, true); r != nil || !slices.Equal(w.aside, []driver.Reason{want}) {
 				t.Errorf("restored %+v, set aside: %v", r, w.aside)
 			}

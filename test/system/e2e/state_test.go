@@ -410,6 +410,10 @@ func TestCheckLooksAtState(t *testing.T) {
 	if line := says(without, "DRA_EXPORTER_STATE_DIR="+folder); !strings.Contains(line, folder+": counters, incidents") {
 		t.Errorf("of the folder check says %q", line)
 	}
+	other := without.with(flags{"node-name": "other"})
+	if line := says(other, "DRA_EXPORTER_STATE_DIR="+folder); !strings.Contains(line, "can't be used (other_node)") {
+		t.Errorf("of the folder of another node check says %q", line)
+	}
 	if line := says(without); !strings.Contains(line, "not set: counters, incidents and receipts are lost") {
 		t.Errorf("without a folder check says %q", line)
 	}
