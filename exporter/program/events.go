@@ -3,6 +3,7 @@ package program
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter"
@@ -72,14 +73,15 @@ func eventsOf(node string, i *recorder.Incident, times int) []events.Event {
 }
 
 // messageOf returns what an event says. It is the same each time the same happens, so that it is
-// counted.
+// counted, except for the time in which a possible hit happened.
 func messageOf(node string, i *recorder.Incident, kind string, h *recorder.Holder) string {
 	text := fmt.Sprintf("%s (%s", i.Text, i.Device)
 	if kind == events.Pod && h.Claim != "" {
 		text += ", through claim " + h.Claim
 	}
 	if h.Possible {
-		text = "possibly hit by " + text
+		text = fmt.Sprintf("possibly hit between %s and %s by %s", i.NotBefore.UTC().Format(time.RFC3339),
+			i.Onset.UTC().Format(time.RFC3339), text)
 	}
 	return fmt.Sprintf(
 		"%s): its course and what was recorded are in /api/v1/incidents of dra-exporter on node %s", text, node,

@@ -1,6 +1,7 @@
 package program
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -67,9 +68,11 @@ func TestEventsOf(t *testing.T) {
 			t.Errorf("of its end the event is %+v", e)
 		}
 	}
-	i.Holders[1].Possible = true
+	i.Holders[1].Possible, i.NotBefore = true, i.Onset.Add(-5*time.Second)
+	between := fmt.Sprintf("possibly hit between %s and %s by gpu-0: XID 79 (", i.NotBefore.UTC().Format(time.RFC3339),
+		i.Onset.UTC().Format(time.RFC3339))
 	for _, e := range eventsOf("node-1", i, 1) {
-		if e.Name == "b" != strings.HasPrefix(e.Message, "possibly hit by gpu-0: XID 79 (") {
+		if e.Name == "b" != strings.HasPrefix(e.Message, between) {
 			t.Errorf("of %s it says %q", e.Name, e.Message)
 		}
 	}
