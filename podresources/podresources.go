@@ -70,7 +70,7 @@ const (
 	ReasonListed      Reason = iota // the kubelet's last answer lists it
 	ReasonReserved                  // the claim is reserved for the pod, of which a container has started
 	ReasonWaiting                   // the claim is reserved for the pod, which waits for the driver
-	ReasonNominated                 // likewise, and the pod waits for the device's binding conditions
+	ReasonNominated                 // the claim is reserved for the pod, which waits for the device's binding conditions
 	ReasonReallocated               // the claim has this device, and the kubelet lists another one
 	ReasonClaimGone                 // the claim was deleted, and a container of the pod has started
 	ReasonEnding                    // the kubelet ends the pod, and still lists it or runs its containers

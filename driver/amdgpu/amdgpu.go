@@ -1,8 +1,8 @@
 // Package amdgpu reads AMD GPUs, and the partitions of those that are partitioned, from the sysfs
 // of the kernel driver amdgpu and of the compute driver KFD: without ROCm or another library.
 //
-// The facts are of the kernel's documentation (Documentation/gpu/amdgpu) and headers. Files that
-// take long are not read: pcie_bw blocks for a second on some GPUs.
+// Sources: the kernel's documentation (Documentation/gpu/amdgpu) and headers. Files that take long
+// to read are not used: pcie_bw blocks for a second on some GPUs.
 package amdgpu
 
 import (
@@ -23,19 +23,21 @@ const (
 	vendor = "amd"
 	// callTimeout is how long a sample waits for the files of a GPU: during a reset they block.
 	callTimeout = time.Second
-	// slowEvery is how often all is read that changes slowly, or that the hardware is asked for.
+	// slowEvery is how often values are read that change slowly, or that the kernel asks the
+	// hardware for.
 	slowEvery = 10 * time.Second
-	// maxCopyAge is for how long what is known of copies is used.
+	// maxCopyAge is for how long readings of the copy engines are used.
 	maxCopyAge = 30 * time.Second
-	// slowAtOnce bounds the GPUs of which one sample reads all.
+	// slowAtOnce is the maximum number of GPUs whose slow values one sample reads.
 	slowAtOnce = 8
 )
 
 // Source reads all AMD GPUs. It is a [driver.Source].
 //
-// Utilization, memory, power and gpu_metrics are read at every sample, all else every 10 s, of at
-// most 8 GPUs in one sample. Each GPU is read on a goroutine of its own, so that one that blocks
-// stops no other; that goroutine remains until the file answers, and there is one a GPU at most.
+// Every sample reads utilization, memory, power and gpu_metrics. The other values are read every 10
+// s, for at most 8 GPUs in one sample. A separate goroutine reads each GPU, so that a GPU that
+// blocks does not delay the others. The goroutine ends when the read returns; a GPU has at most
+// one.
 type Source struct {
 	root   string
 	now    func() time.Time
@@ -57,7 +59,7 @@ type Source struct {
 	copiedAt   time.Time
 }
 
-// usage is what the processes do on the nodes.
+// usage is how the processes use the KFD nodes.
 type usage struct {
 	uses map[uint64][]use // nil: unknown
 	at   time.Time
@@ -140,7 +142,8 @@ func errNone() error {
 		fmt.Errorf("%w: no device of class drm has the kernel driver amdgpu or radeon", driver.ErrAbsent))
 }
 
-// changed reports whether GPUs were partitioned anew: then KFD's topology has another generation.
+// changed reports whether the partitions of GPUs changed: KFD's topology then has another
+// generation.
 func (s *Source) changed() bool { return len(s.gpus) > 0 && s.topology() != s.generation }
 
 // topology returns the generation of KFD's topology; 0 where there is none.
@@ -152,7 +155,7 @@ func (s *Source) topology() uint64 {
 	return generation
 }
 
-// adopt brings the known GPUs in line with the cards and KFD's nodes.
+// adopt updates the known GPUs from the cards and KFD's nodes.
 func (s *Source) adopt(cards []drmcard.Card) error {
 	known := map[string]*gpu{}
 	for _, g := range s.gpus {
@@ -180,8 +183,8 @@ func (s *Source) adopt(cards []drmcard.Card) error {
 	return err
 }
 
-// isGPU reports whether a card is one of AMD's: of the driver amdgpu, or of radeon, whose cards
-// have hwmon's sensors alone (drivers/gpu/drm/radeon/radeon_pm.c).
+// isGPU reports whether a card belongs to AMD's driver amdgpu or radeon. Cards of radeon only have
+// the sensors of hwmon (drivers/gpu/drm/radeon/radeon_pm.c).
 func isGPU(card drmcard.Card) bool {
 	return (card.Driver == "amdgpu" || card.Driver == "radeon") && card.PCI != ""
 }
@@ -192,8 +195,8 @@ type part struct {
 	devices []string // below /dev
 }
 
-// partsOf returns what KFD has of a card: several nodes if it is partitioned, none if KFD does not
-// know it. The first partition has the GPU's own DRM nodes, the others have those of a platform
+// partsOf returns KFD's nodes of a card: several if it is partitioned, none if KFD does not know
+// it. The first partition has the GPU's own DRM nodes, the others have those of a platform
 // device, which may be there before they are used.
 func partsOf(card drmcard.Card, cards []drmcard.Card, nodes []drmcard.Node) []part {
 	const function = len(".0")
@@ -223,7 +226,7 @@ func devicesOf(card drmcard.Card) []string {
 	return devices
 }
 
-// start begins to read every GPU that is not being read still, and the processes.
+// start starts a read of each GPU whose last read has returned, and of the processes.
 func (s *Source) start() {
 	now := s.now()
 	idle := slices.DeleteFunc(slices.Clone(s.gpus), func(g *gpu) bool { return g.call != nil })
@@ -256,7 +259,7 @@ func (s *Source) start() {
 	}
 }
 
-// collect returns what was read.
+// collect returns the results of the reads.
 func (s *Source) collect(bad *sysfs.Problems) []driver.Sample {
 	u, done := s.usage.Take()
 	if done {
@@ -296,7 +299,7 @@ func (s *Source) collect(bad *sysfs.Problems) []driver.Sample {
 	return samples
 }
 
-// collectCopies takes what was read of copies, and says of which processes to read it next.
+// collectCopies stores the readings of the copy engines, and selects the processes to read next.
 func (s *Source) collectCopies(uses map[uint64][]use) {
 	s.copiers = s.copiers[:0:0]
 	for _, n := range s.nodes {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// kind is what a GPU is by its PCI device ID and its sensors; these never change.
+// kind is the type of a GPU, from its PCI device ID and its sensors, which never change.
 type kind struct {
 	known  bool
 	device uint16 // PCI device ID; 0: unknown
@@ -61,7 +61,7 @@ func (r *reading) gpuPart(watts float64, known bool) (float64, bool) {
 	return float64(n) * milli, ok
 }
 
-// bankOf returns the memory that KFD knows of a GPU without partitions.
+// bankOf returns the memory of a GPU without partitions, as KFD lists it.
 func bankOf(parts []part) uint64 {
 	if len(parts) != 1 {
 		return 0
@@ -85,7 +85,7 @@ func (r *reading) sharedMemory() (float64, bool) {
 	return capacity, known && capacity > own
 }
 
-// memoryCapacity returns the memory of the GPU in all.
+// memoryCapacity returns the total memory of the GPU.
 func (r *reading) memoryCapacity() (float64, bool) {
 	if n, ok := r.sharedMemory(); ok {
 		return n, true

@@ -6,15 +6,16 @@ import (
 )
 
 const (
-	// energyWindow is for how long a counter of energy is compared with power.
+	// energyWindow is the time over which the energy counter is compared with power.
 	energyWindow = time.Minute
 	// energyGap is the longest time between two readings of power over which it is integrated.
 	energyGap = 10 * time.Second
-	// energyTolerance is by how much the counter and the integral of power may differ.
+	// energyTolerance is the largest accepted difference between the counter and the integral of
+	// power.
 	energyTolerance = 0.3
 )
 
-// energyMeter believes a counter of energy only while it agrees with power, minute by minute. Its
+// energyMeter uses the energy counter only while it agrees with power, checked each minute. Its
 // unit is 2^-16 J by AMD's documentation of data-center GPUs (15.259 µJ), which an RX 6900 XT
 // contradicts: it counts millijoules. An RX 9070's stays 0.
 type energyMeter struct {
@@ -27,7 +28,7 @@ type energyMeter struct {
 	power  float64 // W, at last
 }
 
-// energyUnits returns the units that a counter can have, in J.
+// energyUnits returns the possible units of the counter, in J.
 func energyUnits() [2]float64 { return [2]float64{1. / (1 << 16), 1e-3} }
 
 // observe compares the counter with power, in W, at a time.

@@ -15,7 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard"
 )
 
-// gpu is what is known of a GPU between samples.
+// gpu is the state of a GPU between samples.
 type gpu struct {
 	now    func() time.Time
 	open   func(folder string) (sysfs.Dir, error)
@@ -37,16 +37,16 @@ type gpu struct {
 	facts    facts
 }
 
-// facts are what a GPU says of itself.
+// facts are the properties of a GPU that do not change.
 type facts struct{ model, serial, firmware, profile string }
 
-// hardware returns what the GPU is, without its device files.
+// hardware returns the identity of the GPU, without its device files.
 func (g *gpu) hardware() driver.Hardware {
 	return driver.Hardware{PCI: g.card.PCI, Vendor: vendor, NUMANode: g.card.NUMANode}
 }
 
-// outcome is what one reading of a GPU gave: a sample of the GPU, and of each of its partitions
-// after it. The last samples are those of the nodes.
+// outcome is the result of one read of a GPU: a sample of the GPU, followed by one of each
+// partition. The last samples are those of the nodes.
 type outcome struct {
 	samples []driver.Sample
 	nodes   []drmcard.Node
@@ -70,7 +70,7 @@ type reading struct {
 	bad      sysfs.Problems
 }
 
-// errParts returns the error that a GPU has partitions, and that this process may not know them.
+// errParts returns the error for a GPU whose partitions this process has no permission to read.
 func errParts() error {
 	return driver.WithReason(driver.ReasonForbidden,
 		errors.New("its partitions can't be told apart: only who may use /dev/dri may read KFD's topology"))
@@ -143,8 +143,8 @@ func (r *reading) add(q driver.Quantity, value float64, labels ...string) {
 	r.readings = append(r.readings, reading)
 }
 
-// fail keeps the error of a file, unless it says that there is no value. The file of what a chip
-// does not have can be empty.
+// fail records the error of a file, unless the error means that there is no value. A file can be
+// empty if the chip does not have the value.
 func (r *reading) fail(file string, err error) {
 	if err != nil && !sysfs.IsAbsent(err) && !errors.Is(err, sysfs.ErrEmpty) {
 		r.bad.Add(fmt.Errorf("read %s: %w", file, err))
@@ -198,8 +198,8 @@ func (r *reading) readMetrics() {
 	r.fail(file, err)
 }
 
-// readUse reads what the GPU does as a whole: files first, and what they do not have from
-// gpu_metrics.
+// readUse reads the activity of the whole GPU, from files, or from gpu_metrics where files have no
+// value.
 func (r *reading) readUse() {
 	if n, ok := r.busy("gpu_busy_percent", "average_gfx_activity"); ok {
 		r.add(driver.Utilization, n/wholePercent)

@@ -23,7 +23,7 @@ const (
 	againAtOnce = 2
 )
 
-// use is what a process does on a node.
+// use is how a process uses a node.
 type use struct {
 	pid      int
 	vram     uint64
@@ -104,8 +104,8 @@ func (p *processes) keep(pids []int) {
 	p.known = known
 }
 
-// due returns the processes to ask for all nodes: all of them where that is cheap, else those that
-// were not asked for the longest time.
+// due returns the processes whose use of all nodes is to be read: all processes where that is
+// cheap, otherwise those that were read the longest time ago.
 func (p *processes) due(pids []int, nodes int) map[int]bool {
 	due := map[int]bool{}
 	if nodes <= fewNodes {
@@ -130,7 +130,7 @@ func (p *processes) due(pids []int, nodes int) map[int]bool {
 	return due
 }
 
-// use reads what a process does on a node; false: nothing. The kernel does not know the occupancy
+// use reads how a process uses a node; false: it does not. The kernel does not know the occupancy
 // of all chips.
 func (p *processes) use(dir sysfs.Dir, pid int, id uint64, bad *sysfs.Problems) (use, bool) {
 	read := func(file string) (uint64, bool) {

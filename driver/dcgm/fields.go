@@ -38,8 +38,8 @@ const (
 	fast      schedule = iota
 	slow               // rarely changes
 	profiling          // only if Config.Profiling is set
-	units              // likewise; a unit of an engine with several, of which the mean is reported
-	pipes              // likewise; a pipe of the SMs, which some GPUs lack
+	units              // only if Config.Profiling is set; one of several units of an engine, whose mean is reported
+	pipes              // only if Config.Profiling is set; a pipe of the SMs, which some GPUs lack
 	newer              // rarely changes; some versions of DCGM 4 do not know its number
 )
 

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// npuEvery is the shortest time between two readings of an NPU, whose kernel driver asks for
+	// npuEvery is the shortest time between two readings of an NPU. Its kernel driver recommends
 	// about a second (drivers/accel/ivpu/ivpu_sysfs.c).
 	npuEvery = 900 * time.Millisecond
-	// listEvery is how often accelerators are listed again though none came or went.
+	// listEvery is how often accelerators are listed again if none was added or removed.
 	listEvery = 30 * time.Second
 )
 
@@ -92,8 +92,8 @@ func (p *pass) measureNPU() {
 	p.gauge("npu_current_frequency_mhz", megahertz, driver.Clock, "npu")
 }
 
-// measureStatus says whether somebody must act for a Gaudi, by the status that its kernel driver
-// shows (Documentation/ABI/testing/sysfs-driver-habanalabs).
+// measureStatus reads whether a Gaudi needs an action, from the status that its kernel driver shows
+// (Documentation/ABI/testing/sysfs-driver-habanalabs).
 func (p *pass) measureStatus() {
 	const reason = "recovery_action"
 	switch strings.ToLower(p.text("status")) {

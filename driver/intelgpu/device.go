@@ -21,7 +21,7 @@ const (
 	intelVPU   = "intel_vpu"
 )
 
-// device is what is known of a device between samples.
+// device is the state of a device between samples.
 type device struct {
 	hardware driver.Hardware
 	driver   string // the kernel's
@@ -62,7 +62,7 @@ func ofCard(c *drmcard.Card) *device {
 	return d
 }
 
-// isSame reports whether the other, which was found now, is the device that was known before.
+// isSame reports whether other, which was just found, is the same device.
 func (d *device) isSame(other *device) bool {
 	return d.driver == other.driver && d.folder == other.folder && d.node == other.node
 }
@@ -102,8 +102,8 @@ func (p *pass) text(path string) string {
 	return string(value)
 }
 
-// gauge adds the number in a file in the quantity's unit; 0 says nothing where a device has a limit
-// or a capacity.
+// gauge adds the number in a file, in the quantity's unit. A limit or capacity of 0 is unknown, and
+// is left out.
 func (p *pass) gauge(path string, unit float64, q driver.Quantity, labels ...string) {
 	n, ok := p.number(path)
 	if ok && (n > 0 || q != driver.PowerLimit && q != driver.MemoryCapacity) {
@@ -170,7 +170,7 @@ func (p *pass) measure(whole bool) {
 
 func (d *device) isGPU() bool { return d.driver == xe || d.driver == i915 }
 
-// measureSuspended says of a GPU that is suspended that nothing runs on it.
+// measureSuspended adds a utilization of 0 for a GPU that is suspended.
 func (p *pass) measureSuspended() {
 	d := p.device
 	d.power.Stop()
@@ -188,7 +188,7 @@ func (p *pass) measureSuspended() {
 	d.fast, d.fastAt, d.slow, d.slowAt = p.readings, p.at, nil, p.at
 }
 
-// discover finds what the device consists of.
+// discover finds the parts of the device.
 func (p *pass) discover() {
 	d := p.device
 	d.isDiscovered = true
@@ -266,8 +266,8 @@ func (p *pass) measureEnergy() {
 	d.power.Stop()
 }
 
-// measureRest reads what changes slowly, or is a snapshot: clocks, throttling, temperatures, limits
-// and capacities.
+// measureRest reads values that change slowly, and momentary ones: clocks, throttling,
+// temperatures, limits and capacities.
 func (p *pass) measureRest() {
 	d := p.device
 	p.measureSensors()

@@ -28,9 +28,9 @@ type gt struct {
 // throttleReason is a file that says whether one reason throttles a GT.
 type throttleReason struct{ path, name string }
 
-// discoverGTs lists the GTs, whose windows go on. Files of xe: xe_gt_idle.c, xe_gt_freq.c and
-// xe_gt_throttle.c in drivers/gpu/drm/xe of Linux; of i915: gt/intel_gt_sysfs_pm.c in
-// drivers/gpu/drm/i915.
+// discoverGTs lists the GTs. Known ones keep their windows of time. Files of xe: xe_gt_idle.c,
+// xe_gt_freq.c and xe_gt_throttle.c in drivers/gpu/drm/xe of Linux; of i915: gt/intel_gt_sysfs_pm.c
+// in drivers/gpu/drm/i915.
 func (p *pass) discoverGTs(tiles []string) {
 	d := p.device
 	known := map[string]*gt{}
@@ -93,7 +93,7 @@ func (p *pass) newGT(tile, folder string) *gt {
 	return g
 }
 
-// completeGT takes of the first GT what its folder lacks from the card.
+// completeGT uses files of the card where the folder of the first GT has none.
 func (p *pass) completeGT(g *gt) {
 	if _, ok := p.number(g.clock); !ok {
 		g.clock = p.device.node + "/gt_act_freq_mhz"
@@ -107,7 +107,7 @@ func (p *pass) completeGT(g *gt) {
 }
 
 // onlyGT returns the one GT of a GPU without a folder gt, which i915 has since Linux 5.18: its
-// files are those of the card (i915_sysfs.c). before is what is known of it, nil for nothing.
+// files are those of the card (i915_sysfs.c). before is its earlier state, or nil.
 func (p *pass) onlyGT(before *gt) *gt {
 	node := p.device.node
 	g := &gt{folder: node, engine: "render", idle: node + rc6Folder + "rc6_residency_ms"}
@@ -211,7 +211,8 @@ func boolean(b bool) float64 {
 	return 0
 }
 
-// maxIdle is the highest share of idle time that is believed: two files are read a little apart.
+// maxIdle is the highest accepted share of idle time. It exceeds 1 because two files are read at
+// slightly different times.
 const maxIdle = 1.5
 
 // busyShare returns the share of time in which a GT was not in its idle state; false: unknown. A

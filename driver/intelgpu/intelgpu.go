@@ -15,19 +15,19 @@ import (
 )
 
 const (
-	// slowEvery is how often all but utilization, energy and power is read.
+	// slowEvery is how often values other than utilization, energy and power are read.
 	slowEvery = 10 * time.Second
-	// slowAtOnce bounds the devices of which one sample reads all.
+	// slowAtOnce is the maximum number of devices whose slow values one sample reads.
 	slowAtOnce = 8
-	// maxEntries bounds what is listed of a folder.
+	// maxEntries is the maximum number of entries that are listed in a folder.
 	maxEntries = 4096
 )
 
 // Source reads all GPUs and accelerators of Intel. It is a [driver.Source].
 //
 // Utilization and power are of the time since the sample before. A virtual function has a sample
-// without readings unless PMU is set: the kernel shows nothing of it. A GPU that the kernel has
-// suspended is not woken: its utilization is 0, and all else is absent.
+// without readings unless PMU is set: the kernel has no values of it in sysfs. A GPU that the
+// kernel has suspended is not woken: its utilization is 0, and all else is absent.
 type Source struct {
 	Config
 	now    func() time.Time
@@ -41,7 +41,7 @@ type Source struct {
 
 var _ driver.Source = (*Source)(nil)
 
-// Config says what a source reads.
+// Config is the configuration of a source.
 type Config struct {
 	Sysfs string // where the host's sysfs is mounted
 	// PMU says that engines of GPUs are read from performance monitoring units, which takes
@@ -98,7 +98,7 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	return s.samples(present), bad.Err()
 }
 
-// list brings the known devices up to date.
+// list updates the known devices.
 func (s *Source) list(now time.Time, bad *sysfs.Problems) {
 	cards, newCards, err := s.cards.Cards(now)
 	bad.Add(err)

@@ -73,8 +73,8 @@ func each(reader *sysfs.Reader, dir sysfs.Dir, folder string, f func(name string
 	return nil
 }
 
-// tickEvents wants the events of xe: of each engine of each GT ticks in which it was active, and
-// ticks in all. How many engines a class has is not in sysfs.
+// tickEvents selects the events of xe: for each engine of each GT, the ticks in which it was active
+// and all ticks. sysfs does not have the number of engines of a class.
 func (u *perfUnit) tickEvents(
 	function uint64, classes []engineClass, want func(name string, configs ...uint64),
 ) error {
@@ -104,7 +104,7 @@ func (u *perfUnit) tickEvents(
 	return nil
 }
 
-// nanosecondEvents wants the events of i915: rcs0-busy, and rcs0-busy-gt1 where there are several
+// nanosecondEvents selects the events of i915: rcs0-busy, and rcs0-busy-gt1 where there are several
 // GTs, count nanoseconds.
 func (u *perfUnit) nanosecondEvents(want func(name string, configs ...uint64)) {
 	pattern := regexp.MustCompile(`^([a-z]+)\d+-busy(-gt\d+)?$`)

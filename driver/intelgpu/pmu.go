@@ -12,8 +12,8 @@ import (
 
 // group is a group of open counters, which are read together.
 type group interface {
-	// read returns the counts, in the order of the events that were opened. They are valid until the
-	// next call.
+	// read returns the counts, in the order of the events that were opened. They are valid until
+	// the next call.
 	read() ([]uint64, error)
 	close()
 }
@@ -22,7 +22,7 @@ type group interface {
 // does not have are left out: there says which ones were opened.
 type opener func(pmu uint32, cpu int, events []uint64) (g group, there []bool, err error)
 
-// counters are the open counters of a GPU's engines. A nil one has none.
+// counters are the open counters of a GPU's engines; nil: none are open.
 type counters struct {
 	functions []*functionCounters // the device's own, and those of its virtual functions
 	err       error               // why they could not be opened
@@ -46,7 +46,7 @@ type engineCounter struct {
 
 const none = -1
 
-// minWindow is the shortest time over which shares are made.
+// minWindow is the shortest time over which shares are computed.
 const minWindow = 100 * time.Millisecond
 
 // maxInstance is the highest number of an engine of a class.
@@ -70,7 +70,8 @@ func engineName(class string) (name string, number uint64, ok bool) {
 	return "", 0, false
 }
 
-// openCounters opens the counters of the GPU, and again when its virtual functions are others.
+// openCounters opens the counters of the GPU. It opens them again when its virtual functions
+// change.
 func (p *pass) openCounters(tiles []string) {
 	d := p.device
 	if c := d.counters; c != nil && c.err == nil && len(c.functions) == 1+len(d.functions) {

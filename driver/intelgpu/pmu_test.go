@@ -21,7 +21,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 )
 
-// fakePMU stands for the kernel's counters.
+// fakePMU replaces the kernel's counters in tests.
 type fakePMU struct {
 	counts map[uint64]uint64 // by event: those that the hardware has
 	opened map[uint64]int    // how often each event is open

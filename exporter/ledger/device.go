@@ -39,7 +39,7 @@ type deviceBook struct {
 // holders are who holds a device, and who is charged for it.
 type holders struct {
 	shares    []join.Share // of the last tick
-	ended     []join.Share // likewise
+	ended     []join.Share // holds that ended, of the last tick
 	left      []time.Time  // when processes of those who hold it ended
 	known     knownTicks
 	owners    ownership

@@ -18,7 +18,7 @@ type names struct {
 	pods   roster[podresources.Pod]
 
 	claimInfos []ClaimInfo // of the last snapshot
-	podInfos   []PodInfo   // likewise
+	podInfos   []PodInfo   // of the last snapshot
 }
 
 // roster has names by key.

@@ -23,7 +23,7 @@ type Snapshot struct {
 	// Claims are a row a name and device, sorted; those that ended within the retention too. Where
 	// claims have had the name one after the other, the row is of the newest.
 	Claims []Holder
-	Pods   []Holder // likewise
+	Pods   []Holder // the same of pods
 	// EarlierClaims and EarlierPods ended within the retention, and another one has their name.
 	EarlierClaims, EarlierPods []Holder
 	// Young are pods that have held a device for less than Config.MinLifetime. In place of them, Pods

@@ -21,7 +21,7 @@ type answer struct {
 	at     time.Time   // when it came
 	err    error       // of the last request; nil: it succeeded
 
-	incidents []*recorder.Incident // likewise
+	incidents []*recorder.Incident // the last ones
 	without   error                // why there are none: the flight recorder may be off
 	node      Node
 }

@@ -18,7 +18,7 @@ type Scenario struct {
 	Standing []PodSpec
 	Cycle    time.Duration
 	Visits   []Visit  // within the cycle
-	Faults   []Fault  // likewise
+	Faults   []Fault  // within the cycle
 	Outage   sim.Span // in which the source of the devices fails; the caller makes it so
 }
 

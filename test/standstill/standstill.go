@@ -54,8 +54,8 @@ func Watch() (found func() []Span, stop func()) {
 	})
 }
 
-// WatchPressure records likewise when some program waited for a processor, by the kernel's count
-// ("some" in /proc/pressure/cpu): of each tenth of a second its end, as long as that was. Without
+// WatchPressure records when some program waited for a processor, by the kernel's count ("some" in
+// /proc/pressure/cpu). A span is the wait in a tenth of a second, and ends with it. Without
 // that file there are no spans.
 func WatchPressure() (found func() []Span, stop func()) {
 	before, _ := waited()

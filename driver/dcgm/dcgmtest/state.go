@@ -23,7 +23,7 @@ type State struct {
 	Engine        int64 // counts the engine's starts: connections to an earlier one are gone
 	Vocabulary    int64 // what the engine knows: Vocabulary46, 45 or Renewed
 	Profiling     int64 // the dcgmReturn_t that asking for profiling metrics is answered
-	Units         int64 // likewise those of the units of engines
+	Units         int64 // the same for profiling metrics of the units of engines
 	Connections   int64
 	Misuse        int64 // calls that the header forbids
 	Count         int64 // of GPUs

@@ -51,7 +51,7 @@ func eventsFront(t *testing.T, server *kubetest.Server) (address string, sent *s
 		case strings.Contains(r.URL.Path, "/events"):
 			answer, _ = io.ReadAll(r.Body) // the program cuts it at its end
 			var e corev1.Event
-			_ = json.Unmarshal(answer, &e) // likewise
+			_ = json.Unmarshal(answer, &e) // as far as it was read
 			sent.mu.Lock()
 			sent.requests = append(sent.requests, e)
 			sent.mu.Unlock()
@@ -61,7 +61,7 @@ func eventsFront(t *testing.T, server *kubetest.Server) (address string, sent *s
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusCreated)
-		_, _ = w.Write(answer) // likewise
+		_, _ = w.Write(answer) // the program may have ended
 	}))
 	t.Cleanup(front.Close)
 	return front.URL, sent

@@ -224,7 +224,7 @@ func (n *telling) told(p *program) map[string]happened {
 		case recorder.ClaimStalled:
 			code, h.Last = "", h.Onset // Last is when it was found
 		case recorder.SourceDown, recorder.DeviceLost:
-			h.Last = h.Onset // likewise
+			h.Last = h.Onset // Last is when it was found
 		}
 		if !i.Open() {
 			h.End = since(*i.End)
