@@ -108,29 +108,25 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// Every path in the settings is mounted.
-func TestPathsAreMounted(t *testing.T) {
-	for name, v := range combinations() {
-		t.Run(name, func(t *testing.T) {
-			c := renderObjects(t, v).daemonSet.Spec.Template.Spec.Containers[0]
-			paths := 0
-			for flag, values := range settings(&c) {
-				for _, path := range values {
-					if !strings.HasPrefix(path, "/") {
-						continue
-					}
-					paths++
-					if !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
-						return strings.HasPrefix(path+"/", m.MountPath+"/") || strings.HasPrefix(m.MountPath, path+"/")
-					}) {
-						t.Errorf("%s %s is not mounted", flag, path)
-					}
-				}
+// checkPaths checks that every path in the settings is mounted.
+func checkPaths(t *testing.T, c *corev1.Container) {
+	t.Helper()
+	paths := 0
+	for flag, values := range settings(c) {
+		for _, path := range values {
+			if !strings.HasPrefix(path, "/") {
+				continue
 			}
-			if paths < 5 {
-				t.Errorf("%d paths are set", paths)
+			paths++
+			if !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
+				return strings.HasPrefix(path+"/", m.MountPath+"/") || strings.HasPrefix(m.MountPath, path+"/")
+			}) {
+				t.Errorf("%s %s is not mounted", flag, path)
 			}
-		})
+		}
+	}
+	if paths < 5 {
+		t.Errorf("%d paths are set", paths)
 	}
 }
 

@@ -2,7 +2,30 @@ package chart
 
 import (
 	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
+
+// With every combination of values, the pod has what it needs and not more, and each object has the
+// common labels. Each combination is rendered once.
+func TestCombinations(t *testing.T) {
+	for name, v := range combinations() {
+		t.Run(name, func(t *testing.T) {
+			v["commonLabels"] = values{"team": "infra"}
+			o := renderObjects(t, v)
+			pod := &o.daemonSet.Spec.Template.Spec
+			checkPaths(t, &pod.Containers[0])
+			checkPodSecurity(t, name, &o)
+			checkLeastPrivilege(t, v, pod)
+			for key, object := range o.all {
+				if got := object.(metav1.Object).GetLabels(); got["team"] != "infra" {
+					t.Errorf("%s has the labels %v", key, got)
+				}
+			}
+		})
+	}
+}
 
 // combinations are sets of values that users choose.
 func combinations() map[string]values {

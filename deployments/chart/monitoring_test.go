@@ -134,8 +134,7 @@ func TestMonitoring(t *testing.T) {
 	if err != nil || len(generated) == 0 {
 		t.Fatalf("%d dashboards, %v", len(generated), err)
 	}
-	v := combinations()["monitoring"]
-	o := renderObjects(t, v)
+	o, operator := renderObjects(t, combinations()["monitoring"]), renderObjects(t, combinations()["grafana operator"])
 	for _, path := range generated {
 		name := strings.TrimSuffix(filepath.Base(path), ".json")
 		object := "test-dra-exporter-" + strings.TrimPrefix(name, "dra-")
@@ -144,7 +143,7 @@ func TestMonitoring(t *testing.T) {
 			m.Labels["grafana_dashboard"] != "1" {
 			t.Errorf("the dashboard %s differs from the generated one: %v", name, err)
 		}
-		if renderObjects(t, combinations()["grafana operator"]).all["GrafanaDashboard "+object] == nil {
+		if operator.all["GrafanaDashboard "+object] == nil {
 			t.Errorf("there is no GrafanaDashboard %s", name)
 		}
 	}
@@ -220,20 +219,6 @@ func TestSameNameInTwoNamespaces(t *testing.T) {
 				t.Errorf("%s is of both releases", key)
 			}
 			all[key] = namespace
-		}
-	}
-}
-
-// Each object has the common labels.
-func TestCommonLabels(t *testing.T) {
-	for name, v := range combinations() {
-		o := objects{all: map[string]runtime.Object{}}
-		v["commonLabels"] = values{"team": "infra"}
-		o.render(t, Release{Name: "test", Namespace: "monitoring", Values: v})
-		for key, object := range o.all {
-			if object.(metav1.Object).GetLabels()["team"] != "infra" {
-				t.Errorf("%s: %s has the labels %v", name, key, object.(metav1.Object).GetLabels())
-			}
 		}
 	}
 }

@@ -34,60 +34,52 @@ func violations(t *testing.T, pod *corev1.PodSpec) []string {
 	return out
 }
 
-// With every combination of values, the pod violates Pod Security's "restricted" only where that is
+// checkPodSecurity checks that the pod violates Pod Security's "restricted" only where that is
 // necessary: it runs as root, without capabilities, and mounts folders of the host. Further
 // violations occur only if values request them. The pod of helm test has no violations.
-func TestPodSecurity(t *testing.T) {
-	never := []string{"restricted volume types", "runAsNonRoot != true", "runAsUser=0"}
-	more := map[string][]string{
+func checkPodSecurity(t *testing.T, name string, o *objects) {
+	t.Helper()
+	want := []string{"restricted volume types", "runAsNonRoot != true", "runAsUser=0"}
+	want = append(want, map[string][]string{
 		"network": {"host namespaces"}, // hostPID
 		"MIG":     {"allowPrivilegeEscalation != false", "unrestricted capabilities"},
 		"inspect": {"unrestricted capabilities"},
 		"log":     {"allowPrivilegeEscalation != false", "privileged", "unrestricted capabilities"},
 		"library": {"allowPrivilegeEscalation != false", "privileged", "unrestricted capabilities"},
+	}[name]...)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, violations(t, &o.daemonSet.Spec.Template.Spec)); diff != "" {
+		t.Error(diff)
 	}
-	for name, v := range combinations() {
-		t.Run(name, func(t *testing.T) {
-			o := renderObjects(t, v)
-			want := slices.Sorted(slices.Values(slices.Concat(never, more[name])))
-			if diff := cmp.Diff(want, violations(t, &o.daemonSet.Spec.Template.Spec)); diff != "" {
-				t.Error(diff)
-			}
-			if test, ok := o.all["Pod test-dra-exporter-test"].(*corev1.Pod); ok {
-				if got := violations(t, &test.Spec); got != nil {
-					t.Errorf("the pod of helm test violates %v", got)
-				}
-			}
-		})
+	if test, ok := o.all["Pod test-dra-exporter-test"].(*corev1.Pod); ok {
+		if got := violations(t, &test.Spec); got != nil {
+			t.Errorf("the pod of helm test violates %v", got)
+		}
 	}
 }
 
-// In addition to Pod Security: all mounts are read-only except that of the state, which can be
-// omitted, and a token is mounted only if it is needed.
-func TestLeastPrivilege(t *testing.T) {
-	for name, v := range combinations() {
-		t.Run(name, func(t *testing.T) {
-			pod := renderObjects(t, v).daemonSet.Spec.Template.Spec
-			c := pod.Containers[0]
-			if len(pod.Containers) != 1 || !*c.SecurityContext.ReadOnlyRootFilesystem {
-				t.Errorf("the container has too many rights: %+v", c.SecurityContext)
-			}
-			for _, m := range c.VolumeMounts {
-				if m.Name == "state" && v["state"] == nil {
-					continue
-				}
-				if !m.ReadOnly && m.Name != "x" {
-					t.Errorf("%s is mounted read-write", m.Name)
-				}
-				if hostPath(&pod, m.Name) != "" && (m.RecursiveReadOnly == nil ||
-					*m.RecursiveReadOnly != corev1.RecursiveReadOnlyIfPossible || m.MountPropagation != nil) {
-					t.Errorf("what is mounted below %s is not read-only: %+v", m.MountPath, m)
-				}
-			}
-			if kube := v["kube"] == nil; *pod.AutomountServiceAccountToken != kube {
-				t.Error("the token of the service account is missing, or mounted although it is not needed")
-			}
-		})
+// checkLeastPrivilege checks, in addition to Pod Security, that all mounts are read-only except that
+// of the state, which can be omitted, and that a token is mounted only if it is needed.
+func checkLeastPrivilege(t *testing.T, v values, pod *corev1.PodSpec) {
+	t.Helper()
+	c := pod.Containers[0]
+	if len(pod.Containers) != 1 || !*c.SecurityContext.ReadOnlyRootFilesystem {
+		t.Errorf("the container has too many rights: %+v", c.SecurityContext)
+	}
+	for _, m := range c.VolumeMounts {
+		if m.Name == "state" && v["state"] == nil {
+			continue
+		}
+		if !m.ReadOnly && m.Name != "x" {
+			t.Errorf("%s is mounted read-write", m.Name)
+		}
+		if hostPath(pod, m.Name) != "" && (m.RecursiveReadOnly == nil ||
+			*m.RecursiveReadOnly != corev1.RecursiveReadOnlyIfPossible || m.MountPropagation != nil) {
+			t.Errorf("what is mounted below %s is not read-only: %+v", m.MountPath, m)
+		}
+	}
+	if kube := v["kube"] == nil; *pod.AutomountServiceAccountToken != kube {
+		t.Error("the token of the service account is missing, or mounted although it is not needed")
 	}
 }
 
