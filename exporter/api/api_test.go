@@ -40,6 +40,7 @@ func all() []string {
 
 // The published schemas are those of the types.
 func TestPublished(t *testing.T) {
+	t.Parallel()
 	schemas, err := Schemas()
 	if err != nil {
 		t.Fatal(err)
@@ -103,46 +104,56 @@ func shut(part any) {
 	}
 }
 
-// ask returns the first answer of an exporter on a node that a function accepts.
-func ask(t *testing.T, node *simnode.Node, path string, has func(text string) bool, flags ...string) string {
-	t.Helper()
-	return askIn(t, node, func(string) string { return path }, has, flags...)
-}
-
-// askIn is ask with a path that depends on the previous answer.
-func askIn(
-	t *testing.T, node *simnode.Node, path func(last string) string, has func(text string) bool, flags ...string,
-) string {
+// start starts an exporter on a node, which is stopped when the test ends. It returns its address,
+// and a context that ends with it.
+func start(t *testing.T, node *simnode.Node, flags ...string) (running context.Context, address string) {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := listener.Addr().String()
+	listen := listener.Addr().String()
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	ended := make(chan int, 1)
+	ctx, stop := context.WithCancel(context.Background())
+	running, end := context.WithCancel(ctx)
+	status := 0
 	var log bytes.Buffer
+	ended := make(chan struct{})
 	go func() {
+		defer close(ended)
+		defer end()
 		args := slices.Concat(node.Args(), flags, []string{
-			"--web.listen-address=" + address, "--web.last-scrape-timeout=0s", "--log.level=warn",
+			"--web.listen-address=" + listen, "--web.last-scrape-timeout=0s", "--log.level=warn",
 		})
-		ended <- program.Run(ctx, args, []program.Source{{
+		status = program.Run(ctx, args, []program.Source{{
 			Name: "sim", New: func(driver.Host) (driver.Source, error) { return node.Source(), nil },
 		}}, io.Discard, &log)
 	}()
+	t.Cleanup(func() {
+		stop()
+		if <-ended; status != 0 {
+			t.Errorf("exit status %d: %s", status, &log)
+		}
+	})
+	return running, "http://" + listen
+}
+
+// ask asks an exporter until a function accepts its answer. The path depends on the answer before.
+func ask(ctx context.Context, t *testing.T, address string, path func(last string) string, has func(string) bool) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
 	text := ""
+	var err error
 	for ; ctx.Err() == nil && !has(text); time.Sleep(100 * time.Millisecond) {
-		if text, err = get(ctx, "http://"+address+path(text)); err != nil {
+		if text, err = get(ctx, address+path(text)); err != nil {
 			text = ""
 		}
 	}
-	cancel()
-	if status := <-ended; status != 0 || !has(text) {
-		t.Fatalf("exit status %d; the last answer is %q, %v: %s", status, text, err, &log)
+	if !has(text) {
+		t.Fatalf("the last answer is %q, %v", text, err)
 	}
 	return text
 }
@@ -164,14 +175,12 @@ func get(ctx context.Context, address string) (string, error) {
 	return string(text), err
 }
 
-// demoNode returns a node with shared, partitioned, unhealthy, idle and oversized devices, on which
-// pods start and end. The functions first change its devices.
-func demoNode(t *testing.T, change ...func([]simnode.Device)) *simnode.Node {
+// demoNode returns a node with shared, partitioned, unhealthy, idle and oversized devices, and with
+// one that has an XID every two seconds. Pods start and end on it.
+func demoNode(t *testing.T) *simnode.Node {
 	t.Helper()
 	scenario := simnode.Demo(1, simnode.DefaultHang)
-	for _, f := range change {
-		f(scenario.Devices)
-	}
+	scenario.Devices[1].XIDEvery = 2 * time.Second
 	node, err := simnode.New(filepath.Join(t.TempDir(), "node"), 1, scenario.Devices, simnode.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -187,101 +196,82 @@ func demoNode(t *testing.T, change ...func([]simnode.Device)) *simnode.Node {
 	return node
 }
 
-// The program's answers fit the schemas, and have no fields that are not in a schema.
+// The program's answers fit the schemas, and have no fields that are not in a schema. With some
+// change they do not fit.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
-	answer := ask(t, demoNode(t), "/api/v1/snapshot", func(text string) bool {
-		return strings.Contains(text, `"pods":[{`) && strings.Contains(text, `"attribution":"capacity"`) &&
-			strings.Contains(text, `"source":"sim"`)
-	})
-	checkAnswer(t, published, answer, [][2]string{
-		{`"node":`, `"nodes":`},
-		{`"attribution":"capacity"`, `"attribution":"by-hand"`},
-		{`"allocatedSeconds":`, `"allocatedHours":`},
-		{`"devices":[`, `"devices":[7,`},
-		{`"since":"`, `"since":"at `},
-	})
-}
-
-func TestFitAnswers(t *testing.T) {
-	t.Parallel()
-	answer := ask(t, demoNode(t), "/api/v1/fit", func(text string) bool {
-		return strings.Contains(text, `"kind":"share"`) && strings.Contains(text, `"reason":"`)
-	}, "--fit.after=2s")
-	checkAnswer(t, publishedFit, answer, [][2]string{
-		{`"text":`, `"words":`},
-		{`"kind":"share"`, `"kind":"coupon"`},
-		{`"reason":"`, `"reason":"not_`},
-		{`"unusedRatio":`, `"wasted":`},
-	})
-}
-
-func TestHistoryAnswers(t *testing.T) {
-	t.Parallel()
-	answer := ask(t, demoNode(t), "/api/v1/history?device=gpu-1", func(text string) bool {
-		return strings.Contains(text, `"of":"claim"`) && strings.Contains(text, `"of":"pod"`) &&
-			strings.Contains(text, `"rate":true`) && strings.Contains(text, `"holders":[{`)
-	})
-	checkAnswer(t, publishedHistory, answer, [][2]string{
-		{`"times":[`, `"times":[7,`},
-		{`"of":"pod"`, `"of":"house"`},
-		{`"values":[`, `"values":["high",`},
-		{`"rate":true`, `"speed":true`},
-		{`"from":"`, `"from":"at `},
-	})
-}
-
-func TestIncidentAnswers(t *testing.T) {
-	t.Parallel()
-	node := demoNode(t, func(devices []simnode.Device) { devices[1].XIDEvery = 2 * time.Second })
-	const path = "/api/v1/incidents"
+	// A receipt is written at the latest when the retention ends.
+	running, address := start(t, demoNode(t), "--fit.after=2s", "--retention=1s")
 	// An incident that is requested by its ID contains its recording so far.
 	id := regexp.MustCompile(`"id":"([^"]+)"`)
-	answer := askIn(t, node, func(last string) string {
+	incidents := func(last string) string {
 		if found := id.FindStringSubmatch(last); found != nil && strings.Contains(last, `"hit":true`) {
-			return path + "?id=" + url.QueryEscape(found[1])
+			return "incidents?id=" + url.QueryEscape(found[1])
 		}
-		return path
-	}, func(text string) bool {
-		return strings.Contains(text, `"hit":true`) && strings.Contains(text, `"series":[{`)
-	})
-	checkAnswer(t, publishedIncidents, answer, [][2]string{
-		{`"count":`, `"number":`},
-		{`"kind":"`, `"kind":"no_`},
-		{`"hit":true`, `"hit":"hard"`},
-		{`"recording":`, `"record":`},
-		{`"onset":"`, `"onset":"at `},
-		{`"detected":"`, `"found":"`},
-		{`"device":{`, `"device":{"serial":"7",`},
-	})
-}
-
-func TestReceiptAnswers(t *testing.T) {
-	t.Parallel()
-	answer := ask(t, demoNode(t), "/api/v1/receipts", func(text string) bool {
-		return strings.Contains(text, `"quantity":"energy"`) && strings.Contains(text, `"peaks":[`)
-	}, "--retention=1s") // the receipt is written at the latest when the retention ends
-	checkAnswer(t, publishedReceipts, answer, [][2]string{
-		{`"ChargePeriodEnd":"`, `"ChargePeriodEnd":"at `},
-		{`"SubAccountName":`, `"SubAccount":`},
-		{`"errorBound":`, `"error":`},
-		{`"attribution":"`, `"attribution":7,"how":"`},
-		{`"pods":[`, `"pods":["a",`},
-	})
-}
-
-func TestSummaryAnswers(t *testing.T) {
-	t.Parallel()
-	answer := ask(t, demoNode(t), "/api/v1/summary", func(text string) bool {
-		return strings.Contains(text, `"claims":[{`) && strings.Contains(text, `"active":`) &&
-			strings.Contains(text, `"pods":["`)
-	})
-	checkAnswer(t, publishedSummary, answer, [][2]string{
-		{`"node":`, `"nodes":`},
-		{`"claims":[`, `"claims":[7,`},
-		{`"state":"`, `"state":7,"was":"`},
-		{`"pods":["`, `"pods":[7,"`},
-	})
+		return "incidents"
+	}
+	for _, tt := range []struct {
+		published, path string
+		has             []string
+		changes         [][2]string
+	}{
+		{published, "snapshot", []string{`"pods":[{`, `"attribution":"capacity"`, `"source":"sim"`}, [][2]string{
+			{`"node":`, `"nodes":`},
+			{`"attribution":"capacity"`, `"attribution":"by-hand"`},
+			{`"allocatedSeconds":`, `"allocatedHours":`},
+			{`"devices":[`, `"devices":[7,`},
+			{`"since":"`, `"since":"at `},
+		}},
+		{publishedSummary, "summary", []string{`"claims":[{`, `"active":`, `"pods":["`}, [][2]string{
+			{`"node":`, `"nodes":`},
+			{`"claims":[`, `"claims":[7,`},
+			{`"state":"`, `"state":7,"was":"`},
+			{`"pods":["`, `"pods":[7,"`},
+		}},
+		{publishedHistory, "history?device=gpu-1", []string{
+			`"of":"claim"`, `"of":"pod"`, `"rate":true`, `"holders":[{`,
+		}, [][2]string{
+			{`"times":[`, `"times":[7,`},
+			{`"of":"pod"`, `"of":"house"`},
+			{`"values":[`, `"values":["high",`},
+			{`"rate":true`, `"speed":true`},
+			{`"from":"`, `"from":"at `},
+		}},
+		{publishedIncidents, "", []string{`"hit":true`, `"series":[{`}, [][2]string{
+			{`"count":`, `"number":`},
+			{`"kind":"`, `"kind":"no_`},
+			{`"hit":true`, `"hit":"hard"`},
+			{`"recording":`, `"record":`},
+			{`"onset":"`, `"onset":"at `},
+			{`"detected":"`, `"found":"`},
+			{`"device":{`, `"device":{"serial":"7",`},
+		}},
+		{publishedFit, "fit", []string{`"kind":"share"`, `"reason":"`}, [][2]string{
+			{`"text":`, `"words":`},
+			{`"kind":"share"`, `"kind":"coupon"`},
+			{`"reason":"`, `"reason":"not_`},
+			{`"unusedRatio":`, `"wasted":`},
+		}},
+		{publishedReceipts, "receipts", []string{`"quantity":"energy"`, `"peaks":[`}, [][2]string{
+			{`"ChargePeriodEnd":"`, `"ChargePeriodEnd":"at `},
+			{`"SubAccountName":`, `"SubAccount":`},
+			{`"errorBound":`, `"error":`},
+			{`"attribution":"`, `"attribution":7,"how":"`},
+			{`"pods":[`, `"pods":["a",`},
+		}},
+	} {
+		t.Run(tt.published, func(t *testing.T) {
+			answer := ask(running, t, address, func(last string) string {
+				if tt.path == "" {
+					return "/api/v1/" + incidents(last)
+				}
+				return "/api/v1/" + tt.path
+			}, func(text string) bool {
+				return !slices.ContainsFunc(tt.has, func(part string) bool { return !strings.Contains(text, part) })
+			})
+			checkAnswer(t, tt.published, answer, tt.changes)
+		})
+	}
 }
 
 // checkAnswer checks that an answer fits a schema, and that after each of the changes it does not.
