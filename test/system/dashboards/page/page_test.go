@@ -222,6 +222,14 @@ func testNarrow(t *testing.T, browser browser, address string) {
 	if value[bool](b, `document.querySelector('dialog').scrollWidth > document.querySelector('dialog').clientWidth`) {
 		t.Error("the details are wider than the screen")
 	}
+	const broken = `[...document.querySelectorAll('dialog .facts td:first-child')].filter((cell) => {
+		const text = document.createRange();
+		text.selectNodeContents(cell);
+		return !cell.textContent.trim().includes(' ') && text.getClientRects().length > 1;
+	}).map((cell) => cell.textContent)`
+	if got := value[[]string](b, broken); len(got) > 0 {
+		t.Errorf("words are broken: %q", got)
+	}
 }
 
 func testWithoutScript(t *testing.T, browser browser, address string) {
