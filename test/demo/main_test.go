@@ -2,13 +2,13 @@ package main
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/http"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
@@ -18,7 +18,9 @@ func TestMain(m *testing.M) { testmain.Main(m) }
 // runDemo runs the demo on a free port, and returns its status and output.
 func runDemo(ctx context.Context, t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
-	return runDemoOn(ctx, t, freeAddress(t), args...)
+	var out strings.Builder
+	status, stderr = runDemoTo(ctx, t, &out, args...)
+	return status, out.String(), stderr
 }
 
 func freeAddress(t *testing.T) string {
@@ -34,19 +36,18 @@ func freeAddress(t *testing.T) string {
 	return address
 }
 
-func runDemoOn(
-	ctx context.Context, t *testing.T, address string, args ...string,
-) (status int, stdout, stderr string) {
+// runDemoTo is runDemo with a writer of what the demo prints.
+func runDemoTo(ctx context.Context, t *testing.T, stdout io.Writer, args ...string) (status int, stderr string) {
 	t.Helper()
 	temporary := t.TempDir()
 	t.Setenv("TMPDIR", temporary)
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
-	var out, errs strings.Builder
-	status = run(ctx, append([]string{"--listen=" + address}, args...), &out, &errs)
+	var errs strings.Builder
+	status = run(ctx, append([]string{"--listen=" + freeAddress(t)}, args...), stdout, &errs)
 	if left, err := os.ReadDir(temporary); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
-	return status, out.String(), errs.String()
+	return status, errs.String()
 }
 
 // TestDemo runs the demo for a few seconds, with the exporter's own main function, a real socket
@@ -67,12 +68,23 @@ func TestDemo(t *testing.T) {
 	}
 }
 
+// interrupter interrupts a demo as soon as it prints something.
+type interrupter struct {
+	strings.Builder
+	interrupt func()
+}
+
+func (i *interrupter) Write(text []byte) (int, error) {
+	i.interrupt()
+	return i.Builder.Write(text)
+}
+
 func TestInterrupted(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	status, stdout, stderr := runDemo(ctx, t)
-	if status != 0 || !strings.Contains(stdout, "pods simulated") {
-		t.Errorf("status %d: %s\n%s", status, stdout, stderr)
+	ctx, cancel := context.WithCancel(t.Context())
+	out := &interrupter{interrupt: cancel}
+	status, stderr := runDemoTo(ctx, t, out)
+	if status != 0 || !strings.Contains(out.String(), "pods simulated") {
+		t.Errorf("status %d: %s\n%s", status, out, stderr)
 	}
 }
 
