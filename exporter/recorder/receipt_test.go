@@ -193,6 +193,28 @@ func TestReceipt(t *testing.T) {
 	}
 }
 
+// Readings that come now sooner, now later do not make a steady gauge of a device of one's own
+// uncertain.
+func TestReceiptOfIrregularReadings(t *testing.T) {
+	s := newStory(t)
+	s.pass(2)
+	s.Hold("a", "p")
+	for range 90 {
+		for _, pause := range []time.Duration{600 * time.Millisecond, 1400 * time.Millisecond} {
+			s.Read(driver.Reading{Quantity: driver.Utilization, Value: 1})
+			s.Pass(pause)
+			s.Record(s.Last.Snapshot)
+		}
+	}
+	s.Free("a")
+	s.pass(45)
+	active := s.Receipts()[0].Figure(driver.ActiveSeconds)
+	if math.Abs(active.ConsumedQuantity-180) > 2 || *active.ErrorBound > 4 || active.MeasuredSeconds < 176 {
+		t.Errorf("of 180 s, %v s were active, off by %v s, measured for %v s", active.ConsumedQuantity, *active.ErrorBound,
+			active.MeasuredSeconds)
+	}
+}
+
 func energyOf(d recorder.ReceiptDevice) recorder.Figure {
 	for _, f := range d.Figures {
 		if f.Quantity == "energy" {
