@@ -24,7 +24,7 @@ import (
 const (
 	askedEach    = 10 * time.Second
 	askedAtOnce  = 64
-	firstAnswers = 400 * time.Millisecond // how long a look waits for them
+	firstAnswers = 600 * time.Millisecond // how long a look waits for them
 	maxSummary   = 512 << 10              // bytes
 )
 

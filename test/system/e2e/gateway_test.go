@@ -116,7 +116,7 @@ func TestGatewayOfManyNodes(t *testing.T) {
 	n := newNodeWithoutKubelet(t)
 	api, kubeconfig := apiServer(t, n)
 	api.Allow("lead", func(authorizationv1.SubjectAccessReviewSpec) bool { return true })
-	var moved, asked atomic.Int64
+	var moved, answered atomic.Int64
 	begun := time.Now()
 	listener, err := net.Listen("tcp", "0.0.0.0:0")
 	if err != nil {
@@ -136,13 +136,13 @@ func TestGatewayOfManyNodes(t *testing.T) {
 				"pods":["train-%d-%d-0"]}`, i%20, i, c, state, i, c))
 		}
 		body := fmt.Sprintf(`{"node":"n","devices":{%q:8},"claims":[%s],"incidents":[]}`, state, strings.Join(claims, ","))
-		asked.Add(1)
 		moved.Add(400) // what the headers of a request and an answer take
 		w.Header().Set("Content-Type", "application/json")
 		if !web.Tagged(w, r, web.TagOf([]byte(body))) {
 			sent, _ := io.WriteString(w, body)
 			moved.Add(int64(sent))
 		}
+		answered.Add(1)
 	})}
 	done := make(chan struct{})
 	go func() {
@@ -165,8 +165,8 @@ func TestGatewayOfManyNodes(t *testing.T) {
 		return a
 	}
 	first := look()
-	t.Logf("%d nodes: the first page after %v, %d bytes, %d nodes asked", *gatewayNodes, first.took, len(first.body),
-		asked.Load())
+	t.Logf("%d nodes: the first page after %v, %d bytes, %d nodes answered", *gatewayNodes, first.took, len(first.body),
+		answered.Load())
 	used, since, before := cpuTime(t, g.PID()), time.Now(), moved.Load()
 	for time.Since(since) < *gatewayFor {
 		time.Sleep(5 * time.Second)
