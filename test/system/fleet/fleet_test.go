@@ -34,6 +34,10 @@ const (
 
 	fewSeries  = 50
 	fewSamples = 2000
+
+	// What a node may cost: series in a scrape, and samples that all rules read in a minute.
+	seriesOfNode  = 1850
+	samplesOfNode = 18_000
 )
 
 // recorded returns the node of which the nodes of all tests are variations. It takes half a minute,
@@ -49,8 +53,8 @@ var recorded = sync.OnceValues(func() (*template, error) {
 
 // TestScale measures three small fleets of the same nodes. It fails if a rule or a panel reads
 // samples or returns series faster than in proportion to the nodes, if the engine refuses a query,
-// or if with 1000 nodes a panel would return more than maxLines or maxBytes, or a variable offer
-// more than maxLines values.
+// if a node costs more than seriesOfNode or samplesOfNode, or if with 1000 nodes a panel would return
+// more than maxLines or maxBytes, or a variable offer more than maxLines values.
 func TestScale(t *testing.T) {
 	t.Parallel()
 	nodes, err := recorded()
@@ -66,6 +70,11 @@ func TestScale(t *testing.T) {
 			t.Fatal(err)
 		}
 		results = append(results, r)
+	}
+	minute := results[2].minute()
+	if series, samples := results[2].Scraped/large, minute.total().Samples/large; series > seriesOfNode ||
+		samples > samplesOfNode {
+		t.Errorf("a node has %d series, and the rules read %d samples of it in a minute", series, samples)
 	}
 	first, second, third := rowsOf(results[0]), rowsOf(results[1]), rowsOf(results[2])
 	answered := 0
