@@ -53,8 +53,8 @@ var recorded = sync.OnceValues(func() (*template, error) {
 
 // TestScale measures three small fleets of the same nodes. It fails if a rule or a panel reads
 // samples or returns series faster than in proportion to the nodes, if the engine refuses a query,
-// if a node costs more than seriesOfNode or samplesOfNode, or if with 1000 nodes a panel would return
-// more than maxLines or maxBytes, or a variable offer more than maxLines values.
+// if a node costs more than seriesOfNode or samplesOfNode, or if with 1000 nodes a panel would
+// return more than maxLines or maxBytes, or a variable offer more than maxLines values.
 func TestScale(t *testing.T) {
 	t.Parallel()
 	nodes, err := recorded()
