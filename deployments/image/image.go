@@ -1,6 +1,9 @@
 // Package image builds the container image of dra-exporter without a container engine and without a
 // registry. The image contains the program, the C library that it links, and certificates. The
 // package writes it as an OCI layout in a tar file, which containerd and podman load.
+//
+// go-containerregistry makes the image and the layout. It does not collect the libraries of a program,
+// nor does ko, which builds without cgo; and its tar files are those of docker save.
 package image
 
 import (
@@ -11,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -238,7 +242,7 @@ func root(files map[string]string, created time.Time) ([]byte, error) {
 	}
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	for _, path := range sortedKeys(folders) {
+	for _, path := range slices.Sorted(maps.Keys(folders)) {
 		mode := int64(0o755)
 		if path == "/tmp" {
 			mode = 0o1777
@@ -250,7 +254,7 @@ func root(files map[string]string, created time.Time) ([]byte, error) {
 			return nil, err
 		}
 	}
-	for _, path := range sortedKeys(files) {
+	for _, path := range slices.Sorted(maps.Keys(files)) {
 		data, err := os.ReadFile(files[path])
 		if err != nil {
 			return nil, err
@@ -282,15 +286,12 @@ func addFile(w *tar.Writer, path string, data []byte, mode int64, created time.T
 func archive(path, dir string, created time.Time) error {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+	files := os.DirFS(dir)
+	err := fs.WalkDir(files, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		data, err := os.ReadFile(p)
-		if err != nil {
-			return err
-		}
-		name, err := filepath.Rel(dir, p)
+		data, err := fs.ReadFile(files, name)
 		if err != nil {
 			return err
 		}
@@ -300,13 +301,4 @@ func archive(path, dir string, created time.Time) error {
 		return err
 	}
 	return os.WriteFile(path, b.Bytes(), 0o644)
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
