@@ -37,6 +37,8 @@ type Ownership struct {
 	// other devices than the API server's claims have, as it does after a deletion by force: the
 	// exporter may have rows of these too, until it knows which is right.
 	Except, Contradicted map[string]bool
+	// Late is how much later than by itself the exporter hears of a change, since the test delays it.
+	Late time.Duration
 	// Stood returns when the machine stood still, so far, and Waited when programs waited for a
 	// processor; nil: never.
 	Stood, Waited func() []standstill.Span
@@ -106,13 +108,14 @@ func (o *Ownership) Check(r *web.Report) []error {
 			spans = append(spans, found())
 		}
 	}
-	for len(o.waiting) > 0 && !o.waiting[0].at.Add(maxLag).After(o.Truth.last) {
+	most := maxLag + o.Late
+	for len(o.waiting) > 0 && !o.waiting[0].at.Add(most).After(o.Truth.last) {
 		s := &o.waiting[0]
-		around, late := standstill.Span{From: s.at.Add(-maxLag), To: s.at.Add(maxLag)}, lag
+		around, late := standstill.Span{From: s.at.Add(-most), To: s.at.Add(most)}, lag+o.Late
 		for _, all := range spans {
 			late += around.Overlap(all)
 		}
-		wrong = append(wrong, o.compare(s, min(maxLag, late))...)
+		wrong = append(wrong, o.compare(s, min(most, late))...)
 		o.waiting = o.waiting[1:]
 	}
 	return wrong

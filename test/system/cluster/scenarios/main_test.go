@@ -57,6 +57,7 @@ type world struct {
 	exporter   *program                 // the first of them: with the API server and the Pods API
 	stalls     func() []standstill.Span // of the machine
 	waits      func() []standstill.Span // of programs, for a processor
+	late       *late                    // what the exporters ask in place of the kubelet; nil: they ask that
 }
 
 // TestScenarios runs everything on one cluster under four runs of the exporter, one each way:
@@ -146,7 +147,16 @@ func (w *world) runAll(t *testing.T, scenarios, longer map[string]func(*testing.
 
 var kubelet = flag.String("kubelet", "", "another version of the kubelet, such as v1.36.3")
 
+// newWorld starts a cluster, and the exporters.
 func newWorld(t *testing.T, o cluster.Options) *world {
+	t.Helper()
+	w := newCluster(t, o)
+	w.startWays(t)
+	return w
+}
+
+// newCluster starts a cluster without an exporter.
+func newCluster(t *testing.T, o cluster.Options) *world {
 	t.Helper()
 	begin := time.Now()
 	o.Kubelet, o.Log = *kubelet, os.Stderr
@@ -191,7 +201,6 @@ func newWorld(t *testing.T, o cluster.Options) *world {
 	w.vendorURL = server.URL
 	w.access = kubeconfigOf(config, forwarded(t, c.DialServer))
 	w.common = w.flags()
-	w.startWays(t)
 	return w
 }
 

@@ -94,6 +94,9 @@ func startWatch(t *testing.T, r *running, o *ownership, stood, waited func() []s
 			Waited: waited,
 		},
 	}
+	if l := r.late; l != nil {
+		w.owners.Late = l.latest()
+	}
 	var running sync.WaitGroup
 	running.Go(func() { w.run(ctx) })
 	w.stop = func() { cancel(); running.Wait() }

@@ -136,6 +136,7 @@ type running struct {
 	way
 	*program
 	watch *watch
+	late  *late // what it asks in place of the kubelet; nil: it asks that
 }
 
 // informed returns the exporters that know the claims and the hardware.
@@ -167,10 +168,13 @@ func (w *world) startWays(t *testing.T) {
 		if way.file {
 			args = append(args, "--inventory.file="+w.inventory.path)
 		}
-		if !way.podsAPI {
+		switch {
+		case !way.podsAPI:
 			args = append(args, "--kubelet.pods-socket="+filepath.Join(w.dir, "none.sock"))
+		case w.late != nil:
+			args = append(args, "--kubelet.pods-socket="+w.late.socket())
 		}
-		r := &running{way: way, program: startExporter(t, args)}
+		r := &running{way: way, program: startExporter(t, args), late: w.late}
 		r.watch = startWatch(t, r, w.ownership, w.stalls, w.waits)
 		w.exporters = append(w.exporters, r)
 	}

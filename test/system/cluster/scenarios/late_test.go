@@ -1,0 +1,136 @@
+package scenarios
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
+)
+
+// lateGrace is how long answers without any pod prove nothing: longer than any exporter may be late.
+const lateGrace = 30 * time.Second
+
+// TestLateKubelet has the exporters hear of everything late: the kubelet's answers, the events of
+// its Pods API, of which some come twice and some after others, and the API server. Nothing else
+// runs on the node: its last pods end, also while the kubelet restarts.
+func TestLateKubelet(t *testing.T) {
+	if !kubeletSince(podsAPISince) {
+		t.Skip("the kubelet has no Pods API")
+	}
+	for _, answer := range []time.Duration{150 * time.Millisecond} {
+		t.Run(fmt.Sprintf("List takes %v", answer), func(t *testing.T) {
+			w := newCluster(t, cluster.Options{})
+			w.late = newLate(t, w.cluster.KubeletRoot(), answer)
+			w.access.Clusters[w.access.CurrentContext].Server = "https://" + forwarded(t, lateServer(w.cluster.DialServer))
+			w.common = append(w.common, "--kubelet.podresources-socket="+w.late.socket(), "--kubelet.empty-grace="+lateGrace.String())
+			w.startWays(t)
+			for _, e := range w.exporters {
+				e.watch.guard(t, w.late.staysDeleted)
+			}
+			t.Run("Claims", func(t *testing.T) {
+				scenarios := map[string]func(*testing.T, *world){
+					"Single":            testSingle,
+					"Deployment":        testDeployment,
+					"SharedClaim":       testSharedClaim,
+					"Completed":         testCompleted,
+					"DeletedGracefully": testDeletedGracefully,
+					"ForceDeleted":      testForceDeleted,
+					"Recreated":         testRecreated,
+					"ForceRecreated":    testForceRecreated,
+					"InitContainer":     testInitContainer,
+				}
+				w.runAll(t, scenarios, nil)
+			})
+			for _, phase := range []struct {
+				name string
+				test func(*testing.T, *world)
+			}{
+				{"HundredPods", testHundredPods},
+				{"LastPods", testLastPods},
+			} {
+				if !t.Failed() {
+					t.Run(phase.name, func(t *testing.T) { phase.test(t, w) })
+				}
+			}
+			w.finish(t)
+		})
+	}
+}
+
+// staysDeleted checks that no pod holds a device of which the exporter heard long enough ago that
+// it was deleted.
+func (l *late) staysDeleted(r *web.Report) error {
+	for i := range r.Devices {
+		for _, s := range r.Devices[i].Shares {
+			for _, h := range s.Holds {
+				if at, deleted := l.deletedAt(h.UID); deleted && r.Time.Sub(at) > timing+l.answer {
+					return fmt.Errorf("pod %s, %s, holds %s (%s), and was deleted", h.Pod, h.UID, r.Devices[i].Device, h.Reason)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// testLastPods has the last pods of the node end while the kubelet is away: one by itself, and one
+// that was deleted before the kubelet is back. A kubelet that has restarted says that the first has
+// ended, and nothing of the second: who has no API server keeps that for the grace.
+func testLastPods(t *testing.T, w *world) {
+	const lasts = 10 * time.Second
+	n := w.namespace(t, "last-pods")
+	n.contradicts()
+	names := []string{"ends", "deleted"}
+	for _, name := range names {
+		n.claim(name, request("gpu", gpudriver.ClassGPU))
+		n.pod(name, once(podSpec(name, "sleep", lasts.String())))
+	}
+	n.phase("ends", corev1.PodRunning)
+	n.phase("deleted", corev1.PodRunning)
+	n.agree(2)
+	n.order(w.cluster.StopComponent, "kubelet")
+	for _, name := range names {
+		if len(n.takenBack(name)) > 0 {
+			t.Fatalf("pod %s has ended too early to say anything", name)
+		}
+	}
+	n.no(n.client.CoreV1().Pods(n.name).Delete(t.Context(), "deleted",
+		metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)}))
+	time.Sleep(lasts)
+	w.late.restart(t)
+	back := time.Now()
+	n.order(w.cluster.StartComponent, "kubelet")
+	n.phase("ends", corev1.PodSucceeded)
+	n.gone("deleted")
+	eventually(t, "nobody holds anything, but the deleted pod where no API server says so", func() error {
+		var wrong error
+		for _, e := range n.exporters {
+			r, err := e.report()
+			if err != nil {
+				return err
+			}
+			left := slices.DeleteFunc(holdsOfExporter(r, n.name), func(h hold) bool {
+				return !e.server && h.Pod == "deleted"
+			})
+			if len(left) > 0 {
+				wrong = errors.Join(wrong, fmt.Errorf("%s: %v", e.name, left))
+			}
+		}
+		return wrong
+	})
+	n.Logf("%v after the kubelet's start", time.Since(back).Round(time.Millisecond))
+	n.agree(0)
+	n.Logf("after %v nobody holds anything", time.Since(back).Round(time.Millisecond))
+	n.sourceUp("podresources", 1)
+	if left := slices.DeleteFunc(names, func(name string) bool { return len(n.takenBack(name)) == 1 }); len(left) > 0 {
+		t.Errorf("the driver's journal does not say that %v gave their devices back", left)
+	}
+}
