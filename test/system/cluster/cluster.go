@@ -209,15 +209,15 @@ func (c *Cluster) nodeCommand(ctx context.Context, programs node.Config, persist
 func (c *Cluster) Stop() error {
 	var unasked error
 	if c.process != nil && c.process.Process != nil {
-		unasked = c.endedUnasked()
+		unasked = c.EndedUnasked()
 		c.end()
 		_ = c.process.Wait() // Says only that it was told to.
 	}
 	return errors.Join(unasked, c.dir.remove())
 }
 
-// endedUnasked returns why the cluster has ended although nobody asked it to, nil if it runs.
-func (c *Cluster) endedUnasked() error {
+// EndedUnasked returns why the cluster has ended although nobody asked it to, nil if it runs.
+func (c *Cluster) EndedUnasked() error {
 	said, err := os.ReadFile(c.path("start.log"))
 	if err != nil {
 		return fmt.Errorf("read what the cluster said: %w", err)

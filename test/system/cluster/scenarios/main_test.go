@@ -165,7 +165,9 @@ func newCluster(t *testing.T, o cluster.Options) *world {
 		t.Fatal(err)
 	}
 	t.Logf("the cluster started in %v", time.Since(begin).Round(time.Millisecond))
+	clusters.Store(t.Name(), c)
 	t.Cleanup(func() {
+		clusters.Delete(t.Name())
 		if t.Failed() {
 			logTails(t, c)
 		}

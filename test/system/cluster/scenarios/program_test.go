@@ -235,7 +235,26 @@ func eventually(t *testing.T, what string, is func() error) {
 	progresses(t, what, func() (int, error) { return 0, is() })
 }
 
-// progresses does the same, and waits on as long as a number changes in that time.
+// clusters has the cluster that runs of each test that has started one, by the test's name.
+var clusters sync.Map
+
+// endedUnasked returns why the cluster of a test, or of one that it is a part of, has ended, nil if it
+// runs.
+func endedUnasked(test string) error {
+	for {
+		if c, there := clusters.Load(test); there {
+			return c.(interface{ EndedUnasked() error }).EndedUnasked()
+		}
+		i := strings.LastIndex(test, "/")
+		if i < 0 {
+			return nil
+		}
+		test = test[:i]
+	}
+}
+
+// progresses does the same, and waits on as long as a number changes in that time. It does not wait
+// for a cluster that has ended.
 func progresses(t *testing.T, what string, is func() (int, error)) {
 	t.Helper()
 	last, deadline := 0, time.Now().Add(*waitLimit)
@@ -243,6 +262,9 @@ func progresses(t *testing.T, what string, is func() (int, error)) {
 		n, err := is()
 		if err == nil {
 			return
+		}
+		if ended := endedUnasked(t.Name()); ended != nil {
+			t.Fatalf("%s: %v: %v", what, err, ended)
 		}
 		if n != last {
 			last, deadline = n, time.Now().Add(*waitLimit)

@@ -1,0 +1,25 @@
+package scenarios
+
+import (
+	"errors"
+	"testing"
+)
+
+// endedCluster is a cluster that has ended.
+type endedCluster struct{ error }
+
+func (c endedCluster) EndedUnasked() error { return c.error }
+
+// Tests, and those that they are parts of, know that their cluster has ended; others do not.
+func TestEndedCluster(t *testing.T) {
+	want := errors.New("etcd ended")
+	clusters.Store(t.Name(), endedCluster{want})
+	defer clusters.Delete(t.Name())
+	for test, want := range map[string]error{
+		t.Name(): want, t.Name() + "/Claims/Single": want, t.Name() + "2/Claims": nil, "Test": nil,
+	} {
+		if got := endedUnasked(test); !errors.Is(got, want) {
+			t.Errorf("%s: %v, want %v", test, got, want)
+		}
+	}
+}
