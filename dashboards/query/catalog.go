@@ -1,7 +1,7 @@
 // Package query checks PromQL expressions against the exporter's metric families: every metric and
 // label must exist, and the result must have the stated unit. If a metric is renamed or removed,
-// the generator of dashboards and rules fails. No engine knows units; that copies of a node and native
-// histograms are counted once is tested with Prometheus's engine (test/system/dashboards).
+// the generator of dashboards and rules fails. No engine knows units; that copies of a node and
+// native histograms are counted once is tested with Prometheus's engine (test/system/dashboards).
 package query
 
 import (

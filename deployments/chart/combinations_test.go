@@ -1,6 +1,8 @@
 package chart
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,6 +27,19 @@ func TestCombinations(t *testing.T) {
 			}
 		})
 	}
+}
+
+// sampled are the combinations, with -short every third one.
+func sampled() map[string]values {
+	all := combinations()
+	if testing.Short() {
+		for i, name := range slices.Sorted(maps.Keys(all)) {
+			if i%3 != 0 {
+				delete(all, name)
+			}
+		}
+	}
+	return all
 }
 
 // combinations are sets of values that users choose.

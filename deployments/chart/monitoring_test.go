@@ -170,9 +170,10 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
-// Two releases in one namespace have no object in common, and do not select each other's pods.
+// Two releases in one namespace have no object in common, and do not select each other's pods. With
+// -short it renders a third of the combinations.
 func TestTwoReleases(t *testing.T) {
-	for name, v := range combinations() {
+	for name, v := range sampled() {
 		both := objects{all: map[string]runtime.Object{}}
 		for _, release := range []string{"dra-exporter", "gpus"} {
 			both.render(t, Release{Name: release, Namespace: "monitoring", Values: v}) // fails if an object occurs twice

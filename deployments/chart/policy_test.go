@@ -58,8 +58,8 @@ func checkPodSecurity(t *testing.T, name string, o *objects) {
 	}
 }
 
-// checkLeastPrivilege checks, in addition to Pod Security, that all mounts are read-only except that
-// of the state, which can be omitted, and that a token is mounted only if it is needed.
+// checkLeastPrivilege checks, in addition to Pod Security, that all mounts are read-only except
+// that of the state, which can be omitted, and that a token is mounted only if it is needed.
 func checkLeastPrivilege(t *testing.T, v values, pod *corev1.PodSpec) {
 	t.Helper()
 	c := pod.Containers[0]
