@@ -2,8 +2,8 @@
 // registry. The image contains the program, the C library that it links, and certificates. The
 // package writes it as an OCI layout in a tar file, which containerd and podman load.
 //
-// go-containerregistry makes the image and the layout. It does not collect the libraries of a program,
-// nor does ko, which builds without cgo; and its tar files are those of docker save.
+// go-containerregistry makes the image and the layout. It does not collect the libraries of a
+// program, nor does ko, which builds without cgo; and its tar files are those of docker save.
 package image
 
 import (
