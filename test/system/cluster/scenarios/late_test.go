@@ -31,7 +31,8 @@ func TestLateKubelet(t *testing.T) {
 			w := newCluster(t, cluster.Options{})
 			w.late = newLate(t, w.cluster.KubeletRoot(), answer)
 			w.access.Clusters[w.access.CurrentContext].Server = "https://" + forwarded(t, lateServer(w.cluster.DialServer))
-			w.common = append(w.common, "--kubelet.podresources-socket="+w.late.socket(), "--kubelet.empty-grace="+lateGrace.String())
+			w.common = append(w.common,
+				"--kubelet.podresources-socket="+w.late.socket(), "--kubelet.empty-grace="+lateGrace.String())
 			w.startWays(t)
 			for _, e := range w.exporters {
 				e.watch.guard(t, w.late.staysDeleted)
