@@ -4,7 +4,7 @@
 # never see an incomplete tool.
 
 tools_cache := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dra-exporter/tools
-tools_folder = $(tools_cache)/$(shell { cat $(1)/go.mod $(1)/go.sum $(wildcard $(1)/*.go); go env GOVERSION GOOS GOARCH; printf %s '$(2)'; } | sha256sum | cut -c -16)
+tools_folder = $(tools_cache)/$(shell { cat $(1)/go.mod $(1)/go.sum $(wildcard $(1)/*/*.go); go env GOVERSION GOOS GOARCH; printf %s '$(2)'; } | sha256sum | cut -c -16)
 
 comma := ,
 
@@ -23,12 +23,11 @@ endef
 $(eval $(call tool,PROMTOOL,test/tools,github.com/prometheus/prometheus/cmd/promtool,-tags=remove_all_sd))
 $(eval $(call tool,PROMETHEUS,test/tools,github.com/prometheus/prometheus/cmd/prometheus,-tags=remove_all_sd$(comma)enable_kubernetes_sd))
 # Thanos takes labels apart as slices.
-$(eval $(call tool,THANOS,test/tools/thanos,github.com/thanos-io/thanos/cmd/thanos,-tags=slicelabels))
+$(eval $(call tool,THANOS,test/tools/services,github.com/thanos-io/thanos/cmd/thanos,-tags=slicelabels))
 # The proxy at which people log in, in front of the gateway.
-$(eval $(call tool,OAUTH2_PROXY,test/tools/oauth2-proxy,github.com/oauth2-proxy/oauth2-proxy/v7,))
+$(eval $(call tool,OAUTH2_PROXY,test/tools/services,github.com/oauth2-proxy/oauth2-proxy/v7,))
 # The programs of other stacks that make test-integrations runs.
-here := github.com/dra-exporter/dra-exporter/test/tools
-$(eval $(call tool,OTELCOL,test/tools/otelcol,$(here)/otelcol,-tags=remove_all_sd$(comma)enable_kubernetes_sd))
+$(eval $(call tool,OTELCOL,test/tools/services,./otelcol,-tags=remove_all_sd$(comma)enable_kubernetes_sd))
 $(eval $(call tool,VMAGENT,test/tools/victoriametrics,github.com/VictoriaMetrics/VictoriaMetrics/app/vmagent,))
 $(eval $(call tool,VMALERT,test/tools/victoriametrics,github.com/VictoriaMetrics/VictoriaMetrics/app/vmalert,))
 $(eval $(call tool,VICTORIAMETRICS,test/tools/victoriametrics,github.com/VictoriaMetrics/VictoriaMetrics/app/victoria-metrics,))
