@@ -189,8 +189,8 @@ func TestAdminOwnsNothing(t *testing.T) {
 	})
 }
 
-// Invariant 3: a device's value, and a holder's gauge, are there if, and only if, a source read them
-// at this tick; a holder's counter only if it was read while, or after, the holder came.
+// Invariant 3: a device's value, and a holder's gauge, are there if, and only if, a source read
+// them at this tick; a holder's counter only if it was read while, or after, the holder came.
 func TestAbsentStaysAbsent(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -16,7 +16,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
-// lateGrace is how long answers without any pod prove nothing: longer than any exporter may be late.
+// lateGrace is how long answers without any pod prove nothing: longer than any exporter may be
+// late.
 const lateGrace = 30 * time.Second
 
 // TestLateKubelet has the exporters hear of everything late: the kubelet's answers, the events of

@@ -238,8 +238,8 @@ func eventually(t *testing.T, what string, is func() error) {
 // clusters has the cluster that runs of each test that has started one, by the test's name.
 var clusters sync.Map
 
-// endedUnasked returns why the cluster of a test, or of one that it is a part of, has ended, nil if it
-// runs.
+// endedUnasked returns why the cluster of a test, or of one that it is a part of, has ended, nil if
+// it runs.
 func endedUnasked(test string) error {
 	for {
 		if c, there := clusters.Load(test); there {
