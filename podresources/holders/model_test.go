@@ -248,8 +248,8 @@ func (o *observer) endBound(p *simPod) time.Duration {
 	if end == never || p.lied {
 		return never
 	}
-	if !o.wasListed(p) && o.lost[p.pod()] {
-		return never // until the next watch
+	if (!o.wasListed(p) || p.answered == never) && o.lost[p.pod()] {
+		return never // until the next watch: no answer had it that a later one could lack
 	}
 	if !o.wasListed(p) { // it is known by its object alone
 		return o.undisturbed(max(end, p.ended)) + eventBound + bound
