@@ -274,6 +274,19 @@ func (o *observer) nameReused(p *simPod) bool {
 	return slices.ContainsFunc(o.pods, func(q *simPod) bool { return q.name == p.name && q.created > p.created })
 }
 
+// justReplaced reports whether the end of another pod that had the pod's name became known so short a
+// time ago that an answer which was asked for later need not have arrived.
+func (o *observer) justReplaced(p *simPod) bool {
+	return slices.ContainsFunc(o.pods, func(q *simPod) bool {
+		told := q.gone
+		if o.way.pods {
+			told = q.forgotten
+		}
+		return q.name == p.name && q.created < p.created &&
+			(told == never || o.now <= o.undisturbed(told)+eventBound+answerBound+viewBound)
+	})
+}
+
 // undisturbed returns a time or, if something did not work then, that since when all works.
 func (o *observer) undisturbed(d time.Duration) time.Duration {
 	if o.restored > d-eventBound {
@@ -314,7 +327,7 @@ func (o *observer) checkPod(p *simPod) {
 	// shows that may be of the pod before goes if the kubelet restarts then.
 	mayBeBefore := shown != nil && shown.Hold.Reason == podresources.ReasonReserved
 	p.row = p.row || o.now >= p.answered && o.showsName(p) && !mayBeBefore
-	if p.row && o.now > p.runs+2*time.Second && o.stays(p) && !o.showsName(p) && !o.listLied(p) {
+	if p.row && o.now > p.runs+2*time.Second && o.stays(p) && !o.showsName(p) && !o.listLied(p) && !o.justReplaced(p) {
 		o.fail("%s of %s has gone from %s; it was answered %v", p.uid, p.name, p.device, p.answered)
 	}
 	if must && shown == nil {
