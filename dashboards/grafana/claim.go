@@ -236,7 +236,10 @@ func claimSharing() []Panel {
 				"exclusive, cpus, process, capacity or equal. Nothing is attributed to admin access.",
 			Kind: Table, NoData: "the claim holds nothing now", Width: 12, Height: 8,
 			Targets: []Target{
-				{Expr: `max by (<claim device>, share_id, admin_access, attribution) (dra_claim_device_info{<d>} and ` + same + `)`},
+				{
+					Expr: `max by (<claim device>, share_id, admin_access, attribution) (dra_claim_device_info{<d>} and ` +
+						same + `)`,
+				},
 				{
 					Expr:   `max by (<claim device>, share_id) (dra_claim_consumed_capacity{<d>} and ` + same + `)`,
 					Column: "Consumed", Unit: "short",

@@ -141,7 +141,9 @@ func start(t *testing.T, node *simnode.Node, flags ...string) (running context.C
 }
 
 // ask asks an exporter until a function accepts its answer. The path depends on the answer before.
-func ask(ctx context.Context, t *testing.T, address string, path func(last string) string, has func(string) bool) string {
+func ask(
+	ctx context.Context, t *testing.T, address string, path func(last string) string, has func(string) bool,
+) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()

@@ -170,8 +170,8 @@ func (b *Book) Quiet(now time.Time) bool {
 	if longest := now.Add(-afterChange); longest.Before(since) {
 		since = longest
 	}
-	quiet := !b.evidence.watched.IsZero() && b.sure && now.Sub(b.evidence.asked) < pollInterval && b.changed.Before(since) &&
-		len(b.evidence.changes.since(since)) == 0
+	quiet := !b.evidence.watched.IsZero() && b.sure && now.Sub(b.evidence.asked) < pollInterval &&
+		b.changed.Before(since) && len(b.evidence.changes.since(since)) == 0
 	if quiet {
 		b.known = later(b.known, now.Add(-watchLag))
 	}

@@ -274,8 +274,8 @@ func (o *observer) nameReused(p *simPod) bool {
 	return slices.ContainsFunc(o.pods, func(q *simPod) bool { return q.name == p.name && q.created > p.created })
 }
 
-// justReplaced reports whether the end of another pod that had the pod's name became known so short a
-// time ago that an answer which was asked for later need not have arrived.
+// justReplaced reports whether the end of another pod that had the pod's name became known so
+// short a time ago that an answer which was asked for later need not have arrived.
 func (o *observer) justReplaced(p *simPod) bool {
 	return slices.ContainsFunc(o.pods, func(q *simPod) bool {
 		told := q.gone
