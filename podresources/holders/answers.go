@@ -235,15 +235,20 @@ func (e *Evidence) wasAnother(p *pod, asked time.Time) bool {
 	return false
 }
 
-// believed reports whether it proves anything that an answer lacks a pod, nil if no object of it is
-// known: the kubelet that gave it had listed the pod before, or has said since it began that the
-// pod has ended, or has listed pods of the API server for a while. One that has restarted lists
-// nothing at first, then static pods, and the others when it has asked the API server. A kubelet of
-// which it is not known whether it is the same one must list a pod of these. An answer without any
-// pod proves nothing: on a node that runs pods the exporter is one of them.
+// believed reports whether it proves anything that an answer lacks a pod, nil if no object of it
+// is known: the kubelet that gave it had listed the pod before, or has said since it began that
+// the pod has ended, or has listed pods of the API server for a while. One that has restarted
+// lists nothing at first, then static pods, and the others when it has asked the API server. A
+// kubelet of which it is not known whether it is the same one must list a pod of these. An
+// answer without any pod proves nothing by itself: on a node that runs pods the exporter is one
+// of them. It does with a list of the Pods API that lacks the pod, too, which was asked for
+// after the last answer that had it, if all are of one kubelet.
 func (e *Evidence) believed(l *listedPod, p *pod, a *Answer) bool {
 	switch {
 	case p != nil && p.ends() && !p.since.Before(e.kubelet.since) && p.since.Before(a.Asked):
+		return true
+	case p != nil && p.isMissing() && l.kubelet == a.Kubelet && a.Kubelet != "" &&
+		p.missing.After(l.last) && p.missing.Before(a.Asked):
 		return true
 	case len(a.Pods) == 0:
 		return false

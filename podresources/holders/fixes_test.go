@@ -656,3 +656,30 @@ func TestDeletionComesAfterTheNextPod(t *testing.T) {
 	b.PodDeleted("old", seconds(5))
 	wantUIDs(t, b, 5, "")
 }
+
+// The watch of the kubelet's pods breaks, the last pods of the node end, and the next watch lists
+// none: an answer without any pod agrees with that, if it is of the kubelet that had listed them.
+func TestLastPodEndsWhileTheWatchIsBroken(t *testing.T) {
+	for name, c := range map[string]struct {
+		kubelet podresources.Instance // which answers then
+		list    int                   // when the next watch asks for its list
+		want    []string
+	}{
+		"the same kubelet":                       {kubelet: "kubelet", list: 4},
+		"the list is older than the last answer": {kubelet: "kubelet", list: 1, want: []string{"uid"}},
+		"another kubelet":                        {kubelet: "2", list: 4, want: []string{"uid"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := holders.NewBook(time.Minute, nil)
+			b.PodChanged(localPod("a", "uid"), seconds(1))
+			b.Answered(gives(2, "kubelet", "a"))
+			b.PodsListed(nil, seconds(c.list))
+			for asked := 5; asked < 8; asked++ {
+				none := gives(asked, c.kubelet)
+				none.Pods = nil
+				b.Answered(none)
+				wantUIDs(t, b, asked, c.want...)
+			}
+		})
+	}
+}
