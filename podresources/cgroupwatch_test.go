@@ -297,7 +297,7 @@ func TestWatchLate(t *testing.T) {
 	w := newCgroupWatch(NewCgroups(tree.sysfs, time.Now), nil, func(c Change) { changes = append(changes, c) })
 	for uid, age := range map[string]time.Duration{uidA: time.Second, uidB: time.Hour} {
 		changes = nil
-		dir := filepath.Join(tree.sysfs, "fs/cgroup", l.path(l.burstable, uid))
+		dir := filepath.Join(tree.sysfs, "fs", "cgroup", l.path(l.burstable, uid))
 		there := time.Now().Add(-age)
 		if err := errors.Join(os.MkdirAll(dir, 0o755), os.Chtimes(dir, there, there)); err != nil {
 			t.Fatal(err)

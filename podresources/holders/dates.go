@@ -197,22 +197,7 @@ func (d *Dates) hold(
 	key := d.keyOf(a, holder)
 	h := d.holds[key]
 	if h == nil {
-		if came := when.cameFirst(holder); given.Wanted.IsZero() || !came.IsZero() && came.Before(given.Wanted) {
-			given.Wanted = came
-		}
-		h = &dated{began: now, hold: &given}
-		if whole := d.ofWhole(key); whole != nil {
-			given.From, given.FromDoubt, given.Left = whole.hold.From, whole.hold.FromDoubt, whole.hold.Left
-			given.Prepared = whole.hold.Prepared
-			h.began, h.shown, h.ready, whole.told = whole.began, whole.shown, whole.ready, true
-		} else {
-			given.From, given.FromDoubt = when.began(a, holder, when.notBefore(&given))
-			given.From = later(given.From, d.lastEnd(&key))
-			if when.watched && holder.UID == "" && !when.after.IsZero() {
-				first := *when
-				h.first = &first
-			}
-		}
+		h = d.begin(&key, &given, a, holder, when, now)
 		d.holds[key] = h
 	}
 	if h.first != nil && holder.UID != "" && !h.shown {
@@ -236,6 +221,30 @@ func (d *Dates) hold(
 			From: h.hold.From, FromDoubt: h.hold.FromDoubt, Left: left, Reason: given.Reason, Since: given.Since,
 			Wanted: given.Wanted, Prepared: prepared,
 		}
+	}
+	return h
+}
+
+// begin dates the begin of a hold that no call had before, in given.
+func (d *Dates) begin(
+	key *holdKey, given *podresources.Hold, a *podresources.Allocation, holder *podresources.Holder, when *changeTimes,
+	now time.Time,
+) *dated {
+	if came := when.cameFirst(holder); given.Wanted.IsZero() || !came.IsZero() && came.Before(given.Wanted) {
+		given.Wanted = came
+	}
+	h := &dated{began: now, hold: given}
+	if whole := d.ofWhole(*key); whole != nil {
+		given.From, given.FromDoubt, given.Left = whole.hold.From, whole.hold.FromDoubt, whole.hold.Left
+		given.Prepared = whole.hold.Prepared
+		h.began, h.shown, h.ready, whole.told = whole.began, whole.shown, whole.ready, true
+		return h
+	}
+	given.From, given.FromDoubt = when.began(a, holder, when.notBefore(given))
+	given.From = later(given.From, d.lastEnd(key))
+	if when.watched && holder.UID == "" && !when.after.IsZero() {
+		first := *when
+		h.first = &first
 	}
 	return h
 }

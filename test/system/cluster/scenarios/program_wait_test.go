@@ -5,15 +5,15 @@ import (
 	"testing"
 )
 
-// endedCluster is a cluster that has ended.
-type endedCluster struct{ error }
+// endedError is a cluster that has ended, with the reason.
+type endedError struct{ error }
 
-func (c endedCluster) EndedUnasked() error { return c.error }
+func (c endedError) EndedUnasked() error { return c.error }
 
 // Tests, and those that they are parts of, know that their cluster has ended; others do not.
 func TestEndedCluster(t *testing.T) {
 	want := errors.New("etcd ended")
-	clusters.Store(t.Name(), endedCluster{want})
+	clusters.Store(t.Name(), endedError{want})
 	defer clusters.Delete(t.Name())
 	for test, want := range map[string]error{
 		t.Name(): want, t.Name() + "/Claims/Single": want, t.Name() + "2/Claims": nil, "Test": nil,
