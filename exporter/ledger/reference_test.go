@@ -130,7 +130,7 @@ func (f *reference) hold(w *exportertest.World, now time.Time) {
 				i = len(f.holdings)
 				f.holdings = append(f.holdings, refHolding{
 					device: a.Device, claim: a.Claim.Name, share: a.ShareID, pod: h.Name, admin: a.Admin, consumed: a.Consumed,
-					from: f.date(&w.Signs, now, h.Name, a.Claim.Name, false),
+					from: f.date(&w.Signs, now, h.Name, a.Claim.Name, false, time.Time{}),
 				})
 				if f.answered.IsZero() {
 					f.holdings[i].from = time.Time{}
@@ -141,7 +141,7 @@ func (f *reference) hold(w *exportertest.World, now time.Time) {
 	}
 	for i := range f.holdings {
 		if x := &f.holdings[i]; x.to.IsZero() && !kept[i] {
-			x.to = f.date(&w.Signs, now, x.pod, x.claim, true)
+			x.to = f.date(&w.Signs, now, x.pod, x.claim, true, x.left)
 		}
 	}
 	for _, c := range w.Signs.Changes {
@@ -155,7 +155,9 @@ func (f *reference) hold(w *exportertest.World, now time.Time) {
 	}
 }
 
-func (f *reference) date(signs *holders.Signs, now time.Time, pod, claim string, gone bool) time.Time {
+// date returns when a pod began or ended to hold. left is the last sign of its end that came before
+// the last answer, which still named it.
+func (f *reference) date(signs *holders.Signs, now time.Time, pod, claim string, gone bool, left time.Time) time.Time {
 	var found []time.Time
 	shortlyBefore := false
 	for _, c := range signs.Changes {
@@ -172,7 +174,7 @@ func (f *reference) date(signs *holders.Signs, now time.Time, pod, claim string,
 		return found[0]
 	case len(found) > 0:
 		return found[len(found)-1]
-	case shortlyBefore && !gone:
+	case shortlyBefore && !gone, gone && signs.Watched && f.answered.Sub(left) <= 2*time.Second:
 		return f.answered
 	case gone && signs.Watched:
 		return now
