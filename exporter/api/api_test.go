@@ -178,11 +178,12 @@ func get(ctx context.Context, address string) (string, error) {
 }
 
 // demoNode returns a node with shared, partitioned, unhealthy, idle and oversized devices, and with
-// one that has an XID every two seconds. Pods start and end on it.
+// one that has an XID every two seconds. Pods start and end on it, the first within two seconds.
 func demoNode(t *testing.T) *simnode.Node {
 	t.Helper()
 	scenario := simnode.Demo(1, simnode.DefaultHang)
 	scenario.Devices[1].XIDEvery = 2 * time.Second
+	scenario.Visits[0].From, scenario.Visits[0].To = 0, 2*time.Second
 	node, err := simnode.New(filepath.Join(t.TempDir(), "node"), 1, scenario.Devices, simnode.Options{})
 	if err != nil {
 		t.Fatal(err)

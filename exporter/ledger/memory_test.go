@@ -21,7 +21,7 @@ import (
 func TestSteadyStateDoesNotGrow(t *testing.T) {
 	claims, ticksEach := 10_000, 10
 	if testmain.RaceEnabled || testing.Short() {
-		claims /= 10
+		claims /= 20
 	}
 	l := ledger.New(exportertest.LedgerConfig())
 	now := jointest.Start()
