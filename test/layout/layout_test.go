@@ -114,6 +114,14 @@ func TestLinks(t *testing.T) {
 			},
 			why: "the shipped program tests nothing",
 		},
+		{
+			name: "program without dashboards", target: "./exporter/cmd/...",
+			bad: func(p linked) bool {
+				return p.under(module+"/dashboards") || p.under("github.com/prometheus/prometheus") ||
+					p.under("github.com/grafana")
+			},
+			why: "the shipped program parses no PromQL and makes no dashboards",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -7,7 +7,6 @@ require (
 	github.com/chromedp/chromedp v0.23.0
 	github.com/containerd/nri v0.12.0
 	github.com/dra-exporter/dra-exporter v0.0.0
-	github.com/dra-exporter/dra-exporter/dashboards v0.0.0
 	github.com/dra-exporter/dra-exporter/deployments v0.0.0
 	github.com/godbus/dbus/v5 v5.2.2
 	github.com/google/go-cmp v0.7.0
@@ -243,7 +242,6 @@ require (
 
 replace (
 	github.com/dra-exporter/dra-exporter => ../..
-	github.com/dra-exporter/dra-exporter/dashboards => ../../dashboards
 	github.com/dra-exporter/dra-exporter/deployments => ../../deployments
 	k8s.io/utils => k8s.io/utils v0.0.0-20260626114624-be93311217bd // the last with clock/testing, which tests of client-go import
 )
