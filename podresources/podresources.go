@@ -190,6 +190,10 @@ type View struct {
 	Waiting map[driver.ID]time.Time
 	// At is the time until which all this is known. It does not go back.
 	At time.Time
+	// Settled is the time until which all this is settled for good, but for Waiting: At, or later,
+	// since readings do not wait longer for what is known. What is learned of the time before is a
+	// late correction.
+	Settled time.Time
 }
 
 // Lister requests the devices of all containers of the node from the kubelet. [Client] implements

@@ -83,11 +83,6 @@ func New(config Config) *Ledger {
 	return l
 }
 
-// maxViewAge is how long readings wait for an answer of the kubelet that covers their time. After
-// that the last known holders are assumed to hold on: what is said of that time later is a late
-// correction.
-const maxViewAge = 2 * time.Second
-
 // rememberFor is how long the ledger keeps devices that are neither in the inventory nor held,
 // counters that are not read any more, and the history of holders, for readings that come late.
 const rememberFor = 10 * time.Minute
@@ -149,7 +144,7 @@ func (l *Ledger) begin(r *join.Result, now time.Time) {
 // settle distributes what was read of a device, and its time, up to the time until which it is
 // known who holds it.
 func (l *Ledger) settle(d *deviceBook, view *podresources.View, now time.Time) {
-	until := d.knownUntil(later(view.At, now.Add(-maxViewAge)), view.Waiting)
+	until := d.knownUntil(later(view.At, view.Settled), view.Waiting)
 	d.settle(until, now, l.config)
 	d.accrue(until)
 }

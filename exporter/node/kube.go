@@ -9,13 +9,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 )
 
-// How long an answer of the kubelet waits for the API server to describe its new claims. The first
-// answer waits longer: the connection has to be made, and only the start of the program is delayed.
-const (
-	claimWait      = 150 * time.Millisecond
-	firstClaimWait = 2 * time.Second
-)
-
 // useKube makes the API server an input.
 func (n *Node) useKube(c Config) {
 	n.kube = kube.NewNode(kube.Config{
@@ -27,6 +20,7 @@ func (n *Node) useKube(c Config) {
 			n.log.Warn("a driver has more slices or devices than are kept: the rest is left out", "driver", driverName)
 		},
 	})
+	n.asker.Server = n.kube
 }
 
 // UsesAPI reports whether the API server is asked.
@@ -40,20 +34,4 @@ func (n *Node) followKube(ctx context.Context, following *sync.WaitGroup) {
 	following.Go(func() { n.kube.FollowClaims(ctx) })
 	following.Go(func() { n.kube.FollowTaintRules(ctx) })
 	following.Go(func() { n.kube.FollowNominated(ctx, n.conditional.Load) })
-}
-
-// wantClaims asks the API server for the claims of the node's pods, and waits a moment for them.
-func (n *Node) wantClaims(ctx context.Context) {
-	held, _ := n.book.Holds(time.Now(), time.Time{})
-	n.kube.Want(held.Wanted)
-	wait := claimWait
-	if !n.claimsAsked {
-		wait, n.claimsAsked = firstClaimWait, true
-	}
-	ctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	n.kube.Wait(ctx)
-	for _, source := range []string{kube.SourceSlices, kube.SourceClaims, kube.SourcePods, kube.SourceTaintRules} {
-		n.metrics.RejectTotal(source, n.kube.Rejected(source))
-	}
 }

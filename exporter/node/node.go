@@ -107,8 +107,7 @@ type Node struct {
 
 	podState func(uid string) podresources.CgroupState // reads the pod's cgroup
 
-	podsServed  bool // CheckPods succeeded
-	claimsAsked bool // the API server was asked for claims before; of the goroutine of Observe
+	podsServed bool // CheckPods succeeded
 
 	// The following fields belong to the goroutine of Describe.
 	listed    driver.Inventory          // of the file
@@ -120,7 +119,7 @@ type Node struct {
 	cdiIDs    map[driver.ID]cdiDevice
 	plugin    pluginDevices
 	cpus      cpuSets
-	conflicts conflicts
+	conflicts holders.ConflictLog
 	drivers   *podresources.Drivers
 }
 
@@ -256,11 +255,7 @@ func (n *Node) Hint() {
 // Observe asks the kubelet who holds what, unless it was asked too recently, and the API server for
 // what it wants to know besides. Where it fails, what is known remains.
 func (n *Node) Observe(ctx context.Context) (podresources.Observation, error) {
-	o, err := n.asker.Observe(ctx)
-	if n.kube != nil && o.Asked {
-		n.wantClaims(ctx)
-	}
-	return o, err
+	return n.asker.Observe(ctx)
 }
 
 // Resume goes on from the holds that an earlier process knew until a time, before the first
@@ -305,6 +300,11 @@ func (n *Node) describe(now time.Time) ([]podresources.Allocation, driver.Invent
 		n.readFile(driver.ReadWait)
 	}
 	n.metrics.RejectTotal("cdi", n.cdi.Rejected())
+	if n.kube != nil {
+		for _, source := range []string{kube.SourceSlices, kube.SourceClaims, kube.SourcePods, kube.SourceTaintRules} {
+			n.metrics.RejectTotal(source, n.kube.Rejected(source))
+		}
+	}
 	held, signs := n.book.Holds(now, n.view.At)
 	n.report(&held, now)
 	allocations := n.withPending(n.withClaimUIDs(held.Allocations))

@@ -17,7 +17,7 @@ func (n *Node) report(held *holders.Holdings, now time.Time) {
 		kinds[c.Kind]++
 	}
 	n.metrics.Conflicts(counts(holders.ConflictKinds(), kinds))
-	for _, c := range n.conflicts.news(held.Conflicts, now) {
+	for _, c := range n.conflicts.News(held.Conflicts, now) {
 		n.log.Warn("kubelet and API server disagree about who holds a device", "kind", c.Kind,
 			"namespace", c.Claim.Namespace, "claim", c.Claim.Name, "pod", c.Pod.Name, "uid", c.UID, "kubelet_device", c.Device)
 	}
@@ -51,37 +51,5 @@ func counts(keys []string, of map[string]int) map[string]int {
 	for _, key := range keys {
 		out[key] = of[key]
 	}
-	return out
-}
-
-// settleConflict is how long a conflict must last before it is logged: kubelet and API server learn
-// of changes at different times.
-const settleConflict = 2 * time.Second
-
-// conflicts has the present conflicts.
-type conflicts map[holders.Conflict]conflict
-
-type conflict struct {
-	since  time.Time
-	logged bool
-}
-
-// news sets the present conflicts, and returns those that have lasted for a while and were not
-// returned before.
-func (c *conflicts) news(now []holders.Conflict, at time.Time) []holders.Conflict {
-	var out []holders.Conflict
-	next := make(conflicts, len(now))
-	for _, found := range now {
-		state, known := (*c)[found]
-		if !known {
-			state.since = at
-		}
-		if !state.logged && at.Sub(state.since) >= settleConflict {
-			state.logged = true
-			out = append(out, found)
-		}
-		next[found] = state
-	}
-	*c = next
 	return out
 }

@@ -186,24 +186,6 @@ func apiOfWays(t *testing.T, dir string, claims []string) *kube.Client {
 	return client
 }
 
-// A conflict is logged once, when it has lasted for a while, and again when it comes again.
-func TestConflictsAreLoggedOnce(t *testing.T) {
-	var c conflicts
-	one := holders.Conflict{Kind: holders.ConflictDevice, UID: "u"}
-	start := time.Unix(1_700_000_000, 0)
-	var got []int
-	for i, there := range []bool{true, true, true, true, false, true, true, true, true} {
-		var now []holders.Conflict
-		if there {
-			now = append(now, one)
-		}
-		got = append(got, len(c.news(now, start.Add(time.Duration(i)*time.Second))))
-	}
-	if diff := cmp.Diff([]int{0, 0, 1, 0, 0, 0, 0, 1, 0}, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-}
-
 // A claim that the inventory file does not have yet is pending, unless the file has no claims at
 // all.
 func TestPendingInFile(t *testing.T) {

@@ -201,7 +201,7 @@ func (e *Evidence) lackPod(name podresources.Pod, before *listedPod, a *Answer) 
 	}
 	runs := p != nil && p.state == Ending && p.Running > 0 && p.missing.IsZero()
 	if p != nil && p.seen.Before(a.Asked) && !runs {
-		if a.Asked.Sub(l.lacked) < afterChange && e.wasAnother(p, l.last) {
+		if a.Asked.Sub(l.lacked) < catchUp && e.wasAnother(p, l.last) {
 			l.devices = false
 			return &l
 		}
@@ -228,7 +228,7 @@ func (e *Evidence) wasAnother(p *pod, asked time.Time) bool {
 		return false
 	}
 	for _, other := range e.pods {
-		if other.Pod == p.Pod && other.state.over() && asked.Sub(other.over) < afterChange {
+		if other.Pod == p.Pod && other.state.over() && asked.Sub(other.over) < catchUp {
 			return true
 		}
 	}

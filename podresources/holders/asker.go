@@ -11,8 +11,17 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Asker asks the kubelet what its pods hold, as often as is allowed and needed, and gives the
-// answers to the book. It is used by one goroutine at a time.
+// Server asks the API server.
+type Server interface {
+	// Want sets what is to be asked.
+	Want(wanted Wanted)
+	// Wait waits until all that was never asked before has been, or ctx ends.
+	Wait(ctx context.Context)
+}
+
+// Asker asks the kubelet what its pods hold, as often as is allowed and needed, gives the answers
+// to the book, and has the API server asked for what they leave open. It is used by one goroutine
+// at a time.
 type Asker struct {
 	Lister  podresources.Lister
 	Limiter *podresources.Limiter
@@ -22,9 +31,11 @@ type Asker struct {
 	UID func(pod podresources.Pod, now time.Time) string
 	// Cgroups returns the states of the cgroups of pods, by UID; nil: they are unknown.
 	Cgroups func(uids []string) map[string]podresources.CgroupState
+	Server  Server // nil: the API server is not asked
 	Now     func() time.Time
 
-	parsed parsed
+	parsed   parsed
+	answered bool // the API server has been waited for
 }
 
 // parsed is what an answer says.
@@ -48,9 +59,28 @@ func (p *parsed) parse(answer *v1.ListPodResourcesResponse, bounds podresources.
 var errDoubtful = driver.WithReason(driver.ReasonEmptyDisbelieved, errors.New(
 	"list pod resources: the kubelet has restarted, and does not list pods that held devices and may still run"))
 
-// Observe asks the kubelet, unless that is not allowed or not needed. The error says why that
-// failed, or that the answer is not believed of all pods.
+// Observe asks the kubelet, unless that is not allowed or not needed, and then waits a moment for
+// the API server: until then a claim with admin access looks like an owner. The error says why the
+// kubelet was asked in vain, or that the answer is not believed of all pods.
 func (k *Asker) Observe(ctx context.Context) (podresources.Observation, error) {
+	out, err := k.ask(ctx)
+	if k.Server == nil || !out.Asked {
+		return out, err
+	}
+	wait := claimWait
+	if !k.answered {
+		wait, k.answered = maxPending, true // the connection has to be made
+	}
+	held, _ := k.Book.Holds(k.Now(), time.Time{})
+	k.Server.Want(held.Wanted)
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	k.Server.Wait(ctx)
+	return out, err
+}
+
+// ask asks the kubelet.
+func (k *Asker) ask(ctx context.Context) (podresources.Observation, error) {
 	asked := k.Now()
 	if k.Book.Quiet(asked) {
 		k.Book.Cgroups(k.cgroups(k.Book.Unsure(nil, true)), asked)

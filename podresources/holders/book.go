@@ -167,7 +167,7 @@ func (b *Book) Quiet(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	since := b.evidence.asked // an answer that was asked for before a change says nothing of it
-	if longest := now.Add(-afterChange); longest.Before(since) {
+	if longest := now.Add(-catchUp); longest.Before(since) {
 		since = longest
 	}
 	quiet := !b.evidence.watched.IsZero() && b.sure && now.Sub(b.evidence.asked) < pollInterval &&

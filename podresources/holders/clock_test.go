@@ -97,14 +97,14 @@ func TestQuietWhenTheClockIsSet(t *testing.T) {
 		}
 		n.Watching(clock.Now(), clock.Now())
 		ask(0, true)
-		ask(afterChange, true) // the watch has just begun
+		ask(catchUp, true) // the watch has just begun
 		clock.Set(step)
-		ask(afterChange+1, false)
-		ask(pollInterval-afterChange-2, false)
+		ask(catchUp+1, false)
+		ask(pollInterval-catchUp-2, false)
 		ask(1, true)
 		n.PodChanged(running("b", "b", 0), clock.Now())
 		clock.Set(-step)
 		ask(time.Second, true)
-		ask(afterChange, false)
+		ask(catchUp, false)
 	})
 }

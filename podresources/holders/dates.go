@@ -111,16 +111,23 @@ func (d *Dates) Resume(holds []Resumed, until time.Time) {
 // it. An allocation of which it is about to be known what it is (Pending), or whose pod's UID a
 // watch is about to tell, is withheld for up to maxPending, and its device is in Waiting meanwhile.
 func (d *Dates) Date(allocations []podresources.Allocation, signs Signs, now time.Time) podresources.View {
+	d.date(allocations, signs, now)
+	d.view.Settled = later(d.view.At, now.Add(-maxPending))
+	return d.view
+}
+
+// date makes the view.
+func (d *Dates) date(allocations []podresources.Allocation, signs Signs, now time.Time) {
 	when := changeTimes{
 		after: d.view.At, until: later(d.view.At, signs.At), now: now, changes: signs.Changes, watched: signs.Watched,
 	}
 	if d.resumed && !signs.At.After(d.view.At) {
-		return d.view
+		return
 	}
 	d.resumed = false
 	if d.unchanged(allocations, &when, now) {
 		d.view.At = when.until
-		return d.view
+		return
 	}
 	if d.holds == nil {
 		d.holds = map[holdKey]*dated{}
@@ -147,7 +154,6 @@ func (d *Dates) Date(allocations []podresources.Allocation, signs Signs, now tim
 	d.end(&when, now)
 	view.Ended = slices.Clone(d.ended)
 	d.given, d.view = allocations, view
-	return view
 }
 
 // unchanged reports whether the last view still holds.

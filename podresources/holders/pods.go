@@ -207,8 +207,8 @@ func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) {
 	}
 	if before == nil && !facts.Finished.IsZero() { // it ended before anything was known of it
 		e.changes.add(podresources.Change{
-			At: onClock(facts.Finished, at).Add(time.Second), Gone: true, PodUID: facts.UID,
-			Doubt: podresources.Doubt{Early: time.Second},
+			At: onClock(facts.Finished, at).Add(roundedDown), Gone: true, PodUID: facts.UID,
+			Doubt: podresources.Doubt{Early: roundedDown},
 		}, e.asked)
 	}
 }

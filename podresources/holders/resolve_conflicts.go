@@ -3,6 +3,7 @@ package holders
 import (
 	"cmp"
 	"strings"
+	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -36,6 +37,34 @@ func (c Conflict) Compare(other Conflict) int {
 		strings.Compare(c.Kind, other.Kind), c.Claim.Compare(other.Claim), c.Pod.Compare(other.Pod),
 		strings.Compare(c.UID, other.UID), c.Device.Compare(other.Device),
 	)
+}
+
+// ConflictLog has the present conflicts.
+type ConflictLog map[Conflict]loggedConflict
+
+type loggedConflict struct {
+	since  time.Time
+	logged bool
+}
+
+// News sets the present conflicts, and returns those to log: they have lasted for a while, and were
+// not returned before.
+func (c *ConflictLog) News(now []Conflict, at time.Time) []Conflict {
+	var out []Conflict
+	next := make(ConflictLog, len(now))
+	for _, found := range now {
+		state, known := (*c)[found]
+		if !known {
+			state.since = at
+		}
+		if !state.logged && at.Sub(state.since) >= catchUp {
+			state.logged = true
+			out = append(out, found)
+		}
+		next[found] = state
+	}
+	*c = next
+	return out
 }
 
 // reallocated notes that the kubelet lists a device that the claim does not have, for a pod whose

@@ -351,3 +351,20 @@ func BenchmarkResolve(b *testing.B) {
 		}
 	}
 }
+
+// A conflict is logged once, when it has lasted for a while, and again when it comes again.
+func TestConflictsAreLoggedOnce(t *testing.T) {
+	var c ConflictLog
+	one := Conflict{Kind: ConflictDevice, UID: "u"}
+	var got []int
+	for i, there := range []bool{true, true, true, true, true, false, true, true, true, true} {
+		var now []Conflict
+		if there {
+			now = append(now, one)
+		}
+		got = append(got, len(c.News(now, at(1000*i))))
+	}
+	if diff := cmp.Diff([]int{0, 0, 0, 1, 0, 0, 0, 0, 0, 1}, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}

@@ -15,8 +15,11 @@ const (
 	// signDoubt is how late a change may be noticed that is seen at once: by as much the time of a
 	// sign is off.
 	signDoubt = 50 * time.Millisecond
-	// maxPending is how long an allocation of which it is not known yet what it is, such as one with
-	// admin access, is withheld: as long as readings wait for an answer of the kubelet.
+	// roundedDown is by how much the times that objects have are, at most.
+	roundedDown = time.Second
+	// maxPending is how long readings wait until it is known who held what: for an answer of the
+	// kubelet, and for what an allocation is, which is withheld until then. What is known later is a
+	// late correction.
 	maxPending = 2 * time.Second
 	// keepEnded is how long the end of a hold is in views: longer than readings can wait.
 	keepEnded = 10 * time.Second
@@ -27,9 +30,15 @@ const (
 	// unansweredAfter is how long the kubelet must not have answered until that is the reason of
 	// what is held: a call may fail once.
 	unansweredAfter = 3 * time.Second
-	// afterChange is for how long the kubelet is asked at each tick after something has changed: it
-	// gives what a pod holds when its driver has prepared it.
-	afterChange = 3 * time.Second
+	// claimWait is how long an answer of the kubelet waits for the API server to say what its new
+	// claims are: most are known at once then, and a tick is hardly late. The first answer waits for
+	// maxPending.
+	claimWait = 150 * time.Millisecond
+	// catchUp is how long the kubelet, the API server and drivers take at most to catch up with what
+	// one of them has told. Meanwhile the kubelet is asked at each tick, since it gives what a pod
+	// holds when its driver has prepared it; a pod that it does not list yet, whose name another one
+	// had, is kept; and a conflict of kubelet and API server is not logged.
+	catchUp = 3 * time.Second
 	// pollInterval is how often it is asked while its pods are watched and nothing changes. Each
 	// question writes an error to its log for each pod that waits for its claim.
 	pollInterval = 10 * time.Second

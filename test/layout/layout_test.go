@@ -337,3 +337,24 @@ func output(t *testing.T, name string, args ...string) string {
 	}
 	return string(out)
 }
+
+// All waiting times of the decision who holds what stand in one table.
+func TestTimesOfHolders(t *testing.T) {
+	unit := regexp.MustCompile(`\btime\.(Millisecond|Second|Minute|Hour)\b`)
+	var with []string
+	for _, path := range tracked(t) {
+		if filepath.Dir(path) != "podresources/holders" || strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if unit.Match(content) {
+			with = append(with, filepath.Base(path))
+		}
+	}
+	if want := []string{"times.go"}; !slices.Equal(with, want) {
+		t.Errorf("durations stand in %q, want %q", with, want)
+	}
+}
