@@ -120,19 +120,6 @@ func MissingReasons() []MissingReason {
 	}
 }
 
-// Share is one allocation of a device to one claim.
-type Share struct {
-	podresources.Allocation
-	Pods   []podresources.Pod // the distinct pods of Holders, sorted
-	Weight float64            // its part of the device: the weights of a held device sum to 1; 0 for admin access
-	Uses   []Use              // what the processes of each of Pods used of the device; nil: unknown
-	// ByProcess reports whether the utilization of the pods' processes is known.
-	ByProcess bool
-	// Own is the share's own part of a device of which claims have CPUs of their own; nil: it is no
-	// such device. The share's pods have equal parts of it.
-	Own *Own
-}
-
 // Join joins allocations, inventory and samples. It is a pure function: the order of its inputs,
 // except the precedence of sources, does not matter. It changes no input and keeps nothing of it
 // but strings and slices.
@@ -189,70 +176,6 @@ func (j *joiner) ids(inventory driver.Inventory, shares []Share, waiting map[dri
 	}
 	slices.SortFunc(ids, driver.ID.Compare)
 	return slices.Compact(ids)
-}
-
-// shares returns the usable allocations that have a usable pod.
-func (j *joiner) shares(allocations []podresources.Allocation) []Share {
-	shares := make([]Share, 0, len(allocations))
-	for i := range allocations {
-		a := &allocations[i]
-		if !validAllocation(a) {
-			j.reject("podresources", driver.ReasonLabel, 1)
-			continue
-		}
-		s := newShare(*a)
-		j.reject("podresources", driver.ReasonHolder, len(a.Holders)-len(s.Holders))
-		j.reject("claims", driver.ReasonConsumed, len(a.Consumed)-len(s.Consumed))
-		if len(s.Holders) > 0 {
-			shares = append(shares, s)
-		}
-	}
-	return shares
-}
-
-func newShare(a podresources.Allocation) Share {
-	a.Holders = cleanHolders(&a)
-	a.Consumed = cleanAmounts(a.Consumed)
-	s := Share{Allocation: a, Pods: make([]podresources.Pod, 0, len(a.Holders))}
-	for _, h := range a.Holders {
-		s.Pods = append(s.Pods, h.Pod)
-	}
-	s.normalize()
-	return s
-}
-
-func (s *Share) normalize() {
-	if !slices.IsSortedFunc(s.Pods, podresources.Pod.Compare) {
-		slices.SortFunc(s.Pods, podresources.Pod.Compare)
-	}
-	s.Pods = slices.Compact(s.Pods)
-}
-
-// mergeShares sorts the shares of a device and merges those of the same allocation.
-func mergeShares(shares []Share) []Share {
-	return mergeSharesBy(shares, podresources.Allocation.Compare)
-}
-
-// mergeSharesBy merges those that are the same by a comparison.
-func mergeSharesBy(shares []Share, compare func(a, b podresources.Allocation) int) []Share {
-	if len(shares) < 2 {
-		return shares
-	}
-	slices.SortStableFunc(shares, func(a, b Share) int { return compare(a.Allocation, b.Allocation) })
-	out := shares[:1]
-	for _, s := range shares[1:] {
-		last := &out[len(out)-1]
-		if compare(last.Allocation, s.Allocation) != 0 {
-			out = append(out, s)
-			continue
-		}
-		last.Holders = slices.Concat(last.Holders, s.Holders)
-		slices.SortFunc(last.Holders, compareHolders)
-		last.Holders = slices.Compact(last.Holders)
-		last.Pods = slices.Concat(last.Pods, s.Pods)
-		last.normalize()
-	}
-	return out
 }
 
 // logPrecedence is subtracted from the precedence of samples with driver.Sample.FromLog, so that
@@ -432,61 +355,6 @@ func (j *joiner) missing(d *Device, f deviceFacts) MissingReason {
 	default:
 		return MissingNoSource
 	}
-}
-
-// settleOwners sorts the device's readings and keeps those of one source for each quantity: the
-// first, in order of precedence, that has a reading of it. If the quantity's first label has a
-// closed list of values (a link, an engine), this holds for each value.
-func (j *joiner) settleOwners(d *Device) {
-	d.OtherUtilization = 0
-	all := d.Readings
-	slices.SortFunc(all, func(a, b Reading) int {
-		if c := compareReadings(&a, &b); c != 0 {
-			return c
-		}
-		return cmp.Or(cmp.Compare(a.precedence, b.precedence), cmp.Compare(a.sample, b.sample),
-			compareValues(a.Reading, b.Reading))
-	})
-	kept := all[:0]
-	for len(all) > 0 {
-		n, owner := j.ownerGroup(all)
-		for _, r := range all[:n] {
-			switch {
-			case r.precedence != owner && r.Quantity == driver.Utilization:
-				d.OtherUtilization = max(d.OtherUtilization, r.Value)
-			case r.precedence != owner:
-			case len(kept) > 0 && compareReadings(&r, &kept[len(kept)-1]) == 0:
-				j.reject(r.Source, driver.ReasonDuplicate, 1)
-			case len(kept) == MaxReadings:
-				j.reject(r.Source, driver.ReasonTooMany, 1)
-			default:
-				kept = append(kept, r)
-			}
-		}
-		all = all[n:]
-	}
-	d.Readings = kept
-}
-
-// ownerGroup returns how many of the sorted readings must come from one source, counted from the
-// first, and the precedence of that source.
-func (j *joiner) ownerGroup(readings []Reading) (n, owner int) {
-	first := &readings[0]
-	byLabel := ownedByLabel(j.catalogue.Spec(first.Quantity))
-	owner = first.precedence
-	for n < len(readings) && readings[n].Quantity == first.Quantity &&
-		(!byLabel || readings[n].Labels[0] == first.Labels[0]) {
-		owner = min(owner, readings[n].precedence)
-		n++
-	}
-	return n, owner
-}
-
-func compareReadings(a, b *Reading) int {
-	if a.Quantity != b.Quantity { // most of them: labels are not compared in vain
-		return cmp.Compare(a.Quantity, b.Quantity)
-	}
-	return cmp.Or(strings.Compare(a.Labels[0], b.Labels[0]), strings.Compare(a.Labels[1], b.Labels[1]))
 }
 
 func (j *joiner) reject(input string, reason driver.Reason, count int) {

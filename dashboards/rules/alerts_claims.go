@@ -1,0 +1,238 @@
+package rules
+
+import "time"
+
+// notPrepared is how long the devices of a claim may wait for their driver. A driver that restarts,
+// or an image that is pulled, takes less.
+const notPrepared = 10 * time.Minute
+
+// idleClaim are the claims that are idle as a whole, with the number of their devices.
+const idleClaim = `max by (<claim>) (claim:dra_wasted_devices:count)`
+
+// memoryHeld is the memory that each of them has in use.
+const memoryHeld = `max by (<claim>) (claim:dra_wasted_memory_bytes:sum)`
+
+func claimAlerts(o *Options) []alert {
+	return []alert{
+		{
+			name: "DRAClaimIdle", severity: warning, hold: o.IdleFor, keep: o.KeepFiring,
+			expr: idleClaim + `
+			unless on (<claim>) (` + memoryHeld + ` > <idle memory>)`,
+			summary: aClaim + " holds devices and does not use them.",
+			description: "All devices that the claim holds on " + aNode + " ({{ $value }}) were used for less than " +
+				"<used percent> of the last <idle window>." + thresholds + wasted,
+			meaning: "The claim's devices, of all its drivers, were held and measured for most of the window and were idle. " +
+				"One that is used is enough to prevent this alert, be it a network device. Devices without telemetry never " +
+				"cause it, nor do shared devices on which another claim is active, nor devices whose utilization is contradicted " +
+				"by their power, an engine or another source (`dra_exporter_conflicts{kind=\"activity\"}`).",
+			diagnosis: "The Claim dashboard shows since when, and which pods. A job that waits for others, a crash loop and a " +
+				"forgotten notebook look alike here; the pods' logs show the difference.",
+			mitigation: "Ask the owner, or delete the pod; a claim that was created from a template is deleted with it. " +
+				optOut,
+			queries: []string{
+				`sort_desc(max by (<claim>) (claim:dra_cost:per_day) and on (<claim>) (claim:dra_idle:bool == 1))`,
+				`(time() - max by (<claim>) (dra_claim_last_active_timestamp_seconds)) and on (<claim>) (claim:dra_idle:bool == 1)`,
+			},
+		},
+		{
+			name: "DRAClaimIdleMemoryHeld", severity: warning, hold: o.IdleFor, keep: o.KeepFiring,
+			expr: idleClaim + `
+			and on (<claim>) (` + memoryHeld + ` > <idle memory>)`,
+			summary: aClaim + " holds device memory but its devices are idle.",
+			description: "All devices that the claim holds on " + aNode + " ({{ $value }}) were used for less than " +
+				"<used percent> of the last <idle window>, while it has memory in use on them: a loaded model without " +
+				"requests, a notebook, or a job that hangs." + wasted,
+			meaning: "As [DRAClaimIdle](#draclaimidle), but the workload has data on the devices: it may hang, or serve a " +
+				"model without requests.",
+			diagnosis: "The Claim dashboard: activity that stops suddenly indicates a hang, activity that fades indicates " +
+				"missing requests. For NCCL and RCCL jobs compare the ranks: one that hangs stops all.",
+			mitigation: "If it hangs, take a stack trace and restart the job. If it has no requests, scale it down. " + optOut,
+			queries: []string{
+				memoryHeld,
+			},
+		},
+	}
+}
+
+// stalledAlerts are about claims that are busy and do nothing.
+func stalledAlerts(o *Options) []alert {
+	return []alert{
+		{
+			name: "DRAClaimStalled", severity: warning, hold: o.For, keep: o.KeepFiring,
+			expr: `
+			count by (<claim>) (max by (<claim device>) (dra_claim_stalled) == 1)`,
+			summary: aClaim + " keeps its devices busy and does nothing.",
+			description: "{{ $value }} of the claim's devices on " + aNode + " are fully utilized without a pause, and " +
+				"nothing else that is measured shows life: as in a collective operation that hangs.",
+			meaning: "For at least the exporter's --stalled.after, eight minutes by default, a kernel ran without a pause, " +
+				"the power was low, and compute pipes, memory traffic, copies, media engines and links, as far as they are " +
+				"measured, did next to nothing. Kernels that wait for another rank spin: they count as busy. There is no alert " +
+				"while that is unknown (`dra_claim_stalled_unknown` says why): on shared devices and MIG partitions, without a " +
+				"measurement of power and of compute pipes or memory traffic, while the device is throttled, while another " +
+				"rank on the node works for which the claim may wait (half an hour), for a rank that may be on another node " +
+				"(20 minutes), and for half as long again as it waited before and went on.",
+			diagnosis: "The incident of kind claim_stalled on the exporter's page shows the minute before and after. Compare " +
+				"the ranks: one that is not stalled, or has ended, is the one that the others wait for. `py-spy dump` shows " +
+				"where a rank stands, and NCCL's RAS (`ncclras`) which ranks are missing. Errors of a device or a link at " +
+				"that time are the likely cause.",
+			mitigation: "Restart the job from its last checkpoint, without the node whose device or link failed. A timeout of " +
+				"the collective operations ends such jobs by itself (TORCH_NCCL_ASYNC_ERROR_HANDLING).",
+			queries: []string{
+				`max by (<claim device>, reason) (dra_claim_stalled) == 1`,
+				`max by (<claim device>, reason) (dra_claim_stalled_unknown)`,
+			},
+		},
+	}
+}
+
+// hitAlerts are about claims that what happened to a device hit. XIDs are none of them: a program
+// may cause one.
+func hitAlerts(o *Options) []alert {
+	return []alert{
+		{
+			name: "DRAClaimHit", severity: warning, hold: o.For, keep: o.KeepFiring,
+			expr: `
+			count by (<claim>, kind) (max by (<claim device>, kind) (
+			  dra_claim_incident_open{kind=~"ecc_uncorrected|ras|link_down|device_lost|unhealthy|no_execute_taint"}
+			) == 1)`,
+			summary: aClaim + " was hit by an incident of its device: {{ $labels.kind }}.",
+			description: "An incident of {{ $value }} of the claim's devices on " + aNode + ", {{ $labels.kind }}, hit the " +
+				"claim, and is not over.",
+			meaning: "Something happened to a device while the claim held it, and its condition lasts. The job may have lost " +
+				"work, compute wrong results, or wait. XIDs are not included, since a program may cause one; nor are " +
+				"claims that stall, of which [DRAClaimStalled](#draclaimstalled) tells. An incident of an error is over when " +
+				"the error has not happened for ten minutes and the device is readable and healthy.",
+			diagnosis: "The page of the claim on the exporter has its incidents first: when each began, how often it " +
+				"happened, who held the device, and what was recorded. The alerts about the device say what to do with it.",
+			mitigation: "Move the job to another device if the incident repeats: delete the pod, with the device tainted or " +
+				"the node cordoned. A job that goes on by itself needs nothing.",
+			queries: []string{
+				`max by (<claim device>, kind) (dra_claim_incident_open) == 1`,
+				`time() - max by (<claim device>, kind) (dra_claim_incident_onset_timestamp_seconds)`,
+			},
+		},
+	}
+}
+
+// partlyIdleAlerts are about claims of which some devices are idle.
+func partlyIdleAlerts(o *Options) []alert {
+	return []alert{
+		{
+			name: "DRAClaimPartlyIdle", severity: info, hold: o.IdleFor, keep: o.KeepFiring,
+			expr: `
+			(
+			  claim:dra_idle_devices:count / (claim:dra_devices:count > 1) >= <partly>
+			  and on (<claim driver>) claim_device:dra_active:ratio
+			)
+			unless on (<claim>) (claim:dra_idle:bool == 1)
+			unless on (<claim>) claim:dra_idle_alerts:off`,
+			summary: aClaim + " uses only some of its devices.",
+			description: "{{ $value | humanizePercentage }} of the devices of {{ $labels.driver }} that the claim holds on " +
+				aNode + " were idle for <idle window>.",
+			meaning: "The claim requests more devices than its workload uses. Often a job with 8 devices runs on one, " +
+				"because its launcher or its visible devices are not configured for more.",
+			diagnosis:  "The table of devices in the Claim dashboard: are always the same devices idle, or do they alternate?",
+			mitigation: "Request fewer devices, or make the job use them. " + optOut,
+			queries: []string{
+				`max by (<claim device>) (claim_device:dra_active:ratio) and on (<claim driver>) ` +
+					`(claim:dra_idle_devices:count > 0)`,
+			},
+		},
+		{
+			name: "DRAClaimNetworkQuiet", severity: info, hold: o.IdleFor, keep: o.KeepFiring, off: !o.QuietNetwork,
+			expr: `
+			(
+			  claim:dra_idle_devices:count == claim:dra_devices:count
+			  and on (<claim driver>) claim_device:dra_io:rate
+			)
+			unless on (<claim>) (claim:dra_idle:bool == 1 unless on (<claim>) claim:dra_network_only:bool)
+			unless on (<claim>) claim:dra_idle_alerts:off`,
+			summary: aClaim + " holds network devices without traffic.",
+			description: "All network devices of {{ $labels.driver }} that the claim holds on " + aNode + " ({{ $value " +
+				"}}) had " +
+				"traffic for less than <used percent> of the last <idle window>." + thresholds,
+			meaning: "The network devices of a claim are quiet, while its other devices are used or there are none. That is " +
+				"normal for many workloads, so this alert is off by default: `go run -C dashboards ./generate " +
+				"-network.quiet` adds it.",
+			diagnosis:  "The Network dashboard: whether there was ever traffic.",
+			mitigation: "Request no network device for workloads that need none. " + optOut,
+			queries: []string{
+				`max by (<claim device>) (claim_device:dra_io:rate)`,
+			},
+		},
+		oversizedAlert(o),
+	}
+}
+
+// oversizedAlert leaves out claims that are idle: of those, others tell.
+func oversizedAlert(o *Options) alert {
+	return alert{
+		name: "DRAClaimOversized", severity: info, hold: o.For, keep: o.KeepFiring, off: !o.Oversized,
+		expr: `
+		max by (<claim device>, alternative) (dra_claim_fit_unused_ratio) >= 0.5
+		unless on (<claim>) (claim:dra_idle:bool == 1)
+		unless on (<claim>) claim:dra_idle_alerts:off`,
+		summary: aClaim + " could do with less than it holds.",
+		description: "Since it began, the claim would have fitted into {{ $labels.alternative }} in place of " +
+			"{{ $labels.device }} on " + aNode + ". {{ $value | humanizePercentage }} of it would be free for others.",
+		meaning: "There is no advice, and no alert, before the claim was measured for --fit.after (a day), if it began " +
+			"before the exporter, if its memory is read less often than each second, grew in the second half of that time or " +
+			"was near its peak only for moments; nor where it uses links between devices, decoders or bandwidth that the " +
+			"alternative lacks. `/api/v1/fit` says which of these it is. Peak memory and p99.9 of activity " +
+			"of the claim, with a margin, fit into half of what it holds, or less: " +
+			"a partition, a share, or fewer devices, as its node offers them. Workloads differ from run to run, so this alert " +
+			"is off by default: `go run -C dashboards ./generate -oversized` adds it.",
+		diagnosis: "`/api/v1/fit` on the node, or the Claim dashboard: what it needs by memory and by activity, and how " +
+			"long it was measured. Was its load of that time what it will be?",
+		mitigation: "Request the alternative in the next run: its device class or profile, or less capacity. " + optOut,
+		queries:    []string{`max by (<claim device>, resource) (dra_claim_fit_ratio)`},
+	}
+}
+
+func claimStateAlerts(o *Options) []alert {
+	return []alert{
+		{
+			name: "DRAClaimNotPrepared", severity: warning, hold: notPrepared, keep: o.KeepFiring,
+			expr: `
+			count by (<claim driver>) (
+			  group by (<claim device>) (dra_claim_device_info{state="allocated", admin_access="false"})
+			) > 0`,
+			summary: aClaim + " holds devices that were never prepared for its pod.",
+			description: "Devices of {{ $labels.driver }} ({{ $value }}) are allocated to the claim and reserved for a pod on " +
+				aNode + " for <for>, and the kubelet has not started the pod, which cannot use them.",
+			meaning: "The scheduler allocated the devices and placed the pod, but the driver has not prepared them: it is " +
+				"not running, it fails, or another claim of the pod cannot be prepared. Or a binding condition of a device is " +
+				"not met, and the scheduler waits with binding the pod. The time counts as allocated, and not as active.",
+			diagnosis: "`kubectl describe pod`: the event `FailedPrepareDynamicResources` has the driver's error. A pod " +
+				"without a node waits for a binding condition: `status.devices[].conditions` of the claim says for which. " +
+				"`dra_claim_allocated_timestamp_seconds` is when the claim was allocated. Check that the driver's pod runs on " +
+				"the node, and see its log.",
+			mitigation: "Repair or restart the driver: the kubelet tries again every few seconds. If that takes long, " +
+				"delete the pod, so that its devices become free for another one.",
+			queries: []string{
+				`max by (<claim device>) (dra_claim_device_info{state="allocated", admin_access="false"})`,
+				`time() - max by (<claim>) (dra_claim_allocated_timestamp_seconds)`,
+			},
+		},
+		{
+			name: "DRAClaimDegraded", severity: warning, hold: o.For, keep: o.KeepFiring,
+			expr: `
+			max by (<claim device>, type, status) (
+			    dra_claim_device_condition{type=~".*Ready", status=~"False|Unknown"} == 1
+			  or
+			    dra_claim_device_condition{type!~".*Ready", status="True"} == 1
+			      and dra_claim_device_condition{type=~".*(Degraded|Failed|Error|Unhealthy).*"}
+			)`,
+			summary: aClaim + " has a device in a bad condition.",
+			description: "Condition {{ $labels.type }} of device {{ $labels.device }} of {{ $labels.driver }} on " + aNode +
+				" is {{ $labels.status }}, as its driver reports in the claim's status.",
+			meaning: "The DRA driver reports in `status.devices[].conditions` of the ResourceClaim that the device is not " +
+				"as requested.",
+			diagnosis:  "`kubectl get resourceclaim -n NAMESPACE NAME -o yaml`: reason and message of the condition.",
+			mitigation: "Follow the message. If there is none, see the driver's log on that node.",
+			queries: []string{
+				`max by (<claim device>, type, status) (dra_claim_device_condition) == 1`,
+			},
+		},
+	}
+}

@@ -1,0 +1,230 @@
+package rules
+
+import "time"
+
+// holderSources are the sources of who holds what, and not of telemetry.
+const holderSources = "podresources|pods|claims|slices|taintrules|nominated"
+
+func deviceAlerts(o *Options) []alert {
+	return []alert{
+		{
+			name: "DRADeviceUnhealthy", severity: warning, hold: o.For, keep: o.KeepFiring,
+			expr:        `max by (<device>) (dra_device_health{status="unhealthy"} == 1)`,
+			summary:     aDevice + " is unhealthy.",
+			description: "Its driver has reported so for <for>." + hit,
+			meaning:     "The device's driver or the kubelet reports it as unhealthy. Work on it may fail or be wrong.",
+			diagnosis:   "The Node and device dashboard: errors, temperature, throttling, and who holds it.",
+			mitigation: "If it is free, check that it is tainted (`dra_device_tainted`), so that it is not allocated: its " +
+				"driver taints it in the ResourceSlice; you can taint it with a DeviceTaintRule (Kubernetes 1.37) that names " +
+				"driver, pool and device. If it is claimed, inform the owner, drain the node, then see " +
+				"[DRADeviceErrors](#dradeviceerrors).",
+			queries: []string{
+				`max by (<device>) (dra_device_health{status="unhealthy"}) == 1`,
+				`max by (<claim device>) (dra_claim_device_info{admin_access="false"}) and on (<device>) ` +
+					`(dra_device_health{status="unhealthy"} == 1)`,
+			},
+		},
+		{
+			name: "DRATaintedDeviceHeld", severity: info, hold: o.For, keep: o.KeepFiring,
+			expr: `
+			max by (<device>, key, source) (dra_device_tainted{effect="NoExecute"})
+			and on (<device>) (device:dra_allocations:max > 0)`,
+			summary: aDevice + " is tainted with NoExecute and still held.",
+			description: "Taint {{ $labels.key }}, set by a {{ $labels.source }}, evicts the pods that use the device, but a " +
+				"claim has held it for <for>." + hit,
+			meaning: "A driver (`source=\"slice\"`) or an administrator (`source=\"rule\"`, a DeviceTaintRule) evicts the " +
+				"pods that use the device. Pods whose claims tolerate the taint stay, as intended. Other pods end within " +
+				"seconds, unless their termination hangs.",
+			diagnosis: "`/api/v1/snapshot` on the node lists the taints of the device, the name of the rule, and the " +
+				"tolerations of the claims that hold it. `kubectl describe devicetaintrule NAME`: the condition " +
+				"`EvictionInProgress` counts the remaining pods.",
+			mitigation: "If a pod hangs in termination, find out why: finalizers, volumes, a process that does not end. If " +
+				"the taint is no longer needed, delete the DeviceTaintRule; the driver removes a taint of the slice.",
+			queries: []string{
+				`max by (<device>, key, effect, source) (dra_device_tainted) and on (<device>) (dra_device_allocations > 0)`,
+			},
+		},
+	}
+}
+
+// staleTaintAlert is about taints that nothing explains any more. Only a device whose health is
+// known to be good can have one, whoever set it.
+func staleTaintAlert(o *Options) alert {
+	return alert{
+		name: "DRATaintOutlivesCause", severity: info, hold: taintOutlives, keep: o.KeepFiring,
+		expr: `
+			max by (<device>, key, effect, source) (dra_device_tainted{effect=~"NoSchedule|NoExecute"})
+			and on (<device>) (dra_device_health{status="healthy"} == 1)
+			and on (<device>) (dra_device_up == 1)
+			unless on (<device>) (dra_device_needs_attention{action!="none"} == 1)
+			unless on (<device>) (dra_device_last_error_timestamp_seconds > time() - ` + taintErrors + `)`,
+		summary: aDevice + " is tainted, and nothing is wrong with it any more.",
+		description: "Taint {{ $labels.key }} ({{ $labels.effect }}), set by a {{ $labels.source }}, keeps pods away, but " +
+			"for <for> the device has been readable and healthy, has had no error for an hour, and needs nothing.",
+		meaning: "A taint keeps the device out of use, or evicts pods, and its cause is over: the driver reports the " +
+			"device as healthy, it is readable, asks for nothing (`dra_device_needs_attention`), and no error was counted " +
+			"for an hour. Of a device without reported health (`dra_device_health`) this is not known, and the alert is silent.",
+		diagnosis: "`/api/v1/snapshot` on the node lists the taint with the name of its rule. Who set it, and what for? A " +
+			"rule for maintenance may be meant to stay.",
+		mitigation: "Delete the DeviceTaintRule (`source=\"rule\"`). A driver removes its own taint (`source=\"slice\"`); " +
+			"if it does not, restart its pod on the node, and report it to its vendor. Some drivers keep a taint until the " +
+			"device was reset.",
+		queries: []string{
+			`max by (<device>, key, effect, source) (dra_device_tainted{effect=~"NoSchedule|NoExecute"})`,
+			`max by (<device>, reason) (dra_device_health_reason_info)`,
+		},
+	}
+}
+
+// taintOutlives is how long a taint must have had no cause: drivers check devices every few minutes.
+const taintOutlives = 30 * time.Minute
+
+// taintErrors is for how many seconds after its last error a device does not count as recovered.
+const taintErrors = "3600"
+
+// lostDeviceAlerts are about devices that can no longer be read.
+func lostDeviceAlerts(o *Options) []alert {
+	return []alert{
+		{
+			name: "DRADeviceDown", severity: critical, hold: o.For, keep: o.KeepFiring,
+			expr:    `max by (<device>) (device:dra_lost:info) == 1`,
+			summary: aDevice + " is claimed, but can no longer be read.",
+			description: "Its telemetry has failed for <for> while a claim holds it: it may have fallen off the bus, or its " +
+				"driver hangs." + hit,
+			meaning: "The device was readable before, or is claimed, and no source can read it now. Other devices of the " +
+				"node are not affected. `dra_exporter_unresolved_devices` counts devices by reason.",
+			diagnosis: "`dra-exporter check` on the node shows what each source reads, or why it fails; then the kernel's log.",
+			mitigation: "A GPU that fell off the bus (Xid 79) needs a restart of the host. During an upgrade of the driver " +
+				"wait for its end.",
+			queries: []string{
+				`max by (<device>) (dra_device_up) == 0`,
+				`max by (cluster, node, driver, reason) (dra_exporter_unresolved_devices) > 0`,
+			},
+		},
+		{
+			name: "DRANodeDevicesDown", severity: critical, hold: o.For, keep: o.KeepFiring,
+			expr: `
+			count by (cluster, node) (group by (<device>) (device:dra_lost:info))
+			and on (cluster, node) (
+			  max by (cluster, node, source) (dra_exporter_source_up{source!~"` + holderSources + `"}) == 0
+			)`,
+			summary: "Claimed devices on " + aNode + " can no longer be read, since a source fails: {{ $value }}.",
+			description: `It has failed for <for>.{{ with printf "max by (source) (dra_exporter_source_up{cluster='%s',` +
+				`node='%s'}) == 0" $labels.cluster $labels.node | query }} Down:{{ range $i, $s := . }}{{ if $i }},{{ end }} ` +
+				`{{ $s.Labels.source }}{{ end }}.{{ end }}`,
+			meaning: "A vendor's library or driver on the node is gone, or hangs, and with it the telemetry of all its " +
+				"devices: one cause, for which [DRADeviceDown](#dradevicedown) fires for each device. " +
+				"[alertmanager.yaml](out/alertmanager.yaml) makes one page of it.",
+			diagnosis: "`dra-exporter check` on the node says why the source fails. Is the driver being upgraded, or was the " +
+				"kernel? Then the kernel's log.",
+			mitigation: "Finish or roll back the upgrade of the driver, or restart the node. Workloads on the devices may go " +
+				"on: see their logs before you drain it.",
+			queries: []string{
+				`max by (cluster, node, source) (dra_exporter_source_up) == 0`,
+				`max by (<claim device>) (dra_claim_device_info{admin_access="false"}) and on (<device>) (dra_device_up == 0)`,
+			},
+		},
+	}
+}
+
+// loadAlerts are about devices that do less than they could, or have more to do than they can.
+func loadAlerts(o *Options) []alert {
+	return []alert{
+		{
+			name: "DRADeviceThrottled", severity: warning, hold: o.For, keep: o.KeepFiring,
+			expr: `
+			max by (<device>, reason) (rate(dra_device_throttled_seconds_total{reason!="idle"}[<error window>]) > <throttled>)
+			and on (<device>) (device:dra_allocations:max > 0)`,
+			summary: aDevice + " is throttled ({{ $labels.reason }}).",
+			description: "It ran below its maximum clocks for {{ $value | humanizePercentage }} of the last <error window>, " +
+				"with the reason {{ $labels.reason }}." + hit,
+			meaning: "The device limits its clocks: reason `thermal` is heat, `power` a power limit. A job on many devices " +
+				"is as slow as the slowest one.",
+			diagnosis: "The Node and device dashboard: temperature and power of the other devices. If one device is hot, its " +
+				"own cooling is at fault; if all are, that of the rack.",
+			mitigation: "Thermal: check fans, air flow and coolant. Power: check the configured limit and the power supplies.",
+			queries: []string{
+				`topk(10, max by (<device>, reason) (rate(dra_device_throttled_seconds_total{reason!="idle"}[<error window>])))`,
+				`max by (<device>, sensor) (dra_device_temperature_celsius)`,
+			},
+		},
+		{
+			name: "DRASharedDeviceOvercommitted", severity: warning, hold: o.For, keep: o.KeepFiring,
+			expr: `
+			device:dra_consumed_capacity:ratio > 1`,
+			summary:     aDevice + " is overcommitted.",
+			description: "Claims consume {{ $value | humanizePercentage }} of its {{ $labels.resource }}." + hit,
+			meaning: "The sum of the consumed capacity of all claims on the device exceeds its capacity: the slice was " +
+				"changed after the allocation, or two schedulers allocate.",
+			diagnosis: "`kubectl get resourceclaims -A -o yaml`, `consumedCapacity` of the device's results, and the " +
+				"device's slice.",
+			mitigation: "Delete one of the pods. If the alert returns, look for a second scheduler and for drivers that " +
+				"reduce the capacity in slices.",
+			queries: []string{
+				`sum by (<claim device>, resource) (max by (<claim device>, share_id, resource) (dra_claim_consumed_capacity))`,
+			},
+		},
+		{
+			name: "DRASharedDeviceMemoryFull", severity: warning, hold: o.For, keep: o.KeepFiring,
+			expr: `
+			max by (<device>) (
+			  (dra_device_memory_used_bytes and on (<device>) (device:dra_allocations:max > 1))
+			    / dra_device_memory_capacity_bytes > <full>
+			)`,
+			summary: aDevice + " is shared, and its memory is nearly full.",
+			description: "{{ $value | humanizePercentage }} of its memory is in use by several claims: the next allocation of " +
+				"any of them may fail." + hit,
+			meaning: "Many devices do not enforce shares: a workload that uses more memory than its share makes the others " +
+				"fail.",
+			diagnosis:  "The Claim dashboard of each claim on the device: compare memory used with consumed capacity.",
+			mitigation: "Limit the workload that exceeds its share, or move it to a device of its own.",
+			queries: []string{
+				`max by (<claim device>) (dra_claim_memory_used_bytes) and on (<device>) (dra_device_allocations > 1)`,
+			},
+		},
+	}
+}
+
+func capacityAlerts(o *Options) []alert {
+	return []alert{{
+		name: "DRADevicesUnclaimedWhilePodsPend", severity: info, hold: o.PendingFor, keep: o.KeepFiring,
+		expr: `
+			sum by (cluster) (max by (cluster, driver, vendor, model) (cluster:dra_devices:count{state="free"}))
+			and on (cluster) (kube_pod_status_unschedulable == 1)`,
+		summary:     "Devices are free ({{ $value }}) while pods can't be scheduled.",
+		description: "Devices are healthy and unclaimed while pods are pending.",
+		meaning: "This alert needs metrics of kube-state-metrics and never fires without them. The pods may wait for " +
+			"something other than devices.",
+		diagnosis: "`kubectl describe` of a pending pod. Its claim may request attributes, a topology or a number of " +
+			"devices on one node that the free devices cannot satisfy.",
+		mitigation: "Relax the claim's selectors, defragment nodes, or remove taints that are no longer needed: tainted " +
+			"devices are not counted here (`device:dra_state:info{state=\"tainted\"}`).",
+		queries: []string{
+			`max by (cluster, driver, vendor, model) (cluster:dra_devices:count{state="free"})`,
+			`max by (cluster, namespace, pod) (kube_pod_status_unschedulable == 1)`,
+		},
+	}, {
+		name: "DRAClusterDeviceOvercommitted", severity: warning, hold: o.For, keep: o.KeepFiring,
+		expr: `
+			sum by (cluster, driver, pool, device, cluster_device, resource) (
+			  max by (cluster, namespace, resourceclaim_name, driver, pool, device, cluster_device, resource) (
+			    claim_device:dra_consumed_capacity:ratio
+			  )
+			) > 1
+			and
+			count by (cluster, driver, pool, device, cluster_device, resource) (
+			  group by (<device>, cluster_device, resource) (claim_device:dra_consumed_capacity:ratio)
+			) > 1`,
+		summary: "Device {{ $labels.device }} of {{ $labels.driver }} is overcommitted by several nodes together.",
+		description: "The device is offered to several nodes, whose claims consume " +
+			"{{ $value | humanizePercentage }} of its {{ $labels.resource }} together.",
+		meaning: "As [DRASharedDeviceOvercommitted](#drashareddeviceovercommitted), for a device that claims of several " +
+			"nodes share, such as one behind a fabric: no node sees what those of others consume.",
+		diagnosis: "`kubectl get resourceclaims -A -o yaml`, `consumedCapacity` of the device's results, and the device's " +
+			"slice.",
+		mitigation: "As for [DRASharedDeviceOvercommitted](#drashareddeviceovercommitted).",
+		queries: []string{
+			`max by (<device>, resource) (device:dra_consumed_capacity:ratio)`,
+		},
+	}}
+}

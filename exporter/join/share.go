@@ -1,0 +1,85 @@
+package join
+
+import (
+	"slices"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// Share is one allocation of a device to one claim.
+type Share struct {
+	podresources.Allocation
+	Pods   []podresources.Pod // the distinct pods of Holders, sorted
+	Weight float64            // its part of the device: the weights of a held device sum to 1; 0 for admin access
+	Uses   []Use              // what the processes of each of Pods used of the device; nil: unknown
+	// ByProcess reports whether the utilization of the pods' processes is known.
+	ByProcess bool
+	// Own is the share's own part of a device of which claims have CPUs of their own; nil: it is no
+	// such device. The share's pods have equal parts of it.
+	Own *Own
+}
+
+// shares returns the usable allocations that have a usable pod.
+func (j *joiner) shares(allocations []podresources.Allocation) []Share {
+	shares := make([]Share, 0, len(allocations))
+	for i := range allocations {
+		a := &allocations[i]
+		if !validAllocation(a) {
+			j.reject("podresources", driver.ReasonLabel, 1)
+			continue
+		}
+		s := newShare(*a)
+		j.reject("podresources", driver.ReasonHolder, len(a.Holders)-len(s.Holders))
+		j.reject("claims", driver.ReasonConsumed, len(a.Consumed)-len(s.Consumed))
+		if len(s.Holders) > 0 {
+			shares = append(shares, s)
+		}
+	}
+	return shares
+}
+
+func newShare(a podresources.Allocation) Share {
+	a.Holders = cleanHolders(&a)
+	a.Consumed = cleanAmounts(a.Consumed)
+	s := Share{Allocation: a, Pods: make([]podresources.Pod, 0, len(a.Holders))}
+	for _, h := range a.Holders {
+		s.Pods = append(s.Pods, h.Pod)
+	}
+	s.normalize()
+	return s
+}
+
+func (s *Share) normalize() {
+	if !slices.IsSortedFunc(s.Pods, podresources.Pod.Compare) {
+		slices.SortFunc(s.Pods, podresources.Pod.Compare)
+	}
+	s.Pods = slices.Compact(s.Pods)
+}
+
+// mergeShares sorts the shares of a device and merges those of the same allocation.
+func mergeShares(shares []Share) []Share {
+	return mergeSharesBy(shares, podresources.Allocation.Compare)
+}
+
+// mergeSharesBy merges those that are the same by a comparison.
+func mergeSharesBy(shares []Share, compare func(a, b podresources.Allocation) int) []Share {
+	if len(shares) < 2 {
+		return shares
+	}
+	slices.SortStableFunc(shares, func(a, b Share) int { return compare(a.Allocation, b.Allocation) })
+	out := shares[:1]
+	for _, s := range shares[1:] {
+		last := &out[len(out)-1]
+		if compare(last.Allocation, s.Allocation) != 0 {
+			out = append(out, s)
+			continue
+		}
+		last.Holders = slices.Concat(last.Holders, s.Holders)
+		slices.SortFunc(last.Holders, compareHolders)
+		last.Holders = slices.Compact(last.Holders)
+		last.Pods = slices.Concat(last.Pods, s.Pods)
+		last.normalize()
+	}
+	return out
+}
