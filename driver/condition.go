@@ -8,8 +8,8 @@ func conditionSpec(q Quantity) Spec {
 		return Spec{
 			Name:   "needs_attention",
 			Metric: "needs_attention", NonNegative: true, Max: 1, Fact: true,
-			Help: "1 for each condition of the device for which somebody must act, and for action none while it reports " +
-				"no such condition.",
+			Help: "1 for each condition of the device that requires action by an operator; if there is none, 1 for action " +
+				"none.",
 			Labels: []Label{
 				{Name: "action", Values: []string{
 					"none", "reset", "reboot", "drain", "rma", "recover_fabric", "investigate",
@@ -24,8 +24,7 @@ func conditionSpec(q Quantity) Spec {
 		return Spec{
 			Name:   "lifetime_errors",
 			Metric: "lifetime_errors", NonNegative: true, Fact: true,
-			Help: "Errors that the device itself has recorded over its lifetime, those from before the exporter's start " +
-				"included.",
+			Help: "Errors that the device has recorded over its lifetime, including those before the exporter started.",
 			Labels: []Label{
 				{Name: "kind", Values: []string{"ecc_corrected", "ecc_uncorrected", "row_remap", "page_retirement"}},
 				{Name: "code"},
@@ -35,8 +34,8 @@ func conditionSpec(q Quantity) Spec {
 		return Spec{
 			Name:   "power_limit",
 			Metric: "power_limit_watts", Unit: "watts", NonNegative: true, Fact: true,
-			Help: "Limits of the device's power: the one that is enforced now, the one that it starts with, the lowest and " +
-				"highest that can be set, and the critical one, of peaks.",
+			Help: "Power limits of the device: enforced is in force now, default applies when the device starts, min and max " +
+				"are the range that can be set, critical is the limit of peaks.",
 			Labels: []Label{{Name: "limit", Values: []string{"enforced", "default", "min", "max", "critical"}}},
 			Limits: "energy", LimitLabels: []string{"enforced", "default"},
 		}
@@ -56,8 +55,7 @@ func conditionSpec(q Quantity) Spec {
 		return Spec{
 			Name:   "throttle_active",
 			Metric: "throttle_active", NonNegative: true, Max: 1, Fact: true,
-			Help: "1 while the device runs below its clocks for a reason, 0 while it does not: at this moment. " +
-				"dra_device_throttled_seconds_total has the time.",
+			Help:   "1 if the device is throttled for the reason now, else 0. dra_device_throttled_seconds_total has the time.",
 			Labels: []Label{{Name: "reason"}},
 		}
 	default:
@@ -83,32 +81,33 @@ func linkSpec(q Quantity) Spec {
 		return Spec{
 			Name:   "link_width",
 			Metric: "link_width", NonNegative: true, Max: maxLanes, NoZero: true, Fact: true, Labels: links,
-			Help: "Lanes of one of the device's links, as they were negotiated.",
+			Help: "Negotiated number of lanes of a link of the device.",
 		}
 	case LinkWidthMax:
 		return Spec{
 			Name:   "link_width_max",
 			Metric: "link_width_max", NonNegative: true, Max: maxLanes, NoZero: true, Fact: true, Labels: links,
-			Help: "Lanes that the link can have with this device in this machine.",
+			Help: "Highest number of lanes that the link can have with this device in this machine.",
 		}
 	case LinkGeneration:
 		return Spec{
 			Name:   "link_generation",
 			Metric: "link_generation", NonNegative: true, Max: maxGeneration, NoZero: true, Fact: true, Labels: links,
-			Help: "Generation of one of the device's links, as it was negotiated: PCIe 5.0 is 5. It can fall while the " +
-				"device is idle, to save power.",
+			Help: "Negotiated generation of a link of the device: 5 for PCIe 5.0. It can fall while the device is idle, to " +
+				"save power.",
 		}
 	case LinkGenerationMax:
 		return Spec{
 			Name:   "link_generation_max",
 			Metric: "link_generation_max", NonNegative: true, Max: maxGeneration, NoZero: true, Fact: true, Labels: links,
-			Help: "Generation that the link can have with this device in this machine.",
+			Help: "Highest generation that the link can have with this device in this machine.",
 		}
 	case FabricState:
 		return Spec{
 			Name:   "fabric_state",
 			Metric: "fabric_state", NonNegative: true, Max: 1, Fact: true,
-			Help: "1 for the state of the device in the fabric that links it with other devices. Absent where it is in none.",
+			Help: "1 for the current state of the device in its fabric, which links it to other devices. Absent if it is in " +
+				"no fabric.",
 			Labels: []Label{{Name: "state", Values: []string{
 				"healthy", "limited", "unhealthy", "failed", "not_started", "in_progress",
 			}}},
@@ -117,8 +116,8 @@ func linkSpec(q Quantity) Spec {
 		return Spec{
 			Name:   "memory_reserved",
 			Metric: "memory_reserved_bytes", Unit: "bytes", NonNegative: true, Fact: true,
-			Help: "Device memory that its driver and firmware keep for themselves: part of the capacity, and not of what is " +
-				"in use.",
+			Help: "Device memory that is reserved for the driver and the firmware. It is included in the capacity, but not in " +
+				"the memory in use.",
 		}
 	default:
 		return coolingSpec(q)
@@ -132,27 +131,28 @@ func coolingSpec(q Quantity) Spec {
 		return Spec{
 			Name:   "temperature_margin",
 			Metric: "temperature_margin_celsius", Unit: "celsius", Fact: true,
-			Help: "Degrees that the device may still become warmer before it slows down; below 0 it does.",
+			Help: "Difference between the temperature at which the device is throttled and its temperature; negative if it is " +
+				"above.",
 		}
 	case FanSpeed:
 		return Spec{
 			Name:   "fan_speed",
 			Metric: "fan_speed_ratio", Unit: "ratio", NonNegative: true, Max: maxRatio, Fact: true,
-			Help: "Speed that the device's fan is set to, as a share of its maximum, which a fan may exceed. Absent without " +
-				"a fan.",
+			Help: "Speed to which the device's fan is set, as a fraction of its maximum, which a fan may exceed. Absent if " +
+				"there is no fan.",
 		}
 	case Voltage:
 		return Spec{
 			Name:   "voltage",
 			Metric: "voltage_volts", Unit: "volts", NoZero: true, Fact: true,
-			Help:   "Voltage of one supply of the device.",
+			Help:   "Voltage of one power supply rail of the device.",
 			Labels: []Label{{Name: "domain"}},
 		}
 	case FanRotation:
 		return Spec{
 			Name:   "fan_rotation",
 			Metric: "fan_rpm", NonNegative: true, Max: maxRotation, Fact: true,
-			Help:   "Speed of one fan of the device, in revolutions per minute. 0: it stands still.",
+			Help:   "Speed of one fan of the device in revolutions per minute; 0 if it does not turn.",
 			Labels: []Label{{Name: "fan"}},
 		}
 	default:

@@ -20,16 +20,16 @@ func networkSpec(q Quantity) Spec {
 		return Spec{
 			Name:   "rdma_operations",
 			Metric: "rdma_operations_total", Type: Counter, NonNegative: true,
-			Help: "Work that the RDMA device counted, by the names of the kernel's files: requests, work requests, packets " +
-				"of a kind; names that end in bytes or Octets count bytes.",
+			Help: "Operations that the RDMA device counts, by the name of the kernel's file: requests, work requests, packets " +
+				"of a kind. Files whose names end in bytes or Octets count bytes.",
 			Labels: []Label{{Name: "operation"}},
 		}
 	default:
 		return Spec{
 			Name:   "rdma_events",
 			Metric: "rdma_events_total", Type: Counter, NonNegative: true,
-			Help: "Congestion, retransmissions and failures that the RDMA device counted, by the names of the kernel's " +
-				"files; port_xmit_wait counts ticks of the hardware, retrans_bytes bytes.",
+			Help: "Congestion, retransmissions and failures that the RDMA device counts, by the name of the kernel's file. " +
+				"port_xmit_wait counts ticks of the hardware, retrans_bytes counts bytes.",
 			Labels: []Label{{Name: "event"}},
 		}
 	}

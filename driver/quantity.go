@@ -308,7 +308,7 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 		return Spec{
 			Name:   "memory_capacity",
 			Metric: "memory_capacity_bytes", Unit: "bytes", NonNegative: true, NoZero: true,
-			Help: "Device memory in all.",
+			Help: "Total memory of the device.",
 		}
 	case HostMemoryUsed:
 		return Spec{
@@ -320,7 +320,7 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 		return Spec{
 			Name:   "host_memory_capacity",
 			Metric: "host_memory_capacity_bytes", Unit: "bytes", NonNegative: true, Fact: true,
-			Help: "Memory of the host that the device can use as its own, at most.",
+			Help: "Highest amount of the host's memory that the device can use as its own.",
 		}
 	case Power:
 		return Spec{
@@ -394,7 +394,8 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 		return Spec{
 			Name:   "throttled_seconds",
 			Metric: "throttled_seconds_total", Unit: "seconds", Type: Counter, Sharing: Witnessed, NonNegative: true,
-			Help: "Time in which the device ran below its clocks.", Labels: []Label{{Name: "reason"}},
+			Help:   "Time in which the device was throttled, which means that it ran below its maximum clocks, by reason.",
+			Labels: []Label{{Name: "reason"}},
 		}
 	case Health:
 		return Spec{
@@ -408,7 +409,7 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 		return Spec{
 			Name:   "capacity",
 			Metric: "capacity", NonNegative: true,
-			Help: "What the device has of a resource, in the resource's base unit (memory in bytes, speed in bytes per " +
+			Help: "Capacity of the device for one resource, in the resource's base unit (memory in bytes, speed in bytes per " +
 				"second).",
 			Labels:   []Label{{Name: "resource"}},
 			Internal: true,
@@ -417,27 +418,27 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 		return Spec{
 			Name:   "requests_in_flight",
 			Metric: "requests_in_flight", NonNegative: true, Max: 1e9,
-			Help: "Requests that a storage device was given and has not completed yet.",
+			Help: "Requests that the storage device has received and not completed yet.",
 		}
 	case StorageUsed:
 		return Spec{
 			Name:   "storage_used",
 			Metric: "storage_used_bytes", Unit: "bytes", NonNegative: true,
-			Help: "Storage of the device that is allocated, as the device itself counts it (NVMe: NUSE of its namespaces). " +
-				"dra_device_capacity{resource=\"storage\"} is what it has.",
+			Help: "Storage of the device that is allocated, as counted by the device (NVMe: NUSE of its namespaces). " +
+				"dra_device_capacity{resource=\"storage\"} is the total.",
 		}
 	case MemoryUsedPeak:
 		return Spec{
 			Name:   "memory_used_peak",
 			Metric: "memory_used_peak_bytes", Unit: "bytes", Sharing: Witnessed, NonNegative: true,
-			Help: "Most memory in use at any reading so far.",
+			Help: "Highest memory use of all readings so far.",
 			Fact: true, Internal: true, Derived: true,
 		}
 	case PowerPeak:
 		return Spec{
 			Name:   "power_peak",
 			Metric: "power_peak_watts", Unit: "watts", Sharing: Witnessed, NonNegative: true,
-			Help: "Most power drawn at any reading so far.",
+			Help: "Highest power of all readings so far.",
 			Fact: true, Internal: true, Derived: true,
 		}
 	case RDMAEvents, RDMAPackets, RDMAOperations, LinkUp:

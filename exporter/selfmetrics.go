@@ -81,13 +81,14 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 // makeSourceMetrics makes the metrics of sources and of rejected input.
 func (m *SelfMetrics) makeSourceMetrics() {
 	m.up = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "dra_exporter_source_up", Help: "1 if the last reading of the source worked, else 0.",
+		Name: "dra_exporter_source_up", Help: "1 if the last reading of the source succeeded, else 0.",
 	}, []string{"source"})
 	m.errors = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "dra_exporter_source_errors_total", Help: "Readings of the source that did not work, by reason.",
+		Name: "dra_exporter_source_errors_total", Help: "Readings of the source that failed, by reason.",
 	}, []string{"source", "reason"})
 	m.success = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "dra_exporter_source_last_success_timestamp_seconds", Help: "Unix time at which the source last worked.",
+		Name: "dra_exporter_source_last_success_timestamp_seconds", Help: "Unix time of the last successful reading of the " +
+			"source.",
 	}, []string{"source"})
 	m.duration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "dra_exporter_source_duration_seconds", Help: "How long a reading of the source took.",
@@ -96,7 +97,7 @@ func (m *SelfMetrics) makeSourceMetrics() {
 	m.rejected = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "dra_exporter_input_rejected_total",
 		Help: "Rows, objects and readings of an input that could not be used, and requests and connections that were " +
-			"refused or cut off, by reason.",
+			"refused or closed early, by reason.",
 	}, []string{"input", "reason"})
 }
 
@@ -105,15 +106,15 @@ func (m *SelfMetrics) makeSourceMetrics() {
 func (m *SelfMetrics) makeJoinMetrics() {
 	m.conflicts = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "dra_exporter_conflicts",
-		Help: "What contradicts each other, by kind. Rows of the kubelet's PodResources and the API server's claims: " +
-			"device (another device than the claim's allocation, which is used) or reservation (the claim is not reserved " +
-			"for the pod; the kubelet is believed). Devices whose utilization is 0 while their power, an engine or another " +
-			"source shows that they work: activity (they are not taken to be idle).",
+		Help: "Contradictions, by kind. Between the kubelet's PodResources and the API server's claims: device (the " +
+			"claim's allocation has another device, and that one is used), reservation (the claim is not reserved for the " +
+			"pod; the kubelet's answer is used). Of a device: activity (its utilization is 0 but its power, an engine or " +
+			"another source shows activity; the device does not count as idle).",
 	}, []string{"kind"})
 	m.unresolved = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "dra_exporter_unresolved_pods",
-		Help: "Pods with claims of which it is not known what they hold, by reason: claim_name_unknown, claim_unknown, or " +
-			"request_unknown (they are taken to hold the whole claim).",
+		Help: "Pods with claims for which it is unknown what they hold, by reason: claim_name_unknown, claim_unknown, or " +
+			"request_unknown (they count as holders of the whole claim).",
 	}, []string{"reason"})
 	m.idle = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "dra_exporter_idle_threshold_ratio",
@@ -129,32 +130,31 @@ func (m *SelfMetrics) makeJoinMetrics() {
 func (m *SelfMetrics) makeRecorderMetrics() {
 	m.incidents = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "dra_exporter_incidents_total",
-		Help: "How often something happened that the flight recorder keeps as an incident, by kind: xid, ecc_uncorrected, " +
-			"ras, link_down, device_lost (it can no longer be read, and its driver, its source or the inventory shows that " +
-			"it is not for want of an answer), no_execute_taint, unhealthy, claim_ends_in_error (a claim ended soon after " +
-			"an error that hit it, or on a failed device), claim_stalled (it is busy and does nothing), source_down (a " +
-			"source of telemetry fails as a whole). What happens again counts each time, also within the same incident.",
+		Help: "Occurrences of what the flight recorder keeps as incidents, by kind: xid, ecc_uncorrected, ras, link_down, " +
+			"device_lost (the device can no longer be read, which its driver, its source or the inventory confirms), " +
+			"no_execute_taint, unhealthy, claim_ends_in_error (a claim ended soon after an error that hit it, or on a failed " +
+			"device), claim_stalled (the claim is busy without progress), source_down (a source of telemetry fails as a " +
+			"whole). Each repetition counts, also within one incident.",
 	}, []string{"kind"})
 	m.open = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "dra_exporter_incidents_open",
-		Help: "Incidents that are not over, by kind (see dra_exporter_incidents_total). One of an error is over when the " +
-			"error has not happened for ten minutes, and the device is readable and healthy.",
+		Help: "Number of open incidents, by kind (see dra_exporter_incidents_total). An incident of an error ends when the " +
+			"error has not happened for ten minutes and the device is readable and healthy.",
 	}, []string{"kind"})
 	m.onset = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "dra_exporter_incident_onset_timestamp_seconds",
-		Help: "Unix time at which the incident of the kind began that began last of those that are not over. Absent while " +
-			"none is open.",
+		Help: "Unix time at which the newest open incident of the kind began. Absent if none is open.",
 	}, []string{"kind"})
 	m.events = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "dra_exporter_incident_events_total",
-		Help: "Kubernetes Events about incidents (--incidents.events), by result: created, updated (the count of one was " +
-			"raised), suppressed (too many of one pod or claim: tried again a minute later), or why it is lost: " +
-			"forbidden, absent (the namespace is gone), uid_unknown (of the pod or claim), too_many, unavailable, timeout " +
-			"and others.",
+		Help: "Kubernetes Events about incidents (--incidents.events), by result: created, updated (the count of an " +
+			"existing Event was increased), suppressed (too many of one pod or claim; retried a minute later), or why an " +
+			"Event is lost: forbidden, absent (the namespace is deleted), uid_unknown (of the pod or claim), too_many, " +
+			"unavailable, timeout and others.",
 	}, []string{"result"})
 	m.receipts = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "dra_exporter_receipts_total",
-		Help: "Claims that ended, of which the flight recorder has written a receipt.",
+		Help: "Ended claims for which the flight recorder has written a receipt.",
 	}, nil)
 }
 
@@ -162,28 +162,28 @@ func (m *SelfMetrics) makeRecorderMetrics() {
 func (m *SelfMetrics) makeProcessMetrics() {
 	m.lines = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "dra_exporter_log_lines_dropped_total",
-		Help: "Lines of the log that were dropped, since who reads the log did not take them in time.",
+		Help: "Log lines that were dropped because the reader of the log was too slow.",
 	}, nil)
 	m.tick = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "dra_exporter_longest_tick_seconds",
-		Help: "How long the longest tick of the last ten minutes took, from the begin of its readings to its snapshot.",
+		Help: "Duration of the longest tick of the last ten minutes, from the start of its readings to its snapshot.",
 	})
 	m.corrections = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "dra_exporter_late_corrections_total",
-		Help: "Holds whose begin or end was learned only after the readings of that time had been charged. They count " +
-			"from what was charged last on.",
+		Help: "Holding periods whose start or end became known only after the readings of that time were charged. The " +
+			"correction applies only from the last charged reading on.",
 	})
 }
 
 // makeStateMetrics makes the metrics of the state folder.
 func (m *SelfMetrics) makeStateMetrics() {
 	m.stateBytes = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "dra_exporter_state_written_bytes_total", Help: "What was written to the state folder (--state.dir).",
+		Name: "dra_exporter_state_written_bytes_total", Help: "Bytes written to the state folder (--state.dir).",
 	}, nil)
 	m.stateLate = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "dra_exporter_state_late_ticks_total",
-		Help: "Ticks whose values were served before the state folder had them: the disk is slow, full or hangs. If the " +
-			"exporter is killed in such a time, its counters start at 0 again, with a new created timestamp.",
+		Help: "Ticks whose values were served before they were written to the state folder, because the disk is slow, full " +
+			"or hangs. If the exporter is killed at such a time, its counters start at 0 again, with a new created timestamp.",
 	}, nil)
 }
 
@@ -451,7 +451,7 @@ func SelfFamilies() ([]exposition.Family, error) {
 			continue
 		}
 		f := exposition.Family{
-			Name: g.GetName(), Help: g.GetHelp(), Filled: "sampler", Stability: exposition.Stable,
+			Name: g.GetName(), Help: g.GetHelp(), Origin: "sampler",
 			Histogram: g.GetType() == dto.MetricType_HISTOGRAM,
 		}
 		if g.GetType() == dto.MetricType_COUNTER {

@@ -7,8 +7,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Group is a group of families that is switched on and off together, by its flag. A family may be
-// in several groups: it is exported if all of them are on.
+// Group is a group of families that one flag switches on and off together. A family may be in
+// several groups: it is exported if all of them are on.
 type Group string
 
 // Flag returns the name of the group's flag, metrics.GROUP for most.
@@ -23,10 +23,10 @@ func (g Group) Flag() string {
 const (
 	GroupErrors         Group = "errors"          // errors and throttled time of claims and pods
 	GroupPeaks          Group = "peaks"           // highest values of devices, claims and pods
-	GroupPods           Group = "pods"            // everything of pods
-	GroupQuantitySource Group = "quantity-source" // which source a quantity comes from
-	GroupTopology       Group = "topology"        // whether the devices of a pod sit together
-	GroupFit            Group = "fit"             // what a claim would have needed
+	GroupPods           Group = "pods"            // all metrics of pods
+	GroupQuantitySource Group = "quantity-source" // the source of each quantity of a device
+	GroupTopology       Group = "topology"        // how close the devices of a pod are to each other
+	GroupFit            Group = "fit"             // how much of its devices a claim has needed
 	GroupEfficiency     Group = "efficiency"      // how well a claim uses the engines of its devices
 	GroupLifecycle      Group = "lifecycle"       // how long claims take to be prepared and to become active
 	GroupHistograms     Group = "histograms"      // distributions over time of claims
@@ -37,8 +37,8 @@ const (
 	On        = "on"
 	Off       = "off"
 	Info      = "info"      // of GroupPods: only who the pods are and what they hold
-	Native    = "native"    // of GroupHistograms, its default: native histograms, in protobuf alone
-	Classic   = "classic"   // of GroupHistograms: with classic buckets too, in all formats
+	Native    = "native"    // of GroupHistograms, its default: native histograms, only in protobuf
+	Classic   = "classic"   // of GroupHistograms: also with classic buckets, in all formats
 	Estimates = "estimates" // of GroupQuantitySource: only of quantities that are not measured themselves
 )
 
@@ -65,31 +65,30 @@ func Groups() []GroupInfo {
 		},
 		{
 			GroupQuantitySource,
-			"Which source each quantity of a device comes from: on, estimates (only of those that are integrals, parts of a " +
-				"parent's or estimates) or off.",
+			"The source of each quantity of a device: on, estimates (only quantities that are integrals, parts of a " +
+				"parent's value, or estimates) or off.",
 			[]string{On, Estimates, Off},
 			704,
 		},
-		{GroupTopology, "Whether the devices of a pod sit together: on or off.", []string{On, Off}, 0},
-		{GroupFit, "What a claim would have needed of what it holds: on or off.", []string{On, Off}, 0},
+		{GroupTopology, "How close the devices of a pod are to each other: on or off.", []string{On, Off}, 0},
+		{GroupFit, "How much of its devices a claim has needed: on or off.", []string{On, Off}, 0},
 		{GroupEfficiency, "How busy the engines of a claim's devices are: on or off.", []string{On, Off}, 0},
 		{
-			GroupLifecycle, "How long claims take to be prepared and to become active, by driver: on or off.",
+			GroupLifecycle, "How long the preparation and the first activity of claims take, by driver: on or off.",
 			[]string{On, Off},
 			0,
 		},
 		{
 			GroupHistograms,
-			"How utilization, memory and power of each claim were distributed over time: native (native histograms, in " +
-				"protobuf alone), classic (with classic buckets too, also in text: 22 to 34 series each) or off.",
+			"Distributions over time of utilization, memory and power of each claim: native (native histograms, only in " +
+				"protobuf), classic (also with classic buckets, in all formats: 22 to 34 series each) or off.",
 			[]string{Native, Classic, Off},
 			1500,
 		},
 	}
 }
 
-// Choices are the chosen values of the groups' flags. A group without one has its default, so that
-// nil is the default of all.
+// Choices are the chosen values of the groups' flags. A group without an entry has its default.
 type Choices map[Group]string
 
 // Of returns the choice for a group.
@@ -119,7 +118,8 @@ func (c Choices) exports(f *Family) bool {
 	})
 }
 
-// quantityGroups returns the groups of a quantity's family; first is that of the first quantity.
+// quantityGroups returns the groups of a quantity's family; first is the number of the first
+// quantity's family of the same kind.
 func quantityGroups(first familyID, spec *driver.Spec) []Group {
 	var out []Group
 	if first == famClaimDistribution {

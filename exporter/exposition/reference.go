@@ -10,8 +10,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// WriteReference writes the reference of all metrics as Markdown: of the families that are made of
-// snapshots, and of the exporter's own. fills returns the sources that fill a quantity.
+// WriteReference writes the reference of all metrics as Markdown: of the families that are made
+// from snapshots, and of the exporter's own. fills returns the sources that report a quantity.
 func WriteReference(
 	w io.Writer, catalogue driver.Catalogue, own []Family, fills func(driver.Quantity) []string,
 ) error {
@@ -22,8 +22,8 @@ func WriteReference(
 	out.groups(families)
 	for _, section := range referenceSections() {
 		out.print(
-			"\n## " + section.title + "\n\n" + section.text + "\n\n| metric | type | unit | labels | meaning | filled " +
-				"from | stability |\n| --- | --- | --- | --- | --- | --- | --- |\n",
+			"\n## " + section.title + "\n\n" + section.text + "\n\n| metric | type | unit | labels | meaning | origin |\n" +
+				"| --- | --- | --- | --- | --- | --- |\n",
 		)
 		for _, f := range families {
 			if sectionOf(f.Name) == section.prefix {
@@ -40,7 +40,7 @@ const referenceHead = `# Metrics
 
 Base units throughout, ratios from 0 to 1, ` + "`_total`" + ` on counters only. Unknown values are omitted, never 0.
 The exporter keeps each counter itself: it starts at 0 when the exporter, or the holder, starts, and does not show
-resets of a driver. Stable families keep name, type and labels within a major version.
+resets of a driver. A family keeps its name, type and labels within a major version.
 `
 
 type referenceSection struct{ prefix, title, text string }
@@ -54,11 +54,11 @@ func referenceSections() []referenceSection {
 		},
 		{
 			"dra_claim_", "Claims",
-			"Per claim and device. The counters of a claim that ended stay for `--retention`; info metrics of what it " +
-				"holds end with\nit. [What comes again](MEANING.md#rules) under its name goes on with its counters.",
+			"Per claim and device. When a claim ends, its gauges and the info metrics of its devices end; its counters stay " +
+				"for\n`--retention`. A claim that is [created again](MEANING.md#rules) under the same name continues them.",
 		},
 		{"dra_pod_", "Pods", "Per pod and device; per device, the pods sum to the claims."},
-		{"dra_exporter_", "The exporter itself", "Beside the usual `go_` and `process_` metrics."},
+		{"dra_exporter_", "The exporter itself", "In addition to the usual `go_` and `process_` metrics."},
 	}
 }
 
@@ -84,33 +84,34 @@ func (w *referenceWriter) print(text string) {
 	}
 }
 
-// What a pod of one device with a claim of its own costs in series, if the device has utilization,
-// memory, power and two directions of a link; and what the short pods of a workload cost for each
-// device with --pod.min-lifetime, apart from one of dra_pod_info.
+// Numbers of series of a pod of one device and its claim, if the device has utilization, memory,
+// power and two directions of a link; and of the short pods of a workload together, for each
+// device, with --pod.min-lifetime and without dra_pod_info.
 const (
 	SeriesOfShortClaim = 18
 	SeriesOfShortPod   = 13
 	SeriesOfWorkload   = 11
 )
 
-// groupCosts says what series cost; Prometheus' share was measured by make fleet.
-const groupCosts = `What a series costs you: 3 to 4.5 kB of Prometheus' memory, 1 to 2 bytes of its disk a sample,
-170 bytes of a scrape (10 compressed), and 0.4 µs of the exporter's time a scrape. The column series has how many
-there are of a group on a node of 64 shared devices with 15 readings each and 500 pods, 19 878 series in all, while
-every device has errors; 0 where such a node has none. A pod of one device makes 15 new series, 16 when the device
-fails.
+// groupCosts is the text about the cost of series; the cost to Prometheus was measured by make
+// fleet.
+const groupCosts = `Cost of one series: 3 to 4.5 kB of Prometheus' memory, 1 to 2 bytes of its disk per sample,
+170 bytes of each scrape (10 compressed), and 0.4 µs of the exporter's time per scrape. The column "series" has the
+number of series of a group on a node with 64 shared devices of 15 readings each and 500 pods, while every device has
+errors; such a node has 19 878 series in total.
 
-1000 pods an hour with a claim of one device each make 30 000 new series an hour where the device has utilization,
-memory, power and a link: 13 for each pod and 17 for each claim. With ` + "`--pod.min-lifetime=1m`" + `, if none of them
-lives longer, they make 17 000, those of the claims, and 11 for each device and workload
-([how](MEANING.md#short-pods)).
+A pod and its claim of one device make %d and %d new series if the device has utilization, memory, power and a link:
+%d 000 an hour for 1000 pods an hour. With ` + "`--pod.min-lifetime=1m`" + `, if none of the pods lives longer,
+there are only those of the claims, and %d for each device and workload ([how](MEANING.md#short-pods)).
 
 `
 
 // groups writes the groups with their families.
 func (w *referenceWriter) groups(families []Family) {
-	w.print("\n## Groups\n\nFlags switch groups of metrics; what is in no group is always exported. What is in two " +
-		"needs both.\n\n" + groupCosts + "| flag | choices | series | metrics |\n| --- | --- | --- | --- |\n")
+	w.print("\n## Groups\n\nFlags switch groups of metrics on and off. A metric in no group is always exported; a " +
+		"metric in two groups needs both.\n\n" + fmt.Sprintf(groupCosts, SeriesOfShortPod, SeriesOfShortClaim,
+		SeriesOfShortPod+SeriesOfShortClaim, SeriesOfWorkload) +
+		"| flag | choices | series | metrics |\n| --- | --- | --- | --- |\n")
 	for _, g := range Groups() {
 		var names []string
 		for i := range families {
@@ -123,9 +124,9 @@ func (w *referenceWriter) groups(families []Family) {
 }
 
 func (w *referenceWriter) family(f Family, fills func(driver.Quantity) []string) {
-	filled := f.Filled
-	if f.Spec != nil && f.Filled == "sources" {
-		filled = cmp.Or(strings.Join(fills(f.Quantity), ", "), "no source yet")
+	origin := f.Origin
+	if f.Spec != nil && f.Origin == "sources" {
+		origin = cmp.Or(strings.Join(fills(f.Quantity), ", "), "no source yet")
 	}
 	var labels []string
 	for _, l := range f.Labels {
@@ -135,8 +136,8 @@ func (w *referenceWriter) family(f Family, fills func(driver.Quantity) []string)
 	if f.Spec != nil {
 		help += closedLists(f.Spec)
 	}
-	w.print(fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s |\n",
-		"`"+f.Name+"`", f.kind(), f.Unit, strings.Join(labels, " "), help, filled, f.Stability))
+	w.print(fmt.Sprintf("| %s | %s | %s | %s | %s | %s |\n",
+		"`"+f.Name+"`", f.kind(), f.Unit, strings.Join(labels, " "), help, origin))
 }
 
 // closedLists returns the values of the labels that have a closed list.
