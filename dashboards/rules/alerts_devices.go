@@ -76,7 +76,8 @@ func staleTaintAlert(o *Options) alert {
 	}
 }
 
-// taintOutlives is how long a taint must have had no cause: drivers check devices every few minutes.
+// taintOutlives is how long a taint must have had no cause: drivers check devices every few
+// minutes.
 const taintOutlives = 30 * time.Minute
 
 // taintErrors is for how many seconds after its last error a device does not count as recovered.
