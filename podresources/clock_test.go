@@ -15,27 +15,25 @@ func whenSet(t *testing.T, f func(t *testing.T, clock *testclock.Clock, step tim
 	}
 }
 
-// The kubelet is asked three times in a second, and waits after a failure as long as ever, however
+// The pause between two questions to the kubelet, also after a failure, is as long as ever, however
 // the wall clock is set.
 func TestLimiterWhenTheClockIsSet(t *testing.T) {
 	whenSet(t, func(t *testing.T, clock *testclock.Clock, step time.Duration) {
 		var l Limiter
 		allowed := func(after time.Duration, want bool) {
 			t.Helper()
-			if now := clock.Pass(after); l.Allow(now) != want || l.Next().After(now) == want && !want {
-				t.Errorf("allowed %v, want %v; next is %v from now", !want, want, l.Next().Sub(now))
+			if now := clock.Pass(after); l.Allow(now, false) != want || l.Next(false).After(now) == want && !want {
+				t.Errorf("allowed %v, want %v; next is %v from now", !want, want, l.Next(false).Sub(now))
 			}
 		}
-		for range maxCalls {
-			allowed(0, true)
-		}
+		allowed(0, true)
 		clock.Set(step)
-		allowed(callWindow-1, false)
+		allowed(otherPause-1, false)
 		allowed(1, true)
 		l.Done(clock.Now(), ErrRateLimited)
 		clock.Set(-step)
 		allowed(firstDelay-1, false)
-		if wait := l.Next().Sub(clock.Now()); wait != 1 {
+		if wait := l.Next(false).Sub(clock.Now()); wait != 1 {
 			t.Errorf("the next call is to come after %v, want 1ns", wait)
 		}
 		allowed(1, true)

@@ -12,6 +12,11 @@ import (
 const (
 	maxCalls   = 3
 	callWindow = time.Second
+	// expectedPause and otherPause are the shortest times between a call that is expected to say
+	// something new and the last such call, and between another call and the last call. So some of
+	// the calls of a second are left for what comes next.
+	expectedPause = callWindow / maxCalls
+	otherPause    = 2 * callWindow / maxCalls
 
 	firstDelay          = time.Second
 	maxDelay            = 5 * time.Second
@@ -28,27 +33,43 @@ type Limiter struct {
 
 	last     [maxCalls]time.Time // the times of the last calls; the oldest is at next
 	next     int
-	failed   bool // the last call
+	expected time.Time // of the last call that was expected to say something new
+	failed   bool      // the last call
 	delays   backoff.ExponentialBackOff
 	notUntil time.Time
 }
 
-// Next returns the earliest time at which a call is allowed. It may be in the past.
-func (l *Limiter) Next() time.Time {
+// Next returns the earliest time at which a call is allowed, which is expected to say something new
+// or not. It may be in the past.
+func (l *Limiter) Next(expected bool) time.Time {
 	next := l.notUntil
-	if oldest := l.last[l.next]; !oldest.IsZero() && oldest.Add(callWindow).After(next) {
-		next = oldest.Add(callWindow)
+	after := func(call time.Time, pause time.Duration) {
+		if !call.IsZero() && call.Add(pause).After(next) {
+			next = call.Add(pause)
+		}
+	}
+	after(l.last[l.next], callWindow)
+	if expected {
+		after(l.expected, expectedPause)
+	} else {
+		after(*l.newest(), otherPause)
 	}
 	return next
 }
 
+// newest returns the time of the last call.
+func (l *Limiter) newest() *time.Time { return &l.last[(l.next+maxCalls-1)%maxCalls] }
+
 // Allow reports whether a call may begin now, and counts it when it may.
-func (l *Limiter) Allow(now time.Time) bool {
-	if now.Before(l.Next()) {
+func (l *Limiter) Allow(now time.Time, expected bool) bool {
+	if now.Before(l.Next(expected)) {
 		return false
 	}
 	l.last[l.next] = now
 	l.next = (l.next + 1) % maxCalls
+	if expected {
+		l.expected = now
+	}
 	return true
 }
 
@@ -56,7 +77,7 @@ func (l *Limiter) Allow(now time.Time) bool {
 // call arrives, the kubelet sees no more than 3 in any second. A failure delays the next call: the
 // first one of a row only if the kubelet said that there was too much.
 func (l *Limiter) Done(now time.Time, err error) {
-	l.last[(l.next+maxCalls-1)%maxCalls] = now
+	*l.newest() = now
 	if err == nil {
 		l.failed, l.notUntil = false, time.Time{}
 		l.delays.Reset()

@@ -20,8 +20,9 @@ func TestLimiterRate(t *testing.T) {
 		var ends, begins []time.Time
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 400).Draw(t, "pause")) * time.Millisecond)
-			next := l.Next()
-			if allowed := l.Allow(now); allowed == now.Before(next) {
+			expected := rapid.Bool().Draw(t, "expected")
+			next := l.Next(expected)
+			if allowed := l.Allow(now, expected); allowed == now.Before(next) {
 				t.Fatalf("allowed %v at %v, next was %v", allowed, now, next)
 			} else if !allowed {
 				continue
@@ -39,15 +40,30 @@ func TestLimiterRate(t *testing.T) {
 	})
 }
 
+// Calls that are expected to say something new follow a third of a second after one another, and at
+// once after another call; other calls follow two thirds of a second after the last one.
 func TestLimiterIsNotTighter(t *testing.T) {
 	var l Limiter
-	for i, want := range []bool{true, true, true, false} {
-		if got := l.Allow(limiterStart); got != want {
-			t.Errorf("call %d: %v, want %v", i+1, got, want)
+	now := limiterStart
+	for i, step := range []struct {
+		after    time.Duration
+		expected bool
+		want     bool
+	}{
+		{0, false, true},
+		{0, true, true},
+		{expectedPause - 1, true, false},
+		{1, true, true},
+		{expectedPause, true, false},
+		{callWindow - 2*expectedPause, true, true},
+		{otherPause - 1, false, false},
+		{1, false, true},
+	} {
+		now = now.Add(step.after)
+		next := l.Next(step.expected)
+		if got := l.Allow(now, step.expected); got != step.want {
+			t.Errorf("call %d at %v: %v, want %v; next was %v", i+1, now.Sub(limiterStart), got, step.want, next)
 		}
-	}
-	if got, want := l.Next(), limiterStart.Add(time.Second); !got.Equal(want) || !l.Allow(want) {
-		t.Errorf("next is %v, want %v", got, want)
 	}
 }
 
@@ -74,7 +90,7 @@ func TestLimiterBackoff(t *testing.T) {
 				l := Limiter{Jitter: func() float64 { return jitter }}
 				now := limiterStart
 				for i, want := range tt.want {
-					if !l.Allow(now) {
+					if !l.Allow(now, false) {
 						t.Fatalf("call %d is not allowed", i+1)
 					}
 					l.Done(now, tt.err)
@@ -91,7 +107,7 @@ func TestLimiterBackoff(t *testing.T) {
 					t.Errorf("after many failures: %v, want %v at most", got, bound)
 				}
 				l.Done(now, nil)
-				if l.Next().After(now.Add(time.Second)) {
+				if l.Next(true).After(now.Add(time.Second)) {
 					t.Error("a success does not end the delay")
 				}
 			}

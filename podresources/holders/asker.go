@@ -86,8 +86,8 @@ func (k *Asker) ask(ctx context.Context) (podresources.Observation, error) {
 		k.Book.Cgroups(k.cgroups(k.Book.Unsure(nil, true)), asked)
 		return podresources.Observation{}, nil
 	}
-	if !k.Limiter.Allow(asked) {
-		return podresources.Observation{Retry: k.Limiter.Next()}, nil
+	if expected := k.Book.Expects(); !k.Limiter.Allow(asked, expected) {
+		return podresources.Observation{Retry: k.Limiter.Next(expected)}, nil
 	}
 	instance := k.Lister.Instance()
 	answer, err := k.Lister.List(ctx)

@@ -24,6 +24,7 @@ type Book struct {
 	answered int       // the version after it
 
 	changed time.Time // when a pod changed last, or the watch opened
+	came    time.Time // when a pod came or started last, or its cgroup or a CDI spec came
 	known   time.Time // until when it is known who holds what
 	sure    bool      // the last answer was believed as a whole
 	settled bool      // the same one again says the same
@@ -68,6 +69,9 @@ func (b *Book) PodChanged(pod podresources.PodFacts, at time.Time) {
 		e.setPod(pod, at)
 		b.changed, b.heard = at, later(b.heard, at)
 		after := e.pods[pod.UID]
+		if before == nil || pod.Started && !before.Started {
+			b.came = at
+		}
 		return after != nil && (before == nil || before.state != after.state || before.Running != after.Running)
 	})
 }
@@ -150,7 +154,19 @@ func (b *Book) ClaimsListed(claims map[podresources.Claim]podresources.ClaimFact
 
 // Changed takes that a pod's cgroup or a CDI spec came or went.
 func (b *Book) Changed(c podresources.Change) {
-	b.take(func(e *Evidence) bool { return e.changes.add(c, e.asked) })
+	b.take(func(e *Evidence) bool {
+		if !c.Gone {
+			b.came = later(b.came, c.At)
+		}
+		return e.changes.add(c, e.asked)
+	})
+}
+
+// Expects reports whether something has come that the kubelet's last answer may not have yet.
+func (b *Book) Expects() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.came.IsZero() && b.evidence.asked.Before(b.came.Add(expectedFor))
 }
 
 // Watching takes that a watch of the kubelet's own pods that began at a time has listed them all;

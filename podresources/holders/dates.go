@@ -108,7 +108,8 @@ func (d *Dates) Resume(holds []Resumed, until time.Time) {
 //
 // A sign that came up to maxPreparation before the first answer, which did not name the pod yet,
 // means the time of that answer; so does, of watched pods, one before the last answer that names
-// it. An allocation of which it is about to be known what it is (Pending), or whose pod's UID a
+// it. One that came while the kubelet gave the first answer that names it means the second call's
+// At. An allocation of which it is about to be known what it is (Pending), or whose pod's UID a
 // watch is about to tell, is withheld for up to maxPending, and its device is in Waiting meanwhile.
 func (d *Dates) Date(allocations []podresources.Allocation, signs Signs, now time.Time) podresources.View {
 	d.date(allocations, signs, now)
@@ -427,6 +428,8 @@ func (c *changeTimes) began(
 		switch {
 		case c.within(change.At) && !change.At.After(c.until):
 			last, sign, doubt = change.At, change.At, change.Doubt // in order of time: the last one counts
+		case c.within(change.At) && a.State != podresources.StateAllocated: // it came while the kubelet answered
+			last, sign, doubt = c.until, c.until, podresources.Doubt{Late: change.At.Sub(c.until)}
 		case !change.At.After(c.after):
 			sign = change.At
 			if c.after.Sub(change.At) <= maxPreparation {

@@ -46,6 +46,9 @@ const (
 	// known that nothing changed.
 	watchLag = 250 * time.Millisecond
 
+	// expectedFor is how long after something came an answer of the kubelet may lack it.
+	expectedFor = 250 * time.Millisecond
+
 	// changesBefore is how far the changes of a view reach back before the view that came before it:
 	// a pod's cgroup is there before the kubelet lists what the pod holds.
 	changesBefore = 10 * time.Second
