@@ -101,10 +101,12 @@ func hits(i *recorder.Incident) []any {
 }
 
 func (f *FlightRecorder) logReceipt(r *recorder.Receipt) {
-	args := []any{
-		"id", r.ID, "namespace", r.SubAccountName, "claim", r.ResourceName, "uid", r.ResourceID,
-		"from", r.ChargePeriodStart, "to", r.ChargePeriodEnd, "devices", len(r.Devices), "partial", r.Partial,
+	args := []any{"id", r.ID, "namespace", r.SubAccountName, "claim", r.ResourceName}
+	if r.ResourceID != "" {
+		args = append(args, "uid", r.ResourceID)
 	}
+	args = append(args,
+		"from", r.ChargePeriodStart, "to", r.ChargePeriodEnd, "devices", len(r.Devices), "partial", r.Partial)
 	for _, t := range r.Total {
 		words := []string{t.Quantity, t.Labels["link"], t.Labels["direction"]}
 		name := strings.TrimRight(strings.Join(words, "_"), "_")
