@@ -73,6 +73,9 @@ type total struct {
 	series   *Series // nil: the counter was not read since the account was opened
 }
 
+// changed notes that recordAccount has something else than what was written.
+func (a *account) changed() { a.recorded.current[slotSeldom] = false }
+
 // open adds totals for the device's attributed counters that the account does not have.
 func (a *account) open(counters []*counter) {
 	if a.dropped {
@@ -80,11 +83,23 @@ func (a *account) open(counters []*counter) {
 	}
 	for i := len(a.totals); i < len(counters); i++ {
 		a.totals = append(a.totals, total{counter: counters[i]})
+		a.changed()
 	}
 }
 
 // end ends the account. It has no part of gauges any more.
-func (a *account) end(at time.Time) { a.ended, a.gauges = at, nil }
+func (a *account) end(at time.Time) {
+	a.setEnd(at)
+	a.gauges = nil
+}
+
+// setEnd sets when the account ended; the zero time: it holds the device.
+func (a *account) setEnd(at time.Time) {
+	if !a.ended.Equal(at) {
+		a.ended = at
+		a.changed()
+	}
+}
 
 // drop marks the account as dropped, and frees what it was charged: the timeline of the device
 // refers to it for a while.
@@ -164,6 +179,7 @@ func (a *account) fail(key seriesKey, errors float64, at, tick time.Time) {
 	a.witness(key, errors, tick)
 	if !a.dropped && at.After(a.lastError) {
 		a.lastError = at
+		a.changed()
 	}
 }
 
@@ -180,6 +196,15 @@ func (a *account) witness(key seriesKey, amount float64, tick time.Time) {
 	}
 	v.Value += amount
 	a.charged = tick
+	a.changed()
+}
+
+// peak notes a value of which the highest is kept.
+func (a *account) peak(key seriesKey, value float64) {
+	if v := a.seen(key); value > v.Value {
+		v.Value = value
+		a.changed()
+	}
 }
 
 // seen returns what the account saw of a quantity, 0 if that is new.
@@ -189,6 +214,7 @@ func (a *account) seen(key seriesKey) *Value {
 	})
 	if !found {
 		a.witnessed = slices.Insert(a.witnessed, i, Value{Series: newSeries(key)})
+		a.changed()
 	}
 	return &a.witnessed[i]
 }
@@ -197,6 +223,7 @@ func (a *account) seen(key seriesKey) *Value {
 func (a *account) divide(by join.Attribution) {
 	if by != a.attribution && by.LessCertain(a.attribution) {
 		a.attribution = by
+		a.changed()
 	}
 }
 
@@ -234,6 +261,7 @@ func (a *account) useBy(pod *account) {
 	case len(a.users) < maxUsers:
 		a.users = append(a.users, User{pod.key.Name, pod.uid})
 	}
+	a.changed()
 }
 
 // show reports whether a total is exported. An account that was opened while its counter could not
@@ -244,6 +272,7 @@ func (a *account) show(t *total, tick uint64, now time.Time) bool {
 		t.series = &Series{
 			Quantity: key.quantity, Labels: key.labels, Born: a.born, Shown: now,
 		}
+		a.changed()
 	}
 	return t.series != nil
 }
@@ -312,6 +341,7 @@ func (a *account) takeLife(of *life) {
 	}
 	v.countedPreparation = v.countedPreparation || of.countedPreparation
 	v.countedActivity = v.countedActivity || of.countedActivity
+	a.changed()
 }
 
 // firstActiveIn records that the claim was active in a span of time, if that is certain by how its
@@ -322,6 +352,7 @@ func (a *account) firstActiveIn(from, to time.Time, divided join.Attribution) {
 		return
 	}
 	a.lived().FirstActive = later(from, v.Prepared)
+	a.changed()
 }
 
 // lifeAtEnd returns the life of a claim that has ended.

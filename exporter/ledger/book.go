@@ -83,11 +83,12 @@ func (b *accountBook) begin(d *deviceBook, key HolderKey, born, now time.Time) *
 	}
 	newest := b.accounts[key]
 	if newest != nil && born.Before(newest.born) { // it is known late
-		a.earlier = newest.earlier
+		a.follows(newest.earlier)
 		a.release(newest.released())
-		newest.earlier, newest.carried = a, nil
+		newest.follows(a)
+		newest.release(nil)
 	} else {
-		a.earlier = newest
+		a.follows(newest)
 		b.accounts[key] = a
 	}
 	b.order = nil
@@ -99,16 +100,18 @@ func (b *accountBook) begin(d *deviceBook, key HolderKey, born, now time.Time) *
 // reopen makes an account the newest of its name. One that had ended goes on.
 func (b *accountBook) reopen(a *account, now time.Time) {
 	if !a.ended.IsZero() {
-		a.ended, a.active = time.Time{}, now
+		a.setEnd(time.Time{})
+		a.active = now
 	}
 	a.open(a.device.attributed)
 	later := b.laterThan(a)
 	if later == nil {
 		return
 	}
-	later.earlier = a.earlier
+	later.follows(a.earlier)
 	later.release(a.released())
-	a.earlier, a.carried = b.accounts[a.key], nil
+	a.follows(b.accounts[a.key])
+	a.release(nil)
 	b.accounts[a.key] = a
 	b.order = nil
 }
@@ -129,6 +132,7 @@ func (b *accountBook) merge(a, of *account) {
 		a.takeLife(of.life)
 	}
 	a.users, a.partial = append(a.users, of.users...), a.partial || of.partial
+	a.changed()
 	a.divide(of.attribution)
 	b.remove(of)
 	of.drop()
@@ -150,8 +154,7 @@ func (a *account) take(of *account) {
 	a.unread += of.unread
 	for _, v := range of.witnessed {
 		if !a.isCounter(v.Quantity) { // a peak
-			most := a.seen(seriesKey{v.Quantity, v.Labels})
-			most.Value = max(most.Value, v.Value)
+			a.peak(seriesKey{v.Quantity, v.Labels}, v.Value)
 		}
 	}
 	a.device.timeline.replace(of, a)
@@ -202,7 +205,7 @@ func (b *accountBook) remove(a *account) {
 	b.distributions.leave(a)
 	switch later := b.laterThan(a); {
 	case later != nil:
-		later.earlier = a.earlier
+		later.follows(a.earlier)
 		if later.released() == nil {
 			later.release(a.released())
 		}
@@ -242,6 +245,12 @@ type carried struct {
 	used    float64
 }
 
+// follows sets which account had the name before and is kept.
+func (a *account) follows(earlier *account) {
+	a.earlier = earlier
+	a.changed()
+}
+
 // release sets what was charged to those before the account that are not kept any more, and forgets
 // what was summed.
 func (a *account) release(all *Amounts) {
@@ -249,6 +258,7 @@ func (a *account) release(all *Amounts) {
 	if all != nil {
 		a.carried = &carried{released: all}
 	}
+	a.changed()
 }
 
 // released returns what was charged to those before the account that are not kept any more, nil if

@@ -71,6 +71,7 @@ func (c *closing) closeDropped(a *account) {
 
 func (a *account) close() Closed {
 	a.closed = true
+	a.changed()
 	c := Closed{
 		HolderKey: a.key, UID: a.uid, Born: a.born, Ended: a.ended, Partial: a.partial, Attribution: a.attribution,
 		Life: a.lifeAtEnd(), Held: a.allocated, HeldBound: a.edges, Amounts: make([]Amount, 0, len(a.totals)),
@@ -153,6 +154,7 @@ func (d *driverLives) observe(claims *accountBook, of *account, now time.Time) (
 	for _, a := range devices {
 		v := a.lived()
 		v.countedPreparation, v.countedActivity = all.countedPreparation, all.countedActivity
+		a.changed()
 	}
 	return added
 }

@@ -136,6 +136,7 @@ func (b *books) renew(d *deviceBook, holdings []holding, from time.Time, before 
 		h := &holdings[i]
 		if h.from.IsZero() && h.owner.pod != nil {
 			h.owner.pod.young = false
+			h.owner.pod.changed()
 			b.markPartial(h.owner.claim, h.share)
 		}
 		if !h.to.IsZero() && h.owner.claim != nil {
@@ -189,6 +190,7 @@ func (b *books) markPartial(a *account, s *join.Share) {
 		return
 	}
 	a.partial = true
+	a.changed()
 	if a.fit != nil {
 		a.fit.partial = true
 	}
@@ -215,6 +217,7 @@ func (b *books) followLives(d *deviceBook, shares, ended []join.Share) {
 // this process began, it is not known since when a pod of this node waited for it.
 func (b *books) followLife(a *account, s *join.Share, h *podresources.Hold) {
 	v := a.lived()
+	before := *v
 	if !s.AllocatedAt.IsZero() {
 		v.Allocated = s.AllocatedAt
 	}
@@ -232,5 +235,8 @@ func (b *books) followLife(a *account, s *join.Share, h *podresources.Hold) {
 	}
 	if v.Unprepared.IsZero() {
 		v.Unprepared = h.Unprepared
+	}
+	if *v != before {
+		a.changed()
 	}
 }

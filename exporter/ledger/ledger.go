@@ -191,6 +191,7 @@ func (l *Ledger) updateTimeline(now time.Time) {
 		}
 		if d.newPeriods {
 			changed[id], d.newPeriods = slices.Clip(d.periods), false
+			d.recorded.current[slotFourth] = false
 		}
 	}
 	l.timeline = l.timeline.with(changed)

@@ -104,8 +104,9 @@ func (b *accountBook) owner(d *deviceBook, h *holding, before []*holding, begun,
 	if a == nil {
 		a = b.begin(d, key, begun, now)
 	}
-	if uid != "" {
+	if uid != "" && uid != a.uid {
 		a.uid = uid
+		a.changed()
 	}
 	b.reopen(a, now)
 	return a

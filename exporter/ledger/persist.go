@@ -43,7 +43,7 @@ func (l *Ledger) write(b []byte, clock func(time.Time) int64, whole bool) []byte
 	}
 	for _, book := range [2]*accountBook{&l.claims, &l.pods} {
 		for a := range book.all() {
-			w.account(a, book.ofPods)
+			w.accountRecords(a, book.ofPods)
 		}
 		for key, c := range book.distributions {
 			w.distributions(key, c)

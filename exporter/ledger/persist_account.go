@@ -76,13 +76,26 @@ func (a *account) fields(m *record) {
 	m.values(accountWitnessed, &a.witnessed)
 }
 
-func (w *writer) account(a *account, ofPods bool) {
+func (w *writer) accountRecords(a *account, ofPods bool) {
 	if a.dropped {
 		return
 	}
 	if a.closed && a.closedAt == 0 {
 		a.closedAt = w.turn
 	}
+	if w.due(&a.recorded, slotSeldom) {
+		w.account(a, ofPods)
+	}
+	w.numbers(a, recordSums, slotSums, (*account).sums)
+	if a.fit != nil && (w.whole || a.fit.due || (w.turn+a.recorded.number)%seldom == 0) {
+		w.fit(a)
+	}
+	if !ofPods && (w.whole || !a.ended.IsZero() || (w.turn+a.recorded.number)%notSoOften == 0) {
+		w.numbers(a, recordDoubts, slotFourth, (*account).doubts)
+	}
+}
+
+func (w *writer) account(a *account, ofPods bool) {
 	over := a.closed && (a.closedBefore || w.turn-a.closedAt >= closingTicks)
 	if over {
 		a.users = nil
@@ -101,13 +114,7 @@ func (w *writer) account(a *account, ofPods bool) {
 		b = wire.Message(b, accountReleased, func(b []byte) []byte { return w.append(b, m) })
 	}
 	w.end(recordAccount, &a.recorded, slotSeldom, b)
-	w.numbers(a, recordSums, slotSums, (*account).sums)
-	if a.fit != nil && (w.whole || a.fit.due || (w.turn+a.recorded.number)%seldom == 0) {
-		w.fit(a)
-	}
-	if !ofPods && (w.whole || !a.ended.IsZero() || (w.turn+a.recorded.number)%notSoOften == 0) {
-		w.numbers(a, recordDoubts, slotFourth, (*account).doubts)
-	}
+	a.recorded.current[slotSeldom] = over || !a.closed
 }
 
 // appendShown appends when each total was shown first.

@@ -356,6 +356,9 @@ func (p *Period) fields(m *record) {
 }
 
 func (w *writer) periods(d *deviceBook) {
+	if !w.due(&d.recorded, slotFourth) {
+		return
+	}
 	b := w.begin(&d.recorded)
 	for _, p := range d.periods {
 		b = wire.Message(b, devicePeriod, func(b []byte) []byte { return w.append(b, p) })

@@ -126,6 +126,9 @@ func TestChangesAddUp(t *testing.T) {
 			w.Step(exportertest.Pauses())
 			l.Advance(join.Join(w.Input()), w.Now)
 			k.write(l, w.Now)
+			if b := l.AppendUnmarked(nil, clockOf); len(b) > 0 {
+				t.Fatalf("%q has changed without being marked", b)
+			}
 		}
 		whole := ledger.Kept{State: l.AppendState(nil, clockOf), Clock: timeOf, Time: w.Now, Continues: true}
 		one, other := restored(t, k.Kept, w.Now), restored(t, whole, w.Now)

@@ -204,7 +204,10 @@ func (p *packed) err() error {
 type recorded struct {
 	number uint64
 	hashes [4]uint64
-	turn   uint64 // the last call at which it had records; 0: it has none
+	// current are the records that need not be made again: what they are made of has not changed
+	// since. Those that may change at each tick are made each time, and compared by their hashes.
+	current [4]bool
+	turn    uint64 // the last call at which it had records; 0: it has none
 }
 
 // writer writes the records that have changed.
@@ -231,7 +234,7 @@ func (w *writer) number(of *recorded) uint64 {
 		of.number = w.last
 	}
 	if of.turn == 0 { // it is new, or comes again after it was gone
-		of.hashes = [len(of.hashes)]uint64{}
+		of.hashes, of.current = [len(of.hashes)]uint64{}, [len(of.current)]bool{}
 		w.all = append(w.all, of)
 	}
 	of.turn = w.turn
@@ -248,6 +251,14 @@ func (w *writer) forget() {
 		}
 		return gone
 	})
+}
+
+// due reports whether a record that says when it changes is to be made, and takes it as made.
+func (w *writer) due(of *recorded, slot int) bool {
+	w.number(of)
+	due := w.whole || !of.current[slot]
+	of.current[slot] = true
+	return due
 }
 
 // begin begins a record.

@@ -216,8 +216,9 @@ type rowWriter struct {
 func (w *rowWriter) row(a *account) Holder {
 	start := len(w.slab)
 	w.slab = a.appendValues(w.slab, w.tick, w.now)
-	if a.ended.IsZero() && a.device.measured {
-		a.watched = a.watched || a.device.joined.Attribution.Certain()
+	if a.ended.IsZero() && a.device.measured && !a.watched && a.device.joined.Attribution.Certain() {
+		a.watched = true
+		a.changed()
 	}
 	h := Holder{HolderKey: &a.key, UID: a.uid, Amounts: a.amounts(), Ended: a.ended, LastError: a.lastError}
 	h.Values = w.slab[start:len(w.slab):len(w.slab)]

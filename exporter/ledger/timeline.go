@@ -300,8 +300,7 @@ func (s *segment) charge(
 func (s *segment) peak(m *meter, value float64) {
 	for p := range s.portions() {
 		if !p.account.dropped {
-			v := p.account.seen(m.peak)
-			v.Value = max(v.Value, value*p.use[m.spec.Basis])
+			p.account.peak(m.peak, value*p.use[m.spec.Basis])
 		}
 	}
 }

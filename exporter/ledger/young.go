@@ -23,6 +23,7 @@ func (b *accountBook) aggregate(pods *roster[podresources.Pod], now time.Time) {
 		switch {
 		case end.Sub(a.born) >= b.minLifetime:
 			a.young, a.workload, a.matured = false, nil, now
+			a.changed()
 		case a.ended.IsZero():
 			a.workload = b.workloadOf(a, pods, now)
 			a.workload.members = append(a.workload.members, a)
@@ -30,7 +31,8 @@ func (b *accountBook) aggregate(pods *roster[podresources.Pod], now time.Time) {
 		default:
 			w := b.workloadOf(a, pods, now)
 			w.take(a)
-			w.charged, w.ended = now, later(w.ended, a.ended)
+			w.charged = now
+			w.setEnd(later(w.ended, a.ended))
 			b.remove(a)
 		}
 	}
@@ -38,7 +40,7 @@ func (b *accountBook) aggregate(pods *roster[podresources.Pod], now time.Time) {
 		switch {
 		case !a.aggregated:
 		case len(a.members) > 0:
-			a.ended = time.Time{}
+			a.setEnd(time.Time{})
 		case a.ended.IsZero():
 			a.end(now)
 		default:
@@ -62,6 +64,7 @@ func (b *accountBook) workloadOf(a *account, pods *roster[podresources.Pod], now
 		}
 		b.reopen(w, now)
 		w.young, w.aggregated = false, true
+		w.changed()
 		a.workload = w
 	}
 	n := pods.note(podresources.Pod{Namespace: a.key.Namespace, Name: name}, "", now)
