@@ -177,21 +177,12 @@ func (h *Histogram) Merge(other *Histogram) {
 	h.limit()
 }
 
-// Clone returns a copy. Its buckets are appended to the given memory, which is returned too: many
-// copies can share one.
-func (h *Histogram) Clone(memory Memory) (Histogram, Memory) {
-	start := len(memory.buckets)
-	memory.buckets = append(memory.buckets, h.buckets...)
+// Clone returns a copy.
+func (h *Histogram) Clone() Histogram {
 	c := *h
-	c.buckets = memory.buckets[start:len(memory.buckets):len(memory.buckets)]
-	return c, memory
+	c.buckets = slices.Clone(h.buckets)
+	return c
 }
-
-// Memory is room for the buckets of copies.
-type Memory struct{ buckets []bucket }
-
-// NewMemory returns room for a number of buckets; for more it grows.
-func NewMemory(buckets int) Memory { return Memory{make([]bucket, 0, buckets)} }
 
 // Len returns the number of buckets above [ZeroThreshold].
 func (h *Histogram) Len() int { return len(h.buckets) }

@@ -281,21 +281,42 @@ func TestFractions(t *testing.T) {
 	}
 }
 
-// TestClone: a copy stays as it is, also beside others in the same memory.
+// TestClone: a copy and the original do not change each other.
 func TestClone(t *testing.T) {
 	h := histogramOf(model{{1, 2}, {2, 3}})
-	memory := distribution.NewMemory(9)
-	first, memory := h.Clone(memory)
+	c := h.Clone()
 	h.Observe(1, 10)
-	h.Observe(0.5, 1)
-	second, _ := h.Clone(memory)
-	h.Observe(2, 10)
-	first.Observe(4, 1)
-	if diff := cmp.Diff(map[int]int64{0: 2, 8: 3, 16: 1}, bucketsIn(&first)); diff != "" {
-		t.Errorf("the first copy (-want +got):\n%s", diff)
+	c.Observe(2, 4)
+	if diff := cmp.Diff(map[int]int64{0: 2, 8: 7}, bucketsIn(&c)); diff != "" {
+		t.Errorf("the copy (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(map[int]int64{-8: 1, 0: 12, 8: 3}, bucketsIn(&second)); diff != "" {
-		t.Errorf("the second copy (-want +got):\n%s", diff)
+	if diff := cmp.Diff(map[int]int64{0: 12, 8: 3}, bucketsIn(h)); diff != "" {
+		t.Errorf("the original (-want +got):\n%s", diff)
+	}
+}
+
+// TestGrowing: each view is the histogram of what was observed until it was taken, whatever is
+// observed later.
+func TestGrowing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		begin, m := observations(durations()).Draw(t, "begin"), observations(durations()).Draw(t, "list")
+		g := distribution.NewGrowing(histogramOf(begin))
+		want := histogramOf(begin)
+		views, wants := []distribution.View{g.View()}, []string{fmt.Sprint(*want)}
+		for _, o := range m {
+			g.Observe(o.value, o.seconds)
+			want.Observe(o.value, o.seconds)
+			views, wants = append(views, g.View()), append(wants, fmt.Sprint(*want))
+		}
+		for n := range views {
+			if got := fmt.Sprint(*views[n].Histogram()); got != wants[n] {
+				t.Fatalf("after %d: %s, want %s", n, got, wants[n])
+			}
+		}
+	})
+	var empty distribution.Growing
+	if h := empty.View().Histogram(); h.Seconds() != 0 {
+		t.Errorf("an empty one has %v s", h.Seconds())
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/distribution"
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
@@ -76,7 +77,8 @@ func (e *emission) lives(d *ledger.DriverLives) {
 		if of.Shown.IsZero() || !e.on(id) {
 			return
 		}
-		e.putDistribution(id, row, &ledger.Distribution{Histogram: of.Histogram}, e.cache.age(d.Born, of.Shown))
+		view := distribution.ViewOf(&of.Histogram)
+		e.putDistribution(id, row, &ledger.Distribution{View: view}, e.cache.age(d.Born, of.Shown))
 	}
 	put(famDriverPreparation, &d.Preparation)
 	put(famDriverFirstActivity, &d.FirstActivity)

@@ -240,7 +240,7 @@ func (r *rendering) putDistribution(id familyID, l *labels, d *ledger.Distributi
 	if r.drops(&r.families[id]) {
 		return
 	}
-	h := &d.Histogram
+	h := d.Histogram()
 	if a.shown > r.held {
 		h = &distribution.Histogram{}
 	}

@@ -120,7 +120,7 @@ func (p *plain) putDistribution(id familyID, l *labels, d *ledger.Distribution, 
 	if m == nil {
 		return
 	}
-	h := &d.Histogram
+	h := d.Histogram()
 	if p.held(a) {
 		h = &distribution.Histogram{}
 	}

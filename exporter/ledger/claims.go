@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dra-exporter/dra-exporter/exporter/distribution"
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
@@ -174,8 +173,8 @@ func (b *livesBook) snapshot() []DriverLives {
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.byDriver)) {
 		d := b.byDriver[name].DriverLives
-		d.Preparation.Histogram, _ = d.Preparation.Clone(distribution.Memory{})
-		d.FirstActivity.Histogram, _ = d.FirstActivity.Clone(distribution.Memory{})
+		d.Preparation.Histogram = d.Preparation.Clone()
+		d.FirstActivity.Histogram = d.FirstActivity.Clone()
 		b.copies = append(b.copies, d)
 	}
 	return b.copies

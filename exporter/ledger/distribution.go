@@ -21,7 +21,7 @@ type claimDistributions struct {
 // wait until those of all devices are known, so that they can be summed.
 type distributed struct {
 	series    *Series
-	histogram distribution.Histogram
+	histogram distribution.Growing
 	summed    time.Time // everything before is in the histogram
 	pieces    []piece
 	known     []known

@@ -24,12 +24,13 @@ func distributionOf(t *testing.T, s *ledger.Snapshot, claim string, q driver.Qua
 			if h.Name != claim || d.Quantity != q {
 				continue
 			}
-			text := fmt.Sprintf("%.4g s, sum %.4g:", d.Seconds(), d.Sum())
-			if n := d.Zero(); n > 0 {
+			seen := d.Histogram()
+			text := fmt.Sprintf("%.4g s, sum %.4g:", seen.Seconds(), seen.Sum())
+			if n := seen.Zero(); n > 0 {
 				text += fmt.Sprintf(" 0: %d", n)
 			}
-			for index, seconds := range d.Buckets() {
-				text += fmt.Sprintf(" %.4g: %d", boundOf(d, index), seconds)
+			for index, seconds := range seen.Buckets() {
+				text += fmt.Sprintf(" %.4g: %d", boundOf(seen, index), seconds)
 			}
 			found = append(found, text)
 		}
@@ -45,8 +46,8 @@ func distributionOf(t *testing.T, s *ledger.Snapshot, claim string, q driver.Qua
 	}
 }
 
-func boundOf(d *ledger.Distribution, index int) float64 {
-	return distribution.Bound(d.Schema(), index)
+func boundOf(h *distribution.Histogram, index int) float64 {
+	return distribution.Bound(h.Schema(), index)
 }
 
 func expectDistribution(t *testing.T, h *exportertest.History, claim string, q driver.Quantity, want string) {

@@ -37,8 +37,8 @@ func (l *Ledger) Distributed(h *HolderKey, q driver.Quantity) time.Time {
 // Distributions returns the number of claims whose distributions are kept.
 func (l *Ledger) Distributions() int { return len(l.claims.distributions) }
 
-// AppendUnmarked appends the records that have changed since the last call of AppendChanges, or have
-// without being marked as changed.
+// AppendUnmarked appends the records that have changed since the last call of AppendChanges, also
+// those that are not marked as changed.
 func (l *Ledger) AppendUnmarked(b []byte, clock func(time.Time) int64) []byte {
 	for _, of := range l.writer.all {
 		of.current = [len(of.current)]bool{}

@@ -54,25 +54,24 @@ func (d *distributionRecord) fields(m *record) {
 
 func (w *writer) distribution(key claimKey, d *distributed) {
 	d.shown = !d.series.Shown.IsZero()
-	b := w.append(w.begin(&d.recorded), &distributionRecord{key, []Value{{Series: d.series}}, &d.histogram})
+	of := distributionRecord{key, []Value{{Series: d.series}}, d.histogram.View().Histogram()}
+	b := w.append(w.begin(&d.recorded), &of)
 	d.recorded.hashes[slotSeldom] = 0 // it replaces what was observed since
 	w.end(recordDistribution, &d.recorded, slotSeldom, b)
 }
 
 // distribution restores the distribution of a claim whose accounts are there.
 func (r *reader) distribution(_ uint64, b []byte, observed []observation) error {
-	d := &distributed{}
-	of := distributionRecord{of: &d.histogram}
+	of := distributionRecord{of: &distribution.Histogram{}}
 	_, err := r.parse(b, &of)
 	c := r.ledger.claims.distributions[of.key]
 	if err != nil || c == nil || len(of.series) == 0 {
 		return err
 	}
 	for _, o := range observed {
-		d.histogram.Observe(o.value, o.seconds)
+		of.of.Observe(o.value, o.seconds)
 	}
-	d.series = of.series[0].Series
-	c.add(d)
+	c.add(&distributed{series: of.series[0].Series, histogram: distribution.NewGrowing(of.of)})
 	return nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/distribution"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
@@ -183,7 +182,9 @@ func (b *accountBook) rows(tick uint64, now time.Time, retention time.Duration) 
 			n += len(a.totals) + len(a.witnessed) + a.device.gauges
 		}
 	}
-	w := rowWriter{slab: make([]Value, 0, n), copies: b.distributions.copies(), tick: tick, now: now}
+	w := rowWriter{
+		slab: make([]Value, 0, n), distributions: make([]Distribution, 0, b.distributions.number()), tick: tick, now: now,
+	}
 	for _, newest := range accounts {
 		shown := false
 		for a := newest; a != nil; a = a.earlier {
@@ -205,11 +206,11 @@ func (b *accountBook) rows(tick uint64, now time.Time, retention time.Duration) 
 
 // rowWriter makes rows of accounts.
 type rowWriter struct {
-	slab   []Value
-	copies distributionCopies
-	claim  *claimDistributions // of the row before
-	tick   uint64
-	now    time.Time
+	slab          []Value
+	distributions []Distribution
+	claim         *claimDistributions // of the row before
+	tick          uint64
+	now           time.Time
 }
 
 // row returns what an account was charged itself.
@@ -243,7 +244,7 @@ func (w *rowWriter) complete(h *Holder, a *account) {
 	}
 	if a.claim != w.claim {
 		w.claim = a.claim
-		h.Distributions = w.copies.of(a.claim)
+		h.Distributions = a.claim.rows(&w.distributions)
 	}
 }
 
@@ -296,34 +297,23 @@ func (a *account) use() join.Use {
 	return sum
 }
 
-// distributionCopies has the copies of all distributions for a snapshot.
-type distributionCopies struct {
-	rows    []Distribution
-	buckets distribution.Memory
-}
-
-// copies makes room for copies of all distributions.
-func (all distributions) copies() distributionCopies {
-	rows, buckets := 0, 0
+// number returns how many there are.
+func (all distributions) number() int {
+	n := 0
 	for _, c := range all {
-		rows += len(c.quantities)
-		for _, d := range c.quantities {
-			buckets += d.histogram.Len()
-		}
+		n += len(c.quantities)
 	}
-	return distributionCopies{make([]Distribution, 0, rows), distribution.NewMemory(buckets)}
+	return n
 }
 
-// of returns copies of the distributions of a claim.
-func (c *distributionCopies) of(claim *claimDistributions) []Distribution {
-	if claim == nil {
+// rows returns the distributions of a claim, which are appended to the given ones.
+func (c *claimDistributions) rows(all *[]Distribution) []Distribution {
+	if c == nil {
 		return nil
 	}
-	start := len(c.rows)
-	for _, d := range claim.quantities {
-		copied := Distribution{Series: d.series}
-		copied.Histogram, c.buckets = d.histogram.Clone(c.buckets)
-		c.rows = append(c.rows, copied)
+	out := take(all, len(c.quantities))
+	for _, d := range c.quantities {
+		out = append(out, Distribution{d.series, d.histogram.View()})
 	}
-	return c.rows[start:len(c.rows):len(c.rows)]
+	return out
 }

@@ -252,7 +252,7 @@ type OpenIncident struct {
 // distributed over time since the claim began to hold them. Its series has no labels.
 type Distribution struct {
 	*Series
-	distribution.Histogram
+	distribution.View
 }
 
 // DriverLives are how long the claims of a driver took, in seconds, since the ledger began. They
