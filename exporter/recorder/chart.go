@@ -67,7 +67,7 @@ func (v Values) Floats() []float64 { return decode(make([]float64, 0, v.ticks), 
 
 // MarshalJSON writes a list of numbers and nulls.
 func (v Values) MarshalJSON() ([]byte, error) {
-	out := make([]byte, 0, 6*v.ticks+2)
+	out := make([]byte, 0, 8*v.ticks+2) // 0.1234, is 7 bytes
 	out = append(out, '[')
 	for i, f := range v.Floats() {
 		if i > 0 {

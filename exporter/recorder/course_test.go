@@ -268,6 +268,35 @@ func TestRecordingOutlives(t *testing.T) {
 	}
 }
 
+// What happens again each minute is stored each minute, with its recording.
+func TestRepeatedIsStoredWithItsRecording(t *testing.T) {
+	s := newStory(t)
+	s.Hold("a", "a")
+	s.link(0)
+	s.pass(120)
+	for n := range 10 {
+		s.link(float64(n + 1))
+		s.pass(60)
+	}
+	s.news = nil
+	for n := range 5 {
+		s.link(float64(n + 11))
+		s.pass(60)
+	}
+	var counts []int
+	for _, news := range s.news {
+		for _, i := range news.Changed {
+			counts = append(counts, i.Count)
+			if last := i.Chart.Times[len(i.Chart.Times)-1]; i.Last.Sub(last) > time.Second {
+				t.Errorf("it is stored with a recording until %v, and happened last at %v", last, i.Last)
+			}
+		}
+	}
+	if len(counts) < 4 || len(counts) > 6 || counts[len(counts)-1] != 15 {
+		t.Errorf("in five minutes it is stored with the counts %v", counts)
+	}
+}
+
 // An error that happened before the exporter started is none of those that it sees, though its
 // source tells when it was.
 func TestErrorBeforeStart(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// tally is how often an incident has happened. It is kept apart from its document, which
-// is stored every few seconds: after a kill the ledger does not count an error again.
+// tally is how often an incident has happened. It is kept apart from its document, which is stored
+// every minute: after a kill the ledger does not count an error again.
 type tally struct {
 	ID    string    `json:"id"`
 	Count int       `json:"count"`
@@ -17,7 +17,7 @@ type tally struct {
 }
 
 // recently is for how long an incident's document may not have its last occurrence.
-const recently = 2 * storeEvery
+const recently = 2 * growEveryLate
 
 // AppendState appends how often incidents have happened whose documents may not have it, as JSON.
 // It is what state.Part asks for; clock is not needed. It is called by the goroutine that calls

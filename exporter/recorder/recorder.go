@@ -34,8 +34,8 @@ type News struct {
 	Opened   []*Incident // that are new
 	Repeated []Repeated  // that happened again
 	Ended    []*Incident // that are over
-	// Changed are the incidents that are to be stored, as they are now: what happens again and
-	// again is among them every few seconds.
+	// Changed are the incidents that are to be stored, as they are now. What happens again to the same
+	// holders is among them with its next chart: until then AppendState has how often it happened.
 	Changed []*Incident
 	// Receipts are of claims that ended.
 	Receipts []*Receipt
@@ -146,7 +146,11 @@ func (r *Recorder) open(h *happening, s *ledger.Snapshot) (incident *Incident, i
 		again := *known
 		again.Holders = mergeHolders(known.Holders, i.Holders)
 		again.Last, again.Count, again.End, again.Resolution = i.Last, known.Count+i.Count, i.End, i.Resolution
-		r.replace(n, &again)
+		if known.Open() && slices.Equal(known.Holders, again.Holders) {
+			r.put(n, &again) // AppendState has how often, and the next chart is stored
+		} else {
+			r.replace(n, &again)
+		}
 		return &again, false
 	}
 	r.number++
@@ -176,10 +180,15 @@ func (r *Recorder) incidentOf(h *happening, s *ledger.Snapshot) *Incident {
 	return i
 }
 
-// replace puts an incident in the place of its earlier state.
-func (r *Recorder) replace(n int, i *Incident) {
+// put puts an incident in the place of its earlier state.
+func (r *Recorder) put(n int, i *Incident) {
 	r.incidents = slices.Clone(r.incidents) // a publication has the other one
 	r.incidents[n] = i
+}
+
+// replace is put of an incident that is to be stored.
+func (r *Recorder) replace(n int, i *Incident) {
+	r.put(n, i)
 	r.changed[i.ID] = true
 }
 
