@@ -192,7 +192,7 @@ func devices(t *testing.T, preset, more string) map[string]readings {
 	a, _ := collect(t, e, body, false)
 	result := join.Join(join.Input{
 		Inventory: devices,
-		Sources:   []join.SourceSamples{{Name: "scrape", Samples: a.samples(e.Driver, true)}},
+		Sources:   []join.SourceSamples{{Name: "scrape", Samples: a.samples(a.sorted(nil), e.Driver, true)}},
 	})
 	if len(result.Rejected) > 0 {
 		t.Errorf("the join rejected %v", result.Rejected)
@@ -233,7 +233,7 @@ func TestSharedUUID(t *testing.T) {
 			}
 			e := presetEndpoint(t, "gke-tpu-device-plugin", ", match: {label: uuid, hardware: uuid}")
 			a, _ := collect(t, e, []byte("duty_cycle_node{uuid=\""+uuid+"\"} 50\n"), false)
-			samples := a.samples(e.Driver, true)
+			samples := a.samples(a.sorted(nil), e.Driver, true)
 			if len(samples) != 1 || len(samples[0].Readings) != 1 {
 				t.Fatalf("samples %+v", samples)
 			}

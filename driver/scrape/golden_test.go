@@ -113,7 +113,7 @@ func TestGolden(t *testing.T) {
 			}
 			e := presetEndpoint(t, name, "")
 			a, rejected := collect(t, e, body, false)
-			samples := a.samples(e.Driver, true)
+			samples := a.samples(a.sorted(nil), e.Driver, true)
 			if err := drivertest.Validate(samples, testNow()); err != nil {
 				t.Error(err)
 			}
@@ -179,7 +179,7 @@ endpoints:
 func checkAnswer(t *testing.T, e Endpoint, body []byte, openMetrics bool) {
 	t.Helper()
 	a, _ := collect(t, e, body, openMetrics)
-	samples := a.samples(e.Driver, true)
+	samples := a.samples(a.sorted(nil), e.Driver, true)
 	if err := drivertest.Validate(samples, testNow()); err != nil {
 		t.Errorf("endpoint %s: %v", e.Name, err)
 	}

@@ -30,7 +30,7 @@ func TestMatch(t *testing.T) {
 			e := parsed(t, "http://localhost/metrics", "\n  driver: gpu.example.com\n  match: {"+test.match+
 				"}\n  metrics: [{name: busy, quantity: utilization}]\n")
 			a, rejected := collect(t, e, []byte(test.series+"\n"), false)
-			got := lines(a.samples("", true))
+			got := lines(a.samples(a.sorted(nil), "", true))
 			if test.want == "" && got != "" || !strings.Contains(got, test.want) {
 				t.Errorf("samples %q, want %q", got, test.want)
 			}
@@ -59,13 +59,13 @@ func TestParts(t *testing.T) {
 	e := parsed(t, "http://localhost/metrics", fields)
 	for name, text := range map[string]string{"before": info + cores, "after": cores + info} {
 		a, rejected := collect(t, e, []byte(text), false)
-		if diff := cmp.Diff(want, lines(a.samples(e.Driver, true))); diff != "" || len(rejected) > 0 {
+		if diff := cmp.Diff(want, lines(a.samples(a.sorted(nil), e.Driver, true))); diff != "" || len(rejected) > 0 {
 			t.Errorf("%s: rejected %v, -want +got:\n%s", name, rejected, diff)
 		}
 	}
 	huge := info + "used{core=\"4\"} 1e15\nused{core=\"5\"} 1e15\n"
 	a, rejected := collect(t, e, []byte(huge), false)
-	if got := lines(a.samples(e.Driver, true)); !strings.Contains(got, "memory_used 1e+15\n") ||
+	if got := lines(a.samples(a.sorted(nil), e.Driver, true)); !strings.Contains(got, "memory_used 1e+15\n") ||
 		rejected[driver.ReasonOutOfRange] != 1 {
 		t.Errorf("a sum that is too large: %s, rejected %v", got, rejected)
 	}
@@ -91,7 +91,7 @@ func TestAMDPartitions(t *testing.T) {
 			series := strings.Replace(test.series, "MODE", `gpu_compute_partition_type="cpx",serial_number="692409005401"`, 1)
 			e := presetEndpoint(t, "amd-device-metrics-exporter", "")
 			a, rejected := collect(t, e, []byte(series+"\n"), false)
-			got := lines(a.samples("", true))
+			got := lines(a.samples(a.sorted(nil), "", true))
 			if test.want == "" && (got != "" || len(rejected) != 1) || !strings.Contains(got, test.want) {
 				t.Errorf("samples %q, rejected %v, want %q", got, rejected, test.want)
 			}
@@ -149,7 +149,7 @@ func TestNameless(t *testing.T) {
 		p.set(series + "\n")
 		s := source(t, serve(t, p), form, testNow)
 		_, _ = s.Sample(t.Context())
-		got := lines(s.answer.samples("", true))
+		got := lines(s.answer.samples(s.answer.sorted(nil), "", true))
 		if want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("%s: samples %q, want %q", series, got, want)
 		}
@@ -181,7 +181,7 @@ func TestNeeds(t *testing.T) {
 	} {
 		e := parsed(t, "http://localhost/metrics", "\n  driver: d\n  match: {label: u, hardware: uuid}"+metrics)
 		a, _ := collect(t, e, []byte(text), false)
-		got := lines(a.samples("", true))
+		got := lines(a.samples(a.sorted(nil), "", true))
 		if want == "" && strings.Contains(got, "memory_capacity") || !strings.Contains(got, want) {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}

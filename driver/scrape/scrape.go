@@ -44,6 +44,7 @@ type Source struct {
 	answered   time.Time // time of the last usable response
 	answer     answer    // values of that response, with times
 	spare      answer    // an earlier answer, whose memory the next one reuses
+	order      []key     // of the last values, sorted
 	matched    []bool    // metrics, by rank, that had a usable series in any response
 	err        error     // of the last request
 	fresh      freshness
@@ -194,7 +195,8 @@ func (s *Source) Unmatched() []string {
 // samples returns new samples, which the caller owns.
 func (s *Source) samples(now time.Time) []driver.Sample {
 	limit := staleIntervals*s.endpoint.Interval + s.endpoint.Timeout
-	return s.answer.samples(s.endpoint.Driver, now.Sub(s.answered) <= limit)
+	s.order = s.answer.sorted(s.order)
+	return s.answer.samples(s.order, s.endpoint.Driver, now.Sub(s.answered) <= limit)
 }
 
 // Rejected returns the numbers of rejected values since the start. It is safe for concurrent use
@@ -336,13 +338,24 @@ func (a answer) date(before answer, at, now time.Time) {
 	}
 }
 
-// samples returns the samples, sorted by hardware. They have no readings if valid is false.
-func (a answer) samples(driverName string, valid bool) []driver.Sample {
+// sorted returns the keys of the values in order: those of another answer, if they are the same.
+func (a answer) sorted(other []key) []key {
+	lacks := func(k key) bool {
+		_, has := a.values[k]
+		return !has
+	}
+	if len(other) == len(a.values) && !slices.ContainsFunc(other, lacks) {
+		return other
+	}
+	return slices.SortedFunc(maps.Keys(a.values), key.compare)
+}
+
+// samples returns the samples, given the keys in order: those of one hardware follow each other.
+// They have no readings if valid is false.
+func (a answer) samples(order []key, driverName string, valid bool) []driver.Sample {
 	var out []driver.Sample
 	var last identity
 	all := make([]driver.Reading, 0, len(a.values)) // of all samples
-	order := slices.AppendSeq(make([]key, 0, len(a.values)), maps.Keys(a.values))
-	slices.SortFunc(order, key.compare)
 	for _, k := range order {
 		if len(out) == 0 || k.identity != last {
 			s := k.sample()

@@ -459,3 +459,25 @@ func TestSampleCancelled(t *testing.T) {
 		t.Errorf("%d samples after it", n)
 	}
 }
+
+// The keys are in order whatever they were before, and not sorted again while they are the same.
+func TestSorted(t *testing.T) {
+	var order []key
+	for _, names := range [][]string{{"b", "a"}, {"a", "c"}, {"c"}, {}, {"c", "a", "b"}} {
+		a := answer{values: map[key]value{}}
+		for _, name := range names {
+			a.values[key{identity: identity{value: name}}] = value{}
+		}
+		order = a.sorted(order)
+		var got []string
+		for _, k := range order {
+			got = append(got, k.value)
+		}
+		if !slices.Equal(got, slices.Sorted(slices.Values(names))) {
+			t.Errorf("the keys of %q are in the order %q", names, got)
+		}
+		if again := a.sorted(order); len(order) > 0 && &again[0] != &order[0] {
+			t.Errorf("the keys of %q are sorted again", names)
+		}
+	}
+}

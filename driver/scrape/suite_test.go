@@ -110,7 +110,7 @@ func BenchmarkSample(b *testing.B) {
 	}
 	b.SetBytes(int64(body.Len()))
 	b.ReportAllocs()
-	before := answer{}
+	before, order := answer{}, []key(nil)
 	for b.Loop() {
 		c := newCollector(e, rules, newAMDGPUs(""), testNow(), answer{})
 		if _, err := parseExposition(strings.NewReader(body.String()), false, c); err != nil {
@@ -119,7 +119,8 @@ func BenchmarkSample(b *testing.B) {
 		a := c.finish()
 		a.date(before, testNow(), testNow())
 		before = a
-		if n := len(a.samples(e.Driver, true)); n != 64 {
+		order = a.sorted(order)
+		if n := len(a.samples(order, e.Driver, true)); n != 64 {
 			b.Fatalf("%d samples", n)
 		}
 	}
