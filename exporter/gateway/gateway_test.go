@@ -469,8 +469,8 @@ func summaries(t *testing.T, node string) http.HandlerFunc {
 			both(func(n string) string {
 				return fmt.Sprintf(`{"namespace":%q,"name":"train-%s","state":"active","devices":1,"pods":["pod-%s"]}`, n, n, n)
 			}) + `,"incidents":[{"id":"1","kind":"xid","device":` + device + `,"onset":"2026-01-01T00:00:00Z",
-			"hit":["team-a/train-team-a","team-b/train-team-b"]},{"id":"2","kind":"link_down","device":` + device + `,
-			"onset":"2026-01-01T00:00:00Z","hit":["team-b/train-team-b"]}]}`,
+			"hit":["team-a/train-team-a","team-b/train-team-b"],"possible":["team-b/train-team-b"]},
+			{"id":"2","kind":"link_down","device":` + device + `,"onset":"2026-01-01T00:00:00Z","hit":["team-b/train-team-b"]}]}`,
 	}
 	for path, answer := range answers {
 		if !json.Valid([]byte(answer)) {
@@ -519,6 +519,7 @@ func TestRights(t *testing.T) {
 		{"root", claim, 302, nil},
 		{"root", "/", 200, []string{
 			"train-team-a", "train-team-b", "link_down", "3 free", "nvml: timeout", `href="node/n1/"`,
+			`</a> possibly <a href="claim/team-b/train-team-b?node=n1">`, `gpu-0 <a href="claim/team-a/train-team-a?node=n1">`,
 			`href="` + grafana + `/d/dra-fleet"`, `href="` + grafana + `/d/dra-nodes?var-node=n1"`,
 		}},
 	} {

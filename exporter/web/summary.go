@@ -54,6 +54,20 @@ type IncidentSummary struct {
 	Device driver.ID     `json:"device,omitzero"`
 	Onset  time.Time     `json:"onset"`
 	Hit    []string      `json:"hit"` // the claims that it hit, or may have hit, as NAMESPACE/NAME
+	// Possible are those of hit that it may not have hit.
+	Possible []string `json:"possible,omitempty"`
+}
+
+// Possibly reports whether a claim that the incident hit may not have been hit.
+func (i IncidentSummary) Possibly(claim string) bool { return slices.Contains(i.Possible, claim) }
+
+// summaryOf returns the summary of an incident.
+func summaryOf(i *recorder.Incident) IncidentSummary {
+	certain, possible := i.Claims(), i.PossibleClaims()
+	return IncidentSummary{
+		ID: i.ID, Kind: i.Kind, Device: i.Device, Onset: i.Onset.UTC(), Hit: distinct(slices.Concat(certain, possible)),
+		Possible: slices.DeleteFunc(possible, func(claim string) bool { return slices.Contains(certain, claim) }),
+	}
 }
 
 // summary returns the summary of a snapshot while these sources are down.
@@ -69,10 +83,7 @@ func (c Config) summary(s *exposition.Snapshot, down map[string]driver.Reason) S
 	if c.Recorder != nil {
 		for _, i := range c.Recorder.Incidents() {
 			if i.Open() {
-				out.Incidents = append(out.Incidents, IncidentSummary{
-					ID: i.ID, Kind: i.Kind, Device: i.Device, Onset: i.Onset.UTC(),
-					Hit: distinct(append(i.Claims(), i.PossibleClaims()...)),
-				})
+				out.Incidents = append(out.Incidents, summaryOf(i))
 			}
 		}
 	}

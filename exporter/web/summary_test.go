@@ -15,8 +15,25 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
+
+// Of the claims that an incident hit, a summary names those that it may not have hit, unless it hit
+// another pod of them for sure.
+func TestSummaryOfIncident(t *testing.T) {
+	i := &recorder.Incident{Holders: []recorder.Holder{
+		{Namespace: "n", Claim: "shared", Pod: "a", Hit: true},
+		{Namespace: "n", Claim: "shared", Pod: "b", Hit: true, Possible: true},
+		{Namespace: "n", Claim: "later", Pod: "c", Hit: true, Possible: true},
+		{Namespace: "n", Claim: "other", Pod: "d"},
+	}}
+	got := summaryOf(i)
+	want := IncidentSummary{Hit: []string{"n/later", "n/shared"}, Possible: []string{"n/later"}}
+	if diff := cmp.Diff(want, got); diff != "" || !got.Possibly("n/later") || got.Possibly("n/shared") {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
 
 // A summary says whose the devices are and what needs a look. Its entity tag stays as long as that
 // does, whatever is measured.
