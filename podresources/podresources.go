@@ -76,7 +76,7 @@ const (
 	ReasonEnding                    // the kubelet ends the pod, and still lists it or runs its containers
 	ReasonProcesses                 // the kubelet lists it no longer, and its cgroup has processes
 	ReasonNoAnswer                  // as it was: the kubelet does not answer
-	ReasonRestarted                 // as it was: the kubelet has restarted, and does not know its pods yet
+	ReasonRestarted                 // as it was: the kubelet may not know its pods yet, as after a restart
 )
 
 // String returns the reason in words, without a full stop.
@@ -101,7 +101,7 @@ func (r Reason) String() string {
 	case ReasonNoAnswer:
 		return "kept: the kubelet does not answer"
 	case ReasonRestarted:
-		return "kept: the kubelet has restarted and does not know its pods yet"
+		return "kept: the kubelet may not know its pods yet, as after a restart"
 	default:
 		return "unknown"
 	}

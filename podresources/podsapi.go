@@ -44,8 +44,9 @@ func (c *PodsClient) Close() error { return c.conn.Close() }
 // PodSink receives what a source says of the node's pods. Its methods are called one after the
 // other.
 type PodSink interface {
-	// PodsListed takes a complete list of the pods, which was asked for at a time.
-	PodsListed(pods []PodFacts, asked time.Time)
+	// PodsListed takes a complete list of the pods, which was asked for at a time. local says that it
+	// is the kubelet's own, which may be incomplete.
+	PodsListed(pods []PodFacts, local bool, asked time.Time)
 	// PodChanged takes what a pod has become, at the time at which the event arrived.
 	PodChanged(pod PodFacts, at time.Time)
 	// PodDeleted takes that a pod was deleted.
@@ -73,7 +74,7 @@ func (c *PodsClient) Follow(ctx context.Context, sink PodSink, synced func()) er
 			return podsError(err)
 		}
 		if event.GetType() == podsv1alpha1.EventType_INITIAL_SYNC_COMPLETE {
-			sink.PodsListed(listed, asked)
+			sink.PodsListed(listed, true, asked)
 			listing, listed = false, nil
 			synced()
 			continue

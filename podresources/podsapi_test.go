@@ -65,13 +65,13 @@ func (p *podsTest) tell(format string, args ...any) {
 }
 
 // PodsListed implements [podresources.PodSink].
-func (p *podsTest) PodsListed(pods []podresources.PodFacts, asked time.Time) {
+func (p *podsTest) PodsListed(pods []podresources.PodFacts, local bool, asked time.Time) {
 	var uids []string
 	for i := range pods {
 		uids = append(uids, pods[i].UID)
 		p.facts[pods[i].UID] = pods[i]
 	}
-	p.tell("%d: list %v", asked.Unix(), uids)
+	p.tell("%d: list %v, local %v", asked.Unix(), uids, local)
 }
 
 // PodChanged implements [podresources.PodSink].
@@ -139,7 +139,7 @@ func TestPodsFollowed(t *testing.T) {
 	p := newPodsTest(t)
 	p.Set(podObject("a", "1", corev1.PodRunning, true))
 	p.follow(t)
-	p.expect(t, "1: list [1]", "synced")
+	p.expect(t, "1: list [1], local true", "synced")
 	if facts := p.facts["1"]; !facts.Local || facts.Meta.Labels[1] != "x" || facts.Running != 1 || !facts.Started {
 		t.Errorf("a: %+v", facts)
 	}
@@ -151,7 +151,7 @@ func TestPodsFollowed(t *testing.T) {
 	p.Remove("2")
 	p.Set(podObject("a", "1", corev1.PodFailed, false))
 	p.Remove("1")
-	p.expect(t, "1: list [1]", "synced",
+	p.expect(t, "1: list [1], local true", "synced",
 		"2: 2 has 0 running", "3: 2 has 1 running", "4: 2 has 1 running final", "5: 2 has 0 running final", "6: 2 deleted",
 		"7: 1 has 0 running final", "8: 1 deleted")
 }
@@ -162,7 +162,7 @@ func TestPodsWatchBreaks(t *testing.T) {
 	p := newPodsTest(t)
 	p.Set(podObject("a", "1", corev1.PodRunning, true))
 	ended := p.follow(t)
-	p.expect(t, "1: list [1]", "synced")
+	p.expect(t, "1: list [1], local true", "synced")
 	p.Break(true)
 	if err := <-ended; driver.ReasonOf(err) != driver.ReasonUnavailable {
 		t.Errorf("error %v", err)
@@ -170,11 +170,11 @@ func TestPodsWatchBreaks(t *testing.T) {
 	if err := p.client.Follow(t.Context(), p, func() { p.tell("synced early") }); err == nil {
 		t.Error("a kubelet that is initializing is followed")
 	}
-	p.expect(t, "1: list [1]", "synced")
+	p.expect(t, "1: list [1], local true", "synced")
 	p.Remove("1")
 	p.Break(false)
 	again := p.follow(t)
-	p.expect(t, "1: list [1]", "synced", "3: list []", "synced")
+	p.expect(t, "1: list [1], local true", "synced", "3: list [], local true", "synced")
 	select {
 	case err := <-again:
 		t.Errorf("the second watch ended: %v", err)

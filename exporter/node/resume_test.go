@@ -50,7 +50,7 @@ func TestResume(t *testing.T) {
 	n.book.PodsListed([]podresources.PodFacts{
 		{Pod: podresources.Pod{Namespace: "ns", Name: "over"}, UID: "over", Final: true, Finished: ago(10 * time.Second)},
 		{Pod: podresources.Pod{Namespace: "ns", Name: "runs"}, UID: "runs", Started: true},
-	}, now)
+	}, false, now)
 	_, signs := n.book.Holds(now, time.Time{})
 	want := []podresources.Change{
 		{At: ago(30 * time.Second), PodUID: "since", Doubt: podresources.Doubt{Early: 30 * time.Second}},

@@ -57,7 +57,7 @@ func (p *parsed) parse(answer *v1.ListPodResourcesResponse, bounds podresources.
 
 // errDoubtful is the error of an answer that is not believed as a whole.
 var errDoubtful = driver.WithReason(driver.ReasonEmptyDisbelieved, errors.New(
-	"list pod resources: the kubelet has restarted, and does not list pods that held devices and may still run"))
+	"list pod resources: the kubelet does not list pods that held devices and may still run, as after its restart"))
 
 // Observe asks the kubelet, unless that is not allowed or not needed, and then waits a moment for
 // the API server: until then a claim with admin access looks like an owner. The error says why the

@@ -53,10 +53,11 @@ func (b *Book) take(change func(e *Evidence) (held bool)) {
 	}
 }
 
-// PodsListed takes a complete list of the pods that are bound to the node.
-func (b *Book) PodsListed(pods []podresources.PodFacts, asked time.Time) {
+// PodsListed takes a complete list of the pods that are bound to the node, of the kubelet itself or
+// of the API server.
+func (b *Book) PodsListed(pods []podresources.PodFacts, local bool, asked time.Time) {
 	b.take(func(e *Evidence) bool {
-		e.listPods(pods, asked)
+		e.listPods(pods, local, asked)
 		b.heard = later(b.heard, asked)
 		return true
 	})

@@ -33,7 +33,7 @@ func answerOf(devices, pods int) (*Answer, []PodFacts) {
 func fullBook() (*Book, *Answer) {
 	b := NewBook(grace, nil)
 	answer, pods := answerOf(64, 500)
-	b.PodsListed(pods, at(0))
+	b.PodsListed(pods, true, at(0))
 	for i := range answer.Allocations {
 		claim := answer.Allocations[i].Claim
 		b.ClaimRead(claim, ClaimFacts{
@@ -304,7 +304,7 @@ func TestDeletedAfterAnAnswerThatHasThePod(t *testing.T) {
 	answer, pods := answerOf(1, 2)
 	uid := pods[0].UID
 	b := NewBook(grace, nil)
-	b.PodsListed(pods, at(0))
+	b.PodsListed(pods, true, at(0))
 	b.Watching(at(0), at(0))
 	var dates Dates
 	var view podresources.View
@@ -338,7 +338,7 @@ func TestBeginOfPodWhoseUIDIsKnownLater(t *testing.T) {
 	old.Allocations = answer.Allocations[:1]
 	for name, told := range map[string]bool{"told": true, "never told": false} {
 		b := NewBook(grace, nil)
-		b.PodsListed(pods[:1], at(0))
+		b.PodsListed(pods[:1], true, at(0))
 		b.Watching(at(0), at(0))
 		var dates Dates
 		var view podresources.View

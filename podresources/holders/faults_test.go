@@ -25,7 +25,7 @@ func serverNode(t *testing.T) *node {
 	n := newNode(t)
 	pod := running("a", "uid-a", 0)
 	pod.Local, pod.Claims = false, []PodClaim{{Name: "gpu", Claim: "claim-gpu-0"}}
-	n.PodsListed([]PodFacts{pod}, second(0))
+	n.PodsListed([]PodFacts{pod}, false, second(0))
 	n.ClaimRead(claimed("gpu-0", 0, "a"))
 	return n
 }

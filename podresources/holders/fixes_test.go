@@ -119,20 +119,20 @@ func TestEndedPodThatTheServerHas(t *testing.T) {
 	b.PodChanged(over, seconds(3))
 	b.Answered(gives(4, kubelet))
 	wantUIDs(t, b, 4)
-	b.PodsListed([]podresources.PodFacts{localPod("exporter", "other")}, seconds(5))
+	b.PodsListed([]podresources.PodFacts{localPod("exporter", "other")}, true, seconds(5))
 	stale := running
 	stale.Local = false
-	b.PodsListed([]podresources.PodFacts{stale}, seconds(50))
+	b.PodsListed([]podresources.PodFacts{stale}, false, seconds(50))
 	facts.Read = seconds(50)
 	b.ClaimRead(claim, facts)
 	wantUIDs(t, b, 51)
 	// The next pod of the name is another one, also before an object of it is known.
-	b.PodsListed([]podresources.PodFacts{localPod("exporter", "other")}, seconds(52))
+	b.PodsListed([]podresources.PodFacts{localPod("exporter", "other")}, true, seconds(52))
 	b.Answered(gives(53, kubelet, "a"))
 	wantUIDs(t, b, 53, "")
 	// It is not remembered for ever.
 	known := b.NumPods()
-	b.PodsListed([]podresources.PodFacts{localPod("exporter", "other")}, seconds(52+15*60))
+	b.PodsListed([]podresources.PodFacts{localPod("exporter", "other")}, true, seconds(52+15*60))
 	if got := b.NumPods(); got >= known {
 		t.Errorf("%d pods are known, %d were", got, known)
 	}
@@ -163,7 +163,7 @@ func TestFinishedPodIsNotRelisted(t *testing.T) {
 			b.Answered(gives(4, kubelet))
 			b.PodDeleted("old", seconds(5))
 			wantUIDs(t, b, 5)
-			b.PodsListed([]podresources.PodFacts{running, localPod("exporter", "other")}, seconds(20))
+			b.PodsListed([]podresources.PodFacts{running, localPod("exporter", "other")}, true, seconds(20))
 			if finished {
 				wantUIDs(t, b, 20)
 			} else {
@@ -454,7 +454,7 @@ func TestPodThatEndedBetweenTwoWatches(t *testing.T) {
 	b.Answered(gives(2, "kubelet", "a"))
 	pod.Final = true // its containers run on
 	b.PodChanged(pod, seconds(3))
-	b.PodsListed([]podresources.PodFacts{localPod("exporter", "exporter")}, seconds(5))
+	b.PodsListed([]podresources.PodFacts{localPod("exporter", "exporter")}, true, seconds(5))
 	b.Answered(gives(6, "kubelet"))
 	if state := b.States()["uid"].State; state != holders.Ended {
 		t.Fatalf("it is %v", state)
@@ -523,7 +523,7 @@ func TestPodThatARestartedKubeletDoesNotKnowYet(t *testing.T) {
 			b := holders.NewBook(time.Minute, nil)
 			pod := localPod("a", "uid")
 			pod.Claims = []podresources.PodClaim{{Name: "local", Claim: "other"}}
-			b.PodsListed([]podresources.PodFacts{pod}, seconds(1))
+			b.PodsListed([]podresources.PodFacts{pod}, true, seconds(1))
 			b.ClaimRead(podresources.Claim{Namespace: "ns", Name: "other"}, podresources.ClaimFacts{
 				Reserved: map[string]string{"uid": "a"}, Read: seconds(1),
 				Results: []podresources.ClaimResult{{Device: driver.ID{Driver: "v", Pool: "p", Device: "gpu-other"}}},
@@ -531,7 +531,7 @@ func TestPodThatARestartedKubeletDoesNotKnowYet(t *testing.T) {
 			b.Answered(gives(2, "1"))
 			other := localPod("exporter", "exporter")
 			other.Pod.Namespace = "monitoring"
-			b.PodsListed([]podresources.PodFacts{other}, seconds(4))
+			b.PodsListed([]podresources.PodFacts{other}, true, seconds(4))
 			answer := func(asked int) {
 				a := gives(asked, "2")
 				a.Arrived = a.Asked.Add(time.Second)
@@ -673,13 +673,41 @@ func TestLastPodEndsWhileTheWatchIsBroken(t *testing.T) {
 			b := holders.NewBook(time.Minute, nil)
 			b.PodChanged(localPod("a", "uid"), seconds(1))
 			b.Answered(gives(2, "kubelet", "a"))
-			b.PodsListed(nil, seconds(c.list))
+			b.PodsListed(nil, true, seconds(c.list))
 			for asked := 5; asked < 8; asked++ {
 				none := gives(asked, c.kubelet)
 				none.Pods = nil
 				b.Answered(none)
 				wantUIDs(t, b, asked, c.want...)
 			}
+		})
+	}
+}
+
+// The last pods of the node are deleted while the watch of the API server is broken: its next list,
+// without any pod, says so, also before the kubelet's answers do. The kubelet's own list does not.
+func TestListWithoutAnyPod(t *testing.T) {
+	for name, c := range map[string]struct {
+		local bool
+		want  []string
+	}{
+		"of the API server": {local: false},
+		"of the kubelet":    {local: true, want: []string{"uid"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := holders.NewBook(time.Minute, nil)
+			pod := localPod("a", "uid")
+			pod.Local = c.local
+			b.PodChanged(pod, seconds(1))
+			b.Answered(gives(2, "kubelet", "a"))
+			b.PodsListed(nil, c.local, seconds(3))
+			wantUIDs(t, b, 3, c.want...)
+			b.Answered(gives(4, "kubelet", "a"))
+			wantUIDs(t, b, 4, c.want...)
+			none := gives(5, "kubelet")
+			none.Pods = nil
+			b.Answered(none)
+			wantUIDs(t, b, 5, c.want...)
 		})
 	}
 }

@@ -81,7 +81,7 @@ func (f *feed) connect() {
 		f.after(f.last-f.now, func() {
 			if gen == f.gen {
 				f.listed, f.since = true, f.now
-				f.sink.PodsListed(pods, moment(asked))
+				f.sink.PodsListed(pods, f.loose, moment(asked))
 				f.synced()
 			}
 		})
@@ -289,7 +289,7 @@ type sink struct {
 	local bool
 }
 
-func (s sink) PodsListed(pods []podresources.PodFacts, asked time.Time) {
+func (s sink) PodsListed(pods []podresources.PodFacts, _ bool, asked time.Time) {
 	there := map[string]bool{}
 	for _, p := range pods {
 		s.saw(p.UID)
@@ -297,12 +297,12 @@ func (s sink) PodsListed(pods []podresources.PodFacts, asked time.Time) {
 		delete(s.deleted, p.UID)
 	}
 	for uid, seen := range s.seen {
-		if !there[uid] && !s.local && len(pods) > 0 && moment(seen).Before(asked) {
+		if !there[uid] && !s.local && moment(seen).Before(asked) {
 			s.deleted[uid] = !podresources.IsStaticUID(uid)
 		}
 	}
 	s.note("pods are listed, of the kubelet %v: %v", s.local, slices.Sorted(maps.Keys(there)))
-	s.take(func() { s.book.PodsListed(pods, asked) })
+	s.take(func() { s.book.PodsListed(pods, s.local, asked) })
 }
 
 func (s sink) PodChanged(p podresources.PodFacts, at time.Time) {
@@ -326,7 +326,7 @@ func (o *observer) saw(uid string) {
 
 type nominatedSink struct{ *observer }
 
-func (n nominatedSink) PodsListed(pods []podresources.PodFacts, asked time.Time) {
+func (n nominatedSink) PodsListed(pods []podresources.PodFacts, _ bool, asked time.Time) {
 	n.take(func() { n.book.NominatedListed(pods, asked) })
 }
 
@@ -418,6 +418,9 @@ func (o *observer) List(context.Context) (*v1.ListPodResourcesResponse, error) {
 		return nil, podresources.ErrUnavailable
 	}
 	restarts, answer := o.restarts, o.answer()
+	if len(answer.PodResources) == 0 {
+		o.empty = o.now
+	}
 	var given []*simPod
 	for _, p := range o.pods {
 		if p.known && p.dropped == never && p.listed != never && o.wasListed(p) {

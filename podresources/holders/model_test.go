@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// exporter is the pod that each node of the API server runs at least.
+	// exporter is a pod that never ends, of nodes that run the exporter as one.
 	exporter = "exporter"
 	// graceOfModel is --kubelet.empty-grace.
 	graceOfModel = 6 * time.Second
@@ -38,7 +38,7 @@ func TestModel(t *testing.T) {
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "delays"), 0))
 		w := &truth{
 			sim: &sim{t: t, rng: rng}, claims: map[string]*simClaim{},
-			server: true, kubelet: true, synced: true, settled: never,
+			server: true, kubelet: true, synced: true, settled: never, empty: -1,
 		}
 		by := way{
 			pods: rapid.Bool().Draw(t, "pods API"), cgroups: rapid.Bool().Draw(t, "cgroups"),
@@ -52,7 +52,9 @@ func TestModel(t *testing.T) {
 		}
 		o := newObserver(w, by, visits)
 		o.note("%v", by)
-		w.live(life{name: exporter, lasts: never})
+		if rapid.Bool().Draw(t, "exporter is a pod") {
+			w.live(life{name: exporter, lasts: never})
+		}
 		for range rapid.SampledFrom([]int{1, 2, 3, 4, 5}).Draw(t, "pods") {
 			l := w.drawLife()
 			w.after(w.ms(0, 15000), func() { w.live(l) })
@@ -261,7 +263,23 @@ func (o *observer) endBound(p *simPod) time.Duration {
 		end = max(end, min(o.settled+2*time.Second+answerDelay*time.Millisecond, o.returned+graceOfModel))
 		bound += answerBound
 	}
+	if o.empty >= p.dropped { // that proves nothing by itself
+		end = max(end, min(o.undisturbed(o.toldEnd(p))+eventBound, end+answerBound+graceOfModel))
+	}
 	return end + bound
+}
+
+// toldEnd returns when an object of the pod said that it had ended: not of a static one, which may
+// come back.
+func (o *observer) toldEnd(p *simPod) time.Duration {
+	switch {
+	case p.static, o.lost[p.pod()]:
+	case o.way.pods:
+		return min(p.over, p.forgotten)
+	case o.way.server:
+		return min(p.ended, p.gone)
+	}
+	return never
 }
 
 // nameWasUsed reports whether another pod had the pod's name before it.

@@ -103,6 +103,7 @@ type simPod struct {
 	cgroup         bool
 
 	local, server status        // by the kubelet, and at the API server
+	over          time.Duration // since when the kubelet says that it has ended, and no container runs
 	ended         time.Duration // since when the API server says so
 	known         bool          // to the kubelet that runs now
 	listed        time.Duration // since when that lists it with its device
@@ -174,6 +175,7 @@ type truth struct {
 	restarts        int           // of the kubelet
 	returned        time.Duration // when the kubelet came back last; never: it is away
 	settled         time.Duration // when it listed the first pod of the API server since; never: it has not
+	empty           time.Duration // when it gave an answer without any pod last; negative: it has not
 
 	kubeletPods, serverPods, nominated func(p *simPod, gone bool)
 	cgroup                             func(p *simPod, gone bool)
@@ -217,7 +219,7 @@ func (w *truth) live(l life) {
 		p := &simPod{
 			name: l.name, uid: fmt.Sprint("uid-", len(w.pods)), static: l.static, template: l.template, device: "plugged",
 			named: !w.rare(4), created: w.now, bound: never, given: never, dropped: never, runs: never, exits: never,
-			gone: never, forgotten: never, ended: never, listed: never, answered: never,
+			gone: never, forgotten: never, over: never, ended: never, listed: never, answered: never,
 		}
 		w.pods = append(w.pods, p)
 		switch {
@@ -341,6 +343,9 @@ func (w *truth) setStatus(p *simPod, s status) {
 		return
 	}
 	p.local = s
+	if s.final && s.running == 0 {
+		p.over = min(p.over, w.now)
+	}
 	w.kubeletPods(p, false)
 	w.work(p, w.ms(10, 600), func() {
 		w.whenServer(func() {

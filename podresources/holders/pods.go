@@ -149,11 +149,10 @@ func (p *pod) learnNames(from *podresources.PodFacts) {
 // is as its answers of PodResources say, and unknown once they prove something and do not have it.
 // One that was over stays known for a while: the API server may have it as a running one long after
 // the kubelet has forgotten it.
-func (e *Evidence) listPods(pods []podresources.PodFacts, asked time.Time) {
-	there, local := make(map[string]bool, len(pods)), false
+func (e *Evidence) listPods(pods []podresources.PodFacts, local bool, asked time.Time) {
+	there := make(map[string]bool, len(pods))
 	names := make(map[podresources.Pod]bool, len(pods))
 	for i := range pods {
-		local = local || pods[i].Local
 		if there[pods[i].UID] || len(there) == maxPods {
 			continue
 		}
@@ -169,7 +168,7 @@ func (e *Evidence) listPods(pods []podresources.PodFacts, asked time.Time) {
 		}
 		l := e.listed[p.Pod]
 		switch {
-		case !local && len(pods) > 0 && !p.Static:
+		case !local && !p.Static:
 			e.put(p.bury(asked))
 		case p.state.over() && p.Static || !p.state.over() && names[p.Pod] && (l == nil || l.uid != uid):
 			e.drop(uid)

@@ -48,9 +48,9 @@ func TestPodsOfABook(t *testing.T) {
 	want("two pods", "1", "2", 2)
 	n.PodDeleted("1", second(2))
 	want("one is gone", "1", "2", 1)
-	n.PodsListed([]PodFacts{running("b", "3", 0)}, second(3))
+	n.PodsListed([]PodFacts{running("b", "3", 0)}, true, second(3))
 	want("listed without one", "1", "3", 1)
-	n.PodsListed([]PodFacts{running("a", "4", 0), running("b", "3", 0)}, second(4))
+	n.PodsListed([]PodFacts{running("a", "4", 0), running("b", "3", 0)}, true, second(4))
 	want("listed with another", "4", "3", 2)
 }
 
@@ -60,14 +60,17 @@ func TestPodsOfABook(t *testing.T) {
 func TestDeletedPodStaysDeleted(t *testing.T) {
 	pod := running("a", "1", 0)
 	for name, late := range map[string]func(n *node){
-		"nothing":                          func(*node) {},
-		"a notification":                   func(n *node) { n.PodChanged(pod, second(3)) },
-		"its last notification":            func(n *node) { n.PodChanged(ended(pod), second(3)) },
-		"two of them":                      func(n *node) { n.PodChanged(pod, second(3)); n.PodChanged(pod, second(4)) },
-		"its deletion, again":              func(n *node) { n.PodDeleted("1", second(3)); n.PodChanged(pod, second(4)) },
-		"a list of before":                 func(n *node) { n.PodsListed([]PodFacts{pod}, second(1)) },
-		"a list of the moment itself":      func(n *node) { n.PodsListed([]PodFacts{pod}, second(2)) },
-		"a list without it, then an event": func(n *node) { n.PodsListed(nil, second(3)); n.PodChanged(pod, second(4)) },
+		"nothing":                     func(*node) {},
+		"a notification":              func(n *node) { n.PodChanged(pod, second(3)) },
+		"its last notification":       func(n *node) { n.PodChanged(ended(pod), second(3)) },
+		"two of them":                 func(n *node) { n.PodChanged(pod, second(3)); n.PodChanged(pod, second(4)) },
+		"its deletion, again":         func(n *node) { n.PodDeleted("1", second(3)); n.PodChanged(pod, second(4)) },
+		"a list of before":            func(n *node) { n.PodsListed([]PodFacts{pod}, true, second(1)) },
+		"a list of the moment itself": func(n *node) { n.PodsListed([]PodFacts{pod}, true, second(2)) },
+		"a list without it, then an event": func(n *node) {
+			n.PodsListed(nil, true, second(3))
+			n.PodChanged(pod, second(4))
+		},
 		"it was nominated": func(n *node) {
 			n.NominatedChanged(PodFacts{Pod: pod.Pod, UID: "1", Nominated: true}, second(3))
 		},
@@ -77,7 +80,7 @@ func TestDeletedPodStaysDeleted(t *testing.T) {
 				Read: second(3), Reserved: map[string]string{"1": "a"}, Results: []ClaimResult{{Device: deviceNamed("gpu-0")}},
 			})
 		},
-		"a list of another pod":    func(n *node) { n.PodsListed([]PodFacts{running("b", "2", 0)}, second(3)) },
+		"a list of another pod":    func(n *node) { n.PodsListed([]PodFacts{running("b", "2", 0)}, true, second(3)) },
 		"ten minutes, and then it": func(n *node) { n.PodDeleted("x", second(600)); n.PodChanged(pod, second(601)) },
 		"deleted before it was known": func(n *node) {
 			n.PodDeleted("2", second(3))
@@ -105,7 +108,7 @@ func TestDeletedPodStaysDeleted(t *testing.T) {
 			n.expect("it was deleted", n.doubts, holdings{})
 			n.answerTo(second(1), held("gpu-0", "a")) // asked for before, and late
 			n.expect("a late answer has it", false, holdings{})
-			n.PodsListed([]PodFacts{pod}, second(700))
+			n.PodsListed([]PodFacts{pod}, true, second(700))
 			if name != "deleted before it was known" {
 				n.expect("a later list has it", false, holdings{"gpu-0": {"a"}})
 			}
@@ -166,7 +169,7 @@ func TestReplacedPodHoldsNothing(t *testing.T) {
 			n.PodChanged(ended(first), second(2))
 		}, listed, 0},
 		"the watch began anew meanwhile": {func(n *node) {
-			n.PodsListed([]PodFacts{running("set-0", "2", 1)}, second(2))
+			n.PodsListed([]PodFacts{running("set-0", "2", 1)}, true, second(2))
 			n.PodChanged(ended(first), second(3))
 			n.PodDeleted("2", second(4))
 		}, listed, 0},

@@ -40,11 +40,11 @@ var (
 		p.change(func(f *PodFacts) { f.Nominated, f.Local, f.Final, f.Running = false, false, true, 0 })
 	}
 	isDeleted   = func(p *podTest) { p.PodDeleted("1", p.tick()) }
-	isInList    = func(p *podTest) { p.PodsListed([]PodFacts{p.facts}, p.tick()) }
+	isInList    = func(p *podTest) { p.PodsListed([]PodFacts{p.facts}, p.facts.Local, p.tick()) }
 	isNotInList = func(p *podTest) {
 		other := running("b", "2", 0)
 		other.Local = false
-		p.PodsListed([]PodFacts{other}, p.tick())
+		p.PodsListed([]PodFacts{other}, false, p.tick())
 	}
 	isListed = func(p *podTest) { p.answer(time.Second, held("gpu-0", "a")) }
 	isLacked = func(p *podTest) { p.answer(time.Second) }
@@ -126,7 +126,7 @@ func TestTransitions(t *testing.T) {
 		"ended, and the API server is late":   {steps{starts, exits, starts, exits}, localFinal, Ending, Ending},
 		"lacked, and a late notification":     {steps{starts, isListed, isLacked, starts}, started, Ended, Ended},
 		"not in the kubelet's list, but in its answer": {
-			steps{starts, isListed, func(p *podTest) { p.PodsListed(nil, p.tick()) }}, started, Running, Running,
+			steps{starts, isListed, func(p *podTest) { p.PodsListed(nil, true, p.tick()) }}, started, Running, Running,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -37,7 +37,7 @@ func newBook() *book {
 	}
 }
 
-func (b *book) PodsListed(pods []podresources.PodFacts, asked time.Time) {
+func (b *book) PodsListed(pods []podresources.PodFacts, _ bool, asked time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.pods, b.listed = byUID(pods), append(b.listed, asked)

@@ -198,9 +198,9 @@ type countedPods struct {
 }
 
 // PodsListed implements [podresources.PodSink].
-func (c *countedPods) PodsListed(pods []podresources.PodFacts, asked time.Time) {
+func (c *countedPods) PodsListed(pods []podresources.PodFacts, local bool, asked time.Time) {
 	c.listed = len(pods)
-	c.PodSink.PodsListed(pods, asked)
+	c.PodSink.PodsListed(pods, local, asked)
 }
 
 func (n *Node) checkPods(ctx context.Context) Finding {

@@ -25,7 +25,7 @@ type nominatedPods struct{ book Book }
 var _ podresources.PodSink = nominatedPods{}
 
 // PodsListed implements [podresources.PodSink].
-func (n nominatedPods) PodsListed(pods []podresources.PodFacts, asked time.Time) {
+func (n nominatedPods) PodsListed(pods []podresources.PodFacts, _ bool, asked time.Time) {
 	for i := range pods {
 		pods[i].Nominated = true
 	}

@@ -30,7 +30,7 @@ func (p *podFeed) fill() (add func(json.RawMessage), done func(asked time.Time))
 			pods = append(pods, facts)
 		}
 	}
-	return add, func(asked time.Time) { p.sink.PodsListed(pods, asked) }
+	return add, func(asked time.Time) { p.sink.PodsListed(pods, false, asked) }
 }
 
 func (p *podFeed) update(object json.RawMessage, gone bool) {
