@@ -62,48 +62,28 @@ type Hold struct {
 // Doubt is how far a time may be off: the true one is at most so much earlier, or later.
 type Doubt struct{ Early, Late time.Duration }
 
-// Reason is why a pod is taken to hold a device: one of a closed list, see [Reasons].
-type Reason uint8
+// Reason is why a pod is taken to hold a device, in words: one of [Reasons].
+type Reason string
 
-// The reasons.
+// The reasons. Those that begin with "kept" need what was known before.
 const (
-	ReasonListed      Reason = iota // the kubelet's last answer lists it
-	ReasonReserved                  // the claim is reserved for the pod, of which a container has started
-	ReasonWaiting                   // the claim is reserved for the pod, which waits for the driver
-	ReasonNominated                 // the claim is reserved for the pod, which waits for the device's binding conditions
-	ReasonReallocated               // the claim has this device, and the kubelet lists another one
-	ReasonClaimGone                 // the claim was deleted, and a container of the pod has started
-	ReasonEnding                    // the kubelet ends the pod, and still lists it or runs its containers
-	ReasonProcesses                 // the kubelet lists it no longer, and its cgroup has processes
-	ReasonNoAnswer                  // as it was: the kubelet does not answer
-	ReasonRestarted                 // as it was: the kubelet may not know its pods yet, as after a restart
+	ReasonListed      Reason = "listed by the kubelet" // by its last answer
+	ReasonReserved    Reason = "reserved, containers started"
+	ReasonWaiting     Reason = "allocated, waiting for the driver"
+	ReasonNominated   Reason = "allocated, waiting for binding conditions"
+	ReasonReallocated Reason = "allocated by the claim, though the kubelet lists another device"
+	ReasonEnding      Reason = "the pod is ending" // the kubelet still lists it or runs its containers
+	ReasonClaimGone   Reason = "kept: the claim was deleted while the pod runs"
+	ReasonProcesses   Reason = "kept: no longer listed, but its processes run"
+	ReasonNoAnswer    Reason = "kept: the kubelet does not answer"
+	ReasonRestarted   Reason = "kept: the kubelet may not know its pods yet, as after a restart"
 )
 
-// String returns the reason in words, without a full stop.
-func (r Reason) String() string {
-	switch r {
-	case ReasonListed:
-		return "listed by the kubelet"
-	case ReasonReserved:
-		return "reserved, containers started"
-	case ReasonWaiting:
-		return "allocated, waiting for the driver"
-	case ReasonNominated:
-		return "allocated, waiting for binding conditions"
-	case ReasonReallocated:
-		return "allocated by the claim, though the kubelet lists another device"
-	case ReasonClaimGone:
-		return "kept: the claim was deleted while the pod runs"
-	case ReasonEnding:
-		return "the pod is ending"
-	case ReasonProcesses:
-		return "kept: no longer listed, but its processes run"
-	case ReasonNoAnswer:
-		return "kept: the kubelet does not answer"
-	case ReasonRestarted:
-		return "kept: the kubelet may not know its pods yet, as after a restart"
-	default:
-		return "unknown"
+// Reasons returns all reasons.
+func Reasons() []Reason {
+	return []Reason{
+		ReasonListed, ReasonReserved, ReasonWaiting, ReasonNominated, ReasonReallocated, ReasonEnding,
+		ReasonClaimGone, ReasonProcesses, ReasonNoAnswer, ReasonRestarted,
 	}
 }
 

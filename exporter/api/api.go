@@ -17,6 +17,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 const (
@@ -81,6 +82,8 @@ func words(of reflect.Type) *jsonschema.Schema {
 		return list("Why there is no alternative.", fit.Reasons())
 	case reflect.TypeFor[join.Attribution]():
 		return list("How the device is divided among its claims.", join.Attributions())
+	case reflect.TypeFor[podresources.Reason]():
+		return list("Why the pod is taken to hold the device.", podresources.Reasons())
 	case reflect.TypeFor[recorder.Kind]():
 		return list("What happened.", recorder.Kinds())
 	case reflect.TypeFor[recorder.Resolution]():

@@ -228,3 +228,20 @@ func TestUnmatched(t *testing.T) {
 		}
 	}
 }
+
+// The check of one device says why each pod holds it, whatever the reason is.
+func TestReasonsAreShown(t *testing.T) {
+	for _, reason := range podresources.Reasons() {
+		a := jointest.Allocation("gpu-0", "c", "p")
+		a.Holders[0].Hold = &podresources.Hold{Reason: reason}
+		c := New(Config{Device: "gpu-0"})
+		c.devices(join.Join(join.Input{View: podresources.View{
+			At: time.Unix(1000, 0), Allocations: []podresources.Allocation{a},
+		}}))
+		want := fmt.Sprintf("held by the pod %s/p (UID uid-p) through the claim %s/c: %s",
+			a.Holders[0].Namespace, a.Claim.Namespace, reason)
+		if !slices.ContainsFunc(c.report.Findings, func(f Finding) bool { return f.Text == want }) {
+			t.Errorf("no finding says %q: %+v", want, c.report.Findings)
+		}
+	}
+}

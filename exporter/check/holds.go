@@ -36,7 +36,8 @@ func (c *Checker) holds(d *join.Device) {
 	}
 	if !held {
 		c.report.add(Finding{What: d.ID.Device, Text: "not held: the kubelet lists it for no pod, and no claim " +
-			"with it is reserved for a pod of this node that has not ended"})
+			"with it is reserved for a pod of this node that has not ended; if a running exporter keeps a hold, " +
+			"its page and its /api/v1/snapshot say why"})
 	}
 }
 

@@ -128,7 +128,7 @@ func describeShare(d *web.DeviceReport, s *web.ShareReport) []string {
 	}
 	out := []string{fmt.Sprintf("  held by %s (%s) for %s", name, part, cmp.Or(strings.Join(s.Pods, ", "), "no pod"))}
 	for _, h := range s.Holds {
-		out = append(out, "    "+h.Pod+": "+h.Reason+since(h.ReasonSince, h.Since))
+		out = append(out, "    "+h.Pod+": "+string(h.Reason)+since(h.ReasonSince, h.Since))
 	}
 	return out
 }

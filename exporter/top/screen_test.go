@@ -15,6 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // job is a node on which a claim of two pods holds two devices, and another one holds nothing any
@@ -31,7 +32,7 @@ func job(t *testing.T, name string) Node {
 		d.Attribution = "exclusive"
 		d.Shares = []web.ShareReport{{
 			Namespace: "team", Claim: "train", Weight: 1, Pods: []string{"team/rank-0", "team/rank-1"},
-			Holds: []web.HoldReport{{Pod: "team/rank-0", Since: &active, Reason: "the kubelet lists it"}},
+			Holds: []web.HoldReport{{Pod: "team/rank-0", Since: &active, Reason: podresources.ReasonListed}},
 		}}
 		part := web.HolderReport{
 			Namespace: "team", Name: "train", ID: d.ID, AllocatedSeconds: 600, Values: d.Values, LastActive: &active,
@@ -199,7 +200,7 @@ func TestDescribe(t *testing.T) {
 		for _, want := range []string{
 			"device gpu-0 on node-1: quiet: held, and not used for some seconds",
 			"  held by claim team/train (100 %, exclusive) for team/rank-0, team/rank-1",
-			"    team/rank-0: the kubelet lists it since ",
+			"    team/rank-0: listed by the kubelet since ",
 			"  incident, open: gpu-0: XID 31, began ", "power  600 W  (0 W to 600 W)",
 		} {
 			if !strings.Contains(out.String(), want) {

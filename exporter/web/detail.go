@@ -191,18 +191,23 @@ func (e *explainer) heldBy(d *ledger.Device) section {
 	return s
 }
 
-// why says why the pods of a share hold it: once if all do for the same reason.
+// why says why the pods of a share hold it: each by its name, unless all do for the same reason.
 func (e *explainer) why(share *join.Share) string {
-	var reasons []string
+	pods := map[string][]string{} // by reason
 	for h := range holds(share) {
-		text := h.Hold.Reason.String()
+		text := string(h.Hold.Reason)
 		if !h.Hold.Since.IsZero() {
 			text += " since " + clock(h.Hold.Since)
 		}
-		reasons = append(reasons, text)
+		pods[text] = append(pods[text], h.Namespace+"/"+h.Name)
 	}
-	slices.Sort(reasons)
-	return strings.Join(slices.Compact(reasons), "; ")
+	reasons := slices.Sorted(maps.Keys(pods))
+	if len(reasons) > 1 {
+		for i, text := range reasons {
+			reasons[i] = strings.Join(pods[text], ", ") + ": " + text
+		}
+	}
+	return strings.Join(reasons, "; ")
 }
 
 // podsItem names pods. It links to one that is alone.

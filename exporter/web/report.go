@@ -101,9 +101,8 @@ type HoldReport struct {
 	Pod string `json:"pod"` // NAMESPACE/NAME
 	UID string `json:"uid,omitempty"`
 	// Since is omitted where the pod held the device before the exporter started.
-	Since *time.Time `json:"since,omitempty"`
-	// Reason is one of a closed list, in words.
-	Reason string `json:"reason"`
+	Since  *time.Time          `json:"since,omitempty"`
+	Reason podresources.Reason `json:"reason"`
 	// ReasonSince is when that reason began; omitted: with the hold.
 	ReasonSince *time.Time `json:"reasonSince,omitempty"`
 }
@@ -232,7 +231,7 @@ func shareReport(s *join.Share) ShareReport {
 	}
 	for h := range holds(s) {
 		r.Holds = append(r.Holds, HoldReport{
-			Pod: h.Namespace + "/" + h.Name, UID: h.UID, Since: moment(h.Hold.From), Reason: h.Hold.Reason.String(),
+			Pod: h.Namespace + "/" + h.Name, UID: h.UID, Since: moment(h.Hold.From), Reason: h.Hold.Reason,
 			ReasonSince: moment(h.Hold.Since),
 		})
 	}

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"html/template"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +22,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -161,6 +165,42 @@ func TestTaintsAreShown(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, reportOf(t, s).Devices[0].Taints); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// Why each pod holds a device is in the report and in the details of the page, whatever the reason
+// is; the details name the pods where it is not the same for all.
+func TestReasonsAreShown(t *testing.T) {
+	reasons := podresources.Reasons()
+	at := time.Unix(1000, 0)
+	a := podresources.Allocation{
+		Claim: podresources.Claim{Namespace: "team", Name: "train"}, Device: jointest.ID("gpu-0"),
+	}
+	var want []HoldReport
+	for i, reason := range reasons {
+		pod := podresources.Pod{Namespace: "team", Name: fmt.Sprintf("rank-%d", i)}
+		a.Holders = append(a.Holders, podresources.Holder{Pod: pod, Hold: &podresources.Hold{Reason: reason}})
+		want = append(want, HoldReport{Pod: "team/" + pod.Name, Reason: reason})
+	}
+	both := a
+	both.Device, both.Holders = jointest.ID("gpu-1"), slices.Clone(a.Holders[:2])
+	both.Holders[1].Hold = both.Holders[0].Hold
+	in := join.Input{View: podresources.View{At: at, Allocations: []podresources.Allocation{a, both}}}
+	books := ledger.New(ledger.Config{Retention: time.Minute})
+	s := exposition.NewLimiter(0, nil).Apply(books, books.Advance(join.Join(in), at))
+	if diff := cmp.Diff(want, reportOf(t, s).Devices[0].Shares[0].Holds); diff != "" {
+		t.Errorf("the report: -want +got:\n%s", diff)
+	}
+	server := serving(t, s, nil)
+	_, page := fetch(t, server.URL+"/page/detail?device=gpu-0")
+	for _, h := range want {
+		if text := template.HTMLEscapeString(h.Pod + ": " + string(h.Reason)); !strings.Contains(page, text) {
+			t.Errorf("the details of gpu-0 do not say %q", text)
+		}
+	}
+	_, page = fetch(t, server.URL+"/page/detail?device=gpu-1")
+	if !strings.Contains(page, ">"+string(reasons[0])+"<") {
+		t.Errorf("the details of gpu-1 do not say %q once", reasons[0])
 	}
 }
 

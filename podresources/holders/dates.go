@@ -197,7 +197,7 @@ func (d *Dates) dateHolders(a *podresources.Allocation, when *changeTimes, now t
 func (d *Dates) hold(
 	a *podresources.Allocation, holder *podresources.Holder, when *changeTimes, now time.Time,
 ) *dated {
-	given := podresources.Hold{}
+	given := podresources.Hold{Reason: podresources.ReasonListed}
 	if holder.Hold != nil {
 		given = *holder.Hold
 	}

@@ -170,7 +170,9 @@ func TestImports(t *testing.T) {
 			"driver", "exporter/explain", "exporter/exposition", "exporter/join", "exporter/ledger", "exporter/node",
 			"exporter/web", "podresources", "podresources/kube",
 		},
-		"exporter/api":          {"exporter/fit", "exporter/join", "exporter/ledger", "exporter/recorder", "exporter/web"},
+		"exporter/api": {
+			"exporter/fit", "exporter/join", "exporter/ledger", "exporter/recorder", "exporter/web", "podresources",
+		},
 		"exporter/api/generate": {"exporter/api"},
 		"exporter/top": {
 			"driver", "exporter/explain", "exporter/join", "exporter/ledger", "exporter/recorder", "exporter/web",

@@ -1,0 +1,83 @@
+package holders
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// Each reason of the closed list is given by the evidence for it.
+func TestReasons(t *testing.T) {
+	uses := PodFacts{Claims: []PodClaim{{Name: "gpu", Claim: "c"}}}
+	started, nominated := uses, uses
+	started.Started, nominated.Nominated = true, true
+	read := ClaimFacts{Read: second(20)}
+	listed := world{}.list("c", "a", "p/main")
+	reserved := world{}.claim("c", read, []string{"r:a"}, "p")
+	kept := func(what func(n *node)) func() Holdings {
+		return func() Holdings {
+			n := serverNode(t)
+			n.answer(time.Second, held("gpu-0", "a"))
+			what(n)
+			out, _ := n.Holds(n.now, time.Time{})
+			return out
+		}
+	}
+	want := map[podresources.Reason]func() Holdings{
+		podresources.ReasonListed:    listed.holdings,
+		podresources.ReasonReserved:  reserved.pod("p", started).holdings,
+		podresources.ReasonWaiting:   reserved.pod("p", uses).holdings,
+		podresources.ReasonNominated: reserved.served("p", nominated).holdings,
+		podresources.ReasonReallocated: world{uids: map[Pod]string{}}.list("c", "b", "p/main").
+			claim("c", read, []string{"r:a"}, "p").holdings,
+		podresources.ReasonEnding: listed.pod("p", started).ending(25, 0).holdings,
+		podresources.ReasonClaimGone: reserved.pod("p", started).then(func(b *Book) {
+			b.ClaimDeleted(Claim{Namespace: "ns", Name: "c"}, second(25))
+		}).holdings,
+		podresources.ReasonProcesses: kept(func(n *node) {
+			n.states["uid-a"] = podresources.CgroupAlive
+			n.answer(time.Second)
+		}),
+		podresources.ReasonNoAnswer: kept(func(n *node) {
+			n.fail(time.Second)
+			n.fail(unansweredAfter)
+		}),
+		podresources.ReasonRestarted: kept(func(n *node) {
+			n.restart()
+			n.answer(time.Second)
+		}),
+	}
+	if diff := cmp.Diff(podresources.Reasons(), slices.Collect(maps.Keys(want)), sorted()); diff != "" {
+		t.Errorf("reasons: -list +tested:\n%s", diff)
+	}
+	for reason, holdings := range want {
+		var got []podresources.Reason
+		for _, a := range holdings().Allocations {
+			for _, h := range a.Holders {
+				if h.Hold == nil {
+					h.Hold = &podresources.Hold{Reason: podresources.ReasonListed}
+				}
+				got = append(got, h.Hold.Reason)
+			}
+		}
+		if diff := cmp.Diff([]podresources.Reason{reason}, got); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", reason, diff)
+		}
+	}
+}
+
+func sorted() cmp.Option {
+	return cmp.Transformer("sorted", func(in []podresources.Reason) []string {
+		var out []string
+		for _, r := range in {
+			out = append(out, string(r))
+		}
+		slices.Sort(out)
+		return out
+	})
+}

@@ -1,0 +1,32 @@
+package podresources_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// The README has all reasons, in the same words.
+func TestReasonsAreDocumented(t *testing.T) {
+	content, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(content), "| reason | what is known |\n| --- | --- |\n")
+	if !found {
+		t.Fatal("README.md has no table of reasons")
+	}
+	table, _, _ = strings.Cut(table, "\n\n")
+	var documented []podresources.Reason
+	for row := range strings.SplitSeq(table, "\n") {
+		reason, _, _ := strings.Cut(strings.TrimPrefix(row, "| "), " | ")
+		documented = append(documented, podresources.Reason(reason))
+	}
+	if diff := cmp.Diff(podresources.Reasons(), documented); diff != "" {
+		t.Errorf("README.md: -code +document:\n%s", diff)
+	}
+}
