@@ -127,8 +127,11 @@ func largestSlice(name, driverName, placement string) []byte {
 // Whatever is in the slices, the memory that they take is bounded, while they are listed too.
 func TestMemoryOfSlices(t *testing.T) {
 	scale := 1
-	if testmain.RaceEnabled {
+	switch {
+	case testmain.RaceEnabled:
 		scale = 10
+	case testing.Short():
+		scale = 3
 	}
 	for name, h := range map[string]*hostile{
 		"many":         {slices: 2500 / scale, object: copies(false, smallSlice)},

@@ -53,7 +53,7 @@ func runDemoTo(ctx context.Context, t *testing.T, stdout io.Writer, args ...stri
 // TestDemo runs the demo for a few seconds, with the exporter's own main function, a real socket
 // and real files.
 func TestDemo(t *testing.T) {
-	status, stdout, stderr := runDemo(t.Context(), t, "--for=4s", "--seed=2")
+	status, stdout, stderr := runDemo(t.Context(), t, "--for=3s", "--seed=2")
 	if status != 0 || stderr != "" {
 		t.Errorf("status %d: %s", status, stderr)
 	}
