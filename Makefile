@@ -86,16 +86,20 @@ image-tar: build ## build the same image without container engine and registry, 
 memory = $$([ "$$(df --output=avail -k /dev/shm | tail -n1)" -gt $$((4 << 20)) ] && \
 	awk '$$2 == "/dev/shm" { how = $$4 } END { if (how && how !~ /noexec/) print "/dev/shm" }' /proc/mounts || :)
 
-# $(call unit_tests,modules,flags): runs the unit tests, and prints the ten slowest, and the slow packages.
+# $(call folders,pattern,files): prints the folders of the module here that have tests, and files that match a pattern.
+folders = go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' ./... | \
+	while read -r folder; do ! grep -qsE $(1) "$$folder"/$(2) || echo "$$folder"; done
+
+# $(call unit_tests,modules,flags,packages): runs the unit tests, and prints the ten slowest, and the slow packages.
 define unit_tests
 export TMPDIR="$${TMPDIR:-$(memory)}"
 said=$$(mktemp -d)
 trap 'rm -rf "$$said"' EXIT
 status=0
 for folder in $(1); do
-	echo "== $$folder: go test $(strip $(2)) ./..."
+	echo "== $$folder: go test $(strip $(2))"
 	(cd "$$folder" && $(GOTESTSUM) --format=pkgname-and-test-fails --format-hide-empty-pkg \
-		--jsonfile="$$said/of-$${folder//\//-}" -- $(2) ./...) || status=1
+		--jsonfile="$$said/of-$${folder//\//-}" -- $(2) $(or $(3),./...)) || status=1
 done
 cat "$$said"/of-* >"$$said/all"
 echo "== the ten slowest tests"
@@ -109,22 +113,26 @@ endef
 test: deps $(GOTESTSUM) ## run every unit test in two minutes or so, with few cases of each property; prints the ten slowest, and packages over 8 s
 	@$(call unit_tests,$(unit_modules),-short)
 
+# The packages that start goroutines, or whose tests do.
+concurrent = '^[[:space:]]*go [a-z(]|"sync(/atomic)?"|x/sync/|"testing/synctest"|"net/http|/drivertest"'
 .PHONY: test-race
-test-race: deps $(GOTESTSUM) ## the same with the race detector, in many minutes; and build without cgo
+test-race: deps $(GOTESTSUM) ## the same with the race detector, where there are goroutines, in many minutes; and build without cgo
 	@echo "== CGO_ENABLED=0 go build ./..."
 	CGO_ENABLED=0 go build ./...
-	$(call unit_tests,$(filter-out deployments,$(unit_modules)),-short -race -timeout=30m)
+	$(call unit_tests,.,-short -race -vet=off -timeout=30m,$$($(call folders,$(concurrent),*.go)))
 
 CHECKS ?= 200
 .PHONY: test-deep
-test-deep: deps ## run the unit tests with all cases: every file and fault, and each property CHECKS=200 times
+test-deep: deps ## run the unit tests that make test samples, with all cases: every file and fault, and each property CHECKS=200 times
 	@export TMPDIR="$${TMPDIR:-$(memory)}"
-	imports='{{range .}}{{if eq . "pgregory.net/rapid"}}{{$$.ImportPath}}{{"\n"}}{{end}}{{end}}'
-	properties=$$(go list -f "{{with .TestImports}}$$imports{{end}}{{with .XTestImports}}$$imports{{end}}" ./... | sort -u | grep .)
 	status=0
-	go test -timeout=30m $$properties -args -rapid.checks=$(CHECKS) || status=1
-	go test -timeout=30m $$(go list ./... | grep -vxF "$$properties") || status=1
-	($(call each,$(filter-out .,$(unit_modules)),go test -timeout=30m ./...)) || status=1
+	for module in $(unit_modules); do
+		cd '$(CURDIR)'/"$$module"
+		properties=$$($(call folders,'"pgregory\.net/rapid"',*_test.go))
+		sampled=$$($(call folders,'testing\.Short\(\)|\.RemoveEach\b',*_test.go) | grep -vxF "$$properties" || :)
+		[ -z "$$properties" ] || go test -vet=off -timeout=30m $$properties -args -rapid.checks=$(CHECKS) || status=1
+		[ -z "$$sampled" ] || go test -vet=off -timeout=30m $$sampled || status=1
+	done
 	exit $$status
 
 .PHONY: test-e2e

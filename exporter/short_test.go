@@ -88,7 +88,7 @@ func shortPods(t *testing.T, first, slow time.Duration) {
 		}
 	}
 	runSampler(t, config, func(s *Sampler, _ *prometheus.Registry) {
-		node.Book.PodsListed([]podresources.PodFacts{podOf("old")}, time.Now())
+		node.Book.PodsListed([]podresources.PodFacts{podOf("old")}, true, time.Now())
 		node.Book.Watching(time.Now(), time.Now())
 		for s.Latest() == nil {
 			time.Sleep(time.Millisecond)

@@ -8,13 +8,10 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"testing"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
@@ -184,25 +181,18 @@ func replay(pod []sample) replayed {
 // TestRecordedPods replays what 143 pods did. The figures are those of README.md.
 func TestRecordedPods(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("make test-deep replays them")
+	}
 	pods := recordedPods(t)
 	maps.DeleteFunc(pods, func(_ string, all []sample) bool { // one has no duty cycle
 		return !slices.ContainsFunc(all, func(s sample) bool { return s.busy >= 0 })
 	})
 	names := slices.Sorted(maps.Keys(pods))
-	results := make([]replayed, len(names))
-	var running errgroup.Group
-	running.SetLimit(runtime.GOMAXPROCS(0))
-	for i, name := range names {
-		running.Go(func() error {
-			results[i] = replay(pods[name])
-			return nil
-		})
-	}
-	_ = running.Wait() // none fails
 	idle, advised, killed := 0, 0, 0
 	var hours time.Duration
-	for i, name := range names {
-		r := &results[i]
+	for _, name := range names {
+		r := replay(pods[name])
 		if r.idle > 0 {
 			idle++
 			hours += r.idle

@@ -276,6 +276,31 @@ func TestBubbles(t *testing.T) {
 	}
 }
 
+// make test-deep finds the packages whose tests do less with -short by their calls of testing.Short
+// and of RemoveEach, and those with properties.
+func TestShort(t *testing.T) {
+	var got []string
+	for _, path := range tracked(t) {
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "test/system/") {
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		if bytes.Contains(content, []byte("testing.Short()")) {
+			got = append(got, path)
+		}
+	}
+	want := []string{
+		"driver/drivertest/machine.go",  // RemoveEach
+		"exporter/exportertest/main.go", // the number of cases of properties
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("besides tests, %v call testing.Short, want %v", got, want)
+	}
+}
+
 // linked is a package that a program or another package links.
 type linked struct {
 	ImportPath string
