@@ -11,29 +11,29 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Bounds bound what is read and kept of one answer of the kubelet. Beyond them goes first what
-// tells least: device IDs of one pod and resource, of which plugins for memory list one for each
-// MiB; then pods without devices; then the largest pods, so that the fewest are lost. What is zero
-// is that of [FullBounds].
+// Bounds limit what is read and kept of one answer of the kubelet. A zero field means the value of
+// [FullBounds]. Beyond the bounds, the least useful data is dropped first: device IDs of one pod
+// and resource (plugins for memory list one for each MiB), then pods without devices, then the
+// largest pods, so that the fewest pods are lost.
 type Bounds struct {
-	Answer int // bytes of an answer that is read
-	Pods   int // that are kept of it
-	Bytes  int // of these, as the kubelet sends them
-	Rows   int // allocations that are kept, and the pods of each, together
+	Answer int // highest size of an answer, in bytes
+	Pods   int // pods that are kept
+	Bytes  int // total size of these pods, as the kubelet sends them
+	Rows   int // allocations that are kept, plus the pods of each
 }
 
-// FullBounds returns the bounds where there is enough memory.
+// FullBounds returns the bounds for a program with enough memory.
 func FullBounds() Bounds {
 	return Bounds{Answer: MaxAnswer, Pods: maxAnswerPods, Bytes: maxAnswerBytes, Rows: maxRows}
 }
 
-// Times returns the bounds with a share of the memory, 0 to 1.
+// Times returns the bounds multiplied by a fraction, 0 to 1.
 func (b Bounds) Times(share float64) Bounds {
 	of := func(n int) int { return max(1, int(share*float64(n))) }
 	return Bounds{Answer: of(b.Answer), Pods: of(b.Pods), Bytes: of(b.Bytes), Rows: of(b.Rows)}
 }
 
-// orFull returns the bounds with those of FullBounds in place of zeros.
+// orFull returns the bounds with the values of FullBounds in place of zeros.
 func (b Bounds) orFull() Bounds {
 	full := FullBounds()
 	return Bounds{
@@ -43,15 +43,15 @@ func (b Bounds) orFull() Bounds {
 }
 
 const (
-	maxPluginIDs   = 128      // of one pod and resource
+	maxPluginIDs   = 128      // device IDs of one pod and resource
 	maxAnswerPods  = MaxPods  // see Bounds
 	maxAnswerBytes = 8 << 20  // see Bounds
-	maxPod         = 16 << 20 // bytes of a pod that is looked at: 300 000 device IDs
-	largePod       = 16 << 10 // bytes of a pod that may list that many device IDs
+	maxPod         = 16 << 20 // highest size of a pod, in bytes: 300 000 device IDs
+	largePod       = 16 << 10 // size from which a pod may have more than maxPluginIDs, in bytes
 )
 
-// Numbers of fields (k8s.io/kubelet pkg/apis/podresources/v1/api.proto), and of those that this
-// package adds to say how many were left out.
+// Field numbers of the kubelet's messages (k8s.io/kubelet pkg/apis/podresources/v1/api.proto), and
+// the one that this package adds for the number of parts that were left out.
 const (
 	containersField       = 3 // PodResources.containers
 	devicesField          = 2 // ContainerResources.devices
@@ -61,8 +61,8 @@ const (
 	leftOutField = protowire.MaxValidNumber
 )
 
-// budget decides which pods of an answer are kept. The same pods of another answer in another order
-// are the same decision.
+// budget decides which pods of an answer are kept. The decision does not depend on the order of the
+// pods.
 type budget struct {
 	seed    maphash.Seed
 	empty   uint64 // pods without devices whose hash is below it are kept
@@ -70,7 +70,7 @@ type budget struct {
 	equal   uint64
 }
 
-// newBudget returns the budget of an answer that can be read.
+// newBudget returns the budget for the pods of an answer.
 func newBudget(wire [][]byte, seed maphash.Seed, most Bounds) budget {
 	b := budget{seed: seed, empty: math.MaxUint64, largest: math.MaxInt, equal: math.MaxUint64}
 	all, total := 0, 0
@@ -109,7 +109,7 @@ func newBudget(wire [][]byte, seed maphash.Seed, most Bounds) budget {
 	return b
 }
 
-// below returns the hash below which are so many of all, or as many as there are.
+// below returns the hash value below which n of the hashes lie, or all if there are fewer.
 func below(all []uint64, n int) uint64 {
 	if n >= len(all) {
 		return math.MaxUint64
@@ -153,7 +153,7 @@ func hasDevices(pod []byte) bool {
 	return found
 }
 
-// withoutIDs returns a pod without the device IDs that are left out of it, and with their number.
+// withoutIDs returns a pod without its surplus device IDs, and with their number.
 func withoutIDs(pod []byte) []byte {
 	if !hasManyIDs(pod) {
 		return pod
@@ -175,7 +175,7 @@ func withoutIDs(pod []byte) []byte {
 	})
 }
 
-// hasManyIDs reports whether device IDs of a pod are left out.
+// hasManyIDs reports whether the pod has surplus device IDs.
 func hasManyIDs(pod []byte) bool {
 	many := false
 	eachField(pod, containersField, func(container []byte) {
@@ -188,12 +188,12 @@ func hasManyIDs(pod []byte) bool {
 	return many
 }
 
-// withLeftOut appends to a message how many parts of it were left out.
+// withLeftOut appends to a message the number of its parts that were left out.
 func withLeftOut(message []byte, n uint64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(message, leftOutField, protowire.VarintType), n)
 }
 
-// leftOut returns how many parts were left out of a message.
+// leftOut returns the number of parts of a message that were left out.
 func leftOut(message proto.Message) int {
 	unknown := []byte(message.ProtoReflect().GetUnknown())
 	for len(unknown) > 0 {
@@ -214,7 +214,7 @@ func leftOut(message proto.Message) int {
 	return 0
 }
 
-// eachField calls f with each value of a field of a message, until what can't be read.
+// eachField calls f with each value of a field of a message. It stops at the first malformed field.
 func eachField(message []byte, field protowire.Number, f func(value []byte)) {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
@@ -233,8 +233,8 @@ func eachField(message []byte, field protowire.Number, f func(value []byte)) {
 	}
 }
 
-// replaced returns a message with what f returns in place of each value of a field; nil: without
-// the field. What can't be read is as it was.
+// replaced returns a message with the values of a field replaced by what f returns; a nil value
+// removes the field. From the first malformed field on, the message is unchanged.
 func replaced(message []byte, field protowire.Number, f func(value []byte) []byte) []byte {
 	out := make([]byte, 0, len(message)/4)
 	for len(message) > 0 {

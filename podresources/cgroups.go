@@ -34,19 +34,19 @@ const (
 //	kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_b.slice    with the driver systemd
 //	kubepods/burstable/poda-b                                                  with the driver cgroupfs
 //
-// or, if it is guaranteed, one folder higher; all of it is in another folder if the kubelet has a
-// --cgroup-root. Of version 1 the hierarchy of one controller is read. It is safe for concurrent
+// or, if it is guaranteed, one folder higher. With the kubelet's --cgroup-root, all of this is in
+// another folder. For version 1, the hierarchy of one controller is read. It is safe for concurrent
 // use.
 type Cgroups struct {
-	// Report is called with how long each read by Watch took, or hangs by now, and with its error.
-	// It may be nil, and is set before Watch is called.
+	// Report is called with the duration so far and the error of each read by Watch. It may be nil,
+	// and must be set before Watch is called.
 	Report func(took time.Duration, err error)
 
 	path string
 	now  func() time.Time
 
 	mu      sync.Mutex           // is not held while files are read
-	pods    map[string]podCgroup // that were seen, by UID
+	pods    map[string]podCgroup // pods that were seen, by UID
 	scanned time.Time
 }
 
@@ -75,21 +75,21 @@ func (s CgroupState) String() string {
 // podCgroup is a pod's cgroup, and the kubepods folder that it is in.
 type podCgroup struct{ path, kubepods string }
 
-// NewCgroups returns the pods whose cgroups are in fs/cgroup of a sysfs. It reads nothing yet.
+// NewCgroups returns the reader of the cgroups in fs/cgroup of a sysfs. It reads nothing yet.
 func NewCgroups(sysfs string, now func() time.Time) *Cgroups {
 	return &Cgroups{path: filepath.Join(sysfs, "fs", "cgroup"), now: now, pods: make(map[string]podCgroup)}
 }
 
-// State reports whether the pod of that UID lives: its cgroup has processes, or it was seen, here
-// or by [Cgroups.Watch], and is gone. A pod without processes, one that was never seen, and one
-// that cannot be read are CgroupUnknown.
+// State reports whether the pod with that UID is alive: its cgroup has processes, or it was seen
+// before, here or by [Cgroups.Watch], and is gone. The state is CgroupUnknown for a pod without
+// processes, for one that was never seen, and for one that cannot be read.
 func (c *Cgroups) State(uid string) CgroupState {
 	pod, seen := c.lookup(uid)
 	if !seen {
 		return CgroupUnknown
 	}
 	switch populated, err := populated(pod.path); {
-	case errors.Is(err, fs.ErrNotExist) && exists(pod.kubepods): // else the whole file system may be out of sight
+	case errors.Is(err, fs.ErrNotExist) && exists(pod.kubepods): // else the whole file system may be unmounted
 		return CgroupGone
 	case err == nil && populated:
 		return CgroupAlive
@@ -121,8 +121,8 @@ func (c *Cgroups) lookup(uid string) (podCgroup, bool) {
 	return pod, seen
 }
 
-// scan lists the pods' cgroups, and remembers them. It calls before with each folder in which pods,
-// or the folders above them, may come and go, before it reads that.
+// scan lists the pods' cgroups and remembers them. Before it reads a folder in which pods or their
+// parent folders may appear or disappear, it calls before with that folder.
 func (c *Cgroups) scan(before func(dir string)) map[string]podCgroup {
 	pods := make(map[string]podCgroup)
 	for _, kubepods := range c.kubepods(before) {
@@ -142,7 +142,7 @@ func (c *Cgroups) scan(before func(dir string)) map[string]podCgroup {
 	return pods
 }
 
-// addPods adds those of the folders that are pods.
+// addPods adds the folders that are cgroups of pods.
 func addPods(pods map[string]podCgroup, kubepods string, dirs []string) {
 	for _, dir := range dirs {
 		if uid, ok := podUID(filepath.Base(dir)); ok {
@@ -151,7 +151,7 @@ func addPods(pods map[string]podCgroup, kubepods string, dirs []string) {
 	}
 }
 
-// remember records that a pod was seen. If there are too many, removed ones are forgotten.
+// remember records that a pod was seen. If there are too many, removed pods are forgotten.
 func (c *Cgroups) remember(uid string, pod podCgroup) {
 	if c.add(uid, pod) {
 		return
@@ -166,9 +166,9 @@ func (c *Cgroups) remember(uid string, pod podCgroup) {
 	c.add(uid, pod)
 }
 
-// Since returns the pods that came after a time, each with when its cgroup was there at the latest:
-// the kernel keeps no birth times of cgroups. The time of a folder is when the kernel made its
-// inode, which is when the kubelet creates it, and again after the kernel has dropped that.
+// Since returns the pods that appeared after a time, each with the latest time at which its cgroup
+// can have appeared: the kernel keeps no creation time of cgroups. The time of a folder is when the
+// kernel made its inode: when the kubelet created it, and again after the kernel dropped the inode.
 func (c *Cgroups) Since(after time.Time) []Change {
 	now := c.now()
 	var out []Change
@@ -186,10 +186,10 @@ func (c *Cgroups) Since(after time.Time) []Change {
 }
 
 // CameSince returns the change of something that was there at a time of the wall clock, and may
-// have come earlier, but not before the time after. It is false if it came before that, or the time
-// is in the future.
+// have appeared earlier, but not before the time after. It returns false if it appeared before
+// that, or the time is in the future.
 func CameSince(after, there, now time.Time) (Change, bool) {
-	at := now.Add(there.Sub(now)) // on the monotonic clock, for when the wall clock is set
+	at := now.Add(there.Sub(now)) // on the monotonic clock, which does not jump
 	if !at.After(after) || at.After(now) {
 		return Change{}, false
 	}
@@ -207,7 +207,7 @@ func (c *Cgroups) add(uid string, pod podCgroup) bool {
 	return true
 }
 
-// kubepods finds the kubelet's folders of pods: the highest ones, of the first hierarchy that has
+// kubepods returns the kubelet's folders of pods: the highest ones of the first hierarchy that has
 // any.
 func (c *Cgroups) kubepods(before func(dir string)) []string {
 	for _, hierarchy := range c.hierarchies() {
@@ -235,7 +235,7 @@ func (c *Cgroups) hierarchies() []string {
 	return hierarchies
 }
 
-// findKubepods searches level by level, and returns what the first level has that has any.
+// findKubepods searches level by level, and returns the folders of the first level that has any.
 func findKubepods(hierarchy string) []string {
 	level := []string{hierarchy}
 	walked := 0
@@ -287,8 +287,7 @@ func podUID(name string) (string, bool) {
 }
 
 // populated reports whether a cgroup, or one below it, has processes: by cgroup.events (version 2,
-// kernel Documentation/admin-guide/cgroup-v2.rst), or else by the cgroup.procs of the tree (version
-// 1).
+// kernel Documentation/admin-guide/cgroup-v2.rst), or by the cgroup.procs of the tree (version 1).
 func populated(dir string) (bool, error) {
 	events, err := readHead(filepath.Join(dir, "cgroup.events"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -330,7 +329,7 @@ func anyProcess(root string) (bool, error) {
 	return false, nil
 }
 
-// readHead reads a file, or as much of it as matters.
+// readHead reads the beginning of a file, up to maxCgroupFile.
 func readHead(path string) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -340,14 +339,14 @@ func readHead(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, maxCgroupFile))
 }
 
-// subfolders returns the folders in a folder: none if it cannot be read.
+// subfolders returns the folders in a folder, none if it cannot be read.
 func subfolders(dir string) []string {
 	file, err := os.Open(dir)
 	if err != nil {
 		return nil
 	}
 	defer file.Close()
-	entries, _ := file.ReadDir(maxCgroupEntries) // what was read before an error is there
+	entries, _ := file.ReadDir(maxCgroupEntries) // entries read before an error are returned too
 	var folders []string
 	for _, entry := range entries {
 		if entry.IsDir() {

@@ -16,28 +16,28 @@ import (
 )
 
 const (
-	// How often the pods' cgroups are listed: where inotify is not to be had; while there is no
-	// kubepods folder, whose coming inotify may not tell; and all the same.
+	// Intervals at which the pods' cgroups are listed: without inotify; while there is no kubepods
+	// folder, since inotify may miss its creation; and otherwise.
 	pollCgroups    = time.Second
 	searchKubepods = 5 * time.Second
 	recheckCgroups = 30 * time.Second
-	// cgroupEvents is how many events may wait.
+	// cgroupEvents is the size of the queue of events.
 	cgroupEvents = 1024
 )
 
-// Watch calls emit for every pod whose cgroup is created or removed, until ctx ends, whose error it
-// returns. Existing cgroups are not emitted. Change.At is the time at which a new cgroup was there
-// at the latest, by its folder (see [Cgroups.Since]), and at which a removal was noticed: at once,
-// or within a second if inotify is not available. emit is called by one goroutine at a time, in
-// order. A file system that hangs delays the next change, and is reported; it does not delay the
-// end.
+// Watch calls emit for every pod whose cgroup is created or removed, until ctx ends, and returns
+// the error of ctx. Existing cgroups are not emitted. Change.At is, for a new cgroup, the latest
+// time at which it can have appeared, by its folder (see [Cgroups.Since]), and for a removal the
+// time at which it was noticed: at once, or within a second if inotify is not available. emit is
+// called by one goroutine at a time, in order. A file system that hangs delays the next change, and
+// is reported; it does not delay the return.
 //
 // The kubelet makes a pod's cgroup before its containers start, and removes it some time after they
 // ended.
 func (c *Cgroups) Watch(ctx context.Context, emit func(Change)) error {
 	notify, err := fsnotify.NewBufferedWatcher(cgroupEvents)
 	if err != nil {
-		notify = nil // listing is left
+		notify = nil // only listing is used
 	}
 	first := driver.NewReader[*cgroupWatch](watchCgroups, c.Report)
 	w, err := first.Run(ctx, func(context.Context) (*cgroupWatch, error) {
@@ -46,7 +46,7 @@ func (c *Cgroups) Watch(ctx context.Context, emit func(Change)) error {
 	if err == nil {
 		err = w.run(ctx)
 	}
-	if notify != nil && !first.Busy() && (w == nil || !w.reader.Busy()) { // else to close might wait
+	if notify != nil && !first.Busy() && (w == nil || !w.reader.Busy()) { // else closing might block
 		_ = notify.Close()
 	}
 	return err
@@ -59,14 +59,14 @@ const watchCgroups = "watch cgroups"
 type cgroupWatch struct {
 	cgroups *Cgroups
 	emit    func(Change)
-	notify  *fsnotify.Watcher // nil: inotify is not to be had
+	notify  *fsnotify.Watcher // nil if inotify is not available
 	reader  *driver.Worker[struct{}]
 	present map[string]podCgroup
-	blind   bool // there is a folder that could not be watched
-	nowhere bool // there is no folder of pods
+	blind   bool // at least one folder could not be watched
+	nowhere bool // there is no kubepods folder
 }
 
-// newCgroupWatch looks at what is there.
+// newCgroupWatch lists the existing cgroups.
 func newCgroupWatch(c *Cgroups, notify *fsnotify.Watcher, emit func(Change)) *cgroupWatch {
 	w := &cgroupWatch{
 		cgroups: c, notify: notify, emit: emit, reader: driver.NewReader[struct{}](watchCgroups, c.Report),
@@ -94,7 +94,7 @@ func (w *cgroupWatch) run(ctx context.Context) error {
 			w.read(ctx, func() { w.handle(event) })
 		case <-failures: //nolint:errcheck // whatever it says, more happened than the kernel could queue
 			w.read(ctx, func() {
-				w.drain(events) // they are older than what was lost
+				w.drain(events) // these events are older than the lost ones
 				w.rescan()
 			})
 		case <-timer.C:
@@ -139,7 +139,7 @@ func (w *cgroupWatch) scan() map[string]podCgroup {
 	})
 }
 
-// rescan finds out what has changed without an event.
+// rescan finds the changes for which there was no event.
 func (w *cgroupWatch) rescan() {
 	pods := w.scan()
 	for _, uid := range slices.Sorted(maps.Keys(w.present)) {
@@ -152,7 +152,7 @@ func (w *cgroupWatch) rescan() {
 	}
 }
 
-// handle does what an event asks for.
+// handle processes an event.
 func (w *cgroupWatch) handle(event fsnotify.Event) {
 	name := filepath.Base(event.Name)
 	kubepods := kubepodsOf(event.Name)
@@ -170,7 +170,7 @@ func (w *cgroupWatch) handle(event fsnotify.Event) {
 	}
 }
 
-// drain handles the events that wait.
+// drain processes the events in the queue.
 func (w *cgroupWatch) drain(events <-chan fsnotify.Event) {
 	for range len(events) {
 		w.handle(<-events)
@@ -186,13 +186,13 @@ func kubepodsOf(dir string) string {
 	return dir
 }
 
-// came emits that a pod came, once.
+// came emits the appearance of a pod, once.
 func (w *cgroupWatch) came(uid string, pod podCgroup) {
 	if _, known := w.present[uid]; !known {
 		change := Change{At: w.cgroups.now(), PodUID: uid}
 		if info, err := os.Stat(pod.path); err == nil {
 			if there, came := CameSince(change.At.Add(-recheckCgroups), info.ModTime(), change.At); came {
-				change.At = there.At // whoever reads events may have waited for a processor
+				change.At = there.At // this process may have waited for a processor
 			}
 		}
 		w.emit(change)
@@ -200,7 +200,7 @@ func (w *cgroupWatch) came(uid string, pod podCgroup) {
 	w.present[uid] = pod
 }
 
-// gone emits that a pod is gone, once, if its folder indeed is.
+// gone emits the removal of a pod, once, if its folder does not exist any more.
 func (w *cgroupWatch) gone(uid string) {
 	pod, known := w.present[uid]
 	if !known {

@@ -9,19 +9,19 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Classic DRA is that of resource.k8s.io/v1alpha2, with kubelets 1.27 to 1.30: a driver says what
-// it will of a claim's devices in CDI names, and nothing else. The kubelet lists for each driver a
-// row without driver, pool and device. Such a device has no pool; its driver is the vendor of the
-// CDI name, and its name that of the CDI device.
+// Classic DRA is DRA of resource.k8s.io/v1alpha2, with kubelets 1.27 to 1.30. A driver describes
+// the devices of a claim only by CDI names of its choice, and the kubelet lists for each driver a
+// row without driver, pool and device. This package gives such a device no pool; its driver is the
+// vendor of the CDI name, and its name that of the CDI device.
 
-// classNameField is the number of DynamicResource.class_name, which was dropped with classic DRA
+// classNameField is the number of DynamicResource.class_name, which was removed with classic DRA
 // (k8s.io/kubelet v0.30 pkg/apis/podresources/v1/api.proto).
 const classNameField = 1
 
 // Classic reports whether the device is one of classic DRA.
 func (a Allocation) Classic() bool { return a.Device.Pool == "" && !a.ByPlugin() }
 
-// className returns the name of the claim's resource class, "" where a kubelet does not send it.
+// className returns the name of the claim's resource class, "" if the kubelet does not send it.
 func className(entry *v1.DynamicResource) string {
 	unknown := entry.ProtoReflect().GetUnknown()
 	for len(unknown) > 0 {
@@ -62,9 +62,9 @@ func (p *parser) classic(holder Holder, claim Claim, class string, row *v1.Claim
 	}
 }
 
-// classicDevice returns the device that a CDI name stands for, VENDOR/CLASS=NAME, and the UID of
-// the claim where the name tells it: drivers that write a CDI spec for each claim name its device,
-// of class claim, by the claim's UID.
+// classicDevice returns the device of a CDI name VENDOR/CLASS=NAME, and the UID of the claim if the
+// name has it: drivers that write a CDI spec for each claim give its device the class "claim" and
+// the claim's UID as name.
 func classicDevice(cdi string) (id driver.ID, uid string, ok bool) {
 	kind, name, _ := strings.Cut(cdi, "=")
 	vendor, class, _ := strings.Cut(kind, "/")
@@ -93,15 +93,15 @@ func isUUID(s string) bool {
 	return true
 }
 
-// Classic is what a claim of classic DRA says of itself (resource.k8s.io/v1alpha2).
+// Classic has the facts that only claims of classic DRA have (resource.k8s.io/v1alpha2).
 type Classic struct {
 	Class  string // spec.resourceClassName
-	Driver string // the one that allocated it; empty: several did, or none yet
+	Driver string // the driver that allocated it; empty if several did, or none yet
 }
 
-// CompleteClassic adds what the claim says of a device of classic DRA. alone reports that the claim
-// has no other: where the claim's driver published slices and was given one device of these, it is
-// that device.
+// CompleteClassic adds the claim's facts to a device of classic DRA. alone means that the claim has
+// no other device: if the claim's driver publishes slices and one device of these was allocated, it
+// is that device.
 func (c *ClaimFacts) CompleteClassic(a *Allocation, alone bool) {
 	if c.Classic == nil || !a.Classic() {
 		return

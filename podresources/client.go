@@ -26,13 +26,13 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// MaxAnswer is Answer of [FullBounds]: a response of the kubelet is in memory once. A hundred pods
-// on one claim of 32 devices make 7 MB, which is over gRPC's default of 4 MiB; a million pods
-// without devices 34 MB.
+// MaxAnswer is the field Answer of [FullBounds]. An answer of the kubelet is in memory once. A
+// hundred pods on one claim of 32 devices make 7 MB, which is over gRPC's default of 4 MiB; a
+// million pods without devices make 34 MB.
 const MaxAnswer = 40 << 20
 
-// Errors of calls, for errors.Is. Each error wraps one of these, which has the reason, and the gRPC
-// status.
+// Errors of calls, for errors.Is. Each returned error wraps one of these, which has the reason, and
+// the gRPC status.
 var (
 	ErrRateLimited   = driver.WithReason(driver.ReasonRateLimited, errors.New("the kubelet's rate limit"))
 	ErrTooLarge      = driver.WithReason(driver.ReasonTooLarge, errors.New("answer too large"))
@@ -52,8 +52,7 @@ type Client struct {
 	connections connections
 }
 
-// Instance identifies a kubelet that answers: another one has another instance. Empty: it is
-// unknown.
+// Instance identifies a running kubelet: after a restart it differs. It is empty if unknown.
 type Instance string
 
 // connections counts the connections of a client. It is a [stats.Handler].
@@ -85,8 +84,8 @@ func NewClient(socket string, bounds Bounds) (*Client, error) {
 	return c, nil
 }
 
-// Instance returns the kubelet that would answer now: by its socket, which a kubelet makes anew
-// when it starts, or by the connection, where the socket can't be looked at.
+// Instance returns the kubelet that would answer now. It is identified by its socket, which a
+// kubelet creates when it starts, or by the connection if the socket can't be examined.
 func (c *Client) Instance() Instance {
 	if info, err := os.Stat(c.socket); err == nil {
 		if stat, ok := info.Sys().(*syscall.Stat_t); ok {
@@ -99,8 +98,8 @@ func (c *Client) Instance() Instance {
 	return ""
 }
 
-// maxSocketPath is how long the path of a socket may be, in bytes (unix(7), sun_path without its
-// zero).
+// maxSocketPath is the highest length of the path of a socket, in bytes (unix(7), sun_path without
+// its terminating zero).
 const maxSocketPath = 107
 
 // connect makes a connection to a socket of the kubelet.
@@ -133,10 +132,10 @@ func connect(socket string, options ...grpc.DialOption) (*grpc.ClientConn, error
 // Close ends the connection and all calls.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// List requests the devices of all containers of the node. Larger responses than the bound are
-// rejected. A pod that cannot be decoded is nil in the response, for [Parse] to count. A response
-// of the same pods as the one before is the same response: it must not be changed. Every error is
-// one of this package's, or of reason "other".
+// List requests the devices of all containers of the node. Answers larger than the bounds are
+// rejected. A pod that cannot be decoded is nil in the answer; [Parse] counts it. An answer with
+// the same pods as the one before is the same pointer: it must not be changed. Every error is one
+// of this package's, or has the reason "other".
 func (c *Client) List(ctx context.Context) (*v1.ListPodResourcesResponse, error) {
 	got := answer{decoder: c.decoder}
 	if err := c.conn.Invoke(ctx, v1.PodResourcesLister_List_FullMethodName, &v1.ListPodResourcesRequest{},
@@ -170,9 +169,9 @@ func classify(err error) error {
 	return fmt.Errorf("%w: %w", class, err)
 }
 
-// classifyExhausted tells apart what has one gRPC code and differs by message alone: the kubelet's
-// limit (k8s.io/kubernetes pkg/kubelet/apis/grpc/ratelimit.go) and gRPC's own
-// (google.golang.org/grpc rpc_util.go).
+// classifyExhausted distinguishes errors that have the same gRPC code and differ only by message:
+// the kubelet's rate limit (k8s.io/kubernetes pkg/kubelet/apis/grpc/ratelimit.go) and gRPC's own
+// limits (google.golang.org/grpc rpc_util.go).
 func classifyExhausted(message string) error {
 	switch {
 	case strings.Contains(message, "rate limit"):
@@ -184,14 +183,14 @@ func classifyExhausted(message string) error {
 	}
 }
 
-// answer is what a call received, or why it could not be decoded.
+// answer is a received answer, or the error of its decoding.
 type answer struct {
 	decoder  *Decoder
 	response *v1.ListPodResourcesResponse
 	err      error
 }
 
-// answerCodec is gRPC's own for protobuf, but for answers, which a [Decoder] decodes.
+// answerCodec is gRPC's codec for protobuf, except for answers, which a [Decoder] decodes.
 type answerCodec struct{}
 
 var _ encoding.CodecV2 = answerCodec{}

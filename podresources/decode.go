@@ -14,31 +14,31 @@ import (
 // pkg/apis/podresources/v1/api.proto).
 const podResourcesField = 1
 
-// Decoder decodes responses of List, one after the other. A pod of which the response before had
-// the same bytes is the same message as there, and a response of the same pods is the same
-// response, whatever their order: the kubelet lists them in the order of a map. So what comes from
-// a decoder must not be changed. The zero value is ready. It is safe for concurrent use.
+// Decoder decodes successive answers of List. A pod with the same bytes as in the answer before is
+// the same message, and an answer with the same pods is the same pointer, whatever their order,
+// since the kubelet lists them in the order of a map. Therefore a result must not be changed. The
+// zero value is ready for use. It is safe for concurrent use.
 type Decoder struct {
 	Bounds Bounds
 
 	mu     sync.Mutex
 	seed   maphash.Seed
 	answer *v1.ListPodResourcesResponse
-	pods   map[string]*decodedPod // of answer, by their bytes, or by the hash of many bytes
-	lost   int                    // pods that are left out of answer
+	pods   map[string]*decodedPod // pods of answer, by their bytes or, if these are many, by their hash
+	lost   int                    // number of pods that are left out of answer
 	turn   uint64                 // counts the responses
 }
 
-// decodedPod is a pod, and the response that had it last.
+// decodedPod is a pod, and the last answer that had it.
 type decodedPod struct {
-	pod  *v1.PodResources // nil: it cannot be decoded
+	pod  *v1.PodResources // nil if it cannot be decoded
 	turn uint64
 }
 
-// Decode decodes a response of List, which comes in pieces. protobuf rejects the whole message for
-// a single name that is not UTF-8; here only the pods that cannot be decoded are nil. What is
-// beyond the bounds is left out, for [Parse] to count. The bytes are not kept, and of those of
-// several pieces one pod at a time is copied.
+// Decode decodes an answer of List, which arrives in pieces. protobuf rejects the whole message for
+// a single name that is not UTF-8; here, only pods that cannot be decoded are nil. Pods beyond the
+// bounds are left out; [Parse] counts them. The bytes are not kept; of those in several pieces, one
+// pod at a time is copied.
 func (d *Decoder) Decode(wire ...[]byte) (*v1.ListPodResourcesResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -77,7 +77,7 @@ func (d *Decoder) Decode(wire ...[]byte) (*v1.ListPodResourcesResponse, error) {
 	return d.answer, err
 }
 
-// keyOf returns what identifies the bytes of a pod.
+// keyOf returns the key of a pod's bytes.
 func keyOf(content []byte) []byte {
 	if len(content) < largePod {
 		return content
@@ -86,8 +86,8 @@ func keyOf(content []byte) []byte {
 	return sum[:]
 }
 
-// count returns how many pods of a response are kept, how many of these, each counted once, the
-// response before had, and how many are left out.
+// count returns how many pods of an answer are kept, how many of these were in the answer before
+// (each counted once), and how many are left out.
 func (d *Decoder) count(wire [][]byte, within *budget) (pods, known, lost int, err error) {
 	large, err := eachPod(wire, func(content []byte) {
 		if !within.keeps(content) {
@@ -103,8 +103,8 @@ func (d *Decoder) count(wire [][]byte, within *budget) (pods, known, lost int, e
 	return pods, known, lost + large, err
 }
 
-// eachPod calls f with the bytes of each pod of a response, which are f's until it returns, and
-// returns how many pods are larger than maxPod: these are passed over.
+// eachPod calls f with the bytes of each pod of an answer, which f may use until it returns, and
+// returns the number of pods larger than maxPod, which are skipped.
 func eachPod(wire [][]byte, f func(content []byte)) (large int, err error) {
 	in := pieces{rest: wire}
 	for err == nil && in.more() {

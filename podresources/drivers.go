@@ -23,8 +23,8 @@ import (
 // folder exists and no socket in it has accepted connections for a minute. Without the folder its
 // state is unknown.
 type Drivers struct {
-	// Report is called with how long each check took, or hangs by now, and with its error. It may be
-	// nil, and is set before Watch is called.
+	// Report is called with the duration so far and the error of each check. It may be nil, and must
+	// be set before Watch is called.
 	Report func(took time.Duration, err error)
 
 	plugins string
@@ -48,7 +48,7 @@ func NewDrivers(kubeletRoot string, now func() time.Time) *Drivers {
 	return &Drivers{plugins: filepath.Join(kubeletRoot, "plugins"), now: now, silent: map[string]time.Time{}}
 }
 
-// Gone returns which of the drivers are gone, as of the last check. It does no I/O. From now on
+// Gone returns which of the drivers are gone, by the last check. It does no I/O. From then on,
 // [Drivers.Watch] checks these drivers.
 func (d *Drivers) Gone(drivers map[string]bool) map[string]bool {
 	d.mu.Lock()
@@ -81,7 +81,7 @@ func (d *Drivers) Watch(ctx context.Context) {
 		case <-ticker.C:
 		}
 		if ctx.Err() != nil {
-			return // whatever came first
+			return // ctx may have ended first
 		}
 	}
 }

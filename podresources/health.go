@@ -9,7 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// maxHealth bounds what is kept of a pod.
+// maxHealth is the highest number of entries that are kept of a pod.
 const maxHealth = 4096
 
 // DeviceHealth is one resource of a container's allocatedResourcesStatus.
@@ -22,14 +22,14 @@ type DeviceHealth struct {
 	// ID.
 	ID     string
 	Health driver.HealthStatus
-	// Message is why, in the driver's words; "": not told.
+	// Message is the reason, in the driver's words; empty if it gives none.
 	Message string
 }
 
 // worse reports whether the health is worse than another one.
 func (h *DeviceHealth) worse(than *DeviceHealth) bool { return h.Health > than.Health }
 
-// podHealth returns the health of the devices that the containers' statuses list.
+// podHealth returns the health of the devices in the containers' statuses.
 func podHealth(status *corev1.PodStatus) []DeviceHealth {
 	var out []DeviceHealth
 	for _, containers := range [2][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
@@ -66,7 +66,7 @@ func healthOf(status corev1.ResourceHealthStatus) driver.HealthStatus {
 	}
 }
 
-// healthKey is how the kubelet names a device in the status of a pod. The resource is empty for a
+// healthKey is the kubelet's name of a device in the status of a pod. The resource is empty for a
 // claim's device.
 type healthKey struct{ resource, id string }
 
@@ -88,9 +88,9 @@ func (a Allocation) healthKey() healthKey {
 	}
 }
 
-// Health returns the health of the devices of these allocations by what the statuses of pods say of
-// them, the worst of several. An entry whose name fits several devices is ignored, since the
-// kubelet reports only the first of them.
+// Health returns the health of the devices of these allocations by the statuses of pods; of
+// several, the worst. An entry whose name fits several devices is ignored, since the kubelet
+// reports only the first of them.
 func Health(reported iter.Seq[DeviceHealth], allocations []Allocation) map[driver.ID]DeviceHealth {
 	said := map[healthKey]DeviceHealth{}
 	for h := range reported {

@@ -12,9 +12,9 @@ import (
 const (
 	maxCalls   = 3
 	callWindow = time.Second
-	// expectedPause and otherPause are the shortest times between a call that is expected to say
-	// something new and the last such call, and between another call and the last call. So some of
-	// the calls of a second are left for what comes next.
+	// expectedPause is the shortest time between two calls that are expected to bring news, and
+	// otherPause the shortest time between any other call and the last one. So some of the calls of a
+	// second are left for later needs.
 	expectedPause = callWindow / maxCalls
 	otherPause    = 2 * callWindow / maxCalls
 
@@ -33,14 +33,14 @@ type Limiter struct {
 
 	last     [maxCalls]time.Time // the times of the last calls; the oldest is at next
 	next     int
-	expected time.Time // of the last call that was expected to say something new
-	failed   bool      // the last call
+	expected time.Time // of the last call that was expected to bring news
+	failed   bool      // the last call failed
 	delays   backoff.ExponentialBackOff
 	notUntil time.Time
 }
 
-// Next returns the earliest time at which a call is allowed, which is expected to say something new
-// or not. It may be in the past.
+// Next returns the earliest time at which a call is allowed; expected means that the call is
+// expected to bring news. The time may be in the past.
 func (l *Limiter) Next(expected bool) time.Time {
 	next := l.notUntil
 	after := func(call time.Time, pause time.Duration) {
@@ -73,9 +73,9 @@ func (l *Limiter) Allow(now time.Time, expected bool) bool {
 	return true
 }
 
-// Done says how the last call that was allowed ended. It counts from there, so that however late a
-// call arrives, the kubelet sees no more than 3 in any second. A failure delays the next call: the
-// first one of a row only if the kubelet said that there was too much.
+// Done records how the last allowed call ended. The limit counts from then, so that the kubelet
+// sees no more than 3 calls in any second however late a call arrives. A failure delays the next
+// call; the first failure of a row does so only if the kubelet said that there were too many calls.
 func (l *Limiter) Done(now time.Time, err error) {
 	*l.newest() = now
 	if err == nil {

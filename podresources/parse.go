@@ -14,12 +14,12 @@ import (
 // Bounds of one answer. A claim has at most 32 devices and 256 pods (k8s.io/api resource/v1), a
 // node some hundred pods.
 const (
-	// maxRows is Rows of [FullBounds]: each takes some 10 kB up to the page. Devices of claims come
-	// before those of device plugins.
+	// maxRows is the field Rows of [FullBounds]: each allocation takes some 10 kB of memory in all.
+	// Devices of claims have priority over those of device plugins.
 	maxRows   = 4 << 10
 	maxOwnCDI = 64 // CDI names of one device
 
-	maxName       = 253  // pod, claim, pool, device and share; DNS subdomains at most
+	maxName       = 253  // pod, claim, pool, device and share: the length of a DNS subdomain
 	maxDriverName = 63   // resource/v1 DriverNameMaxLength
 	maxResource   = 317  // DOMAIN/NAME: a DNS subdomain, a slash, and a qualified name's part of 63
 	maxCDIName    = 1024 // vendor/class=name
@@ -34,22 +34,22 @@ const (
 // to 1.30 list claims by CDI names alone: see [Allocation.Classic].
 //
 // A pod, container, claim, device or CDI name that is not usable is left out, and is counted once
-// under the reason. Names are only bounded and checked for UTF-8; the API server checks the rest.
+// by reason. Names are only checked for length and UTF-8; the API server checks the rest.
 //
-// The kubelet shows a device with the CDI names of all devices before it, of the same driver and
+// The kubelet lists a device with the CDI names of all devices before it, of the same driver and
 // claim (k8s.io/kubernetes pkg/kubelet/cm/container_manager_linux.go, GetDynamicResources):
-// Allocation.CDI has the device's own alone.
+// Allocation.CDI has only the device's own names.
 func Parse(answer *v1.ListPodResourcesResponse) ([]Allocation, driver.Rejections) {
 	return Bounds{}.Parse(answer)
 }
 
-// Parse is [Parse] within other bounds than [FullBounds].
+// Parse is [Parse] with these bounds instead of [FullBounds].
 func (b Bounds) Parse(answer *v1.ListPodResourcesResponse) ([]Allocation, driver.Rejections) {
 	p := parser{most: b.orFull().Rows, rejected: driver.Rejections{}}
 	n := min(dynamicDevices(answer), p.most)
 	p.rows = make(map[rowKey]int, n)
 	p.allocations = slices.Grow(p.allocations, n)
-	// In order, so that holders come out sorted, and that the bounds always cut the same ones off.
+	// In order, so that holders are sorted, and the bounds always cut off the same ones.
 	pods := sorted(answer.GetPodResources(), comparePods)
 	for _, pod := range pods {
 		p.pod(pod)
@@ -62,13 +62,13 @@ func (b Bounds) Parse(answer *v1.ListPodResourcesResponse) ([]Allocation, driver
 		SortHolders(&p.allocations[i])
 	}
 	slices.SortFunc(p.allocations, Allocation.Compare)
-	if len(p.allocations) < n { // containers share claims, and the answer is kept for long
+	if len(p.allocations) < n { // containers share claims: frees the unused capacity, since the result is kept for long
 		p.allocations = slices.Clone(p.allocations)
 	}
 	return p.allocations, p.rejected
 }
 
-// ListedPods returns the pods of an answer, those without devices too.
+// ListedPods returns the pods of an answer, including those without devices.
 func ListedPods(answer *v1.ListPodResourcesResponse) map[Pod]struct{} {
 	pods := make(map[Pod]struct{}, min(len(answer.GetPodResources()), MaxPods))
 	for _, pod := range answer.GetPodResources() {
@@ -84,14 +84,14 @@ type rowKey struct {
 	claim   Claim
 	device  driver.ID
 	shareID string
-	pod     Pod // of a device plugin's device
+	pod     Pod // only for a device plugin's device
 }
 
 // parser gathers the allocations of one answer.
 type parser struct {
 	most        int // allocations and pods of each, together
 	allocations []Allocation
-	lastEntry   []int // for each allocation, the number of the claim entry that showed it last
+	lastEntry   []int // for each allocation, the number of the last claim entry with it
 	rows        map[rowKey]int
 	rejected    driver.Rejections
 	holders     int // pods of allocations
@@ -127,8 +127,8 @@ func (p *parser) pod(pod *v1.PodResources) {
 	}
 }
 
-// plugins adds what device plugins gave to a pod. The kubelet lists a device once for each part of
-// its topology.
+// plugins adds the devices that device plugins gave to a pod. The kubelet lists a device once for
+// each part of its topology.
 func (p *parser) plugins(pod *v1.PodResources) {
 	if checkName(pod.GetNamespace(), maxName, "missing") != "" || checkName(pod.GetName(), maxName, "missing") != "" {
 		return
@@ -201,7 +201,8 @@ func (p *parser) claim(holder Holder, entry *v1.DynamicResource) {
 	}
 }
 
-// dynamicDevices returns the number of devices of claims in an answer, for each container again.
+// dynamicDevices returns the number of devices of claims in an answer; a device counts once for
+// each container that uses it.
 func dynamicDevices(answer *v1.ListPodResourcesResponse) int {
 	n := 0
 	for _, pod := range answer.GetPodResources() {
@@ -214,8 +215,8 @@ func dynamicDevices(answer *v1.ListPodResourcesResponse) int {
 	return n
 }
 
-// row adds one device of one claim of one container, and returns its allocation; nil: it is not
-// usable. Only until the next call is it valid.
+// row adds one device of one claim of one container, and returns its allocation, nil if the device
+// is not usable. The pointer is valid until the next call.
 func (p *parser) row(holder Holder, key rowKey, cdi []*v1.CDIDevice) *Allocation {
 	i, known := p.rows[key]
 	switch {
@@ -243,14 +244,14 @@ func (p *parser) row(holder Holder, key rowKey, cdi []*v1.CDIDevice) *Allocation
 	return a
 }
 
-// isNewPod reports whether an allocation does not have the pod of a holder yet. Pods come in order.
+// isNewPod reports whether an allocation does not have the holder's pod yet. Pods come in order.
 func (p *parser) isNewPod(i int, holder Holder) bool {
 	all := p.allocations[i].Holders
 	return len(all) == 0 || all[len(all)-1].Pod != holder.Pod
 }
 
-// setCDI gives an allocation its CDI names. All containers that hold it show the same; should they
-// not, the choice does not depend on their order.
+// setCDI sets the CDI names of an allocation. All containers that hold it should list the same; if
+// they do not, the choice does not depend on their order.
 func (p *parser) setCDI(a *Allocation, cdi []*v1.CDIDevice) {
 	if slices.EqualFunc(a.CDI, cdi, func(name string, d *v1.CDIDevice) bool { return name == d.GetName() }) {
 		return
@@ -272,8 +273,9 @@ func (p *parser) setCDI(a *Allocation, cdi []*v1.CDIDevice) {
 	}
 }
 
-// ownCDI returns the names of a device, given those that the device before it showed: what comes
-// behind these. A list that does not begin with them does not accumulate.
+// ownCDI returns the CDI names of a device, given the list of the device before it: the names that
+// follow that list. If the list does not begin with the earlier one, all of its names are the
+// device's.
 func ownCDI(before, shown []*v1.CDIDevice) []*v1.CDIDevice {
 	if len(shown) < len(before) {
 		return shown
@@ -286,7 +288,7 @@ func ownCDI(before, shown []*v1.CDIDevice) []*v1.CDIDevice {
 	return shown[len(before):]
 }
 
-// isClassic reports whether a row has CDI names only, as kubelets before 1.31 answer.
+// isClassic reports whether a row has only CDI names, as from kubelets before 1.31.
 func isClassic(row *v1.ClaimResource) bool {
 	return row.GetDriverName() == "" && row.GetPoolName() == "" && row.GetDeviceName() == "" &&
 		len(row.GetCdiDevices()) > 0
@@ -320,8 +322,8 @@ func checkName(name string, maxLen int, missing driver.Reason) driver.Reason {
 	return ""
 }
 
-// SortHolders sorts the holders, each once. They are in order already unless an answer names a pod
-// or container twice.
+// SortHolders sorts the holders and removes duplicates. They are sorted already unless an answer
+// names a pod or container twice.
 func SortHolders(a *Allocation) {
 	if !slices.IsSortedFunc(a.Holders, Holder.Compare) {
 		slices.SortFunc(a.Holders, Holder.Compare)
@@ -329,12 +331,12 @@ func SortHolders(a *Allocation) {
 	a.Holders = slices.Compact(a.Holders)
 }
 
-// sorted returns the items in order, and leaves the input as it is.
+// sorted returns the items in order, and does not change the input.
 func sorted[T any](items []T, compare func(a, b T) int) []T {
 	return sortInPlace(slices.Clone(items), compare)
 }
 
-// sortInPlace sorts stably, at little cost where the order is right already.
+// sortInPlace sorts stably, with little cost if the order is right already.
 func sortInPlace[T any](items []T, compare func(a, b T) int) []T {
 	if !slices.IsSortedFunc(items, compare) {
 		slices.SortStableFunc(items, compare)
@@ -350,7 +352,7 @@ func compareContainers(a, b *v1.ContainerResources) int {
 	return strings.Compare(a.GetName(), b.GetName())
 }
 
-// compareRows brings the devices of each driver together, in the order in which their CDI names
+// compareRows orders rows by driver and, within a driver, by the order in which their CDI names
 // accumulate.
 func compareRows(a, b *v1.ClaimResource) int {
 	return cmp.Or(strings.Compare(a.GetDriverName(), b.GetDriverName()),

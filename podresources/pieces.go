@@ -8,14 +8,14 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// pieces reads a message of protobuf that is in memory in several pieces.
+// pieces reads a protobuf message that is in memory in several pieces.
 type pieces struct {
 	first   []byte
 	rest    [][]byte
-	scratch []byte // of the last value that was in more than one
+	scratch []byte // of the last value that was in more than one piece
 }
 
-// more reports whether there is more.
+// more reports whether there are more bytes.
 func (p *pieces) more() bool {
 	for len(p.first) == 0 && len(p.rest) > 0 {
 		p.first, p.rest = p.rest[0], p.rest[1:]
@@ -41,7 +41,7 @@ func (p *pieces) take(n int) ([]byte, error) {
 	return p.scratch, nil
 }
 
-// pass passes over the next bytes.
+// pass skips the next bytes.
 func (p *pieces) pass(n uint64) error {
 	for n > 0 {
 		if !p.more() {
@@ -70,7 +70,7 @@ func (p *pieces) varint() (uint64, error) {
 	return 0, decodeError(errors.New("a number has more than 64 bits"))
 }
 
-// skip passes over the value of a field.
+// skip skips the value of a field.
 func (p *pieces) skip(number protowire.Number, kind protowire.Type) error {
 	if !number.IsValid() {
 		return decodeError(errors.New("a field has no valid number"))

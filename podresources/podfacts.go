@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Selection is which labels and annotations are kept of pods, and which labels of claims.
+// Selection has the labels and annotations of pods, and the labels of claims, that are kept.
 type Selection struct {
 	PodLabels, PodAnnotations, ClaimLabels []Chosen
 }
@@ -18,7 +18,7 @@ type Selection struct {
 // Chosen is a selected label or annotation: its key, and the name of the exported label.
 type Chosen struct{ Key, Name string }
 
-// Bounds of a pod object: the API server itself takes no more than 1.5 MiB.
+// Bounds of a pod object. The API server accepts at most 1.5 MiB.
 const (
 	maxPodClaims = 256
 	maxUses      = 4096
@@ -63,11 +63,11 @@ func NewPodFacts(pod *corev1.Pod, selection *Selection) (Pod, PodFacts, bool) {
 }
 
 // kubeletUID returns the kubelet's UID of a pod, and whether the pod is static. A static pod has no
-// object of its own: the kubelet makes its UID of its manifest, so that the same manifest gives the
-// same UID again, and creates a mirror pod at the API server, which has another UID and names the
-// kubelet's in an annotation (k8s.io/kubernetes pkg/kubelet/types and pkg/kubelet/pod). Cgroups and
-// log folders have the kubelet's. Anybody may write the annotation: it names no pod of the API
-// server, since their UIDs have dashes.
+// object of its own: the kubelet derives its UID from its manifest, so that the same manifest
+// always has the same UID, and creates a mirror pod in the API server, which has another UID and
+// the kubelet's UID in an annotation (k8s.io/kubernetes pkg/kubelet/types and pkg/kubelet/pod).
+// Cgroups and log folders have the kubelet's UID. Anybody may write the annotation; it cannot name
+// another pod of the API server, since the UIDs of these have dashes.
 func kubeletUID(pod *corev1.Pod) (uid string, static bool) {
 	uid = string(pod.UID)
 	if source := pod.Annotations["kubernetes.io/config.source"]; IsStaticUID(uid) && source != "" && source != "api" {
@@ -79,8 +79,8 @@ func kubeletUID(pod *corev1.Pod) (uid string, static bool) {
 	return uid, false
 }
 
-// IsStaticUID reports whether a UID is the kubelet's of a static pod: a hash of its manifest, in
-// hexadecimal digits.
+// IsStaticUID reports whether a UID is the kubelet's UID of a static pod: a hash of its manifest,
+// in hexadecimal digits.
 func IsStaticUID(uid string) bool {
 	return len(uid) == 2*md5Size && strings.Trim(uid, "0123456789abcdef") == ""
 }
@@ -88,7 +88,7 @@ func IsStaticUID(uid string) bool {
 // md5Size is the number of bytes of a manifest's hash.
 const md5Size = 16
 
-// containerStates returns how many containers run, and whether any ran at some time.
+// containerStates returns how many containers are running, and whether any ever ran.
 func containerStates(status *corev1.PodStatus) (running int, started bool) {
 	for _, containers := range [2][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
 		for i := range containers {
@@ -103,7 +103,7 @@ func containerStates(status *corev1.PodStatus) (running int, started bool) {
 	return running, started
 }
 
-// finished returns when the last container ended, zero if one has not, or that is unknown.
+// finished returns when the last container ended, zero if one has not ended, or if that is unknown.
 func finished(status *corev1.PodStatus) (last time.Time) {
 	for _, containers := range [2][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
 		for i := range containers {
@@ -131,8 +131,8 @@ func podMeta(pod *corev1.Pod, selection *Selection) *PodMeta {
 	return meta
 }
 
-// Choose returns the chosen labels or annotations as names and values in turns; a value is empty
-// where there is none.
+// Choose returns the chosen labels or annotations as alternating names and values; the value of a
+// missing one is empty.
 func Choose(values map[string]string, chosen []Chosen) []string {
 	var out []string
 	for _, c := range chosen {
@@ -141,7 +141,7 @@ func Choose(values map[string]string, chosen []Chosen) []string {
 	return out
 }
 
-// shown returns a text as it may be a label's value: what is too long is cut.
+// shown returns a text as the value of a label: long ones are cut.
 func shown(s string) string {
 	s = strings.ToValidUTF8(s, "?")
 	if len(s) <= maxShown {
@@ -154,8 +154,8 @@ func shown(s string) string {
 	return s[:end]
 }
 
-// podClaims returns the claims by the pod's own names. The names of those that are made from
-// templates are in the status; an entry there without a name says that no claim was made.
+// podClaims returns the claims by the pod's own names. The names of claims that are made from
+// templates are in the status; an entry there without a name means that no claim was made.
 func podClaims(pod *corev1.Pod) []PodClaim {
 	var out []PodClaim
 	for _, c := range pod.Spec.ResourceClaims[:min(len(pod.Spec.ResourceClaims), maxPodClaims)] {
@@ -180,7 +180,7 @@ func podClaims(pod *corev1.Pod) []PodClaim {
 	return out
 }
 
-// containerUses returns what the containers name of the pod's claims (resources.claims[]).
+// containerUses returns the claims of the pod that each container names (resources.claims[]).
 func containerUses(pod *corev1.Pod) []PodContainer {
 	var out []PodContainer
 	for n, containers := range [2][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
@@ -197,12 +197,12 @@ func containerUses(pod *corev1.Pod) []PodContainer {
 	return out
 }
 
-// restarts reports whether an init container is a restartable one (a sidecar).
+// restarts reports whether an init container is restartable (a sidecar).
 func restarts(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-// countUses returns how many uses the containers have together.
+// countUses returns the total number of uses of the containers.
 func countUses(containers []PodContainer) int {
 	n := 0
 	for i := range containers {
@@ -211,8 +211,8 @@ func countUses(containers []PodContainer) int {
 	return n
 }
 
-// extendedUses returns which requests of the claim that was made for extended resources (KEP-5004)
-// each container is given.
+// extendedUses returns for each container the requests of the claim that was made for extended
+// resources (KEP-5004).
 func extendedUses(status *corev1.PodExtendedResourceClaimStatus) []PodContainer {
 	var out []PodContainer
 	for _, m := range status.RequestMappings {

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// podLogsInterval is the shortest time between two looks at the folder.
+	// podLogsInterval is the shortest time between two checks of the folder.
 	podLogsInterval = 500 * time.Millisecond
 	// maxPodLogs bounds the entries of the folder that are read: a node has some hundred pods.
 	maxPodLogs = 1 << 12
@@ -30,30 +30,30 @@ type PodLogs struct {
 	reader *driver.Worker[podLogs]
 	latest podLogs
 	read   time.Time // when the folder was read last; zero: never
-	looked time.Time // when its modification time was looked at last
+	looked time.Time // when its modification time was checked last
 	err    error
 }
 
-// podLogs is what the folder has.
+// podLogs is the content of the folder.
 type podLogs struct {
 	pods    map[Pod]podLog
-	folders map[string]bool // of all pods
+	folders map[string]bool // folders of all pods
 	changed time.Time       // the folder's modification time from before it was read
 }
 
 // podLog is the log folder of one pod.
 type podLog struct{ uid, folder string }
 
-// NewPodLogs returns the UIDs of the pods that have logs under path, usually /var/log/pods. report,
-// which may be nil, is called with how long a read of the folder took, or hangs, and its error.
+// NewPodLogs returns the reader of the folder at path, usually /var/log/pods. report, which may be
+// nil, is called with the duration so far and the error of each read.
 func NewPodLogs(path string, report func(time.Duration, error)) *PodLogs {
 	return &PodLogs{path: path, reader: driver.NewReader[podLogs]("read pod logs", report)}
 }
 
-// UID returns the UID of a pod, "" where it is unknown. When several pods had that name, it is that
-// of the one whose folder came last, or, where that was not seen, changed last. The folder is
-// looked at twice a second at most, and is read when it has changed, or does not have the pod.
-// While it can't be read, or reading it hangs, the last data stay in use.
+// UID returns the UID of a pod, "" if it is unknown. If several pods had that name, it is the one
+// whose folder appeared last or, if that was not observed, changed last. The folder is checked at
+// most twice a second, and read if it has changed or does not have the pod. While it can't be read,
+// or reading it hangs, the last data stay in use.
 func (l *PodLogs) UID(pod Pod, now time.Time) string {
 	_, known := l.latest.pods[pod]
 	switch {
@@ -72,7 +72,7 @@ func (l *PodLogs) UID(pod Pod, now time.Time) string {
 // Err returns the error of reading the folder, or nil.
 func (l *PodLogs) Err() error { return l.err }
 
-// refresh reads the folder.
+// refresh reads the folder if it is due.
 func (l *PodLogs) refresh(read func() (podLogs, error)) {
 	latest, err := l.reader.Do(context.Background(), driver.ReadWait, func(context.Context) (podLogs, error) {
 		return read()
@@ -90,7 +90,7 @@ func readChanged(path string, latest podLogs) (podLogs, error) {
 	return readPodLogs(path, latest)
 }
 
-// readPodLogs reads the folder at path, given what it had before.
+// readPodLogs reads the folder at path, given its earlier content.
 func readPodLogs(path string, before podLogs) (podLogs, error) {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -122,9 +122,9 @@ func readPodLogs(path string, before podLogs) (podLogs, error) {
 	return out, nil
 }
 
-// newer reports whether a pod's folder a in dir came after its folder b: b alone was there before.
-// Of those that were, the one that was taken for the newest is; of others, the one that changed
-// later. One that is gone is not newer than anything.
+// newer reports whether a pod's folder a in dir appeared after its folder b. If only b was there
+// before, a is newer. If both were, the one that was the newest stays so; if neither was, the one
+// that changed later is newer. A folder that is gone is not newer than any.
 func (l podLogs) newer(dir string, pod Pod, a, b string) bool {
 	switch newest := l.pods[pod].folder; {
 	case l.folders[a] != l.folders[b]:

@@ -8,34 +8,32 @@ import (
 
 // Bounds of the search for all processes of pods.
 const (
-	// maxMemberSearch is the longest time between two searches. It is shorter after a pod was asked
-	// for that was not before, since its processes start now: [minProcessSearch], and twice that
-	// after each search.
+	// maxMemberSearch is the longest time between two searches. After a request for a new pod the time
+	// is shorter, since its processes start now: [minProcessSearch], doubled after each search.
 	maxMemberSearch = 10 * time.Second
-	// maxMemberStep is how many processes one step looks at: some 8 ms, also while other things of
-	// a tick are due.
+	// maxMemberStep is how many processes one step examines: some 8 ms, even while other work of a
+	// tick is due.
 	maxMemberStep = 1 << 9
-	// maxMembers bounds the processes of all pods together. The others are not named. Each pod may
-	// have its equal part of it whatever others have, so that there are at most twice as many.
+	// maxMembers is the highest number of processes of all pods together; others are omitted. Each pod
+	// may always have its equal part, so that there are at most twice as many.
 	maxMembers = 1 << 14
 )
 
-// PodMembers finds all processes of pods, but for the monitors of CRI-O. A process that a pod
-// starts is found in 10 s, and a second more for each 512 processes of the machine. Like
-// [PodProcesses] it looks at all processes of the procfs, in steps of bounded cost. It is safe for
-// concurrent use.
+// PodMembers finds all processes of pods, except the monitors of CRI-O. A process that a pod starts
+// is found within 10 s, plus a second for each 512 processes of the machine. Like [PodProcesses] it
+// examines all processes of the procfs, in steps of bounded cost. It is safe for concurrent use.
 type PodMembers struct {
 	processes Processes
 	now       func() time.Time
-	atOnce    int // processes that one step looks at
-	most      int // processes of all pods
+	atOnce    int // processes that one step examines
+	most      int // highest number of processes of all pods
 
 	mu      sync.Mutex
-	known   map[string][]int // by the pods' UIDs; of the last search that has ended
-	asked   map[string]bool  // the pods that were asked for last
+	known   map[string][]int // by the pods' UIDs, as of the last complete search
+	asked   map[string]bool  // the pods that were requested last
 	stepped time.Time        // the last step of a search
 	pause   time.Duration    // before the next search
-	search  *memberSearch    // in progress; nil: none
+	search  *memberSearch    // the search in progress, or nil
 }
 
 // memberSearch is a search in progress.
@@ -45,15 +43,14 @@ type memberSearch struct {
 	count int
 }
 
-// NewPodMembers returns the pods' processes of the procfs mounted at that path. It reads nothing
-// yet.
+// NewPodMembers returns the finder for the procfs mounted at that path. It reads nothing yet.
 func NewPodMembers(procfs string, now func() time.Time) *PodMembers {
 	return &PodMembers{processes: NewProcesses(procfs), now: now, atOnce: maxMemberStep, most: maxMembers}
 }
 
-// Of returns the processes of each of the pods, by their UIDs, ascending, as far as they were
-// found. They were of their pods at the last search. A call makes one step of a search at most;
-// without pods it does nothing. The slices are not to be changed.
+// Of returns the processes of each of the pods, by their UIDs, ascending, as far as they were found
+// by the last search. A call makes at most one step of a search; without pods it does nothing. The
+// slices must not be changed.
 func (m *PodMembers) Of(uids []string) map[string][]int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -73,7 +70,7 @@ func (m *PodMembers) Of(uids []string) map[string][]int {
 	return out
 }
 
-// ask notes the pods that are asked for.
+// ask records the requested pods.
 func (m *PodMembers) ask(uids []string) {
 	asked := make(map[string]bool, len(uids))
 	for _, uid := range uids {

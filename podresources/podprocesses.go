@@ -8,55 +8,53 @@ import (
 
 // Bounds of the search for processes of pods.
 const (
-	// maxProcesses is how many processes one step of a search looks at: some 40 ms.
+	// maxProcesses is how many processes one step of a search examines: some 40 ms.
 	maxProcesses = 1 << 11
 
 	// minProcessSearch and maxProcessSearch are the shortest and the longest time between two
-	// searches, and the shortest is the time between two steps of one. It grows while pods have no
-	// process that can be found.
+	// searches; the shortest is also the time between two steps of one. The time grows while processes
+	// of pods are missing.
 	minProcessSearch = 500 * time.Millisecond
 	maxProcessSearch = 15 * time.Second
 )
 
 // PodProcesses finds the first process of pods: the oldest one that runs in the pod's cgroup. It is
 // that of the sandbox (pause), which the runtime starts before any container and keeps until the
-// pod ends. Where the runtime makes none (CRI-O, unless containers share the PID namespace), it is
+// pod ends. If the runtime makes none (CRI-O, unless containers share the PID namespace), it is
 // that of the oldest container. A pod can start any number of processes, and give them any name,
-// but no older one. Monitors of CRI-O, which may be in the pod's cgroup, are no processes of the
-// pod.
+// but it cannot start an older one. Monitors of CRI-O, which may be in the pod's cgroup, do not
+// count.
 //
-// It looks at all processes of the procfs, since the numbers that a cgroup.procs shows are those of
-// the reader's PID namespace, which need not be the procfs's; but rarely, since it remembers what
-// it found, and in steps: however many processes pods have and start, its share of the time is
-// bounded. It is safe for concurrent use.
+// It examines all processes of the procfs, since the numbers in a cgroup.procs are those of the
+// reader's PID namespace, which need not be that of the procfs. It does so rarely, since it keeps
+// what it found, and in steps, so that its share of the time is bounded however many processes
+// there are. It is safe for concurrent use.
 type PodProcesses struct {
 	processes Processes
 	now       func() time.Time
-	atOnce    int // processes that one step looks at
+	atOnce    int // processes that one step examines
 
 	mu       sync.Mutex
 	known    map[string]process // by the pods' UIDs
 	searched time.Time          // the last step of a search
 	pause    time.Duration      // before the next search
-	wanted   []string           // those that the last search did not find
-	search   *processSearch     // in progress; nil: none
+	wanted   []string           // pods whose process the last search did not find
+	search   *processSearch     // the search in progress, or nil
 }
 
-// process is a process of which the number may become that of another.
+// process identifies a process, whose number another one may get later.
 type process struct {
 	pid     int
 	started uint64 // clock ticks after the start of the machine
 }
 
-// NewPodProcesses returns the pods' processes of the procfs mounted at that path. It reads nothing
-// yet.
+// NewPodProcesses returns the finder for the procfs mounted at that path. It reads nothing yet.
 func NewPodProcesses(procfs string, now func() time.Time) *PodProcesses {
 	return &PodProcesses{processes: NewProcesses(procfs), now: now, atOnce: maxProcesses}
 }
 
-// Of returns the first process of each of the pods, by their UIDs. It was of its pod during the
-// call. Pods of which it is not known are not in the answer. What is remembered of other pods is
-// forgotten.
+// Of returns the first process of each of the pods, by their UIDs; it belonged to its pod during
+// the call. Pods without a known process are omitted. Data of other pods are dropped.
 func (p *PodProcesses) Of(uids []string) map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,8 +81,8 @@ func (p *PodProcesses) Of(uids []string) map[string]int {
 	return out
 }
 
-// due reports whether to search now: soon for a new pod, later and later for those that were not
-// found.
+// due reports whether to search now: soon for a new pod, at growing intervals for pods whose
+// process was not found.
 func (p *PodProcesses) due(missing []string) bool {
 	if slices.ContainsFunc(missing, func(uid string) bool { return !slices.Contains(p.wanted, uid) }) {
 		p.pause = minProcessSearch
@@ -96,8 +94,8 @@ func (p *PodProcesses) due(missing []string) bool {
 	return p.now().Sub(p.searched) >= pause
 }
 
-// step does one step of the search for the missing pods, and adds what a search that has ended has
-// found.
+// step does one step of the search for the missing pods, and adds the result of a search that has
+// ended.
 func (p *PodProcesses) step(missing []string, found map[string]process) {
 	p.searched = p.now()
 	if p.search == nil {
@@ -127,12 +125,12 @@ func (p *PodProcesses) abandon() {
 	}
 }
 
-// processSearch looks once at all processes for the first one of each of some pods. What was found
-// before its end is not sure: an older process may come.
+// processSearch examines all processes once for the first process of each of some pods. Its result
+// is valid only at its end, since an older process may follow.
 type processSearch struct {
 	processWalk
 	processes Processes
-	pods      map[string]bool    // those that are searched for
+	pods      map[string]bool    // the wanted pods
 	first     map[string]process // the oldest process so far, by pod
 }
 
@@ -147,7 +145,7 @@ func (p Processes) newSearch(pods []string) *processSearch {
 	return s
 }
 
-// look takes a process for the first of its pod if it is older than what was seen.
+// look records a process as the first one of its pod if it is older than the recorded one.
 func (s *processSearch) look(pid int) {
 	uid := s.processes.podOfContained(pid)
 	if !s.pods[uid] {

@@ -31,13 +31,13 @@ func (p Pod) Compare(other Pod) int {
 	return cmp.Or(strings.Compare(p.Namespace, other.Namespace), strings.Compare(p.Name, other.Name))
 }
 
-// Holder is one container of a pod that was given an allocation.
+// Holder is one container of a pod that holds an allocation.
 type Holder struct {
 	Pod
 	Container string
 	UID       string   // the pod's UID; empty: unknown
 	ClaimName string   // the pod's own name for the claim; empty: unknown
-	Meta      *PodMeta // what else is shown of the pod; nil: unknown
+	Meta      *PodMeta // further exported data of the pod; nil if unknown
 	Hold      *Hold    // since when and why it holds the allocation; all containers of a pod have the same one
 }
 
@@ -45,24 +45,25 @@ type Holder struct {
 type Hold struct {
 	From time.Time // zero: before the first answer of the kubelet
 	To   time.Time // zero: it holds it now
-	// Left is when the pod's last process ended, although the hold goes on; zero: that was not seen.
+	// Left is when the pod's last process ended although the hold continues; zero if that was not
+	// seen.
 	Left   time.Time
 	Reason Reason
 	Since  time.Time // of Reason; zero: as long as From
-	// Wanted is when the pod's first object or its cgroup came, whichever was seen first; zero:
+	// Wanted is when the pod's first object or its cgroup appeared, whichever was seen first; zero if
 	// neither was. It may be before From.
 	Wanted time.Time
-	// Prepared is when the driver had prepared the devices, and Unprepared when what it had written
-	// for them was removed after the end of the hold; zero: unknown, or not yet.
+	// Prepared is when the driver had prepared the devices, and Unprepared when its CDI spec was
+	// removed after the end of the hold; zero if unknown, or not yet.
 	Prepared, Unprepared time.Time
-	// FromDoubt and ToDoubt are how far From and To may be off. That of a zero time is empty.
+	// FromDoubt and ToDoubt are the uncertainties of From and To. That of a zero time is empty.
 	FromDoubt, ToDoubt Doubt
 }
 
-// Doubt is how far a time may be off: the true one is at most so much earlier, or later.
+// Doubt is the uncertainty of a time: the true time is at most so much earlier, or later.
 type Doubt struct{ Early, Late time.Duration }
 
-// Reason is why a pod is taken to hold a device, in words: one of [Reasons].
+// Reason is the evidence that a pod holds a device, in words: one of [Reasons].
 type Reason string
 
 // The reasons. Those that begin with "kept" need what was known before.
@@ -114,14 +115,14 @@ func (s ClaimState) String() string {
 // one pod.
 //
 // Fields that PodResources lacks (request, admin access, consumed capacity, UIDs) are empty until
-// [Facts] of the claim are applied.
+// the [ClaimFacts] are applied.
 type Allocation struct {
 	Claim   Claim
 	Device  driver.ID
 	ShareID string   // for consumable capacity (KEP-5075), and for devices that a plugin allocates repeatedly
 	CDI     []string // qualified CDI device names of this device alone
 	CPUs    []int    // the claim's own logical CPUs, of all its devices, ascending; nil: unknown, or none
-	// OwnCPUs reports that the device is a group of CPUs, of which the claim has only those of CPUs.
+	// OwnCPUs reports that the device is a group of CPUs, of which the claim has only those in CPUs.
 	OwnCPUs bool
 
 	ClaimUID    string
@@ -130,23 +131,24 @@ type Allocation struct {
 	Admin       bool // adminAccess: owns nothing (KEP-5018)
 	Consumed    []driver.Amount
 	AllocatedAt time.Time
-	ClaimLabels []string            // chosen labels of the claim: names and values in turns
-	Tolerations []string            // of taints, as KEY=VALUE:EFFECT; a part that matches anything is left out
-	Conditions  []Condition         // what the driver says of the device in the claim's status (KEP-4817), by type
+	ClaimLabels []string            // chosen labels of the claim: alternating names and values
+	Tolerations []string            // of taints, as KEY=VALUE:EFFECT; an omitted part matches anything
+	Conditions  []Condition         // of the device in the claim's status (KEP-4817), by type
 	Network     *Network            // nil: unknown
 	Health      driver.HealthStatus // of the device, by the pods that hold it
-	// HealthReason is why, in the driver's words; "": unknown.
+	// HealthReason is the driver's message about the health; empty if unknown.
 	HealthReason string
 	State        ClaimState
-	// Pending reports that it is about to be known what the claim has: the API server has yet to say
-	// what it is, since one with admin access may look like an owner, or its CDI spec which CPUs.
+	// Pending reports that a fact about the claim is still expected: the answer of the API server,
+	// without which a claim with admin access looks like an owner, or the CDI spec, which names the
+	// CPUs.
 	Pending bool
 
 	Holders []Holder // at least one; sorted, each once
 }
 
-// ByPlugin reports whether a device plugin gave the device, and no claim. Its holders are of one
-// pod.
+// ByPlugin reports whether the allocation is by a device plugin instead of a claim. Its holders are
+// of one pod.
 func (a Allocation) ByPlugin() bool { return a.Claim.Name == "" }
 
 // Compare orders allocations by device, claim and share, and those by device plugins by pod.
@@ -158,29 +160,28 @@ func (a Allocation) Compare(other Allocation) int {
 	return c
 }
 
-// View is who holds what at a time, and since when.
+// View has the holders of devices at a time, and since when they hold them.
 type View struct {
-	// Allocations are those that are held now, each holder with its Hold.
+	// Allocations are the current allocations, each holder with its Hold.
 	Allocations []Allocation
 	// Ended are holds that ended in the last seconds, with their ends: an allocation has the holders
-	// that ended together. They are there for long enough to be charged for their last readings.
+	// that ended together. They are kept until their last readings can be charged.
 	Ended []Allocation
-	// Waiting are devices of which it is about to be known who holds them, and since when that is
-	// unknown. They are not among Allocations with what is unknown.
+	// Waiting has the devices whose holders are about to be known, with the time since which they are
+	// unknown. Allocations has no unknown holders.
 	Waiting map[driver.ID]time.Time
-	// At is the time until which all this is known. It does not go back.
+	// At is the time until which the view is known. It never decreases.
 	At time.Time
-	// Settled is the time until which all this is settled for good, but for Waiting: At, or later,
-	// since readings do not wait longer for what is known. What is learned of the time before is a
-	// late correction.
+	// Settled is the time until which the view is final, except for Waiting: At, or later, since
+	// readings wait no longer for news. What is learned of the time before is a late correction.
 	Settled time.Time
 }
 
 // Lister requests the devices of all containers of the node from the kubelet. [Client] implements
 // it.
 type Lister interface {
-	// List returns an answer that does not change. One that is the same as the one before may be the
-	// same pointer, which saves the reader work.
+	// List returns an answer that does not change. If it equals the one before, it may be the same
+	// pointer, which saves work.
 	List(ctx context.Context) (*v1.ListPodResourcesResponse, error)
 	// Instance returns the kubelet that would answer now.
 	Instance() Instance
@@ -190,19 +191,19 @@ type Lister interface {
 type Change struct {
 	At   time.Time
 	Gone bool // false: came
-	// Doubt is how far At may be off, if that is more than it takes to notice a change.
+	// Doubt is the uncertainty of At, if that is more than the time that it takes to notice a change.
 	Doubt Doubt
-	// PodUID is the pod whose cgroup it is; or
+	// PodUID is the pod whose cgroup appeared or disappeared; or
 	PodUID string
 	// CDI are the qualified device names of the CDI spec that was written or removed.
 	CDI []string
 }
 
-// Observation is the outcome of asking the kubelet.
+// Observation is the result of a request to the kubelet.
 type Observation struct {
-	Listed   []Allocation      // what the answer lists
-	Rejected driver.Rejections // rows of the answer
+	Listed   []Allocation      // allocations in the answer
+	Rejected driver.Rejections // rejected rows of the answer
 	Asked    bool              // the kubelet's list was requested
 	Took     time.Duration
-	Retry    time.Time // when to ask again before the next regular time; zero: no need
+	Retry    time.Time // when to request again before the next regular time; zero if not
 }

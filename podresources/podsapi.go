@@ -15,8 +15,8 @@ const (
 	maxPodEvent = 8 << 20
 	// MaxPods bounds the pods of a node.
 	MaxPods = 1 << 13
-	// resync is how long a watch lasts before it is started again: the kubelet drops events that it
-	// has no room for (k8s.io/kubernetes pkg/kubelet/apis/pods/server.go, Broadcast).
+	// resync is the duration of a watch, after which a new one starts: the kubelet drops events for
+	// which it has no room (k8s.io/kubernetes pkg/kubelet/apis/pods/server.go, Broadcast).
 	resync = 10 * time.Minute
 )
 
@@ -41,15 +41,15 @@ func NewPodsClient(socket string, selection Selection, now func() time.Time) (*P
 // Close ends the connection and all calls.
 func (c *PodsClient) Close() error { return c.conn.Close() }
 
-// PodSink receives what a source says of the node's pods. Its methods are called one after the
+// PodSink receives the pods of the node and their changes. Its methods are called one after the
 // other.
 type PodSink interface {
-	// PodsListed takes a complete list of the pods, which was asked for at a time. local says that it
-	// is the kubelet's own, which may be incomplete.
+	// PodsListed receives a complete list of the pods, which was requested at the given time. local
+	// means that it is the kubelet's own list, which may be incomplete.
 	PodsListed(pods []PodFacts, local bool, asked time.Time)
-	// PodChanged takes what a pod has become, at the time at which the event arrived.
+	// PodChanged receives the new state of a pod, at the time at which the event arrived.
 	PodChanged(pod PodFacts, at time.Time)
-	// PodDeleted takes that a pod was deleted.
+	// PodDeleted receives a deleted pod.
 	PodDeleted(uid string, at time.Time)
 }
 
@@ -94,8 +94,8 @@ func (c *PodsClient) Follow(ctx context.Context, sink PodSink, synced func()) er
 	}
 }
 
-// decode returns the pod of an event. One that cannot be decoded is ignored: that loses a pod's
-// row, not the watch.
+// decode returns the pod of an event. An event that cannot be decoded is ignored, so that only that
+// pod is affected.
 func (c *PodsClient) decode(event *podsv1alpha1.WatchPodsEvent) (PodFacts, bool) {
 	var pod corev1.Pod
 	if pod.Unmarshal(event.GetPod()) != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Processes finds the pods of processes in a procfs.
+// Processes finds the pods of the processes in a procfs.
 type Processes struct{ procfs string }
 
 // NewProcesses returns the processes of the procfs mounted at that path. It must show the host's
@@ -16,18 +16,19 @@ type Processes struct{ procfs string }
 func NewProcesses(procfs string) Processes { return Processes{procfs} }
 
 // PodUID returns the UID of the pod that a process belongs to, by its cgroup (proc(5),
-// /proc/<pid>/cgroup); "" for one that is no pod's, is gone, or can't be read.
+// /proc/<pid>/cgroup); "" if the process belongs to no pod, is gone, or can't be read.
 func (p Processes) PodUID(pid int) string {
 	uid, _ := parseProcessCgroup(p.cgroup(pid))
 	return uid
 }
 
-// crioMonitor is how the folder of a container's monitor begins, which CRI-O puts into the pod's
-// cgroup with conmon_cgroup = "pod" (OpenShift's default). Monitors are in the host's network
-// namespace.
+// crioMonitor is the beginning of the name of the folder of a container's monitor, which CRI-O puts
+// into the pod's cgroup with conmon_cgroup = "pod" (OpenShift's default). Monitors are in the
+// host's network namespace.
 const crioMonitor = "crio-conmon-"
 
-// podOfContained is PodUID for processes in containers and sandboxes; "" for a monitor of them.
+// podOfContained is PodUID for processes in containers and sandboxes; it returns "" for their
+// monitors.
 func (p Processes) podOfContained(pid int) string {
 	uid, container := parseProcessCgroup(p.cgroup(pid))
 	if strings.HasPrefix(container, crioMonitor) {
@@ -46,7 +47,7 @@ func (p Processes) cgroup(pid int) []byte {
 }
 
 // started returns the time at which a process started, in clock ticks after the start of the
-// machine; false for one that is gone, or that has ended and waits for its parent.
+// machine; false if it is gone, or has ended and waits for its parent.
 func (p Processes) started(pid int) (uint64, bool) {
 	text, err := readHead(filepath.Join(p.procfs, strconv.Itoa(pid), "stat"))
 	if err != nil {
@@ -55,8 +56,8 @@ func (p Processes) started(pid int) (uint64, bool) {
 	return parseStarted(text)
 }
 
-// parseStarted reads the fields 3 and 22 of a /proc/<pid>/stat (proc_pid_stat(5)). The second field
-// is in parentheses, and may have any character.
+// parseStarted parses the fields 3 and 22 of a /proc/<pid>/stat (proc_pid_stat(5)). The second
+// field is in parentheses, and may contain any character.
 func parseStarted(stat []byte) (started uint64, running bool) {
 	const state, starttime = 3, 22
 	end := bytes.LastIndexByte(stat, ')')
@@ -71,11 +72,10 @@ func parseStarted(stat []byte) (started uint64, running bool) {
 	return started, true
 }
 
-// parseProcessCgroup returns the UID of the pod that a process's cgroups, one of each hierarchy,
-// belong to, and the folder in the pod's, which is the container's. A pod's folder is in that of a
-// quality of service or in kubepods. The path is relative to the reader's own cgroup namespace,
-// and may begin with "/.." in place of these. If a pod runs a kubelet of its own, the outermost pod
-// counts.
+// parseProcessCgroup returns, from the cgroups of a process in each hierarchy, the UID of its pod
+// and the container's folder within the pod's. A pod's folder is in the folder of a quality of
+// service or in kubepods. The path is relative to the reader's own cgroup namespace, and may begin
+// with "/.." in place of these. If a pod runs a kubelet of its own, the outermost pod counts.
 func parseProcessCgroup(text []byte) (uid, container string) {
 	for line := range bytes.Lines(text) {
 		_, rest, _ := strings.Cut(string(bytes.TrimRight(line, "\n")), ":")
@@ -93,18 +93,18 @@ func parseProcessCgroup(text []byte) (uid, container string) {
 	return "", ""
 }
 
-// processWalk looks once at all processes of a procfs, in steps.
+// processWalk visits all processes of a procfs once, in steps.
 type processWalk struct {
 	folder *os.File // the procfs, of which a part is read; nil: it can't be read
 }
 
-// walk starts a walk, which sees no process if the procfs can't be read.
+// walk starts a walk, which visits nothing if the procfs can't be read.
 func (p Processes) walk() processWalk {
 	folder, _ := os.Open(p.procfs)
 	return processWalk{folder}
 }
 
-// step calls look for the next n processes, and reports whether these were the last ones.
+// step calls look for the next n processes, and reports whether these were the last.
 func (w processWalk) step(n int, look func(pid int)) (ended bool) {
 	names, err := w.folder.Readdirnames(n)
 	for _, name := range names {

@@ -9,10 +9,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// queueOf returns the queue in which a pod, or what it is a part of, waited; "" if no label says
-// so: Kueue's LocalQueue that admitted it (pkg/controller/constants of kubernetes-sigs/kueue; on
-// each pod since 0.17), the one that Kueue's users name for single pods and templates, Volcano's,
-// and that of the KAI scheduler.
+// queueOf returns the queue of a pod or its workload, "" if no label names one: Kueue's LocalQueue
+// that admitted it (pkg/controller/constants of kubernetes-sigs/kueue; on each pod since 0.17), the
+// one that Kueue's users name for single pods and templates, Volcano's, or that of the KAI
+// scheduler.
 func queueOf(pod *corev1.Pod) string {
 	for _, label := range [...]string{
 		"kueue.x-k8s.io/local-queue-name", "kueue.x-k8s.io/queue-name", "volcano.sh/queue-name", "kai.scheduler/queue",
@@ -24,9 +24,10 @@ func queueOf(pod *corev1.Pod) string {
 	return ""
 }
 
-// workloadOf returns what a pod is a part of, as far as the pod itself says so: the highest that
-// its labels name, else its controller, or what made that: the Deployment of a ReplicaSet, the
-// CronJob of a Job. Both are empty for a pod that nothing controls, and for a static pod.
+// workloadOf returns the workload of a pod, as far as the pod itself has it: the highest one that
+// its labels name, else its controller or that controller's owner (the Deployment of a ReplicaSet,
+// the CronJob of a Job). Both results are empty for a pod without a controller, and for a static
+// pod.
 func workloadOf(pod *corev1.Pod) (kind, name string) {
 	for _, known := range knownWorkloads() {
 		name := pod.Labels[known.name]
@@ -63,9 +64,9 @@ func workloadOf(pod *corev1.Pod) (kind, name string) {
 }
 
 // cronJobOf returns the name of the CronJob of a Job, "" if it has none: the controller names a Job
-// by its CronJob and the minute for which it was scheduled, counted since 1970 (getJobName in
-// pkg/controller/cronjob of k8s.io/kubernetes). A number that is not such a minute, at most
-// maxCronDelay before the pod was created, belongs to a name of the user's.
+// by its CronJob and the scheduled minute, counted since 1970 (getJobName in pkg/controller/cronjob
+// of k8s.io/kubernetes). A number that is not such a minute, at most maxCronDelay before the pod
+// was created, is part of a name that a user chose.
 func cronJobOf(job *metav1.OwnerReference, created time.Time) string {
 	if !strings.HasPrefix(job.APIVersion, "batch/") {
 		return ""
@@ -85,14 +86,14 @@ func cronJobOf(job *metav1.OwnerReference, created time.Time) string {
 	return job.Name[:end]
 }
 
-// maxCronDelay is how long after its Job was scheduled a pod may be created: Jobs start late, and
-// replace pods that fail.
+// maxCronDelay is the longest time from the scheduled minute of a Job to the creation of a pod:
+// Jobs start late, and replace failed pods.
 const maxCronDelay = 30 * 24 * time.Hour
 
-// known is a label that has the name of a workload, and what says its kind.
+// known is a label with the name of a workload, and the origin of its kind.
 type known struct{ name, kind, kindLabel string }
 
-// knownWorkloads returns the well-known labels of pods, those of higher workloads first: KubeRay
+// knownWorkloads returns the well-known labels of pods, highest workloads first: KubeRay
 // (ray-operator/controllers/ray/utils), the Kubeflow training operator (pkg/apis/kubeflow.org/v1),
 // JobSet (api/jobset), LeaderWorkerSet (api/leaderworkerset), and Argo Workflows (workflow/common).
 func knownWorkloads() []known {
@@ -106,8 +107,8 @@ func knownWorkloads() []known {
 	}
 }
 
-// kindOf returns the kind that the value of a label stands for, "" for none: KubeRay has kinds, and
-// the training operator the names of its controllers.
+// kindOf returns the kind for the value of a label, "" for none: KubeRay's values are kinds, the
+// training operator's are names of its controllers.
 func kindOf(value string) string {
 	switch value {
 	case "RayJob", "RayService", "RayCluster":

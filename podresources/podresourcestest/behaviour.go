@@ -13,22 +13,22 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Behaviour answers one List call: it returns the encoded response, derived from the full one,
-// which it does not change. It may wait until ctx ends, and must be safe for concurrent use.
+// Behaviour answers one List call: it returns the encoded response, made from the full one, which
+// it does not change. It may wait until ctx ends, and must be safe for concurrent use.
 type Behaviour func(ctx context.Context, full []byte) ([]byte, error)
 
-// errRateLimited is the kubelet's own (k8s.io/kubernetes pkg/kubelet/apis/grpc/ratelimit.go).
+// errRateLimited is the kubelet's own error (k8s.io/kubernetes pkg/kubelet/apis/grpc/ratelimit.go).
 var errRateLimited = status.Error(codes.ResourceExhausted, "rejected by rate limit")
 
-// Full answers with all that was set.
+// Full answers with all pods that were set.
 func Full() Behaviour {
 	return func(_ context.Context, full []byte) ([]byte, error) { return full, nil }
 }
 
-// Empty answers successfully with no pods, as a kubelet does that has just started.
+// Empty answers successfully without pods, as a kubelet that has just started.
 func Empty() Behaviour { return Malformed(nil) }
 
-// Slow answers in full after d.
+// Slow gives the full answer after d.
 func Slow(d time.Duration) Behaviour {
 	return func(ctx context.Context, full []byte) ([]byte, error) {
 		select {
@@ -59,8 +59,8 @@ func RateLimited() Behaviour {
 	return func(context.Context, []byte) ([]byte, error) { return nil, errRateLimited }
 }
 
-// Huge answers in full, padded to at least size bytes by a field that the schema does not know: to
-// a reader with room for it the answer is the same.
+// Huge gives the full answer, padded to at least size bytes by a field that is not in the schema,
+// so that it decodes to the same pods.
 func Huge(size int) Behaviour {
 	return func(_ context.Context, full []byte) ([]byte, error) {
 		padding := bytes.Repeat([]byte{' '}, max(0, size-len(full)))
@@ -75,7 +75,7 @@ func Malformed(answer []byte) Behaviour {
 	return func(context.Context, []byte) ([]byte, error) { return answer, nil }
 }
 
-// InvalidUTF8 answers in full, and adds a pod whose name is no UTF-8.
+// InvalidUTF8 gives the full answer, plus a pod whose name is not valid UTF-8.
 func InvalidUTF8() Behaviour {
 	return func(_ context.Context, full []byte) ([]byte, error) {
 		pod := protowire.AppendTag(nil, podNameField, protowire.BytesType)
@@ -92,10 +92,10 @@ const (
 	paddingField      = 1000
 )
 
-// wire is an answer that is already encoded.
+// wire is an encoded answer.
 type wire []byte
 
-// codec is gRPC's own for protobuf, which also sends a wire as it is.
+// codec is gRPC's codec for protobuf, which also sends a wire unchanged.
 type codec struct{}
 
 var _ encoding.CodecV2 = codec{}

@@ -20,9 +20,10 @@ func Container(name string, claims ...*v1.DynamicResource) *v1.ContainerResource
 	return &v1.ContainerResources{Name: name, DynamicResources: claims}
 }
 
-// Claim is a claim as the kubelet shows it: the CDI names of a driver's devices accumulate, so that
-// each device carries its own and those of all of the driver's devices before it (k8s.io/kubernetes
-// pkg/kubelet/cm/container_manager_linux.go, GetDynamicResources). The devices are copied.
+// Claim returns a claim as the kubelet lists it: the CDI names of a driver's devices accumulate, so
+// that each device has its own names and those of all of the driver's devices before it
+// (k8s.io/kubernetes pkg/kubelet/cm/container_manager_linux.go, GetDynamicResources). The devices
+// are copied.
 func Claim(namespace, name string, devices ...*v1.ClaimResource) *v1.DynamicResource {
 	claim := &v1.DynamicResource{ClaimNamespace: namespace, ClaimName: name}
 	shown := make(map[string][]*v1.CDIDevice) // by driver
@@ -52,8 +53,8 @@ func Share(driver, pool, device, shareID string, cdi ...string) *v1.ClaimResourc
 	return resource
 }
 
-// Classic is a claim of classic DRA as kubelets 1.27 to 1.30 show it: with the name of its resource
-// class in a field that the present proto does not have any more, and CDI names for devices.
+// Classic returns a claim of classic DRA as kubelets 1.27 to 1.30 list it: with the name of its
+// resource class in a field that newer versions of the proto lack, and with CDI names for devices.
 func Classic(namespace, name, class string, cdi ...string) *v1.DynamicResource {
 	const classNameField = 1 // k8s.io/kubelet v0.30 pkg/apis/podresources/v1/api.proto
 	claim := &v1.DynamicResource{
@@ -65,8 +66,8 @@ func Classic(namespace, name, class string, cdi ...string) *v1.DynamicResource {
 	return claim
 }
 
-// WithDevices adds to a container what a device plugin gave to it: each device in an entry of its
-// own, as the kubelet lists them (k8s.io/kubernetes pkg/kubelet/cm/devicemanager/pod_devices.go,
+// WithDevices adds devices of a device plugin to a container, each in an entry of its own, as the
+// kubelet lists them (k8s.io/kubernetes pkg/kubelet/cm/devicemanager/pod_devices.go,
 // getContainerDevices). It returns the container.
 func WithDevices(container *v1.ContainerResources, resource string, ids ...string) *v1.ContainerResources {
 	for _, id := range ids {

@@ -17,18 +17,18 @@ import (
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// The real kubelet's limit over all clients of its socket together (k8s.io/kubernetes
+// The real kubelet's limit for all clients of its socket together (k8s.io/kubernetes
 // pkg/kubelet/apis/podresources: DefaultQPS and DefaultBurstTokens).
 const (
 	kubeletQPS   = 100
 	kubeletBurst = 10
 )
 
-// maxCallTimes bounds the memory of a kubelet that runs for long.
+// maxCallTimes is the number of calls whose times are kept.
 const maxCallTimes = 4096
 
-// Kubelet answers PodResources calls. Its methods may be called at any time from any goroutine, and
-// what is set stays across Stop and Start.
+// Kubelet is a fake kubelet that answers PodResources calls. It is safe for concurrent use. Its
+// settings persist across Stop and Start.
 type Kubelet struct {
 	limiter *rate.Limiter
 
@@ -50,12 +50,13 @@ type Step struct {
 	For       time.Duration
 }
 
-// New returns a kubelet that has no pods and does not serve yet.
+// New returns a kubelet without pods that does not serve yet.
 func New() *Kubelet {
 	return &Kubelet{limiter: rate.NewLimiter(kubeletQPS, kubeletBurst)}
 }
 
-// Start serves on a unix socket at that path. A file that a former kubelet left there is replaced.
+// Start serves on a unix socket at that path. It replaces a file that an earlier kubelet left
+// there.
 func (k *Kubelet) Start(socket string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -97,9 +98,8 @@ func (k *Kubelet) Stop() {
 	<-served //nolint:errcheck // a stopped server's error says nothing
 }
 
-// Restart does what a restarting kubelet does: no service for the time down, then successful empty
-// answers for the time empty, then answers in full. It returns when service is back, or ctx has
-// ended.
+// Restart acts as a restarting kubelet: no service for the time down, then successful empty answers
+// for the time empty, then full answers. It returns when the full answers begin, or ctx has ended.
 func (k *Kubelet) Restart(ctx context.Context, down, empty time.Duration) error {
 	k.mu.Lock()
 	socket := k.socket
@@ -126,7 +126,7 @@ func (k *Kubelet) Set(answer *v1.ListPodResourcesResponse) error {
 	return nil
 }
 
-// Answer returns the full answer, without a service.
+// Answer returns the full answer; the service need not run.
 func (k *Kubelet) Answer() (*v1.ListPodResourcesResponse, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -142,17 +142,18 @@ func (k *Kubelet) SetPods(pods ...*v1.PodResources) error {
 	return k.Set(&v1.ListPodResourcesResponse{PodResources: pods})
 }
 
-// Behave changes how List is answered from now on.
+// Behave sets how List is answered from now on.
 func (k *Kubelet) Behave(b Behaviour) { k.Script(Step{Behaviour: b}) }
 
-// Script changes how List is answered over the time from now on. An empty script answers in full.
+// Script sets how List is answered over time from now on. With an empty script, the answers are
+// full.
 func (k *Kubelet) Script(steps ...Step) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.script, k.scripted = steps, time.Now()
 }
 
-// Calls returns the number of List calls that arrived, the refused ones included.
+// Calls returns the number of List calls that arrived, including refused ones.
 func (k *Kubelet) Calls() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -184,7 +185,7 @@ func (k *Kubelet) intercept(ctx context.Context, request any, info *grpc.UnarySe
 	return wire(answer), nil
 }
 
-// arrive notes a call, and returns how it is to be answered.
+// arrive records a call, and returns its behaviour.
 func (k *Kubelet) arrive(now time.Time) (Behaviour, []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

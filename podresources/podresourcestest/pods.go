@@ -14,8 +14,7 @@ import (
 	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 )
 
-// Pods serves the kubelet's Pods API, its watch alone, on a unix socket. It is safe for concurrent
-// use.
+// Pods serves the watch of the kubelet's Pods API on a unix socket. It is safe for concurrent use.
 type Pods struct {
 	podsv1alpha1.UnimplementedPodsServer
 	server  *grpc.Server
@@ -52,15 +51,15 @@ func (p *Pods) Stop() {
 	p.serving.Wait()
 }
 
-// Watches returns how many watches have begun, and how many there are now.
+// Watches returns how many watches have started, and how many are open.
 func (p *Pods) Watches() (begun, open int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.begun, len(p.watches)
 }
 
-// Break ends all watches, and refuses new ones until it is called with false: the kubelet is
-// initializing.
+// Break ends all watches and refuses new ones, as a kubelet that is initializing, until it is
+// called with false.
 func (p *Pods) Break(broken bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -71,7 +70,7 @@ func (p *Pods) Break(broken bool) {
 	}
 }
 
-// Set makes or changes a pod.
+// Set creates or changes a pod.
 func (p *Pods) Set(pod *corev1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,7 +82,7 @@ func (p *Pods) Set(pod *corev1.Pod) {
 	p.send(kind, pod)
 }
 
-// Remove takes a pod away.
+// Remove removes a pod.
 func (p *Pods) Remove(uid string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,7 +96,7 @@ func (p *Pods) Remove(uid string) {
 	p.send(podsv1alpha1.EventType_DELETED, last)
 }
 
-// Spoil sends what is no pod.
+// Spoil sends an event that cannot be decoded as a pod.
 func (p *Pods) Spoil() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,7 +112,7 @@ func (p *Pods) send(kind podsv1alpha1.EventType, pod *corev1.Pod) {
 	}
 }
 
-// maxEvents is how many events wait in a watch: a test sends fewer.
+// maxEvents is the size of a watch's queue of events; tests send fewer.
 const maxEvents = 4096
 
 // WatchPods implements the service.
