@@ -2,6 +2,7 @@ package attack
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -24,6 +25,7 @@ func blockAttacks() []attack {
 		{name: "a pod's cgroup.events blocks", short: true, run: blockingCgroup},
 		{name: "pipes for the files of flags", short: true, run: pipesForFlags},
 		{name: "a full pipe for an error of usage", short: true, run: fullPipeForUsage},
+		{name: "a full pipe for the log", short: true, run: fullPipeForLog},
 	}
 }
 
@@ -202,6 +204,21 @@ func fullPipeForUsage(t testing.TB) {
 		cmd.Stderr = full
 		expectUsageError(t, cmd)
 	}
+}
+
+// fullPipeForLog fills the pipe to which the program logs, of which nobody reads anything from the
+// line on that says where the program listens.
+func fullPipeForLog(t testing.TB) {
+	g := launchBy(t, largenode.Start(t), []string{"bash", "-c", `exec "$@" 2> >(
+		sed -u '/Listening on/q' >&2
+		exec 3<&0
+		dd if=/dev/zero of=/proc/self/fd/3 bs=4096 oflag=nonblock 2>/dev/null
+		exec tail --pid=$$ -f /dev/null >/dev/null 2>&1
+	)`, "bash"}, map[string]string{"log.level": "debug"}) // each tick logs
+	g.await("aware of the node", g.complete)
+	f := g.during(attackTime()+time.Second, func(ctx context.Context) { <-ctx.Done() })
+	g.expectHeld(t, f)
+	g.expectStop()
 }
 
 // valueOf returns the value of a series, which is written as it stands in the text.

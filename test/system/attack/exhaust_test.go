@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
@@ -21,6 +22,8 @@ func exhaustAttacks() []attack {
 		{name: "256 idle connections with 128 open files", short: true, run: fewFiles},
 		{name: "no inotify instance is left", short: true, run: noInotify},
 		{name: "more pods come and go than inotify queues", short: true, run: inotifyOverflows},
+		{name: "the disk of incidents is full", short: true, run: fullDisk},
+		{name: "the folder of incidents is read-only", short: true, run: readOnlyFolder},
 	}
 }
 
@@ -55,9 +58,8 @@ func noInotify(t testing.TB) {
 	g.expectShown(`pod="late"`)
 	setPods(t, node, largenode.PodList())
 	g.expectHeld(t, f)
-	for line := range strings.Lines(g.Log()) {
-		// The node's GPUs have errors, which are incidents.
-		if strings.Contains(line, "level=WARN") && !strings.Contains(line, "msg=incident ") {
+	for _, line := range g.logged() {
+		if strings.Contains(line, "level=WARN") {
 			t.Errorf("there is a warning: %s", line)
 		}
 	}
@@ -90,6 +92,60 @@ func inotifyOverflows(t testing.TB) {
 	g.expectShown(`pod="a-late"`)
 	setPods(t, g.node, largenode.PodList())
 	g.expectHeld(t, f)
+}
+
+// fullDisk lets incidents happen while the disk on which they are kept is full. Then there is place
+// again.
+func fullDisk(t testing.TB) {
+	g, folder := withFolder(t, `mount -t tmpfs -o size=512k tmpfs "$0"; yes >"$0/filler" 2>/dev/null`)
+	g.expectShown(`dra_exporter_source_errors_total{reason="disk_full",source="incidents"}`)
+	g.expectHeld(t, g.during(attackTime(), func(ctx context.Context) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(attackTime()):
+		}
+	}))
+	if err := os.Remove(filepath.Join(folder, "filler")); err != nil {
+		t.Fatal(err)
+	}
+	g.await("writing incidents", func() error {
+		if kept, err := filepath.Glob(filepath.Join(folder, "incidents-*")); err != nil || len(kept) == 0 {
+			return fmt.Errorf("%d incidents are in the folder, %w", len(kept), err)
+		}
+		return nil
+	})
+	if g.rejects(`dra_exporter_input_rejected_total{input="incidents",reason="disk_full"}`) ||
+		g.rejects(`dra_exporter_input_rejected_total{input="incidents",reason="other"}`) {
+		t.Error("incidents were lost")
+	}
+}
+
+// readOnlyFolder starts the program with a folder of incidents that can't be written.
+func readOnlyFolder(t testing.TB) {
+	g, _ := withFolder(t, `mount -t tmpfs -o ro tmpfs "$0"`)
+	g.expectShown(`dra_exporter_source_errors_total{reason="read_only",source="incidents"}`)
+	g.expectTicks("ticking while incidents can't be kept")
+}
+
+// withFolder starts the program on a large node, whose devices have errors, with a folder in which
+// incidents outlive a restart, which a script mounts for the program alone. It returns the path of
+// the folder for others.
+func withFolder(t testing.TB, script string) (g *target, folder string) {
+	t.Helper()
+	node := largenode.Start(t)
+	inside := node.Path("incidents")
+	if err := os.Mkdir(inside, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	flag := "state.dir"
+	if *before != "" {
+		flag = "incidents.dir"
+	}
+	g = launchBy(t, node, []string{
+		"unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script + `; exec "$@"`, inside,
+	}, map[string]string{flag: inside})
+	g.await("aware of the node", g.complete)
+	return g, fmt.Sprintf("/proc/%d/root%s", g.PID(), inside)
 }
 
 // latePod is a pod that is not of the large node.

@@ -251,14 +251,7 @@ func (g *target) expectHeld(t testing.TB, f figures) {
 	if f.oldest > maxAge {
 		timed(t).Errorf("a snapshot was %v old, want at most %v", f.oldest, maxAge)
 	}
-	for _, c := range f.charged {
-		if c.isNotThere {
-			timed(t).Errorf("%v", c)
-		}
-	}
-	if good, all := f.good(), len(f.charged); float64(good) < minCharged*float64(all) {
-		timed(t).Errorf("%d of %d short pods were charged within %.0f %%", good, all, 100*maxCharge)
-	}
+	f.expectCharged(t)
 	begun := time.Now()
 	g.await("as before the attack", g.complete)
 	if took := time.Since(begun); took > maxRecovery {

@@ -130,6 +130,7 @@ func (g *target) warmUp() {
 	a, err := g.scrape(honestTimeout)
 	g.t.Logf("without an attack, for %v: %v; %d incidents are open, %v", f.lasted.Round(time.Second), f,
 		openIncidents(a.body), err)
+	f.expectCharged(g.t)
 }
 
 // openIncidents returns how many incidents an exposition says to be open.

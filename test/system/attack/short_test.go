@@ -123,6 +123,19 @@ func (g *target) charges(lived []charge) []charge {
 	return lived
 }
 
+// expectCharged judges how the short pods were charged.
+func (f figures) expectCharged(t testing.TB) {
+	t.Helper()
+	for _, c := range f.charged {
+		if c.isNotThere {
+			timed(t).Errorf("%v", c)
+		}
+	}
+	if good, all := f.good(), len(f.charged); float64(good) < minCharged*float64(all) {
+		timed(t).Errorf("%d of %d short pods were charged within %.0f %%", good, all, 100*maxCharge)
+	}
+}
+
 // receiptOf says how much the period of a pod's receipt begins and ends after the pod did.
 func (g *target) receiptOf(c *charge) string {
 	response, err := g.client.Get(g.url("/api/v1/receipts?claim=team-0/" + c.pod))

@@ -161,6 +161,13 @@ func (g *target) forgetPeak() {
 	g.peak = 0
 }
 
+// logged returns the lines of the log, without those of incidents: the node's GPUs have errors.
+func (g *target) logged() []string {
+	return slices.DeleteFunc(strings.Split(g.Log(), "\n"), func(line string) bool {
+		return strings.Contains(line, "msg=incident ") || strings.Contains(line, `msg="incident happens again and again"`)
+	})
+}
+
 // url returns the address of a path.
 func (g *target) url(path string) string {
 	if g.trust != nil {

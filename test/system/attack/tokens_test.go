@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -26,6 +27,7 @@ func tokenAttacks() []attack {
 	return []attack{
 		{name: "90 unknown tokens a second", short: true, run: unknownTokens},
 		{name: "50 clients guess passwords", short: true, run: wrongPasswords},
+		{name: "names of users are guessed by the time", short: true, run: guessedNames},
 	}
 }
 
@@ -41,7 +43,7 @@ func unknownTokens(t testing.TB) {
 	begun := time.Now()
 	g.authorization = func() string { return "Bearer " + goodToken(int(time.Since(begun).Seconds())) }
 	g.await("aware of the node", g.complete)
-	said, asked, renewed := strings.Count(g.Log(), "\n"), api.unknown.Load(), api.good.Load()
+	said, asked, renewed := len(g.logged()), api.unknown.Load(), api.good.Load()
 	f := g.attackedUntil(func() bool { return g.rejects(rejected) }, clients{"stranger", 90})
 	asked, renewed = api.unknown.Load()-asked, api.good.Load()-renewed
 	t.Logf("the API server was asked about %d good tokens and %d unknown ones", renewed, asked)
@@ -55,7 +57,7 @@ func unknownTokens(t testing.TB) {
 	if renewed < 2 {
 		t.Errorf("the good token was renewed %d times", renewed)
 	}
-	if said = strings.Count(g.Log(), "\n") - said; said > 10 {
+	if said = len(g.logged()) - said; said > 10 {
 		t.Errorf("%d lines were logged", said)
 	}
 	a, err := g.scrape(honestTimeout)
@@ -75,15 +77,16 @@ func goodToken(renewals int) string {
 	return fmt.Sprintf("e30.%s.good%d", claims, renewals)
 }
 
-// passwordConfig has a user scraper, whose password is fakepassword.
-const passwordConfig = "basic_auth_users: {scraper: $2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi}\n"
+// passwordConfig has the users scraper and cheap, whose password is fakepassword. To check the one
+// for cheap is a sixty-fourth of the work.
+const passwordConfig = `basic_auth_users:
+  scraper: $2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi
+  cheap: $2a$04$fA51OM.PoMceffjD1ZaA1eHdfi3g5bx6yVTHP00CoWfRKynpaONIq
+`
 
 // wrongPasswords are guessed by clients of one address. A check of a password takes long.
 func wrongPasswords(t testing.TB) {
-	node := largenode.Start(t)
-	g := launch(t, node, map[string]string{"web.config.file": node.Write(t, "web.yaml", passwordConfig)})
-	g.authorization = func() string { return basic("fakepassword") }
-	g.await("aware of the node", g.complete)
+	g := newPasswordTarget(t)
 	f := g.attackedBy(clients{"guesser", 50})
 	g.expectHeld(t, f)
 	if f.refused > 0 {
@@ -92,8 +95,44 @@ func wrongPasswords(t testing.TB) {
 	g.expectRejected(`dra_exporter_input_rejected_total{input="requests",reason="too_many"}`)
 }
 
-func basic(password string) string {
-	return "Basic " + base64.StdEncoding.EncodeToString([]byte("scraper:"+password))
+// newPasswordTarget is newTarget with passwordConfig.
+func newPasswordTarget(t testing.TB) *target {
+	t.Helper()
+	node := largenode.Start(t)
+	g := launch(t, node, map[string]string{"web.config.file": node.Write(t, "web.yaml", passwordConfig)})
+	g.authorization = func() string { return basic("scraper", "fakepassword") }
+	g.await("aware of the node", g.complete)
+	return g
+}
+
+// guessedNames compares how long the answers to wrong passwords take for names that are users, and
+// for one that is not.
+func guessedNames(t testing.TB) {
+	g := newPasswordTarget(t)
+	client := newClient(nil)
+	defer client.CloseIdleConnections()
+	names := []string{"nobody", "scraper", "cheap"}
+	times := map[string][]time.Duration{}
+	for n := range 15 {
+		for _, name := range names {
+			begun := time.Now()
+			g.knock(t.Context(), client, basic(name, fmt.Sprintf("wrong-%d", n)))
+			times[name] = append(times[name], time.Since(begun))
+		}
+	}
+	var medians []time.Duration
+	for _, name := range names {
+		slices.Sort(times[name])
+		medians = append(medians, times[name][len(times[name])/2])
+	}
+	t.Logf("a wrong password of %v takes %v", names, medians)
+	if slices.Max(medians) > 2*slices.Min(medians) {
+		timed(t).Errorf("a wrong password of %v takes %v, want the same time for each", names, medians)
+	}
+}
+
+func basic(user, password string) string {
+	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
 }
 
 // guesser guesses passwords.
@@ -101,7 +140,7 @@ func (g *target) guesser(ctx context.Context) {
 	client := newClient(g.trust)
 	client.Transport.(*http.Transport).DialContext = attacker().DialContext
 	for pause(ctx) == nil {
-		g.knock(ctx, client, basic(fmt.Sprintf("%x", rand.Uint64())))
+		g.knock(ctx, client, basic("scraper", fmt.Sprintf("%x", rand.Uint64())))
 	}
 }
 
