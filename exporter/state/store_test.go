@@ -1,6 +1,7 @@
 package state
 
 import (
+	"context"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -556,6 +557,47 @@ func TestSegmentsAreReplaced(t *testing.T) {
 	w.kill(s)
 	if r, c := w.run(0, true); r == nil || r.Continues || c.sum != 120 {
 		t.Errorf("restored %+v with %+v", r, c)
+	}
+}
+
+// unsynced is a file that never reaches the disk.
+type unsynced struct {
+	file
+	ctx context.Context //nolint:containedctx // of the test
+}
+
+func (u *unsynced) Sync() error { <-u.ctx.Done(); return nil }
+
+// While nothing reaches the disk, and states are as large as they may be, or larger, the folder has
+// room for a segment that was set aside, and for the documents, below its limit of 64 MiB.
+func TestSizeIsBounded(t *testing.T) {
+	for _, bulk := range []int{1 << 20, maxFrame - 64<<10} {
+		w := newWorld(t)
+		s := w.store()
+		s.Restore(t.Context(), time.Now())
+		c := &counter{}
+		s.Add("counter", c)
+		ctx, reach := context.WithCancel(t.Context())
+		s.log.create = func(number uint64) (file, error) {
+			f, err := s.log.folder.create(number)
+			return &unsynced{f, ctx}, err
+		}
+		most, now := int64(0), time.Now()
+		for n := range 40 {
+			if c.bulk = bulk; n%10 == 9 {
+				c.bulk = maxFrame
+			}
+			now = now.Add(2 * lastRetry)
+			s.quick = true
+			s.Commit(t.Context(), now)
+			s.calls.Wait(t.Context())
+			most = max(most, sizeOf(t, w.path))
+		}
+		if most > 64<<20-2*8<<20-maxSegment || !s.syncs.Busy() {
+			t.Errorf("with states of %d bytes the folder has %d", bulk, most)
+		}
+		reach()
+		w.kill(s)
 	}
 }
 
