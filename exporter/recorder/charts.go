@@ -6,7 +6,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -145,10 +144,10 @@ func (p *publication) chartOf(ctx context.Context, i *Incident) (*Chart, error) 
 	if i.parent != "" {
 		devices[driver.ID{Driver: i.Device.Driver, Pool: i.Device.Pool, Device: i.parent}] = true
 	}
-	out := &Chart{Times: []time.Time{}, Series: []ChartSeries{}}
 	windows := i.windows()
+	all := make([]*Chart, 0, 1+len(windows))
 	if i.Chart != nil {
-		out = i.Chart.within(windows)
+		all = append(all, i.Chart)
 	}
 	for _, w := range windows {
 		c := p.cut(w[0], w[1], func(o *Owner) bool { return devices[o.Device] })
@@ -159,106 +158,111 @@ func (p *publication) chartOf(ctx context.Context, i *Incident) (*Chart, error) 
 		if err != nil {
 			return nil, err
 		}
-		out = out.with(more)
+		all = append(all, more)
 	}
-	return out, nil
+	return merged(all, windows), nil
 }
 
-// within returns the part of a chart that is in these windows.
-func (c *Chart) within(windows [][2]time.Time) *Chart {
-	var kept []int
-	for n, at := range c.Times {
-		if slices.ContainsFunc(windows, func(w [2]time.Time) bool { return !at.Before(w[0]) && !at.After(w[1]) }) {
-			kept = append(kept, n)
+// merged returns a chart of what charts have in these windows, and of as many series as an incident
+// has. Where several of them have a time, it has what the last one has.
+func merged(charts []*Chart, windows [][2]time.Time) *Chart {
+	out := &Chart{Times: []time.Time{}, Series: []ChartSeries{}}
+	var parts []chartPart
+	for _, c := range charts {
+		if times := c.within(windows); len(times) > 0 {
+			parts, out.Times = append(parts, chartPart{Chart: c}), append(out.Times, times...)
 		}
 	}
-	if len(kept) == len(c.Times) {
-		return c
+	if len(parts) == 1 && len(out.Times) == len(parts[0].Times) {
+		return parts[0].Chart
 	}
-	out := &Chart{Times: make([]time.Time, 0, len(kept)), Series: make([]ChartSeries, 0, len(c.Series))}
-	for _, n := range kept {
-		out.Times = append(out.Times, c.Times[n])
-	}
-	for _, s := range c.Series {
-		values, some := s.Values.Floats(), make([]float64, 0, len(kept))
-		for _, n := range kept {
-			some = append(some, values[n])
-		}
-		s.Values = NewValues(some)
-		out.Series = append(out.Series, s)
-	}
-	return out
-}
-
-// with returns a chart that has what both have; where both have a time, it has what more has.
-func (c *Chart) with(more *Chart) *Chart {
-	if len(c.Times) == 0 || len(more.Times) == 0 {
-		if len(c.Times) == 0 {
-			return more
-		}
-		return c
-	}
-	times := slices.Concat(c.Times, more.Times)
-	slices.SortFunc(times, time.Time.Compare)
-	times = slices.CompactFunc(times, time.Time.Equal)
-	out := &Chart{Times: times, Series: slices.Clone(c.Series)}
-	place := map[string]int{}
-	for n := range out.Series {
-		place[out.Series[n].key()] = n
-	}
-	for _, s := range more.Series {
-		if _, known := place[s.key()]; !known && len(out.Series) < maxEvidence {
-			place[s.key()] = len(out.Series)
-			out.Series = append(out.Series, s)
-		}
-	}
-	values := make([][]float64, len(out.Series))
-	for n := range values {
-		values[n] = make([]float64, len(times))
-		for at := range times {
-			values[n][at] = math.NaN()
-		}
-	}
-	for _, of := range [2]*Chart{c, more} {
-		of.spread(times, func(key string) []float64 {
-			if n, known := place[key]; known {
-				return values[n]
+	slices.SortFunc(out.Times, time.Time.Compare)
+	out.Times = slices.CompactFunc(out.Times, time.Time.Equal)
+	keys := map[seriesKey]bool{}
+	for n := range parts {
+		parts[n].index(out.Times)
+		for i := range parts[n].Series {
+			s := &parts[n].Series[i]
+			if key := s.key(); !keys[key] && len(out.Series) < maxEvidence {
+				keys[key] = true
+				out.Series = append(out.Series, *s)
 			}
-			return nil
-		})
+		}
 	}
+	values, room := make([]float64, len(out.Times)), []float64(nil)
 	for n := range out.Series {
-		out.Series[n].Values = NewValues(values[n])
+		for at := range values {
+			values[at] = math.NaN()
+		}
+		for i := range parts {
+			room = parts[i].put(values, out.Series[n].key(), room)
+		}
+		out.Series[n].Values = NewValues(values)
 	}
 	return out
 }
 
-// spread puts the values of the series in the places of their times among more times.
-func (c *Chart) spread(times []time.Time, to func(key string) []float64) {
-	places := make([]int, len(c.Times))
-	for n, at := range c.Times {
-		places[n], _ = slices.BinarySearchFunc(times, at, time.Time.Compare)
+// within returns the times that are in these windows.
+func (c *Chart) within(windows [][2]time.Time) []time.Time {
+	return slices.DeleteFunc(slices.Clone(c.Times), func(at time.Time) bool {
+		return !slices.ContainsFunc(windows, func(w [2]time.Time) bool { return !at.Before(w[0]) && !at.After(w[1]) })
+	})
+}
+
+// chartPart is a chart of which another one is made.
+type chartPart struct {
+	*Chart
+	places []int // of its times in the other chart; -1: that does not have it
+	series map[seriesKey]int
+}
+
+// index finds the series by their keys, and the places of the times among those of the other chart.
+func (p *chartPart) index(times []time.Time) {
+	p.series = make(map[seriesKey]int, len(p.Series))
+	for n := range p.Series {
+		p.series[p.Series[n].key()] = n
 	}
-	for n := range c.Series {
-		out := to(c.Series[n].key())
-		if out == nil {
-			continue
-		}
-		for at, v := range c.Series[n].Values.Floats() {
-			out[places[at]] = v
+	p.places = make([]int, len(p.Times))
+	for n, at := range p.Times {
+		place, found := slices.BinarySearchFunc(times, at, time.Time.Compare)
+		if p.places[n] = place; !found {
+			p.places[n] = -1
 		}
 	}
 }
 
-// key identifies the series among those of a chart.
-func (s *ChartSeries) key() string {
-	labels := slices.Sorted(maps.Keys(s.Labels))
-	for n, name := range labels {
-		labels[n] = name + "=" + s.Labels[name]
+// put puts the values of a series in the places of their times. They are decoded into room, which
+// is returned.
+func (p *chartPart) put(values []float64, key seriesKey, room []float64) []float64 {
+	n, has := p.series[key]
+	if !has {
+		return room
 	}
-	return strings.Join(append([]string{
-		string(s.Of), s.Namespace, s.Name, s.String(), s.Quantity,
-	}, labels...), "\x00")
+	of := &p.Series[n].Values
+	room = decode(room[:0], of.data, of.ticks)
+	for i, v := range room {
+		if at := p.places[i]; at >= 0 {
+			values[at] = v
+		}
+	}
+	return room
+}
+
+// seriesKey identifies a series among those of a chart.
+type seriesKey struct {
+	of              OwnerKind
+	namespace, name string
+	device          driver.ID
+	quantity        string
+	labels          string
+}
+
+func (s *ChartSeries) key() seriesKey {
+	key := seriesKey{s.Of, s.Namespace, s.Name, s.ID, s.Quantity, ""}
+	for _, name := range slices.Sorted(maps.Keys(s.Labels)) {
+		key.labels += name + "=" + s.Labels[name] + "\x00"
+	}
+	return key
 }
 
 // orderForIncident moves the series of the device and of the holders that were hit to the front.
