@@ -193,18 +193,16 @@ func (a *account) witness(key seriesKey, amount float64, tick time.Time) {
 		s := *v.Series
 		s.Born, s.Shown = a.born, tick
 		v.Series = &s
+		a.changed()
 	}
 	v.Value += amount
 	a.charged = tick
-	a.changed()
 }
 
 // peak notes a value of which the highest is kept.
 func (a *account) peak(key seriesKey, value float64) {
-	if v := a.seen(key); value > v.Value {
-		v.Value = value
-		a.changed()
-	}
+	v := a.seen(key)
+	v.Value = max(v.Value, value)
 }
 
 // seen returns what the account saw of a quantity, 0 if that is new.

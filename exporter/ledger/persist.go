@@ -138,7 +138,7 @@ const (
 	recordCounts       = 2 // of a device: its sums and last readings, in the order of recordDevice
 	recordHeld         = 3 // of a device: who held it in the time whose readings are not charged yet
 	recordAccount      = 4
-	recordSums         = 5 // of an account, in the order of the device's counters
+	recordSums         = 5 // of an account, in the order of the device's counters and of what it witnessed
 	recordFit          = 6 // of an account: what is known of its use
 	recordDistribution = 7
 	recordObserved     = 8 // what is added to a distribution

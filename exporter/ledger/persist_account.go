@@ -73,7 +73,7 @@ func (a *account) fields(m *record) {
 	if a.life == nil && v != (life{}) { // it was read
 		*a.lived() = v
 	}
-	m.values(accountWitnessed, &a.witnessed)
+	m.series(accountWitnessed, &a.witnessed, (*Value).appendSeries)
 }
 
 func (w *writer) accountRecords(a *account, ofPods bool) {
@@ -205,6 +205,11 @@ func (a *account) sums(p *packed) {
 	p.time(&a.usedUntil)
 	for i := range a.totals {
 		p.float(&a.totals[i].value)
+	}
+	for i := range a.witnessed {
+		if p.writer != nil || len(p.numbers) > 0 { // format 1 has the values with their series
+			p.float(&a.witnessed[i].Value)
+		}
 	}
 }
 

@@ -113,9 +113,14 @@ func (m *record) stamp(number int, v *time.Time) {
 
 // values are those whose quantities the catalogue has.
 func (m *record) values(number int, values *[]Value) {
+	m.series(number, values, (*Value).append)
+}
+
+// series are those whose quantities the catalogue has, written by append.
+func (m *record) series(number int, values *[]Value, add func(*Value, []byte, driver.Catalogue) []byte) {
 	if m.writer != nil {
 		for i := range *values {
-			m.out = (*values)[i].append(m.out, number, m.catalogue)
+			m.out = wire.Message(m.out, number, func(b []byte) []byte { return add(&(*values)[i], b, m.catalogue) })
 		}
 	}
 	for f := range m.each(number) {
@@ -394,11 +399,13 @@ func (m *record) key() (k seriesKey, known bool) {
 	return k, labels > 1 || k.labels[1] == "" && (labels > 0 || k.labels[0] == "")
 }
 
-func (v *Value) append(b []byte, field int, catalogue driver.Catalogue) []byte {
-	return wire.Message(b, field, func(b []byte) []byte {
-		key := seriesKey{v.Quantity, v.Labels}
-		b = key.append(b, catalogue)
-		b = stamp(stamp(b, seriesBorn, v.Born), seriesShown, v.Shown)
-		return wire.Float(b, seriesValue, v.Value)
-	})
+// appendSeries appends what the value means.
+func (v *Value) appendSeries(b []byte, catalogue driver.Catalogue) []byte {
+	key := seriesKey{v.Quantity, v.Labels}
+	b = key.append(b, catalogue)
+	return stamp(stamp(b, seriesBorn, v.Born), seriesShown, v.Shown)
+}
+
+func (v *Value) append(b []byte, catalogue driver.Catalogue) []byte {
+	return wire.Float(v.appendSeries(b, catalogue), seriesValue, v.Value)
 }

@@ -12,7 +12,7 @@ import (
 
 // Format is the version of the format of segments and of the parts' content. It grows when an older
 // program would misread what a newer one writes: fields that it does not know it skips.
-const Format = 1
+const Format = 2
 
 const (
 	// maxWait is how long a tick waits for its changes to be handed to the operating system, and
