@@ -16,13 +16,13 @@ type Board struct {
 	Gateway string
 
 	uses []string // the visible variables; the others are present but hidden, so that links keep their values
-	// one are the variables that start with their first value, and not with all of thousands.
+	// one has the variables that start with their first value, and not with All.
 	one []string
-	// folded are the titles of the rows that are collapsed until somebody opens them.
+	// folded has the titles of the rows that are collapsed at first.
 	folded []string
-	// search is the variable for which the text box searches.
+	// search is the variable whose values the text box searches.
 	search string
-	// recorded is whether the variables offer what is recorded of all nodes, as the panels show.
+	// recorded means that the variables offer values of recorded metrics, which the panels show.
 	recorded bool
 }
 
@@ -42,7 +42,7 @@ type Panel struct {
 	Targets     []Target
 	Width       uint32 // of 24
 	Height      uint32
-	Total       bool // the values are of several devices on purpose
+	Total       bool // a value is a sum over several devices
 
 	steps    []step // thresholds; none: one neutral color
 	states   []state
@@ -52,11 +52,11 @@ type Panel struct {
 	decimals int      // number of decimals; 0: automatic
 	sort     string   // the column of a table by which it is sorted, highest first
 	limit    int      // of a table's rows
-	hide     []string // labels that are no columns of a table
+	hide     []string // labels that have no column in a table
 	link     string   // the UID of the dashboard that a click on the value opens
 	view     int      // the id of the only panel that it opens there; 0: all
 	axis     string   // of a heat map: the unit of the values, where Unit is that of the cells
-	axisMin  float32  // of a heat map: where the axis begins; 0: by the data
+	axisMin  float32  // of a heat map: where the axis begins; 0: from the data
 	// MayBeEmpty is the reason why the panel may have no data although nothing is wrong.
 	MayBeEmpty string
 }
@@ -114,21 +114,24 @@ func Boards() []Board {
 	return []Board{fleet(), claim(), namespaces(), workloads(), nodes(), network(), exporter()}
 }
 
-// words are the abbreviations in expressions: selectors by the variables, and lists of labels.
+// words are the abbreviations in expressions: <of …> is a selector by the variables of the
+// dashboard, others are lists of labels.
 func words() []string {
 	return []string{
-		"<d>", `cluster=~"$cluster", node=~"$node", driver=~"$driver"`,
-		"<one>", `cluster=~"$cluster", node=~"$node", driver=~"$driver", device=~"$device"`,
-		"<c>", `cluster=~"$cluster", node=~"$node", driver=~"$driver", namespace=~"$namespace", resourceclaim_name=~"$claim"`,
-		"<pods>", `cluster=~"$cluster", node=~"$node", namespace=~"$namespace", pod=~"$pod"`,
-		"<claim of node>", `cluster=~"$cluster", node=~"$node", namespace=~"$namespace", resourceclaim_name=~"$claim"`,
-		"<m>", `cluster=~"$cluster", driver=~"$driver", model=~"$model"`,
-		"<n>", `cluster=~"$cluster", driver=~"$driver", model=~"$model", namespace=~"$namespace"`,
-		"<driver of namespace>", `cluster=~"$cluster", driver=~"$driver", namespace=~"$namespace"`,
-		"<e>", `cluster=~"$cluster", node=~"$node"`,
-		"<w>", `cluster=~"$cluster", driver=~"$driver", namespace=~"$namespace", workload_kind=~"$kind", ` +
+		"<of devices>", `cluster=~"$cluster", node=~"$node", driver=~"$driver"`,
+		"<of device>", `cluster=~"$cluster", node=~"$node", driver=~"$driver", device=~"$device"`,
+		"<of claims>", `cluster=~"$cluster", node=~"$node", driver=~"$driver", namespace=~"$namespace", ` +
+			`resourceclaim_name=~"$claim"`,
+		"<of pods>", `cluster=~"$cluster", node=~"$node", namespace=~"$namespace", pod=~"$pod"`,
+		"<of claims of all drivers>", `cluster=~"$cluster", node=~"$node", namespace=~"$namespace", ` +
+			`resourceclaim_name=~"$claim"`,
+		"<of models>", `cluster=~"$cluster", driver=~"$driver", model=~"$model"`,
+		"<of namespaces>", `cluster=~"$cluster", driver=~"$driver", model=~"$model", namespace=~"$namespace"`,
+		"<of drivers of namespaces>", `cluster=~"$cluster", driver=~"$driver", namespace=~"$namespace"`,
+		"<of nodes>", `cluster=~"$cluster", node=~"$node"`,
+		"<of workloads>", `cluster=~"$cluster", driver=~"$driver", namespace=~"$namespace", workload_kind=~"$kind", ` +
 			`workload_name=~"$workload", queue=~"$queue"`,
-		"<pods of workloads>", `cluster=~"$cluster", node=~"$node", namespace=~"$namespace", workload_kind=~"$kind", ` +
+		"<of pods of workloads>", `cluster=~"$cluster", node=~"$node", namespace=~"$namespace", workload_kind=~"$kind", ` +
 			`workload_name=~"$workload", queue=~"$queue"`,
 		"<node>", "cluster, node",
 		"<namespace>", "cluster, namespace",

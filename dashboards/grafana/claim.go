@@ -36,24 +36,25 @@ func claimSummary() []Panel {
 	hours := fact("Device-hours",
 		"Device-hours held by the claim in the selected time range. Shared devices are divided among their claims.", "h",
 		"not held",
-		`sum(max by (<claim device>) (increase(dra_claim_allocated_share_seconds_total{<c>}[$__range]))) / 3600`,
+		`sum(max by (<claim device>) (increase(dra_claim_allocated_share_seconds_total{<of claims>}[$__range]))) / 3600`,
 		step{0, blue})
 	hours.decimals, hours.Total = 2, true
 	energy := fact("Energy", "Energy used by the claim's devices for it in the selected time range.", "kwatth",
 		"not measured",
-		`sum(max by (<claim device>) (increase(dra_claim_energy_joules_total{<c>}[$__range]))) / 3.6e6`, step{0, blue})
+		`sum(max by (<claim device>) (increase(dra_claim_energy_joules_total{<of claims>}[$__range]))) / `+
+			`3.6e6`, step{0, blue})
 	energy.decimals, energy.Total = 3, true
 	return []Panel{
 		fact("Devices held", "Devices that the claim holds now, without admin access.", "none", "none held",
-			`sum(max by (<claim driver>) (claim:dra_devices:count{<c>}))`, step{0, blue}),
+			`sum(max by (<claim driver>) (claim:dra_devices:count{<of claims>}))`, step{0, blue}),
 		fact("Devices idle", "The claim's devices that were idle during the idle window.", "none", "not measured",
-			`sum(max by (<claim driver>) (claim:dra_idle_devices:count{<c>}))`, step{0, green}, step{1, orange}),
+			`sum(max by (<claim driver>) (claim:dra_idle_devices:count{<of claims>}))`, step{0, green}, step{1, orange}),
 		total(fact("Last active", "When one of the devices was last active. If none was, when the exporter first saw "+
 			"the claim.",
 			"dateTimeFromNow", "not measured",
-			`max(dra_claim_last_active_timestamp_seconds{<c>}) * 1000`, step{0, blue})),
+			`max(dra_claim_last_active_timestamp_seconds{<of claims>}) * 1000`, step{0, blue})),
 		fact("Allocated", "When the claim was allocated.", "dateTimeFromNow", "unknown without the API or an inventory file",
-			`max(dra_claim_allocated_timestamp_seconds{<claim of node>}) * 1000`, step{0, blue}),
+			`max(dra_claim_allocated_timestamp_seconds{<of claims of all drivers>}) * 1000`, step{0, blue}),
 		hours, energy,
 		{
 			Title: "Devices of the claim",
@@ -62,13 +63,15 @@ func claimSummary() []Panel {
 			Kind: Table, NoData: "the claim holds nothing now", Width: 24, Height: 7,
 			Targets: []Target{
 				{Expr: `max by (<claim device>, request, share_id, device_class, admin_access, attribution, state) ` +
-					`(dra_claim_device_info{<c>})`},
-				{Expr: `max by (<claim device>) (claim_device:dra_active:ratio{<c>})`, Column: "Active", Unit: "percentunit"},
-				{Expr: `max by (<claim device>) (dra_claim_memory_used_bytes{<c>})`, Column: "Memory used", Unit: "bytes"},
-				{Expr: `max by (<claim device>) (dra_claim_memory_used_peak_bytes{<c>})`, Column: "Peak memory", Unit: "bytes"},
-				{Expr: `max by (<claim device>) (dra_claim_power_peak_watts{<c>})`, Column: "Peak power", Unit: "watt"},
+					`(dra_claim_device_info{<of claims>})`},
+				{Expr: `max by (<claim device>) (claim_device:dra_active:ratio{` +
+					`<of claims>})`, Column: "Active", Unit: "percentunit"},
+				{Expr: `max by (<claim device>) (dra_claim_memory_used_bytes{<of claims>})`, Column: "Memory used", Unit: "bytes"},
+				{Expr: `max by (<claim device>) (dra_claim_memory_used_peak_bytes{` +
+					`<of claims>})`, Column: "Peak memory", Unit: "bytes"},
+				{Expr: `max by (<claim device>) (dra_claim_power_peak_watts{<of claims>})`, Column: "Peak power", Unit: "watt"},
 				{
-					Expr:   `max by (<claim device>) (dra_claim_last_error_timestamp_seconds{<c>}) * 1000`,
+					Expr:   `max by (<claim device>) (dra_claim_last_error_timestamp_seconds{<of claims>}) * 1000`,
 					Column: "Last error", Unit: "dateTimeFromNow",
 				},
 			},
@@ -80,12 +83,12 @@ func claimSummary() []Panel {
 func claimStalled() Panel {
 	return Panel{
 		Title:       "Stalled",
-		Description: "When the claim was busy on a device and did nothing, as in a collective operation that hangs.",
+		Description: "When the claim kept a device busy without progress, as when a collective operation hangs.",
 		Kind:        Timeline, NoData: "it was not, or too little is measured to know", Width: 12, Height: 6,
 		MayBeEmpty: "while the claim is not stalled",
 		states:     []state{{"1", "stalled", red}},
 		Targets: []Target{{
-			Expr: `max by (<claim device>) (dra_claim_stalled{<c>}) == 1`, Legend: "{{device}} {{node}}",
+			Expr: `max by (<claim device>) (dra_claim_stalled{<of claims>}) == 1`, Legend: "{{device}} {{node}}",
 		}},
 	}
 }
@@ -100,11 +103,12 @@ func claimHits() []Panel {
 			Kind: Table, NoData: "nothing did", Width: 12, Height: 6, MayBeEmpty: "without errors", sort: "Times", limit: 50,
 			Targets: []Target{
 				{
-					Expr:   `topk(50, max by (<claim device>, kind, code) (increase(dra_claim_errors_total{<c>}[$__range])) > 0)`,
+					Expr: `topk(50, max by (<claim device>, kind, code) (increase(dra_claim_errors_total{<of claims>}[$__range])) ` +
+						`> 0)`,
 					Column: "Times", Unit: "none",
 				},
 				{
-					Expr:   `max by (<claim device>) (dra_claim_last_error_timestamp_seconds{<c>}) * 1000`,
+					Expr:   `max by (<claim device>) (dra_claim_last_error_timestamp_seconds{<of claims>}) * 1000`,
 					Column: "Last one", Unit: "dateTimeFromNow",
 				},
 			},
@@ -115,8 +119,8 @@ func claimHits() []Panel {
 				"Click a pod to see it alone.",
 			Kind: Table, NoData: "none", Width: 12, Height: 6, MayBeEmpty: "without errors", sort: "Times", limit: 50,
 			Targets: []Target{{
-				Expr: `topk(50, max by (<pod device>, kind, code) (increase(dra_pod_errors_total{<pods>}[$__range])) > 0 ` +
-					`and on (<pod device>) dra_pod_claim_info{<c>})`,
+				Expr: `topk(50, max by (<pod device>, kind, code) (increase(dra_pod_errors_total{<of pods>}[$__range])) > 0 ` +
+					`and on (<pod device>) dra_pod_claim_info{<of claims>})`,
 				Column: "Times", Unit: "none",
 			}},
 		},
@@ -126,21 +130,22 @@ func claimHits() []Panel {
 func claimFit() Panel {
 	return Panel{
 		Title: "Smallest fit",
-		Description: "The smallest thing on the node into which the claim would have fitted since it began, and what it " +
-			"needs of what it holds: by its peak of memory and the p99.9 of its activity, each with a margin.",
+		Description: "The smallest alternative on the node into which the claim would have fitted since it began, and what " +
+			"the claim needs of what it holds, by its peak memory and the 99.9th percentile of its activity, each with a " +
+			"margin.",
 		Kind: Table, NoData: "measured for less than an hour, or what it uses is not known", Width: 24, Height: 6,
 		MayBeEmpty: "in the first hour",
 		Targets: []Target{
 			{
-				Expr:   `max by (<claim device>) (dra_claim_fit_ratio{<c>, resource="memory"})`,
+				Expr:   `max by (<claim device>) (dra_claim_fit_ratio{<of claims>, resource="memory"})`,
 				Column: "Memory needed", Unit: "percentunit",
 			},
 			{
-				Expr:   `max by (<claim device>) (dra_claim_fit_ratio{<c>, resource="activity"})`,
+				Expr:   `max by (<claim device>) (dra_claim_fit_ratio{<of claims>, resource="activity"})`,
 				Column: "Activity needed", Unit: "percentunit",
 			},
 			{
-				Expr:   `max by (<claim device>, alternative) (dra_claim_fit_unused_ratio{<c>})`,
+				Expr:   `max by (<claim device>, alternative) (dra_claim_fit_unused_ratio{<of claims>})`,
 				Column: "Unused", Unit: "percentunit",
 			},
 		},
@@ -157,49 +162,51 @@ func line(title, description, unit, noData, legend, expr string) Panel {
 func claimActivity() []Panel {
 	utilization := line("Utilization by device", "The claim's share of each device's utilization.", "percentunit",
 		"not measured", "{{device}} {{node}}",
-		`max by (<device>) (dra_claim_utilization_ratio{<c>})`)
+		`max by (<device>) (dra_claim_utilization_ratio{<of claims>})`)
 	utilization.max = 1
 	energy := line("Active time",
 		"Share of the time in which the claim kept each device busy, from activity counters. It includes activity between "+
 			"two samples.",
 		"percentunit", "not measured", "{{device}} {{node}}",
-		`clamp_max(sum by (<device>) (max by (<claim device>) (rate(dra_claim_active_seconds_total{<c>}[$__rate_interval])))
-		  / sum by (<device>) (max by (<claim device>) (rate(dra_claim_allocated_seconds_total{<c>}[$__rate_interval]) > 0)),
+		`clamp_max(sum by (<device>) (max by (<claim device>) (`+
+			`rate(dra_claim_active_seconds_total{<of claims>}[$__rate_interval])))
+		  / sum by (<device>) (max by (<claim device>) (`+
+			`rate(dra_claim_allocated_seconds_total{<of claims>}[$__rate_interval]) > 0)),
 		  1)`)
 	energy.max = 1
 	engines := line("Engines of the claim", "Share of the time in which each engine was busy, of devices that the claim "+
 		"has to itself.", "percentunit", "no source reports engines, or the devices are shared",
-		"{{engine}} {{device}} {{node}}", `max by (<device>, engine) (dra_claim_engine_utilization_ratio{<c>})`)
+		"{{engine}} {{device}} {{node}}", `max by (<device>, engine) (dra_claim_engine_utilization_ratio{<of claims>})`)
 	engines.max = 1
 	flops := line("FLOP utilization", "Share of the highest rate of each device's tensor cores: the share of the time in "+
 		"which they were busy, times the clock divided by its highest.", "percentunit",
 		"no source reports tensor cores and clocks, or the devices are shared", "{{device}} {{node}}",
 		`max by (<device>) (
-		  device:dra_flop_utilization:ratio{<d>}
-		  and on (<device>) dra_claim_engine_utilization_ratio{<c>, engine="tensor"}
+		  device:dra_flop_utilization:ratio{<of devices>}
+		  and on (<device>) dra_claim_engine_utilization_ratio{<of claims>, engine="tensor"}
 		)`)
 	flops.max = 1
 	return []Panel{
 		utilization, energy, engines, flops,
 		line("Memory used", "The claim's share of each device's memory in use.", "bytes", "not measured",
-			"{{device}} {{node}}", `max by (<device>) (dra_claim_memory_used_bytes{<c>})`),
+			"{{device}} {{node}}", `max by (<device>) (dra_claim_memory_used_bytes{<of claims>})`),
 		line("Power by device", "The claim's share of each device's power.", "watt", "not measured", "{{device}} {{node}}",
-			`max by (<device>) (dra_claim_power_watts{<c>})`),
+			`max by (<device>) (dra_claim_power_watts{<of claims>})`),
 		line("Traffic by link", "The claim's share of the traffic on its devices' links.", "binBps", "not measured",
 			"{{link}} {{direction}} {{device}} {{node}}",
 			`sum by (<device>, link, direction) (
-			  max by (<claim device>, link, direction) (rate(dra_claim_io_bytes_total{<c>}[$__rate_interval])))`),
+			  max by (<claim device>, link, direction) (rate(dra_claim_io_bytes_total{<of claims>}[$__rate_interval])))`),
 		line("Power from the energy counter",
 			"Average power, as the rate of the claim's energy counter. It includes pods that live between two scrapes.", "watt",
 			"not measured", "{{device}} {{node}}",
-			`sum by (<device>) (max by (<claim device>) (rate(dra_claim_energy_joules_total{<c>}[$__rate_interval])))`),
+			`sum by (<device>) (max by (<claim device>) (rate(dra_claim_energy_joules_total{<of claims>}[$__rate_interval])))`),
 	}
 }
 
 func claimIncidents() []Panel {
 	throttled := line("Throttled", "Share of the time in which each device ran below its clocks while the claim held it.",
 		"percentunit", "none, or not measured", "{{reason}} {{device}} {{node}}",
-		`max by (<device>, reason) (rate(dra_claim_throttled_seconds_total{<c>}[$__rate_interval]))`)
+		`max by (<device>, reason) (rate(dra_claim_throttled_seconds_total{<of claims>}[$__rate_interval]))`)
 	throttled.max = 1
 	return append([]Panel{
 		{
@@ -208,26 +215,26 @@ func claimIncidents() []Panel {
 				"has the course of each, and what was recorded.",
 			Kind: Table, NoData: "none", Width: 24, Height: 4, MayBeEmpty: "without an incident", sort: "Began", limit: 20,
 			Targets: []Target{{
-				Expr:   `topk(20, max by (<device>, kind) (dra_claim_incident_onset_timestamp_seconds{<c>})) * 1000`,
+				Expr:   `topk(20, max by (<device>, kind) (dra_claim_incident_onset_timestamp_seconds{<of claims>})) * 1000`,
 				Column: "Began", Unit: "dateTimeFromNow",
 			}},
 		},
 		line("Errors of its devices",
 			"Errors of each device while the claim held it, whoever else held it too: not to be summed over claims.", "none",
 			"none, or not measured", "{{kind}} {{code}} {{device}} {{node}}",
-			`round(max by (<device>, kind, code) (increase(dra_claim_errors_total{<c>}[$__rate_interval])))`),
+			`round(max by (<device>, kind, code) (increase(dra_claim_errors_total{<of claims>}[$__rate_interval])))`),
 		throttled,
 		claimStalled(),
 	}, claimHits()...)
 }
 
 func claimSharing() []Panel {
-	const same = `on (<device>) group by (<device>) (dra_claim_device_info{<c>, admin_access="false"})`
+	const same = `on (<device>) group by (<device>) (dra_claim_device_info{<of claims>, admin_access="false"})`
 	shared := line("Utilization of shared devices by claim",
 		"Utilization of this claim's devices by each claim that shares them. The sum is the device's utilization.",
 		"percentunit", "not measured",
 		"{{namespace}}/{{resourceclaim_name}} {{device}} {{node}}",
-		`max by (<claim device>) (dra_claim_utilization_ratio{<d>} and `+same+`)`)
+		`max by (<claim device>) (dra_claim_utilization_ratio{<of devices>} and `+same+`)`)
 	shared.stacked = true
 	return []Panel{
 		{
@@ -237,11 +244,11 @@ func claimSharing() []Panel {
 			Kind: Table, NoData: "the claim holds nothing now", Width: 12, Height: 8,
 			Targets: []Target{
 				{
-					Expr: `max by (<claim device>, share_id, admin_access, attribution) (dra_claim_device_info{<d>} and ` +
+					Expr: `max by (<claim device>, share_id, admin_access, attribution) (dra_claim_device_info{<of devices>} and ` +
 						same + `)`,
 				},
 				{
-					Expr:   `max by (<claim device>, share_id) (dra_claim_consumed_capacity{<d>} and ` + same + `)`,
+					Expr:   `max by (<claim device>, share_id) (dra_claim_consumed_capacity{<of devices>} and ` + same + `)`,
 					Column: "Consumed", Unit: "short",
 				},
 			},
@@ -252,13 +259,15 @@ func claimSharing() []Panel {
 			Description: "Pods that use the claim's devices now, and how much of each. Click a pod to see it alone.",
 			Kind:        Table, NoData: "no pod uses it", Width: 24, Height: 6,
 			Targets: []Target{
-				{Expr: `max by (<pod device>, container) (dra_pod_claim_info{<c>, pod=~"$pod"})`},
+				{Expr: `max by (<pod device>, container) (dra_pod_claim_info{<of claims>, pod=~"$pod"})`},
 				{
-					Expr:   `max by (<pod device>) (dra_pod_utilization_ratio{<pods>} and on (<pod device>) dra_pod_claim_info{<c>})`,
+					Expr: `max by (<pod device>) (dra_pod_utilization_ratio{<of pods>} and on (<pod device>) ` +
+						`dra_pod_claim_info{<of claims>})`,
 					Column: "Utilization", Unit: "percentunit",
 				},
 				{
-					Expr:   `max by (<pod device>) (dra_pod_memory_used_bytes{<pods>} and on (<pod device>) dra_pod_claim_info{<c>})`,
+					Expr: `max by (<pod device>) (dra_pod_memory_used_bytes{<of pods>} and on (<pod device>) ` +
+						`dra_pod_claim_info{<of claims>})`,
 					Column: "Memory used", Unit: "bytes",
 				},
 			},
@@ -268,15 +277,15 @@ func claimSharing() []Panel {
 			NoData: "no pod used it", Width: 12, Height: 8,
 			states: []state{{"1", "uses devices of the claim", blue}}, Total: true,
 			Targets: []Target{{
-				Expr:   `group by (cluster, namespace, pod) (dra_pod_claim_info{<c>, pod=~"$pod"})`,
+				Expr:   `group by (cluster, namespace, pod) (dra_pod_claim_info{<of claims>, pod=~"$pod"})`,
 				Legend: "{{namespace}}/{{pod}}",
 			}},
 		},
 		line("Utilization by pod", "Utilization by each pod that uses devices of the claim.", "percentunit", "not measured",
 			"{{namespace}}/{{pod}} {{device}} {{node}}",
 			`max by (<pod device>) (
-				dra_pod_utilization_ratio{<pods>}
-				and on (<pod device>) dra_pod_claim_info{<c>})`),
+				dra_pod_utilization_ratio{<of pods>}
+				and on (<pod device>) dra_pod_claim_info{<of claims>})`),
 	}
 }
 
@@ -288,7 +297,7 @@ func claimStatus() []Panel {
 			NoData: "no driver reports conditions",
 			Width:  12, Height: 6,
 			Targets: []Target{{Expr: `max by (<claim device>, type, status) ` +
-				`(dra_claim_device_condition{<c>} == 1)`}},
+				`(dra_claim_device_condition{<of claims>} == 1)`}},
 		},
 		{
 			Title: "Network data",
@@ -297,7 +306,7 @@ func claimStatus() []Panel {
 			Kind:   Table,
 			NoData: "no driver reports network data", Width: 12, Height: 6,
 			Targets: []Target{{Expr: `max by (<claim device>, interface, ip, hardware_address) ` +
-				`(dra_claim_network_info{<c>})`}},
+				`(dra_claim_network_info{<of claims>})`}},
 		},
 	}
 }

@@ -1,7 +1,7 @@
 package grafana
 
-// clusterClaims are the claims of the whole cluster, by kube-state-metrics: also those that no node
-// has yet.
+// clusterClaims are the panels of the claims of the whole cluster, also of claims without a node,
+// from the metrics of kube-state-metrics.
 func clusterClaims() []Panel {
 	const (
 		no    = "where kube-state-metrics has no metrics of claims"

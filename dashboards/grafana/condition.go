@@ -2,10 +2,10 @@ package grafana
 
 const unreported = "where no source reports conditions of the hardware"
 
-// nodeCondition is about the condition of the hardware, whoever uses it.
+// nodeCondition are the panels of the condition of the hardware, independent of its users.
 func nodeCondition() []Panel { return append(nodeFaults(), nodeOperation()...) }
 
-// nodeFaults is about what is wrong with devices.
+// nodeFaults are the panels of the faults of devices.
 func nodeFaults() []Panel {
 	return []Panel{
 		{
@@ -14,16 +14,16 @@ func nodeFaults() []Panel {
 			NoData: "no device was unhealthy, or no driver reports health", Width: 12, Height: 8,
 			states: []state{{"1", "unhealthy", red}}, MayBeEmpty: "while every device is healthy",
 			Targets: []Target{{
-				Expr:   `max by (<device>) (dra_device_health{<one>, status="unhealthy"}) == 1`,
+				Expr:   `max by (<device>) (dra_device_health{<of device>, status="unhealthy"}) == 1`,
 				Legend: "{{device}} {{node}}",
 			}},
 		},
 		orEmpty("while every device is healthy", Panel{
 			Title: "Why devices are not healthy",
-			Description: "What the source of a device's health gives as the reason: the driver's message, or the taint. " +
-				"/api/v1/snapshot has all of a long message.",
+			Description: "The reason that the source of a device's health gives: the driver's message, or the taint. " +
+				"/api/v1/snapshot has long messages in full.",
 			Kind: Table, NoData: "no device is unhealthy, or no reason is given", Width: 12, Height: 8,
-			Targets: []Target{{Expr: `max by (<device>, reason) (dra_device_health_reason_info{<one>})`}},
+			Targets: []Target{{Expr: `max by (<device>, reason) (dra_device_health_reason_info{<of device>})`}},
 		}),
 		{
 			Title: "Taints",
@@ -31,7 +31,7 @@ func nodeFaults() []Panel {
 				"with NoSchedule or NoExecute only if it tolerates the taint; NoExecute also evicts pods.",
 			Kind: Table, NoData: "no device is tainted", Width: 12, Height: 8,
 			Targets: []Target{{
-				Expr: `max by (<device>, key, value, effect, source) (dra_device_tainted{<one>})`,
+				Expr: `max by (<device>, key, value, effect, source) (dra_device_tainted{<of device>})`,
 			}},
 		},
 		orEmpty("while no device needs attention", Panel{
@@ -40,36 +40,36 @@ func nodeFaults() []Panel {
 				"the runbook.",
 			Kind: Table, NoData: "no device needs attention", Width: 12, Height: 8,
 			Targets: []Target{{
-				Expr: `max by (<device>, action, reason) (dra_device_needs_attention{<one>, action!="none"}) == 1`,
+				Expr: `max by (<device>, action, reason) (dra_device_needs_attention{<of device>, action!="none"}) == 1`,
 			}},
 		}),
 		orEmpty(unreported, Panel{
 			Title: "Errors over the lifetime",
-			Description: "Errors that the device itself has recorded, those from before the exporter's start included. " +
-				"Devices without such errors are left out.",
+			Description: "Errors that the device has recorded over its lifetime, including those before the exporter started. " +
+				"Devices without such errors are omitted.",
 			Kind: Table, NoData: "no device has recorded errors", Width: 12, Height: 8, sort: "Errors",
 			Targets: []Target{{
-				Expr:   `max by (<device>, kind, code) (dra_device_lifetime_errors{<one>}) > 0`,
+				Expr:   `max by (<device>, kind, code) (dra_device_lifetime_errors{<of device>}) > 0`,
 				Column: "Errors", Unit: "none",
 			}},
 		}),
 	}
 }
 
-// nodeOperation is about how devices run: their links and what slows them.
+// nodeOperation are the panels of the devices' links and throttling.
 func nodeOperation() []Panel {
 	return []Panel{
 		orEmpty(unreported, Panel{
 			Title: "Links",
-			Description: "Lanes and generation of the devices' links, as negotiated and at most. A device that saves power " +
-				"may lower the generation.",
+			Description: "Negotiated and highest possible lanes and generation of the devices' links. A device that saves " +
+				"power may lower the generation.",
 			Kind: Table, NoData: "no source reports links", Width: 12, Height: 8,
 			Targets: []Target{
-				{Expr: `max by (<device>, link) (dra_device_link_width{<one>})`, Column: "Lanes", Unit: "none"},
-				{Expr: `max by (<device>, link) (dra_device_link_width_max{<one>})`, Column: "Lanes at most", Unit: "none"},
-				{Expr: `max by (<device>, link) (dra_device_link_generation{<one>})`, Column: "Generation", Unit: "none"},
+				{Expr: `max by (<device>, link) (dra_device_link_width{<of device>})`, Column: "Lanes", Unit: "none"},
+				{Expr: `max by (<device>, link) (dra_device_link_width_max{<of device>})`, Column: "Lanes at most", Unit: "none"},
+				{Expr: `max by (<device>, link) (dra_device_link_generation{<of device>})`, Column: "Generation", Unit: "none"},
 				{
-					Expr:   `max by (<device>, link) (dra_device_link_generation_max{<one>})`,
+					Expr:   `max by (<device>, link) (dra_device_link_generation_max{<of device>})`,
 					Column: "Generation at most", Unit: "none",
 				},
 			},
@@ -79,22 +79,23 @@ func nodeOperation() []Panel {
 			Kind: Timeline, NoData: "every device is well connected, or in no fabric", Width: 12, Height: 8,
 			states: []state{{"1", "not well connected", red}},
 			Targets: []Target{{
-				Expr:   `max by (<device>, state) (dra_device_fabric_state{<one>, state!="healthy"})`,
+				Expr:   `max by (<device>, state) (dra_device_fabric_state{<of device>, state!="healthy"})`,
 				Legend: "{{device}} {{node}} {{state}}",
 			}},
 		}),
 		orEmpty(unreported, Panel{
-			Title:       "Throttled now",
-			Description: "Why the device runs below its clocks, moment by moment. Only reasons that were active are shown.",
-			Kind:        Timeline, NoData: "no device was throttled, or no source reports it", Width: 12, Height: 8,
+			Title: "Throttled now",
+			Description: "The reasons for which the device is throttled at each moment. Only reasons that were active are " +
+				"shown.",
+			Kind: Timeline, NoData: "no device was throttled, or no source reports it", Width: 12, Height: 8,
 			states: []state{{"1", "throttled", orange}},
 			Targets: []Target{{
-				Expr:   `max by (<device>, reason) (dra_device_throttle_active{<one>}) == 1`,
+				Expr:   `max by (<device>, reason) (dra_device_throttle_active{<of device>}) == 1`,
 				Legend: "{{device}} {{node}} {{reason}}",
 			}},
 		}),
 		orEmpty(unreported, line("Performance state",
 			"Performance state of each device: 0 is the highest; a higher number saves more power.", "none",
-			"no source reports it", "{{device}} {{node}}", `max by (<device>) (dra_device_performance_state{<one>})`)),
+			"no source reports it", "{{device}} {{node}}", `max by (<device>) (dra_device_performance_state{<of device>})`)),
 	}
 }

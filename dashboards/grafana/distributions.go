@@ -2,7 +2,7 @@ package grafana
 
 import "fmt"
 
-// distributed is a quantity of claims whose distribution over time is known.
+// distributed is a quantity of claims with a distribution over time.
 type distributed struct {
 	name, metric string
 	unit         string
@@ -42,28 +42,28 @@ func claimDistributions() []Panel {
 	var maps, graphs []Panel
 	table := Panel{
 		Title: "Quantiles in the selected time",
-		Description: "In half of the time, 95 % of it and 99 % of it, the claim's part was at or below these, summed over " +
-			"its devices of the driver. Every reading counts, not only those at scrapes.",
+		Description: "Values that the claim's part did not exceed in 50 %, 95 % and 99 % of the time, summed over its " +
+			"devices of the driver. Every reading counts, not only those at scrapes.",
 		Kind: Table, NoData: noDistribution, Width: 24, Height: 6,
 	}
 	for _, d := range distributions() {
 		maps = append(maps, Panel{
 			Title: d.name + " over time",
-			Description: "For which part of the time the claim's part was how high, from every reading. " + d.zero +
+			Description: "The share of the time that the claim's part had each value, from every reading. " + d.zero +
 				" Several claims count equally.",
 			Kind: Heatmap, Unit: "percentunit", axis: d.unit, axisMin: d.axisMin, NoData: noDistribution,
 			Width: 8, Height: 8,
-			Targets: []Target{{Expr: `avg(avg by (<claim driver>) (rate(` + d.metric + `{<c>}[$__rate_interval])))`}},
+			Targets: []Target{{Expr: `avg(avg by (<claim driver>) (rate(` + d.metric + `{<of claims>}[$__rate_interval])))`}},
 		})
 		graph := Panel{
 			Title: d.name + ", quantiles",
-			Description: "In half of the time, 95 % of it and 99 % of it, the claim's part was at or below these, summed " +
-				"over its devices of the driver. Of a minute, p99 may be off by a few seconds.",
+			Description: "Values that the claim's part did not exceed in 50 %, 95 % and 99 % of the time, summed over " +
+				"its devices of the driver. Over one minute, p99 is imprecise.",
 			Kind: Graph, Unit: d.unit, NoData: noDistribution, Width: 8, Height: 8,
 		}
 		for _, q := range quantiles() {
 			// Without observations a quantile is not a number.
-			const expr = `max by (<claim driver>) (histogram_quantile(%s, %s(%s{<c>}[%s])) >= 0)`
+			const expr = `max by (<claim driver>) (histogram_quantile(%s, %s(%s{<of claims>}[%s])) >= 0)`
 			graph.Targets = append(graph.Targets, Target{
 				Expr:   fmt.Sprintf(expr, q.value, "rate", d.metric, "$__rate_interval"),
 				Legend: q.name + " {{resourceclaim_name}} {{driver}} {{node}}",

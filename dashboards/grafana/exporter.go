@@ -19,12 +19,13 @@ func exporter() Board {
 	}
 }
 
-// The rows that are empty in most clusters: while nothing is wrong, or without metrics of others.
+// The rows that are empty in most clusters: without failures, or without metrics of the kubelet and
+// of drivers.
 const driversRow, joinsRow = "Claims and drivers", "Joins and series"
 
-// top restricts lines to the 20 with the highest values of another expression at the end of the
-// time that is shown. Each metric of it has <end> behind it: it is evaluated once, and reads few
-// samples however long that time is.
+// top restricts lines to the 20 with the highest values of the expression of, at the end of the
+// time that is shown. In of, <end> follows each metric: it is evaluated once, and reads few samples
+// however long that time is.
 func top(by, expr, of string) string {
 	return expr + ` and on (` + by + `) topk(20, max by (` + by + `) (` + strings.ReplaceAll(of, "<end>", "@ end()") + `))`
 }
@@ -34,29 +35,29 @@ func exporterState() []Panel {
 		{
 			Title: "Exporters", Description: "Number of exporters that Prometheus can scrape.", Kind: Stat, Unit: "none",
 			NoData: "none is scraped", Width: 6, Height: 4, steps: []step{{0, blue}},
-			Targets: []Target{{Expr: `count(group by (<node>) (dra_exporter_node_info{<e>}))`}},
+			Targets: []Target{{Expr: `count(group by (<node>) (dra_exporter_node_info{<of nodes>}))`}},
 		},
 		{
 			Title:       "Oldest snapshot",
 			Description: "Age of the oldest snapshot of any exporter. Normal are a few seconds plus the time since the scrape.",
 			Kind:        Stat, Unit: "s", NoData: "none is scraped",
 			Width: 6, Height: 4, steps: []step{{0, green}, {60, orange}, {300, red}},
-			Targets: []Target{{Expr: `time() - min(dra_exporter_snapshot_timestamp_seconds{<e>})`}},
+			Targets: []Target{{Expr: `time() - min(dra_exporter_snapshot_timestamp_seconds{<of nodes>})`}},
 		},
 		{
 			Title: "Failing sources", Description: "Sources that fail now, of all exporters.", Kind: Stat, Unit: "none",
 			NoData: "none is scraped", Width: 6, Height: 4,
 			steps: []step{{0, green}, {1, red}},
 			Targets: []Target{{
-				Expr: `count(group by (<node>, source) (node:dra_failing_source:info{<e>})) ` +
-					`or 0 * count(group by (<node>) (node:dra_exporter_up:max{<e>} == 1))`,
+				Expr: `count(group by (<node>, source) (node:dra_failing_source:info{<of nodes>})) ` +
+					`or 0 * count(group by (<node>) (node:dra_exporter_up:max{<of nodes>} == 1))`,
 			}},
 		},
 		{
 			Title: "Devices without telemetry", Description: "Devices that are known but cannot be measured, for any reason.",
 			Kind: Stat, Unit: "none", NoData: "none", Width: 6, Height: 4,
 			steps:      []step{{0, green}, {1, yellow}},
-			Targets:    []Target{{Expr: `sum(max by (<node>, driver, reason) (dra_exporter_unresolved_devices{<e>}))`}},
+			Targets:    []Target{{Expr: `sum(max by (<node>, driver, reason) (dra_exporter_unresolved_devices{<of nodes>}))`}},
 			MayBeEmpty: "where every device is measured",
 		},
 		{
@@ -64,7 +65,7 @@ func exporterState() []Panel {
 			Width: 12, Height: 7,
 			Targets: []Target{{
 				Expr: `count by (version, revision, goversion) (` +
-					`group by (<node>, version, revision, goversion) (dra_exporter_build_info{<e>}))`,
+					`group by (<node>, version, revision, goversion) (dra_exporter_build_info{<of nodes>}))`,
 				Column: "Exporters", Unit: "none",
 			}},
 		},
@@ -74,8 +75,8 @@ func exporterState() []Panel {
 			Kind:        Timeline, NoData: "no source failed", Width: 12, Height: 7, MayBeEmpty: "where no source failed",
 			states: []state{{"1", "fails", red}},
 			Targets: []Target{{
-				Expr: `max by (<node>, source) (node:dra_failing_source:info{<e>}) and on (<node>, source) topk(20, ` +
-					`max by (<node>, source) (count_over_time(node:dra_failing_source:info{<e>}[$__range] @ end())))`,
+				Expr: `max by (<node>, source) (node:dra_failing_source:info{<of nodes>}) and on (<node>, source) topk(20, ` +
+					`max by (<node>, source) (count_over_time(node:dra_failing_source:info{<of nodes>}[$__range] @ end())))`,
 				Legend: "{{source}} {{node}}",
 			}},
 		},
@@ -88,25 +89,26 @@ func exporterSources() []Panel {
 			"Mean duration of the readings of each source over all nodes. Sources are read concurrently: a slow source delays "+
 				"neither the others nor scrapes.",
 			"s", "none is scraped", "{{source}}",
-			`sum by (source) (max by (<node>, source) (node:dra_source_duration_seconds:rate{<e>})) `+
-				`/ (sum by (source) (max by (<node>, source) (node:dra_source_readings:rate{<e>})) > 0)`),
+			`sum by (source) (max by (<node>, source) (node:dra_source_duration_seconds:rate{<of nodes>})) `+
+				`/ (sum by (source) (max by (<node>, source) (node:dra_source_readings:rate{<of nodes>})) > 0)`),
 		line("Slowest sources",
 			"Mean duration of the readings of a source on a node, of the 20 that took the longest at the end.",
 			"s", "none is scraped", "{{source}} {{node}}",
-			top("<node>, source", `max by (<node>, source) (node:dra_source_duration_seconds:rate{<e>}) `+
-				`/ on (<node>, source) (max by (<node>, source) (node:dra_source_readings:rate{<e>}) > 0)`,
-				`max by (<node>, source) (node:dra_source_duration_seconds:rate{<e>} <end>) `+
-					`/ on (<node>, source) (max by (<node>, source) (node:dra_source_readings:rate{<e>} <end>) > 0)`)),
+			top("<node>, source", `max by (<node>, source) (node:dra_source_duration_seconds:rate{<of nodes>}) `+
+				`/ on (<node>, source) (max by (<node>, source) (node:dra_source_readings:rate{<of nodes>}) > 0)`,
+				`max by (<node>, source) (node:dra_source_duration_seconds:rate{<of nodes>} <end>) `+
+					`/ on (<node>, source) (max by (<node>, source) (node:dra_source_readings:rate{<of nodes>} <end>) > 0)`)),
 		orEmpty("where no reading ever failed",
 			line("Failed readings", "Failed readings per second, by reason.", "cps", "none failed", "{{source}} {{reason}}",
 				`sum by (source, reason) (max by (<node>, source, reason) (
-					rate(dra_exporter_source_errors_total{<e>}[$__rate_interval])))`)),
+					rate(dra_exporter_source_errors_total{<of nodes>}[$__rate_interval])))`)),
 		{
 			Title: "Last success", Description: "Time of the last successful reading of the 20 sources for which it is the " +
 				"longest ago.", Kind: Table,
 			NoData: "none is scraped", Width: 12, Height: 8,
 			Targets: []Target{{
-				Expr:   `bottomk(20, min by (<node>, source) (dra_exporter_source_last_success_timestamp_seconds{<e>})) * 1000`,
+				Expr: `bottomk(20, min by (<node>, source) (dra_exporter_source_last_success_timestamp_seconds{<of nodes>})) * ` +
+					`1000`,
 				Column: "Last success", Unit: "dateTimeFromNow",
 			}},
 		},
@@ -114,18 +116,18 @@ func exporterSources() []Panel {
 			line("Rejected input", "Rows and readings per second that were rejected, by input and reason.", "cps",
 				"nothing is rejected", "{{input}} {{reason}}",
 				`sum by (input, reason) (max by (<node>, input, reason) (
-					rate(dra_exporter_input_rejected_total{<e>}[$__rate_interval])))`)),
+					rate(dra_exporter_input_rejected_total{<of nodes>}[$__rate_interval])))`)),
 	}
 }
 
-// exporterLives are about how long claims take from one state to the next, by driver.
+// exporterLives are the panels of how long claims stay in a state, by driver.
 func exporterLives() []Panel {
 	quantile := func(q, family string) string {
 		return `histogram_quantile(` + q + `, sum by (driver, le) (max by (<node>, driver, le) ` +
-			`(` + family + `_bucket{<e>})))`
+			`(` + family + `_bucket{<of nodes>})))`
 	}
 	total := func(family string) string {
-		return `sum by (driver) (max by (<node>, driver) (` + family + `_count{<e>}))`
+		return `sum by (driver) (max by (<node>, driver) (` + family + `_count{<of nodes>}))`
 	}
 	const (
 		preparation   = "dra_claim_preparation_seconds"
@@ -134,9 +136,9 @@ func exporterLives() []Panel {
 	return []Panel{
 		orEmpty("where no claim came while it is shown", Panel{
 			Title: "Claims until they are prepared, and until they are active",
-			Description: "How long claims of a driver waited until it had prepared them, and how long they were prepared " +
-				"until they were above the idle thresholds first: how long pods wait for drivers, and how long jobs take " +
-				"until they compute. Of all claims since the exporters' states began.",
+			Description: "How long the claims of a driver waited until they were prepared, and from then until their use was " +
+				"first above the idle thresholds: how long pods wait for drivers, and how long jobs take until they compute. Of " +
+				"all claims since each exporter, or its state folder, was new.",
 			Kind: Table, NoData: "no claim was prepared", Width: 24, Height: 7, sort: "Prepared",
 			Targets: []Target{
 				{Expr: total(preparation), Column: "Prepared", Unit: "none"},
@@ -150,7 +152,7 @@ func exporterLives() []Panel {
 	}
 }
 
-// driverCalls are about what the kubelet and drivers say of the same.
+// driverCalls are the panels of the kubelet's and drivers' own metrics of the same time.
 func driverCalls() []Panel {
 	const (
 		called     = `dra_grpc_operations_duration_seconds`
@@ -160,19 +162,19 @@ func driverCalls() []Panel {
 	mean := func(by, family string) string {
 		of := func(part string) string {
 			return `sum by (` + by + `) (max by (<node>, ` + by + `) (increase(` + family + part +
-				`{<e>}[$__range])))`
+				`{<of nodes>}[$__range])))`
 		}
 		return of("_sum") + ` / (` + of("_count") + ` > 0)`
 	}
 	count := func(by, family string) string {
 		return `sum by (` + by + `) (max by (<node>, ` + by + `) (increase(` + family +
-			`_count{<e>}[$__range]))) > 0`
+			`_count{<of nodes>}[$__range]))) > 0`
 	}
 	return []Panel{
 		orEmpty("without metrics of the kubelet", Panel{
 			Title: "Calls of drivers by the kubelet",
-			Description: "Calls of each driver, by the kubelet's own metrics, in the selected time range. The claims' wait " +
-				"minus the mean call is what the kubelet, and pods before them, took.",
+			Description: "Calls of each driver in the selected time range, by the kubelet's own metrics. The claims' mean " +
+				"wait minus the mean call is the time that the kubelet took, and pods that it handled first.",
 			Kind: Table, Width: 8, Height: 7, sort: "Calls",
 			NoData: "needs the kubelet's metrics (" + called + ") with the label node",
 			Targets: []Target{
@@ -200,13 +202,14 @@ func driverCalls() []Panel {
 			Targets: []Target{
 				{
 					Expr: `sum by (driver, error_type) (max by (<node>, driver, error_type) (` +
-						`increase(nvidia_dra_node_prepare_errors_total{<e>}[$__range])) > 0)`,
+						`increase(nvidia_dra_node_prepare_errors_total{<of nodes>}[$__range])) > 0)`,
 					Column: "Failed", Unit: "none",
 				},
 				{Expr: count("driver, operation", nvidia), Column: "Requests", Unit: "none"},
 				{Expr: mean("driver, operation", nvidia), Column: "Mean", Unit: "s"},
 				{
-					Expr:   `sum by (driver, operation) (max by (<node>, driver, operation) (nvidia_dra_requests_inflight{<e>}))`,
+					Expr: `sum by (driver, operation) (max by (<node>, driver, operation) (nvidia_dra_requests_inflight{` +
+						`<of nodes>}))`,
 					Column: "In progress", Unit: "none",
 				},
 			},
@@ -220,15 +223,16 @@ func exporterJoins() []Panel {
 			line("Devices without telemetry by reason",
 				"Devices that are not measured, by reason. The reasons no_source and not_instantiated are not failures.", "none",
 				"none", "{{driver}} {{reason}}",
-				`sum by (driver, reason) (max by (<node>, driver, reason) (dra_exporter_unresolved_devices{<e>}))`)),
+				`sum by (driver, reason) (max by (<node>, driver, reason) (dra_exporter_unresolved_devices{<of nodes>}))`)),
 		{
 			Title: "Pods whose devices are unknown",
-			Description: "Pods with claims of which the exporter does not know what they hold, by reason. What they hold " +
-				"counts as free, and nothing is charged to them. See DRAExporterUnresolvedPods in the runbook.",
+			Description: "Pods with claims for which it is unknown what they hold, by reason. Their devices count as free, " +
+				"and nothing is charged to them. See DRAExporterUnresolvedPods in the runbook.",
 			Kind: Graph, Unit: "none", NoData: "none", Width: 12, Height: 8,
 			MayBeEmpty: "where the devices of all pods are known",
 			Targets: []Target{{
-				Expr: `topk(20, max by (<node>, reason) (dra_exporter_unresolved_pods{<e>}) > 0)`, Legend: "{{reason}} {{node}}",
+				Expr: `topk(20, max by (<node>, reason) (dra_exporter_unresolved_pods{<of nodes>}) > ` +
+					`0)`, Legend: "{{reason}} {{node}}",
 			}},
 		},
 		{
@@ -237,21 +241,21 @@ func exporterJoins() []Panel {
 				"force delete. See DRAExporterConflicts in the runbook.",
 			Kind: Graph, Unit: "none", NoData: "none", Width: 12, Height: 8, MayBeEmpty: "without a conflict",
 			Targets: []Target{{
-				Expr: `topk(20, max by (<node>, kind) (dra_exporter_conflicts{<e>}) > 0)`, Legend: "{{kind}} {{node}}",
+				Expr: `topk(20, max by (<node>, kind) (dra_exporter_conflicts{<of nodes>}) > 0)`, Legend: "{{kind}} {{node}}",
 			}},
 		},
 		line("Series", "Series of devices, claims and pods, of the 20 exporters with the most at the end.", "none",
 			"none is scraped", "{{node}}",
-			top("<node>", `max by (<node>) (dra_exporter_series{<e>})`, `dra_exporter_series{<e>} <end>`)),
+			top("<node>", `max by (<node>) (dra_exporter_series{<of nodes>})`, `dra_exporter_series{<of nodes>} <end>`)),
 		orEmpty("where none are dropped", line("Series dropped", "Series that are dropped because of --max-series.", "none",
-			"none", "{{node}}", `topk(20, max by (<node>) (dra_exporter_series_dropped{<e>}) > 0)`)),
-		line("Receipts", "Claims that ended per second, of which there is a receipt, over all nodes.", "cps",
+			"none", "{{node}}", `topk(20, max by (<node>) (dra_exporter_series_dropped{<of nodes>}) > 0)`)),
+		line("Receipts", "Ended claims with a receipt, per second, over all nodes.", "cps",
 			"no flight recorder", "receipts",
-			`sum(max by (<node>) (rate(dra_exporter_receipts_total{<e>}[$__rate_interval])))`),
+			`sum(max by (<node>) (rate(dra_exporter_receipts_total{<of nodes>}[$__rate_interval])))`),
 		line("Age of snapshots", "Age of the scraped snapshot over time, of the 20 exporters whose last one is the oldest.",
 			"s", "none is scraped", "{{node}}",
-			`time() - (max by (<node>) (dra_exporter_snapshot_timestamp_seconds{<e>}) and on (<node>) bottomk(20, `+
-				`max by (<node>) (dra_exporter_snapshot_timestamp_seconds{<e>} @ end())))`),
+			`time() - (max by (<node>) (dra_exporter_snapshot_timestamp_seconds{<of nodes>}) and on (<node>) bottomk(20, `+
+				`max by (<node>) (dra_exporter_snapshot_timestamp_seconds{<of nodes>} @ end())))`),
 	}
 }
 
@@ -262,17 +266,19 @@ func exporterCost() []Panel {
 	)
 	return []Panel{
 		line("CPU", "CPU usage of the 20 exporters with the most at the end.", "none", "no process metrics", "{{node}}",
-			top("<node>", `sum by (<node>) (max by (<node>) (rate(process_cpu_seconds_total{<e>}[$__rate_interval]) `+own+`))`,
-				`rate(process_cpu_seconds_total{<e>}[$__rate_interval] <end>) `+ownAtEnd)),
+			top("<node>", `sum by (<node>) (max by (<node>) (rate(process_cpu_seconds_total{<of nodes>}[$__rate_interval]) `+
+				``+own+`))`,
+				`rate(process_cpu_seconds_total{<of nodes>}[$__rate_interval] <end>) `+ownAtEnd)),
 		line("Resident memory", "Resident memory of the 20 exporters with the most at the end.", "bytes",
-			"no process metrics", "{{node}}", top("<node>", `max by (<node>) (process_resident_memory_bytes{<e>} `+own+`)`,
-				`process_resident_memory_bytes{<e>} <end> `+ownAtEnd)),
-		line("Duration of scrapes", "Duration of Prometheus' scrapes of the 20 exporters whose took the longest at the end.",
-			"s", "none is scraped", "{{node}}", top("<node>", `max by (<node>) (scrape_duration_seconds{<e>} `+own+`)`,
-				`avg_over_time(scrape_duration_seconds{<e>}[$__rate_interval] <end>) `+ownAtEnd)),
+			"no process metrics", "{{node}}", top("<node>", `max by (<node>) (process_resident_memory_bytes{<of nodes>} `+
+				``+own+`)`,
+				`process_resident_memory_bytes{<of nodes>} <end> `+ownAtEnd)),
+		line("Duration of scrapes", "Duration of Prometheus' scrapes, of the 20 exporters with the longest at the end.",
+			"s", "none is scraped", "{{node}}", top("<node>", `max by (<node>) (scrape_duration_seconds{<of nodes>} `+own+`)`,
+				`avg_over_time(scrape_duration_seconds{<of nodes>}[$__rate_interval] <end>) `+ownAtEnd)),
 		line("Goroutines",
 			"Goroutines of the 20 exporters with the most at the end. A number that rises continuously indicates a leak.",
-			"none", "no process metrics", "{{node}}", top("<node>", `max by (<node>) (go_goroutines{<e>} `+own+`)`,
-				`go_goroutines{<e>} <end> `+ownAtEnd)),
+			"none", "no process metrics", "{{node}}", top("<node>", `max by (<node>) (go_goroutines{<of nodes>} `+own+`)`,
+				`go_goroutines{<of nodes>} <end> `+ownAtEnd)),
 	}
 }

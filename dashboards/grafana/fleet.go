@@ -39,9 +39,9 @@ func failing() []Panel {
 		shown := fmt.Sprintf(` and on (`+by+`) topk(%d, %s)`, shownAlerts, last)
 		return Panel{
 			Title: title,
-			Description: "How often it fails, compared with its cluster over a week: at least so many times as often, at " +
-				"three standard deviations. What counts are hours in which a device was lost or unhealthy, or had an error of " +
-				"the hardware; one or two of them name nobody.",
+			Description: "At least how many times as often it failed as its cluster within a week (at three standard " +
+				"deviations). A failure is an hour in which a device was lost or unhealthy, or had a hardware error; one or two " +
+				"such hours are too few to be listed.",
 			Kind: Table, NoData: "none stands out", Width: 12, Height: 7, sort: "At least × the cluster", limit: shownAlerts,
 			MayBeEmpty: "where none stands out",
 			Targets: []Target{
@@ -56,7 +56,7 @@ func failing() []Panel {
 	return []Panel{
 		table("Nodes that fail more often", `cluster=~"$cluster", node=~"$node"`, rules.FailingNodes,
 			"node:dra_failed:info1h", "<node>"),
-		table("Devices that fail more often", `<d>`, rules.FailingDevices, "device:dra_failed:info1h", "<device>"),
+		table("Devices that fail more often", `<of devices>`, rules.FailingDevices, "device:dra_failed:info1h", "<device>"),
 	}
 }
 
@@ -67,11 +67,11 @@ func counted(state string) string {
 
 // devicesOf is the number of devices by model and state, of some states.
 func devicesOf(states string) string {
-	return `max by (cluster, driver, vendor, model, state) (cluster:dra_devices:count{<m>` + states + `})`
+	return `max by (cluster, driver, vendor, model, state) (cluster:dra_devices:count{<of models>` + states + `})`
 }
 
 // claimedDevices is the number of claimed devices by model.
-const claimedDevices = `max by (cluster, driver, vendor, model) (cluster:dra_claimed_devices:count{<m>})`
+const claimedDevices = `max by (cluster, driver, vendor, model) (cluster:dra_claimed_devices:count{<of models>})`
 
 // utilization is the mean of the claimed devices that report it, by the labels if there are any.
 func utilization(by string) string {
@@ -250,9 +250,9 @@ func oversizedClaims() Panel {
 	)
 	return Panel{
 		Title: "Oversized claims",
-		Description: "The 20 claims of which the most could be left to others: something smaller on their node would have " +
-			"done since they began. Wasted device-hours: since then, or since the exporter started. Click a claim to open its " +
-			"dashboard.",
+		Description: "The 20 claims with the most device-hours that others could have used, because something smaller on " +
+			"their node would have been enough for them. Wasted device-hours: since the claim began, or since the exporter " +
+			"started. Click a claim to open its dashboard.",
 		Kind: Table, NoData: "no claim is oversized", Width: 24, Height: 7, sort: "Wasted device-hours", limit: 20,
 		MayBeEmpty: "in the first hour",
 		Targets: []Target{
@@ -265,7 +265,7 @@ func oversizedClaims() Panel {
 	}
 }
 
-// idleCost is what each claim costs per day that is idle as a whole.
+// idleCost is the cost per day of each claim all of whose devices are idle.
 const idleCost = `max by (<claim>) (claim:dra_idle_cost:per_day{cluster=~"$cluster", node=~"$node", ` +
 	`namespace=~"$namespace"})`
 
@@ -279,9 +279,9 @@ func idleClaims() Panel {
 			`or on (<claim driver>) group by (<claim driver>) (topk(20, ` + idle + `)))`
 		listed = ` and on (<claim driver>) ` + shown
 	)
-	// Few of many are listed: what is not is left out before anything is added up.
+	// The rows that are not listed are removed before sums are made, since there may be many.
 	of := func(metric string) string { return metric + listed }
-	// The part of each idle device that the claim holds, as wherever hours of devices are counted.
+	// The part of each idle device that the claim holds.
 	idleShares := `max by (<claim device>) (` + of("dra_claim_allocated_share_seconds_total") + `) ` +
 		`/ max by (<claim device>) (` + of("dra_claim_allocated_seconds_total") + ` > 0) ` +
 		`and on (<claim device>) (claim_device:dra_idle:bool == 1)) ` +
@@ -332,7 +332,7 @@ func firing(severity string) string {
 		`node=~"$node|", ` + severity + `})`
 }
 
-// shownAlerts and shownSick are how many alerts and devices the tables have.
+// shownAlerts and shownSick are the highest numbers of alerts and of sick devices in the tables.
 const (
 	shownAlerts = 50
 	shownSick   = 20
@@ -341,7 +341,7 @@ const (
 // firingAlertsID is the id of the panel "Firing alerts", the first one after the eight numbers.
 const firingAlertsID = 11
 
-// fleetTrouble is what a person looks for at night, before anything else.
+// fleetTrouble are the panels of what fails, which somebody on call needs first.
 func fleetTrouble() []Panel {
 	ofSick := ` and on (<device>) (` + sick() + `)`
 	return []Panel{
@@ -367,31 +367,33 @@ func fleetTrouble() []Panel {
 			// What may have several rows for a device comes first: Grafana adds the values of later
 			// queries to all rows of the device.
 			Targets: []Target{
-				{Expr: `max by (<device>, action, reason) (dra_device_needs_attention{<d>} == 1` + ofSick + `)`},
-				{Expr: `group by (<device>, key, effect) (dra_device_tainted{<d>, effect!="None"}` + ofSick + `)`},
-				{Expr: `max by (<device>, health) (label_replace(dra_device_health_reason_info{<d>}` + ofSick +
+				{Expr: `max by (<device>, action, reason) (dra_device_needs_attention{<of devices>} == 1` + ofSick + `)`},
+				{Expr: `group by (<device>, key, effect) (dra_device_tainted{<of devices>, effect!="None"}` + ofSick + `)`},
+				{Expr: `max by (<device>, health) (label_replace(dra_device_health_reason_info{<of devices>}` + ofSick +
 					`, "health", "$1", "reason", "(.*)"))`},
 				{
-					Expr:   `max by (<device>, state) (device:dra_state:info{<d>}) * on (<device>) group_left () (` + sick() + `)`,
+					Expr: `max by (<device>, state) (device:dra_state:info{<of devices>}) * on (<device>) group_left () ` +
+						`(` + sick() + `)`,
 					Column: rank, Unit: "none",
 				},
 				{
 					Expr: `count by (<device>) (group by (<device>, namespace, resourceclaim_name) ` +
-						`(dra_claim_device_info{<d>, admin_access="false"}` + ofSick + `))`,
+						`(dra_claim_device_info{<of devices>, admin_access="false"}` + ofSick + `))`,
 					Column: "Claims", Unit: "none",
 				},
 				// The kind of the last error.
 				{
 					Expr: `topk by (<device>) (1, max by (<device>, kind, code) ` +
-						`(last_over_time(device:dra_error:timestamp_seconds{<d>}[1d]))) * 1000` + ofSick,
+						`(last_over_time(device:dra_error:timestamp_seconds{<of devices>}[1d]))) * 1000` + ofSick,
 					Unit: "dateTimeFromNow",
 				},
 				{
-					Expr:   `max by (<device>) (dra_device_last_error_timestamp_seconds{<d>}` + ofSick + `) * 1000`,
+					Expr:   `max by (<device>) (dra_device_last_error_timestamp_seconds{<of devices>}` + ofSick + `) * 1000`,
 					Column: "Last error", Unit: "dateTimeFromNow",
 				},
 				{
-					Expr: `min by (<device>) (ALERTS_FOR_STATE{<d>, alertname=~"DRADevice(Unhealthy|Down|Errors|NeedsAttention)|` +
+					Expr: `min by (<device>) (ALERTS_FOR_STATE{<of devices>, ` +
+						`alertname=~"DRADevice(Unhealthy|Down|Errors|NeedsAttention)|` +
 						`DRATaintedDeviceHeld"}) * 1000` + ofSick,
 					Column: "Since", Unit: "dateTimeFromNow",
 				},
@@ -406,8 +408,8 @@ func stuckClaims() []Panel {
 		stalledTable(),
 		{
 			Title: "Claims that wait for their driver",
-			Description: "Claims that hold devices which their driver has not prepared, so that no pod can use them. " +
-				"More than some seconds are a fault: see DRAClaimNotPrepared in the runbook.",
+			Description: "Claims that hold devices which their driver has not prepared, so that no pod can use them. If this " +
+				"lasts longer than some seconds, see DRAClaimNotPrepared in the runbook.",
 			Kind: Table, NoData: "none", Width: 12, Height: 6, MayBeEmpty: "while all claims are prepared", Total: true,
 			Targets: []Target{{
 				Expr: `topk(20, count by (<claim driver>) (group by (<claim device>) (dra_claim_device_info{cluster=~"$cluster", ` +
@@ -419,13 +421,12 @@ func stuckClaims() []Panel {
 }
 
 func stalledTable() Panel {
-	const of = `{<d>, namespace=~"$namespace"}`
+	const of = `{<of devices>, namespace=~"$namespace"}`
 	return Panel{
 		Title: "Stalled claims",
-		Description: "Claims that are busy on a device and do nothing, as in a collective operation that hangs: what is " +
-			"far below their baseline, and the power that they draw. Click a claim to open its dashboard. See " +
-			"DRAClaimStalled in " +
-			"the runbook.",
+		Description: "Claims that keep a device busy without progress, as when a collective operation hangs: the " +
+			"quantities that are far below their baseline, and the power of the claim. Click a claim to open its dashboard. " +
+			"See DRAClaimStalled in the runbook.",
 		Kind: Table, NoData: "none", Width: 12, Height: 6, MayBeEmpty: "while no claim is stalled", sort: "Power",
 		limit: 20,
 		Targets: []Target{
@@ -437,32 +438,34 @@ func stalledTable() Panel {
 }
 
 // stalledPower is the power of the claims that are stalled.
-const stalledPower = `max by (<claim device>) (dra_claim_power_watts{<d>, namespace=~"$namespace"} ` +
+const stalledPower = `max by (<claim device>) (dra_claim_power_watts{<of devices>, namespace=~"$namespace"} ` +
 	`and on (<claim device>) (dra_claim_stalled == 1))`
 
 func incidentsTable() Panel {
 	return Panel{
 		Title: "Incidents",
-		Description: "What happened in the selected time range, by node and kind, how often, and how many incidents are " +
-			"open now: the 20 kinds that happened most. The page of the node's exporter has the course of each, what was " +
-			"recorded, and whom it hit. Click a node for its devices.",
+		Description: "Incidents in the selected time range by node and kind: how often they happened, and how many are " +
+			"open now, for the 20 most frequent. The page of the node's exporter shows the course of each incident, what was " +
+			"recorded, and which claims it hit. Click a node for its devices.",
 		Kind: Table, NoData: "none", Width: 24, Height: 5, MayBeEmpty: "without an incident", sort: "Times", limit: 20,
 		Targets: []Target{
 			{
-				Expr:   `topk(20, round(max by (<node>, kind) (sum_over_time(node:dra_incidents:increase{<e>}[$__range]))) > 0)`,
+				Expr: `topk(20, round(max by (<node>, kind) (sum_over_time(node:dra_incidents:increase{` +
+					`<of nodes>}[$__range]))) > 0)`,
 				Column: "Times", Unit: "none",
 			},
-			{Expr: `topk(20, max by (<node>, kind) (dra_exporter_incidents_open{<e>}) > 0)`, Column: "Open", Unit: "none"},
+			{Expr: `topk(20, max by (<node>, kind) (dra_exporter_incidents_open{<of nodes>}) > ` +
+				`0)`, Column: "Open", Unit: "none"},
 		},
 	}
 }
 
-// sick are the devices that are unhealthy, need attention, had an error in the last day or are
+// sick selects the devices that are unhealthy, need attention, had an error in the last day or are
 // tainted, the first shownSick in this order.
 func sick() string {
 	return fmt.Sprintf(`topk(%d,
-	3 + group by (<device>) (device:dra_state:info{<d>, state="unhealthy"})
-	  or on (<device>) 2 + group by (<device>) (dra_device_needs_attention{<d>} == 1)
-	  or on (<device>) 1 + group by (<device>) (dra_device_last_error_timestamp_seconds{<d>} > time() - 86400)
-	  or on (<device>) group by (<device>) (dra_device_tainted{<d>, effect!="None"}))`, shownSick)
+	3 + group by (<device>) (device:dra_state:info{<of devices>, state="unhealthy"})
+	  or on (<device>) 2 + group by (<device>) (dra_device_needs_attention{<of devices>} == 1)
+	  or on (<device>) 1 + group by (<device>) (dra_device_last_error_timestamp_seconds{<of devices>} > time() - 86400)
+	  or on (<device>) group by (<device>) (dra_device_tainted{<of devices>, effect!="None"}))`, shownSick)
 }

@@ -137,7 +137,7 @@ func TestMistakes(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := line("Power", "Power of each node.", "watt", "none", "{{node}} {{device}}",
-				"max by (<device>) (dra_device_power_watts{<d>})")
+				"max by (<device>) (dra_device_power_watts{<of devices>})")
 			tt.spoil(&p)
 			b := Board{UID: "x", Rows: []Row{{"Row", []Panel{p}}}}
 			err := b.Check(newCatalog(t))

@@ -22,7 +22,7 @@ func sumOf(name, by string) string {
 		sum += " by (" + by + ")"
 	}
 	return sum + ` (max by (<namespace>, driver, model) (` +
-		`sum_over_time(namespace:dra_` + name + `:increase$hours{<n>}[$__range])))`
+		`sum_over_time(namespace:dra_` + name + `:increase$hours{<of namespaces>}[$__range])))`
 }
 
 func showbackTotal() []Panel {
@@ -99,25 +99,27 @@ func showbackTime() []Panel {
 	// Of thousands, those with the most device-hours in the last day: not in months, which takes long.
 	most := func(expr string) string {
 		return expr + ` and on (<namespace>) topk(20, sum by (<namespace>) (max by (<namespace>, driver, model) (` +
-			`sum_over_time(namespace:dra_allocated_share_seconds:increase$hours{<n>}[1d] @ end()))))`
+			`sum_over_time(namespace:dra_allocated_share_seconds:increase$hours{<of namespaces>}[1d] @ end()))))`
 	}
 	held := line("Devices held",
 		"Devices held by the namespace's claims, without admin access. A shared device counts once per claim.", "none",
 		"nothing was held", "{{namespace}} {{cluster}}",
-		most(`sum by (<namespace>) (max by (<namespace>, driver) (namespace:dra_devices:count{<driver of namespace>}))`))
+		most(`sum by (<namespace>) (max by (<namespace>, driver) (namespace:dra_devices:count{<of drivers of namespaces>}))`))
 	power := line("Power by namespace", "Power drawn for the namespace's claims.", "watt", "not measured",
 		"{{namespace}} {{cluster}}",
-		most(`sum by (<namespace>) (max by (<namespace>, driver) (namespace:dra_power_watts:sum{<driver of namespace>}))`))
+		most(`sum by (<namespace>) (max by (<namespace>, driver) (namespace:dra_power_watts:sum{<of drivers of `+
+			`namespaces>}))`))
 	daily := line("Device-hours per day",
 		"Device-hours of the 24 hours before each point. The value at midnight is the sum of a day.", "h",
 		"nothing was held", "{{namespace}} {{cluster}}",
 		most(`sum by (<namespace>) (max by (<namespace>, driver, model) (`+
-			`sum_over_time(namespace:dra_allocated_share_seconds:increase$hours{<n>}[1d]))) / 3600`))
+			`sum_over_time(namespace:dra_allocated_share_seconds:increase$hours{<of namespaces>}[1d]))) / 3600`))
 	busy := line("Devices busy",
 		"Device-seconds of activity per second: 1 means one device that is always busy. A partition counts by its part.",
 		"none",
 		"not measured", "{{namespace}} {{cluster}}",
-		most(`sum by (<namespace>) (max by (<namespace>, driver, model) (namespace:dra_active_devices:sum{<n>}))`))
+		most(`sum by (<namespace>) (max by (<namespace>, driver, model) (namespace:dra_active_devices:sum{<of `+
+			`namespaces>}))`))
 	held.stacked, power.stacked, busy.stacked = true, true, true
 	return []Panel{held, busy, power, daily}
 }

@@ -15,11 +15,12 @@ func network() Board {
 func networkClaims() []Panel {
 	rate := func(direction string) string {
 		return `sum by (cluster, namespace, resourceclaim_name, link) (max by (<claim device>, link) (` +
-			`rate(dra_claim_io_bytes_total{<c>, link=~"network|rdma", direction="` + direction + `"}[$__rate_interval])))`
+			`rate(dra_claim_io_bytes_total{<of claims>, link=~"network|rdma", ` +
+			`direction="` + direction + `"}[$__rate_interval])))`
 	}
 	sum := func(direction string) string {
 		return `sum by (<claim driver>) (max by (<claim device>, link) (` +
-			`increase(dra_claim_io_bytes_total{<c>, link=~"network|rdma", direction="` + direction + `"}[$__range])))`
+			`increase(dra_claim_io_bytes_total{<of claims>, link=~"network|rdma", direction="` + direction + `"}[$__range])))`
 	}
 	const none = "no claim has a network device"
 	return []Panel{
@@ -31,14 +32,14 @@ func networkClaims() []Panel {
 			none, "{{namespace}}/{{resourceclaim_name}} {{link}}", rate("transmit"))),
 		{
 			Title:       "Traffic in the time shown",
-			Description: "Bytes received and transmitted by each claim, and the present rate of both directions together.",
+			Description: "Bytes received and transmitted by each claim, and the current rate of both directions together.",
 			Kind:        Table, NoData: none, Width: 12, Height: 8, sort: "Received", Total: true,
 			Targets: []Target{
 				{Expr: sum("receive"), Column: "Received", Unit: "bytes"},
 				{Expr: sum("transmit"), Column: "Transmitted", Unit: "bytes"},
 				{
 					Expr: `sum by (<claim driver>) (max by (<claim device>, link, direction) (` +
-						`rate(dra_claim_io_bytes_total{<c>, link=~"network|rdma"}[$__rate_interval])))`,
+						`rate(dra_claim_io_bytes_total{<of claims>, link=~"network|rdma"}[$__rate_interval])))`,
 					Column: "Now", Unit: "binBps",
 				},
 			},
@@ -50,7 +51,7 @@ func networkClaims() []Panel {
 			NoData:      "none is idle", Width: 12, Height: 8,
 			Targets: []Target{
 				{
-					Expr: `max by (<claim device>) (claim_device:dra_io:rate{<c>}) ` +
+					Expr: `max by (<claim device>) (claim_device:dra_io:rate{<of claims>}) ` +
 						`and on (<claim device>) (claim_device:dra_idle:bool == 1)`,
 					Column: "Traffic", Unit: "binBps",
 				},
@@ -60,7 +61,8 @@ func networkClaims() []Panel {
 			Title:       "Network data of the claims",
 			Description: "Interface and addresses of the claims' devices, as their drivers report them.", Kind: Table,
 			NoData: "no driver reports network data", Width: 24, Height: 6,
-			Targets: []Target{{Expr: `max by (<claim device>, interface, ip, hardware_address) (dra_claim_network_info{<c>})`}},
+			Targets: []Target{{Expr: `max by (<claim device>, interface, ip, hardware_address) (dra_claim_network_info{` +
+				`<of claims>})`}},
 		},
 	}
 }
@@ -69,40 +71,40 @@ func networkDevices() []Panel {
 	const none = "no device reports it"
 	panels := []Panel{
 		line("Packets", "Packets per second of each device.", "pps", none, "{{device}} {{node}} {{direction}}",
-			`max by (<device>, direction) (rate(dra_device_network_packets_total{<d>}[$__rate_interval]))`),
+			`max by (<device>, direction) (rate(dra_device_network_packets_total{<of devices>}[$__rate_interval]))`),
 		line("Drops", "Packets per second that each device dropped.", "pps", none, "{{device}} {{node}} {{direction}}",
-			`max by (<device>, direction) (rate(dra_device_network_drops_total{<d>}[$__rate_interval]))`),
+			`max by (<device>, direction) (rate(dra_device_network_drops_total{<of devices>}[$__rate_interval]))`),
 		line("Packet errors", "Packets per second that each device received or transmitted with errors.", "pps", none,
 			"{{device}} {{node}} {{direction}}",
-			`max by (<device>, direction) (rate(dra_device_network_errors_total{<d>}[$__rate_interval]))`),
+			`max by (<device>, direction) (rate(dra_device_network_errors_total{<of devices>}[$__rate_interval]))`),
 		line("Links that went down", "Times per second that a link went down.", "cps", "no source reports it",
 			"{{device}} {{node}}",
 			`sum by (<device>) (max by (<device>, code) (`+
-				`rate(dra_device_errors_total{<d>, kind="link_down"}[$__rate_interval])))`),
+				`rate(dra_device_errors_total{<of devices>, kind="link_down"}[$__rate_interval])))`),
 		line("Traffic of all interfaces", "Bytes per second of each network and RDMA device, whether claimed or not.",
 			"binBps", none, "{{device}} {{node}} {{direction}}",
 			`sum by (<device>, direction) (max by (<device>, link, direction) (
-				rate(dra_device_io_bytes_total{<d>, link=~"network|rdma"}[$__rate_interval])))`),
+				rate(dra_device_io_bytes_total{<of devices>, link=~"network|rdma"}[$__rate_interval])))`),
 		line("Unattributed traffic", "Bytes per second of network and RDMA devices while no claim holds them.", "binBps",
 			none, "{{device}} {{node}}",
 			`sum by (<device>) (max by (<device>, link, direction) (
-				rate(dra_device_unattributed_io_bytes_total{<d>, link=~"network|rdma"}[$__rate_interval])))`),
+				rate(dra_device_unattributed_io_bytes_total{<of devices>, link=~"network|rdma"}[$__rate_interval])))`),
 	}
 	return append(panels, rdmaDevices()...)
 }
 
-// rdmaDevices are about the links of RDMA devices.
+// rdmaDevices are the panels of the links of RDMA devices.
 func rdmaDevices() []Panel {
 	const none = "no device has RDMA"
 	panels := []Panel{
 		line("Ports that are down", "Ports of RDMA devices whose link is not up.", "none", none, "{{device}} {{node}}",
-			`sum by (<device>) (max by (<device>, link, port) (dra_device_link_up{<d>}) == bool 0)`),
+			`sum by (<device>) (max by (<device>, link, port) (dra_device_link_up{<of devices>}) == bool 0)`),
 		line("Port errors", "Errors per second of the ports of RDMA devices, by the names of the kernel's counters.", "cps",
 			none, "{{device}} {{node}} {{code}}",
-			`max by (<device>, code) (rate(dra_device_errors_total{<d>, kind="port"}[$__rate_interval]))`),
+			`max by (<device>, code) (rate(dra_device_errors_total{<of devices>, kind="port"}[$__rate_interval]))`),
 		line("RDMA congestion and retransmissions", "Events per second, by the names of the kernel's counters.", "cps",
 			none, "{{device}} {{node}} {{event}}",
-			`max by (<device>, event) (rate(dra_device_rdma_events_total{<d>, event!~"port_xmit_wait|retrans_bytes"}`+
+			`max by (<device>, event) (rate(dra_device_rdma_events_total{<of devices>, event!~"port_xmit_wait|retrans_bytes"}`+
 				`[$__rate_interval]))`),
 	}
 	for i := range panels {

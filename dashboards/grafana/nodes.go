@@ -24,22 +24,23 @@ func nodeDevices() []Panel {
 		{
 			Title: "Device list",
 			Description: "Every selected device with its identity, state and driver version. A device that is in no " +
-				"ResourceSlice, such as a GPU whose MIG devices are static, can't be asked for. " +
-				"One that is not node-local is offered to several nodes.",
+				"ResourceSlice, such as a GPU whose MIG devices are static, can't be requested. " +
+				"A device that is not node-local is offered to several nodes.",
 			Kind: Table, NoData: "no device", Width: 24, Height: 9, sort: rank,
 			Targets: []Target{
 				{Expr: `max by (<device>, vendor, model, listed, node_local, parent, uuid, pci_bus_id, numa_node, ` +
-					`driver_version) (dra_device_info{<one>, model=~"$model"})`},
+					`driver_version) (dra_device_info{<of device>, model=~"$model"})`},
 				{
-					Expr: `1 + max by (<device>, state) (device:dra_state:info{<one>, state="unhealthy"})
-						or max by (<device>, state) (device:dra_state:info{<one>, state="stalled"})
-						or 0 * max by (<device>, state) (device:dra_state:info{<one>})`,
+					Expr: `1 + max by (<device>, state) (device:dra_state:info{<of device>, state="unhealthy"})
+						or max by (<device>, state) (device:dra_state:info{<of device>, state="stalled"})
+						or 0 * max by (<device>, state) (device:dra_state:info{<of device>})`,
 					Column: rank, Unit: "none",
 				},
-				{Expr: `max by (<device>, profile, serial, firmware_version, cuda_version) (dra_device_hardware_info{<one>})`},
-				{Expr: `max by (<device>) (dra_device_allocations{<one>})`, Column: "Claims", Unit: "none"},
+				{Expr: `max by (<device>, profile, serial, firmware_version, cuda_version) (dra_device_hardware_info{` +
+					`<of device>})`},
+				{Expr: `max by (<device>) (dra_device_allocations{<of device>})`, Column: "Claims", Unit: "none"},
 				{
-					Expr: `max by (<device>) (dra_device_last_error_timestamp_seconds{<one>}) * 1000`, Column: "Last error",
+					Expr: `max by (<device>) (dra_device_last_error_timestamp_seconds{<of device>}) * 1000`, Column: "Last error",
 					Unit: "dateTimeFromNow",
 				},
 			},
@@ -55,7 +56,7 @@ func nodeDevices() []Panel {
 				{"4", "four claims or more", red},
 			},
 			Targets: []Target{{
-				Expr:   `clamp_max(max by (<device>) (dra_device_allocations{<one>}) > 0, 4)`,
+				Expr:   `clamp_max(max by (<device>) (dra_device_allocations{<of device>}) > 0, 4)`,
 				Legend: "{{device}} {{node}}",
 			}},
 		},
@@ -65,7 +66,7 @@ func nodeDevices() []Panel {
 			NoData: "nothing is measured", Width: 12, Height: 8,
 			Targets: []Target{{
 				Expr: `count by (driver, quantity, source) (` +
-					`group by (<device>, quantity, source) (dra_device_quantity_source_info{<one>}))`,
+					`group by (<device>, quantity, source) (dra_device_quantity_source_info{<of device>}))`,
 				Column: "Devices", Unit: "none",
 			}},
 			Total: true,
@@ -76,27 +77,27 @@ func nodeDevices() []Panel {
 func nodeUse() []Panel {
 	utilization := line("Device utilization", "Share of the time in which any engine of the device was busy.",
 		"percentunit", "not measured", "{{device}} {{node}}",
-		`max by (<device>) (dra_device_utilization_ratio{<one>})`)
+		`max by (<device>) (dra_device_utilization_ratio{<of device>})`)
 	engines := line("Engine utilization", "Share of the time in which each engine was busy.", "percentunit",
 		"no source reports engines", "{{device}} {{node}} {{engine}}",
-		`max by (<device>, engine) (dra_device_engine_utilization_ratio{<one>})`)
-	lost := line("Devices lost", "Devices that workloads held and lost at a time, by cause: an open incident, waiting "+
-		"for the driver, idleness, throttling. Of several causes the first counts.", "none", "nothing was lost",
+		`max by (<device>, engine) (dra_device_engine_utilization_ratio{<of device>})`)
+	lost := line("Devices lost", "Devices whose time was lost while workloads held them, by cause: an open incident, "+
+		"waiting for the driver, idleness, throttling. Of several causes the first counts.", "none", "nothing was lost",
 		"{{node}} {{cause}}", `sum by (<node>, cause) (max by (<workload>, node, cluster_device, cause) (`+
-			`node_workload:dra_lost_share_seconds:rate{<d>}))`)
+			`node_workload:dra_lost_share_seconds:rate{<of devices>}))`)
 	lost.MayBeEmpty = "where nothing is lost"
 	occupancy := line("Occupancy",
 		"Resident warps or waves as a share of the device's maximum. On a busy device a low value means that the kernels "+
 			"are too small for it.",
 		"percentunit", "no source reports it", "{{device}} {{node}}",
-		`max by (<device>) (dra_device_occupancy_ratio{<one>})`)
+		`max by (<device>) (dra_device_occupancy_ratio{<of device>})`)
 	memory := line("Device memory in use", "Memory in use as a share of the device's memory.", "percentunit",
 		"not measured", "{{device}} {{node}}",
-		`max by (<device>) (dra_device_memory_used_bytes{<one>}) /
-			max by (<device>) (dra_device_memory_capacity_bytes{<one>})`)
+		`max by (<device>) (dra_device_memory_used_bytes{<of device>}) /
+			max by (<device>) (dra_device_memory_capacity_bytes{<of device>})`)
 	reserved := orEmpty("where no source reports it", line("Reserved device memory",
-		"Memory that the driver and the firmware of the device keep for themselves.", "bytes", "no source reports it",
-		"{{device}} {{node}}", `max by (<device>) (dra_device_memory_reserved_bytes{<one>})`))
+		"Memory that is reserved for the driver and the firmware of the device.", "bytes", "no source reports it",
+		"{{device}} {{node}}", `max by (<device>) (dra_device_memory_reserved_bytes{<of device>})`))
 	memory.steps = []step{{0, blue}, {0.95, red}}
 	for _, p := range []*Panel{&utilization, &engines, &occupancy, &memory} {
 		p.max = 1
@@ -106,12 +107,12 @@ func nodeUse() []Panel {
 		orEmpty("where all use is attributed",
 			line("Unattributed use", "Utilization of devices that no claim holds, or by processes that belong to no holder.",
 				"percentunit", "not measured", "{{device}} {{node}}",
-				`max by (<device>) (dra_device_unattributed_utilization_ratio{<one>}) > 0.01`)),
+				`max by (<device>) (dra_device_unattributed_utilization_ratio{<of device>}) > 0.01`)),
 		{
 			Title: "Claims on the devices", Description: "Claims that hold the selected devices now.", Kind: Table,
 			NoData: "no device is held", Width: 12, Height: 8,
 			Targets: []Target{{Expr: `max by (<device>, namespace, resourceclaim_name, attribution) ` +
-				`(dra_claim_device_info{<one>, admin_access="false"})`}},
+				`(dra_claim_device_info{<of device>, admin_access="false"})`}},
 		},
 	}
 }
@@ -125,38 +126,39 @@ func orEmpty(why string, p Panel) Panel {
 func nodeHeat() []Panel {
 	heat := line("Temperature", "Temperature of each sensor.", "celsius", "no source reports it",
 		"{{device}} {{node}} {{sensor}}",
-		`max by (<device>, sensor) (dra_device_temperature_celsius{<one>})`)
+		`max by (<device>, sensor) (dra_device_temperature_celsius{<of device>})`)
 	heat.steps = []step{{0, blue}, {80, orange}, {90, red}}
 	throttled := line("Throttled", "Share of the time in which the device ran below its maximum clocks, by reason.",
 		"percentunit", "no source reports it", "{{device}} {{node}} {{reason}}",
-		`max by (<device>, reason) (rate(dra_device_throttled_seconds_total{<one>}[$__rate_interval]))`)
+		`max by (<device>, reason) (rate(dra_device_throttled_seconds_total{<of device>}[$__rate_interval]))`)
 	throttled.steps = []step{{0, blue}, {0.2, orange}}
 	return []Panel{
 		heat, throttled,
 		line("Device power", "Power that each device draws.", "watt", "not measured", "{{device}} {{node}}",
-			`max by (<device>) (dra_device_power_watts{<one>})`),
+			`max by (<device>) (dra_device_power_watts{<of device>})`),
 		orEmpty("where no source reports limits", line("Power limits",
-			"Limit that is enforced now, the one that the device starts with, and the lowest and highest that can be set.",
+			"The limit in force now, the default of the device, and the lowest and highest that can be set.",
 			"watt", "no source reports limits", "{{device}} {{node}} {{limit}}",
-			`max by (<device>, limit) (dra_device_power_limit_watts{<one>})`)),
+			`max by (<device>, limit) (dra_device_power_limit_watts{<of device>})`)),
 		orEmpty("where no source reports it", line("Temperature margin",
-			"Degrees that each device may still become warmer before it slows down.", "celsius", "no source reports it",
-			"{{device}} {{node}}", `max by (<device>) (dra_device_temperature_margin_celsius{<one>})`)),
+			"Difference between the temperature at which a device is throttled and its temperature.", "celsius",
+			"no source reports it",
+			"{{device}} {{node}}", `max by (<device>) (dra_device_temperature_margin_celsius{<of device>})`)),
 		orEmpty("where no device has a fan", line("Fans", "Speed that the fan is set to, as a share of its maximum.",
 			"percentunit", "no device has a fan", "{{device}} {{node}}",
-			`max by (<device>) (dra_device_fan_speed_ratio{<one>})`)),
+			`max by (<device>) (dra_device_fan_speed_ratio{<of device>})`)),
 		line("Clocks", "Frequency of each clock domain.", "hertz", "no source reports it", "{{device}} {{node}} {{domain}}",
-			`max by (<device>, domain) (dra_device_clock_hertz{<one>})`),
+			`max by (<device>, domain) (dra_device_clock_hertz{<of device>})`),
 		orEmpty("where no source reports voltages", line("Voltages", "Voltage of each supply.", "volt",
 			"no source reports voltages", "{{device}} {{node}} {{domain}}",
-			`max by (<device>, domain) (dra_device_voltage_volts{<one>})`)),
+			`max by (<device>, domain) (dra_device_voltage_volts{<of device>})`)),
 	}
 }
 
 func nodeErrors() []Panel {
 	errors := line("Errors", "Errors per second, by kind and code. Corrected errors are normal at low rates.", "cps",
 		"no source reports errors", "{{device}} {{node}} {{kind}} {{code}}",
-		`max by (<device>, kind, code) (rate(dra_device_errors_total{<one>}[$__rate_interval]))`)
+		`max by (<device>, kind, code) (rate(dra_device_errors_total{<of device>}[$__rate_interval]))`)
 	return []Panel{
 		errors,
 		{
@@ -167,22 +169,22 @@ func nodeErrors() []Panel {
 			NoData: "no source reports errors", Width: 12, Height: 8, sort: "Errors",
 			Targets: []Target{
 				{
-					Expr:   `round(max by (<device>, kind, code) (increase(dra_device_errors_total{<one>}[$__range])))`,
+					Expr:   `round(max by (<device>, kind, code) (increase(dra_device_errors_total{<of device>}[$__range])))`,
 					Column: "Errors", Unit: "none",
 				},
 				{
-					Expr: `max by (<device>) (dra_device_last_error_timestamp_seconds{<one>}) * 1000`, Column: "Last one",
+					Expr: `max by (<device>) (dra_device_last_error_timestamp_seconds{<of device>}) * 1000`, Column: "Last one",
 					Unit: "dateTimeFromNow",
 				},
 			},
 		},
 		{
 			Title: "Incidents by kind",
-			Description: "How often what happened in the selected time range. The page of the node's exporter has the course " +
-				"of each incident, what was recorded, and whom it hit.",
+			Description: "Incidents in the selected time range, and how often each happened. The page of the node's exporter " +
+				"shows the course of each incident, what was recorded, and which claims it hit.",
 			Kind: Table, NoData: "none", Width: 12, Height: 8, MayBeEmpty: "without an incident", sort: "Times", limit: 20,
 			Targets: []Target{{
-				Expr:   `topk(20, round(max by (<node>, kind) (increase(dra_exporter_incidents_total{<e>}[$__range]))) > 0)`,
+				Expr:   `topk(20, round(max by (<node>, kind) (increase(dra_exporter_incidents_total{<of nodes>}[$__range]))) > 0)`,
 				Column: "Times", Unit: "none",
 			}},
 		},
@@ -192,14 +194,14 @@ func nodeErrors() []Panel {
 			Width: 12, Height: 8, MayBeEmpty: "without errors", sort: "Last one", limit: 50,
 			Targets: []Target{{
 				Expr: `topk(50, max by (<device>, kind, code) ` +
-					`(last_over_time(device:dra_error:timestamp_seconds{<one>}[1d]))) * 1000`,
+					`(last_over_time(device:dra_error:timestamp_seconds{<of device>}[1d]))) * 1000`,
 				Column: "Last one", Unit: "dateTimeFromNow",
 			}},
 		},
 		line("Link traffic", "Bytes per second on each link.", "binBps", "not measured",
 			"{{device}} {{node}} {{link}} {{direction}}",
-			`max by (<device>, link, direction) (rate(dra_device_io_bytes_total{<one>}[$__rate_interval]))`),
+			`max by (<device>, link, direction) (rate(dra_device_io_bytes_total{<of device>}[$__rate_interval]))`),
 		line("Telemetry", "1 while the device can be read, 0 while reading fails.", "none", "no device has telemetry",
-			"{{device}} {{node}}", `max by (<device>) (dra_device_up{<one>})`),
+			"{{device}} {{node}}", `max by (<device>) (dra_device_up{<of device>})`),
 	}
 }

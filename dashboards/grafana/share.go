@@ -11,9 +11,9 @@ import (
 // dataSourceInput is the name under which an import asks for the data source.
 const dataSourceInput = "DS_PROMETHEUS"
 
-// ForGrafanaCom returns a dashboard as grafana.com takes it, and as Import in Grafana does: who
-// imports it is asked for a data source, which becomes the default of the variable datasource. It
-// lists the plugins that the dashboard needs, and has no id.
+// ForGrafanaCom returns a dashboard in the format of grafana.com and of Grafana's Import, which
+// asks for a data source and makes it the default of the variable datasource. It lists the plugins
+// that the dashboard needs, and has no id.
 func ForGrafanaCom(board []byte) ([]byte, error) {
 	var d map[string]any
 	if err := json.Unmarshal(board, &d); err != nil {
@@ -41,8 +41,8 @@ func ForGrafanaCom(board []byte) ([]byte, error) {
 	return append(out, '\n'), err
 }
 
-// askFor sets the default of the variable datasource to the input, and reports whether there is
-// one.
+// askFor sets the default of the variable datasource to the input, and reports whether the
+// dashboard has that variable.
 func askFor(d map[string]any) bool {
 	templating, _ := d["templating"].(map[string]any)
 	variables, _ := templating["list"].([]any)
@@ -56,7 +56,7 @@ func askFor(d map[string]any) bool {
 	return false
 }
 
-// panelKinds adds the types of panels, those in rows too.
+// panelKinds adds the types of all panels, including those in rows.
 func panelKinds(panels any, kinds map[string]bool) {
 	list, _ := panels.([]any)
 	for _, p := range list {

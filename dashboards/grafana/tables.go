@@ -91,7 +91,7 @@ func (p *Panel) valueColumn(t Target) []dashboard.DynamicConfigValue {
 // order is the order of a table's columns: on a narrow screen only the first ones are seen.
 type order struct{ first, labels, values []string }
 
-// newOrder returns an order that begins with what a row is about.
+// newOrder returns an order that begins with the labels that identify a row.
 func newOrder() *order {
 	return &order{first: []string{
 		"severity", "alertname", "state", "workload_kind", "workload_name", "namespace", "resourceclaim_name", "pod",
@@ -181,8 +181,8 @@ func override(column string, properties ...dashboard.DynamicConfigValue) dashboa
 	}
 }
 
-// pages are the addresses at the gateway of what cells name, by the title of the column, in a table
-// that shows some labels. There are none without a gateway.
+// pages returns the addresses of the gateway's pages of the objects that cells name, by the title
+// of the column. It is empty without a gateway.
 func (b *Board) pages(shown func(label string) bool) map[string]string {
 	out := map[string]string{}
 	if b.Gateway == "" || !shown("node") {
@@ -203,8 +203,8 @@ func (b *Board) pages(shown func(label string) bool) map[string]string {
 	return out
 }
 
-// widths are the widths of columns of labels, in pixels, by title: those of the longest texts that
-// are usual. All other columns share what is left.
+// widths are the widths of columns of labels, in pixels, by title, chosen for the longest usual
+// texts. All other columns share the remaining width.
 func widths() map[string]int {
 	return map[string]int{
 		"Alert": 250, "Claim": wideColumn, "Pod": wideColumn, "Model": wideColumn, "Workload": wideColumn,

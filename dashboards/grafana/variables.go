@@ -14,7 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 )
 
-// offered is how many values of thousands a variable offers: those that matter most.
+// offered is the highest number of values that a ranked variable offers.
 const offered = 20
 
 // variable is a variable whose values are those of a label.
@@ -74,8 +74,8 @@ func (b *Board) choices() []variable {
 	}
 }
 
-// found restricts a selector to what the text box of the dashboard finds, if that is what it
-// searches.
+// found restricts a selector to the values that match the text box, if the text box is for this
+// variable.
 func (b *Board) found(name, label string) string {
 	if b.search != name {
 		return ""
@@ -114,8 +114,8 @@ func (b *Board) rankOfNamespaces() string {
 		b.found("namespace", "namespace") + `}[$__range])))`
 }
 
-// rankOfClaims ranks by labels what held devices for the longest, of the claims that are found.
-// Claims of which nothing is recorded come last.
+// rankOfClaims ranks, by labels, the claims that match the text box: those first that held devices
+// for the longest. Claims without recorded series come last.
 func (b *Board) rankOfClaims(by, selected string) string {
 	selected = `{cluster=~"$cluster"` + selected + b.found("claim", "resourceclaim_name") + `}`
 	return `sum by (` + by + `) (max by (<claim driver>) (sum_over_time(claim:dra_devices:count` + selected +
@@ -123,7 +123,7 @@ func (b *Board) rankOfClaims(by, selected string) string {
 		or 0 * group by (` + by + `) (dra_claim_info` + selected + `)`
 }
 
-// rankOfWorkloads ranks by labels what held devices for the longest.
+// rankOfWorkloads ranks workloads by labels: those first that held devices for the longest.
 func rankOfWorkloads(by, selected string) string {
 	return `sum by (` + by + `) (max by (<workload>) (sum_over_time(workload:dra_allocated_share_seconds:increase$hours{` +
 		`cluster=~"$cluster", namespace=~"$namespace"` + selected + `}[$__range])))`
@@ -136,16 +136,16 @@ func source() common.DataSourceRef {
 // searchName is the name of the text box that restricts what the variables offer.
 const searchName = "search"
 
-// hoursName is the name of the hidden variable that ends the names of recorded increases: with
-// nothing, or over long times with [rules.Hourly], of which a server reads fewer samples.
+// hoursName is the name of the hidden variable that is the end of the names of recorded increases:
+// empty or, for long time ranges, [rules.Hourly], which has fewer samples.
 const hoursName = "hours"
 
 // hoursQuery has a result while the selected time range is longer than two days.
 const hoursQuery = `query_result(label_replace(vector($__range_s) > 2 * 86400, "of", "` + rules.Hourly + `", "", ""))`
 
-// notOfAddress is a variable that is no part of the dashboard's address. Grafana takes a value from
-// there as it is, without the query, although the time range may be another by then, such as that
-// of "this week".
+// notOfAddress is a variable that is not in the dashboard's address. Grafana would use the value of
+// the address instead of the query's result, although the time range may have changed since, such
+// as that of "this week".
 type notOfAddress struct {
 	cog.Builder[dashboard.VariableModel]
 }
@@ -157,7 +157,7 @@ func (v notOfAddress) Build() (dashboard.VariableModel, error) {
 }
 
 // variables are the same on all dashboards, so that links keep their values. Those that a dashboard
-// does not show ask for nothing.
+// does not show have no query.
 func (b *Board) variables() []cog.Builder[dashboard.VariableModel] {
 	out := []cog.Builder[dashboard.VariableModel]{
 		dashboard.NewDatasourceVariableBuilder("datasource").Label("Data source").Type("prometheus").
@@ -218,7 +218,7 @@ func Fill(expr string, values map[string]string, span, rate, step string) string
 	return strings.NewReplacer(pairs...).Replace(expr)
 }
 
-// VariableQuery is what a variable of a dashboard asks for.
+// VariableQuery is the query of a variable of a dashboard.
 type VariableQuery struct {
 	Board, Name string
 	Label       string // whose values it offers
@@ -226,11 +226,11 @@ type VariableQuery struct {
 	Expr        string // whose result has at most MostOffered of them, in order
 }
 
-// MostOffered is how many values a variable offers that asks with an expression.
+// MostOffered is the highest number of values that a variable with an expression offers.
 const MostOffered = offered
 
-// VariableQueries returns what the visible variables of all dashboards ask for, with the variables
-// before each set to All.
+// VariableQueries returns the queries of the visible variables of all dashboards, with the
+// variables before each set to All.
 func VariableQueries(span string) []VariableQuery {
 	var out []VariableQuery
 	for _, b := range Boards() {
@@ -270,8 +270,8 @@ func (b *Board) links() []cog.Builder[dashboard.DashboardLink] {
 	return out
 }
 
-// selection are the parameters of a link to another dashboard, which keep what is selected. Where
-// the other one starts with one of thousands, so must this one: All would be all of them.
+// selection returns the parameters of a link to another dashboard, which keep the selected values.
+// It omits a variable that starts with one value there and with All here.
 func (b *Board) selection(uid string) string {
 	kept := []string{"${datasource:queryparam}"}
 	boards := Boards()
@@ -284,8 +284,8 @@ func (b *Board) selection(uid string) string {
 	return strings.Join(kept, "&")
 }
 
-// annotations mark the times of incidents, device errors and allocations, on the dashboards of
-// claims and of nodes: of a whole fleet they would be thousands.
+// annotations mark the times of incidents, device errors and allocations on the dashboards of
+// claims and of nodes, but not on those of a whole fleet, where they would be too many.
 func (b *Board) annotations() []cog.Builder[dashboard.AnnotationQuery] {
 	var out []cog.Builder[dashboard.AnnotationQuery]
 	for _, a := range Annotations() {

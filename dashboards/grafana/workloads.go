@@ -6,7 +6,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 )
 
-// workloads is what each workload held, used and suffered.
+// workloads is the dashboard of what each workload held and used, and of its devices' failures.
 func workloads() Board {
 	return Board{
 		UID: "dra-workloads", Title: "DRA / Workloads",
@@ -25,7 +25,7 @@ func workloads() Board {
 	}
 }
 
-// workRow is empty in most clusters: it needs metrics of servers, or pods that are placed badly.
+// workRow is empty in most clusters: it needs metrics of servers, or pods across NUMA nodes.
 const workRow = "Energy of each unit of work, and pods across NUMA nodes"
 
 // shownWorkloads is how many workloads a table has, shownPods how many pods, and linesOfWorkloads
@@ -52,7 +52,8 @@ func workloadSumOver(name, by, span string) string {
 	case "lost_share_seconds":
 		once += ", cause"
 	}
-	return sum + ` (max by (` + once + `) (sum_over_time(workload:dra_` + name + `:increase$hours{<w>}[` + span + `])))`
+	return sum + ` (max by (` + once + `) (sum_over_time(workload:dra_` + name + `:increase$hours{<of ` +
+		`workloads>}[` + span + `])))`
 }
 
 // topWorkloads restricts an expression to the workloads with the most device-hours.
@@ -84,7 +85,7 @@ func workloadTotal() []Panel {
 			Width:   4, Height: 4, steps: steps, decimals: decimals,
 		}
 	}
-	const held = `sum_over_time(workload:dra_allocated_share_seconds:increase$hours{<w>}[$__range])`
+	const held = `sum_over_time(workload:dra_allocated_share_seconds:increase$hours{<of workloads>}[$__range])`
 	errors := of("Errors of devices", "Errors of devices while the workloads held them. One that hit several workloads "+
 		"counts for each.", "none", "none", "round("+workloadSum("errors", "")+")", 0, step{0, green}, step{0.5, red})
 	errors.MayBeEmpty = "without an error"
@@ -110,7 +111,7 @@ func workloadTables() []Panel {
 	return []Panel{
 		{
 			Title: "Workloads by device-hours",
-			Description: "The workloads with the most device-hours, by driver. Stalled: busy, and doing nothing. " +
+			Description: "The workloads with the most device-hours, by driver. Stalled: busy without progress. " +
 				"FLOP utilization: the share of the tensor cores' highest rate, where a source measures them. " +
 				"Throttled: of each device the reason that took " +
 				"the longest. Peak memory: the most that one pod had of one device. Click a workload to select it, a namespace " +
@@ -135,11 +136,11 @@ func workloadTables() []Panel {
 				{Expr: top(workloadSum("throttled_seconds", "<workload>") + " / 3600"), Column: "Throttled", Unit: "h"},
 				{
 					Expr: top(`max by (<workload>) ` +
-						`(max_over_time(workload:dra_memory_used_peak_bytes:max{<w>}[$__range]))`),
+						`(max_over_time(workload:dra_memory_used_peak_bytes:max{<of workloads>}[$__range]))`),
 					Column: "Peak memory", Unit: "bytes",
 				},
 				{
-					Expr: top(`max by (<workload>) (workload:dra_devices:count{<w>})`), Column: "Devices now", Unit: "none",
+					Expr: top(`max by (<workload>) (workload:dra_devices:count{<of workloads>})`), Column: "Devices now", Unit: "none",
 				},
 			},
 		},
@@ -162,9 +163,9 @@ func workloadTables() []Panel {
 			Total: true,
 			Targets: []Target{{
 				Expr: fmt.Sprintf(`topk(%d,
-					count by (<pod>) (group by (<pod device>) (dra_pod_claim_info{<e>, driver=~"$driver", attribution!=""}))
+					count by (<pod>) (group by (<pod device>) (dra_pod_claim_info{<of nodes>, driver=~"$driver", attribution!=""}))
 					  * on (<pod>) group_left (workload_kind, workload_name) topk by (<pod>)
-					    (1, group by (<pod>, workload_kind, workload_name) (pod:dra_workload:info{<pods of workloads>}))
+					    (1, group by (<pod>, workload_kind, workload_name) (pod:dra_workload:info{<of pods of workloads>}))
 				)`, shownWorkloads),
 				Column: "Devices", Unit: "none",
 			}},
@@ -173,15 +174,15 @@ func workloadTables() []Panel {
 	}
 }
 
-// energyOfWork are joules and device-time for each unit of work.
+// energyOfWork is a table of joules and device-time for each unit of work.
 func energyOfWork() Panel {
 	const (
 		done = `sum by (<served>, model, work) (max by (<served>, model, work) (sum_over_time(` +
 			`workload:dra_work:increase$hours{cluster=~"$cluster", namespace=~"$namespace", workload_kind=~"$kind", ` +
 			`workload_name=~"$workload", queue=~"$queue"}[$__range])) > 0)`
 		once = `max by (<workload>) (sum_over_time(workload:dra_`
-		held = once + `allocated_share_seconds:increase$hours{<w>}[$__range]))`
-		used = once + `energy_joules:increase$hours{<w>}[$__range]))`
+		held = once + `allocated_share_seconds:increase$hours{<of workloads>}[$__range]))`
+		used = once + `energy_joules:increase$hours{<of workloads>}[$__range]))`
 	)
 	shown := fmt.Sprintf(` and on (<served>, model, work) topk(%d, %s)`, shownWorkloads, done)
 	// Of a workload that serves several models it is not known what each of them takes.
@@ -212,7 +213,7 @@ func energyOfWork() Panel {
 	}
 }
 
-// lostHours are the device-hours that workloads lost, by cause.
+// lostHours is a table of the device-hours that workloads lost, by cause.
 func lostHours() Panel {
 	lost := workloadSum("lost_share_seconds", "<workload>")
 	shown := fmt.Sprintf(` and on (<workload>) topk(%d, %s)`, shownWorkloads, lost)
@@ -227,7 +228,7 @@ func lostHours() Panel {
 	for i, cause := range rules.LostCauses() {
 		targets = append(targets, Target{
 			Expr: fmt.Sprintf(`sum by (<workload>) (max by (<workload>, cause) (`+
-				`sum_over_time(workload:dra_lost_share_seconds:increase$hours{<w>, cause=%q}[$__range]))) / 3600 > 0`,
+				`sum_over_time(workload:dra_lost_share_seconds:increase$hours{<of workloads>, cause=%q}[$__range]))) / 3600 > 0`,
 				cause) + shown,
 			Column: []string{"Incidents", "Waiting", "Idle", "Throttled"}[i], Unit: "h",
 		})
@@ -242,35 +243,36 @@ func lostHours() Panel {
 	}
 }
 
-// membersSideBySide are the members of workloads, those first that differ most from the others.
+// membersSideBySide is a table of the members of workloads; those that differ most come first.
 func membersSideBySide() Panel {
-	// Those that the others wait for come first.
+	// Members for which the others wait come first.
 	shown := fmt.Sprintf(`
 		and on (<member>) topk(%d,
-		  1e9 + 0 * group by (<member>) (%s{<w>, node=~"$node"})
+		  1e9 + 0 * group by (<member>) (%s{<of workloads>, node=~"$node"})
 		  or
-		  max by (<member>) (%s{<w>, node=~"$node"})
+		  max by (<member>) (%s{<of workloads>, node=~"$node"})
 		)`, shownWorkloads, rules.StragglerRecord, rules.DeviationsRecord)
 	signal := func(name, column, unit string) Target {
 		return Target{
-			Expr:   fmt.Sprintf(`max by (<member>) (%s{<w>, node=~"$node", signal=%q}%s)`, rules.SignalRecord, name, shown),
+			Expr: fmt.Sprintf(`max by (<member>) (%s{<of workloads>, node=~"$node", `+
+				`signal=%q}%s)`, rules.SignalRecord, name, shown),
 			Column: column, Unit: unit,
 		}
 	}
 	return Panel{
 		Title: "Members of workloads side by side",
 		Description: "Devices that one pod of a workload has for itself, of workloads with three or more of one driver, as " +
-			"means over ten minutes: those first that are the farthest off the median of their workload. Off by: by how " +
-			"many deviations, in the column that differs most. Reason: why the others wait for it, see DRAWorkloadStraggler " +
-			"in the runbook; it is empty where nothing shows that they do. Select a workload to see its members.",
+			"means over ten minutes: those first that are farthest from the median of their workload. Off by: by how many " +
+			"deviations, in the column that differs most. Reason: why the others wait for it, see DRAWorkloadStraggler in the " +
+			"runbook; empty if nothing shows that they wait. Select a workload to see its members.",
 		Kind: Table, NoData: "no workload has three members of one driver", Width: 24, Height: 7, sort: "Off by",
 		limit: shownWorkloads, MayBeEmpty: "where no workload has three devices of one driver",
 		Targets: []Target{
 			{
-				Expr:   `max by (<member>) (` + rules.DeviationsRecord + `{<w>, node=~"$node"}` + shown + `)`,
+				Expr:   `max by (<member>) (` + rules.DeviationsRecord + `{<of workloads>, node=~"$node"}` + shown + `)`,
 				Column: "Off by", Unit: "none",
 			},
-			{Expr: `max by (<member>, reason) (` + rules.StragglerRecord + `{<w>, node=~"$node"}` + shown + `)`},
+			{Expr: `max by (<member>, reason) (` + rules.StragglerRecord + `{<of workloads>, node=~"$node"}` + shown + `)`},
 			signal("tensor", "Tensor", "percentunit"), signal("utilization", "Utilization", "percentunit"),
 			signal("clock", "Clock", "hertz"), signal("throttled", "Throttled", "percentunit"),
 			signal("power", "Power", "watt"), signal("traffic", "Traffic", "binBps"),
@@ -278,7 +280,7 @@ func membersSideBySide() Panel {
 	}
 }
 
-// crossNUMA are the pods whose devices are of several NUMA nodes.
+// crossNUMA is a table of the pods whose devices are of several NUMA nodes.
 func crossNUMA() Panel {
 	const (
 		across = `group by (<pod>, closest, farthest) ` +
@@ -289,7 +291,7 @@ func crossNUMA() Panel {
 	return Panel{
 		Title: "Pods across NUMA nodes",
 		Description: "Pods that hold devices of several NUMA nodes, and the traffic on the links of their devices: what " +
-			"these exchange passes between the sockets. Closest: the nearest two of the pod's devices.",
+			"these exchange passes between the sockets. Closest: the closest pair of the pod's devices.",
 		Kind: Table, NoData: "none", Width: 24, Height: 7, sort: "All links", limit: shownPods,
 		MayBeEmpty: "where no pod is placed so",
 		Targets: []Target{
@@ -308,21 +310,21 @@ func workloadTime() []Panel {
 	top := func(expr string) string {
 		return fmt.Sprintf(`%s
 			and on (<workload>) topk(%d, max by (<workload>)
-			  (sum_over_time(workload:dra_allocated_share_seconds:increase$hours{<w>}[$__range] @ end())))`,
+			  (sum_over_time(workload:dra_allocated_share_seconds:increase$hours{<of workloads>}[$__range] @ end())))`,
 			expr, linesOfWorkloads)
 	}
 	const legend = "{{namespace}}/{{workload_name}} {{driver}} {{cluster}}"
 	held := line("Devices held by workload",
 		"Devices that pods of the workload hold, of the ten workloads with the most device-hours. A device of several "+
 			"workloads counts for each.", "none", "nothing was held", legend,
-		top(`max by (<workload>) (workload:dra_devices:count{<w>})`))
+		top(`max by (<workload>) (workload:dra_devices:count{<of workloads>})`))
 	held.stacked = true
 	active := line("Active share by workload",
 		"Active time divided by the time held, in the minutes before each point, of the ten workloads with the most "+
 			"device-hours.", "percentunit",
 		"not measured", legend, top(`clamp_max(
-			max by (<workload>) (workload:dra_active_seconds:increase{<w>})
-			  / (max by (<workload>) (workload:dra_allocated_share_seconds:increase{<w>}) > 0), 1)`))
+			max by (<workload>) (workload:dra_active_seconds:increase{<of workloads>})
+			  / (max by (<workload>) (workload:dra_allocated_share_seconds:increase{<of workloads>}) > 0), 1)`))
 	active.max = 1
 	return []Panel{held, active}
 }

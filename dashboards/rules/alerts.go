@@ -17,10 +17,10 @@ const (
 // alert is an alerting rule and its section of the runbook.
 type alert struct {
 	name        string
-	action      string // the label action, for several alerts of one name
+	action      string // the label action, which tells alerts of one name apart
 	expr        string // with abbreviations, see Options.words
 	hold, keep  time.Duration
-	off         bool // it is described, and no rule
+	off         bool // it is in the runbook, but not in the rules
 	severity    severity
 	summary     string
 	description string
@@ -48,7 +48,7 @@ func alerts(o *Options) []alertGroup {
 			deviceAlerts(o), lostDeviceAlerts(o), hardwareAlerts(o), linkAlerts(o), networkLinkAlerts(o),
 		)},
 		{"dra-exporter-device-errors", Node, "", errorAlerts(o)},
-		// They read many series, and what they are about lasts.
+		// These alerts read many series, and their conditions last long.
 		{"dra-exporter-lasting", Node, "<idle interval>", append(
 			slices.Concat(loadAlerts(o), partlyIdleAlerts(o)), staleTaintAlert(o),
 		)},
@@ -63,20 +63,21 @@ const (
 	aDevice = "Device {{ $labels.device }} of {{ $labels.driver }} on node {{ $labels.node }}"
 	aNode   = "node {{ $labels.node }}"
 
-	// wasted is since when a claim uses nothing, and what its devices cost.
-	wasted = `{{ with printf "time() - max(dra_claim_last_active_timestamp_seconds{cluster='%s',node='%s',` +
+	// idleSince says when a claim was last active, and what its devices cost.
+	idleSince = `{{ with printf "time() - max(dra_claim_last_active_timestamp_seconds{cluster='%s',node='%s',` +
 		`namespace='%s',resourceclaim_name='%s'})" $labels.cluster $labels.node $labels.namespace ` +
-		`$labels.resourceclaim_name | query }} Nothing was active for {{ . | first | value | humanizeDuration }}.{{ end }}` +
+		`$labels.resourceclaim_name | query }} The last activity was ` +
+		`{{ . | first | value | humanizeDuration }} ago.{{ end }}` +
 		`{{ with printf "claim:dra_cost:per_day{cluster='%s',node='%s',namespace='%s',resourceclaim_name='%s'}" ` +
 		`$labels.cluster $labels.node $labels.namespace $labels.resourceclaim_name | query }} ` +
-		`They cost {{ . | first | value | printf "%.2f" }} a day.{{ end }}`
-	// thresholds are above what the exporter of the node counts a device as used.
+		`Its devices cost {{ . | first | value | printf "%.2f" }} a day.{{ end }}`
+	// thresholds says above which values the exporter of the node counts a device as used.
 	thresholds = `{{ with printf "dra_exporter_idle_threshold_ratio{cluster='%s',node='%s'}" $labels.cluster ` +
 		`$labels.node | query }} Used is a utilization above {{ . | first | value | humanizePercentage }}` +
 		`{{ with printf "dra_exporter_idle_network_threshold_bytes_per_second{cluster='%s',node='%s'}" $labels.cluster ` +
 		`$labels.node | query }}, or network traffic above {{ . | first | value | humanize }}B/s{{ end }}.{{ end }}`
-	// hit are the claims that hold a device, and their pods.
-	hit = `{{ with printf "group by (namespace, resourceclaim_name) (dra_claim_device_info{cluster='%s',node='%s',` +
+	// heldBy lists the claims that hold a device, and their pods.
+	heldBy = `{{ with printf "group by (namespace, resourceclaim_name) (dra_claim_device_info{cluster='%s',node='%s',` +
 		`driver='%s',pool='%s',device='%s',admin_access='false'})" $labels.cluster $labels.node $labels.driver ` +
 		`$labels.pool $labels.device | query }} Held by{{ range $i, $c := . }}{{ if $i }},{{ end }} ` +
 		`{{ $c.Labels.namespace }}/{{ $c.Labels.resourceclaim_name }}{{ end }}.{{ end }}` +
@@ -84,6 +85,6 @@ const (
 		`device='%s',attribution!=''})" $labels.cluster $labels.node $labels.driver $labels.pool $labels.device | query }} ` +
 		`Used by{{ range $i, $c := . }}{{ if $i }},{{ end }} {{ $c.Labels.namespace }}/{{ $c.Labels.pod }}{{ end }}.{{ end }}`
 
-	optOut = "If this claim may idle, label it `<opt out>=off`, or annotate its pod likewise, and let the exporter copy " +
-		"that with `--claim-label` or `--pod-annotation`."
+	optOut = "If this claim may be idle, set `<opt out>=off` as its label or as an annotation of its pod, and let the " +
+		"exporter copy that with `--claim-label` or `--pod-annotation`."
 )

@@ -6,10 +6,10 @@ import "time"
 // or an image that is pulled, takes less.
 const notPrepared = 10 * time.Minute
 
-// idleClaim are the claims that are idle as a whole, with the number of their devices.
+// idleClaim selects the claims all of whose devices are idle, with the number of devices.
 const idleClaim = `max by (<claim>) (claim:dra_wasted_devices:count)`
 
-// memoryHeld is the memory that each of them has in use.
+// memoryHeld is the memory that each idle claim has in use.
 const memoryHeld = `max by (<claim>) (claim:dra_wasted_memory_bytes:sum)`
 
 func claimAlerts(o *Options) []alert {
@@ -20,13 +20,13 @@ func claimAlerts(o *Options) []alert {
 			unless on (<claim>) (` + memoryHeld + ` > <idle memory>)`,
 			summary: aClaim + " holds devices and does not use them.",
 			description: "All devices that the claim holds on " + aNode + " ({{ $value }}) were used for less than " +
-				"<used percent> of the last <idle window>." + thresholds + wasted,
+				"<used percent> of the last <idle window>." + thresholds + idleSince,
 			meaning: "The claim's devices, of all its drivers, were held and measured for most of the window and were idle. " +
-				"One that is used is enough to prevent this alert, be it a network device. Devices without telemetry never " +
-				"cause it, nor do shared devices on which another claim is active, nor devices whose utilization is contradicted " +
-				"by their power, an engine or another source (`dra_exporter_conflicts{kind=\"activity\"}`).",
-			diagnosis: "The Claim dashboard shows since when, and which pods. A job that waits for others, a crash loop and a " +
-				"forgotten notebook look alike here; the pods' logs show the difference.",
+				"One used device is enough to prevent this alert, also a network device. Devices without telemetry never " +
+				"cause it, nor do shared devices on which another claim is active, nor devices whose power, engine or other " +
+				"source contradicts their utilization (`dra_exporter_conflicts{kind=\"activity\"}`).",
+			diagnosis: "The Claim dashboard shows the pods and the time of the last activity. A job that waits for others, a " +
+				"crash loop and a forgotten notebook look alike here; the pods' logs show the difference.",
 			mitigation: "Ask the owner, or delete the pod; a claim that was created from a template is deleted with it. " +
 				optOut,
 			queries: []string{
@@ -41,7 +41,7 @@ func claimAlerts(o *Options) []alert {
 			summary: aClaim + " holds device memory but its devices are idle.",
 			description: "All devices that the claim holds on " + aNode + " ({{ $value }}) were used for less than " +
 				"<used percent> of the last <idle window>, while it has memory in use on them: a loaded model without " +
-				"requests, a notebook, or a job that hangs." + wasted,
+				"requests, a notebook, or a job that hangs." + idleSince,
 			meaning: "As [DRAClaimIdle](#draclaimidle), but the workload has data on the devices: it may hang, or serve a " +
 				"model without requests.",
 			diagnosis: "The Claim dashboard: activity that stops suddenly indicates a hang, activity that fades indicates " +
@@ -54,27 +54,28 @@ func claimAlerts(o *Options) []alert {
 	}
 }
 
-// stalledAlerts are about claims that are busy and do nothing.
+// stalledAlerts are about claims that are busy without progress.
 func stalledAlerts(o *Options) []alert {
 	return []alert{
 		{
 			name: "DRAClaimStalled", severity: warning, hold: o.For, keep: o.KeepFiring,
 			expr: `
 			count by (<claim>) (max by (<claim device>) (dra_claim_stalled) == 1)`,
-			summary: aClaim + " keeps its devices busy and does nothing.",
-			description: "{{ $value }} of the claim's devices on " + aNode + " are fully utilized without a pause, and " +
-				"nothing else that is measured shows life: as in a collective operation that hangs.",
+			summary: aClaim + " keeps its devices busy without progress.",
+			description: "{{ $value }} of the claim's devices on " + aNode + " are fully utilized without a pause, but no " +
+				"other measured quantity shows progress, as when a collective operation hangs.",
 			meaning: "For at least the exporter's --stalled.after, eight minutes by default, a kernel ran without a pause, " +
 				"the power was low, and compute pipes, memory traffic, copies, media engines and links, as far as they are " +
-				"measured, did next to nothing. Kernels that wait for another rank spin: they count as busy. There is no alert " +
-				"while that is unknown (`dra_claim_stalled_unknown` says why): on shared devices and MIG partitions, without a " +
-				"measurement of power and of compute pipes or memory traffic, while the device is throttled, while another " +
-				"rank on the node works for which the claim may wait (half an hour), for a rank that may be on another node " +
-				"(20 minutes), and for half as long again as it waited before and went on.",
+				"measured, did almost nothing. A kernel that waits for another rank polls, and counts as busy. There is no " +
+				"alert while it is unknown whether the claim is stalled (`dra_claim_stalled_unknown` has the reason): on shared " +
+				"devices and MIG partitions; without a measurement of power, or of both compute pipes and memory traffic; " +
+				"while the device is throttled; for half an hour while another rank on the node works, since the claim may " +
+				"wait for it; for 20 minutes if there may be ranks on other nodes; and, if the claim waited before and went on " +
+				"by itself, for at least 1.5 times as long.",
 			diagnosis: "The incident of kind claim_stalled on the exporter's page shows the minute before and after. Compare " +
-				"the ranks: one that is not stalled, or has ended, is the one that the others wait for. `py-spy dump` shows " +
-				"where a rank stands, and NCCL's RAS (`ncclras`) which ranks are missing. Errors of a device or a link at " +
-				"that time are the likely cause.",
+				"the ranks: the others wait for one that is not stalled, or has ended. `py-spy dump` shows what a rank executes, " +
+				"and NCCL's RAS (`ncclras`) which ranks are missing. Errors of a device or a link at that time are the likely " +
+				"cause.",
 			mitigation: "Restart the job from its last checkpoint, without the node whose device or link failed. A timeout of " +
 				"the collective operations ends such jobs by itself (TORCH_NCCL_ASYNC_ERROR_HANDLING).",
 			queries: []string{
@@ -85,7 +86,7 @@ func stalledAlerts(o *Options) []alert {
 	}
 }
 
-// hitAlerts are about claims that what happened to a device hit. XIDs are none of them: a program
+// hitAlerts are about claims that an incident of a device hit. XIDs are omitted, since a program
 // may cause one.
 func hitAlerts(o *Options) []alert {
 	return []alert{
@@ -96,16 +97,16 @@ func hitAlerts(o *Options) []alert {
 			  dra_claim_incident_open{kind=~"ecc_uncorrected|ras|link_down|device_lost|unhealthy|no_execute_taint"}
 			) == 1)`,
 			summary: aClaim + " was hit by an incident of its device: {{ $labels.kind }}.",
-			description: "An incident of {{ $value }} of the claim's devices on " + aNode + ", {{ $labels.kind }}, hit the " +
-				"claim, and is not over.",
-			meaning: "Something happened to a device while the claim held it, and its condition lasts. The job may have lost " +
-				"work, compute wrong results, or wait. XIDs are not included, since a program may cause one; nor are " +
-				"claims that stall, of which [DRAClaimStalled](#draclaimstalled) tells. An incident of an error is over when " +
-				"the error has not happened for ten minutes and the device is readable and healthy.",
-			diagnosis: "The page of the claim on the exporter has its incidents first: when each began, how often it " +
-				"happened, who held the device, and what was recorded. The alerts about the device say what to do with it.",
+			description: "Open incidents of kind {{ $labels.kind }}, on {{ $value }} of the claim's devices on " + aNode +
+				", hit the claim.",
+			meaning: "Something happened to a device while the claim held it, and the incident is still open. The job may " +
+				"have lost work, compute wrong results, or wait. XIDs are not included, since a program may cause one; nor are " +
+				"stalled claims, see [DRAClaimStalled](#draclaimstalled). An incident of an error ends when the error has not " +
+				"happened for ten minutes and the device is readable and healthy.",
+			diagnosis: "The claim's page on the exporter shows its incidents first: when each began, how often it happened, " +
+				"who held the device, and what was recorded. The alerts about the device say what to do with it.",
 			mitigation: "Move the job to another device if the incident repeats: delete the pod, with the device tainted or " +
-				"the node cordoned. A job that goes on by itself needs nothing.",
+				"the node cordoned. A job that continues by itself needs nothing.",
 			queries: []string{
 				`max by (<claim device>, kind) (dra_claim_incident_open) == 1`,
 				`time() - max by (<claim device>, kind) (dra_claim_incident_onset_timestamp_seconds)`,
@@ -164,7 +165,7 @@ func partlyIdleAlerts(o *Options) []alert {
 	}
 }
 
-// oversizedAlert leaves out claims that are idle: of those, others tell.
+// oversizedAlert omits idle claims, which have alerts of their own.
 func oversizedAlert(o *Options) alert {
 	return alert{
 		name: "DRAClaimOversized", severity: info, hold: o.For, keep: o.KeepFiring, off: !o.Oversized,
@@ -172,18 +173,18 @@ func oversizedAlert(o *Options) alert {
 		max by (<claim device>, alternative) (dra_claim_fit_unused_ratio) >= 0.5
 		unless on (<claim>) (claim:dra_idle:bool == 1)
 		unless on (<claim>) claim:dra_idle_alerts:off`,
-		summary: aClaim + " could do with less than it holds.",
+		summary: aClaim + " needs less than it holds.",
 		description: "Since it began, the claim would have fitted into {{ $labels.alternative }} in place of " +
 			"{{ $labels.device }} on " + aNode + ". {{ $value | humanizePercentage }} of it would be free for others.",
-		meaning: "There is no advice, and no alert, before the claim was measured for --fit.after (a day), if it began " +
-			"before the exporter, if its memory is read less often than each second, grew in the second half of that time or " +
-			"was near its peak only for moments; nor where it uses links between devices, decoders or bandwidth that the " +
-			"alternative lacks. `/api/v1/fit` says which of these it is. Peak memory and p99.9 of activity " +
-			"of the claim, with a margin, fit into half of what it holds, or less: " +
-			"a partition, a share, or fewer devices, as its node offers them. Workloads differ from run to run, so this alert " +
-			"is off by default: `go run -C dashboards ./generate -oversized` adds it.",
-		diagnosis: "`/api/v1/fit` on the node, or the Claim dashboard: what it needs by memory and by activity, and how " +
-			"long it was measured. Was its load of that time what it will be?",
+		meaning: "The claim's peak memory and the 99.9th percentile of its activity, with a margin, fit into half of what " +
+			"it holds or less: into a partition, a share or fewer devices that its node offers. There is no alert before the " +
+			"claim was measured for --fit.after (a day); if it began before the exporter; if its memory is read less often " +
+			"than each second, grew in the second half of that time, or was near its peak only for moments; or if it uses " +
+			"links between devices, decoders or bandwidth that the alternative lacks. `/api/v1/fit` has the reason. " +
+			"Workloads differ from run to run, so this alert is off by default: `go run -C dashboards ./generate " +
+			"-oversized` adds it.",
+		diagnosis: "`/api/v1/fit` on the node, or the Claim dashboard: what the claim needs by memory and by activity, and " +
+			"how long it was measured. Check that its load in that time was typical.",
 		mitigation: "Request the alternative in the next run: its device class or profile, or less capacity. " + optOut,
 		queries:    []string{`max by (<claim device>, resource) (dra_claim_fit_ratio)`},
 	}

@@ -11,7 +11,7 @@ func deviceAlerts(o *Options) []alert {
 			name: "DRADeviceUnhealthy", severity: warning, hold: o.For, keep: o.KeepFiring,
 			expr:        `max by (<device>) (dra_device_health{status="unhealthy"} == 1)`,
 			summary:     aDevice + " is unhealthy.",
-			description: "Its driver has reported so for <for>." + hit,
+			description: "Its driver has reported so for <for>." + heldBy,
 			meaning:     "The device's driver or the kubelet reports it as unhealthy. Work on it may fail or be wrong.",
 			diagnosis:   "The Node and device dashboard: errors, temperature, throttling, and who holds it.",
 			mitigation: "If it is free, check that it is tainted (`dra_device_tainted`), so that it is not allocated: its " +
@@ -31,7 +31,7 @@ func deviceAlerts(o *Options) []alert {
 			and on (<device>) (device:dra_allocations:max > 0)`,
 			summary: aDevice + " is tainted with NoExecute and still held.",
 			description: "Taint {{ $labels.key }}, set by a {{ $labels.source }}, evicts the pods that use the device, but a " +
-				"claim has held it for <for>." + hit,
+				"claim has held it for <for>." + heldBy,
 			meaning: "A driver (`source=\"slice\"`) or an administrator (`source=\"rule\"`, a DeviceTaintRule) evicts the " +
 				"pods that use the device. Pods whose claims tolerate the taint stay, as intended. Other pods end within " +
 				"seconds, unless their termination hangs.",
@@ -47,8 +47,7 @@ func deviceAlerts(o *Options) []alert {
 	}
 }
 
-// staleTaintAlert is about taints that nothing explains any more. Only a device whose health is
-// known to be good can have one, whoever set it.
+// staleTaintAlert is about taints whose cause is over. It needs a device whose health is reported.
 func staleTaintAlert(o *Options) alert {
 	return alert{
 		name: "DRATaintOutlivesCause", severity: info, hold: taintOutlives, keep: o.KeepFiring,
@@ -58,14 +57,14 @@ func staleTaintAlert(o *Options) alert {
 			and on (<device>) (dra_device_up == 1)
 			unless on (<device>) (dra_device_needs_attention{action!="none"} == 1)
 			unless on (<device>) (dra_device_last_error_timestamp_seconds > time() - ` + taintErrors + `)`,
-		summary: aDevice + " is tainted, and nothing is wrong with it any more.",
+		summary: aDevice + " is tainted although it has recovered.",
 		description: "Taint {{ $labels.key }} ({{ $labels.effect }}), set by a {{ $labels.source }}, keeps pods away, but " +
-			"for <for> the device has been readable and healthy, has had no error for an hour, and needs nothing.",
-		meaning: "A taint keeps the device out of use, or evicts pods, and its cause is over: the driver reports the " +
-			"device as healthy, it is readable, asks for nothing (`dra_device_needs_attention`), and no error was counted " +
-			"for an hour. Of a device without reported health (`dra_device_health`) this is not known, and the alert is silent.",
-		diagnosis: "`/api/v1/snapshot` on the node lists the taint with the name of its rule. Who set it, and what for? A " +
-			"rule for maintenance may be meant to stay.",
+			"for <for> the device has been readable and healthy, has had no error for an hour, and requires no action.",
+		meaning: "A taint keeps pods from the device, or evicts them, although its cause is over: the driver reports the " +
+			"device as healthy, it is readable and requires no action (`dra_device_needs_attention`), and no error was " +
+			"counted for an hour. There is no alert for a device without reported health (`dra_device_health`).",
+		diagnosis: "`/api/v1/snapshot` on the node lists the taint with the name of its rule. Find out who set it and why: " +
+			"a rule for maintenance may be meant to stay.",
 		mitigation: "Delete the DeviceTaintRule (`source=\"rule\"`). A driver removes its own taint (`source=\"slice\"`); " +
 			"if it does not, restart its pod on the node, and report it to its vendor. Some drivers keep a taint until the " +
 			"device was reset.",
@@ -91,7 +90,7 @@ func lostDeviceAlerts(o *Options) []alert {
 			expr:    `max by (<device>) (device:dra_lost:info) == 1`,
 			summary: aDevice + " is claimed, but can no longer be read.",
 			description: "Its telemetry has failed for <for> while a claim holds it: it may have fallen off the bus, or its " +
-				"driver hangs." + hit,
+				"driver hangs." + heldBy,
 			meaning: "The device was readable before, or is claimed, and no source can read it now. Other devices of the " +
 				"node are not affected. `dra_exporter_unresolved_devices` counts devices by reason.",
 			diagnosis: "`dra-exporter check` on the node shows what each source reads, or why it fails; then the kernel's log.",
@@ -128,7 +127,7 @@ func lostDeviceAlerts(o *Options) []alert {
 	}
 }
 
-// loadAlerts are about devices that do less than they could, or have more to do than they can.
+// loadAlerts are about devices that are throttled or overcommitted.
 func loadAlerts(o *Options) []alert {
 	return []alert{
 		{
@@ -138,7 +137,7 @@ func loadAlerts(o *Options) []alert {
 			and on (<device>) (device:dra_allocations:max > 0)`,
 			summary: aDevice + " is throttled ({{ $labels.reason }}).",
 			description: "It ran below its maximum clocks for {{ $value | humanizePercentage }} of the last <error window>, " +
-				"with the reason {{ $labels.reason }}." + hit,
+				"with the reason {{ $labels.reason }}." + heldBy,
 			meaning: "The device limits its clocks: reason `thermal` is heat, `power` a power limit. A job on many devices " +
 				"is as slow as the slowest one.",
 			diagnosis: "The Node and device dashboard: temperature and power of the other devices. If one device is hot, its " +
@@ -154,7 +153,7 @@ func loadAlerts(o *Options) []alert {
 			expr: `
 			device:dra_consumed_capacity:ratio > 1`,
 			summary:     aDevice + " is overcommitted.",
-			description: "Claims consume {{ $value | humanizePercentage }} of its {{ $labels.resource }}." + hit,
+			description: "Claims consume {{ $value | humanizePercentage }} of its {{ $labels.resource }}." + heldBy,
 			meaning: "The sum of the consumed capacity of all claims on the device exceeds its capacity: the slice was " +
 				"changed after the allocation, or two schedulers allocate.",
 			diagnosis: "`kubectl get resourceclaims -A -o yaml`, `consumedCapacity` of the device's results, and the " +
@@ -174,7 +173,7 @@ func loadAlerts(o *Options) []alert {
 			)`,
 			summary: aDevice + " is shared, and its memory is nearly full.",
 			description: "{{ $value | humanizePercentage }} of its memory is in use by several claims: the next allocation of " +
-				"any of them may fail." + hit,
+				"any of them may fail." + heldBy,
 			meaning: "Many devices do not enforce shares: a workload that uses more memory than its share makes the others " +
 				"fail.",
 			diagnosis:  "The Claim dashboard of each claim on the device: compare memory used with consumed capacity.",
@@ -220,7 +219,7 @@ func capacityAlerts(o *Options) []alert {
 		description: "The device is offered to several nodes, whose claims consume " +
 			"{{ $value | humanizePercentage }} of its {{ $labels.resource }} together.",
 		meaning: "As [DRASharedDeviceOvercommitted](#drashareddeviceovercommitted), for a device that claims of several " +
-			"nodes share, such as one behind a fabric: no node sees what those of others consume.",
+			"nodes share, such as one behind a fabric: no node knows what the claims of other nodes consume.",
 		diagnosis: "`kubectl get resourceclaims -A -o yaml`, `consumedCapacity` of the device's results, and the device's " +
 			"slice.",
 		mitigation: "As for [DRASharedDeviceOvercommitted](#drashareddeviceovercommitted).",

@@ -13,7 +13,7 @@ const (
 // (docs.nvidia.com/deploy/xid-errors, "Analyzing Xid Errors with the Xid Catalog": RESTART_APP,
 // RESET_GPU and the workflows that end in one, RESTART_BM, IGNORE).
 const (
-	xidWorkload    = "13|31|43|45" // a bug, or the end, of the workload: they alert nobody
+	xidWorkload    = "13|31|43|45" // a bug or the end of the workload: no alert
 	xidApplication = "8|11|32|68|69|94|137"
 	xidReset       = "46|48|62|64|74|95|109|119|120|140|143|14[4-9]|150"
 	xidHost        = "79"
@@ -33,7 +33,7 @@ func errorAlerts(o *Options) []alert {
 			name: "DRADeviceErrors", action: action, severity: s, expr: expr, keep: o.KeepFiring,
 			summary: aDevice + " reports errors: " + what + ".",
 			description: "Errors of kind {{ $labels.kind }} (code {{ with $labels.code }}{{ . }}{{ else }}none{{ end }}) " +
-				"within <error window>: {{ $value | printf \"%.0f\" }}." + hit,
+				"within <error window>: {{ $value | printf \"%.0f\" }}." + heldBy,
 		}
 	}
 	first := class(actionHost, critical, errors(`kind="xid", code="`+xidHost+`"`),
@@ -50,13 +50,13 @@ func errorAlerts(o *Options) []alert {
 		class(actionApplication, info, errors(`kind="xid", code=~"`+xidApplication+`"`), "look at the workload first"),
 		class(actionWatch, info, either(`kind="xid", code=~"`+xidWatch+`"`, `kind=~"row_remap|page_retirement"`),
 			"plan a reset"),
-		class(actionOther, warning, either(`kind="xid", code!~"`+all+`"`, `kind=~"ras|link_down|other"`), "find out"),
+		class(actionOther, warning, either(`kind="xid", code!~"`+all+`"`, `kind=~"ras|link_down|other"`), "investigate"),
 	}
 }
 
 const errorsMeaning = "A counter of the device's errors increased. The label `action` says what to do. Corrected ECC " +
 	"errors and PCIe replays cause no alert: they are normal at low rates, and the dashboard shows them. Xid 13, 31, 43 " +
-	"and 45 cause none either: a workload that reads a wrong address, or ends, causes them, and the device is well."
+	"and 45 cause none either: a workload that reads a wrong address, or ends, causes them, and the device is healthy."
 
 const errorsMitigation = `By the label ` + "`action`" + `:
 
@@ -106,10 +106,10 @@ func exportersAlerts(o *Options) []alert {
 			1 - max by (cluster) (cluster:dra_exporters_up:sum) / max by (cluster) (cluster:dra_exporters:count) > <down>`,
 			summary:     "dra-exporter can't be scraped on {{ $value | humanizePercentage }} of the nodes.",
 			description: "That many exporters have not answered for <for>: the devices of their nodes are not monitored.",
-			meaning: "Many exporters are away at the same time, which one node does not explain: a rollout that fails, a " +
-				"network policy, a certificate that expired, or an outage of the cluster.",
-			diagnosis: "`kubectl rollout status` of the DaemonSet, the events of its namespace, and the errors of its targets " +
-				"in Prometheus: is it one error everywhere?",
+			meaning: "Many exporters fail at the same time, so the cause is not a single node: a rollout that fails, a " +
+				"network policy, an expired certificate, or an outage of the cluster.",
+			diagnosis: "`kubectl rollout status` of the DaemonSet, the events of its namespace, and whether the errors of " +
+				"its targets in Prometheus are the same everywhere.",
 			mitigation: "Roll back what was changed last: the chart, its values, the network policy, the Secret of the web " +
 				"configuration.",
 			queries: []string{
@@ -134,7 +134,7 @@ func exportersAlerts(o *Options) []alert {
 	}
 }
 
-// valueAlerts are about exporters that answer scrapes, but not with what they should.
+// valueAlerts are about exporters that answer scrapes with old or incomplete values.
 func valueAlerts(o *Options) []alert {
 	const long = 3
 	return []alert{
@@ -201,7 +201,7 @@ func valueAlerts(o *Options) []alert {
 	}
 }
 
-// holderAlerts are about claims and pods of which the exporter does not know enough.
+// holderAlerts are about claims and pods whose devices are unknown or contradictory.
 func holderAlerts(o *Options) []alert {
 	const long = 3
 	return []alert{

@@ -1,34 +1,31 @@
 package rules
 
-// hardwareAlerts are about the condition of the hardware, whoever uses it.
+// hardwareAlerts are about the condition of the hardware, independent of its users.
 func hardwareAlerts(o *Options) []alert {
-	asks := func(s severity, action, do string) alert {
+	condition := func(s severity, action, do string) alert {
 		return alert{
 			name: "DRADeviceNeedsAttention", action: action, severity: s, keep: o.KeepFiring,
 			expr:    `max by (<device>, reason) (dra_device_needs_attention{action="` + action + `"}) == 1`,
 			summary: aDevice + " needs attention ({{ $labels.reason }}): " + do + ".",
-			description: "The device, or its driver, reports the condition {{ $labels.reason }}, also where it began before " +
-				"the exporter's start." + hit,
+			description: "The device or its driver reports the condition {{ $labels.reason }}, which may have begun before " +
+				"the exporter started." + heldBy,
 		}
 	}
-	first := asks(critical, "rma", "replace it")
-	first.meaning = "The hardware keeps a record of its faults, and its driver says what to do about them. " +
-		"The condition " +
-		"lasts until that is done, so the alert also fires for what happened before the exporter started. The " +
-		"label `reason` " +
+	first := condition(critical, "rma", "replace it")
+	first.meaning = "The hardware records its faults, and its driver says what to do about them. The condition lasts " +
+		"until that is done, so the alert also fires for faults from before the exporter started. The label `reason` " +
 		"names the condition, `action` what ends it."
-	first.diagnosis = "The Node and device dashboard: conditions, errors over the device's lifetime, and the " +
-		"claims that " +
-		"hold the device. On the node, `nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT` shows the same of an NVIDIA GPU."
+	first.diagnosis = "The Node and device dashboard: conditions, errors over the device's lifetime, and the claims " +
+		"that hold it. On the node, `nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT` shows the same for an NVIDIA GPU."
 	first.mitigation = attentionMitigation
 	first.queries = []string{`max by (<device>, reason, action) (dra_device_needs_attention) == 1`}
 	return []alert{
 		first,
-		asks(critical, "reboot", "restart the node"),
-		asks(warning, "reset", "reset it"),
-		asks(warning, "drain", "drain what uses it"),
-		asks(warning, "recover_fabric", "recover its fabric"),
-		asks(warning, "investigate", "look at its driver's log"),
+		condition(critical, "reboot", "restart the node"),
+		condition(warning, "reset", "reset it"),
+		condition(warning, "drain", "stop what uses it"),
+		condition(warning, "recover_fabric", "recover its fabric"),
+		condition(warning, "investigate", "look at its driver's log"),
 	}
 }
 
@@ -46,15 +43,15 @@ const attentionMitigation = `Taint the device, so that no new claim is allocated
 	`then. A device with a pending remapping or repair still computes; with ` + "`recovery_action`" + ` it does not. |
 | ` + "`reboot`" + ` | ` + "`recovery_action`" + ` | Restart the node: a reset of the device is not enough. |
 | ` + "`drain`" + ` | ` + "`recovery_action`" +
-	` | End what uses the device together with others (peer-to-peer); no new work until then. |
+	` | Stop the workloads that use the device together with others (peer-to-peer); start none until then. |
 | ` + "`recover_fabric`" + ` | ` + "`recovery_action`" + ` | Restart the IMEX domain of the device. |
 | ` + "`investigate`" + ` | ` + "`recovery_action`" +
-	` | The driver asks for something that this version of the exporter does not know. |
+	` | The driver requires an action that this version of the exporter does not know. |
 
 If the same condition returns soon after a reset, have the device replaced.`
 
-// highPerformance is the lowest performance state in which a device is taken to work: the highest
-// number. Below it a link may save power.
+// highPerformance is the highest number of a performance state in which a device is assumed to
+// work. With a higher number, its link may save power.
 const highPerformance = "2"
 
 // linkAlerts are about links that are slower than they can be, that fail, or lead to no fabric.
@@ -73,9 +70,9 @@ func linkAlerts(o *Options) []alert {
 			expr:    "\n\t\t\t" + below("width"),
 			summary: aDevice + " has a {{ $labels.link }} link with too few lanes: {{ $value }}.",
 			description: "The link can have more lanes with this device in this machine, and has had fewer for <error window>." +
-				hit,
+				heldBy,
 			meaning: "The link between the device and its host was negotiated with fewer lanes than both have, often after " +
-				"the device or its riser was touched: with half of the lanes, transfers take twice the time.",
+				"the device or its riser was touched. With half of the lanes, transfers take twice as long.",
 			diagnosis: "The Node and device dashboard: links, errors of kind `pcie_aer` and `pcie_replay`. On the node, " +
 				"`lspci -vv` shows the capability and the state of each link on the way (`LnkCap`, `LnkSta`).",
 			mitigation: "Drain the node and restart it. If the link stays narrow, reseat the device, its riser or " +
@@ -89,7 +86,7 @@ func linkAlerts(o *Options) []alert {
 				highPerformance,
 			summary: aDevice + " has a {{ $labels.link }} link of only generation {{ $value }}.",
 			description: "The link can be faster with this device in this machine, and was not for <error window>, although " +
-				"the device was in a high performance state." + hit,
+				"the device was in a high performance state." + heldBy,
 			meaning: "The link was negotiated at a lower speed than both ends have. A device that saves power may lower the " +
 				"speed of its link: this alert only counts the time in performance states 0 to " + highPerformance + ".",
 			diagnosis: "As for [DRADeviceLinkNarrow](#dradevicelinknarrow). Check the slot's speed in the firmware's setup, " +
@@ -101,7 +98,7 @@ func linkAlerts(o *Options) []alert {
 			name: "DRADeviceLinkErrors", severity: warning, keep: o.KeepFiring,
 			expr:        "\n\t\t\t" + errors("pcie_aer", "uncorrectable") + "\n\t\t\tor\n\t\t\t" + errors("nvlink", "recovery"),
 			summary:     aDevice + " reports errors of a link: {{ $labels.kind }} ({{ $labels.code }}).",
-			description: "Within <error window>: {{ $value | printf \"%.0f\" }}." + hit,
+			description: "Within <error window>: {{ $value | printf \"%.0f\" }}." + heldBy,
 			meaning: "PCIe errors that the link could not correct, or NVLinks that went down and had to recover. Corrected " +
 				"errors and replays cause no alert: they are normal at low rates, and the dashboard shows them.",
 			diagnosis: "The Node and device dashboard: errors by kind and code. The kernel's log names the PCIe " +
@@ -117,7 +114,7 @@ func linkAlerts(o *Options) []alert {
 			name: "DRADeviceFabricUnhealthy", severity: warning, hold: o.For, keep: o.KeepFiring,
 			expr:        `max by (<device>, state) (dra_device_fabric_state{state!="healthy"}) == 1`,
 			summary:     aDevice + " is not well connected with its fabric ({{ $labels.state }}).",
-			description: "It has been for <for>: jobs that use several devices fail, or are slow." + hit,
+			description: "It has been for <for>: jobs that use several devices fail, or are slow." + heldBy,
 			meaning: "The device has not joined the fabric that links it with the others (`not_started`, `in_progress`, " +
 				"`failed`), or has, and the fabric is `limited` or `unhealthy`. On machines with NVSwitches, CUDA does " +
 				"not start on a GPU that has not joined.",

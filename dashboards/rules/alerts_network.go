@@ -7,9 +7,10 @@ func networkLinkAlerts(o *Options) []alert {
 			name: "DRADeviceLinkDown", severity: critical, hold: o.For, keep: o.KeepFiring,
 			expr:        "(" + linkDown + ") and on (<device>) (device:dra_allocations:max > 0)",
 			summary:     aDevice + " is claimed, and its link is down.",
-			description: "No port of it has been up for <for> while a claim holds it." + hit,
-			meaning: "The device works and its link does not: cable, module, switch port, or, with InfiniBand, no subnet " +
-				"manager (the port's state is INIT then). Where one of several ports is up, the alert does not fire.",
+			description: "No port of it has been up for <for> while a claim holds it." + heldBy,
+			meaning: "The device works but its link does not: the cause is the cable, the module, the switch port or, with " +
+				"InfiniBand, a missing subnet manager (the port's state is INIT then). If one of several ports is up, the alert " +
+				"does not fire.",
 			diagnosis: "On the node, `ip link`, `rdma link` and `ibstat` show the state of each port, `ethtool -m` the " +
 				"module. `dra_device_errors_total{kind=\"port\"}` shows whether the link degraded before. If several nodes have " +
 				"it, look at the switch.",
@@ -25,13 +26,13 @@ func networkLinkAlerts(o *Options) []alert {
 			sum by (<device>) (
 			  max by (<device>, code) (increase(dra_device_errors_total{kind="link_down"}[<error window>]))
 			) >= 3`,
-			summary: aDevice + " has a link that goes down again and again.",
+			summary: aDevice + " has a link that goes down repeatedly.",
 			description: "Within <error window> its link changed between up and down " +
-				"{{ $value | printf \"%.0f\" }} times." + hit,
-			meaning: "A link that comes back still stops every collective operation that uses it for seconds. The device's " +
-				"own counter of links that went down counts too, so that what happens between two readings is seen.",
-			diagnosis: "The Network dashboard, and `dra_device_errors_total{kind=\"port\"}`: `symbol_error` and " +
-				"`link_error_recovery` that rise mean a bad cable, a dirty connector or a hot module.",
+				"{{ $value | printf \"%.0f\" }} times." + heldBy,
+			meaning: "Each time, every collective operation that uses the link stops for seconds. The device's own counter " +
+				"of link failures is included, so that failures between two readings count.",
+			diagnosis: "The Network dashboard, and `dra_device_errors_total{kind=\"port\"}`: if `symbol_error` and " +
+				"`link_error_recovery` rise, the cause is a bad cable, a dirty connector or a hot module.",
 			mitigation: "Clean or replace cable and module. Until then taint the device: a job is as slow as its slowest link.",
 			queries:    []string{`max by (<device>) (changes(dra_device_link_up[1h])) > 0`},
 		},

@@ -1,6 +1,6 @@
 package rules
 
-// stragglerAlerts are about members of workloads for which the others wait.
+// stragglerAlerts are about devices of a workload for which its other devices wait.
 func stragglerAlerts(o *Options) []alert {
 	return []alert{{
 		name: "DRAWorkloadStraggler", severity: warning, hold: o.For, keep: o.KeepFiring,
@@ -15,11 +15,11 @@ func stragglerAlerts(o *Options) []alert {
 			"must be three of one driver. One is named if it is more than three deviations (1.4826 × the median of the " +
 			"distances, at least 2 % of the median) off, and the evidence says that it is the slow one and not one that " +
 			"waits. `throttled`: it was throttled for a tenth of the time more than the others, and its clock is lower. " +
-			"`low_clock`: its clock is lower. Either has as much to do as the others. `busy`: its tensor cores work longer " +
-			"while all have the same traffic, so that the others wait for it. `starved`: it pauses while the others " +
-			"spin, with the same traffic: its processor, storage or input is slow. Without a measurement of traffic, " +
-			"`busy` and `starved` are unknown; without one of tensor cores, `busy` is. A slow link slows all members, and " +
-			"names none.",
+			"`low_clock`: its clock is lower. In both cases it has as much work as the others. `busy`: its tensor cores work " +
+			"longer with the same traffic, so that the others wait for it. `starved`: it pauses while the others " +
+			"poll, with the same traffic: its processor, storage or input is slow. Without a measurement of traffic, " +
+			"`busy` and `starved` are unknown; without one of tensor cores, `busy` is. A slow link slows all members, so " +
+			"that none is named.",
 		diagnosis: "The table of members on the Workloads dashboard shows the members of a workload side by side. " +
 			"[DRADeviceThrottled](#dradevicethrottled) and [DRADeviceLinkSlow](#dradevicelinkslow) of the device " +
 			"say more. Replicas of a service that work on their own can differ for good reasons.",
