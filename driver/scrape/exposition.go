@@ -271,15 +271,20 @@ func unescape(b []byte) ([]byte, bool) {
 }
 
 func parseNumbers(rest []byte, openMetrics bool, s *sample) error {
-	fields := strings.Fields(string(rest))
-	if len(fields) != 1 && len(fields) != 2 {
-		return errMalformed
+	var fields [2]string
+	n := 0
+	for field := range strings.FieldsSeq(string(rest)) {
+		if n == len(fields) {
+			return errMalformed
+		}
+		fields[n] = field
+		n++
 	}
 	var err error
 	if s.value, err = parseFloat(fields[0]); err != nil {
 		return errMalformed
 	}
-	if len(fields) == 1 {
+	if n == 1 {
 		return nil
 	}
 	if openMetrics {

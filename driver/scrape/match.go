@@ -1,6 +1,7 @@
 package scrape
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"regexp"
@@ -112,6 +113,9 @@ type matcher struct {
 
 // isName reports whether a label value identifies hardware, and is not a placeholder.
 func (m *matcher) isName(b []byte) bool {
+	if bytes.ContainsAny(b, "123456789") { // no placeholder has one
+		return true
+	}
 	switch m.kind {
 	case kindUUID, kindSerial:
 		return !driver.IsPlaceholder(string(b))
