@@ -13,7 +13,7 @@ type Growing struct {
 type observation struct{ value, seconds float64 }
 
 // maxSince is the number of observations after which they are added to another base.
-const maxSince = 16
+const maxSince = 8
 
 // NewGrowing returns a histogram that begins with another one, which must not be changed any more.
 func NewGrowing(h *Histogram) Growing { return Growing{base: h} }
@@ -41,17 +41,22 @@ type View struct {
 // ViewOf returns a view of a histogram that does not change any more.
 func ViewOf(h *Histogram) View { return View{base: h} }
 
-// Histogram returns the histogram, which must not be changed.
+// Histogram returns a copy of the histogram.
 func (v View) Histogram() *Histogram {
-	if len(v.since) == 0 && v.base != nil {
-		return v.base
-	}
-	var h Histogram
+	h := &Histogram{}
+	v.Read(h)
+	return h
+}
+
+// Read sets h to the histogram, in the memory that it has.
+func (v View) Read(h *Histogram) {
+	room := h.buckets[:0]
+	*h = Histogram{}
 	if v.base != nil {
-		h = v.base.Clone()
+		*h = *v.base
 	}
+	h.buckets = append(room, h.buckets...)
 	for _, o := range v.since {
 		h.Observe(o.value, o.seconds)
 	}
-	return &h
 }

@@ -205,14 +205,16 @@ type rendering struct {
 	rows     [numFamilies][]row
 	body     []byte         // of the family that is being written
 	totals   map[format]int // of the last answers, in bytes
+
+	histogram distribution.Histogram // that is being written
 }
 
 // row is a sample. A scrape has tens of thousands of them.
 type row struct {
 	labels       *labels
 	value        float64
-	born         int64                   // the created timestamp in nanoseconds of Unix time; 0: none
-	distribution *distribution.Histogram // nil: the value
+	born         int64                // the created timestamp in nanoseconds of Unix time; 0: none
+	distribution *ledger.Distribution // nil: the value
 }
 
 func (r *rendering) take(s *Snapshot, cache *labelCache, c Config) {
@@ -240,11 +242,10 @@ func (r *rendering) putDistribution(id familyID, l *labels, d *ledger.Distributi
 	if r.drops(&r.families[id]) {
 		return
 	}
-	h := d.Histogram()
 	if a.shown > r.held {
-		h = &distribution.Histogram{}
+		d = &ledger.Distribution{}
 	}
-	r.add(id, row{labels: l, born: r.begun(a), distribution: h})
+	r.add(id, row{labels: l, born: r.begun(a), distribution: d})
 }
 
 // add adds a sample. The labels are rendered here, while nobody else uses the cache.
@@ -261,7 +262,8 @@ func (r *rendering) encode(id familyID) []byte {
 	for i := range r.rows[id] {
 		s := &r.rows[id][i]
 		if s.distribution != nil {
-			body = r.format.histogram(body, f, s.labels, s.distribution, s.born, r.classic || f.Classic)
+			s.distribution.Read(&r.histogram)
+			body = r.format.histogram(body, f, s.labels, &r.histogram, s.born, r.classic || f.Classic)
 		} else {
 			body = r.format.sample(body, f, s.labels, s.value, s.born)
 		}

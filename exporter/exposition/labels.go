@@ -292,10 +292,8 @@ func (s *sequence[K, V]) begin() { s.next, s.changed, s.index = 0, false, nil }
 // end ends the walk. Entries that it did not ask for are dropped.
 func (s *sequence[K, V]) end() {
 	if s.changed {
-		s.before, s.now = s.now, s.before
+		s.before, s.now = slices.Clone(s.now), nil // changes are seldom: no room is kept for more
 		s.next = len(s.before)
-		clear(s.now)
-		s.now = s.now[:0]
 	}
 	clear(s.before[s.next:])
 	s.before, s.index = s.before[:s.next], nil
