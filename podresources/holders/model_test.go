@@ -17,6 +17,9 @@ import (
 const (
 	// exporter is a pod that never ends, of nodes that run the exporter as one.
 	exporter = "exporter"
+	// numWays is how many combinations of sources there are: with the API server, a file or neither,
+	// cgroups or not, logs or not, and the Pods API, one that drops events, or none.
+	numWays = 3 * 2 * 2 * 3
 	// graceOfModel is --kubelet.empty-grace.
 	graceOfModel = 6 * time.Second
 
@@ -32,7 +35,7 @@ const (
 // TestModel lets nodes live, of which an exporter knows what its sources say, late, twice, in
 // another order, or not at all. It compares who holds what with the truth.
 func TestModel(t *testing.T) {
-	visits, runs := map[[2]int]int{}, 0
+	visits, ways, runs := map[[2]int]int{}, map[way]int{}, 0
 	lives := func(t *rapid.T) {
 		runs++
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "delays"), 0))
@@ -42,14 +45,16 @@ func TestModel(t *testing.T) {
 		}
 		by := way{
 			pods: rapid.Bool().Draw(t, "pods API"), cgroups: rapid.Bool().Draw(t, "cgroups"),
-			logs: rapid.Bool().Draw(t, "logs"), drops: rapid.Bool().Draw(t, "drops"),
+			logs: rapid.Bool().Draw(t, "logs"),
 		}
+		by.drops = by.pods && rapid.Bool().Draw(t, "drops")
 		switch rapid.SampledFrom([]string{"off", "API", "file"}).Draw(t, "way") {
 		case "API":
 			by.server = true
 		case "file":
 			by.file = true
 		}
+		ways[by]++
 		o := newObserver(w, by, visits)
 		o.note("%v", by)
 		if rapid.Bool().Draw(t, "exporter is a pod") {
@@ -75,8 +80,11 @@ func TestModel(t *testing.T) {
 		return
 	}
 	byRow := rows(visits)
-	for ; runs < 10_000 && slices.Contains(byRow, 0); byRow = rows(visits) { // some are rare
+	for ; runs < 10_000 && (slices.Contains(byRow, 0) || len(ways) < numWays); byRow = rows(visits) { // some are rare
 		rapid.Check(t, lives)
+	}
+	if len(ways) < numWays {
+		t.Errorf("%d of %d combinations of sources were drawn: %v", len(ways), numWays, ways)
 	}
 	for row, n := range byRow {
 		t.Log(holders.FactNames()[row], n)
