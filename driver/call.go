@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Call is a function call that runs on its own goroutine, because a call into a vendor's library or
@@ -60,4 +61,19 @@ func (c *Call[T]) Late() bool { return c.late }
 // time.
 func Hung(operation string) error {
 	return WithReason(ReasonHung, errors.New(operation+": no answer in time"))
+}
+
+// Pause waits for d. It returns false if ctx ends first.
+func Pause(ctx context.Context, d time.Duration) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
 }

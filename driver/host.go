@@ -21,7 +21,7 @@ type Host struct {
 	// host. Nil: unknown.
 	CountListed func(vendor string) int
 	// Attachments returns the network interfaces and RDMA devices that pods hold now. PIDs are those
-	// of Procfs.
+	// of Procfs. Nil: there are none.
 	Attachments func() []Attachment
 	// Holders returns the pods that now hold, without admin access, a device for which wanted returns
 	// true. PIDs are those of Procfs. It searches for processes only if there are such pods.

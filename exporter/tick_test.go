@@ -72,7 +72,7 @@ func (m *machine) sampler() *Sampler {
 	node.inventory = m.inventory
 	return NewSampler(SamplerConfig{
 		Interval: time.Second, Deadline: 5 * time.Second, MaxAge: time.Minute, Now: time.Now, Owners: node, Inventory: node,
-		Sources: []driver.Source{amdgpu.New(m.root), rdma.New(rdma.Config{Sysfs: m.root, Procfs: m.root + "/proc"})},
+		Sources: []driver.Source{amdgpu.New(m.root), rdma.New(driver.Host{Sysfs: m.root, Procfs: m.root + "/proc"})},
 		PodOf:   podresources.NewProcesses(m.root + "/proc").PodUID,
 		Ledger:  ledger.New(exportertest.LedgerConfig()), Limiter: exposition.NewLimiter(0, nil),
 		Metrics: NewSelfMetrics(prometheus.NewRegistry(), "node1", slog.New(slog.DiscardHandler)),

@@ -178,7 +178,7 @@ func (s *Source) follow(ctx context.Context, p *plugin, path, service string) er
 		size := min(proto.Size(report), maxReport)
 		wait := max(reports.Reserve().Delay(), volume.ReserveN(time.Now(), size).Delay())
 		s.take(p, report, wait > 0)
-		if !sleep(ctx, wait) {
+		if !driver.Pause(ctx, wait) {
 			return classify(ctx.Err())
 		}
 	}
@@ -207,21 +207,6 @@ func (s *Source) endOlder(p *plugin) {
 		if other != p && other.driver == p.driver && other.busy && other.id.changed < p.id.changed {
 			other.cancel()
 		}
-	}
-}
-
-// sleep waits for a time. It returns false if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return true
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 

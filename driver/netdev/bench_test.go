@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // BenchmarkSample reads interfaces without hardware, such as pods' veths, of a tree on disk. A
@@ -22,7 +24,7 @@ func BenchmarkSample(b *testing.B) {
 }
 
 // BenchmarkSampleOfThisMachine reads the real sysfs.
-func BenchmarkSampleOfThisMachine(b *testing.B) { benchmark(b, New(Config{Sysfs: "/sys"}), 0) }
+func BenchmarkSampleOfThisMachine(b *testing.B) { benchmark(b, New(driver.Host{Sysfs: "/sys"}), 0) }
 
 func benchmark(b *testing.B, source *Source, want int) {
 	b.Helper()

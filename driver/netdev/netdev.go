@@ -55,7 +55,7 @@ const (
 // The counters of an interface that moves to a pod, and back, go on: what it counted on the way is
 // counted once.
 type Source struct {
-	Config
+	driver.Host
 	root  string // <sysfs>/class/net
 	now   func() time.Time
 	known map[string]*netInterface // by name
@@ -67,19 +67,9 @@ type Source struct {
 
 var _ driver.Source = (*Source)(nil)
 
-// Config says what a source reads.
-type Config struct {
-	Sysfs string // where the host's sysfs is mounted
-	// Procfs is where the procfs is mounted whose process numbers Attachments uses.
-	Procfs string
-	// Attachments returns the devices that are in pods at the moment. Sample calls it once. It may
-	// be nil: none.
-	Attachments func() []driver.Attachment
-}
-
 // FromHost returns the source of a machine.
 func FromHost(h driver.Host) (driver.Source, error) {
-	return New(Config{Sysfs: h.Sysfs, Procfs: h.Procfs, Attachments: h.Attachments}), nil
+	return New(h), nil
 }
 
 // Fills returns the quantities that the source reads.
@@ -90,12 +80,12 @@ func Fills() []driver.Quantity {
 	}
 }
 
-// New returns a source. It reads nothing yet.
-func New(c Config) *Source {
+// New returns a source that uses Sysfs, Procfs and Attachments. It reads nothing yet.
+func New(h driver.Host) *Source {
 	return &Source{
-		Config: c,
+		Host: h,
 
-		root:    filepath.Join(c.Sysfs, "class", "net"),
+		root:    filepath.Join(h.Sysfs, "class", "net"),
 		now:     time.Now,
 		known:   map[string]*netInterface{},
 		isSysfs: sysfs.IsSysfs,

@@ -36,7 +36,7 @@ func newMachine(tb testing.TB, trees ...string) *machine {
 	for _, tree := range trees {
 		m.Write(drivertest.TestData(tb, tree))
 	}
-	m.source = New(Config{
+	m.source = New(driver.Host{
 		Sysfs: m.Root, Procfs: filepath.Join(m.Root, "proc"),
 		Attachments: func() []driver.Attachment { return m.attached },
 	})
@@ -389,7 +389,7 @@ func TestCrowded(t *testing.T) {
 
 // TestThisMachine reads the network interfaces that are really there.
 func TestThisMachine(t *testing.T) {
-	source := New(Config{Sysfs: "/sys"})
+	source := New(driver.Host{Sysfs: "/sys"})
 	before, err := source.Sample(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // Instance returns driver.Hardware.Instance of a MIG device, given NVML's IDs of its GPU instance
@@ -70,4 +72,15 @@ func PlacementInName(device string) string {
 		return ""
 	}
 	return "nvidia/" + strings.Join(fields[1:], "/")
+}
+
+// Fills returns the quantities that both NVML and DCGM have.
+func Fills() []driver.Quantity {
+	return []driver.Quantity{
+		driver.Utilization, driver.EngineUtilization, driver.Occupancy, driver.MemoryUsed, driver.MemoryCapacity,
+		driver.Power, driver.Energy, driver.Temperature, driver.Clock, driver.IOBytes, driver.Errors,
+		driver.ThrottledSeconds, driver.NeedsAttention, driver.LifetimeErrors, driver.PowerLimit, driver.ClockMax,
+		driver.PerformanceState, driver.ThrottleActive, driver.LinkWidth, driver.LinkWidthMax, driver.LinkGeneration,
+		driver.LinkGenerationMax, driver.FabricState, driver.MemoryReserved, driver.TemperatureMargin, driver.FanSpeed,
+	}
 }

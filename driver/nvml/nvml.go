@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
 // ErrNoCgo is the error of a program that was built without cgo and cannot open the library.
@@ -46,13 +47,4 @@ func FromHost(h driver.Host) (driver.Source, error) {
 }
 
 // Fills returns the quantities that the source reads.
-func Fills() []driver.Quantity {
-	return []driver.Quantity{
-		driver.Utilization, driver.EngineUtilization, driver.Occupancy, driver.MemoryUsed, driver.MemoryCapacity,
-		driver.Power, driver.Energy, driver.Temperature, driver.Clock, driver.IOBytes, driver.Errors,
-		driver.ThrottledSeconds, driver.NeedsAttention, driver.LifetimeErrors, driver.PowerLimit, driver.ClockMax,
-		driver.PerformanceState,
-		driver.ThrottleActive, driver.LinkWidth, driver.LinkWidthMax, driver.LinkGeneration, driver.LinkGenerationMax,
-		driver.FabricState, driver.MemoryReserved, driver.TemperatureMargin, driver.FanSpeed,
-	}
-}
+func Fills() []driver.Quantity { return nvidia.Fills() }

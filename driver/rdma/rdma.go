@@ -37,7 +37,7 @@ const (
 // continue across resets. Traffic is read for each sample, everything else every 10 s, for at most
 // 8 devices per sample.
 type Source struct {
-	Config
+	driver.Host
 	root   string // <sysfs>/class/infiniband
 	now    func() time.Time
 	tables map[string]meaning
@@ -55,19 +55,9 @@ var (
 	_ driver.Describer = (*Source)(nil)
 )
 
-// Config has the settings of a source.
-type Config struct {
-	Sysfs string // where the host's sysfs is mounted
-	// Procfs is where the procfs is mounted whose process numbers Attachments uses.
-	Procfs string
-	// Attachments returns the devices that may be in pods now. Sample calls it at most once. Nil:
-	// there are none.
-	Attachments func() []driver.Attachment
-}
-
 // FromHost returns the source of a machine.
 func FromHost(h driver.Host) (driver.Source, error) {
-	return New(Config{Sysfs: h.Sysfs, Procfs: h.Procfs, Attachments: h.Attachments}), nil
+	return New(h), nil
 }
 
 // Fills returns the quantities that the source reads.
@@ -78,10 +68,10 @@ func Fills() []driver.Quantity {
 	}
 }
 
-// New returns a source, without reading anything.
-func New(c Config) *Source {
+// New returns a source that uses Sysfs, Procfs and Attachments. It reads nothing yet.
+func New(h driver.Host) *Source {
 	return &Source{
-		Config: c, root: filepath.Join(c.Sysfs, "class", "infiniband"), now: time.Now, tables: newTables(),
+		Host: h, root: filepath.Join(h.Sysfs, "class", "infiniband"), now: time.Now, tables: newTables(),
 		known: map[string]*device{}, isSysfs: sysfs.IsSysfs,
 	}
 }

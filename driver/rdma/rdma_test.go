@@ -34,7 +34,7 @@ type machine struct {
 func newMachine(tb testing.TB, trees ...string) *machine {
 	tb.Helper()
 	m := &machine{Machine: drivertest.NewMachine(tb, trees...)}
-	m.source = New(Config{
+	m.source = New(driver.Host{
 		Sysfs: m.Root, Procfs: filepath.Join(m.Root, "proc"),
 		Attachments: func() []driver.Attachment { return m.attached },
 	})
@@ -142,7 +142,7 @@ func TestEveryFile(t *testing.T) {
 		for _, when := range []string{"after ", "from the start "} { // the source, and then a new one
 			m.Later(slowEvery)
 			drivertest.CheckSeries(t, when+path, before, m.sample(), device, seriesOf(device, port, name))
-			m.source = New(m.source.Config)
+			m.source = New(m.source.Host)
 			m.source.now = m.Now
 		}
 	})

@@ -273,22 +273,10 @@ func (f *Folder) write(ctx context.Context, d document) {
 		if err == nil {
 			return
 		}
-		if errors.Is(err, errNoDocument) || len(f.queue) == maxQueue || !pause(ctx, delay) {
+		if errors.Is(err, errNoDocument) || len(f.queue) == maxQueue || !driver.Pause(ctx, delay) {
 			f.Rejected(driver.Rejection{Input: d.kind, Reason: driver.ReasonOf(err), Count: 1})
 			return
 		}
-	}
-}
-
-// pause waits, and returns false if ctx has ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"context"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -30,15 +29,3 @@ func (d *retryDelay) next(err error) time.Duration {
 }
 
 func (d *retryDelay) reset() { d.delays.Reset() }
-
-// pause waits for d. It returns false if ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}

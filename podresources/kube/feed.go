@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // Bounds of lists and watches.
@@ -77,7 +79,7 @@ func (f *feed) run(ctx context.Context) {
 		if err != nil && (!isExpired(err) || delay.repeated) {
 			f.report(f.now().Sub(begun), withReason(err))
 		}
-		if !pause(ctx, delay.next(err)) {
+		if !driver.Pause(ctx, delay.next(err)) {
 			return
 		}
 	}
@@ -193,11 +195,11 @@ func (f *feed) watch(ctx context.Context, version string, begun time.Time, delay
 			return err
 		case err != nil && ctx.Err() == nil:
 			f.report(f.now().Sub(begun), withReason(err))
-			if !pause(ctx, delay.next(err)) {
+			if !driver.Pause(ctx, delay.next(err)) {
 				return ctx.Err()
 			}
 		default:
-			if !pause(ctx, minWatch-f.now().Sub(begun)) {
+			if !driver.Pause(ctx, minWatch-f.now().Sub(begun)) {
 				return ctx.Err()
 			}
 		}
@@ -258,7 +260,7 @@ func (f *feed) receive(ctx context.Context, body io.Reader, version *string) err
 	for {
 		for !pace.AllowN(f.now(), 1) {
 			f.slowed()
-			if !pause(ctx, eventPause) {
+			if !driver.Pause(ctx, eventPause) {
 				return ctx.Err()
 			}
 		}

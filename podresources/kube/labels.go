@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 const (
@@ -30,7 +32,7 @@ func (n *Node) followLabels(ctx context.Context) {
 			delay.reset()
 			n.slices.setLabels(labels)
 		}
-		if !pause(ctx, wait) {
+		if !driver.Pause(ctx, wait) {
 			return
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -47,13 +48,13 @@ func (n nominatedPods) PodDeleted(uid string, at time.Time) { n.book.NominatedGo
 // Config.Absent is called, and they are requested again every ten minutes.
 func (n *Node) FollowNominated(ctx context.Context, needed func() bool) {
 	for !needed() {
-		if !pause(ctx, neededAfter) {
+		if !driver.Pause(ctx, neededAfter) {
 			return
 		}
 	}
 	for ctx.Err() == nil {
 		n.followNominated(ctx)
-		if !pause(ctx, optionalAfter-time.Duration(n.config.Jitter()*float64(optionalAfter)/2)) {
+		if !driver.Pause(ctx, optionalAfter-time.Duration(n.config.Jitter()*float64(optionalAfter)/2)) {
 			return
 		}
 	}

@@ -167,7 +167,7 @@ func (n *Node) FollowTaintRules(ctx context.Context) {
 	for ctx.Err() == nil {
 		n.followTaintRules(ctx)
 		wait := optionalAfter - time.Duration(n.config.Jitter()*float64(optionalAfter)/2)
-		if !pause(ctx, wait) {
+		if !driver.Pause(ctx, wait) {
 			return
 		}
 	}

@@ -36,7 +36,7 @@ func TestRDMA(t *testing.T) {
 		if err := os.Symlink(path, filepath.Join(root, "class", "infiniband")); err != nil {
 			t.Fatal(err)
 		}
-		source := rdma.New(rdma.Config{Sysfs: root})
+		source := rdma.New(driver.Host{Sysfs: root})
 		samples := map[string]driver.Sample{}
 		for range 2 { // one sample reads all of 8 devices
 			got, err := source.Sample(t.Context())

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 )
 
@@ -320,14 +321,14 @@ func (s Scenario) Run(ctx context.Context, n *Node) error {
 	events := s.events()
 	for begin := n.now(); ; begin = begin.Add(s.Cycle) {
 		for _, e := range events {
-			if !wait(ctx, begin.Add(e.at).Sub(n.now())) {
+			if !driver.Pause(ctx, begin.Add(e.at).Sub(n.now())) {
 				return nil
 			}
 			if err := n.play(e); err != nil {
 				return fmt.Errorf("play scenario at %v: %w", e.at, err)
 			}
 		}
-		if !wait(ctx, begin.Add(s.Cycle).Sub(n.now())) {
+		if !driver.Pause(ctx, begin.Add(s.Cycle).Sub(n.now())) {
 			return nil
 		}
 	}
@@ -341,19 +342,4 @@ func (n *Node) play(e event) error {
 		return n.StartPod(e.pod)
 	}
 	return n.StopPod(e.pod.Namespace, e.pod.Name)
-}
-
-// wait waits for d. It returns false if ctx ended first.
-func wait(ctx context.Context, d time.Duration) bool {
-	if ctx.Err() != nil {
-		return false
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }
