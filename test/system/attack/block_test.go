@@ -86,7 +86,7 @@ func (g *target) expectStop() {
 }
 
 func pipesForFiles(t testing.TB) {
-	g := newTarget(t, nil)
+	g := newTarget(t)
 	pipe(t, g.node.Path("cdi/claim.json"))
 	pipe(t, g.node.Path("inventory.yaml"))
 	g.expectTicks("ticking while files are pipes")

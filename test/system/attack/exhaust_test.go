@@ -30,7 +30,10 @@ func exhaustAttacks() []attack {
 // fewFiles lets the program open 128 files, which idle connections want. Honest scrapes are of new
 // connections.
 func fewFiles(t testing.TB) {
-	g := launchBy(t, largenode.Start(t), []string{"prlimit", "--nofile=128:128"}, nil)
+	node := largenode.Start(t)
+	served := servePods(t, node, largenode.PodList())
+	g := launchBy(t, node, []string{"prlimit", "--nofile=128:128"}, nil)
+	g.pods = served
 	g.client.Transport.(*http.Transport).DisableKeepAlives = true
 	g.await("aware of the node", g.complete)
 	attackBy(g, clients{"idle", 256})
@@ -68,7 +71,7 @@ func noInotify(t testing.TB) {
 // inotifyOverflows lets cgroups of pods come and go as fast as the kernel makes them, more at a
 // time than it queues events of. A pod that comes meanwhile is there as all others.
 func inotifyOverflows(t testing.TB) {
-	g := newTarget(t, nil)
+	g := newTarget(t)
 	const batch = 20_000 // the kernel queues 16384 (fs.inotify.max_queued_events)
 	folder := func(i int) string {
 		return g.node.Path(fmt.Sprintf("sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/"+

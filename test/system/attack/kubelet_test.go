@@ -17,7 +17,7 @@ import (
 // kubeletAttacks are those of what the kubelet answers.
 func kubeletAttacks() []attack {
 	of := func(more func() []*v1.PodResources) func(testing.TB) {
-		return func(t testing.TB) { largeAnswer(newTarget(t, nil), more()) }
+		return func(t testing.TB) { largeAnswer(newTarget(t), more()) }
 	}
 	return []attack{
 		{name: "30 000 device IDs of one pod", run: of(manyIDs)},

@@ -22,10 +22,10 @@ import (
 // scrapeAttacks are those of many clients.
 func scrapeAttacks() []attack {
 	by := func(crowd ...clients) func(testing.TB) {
-		return func(t testing.TB) { attackBy(newTarget(t, nil), crowd...) }
+		return func(t testing.TB) { attackBy(manyDevicesShared(t), crowd...) }
 	}
 	byTLS := func(crowd ...clients) func(testing.TB) {
-		return func(t testing.TB) { attackBy(newTLSTarget(t, nil), crowd...) }
+		return func(t testing.TB) { attackBy(newTLSTarget(t), crowd...) }
 	}
 	return []attack{
 		{name: "200 concurrent gzip scrapes", short: true, run: by(clients{"scrape", 200})},

@@ -53,28 +53,24 @@ type target struct {
 	over bool  // it was killed for its memory
 }
 
-// newTarget starts the program on a large node with more flags, which replace the node's, and waits
-// until it shows all of the node. Args repeat flags.
-func newTarget(t testing.TB, flags map[string]string, args ...string) *target {
+// newTarget starts the program on a large node and waits until it shows all of the node.
+func newTarget(t testing.TB) *target {
 	t.Helper()
-	node := largenode.Start(t)
-	g := launch(t, node, flags, args...)
+	g := launch(t, largenode.Start(t), nil)
 	g.await("aware of the node", g.complete)
 	return g
 }
 
-// newTLSTarget is newTarget with TLS, and so with HTTP/2.
-func newTLSTarget(t testing.TB, flags map[string]string) *target {
+// newTLSTarget is manyDevicesShared with TLS, and so with HTTP/2.
+func newTLSTarget(t testing.TB) *target {
 	t.Helper()
 	node := largenode.Start(t)
 	trust := live.Certificate(t, node.Dir)
-	merged := maps.Clone(flags)
-	if merged == nil {
-		merged = map[string]string{}
-	}
-	merged["web.config.file"] = node.Write(t, "web.yaml", "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n")
-	g := launch(t, node, merged)
-	g.trust, g.client = trust, newClient(trust)
+	served := servePods(t, node, largenode.PodList())
+	g := launch(t, node, map[string]string{
+		"web.config.file": node.Write(t, "web.yaml", "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n"),
+	})
+	g.trust, g.client, g.pods = trust, newClient(trust), served
 	g.await("aware of the node", g.complete)
 	return g
 }

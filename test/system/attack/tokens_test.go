@@ -36,10 +36,12 @@ func tokenAttacks() []attack {
 func unknownTokens(t testing.TB) {
 	const rejected = `dra_exporter_input_rejected_total{input="reviews",reason="rate_limited"}`
 	node := largenode.Start(t)
+	served := servePods(t, node, largenode.PodList())
 	api := &reviewServer{Handler: newSliceHandler(t, node, 0)}
 	g := launch(t, node, map[string]string{
 		"kube": "auto", "inventory.file": "", "kubeconfig": kubeconfig(t, node, serveAPI(t, api)),
 	}, "--web.kube-authorization")
+	g.pods = served
 	begun := time.Now()
 	g.authorization = func() string { return "Bearer " + goodToken(int(time.Since(begun).Seconds())) }
 	g.await("aware of the node", g.complete)
@@ -99,7 +101,9 @@ func wrongPasswords(t testing.TB) {
 func newPasswordTarget(t testing.TB) *target {
 	t.Helper()
 	node := largenode.Start(t)
+	served := servePods(t, node, largenode.PodList())
 	g := launch(t, node, map[string]string{"web.config.file": node.Write(t, "web.yaml", passwordConfig)})
+	g.pods = served
 	g.authorization = func() string { return basic("scraper", "fakepassword") }
 	g.await("aware of the node", g.complete)
 	return g
