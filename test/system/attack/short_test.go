@@ -79,7 +79,8 @@ func running(namespace, name, uid string) *corev1.Pod {
 }
 
 // startShortPods lets pods with cgroups of their own come and go until ctx ends, if the target
-// wants them and times are judged. The returned function waits for the last one, and returns how long each lived.
+// wants them and times are judged. The returned function waits for the last one, and returns how
+// long each lived.
 func (g *target) startShortPods(ctx context.Context) func() []charge {
 	if g.pods == nil || !*all && *before == "" {
 		return func() []charge { return nil }
