@@ -156,27 +156,6 @@ func (c *ClaimFacts) Complete(a *Allocation) {
 	}
 }
 
-// WithUIDs returns the holders with the UIDs for which the claim is reserved. A holder keeps a UID
-// that it has, and gets none for which over reports that the pod holds nothing any more. The input
-// is not changed.
-func (c *ClaimFacts) WithUIDs(holders []Holder, over func(uid string) bool) []Holder {
-	shared := true
-	for i := range holders {
-		if holders[i].UID != "" {
-			continue
-		}
-		uid := c.ReservedUID(holders[i].Name)
-		if uid == "" || over(uid) {
-			continue
-		}
-		if shared {
-			holders, shared = slices.Clone(holders), false
-		}
-		holders[i].UID = uid
-	}
-	return holders
-}
-
 // ReservedUID returns the UID of the pod with that name for which the claim is reserved, "" if
 // there is none, or more than one.
 func (c *ClaimFacts) ReservedUID(name string) string {

@@ -68,22 +68,21 @@ type Reason string
 
 // The reasons. Those that begin with "kept" need what was known before.
 const (
-	ReasonListed      Reason = "listed by the kubelet" // by its last answer
-	ReasonReserved    Reason = "reserved, containers started"
-	ReasonWaiting     Reason = "allocated, waiting for the driver"
-	ReasonNominated   Reason = "allocated, waiting for binding conditions"
-	ReasonReallocated Reason = "allocated by the claim, though the kubelet lists another device"
-	ReasonEnding      Reason = "the pod is ending" // the kubelet still lists it or runs its containers
-	ReasonClaimGone   Reason = "kept: the claim was deleted while the pod runs"
-	ReasonProcesses   Reason = "kept: no longer listed, but its processes run"
-	ReasonNoAnswer    Reason = "kept: the kubelet does not answer"
-	ReasonRestarted   Reason = "kept: the kubelet may not know its pods yet, as after a restart"
+	ReasonListed    Reason = "listed by the kubelet" // by its last answer
+	ReasonReserved  Reason = "reserved, containers started"
+	ReasonWaiting   Reason = "allocated, waiting for the driver"
+	ReasonNominated Reason = "allocated, waiting for binding conditions"
+	ReasonEnding    Reason = "the pod is ending" // the kubelet still lists it or runs its containers
+	ReasonClaimGone Reason = "kept: the claim was deleted while the pod runs"
+	ReasonProcesses Reason = "kept: no longer listed, but its processes run"
+	ReasonNoAnswer  Reason = "kept: the kubelet does not answer"
+	ReasonRestarted Reason = "kept: the kubelet may not know its pods yet, as after a restart"
 )
 
 // Reasons returns all reasons.
 func Reasons() []Reason {
 	return []Reason{
-		ReasonListed, ReasonReserved, ReasonWaiting, ReasonNominated, ReasonReallocated, ReasonEnding,
+		ReasonListed, ReasonReserved, ReasonWaiting, ReasonNominated, ReasonEnding,
 		ReasonClaimGone, ReasonProcesses, ReasonNoAnswer, ReasonRestarted,
 	}
 }

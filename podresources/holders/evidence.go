@@ -3,7 +3,6 @@ package holders
 import (
 	"maps"
 	"reflect"
-	"slices"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -42,8 +41,9 @@ func (e *Evidence) readClaim(claim podresources.Claim, facts *podresources.Claim
 		return false
 	}
 	e.claims[claim], e.allClaims = *facts, nil
-	e.changed = e.changed || !known || !sameFacts(&before, facts) || e.changedSince(before.Read, facts.Read)
-	return !known || !sameAllocation(&before, facts)
+	news = !known || !sameFacts(&before, facts)
+	e.changed = e.changed || news || e.changedSince(before.Read, facts.Read)
+	return news
 }
 
 // deleteClaim takes that a claim does not exist any more. What it said before is kept: a pod that
@@ -112,16 +112,4 @@ func (e *Evidence) allFacts() map[podresources.Claim]podresources.ClaimFacts {
 		maps.Copy(e.allClaims, e.claims)
 	}
 	return e.allClaims
-}
-
-// sameAllocation reports whether two answers allocate the same devices, for the same pods.
-func sameAllocation(a, b *podresources.ClaimFacts) bool {
-	return a.Deleted == b.Deleted && maps.Equal(a.Reserved, b.Reserved) && a.ReservedOther == b.ReservedOther &&
-		sameResults(a.Results, b.Results)
-}
-
-func sameResults(a, b []podresources.ClaimResult) bool {
-	return slices.EqualFunc(a, b, func(x, y podresources.ClaimResult) bool {
-		return x.Device == y.Device && x.ShareID == y.ShareID && x.Admin == y.Admin
-	})
 }

@@ -26,6 +26,28 @@ func FactNames() []string {
 	}
 }
 
+// String returns the state's name.
+func (s State) String() string {
+	switch s {
+	case Unknown:
+		return "unknown"
+	case Waiting:
+		return "waiting"
+	case Bound:
+		return "bound"
+	case Running:
+		return "running"
+	case Ending:
+		return "ending"
+	case Ended:
+		return "ended"
+	case Deleted:
+		return "deleted"
+	default:
+		return ""
+	}
+}
+
 // States returns the state of each pod, by UID.
 func (b *Book) States() map[string]PodState {
 	b.mu.Lock()

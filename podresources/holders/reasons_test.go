@@ -33,9 +33,7 @@ func TestReasons(t *testing.T) {
 		podresources.ReasonReserved:  reserved.pod("p", started).holdings,
 		podresources.ReasonWaiting:   reserved.pod("p", uses).holdings,
 		podresources.ReasonNominated: reserved.served("p", nominated).holdings,
-		podresources.ReasonReallocated: world{uids: map[Pod]string{}}.list("c", "b", "p/main").
-			claim("c", read, []string{"r:a"}, "p").holdings,
-		podresources.ReasonEnding: listed.pod("p", started).ending(25, 0).holdings,
+		podresources.ReasonEnding:    listed.pod("p", started).ending(25, 0).holdings,
 		podresources.ReasonClaimGone: reserved.pod("p", started).then(func(b *Book) {
 			b.ClaimDeleted(Claim{Namespace: "ns", Name: "c"}, second(25))
 		}).holdings,

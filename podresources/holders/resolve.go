@@ -123,15 +123,11 @@ func (r *resolver) health(yield func(podresources.DeviceHealth) bool) {
 	}
 }
 
-// pod returns what is known of the pod that a holder is: by its UID, or where that is unknown the
-// newest one of its name; nil: nothing.
-func (r *resolver) pod(h *podresources.Holder) *pod {
-	uid := h.UID
-	if uid == "" {
-		uid = r.names[h.Pod]
-	}
-	return r.podOf(uid)
-}
+// pod returns what is known of the pod that a holder is; nil: nothing.
+func (r *resolver) pod(h *podresources.Holder) *pod { return r.podOf(r.holderUID(h)) }
+
+// holderUID returns the UID of a holder, or where that is unknown of the newest pod of its name.
+func (r *resolver) holderUID(h *podresources.Holder) string { return cmp.Or(h.UID, r.names[h.Pod]) }
 
 // podOf returns what is known of the pod of that UID; nil: nothing.
 func (r *resolver) podOf(uid string) *pod {
@@ -156,11 +152,7 @@ func (r *resolver) isOver(uid string) bool {
 // noteListed notes which claims the kubelet lists for which pods.
 func (r *resolver) noteListed(a *podresources.Allocation) {
 	for i := range a.Holders {
-		uid := a.Holders[i].UID
-		if uid == "" {
-			uid = r.names[a.Holders[i].Pod]
-		}
-		switch {
+		switch uid := r.holderUID(&a.Holders[i]); {
 		case uid == "":
 		case a.ByPlugin():
 			r.plugin[uid] = true
@@ -202,10 +194,8 @@ func (r *resolver) finish() Holdings {
 	out := Holdings{Allocations: make([]podresources.Allocation, 0, len(r.rows)), Unresolved: map[string]int{}}
 	for i := range r.rows {
 		a := &r.rows[i]
-		claim := r.claims[a.Claim]
 		if !a.ByPlugin() {
 			a.Holders = r.given(a, devices[a.Claim])
-			a.Holders = claim.WithUIDs(a.Holders, r.isOver)
 		}
 		if len(a.Holders) > 0 {
 			podresources.SortHolders(a)

@@ -120,6 +120,17 @@ func (r *resolver) useClaim(p *pod, claim podresources.Claim, name string) {
 	}
 }
 
+// reservedPod returns the pod of which nothing is known but that the claim is reserved for it; nil
+// if it is not.
+func (r *resolver) reservedPod(h *podresources.Holder, claim podresources.Claim) *pod {
+	facts := r.claims[claim]
+	uid := facts.ReservedUID(h.Name)
+	if uid == "" || h.UID != "" && h.UID != uid || r.isOver(uid) {
+		return nil
+	}
+	return &pod{PodFacts: podresources.PodFacts{Pod: h.Pod, UID: uid, Started: true}, state: Running}
+}
+
 // uses reports whether the pod's own object says that it uses the claim.
 func (r *resolver) uses(p *pod, claim podresources.Claim) bool {
 	_, uses := r.named[podUse{p.UID, claim}]

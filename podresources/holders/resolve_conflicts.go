@@ -67,40 +67,6 @@ func (c *ConflictLog) News(now []Conflict, at time.Time) []Conflict {
 	return out
 }
 
-// reallocated notes that the kubelet lists a device that the claim does not have, for a pod whose
-// object is unknown and that the claim is reserved for; true: the claim is believed.
-func (r *resolver) reallocated(
-	h *podresources.Holder, a *podresources.Allocation, claim *podresources.ClaimFacts, shares bool,
-) bool {
-	uid := claim.ReservedUID(h.Name)
-	if uid == "" || r.isOver(uid) || h.UID != "" && h.UID != uid || shares || a.ByPlugin() || a.Classic() ||
-		claim.Classic != nil || claim.Deleted || len(claim.Results) == 0 || claim.Covers(a) {
-		return false
-	}
-	r.conflicts = append(r.conflicts,
-		Conflict{Kind: ConflictDevice, Claim: a.Claim, Pod: h.Pod, UID: uid, Device: a.Device})
-	return true
-}
-
-// holdReallocated makes pods whose objects are unknown hold what their claims have, where the
-// kubelet lists other devices.
-func (r *resolver) holdReallocated() {
-	for _, c := range r.conflicts {
-		if c.Kind != ConflictDevice || r.podOf(c.UID) != nil {
-			continue
-		}
-		claim := r.claims[c.Claim]
-		holders := r.holders(r.ofClaim[c.Claim])
-		for i := range claim.Results {
-			row := r.row(c.Claim, &claim, &claim.Results[i])
-			if !holders[rowHolder{row, ""}] { // its holders have no UIDs yet, this pod perhaps among them
-				of := &pod{PodFacts: podresources.PodFacts{Pod: c.Pod, UID: c.UID, Started: true}}
-				r.hold(holders, row, use{pod: of}, podresources.ReasonReallocated)
-			}
-		}
-	}
-}
-
 // disagree notes where the kubelet and the claim disagree; true: the claim is believed.
 func (r *resolver) disagree(p *pod, a *podresources.Allocation, claim *podresources.ClaimFacts, shares bool) bool {
 	if a.ByPlugin() || a.Classic() || claim.Classic != nil || len(claim.Results) == 0 {
@@ -109,14 +75,18 @@ func (r *resolver) disagree(p *pod, a *podresources.Allocation, claim *podresour
 	c := Conflict{Claim: a.Claim, Pod: p.Pod, UID: p.UID, Device: a.Device}
 	switch {
 	case !claim.ReservedFor(p.UID):
-		if p.state == Ending || !claim.Read.After(p.seen) {
+		if p.state == Ending || p.seen.IsZero() || !claim.Read.After(p.seen) {
 			return false
 		}
 		c.Kind = ConflictReservation
-	case shares, claim.Covers(a), !r.uses(p, a.Claim):
+	case shares, claim.Covers(a), !r.uses(p, a.Claim) && !p.seen.IsZero():
 		return false
 	default:
 		c.Kind = ConflictDevice
+		if !r.uses(p, a.Claim) { // no object of the pod is known
+			r.used[a.Claim] = append(r.used[a.Claim], use{pod: p})
+			r.named[podUse{p.UID, a.Claim}] = ""
+		}
 	}
 	r.conflicts = append(r.conflicts, c)
 	return c.Kind == ConflictDevice

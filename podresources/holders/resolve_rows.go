@@ -23,23 +23,19 @@ func (r *resolver) list(
 	var holders []podresources.Holder
 	for group := range groups(a.Holders) {
 		p := r.pod(&group[0])
-		switch {
-		case p == nil && r.reallocated(&group[0], &a, &claim, len(shares) > 0):
-		case p == nil:
-			hold := r.listedHold(nil, group[0].Pod)
-			for _, h := range group {
-				h.Hold = hold
-				holders = append(holders, h)
-			}
-		case r.over(p, &claim):
-		case r.disagree(p, &a, &claim, len(shares) > 0):
-		default:
-			hold := r.listedHold(p, group[0].Pod)
-			for _, h := range group {
+		if p == nil {
+			p = r.reservedPod(&group[0], a.Claim)
+		}
+		if p != nil && (r.over(p, &claim) || r.disagree(p, &a, &claim, len(shares) > 0)) {
+			continue
+		}
+		hold := r.listedHold(p, group[0].Pod)
+		for _, h := range group {
+			if p != nil {
 				h = r.describe(p, h, a.Claim)
-				h.Hold = hold
-				holders = append(holders, h)
 			}
+			h.Hold = hold
+			holders = append(holders, h)
 		}
 	}
 	a.Holders = holders
@@ -102,7 +98,6 @@ func (r *resolver) complete() {
 			}
 		}
 	}
-	r.holdReallocated()
 }
 
 // row returns the position of the row of a device of a claim, which it adds where there is none.
@@ -209,10 +204,5 @@ func (r *resolver) holders(rows []int) map[rowHolder]bool {
 
 // over reports that the pod holds nothing of the claim any more, although the kubelet may list it.
 func (r *resolver) over(p *pod, claim *podresources.ClaimFacts) bool {
-	switch {
-	case p.state.over():
-		return true
-	default:
-		return p.state == Ending && claim.Read.After(p.since) && !claim.ReservedFor(p.UID)
-	}
+	return p.state.over() || p.state == Ending && claim.Read.After(p.since) && !claim.ReservedFor(p.UID)
 }

@@ -241,6 +241,10 @@ func TestResolve(t *testing.T) {
 				pod("p", started(named("mine=c"), "main:mine")).pod("q", started(named("mine=d"), "main:mine")),
 			want: []string{"c a p/", "d b q/main"}, wants: []string{"c", "d"}, conflicts: []string{"device c b p"},
 		},
+		"one of two devices, and the pod is not known": {
+			world: node.list("c", "a", "p/main").claim("c", read, []string{"r:a", "s:b"}, "p"),
+			want:  []string{"c a p/main"}, wants: []string{"c"},
+		},
 		"another device, of a claim that is not the pod's": {
 			world: node.list("c", "b", "p/main").claim("c", stale, device, "q").pod("p", started(named("mine=c"), "main:mine")),
 			want:  []string{"c b p/main"}, wants: []string{"c"},

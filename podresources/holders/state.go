@@ -15,28 +15,6 @@ const (
 	numStates
 )
 
-// String returns the state's name.
-func (s State) String() string {
-	switch s {
-	case Unknown:
-		return "unknown"
-	case Waiting:
-		return "waiting"
-	case Bound:
-		return "bound"
-	case Running:
-		return "running"
-	case Ending:
-		return "ending"
-	case Ended:
-		return "ended"
-	case Deleted:
-		return "deleted"
-	default:
-		return ""
-	}
-}
-
 // over reports whether a pod in this state holds nothing any more.
 func (s State) over() bool { return s >= Ended }
 
