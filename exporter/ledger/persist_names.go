@@ -54,7 +54,8 @@ func (d *distributionRecord) fields(m *record) {
 
 func (w *writer) distribution(key claimKey, d *distributed) {
 	d.shown = !d.series.Shown.IsZero()
-	of := distributionRecord{key, []Value{{Series: d.series}}, d.histogram.View().Histogram()}
+	d.histogram.View().Read(&w.histogram)
+	of := distributionRecord{key, []Value{{Series: d.series}}, &w.histogram}
 	b := w.append(w.begin(&d.recorded), &of)
 	d.recorded.hashes[slotSeldom] = 0 // it replaces what was observed since
 	w.end(recordDistribution, &d.recorded, slotSeldom, b)

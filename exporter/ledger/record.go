@@ -228,6 +228,8 @@ type writer struct {
 	packed  packed
 	record  record
 
+	histogram distribution.Histogram // that is being written
+
 	catalogue driver.Catalogue
 	clock     func(time.Time) int64
 }
