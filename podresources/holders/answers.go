@@ -26,8 +26,7 @@ type Answer struct {
 // repeats reports whether the answer says what another one said.
 func (a *Answer) repeats(before *Answer) bool {
 	return a.Kubelet == before.Kubelet && sameMap(a.Pods, before.Pods) && maps.Equal(a.UIDs, before.UIDs) &&
-		maps.Equal(a.Cgroups, before.Cgroups) &&
-		(sameSlice(a.Allocations, before.Allocations) || len(a.Allocations)+len(before.Allocations) == 0)
+		maps.Equal(a.Cgroups, before.Cgroups) && sameSlice(a.Allocations, before.Allocations)
 }
 
 // sameMap reports whether both are the same map, not only equal ones.
@@ -439,9 +438,9 @@ func (e *Evidence) changeUIDs() {
 	}
 }
 
-// sameSlice reports whether both slices are of the same memory.
+// sameSlice reports whether both slices are of the same memory, or empty.
 func sameSlice(a, b []podresources.Allocation) bool {
-	return len(a) == len(b) && len(a) > 0 && &a[0] == &b[0]
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // doubts reports whether a pod is kept because the kubelet may not know its pods yet.

@@ -145,12 +145,7 @@ func (b *Book) ClaimForgotten(claim podresources.Claim) {
 // ClaimsListed takes the claims of the inventory file, as of when it was read. The same map again
 // costs nothing. It must not change.
 func (b *Book) ClaimsListed(claims map[podresources.Claim]podresources.ClaimFacts, read time.Time) {
-	b.mu.Lock()
-	same := b.evidence.sameFile(claims, read)
-	b.mu.Unlock()
-	if !same {
-		b.take(func(e *Evidence) bool { e.listClaims(claims, read); return true })
-	}
+	b.take(func(e *Evidence) bool { return e.listClaims(claims, read) })
 }
 
 // Changed takes that a pod's cgroup or a CDI spec came or went.

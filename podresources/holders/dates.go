@@ -148,8 +148,7 @@ func (d *Dates) date(allocations []podresources.Allocation, signs Signs, now tim
 
 // unchanged reports whether the last view still holds.
 func (d *Dates) unchanged(allocations []podresources.Allocation, when *changeTimes, now time.Time) bool {
-	if d.holds == nil || d.waiting || len(allocations) != len(d.given) ||
-		len(allocations) > 0 && &allocations[0] != &d.given[0] {
+	if d.holds == nil || d.waiting || !sameSlice(allocations, d.given) {
 		return false
 	}
 	if len(d.ended) > 0 && now.Sub(endOf(&d.ended[0])) > keepEnded {

@@ -77,14 +77,12 @@ func (e *Evidence) changedSince(first, second time.Time) bool {
 	return false
 }
 
-// sameFile reports whether these are the claims of the file that were taken last.
-func (e *Evidence) sameFile(claims map[podresources.Claim]podresources.ClaimFacts, read time.Time) bool {
-	return read.Equal(e.fileRead) && sameMap(claims, e.inFile)
-}
-
-// listClaims takes the claims of the inventory file, as it was read at a time. A claim that it does
-// not have any more was deleted.
-func (e *Evidence) listClaims(claims map[podresources.Claim]podresources.ClaimFacts, read time.Time) {
+// listClaims takes the claims of the inventory file, as it was read at a time, unless they were
+// taken last. A claim that it does not have any more was deleted.
+func (e *Evidence) listClaims(claims map[podresources.Claim]podresources.ClaimFacts, read time.Time) (news bool) {
+	if read.Equal(e.fileRead) && sameMap(claims, e.inFile) {
+		return false
+	}
 	e.inFile, e.fileRead = claims, read
 	all := maps.Clone(claims)
 	if all == nil {
@@ -102,6 +100,7 @@ func (e *Evidence) listClaims(claims map[podresources.Claim]podresources.ClaimFa
 		}
 	}
 	e.fileClaims, e.allClaims, e.changed = all, nil, true
+	return true
 }
 
 // allFacts returns the claims of the API server and of the file; the former take precedence.

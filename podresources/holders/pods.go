@@ -130,17 +130,16 @@ func merge(before *pod, facts podresources.PodFacts, at time.Time) *pod {
 func (p *pod) learnNames(from *podresources.PodFacts) {
 	p.namesKnown = true
 	p.ExtendedClaim, p.ExtendedUses = from.ExtendedClaim, from.ExtendedUses
-	p.Claims = slices.Clone(p.Claims)
-	p.Claims = slices.DeleteFunc(p.Claims, func(c podresources.PodClaim) bool {
-		return c.Claim == "" &&
-			!slices.ContainsFunc(from.Claims, func(n podresources.PodClaim) bool { return n.Name == c.Name })
+	names := make(map[string]string, len(from.Claims))
+	for _, c := range from.Claims {
+		names[c.Name] = c.Claim
+	}
+	p.Claims = slices.DeleteFunc(slices.Clone(p.Claims), func(c podresources.PodClaim) bool {
+		_, has := names[c.Name]
+		return c.Claim == "" && !has
 	})
 	for i := range p.Claims {
-		for _, named := range from.Claims {
-			if p.Claims[i].Claim == "" && named.Name == p.Claims[i].Name {
-				p.Claims[i].Claim = named.Claim
-			}
-		}
+		p.Claims[i].Claim = cmp.Or(p.Claims[i].Claim, names[p.Claims[i].Name])
 	}
 }
 
