@@ -19,7 +19,7 @@ type Answer struct {
 	Allocations []podresources.Allocation
 	// UIDs are those of listed pods as the node's files say, for pods of which no object is known.
 	UIDs map[podresources.Pod]string
-	// Cgroups are the states of the pods that [Book.Unsure] returned.
+	// Cgroups are the states of the pods that Book.unsure returned.
 	Cgroups map[string]podresources.CgroupState
 }
 

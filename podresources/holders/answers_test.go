@@ -83,25 +83,25 @@ func (n *node) answerTo(asked time.Time, allocations ...Allocation) {
 		a.Pods[Pod{Namespace: "ns", Name: pod}] = struct{}{}
 	}
 	a.UIDs = map[Pod]string{}
-	for _, pod := range n.Nameless(a.Pods) {
+	for _, pod := range n.nameless(a.Pods) {
 		if pod.Name != "nameless" {
 			a.UIDs[pod] = stdcmp.Or(n.uids[pod.Name], pod.Name)
 		}
 	}
-	a.Cgroups = n.cgroups(n.Unsure(&a, true))
+	a.Cgroups = n.cgroups(n.unsure(&a, true))
 	n.doubts = !n.Answered(&a)
 }
 
 // fail makes the kubelet not answer.
 func (n *node) fail(after time.Duration) {
 	n.now = n.now.Add(after)
-	n.NotAnswered(n.cgroups(n.Unsure(nil, false)), n.now)
+	n.NotAnswered(n.cgroups(n.unsure(nil, false)), n.now)
 }
 
 // quiet looks at cgroups without a question to the kubelet.
 func (n *node) quiet(after time.Duration) {
 	n.now = n.now.Add(after)
-	n.Cgroups(n.cgroups(n.Unsure(nil, true)), n.now)
+	n.Cgroups(n.cgroups(n.unsure(nil, true)), n.now)
 }
 
 type holdings = map[string][]string

@@ -83,7 +83,7 @@ func (k *Asker) Observe(ctx context.Context) (podresources.Observation, error) {
 func (k *Asker) ask(ctx context.Context) (podresources.Observation, error) {
 	asked := k.Now()
 	if k.Book.Quiet(asked) {
-		k.Book.Cgroups(k.cgroups(k.Book.Unsure(nil, true)), asked)
+		k.Book.Cgroups(k.cgroups(k.Book.unsure(nil, true)), asked)
 		return podresources.Observation{}, nil
 	}
 	if expected := k.Book.Expects(); !k.Limiter.Allow(asked, expected) {
@@ -95,7 +95,7 @@ func (k *Asker) ask(ctx context.Context) (podresources.Observation, error) {
 	k.Limiter.Done(now, err)
 	out := podresources.Observation{Asked: true, Took: now.Sub(asked)}
 	if err != nil {
-		k.Book.NotAnswered(k.cgroups(k.Book.Unsure(nil, false)), asked)
+		k.Book.NotAnswered(k.cgroups(k.Book.unsure(nil, false)), asked)
 		return out, err
 	}
 	if k.Lister.Instance() != instance { // it is not known which of the two has answered
@@ -107,7 +107,7 @@ func (k *Asker) ask(ctx context.Context) (podresources.Observation, error) {
 		Asked: asked, Arrived: now, Kubelet: instance, Pods: k.parsed.pods, Allocations: k.parsed.allocations,
 	}
 	a.UIDs = k.uids(a.Pods, now)
-	a.Cgroups = k.cgroups(k.Book.Unsure(&a, true))
+	a.Cgroups = k.cgroups(k.Book.unsure(&a, true))
 	if !k.Book.Answered(&a) {
 		return out, errDoubtful
 	}
@@ -120,7 +120,7 @@ func (k *Asker) uids(listed map[podresources.Pod]struct{}, now time.Time) map[po
 		return nil
 	}
 	out := map[podresources.Pod]string{}
-	for _, pod := range k.Book.Nameless(listed) {
+	for _, pod := range k.Book.nameless(listed) {
 		if uid := k.UID(pod, now); uid != "" {
 			out[pod] = uid
 		}

@@ -190,16 +190,16 @@ func (b *Book) Quiet(now time.Time) bool {
 	return quiet
 }
 
-// Unsure returns the pods, by UID, of which the state of the cgroup decides who holds what: with an
+// unsure returns the pods, by UID, of which the state of the cgroup decides who holds what: with an
 // answer that is not taken yet, or without one. answered says whether the kubelet answers.
-func (b *Book) Unsure(answer *Answer, answered bool) []string {
+func (b *Book) unsure(answer *Answer, answered bool) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.evidence.unsureOf(answer, answered)
 }
 
-// Nameless returns the listed pods of which no object is known.
-func (b *Book) Nameless(listed map[podresources.Pod]struct{}) []podresources.Pod {
+// nameless returns the listed pods of which no object is known.
+func (b *Book) nameless(listed map[podresources.Pod]struct{}) []podresources.Pod {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var out []podresources.Pod
@@ -240,7 +240,7 @@ func (b *Book) NotAnswered(cgroups map[string]podresources.CgroupState, at time.
 	})
 }
 
-// Cgroups takes the states of the cgroups of pods that [Book.Unsure] returned.
+// Cgroups takes the states of the cgroups of pods that Book.unsure returned.
 func (b *Book) Cgroups(states map[string]podresources.CgroupState, at time.Time) {
 	if len(states) > 0 {
 		b.take(func(e *Evidence) bool { e.takeCgroups(states, at); return false })

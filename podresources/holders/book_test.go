@@ -217,7 +217,7 @@ func TestKnownTimeDoesNotGoBack(t *testing.T) {
 				if rapid.Bool().Draw(rt, "gone") {
 					n.states["a"] = podresources.CgroupGone
 				}
-				n.NotAnswered(n.cgroups(n.Unsure(nil, false)), moment)
+				n.NotAnswered(n.cgroups(n.unsure(nil, false)), moment)
 			case 3:
 				n.Quiet(moment)
 			default:

@@ -104,14 +104,14 @@ func (w world) book() *Book {
 		a.Pods[Pod{Namespace: "ns", Name: name}] = struct{}{}
 	}
 	a.UIDs = map[Pod]string{}
-	for _, pod := range b.Nameless(a.Pods) {
+	for _, pod := range b.nameless(a.Pods) {
 		a.UIDs[pod] = "uid-" + pod.Name
 		if w.uids != nil {
 			a.UIDs[pod] = w.uids[pod]
 		}
 	}
 	a.Cgroups = map[string]podresources.CgroupState{}
-	for _, uid := range b.Unsure(&a, true) {
+	for _, uid := range b.unsure(&a, true) {
 		if w.gone[uid] {
 			a.Cgroups[uid] = podresources.CgroupGone
 		}
