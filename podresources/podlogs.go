@@ -69,9 +69,6 @@ func (l *PodLogs) UID(pod Pod, now time.Time) string {
 	return l.latest.pods[pod].uid
 }
 
-// Err returns the error of reading the folder, or nil.
-func (l *PodLogs) Err() error { return l.err }
-
 // refresh reads the folder if it is due.
 func (l *PodLogs) refresh(read func() (podLogs, error)) {
 	latest, err := l.reader.Do(context.Background(), driver.ReadWait, func(context.Context) (podLogs, error) {

@@ -60,8 +60,8 @@ func TestPodLogs(t *testing.T) {
 			t.Errorf("%v: %q, want %q", pod, got, want)
 		}
 	}
-	if logs.Err() != nil {
-		t.Error(logs.Err())
+	if logs.err != nil {
+		t.Error(logs.err)
 	}
 }
 
@@ -108,8 +108,8 @@ func TestPodLogsAway(t *testing.T) {
 	if err := os.RemoveAll(tree.path); err != nil {
 		t.Fatal(err)
 	}
-	if logs.UID(Pod{"ns", "a"}, limiterStart.Add(time.Hour)) != uidA || logs.Err() == nil {
-		t.Errorf("a folder that is away: error %v", logs.Err())
+	if logs.UID(Pod{"ns", "a"}, limiterStart.Add(time.Hour)) != uidA || logs.err == nil {
+		t.Errorf("a folder that is away: error %v", logs.err)
 	}
 	if NewPodLogs(filepath.Join(tree.path, "none"), nil).UID(Pod{"ns", "a"}, limiterStart) != "" {
 		t.Error("a UID from nowhere")
@@ -159,14 +159,14 @@ func TestPodLogsHang(t *testing.T) {
 				t.Errorf("after %v: not as before", time.Since(begun))
 			}
 		}
-		if err := logs.Err(); driver.ReasonOf(err) != driver.ReasonHung || len(reported) != 2 ||
+		if err := logs.err; driver.ReasonOf(err) != driver.ReasonHung || len(reported) != 2 ||
 			driver.ReasonOf(reported[1]) != driver.ReasonHung {
 			t.Errorf("error %v, reported %v", err, reported)
 		}
 		close(release)
 		synctest.Wait()
-		if logs.UID(Pod{"ns", "a"}, time.Now().Add(time.Second)); logs.Err() != nil {
-			t.Error(logs.Err())
+		if logs.UID(Pod{"ns", "a"}, time.Now().Add(time.Second)); logs.err != nil {
+			t.Error(logs.err)
 		}
 	})
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 )
 
-// offered is the highest number of values that a ranked variable offers.
-const offered = 20
+// MostOffered is the highest number of values that a ranked variable offers.
+const MostOffered = 20
 
 // variable is a variable whose values are those of a label.
 type variable struct {
@@ -35,7 +35,9 @@ func (v *variable) query() string {
 }
 
 // ranked is the expression that offers the values with the highest ranks, in that order.
-func (v *variable) ranked() string { return fmt.Sprintf("sort_desc(topk(%d, %s))", offered, v.rank) }
+func (v *variable) ranked() string {
+	return fmt.Sprintf("sort_desc(topk(%d, %s))", MostOffered, v.rank)
+}
 
 // choices are the variables for labels, each restricted by those before it. All dashboards have the
 // same ones.
@@ -163,7 +165,7 @@ func (b *Board) variables() []cog.Builder[dashboard.VariableModel] {
 		dashboard.NewDatasourceVariableBuilder("datasource").Label("Data source").Type("prometheus").
 			AllowCustomValue(false).Hide(dashboard.VariableHideDontHide),
 		dashboard.NewTextBoxVariableBuilder(searchName).Label("Search " + b.search + "s").
-			Description("Part of a name, or a regular expression. The lists offer the " + strconv.Itoa(offered) +
+			Description("Part of a name, or a regular expression. The lists offer the " + strconv.Itoa(MostOffered) +
 				" that matter most of what it finds.").
 			DefaultValue(dashboard.StringOrMap{String: new("")}).Hide(dashboard.VariableHideDontHide),
 	}
@@ -225,9 +227,6 @@ type VariableQuery struct {
 	Selector    string // of the series that have all values, or
 	Expr        string // whose result has at most MostOffered of them, in order
 }
-
-// MostOffered is the highest number of values that a variable with an expression offers.
-const MostOffered = offered
 
 // VariableQueries returns the queries of the visible variables of all dashboards, with the
 // variables before each set to All.

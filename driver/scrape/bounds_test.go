@@ -127,7 +127,7 @@ func TestHostileMemory(t *testing.T) {
 	var sources []*Source
 	for _, e := range config.Endpoints {
 		e.Timeout = time.Minute // the race detector takes its time
-		s, err := New(e, WithClock(c.now))
+		s, err := New(e, withClock(c.now))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -200,7 +200,7 @@ func TestClientSettings(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := New(c.Endpoints[0], WithClock(testNow))
+			s, err := New(c.Endpoints[0], withClock(testNow))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -61,9 +61,6 @@ var (
 // Option is an option of [New].
 type Option func(*Source)
 
-// WithClock replaces [time.Now].
-func WithClock(now func() time.Time) Option { return func(s *Source) { s.now = now } }
-
 // WithSysfs sets the mount point of sysfs, which is used to find AMD GPUs by serial number. The
 // default is /sys.
 func WithSysfs(root string) Option { return func(s *Source) { s.gpus = newAMDGPUs(root) } }

@@ -69,7 +69,7 @@ func serve(tb testing.TB, h http.Handler) string {
 // source returns a source of the url, with more fields of its endpoint.
 func source(tb testing.TB, url, fields string, now func() time.Time) *Source {
 	tb.Helper()
-	s, err := New(parsed(tb, url, fields), WithClock(now))
+	s, err := New(parsed(tb, url, fields), withClock(now))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -481,3 +481,5 @@ func TestSorted(t *testing.T) {
 		}
 	}
 }
+
+func withClock(now func() time.Time) Option { return func(s *Source) { s.now = now } }

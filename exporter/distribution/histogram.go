@@ -144,39 +144,6 @@ func (h *Histogram) coarsen() {
 	h.buckets = h.buckets[:n]
 }
 
-// Merge adds what another histogram has observed, which is not changed. What the buckets count may
-// then be less than the sum of both, by a second each.
-func (h *Histogram) Merge(other *Histogram) {
-	for h.coarser < other.coarser {
-		h.coarsen()
-	}
-	h.sum += other.sum
-	h.max = max(h.max, other.max)
-	h.carry += other.carry
-	merged := slices.Clone(other.buckets)
-	for i := range merged {
-		merged[i].index = coarse(merged[i].index, h.coarser-other.coarser)
-	}
-	merged = append(merged, h.buckets...)
-	slices.SortStableFunc(merged, func(a, b bucket) int { return cmp.Compare(a.index, b.index) })
-
-	zero := h.zero.milliseconds() + other.zero.milliseconds() + int64(h.carry)
-	h.carry -= math.Floor(h.carry)
-	h.zero, h.buckets, h.pending = bucket{}, nil, 0
-	h.zero.add(h, zero)
-	for i := 0; i < len(merged); {
-		sum := bucket{index: merged[i].index}
-		ms := int64(0)
-		for ; i < len(merged) && merged[i].index == sum.index; i++ {
-			ms += merged[i].milliseconds()
-		}
-		sum.add(h, ms)
-		h.buckets = append(h.buckets, sum)
-	}
-	h.count()
-	h.limit()
-}
-
 // Clone returns a copy.
 func (h *Histogram) Clone() Histogram {
 	c := *h

@@ -45,7 +45,7 @@ class/kfd/kfd/topology/nodes/3/properties: location_id 268469768\ndomain 2\ndrm_
 
 func listAMD(tb testing.TB, root string) (drmcard.AMDGPUs, error) {
 	tb.Helper()
-	cards, err := drmcard.List(root)
+	cards, err := list(root)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -157,7 +157,7 @@ devices/pci0000:00/0000:05:00.0/driver -> ../../../bus/pci/drivers/amdgpu
 devices/pci0000:00/0000:05:00.0/serial_number: N/A
 devices/pci0000:00/0000:05:00.0/unique_id: cce0c6d49f5b0d86
 `)
-	cards, err := drmcard.List(root)
+	cards, err := list(root)
 	if err != nil {
 		t.Fatal(err)
 	}

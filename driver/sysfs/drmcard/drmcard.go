@@ -39,16 +39,6 @@ type Card struct {
 // Name returns the name of the card below class/drm.
 func (c *Card) Name() string { return "card" + strconv.Itoa(c.Index) }
 
-// List returns the cards in the order of their numbers, given where sysfs is mounted. A machine
-// without the class has none. What is gone while it is listed is left out.
-func List(root string) ([]Card, error) {
-	numbers, err := numbers(root)
-	if err != nil {
-		return nil, err
-	}
-	return describe(root, numbers), nil
-}
-
 // numbers returns the numbers of the cards, ascending.
 func numbers(root string) ([]int, error) {
 	entries, err := sysfs.Names(sysfs.WorkingDir, filepath.Join(root, "class", "drm"), maxEntries)
@@ -120,8 +110,9 @@ type Lister struct {
 // NewLister returns a lister, given where sysfs is mounted.
 func NewLister(root string) *Lister { return &Lister{root: root} }
 
-// Cards returns the cards as [List] does. The slice belongs to the lister; fresh says that it was
-// made anew.
+// Cards returns the cards in the order of their numbers, none on a machine without the class. A card
+// that is removed during the call is omitted. The slice belongs to the lister; fresh means that it
+// is a new one.
 func (l *Lister) Cards(now time.Time) (cards []Card, fresh bool, err error) {
 	numbers, err := numbers(l.root)
 	if err != nil {

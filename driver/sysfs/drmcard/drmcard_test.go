@@ -50,9 +50,14 @@ func tree(tb testing.TB) string {
 	return root
 }
 
+func list(root string) ([]drmcard.Card, error) {
+	cards, _, err := drmcard.NewLister(root).Cards(time.Unix(1_800_000_000, 0))
+	return cards, err
+}
+
 func TestList(t *testing.T) {
 	root := tree(t)
-	cards, err := drmcard.List(root)
+	cards, err := list(root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +79,7 @@ func TestList(t *testing.T) {
 	if name := cards[2].Name(); name != "card10" {
 		t.Errorf("name %q", name)
 	}
-	if cards, err := drmcard.List(t.TempDir()); err != nil || len(cards) > 0 {
+	if cards, err := list(t.TempDir()); err != nil || len(cards) > 0 {
 		t.Errorf("without the class: %v, %v", cards, err)
 	}
 }
@@ -126,7 +131,7 @@ func TestRecorded(t *testing.T) {
 	} {
 		t.Run(folder, func(t *testing.T) {
 			root := drmcardtest.Recorded(t, folder)
-			cards, err := drmcard.List(root)
+			cards, err := list(root)
 			if err != nil || len(cards) != 1 {
 				t.Fatalf("%+v, %v", cards, err)
 			}
