@@ -14,7 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// checkName: the name is constant and fit for a flag and a label.
+// checkName checks that the name is constant and fit for a flag and a label.
 func checkName(tb testing.TB, c Config) {
 	tb.Helper()
 	source := c.New(tb)
@@ -31,7 +31,7 @@ func checkName(tb testing.TB, c Config) {
 	}
 }
 
-// checkReadings: every sample is valid.
+// checkReadings checks that every sample is valid.
 func checkReadings(tb testing.TB, c Config) {
 	tb.Helper()
 	source := c.New(tb)
@@ -42,7 +42,7 @@ func checkReadings(tb testing.TB, c Config) {
 	}
 }
 
-// checkFills: the quantities that are read are those of the list of sources.
+// checkFills checks that the quantities that are read are those of the list of sources.
 func checkFills(tb testing.TB, c Config) {
 	tb.Helper()
 	source := c.New(tb)
@@ -61,7 +61,7 @@ func checkFills(tb testing.TB, c Config) {
 	}
 }
 
-// checkContinuity: each sample goes on from the one before.
+// checkContinuity checks that each sample continues the one before.
 func checkContinuity(tb testing.TB, c Config) {
 	tb.Helper()
 	source := c.New(tb)
@@ -74,7 +74,7 @@ func checkContinuity(tb testing.TB, c Config) {
 	}
 }
 
-// checkOwnership: samples belong to the caller, who may keep them and may write to them.
+// checkOwnership checks that samples belong to the caller, who may keep and change them.
 func checkOwnership(tb testing.TB, c Config) {
 	tb.Helper()
 	source := c.New(tb)
@@ -96,7 +96,8 @@ func checkOwnership(tb testing.TB, c Config) {
 	report(tb, "after the caller wrote to a sample", Follows(want, c.healthy(tb, source)))
 }
 
-// checkCancelled: a context that has ended already ends Sample, and spoils nothing for the next.
+// checkCancelled checks that Sample returns if its context has ended already, without effect on the
+// next call.
 func checkCancelled(tb testing.TB, c Config) {
 	tb.Helper()
 	source := c.New(tb)
@@ -111,7 +112,7 @@ func checkCancelled(tb testing.TB, c Config) {
 	report(tb, "after a context that had ended", Validate(c.healthy(tb, source), c.now()))
 }
 
-// checkGoroutines: Sample leaves no goroutine behind.
+// checkGoroutines checks that Sample leaves no goroutine behind.
 func checkGoroutines(tb testing.TB, c Config) {
 	tb.Helper()
 	source := c.New(tb)
@@ -123,8 +124,8 @@ func checkGoroutines(tb testing.TB, c Config) {
 	report(tb, "goroutines left by Sample", goleak.Find(options...))
 }
 
-// checkFiles: Sample leaves no file or connection open. A source may keep some, but not more with
-// every sample.
+// checkFiles checks that Sample leaves no file or connection open. A source may keep some, but not
+// more with each sample.
 func checkFiles(tb testing.TB, c Config) {
 	tb.Helper()
 	source := c.New(tb)
@@ -146,7 +147,7 @@ func openFiles(tb testing.TB) int {
 	return len(entries)
 }
 
-// checkAbsent: hardware that is not there is no sample, and no error but driver.ErrAbsent.
+// checkAbsent checks that absent hardware causes no sample, and no error except driver.ErrAbsent.
 func checkAbsent(tb testing.TB, c Config) {
 	tb.Helper()
 	source := c.Absent(tb)
@@ -161,7 +162,7 @@ func checkAbsent(tb testing.TB, c Config) {
 	}
 }
 
-// checkHang: Sample returns soon after its context ends, and says that it could not read.
+// checkHang checks that Sample returns soon after its context ends, with an error.
 func checkHang(tb testing.TB, c Config) {
 	tb.Helper()
 	source := c.Hang(tb)
@@ -182,7 +183,7 @@ func checkHang(tb testing.TB, c Config) {
 	report(tb, "goroutines left with an input that hangs", goleak.Find(options...))
 }
 
-// checkFault returns the check that what can not be read is absent, and only that.
+// checkFault returns the check that exactly the readings that can't be taken are omitted.
 func checkFault(f Fault, later bool) func(testing.TB, Config) {
 	return func(tb testing.TB, c Config) {
 		tb.Helper()

@@ -1,6 +1,6 @@
-// Package drivertest is the suite that every [driver.Source] passes: it holds a source to what the
-// interface and the catalogue of quantities promise, over inputs that work, that are missing, that
-// break and that hang.
+// Package drivertest is the test suite that every [driver.Source] must pass. It checks the contract
+// of the interface and of the catalogue of quantities, with inputs that work, that are missing,
+// that fail and that hang.
 package drivertest
 
 import (
@@ -15,22 +15,21 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Config describes a source to the suite. Only New is required; the checks that a nil field makes
-// impossible do not run.
+// Config describes a source to the suite. Only New is required; checks that need a nil field are
+// skipped.
 type Config struct {
-	// New returns a new source over inputs of its own that work: its Sample has readings and no
-	// error. All the sources that it returns read the same hardware. What it starts for the test (a
-	// server, a file) ends with tb.
+	// New returns a new source with working inputs of its own: its Sample has readings and no error.
+	// All sources that it returns read the same hardware. What it starts for the test (a server, a
+	// file) ends with tb.
 	New func(tb testing.TB) driver.Source
 
-	// Fills are the quantities that the list of sources (exporter/cmd/dra-exporter) has for the
-	// source: the source that New returns reads all of these within a few samples, and no others.
-	// Nil: not in the list.
+	// Fills are the quantities of the source in the list of sources (exporter/cmd/dra-exporter): the
+	// source that New returns reads all of these within a few samples, and no others. Nil: the source
+	// is not in the list.
 	Fills []driver.Quantity
 
-	// Advance lets the inputs of the source that New, or a Fault, returned last go on, as a second
-	// would. The clock that the source was given goes on too. Nil: the inputs stand still, or go on
-	// by themselves.
+	// Advance changes the inputs of the source that New, or a Fault, returned last as a second would,
+	// and advances the source's clock. Nil: the inputs are constant, or change by themselves.
 	Advance func()
 
 	// Now is the clock that the source was given; nil: [time.Now].
@@ -45,25 +44,24 @@ type Config struct {
 	// Faults are ways in which the inputs break.
 	Faults []Fault
 
-	// Goroutines are those that may remain after a Sample, such as those of a server inside the
-	// test.
+	// Goroutines may remain after a Sample, such as those of a server inside the test.
 	Goroutines []goleak.Option
 
 	grace time.Duration // how long Sample may take after its context ended; 0: defaultGrace
 }
 
-// Fault is a way in which a source's inputs break: what it hits must vanish from the readings, and
-// all else must stay.
+// Fault is a way in which a source's inputs fail: the readings that it hits must be omitted, and
+// all others must remain.
 type Fault struct {
 	Name string
 
-	// New returns a source over inputs that work, like Config.New, and a function that breaks them.
+	// New returns a source with working inputs, like Config.New, and a function that makes them fail.
 	New func(tb testing.TB) (source driver.Source, breakIt func())
 
 	// Hits reports whether the fault makes this reading impossible.
 	Hits func(driver.Sample, driver.Reading) bool
 
-	// Silent faults are no error: what they hit is unsupported, or gone, rather than unreadable.
+	// Silent faults cause no error: what they hit is unsupported or gone, not unreadable.
 	Silent bool
 }
 
@@ -71,7 +69,7 @@ type Fault struct {
 const (
 	ticks        = 5                     // samples in a row
 	hangFor      = 20 * time.Millisecond // the deadline that a hanging input is given
-	defaultGrace = 5 * time.Second       // generous, for machines under load; it is waited for in failure only
+	defaultGrace = 5 * time.Second       // generous, for busy machines; only failing tests wait for it
 )
 
 type check struct {
@@ -79,7 +77,7 @@ type check struct {
 	run  func(testing.TB, Config)
 }
 
-// checks returns the checks that can be run with the config.
+// checks returns the checks that can run with the config.
 func (c Config) checks() []check {
 	list := []check{
 		{"name", checkName},
@@ -107,7 +105,7 @@ func (c Config) checks() []check {
 	return list
 }
 
-// Run runs the suite, a subtest for each promise.
+// Run runs the suite, with a subtest for each check.
 func Run(t *testing.T, c Config) {
 	t.Helper()
 	for _, check := range c.checks() {
@@ -130,7 +128,7 @@ func (c Config) advance() {
 
 var errLate = errors.New("sample did not return soon after its context ended")
 
-// sample calls the source and waits for it no longer than the context lasts and the grace after it.
+// sample calls the source, and waits for it until the context ends, plus the grace period.
 func (c Config) sample(ctx context.Context, source driver.Source) ([]driver.Sample, error) {
 	type answer struct {
 		samples []driver.Sample
@@ -160,7 +158,7 @@ func (c Config) sample(ctx context.Context, source driver.Source) ([]driver.Samp
 	}
 }
 
-// healthy samples a source whose inputs work.
+// healthy samples a source with working inputs.
 func (c Config) healthy(tb testing.TB, source driver.Source) []driver.Sample {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), defaultGrace)

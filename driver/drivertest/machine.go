@@ -40,7 +40,7 @@ func TestData(tb testing.TB, name string) string {
 	return string(text)
 }
 
-// Write adds a tree to that of the machine.
+// Write adds a tree to the machine's tree.
 func (m *Machine) Write(tree string) {
 	m.Helper()
 	WriteTree(m, m.Root, tree)
@@ -49,7 +49,7 @@ func (m *Machine) Write(tree string) {
 // Now returns the time of the machine.
 func (m *Machine) Now() time.Time { return m.Clock }
 
-// Later lets time pass.
+// Later advances the time.
 func (m *Machine) Later(d time.Duration) { m.Clock = m.Clock.Add(d) }
 
 // RemoveEach calls test for each regular file of the tree for which read is true, by its path below

@@ -9,9 +9,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// CheckProofs holds a column of a table of quantities in a Markdown file to the quantities that a
-// source fills: those and no others have a cell there. A cell of "-" is none. The table is the
-// first one with that column whose first column is called quantity.
+// CheckProofs compares a column of a table of quantities in a Markdown file with the quantities
+// that a source fills: exactly those have a cell there other than "-". The table is the first one
+// with that column whose first column is called quantity.
 func CheckProofs(tb testing.TB, file, column string, fills []driver.Quantity) {
 	tb.Helper()
 	content, err := os.ReadFile(file)

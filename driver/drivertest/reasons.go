@@ -9,8 +9,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Reason reports an error whose reason is none of the closed list, or none of the wanted ones where
-// some are given.
+// Reason fails the test if the reason of an error is not in the closed list, or not among the
+// wanted ones, if there are any.
 func Reason(tb testing.TB, err error, want ...driver.Reason) {
 	tb.Helper()
 	reason := driver.ReasonOf(err)
@@ -22,8 +22,8 @@ func Reason(tb testing.TB, err error, want ...driver.Reason) {
 	}
 }
 
-// checkRejections: a source that counts rejections does so by reasons of the closed list, its
-// counts do not fall, and the map that it returns belongs to the caller.
+// checkRejections checks that a source that counts rejections uses reasons of the closed list, that
+// its counts do not fall, and that the returned map belongs to the caller.
 func checkRejections(tb testing.TB, c Config) {
 	tb.Helper()
 	source := c.New(tb)

@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// WriteTree writes a tree of files, such as a part of sysfs, below a folder, from a text with a
-// line for each: "path: content" for a file of one line, "path -> target" for a symbolic link.
-// Empty lines, and those that begin with #, say nothing. Later lines replace earlier files. The
-// text is how trees are kept as test data: a Go module can hold neither symbolic links nor the
-// colons of PCI addresses in names.
+// WriteTree writes a tree of files, such as a part of sysfs, below a folder. The text has a line
+// for each file: "path: content" for a file with one line, "path -> target" for a symbolic link.
+// Empty lines and lines that begin with # are ignored. Later lines replace earlier files. Trees are
+// kept as text since a Go module can contain neither symbolic links nor file names with the colons
+// of PCI addresses.
 func WriteTree(tb testing.TB, folder, text string) {
 	tb.Helper()
 	for line := range strings.Lines(text) {
@@ -55,7 +55,7 @@ func writeNode(folder, line string) error {
 	return write()
 }
 
-// writeNew writes a file that is not there, so that no link is followed.
+// writeNew writes a file that does not exist yet, so that no link is followed.
 func writeNew(path, content string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// identity is what tells one piece of hardware from another.
+// identity distinguishes pieces of hardware.
 type identity struct{ driver, pool, device, uuid, part, pci, netDev, rdmaDev, serial, index, cpus, nodes string }
 
 func identityOf(s driver.Sample) identity {
@@ -31,7 +31,7 @@ func identityOf(s driver.Sample) identity {
 	return id
 }
 
-// String returns what is known of the hardware.
+// String returns the known facts of the hardware.
 func (id identity) String() string {
 	fields := strings.Fields(strings.Join([]string{
 		id.driver, id.pool, id.device, id.uuid, id.part, id.pci, id.netDev, id.rdmaDev, id.serial,
@@ -40,7 +40,7 @@ func (id identity) String() string {
 	return strings.Join(fields, " ")
 }
 
-// series is what tells one reading from another.
+// series distinguishes readings.
 type series struct {
 	hardware identity
 	pid      int
@@ -52,14 +52,14 @@ func seriesOf(s driver.Sample, r driver.Reading, pid int) series {
 	return series{identityOf(s), pid, r.Quantity, r.Labels}
 }
 
-// String names the reading for a person.
+// String returns a readable name of the reading.
 func (s series) String() string {
 	return fmt.Sprintf("%v: %v%q pid %d", s.hardware, s.quantity, s.labels, s.pid)
 }
 
-// Validate holds the samples of one call to the contract: hardware that is known by something and
-// is there once, addresses in their normal form, and readings that the catalogue allows, each once
-// and not from the future. It returns every breach, joined.
+// Validate checks the samples of one call against the contract: each piece of hardware is
+// identified and appears once, addresses are in their normal form, and readings are allowed by the
+// catalogue, appear once, and are not from the future. It returns all violations, joined.
 func Validate(samples []driver.Sample, now time.Time) error {
 	var errs []error
 	seen := map[identity]bool{}
@@ -141,8 +141,8 @@ func readings(list []driver.Reading, now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// labels holds a reading to its quantity's labels: those with a closed list take a value of the
-// list, the open ones any text (error codes may be unknown, and then empty), and there are no
+// labels checks a reading's labels against its quantity: a label with a closed list has a value of
+// the list, an open one any text (which may be empty for an unknown error code), and there are no
 // others.
 func labels(r driver.Reading) error {
 	spec := r.Quantity.Spec()
@@ -183,9 +183,9 @@ func times(r driver.Reading, now time.Time) error {
 	return nil
 }
 
-// Follows holds the samples of one call to those of the call before: the same hardware, times that
-// do not go back, one value for one time, and counters that rise or say that they were reset. Both
-// must be valid. It returns every breach, joined.
+// Follows checks the samples of one call against those of the call before: the same hardware, times
+// that do not decrease, one value for one time, and counters that rise or report a reset. Both must
+// be valid. It returns all violations, joined.
 func Follows(before, after []driver.Sample) error {
 	var errs []error
 	hardware := func(samples []driver.Sample) map[identity]bool {

@@ -1,6 +1,6 @@
-// Package faketest builds fakes of vendors' C libraries from our own C sources, and shares with
-// them a file of state in which a test says what the machine is like. driver/nvml/nvmltest and
-// driver/dcgm/dcgmtest are made with it.
+// Package faketest builds fakes of vendors' C libraries from C sources of this repository. Fake and
+// test share a file of state, with which the test controls the fake. It is for driver/nvml/nvmltest
+// and driver/dcgm/dcgmtest.
 package faketest
 
 import (
@@ -16,12 +16,12 @@ import (
 	"unsafe"
 )
 
-// Fake is the sources of a fake.
+// Fake has the sources of a fake.
 type Fake struct {
-	// Sources has the folder fake with fake.c and functions.h, which lists what the library has
-	// as FUNCTION(name).
+	// Sources has the folder fake with fake.c and functions.h, which lists the library's functions as
+	// FUNCTION(name).
 	Sources fs.FS
-	// Headers is the Go package whose folder has the vendor's headers.
+	// Headers is the Go package whose folder contains the vendor's headers.
 	Headers string
 }
 
@@ -41,8 +41,8 @@ func (f Fake) Write(dir string) (Functions, error) {
 	return functions, nil
 }
 
-// Compile makes libraries, by their paths, of the sources in a folder. Each is compiled with flags
-// of its own; STATE_PATH is the file state in the folder.
+// Compile builds libraries at the given paths from the sources in a folder, each with its own
+// flags. STATE_PATH is the file state in the folder.
 func (f Fake) Compile(ctx context.Context, dir string, libraries map[string][]string) error {
 	headers, err := folderOf(ctx, f.Headers)
 	if err != nil {
@@ -59,8 +59,7 @@ func (f Fake) Compile(ctx context.Context, dir string, libraries map[string][]st
 	return nil
 }
 
-// folderOf returns the folder of a Go package. The module that asks may be another than the one
-// that requires it.
+// folderOf returns the folder of a Go package, which may be in another module than the caller's.
 func folderOf(ctx context.Context, pkg string) (string, error) {
 	module, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}",
 		"github.com/dra-exporter/dra-exporter").Output()
@@ -72,9 +71,9 @@ func folderOf(ctx context.Context, pkg string) (string, error) {
 	return strings.TrimSpace(string(folder)), err
 }
 
-// Map makes the file state in a folder, of a size, and maps it for as long as the process lives.
-// What the pointer is made a pointer to mirrors a C struct: both are made of fields of 8 bytes, and
-// arrays of bytes, which neither compiler pads.
+// Map creates the file state in a folder with a size, and maps it until the process ends. The Go
+// type of the pointer mirrors a C struct: both have only fields of 8 bytes and arrays of bytes,
+// which neither compiler pads.
 func Map(dir string, size uintptr) (unsafe.Pointer, error) {
 	file, err := os.OpenFile(filepath.Join(dir, "state"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package dcgmtest builds a fake of libdcgm.so.4 from the C sources in fake, and says what the
-// host engine in it knows: devices, MIG instances, values over time, XID errors, failures, and
-// calls that hang.
+// Package dcgmtest builds a fake of libdcgm.so.4 from the C sources in fake, and controls what its
+// host engine reports: devices, MIG instances, values over time, XID errors, failures, and calls
+// that hang.
 //
-// The fake and the test map one file, the [State]. A process can have one fake only, since the
-// library's functions are bound for good.
+// The fake and the test map one file, the [State]. A process can have only one fake, since the
+// library's functions cannot be bound again.
 package dcgmtest
 
 import (
@@ -24,8 +24,8 @@ import (
 // Machine is a machine with NVIDIA GPUs, as a process sees it through DCGM.
 type Machine struct {
 	*State
-	// Library is the path of the fake. Its name is that which programs look for, in
-	// LD_LIBRARY_PATH among others.
+	// Library is the path of the fake. Its name is the one that programs look for, in LD_LIBRARY_PATH
+	// among others.
 	Library string
 
 	functions faketest.Functions
@@ -58,8 +58,8 @@ func New(ctx context.Context, dir string, lacks ...string) (*Machine, error) {
 	return m, fake.Compile(ctx, dir, map[string][]string{m.Library: flags})
 }
 
-// Reset makes the machine one of so many busy GPUs without MIG, on which nothing fails, with an
-// engine of 4.6 without a connection.
+// Reset makes the machine one with the given number of busy GPUs, without MIG, failures and
+// connections, and with an engine of version 4.6.
 func (m *Machine) Reset(gpus int, now float64) {
 	engine := m.Engine + 1
 	*m.State = State{
@@ -102,8 +102,8 @@ func newGPU(i int) GPU {
 	return g
 }
 
-// Partition switches a GPU's MIG mode on and makes so many GPU instances of one slice of it, with a
-// compute instance each.
+// Partition switches MIG mode on for a GPU and creates the given number of GPU instances of one
+// slice, each with a compute instance.
 func (m *Machine) Partition(gpu, instances int) {
 	g := &m.GPUs[gpu]
 	g.MIG, g.Instances = 1, [MaxInstances]Instance{}
@@ -119,7 +119,7 @@ func (m *Machine) Partition(gpu, instances int) {
 	}
 }
 
-// Advance lets the machine work on for a time.
+// Advance lets the machine work for a time.
 func (m *Machine) Advance(seconds float64) {
 	m.Time += seconds
 	for i := range m.Count {
@@ -129,15 +129,15 @@ func (m *Machine) Advance(seconds float64) {
 	}
 }
 
-// Restart ends the engine, and starts another one.
+// Restart replaces the engine with a new one.
 func (m *Machine) Restart() { m.Engine++ }
 
-// Fail lets a function answer a dcgmReturn_t. 0 ends it.
+// Fail makes a function return a dcgmReturn_t; 0 ends that.
 func (m *Machine) Fail(function string, answer int) {
 	m.fail[m.functions.Number(function)] = int64(answer)
 }
 
-// Hang lets a function not return until it may again.
+// Hang makes a function block until the hang is ended.
 func (m *Machine) Hang(function string, hang bool) {
 	var value int64
 	if hang {
@@ -146,7 +146,8 @@ func (m *Machine) Hang(function string, hang bool) {
 	m.hang[m.functions.Number(function)] = value
 }
 
-// Functions returns the names of the functions that the fake has, and so all that are called.
+// Functions returns the names of the functions that the fake has, which are all that the source
+// calls.
 func (m *Machine) Functions() []string { return slices.Sorted(maps.Keys(m.functions)) }
 
 // Calls returns how often a function was called.

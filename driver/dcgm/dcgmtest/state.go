@@ -15,21 +15,21 @@ const (
 	magic = 0x4443474d646f7562
 )
 
-// State is the struct state of fake/state.h, which describes it. Values are in base units; NaN is
-// what the device does not support.
+// State mirrors the struct state of fake/state.h, which describes it. Values are in base units; NaN
+// means that the device does not support the value.
 type State struct {
 	magic, size   uint64
-	Down          int64 // not 0: no engine listens
-	Engine        int64 // counts the engine's starts: connections to an earlier one are gone
-	Vocabulary    int64 // what the engine knows: Vocabulary46, 45 or Renewed
-	Profiling     int64 // the dcgmReturn_t that asking for profiling metrics is answered
+	Down          int64 // not 0 if no engine listens
+	Engine        int64 // number of starts of the engine; connections to an earlier one are closed
+	Vocabulary    int64 // the fields that the engine knows: Vocabulary46, 45, Renewed or Early
+	Profiling     int64 // the dcgmReturn_t of requests for profiling metrics
 	Units         int64 // the same for profiling metrics of the units of engines
 	Connections   int64
 	Misuse        int64 // calls that the header forbids
 	Count         int64 // of GPUs
 	CUDAVersion   int64 // as DCGM_FI_CUDA_DRIVER_VERSION has it
 	Values        int64 // that were delivered
-	Embedded      int64 // not 0: an engine runs in this process
+	Embedded      int64 // not 0 if an engine runs in this process
 	written       int64
 	Time          float64 // now, in seconds since 1970
 	calls         [maxFunctions]uint64
@@ -49,7 +49,7 @@ const (
 	VocabularyEarly          // of an earlier DCGM 4: without the numbers from 1507 on
 )
 
-// Work is what GPUs and GPU instances both have.
+// Work has the fields that GPUs and GPU instances share.
 type Work struct {
 	Graphics, SM, Occupancy, Tensor, DRAM float64
 	Decoders                              [2]float64
@@ -69,8 +69,8 @@ type Instance struct {
 
 // GPU is a GPU of the machine.
 type GPU struct {
-	Lost                                    int64 // not 0: it has fallen off the bus
-	Stalled                                 int64 // not 0: the engine does not refresh its values
+	Lost                                    int64 // not 0 if it has fallen off the bus
+	Stalled                                 int64 // not 0 if the engine does not refresh its values
 	MIG, Health, PCIBus                     int64 // Health: a dcgmHealthWatchResults_t
 	Work                                    Work
 	Utilization, MemoryUtilization          float64
@@ -139,14 +139,14 @@ func text(s string) (b [64]byte) {
 	return b
 }
 
-// XID lets the driver report an error of a GPU now, and of its instance, and compute instance, at
-// these positions unless they are -1.
+// XID reports an error of a GPU now and, unless they are -1, of the instance and compute instance
+// at these positions.
 func (s *State) XID(gpu, xid, instance, compute int) {
 	s.events[s.written%maxEvents] = event{int64(gpu), int64(instance), int64(compute), int64(xid), s.Time}
 	s.written++
 }
 
-// Groups returns how many groups of entities, and of fields, the engine keeps.
+// Groups returns the numbers of groups of entities and of fields that the engine has.
 func (s *State) Groups() (entities, fields int) {
 	for i := range maxGroups {
 		entities += int(s.groups[i].used)

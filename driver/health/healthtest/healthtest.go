@@ -1,5 +1,5 @@
-// Package healthtest serves what DRA drivers serve the kubelet about the health of their devices,
-// on sockets of a test.
+// Package healthtest is a fake of DRA drivers that report the health of their devices to the
+// kubelet, on sockets of a test.
 package healthtest
 
 import (
@@ -33,22 +33,22 @@ func Root(tb testing.TB) string {
 	return root
 }
 
-// Driver is a DRA driver, or another plugin. Its fields are set before it is started; Set changes
-// what it reports.
+// Driver is a DRA driver or another plugin. Its fields are set before Start; Set changes what it
+// reports.
 type Driver struct {
 	Name     string
 	Type     string   // default: registration.DRAPlugin
 	Services []string // default: v1 of the service
 	Endpoint string   // default: the path of its socket
 	Socket   string   // name of the registration socket; default: NAME-reg.sock
-	// Unserved says that the service is advertised and not served.
+	// Unserved means that the service is advertised but not served.
 	Unserved bool
-	// Flood is how often each report is sent; 0: once.
+	// Flood is how often each report is sent; 0 means once.
 	Flood int
-	// Ask is called at each request for the registration, and its error answered. It may be nil.
+	// Ask is called at each request for the registration; its error is the answer. It may be nil.
 	Ask func(context.Context) error
 
-	// Asked and Streams count requests; Open is the number of streams now.
+	// Asked and Streams count requests; Open is the number of open streams.
 	Asked, Streams, Open atomic.Int64
 
 	mu      sync.Mutex
@@ -71,7 +71,7 @@ func DeviceOf(pool, name string, status healthv1.HealthStatus, message string) *
 	}
 }
 
-// Set sets what the driver reports, and reports it.
+// Set sets the reported health and reports it.
 func (d *Driver) Set(devices ...*healthv1.DeviceHealth) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -124,13 +124,13 @@ func (d *Driver) Start(tb testing.TB, root string) {
 	tb.Cleanup(d.stop)
 }
 
-// Stop ends the plugin; its sockets vanish.
+// Stop ends the plugin and removes its sockets.
 func (d *Driver) Stop() { d.stop() }
 
-// Break ends its services; the plugin still answers who it is.
+// Break ends the plugin's services; it still answers requests for its registration.
 func (d *Driver) Break() { d.broken() }
 
-// Kill ends the plugin and leaves its registration socket.
+// Kill ends the plugin but leaves its registration socket.
 func (d *Driver) Kill() { d.kill() }
 
 func serve(tb testing.TB, serving *sync.WaitGroup, s *grpc.Server, path string) *net.UnixListener {

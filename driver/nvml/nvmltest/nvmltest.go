@@ -1,8 +1,8 @@
-// Package nvmltest builds a fake of libnvidia-ml.so.1 from the C sources in fake, and says what
-// the machine that it shows is like: devices, MIG instances, values, errors, and calls that hang.
+// Package nvmltest builds a fake of libnvidia-ml.so.1 from the C sources in fake, and controls the
+// machine that it reports: devices, MIG instances, values, errors, and calls that hang.
 //
-// The fake and the test map one file, the [State]. A process can have one fake only, since
-// go-nvml binds the library's functions for good.
+// The fake and the test map one file, the [State]. A process can have only one fake, since go-nvml
+// binds the library's functions once.
 package nvmltest
 
 import (

@@ -110,9 +110,9 @@ type Lister struct {
 // NewLister returns a lister, given where sysfs is mounted.
 func NewLister(root string) *Lister { return &Lister{root: root} }
 
-// Cards returns the cards in the order of their numbers, none on a machine without the class. A card
-// that is removed during the call is omitted. The slice belongs to the lister; fresh means that it
-// is a new one.
+// Cards returns the cards in the order of their numbers, none on a machine without the class. A
+// card that is removed during the call is omitted. The slice belongs to the lister; fresh means
+// that it is a new one.
 func (l *Lister) Cards(now time.Time) (cards []Card, fresh bool, err error) {
 	numbers, err := numbers(l.root)
 	if err != nil {
