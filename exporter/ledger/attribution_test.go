@@ -386,6 +386,19 @@ func TestReset(t *testing.T) {
 		h.Read(driver.Reading{Quantity: driver.Energy, Value: 50, Since: h.Now.Add(-time.Millisecond)})
 		h.Expect(h.Tick(0), map[[2]string]float64{{"dra_device_energy_joules_total", "device=gpu-0"}: 50})
 	})
+	t.Run("between two holders", func(t *testing.T) {
+		h := exportertest.NewHistory(t)
+		h.Hold("a", "p0")
+		h.Energy(1000)
+		h.Pass(2 * time.Second)
+		h.Free("a")
+		h.Hold("b", "p1") // from the middle between the answers
+		h.Read(driver.Reading{Quantity: driver.Energy, Value: 4, Since: h.Now.Add(-time.Second)})
+		h.Expect(h.Tick(0), map[[2]string]float64{
+			{"dra_device_energy_joules_total", "device=gpu-0"}:        4,
+			{"dra_claim_energy_joules_total", "resourceclaim_name=b"}: 4,
+		})
+	})
 }
 
 // When another source takes a quantity over, its counter counts from where it stands.
