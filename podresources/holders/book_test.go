@@ -149,6 +149,23 @@ func TestReasonChangesWithTime(t *testing.T) {
 	}
 }
 
+// News of an end takes 0.2 s to arrive: a view of a quiet time before that does not reach beyond the
+// end, nor is it much older.
+func TestNewsOnItsWay(t *testing.T) {
+	n := newNode(t)
+	n.Watching(n.now, n.now)
+	n.now = n.now.Add(2 * catchUp)
+	n.answer(0, held("gpu-0", "a"))
+	ended := n.now.Add(time.Second)
+	n.now = ended.Add(200*time.Millisecond - 1)
+	if !n.Quiet(n.now) {
+		t.Fatal("the kubelet is asked")
+	}
+	if _, signs := n.Holds(n.now, time.Time{}); signs.At.After(ended) || n.now.Sub(signs.At) > time.Second/2 {
+		t.Errorf("it is known until %v after the end, of which there is no news yet", signs.At.Sub(ended))
+	}
+}
+
 // While pods are watched, the kubelet is asked when one changes and now and then, and what is known
 // is known until shortly before now.
 func TestQuiet(t *testing.T) {
