@@ -1,12 +1,17 @@
 package exporter
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -15,119 +20,48 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/invariant"
 )
 
 // Invariant 1: whatever happens, the claims' parts and the unattributed part sum to the device's,
-// and the pods' to the claims'; and 5: no counter falls.
+// and the pods' to the claims'; and 5: no counter falls. The report and the metrics of each
+// snapshot are held to what the system tests hold those of the program to. The retention is longer
+// than a history, so that nothing is gone.
 func TestConservation(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		books := map[exportertest.SumKey]*conservation{}
-		born := map[string]time.Time{}
-		exportertest.Replay(t, func(w *exportertest.World, _ join.Result, s *exposition.Snapshot) {
-			claims, pods := births(w, slices.Concat(s.Claims, s.Plugins)), births(w, s.Pods)
-			for _, d := range s.Devices {
-				if id := d.ID.String(); !born[id].Equal(d.Born) { // absent for so long that the ledger dropped it
-					for key, book := range books {
-						if key.Device == id {
-							book.restart()
-						}
-					}
-					born[id] = d.Born
-				}
+		w := exportertest.NewWorld(t)
+		config := exportertest.LedgerConfig()
+		config.Retention = 24 * time.Hour
+		l := ledger.New(config)
+		shown := exposition.Config{Choices: exposition.Choices{exposition.GroupHistograms: exposition.Off}}
+		limiter := exposition.NewLimiter(0, shown.Choices)
+		reports := invariant.Checker{Settled: config.Retention} // readings may come late
+		var scrapes invariant.Exposition
+		for range rapid.IntRange(3, exportertest.Steps).Draw(t, "steps") {
+			w.Step(exportertest.Pauses())
+			s := limiter.Apply(nil, l.Advance(join.Join(w.Input()), w.Now))
+			var out bytes.Buffer
+			if err := web.WriteReport(&out, s, "node1", time.Minute); err != nil {
+				t.Fatal(err)
 			}
-			sums := exportertest.Scrape(t, s).Sums()
-			exportertest.AddPlugins(sums, s.Plugins)
-			w.FoldPartitions(sums)
-			for key, p := range sums {
-				if books[key] == nil {
-					books[key] = &conservation{claims: newCharges(), pods: newCharges()}
-				}
-				books[key].check(t, key, p, claims, pods)
+			var report web.Report
+			if err := json.Unmarshal(out.Bytes(), &report); err != nil {
+				t.Fatal(err)
 			}
-		})
+			parser := expfmt.NewTextParser(model.UTF8Validation)
+			text := exportertest.Encode(t, exportertest.Render(s, shown), expfmt.NewFormat(expfmt.TypeTextPlain))
+			families, err := parser.TextToMetricFamilies(strings.NewReader(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if wrong := append(reports.Check(&report), scrapes.Check(families)...); len(wrong) > 0 {
+				t.Fatalf("tick %d: %v", w.Tick, errors.Join(wrong...))
+			}
+		}
 	})
-}
-
-// births are the times at which the series of holders began: they distinguish series that go on
-// from new ones of the same name. Holders of a partition are holders of its parent, too.
-func births(w *exportertest.World, rows []ledger.Holder) map[[2]string]time.Time {
-	out := map[[2]string]time.Time{}
-	for _, h := range rows {
-		name, device := h.Namespace+"/"+h.Name, h.Device.String()
-		out[[2]string{device, name}] = h.Metrics().Born
-		out[[2]string{w.ParentOf(h.Device).String(), name + " of " + device}] = h.Metrics().Born
-	}
-	return out
-}
-
-// conservation follows a quantity of a device.
-type conservation struct {
-	device       float64
-	claims, pods charges
-}
-
-// restart begins a new device of the same name. Holders of its partitions may be older.
-func (c *conservation) restart() { c.device, c.claims.all, c.pods.all = 0, 0, 0 }
-
-// charges are what holders were charged, with those that are gone.
-type charges struct {
-	all  float64
-	last map[string]float64
-	born map[string]time.Time
-}
-
-func newCharges() charges {
-	return charges{last: map[string]float64{}, born: map[string]time.Time{}}
-}
-
-func (c *conservation) check(
-	t *rapid.T, key exportertest.SumKey, p *exportertest.Division, claims, pods map[[2]string]time.Time,
-) {
-	t.Helper()
-	if p.Gauge {
-		claims, pods := exportertest.SumOf(p.Claims), exportertest.SumOf(p.Pods)
-		if !exportertest.Close(p.Device, claims+p.Unattributed, 0) || !exportertest.Close(claims, pods, 0) {
-			t.Fatalf("%v: the device has %v, the claims %v, the pods %v, unattributed are %v",
-				key, p.Device, claims, pods, p.Unattributed)
-		}
-		return
-	}
-	c.claims.rise(t, key, p.Claims, claims)
-	c.pods.rise(t, key, p.Pods, pods)
-	if key.Metric == "own_allocated_seconds_total" {
-		return
-	}
-	if !exportertest.Close(c.claims.all, c.pods.all, p.Device) {
-		t.Fatalf("%v: the claims were charged %v, the pods %v", key, c.claims.all, c.pods.all)
-	}
-	if !p.Read {
-		return
-	}
-	if p.Device < c.device {
-		t.Fatalf("%v: the device's counter fell from %v to %v", key, c.device, p.Device)
-	}
-	c.device = p.Device
-	if !exportertest.Close(p.Device, c.claims.all+p.Unattributed, 0) {
-		t.Fatalf("%v: the device counted %v, the claims %v, unattributed %v", key, p.Device, c.claims.all, p.Unattributed)
-	}
-}
-
-// rise notes by how much the counters rose.
-func (c *charges) rise(t *rapid.T, key exportertest.SumKey, now map[string]float64, births map[[2]string]time.Time) {
-	t.Helper()
-	for holder, v := range now {
-		born := births[[2]string{key.Device, holder}]
-		if !c.born[holder].Equal(born) {
-			c.born[holder], c.last[holder] = born, 0
-		}
-		if v < c.last[holder] {
-			t.Fatalf("%v of %s fell from %v to %v", key, holder, c.last[holder], v)
-		}
-		c.all += v - c.last[holder]
-		c.last[holder] = v
-	}
 }
 
 // Invariant 2: an admin claim is listed and has nothing.

@@ -313,30 +313,6 @@ func AddPlugins(sums map[SumKey]*Division, rows []ledger.Holder) {
 	}
 }
 
-// FoldPartitions adds the power and energy of the holders of partitions, which partitions do not
-// measure, to the sums of the parents. The name of such a holder also contains its device.
-func (w *World) FoldPartitions(sums map[SumKey]*Division) {
-	for _, d := range w.Devices {
-		for _, metric := range []string{"power_watts", "energy_joules_total"} {
-			own := SumKey{d.id.String(), metric, ","}
-			if d.parent == nil || sums[own] == nil {
-				continue
-			}
-			whole := SumKey{d.parent.id.String(), metric, ","}
-			if sums[whole] == nil {
-				sums[whole] = &Division{Claims: map[string]float64{}, Pods: map[string]float64{}, Gauge: sums[own].Gauge}
-			}
-			for holder, v := range sums[own].Claims {
-				sums[whole].Claims[holder+" of "+d.id.String()] = v
-			}
-			for holder, v := range sums[own].Pods {
-				sums[whole].Pods[holder+" of "+d.id.String()] = v
-			}
-			delete(sums, own)
-		}
-	}
-}
-
 // HolderOf splits the name of a family into its metric and its holder: device, claim, pod or
 // device_unattributed.
 func HolderOf(family string) (metric, who string) {

@@ -29,8 +29,8 @@ func (e *Exposition) Compared() int { return e.compared }
 // counted.
 func (e *Exposition) Check(families map[string]*dto.MetricFamily) []error {
 	const unattributed = "dra_device_unattributed_"
-	e.observePlugins(families["dra_pod_claim_info"])
 	e.observeParents(families["dra_device_info"])
+	e.observePlugins(families["dra_pod_claim_info"])
 	var wrong []error
 	for name := range families {
 		if quantity, ok := strings.CutPrefix(name, unattributed); ok {
@@ -43,7 +43,7 @@ func (e *Exposition) Check(families map[string]*dto.MetricFamily) []error {
 	return append(wrong, counted(families)...)
 }
 
-// observePlugins notes which devices pods have without a claim.
+// observePlugins notes which devices pods have without a claim, or have partitions of.
 func (e *Exposition) observePlugins(info *dto.MetricFamily) {
 	if e.plugged == nil {
 		e.plugged = map[driver.ID]bool{}
@@ -51,7 +51,11 @@ func (e *Exposition) observePlugins(info *dto.MetricFamily) {
 	for _, m := range info.GetMetric() {
 		for _, l := range m.GetLabel() {
 			if l.GetName() == "resourceclaim_name" && l.GetValue() == "" {
-				e.plugged[deviceOf(m)] = true
+				id := deviceOf(m)
+				e.plugged[id] = true
+				if parent := e.parents[id]; parent != "" {
+					e.plugged[driver.ID{Driver: id.Driver, Pool: id.Pool, Device: parent}] = true
+				}
 			}
 		}
 	}
@@ -83,6 +87,9 @@ func (e *Exposition) conserved(families map[string]*dto.MetricFamily, whole, nob
 		}
 		return e.parents[id]
 	}
+	if !divided(quantity) {
+		parentOf = nil
+	}
 	claims, pods := sums(families["dra_claim_"+quantity], parentOf), sums(families["dra_pod_"+quantity], parentOf)
 	var wrong []error
 	for series, value := range devices {
@@ -96,6 +103,16 @@ func (e *Exposition) conserved(families map[string]*dto.MetricFamily, whole, nob
 		}
 	}
 	return wrong
+}
+
+// divided reports whether holders of partitions have parts of the parent's value of a metric.
+func divided(metric string) bool {
+	for q := range driver.NumQuantities {
+		if s := q.Spec(); s.Metric == metric && s.Divided {
+			return true
+		}
+	}
+	return false
 }
 
 // sum is a value of a device.

@@ -63,6 +63,16 @@ dra_pod_energy_joules_total{namespace="team",pod="p",PART} %[1]g
 	}
 }
 
+// withPlugin edits a scrape as withPartition does, but a device plugin gave the partition to its pod.
+func withPlugin() []string {
+	edits := withPartition(5)
+	edits[1] = strings.Replace(edits[1], "} 5", "} 3", 1) // of the claim
+	edits[5] = strings.Replace(edits[5], "series 13", "series 14", 1) + `
+# TYPE dra_pod_claim_info gauge
+dra_pod_claim_info{pod="p",resourceclaim_name="",driver="gpu.example.com",pool="node1",device="gpu-0-part-0"} 1`
+	return edits
+}
+
 func TestExposition(t *testing.T) {
 	const info = "\n# TYPE dra_pod_claim_info " +
 		"gauge\ndra_pod_claim_info{namespace=\"team\",pod=\"b\",resourceclaim_name=\"\",DEVICE} 1"
@@ -92,6 +102,7 @@ func TestExposition(t *testing.T) {
 			edits: []string{"unattributed_power_watts{DEVICE} 10", "unattributed_power_watts{DEVICE} 9"}, want: "power_watts",
 		},
 		{name: "a partition", joules: 30, edits: withPartition(5)},
+		{name: "a device plugin's pod of a partition", joules: 30, edits: withPlugin()},
 		{name: "a partition is not conserved", joules: 30, edits: withPartition(6), want: "of its pods and nobody 136"},
 		{name: "falls", joules: 10, want: "falls from 20 to 10"},
 		{

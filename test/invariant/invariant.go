@@ -4,6 +4,7 @@
 package invariant
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -15,15 +16,22 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
-// settled is how long after a holder's end its counters may still rise: the readings of its last
-// moments come later.
+// settled is how long after a holder's end its counters may still rise, unless a [Checker] says
+// otherwise: the readings of its last moments come later.
 const settled = 30 * time.Second
+
+// remembered is how long the exporter goes on with a device's counter that is not read.
+const remembered = 10 * time.Minute
 
 // Checker checks the snapshots of one run of the exporter in their order. Conservation is checked
 // of whole sums, so the run is to be shorter than the exporter's retention; nothing may be lost
 // then. The zero value is ready.
 type Checker struct {
+	// Settled is how long after a holder's end its counters may still rise; 0: half a minute.
+	Settled time.Duration
+
 	counters map[series]float64
+	read     map[series]time.Time
 	final    map[series]float64 // of holders that ended long enough ago
 	parents  *parents           // of all partitions that were seen
 	held     map[holder]bool    // that were seen
@@ -79,6 +87,7 @@ func (c *Checker) Check(r *web.Report) []error {
 	for s, before := range c.counters {
 		after, ok := now[s]
 		switch {
+		case s.of == "device" && r.Time.Sub(c.read[s]) > remembered:
 		case !ok && (s.of == "claim" || s.of == "pod"):
 			wrong = append(wrong, fmt.Errorf("%+v is lost; it was %v", s, before))
 		case ok && after < before && !near(after, before): // sums of rows may be rounded otherwise
@@ -86,10 +95,12 @@ func (c *Checker) Check(r *web.Report) []error {
 		}
 	}
 	if c.counters == nil {
-		c.counters, c.held = map[series]float64{}, map[holder]bool{}
+		c.counters, c.read, c.held = map[series]float64{}, map[series]time.Time{}, map[holder]bool{}
 		c.final, c.past = map[series]float64{}, map[holder]past{}
 	}
-	maps.Copy(c.counters, now)
+	for s, value := range now {
+		c.counters[s], c.read[s] = value, r.Time
+	}
 	return append(wrong, c.ended(r)...)
 }
 
@@ -148,7 +159,7 @@ func (c *Checker) isFinal(r *web.Report, ended *time.Time, h holder) bool {
 	case p.since.IsZero():
 		p.since = r.Time
 	default:
-		p.final = r.Time.Sub(p.since) > settled
+		p.final = r.Time.Sub(p.since) > cmp.Or(c.Settled, settled)
 	}
 	c.past[h] = p
 	return p.final
