@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 )
@@ -28,7 +29,7 @@ const (
 	overtaken = 150 * time.Millisecond
 )
 
-// late is a proxy in front of the sockets of the kubelet, by which exporters hear of everything
+// late is a proxy in front of the sockets of the kubelet, by which an exporter hears of everything
 // late. Its sockets are made anew by restart, as the kubelet's are.
 type late struct {
 	podresources.UnimplementedPodResourcesListerServer
@@ -38,15 +39,28 @@ type late struct {
 	lister podresources.PodResourcesListerClient
 	pods   podsv1alpha1.PodsClient
 
-	mu      sync.Mutex
+	deleted deletions // when they were passed on
 	server  *grpc.Server
-	deleted map[string]time.Time // when the deletion of a pod, by UID, was passed on first
+}
+
+// deletions has the time of the deletion of each pod. The zero value is ready. It is safe for
+// concurrent use.
+type deletions struct{ at sync.Map }
+
+func (d *deletions) add(pod types.UID, at time.Time) { d.at.LoadOrStore(pod, at) }
+
+func (d *deletions) of(pod types.UID) (at time.Time, deleted bool) {
+	v, deleted := d.at.Load(pod)
+	if deleted {
+		at = v.(time.Time)
+	}
+	return at, deleted
 }
 
 // newLate returns the proxy of the kubelet of a folder, which serves until the test ends.
 func newLate(t *testing.T, kubelet string, answer time.Duration) *late {
 	t.Helper()
-	l := &late{answer: answer, dir: t.TempDir(), deleted: map[string]time.Time{}}
+	l := &late{answer: answer, dir: t.TempDir()}
 	dial := func(socket string) *grpc.ClientConn {
 		conn, err := grpc.NewClient("unix:"+filepath.Join(kubelet, socket),
 			grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -193,22 +207,9 @@ func (l *late) receive(ctx context.Context, from grpc.ServerStreamingClient[pods
 // note notes that a pod's deletion is passed on.
 func (l *late) note(e *podsv1alpha1.WatchPodsEvent) {
 	var pod corev1.Pod
-	if e.GetType() != podsv1alpha1.EventType_DELETED || pod.Unmarshal(e.GetPod()) != nil {
-		return
+	if e.GetType() == podsv1alpha1.EventType_DELETED && pod.Unmarshal(e.GetPod()) == nil {
+		l.deleted.add(pod.UID, time.Now())
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, known := l.deleted[string(pod.UID)]; !known {
-		l.deleted[string(pod.UID)] = time.Now()
-	}
-}
-
-// deletedAt returns when the deletion of a pod was passed on.
-func (l *late) deletedAt(uid string) (time.Time, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	at, known := l.deleted[uid]
-	return at, known
 }
 
 // lateServer returns a dial that connects to what another one does, and hears of it late.

@@ -4,11 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	watchapi "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 
 	"github.com/dra-exporter/dra-exporter/exporter/web"
@@ -20,53 +23,83 @@ import (
 // late.
 const lateGrace = 30 * time.Second
 
-// TestLateKubelet has the exporters hear of everything late: the kubelet's answers, the events of
-// its Pods API, of which some come twice and some after others, and the API server. Nothing else
-// runs on the node: its last pods end, also while the kubelet restarts.
+// TestLateKubelet has the exporters hear of everything late: the kubelet's answers, some exporters
+// later than others, the events of its Pods API, of which some come twice and some after others,
+// and the API server. Nothing else runs on the node: its last pods end, a hundred at once and while
+// the kubelet restarts.
 func TestLateKubelet(t *testing.T) {
 	if !kubeletSince(podsAPISince) {
 		t.Skip("the kubelet has no Pods API")
 	}
-	for _, answer := range []time.Duration{150 * time.Millisecond} {
-		t.Run(fmt.Sprintf("List takes %v", answer), func(t *testing.T) {
-			w := newCluster(t, cluster.Options{})
-			w.late = newLate(t, w.cluster.KubeletRoot(), answer)
-			w.access.Clusters[w.access.CurrentContext].Server = "https://" + forwarded(t, lateServer(w.cluster.DialServer))
-			w.common = append(w.common,
-				"--kubelet.podresources-socket="+w.late.socket(), "--kubelet.empty-grace="+lateGrace.String())
-			w.startWays(t)
-			for _, e := range w.exporters {
-				e.watch.guard(t, w.late.staysDeleted)
-			}
-			t.Run("Claims", func(t *testing.T) {
-				scenarios := map[string]func(*testing.T, *world){
-					"Single":            testSingle,
-					"Deployment":        testDeployment,
-					"SharedClaim":       testSharedClaim,
-					"Completed":         testCompleted,
-					"DeletedGracefully": testDeletedGracefully,
-					"ForceDeleted":      testForceDeleted,
-					"Recreated":         testRecreated,
-					"ForceRecreated":    testForceRecreated,
-					"InitContainer":     testInitContainer,
-				}
-				w.runAll(t, scenarios, nil)
-			})
-			if !t.Failed() {
-				t.Run("LastPods", func(t *testing.T) { testLastPods(t, w) })
-			}
-			w.finish(t)
-		})
+	w := newCluster(t, cluster.Options{})
+	w.late = []time.Duration{150 * time.Millisecond, 1200 * time.Millisecond}
+	w.access.Clusters[w.access.CurrentContext].Server = "https://" + forwarded(t, lateServer(w.cluster.DialServer))
+	w.common = append(w.common, "--kubelet.empty-grace="+lateGrace.String())
+	gone := w.watchDeletions(t)
+	w.startWays(t)
+	for _, e := range w.exporters {
+		told := &e.late.deleted
+		if !e.podsAPI {
+			told = gone
+		}
+		e.watch.guard(t, func(r *web.Report) error { return staysDeleted(r, told, timing+e.late.answer) })
 	}
+	t.Run("Claims", func(t *testing.T) {
+		scenarios := map[string]func(*testing.T, *world){
+			"Single":            testSingle,
+			"Deployment":        testDeployment,
+			"SharedClaim":       testSharedClaim,
+			"Completed":         testCompleted,
+			"DeletedGracefully": testDeletedGracefully,
+			"ForceDeleted":      testForceDeleted,
+			"Recreated":         testRecreated,
+			"ForceRecreated":    testForceRecreated,
+			"InitContainer":     testInitContainer,
+		}
+		w.runAll(t, scenarios, nil)
+	})
+	for _, phase := range []struct {
+		name string
+		test func(*testing.T, *world)
+	}{
+		{"HundredPods", testHundredPods},
+		{"LastPods", testLastPods},
+	} {
+		if !t.Failed() {
+			t.Run(phase.name, func(t *testing.T) { phase.test(t, w) })
+		}
+	}
+	w.finish(t)
 }
 
-// staysDeleted checks that no pod holds a device of which the exporter heard long enough ago that
+// watchDeletions returns when pods were deleted, by the API server, as exporters hear it.
+func (w *world) watchDeletions(t *testing.T) *deletions {
+	t.Helper()
+	events, err := w.client.CoreV1().Pods("").Watch(t.Context(),
+		metav1.ListOptions{TimeoutSeconds: ptr.To(int64(time.Hour / time.Second))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var gone deletions
+	var running sync.WaitGroup
+	running.Go(func() {
+		for e := range events.ResultChan() {
+			if pod, ok := e.Object.(*corev1.Pod); ok && e.Type == watchapi.Deleted {
+				gone.add(pod.UID, time.Now().Add(lateEvent))
+			}
+		}
+	})
+	t.Cleanup(func() { events.Stop(); running.Wait() })
+	return &gone
+}
+
+// staysDeleted checks that no pod holds a device of which an exporter was told some time ago that
 // it was deleted.
-func (l *late) staysDeleted(r *web.Report) error {
+func staysDeleted(r *web.Report, told *deletions, within time.Duration) error {
 	for i := range r.Devices {
 		for _, s := range r.Devices[i].Shares {
 			for _, h := range s.Holds {
-				if at, deleted := l.deletedAt(h.UID); deleted && r.Time.Sub(at) > timing+l.answer {
+				if at, deleted := told.of(types.UID(h.UID)); deleted && r.Time.Sub(at) > within {
 					return fmt.Errorf("pod %s, %s, holds %s (%s), and was deleted", h.Pod, h.UID, r.Devices[i].Device, h.Reason)
 				}
 			}
@@ -99,7 +132,9 @@ func testLastPods(t *testing.T, w *world) {
 	n.no(n.client.CoreV1().Pods(n.name).Delete(t.Context(), "deleted",
 		metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)}))
 	time.Sleep(lasts)
-	w.late.restart(t)
+	for _, e := range n.exporters {
+		e.late.restart(t)
+	}
 	back := time.Now()
 	n.order(w.cluster.StartComponent, "kubelet")
 	n.phase("ends", corev1.PodSucceeded)

@@ -2,6 +2,7 @@ package scenarios
 
 import (
 	"cmp"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -149,7 +150,8 @@ func (w *world) objects() []*running {
 	return slices.DeleteFunc(w.informed(), func(r *running) bool { return r.noPods })
 }
 
-// startWays starts an exporter each way. The first one's program is the world's exporter.
+// startWays starts an exporter each way, or several that hear late. The first one's program is the
+// world's exporter.
 func (w *world) startWays(t *testing.T) {
 	t.Helper()
 	kubeconfig := filepath.Join(w.dir, "kubeconfig")
@@ -159,26 +161,41 @@ func (w *world) startWays(t *testing.T) {
 	w.inventory = startInventory(t, w.client, filepath.Join(w.dir, "inventory.json"))
 	w.ownership = startOwnership(t, w.cluster)
 	for _, way := range ways() {
-		args := append(slices.Clone(w.common), "--source.scrape.config="+w.scrapeConfig(t, way))
-		if way.server {
-			args = append(args, "--kubeconfig="+kubeconfig)
-		} else {
-			args = append(args, "--kube=off")
+		if w.late == nil {
+			w.startWay(t, way, kubeconfig, nil)
 		}
-		if way.file {
-			args = append(args, "--inventory.file="+w.inventory.path)
+		for _, answer := range w.late {
+			w.startWay(t, way, kubeconfig, newLate(t, w.cluster.KubeletRoot(), answer))
 		}
-		switch {
-		case !way.podsAPI:
-			args = append(args, "--kubelet.pods-socket="+filepath.Join(w.dir, "none.sock"))
-		case w.late != nil:
-			args = append(args, "--kubelet.pods-socket="+w.late.socket())
-		}
-		r := &running{way: way, program: startExporter(t, args), late: w.late}
-		r.watch = startWatch(t, r, w.ownership, w.stalls, w.waits)
-		w.exporters = append(w.exporters, r)
 	}
 	w.exporter = w.exporters[0].program
+}
+
+// startWay starts an exporter that runs a way, and asks a proxy in place of the kubelet, if any.
+func (w *world) startWay(t *testing.T, way way, kubeconfig string, l *late) {
+	t.Helper()
+	args := append(slices.Clone(w.common), "--source.scrape.config="+w.scrapeConfig(t, way))
+	if l != nil {
+		way.name += fmt.Sprintf(", List takes %v", l.answer)
+		args = append(args, "--kubelet.podresources-socket="+l.socket())
+	}
+	if way.server {
+		args = append(args, "--kubeconfig="+kubeconfig)
+	} else {
+		args = append(args, "--kube=off")
+	}
+	if way.file {
+		args = append(args, "--inventory.file="+w.inventory.path)
+	}
+	switch {
+	case !way.podsAPI:
+		args = append(args, "--kubelet.pods-socket="+filepath.Join(w.dir, "none.sock"))
+	case l != nil:
+		args = append(args, "--kubelet.pods-socket="+l.socket())
+	}
+	r := &running{way: way, program: startExporter(t, args), late: l}
+	r.watch = startWatch(t, r, w.ownership, w.stalls, w.waits)
+	w.exporters = append(w.exporters, r)
 }
 
 // scrapeConfig writes the configuration by which an exporter reads the vendor's exporter.
