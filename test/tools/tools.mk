@@ -12,7 +12,7 @@ comma := ,
 define tool
 $(1) := $(call tools_folder,$(2),$(4))/$(notdir $(3))
 $$($(1)):
-	@echo "tools: building $$(@F) once, into $$(@D)"
+	@echo "tools: building $$(@F) once, into $$(@D); this takes up to ten minutes"
 	mkdir -p $$(@D)
 	start=$$$$SECONDS
 	go build -C $(2) $(4) -ldflags='-s -w' -o $$@.$$$$$$$$ $(3)
