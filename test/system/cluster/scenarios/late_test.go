@@ -112,7 +112,7 @@ func staysDeleted(r *web.Report, told *deletions, within time.Duration) error {
 // that was deleted before the kubelet is back. A kubelet that has restarted says that the first has
 // ended, and nothing of the second: who has no API server keeps that for the grace.
 func testLastPods(t *testing.T, w *world) {
-	const lasts = 10 * time.Second
+	const lasts = 20 * time.Second // long enough for all exporters to see it
 	n := w.namespace(t, "last-pods")
 	n.contradicts()
 	names := []string{"ends", "deleted"}
