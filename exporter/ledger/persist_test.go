@@ -179,8 +179,7 @@ func TestAdviceForEndedClaimOutlivesRestart(t *testing.T) {
 	}
 }
 
-// Since when a device is held is known as exactly after a restart as before. Periods that ended
-// more than ten minutes ago are forgotten once a minute, and at a restart.
+// Since when a device is held is known as exactly after a restart as before.
 func TestPeriodsOutliveRestart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := exportertest.NewWorld(t)
@@ -193,10 +192,8 @@ func TestPeriodsOutliveRestart(t *testing.T) {
 		whole := ledger.Kept{State: l.AppendState(nil, clockOf), Clock: timeOf, Time: w.Now, Continues: true}
 		before, after := map[ledger.Period]bool{}, map[ledger.Period]bool{}
 		add := func(to map[ledger.Period]bool, p ledger.Period) {
-			if p.To.IsZero() || w.Now.Sub(p.To) <= 10*time.Minute {
-				p.From, p.To = p.From.Truncate(time.Microsecond), p.To.Truncate(time.Microsecond)
-				to[p] = true
-			}
+			p.From, p.To = p.From.Truncate(time.Microsecond), p.To.Truncate(time.Microsecond)
+			to[p] = true
 		}
 		for p := range s.Timeline.All() {
 			if p.To.IsZero() || w.Now.Sub(p.To) <= ledger.RememberFor { // else it is forgotten at the next occasion
