@@ -30,7 +30,7 @@ func deviceFamilies() map[familyID]Family {
 			Name: "dra_device_up", Origin: "sources", Labels: device,
 			Help: "1 if the device's telemetry is readable, 0 if the device is claimed or was readable before and its " +
 				"telemetry is not readable now. Absent for devices that no source supports, and for possible MIG devices that " +
-				"nobody has created.",
+				"do not exist yet.",
 		},
 		famDeviceAllocations: {
 			Name: "dra_device_allocations", Origin: fromKubelet, Labels: device,

@@ -149,8 +149,8 @@ func TestReasonChangesWithTime(t *testing.T) {
 	}
 }
 
-// News of an end takes 0.2 s to arrive: a view of a quiet time before that does not reach beyond the
-// end, nor is it much older.
+// News of an end takes 0.2 s to arrive: a view of a quiet time before that does not reach beyond
+// the end, nor is it much older.
 func TestNewsOnItsWay(t *testing.T) {
 	n := newNode(t)
 	n.Watching(n.now, n.now)

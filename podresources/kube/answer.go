@@ -22,11 +22,11 @@ type page struct {
 	objects int // so far
 }
 
-// bounds are the most bytes that are read of a page of a list, and of one object of it or one event
-// of a watch.
+// bounds are the highest sizes, in bytes, of a page of a list, and of one of its objects or one
+// event of a watch.
 type bounds struct{ page, object int }
 
-// errNotList is the error of an answer that is no list.
+// errNotList is the error of an answer that is not a list.
 var errNotList = fmt.Errorf("%w: not a list", errMalformed)
 
 // read reads the page.
@@ -72,7 +72,7 @@ func (p *page) items(decoder *json.Decoder, bounded *limitedReader) error {
 		if err := decoder.Decode(&object); err != nil {
 			return err
 		}
-		// Its beginning may have been read with the object before it, at the expense of that one.
+		// Its beginning may have been read with the object before it, and counted there.
 		if len(object) > p.bounds.object {
 			return errTooLarge
 		}
@@ -82,7 +82,7 @@ func (p *page) items(decoder *json.Decoder, bounded *limitedReader) error {
 	return expect(decoder, ']')
 }
 
-// cut reports whether the rest of what was received is the beginning of a value.
+// cut reports whether the remaining received bytes are the beginning of a value.
 func cut(decoder *json.Decoder) bool {
 	rest, err := io.ReadAll(decoder.Buffered())
 	return err != nil || len(bytes.TrimSpace(rest)) > 0
@@ -132,7 +132,7 @@ func decodeJSON(body io.Reader, limit int, into any) error {
 	return nil
 }
 
-// answerError separates malformed answers from those that could not be read.
+// answerError distinguishes malformed answers from those that could not be read.
 func answerError(err error) error {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError

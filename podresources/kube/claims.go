@@ -28,7 +28,7 @@ const (
 )
 
 // ParseClaims returns the facts of the ResourceClaims in a file with the output of `kubectl get
-// resourceclaims -A -o yaml` (or json): a List, single objects, several documents, of
+// resourceclaims -A -o yaml` (or json): a List, single objects or several documents, of
 // resource.k8s.io/v1, v1beta2, v1beta1, v1alpha3 or v1alpha2. Objects of other kinds are ignored. A
 // claim that has not been allocated has no results.
 //

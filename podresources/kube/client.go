@@ -53,7 +53,7 @@ func NewClient(kubeconfig, userAgent string) (*Client, error) {
 func newClient(config *rest.Config) (*Client, error) {
 	rereadToken(config)
 	scheme := runtime.NewScheme()
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"}) // Status is the type of errors
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"}) // for Status, the type of the API server's errors
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	config.AcceptContentTypes = runtime.ContentTypeJSON
 	config.ContentType = runtime.ContentTypeJSON
@@ -63,7 +63,7 @@ func newClient(config *rest.Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create API client: %w", err)
 	}
-	own := *client.Client // it may be the default one of net/http
+	own := *client.Client // a copy, since it may be the default client of net/http
 	own.CheckRedirect = sameServer
 	client.Client = &own
 	return &Client{rest: client, host: config.Host}, nil
@@ -72,8 +72,8 @@ func newClient(config *rest.Config) (*Client, error) {
 // maxRedirects is how often the API server may redirect one request.
 const maxRedirects = 3
 
-// sameServer follows a redirect to the server that answered alone: client-go adds the credentials
-// to each request, whatever its host and scheme are.
+// sameServer follows a redirect only to the same server, since client-go adds the credentials to
+// each request, whatever its host and scheme are.
 func sameServer(to *http.Request, via []*http.Request) error {
 	first := via[0].URL
 	if to.URL.Scheme != first.Scheme || to.URL.Host != first.Host || len(via) > maxRedirects {
@@ -83,7 +83,7 @@ func sameServer(to *http.Request, via []*http.Request) error {
 }
 
 // rereadToken makes the client read the token's file again after the API server rejected the token.
-// client-go itself reads the file once a minute, independent of the API server's responses
+// client-go reads the file only once a minute, whatever the API server answers
 // (transport.NewBearerAuthWithRefreshRoundTripper).
 func rereadToken(config *rest.Config) {
 	if config.BearerTokenFile == "" {

@@ -25,7 +25,7 @@ const (
 	maxPages   = 4 << 10   // of a list
 	maxEmpty   = 16        // pages of a list without an object
 
-	// A watch takes so many events at once, and then so many a second: the server waits.
+	// A watch accepts this many events at once, and then this many per second; the server waits.
 	eventBurst = 8 << 10
 	eventRate  = 500
 	eventPause = 100 * time.Millisecond
@@ -45,9 +45,9 @@ type feed struct {
 	// path returns the path of the resource and the query that selects the objects.
 	path   func(ctx context.Context) (path string, query url.Values, err error)
 	jitter func() float64
-	// fill begins a new set of all objects: add receives each once or, after a failure, several
-	// times, and may not keep it; done replaces the previous set, unless the list fails before.
-	// The set is of when its first page was asked for.
+	// fill begins a new set of all objects: add receives each object once or, after a failure, several
+	// times, and must not keep it; done replaces the previous set, unless the list fails before. The
+	// set is valid as of the request for its first page.
 	fill func() (add func(object json.RawMessage), done func(asked time.Time))
 	// update receives an object that was added, changed or, if gone, deleted.
 	update func(object json.RawMessage, gone bool)
@@ -56,7 +56,7 @@ type feed struct {
 	// report receives the outcome of requests: nil when a watch was opened, otherwise the error.
 	report func(took time.Duration, err error)
 	now    func() time.Time
-	// slowed is called each time that the events of a watch are too many, and wait.
+	// slowed is called each time that a watch delivers too many events, and they are delayed.
 	slowed func()
 
 	bounds bounds
@@ -85,10 +85,10 @@ func (f *feed) run(ctx context.Context) {
 	}
 }
 
-// feedDelay computes the delays of a feed. An outage of the API server ends when it answers a
-// watch, and the delays that have grown in it end with it: a server that has restarted answers that
-// the resource version has expired, and until the next list changes go unseen. If watches stay
-// useless, their delays grow too.
+// feedDelay computes the delays of a feed. An outage of the API server ends when a watch is
+// answered; then the delays that have grown in it are reset, since a server that has restarted
+// answers that the resource version has expired, and changes remain unseen until the next list. If
+// watches stay useless, their delays grow too.
 type feedDelay struct {
 	outage, useless *retryDelay
 	answered        bool // the last watch was answered
@@ -108,13 +108,13 @@ func (d *feedDelay) next(err error) time.Duration {
 	return d.useless.next(err)
 }
 
-// answer notes that a watch was answered.
+// answer records that a watch was answered.
 func (d *feedDelay) answer() {
 	d.answered = true
 	d.outage.reset()
 }
 
-// lasted notes that a watch was of use.
+// lasted records that a watch was useful.
 func (d *feedDelay) lasted() {
 	d.repeated = false
 	d.useless.reset()

@@ -21,7 +21,7 @@ import (
 // maxObjectSize bounds a claim or pod, in bytes; etcd takes objects of 1.5 MiB.
 const maxObjectSize = 4 << 20
 
-// answer is what was read of a claim.
+// answer is the result of reading a claim.
 type answer struct {
 	found   bool      // it is a claim that can be used
 	created time.Time // when it was created; zero: unknown
@@ -89,8 +89,8 @@ func (r *reader) readClaim(ctx context.Context, claim podresources.Claim, asked 
 	return of, nil
 }
 
-// readPod reads a pod by its name, which needs no right to list pods. An answer that is another pod
-// of that name is ignored.
+// readPod reads a pod by its name, which does not require the right to list pods. An answer about
+// another pod with that name is ignored.
 func (r *reader) readPod(ctx context.Context, o object, asked time.Time) error {
 	path := "/api/v1/namespaces/" + url.PathEscape(o.namespace) + "/pods/" + url.PathEscape(o.name)
 	var pod corev1.Pod
@@ -107,8 +107,8 @@ func (r *reader) readPod(ctx context.Context, o object, asked time.Time) error {
 	return nil
 }
 
-// check requests each wanted claim once, and returns how many there are and how many were found.
-// refused is the reason why some may not be read; err, why requests failed.
+// check requests each wanted claim once, and returns the numbers of wanted and of found claims.
+// refused is the reason why some may not be read; err is the error of failed requests.
 func (r *reader) check(ctx context.Context) (claims, found int, refused, err error) {
 	var all []object
 	r.mu.Lock()

@@ -23,9 +23,9 @@ const (
 	slicesOfPage     = 50
 )
 
-// Finder finds the nodes of claims, pods and devices by the API server, and the exporters of a
-// Service. It keeps nothing but the version of resource.k8s.io, and is safe for concurrent use.
-// What does not exist has no node, which is no error. Errors have a method Reason.
+// Finder finds the nodes of claims, pods and devices, and the exporters of a Service, by requests
+// to the API server. It keeps only the version of resource.k8s.io, and is safe for concurrent use.
+// An object that does not exist has no node; that is not an error. Errors have a method Reason.
 type Finder struct {
 	api      API
 	versions *negotiator
@@ -34,8 +34,8 @@ type Finder struct {
 // NewFinder returns a finder. It does not connect.
 func NewFinder(api API) *Finder { return &Finder{api: api, versions: newNegotiator(api, time.Now)} }
 
-// ClaimNodes returns the nodes that may use a claim: the one that its allocation names, else those
-// of the pods for which it is reserved. They are sorted.
+// ClaimNodes returns the nodes that may use a claim, sorted: the one that its allocation names,
+// else those of the pods for which it is reserved.
 func (f *Finder) ClaimNodes(ctx context.Context, namespace, name string) ([]string, error) {
 	path, _, err := f.versions.path(ctx,
 		"namespaces/"+url.PathEscape(namespace)+"/resourceclaims/"+url.PathEscape(name))
@@ -88,7 +88,7 @@ type nodeSelector struct {
 	} `json:"nodeSelectorTerms"`
 }
 
-// node returns the only node that is selected by its name, "" if others may be.
+// node returns the node that is selected by its name, "" if other nodes may match.
 func (s nodeSelector) node() string {
 	if len(s.Terms) != 1 {
 		return ""
@@ -112,8 +112,9 @@ func (f *Finder) PodNode(ctx context.Context, namespace, name string) (string, e
 	return pod.Spec.NodeName, err
 }
 
-// DeviceNode returns the node of the slice that has a device, "" if none that names a node has it.
-// The pools of most drivers are called like their nodes, so these slices are read first.
+// DeviceNode returns the node of the slice that has a device, "" if no slice that names a node has
+// it. Slices whose pool has the name of a node are read first, since most drivers name pools after
+// nodes.
 func (f *Finder) DeviceNode(ctx context.Context, driverName, pool, device string) (string, error) {
 	for _, selector := range []string{
 		"spec.driver=" + driverName + ",spec.nodeName=" + pool, "spec.driver=" + driverName,
@@ -172,9 +173,9 @@ func nodeOfDevice(object json.RawMessage, pool, device string) string {
 	return ""
 }
 
-// Exporters returns the addresses (HOST:PORT) of the endpoints of a Service that are pods with a
-// known node, by node: of several pods on a node one that does not end. port is the name of the
-// Service's port.
+// Exporters returns the addresses (HOST:PORT) of the endpoints of a Service, by node, for endpoints
+// that are pods with a known node: of several pods on a node, one that is not terminating. port is
+// the name of the Service's port.
 func (f *Finder) Exporters(ctx context.Context, namespace, service, port string) (map[string]string, error) {
 	path := "/apis/discovery.k8s.io/v1/namespaces/" + url.PathEscape(namespace) + "/endpointslices"
 	query := url.Values{"labelSelector": {discoveryv1.LabelServiceName + "=" + service}, "resourceVersion": {"0"}}

@@ -9,9 +9,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
 )
 
-// MaxSliceBytes bounds what is kept of the slices of a half, in bytes of memory, where there is
-// enough; half of it is for one driver. A slice takes less than 1 KiB, and each of its devices that
-// is on the node between 1 and 2 KiB: a driver has room for some thousand devices of the node.
+// MaxSliceBytes is the highest amount of memory, in bytes, for the slices of a half, if there is
+// enough memory; half of it is for one driver. A slice takes less than 1 KiB, and each of its
+// devices that is on the node between 1 and 2 KiB, so that a driver can have some thousand devices
+// on the node.
 const MaxSliceBytes = 6 << 20
 
 // keptSlices are the slices of a half, as far as they concern the node and the bounds allow. What
@@ -22,7 +23,7 @@ type keptSlices struct {
 	drivers  map[string]int       // bytes by driver
 	bytes    int
 	rejected driver.Rejections
-	cut      []string // the drivers of which something was left out, maxWarned at most
+	cut      []string // drivers with omitted slices or devices, maxWarned at most
 }
 
 type keptSlice struct {
@@ -36,8 +37,8 @@ func newKeptSlices(most int) *keptSlices {
 	}
 }
 
-// put stores what a slice offers to the node. One that cannot be decoded still replaces its
-// previous version. It reports whether labels of the node are needed.
+// put stores the part of a slice that is offered to the node. A slice that cannot be decoded still
+// replaces its previous version. It reports whether labels of the node are needed.
 func (k *keptSlices) put(raw json.RawMessage, node inventory.Node) (undecided bool) {
 	slice, ok := inventory.DecodeSlice(raw)
 	if !ok || !manifest.ValidName(slice.Name()) {

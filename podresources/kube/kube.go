@@ -28,8 +28,7 @@ type Config struct {
 	API       API
 	Name      string // the node's
 	Selection podresources.Selection
-	// SliceBytes bounds what is kept of the slices that name the node, and of the others; 0:
-	// MaxSliceBytes.
+	// SliceBytes is the bound for the slices that name the node, and for the others; 0: MaxSliceBytes.
 	SliceBytes int
 	Book       Book // receives all facts of pods and claims
 	// Report receives the outcome of requests by source: the duration of a success, or an error
@@ -38,43 +37,43 @@ type Config struct {
 	// Absent receives the reason why an optional source is not served or may not be read, which is
 	// not a failure. It is called concurrently.
 	Absent func(source string, err error)
-	// LeftOut is called once for each driver of which slices or devices are left out
-	// because they are beyond a bound. It is called concurrently.
+	// LeftOut is called once for each driver with slices or devices beyond a bound, which are omitted.
+	// It is called concurrently.
 	LeftOut func(driverName string)
 	Jitter  func() float64 // in [0, 1): spreads the requests of many nodes
 	Now     func() time.Time
 }
 
-// Book receives what the API server says of pods and claims. It is safe for concurrent use, and may
-// call the Node's methods other than Want. A list is of when it was asked for, and so is an object
-// that was read by its name; an event is of when it arrived.
+// Book receives the facts about pods and claims. It is safe for concurrent use, and may call all
+// methods of the Node except Want. A list, and an object that was read by its name, is valid as of
+// the time of its request; an event as of its arrival.
 type Book interface {
-	// The pods that are bound to the node.
+	// PodSink receives the pods that are bound to the node.
 	podresources.PodSink
 
-	// NominatedListed takes a complete list of the pods that wait to be bound to the node.
+	// NominatedListed receives a complete list of the pods that wait to be bound to the node.
 	NominatedListed(pods []podresources.PodFacts, asked time.Time)
-	// NominatedChanged takes what such a pod has become.
+	// NominatedChanged receives the new state of such a pod.
 	NominatedChanged(pod podresources.PodFacts, at time.Time)
-	// NominatedGone takes that a pod does not wait any more: it was bound, deleted, or is to be
-	// bound to another node.
+	// NominatedGone receives a pod that no longer waits: it was bound, deleted, or will be bound to
+	// another node.
 	NominatedGone(uid string, at time.Time)
 
-	// PodRead takes a pod that was wanted.
+	// PodRead receives a wanted pod.
 	PodRead(pod podresources.PodFacts, asked time.Time)
-	// ClaimRead takes a claim that was wanted; facts.Read is when it was asked for.
+	// ClaimRead receives a wanted claim; facts.Read is the time of the request.
 	ClaimRead(claim podresources.Claim, facts podresources.ClaimFacts)
-	// ClaimDeleted takes that there is no such claim. It may never have been read.
+	// ClaimDeleted is called for a claim that does not exist. It may never have been read.
 	ClaimDeleted(claim podresources.Claim, asked time.Time)
-	// ClaimForgotten takes that a claim is not read any more, since it is no longer wanted.
+	// ClaimForgotten is called for a claim that is no longer wanted, and therefore no longer read.
 	ClaimForgotten(claim podresources.Claim)
 }
 
-// Node gets the API server's data about one node: its pods, those that wait to be bound to it, and
-// the claims that these and the kubelet name, which it gives to the Book, and its slices and the
-// DeviceTaintRules of the cluster. Its cost depends only on that node and on those rules. It is
-// safe for concurrent use. Its methods return known data without requests, so that an API server
-// that fails delays nothing.
+// Node gets the API server's data about one node: its pods, the pods that wait to be bound to it,
+// and the claims that these and the kubelet name, which it gives to the Book; the node's slices;
+// and the DeviceTaintRules of the cluster. Its cost depends only on that node and on those rules.
+// It is safe for concurrent use. Its methods return known data without requests, so that a failure
+// of the API server delays nothing.
 type Node struct {
 	config   Config
 	versions *negotiator

@@ -12,10 +12,10 @@ import (
 // SourceNominated is the source of the pods that wait to be bound to the node.
 const SourceNominated = "nominated"
 
-// nominatedQuery selects the pods for which the scheduler has chosen the node and which it has not
+// nominatedQuery selects the pods for which the scheduler has chosen the node but which it has not
 // bound. The scheduler sets status.nominatedNodeName before it waits for the binding conditions of
-// a claim's devices (KEP-5278, on since Kubernetes 1.35). The API server keeps an index of
-// spec.nodeName: it looks at pods without a node alone.
+// a claim's devices (KEP-5278, on since Kubernetes 1.35). The API server has an index of
+// spec.nodeName, so that it examines only pods without a node.
 func nominatedQuery(node string) url.Values {
 	return url.Values{"fieldSelector": {"spec.nodeName=,status.nominatedNodeName=" + node}}
 }
@@ -42,10 +42,10 @@ func (n nominatedPods) PodChanged(pod podresources.PodFacts, at time.Time) {
 // PodDeleted implements [podresources.PodSink].
 func (n nominatedPods) PodDeleted(uid string, at time.Time) { n.book.NominatedGone(uid, at) }
 
-// FollowNominated gives the Book the pods that wait to be bound to the node until ctx ends, with
-// one list and watch from when needed first returns true: when a device of the node has binding
-// conditions. If they may not be listed, none is known, which is not a failure of the source:
-// Config.Absent is called, and they are requested again every ten minutes.
+// FollowNominated gives the Book the pods that wait to be bound to the node until ctx ends. It uses
+// one list and watch, which start when needed first returns true: when a device of the node has
+// binding conditions. If the pods may not be listed, none is known; that is not a failure of the
+// source: Config.Absent is called, and they are requested again every ten minutes.
 func (n *Node) FollowNominated(ctx context.Context, needed func() bool) {
 	for !needed() {
 		if !driver.Pause(ctx, neededAfter) {

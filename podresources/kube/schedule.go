@@ -54,14 +54,14 @@ type reader struct {
 	outage    *retryDelay
 }
 
-// object is what is read by its name: a pod or, without UID, a claim.
+// object is an object that is read by its name: a pod or, without UID, a claim.
 type object struct{ namespace, name, uid string }
 
 func (o object) claim() podresources.Claim {
 	return podresources.Claim{Namespace: o.namespace, Name: o.name}
 }
 
-// scheduled is an object that is wanted, or was a moment ago.
+// scheduled is an object that is wanted, or was until recently.
 type scheduled struct {
 	object
 	holders.WantedClaim           // of a claim, as it was wanted last
@@ -107,7 +107,8 @@ func (r *reader) setWanted(wanted holders.Wanted) {
 	}
 }
 
-// schedule does so, and returns the claims that have not been wanted for a while.
+// schedule updates the wanted objects, and returns the claims that have not been wanted for a
+// while.
 func (r *reader) schedule(wanted holders.Wanted) (forgotten []podresources.Claim) {
 	now := r.config.Now()
 	r.mu.Lock()
@@ -160,7 +161,7 @@ func (r *reader) add(o object, w holders.WantedClaim, notBefore, now time.Time) 
 	s.WantedClaim, s.notBefore, s.want, s.wanted = w, notBefore, r.wants, now
 }
 
-// forgetDelays lets the delays after answers begin anew.
+// forgetDelays resets the delays after answers.
 func (r *reader) forgetDelays(s *scheduled) {
 	r.refresh.Forget(s)
 	r.soon.Forget(s)
@@ -189,7 +190,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// enqueue makes the queue have an object ready when it is due, or before.
+// enqueue puts an object into the queue, ready when it is due or before.
 func (r *reader) enqueue(s *scheduled, now time.Time) {
 	due := later(r.due(s), now)
 	if r.queue != nil && !s.reading && (s.wake.IsZero() || due.Before(s.wake)) {
@@ -198,7 +199,7 @@ func (r *reader) enqueue(s *scheduled, now time.Time) {
 	}
 }
 
-// newFirst is the order of a queue: first what has not been answered yet.
+// newFirst is the order of a queue: objects without an answer first.
 type newFirst struct{ fresh, rest workqueue.Queue[*scheduled] }
 
 func (q newFirst) Touch(*scheduled) {}
@@ -272,8 +273,8 @@ func (r *reader) process(ctx context.Context, s *scheduled) {
 	r.settle(s, failures, of, err)
 }
 
-// begin notes that a request for an object begins. It reports whether it is due, and otherwise puts
-// it back.
+// begin records that a request for an object begins. It reports whether the object is due, and
+// otherwise puts it back.
 func (r *reader) begin(s *scheduled) (failures int, due bool) {
 	now := r.config.Now()
 	r.mu.Lock()

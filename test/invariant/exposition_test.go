@@ -63,7 +63,8 @@ dra_pod_energy_joules_total{namespace="team",pod="p",PART} %[1]g
 	}
 }
 
-// withPlugin edits a scrape as withPartition does, but a device plugin gave the partition to its pod.
+// withPlugin edits a scrape as withPartition does, but a device plugin gave the partition to its
+// pod.
 func withPlugin() []string {
 	edits := withPartition(5)
 	edits[1] = strings.Replace(edits[1], "} 5", "} 3", 1) // of the claim

@@ -1,10 +1,10 @@
 // Package events writes Kubernetes Events about pods and ResourceClaims.
 //
-// What client-go's recorder does with events before it sends them is done by its own correlator
-// (k8s.io/client-go/tools/record): the same event again is counted in the one that exists, and many
-// that differ by their message alone are combined. The recorder itself is not used: it drops events
-// without counting them, its retries block the next events, and after a restart it makes a second
-// object for what is the same event.
+// The correlator of client-go's recorder processes the events before they are sent
+// (k8s.io/client-go/tools/record): it counts the same event in the one that exists, and combines
+// many events that differ only by their message. The recorder itself is not used: it drops events
+// without counting them, its retries block the next events, and after a restart it creates a second
+// object for the same event.
 package events
 
 import (
@@ -37,7 +37,7 @@ const (
 	ResourceClaim = "ResourceClaim"
 )
 
-// Object is what an event is about. It need not exist any more.
+// Object is the object of an event. It need not exist any more.
 type Object struct{ Kind, Namespace, Name, UID string }
 
 // Event is something that happened to an object. Events with the same object, reason and message
@@ -48,10 +48,10 @@ type Event struct {
 	Message string
 	At      time.Time // when it happened last
 	Times   int       // how often it happened since the event was given before
-	Normal  bool      // it is no warning
+	Normal  bool      // it is not a warning
 }
 
-// Result is what became of an event: one of these, or the reason why it is lost.
+// Result is the outcome of an event: one of these, or the reason why it is lost.
 type Result string
 
 // The results of events that are not lost.
@@ -77,8 +77,8 @@ func Results() []Result {
 type Config struct {
 	API  API
 	Node string // which reports the events
-	// Count is given what became of an event, State each outcome of a request: nil if it worked. They
-	// must not wait.
+	// Count is called with the result of each event, and State with the outcome of each request: nil
+	// for success. They must not block.
 	Count func(Result)
 	State func(error)
 }
@@ -88,18 +88,17 @@ const (
 	// second, 100 at once (eventRecordQPS, eventBurst).
 	pace  = 1 // a second
 	burst = 25
-	// repeatEvery is how often the count of one event is raised at the most.
+	// repeatEvery is the shortest time between two updates of the count of one event.
 	repeatEvery = time.Minute
-	// maxWaiting bounds the events that wait.
+	// maxWaiting is the highest number of waiting events.
 	maxWaiting = 256
-	// giveUpAfter is how old an event may become while the API server can't be reached.
+	// giveUpAfter is the age at which an event is dropped while the API server can't be reached.
 	giveUpAfter = 10 * time.Minute
-	// maxServerErrors is how often an event is sent if the API server answers with an error of its
-	// own.
+	// maxServerErrors is how often an event is sent if the API server fails with an internal error.
 	maxServerErrors = 3
-	// requestTimeout bounds a request.
+	// requestTimeout is the timeout of a request.
 	requestTimeout = 10 * time.Second
-	// drainTimeout is how long Run goes on after its end with what waits.
+	// drainTimeout is how long Run sends waiting events after its context ends.
 	drainTimeout = 2 * time.Second
 )
 
@@ -116,7 +115,7 @@ type Writer struct {
 	written map[identity]time.Time // within the last repeatEvery
 }
 
-// identity tells events apart.
+// identity distinguishes events.
 type identity struct {
 	Object
 	reason, message string
@@ -144,8 +143,8 @@ func New(config Config) *Writer {
 	}
 }
 
-// Write writes events soon. It does not wait: what is too much is dropped, and counted. It is safe
-// for concurrent use.
+// Write queues an event. It does not block: if there are too many, the event is dropped and
+// counted. It is safe for concurrent use.
 func (w *Writer) Write(events ...Event) {
 	now := time.Now()
 	w.mu.Lock()
@@ -177,8 +176,8 @@ func (w *Writer) Write(events ...Event) {
 	}
 }
 
-// next takes the event that is due, or returns how long to wait for one. After the end, events are
-// due at once.
+// next removes and returns the event that is due, or returns how long to wait for one. After the
+// end, events are due at once.
 func (w *Writer) next(atEnd bool) (*entry, time.Duration) {
 	now := time.Now()
 	w.mu.Lock()
@@ -201,8 +200,8 @@ func (w *Writer) next(atEnd bool) (*entry, time.Duration) {
 	return first, 0
 }
 
-// Run writes events until ctx ends, and then for a moment what still waits. It first asks whether
-// it may.
+// Run writes events until ctx ends, and then for a short time the waiting ones. It first asks the
+// API server whether it may.
 func (w *Writer) Run(ctx context.Context) {
 	asking, cancel := context.WithTimeout(ctx, requestTimeout)
 	if err := Allowed(asking, w.config.API); driver.ReasonOf(err) == driver.ReasonForbidden {
@@ -283,7 +282,7 @@ func (w *Writer) try(ctx context.Context, e *entry) Result {
 	return result
 }
 
-// again reports whether an event is to be sent again after so many failures.
+// again reports whether an event should be sent again after this number of failures.
 func again(err error, failures int) bool {
 	reason := driver.ReasonOf(err)
 	if reason == driver.ReasonServerError {

@@ -22,13 +22,14 @@ import (
 
 const (
 	component = "dra-exporter"
-	// combined begins the message of an event that stands for many.
+	// combined is the beginning of the message of an event that stands for several.
 	combined = "(combined from similar events): "
-	// maxMessage is what events.k8s.io allows a message.
+	// maxMessage is the highest length of a message in events.k8s.io.
 	maxMessage = 1024
-	// maxName bounds the part of an event's name that is the object's. Names have at most 253 bytes.
+	// maxName is the highest length of the object's name in an event's name. Names have at most 253
+	// bytes.
 	maxName = 200
-	// maxAnswer bounds an answer, in bytes.
+	// maxAnswer is the highest size of an answer, in bytes.
 	maxAnswer = 1 << 20
 )
 
@@ -56,8 +57,8 @@ func (w *Writer) object(e *entry) *corev1.Event {
 	return out
 }
 
-// finish sets what the correlator does not keep. The name follows from what the event is about, so
-// that after a restart the same event is found.
+// finish sets the fields that the correlator does not keep. The name is derived from the object and
+// the event, so that after a restart the same event is found.
 func (w *Writer) finish(e *corev1.Event) {
 	e.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}
 	e.ReportingController, e.ReportingInstance = component, w.config.Node
@@ -84,8 +85,8 @@ func shorten(text string, most int) string {
 	return text[:most]
 }
 
-// send creates an event, or raises the count of the one that exists. It returns what the API server
-// has then.
+// send creates an event, or updates the count of the existing one. It returns the resulting object
+// of the API server.
 func (w *Writer) send(ctx context.Context, e *corev1.Event, known bool) (*corev1.Event, Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -109,7 +110,7 @@ func (w *Writer) send(ctx context.Context, e *corev1.Event, known bool) (*corev1
 	if !isStatus(err, metav1.StatusReasonAlreadyExists) {
 		return nil, "", err
 	}
-	// An earlier process has made it. The answer to the first change says what was counted.
+	// An earlier process has created it. The answer to the first change has its count.
 	delete(change, "count")
 	before, err := w.patch(ctx, path+"/"+e.Name, change)
 	if err != nil {
@@ -146,7 +147,8 @@ func isStatus(err error, reason metav1.StatusReason) bool {
 	return errors.As(err, &status) && status.Status().Reason == reason
 }
 
-// reviews is where the API server says what who asks may do. Every user may ask.
+// reviews is the path at which the API server answers what the requesting user may do. Every user
+// may ask.
 const reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 // Allowed asks the API server whether events may be created and patched in every namespace. The
