@@ -7,6 +7,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
 
@@ -26,6 +27,10 @@ const (
 // not ended: a claim that is allocated holds its devices.
 type Ownership struct {
 	Truth *Truth
+	// Containers are compared too; nil: they are unknown. Stopped returns when what ends pods, or
+	// notices that, was stopped so far; nil: never.
+	Containers *Containers
+	Stopped    func() []standstill.Span
 	// ListedOnly says that the exporter knows of claims what PodResources lists, and no more.
 	ListedOnly bool
 	// NoShares says of which devices the exporter can't know the shares: they are not compared. nil:
@@ -45,12 +50,14 @@ type Ownership struct {
 
 	waiting  []snapshot
 	compared int
+	shown    time.Duration
 }
 
 // snapshot is what a report says of who holds what.
 type snapshot struct {
 	at   time.Time
 	rows map[row]bool
+	pods map[holdingPod]podresources.Reason // with a reason
 }
 
 // row is a claim's part of a device. The exporter knows no UID of a claim that PodResources lists.
@@ -88,7 +95,7 @@ func (o *Ownership) Compared() int { return o.compared }
 // Check takes in the next snapshot, and returns what is wrong with earlier ones, of which the truth
 // is known by now.
 func (o *Ownership) Check(r *web.Report) []error {
-	s := snapshot{at: r.Time, rows: map[row]bool{}}
+	s := snapshot{at: r.Time, rows: map[row]bool{}, pods: holdingPods(r)}
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		for j := range d.Shares {
@@ -101,6 +108,14 @@ func (o *Ownership) Check(r *web.Report) []error {
 	o.waiting = append(o.waiting, s)
 	o.Truth.mu.Lock()
 	defer o.Truth.mu.Unlock()
+	last := o.Truth.last
+	if o.Containers != nil {
+		o.Containers.mu.Lock()
+		defer o.Containers.mu.Unlock()
+		if o.Containers.last.Before(last) {
+			last = o.Containers.last
+		}
+	}
 	var wrong []error
 	var spans [][]standstill.Span
 	for _, found := range []func() []standstill.Span{o.Stood, o.Waited} {
@@ -109,13 +124,17 @@ func (o *Ownership) Check(r *web.Report) []error {
 		}
 	}
 	most := maxLag + o.Late
-	for len(o.waiting) > 0 && !o.waiting[0].at.Add(most).After(o.Truth.last) {
+	for len(o.waiting) > 0 && !o.waiting[0].at.Add(most).After(last) {
 		s := &o.waiting[0]
 		around, late := standstill.Span{From: s.at.Add(-most), To: s.at.Add(most)}, lag+o.Late
 		for _, all := range spans {
 			late += around.Overlap(all)
 		}
-		wrong = append(wrong, o.compare(s, min(most, late))...)
+		late = min(most, late)
+		wrong = append(wrong, o.compare(s, late)...)
+		if o.Containers != nil {
+			wrong = append(wrong, o.compareContainers(s, late)...)
+		}
 		o.waiting = o.waiting[1:]
 	}
 	return wrong

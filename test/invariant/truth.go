@@ -21,10 +21,19 @@ type Truth struct {
 
 	mu    sync.Mutex
 	holds map[hold]*times
+	pods  map[types.UID]*listedPod
 	first time.Time // the time of the first observation
 	last  time.Time
 	alive map[types.UID]bool // pods of the node that had neither ended nor been deleted, at last
 	ended map[types.UID]bool // claims, by Ended
+}
+
+// listedPod is when PodResources lists a pod with a claim: it is bound to the node, has neither
+// ended nor been deleted, the claim is reserved for it, and a container that is listed names the
+// claim.
+type listedPod struct {
+	namespace, name string
+	listed          []interval
 }
 
 // hold is a device, or a share of one, that a claim is allocated.
@@ -85,7 +94,7 @@ func (f fact) possible() bool { return f == reserved || f == named || f == kille
 
 // NewTruth returns the truth of a node, of which nothing was observed yet.
 func NewTruth(node string) *Truth {
-	return &Truth{Node: node, holds: map[hold]*times{}, ended: map[types.UID]bool{}}
+	return &Truth{Node: node, holds: map[hold]*times{}, pods: map[types.UID]*listedPod{}, ended: map[types.UID]bool{}}
 }
 
 // Ended takes in that a claim's devices were taken back at a time, by the journal of their driver,
@@ -120,6 +129,7 @@ func (t *Truth) Observe(asked, at time.Time, pods []*corev1.Pod, claims []*resou
 	defer t.mu.Unlock()
 	t.first, t.last = cmp.Or(t.first, at), at
 	byUID := t.observePods(at, pods)
+	t.observeListed(asked, at, byUID, claims)
 	seen := map[*times]bool{}
 	for _, c := range claims {
 		if c.Status.Allocation == nil || t.ended[c.UID] {
@@ -145,6 +155,31 @@ func (t *Truth) Observe(asked, at time.Time, pods []*corev1.Pod, claims []*resou
 		if !seen[life] {
 			life.observe(asked, at, moment{})
 		}
+	}
+}
+
+// observeListed takes in which of the node's pods that have not ended PodResources lists with a
+// claim.
+func (t *Truth) observeListed(
+	asked, at time.Time, pods map[types.UID]*corev1.Pod, claims []*resourceapi.ResourceClaim,
+) {
+	listed := map[types.UID]bool{}
+	for _, c := range claims {
+		if c.Status.Allocation == nil || t.ended[c.UID] {
+			continue
+		}
+		for _, p := range consumers(c, pods) {
+			if p.Spec.NodeName == "" || p.DeletionTimestamp != nil || !isNamed(p, c.Name) {
+				continue
+			}
+			listed[p.UID] = true
+			if t.pods[p.UID] == nil {
+				t.pods[p.UID] = &listedPod{namespace: p.Namespace, name: p.Name}
+			}
+		}
+	}
+	for uid, p := range t.pods {
+		p.listed = observe(p.listed, at, asked, listed[uid], false)
 	}
 }
 

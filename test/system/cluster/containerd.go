@@ -67,6 +67,15 @@ func buildContainerd(ctx context.Context, log io.Writer) (string, error) {
 // PID namespace; in the caller's /proc the same processes have others.
 func (c *Cluster) Root() string { return fmt.Sprintf("/proc/%d/root", c.dir.pid) }
 
+// RuntimeSocket is the socket of the container runtime.
+func (c *Cluster) RuntimeSocket() string {
+	fake := c.path(node.FakeSocket)
+	if _, err := os.Stat(fake); err == nil {
+		return fake
+	}
+	return c.Root() + node.ContainerdSocket
+}
+
 // ImportImage gives containerd an image, a tar file of an OCI layout as "make image-tar" writes,
 // and returns when pods can use it by the name in that. They must not ask for a pull:
 // imagePullPolicy Never, or IfNotPresent with a tag that is not latest.

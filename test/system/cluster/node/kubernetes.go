@@ -98,7 +98,7 @@ func (n *node) runtimeSocket() string {
 	if n.Containerd != "" {
 		return ContainerdSocket
 	}
-	return n.path("cri.sock")
+	return n.path(FakeSocket)
 }
 
 // gates returns the feature gates that are to be set.

@@ -32,6 +32,9 @@ const (
 // namespace.
 const Socket = "api.sock"
 
+// FakeSocket is the socket, in the cluster's folder, of the runtime that runs nothing.
+const FakeSocket = "cri.sock"
+
 // Manifests is the folder of static pods' manifests, in the cluster's folder.
 const Manifests = "manifests"
 

@@ -58,10 +58,13 @@ func (n *namespace) sourceUp(source string, want float64) {
 	})
 }
 
-// order stops or starts a component.
+// order stops a component or, if it was stopped, starts it.
 func (n *namespace) order(verb func(string) error, component string) {
 	n.Helper()
 	n.no(verb(component))
+	if component != "kube-apiserver" {
+		n.ownership.switched(component)
+	}
 }
 
 // testRestarts restarts one component after the other. All the while, and whatever is away, those

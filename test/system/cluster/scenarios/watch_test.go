@@ -90,8 +90,8 @@ func startWatch(t *testing.T, r *running, o *ownership, stood, waited func() []s
 	w := &watch{
 		exporter: r, world: o, guards: map[*guard]struct{}{},
 		owners: invariant.Ownership{
-			Truth: o.truth, ListedOnly: r.noClaims || r.noPods, NoShares: r.hidesShares, Stood: stood,
-			Waited: waited,
+			Truth: o.truth, Containers: o.containers, Stopped: o.stopped, ListedOnly: r.noClaims || r.noPods,
+			NoShares: r.hidesShares, Stood: stood, Waited: waited,
 		},
 	}
 	if l := r.late; l != nil {
@@ -197,6 +197,7 @@ func (w *watch) finish(t *testing.T) {
 	w.stop()
 	t.Logf("%d snapshots and %d scrapes were checked, with %d and %d sums, and %d owners",
 		w.snapshots, w.scrapes, w.checker.Compared(), w.exposed.Compared(), w.owners.Compared())
+	t.Logf("a pod was shown for up to %v after its sandbox had ended", w.owners.Shown().Round(time.Millisecond))
 	w.wrong.report(t, w.exporter.name)
 	sums := w.owners.Seconds(w.last)
 	t.Logf("claims held devices for %.1f s, in truth for %.1f to %.1f s; claim by claim these are %.1f s apart: %s",

@@ -160,6 +160,7 @@ func (w *world) startWays(t *testing.T) {
 	}
 	w.inventory = startInventory(t, w.client, filepath.Join(w.dir, "inventory.json"))
 	w.ownership = startOwnership(t, w.cluster)
+	w.ownership.startContainers(t, w.cluster.RuntimeSocket())
 	for _, way := range ways() {
 		if w.late == nil {
 			w.startWay(t, way, kubeconfig, nil)
