@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
@@ -136,7 +137,7 @@ func TestRecordedAMD(t *testing.T) {
 func goldenCard(t *testing.T, folder, source, driverName string, isComplete func(metrics) bool) {
 	t.Helper()
 	root := drmcardtest.Recorded(t, folder)
-	cards, err := drmcard.List(root)
+	cards, _, err := drmcard.NewLister(root).Cards(time.Now())
 	if err != nil || len(cards) != 1 {
 		t.Fatal(len(cards), err)
 	}
