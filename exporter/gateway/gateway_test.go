@@ -470,7 +470,8 @@ func summaries(t *testing.T, node string) http.HandlerFunc {
 				return fmt.Sprintf(`{"namespace":%q,"name":"train-%s","state":"active","devices":1,"pods":["pod-%s"]}`, n, n, n)
 			}) + `,"incidents":[{"id":"1","kind":"xid","device":` + device + `,"onset":"2026-01-01T00:00:00Z",
 			"hit":["team-a/train-team-a","team-b/train-team-b"],"possible":["team-b/train-team-b"]},
-			{"id":"2","kind":"link_down","device":` + device + `,"onset":"2026-01-01T00:00:00Z","hit":["team-b/train-team-b"]}]}`,
+			{"id":"2","kind":"link_down","device":` + device + `,"onset":"2026-01-01T00:00:00Z",
+			"hit":["team-b/train-team-b"]}]}`,
 	}
 	for path, answer := range answers {
 		if !json.Valid([]byte(answer)) {
