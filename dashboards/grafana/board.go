@@ -22,6 +22,7 @@ type Board struct {
 	folded []string
 	// search is the variable whose values the text box searches.
 	search string
+	lists  []list
 	// recorded means that the variables offer values of recorded metrics, which the panels show.
 	recorded bool
 }

@@ -11,6 +11,7 @@ func fleet() Board {
 	return Board{
 		UID: "dra-fleet", Title: "DRA / Fleet",
 		search: "namespace", recorded: true, uses: []string{"cluster", "driver", "model", "namespace"},
+		lists:       []list{idleNames()},
 		Description: "Claimed, idle, free and unhealthy devices, and the waste by namespace.",
 		Rows: []Row{
 			{"Now", fleetNow()},
@@ -235,7 +236,7 @@ func wasteOfNamespaces() Panel {
 				Expr:   sumOf("idle_energy_joules", "<namespace>") + ` / 3.6e6` + shown,
 				Column: "Wasted energy", Unit: "kwatth",
 			},
-			{Expr: `sum by (<namespace>) (` + idleCost + `)` + shown, Column: "Wasted per day", Unit: "currency:¤"},
+			{Expr: `sum by (<namespace>) (` + idleCost("") + `)` + shown, Column: "Wasted per day", Unit: "currency:¤"},
 		},
 	}
 }
@@ -266,25 +267,39 @@ func oversizedClaims() Panel {
 }
 
 // idleCost is the cost per day of each claim all of whose devices are idle.
-const idleCost = `max by (<claim>) (claim:dra_idle_cost:per_day{cluster=~"$cluster", node=~"$node", ` +
-	`namespace=~"$namespace"})`
+func idleCost(selected string) string {
+	return `max by (<claim>) (claim:dra_idle_cost:per_day{cluster=~"$cluster", node=~"$node", namespace=~"$namespace"` +
+		selected + `})`
+}
+
+// topIdle are the claims of the table "Top idle claims", by driver: idle is how many idle devices
+// they hold, price what they cost per day, and listed has the 20 with the highest price, and the 20
+// with the most idle devices in case few have a price.
+func topIdle(selected string) (idle, price, listed string) {
+	idle = `max by (<claim driver>) (claim:dra_idle_devices:count{cluster=~"$cluster", node=~"$node", ` +
+		`driver=~"$driver", namespace=~"$namespace"` + selected + `} > 0)`
+	price = `topk(20, group by (<claim driver>) (` + idle + `) * on (<claim>) group_left () (` + idleCost(selected) + `))`
+	listed = `(group by (<claim driver>) (` + price + `) ` +
+		`or on (<claim driver>) group by (<claim driver>) (topk(20, ` + idle + `)))`
+	return idle, price, listed
+}
+
+// idleNames is the list of the names of the claims that are listed. The table reads the series of
+// these alone: a large fleet has tens of thousands, which each of its queries would read.
+func idleNames() list {
+	_, _, listed := topIdle("")
+	return list{name: "idle_claims", label: "Idle claims", of: "resourceclaim_name", expr: listed}
+}
 
 func idleClaims() Panel {
-	const (
-		idle = `max by (<claim driver>) (claim:dra_idle_devices:count{cluster=~"$cluster", node=~"$node", ` +
-			`driver=~"$driver", namespace=~"$namespace"} > 0)`
-		price = `topk(20, group by (<claim driver>) (` + idle + `) * on (<claim>) group_left () (` + idleCost + `))`
-		// The 20 with the highest price, and the 20 with the most idle devices in case few have a price.
-		shown = `(group by (<claim driver>) (` + price + `) ` +
-			`or on (<claim driver>) group by (<claim driver>) (topk(20, ` + idle + `)))`
-		listed = ` and on (<claim driver>) ` + shown
-	)
+	names := idleNames().selector()
+	idle, price, listed := topIdle(", " + names)
 	// The rows that are not listed are removed before sums are made, since there may be many.
-	of := func(metric string) string { return metric + listed }
+	of := func(metric string) string { return metric + `{` + names + `} and on (<claim driver>) ` + listed }
 	// The part of each idle device that the claim holds.
 	idleShares := `max by (<claim device>) (` + of("dra_claim_allocated_share_seconds_total") + `) ` +
 		`/ max by (<claim device>) (` + of("dra_claim_allocated_seconds_total") + ` > 0) ` +
-		`and on (<claim device>) (claim_device:dra_idle:bool == 1)) ` +
+		`and on (<claim device>) (claim_device:dra_idle:bool{` + names + `} == 1)) ` +
 		`* on (<device>) group_left () max by (<device>) (device:dra_weight:ratio)`
 	idleShares = "(" + idleShares
 	return Panel{
@@ -295,7 +310,7 @@ func idleClaims() Panel {
 			"open its dashboard.",
 		Kind: Table, NoData: "no claim is idle", Width: 24, Height: 6, sort: "Wasted per day", limit: 20, Total: true,
 		Targets: []Target{
-			{Expr: idle + listed, Column: "Idle devices", Unit: "none"},
+			{Expr: idle + ` and on (<claim driver>) ` + listed, Column: "Idle devices", Unit: "none"},
 			{
 				Expr:   `max by (<claim driver>) (` + of("claim:dra_devices:count") + `)`,
 				Column: "Devices", Unit: "none",

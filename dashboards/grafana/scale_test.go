@@ -18,7 +18,7 @@ type templating struct {
 type choice struct {
 	Name, Type, Query, Regex, AllValue string
 	Hide, Refresh, Sort                int
-	IncludeAll, SkipURLSync            bool
+	IncludeAll, Multi, SkipURLSync     bool
 	Current                            struct{ Value any }
 }
 
@@ -55,7 +55,8 @@ func TestChoices(t *testing.T) {
 			one := slices.Contains(first[b.UID], v.Name)
 			searches = searches || strings.Contains(v.Query, `_name=~".*$search.*"`) ||
 				strings.Contains(v.Query, v.Name+`=~".*$search.*"`)
-			if v.SkipURLSync != (v.Name == hoursName) {
+			listed := slices.ContainsFunc(b.lists, func(l list) bool { return l.name == v.Name })
+			if v.SkipURLSync != (v.Name == hoursName || listed) {
 				t.Errorf("%s: %s is part of the address: %v", b.UID, v.Name, !v.SkipURLSync)
 			}
 			switch {
@@ -66,6 +67,11 @@ func TestChoices(t *testing.T) {
 			case v.Name == hoursName:
 				if v.Type != "query" || v.Hide != hidden || v.Refresh != whenTheRangeChanges || v.Query != hoursQuery {
 					t.Errorf("%s: the records of hours are chosen by %+v", b.UID, v)
+				}
+			case listed:
+				if v.Type != "query" || v.Hide != hidden || v.Refresh != whenTheRangeChanges || !v.IncludeAll || !v.Multi ||
+					v.AllValue != "" || !strings.HasPrefix(v.Query, "query_result(") || v.Regex == "" {
+					t.Errorf("%s: the list is %+v", b.UID, v)
 				}
 			case !slices.Contains(b.uses, v.Name):
 				if v.Type != "custom" || v.Hide != hidden || v.Query != "" || v.AllValue != ".*" {

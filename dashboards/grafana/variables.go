@@ -26,6 +26,17 @@ type variable struct {
 	rank string
 }
 
+// list is a hidden variable with all values of a label in the result of a query: those few of many
+// that a panel shows.
+type list struct {
+	name, label string
+	of          string // the label
+	expr        string
+}
+
+// selector restricts series to the values of the list.
+func (l list) selector() string { return l.of + `=~"$` + l.name + `"` }
+
 // query is Grafana's query for the values.
 func (v *variable) query() string {
 	if v.rank == "" {
@@ -200,15 +211,23 @@ func (b *Board) variables() []cog.Builder[dashboard.VariableModel] {
 		}
 		out = append(out, choice)
 	}
+	for _, l := range b.lists { // after those that their queries have
+		out = append(out, notOfAddress{dashboard.NewQueryVariableBuilder(l.name).Label(l.label).Datasource(source()).
+			Hide(dashboard.VariableHideHideVariable).
+			Query(dashboard.StringOrMap{String: new("query_result(" + Expand(l.expr) + ")")}).
+			Refresh(dashboard.VariableRefreshOnTimeRangeChanged).Regex(`/` + l.of + `="([^"]+)"/`).
+			Multi(true).IncludeAll(true).Current(all)})
+	}
 	return out
 }
 
 // Fill replaces the variables of an expression: those for labels by the value of that name, All if
-// there is none; the text box by nothing; Grafana's own range, rate interval and step by the
+// there is none, as for lists; the text box by nothing; Grafana's own range, rate interval and step by the
 // durations.
 func Fill(expr string, values map[string]string, span, rate, step string) string {
 	pairs := []string{
 		"$__rate_interval", rate, "$__range", span, "$__interval", step, "$" + searchName, "", "$" + hoursName, "",
+		"$" + idleNames().name, ".*",
 	}
 	for _, v := range new(Board).choices() {
 		value, ok := values[v.name]
