@@ -108,11 +108,13 @@ func (d demo) play(ctx context.Context, node *simnode.Node, scenario simnode.Sce
 	}
 	began := time.Now()
 	before := used(node, began)
-	both.Go(func() { pods <- scenario.Run(running, node) })
-	d.greet(stdout)
-	both.Go(func() { printEvents(running, scenario, node.Begun(), began, stdout) })
 	over, cancel := d.until(ctx)
 	defer cancel()
+	if over.Err() == nil {
+		both.Go(func() { pods <- scenario.Run(running, node) })
+	}
+	d.greet(stdout)
+	both.Go(func() { printEvents(running, scenario, node.Begun(), began, stdout) })
 
 	select {
 	case err := <-exporter:
