@@ -222,8 +222,8 @@ func (b *Board) variables() []cog.Builder[dashboard.VariableModel] {
 }
 
 // Fill replaces the variables of an expression: those for labels by the value of that name, All if
-// there is none, as for lists; the text box by nothing; Grafana's own range, rate interval and step by the
-// durations.
+// there is none, as for lists; the text box by nothing; Grafana's own range, rate interval and step
+// by the durations.
 func Fill(expr string, values map[string]string, span, rate, step string) string {
 	pairs := []string{
 		"$__rate_interval", rate, "$__range", span, "$__interval", step, "$" + searchName, "", "$" + hoursName, "",
