@@ -64,6 +64,7 @@ type Resumed struct {
 	Pod    podresources.Pod
 	UID    string // of the pod; empty: unknown
 	From   time.Time
+	Admin  bool // see [podresources.Allocation]
 
 	ClaimUID string // empty: unknown
 }
@@ -71,7 +72,8 @@ type Resumed struct {
 // Resume makes the dates go on from those that an earlier process knew until a time, before the
 // first Date. Those of these holds that the first answer of the kubelet has go on, and what is new
 // began after that time. Of the others those have ended of which a sign says when; the rest is
-// forgotten. Until that answer nothing is known.
+// forgotten. Until that answer nothing is known. A hold with admin access has it until the claim is
+// described.
 func (d *Dates) Resume(holds []Resumed, until time.Time) {
 	d.holds = map[holdKey]*dated{}
 	for i := range holds {
@@ -167,6 +169,9 @@ func (d *Dates) dateHolders(a *podresources.Allocation, when *changeTimes, now t
 		h := d.hold(a, &group[0], when, now)
 		for j := range group {
 			group[j].Hold = h.hold
+		}
+		if a.Request == "" && h.resumed != nil { // the API server has not described the claim yet
+			a.Admin = a.Admin || h.resumed.Admin
 		}
 		h.of, h.holders = a, group
 		shown = shown || h.shown || !a.Pending && h.first == nil || now.Sub(h.began) >= maxPending
@@ -357,8 +362,10 @@ func (d *Dates) end(when *changeTimes, now time.Time) {
 
 // allocation returns what the hold is of, as far as that is known, and its holder.
 func (r *Resumed) allocation() (*podresources.Allocation, []podresources.Holder) {
-	return &podresources.Allocation{Device: r.Device, Claim: r.Claim, ShareID: r.Share, ClaimUID: r.ClaimUID},
-		[]podresources.Holder{{Pod: r.Pod, UID: r.UID}}
+	a := podresources.Allocation{
+		Device: r.Device, Claim: r.Claim, ShareID: r.Share, ClaimUID: r.ClaimUID, Admin: r.Admin,
+	}
+	return &a, []podresources.Holder{{Pod: r.Pod, UID: r.UID}}
 }
 
 // endOf returns the end of an allocation of View.Ended.

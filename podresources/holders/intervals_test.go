@@ -447,3 +447,31 @@ func TestPreparedBefore(t *testing.T) {
 	d.call(1000, a)
 	expectTime(t, "resumed", d.view.Allocations[0].Holders[0].Hold.Prepared, 0)
 }
+
+// A monitor with admin access owns nothing after a restart either, though the API server has not
+// described its claim yet, or fails. What the API server says then counts.
+func TestAdminOutlivesRestart(t *testing.T) {
+	gone := podresources.Pod{Name: "gone"}
+	for _, pending := range []bool{true, false} {
+		var d datesTest
+		a := held("gpu-0", "monitor")
+		d.Resume([]Resumed{
+			{Device: a.Device, Claim: a.Claim, Pod: a.Holders[0].Pod, From: at(-5000), Admin: true},
+			{Device: a.Device, Claim: a.Claim, Pod: gone, UID: "uid-gone", From: at(-5000), Admin: true},
+		}, at(0))
+		a.Pending = pending
+		d.all = []Change{{At: at(500), Gone: true, PodUID: "uid-gone"}}
+		d.call(1000, a)
+		if got := d.view.Allocations; len(got) != 1 || !got[0].Admin {
+			t.Errorf("pending %v: it holds %+v, want admin access", pending, got)
+		}
+		if got := d.view.Ended; len(got) != 1 || !got[0].Admin {
+			t.Errorf("pending %v: %+v has ended, want admin access", pending, got)
+		}
+		a.Request = "gpus"
+		d.call(2000, a)
+		if d.view.Allocations[0].Admin {
+			t.Error("it has admin access, though its claim says otherwise")
+		}
+	}
+}
