@@ -233,7 +233,10 @@ const recordedEvery = "1m"
 func (p *Panel) recorded() bool {
 	return !slices.ContainsFunc(p.Targets, func(t Target) bool {
 		parsed, err := parser.NewParser(parser.Options{}).ParseExpr(checkable(Expand(t.Expr)))
-		found := err != nil
+		if err != nil { // the check of expressions says so
+			return true
+		}
+		found := false
 		parser.Inspect(parsed, func(node parser.Node, _ []parser.Node) error {
 			selector, ok := node.(*parser.VectorSelector)
 			found = found || ok && !strings.Contains(selector.Name, ":")
