@@ -23,6 +23,9 @@ import (
 // late.
 const lateGrace = 30 * time.Second
 
+// lateLife is how long pods run of which all exporters are to hear before they end.
+const lateLife = 20 * time.Second
+
 // TestLateKubelet has the exporters hear of everything late: the kubelet's answers, some exporters
 // later than others, the events of its Pods API, of which some come twice and some after others,
 // and the API server. Nothing else runs on the node: its last pods end, a hundred at once and while
@@ -112,13 +115,12 @@ func staysDeleted(r *web.Report, told *deletions, within time.Duration) error {
 // that was deleted before the kubelet is back. A kubelet that has restarted says that the first has
 // ended, and nothing of the second: who has no API server keeps that for the grace.
 func testLastPods(t *testing.T, w *world) {
-	const lasts = 20 * time.Second // long enough for all exporters to see it
 	n := w.namespace(t, "last-pods")
 	n.contradicts()
 	names := []string{"ends", "deleted"}
 	for _, name := range names {
 		n.claim(name, request("gpu", gpudriver.ClassGPU))
-		n.pod(name, once(podSpec(name, "sleep", lasts.String())))
+		n.pod(name, once(podSpec(name, "sleep", lateLife.String())))
 	}
 	n.phase("ends", corev1.PodRunning)
 	n.phase("deleted", corev1.PodRunning)
@@ -131,7 +133,7 @@ func testLastPods(t *testing.T, w *world) {
 	}
 	n.no(n.client.CoreV1().Pods(n.name).Delete(t.Context(), "deleted",
 		metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)}))
-	time.Sleep(lasts)
+	time.Sleep(lateLife)
 	for _, e := range n.exporters {
 		e.late.restart(t)
 	}

@@ -17,12 +17,16 @@ import (
 func testCompleted(t *testing.T, w *world) {
 	n := w.namespace(t, "completed")
 	n.claim("job", request("gpu", gpudriver.ClassGPU))
-	n.pod("job", once(podSpec("job", "sleep", "8s")))
+	lasts := 8 * time.Second
+	if n.late != nil {
+		lasts = lateLife
+	}
+	n.pod("job", once(podSpec("job", "sleep", lasts.String())))
 	n.phase("job", corev1.PodRunning)
 	holds, _ := n.agree(1)
 	n.phase("job", corev1.PodSucceeded)
 	n.agree(0)
-	n.ended("job", holds[0].Device, 7500*time.Millisecond) // its begin may be put between two answers, half a second wrong
+	n.ended("job", holds[0].Device, lasts-500*time.Millisecond) // its begin may be put between two answers, half a second wrong
 }
 
 // A pod that is deleted holds its device, and is charged, until its time of grace is over.

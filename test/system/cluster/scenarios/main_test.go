@@ -57,7 +57,7 @@ type world struct {
 	exporter   *program                 // the first of them: with the API server and the Pods API
 	stalls     func() []standstill.Span // of the machine
 	waits      func() []standstill.Span // of programs, for a processor
-	late       []time.Duration          // how much later each of several exporters of a way hears; nil: one hears at once
+	late       []time.Duration          // how much later exporters hear, in turn; nil: all hear at once
 }
 
 // TestScenarios runs everything on one cluster under four runs of the exporter, one each way:

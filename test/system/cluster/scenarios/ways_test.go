@@ -150,8 +150,7 @@ func (w *world) objects() []*running {
 	return slices.DeleteFunc(w.informed(), func(r *running) bool { return r.noPods })
 }
 
-// startWays starts an exporter each way, or several that hear late. The first one's program is the
-// world's exporter.
+// startWays starts an exporter each way. The first one's program is the world's exporter.
 func (w *world) startWays(t *testing.T) {
 	t.Helper()
 	kubeconfig := filepath.Join(w.dir, "kubeconfig")
@@ -161,13 +160,12 @@ func (w *world) startWays(t *testing.T) {
 	w.inventory = startInventory(t, w.client, filepath.Join(w.dir, "inventory.json"))
 	w.ownership = startOwnership(t, w.cluster)
 	w.ownership.startContainers(t, w.cluster.RuntimeSocket())
-	for _, way := range ways() {
-		if w.late == nil {
-			w.startWay(t, way, kubeconfig, nil)
+	for i, way := range ways() {
+		var l *late
+		if w.late != nil {
+			l = newLate(t, w.cluster.KubeletRoot(), w.late[i%len(w.late)])
 		}
-		for _, answer := range w.late {
-			w.startWay(t, way, kubeconfig, newLate(t, w.cluster.KubeletRoot(), answer))
-		}
+		w.startWay(t, way, kubeconfig, l)
 	}
 	w.exporter = w.exporters[0].program
 }
