@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
@@ -87,15 +88,39 @@ func (n *namespace) recreated(name string, create func()) {
 	n.agree(1)
 	n.force(former)
 	create()
-	for pod := n.awaitPod(name, former.UID); !n.hasDevices(pod); pod = n.awaitPod(name, pod.UID) {
+	pod := n.awaitPod(name, former.UID)
+	for ; !n.hasDevices(pod); pod = n.awaitPod(name, pod.UID) {
 		n.Logf("Kubernetes took its claim from pod %s, which is %s: it is made anew", pod.UID, pod.Status.Phase)
 		n.force(pod)
 		create()
 	}
 	begin := time.Now()
+	n.shows(pod)
+	late := n.latest()
+	time.Sleep(late) // an answer that was asked for before the new one began may have shown it, and the next may not
 	lift := n.keeps(1)
-	time.Sleep(time.Until(begin.Add(lingering + 2*time.Second)))
+	time.Sleep(time.Until(begin.Add(lingering + 2*time.Second + late)))
 	lift()
+}
+
+// shows waits until every exporter that knows pods shows that this pod holds a device: not one of
+// the same name, which it may not have heard the end of.
+func (n *namespace) shows(pod *corev1.Pod) {
+	n.Helper()
+	eventually(n.T, fmt.Sprintf("pod %s, %s, holds a device", pod.Name, pod.UID), func() error {
+		var wrong error
+		for _, e := range n.exporters {
+			r, err := e.report()
+			if err != nil {
+				return err
+			}
+			shown := slices.ContainsFunc(holdReports(r, n.name), func(h web.HoldReport) bool { return h.UID == string(pod.UID) })
+			if !e.noPods && !shown {
+				wrong = errors.Join(wrong, fmt.Errorf("%s shows %v", e.name, holdsOfExporter(r, n.name)))
+			}
+		}
+		return wrong
+	})
 }
 
 // hasDevices reports whether the claims of a pod that is bound to the node are allocated, and

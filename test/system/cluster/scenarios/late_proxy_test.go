@@ -82,6 +82,17 @@ func newLate(t *testing.T, kubelet string, answer time.Duration) *late {
 // question after the next event.
 func (l *late) latest() time.Duration { return lateEvent + 2*overtaken + 2*l.answer }
 
+// latest is the longest such time of all exporters.
+func (w *world) latest() time.Duration {
+	var latest time.Duration
+	for _, e := range w.exporters {
+		if e.late != nil {
+			latest = max(latest, e.late.latest())
+		}
+	}
+	return latest
+}
+
 // socket is where the proxy serves.
 func (l *late) socket() string { return filepath.Join(l.dir, "kubelet.sock") }
 

@@ -26,7 +26,8 @@ func testCompleted(t *testing.T, w *world) {
 	holds, _ := n.agree(1)
 	n.phase("job", corev1.PodSucceeded)
 	n.agree(0)
-	n.ended("job", holds[0].Device, lasts-500*time.Millisecond) // its begin may be put between two answers, half a second wrong
+	// Its begin may be put between two answers, half a second wrong.
+	n.ended("job", holds[0].Device, lasts-500*time.Millisecond)
 }
 
 // A pod that is deleted holds its device, and is charged, until its time of grace is over.

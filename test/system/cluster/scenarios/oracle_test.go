@@ -3,6 +3,7 @@ package scenarios
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -304,10 +305,13 @@ func (n *namespace) keeps(count int) (lift func()) {
 	})
 	var lifts []func()
 	for _, e := range n.exporters {
+		var before []web.HoldReport
 		lifts = append(lifts, e.watch.guard(n.T, read(e, false)), e.watch.guard(n.T, func(r *web.Report) error {
 			if diff := n.diff(e, all, r); diff != "" {
-				return fmt.Errorf("the holders change (-before +now):\n%s", diff)
+				said, _ := json.Marshal(before) // of strings and times
+				return fmt.Errorf("the holders change (-before +now):\n%s\nbefore: %s", diff, said)
 			}
+			before = holdReports(r, n.name)
 			return nil
 		}))
 	}
@@ -316,6 +320,19 @@ func (n *namespace) keeps(count int) (lift func()) {
 			lift()
 		}
 	}
+}
+
+// holdReports returns why the pods of a namespace hold devices.
+func holdReports(r *web.Report, ns string) []web.HoldReport {
+	var out []web.HoldReport
+	for i := range r.Devices {
+		for _, s := range r.Devices[i].Shares {
+			if s.Namespace == ns {
+				out = append(out, s.Holds...)
+			}
+		}
+	}
+	return out
 }
 
 // deviceOf returns what a snapshot says of a device.
