@@ -20,68 +20,68 @@ import (
 )
 
 const (
-	// freshFor is how long an answer is given while there is no newer snapshot. It bounds the age of
-	// the exporter's own metrics.
+	// freshFor is how long an answer is reused if no newer snapshot appears. It bounds the age of the
+	// exporter's own metrics.
 	freshFor = time.Second
-	// maxMaking is how many answers may wait to be made, of one kind of answers.
+	// maxMaking is how many answers of one kind may wait until they are made.
 	maxMaking = 32
 
-	// MaxAnswers is how many bytes of answers are kept in memory. If there are more, the answers that
-	// were followed by newer ones are dropped, the oldest first: clients that are still reading them
-	// are cut off. Four tenths are for metrics, as many for recordings, the rest for other answers.
+	// MaxAnswers is how many bytes of answers are kept in memory. Above it, the oldest answers that
+	// have been replaced by newer ones are dropped, and clients that are still reading them are cut
+	// off. Four tenths are for metrics, four for recordings, two for other answers.
 	MaxAnswers = 6 << 20
 )
 
 // maker writes a variant of the latest snapshot: a format of the metrics, the page, or a report. It
-// returns where the families of metrics are in it, and may return a status as its error. The
-// context ends when no request waits for the answer any more.
+// returns the position of each metric family. Its error may be a status. The context ends when no
+// request waits for the answer any more.
 type maker func(ctx context.Context, w io.Writer) ([]exposition.Part, error)
 
-// status is the status of an answer that is complete, if it is not 200.
+// status is the HTTP status of a complete answer that is not 200.
 type status int
 
 func (s status) Error() string { return http.StatusText(int(s)) }
 
-// CompressionLevel is the level of gzip of answers. The next lower one takes 3 % more bytes.
+// CompressionLevel is the gzip level of answers. The next lower level takes 3 % more bytes.
 const CompressionLevel = 2
 
-// answers makes each variant of a snapshot once for all requests: the cost of a request is that of
-// sending it. Answers are kept compressed, a twentieth of their size, and decompressed for a client
-// that does not accept gzip. It is safe for concurrent use.
+// answers makes each variant of a snapshot once for all requests, so that a further request costs
+// only its transfer. Answers are kept compressed, at a twentieth of their size, and decompressed
+// for clients that do not accept gzip. answers is safe for concurrent use.
 type answers struct {
 	latest func() *exposition.Snapshot
 	log    *slog.Logger
-	most   int // bytes of held
+	most   int // limit of bytes
 
 	making chan struct{}     // has a value while an answer is made: one at a time
 	turns  chan struct{}     // has a value while a piece is decompressed; it may be making
-	sizes  map[string]int    // by name of a variant, without its query: of the next body, in bytes
-	faults map[string]string // by the same name: why the last one is incomplete
+	sizes  map[string]int    // expected size of the next body in bytes, by name of the variant without its query
+	faults map[string]string // why the last answer is incomplete, by the same name
 
 	mu sync.Mutex
-	// compressor is the one of the answer before, while answers are fresh: it has 1 MiB.
+	// compressor is reused while answers are fresh, since it takes 1 MiB.
 	compressor *gzip.Writer
-	queue      int                  // of answers that wait to be made, with the one that is
-	of         *exposition.Snapshot // the fresh answers' snapshot; nil: none
-	since      time.Time            // of the fresh answers
+	queue      int                  // answers that wait to be made, and the one that is being made
+	of         *exposition.Snapshot // the snapshot of the fresh answers; nil: none
+	since      time.Time            // when the first fresh answer was asked for
 	fresh      map[string]*answer   // by name of a variant
 	held       []*answer            // in use or fresh, oldest first
-	bytes      int                  // of held
+	bytes      int                  // sum of held
 }
 
 // answer is a variant of one snapshot.
 type answer struct {
 	turn    chan struct{} // has a value while a request makes the answer
-	made    bool          // or could not be made; guarded by turn
+	made    bool          // or making it failed; guarded by turn
 	body    []byte        // compressed; nil: it could not be made
 	status  int
-	size    int // not compressed, in bytes
+	size    int // uncompressed, in bytes
 	parts   []exposition.Part
 	users   int
-	readers []*http.ResponseController // of those to whom it is being sent
+	readers []*http.ResponseController // clients that are reading it
 }
 
-// newAnswers returns answers of which tenths of all that are kept are kept.
+// newAnswers returns answers that may keep so many tenths of MaxAnswers.
 func newAnswers(c *Config, tenths int, making, turns chan struct{}) *answers {
 	return &answers{
 		latest: c.Latest, log: c.Log, most: tenths * cmp.Or(c.MaxAnswers, MaxAnswers) / 10, making: making, turns: turns,
@@ -120,8 +120,8 @@ func (a *answers) serve(w http.ResponseWriter, r *http.Request, name string, nam
 
 var errTooMany = errors.New("too many answers are being made")
 
-// ensure makes an answer unless it was made. It returns an error if the request ends before, or if
-// too many others are to be made before.
+// ensure makes an answer unless it has been made. It returns an error if the request ends first, or
+// if too many answers are waiting to be made.
 func (a *answers) ensure(ctx context.Context, found *answer, name string, do maker) error {
 	if err := enter(ctx, found.turn); err != nil {
 		return err
@@ -170,7 +170,7 @@ func enter(ctx context.Context, c chan<- struct{}) error {
 	}
 }
 
-// enqueue adds to the queue, and reports whether that is within its bound.
+// enqueue adds n to the queue, and reports whether the queue is within its limit.
 func (a *answers) enqueue(n int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -181,10 +181,10 @@ func (a *answers) enqueue(n int) bool {
 	return true
 }
 
-// pieceSize is how much is decompressed at a time, in bytes.
+// pieceSize is how many bytes are decompressed at a time.
 const pieceSize = 64 << 10
 
-// inTurns reads pieces, one at a time of all that have the same turns.
+// inTurns reads pieces. Of all readers with the same turns, one reads at a time.
 type inTurns struct {
 	r     io.Reader
 	turns chan struct{}
@@ -197,12 +197,12 @@ func (t inTurns) Read(p []byte) (int, error) {
 	return io.ReadFull(t.r, p) //nolint:wrapcheck // it is r's
 }
 
-// decompress sends the families that are selected, not compressed. It ends at the first error: the
-// client is gone, or too slow. Who has to wait for its client has no turn meanwhile.
+// decompress sends the selected families uncompressed. It ends at the first error, since the client
+// is gone or too slow. It holds no turn while it waits for its client.
 func (a *answer) decompress(w http.ResponseWriter, names []string, turns chan struct{}) {
 	plain, err := gzip.NewReader(bytes.NewReader(a.body))
 	if err != nil {
-		panic(err) // only if what was compressed is not
+		panic(err) // the body is not gzip: a bug
 	}
 	body := inTurns{plain, turns}
 	if names == nil {
@@ -222,7 +222,8 @@ func (a *answer) decompress(w http.ResponseWriter, names []string, turns chan st
 	}
 }
 
-// use returns the fresh answer of a name, which may have to be made. The caller releases it.
+// use returns the fresh answer with a name, which may not have been made yet. The caller must
+// release it.
 func (a *answers) use(name string) *answer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -242,8 +243,8 @@ func (a *answers) use(name string) *answer {
 	return found
 }
 
-// expire drops the answers that are fresh since a time and their snapshot, so that they take no
-// memory until the next request.
+// expire drops the answers that have been fresh since a time, and their snapshot, so that they take
+// no memory until the next request.
 func (a *answers) expire(since time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -273,7 +274,7 @@ func (a *answers) make(ctx context.Context, found *answer, name string, do maker
 	if err != nil && parts == nil {
 		return
 	}
-	a.sizes[kind] = body.Len() + body.Len()/8 // the next one will mostly fit
+	a.sizes[kind] = body.Len() + body.Len()/8 // large enough for most next bodies
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	found.body, found.size, found.parts = body.Bytes(), all.n, parts
@@ -290,13 +291,13 @@ func (a *answers) takeCompressor() *gzip.Writer {
 	}
 	made, err := gzip.NewWriterLevel(io.Discard, CompressionLevel)
 	if err != nil {
-		panic(err) // only if the level is wrong
+		panic(err) // the level is invalid: a bug
 	}
 	return made
 }
 
 func (a *answers) keepCompressor(of *gzip.Writer) {
-	of.Reset(io.Discard) // it must not keep the body
+	of.Reset(io.Discard) // drop the reference to the body
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.fresh != nil {
@@ -304,9 +305,9 @@ func (a *answers) keepCompressor(of *gzip.Writer) {
 	}
 }
 
-// counted is a writer that counts what is written to w, until ctx ends.
+// counted counts the bytes written to w, and fails once ctx has ended.
 type counted struct {
-	ctx context.Context //nolint:containedctx // of the one call that it is made for
+	ctx context.Context //nolint:containedctx // lives for one call
 	w   io.Writer
 	n   int
 }
@@ -321,7 +322,7 @@ func (c *counted) Write(p []byte) (int, error) {
 	return n, err //nolint:wrapcheck // it is w's
 }
 
-// report logs what is missing of an answer, once until it changes.
+// report logs why an answer is incomplete, once until the reason changes.
 func (a *answers) report(name string, err error) {
 	why := ""
 	if err != nil {
@@ -337,8 +338,8 @@ func (a *answers) report(name string, err error) {
 	a.faults[name] = why
 }
 
-// makeRoom cuts off the readers of the oldest answers, and drops fresh ones without readers, if
-// there are too many. a.mu is held.
+// makeRoom frees memory above the limit: it cuts off the readers of the oldest answers, then drops
+// fresh answers without readers. a.mu is held.
 func (a *answers) makeRoom() {
 	over := a.bytes - a.most
 	for _, old := range a.held {
@@ -351,7 +352,7 @@ func (a *answers) makeRoom() {
 		for _, reader := range old.readers {
 			_ = reader.SetWriteDeadline(past())
 		}
-		over -= cap(old.body) // as soon as they are gone
+		over -= cap(old.body) // freed as soon as its readers are gone
 	}
 	for name, old := range a.fresh {
 		if over <= 0 {
@@ -372,7 +373,7 @@ func (a *answers) read(found *answer, reader *http.ResponseController) {
 	found.readers = append(found.readers, reader)
 }
 
-// release ends the use of an answer by a reader, whose deadline is not changed any more.
+// release ends a reader's use of an answer. The reader's deadline does not change afterwards.
 func (a *answers) release(found *answer, reader *http.ResponseController) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -381,7 +382,7 @@ func (a *answers) release(found *answer, reader *http.ResponseController) {
 	a.forget()
 }
 
-// forget drops the answers that are neither fresh nor in use. a.mu is held.
+// forget drops answers that are neither fresh nor in use. a.mu is held.
 func (a *answers) forget() {
 	a.held = slices.DeleteFunc(a.held, func(old *answer) bool {
 		gone := old.users == 0 && !a.isFresh(old)

@@ -8,16 +8,15 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// unknownCost is the least cost of the check of a user that there is not: that of bcrypt by
-// default.
+// unknownCost is the lowest bcrypt cost of a check for an unknown user.
 const unknownCost = bcrypt.DefaultCost
 
-// verifier checks passwords in a time that depends neither on whether there is the user nor on the
-// cost of the user's hash. exporter-toolkit takes the same time for an unknown user as for one
-// whose hash has cost 10. It is safe for concurrent use.
+// verifier checks passwords in a time that depends neither on whether the user exists nor on the
+// cost of the user's hash. exporter-toolkit checks an unknown user at cost 10, whatever the cost of
+// the real hashes is. verifier is safe for concurrent use.
 type verifier struct {
 	users func() (hashes map[string]string, err error)
-	// compare checks a password; it takes 2^cost units of time.
+	// compare checks a password in 2^cost units of time.
 	compare func(hash, password []byte) error
 	one     chan struct{} // has a value while a password is checked: one at a time
 }
@@ -26,7 +25,7 @@ func newVerifier(users func() (map[string]string, error)) *verifier {
 	return &verifier{users: users, compare: bcrypt.CompareHashAndPassword, one: make(chan struct{}, 1)}
 }
 
-// admit reports whether a request with a password may go on, and else answers it.
+// admit reports whether a request may proceed, and answers it if not.
 func (v *verifier) admit(w http.ResponseWriter, r *http.Request) bool {
 	user, password, _ := r.BasicAuth()
 	right, err := v.verify(r.Context(), user, password)
@@ -48,7 +47,7 @@ func (v *verifier) verify(ctx context.Context, user, password string) (bool, err
 	if err != nil {
 		return false, fmt.Errorf("read users: %w", err)
 	}
-	if len(hashes) == 0 { // nobody needs a password
+	if len(hashes) == 0 { // no user is configured, so no password is needed
 		return true, nil
 	}
 	most := unknownCost
@@ -63,7 +62,7 @@ func (v *verifier) verify(ctx context.Context, user, password string) (bool, err
 	defer func() { <-v.one }()
 	hash := []byte(hashes[user])
 	cost, err := bcrypt.Cost(hash)
-	if err != nil { // there is no such user
+	if err != nil { // no such user
 		_ = v.compare(placeholder(most), []byte(password))
 		return false, nil
 	}
@@ -74,7 +73,7 @@ func (v *verifier) verify(ctx context.Context, user, password string) (bool, err
 	return right, nil
 }
 
-// placeholder returns a hash of a cost that is no password's.
+// placeholder returns a hash with a cost that no password matches.
 func placeholder(cost int) []byte {
 	return fmt.Appendf(nil, "$2y$%02d$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi", cost)
 }

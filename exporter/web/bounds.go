@@ -15,12 +15,12 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web/client"
 )
 
-// Bounds of what all clients together can cause; the exporter's README.md describes them.
+// Bounds of what all clients together can cause; exporter/HTTP.md describes them.
 const (
 	maxRequests    = 512      // in flight
-	maxReaders     = 16       // of these, of the page and of the JSON, whose answers are large
-	maxConnections = 256      // and half of the files that the process may open
-	maxStreams     = 250      // of an HTTP/2 connection, each of which is a request in flight
+	maxReaders     = 16       // of these, for the page and the JSON, whose answers are large
+	maxConnections = 256      // at most half of the files that the process may open
+	maxStreams     = 250      // of one HTTP/2 connection; each stream is a request in flight
 	maxHeader      = 32 << 10 // bytes of a request's header; a token has at most 16 KiB
 	sendBuffer     = 64 << 10 // bytes that the kernel buffers for a connection, which Linux doubles
 
@@ -31,7 +31,8 @@ const (
 	pprofTimeout  = time.Minute      // of a profile, which takes as long as its client asks for
 	idleTimeout   = 2 * time.Minute
 
-	// How long a request, and a connection without a request, is safe from others of its own client.
+	// The age until which a request, and an idle connection, is not dropped for another one of the
+	// same client.
 	settledRequest    = 250 * time.Millisecond
 	settledConnection = 10 * time.Second // a handshake is expensive
 )
@@ -39,23 +40,23 @@ const (
 // ServerConfig configures [NewServer].
 type ServerConfig struct {
 	Handler http.Handler
-	Log     slog.Handler // of warnings about connections, which clients can cause
-	// Rejected is called, by several goroutines, with each request that was refused (reason
-	// too_many) or cut off before its end (reason timeout), and with each connection that was
-	// closed because there were too many. It may be nil.
+	Log     slog.Handler // receives warnings about connections, which clients can cause
+	// Rejected is called concurrently: for each request that was refused (reason too_many) or cut off
+	// (reason timeout), and for each connection that was closed because there were too many. It may be
+	// nil.
 	Rejected func(driver.Rejection)
-	// Users returns the hashes of the users' passwords that exporter-toolkit checks: a wrong one is
-	// refused before, in the same time for all users and for those that there are not. It is called
-	// for each check; nil: there are none.
+	// Users returns the hashes of the passwords that exporter-toolkit checks. The server refuses wrong
+	// passwords before exporter-toolkit sees them, in the same time for all users, known or not. Users
+	// is called for each check; nil: there are no users.
 	Users func() (map[string]string, error)
 }
 
-// NewServer returns a server whose use of memory is bounded whatever its clients do: in its
-// connections, their buffers and streams, and the requests in flight. A connection too many takes
-// the place of the one that was idle for the longest time, or is closed; a request too many takes
-// the place of the oldest one, or is answered with status 503. Clients with few connections and
-// requests come first. Probes are always answered. What is put before Handler until the server
-// serves, such as a check of passwords, is within the bounds.
+// NewServer returns a server whose use of memory is bounded whatever its clients do: connections,
+// their buffers and streams, and requests in flight are limited. At the limit, a new connection
+// replaces the one that has been idle for longest, or is closed. A new request replaces the oldest
+// one, or is answered with status 503. Clients with few connections and requests have precedence.
+// Probes are always answered. The bounds include handlers that are put before Handler until the
+// server serves, such as a check of passwords.
 func NewServer(c ServerConfig) *http.Server {
 	if c.Rejected == nil {
 		c.Rejected = func(driver.Rejection) {}
@@ -83,7 +84,7 @@ func NewServer(c ServerConfig) *http.Server {
 	if c.Users != nil {
 		users = newVerifier(c.Users)
 	}
-	// By now, exporter-toolkit has put its handler, which checks passwords, before this one.
+	// exporter-toolkit puts its handler, which checks passwords, before Handler before this call.
 	server.BaseContext = func(net.Listener) context.Context {
 		server.Handler = outermost(server.Handler, users, c.Rejected)
 		return context.Background()
@@ -91,8 +92,8 @@ func NewServer(c ServerConfig) *http.Server {
 	return server
 }
 
-// outermost puts the bounds before a handler, once for each request: exporter-toolkit puts a
-// handler before them again for each further address.
+// outermost applies the bounds before a handler, once for each request: exporter-toolkit calls
+// BaseContext, and so outermost, again for each further address.
 func outermost(next http.Handler, users *verifier, rejected func(driver.Rejection)) http.Handler {
 	type within struct{}
 	all := secured(bounded(passwords(next, users, rejected), rejected))
@@ -105,18 +106,18 @@ func outermost(next http.Handler, users *verifier, rejected func(driver.Rejectio
 	})
 }
 
-// connectionLimit returns how many connections there may be. Half of the files that the process may
-// open (RLIMIT_NOFILE) are left for what it reads: without a free one, no connection is accepted.
+// connectionLimit returns the maximum number of connections. It leaves half of the files that the
+// process may open (RLIMIT_NOFILE) for reading: without a free one, no connection is accepted.
 func connectionLimit() int {
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
-		return maxConnections // never
+		return maxConnections // getrlimit does not fail
 	}
 	return int(max(1, min(maxConnections, files.Cur/2)))
 }
 
-// secured adds the headers that keep a browser from running what a name or a client could smuggle
-// into a page. Headers that are configured (--web.config.file) have precedence.
+// secured adds headers that keep a browser from running text that a name or a client puts into a
+// page. Headers configured with --web.config.file have precedence.
 func secured(next http.Handler) http.Handler {
 	headers := map[string]string{
 		"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; " +
@@ -134,7 +135,7 @@ func secured(next http.Handler) http.Handler {
 	})
 }
 
-// past is a deadline that ends what is being written.
+// past is a deadline that interrupts a write.
 func past() time.Time { return time.Unix(1, 0) }
 
 // bounded bounds the requests in flight and the time that a client may take to read an answer.
@@ -142,7 +143,7 @@ func bounded(next http.Handler, rejected func(driver.Rejection)) http.Handler {
 	few := crowded(next, maxRequests, rejected)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		controller := http.NewResponseController(w)
-		deadline := func(d time.Duration) { _ = controller.SetWriteDeadline(time.Now().Add(d)) } // recorders have none
+		deadline := func(d time.Duration) { _ = controller.SetWriteDeadline(time.Now().Add(d)) } // not in tests
 		if slices.Contains(Probes(), r.URL.Path) {
 			deadline(shortTimeout)
 			next.ServeHTTP(w, r)
@@ -155,8 +156,8 @@ func bounded(next http.Handler, rejected func(driver.Rejection)) http.Handler {
 	})
 }
 
-// crowded bounds the requests in flight. A request that must make place is cut off: its context
-// ends, and so does its writing.
+// crowded bounds the requests in flight. A request that must give way is cut off: its context ends,
+// and its writing is interrupted.
 func crowded(next http.Handler, most int, rejected func(driver.Rejection)) http.Handler {
 	requests := crowd{max: most, settled: settledRequest}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -179,10 +180,10 @@ func crowded(next http.Handler, most int, rejected func(driver.Rejection)) http.
 	})
 }
 
-// refuse answers a request that is one too many.
+// refuse answers a request above the limit.
 func refuse(w http.ResponseWriter, why string, rejected func(driver.Rejection)) {
 	rejected(driver.Rejection{Input: "requests", Reason: driver.ReasonTooMany, Count: 1})
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(shortTimeout)) // recorders have none
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(shortTimeout)) // test recorders: none
 	w.Header().Set("Retry-After", "1")
 	respond(w, http.StatusServiceUnavailable, why)
 }
@@ -194,7 +195,7 @@ type connections struct {
 	known    sync.Map // of net.Conn: *member
 }
 
-// changed is a server's ConnState. A connection that becomes active is the youngest one.
+// changed is a server's ConnState. A connection that becomes active counts as the youngest one.
 func (c *connections) changed(conn net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
@@ -203,7 +204,7 @@ func (c *connections) changed(conn net.Conn, state http.ConnState) {
 			raw = encrypted.NetConn() // its Close does not wait for the peer
 		}
 		if t, ok := raw.(*net.TCPConn); ok {
-			_ = t.SetWriteBuffer(sendBuffer) // else the kernel's default, which works as well
+			_ = t.SetWriteBuffer(sendBuffer) // on error, the kernel's default size works as well
 		}
 		m, expelled := c.enter(client.Of(conn.RemoteAddr().String()), func() { _ = raw.Close() })
 		if m == nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// forBrowsers refuses what a page of another site has a browser ask for: requests to a name that
-// another site may own and let point here (DNS rebinding), and requests of another origin. Links
-// from other sites work.
+// forBrowsers refuses requests that a page of another site makes a browser send: requests to a name
+// that another site may own and point at this server (DNS rebinding), and requests with another
+// origin. Links from other sites work.
 func (c Config) forBrowsers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -33,8 +33,9 @@ func (c Config) refuseBrowser(w http.ResponseWriter, status int, why string) {
 	respond(w, status, why)
 }
 
-// knows reports whether a host, as a request has it, is certainly the server: an address, a name
-// without a dot, a name below a domain that is in no public DNS, the node's name, or one of Hosts.
+// knows reports whether the host of a request certainly means this server: an address, a name
+// without a dot, a name below a domain that public DNS does not have, the node's name, or one of
+// Hosts.
 func (c Config) knows(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -51,7 +52,7 @@ func (c Config) knows(host string) bool {
 		slices.ContainsFunc([]string{".localhost", ".svc", ".cluster.local", ".internal"}, private)
 }
 
-// isOwnOrigin reports whether a request is of a page of the server, or of no page.
+// isOwnOrigin reports whether a request comes from a page of this server, or from no page.
 func (c Config) isOwnOrigin(r *http.Request) bool {
 	if r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Header.Get("Sec-Fetch-Mode") != "navigate" {
 		return false

@@ -12,7 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
-// chartGroup are the charts of one owner, on one axis of time.
+// chartGroup is the charts of one owner, with the same time axis.
 type chartGroup struct {
 	Title  string
 	Charts []sparkline
@@ -20,8 +20,8 @@ type chartGroup struct {
 
 // sparkline is a small chart of a series.
 type sparkline struct {
-	Name, Least, Most, Last string   // the quantity, and its values in the unit of the page
-	Lines                   []string // points of polylines: one for each time without a gap
+	Name, Least, Most, Last string   // the quantity; its values in the unit of the page
+	Lines                   []string // points of polylines, one for each period without a gap
 	Marks                   []chartMark
 }
 
@@ -34,7 +34,7 @@ type instant struct {
 	at   time.Time
 }
 
-// The size of a chart, in its own units. A line keeps a distance from the edges.
+// The size of a chart in its own units. Lines keep a margin to the edges.
 const (
 	chartWidth  = 240.0
 	chartHeight = 36.0
@@ -45,15 +45,15 @@ const (
 
 // Trend is a series of a recording as a small chart shows it.
 type Trend struct {
-	Title, Name       string // of whom, and the quantity with its labels
+	Title, Name       string // its owner; the quantity with its labels
 	Quantity          string
-	Values            []float64 // of the times of the recording, NaN where they are absent; rates are smoothed
-	Least, Most, Last string    // the values, in the unit of the page
+	Values            []float64 // at the times of the recording, NaN if absent; rates are smoothed
+	Least, Most, Last string    // values in the unit of the page
 	lowest, highest   float64
 }
 
-// Trends returns the series of a recording that are worth a chart: those that change by what a
-// device does, and not both a gauge and the counter that is its integral.
+// Trends returns the series of a recording that deserve a chart: those that change with a device's
+// work. If a gauge and a counter show the same, only the gauge is returned.
 func Trends(c *recorder.Chart, catalogue driver.Catalogue) []Trend {
 	if c == nil || len(c.Times) < 2 {
 		return nil
@@ -77,7 +77,7 @@ func Trends(c *recorder.Chart, catalogue driver.Catalogue) []Trend {
 	return out
 }
 
-// charts returns small charts of a recording, a group an owner.
+// charts returns small charts of a recording, one group per owner.
 func charts(c *recorder.Chart, catalogue driver.Catalogue, moments []instant) []chartGroup {
 	var out []chartGroup
 	var along axis
@@ -104,13 +104,12 @@ func chartTitle(s *recorder.ChartSeries) string {
 	return fmt.Sprintf("%s %s/%s on %s", s.Of, s.Namespace, s.Name, s.Device)
 }
 
-// worthAChart reports whether a quantity changes by what the device does.
+// worthAChart reports whether a quantity changes with the device's work.
 func worthAChart(spec *driver.Spec) bool {
 	return !spec.Fact && !spec.Internal && spec.Name != driver.MemoryCapacity.String()
 }
 
-// gaugeOf returns the quantity of which a counter is the integral, "" of others. A chart of both
-// shows the same twice.
+// gaugeOf returns the quantity whose integral a counter is, "" if there is none.
 func gaugeOf(q driver.Quantity) string {
 	switch q {
 	case driver.Energy:
@@ -122,11 +121,12 @@ func gaugeOf(q driver.Quantity) string {
 	}
 }
 
-// smoothing is the time over which the charts of counters are means: some hardware counts in steps.
+// smoothing is the time over which rates of counters are averaged, since some hardware counts in
+// steps.
 const smoothing = 10 * time.Second
 
-// smooth returns the rates since the times before as means of the time before, NaN where they are
-// NaN, and where they are of less than a second.
+// smooth averages rates over the time before each of them. rates[i] is the rate since times[i-1].
+// The result is NaN where the rate is NaN, and where less than a second is known.
 func smooth(times []time.Time, rates []float64) []float64 {
 	out := make([]float64, len(rates))
 	for i := range rates {
@@ -143,14 +143,14 @@ func smooth(times []time.Time, rates []float64) []float64 {
 	return out
 }
 
-// axis is the axis of time of a chart. A time in which nothing was recorded is short on it.
+// axis is the time axis of a chart. It shortens times in which nothing was recorded.
 type axis struct {
 	times  []time.Time
 	x      []float64 // of the times
 	breaks []bool    // nothing was recorded just before the time
 }
 
-// shownGap is how much of the width a time takes in which nothing was recorded.
+// shownGap is the width of a time in which nothing was recorded.
 const shownGap = chartWidth / 20
 
 func newAxis(times []time.Time) axis {
@@ -180,7 +180,7 @@ func newAxis(times []time.Time) axis {
 	return out
 }
 
-// at returns where a time is, false if it is not on the axis.
+// at returns the position of a time, false if it is not on the axis.
 func (a *axis) at(t time.Time) (float64, bool) {
 	n, exact := slices.BinarySearchFunc(a.times, t, time.Time.Compare)
 	switch {
@@ -194,7 +194,7 @@ func (a *axis) at(t time.Time) (float64, bool) {
 	}
 }
 
-// marks returns the moments that are on the axis.
+// marks returns marks for the moments that are on the axis.
 func (a *axis) marks(moments []instant) []chartMark {
 	var out []chartMark
 	for _, m := range moments {
@@ -205,7 +205,7 @@ func (a *axis) marks(moments []instant) []chartMark {
 	return out
 }
 
-// newTrend returns the trend of a series, false if it has no value.
+// newTrend returns the trend of a series, false if the series has no value.
 func newTrend(times []time.Time, s *recorder.ChartSeries, spec *driver.Spec) (Trend, bool) {
 	values := s.Values.Floats()
 	if s.Rate && len(values) == len(times) {
@@ -283,7 +283,7 @@ func ofSeries(v float64, s *recorder.ChartSeries, spec *driver.Spec) string {
 	}
 }
 
-// recorded returns the charts of a device, or of the parts that a claim or pod has of its devices.
+// recorded returns the charts of a device, or of a claim's or pod's parts of devices.
 func (p *pages) recorded(
 	ctx context.Context, of recorder.Selection, catalogue driver.Catalogue,
 ) ([]chartGroup, error) {

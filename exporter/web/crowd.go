@@ -8,13 +8,13 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web/client"
 )
 
-// crowd bounds how many members there are at a time: connections, or requests in flight. A full
-// crowd expels its oldest member of the client that has the most, so that a client with few members
-// finds a place whatever others do. It is safe for concurrent use.
+// crowd bounds the number of its members: connections, or requests in flight. When it is full, a
+// new member replaces the oldest member of the client with the most members, so that clients with
+// few members find room. crowd is safe for concurrent use.
 type crowd struct {
 	max int
-	// settled is the age below which a member is not expelled for another one of a client that has
-	// as many.
+	// settled is the age from which a member may be expelled for a member of a client that has as
+	// many.
 	settled time.Duration
 
 	mu      sync.Mutex
@@ -26,11 +26,11 @@ type crowd struct {
 type member struct {
 	by    client.ID
 	since time.Time
-	expel func() // is called with the crowd's lock
+	expel func() // called with the crowd's lock held
 }
 
-// enter adds a member. Expelled reports whether another one had to go; the member is nil if there
-// is no place. expel must not call the crowd, and does not run after leave has returned.
+// enter adds a member. It reports whether another member was expelled for it; m is nil if there is
+// no room. expel must not call the crowd, and does not run after leave has returned.
 func (c *crowd) enter(by client.ID, expel func()) (m *member, expelled bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,7 +71,7 @@ func (c *crowd) leave(m *member) {
 	c.remove(m)
 }
 
-// oldestOfMost returns the oldest member of the clients that have the most.
+// oldestOfMost returns the oldest member of the clients with the most members.
 func (c *crowd) oldestOfMost() *member {
 	most := 0
 	for _, n := range c.count {

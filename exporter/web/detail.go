@@ -17,10 +17,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// detail is all that is known of a device or a claim.
+// detail is everything known about a device, claim, pod or incident.
 type detail struct {
 	Node, Title, Time string
-	Sections          []section // none: there is no such device, claim, pod or incident
+	Sections          []section // none: no such device, claim, pod or incident
 	Charts            []chartGroup
 }
 
@@ -41,7 +41,7 @@ func (d *detail) tidy() {
 	}
 }
 
-// section is a table. One without a head has names in its first column.
+// section is a table. A table without a head has names in its first column.
 type section struct {
 	Title string
 	Head  []string
@@ -51,14 +51,14 @@ type section struct {
 // item is a cell of a table.
 type item struct {
 	Text                         string
-	Device, Claim, Pod, Incident string // whose details it links to; all "": none's
+	Device, Claim, Pod, Incident string // the subject that the cell links to; all "": no link
 	Class                        string
 }
 
-// absent is the title of the section of what has no value.
+// absent is the title of the section of absent values.
 const absent = "Absent"
 
-// IsAbsent reports whether the section is of what has no value, which is last.
+// IsAbsent reports whether the section is that of absent values, which is last.
 func (s *section) IsAbsent() bool { return s.Title == absent }
 
 func (s *section) add(texts ...string) {
@@ -81,14 +81,14 @@ func (s *section) state(name string, of ledger.State) {
 	s.Rows = append(s.Rows, []item{{Text: name}, {Text: string(of) + ": " + of.Meaning(), Class: StateClass(of)}})
 }
 
-// stalled adds a row with why a claim is stalled, unless it is not.
+// stalled adds a row with the reason why a claim is stalled, unless reason is empty.
 func (s *section) stalled(reason string) {
 	if reason != "" {
 		s.Rows = append(s.Rows, []item{{Text: string(ledger.StateStalled)}, {Text: stalledText(reason), Class: "bad"}})
 	}
 }
 
-// contradiction adds a row with what says that the device works although its utilization is 0.
+// contradiction adds a row with the evidence that the device works although its utilization is 0.
 func (s *section) contradiction(d *ledger.Device) {
 	if d.Contradiction != join.NoContradiction {
 		text := "the utilization is 0, and " + d.Contradiction.Meaning() + ": it is not taken to be idle"
@@ -104,8 +104,7 @@ type explainer struct {
 	shown     *view
 }
 
-// device returns the details of the devices of that name, or of the one with that driver, pool and
-// name.
+// device returns the details of a device, given as DRIVER/POOL/NAME, or of all devices with a name.
 func (e *explainer) device(name string) detail {
 	out := detail{Title: "Device " + name, Time: clock(e.Time)}
 	for i := range e.Devices {
@@ -191,9 +190,9 @@ func (e *explainer) heldBy(d *ledger.Device) section {
 	return s
 }
 
-// why says why the pods of a share hold it: each by its name, unless all do for the same reason.
+// why says why the pods of a share hold it: for each pod, or once if all have the same reason.
 func (e *explainer) why(share *join.Share) string {
-	pods := map[string][]string{} // by reason
+	pods := map[string][]string{} // names of pods by reason
 	for h := range holds(share) {
 		text := string(h.Hold.Reason)
 		if !h.Hold.Since.IsZero() {
@@ -210,7 +209,7 @@ func (e *explainer) why(share *join.Share) string {
 	return strings.Join(reasons, "; ")
 }
 
-// podsItem names pods. It links to one that is alone.
+// podsItem names pods, and links to a single pod.
 func podsItem(pods []string) item {
 	out := item{Text: strings.Join(pods, ", ")}
 	if len(pods) == 1 {
@@ -219,7 +218,7 @@ func podsItem(pods []string) item {
 	return out
 }
 
-// values returns a row for each value: gauges, and sums with the time since which they count.
+// values returns a row for each value. For counters, it has the time since which they count.
 func (e *explainer) values(title string, values []ledger.Value) section {
 	s := section{Title: title, Head: []string{"Quantity", "Value", "Source"}}
 	for i := range values {
@@ -238,7 +237,7 @@ func (e *explainer) values(title string, values []ledger.Value) section {
 	return s
 }
 
-// absent returns a row for each reason for which something of a device is not known.
+// absent returns a row for each reason why values of a device are absent.
 func (e *explainer) absent(d *ledger.Device) section {
 	s := section{Title: absent, Head: []string{"What", "Why", "What to do"}}
 	if d.Missing != join.MissingNone {
@@ -276,8 +275,8 @@ func (e *explainer) absent(d *ledger.Device) section {
 	return s
 }
 
-// whyAbsent says why nothing reads a quantity of a device that has other telemetry. Readers are the
-// sources of that.
+// whyAbsent says why a quantity is absent of a device that has other telemetry. readers are the
+// names of the sources of that telemetry.
 func whyAbsent(q driver.Quantity, sources []Source, readers map[string]bool) (why, do string) {
 	var here, elsewhere []string
 	for _, s := range sources {
@@ -301,8 +300,8 @@ func whyAbsent(q driver.Quantity, sources []Source, readers map[string]bool) (wh
 	}
 }
 
-// claim returns the details of NAMESPACE/NAME: a section for each device that it has, or had within
-// the retention, and what is absent of the device.
+// claim returns the details of NAMESPACE/NAME: a section for each device that the claim holds, or
+// held within the retention, with the device's absent values.
 func (e *explainer) claim(name string) detail {
 	out := detail{Title: "Claim " + name, Time: clock(e.Time)}
 	for i := range e.Claims {
@@ -328,7 +327,7 @@ func (e *explainer) claim(name string) detail {
 	return out
 }
 
-// holding returns what is known of how a claim or pod holds a device.
+// holding describes how a claim or pod holds a device.
 func (e *explainer) holding(h *ledger.Holder) section {
 	s := section{Title: h.Device.Device}
 	s.Rows = append(s.Rows, []item{{Text: "device"}, {Text: h.Device.String(), Device: h.Device.String()}})
@@ -349,8 +348,8 @@ func (e *explainer) holding(h *ledger.Holder) section {
 	return s
 }
 
-// pod returns the details of NAMESPACE/NAME: what it is, and a section for each device that it has,
-// or had within the retention.
+// pod returns the details of NAMESPACE/NAME: the pod itself, and a section for each device that it
+// holds, or held within the retention.
 func (e *explainer) pod(name string) detail {
 	out := detail{Title: "Pod " + name, Time: clock(e.Time)}
 	at := slices.IndexFunc(e.PodInfos, func(p ledger.PodInfo) bool { return p.Namespace+"/"+p.Name == name })
@@ -394,14 +393,14 @@ func (s *section) claims(d *ledger.Device, pod string) {
 	}
 }
 
-// sharesOf returns the shares of a device that a claim has.
+// sharesOf returns a claim's shares of a device.
 func (e *explainer) sharesOf(d *ledger.Device, claim string) section {
 	s := e.heldBy(d)
 	s.Rows = slices.DeleteFunc(s.Rows, func(row []item) bool { return row[0].Claim != claim })
 	return s
 }
 
-// ago returns how long ago a time was; "" for the zero time.
+// ago returns the time since at, as text; "" for the zero time.
 func ago(now, at time.Time) string {
 	if at.IsZero() {
 		return ""

@@ -17,45 +17,45 @@ type FitReport struct {
 	Claims []ClaimFitReport `json:"claims"`
 }
 
-// ClaimFitReport is the smallest fit for a device of a claim. What is not known is omitted.
+// ClaimFitReport is the smallest fit for a device of a claim. Unknown values are omitted.
 type ClaimFitReport struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	UID       string `json:"uid,omitempty"`
 	driver.ID
-	Text            string     `json:"text"`             // the same as a sentence
+	Text            string     `json:"text"`             // the report as a sentence
 	Reason          fit.Reason `json:"reason,omitempty"` // why there is no alternative; omitted: there is one
-	MeasuredSeconds float64    `json:"measuredSeconds"`  // how long both activity and memory were measured
+	MeasuredSeconds float64    `json:"measuredSeconds"`  // for how long both activity and memory were measured
 	Ended           *time.Time `json:"ended,omitempty"`  // when the claim ended; omitted: it holds the device
-	// What it needs is a part of what it holds, from 0 to 1, with the margin.
+	// NeededRatio is the needed part of what the claim holds, from 0 to 1, with the margin.
 	Memory      *MemoryFitReport   `json:"memory,omitempty"`
 	Activity    *ActivityFitReport `json:"activity,omitempty"`
 	Alternative *AlternativeReport `json:"alternative,omitempty"`
 }
 
-// MemoryFitReport is how much memory a claim holds, and used at most.
+// MemoryFitReport is the memory that a claim holds, and its peak use.
 type MemoryFitReport struct {
 	HeldBytes   float64 `json:"heldBytes"`
 	PeakBytes   float64 `json:"peakBytes"`
 	NeededRatio float64 `json:"neededRatio"`
 }
 
-// ActivityFitReport is the part of the device that a claim kept busy, and did not exceed in 99.9 %
-// of the time.
+// ActivityFitReport is the part of the device that a claim kept busy: P999 is not exceeded in 99.9
+// % of the time.
 type ActivityFitReport struct {
 	P999        float64 `json:"p999"`
 	NeededRatio float64 `json:"neededRatio"`
 }
 
-// AlternativeReport is the smallest thing on the node that would do.
+// AlternativeReport is the smallest device, partition or share on the node that fits the claim.
 type AlternativeReport struct {
 	Kind fit.Kind `json:"kind"`
-	Name string   `json:"name"` // the profile of a partition, or its device; what a share consumes
-	// Device is one that is, or offers, the alternative.
+	Name string   `json:"name"` // of a share: the capacity that it consumes; of a partition: its profile or device
+	// Device is an example: the alternative itself, or the device that offers it.
 	Device      string             `json:"device,omitempty"`
 	Capacity    map[string]float64 `json:"capacity,omitempty"` // to request, in the resource's base unit
 	MemoryBytes float64            `json:"memoryBytes,omitempty"`
-	UnusedRatio float64            `json:"unusedRatio"` // the part of what the claim holds that it would leave
+	UnusedRatio float64            `json:"unusedRatio"` // the part of the held device that the claim does not need
 }
 
 // NewFitReport makes the report of a snapshot.

@@ -15,32 +15,32 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
-// IncidentsReport is what /api/v1/incidents serves: those that are open first, then those that
-// happened last.
+// IncidentsReport is what /api/v1/incidents serves: open incidents first, then the others, the
+// newest first.
 type IncidentsReport struct {
 	Node      string               `json:"node"`
 	Incidents []*recorder.Incident `json:"incidents"`
-	// Next is there if there are more: the parameter before of the request for them.
+	// Next is the parameter before of the request for the next incidents; omitted: there are none.
 	Next string `json:"next,omitempty"`
 }
 
-// write writes the report as JSON, an incident at a time.
+// write writes the report as JSON, one incident at a time.
 func (r IncidentsReport) write(w io.Writer) error {
 	return writeList(w, r.Node, "incidents", r.Incidents, r.Next)
 }
 
-// incidentQuery chooses incidents. All that is set must apply.
+// incidentQuery chooses the incidents that match all fields that are set.
 type incidentQuery struct {
 	id, before, kind, claim string
-	since                   time.Time // those that are open or happened after it
+	since                   time.Time // matches incidents that are open, or happened after it
 	limit                   int
 }
 
-// maxIncidents is how many incidents an answer has at most: all.
+// maxIncidents is the default limit of incidents in an answer: all.
 const maxIncidents = recorder.MaxIncidents
 
-// incidents answers ?id=ID with one incident and its recording, else with those that ?kind, ?claim
-// and ?since choose, at most ?limit, ?before a position.
+// incidents answers ?id=ID with one incident and its recording. Without id, it answers with the
+// incidents that match ?kind, ?claim and ?since, at most ?limit, from the position ?before on.
 func (c Config) incidents(query url.Values) (any, finder, error) {
 	of := incidentQuery{
 		id: query.Get("id"), before: query.Get("before"), kind: query.Get("kind"), claim: query.Get("claim"),
@@ -80,8 +80,8 @@ func (c Config) incidents(query url.Values) (any, finder, error) {
 	}, nil
 }
 
-// choose returns the incidents that are asked for, without their recordings, and where more of them
-// begin.
+// choose returns the matching incidents without their recordings, and the position after which
+// further ones begin.
 func (q *incidentQuery) choose(all []*recorder.Incident) (some []*recorder.Incident, next string) {
 	some = []*recorder.Incident{}
 	for _, i := range all {
@@ -99,19 +99,19 @@ func (q *incidentQuery) choose(all []*recorder.Incident) (some []*recorder.Incid
 	return some, ""
 }
 
-// hits reports whether an incident hit a claim, NAMESPACE/NAME, or may have hit it.
+// hits reports whether an incident hit, or may have hit, a claim, given as NAMESPACE/NAME.
 func hits(i *recorder.Incident, claim string) bool {
 	return slices.Contains(i.Claims(), claim) || slices.Contains(i.PossibleClaims(), claim)
 }
 
-// hitting chooses the incidents that hit certain holders.
+// hitting returns a condition: the incident hit a holder for which of is true.
 func hitting(of func(*recorder.Holder) bool) func(*recorder.Incident) bool {
 	return func(i *recorder.Incident) bool {
 		return slices.ContainsFunc(i.Holders, func(h recorder.Holder) bool { return h.Hit && of(&h) })
 	}
 }
 
-// incidentsOf returns the newest of certain incidents.
+// incidentsOf returns the newest incidents for which chosen is true.
 func (p *pages) incidentsOf(chosen func(*recorder.Incident) bool) section {
 	s := section{Title: "Incidents", Head: []string{"What happened", "State", "Began", "How often", "Last"}}
 	if p.Recorder == nil {
@@ -132,14 +132,14 @@ func (p *pages) incidentsOf(chosen func(*recorder.Incident) bool) section {
 	return s
 }
 
-// lead puts a section first, if it and the details have anything.
+// lead puts a section first if both the section and the details have rows.
 func (d *detail) lead(s section) {
 	if len(s.Rows) > 0 && len(d.Sections) > 0 {
 		d.Sections = slices.Insert(d.Sections, 0, s)
 	}
 }
 
-// stateOf returns whether an incident is open, in one word, and its class.
+// stateOf returns one word that says whether an incident is open, and its CSS class.
 func stateOf(i *recorder.Incident) (word, class string) {
 	if i.Open() {
 		return "open", "bad"
@@ -147,23 +147,23 @@ func stateOf(i *recorder.Incident) (word, class string) {
 	return "resolved", "dim"
 }
 
-// incidentRow is an incident on the page: a line.
+// incidentRow is a line of the page about an incident.
 type incidentRow struct {
 	ID    string   `json:"id"`
 	State string   `json:"state"`
 	Class string   `json:"class"`
-	Why   string   `json:"why,omitempty"` // it is resolved
+	Why   string   `json:"why,omitempty"` // why it is resolved
 	Text  string   `json:"text"`
 	Since string   `json:"since"`
 	For   string   `json:"for"`
 	Count int      `json:"count"`
 	Last  string   `json:"last"`
 	Hit   string   `json:"hit"`
-	Lines []string `json:"lines,omitempty"` // of a small chart of the device
-	Mark  string   `json:"mark,omitempty"`  // of the onset, in the chart
+	Lines []string `json:"lines,omitempty"` // polylines of a small chart of the device
+	Mark  string   `json:"mark,omitempty"`  // the onset in that chart
 }
 
-// maxIncidentRows bounds the incidents of one device, claim or pod in its details.
+// maxIncidentRows limits the incidents in the details of one device, claim or pod.
 const maxIncidentRows = 8
 
 func incidentRows(r *recorder.Recorder, catalogue driver.Catalogue, now time.Time) []incidentRow {
@@ -186,7 +186,7 @@ func incidentRows(r *recorder.Recorder, catalogue driver.Catalogue, now time.Tim
 	return out
 }
 
-// whomHit names the pods that an incident hit, and those that it may have hit.
+// whomHit names the pods that an incident hit, or may have hit.
 func whomHit(i *recorder.Incident) string {
 	names := podNames(i.Pods())
 	if possible := podNames(i.PossiblePods()); possible != "" {
@@ -204,7 +204,7 @@ func podNames(all []string) string {
 	return strings.Join(all, ", ")
 }
 
-// lasted returns how long an incident lasts, or lasted.
+// lasted returns the duration of an incident, until now if it is open.
 func lasted(i *recorder.Incident, now time.Time) string {
 	if !i.Open() {
 		now = *i.End
@@ -212,8 +212,8 @@ func lasted(i *recorder.Incident, now time.Time) string {
 	return duration(max(0, now.Sub(i.Onset).Seconds()))
 }
 
-// thumbnail returns a small chart of what shows the device's work best: its power, else its
-// utilization, else its traffic.
+// thumbnail returns a small chart of the quantity that shows the device's work best: power, else
+// utilization, else traffic.
 func thumbnail(i *recorder.Incident, catalogue driver.Catalogue) (lines []string, mark string) {
 	if i.Chart == nil || len(i.Chart.Times) < 2 {
 		return nil, ""
@@ -238,7 +238,7 @@ func thumbnail(i *recorder.Incident, catalogue driver.Catalogue) (lines []string
 	return nil, ""
 }
 
-// momentsOf returns the times that mark the course of an incident in its charts.
+// momentsOf returns the main moments of an incident, for its charts.
 func momentsOf(i *recorder.Incident) []instant {
 	out := []instant{{"onset", i.Onset}}
 	if i.Detected.Sub(i.Onset) >= 2*time.Second {
@@ -250,7 +250,7 @@ func momentsOf(i *recorder.Incident) []instant {
 	return out
 }
 
-// incidentFacts returns what is to be known of an incident, the course of it first.
+// incidentFacts describes an incident, beginning with its course.
 func incidentFacts(i *recorder.Incident, now time.Time) section {
 	facts := section{Title: "Incident " + i.ID}
 	state, class := stateOf(i)
@@ -283,8 +283,8 @@ func incidentFacts(i *recorder.Incident, now time.Time) section {
 	return facts
 }
 
-// incident returns the details of an incident: what happened, who held the device, and what was
-// recorded.
+// incident returns the details of an incident: its facts, the holders of the device, and the
+// recording.
 func (p *pages) incident(
 	ctx context.Context, id string, now time.Time, catalogue driver.Catalogue,
 ) (detail, error) {
@@ -301,7 +301,7 @@ func (p *pages) incident(
 	}
 	out.Title = i.Text
 	facts := incidentFacts(i, now)
-	// Whom it hit is first.
+	// Holders that were hit come first.
 	holders := slices.SortedStableFunc(slices.Values(i.Holders), func(a, b recorder.Holder) int {
 		return compareFlags(a.Hit, b.Hit)
 	})

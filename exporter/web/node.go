@@ -12,15 +12,15 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
-// recent is what the recorder has of the last minutes of each device, claim and pod; nil: there is
-// no recorder.
+// recent is what the recorder has of the last minutes, by device, claim and pod; nil: there is no
+// recorder.
 type recent map[recorder.Owner]recorder.Recent
 
 // trendValues is how many values a trend has.
 const trendValues = 30
 
-// trend is a small chart of the last minutes: a digit from 0 to 9 for each value, - for none. Of
-// utilization 9 is 100 %, of all else the highest value.
+// trend is a small chart of the last minutes: one character for each value, a digit from 0 to 9, or
+// - if the value is absent. 9 is 100 % utilization, or the highest value of another quantity.
 type trend string
 
 // setRecent sets what is recorded of the row's device, claim or pod.
@@ -68,11 +68,11 @@ func (t trend) Lines() []string {
 	return out
 }
 
-// finding is something that needs a look, with the first of the devices that it is of.
+// finding is a state that needs attention, with the first devices in it.
 type finding struct {
 	Text    string   `json:"text"`
 	Class   string   `json:"class"`
-	Devices []string `json:"devices"` // DRIVER/POOL/DEVICE
+	Devices []string `json:"devices"` // as DRIVER/POOL/DEVICE
 	More    int      `json:"more,omitempty"`
 }
 
@@ -82,8 +82,7 @@ func (f *finding) Name(id string) string { return id[strings.LastIndex(id, "/")+
 // namedDevices is how many devices a finding names.
 const namedDevices = 6
 
-// findings says in a line for each state what needs a look: the worst first. There are none if
-// nothing does.
+// findings returns one finding for each state that needs attention, the worst first.
 func (v *view) findings() []finding {
 	out := []finding{}
 	for _, state := range []ledger.State{
@@ -109,7 +108,8 @@ func (v *view) findings() []finding {
 	return out
 }
 
-// gatherAdmins takes holders with admin access to most devices, such as monitors, out of the rows.
+// gatherAdmins moves holders with admin access to most devices, such as monitors, from the rows to
+// Everywhere.
 func (v *view) gatherAdmins() {
 	counts := map[holderLine]int{}
 	for i := range v.Devices {
@@ -137,7 +137,7 @@ type fact struct {
 	Text string `json:"text"`
 }
 
-// partitioned returns which quantities the partitions of a device report.
+// partitioned returns the quantities that the partitions of each device report.
 func partitioned(s *exposition.Snapshot) map[driver.ID]map[driver.Quantity]bool {
 	out := map[driver.ID]map[driver.Quantity]bool{}
 	for i := range s.Devices {
@@ -156,8 +156,8 @@ func partitioned(s *exposition.Snapshot) map[driver.ID]map[driver.Quantity]bool 
 	return out
 }
 
-// sums returns what all devices of the node do together. What a device and its partitions report is
-// that of the partitions.
+// sums returns totals of all devices of the node. If a device and its partitions report the same
+// quantity, only the partitions are counted.
 func (v *view) sums(s *exposition.Snapshot) []fact {
 	held := map[driver.ID]bool{}
 	for i := range v.Devices {
@@ -196,7 +196,7 @@ func (v *view) sums(s *exposition.Snapshot) []fact {
 	return out
 }
 
-// traffic returns the traffic of all devices, false if none has any.
+// traffic returns the sum of all devices' traffic, false if it is unknown for all of them.
 func (v *view) traffic() (rate float64, known bool) {
 	for owner, of := range v.recent {
 		if owner.Kind == recorder.OfDevice && !math.IsNaN(of.Traffic) {

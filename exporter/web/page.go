@@ -35,16 +35,16 @@ type pages struct {
 	templates             *template.Template
 
 	mu   sync.Mutex
-	of   *exposition.Snapshot // of view; nil: none
+	of   *exposition.Snapshot // the snapshot of view; nil: none
 	view *view
 }
 
 func newPages(c Config, documents, recordings *answers) *pages {
-	templates := template.Must(template.ParseFS(pageFiles, "page/*.html")) // a test executes them
+	templates := template.Must(template.ParseFS(pageFiles, "page/*.html")) // a test executes them all
 	return &pages{Config: c, documents: documents, recordings: recordings, templates: templates}
 }
 
-// Assets returns what serves the script and the style of the page, by their paths.
+// Assets returns handlers of the page's script and style, by path.
 func Assets() map[string]http.Handler {
 	return map[string]http.Handler{
 		underPage + "script.js": asset("script.js", "text/javascript; charset=utf-8"),
@@ -52,29 +52,28 @@ func Assets() map[string]http.Handler {
 	}
 }
 
-// asset serves a file that changes with the program alone.
+// asset serves an embedded file.
 func asset(name, kind string) http.HandlerFunc {
 	content, err := pageFiles.ReadFile("page/" + name)
 	if err != nil {
-		panic(err) // only if the file is not embedded
+		panic(err) // the file is not embedded: a bug
 	}
 	tag := fmt.Sprintf(`"%x"`, sha256.Sum256(content))[:18] + `"`
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", kind)
-		w.Header().Set("Cache-Control", "no-cache") // a newer program has another
+		w.Header().Set("Cache-Control", "no-cache") // a newer program has another file
 		w.Header().Set("Etag", tag)
 		http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(content))
 	}
 }
 
-// unchanged answers a client that has a document of the snapshot already with status 304, and
-// returns true. For others it sets the header by which they can ask again.
+// unchanged answers a client that already has the document of a snapshot with status 304, and
+// returns true. For others it sets the header with which they can ask again.
 func unchanged(w http.ResponseWriter, r *http.Request, s *exposition.Snapshot) bool {
 	return Tagged(w, r, `W/"`+strconv.FormatInt(s.Time.UnixNano(), 36)+`"`)
 }
 
-// viewOf returns what the page shows of a snapshot. It is made once for all who ask within a
-// second.
+// viewOf returns the view of a snapshot. It is made once for all requests within a second.
 func (p *pages) viewOf(s *exposition.Snapshot) *view {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,7 +85,7 @@ func (p *pages) viewOf(s *exposition.Snapshot) *view {
 	return p.view
 }
 
-// recent returns what the recorder has of the last minutes of everything.
+// recent returns what the recorder has of the last minutes.
 func (p *pages) recent() recent {
 	if p.Recorder == nil {
 		return nil
@@ -94,7 +93,7 @@ func (p *pages) recent() recent {
 	return p.Recorder.Recent(recorder.DefaultKeep, trendValues)
 }
 
-// forget drops the view of a snapshot, and the snapshot.
+// forget drops a snapshot and its view.
 func (p *pages) forget(s *exposition.Snapshot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,7 +119,7 @@ func (p *pages) serveHTML(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// page is what page.html shows.
+// page is the input of page.html.
 type page struct {
 	Node, Version, MetricsPath string
 	*view                      // nil: no snapshot yet
@@ -162,8 +161,8 @@ func (p *pages) serveRows(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// serveDetail answers ?device=NAME, or DRIVER/POOL/NAME, ?claim=NAMESPACE/NAME, ?pod=NAMESPACE/NAME
-// and ?incident=ID with a page.
+// serveDetail answers with a page for ?device=NAME, ?device=DRIVER/POOL/NAME,
+// ?claim=NAMESPACE/NAME, ?pod=NAMESPACE/NAME and ?incident=ID.
 func (p *pages) serveDetail(w http.ResponseWriter, r *http.Request) {
 	s := p.Latest()
 	if s == nil {
@@ -188,7 +187,7 @@ func (p *pages) serveDetail(w http.ResponseWriter, r *http.Request) {
 		})
 }
 
-// subject is what details are of: one of these.
+// subject is the subject of details. One field is set.
 type subject struct{ incident, claim, pod, device string }
 
 func subjectOf(query url.Values) subject {

@@ -11,31 +11,31 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web/client"
 )
 
-// Bounds of the passwords that are checked. A check takes some 60 ms, and exporter-toolkit makes
-// one at a time, so that every other one waits. It remembers the results of a hundred.
+// Bounds of the checks of passwords. A check takes some 60 ms. exporter-toolkit makes one check at
+// a time, and remembers the results of a hundred.
 const (
-	maxChecks       = 16 // at a time, of passwords that were not right before
+	maxChecks       = 16 // at a time, of passwords that are not known to have been right
 	maxClientChecks = 2  // the same, of one client
 	maxRight        = 128
 )
 
-// checks are the passwords that are being checked. It is safe for concurrent use.
+// checks counts the checks in progress. It is safe for concurrent use.
 type checks struct {
 	mu    sync.Mutex
 	count map[client.ID]int
 	all   int
-	right map[password]bool // at some time, which says nothing about now
+	right map[password]bool // have been right, and may have changed since
 }
 
 // password is the hash of a user's name and password.
 type password [sha256.Size]byte
 
-// passedKey is the key of a request's context for what [checked] calls.
+// passedKey is the context key of the function that [checked] calls.
 type passedKey struct{}
 
-// passwords bounds the requests that wait for the check of a password. A password that was right
-// before is not limited. v refuses wrong ones, if it is not nil and there are users. next checks
-// passwords, and calls a handler of [checked] with requests whose password is right.
+// passwords bounds the requests that wait for the check of a password. Passwords that have been
+// right are not limited. v refuses wrong passwords, unless it is nil or no user is configured. next
+// must check the password, and call a handler of [checked] if it is right.
 func passwords(next http.Handler, v *verifier, rejected func(driver.Rejection)) http.Handler {
 	c := checks{count: map[client.ID]int{}, right: map[password]bool{}}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -67,7 +67,7 @@ func passwords(next http.Handler, v *verifier, rejected func(driver.Rejection)) 
 	})
 }
 
-// checked is what follows the check of passwords.
+// checked is the handler that follows the check of passwords.
 func checked(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if passed, ok := r.Context().Value(passedKey{}).(func()); ok {
@@ -77,7 +77,8 @@ func checked(next http.Handler) http.Handler {
 	})
 }
 
-// begin begins a check, unless the password is known to have been right, or there are too many.
+// begin begins a check. known: the password has been right, and needs no check. ok is false if too
+// many checks are in progress.
 func (c *checks) begin(by client.ID, secret password) (known, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,7 +102,7 @@ func (c *checks) end(by client.ID) {
 	}
 }
 
-// remember keeps a password that is right, in place of any other one if there are too many.
+// remember records a password that is right. If there are too many, another one is forgotten.
 func (c *checks) remember(secret password) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

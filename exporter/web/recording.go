@@ -17,13 +17,13 @@ import (
 )
 
 // HistoryReport is what /api/v1/history serves: the values of the last ten minutes of a device, or
-// of the parts that a claim or pod has of its devices, and who held them.
+// of a claim's or pod's parts of devices, and the holders.
 type HistoryReport struct {
 	Node string `json:"node"`
 	recorder.History
 }
 
-// write writes the report as JSON, a series at a time.
+// write writes the report as JSON, one series at a time.
 func (r HistoryReport) write(w io.Writer) error {
 	o := &object{w: w}
 	o.field("node", r.Node)
@@ -36,20 +36,20 @@ func (r HistoryReport) write(w io.Writer) error {
 	return o.end()
 }
 
-// ReceiptsReport is what /api/v1/receipts serves, the newest first.
+// ReceiptsReport is what /api/v1/receipts serves, the newest receipt first.
 type ReceiptsReport struct {
 	Node     string              `json:"node"`
 	Receipts []*recorder.Receipt `json:"receipts"`
-	// Next is there if there are older ones: the parameter before of the request for them.
+	// Next is the parameter before of the request for older receipts; omitted: there are none.
 	Next string `json:"next,omitempty"`
 }
 
-// write writes the report as JSON, a receipt at a time.
+// write writes the report as JSON, one receipt at a time.
 func (r ReceiptsReport) write(w io.Writer) error {
 	return writeList(w, r.Node, "receipts", r.Receipts, r.Next)
 }
 
-// writeList writes a node, a list and what follows it as JSON, an element at a time.
+// writeList writes a node, a list and next as JSON, one element at a time.
 func writeList[T any](w io.Writer, node, name string, all []T, next string) error {
 	o := &object{w: w}
 	o.field("node", node)
@@ -58,17 +58,17 @@ func writeList[T any](w io.Writer, node, name string, all []T, next string) erro
 	return o.end()
 }
 
-// noRecorder is the answer where there is no flight recorder.
+// noRecorder is the answer if there is no flight recorder.
 const noRecorder = "the flight recorder is off (--no-recorder)\n"
 
 // document writes itself as JSON.
 type document interface{ write(w io.Writer) error }
 
-// finder returns the document that a request asks for.
+// finder returns the requested document.
 type finder func(ctx context.Context) (document, error)
 
 // serveRecording returns the handler of a path of the flight recorder. parse reads the query, and
-// returns what identifies the document among those of the path.
+// returns a key that identifies the document within the path.
 func serveRecording(
 	c Config, shared *answers, parse func(url.Values) (key any, find finder, err error),
 ) http.HandlerFunc {
@@ -98,7 +98,7 @@ func serveRecording(
 }
 
 // history answers ?device=NAME (or DRIVER/POOL/NAME), ?claim=NAMESPACE/NAME and
-// ?pod=NAMESPACE/NAME, of the last ?seconds, ?after so many series.
+// ?pod=NAMESPACE/NAME. ?seconds limits the time, ?after skips so many series.
 func (c Config) history(query url.Values) (any, finder, error) {
 	of := recorder.Selection{Device: query.Get("device")}
 	for name, to := range map[string]*string{"claim": &of.Claim, "pod": &of.Pod} {
@@ -139,15 +139,15 @@ func (e constError) Error() string { return string(e) }
 
 const errNoSelection = constError("one of ?device=NAME, ?claim=NAMESPACE/NAME and ?pod=NAMESPACE/NAME is needed")
 
-// receiptCost returns the identity of a receipt, and how large it is as text, in values.
+// receiptCost returns the ID of a receipt, and its size as text in units of a recorded value.
 func receiptCost(r *recorder.Receipt) (string, int) {
 	const ofDevice, ofPod = 512, 16
 	return r.ID, len(r.Devices)*ofDevice + len(r.Pods)*ofPod
 }
 
-// newest returns those of a list that are older than the one with an identity, "" for none, the
-// newest first: the first ones up to a cost, and at least one. next is the identity of the last one
-// if there are more. Identities sort by time.
+// newest returns the elements whose identity is lower than before, in descending order: as many as
+// do not exceed the cost most, at least one. "" as before means all. next is the last identity
+// returned if there are more elements, else "". Identities sort by time.
 func newest[T any](all []T, before string, most int, cost func(T) (id string, n int)) (some []T, next string) {
 	identity := func(of T) string { id, _ := cost(of); return id }
 	if before != "" {
@@ -165,8 +165,8 @@ func newest[T any](all []T, before string, most int, cost func(T) (id string, n 
 	return all, ""
 }
 
-// receipts answers ?claim=NAMESPACE/NAME with the receipts of one claim, else with those of all,
-// ?before another one.
+// receipts answers ?claim=NAMESPACE/NAME with the receipts of one claim, else with all receipts.
+// ?before is the ID of a receipt: only older ones are returned.
 func (c Config) receipts(query url.Values) (any, finder, error) {
 	claim, before := query.Get("claim"), query.Get("before")
 	return []string{claim, before}, func(context.Context) (document, error) {
@@ -181,8 +181,8 @@ func (c Config) receipts(query url.Values) (any, finder, error) {
 	}, nil
 }
 
-// measuredFor says for how much of the time in which devices were held there are readings: what
-// lacks some may be off by all that the devices can do meanwhile.
+// measuredFor says for which part of the allocated time there are readings, unless for 95 % of it
+// or more. In the rest of the time, the sums may be wrong by all that the devices can do.
 func measuredFor(seconds float64, total []recorder.Figure) string {
 	for _, f := range total {
 		if f.Quantity == heldSeconds && seconds < 0.95*f.ConsumedQuantity {
@@ -192,10 +192,11 @@ func measuredFor(seconds float64, total []recorder.Figure) string {
 	return duration(seconds)
 }
 
-// heldSeconds is the figure of a receipt that is no quantity: for how long devices were held.
+// heldSeconds is the figure of a receipt that is not a quantity: the time for which devices were
+// held.
 const heldSeconds = "allocated_seconds"
 
-// receiptSections returns the newest receipt of a claim.
+// receiptSections describes the newest receipt of a claim.
 func (p *pages) receiptSections(claim string, catalogue driver.Catalogue) []section {
 	if p.Recorder == nil {
 		return nil

@@ -12,32 +12,33 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Report is a snapshot as /api/v1/snapshot serves it: complete whatever the series limit is,
-// without zero hold, and with names. Times are RFC 3339 and omitted if unknown.
+// Report is a snapshot as /api/v1/snapshot serves it: with names, without zero hold, and complete
+// whatever the series limit is. Times are RFC 3339 and omitted if unknown.
 type Report struct {
 	Time    time.Time      `json:"time"`
 	Node    string         `json:"node"`
 	Devices []DeviceReport `json:"devices"`
-	// Claims are those that hold a device, or did within the retention. Of a name that several had one
-	// after the other the newest comes first; the earlier ones are at the end of the list.
+	// Claims are those that hold a device, or did within the retention. If several claims had the same
+	// name, the newest one is in its place, and the earlier ones are at the end of the list.
 	Claims []HolderReport `json:"claims"`
-	// Pods are those that have held the device for --pod.min-lifetime; the younger ones of a workload
-	// are in one row, with aggregated.
+	// Pods are those that have held the device for --pod.min-lifetime. The younger pods of a workload
+	// have one row together, with aggregated.
 	Pods []HolderReport `json:"pods"`
-	// YoungPods are younger. Of gauges, their parts are in the rows of their workloads too; of
-	// counters they come to those when they end, or have rows of their own when they are older.
+	// YoungPods have held the device for less time. Gauges of their workloads' rows include them.
+	// Counters of those rows include them once they have ended; if they grow older instead, they get
+	// rows of their own in Pods.
 	YoungPods []HolderReport `json:"youngPods,omitempty"`
-	// Plugins are allocations of device plugins, which have no claim: a row a namespace and device,
-	// without a name.
+	// Plugins are allocations of device plugins, which have no claim: one row without a name for each
+	// namespace and device.
 	Plugins []HolderReport `json:"devicePlugins,omitempty"`
 	Series  int            `json:"series"`
 	Dropped int            `json:"seriesDropped"`
 }
 
-// DeviceReport is a device.
+// DeviceReport is a device with its holders and values.
 type DeviceReport struct {
 	driver.ID
-	State            ledger.State       `json:"state"` // as the page calls it
+	State            ledger.State       `json:"state"` // a state of the page
 	Vendor           string             `json:"vendor,omitempty"`
 	Model            string             `json:"model,omitempty"`
 	UUID             string             `json:"uuid,omitempty"`
@@ -49,33 +50,32 @@ type DeviceReport struct {
 	CUDAVersion      string             `json:"cudaVersion,omitempty"`
 	NetDev           string             `json:"netDev,omitempty"`
 	Parent           string             `json:"parent,omitempty"`
-	Unlisted         bool               `json:"unlisted,omitempty"` // it is in no ResourceSlice
+	Unlisted         bool               `json:"unlisted,omitempty"` // no ResourceSlice has it
 	Taints           []TaintReport      `json:"taints,omitempty"`
 	Multiple         bool               `json:"allowMultipleAllocations,omitempty"`
 	Up               *bool              `json:"up,omitempty"`           // omitted: no source supports it
 	Missing          join.MissingReason `json:"gap,omitempty"`          // why there is no telemetry
-	HealthReason     string             `json:"healthReason,omitempty"` // why it is not healthy, in its driver's words
+	HealthReason     string             `json:"healthReason,omitempty"` // why it is not healthy, as its driver says
 	Attribution      join.Attribution   `json:"attribution,omitempty"`
 	Shares           []ShareReport      `json:"shares,omitempty"`
 	AllocatedSeconds float64            `json:"allocatedSeconds"`
 	Values           []ValueReport      `json:"values,omitempty"`
-	// Divided are the quantities of a partition that its parent measures, and of which the claims of
-	// the partition have parts.
+	// Divided are the quantities of a partition that its parent measures, and of which the partition's
+	// claims get parts.
 	Divided      []DividedReport `json:"divided,omitempty"`
 	Unattributed []ValueReport   `json:"unattributed,omitempty"`
 	LastError    *time.Time      `json:"lastError,omitempty"`
 }
 
-// DividedReport says where the parts come from that the claims of a partition have of a quantity of
-// its parent.
+// DividedReport says how a quantity of a parent is divided among its partitions' claims.
 type DividedReport struct {
 	Quantity string `json:"quantity"`
-	Source   string `json:"source"` // as SOURCE (divided), or SOURCE (divided by share)
+	Source   string `json:"source"` // SOURCE (divided), or SOURCE (divided by share)
 }
 
 // TaintReport is a taint of a device.
 type TaintReport struct {
-	Taint  string `json:"taint"`          // as KEY=VALUE:EFFECT
+	Taint  string `json:"taint"`          // KEY=VALUE:EFFECT
 	Source string `json:"source"`         // slice or rule
 	Rule   string `json:"rule,omitempty"` // the name of the DeviceTaintRule
 }
@@ -83,44 +83,45 @@ type TaintReport struct {
 // ShareReport is one allocation of a device.
 type ShareReport struct {
 	Namespace string             `json:"namespace"`
-	Claim     string             `json:"claim"` // empty: by a device plugin
+	Claim     string             `json:"claim"` // empty: a device plugin allocated it
 	ShareID   string             `json:"shareID,omitempty"`
 	Request   string             `json:"request,omitempty"`
 	Admin     bool               `json:"adminAccess,omitempty"`
 	Weight    float64            `json:"weight"`
 	Consumed  map[string]float64 `json:"consumedCapacity,omitempty"`
-	// Tolerations of the device's taints, as KEY=VALUE:EFFECT; what matches anything is omitted.
+	// Tolerations of the device's taints, as KEY=VALUE:EFFECT; fields that match anything are omitted.
 	Tolerations []string `json:"tolerations,omitempty"`
 	Pods        []string `json:"pods"`
-	// Holds are since when and why each of the pods holds the device.
+	// Holds say for each pod since when and why it holds the device.
 	Holds []HoldReport `json:"holds,omitempty"`
 }
 
-// HoldReport is why a pod is taken to hold a device.
+// HoldReport says why a pod holds a device, by the exporter's knowledge.
 type HoldReport struct {
 	Pod string `json:"pod"` // NAMESPACE/NAME
 	UID string `json:"uid,omitempty"`
-	// Since is omitted where the pod held the device before the exporter started.
+	// Since is omitted if the pod held the device before the exporter started.
 	Since  *time.Time          `json:"since,omitempty"`
 	Reason podresources.Reason `json:"reason"`
-	// ReasonSince is when that reason began; omitted: with the hold.
+	// ReasonSince is when the reason began to apply; omitted: when the hold began.
 	ReasonSince *time.Time `json:"reasonSince,omitempty"`
 }
 
-// HolderReport is what a claim or a pod has of one device.
+// HolderReport is a claim's or a pod's part of one device.
 type HolderReport struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Aggregated says that the row is of the young pods of a workload, whose kind and name are in the
-	// name: aggregated/KIND/NAME, or aggregated/ where they are unknown.
+	// Aggregated: the row is of the young pods of a workload. Name is aggregated/KIND/NAME with the
+	// workload's kind and name, or aggregated/ if they are unknown.
 	Aggregated bool   `json:"aggregated,omitempty"`
 	UID        string `json:"uid,omitempty"`
 	driver.ID
-	// Since is when this one of the name began to hold the device, and all else is its own.
+	// Since is when this claim or pod began to hold the device. No value includes earlier ones of the
+	// name.
 	Since            time.Time     `json:"since"`
 	Ended            *time.Time    `json:"ended,omitempty"`
 	LastActive       *time.Time    `json:"lastActive,omitempty"`
-	LastError        *time.Time    `json:"lastError,omitempty"` // of the device, that hit the holder
+	LastError        *time.Time    `json:"lastError,omitempty"` // the last error of the device that hit the holder
 	AllocatedSeconds float64       `json:"allocatedSeconds"`
 	ShareSeconds     float64       `json:"allocatedShareSeconds"`
 	Values           []ValueReport `json:"values,omitempty"`
@@ -134,7 +135,7 @@ type ValueReport struct {
 	Source   string            `json:"source,omitempty"`
 }
 
-// WriteReport writes the [Report] of a snapshot as JSON, without having all of it in memory.
+// WriteReport writes the [Report] of a snapshot as JSON, without keeping all of it in memory.
 // quietAfter is that of [ledger.Snapshot.States].
 func WriteReport(w io.Writer, s *exposition.Snapshot, node string, quietAfter time.Duration) error {
 	names := newQuantityNames(s.Catalogue.OrStandard())
@@ -169,7 +170,7 @@ func WriteReport(w io.Writer, s *exposition.Snapshot, node string, quietAfter ti
 	return o.end()
 }
 
-// quantityNames are the names of the quantities and of their labels.
+// quantityNames has the name of each quantity and of its labels.
 type quantityNames []struct {
 	name   string
 	labels []string
@@ -238,7 +239,8 @@ func shareReport(s *join.Share) ShareReport {
 	return r
 }
 
-// holds yields a holder of each pod of a share, if it is known since when and why it holds it.
+// holds yields one holder for each pod of a share, if it is known since when and why the pod holds
+// it.
 func holds(s *join.Share) iter.Seq[*podresources.Holder] {
 	return func(yield func(*podresources.Holder) bool) {
 		for i := range s.Holders {

@@ -44,17 +44,17 @@ type route struct {
 	handler http.Handler
 }
 
-// routes is the table of all paths of the server.
+// routes returns the table of all paths of the server.
 func (c Config) routes() []route {
 	scrapes := newAnswers(&c, 4, make(chan struct{}, 1), make(chan struct{}, 1))
-	// All other answers are made, and decompressed, one at a time: one processor is left for scrapes
-	// and for the sampler.
+	// Answers other than scrapes are made and decompressed one at a time, so that a processor stays
+	// free for scrapes and for the sampler.
 	turns := make(chan struct{}, 1)
 	if c.Recorder != nil {
 		turns = c.Recorder.Turns()
 	}
 	documents := newAnswers(&c, 2, turns, turns)
-	recordings := newAnswers(&c, 4, turns, turns) // queries make many different ones
+	recordings := newAnswers(&c, 4, turns, turns) // many different ones, because of queries
 	report := func(name string, write func(w io.Writer, s *exposition.Snapshot) error) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) { serveReport(w, r, c.Latest(), documents, name, write) }
 	}
@@ -94,7 +94,7 @@ func (c Config) routes() []route {
 	}
 }
 
-// ready answers the probe of readiness.
+// ready answers the readiness probe.
 func (c Config) ready(w http.ResponseWriter, _ *http.Request) {
 	if c.Latest() == nil {
 		respond(w, http.StatusServiceUnavailable, "no snapshot yet\n")
@@ -103,7 +103,7 @@ func (c Config) ready(w http.ResponseWriter, _ *http.Request) {
 	probe(w, c)
 }
 
-// switchedOff answers for a path that a flag switches off.
+// switchedOff answers requests for a path that a flag has switched off.
 func switchedOff(flag string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		respond(w, http.StatusNotFound, "switched off ("+flag+")\n")

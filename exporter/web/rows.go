@@ -21,36 +21,36 @@ import (
 // Source is the state of a source, for [Config].
 type Source struct {
 	Name  string
-	Fills []driver.Quantity // what it can read
-	Down  driver.Reason     // why it is down; "" if it is not
+	Fills []driver.Quantity // which it can read
+	Down  driver.Reason     // why it is down; "": it is not
 }
 
-// view is what the page shows of a snapshot, in this order. As JSON it is for the script of the
-// page of the same version, and promises nothing.
+// view is what the page shows of a snapshot, in this order. Its JSON is read by the script of the
+// same version only, and is not an API.
 type view struct {
 	Time       string       `json:"time"`
-	Wrong      []finding    `json:"wrong"`                // what needs a look
+	Wrong      []finding    `json:"wrong"`                // states that need attention
 	Sums       []fact       `json:"sums"`                 // of the node
-	Everywhere []holderLine `json:"everywhere,omitempty"` // with admin access to most devices: no row has them
+	Everywhere []holderLine `json:"everywhere,omitempty"` // holders with admin access to most devices, in no row
 	Tiles      []tile       `json:"tiles"`
 	Troubles   []trouble    `json:"troubles"`
 	Devices    []deviceRow  `json:"devices"`
-	IDs        []string     `json:"ids"` // of the devices that claims and pods hold
+	IDs        []string     `json:"ids"` // devices that claims and pods hold
 	Claims     []holderRow  `json:"claims"`
 	Pods       []holderRow  `json:"pods"`
-	Ended      int          `json:"ended"` // claims and pods that are not shown
-	// More are rows of claims and pods that are not shown, since there are too many.
+	Ended      int          `json:"ended"` // number of claims and pods that have ended
+	// More is the number of rows of claims and pods that are left out, since there are too many.
 	More int `json:"more,omitempty"`
-	// Incidents are the newest ones that the flight recorder has.
+	// Incidents are the newest ones of the flight recorder.
 	Incidents []incidentRow `json:"incidents,omitempty"`
 
 	states  map[driver.ID]ledger.State
-	stalled map[driver.ID]string // why the claims on these devices are stalled
-	index   map[driver.ID]int    // in IDs
+	stalled map[driver.ID]string // why the claims of these devices are stalled
+	index   map[driver.ID]int    // position in IDs
 	recent  recent
 }
 
-// tile is a number of devices in a state.
+// tile is the number of devices in a state.
 type tile struct {
 	Count   int          `json:"count"`
 	State   ledger.State `json:"state"`
@@ -68,9 +68,9 @@ type trouble struct {
 // figures are values in the units of the page; "" if unknown.
 type figures struct {
 	Utilization string `json:"utilization"`
-	Memory      string `json:"memory"` // used, and of how much
+	Memory      string `json:"memory"` // used and capacity
 	Power       string `json:"power"`
-	Temperature string `json:"temperature"` // the highest
+	Temperature string `json:"temperature"` // the highest one
 	Traffic     string `json:"traffic"`     // a rate
 	Trend       trend  `json:"trend,omitempty"`
 }
@@ -83,47 +83,47 @@ type deviceRow struct {
 	State   ledger.State `json:"state"`
 	Class   string       `json:"class"`
 	Why     string       `json:"why"`
-	Quiet   string       `json:"quiet,omitempty"` // for how long
+	Quiet   string       `json:"quiet,omitempty"` // for how long it has been quiet
 	Marks   []mark       `json:"marks,omitempty"`
-	Sharing string       `json:"sharing,omitempty"` // "": one claim holds it, or none
+	Sharing string       `json:"sharing,omitempty"` // "": at most one claim holds it
 	Holders []holderLine `json:"holders,omitempty"`
-	Admins  []holderLine `json:"admins,omitempty"` // those with admin access
+	Admins  []holderLine `json:"admins,omitempty"` // holders with admin access
 
 	figures
 }
 
-// mark is a word beside the state of a device: of a taint that keeps pods away or evicts them.
+// mark is a word beside the state of a device, for taints that keep pods away or evict them.
 type mark struct {
 	Name  string `json:"name"`
 	What  string `json:"what"`
 	Class string `json:"class"`
 }
 
-// stalledText says what is wrong with a claim that is stalled for a reason.
+// stalledText describes the state of a stalled claim, with its reason.
 func stalledText(reason string) string {
 	low := strings.NewReplacer(",", ", ", "_", " ").Replace(reason)
 	return "busy, and does nothing, for all that is measured: " + low
 }
 
-// holderLine is a share of a device.
+// holderLine is a share of a device, as the device's row shows it.
 type holderLine struct {
 	Pods  string `json:"pods"`
 	Claim string `json:"claim,omitempty"` // NAMESPACE/NAME; "": a device plugin allocated it
-	Label string `json:"label,omitempty"` // the claim's name: its part that the pods do not show
+	Label string `json:"label,omitempty"` // the part of the claim's name that the pods do not show
 	Part  string `json:"part,omitempty"`
 }
 
-// holderRow is what a claim or a pod has of a device.
+// holderRow is a row for a claim's or a pod's part of a device.
 type holderRow struct {
 	Namespace, Name string
 	Device          driver.ID
 	Stalled         bool
-	Quiet           string // for how long; "": it is not quiet
+	Quiet           string // for how long it has been quiet; "": it is not
 	Held            string // for how long
-	Active          string // in which part of that time
+	Active          string // in which part of that time it was active
 	figures
 
-	device    int // in view.IDs
+	device    int // position in view.IDs
 	unhealthy bool
 	quiet     time.Duration
 }
@@ -135,7 +135,7 @@ func (r holderRow) MarshalJSON() ([]byte, error) {
 	})
 }
 
-// newView returns what the page shows of a snapshot. Traffic and trends are those of the recorder.
+// newView returns what the page shows of a snapshot. Traffic and trends come from the recorder.
 func newView(s *exposition.Snapshot, of recent, sources []Source, quietAfter time.Duration) *view {
 	v := &view{
 		Time: clock(s.Time), Tiles: []tile{}, Troubles: []trouble{}, Devices: []deviceRow{},
@@ -143,7 +143,7 @@ func newView(s *exposition.Snapshot, of recent, sources []Source, quietAfter tim
 		states: map[driver.ID]ledger.State{}, stalled: map[driver.ID]string{}, index: map[driver.ID]int{}, recent: of,
 	}
 	for key, verdict := range s.Stalled {
-		if verdict.Stalled != nil { // of devices that one claim holds alone
+		if verdict.Stalled != nil { // only for devices that one claim holds alone
 			v.stalled[key.Device] = verdict.Why()
 		}
 	}
@@ -184,18 +184,18 @@ func newView(s *exposition.Snapshot, of recent, sources []Source, quietAfter tim
 	return v
 }
 
-// maxHolderRows bounds the rows of claims and those of pods on the page, which has those that need
-// attention most; the JSON has all.
+// maxHolderRows limits the rows of claims, and of pods, on the page. Those that need attention most
+// are shown. The JSON has all.
 const maxHolderRows = 1000
 
-// holders returns the rows of those that have not ended.
+// holders returns the rows of holders that have not ended.
 func (v *view) holders(
 	kind recorder.OwnerKind, holders []ledger.Holder, now time.Time, quietAfter time.Duration,
 ) []holderRow {
 	rows := make([]holderRow, 0, len(holders))
 	for i := range holders {
 		h := &holders[i]
-		if h.IsAggregated() { // its pods have rows
+		if h.IsAggregated() { // its pods have rows of their own
 			continue
 		}
 		if !h.Ended.IsZero() {
@@ -223,7 +223,7 @@ func (v *view) indexOf(id driver.ID) int {
 	return i
 }
 
-// compareFlags orders what is so before what is not.
+// compareFlags orders true before false.
 func compareFlags(a, b bool) int {
 	switch {
 	case a == b:
@@ -235,8 +235,8 @@ func compareFlags(a, b bool) int {
 	}
 }
 
-// compareHolders orders those with an unhealthy device first, then those that are stalled, then
-// those that are quiet for longest.
+// compareHolders orders holders of unhealthy devices first, then stalled ones, then those that have
+// been quiet for longest.
 func compareHolders(a, b holderRow) int {
 	return cmp.Or(
 		compareFlags(a.unhealthy, b.unhealthy), compareFlags(a.Stalled, b.Stalled),
@@ -293,8 +293,8 @@ func newDeviceRow(d *ledger.Device, state ledger.State) deviceRow {
 	return row
 }
 
-// claimName returns the name of a claim as the page's addresses have it, "" for a device plugin's
-// allocation.
+// claimName returns NAMESPACE/NAME, as in the page's addresses; "" for an allocation by a device
+// plugin.
 func claimName(c podresources.Claim) string {
 	if c.Name == "" {
 		return ""
@@ -302,8 +302,8 @@ func claimName(c podresources.Claim) string {
 	return c.Namespace + "/" + c.Name
 }
 
-// claimLabel returns the claim's name: with the namespace if no pod shows it, and without the name
-// of the pod where it begins with that, as the names of claims from templates do.
+// claimLabel returns the claim's name. It has the namespace if the share has no pod. If the name
+// begins with that of the only pod, as names of claims from templates do, that part is left out.
 func claimLabel(s *join.Share) string {
 	if len(s.Pods) == 0 {
 		return claimName(s.Claim)
@@ -314,7 +314,7 @@ func claimLabel(s *join.Share) string {
 	return s.Claim.Name
 }
 
-// taintMarks returns the taints that have an effect, each effect once.
+// taintMarks returns one mark for each effect of the taints.
 func taintMarks(taints []driver.Taint) []mark {
 	var marks []mark
 	for _, effect := range []struct{ name, class string }{{"NoExecute", "bad"}, {"NoSchedule", "warn"}} {
@@ -331,7 +331,7 @@ func taintMarks(taints []driver.Taint) []mark {
 	return marks
 }
 
-// taintText names a taint and what sets it.
+// taintText names a taint and its origin.
 func taintText(t driver.Taint) string {
 	if t.Rule != "" {
 		return t.String() + " (DeviceTaintRule " + t.Rule + ")"
@@ -339,7 +339,7 @@ func taintText(t driver.Taint) string {
 	return t.String() + " (ResourceSlice)"
 }
 
-// podList names the first pods of a share, with a namespace where it is not that of the pod before.
+// podList names the first pods of a share. A namespace is written where it changes.
 func podList(pods []podresources.Pod) string {
 	pods = slices.SortedFunc(slices.Values(pods), func(a, b podresources.Pod) int {
 		return cmp.Or(CompareNames(a.Namespace, b.Namespace), CompareNames(a.Name, b.Name))
@@ -377,7 +377,7 @@ func newHolderRow(h *ledger.Holder, now time.Time, quietAfter time.Duration) hol
 	return row
 }
 
-// figuresOf returns the figures of a row, without traffic.
+// figuresOf returns the figures of a row, except traffic.
 func figuresOf(values []ledger.Value) figures {
 	var f figures
 	hottest := math.Inf(-1)

@@ -1,7 +1,6 @@
-// Package web serves the exporter's pages: the metrics (written by package exposition), the HTML
-// page at /, the snapshot as JSON ([Report]), probes and profiles. All of them show the latest
-// snapshot; a request causes no reading. What all requests together can cost is bounded
-// ([NewServer]).
+// Package web serves the metrics (written by package exposition), the HTML page at /, the snapshot
+// as JSON ([Report]), probes and profiles. All answers are made from the latest snapshot. A request
+// causes no reading, and the cost of all requests together is bounded ([NewServer]).
 package web
 
 import (
@@ -30,27 +29,25 @@ type Config struct {
 	Pprof       bool
 	Version     string
 	Scrapes     *Scrapes
-	Health      func() error       // why the probes fail; nil: they do not
-	QuietAfter  time.Duration      // a device that no holder used for so long is quiet
-	Sources     func() []Source    // their state; nil: unknown
+	Health      func() error       // why the probes fail; nil: they succeed
+	QuietAfter  time.Duration      // a device that was not used for this time is quiet
+	Sources     func() []Source    // states of the sources; nil: unknown
 	Recorder    *recorder.Recorder // nil: none
 	Log         *slog.Logger
-	MaxAnswers  int // bytes of answers that are kept in memory; 0: MaxAnswers
+	MaxAnswers  int // size limit of answers kept in memory, in bytes; 0: MaxAnswers
 	// WithoutAPI and WithoutPage switch the JSON and the page off.
 	WithoutAPI, WithoutPage bool
-	// Hosts are names of the server besides those that no other site can have in DNS: see
-	// [Config.knows].
+	// Hosts are further names of the server, which [Config.knows] accepts.
 	Hosts    []string
-	Rejected func(driver.Rejection) // is called with each request that is refused; it may be nil
+	Rejected func(driver.Rejection) // is called for each refused request; may be nil
 }
 
-// Probes are the paths that are answered without a check of the client, and beside any number of
-// requests.
+// Probes are the paths that need no check of the client and are outside of all limits.
 func Probes() []string { return []string{"/healthz", "/readyz"} }
 
 func isProfile(page string) bool { return strings.HasPrefix(page, "/debug/pprof/") }
 
-// CheckMetricsPath returns an error if the metrics can't be served under a path: it is not one, has
+// CheckMetricsPath returns an error if the metrics can't be served under a path: it is invalid, has
 // a wildcard, or belongs to another page.
 func CheckMetricsPath(of string) error {
 	switch {
@@ -139,12 +136,12 @@ func serveReport(
 	})
 }
 
-// Scrapes records scrapes, so that the program can wait for the last one before it ends. Its zero
-// value is ready, and it is safe for concurrent use.
+// Scrapes records scrapes, so that the program can wait for one before it exits. The zero value is
+// ready to use. Scrapes is safe for concurrent use.
 type Scrapes struct {
 	mu   sync.Mutex
 	last time.Time
-	next chan struct{} // closed at the end of the next scrape; may be nil
+	next chan struct{} // closed at the end of the next scrape; nil: nobody waits
 }
 
 func (s *Scrapes) count(h http.Handler) http.Handler {
@@ -161,8 +158,8 @@ func (s *Scrapes) count(h http.Handler) http.Handler {
 	})
 }
 
-// Next returns a channel that is closed when a scrape that begins from now on is answered, nil if
-// the last scrape was longer ago than within.
+// Next returns a channel that is closed once a scrape that begins from now on has been answered. It
+// is nil if no scrape was answered within that time.
 func (s *Scrapes) Next(within time.Duration) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -5,8 +5,8 @@ import (
 	"io"
 )
 
-// object writes a JSON object field by field, and the elements of its lists one by one:
-// encoding/json keeps the whole text of what it encodes in memory.
+// object writes a JSON object field by field, and its lists element by element: encoding/json would
+// keep the whole text in memory.
 type object struct {
 	w     io.Writer
 	begun bool
@@ -26,7 +26,7 @@ func (o *object) optional(name, value string) {
 	}
 }
 
-// name begins a field, whose name needs no escaping.
+// name begins a field. The name must need no escaping.
 func (o *object) name(name string) {
 	if o.begun {
 		o.text(",")
@@ -62,7 +62,7 @@ func list[T any](o *object, name string, n int, element func(int) T) {
 	o.text("]")
 }
 
-// end ends the object, and returns the first error.
+// end ends the object, and returns the first error of all calls.
 func (o *object) end() error {
 	o.text("}\n")
 	return o.err

@@ -19,22 +19,22 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// maxSummary is how many claims, and how many incidents, a summary has at most.
+// maxSummary is the maximum number of claims, and of incidents, in a summary.
 const maxSummary = 512
 
-// Summary is what /api/v1/summary serves: what needs a look on the node, and whose it is. It has no
-// time but those of the past, so that its entity tag changes only when something happens.
+// Summary is what /api/v1/summary serves: what needs attention on the node, and whose it is. It has
+// only times of past events, so that its entity tag changes only when something happens.
 type Summary struct {
 	Node string `json:"node"`
-	// Devices are the numbers of devices by state.
+	// Devices is the number of devices by state.
 	Devices map[ledger.State]int `json:"devices"`
-	// Claims are those that hold a device, without admin access. What needs a look is first.
+	// Claims are those that hold a device, without admin access. Those that need attention are first.
 	Claims []ClaimSummary `json:"claims"`
-	// Incidents are those that are open.
+	// Incidents are the open ones.
 	Incidents []IncidentSummary `json:"incidents"`
-	// Down are the sources that are down, and why.
+	// Down has the reason for each source that is down.
 	Down map[string]driver.Reason `json:"down,omitempty"`
-	// More is how many claims and incidents are left out, since there are too many.
+	// More is the number of claims and incidents that are left out, since there are too many.
 	More int `json:"more,omitempty"`
 }
 
@@ -42,7 +42,7 @@ type Summary struct {
 type ClaimSummary struct {
 	Namespace string       `json:"namespace"`
 	Name      string       `json:"name"`
-	State     ledger.State `json:"state"` // of the device that needs a look most
+	State     ledger.State `json:"state"` // of the device that needs attention most
 	Devices   int          `json:"devices"`
 	Pods      []string     `json:"pods"` // their names
 }
@@ -53,12 +53,12 @@ type IncidentSummary struct {
 	Kind   recorder.Kind `json:"kind"`
 	Device driver.ID     `json:"device,omitzero"`
 	Onset  time.Time     `json:"onset"`
-	Hit    []string      `json:"hit"` // the claims that it hit, or may have hit, as NAMESPACE/NAME
-	// Possible are those of hit that it may not have hit.
+	Hit    []string      `json:"hit"` // claims that it hit, or may have hit, as NAMESPACE/NAME
+	// Possible are those claims of Hit that it may have hit.
 	Possible []string `json:"possible,omitempty"`
 }
 
-// Possibly reports whether a claim that the incident hit may not have been hit.
+// Possibly reports whether a claim of Hit is only possibly hit.
 func (i IncidentSummary) Possibly(claim string) bool { return slices.Contains(i.Possible, claim) }
 
 // summaryOf returns the summary of an incident.
@@ -70,7 +70,7 @@ func summaryOf(i *recorder.Incident) IncidentSummary {
 	}
 }
 
-// summary returns the summary of a snapshot while these sources are down.
+// summary returns the summary of a snapshot. down are the sources that are down.
 func (c Config) summary(s *exposition.Snapshot, down map[string]driver.Reason) Summary {
 	out := Summary{
 		Node: c.Node, Devices: map[ledger.State]int{}, Claims: []ClaimSummary{}, Incidents: []IncidentSummary{}, Down: down,
@@ -93,7 +93,7 @@ func (c Config) summary(s *exposition.Snapshot, down map[string]driver.Reason) S
 	return out
 }
 
-// claimsOf returns the claims that hold devices in these states.
+// claimsOf returns the claims that hold devices. states are the states of the devices.
 func claimsOf(s *exposition.Snapshot, states []ledger.State) []ClaimSummary {
 	claims := map[podresources.Claim]*ClaimSummary{}
 	for i, state := range states {
@@ -127,7 +127,7 @@ func claimsOf(s *exposition.Snapshot, states []ledger.State) []ClaimSummary {
 	return out
 }
 
-// down returns why sources are down.
+// down returns the reasons of the sources that are down.
 func (c Config) down() map[string]driver.Reason {
 	if c.Sources == nil {
 		return nil
@@ -147,13 +147,13 @@ func distinct(names []string) []string {
 	return slices.Compact(out)
 }
 
-// summaries serves the summary of the latest snapshot, which is made once for all who ask. Its
-// entity tag is one of its content.
+// summaries serves the summary of the latest snapshot. The summary is made once for all requests.
+// Its entity tag is a hash of its content.
 type summaries struct {
 	Config
 
-	turns chan struct{} // has a value while one is made; it guards what follows
-	of    time.Time     // of the snapshot
+	turns chan struct{} // has a value while a summary is made; guards the fields below
+	of    time.Time     // time of the snapshot
 	down  map[string]driver.Reason
 	body  []byte
 	tag   string
@@ -178,7 +178,7 @@ func (c *summaries) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body) // fails if the client is gone
 }
 
-// ofSnapshot returns the summary of a snapshot and its tag, unless ctx ends before.
+// ofSnapshot returns the summary of a snapshot and its tag. It fails if ctx ends first.
 func (c *summaries) ofSnapshot(ctx context.Context, s *exposition.Snapshot) (body []byte, tag string, err error) {
 	if err := enter(ctx, c.turns); err != nil {
 		return nil, "", err
@@ -199,8 +199,8 @@ func TagOf(body []byte) string {
 	return fmt.Sprintf(`"%x"`, sum[:16])
 }
 
-// Tagged gives an answer an entity tag. A client that has the answer already gets status 304, and
-// the result is true.
+// Tagged gives an answer an entity tag. If the client already has the answer, Tagged answers with
+// status 304 and returns true.
 func Tagged(w http.ResponseWriter, r *http.Request, tag string) bool {
 	w.Header().Set("Etag", tag)
 	w.Header().Set("Cache-Control", "no-cache")

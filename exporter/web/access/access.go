@@ -22,14 +22,14 @@ const (
 	refusedFor = 30 * time.Second
 )
 
-// Limits of what unknown clients can cause.
+// Limits of what clients without an allowed token can cause.
 const (
 	reviewTimeout = 3 * time.Second // for both questions together: well below a scrape's timeout
 	maxToken      = 16 << 10        // bytes; a service account's has about 1 KiB
 	maxDecisions  = 1024            // in the cache, of each kind
 
-	// rememberedFor is the time for which an allowed token is exempt from the limits of unknown
-	// tokens, and for which its sender has a limit of its own.
+	// rememberedFor is how long an allowed token stays exempt from the limits of unknown tokens, and
+	// how long its sender keeps a limit of its own.
 	rememberedFor = time.Hour
 )
 
@@ -48,9 +48,9 @@ type Config struct {
 
 // Gate decides who may read pages. A permission is cached for two minutes, a refusal for 30
 // seconds. While the API server does not answer, requests without a cached decision are refused
-// with status 503, within three seconds. Tokens that were never allowed cause at most five
-// decisions a second. They do not delay tokens that were allowed before, the tokens that replace
-// those, or, while fewer than 25 clients send bad tokens, the token of a new client.
+// with status 503 within three seconds. Tokens that were never allowed cause at most five reviews a
+// second. They delay neither tokens that were allowed before nor the successors of those tokens.
+// While fewer than 25 clients send bad tokens, they do not delay the token of a new client either.
 type Gate struct {
 	config   Config
 	limits   *limits
@@ -99,15 +99,15 @@ func bearer(r *http.Request) string {
 	return token
 }
 
-// question is the user and the request to decide about.
+// question is a user and a request to decide about.
 type question struct{ token, verb, path string }
 
-// key identifies the question without containing the token.
+// key identifies the question. It does not contain the token.
 func (q question) key() [sha256.Size]byte {
 	return sha256.Sum256([]byte(q.verb + "\x00" + q.path + "\x00" + q.token))
 }
 
-// decide returns the status of the decision: OK, or that of the refusal.
+// decide returns the status of the decision: OK, or the status of the refusal.
 func (g *Gate) decide(ctx context.Context, remote string, q question) int {
 	if q.token == "" {
 		return http.StatusUnauthorized

@@ -14,7 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web/client"
 )
 
-// Limits of the questions to the API server about tokens.
+// Limits of the reviews of tokens that the API server is asked for.
 const (
 	knownRate  = 2 // a second, of a sender that was allowed before
 	knownBurst = 10
@@ -25,11 +25,11 @@ const (
 	strangersRate  = 5 // a second, of all other clients together
 	strangersBurst = 20
 
-	maxClients = 4096 // with a limit in memory
+	maxClients = 4096 // in memory, each with its limit
 )
 
-// sender is a client and the subject that its token claims. The claim is not verified. It only
-// distinguishes senders of the same client: the same subject from another client is another sender.
+// sender is a client and the subject that its token claims. The claim is not verified: it only
+// separates senders that use the same client.
 type sender struct {
 	client  client.ID
 	subject [sha256.Size]byte
@@ -57,9 +57,9 @@ func senderOf(remote, token string) sender {
 	return s
 }
 
-// limits decide who may cause a question to the API server. A sender that was allowed within the
-// last hour has a limit of its own, so that others do not delay the renewal of its token. Each
-// other client has a limit, and all of them together have one. It is safe for concurrent use.
+// limits decide who may cause a review by the API server. A sender that was allowed within the last
+// hour has a limit of its own, so that others do not delay the renewal of its token. Every other
+// client has a limit, and all of them together have one. limits is safe for concurrent use.
 type limits struct {
 	mu        sync.Mutex
 	known     *cache.LRUExpireCache // *rate.Limiter by sender
@@ -74,7 +74,7 @@ func newLimits() *limits {
 	}
 }
 
-// admit reports whether a sender may cause a question now.
+// admit reports whether a sender may cause a review now.
 func (l *limits) admit(s sender) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

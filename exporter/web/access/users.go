@@ -18,10 +18,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 )
 
-// Limits of the questions about the rights of known users.
+// Limits of the reviews of known users' rights.
 const (
 	maxAnswers = 16384 // in the cache
-	userRate   = 20    // questions a second of a user
+	userRate   = 20    // reviews a second for one user
 	userBurst  = 300
 	maxHeaders = 8 << 10 // bytes of the headers that name a user
 )
@@ -53,7 +53,7 @@ type Users struct {
 	limits *limits
 	asking singleflight.Group
 	users  *cache.LRUExpireCache // *User by hash of a token; nil: it is not valid
-	known  *cache.LRUExpireCache // hashes of tokens that were valid within an hour
+	known  *cache.LRUExpireCache // hashes of tokens that were valid within the last hour
 	may    *cache.LRUExpireCache // bool by hash of a question
 	rates  *cache.LRUExpireCache // *rate.Limiter by hash of a user
 }
