@@ -15,7 +15,7 @@ const (
 	ReceiptDocument  = "receipts"
 )
 
-// FlightRecorder gives snapshots to a recorder, and reports what happened.
+// FlightRecorder gives snapshots to a recorder, and counts and logs incidents.
 type FlightRecorder struct {
 	*recorder.Recorder
 	metrics *SelfMetrics
@@ -24,10 +24,9 @@ type FlightRecorder struct {
 	report  func(incident *recorder.Incident, times int)
 }
 
-// NewFlightRecorder returns a recorder that counts and logs incidents. keep is given each document
-// that is to outlive the process, again when it has more; report is given each incident, again
-// when it happens again, with how often it happened since the report before, and again, with 0,
-// when it is over. Both may be nil, and must not wait.
+// NewFlightRecorder returns a FlightRecorder. keep receives each document to persist, and again
+// when it has grown. report receives each incident with its number of occurrences since the last
+// report, again when it recurs, and with 0 when it is over. Both may be nil, and must not block.
 func NewFlightRecorder(
 	of *recorder.Recorder, metrics *SelfMetrics, log *slog.Logger, keep func(kind, id string, content any),
 	report func(incident *recorder.Incident, times int),
@@ -45,7 +44,8 @@ func NewFlightRecorder(
 	return &FlightRecorder{Recorder: of, metrics: metrics, log: log, keep: keep, report: report}
 }
 
-// Record adds a snapshot, and what it says of claims that stall and of open incidents.
+// Record records a snapshot. It adds to the snapshot which claims stall and which incidents are
+// open.
 func (f *FlightRecorder) Record(s *ledger.Snapshot) {
 	news := f.Recorder.Record(s)
 	s.Stalled, s.Incidents = news.Stalled, news.Open
@@ -91,7 +91,8 @@ func (f *FlightRecorder) logRepeated(i recorder.Repeated) {
 	}
 }
 
-// hits returns whom an incident hit, for the log. Whom it may have hit is there if there are any.
+// hits returns log attributes: the holders that an incident hit, and those that it may have hit, if
+// any.
 func hits(i *recorder.Incident) []any {
 	out := []any{"claims", i.Claims(), "pods", i.Pods()}
 	if claims, pods := i.PossibleClaims(), i.PossiblePods(); len(claims)+len(pods) > 0 {
@@ -115,7 +116,7 @@ func (f *FlightRecorder) logReceipt(r *recorder.Receipt) {
 	f.log.Info("receipt", args...)
 }
 
-// openByKind returns the onsets of the incidents that are open, by kind.
+// openByKind returns the onsets of the open incidents, by kind.
 func openByKind(all []*recorder.Incident) map[string][]time.Time {
 	out := map[string][]time.Time{}
 	for _, kind := range recorder.Kinds() {

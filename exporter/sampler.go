@@ -15,16 +15,16 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Owners finds out who holds what. Observe asks the kubelet, unless it was asked too recently. It
-// returns soon after ctx ends.
+// Owners learns the holders of devices. Observe asks the kubelet, unless the last request is too
+// recent. It returns soon after ctx ends.
 type Owners interface {
 	Observe(ctx context.Context) (podresources.Observation, error)
 }
 
-// Inventory knows the node's devices. Describe returns who holds them, by all that Owners have
-// found out, and the hardware of the node's devices, the held ones among them. It reads no file
-// that has not changed. What it returns never changes; what is as before may be the same slice or
-// map, which saves the reader work.
+// Inventory knows the node's devices. Describe returns the holders, as far as Owners has learned
+// them, and the hardware of all devices. It reads no file that has not changed. Its results are
+// immutable. What has not changed may be the same slice or map as before, so that readers can skip
+// it.
 type Inventory interface {
 	Describe() (podresources.View, driver.Inventory)
 }
@@ -35,39 +35,39 @@ type SamplerConfig struct {
 	Deadline  time.Duration // of one call of a source
 	Owners    Owners
 	Inventory Inventory
-	Sources   []driver.Source            // in order of precedence
-	PodOf     func(pid int) (uid string) // the pod of a process, "" for none; nil: unknown
-	Paths     Paths                      // for the topology of pods; nil: it is not wanted
+	Sources   []driver.Source            // ordered by precedence
+	PodOf     func(pid int) (uid string) // the pod of a process, "": none; nil: unknown
+	Paths     Paths                      // for the topology of pods; nil: no topology
 	Ledger    *ledger.Ledger
 	Limiter   *exposition.Limiter
 	Metrics   *SelfMetrics
-	// Hints has a value when something shows that ownership changed, which causes a tick. It may be
-	// nil.
+	// Hints has a value when something suggests that holders have changed; this causes a tick. It may
+	// be nil.
 	Hints <-chan struct{}
 	Now   func() time.Time
-	// MaxAge is how old the latest snapshot may be until Health fails; three intervals at least.
+	// MaxAge is the age of the latest snapshot from which on Health fails, at least three intervals.
 	MaxAge time.Duration
-	// Recorder is given each snapshot; nil: none.
+	// Recorder receives each snapshot; nil: none.
 	Recorder Recorder
-	State    State // what outlives the process; nil: nothing
+	State    State // nil: nothing outlives the process
 	Log      *slog.Logger
 }
 
-// State keeps what is to outlive the process. Commit is called before the snapshot of a tick is
-// served, and returns soon.
+// State persists state over restarts. Commit is called before the snapshot of a tick is served. It
+// returns soon.
 type State interface {
 	Commit(ctx context.Context, now time.Time)
 }
 
-// Recorder keeps what snapshots show, and may add to one what earlier ones are needed for. Record
-// returns soon.
+// Recorder keeps the contents of snapshots. Record may add to a snapshot what needs earlier ones.
+// It returns soon.
 type Recorder interface {
 	Record(s *ledger.Snapshot)
 }
 
-// Sampler ticks. At each tick it reads all sources side by side and then asks who holds what, so
-// that the holders are known for the time of the readings. It does not wait for a slow source: its
-// samples come with a later tick.
+// Sampler ticks. A tick reads all sources side by side and then asks for the holders, so that the
+// holders at the time of the readings are known. It does not wait for slow sources: their samples
+// come with a later tick.
 type Sampler struct {
 	SamplerConfig
 	workers   []*worker
@@ -75,9 +75,9 @@ type Sampler struct {
 	joiner    join.Joiner
 	topology  topologies
 	processes driver.Worker[map[int]string]
-	pods      map[int]string // of processes
-	podsAt    time.Time      // when they were known last
-	turn      int            // counts the ticks at which pods were looked up
+	pods      map[int]string // by PID
+	podsAt    time.Time      // when they were last known
+	turn      int            // number of ticks that looked up pods
 	latest    atomic.Pointer[exposition.Snapshot]
 	progress  progress
 	ticks     longest
@@ -100,7 +100,7 @@ func NewSampler(config SamplerConfig) *Sampler {
 	return s
 }
 
-// reportOwners records an answer of the kubelet, or that it hangs.
+// reportOwners records an answer of the kubelet, or that the kubelet hangs.
 func (s *Sampler) reportOwners(o driver.Outcome[podresources.Observation]) {
 	took := o.Took
 	if o.Value.Asked {
@@ -117,8 +117,7 @@ func (s *Sampler) Latest() *exposition.Snapshot { return s.latest.Load() }
 // minTickInterval is the shortest time between two ticks.
 const minTickInterval = 50 * time.Millisecond
 
-// Run ticks until ctx ends, and once more then. Goroutines of calls that are in progress outlive
-// it.
+// Run ticks until ctx ends, and once after that. Goroutines of pending calls outlive it.
 func (s *Sampler) Run(ctx context.Context) {
 	stop, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.progress.finish(s.Now())
@@ -143,13 +142,13 @@ func (s *Sampler) Run(ctx context.Context) {
 	}
 }
 
-// followUp is the time from a tick that a hint caused to another one. When a pod's cgroup or CDI
-// spec comes, its containers are about to start: without a second reading, a gauge would be taken
-// to rise until the next regular tick.
+// followUp is the time from a tick that a hint has caused to one more tick. A new cgroup or CDI
+// spec of a pod means that its containers are about to start. Without a reading then, a gauge would
+// seem to rise until the next regular tick.
 const followUp = minTickInterval
 
-// sleep waits for the next tick: the regular one, one that a hint causes, or one that was
-// postponed. It returns false if ctx has ended, and whether a hint is the cause.
+// sleep waits for the next tick: a regular one, one that a hint causes, or a postponed one. running
+// is false if ctx has ended. hinted: a hint is the cause.
 func (s *Sampler) sleep(ctx context.Context, ticker *time.Ticker, begun, retry time.Time) (running, hinted bool) {
 	var again <-chan time.Time
 	if !retry.IsZero() {
@@ -176,7 +175,7 @@ func (s *Sampler) sleep(ctx context.Context, ticker *time.Ticker, begun, retry t
 	}
 }
 
-// tick makes one snapshot and returns when the kubelet may be asked again, if it could not be now.
+// tick makes one snapshot. If the kubelet could not be asked, it returns when that is possible.
 func (s *Sampler) tick(ctx context.Context) (retry time.Time) {
 	begun := s.Now()
 	s.progress.enter("reading the sources", s.Now())
@@ -216,10 +215,10 @@ func (s *Sampler) tick(ctx context.Context) (retry time.Time) {
 	return view.Retry
 }
 
-// wait is how long a tick waits for its sources, and then for the kubelet.
+// wait is the longest time that a tick waits for its sources, and again for the kubelet.
 func (s *Sampler) wait() time.Duration { return min(s.Interval/4, 250*time.Millisecond) }
 
-// read starts all idle sources and waits for them, at most for wait.
+// read starts all idle sources and waits for them.
 func (s *Sampler) read(ctx context.Context) {
 	var started []*worker
 	for _, w := range s.workers {
@@ -234,7 +233,7 @@ func (s *Sampler) read(ctx context.Context) {
 	}
 }
 
-// maxAge is how old the newest result of a call may be to be used.
+// maxAge is the age up to which the newest result of a call is used.
 func (s *Sampler) maxAge() time.Duration { return 3*s.Interval + s.Deadline }
 
 // samples returns the newest samples of the sources.
@@ -254,16 +253,15 @@ func (s *Sampler) samples(now time.Time) []join.SourceSamples {
 	return out
 }
 
-// maxPIDs is the largest number of processes whose pods are looked up at a tick.
+// maxPIDs is the largest number of processes whose pods are looked up in a tick.
 const maxPIDs = 1 << 14
 
-// lookupTurns is at how many ticks one of them looks up the pod of a process again that the tick
-// before knew. Within that time the number of a process that has ended may be that of another
-// one, if no tick in between saw it gone.
+// lookupTurns is the number of ticks after which the pod of a known process is looked up again.
+// Meanwhile the PID may belong to a new process, if no tick saw that the old one had ended.
 const lookupTurns = 10
 
-// podsOf finds the pods of the samples' processes: of those that are new since the tick before, of
-// those that had none, and of a tenth of the others. While procfs hangs, those of before are used.
+// podsOf finds the pods of the samples' processes. It looks up new processes, those without a pod,
+// and a tenth of the others. While procfs hangs, it returns the last known pods.
 func (s *Sampler) podsOf(ctx context.Context, sources []join.SourceSamples, now time.Time) map[int]string {
 	pids := processes(sources)
 	if s.PodOf == nil || len(pids) == 0 {
@@ -287,7 +285,7 @@ func (s *Sampler) podsOf(ctx context.Context, sources []join.SourceSamples, now 
 	if err == nil {
 		pods := make(map[int]string, len(pids))
 		for pid := range pids {
-			pods[pid] = cmp.Or(found[pid], s.pods[pid]) // the process of an event may have ended since
+			pods[pid] = cmp.Or(found[pid], s.pods[pid]) // a process of an event may have ended
 		}
 		s.pods, s.podsAt = pods, now
 	}
@@ -297,7 +295,8 @@ func (s *Sampler) podsOf(ctx context.Context, sources []join.SourceSamples, now 
 	return s.pods
 }
 
-// processes returns the processes of the samples, those of events first: they may have ended.
+// processes returns the PIDs of the samples. PIDs of events come first, since their processes may
+// have ended.
 func processes(sources []join.SourceSamples) map[int]bool {
 	pids := map[int]bool{}
 	add := func(pid int) {

@@ -19,8 +19,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 )
 
-// SelfMetrics are the metrics of the exporter about itself: the state of its sources, and rejected
-// input. They are safe for concurrent use.
+// SelfMetrics are the exporter's metrics about itself, such as the state of its sources, and
+// rejected input. They are safe for concurrent use.
 type SelfMetrics struct {
 	up       *prometheus.GaugeVec
 	errors   *prometheus.CounterVec
@@ -42,9 +42,9 @@ type SelfMetrics struct {
 	shown atomic.Pointer[map[string]driver.Reason] // see States
 
 	mu     sync.Mutex
-	states map[string]string            // by source: why it is down, "" if it is up
+	states map[string]string            // by source: why it is down; "": it is up
 	totals map[string]driver.Rejections // by input: its last total
-	logged map[driver.Rejection]bool    // bounds that were logged, without counts
+	logged map[driver.Rejection]bool    // what has been logged, without counts
 	lost   driver.Reason                // why events can't be written
 }
 
@@ -101,8 +101,8 @@ func (m *SelfMetrics) makeSourceMetrics() {
 	}, []string{"input", "reason"})
 }
 
-// makeJoinMetrics makes the metrics of what is contradictory or not known of pods and devices, and
-// of when a device is idle.
+// makeJoinMetrics makes the metrics of contradictions and unknowns about pods and devices, and of
+// the idle thresholds.
 func (m *SelfMetrics) makeJoinMetrics() {
 	m.conflicts = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "dra_exporter_conflicts",
@@ -187,17 +187,16 @@ func (m *SelfMetrics) makeStateMetrics() {
 	}, nil)
 }
 
-// StateWritten counts bytes that were written to the state folder; with 0 the counters of it are
-// shown.
+// StateWritten counts bytes written to the state folder. With 0, it makes the counters visible.
 func (m *SelfMetrics) StateWritten(bytes int) {
 	m.stateBytes.WithLabelValues().Add(float64(bytes))
 	m.stateLate.WithLabelValues().Add(0)
 }
 
-// StateLate counts a tick that was served before it was written.
+// StateLate counts a tick that was served before its state was written.
 func (m *SelfMetrics) StateLate() { m.stateLate.WithLabelValues().Inc() }
 
-// StateSetAside counts and logs a part of the state folder that can't be used.
+// StateSetAside counts and logs a file of the state folder that can't be used.
 func (m *SelfMetrics) StateSetAside(file string, reason driver.Reason, err error) {
 	m.Reject(driver.Rejection{Input: "state", Reason: reason, Count: 1})
 	m.log.Warn("state of an earlier process can't be used: it is kept under another name, until the next such file",
@@ -226,7 +225,7 @@ func (m *SelfMetrics) Observe(source string, took time.Duration, err error, now 
 	}
 }
 
-// setState sets the state of a source and returns the one before. m.mu is held.
+// setState sets the state of a source and returns its earlier state. m.mu is held.
 func (m *SelfMetrics) setState(source, why string) (before string, known bool) {
 	before, known = m.states[source]
 	m.states[source] = why
@@ -243,8 +242,8 @@ func (m *SelfMetrics) setState(source, why string) (before string, known bool) {
 	return before, known
 }
 
-// States returns why each source that was observed is down, "" for those that are not. Optional
-// sources that are absent are omitted. It takes no lock, and what it returns is the caller's.
+// States returns for each observed source why it is down, "" if it is up. Absent optional sources
+// are omitted. States takes no lock. The caller may change the result.
 func (m *SelfMetrics) States() map[string]driver.Reason {
 	if shown := m.shown.Load(); shown != nil {
 		return maps.Clone(*shown)
@@ -252,8 +251,8 @@ func (m *SelfMetrics) States() map[string]driver.Reason {
 	return map[string]driver.Reason{}
 }
 
-// ObserveReader is Observe for a reader of the node's own files, which is a source like any other
-// from its first failure on: before, nothing is recorded of it.
+// ObserveReader is Observe for a reader of the node's own files. Nothing is recorded until its
+// first failure.
 func (m *SelfMetrics) ObserveReader(name string, took time.Duration, err error, now time.Time) {
 	m.mu.Lock()
 	_, known := m.states[name]
@@ -263,11 +262,11 @@ func (m *SelfMetrics) ObserveReader(name string, took time.Duration, err error, 
 	}
 }
 
-// absentPrefix begins the state of a source that is absent.
+// absentPrefix begins the state of an absent source.
 const absentPrefix = "absent: "
 
-// Absent records that an optional source is not served, or may not be read, which is no failure:
-// the source is neither up nor down. It is logged the first time, and when the reason changes.
+// Absent records that an optional source is not served, or may not be read. That is not a failure:
+// the source is neither up nor down. It is logged at first and when the reason changes.
 func (m *SelfMetrics) Absent(source string, err error) {
 	why := absentPrefix + string(driver.ReasonOf(err))
 	m.mu.Lock()
@@ -293,10 +292,11 @@ func (m *SelfMetrics) Reject(rejected ...driver.Rejection) {
 	}
 }
 
-// maxImplausible bounds what is remembered of values that were logged.
+// maxImplausible limits the number of remembered values in logged.
 const maxImplausible = 1000
 
-// Implausible logs values that are out of range, "NAME = VALUE", each name of an input once.
+// Implausible logs values that are out of range, given as "NAME = VALUE". Each name of an input is
+// logged once.
 func (m *SelfMetrics) Implausible(input string, examples ...string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -312,8 +312,8 @@ func (m *SelfMetrics) Implausible(input string, examples ...string) {
 	}
 }
 
-// tellBound logs once for each input that it has more of something than is used, which no state of
-// a source shows. The caller holds mu.
+// tellBound logs that a bound of an input is exceeded, once for each input and reason: no state of
+// a source shows it. m.mu is held.
 func (m *SelfMetrics) tellBound(input string, reason driver.Reason) {
 	key := driver.Rejection{Input: input, Reason: reason}
 	if !strings.HasPrefix(string(reason), "too_") || m.logged[key] {
@@ -324,7 +324,8 @@ func (m *SelfMetrics) tellBound(input string, reason driver.Reason) {
 		"input", input, "reason", string(reason))
 }
 
-// RejectTotal takes the rejections of an input that counts them itself, since its start.
+// RejectTotal records the rejections of an input that counts them itself. totals count since its
+// start.
 func (m *SelfMetrics) RejectTotal(input string, totals driver.Rejections) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -348,18 +349,18 @@ func (m *SelfMetrics) IdleThresholds(utilization, network float64) {
 	m.idleNetwork.Set(network)
 }
 
-// Conflicts sets the number of rows of the kubelet that the API server contradicts, by kind.
+// Conflicts sets the number of the kubelet's rows that the API server contradicts, by kind.
 func (m *SelfMetrics) Conflicts(byKind map[string]int) { setEach(m.conflicts, byKind) }
 
-// UnresolvedPods sets the number of pods for which it is unknown what they hold, by reason.
+// UnresolvedPods sets the number of pods whose devices are unknown, by reason.
 func (m *SelfMetrics) UnresolvedPods(byReason map[string]int) { setEach(m.unresolved, byReason) }
 
-// Incident counts occurrences of an incident; with 0 its kind is shown before there is one.
+// Incident counts occurrences of an incident. With 0, it makes the counter of the kind visible.
 func (m *SelfMetrics) Incident(kind string, count int) {
 	m.incidents.WithLabelValues(kind).Add(float64(count))
 }
 
-// OpenIncidents sets the onsets of the incidents that are open, by all kinds.
+// OpenIncidents sets the onsets of the open incidents, for each kind.
 func (m *SelfMetrics) OpenIncidents(byKind map[string][]time.Time) {
 	for kind, onsets := range byKind {
 		m.open.WithLabelValues(kind).Set(float64(len(onsets)))
@@ -372,14 +373,14 @@ func (m *SelfMetrics) OpenIncidents(byKind map[string][]time.Time) {
 	}
 }
 
-// Event counts an event about an incident by its result; with 0 the result is shown before there is
-// one.
+// Event counts an event about an incident by its result. With 0, it makes the counter of the result
+// visible.
 func (m *SelfMetrics) Event(result string, count int) {
 	m.events.WithLabelValues(result).Add(float64(count))
 }
 
-// EventSent takes the outcome of a request to write an event: a change of whether it works is
-// logged once. That a namespace is gone is normal.
+// EventSent records the outcome of a request to write an event, and logs changes. A deleted
+// namespace is not an error.
 func (m *SelfMetrics) EventSent(err error) {
 	why := driver.ReasonOf(err)
 	if why == driver.ReasonAbsent {
@@ -401,17 +402,16 @@ func (m *SelfMetrics) EventSent(err error) {
 	}
 }
 
-// Corrected counts holds whose begin or end was learned too late.
+// Corrected counts holds whose begin or end became known too late.
 func (m *SelfMetrics) Corrected(holds int) { m.corrections.Add(float64(holds)) }
 
-// LongestTick sets how long the longest of the last ticks took.
+// LongestTick sets the duration of the longest recent tick.
 func (m *SelfMetrics) LongestTick(took time.Duration) { m.tick.Set(took.Seconds()) }
 
-// Receipts counts receipts; with 0 the counter is shown before there is one.
+// Receipts counts receipts. With 0, it makes the counter visible.
 func (m *SelfMetrics) Receipts(count int) { m.receipts.WithLabelValues().Add(float64(count)) }
 
-// LogDropped counts lines of the log that were dropped; with 0 the counter is shown before there is
-// one.
+// LogDropped counts dropped lines of the log. With 0, it makes the counter visible.
 func (m *SelfMetrics) LogDropped(lines int) {
 	m.lines.WithLabelValues().Add(float64(lines))
 	if lines > 0 {
@@ -425,7 +425,7 @@ func setEach(gauges *prometheus.GaugeVec, values map[string]int) {
 	}
 }
 
-// SelfFamilies returns the families of [SelfMetrics]: it makes them, records an observation of each
+// SelfFamilies returns the metric families of [SelfMetrics]. It records an observation of each
 // kind, and gathers.
 func SelfFamilies() ([]exposition.Family, error) {
 	registry := prometheus.NewRegistry()

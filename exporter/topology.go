@@ -10,28 +10,28 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Paths knows where PCI devices are in the machine. PCIPaths returns the paths of those addresses,
-// and whether all could be read; it waits a moment at most, and reads each device once.
+// Paths knows where PCI devices are in the machine. PCIPaths returns the paths of PCI addresses,
+// and whether all could be read. It waits a moment at most, and reads each device once.
 type Paths interface {
 	PCIPaths(addresses []string) (paths map[string]driver.PCIPath, complete bool)
 }
 
-// retryPaths is how long after paths could not be read they are read again.
+// retryPaths is the time after which paths that could not be read are read again.
 const retryPaths = 30 * time.Second
 
-// topologies computes the topology of pods when something that it depends on has changed.
+// topologies computes the topology of pods when its dependencies have changed.
 type topologies struct {
-	paths  Paths // nil: topologies are not wanted
+	paths  Paths // nil: no topology is wanted
 	known  map[podresources.Pod]join.Topology
 	retry  time.Time // zero: all paths are known
 	before dependencies
-	spare  dependencies // memory for the next ones
+	spare  dependencies // memory for reuse
 }
 
-// dependencies are what topologies depend on.
+// dependencies is what the topology of pods depends on.
 type dependencies struct {
 	hardware []placed
-	shares   []int // the number of pods of each share
+	shares   []int // number of pods of each share
 	pods     []podresources.Pod
 }
 
@@ -45,7 +45,7 @@ type placed struct {
 	holders                             int
 }
 
-// of returns the topologies of the pods that hold the devices.
+// of returns the topologies of the pods that hold devices.
 func (t *topologies) of(devices []join.Device, now time.Time) map[podresources.Pod]join.Topology {
 	if t.paths == nil {
 		return nil
@@ -85,7 +85,7 @@ func (d *dependencies) equal(other *dependencies) bool {
 		slices.Equal(d.pods, other.pods)
 }
 
-// addresses returns the PCI addresses of the devices that are held, and of their parents.
+// addresses returns the PCI addresses of the held devices, and of their parents.
 func (d *dependencies) addresses() []string {
 	var out []string
 	parents := map[driver.ID]bool{}

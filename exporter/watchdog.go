@@ -9,40 +9,40 @@ import (
 )
 
 const (
-	// minTicks is how many intervals without a snapshot are never too many.
+	// minTicks is the number of intervals without a snapshot that Health always tolerates.
 	minTicks = 3
-	// standsAfter is how long a part of a tick may take until it is logged.
+	// standsAfter is the duration of a part of a tick from which on it is logged.
 	standsAfter = 10 * time.Second
-	// watchInterval is how often that is looked at.
+	// watchInterval is the time between two checks of that.
 	watchInterval = time.Second
 )
 
-// progress is how far the sampler is. It is safe for concurrent use.
+// progress is the present phase of the sampler. It is safe for concurrent use.
 type progress struct {
 	phase    atomic.Pointer[phase]
-	finished atomic.Pointer[time.Time] // when the last tick was; before the first one, when the sampler started
+	finished atomic.Pointer[time.Time] // time of the last tick, or of the sampler's start
 }
 
-// phase is a part of a tick that is in progress.
+// phase is a part of a tick in progress.
 type phase struct {
 	part  string // "": no tick is in progress
 	begun time.Time
 }
 
-// enter says that a part of a tick begins.
+// enter records that a part of a tick begins.
 func (p *progress) enter(part string, now time.Time) { p.phase.Store(&phase{part, now}) }
 
-// finish says that a tick has ended.
+// finish records that a tick has ended.
 func (p *progress) finish(now time.Time) {
 	p.phase.Store(&phase{"", now})
 	p.finished.Store(&now)
 }
 
-// Health returns an error if there was no new snapshot for longer than MaxAge, which says what has
-// not returned since. It is safe for concurrent use.
+// Health returns an error if there has been no new snapshot for longer than MaxAge. The error names
+// the part of the tick that has not returned. Health is safe for concurrent use.
 func (s *Sampler) Health() error {
 	last, at := s.progress.finished.Load(), s.progress.phase.Load()
-	if last == nil { // it was not started
+	if last == nil { // not started
 		return nil
 	}
 	now := s.Now()
@@ -58,7 +58,7 @@ func (s *Sampler) Health() error {
 	}
 }
 
-// watch logs, once each time, that a part of a tick has not returned, and that it has.
+// watch logs that a part of a tick has not returned, and later that it has, once each.
 func (s *Sampler) watch(ctx context.Context) {
 	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()
@@ -82,14 +82,14 @@ func (s *Sampler) watch(ctx context.Context) {
 	}
 }
 
-// longest is how long the longest of the ticks of the last ten minutes took. The zero value is
-// ready.
+// longest keeps the duration of the longest tick of the last ten minutes. The zero value is ready
+// to use.
 type longest struct {
-	began   time.Time // of the present minute
+	began   time.Time // of the current minute
 	minutes [10]time.Duration
 }
 
-// add adds a tick that ended now, and returns the longest one.
+// add adds a tick that ends now, and returns the duration of the longest one.
 func (l *longest) add(took time.Duration, now time.Time) time.Duration {
 	for n := 0; now.Sub(l.began) >= time.Minute && n < len(l.minutes); n++ {
 		copy(l.minutes[1:], l.minutes[:])

@@ -8,7 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// worker samples one source. If the source hangs, that is blocked and nothing else.
+// worker samples one source. A source that hangs blocks only its worker.
 type worker struct {
 	driver.Worker[[]driver.Sample]
 	source driver.Source
@@ -23,21 +23,21 @@ func newWorker(
 	}}
 }
 
-// start begins to sample, unless a call is in progress. In that case it returns false.
+// start begins to sample. It returns false if a call is in progress.
 func (w *worker) start(ctx context.Context) bool {
 	w.take()
 	return w.Start(ctx, w.source.Sample)
 }
 
-// take takes the outcome of a call that has ended.
+// take stores the outcome of a call that has ended.
 func (w *worker) take() {
 	if o, ended := w.Take(); ended {
 		w.last = o
 	}
 }
 
-// samples returns the newest samples, and why the source failed. If they are older than maxAge
-// there are none: the source hangs.
+// samples returns the newest samples, and why the source failed. It returns none if they are older
+// than maxAge, since the source hangs.
 func (w *worker) samples(now time.Time, maxAge time.Duration) ([]driver.Sample, driver.Reason) {
 	w.take()
 	if now.Sub(w.last.Ended) > maxAge {
@@ -46,7 +46,7 @@ func (w *worker) samples(now time.Time, maxAge time.Duration) ([]driver.Sample, 
 	return w.last.Value, driver.ReasonOf(w.last.Err)
 }
 
-// owners finds out who holds what. While a kubelet hangs, it is what is known.
+// owners asks [Owners] for the holders. While the kubelet hangs, it keeps the last answer.
 type owners struct {
 	driver.Worker[podresources.Observation]
 	source Owners
@@ -56,11 +56,11 @@ type owners struct {
 // observed is the newest answer.
 type observed struct {
 	podresources.Observation
-	fresh bool // no tick has had it before
+	fresh bool // no tick has used it yet
 }
 
-// observe asks, unless a request is in progress, waits for the answer at most for wait, and returns
-// the newest answer.
+// observe asks, unless a request is in progress. It waits up to wait for the answer, and returns
+// the newest one.
 func (o *owners) observe(ctx context.Context, wait time.Duration) observed {
 	o.take()
 	o.Start(ctx, o.source.Observe)
@@ -73,11 +73,11 @@ func (o *owners) observe(ctx context.Context, wait time.Duration) observed {
 	return answer
 }
 
-// take takes an answer that has come.
+// take stores an answer that has arrived.
 func (o *owners) take() {
 	answer, ended := o.Take()
 	switch {
-	case ended && driver.ReasonOf(answer.Err) == driver.ReasonPanic: // there is no view
+	case ended && driver.ReasonOf(answer.Err) == driver.ReasonPanic: // the answer has no view
 		o.last.fresh = true
 	case ended:
 		o.last = observed{Observation: answer.Value, fresh: true}

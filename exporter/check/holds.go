@@ -7,8 +7,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// holds adds a finding for each pod that holds a device: through which claim, and by which
-// evidence.
+// holds adds a finding for each pod that holds a device: its claim, and the evidence.
 func (c *Checker) holds(d *join.Device) {
 	held := false
 	for i := range d.Shares {

@@ -27,7 +27,7 @@ func (b *bucket) append(out []byte) []byte {
 
 var errMalformed = errors.New("a histogram is malformed")
 
-// UnmarshalBinary sets the histogram to what was appended.
+// UnmarshalBinary reads a histogram that AppendBinary has written.
 func (h *Histogram) UnmarshalBinary(b []byte) error {
 	out := Histogram{}
 	coarser, n := binary.Varint(b)

@@ -2,20 +2,20 @@ package distribution
 
 import "slices"
 
-// Growing is a histogram that is observed again and again, and read seldom: to take a [View] of it
-// copies nothing. The zero value is empty and ready to use. It is used by one goroutine at a time.
+// Growing is a histogram for frequent observations and cheap, immutable views. The zero value is
+// empty and ready to use. It is not safe for concurrent use.
 type Growing struct {
-	base  *Histogram    // views have it: it does not change
-	since []observation // what comes on top; of what views have, nothing changes
+	base  *Histogram    // shared with views, and so never changed
+	since []observation // further observations; elements that views share are never changed
 }
 
-// observation is a value, and the seconds for which it stood.
+// observation is a value, and the time in seconds for which it applied.
 type observation struct{ value, seconds float64 }
 
-// maxSince is the number of observations after which they are added to another base.
+// maxSince is the number of observations after which a new base is made.
 const maxSince = 8
 
-// NewGrowing returns a histogram that begins with another one, which must not be changed any more.
+// NewGrowing returns a histogram that begins with h, which must not be changed afterwards.
 func NewGrowing(h *Histogram) Growing { return Growing{base: h} }
 
 // Observe is [Histogram.Observe].
@@ -29,16 +29,16 @@ func (g *Growing) Observe(value, seconds float64) {
 	g.since = append(g.since, observation{value, seconds})
 }
 
-// View returns what was observed so far.
+// View returns the present state.
 func (g *Growing) View() View { return View{g.base, slices.Clip(g.since)} }
 
-// View is what a [Growing] had observed at some time. It is immutable, and safe for concurrent use.
+// View is the state of a [Growing] at some time. It is immutable, and safe for concurrent use.
 type View struct {
 	base  *Histogram // nil: an empty one
 	since []observation
 }
 
-// ViewOf returns a view of a histogram that does not change any more.
+// ViewOf returns a view of a histogram, which must not be changed afterwards.
 func ViewOf(h *Histogram) View { return View{base: h} }
 
 // Histogram returns a copy of the histogram.
@@ -48,7 +48,7 @@ func (v View) Histogram() *Histogram {
 	return h
 }
 
-// Read sets h to the histogram, in the memory that it has.
+// Read copies the histogram to h, and reuses the memory of h.
 func (v View) Read(h *Histogram) {
 	room := h.buckets[:0]
 	*h = Histogram{}

@@ -10,8 +10,8 @@ import (
 const (
 	// Schema is the resolution of a new histogram: a bucket is 9 % wide.
 	Schema = 3
-	// MaxBuckets is the largest number of buckets above [ZeroThreshold]. Beyond it, buckets become
-	// twice as wide (on a logarithmic scale), as in Prometheus.
+	// MaxBuckets is the largest number of buckets above [ZeroThreshold]. With more, each two buckets
+	// are merged, as in Prometheus.
 	MaxBuckets = 64
 	// ZeroThreshold is the upper bound of the zero bucket, in the unit of the values.
 	ZeroThreshold = 1.0 / 1024
@@ -19,25 +19,25 @@ const (
 	minSchema = -4 // the coarsest resolution that Prometheus knows
 )
 
-// Histogram is a distribution of values that are not negative, by the seconds for which they stood.
-// The zero value is empty and ready to use. It is used by one goroutine at a time.
+// Histogram is the distribution of non-negative values, weighted by the seconds for which they
+// applied. The zero value is empty and ready to use. It is not safe for concurrent use.
 //
-// Native histograms count in whole numbers. The counts of the buckets are whole seconds, which
-// never fall, and their sum is the whole seconds of all observations. A second that several buckets
-// have parts of counts for that of them which lacks most. So each bucket is right to a few seconds
-// at any time, and all together to one.
+// Native histograms have integer counts. So a bucket counts whole seconds. The counts never fall,
+// and their sum is the whole seconds of all observations. A second that is spread over several
+// buckets is counted in the bucket that lacks most. Therefore each bucket is exact to a few
+// seconds, and their sum to one second.
 type Histogram struct {
 	buckets []bucket // by index
 	zero    bucket
-	pending int32   // milliseconds that no bucket counts yet: the sum of what the buckets lack
-	carry   float64 // of the next millisecond, in milliseconds
+	pending int32   // milliseconds that no bucket has counted: the sum of lacks
+	carry   float64 // less than a millisecond, in milliseconds
 	sum     float64
 	max     float64
-	coarser int8 // the resolution is Schema less this
+	coarser int8 // the present resolution is Schema minus this
 }
 
-// bucket is the time for which values of one bucket stood: count seconds and lacks milliseconds,
-// which are negative if a second was counted before it was complete.
+// bucket is the time of the values in a bucket: count seconds plus lacks milliseconds. lacks is
+// negative if a second was counted early.
 type bucket struct {
 	count uint32
 	index int16
@@ -46,8 +46,8 @@ type bucket struct {
 
 func (b *bucket) milliseconds() int64 { return int64(b.count)*1000 + int64(b.lacks) }
 
-// Observe adds a value that stood for some seconds. Values that are negative or not finite, and
-// times that are not positive and finite, are ignored.
+// Observe adds a value that applied for some seconds. It ignores negative and infinite values, NaN,
+// and times that are not positive and finite.
 func (h *Histogram) Observe(value, seconds float64) {
 	if !(value >= 0 && seconds > 0) || math.IsInf(value, 0) || math.IsInf(seconds, 0) {
 		return
@@ -69,7 +69,7 @@ func (b *bucket) add(h *Histogram, ms int64) {
 	h.pending += int32(ms % 1000)
 }
 
-// count counts the whole seconds that are pending, each for the bucket that lacks most.
+// count assigns each whole pending second to the bucket that lacks most.
 func (h *Histogram) count() {
 	for ; h.pending >= 1000; h.pending -= 1000 {
 		most := &h.zero
@@ -83,7 +83,7 @@ func (h *Histogram) count() {
 	}
 }
 
-// bucket returns the bucket of a value, a new one if there is none.
+// bucket returns the bucket of a value, and creates it if necessary.
 func (h *Histogram) bucket(value float64) *bucket {
 	if value <= ZeroThreshold {
 		return &h.zero
@@ -98,7 +98,7 @@ func (h *Histogram) bucket(value float64) *bucket {
 	return &h.buckets[i]
 }
 
-// indexOf returns the index of the bucket of a value above 0 at the finest resolution.
+// indexOf returns the index, at the finest resolution, of the bucket of a value above 0.
 func indexOf(value float64) int16 {
 	fraction, exponent := math.Frexp(value)
 	bounds := bounds()
@@ -109,7 +109,7 @@ func indexOf(value float64) int16 {
 	return int16((exponent-1)*len(bounds) + i)
 }
 
-// bounds returns 2^(i/8-1), the upper bounds of the buckets from 0.5 on at the finest resolution.
+// bounds returns 2^(i/8-1): the upper bounds of the buckets from 0.5 to 1 at the finest resolution.
 func bounds() [1 << Schema]float64 {
 	return [...]float64{
 		0.5, 0.5452538663326288, 0.5946035575013605, 0.6484197773255048,
@@ -117,7 +117,7 @@ func bounds() [1 << Schema]float64 {
 	}
 }
 
-// coarse returns the index of a bucket at a resolution that was halved some times.
+// coarse returns a bucket's index at a resolution that was halved so many times.
 func coarse(index int16, times int8) int16 { return (index + 1<<times - 1) >> times }
 
 // limit lowers the resolution while there are too many buckets.
@@ -168,12 +168,12 @@ func (h *Histogram) milliseconds() int64 {
 // Sum returns the sum of value times seconds: the integral over time.
 func (h *Histogram) Sum() float64 { return h.sum }
 
-// Max returns the highest value; 0 if there is none.
+// Max returns the highest value; 0 without observations.
 func (h *Histogram) Max() float64 { return h.max }
 
-// Quantile returns the value below or at which the values were for the part q of the time, 0 to 1:
-// the upper bound of its bucket, or the highest value if that is less. It is never below the true
-// quantile, and above it by less than the width of a bucket. It is NaN if nothing was observed.
+// Quantile returns a value that was not exceeded in the part q of the time, from 0 to 1: the upper
+// bound of its bucket, or Max if that is lower. It exceeds the true quantile by less than the width
+// of a bucket, and is never below. It is NaN without observations.
 func (h *Histogram) Quantile(q float64) float64 {
 	total := h.milliseconds()
 	if total <= 0 {
@@ -196,14 +196,13 @@ func (h *Histogram) Quantile(q float64) float64 {
 // Schema returns the present resolution.
 func (h *Histogram) Schema() int { return Schema - int(h.coarser) }
 
-// Bound returns the upper bound of a bucket of a resolution from -4 to [Schema].
+// Bound returns the upper bound of a bucket at a resolution from -4 to [Schema].
 func Bound(schema, index int) float64 {
 	finest := index << (Schema - schema)
 	return math.Ldexp(bounds()[finest&(1<<Schema-1)], finest>>Schema+1)
 }
 
-// Count returns the whole seconds of all observations: those of the zero bucket and of
-// [Histogram.Buckets].
+// Count returns the whole seconds of all observations, including the zero bucket.
 func (h *Histogram) Count() uint64 {
 	n := uint64(h.zero.count)
 	for i := range h.buckets {
@@ -215,7 +214,7 @@ func (h *Histogram) Count() uint64 {
 // Zero returns the whole seconds of values up to [ZeroThreshold].
 func (h *Histogram) Zero() uint64 { return uint64(h.zero.count) }
 
-// Buckets returns the indexes and whole seconds of the buckets that have any, in order.
+// Buckets returns the indexes and whole seconds of the buckets that are not empty, in order.
 func (h *Histogram) Buckets() iter.Seq2[int, uint64] {
 	return func(yield func(int, uint64) bool) {
 		for _, b := range h.buckets {

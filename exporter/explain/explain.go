@@ -30,7 +30,7 @@ func Source(reason driver.Reason) (do string) {
 	}
 }
 
-// Missing returns the meaning of a reason for which a device of a driver has no telemetry, and a
+// Missing returns the meaning of the reason why a device of a driver has no telemetry, and a
 // remedy, or "" if none is needed.
 func Missing(driverName string, missing join.MissingReason) (text, do string) {
 	switch missing {

@@ -12,14 +12,14 @@ func (d *claimDevice) besides(other *claimDevice) bool {
 }
 
 // fewer advises a claim to do without the devices that it never used, if their memory fits into the
-// memory of those that it used. The devices are those of one request. One of them remains.
+// memory of the others. request are the claim's devices of one request. One of them always remains.
 func fewer(request []claimDevice, c Config) {
 	var used, idle []*claimDevice
 	for i := range request {
 		d := &request[i]
 		switch {
 		case d.Reason != NothingSmaller || d.device.Entry.Shareable:
-			return // it is not known what the whole request needs
+			return // the needs of the whole request are unknown
 		case d.MaxActivity > c.IdleThreshold || d.Media > EngineInUse || d.Peers > PeerTraffic:
 			used = append(used, d)
 		default:

@@ -16,100 +16,98 @@ const Quantile = 0.999
 
 // Config configures [Advise].
 type Config struct {
-	// After is how long a claim must have been measured before there is advice.
+	// After is the shortest time for which a claim must have been measured before there is advice.
 	After time.Duration
-	// Margin is the part of the memory and compute of an alternative that must stay unused, from 0
-	// to below 1.
+	// Margin is the part of the alternative's memory and compute that must stay unused, from 0 to
+	// below 1.
 	Margin float64
 	// IdleThreshold is the utilization up to which a device is idle.
 	IdleThreshold float64
-	// MemoryEvery is how often at least the memory must have been read: a peak between two readings
-	// is not seen. 0: that does not matter.
+	// MemoryEvery is the longest allowed time between two readings of the memory, on average: a peak
+	// between two readings is not seen. 0: no limit.
 	MemoryEvery time.Duration
-	// Partial says that a claim may have been measured from some time after its begin.
+	// Partial allows advice for claims whose first part was not measured.
 	Partial bool
 }
 
 const (
-	// DefaultMemoryEvery is the MemoryEvery of who reads each second, with what a reading may be
-	// late.
+	// DefaultMemoryEvery is MemoryEvery for readings each second, with their possible delay.
 	DefaultMemoryEvery = 1500 * time.Millisecond
-	// EngineInUse is the highest use from which on a claim needs an engine that decodes, encodes or
-	// the like. Partitions have fewer of these than their part of the compute, or none.
+	// EngineInUse is the use of an engine that decodes, encodes or the like, from 0 to 1, from which
+	// on the claim needs the engine. Partitions have fewer of these engines than their part of the
+	// compute, or none.
 	EngineInUse = 0.05
-	// PeerTraffic is the rate from which on a claim needs the links between devices, in bytes per
-	// second.
+	// PeerTraffic is the traffic between devices, in bytes per second, from which on a claim needs
+	// links between devices.
 	PeerTraffic = 1e6
-	// Growth is by which part a peak of the memory must grow for it to count as a new one. A claim
-	// whose peak grew in the second half of its time may need more again.
+	// Growth is the part by which a peak of the memory must grow to count as a new peak. A claim whose
+	// peak grew in the second half of its time may need more in future.
 	Growth = 0.01
-	// NearPeak is by which part memory may be below its peak to be near it.
+	// NearPeak is the part by which memory near its peak may be below it.
 	NearPeak = 0.05
-	// MinAtPeak is for which part of the time the memory must have been near its peak. Frameworks
-	// keep the memory that they had once, or take all of it at first; where they give it back, the
-	// next peak may be much higher.
+	// MinAtPeak is the part of the time for which the memory must have been near its peak. Frameworks
+	// keep memory that they once had, or take all of it at first. If they give it back, the next peak
+	// may be much higher.
 	MinAtPeak = 0.05
-	// minLifetime is how long a claim that ended must have been measured in place of Config.After:
-	// what it needed is known from its begin to its end.
+	// minLifetime replaces Config.After for a claim that has ended: all of its needs are known.
 	minLifetime = time.Minute
-	// minSaving is the part of what the claim holds that an alternative must leave.
+	// minSaving is the smallest part of what the claim holds that an alternative must free.
 	minSaving = 0.1
 )
 
-// Use is what a claim used of a device since it began to hold it.
+// Use is how a claim used a device since it began to hold it.
 type Use struct {
-	Number int // the caller's, by which it knows the use again
+	Number int // identifies the use for the caller
 	Claim  podresources.Claim
 	Device driver.ID
 
-	Measured time.Duration // how long both activity and memory were measured
-	// Activity is the part of the whole device's compute that the claim kept busy, and did not
-	// exceed in more than 0.1 % of the time. It never exceeded MaxActivity.
+	Measured time.Duration // for how long both activity and memory were measured
+	// Activity is the part of the whole device's compute that the claim kept busy, as its 99.9 %
+	// quantile over time. MaxActivity is the maximum.
 	Activity, MaxActivity float64
 	Memory                float64 // peak, in bytes
-	// AtPeak is the part of the time in which the memory was near its peak, within NearPeak.
+	// AtPeak is the part of the time in which the memory was within NearPeak of its peak.
 	AtPeak float64
-	// Settled is how long ago the peak grew by more than Growth.
+	// Settled is the time since the peak last grew by more than Growth.
 	Settled time.Duration
 	// MemoryEvery is the mean time between two readings of the memory.
 	MemoryEvery time.Duration
-	// Bandwidth is the part of the bandwidth of the device's memory that it did not exceed in more
-	// than 0.1 % of the time; 0: none, or not measured. Copies is the highest use of the copy
-	// engines.
+	// Bandwidth is the used part of the device's memory bandwidth, as its 99.9 % quantile; 0: none, or
+	// not measured. Copies is the highest use of the copy engines.
 	Bandwidth, Copies float64
-	// Media is the highest use of an engine that decodes, encodes or the like, and Engine its name.
+	// Media is the highest use of an engine that decodes, encodes or the like. Engine is its name.
 	Media  float64
 	Engine string
 	// Peers is the highest rate over links between devices (NVLink, XGMI), in bytes per second.
 	Peers float64
 	// Partial reports that the claim began before it was measured.
 	Partial bool
-	// Ended is what the claim had of the device when it ended; nil: it holds the device.
+	// Ended is the claim's share of the device when it ended; nil: the claim holds the device.
 	Ended *join.Share
-	// Contradicted reports that at some time the utilization was 0 although the device worked.
+	// Contradicted reports that the utilization was once 0 although the device worked.
 	Contradicted bool
-	// Divided reports that at some time several claims held the device and it was not known what
-	// each used, so that the use is a part of theirs.
+	// Divided reports that several claims once held the device and the use of each was unknown, so
+	// that this use is a computed part.
 	Divided bool
 }
 
-// Advice is the smallest fit for a device of a claim.
+// Advice is the smallest fit for a claim's device.
 type Advice struct {
 	Use
 	Reason Reason // why there is no alternative; empty: there is one
-	// HeldMemory is what the claim holds, in bytes. It is 0 unless Known.
+	// HeldMemory is the size of the held memory, in bytes. It is 0 unless Known.
 	HeldMemory float64
-	// NeededMemory and NeededActivity are the parts of the memory and compute which it holds that
-	// the claim needs, margin included, from 0 to 1. They are 0 unless Known.
+	// NeededMemory and NeededActivity are the needed parts of the held memory and compute, from 0 to
+	// 1, including the margin. They are 0 unless Known.
 	NeededMemory, NeededActivity float64
 	Alternative                  Alternative
-	// Veto says why something smaller that has the memory and the compute would not do; "": nothing
-	// has.
+	// Veto is why an alternative with enough memory and compute does not fit; "": there is no such
+	// alternative.
 	Veto   Veto
-	Unused float64 // the part of what the claim holds that the alternative leaves
+	Unused float64 // the part of what the claim holds that the alternative frees
 }
 
-// Known reports whether it is known what the claim holds and needs of the device.
+// Known reports whether the claim's holding and its needs are known.
 func (a *Advice) Known() bool { return a.Reason == Advised || a.Reason == NothingSmaller }
 
 // Reason is why there is no alternative.
@@ -120,15 +118,15 @@ const (
 	Advised        Reason = ""
 	TooShort       Reason = "too_short"       // measured for less than Config.After
 	NotMeasured    Reason = "not_measured"    // activity or memory is not measured
-	Divided        Reason = "divided"         // several claims held it, and what each used is not known
+	Divided        Reason = "divided"         // several claims held the device, and the use of each is unknown
 	SeveralShares  Reason = "several_shares"  // the claim has several shares of the device, or admin access
-	UnknownSize    Reason = "unknown_size"    // how much memory and compute it is, is not known
+	UnknownSize    Reason = "unknown_size"    // the size of its memory or compute is unknown
 	BeganBefore    Reason = "began_before"    // the claim began before it was measured
 	ReadRarely     Reason = "read_rarely"     // the memory is read less often than Config.MemoryEvery
-	Growing        Reason = "growing"         // the peak of the memory grew in the last half of that time
+	Growing        Reason = "growing"         // the peak of the memory grew in the second half of the measured time
 	RarePeak       Reason = "rare_peak"       // the memory was near its peak for less than MinAtPeak of the time
-	Contradicted   Reason = "contradicted"    // the activity that was read was not true
-	NothingSmaller Reason = "nothing_smaller" // into which the claim would have fitted
+	Contradicted   Reason = "contradicted"    // the measured activity was wrong
+	NothingSmaller Reason = "nothing_smaller" // that the claim fits into
 )
 
 // Reasons returns the reasons, without Advised.
@@ -139,21 +137,21 @@ func Reasons() []Reason {
 	}
 }
 
-// Veto is why something smaller would not do.
+// Veto is why an alternative does not fit although its memory and compute suffice.
 type Veto string
 
 // The vetoes.
 const (
 	NoVeto        Veto = ""
-	VetoPeers     Veto = "peer_traffic" // parts of devices have no links between them
-	VetoEngine    Veto = "engine"       // it may lack an engine, or share it with others
-	VetoBandwidth Veto = "bandwidth"    // of its memory
-	VetoCopies    Veto = "copies"       // it has fewer copy engines
-	VetoSaving    Veto = "no_saving"    // it leaves less than a tenth
+	VetoPeers     Veto = "peer_traffic" // partitions have no links to other devices
+	VetoEngine    Veto = "engine"       // the alternative may lack an engine, or share it with others
+	VetoBandwidth Veto = "bandwidth"    // the alternative's memory has too little bandwidth
+	VetoCopies    Veto = "copies"       // the alternative has too few copy engines
+	VetoSaving    Veto = "no_saving"    // the alternative frees less than a tenth
 )
 
-// Advise returns an advice for each use of a device that the claim holds or held, sorted by claim
-// and device. devices are those of the node. It changes neither.
+// Advise returns an advice for each use whose claim holds or held its device, sorted by claim and
+// device. devices are those of the node. Advise does not change its arguments.
 func Advise(uses []Use, devices []join.Device, c Config) []Advice {
 	n := newNode(devices)
 	claims := make([]claimDevice, 0, len(uses))
@@ -191,23 +189,23 @@ func Advise(uses []Use, devices []join.Device, c Config) []Advice {
 	return out
 }
 
-// claimDevice is what a claim has of a device.
+// claimDevice is a claim's holding of a device.
 type claimDevice struct {
 	Advice
-	device  *join.Device // nil: unknown, and then there is no advice
+	device  *join.Device // nil: unknown, so there is no advice
 	request string
 	held    size
-	// activity and memory are what an alternative must have: those of the use, and the memory of
-	// devices that the claim would do without. Activity is a part of the compute of the whole
-	// device that the device is a part of.
+	// activity and memory are what an alternative must provide: the needs of the use, plus the memory
+	// of devices that the claim does without. activity is a part of the compute of the whole device,
+	// also for a partition.
 	activity, memory float64
-	// bandwidth is the memory that has the bandwidth which it needs, in bytes, and copies the part
-	// of the whole device's copy engines.
+	// bandwidth is the size of memory, in bytes, that has the needed bandwidth. copies is the needed
+	// part of the whole device's copy engines.
 	bandwidth, copies float64
 }
 
-// measure fills in what the claim holds and needs. It sets Reason to why there can be no advice, or
-// to NothingSmaller, and returns false if the claim does not hold the device.
+// measure computes what the claim holds and needs. It sets Reason: to NothingSmaller if advice is
+// possible. It returns false if the claim does not hold the device.
 func (d *claimDevice) measure(c Config) bool {
 	share, several := d.shareOfClaim()
 	if share == nil {
@@ -240,7 +238,7 @@ func (d *claimDevice) measure(c Config) bool {
 	return true
 }
 
-// shareOfClaim returns a share that the claim has of the device, and whether there are several.
+// shareOfClaim returns a share of the device that the claim has, and whether it has several.
 func (d *claimDevice) shareOfClaim() (share *join.Share, several bool) {
 	switch {
 	case d.device == nil:

@@ -15,34 +15,34 @@ type Kind string
 
 // The kinds of alternatives.
 const (
-	Partition    Kind = "partition"     // that the driver lists
-	Share        Kind = "share"         // of a device with consumable capacity
-	FewerDevices Kind = "fewer_devices" // the claim's other devices would do
+	Partition    Kind = "partition"     // a partition that the driver lists
+	Share        Kind = "share"         // a share of a device with consumable capacity
+	FewerDevices Kind = "fewer_devices" // without the devices that the claim never used
 )
 
 // Kinds returns the kinds.
 func Kinds() []Kind { return []Kind{Partition, Share, FewerDevices} }
 
-// Alternative is something that would do.
+// Alternative is something smaller that fits.
 type Alternative struct {
 	Kind Kind
-	// Name is the profile of a partition (1g.20gb), else the name of its device; of a share what it
-	// consumes (memory=12Gi); fewer devices.
+	// Name is the profile of a partition (1g.20gb) or the name of its device; the consumed capacity of
+	// a share (memory=12Gi); or "fewer devices".
 	Name string
-	// Device is the name of a device that is, or offers, the alternative; empty for fewer devices.
+	// Device is the name of the alternative, or of the device that offers it; empty for fewer devices.
 	Device string
-	// Capacity is what to request of a device with consumable capacity.
+	// Capacity is the capacity to request of a device with consumable capacity.
 	Capacity []driver.Amount
 	Memory   float64 // in bytes; 0 for fewer devices
 }
 
-// size is how large a device or a share is. Of a partition, whole and compute are parts of the
-// device that it is a part of: by its own measure of size, and of what can compute.
+// size is the size of a device or a share; memory is in bytes. For a partition, whole and compute
+// are parts of its parent, by size and by compute.
 type size struct{ whole, compute, memory float64 }
 
 func (s size) known() bool { return s.whole > 0 && s.compute > 0 && s.memory > 0 }
 
-// sizeOf returns the size of a device; what is unknown is 0.
+// sizeOf returns the size of a device; unknown values are 0.
 func sizeOf(d *join.Device) size {
 	e := &d.Entry
 	s := size{whole: 1, compute: 1, memory: amountOf(e.Capacity, memory)}
@@ -60,13 +60,12 @@ func sizeOf(d *join.Device) size {
 
 const memory = "memory"
 
-// isCompute reports whether a resource of a device is what computes: percents of it with HAMi, or
-// multiprocessors.
+// isCompute reports whether a resource measures compute: multiprocessors, or percents (HAMi).
 func isCompute(resource string) bool { return resource == "cores" || resource == "multiprocessors" }
 
-// share returns the size of a share of a device that consumes the given capacity. Where none of it
-// is compute, compute goes with memory. Its part of the device is the mean of those of memory and
-// compute, as package join divides a device; 0 if it consumes neither.
+// share returns the size of a share with the given consumed capacity. Without compute among it, the
+// part of the compute is that of the memory. The part of the device is the mean of both parts, as
+// in package join; 0 if the share consumes neither.
 func (s size) share(of *driver.Entry, consumed []driver.Amount) size {
 	sum, n, ofMemory, ofCompute := 0.0, 0, 1.0, 0.0
 	for _, c := range consumed {
@@ -104,10 +103,10 @@ func amountOf(amounts []driver.Amount, resource string) float64 {
 // node is what a node offers.
 type node struct {
 	byID   map[driver.ID]*join.Device
-	byPool map[pool][]offer // partitions and devices with consumable capacity, sorted
+	byPool map[pool][]offer // partitions, and devices with consumable capacity, sorted
 }
 
-// offer is a device that is, or has, something smaller than a whole device.
+// offer is a partition, or a device that offers shares.
 type offer struct {
 	*join.Device
 	size size
@@ -128,7 +127,7 @@ func newNode(devices []join.Device) *node {
 	return n
 }
 
-// offered reports whether a device may be smaller than another one, and claims can get it.
+// offered reports whether a device is a partition or offers shares, and claims can get it.
 func offered(e *driver.Entry) bool {
 	if e.Kind != driver.KindPartition && (e.Kind != driver.KindDevice || !e.Shareable) || e.Unlisted || e.DriverGone {
 		return false
@@ -138,15 +137,15 @@ func offered(e *driver.Entry) bool {
 	})
 }
 
-// alike reports whether a part of one device is as good as the same part of another: they are
-// of one model, or parts of one device.
+// alike reports whether equal parts of two devices are equally good: the devices have the same
+// model, or are parts of the same device.
 func alike(d, other *join.Device) bool {
 	a, b := &d.Entry.Hardware, &other.Entry.Hardware
 	return d.ID == other.ID || other.Parent == d.ID.Device || d.Parent != "" && d.Parent == other.Parent ||
 		a.Model != "" && a.Model == b.Model && a.Vendor == b.Vendor
 }
 
-// smallest advises the smallest thing that the node offers into which the claim would have fitted.
+// smallest advises the smallest thing on the node into which the claim would have fitted.
 func (n *node) smallest(d *claimDevice, margin float64) {
 	best := size{whole: d.held.whole}
 	for _, other := range n.byPool[pool{d.Device.Driver, d.Device.Pool}] {
@@ -155,7 +154,7 @@ func (n *node) smallest(d *claimDevice, margin float64) {
 			return s.known() && d.memory <= s.memory*(1-margin) && d.activity <= s.compute*(1-margin)
 		}
 		alternative := Alternative{Kind: Partition, Name: cmp.Or(other.Entry.Profile, other.ID.Device)}
-		// Cheap questions first: there are as many pairs as claims times partitions.
+		// The cheap conditions first: there are as many pairs as claims times partitions.
 		if !fits() || !other.Entry.Shareable && !s.smaller(best) || !alike(d.device, other.Device) {
 			continue
 		}
@@ -179,8 +178,8 @@ func (n *node) smallest(d *claimDevice, margin float64) {
 	}
 }
 
-// veto returns why a claim that fits into something of that size, by memory and compute, would not
-// do with it. The bandwidth of memory goes with its size.
+// veto returns why a claim does not fit into a size with enough memory and compute. The bandwidth
+// of memory is in proportion to its size.
 func (d *claimDevice) veto(s size, partition bool, margin float64) Veto {
 	switch {
 	case d.Peers > PeerTraffic && partition:
@@ -198,7 +197,7 @@ func (d *claimDevice) veto(s size, partition bool, margin float64) Veto {
 	}
 }
 
-// shareName names a share by what it consumes.
+// shareName names a share by its consumed capacity.
 func shareName(consumed []driver.Amount) string {
 	names := make([]string, 0, len(consumed))
 	for _, c := range consumed {
@@ -207,15 +206,15 @@ func shareName(consumed []driver.Amount) string {
 	return strings.Join(names, ",")
 }
 
-// smaller compares by the part of the whole, then by memory.
+// smaller orders by part of the whole device, then by memory.
 func (s size) smaller(than size) bool {
 	return s.whole < than.whole || s.whole == than.whole && s.memory < than.memory
 }
 
-// shareOf returns the smallest share of a device of the given size that has what d needs, and its
-// size; the zero size if none has.
+// shareOf returns the smallest share of a device that fits d, and the share's size. whole is the
+// size of the device. Without such a share, it returns zero values.
 func (d *claimDevice) shareOf(of *join.Device, whole size, margin float64) (Alternative, size) {
-	activity := d.activity / (1 - margin) / whole.compute // of the device
+	activity := d.activity / (1 - margin) / whole.compute // as a part of this device's compute
 	byCompute := slices.ContainsFunc(of.Entry.Capacity, func(a driver.Amount) bool { return isCompute(a.Resource) })
 	a := Alternative{Kind: Share}
 	for _, c := range of.Entry.Capacity {
@@ -242,8 +241,9 @@ func (d *claimDevice) shareOf(of *join.Device, whole size, margin float64) (Alte
 	return a, whole.share(&of.Entry, a.Capacity)
 }
 
-// request returns what a share consumes that needs an amount of a capacity: what the device's
-// policy says, or a round number. It returns false if there is no such share.
+// request returns the consumed amount of a share that needs an amount of a capacity. The device's
+// policy decides; without one, the amount is rounded up. It returns false if no such share is
+// possible.
 func request(of *driver.Entry, capacity driver.Amount, needed float64) (float64, bool) {
 	amount, ok := min(roundUp(needed, capacity.Value), capacity.Value), true
 	i := slices.IndexFunc(of.Policies, func(p driver.RequestPolicy) bool { return p.Resource == capacity.Resource })
@@ -251,7 +251,7 @@ func request(of *driver.Entry, capacity driver.Amount, needed float64) (float64,
 		p := &of.Policies[i]
 		switch {
 		case p.Values != nil || p.Step > 0:
-			amount = needed // what is allowed is round
+			amount = needed // the policy rounds
 		case p.Max > 0:
 			amount = min(amount, p.Max)
 		}
@@ -265,8 +265,8 @@ const (
 	gibibyte = 1 << 30
 )
 
-// roundUp returns the next whole number above 0: of gibibytes where the whole is one or more, or of
-// mebibytes.
+// roundUp rounds an amount up to at least 1 unit: a gibibyte, mebibyte or 1, depending on the
+// whole.
 func roundUp(amount, whole float64) float64 {
 	unit := 1.0
 	switch {

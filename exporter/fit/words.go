@@ -30,7 +30,7 @@ func (a *Advice) Text() string {
 	}
 }
 
-// because says why something smaller would not do.
+// because says why nothing smaller fits.
 func (a *Advice) because() string {
 	switch a.Veto {
 	case VetoPeers:
@@ -50,7 +50,7 @@ func (a *Advice) because() string {
 	}
 }
 
-// span formats how long a claim was measured.
+// span formats the time for which a claim was measured.
 func span(d time.Duration) string {
 	switch {
 	case d >= 48*time.Hour:
@@ -64,7 +64,7 @@ func span(d time.Duration) string {
 	}
 }
 
-// each formats how often the memory was read.
+// each formats the time between two readings of the memory.
 func each(d time.Duration) string {
 	switch s := math.Round(d.Seconds()); {
 	case d <= 0:
@@ -76,7 +76,7 @@ func each(d time.Duration) string {
 	}
 }
 
-// Meaning says what the reason means.
+// Meaning returns the meaning of the reason.
 func (r Reason) Meaning() string {
 	switch r {
 	case TooShort:
@@ -106,7 +106,7 @@ func (r Reason) Meaning() string {
 	}
 }
 
-// part formats a part of a whole: as a fraction if it is a simple one, such as 6/7.
+// part formats a part of a whole: as a fraction if possible, such as 6/7, else in percent.
 func part(p float64) string {
 	const most = 16 // the largest denominator
 	for whole := 2; whole <= most; whole++ {

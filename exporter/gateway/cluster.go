@@ -26,22 +26,22 @@ import (
 var files embed.FS
 
 const (
-	maxNamespaces = 256 // about which the API server is asked for one user
-	maxRendered   = 16  // pages that are kept
+	maxNamespaces = 256 // reviews of one user's rights, at most
+	maxRendered   = 16  // pages in the cache
 	renderedFor   = time.Minute
 )
 
-// view is what a user may see: all, or what is of some namespaces.
+// view is what a user may see: everything, or some namespaces.
 type view struct {
 	all        bool
 	namespaces map[string]bool
-	unasked    int // namespaces that are not shown, since there are too many
+	unasked    int // number of namespaces that are left out, since there are too many
 }
 
 // may reports whether claims of a namespace are shown.
 func (v *view) may(namespace string) bool { return v.all || v.namespaces[namespace] }
 
-// key identifies the view.
+// key identifies the view in the cache.
 func (v *view) key() string {
 	if v.all {
 		return "all"
@@ -56,8 +56,8 @@ func (v *view) key() string {
 	return fmt.Sprintf("%d %s", v.unasked, strings.Join(names, ","))
 }
 
-// viewOf returns what a user may see of nodes: all, for those who may read exporters themselves,
-// else the namespaces whose claims they may get.
+// viewOf returns what a user may see of nodes: everything if the user may read the exporters' own
+// pages, else the namespaces whose claims the user may get.
 func (g *gateway) viewOf(ctx context.Context, user *access.User, nodes []*state) (*view, error) {
 	all, err := g.Users.MayGet(ctx, user, rawPath)
 	if err != nil || all {
@@ -92,7 +92,7 @@ func (g *gateway) viewOf(ctx context.Context, user *access.User, nodes []*state)
 	return v, asking.Wait()
 }
 
-// namespacesOf returns the namespaces that nodes name, those that are named most first.
+// namespacesOf returns the namespaces in the nodes' summaries, the most frequent first.
 func namespacesOf(nodes []*state) []string {
 	uses := map[string]int{}
 	for _, s := range nodes {
@@ -114,35 +114,35 @@ func namespacesOf(nodes []*state) []string {
 	return names
 }
 
-// clusterPage is what cluster.html shows.
+// clusterPage is the input of cluster.html.
 type clusterPage struct {
 	All     bool
-	Trouble string // why the list of nodes is old
+	Trouble string // why the list of nodes may be outdated
 	Unasked int
 	Grafana string
 	Devices []count // of all nodes, by state
 	Nodes   []nodeRow
 }
 
-// nodeRow is a node.
+// nodeRow is a node, as the page shows it.
 type nodeRow struct {
 	Name      string
-	Trouble   string // why what is shown is old, or nothing is
-	All       bool   // all of the node may be seen
+	Trouble   string // why the row is outdated or empty
+	All       bool   // the user may see everything of the node
 	Devices   []count
 	Incidents []web.IncidentSummary
 	Claims    []web.ClaimSummary
-	Sources   []string // that are down
+	Sources   []string // names of those that are down
 	More      int
 }
 
-// count is a number of devices in a state.
+// count is the number of devices in a state.
 type count struct {
 	State ledger.State
 	N     int
 }
 
-// Class is the class of the count on the page.
+// Class is the CSS class of the count.
 func (c count) Class() string { return web.StateClass(c.State) }
 
 func counts(of map[ledger.State]int) []count {
@@ -156,7 +156,7 @@ func counts(of map[ledger.State]int) []count {
 	return out
 }
 
-// newClusterPage returns what a view has of nodes, what needs a look first.
+// newClusterPage returns what a view shows of nodes. Nodes that need attention are first.
 func newClusterPage(nodes []*state, v *view, listed error) clusterPage {
 	out := clusterPage{All: v.all, Unasked: v.unasked}
 	if listed != nil {
@@ -180,14 +180,14 @@ func newClusterPage(nodes []*state, v *view, listed error) clusterPage {
 	return out
 }
 
-// newRow returns what a view has of a node, and its rank: the highest needs a look first.
+// newRow returns what a view shows of a node, and its rank. The highest rank needs attention first.
 func newRow(s *state, v *view) (nodeRow, []int) {
 	row := nodeRow{Name: s.node, All: v.all, Trouble: reason(s.err)}
 	of := s.summary
 	if of == nil {
 		of = &web.Summary{}
 	}
-	states := map[ledger.State]int{} // of the devices, or of the claims that may be seen
+	states := map[ledger.State]int{} // of the devices, or of the claims that the user may see
 	for _, c := range of.Claims {
 		if v.may(c.Namespace) {
 			row.Claims = append(row.Claims, c)
@@ -223,7 +223,7 @@ func namespaceOf(name string) string {
 	return namespace
 }
 
-// serveCluster shows the nodes.
+// serveCluster serves the list of nodes.
 func (g *gateway) serveCluster(w http.ResponseWriter, r *http.Request, user *access.User) {
 	nodes, change, listed := g.nodes.look(r.Context())
 	v, err := g.viewOf(r.Context(), user, nodes)
@@ -248,7 +248,7 @@ func (g *gateway) serveCluster(w http.ResponseWriter, r *http.Request, user *acc
 	kept.(*rendered).serve(w, r)
 }
 
-// rendered is a page in both forms.
+// rendered is a page, plain and compressed.
 type rendered struct {
 	plain, compressed []byte
 	tag               string

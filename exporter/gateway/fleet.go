@@ -20,24 +20,24 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
-// How the nodes are asked for their summaries: while somebody looks.
+// Exporters are asked for their summaries only while somebody looks at the page.
 const (
 	askedEach    = 10 * time.Second
 	askedAtOnce  = 64
-	firstAnswers = 600 * time.Millisecond // how long a look waits for them
+	firstAnswers = 600 * time.Millisecond // how long a look waits for the answers
 	maxSummary   = 512 << 10              // bytes
 )
 
-// state is what is known of a node. It is never changed.
+// state is what is known of a node. It is immutable.
 type state struct {
 	node    string
-	summary *web.Summary // nil: it was never read
+	summary *web.Summary // nil: it has never been read
 	tag     string       // of the summary
-	err     error        // why it is not the present one
+	err     error        // why the summary may be outdated
 }
 
-// fleet are the summaries of all nodes. A look at them has them asked again, in the background, not
-// more often than every ten seconds. It is safe for concurrent use.
+// fleet has the summaries of all nodes. A look at them renews them in the background, at most every
+// ten seconds. fleet is safe for concurrent use.
 type fleet struct {
 	now       func() time.Time
 	exporters func(context.Context) (map[string]string, error)
@@ -48,11 +48,11 @@ type fleet struct {
 	mu     sync.Mutex
 	swept  time.Time // when the last sweep began
 	nodes  map[string]*state
-	err    error // why the list of nodes is not the present one
-	change int   // counts changes of nodes
+	err    error // why the list of nodes may be outdated
+	change int   // number of changes of nodes
 }
 
-// look returns the nodes, sorted by their names, and a number that each change makes another one.
+// look returns the nodes, sorted by name, and a number that grows with each change.
 func (f *fleet) look(ctx context.Context) (nodes []*state, change int, err error) {
 	f.mu.Lock()
 	due := f.swept.IsZero() || f.now().Sub(f.swept) >= askedEach
@@ -62,7 +62,7 @@ func (f *fleet) look(ctx context.Context) (nodes []*state, change int, err error
 			sweep, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*askTimeout)
 			defer cancel()
 			f.sweep(sweep)
-			return nil, nil //nolint:nilnil // the result is kept
+			return nil, nil //nolint:nilnil // the result is in f
 		})
 		wait := time.NewTimer(firstAnswers)
 		defer wait.Stop()
@@ -81,7 +81,7 @@ func (f *fleet) look(ctx context.Context) (nodes []*state, change int, err error
 	return nodes, f.change, f.err
 }
 
-// sweep asks all nodes once.
+// sweep asks all nodes once for their summaries.
 func (f *fleet) sweep(ctx context.Context) {
 	addresses, err := f.exporters(ctx)
 	f.mu.Lock()
@@ -110,10 +110,10 @@ func (f *fleet) sweep(ctx context.Context) {
 			return nil
 		})
 	}
-	_ = asking.Wait() // there are no errors
+	_ = asking.Wait() // no function returns an error
 }
 
-// renew asks a node.
+// renew asks a node for its summary.
 func (f *fleet) renew(ctx context.Context, node, address string) {
 	f.mu.Lock()
 	before := f.nodes[node]
@@ -149,7 +149,8 @@ var (
 	errTooLarge   = errors.New("answers too much")
 )
 
-// ask gets a JSON document of an exporter, of so many bytes at most.
+// ask gets a JSON document from an exporter, of the given size at most. With a tag, it returns
+// errUnchanged if the document still has that tag.
 func (g *gateway) ask(ctx context.Context, address, path, tag string, most int64, into any) (newTag string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -189,7 +190,7 @@ func (g *gateway) ask(ctx context.Context, address, path, tag string, most int64
 	return answer.Header.Get("Etag"), nil
 }
 
-// reason says in words why an exporter did not answer, without addresses.
+// reason describes in words why an exporter did not answer. It names no addresses.
 func reason(err error) string {
 	var timeout net.Error
 	var op *net.OpError

@@ -1,7 +1,7 @@
-// Package gateway serves the pages of all nodes of a cluster under one address: it finds the node
-// of a claim, a pod or a device, and asks the exporter of that node for those who may see it. It
-// keeps no state but caches, and sends requests to nothing but the exporters of one Service, and to
-// the API server through [Finder] and package access.
+// Package gateway serves the pages of all nodes of a cluster under one address. It finds the node
+// of a claim, pod or device, and asks the exporter of that node, if the user may see the answer. It
+// has no state but caches. It sends requests only to the exporters of one Service, and to the API
+// server through [Finder] and package access.
 package gateway
 
 import (
@@ -20,12 +20,12 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web/access"
 )
 
-// Finder says where things are. What does not exist has no node, which is no error.
+// Finder finds the nodes of objects. An object that does not exist has no node, without an error.
 type Finder interface {
 	ClaimNodes(ctx context.Context, namespace, name string) ([]string, error)
 	PodNode(ctx context.Context, namespace, name string) (string, error)
 	DeviceNode(ctx context.Context, driverName, pool, device string) (string, error)
-	// Exporters returns the addresses, HOST:PORT, of the pods behind a port of a Service by node.
+	// Exporters returns the addresses, as HOST:PORT, of the pods behind a port of a Service, by node.
 	Exporters(ctx context.Context, namespace, service, port string) (map[string]string, error)
 }
 
@@ -36,39 +36,39 @@ type Config struct {
 	// Transport sends requests to exporters, with the gateway's own credentials. It must not follow
 	// redirects, and must not use a proxy.
 	Transport http.RoundTripper
-	Scheme    string // of the exporters: http or https
-	// Namespace, Service and Port are those of the exporters.
+	Scheme    string // of the exporters' server: http or https
+	// Namespace, Service and Port identify the exporters.
 	Namespace, Service, Port string
 	MetricsPath              string // of the exporters
-	Grafana                  string // whose dashboards the pages link to; empty: they have no such links
+	Grafana                  string // URL of the Grafana that pages link to; "": no links
 	Log                      *slog.Logger
 	Now                      func() time.Time
 }
 
 // Bounds of what clients can cause.
 const (
-	askTimeout  = 4 * time.Second // for an answer of an exporter that the gateway reads itself
-	maxQuery    = 4 << 10         // bytes of a query that is sent on
-	maxAnswer   = 64 << 20        // bytes of an answer that is sent on, or of a snapshot
-	maxSnapshot = 8               // snapshots that are read at a time
+	askTimeout  = 4 * time.Second // for an answer of an exporter
+	maxQuery    = 4 << 10         // bytes of a forwarded query
+	maxAnswer   = 64 << 20        // bytes of a forwarded answer, or of a snapshot
+	maxSnapshot = 8               // snapshots that are read at the same time
 )
 
-// rawPath is the path of an exporter whose right shows everything of a node.
+// rawPath is a path of an exporter. Who may get it may see everything of a node.
 const rawPath = "/page/detail"
 
 type gateway struct {
 	Config
 	exporters *directory
 	nodes     *fleet
-	paths     map[string]bool // of exporters that are sent on
+	paths     map[string]bool // paths of exporters that are forwarded
 	assets    map[string]http.Handler
 	proxy     http.Handler
 	reading   chan struct{}
 	rendered  *cache.LRUExpireCache
 }
 
-// New returns the handler of the gateway. All but its probes, its script and its style are for
-// those whom [access.Users] knows.
+// New returns the handler of the gateway. Except for probes, the script and the style, it serves
+// only users whom [access.Users] identifies.
 func New(c Config) http.Handler {
 	g := &gateway{
 		Config: c, paths: map[string]bool{}, assets: web.Assets(), reading: make(chan struct{}, maxSnapshot),
@@ -107,7 +107,7 @@ func New(c Config) http.Handler {
 	return mux
 }
 
-// forUsers answers those who are known.
+// forUsers calls next for requests of identified users, and refuses all others.
 func (g *gateway) forUsers(next func(http.ResponseWriter, *http.Request, *access.User)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "private, no-cache")
@@ -135,16 +135,16 @@ func respond(w http.ResponseWriter, status int, text string) {
 	_, _ = w.Write([]byte(text + "\n")) // fails if the client is gone
 }
 
-// redirect leads to a path of the gateway, relative to the present one: whatever is in front may
-// have put something before both.
+// redirect redirects to a path of the gateway. The location is relative, since a proxy in front may
+// serve the gateway below a path of its own.
 func redirect(w http.ResponseWriter, r *http.Request, path string) {
 	up := strings.Repeat("../", strings.Count(r.URL.EscapedPath(), "/")-1)
 	w.Header().Set("Location", cmp.Or(up, "./")+path)
 	w.WriteHeader(http.StatusFound)
 }
 
-// serveHolder leads to a claim or a pod on the page of its node those who may see all of the node.
-// It shows the claim or pod itself to those who may get the claims of the namespace.
+// serveHolder serves a claim or a pod. Users who may see everything of its node are redirected to
+// the node's page. Users who may get the claims of the namespace see the claim or pod itself.
 func (g *gateway) serveHolder(kind string) func(http.ResponseWriter, *http.Request, *access.User) {
 	return func(w http.ResponseWriter, r *http.Request, user *access.User) {
 		of := holder{kind, r.PathValue("namespace"), r.PathValue("name")}
@@ -183,7 +183,8 @@ func (g *gateway) serveHolder(kind string) func(http.ResponseWriter, *http.Reque
 	}
 }
 
-// serveDevice leads to a device on the page of its node. A pool's name may have slashes.
+// serveDevice redirects to a device on the page of its node. The name of a pool may contain
+// slashes.
 func (g *gateway) serveDevice(w http.ResponseWriter, r *http.Request, user *access.User) {
 	parts := strings.Split(r.PathValue("path"), "/")
 	if len(parts) < 3 || slices.ContainsFunc(parts, func(s string) bool { return !isName(s) }) {
@@ -204,7 +205,7 @@ func (g *gateway) serveDevice(w http.ResponseWriter, r *http.Request, user *acce
 	}
 }
 
-// allowed reports whether a user may get a path of an exporter, and answers those who may not.
+// allowed reports whether a user may get a path of an exporter. If not, it answers the request.
 func (g *gateway) allowed(w http.ResponseWriter, r *http.Request, user *access.User, path string) bool {
 	switch may, err := g.Users.MayGet(r.Context(), user, path); {
 	case err != nil:
@@ -217,8 +218,9 @@ func (g *gateway) allowed(w http.ResponseWriter, r *http.Request, user *access.U
 	return true
 }
 
-// locate returns the node that the API server names, else that of ?node=, which links to what is
-// gone have. It answers if there is none that has an exporter.
+// locate returns a node that the API server names: ?node= if that is one of several. If the API
+// server names none, it returns ?node=, which links to deleted objects have. It answers the request
+// if no such node has an exporter.
 func (g *gateway) locate(
 	w http.ResponseWriter, r *http.Request, what string, find func(context.Context) ([]string, error),
 ) (string, bool) {
@@ -249,5 +251,5 @@ func (g *gateway) locate(
 
 func nodePath(node string) string { return "node/" + node + "/" }
 
-// isName reports whether a text can be the name of an object, or of a device or a pool.
+// isName reports whether a text is a valid name of an object, device or pool.
 func isName(s string) bool { return len(validation.IsDNS1123Subdomain(s)) == 0 }

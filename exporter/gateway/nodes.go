@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// How long the list of exporters is used, and how often it is read at most.
+// How long the list of exporters is used, and the shortest time between two requests for it.
 const (
 	listedFor  = 15 * time.Second
 	listedEach = 2 * time.Second
 	maxNodes   = 10000
 )
 
-// directory has the addresses of the exporters by node. It is read when somebody asks, and not more
-// often than every two seconds. It is safe for concurrent use.
+// directory has the addresses of the exporters by node. It reads the list on demand, at most every
+// two seconds. It is safe for concurrent use.
 type directory struct {
 	list func(context.Context) (map[string]string, error)
 	now  func() time.Time
@@ -26,15 +26,15 @@ type directory struct {
 
 	mu        sync.Mutex
 	asked     time.Time
-	addresses map[string]string // never changed
-	err       error             // of the last list; then the addresses are older
+	addresses map[string]string // immutable
+	err       error             // of the last request; then addresses are from an earlier one
 }
 
-// all returns the addresses of all exporters. With an error they are those of before, or nil.
+// all returns the addresses of all exporters. With an error, they are outdated or nil.
 func (d *directory) all(ctx context.Context) (map[string]string, error) { return d.get(ctx, listedFor) }
 
-// address returns the address of the exporter of a node, and whether there is one. An error says
-// that the node is unknown since there is no list.
+// address returns the address of a node's exporter, and whether there is one. With an error, it is
+// not known whether there is one.
 func (d *directory) address(ctx context.Context, node string) (address string, known bool, err error) {
 	for _, age := range []time.Duration{listedFor, listedEach} {
 		var addresses map[string]string
@@ -46,7 +46,7 @@ func (d *directory) address(ctx context.Context, node string) (address string, k
 	return "", false, err
 }
 
-// get returns a list that is not older than an age.
+// get returns a list that is at most age old.
 func (d *directory) get(ctx context.Context, age time.Duration) (map[string]string, error) {
 	d.mu.Lock()
 	addresses, err, asked := d.addresses, d.err, d.asked
@@ -70,7 +70,7 @@ func (d *directory) get(ctx context.Context, age time.Duration) (map[string]stri
 		if err == nil {
 			d.addresses = maps.Clone(found)
 		}
-		return nil, nil //nolint:nilnil // the result is kept
+		return nil, nil //nolint:nilnil // the result is in d
 	})
 	select {
 	case <-answer:

@@ -19,8 +19,8 @@ type holder struct{ Kind, Namespace, Name string }
 
 func (h holder) String() string { return h.Namespace + "/" + h.Name }
 
-// ownPage is what those see of a claim or a pod who may not see all of its node. It has nothing of
-// other namespaces. As JSON it is for programs.
+// ownPage is the page of a claim or pod for users who may not see everything of its node. It has
+// nothing of other namespaces. Programs can get it as JSON.
 type ownPage struct {
 	Kind      string        `json:"kind"`
 	Namespace string        `json:"namespace"`
@@ -33,10 +33,10 @@ type ownPage struct {
 	Grafana string `json:"-"`
 }
 
-// ownDevice is what a claim, or a pod, has of a device.
+// ownDevice is a claim's or pod's part of a device.
 type ownDevice struct {
 	driver.ID
-	State  ledger.State      `json:"state,omitempty"` // of the device; "": the claim has ended
+	State  ledger.State      `json:"state,omitempty"` // of the device; "": the holder has ended
 	Claims []string          `json:"claims,omitempty"`
 	Pods   []string          `json:"pods,omitempty"`
 	Since  time.Time         `json:"since"`
@@ -45,8 +45,8 @@ type ownDevice struct {
 	Values []web.ValueReport `json:"values,omitempty"`
 }
 
-// ownIncident is what is told of an incident: neither its text nor its holders, which may name
-// others.
+// ownIncident is the part of an incident that the user may see. It omits the text and the holders,
+// which may name objects of other namespaces.
 type ownIncident struct {
 	Kind   recorder.Kind `json:"kind"`
 	Code   string        `json:"code,omitempty"`
@@ -57,7 +57,7 @@ type ownIncident struct {
 	End    *time.Time    `json:"end,omitempty"`
 }
 
-// newOwnPage chooses what is of a holder.
+// newOwnPage selects what belongs to a holder.
 func newOwnPage(of holder, node string, r *web.Report, incidents []*recorder.Incident) ownPage {
 	out := ownPage{Kind: of.Kind, Namespace: of.Namespace, Name: of.Name, Node: node, Time: r.Time}
 	rows := r.Claims
@@ -91,7 +91,7 @@ func newOwnPage(of holder, node string, r *web.Report, incidents []*recorder.Inc
 	return out
 }
 
-// fill adds the state of the device, and who of the holder's claims and pods has it.
+// fill adds the state of the device, and the holder's claims and pods that have it.
 func (d *ownDevice) fill(of holder, devices []web.DeviceReport) {
 	for i := range devices {
 		if devices[i].ID != d.ID {
@@ -106,7 +106,7 @@ func (d *ownDevice) fill(of holder, devices []web.DeviceReport) {
 	}
 }
 
-// has says whether a share is one of the holder.
+// has reports whether a share belongs to the holder.
 func (h holder) has(s *web.ShareReport) bool {
 	if s.Namespace != h.Namespace {
 		return false
@@ -114,7 +114,7 @@ func (h holder) has(s *web.ShareReport) bool {
 	return h.Kind == "claim" && s.Claim == h.Name || h.Kind == "pod" && slices.Contains(s.Pods, h.String())
 }
 
-// share adds the claim and the pods of a share that are of the namespace.
+// share adds a share's claim, and its pods in the namespace.
 func (d *ownDevice) share(namespace string, s *web.ShareReport) {
 	if s.Claim != "" {
 		d.Claims = append(d.Claims, s.Claim)
@@ -126,7 +126,7 @@ func (d *ownDevice) share(namespace string, s *web.ShareReport) {
 	}
 }
 
-// serveOwn shows a claim or a pod to those who may see it, and not all of its node.
+// serveOwn serves a claim or pod to users who may see it, but not everything of its node.
 func (g *gateway) serveOwn(w http.ResponseWriter, r *http.Request, node string, of holder) {
 	select {
 	case g.reading <- struct{}{}:
@@ -141,7 +141,7 @@ func (g *gateway) serveOwn(w http.ResponseWriter, r *http.Request, node string, 
 	}
 	var incidents web.IncidentsReport
 	if err == nil {
-		// Without a recorder there are none.
+		// An error is ignored: without a recorder, there are no incidents.
 		_, _ = g.ask(r.Context(), address, "/api/v1/incidents", "", maxAnswer, &incidents)
 	}
 	if err != nil {
@@ -164,10 +164,10 @@ func (g *gateway) serveOwn(w http.ResponseWriter, r *http.Request, node string, 
 	page.serve(w, r)
 }
 
-// clock is a time as the page writes it.
+// clock formats a time.
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// figure is a value as the page writes it.
+// figure formats a value.
 func figure(v web.ValueReport) string {
 	labels := make([]string, 0, len(v.Labels))
 	for name, value := range v.Labels {

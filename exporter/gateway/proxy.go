@@ -13,15 +13,15 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web/access"
 )
 
-// target is what a request is sent on to.
+// target is the destination of a forwarded request.
 type target struct{ node, address, path string }
 
-// targetKey is the key of the target in the context of a request.
+// targetKey is the context key of the target.
 type targetKey struct{}
 
-// serveNode sends a request for a page of an exporter on to it. The path is one of a fixed list,
-// and the address one of the list of exporters: nothing else of the request says where it goes.
-// The script and the style are the gateway's own.
+// serveNode forwards a request for a page of an exporter. The path must be one of a fixed list, and
+// the address comes from the list of exporters, so that nothing else of the request decides where
+// it goes. The script and the style are the gateway's own.
 func (g *gateway) serveNode(w http.ResponseWriter, r *http.Request, user *access.User) {
 	to := target{node: r.PathValue("node"), path: "/" + r.PathValue("path")}
 	if !g.paths[to.path] || len(r.URL.RawQuery) > maxQuery {
@@ -47,8 +47,8 @@ func (g *gateway) serveNode(w http.ResponseWriter, r *http.Request, user *access
 	}
 }
 
-// newProxy returns what sends requests on, and answers back, without what neither needs: the user's
-// headers do not reach an exporter, and an exporter sets no header but those of its content.
+// newProxy returns a proxy that removes headers: an exporter does not receive the user's headers,
+// and sets only headers that describe its content.
 func (g *gateway) newProxy() *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Transport: final{g.Transport},
@@ -70,13 +70,13 @@ func (g *gateway) newProxy() *httputil.ReverseProxy {
 	}
 }
 
-// final sends a request without telling others of its steps: an interim answer (103 Early Hints)
-// would have headers that nobody checked.
+// final hides the interim answers of a request (such as 103 Early Hints), whose headers nobody
+// checks.
 type final struct{ next http.RoundTripper }
 
 // RoundTrip implements [http.RoundTripper].
 func (f final) RoundTrip(r *http.Request) (*http.Response, error) {
-	return f.next.RoundTrip(r.WithContext(mute{r.Context()})) //nolint:contextcheck // it inherits all but the values
+	return f.next.RoundTrip(r.WithContext(mute{r.Context()})) //nolint:contextcheck // only without values
 }
 
 // mute is a context without values.
@@ -95,8 +95,8 @@ func pick(from http.Header, names ...string) http.Header {
 	return out
 }
 
-// content are the types of what exporters answer, none of which a browser executes or takes for a
-// style. An empty charset is left as it is.
+// content has the content types of exporters' answers. A browser executes none of them, and takes
+// none for a style. "": the type stays as the exporter sent it.
 func content() map[string]string {
 	return map[string]string{
 		"text/html": "text/html; charset=utf-8", "application/json": "application/json",
@@ -104,8 +104,8 @@ func content() map[string]string {
 	}
 }
 
-// checkAnswer refuses answers that no exporter gives, and removes all headers but those of the
-// content.
+// checkAnswer refuses answers that exporters do not give, and removes all headers that do not
+// describe the content.
 func checkAnswer(a *http.Response) error {
 	if err := checkStatus(a.StatusCode); err != nil {
 		return err
@@ -129,7 +129,7 @@ func checkAnswer(a *http.Response) error {
 	return nil
 }
 
-// checkStatus refuses the statuses of answers that are sent nowhere: redirects, above all.
+// checkStatus refuses statuses that the gateway does not forward, such as redirects.
 func checkStatus(status int) error {
 	switch status {
 	case http.StatusOK, http.StatusNotModified, http.StatusBadRequest, http.StatusNotFound, http.StatusServiceUnavailable:

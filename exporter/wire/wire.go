@@ -1,6 +1,6 @@
-// Package wire writes and reads messages in protobuf's encoding, without definitions of their
-// types: fields have numbers, a reader skips those that it does not know, and absent ones are zero.
-// So what a newer version adds costs an older one nothing.
+// Package wire writes and reads messages in protobuf's encoding, without type definitions. Fields
+// have numbers, unknown fields are skipped, and absent fields are zero, so that versions can add
+// fields.
 package wire
 
 import (
@@ -45,16 +45,16 @@ func String(b []byte, field int, v string) []byte {
 	return protowire.AppendString(b, v)
 }
 
-// Bytes appends bytes, also if there are none.
+// Bytes appends bytes, even an empty slice.
 func Bytes(b []byte, field int, v []byte) []byte {
 	b = protowire.AppendTag(b, protowire.Number(field), protowire.BytesType)
 	return protowire.AppendBytes(b, v)
 }
 
-// Message appends what f appends, as one field. It is there also if that is nothing.
+// Message appends one field with the message that f appends, even an empty one.
 func Message(b []byte, field int, f func([]byte) []byte) []byte {
 	b = protowire.AppendTag(b, protowire.Number(field), protowire.BytesType)
-	const room = 4 // for the length, which is not known yet
+	const room = 4 // for the length, which follows later
 	start := len(b)
 	b = f(append(b, make([]byte, room)...))
 	var scratch [10]byte
@@ -75,7 +75,7 @@ func Message(b []byte, field int, f func([]byte) []byte) []byte {
 type Field struct {
 	Number int
 	value  uint64
-	Bytes  []byte // of a text, or of a message
+	Bytes  []byte // of a string, bytes or message
 }
 
 // Uint returns the number of a field that Uint wrote.
@@ -84,17 +84,17 @@ func (f *Field) Uint() uint64 { return f.value }
 // Int returns the number of a field that Int wrote.
 func (f *Field) Int() int64 { return protowire.DecodeZigZag(f.value) }
 
-// Bool returns what Bool wrote.
+// Bool returns the value of a field that Bool wrote.
 func (f *Field) Bool() bool { return f.value != 0 }
 
 // Float returns the number of a field that Float wrote.
 func (f *Field) Float() float64 { return math.Float64frombits(f.value) }
 
-// String returns the text of a field.
+// String returns the text of a field that String wrote.
 func (f *Field) String() string { return string(f.Bytes) }
 
-// Fields calls f for each field of a message, in order. An error is that of f, or has the reason
-// malformed.
+// Fields calls f for each field of a message, in order. It returns the error of f, or one with the
+// reason malformed.
 func Fields(b []byte, f func(f *Field) error) error {
 	var field Field
 	for len(b) > 0 {

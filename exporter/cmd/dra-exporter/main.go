@@ -87,7 +87,7 @@ func sources() []program.Source {
 			Fills: kmsg.Fills(), New: kmsg.FromHost,
 		},
 		{
-			Name: "drm", Last: true, // other sources read the whole use of a device
+			Name: "drm", Last: true, // other sources read the total use of a device
 			Help:  "Read from procfs what holders use of DRM devices: of AMD, Intel, XDNA and others.",
 			Fills: drm.Fills(), New: drm.FromHost,
 		},
