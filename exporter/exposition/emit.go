@@ -18,13 +18,13 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// sink receives the series of a snapshot. The age is that of a counter.
+// sink receives the series of a snapshot. Only counters have an age.
 type sink interface {
 	put(id familyID, labels *labels, value float64, a age)
 	putDistribution(id familyID, labels *labels, d *ledger.Distribution, a age)
 }
 
-// emission walks a snapshot for a sink.
+// emission walks over a snapshot for a sink.
 type emission struct {
 	sink
 	families *[numFamilies]Family
@@ -32,16 +32,16 @@ type emission struct {
 	specs    driver.Catalogue
 	cache    *labelCache // nil: the sink needs no labels
 
-	young map[podresources.Pod]bool // pods that have no series
-	blank owner                     // of all, if the sink needs no labels
+	young map[podresources.Pod]bool // pods without series of their own
+	blank owner                     // used for all owners if the sink needs no labels
 
-	collecting bool // the facts that hold until something changes: the cache keeps them, and not their labels
+	collecting bool // the walk collects facts, whose labels are not cached
 }
 
 // on reports whether a family is exported.
 func (e *emission) on(id familyID) bool { return !e.families[id].off }
 
-// walk puts every series of the chosen groups into the sink, including those that the limit drops.
+// walk passes every series of the chosen groups to the sink, including those that the limit drops.
 func (s *Snapshot) walk(e *emission) {
 	missing := map[unresolved]int{}
 	e.young = youngPods(s.PodInfos)
@@ -70,7 +70,7 @@ func (s *Snapshot) walk(e *emission) {
 	e.gauge(famSeriesDropped, nil, float64(s.Dropped))
 }
 
-// lives puts how long the claims of a driver took from one state to the next.
+// lives passes the durations between states of a driver's claims.
 func (e *emission) lives(d *ledger.DriverLives) {
 	row := e.pairs("driver", d.Driver)
 	put := func(id familyID, of *ledger.Durations) {
@@ -84,7 +84,7 @@ func (e *emission) lives(d *ledger.DriverLives) {
 	put(famDriverFirstActivity, &d.FirstActivity)
 }
 
-// youngPods returns the pods that are young, nil if none is.
+// youngPods returns the young pods, nil if there are none.
 func youngPods(infos []ledger.PodInfo) map[podresources.Pod]bool {
 	var young map[podresources.Pod]bool
 	for i := range infos {
@@ -127,7 +127,7 @@ func (e *emission) claim(h *ledger.Holder, s *Snapshot) {
 	}
 }
 
-// sole puts the device's values that are never divided, if the claim has the device to itself.
+// sole passes the device's values that are never divided, if only this claim holds the device.
 func (e *emission) sole(h *ledger.Holder, claim *owner, s *Snapshot) {
 	if !h.Ended.IsZero() {
 		return
@@ -145,8 +145,8 @@ func (e *emission) sole(h *ledger.Holder, claim *owner, s *Snapshot) {
 	}
 }
 
-// stalled puts whether a claim does nothing, or why that is unknown. That a device is shared is a
-// label of dra_claim_device_info already, and many claims may share one.
+// stalled passes whether a claim does nothing, or why that is unknown. It omits shared devices:
+// dra_claim_device_info has a label for them, and many claims may share one.
 func (e *emission) stalled(base *labels, v *stall.Verdict) {
 	switch {
 	case v.Unknown == stall.Shared:
@@ -159,7 +159,7 @@ func (e *emission) stalled(base *labels, v *stall.Verdict) {
 	}
 }
 
-// fit puts what a claim needs of what it holds, and its smallest fit.
+// fit passes a claim's needs, and its smallest fit.
 func (e *emission) fit(base *labels, a *fit.Advice) {
 	if !a.Known() {
 		return
@@ -172,7 +172,7 @@ func (e *emission) fit(base *labels, a *fit.Advice) {
 }
 
 func (e *emission) pod(h *ledger.Holder) {
-	if !e.on(famPodAllocated) { // as all that is of a pod and its device
+	if !e.on(famPodAllocated) { // like everything else about a pod and its device
 		return
 	}
 	pod := e.owner("pod", h)
@@ -180,7 +180,7 @@ func (e *emission) pod(h *ledger.Holder) {
 	e.holder(h, pod, famPodQuantity, famPodAllocated, famPodShare)
 }
 
-// unresolved is the key by which devices without telemetry are counted.
+// unresolved is the key for the count of devices without telemetry.
 type unresolved struct {
 	driver string
 	reason join.MissingReason
@@ -201,7 +201,7 @@ func (e *emission) with(base *labels, more ...string) *labels {
 	return e.cache.with(base, more...)
 }
 
-// ownerOf returns a device, with the labels that name it. The caller ends the walk of it.
+// ownerOf returns the owner of a device's series. The caller must call its end.
 func (e *emission) ownerOf(d *ledger.Device) *owner {
 	if e.cache == nil {
 		return &e.blank
@@ -217,8 +217,8 @@ func (e *emission) ownerOf(d *ledger.Device) *owner {
 	return *known
 }
 
-// owner returns a claim or pod and its device, with the labels that name them; that of its name is
-// given. The caller ends the walk of it.
+// owner returns the owner of the series of a claim or pod and its device. name is the label for its
+// name. The caller must call its end.
 func (e *emission) owner(name string, h *ledger.Holder) *owner {
 	if e.cache == nil {
 		return &e.blank
@@ -233,7 +233,7 @@ func (e *emission) owner(name string, h *ledger.Holder) *owner {
 	return *known
 }
 
-// newSeries returns what is exported of a series whose owner has the given labels.
+// newSeries returns the exported form of a series of an owner with these labels.
 func (c *labelCache) newSeries(base *labels, s *ledger.Series) series {
 	row := base
 	if names := c.names[s.Quantity]; len(names) > 0 {
@@ -250,7 +250,7 @@ func (e *emission) gauge(id familyID, labels *labels, value float64) {
 	e.put(id, labels, value, age{})
 }
 
-// counter puts a counter of an owner.
+// counter passes a counter of an owner.
 func (e *emission) counter(id familyID, of *owner, value float64, born, shown time.Time) {
 	e.put(id, of.labels, value, e.cache.age(born, shown))
 }
@@ -296,14 +296,14 @@ func (e *emission) device(d *ledger.Device) {
 }
 
 const (
-	// maxReason bounds a reason as a label, in bytes.
+	// maxReason is the maximum length of a reason in a label, in bytes.
 	maxReason = 64
-	// longNumber is how many digits a number has that is no code, but an address or a count, which
-	// would make a new series each time.
+	// longNumber is the number of digits from which on a number is not a code, but an address or a
+	// count, which would make a new series each time.
 	longNumber = 5
 )
 
-// reasonLabel returns a message as a label that seldom changes.
+// reasonLabel turns a message into a label value that seldom changes.
 func reasonLabel(message string) string {
 	var b strings.Builder
 	digits := 0
@@ -328,7 +328,7 @@ func reasonLabel(message string) string {
 	return strings.ToValidUTF8(out[:maxReason], "")
 }
 
-// taints shows each taint once, though several rules may set the same one.
+// taints passes each taint once, even if several rules set it.
 func (e *emission) taints(base *labels, d *ledger.Device) {
 	for i, t := range d.Entry.Taints {
 		same := func(b driver.Taint) bool {
@@ -390,9 +390,9 @@ func (e *emission) quantitySource(device *owner, s *ledger.Series) {
 	e.gauge(famDeviceQuantitySource, *row, 1)
 }
 
-// health puts all statuses; the present one is 1. If a source reports several, the worst is the
-// present one. The values begin with those of health, which are sorted by status: healthy,
-// unhealthy, unknown.
+// health passes all statuses; the current one has the value 1. If a source reports several, the
+// worst is the current one. values must begin with those of health, which are sorted by status:
+// healthy, unhealthy, unknown.
 func (e *emission) health(base *labels, values []ledger.Value) {
 	present := ""
 	for _, v := range values {
@@ -412,7 +412,7 @@ func (e *emission) health(base *labels, values []ledger.Value) {
 	}
 }
 
-// value puts a value of an owner that was in no snapshot before the given time, by the clock of
+// value passes a value of an owner. shown is when a snapshot first had it, by the clock of
 // age.shown.
 func (e *emission) value(first familyID, of *owner, v *ledger.Value, shown int64) {
 	if e.cache == nil {
@@ -448,7 +448,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// distributions puts those of a claim, of which the row is.
+// distributions passes the distributions of a claim.
 func (e *emission) distributions(h *ledger.Holder, claim *owner) {
 	for i := range h.Distributions {
 		d := &h.Distributions[i]
@@ -476,7 +476,7 @@ func (e *emission) infoLabels(base *labels, d *ledger.Device) *labels {
 		"listed", strconv.FormatBool(!d.Entry.Unlisted), "node_local", nodeLocal(&d.Entry))
 }
 
-// nodeLocal returns whether no other node can use the device, which only a slice tells.
+// nodeLocal returns whether no other node can use the device. Only a slice has this information.
 func nodeLocal(e *driver.Entry) string {
 	if e.Unlisted && !e.ManyNodes {
 		return ""
@@ -484,8 +484,8 @@ func nodeLocal(e *driver.Entry) string {
 	return strconv.FormatBool(!e.ManyNodes)
 }
 
-// unixPast returns the Unix time of what happened before now. If the wall clock went back
-// meanwhile, it is as long ago by the present wall clock as it is.
+// unixPast returns the Unix time of an event before now. If the wall clock was set back meanwhile,
+// the event's age is kept, so that the time is in the past by the present wall clock.
 func unixPast(t, now time.Time) float64 {
 	if t.Round(0).After(now.Round(0)) {
 		t = now.Add(t.Sub(now))

@@ -22,8 +22,8 @@ import (
 // Renderer writes the metrics of the latest snapshot together with those of a registry. It makes no
 // calls to anything else. It is safe for concurrent use.
 //
-// It omits the checks of client_golang's registry, which would cost more than all the rest: the
-// snapshot guarantees that series are unique and labels consistent, and tests check it.
+// It omits the checks of client_golang's registry, which would take most of the time: the snapshot
+// guarantees unique series and consistent labels, and tests check that.
 type Renderer struct {
 	registry prometheus.Gatherer
 	latest   func() *Snapshot
@@ -31,14 +31,14 @@ type Renderer struct {
 	config   Config
 	families *[numFamilies]Family
 	order    []familyID      // by name
-	idle     chan *rendering // one that is not in use, with the memory of an earlier answer
+	idle     chan *rendering // a rendering for reuse of its memory, if none is in use
 }
 
 // Config configures a [Renderer].
 type Config struct {
-	ZeroHold       time.Duration    // a counter that was first exported less than this ago is written as 0
+	ZeroHold       time.Duration    // for this time after its first export, a counter is written as 0
 	CreatedSamples bool             // _created lines in OpenMetrics text
-	Choices        Choices          // which groups of metrics are exported; nil: the default
+	Choices        Choices          // of groups; nil: the defaults
 	Catalogue      driver.Catalogue // of the snapshots; nil: the standard one
 }
 
@@ -59,15 +59,15 @@ func New(registry prometheus.Gatherer, latest func() *Snapshot, c Config) *Rende
 	return e
 }
 
-// Part is where a family is in what was written. The last part, of no family, ends the answer.
+// Part is the position of a family in an answer. The last part has no family, and ends the answer.
 type Part struct {
 	Family     string
 	Begin, End int
 }
 
 // Write writes the metrics in a format of expfmt, with the families sorted by name. It returns the
-// parts of what was written, in order. An error describes what the registry could not provide; the
-// rest is written. A bytes.Buffer is grown at once to what it needs.
+// parts of the answer, in order. An error describes what the registry could not provide; the rest
+// has been written. A bytes.Buffer is grown to the needed size at once.
 func (e *Renderer) Write(w io.Writer, f expfmt.Format) ([]Part, error) {
 	r := e.rendering(formatOf(f, e.config.CreatedSamples))
 	defer e.keep(r)
@@ -86,7 +86,7 @@ func (e *Renderer) Write(w io.Writer, f expfmt.Format) ([]Part, error) {
 	return parts, err
 }
 
-// rendering returns an empty rendering, with the memory of an earlier one if that is not in use.
+// rendering returns an empty rendering. It reuses memory if it can.
 func (e *Renderer) rendering(f format) *rendering {
 	var r *rendering
 	select {
@@ -100,8 +100,8 @@ func (e *Renderer) rendering(f format) *rendering {
 	return r
 }
 
-// keep keeps a rendering for the next answer: 1 MiB for 20 000 samples, and nothing of the
-// snapshot.
+// keep keeps a rendering's memory for the next answer: 1 MiB for 20 000 samples. It keeps nothing
+// of the snapshot.
 func (e *Renderer) keep(r *rendering) {
 	for id, rows := range r.rows {
 		if len(rows) < cap(rows)/4 { // most claims and pods have ended
@@ -116,7 +116,7 @@ func (e *Renderer) keep(r *rendering) {
 	}
 }
 
-// counted is a writer that counts what was written to w, and writes nothing after an error.
+// counted counts the bytes written to w. After an error, it writes nothing.
 type counted struct {
 	w   io.Writer
 	n   int
@@ -134,7 +134,7 @@ func (c *counted) Write(p []byte) (int, error) {
 	return n, c.err
 }
 
-// assemble merges the rendering's families and the registry's in the order of their names.
+// assemble merges the families of the rendering and of the registry, in the order of their names.
 func (e *Renderer) assemble(r *rendering, f expfmt.Format, out *counted) ([]Part, error) {
 	own, err := e.registry.Gather()
 	var options []expfmt.EncoderOption
@@ -189,24 +189,23 @@ func formats() []expfmt.Format {
 	return out
 }
 
-// Negotiate returns the format that a client prefers. The names of metrics and labels are plain, so
-// the scheme by which a client wants others escaped changes nothing of what is written.
+// Negotiate returns the format that a client prefers. The requested escaping scheme does not
+// matter, since the names of metrics and labels need no escaping.
 func Negotiate(h http.Header) expfmt.Format { return expfmt.NegotiateAccept(h, formats()...) }
 
-// rendering is a sink that collects the samples of a snapshot, and then writes one family after the
-// other.
+// rendering is a sink that collects the samples of a snapshot, and then writes family after family.
 type rendering struct {
 	families *[numFamilies]Family
 	format   format
-	classic  bool // distributions have classic buckets
+	classic  bool // all distributions have classic buckets
 	keep     int
 	now      int64 // of the snapshot, in nanoseconds of Unix time
-	held     int64 // counters first exported after it, by the clock of age.shown, are written as 0
+	held     int64 // by the clock of age.shown: counters that were first exported after it are written as 0
 	rows     [numFamilies][]row
-	body     []byte         // of the family that is being written
-	totals   map[format]int // of the last answers, in bytes
+	body     []byte         // of the family being written
+	totals   map[format]int // size of the last answer in bytes
 
-	histogram distribution.Histogram // that is being written
+	histogram distribution.Histogram // memory for the histogram being written
 }
 
 // row is a sample. A scrape has tens of thousands of them.
@@ -248,7 +247,7 @@ func (r *rendering) putDistribution(id familyID, l *labels, d *ledger.Distributi
 	r.add(id, row{labels: l, born: r.begun(a), distribution: d})
 }
 
-// add adds a sample. The labels are rendered here, while nobody else uses the cache.
+// add adds a sample. It renders the labels, since only this walk uses the cache now.
 func (r *rendering) add(id familyID, s row) {
 	if _, ok := r.format.(protobufFormat); ok {
 		s.labels.makeProtobuf()
@@ -256,7 +255,7 @@ func (r *rendering) add(id familyID, s row) {
 	r.rows[id] = append(r.rows[id], s)
 }
 
-// encode returns the samples of a family, until the next call.
+// encode returns the samples of a family. The result is valid until the next call.
 func (r *rendering) encode(id familyID) []byte {
 	f, body := &r.families[id], r.body[:0]
 	for i := range r.rows[id] {
@@ -276,7 +275,7 @@ func (r *rendering) encode(id familyID) []byte {
 func (r *rendering) drops(f *Family) bool { return !f.unlimited && int(f.rank) < r.keep }
 
 // begun returns the created timestamp of a counter, in nanoseconds of Unix time. If the wall clock
-// went back, there is none, which is 0: a counter does not begin in the future.
+// was set back, it is 0 (none), since a counter does not begin in the future.
 func (r *rendering) begun(a age) int64 {
 	if a.born > r.now {
 		return 0

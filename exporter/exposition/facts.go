@@ -10,7 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// fact is a series whose value changes only with its labels.
+// fact is a series whose value changes only if its labels do.
 type fact struct {
 	family familyID
 	labels *labels
@@ -24,10 +24,10 @@ func (c *collector) put(id familyID, labels *labels, value float64, _ age) {
 	c.facts = append(c.facts, fact{id, labels, value})
 }
 
-// putDistribution does nothing: a distribution is no fact.
+// putDistribution does nothing: no fact is a distribution.
 func (c *collector) putDistribution(familyID, *labels, *ledger.Distribution, age) {}
 
-// putFacts puts what put puts, which is kept by the key that it depends on.
+// putFacts passes the facts that put passes. They are kept as long as key is the same.
 func putFacts[K comparable](e *emission, kept *sequence[K, []fact], key K, put func(to *emission)) {
 	facts := kept.find(key)
 	if facts == nil {
@@ -42,7 +42,7 @@ func putFacts[K comparable](e *emission, kept *sequence[K, []fact], key K, put f
 	}
 }
 
-// infos puts what identifies claims and pods.
+// infos passes the series that identify claims and pods.
 func (e *emission) infos(s *Snapshot) {
 	for i := range s.ClaimInfos {
 		c := &s.ClaimInfos[i]
@@ -65,7 +65,7 @@ func (e *emission) infos(s *Snapshot) {
 	}
 }
 
-// claimKey has everything of a [ledger.ClaimInfo]. Its labels do not change.
+// claimKey has all fields of a [ledger.ClaimInfo]. Its labels do not change.
 type claimKey struct {
 	podresources.Claim
 	uid         string
@@ -78,7 +78,7 @@ func claimKeyOf(c *ledger.ClaimInfo) claimKey {
 	return claimKey{c.Claim, c.UID, c.AllocatedAt, sliceOf(c.Labels), c.Ended}
 }
 
-// slice identifies a slice whose elements do not change.
+// slice identifies a slice with immutable elements.
 type slice[T any] struct {
 	first *T
 	len   int
@@ -129,7 +129,7 @@ func (e *emission) podLabels(p *ledger.PodInfo) *labels {
 	}, meta.Labels...)...)
 }
 
-// shares puts the present holders of the device.
+// shares passes the holders of the device.
 func (e *emission) shares(d *ledger.Device) {
 	for i := range d.Shares {
 		s := &d.Shares[i]
@@ -141,8 +141,8 @@ func (e *emission) shares(d *ledger.Device) {
 	}
 }
 
-// shareKey has everything that the facts of a share depend on. The elements of slices, and what
-// pointers point to, do not change.
+// shareKey has everything that the facts of a share depend on. The elements of slices and the
+// targets of pointers are immutable.
 type shareKey struct {
 	device      *driver.ID
 	claim       podresources.Claim
@@ -155,7 +155,7 @@ type shareKey struct {
 	state       podresources.ClaimState
 	holder      podresources.Holder // the first one
 	holders     slice[podresources.Holder]
-	young       string // which of the holders are young
+	young       string // has a character for each holder: whether it is young
 	consumed    slice[driver.Amount]
 	conditions  slice[podresources.Condition]
 	network     *podresources.Network
@@ -220,7 +220,7 @@ func (e *emission) holders(d *ledger.Device, s *join.Share) {
 	switch {
 	case s.Admin:
 		among = join.AttributionNone
-	case s.ByPlugin(): // no claim: its part is the pod's
+	case s.ByPlugin(): // no claim: the pod has the part
 		among = d.Attribution
 	case len(s.Pods) == 1:
 		among = join.AttributionExclusive

@@ -17,17 +17,17 @@ type Family struct {
 	Spec      *driver.Spec    // nil if the family is not of a quantity
 	Quantity  driver.Quantity // the quantity that Spec describes
 	Histogram bool
-	Classic   bool    // it has classic buckets in all formats, regardless of --histograms
+	Classic   bool    // classic buckets in all formats, regardless of --histograms
 	Groups    []Group // the groups that switch it on and off; if empty, it is always exported
 
 	rank      rank
-	unlimited bool // its series do not count against --max-series
-	info      bool // it is exported also if the choice for its group is Info
+	unlimited bool // --max-series does not count its series
+	info      bool // it is exported also with the choice Info
 	off       bool // it is not exported
 }
 
-// familyID is the number of a family: first the fixed families, then for each quantity its families
-// of devices, claims, pods, unattributed parts, and distributions of claims.
+// familyID is the number of a family. The fixed families come first. Then come, for each quantity,
+// the families of devices, claims, pods, unattributed parts, and distributions.
 type familyID int
 
 const (
@@ -174,8 +174,7 @@ func attributedFamily(prefix, help string, spec *driver.Spec, labels []string) F
 	return f
 }
 
-// soleFamily returns the family of a quantity that is never divided, for claims that hold a device
-// alone.
+// soleFamily returns the family of an undivided quantity, for claims that hold a device alone.
 func soleFamily(spec *driver.Spec) Family {
 	f := quantityFamily("dra_claim_", "", spec, claimLabelNames())
 	f.Help += " Only for claims that hold the device or partition alone, and only for these values of " +
@@ -202,8 +201,8 @@ func witnessedFamily(prefix, holder string, spec *driver.Spec, labels []string) 
 	return f
 }
 
-// distributionFamily returns the family of the distribution over time of a gauge of claims. The
-// name still ends with the unit.
+// distributionFamily returns the family of the distribution over time of a claim's gauge. Its name
+// ends with the unit.
 func distributionFamily(spec *driver.Spec) Family {
 	return Family{
 		Name: "dra_claim_" + strings.TrimSuffix(spec.Metric, spec.Unit) + "distribution_" + spec.Unit,
@@ -216,7 +215,7 @@ func distributionFamily(spec *driver.Spec) Family {
 	}
 }
 
-// kind returns the word for the family's type.
+// kind returns the name of the family's type.
 func (f *Family) kind() string {
 	if f.Histogram {
 		return "histogram"

@@ -227,7 +227,7 @@ func podFamilies() map[familyID]Family {
 	}
 }
 
-// lifecycleFamilies returns the families of how long the claims of a driver stay in a state.
+// lifecycleFamilies returns the families of the times that a driver's claims spend in a state.
 func lifecycleFamilies() map[familyID]Family {
 	family := func(name, help string) Family {
 		return Family{
@@ -262,7 +262,7 @@ func allocatedFamily(name, help string, labels []string) Family {
 	return Family{Name: name, Help: help, Unit: "seconds", Type: driver.Counter, Origin: fromLedger, Labels: labels}
 }
 
-// ownFamilies returns the families of the exporter's metrics about its snapshots.
+// ownFamilies returns the families about the snapshots themselves.
 func ownFamilies() map[familyID]Family {
 	return map[familyID]Family{
 		famUnresolved: {

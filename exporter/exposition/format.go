@@ -15,23 +15,22 @@ import (
 )
 
 // format is one of the formats that Prometheus accepts. The encoders of prometheus/common/expfmt
-// write the same bytes, which the tests check, and take several times as long (BenchmarkFormat),
-// since they check and escape each name and label of each sample again.
+// write the same bytes, which tests check, but take several times as long (BenchmarkFormat): they
+// check and escape each name and label again for each sample.
 type format interface {
-	// sample appends a sample to the body of its family. born is the created timestamp in
-	// nanoseconds of Unix time, 0 if there is none, as of gauges.
+	// sample appends a sample to the body of its family. born is the created timestamp in nanoseconds
+	// of Unix time, 0 if there is none, as for gauges.
 	sample(body []byte, f *Family, l *labels, value float64, born int64) []byte
-	// histogram appends a distribution; without classic buckets only a format that has native
-	// histograms.
+	// histogram appends a distribution. Only a format with native histograms can omit the classic
+	// buckets.
 	histogram(body []byte, f *Family, l *labels, h *distribution.Histogram, born int64, classic bool) []byte
-	// family returns what comes before and after the samples of a family, which have so many bytes.
+	// family returns what precedes and follows the samples of a family, which have size bytes.
 	family(f *Family, size int) (head, tail []byte)
 	// end returns the end of an answer.
 	end() []byte
 }
 
-// formatOf returns the format of the negotiated one: text, unless it is another that is written
-// here.
+// formatOf returns the format for a negotiated one. The default is text.
 func formatOf(f expfmt.Format, created bool) format {
 	switch f.FormatType() {
 	case expfmt.TypeProtoDelim:
@@ -84,7 +83,7 @@ func (openMetricsFormat) family(f *Family, _ int) (head, tail []byte) {
 
 func (openMetricsFormat) end() []byte { return []byte("# EOF\n") }
 
-// openMetricsName is the name of the family, without the suffix that a counter's samples have.
+// openMetricsName is the family's name without the suffix of a counter's samples.
 func openMetricsName(f *Family) string {
 	if f.Type == driver.Counter {
 		return strings.TrimSuffix(f.Name, "_total")
@@ -92,8 +91,8 @@ func openMetricsName(f *Family) string {
 	return f.Name
 }
 
-// appendComment appends a line that describes a family. OpenMetrics escapes quotes there, the text
-// format does not.
+// appendComment appends a line about a family. OpenMetrics escapes quotes in it, the text format
+// does not.
 func appendComment(out []byte, keyword, name, text string, quotes bool) []byte {
 	out = append(append(append(out, "# "...), keyword...), ' ')
 	out = append(append(out, name...), ' ')
@@ -131,7 +130,7 @@ func appendFloat(out []byte, v float64) []byte {
 	return strconv.AppendFloat(out, v, 'g', -1, 64)
 }
 
-// appendOpenMetricsFloat appends a number with a point or an exponent, which OpenMetrics asks of
+// appendOpenMetricsFloat appends a number with a point or an exponent, as OpenMetrics requires of
 // floats.
 func appendOpenMetricsFloat(out []byte, v float64) []byte {
 	start := len(out)
@@ -142,8 +141,8 @@ func appendOpenMetricsFloat(out []byte, v float64) []byte {
 	return out
 }
 
-// protobufFormat is io.prometheus.client.MetricFamily messages, each after its length. The field
-// numbers are those of prometheus/client_model's metrics.proto.
+// protobufFormat writes io.prometheus.client.MetricFamily messages, each after its length. The
+// field numbers are those of prometheus/client_model's metrics.proto.
 type protobufFormat struct{}
 
 func (protobufFormat) sample(body []byte, f *Family, l *labels, value float64, born int64) []byte {
@@ -155,7 +154,7 @@ func (protobufFormat) sample(body []byte, f *Family, l *labels, value float64, b
 	return appendMetric(body, l, field, message)
 }
 
-// appendMetric appends field 4 of a MetricFamily: a Metric of its labels and its value.
+// appendMetric appends field 4 of a MetricFamily: a Metric with its labels and its value.
 func appendMetric(body []byte, l *labels, field protowire.Number, message []byte) []byte {
 	l.makeProtobuf()
 	size := l.sizeProtobuf() + 1 + protowire.SizeBytes(len(message))
@@ -169,8 +168,8 @@ func appendValue(message []byte, v float64) []byte {
 	return protowire.AppendFixed64(protowire.AppendTag(message, 1, protowire.Fixed64Type), math.Float64bits(v))
 }
 
-// appendCreated appends the field of a Counter (3) or a Histogram (15) with its created time, if
-// there is one: a google.protobuf.Timestamp of seconds (1) and nanos (2).
+// appendCreated appends the created time, if there is one, to a Counter (field 3) or a Histogram
+// (field 15), as a google.protobuf.Timestamp of seconds (1) and nanos (2).
 func appendCreated(message []byte, field protowire.Number, born int64) []byte {
 	if born == 0 {
 		return message

@@ -32,14 +32,14 @@ const (
 	GroupHistograms     Group = "histograms"      // distributions over time of claims
 )
 
-// The choices of a group. All groups have Off, and all but GroupHistograms On.
+// The choices for groups. All groups have Off, and all but GroupHistograms have On.
 const (
 	On        = "on"
 	Off       = "off"
-	Info      = "info"      // of GroupPods: only who the pods are and what they hold
+	Info      = "info"      // of GroupPods: only the identities of pods and what they hold
 	Native    = "native"    // of GroupHistograms, its default: native histograms, only in protobuf
 	Classic   = "classic"   // of GroupHistograms: also with classic buckets, in all formats
-	Estimates = "estimates" // of GroupQuantitySource: only of quantities that are not measured themselves
+	Estimates = "estimates" // of GroupQuantitySource: only for quantities that are not measured themselves
 )
 
 // GroupInfo describes a group for flags and documents.
@@ -47,8 +47,8 @@ type GroupInfo struct {
 	Group   Group
 	Help    string
 	Choices []string // the first one is the default
-	// Series is how many series the group has on the node of test/largenode: 64 devices with 15
-	// readings each and 500 pods with a claim each, while every device has errors.
+	// Series is the number of the group's series on the node of test/largenode: 64 devices with 15
+	// readings each, and 500 pods with a claim each. Every device has errors there.
 	Series int
 }
 
@@ -88,7 +88,7 @@ func Groups() []GroupInfo {
 	}
 }
 
-// Choices are the chosen values of the groups' flags. A group without an entry has its default.
+// Choices has the values of the groups' flags. A group without an entry has its default.
 type Choices map[Group]string
 
 // Of returns the choice for a group.
@@ -110,7 +110,7 @@ func (c Choices) Of(g Group) string {
 // Has reports whether anything of a group is exported.
 func (c Choices) Has(g Group) bool { return c.Of(g) != Off }
 
-// exports reports whether a family is exported.
+// exports reports whether the choices include a family.
 func (c Choices) exports(f *Family) bool {
 	return !slices.ContainsFunc(f.Groups, func(g Group) bool {
 		chosen := c.Of(g)
@@ -118,8 +118,8 @@ func (c Choices) exports(f *Family) bool {
 	})
 }
 
-// quantityGroups returns the groups of a quantity's family; first is the number of the first
-// quantity's family of the same kind.
+// quantityGroups returns the groups of a quantity's family. first is the ID of the first family of
+// the same kind.
 func quantityGroups(first familyID, spec *driver.Spec) []Group {
 	var out []Group
 	if first == famClaimDistribution {

@@ -11,7 +11,7 @@ import (
 )
 
 // classicSchema is the resolution of classic buckets: each is 41 % wide. A distribution has a lower
-// one only if its values are of more than 32 orders of two.
+// resolution only if its values span more than 32 powers of two.
 const classicSchema = 1
 
 // classicBounds returns the indexes of the classic buckets of a family, of classicSchema.
@@ -35,7 +35,7 @@ func classicBounds(f *Family) (indexes []int) {
 }
 
 // eachClassic calls f with the upper bound and the cumulative count of each classic bucket but the
-// last, +Inf. A bucket of the histogram counts for the first classic one that has all of it.
+// last, +Inf. A bucket of the histogram counts in the first classic bucket that contains all of it.
 func eachClassic(family *Family, h *distribution.Histogram, f func(bound float64, count uint64)) {
 	type bucket struct {
 		bound float64
@@ -131,16 +131,15 @@ func appendClassicBuckets(m []byte, f *Family, h *distribution.Histogram) []byte
 	return m
 }
 
-// maxGap is the largest number of empty buckets between two that does not begin a new span, as in
-// client_golang.
+// maxGap is the largest number of empty buckets within a span, as in client_golang.
 const maxGap = 2
 
-// appendBuckets appends the spans, and the difference of each bucket's count to that of the one
-// before. The differences are packed into one field, which every parser of protobuf must accept
-// (https://protobuf.dev/programming-guides/encoding/#packed): a byte less for each bucket.
+// appendBuckets appends the spans, and each bucket's count as the difference to the one before. The
+// differences are packed into one field, which saves a byte for each. Every parser of protobuf must
+// accept this (https://protobuf.dev/programming-guides/encoding/#packed).
 func appendBuckets(m []byte, h *distribution.Histogram) []byte {
 	var room [3 * distribution.MaxBuckets]byte
-	deltas := room[:0] // they come after all spans
+	deltas := room[:0] // written after all spans
 	offset, length, next, before := 0, 0, 0, uint64(0)
 	for index, count := range h.Buckets() {
 		if gap := index - next; length == 0 || gap > maxGap {
@@ -162,7 +161,7 @@ func appendBuckets(m []byte, h *distribution.Histogram) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(m, 13, protowire.BytesType), deltas)
 }
 
-// appendSpan appends a BucketSpan of offset (1) and length (2), if it has any buckets.
+// appendSpan appends a BucketSpan of offset (1) and length (2), unless it is empty.
 func appendSpan(m []byte, offset, length int) []byte {
 	if length == 0 {
 		return m

@@ -15,14 +15,15 @@ import (
 )
 
 // labels are the labels of a series as the formats write them. They are rendered once and copied
-// into each scrape; for protobuf, when a scrape first needs them. nil has no labels.
+// into each scrape; those of protobuf are rendered when a scrape first needs them. nil has no
+// labels.
 type labels struct {
-	base *labels // those that come before its own, which many series have in common
+	base *labels // the first labels, which many series have in common
 	text string  // a="1",b="2", escaped, for both text formats
-	wire string  // the label fields of an io.prometheus.client.Metric; "": not made yet
+	wire string  // the label fields of an io.prometheus.client.Metric; "": not rendered yet
 }
 
-// with returns the labels and more of them, given as alternating names and values.
+// with returns the labels plus others, given as alternating names and values.
 func (l *labels) with(namesAndValues ...string) *labels {
 	var text []byte
 	for i := 0; i+1 < len(namesAndValues); i += 2 {
@@ -38,7 +39,7 @@ func (l *labels) with(namesAndValues ...string) *labels {
 // empty reports whether there are no labels.
 func (l *labels) empty() bool { return l == nil || l.text == "" && l.base.empty() }
 
-// appendText appends the labels as both text formats have them.
+// appendText appends the labels in the form of both text formats.
 func (l *labels) appendText(out []byte) []byte {
 	if l == nil {
 		return out
@@ -58,8 +59,8 @@ func (l *labels) sizeProtobuf() int {
 	return l.base.sizeProtobuf() + len(l.wire)
 }
 
-// appendProtobuf appends the label fields of an io.prometheus.client.Metric, which makeProtobuf has
-// made before.
+// appendProtobuf appends the label fields of an io.prometheus.client.Metric. makeProtobuf must have
+// made them.
 func (l *labels) appendProtobuf(out []byte) []byte {
 	if l == nil {
 		return out
@@ -67,7 +68,7 @@ func (l *labels) appendProtobuf(out []byte) []byte {
 	return append(l.base.appendProtobuf(out), l.wire...)
 }
 
-// makeProtobuf makes the label fields, unless they are made.
+// makeProtobuf makes the label fields, unless they have been made.
 func (l *labels) makeProtobuf() {
 	if l == nil {
 		return
@@ -85,8 +86,8 @@ func (l *labels) makeProtobuf() {
 	}
 }
 
-// unescape appends the value that the text begins with, which appendEscaped wrote, and returns what
-// follows its closing quote.
+// unescape appends the value at the beginning of text, which appendEscaped has written, and returns
+// the text after its closing quote.
 func unescape(value []byte, text string) (_ []byte, rest string) {
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; c {
@@ -105,8 +106,8 @@ func unescape(value []byte, text string) (_ []byte, rest string) {
 	return value, ""
 }
 
-// printable replaces the control characters of a value, such as of an annotation that is copied,
-// other than those that separate words and lines.
+// printable replaces control characters, such as in a copied annotation, except those that separate
+// words and lines.
 func printable(r rune) rune {
 	if unicode.IsControl(r) && r != '\n' && r != '\t' {
 		return unicode.ReplacementChar
@@ -123,33 +124,33 @@ func appendLabelPair(wire []byte, name, value string) []byte {
 	return protowire.AppendString(protowire.AppendTag(wire, 2, protowire.BytesType), value)
 }
 
-// labelCache keeps rendered labels from scrape to scrape. It is used by one walk of a snapshot at a
-// time, between begin and end.
+// labelCache keeps rendered labels from scrape to scrape. Only one walk at a time may use it,
+// between begin and end.
 type labelCache struct {
 	mu    sync.Mutex
 	specs driver.Catalogue
 	names [][]string // of the quantities' own labels
-	epoch time.Time  // of the first walk: the clock of age.shown begins then
+	epoch time.Time  // time of the first walk, at which the clock of age.shown begins
 
-	// Of what has the same pointer in all snapshots of the ledger.
+	// Entries of objects with the same pointer in all snapshots of the ledger.
 	devices sequence[*driver.ID, *owner]
 	holders sequence[*ledger.HolderKey, *owner]
 
-	// Of what the kubelet and the API server say of claims and pods.
+	// Entries of what the kubelet and the API server report about claims and pods.
 	shares sequence[shareKey, []fact]
 	claims sequence[claimKey, []fact]
 	pods   sequence[ledger.PodInfo, []fact]
 
-	// Of all else, by text.
+	// All other entries, by text.
 	rows    recent[string, *labels]
-	used    int // of the rows, by the last walk
+	used    int // number of rows that the last walk used
 	key     []byte
 	renewed time.Time
 }
 
-// owner is a device, or a claim or pod and its device.
+// owner is the owner of series: a device, or a claim or pod and its device.
 type owner struct {
-	labels  *labels // which name it
+	labels  *labels // identify the owner
 	series  sequence[*ledger.Series, series]
 	sources sequence[*ledger.Series, *labels] // of a device's series
 }
@@ -166,19 +167,19 @@ func (o *owner) end() {
 	o.sources.end()
 }
 
-// series is what is exported of a [ledger.Series], which does not change.
+// series is the exported form of a [ledger.Series], which is immutable.
 type series struct {
 	labels   *labels
 	age      age
 	quantity driver.Quantity
 }
 
-// age is the age of a counter: when it began, in nanoseconds of Unix time, 0 if it has no created
-// timestamp; and when it was first in a snapshot, in nanoseconds of the monotonic clock since the
-// first walk.
+// age is the age of a counter. born is when it began, in nanoseconds of Unix time; 0 if it has no
+// created timestamp. shown is when a snapshot first had it, in nanoseconds of the monotonic clock
+// since the first walk.
 type age struct{ born, shown int64 }
 
-// never is before all times since the first walk.
+// never is a time before all others.
 const never = math.MinInt64
 
 func newLabelCache(catalogue driver.Catalogue) *labelCache {
@@ -190,15 +191,15 @@ func newLabelCache(catalogue driver.Catalogue) *labelCache {
 	return c
 }
 
-// keepLabels is the longest time after which rows that are not used any more become old. They do so
-// earlier if there are more than minUnused and more than half as many as the last walk used: rows
-// of claims and pods that ended are never used again.
+// keepLabels is the time after which unused rows become old. They become old earlier if there are
+// more than minUnused of them, and more than half as many as the last walk used: rows of ended
+// claims and pods are not used again.
 const (
 	keepLabels = 10 * time.Minute
 	minUnused  = 256
 )
 
-// begin begins a walk of a snapshot of the given time.
+// begin begins a walk of a snapshot with a time.
 func (c *labelCache) begin(now time.Time) {
 	c.mu.Lock()
 	if c.epoch.IsZero() {
@@ -226,7 +227,7 @@ func (c *labelCache) end() {
 	c.mu.Unlock()
 }
 
-// age returns the age of a counter. Without a cache, age, since and with return nothing.
+// age returns the age of a counter. Without a cache, age, since and with return zero values.
 func (c *labelCache) age(born, shown time.Time) age {
 	if c == nil {
 		return age{}
@@ -238,8 +239,7 @@ func (c *labelCache) age(born, shown time.Time) age {
 	return a
 }
 
-// since returns the time since the first walk in nanoseconds. It is before all others for the zero
-// time.
+// since returns the time since the first walk in nanoseconds. The zero time is before all others.
 func (c *labelCache) since(t time.Time) int64 {
 	if c == nil {
 		return never
@@ -247,7 +247,7 @@ func (c *labelCache) since(t time.Time) int64 {
 	return int64(t.Sub(c.epoch))
 }
 
-// with returns base.with of the names and values, which it keeps.
+// with returns base.with of the names and values, from the cache if it has them.
 func (c *labelCache) with(base *labels, namesAndValues ...string) *labels {
 	if c == nil {
 		return nil
@@ -255,7 +255,7 @@ func (c *labelCache) with(base *labels, namesAndValues ...string) *labels {
 	c.used++
 	c.key = base.appendText(c.key[:0])
 	for _, s := range namesAndValues {
-		c.key = append(append(c.key, 0xff), s...) // no UTF-8 text has this byte
+		c.key = append(append(c.key, 0xff), s...) // a byte that UTF-8 does not use
 	}
 	row, ok := c.rows.young[string(c.key)] // the conversion does not allocate
 	if !ok {
@@ -267,18 +267,18 @@ func (c *labelCache) with(base *labels, namesAndValues ...string) *labels {
 	return row
 }
 
-// recent is a map that drops the entries that were not used between its last two renewals.
+// recent is a map that drops entries that were not used between its last two renewals.
 type recent[K comparable, V any] struct{ young, old map[K]V }
 
 func (r *recent[K, V]) renew() { r.young, r.old = map[K]V{}, r.young }
 
-// sequence keeps what was made of the keys of a walk for the next walk. Keys mostly come in the
-// same order; as long as they do, a look-up is one comparison, and nothing is written.
+// sequence keeps the values of a walk's keys for the next walk. Keys mostly come in the same order.
+// Then a lookup is one comparison, and nothing is written.
 type sequence[K comparable, V any] struct {
 	before, now []entry[K, V]
-	next        int       // in before: where the next key is expected
-	changed     bool      // the keys so far are not the first ones of before: now has them
-	index       map[K]int // of before; nil until a key is not where it is expected
+	next        int       // index in before at which the next key is expected
+	changed     bool      // the keys differ from the beginning of before, and are in now
+	index       map[K]int // of before; nil until a key is not where it was expected
 }
 
 type entry[K comparable, V any] struct {
@@ -289,18 +289,18 @@ type entry[K comparable, V any] struct {
 // begin begins a walk.
 func (s *sequence[K, V]) begin() { s.next, s.changed, s.index = 0, false, nil }
 
-// end ends the walk. Entries that it did not ask for are dropped.
+// end ends the walk. Entries that the walk did not look up are dropped.
 func (s *sequence[K, V]) end() {
 	if s.changed {
-		s.before, s.now = slices.Clone(s.now), nil // changes are seldom: no room is kept for more
+		s.before, s.now = slices.Clone(s.now), nil // changes are rare: no room is kept for more
 		s.next = len(s.before)
 	}
 	clear(s.before[s.next:])
 	s.before, s.index = s.before[:s.next], nil
 }
 
-// find returns what was made of a key, nil if the previous walk did not have it: the caller adds it
-// then. The pointer holds until the next call.
+// find returns the value of a key, nil if the previous walk did not have the key; then the caller
+// must add it. The pointer is valid until the next call.
 func (s *sequence[K, V]) find(key K) *V {
 	if s.next < len(s.before) && s.before[s.next].key == key {
 		s.next++
@@ -325,14 +325,14 @@ func (s *sequence[K, V]) find(key K) *V {
 	return &s.before[i].made
 }
 
-// add keeps what is made of a key for the next walk.
+// add adds a key and its value for the next walk.
 func (s *sequence[K, V]) add(key K, made V) *V {
 	s.change()
 	s.now = append(s.now, entry[K, V]{key, made})
 	return &s.now[len(s.now)-1].made
 }
 
-// change copies the keys so far, to which others are added than before.
+// change copies the keys so far to now, since the next one differs from before.
 func (s *sequence[K, V]) change() {
 	if !s.changed {
 		s.changed = true

@@ -8,33 +8,33 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
-// Snapshot is a ledger's snapshot and what of it is exported.
+// Snapshot is a ledger's snapshot with the decision what of it is exported.
 type Snapshot struct {
 	*ledger.Snapshot
-	Series  int // exported, without the exporter's own
-	Dropped int // not exported, because of the limit
+	Series  int // number of exported ones, without the exporter's own
+	Dropped int // number of those that the limit drops
 
 	keep int // families of a lower rank are dropped
 }
 
-// Limiter keeps the number of exported series at or below a limit. First it drops claims and pods
-// that ended, in the order of their ends, then whole families by rank. Families return when the
-// series would be at most nine tenths of the limit. It is used by one goroutine at a time.
+// Limiter keeps the number of exported series at or below a limit. It first drops ended claims and
+// pods, the oldest first, then whole families by rank. Families return when the series would be at
+// most nine tenths of the limit. It is not safe for concurrent use.
 type Limiter struct {
 	max     int // 0: no limit
 	choices Choices
-	keep    int // the lowest rank that is exported
+	keep    int // the lowest exported rank
 	evicted []eviction
 
-	families *[numFamilies]Family // of the snapshots' catalogue; nil before the first one
+	families *[numFamilies]Family // of the snapshots' catalogue; nil: no snapshot yet
 }
 
-// NewLimiter returns a limiter of the series of the chosen groups; 0 is no limit.
+// NewLimiter returns a limiter for the series of the chosen groups. maxSeries 0 means no limit.
 func NewLimiter(maxSeries int, choices Choices) *Limiter {
 	return &Limiter{max: maxSeries, choices: choices}
 }
 
-// eviction is a number of series that were dropped before their retention was over.
+// eviction records how many series were dropped before their retention was over.
 type eviction struct {
 	until  time.Time
 	series int
@@ -71,9 +71,9 @@ func (c *counting) putDistribution(id familyID, _ *labels, _ *ledger.Distributio
 	c.ranks[f.rank] += f.Series(c.classic)
 }
 
-// Series returns how many series one of the family counts for. Prometheus stores a native histogram
-// as one, and a classic one as one for each bucket, the count and the sum. classic says that all
-// histograms have classic buckets.
+// Series returns the number of series that one series of the family counts for. Prometheus stores a
+// native histogram as one, and a classic one as one for each bucket, the count and the sum.
+// classic: all histograms have classic buckets.
 func (f *Family) Series(classic bool) int {
 	if !f.Histogram || !classic && !f.Classic {
 		return 1
@@ -89,7 +89,7 @@ func (c *counting) atLeast(keep int) int {
 	return n
 }
 
-// deviceRank returns the rank of a quantity's family of devices.
+// deviceRank returns the rank of a device family of a quantity.
 func deviceRank(spec *driver.Spec) rank {
 	if spec.Rank == driver.RankState {
 		return rankVital
@@ -114,8 +114,8 @@ func fixedRank(id familyID) rank {
 	}
 }
 
-// Apply decides what of the ledger's newest snapshot is exported. It may drop rows of s, which must
-// not be in use yet.
+// Apply decides what of the ledger's newest snapshot is exported. It may drop rows of s, which
+// nobody else may be using yet.
 func (l *Limiter) Apply(books *ledger.Ledger, s *ledger.Snapshot) *Snapshot {
 	out := &Snapshot{Snapshot: s}
 	if l.families == nil {
@@ -127,7 +127,7 @@ func (l *Limiter) Apply(books *ledger.Ledger, s *ledger.Snapshot) *Snapshot {
 		return out
 	}
 	most := l.max
-	if l.keep > 0 { // what ended keeps no family from coming back
+	if l.keep > 0 { // ended holders must not keep families from returning
 		most = l.max * 9 / 10
 	}
 	if over := c.atLeast(0) - most; over > 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// WriteReference writes the reference of all metrics as Markdown: of the families that are made
-// from snapshots, and of the exporter's own. fills returns the sources that report a quantity.
+// WriteReference writes the reference of all metrics as Markdown, including the exporter's own.
+// fills returns the sources that report a quantity.
 func WriteReference(
 	w io.Writer, catalogue driver.Catalogue, own []Family, fills func(driver.Quantity) []string,
 ) error {
@@ -62,7 +62,7 @@ func referenceSections() []referenceSection {
 	}
 }
 
-// sectionOf returns the prefix of the section of a metric: the longest that matches.
+// sectionOf returns the longest prefix in the list of sections that a metric's name has.
 func sectionOf(name string) string {
 	best := ""
 	for _, s := range referenceSections() {
@@ -84,17 +84,16 @@ func (w *referenceWriter) print(text string) {
 	}
 }
 
-// Numbers of series of a pod of one device and its claim, if the device has utilization, memory,
-// power and two directions of a link; and of the short pods of a workload together, for each
-// device, with --pod.min-lifetime and without dra_pod_info.
+// Numbers of series: of a pod with one device and its claim, if the device has utilization, memory,
+// power and two directions of a link; and of a workload's short pods together, for each device,
+// with --pod.min-lifetime and without dra_pod_info.
 const (
 	SeriesOfShortClaim = 18
 	SeriesOfShortPod   = 13
 	SeriesOfWorkload   = 11
 )
 
-// groupCosts is the text about the cost of series; the cost to Prometheus was measured by make
-// fleet.
+// groupCosts describes the cost of series. make fleet measured the cost to Prometheus.
 const groupCosts = `Cost of one series: 3 to 4.5 kB of Prometheus' memory, 1 to 2 bytes of its disk per sample,
 170 bytes of each scrape (10 compressed), and 0.4 µs of the exporter's time per scrape. The column "series" has the
 number of series of a group on a node with 64 shared devices of 15 readings each and 500 pods, while every device has

@@ -2,9 +2,8 @@ package join
 
 import "github.com/dra-exporter/dra-exporter/driver"
 
-// Contradiction is what says that a device works although its utilization says that it does not.
-// DCGM's profiling reads 0 after some errors (XID 31), and a device that only decodes has a
-// utilization of 0 by NVML.
+// Contradiction is the evidence that a device works although its utilization is 0. DCGM's profiling
+// reads 0 after some errors (XID 31). By NVML, a device that only decodes has no utilization.
 type Contradiction string
 
 // The contradictions.
@@ -17,7 +16,7 @@ const (
 
 const (
 	// idlePower is the part of its power limit from which on a device is not idle. Idle GPUs with a
-	// context draw up to two fifths: 28 W of an L4's 72 W.
+	// context draw up to two fifths, such as 28 W of an L4's 72 W.
 	idlePower = 0.5
 	// idleEngine is the use of an engine from which on a device is not idle.
 	idleEngine = 0.05
@@ -25,7 +24,7 @@ const (
 	otherUtilization = 0.1
 )
 
-// Meaning says what contradicts the utilization.
+// Meaning describes the evidence.
 func (c Contradiction) Meaning() string {
 	switch c {
 	case PowerContradicts:
@@ -39,7 +38,8 @@ func (c Contradiction) Meaning() string {
 	}
 }
 
-// Contradiction returns what contradicts the device's utilization, if that is up to the threshold.
+// Contradiction returns the evidence against the device's utilization, if that is at most the
+// threshold.
 func (d *Device) Contradiction(threshold float64) Contradiction {
 	var power, limit, engine float64
 	known := false
@@ -74,5 +74,5 @@ func (d *Device) Contradiction(threshold float64) Contradiction {
 	}
 }
 
-// ConflictKind is the kind in dra_exporter_conflicts of devices whose activity is contradicted.
+// ConflictKind is the label in dra_exporter_conflicts for devices with such evidence.
 const ConflictKind = "activity"

@@ -7,16 +7,16 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Own is what a share has of a device that is a group of CPUs, of which each claim has its own.
+// Own is a share's part of a device that is a group of CPUs, of which each claim has its own.
 type Own struct {
-	Part float64 // of the device's CPUs; those that several shares have are divided equally
-	Use  Use     // what these CPUs do, as a part of what all CPUs of the device do
-	// Unknown reports that the claim's CPUs are unknown though its driver has prepared them: it may
+	Part float64 // of the device's CPUs; a CPU of several shares counts in equal parts
+	Use  Use     // the part of all CPUs' work that these CPUs do
+	// Unknown reports that the driver has prepared the claim, but its CPUs are unknown: the claim may
 	// be active whenever the device is.
 	Unknown bool
 }
 
-// cutCPUs leaves each share those of its claim's CPUs that the device has: a claim of devices of
+// cutCPUs removes CPUs that the device does not have from the shares: a claim for devices of
 // several NUMA nodes has the CPUs of all of them.
 func cutCPUs(shares []Share, of []int) {
 	for i := range shares {
@@ -31,12 +31,12 @@ func cutCPUs(shares []Share, of []int) {
 	}
 }
 
-// hasOwnCPUs reports whether a claim has CPUs of its own of the device, known or not.
+// hasOwnCPUs reports whether claims have CPUs of their own in the device, known or not.
 func (d *Device) hasOwnCPUs() bool {
 	return slices.ContainsFunc(d.Shares, func(s Share) bool { return !s.Admin && s.OwnCPUs })
 }
 
-// keepBusy remembers the utilization of a CPU, that of the first source that has one.
+// keepBusy records the utilization of a CPU. The first source that reports one counts.
 func (f *deviceFacts) keepBusy(d *Device, cpu int, utilization float64) {
 	if !d.hasOwnCPUs() {
 		return
@@ -49,8 +49,8 @@ func (f *deviceFacts) keepBusy(d *Device, cpu int, utilization float64) {
 	}
 }
 
-// byCPUs sets the weights by the number of CPUs that the shares have for themselves. If one has
-// none, it changes nothing and returns false.
+// byCPUs sets the weights by the number of CPUs of each share. If a share has none, it changes
+// nothing and returns false.
 func byCPUs(shares []Share) bool {
 	all := 0
 	for i := range shares {
@@ -72,15 +72,15 @@ func byCPUs(shares []Share) bool {
 	return true
 }
 
-// divideByCPUs sets what each share's own CPUs do, and reports whether claims have CPUs of their
-// own of the device. What the other CPUs do is unattributed; a share whose CPUs are unknown, or are
-// not prepared yet, has nothing. While the utilization of a CPU is unknown, all are taken to be
-// equally busy.
+// divideByCPUs computes what each share's own CPUs do. It returns false if claims have no CPUs of
+// their own. The work of other CPUs is unattributed. Shares whose CPUs are unknown, or not prepared
+// yet, have none of it. If the utilization of a CPU is unknown, all CPUs are taken to be equally
+// busy.
 func divideByCPUs(d *Device, busy map[int]float64) bool {
 	if !d.hasOwnCPUs() {
 		return false
 	}
-	d.Shares = slices.Clone(d.Shares) // other results have them too
+	d.Shares = slices.Clone(d.Shares) // other results share them
 	owners := map[int]int{}
 	for i := range d.Shares {
 		if s := &d.Shares[i]; !s.Admin {

@@ -6,31 +6,30 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Attribution is how a device is divided among its claims, or a claim's part among its pods.
+// Attribution is how a device is divided among claims, or a claim's part among pods.
 type Attribution string
 
 // The attributions, the most exact first.
 const (
-	AttributionNone      Attribution = ""          // no claim, or admin access
-	AttributionExclusive Attribution = "exclusive" // one claim or pod has all
-	AttributionCPUs      Attribution = "cpus"      // each claim has what its own CPUs do
-	AttributionProcess   Attribution = "process"   // by what the holders' processes use
+	AttributionNone      Attribution = ""          // no claim, or only admin access
+	AttributionExclusive Attribution = "exclusive" // one claim or pod has everything
+	AttributionCPUs      Attribution = "cpus"      // each claim has the work of its own CPUs
+	AttributionProcess   Attribution = "process"   // by the use of the holders' processes
 	AttributionCapacity  Attribution = "capacity"  // by consumed capacity (KEP-5075)
-	AttributionEqual     Attribution = "equal"     // nothing is known: equal parts
+	AttributionEqual     Attribution = "equal"     // equal parts, for want of anything better
 )
 
-// Certain reports whether it is known what each of the claims does.
+// Certain reports whether the work of each claim is known.
 func (a Attribution) Certain() bool {
 	return a == AttributionExclusive || a == AttributionCPUs || a == AttributionProcess
 }
 
-// Guessed reports whether a claim may have done another part of what the device did than it has of
-// it.
+// Guessed reports whether the real parts of claims may differ from the computed ones.
 func (a Attribution) Guessed() bool {
 	return a == AttributionProcess || a == AttributionCapacity || a == AttributionEqual
 }
 
-// LessCertain reports whether the attribution is less exact than another one.
+// LessCertain reports whether the attribution is less exact than another.
 func (a Attribution) LessCertain(than Attribution) bool {
 	return slices.Index(Attributions(), a) > slices.Index(Attributions(), than)
 }
@@ -42,12 +41,12 @@ func Attributions() []Attribution {
 	}
 }
 
-// Divide sets the weights of shares and returns how the device is divided among claims. The weights
-// sum to 1, unless every share has admin access.
+// Divide sets the weights of shares and returns the attribution among claims. The weights sum to 1,
+// unless every share has admin access.
 //
 // Two shares of one claim count twice. By capacity, the weight of a share is its consumed capacity
-// divided by that of all shares; where the shares consume several resources, it is the mean over
-// these. Where all shares have CPUs of their own, the weight is by their number.
+// divided by that of all shares; for several resources, it is the mean over them. If all shares
+// have CPUs of their own, the weight is by their number.
 func Divide(shares []Share) Attribution {
 	owners, claims := 0, 0
 	for i := range shares {
@@ -82,8 +81,8 @@ func Divide(shares []Share) Attribution {
 	return attribution
 }
 
-// seenOwner reports whether the claim of a share, or the pod that holds it by a device plugin,
-// holds one of the others too.
+// seenOwner reports whether the owner of a share also holds one of the others. The owner is its
+// claim, or the pod that holds it by a device plugin.
 func seenOwner(others []Share, s *Share) bool {
 	for i := range others {
 		other := &others[i]
@@ -94,8 +93,8 @@ func seenOwner(others []Share, s *Share) bool {
 	return false
 }
 
-// byCapacity sets the weights by the resources that all shares consume. If there is no such
-// resource, it changes nothing and returns false.
+// byCapacity sets the weights by the resources that all shares consume. Without such a resource, it
+// changes nothing and returns false.
 func byCapacity(shares []Share) bool {
 	total, common := map[string]float64{}, map[string]int{}
 	owners := 0

@@ -8,24 +8,24 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// MaxEvents bounds the events of one device at one tick. What exceeds it has the counter alone.
+// MaxEvents limits the events of one device in one tick. Further ones only count in the counter.
 const MaxEvents = 256
 
-// Event is an event of a device, and whom it hit.
+// Event is an event of a device, with the holders that it hit.
 type Event struct {
 	driver.Event
-	// Named reports whether the event's process belongs to a known pod. Then it hit those holders
-	// alone that are named here, of which there may be none.
+	// Named reports whether the event's process belongs to a known pod. If so, the event hit only the
+	// holders in Pod and Claims, of which there may be none.
 	Named  bool
 	Pod    podresources.Pod
-	Claims []podresources.Claim // of the pod, on this device
+	Claims []podresources.Claim // the pod's claims on this device
 
 	origin
 }
 
-// events returns the events of the counters that the device has, in order of time, with the holders
-// that their processes belong to. Events of a source are left out where the device has the counter
-// of another source: they would be told twice.
+// events returns the events of the device's counters, ordered by time, with the holders that their
+// processes belong to. If another source owns a counter, the events of this source are left out,
+// since the same events would be reported twice.
 func (j *joiner) events(d *Device, all []Event) []Event {
 	var out []Event
 	for _, e := range all {
@@ -50,8 +50,8 @@ func (j *joiner) events(d *Device, all []Event) []Event {
 	return out
 }
 
-// holdersOf returns the pod of that UID and its claims on the device, without admin access; nothing
-// if it holds none.
+// holdersOf returns the pod with a UID, and its claims on the device, without admin access. It
+// returns nothing if the pod does not hold the device.
 func (d *Device) holdersOf(uid string) (pod podresources.Pod, claims []podresources.Claim) {
 	for i := range d.Shares {
 		s := &d.Shares[i]

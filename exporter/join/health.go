@@ -5,16 +5,16 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// The sources of health that are no sources of other readings.
+// Sources of health that report nothing else.
 const (
 	healthOfPods   = "pods"
 	healthOfSlices = "slices"
 )
 
-// addHealth adds the health that others than sources report to the readings, each with a lower
-// precedence than the one before: the status of pods that hold the device, unless that is unknown,
-// which the kubelet writes too where no driver reports any; the device's slice, by attributes and
-// taints; and the unknown of pods. Its time is that of the kubelet's answer.
+// addHealth adds health readings that do not come from sources. In order of precedence these are:
+// the statuses of pods that hold the device, except unknown, which the kubelet also writes if no
+// driver reports health; the attributes and taints of the device's slice; and the status unknown of
+// pods. Their time is that of the kubelet's answer. A lower precedence is a higher number.
 func (d *Device) addHealth(facts *deviceFacts, view *podresources.View, precedence int) {
 	if view.At.IsZero() {
 		return
@@ -47,7 +47,7 @@ func (d *Device) addHealth(facts *deviceFacts, view *podresources.View, preceden
 	add(ofSlices, healthOfSlices, slices)
 }
 
-// say notes why a source says what it does of the device's health.
+// say records a source's reason for the device's health.
 func (f *deviceFacts) say(source, reason string) {
 	if f.healthReasons == nil {
 		f.healthReasons = map[string]string{}
@@ -55,8 +55,7 @@ func (f *deviceFacts) say(source, reason string) {
 	f.healthReasons[source] = reason
 }
 
-// healthReason returns why the device is not healthy, as the source says that its health comes
-// from.
+// healthReason returns why the device is not healthy, by the source that owns its health.
 func (f *deviceFacts) healthReason(d *Device) string {
 	for i := range d.Readings {
 		r := &d.Readings[i]
@@ -69,8 +68,8 @@ func (f *deviceFacts) healthReason(d *Device) string {
 	return ""
 }
 
-// measured reports whether a reading is of what the device does. Health alone is not, nor are
-// errors that were reported of a device that can't be read.
+// measured reports whether any reading measures what the device does. Health does not, and neither
+// do errors reported for a device that can't be read.
 func measured(readings []Reading) bool {
 	for i := range readings {
 		if readings[i].Quantity != driver.Health && !readings[i].event {
@@ -80,7 +79,7 @@ func measured(readings []Reading) bool {
 	return false
 }
 
-// healthOnly reports whether a sample has readings of health alone.
+// healthOnly reports whether a sample has readings of health only.
 func healthOnly(sample *driver.Sample) bool {
 	for i := range sample.Readings {
 		if sample.Readings[i].Quantity != driver.Health {

@@ -15,7 +15,7 @@ import (
 type Input struct {
 	View      podresources.View
 	Inventory driver.Inventory
-	Sources   []SourceSamples // in order of precedence: the first that reads a quantity of a device owns it
+	Sources   []SourceSamples // in order of precedence: the first source that reads a quantity of a device owns it
 	PodOf     map[int]string  // UIDs of the pods of the samples' processes
 
 	Catalogue driver.Catalogue // of the samples' quantities; nil: the standard one
@@ -25,15 +25,15 @@ type Input struct {
 type SourceSamples struct {
 	Name    string
 	Samples []driver.Sample
-	// Failed is why the source could not read all that it should; "": it did not fail.
+	// Failed is why the source could not read everything that it should; "": it could.
 	Failed driver.Reason
 }
 
-// SourceState is how a source answered.
+// SourceState is the outcome of a source.
 type SourceState struct {
 	Name   string
 	Failed driver.Reason // [SourceSamples.Failed]
-	Read   int           // of how many pieces of hardware it has readings
+	Read   int           // number of devices with readings
 }
 
 // Down reports whether the source has failed as a whole.
@@ -49,52 +49,52 @@ func (s *SourceSamples) state() SourceState {
 	return out
 }
 
-// Result is who holds which device, and what the devices do.
+// Result says who holds which device, and what the devices do.
 type Result struct {
 	View     podresources.View
 	Devices  []Device // sorted by ID, each once
-	Ended    []Share  // of View.Ended, sorted, also of devices that are not in Devices; not divided
+	Ended    []Share  // View.Ended as shares, sorted and not divided; their devices need not be in Devices
 	Rejected []driver.Rejection
 	Sources  []SourceState // of Input.Sources, in their order
-	// Topology is how near the devices of pods are to each other, where it is known: [Topologies],
-	// which Join does not call.
+	// Topology is the proximity of each pod's devices, where it is known. Join leaves it empty;
+	// [Topologies] computes it.
 	Topology map[podresources.Pod]Topology
 }
 
 // Device is a device that is in the inventory or held.
 type Device struct {
 	ID          driver.ID
-	Entry       driver.Entry // the inventory's, completed by the sources'
-	Parent      string       // the name of the device that this one is a part of; "" if none or unknown
+	Entry       driver.Entry // the inventory's, completed by sources
+	Parent      string       // name of the device that this one is a part of; "" if none or unknown
 	Shares      []Share      // sorted; empty: free
 	Attribution Attribution  // how the device is divided among its claims
 	Readings    []Reading    // sorted; each (quantity, labels) once
 	Events      []Event      // of the counters among Readings
-	// OtherUtilization is the highest utilization by sources other than that of the reading.
+	// OtherUtilization is the highest utilization that sources other than the owner report.
 	OtherUtilization float64
-	// HealthReason is why the health among Readings is not healthy, in the driver's words, or the
-	// taint that says so; "": unknown, or healthy.
+	// HealthReason is why the device is not healthy: the driver's message or the taint; "": it is
+	// healthy, or the reason is unknown.
 	HealthReason string
-	Missing      MissingReason // why there is no telemetry (health alone is none); empty: there is
+	Missing      MissingReason // why there is no telemetry (health alone is none); empty: there is some
 }
 
-// Reading is a reading and the source that it comes from.
+// Reading is a reading and its source.
 type Reading struct {
 	driver.Reading
 	Source string
 
 	origin
-	cpus  int  // how many CPUs of the device it is the sum of; 0: not of CPUs
-	event bool // the source of it does not read the device itself, or can not now
+	cpus  int  // number of CPUs whose readings it sums; 0: not a reading of CPUs
+	event bool // its source does not read the device itself, or can't at present
 }
 
-// origin is where a reading comes from.
-type origin struct{ precedence, sample int } // positions of source and sample
+// origin is the position of a reading's source and sample.
+type origin struct{ precedence, sample int }
 
 // MissingReason is why a device has no telemetry.
 type MissingReason string
 
-// The reasons. The ledger uses MissingUnreadable for devices that were read before, too.
+// The reasons. The ledger also uses MissingUnreadable for devices that were once read.
 const (
 	MissingNone MissingReason = ""
 	// held, but no slice, CDI spec or source knows the hardware
@@ -102,13 +102,13 @@ const (
 	MissingNoSource    MissingReason = "no_source" // no source reads devices of this kind or driver
 	// sources read the driver's other devices, but not this one
 	MissingNoMatch         MissingReason = "no_match"
-	MissingNotInstantiated MissingReason = "not_instantiated"   // a possible partition that is not held
+	MissingNotInstantiated MissingReason = "not_instantiated"   // a partition that does not exist and is not held
 	MissingDriverGone      MissingReason = "driver_gone"        // its driver no longer runs
-	MissingDuplicate       MissingReason = "duplicate_hardware" // another device of the same hardware has the telemetry
-	// known by device nodes alone, which other devices have too
+	MissingDuplicate       MissingReason = "duplicate_hardware" // another device with the same hardware has the telemetry
+	// identified only by device nodes that other devices have, too
 	MissingAmbiguous  MissingReason = "ambiguous"
-	MissingUnreadable MissingReason = "unreadable" // its source knows it, and can not read it now
-	// its source knows it, and there is nothing of it to read: it was never read, and nothing failed
+	MissingUnreadable MissingReason = "unreadable" // its source can't read it at present
+	// its source knows it, but it has nothing to read, and nothing failed
 	MissingNoReadings MissingReason = "no_readings"
 )
 
@@ -120,41 +120,41 @@ func MissingReasons() []MissingReason {
 	}
 }
 
-// Join joins allocations, inventory and samples. It is a pure function: the order of its inputs,
-// except the precedence of sources, does not matter. It changes no input and keeps nothing of it
-// but strings and slices.
+// Join joins allocations, inventory and samples. It is a pure function. The order of its inputs
+// does not matter, except for the precedence of sources. It does not change its inputs, and keeps
+// only strings and slices of them.
 func Join(in Input) Result { return new(Joiner).Join(in) }
 
 type joiner struct {
 	catalogue driver.Catalogue
 	podOf     map[int]string
 	devices   []Device
-	facts     []deviceFacts // by the position of the device
+	facts     []deviceFacts // by position of the device
 	index     hardwareIndex
-	byDriver  map[string]bool // drivers of which a device was read
+	byDriver  map[string]bool // drivers with at least one device that was read
 	rejected  map[driver.Rejection]int
 	examples  map[string]string // values out of range, by input
 }
 
-// deviceFacts is what the joiner needs to know of a device besides the result.
+// deviceFacts is what the joiner needs to know about a device besides the result.
 type deviceFacts struct {
 	listed    bool // in the inventory
 	held      bool // by a claim without admin access
-	matched   bool // at least one sample is its own
-	told      bool // one of these has readings, or says that it can't be read
-	versioned bool // a source has told the version of its driver
-	shadowed  bool // the sample of its hardware went to another device
-	ambiguous bool // a sample is of it or of another device
+	matched   bool // at least one sample belongs to it
+	answered  bool // such a sample has readings, or reports that the device can't be read
+	versioned bool // a source has reported the version of its driver
+	shadowed  bool // the sample of its hardware was given to another device
+	ambiguous bool // a sample belongs to it or to another device
 
-	healthReasons map[string]string // by the source of the health
+	healthReasons map[string]string // by source
 
 	processes []driver.Process // of all sources
 	events    []Event          // of all samples
-	busy      map[int]float64  // utilization of its CPUs, if claims have CPUs of their own
+	busy      map[int]float64  // utilization of its CPUs, if claims have CPUs of their own in it
 }
 
-// ids returns the devices of the inventory and those that are held, or are about to be known as
-// held, sorted, each once.
+// ids returns the IDs of devices that are in the inventory, held, or about to be known as held;
+// sorted, each once.
 func (j *joiner) ids(inventory driver.Inventory, shares []Share, waiting map[driver.ID]time.Time) []driver.ID {
 	ids := make([]driver.ID, 0, len(inventory)+len(shares)+len(waiting))
 	for id := range waiting {
@@ -179,7 +179,7 @@ func (j *joiner) ids(inventory driver.Inventory, shares []Share, waiting map[dri
 }
 
 // logPrecedence is subtracted from the precedence of samples with driver.Sample.FromLog, so that
-// they come before those of all sources.
+// they precede those of all sources.
 const logPrecedence = 1 << 20
 
 // match assigns the samples of one source to devices. precedence is the position of the source.
@@ -216,13 +216,13 @@ func (j *joiner) match(source SourceSamples, precedence int) {
 	}
 }
 
-// give adds a sample to a device. The version of the driver is that of the first source that has
-// it, not the slice's, which is a semantic version: 550.163.1 for 550.163.01.
+// give adds a sample to a device. The first source that has a version of the driver replaces the
+// slice's, which is a semantic version: 550.163.1 for 550.163.01.
 func (j *joiner) give(n int, source string, from origin, sample *driver.Sample) {
 	d := &j.devices[n]
 	if !healthOnly(sample) && !sample.FromLog {
 		j.facts[n].matched = true
-		j.facts[n].told = j.facts[n].told || sample.Unreadable || len(sample.Readings) > 0
+		j.facts[n].answered = j.facts[n].answered || sample.Unreadable || len(sample.Readings) > 0
 	}
 	completeHardware(&d.Entry.Hardware, &sample.Hardware)
 	if own := sample.Hardware.DriverVersion; own != "" && !j.facts[n].versioned && validLabel(own) {
@@ -254,11 +254,11 @@ func (j *joiner) give(n int, source string, from origin, sample *driver.Sample) 
 	}
 }
 
-// estimateSuffix is added to the name of a source for readings that it estimates.
+// estimateSuffix is appended to the source's name for readings that the source estimates.
 const estimateSuffix = " (estimate)"
 
-// compareSamples orders samples by what identifies their hardware, so that their order in the input
-// does not matter if several have the same.
+// compareSamples orders samples by their hardware's identifiers, so that the order of the input
+// does not matter for samples of the same hardware.
 func compareSamples(a, b driver.Sample) int {
 	x, y := &a.Hardware, &b.Hardware
 	if c := cmp.Or(
@@ -281,8 +281,8 @@ func compareValues(a, b driver.Reading) int {
 	)
 }
 
-// choose returns the position of the device of a sample, -1 for none. If several devices are the
-// same hardware (two drivers publish the same GPU), it is the first that is held, else the first.
+// choose returns the position of a sample's device, -1 for none. Several devices can be the same
+// hardware (two drivers publish the same GPU): then it is the first held one, else the first.
 func (j *joiner) choose(sample *driver.Sample) int {
 	candidates, unsure := j.index.find(j.devices, sample)
 	chosen := -1
@@ -336,7 +336,7 @@ func (j *joiner) missing(d *Device, f deviceFacts) MissingReason {
 	switch {
 	case !d.Entry.Kind.Measurable():
 		return MissingNoSource
-	case f.matched && !f.told:
+	case f.matched && !f.answered:
 		return MissingNoReadings
 	case f.matched:
 		return MissingUnreadable
@@ -363,7 +363,7 @@ func (j *joiner) reject(input string, reason driver.Reason, count int) {
 	}
 }
 
-// rejectValue counts a reading that can't be, and keeps one that is out of range as an example.
+// rejectValue counts an impossible reading. A reading that is out of range is kept as an example.
 func (j *joiner) rejectValue(source string, reason driver.Reason, r *driver.Reading) {
 	j.reject(source, reason, 1)
 	if reason == driver.ReasonOutOfRange {

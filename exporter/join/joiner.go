@@ -10,33 +10,32 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Joiner joins the inputs of one tick after the other as [Join] does, and keeps what depends on
-// allocations and inventory alone: as long as the input has the same slice and the same map of
-// these, which must never change, it is not made again. It is used by one goroutine at a time. The
-// zero value is ready.
+// Joiner joins inputs of successive ticks as [Join] does. It keeps what depends only on allocations
+// and inventory, as long as the input has the same slice and the same map, which must be immutable.
+// It is not safe for concurrent use. The zero value is ready to use.
 type Joiner struct {
 	layout   layout
-	counts   []int     // of readings of each device, in the last result
-	readings []Reading // memory for readings; nil: a result has it
-	lent     []Reading // that memory, while a result has it
+	counts   []int     // number of readings of each device in the last result
+	readings []Reading // memory for readings; nil: the last result uses it
+	lent     []Reading // that memory, while the last result uses it
 	standard driver.Catalogue
 }
 
-// layout is what allocations and inventory say.
+// layout is the part of the result that depends on allocations and inventory.
 type layout struct {
 	allocations []podresources.Allocation
 	gone        []podresources.Allocation // of View.Ended
-	waiting     bool                      // for what is about to be known
+	waiting     bool                      // some devices are about to be known as held
 	inventory   driver.Inventory
-	devices     []Device // sorted, with their shares; nil: there is no layout
+	devices     []Device // sorted, with their shares; nil: not computed yet
 	facts       []deviceFacts
 	ended       []Share
 	index       hardwareIndex
 	rejected    map[driver.Rejection]int
 }
 
-// Join joins as [Join] does. The result is the caller's, and shares memory with later ones that
-// must not be changed: the shares of devices.
+// Join joins as [Join] does. The caller owns the result, except the shares of devices: later
+// results share them, so they must not be changed.
 func (m *Joiner) Join(in Input) Result {
 	if !m.layout.isOf(&in) {
 		m.layout, m.counts = newLayout(&in), nil
@@ -71,7 +70,7 @@ func (m *Joiner) Join(in Input) Result {
 	return Result{View: in.View, Devices: j.devices, Ended: l.ended, Rejected: j.rejections(), Sources: sources}
 }
 
-// Recycle takes their readings from the devices of the last result, and uses the memory again.
+// Recycle removes the readings from the last result's devices, and reuses their memory.
 func (m *Joiner) Recycle(last *Result) {
 	for i := range last.Devices {
 		last.Devices[i].Readings = nil
@@ -95,7 +94,7 @@ func (m *Joiner) lend(devices []Device) {
 	}
 }
 
-// count notes how many readings each device has.
+// count records the number of each device's readings.
 func (m *Joiner) count(devices []Device) {
 	m.counts = slices.Grow(m.counts[:0], len(devices))
 	for i := range devices {
@@ -103,7 +102,7 @@ func (m *Joiner) count(devices []Device) {
 	}
 }
 
-// isOf reports whether the layout is that of the input.
+// isOf reports whether the layout is valid for an input.
 func (l *layout) isOf(in *Input) bool {
 	return l.devices != nil && sameSlice(in.View.Allocations, l.allocations) && sameSlice(in.View.Ended, l.gone) &&
 		!l.waiting && len(in.View.Waiting) == 0 && in.Inventory.SameMap(l.inventory)
@@ -113,7 +112,7 @@ func sameSlice(a, b []podresources.Allocation) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// newLayout makes the sorted list of devices with their shares.
+// newLayout computes the sorted list of devices with their shares.
 func newLayout(in *Input) layout {
 	j := joiner{rejected: map[driver.Rejection]int{}, examples: map[string]string{}}
 	shares := j.shares(in.View.Allocations)
@@ -153,8 +152,8 @@ func newLayout(in *Input) layout {
 	}
 }
 
-// endedShares returns the shares of holds that ended. They were counted if they are not usable. Of
-// claims that had a name one after the other each has its own.
+// endedShares returns the shares of ended holds. Unusable ones were counted before. Successive
+// claims of the same name have shares of their own.
 func endedShares(allocations []podresources.Allocation) []Share {
 	j := joiner{rejected: map[driver.Rejection]int{}}
 	return mergeSharesBy(j.shares(allocations), func(a, b podresources.Allocation) int {

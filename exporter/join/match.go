@@ -7,16 +7,16 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// hardwareIndex finds devices by what identifies their hardware. It maps each key to positions of
+// hardwareIndex finds devices by their hardware's identifiers. It maps each key to positions of
 // devices.
 type hardwareIndex struct {
 	uuid, placement, pci, netdev, rdma, node map[string][]int
 	name                                     map[[2]string][]int // driver, device
-	serial, index                            map[[2]string][]int // driver, number of the board or the device
-	instance                                 map[[2]string][]int // parent, number of the instance
+	serial, index                            map[[2]string][]int // driver, serial or index
+	instance                                 map[[2]string][]int // parent, instance
 	cpu                                      map[int][]int
 
-	learned bool // something was added since it was made
+	learned bool // learn has added something
 }
 
 func newHardwareIndex(devices []Device) hardwareIndex {
@@ -51,7 +51,7 @@ func newHardwareIndex(devices []Device) hardwareIndex {
 	return x
 }
 
-// identifier returns a UUID or serial number in one spelling, "" for a text that is none.
+// identifier normalizes a UUID or serial number. It returns "" for placeholders.
 func identifier(text string) string {
 	if driver.IsPlaceholder(text) {
 		return ""
@@ -59,9 +59,9 @@ func identifier(text string) string {
 	return strings.ToLower(text)
 }
 
-// learn adds the number that a device has within its parent, and its RDMA device. Inventories may
-// not have them: a source that finds the device by a better key provides them to the sources after
-// it, which may know it by nothing else.
+// learn adds a device's instance number within its parent, and its RDMA device. Inventories may
+// lack them: a source that finds the device by a better key provides them to later sources, which
+// may have no other key.
 func (x *hardwareIndex) learn(i int, h *driver.Hardware) {
 	if h.RDMADev != "" && !slices.Contains(x.rdma[h.RDMADev], i) {
 		x.learned = true
@@ -80,8 +80,8 @@ func (x *hardwareIndex) learn(i int, h *driver.Hardware) {
 	}
 }
 
-// part returns the devices that are the part of that number of the hardware's parent. The beginning
-// of a number that several devices of one driver have names none of them.
+// part returns the devices with the hardware's parent and instance number. An incomplete number
+// that several devices of one driver share identifies none of them.
 func (x *hardwareIndex) part(devices []Device, h *driver.Hardware) []int {
 	found := x.instance[instanceKey(h)]
 	if !strings.Contains(h.Instance, "/") && sameDriver(devices, found) {
@@ -97,7 +97,7 @@ func instanceKey(h *driver.Hardware) [2]string {
 	return [2]string{strings.ToLower(h.Parent), h.Instance}
 }
 
-// addOf adds what tells the devices of one driver from each other.
+// addOf adds a key that is unique within one driver.
 func addOf(m map[[2]string][]int, driverName, key string, i int) {
 	if key != "" {
 		m[[2]string{driverName, key}] = append(m[[2]string{driverName, key}], i)
@@ -111,14 +111,14 @@ func add(m map[string][]int, key string, i int) {
 }
 
 // find returns the devices that are the hardware of the sample, by the best key that both have:
-// name (if the source knows it), UUID, placement and number of a partition, PCI address, network
-// interface, RDMA device, serial number and number among the driver's devices, device node. A key
-// that contradicts a better one does not match. Most keys are unique, so that the result is mostly
-// one device.
+// name (if the source knows it), UUID, placement of a partition, its instance number, PCI address,
+// network interface, RDMA device, serial number and index among the driver's devices, device node.
+// A key that contradicts a better one does not match. Most keys are unique, so that the result
+// usually is one device.
 //
-// A number or a device node that several devices of one driver have does not identify one of them
-// (two GPUs may be on one board, a CDI spec may have the nodes of all devices of a claim): such
-// devices are returned as ambiguous.
+// A number or device node that several devices of one driver share identifies none of them (two
+// GPUs may be on one board, a CDI spec may have the nodes of all devices of a claim): such devices
+// are returned as ambiguous.
 func (x *hardwareIndex) find(devices []Device, sample *driver.Sample) (found, ambiguous []int) {
 	h := &sample.Hardware
 	if sample.Device != "" {
@@ -166,8 +166,8 @@ func (x *hardwareIndex) find(devices []Device, sample *driver.Sample) (found, am
 	return nil, ambiguous
 }
 
-// named returns the position of the device that a sample names by all three parts of its ID, -1 for
-// none. A device that is not among those that the driver lists is rejected.
+// named returns the position of the device that a sample names by its complete ID, -1 for none. A
+// device that its driver does not list is rejected.
 func (j *joiner) named(source string, sample *driver.Sample) int {
 	id := driver.ID{Driver: sample.Driver, Pool: sample.Pool, Device: sample.Device}
 	n, found := j.position(id)
@@ -183,7 +183,8 @@ func (j *joiner) named(source string, sample *driver.Sample) int {
 	return -1
 }
 
-// position returns where the device with that ID is, or would be.
+// position returns the position of a device's ID in the sorted devices, or where it would be
+// inserted.
 func (j *joiner) position(id driver.ID) (n int, found bool) {
 	return slices.BinarySearchFunc(j.devices, id, func(d Device, id driver.ID) int { return d.ID.Compare(id) })
 }
@@ -198,7 +199,7 @@ func sameDriver(devices []Device, found []int) bool {
 	return false
 }
 
-// fitting returns the candidates that the sample's other keys do not contradict; nil for none.
+// fitting returns the candidates that no other key of the sample contradicts; nil for none.
 func fitting(devices []Device, sample *driver.Sample, candidates []int) []int {
 	if !slices.ContainsFunc(candidates, func(i int) bool { return !fits(&devices[i], sample) }) {
 		if len(candidates) == 0 {
@@ -217,15 +218,15 @@ func fitting(devices []Device, sample *driver.Sample, candidates []int) []int {
 
 func fits(d *Device, sample *driver.Sample) bool {
 	h, other := &d.Entry.Hardware, &sample.Hardware
-	driverless := d.ID.Pool == "" // named by a device plugin's resource, or a CDI name's vendor
+	driverless := d.ID.Pool == "" // named by a device plugin's resource, or by the vendor of a CDI name
 	return (sample.Driver == "" || sample.Driver == d.ID.Driver || driverless) &&
 		(h.UUID == "" || other.UUID == "" || strings.EqualFold(h.UUID, other.UUID)) &&
 		(h.PCI == "" || other.PCI == "" || h.PCI == other.PCI) &&
 		(h.NetDev == "" || other.NetDev == "" || h.NetDev == other.NetDev)
 }
 
-// parent returns the position of the device with that UUID or PCI address, of the same driver and
-// pool where there are several.
+// parent returns the position of the device with a UUID or PCI address. If there are several, it
+// prefers the same driver and pool.
 func (x *hardwareIndex) parent(devices []Device, of driver.ID, key string) (int, bool) {
 	candidates := x.uuid[strings.ToLower(key)]
 	if len(candidates) == 0 {
@@ -239,7 +240,7 @@ func (x *hardwareIndex) parent(devices []Device, of driver.ID, key string) (int,
 	return 0, false
 }
 
-// completeHardware fills the fields that the inventory left empty.
+// completeHardware fills fields that the inventory left empty.
 func completeHardware(h, from *driver.Hardware) {
 	fill := func(to *string, from string) {
 		if *to == "" && validLabel(from) {
@@ -265,7 +266,7 @@ func completeHardware(h, from *driver.Hardware) {
 	}
 }
 
-// singleCPU returns the logical CPU of a sample, false if the sample is not of one CPU.
+// singleCPU returns the logical CPU of a sample, false if it is not a sample of one CPU.
 func singleCPU(sample *driver.Sample) (int, bool) {
 	if len(sample.Hardware.CPUs) != 1 {
 		return 0, false
@@ -273,12 +274,12 @@ func singleCPU(sample *driver.Sample) (int, bool) {
 	return sample.Hardware.CPUs[0], true
 }
 
-// matchCPU adds the readings of one CPU to the devices that have it. The reading of a device is the
-// mean over its CPUs: a device of 8 CPUs of which 4 are busy has a utilization of 0.5.
+// matchCPU adds the readings of one CPU to the devices that have the CPU. A device's reading is the
+// mean over its CPUs: a device with 4 of 8 CPUs busy has a utilization of 0.5.
 func (j *joiner) matchCPU(source string, from origin, cpu int, sample *driver.Sample) {
 	for _, n := range j.index.cpu[cpu] {
 		d := &j.devices[n]
-		j.facts[n].matched, j.facts[n].told = true, true
+		j.facts[n].matched, j.facts[n].answered = true, true
 		for _, r := range sample.Readings {
 			if reason := rejectReading(j.catalogue, &r); reason != "" {
 				j.reject(source, reason, 1)
@@ -295,8 +296,8 @@ func (j *joiner) matchCPU(source string, from origin, cpu int, sample *driver.Sa
 	}
 }
 
-// addCPU adds the reading of one CPU to the device's, and returns false if the device has one of
-// that CPU already.
+// addCPU adds the reading of one CPU to the device's. It returns false if the device already has
+// one of that CPU.
 func (d *Device) addCPU(r Reading) bool {
 	for i := range d.Readings {
 		have := &d.Readings[i]
@@ -320,8 +321,8 @@ func (d *Device) addCPU(r Reading) bool {
 	return true
 }
 
-// dropPartialCPUs drops readings that not all CPUs of the device have (one is offline): their mean
-// would be wrong.
+// dropPartialCPUs drops readings that some CPUs of the device lack (one is offline), since their
+// mean would be wrong.
 func dropPartialCPUs(d *Device) {
 	d.Readings = slices.DeleteFunc(d.Readings, func(r Reading) bool {
 		return r.cpus != 0 && r.cpus != len(d.Entry.CPUs)

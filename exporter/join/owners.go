@@ -9,8 +9,8 @@ import (
 )
 
 // settleOwners sorts the device's readings and keeps those of one source for each quantity: the
-// first, in order of precedence, that has a reading of it. If the quantity's first label has a
-// closed list of values (a link, an engine), this holds for each value.
+// first one, in order of precedence. If the first label has a closed list of values (a link, an
+// engine), each value has an owner of its own.
 func (j *joiner) settleOwners(d *Device) {
 	d.OtherUtilization = 0
 	all := d.Readings
@@ -42,8 +42,8 @@ func (j *joiner) settleOwners(d *Device) {
 	d.Readings = kept
 }
 
-// ownerGroup returns how many of the sorted readings must come from one source, counted from the
-// first, and the precedence of that source.
+// ownerGroup returns how many of the first sorted readings must come from one source, and the
+// precedence of that source.
 func (j *joiner) ownerGroup(readings []Reading) (n, owner int) {
 	first := &readings[0]
 	byLabel := ownedByLabel(j.catalogue.Spec(first.Quantity))
@@ -57,7 +57,7 @@ func (j *joiner) ownerGroup(readings []Reading) (n, owner int) {
 }
 
 func compareReadings(a, b *Reading) int {
-	if a.Quantity != b.Quantity { // most of them: labels are not compared in vain
+	if a.Quantity != b.Quantity { // mostly true, which saves the comparison of labels
 		return cmp.Compare(a.Quantity, b.Quantity)
 	}
 	return cmp.Or(strings.Compare(a.Labels[0], b.Labels[0]), strings.Compare(a.Labels[1], b.Labels[1]))

@@ -1,28 +1,27 @@
 package join
 
-// Part is a partition of a parent device during a span of time, for [DivideParent].
+// Part is a partition of a parent device in a span of time, for [DivideParent].
 type Part struct {
-	Share    float64 // how large a part of the parent it is, above 0
-	Activity float64 // its mean utilization in that time, 0 to 1; below 0: unknown
+	Share    float64 // the partition's part of the parent, above 0
+	Activity float64 // mean utilization, 0 to 1; below 0: unknown
 	Held     bool    // a claim or pod held it
 
-	Fraction float64 // how much of what the parent did is its; set by DivideParent
+	Fraction float64 // the part of what the parent did; set by DivideParent
 }
 
-// counts reports whether the partition has a part of what the parent did: it was held or active.
-// Partitions that could be made, and are not, have none.
+// counts reports whether the partition gets a part of what the parent did: it was held or active.
+// Partitions that do not exist get none.
 func (p *Part) counts() bool { return p.Share > 0 && (p.Held || p.Activity > 0) }
 
 // DivideParent divides what only a parent measures (power, energy) among its partitions. idle, from
-// 0 to 1, is the part of it that the parent would have used without any activity. The partitions
-// have
+// 0 to 1, is the part that the parent would have used without any activity. A partition gets
 //
-//   - of the idle part, their share of the parent;
-//   - of the active part, in proportion to activity × share. A partition whose activity is unknown
-//     has its share of it, and the others divide what remains. So does each if none was active.
+//   - of the idle part, its share of the parent;
+//   - of the active part, a part in proportion to activity × share. If its activity is unknown, or
+//     no partition was active, it gets its share; the others divide the rest.
 //
-// The fractions sum to 1 at most; what remains is the parent's own. Shares that sum to more than 1
-// are scaled down to it.
+// The fractions sum to at most 1; the rest is the parent's own. Shares that sum to more than 1 are
+// scaled down to 1.
 func DivideParent(parts []Part, idle float64) {
 	total, unknown, work := 0.0, 0.0, 0.0
 	for i := range parts {

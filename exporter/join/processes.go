@@ -12,10 +12,10 @@ import (
 // maxProcesses is the largest number of processes of a device that are considered.
 const maxProcesses = 1 << 12
 
-// Use is a holder's part of a device's quantities, by their basis, from 0 to 1.
+// Use is a holder's part of a device's quantities, from 0 to 1, by their basis.
 type Use [driver.NumBases]float64
 
-// Evenly returns the use of a holder that has the same part of everything.
+// Evenly returns the use of a holder with the same part of all quantities.
 func Evenly(part float64) Use {
 	var u Use
 	for i := range u {
@@ -31,20 +31,20 @@ func (u *Use) Add(other Use) {
 	}
 }
 
-// slot is the part that one pod has of one share.
+// slot is one pod's part of one share.
 type slot struct {
 	share, pod int
 	weight     float64 // its part if the use of processes is unknown
 	used       Use     // in the units of the readings
 }
 
-// divideByProcess sets the part of the device that each pod's processes used, and thereby each
-// share's. It changes nothing if there is nothing to divide, if the UID of a holder is unknown, or
-// if no process belongs to a holder.
+// divideByProcess sets the part of the device that each pod's processes used, and so each share's.
+// It changes nothing if there is nothing to divide, if a holder's UID is unknown, or if no process
+// belongs to a holder.
 //
-// Among claims, the use of processes that belong to no holder is unattributed, and so is what the
-// device has beyond the sum of its processes. Parts that sum to more than the device has are scaled
-// down. A claim that holds the device alone has all of it; its pods share in proportion to their
+// Among claims, the use of processes without a holder is unattributed, and so is the device's use
+// beyond the sum of its processes. Parts that sum to more than the device's use are scaled down. A
+// claim that holds the device alone has all of it; its pods divide it in proportion to their
 // processes' use.
 func (j *joiner) divideByProcess(d *Device, processes []driver.Process) {
 	if len(processes) == 0 {
@@ -67,7 +67,7 @@ func (j *joiner) divideByProcess(d *Device, processes []driver.Process) {
 	} else if known[driver.ByTime] {
 		d.Attribution = AttributionProcess
 	}
-	d.Shares = slices.Clone(d.Shares) // other results have them too
+	d.Shares = slices.Clone(d.Shares) // other results share them
 	for i := range d.Shares {
 		if s := &d.Shares[i]; !s.Admin {
 			s.Uses, s.ByProcess = make([]Use, len(s.Pods)), known[driver.ByTime]
@@ -84,8 +84,8 @@ func (j *joiner) divideByProcess(d *Device, processes []driver.Process) {
 	}
 }
 
-// tally sums what the processes use, in all and by slot. It returns which bases any process has,
-// and whether a process belongs to a slot.
+// tally sums the use of the processes: in total, and by slot. known are the bases that any process
+// reports. matched: a process belongs to a slot.
 func (j *joiner) tally(
 	slots []slot, of map[string][]int, processes []driver.Process,
 ) (all Use, known [driver.NumBases]bool, matched bool) {
@@ -102,8 +102,9 @@ func (j *joiner) tally(
 	return all, known, matched
 }
 
-// mergeProcesses adds to the processes of the sources before what another one says. Of a quantity
-// of a process the first source counts: amdgpu knows what KFD computes, and drm the rest.
+// mergeProcesses adds the processes of a source to those of earlier sources. For each quantity of a
+// process, the first source that has it counts: amdgpu knows the compute through KFD, and drm the
+// rest.
 func mergeProcesses(processes, more []driver.Process) []driver.Process {
 	if len(processes) == 0 {
 		return more
@@ -132,7 +133,7 @@ func mergeProcesses(processes, more []driver.Process) []driver.Process {
 	return merged
 }
 
-// inOrder returns the processes by their PIDs, each once.
+// inOrder returns the processes sorted by PID, each once.
 func inOrder(processes []driver.Process) []driver.Process {
 	ascend := func(a, b driver.Process) int {
 		return cmp.Or(cmp.Compare(a.PID, b.PID), slices.CompareFunc(a.Readings, b.Readings, compareValues))
@@ -143,9 +144,9 @@ func inOrder(processes []driver.Process) []driver.Process {
 	return slices.CompactFunc(slices.Clone(processes), func(a, b driver.Process) bool { return a.PID == b.PID })
 }
 
-// slotsOf returns a slot for each pod of each share, and the slots by UID of the pod; nil if a UID
-// is unknown. If a pod holds the device through several shares, its use is divided among them in
-// proportion to their weights.
+// slotsOf returns a slot for each pod of each share, and the slots by the pod's UID; of is nil if a
+// UID is unknown. If a pod holds the device through several shares, its use is divided among them
+// in proportion to their weights.
 func slotsOf(shares []Share) (slots []slot, of map[string][]int) {
 	of = map[string][]int{}
 	for i := range shares {
@@ -163,7 +164,7 @@ func slotsOf(shares []Share) (slots []slot, of map[string][]int) {
 	return slots, of
 }
 
-// findPod adds the slot under the UIDs of the pod, and returns false if one is unknown.
+// findPod adds a slot to those of a pod's UIDs. It returns false if a UID is unknown.
 func findPod(of map[string][]int, holders []podresources.Holder, pod podresources.Pod, slot int) bool {
 	for i := range holders {
 		h := &holders[i]
@@ -180,7 +181,7 @@ func findPod(of map[string][]int, holders []podresources.Holder, pod podresource
 	return true
 }
 
-// amounts returns what a process uses, and which of it is known.
+// amounts returns the use of a process, and which parts of it are known.
 func (j *joiner) amounts(p driver.Process) (amount Use, known [driver.NumBases]bool) {
 	for _, r := range p.Readings {
 		if rejectReading(j.catalogue, &r) != "" {
@@ -215,8 +216,7 @@ func share(slots []slot, own []int, amount Use) {
 	}
 }
 
-// whole returns what the parts are parts of: the device's own readings, or the sum of the processes
-// if that is more.
+// whole returns the device's own readings, or the sum of the processes if that is higher, by basis.
 func (d *Device) whole(catalogue driver.Catalogue, all Use) Use {
 	for i := range d.Readings {
 		r := &d.Readings[i]

@@ -12,15 +12,15 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Bounds of what becomes a series, far above anything real: what exceeds them is an error.
+// Bounds of what becomes a series, far above real values: a value beyond them is an error.
 const (
 	maxLabelLength = 512  // bytes of a label's value
 	MaxReadings    = 512  // of one device
 	maxMagnitude   = 1e24 // of a number; a counter of 64 bits ends at 1.8e19
 )
 
-// rejectReading returns the reason for which a reading can't be believed, "" if it can. Values a
-// little above 1 of a ratio (counters that were read a moment apart) become 1.
+// rejectReading returns why a reading is implausible, "" if it is plausible. A ratio a little above
+// 1, from counters that were read a moment apart, becomes 1.
 func rejectReading(catalogue driver.Catalogue, r *driver.Reading) driver.Reason {
 	if !catalogue.Has(r.Quantity) {
 		return driver.ReasonUnknownQuantity
@@ -45,8 +45,8 @@ func rejectReading(catalogue driver.Catalogue, r *driver.Reading) driver.Reason 
 	return ""
 }
 
-// validLabelValues reports whether the labels are those of the quantity: no more than it has, and
-// values of the list if the list is closed.
+// validLabelValues reports whether a quantity may have these labels: no more than it has, and only
+// values of the list if it is closed.
 func validLabelValues(spec *driver.Spec, labels *driver.Labels) bool {
 	for i, value := range labels {
 		switch {
@@ -65,16 +65,16 @@ func validLabelValues(spec *driver.Spec, labels *driver.Labels) bool {
 	return true
 }
 
-// ownedByLabel reports whether each value of the quantity's first label may come from another
-// source: it has a closed list of values that do not exclude each other, as the statuses of health
-// do.
+// ownedByLabel reports whether different sources may own different values of the quantity's first
+// label: the label has a closed list of values that do not exclude each other, as the statuses of
+// health do.
 func ownedByLabel(spec *driver.Spec) bool {
 	return !spec.State && len(spec.Labels) > 0 && spec.Labels[0].Values != nil
 }
 
-// validLabel reports whether a name or fact can be a label's value: bounded, UTF-8, and without
-// control characters, which would act on the terminal of who looks at an answer. Ends of lines do
-// not: every format escapes them.
+// validLabel reports whether a text may be a label's value: short enough, UTF-8, and without
+// control characters, which would act on a reader's terminal. Line ends are allowed, since every
+// format escapes them.
 func validLabel(s string) bool {
 	control := func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }
 	return len(s) <= maxLabelLength && utf8.ValidString(s) && !strings.ContainsFunc(s, control)
@@ -91,8 +91,8 @@ func validLabels(labels ...string) bool {
 
 func validID(id driver.ID) bool { return validLabels(id.Driver, id.Pool, id.Device) }
 
-// cleanEntry returns an entry without the facts that can not be labels or occur twice, and their
-// number. The entry's slices are not changed.
+// cleanEntry removes facts that can't be labels, and repeated ones, and returns their number. It
+// does not change the entry's slices.
 func cleanEntry(e driver.Entry) (driver.Entry, int) {
 	bad := 0
 	for _, fact := range []*string{
@@ -114,11 +114,11 @@ func cleanEntry(e driver.Entry) (driver.Entry, int) {
 	return e, bad + capacity - len(e.Capacity) + taints - len(e.Taints)
 }
 
-// validShare reports whether a part of a parent is unknown or possible.
+// validShare reports whether a part of a parent is in range; 0 is unknown.
 func validShare(share float64) bool { return share >= 0 && share <= 1 }
 
-// cleanAmounts returns the amounts that are numbers, in order of their resources, each once. The
-// argument is not changed.
+// cleanAmounts returns the finite amounts, sorted by resource, each once. It does not change its
+// argument.
 func cleanAmounts(amounts []driver.Amount) []driver.Amount {
 	usable := func(i int) bool {
 		a := amounts[i]
@@ -163,8 +163,8 @@ func validAllocation(a *podresources.Allocation) bool {
 	) && validLabels(a.Claim.Namespace, a.Claim.Name, a.ClaimUID, a.ShareID, a.Request, a.DeviceClass)
 }
 
-// cleanHolders returns the usable holders, sorted: pods of the claim's namespace, since no other
-// can refer to it. The argument is not changed.
+// cleanHolders returns the usable holders, sorted. Only pods of the claim's namespace are usable,
+// since no others can refer to the claim. It does not change its argument.
 func cleanHolders(a *podresources.Allocation) []podresources.Holder {
 	unusable := func(h podresources.Holder) bool {
 		return h.Namespace != a.Claim.Namespace || !validLabels(h.Name, h.Container, h.UID, h.ClaimName)
@@ -177,7 +177,7 @@ func cleanHolders(a *podresources.Allocation) []podresources.Holder {
 	return slices.Compact(out)
 }
 
-// compareHolders orders holders so that those of one row of dra_pod_claim_info are adjacent.
+// compareHolders sorts holders in the same row of dra_pod_claim_info next to each other.
 func compareHolders(a, b podresources.Holder) int {
 	return cmp.Or(
 		a.Pod.Compare(b.Pod), strings.Compare(a.Container, b.Container),

@@ -10,17 +10,17 @@ import (
 // Share is one allocation of a device to one claim.
 type Share struct {
 	podresources.Allocation
-	Pods   []podresources.Pod // the distinct pods of Holders, sorted
+	Pods   []podresources.Pod // distinct pods of Holders, sorted
 	Weight float64            // its part of the device: the weights of a held device sum to 1; 0 for admin access
-	Uses   []Use              // what the processes of each of Pods used of the device; nil: unknown
-	// ByProcess reports whether the utilization of the pods' processes is known.
+	Uses   []Use              // the part of the device that each pod's processes used; nil: unknown
+	// ByProcess reports whether the utilization by the pods' processes is known.
 	ByProcess bool
-	// Own is the share's own part of a device of which claims have CPUs of their own; nil: it is no
-	// such device. The share's pods have equal parts of it.
+	// Own is the share's own part, if claims have CPUs of their own in the device, else nil. The
+	// share's pods have equal parts of it.
 	Own *Own
 }
 
-// shares returns the usable allocations that have a usable pod.
+// shares returns the usable allocations with at least one usable pod.
 func (j *joiner) shares(allocations []podresources.Allocation) []Share {
 	shares := make([]Share, 0, len(allocations))
 	for i := range allocations {
@@ -62,7 +62,7 @@ func mergeShares(shares []Share) []Share {
 	return mergeSharesBy(shares, podresources.Allocation.Compare)
 }
 
-// mergeSharesBy merges those that are the same by a comparison.
+// mergeSharesBy merges shares that compare as equal.
 func mergeSharesBy(shares []Share, compare func(a, b podresources.Allocation) int) []Share {
 	if len(shares) < 2 {
 		return shares

@@ -9,33 +9,33 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Proximity is how near two devices of a machine are to each other.
+// Proximity is the proximity of two devices in a machine.
 type Proximity string
 
 // The proximities, the nearest first.
 const (
 	ProximityUnknown Proximity = ""
-	SameSwitch       Proximity = "pcie_switch" // behind one root port: of one PCIe switch, or of one card
-	SameRoot         Proximity = "pcie_root"   // below one PCIe root complex
-	SameNUMANode     Proximity = "numa_node"   // of one NUMA node, below different root complexes
-	Across           Proximity = "across"      // of different NUMA nodes
+	SameSwitch       Proximity = "pcie_switch" // same root port: one PCIe switch, or one card
+	SameRoot         Proximity = "pcie_root"   // same PCIe root complex
+	SameNUMANode     Proximity = "numa_node"   // same NUMA node, different root complexes
+	Across           Proximity = "across"      // different NUMA nodes
 )
 
 // Proximities returns the proximities, without ProximityUnknown.
 func Proximities() []Proximity { return []Proximity{SameSwitch, SameRoot, SameNUMANode, Across} }
 
-// Topology is how near a pod's devices are to each other: the nearest two and the farthest two. The
-// zero value is that of a pod with fewer than two devices, or of which not enough is known.
+// Topology is the proximity of a pod's nearest two and farthest two devices. The zero value means
+// that the pod has fewer than two devices, or that too little is known.
 type Topology struct{ Closest, Farthest Proximity }
 
-// position is where a device is in the machine. An empty field is unknown.
+// position is a device's position in the machine. An empty field is unknown.
 type position struct {
 	port  string // address of the root port
 	roots string // root complexes, separated by commas: CPUs have several
 	numa  string
 }
 
-// to returns how near two different devices are.
+// to returns the proximity of two different devices.
 func (p position) to(other position) Proximity {
 	switch {
 	case p.port != "" && p.port == other.port:
@@ -64,9 +64,8 @@ func commonRoot(a, b string) bool {
 	return false
 }
 
-// spread returns the topology of devices at these positions. Devices of which nothing is known are
-// left out; if two of the others can't be compared, neither answer would be certain, and there is
-// none.
+// spread returns the topology of devices at these positions. Unknown positions are left out. If two
+// of the others can't be compared, the result is the zero value, since no answer would be certain.
 func spread(positions []position) Topology {
 	count := map[position]int{}
 	for _, p := range positions {
@@ -95,16 +94,15 @@ func spread(positions []position) Topology {
 	return Topology{Closest: slices.MinFunc(found, order), Farthest: slices.MaxFunc(found, order)}
 }
 
-// Topologies returns the topology of each pod whose devices can be compared, by what the inventory
-// and the sources say of the hardware and by the paths of PCI devices. Partitions of one device are
-// one device, and so are the CPUs of one NUMA node; devices that a pod only observes (admin access)
-// do not count.
+// Topologies returns the topology of each pod whose devices can be compared. It uses the inventory,
+// the sources and the paths of PCI devices. Partitions of one device count as one device, and so do
+// the CPUs of one NUMA node. Devices held with admin access do not count.
 func Topologies(devices []Device, paths map[string]driver.PCIPath) map[podresources.Pod]Topology {
 	named := make(map[driver.ID]*Device, len(devices))
 	for i := range devices {
 		named[devices[i].ID] = &devices[i]
 	}
-	held := map[podresources.Pod]map[string]position{} // by what identifies the hardware
+	held := map[podresources.Pod]map[string]position{} // by hardware identity
 	for i := range devices {
 		d := &devices[i]
 		if d.Entry.Kind == driver.KindChannel {
@@ -144,7 +142,7 @@ func (d *Device) owners() map[podresources.Pod]bool {
 	return out
 }
 
-// whole returns what identifies the hardware that a device is, or is a part of, and its position.
+// whole returns the identity and position of a device's hardware; for a partition, of its parent's.
 func whole(d *Device, named map[driver.ID]*Device, paths map[string]driver.PCIPath) (string, position) {
 	own := &d.Entry.Hardware
 	at := positionOf(own, paths)
@@ -162,7 +160,7 @@ func whole(d *Device, named map[driver.ID]*Device, paths map[string]driver.PCIPa
 	return identity(parent.ID, &parent.Entry.Hardware), at.or(positionOf(&parent.Entry.Hardware, paths))
 }
 
-// identity returns what two devices have in common that are the same hardware.
+// identity returns a key that is equal for devices with the same hardware.
 func identity(id driver.ID, h *driver.Hardware) string {
 	switch {
 	case len(h.CPUs) > 0 && h.NUMANode != "":
@@ -176,13 +174,13 @@ func identity(id driver.ID, h *driver.Hardware) string {
 	}
 }
 
-// positionOf returns the position of hardware. What drivers publish comes before what sysfs says.
+// positionOf returns the position of hardware. The driver's data has precedence over sysfs.
 func positionOf(h *driver.Hardware, paths map[string]driver.PCIPath) position {
 	path := paths[h.PCI]
 	return position{path.Port, h.PCIeRoot, h.NUMANode}.or(position{roots: path.Root, numa: path.NUMANode})
 }
 
-// or returns the position with what is unknown from another one.
+// or returns the position with unknown fields filled from another one.
 func (p position) or(other position) position {
 	return position{cmp.Or(p.port, other.port), cmp.Or(p.roots, other.roots), cmp.Or(p.numa, other.numa)}
 }

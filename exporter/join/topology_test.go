@@ -87,7 +87,7 @@ func TestTopologies(t *testing.T) {
 		{"CPUs of two nodes", []part{cpu(0, "", "0"), cpu(1, "", "1")}, Topology{Across, Across}},
 		{"a GPU and CPUs of its node", []part{pci("0000:01:00.0"), cpu(0, "", "0")}, Topology{SameNUMANode, SameNUMANode}},
 		{
-			"a GPU and CPUs whose roots are told",
+			"a GPU and CPUs with known roots",
 			[]part{pci("0000:41:00.0"), cpu(0, "pci0000:00,pci0000:40", "0")},
 			Topology{SameRoot, SameRoot},
 		},

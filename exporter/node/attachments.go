@@ -9,8 +9,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// attachments are the devices that may be network interfaces of pods, for the sources that read
-// them there. They are safe for concurrent use.
+// attachments are devices that may be network interfaces of pods, for sources that read those
+// interfaces. They are safe for concurrent use.
 type attachments struct {
 	processes *podresources.PodProcesses
 
@@ -18,10 +18,10 @@ type attachments struct {
 	list []attachment
 }
 
-// attachment is a device and the pods whose interface it may be.
+// attachment is a device and the pods that may have it as an interface.
 type attachment struct {
 	driver.Attachment
-	pods []string // by UID, sorted
+	pods []string // UIDs, sorted
 }
 
 // update sets the present holders.
@@ -58,10 +58,9 @@ func (a *attachments) current() []driver.Attachment {
 	return out
 }
 
-// attached returns the devices that may be network interfaces of pods: those whose driver reports
-// the interface's name in the claim's status (KEP-4817), those that are interfaces of the host,
-// which keep their names, and claims of classic DRA for the pod's own network; and RDMA devices,
-// which keep their names too.
+// attached returns the devices that may be network interfaces of pods: devices whose driver reports
+// the interface's name in the claim's status (KEP-4817); interfaces of the host, and RDMA devices,
+// both of which keep their names; and claims of classic DRA for the pod's own network.
 func attached(allocations []podresources.Allocation, inventory driver.Inventory) []attachment {
 	var out []attachment
 	for i := range allocations {
@@ -88,8 +87,8 @@ func attached(allocations []podresources.Allocation, inventory driver.Inventory)
 	return out
 }
 
-// podInterface returns the pod's interface that claims of a classic DRA driver are for, "" if they
-// are for none: those of Spiderpool are for the pod's network, whose default interface is eth0.
+// podInterface returns the pod's interface that claims of a classic DRA driver refer to, "" for
+// none. Spiderpool's claims are for the pod's default interface, eth0.
 func podInterface(driverName string) string {
 	if driverName == "netresources.spidernet.io" {
 		return "eth0"

@@ -10,7 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 )
 
-// CheckPods follows the kubelet's Pods API until it has named all pods, and returns their number.
+// CheckPods follows the kubelet's Pods API until it has listed all pods, and returns their number.
 // It must not be called while Watch runs.
 func (n *Node) CheckPods(ctx context.Context) (int, error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -27,9 +27,9 @@ func (n *Node) CheckPods(ctx context.Context) (int, error) {
 	return 0, err
 }
 
-// CheckAPI asks the API server once for everything that it is asked for, the claims of the node's
-// pods among it. Nothing is found where it is not asked. The right to list pods is not needed after
-// CheckPods succeeded.
+// CheckAPI makes each kind of request to the API server once, including one for the claims of the
+// node's pods. It returns no findings if the API server is not used. After CheckPods has succeeded,
+// the right to list pods is not needed.
 func (n *Node) CheckAPI(ctx context.Context) []kube.Finding {
 	if n.kube == nil {
 		return nil
@@ -46,5 +46,5 @@ func (n *Node) CheckAPI(ctx context.Context) []kube.Finding {
 	return found
 }
 
-// PodUID returns the UID of a pod that the Pods API or the API server named, "" for any other.
+// PodUID returns the UID of a pod, as the Pods API or the API server reported it, "" if unknown.
 func (n *Node) PodUID(pod podresources.Pod) string { return n.book.UID(pod) }

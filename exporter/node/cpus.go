@@ -11,7 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// cpuSets knows the CPUs of devices that are groups of them, and those of each claim of such a
+// cpuSets knows the CPUs of devices that are groups of CPUs, and the CPUs of each claim of such a
 // device.
 type cpuSets struct {
 	sysfs  string
@@ -19,22 +19,22 @@ type cpuSets struct {
 	reader *driver.Worker[[]int]
 
 	groups map[inventory.CPUGroup]groupCPUs
-	claims map[string][]int // of the claims that hold a group now, by their CDI devices
+	claims map[string][]int // of claims that hold a group, by the first CDI device
 }
 
-// groupCPUs are the CPUs of a group, as of the last time that they could be read.
+// groupCPUs has the CPUs of a group as last read.
 type groupCPUs struct {
 	cpus []int
-	read time.Time // when that was tried last
+	read time.Time // time of the last attempt
 }
 
-// groupsEvery is how often the topology is read: CPUs seldom go online and offline.
+// groupsEvery is the time between two reads of the topology: CPUs seldom go online and offline.
 const groupsEvery = 30 * time.Second
 
-// complete returns the inventory with the CPUs of devices that are groups of which no slice lists
-// the members, and the allocations of groups with the claims' CPUs, as their CDI specs say. What a
-// spec said holds until the claim ends: the driver removes it just before. The arguments are not
-// changed.
+// complete returns the inventory with the CPUs of groups whose members no slice lists, and the
+// allocations with the claims' CPUs from CDI specs. Once read, a claim's CPUs stay known until the
+// claim ends, since the driver removes the spec just before. complete does not change its
+// arguments.
 func (c *cpuSets) complete(
 	allocations []podresources.Allocation, all driver.Inventory, now time.Time,
 ) ([]podresources.Allocation, driver.Inventory) {
@@ -68,7 +68,7 @@ func (c *cpuSets) complete(
 		if a.CPUs != nil {
 			known[a.CDI[0]] = a.CPUs
 		}
-		// The claim's spec is there before its containers, but may not have been read yet.
+		// The claim's spec exists before its containers, but may not have been read yet.
 		a.Pending = a.Pending || a.CPUs == nil || len(all[a.Device].CPUs) == 0
 	}
 	c.claims = known

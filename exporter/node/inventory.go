@@ -13,17 +13,17 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 )
 
-// cdiDevice is a device that only CDI specs describe, and when it was held last.
+// cdiDevice is a device that only CDI specs describe, with the time at which it was last held.
 type cdiDevice struct {
 	hardware driver.Hardware
 	held     time.Time
 }
 
-// rememberHeld is how long a device that only CDI specs, or a device plugin's ID, describe stays
-// known after its last holder: long enough for the last readings to be counted.
+// rememberHeld is how long a device that only CDI specs or a device plugin describe stays known
+// after it was last held, so that its last readings are counted.
 const rememberHeld = 10 * time.Minute
 
-// withClaimUIDs returns the allocations with UIDs of claims of classic DRA that only CDI specs
+// withClaimUIDs returns the allocations with the UIDs of classic DRA claims that only CDI specs
 // have. The argument is not changed.
 func (n *Node) withClaimUIDs(allocations []podresources.Allocation) []podresources.Allocation {
 	shared := true
@@ -43,10 +43,9 @@ func (n *Node) withClaimUIDs(allocations []podresources.Allocation) []podresourc
 	return allocations
 }
 
-// withHeld returns the inventory with the devices that it had before and that are still held. A
-// kubelet that starts deletes the slices of its node (wipeResourceSlices in
-// pkg/kubelet/cm/dra/plugin), drivers take seconds to publish them again, and their devices stay
-// held. The argument is not changed.
+// withHeld returns the inventory plus devices that were in it and are still held. A kubelet that
+// starts deletes the slices of its node (wipeResourceSlices in pkg/kubelet/cm/dra/plugin). Drivers
+// take seconds to publish them again, and their devices stay held. The argument is not changed.
 func (n *Node) withHeld(allocations []podresources.Allocation, listed driver.Inventory) driver.Inventory {
 	held := driver.Inventory{}
 	for i := range allocations {
@@ -67,8 +66,8 @@ func (n *Node) withHeld(allocations []podresources.Allocation, listed driver.Inv
 	return listed
 }
 
-// withoutDrivers returns the inventory with the devices marked whose driver is gone from the node.
-// The argument is not changed.
+// withoutDrivers returns the inventory with DriverGone set for devices whose driver is gone from
+// the node. The argument is not changed.
 func (n *Node) withoutDrivers(listed driver.Inventory) driver.Inventory {
 	drivers := map[string]bool{}
 	for id := range listed {
@@ -90,10 +89,10 @@ func (n *Node) withoutDrivers(listed driver.Inventory) driver.Inventory {
 	return marked
 }
 
-// withMembers returns the allocations, with each allocation of a composite device replaced by
-// allocations of its members. The composite driver allocates the members by its own claims, which
-// no pod references. If a member is not among the node's devices, the allocation of the composite
-// device remains too. The argument is not changed.
+// withMembers replaces each allocation of a composite device by allocations of its members. The
+// composite driver allocates the members by its own claims, which no pod references. If a member is
+// not among the node's devices, the allocation of the composite device stays too. The argument is
+// not changed.
 func withMembers(allocations []podresources.Allocation, all driver.Inventory) []podresources.Allocation {
 	composite := func(a podresources.Allocation) bool { return len(all[a.Device].Members) > 0 }
 	if !slices.ContainsFunc(allocations, composite) {
@@ -118,7 +117,7 @@ func withMembers(allocations []podresources.Allocation, all driver.Inventory) []
 	return out
 }
 
-// deviceOf returns the device that a member of a composite device is, the first one of several.
+// deviceOf returns the ID of the device that is a member's hardware, the first one of several.
 func deviceOf(member *driver.Hardware, all driver.Inventory) (first driver.ID, found bool) {
 	same := func(a, b string) bool { return a != "" && a == b }
 	for id := range all {
@@ -142,9 +141,9 @@ func hasConditional(all driver.Inventory) bool {
 	return false
 }
 
-// hasPassthrough reports whether a device is handed to a guest as it is: it is allocated, or the
-// kernel's driver for that has it. That a slice lists it says nothing: NVIDIA's driver lists each
-// GPU that it could hand over.
+// hasPassthrough reports whether a device is passed through to a guest: it is allocated as such, or
+// bound to the kernel's driver for that. Being listed as such in a slice does not count: NVIDIA's
+// driver lists each GPU that could be passed through.
 func hasPassthrough(allocations []podresources.Allocation, all driver.Inventory, root string) bool {
 	for i := range allocations {
 		if all[allocations[i].Device].Kind == driver.KindPassthrough {
@@ -159,7 +158,7 @@ func hasPassthrough(allocations []podresources.Allocation, all driver.Inventory,
 	return false
 }
 
-// vendorsOf returns how many devices of each vendor, of drivers that run here, could be read.
+// vendorsOf returns the number of readable devices of each vendor, for drivers that run here.
 func vendorsOf(all driver.Inventory) map[string]int {
 	vendors := map[string]int{}
 	for id := range all {
@@ -170,7 +169,7 @@ func vendorsOf(all driver.Inventory) map[string]int {
 	return vendors
 }
 
-// slices returns the devices of ResourceSlices: of the file if there is one, else of the API
+// slices returns the devices of ResourceSlices: from the file if there is one, else from the API
 // server.
 func (n *Node) slices() driver.Inventory {
 	if n.file != nil || n.kube == nil {
@@ -180,8 +179,8 @@ func (n *Node) slices() driver.Inventory {
 	return listed
 }
 
-// withCDI returns the inventory with the devices that are, or recently were, held, that no slice
-// has, and that CDI specs or their names describe.
+// withCDI returns the inventory plus devices that are, or recently were, held, and that only CDI
+// specs or their names describe.
 func (n *Node) withCDI(allocations []podresources.Allocation, listed driver.Inventory, now time.Time) driver.Inventory {
 	for i := range allocations {
 		a := &allocations[i]
@@ -214,14 +213,14 @@ func (n *Node) withCDI(allocations []podresources.Allocation, listed driver.Inve
 	return all
 }
 
-// contents are those of the inventory file.
+// contents is the content of the inventory file.
 type contents struct {
 	listed   driver.Inventory
 	claims   map[podresources.Claim]podresources.ClaimFacts
 	rejected []driver.Rejection
 }
 
-// firstRead is how long the start of the program waits for the inventory file.
+// firstRead is how long the program's start waits for the inventory file.
 const firstRead = time.Minute
 
 // useFile makes the inventory file an input, and reads it.
@@ -249,8 +248,8 @@ func (n *Node) useFile(path string) error {
 	return nil
 }
 
-// readFile reads the inventory file if it has changed, and waits for that at most for so long. What
-// was known before is kept until it is read, and if it can not be read or parsed.
+// readFile reads the inventory file if it has changed, and waits for that up to atMost. Until the
+// file has been read, and if it can't be read or parsed, the earlier contents stay valid.
 func (n *Node) readFile(atMost time.Duration) {
 	n.takeFile()
 	waiting, cancel := context.WithTimeout(context.Background(), atMost)
@@ -261,7 +260,7 @@ func (n *Node) readFile(atMost time.Duration) {
 	n.takeFile()
 }
 
-// takeFile takes what was read.
+// takeFile stores the result of a read.
 func (n *Node) takeFile() {
 	o, _ := n.reader.Take()
 	if o.Value == nil {
@@ -273,7 +272,7 @@ func (n *Node) takeFile() {
 	n.log.Debug("inventory file read", "devices", len(o.Value.listed), "claims", len(o.Value.claims))
 }
 
-// load returns what a file has if it has changed, else nil.
+// load returns the contents of a file, nil if the file has not changed.
 func load(file *inventory.File, node string) (*contents, error) {
 	data, changed, err := file.Load()
 	if err != nil || !changed {
@@ -295,8 +294,7 @@ func load(file *inventory.File, node string) (*contents, error) {
 	return &contents{listed: listed, claims: claims, rejected: rejected}, nil
 }
 
-// withRules returns the inventory with the taints that DeviceTaintRules set. The argument is not
-// changed.
+// withRules returns the inventory with the taints of DeviceTaintRules. The argument is not changed.
 func (n *Node) withRules(listed driver.Inventory) driver.Inventory {
 	if n.kube == nil {
 		return listed

@@ -23,10 +23,10 @@ func (n *Node) useKube(c Config) {
 	n.asker.Server = n.kube
 }
 
-// UsesAPI reports whether the API server is asked.
+// UsesAPI reports whether the API server is used.
 func (n *Node) UsesAPI() bool { return n.kube != nil }
 
-// followKube follows what the API server knows of the node until ctx ends.
+// followKube follows the API server's objects about the node until ctx ends.
 func (n *Node) followKube(ctx context.Context, following *sync.WaitGroup) {
 	if n.file == nil {
 		following.Go(func() { n.kube.FollowSlices(ctx) })

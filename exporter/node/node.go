@@ -1,10 +1,10 @@
-// Package node holds what is known of one node besides what its devices do: who holds the devices
-// (the kubelet's PodResources service, completed by its Pods API, the API server and the pods' log
-// folders), and what hardware they are (ResourceSlices or an inventory file, CDI specs, the IDs of
-// device plugins).
+// Package node knows everything about one node except the telemetry of its devices: who holds them
+// (from the kubelet's PodResources service, its Pods API, the API server and the pods' log
+// folders), and what hardware they are (from ResourceSlices or an inventory file, CDI specs, and
+// the IDs of device plugins).
 //
 // [New] returns a [Node] without network access. [Node.Watch] follows all changes; [Node.Observe]
-// returns who holds what; [Node.Describe] completes the allocations and returns the inventory.
+// asks for the holders; [Node.Describe] completes them and returns the inventory.
 package node
 
 import (
@@ -31,19 +31,19 @@ type Config struct {
 	KubeletRoot        string
 	PodResourcesSocket string
 	PodsSocket         string        // of the Pods API
-	EmptyGrace         time.Duration // how long an empty answer is not believed without proof
+	EmptyGrace         time.Duration // for how long an empty answer needs further evidence
 	PodLogs            string        // folder of the pods' logs, whose names have the pods' UIDs
 	Procfs, Sysfs      string
 	CDI                []string // folders of CDI specs
 
-	// InventoryFile has ResourceSlices and ResourceClaims as YAML; its slices replace those of the
-	// API server. Empty: there is none.
+	// InventoryFile is a file with ResourceSlices and ResourceClaims as YAML. Its slices replace those
+	// of the API server. Empty: none.
 	InventoryFile string
 	// API is the client of the API server; nil: it is not used.
 	API *kube.Client
 	// Selection names the labels and annotations of pods and claims to copy.
 	Selection podresources.Selection
-	// Bounds are those of answers of the kubelet, SliceBytes of the slices of the API server.
+	// Bounds limit the answers of the kubelet. SliceBytes limits the API server's slices.
 	Bounds     podresources.Bounds
 	SliceBytes int // 0: kube.MaxSliceBytes
 
@@ -51,12 +51,12 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// Metrics receives how the inputs of the node do. It must be safe for concurrent use.
+// Metrics receives the outcomes of the node's inputs. It must be safe for concurrent use.
 type Metrics interface {
-	// Observe records one request to an input: its duration, and its error or nil.
+	// Observe records one request to an input: its duration and its error, nil for success.
 	Observe(input string, took time.Duration, err error, now time.Time)
-	// ObserveReader records the same of a reader of the node's files, of which nothing is known
-	// until it fails.
+	// ObserveReader is Observe for a reader of the node's files. Nothing is recorded until its first
+	// failure.
 	ObserveReader(name string, took time.Duration, err error, now time.Time)
 	// Absent records that an optional input is not available, and why.
 	Absent(input string, err error)
@@ -64,30 +64,30 @@ type Metrics interface {
 	Reject(rejected ...driver.Rejection)
 	// RejectTotal sets the rejections of an input that counts them itself.
 	RejectTotal(input string, totals driver.Rejections)
-	// Conflicts sets how many rows of the kubelet the API server contradicts, by kind.
+	// Conflicts sets the number of the kubelet's rows that the API server contradicts, by kind.
 	Conflicts(byKind map[string]int)
-	// UnresolvedPods sets the number of pods for which it is unknown what they hold, by reason.
+	// UnresolvedPods sets the number of pods whose devices are unknown, by reason.
 	UnresolvedPods(byReason map[string]int)
 }
 
-// ConfigError reports a value in a [Config] that can not be used.
+// ConfigError is the error for an unusable value in a [Config].
 type ConfigError struct {
-	Field string // of Config
+	Field string // name of the field in Config
 	Err   error
 }
 
 // Error implements error.
 func (e *ConfigError) Error() string { return fmt.Sprintf("%s: %v", e.Field, e.Err) }
 
-// Unwrap returns the reason.
+// Unwrap returns the cause.
 func (e *ConfigError) Unwrap() error { return e.Err }
 
-// Node is what is known of one node. Observe is called by one goroutine and Describe by one, which
-// may be another; all other methods are safe for concurrent use.
+// Node knows one node. Observe and Describe must each be called by one goroutine, not necessarily
+// the same; all other methods are safe for concurrent use.
 type Node struct {
 	name    string
 	client  *podresources.Client
-	book    *holders.Book // who holds what
+	book    *holders.Book // the holders
 	asker   holders.Asker
 	cgroups *podresources.Cgroups
 	cdi     *inventory.CDI
@@ -98,24 +98,24 @@ type Node struct {
 	metrics Metrics
 	log     *slog.Logger
 
-	passthrough atomic.Bool                    // a device is handed to a guest as it is
+	passthrough atomic.Bool                    // a device is passed through to a guest
 	conditional atomic.Bool                    // the inventory has devices with binding conditions
-	attachments attachments                    // the devices that are interfaces of pods
+	attachments attachments                    // devices that are interfaces of pods
 	processes   processes                      // of the pods that hold devices
 	paths       pciPaths                       // where PCI devices are
-	vendors     atomic.Pointer[map[string]int] // how many devices of each could be read
+	vendors     atomic.Pointer[map[string]int] // number of readable devices by vendor
 
 	podState func(uid string) podresources.CgroupState // reads the pod's cgroup
 
-	podsServed bool // CheckPods succeeded
+	podsServed bool // CheckPods has succeeded
 
-	// The following fields belong to the goroutine of Describe.
+	// The following fields are used only by the goroutine that calls Describe.
 	listed    driver.Inventory          // of the file
 	reader    *driver.Worker[*contents] // of the file
 	claims    bool                      // the file has claims
 	dates     holders.Dates
 	view      podresources.View // of the last call
-	before    driver.Inventory  // the inventory at the last call
+	before    driver.Inventory  // inventory of the last call
 	cdiIDs    map[driver.ID]cdiDevice
 	plugin    pluginDevices
 	cpus      cpuSets
@@ -123,8 +123,8 @@ type Node struct {
 	drivers   *podresources.Drivers
 }
 
-// New returns a node. It reads the inventory file and the CDI specs, and connects to nothing yet. A
-// value that can not be used is a [*ConfigError].
+// New returns a node. It reads the inventory file and the CDI specs, and does not connect to
+// anything yet. An unusable value causes a [*ConfigError].
 func New(c Config) (*Node, error) {
 	client, err := podresources.NewClient(c.PodResourcesSocket, c.Bounds)
 	if err != nil {
@@ -175,7 +175,7 @@ func New(c Config) (*Node, error) {
 	return n, nil
 }
 
-// reading returns what records the reads of a reader.
+// reading returns a function that records the reads of a reader.
 func (n *Node) reading(name string) func(took time.Duration, err error) {
 	return func(took time.Duration, err error) { n.metrics.ObserveReader(name, took, err, time.Now()) }
 }
@@ -195,7 +195,7 @@ func (n *Node) newAsker(c Config) holders.Asker {
 				return out, nil
 			})
 			if err != nil {
-				return nil // it hangs, which was reported
+				return nil // the read hangs, which has been reported
 			}
 			return read
 		},
@@ -214,8 +214,8 @@ func (n *Node) Close() {
 	}
 }
 
-// Watch follows pods, their cgroups, CDI specs, drivers and, where it may be asked, the API server
-// until ctx ends. Without it the times of changes are less exact and the API server's objects
+// Watch follows pods, their cgroups, CDI specs, drivers and, if it is used, the API server until
+// ctx ends. Without Watch, the times of changes are less exact and the API server's objects are
 // unknown; everything else works.
 func (n *Node) Watch(ctx context.Context) {
 	var watching sync.WaitGroup
@@ -241,10 +241,10 @@ func (n *Node) notWatching(ctx context.Context, what string, err error) {
 	}
 }
 
-// Hints returns a channel that has a value when ownership may have changed.
+// Hints returns a channel that has a value when holders may have changed.
 func (n *Node) Hints() <-chan struct{} { return n.hints }
 
-// Hint sends a hint, unless one is waiting.
+// Hint sends a hint, unless one is pending.
 func (n *Node) Hint() {
 	select {
 	case n.hints <- struct{}{}:
@@ -252,14 +252,14 @@ func (n *Node) Hint() {
 	}
 }
 
-// Observe asks the kubelet who holds what, unless it was asked too recently, and the API server for
-// what it wants to know besides. Where it fails, what is known remains.
+// Observe asks the kubelet for the holders, unless the last request is too recent, and then the API
+// server for missing facts. If a request fails, the known facts stay valid.
 func (n *Node) Observe(ctx context.Context) (podresources.Observation, error) {
 	return n.asker.Observe(ctx)
 }
 
-// Resume goes on from the holds that an earlier process knew until a time, before the first
-// Describe. Cgroups and CDI specs that have come since say when other holds began.
+// Resume continues the holds that an earlier process knew until a time. It must be called before
+// the first Describe. Cgroups and CDI specs created since then give the begin of other holds.
 func (n *Node) Resume(ctx context.Context, holds []holders.Resumed, until time.Time) {
 	n.dates.Resume(holds, until)
 	reader := driver.NewReader[[]podresources.Change]("read since when there are pods", n.reading("cgroups"))
@@ -272,14 +272,14 @@ func (n *Node) Resume(ctx context.Context, holds []holders.Resumed, until time.T
 			}
 		}
 		return out, nil
-	}) // an error was reported: these times are unknown
+	}) // an error has been reported: the times are unknown
 	for i := range came {
 		n.book.Changed(came[i])
 	}
 }
 
-// Describe returns who holds what by all that is known of pods and claims, and the hardware of the
-// node's devices, the held ones among them.
+// Describe returns the holders, by all known facts about pods and claims, and the hardware of the
+// node's devices, including all held ones.
 func (n *Node) Describe() (podresources.View, driver.Inventory) {
 	now := time.Now()
 	allocations, all, signs := n.describe(now)
@@ -314,11 +314,10 @@ func (n *Node) describe(now time.Time) ([]podresources.Allocation, driver.Invent
 	return allocations, all, signs
 }
 
-// Passthrough reports whether a device was handed to a guest as it is (vfio) at the last Describe.
+// Passthrough reports whether a device was passed through to a guest (vfio) at the last Describe.
 func (n *Node) Passthrough() bool { return n.passthrough.Load() }
 
-// Listed returns how many devices of a vendor the inventory of the last Describe has that could be
-// read on this node.
+// Listed returns the number of a vendor's readable devices in the inventory of the last Describe.
 func (n *Node) Listed(vendor string) int {
 	if vendors := n.vendors.Load(); vendors != nil {
 		return (*vendors)[vendor]
@@ -326,11 +325,12 @@ func (n *Node) Listed(vendor string) int {
 	return 0
 }
 
-// Attachments returns the devices that are network interfaces of pods now, with processes of these.
+// Attachments returns the devices that are network interfaces of pods, with processes of those
+// pods.
 func (n *Node) Attachments() []driver.Attachment { return n.attachments.current() }
 
-// Holders returns the pods that hold, now and without admin access, a device for which asked is
-// true, with their processes.
+// Holders returns the pods that hold a device for which asked is true, with their processes. Admin
+// access does not count.
 func (n *Node) Holders(asked func(*driver.Hardware) bool) []driver.PodProcesses {
 	return n.processes.of(asked)
 }

@@ -8,22 +8,21 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/inventory"
 )
 
-// pciPaths knows where PCI devices are in the machine. A device keeps its path while it is there,
-// and is read once.
+// pciPaths knows where PCI devices are in the machine. It reads the path of a device once.
 type pciPaths struct {
 	sysfs  string
 	reader *driver.Worker[map[string]driver.PCIPath]
 	known  map[string]driver.PCIPath
 }
 
-// PCIPaths returns where the PCI devices with those addresses are, and whether all could be read.
-// It waits a moment at most. It is called by one goroutine at a time.
+// PCIPaths returns the paths of PCI devices by their addresses, and whether all could be read. It
+// waits a moment at most. It is not safe for concurrent use.
 func (n *Node) PCIPaths(addresses []string) (paths map[string]driver.PCIPath, complete bool) {
 	return n.paths.of(addresses)
 }
 
 func (p *pciPaths) of(addresses []string) (paths map[string]driver.PCIPath, complete bool) {
-	known := map[string]driver.PCIPath{} // without those that nothing holds any more
+	known := map[string]driver.PCIPath{} // forgets devices that are not asked for
 	var missing []string
 	for _, address := range addresses {
 		if path, ok := p.known[address]; ok {
@@ -44,7 +43,7 @@ func (p *pciPaths) of(addresses []string) (paths map[string]driver.PCIPath, comp
 	return known, err == nil
 }
 
-// readPaths reads the paths of those devices. With an error it returns those that it could read.
+// readPaths reads the paths of PCI devices. With an error, it returns those that it could read.
 func readPaths(root string, addresses []string) (map[string]driver.PCIPath, error) {
 	out := make(map[string]driver.PCIPath, len(addresses))
 	var failed error

@@ -11,7 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// pluginDevices are the devices of device plugins, by resource and ID as the kubelet lists them.
+// pluginDevices are the devices of device plugins, by the resource and ID that the kubelet lists.
 type pluginDevices struct {
 	sysfs  string
 	reader *driver.Worker[inventory.PluginDevice]
@@ -21,16 +21,16 @@ type pluginDevices struct {
 // pluginDevice is a device of a device plugin.
 type pluginDevice struct {
 	inventory.PluginDevice
-	held time.Time // when it was held last
-	dra  driver.ID // the DRA device of the same hardware
+	held time.Time // when it was last held
+	dra  driver.ID // the DRA device with the same hardware
 }
 
-// identify makes one device of each that is known both to DRA and to a device plugin: the device
-// plugin's has the ID of the DRA device of the same hardware, from the time at which the inventory
-// has had it. (A kubelet that starts deletes the slices of its node, see withHeld.)
+// identify merges devices that both DRA and a device plugin know: the device plugin's device gets
+// the ID of the DRA device with the same hardware, as soon as the inventory has had that. (A
+// kubelet that starts deletes the slices of its node, see withHeld.)
 //
-// It returns the allocations with these IDs, and the inventory with the devices that device plugins
-// alone gave, now or recently. The arguments are not changed.
+// It returns the allocations with these IDs, and the inventory plus the devices that only device
+// plugins know, held now or recently. The arguments are not changed.
 func (p *pluginDevices) identify(
 	allocations []podresources.Allocation, all driver.Inventory, now time.Time,
 ) ([]podresources.Allocation, driver.Inventory) {
@@ -72,7 +72,7 @@ func (p *pluginDevices) device(listed driver.ID) *pluginDevice {
 	made, err := p.reader.Do(context.Background(), driver.ReadWait, func(context.Context) (inventory.PluginDevice, error) {
 		return inventory.NewPluginDevice(listed.Driver, listed.Device, p.sysfs), nil
 	})
-	if err != nil { // until sysfs answers, it is known by its name alone
+	if err != nil { // only its name is known until sysfs answers
 		return &pluginDevice{PluginDevice: inventory.NewPluginDevice(listed.Driver, listed.Device, "")}
 	}
 	d := &pluginDevice{PluginDevice: made}
@@ -83,7 +83,7 @@ func (p *pluginDevices) device(listed driver.ID) *pluginDevice {
 	return d
 }
 
-// identity returns the ID of the device, given that of its resource.
+// identity returns the ID of the device. listed is its ID by the resource's name.
 func (d *pluginDevice) identity(listed driver.ID, index inventory.PluginIndex) driver.ID {
 	if id, ok := index.Find(&d.Hardware); ok {
 		d.dra = id

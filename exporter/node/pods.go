@@ -15,8 +15,8 @@ const (
 	maxPodsRetry = 30 * time.Second
 )
 
-// followPods follows the pods by the kubelet's Pods API and, while that is not served, by the API
-// server.
+// followPods follows the pods through the kubelet's Pods API or, while that is not served, through
+// the API server.
 func (n *Node) followPods(ctx context.Context) {
 	var server fallback
 	defer server.stop()
@@ -50,13 +50,13 @@ func (n *Node) followPods(ctx context.Context) {
 	}
 }
 
-// fallback is a goroutine that runs while something better does not.
+// fallback is a goroutine that runs only while something better is not available.
 type fallback struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 }
 
-// start starts the goroutine, unless it runs.
+// start starts the goroutine, unless it is running.
 func (f *fallback) start(ctx context.Context, run func(context.Context)) {
 	if f.cancel != nil {
 		return

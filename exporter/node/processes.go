@@ -9,18 +9,18 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// processes are those of the pods that hold devices, for the sources that read what processes do.
-// They are safe for concurrent use.
+// processes are the processes of pods that hold devices, for sources that read processes. It is
+// safe for concurrent use.
 type processes struct {
 	members *podresources.PodMembers
-	cgroup  func(uid string) string // the folder of a pod's cgroup
+	cgroup  func(uid string) string // folder of a pod's cgroup
 
 	mu          sync.Mutex
 	allocations []podresources.Allocation
 	inventory   driver.Inventory
 }
 
-// update sets the present holders. The arguments are kept, and not changed.
+// update sets the present holders. It keeps its arguments, which must not be changed.
 func (h *processes) update(allocations []podresources.Allocation, inventory driver.Inventory) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -42,8 +42,8 @@ func (h *processes) of(asked func(*driver.Hardware) bool) []driver.PodProcesses 
 	return out
 }
 
-// held returns the devices that pods hold, by the pods' UIDs, of those for which asked is true.
-// Administrators' access is no use, and a guest's devices have no processes of the host.
+// held returns the devices for which asked is true, by the UIDs of the pods that hold them. It
+// omits admin access, and devices of guests, which have no processes on the host.
 func held(
 	allocations []podresources.Allocation, inventory driver.Inventory, asked func(*driver.Hardware) bool,
 ) map[string][]driver.Hardware {

@@ -8,8 +8,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
 
-// report reports for how many pods it is unknown what they hold, and what the kubelet and the API
-// server disagree about.
+// report reports the number of pods whose devices are unknown, and contradictions between the
+// kubelet and the API server.
 func (n *Node) report(held *holders.Holdings, now time.Time) {
 	n.metrics.UnresolvedPods(counts(holders.UnresolvedReasons(), held.Unresolved))
 	kinds := map[string]int{}
@@ -23,9 +23,8 @@ func (n *Node) report(held *holders.Holdings, now time.Time) {
 	}
 }
 
-// withPending returns the allocations with those of claims marked that the API server is about to
-// describe, or that the inventory file, which has claims, does not have yet. The argument is not
-// changed.
+// withPending marks allocations of claims that the API server is about to describe, or that an
+// inventory file with claims does not have yet. The argument is not changed.
 func (n *Node) withPending(allocations []podresources.Allocation) []podresources.Allocation {
 	pending := func(podresources.Claim) bool { return n.claims }
 	if n.kube != nil {
@@ -45,7 +44,7 @@ func (n *Node) withPending(allocations []podresources.Allocation) []podresources
 	return allocations
 }
 
-// counts returns the counts with a zero for each key that has none.
+// counts returns the counts, with 0 for keys that have none.
 func counts(keys []string, of map[string]int) map[string]int {
 	out := make(map[string]int, len(keys))
 	for _, key := range keys {

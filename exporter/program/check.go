@@ -25,7 +25,7 @@ type checkOptions struct {
 	verbose  bool
 	bundle   string
 	device   string
-	settings func() map[string]string // the values of all flags
+	settings func() map[string]string // values of all flags
 }
 
 func (o *checkOptions) add(app *kingpin.Application, c *kingpin.CmdClause) {
@@ -50,7 +50,7 @@ func (o *checkOptions) add(app *kingpin.Application, c *kingpin.CmdClause) {
 // errCheck reports that check has printed a failure.
 var errCheck = errors.New("check: something does not work, see above")
 
-// runCheck asks every input once and prints what it has, and what is missing and why.
+// runCheck reads every input once, and prints what it has, what is missing, and why.
 func runCheck(ctx context.Context, o *options, list []Source, log *slog.Logger, w io.Writer) error {
 	found := check.NewInputs()
 	in, err := open(ctx, o, newMemory(debug.SetMemoryLimit(-1)), list, found, log)
@@ -86,7 +86,7 @@ func runCheck(ctx context.Context, o *options, list []Source, log *slog.Logger, 
 	return nil
 }
 
-// writeBundle writes a bundle to a new file, which only its owner can read.
+// writeBundle writes a bundle to a new file that only its owner can read.
 func writeBundle(path string, c *check.Checker, r *check.Report, settings map[string]string) (err error) {
 	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {

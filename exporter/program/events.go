@@ -12,11 +12,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/kube/events"
 )
 
-// maxObjects bounds the pods and claims of one incident that get an event: a claim may have 256
+// maxObjects limits the pods and claims of one incident that get an event: a claim may have 256
 // pods.
 const maxObjects = 32
 
-// newEvents returns what writes events, and the function that takes incidents.
+// newEvents returns the writer of events, and the function that receives incidents.
 func newEvents(
 	node string, api *kube.Client, metrics *exporter.SelfMetrics,
 ) (*events.Writer, func(*recorder.Incident, int)) {
@@ -35,8 +35,8 @@ func newEvents(
 	}
 }
 
-// eventsOf returns the events of the claims and then of the pods that an incident hit, or may have
-// hit: that it happened so often, or, of 0 times, that it is over.
+// eventsOf returns the events for the claims and then the pods that an incident hit, or may have
+// hit. times is the number of occurrences; 0: the incident is over.
 func eventsOf(node string, i *recorder.Incident, times int) []events.Event {
 	var out []events.Event
 	add := func(kind, name, uid string, h *recorder.Holder) {
@@ -72,8 +72,8 @@ func eventsOf(node string, i *recorder.Incident, times int) []events.Event {
 	return out
 }
 
-// messageOf returns what an event says. It is the same each time the same happens, so that it is
-// counted, except for the time in which a possible hit happened.
+// messageOf returns the text of an event. It is equal for equal occurrences, so that the API server
+// counts them in one event, except for the time of a possible hit.
 func messageOf(node string, i *recorder.Incident, kind string, h *recorder.Holder) string {
 	text := fmt.Sprintf("%s (%s", i.Text, i.Device)
 	if kind == events.Pod && h.Claim != "" {
@@ -88,7 +88,7 @@ func messageOf(node string, i *recorder.Incident, kind string, h *recorder.Holde
 	)
 }
 
-// reasonOf returns the reason of an event about an incident, as events have it.
+// reasonOf returns the reason field of an event about an incident.
 func reasonOf(kind recorder.Kind) string {
 	switch kind {
 	case recorder.XID:

@@ -21,13 +21,13 @@ const (
 	commandGateway   = "gateway"
 )
 
-// isAsking reports whether a command asks running exporters.
+// isAsking reports whether a command sends requests to running exporters.
 func isAsking(command string) bool {
 	return slices.Contains([]string{commandTop, commandIncidents, commandClaim, commandWhy}, command)
 }
 
-// flagGroup is a group of flags of the program that --help shows under one title, for the commands
-// that use them. serve uses all.
+// flagGroup is a group of flags that --help shows under one title, and the commands that use them.
+// serve uses all groups.
 type flagGroup struct {
 	app   *kingpin.Application
 	title string
@@ -41,7 +41,7 @@ func (g *flagGroup) Flag(name, help string) *kingpin.FlagClause {
 	return g.app.Flag(name, help)
 }
 
-// usedBy reports whether a command uses the flags; "" stands for the program without a command.
+// usedBy reports whether a command uses the group; "" is the program without a command.
 func (g *flagGroup) usedBy(command string) bool {
 	return command == "" || command == commandServe || slices.Contains(g.users, command)
 }
@@ -53,9 +53,8 @@ func (o *options) group(app *kingpin.Application, title string, users ...string)
 	return g
 }
 
-// checkUse returns an error if a flag is given to the gateway, or to a command that asks exporters,
-// that is not one of its own: it would have no effect. Flags of serve are no error for check, so
-// that it can be given those of the DaemonSet.
+// checkUse returns an error if the gateway, or a command that asks exporters, gets a flag that it
+// does not use. check accepts the flags of serve, so that it can run with those of the DaemonSet.
 func (o *options) checkUse(command string, parsed *kingpin.ParseContext) error {
 	if !isAsking(command) && command != commandGateway {
 		return nil
@@ -98,7 +97,7 @@ type section struct {
 	Rows  [][2]string
 }
 
-// sections returns the groups of a command, those of its own flags first. Groups of one title are
+// sections returns the groups of a command, its own flags first. Groups with the same title become
 // one section.
 func (o *options) sections(command *kingpin.CmdModel, flags []*kingpin.FlagModel) []section {
 	name := ""
@@ -149,8 +148,8 @@ func commandRows(commands []*kingpin.CmdModel) [][2]string {
 	return rows
 }
 
-// suggest adds to kingpin's error about a word of the command line what may have been meant, or
-// which command has the flag. parsed ends at the word.
+// suggest adds a suggestion to kingpin's error about a word of the command line: a similar word, or
+// the command that has the flag. parsed ends at the word.
 func suggest(app *kingpin.Application, parsed *kingpin.ParseContext, err error) error {
 	if parsed == nil {
 		return err
@@ -173,7 +172,7 @@ func suggest(app *kingpin.Application, parsed *kingpin.ParseContext, err error) 
 	return err
 }
 
-// suggestFlag suggests a flag of the command, or says which command has the flag.
+// suggestFlag suggests a similar flag of the command, or names the command that has the flag.
 func suggestFlag(model *kingpin.ApplicationModel, command *kingpin.CmdClause, name string, err error) error {
 	var names []string
 	add := func(flags []*kingpin.FlagModel) {
@@ -203,8 +202,8 @@ func suggestFlag(model *kingpin.ApplicationModel, command *kingpin.CmdClause, na
 	return fmt.Errorf("%w: --help lists the flags", err)
 }
 
-// partOf returns the shortest name that has the word as some of its parts, such as idle.threshold
-// for threshold; "" if there is none.
+// partOf returns the shortest name that contains the word as complete parts, such as idle.threshold
+// for threshold; "" for none.
 func partOf(word string, names []string) string {
 	whole := func(s string) string { return "." + strings.ReplaceAll(s, "-", ".") + "." }
 	best := ""
@@ -216,8 +215,8 @@ func partOf(word string, names []string) string {
 	return best
 }
 
-// nearest returns the name that is the most like a word, "" if none is like it: a third of the
-// letters may differ, and one.
+// nearest returns the name most similar to a word, "" for none: at most a third of the letters,
+// plus one, may differ.
 func nearest(word string, names []string) string {
 	best, least := "", 2+len(word)/3
 	for _, name := range names {

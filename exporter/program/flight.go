@@ -13,7 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/kube/events"
 )
 
-// flight is the flight recorder, what keeps its documents and what writes events.
+// flight is the flight recorder, the archive of its documents, and the writer of events.
 type flight struct {
 	*recorder.Recorder                          // nil: none
 	recording          *exporter.FlightRecorder // nil: none
@@ -53,7 +53,7 @@ func newFlight(
 	return f, nil
 }
 
-// sink returns what is given each snapshot, nil if there is nothing.
+// sink returns the receiver of snapshots, nil for none.
 func (f flight) sink() exporter.Recorder {
 	if f.recording == nil {
 		return nil
@@ -61,7 +61,7 @@ func (f flight) sink() exporter.Recorder {
 	return f.recording
 }
 
-// run makes charts of incidents, and writes the documents and events, until ctx ends.
+// run makes charts of incidents, and writes documents and events, until ctx ends.
 func (f flight) run(ctx context.Context) {
 	var writing sync.WaitGroup
 	if f.Recorder != nil {

@@ -85,8 +85,8 @@ func (o *gatewayOptions) validate() error {
 	return checkFile("exporter.http.config.file", o.httpConfig)
 }
 
-// transport returns what sends requests to exporters. It follows no redirect, and uses no proxy of
-// the environment.
+// transport returns the transport for requests to exporters. It does not follow redirects, and
+// ignores proxies in the environment.
 func (o *gatewayOptions) transport() (http.RoundTripper, error) {
 	settings := &config.DefaultHTTPClientConfig
 	if o.httpConfig != "" {

@@ -8,30 +8,30 @@ import (
 	"time"
 )
 
-// Bounds of the lines of the log that wait to be written.
+// Limits of the log lines that wait to be written.
 const (
 	maxLines     = 4096
 	maxLineBytes = 1 << 20
-	// flushTimeout is how long the end of the program waits for the log to be written.
+	// flushTimeout is how long the program's end waits for the log to be written.
 	flushTimeout = time.Second
 )
 
-// lineQueue is the writer of a log: each Write is a line, and never waits. A goroutine of its own
-// writes the lines to another writer, which may block. Beyond the bounds new lines are dropped.
+// lineQueue is a log's writer. Each Write is one line, and never waits. A goroutine writes the
+// lines to another writer, which may block. Lines beyond the limits are dropped.
 type lineQueue struct {
 	to     io.Writer
 	lines  chan []byte
 	bytes  atomic.Int64 // of lines
 	ending chan struct{}
-	ended  chan struct{} // closed when all lines are written
+	ended  chan struct{} // closed when all lines have been written
 	close  func()
 
 	mu      sync.Mutex
-	dropped int // not reported yet
+	dropped int // not yet reported
 	report  func(lines int)
 }
 
-// newLineQueue returns a queue. What run does not take in time is dropped.
+// newLineQueue returns a queue. run must be started.
 func newLineQueue(to io.Writer) *lineQueue {
 	q := &lineQueue{
 		to: to, lines: make(chan []byte, maxLines), ending: make(chan struct{}), ended: make(chan struct{}),
@@ -57,8 +57,8 @@ func (q *lineQueue) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// onDrop sets the function that is called, when the writer moves again, with the number of lines
-// that were dropped since its last call. It may write to the queue.
+// onDrop sets a function that is called after lines were dropped, once the writer accepts lines
+// again, with their number. It may write to the queue.
 func (q *lineQueue) onDrop(report func(lines int)) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -87,10 +87,10 @@ func (q *lineQueue) run() {
 }
 
 func (q *lineQueue) write(line []byte) {
-	_, _ = q.to.Write(line) // there is no other place to say that it fails
+	_, _ = q.to.Write(line) // an error can't be reported anywhere
 	q.bytes.Add(-int64(len(line)))
 	if len(q.lines) > maxLines/2 || q.bytes.Load() > maxLineBytes/2 {
-		return // there would be no place to say it
+		return // nothing can be reported any more
 	}
 	q.mu.Lock()
 	dropped, report := q.dropped, q.report
@@ -101,7 +101,7 @@ func (q *lineQueue) write(line []byte) {
 	}
 }
 
-// end waits until what is in the queue is written, for no longer than a time.
+// end waits until the queue has been written, up to atMost.
 func (q *lineQueue) end(atMost time.Duration) {
 	q.close()
 	timeout := time.NewTimer(atMost)

@@ -1,45 +1,43 @@
 package program
 
 const (
-	// maxResident is the budget: how many bytes of the process may be resident, its file pages
-	// included, however much memory there is.
+	// maxResident is the largest budget: resident bytes of the process, including file pages.
 	maxResident = 160 << 20
-	// filePages are those of the program file, which no limit of the heap has in it.
+	// filePages is the resident part of the program file, which Go's memory limit does not include.
 	filePages = 36 << 20
-	// fixed is what the program takes without any pod, device or reader.
+	// fixed is the memory that the program needs without any pod, device or client.
 	fixed = filePages + 22<<20
-	// garbage is kept back from a smaller budget: what a tick leaves shrinks less than the parts do.
+	// garbage is reserved in smaller budgets, since the garbage of a tick shrinks less than the parts.
 	garbage = 16 << 20
-	// minShare is the share with which the program still works as it should; with less memory it takes
-	// more than its budget.
+	// minShare is the smallest share with which the program works properly. With less memory, it
+	// exceeds its budget.
 	minShare = 1. / 16
-	// fullSeries is how many series there may be with the full budget, unless the flag says less.
+	// fullSeries is the limit of series at the full budget, unless the flag sets a lower one.
 	fullSeries = 6 << 14
-	rowBytes   = 6 << 10 // of an allocation or a pod of it, from the join to the page
+	rowBytes   = 6 << 10 // per allocation, or per pod of one, from the join to the page
 )
 
 // memory divides a budget among the parts of the program.
 type memory struct {
 	budget int64
-	share  float64 // of what a part takes of the full budget
+	share  float64 // the factor for all parts; 1 at the full budget
 }
 
-// newMemory returns the division of a limit of memory ($GOMEMLIMIT), or of maxResident if that is
-// smaller.
+// newMemory divides a memory limit ($GOMEMLIMIT), at most maxResident.
 func newMemory(limit int64) memory {
 	budget := min(limit, maxResident)
 	return memory{budget, max(minShare, float64(budget-fixed-garbage)/(maxResident-fixed-garbage))}
 }
 
-// heap returns the limit of what Go's runtime takes, a tenth less than the file pages leave: it
-// collects garbage more often near it, and exceeds it for a short time.
+// heap returns the limit for Go's runtime: a tenth less than the budget without file pages, since
+// the runtime collects more often near the limit, and exceeds it for a short time.
 func (m memory) heap() int64 { return (max(m.budget, fixed) - filePages) / 10 * 9 }
 
-// of returns what a part that takes so many bytes of the full budget takes.
+// of returns the bytes for a part that has full bytes of the full budget.
 func (m memory) of(full int) int { return int(m.share * float64(full)) }
 
-// series returns how many series there may be: as many as the flag says, or fewer with less than
-// the full budget.
+// series returns the limit of series: that of the flag, or a lower one with less than the full
+// budget.
 func (m memory) series(flag int) int {
 	if most := m.of(fullSeries); m.share < 1 && (flag == 0 || flag > most) {
 		return most

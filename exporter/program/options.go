@@ -63,9 +63,9 @@ type options struct {
 	inventoryFile  string
 	scrapeConfig   string
 	enabled        map[string]*bool
-	addresses      map[string]*string // of sources that have one
+	addresses      map[string]*string // of sources with an address, by name
 	switches       map[string]*bool   // by flag
-	asked          map[string]*bool   // the flag is set
+	asked          map[string]*bool   // whether the flag is set
 
 	interval         time.Duration
 	retention        time.Duration
@@ -221,7 +221,7 @@ func (o *options) choices() exposition.Choices {
 	return out
 }
 
-// stateFolder returns the folder in which state outlives a restart, and its flag; "": none.
+// stateFolder returns the folder for persistent state, and its flag; "": none.
 func (o *options) stateFolder() (path, flag string) {
 	if o.stateDir != "" {
 		return o.stateDir, "state.dir"
@@ -229,7 +229,7 @@ func (o *options) stateFolder() (path, flag string) {
 	return o.incidentsDir, "incidents.dir"
 }
 
-// addRecorderFlags adds the flags of the flight recorder, and of what outlives a restart.
+// addRecorderFlags adds the flags of the flight recorder, and of persistent state.
 func (o *options) addRecorderFlags(g *flagGroup) {
 	g.Flag(
 		"state.dir",
@@ -267,7 +267,7 @@ func (o *options) addSource(g *flagGroup, s Source) {
 	}
 }
 
-// off is the address of a source that is disabled.
+// off is the address that disables a source.
 const off = "off"
 
 // pathsOf adds the source's own flags to the paths, and reports whether the source is enabled.
@@ -284,7 +284,7 @@ func (o *options) pathsOf(s Source, paths driver.Host) (driver.Host, bool) {
 	return paths, paths.Address != off
 }
 
-// askedFor reports whether a source's flag, or its environment variable, is set.
+// askedFor reports whether a source's flag or environment variable is set.
 func (o *options) askedFor(source string) bool {
 	return *o.asked[source] || os.Getenv(
 		"DRA_EXPORTER_SOURCE_"+strings.ToUpper(strings.ReplaceAll(source, "-", "_")),
@@ -323,7 +323,7 @@ func (o *options) addNodeFlags(g *flagGroup) {
 	).PlaceHolder("FILE").StringVar(&o.inventoryFile)
 }
 
-// addKubeFlags adds the flags for the API server and for what is shown of its objects.
+// addKubeFlags adds the flags for the API server and for facts of its objects.
 func (o *options) addKubeFlags(app *kingpin.Application) {
 	o.group(
 		app, "API server", commandCheck, commandTop, commandIncidents, commandClaim, commandWhy, commandGateway,
@@ -398,7 +398,7 @@ func (o *options) validate() error {
 	return nil
 }
 
-// checkWeb checks where the program listens, and how.
+// checkWeb checks the addresses and the configuration of the HTTP server.
 func (o *options) checkWeb() error {
 	for _, address := range *o.web.WebListenAddresses {
 		if err := checkListenAddress(address); err != nil {
@@ -415,7 +415,7 @@ func (o *options) checkWeb() error {
 	return nil
 }
 
-// webUsers returns what reads the hashes of the users' passwords of --web.config.file, as
+// webUsers returns a function that reads the users' password hashes from --web.config.file, as
 // exporter-toolkit does for each request; nil: there is no such file.
 func (o *options) webUsers() func() (map[string]string, error) {
 	file := *o.web.WebConfigFile

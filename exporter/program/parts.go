@@ -22,14 +22,14 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 )
 
-// inputs are what the program reads.
+// inputs are the inputs of the program.
 type inputs struct {
 	api     *kube.Client // nil: none
 	node    *node.Node
 	sources []driver.Source
 }
 
-// watch follows what follows its inputs by itself until ctx ends.
+// watch runs all watches of the inputs until ctx ends.
 func (in inputs) watch(ctx context.Context) {
 	var watching sync.WaitGroup
 	watching.Go(func() { in.node.Watch(ctx) })
@@ -72,7 +72,7 @@ func open(
 	return in.inputs, in.err
 }
 
-// checkFile returns an error, at once, unless a flag's file can be read without waiting.
+// checkFile returns an error if a flag's file is not readable without waiting. It does not wait.
 func checkFile(flag, path string) error {
 	if path == "" {
 		return nil
@@ -85,8 +85,7 @@ func checkFile(flag, path string) error {
 	return nil
 }
 
-// checkFolder returns an error if a flag's path leads to something else than a folder. The folder
-// may be made later.
+// checkFolder returns an error if a flag's path exists and is not a folder.
 func checkFolder(flag, path string) error {
 	if info, err := os.Stat(path); err == nil && !info.IsDir() {
 		return badFlag(flag, fmt.Errorf("%s is not a folder", path))
@@ -110,7 +109,7 @@ func (o *options) checkFolders() error {
 			return err
 		}
 	}
-	// A kernel log that is not there, or must not be read, is reported by its source.
+	// The source reports a kernel log that is absent or not readable.
 	if i, err := os.Stat(o.paths.Kmsg); err == nil && (i.IsDir() || i.Mode()&(os.ModeNamedPipe|os.ModeSocket) != 0) {
 		return badFlag("path.kmsg", fmt.Errorf("%s is not a kernel log", o.paths.Kmsg))
 	}
@@ -158,7 +157,7 @@ var errNoAPI = errors.New("there is no API server: --kube=off, or neither in a c
 // sourceReviews names the access reviews in the metrics about sources.
 const sourceReviews = "reviews"
 
-// guard restricts the pages to those whom the API server allows to read them, if the flag is set.
+// guard restricts pages to users whom the API server allows to read them, if the flag is set.
 // Probes stay open.
 func guard(
 	o *options, api *kube.Client, metrics *exporter.SelfMetrics, log *slog.Logger, pages http.Handler,

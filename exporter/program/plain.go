@@ -7,11 +7,11 @@ import (
 	"unicode"
 )
 
-// plain is a writer of text that commands no terminal, whatever names and answers are in it: logs,
-// check and top write through it.
+// plain is a writer for text that may contain names and answers from outside: it replaces
+// characters that control a terminal. Logs, check and top write through it.
 type plain struct{ w io.Writer }
 
-// Write implements [io.Writer]. A text is not divided within a character.
+// Write implements [io.Writer]. A text must not end within a character.
 func (p plain) Write(text []byte) (int, error) {
 	if _, err := io.WriteString(p.w, clean(string(text), true)); err != nil {
 		return 0, err
@@ -22,8 +22,8 @@ func (p plain) Write(text []byte) (int, error) {
 // printable returns a text on one line without control characters.
 func printable(s string) string { return clean(s, false) }
 
-// clean replaces control characters, those that change the direction of writing, and what is no
-// UTF-8; lines and tabs are kept on request.
+// clean replaces control characters, characters that change the direction of writing, and invalid
+// UTF-8. With lines, it keeps line ends and tabs.
 func clean(s string, lines bool) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -37,18 +37,18 @@ func clean(s string, lines bool) string {
 	}, s)
 }
 
-// commands reports whether a character may command a terminal.
+// commands reports whether a character can control a terminal.
 func commands(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) }
 
-// plainJSON is a writer of JSON that commands no terminal: what could is escaped, and the same to
-// who decodes it.
+// plainJSON is a writer for JSON: it escapes characters that control a terminal, so that the
+// decoded JSON is the same.
 type plainJSON struct{ w io.Writer }
 
-// Write implements [io.Writer]. A text is not divided within a character.
+// Write implements [io.Writer]. A text must not end within a character.
 func (p plainJSON) Write(text []byte) (int, error) {
 	var out strings.Builder
 	for _, r := range string(text) {
-		if r != '\n' && commands(r) { // all of these have at most 16 bits
+		if r != '\n' && commands(r) { // all of these fit into 16 bits
 			_, _ = fmt.Fprintf(&out, `\u%04x`, r)
 		} else {
 			out.WriteRune(r)

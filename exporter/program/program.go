@@ -1,6 +1,6 @@
-// Package program is the command line of dra-exporter: it turns flags into the configurations of
-// the other packages and runs them. The caller provides the list of sources, so that the demo runs
-// the same program with simulated devices.
+// Package program is the command line of dra-exporter: it turns flags into configurations of the
+// other packages and runs them. The caller provides the list of sources, so that the demo runs the
+// same program with simulated devices.
 package program
 
 import (
@@ -19,26 +19,24 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 )
 
-// Source is an entry of the list of sources: a flag --source.NAME, by default true, and the
+// Source is an entry of the list of sources: a flag --source.NAME, by default true, and a
 // constructor.
 type Source struct {
 	Name string
-	Help string // what it reads, for the flag
-	// Addressed sources are off by default. Their flag is no switch but an address, which New
-	// checks, or off.
+	Help string // of the flag: what the source reads
+	// Addressed sources are off by default. Their flag is an address, which New checks, or off.
 	Addressed bool
-	// Last says that the source comes after the scraped endpoints, too: it fills what others can't
-	// read.
+	// Last says that the source comes after the scraped endpoints, for what no other source reads.
 	Last     bool
 	Switches []Switch
 	// Fills are the quantities that the source can read, for the reference of metrics.
 	Fills []driver.Quantity
-	// New returns the source. An error ends the program, except driver.ErrNotBuilt if the flag
-	// is not set: then a source that comes with the error is used.
+	// New returns the source. An error ends the program. The exception is driver.ErrNotBuilt if the
+	// flag is not set: then a source returned with the error is used.
 	New func(driver.Host) (driver.Source, error)
 }
 
-// Switch is a further flag of a source, --source.NAME.SWITCH, off by default.
+// Switch is an additional flag of a source, --source.NAME.SWITCH, off by default.
 type Switch struct{ Name, Help string }
 
 // Exit statuses.
@@ -58,7 +56,7 @@ func badFlag(flag string, err error) error {
 	return usageError{fmt.Errorf("--%s: %w", flag, err)}
 }
 
-// badFile is badFlag for a file: the error names it.
+// badFile is badFlag for a file. The error names the path.
 func badFile(flag, path string, err error) error {
 	if !strings.Contains(err.Error(), path) {
 		err = fmt.Errorf("%s: %w", path, err)
@@ -67,7 +65,7 @@ func badFile(flag, path string, err error) error {
 }
 
 // Run runs the program until ctx ends and returns its exit status. Sources are in order of
-// precedence: the first that reads a quantity of a device owns it. It ends soon, too, if stderr
+// precedence: the first that reads a quantity of a device owns it. Run ends soon even if stderr
 // blocks.
 func Run(ctx context.Context, args []string, sources []Source, stdout, stderr io.Writer) int {
 	lines := newLineQueue(plain{stderr})
@@ -133,8 +131,8 @@ func writeReference(w io.Writer, sources []Source) error {
 	return exposition.WriteReference(w, driver.Standard(), own, fillers(sources))
 }
 
-// fillers returns the sources that can fill a quantity. Endpoints can fill what their configuration
-// names.
+// fillers returns a function from a quantity to the sources that can read it. Endpoints can read
+// all quantities in their configuration.
 func fillers(sources []Source) func(driver.Quantity) []string {
 	return func(q driver.Quantity) []string {
 		var out []string
@@ -193,13 +191,13 @@ func parse(args []string, sources []Source, stdout io.Writer) (o *options, comma
 	return o, command, err
 }
 
-// named adds to kingpin's error the flag or environment variable whose value is wrong, which
-// kingpin omits. To find it, it sets the values again.
+// named adds the flag or environment variable with the wrong value to kingpin's error, which omits
+// it. To find it, named sets the values again.
 func named(app *kingpin.Application, args []string, err error) error {
 	sameError := func(again error) bool { return again != nil && again.Error() == err.Error() }
 	parsed, parseErr := app.ParseContext(args)
 	if parseErr != nil {
-		return suggest(app, parsed, err) // of the command line itself
+		return suggest(app, parsed, err) // an error of the command line itself
 	}
 	for _, e := range parsed.Elements {
 		if flag, ok := e.Clause.(*kingpin.FlagClause); ok && e.Value != nil && sameError(flag.Model().Value.Set(*e.Value)) {

@@ -30,11 +30,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// gcPercent is how much the heap may grow between two collections, in percent of what is in use,
-// unless $GOGC says otherwise: test/BENCHMARKS.md has what it saves and costs.
+// gcPercent is the default of $GOGC: the growth of the heap between two collections, in percent.
+// test/BENCHMARKS.md has its effect.
 const gcPercent = 30
 
-// serve samples and serves until ctx ends. Lines is where it logs.
+// serve samples and serves until ctx ends. lines receives the log.
 func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) error {
 	log := o.logger(lines)
 	if os.Getenv("GOGC") == "" {
@@ -63,7 +63,7 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 		return err
 	}
 
-	var paths exporter.Paths // nil: the topology of pods is not wanted
+	var paths exporter.Paths // nil: no topology of pods is wanted
 	if choices.Has(exposition.GroupTopology) {
 		paths = in.node
 	}
@@ -120,7 +120,7 @@ func (o *options) ledger(choices exposition.Choices) ledger.Config {
 	}
 }
 
-// shutdownTimeout is how long answers in progress may take at the end.
+// shutdownTimeout is how long answers in progress may take when the program ends.
 const shutdownTimeout = 3 * time.Second
 
 type parts struct {
@@ -133,14 +133,14 @@ type parts struct {
 }
 
 // run runs the parts until ctx ends or the server fails. At the end it waits for one more scrape,
-// if there are regular ones, and samples until then, so that a restart loses no more than its own
-// time.
+// if there are regular ones, and samples until then, so that a restart loses only the time of the
+// restart.
 func run(ctx context.Context, p parts, o *options, log *slog.Logger) error {
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var watching, sampling, keeping sync.WaitGroup
 	kept, keepNoMore := context.WithCancel(context.WithoutCancel(ctx))
-	defer func() { // after the last tick
+	defer func() { // runs after the last tick
 		keepNoMore()
 		keeping.Wait()
 		p.kept.close(ctx)
@@ -178,8 +178,8 @@ func run(ctx context.Context, p parts, o *options, log *slog.Logger) error {
 	return err
 }
 
-// closeServer ends the server when all requests are answered. Connections that are still open after
-// shutdownTimeout are closed.
+// closeServer stops the server once all requests are answered. After shutdownTimeout, it closes the
+// remaining connections.
 func (p parts) closeServer(ctx context.Context, log *slog.Logger) error {
 	closing, done := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer done()
@@ -206,8 +206,8 @@ func (p parts) awaitScrape(ctx context.Context, atMost time.Duration, log *slog.
 	}
 }
 
-// sourceStates returns the state of each source: of what the exporter reads, and of its devices'
-// sources also what they can read.
+// sourceStates returns the state of each input. For sources of devices it includes the quantities
+// that they can read.
 func sourceStates(sources []driver.Source, list []Source, states map[string]driver.Reason) []web.Source {
 	out := make([]web.Source, 0, len(states))
 	for _, source := range sources {
@@ -227,7 +227,7 @@ func sourceStates(sources []driver.Source, list []Source, states map[string]driv
 }
 
 // makeSources returns the enabled sources, in order of precedence: those of the list, then the
-// scraped endpoints in the order of their file, then those of the list that come last.
+// scraped endpoints in the order of their file, then the sources with Last.
 func makeSources(o *options, list []Source, n *node.Node) ([]driver.Source, error) {
 	mounts := o.paths
 	mounts.KubeletRoot = o.kubeletRoot

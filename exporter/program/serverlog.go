@@ -10,17 +10,16 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// serverLog is the log of what clients cause in net/http and in the exporter-toolkit. It lowers the
-// level of errors of connections that end during the TLS handshake: probes that only open the port
-// cause one every few seconds, and any client can. Of other warnings and errors it lets some
-// through, so that no client fills the log, and says how many it left out.
+// serverLog is the log for messages of net/http and exporter-toolkit that clients can cause. It
+// lowers the level of errors during the TLS handshake, since each probe that only opens the port
+// causes one. It limits the rate of other warnings and errors, and logs how many it left out.
 type serverLog struct {
 	slog.Handler
 	limit   *rate.Limiter
 	leftOut *atomic.Int64 // since the last line
 }
 
-// Lines of warnings and errors that clients cause.
+// Limits of the warnings and errors that clients cause.
 const (
 	serverLogEvery = 10 * time.Second
 	serverLogBurst = 10

@@ -20,7 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
 
-// kept is what outlives the process: the state, and documents in a file each.
+// kept is what outlives the process: the state, and the archive of documents.
 type kept struct {
 	store     *state.Store    // nil: none
 	restored  *state.Restored // nil: none
@@ -31,19 +31,19 @@ type kept struct {
 const (
 	partLedger = "ledger"
 	partStalls = "stalls"
-	partSource = "source/" // and its name
-	// partTallies is how often incidents have happened.
+	partSource = "source/" // followed by the source's name
+	// partTallies is the number of occurrences of incidents.
 	partTallies = "tallies"
 )
 
-// The names of the state and of the documents in the metrics about sources.
+// Names of the state and of the archive in the metrics about sources.
 const (
 	sourceState     = "state"
 	sourceDocuments = "incidents"
 )
 
-// newKept opens the state folder of the flags. A folder that can't be written does not prevent the
-// start; one that another instance writes is left alone.
+// newKept opens the state folder of the flags. If the folder can't be written, the program starts
+// without it. If another instance writes it, it is not used.
 func newKept(ctx context.Context, o *options, metrics *exporter.SelfMetrics, log *slog.Logger) (k kept, err error) {
 	path, flag := o.stateFolder()
 	if path == "" {
@@ -82,8 +82,8 @@ func newKept(ctx context.Context, o *options, metrics *exporter.SelfMetrics, log
 	return k, nil
 }
 
-// resume makes the ledger and the node go on where an earlier process ended, and lets the store
-// keep what they will be. What can't be read costs the counters alone: they start at 0.
+// resume restores the ledger and the node from the state of an earlier process, and adds both to
+// the store. If the state can't be read, only the counters are lost: they start at 0.
 func (k kept) resume(
 	ctx context.Context, config ledger.Config, n *node.Node, metrics *exporter.SelfMetrics, log *slog.Logger,
 ) *ledger.Ledger {
@@ -122,8 +122,7 @@ func (k kept) resume(
 	return books
 }
 
-// resumeStalls makes the judge of stalls go on with what an earlier process knew, and lets the
-// store keep what it will know.
+// resumeStalls restores the judge of stalls, and adds it to the store.
 func (k kept) resumeStalls(judge *stall.Judge, log *slog.Logger) {
 	if k.store == nil {
 		return
@@ -138,8 +137,7 @@ func (k kept) resumeStalls(judge *stall.Judge, log *slog.Logger) {
 	k.store.Add(partStalls, judge)
 }
 
-// resumeSources makes sources that follow logs go on where those of an earlier process ended, and
-// lets the store keep how far they have read.
+// resumeSources restores the positions of sources that follow logs, and adds them to the store.
 func (k kept) resumeSources(sources []driver.Source) {
 	if k.store == nil {
 		return
@@ -157,8 +155,7 @@ func (k kept) resumeSources(sources []driver.Source) {
 	}
 }
 
-// resumeTallies makes the incidents of an earlier process have happened as often as it knew, and
-// lets the store keep how often they happen.
+// resumeTallies restores the number of occurrences of incidents, and adds it to the store.
 func (k kept) resumeTallies(r *recorder.Recorder, log *slog.Logger) {
 	if k.restored != nil {
 		if last := k.last(partTallies); len(last) > 0 {
@@ -170,7 +167,7 @@ func (k kept) resumeTallies(r *recorder.Recorder, log *slog.Logger) {
 	k.store.Add(partTallies, r)
 }
 
-// last returns what a part whose changes are its whole state wrote last.
+// last returns the last state of a part whose changes each contain its whole state.
 func (k kept) last(part string) []byte {
 	last, changes := k.restored.Part(part)
 	if len(changes) > 0 {
@@ -179,7 +176,7 @@ func (k kept) last(part string) []byte {
 	return last
 }
 
-// position is how far a source has read its log.
+// position is a source's position in its log.
 type position struct {
 	of      driver.Resumer
 	written []byte
@@ -197,7 +194,7 @@ func (p *position) AppendChanges(b []byte, clock func(time.Time) int64) []byte {
 	return p.AppendState(b, clock)
 }
 
-// sink returns what keeps the state at each tick, nil if there is nothing.
+// sink returns what writes the state at each tick, nil for none.
 func (k kept) sink() exporter.State {
 	if k.store == nil {
 		return nil
@@ -205,7 +202,7 @@ func (k kept) sink() exporter.State {
 	return k.store
 }
 
-// close writes what has changed since the last tick. A disk that hangs is not waited for.
+// close writes what has changed since the last tick. It does not wait for a disk that hangs.
 func (k kept) close(ctx context.Context) {
 	if k.store == nil {
 		return
@@ -215,11 +212,11 @@ func (k kept) close(ctx context.Context) {
 	k.store.Close(closing, time.Now())
 }
 
-// closeTimeout is how long the end waits for the disk.
+// closeTimeout is how long the program's end waits for the disk.
 const closeTimeout = 3 * time.Second
 
-// bootID returns the ID of the kernel's boot; "": it is unknown. It is that of the process's own
-// /proc: all on the node have the same.
+// bootID returns the ID of the kernel's boot, "" if unknown. The process's own /proc has the ID of
+// the node.
 func bootID() string {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 )
 
-// topOptions are the flags of the commands that ask running exporters.
+// topOptions are the flags of commands that send requests to running exporters.
 type topOptions struct {
 	urls       []string
 	eachIP     bool
@@ -40,10 +40,10 @@ type topOptions struct {
 	incidents bool
 	interval  time.Duration
 
-	name, namespace string // of what claim and why are asked for
+	name, namespace string // arguments of claim and why
 }
 
-// add adds the commands that ask running exporters.
+// add adds the commands that send requests to running exporters.
 func (o *topOptions) add(app *kingpin.Application) {
 	c := app.Command(commandTop, "Show a live table of one or several running exporters.")
 	o.addWhom(c)
@@ -67,14 +67,14 @@ func (o *topOptions) add(app *kingpin.Application) {
 		"NAMESPACE/NAME of a claim or a pod, a device, or the identity of an incident.")
 }
 
-// addOne adds the flags and the argument of a command about one thing.
+// addOne adds the flags and the argument of a command about one object.
 func (o *topOptions) addOne(c *kingpin.CmdClause, help string) {
 	o.addWhom(c)
 	c.Flag("namespace", "Namespace of a name without one.").Short('n').PlaceHolder("NAMESPACE").StringVar(&o.namespace)
 	c.Arg("name", help).Required().StringVar(&o.name)
 }
 
-// addWhom adds the flags that say which exporters are asked.
+// addWhom adds the flags that select exporters.
 func (o *topOptions) addWhom(c *kingpin.CmdClause) {
 	c.Flag(
 		"url", "Address of an exporter, as URL or HOST:PORT (repeatable).",
@@ -115,8 +115,8 @@ func (o *topOptions) addTable(c *kingpin.CmdClause) {
 	c.Flag("interval", "How often to renew the table.").Default("1s").DurationVar(&o.interval)
 }
 
-// runTop shows a table until ctx ends: on the alternate screen of a terminal, else as text. claim
-// and why print once.
+// runTop shows a table until ctx ends, on the alternate screen of a terminal or as text. The
+// commands claim and why print once.
 func runTop(ctx context.Context, o *options, command string, w io.Writer) error {
 	t := &o.top
 	isTable := command == commandTop || command == commandIncidents
@@ -158,7 +158,7 @@ func runTop(ctx context.Context, o *options, command string, w io.Writer) error 
 	}
 }
 
-// widthOf returns the width of a terminal, or one that suits a file; nil is not a file.
+// widthOf returns the width of a terminal, or a default width for other files; nil is not a file.
 func widthOf(file *os.File) int {
 	if file != nil {
 		if width, _, err := term.GetSize(int(file.Fd())); err == nil {
@@ -168,7 +168,7 @@ func widthOf(file *os.File) int {
 	return 100
 }
 
-// subjects returns what the name may be of, in the order in which it is looked for.
+// subjects returns the possible meanings of the name, in the order in which they are tried.
 func (o *topOptions) subjects(command string) []top.Subject {
 	name := o.name
 	if command == commandClaim || o.namespace != "" {
@@ -186,7 +186,7 @@ func (o *topOptions) subjects(command string) []top.Subject {
 	}
 }
 
-// find returns what finds the exporters that may know some subjects, or all.
+// find returns a function that finds the exporters that may know the subjects, or all exporters.
 func (o *topOptions) find(
 	client *http.Client, kubeconfig string, of []top.Subject,
 ) (func(context.Context) ([]top.Node, error), error) {
@@ -223,7 +223,7 @@ func (o *topOptions) find(
 	return func(context.Context) ([]top.Node, error) { return nodes, nil }, nil
 }
 
-// findAddresses returns the exporters at all addresses of the hosts.
+// findAddresses returns the exporters at all addresses of the given hosts.
 func (o *topOptions) findAddresses(ctx context.Context) ([]top.Node, error) {
 	var all []top.Node
 	for _, address := range o.urls {
@@ -236,8 +236,7 @@ func (o *topOptions) findAddresses(ctx context.Context) ([]top.Node, error) {
 	return all, nil
 }
 
-// kubeconfigOrDefault returns the flag, else $KUBECONFIG, else the file that kubectl reads if there
-// is one.
+// kubeconfigOrDefault returns the flag, else $KUBECONFIG, else kubectl's default file if it exists.
 func kubeconfigOrDefault(flag string) string {
 	if flag != "" {
 		return flag
@@ -256,8 +255,8 @@ func kubeconfigOrDefault(flag string) string {
 	return path
 }
 
-// client returns an HTTP client for the configuration file. One that connects by a function of its
-// own keeps no connection.
+// client returns an HTTP client for the configuration file. With a dial function, it keeps no
+// connections.
 func (o *topOptions) client(dial top.Dial) (*http.Client, error) {
 	if o.httpConfig == "" && dial == nil {
 		return &http.Client{}, nil
@@ -275,8 +274,8 @@ func (o *topOptions) client(dial top.Dial) (*http.Client, error) {
 	return config.NewClientFromConfig(*settings, "top", options...)
 }
 
-// PluginArguments returns the arguments of the program that is called by a name: kubectl-dra, the
-// name of a plugin of kubectl, asks all nodes, and without a command shows the table.
+// PluginArguments returns the arguments of a program with a name. As kubectl-dra, a plugin of
+// kubectl, it asks all nodes, and shows the table if no command is given.
 func PluginArguments(name string, args []string) []string {
 	if filepath.Base(name) != "kubectl-dra" {
 		return args

@@ -11,7 +11,7 @@ import (
 // Driver is the DRA driver of all devices.
 const Driver = "gpu.example.com"
 
-// ID returns the identity of the device of that name.
+// ID returns the ID of the device with a name.
 func ID(name string) driver.ID { return driver.ID{Driver: Driver, Pool: "node1", Device: name} }
 
 // Start is the time at which all histories begin.
