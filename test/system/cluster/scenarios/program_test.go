@@ -3,6 +3,7 @@ package scenarios
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -37,6 +38,12 @@ type program struct {
 
 	mu  sync.Mutex
 	log []string
+
+	// The last snapshot, and the exposition, by what was received: many tests ask for the same ones.
+	snapshot   *web.Report
+	tag        string
+	exposition []byte
+	parsed     map[string]*dto.MetricFamily
 }
 
 // flags returns the flags of every exporter, whatever it reads and asks.
@@ -115,45 +122,76 @@ func (p *program) follow(stderr io.Reader, listening chan<- string) {
 }
 
 func (p *program) get(path string) ([]byte, error) {
-	resp, err := p.client.Get("http://" + p.address + path)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("get %s: %s: %.300s", path, resp.Status, body)
-	}
-	return body, nil
+	body, _, err := p.getUnless("", path)
+	return body, err
 }
 
-// report asks for the snapshot.
+// getUnless returns an answer and its entity tag; the answer is nil if it has the tag given.
+func (p *program) getUnless(tag, path string) (body []byte, tagged string, err error) {
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+p.address+path, http.NoBody)
+	if err != nil {
+		return nil, "", err
+	}
+	if tag != "" {
+		request.Header.Set("If-None-Match", tag)
+	}
+	resp, err := p.client.Do(request)
+	if err != nil {
+		return nil, "", err
+	}
+	defer resp.Body.Close()
+	body, err = io.ReadAll(resp.Body)
+	switch {
+	case err != nil:
+		return nil, "", fmt.Errorf("read %s: %w", path, err)
+	case tag != "" && resp.StatusCode == http.StatusNotModified:
+		return nil, tag, nil
+	case resp.StatusCode != http.StatusOK:
+		return nil, "", fmt.Errorf("get %s: %s: %.300s", path, resp.Status, body)
+	default:
+		return body, resp.Header.Get("Etag"), nil
+	}
+}
+
+// report asks for the snapshot, which must not be changed.
 func (p *program) report() (*web.Report, error) {
-	body, err := p.get("/api/v1/snapshot")
+	p.mu.Lock()
+	last, tag := p.snapshot, p.tag
+	p.mu.Unlock()
+	body, tag, err := p.getUnless(tag, "/api/v1/snapshot")
 	if err != nil {
 		return nil, err
+	}
+	if body == nil {
+		return last, nil
 	}
 	var r web.Report
 	if err := json.Unmarshal(body, &r); err != nil {
 		return nil, fmt.Errorf("decode the snapshot: %w", err)
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.snapshot, p.tag = &r, tag
 	return &r, nil
 }
 
-// families scrapes the exporter.
+// families scrapes the exporter. What it returns must not be changed.
 func (p *program) families() (map[string]*dto.MetricFamily, error) {
 	body, err := p.get("/metrics")
 	if err != nil {
 		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if bytes.Equal(body, p.exposition) {
+		return p.parsed, nil
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("parse the exposition: %w", err)
 	}
+	p.exposition, p.parsed = body, families
 	return families, nil
 }
 
