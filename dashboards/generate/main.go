@@ -132,7 +132,7 @@ func addFlags(flags *flag.FlagSet, o *rules.Options) {
 	flags.DurationVar(&o.StaleAfter, "stale.after", o.StaleAfter, "age at which an exporter's snapshot is stale")
 	flags.DurationVar(&o.PendingFor, "pending.for", o.PendingFor,
 		"how long pods must have been unschedulable while devices are free")
-	flags.BoolVar(&o.Oversized, "oversized", o.Oversized, "whether to alert on claims for which half of a device would do")
+	flags.BoolVar(&o.Oversized, "oversized", o.Oversized, "whether to alert on claims for which half of a device suffices")
 	flags.BoolVar(&o.QuietNetwork, "network.quiet", o.QuietNetwork, "whether to alert on claims' quiet network devices")
 	flags.Float64Var(&o.DownRatio, "down.ratio", o.DownRatio, "share of the exporters that may be down without a page")
 	flags.StringVar(&o.Grafana, "grafana.url", o.Grafana, "address of Grafana, for links in alerts")

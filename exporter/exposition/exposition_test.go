@@ -36,7 +36,7 @@ func busyHistory(t *testing.T) *exportertest.History {
 	entry.Taints = []driver.Taint{{Key: "k", Value: "v", Effect: "NoSchedule"}}
 	h.In.Inventory[jointest.ID("gpu-0")] = entry
 	h.In.Inventory[jointest.ID("gpu-1")] = entry
-	entry.Shareable, entry.Taints = true, nil // a share of it would do
+	entry.Shareable, entry.Taints = true, nil // a share of it fits
 	h.In.Inventory[jointest.ID("gpu-2")] = entry
 	a := h.Hold("c0", "p0")
 	a.AllocatedAt = h.Now.Add(-time.Hour)

@@ -112,19 +112,19 @@ func TestPartitions(t *testing.T) {
 	}{
 		"of the issue": {
 			whole, "gpu-0", 11 * gib, 0.18,
-			"gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 18 % of 26 h, read each second: 1g.20gb would do; 6/7 unused",
+			"gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 18 % of 26 h, read each second: 1g.20gb fits; 6/7 unused",
 		},
 		"one multiprocessor too many": {
 			whole, "gpu-0", 11 * gib, 0.188,
-			"gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 19 % of 26 h, read each second: 2g.20gb would do; 5/7 unused",
+			"gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 19 % of 26 h, read each second: 2g.20gb fits; 5/7 unused",
 		},
 		"memory within the margin": {
 			whole, "gpu-0", 9300 << 20, 0.1,
-			"gpu-0, 80 GiB: peak 9.08 GiB and p99.9 activity 10 % of 26 h, read each second: 1g.10gb would do; 6/7 unused",
+			"gpu-0, 80 GiB: peak 9.08 GiB and p99.9 activity 10 % of 26 h, read each second: 1g.10gb fits; 6/7 unused",
 		},
 		"memory beyond the margin": {
 			whole, "gpu-0", 9500 << 20, 0.1,
-			"gpu-0, 80 GiB: peak 9.28 GiB and p99.9 activity 10 % of 26 h, read each second: 1g.20gb would do; 6/7 unused",
+			"gpu-0, 80 GiB: peak 9.28 GiB and p99.9 activity 10 % of 26 h, read each second: 1g.20gb fits; 6/7 unused",
 		},
 		"nearly all": {
 			whole, "gpu-0", 70 * gib, 0.18,
@@ -133,7 +133,7 @@ func TestPartitions(t *testing.T) {
 		"of a partition": {
 			append(mig(), part("3g.40gb", 3, 60, 40448<<20, heldBy("a"), func(d *join.Device) { d.ID = id("mig") })),
 			"mig", 11 * gib, 0.4, // of 60 multiprocessors: 24, 25.3 with the margin
-			"mig, 39.5 GiB: peak 11 GiB and p99.9 activity 40 % of 26 h, read each second: 1g.20gb would do; 2/3 unused",
+			"mig, 39.5 GiB: peak 11 GiB and p99.9 activity 40 % of 26 h, read each second: 1g.20gb fits; 2/3 unused",
 		},
 		"of another model": {
 			[]join.Device{device("gpu-1", heldBy("a")), part("1g.20gb", 1, 26, 20096<<20, func(d *join.Device) {
@@ -144,7 +144,7 @@ func TestPartitions(t *testing.T) {
 		"of another GPU of the model": {
 			[]join.Device{device("gpu-1", heldBy("a")), part("1g.20gb", 1, 26, 20096<<20)},
 			"gpu-1", 11 * gib, 0.1,
-			"gpu-1, 80 GiB: peak 11 GiB and p99.9 activity 10 % of 26 h, read each second: 1g.20gb would do; 6/7 unused",
+			"gpu-1, 80 GiB: peak 11 GiB and p99.9 activity 10 % of 26 h, read each second: 1g.20gb fits; 6/7 unused",
 		},
 		"of another pool": {
 			[]join.Device{device("gpu-1", heldBy("a")), part("1g.20gb", 1, 26, 20096<<20, func(d *join.Device) {
@@ -171,7 +171,7 @@ func TestPartitions(t *testing.T) {
 		"without a profile": {
 			[]join.Device{device("gpu-0", heldBy("a")), part("", 3.5, 0, 40*gib)},
 			"gpu-0", 11 * gib, 0.47, // 49.5 % of the half that it is
-			"gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 47 % of 26 h, read each second: gpu-0- would do; 1/2 unused",
+			"gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 47 % of 26 h, read each second: gpu-0- fits; 1/2 unused",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -196,19 +196,19 @@ func TestShares(t *testing.T) {
 		want   string
 	}{
 		"any amount": {
-			device("gpu-0", half, shareable()), "gpu-0, 40 GiB: " + used + "memory=17Gi would do; 57 % unused",
+			device("gpu-0", half, shareable()), "gpu-0, 40 GiB: " + used + "memory=17Gi fits; 57 % unused",
 		},
 		"in steps": {
 			device("gpu-0", half, shareable(driver.RequestPolicy{Resource: "memory", Min: 10 * gib, Step: 10 * gib})),
-			"gpu-0, 40 GiB: " + used + "memory=20Gi would do; 1/2 unused",
+			"gpu-0, 40 GiB: " + used + "memory=20Gi fits; 1/2 unused",
 		},
 		"of a list": {
 			device("gpu-0", half, shareable(driver.RequestPolicy{Resource: "memory", Values: []float64{8 * gib, 30 * gib}})),
-			"gpu-0, 40 GiB: " + used + "memory=30Gi would do; 1/4 unused",
+			"gpu-0, 40 GiB: " + used + "memory=30Gi fits; 1/4 unused",
 		},
 		"in a range": {
 			device("gpu-0", half, shareable(driver.RequestPolicy{Resource: "memory", Max: 17247 << 20})), // 16.84 GiB
-			"gpu-0, 40 GiB: " + used + "memory=17247Mi would do; 58 % unused",
+			"gpu-0, 40 GiB: " + used + "memory=17247Mi fits; 58 % unused",
 		},
 		"none is large enough": {
 			device("gpu-0", half, shareable(driver.RequestPolicy{Resource: "memory", Max: 12 * gib})),
@@ -218,7 +218,7 @@ func TestShares(t *testing.T) {
 		"memory and cores": {
 			device("gpu-0", cores, shareable(),
 				heldBy("a", consumes(driver.Amount{Resource: "cores", Value: 50}, memory(40*gib)))),
-			"gpu-0, 40 GiB: " + used + "cores=22,memory=11Gi would do; 64 % unused",
+			"gpu-0, 40 GiB: " + used + "cores=22,memory=11Gi fits; 64 % unused",
 		},
 		"what it consumes is not known": {
 			device("gpu-0", heldBy("a"), shareable()), "gpu-0: " + fit.UnknownSize.Meaning(),
@@ -232,13 +232,13 @@ func TestShares(t *testing.T) {
 		})
 	}
 	if got := advise([]fit.Use{use("gpu-0", 0, 0)}, []join.Device{device("gpu-0", half, shareable())}); got !=
-		"gpu-0, 40 GiB: peak 0 MiB and p99.9 activity 0 % of 26 h, read each second: memory=1Gi would do; 98 % unused" {
+		"gpu-0, 40 GiB: peak 0 MiB and p99.9 activity 0 % of 26 h, read each second: memory=1Gi fits; 98 % unused" {
 		t.Errorf("of what was never used: %s", got)
 	}
 	// a whole device, where another one is shared
 	whole := []join.Device{device("gpu-0", heldBy("a")), device("gpu-1", shareable())}
 	got := advise([]fit.Use{use("gpu-0", 10*gib, 0.2)}, whole)
-	if want := "gpu-0, 80 GiB: " + used + "memory=17Gi would do; 79 % unused"; got != want {
+	if want := "gpu-0, 80 GiB: " + used + "memory=17Gi fits; 79 % unused"; got != want {
 		t.Errorf("advice:\n%s\nwant:\n%s", got, want)
 	}
 }
@@ -253,7 +253,7 @@ func TestFewerDevices(t *testing.T) {
 	}
 	const (
 		nothing = ": nothing smaller is offered into which the claim would have fitted"
-		others  = ": the claim's other devices would do"
+		others  = ": the claim's other devices suffice"
 		busy    = "gpu-0, 80 GiB: peak 30 GiB and p99.9 activity 90 % of 26 h, read each second"
 	)
 	idle := func(i int, memory float64) string {

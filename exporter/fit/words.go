@@ -8,7 +8,7 @@ import (
 )
 
 // Text returns the advice as a sentence: gpu-3, 80 GiB: peak 11 GiB and p99.9 activity 18 % of 26
-// h, read each second: 1g.20gb would do; 6/7 unused. The activity is that of the device itself.
+// h, read each second: 1g.20gb fits; 6/7 unused. The activity is that of the device itself.
 func (a *Advice) Text() string {
 	if !a.Known() {
 		return a.Device.Device + ": " + a.Reason.Meaning()
@@ -18,15 +18,15 @@ func (a *Advice) Text() string {
 		each(a.MemoryEvery))
 	switch {
 	case a.Reason == NothingSmaller && a.Veto != NoVeto:
-		return text + "nothing smaller would do: " + a.because()
+		return text + "nothing smaller fits: " + a.because()
 	case a.Reason == NothingSmaller:
 		return text + "nothing smaller is offered into which the claim would have fitted"
 	case a.Alternative.Kind == FewerDevices:
-		return text + "the claim's other devices would do"
+		return text + "the claim's other devices suffice"
 	case a.Ended != nil:
-		return text + fmt.Sprintf("%s would have done; %s unused", a.Alternative.Name, part(a.Unused))
+		return text + fmt.Sprintf("%s would have fitted; %s unused", a.Alternative.Name, part(a.Unused))
 	default:
-		return text + fmt.Sprintf("%s would do; %s unused", a.Alternative.Name, part(a.Unused))
+		return text + fmt.Sprintf("%s fits; %s unused", a.Alternative.Name, part(a.Unused))
 	}
 }
 

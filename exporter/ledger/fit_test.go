@@ -116,7 +116,7 @@ func TestAdviceForEndedClaim(t *testing.T) {
 	fitting(h, 1, 0.2, 18)       // it ended in the middle of this second
 	x := fitting(h, 70, 0.9, 79) // nobody's
 	a := expectFit(t, h, fit.Advised)
-	if a.Memory != 18*gib || a.MaxActivity != 0.2 || !strings.Contains(a.Text(), "2g.20gb would have done") {
+	if a.Memory != 18*gib || a.MaxActivity != 0.2 || !strings.Contains(a.Text(), "2g.20gb would have fitted") {
 		t.Errorf("advice %+v: %s", a, a.Text())
 	}
 	if got := x.Matching("dra_claim_fit_ratio"); len(got) > 0 {

@@ -172,7 +172,7 @@ func TestAdviceForEndedClaimOutlivesRestart(t *testing.T) {
 			h.Ledger, h.Dates = restored(t, k.Kept, h.Now), &exportertest.Dates{} // nor is its end known
 			k = log{}
 			tick(90, 0.9, 79) // nobody's
-			if a := expectFit(t, h, fit.Advised); a.Memory != 18*gib || !strings.Contains(a.Text(), "2g.20gb would have done") {
+			if a := expectFit(t, h, fit.Advised); a.Memory != 18*gib || !strings.Contains(a.Text(), "2g.20gb would have") {
 				t.Errorf("advice %+v: %s", a, a.Text())
 			}
 		})

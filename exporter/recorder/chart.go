@@ -13,7 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Chart is a recording as documents have it: a list of times, and series of values at these times.
+// Chart is a recording in the form of documents: a list of times, and series with a value for each.
 type Chart struct {
 	Times  []time.Time   `json:"times"`
 	Series []ChartSeries `json:"series"`
@@ -25,7 +25,7 @@ func (c *Chart) valid() bool {
 		!slices.ContainsFunc(c.Series, func(s ChartSeries) bool { return s.Values.ticks != len(c.Times) })
 }
 
-// ChartSeries is a series of a device, or of the part that a claim or pod has of it.
+// ChartSeries is a series of a device, or of a claim's or pod's part of it.
 type ChartSeries struct {
 	Of        OwnerKind `json:"of"`
 	Namespace string    `json:"namespace,omitempty"`
@@ -34,15 +34,15 @@ type ChartSeries struct {
 	Quantity string            `json:"quantity"`
 	Labels   map[string]string `json:"labels,omitempty"`
 	Unit     string            `json:"unit,omitempty"`
-	// Rate says that the quantity is a counter, and that the values are its rates per second between
-	// the last two readings.
+	// Rate says that the quantity is a counter: the values are rates per second between the last two
+	// readings.
 	Rate bool `json:"rate,omitempty"`
-	// Values are null where the quantity was not read. They are rounded to a thousandth.
+	// Values are null where the quantity was not read, and rounded to a thousandth.
 	Values Values `json:"values"`
 }
 
-// Values are values of a series, NaN where they are absent, which is null in JSON. In memory they
-// are encoded like those of the ring.
+// Values are the values of a series, NaN if absent, which is null in JSON. In memory they are
+// encoded like those of the ring.
 type Values struct {
 	data  []byte
 	ticks int
@@ -67,7 +67,7 @@ func (v Values) Floats() []float64 { return decode(make([]float64, 0, v.ticks), 
 
 // MarshalJSON writes a list of numbers and nulls.
 func (v Values) MarshalJSON() ([]byte, error) {
-	out := make([]byte, 0, 8*v.ticks+2) // 0.1234, is 7 bytes
+	out := make([]byte, 0, 8*v.ticks+2) // an element such as 0.1234, has 7 bytes
 	out = append(out, '[')
 	for i, f := range v.Floats() {
 		if i > 0 {
@@ -99,22 +99,22 @@ func (v *Values) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// labelled is a quantity with the values of its labels.
+// labelled is a quantity with label values.
 type labelled struct {
 	quantity driver.Quantity
 	labels   driver.Labels
 }
 
-// chart returns a cut as a chart of the first of these series of it that have values, most of them
-// at most. They are decoded one after the other. Those with the same values, as of a claim and its
-// only pod, share them. It ends early, with an error, when ctx does.
+// chart returns a chart of a cut: of the first lines that have values, at most most. It decodes one
+// line after the other. Series with equal values, such as those of a claim and its only pod, share
+// them. chart fails if ctx ends.
 func chart(ctx context.Context, c cut, lines []line, most int, catalogue driver.Catalogue) (*Chart, error) {
 	out := &Chart{Times: make([]time.Time, 0, len(c.times)), Series: make([]ChartSeries, 0, min(most, len(lines)))}
 	for _, t := range c.times {
 		out.Times = append(out.Times, t.UTC().Truncate(time.Millisecond))
 	}
 	var d decoder
-	known := map[string]Values{} // by data
+	known := map[string]Values{} // by encoded data
 	labels := map[labelled]map[string]string{}
 	for i := range lines {
 		if err := ctx.Err(); err != nil {

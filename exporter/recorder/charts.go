@@ -11,27 +11,27 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// charts hands the charts of incidents from the worker that makes them to the recorder.
+// charts passes charts of incidents from the worker that makes them to the recorder.
 type charts struct {
-	wanted  chan struct{} // has a value when there may be some to make
+	wanted  chan struct{} // has a value when charts may be due
 	results chan charted
-	made    map[string]progress // by the identity of the incident; the worker's
+	made    map[string]progress // by the ID of the incident; used by the worker only
 }
 
-// charted is the chart of an incident.
+// charted is a finished chart of an incident.
 type charted struct {
 	id    string
 	chart *Chart
 }
 
-// progress is how far the chart of an incident is made.
+// progress is the state of an incident's chart.
 type progress struct {
-	at    time.Time // of the snapshot at which it was made
-	until time.Time // when it was to be complete
+	at    time.Time // time of its snapshot
+	until time.Time // time at which it was to be complete
 }
 
-// How often the chart of an incident is made anew until it is complete: as often as it is stored,
-// and seldom of what happens again and again.
+// The time between two charts of an incident that is not complete: that between two stores, and
+// longer for incidents that recur.
 const (
 	growEvery     = storeEvery
 	growEveryLate = time.Minute
@@ -43,7 +43,7 @@ func newCharts() charts {
 	}
 }
 
-// request wakes the worker. It does not wait.
+// request wakes the worker, without waiting.
 func (c *charts) request() {
 	select {
 	case c.wanted <- struct{}{}:
@@ -51,7 +51,7 @@ func (c *charts) request() {
 	}
 }
 
-// take returns the charts that were made since the last call.
+// take returns the charts made since the last call.
 func (c *charts) take() iter.Seq2[string, *Chart] {
 	return func(yield func(string, *Chart) bool) {
 		for {
@@ -67,7 +67,7 @@ func (c *charts) take() iter.Seq2[string, *Chart] {
 	}
 }
 
-// Run makes the charts of incidents, and completes them as time goes, until ctx ends.
+// Run makes and completes the charts of incidents until ctx ends.
 func (r *Recorder) Run(ctx context.Context) {
 	for {
 		select {
@@ -79,7 +79,7 @@ func (r *Recorder) Run(ctx context.Context) {
 	}
 }
 
-// MakeCharts makes the charts that are to be made now. It is called by one goroutine at a time.
+// MakeCharts makes the charts that are due. It is not safe for concurrent use.
 func (r *Recorder) MakeCharts(ctx context.Context) {
 	p := r.published.Load()
 	before := r.charts.made
@@ -116,7 +116,7 @@ func (p *publication) isGrowing(i *Incident) bool {
 	return p.at.Sub(i.recorded()) < evidence || i.suspected && i.Chart == nil
 }
 
-// isDue reports whether it is time to make the chart of an incident again.
+// isDue reports whether the chart of an incident must be made again.
 func (p *publication) isDue(i *Incident, done progress) bool {
 	complete := i.recorded()
 	switch {
@@ -127,7 +127,7 @@ func (p *publication) isDue(i *Incident, done progress) bool {
 	case !p.at.Before(complete):
 		return done.at.Before(complete)
 	case p.at.Sub(i.Detected) > 2*evidence && done.until.Equal(complete):
-		return false // nothing but its last minute is missing
+		return false // only its last minute is missing
 	case p.at.Sub(i.Detected) > 2*evidence:
 		return p.at.Sub(done.at) >= growEveryLate
 	default:
@@ -135,7 +135,7 @@ func (p *publication) isDue(i *Incident, done progress) bool {
 	}
 }
 
-// chartOf returns what was recorded around an incident: what its chart has and what the ring has.
+// chartOf returns the recording of an incident: its existing chart plus what the ring has.
 func (p *publication) chartOf(ctx context.Context, i *Incident) (*Chart, error) {
 	devices := map[driver.ID]bool{i.Device: true}
 	for _, h := range i.Holders {
@@ -163,8 +163,8 @@ func (p *publication) chartOf(ctx context.Context, i *Incident) (*Chart, error) 
 	return merged(all, windows), nil
 }
 
-// merged returns a chart of what charts have in these windows, and of as many series as an incident
-// has. Where several of them have a time, it has what the last one has.
+// merged merges charts within windows, up to the limit of series of an incident. At a time that
+// several charts have, the last one counts.
 func merged(charts []*Chart, windows [][2]time.Time) *Chart {
 	out := &Chart{Times: []time.Time{}, Series: []ChartSeries{}}
 	var parts []chartPart
@@ -202,21 +202,21 @@ func merged(charts []*Chart, windows [][2]time.Time) *Chart {
 	return out
 }
 
-// within returns the times that are in these windows.
+// within returns the times in these windows.
 func (c *Chart) within(windows [][2]time.Time) []time.Time {
 	return slices.DeleteFunc(slices.Clone(c.Times), func(at time.Time) bool {
 		return !slices.ContainsFunc(windows, func(w [2]time.Time) bool { return !at.Before(w[0]) && !at.After(w[1]) })
 	})
 }
 
-// chartPart is a chart of which another one is made.
+// chartPart is a chart that is merged into another one.
 type chartPart struct {
 	*Chart
-	places []int // of its times in the other chart; -1: that does not have it
+	places []int // index of each time in the merged chart; -1: absent
 	series map[seriesKey]int
 }
 
-// index finds the series by their keys, and the places of the times among those of the other chart.
+// index fills in the series by key, and the index of each time in times.
 func (p *chartPart) index(times []time.Time) {
 	p.series = make(map[seriesKey]int, len(p.Series))
 	for n := range p.Series {
@@ -231,8 +231,8 @@ func (p *chartPart) index(times []time.Time) {
 	}
 }
 
-// put puts the values of a series in the places of their times. They are decoded into room, which
-// is returned.
+// put copies the values of a series to the places of their times. They are decoded into room, which
+// is returned for reuse.
 func (p *chartPart) put(values []float64, key seriesKey, room []float64) []float64 {
 	n, has := p.series[key]
 	if !has {
@@ -248,7 +248,7 @@ func (p *chartPart) put(values []float64, key seriesKey, room []float64) []float
 	return room
 }
 
-// seriesKey identifies a series among those of a chart.
+// seriesKey identifies a series in a chart.
 type seriesKey struct {
 	of              OwnerKind
 	namespace, name string
@@ -265,7 +265,7 @@ func (s *ChartSeries) key() seriesKey {
 	return key
 }
 
-// orderForIncident moves the series of the device and of the holders that were hit to the front.
+// orderForIncident moves the series of the device and of hit holders to the front.
 func orderForIncident(all []line, i *Incident) []line {
 	type name struct{ namespace, name string }
 	hit := map[name]bool{}

@@ -9,13 +9,13 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
-// part is one series in one block.
+// part is a series in one block.
 type part struct {
 	*meta
-	first, ticks int     // of the window's ticks
+	first, ticks int     // range of the window's ticks
 	data         []byte  // of a sealed block
-	frames       []frame // of the present one
-	place        int     // in each frame
+	frames       []frame // of the present block
+	place        int     // index in each frame
 }
 
 // cut is a window of a tape.
@@ -24,16 +24,16 @@ type cut struct {
 	parts []part
 }
 
-// cut returns what the tape has of the chosen owners from a time on, until another.
+// cut returns the part of the tape from one time to another, for chosen owners.
 func (r *tape) cut(from, to time.Time, chosen func(*Owner) bool) cut {
 	return r.cutSeries(from, to, chosen, func(*meta) bool { return true })
 }
 
-// cutSeries is cut of some of the owners' series.
+// cutSeries is cut for some of the owners' series.
 func (r *tape) cutSeries(from, to time.Time, chosen func(*Owner) bool, some func(*meta) bool) cut {
 	var c cut
 	wanted := map[*Owner]bool{}
-	var last *Owner // series of one owner follow each other
+	var last *Owner // series of one owner are adjacent
 	var lastWanted bool
 	want := func(m *meta) bool {
 		o := m.owner
@@ -80,7 +80,7 @@ func (r *tape) cutSeries(from, to time.Time, chosen func(*Owner) bool, some func
 	return c.trim(from, to)
 }
 
-// count returns how many parts a cut has.
+// count returns the number of parts of a cut.
 func (r *tape) count(want func(*meta) bool, outside func([]time.Time) bool) (n int) {
 	add := func(times []time.Time, series []*meta) {
 		if outside(times) {
@@ -99,7 +99,7 @@ func (r *tape) count(want func(*meta) bool, outside func([]time.Time) bool) (n i
 	return n
 }
 
-// trim limits the times to those of the window; parts then reach beyond it on both sides.
+// trim limits the times to the window. Parts then exceed the window on both sides.
 func (c cut) trim(from, to time.Time) cut {
 	first := 0
 	for first < len(c.times) && c.times[first].Before(from) {
@@ -116,10 +116,10 @@ func (c cut) trim(from, to time.Time) cut {
 	return c
 }
 
-// line is a series of a window, in its parts.
+// line is a series in a window.
 type line struct {
 	*meta
-	parts []part // in order of time
+	parts []part // ordered by time
 }
 
 func (l *line) compare(other *line) int {
@@ -131,7 +131,7 @@ func (l *line) compare(other *line) int {
 	return cmp.Or(cmp.Compare(l.Quantity, other.Quantity), slices.Compare(l.Labels[:], other.Labels[:]))
 }
 
-// lines returns the series of a cut, not decoded and in order. Parts of the same series are joined.
+// lines returns the series of a cut, ordered and not decoded. Parts of the same series are joined.
 func (c cut) lines() []line {
 	index := map[*ledger.Series]int{}
 	var out []line
@@ -146,7 +146,7 @@ func (c cut) lines() []line {
 		number[n] = i
 		sizes[i]++
 	}
-	free := make([]part, len(c.parts)) // one allocation for all
+	free := make([]part, len(c.parts)) // one allocation for all lines
 	for i, size := range sizes {
 		out[i].parts, free = free[:0:size], free[size:]
 	}
@@ -154,7 +154,7 @@ func (c cut) lines() []line {
 		out[i].parts = append(out[i].parts, c.parts[n])
 	}
 	slices.SortStableFunc(out, func(a, b line) int { return a.compare(&b) })
-	// A claim or pod that came again under its name has other keys.
+	// A later claim or pod of the same name has other keys.
 	joined := out[:0]
 	for _, l := range out {
 		if n := len(joined) - 1; n >= 0 && joined[n].compare(&l) == 0 {
@@ -166,13 +166,13 @@ func (c cut) lines() []line {
 	return joined
 }
 
-// decoder decodes one series after the other.
+// decoder decodes series one after the other.
 type decoder struct {
 	values, part []float64
 }
 
-// decode returns the values of a series at so many times, NaN where they are absent, until the next
-// call. Some says that there are any.
+// decode returns the values of a series at the given number of times, NaN where absent. They are
+// valid until the next call. some: at least one is present.
 func (d *decoder) decode(l *line, times int) (values []float64, some bool) {
 	d.values = d.values[:0]
 	for range times {
@@ -190,7 +190,7 @@ func (d *decoder) decode(l *line, times int) (values []float64, some bool) {
 	return d.values, some
 }
 
-// decode appends the values of the block's ticks, NaN where they are absent.
+// decode appends the values at the block's ticks, NaN where absent.
 func (p *part) decode(out []float64) []float64 {
 	if p.frames == nil {
 		return decode(out, p.data, p.ticks)

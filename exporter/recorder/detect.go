@@ -9,40 +9,40 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
-// detector compares each snapshot with the one before, and finds what happened.
+// detector finds what happened between two snapshots.
 type detector struct {
 	devices map[driver.ID]condition
-	before  map[driver.ID]condition // at the snapshot before
+	before  map[driver.ID]condition // at the previous snapshot
 	sources map[string]service
 	ended   map[*ledger.HolderKey]bool
 }
 
-// condition is what the snapshot before said of a device.
+// condition is the condition of a device at a snapshot.
 type condition struct {
 	up        ledger.Up
 	health    string
 	taints    []string // with the effect NoExecute
 	lastError time.Time
 
-	sources   []string  // those with readings of the device when it was readable
-	listed    bool      // the inventory had it then
-	downSince time.Time // the zero time: it is readable, or it was never seen to be
-	lost      bool      // its loss was reported
-	offBus    time.Time // when the driver last said that it fell off the bus
+	sources   []string  // those that had readings while the device was readable
+	listed    bool      // the inventory had it while it was readable
+	downSince time.Time // the zero time: it is readable, or never was
+	lost      bool      // its loss has been reported
+	offBus    time.Time // when the driver last reported that it fell off the bus
 }
 
-// happening is something that happened to a device, or to a source.
+// happening is an occurrence at a device or source.
 type happening struct {
 	kind   Kind
 	code   string
-	labels driver.Labels // of an error
+	labels driver.Labels // of the error
 	device *ledger.Device
 	source string
-	at     time.Time // when it happened last
-	onset  time.Time // when it began; the zero time: at
+	at     time.Time // time of the last occurrence
+	onset  time.Time // time of its begin; the zero time: at
 	count  int
-	claim  *ledger.HolderKey // that ended or stalls; else nil
-	chart  *Chart            // what was recorded when it began; nil: the ring has it
+	claim  *ledger.HolderKey // the claim that ended or stalls, if any
+	chart  *Chart            // the recording of its begin; nil: the ring has it
 }
 
 func newDetector() *detector {
@@ -52,7 +52,7 @@ func newDetector() *detector {
 	}
 }
 
-// observe returns what happened since the snapshot before.
+// observe returns what happened since the previous snapshot.
 func (d *detector) observe(s *ledger.Snapshot) []happening {
 	out := d.observeSources(s)
 	d.before, d.devices = d.devices, d.before
@@ -91,12 +91,12 @@ func conditionOf(d *ledger.Device, before *condition) condition {
 	return c
 }
 
-// bad reports whether a device is in a condition that concerns all of its holders.
+// bad reports whether a device's condition affects all of its holders.
 func (c *condition) bad() bool {
 	return c.lost || c.health == "unhealthy" || len(c.taints) > 0
 }
 
-// changes returns what changed for the worse since the condition before.
+// changes returns what got worse since the earlier condition.
 func (c *condition) changes(now condition, of *ledger.Device, at time.Time) []happening {
 	var out []happening
 	if c.health != "" && c.health != "unhealthy" && now.health == "unhealthy" {
@@ -110,7 +110,7 @@ func (c *condition) changes(now condition, of *ledger.Device, at time.Time) []ha
 	return out
 }
 
-// failuresOf returns the errors that a device's counters have counted at the snapshot.
+// failuresOf returns the errors that a device's counters counted at the snapshot.
 func failuresOf(of *ledger.Device, s *ledger.Snapshot) []happening {
 	var out []happening
 	for i := range s.Failures {
@@ -134,9 +134,9 @@ func failuresOf(of *ledger.Device, s *ledger.Snapshot) []happening {
 	return out
 }
 
-// ends returns the claims that ended while their devices were in a bad condition, or within a
-// minute of an error that hit the claim. Where the ledger keeps no errors by holder, an error of
-// the device counts for each of its claims.
+// ends returns the claims that ended while a device was in a bad condition, or within a minute of
+// an error that hit the claim. If the ledger does not keep errors by holder, an error of the device
+// counts for each of its claims.
 func (d *detector) ends(s *ledger.Snapshot) []happening {
 	byHolder := s.Catalogue.OrStandard().Spec(driver.Errors).Sharing == driver.Witnessed
 	var out []happening
@@ -161,7 +161,7 @@ func (d *detector) ends(s *ledger.Snapshot) []happening {
 	return out
 }
 
-// endedClaims yields the rows of claims that ended.
+// endedClaims yields the rows of ended claims.
 func endedClaims(s *ledger.Snapshot) iter.Seq[*ledger.Holder] {
 	return func(yield func(*ledger.Holder) bool) {
 		for _, rows := range [2][]ledger.Holder{s.EarlierClaims, s.Claims} {
@@ -174,7 +174,7 @@ func endedClaims(s *ledger.Snapshot) iter.Seq[*ledger.Holder] {
 	}
 }
 
-// within reports whether a device is another one, or a partition of it.
+// within reports whether device is of, or a partition of it.
 func within(device, of *ledger.Device) bool {
 	if device.ID == of.ID {
 		return true

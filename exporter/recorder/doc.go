@@ -1,4 +1,4 @@
-// Package recorder keeps the last minutes of every quantity and holder, notices incidents in them,
-// and keeps for each the minute before and after. It is pure: it does no I/O, asks no clock and
-// writes no log; all of it follows from the snapshots.
+// Package recorder keeps the last minutes of every quantity and holder, detects incidents, and
+// keeps a recording of the minute before and after each. It is pure: it does no I/O, asks no clock
+// and writes no log. Its results depend only on the snapshots.
 package recorder

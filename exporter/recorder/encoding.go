@@ -6,23 +6,23 @@ import (
 )
 
 // A value is kept as a code: the upper bits of its float64, rounded to mantissaBits of the
-// mantissa. The codes of values of one sign are in the order of the values, so that values that are
-// close have close codes, and a series is kept as the differences of its codes.
+// mantissa. Codes of the same sign have the order of the values, and close values have close codes.
+// A series is kept as the differences of its codes.
 const (
 	mantissaBits = 9
 	dropped      = 52 - mantissaBits
 
-	// Precision bounds the relative error of a value that the ring returns.
+	// Precision is the largest relative error of a value that the ring returns.
 	Precision = 1.0 / (1 << (mantissaBits + 1))
 )
 
 type code int32
 
-// absent is the code of no value.
+// absent is the code of an absent value.
 const absent code = math.MinInt32
 
-// codeOf returns the code of a value that is neither NaN nor infinite. Values whose magnitude is so
-// large that rounding would make them infinite stay the largest that is finite.
+// codeOf returns the code of a finite value. A magnitude that rounding would make infinite becomes
+// the largest finite one.
 func codeOf(v float64) code {
 	bits := math.Float64bits(math.Abs(v))
 	c := code((bits + 1<<(dropped-1)) >> dropped)
@@ -60,7 +60,7 @@ type encoder struct {
 	out    []byte
 	last   code
 	absent bool
-	run    uint64 // ticks without a change that are not written yet
+	run    uint64 // unchanged ticks that are not yet written
 	ticks  int
 }
 
@@ -76,7 +76,7 @@ func (e *encoder) put(c code) {
 	e.last, e.absent = c, false
 }
 
-// skip adds ticks at which the value is absent.
+// skip adds ticks without a value.
 func (e *encoder) skip(ticks int) {
 	if ticks <= 0 {
 		return
@@ -91,7 +91,7 @@ func (e *encoder) skip(ticks int) {
 	e.run += uint64(ticks)
 }
 
-// flush writes the ticks without a change.
+// flush writes the unchanged ticks.
 func (e *encoder) flush() {
 	if e.run > 0 {
 		e.out = binary.AppendUvarint(e.out, e.run<<1|tokenRun)

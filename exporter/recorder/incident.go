@@ -10,21 +10,21 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Kind is what happened to a device, to a claim or to a source of telemetry.
+// Kind is what happened to a device, a claim or a source.
 type Kind string
 
-// The kinds of incidents. Those of errors are the kinds of the counter of errors.
+// The kinds of incidents. Errors have the kinds of the error counter.
 const (
 	XID              Kind = "xid"
 	ECCUncorrected   Kind = "ecc_uncorrected"
 	RAS              Kind = "ras"
 	LinkDown         Kind = "link_down"
-	DeviceLost       Kind = "device_lost" // it can't be read any more, and something else says that it is lost
+	DeviceLost       Kind = "device_lost" // it can't be read, and further evidence says that it is lost
 	NoExecuteTaint   Kind = "no_execute_taint"
 	Unhealthy        Kind = "unhealthy"
 	ClaimEndsInError Kind = "claim_ends_in_error" // a claim ended soon after an error, or on a failed device
-	ClaimStalled     Kind = "claim_stalled"       // a claim is busy and does nothing
-	SourceDown       Kind = "source_down"         // a source of telemetry fails as a whole
+	ClaimStalled     Kind = "claim_stalled"       // a claim keeps its device busy and does nothing
+	SourceDown       Kind = "source_down"         // a source fails as a whole
 )
 
 // Kinds returns all kinds.
@@ -35,13 +35,13 @@ func Kinds() []Kind {
 	}
 }
 
-// isError reports whether incidents of the kind are errors that a counter has counted.
+// isError reports whether incidents of the kind are errors that a counter counts.
 func (k Kind) isError() bool { return slices.Contains([]Kind{XID, ECCUncorrected, RAS, LinkDown}, k) }
 
-// codeTells reports whether incidents of the kind that differ by their codes are different ones.
+// codeTells reports whether incidents of the kind with different codes are different incidents.
 func (k Kind) codeTells() bool { return k.isError() || k == NoExecuteTaint }
 
-// ofError returns the kind of incident that an error with these labels is, "" if it is none.
+// ofError returns the kind of an error with these labels, "" if it is not an incident.
 func ofError(labels driver.Labels) Kind {
 	if k := Kind(labels[0]); k.isError() {
 		return k
@@ -49,18 +49,18 @@ func ofError(labels driver.Labels) Kind {
 	return ""
 }
 
-// Resolution is why an incident has ended.
+// Resolution is why an incident is over.
 type Resolution string
 
 // The resolutions.
 const (
-	Quiet      Resolution = "quiet" // the error has not happened for ten minutes; the device is readable and healthy
-	Back       Resolution = "back"  // the device can be read, or the source answers, again
+	Quiet      Resolution = "quiet" // no such error for ten minutes; the device is readable and healthy
+	Back       Resolution = "back"  // the device is readable again, or the source answers
 	Healthy    Resolution = "healthy"
 	Untainted  Resolution = "untainted"
 	WorksAgain Resolution = "works_again" // the claim shows life again
 	ClaimGone  Resolution = "claim_gone"
-	DeviceGone Resolution = "device_gone" // for ten minutes the node has not had the device, or the source
+	DeviceGone Resolution = "device_gone" // the node has not had the device or the source for ten minutes
 )
 
 // Resolutions returns all resolutions.
@@ -68,7 +68,7 @@ func Resolutions() []Resolution {
 	return []Resolution{Quiet, Back, Healthy, Untainted, WorksAgain, ClaimGone, DeviceGone}
 }
 
-// Meaning says what the resolution means: a clause without a full stop.
+// Meaning returns the meaning of the resolution as a clause without a full stop.
 func (r Resolution) Meaning() string {
 	return map[Resolution]string{
 		Quiet: "not again for ten minutes, and the device is readable and healthy", Back: "it can be read again",
@@ -77,7 +77,7 @@ func (r Resolution) Meaning() string {
 	}[r]
 }
 
-// Holder is a claim and a pod that held a device. One of both may be unknown.
+// Holder is a claim and a pod that held a device. Either may be unknown.
 type Holder struct {
 	Namespace string `json:"namespace"`
 	Claim     string `json:"claim,omitempty"`
@@ -89,15 +89,15 @@ type Holder struct {
 	Admin       bool       `json:"adminAccess,omitempty"`
 	From        time.Time  `json:"from"`
 	To          *time.Time `json:"to,omitempty"`
-	// Hit says that the incident hit the holder: an error that named a process hit the process's pod
-	// and its claims alone, all else hit all holders without admin access.
+	// Hit says that the incident hit the holder. An error that names a process hits only the pod of
+	// the process and its claims. Anything else hits all holders without admin access.
 	Hit bool `json:"hit,omitempty"`
-	// Possible says of one that was hit that it may not have been: it held the device, as far as is
-	// known, for a part of the time in which the incident happened.
+	// Possible says that a hit is not certain: as far as is known, the holder held the device for only
+	// a part of the time in which the incident happened.
 	Possible bool `json:"possible,omitempty"`
 }
 
-// same reports whether both are the same holder. UIDs may have become known since it began.
+// same reports whether both are the same holder. A UID may have become known later.
 func (h *Holder) same(other *Holder) bool {
 	return h.Namespace == other.Namespace && h.Claim == other.Claim && h.Pod == other.Pod && h.ID == other.ID &&
 		(h.ClaimUID == other.ClaimUID && h.PodUID == other.PodUID ||
@@ -111,58 +111,58 @@ func (h *Holder) compare(other *Holder) int {
 	)
 }
 
-// Incident is something that happened to a device or to a source of telemetry, with what was
-// recorded meanwhile of the device and of its holders. It is never changed.
+// Incident is something that happened to a device or a source, with a recording of the device and
+// its holders. It is immutable.
 type Incident struct {
 	ID     string    `json:"id"`
 	Kind   Kind      `json:"kind"`
 	Code   string    `json:"code,omitempty"`
-	Text   string    `json:"text"`             // what happened, in words
-	Device driver.ID `json:"device,omitzero"`  // of all kinds but source_down
+	Text   string    `json:"text"`             // description of what happened
+	Device driver.ID `json:"device,omitzero"`  // of all kinds except source_down
 	Source string    `json:"source,omitempty"` // of source_down
-	// Onset is when it began, Detected when it was found, Last when it happened last, and Count how
-	// often. What happens again to the same holders before the end, or, if it is no error, within ten
-	// minutes of it, is the same incident.
+	// Onset is when it began, Detected when it was found, Last the time of the last occurrence, and
+	// Count the number of occurrences. Another occurrence for the same holders is part of the same
+	// incident until its end. For kinds other than errors this includes the ten minutes after its end.
 	Onset time.Time `json:"onset"`
-	// NotBefore is there where it is not known when the first occurrence was: after it, and at Onset
-	// at the latest.
+	// NotBefore is set if the time of the first occurrence is not known exactly: it is after
+	// NotBefore, and not after Onset.
 	NotBefore time.Time `json:"notBefore,omitzero"`
 	Detected  time.Time `json:"detected"`
 	Last      time.Time `json:"last"`
 	Count     int       `json:"count"`
-	// End is when it was over, and Resolution why. Without them it is open.
+	// End is when it was over, and Resolution why. An open incident has neither.
 	End        *time.Time `json:"end,omitempty"`
 	Resolution Resolution `json:"resolution,omitempty"`
 	Holders    []Holder   `json:"holders"`
-	// Chart is what was recorded from a minute before to a minute after the onset, the detection and
-	// the last occurrence. It grows until these are over. Only an incident that is asked for by its
-	// identity has it.
+	// Chart is the recording, from a minute before to a minute after the onset, the detection and the
+	// last occurrence. It grows until then. It is present only in an incident that is requested by its
+	// ID.
 	Chart *Chart `json:"recording,omitempty"`
 
-	parent    string // of the device; "": it is no partition
-	suspected bool   // that a claim is stalled has yet to be found
+	parent    string // of the device; "": it is not a partition
+	suspected bool   // a stalled claim that is not yet confirmed
 }
 
 const (
-	// evidence is how much is kept before and after an incident.
+	// evidence is the recorded time before and after an incident.
 	evidence = time.Minute
-	// mergeWithin is for how long an error must not happen again for its incident to be over, and for
-	// how long after the end of any other incident the same is not another one.
+	// mergeWithin is the time without another error after which an error's incident is over. For any
+	// other incident, it is the time after the end in which another occurrence reopens it.
 	mergeWithin = 10 * time.Minute
-	// recentError is how long after an error a device counts as in error.
+	// recentError is the time after an error in which a device counts as in error.
 	recentError = time.Minute
-	// MaxIncidents bounds the incidents that are kept. Of the device that has the most that are over,
-	// the oldest goes first.
+	// MaxIncidents limits the number of incidents. Above it, the oldest ended incident of the device
+	// with the most ended ones is removed.
 	MaxIncidents = 64
-	// maxEvidence bounds the series of an incident.
+	// maxEvidence limits the number of series of an incident.
 	maxEvidence = 256
 )
 
 // Open reports whether the incident has not ended.
 func (i *Incident) Open() bool { return i.End == nil }
 
-// Compare orders incidents as readers want them: those that are open first, then those that
-// happened last.
+// Compare orders incidents for readers: open ones first, then by the last occurrence, the newest
+// first.
 func (i *Incident) Compare(other *Incident) int {
 	if i.Open() != other.Open() {
 		if i.Open() {
@@ -174,7 +174,8 @@ func (i *Incident) Compare(other *Incident) int {
 	return cmp.Or(otherLast.Compare(last), strings.Compare(other.ID, i.ID))
 }
 
-// Position is where the incident is in the order of [Incident.Compare], as a text that falls.
+// Position is the incident's position in the order of [Incident.Compare], as a text. It falls along
+// that order.
 func (i *Incident) Position() string {
 	open := "0"
 	if i.Open() {
@@ -183,7 +184,7 @@ func (i *Incident) Position() string {
 	return open + "." + timeText(i.Last) + "." + i.ID
 }
 
-// same reports whether the incident is another occurrence of i.
+// same reports whether incident is another occurrence of i.
 func (i *Incident) same(other *Incident) bool {
 	if i.Kind != other.Kind || i.Device != other.Device || i.Source != other.Source ||
 		i.Kind.codeTells() && i.Code != other.Code {
@@ -195,7 +196,7 @@ func (i *Incident) same(other *Incident) bool {
 	return slices.EqualFunc(i.hits(), other.hits(), (*Holder).same)
 }
 
-// hits returns who was hit.
+// hits returns the holders that were hit.
 func (i *Incident) hits() (out []*Holder) {
 	for n := range i.Holders {
 		if h := &i.Holders[n]; h.Hit {
@@ -205,7 +206,7 @@ func (i *Incident) hits() (out []*Holder) {
 	return out
 }
 
-// Valid reports whether an incident that was read from a file can be one.
+// Valid reports whether an incident from a file is valid.
 func (i *Incident) Valid() bool {
 	if i.ID == "" || i.Onset.IsZero() || i.Detected.Before(i.Onset) || i.Last.Before(i.Onset) || i.Count < 1 ||
 		!slices.Contains(Kinds(), i.Kind) || i.Open() != (i.Resolution == "") {
@@ -241,7 +242,7 @@ func (i *Incident) hit(possible bool, name func(*Holder) string) []string {
 	return slices.Compact(out)
 }
 
-// Subject returns the device or the source that the incident is of.
+// Subject returns the name of the device or source.
 func (i *Incident) Subject() string {
 	if i.Source != "" {
 		return "source " + i.Source
@@ -249,7 +250,7 @@ func (i *Incident) Subject() string {
 	return i.Device.String()
 }
 
-// windows returns the times of which the incident has recordings, in order. They do not overlap.
+// windows returns the recorded periods, ordered and without overlap.
 func (i *Incident) windows() (out [][2]time.Time) {
 	moments := []time.Time{i.Onset, i.Detected, i.Last}
 	slices.SortFunc(moments, time.Time.Compare)
@@ -264,7 +265,7 @@ func (i *Incident) windows() (out [][2]time.Time) {
 	return out
 }
 
-// recorded returns when the recording is complete, unless the incident happens again.
+// recorded returns when the recording is complete, unless the incident recurs.
 func (i *Incident) recorded() time.Time {
 	if i.Last.After(i.Detected) {
 		return i.Last.Add(evidence)
@@ -272,7 +273,7 @@ func (i *Incident) recorded() time.Time {
 	return i.Detected.Add(evidence)
 }
 
-// describe returns what happened, in words.
+// describe returns a description of what happened.
 func (i *Incident) describe() string {
 	if i.Kind == SourceDown {
 		return fmt.Sprintf("source %s fails: %s", i.Source, strings.ReplaceAll(i.Code, "_", " "))
@@ -289,15 +290,15 @@ func (i *Incident) describe() string {
 	return fmt.Sprintf("%s: %s", i.Device.Device, what)
 }
 
-// timeText returns a time as a text that sorts by time.
+// timeText formats a time so that texts sort by time.
 func timeText(at time.Time) string { return at.UTC().Format("20060102T150405.000") }
 
-// newID returns an identity of an incident or receipt that sorts by time and can be a file's name.
+// newID returns an ID for an incident or receipt. IDs sort by time, and are valid file names.
 func newID(at time.Time, number int) string {
 	return fmt.Sprintf("%s-%03d", timeText(at), number%1000)
 }
 
-// bounded returns the incidents without those beyond the bound, which it removes from the list.
+// bounded returns the incidents within the limit. It modifies all.
 func bounded(all []*Incident) []*Incident {
 	for len(all) > MaxIncidents {
 		over := slices.ContainsFunc(all, func(i *Incident) bool { return !i.Open() })

@@ -8,26 +8,27 @@ import (
 	"time"
 )
 
-// tally is how often an incident has happened. It is kept apart from its document, which is stored
-// every minute: after a kill the ledger does not count an error again.
+// tally is the number of occurrences of an incident. It is kept apart from the incident's document,
+// which is stored once a minute: after the process was killed, the ledger does not count an error
+// again.
 type tally struct {
 	ID    string    `json:"id"`
 	Count int       `json:"count"`
 	Last  time.Time `json:"last"`
 }
 
-// recently is for how long an incident's document may not have its last occurrence.
+// recently is the time for which an incident's document may lack its last occurrence.
 const recently = 2 * growEveryLate
 
-// AppendState appends how often incidents have happened whose documents may not have it, as JSON.
-// It is what state.Part asks for; clock is not needed. It is called by the goroutine that calls
-// Record.
+// AppendState appends, as JSON, the number of occurrences of incidents whose documents may lack
+// some. It implements state.Part; clock is not needed. It must be called by the goroutine that
+// calls Record.
 func (r *Recorder) AppendState(b []byte, _ func(time.Time) int64) []byte {
 	r.kept = r.recent()
 	return append(b, r.kept...)
 }
 
-// AppendChanges appends the same if it is not what was appended last.
+// AppendChanges is AppendState, but appends nothing if nothing has changed since the last call.
 func (r *Recorder) AppendChanges(b []byte, clock func(time.Time) int64) []byte {
 	if bytes.Equal(r.kept, r.recent()) {
 		return b
@@ -42,11 +43,11 @@ func (r *Recorder) recent() []byte {
 			out = append(out, tally{i.ID, i.Count, i.Last})
 		}
 	}
-	text, _ := json.Marshal(out) // it has nothing that can't be encoded
+	text, _ := json.Marshal(out) // all of it can be encoded
 	return text
 }
 
-// RestoreTallies takes over what AppendState appended, after Restore.
+// RestoreTallies restores what AppendState appended. It must be called after Restore.
 func (r *Recorder) RestoreTallies(from []byte) error {
 	var all []tally
 	if err := json.Unmarshal(from, &all); err != nil {

@@ -10,20 +10,20 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
-// service is what is known of a source of telemetry.
+// service is the history of a source.
 type service struct {
-	most   int           // of how many pieces of hardware it had readings
-	failed driver.Reason // at the snapshot before
-	since  time.Time     // since when it has failed for that reason
-	down   bool          // its failure was reported
+	most   int           // number of devices with readings, at most
+	failed driver.Reason // at the previous snapshot
+	since  time.Time     // since when it has failed for this reason
+	down   bool          // its failure has been reported
 }
 
-// noneOfAll is the code of a source that answers, and has no readings of any device, where it had
-// those of several.
+// noneOfAll is the code for a source that answers, and has no readings of any device although it
+// had those of several.
 const noneOfAll = string(driver.ReasonNoData)
 
-// observeSources returns the sources that have begun to fail as a whole. That a driver has lost the
-// only device of a source is no failure of the source.
+// observeSources returns the sources that have begun to fail as a whole. A source whose only device
+// the driver has lost does not count.
 func (d *detector) observeSources(s *ledger.Snapshot) []happening {
 	var out []happening
 	for i := range s.Sources {
@@ -54,8 +54,8 @@ func (d *detector) observeSources(s *ledger.Snapshot) []happening {
 	return out
 }
 
-// sourcesOf returns the sources with readings of a device, without what is added to their names:
-// the slice of before if they are the same.
+// sourcesOf returns the names of the sources with readings of a device, without suffixes. It
+// returns before if they are the same.
 func sourcesOf(d *ledger.Device, before []string) []string {
 	var room [4]string
 	out := room[:0]
@@ -74,10 +74,10 @@ func sourcesOf(d *ledger.Device, before []string) []string {
 // xidOffBus is the XID of a GPU that has fallen off the bus.
 const xidOffBus = "79"
 
-// follow adds what is known from before.
+// follow adds the history from the previous condition.
 func (c *condition) follow(before *condition, failures []happening) {
 	if before.health != "" && c.health == "" {
-		c.health = before.health // it was not read: it is as before
+		c.health = before.health // not read: unchanged
 	}
 	c.offBus = before.offBus
 	for i := range failures {
@@ -90,20 +90,20 @@ func (c *condition) follow(before *condition, failures []happening) {
 	}
 }
 
-// The codes of a device that is lost: what says so besides that it can't be read.
+// The codes of a lost device: the evidence besides being unreadable.
 const (
-	lostByDriver = string(driver.ReasonGPULost) // the driver's error says it
+	lostByDriver = string(driver.ReasonGPULost) // the driver reports an error that says it
 	lostByBus    = "xid_" + xidOffBus           // the driver's log says that it fell off the bus
 	lostBySource = "absent"                     // its source answers without it
-	lostUnread   = "unreadable"                 // its source answers, and can't read it
+	lostUnread   = "unreadable"                 // its source answers, but can't read it
 	lostBySlices = "unlisted"                   // the inventory no longer has it
 )
 
-// offBusWithin is how long before or after an XID that says that a device fell off the bus the
-// device ceases to be readable.
+// offBusWithin is the longest time between an XID 79 and the device becoming unreadable, in either
+// order.
 const offBusWithin = 5 * time.Minute
 
-// lossText says how it is known that a device is lost.
+// lossText describes the evidence of a loss.
 func lossText(code string) string {
 	switch code {
 	case lostByDriver:
@@ -119,15 +119,15 @@ func lossText(code string) string {
 	}
 }
 
-// loss returns that a device is lost, once: it was readable, is not any more, and a second witness
-// says that this is not for want of an answer.
+// loss returns a happening if a device is newly lost: it was readable, is not any more, and there
+// is evidence besides the missing answer.
 func (d *detector) loss(now *condition, of *ledger.Device, s *ledger.Snapshot) []happening {
 	if now.up != ledger.Down {
 		now.downSince, now.lost = time.Time{}, false
 		return nil
 	}
 	if len(now.sources) == 0 {
-		return nil // it was not readable since the start
+		return nil // it has never been readable
 	}
 	if now.downSince.IsZero() {
 		now.downSince = s.Time
@@ -143,7 +143,7 @@ func (d *detector) loss(now *condition, of *ledger.Device, s *ledger.Snapshot) [
 	return []happening{{kind: DeviceLost, code: witness, device: of, at: s.Time, onset: now.downSince, count: 1}}
 }
 
-// witnessOf returns what says that a device which can't be read is lost; "": nothing.
+// witnessOf returns the evidence that an unreadable device is lost; "": none.
 func (d *detector) witnessOf(now *condition, of *ledger.Device) string {
 	if away := now.downSince.Sub(now.offBus); !now.offBus.IsZero() && away.Abs() <= offBusWithin {
 		return lostByBus

@@ -9,19 +9,19 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
-// publication is what a recorder has after a snapshot. It does not change, so that reading it takes
-// no lock.
+// publication is the recorder's state after a snapshot. It is immutable, so that readers need no
+// lock.
 type publication struct {
 	tape
 
-	at, recorded time.Time // the snapshot, and the last one on the tape
+	at, recorded time.Time // times of the snapshot, and of the last one on the tape
 	timeline     *ledger.Timeline
-	incidents    []*Incident // in the order in which they were found
+	incidents    []*Incident // in the order of their detection
 	suspected    []*Incident
-	receipts     []*Receipt // in order of time
+	receipts     []*Receipt // ordered by time
 }
 
-// publish shows to readers what the recorder has.
+// publish makes the recorder's state visible to readers.
 func (r *Recorder) publish(at time.Time) {
 	p := &publication{
 		tape: r.ring.tape, at: at, recorded: r.ring.before, timeline: r.timeline,
@@ -34,7 +34,7 @@ func (r *Recorder) publish(at time.Time) {
 	}
 }
 
-// Receipts returns the receipts of claims that ended, the newest first.
+// Receipts returns the receipts of ended claims, the newest first.
 func (r *Recorder) Receipts() []*Receipt {
 	out := append([]*Receipt{}, r.published.Load().receipts...)
 	slices.Reverse(out)
@@ -48,7 +48,7 @@ func (r *Recorder) Incidents() []*Incident {
 	return out
 }
 
-// Incident returns one incident, nil if there is none, with what is recorded so far.
+// Incident returns an incident with its recording so far, nil if there is none with this ID.
 func (r *Recorder) Incident(ctx context.Context, id string) (*Incident, error) {
 	p := r.published.Load()
 	n := slices.IndexFunc(p.incidents, func(i *Incident) bool { return i.ID == id })
@@ -65,33 +65,32 @@ func (r *Recorder) Incident(ctx context.Context, id string) (*Incident, error) {
 	return &now, err
 }
 
-// Selection chooses what a history is of. All that is set must apply.
+// Selection selects what matches all fields that are set.
 type Selection struct {
-	Device                string // the name, or DRIVER/POOL/NAME
+	Device                string // NAME or DRIVER/POOL/NAME
 	Namespace, Claim, Pod string
 	Last                  time.Duration // before the latest snapshot; 0: all
-	Own                   bool          // the series of the device, claim or pod itself alone
-	After                 int           // leaves out so many series
+	Own                   bool          // only the series of the device, claim or pod itself
+	After                 int           // skips so many series
 }
 
-// History is what was recorded of a device, claim or pod, and who held the devices meanwhile.
+// History is the recording of a device, claim or pod, with the devices' holders.
 type History struct {
 	Holders []Holder `json:"holders"` // the newest 1024
 	*Chart
-	// Next is there if there are more series: the parameter after of the request for them.
+	// Next is the parameter after of the request for further series; omitted: there are none.
 	Next int `json:"next,omitempty"`
 }
 
 const (
-	// MaxValues bounds the values of a chart.
+	// MaxValues limits the values of a chart.
 	MaxValues = 1 << 19
-	// maxHistoryHolders bounds the holders of a history.
+	// maxHistoryHolders limits the holders of a history.
 	maxHistoryHolders = 1 << 10
 )
 
-// History returns what the ring has of a selection. Of a claim or pod that is its part of each of
-// its devices, of a device also those of all who held it. It ends early, with an error, when ctx
-// does.
+// History returns what the ring has of a selection. For a claim or pod, it is its parts of devices;
+// for a device, it includes the parts of all holders. History fails if ctx ends.
 func (r *Recorder) History(ctx context.Context, of Selection) (History, error) {
 	p := r.published.Load()
 	out := History{Holders: []Holder{}}

@@ -11,8 +11,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
-// Receipt is what a claim used from its begin to its end. Fields that the FinOps Open Cost and
-// Usage Specification (FOCUS 1.2) has are named as there.
+// Receipt is what a claim used from its begin to its end. Fields of the FinOps Open Cost and Usage
+// Specification (FOCUS 1.2) have the names of that specification.
 type Receipt struct {
 	ID                string    `json:"id"`
 	ChargeCategory    string    `json:"ChargeCategory"` // Usage
@@ -22,22 +22,22 @@ type Receipt struct {
 	ResourceName      string    `json:"ResourceName"`         // its name
 	ResourceType      string    `json:"ResourceType"`         // ResourceClaim
 	SubAccountName    string    `json:"SubAccountName"`       // its namespace
-	// Partial says that the claim held a device before the kubelet answered the exporter for the
-	// first time: what it used before is not in the receipt.
+	// Partial says that the claim held a device before the exporter's first answer from the kubelet.
+	// The use before that is not in the receipt.
 	Partial bool `json:"partial,omitempty"`
-	// Lifecycle is when the claim came how far, and how long that took.
+	// Lifecycle has the times of the claim's states, and the durations between them.
 	Lifecycle Lifecycle       `json:"lifecycle"`
 	Pods      []ReceiptPod    `json:"pods"`
 	Devices   []ReceiptDevice `json:"devices"`
 	Total     []Figure        `json:"total"` // of all devices
 }
 
-// Lifecycle is when a claim came how far, and the seconds between: of all of its devices on the
-// node. What is unknown is absent.
+// Lifecycle has the times at which a claim reached its states, and the seconds between them, for
+// all of its devices on the node. Unknown values are absent.
 type Lifecycle struct {
-	Allocated     *time.Time `json:"allocated,omitempty"` // by the claim's object, to the second
-	Waiting       *time.Time `json:"waiting,omitempty"`   // allocated, and a pod of this node was there
-	Prepared      *time.Time `json:"prepared,omitempty"`  // its driver had written its CDI spec, or answered
+	Allocated     *time.Time `json:"allocated,omitempty"` // from the claim's object, to the second
+	Waiting       *time.Time `json:"waiting,omitempty"`   // the claim is allocated, and a pod on this node uses it
+	Prepared      *time.Time `json:"prepared,omitempty"`  // the driver has written its CDI spec, or answered
 	FirstActivity *time.Time `json:"firstActivity,omitempty"`
 	LastActivity  *time.Time `json:"lastActivity,omitempty"`
 	Ended         *time.Time `json:"ended,omitempty"`
@@ -50,7 +50,7 @@ type Lifecycle struct {
 	UnpreparationSeconds *float64 `json:"unpreparationSeconds,omitempty"` // from ended to unprepared
 }
 
-// newLifecycle returns what is known of the life of a claim.
+// newLifecycle returns the known part of a claim's life.
 func newLifecycle(l *ledger.Life) Lifecycle {
 	at := func(t time.Time) *time.Time {
 		if t.IsZero() {
@@ -75,7 +75,7 @@ func newLifecycle(l *ledger.Life) Lifecycle {
 	}
 }
 
-// isOf reports whether both are of the same claim and time.
+// isOf reports whether both are for the same claim and time.
 func (r *Receipt) isOf(other *Receipt) bool {
 	same := func(x, y time.Time) bool { return x.Sub(y).Abs() < time.Millisecond }
 	return r.SubAccountName == other.SubAccountName && r.ResourceName == other.ResourceName &&
@@ -93,48 +93,49 @@ type ReceiptPod struct {
 type ReceiptDevice struct {
 	driver.ID
 	Model string `json:"model,omitempty"`
-	// Attribution is how the device was divided while several claims held it, else exclusive; of
-	// several ways the least certain.
+	// Attribution is the least certain way in which the device was divided while several claims held
+	// it, else exclusive.
 	Attribution string         `json:"attribution"`
 	Figures     []Figure       `json:"figures"`
 	Peaks       []Figure       `json:"peaks,omitempty"`
 	Errors      []ReceiptError `json:"errors,omitempty"`
 }
 
-// Figure is an amount and how far it may be off.
+// Figure is an amount and its possible error.
 type Figure struct {
 	Quantity         string            `json:"quantity"`
 	Labels           map[string]string `json:"labels,omitempty"`
 	ConsumedQuantity float64           `json:"ConsumedQuantity"`
-	ConsumedUnit     string            `json:"ConsumedUnit"` // as of the metrics: seconds, joules, bytes
-	// ErrorBound is how far, in the same unit, the true amount may be from ConsumedQuantity, if the
-	// device's sensors are right. Peaks have none: a higher one between two readings is not seen.
+	ConsumedUnit     string            `json:"ConsumedUnit"` // as in the metrics: seconds, joules, bytes
+	// ErrorBound is the largest difference between the true amount and ConsumedQuantity, in the same
+	// unit, if the device's sensors are exact. Peaks have none: a higher value between two readings is
+	// not seen.
 	ErrorBound *float64 `json:"errorBound,omitempty"`
-	// SensorError is what is known of the sensor; it is not in ErrorBound. Absent: nothing is
-	// known.
+	// SensorError describes the sensor's error, which ErrorBound does not include. Absent: unknown.
 	SensorError *SensorError `json:"sensorError,omitempty"`
-	// MeasuredSeconds is for how much of the claim's time the device was read, and often enough.
+	// MeasuredSeconds is the part of the claim's time in which the device was read often enough, in
+	// seconds.
 	MeasuredSeconds float64 `json:"measuredSeconds,omitempty"`
 	Source          string  `json:"source,omitempty"`
 }
 
-// ReceiptError is how often an error hit the claim.
+// ReceiptError is the number of errors of a kind that hit the claim.
 type ReceiptError struct {
 	Kind  string  `json:"kind"`
 	Code  string  `json:"code,omitempty"`
 	Count float64 `json:"count"`
 }
 
-// Valid reports whether a receipt that was read from a file can be one.
+// Valid reports whether a receipt from a file is valid.
 func (r *Receipt) Valid() bool {
 	return r.ID != "" && r.ResourceName != "" && !r.ChargePeriodStart.IsZero() &&
 		!r.ChargePeriodEnd.Before(r.ChargePeriodStart)
 }
 
-// MaxReceipts bounds the receipts that are kept: the newest.
+// MaxReceipts limits the receipts that are kept.
 const MaxReceipts = 256
 
-// newReceipt returns the receipt of a claim, given what it was charged for each of its devices.
+// newReceipt returns the receipt of a claim. devices are the charges for each of its devices.
 func newReceipt(devices []ledger.Closed, catalogue driver.Catalogue, number int) *Receipt {
 	first := &devices[0]
 	out := &Receipt{
@@ -170,7 +171,7 @@ func newReceipt(devices []ledger.Closed, catalogue driver.Catalogue, number int)
 	return out
 }
 
-// receiptOf returns what a claim was charged for a device.
+// receiptOf returns the charges for one device.
 func receiptOf(c *ledger.Closed, catalogue driver.Catalogue) ReceiptDevice {
 	out := ReceiptDevice{ID: c.Device, Model: c.Model, Attribution: string(c.Attribution)}
 	out.Figures = append(out.Figures, Figure{
@@ -217,7 +218,7 @@ func labelsOf(spec *driver.Spec, labels driver.Labels) map[string]string {
 	return out
 }
 
-// plus adds a figure to a total. Throttled time is that of each device, and has no total.
+// plus adds a figure to a total. Throttled time has no total, since it is of each device.
 func plus(total []Figure, f Figure) []Figure {
 	if f.ErrorBound == nil {
 		return total

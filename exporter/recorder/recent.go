@@ -8,27 +8,27 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Recent is what the last minutes of a device, or of the part that a claim or pod has of it, look
-// like.
+// Recent describes the last minutes of a device, or of a claim's or pod's part of it.
 type Recent struct {
-	// Quantity is what shows the device's work best: the utilization, else the power, else the bytes
-	// over networks per second. Values are its means of equal times, the oldest first, NaN where
+	// Quantity is the one that shows the device's work best: utilization, else power, else bytes per
+	// second over networks. Values are its means over equal periods, the oldest first, NaN where
 	// nothing is recorded.
 	Quantity driver.Quantity
 	Values   []float64
-	// Traffic is bytes per second over networks in the last seconds, NaN where there are none.
+	// Traffic is the bytes per second over networks in the last seconds, NaN if unknown.
 	Traffic float64
 }
 
-// trafficTime is the time over which traffic is a mean: some hardware counts in steps.
+// trafficTime is the time over which traffic is averaged, since some hardware counts in steps.
 const trafficTime = 10 * time.Second
 
-// overNetworks reports whether a series counts bytes that left or reached the node.
+// overNetworks reports whether a series counts bytes that left or entered the node.
 func (m *meta) overNetworks() bool {
 	return m.Quantity == driver.IOBytes && (m.Labels[0] == "network" || m.Labels[0] == "rdma")
 }
 
-// Recent returns what the last time of each device, claim and pod looks like, in so many values.
+// Recent returns the recent values of each device, claim and pod: the time last, divided into a
+// number of values.
 func (r *Recorder) Recent(last time.Duration, values int) map[Owner]Recent {
 	p := r.published.Load()
 	begin := p.recorded.Add(-last)
@@ -41,14 +41,14 @@ func (r *Recorder) Recent(last time.Duration, values int) map[Owner]Recent {
 	}
 	out := map[Owner]Recent{}
 	var d decoder
-	for all := c.lines(); len(all) > 0; { // those of an owner follow each other
+	for all := c.lines(); len(all) > 0; { // series of an owner are adjacent
 		n := 1
 		for n < len(all) && *all[n].owner == *all[0].owner {
 			n++
 		}
 		of := all[:n]
 		all = all[n:]
-		var traffic []float64 // of all links
+		var traffic []float64 // sum of all links
 		for i := range of {
 			if of[i].overNetworks() {
 				floats, _ := d.decode(&of[i], len(c.times))
@@ -67,7 +67,7 @@ func (r *Recorder) Recent(last time.Duration, values int) map[Owner]Recent {
 	return out
 }
 
-// plusEach adds values of the same times; what is absent of one is that of the other.
+// plusEach adds values at the same times. A value that is absent in one list counts as 0.
 func plusEach(sum, more []float64) []float64 {
 	if sum == nil {
 		return slices.Clone(more)
@@ -83,7 +83,7 @@ func plusEach(sum, more []float64) []float64 {
 	return sum
 }
 
-// means returns the mean of the values of each slot.
+// means returns the mean of the values in each slot.
 func means(of []float64, slots []int, n int) []float64 {
 	out, counts := make([]float64, n), make([]int, n)
 	for i, v := range of {
@@ -100,7 +100,7 @@ func means(of []float64, slots []int, n int) []float64 {
 	return out
 }
 
-// newest returns the mean of rates in the last seconds, NaN if there is none at the end.
+// newest returns the mean of the rates in the last seconds, NaN if there is none at the end.
 func newest(times []time.Time, rates []float64) float64 {
 	n := len(rates) - 1
 	if n < 1 || math.IsNaN(rates[n]) {

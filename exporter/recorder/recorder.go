@@ -13,10 +13,10 @@ import (
 
 // Config configures a [Recorder].
 type Config struct {
-	Interval time.Duration // of regular ticks; those between are not recorded
+	Interval time.Duration // of regular ticks; other ticks are not recorded
 	Keep     time.Duration // how long values are kept; 0: [DefaultKeep]
-	Bytes    int           // of the values that are kept; 0: [MaxBytes]
-	// StalledAfter is for how long a claim must show no life to be stalled; 0:
+	Bytes    int           // limit of the kept values; 0: [MaxBytes]
+	// StalledAfter is the time without signs of life after which a claim is stalled; 0:
 	// [stall.DefaultAfter].
 	StalledAfter time.Duration
 }
@@ -24,20 +24,20 @@ type Config struct {
 const (
 	// DefaultKeep is how long values are kept.
 	DefaultKeep = 10 * time.Minute
-	// MaxBytes bounds the sealed blocks of the ring; the present one and the index come on top. Beyond
-	// it the ring reaches less far back.
+	// MaxBytes limits the sealed blocks of the ring; the present block and the index are additional.
+	// Above it, the ring keeps less time.
 	MaxBytes = 12 << 20
 )
 
-// News is what a snapshot brought.
+// News is what changed with a snapshot.
 type News struct {
-	Opened   []*Incident // that are new
-	Repeated []Repeated  // that happened again
-	Ended    []*Incident // that are over
-	// Changed are the incidents that are to be stored, as they are now. What happens again to the same
-	// holders is among them with its next chart: until then AppendState has how often it happened.
+	Opened   []*Incident // new ones
+	Repeated []Repeated  // those that recurred
+	Ended    []*Incident // those that are over
+	// Changed are the incidents to store, in their present state. An incident that recurs for the same
+	// holders is stored with its next chart; until then, AppendState has its number of occurrences.
 	Changed []*Incident
-	// Receipts are of claims that ended.
+	// Receipts are those of claims that ended.
 	Receipts []*Receipt
 	// Stalled is [ledger.Snapshot.Stalled].
 	Stalled map[*ledger.HolderKey]stall.Verdict
@@ -45,31 +45,31 @@ type News struct {
 	Open map[*ledger.HolderKey][]ledger.OpenIncident
 }
 
-// Repeated is an incident that happened again.
+// Repeated is an incident that recurred.
 type Repeated struct {
 	*Incident
-	Times int // since the snapshot before
+	Times int // occurrences since the previous snapshot
 }
 
-// Recorder keeps the values of the last minutes, and incidents. [Recorder.Record] is called by one
-// goroutine at a time, after which nothing changes of what it had published before: all that reads
-// is safe for concurrent use with it, and never delays it.
+// Recorder keeps the values of the last minutes, and incidents. [Recorder.Record] must be called by
+// one goroutine. Reads are safe for concurrent use with it, and never delay it, since published
+// state is immutable.
 type Recorder struct {
 	config   Config
 	detector *detector
 	stalls   *stalls
-	stalled  map[*ledger.HolderKey]stall.Verdict // at the snapshot before
-	number   int                                 // of incidents and receipts so far
+	stalled  map[*ledger.HolderKey]stall.Verdict // at the previous snapshot
+	number   int                                 // number of incidents and receipts so far
 
 	ring      *ring
 	timeline  *ledger.Timeline // of the last snapshot
 	incidents []*Incident
-	suspected []*Incident     // claims that may be found to be stalled
-	changed   map[string]bool // the incidents, by identity, that have changed since they were stored
+	suspected []*Incident     // claims that may turn out to be stalled
+	changed   map[string]bool // IDs of incidents that have changed since they were stored
 	stored    map[string]time.Time
-	absent    map[string]time.Time // since when what an incident is of is not there
+	absent    map[string]time.Time // since when the subject of an incident has been absent, by ID
 	receipts  []*Receipt
-	kept      []byte // what AppendState appended last
+	kept      []byte // the last output of AppendState
 
 	published atomic.Pointer[publication]
 	charts    charts
@@ -91,19 +91,19 @@ func New(config Config) *Recorder {
 }
 
 // Turns returns a channel with room for one value, which it has while the chart of an incident is
-// made. All that is made for readers shares it, so that it takes one processor at most.
+// made. Everything made for readers shares it, and so takes one processor at most.
 func (r *Recorder) Turns() chan struct{} { return r.turns }
 
-// Judge returns what judges whether claims stall, so that another process can go on with what it
-// knows. It is used by the goroutine that calls Record.
+// Judge returns the judge of stalled claims, so that its state can be kept and restored. It must be
+// used by the goroutine that calls Record.
 func (r *Recorder) Judge() *stall.Judge { return r.stalls.judge }
 
-// Record adds a snapshot, which must not be older than the one before.
+// Record adds a snapshot, which must not be older than the previous one.
 func (r *Recorder) Record(s *ledger.Snapshot) News {
 	happened := r.detector.observe(s)
 	stalled := r.stalls.observe(s)
 	r.timeline = s.Timeline
-	// A tick that something caused shortly after a regular one adds nothing to a chart.
+	// A tick that a hint caused shortly after a regular one adds nothing to a chart.
 	if s.Time.Sub(r.ring.before) >= r.config.Interval*3/4 || len(happened) > 0 {
 		r.ring.record(s)
 	}
@@ -131,9 +131,8 @@ func (r *Recorder) Record(s *ledger.Snapshot) News {
 	return news
 }
 
-// open adds an incident, or counts it in the known one that it is another occurrence of. It returns
-// the incident, nil if nothing happened again since the known one is of a condition that lasts, and
-// whether it is new.
+// open adds an incident, or an occurrence of a known one, and returns it. isNew: it was not known.
+// It returns nil if a known condition merely persists.
 func (r *Recorder) open(h *happening, s *ledger.Snapshot) (incident *Incident, isNew bool) {
 	i := r.incidentOf(h, s)
 	for n, known := range slices.Backward(r.incidents) {
@@ -147,7 +146,7 @@ func (r *Recorder) open(h *happening, s *ledger.Snapshot) (incident *Incident, i
 		again.Holders = mergeHolders(known.Holders, i.Holders)
 		again.Last, again.Count, again.End, again.Resolution = i.Last, known.Count+i.Count, i.End, i.Resolution
 		if known.Open() && slices.Equal(known.Holders, again.Holders) {
-			r.put(n, &again) // AppendState has how often, and the next chart is stored
+			r.put(n, &again) // AppendState has the number; the next chart is stored
 		} else {
 			r.replace(n, &again)
 		}
@@ -160,11 +159,11 @@ func (r *Recorder) open(h *happening, s *ledger.Snapshot) (incident *Incident, i
 	return i, true
 }
 
-// incidentOf returns what happened, as an incident without an identity.
+// incidentOf returns an incident without an ID.
 func (r *Recorder) incidentOf(h *happening, s *ledger.Snapshot) *Incident {
 	i := &Incident{
 		Kind: h.kind, Code: h.code, Source: h.source, Onset: h.at.UTC(), Detected: s.Time.UTC(), Last: h.at.UTC(),
-		Count: h.count, Chart: h.chart, Holders: []Holder{}, // which JSON has as a list
+		Count: h.count, Chart: h.chart, Holders: []Holder{}, // not nil: JSON has a list
 	}
 	if !h.onset.IsZero() {
 		i.Onset = h.onset.UTC()
@@ -180,23 +179,24 @@ func (r *Recorder) incidentOf(h *happening, s *ledger.Snapshot) *Incident {
 	return i
 }
 
-// put puts an incident in the place of its earlier state.
+// put replaces an incident by its next state.
 func (r *Recorder) put(n int, i *Incident) {
-	r.incidents = slices.Clone(r.incidents) // a publication has the other one
+	r.incidents = slices.Clone(r.incidents) // publications share the other one
 	r.incidents[n] = i
 }
 
-// replace is put of an incident that is to be stored.
+// replace is put for an incident that must be stored.
 func (r *Recorder) replace(n int, i *Incident) {
 	r.put(n, i)
 	r.changed[i.ID] = true
 }
 
-// storeEvery is how often the same incident is stored, unless it ends, or has its first recording.
+// storeEvery is the time between two stores of an incident, except for its end and its first
+// recording.
 const storeEvery = 30 * time.Second
 
-// toStore returns the incidents that have changed and are to be stored now: those that have ended,
-// and those that were not stored for some seconds.
+// toStore returns the changed incidents that are due to be stored: ended ones, and those not stored
+// for storeEvery.
 func (r *Recorder) toStore(ended []*Incident, now time.Time) []*Incident {
 	var out []*Incident
 	for _, i := range r.incidents {
@@ -216,7 +216,7 @@ func (r *Recorder) toStore(ended []*Incident, now time.Time) []*Incident {
 	return out
 }
 
-// grow gives incidents what was recorded of them.
+// grow adds new charts to incidents.
 func (r *Recorder) grow() {
 	for id, chart := range r.charts.take() {
 		has := func(i *Incident) bool { return i.ID == id }
@@ -226,7 +226,7 @@ func (r *Recorder) grow() {
 			r.suspected = slices.Clone(r.suspected)
 			r.suspected[n] = &of
 		}
-		if n := slices.IndexFunc(r.incidents, has); n >= 0 { // else it made place for others
+		if n := slices.IndexFunc(r.incidents, has); n >= 0 { // otherwise it was removed
 			of := *r.incidents[n]
 			of.Chart = chart
 			r.replace(n, &of)
@@ -238,24 +238,24 @@ func (r *Recorder) grow() {
 func (r *Recorder) receipt(devices []ledger.Closed, s *ledger.Snapshot) (out *Receipt, isNew bool) {
 	r.number++
 	out = newReceipt(devices, s.Catalogue.OrStandard(), r.number)
-	if slices.ContainsFunc(r.receipts, out.isOf) { // an earlier process made it and ended
+	if slices.ContainsFunc(r.receipts, out.isOf) { // an earlier process has made it
 		return nil, false
 	}
 	r.receipts = lastReceipts(append(slices.Clip(r.receipts), out))
 	return out, true
 }
 
-// lastReceipts returns the newest receipts, as many as are kept.
+// lastReceipts returns the newest receipts, at most MaxReceipts.
 func lastReceipts(all []*Receipt) []*Receipt { return all[max(0, len(all)-MaxReceipts):] }
 
-// RestoreReceipts adds receipts of an earlier process, before the first snapshot.
+// RestoreReceipts adds receipts of an earlier process. It must be called before the first snapshot.
 func (r *Recorder) RestoreReceipts(receipts []*Receipt) {
 	r.receipts = lastReceipts(append(slices.Clone(receipts), r.receipts...))
 	r.publish(time.Time{})
 }
 
-// Restore adds incidents of an earlier process, before the first snapshot. Those that were open are
-// open until their conditions are over.
+// Restore adds incidents of an earlier process. It must be called before the first snapshot. Open
+// incidents stay open until their conditions are over.
 func (r *Recorder) Restore(incidents []*Incident) {
 	all := append(slices.Clone(incidents), r.incidents...)
 	slices.SortFunc(all, func(a, b *Incident) int { return a.Onset.Compare(b.Onset) })

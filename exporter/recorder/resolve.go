@@ -9,7 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 )
 
-// resolve ends the incidents whose conditions are over, and returns them.
+// resolve ends incidents whose conditions are over, and returns them.
 func (r *Recorder) resolve(s *ledger.Snapshot) []*Incident {
 	var out []*Incident
 	for n, i := range r.incidents {
@@ -35,7 +35,8 @@ func (r *Recorder) resolve(s *ledger.Snapshot) []*Incident {
 	return out
 }
 
-// gone returns why an incident is over whose device, source or claim has not been there for long.
+// gone returns a resolution if the device, source or claim of an incident has been absent for long,
+// else "".
 func (r *Recorder) gone(i *Incident, s *ledger.Snapshot) Resolution {
 	var there bool
 	why := DeviceGone
@@ -59,8 +60,8 @@ func (r *Recorder) gone(i *Incident, s *ledger.Snapshot) Resolution {
 	return ""
 }
 
-// resolution returns why the condition of an incident that is not of a stalled claim is over, ""
-// while it is not, or while that is unknown.
+// resolution returns why an incident's condition is over; "": it is not, or that is unknown. It
+// does not handle stalled claims.
 func (r *Recorder) resolution(i *Incident, now time.Time) Resolution {
 	if i.Kind == SourceDown {
 		if of := r.detector.sources[i.Source]; of.most > 0 && !of.down {
@@ -87,7 +88,7 @@ func (r *Recorder) resolution(i *Incident, now time.Time) Resolution {
 	return why
 }
 
-// stallOver returns why a claim that was stalled is not, and since when.
+// stallOver returns why a claim is no longer stalled, and since when.
 func (r *Recorder) stallOver(i *Incident, now time.Time) (Resolution, time.Time) {
 	var ended time.Time
 	for n := range i.Holders {
@@ -121,7 +122,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// held returns the last holding period of a holder, nil if none is known.
+// held returns the last holding period of a holder, nil if unknown.
 func (r *Recorder) held(h *Holder) *ledger.Period {
 	var last *ledger.Period
 	for p := range r.timeline.Held(h.ID, h.From, r.published.Load().at) {
@@ -133,16 +134,16 @@ func (r *Recorder) held(h *Holder) *ledger.Period {
 	return last
 }
 
-// sameUID reports whether two UIDs may be the same one: one may have become known later.
+// sameUID reports whether two UIDs may be equal: one may not be known yet.
 func sameUID(a, b string) bool { return a == b || a == "" || b == "" }
 
-// openOf returns which incidents that are open hit which claims.
+// openOf returns the open incidents that hit each claim.
 func (r *Recorder) openOf(s *ledger.Snapshot) map[*ledger.HolderKey][]ledger.OpenIncident {
 	if !slices.ContainsFunc(r.incidents, (*Incident).Open) {
 		return nil
 	}
 	out := map[*ledger.HolderKey][]ledger.OpenIncident{}
-	var room []ledger.OpenIncident // one of each claim, mostly all
+	var room []ledger.OpenIncident // room for one incident per claim, which mostly suffices
 	for _, i := range r.incidents {
 		for n := range i.Holders {
 			h := &i.Holders[n]
@@ -165,7 +166,7 @@ func (r *Recorder) openOf(s *ledger.Snapshot) map[*ledger.HolderKey][]ledger.Ope
 	return out
 }
 
-// latest adds an incident, in place of one of the same kind that began earlier.
+// latest adds an incident. It replaces an earlier one of the same kind.
 func latest(all []ledger.OpenIncident, i ledger.OpenIncident) []ledger.OpenIncident {
 	for n := range all {
 		if all[n].Kind == i.Kind {

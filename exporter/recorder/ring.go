@@ -13,7 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
-// OwnerKind says whose a series is.
+// OwnerKind is the kind of a series' owner.
 type OwnerKind string
 
 // The kinds of owners.
@@ -23,7 +23,7 @@ const (
 	OfPod    OwnerKind = "pod"
 )
 
-// rank orders kinds: devices come first.
+// rank orders kinds, devices first.
 func (k OwnerKind) rank() int {
 	switch k {
 	case OfDevice:
@@ -35,7 +35,7 @@ func (k OwnerKind) rank() int {
 	}
 }
 
-// Owner is whose a series is: a device's, or a claim's or pod's part of a device.
+// Owner is the owner of a series: a device, or a claim or pod with its part of a device.
 type Owner struct {
 	Kind            OwnerKind
 	Namespace, Name string // of the claim or pod
@@ -50,12 +50,13 @@ func (o Owner) compare(other Owner) int {
 }
 
 const (
-	// blockTicks is the number of ticks of a block: the ring forgets whole blocks.
+	// blockTicks is the number of ticks of a block. The ring forgets whole blocks.
 	blockTicks = 60
-	// seriesOverhead is what a series of a block costs besides its data, in bytes: its metadata,
-	// unless the block before has the same series, and its span.
+	// seriesOverhead is the memory of a series in a block besides its data, in bytes: its metadata,
+	// unless the previous block has the same series, and its span.
 	seriesOverhead = 16
-	// maxCodes is how many values end a block early: in the present one each takes 4 bytes.
+	// maxCodes is the number of values that ends a block early: in the present block, each takes 4
+	// bytes.
 	maxCodes = 2 << 20
 )
 
@@ -66,84 +67,83 @@ type meta struct {
 	counter bool
 }
 
-// track is a series that is being recorded.
+// track is a series being recorded.
 type track struct {
 	*meta
-	seen  uint64 // the number of the tick at which it was last there
-	place int    // in the ring's order
+	seen  uint64 // the last tick that had it
+	place int    // position in the ring's order
 
-	// Of a counter: its clock, and what it was when that advanced last. The rate is the one since the
-	// advance before, and holds until the next.
+	// For a counter: its clock, and the value and time at which the clock last advanced. rate is the
+	// rate between the last two advances, and is valid until the next.
 	clock *clock
 	last  float64
 	at    time.Duration
 	rate  code
 }
 
-// clock is until when a counter of a device is counted, as time since the ring began. Counters of
-// its holders have the same one. It advances with the readings, not with the ticks.
+// clock is the time up to which a device's counter counts, since the ring began. Counters of its
+// holders share it. It advances with readings, not with ticks.
 type clock struct {
 	at   time.Duration
-	seen uint64 // the number of the tick at which the counter was last there
+	seen uint64 // the last tick that had the counter
 }
 
-// clockKey is a counter of a device.
+// clockKey identifies a counter of a device.
 type clockKey struct {
 	device driver.ID
 	labelled
 }
 
-// frame are the codes of the values of one tick, in the order of the block's series; those of
-// series that came later are missing. It does not change.
+// frame has the codes of the values of one tick, in the order of the block's series. It lacks
+// series that were added later. It is immutable.
 type frame []code
 
-// block are the series of some ticks. It does not change.
+// block has the series of some ticks. It is immutable.
 type block struct {
 	times  []time.Time
 	data   []byte
 	series []*meta
-	spans  []span // of the data of each series
+	spans  []span // position of each series' data
 }
 
-// span is a part of a block's data. Series with the same values share one: of a claim and its only
-// pod, or of all who are given equal parts of a device.
+// span is a part of a block's data. Series with equal values share one, such as those of a claim
+// and its only pod, or of holders with equal parts of a device.
 type span struct{ begin, end uint32 }
 
 func (b *block) size() int { return len(b.data) + len(b.series)*seriesOverhead + len(b.times)*24 }
 
-// tape is what a ring has recorded. It does not change: the ring only adds behind what a tape
-// shows.
+// tape is the recording of a ring. It is immutable: the ring only appends behind the end of a tape.
 type tape struct {
 	sealed []*block
-	// The present block: a frame a tick.
+	// The present block: one frame per tick.
 	times     []time.Time
 	frames    []frame
 	series    []*meta
 	catalogue driver.Catalogue
 }
 
-// ring is a bounded memory of the values of snapshots. It is used by one goroutine at a time; what
-// others read are its tapes.
+// ring keeps the values of snapshots within a memory limit. It is not safe for concurrent use;
+// others read its tapes.
 type ring struct {
 	tape
 
-	keep     time.Duration // what is older is forgotten
-	maxBytes int           // of sealed blocks
+	keep     time.Duration // older values are forgotten
+	maxBytes int           // limit of sealed blocks
 
 	tick   uint64
-	began  time.Time     // the first tick
-	before time.Time     // the tick before
+	began  time.Time     // time of the first tick
+	before time.Time     // time of the previous tick
 	now    time.Duration // since the first tick
 	frame  frame         // of this tick
-	codes  int           // of the present block
+	codes  int           // number of codes in the present block
 	tracks map[*ledger.Series]*track
-	order  []*track // of the present block, in the order in which they came
-	free   []track  // memory for more of them
-	metas  []meta   // the same for their metadata
-	next   int      // the place in order of the series that is likely to be the next one of a snapshot
+	order  []*track // of the present block, in the order of their first values
+	free   []track  // memory for reuse
+	metas  []meta   // memory for their metadata
+	next   int      // position in order of the series that probably comes next
 	owners map[any]*Owner
 	clocks map[clockKey]*clock
-	bytes  int // of sealed
+	bytes  int // of sealed blocks
 }
 
 func newRing(keep time.Duration, maxBytes int) *ring {
@@ -210,7 +210,7 @@ func (r *ring) device(d *ledger.Device) {
 	}
 }
 
-// holder records a claim or pod until its end.
+// holder records a claim or pod, until it ends.
 func (r *ring) holder(h *ledger.Holder, kind OwnerKind, s *ledger.Snapshot) {
 	if !h.Ended.IsZero() && !h.Ended.After(r.before) {
 		return
@@ -226,8 +226,8 @@ func (r *ring) holder(h *ledger.Holder, kind OwnerKind, s *ledger.Snapshot) {
 	}
 }
 
-// clockOf returns the clock of a holder's counter: that of the device, or of the one that it is a
-// part of; nil if neither has the counter.
+// clockOf returns the clock of a holder's counter: that of the device, or of its parent; nil if
+// neither has the counter.
 func (r *ring) clockOf(id driver.ID, v *ledger.Value, s *ledger.Snapshot) *clock {
 	if c := r.clocks[clockKey{id, labelled{v.Quantity, v.Labels}}]; c != nil {
 		return c
@@ -251,13 +251,13 @@ func (r *ring) put(t *track, v *ledger.Value) {
 	at := r.now
 	if t.clock != nil {
 		if t.clock.seen != r.tick {
-			return // the device is not read
+			return // the device was not read
 		}
 		at = t.clock.at
 	}
 	if at > t.at {
 		t.rate = absent
-		if rate := (v.Value - t.last) / (at - t.at).Seconds(); rate >= 0 { // of the first reading it is NaN
+		if rate := (v.Value - t.last) / (at - t.at).Seconds(); rate >= 0 { // NaN for the first reading
 			t.rate = codeOf(rate)
 		}
 		t.last, t.at = v.Value, at
@@ -265,8 +265,8 @@ func (r *ring) put(t *track, v *ledger.Value) {
 	r.frame[t.place] = t.rate
 }
 
-// track returns a series, nil if it is new. Snapshots mostly have the series in the order of the
-// one before.
+// track returns the track of a series, nil if the series is new. Snapshots mostly have the same
+// order of series.
 func (r *ring) track(key *ledger.Series) *track {
 	if r.next < len(r.order) && r.order[r.next].Series == key {
 		return r.order[r.next]
@@ -289,8 +289,8 @@ func (r *ring) owner(key any, kind OwnerKind) *Owner {
 	return o
 }
 
-// open begins a series. A counter that began since the tick before counts from 0; of another one
-// the first increment is unknown.
+// open begins a series. A counter that began since the previous tick counts from 0. The first
+// increment of any other counter is unknown.
 func (r *ring) open(v *ledger.Value, owner *Owner) *track {
 	counter := r.catalogue.Spec(v.Quantity).Type == driver.Counter
 	t := r.newTrack()
@@ -306,8 +306,8 @@ func (r *ring) open(v *ledger.Value, owner *Owner) *track {
 	return t
 }
 
-// trackChunk is how many tracks are allocated together: many small objects are what takes the
-// garbage collector time. One that remains keeps the memory of all.
+// trackChunk is the number of tracks that are allocated together, since many small objects cost
+// time in garbage collection. One track in use keeps the memory of all.
 const trackChunk = 32
 
 // newTrack returns an empty track.
@@ -321,7 +321,7 @@ func (r *ring) newTrack() *track {
 	return t
 }
 
-// seal ends the present block, and forgets what is too old or too much.
+// seal ends the present block, and forgets blocks that are too old or too many.
 func (r *ring) seal(now time.Time) {
 	b := r.encode()
 	sealed := r.sealed
@@ -337,17 +337,17 @@ func (r *ring) seal(now time.Time) {
 		r.bytes -= oldest.size()
 		sealed = sealed[1:]
 	}
-	r.sealed = append(slices.Clone(sealed), b) // tapes have the other one
+	r.sealed = append(slices.Clone(sealed), b) // tapes share the other one
 	r.times, r.frames, r.codes = make([]time.Time, 0, blockTicks), make([]frame, 0, blockTicks), 0
 	r.forget(len(b.times))
 }
 
-// encode returns the present block.
+// encode encodes the present block.
 func (r *ring) encode() *block {
 	b := &block{
 		times: slices.Clip(r.times), series: make([]*meta, 0, len(r.order)), spans: make([]span, 0, len(r.order)),
 	}
-	known := map[string]span{} // by data
+	known := map[string]span{} // by encoded data
 	data := make([]byte, 0, r.codes/2)
 	for place, m := range r.series {
 		begin := len(data)
@@ -374,7 +374,7 @@ func (r *ring) encode() *block {
 	return b
 }
 
-// forget drops the series that were not in the block that ended, which was of so many ticks.
+// forget drops series that the ended block, of so many ticks, did not have.
 func (r *ring) forget(ticks int) {
 	gone := func(t *track) bool { return t.seen+uint64(ticks) <= r.tick }
 	for key, t := range r.tracks {

@@ -7,34 +7,34 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
-// SensorError is what is known of how a sensor measures.
+// SensorError describes the error of a sensor.
 type SensorError struct {
-	// SampledRatio is the part of the time in which the sensor samples, 0 to 1. What the device draws
-	// in the rest of it is not seen.
+	// SampledRatio is the part of the time in which the sensor samples, 0 to 1. Power drawn in the
+	// rest is not seen.
 	SampledRatio float64 `json:"sampledRatio"`
-	// Of is what the study measured, power, although the figure may be of the driver's own counter of
-	// energy: see Counter.
+	// Of is the quantity that the study measured: power, even if the figure comes from the driver's
+	// energy counter (see Counter).
 	Of string `json:"of"`
-	// Counter says that the figure is of the driver's counter of energy, and not of readings of power.
-	// Whether it sees more than these do is not documented.
+	// Counter says that the figure comes from the driver's energy counter, not from readings of power.
+	// Whether the counter has the same error is not documented.
 	Counter bool   `json:"counter,omitempty"`
-	Source  string `json:"source"` // where that is from
+	Source  string `json:"source"` // reference of the study
 }
 
-// sensor is what a study found of the GPUs of a model.
+// sensor is a study's result for the GPUs of a model.
 type sensor struct {
-	model   string // a word of the name of the model
+	model   string // a word in the model's name
 	sampled float64
 	source  string
 }
 
-// sensors returns what is known of power sensors, by architecture: GA100 and GH100.
+// sensors returns the known errors of power sensors, by architecture: GA100 and GH100.
 func sensors() []sensor {
 	const study = "arXiv:2312.02741"
 	return []sensor{{"A100", 0.25, study}, {"H100", 0.25, study}}
 }
 
-// sensorErrorOf returns what is known of the power sensor of a model, nil if nothing is.
+// sensorErrorOf returns the known error of a model's power sensor, nil if unknown.
 func sensorErrorOf(model, source string) *SensorError {
 	words := strings.FieldsFunc(model, func(r rune) bool { return r == ' ' || r == '-' || r == '_' })
 	for _, s := range sensors() {

@@ -12,24 +12,24 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 )
 
-// stalls gives package stall what it has to know of the claims in snapshots.
+// stalls passes the claims of snapshots to package stall.
 type stalls struct {
 	judge    *stall.Judge
 	groups   map[*ledger.HolderKey]group
-	before   map[*ledger.HolderKey]group // at the snapshot before
+	before   map[*ledger.HolderKey]group // at the previous snapshot
 	turn     uint64
 	devices  map[driver.ID]*ledger.Device // of the present snapshot
 	readings []stall.Reading
 	keys     []*ledger.HolderKey // of readings
 }
 
-// group is the name of the workload that a claim is for.
+// group is the name of a claim's workload.
 type group struct {
 	name string
-	due  uint64 // the turn at which to ask again
+	due  uint64 // the turn at which it is determined again
 }
 
-// regroup is after how many snapshots a claim's workload is determined again.
+// regroup is the number of snapshots after which a claim's workload is determined again.
 const regroup = 60
 
 func newStalls(after, interval time.Duration) *stalls {
@@ -39,8 +39,8 @@ func newStalls(after, interval time.Duration) *stalls {
 	}
 }
 
-// observe adds a snapshot, and returns a verdict on each claim and device that can be busy and draw
-// power.
+// observe adds a snapshot, and returns a verdict for each claim and device that can be busy and
+// draw power.
 func (b *stalls) observe(s *ledger.Snapshot) map[*ledger.HolderKey]stall.Verdict {
 	b.turn++
 	for i := range s.Devices {
@@ -67,7 +67,7 @@ func (b *stalls) observe(s *ledger.Snapshot) map[*ledger.HolderKey]stall.Verdict
 		r.Group = of.name
 		b.readings, b.keys = append(b.readings, r), append(b.keys, h.HolderKey)
 	}
-	clear(b.devices) // they would keep the snapshot
+	clear(b.devices) // drop references to the snapshot
 	out := make(map[*ledger.HolderKey]stall.Verdict, len(b.keys))
 	for i, v := range b.judge.Observe(s.Time, b.readings) {
 		if b.readings[i].Unknown != notJudged {
@@ -77,11 +77,11 @@ func (b *stalls) observe(s *ledger.Snapshot) map[*ledger.HolderKey]stall.Verdict
 	return out
 }
 
-// suspectAfter is how long nothing must show life until what was recorded when that began is kept:
-// by the time at which a claim is found to be stalled, the ring may have forgotten it.
+// suspectAfter is the time without signs of life after which a recording of its begin is kept: when
+// the claim is found to be stalled, the ring may have forgotten that time.
 const suspectAfter = DefaultKeep / 2
 
-// stall returns the claims that have begun to stall since the snapshot before.
+// stall returns the claims that have begun to stall since the previous snapshot.
 func (r *Recorder) stall(now map[*ledger.HolderKey]stall.Verdict, s *ledger.Snapshot) []happening {
 	var out []happening
 	suspected := r.suspected[:0:0]
@@ -104,7 +104,7 @@ func (r *Recorder) stall(now map[*ledger.HolderKey]stall.Verdict, s *ledger.Snap
 	return out
 }
 
-// suspect returns what may become the incident of a claim that nothing shows life of.
+// suspect returns an unconfirmed incident of a claim without signs of life.
 func (r *Recorder) suspect(key *ledger.HolderKey, v *stall.Verdict, of *ledger.Device, now time.Time) *Incident {
 	id := "suspected " + key.Namespace + "/" + key.Name + " " + key.Device.String()
 	for _, known := range r.suspected {
@@ -120,8 +120,8 @@ func (r *Recorder) suspect(key *ledger.HolderKey, v *stall.Verdict, of *ledger.D
 	}
 }
 
-// fall returns when the power of a device fell from what it drew before to what it has drawn since
-// about a time, which is known to a window; that time if the power does not show it.
+// fall returns when the power of a device fell to its present level. since is the approximate time,
+// known to a window. If the power does not show a fall, fall returns since.
 func (r *ring) fall(id driver.ID, since time.Time, window time.Duration) time.Time {
 	from := since.Add(-window - evidence)
 	c := r.cut(from, r.before, func(o *Owner) bool { return o.Kind == OfDevice && o.Device == id })
@@ -132,7 +132,7 @@ func (r *ring) fall(id driver.ID, since time.Time, window time.Duration) time.Ti
 		watts, _ := new(decoder).decode(&l, len(c.times))
 		before := median(c.times, watts, from, since.Add(-window))
 		after := median(c.times, watts, since, r.before)
-		if !(after < before) { // one of both may be unknown
+		if !(after < before) { // either may be NaN
 			return since
 		}
 		for n := len(watts) - 1; n > 0; n-- {
@@ -144,7 +144,7 @@ func (r *ring) fall(id driver.ID, since time.Time, window time.Duration) time.Ti
 	return since
 }
 
-// median returns the median of the values from one time to another, NaN if there are none.
+// median returns the median of the values between two times, NaN if there are none.
 func median(times []time.Time, values []float64, from, to time.Time) float64 {
 	var some []float64
 	for n, v := range values {
@@ -159,11 +159,11 @@ func median(times []time.Time, values []float64, from, to time.Time) float64 {
 	return some[len(some)/2]
 }
 
-// notJudged is of what is no device that can stall, such as a network device or a CPU: all of its
-// readings but traffic are ignored.
+// notJudged is the reason for devices that can't stall, such as network devices and CPUs. Only
+// their traffic is used.
 const notJudged stall.Reason = "not_judged"
 
-// workload names the workload that a claim is for: that of its first pod, or that pod.
+// workload names the workload of a claim: that of its first pod, or the pod itself.
 func workload(d *ledger.Device, h *ledger.Holder) string {
 	for i := range d.Shares {
 		s := &d.Shares[i]
@@ -180,7 +180,7 @@ func workload(d *ledger.Device, h *ledger.Holder) string {
 	return ""
 }
 
-// readingOf returns what is known of a device that is held.
+// readingOf returns the reading of a held device.
 func readingOf(d *ledger.Device) stall.Reading {
 	r := stall.Reading{Values: stall.NoValues()}
 	for i := range d.Values {
@@ -212,7 +212,7 @@ func readingOf(d *ledger.Device) stall.Reading {
 	switch busy := r.Measured(stall.Busy); {
 	case !busy && !r.Measured(stall.Power) || busy && !r.Measured(stall.Power) && !engines:
 		r.Unknown = notJudged
-	case d.Attribution != join.AttributionExclusive: // what one of several claims does is not known
+	case d.Attribution != join.AttributionExclusive: // the activity of each of several claims is unknown
 		r.Unknown = stall.Shared
 	case d.Parent != "" && !r.Measured(stall.Power):
 		r.Unknown = stall.Part
@@ -220,7 +220,8 @@ func readingOf(d *ledger.Device) stall.Reading {
 	return r
 }
 
-// signalOf returns what an engine shows; false: nothing that a kernel that spins would not do.
+// signalOf returns the signal of an engine, false for engines that a spinning kernel also keeps
+// busy.
 func signalOf(engine string) (stall.Signal, bool) {
 	switch engine {
 	case "tensor", "fp64", "fp32", "fp16":
@@ -231,7 +232,7 @@ func signalOf(engine string) (stall.Signal, bool) {
 		return stall.Copy, true
 	case "encoder", "decoder", "jpeg", "ofa", "video", "video_enhance":
 		return stall.Media, true
-	default: // sm, compute, render and int are busy with a kernel that spins
+	default: // sm, compute, render and int are busy with a spinning kernel
 		return 0, false
 	}
 }

@@ -8,62 +8,63 @@ import (
 
 // The rule.
 const (
-	// restingBelow is the utilization below which a window is one without kernels.
+	// restingBelow is the utilization below which a window counts as one without kernels.
 	restingBelow = 0.1
-	// spinsFrom is the mean utilization of a window in which a kernel may have run without a pause.
-	// Programs that launch kernels again and again pause between them.
+	// spinsFrom is the mean utilization of a window from which on a kernel may have run without a
+	// pause. Programs that launch kernels repeatedly pause between them.
 	spinsFrom = 0.97
-	// lowPower is up to which part of the reference, above what the device draws idle, power is low:
-	// what spins draws a tenth of that of an H100 in training, and two fifths of that of a card that
-	// is small or capped. From fullPower on it is a sign of life.
+	// lowPower is the part of the reference, above idle power, up to which power is low. A spinning
+	// kernel draws a tenth of an H100's training power, and two fifths on a small or capped card. From
+	// fullPower on, power is a sign of life.
 	lowPower, fullPower = 0.5, 0.75
-	// idleOfMaxLimit is what a device is taken to draw idle, as a part of the highest limit of its
-	// power, as long as it was not seen idle: GPUs of servers draw 10 to 25 %.
+	// idleOfMaxLimit is the assumed idle power of a device that has not been seen idle, as a part of
+	// its highest power limit. GPUs of servers draw 10 to 25 %.
 	idleOfMaxLimit = 0.1
-	// referenceWindows is how many windows make a working level.
+	// referenceWindows is the number of windows that make a working level.
 	referenceWindows = 5
-	// muchTraffic is from how many bytes per second a fabric or network is what ranks exchange data
-	// over.
+	// muchTraffic is the traffic, in bytes per second, from which on ranks exchange data over a fabric
+	// or network.
 	muchTraffic = 1e8
-	// monitoring is what the reading of counters may have of PCIe, in bytes per second, at most.
+	// monitoring is the highest PCIe traffic, in bytes per second, that reading of counters is assumed
+	// to cause.
 	monitoring = 1e6
-	// measuredShare is the part of the readings of a window of which there must be values.
+	// measuredShare is the part of a window's readings that must have a value.
 	measuredShare = 1. / 3
-	// unclearPart is what part of quiet windows may be unclear, at most one in that many: what reads
-	// the device's counters uses its links. Neither does a window end the phase that is only a little
-	// below spinsFrom.
+	// unclearPart: at most one in unclearPart quiet windows may be unclear, since reading of the
+	// device's counters uses its links. A window with a utilization from hardlyPausing to spinsFrom
+	// does not end the phase either.
 	unclearPart, hardlyPausing = 4, 0.9
-	// maxWaits bounds the modes in which a claim waited.
+	// maxWaits limits the number of remembered modes of waiting.
 	maxWaits = 8
-	// sameMode is by which part the power of one mode may vary.
+	// sameMode is the relative difference in power within one mode.
 	sameMode = 0.1
 )
 
-// class is what a device did in a window.
+// class is the activity of a device in a window.
 type class uint8
 
 const (
 	unmeasured class = iota
 	resting          // no kernel ran
-	pausing          // kernels ran, with pauses, and nothing else shows life
+	pausing          // kernels ran, with pauses, without another sign of life
 	working          // something shows life
-	unclear          // nothing shows life for sure, nor that none is there
+	unclear          // neither signs of life nor their absence are certain
 	quiet            // a kernel ran without pause, and nothing else happened
 )
 
-// book is what is known of one claim on one device. What has JSON names outlives the process.
+// book is the history of one claim on one device. Fields with JSON names are persistent.
 type book struct {
 	Key   `json:"key"`
-	Peaks [referenceWindows]float64 `json:"peaks"` // the highest powers of working windows, in falling order
-	// Fabric and Network report that it exchanged much over one.
+	Peaks [referenceWindows]float64 `json:"peaks"` // highest powers of working windows, in falling order
+	// Fabric and Network report that the claim exchanged much data over one.
 	Fabric  bool   `json:"fabric"`
 	Network bool   `json:"network"`
-	Waits   []wait `json:"waits"` // the modes in which it waited, and out of which it came by itself
-	// QuietSince is since when it has been quiet, but for some unclear windows, and DullSince since
-	// when nothing has shown life; the zero time: something does.
+	Waits   []wait `json:"waits"` // modes in which it waited, and worked again afterwards
+	// QuietSince is when it became quiet; some later windows may be unclear. DullSince is the time
+	// since which nothing has shown life. The zero time: it is not so.
 	QuietSince time.Time `json:"quiet_since"`
 	DullSince  time.Time `json:"dull_since"`
-	Watts      float64   `json:"watts"` // of the quiet windows, the last one
+	Watts      float64   `json:"watts"` // power of the last quiet window
 	Verdict    Verdict   `json:"verdict"`
 
 	turn    uint64
@@ -80,26 +81,26 @@ type book struct {
 	throttled int
 
 	// The last window.
-	fresh      bool // it has just ended
+	fresh      bool // the window has just ended
 	from       time.Time
 	class      class
-	why        Reason // it is unmeasured or unclear
+	why        Reason // why the class is unmeasured or unclear
 	level      Values
 	idleHost   float64
 	quietTimes int
-	otherTimes int // unclear windows since QuietSince
-	// blind reports that there is nothing yet to which the power can be compared.
+	otherTimes int // unclear or pausing windows since QuietSince
+	// blind reports that the power can't be compared with anything yet.
 	blind  bool
 	ending wait
 }
 
-// wait is a mode in which a claim was quiet.
+// wait is a mode of power in which a claim was quiet.
 type wait struct {
 	Watts   float64       `json:"watts"`
 	Longest time.Duration `json:"longest"`
 }
 
-// add adds a reading to the present window, and returns how long that has lasted.
+// add adds a reading to the present window, and returns the duration of the window so far.
 func (b *book) add(r *Reading, now time.Time) time.Duration {
 	if b.began.IsZero() {
 		b.began, b.last = now, NoValues()
@@ -141,7 +142,7 @@ func (b *book) measure(j *Judge, r *Reading, now time.Time) {
 	b.learn(j)
 }
 
-// classify says what the device did in the window.
+// classify returns the class of the window, with a reason if it is unmeasured or unclear.
 func (b *book) classify(j *Judge, r *Reading, throttled bool) (class, Reason) {
 	switch v := &b.level; {
 	case !v.Measured(Busy):
@@ -182,8 +183,8 @@ func (b *book) classify(j *Judge, r *Reading, throttled bool) (class, Reason) {
 	}
 }
 
-// bandOf returns the band of a signal of this device. What crosses PCIe while no kernel runs is no
-// sign of life.
+// bandOf returns the band of a signal for this device. PCIe traffic that also occurs while no
+// kernel runs is not a sign of life.
 func (b *book) bandOf(s Signal) band {
 	of := s.band()
 	if s == Host {
@@ -196,10 +197,10 @@ func (b *book) bandOf(s Signal) band {
 // moves reports whether a signal shows life.
 func (b *book) moves(s Signal) bool { return b.level.Measured(s) && b.level[s] >= b.bandOf(s).life }
 
-// hovers reports whether a signal is measured, and more than that of a kernel that spins.
+// hovers reports whether a signal is above the level of a spinning kernel.
 func (b *book) hovers(s Signal) bool { return b.level.Measured(s) && b.level[s] > b.bandOf(s).quiet }
 
-// silent returns the signals that show nothing.
+// silent returns the measured signals, which show no life.
 func (b *book) silent() []Signal {
 	out := []Signal{Power}
 	for _, s := range vital() {
@@ -210,11 +211,11 @@ func (b *book) silent() []Signal {
 	return out
 }
 
-// reference returns the power of the claim at work; 0: it is not known to have worked yet. It is
-// the highest one that it had for some time, so that it is not forgotten while the claim decays.
+// reference returns the power of the claim at work; 0: not yet known. It is a level that several
+// windows reached, and is kept if the claim's power falls slowly.
 func (b *book) reference() float64 { return b.Peaks[referenceWindows-1] }
 
-// learn adds the window to what is known of the claim at work, and of the idle device.
+// learn updates the claim's working level and the device's idle level.
 func (b *book) learn(j *Judge) {
 	v := &b.level
 	b.Network = b.Network || v[Network] >= muchTraffic
@@ -224,7 +225,7 @@ func (b *book) learn(j *Judge) {
 		if !seen || v[Power] < known.Watts {
 			known.Watts = v[Power]
 		}
-		if v.Measured(Host) && (!seen || v[Host] < known.Host) { // more than that is a transfer
+		if v.Measured(Host) && (!seen || v[Host] < known.Host) { // more than this is a transfer
 			known.Host = min(v[Host], monitoring)
 		}
 		known.Device = b.Device
@@ -238,7 +239,7 @@ func (b *book) learn(j *Judge) {
 	}
 }
 
-// follow adds the window, which has just ended, to the present phase.
+// follow adds the window that has just ended to the present phase.
 func (b *book) follow(now time.Time) {
 	b.fresh = false
 	switch b.class {
@@ -258,7 +259,7 @@ func (b *book) follow(now time.Time) {
 	case working:
 		b.waitedFor(b.ending)
 		b.rouse()
-	case resting, unmeasured: // what waited has ended, or nothing is known of it
+	case resting, unmeasured: // a wait has ended, or nothing is known
 		b.rouse()
 	case pausing:
 		if b.otherTimes++; b.level[Busy] < hardlyPausing || unclearPart*b.otherTimes > b.quietTimes {
@@ -267,7 +268,7 @@ func (b *book) follow(now time.Time) {
 	}
 }
 
-// earliest returns when a phase began: at since, or, if that is the zero time, now.
+// earliest returns since, or now if since is the zero time.
 func earliest(since, now time.Time) time.Time {
 	if since.IsZero() {
 		return now
@@ -277,7 +278,7 @@ func earliest(since, now time.Time) time.Time {
 
 func (b *book) rouse() { b.QuietSince, b.DullSince, b.ending = time.Time{}, time.Time{}, wait{} }
 
-// waitedFor adds a wait that ended by itself.
+// waitedFor records a wait that ended by itself.
 func (b *book) waitedFor(w wait) {
 	if w.Longest == 0 {
 		return
@@ -290,12 +291,12 @@ func (b *book) waitedFor(w wait) {
 	b.Waits = slices.Delete(b.Waits, 0, max(0, len(b.Waits)-maxWaits))
 }
 
-// mode returns the index of the mode of that power; -1: it is none that the claim was in before.
+// mode returns the index of the mode with that power, -1 if there is none.
 func (b *book) mode(watts float64) int {
 	return slices.IndexFunc(b.Waits, func(w wait) bool { return math.Abs(w.Watts-watts) <= sameMode*w.Watts })
 }
 
-// waited returns for how long the claim was at most in the present mode before.
+// waited returns the longest earlier wait in the present mode.
 func (b *book) waited() time.Duration {
 	if i := b.mode(b.Watts); i >= 0 {
 		return b.Waits[i].Longest

@@ -9,31 +9,31 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// DefaultAfter is for how long nothing must show life. While one rank uploads a checkpoint the
-// others spin: that takes up to seven minutes.
+// DefaultAfter is the default time without signs of life. While one rank uploads a checkpoint, the
+// others spin for up to seven minutes.
 const DefaultAfter = 8 * time.Minute
 
-// How long a claim must show no life, as multiples of after.
+// The time without signs of life after which a claim is stalled, as multiples of after.
 const (
-	// aloneFactor is that of one rank among others of which most work.
+	// aloneFactor applies to one rank if most others work.
 	aloneFactor = 5. / 8
-	// unseenFactor is that of a rank that may wait for ranks which this node doesn't see: one that
-	// evaluates a model takes up to a quarter of an hour.
+	// unseenFactor applies to ranks that may wait for ranks on other nodes: one rank that evaluates a
+	// model takes up to a quarter of an hour.
 	unseenFactor = 2.5
-	// worksFactor is that of ranks that may wait for one on this node that works.
+	// worksFactor applies to ranks that may wait for a working rank on this node.
 	worksFactor = 4.
-	// againFactor is that of a wait out of which the claim came by itself before, of its length.
+	// againFactor applies to the length of an earlier wait that ended by itself.
 	againFactor = 1.5
-	// windowsOfAfter is into how many windows that time is divided.
+	// windowsOfAfter is the number of windows in after.
 	windowsOfAfter = 16
 )
 
-// Key identifies what is judged: a device of a claim. A claim that comes again under the same name
-// is told from it by when it began to hold the device: its UID may become known later.
+// Key identifies what is judged: a claim on a device. The time since when the claim has held the
+// device distinguishes later claims of the same name, since their UIDs may become known later.
 type Key struct {
 	Namespace, Claim string
 	Device           driver.ID
-	Since            time.Time // in UTC, by the wall clock alone
+	Since            time.Time // in UTC, without a monotonic reading
 }
 
 func (k Key) compare(other Key) int {
@@ -43,22 +43,21 @@ func (k Key) compare(other Key) int {
 	)
 }
 
-// Reading is what is known of a claim's device at a moment.
+// Reading has the values of a claim's device at one time.
 type Reading struct {
 	Key
-	// Group names the claims of one workload on the node: its ranks may wait for each other, and
-	// traffic of its network devices is a sign of life of all. Empty: the claim alone.
+	// Group names the claims of one workload on the node. Its ranks may wait for each other, and
+	// traffic of its network devices is a sign of life of all ranks. Empty: the claim is alone.
 	Group string
-	// Unknown is why the device can't be judged; its traffic counts for its group.
+	// Unknown is why the device can't be judged. Its traffic still counts for its group.
 	Unknown Reason
 	Values
-	// Limit is the power limit that is enforced, and MaxLimit the highest one that the device can
-	// have; 0: unknown.
+	// Limit is the enforced power limit, and MaxLimit the highest one possible, in watts; 0: unknown.
 	Limit, MaxLimit float64
-	Throttled       bool // for another reason than its power limit
+	Throttled       bool // for a reason other than the power limit
 }
 
-// Judge has what is known of the claims so far. It is used by one goroutine at a time.
+// Judge keeps the history of claims. It is not safe for concurrent use.
 type Judge struct {
 	after, window, interval time.Duration
 	books                   map[Key]*book
@@ -66,15 +65,15 @@ type Judge struct {
 	turn                    uint64
 	now                     time.Time // of the last Observe
 
-	observed []*book // by the last Observe, of each reading
+	observed []*book // one for each reading of the last Observe
 	verdicts []Verdict
 
-	kept    kept // of an earlier process
-	changed bool // since it was written
+	kept    kept // state of an earlier process
+	changed bool // changed since it was last written
 }
 
-// New returns a judge that knows nothing. Readings come at each interval, and more often. after is
-// for how long nothing must show life; 0: [DefaultAfter].
+// New returns a judge without history. interval is the longest time between readings. after is the
+// time without signs of life; 0: [DefaultAfter].
 func New(after, interval time.Duration) *Judge {
 	after = cmp.Or(after, DefaultAfter)
 	return &Judge{
@@ -83,13 +82,12 @@ func New(after, interval time.Duration) *Judge {
 	}
 }
 
-// Window returns the length of the windows in which readings are judged: how exactly it is known
-// since when nothing has shown life.
+// Window returns the length of a window, which is the accuracy of the begin of a stall.
 func (j *Judge) Window() time.Duration { return j.window }
 
-// Observe adds the readings of a moment, of all devices that are held now, and returns a verdict on
-// each that Busy is measured of or that can't be judged, in the same order, until the next call.
-// Claims that are not among them are forgotten.
+// Observe adds the readings of all held devices at one time. It returns verdicts in the same order,
+// valid until the next call: for readings in which Busy is measured, or which can't be judged.
+// Other claims are forgotten.
 func (j *Judge) Observe(now time.Time, readings []Reading) []Verdict {
 	j.forget(now)
 	j.turn, j.now = j.turn+1, now
@@ -124,7 +122,7 @@ func (j *Judge) Observe(now time.Time, readings []Reading) []Verdict {
 	return j.verdicts
 }
 
-// groupKey identifies a group: its name, or the claim if it has none.
+// groupKey identifies a group by its name, or by the claim if it has none.
 type groupKey struct{ name, namespace, claim string }
 
 func (r *Reading) group() groupKey {
@@ -134,15 +132,15 @@ func (r *Reading) group() groupKey {
 	return groupKey{namespace: r.Namespace, claim: r.Claim}
 }
 
-// group is what the ranks of a workload did in the last window.
+// group is the activity of a workload's ranks in the last window.
 type group struct {
 	ranks, working, quiet int
-	networked             bool // network devices move something now
-	network, exchanged    bool // there are some; they moved much
+	networked             bool // network devices have traffic now
+	network, exchanged    bool // it has network devices; they had much traffic
 	worked                bool // a rank has worked
 }
 
-// conclude gives verdicts.
+// conclude makes the verdicts.
 func (j *Judge) conclude(books []*book, now time.Time) {
 	groups := map[groupKey]*group{}
 	for _, b := range books {
@@ -168,7 +166,7 @@ func (j *Judge) conclude(books []*book, now time.Time) {
 	}
 	for _, b := range books {
 		g := groups[b.group]
-		if g.networked && (b.class == quiet || b.class == unclear) { // of the others, each says so itself
+		if g.networked && (b.class == quiet || b.class == unclear) { // other classes speak for themselves
 			b.class = working
 		}
 		if b.fresh {
@@ -178,7 +176,7 @@ func (j *Judge) conclude(books []*book, now time.Time) {
 	}
 }
 
-// verdict judges the time up to now.
+// verdict returns the verdict at a time.
 func (j *Judge) verdict(b *book, g *group, now time.Time) Verdict {
 	switch {
 	case b.unknown != Known:
@@ -194,9 +192,9 @@ func (j *Judge) verdict(b *book, g *group, now time.Time) Verdict {
 	if !b.QuietSince.IsZero() {
 		still = now.Sub(b.QuietSince)
 	}
-	patience, reason := j.patience(b, g)
+	silence, reason := j.silenceNeeded(b, g)
 	switch {
-	case still >= patience:
+	case still >= silence:
 		return Verdict{Stalled: b.silent(), For: still}
 	case still >= j.after:
 		return Verdict{Unknown: reason, For: still}
@@ -209,28 +207,28 @@ func (j *Judge) verdict(b *book, g *group, now time.Time) Verdict {
 	}
 }
 
-// patience returns for how long a quiet claim must show no life to be stalled. Where that is longer
-// than after, the reason says why.
-func (j *Judge) patience(b *book, g *group) (time.Duration, Reason) {
+// silenceNeeded returns the time without signs of life after which a quiet claim is stalled. If it is
+// longer than after, the reason says why.
+func (j *Judge) silenceNeeded(b *book, g *group) (time.Duration, Reason) {
 	times := func(factor float64) time.Duration { return time.Duration(factor * float64(j.after)) }
-	patience, reason := j.after, Unclear
+	silence, reason := j.after, Unclear
 	switch {
 	case g.working > g.ranks/2 && g.working > 1:
-		patience = times(aloneFactor)
+		silence = times(aloneFactor)
 	case g.working > 0:
-		patience, reason = times(worksFactor), RankWorks
+		silence, reason = times(worksFactor), RankWorks
 	case g.exchanged || g.network && !g.worked || b.Fabric && g.ranks == 1:
-		patience, reason = times(unseenFactor), RanksUnseen
+		silence, reason = times(unseenFactor), RanksUnseen
 	}
-	if waited := time.Duration(againFactor * float64(b.waited())); waited > patience {
-		patience, reason = waited, WaitedBefore
+	if waited := time.Duration(againFactor * float64(b.waited())); waited > silence {
+		silence, reason = waited, WaitedBefore
 	}
-	return patience, reason
+	return silence, reason
 }
 
-// idle is what a device draws, and what its links carry, while no kernel runs.
+// idle has a device's power and traffic while no kernel runs.
 type idle struct {
 	Device driver.ID `json:"device"`
 	Watts  float64   `json:"watts"`
-	Host   float64   `json:"host"` // bytes per second; what reads its counters, for example
+	Host   float64   `json:"host"` // bytes per second, such as from reading its counters
 }

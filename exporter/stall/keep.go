@@ -10,29 +10,28 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// state is what outlives the process.
+// state is the persistent state of a judge.
 type state struct {
-	Time  time.Time `json:"time"` // until which it is of
+	Time  time.Time `json:"time"` // of the last readings
 	Books []*book   `json:"books"`
 	Idle  []idle    `json:"idle"`
 }
 
-// kept is what another process knew of claims that were not seen since.
+// kept is an earlier process's knowledge about claims that have not been seen since.
 type kept struct {
 	books []*book
-	until time.Time     // when they are forgotten
-	away  time.Duration // between the last readings of that process and the first ones of this
+	until time.Time     // when it is forgotten
+	away  time.Duration // from the last readings of that process to the first ones of this process
 }
 
 const (
-	// keepFor is how long what another process knew waits for its claim to be seen.
+	// keepFor is the time for which this knowledge is kept.
 	keepFor = 10 * time.Minute
-	// sameBegin is by how much the begin of one claim may differ between two processes.
+	// sameBegin is the possible difference between two processes' begin of the same claim.
 	sameBegin = time.Second
 )
 
-// AppendState appends what the judge knows, as JSON, so that another process can go on with it. It
-// is what state.Part asks for; clock is not needed.
+// AppendState appends the judge's state as JSON. It implements state.Part; clock is not needed.
 func (j *Judge) AppendState(b []byte, _ func(time.Time) int64) []byte {
 	j.changed = false
 	out := state{Time: j.now, Books: slices.Clone(j.kept.books), Idle: make([]idle, 0, len(j.idle))}
@@ -44,12 +43,12 @@ func (j *Judge) AppendState(b []byte, _ func(time.Time) int64) []byte {
 	}
 	text, err := json.Marshal(out)
 	if err != nil {
-		return b // a number that JSON does not have: what was written before is kept
+		return b // JSON lacks such a number: the earlier state stays
 	}
 	return append(b, text...)
 }
 
-// AppendChanges appends all that the judge knows if a window has ended since the last call.
+// AppendChanges appends the whole state if a window has ended since the last call.
 func (j *Judge) AppendChanges(b []byte, clock func(time.Time) int64) []byte {
 	if !j.changed {
 		return b
@@ -57,9 +56,9 @@ func (j *Judge) AppendChanges(b []byte, clock func(time.Time) int64) []byte {
 	return j.AppendState(b, clock)
 }
 
-// Restore takes over what another judge knew, the last of what it appended. The time until the next
-// readings is not counted: what the claims did then is not known. What is known of claims that are
-// not seen for ten minutes is forgotten.
+// Restore restores the last state that a judge appended. The time until the next readings does not
+// count, since the activity in it is unknown. The state of claims that are not seen within ten
+// minutes is forgotten.
 func (j *Judge) Restore(from []byte) error {
 	var in state
 	if err := json.Unmarshal(from, &in); err != nil {
@@ -73,7 +72,7 @@ func (j *Judge) Restore(from []byte) error {
 	return nil
 }
 
-// forget forgets what another process knew of claims that do not come back.
+// forget drops the state of claims that have not been seen in time.
 func (j *Judge) forget(now time.Time) {
 	if len(j.kept.books) == 0 {
 		return
@@ -86,7 +85,7 @@ func (j *Judge) forget(now time.Time) {
 	}
 }
 
-// adopt returns what another process knew of a claim, nil if it knew nothing.
+// adopt returns and removes the earlier state of a claim, nil if there is none.
 func (j *Judge) adopt(key Key) *book {
 	n := slices.IndexFunc(j.kept.books, func(b *book) bool {
 		return b.Namespace == key.Namespace && b.Claim == key.Claim && b.Device == key.Device &&

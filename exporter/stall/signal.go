@@ -2,7 +2,7 @@ package stall
 
 import "math"
 
-// Signal is something that shows life, or that none is there.
+// Signal is a kind of measurement that can show life.
 type Signal uint8
 
 // The signals of a device.
@@ -26,13 +26,14 @@ func (s Signal) String() string {
 	}[s]
 }
 
-// band separates what nothing moves from what shows life. Between the two a signal says nothing.
+// band has the levels of a signal: up to quiet it shows no life, from life on it does. Between them
+// it is unclear.
 type band struct{ quiet, life float64 }
 
-// bandOf returns the band of a signal, in shares of time and in bytes per second. A kernel that
-// polls a flag reads about 1 % of the memory's bandwidth, and its process sends some KB/s over
-// links, as does what reads the device's counters. The smallest work that a program launches again
-// and again exceeds these by far: each launch of a kernel crosses PCIe.
+// band returns the band of a signal, in shares of time or in bytes per second. A kernel that polls
+// a flag reads about 1 % of the memory's bandwidth, and its process sends some kB/s over links, as
+// does reading of counters. Even the smallest repeated work exceeds these by far, since each launch
+// of a kernel crosses PCIe.
 func (s Signal) band() band {
 	switch s {
 	case Compute:
@@ -46,16 +47,16 @@ func (s Signal) band() band {
 	}
 }
 
-// isBytes reports whether the signal's values are bytes so far.
+// isBytes reports whether the signal's values are bytes counted so far.
 func (s Signal) isBytes() bool { return s >= Host && s < NumSignals }
 
-// vital are the signals that show life by themselves; power does with respect to a reference.
+// vital are the signals that show life by themselves; power needs a reference.
 func vital() []Signal { return []Signal{Compute, Memory, Copy, Media, Host, Fabric, Network} }
 
-// Values are the values of the signals; those that are not measured are NaN.
+// Values has a value for each signal, NaN if it is not measured.
 type Values [NumSignals]float64
 
-// NoValues returns values of which none is measured.
+// NoValues returns values without measurements.
 func NoValues() Values {
 	var v Values
 	for s := range v {
@@ -64,17 +65,17 @@ func NoValues() Values {
 	return v
 }
 
-// Measured reports whether a signal is.
+// Measured reports whether a signal is measured.
 func (v *Values) Measured(s Signal) bool { return !math.IsNaN(v[s]) }
 
-// AtLeast sets a signal to the highest of its values.
+// AtLeast raises a signal to a value.
 func (v *Values) AtLeast(s Signal, value float64) {
 	if !v.Measured(s) || value > v[s] {
 		v[s] = value
 	}
 }
 
-// Add adds to a signal.
+// Add adds a value to a signal.
 func (v *Values) Add(s Signal, value float64) {
 	if !v.Measured(s) {
 		v[s] = 0

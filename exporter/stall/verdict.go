@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Reason is why a judgement is unknown.
+// Reason is why a verdict is unknown.
 type Reason string
 
 // The reasons.
@@ -33,7 +33,7 @@ func Reasons() []Reason {
 	}
 }
 
-// Meaning says what the reason means: a clause without a full stop.
+// Meaning returns the meaning of the reason as a clause without a full stop.
 func (r Reason) Meaning() string {
 	switch r {
 	case TooShort:
@@ -65,18 +65,18 @@ func (r Reason) Meaning() string {
 	}
 }
 
-// Verdict is a judgement on a claim's device.
+// Verdict is the verdict on a claim's device.
 type Verdict struct {
-	// Unknown is why the judgement is unknown.
+	// Unknown is why the verdict is unknown.
 	Unknown Reason
-	// Stalled are the signals that are measured and show nothing; nil: it is not stalled, or that is
-	// unknown.
+	// Stalled has the measured signals, none of which shows life; nil: the claim is not stalled, or
+	// that is unknown.
 	Stalled []Signal
-	// For is how long nothing has shown life.
+	// For is the time without signs of life.
 	For time.Duration
 }
 
-// Why returns the names of the signals that show nothing; empty unless it is stalled.
+// Why returns the names of the signals in Stalled.
 func (v *Verdict) Why() string {
 	names := make([]string, 0, len(v.Stalled))
 	for _, s := range v.Stalled {

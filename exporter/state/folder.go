@@ -19,29 +19,29 @@ import (
 
 const (
 	prefix, suffix = "state-", ".log"
-	// aside ends the name of a segment that was set aside; the reason follows.
+	// aside ends the name of a segment that was set aside, followed by the reason.
 	aside = ".aside-"
-	// maxSegment bounds a segment that is read. None is written that is larger.
+	// maxSegment is the largest size of a segment that is read or written.
 	maxSegment = maxFrame + 2*rotateBytes
 )
 
-// file is a segment that is written. It is an interface for tests of disks that fail.
+// file is a segment being written. It is an interface so that tests can make the disk fail.
 type file interface {
 	io.WriteCloser
 	Sync() error
 	Truncate(size int64) error
 }
 
-// folder is the store's folder, which is locked while it is open.
+// folder is the store's folder. It is locked while it is open.
 type folder struct {
 	path string
 	open *os.File
 }
 
-// errLocked is the error of a folder that another process writes.
+// errLocked is the error for a folder that another process writes.
 var errLocked = driver.WithReason(driver.ReasonLocked, errors.New("another instance on this node writes it"))
 
-// openFolder makes the folder, unless it is there, and locks it.
+// openFolder creates the folder if necessary, and locks it.
 func openFolder(path string) (folder, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return folder{}, fmt.Errorf("make folder: %w", err)
@@ -58,12 +58,12 @@ func openFolder(path string) (folder, error) {
 		return folder{}, fmt.Errorf("lock folder: %w", err)
 	}
 	if own(dir) {
-		_ = dir.Chmod(0o700) // the kubelet makes folders of the host that all may read
+		_ = dir.Chmod(0o700) // the kubelet creates hostPath folders that all may read
 	}
 	return folder{path, dir}, nil
 }
 
-// own reports whether the folder has nothing but what the exporter keeps in it.
+// own reports whether the folder has only the exporter's files.
 func own(dir *os.File) bool {
 	names, err := dir.Readdirnames(-1)
 	return err == nil && !slices.ContainsFunc(names, func(name string) bool {
@@ -71,13 +71,13 @@ func own(dir *os.File) bool {
 	})
 }
 
-// probe returns an error if a file can't be written in a folder. What it writes it removes.
+// probe returns an error if no file can be written in a folder. It removes its file.
 func probe(path string) error {
 	file, err := os.CreateTemp(path, ".tmp-")
 	if err != nil {
 		return fmt.Errorf("write to folder: %w", err)
 	}
-	_, err = file.Write(make([]byte, 1)) // without a byte, it takes no space
+	_, err = file.Write(make([]byte, 1)) // an empty file needs no space
 	_ = file.Close()
 	if removing := os.Remove(file.Name()); err == nil {
 		err = removing
@@ -90,17 +90,17 @@ func probe(path string) error {
 
 func (f *folder) close() { _ = f.open.Close() }
 
-// create makes a new segment. Nobody else on the node may read it: it names pods and claims.
+// create creates a segment. Other users must not read it: it names pods and claims.
 func (f *folder) create(number uint64) (file, error) {
 	return os.OpenFile(f.name(number), os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
 }
 
 func (f *folder) remove(number uint64) error { return os.Remove(f.name(number)) }
 
-// disown makes sure that what the segments have is not continued: newer values are served that are
-// not written. It cuts off their marks, which takes no space, or removes them.
+// disown prevents that the segments are continued, since newer values were served but not written.
+// It cuts off their marks, which takes no space, or removes the segments.
 func (f *folder) disown() {
-	numbers, _ := f.numbers() // where they can't be listed, they can't be read either
+	numbers, _ := f.numbers() // if they can't be listed, they can't be restored either
 	for _, number := range numbers {
 		if err := cutMark(f.name(number)); err != nil {
 			_ = f.remove(number)
@@ -108,7 +108,7 @@ func (f *folder) disown() {
 	}
 }
 
-// cutMark cuts off the last frame of a file, if it is a mark or the end.
+// cutMark cuts off the last frame of a file if it is a mark or the end frame.
 func cutMark(name string) error {
 	file, err := os.OpenFile(name, os.O_RDWR, 0)
 	if err != nil {
@@ -133,14 +133,14 @@ func cutMark(name string) error {
 	return file.Truncate(at)
 }
 
-// sync makes names last over a crash of the machine.
+// sync makes file names persistent over a crash of the machine.
 func (f *folder) sync() error { return f.open.Sync() }
 
 func (f *folder) name(number uint64) string {
 	return filepath.Join(f.path, fmt.Sprintf("%s%08d%s", prefix, number, suffix))
 }
 
-// numbers returns the numbers of the segments in falling order, the newest first.
+// numbers returns the numbers of the segments, the newest first.
 func (f *folder) numbers() ([]uint64, error) {
 	entries, err := os.ReadDir(f.path)
 	if err != nil {
@@ -171,10 +171,9 @@ func (f *folder) read(number uint64) ([]byte, error) {
 	return os.ReadFile(f.name(number))
 }
 
-// setAside renames a segment, in place of the one that was set aside before, and returns its new
-// name.
+// setAside renames a segment, and returns its new name. It removes segments set aside earlier.
 func (f *folder) setAside(number uint64, reason driver.Reason) (name string, err error) {
-	before, _ := filepath.Glob(filepath.Join(f.path, prefix+"*"+aside+"*")) // fails for a bad pattern alone
+	before, _ := filepath.Glob(filepath.Join(f.path, prefix+"*"+aside+"*")) // fails only for a bad pattern
 	for _, name := range before {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return "", err

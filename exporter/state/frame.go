@@ -14,13 +14,13 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/wire"
 )
 
-// A frame is the length of its content, the CRC-32C of the length and the content, and the content,
-// whose first byte is its kind. States and changes are compressed (S2).
+// A frame is the length of its content, the CRC-32C of length and content, and the content. The
+// first byte of the content is its kind. States and changes are compressed (S2).
 const (
 	frameHeader = 8
-	// maxFrame bounds the content of a frame.
+	// maxFrame limits the content of a frame.
 	maxFrame = 6 << 20
-	// maxContent bounds a content, not compressed.
+	// maxContent limits an uncompressed content.
 	maxContent = 32 << 20
 )
 
@@ -29,11 +29,11 @@ const (
 	kindHeader  = 'H' // the first of a segment
 	kindWhole   = 'W' // the whole state, the second of a segment
 	kindChanges = 'C' // of one tick
-	kindHanded  = 'M' // the mark: the frame before was handed to the operating system in time
-	kindEnd     = 'E' // the process ended, and all has reached the disk
+	kindHanded  = 'M' // the mark: the preceding frame was handed to the operating system in time
+	kindEnd     = 'E' // the process ended normally, and everything has reached the disk
 )
 
-// begin returns the begin of a frame, whose content is to be appended, and which finish completes.
+// begin begins a frame. The caller appends its content and calls finish.
 func begin(b []byte, kind byte) []byte { return append(b[:0], 0, 0, 0, 0, 0, 0, 0, 0, kind) }
 
 // finish completes a frame.
@@ -48,13 +48,13 @@ func sumOf(frame []byte) uint32 {
 	return crc32.Update(crc32.Checksum(frame[:4], table), table, frame[frameHeader:])
 }
 
-// Errors of what follows the last whole frame.
+// Errors about the bytes after the last whole frame.
 var (
 	errTorn    = errors.New("it ends within a frame")
 	errDamaged = driver.WithReason(driver.ReasonMalformed, errors.New("a frame is damaged"))
 )
 
-// next returns the first frame and what follows it.
+// next returns the first frame and the bytes after it.
 func next(b []byte) (kind byte, content, rest []byte, err error) {
 	if len(b) < frameHeader {
 		return 0, nil, nil, tornOr(b, errTorn)
@@ -66,7 +66,7 @@ func next(b []byte) (kind byte, content, rest []byte, err error) {
 	case len(b) < whole:
 		return 0, nil, nil, errTorn
 	case binary.LittleEndian.Uint32(b[4:]) != sumOf(b[:whole]):
-		if len(b) == whole { // blocks of the last frame that have not reached the disk
+		if len(b) == whole { // blocks of the last frame have not reached the disk
 			return 0, nil, nil, errTorn
 		}
 		return 0, nil, nil, tornOr(b, errDamaged)
@@ -75,7 +75,7 @@ func next(b []byte) (kind byte, content, rest []byte, err error) {
 	}
 }
 
-// tornOr returns errTorn if the rest of a file is of zeros, as after a loss of power, else err.
+// tornOr returns errTorn if the remaining bytes are zeros, as after a loss of power, else err.
 func tornOr(b []byte, err error) error {
 	if len(bytes.TrimLeft(b, "\x00")) == 0 {
 		return errTorn
@@ -83,14 +83,14 @@ func tornOr(b []byte, err error) error {
 	return err
 }
 
-// compress appends a content, compressed: claims and pods mostly have the same sums.
+// compress appends compressed content. Claims and pods mostly have equal sums, which compress well.
 func compress(b, content []byte) []byte {
 	start := len(b)
 	b = slices.Grow(b, s2.MaxEncodedLen(len(content)))
 	return b[:start+len(s2.Encode(b[start:cap(b)], content))]
 }
 
-// decompress returns a content. An error is that it is damaged, or too large.
+// decompress returns the content. It fails if the content is damaged or too large.
 func decompress(b []byte) ([]byte, error) {
 	n, err := s2.DecodedLen(b)
 	if err != nil || n > maxContent {
@@ -103,7 +103,7 @@ func decompress(b []byte) ([]byte, error) {
 	return content, nil
 }
 
-// header says whose state it is.
+// header identifies the state.
 type header struct {
 	Format int
 	Node   string
@@ -139,11 +139,11 @@ func parseHeader(content []byte) (h header, err error) {
 	return h, err
 }
 
-// moment is when a frame was made: by the wall clock, and by the monotonic clock of the boot, both
-// in nanoseconds.
+// moment is the time of a frame: by the wall clock, and by the monotonic clock since boot, both in
+// nanoseconds.
 type moment struct{ wall, boot int64 }
 
-// Fields of a whole state and of changes. Each part is its name followed by its content.
+// Fields of a whole state and of changes. Each part has its name, followed by its content.
 const (
 	fieldWall    = 1
 	fieldClock   = 2
@@ -151,16 +151,16 @@ const (
 	fieldContent = 4
 )
 
-// segment is what a file has.
+// segment is the content of a file.
 type segment struct {
 	header
-	last  moment // of the last whole frame with state
+	last  moment // of the last complete frame with state
 	parts map[string]*content
-	// marked reports that the last frame is the mark of the one before; ended, that it says that
-	// the process ended.
+	// marked: the last frame is the mark of the preceding one. ended: the last frame says that the
+	// process ended normally.
 	marked, ended bool
 	whole         bool  // it has a whole state
-	torn          error // what follows the last whole frame
+	torn          error // why the bytes after the last complete frame are unusable
 }
 
 // content is the state of a part.
@@ -169,7 +169,7 @@ type content struct {
 	changes [][]byte
 }
 
-// parse reads a segment. What it returns refers to b.
+// parse reads a segment. Its result refers to b.
 func parse(b []byte) (s segment, err error) {
 	s.parts = map[string]*content{}
 	kind, first, rest, err := next(b)
@@ -186,7 +186,7 @@ func parse(b []byte) (s segment, err error) {
 		var of []byte
 		if kind, of, rest, err = next(rest); err != nil {
 			s.torn, s.marked, s.ended = err, false, false
-			return s, nil //nolint:nilerr // what is before it is whole
+			return s, nil //nolint:nilerr // the preceding frames are complete
 		}
 		s.marked, s.ended = kind == kindHanded, kind == kindEnd
 		whole := kind == kindWhole
@@ -203,7 +203,7 @@ func parse(b []byte) (s segment, err error) {
 	return s, nil
 }
 
-// take adds a state or its changes.
+// take adds a whole state or changes.
 func (s *segment) take(b []byte, whole bool) error {
 	var of *content
 	return wire.Fields(b, func(f *wire.Field) error {
@@ -224,7 +224,7 @@ func (s *segment) take(b []byte, whole bool) error {
 				return errDamaged
 			case whole:
 				of.whole = f.Bytes
-			case len(f.Bytes) > 0: // else nothing had changed
+			case len(f.Bytes) > 0: // empty: nothing has changed
 				of.changes = append(of.changes, f.Bytes)
 			}
 		}
@@ -232,8 +232,8 @@ func (s *segment) take(b []byte, whole bool) error {
 	})
 }
 
-// on returns the moment on the clock of now, which is the moment present: of the same boot by the
-// monotonic clock.
+// on returns the moment as a time on this process's clock, on which present is now. Within the same
+// boot, the monotonic clock counts.
 func (m moment) on(now time.Time, present moment, sameBoot bool) time.Time {
 	if sameBoot {
 		return now.Add(time.Duration(m.boot - present.boot))

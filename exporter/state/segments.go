@@ -13,8 +13,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// write is one frame on its way. Its state is decided by who is first: the writer, who marks it as
-// handed, or the tick, which serves its snapshot without waiting any longer.
+// write is a frame being written. Its state is decided by whoever is first: the writer, which sets
+// handed, or the tick, which sets late and serves its snapshot.
 type write struct {
 	frame []byte
 	whole bool
@@ -27,8 +27,8 @@ const (
 	late
 )
 
-// segments writes the log. Its methods are calls on the disk, one at a time; full, fresh and
-// syncing are of the time between two calls.
+// segments writes the log. Its methods access the disk and must be called one at a time. full,
+// fresh and syncing are used between two such calls.
 type segments struct {
 	config *Config
 	create func(number uint64) (file, error) // for tests; nil: the folder's
@@ -36,18 +36,18 @@ type segments struct {
 	number uint64 // of the present segment
 	file   file   // nil: there is none
 	size   int64  // of the present segment
-	began  int64  // its size after its whole state
-	kept   int64  // where the mark of the last frame begins, or would
-	old    []old  // segments that the present one makes unnecessary, once it has reached the disk
+	began  int64  // size after its whole state
+	kept   int64  // position of the last frame's mark
+	old    []old  // segments to remove once the present one has reached the disk
 	fresh  bool   // the present segment has not reached the disk
 }
 
-// maxOld bounds the segments that wait to be removed until a newer one has reached the disk.
+// maxOld limits the segments that wait to be removed.
 const maxOld = 1
 
 var errOld = errors.New("what was written before can't be removed")
 
-// old is a segment that is to be removed.
+// old is a segment to be removed.
 type old struct {
 	number uint64
 	file   file // nil: an earlier process wrote it
@@ -63,8 +63,8 @@ func (o *old) removeFrom(f *folder) error {
 	return nil
 }
 
-// open opens the folder, and returns what the newest segment that can be used has. Others are set
-// aside or removed.
+// open opens the folder, and returns the content of the newest usable segment. Unusable ones are
+// set aside or removed.
 func (l *segments) open(now time.Time, restore bool) (*Restored, error) {
 	folder, err := openFolder(l.config.Path)
 	if err != nil {
@@ -84,7 +84,7 @@ func (l *segments) open(now time.Time, restore bool) (*Restored, error) {
 		return nil, err
 	}
 	var out *Restored
-	unsure := false                  // a newer segment was begun, and is not whole
+	unsure := false                  // a newer segment was begun, and is not complete
 	for _, number := range numbers { // the newest first
 		l.number = max(l.number, number)
 		if out != nil || !restore {
@@ -110,7 +110,7 @@ func (l *segments) open(now time.Time, restore bool) (*Restored, error) {
 	return out, nil
 }
 
-// Check returns why a store of the folder would set aside what is there; nil: it would not. It
+// Check returns why a store would set the content of its folder aside; nil: it would not. It
 // changes nothing.
 func Check(c Config) error {
 	l := &New(c).log
@@ -158,7 +158,7 @@ func (l *segments) restore(number uint64, now time.Time) (*Restored, error) {
 	return r, nil
 }
 
-// setAside renames a segment that can't be used.
+// setAside renames an unusable segment.
 func (l *segments) setAside(number uint64, why error) error {
 	reason := driver.ReasonOf(why)
 	name, err := l.folder.setAside(number, reason)
@@ -171,12 +171,12 @@ func (l *segments) setAside(number uint64, why error) error {
 	return nil
 }
 
-// full reports whether the present segment has many changes, and another one may begin.
+// full reports whether the present segment has many changes and a new one may begin.
 func (l *segments) full() bool {
 	return l.size-l.began > max(rotateBytes, l.began/2) && len(l.old) == 0
 }
 
-// write writes a frame, and its mark if it is in time. It returns the number of bytes.
+// write writes a frame, and its mark if it is in time. It returns the number of written bytes.
 func (l *segments) write(w *write) (n int, err error) {
 	if l.folder.open == nil {
 		if _, err := l.open(time.Time{}, false); err != nil {
@@ -229,7 +229,7 @@ func (l *segments) append(b []byte) (int, error) {
 	return n, err
 }
 
-// begin begins another segment.
+// begin begins a new segment.
 func (l *segments) begin() error {
 	for len(l.old) > maxOld {
 		if err := l.old[0].removeFrom(&l.folder); err != nil {
@@ -250,9 +250,8 @@ func (l *segments) begin() error {
 	return nil
 }
 
-// abandon leaves the present segment after a write failed, and makes sure that nothing is
-// continued. A part of a frame, and the mark of the last one, are cut off. A segment without a
-// whole state is removed.
+// abandon leaves the present segment after a failed write, and prevents that anything is continued.
+// It cuts off an incomplete frame and the last mark. A segment without a whole state is removed.
 func (l *segments) abandon(whole bool) {
 	switch {
 	case l.file == nil:
@@ -271,8 +270,9 @@ func (l *segments) abandon(whole bool) {
 	l.folder.disown()
 }
 
-// syncing returns what makes the log last over a crash of the machine; nil: there is nothing. Then
-// the segments before are removed.
+// syncing returns a function that makes the log persistent over a crash of the machine, and then
+// removes old segments; nil: nothing to do. The function returns segments that could not be
+// removed.
 func (l *segments) syncing(more []old) func() (left []old, err error) {
 	if l.file == nil {
 		return nil
@@ -299,12 +299,12 @@ func (l *segments) syncing(more []old) func() (left []old, err error) {
 	}
 }
 
-// end notes that the process ended, makes that last, and unlocks the folder.
+// end records that the process ended normally, makes that persistent, and unlocks the folder.
 func (l *segments) end(more []old) (n int, err error) {
 	if l.file == nil {
 		return 0, nil
 	}
-	if _, err := l.syncing(more)(); err != nil { // before the note
+	if _, err := l.syncing(more)(); err != nil { // before the end frame
 		return 0, err
 	}
 	if n, err = l.append(end()); err == nil {
@@ -316,7 +316,7 @@ func (l *segments) end(more []old) (n int, err error) {
 	return n, err
 }
 
-// monotonic is the kernel's clock, which is never set.
+// monotonic is the kernel's monotonic clock.
 func monotonic() time.Duration {
 	var t unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) != nil {

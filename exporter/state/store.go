@@ -10,32 +10,33 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/wire"
 )
 
-// Format is the version of the format of segments and of the parts' content. It grows when an older
-// program would misread what a newer one writes: fields that it does not know it skips.
+// Format is the version of the format of segments and of the parts' contents. It must grow if an
+// older program would misread a newer program's state; older programs skip unknown fields.
 const Format = 2
 
 const (
-	// maxWait is how long a tick waits for its changes to be handed to the operating system, and
-	// quickWrite in what time they must have been for the next tick to wait.
+	// maxWait is how long a tick waits until its changes are handed to the operating system. If a
+	// write takes longer than quickWrite, the next tick does not wait.
 	maxWait, quickWrite = 50 * time.Millisecond, 25 * time.Millisecond
 	// openWait is how long the start waits for the folder.
 	openWait = 5 * time.Second
-	// syncEvery is how often what was written is made to last over a crash of the machine.
+	// syncEvery is the time between two syncs, which make the log persistent over a crash of the
+	// machine.
 	syncEvery = 25 * time.Second
-	// rotateBytes is how many bytes of changes a segment has at least when another one begins.
+	// rotateBytes is the smallest number of bytes of changes after which a new segment begins.
 	rotateBytes = 3 << 20
-	// callDeadline is after what time a call on the disk hangs.
+	// callDeadline is the time after which a call on the disk counts as hung.
 	callDeadline = 3 * time.Second
 
 	firstRetry, lastRetry = time.Second, time.Minute
 )
 
-// Part is something whose state is kept. Both methods append messages of package wire. Times are
-// converted by clock, whose results a later process can compare with its own times.
+// Part is something with a persistent state. Both methods append messages of package wire. clock
+// converts times so that a later process can convert them to its own clock.
 type Part interface {
 	// AppendState appends the whole state.
 	AppendState(b []byte, clock func(time.Time) int64) []byte
-	// AppendChanges appends what has changed since the last call of either method.
+	// AppendChanges appends the changes since the last call of either method.
 	AppendChanges(b []byte, clock func(time.Time) int64) []byte
 }
 
@@ -43,38 +44,38 @@ type Part interface {
 type Config struct {
 	Path   string
 	Node   string
-	Boot   string                              // the ID of the kernel's boot
+	Boot   string                              // ID of the kernel's boot
 	Format int                                 // 0: [Format]
-	Report func(took time.Duration, err error) // is told of each write, and of each hanging one
-	Wrote  func(bytes int)                     // is told how much was written
-	Late   func()                              // is told of each tick that is served before it is written
-	// SetAside is told of a segment that can't be used, with its new name.
+	Report func(took time.Duration, err error) // receives each write, and each hanging one
+	Wrote  func(bytes int)                     // receives the number of written bytes
+	Late   func()                              // is called for each tick that is served before it is written
+	// SetAside receives the new name of an unusable segment.
 	SetAside func(file string, reason driver.Reason, err error)
-	// Monotonic is the clock that goes on over restarts of the process; nil: that of the kernel.
+	// Monotonic is a clock that continues over restarts of the process; nil: the kernel's.
 	Monotonic func() time.Duration
 
-	base  time.Time     // of New
-	began time.Duration // the same moment on the clock that goes on
+	base  time.Time     // time of New
+	began time.Duration // the same time on the monotonic clock
 }
 
-// Store keeps the state of parts. It is used by one goroutine at a time.
+// Store persists the state of parts. It is not safe for concurrent use.
 type Store struct {
 	Config
 	parts []named
-	log   segments // of the call of calls that is in progress
+	log   segments // used by the call in progress
 
-	calls driver.Worker[int]   // of the disk: one at a time
-	syncs driver.Worker[[]old] // of what was written; they return what could not be removed
-	kept  []old                // what could not be removed
+	calls driver.Worker[int]   // one at a time
+	syncs driver.Worker[[]old] // they return segments that could not be removed
+	kept  []old                // segments that could not be removed
 
 	whole  bool      // the next frame must have the whole state
-	quick  bool      // the last write was quick: the next tick waits for its own
-	retry  time.Time // not before
+	quick  bool      // the last write was quick, so the next tick waits for its own
+	retry  time.Time // no attempt before
 	delay  time.Duration
-	synced time.Time // when the last sync was begun
+	synced time.Time // when the last sync began
 	frame  []byte    // of the last changes
-	raw    []byte    // their content, not compressed
-	size   int       // of the content of the last whole state
+	raw    []byte    // their uncompressed content
+	size   int       // size of the last whole state, uncompressed
 	wait   time.Duration
 }
 
@@ -83,7 +84,7 @@ type named struct {
 	Part
 }
 
-// New returns a store that is not open yet.
+// New returns a store that is not yet open.
 func New(c Config) *Store {
 	if c.Format == 0 {
 		c.Format = Format
@@ -99,12 +100,12 @@ func New(c Config) *Store {
 	return s
 }
 
-// Add adds a part, before the first Commit.
+// Add adds a part. It must be called before the first Commit.
 func (s *Store) Add(name string, p Part) { s.parts = append(s.parts, named{name, p}) }
 
-// Restore opens the folder and returns what an earlier process has kept there; nil: nothing that
-// can be used. It does not wait long: a folder that is not there by then, is locked or can't be
-// written is tried again later, and overwritten.
+// Restore opens the folder and returns the state of an earlier process, nil if there is no usable
+// one. It waits a limited time. A folder that is not available by then, is locked or can't be
+// written is tried again later, and then overwritten.
 func (s *Store) Restore(ctx context.Context, now time.Time) *Restored {
 	var found atomic.Pointer[Restored]
 	s.calls.Start(ctx, func(context.Context) (int, error) {
@@ -124,8 +125,8 @@ func (s *Store) Restore(ctx context.Context, now time.Time) *Restored {
 	return found.Load()
 }
 
-// Commit hands what has changed to the operating system, and waits for that at most for [maxWait].
-// The snapshot of the tick is to be served afterwards.
+// Commit hands the changes to the operating system, and waits for that at most [maxWait]. The
+// caller must serve the tick's snapshot afterwards.
 func (s *Store) Commit(ctx context.Context, now time.Time) {
 	s.calls.Take()
 	s.sync(ctx, now)
@@ -149,15 +150,14 @@ func (s *Store) Commit(ctx context.Context, now time.Time) {
 	s.calls.Take()
 }
 
-// late notes that a snapshot is served that is not written. The next one is written as soon as that
-// is possible.
+// late records that a snapshot is served before it is written.
 func (s *Store) late() {
 	if s.Late != nil {
 		s.Late()
 	}
 }
 
-// encode returns a frame with the whole state, or with what has changed.
+// encode returns a frame with the whole state, or with the changes.
 func (s *Store) encode(whole bool, now time.Time) []byte {
 	present := s.present(now)
 	clock := func(t time.Time) int64 { return int64(s.clock(t)) }
@@ -176,7 +176,7 @@ func (s *Store) encode(whole bool, now time.Time) []byte {
 			return p.AppendChanges(b, clock)
 		})
 	}
-	if whole { // its memory is not kept: changes take far less
+	if whole { // its memory is not reused: changes need far less
 		s.size = len(raw)
 		return finish(compress(begin(nil, kindWhole), raw))
 	}
@@ -185,13 +185,13 @@ func (s *Store) encode(whole bool, now time.Time) []byte {
 	return s.frame
 }
 
-// present returns a time of now, or of a moment ago, on both clocks.
+// present returns a recent time on both clocks.
 func (c *Config) present(now time.Time) moment { return moment{now.UnixNano(), int64(c.clock(now))} }
 
-// clock converts a time to the clock that goes on over restarts. It gives the same each time.
+// clock converts a time to the monotonic clock. It gives equal results for equal times.
 func (c *Config) clock(t time.Time) time.Duration { return c.began + t.Sub(c.base) }
 
-// wrote takes the outcome of a call.
+// wrote receives the outcome of a call.
 func (s *Store) wrote(o driver.Outcome[int]) {
 	s.quick = o.Err == nil && o.Took <= quickWrite
 	if s.Wrote != nil && o.Value > 0 {
@@ -207,7 +207,7 @@ func (s *Store) wrote(o driver.Outcome[int]) {
 	s.Report(o.Took, o.Err)
 }
 
-// failed notes a call that failed. What it was to write is written later as a whole state.
+// failed records that a call failed. Its content is written later, as a whole state.
 func (s *Store) failed(err error, now time.Time) {
 	s.whole = true
 	s.delay = min(max(2*s.delay, firstRetry), lastRetry)
@@ -215,7 +215,7 @@ func (s *Store) failed(err error, now time.Time) {
 	s.Report(0, err)
 }
 
-// sync makes what was written last over a crash of the machine, now and then.
+// sync makes the log persistent over a crash of the machine every syncEvery.
 func (s *Store) sync(ctx context.Context, now time.Time) {
 	s.syncs.Take()
 	if s.calls.Busy() || s.syncs.Busy() || !s.log.fresh && now.Sub(s.synced) < syncEvery {
@@ -237,8 +237,8 @@ func (s *Store) syncedAll(o driver.Outcome[[]old]) {
 // Whole makes the next Commit write the whole state.
 func (s *Store) Whole() { s.whole = true }
 
-// Close writes the whole state, notes that the process ended and makes all
-// last over a crash of the machine, unless ctx ends before.
+// Close writes the whole state, records the normal end, and makes both persistent over a crash of
+// the machine. It stops waiting when ctx ends.
 func (s *Store) Close(ctx context.Context, now time.Time) {
 	s.calls.Wait(ctx)
 	s.retry, s.whole = time.Time{}, true
@@ -255,15 +255,15 @@ func (s *Store) Close(ctx context.Context, now time.Time) {
 	s.calls.Take()
 }
 
-// Restored is what an earlier process has kept.
+// Restored is the state of an earlier process.
 type Restored struct {
-	// Time is when it was written last, on the clock of this process.
+	// Time is the time of the last write, on the clock of this process.
 	Time time.Time
-	// Continues reports that nothing newer was served: counters go on.
+	// Continues reports that nothing newer was served, so that counters can continue.
 	Continues bool
-	// Format is that of what the parts have. What they write next is of the present one.
+	// Format is the format of the parts' contents. They write the present format.
 	Format int
-	// Rebooted reports that the machine has started again since.
+	// Rebooted reports that the machine has rebooted since.
 	Rebooted bool
 
 	parts   map[string]*content
@@ -272,8 +272,8 @@ type Restored struct {
 	now     time.Time
 }
 
-// Part returns the whole state of a part at one time, and each change from then on, none of which
-// is empty; nil: there is none.
+// Part returns a whole state of a part, and each later change that is not empty; nil: there is
+// none.
 func (r *Restored) Part(name string) (whole []byte, changes [][]byte) {
 	if p := r.parts[name]; p != nil {
 		return p.whole, p.changes
@@ -281,13 +281,13 @@ func (r *Restored) Part(name string) (whole []byte, changes [][]byte) {
 	return nil, nil
 }
 
-// Clock returns a time that the clock of [Part] converted.
+// Clock converts a time from the clock of [Part].
 func (r *Restored) Clock(t int64) time.Time {
 	m := moment{wall: r.last.wall + t - r.last.boot, boot: t}
 	return m.on(r.now, r.present, !r.Rebooted)
 }
 
-// errNewer and the others are why a segment is set aside.
+// The reasons for setting a segment aside.
 var (
 	errNewer = errors.New("a newer version of the program wrote it")
 	errNode  = errors.New("another node wrote it")

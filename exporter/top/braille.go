@@ -12,8 +12,8 @@ const (
 	dotRows    = 4
 )
 
-// columnsOf returns the mean of the values of each of n columns of a time before the last one, NaN
-// where nothing is known.
+// columnsOf divides a span of time before the last time into n columns, and returns the mean value
+// of each, NaN where unknown.
 func columnsOf(times []time.Time, values []float64, span time.Duration, n int) []float64 {
 	columns := make([]float64, n)
 	for i := range columns {
@@ -34,8 +34,8 @@ func columnsOf(times []time.Time, values []float64, span time.Duration, n int) [
 		if counts[n]++; counts[n] == 1 {
 			columns[n] = 0
 		}
-		columns[n] += (v - columns[n]) / float64(counts[n]) // the mean
-		// Values that are further apart than columns are connected, unless much is missing.
+		columns[n] += (v - columns[n]) / float64(counts[n]) // running mean
+		// Values further apart than a column are connected, unless the gap is long.
 		if !math.IsNaN(before) && times[i].Sub(beforeAt) <= connected {
 			for between := max(0, at(beforeAt)+1); between < n; between++ {
 				columns[between] = before
@@ -46,8 +46,9 @@ func columnsOf(times []time.Time, values []float64, span time.Duration, n int) [
 	return columns
 }
 
-// braille draws values as areas from 0 to the highest: lines of some width and height in cells, the
-// highest first. The axis of time is what precedes the last time; a time without values is empty.
+// braille draws values as areas from 0 to the highest value. It returns the lines from top to
+// bottom; width and height are in cells. The time axis ends at the last time. Times without values
+// are empty.
 func braille(times []time.Time, values []float64, span time.Duration, width, height int) []string {
 	columns, most := columnsOf(times, values, span, width*dotColumns), 0.
 	for _, v := range columns {
@@ -60,7 +61,7 @@ func braille(times []time.Time, values []float64, span time.Duration, width, hei
 		case math.IsNaN(v) || v < 0:
 			return 0
 		case most == 0:
-			return 1 // what is known to be 0 is a line
+			return 1 // a known 0 is drawn as a line
 		default:
 			return max(1, int(math.Round(v/most*float64(height*dotRows))))
 		}
@@ -76,7 +77,8 @@ func braille(times []time.Time, values []float64, span time.Duration, width, hei
 	return out
 }
 
-// filled returns the cell whose lowest dots are at a level, of columns filled up to levels.
+// filled returns a cell of two columns, filled up to the levels left and right. bottom is the level
+// of its lowest dots.
 func filled(bottom, left, right int) rune {
 	cell := rune(0x2800)
 	for x, level := range [dotColumns]int{left, right} {
@@ -89,10 +91,10 @@ func filled(bottom, left, right int) rune {
 	return cell
 }
 
-// connected is how far two values may be apart of which the time between has the first one.
+// connected is the longest gap between two values that is drawn with the first one.
 const connected = 45 * time.Second
 
-// dot returns the bit of a dot of U+2800, counted from the lower left.
+// dot returns the bit of a dot in U+2800, counted from the lower left.
 func dot(x, y int) rune {
 	return [dotColumns][dotRows]rune{{0x40, 0x04, 0x02, 0x01}, {0x80, 0x20, 0x10, 0x08}}[x][y]
 }

@@ -15,22 +15,22 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
-// Subject is what details are of.
+// Subject is the subject of details.
 type Subject struct {
 	View View
-	Name string // DRIVER/POOL/DEVICE or DEVICE, NAMESPACE/NAME, or the identity of an incident
+	Name string // DRIVER/POOL/DEVICE or DEVICE, NAMESPACE/NAME, or the ID of an incident
 
 	from string // the exporter; "": any
 }
 
-// historyQuery asks /api/v1/history for the subject.
+// historyQuery returns the query of /api/v1/history for the subject.
 func (s *Subject) historyQuery() url.Values {
 	kind := map[View]string{ViewDevices: "device", ViewClaims: "claim", ViewPods: "pod"}[s.View]
 	return url.Values{kind: {s.Name}}
 }
 
-// describe says what is known of a subject from the report and the incidents of a node: first why
-// its devices are in their states. It returns nothing if the node does not have it.
+// describe describes a subject by the report and incidents of a node, beginning with the reasons
+// for the states of its devices. It returns nothing if the node does not have the subject.
 func describe(r *web.Report, incidents []Incident, of Subject) []string {
 	var out []string
 	switch of.View {
@@ -116,7 +116,7 @@ func describeDevice(r *web.Report, d *web.DeviceReport, incidents []Incident) []
 	return append(out, happened(incidents, func(i *recorder.Incident) bool { return i.Device == d.ID })...)
 }
 
-// describeShare says who holds a share of a device, and why it is taken to.
+// describeShare says who holds a share of a device, and by which evidence.
 func describeShare(d *web.DeviceReport, s *web.ShareReport) []string {
 	name := "a device plugin's allocation"
 	if s.Claim != "" {
@@ -133,7 +133,7 @@ func describeShare(d *web.DeviceReport, s *web.ShareReport) []string {
 	return out
 }
 
-// since says since when, if that is known: by the first time that is.
+// since formats the first known time, "" if there is none.
 func since(times ...*time.Time) string {
 	for _, t := range times {
 		if t != nil {
@@ -170,7 +170,7 @@ func describeIncident(i *Incident) []string {
 	return out
 }
 
-// happened returns a line for each of some incidents.
+// happened returns a line for each chosen incident.
 func happened(incidents []Incident, chosen func(*recorder.Incident) bool) []string {
 	var out []string
 	for n := range incidents {
@@ -198,11 +198,11 @@ func ago(seconds float64) string {
 const (
 	historySpan   = 10 * time.Minute
 	historyHeight = 2
-	chartSpace    = 76 // the least width of a column of charts
+	chartSpace    = 76 // the smallest width of a column of charts
 	maxCharts     = 32
 )
 
-// rank is the place of a chart among those of its owner.
+// rank is the position of a chart among its owner's.
 func rank(t *web.Trend) int {
 	first := []driver.Quantity{driver.Utilization, driver.Power, driver.MemoryUsed, driver.IOBytes}
 	n := slices.IndexFunc(first, func(q driver.Quantity) bool { return q.String() == t.Quantity })
@@ -212,14 +212,14 @@ func rank(t *web.Trend) int {
 	return n
 }
 
-// drawHistory returns the charts of a recording: of a line of text and two of braille each, in as
+// drawHistory draws the charts of a recording, each with a line of text and two of braille, in as
 // many columns as fit.
 func drawHistory(c *recorder.Chart, span time.Duration, width int) []string {
 	trends := web.Trends(c, driver.Standard())
 	if len(trends) == 0 {
 		return []string{"nothing is recorded of it"}
 	}
-	for from := 0; from < len(trends); { // of each owner what tells most first
+	for from := 0; from < len(trends); { // for each owner, the most informative first
 		to := from
 		for to < len(trends) && trends[to].Title == trends[from].Title {
 			to++
@@ -231,7 +231,7 @@ func drawHistory(c *recorder.Chart, span time.Duration, width int) []string {
 	columns := max(1, width/chartSpace)
 	each := max(20, width/columns-2)
 	out, title := []string{}, ""
-	var row []string // the lines of charts that are beside each other
+	var row []string // lines of charts beside each other
 	flush := func() { out, row = append(out, row...), nil }
 	beside := 0
 	for i := range trends {

@@ -12,29 +12,29 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
-// Holder is a claim, a pod, or a namespace with all that its claims hold. Of the values it has its
-// parts: the utilization is the mean over its devices, all else are sums.
+// Holder is a claim, a pod, or a namespace with everything that its claims hold. Its values are its
+// parts of the devices': the utilization is the mean over devices, all others are sums.
 type Holder struct {
 	Node      string `json:"node,omitempty"` // of claims and pods
 	Namespace string `json:"namespace"`
 	Name      string `json:"name,omitempty"` // of claims and pods
 	Measures
-	HeldSeconds float64  `json:"heldSeconds"` // the longest of its devices
-	Devices     []string `json:"devices"`     // DRIVER/POOL/DEVICE; of namespaces NODE/DRIVER/POOL/DEVICE
+	HeldSeconds float64  `json:"heldSeconds"` // the longest hold
+	Devices     []string `json:"devices"`     // DRIVER/POOL/DEVICE; for namespaces NODE/DRIVER/POOL/DEVICE
 	Claims      []string `json:"claims"`      // NAMESPACE/NAME
 	Pods        []string `json:"pods"`
-	// Parts are all that the exporter reports of it, by device; of namespaces there are none.
+	// Parts is what the exporter reports about it, by device; nil for namespaces.
 	Parts []*web.HolderReport `json:"parts,omitempty"`
 
-	from  string // the exporter; of namespaces none
+	from  string // the exporter; "" for namespaces
 	busy  float64
-	reads int // of its devices that report utilization
+	reads int // number of its devices that report utilization
 }
 
-// id is NAMESPACE/NAME, or the namespace.
+// id returns NAMESPACE/NAME, or the namespace.
 func (h *Holder) id() string { return strings.TrimSuffix(h.Namespace+"/"+h.Name, "/") }
 
-// links is who holds what together with whom, by the shares of devices.
+// links has the pods of each claim and the claims of each pod, by the devices' shares.
 type links struct{ pods, claims map[string][]string }
 
 func linksOf(r *web.Report) links {
@@ -74,7 +74,7 @@ func Pods(r *web.Report) []Holder {
 	return out
 }
 
-// holders returns a row for each holder that has not ended and is no sum of others.
+// holders returns a row for each holder that has not ended and is not aggregated.
 func holders(r *web.Report, lists ...[]web.HolderReport) []Holder {
 	states := map[string]ledger.State{}
 	for i := range r.Devices {
@@ -109,7 +109,7 @@ func holders(r *web.Report, lists ...[]web.HolderReport) []Holder {
 	return out
 }
 
-// add adds what is held of some devices.
+// add adds the values of some devices.
 func (h *Holder) add(of *Measures, devices int) {
 	if h.State == "" || of.State != "" && ledger.CompareAttention(of.State, h.State) < 0 {
 		h.State = of.State
@@ -126,7 +126,7 @@ func (h *Holder) add(of *Measures, devices int) {
 	}
 }
 
-// sum adds what is known.
+// sum adds known values.
 func sum(a, b *float64) *float64 {
 	switch {
 	case a == nil:
@@ -139,8 +139,8 @@ func sum(a, b *float64) *float64 {
 	}
 }
 
-// Namespaces adds up the claims of each namespace, over all nodes. A claim whose pods are on
-// several nodes is one.
+// Namespaces sums the claims of each namespace over all nodes. A claim with pods on several nodes
+// counts once.
 func Namespaces(claims []Holder) []Holder {
 	var out []Holder
 	at := map[string]int{}
@@ -167,7 +167,7 @@ func Namespaces(claims []Holder) []Holder {
 	return out
 }
 
-// SortHolders sorts rows. Rows that are equal by the order are sorted by name.
+// SortHolders sorts rows by an order, then by name.
 func SortHolders(rows []Holder, by Order, reverse bool) {
 	slices.SortStableFunc(rows, func(a, b Holder) int {
 		order := a.compare(&b.Measures, by)
@@ -178,7 +178,7 @@ func SortHolders(rows []Holder, by Order, reverse bool) {
 	})
 }
 
-// FilterHolders returns the rows that have all words of a text somewhere.
+// FilterHolders returns the rows that contain all words of a text.
 func FilterHolders(rows []Holder, text string) []Holder {
 	return slices.DeleteFunc(slices.Clone(rows), func(h Holder) bool {
 		return !hasWords(text, slices.Concat(
@@ -225,7 +225,7 @@ func HolderColumns(view View, nodes, wide bool) []Column[Holder] {
 		}}, other)
 }
 
-// deviceNames returns the names of devices without their drivers and pools.
+// deviceNames returns the names of devices without driver and pool.
 func deviceNames(ids []string) []string {
 	out := make([]string, 0, len(ids))
 	for _, id := range ids {
@@ -234,7 +234,7 @@ func deviceNames(ids []string) []string {
 	return out
 }
 
-// short lists names, without the namespace where it is that of the row.
+// short lists names. It omits the namespace if it is that of the row.
 func short(names []string, namespace string, all bool) string {
 	out := make([]string, 0, len(names))
 	for _, name := range names {
@@ -243,7 +243,7 @@ func short(names []string, namespace string, all bool) string {
 	return list(out, all)
 }
 
-// counted says how many there are of something.
+// counted formats a number of things.
 func counted(n int, what string) string {
 	if n != 1 {
 		what += "s"

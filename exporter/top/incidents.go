@@ -11,7 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
-// Incident is an incident of a node as top shows it.
+// Incident is an incident of a node, as top shows it.
 type Incident struct {
 	Node string `json:"node"`
 	*recorder.Incident
@@ -20,15 +20,14 @@ type Incident struct {
 	from string    // the exporter
 }
 
-// SortIncidents sorts incidents: those that are open first, then those that happened last, then by
-// node.
+// SortIncidents sorts incidents: open ones first, then by the last occurrence, then by node.
 func SortIncidents(all []Incident) {
 	slices.SortStableFunc(all, func(a, b Incident) int {
 		return cmp.Or(a.Compare(b.Incident), web.CompareNames(a.Node, b.Node))
 	})
 }
 
-// FilterIncidents returns the incidents that have all words of a text somewhere.
+// FilterIncidents returns the incidents that contain all words of a text.
 func FilterIncidents(all []Incident, text string) []Incident {
 	return slices.DeleteFunc(slices.Clone(all), func(i Incident) bool {
 		return !hasWords(text, slices.Concat(
@@ -37,7 +36,7 @@ func FilterIncidents(all []Incident, text string) []Incident {
 	})
 }
 
-// hasWords reports whether each word of a text is somewhere in others.
+// hasWords reports whether each word of a text is contained in one of the strings.
 func hasWords(text string, in []string) bool {
 	all := strings.ToLower(strings.Join(in, " "))
 	return !slices.ContainsFunc(strings.Fields(strings.ToLower(text)), func(word string) bool {
@@ -52,7 +51,7 @@ func (i *Incident) state() string {
 	return "resolved"
 }
 
-// lasted is how long the incident lasts, or lasted.
+// lasted is the duration of the incident, until now if it is open.
 func (i *Incident) lasted() string {
 	end := i.now
 	if !i.Open() {

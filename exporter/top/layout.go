@@ -7,7 +7,7 @@ import (
 	"github.com/rivo/uniseg"
 )
 
-// Table is a table as text: a line of titles, and a line for each row, in cells of equal width.
+// Table is a table as text: a line of titles and one line per row, with aligned columns.
 type Table struct {
 	Titles string
 	Lines  []string
@@ -16,9 +16,9 @@ type Table struct {
 // gap separates columns.
 const gap = "  "
 
-// Layout formats rows in columns. A width above 0 is that of the terminal: names are cut so that
-// lines fit, the widest column first, and columns are left out where that does not suffice. clean
-// replaces what could command a terminal.
+// Layout formats rows in columns. width is that of the terminal; 0: unlimited. Names are cut so
+// that lines fit, the widest column first. If that does not suffice, columns are left out. clean
+// replaces characters that control a terminal.
 func Layout[T any](rows []T, columns []Column[T], width int, clean func(string) string) Table {
 	cells := make([][]string, len(rows)+1) // the first ones are the titles
 	for c := range columns {
@@ -35,7 +35,7 @@ func Layout[T any](rows []T, columns []Column[T], width int, clean func(string) 
 	return out
 }
 
-// fit returns the widths of the columns, 0 for those that are left out.
+// fit returns the widths of the columns, 0 for omitted ones.
 func fit[T any](cells [][]string, columns []Column[T], width int) []int {
 	natural := make([]int, len(columns))
 	for _, row := range cells {
@@ -61,7 +61,7 @@ func fit[T any](cells [][]string, columns []Column[T], width int) []int {
 	}
 }
 
-// shrink makes columns narrower until a line fits, and reports whether it does.
+// shrink makes columns narrower until a line fits. It reports whether one does.
 func shrink[T any](widths []int, columns []Column[T], width int) bool {
 	for {
 		total, widest := -len(gap), -1
@@ -108,8 +108,7 @@ func line[T any](cells []string, columns []Column[T], widths []int, width int) s
 	return text
 }
 
-// cut returns a text of at most that width in cells of a terminal; an ellipsis ends one that was
-// longer.
+// cut cuts a text to a width in terminal cells. A cut text ends with an ellipsis.
 func cut(text string, width int) string {
 	if uniseg.StringWidth(text) <= width {
 		return text
@@ -128,7 +127,7 @@ func cut(text string, width int) string {
 	return out.String()
 }
 
-// cutMiddle is like cut, and keeps the end, by which names of devices and claims differ.
+// cutMiddle is cut, but keeps the end, in which names of devices and claims differ.
 func cutMiddle(text string, width int) string {
 	if uniseg.StringWidth(text) <= width || width < 3 {
 		return cut(text, width)
@@ -145,8 +144,8 @@ func cutMiddle(text string, width int) string {
 	return head + tail
 }
 
-// wrap breaks a text into lines of at most that width where it has spaces. The later lines are
-// indented by four more spaces.
+// wrap breaks a text at spaces into lines of at most that width. Later lines are indented by four
+// more spaces.
 func wrap(text string, width int) []string {
 	indent := strings.Repeat(" ", len(text)-len(strings.TrimLeft(text, " ")))
 	line := indent
@@ -164,7 +163,7 @@ func wrap(text string, width int) []string {
 	return append(out, cut(line, width))
 }
 
-// pad returns a text of at least that width.
+// pad pads a text to a width.
 func pad(text string, width int) string {
 	return text + strings.Repeat(" ", max(0, width-uniseg.StringWidth(text)))
 }

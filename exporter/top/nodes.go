@@ -1,5 +1,5 @@
-// Package top shows the devices of one or several nodes, asked from their exporters, as a live
-// table: what `dra-exporter top` does.
+// Package top shows the devices of one or several nodes as a live table. It gets them from the
+// nodes' exporters. It implements `dra-exporter top`.
 package top
 
 import (
@@ -26,24 +26,24 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
-// Node is an exporter that is asked.
+// Node is an exporter to ask.
 type Node struct {
-	Name  string // its address, or that of its pod: unique
+	Name  string // address, or name of its pod: unique
 	Fetch func(context.Context) (web.Report, error)
-	// Incidents returns its incidents, or one with its recording; nil: they are not asked for.
+	// Incidents returns its incidents, or one with its recording; nil: not needed.
 	Incidents func(ctx context.Context, id string) (web.IncidentsReport, error)
-	// History returns what was recorded in the last minutes; nil: it is not asked for.
+	// History returns the recording of the last minutes; nil: not needed.
 	History func(ctx context.Context, of url.Values) (web.HistoryReport, error)
 }
 
-// Where an exporter serves its snapshot, and its incidents.
+// The paths of an exporter's snapshot and incidents.
 const (
 	snapshotPath  = "/api/v1/snapshot"
 	incidentsPath = "/api/v1/incidents"
 	historyPath   = "/api/v1/history"
 )
 
-// maxSnapshot is the largest snapshot that is read, in bytes.
+// maxSnapshot is the largest accepted size of a snapshot, in bytes.
 const maxSnapshot = 256 << 20
 
 // fetchTimeout is the longest time for one snapshot.
@@ -61,9 +61,9 @@ func FromURL(client *http.Client, address string) (Node, error) {
 // Dial opens a connection, as [net.Dialer.DialContext] does.
 type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// FromName returns the exporters at all addresses of the host in an address as [FromURL] takes it:
-// those behind a headless Service. Each gets a client of its own, which connects to its address by
-// the given function, and else asks for the host: so that certificates are those of the host.
+// FromName returns the exporters at all addresses of a host, as behind a headless Service. The
+// address has the form of [FromURL]. Each exporter gets a client that connects to its address with
+// dial, but requests the host, so that certificates of the host are valid.
 func FromName(
 	ctx context.Context, lookup func(ctx context.Context, network, host string) ([]netip.Addr, error),
 	newClient func(Dial) (*http.Client, error), address string,
@@ -109,7 +109,7 @@ func parseAddress(address string) (*url.URL, error) {
 	return parsed, nil
 }
 
-// fromURL returns the exporter at a URL, called by a name.
+// fromURL returns an exporter at a URL, with a name.
 func fromURL(client *http.Client, base *url.URL, name string) Node {
 	get := func(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
 		to := base.JoinPath(path)
@@ -121,7 +121,7 @@ func fromURL(client *http.Client, base *url.URL, name string) Node {
 		response, err := client.Do(request)
 		if err != nil {
 			if failed, ok := errors.AsType[*url.Error](err); ok {
-				err = failed.Err // without the URL, which the name stands for
+				err = failed.Err // without the URL, for which the name stands
 			}
 			return nil, err
 		}
@@ -137,7 +137,7 @@ func fromURL(client *http.Client, base *url.URL, name string) Node {
 // getter opens a document.
 type getter = func(ctx context.Context, path string, query url.Values) (io.ReadCloser, error)
 
-// newNode returns an exporter from which get gets documents.
+// newNode returns an exporter whose documents get gets.
 func newNode(name string, get getter) Node {
 	return Node{
 		Name: name,
@@ -182,9 +182,9 @@ type API interface {
 // podSelector selects the pods of the chart.
 const podSelector = "app.kubernetes.io/name=dra-exporter"
 
-// FromKube returns the exporters of all nodes: the pods with the label of the chart. They are asked
-// through the API server, which takes the right to get pods/proxy. One that does not run yet
-// answers with an error that says so. Names of nodes restrict them to these.
+// FromKube returns the exporters of all nodes: the pods with the chart's label. Requests go through
+// the API server, which needs the right to get pods/proxy. A pod that is not running yet answers
+// with an error that says so. on restricts the nodes by name.
 func FromKube(ctx context.Context, api API, on ...string) ([]Node, error) {
 	var pods corev1.PodList
 	if err := getObject(ctx, api, "/api/v1/pods", url.Values{"labelSelector": {podSelector}}, &pods); err != nil {
@@ -222,9 +222,9 @@ func getObject(ctx context.Context, api API, at string, query url.Values, into a
 	return nil
 }
 
-// NodesOf returns the nodes of a claim or a pod, by the API server: those of the pods that the
-// claim is reserved for. It returns none where that can't be known, as of claims that are gone:
-// all nodes may have held them.
+// NodesOf returns the nodes of a claim or pod, as the API server knows them: those of the pods that
+// the claim is reserved for. It returns none if they are unknown, as for deleted claims: then any
+// node may have held it.
 func NodesOf(ctx context.Context, api API, of Subject) []string {
 	namespace, name, ok := strings.Cut(of.Name, "/")
 	if !ok || of.View != ViewClaims && of.View != ViewPods {
@@ -237,7 +237,7 @@ func NodesOf(ctx context.Context, api API, of Subject) []string {
 		if getObject(ctx, api, "/apis/resource.k8s.io", nil, &group) != nil {
 			return nil
 		}
-		var claim resourcev1.ResourceClaim // what is read of it is the same in all versions
+		var claim resourcev1.ResourceClaim // the fields read are the same in all versions
 		if getObject(ctx, api, "/apis/"+group.PreferredVersion.GroupVersion+"/namespaces/"+url.PathEscape(namespace)+
 			"/resourceclaims/"+url.PathEscape(name), nil, &claim) != nil {
 			return nil
@@ -259,7 +259,7 @@ func NodesOf(ctx context.Context, api API, of Subject) []string {
 	return distinct(nodes)
 }
 
-// maxConsumers bounds the pods of a claim that are asked for: the API server allows 256.
+// maxConsumers limits the pods of a claim that are looked up: the API server allows 256.
 const maxConsumers = 256
 
 // fromPod returns the exporter in a pod.
@@ -275,7 +275,7 @@ func fromPod(api API, pod *corev1.Pod) Node {
 		}
 		at := fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:%d/proxy%s", pod.Namespace, pod.Name, port, path)
 		body, err := api.Get(ctx, at, query)
-		if apierrors.IsUnauthorized(err) { // says the exporter: the API server has shown the pods before
+		if apierrors.IsUnauthorized(err) { // the exporter's answer, since the API server has listed the pods
 			return nil, errCredentials
 		}
 		return body, err

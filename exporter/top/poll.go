@@ -14,26 +14,26 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
-// answer is the last that an exporter said.
+// answer is the last answer of an exporter.
 type answer struct {
 	name   string
-	report *web.Report // the last one; nil: there was none
-	at     time.Time   // when it came
+	report *web.Report // nil: none yet
+	at     time.Time   // when it arrived
 	err    error       // of the last request; nil: it succeeded
 
-	incidents []*recorder.Incident // the last ones
-	without   error                // why there are none: the flight recorder may be off
+	incidents []*recorder.Incident // those of the last answer
+	without   error                // why there are no incidents: the flight recorder may be off
 	node      Node
 }
 
-// fleet is what is known of all nodes. It belongs to one goroutine.
+// fleet is the state of all nodes. It is not safe for concurrent use.
 type fleet struct {
 	answers map[string]*answer
-	failed  error // to find the nodes
+	failed  error // why the nodes were not found
 }
 
-// poll finds the nodes and asks each at the same time. It keeps the last report of those that do
-// not answer, and forgets nodes that are gone.
+// poll finds the nodes and asks all of them at once. It keeps the last report of nodes that do not
+// answer, and forgets nodes that are gone.
 func (f *fleet) poll(ctx context.Context, find func(context.Context) ([]Node, error)) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
@@ -69,7 +69,7 @@ func (f *fleet) poll(ctx context.Context, find func(context.Context) ([]Node, er
 	asking.Wait()
 }
 
-// Everything is what is known of all nodes, filtered and sorted.
+// Everything is the content of all views, filtered and sorted.
 type Everything struct {
 	Nodes      []NodeAnswer `json:"nodes"`
 	Devices    []Row        `json:"devices"`
@@ -79,14 +79,14 @@ type Everything struct {
 	Incidents  []Incident   `json:"incidents"`
 }
 
-// NodeAnswer says which node was asked, and with which success.
+// NodeAnswer is the outcome of asking a node.
 type NodeAnswer struct {
 	Name  string    `json:"name"`
 	Time  time.Time `json:"time,omitzero"` // of its last report
 	Error string    `json:"error,omitempty"`
 }
 
-// everything returns the rows of all nodes that ever answered.
+// everything returns the rows of all nodes with a report.
 func (f *fleet) everything() Everything {
 	out := Everything{
 		Nodes: []NodeAnswer{}, Devices: []Row{}, Claims: []Holder{}, Pods: []Holder{}, Namespaces: []Holder{},
@@ -118,7 +118,7 @@ func (f *fleet) everything() Everything {
 	return out
 }
 
-// chosen filters and sorts.
+// chosen returns filtered and sorted rows.
 func (e *Everything) chosen(filter string, by Order, reverse bool) Everything {
 	out := Everything{
 		Nodes: e.Nodes, Devices: Filter(e.Devices, filter), Claims: FilterHolders(e.Claims, filter),
@@ -133,7 +133,7 @@ func (e *Everything) chosen(filter string, by Order, reverse bool) Everything {
 	return out
 }
 
-// summary says how many devices are in which state, and how many incidents are open.
+// summary returns the number of devices in each state, and of open incidents.
 func (e *Everything) summary() string {
 	open := 0
 	for i := range e.Incidents {
@@ -157,8 +157,8 @@ func (a *answer) happened() []Incident {
 	return out
 }
 
-// troubles says which nodes do not answer, and since when. A view of incidents also lacks those
-// that answer without their incidents.
+// troubles describes the nodes that do not answer, and since when. For the view of incidents, it
+// includes nodes that answer without incidents.
 func (f *fleet) troubles(now time.Time, view View) []string {
 	var out []string
 	if f.failed != nil {
@@ -179,7 +179,7 @@ func (f *fleet) troubles(now time.Time, view View) []string {
 	return out
 }
 
-// err returns an error of one line if not all nodes answered.
+// err returns a one-line error unless all nodes answered.
 func (f *fleet) err(view View) error {
 	if troubles := f.troubles(time.Now(), view); len(troubles) > 0 {
 		return errors.New(strings.ReplaceAll(strings.Join(troubles, "; "), "\n", " "))
@@ -187,7 +187,7 @@ func (f *fleet) err(view View) error {
 	return nil
 }
 
-// heading names the node, or how many there are, with the time of the newest report.
+// heading returns the node's name, or the number of nodes, with the time of the newest report.
 func (f *fleet) heading() string {
 	var newest time.Time
 	name := ""

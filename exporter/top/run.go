@@ -26,18 +26,18 @@ const (
 
 // Config configures [Print], [Show] and [Describe].
 type Config struct {
-	Find     func(context.Context) ([]Node, error) // is asked before each round
+	Find     func(context.Context) ([]Node, error) // is called before each round
 	Interval time.Duration
 	Order    Order
 	Reverse  bool
 	Filter   string
 	Format   Format
 	View     View                // "": devices
-	Clean    func(string) string // replaces what could command a terminal
+	Clean    func(string) string // replaces characters that control a terminal
 }
 
-// Print asks once and prints the rows: as JSON those of all views. What answered is printed even if
-// something did not, which is the error.
+// Print asks once and prints the rows; as JSON, those of all views. If some exporters fail, it
+// prints the answers of the others and returns an error.
 func Print(ctx context.Context, c Config, w io.Writer) error {
 	var f fleet
 	f.poll(ctx, c.Find)
@@ -76,12 +76,12 @@ func printLines(w io.Writer, lines []string) error {
 	return nil
 }
 
-// errNotFound is the error of what no node that answered has.
+// errNotFound is the error for something that no node has.
 var errNotFound = errors.New("no node that answered has it")
 
-// Describe asks once and prints what is known of the first of some subjects that a node has: why
-// its devices are in their states, and with history also what was recorded in the last ten minutes.
-// An exporter that does not answer is an error, unless another one has it.
+// Describe asks once and describes the first of the subjects that a node has: the reasons for the
+// states of its devices, and with history also the recording of the last ten minutes. An exporter
+// that does not answer is an error, unless another one has the subject.
 func Describe(ctx context.Context, c Config, of []Subject, history bool, width int, w io.Writer) error {
 	var f fleet
 	f.poll(ctx, c.Find)
@@ -99,7 +99,7 @@ func Describe(ctx context.Context, c Config, of []Subject, history bool, width i
 	return fmt.Errorf("%s: %w", of[0].Name, errNotFound)
 }
 
-// describe says what all nodes that answered know of a subject.
+// describe describes a subject by the answers of all nodes.
 func (f *fleet) describe(ctx context.Context, of Subject, history bool, width int) []string {
 	var out []string
 	for _, name := range slices.SortedFunc(maps.Keys(f.answers), web.CompareNames) {
@@ -116,7 +116,7 @@ func (f *fleet) describe(ctx context.Context, of Subject, history bool, width in
 	return out
 }
 
-// charts asks for what was recorded of a subject, and draws it.
+// charts gets the recording of a subject, and draws it.
 func (a *answer) charts(ctx context.Context, of Subject, width int) []string {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
@@ -127,7 +127,7 @@ func (a *answer) charts(ctx context.Context, of Subject, width int) []string {
 	return drawHistory(chart, span, width)
 }
 
-// recording asks for what was recorded of a subject, and for how long.
+// recording gets the recording of a subject, and returns its duration.
 func (a *answer) recording(ctx context.Context, of Subject) (*recorder.Chart, time.Duration, error) {
 	switch {
 	case of.View == ViewIncidents && a.node.Incidents != nil:
@@ -146,8 +146,8 @@ func (a *answer) recording(ctx context.Context, of Subject) (*recorder.Chart, ti
 	}
 }
 
-// Repeat prints the rows again and again until ctx ends: where there is no terminal. Trouble after
-// the first round is printed, and ends nothing.
+// Repeat prints the rows repeatedly until ctx ends, for output without a terminal. Failures after
+// the first round are printed, and do not end it.
 func Repeat(ctx context.Context, c Config, w io.Writer) error {
 	if err := Print(ctx, c, w); err != nil {
 		return err

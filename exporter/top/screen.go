@@ -16,7 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
-// Show shows the rows on the terminal's alternate screen until ctx ends or a person quits. An
+// Show shows the rows on the terminal's alternate screen until ctx ends or the user quits. An
 // exporter that does not answer is shown as stale, with its last rows.
 func Show(ctx context.Context, c Config) error {
 	terminal, err := tcell.NewScreen()
@@ -30,7 +30,7 @@ func Show(ctx context.Context, c Config) error {
 	return newScreen(c, terminal).run(ctx)
 }
 
-// screen is the state of the terminal. Everything in it belongs to the goroutine of run.
+// screen is the state of the terminal. Only the goroutine of run uses it.
 type screen struct {
 	Config
 	terminal tcell.Screen
@@ -38,25 +38,25 @@ type screen struct {
 	fleet    *fleet
 	all      Everything
 	chosen   Everything // filtered and sorted
-	first    int        // the first row that is visible
-	at       int        // the row that is selected
-	typing   bool       // the filter
-	details  *details   // that are shown in place of the table; nil: none
+	first    int        // the first visible row
+	at       int        // the selected row
+	typing   bool       // the user types the filter
+	details  *details   // shown in place of the table; nil: none
 	recorded chan recorded
 }
 
-// details are those of a subject.
+// details are the details of a subject.
 type details struct {
 	of     Subject
-	first  int // the first line that is visible
+	first  int // the first visible line
 	chart  *recorder.Chart
 	span   time.Duration
 	err    error
-	asked  bool // there was an answer
+	asked  bool // a recording was received
 	cancel context.CancelFunc
 }
 
-// recorded is an answer for details.
+// recorded is a recording for details.
 type recorded struct {
 	of    *details
 	chart *recorder.Chart
@@ -81,7 +81,7 @@ func (v *screen) run(ctx context.Context) error {
 	go v.terminal.ChannelEvents(events, quit)
 	polled := make(chan *fleet)
 	go v.poll(ctx, polled)
-	clock := time.NewTicker(time.Second) // what is stale grows older
+	clock := time.NewTicker(time.Second) // ages of stale answers grow
 	defer clock.Stop()
 	for {
 		v.draw(time.Now())
@@ -109,7 +109,7 @@ func (v *screen) run(ctx context.Context) error {
 	}
 }
 
-// poll asks again and again, and hands over a copy of what is known.
+// poll asks repeatedly, and sends copies of the answers.
 func (v *screen) poll(ctx context.Context, polled chan<- *fleet) {
 	var f fleet
 	ticker := time.NewTicker(v.Interval)
@@ -136,10 +136,10 @@ func (v *screen) poll(ctx context.Context, polled chan<- *fleet) {
 
 func (v *screen) arrange() { v.chosen = v.all.chosen(v.Filter, v.Order, v.Reverse) }
 
-// recordEvery is how often the recording of what details are shown of is asked for.
+// recordEvery is the time between two requests for the recording of a subject.
 const recordEvery = 2 * time.Second
 
-// open shows the details of the row that is selected: of a namespace, its claims.
+// open shows the details of the selected row; for a namespace, its claims.
 func (v *screen) open(ctx context.Context) {
 	if v.at >= v.chosen.count(v.View) {
 		return
@@ -155,7 +155,7 @@ func (v *screen) open(ctx context.Context) {
 	go v.record(ctx, v.details, *v.fleet.answers[of.from])
 }
 
-// record asks for the recording of a subject again and again.
+// record requests the recording of a subject repeatedly.
 func (v *screen) record(ctx context.Context, of *details, from answer) {
 	ticker := time.NewTicker(max(v.Interval, recordEvery))
 	defer ticker.Stop()
@@ -185,13 +185,13 @@ func (v *screen) closeDetails() {
 	}
 }
 
-// show shows a view from its begin.
+// show shows a view from its first row.
 func (v *screen) show(view View) {
 	v.closeDetails()
 	v.View, v.at, v.first = view, 0, 0
 }
 
-// press handles a key and reports whether to quit.
+// press handles a key. quit: the program ends.
 func (v *screen) press(ctx context.Context, e *tcell.EventKey) (quit bool) {
 	if e.Key() == tcell.KeyCtrlC {
 		return true
@@ -241,7 +241,7 @@ func (v *screen) press(ctx context.Context, e *tcell.EventKey) (quit bool) {
 	return quit
 }
 
-// turn shows the next view, or the one before.
+// turn moves forward or back by a number of views.
 func (v *screen) turn(by int) {
 	views := Views()
 	v.show(views[(slices.Index(views, v.View)+by+len(views))%len(views)])
@@ -299,7 +299,7 @@ func (v *screen) edit(e *tcell.EventKey) {
 	v.arrange()
 }
 
-// headLines are the lines above the rows: the heading, the views, the troubles and the titles.
+// headLines is the number of lines above the rows: heading, views, troubles and titles.
 const headLines = 4
 
 const (
@@ -325,7 +325,7 @@ func (v *screen) draw(now time.Time) {
 	v.terminal.Show()
 }
 
-// drawTabs draws the names of the views with their keys, and how many rows they have if that fits.
+// drawTabs draws the names of the views with their keys, and their numbers of rows if they fit.
 func (v *screen) drawTabs() {
 	var tabs, short []string
 	for i, view := range Views() {

@@ -11,7 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
-// Measures are the state and the values of a row. What is unknown is nil.
+// Measures are the state and values of a row. Unknown values are nil.
 type Measures struct {
 	State          ledger.State `json:"state"`
 	Utilization    *float64     `json:"utilizationRatio,omitempty"`
@@ -20,22 +20,22 @@ type Measures struct {
 	Power          *float64     `json:"powerWatts,omitempty"`
 	Temperature    *float64     `json:"temperatureCelsius,omitempty"` // the highest
 	Energy         *float64     `json:"energyJoules,omitempty"`
-	QuietSeconds   *float64     `json:"quietSeconds,omitempty"` // since any holder was active
+	QuietSeconds   *float64     `json:"quietSeconds,omitempty"` // since a holder was last active
 }
 
-// Row is a device as top shows it. What is unknown is nil or empty.
+// Row is a device, as top shows it. Unknown values are nil or empty.
 type Row struct {
 	Node     string `json:"node"`
 	Driver   string `json:"driver"`
 	Pool     string `json:"pool"`
 	Device   string `json:"device"`
 	Model    string `json:"model,omitempty"`
-	Unlisted bool   `json:"unlisted,omitempty"` // it is in no ResourceSlice
+	Unlisted bool   `json:"unlisted,omitempty"` // no ResourceSlice has it
 	Why      string `json:"gap,omitempty"`      // why there is no telemetry
 	Measures
 	Claims []string          `json:"claims"` // NAMESPACE/NAME, without admin access
 	Pods   []string          `json:"pods"`
-	Report *web.DeviceReport `json:"report"` // all that the exporter reports of it
+	Report *web.DeviceReport `json:"report"` // everything that the exporter reports about it
 
 	from string // the exporter
 }
@@ -107,10 +107,10 @@ func distinct(names []string) []string {
 	return slices.Compact(names)
 }
 
-// Order is by what rows are sorted.
+// Order is a criterion for sorting rows.
 type Order string
 
-// The orders. The largest number comes first, and what needs a look before what does not.
+// The orders. The largest number comes first, and states that need attention come first.
 const (
 	ByState       Order = "state"
 	ByDevice      Order = "device"
@@ -126,7 +126,7 @@ func Orders() []Order {
 	return []Order{ByState, ByDevice, ByUtilization, ByMemory, ByPower, ByQuiet, ByClaim}
 }
 
-// Sort sorts rows. Rows that are equal by the order are sorted by node and device.
+// Sort sorts rows by an order, then by node and device.
 func Sort(rows []Row, by Order, reverse bool) {
 	slices.SortStableFunc(rows, func(a, b Row) int {
 		order := a.compare(&b.Measures, by)
@@ -140,7 +140,7 @@ func Sort(rows []Row, by Order, reverse bool) {
 	})
 }
 
-// compare compares by an order; those by names find all equal.
+// compare compares by an order. By names, all are equal.
 func (r *Measures) compare(b *Measures, by Order) int {
 	switch by {
 	case ByState:
@@ -165,7 +165,7 @@ func reversed(order int, is bool) int {
 	return order
 }
 
-// compareNumbers compares numbers; unknown ones are the smallest.
+// compareNumbers compares numbers; unknown numbers are the smallest.
 func compareNumbers(a, b *float64) int {
 	switch {
 	case a == nil && b == nil:
@@ -179,7 +179,7 @@ func compareNumbers(a, b *float64) int {
 	}
 }
 
-// Filter returns the rows that have all words of a text somewhere: in a name, a model or the state.
+// Filter returns the rows that contain all words of a text: in a name, a model or the state.
 func Filter(rows []Row, text string) []Row {
 	return slices.DeleteFunc(slices.Clone(rows), func(r Row) bool {
 		return !hasWords(text, slices.Concat(
@@ -188,17 +188,17 @@ func Filter(rows []Row, text string) []Row {
 	})
 }
 
-// Column is a column of a table of devices or incidents.
+// Column is a column of a table.
 type Column[T any] struct {
 	Title string
 	Right bool // numbers
-	least int  // the width below which it is not cut; 0: it is never cut
-	drop  int  // where lines do not fit, the lowest is left out first; 0: never
+	least int  // the smallest width to which it is cut; 0: never cut
+	drop  int  // if lines do not fit, the lowest is omitted first; 0: never
 	cell  func(*T) string
 }
 
-// Columns returns the columns: with nodes if there are several, and with all that is known if wide.
-// On a narrow terminal the claim is left out first, then memory; power and pods stay.
+// Columns returns the columns: with nodes for several nodes, and with everything if wide. On a
+// narrow terminal, the claim is omitted first, then memory; power and pods stay.
 func Columns(nodes, wide bool) []Column[Row] {
 	var out []Column[Row]
 	if nodes {
@@ -221,7 +221,7 @@ func Columns(nodes, wide bool) []Column[Row] {
 		Column[Row]{Title: "PODS", least: 18, cell: func(r *Row) string { return list(r.Pods, wide) }})
 }
 
-// measured returns the columns of values, those of the wide table among them.
+// measured returns the columns of values, including those of the wide table.
 func measured[T any](wide bool, of func(*T) *Measures) []Column[T] {
 	cell := func(format func(*Measures) string) func(*T) string {
 		return func(r *T) string { return format(of(r)) }
@@ -278,7 +278,7 @@ func quiet(r *Measures) string {
 	return time.Duration(*r.QuietSeconds * float64(time.Second)).Truncate(time.Second).String()
 }
 
-// list joins names; the first three unless all are wanted.
+// list joins names: all, or the first three.
 func list(names []string, all bool) string {
 	if len(names) == 0 {
 		return "-"
@@ -289,7 +289,7 @@ func list(names []string, all bool) string {
 	return strings.Join(names, " ")
 }
 
-// Summary says how many devices there are, and how many are in each state that somebody is in.
+// Summary returns the number of devices, and of those in each state.
 func Summary(rows []Row) string {
 	held, counts := 0, map[ledger.State]int{}
 	for i := range rows {

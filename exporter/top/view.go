@@ -1,6 +1,6 @@
 package top
 
-// View is what the table is of.
+// View is a view of the table.
 type View string
 
 // The views, in the order of their keys: 1 to 5.
@@ -42,7 +42,7 @@ func (e *Everything) table(view View, nodes, wide bool, width int, clean func(st
 	return Layout(e.Devices, Columns(nodes, wide), width, clean)
 }
 
-// subject returns what a row of a view is of.
+// subject returns the subject of a row.
 func (e *Everything) subject(view View, row int) Subject {
 	switch view {
 	case ViewIncidents:

@@ -45,7 +45,7 @@ func TestFitReport(t *testing.T) {
 	}
 	want := who
 	want.Text = "gpu-0, 40 GiB: peak 19 GiB and p99.9 activity 0 % of 2 min, read each second: " +
-		"memory=20Gi would do; 1/2 unused"
+		"memory=20Gi fits; 1/2 unused"
 	want.MeasuredSeconds = 120
 	want.Memory = &MemoryFitReport{HeldBytes: 40 * gib, PeakBytes: 19 * gib, NeededRatio: 0.5}
 	want.Activity = &ActivityFitReport{}

@@ -127,7 +127,7 @@ func busyPods(seed uint64) []PodSpec {
 			},
 			Claims: []ClaimSpec{training, traffic},
 		},
-		// Oversized: a quarter of the GPU, as gpu-6 is cut into, would do.
+		// Oversized: a quarter of the GPU, as gpu-6 is divided into, suffices.
 		{Namespace: "team-vision", Name: "tagger-0", Owner: "StatefulSet/tagger", Claims: []ClaimSpec{
 			device("gpu", sim.Constant(0.15), 11*gibibyte, "gpu-2"),
 		}},

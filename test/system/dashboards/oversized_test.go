@@ -2,7 +2,7 @@ package dashboards
 
 import "slices"
 
-// oversizedStories are about claims for which half of what they hold would do.
+// oversizedStories are about claims for which half of what they hold suffices.
 func oversizedStories() []story {
 	fit := func(unused course) series {
 		return series{
@@ -13,7 +13,7 @@ func oversizedStories() []story {
 	busy := func() []series { return alone("a", "c", "gpu-0", rising(30), nil) }
 	return []story{
 		{
-			name: "a quarter would do, until a peak", series: slices.Concat(busy(), []series{fit(always(0.75).between(0, 60))}),
+			name: "a quarter suffices, until a peak", series: slices.Concat(busy(), []series{fit(always(0.75).between(0, 60))}),
 			checks: []check{{20, []string{oversized}}, {80, nil}},
 		},
 		{

@@ -76,7 +76,7 @@ func testOversized(t *testing.T, ask func(t *testing.T, path string) string) {
 		unused = value(ask(t, "/metrics"), "dra_claim_fit_unused_ratio", "tagger-0-gpu", "gpu-2")
 	}
 	const text = "gpu-2, 80 GiB: peak 11.5 GiB and p99.9 activity 16 % of "
-	const would = ", read each second: memory=13Gi would do; 84 % unused"
+	const would = ", read each second: memory=13Gi fits; 84 % unused"
 	if report := ask(t, "/api/v1/fit"); unused != 1-13./80 || !strings.Contains(report, text) ||
 		!strings.Contains(report, would) {
 		t.Errorf("%v of it is unused, and the report does not have %q and %q: %s", unused, text, would, report)

@@ -40,7 +40,7 @@ spec:
   sharedCounters: [{name: gpu-0, counters: {memory: {value: 80Gi}, multiprocessors: {value: "120"}}}]
 `
 
-// A claim uses 11 GiB and 18 % of a GPU. A quarter would do: 11 GiB are 55 % of its 20, and the
+// A claim uses 11 GiB and 18 % of a GPU. A quarter suffices: 11 GiB are 55 % of its 20, and the
 // work of 21.6 of 120 multiprocessors is 72 % of its 30.
 func TestFit(t *testing.T) {
 	t.Parallel()
@@ -64,7 +64,7 @@ func TestFit(t *testing.T) {
 	m.want(0.18/0.95, "dra_claim_fit_ratio", "device", "gpu-0", "resource", "activity")
 
 	const text = "gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 18 % of "
-	const would = ", read each second: quarter would do; 3/4 unused"
+	const would = ", read each second: quarter fits; 3/4 unused"
 	var report web.FitReport
 	if err := json.Unmarshal(p.page("/api/v1/fit").body, &report); err != nil {
 		t.Fatal(err)
