@@ -7,24 +7,24 @@ import (
 	"time"
 )
 
-// books are the accounts of claims and of pods, and since when these can be charged.
+// books are the accounts of claims and of pods, and the time from which on they can be charged.
 type books struct {
 	claims, pods accountBook
 
-	started     time.Time // the first tick: claims that were allocated since began while this process ran
-	answered    time.Time // until when it was known first who holds what: nothing is charged before
-	kept        time.Time // when an earlier process ended, whose state this goes on with; zero: none
-	corrections int       // of this tick: see [Snapshot.Corrections]
+	started     time.Time // the first tick: claims allocated after it began while this process ran
+	answered    time.Time // the first time up to which the holders were known: nothing is charged before
+	kept        time.Time // end of the earlier process that this ledger continues; zero: none
+	corrections int       // of this tick; see [Snapshot.Corrections]
 }
 
 // accountBook has the accounts of all claims, or of all pods.
 type accountBook struct {
-	accounts map[HolderKey]*account // the newest of each name
+	accounts map[HolderKey]*account // the newest account of each name
 	order    []*account             // by key; nil: not sorted yet
 	ofPods   bool
-	fits     bool // there is advice
+	fits     bool // advice is given
 
-	minLifetime time.Duration // accounts that are younger are young; 0: none is
+	minLifetime time.Duration // younger accounts are young; 0: none is
 
 	distributions distributions
 }
@@ -42,7 +42,7 @@ func (b *accountBook) all() iter.Seq[*account] {
 	}
 }
 
-// sorted returns the newest account of each name, by name and device.
+// sorted returns the newest account of each name, sorted by name and device.
 func (b *accountBook) sorted() []*account {
 	if b.order == nil {
 		b.order = slices.SortedFunc(maps.Values(b.accounts), func(x, y *account) int { return x.key.compare(y.key) })
@@ -50,7 +50,7 @@ func (b *accountBook) sorted() []*account {
 	return b.order
 }
 
-// laterThan returns the account that had the name after a, nil if there is none.
+// laterThan returns the next account of the name after a, nil if there is none.
 func (b *accountBook) laterThan(a *account) *account {
 	var later *account
 	for of := range b.accounts[a.key].andEarlier() {
@@ -62,7 +62,7 @@ func (b *accountBook) laterThan(a *account) *account {
 	return later
 }
 
-// of returns the account of a UID that is not closed, nil if there is none or the UID is unknown.
+// of returns the account with a UID that is not closed, nil if there is none or the UID is unknown.
 func (b *accountBook) of(key HolderKey, uid string) *account {
 	if uid == "" {
 		return nil
@@ -82,7 +82,7 @@ func (b *accountBook) begin(d *deviceBook, key HolderKey, born, now time.Time) *
 		a.fit = &fitting{}
 	}
 	newest := b.accounts[key]
-	if newest != nil && born.Before(newest.born) { // it is known late
+	if newest != nil && born.Before(newest.born) { // its hold became known late
 		a.follows(newest.earlier)
 		a.release(newest.released())
 		newest.follows(a)
@@ -97,7 +97,7 @@ func (b *accountBook) begin(d *deviceBook, key HolderKey, born, now time.Time) *
 	return a
 }
 
-// reopen makes an account the newest of its name. One that had ended goes on.
+// reopen makes an account the newest of its name. If it had ended, it continues.
 func (b *accountBook) reopen(a *account, now time.Time) {
 	if !a.ended.IsZero() {
 		a.setEnd(time.Time{})
@@ -116,8 +116,7 @@ func (b *accountBook) reopen(a *account, now time.Time) {
 	b.order = nil
 }
 
-// merge adds what an account was charged to another one of the same claim or pod, which replaces
-// it.
+// merge adds the charges of an account to another one of the same claim or pod, which replaces it.
 func (b *accountBook) merge(a, of *account) {
 	a.take(of)
 	for _, v := range of.witnessed {
@@ -138,8 +137,8 @@ func (b *accountBook) merge(a, of *account) {
 	of.drop()
 }
 
-// take adds what another account was charged, but for errors, and replaces it in the timeline of
-// the device, so that readings that come late are charged to a.
+// take adds the charges of another account, except errors, and replaces it in the device's
+// timeline, so that late readings are charged to a.
 func (a *account) take(of *account) {
 	of.into = a
 	a.open(a.device.attributed)
@@ -160,15 +159,15 @@ func (a *account) take(of *account) {
 	a.device.timeline.replace(of, a)
 }
 
-// release drops the accounts that are no longer exported and that no queued reading can charge,
-// each after a call of before. Of one name they go in the order in which they had it.
+// release drops accounts that are no longer exported and that no queued reading can charge, after
+// calling before for each. Accounts of one name are dropped from the oldest on.
 func (b *accountBook) release(now time.Time, retention time.Duration, before func(*account)) {
 	for _, newest := range b.accounts {
 		b.releaseOldest(newest, now, retention, before)
 	}
 }
 
-// releaseOldest drops the oldest accounts of a name, and returns whether there is one left.
+// releaseOldest drops the oldest accounts of a name, and reports whether any is left.
 func (b *accountBook) releaseOldest(
 	a *account, now time.Time, retention time.Duration, before func(*account),
 ) (left bool) {
@@ -187,20 +186,20 @@ func (a *account) kept(now time.Time, retention time.Duration) bool {
 	return a.exported(now, retention) || !a.settled(now) && now.Sub(a.ended) < retention+rememberFor
 }
 
-// settled reports whether no reading of the time before the account ended is to come.
+// settled reports whether all readings from before the account's end have been distributed.
 func (a *account) settled(now time.Time) bool {
 	return !a.ended.IsZero() && !a.device.unsettled(now).Before(a.ended)
 }
 
-// carry adds what an account was charged to what the later one of its name has carried: it is about
-// to be released.
+// carry adds the charges of an account that is about to be released to those carried by the next
+// account of its name.
 func (b *accountBook) carry(a *account, now time.Time) {
 	if later := b.laterThan(a); later != nil {
 		later.release(later.carriedUntil(now))
 	}
 }
 
-// remove takes an account off the book.
+// remove removes an account from the book.
 func (b *accountBook) remove(a *account) {
 	b.distributions.leave(a)
 	switch later := b.laterThan(a); {
@@ -218,7 +217,7 @@ func (b *accountBook) remove(a *account) {
 	}
 }
 
-// evict removes the dropped accounts from the book and their rows from the given ones.
+// evict removes the dropped accounts from the book, and their rows from the given ones.
 func (b *accountBook) evict(rows ...*[]Holder) {
 	for _, newest := range b.accounts {
 		for a := range newest.andEarlier() {
@@ -232,27 +231,26 @@ func (b *accountBook) evict(rows ...*[]Holder) {
 	}
 }
 
-// carried is what was charged to those that had the name of an account before it: counters alone.
+// carried has the charges of earlier accounts of the name: only counters.
 type carried struct {
-	released *Amounts // to the accounts that are not kept any more; nil: there are none
+	released *Amounts // charges of accounts that are not kept any more; nil: there are none
 
-	// before is of all; nil: not summed yet, or there are none. It does not change, and holds as
-	// long as what it was made of stays the same.
+	// before has the charges of all earlier accounts; nil: not summed yet, or there are none. It is
+	// immutable, and valid as long as its inputs below stay the same.
 	before  *Amounts
-	of      *account // the one that had the name before
-	deeper  *Amounts // what that had carried
+	of      *account // the previous account of the name
+	deeper  *Amounts // what that account carries
 	charged time.Time
 	used    float64
 }
 
-// follows sets which account had the name before and is kept.
+// follows sets the previous account of the name, if that is still kept.
 func (a *account) follows(earlier *account) {
 	a.earlier = earlier
 	a.changed()
 }
 
-// release sets what was charged to those before the account that are not kept any more, and forgets
-// what was summed.
+// release sets the charges of earlier accounts that are not kept any more, and drops the sum.
 func (a *account) release(all *Amounts) {
 	a.carried = nil
 	if all != nil {
@@ -261,8 +259,7 @@ func (a *account) release(all *Amounts) {
 	a.changed()
 }
 
-// released returns what was charged to those before the account that are not kept any more, nil if
-// nothing was.
+// released returns the charges of earlier accounts that are not kept any more, nil for none.
 func (a *account) released() *Amounts {
 	if a.carried == nil {
 		return nil
@@ -270,8 +267,7 @@ func (a *account) released() *Amounts {
 	return a.carried.released
 }
 
-// carriedUntil returns what those were charged that had the account's name before it, nil if there
-// were none.
+// carriedUntil returns the charges of all earlier accounts of the name, nil if there were none.
 func (a *account) carriedUntil(now time.Time) *Amounts {
 	e := a.earlier
 	if e == nil {
@@ -295,8 +291,8 @@ func (a *account) carriedUntil(now time.Time) *Amounts {
 	return c.before
 }
 
-// plus returns the amounts of an account's name: counters go on from those of before, and gauges
-// are the account's.
+// plus returns the amounts of an account's name: counters are added to those of before, gauges are
+// the account's.
 func (m *Amounts) plus(before *Amounts, a *account) *Amounts {
 	out := *m
 	if before == nil {
@@ -312,7 +308,7 @@ func (m *Amounts) plus(before *Amounts, a *account) *Amounts {
 	for _, v := range m.Values {
 		if i := before.find(v.Series); i >= 0 && a.isCounter(v.Quantity) {
 			v.Value += before.Values[i].Value
-			if was := before.Values[i].Series; !was.Shown.After(v.Shown) { // else it was charged late
+			if was := before.Values[i].Series; !was.Shown.After(v.Shown) { // otherwise it was charged late
 				v.Series = was
 			}
 		}

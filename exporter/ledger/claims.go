@@ -10,17 +10,17 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
-// closeAfter is how long after its end the account of a claim is closed: sources that refresh every
-// 30 s have told by then what they counted until the end.
+// closeAfter is the time after its end at which a claim's account is closed: by then, sources that
+// refresh every 30 s have reported what they counted until the end.
 const closeAfter = 40 * time.Second
 
 // closing makes the receipts of claims.
 type closing struct {
-	dropped []Closed // accounts that were dropped, of claims that are not closed yet
+	dropped []Closed // dropped accounts of claims that are not closed yet
 }
 
-// close closes the accounts of the claims that have ended on all of their devices, and returns them
-// in the order of claims and devices. written says that the state is written.
+// close closes the accounts of claims that have ended on all of their devices, and returns them
+// sorted by claim and device. written: the state is persistent.
 func (c *closing) close(claims *accountBook, written bool, now time.Time) []Closed {
 	due := map[claimOf]bool{}
 	for i := range c.dropped {
@@ -43,7 +43,7 @@ func (c *closing) close(claims *accountBook, written bool, now time.Time) []Clos
 	for a := range claims.all() {
 		if a.toClose() && due[a.ofClaim()] {
 			out = append(out, a.close())
-			if !written { // else they are needed until it is written that the account is closed
+			if !written { // a persistent state needs them until it has recorded the close
 				a.users = nil
 			}
 		}
@@ -61,7 +61,7 @@ func (c *closing) close(claims *accountBook, written bool, now time.Time) []Clos
 	return out
 }
 
-// closeDropped closes an account that is about to be dropped, for the next tick.
+// closeDropped closes an account that is about to be dropped. The next tick returns it.
 func (c *closing) closeDropped(a *account) {
 	if a.toClose() && !a.dropped {
 		c.dropped = append(c.dropped, a.close())
@@ -93,23 +93,23 @@ func (a *account) close() Closed {
 	return c
 }
 
-// driverLives are those of one driver.
+// driverLives are the distributions of one driver.
 type driverLives struct {
 	DriverLives
 	recorded recorded
 }
 
-// maxLives bounds the drivers of a node that have distributions.
+// maxLives limits the drivers with distributions.
 const maxLives = 32
 
 // livesBook has the distributions of all drivers.
 type livesBook struct {
 	byDriver map[string]*driverLives
-	copies   []DriverLives // for snapshots; nil: to be made
+	copies   []DriverLives // for snapshots; nil: to be made again
 }
 
-// observe adds what has become known of claims to the distributions of their drivers: of each claim
-// once for all of its devices of a driver. began is since when distributions that are new count.
+// observe adds new facts about claims to the distributions of their drivers. Each claim counts once
+// for all of its devices of a driver. began is the begin of new distributions.
 func (b *livesBook) observe(claims *accountBook, began, now time.Time) {
 	var due []*account
 	for a := range claims.all() {
@@ -129,7 +129,7 @@ func (b *livesBook) observe(claims *accountBook, began, now time.Time) {
 	}
 }
 
-// observe adds what is known of the claim of an account, and reports whether something was added.
+// observe adds new facts about the claim of an account. It reports whether there were any.
 func (d *driverLives) observe(claims *accountBook, of *account, now time.Time) (added bool) {
 	all, devices := of.known(), []*account(nil)
 	for a := range claims.all() {
@@ -165,8 +165,8 @@ func (d *Durations) observe(took time.Duration, now time.Time) {
 	d.Observe(took.Seconds(), 1)
 }
 
-// snapshot returns copies of the distributions, by driver: the same ones as long as nothing was
-// observed.
+// snapshot returns copies of the distributions, sorted by driver. They are the same as the last
+// ones if nothing was added.
 func (b *livesBook) snapshot() []DriverLives {
 	if b.copies != nil || len(b.byDriver) == 0 {
 		return b.copies
@@ -180,16 +180,16 @@ func (b *livesBook) snapshot() []DriverLives {
 	return b.copies
 }
 
-// adviseEvery is how often advice is renewed.
+// adviseEvery is the time between two computations of advice.
 const adviseEvery = time.Minute
 
 // advisor finds the smallest fit of each claim.
 type advisor struct {
 	config  fit.Config
-	advised time.Time // when advice was renewed last
+	advised time.Time // time of the last computation
 }
 
-// advise renews the advice for the claims if it is old.
+// advise computes advice for the claims if adviseEvery has passed.
 func (v *advisor) advise(claims *accountBook, devices []join.Device, now time.Time) {
 	if !claims.fits || now.Sub(v.advised) < min(adviseEvery, v.config.After) {
 		return
@@ -216,7 +216,7 @@ func (v *advisor) advise(claims *accountBook, devices []join.Device, now time.Ti
 	for i := range advice {
 		f := of[advice[i].Number]
 		f.advice = &advice[i]
-		if f.final = advice[i].Ended != nil; f.final { // what it is made of is not needed any more
+		if f.final = advice[i].Ended != nil; f.final { // its inputs are not needed any more
 			*f = fitting{final: true, due: true, advice: f.advice}
 		}
 	}

@@ -8,27 +8,27 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
-// Closed is what a claim was charged for a device from the begin to the end of its hold.
+// Closed is the charge of a claim for a device, from the begin to the end of its hold.
 type Closed struct {
 	HolderKey
 	UID   string // of the claim; empty: unknown
 	Model string // of the device
 
 	Born, Ended time.Time
-	// Partial says that it held the device before the first answer of the kubelet, since when it is
-	// charged.
+	// Partial says that the claim held the device before the kubelet's first answer. It is charged
+	// from that answer on.
 	Partial bool
-	// Attribution is how the device was divided while several claims held it, else exclusive; of
-	// several ways the least certain.
+	// Attribution is the least certain way in which the device was divided while several claims held
+	// it, else exclusive.
 	Attribution join.Attribution
 
 	Life  Life
-	Users []User // by name
+	Users []User // sorted by name
 
 	Held      float64 // seconds
-	HeldBound float64 // how far these may be off
+	HeldBound float64 // largest error of Held, in seconds
 	Amounts   []Amount
-	Witnessed []Value // what happened to the device meanwhile, and the highest values of its gauges
+	Witnessed []Value // events of the device during the hold, and the highest values of its gauges
 }
 
 // User is a pod that used a claim.
@@ -37,14 +37,14 @@ type User struct {
 	UID  string // empty: unknown
 }
 
-// Amount is what a claim was charged of a counter.
+// Amount is a claim's charge for one counter.
 type Amount struct {
 	Quantity driver.Quantity
 	Labels   driver.Labels
 	Source   string
 	Value    float64
-	Bound    float64 // how far the value may be off
-	Measured float64 // seconds of the hold of which there are readings
+	Bound    float64 // largest error of the value
+	Measured float64 // seconds of the hold with readings
 }
 
 // claimOf identifies a claim.
@@ -52,7 +52,7 @@ type claimOf struct{ namespace, name, uid string }
 
 func (c *Closed) claim() claimOf { return claimOf{c.Namespace, c.Name, c.UID} }
 
-// ClosedClaims yields the devices of one claim after the other.
+// ClosedClaims yields the devices of each claim.
 func (s *Snapshot) ClosedClaims() iter.Seq[[]Closed] {
 	return func(yield func([]Closed) bool) {
 		for all := s.Closed; len(all) > 0; {
@@ -68,40 +68,41 @@ func (s *Snapshot) ClosedClaims() iter.Seq[[]Closed] {
 	}
 }
 
-// Life is when a claim, or its part of one device, came how far. Zero: unknown, or not yet.
+// Life has the times at which a claim, or its part of one device, reached its states. Zero:
+// unknown, or not yet.
 type Life struct {
-	Allocated   time.Time // by its object, to the second
-	Waiting     time.Time // since when it was allocated, and a pod of this node was there for it
-	Prepared    time.Time // its driver had prepared it
-	FirstActive time.Time // it used the device first
-	LastActive  time.Time // and last; of a claim that ended
+	Allocated   time.Time // from its object, to the second
+	Waiting     time.Time // since when it has been allocated with a pod of this node waiting for it
+	Prepared    time.Time // the driver has prepared it
+	FirstActive time.Time // first use of the device
+	LastActive  time.Time // last use; only for a claim that has ended
 	Ended       time.Time
 	Unprepared  time.Time // its CDI spec was removed
 }
 
-// Preparation returns how long pods waited for the driver.
+// Preparation returns the time for which pods waited for the driver.
 func (l *Life) Preparation() (took time.Duration, known bool) { return between(l.Waiting, l.Prepared) }
 
-// FirstActivity returns how long the claim was prepared and did nothing at first.
+// FirstActivity returns the time from the preparation to the first activity.
 func (l *Life) FirstActivity() (took time.Duration, known bool) {
 	return between(l.Prepared, l.FirstActive)
 }
 
-// Activity returns how long it was from the first activity to the last one.
+// Activity returns the time from the first to the last activity.
 func (l *Life) Activity() (took time.Duration, known bool) {
 	return between(l.FirstActive, l.LastActive)
 }
 
-// IdleEnd returns for how long the claim was held after its last activity.
+// IdleEnd returns the time from the last activity to the end.
 func (l *Life) IdleEnd() (took time.Duration, known bool) { return between(l.LastActive, l.Ended) }
 
-// Unpreparation returns how long it took from the end to the removal of the CDI spec.
+// Unpreparation returns the time from the end to the removal of the CDI spec.
 func (l *Life) Unpreparation() (took time.Duration, known bool) {
 	return between(l.Ended, l.Unprepared)
 }
 
-// between returns the time from one moment to another; unknown if one is, or if they are in another
-// order.
+// between returns the time between two moments. It is unknown if a moment is, or if they are in
+// reverse order.
 func between(from, to time.Time) (took time.Duration, known bool) {
 	if from.IsZero() || to.IsZero() || to.Before(from) {
 		return 0, false
@@ -109,9 +110,9 @@ func between(from, to time.Time) (took time.Duration, known bool) {
 	return to.Sub(from), true
 }
 
-// LifeOf returns the life of a claim of several devices: it began with the first of them, is
-// prepared and over with the last, and what is unknown of one is unknown of all, except for the
-// activity of those that had none.
+// LifeOf returns the life of a claim with several devices. It begins with the first device, and is
+// prepared and ends with the last one. A time that is unknown for one device is unknown, except
+// activity: devices without any are ignored.
 func LifeOf(devices []Closed) Life {
 	out := devices[0].Life
 	for i := range devices[1:] {
@@ -132,7 +133,7 @@ func (l *Life) join(other *Life) {
 	l.LastActive = later(l.LastActive, other.LastActive)
 }
 
-// bothKnown combines two times, and is zero if one of them is.
+// bothKnown combines two times. The result is zero if one of them is.
 func bothKnown(x, y time.Time, by func(x, y time.Time) time.Time) time.Time {
 	if x.IsZero() || y.IsZero() {
 		return time.Time{}

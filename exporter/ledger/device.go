@@ -13,41 +13,41 @@ import (
 type deviceBook struct {
 	id       driver.ID
 	born     time.Time
-	seen     time.Time    // the last tick in which it occurred
-	clock    time.Time    // the present tick
-	joined   *join.Device // of the last tick that knew it
+	seen     time.Time    // the last tick that had the device
+	clock    time.Time    // the current tick
+	joined   *join.Device // of the last tick that had the device
 	identity identity     // of the hardware
-	read     bool         // it was read at least once
-	measured bool         // activity was measured at this tick
+	read     bool         // it has been read at least once
+	measured bool         // activity was measured in this tick
 
 	holders
 	deviceSeries
 	usage
 	failureLog
-	unattributed account // what no holder was charged for
+	unattributed account // charges without a holder
 	allocated    float64 // seconds in which it was held
 
-	parent   *deviceBook // the device that this one is a part of; nil: none that is known
+	parent   *deviceBook // the device that this one is a part of; nil: none known
 	parts    []*deviceBook
-	activity activity // of a part
-	weighed  []part   // of a parent: what weigh returned last
+	activity activity // of a partition
+	weighed  []part   // of a parent: the last result of weigh
 
 	recorded recorded
-	resumed  bool // of an earlier process: who holds it is to be known yet
+	resumed  bool // restored from an earlier process: the holders are not known yet
 }
 
-// holders are who holds a device, and who is charged for it.
+// holders are the holders of a device and the accounts charged for it.
 type holders struct {
 	shares    []join.Share // of the last tick
-	ended     []join.Share // holds that ended, of the last tick
-	left      []time.Time  // when processes of those who hold it ended
+	ended     []join.Share // ended holds, of the last tick
+	left      []time.Time  // when processes of pods that still hold the device ended
 	known     knownTicks
 	owners    ownership
-	owned     []owners      // of shares, in their order
+	owned     []owners      // one for each of shares
 	timeline  timeline      // not empty
-	late      time.Duration // how much later at most its changes may have been
-	accrued   time.Time     // it is decided up to here; allocated time is distributed
-	used      time.Time     // the time of the tick before
+	late      time.Duration // the largest possible delay of a change in it
+	accrued   time.Time     // decided and distributed up to here
+	used      time.Time     // time of the previous tick
 	usesKnown bool          // the last segment has parts by process
 	periodList
 }
@@ -55,7 +55,7 @@ type holders struct {
 // deviceBooks are the records of all devices.
 type deviceBooks map[driver.ID]*deviceBook
 
-// of returns the record of a device at a tick, a new one if there is none.
+// of returns the record of a device, which it creates if necessary.
 func (b deviceBooks) of(joined *join.Device, catalogue driver.Catalogue, now time.Time) *deviceBook {
 	d := b[joined.ID]
 	if d == nil {
@@ -75,8 +75,8 @@ func newDeviceBook(id driver.ID, catalogue driver.Catalogue, now time.Time) *dev
 	return d
 }
 
-// counter returns the counter of a series, a new one if there is none: then all who are charged for
-// the device have a total of it.
+// counter returns the counter of a series. If it creates the counter, all charged accounts get a
+// total of it.
 func (d *deviceBook) counter(key seriesKey, now time.Time) *counter {
 	c := d.find(key)
 	if c == nil {
@@ -87,8 +87,8 @@ func (d *deviceBook) counter(key seriesKey, now time.Time) *counter {
 	return c
 }
 
-// filledBy returns the counter that a meter fills, nil if none. The integral of a gauge fills one
-// only if no hardware counter does, or did recently.
+// filledBy returns the counter that a meter fills, nil for none. The integral of a gauge fills a
+// counter only if no hardware counter does, or recently did.
 func (d *deviceBook) filledBy(m *meter, now time.Time) *counter {
 	switch hardware := d.findMeter(m.sum); {
 	case m.counts:
@@ -101,7 +101,7 @@ func (d *deviceBook) filledBy(m *meter, now time.Time) *counter {
 	return nil
 }
 
-// dividedCounter returns the counter of what the holders of a part have of the parent's.
+// dividedCounter returns the counter of the parts that a partition's holders have of the parent's.
 func (d *deviceBook) dividedCounter(key seriesKey, now time.Time) *counter {
 	c := d.find(key)
 	if c == nil {
@@ -111,7 +111,7 @@ func (d *deviceBook) dividedCounter(key seriesKey, now time.Time) *counter {
 	return c
 }
 
-// unsettled returns the time up to which no reading can be distributed any more.
+// unsettled returns the time before which all readings have been distributed.
 func (d *deviceBook) unsettled(now time.Time) time.Time {
 	oldest := d.oldest(d.accrued, now)
 	if d.parent != nil {
@@ -122,7 +122,7 @@ func (d *deviceBook) unsettled(now time.Time) time.Time {
 	return oldest
 }
 
-// up returns whether the device is readable, and if it is not, why.
+// up returns whether the device is readable, and why not.
 func (d *deviceBook) up() (Up, join.MissingReason) {
 	switch missing := d.joined.Missing; {
 	case missing == join.MissingNone:
@@ -134,13 +134,14 @@ func (d *deviceBook) up() (Up, join.MissingReason) {
 	}
 }
 
-// unreadable reports whether a device that is missing for the reason could not be read by any
-// source. Such a device is not down, even if it was read before.
+// unreadable reports whether the missing reason means that no source could read the device. Such a
+// device is not down, even if it was read before.
 func unreadable(r join.MissingReason) bool {
 	return r == join.MissingDuplicate || r == join.MissingNotInstantiated || r == join.MissingDriverGone
 }
 
-// eachBook calls f for the device and its parts: what happens to a device happens to its parts.
+// eachBook calls f for the device and its partitions, to which everything happens that happens to
+// the device.
 func (d *deviceBook) eachBook(f func(*deviceBook)) {
 	f(d)
 	for _, p := range d.parts {
@@ -148,14 +149,14 @@ func (d *deviceBook) eachBook(f func(*deviceBook)) {
 	}
 }
 
-// identity is the hardware behind a device's name, as far as it was ever known. Empty fields are
-// unknown.
+// identity identifies the hardware behind a device's name. Fields that have never been known are
+// empty.
 type identity struct {
 	uuid, pci, netdev, rdma string
 	cpus                    []int
 }
 
-// identityOf returns what identifies hardware. uuid is the UUID that is probably its own.
+// identityOf returns the identity of hardware. uuid is its probable UUID.
 func identityOf(h *driver.Hardware, uuid string) identity {
 	if !strings.EqualFold(uuid, h.UUID) {
 		uuid = strings.ToLower(h.UUID)
@@ -163,8 +164,8 @@ func identityOf(h *driver.Hardware, uuid string) identity {
 	return identity{uuid: uuid, pci: h.PCI, netdev: h.NetDev, rdma: h.RDMADev, cpus: h.CPUs}
 }
 
-// replacedBy reports whether the other hardware is another one. The first field that is known of
-// both decides, in order: UUID, PCI address, network interface, RDMA device, CPUs.
+// replacedBy reports whether other is different hardware. The first field that both have decides,
+// in the order UUID, PCI address, network interface, RDMA device, CPUs.
 func (i *identity) replacedBy(other *identity) bool {
 	for _, field := range [...][2]string{
 		{i.uuid, other.uuid}, {i.pci, other.pci}, {i.netdev, other.netdev}, {i.rdma, other.rdma},
@@ -176,7 +177,7 @@ func (i *identity) replacedBy(other *identity) bool {
 	return len(i.cpus) > 0 && len(other.cpus) > 0 && !slices.Equal(i.cpus, other.cpus)
 }
 
-// learn takes over the fields that the other hardware, which is the same, knows.
+// learn fills empty fields from other, which is the same hardware.
 func (i *identity) learn(other *identity) {
 	for _, field := range []struct {
 		to   *string
@@ -191,9 +192,9 @@ func (i *identity) learn(other *identity) {
 	}
 }
 
-// identify compares the hardware behind the device with that of before. Other hardware starts new
-// baselines: between the last reading of the old hardware and the first of the new one nothing is
-// counted. The device's counters and its holders go on.
+// identify compares the device's hardware with its earlier one. Different hardware gets new
+// baselines: nothing is counted between the last reading of the old hardware and the first of the
+// new one. The device's counters and holders continue.
 func (d *deviceBook) identify(h *driver.Hardware, now time.Time) {
 	present := identityOf(h, d.identity.uuid)
 	if !d.identity.replacedBy(&present) {

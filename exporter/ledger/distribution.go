@@ -13,48 +13,48 @@ type claimKey struct{ namespace, name, driver string }
 
 // claimDistributions are the distributions of a claim, by quantity.
 type claimDistributions struct {
-	accounts   []*account // of the claim's devices
+	accounts   []*account // accounts of the claim's devices
 	quantities []*distributed
 }
 
-// distributed is the distribution of one quantity of a claim, and what is not in it yet: pieces
-// wait until those of all devices are known, so that they can be summed.
+// distributed is the distribution of one quantity of a claim. Pieces wait until those of all
+// devices are known, so that they can be summed.
 type distributed struct {
 	series    *Series
 	histogram distribution.Growing
-	summed    time.Time // everything before is in the histogram
+	summed    time.Time // the histogram includes everything before
 	pieces    []piece
 	known     []known
 
 	recorded recorded
-	shown    bool          // what was written has when it was shown
-	keeps    bool          // what is added is written
-	observed []observation // that is not written yet
+	shown    bool          // the time shown is persistent
+	keeps    bool          // further observations are persisted
+	observed []observation // not yet persisted
 }
 
-// known is the time up to which the value of a device is known.
+// known is the time up to which a device's value is known.
 type known struct {
 	account *account
 	until   time.Time
 }
 
-// piece is a span of time in which a device's value is taken to be the same.
+// piece is a span of time with a constant value of a device.
 type piece struct {
 	from, to time.Time
 	value    float64
 }
 
-// distributions are those of all claims; nil: none are kept.
+// distributions has the distributions of all claims; nil: none are kept.
 type distributions map[claimKey]*claimDistributions
 
-// observation is what was added to a distribution and is not written yet.
+// observation is an observation that is not yet persisted.
 type observation struct{ value, seconds float64 }
 
-// maxObservations bounds these: the distribution is written as a whole instead.
+// maxObservations limits these; with more, the whole distribution is persisted instead.
 const maxObservations = 32
 
-// enter lets a new account take part in the distributions of its claim. What a device plugin gave
-// has no claim.
+// enter adds a new account to the distributions of its claim. An allocation by a device plugin has
+// no claim.
 func (all distributions) enter(a *account) {
 	if all == nil || a.key.Name == "" {
 		return
@@ -68,7 +68,8 @@ func (all distributions) enter(a *account) {
 	a.claim.accounts = append(a.claim.accounts, a)
 }
 
-// leave ends that a dropped account takes part. The last one takes the distributions with it.
+// leave removes a dropped account from its claim's distributions. With the last account, the
+// distributions are removed.
 func (all distributions) leave(a *account) {
 	if a.claim == nil {
 		return
@@ -82,11 +83,11 @@ func (all distributions) leave(a *account) {
 	}
 }
 
-// observeDistribution adds what a reading says of the time since the reading before to the
-// distributions of those who held the device then. The reading stands for all of that time; but
-// where the holder changed, that before it for the time up to then. Gaps over maxIntegration count
-// nothing. What is divided among partitions is divided by their activity at the time of that
-// reading too, as the gauges are: the mean activity up to it would make values that no reading had.
+// observeDistribution adds a reading to the distributions of those who held the device since the
+// previous reading. The reading applies to all of that time. If the holder changed, the previous
+// reading applies up to the change. Gaps over maxIntegration count nothing. A value divided among
+// partitions is divided by their activity at the time of its reading, as gauges are: the mean
+// activity would make values that no reading had.
 func (d *deviceBook) observeDistribution(m *meter, next driver.Reading) {
 	if !m.spec.Distributed || !m.have || next.At.Sub(m.last.At) > maxIntegration {
 		return
@@ -94,7 +95,7 @@ func (d *deviceBook) observeDistribution(m *meter, next driver.Reading) {
 	last := m.last
 	d.eachPiece(last, next, func(s *segment, from, to time.Time) {
 		p := piece{from, to, next.Value}
-		since, until := next.At, next.At // the time of which the value is
+		since, until := next.At, next.At // the time at which the value was read
 		if to.Before(next.At) {
 			p.value = level(last, next, from, to)
 			since, until = from, to
@@ -109,9 +110,9 @@ func (d *deviceBook) observeDistribution(m *meter, next driver.Reading) {
 	})
 }
 
-// distributeParts adds what the holders of the device's parts have of a value, by the activity of
-// the parts in the time of which it is, to their distributions. It returns what is left for the
-// holders of the device.
+// distributeParts adds parts of a value to the distributions of those who hold the device's
+// partitions, divided by the partitions' activity from since to until. It returns what is left for
+// the holders of the device.
 func (d *deviceBook) distributeParts(m *meter, whole piece, since, until time.Time) (left float64) {
 	idle := 0.0
 	if whole.value > 0 {
@@ -131,7 +132,7 @@ func (d *deviceBook) distributeParts(m *meter, whole piece, since, until time.Ti
 	return max(0, left)
 }
 
-// distribute adds a piece of a device's value to the distributions of the claims that hold it.
+// distribute adds a piece to the distributions of the claims that hold the device.
 func (s *segment) distribute(m *meter, p piece) {
 	for i := range s.claims {
 		holder := &s.claims[i]
@@ -141,7 +142,7 @@ func (s *segment) distribute(m *meter, p piece) {
 	}
 }
 
-// of returns the distribution of a quantity, a new one if there is none.
+// of returns the distribution of a quantity, which it creates if necessary.
 func (c *claimDistributions) of(key seriesKey, a *account) *distributed {
 	for _, d := range c.quantities {
 		if d.series.Quantity == key.quantity {
@@ -159,8 +160,8 @@ func (c *claimDistributions) add(d *distributed) {
 	slices.SortFunc(c.quantities, func(a, b *distributed) int { return int(a.series.Quantity) - int(b.series.Quantity) })
 }
 
-// add adds a piece of the value of one of the claim's devices. What is of a time that is known
-// already is omitted.
+// add adds a piece of the value of one of the claim's devices. It omits time for which a value is
+// known.
 func (d *distributed) add(a *account, p piece) {
 	i := slices.IndexFunc(d.known, func(k known) bool { return k.account == a })
 	if i < 0 {
@@ -178,7 +179,7 @@ func (d *distributed) add(a *account, p piece) {
 	}
 }
 
-// settle enters the sums of the claims' pieces into their distributions.
+// settle adds the sums of the claims' pieces to their distributions.
 func (all distributions) settle(now time.Time) {
 	for _, c := range all {
 		for _, d := range c.quantities {
@@ -194,8 +195,8 @@ func (all distributions) settle(now time.Time) {
 	}
 }
 
-// knownUntil returns the time up to which the values of all of the claim's devices that are
-// measured are known. A device that was not read for maxIntegration is left out from then on.
+// knownUntil returns the time up to which the values of all measured devices of the claim are
+// known. A device that is not read for longer than maxIntegration is not waited for.
 func (c *claimDistributions) knownUntil(d *distributed, now time.Time) time.Time {
 	until := now
 	for _, a := range c.accounts {
@@ -212,7 +213,7 @@ func (c *claimDistributions) knownUntil(d *distributed, now time.Time) time.Time
 	return until
 }
 
-// sum enters the sums of the pieces up to a time.
+// sum adds the sums of the pieces up to a time.
 func (d *distributed) sum(until time.Time) {
 	var room [16]time.Time
 	cuts := room[:0]

@@ -7,25 +7,24 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// How far what a claim was charged may be off is added up where it is charged, from the readings
-// themselves:
+// The possible error of a claim's charges is summed as they are charged, from the readings:
 //
-//   - of a begin or an end of a hold, that the device did all of its work of the time between the
-//     two readings around it on one side of it, as far as its highest rate allows;
-//   - of a gauge's integral, that the gauge changed right after the one reading, or right before
-//     the next;
-//   - of a device that is divided by guess, that the claim did all, or nothing.
+//   - around a begin or end of a hold: the device may have done all of its work between the two
+//     readings on one side of it, as far as its highest rate allows;
+//   - of a gauge's integral: the gauge may have changed right after the one reading, or right
+//     before the next;
+//   - of a device whose division is a guess: the claim may have done everything, or nothing.
 //
-// Time of which there is no such reading (the device was not read, a counter began anew, a gauge
-// was read too rarely, the hold was learned too late) is not measured: a claim may have used
-// nothing in it, or the highest rate of the device.
+// Time without such readings is not measured: the device was not read, a counter was reset, a gauge
+// was read too rarely, or the hold became known too late. In that time, a claim may have used
+// nothing, or the highest rate of the device.
 
-// edge is a time at which holds begin or end, relative to the beginning of the time between two
-// readings, in seconds: where it is taken to be, and within which limits.
+// edge is a time at which holds begin or end: the assumed time and its limits, in seconds since the
+// reading before.
 type edge struct{ at, earliest, latest float64 }
 
 // eachEdge calls f for each claim and each begin or end of its hold that may lie between two
-// readings, with the part of the device.
+// readings. by is the affected part of the device.
 func (d *deviceBook) eachEdge(
 	c *counter, from, to time.Time, f func(a *account, by float64, e edge),
 ) {
@@ -43,8 +42,8 @@ func (d *deviceBook) eachEdge(
 	}
 }
 
-// eachEdgeOfAll is eachEdge for the device and for those of its parts that have a part of what it
-// counts, whose counters own are.
+// eachEdgeOfAll is eachEdge for the device and for those of its partitions that have parts of the
+// counter. own is the counter that is charged.
 func (d *deviceBook) eachEdgeOfAll(
 	c *counter, from, to time.Time, f func(a *account, own *counter, by float64, e edge),
 ) {
@@ -59,8 +58,8 @@ func (d *deviceBook) eachEdgeOfAll(
 	}
 }
 
-// doubtEdges adds how far the amounts may be off that the device counted between two readings
-// before and after the begins and ends of holds: it need not have counted evenly.
+// doubtEdges adds the possible errors around begins and ends of holds of an amount that the device
+// counted between two readings: it need not have counted evenly.
 func (d *deviceBook) doubtEdges(c *counter, amount float64, from, to time.Time) {
 	span := to.Sub(from).Seconds()
 	if amount <= 0 || span <= 0 {
@@ -75,8 +74,8 @@ func (d *deviceBook) doubtEdges(c *counter, amount float64, from, to time.Time) 
 	})
 }
 
-// doubtSpread adds what a gauge may have shown in the time in which begins and ends of holds may
-// lie. Its highest value in that time is given.
+// doubtSpread adds the possible errors of a gauge's integral around begins and ends of holds.
+// highest is the gauge's highest value in that time.
 func (d *deviceBook) doubtSpread(c *counter, highest float64, from, to time.Time) {
 	span := to.Sub(from).Seconds()
 	d.eachEdgeOfAll(c, from, to, func(a *account, own *counter, by float64, e edge) {
@@ -84,8 +83,8 @@ func (d *deviceBook) doubtSpread(c *counter, highest float64, from, to time.Time
 	})
 }
 
-// doubtHolds adds how far the begins and ends of holds may be off that are decided now: those from
-// one time until another, the second included. What was counted before that is charged already.
+// doubtHolds adds the possible errors of begins and ends of holds that are decided now: those in
+// [from, until]. What was counted before from is charged already.
 func (t timeline) doubtHolds(from, until time.Time) {
 	for i := len(t) - 1; i > 0 && !t[i].from.Before(from); i-- {
 		s := &t[i]

@@ -10,32 +10,32 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// fitting is what package fit has to know of the use that a claim makes of a device.
+// fitting is what package fit needs to know about a claim's use of a device.
 type fitting struct {
 	activity  distribution.Histogram // of its part of the device's utilization
-	bandwidth distribution.Histogram // of the device's memory, of which it has a part that is not known
-	memory    float64                // its highest part of the memory in use, in bytes
+	bandwidth distribution.Histogram // of the device's memory; its part is unknown
+	memory    float64                // highest memory in use, in bytes
 	measured  float64                // seconds in which the memory was measured
-	readings  float64                // of the memory in that time
-	level     float64                // of the memory, when its peak last grew
-	grown     float64                // what measured was then
-	near      float64                // seconds since then in which it was at that level
-	divided   bool                   // at some time it was not known which part it used
-	partial   bool                   // it began before it was measured
-	conflict  bool                   // at some time the device worked while its utilization was 0
+	readings  float64                // number of readings of the memory
+	level     float64                // memory in bytes when its peak last grew
+	grown     float64                // value of measured at that time
+	near      float64                // seconds since then in which the memory was near that level
+	divided   bool                   // its part was unknown at some time
+	partial   bool                   // it began before the first measurement
+	conflict  bool                   // at some time the device worked although its utilization was 0
 
-	copies, media float64 // the highest use of engines of the device
-	engine        string  // the one of media
-	peers         float64 // the highest rate over links between devices, in bytes per second
+	copies, media float64 // highest use of engines of the device
+	engine        string  // name of the engine of media
+	peers         float64 // highest rate over links between devices, in bytes per second
 
-	ended   *join.Share // what it had when it ended; nil: it holds the device
-	several bool        // other shares, too
-	final   bool        // the advice is that of the ended claim
-	due     bool        // it is to be written at the next tick
+	ended   *join.Share // its share when it ended; nil: it holds the device
+	several bool        // it had further shares
+	final   bool        // the advice is for the ended claim
+	due     bool        // to be persisted at the next tick
 	advice  *fit.Advice // immutable; nil: not yet
 }
 
-// noteEnd keeps what a claim that ended had of the device.
+// noteEnd records the share of a claim that has ended.
 func (a *account) noteEnd(s *join.Share) {
 	f := a.fit
 	if f == nil || f.final {
@@ -48,9 +48,8 @@ func (a *account) noteEnd(s *join.Share) {
 	f.due = true
 }
 
-// observeUse adds what a reading says of the time since the reading before to what is known of the
-// claims that held the device then. The reading stands for all of that time. Gaps over
-// maxIntegration count nothing.
+// observeUse adds a reading to the use of the claims that held the device since the previous
+// reading. The reading applies to all of that time. Gaps over maxIntegration count nothing.
 func (d *deviceBook) observeUse(m *meter, next driver.Reading) {
 	q := m.key.quantity
 	if !m.have || next.At.Sub(m.last.At) > maxIntegration {
@@ -83,7 +82,7 @@ func (d *deviceBook) observeUse(m *meter, next driver.Reading) {
 	})
 }
 
-// observeMemory adds the part of the memory that was in use for some seconds.
+// observeMemory adds memory that was in use for some seconds.
 func (f *fitting) observeMemory(part, seconds float64) {
 	f.memory = max(f.memory, part)
 	f.measured += seconds
@@ -95,8 +94,8 @@ func (f *fitting) observeMemory(part, seconds float64) {
 	}
 }
 
-// observeEngine adds what a reading says of an engine, or of a link between devices. What one of
-// several holders has of it is not known: each may have all of it.
+// observeEngine adds a reading of an engine, or of a link between devices. The part of one of
+// several holders is unknown: each may have all of it.
 func (d *deviceBook) observeEngine(m *meter, next driver.Reading) {
 	rate := 0.0
 	if m.counts {
@@ -112,7 +111,7 @@ func (d *deviceBook) observeEngine(m *meter, next driver.Reading) {
 	})
 }
 
-// use adds the use of an engine, or the rate of a link, for some seconds.
+// use adds a use of an engine, or a rate of a link, for some seconds.
 func (f *fitting) use(name string, value, rate, seconds float64) {
 	switch name {
 	case "dram":

@@ -9,9 +9,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
-// contradictedFor is how long the utilization must have been contradicted to be disbelieved: power
-// and utilization are read at different times, and are means of different times. Another source may
-// be half a minute behind.
+// contradictedFor is how long evidence must contradict the utilization before it counts: power and
+// utilization are read at different times, and are averaged over different times. Another source
+// may be half a minute late.
 const (
 	contradictedFor        = 15 * time.Second
 	contradictedBySourceIn = time.Minute
@@ -22,18 +22,18 @@ type span struct {
 	from, to  time.Time
 	activity  float64 // a utilization, or bytes per second
 	threshold float64
-	all       bool // whoever held it: whose activity it was is not known
+	all       bool // all holders are active, since the active one is unknown
 }
 
-// usage is when a device was active.
+// usage is the activity of a device.
 type usage struct {
-	inUse             float64   // seconds in which it was active while it was held
-	usedUntil         time.Time // what was before is counted
-	watched           bool      // its activity was measured at some time
-	spans             []span    // in which it was active, and that are not charged yet
+	inUse             float64   // seconds in which it was active and held
+	usedUntil         time.Time // time before it is counted
+	watched           bool      // its activity has been measured
+	spans             []span    // periods of activity that are not charged yet
 	contradiction     join.Contradiction
 	contradictedSince time.Time
-	contradicted      join.Contradiction // for long enough
+	contradicted      join.Contradiction // has lasted long enough
 }
 
 // markActive records that the device was active in a span of time.
@@ -41,8 +41,8 @@ func (u *usage) markActive(from, to time.Time, activity, threshold float64) {
 	u.spans = append(u.spans, span{from: from, to: to, activity: activity, threshold: threshold})
 }
 
-// contradict follows whether the utilization of the device is contradicted, as this tick found, and
-// what that says of the claims that hold it.
+// contradict records this tick's evidence against the device's utilization, and its consequence for
+// the claims that hold the device.
 func (u *usage) contradict(found join.Contradiction, holders *segment, now time.Time) {
 	if found != u.contradiction {
 		u.contradiction, u.contradictedSince = found, now
@@ -63,10 +63,9 @@ func (u *usage) contradict(found join.Contradiction, holders *segment, now time.
 	}
 }
 
-// chargeActive gives the spans to those who held the device then. If the use of processes or own
-// CPUs is known, only holders whose part of the activity exceeds the threshold are active; for own
-// CPUs the threshold is for these alone. If it is unknown which those are, the activity of the
-// device decides.
+// chargeActive charges periods of activity to their holders. If the use of processes or own CPUs is
+// known, only holders whose part of the activity exceeds the threshold are active; for own CPUs the
+// threshold is relative to these CPUs. For unknown own CPUs, the activity of the device decides.
 func (u *usage) chargeActive(t timeline) {
 	slices.SortStableFunc(u.spans, func(a, b span) int { return cmp.Or(a.from.Compare(b.from), a.to.Compare(b.to)) })
 	for i := range u.spans {

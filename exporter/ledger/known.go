@@ -7,22 +7,22 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
-// knownTick is what is known of a device from one tick to the next.
+// knownTick is the knowledge about a device from one tick to the next.
 type knownTick struct {
 	since  time.Time
-	shares []join.Share // with what their processes, or own CPUs, used since then
+	shares []join.Share // with the use of their processes, or own CPUs, since then
 }
 
-// knownTicks is what is known of a device, by time.
+// knownTicks is the knowledge about a device, ordered by time.
 type knownTicks []knownTick
 
-// with adds what is known of the device since the last tick. What is decided already is dropped,
-// but for one tick, since parts of own CPUs stay what they were until the share ends.
+// with adds the knowledge since the last tick. Decided times are dropped, except for one tick,
+// since parts of own CPUs stay the same until the share ends.
 func (k knownTicks) with(tick knownTick, decided time.Time) knownTicks {
 	return append(slices.Delete(k, 0, max(k.at(decided)-1, len(k)-maxSegments, 0)), tick)
 }
 
-// at returns the index of what was known of a moment.
+// at returns the index of the knowledge about a moment.
 func (k knownTicks) at(moment time.Time) int {
 	i := len(k) - 1
 	for i > 0 && k[i].since.After(moment) {
@@ -31,7 +31,7 @@ func (k knownTicks) at(moment time.Time) int {
 	return i
 }
 
-// cuts returns a moment and the later ones at which holdings change, or more was known of them.
+// cuts returns from, and the later times at which holdings change or knowledge begins.
 func (k knownTicks) cuts(holdings []holding, from time.Time) []time.Time {
 	out := []time.Time{from}
 	for i := range holdings {
@@ -46,7 +46,7 @@ func (k knownTicks) cuts(holdings []holding, from time.Time) []time.Time {
 }
 
 // heldAt returns the shares that were held at a moment, with the pods that held them, divided by
-// what was known of them at that time.
+// the knowledge about that moment.
 func (k knownTicks) heldAt(
 	holdings []holding, moment time.Time,
 ) (out []join.Share, owned []owners, divided join.Attribution) {
@@ -68,8 +68,7 @@ func (k knownTicks) heldAt(
 	return out, owned, attributionOf(out, join.Divide(out))
 }
 
-// attributionOf returns how shares that were divided by weight are divided by what is known of
-// their use.
+// attributionOf returns the attribution of shares: by their use if that is known, else divided.
 func attributionOf(shares []join.Share, divided join.Attribution) join.Attribution {
 	for i := range shares {
 		switch s := &shares[i]; {
@@ -83,9 +82,9 @@ func attributionOf(shares []join.Share, divided join.Attribution) join.Attributi
 	return divided
 }
 
-// recall gives shares what was known of them in a tick. The use by processes is known only if it is
-// of all their pods. Own CPUs stay what they were until the share ends; those that were not known
-// yet did what they do now, as far as the others leave that much of the device.
+// recall sets the shares' use to that of a tick. Use by processes is known only if it is known for
+// all of the shares' pods. Own CPUs stay the same until the share ends. If they were not known yet,
+// their present use is assumed, as far as the other shares leave that much of the device.
 func (k knownTicks) recall(shares []join.Share, tick int) {
 	var taken, wanted join.Use
 	var late []*join.Share
@@ -116,8 +115,8 @@ func (k knownTicks) recall(shares []join.Share, tick int) {
 	divideAlike(shares, byProcess, byCPUs)
 }
 
-// recallOwn gives a share the own CPUs that it had last before a tick, and reports whether it was
-// known then.
+// recallOwn sets a share's own CPUs to those last known before a tick. It returns false if they
+// were not known then.
 func (k knownTicks) recallOwn(s *join.Share, tick int) bool {
 	for j := tick - 1; j >= 0; j-- {
 		if then := findShare(k[j].shares, s); then != nil {
@@ -128,8 +127,8 @@ func (k knownTicks) recallOwn(s *join.Share, tick int) bool {
 	return false
 }
 
-// divideAlike makes all shares of a device be divided by the same: by processes only if all are,
-// by own CPUs if one is.
+// divideAlike divides all shares of a device in the same way: by processes only if all can be, by
+// own CPUs if one can be.
 func divideAlike(shares []join.Share, byProcess, byCPUs bool) {
 	for i := range shares {
 		s := &shares[i]
@@ -142,7 +141,7 @@ func divideAlike(shares []join.Share, byProcess, byCPUs bool) {
 	}
 }
 
-// within returns a part of what is wanted in all, so that it fits in what is left of a device.
+// within scales part down so that all of wanted fits beside taken.
 func within(part, wanted, taken join.Use) join.Use {
 	for b := range part {
 		if left := max(0, 1-taken[b]); wanted[b] > left {

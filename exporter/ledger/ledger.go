@@ -12,27 +12,27 @@ import (
 
 // Config configures a [Ledger].
 type Config struct {
-	Retention        time.Duration // how long the counters of an ended claim or pod stay
+	Retention        time.Duration // how long the counters of an ended claim or pod are kept
 	IdleThreshold    float64       // a device with a utilization above it is active
 	NetworkThreshold float64       // bytes per second; a network or RDMA device with traffic above it is active
 
-	WithoutErrors bool // errors and throttled time are not counted for claims and pods
-	WithoutPeaks  bool // highest values are not kept
-	// WithoutDistributions says that how the gauges of claims were distributed over time is not kept.
+	WithoutErrors bool // do not count errors and throttled time for claims and pods
+	WithoutPeaks  bool // do not keep highest values
+	// WithoutDistributions: do not keep distributions over time of claims' gauges.
 	WithoutDistributions bool
 
-	Advise bool       // the smallest fit for each claim is found
-	Fit    fit.Config // of that
+	Advise bool       // find the smallest fit for each claim
+	Fit    fit.Config // configures Advise
 
-	// MinLifetime is how long a pod must have held a device to have a row of its own; 0: none. Until
-	// then, and for ever if it ended before, it is in the row of its workload. Pods that the kubelet
-	// names in its first answer are older than is known, and have rows.
+	// MinLifetime is how long a pod must have held a device to get a row of its own; 0: no minimum.
+	// Until then, and also later if it ended before, it counts in the row of its workload. Pods in the
+	// kubelet's first answer have unknown, longer lifetimes, and get rows.
 	MinLifetime time.Duration
 
 	Catalogue driver.Catalogue // of the readings' quantities; nil: the standard one
 }
 
-// catalogue returns the quantities of which the ledger keeps what the configuration asks for.
+// catalogue returns the quantities with what the configuration keeps.
 func (c *Config) catalogue() driver.Catalogue {
 	out := slices.Clone(c.Catalogue.OrStandard())
 	for i := range out {
@@ -48,24 +48,24 @@ func (c *Config) catalogue() driver.Catalogue {
 	return out
 }
 
-// Ledger keeps who held each device when, and what each counter amounts to for the device, for each
+// Ledger keeps who held each device when, and the sum of each counter: for the device, for each
 // claim and pod that held it, and unattributed. It is the only state behind the metrics.
 //
-// It is used by one goroutine at a time.
+// It is not safe for concurrent use.
 type Ledger struct {
 	config  Config
 	tick    uint64
 	devices deviceBooks
-	present []*deviceBook // of this tick, in its order
+	present []*deviceBook // of this tick, in the order of the join
 	books
 	names     names
 	timeline  *Timeline // of the last tick
-	forgotten time.Time // when periods that ended long ago were forgotten last
+	forgotten time.Time // when old periods were last forgotten
 	closing   closing
 	advisor   advisor
 	lives     livesBook
-	writer    writer // of what outlives the process
-	goesOn    bool   // with the holds of an earlier process
+	writer    writer // persists the state
+	goesOn    bool   // continues the holds of an earlier process
 }
 
 // New returns an empty ledger.
@@ -83,8 +83,8 @@ func New(config Config) *Ledger {
 	return l
 }
 
-// rememberFor is how long the ledger keeps devices that are neither in the inventory nor held,
-// counters that are not read any more, and the history of holders, for readings that come late.
+// rememberFor is how long the ledger keeps devices that are neither listed nor held, counters that
+// are not read, and the history of holders for late readings.
 const rememberFor = 10 * time.Minute
 
 // Advance adds the result of a tick and returns the new snapshot. now must not be before that of
@@ -141,16 +141,16 @@ func (l *Ledger) begin(r *join.Result, now time.Time) {
 	}
 }
 
-// settle distributes what was read of a device, and its time, up to the time until which it is
-// known who holds it.
+// settle distributes a device's readings and its time up to the time until which the holders are
+// known.
 func (l *Ledger) settle(d *deviceBook, view *podresources.View, now time.Time) {
 	until := d.knownUntil(later(view.At, view.Settled), view.Waiting)
 	d.settle(until, now, l.config)
 	d.accrue(until)
 }
 
-// settleAbsent ends the holding of devices that are neither held nor in the inventory any more, and
-// drops them when all of their accounts are gone.
+// settleAbsent ends the holds of devices that are neither held nor listed any more, and drops such
+// devices when all of their accounts are gone.
 func (l *Ledger) settleAbsent(view *podresources.View, ended map[driver.ID][]join.Share, now time.Time) {
 	for id, d := range l.devices {
 		if d.seen.Equal(now) {
@@ -159,7 +159,7 @@ func (l *Ledger) settleAbsent(view *podresources.View, ended map[driver.ID][]joi
 		l.follow(d, nil, ended[id], view.At, now)
 		l.settle(d, view, now)
 		d.forget(now)
-		if now.Sub(d.seen) > l.config.Retention+2*rememberFor { // after all of its accounts
+		if now.Sub(d.seen) > l.config.Retention+2*rememberFor { // later than all of its accounts
 			l.timeline = l.timeline.with(map[driver.ID][]*Period{id: nil})
 			delete(l.devices, id)
 		}
@@ -175,10 +175,10 @@ func (l *Ledger) release(now time.Time) {
 	l.names.release(now, l.config.Retention)
 }
 
-// forgetEvery is how often periods that ended long ago are forgotten.
+// forgetEvery is the time between two removals of old periods.
 const forgetEvery = time.Minute
 
-// updateTimeline takes over the periods that changed at this tick.
+// updateTimeline takes over the periods that this tick has changed.
 func (l *Ledger) updateTimeline(now time.Time) {
 	forget := now.Sub(l.forgotten) >= forgetEvery
 	if forget {
@@ -211,9 +211,9 @@ func (l *Ledger) snapshot(r *join.Result, now time.Time) *Snapshot {
 	return s
 }
 
-// Evict drops claims and pods that ended before their retention is over: in the order of their
-// ends, as long as drop returns true. until is when the retention of h would be over. Evict removes
-// them from the ledger and from s, which must be its newest snapshot and not be in use yet.
+// Evict drops ended claims and pods before their retention is over, in the order of their ends, as
+// long as drop returns true. until is when the retention of h would be over. Evict removes them
+// from the ledger and from s. s must be the ledger's newest snapshot, and not be in use yet.
 func (l *Ledger) Evict(s *Snapshot, drop func(h *Holder, pod bool, until time.Time) bool) {
 	type candidate struct {
 		row  *Holder

@@ -9,46 +9,45 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
-// meter has the readings of one series of a device. A reading is queued until it is known who held
-// the device at its time.
+// meter has the readings of one series of a device. A reading is queued until the holders at its
+// time are known.
 type meter struct {
 	key    seriesKey
 	source string
-	last   driver.Reading // the last that was settled
+	last   driver.Reading // the last distributed reading
 	have   bool
 	queue  []queued
-	// fallen says that the last reading was below the one from which its increment is measured.
+	// fallen says that the last reading was below the baseline of the next increment.
 	fallen bool
-	since  time.Time // when the newest reading's source said that it began to count
-	// replaced reports that the next reading is the first of other hardware.
+	since  time.Time // when its source began to count, by the newest reading
+	// replaced reports that the next reading is the first one of other hardware.
 	replaced bool
-	now      join.Reading // the newest reading, settled or not
+	now      join.Reading // the newest reading, distributed or not
 	present  uint64       // the tick at which it was read
-	seen     time.Time    // the time of that tick
+	seen     time.Time    // time of that tick
 	series   *Series
 
 	spec     *driver.Spec
-	gauge    int       // its number among the device's attributed gauges; -1: it is none
+	gauge    int       // index among the device's attributed gauges; -1: not one of them
 	additive bool      // its quantity is additive
 	counts   bool      // it is a counter, not a gauge
-	sums     bool      // its integral fills the counter
-	sum      seriesKey // of that counter
-	bounds   bool      // its values say how fast a counter can count
-	bounded  seriesKey // that counter
+	sums     bool      // its integral fills a counter
+	sum      seriesKey // the counter that it fills
+	bounds   bool      // its values limit the rate of a counter
+	bounded  seriesKey // the counter that it limits
 	peaks    bool      // its highest value is kept
-	peak     seriesKey // of that value
+	peak     seriesKey // the series of its highest value
 
-	divided bool    // its value is a part of the parent's; the device does not measure it
-	kept    float64 // of a parent's: the part that is not of its partitions
-	lost    float64 // of a parent's: what is of its partitions and of none of their holders
-	idle    float64 // of a parent's: the lowest value above 0 while it was idle; 0: not known
+	divided bool    // the value is a part of the parent's; the device does not measure it
+	kept    float64 // for a parent: the part that is not of its partitions
+	lost    float64 // for a parent: the part of its partitions that none of their holders has
+	idle    float64 // for a parent: the lowest value above 0 while it was idle; 0: unknown
 }
 
 // queued is a reading in a queue.
 type queued struct {
 	driver.Reading
-	// first reports that it is the first reading of other hardware than that of the reading before:
-	// nothing is counted between the two.
+	// first reports that the reading is the first one of other hardware: nothing is counted up to it.
 	first bool
 }
 
@@ -78,8 +77,9 @@ func newMeter(key seriesKey, catalogue driver.Catalogue) *meter {
 // maxQueue is the largest number of queued readings.
 const maxQueue = 64
 
-// observe queues a reading. One with the time of the previous is the same reading, and an older one
-// is ignored. If the source of the series changes, its counter begins with its present value.
+// observe queues a reading. A reading with the time of the previous one is the same reading. An
+// older one is ignored. If the source of the series changes, its counter begins with its present
+// value.
 func (m *meter) observe(r join.Reading, now time.Time) {
 	if m.source != r.Source {
 		m.source, m.have, m.queue = r.Source, false, m.queue[:0]
@@ -109,7 +109,7 @@ func (m *meter) beginAt(at time.Time, source string) {
 // newestBefore returns the time of the newest reading before a tick.
 func (m *meter) newestBefore(tick uint64) (at time.Time, known bool) {
 	n := len(m.queue)
-	if m.present == tick { // the newest is of it
+	if m.present == tick { // the newest one is from this tick
 		n--
 	}
 	if n > 0 {
@@ -118,11 +118,11 @@ func (m *meter) newestBefore(tick uint64) (at time.Time, known bool) {
 	return m.last.At, m.have
 }
 
-// maxAhead is how far the clock by which a source says when it began to count may be ahead.
+// maxAhead is how far a source's clock may be ahead of the wall clock.
 const maxAhead = 5 * time.Second
 
-// began returns when the reading's source began to count, if that is news: a restart. The zero time
-// is none. What the source said before is no news, whatever the wall clock says now; and a counter
+// began returns when the reading's source began to count, if it was restarted, else the zero time.
+// A time that the source reported before is not a restart, whatever the wall clock says. A counter
 // does not begin in the future.
 func (m *meter) began(r driver.Reading, now time.Time) time.Time {
 	known := r.Since.Equal(m.since) && (m.have || len(m.queue) > 0)
@@ -138,8 +138,8 @@ func (m *meter) began(r driver.Reading, now time.Time) time.Time {
 }
 
 // onClock returns the time of a source on the clock of now, so that it can be compared with earlier
-// times: times of other programs have the wall clock alone, which may go back or ahead. Times of
-// the future become now.
+// times: other programs' times only have the wall clock, which may be set. Times in the future
+// become now.
 func onClock(t, now time.Time) time.Time {
 	if t.After(now) {
 		return now
@@ -147,7 +147,7 @@ func onClock(t, now time.Time) time.Time {
 	return now.Add(t.Sub(now))
 }
 
-// settle makes a reading the last that was distributed.
+// settle makes a reading the last distributed one.
 func (m *meter) settle(r driver.Reading) {
 	if m.counts && m.have {
 		value := r.Value
@@ -159,8 +159,8 @@ func (m *meter) settle(r driver.Reading) {
 
 // increment returns what a hardware counter counted between two readings, and since when. A counter
 // that its source marks as restarted, or that fell by more than half, counted from zero. A smaller
-// fall is a fluctuation, as hardware shows when it is read twice in a moment: it counts nothing,
-// and neither does the rise back to the old value (see baseline).
+// fall is a fluctuation, as happens if hardware is read twice in a moment. It counts nothing, and
+// neither does the rise back to the old value (see baseline).
 func increment(last, next driver.Reading) (amount float64, from time.Time) {
 	switch {
 	case next.Since.After(last.At):
@@ -182,11 +182,11 @@ func baseline(last, next driver.Reading) driver.Reading {
 }
 
 // maxIntegration is the longest time between two readings of a gauge over which it is integrated.
-// Beyond it nothing is known, and nothing is counted.
+// Over longer times nothing is known, and nothing is counted.
 const maxIntegration = 90 * time.Second
 
-// level estimates a gauge within a piece of the time between two readings: it changes evenly from
-// one to the other, or, if the holder changed in between, at that moment.
+// level estimates a gauge in a piece of the time between two readings. It changes evenly or, if the
+// holder changed in between, at that moment.
 func level(last, next driver.Reading, from, to time.Time) float64 {
 	first, final := !from.After(last.At), !to.Before(next.At)
 	switch {
@@ -199,26 +199,26 @@ func level(last, next driver.Reading, from, to time.Time) float64 {
 	}
 }
 
-// counter is a sum that the ledger keeps of one series of a device: of a hardware counter's
-// increments, or of a gauge's integral.
+// counter is a sum that the ledger keeps for one series of a device: increments of a hardware
+// counter, or the integral of a gauge.
 type counter struct {
 	key     seriesKey
 	spec    *driver.Spec
-	index   int // among the device's attributed counters; -1: it is not attributed
+	index   int // index among the device's attributed counters; -1: not one of them
 	total   float64
-	settled time.Time // everything before is distributed
-	present uint64    // the tick at which something filled it
-	seen    time.Time // the time of that tick
+	settled time.Time // everything before has been distributed
+	present uint64    // the tick at which it was last filled
+	seen    time.Time // time of that tick
 	filler  string    // the source that fills it
-	sums    bool      // as the integral of its gauge
+	sums    bool      // it is filled with the integral of its gauge
 	series  *Series
 
-	limit   float64 // the highest rate per second that is possible; 0: unknown
-	read    float64 // the highest that its gauge has shown; 0: it has none
-	fastest float64 // the highest that it was seen to count
+	limit   float64 // the highest possible rate per second; 0: unknown
+	read    float64 // the highest value of its gauge; 0: it has none
+	fastest float64 // the highest rate per second that was observed
 
 	divided bool    // its holders have parts of the parent's; the device does not count it
-	idle    float64 // of a parent's: the lowest rate per second above 0 while it was idle; 0: not known
+	idle    float64 // for a parent: the lowest rate per second above 0 while it was idle; 0: unknown
 }
 
 // fill records which meter fills the counter.
@@ -234,18 +234,18 @@ func (c *counter) fill(m *meter) {
 	c.series = c.series.from(source)
 }
 
-// sure reports whether a counter has counted what it shows more than at the reading before, and no
-// more: it did not begin anew meanwhile, as far as that shows, and could not without that showing.
-func (c *counter) sure(m *meter, next driver.Reading) bool {
+// isExact reports whether the increment since the last reading is exact: the counter was not reset
+// in between, as far as its readings show, and a reset would have shown.
+func (c *counter) isExact(m *meter, next driver.Reading) bool {
 	if next.Since.After(m.last.At) {
-		return true // since then
+		return true // exact since the restart
 	}
 	span := next.At.Sub(m.last.At).Seconds()
 	return !m.fallen && next.Value >= m.last.Value && next.Value > c.highest()*span
 }
 
-// highest returns the highest rate per second of a counter, as far as it is known: the possible
-// one, or what its gauge has shown, whichever is larger, else what it was seen to count.
+// highest returns the highest known rate per second of a counter: the possible one or the highest
+// value of its gauge, whichever is larger, else the highest observed one.
 func (c *counter) highest() float64 {
 	if most := max(c.limit, c.read); most > 0 {
 		return most
@@ -253,8 +253,8 @@ func (c *counter) highest() float64 {
 	return c.fastest
 }
 
-// mostIn returns the highest rate per second of a counter in a span of time between two readings. A
-// gauge that is read seldom does not tell it.
+// mostIn returns the highest possible rate per second of a counter in a span between two readings.
+// A gauge that is read too rarely gives no limit.
 func (c *counter) mostIn(span time.Duration, mean float64) float64 {
 	if c.limit > 0 || c.read > 0 && span <= maxGap {
 		return max(c.limit, c.read, mean)
@@ -262,8 +262,8 @@ func (c *counter) mostIn(span time.Duration, mean float64) float64 {
 	return math.MaxFloat64
 }
 
-// threshold returns the rate per second above which the counter shows an active device; infinite
-// if it does not show that.
+// threshold returns the rate per second above which the counter shows an active device; infinite if
+// it never does.
 func (c *counter) threshold(config Config) float64 {
 	switch {
 	case !c.spec.ShowsActivity(c.key.labels):
@@ -275,10 +275,10 @@ func (c *counter) threshold(config Config) float64 {
 	}
 }
 
-// rateTime is the shortest time between two readings of a counter that tells its rate: some
-// hardware refreshes counters every tenth of a second.
+// rateTime is the shortest time between two readings of a counter from which its rate is computed:
+// some hardware refreshes counters every tenth of a second.
 const rateTime = 500 * time.Millisecond
 
-// maxGap is the longest time between two readings of a gauge in which it is taken to rise or to
-// fall all the time. Its integral over a longer one is a guess.
+// maxGap is the longest time between two readings of a gauge in which it is assumed to change
+// evenly. An integral over a longer time counts as a guess.
 const maxGap = 5 * time.Second

@@ -14,10 +14,10 @@ type deviceSeries struct {
 	catalogue  driver.Catalogue
 	meters     []*meter
 	counters   []*counter
-	attributed []*counter // those of additive quantities, by index
+	attributed []*counter // by index
 	gauges     int        // the number of attributed gauges
-	highest    []Value    // of gauges that have a peak
-	identified time.Time  // the tick at which it became other hardware; zero: it never did
+	highest    []Value    // of gauges with peaks
+	identified time.Time  // the tick at which its hardware was last replaced; zero: never
 }
 
 func (d *deviceSeries) findMeter(key seriesKey) *meter {
@@ -68,8 +68,7 @@ func (d *deviceSeries) newCounter(key seriesKey, now time.Time) *counter {
 	return c
 }
 
-// byIndex yields the attributed counters in the order of the totals of accounts, and then the
-// others.
+// byIndex yields the attributed counters in the order of the accounts' totals, then the others.
 func (d *deviceSeries) byIndex() iter.Seq[*counter] {
 	return func(yield func(*counter) bool) {
 		for _, c := range d.attributed {
@@ -85,9 +84,9 @@ func (d *deviceSeries) byIndex() iter.Seq[*counter] {
 	}
 }
 
-// readBefore returns when the source of a reading, the first of errors with this code, read the
-// device last: then it had none of them. Zero: that is not known, as it is not of totals, which a
-// source may come to read at any time.
+// readBefore returns when the source of r last read the device without this error code, if r is its
+// first reading. It is zero if that is unknown, as for totals, which a source may begin to read at
+// any time.
 func (d *deviceSeries) readBefore(r *join.Reading, tick uint64) (at time.Time) {
 	if spec := d.catalogue.Spec(r.Quantity); !spec.Failure || spec.Type != driver.Counter || r.Labels[1] == "" {
 		return at
@@ -103,8 +102,8 @@ func (d *deviceSeries) readBefore(r *join.Reading, tick uint64) (at time.Time) {
 	return at
 }
 
-// prune drops series that have not been read for long, of quantities with open labels: error codes
-// come and go. Errors of a device that is down stay.
+// prune drops series with open labels that have not been read for long, such as error codes. Errors
+// of a device that is down stay.
 func (d *deviceSeries) prune(now time.Time, down bool) {
 	d.meters = slices.DeleteFunc(d.meters, func(m *meter) bool { return !m.additive && now.Sub(m.seen) > rememberFor })
 	d.counters = slices.DeleteFunc(d.counters, func(c *counter) bool {
@@ -112,7 +111,7 @@ func (d *deviceSeries) prune(now time.Time, down bool) {
 	})
 }
 
-// oldest returns the earliest of a time and of those of the readings that were distributed last.
+// oldest returns the earliest of a time and of the last distributed readings.
 func (d *deviceSeries) oldest(before, now time.Time) time.Time {
 	for _, m := range d.meters {
 		if m.have && m.last.At.Before(before) && now.Sub(m.last.At) < rememberFor {
@@ -122,7 +121,8 @@ func (d *deviceSeries) oldest(before, now time.Time) time.Time {
 	return before
 }
 
-// bound notes what a reading of a gauge, or of a setting, says of the highest rate of a counter.
+// bound records the limit that a reading of a gauge, or of a setting, gives for the rate of a
+// counter.
 func (d *deviceSeries) bound(m *meter, value float64) {
 	if !m.bounds {
 		return
@@ -136,7 +136,7 @@ func (d *deviceSeries) bound(m *meter, value float64) {
 	}
 }
 
-// peak notes a reading of a gauge that has a peak.
+// peak records a reading of a gauge with a peak.
 func (d *deviceSeries) peak(m *meter, value float64) {
 	i := slices.IndexFunc(d.highest, func(v Value) bool { return seriesKey{v.Quantity, v.Labels} == m.peak })
 	if i < 0 {
@@ -146,8 +146,8 @@ func (d *deviceSeries) peak(m *meter, value float64) {
 	d.highest[i].Value = max(d.highest[i].Value, value)
 }
 
-// idleRate returns what the device counts per second while it is idle: the power that it was seen
-// to draw then, or else the rate of its counter; 0 if that is unknown.
+// idleRate returns the rate per second of a counter while the device is idle: the observed idle
+// power, or else the observed rate of the counter; 0 if unknown.
 func (d *deviceSeries) idleRate(c *counter) float64 {
 	for _, m := range d.meters {
 		if m.sums && m.sum == c.key {
@@ -157,8 +157,8 @@ func (d *deviceSeries) idleRate(c *counter) float64 {
 	return c.idle
 }
 
-// measuresItself reports whether a source reads, or read, one of the device's quantities that are
-// else parts of the parent's.
+// measuresItself reports whether a source reads, or has read, a quantity of the device that
+// otherwise is a part of the parent's.
 func (d *deviceSeries) measuresItself() bool {
 	return slices.ContainsFunc(d.meters, func(m *meter) bool { return m.spec.Divided && !m.divided })
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// names has the claims and pods that hold devices, or did within the retention, with what
-// identifies them.
+// names has the claims and pods that hold devices, or did within the retention, with their
+// identity.
 type names struct {
 	claims roster[podresources.Claim]
 	pods   roster[podresources.Pod]
@@ -25,7 +25,7 @@ type names struct {
 type roster[K key[K]] struct {
 	names map[K]*name
 	order []K       // sorted; nil: not sorted yet
-	tick  time.Time // the last one
+	tick  time.Time // time of the last tick
 }
 
 type key[K any] interface {
@@ -34,14 +34,14 @@ type key[K any] interface {
 }
 
 type name struct {
-	uid         string                // the newest
-	meta        *podresources.PodMeta // of a pod; nil: unknown
-	labels      []string              // of a claim: alternating names and values
+	uid         string                // the newest one
+	meta        *podresources.PodMeta // for a pod; nil: unknown
+	labels      []string              // for a claim: alternating names and values
 	allocatedAt time.Time
-	since       time.Time // the first tick of those in a row at which it held a device; zero: it may be older
+	since       time.Time // the first of the successive ticks at which it held a device; zero: it may be older
 	seen        time.Time // the last tick at which it held a device
-	mature      time.Time // the last tick at which there was an account of it that was not young
-	kept        time.Time // the last tick at which there was an account of it
+	mature      time.Time // the last tick at which it had an account that was not young
+	kept        time.Time // the last tick at which it had an account
 	needed      time.Time // the last tick at which such an account was exported
 	recorded    recorded
 }
@@ -52,9 +52,9 @@ func newNames() names {
 	}, pods: roster[podresources.Pod]{names: map[podresources.Pod]*name{}}}
 }
 
-// observe records who holds a device now. The newest UID wins; an unknown one does not overwrite
-// the known one of what goes on to hold a device. What held a device before the first answer of the
-// kubelet may be older.
+// observe records who holds a device. The newest UID is kept; an unknown UID does not replace a
+// known one as long as the name continues to hold a device. Holders in the kubelet's first answer
+// may be older than known.
 func (n *names) observe(r *join.Result, now time.Time) {
 	for i := range r.Devices {
 		for j := range r.Devices[i].Shares {
@@ -71,7 +71,7 @@ func (n *names) observe(r *join.Result, now time.Time) {
 	n.observeEnded(r.Ended)
 }
 
-// observeEnded records who held a device for so short a time that it held none at a tick.
+// observeEnded records holders that held a device only between two ticks.
 func (n *names) observeEnded(ended []join.Share) {
 	for i := range ended {
 		s := &ended[i]
@@ -116,7 +116,7 @@ func (r *roster[K]) note(key K, uid string, now time.Time) *name {
 	}
 	came := n.seen.IsZero() || !n.seen.Equal(now) && !n.seen.Equal(r.tick)
 	other := uid != n.uid && n.uid != "" && (came || uid != "")
-	if other { // nothing that is known is of it
+	if other { // a new object: nothing known applies to it
 		n.uid, n.meta, n.labels, n.allocatedAt = "", nil, nil, time.Time{}
 	}
 	if came || other {
@@ -126,8 +126,8 @@ func (r *roster[K]) note(key K, uid string, now time.Time) *name {
 	return n
 }
 
-// keep records which claims and pods have accounts: their names are needed, and exported while the
-// accounts are.
+// keep records which claims and pods have accounts: their names are needed and exported as long as
+// the accounts are.
 func (n *names) keep(claims, pods *accountBook, now time.Time, retention time.Duration) {
 	for a := range claims.all() {
 		of := n.claims.names[podresources.Claim{Namespace: a.key.Namespace, Name: a.key.Name}]
@@ -171,7 +171,7 @@ func (r *roster[K]) release(now time.Time, retention time.Duration) {
 	}
 }
 
-// exported returns the names that are exported, in order.
+// exported yields the exported names, in order.
 func (r *roster[K]) exported(now time.Time, retention time.Duration) iter.Seq2[K, *name] {
 	if r.order == nil {
 		r.order = slices.SortedFunc(maps.Keys(r.names), K.Compare)
@@ -207,14 +207,14 @@ func (n *names) snapshot(
 	return n.claimInfos, n.podInfos
 }
 
-// infos makes a list, which is the last one as long as nothing has changed.
+// infos makes a list. If nothing has changed, it returns the last list.
 type infos[T any] struct {
 	last  []T
-	n     int // how many are as in last
-	fresh []T // nil: all so far
+	n     int // number of items that are equal to those of last
+	fresh []T // nil: all items so far are equal
 }
 
-// add adds an item. same compares it with one of the last list.
+// add adds an item. same compares an item of the last list with it.
 func (i *infos[T]) add(item T, same func(*T) bool) {
 	if i.fresh == nil {
 		if i.n < len(i.last) && same(&i.last[i.n]) {
@@ -226,7 +226,7 @@ func (i *infos[T]) add(item T, same func(*T) bool) {
 	i.fresh = append(i.fresh, item)
 }
 
-// all returns the list. It does not change any more.
+// all returns the list, which is immutable.
 func (i *infos[T]) all() []T {
 	if i.fresh != nil {
 		return i.fresh

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// resolve determines who is charged for the holdings of a device; what was before a moment is
-// decided. An account is of one UID: that of the claim or the pod. As long as the UID is unknown,
-// the account is of the name, and of holdings without a gap between them. That a UID becomes known,
-// or unknown, changes no account.
+// resolve determines which accounts are charged for a device's holdings. Times before from are
+// decided. An account belongs to one UID of a claim or pod. As long as the UID is unknown, the
+// account belongs to the name, and to holdings without a gap between them. A UID that becomes known
+// or unknown does not change the account.
 func (b *books) resolve(d *deviceBook, holdings []holding, from, now time.Time) {
 	known := d.owners
 	d.owners = make(ownership, len(holdings))
@@ -31,7 +31,7 @@ func (b *books) resolve(d *deviceBook, holdings []holding, from, now time.Time) 
 		}
 		begun := later(later(h.from, from), b.answered)
 		switch {
-		case h.share.Admin: // what it was charged before it had admin access may be dropped meanwhile
+		case h.share.Admin: // earlier charges, from before it had admin access, may be dropped
 			o.claim, o.pod = nil, nil
 		case h.to.IsZero() || h.to.After(from):
 			o.claim = b.claims.owner(d, h, byTime[:i], begun, now)
@@ -40,22 +40,22 @@ func (b *books) resolve(d *deviceBook, holdings []holding, from, now time.Time) 
 		}
 		o.period = d.setPeriod(o.period, h.period(d, begun, from))
 	}
-	for _, h := range byTime { // of each name the one that holds the device is the newest
+	for _, h := range byTime { // the account of the current holder is the newest of its name
 		if o := h.owner; h.to.IsZero() && o.claim != nil {
 			b.claims.reopen(o.claim.present(), now)
 			b.pods.reopen(o.pod.present(), now)
 		}
 	}
-	for key, o := range known { // the holdings that are not there any more
+	for key, o := range known { // holdings that do not exist any more
 		if d.owners[key] != o && o.period != nil && o.period.To.IsZero() {
 			d.endPeriod(o.period, from)
 		}
 	}
 }
 
-// ofWhole returns the owner of a holding that is new. Kubelets before 1.35 do not tell shares
-// apart, and the API server does a moment later: then it is that of the holding in whose place it
-// comes.
+// ofWhole returns the owner of a new holding. Kubelets before 1.35 do not distinguish shares, and
+// the API server does so a moment later: then the holding takes over the owner of the holding
+// without share that it replaces.
 func (o ownership) ofWhole(known ownership, h *holding) *owner {
 	whole := h.holdingKey
 	whole.share = ""
@@ -67,8 +67,7 @@ func (o ownership) ofWhole(known ownership, h *holding) *owner {
 	return before
 }
 
-// named returns the name that a holding has in the book, the UID, empty if it is unknown, and its
-// present account, nil if it has none.
+// named returns a holding's name in the book, its UID ("": unknown), and its account (nil: none).
 func (b *accountBook) named(h *holding) (namespace, name, uid string, present *account) {
 	if b.ofPods {
 		return h.pod.Namespace, h.pod.Name, h.uid, h.owner.pod
@@ -76,8 +75,8 @@ func (b *accountBook) named(h *holding) (namespace, name, uid string, present *a
 	return h.claim.Namespace, h.claim.Name, h.share.ClaimUID, h.owner.claim
 }
 
-// owner returns the account of a holding. A new one began then. before are the holdings that began
-// before it.
+// owner returns the account of a holding. A new account begins at begun. before are the holdings
+// that began earlier.
 func (b *accountBook) owner(d *deviceBook, h *holding, before []*holding, begun, now time.Time) *account {
 	namespace, name, uid, present := b.named(h)
 	present = present.present()
@@ -112,9 +111,9 @@ func (b *accountBook) owner(d *deviceBook, h *holding, before []*holding, begun,
 	return a
 }
 
-// continued returns the newest account of a name if a new holding may be of it, as one of both UIDs
-// is unknown: if there is no gap before the holding. What device plugins gave has no UID, and is
-// one account for ever.
+// continued returns the newest account of a name if a new holding may belong to it, since one of
+// the UIDs is unknown, and there is no gap before the holding. Allocations by device plugins have
+// no UID, and share one account.
 func (b *accountBook) continued(key HolderKey, uid string, h *holding, before []*holding) *account {
 	a := b.accounts[key]
 	switch {

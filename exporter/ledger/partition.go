@@ -8,25 +8,24 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
-// part is a partition of a device and its holders during a span of time in which they did not
-// change.
+// part is a partition of a device and its holders during a span of time without changes.
 type part struct {
 	join.Part
 	book    *deviceBook
 	holders *segment
 }
 
-// utilization is one that was read.
+// utilization is a reading of a utilization.
 type utilization struct {
 	at    time.Time
 	value float64
 }
 
-// activity is the utilization of a partition in the time for which its parent's readings are not
-// distributed yet, in order of time.
+// activity is the utilization of a partition, ordered by time, as long as readings of its parent
+// from that time are not distributed.
 type activity []utilization
 
-// with returns the activity with another reading, if that is newer than the last.
+// with adds a reading, if it is newer than the last one.
 func (a activity) with(at time.Time, value float64) activity {
 	if n := len(a); n > 0 && !at.After(a[n-1].at) {
 		return a
@@ -37,7 +36,7 @@ func (a activity) with(at time.Time, value float64) activity {
 	return append(a, utilization{at, value})
 }
 
-// since returns the activity without the readings that say nothing about the time after the moment.
+// since removes the readings that do not matter for the time after the moment.
 func (a activity) since(moment time.Time) activity {
 	n := 0
 	for n+1 < len(a) && !a[n+1].at.After(moment) {
@@ -49,10 +48,10 @@ func (a activity) since(moment time.Time) activity {
 	return slices.Delete(a, 0, n)
 }
 
-// mean returns the mean utilization in a span of time: it changes evenly between two readings, and
-// does not change before the first and after the last. It is unknown, -1, if no reading is of that
-// time or of maxIntegration before or after it; and after the last reading if the partition is read
-// no more.
+// mean returns the mean utilization in a span of time. It changes evenly between two readings, and
+// is constant before the first and after the last one. It is unknown (-1) if no reading is within
+// maxIntegration of the span, or if the span is after the last reading and the partition is no
+// longer read.
 func (a activity) mean(from, to time.Time, read bool) float64 {
 	if last := len(a) - 1; !read && last >= 0 && to.After(a[last].at) {
 		if from.After(a[last].at) {
@@ -83,7 +82,7 @@ func (a activity) mean(from, to time.Time, read bool) float64 {
 	return sum / to.Sub(from).Seconds()
 }
 
-// at returns the utilization at a moment. There is at least one reading.
+// at returns the utilization at a moment. There must be at least one reading.
 func (a activity) at(moment time.Time) float64 {
 	i := slices.IndexFunc(a, func(l utilization) bool { return !l.at.Before(moment) })
 	switch {
@@ -97,12 +96,12 @@ func (a activity) at(moment time.Time) float64 {
 	return before.value + part*(after.value-before.value)
 }
 
-// activeIn returns the mean utilization of a partition in a span of time, -1 if it is unknown.
+// activeIn returns the mean utilization of a partition in a span of time, -1 if unknown.
 func (d *deviceBook) activeIn(from, to, tick time.Time) float64 {
 	return d.activity.mean(from, to, d.measured && d.seen.Equal(tick))
 }
 
-// link sets the parents of the devices that are partitions.
+// link sets the parents of devices that are partitions.
 func (b deviceBooks) link(devices []*deviceBook) {
 	for _, d := range devices {
 		if d.joined.Parent == "" && d.parent == nil {
@@ -120,7 +119,7 @@ func (b deviceBooks) link(devices []*deviceBook) {
 	}
 }
 
-// unlink ends that the device is a part of another.
+// unlink removes the link to the parent.
 func (d *deviceBook) unlink() {
 	if d.parent != nil {
 		d.parent.parts = slices.DeleteFunc(d.parent.parts, func(p *deviceBook) bool { return p == d })
@@ -128,16 +127,16 @@ func (d *deviceBook) unlink() {
 	}
 }
 
-// forget unlinks a partition that is gone, as soon as no reading of its parent is of the time in
-// which it was held.
+// forget unlinks a partition that is gone, once no reading of its parent from the time of its holds
+// is to come.
 func (d *deviceBook) forget(now time.Time) {
 	if d.parent != nil && d.timeline.last().from.Before(d.parent.unsettled(now)) {
 		d.unlink()
 	}
 }
 
-// each calls f for every piece of the span in which neither the holders of the device nor those of
-// its parts changed. The pieces make up the span.
+// each calls f for each piece of the span in which neither the device's holders nor those of its
+// partitions changed. The pieces make up the span.
 func (d *deviceBook) each(from, to time.Time, f func(s *segment, from, to time.Time)) {
 	if len(d.parts) == 0 {
 		d.timeline.each(from, to, f)
@@ -163,15 +162,15 @@ func (d *deviceBook) each(from, to time.Time, f func(s *segment, from, to time.T
 	})
 }
 
-// weigh returns the parts of the device in a span of time in which their holders did not change,
-// with the fraction that each of them has of what the device did. idle is that of
-// [join.DivideParent]. The result is valid until the next call.
+// weigh returns the device's partitions in a span without changes of holders, with each one's
+// fraction of what the device did. idle is that of [join.DivideParent]. The result is valid until
+// the next call.
 func (d *deviceBook) weigh(from, to time.Time, idle float64) []part {
 	return d.weighBy(from, to, from, idle)
 }
 
-// weighBy returns the parts whose holders are those at a moment, by their activity in another span
-// of time.
+// weighBy returns the partitions with their holders at a moment, divided by their activity in
+// another span of time.
 func (d *deviceBook) weighBy(from, to, held time.Time, idle float64) []part {
 	d.weighed = d.weighed[:0]
 	parts := make([]join.Part, 0, len(d.parts))
@@ -190,14 +189,14 @@ func (d *deviceBook) weighBy(from, to, held time.Time, idle float64) []part {
 	return d.weighed
 }
 
-// chargeParts divides an amount of a counter that the device counted evenly in a span of time, in
-// which no holders changed, among the holders of its parts. It returns what is left for those of
-// the device. What the holders of a part do not have of it is unattributed.
+// chargeParts divides an amount among the holders of the device's partitions. The device counted it
+// evenly in a span without changes of holders. It returns what is left for the device's own
+// holders. The rest of a partition's part is unattributed.
 func (d *deviceBook) chargeParts(
-	c *counter, amount float64, from, to time.Time, sure certainty,
+	c *counter, amount float64, from, to time.Time, by certainty,
 ) (left float64) {
 	left = amount
-	sure.guessed = true
+	by.guessed = true
 	idle := 0.0
 	if amount > 0 {
 		idle = min(1, d.idleRate(c)*to.Sub(from).Seconds()/amount)
@@ -211,21 +210,20 @@ func (d *deviceBook) chargeParts(
 		if !p.book.measuresItself() {
 			own := p.book.dividedCounter(c.key, d.clock)
 			own.limit, own.read, own.fastest = c.limit, c.read, c.fastest
-			rest := p.holders.charge(own, here, amount, to.Sub(from), sure, d.clock)
+			rest := p.holders.charge(own, here, amount, to.Sub(from), by, d.clock)
 			own.total += here - rest
 			here = rest
 		}
 		d.unattributed.charge(c, here, d.clock)
 	}
-	if left < 1e-12*amount { // rounding errors are not unattributed
+	if left < 1e-12*amount { // a rounding error is not unattributed
 		return 0
 	}
 	return left
 }
 
-// wasIdle reports whether the device, which has parts, is known to have been idle in a span of
-// time: the utilization of all that are held is known, and none that is known exceeds the
-// threshold.
+// wasIdle reports whether the device, which has partitions, was certainly idle in a span of time:
+// the utilization of all held partitions is known, and no known one exceeds the threshold.
 func (d *deviceBook) wasIdle(from, to time.Time, config Config) bool {
 	if len(d.parts) == 0 {
 		return false
@@ -250,7 +248,7 @@ func (d *deviceBook) wasIdle(from, to time.Time, config Config) bool {
 	return known
 }
 
-// lower returns the lower of two values; 0 is an unknown one.
+// lower returns the lower of two values, of which 0 is unknown.
 func lower(a, b float64) float64 {
 	if a > 0 && (b <= 0 || a < b) {
 		return a
@@ -258,8 +256,8 @@ func lower(a, b float64) float64 {
 	return b
 }
 
-// dividePresent divides the present values of the device among its parts, and notes what it draws
-// while it is idle.
+// dividePresent divides the present values of the device among its partitions, and records its idle
+// power.
 func (d *deviceBook) dividePresent(tick uint64, now time.Time, config Config) {
 	for _, p := range d.parts {
 		p.activity = p.activity.since(d.unsettled(now))
@@ -292,7 +290,7 @@ func (d *deviceBook) dividePresent(tick uint64, now time.Time, config Config) {
 	}
 }
 
-// divideGauge divides the present value of a gauge among the holders of the parts.
+// divideGauge divides the present value of a gauge among the holders of the partitions.
 func (d *deviceBook) divideGauge(m *meter, tick uint64, now time.Time) {
 	idle := 0.0
 	if m.now.Value > 0 {
@@ -320,13 +318,13 @@ func (d *deviceBook) divideGauge(m *meter, tick uint64, now time.Time) {
 		}
 		own.series = own.series.dividedFrom(m.series.Source, p.Activity)
 	}
-	if m.kept < 1e-12 { // rounding errors are not unattributed
+	if m.kept < 1e-12 { // a rounding error is not unattributed
 		m.kept = 0
 	}
 }
 
-// eachPiece calls f for every piece of the time between two readings of a gauge in which no holder
-// changed and none was seen to go.
+// eachPiece calls f for each piece of the time between two readings of a gauge in which no holder
+// changed, and no holder's processes ended.
 func (d *deviceBook) eachPiece(last, next driver.Reading, f func(s *segment, from, to time.Time)) {
 	left := d.departure(last.At, next.At)
 	d.each(last.At, next.At, func(s *segment, from, to time.Time) {
@@ -338,8 +336,8 @@ func (d *deviceBook) eachPiece(last, next driver.Reading, f func(s *segment, fro
 	})
 }
 
-// departure returns when the processes of a holder were first seen to be gone within a span of
-// time, the zero time if none were.
+// departure returns the first time within a span at which processes of a holder were seen to have
+// ended, the zero time if none were.
 func (d *deviceBook) departure(after, until time.Time) (first time.Time) {
 	d.eachBook(func(b *deviceBook) {
 		for _, left := range b.left {

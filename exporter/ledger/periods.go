@@ -12,37 +12,37 @@ import (
 )
 
 // Period is a holding period: the time in which a pod held a share of a device through a claim, as
-// counters are charged by it. It does not change.
+// it is charged. It is immutable.
 type Period struct {
 	Device      driver.ID
 	Claim       podresources.Claim
-	ClaimUID    string // empty: unknown, or the device is of a device plugin
+	ClaimUID    string // empty: unknown, or a device plugin allocated the device
 	ShareID     string
 	Pod         podresources.Pod
 	PodUID      string // empty: unknown
 	Admin       bool
-	Attribution join.Attribution // of the device at the begin
+	Attribution join.Attribution // of the device at the begin of the period
 	From        time.Time
 	To          time.Time // zero: it holds the device now
-	// FromDoubt and ToDoubt are how far From and To may be off.
+	// FromDoubt and ToDoubt are the possible errors of From and To.
 	FromDoubt, ToDoubt podresources.Doubt
-	Older              bool // it held the device before the first answer of the kubelet, which From is
+	Older              bool // it held the device before the kubelet's first answer; From is the time of that answer
 }
 
-// mayHave reports whether a part of a span of time, or a moment, may lie in the period.
+// mayHave reports whether the period may include a moment, or a part of a span of time.
 func (p *Period) mayHave(from, to time.Time) bool {
 	return (p.Older || !p.From.Add(-p.FromDoubt.Early).After(to)) &&
 		(p.To.IsZero() || p.To.Add(p.ToDoubt.Late).After(from))
 }
 
-// Covers reports whether all of a span of time, or a moment, lies in the period for sure.
+// Covers reports whether the period certainly includes a moment, or all of a span of time.
 func (p *Period) Covers(from, to time.Time) bool {
 	return (p.Older || !p.From.Add(p.FromDoubt.Late).After(from)) &&
 		(p.To.IsZero() || p.To.Add(-p.ToDoubt.Early).After(to))
 }
 
-// Timeline is who held which device when: all periods that have not ended ten minutes ago. It does
-// not change, and nil is an empty one.
+// Timeline has the holders of each device over time: all periods that have not ended more than ten
+// minutes ago. It is immutable. nil is empty.
 type Timeline struct{ periods map[driver.ID][]*Period }
 
 // NewTimeline returns a timeline of these periods.
@@ -54,8 +54,8 @@ func NewTimeline(periods ...*Period) *Timeline {
 	return t
 }
 
-// Held yields the periods of a device in which a part of a span of time, or a moment, may lie, by
-// when they were known first. Those that cover it held the device for sure, all of that time.
+// Held yields the periods of a device that may include a moment or a part of a span of time, in the
+// order in which they became known. See [Period.Covers] for certainty.
 func (t *Timeline) Held(device driver.ID, from, to time.Time) iter.Seq[*Period] {
 	return func(yield func(*Period) bool) {
 		if t == nil {
@@ -85,7 +85,8 @@ func (t *Timeline) All() iter.Seq[*Period] {
 	}
 }
 
-// with returns the timeline with other periods of some devices. It is the same if there are none.
+// with returns the timeline with changed periods of some devices; the same timeline if there are
+// none.
 func (t *Timeline) with(changed map[driver.ID][]*Period) *Timeline {
 	if len(changed) == 0 {
 		return t
@@ -104,15 +105,15 @@ func (t *Timeline) with(changed map[driver.ID][]*Period) *Timeline {
 	return out
 }
 
-// periodList are the periods of a device, by when they were known first. Timelines have the slice,
-// which is therefore never changed.
+// periodList has the periods of a device in the order in which they became known. Timelines share
+// the slice, so it is immutable.
 type periodList struct {
 	periods    []*Period
-	newPeriods bool // since the timeline took them over
+	newPeriods bool // since the timeline last took them over
 }
 
-// setPeriod puts a period in place of another one, nil if it is new, and returns it; or the other
-// one, if it says the same.
+// setPeriod replaces a period, or adds one if before is nil. It returns the new period, or before
+// if they are equal.
 func (l *periodList) setPeriod(before *Period, p Period) *Period {
 	if before != nil && *before == p {
 		return before

@@ -7,26 +7,25 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/wire"
 )
 
-// Kept is what an earlier process wrote of a ledger.
+// Kept is the persistent state of an earlier process's ledger.
 type Kept struct {
-	State   []byte   // see [Ledger.AppendState]
-	Changes [][]byte // see [Ledger.AppendChanges]
+	State   []byte   // by [Ledger.AppendState]
+	Changes [][]byte // by [Ledger.AppendChanges]
 	Clock   func(int64) time.Time
-	Time    time.Time // when it was written last
-	// Rebooted says that the machine has started again since: what held devices ended then.
+	Time    time.Time // of the last write
+	// Rebooted says that the machine has rebooted since: all holds ended then.
 	Rebooted bool
-	// Continues says that nothing newer was served. Otherwise counters start at 0, and what claims
-	// were charged until then is in their receipts alone.
+	// Continues says that nothing newer was served. Otherwise, counters start at 0, and earlier
+	// charges are only in the claims' receipts.
 	Continues bool
 }
 
-// AppendState appends the state of the ledger, in a form that [Ledger.Restore] reads. clock
-// converts times.
+// AppendState appends the state of the ledger for [Ledger.Restore]. clock converts times.
 func (l *Ledger) AppendState(b []byte, clock func(time.Time) int64) []byte {
 	return l.write(b, clock, true)
 }
 
-// AppendChanges appends what has changed since the last call of it or AppendState.
+// AppendChanges appends the changes since its last call, or since AppendState.
 func (l *Ledger) AppendChanges(b []byte, clock func(time.Time) int64) []byte {
 	return l.write(b, clock, false)
 }
@@ -64,10 +63,10 @@ func (l *Ledger) write(b []byte, clock func(time.Time) int64, whole bool) []byte
 	return out
 }
 
-// Restore makes an empty ledger go on where an earlier process ended: devices, claims and pods with
-// what they were charged, the baselines of counters, peaks, distributions and what is known of the
-// use of claims. Who held a device then holds it until the first answer of the kubelet, which says
-// who held it all that time.
+// Restore restores an empty ledger from the state of an earlier process: devices, claims and pods
+// with their charges, baselines of counters, peaks, distributions, and the use of claims. The last
+// holders hold their devices until the kubelet's first answer, which says who held them in all that
+// time.
 func (l *Ledger) Restore(k Kept, now time.Time) error {
 	if !k.Continues {
 		before := New(l.config)
@@ -81,8 +80,8 @@ func (l *Ledger) Restore(k Kept, now time.Time) error {
 	return l.restore(k, now)
 }
 
-// maxAway is how long the process may have been away for what hardware counted meanwhile to be
-// charged. What it counted in a longer time is unattributed, and no hold goes on in it.
+// maxAway is the longest absence of the process for which counts of the hardware are charged.
+// Counts of a longer absence are unattributed, and no hold continues over it.
 const maxAway = 10 * time.Minute
 
 func (l *Ledger) restore(k Kept, now time.Time) error {
@@ -118,9 +117,9 @@ func (l *Ledger) endAll(at time.Time) {
 	}
 }
 
-// Resumed returns, after Restore, the holding periods that go on unless the first answer of the
-// kubelet says otherwise. It is false if the ledger knows nothing of the time until then: all
-// holds are new.
+// Resumed returns, after Restore, the holding periods that continue unless the kubelet's first
+// answer says otherwise. goesOn is false if the ledger knows nothing about the time before: then
+// all holds are new.
 func (l *Ledger) Resumed() (periods []*Period, goesOn bool) {
 	for p := range l.timeline.All() {
 		if p.To.IsZero() {
@@ -130,45 +129,45 @@ func (l *Ledger) Resumed() (periods []*Period, goesOn bool) {
 	return periods, l.goesOn
 }
 
-// What outlives the process is in records, fields of a message by their kind. A record replaces the
-// one of its kind and number that came before, except for recordObserved, which adds to a
-// distribution. What changes at each tick (sums, the last readings) is apart from what seldom does.
+// The persistent state consists of records, which are fields of a message by their kind. A record
+// replaces an earlier one of its kind and number, except recordObserved, which adds to a
+// distribution. Values that change at each tick (sums, last readings) have records of their own.
 const (
-	recordDevice       = 1 // of a device: what it is, and what its counters and meters are
-	recordCounts       = 2 // of a device: its sums and last readings, in the order of recordDevice
-	recordHeld         = 3 // of a device: who held it in the time whose readings are not charged yet
+	recordDevice       = 1 // of a device: its identity, counters and meters
+	recordCounts       = 2 // of a device: sums and last readings, in the order of recordDevice
+	recordHeld         = 3 // of a device: holders in the time whose readings are not charged yet
 	recordAccount      = 4
-	recordSums         = 5 // of an account, in the order of the device's counters and of what it witnessed
-	recordFit          = 6 // of an account: what is known of its use
+	recordSums         = 5 // of an account: sums in the order of the device's counters, and witnessed values
+	recordFit          = 6 // of an account: the claim's use
 	recordDistribution = 7
-	recordObserved     = 8 // what is added to a distribution
-	recordClaim        = 9 // the name of a claim, and what identifies it
+	recordObserved     = 8 // additions to a distribution
+	recordClaim        = 9 // of a claim: its name and identity
 	recordPod          = 10
-	recordPeriods      = 11 // of a device: who held it when
-	recordGone         = 12 // a number that has no records any more
-	recordDoubts       = 13 // of a claim's account: how far what it was charged may be off
+	recordPeriods      = 11 // of a device: its holding periods
+	recordGone         = 12 // a number without records from now on
+	recordDoubts       = 13 // of a claim's account: possible errors of its charges
 	recordLives        = 14 // of a driver: how long its claims took to be prepared and to become active
 )
 
-// Fields that all records have.
+// Field of all records.
 const fieldNumber = 1
 
-// How often, in ticks, what is known of the use of claims is written, and how far their amounts may
-// be off. Both are complete at the end of a process.
+// The number of ticks between two writes of claims' use, and of possible errors. Both are complete
+// when a process ends normally.
 const (
 	seldom     = 30
 	notSoOften = 10
 )
 
-// recordSlots are the records of one thing, by the place of their hashes.
+// recordSlots are the records of one object, by the place of their hashes.
 const (
-	slotSeldom = iota // what it is
+	slotSeldom = iota // its identity
 	slotSums
 	slotThird
 	slotFourth
 )
 
-// reader makes a ledger from records.
+// reader restores a ledger from records.
 type reader struct {
 	ledger   *Ledger
 	kept     Kept
@@ -176,23 +175,23 @@ type reader struct {
 	devices  map[uint64]*deviceBook
 	orders   map[*deviceBook]*order
 	accounts map[uint64]*account
-	earlier  map[*account]uint64 // the number of the one that had the name before
+	earlier  map[*account]uint64 // number of the previous account of the name
 	ofPods   map[*account]bool
 }
 
-// records are the newest records of one number.
+// records has the newest records of one number.
 type records struct {
 	byKind   map[int][]byte
 	observed []observation
 }
 
-// order has the counters and meters of a device in the order in which they were written.
+// order has the counters and meters of a device in the order of their records.
 type order struct {
 	counters []*counter
 	meters   []*meter
 }
 
-// collect takes the records of one message.
+// collect adds the records of one message.
 func (r *reader) collect(b []byte) error {
 	return wire.Fields(b, func(f *wire.Field) error {
 		if f.Number == recordGone {
@@ -233,7 +232,7 @@ func (r *reader) collect(b []byte) error {
 	})
 }
 
-// build makes the devices, then their accounts, and then what refers to these.
+// build makes the devices, then their accounts, then the objects that refer to accounts.
 func (r *reader) build() error {
 	steps := []struct {
 		kind int

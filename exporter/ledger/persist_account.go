@@ -26,20 +26,20 @@ const (
 	accountAggregated = 13
 	accountEarlier    = 14
 	accountWitnessed  = 15
-	accountShown      = 16 // when the total of a counter was shown first; 1: it was not
+	accountShown      = 16 // when the total of a counter was first shown; 1: never
 	accountReleased   = 17
 	accountHow        = 18 // the attribution
 	accountPartial    = 19
 	accountClosed     = 20
 	accountUser       = 21
-	accountUserUID    = 22 // of the user before
+	accountUserUID    = 22 // of the preceding user
 	accountAllocated  = 23 // the life of a claim
 	accountWaiting    = 24
 	accountPrepared   = 25
 	accountFirst      = 26
 	accountUnprepared = 27
-	accountCounted    = 28 // the driver's distributions have how long it took to be prepared
-	accountCountedUse = 29 // and to become active
+	accountCounted    = 28 // the preparation time is in the driver's distributions
+	accountCountedUse = 29 // and the time to the first activity
 
 	amountsBorn      = 1
 	amountsShown     = 2
@@ -70,7 +70,7 @@ func (a *account) fields(m *record) {
 	m.time(accountUnprepared, &v.Unprepared)
 	m.bool(accountCounted, &v.countedPreparation)
 	m.bool(accountCountedUse, &v.countedActivity)
-	if a.life == nil && v != (life{}) { // it was read
+	if a.life == nil && v != (life{}) { // it has been read
 		*a.lived() = v
 	}
 	m.series(accountWitnessed, &a.witnessed, (*Value).appendSeries)
@@ -117,7 +117,7 @@ func (w *writer) account(a *account, ofPods bool) {
 	a.recorded.current[slotSeldom] = over || !a.closed
 }
 
-// appendShown appends when each total was shown first.
+// appendShown appends when each total was first shown.
 func (a *account) appendShown(b []byte) []byte {
 	for i := range a.totals {
 		if s := a.totals[i].series; s != nil {
@@ -167,7 +167,7 @@ func (r *reader) account(number uint64, b []byte) error {
 	return err
 }
 
-// openShown adds a total, given when it was shown first.
+// openShown adds a total that was first shown at a time.
 func (a *account) openShown(at time.Time) {
 	t := total{counter: a.device.attributed[len(a.totals)]}
 	if at.UnixNano() != 1 {
@@ -190,7 +190,7 @@ func (a *account) doubts(p *packed) {
 	p.float(&a.edges)
 	p.float(&a.unread)
 	for i := range a.totals {
-		if p.writer != nil || len(p.numbers) > 0 { // counters may have come since it was written
+		if p.writer != nil || len(p.numbers) > 0 { // counters may have been added since
 			p.float(&a.totals[i].doubt)
 			p.float(&a.totals[i].measured)
 		}
@@ -207,7 +207,7 @@ func (a *account) sums(p *packed) {
 		p.float(&a.totals[i].value)
 	}
 	for i := range a.witnessed {
-		if p.writer != nil || len(p.numbers) > 0 { // format 1 has the values with their series
+		if p.writer != nil || len(p.numbers) > 0 { // in format 1, values have their series
 			p.float(&a.witnessed[i].Value)
 		}
 	}
@@ -219,7 +219,7 @@ func (w *writer) numbers(a *account, kind, slot int, of func(*account, *packed))
 	w.end(kind, &a.recorded, slot, p.append(w.begin(&a.recorded)))
 }
 
-// numbersOf reads numbers of an account.
+// numbersOf returns a function that reads numbers of an account.
 func (r *reader) numbersOf(numbers func(a *account, p *packed)) func(number uint64, b []byte) error {
 	return func(number uint64, b []byte) error {
 		p, err := r.unpack(b)
@@ -241,14 +241,14 @@ const (
 	fitPartial   = 8
 	fitConflict  = 9
 	fitSeveral   = 10
-	fitEnded     = 11 // what it had when it ended
-	fitAdvice    = 12 // that of a claim that ended, in JSON
+	fitEnded     = 11 // its share when it ended
+	fitAdvice    = 12 // for an ended claim, in JSON
 
 	endedShareID  = 1
 	endedRequest  = 2
 	endedAdmin    = 3
 	endedConsumed = 4 // a resource
-	endedAmount   = 5 // of the resource before
+	endedAmount   = 5 // of the preceding resource
 	endedKnown    = 6
 )
 
@@ -279,7 +279,7 @@ func (w *writer) fit(a *account) {
 		b = wire.Message(b, fitEnded, func(b []byte) []byte { return w.append(b, (*endedShare)(f.ended)) })
 	}
 	if f.final {
-		text, _ := json.Marshal(f.advice) // it has nothing that can't be encoded; else it is lost
+		text, _ := json.Marshal(f.advice) // all of it can be encoded
 		b = wire.Bytes(b, fitAdvice, text)
 	}
 	f.due = false
@@ -316,7 +316,7 @@ func (r *reader) fit(number uint64, b []byte) error {
 	return err
 }
 
-// resumeFit gives the account what is known of its use. That is written seldom; the peak of the
+// resumeFit restores the use of the account's claim. It is written rarely, but a new peak of the
 // memory is written at once.
 func (a *account) resumeFit() {
 	if a.fit == nil {
@@ -329,7 +329,7 @@ func (a *account) resumeFit() {
 	}
 }
 
-// endedShare is what a claim had of the device when it ended.
+// endedShare is a claim's share when it ended.
 type endedShare join.Share
 
 func (s *endedShare) fields(m *record) {
@@ -353,9 +353,9 @@ func (s *endedShare) fields(m *record) {
 	}
 }
 
-// chain enters the accounts into the books: of each name, the newest one and those before it.
+// chain adds the accounts to the books, with the newest account of each name first.
 func (r *reader) chain() {
-	later := map[*account]bool{} // those that another one comes after
+	later := map[*account]bool{} // have a successor
 	for _, a := range r.accounts {
 		if a.earlier = r.accounts[r.earlier[a]]; a.earlier != nil {
 			later[a.earlier] = true
@@ -376,6 +376,6 @@ func (r *reader) chain() {
 	}
 }
 
-// closingTicks is for how many ticks an account that was closed is written as if it was not: its
-// receipt may not be on the disk yet. A receipt that is made again is known.
+// closingTicks is the number of ticks for which a closed account is written as not closed: its
+// receipt may not be on the disk yet. A receipt that is made twice is recognized.
 const closingTicks = 10

@@ -19,12 +19,12 @@ const (
 	devicePCI          = 7
 	deviceNetDev       = 8
 	deviceRDMA         = 9
-	deviceCPU          = 10 // one more than its number
+	deviceCPU          = 10 // CPU number plus one
 	deviceRead         = 11
 	deviceWatched      = 12
 	deviceLastError    = 13
 	deviceCounter      = 14
-	deviceUnattributed = 15 // when the total of an attributed counter was shown first, or 1
+	deviceUnattributed = 15 // when the total of an attributed counter was first shown, or 1
 	deviceMeter        = 16
 	deviceHighest      = 17
 
@@ -96,9 +96,9 @@ func (w *writer) device(d *deviceBook) {
 	w.periods(d)
 }
 
-// device makes a device. Its counters and meters are in the order in which they were written, as
-// the record of its sums has them; those of quantities that the catalogue does not have are left
-// out when that is read.
+// device restores a device. Its counters and meters are in the order in which they were written,
+// which the record of its sums uses. Quantities that the catalogue lacks are left out when the sums
+// are read.
 func (r *reader) device(number uint64, b []byte) error {
 	d := newDeviceBook(driver.ID{}, r.ledger.config.Catalogue, r.kept.Time)
 	d.seen, d.used, d.clock = r.kept.Time, r.kept.Time, r.kept.Time
@@ -155,7 +155,7 @@ func (r *reader) meter(d *deviceBook, b []byte) error {
 	return nil
 }
 
-// persistent reports whether the meter's last reading is of use to the next process.
+// persistent reports whether the next process needs the meter's last reading.
 func (m *meter) persistent() bool {
 	return (m.counts || m.sums || m.spec.Distributed) && m.have && !m.divided
 }
@@ -219,12 +219,13 @@ const (
 	segmentFrom   = 1
 	segmentClaim  = 2
 	segmentPod    = 3
-	segmentWeight = 4 // of the account before
+	segmentWeight = 4 // of the preceding account
 	segmentGuess  = 5
 	segmentHow    = 6 // the attribution
 )
 
-// held writes who held the device. What their processes used is not: that changes each second.
+// held writes the holders of the device, without the use of their processes, which changes each
+// second.
 func (w *writer) held(d *deviceBook) {
 	b := w.begin(&d.recorded)
 	first := d.timeline.at(d.unsettled(d.clock))
@@ -252,7 +253,7 @@ func (w *writer) held(d *deviceBook) {
 	w.end(recordHeld, &d.recorded, slotThird, b)
 }
 
-// maxHeld bounds the segments of a device that are written.
+// maxHeld limits the written segments of a device.
 const maxHeld = 64
 
 func (r *reader) held(number uint64, b []byte) error {
@@ -328,7 +329,7 @@ const (
 	periodAttribution = 8
 	periodFrom        = 9
 	periodTo          = 10
-	periodOfPod       = 11 // the pod's namespace, if it is another one
+	periodOfPod       = 11 // the pod's namespace, if it differs from the claim's
 	periodOlder       = 12
 	periodFromEarly   = 13 // doubts
 	periodFromLate    = 14
@@ -382,8 +383,8 @@ func (r *reader) periods(number uint64, b []byte) error {
 	})
 }
 
-// resume lets the device be held as it was, until it is known who holds it; or by nobody, if
-// nothing of the time is to be charged.
+// resume restores the device's holders until the kubelet's first answer, or makes it free if none
+// of the time before is charged.
 func (d *deviceBook) resume(ended, now time.Time, alone bool) {
 	d.resumed = true
 	if d.accrued.IsZero() {

@@ -37,7 +37,7 @@ func (w *writer) distributions(key claimKey, c *claimDistributions) {
 	}
 }
 
-// distributionRecord is a distribution as a record has it. The series has no value.
+// distributionRecord is the persistent form of a distribution. Its series has no value.
 type distributionRecord struct {
 	key    claimKey
 	series []Value
@@ -57,11 +57,11 @@ func (w *writer) distribution(key claimKey, d *distributed) {
 	d.histogram.View().Read(&w.histogram)
 	of := distributionRecord{key, []Value{{Series: d.series}}, &w.histogram}
 	b := w.append(w.begin(&d.recorded), &of)
-	d.recorded.hashes[slotSeldom] = 0 // it replaces what was observed since
+	d.recorded.hashes[slotSeldom] = 0 // it replaces the observations since
 	w.end(recordDistribution, &d.recorded, slotSeldom, b)
 }
 
-// distribution restores the distribution of a claim whose accounts are there.
+// distribution restores the distribution of a claim. The claim's accounts must exist.
 func (r *reader) distribution(_ uint64, b []byte, observed []observation) error {
 	of := distributionRecord{of: &distribution.Histogram{}}
 	_, err := r.parse(b, &of)
@@ -115,7 +115,7 @@ const (
 	nameName         = 3
 	nameUID          = 4
 	nameAllocated    = 5
-	nameText         = 6 // names and values of labels, in turns
+	nameText         = 6 // alternating names and values of labels
 	nameOwnerKind    = 7
 	nameOwnerName    = 8
 	nameWorkloadKind = 9
@@ -130,7 +130,7 @@ func (n *name) fields(m *record) {
 	m.stamp(nameAllocated, &n.allocatedAt)
 }
 
-// podMeta is a PodMeta as a record has it.
+// podMeta is the persistent form of a PodMeta.
 type podMeta podresources.PodMeta
 
 func (p *podMeta) fields(m *record) {
@@ -156,7 +156,7 @@ func (w *writer) name(kind int, namespace, text string, n *name) {
 	w.end(kind, &n.recorded, slotSeldom, b)
 }
 
-// named reads a claim or pod and what identifies it.
+// named reads a claim or pod and its identity.
 func (r *reader) named(b []byte, ofPod bool) (namespace, text string, n *name, err error) {
 	n = &name{seen: r.kept.Time, kept: r.kept.Time, needed: r.kept.Time}
 	meta := &podresources.PodMeta{}

@@ -15,23 +15,23 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/wire"
 )
 
-// record is a message that is written or read: what has fields names each of them once, for both.
-// Reading leaves what has no field as it is.
+// record is a message being written or read. A type names each of its fields once, for both.
+// Reading leaves values without a field unchanged.
 type record struct {
 	catalogue driver.Catalogue
 
-	writer *writer // nil: it is read
-	out    []byte  // what is written
+	writer *writer // nil: reading
+	out    []byte  // the written bytes
 
 	reader *reader
-	fields []wire.Field // what is read, in order
+	fields []wire.Field // the read fields, in order
 	err    error
 }
 
-// recordable has fields of a record.
+// recordable has fields to record.
 type recordable interface{ fields(m *record) }
 
-// each yields the fields of a number that are read, in order.
+// each yields the fields with a number, in order.
 func (m *record) each(number int) iter.Seq[*wire.Field] {
 	return func(yield func(*wire.Field) bool) {
 		for i := range m.fields {
@@ -42,7 +42,7 @@ func (m *record) each(number int) iter.Seq[*wire.Field] {
 	}
 }
 
-// last returns the last field of a number, nil if there is none.
+// last returns the last field with a number, nil if there is none.
 func (m *record) last(number int) *wire.Field {
 	for i := len(m.fields) - 1; i >= 0; i-- {
 		if m.fields[i].Number == number {
@@ -76,7 +76,7 @@ func (m *record) float(number int, v *float64) {
 	}
 }
 
-// rate is a float that is written rounded up.
+// rate is a float that is rounded up when written.
 func (m *record) rate(number int, v *float64) {
 	if m.writer != nil {
 		m.out = wire.Float(m.out, number, rounded(*v))
@@ -93,7 +93,7 @@ func (m *record) duration(number int, v *time.Duration) {
 	}
 }
 
-// time is a time on the clock that goes on over restarts of the process.
+// time is a time on the clock that continues over restarts of the process.
 func (m *record) time(number int, v *time.Time) {
 	if m.writer != nil {
 		m.out = m.writer.time(m.out, number, *v)
@@ -102,7 +102,7 @@ func (m *record) time(number int, v *time.Time) {
 	}
 }
 
-// stamp is a time that others have seen, which is to stay exactly the same.
+// stamp is a time that others have seen, and that must stay exactly the same.
 func (m *record) stamp(number int, v *time.Time) {
 	if m.writer != nil {
 		m.out = stamp(m.out, number, *v)
@@ -111,12 +111,12 @@ func (m *record) stamp(number int, v *time.Time) {
 	}
 }
 
-// values are those whose quantities the catalogue has.
+// values are values of quantities in the catalogue.
 func (m *record) values(number int, values *[]Value) {
 	m.series(number, values, (*Value).append)
 }
 
-// series are those whose quantities the catalogue has, written by append.
+// series are values of quantities in the catalogue, written by add.
 func (m *record) series(number int, values *[]Value, add func(*Value, []byte, driver.Catalogue) []byte) {
 	if m.writer != nil {
 		for i := range *values {
@@ -140,7 +140,7 @@ func (m *record) series(number int, values *[]Value, add func(*Value, []byte, dr
 func (m *record) histogram(number int, h *distribution.Histogram) {
 	if m.writer != nil {
 		m.out = wire.Message(m.out, number, func(b []byte) []byte {
-			b, _ = h.AppendBinary(b) // the error is nil
+			b, _ = h.AppendBinary(b) // the error is always nil
 			return b
 		})
 	} else if f := m.last(number); f != nil {
@@ -148,7 +148,7 @@ func (m *record) histogram(number int, h *distribution.Histogram) {
 	}
 }
 
-// uint returns a number that is read, 0 if there is none.
+// uint returns a number, 0 if the field is absent.
 func (m *record) uint(number int) uint64 {
 	if f := m.last(number); f != nil {
 		return f.Uint()
@@ -162,12 +162,12 @@ const (
 	packedTimes   = 3
 )
 
-// packed are numbers and times that are written, or read.
+// packed has numbers and times that are written or read.
 type packed struct {
 	numbers, times []byte
-	writer         *writer // nil: they are read
+	writer         *writer // nil: reading
 	reader         *reader
-	short          bool // less was read than was asked for
+	short          bool // fewer were present than read
 }
 
 func (p *packed) append(b []byte) []byte {
@@ -197,7 +197,7 @@ func (p *packed) time(v *time.Time) {
 	*v = p.reader.time(at)
 }
 
-// err returns an error unless all was read, and no more was asked for.
+// err returns an error unless exactly the present values were read.
 func (p *packed) err() error {
 	if p.short || len(p.numbers) > 0 || len(p.times) > 0 {
 		return errRecord
@@ -205,12 +205,12 @@ func (p *packed) err() error {
 	return nil
 }
 
-// recorded is what was written of something: its number, and hashes of its records.
+// recorded is what was last written about an object: its number, and hashes of its records.
 type recorded struct {
 	number uint64
 	hashes [4]uint64
-	// current are the records that need not be made again: what they are made of has not changed
-	// since. Those that may change at each tick are made each time, and compared by their hashes.
+	// current says which records need not be made again, since their contents have not changed.
+	// Records that can change at each tick are always made, and compared by their hashes.
 	current [4]bool
 	turn    uint64 // the last call at which it had records; 0: it has none
 }
@@ -218,29 +218,29 @@ type recorded struct {
 // writer writes the records that have changed.
 type writer struct {
 	seed    maphash.Seed
-	last    uint64      // number that was given
-	all     []*recorded // what has records
-	on      bool        // it is used
+	last    uint64      // the last assigned number
+	all     []*recorded // objects with records
+	on      bool        // persistence is in use
 	whole   bool
-	turn    uint64 // counts the calls
+	turn    uint64 // number of calls
 	out     []byte
 	scratch []byte
 	packed  packed
 	record  record
 
-	histogram distribution.Histogram // that is being written
+	histogram distribution.Histogram // memory for the histogram being written
 
 	catalogue driver.Catalogue
 	clock     func(time.Time) int64
 }
 
-// number returns the number of something, and notes that it has records.
+// number returns the number of an object, and records that it has records.
 func (w *writer) number(of *recorded) uint64 {
 	if of.number == 0 {
 		w.last++
 		of.number = w.last
 	}
-	if of.turn == 0 { // it is new, or comes again after it was gone
+	if of.turn == 0 { // new, or present again
 		of.hashes, of.current = [len(of.hashes)]uint64{}, [len(of.current)]bool{}
 		w.all = append(w.all, of)
 	}
@@ -248,7 +248,7 @@ func (w *writer) number(of *recorded) uint64 {
 	return of.number
 }
 
-// forget notes that what had no records at this call has none any more.
+// forget writes that objects without records in this call have none any more.
 func (w *writer) forget() {
 	w.all = slices.DeleteFunc(w.all, func(of *recorded) bool {
 		gone := of.turn != w.turn
@@ -260,7 +260,7 @@ func (w *writer) forget() {
 	})
 }
 
-// due reports whether a record that says when it changes is to be made, and takes it as made.
+// due reports whether a record must be made. Such a record then counts as made.
 func (w *writer) due(of *recorded, slot int) bool {
 	w.number(of)
 	due := w.whole || !of.current[slot]
@@ -273,21 +273,21 @@ func (w *writer) begin(of *recorded) []byte {
 	return wire.Uint(w.scratch[:0], fieldNumber, w.number(of))
 }
 
-// append appends the fields of something.
+// append appends the fields of an object.
 func (w *writer) append(b []byte, of recordable) []byte {
 	w.record.catalogue, w.record.writer, w.record.out = w.catalogue, w, b
 	of.fields(&w.record)
 	return w.record.out
 }
 
-// pack begins to write.
+// pack begins a packed record.
 func (w *writer) pack() *packed {
 	p := &w.packed
 	p.writer, p.numbers, p.times = w, p.numbers[:0], p.times[:0]
 	return p
 }
 
-// end writes a record if it is another one than before.
+// end writes a record unless it equals the last one.
 func (w *writer) end(kind int, of *recorded, slot int, record []byte) {
 	w.scratch = record
 	hash := maphash.Bytes(w.seed, record)
@@ -298,7 +298,7 @@ func (w *writer) end(kind int, of *recorded, slot int, record []byte) {
 	w.out = wire.Bytes(w.out, kind, record)
 }
 
-// record returns a message to read.
+// record returns a message for reading.
 func (r *reader) record(b []byte) (m record, err error) {
 	m.reader, m.catalogue = r, r.ledger.config.Catalogue
 	err = wire.Fields(b, func(f *wire.Field) error {
@@ -308,14 +308,14 @@ func (r *reader) record(b []byte) (m record, err error) {
 	return m, err
 }
 
-// parse reads the fields of something. What else the message has is still to be read.
+// parse reads the fields of an object. The caller reads further fields from m.
 func (r *reader) parse(b []byte, of recordable) (m record, err error) {
 	m, err = r.record(b)
 	of.fields(&m)
 	return m, cmp.Or(err, m.err)
 }
 
-// unpack begins to read. p.err is asked at the end.
+// unpack begins to read packed values. The caller must check p.err at the end.
 func (r *reader) unpack(b []byte) (p packed, err error) {
 	m, err := r.record(b)
 	p.reader = r
@@ -328,12 +328,12 @@ func (r *reader) unpack(b []byte) (p packed, err error) {
 	return p, err
 }
 
-// time appends a time on the clock that goes on over restarts of the process.
+// time appends a time on the clock that continues over restarts of the process.
 func (w *writer) time(b []byte, field int, t time.Time) []byte {
 	return wire.Int(b, field, w.micros(t))
 }
 
-// micros returns such a time in microseconds; 0 for the zero time.
+// micros returns a time on that clock in microseconds; 0 for the zero time.
 func (w *writer) micros(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -344,7 +344,7 @@ func (w *writer) micros(t time.Time) int64 {
 	return 1
 }
 
-// stamp appends a time that others have seen, which is to stay exactly the same.
+// stamp appends a time that others have seen, and that must stay exactly the same.
 func stamp(b []byte, field int, t time.Time) []byte {
 	if t.IsZero() {
 		return b
@@ -352,13 +352,13 @@ func stamp(b []byte, field int, t time.Time) []byte {
 	return wire.Int(b, field, t.UnixNano())
 }
 
-// rounded returns a rate that is not lower, and changes seldom.
+// rounded rounds a rate up, so that it changes seldom.
 func rounded(rate float64) float64 {
 	fraction, exponent := math.Frexp(rate)
 	return math.Ldexp(math.Ceil(fraction*64)/64, exponent)
 }
 
-// time returns a time that writer.micros converted.
+// time returns a time that writer.micros has converted.
 func (r *reader) time(at int64) time.Time {
 	if at == 0 {
 		return time.Time{}
@@ -388,7 +388,7 @@ func (k seriesKey) append(b []byte, catalogue driver.Catalogue) []byte {
 	return wire.String(b, seriesLabel1, k.labels[1])
 }
 
-// key reads what a series is of. It is not known if the catalogue does not have it.
+// key reads the identity of a series. known is false if the catalogue lacks its quantity.
 func (m *record) key() (k seriesKey, known bool) {
 	name := ""
 	m.string(seriesQuantity, &name)
@@ -401,7 +401,7 @@ func (m *record) key() (k seriesKey, known bool) {
 	return k, labels > 1 || k.labels[1] == "" && (labels > 0 || k.labels[0] == "")
 }
 
-// appendSeries appends what the value means.
+// appendSeries appends the identity of the value's series.
 func (v *Value) appendSeries(b []byte, catalogue driver.Catalogue) []byte {
 	key := seriesKey{v.Quantity, v.Labels}
 	b = key.append(b, catalogue)

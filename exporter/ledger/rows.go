@@ -8,7 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
-// rowsOf returns the rows of devices, and the errors that they have counted at this tick.
+// rowsOf returns the rows of devices, and the errors counted at this tick.
 func rowsOf(devices []*deviceBook, tick uint64) (rows []Device, failures []Failure) {
 	rows, room := make([]Device, 0, len(devices)), roomFor(devices)
 	for _, d := range devices {
@@ -33,12 +33,13 @@ func roomFor(devices []*deviceBook) deviceRoom {
 	return deviceRoom{make([]Value, 0, values), make([]time.Duration, 0, ages)}
 }
 
-// numValues and numUnattributed bound how many values of the device a snapshot has.
+// numValues and numUnattributed return the largest possible number of the device's values in a
+// snapshot.
 func (d *deviceSeries) numValues() int { return len(d.meters) + len(d.counters) + len(d.highest) }
 
 func (d *deviceSeries) numUnattributed() int { return len(d.attributed) + d.gauges }
 
-// take returns room for n elements at the end of a slice that has it.
+// take returns room for n elements at the end of a slice with enough capacity.
 func take[T any](all *[]T, n int) []T {
 	used := len(*all)
 	*all = (*all)[:used+n]
@@ -97,8 +98,7 @@ func (d *deviceBook) row(tick uint64, room *deviceRoom) Device {
 	return s
 }
 
-// divided returns the present quantities of which the holders of the device have parts of the
-// parent's.
+// divided returns the quantities of which the device's holders have parts of the parent's.
 func (d *deviceSeries) divided(tick uint64) []*Series {
 	var out []*Series
 	for _, m := range d.meters {
@@ -125,8 +125,8 @@ func (d *deviceSeries) health(tick uint64) []Value {
 	return values
 }
 
-// withFailures appends the counters of errors of a device that can't be read: they hold, since a
-// device that fails is the one whose errors somebody looks for.
+// withFailures appends the error counters of a device that can't be read: for a failed device,
+// these are of most interest.
 func (d *deviceSeries) withFailures(values []Value) []Value {
 	for _, c := range d.counters {
 		if c.spec.Failure {
@@ -136,8 +136,8 @@ func (d *deviceSeries) withFailures(values []Value) []Value {
 	return values
 }
 
-// markDown marks devices as down that are held, not readable, and of a driver of which another
-// device is or was readable. All others are unsupported.
+// markDown marks devices as down that are held, not readable, and whose driver has had a readable
+// device. All other unreadable devices are unsupported.
 func (b deviceBooks) markDown(devices []Device) {
 	read := map[string]bool{}
 	for _, d := range b {
@@ -154,8 +154,8 @@ func (b deviceBooks) markDown(devices []Device) {
 	}
 }
 
-// splitPlugins separates the rows of device plugins, which have no name, from those of claims. The
-// order is kept.
+// splitPlugins separates rows of device plugins, which have no name, from rows of claims. It keeps
+// their order.
 func splitPlugins(rows []Holder) (plugins, claims []Holder) {
 	for i := range rows {
 		if rows[i].Name == "" {
@@ -168,11 +168,11 @@ func splitPlugins(rows []Holder) (plugins, claims []Holder) {
 	return plugins, rows
 }
 
-// rows are the rows of the exported accounts of a book.
+// rows are the rows of a book's exported accounts.
 type rows struct{ newest, earlier, young []Holder }
 
-// rows returns the rows of all exported accounts. The present holders have their part of the
-// device's gauges.
+// rows returns the rows of all exported accounts. Current holders have their parts of the device's
+// gauges.
 func (b *accountBook) rows(tick uint64, now time.Time, retention time.Duration) rows {
 	accounts := b.sorted()
 	out := rows{newest: make([]Holder, 0, len(accounts))}
@@ -208,12 +208,12 @@ func (b *accountBook) rows(tick uint64, now time.Time, retention time.Duration) 
 type rowWriter struct {
 	slab          []Value
 	distributions []Distribution
-	claim         *claimDistributions // of the row before
+	claim         *claimDistributions // of the previous row
 	tick          uint64
 	now           time.Time
 }
 
-// row returns what an account was charged itself.
+// row returns the charges of an account alone.
 func (w *rowWriter) row(a *account) Holder {
 	start := len(w.slab)
 	w.slab = a.appendValues(w.slab, w.tick, w.now)
@@ -232,7 +232,7 @@ func (w *rowWriter) row(a *account) Holder {
 	return h
 }
 
-// complete adds to the row of the newest account of a name what the metrics of the name have.
+// complete adds the metrics of the name to the row of the name's newest account.
 func (w *rowWriter) complete(h *Holder, a *account) {
 	if before := a.carriedUntil(w.now); before != nil {
 		h.Named = h.plus(before, a)
@@ -260,7 +260,7 @@ func (a *account) appendValues(out []Value, tick uint64, now time.Time) []Value 
 	return append(out, a.witnessed...)
 }
 
-// appendGauges appends the account's present parts of the device's gauges.
+// appendGauges appends the account's parts of the device's gauges.
 func (a *account) appendGauges(out []Value, tick uint64) []Value {
 	if !a.ended.IsZero() {
 		return out
@@ -274,7 +274,7 @@ func (a *account) appendGauges(out []Value, tick uint64) []Value {
 	return out
 }
 
-// addGauges adds the gauges of another account of the name, which holds the device too.
+// addGauges adds the gauges of another account of the name that also holds the device.
 func (m *Amounts) addGauges(a *account, tick uint64) {
 	for _, v := range a.appendGauges(nil, tick) {
 		if i := m.find(v.Series); i >= 0 {
@@ -285,7 +285,7 @@ func (m *Amounts) addGauges(a *account, tick uint64) {
 	}
 }
 
-// use returns the account's present parts of the device's quantities.
+// use returns the account's parts of the device's quantities.
 func (a *account) use() join.Use {
 	if !a.aggregated {
 		return a.device.timeline.useOf(a)
@@ -297,7 +297,7 @@ func (a *account) use() join.Use {
 	return sum
 }
 
-// number returns how many there are.
+// number returns the number of distributions.
 func (all distributions) number() int {
 	n := 0
 	for _, c := range all {
@@ -306,7 +306,7 @@ func (all distributions) number() int {
 	return n
 }
 
-// rows returns the distributions of a claim, which are appended to the given ones.
+// rows returns the distributions of a claim. It appends them to all.
 func (c *claimDistributions) rows(all *[]Distribution) []Distribution {
 	if c == nil {
 		return nil

@@ -8,17 +8,17 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Series is what a number means. It is immutable, belongs to one device or one holder, and is the
-// same pointer in all snapshots as long as its meaning stays, so that the pointer identifies it.
+// Series is the identity of a value. It is immutable and belongs to one device or holder. The same
+// identity has the same pointer in all snapshots.
 type Series struct {
 	Quantity driver.Quantity
 	Labels   driver.Labels
-	Source   string    // of a device's own values
-	Born     time.Time // of counters: since when it counts
-	Shown    time.Time // of counters: when it was first in a snapshot
+	Source   string    // for values of a device
+	Born     time.Time // for counters: since when it counts
+	Shown    time.Time // for counters: when it was first in a snapshot
 }
 
-// Value is a number and what it means.
+// Value is a number and its identity.
 type Value struct {
 	*Series
 	Value float64
@@ -49,22 +49,21 @@ func (s *Series) from(source string) *Series {
 	return &other
 }
 
-// integralSuffix is added to the name of a source whose gauge is integrated in place of a hardware
+// integralSuffix is appended to the source's name if a gauge is integrated for want of a hardware
 // counter.
 const integralSuffix = " (integral of its gauge)"
 
-// Estimated reports whether the source of a series says that the values are not measured
-// themselves: they are integrals, parts of a parent's, or estimates.
+// Estimated reports whether the values of a source are not measured: they are integrals, parts of a
+// parent's values, or estimates.
 func Estimated(source string) bool { return strings.HasSuffix(source, ")") }
 
-// Suffixes of the sources of quantities that the holders of a partition have parts of.
+// Suffixes of the sources of quantities of a parent that are divided among a partition's holders.
 const (
 	dividedSuffix        = " (divided)"
 	dividedByShareSuffix = " (divided by share)" // the activity of the partition is unknown
 )
 
-// dividedFrom returns the series as one of values that are parts of the parent's, which come from
-// that source.
+// dividedFrom returns the series for parts of the parent's values, which source measures.
 func (s *Series) dividedFrom(source string, activity float64) *Series {
 	suffix := dividedSuffix
 	if activity < 0 {

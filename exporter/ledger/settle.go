@@ -8,7 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// observe queues the readings and events of a tick, and notes what fills each counter.
+// observe queues the readings and events of a tick, and records what fills each counter.
 func (d *deviceBook) observe(tick uint64, now time.Time) {
 	d.identify(&d.joined.Entry.Hardware, now)
 	d.measured = false
@@ -63,7 +63,7 @@ func (d *deviceBook) settle(horizon, now time.Time, config Config) {
 	d.chargeActive(d.timeline)
 }
 
-// count distributes what one reading adds.
+// count distributes the increment of one reading.
 func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config Config) {
 	if m.peaks {
 		d.peak(m, next.Value)
@@ -72,7 +72,7 @@ func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config 
 	d.observeDistribution(m, next)
 	d.observeUse(m, next)
 	if !m.counts && m.spec.Activity == driver.BusyShare && next.Value > config.IdleThreshold {
-		from := next.At // of a reading without one before, not long enough to count
+		from := next.At // without a previous reading, nothing is counted
 		if m.have && next.At.Sub(m.last.At) <= maxIntegration {
 			from = m.last.At
 		}
@@ -90,10 +90,10 @@ func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config 
 		}
 	case m.have:
 		amount, from := increment(m.last, next)
-		d.tally(c, amount, from, next.At, c.sure(m, next), config)
+		d.tally(c, amount, from, next.At, c.isExact(m, next), config)
 	case next.Since.After(d.born) && next.Since.After(d.identified) && !c.settled.After(next.Since):
-		// The first reading of a count that began while the device was known. If another source
-		// counted meanwhile, it would be counted twice.
+		// The first reading of a count that began while the device was known. If another source counted
+		// in the meantime, the time is not counted twice.
 		d.tally(c, next.Value, next.Since, next.At, true, config)
 	}
 	if next.At.After(c.settled) {
@@ -101,9 +101,9 @@ func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config 
 	}
 }
 
-// tally distributes the increment of a hardware counter. If it is not sure, the counter fell, and
-// what it counted before that is not known.
-func (d *deviceBook) tally(c *counter, amount float64, from, to time.Time, sure bool, config Config) {
+// tally distributes the increment of a hardware counter. If it is not exact, the counter may have
+// been reset, and its counts before the reset are unknown.
+func (d *deviceBook) tally(c *counter, amount float64, from, to time.Time, exact bool, config Config) {
 	if amount > 0 {
 		span := to.Sub(from)
 		rate := amount / max(span.Seconds(), 1e-3)
@@ -120,33 +120,33 @@ func (d *deviceBook) tally(c *counter, amount float64, from, to time.Time, sure 
 	if c.index >= 0 {
 		d.doubtEdges(c, amount, from, to)
 	}
-	d.distribute(c, amount, from, to, certainty{measured: sure})
+	d.distribute(c, amount, from, to, certainty{measured: exact})
 }
 
-// integrate distributes the integral of a gauge between two readings, in pieces between the changes
-// of holders. A holder whose processes ended is such a change even if it holds the device on: its
-// work ended at the latest then.
+// integrate distributes the integral of a gauge between two readings, in pieces between changes of
+// holders. The end of a holder's processes is such a change even if the holder still holds the
+// device: its work ended then at the latest.
 func (d *deviceBook) integrate(c *counter, last, next driver.Reading) {
 	highest := max(last.Value, next.Value)
 	d.doubtSpread(c, highest, last.At, next.At)
 	d.eachPiece(last, next, func(_ *segment, from, to time.Time) {
-		sure := certainty{measured: next.At.Sub(last.At) <= maxGap, spread: math.Abs(next.Value-last.Value) / 2}
-		if from.After(last.At) || to.Before(next.At) { // it may have changed with the holder
-			sure.spread = highest
+		by := certainty{measured: next.At.Sub(last.At) <= maxGap, spread: math.Abs(next.Value-last.Value) / 2}
+		if from.After(last.At) || to.Before(next.At) { // the gauge may have changed with the holder
+			by.spread = highest
 		}
-		d.distribute(c, level(last, next, from, to)*to.Sub(from).Seconds(), from, to, sure)
+		d.distribute(c, level(last, next, from, to)*to.Sub(from).Seconds(), from, to, by)
 	})
 }
 
-// distribute adds an amount that accrued evenly over a span of time to the device's counter, and
-// divides it among the holders at that time. What accrued while the device was free, or while a
-// dropped account held it, is unattributed. What lies before the settled time is omitted: it was
-// distributed already (from another source, or as an integral).
+// distribute adds an amount to the device's counter, and divides it among the holders. The amount
+// accrued evenly over a span of time. What accrued while the device was free, or while a dropped
+// account held it, is unattributed. Time before the settled time is omitted: it has been
+// distributed, from another source or as an integral.
 //
-// The last piece of the span gets the remainder, so that the pieces sum to the amount. Their
-// lengths need not sum to that of the span: times of files have the wall clock alone, all others
-// the monotonic clock too, and the two drift.
-func (d *deviceBook) distribute(c *counter, amount float64, from, to time.Time, sure certainty) {
+// The last piece of the span gets the remainder, so that the pieces sum to the amount. The pieces'
+// lengths need not sum to that of the span: times from files have only the wall clock, all others
+// also have the monotonic clock, and the two drift apart.
+func (d *deviceBook) distribute(c *counter, amount float64, from, to time.Time, by certainty) {
 	if from.Before(c.settled) {
 		whole := to.Sub(from)
 		from = c.settled
@@ -170,9 +170,9 @@ func (d *deviceBook) distribute(c *counter, amount float64, from, to time.Time, 
 		}
 		left -= here
 		if c.spec.Divided && len(d.parts) > 0 {
-			here = d.chargeParts(c, here, from, to, sure)
+			here = d.chargeParts(c, here, from, to, by)
 		}
-		d.unattributed.charge(c, s.charge(c, here, here, to.Sub(from), sure, d.clock), d.clock)
+		d.unattributed.charge(c, s.charge(c, here, here, to.Sub(from), by, d.clock), d.clock)
 	})
 }
 

@@ -15,55 +15,55 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Snapshot is all that is known of the devices of the node at one time. It is immutable and safe
-// for concurrent use.
+// Snapshot is the knowledge about the node's devices at one time. It is immutable and safe for
+// concurrent use.
 type Snapshot struct {
 	Time    time.Time
 	Devices []Device // sorted by ID
-	// Claims are a row a name and device, sorted; those that ended within the retention too. Where
-	// claims have had the name one after the other, the row is of the newest.
+	// Claims has one row per name and device, sorted, including claims that ended within the
+	// retention. If several claims had the name, the row is that of the newest one.
 	Claims []Holder
-	Pods   []Holder // the same of pods
-	// EarlierClaims and EarlierPods ended within the retention, and another one has their name.
+	Pods   []Holder // the same for pods
+	// EarlierClaims and EarlierPods ended within the retention, and a newer one has their name.
 	EarlierClaims, EarlierPods []Holder
-	// Young are pods that have held a device for less than Config.MinLifetime. In place of them, Pods
-	// have a row for each workload and device, whose Name is an [AggregatedName]: with their parts of
-	// gauges, and with all that those were charged that ended young. So Pods sum to Claims in gauges,
-	// and together with Young in counters.
+	// Young are pods that have held a device for less than Config.MinLifetime. In their place, Pods
+	// has a row for each workload and device, named [AggregatedName]: with their parts of gauges, and
+	// with all charges of those that ended young. So gauges of Pods sum to those of Claims, and so do
+	// counters of Pods and Young together.
 	Young []Holder
-	// Plugins are the allocations of device plugins, which have no claim: a row a namespace and
-	// device, without a name. Together with them the claims' parts sum to the pods'.
+	// Plugins are allocations by device plugins, which have no claim: one row without a name per
+	// namespace and device. Together with them, the claims' parts sum to the pods'.
 	Plugins []Holder
 
 	ClaimInfos []ClaimInfo
 	PodInfos   []PodInfo
 
-	Sources []join.SourceState // of telemetry
+	Sources []join.SourceState // states of the sources of telemetry
 
-	// Corrections are how many holds began or ended, as this tick learned, before a time whose
-	// readings were charged already. They count from that time on.
+	// Corrections is the number of holds whose begin or end became known in this tick after the
+	// readings of that time had been charged. These holds count from the charged time on.
 	Corrections int
 
-	// Closed are the claims whose hold ended on all of their devices, once each, when what was counted
-	// until then is known.
+	// Closed are claims that have ended on all of their devices, once each, when everything counted
+	// until their end is known.
 	Closed []Closed
-	// Lives are how long claims took to be prepared and to become active, by driver.
+	// Lives has the times that claims took to be prepared and to become active, by driver.
 	Lives []DriverLives
 
-	// Stalled says of the claims' devices that can be busy and draw power whether they do nothing. The
-	// flight recorder fills it.
+	// Stalled has a verdict for each claim's device that can be busy and draw power: whether the claim
+	// does nothing. The flight recorder fills it.
 	Stalled map[*HolderKey]stall.Verdict
-	// Incidents are those that are open and hit a claim on a device, of each kind the one that began
+	// Incidents are the open incidents that hit each claim's device; for each kind, the one that began
 	// last. The flight recorder fills them.
 	Incidents map[*HolderKey][]OpenIncident
 
-	Timeline *Timeline // who held what when
-	Failures []Failure // the errors that were counted at this tick
+	Timeline *Timeline // who held which device when
+	Failures []Failure // errors counted in this tick
 
 	Catalogue driver.Catalogue // of the values' quantities; nil: the standard one
 }
 
-// Claim returns the row of a claim and device; nil: there is none.
+// Claim returns the row of a claim and device, nil if there is none.
 func (s *Snapshot) Claim(key *HolderKey) *Holder {
 	if n, found := sort.Find(len(s.Claims), func(i int) int { return key.compare(*s.Claims[i].HolderKey) }); found {
 		return &s.Claims[n]
@@ -71,7 +71,7 @@ func (s *Snapshot) Claim(key *HolderKey) *Holder {
 	return nil
 }
 
-// Contradicted returns the number of devices whose utilization is contradicted.
+// Contradicted returns the number of devices with evidence against their utilization.
 func (s *Snapshot) Contradicted() int {
 	n := 0
 	for i := range s.Devices {
@@ -88,19 +88,19 @@ type Device struct {
 	Key     *driver.ID // points to ID; the same pointer in all snapshots
 	Up      Up
 	Missing join.MissingReason
-	Values  []Value // gauges and counters that could be read
-	// Ages are how long ago each of Values, if it is a counter, was what it is: what its readings have
-	// counted since is not known yet. nil: no time.
+	Values  []Value // gauges and counters with current readings
+	// Ages has, for each counter in Values, the time since its last distributed reading: later counts
+	// are not known yet. nil: no time.
 	Ages         []time.Duration
-	Unattributed []Value // what no holder was charged for, and the unattributed parts of gauges
+	Unattributed []Value // charges without a holder, and unattributed parts of gauges
 	// Divided are the quantities that the device, a partition, does not measure, and of which its
-	// holders have parts of the parent's. Their sources say how they were divided.
+	// holders get parts of the parent's. Their sources say how they are divided.
 	Divided   []*Series
-	Allocated float64 // seconds in which it was held since Born
-	Used      float64 // those of them in which it was active; below 0: that was never measured
+	Allocated float64 // seconds since Born in which it was held
+	Used      float64 // seconds of Allocated in which it was active; below 0: never measured
 	Born      time.Time
-	LastError time.Time // zero: none seen
-	// Contradiction is what says that it works although its utilization says that it does not.
+	LastError time.Time // zero: none
+	// Contradiction is the evidence that it works although its utilization is 0.
 	Contradiction join.Contradiction
 }
 
@@ -125,27 +125,27 @@ const (
 	UpNow     Up = 1
 )
 
-// Holder is what a claim or a pod, one of its name, has, or had, of a device.
+// Holder is a claim's or pod's part of a device.
 type Holder struct {
-	*HolderKey        // the same pointer in all snapshots, and another one for each UID
+	*HolderKey        // the same pointer in all snapshots, and a different one for each UID
 	UID        string // empty: unknown
-	Amounts           // its own
-	// Named are the amounts of its name, which the metrics have; nil: its own, as no other one had the
-	// name before while it was kept. Metrics returns them.
+	Amounts           // its own charges
+	// Named are the amounts of its name, which metrics show; nil: its own, as no earlier one of the
+	// name was kept. Metrics returns them.
 	Named      *Amounts
 	Ended      time.Time // zero: it holds the device now
-	LastActive time.Time // when the device was last active while held; zero: it is not measured
-	LastError  time.Time // when an error last hit it; zero: none did
+	LastActive time.Time // when the device was last active while it held the device; zero: not measured
+	LastError  time.Time // time of the last error that hit it; zero: none
 	// Distributions are those of a claim, over all of its devices of one driver. The row of the first
 	// of these devices has them.
 	Distributions []Distribution
-	// Advice is the smallest fit for a claim in place of the device; nil: it is not asked for, has
-	// yet to be found, or the claim ended.
+	// Advice is the smallest fit for the claim's device; nil: not wanted, not computed yet, or the
+	// claim has ended.
 	Advice *fit.Advice
 }
 
-// Metrics returns the amounts that the metrics of the holder's name have: the counters go on from
-// those of the holders that had the name before, as long as these were kept.
+// Metrics returns the amounts of the holder's name, for metrics: counters continue those of earlier
+// holders of the name, as long as these were kept.
 func (h *Holder) Metrics() *Amounts {
 	if h.Named != nil {
 		return h.Named
@@ -153,8 +153,8 @@ func (h *Holder) Metrics() *Amounts {
 	return &h.Amounts
 }
 
-// HolderKey names a holder of a device: a claim or a pod by namespace and name. Claims and pods
-// that have the name one after the other have different accounts; the counters of the name go on.
+// HolderKey identifies a holder of a device by namespace and name. Successive claims or pods of a
+// name have separate accounts, but the counters of the name continue.
 type HolderKey struct {
 	Namespace, Name string
 	Device          driver.ID
@@ -166,11 +166,11 @@ func (k HolderKey) compare(other HolderKey) int {
 	)
 }
 
-// aggregatedName begins the names of aggregated holders. No pod has a slash in its name.
+// aggregatedName begins the names of aggregated holders. No pod's name has a slash.
 const aggregatedName = "aggregated/"
 
-// AggregatedName returns the name of the holder in whose row the young pods of a workload are:
-// aggregated/KIND/NAME, or aggregated/ for pods that are a part of nothing that is known.
+// AggregatedName returns the name of the row for the young pods of a workload:
+// aggregated/KIND/NAME, or aggregated/ for pods without a known workload.
 func AggregatedName(meta *podresources.PodMeta) string {
 	if meta == nil || meta.WorkloadName == "" {
 		return aggregatedName
@@ -178,24 +178,22 @@ func AggregatedName(meta *podresources.PodMeta) string {
 	return aggregatedName + meta.WorkloadKind + "/" + meta.WorkloadName
 }
 
-// IsAggregated reports whether a row of [Snapshot.Pods] is not of a pod but of the young pods of a
-// workload.
+// IsAggregated reports whether a row of [Snapshot.Pods] is for the young pods of a workload.
 func (k HolderKey) IsAggregated() bool { return strings.HasPrefix(k.Name, aggregatedName) }
 
-// Amounts are what a claim or pod was charged for a device; or what all were that had its name one
-// after the other.
+// Amounts are the charges of a claim or pod for a device, or those of all holders of its name.
 type Amounts struct {
-	Born      time.Time // when it began to hold the device
+	Born      time.Time // when the hold began
 	Shown     time.Time // when it ceased to be young, and was first in a snapshot's Pods; zero: it never was young
 	Values    []Value
-	Allocated float64 // seconds, whoever else held the device
+	Allocated float64 // seconds, regardless of other holders
 	Share     float64 // seconds, divided among the holders at that time
-	// Used are the seconds in which the device was active for it; below 0: that was never measured,
-	// or it was never known which of several claims used it.
+	// Used is the number of seconds in which the device was active for it; below 0: never measured, or
+	// the active claim was never known.
 	Used float64
 }
 
-// find returns the index of the value of that meaning, -1 if there is none.
+// find returns the index of the value with an identity, -1 if there is none.
 func (m *Amounts) find(s *Series) int {
 	return slices.IndexFunc(m.Values, func(v Value) bool { return v.Quantity == s.Quantity && v.Labels == s.Labels })
 }
@@ -205,11 +203,11 @@ type ClaimInfo struct {
 	podresources.Claim
 	UID         string
 	AllocatedAt time.Time // zero: unknown
-	Labels      []string  // those that flags select: alternating names and values
+	Labels      []string  // selected by flags: alternating names and values
 	Ended       bool
 }
 
-// same reports whether both say the same.
+// same reports whether both are equal.
 func (c *ClaimInfo) same(other *ClaimInfo) bool {
 	return c.Claim == other.Claim && c.UID == other.UID && c.AllocatedAt.Equal(other.AllocatedAt) &&
 		c.Ended == other.Ended && slices.Equal(c.Labels, other.Labels)
@@ -221,22 +219,22 @@ type PodInfo struct {
 	UID   string
 	Meta  *podresources.PodMeta // nil: unknown
 	Ended bool
-	// Young says that it has not held a device for Config.MinLifetime, or never did: it is in no row
-	// of Snapshot.Pods.
+	// Young says that it has not held a device for Config.MinLifetime, or never did, and so has no row
+	// in Snapshot.Pods.
 	Young bool
-	// Topology is how near its devices are to each other; zero: unknown, or there is one device.
+	// Topology is the proximity of its devices; zero: unknown, or it has one device.
 	Topology join.Topology
 }
 
-// Failure is errors that a device has counted, with whom they hit for the metrics: those whom the
-// timeline has for the time of the errors, of the device and of its partitions.
+// Failure is a group of errors that a device has counted, and whom they hit for the metrics: the
+// holders of the device and its partitions at the time of the errors, by the timeline.
 type Failure struct {
 	Device   driver.ID
-	Labels   driver.Labels // the kind and the code
+	Labels   driver.Labels // kind and code
 	Count    float64
-	From, To time.Time // when they happened; it is one moment if that is known
-	// Named says that a process of a known pod is named: then they hit that pod and these claims
-	// alone.
+	From, To time.Time // time of the errors; equal if it is known exactly
+	// Named says that the errors' process belongs to a known pod: then they hit only that pod and
+	// these claims.
 	Named  bool
 	Pod    podresources.Pod
 	Claims []podresources.Claim
@@ -248,24 +246,24 @@ type OpenIncident struct {
 	Onset time.Time
 }
 
-// Distribution is how the sum of a claim's parts of a gauge, over its devices of one driver, was
-// distributed over time since the claim began to hold them. Its series has no labels.
+// Distribution is the distribution over time of the sum of a claim's parts of a gauge, over its
+// devices of one driver, since the claim began to hold them. Its series has no labels.
 type Distribution struct {
 	*Series
 	distribution.View
 }
 
-// DriverLives are how long the claims of a driver took, in seconds, since the ledger began. They
-// are immutable.
+// DriverLives has the durations between states of a driver's claims, in seconds, since the ledger
+// began. It is immutable.
 type DriverLives struct {
 	Driver        string
-	Born          time.Time // since when they count
+	Born          time.Time // begin of the distributions
 	Preparation   Durations
 	FirstActivity Durations
 }
 
-// Durations is a distribution of durations, in seconds, each of which counts once.
+// Durations is a distribution of durations, in seconds. Each duration counts once.
 type Durations struct {
 	distribution.Histogram
-	Shown time.Time // when it was first in a snapshot; zero: nothing was observed
+	Shown time.Time // when it was first in a snapshot; zero: it is empty
 }

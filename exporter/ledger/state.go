@@ -9,11 +9,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
-// State is what a device is to those who look after it, in one word: on the page, in top, on
-// dashboards, in rules and in documents.
+// State is the state of a device in one word, for people: on the page, in top, on dashboards, in
+// rules and in documents.
 type State string
 
-// The states. The first that applies is the device's.
+// The states. A device has the first one that applies.
 const (
 	StateUnhealthy   State = "unhealthy"
 	StateStalled     State = "stalled"
@@ -36,8 +36,8 @@ func States() []State {
 	}
 }
 
-// CompareAttention orders states by who needs a look first: what is broken, what is held and
-// wasted, what can't be seen, what works, what is not held.
+// CompareAttention orders states by the attention that they need: broken, held but wasted, not
+// visible, working, not held.
 func CompareAttention(a, b State) int { return cmp.Compare(a.attention(), b.attention()) }
 
 func (s State) attention() int {
@@ -47,7 +47,7 @@ func (s State) attention() int {
 	}, s)
 }
 
-// Meaning returns the definition of the state, a sentence without a full stop.
+// Meaning returns the definition of the state as a sentence without a full stop.
 func (s State) Meaning() string {
 	switch s {
 	case StateUnhealthy:
@@ -78,10 +78,10 @@ func (s State) Meaning() string {
 }
 
 // States returns the state of each device, in the order of Devices. A device is quiet if none of
-// its claims was active for that long. No state is [StateIdle], which takes a longer memory than a
-// snapshot has.
+// its claims was active for quietAfter. No device is [StateIdle], which needs a longer history than
+// a snapshot has.
 func (s *Snapshot) States(quietAfter time.Duration) []State {
-	partitioned := map[driver.ID]bool{} // false: a parent, of whose partitions none is held or exists
+	partitioned := map[driver.ID]bool{} // false: a parent none of whose partitions is held or exists
 	for i := range s.Devices {
 		if d := &s.Devices[i]; d.Parent != "" {
 			parent := driver.ID{Driver: d.ID.Driver, Pool: d.ID.Pool, Device: d.Parent}
@@ -90,7 +90,7 @@ func (s *Snapshot) States(quietAfter time.Duration) []State {
 	}
 	stalled := map[driver.ID]bool{}
 	for key, verdict := range s.Stalled {
-		if verdict.Stalled != nil { // of devices that one claim holds alone
+		if verdict.Stalled != nil { // only for devices that one claim holds alone
 			stalled[key.Device] = true
 		}
 	}
@@ -119,8 +119,8 @@ func (s *Snapshot) States(quietAfter time.Duration) []State {
 	return out
 }
 
-// LastActive returns when each device that is held was last active for any of its holders. Devices
-// whose activity is not measured are omitted.
+// LastActive returns when each held device was last active for any of its holders. Devices whose
+// activity is not measured are omitted.
 func (s *Snapshot) LastActive() map[driver.ID]time.Time {
 	out := map[driver.ID]time.Time{}
 	for _, holders := range [][]Holder{s.Claims, s.Plugins} {
@@ -134,7 +134,7 @@ func (s *Snapshot) LastActive() map[driver.ID]time.Time {
 	return out
 }
 
-// unheld returns the state of a healthy device that nobody holds.
+// unheld returns the state of a healthy device without holders.
 func (d *Device) unheld(partitioned bool) State {
 	switch {
 	case partitioned:
@@ -158,7 +158,8 @@ func (d *Device) unhealthy() bool {
 	})
 }
 
-// linkDown reports whether the device has links, and none of them is up: who holds it can't use it.
+// linkDown reports whether the device has links and none of them is up, so that holders can't use
+// it.
 func (d *Device) linkDown() bool {
 	links, up := 0, 0.
 	for _, v := range d.Values {

@@ -15,19 +15,19 @@ type failureLog struct {
 	lastError time.Time
 }
 
-// queuedEvent is an event, which waits until the counter has counted it and its time is settled.
-// Then it is remembered, so that it is known if it comes again.
+// queuedEvent is an event. It waits until the counter has counted it and its time is settled. It is
+// then remembered, so that a repeated event is recognized.
 type queuedEvent struct {
 	join.Event
 	at      time.Time // on the ledger's clock
 	counted bool
 }
 
-// maxQueuedEvents bounds the events of a device that are remembered.
+// maxQueuedEvents limits the remembered events of a device.
 const maxQueuedEvents = 4 * join.MaxEvents
 
-// queueEvents adds the events of a tick that are new. What happened before the device was known is
-// in the first readings of its counters.
+// queueEvents adds the new events of a tick. Events from before the device was known are in the
+// first readings of its counters.
 func (l *failureLog) queueEvents(events []join.Event, born, now time.Time) {
 	l.events = slices.DeleteFunc(l.events, func(q queuedEvent) bool { return now.Sub(q.at) > rememberFor })
 	for _, e := range events {
@@ -44,8 +44,8 @@ func (l *failureLog) queueEvents(events []join.Event, born, now time.Time) {
 	}
 }
 
-// takeEvents returns the events that make up an amount that a counter counted until a time, in
-// order of time: at most so many.
+// takeEvents returns the events that make up an amount counted until a time, ordered by time, at
+// most that many.
 func (l *failureLog) takeEvents(key seriesKey, amount float64, until time.Time) []queuedEvent {
 	var out []queuedEvent
 	for i := range l.events {
@@ -62,20 +62,20 @@ func (l *failureLog) takeEvents(key seriesKey, amount float64, until time.Time) 
 	return out
 }
 
-// failed notes errors of the device.
+// failed records errors of the device.
 func (l *failureLog) failed(f Failure) {
 	l.lastError = later(l.lastError, f.To)
 	l.failures = append(l.failures, f)
 }
 
-// at returns the failure that an event is.
+// at returns the failure of an event.
 func (f Failure) at(e *queuedEvent) Failure {
 	f.Count, f.From, f.To, f.Named, f.Pod, f.Claims = 1, e.at, e.at, e.Named, e.Pod, e.Claims
 	return f
 }
 
-// witness counts an increment of a counter for those who held the device, or a part of it, when it
-// happened, for each in full.
+// witness counts an increment of a counter in full for everyone who held the device, or a part of
+// it, at that time.
 func (d *deviceBook) witness(c *counter, amount float64, from, to time.Time) {
 	switch {
 	case amount <= 0:
@@ -86,8 +86,7 @@ func (d *deviceBook) witness(c *counter, amount float64, from, to time.Time) {
 	}
 }
 
-// witnessTime counts a duration: for each holder, the part of it that lies in the time in which it
-// held the device.
+// witnessTime counts a duration: for each holder, the part of it in which it held the device.
 func (d *deviceBook) witnessTime(c *counter, amount float64, from, to time.Time) {
 	span := float64(to.Sub(from))
 	d.eachBook(func(b *deviceBook) {
@@ -101,12 +100,12 @@ func (d *deviceBook) witnessTime(c *counter, amount float64, from, to time.Time)
 	})
 }
 
-// witnessErrors counts errors. Those that the source told as events hit who held the device at that
-// time. Errors of an unknown time hit all who held it within the span: which of them is not known.
+// witnessErrors counts errors. Errors that the source reported as events hit the holders at the
+// time of the event. Errors of unknown time hit everyone who held the device within the span.
 func (d *deviceBook) witnessErrors(c *counter, amount float64, from, to time.Time) {
 	failure := Failure{Device: d.id, Labels: c.key.labels}
 	eachBook := d.eachBook
-	if c.spec.Sharing != driver.Witnessed { // they are the device's alone
+	if c.spec.Sharing != driver.Witnessed { // not counted for holders
 		eachBook = func(func(*deviceBook)) {}
 	}
 	for _, e := range d.takeEvents(c.key, amount, to) {

@@ -6,8 +6,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// aggregate makes those young accounts mature that have lived long enough, and charges those that
-// ended before to the aggregated account of their workload, which replaces them.
+// aggregate makes young accounts mature that have lived long enough. Young accounts that have ended
+// are charged to the aggregated account of their workload, which replaces them.
 func (b *accountBook) aggregate(pods *roster[podresources.Pod], now time.Time) {
 	if b.minLifetime <= 0 {
 		return
@@ -27,7 +27,7 @@ func (b *accountBook) aggregate(pods *roster[podresources.Pod], now time.Time) {
 		case a.ended.IsZero():
 			a.workload = b.workloadOf(a, pods, now)
 			a.workload.members = append(a.workload.members, a)
-		case a.device.accrued.Before(a.ended): // it may go on, by a hold that is known late
+		case a.device.accrued.Before(a.ended): // a hold that becomes known late may continue it
 		default:
 			w := b.workloadOf(a, pods, now)
 			w.take(a)
@@ -49,7 +49,7 @@ func (b *accountBook) aggregate(pods *roster[podresources.Pod], now time.Time) {
 	}
 }
 
-// workloadOf returns the aggregated account of the workload of a young account.
+// workloadOf returns the aggregated account of a young account's workload.
 func (b *accountBook) workloadOf(a *account, pods *roster[podresources.Pod], now time.Time) *account {
 	var meta *podresources.PodMeta
 	if n := pods.names[podresources.Pod{Namespace: a.key.Namespace, Name: a.key.Name}]; n != nil {
@@ -75,7 +75,7 @@ func (b *accountBook) workloadOf(a *account, pods *roster[podresources.Pod], now
 	return a.workload
 }
 
-// youngOnes returns the young accounts in order: by name and device, and the newest of each first.
+// youngOnes returns the young accounts sorted by name and device, the newest of each first.
 func (b *accountBook) youngOnes() []*account {
 	var out []*account
 	for _, newest := range b.sorted() {

@@ -207,8 +207,8 @@ func (j *Judge) verdict(b *book, g *group, now time.Time) Verdict {
 	}
 }
 
-// silenceNeeded returns the time without signs of life after which a quiet claim is stalled. If it is
-// longer than after, the reason says why.
+// silenceNeeded returns the time without signs of life after which a quiet claim is stalled. If it
+// is longer than after, the reason says why.
 func (j *Judge) silenceNeeded(b *book, g *group) (time.Duration, Reason) {
 	times := func(factor float64) time.Duration { return time.Duration(factor * float64(j.after)) }
 	silence, reason := j.after, Unclear
