@@ -132,7 +132,7 @@ func copyMonitoring() error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(from) //nolint:errcheck // what is left harms nobody
+	defer os.RemoveAll(from) //nolint:errcheck // leftover files do no harm
 	program := exec.CommandContext(context.Background(), "go", "run", "./generate", "-out="+from, "-gateway.url="+gateway)
 	program.Dir, program.Stderr = filepath.Join("..", "dashboards"), os.Stderr
 	if err := program.Run(); err != nil {

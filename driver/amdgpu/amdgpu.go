@@ -1,8 +1,8 @@
-// Package amdgpu reads AMD GPUs, and the partitions of those that are partitioned, from the sysfs
-// of the kernel driver amdgpu and of the compute driver KFD: without ROCm or another library.
+// Package amdgpu reads AMD GPUs and their partitions from the sysfs of the kernel drivers amdgpu
+// and KFD (compute), without ROCm or another library.
 //
-// Sources: the kernel's documentation (Documentation/gpu/amdgpu) and headers. Files that take long
-// to read are not used: pcie_bw blocks for a second on some GPUs.
+// Its sources are the kernel's documentation (Documentation/gpu/amdgpu) and headers. Files that
+// take long to read are not used: pcie_bw blocks for a second on some GPUs.
 package amdgpu
 
 import (
@@ -21,12 +21,12 @@ import (
 
 const (
 	vendor = "amd"
-	// callTimeout is how long a sample waits for the files of a GPU: during a reset they block.
+	// callTimeout is how long a sample waits for the files of a GPU, which block during a reset.
 	callTimeout = time.Second
-	// slowEvery is how often values are read that change slowly, or that the kernel asks the
-	// hardware for.
+	// slowEvery is the time between two reads of values that change slowly, or that the kernel
+	// requests from the hardware.
 	slowEvery = 10 * time.Second
-	// maxCopyAge is for how long readings of the copy engines are used.
+	// maxCopyAge is the age up to which readings of the copy engines are used.
 	maxCopyAge = 30 * time.Second
 	// slowAtOnce is the maximum number of GPUs whose slow values one sample reads.
 	slowAtOnce = 8
@@ -47,19 +47,19 @@ type Source struct {
 	open   func(folder string) (sysfs.Dir, error)
 	list   func(kfd string) (nodes []drmcard.Node, denied bool, err error)
 
-	generation uint64 // of KFD's topology
+	generation uint64 // of KFD's topology when it was last listed
 	nodes      []drmcard.Node
 	gpus       []*gpu
 	using      *processes
 	usage      *driver.Call[usage]
 	copies     *copies
-	copiers    []copier // of the processes that were read last
+	copiers    []copier // of the processes that were last read
 	copying    *driver.Call[map[uint64]float64]
-	copied     map[uint64]float64 // seconds in a second for which engines copy, by node
+	copied     map[uint64]float64 // seconds per second in which engines copy, by node
 	copiedAt   time.Time
 }
 
-// usage is how the processes use the KFD nodes.
+// usage is the use of the KFD nodes by processes.
 type usage struct {
 	uses map[uint64][]use // nil: unknown
 	at   time.Time
@@ -71,7 +71,7 @@ var _ driver.Source = (*Source)(nil)
 // FromHost returns the source of a machine.
 func FromHost(h driver.Host) (driver.Source, error) { return New(h.Sysfs), nil }
 
-// New returns a source that reads the sysfs mounted at that path. It reads nothing yet.
+// New returns a source that reads the sysfs mounted at a path. It reads nothing yet.
 func New(root string) *Source {
 	s := &Source{
 		root: root, now: time.Now, parser: newParser(), lister: drmcard.NewLister(root),
@@ -101,9 +101,9 @@ func Fills() []driver.Quantity {
 
 func (s *Source) kfd() string { return drmcard.KFD(s.root) }
 
-// Sample returns a sample of each GPU and of each partition; driver.ErrAbsent if there is none. A
-// GPU that did not answer in time has a sample without readings, and an error. What could not be
-// read is absent.
+// Sample returns a sample of each GPU and each partition; driver.ErrAbsent if there are none. A GPU
+// that did not answer in time has a sample without readings, and an error. Values that could not be
+// read are absent.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("read AMD GPUs: %w", err)
@@ -136,17 +136,17 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	return s.collect(&bad), bad.Err()
 }
 
-// errNone returns the error where there is no GPU, which is one only where there should be some.
+// errNone returns the error for a machine without a GPU. Package driver/bus drops it on machines
+// without AMD hardware.
 func errNone() error {
 	return driver.WithReason(driver.ReasonDriverNotLoaded,
 		fmt.Errorf("%w: no device of class drm has the kernel driver amdgpu or radeon", driver.ErrAbsent))
 }
 
-// changed reports whether the partitions of GPUs changed: KFD's topology then has another
-// generation.
+// changed reports whether the partitions of GPUs have changed, by the generation of KFD's topology.
 func (s *Source) changed() bool { return len(s.gpus) > 0 && s.topology() != s.generation }
 
-// topology returns the generation of KFD's topology; 0 where there is none.
+// topology returns the generation of KFD's topology, 0 if there is none.
 func (s *Source) topology() uint64 {
 	generation, err := s.reader.Number(sysfs.WorkingDir, filepath.Join(s.kfd(), "topology", "generation_id"))
 	if err != nil {
@@ -195,9 +195,9 @@ type part struct {
 	devices []string // below /dev
 }
 
-// partsOf returns KFD's nodes of a card: several if it is partitioned, none if KFD does not know
-// it. The first partition has the GPU's own DRM nodes, the others have those of a platform
-// device, which may be there before they are used.
+// partsOf returns the parts of a card, by KFD's nodes: several if it is partitioned, none if KFD
+// does not know it. The first partition has the GPU's own DRM nodes. Others have those of a
+// platform device, which may exist before it is used.
 func partsOf(card drmcard.Card, cards []drmcard.Card, nodes []drmcard.Node) []part {
 	const function = len(".0")
 	var parts []part

@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// kind is the type of a GPU, from its PCI device ID and its sensors, which never change.
+// kind is the type of a GPU, from constant properties: its PCI device ID and its sensors.
 type kind struct {
 	known  bool
 	device uint16 // PCI device ID; 0: unknown
-	isAPU  bool   // by these; see reading.isAPU
+	isAPU  bool   // derived from these; see reading.isAPU
 }
 
-// deviceMI300A is the one APU whose files look like those of a card (amd-smi and the kernel's
+// deviceMI300A is the only APU whose files look like those of a card (amd-smi and the kernel's
 // pci.ids: MI300A).
 const deviceMI300A = 0x74a0
 
-// identify finds out which kind of GPU it is. Only an APU has a sensor for the northbridge's
-// voltage, vddnb (hwmon_attributes_visible in drivers/gpu/drm/amd/pm/amdgpu_pm.c).
+// identify sets the kind of the GPU. Only an APU has a sensor for the northbridge's voltage, vddnb
+// (hwmon_attributes_visible in drivers/gpu/drm/amd/pm/amdgpu_pm.c).
 func (r *reading) identify() {
 	if r.kind.known {
 		return
@@ -27,7 +27,7 @@ func (r *reading) identify() {
 	r.kind.isAPU = r.kind.device == deviceMI300A || r.hwmon != "" && r.text(r.hwmon+"in1_label") == "vddnb"
 }
 
-// deviceID returns the PCI device ID, 0 if it is unknown.
+// deviceID returns the PCI device ID, 0 if unknown.
 func (r *reading) deviceID() uint16 {
 	id, err := strconv.ParseUint(strings.TrimPrefix(r.text("device"), "0x"), 16, 16)
 	if err == nil {
@@ -43,14 +43,14 @@ func (r *reading) deviceID() uint16 {
 	return uint16(id)
 }
 
-// isAPU reports whether the GPU is in one package with the machine's processor, with which it
-// shares memory and power. Tables of the formats 2 and 3 are those of APUs (kgd_pp_interface.h).
+// isAPU reports whether the GPU is in the package of the machine's processor, with shared memory
+// and power. Tables of formats 2 and 3 are those of APUs (kgd_pp_interface.h).
 func (r *reading) isAPU() bool { return r.kind.isAPU || r.metrics.format > 1 }
 
-// gpuPart returns the power of an APU's GPU alone, in W. hwmon has that of the package: "On APUs
-// this includes the CPU" (power1_average and power1_input in
-// Documentation/gpu/amdgpu/thermal.rst). Tables of format 2 and 3 have the GPU's in milliwatts; one
-// whose power of the package is not hwmon's is in another unit, and not believed.
+// gpuPart returns the power of an APU's GPU alone, in W. hwmon has the power of the package: "On
+// APUs this includes the CPU" (power1_average and power1_input in
+// Documentation/gpu/amdgpu/thermal.rst). Tables of formats 2 and 3 have the GPU's power in
+// milliwatts. A table whose package power differs from hwmon's has another unit, and is not used.
 func (r *reading) gpuPart(watts float64, known bool) (float64, bool) {
 	const milli, most = 1e-3, 2
 	socket, ok := r.metrics.value("apu_socket_power")
@@ -61,7 +61,7 @@ func (r *reading) gpuPart(watts float64, known bool) (float64, bool) {
 	return float64(n) * milli, ok
 }
 
-// bankOf returns the memory of a GPU without partitions, as KFD lists it.
+// bankOf returns the memory of an unpartitioned GPU, as KFD lists it.
 func bankOf(parts []part) uint64 {
 	if len(parts) != 1 {
 		return 0
@@ -69,10 +69,11 @@ func bankOf(parts []part) uint64 {
 	return parts[0].node.Capacity
 }
 
-// sharedMemory returns how much memory of the machine an APU can use, in bytes; false: it has
-// memory of its own alone. Where firmware set less aside for the GPU than it may use of the rest,
-// the kernel gives programs that rest (apu_prefer_gtt in amdgpu_ttm_init), and KFD's bank says how
-// much. Who may not read KFD takes mem_info_gtt_total, which is the same number.
+// sharedMemory returns the memory of the machine that an APU can use, in bytes; false: the APU has
+// only its own memory. If firmware reserved less memory for the GPU than the GPU may use of the
+// rest, the kernel gives the rest to programs (apu_prefer_gtt in amdgpu_ttm_init), and KFD's bank
+// has its size. Without permission to read KFD, mem_info_gtt_total is used, which is the same
+// number.
 func (r *reading) sharedMemory() (float64, bool) {
 	if !r.isAPU() {
 		return 0, false
@@ -93,8 +94,8 @@ func (r *reading) memoryCapacity() (float64, bool) {
 	return r.number("mem_info_vram_total")
 }
 
-// memoryUsed returns the memory in use: of an APU that uses the machine's, both what was set aside
-// for the GPU and the rest.
+// memoryUsed returns the memory in use. For an APU that uses the machine's memory, it includes the
+// memory reserved for the GPU.
 func (r *reading) memoryUsed() (float64, bool) {
 	used, ok := r.number("mem_info_vram_used")
 	if _, shared := r.sharedMemory(); !shared {

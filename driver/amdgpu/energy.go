@@ -15,23 +15,24 @@ const (
 	energyTolerance = 0.3
 )
 
-// energyMeter uses the energy counter only while it agrees with power, checked each minute. Its
-// unit is 2^-16 J by AMD's documentation of data-center GPUs (15.259 µJ), which an RX 6900 XT
-// contradicts: it counts millijoules. An RX 9070's stays 0.
+// energyMeter uses the energy counter as long as it agrees with power, which is checked each
+// minute. According to AMD's documentation of data-center GPUs, its unit is 2^-16 J (15.259 µJ).
+// Other cards contradict this: the counter of an RX 6900 XT has millijoules, and that of an RX 9070
+// stays 0.
 type energyMeter struct {
-	unit float64 // J a count; 0: not believed
+	unit float64 // J per count; 0: the counter is not used
 
 	begun  time.Time // of the window; zero: there is none
 	counts uint64    // at the begin of the window
-	joules float64   // the integral of power since then
+	joules float64   // integral of power since then
 	last   time.Time
-	power  float64 // W, at last
+	power  float64 // last power in W
 }
 
 // energyUnits returns the possible units of the counter, in J.
 func energyUnits() [2]float64 { return [2]float64{1. / (1 << 16), 1e-3} }
 
-// observe compares the counter with power, in W, at a time.
+// observe compares the counter with the power, in W, at a time.
 func (e *energyMeter) observe(counts uint64, power float64, at time.Time) {
 	gap := at.Sub(e.last)
 	if e.begun.IsZero() || gap < 0 || gap > energyGap || counts < e.counts {

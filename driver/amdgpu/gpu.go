@@ -21,23 +21,23 @@ type gpu struct {
 	open   func(folder string) (sysfs.Dir, error)
 	parser *parser
 
-	// These belong to the source.
+	// Used by the source.
 	card    drmcard.Card
 	parts   []part
-	unknown bool      // KFD may not be asked for its parts
-	slowAt  time.Time // when all of it was last read
+	unknown bool      // the permission to read its parts from KFD is missing
+	slowAt  time.Time // when all values were last read
 	call    *driver.Call[outcome]
 
-	// These belong to the reading, if there is one.
+	// Used by the reading in progress.
 	kind     kind
 	reader   sysfs.Reader
 	energy   energyMeter
 	throttle throttleMeter
-	slow     []driver.Reading // of the last time that all was read
+	slow     []driver.Reading // readings of the last time that all values were read
 	facts    facts
 }
 
-// facts are the properties of a GPU that do not change.
+// facts are constant properties of a GPU.
 type facts struct{ model, serial, firmware, profile string }
 
 // hardware returns the identity of the GPU, without its device files.
@@ -53,7 +53,7 @@ type outcome struct {
 	err     error
 }
 
-// unreadable returns the outcome where a GPU can't be read.
+// unreadable returns the outcome for a GPU that can't be read.
 func unreadable(hardware driver.Hardware, err error) outcome {
 	return outcome{samples: []driver.Sample{{Hardware: hardware, Unreadable: true}}, err: err}
 }
@@ -63,14 +63,14 @@ type reading struct {
 	*gpu
 	dir      sysfs.Dir
 	folder   string
-	hwmon    string // below the folder of the device; "" for none
-	bank     uint64 // bytes of memory that KFD knows; 0: unknown, or those of several partitions
+	hwmon    string // path below the device's folder; "": none
+	bank     uint64 // bytes of memory by KFD; 0: unknown, or the GPU has several partitions
 	metrics  metrics
 	readings []driver.Reading
 	bad      sysfs.Problems
 }
 
-// errParts returns the error for a GPU whose partitions this process has no permission to read.
+// errParts returns the error for a GPU whose partitions this process may not read.
 func errParts() error {
 	return driver.WithReason(driver.ReasonForbidden,
 		errors.New("its partitions can't be told apart: only who may use /dev/dri may read KFD's topology"))
@@ -129,29 +129,28 @@ func (g *gpu) read(card drmcard.Card, hardware driver.Hardware, parts []part, un
 	return o
 }
 
-// isAsleep reports whether the kernel has switched the GPU off, since nothing uses it: reading it
-// would wake it.
+// isAsleep reports whether the kernel has suspended the unused GPU. Reading it would wake it.
 func (r *reading) isAsleep() bool {
 	status, err := r.reader.Value(r.dir, "power/runtime_status")
 	return err == nil && string(status) == "suspended"
 }
 
-// add adds a reading of this moment.
+// add adds a reading with the present time.
 func (r *reading) add(q driver.Quantity, value float64, labels ...string) {
 	reading := driver.Reading{Quantity: q, Value: value, At: r.now()}
 	copy(reading.Labels[:], labels)
 	r.readings = append(r.readings, reading)
 }
 
-// fail records the error of a file, unless the error means that there is no value. A file can be
-// empty if the chip does not have the value.
+// fail records the error of a file, unless it means that there is no value. A file can be empty if
+// the chip lacks the value.
 func (r *reading) fail(file string, err error) {
 	if err != nil && !sysfs.IsAbsent(err) && !errors.Is(err, sysfs.ErrEmpty) {
 		r.bad.Add(fmt.Errorf("read %s: %w", file, err))
 	}
 }
 
-// number returns the number in a file of the device; false: there is none.
+// number returns the number in a file of the device, false if there is none.
 func (r *reading) number(file string) (float64, bool) {
 	value, err := r.reader.Value(r.dir, file)
 	var n int64
@@ -162,7 +161,7 @@ func (r *reading) number(file string) (float64, bool) {
 	return float64(n), err == nil
 }
 
-// monitor returns the number in a file of the device's hwmon; false: there is none.
+// monitor returns the number in a file of the device's hwmon, false if there is none.
 func (r *reading) monitor(file string) (float64, bool) {
 	if r.hwmon == "" {
 		return 0, false
@@ -170,17 +169,17 @@ func (r *reading) monitor(file string) (float64, bool) {
 	return r.number(r.hwmon + file)
 }
 
-// text returns the one line of a file, "" for none.
+// text returns the line of a file, "" for none.
 func (r *reading) text(file string) string {
 	value, err := r.reader.Value(r.dir, file)
 	if err != nil {
-		return "" // a fact that may be missing; an empty file is one that the board does not fill
+		return "" // optional; boards may leave the file empty
 	}
 	return strings.ToValidUTF8(string(value), "")
 }
 
-// readFacts reads what the GPU is. A board without a serial number is known by the number of its
-// chip.
+// readFacts reads the properties of the GPU. A board without serial number is identified by the
+// number of its chip.
 func (r *reading) readFacts() facts {
 	return facts{
 		model: r.text("product_name"), serial: cmp.Or(r.text("serial_number"), r.text("unique_id")),
@@ -188,7 +187,7 @@ func (r *reading) readFacts() facts {
 	}
 }
 
-// readMetrics reads gpu_metrics; a chip may have none.
+// readMetrics reads gpu_metrics, which some chips lack.
 func (r *reading) readMetrics() {
 	const file = "gpu_metrics"
 	content, err := r.content(file)
@@ -198,8 +197,7 @@ func (r *reading) readMetrics() {
 	r.fail(file, err)
 }
 
-// readUse reads the activity of the whole GPU, from files, or from gpu_metrics where files have no
-// value.
+// readUse reads the activity of the whole GPU from files, or else from gpu_metrics.
 func (r *reading) readUse() {
 	if n, ok := r.busy("gpu_busy_percent", "average_gfx_activity"); ok {
 		r.add(driver.Utilization, n/wholePercent)
@@ -221,8 +219,7 @@ func (r *reading) readUse() {
 	}
 }
 
-// busy returns a percentage: that of a file, else that of the first field of gpu_metrics that has
-// one.
+// busy returns a percentage from a file, or else from the first field of gpu_metrics that has one.
 func (r *reading) busy(file string, fields ...string) (float64, bool) {
 	if n, ok := r.number(file); ok {
 		return n, true
@@ -235,7 +232,8 @@ func (r *reading) busy(file string, fields ...string) (float64, bool) {
 	return 0, false
 }
 
-// busy returns the mean activity of a field's units, of all partitions where only these have it.
+// busy returns the mean activity of a field's units. If only partitions have the field, it is the
+// mean over all partitions.
 func (m *metrics) busy(field string) (float64, bool) {
 	if n, ok := m.mean(field, 0, m.spans[field].count); ok {
 		return n, true
@@ -253,8 +251,8 @@ func (m *metrics) busy(field string) (float64, bool) {
 	return sum / float64(max(units, 1)), units > 0
 }
 
-// readFast reads what belongs to the GPU as a whole, whether it is partitioned or not: power, and
-// what gpu_metrics counts.
+// readFast reads values of the GPU as a whole, partitioned or not: power, and the counters of
+// gpu_metrics.
 func (r *reading) readFast() {
 	watts, ok := r.power()
 	if ok {
@@ -281,9 +279,9 @@ func (r *reading) readFast() {
 	}
 }
 
-// power returns the power that the GPU draws, in W: of hwmon, else of gpu_metrics. 0 W says that it
-// is not known: the kernel says so of the second die of an MI250X, whose power is part of the
-// first's (aldebaran_get_smu_metrics_data).
+// power returns the power of the GPU, in W, from hwmon or else from gpu_metrics. 0 W means unknown:
+// the kernel reports it for the second die of an MI250X, whose power is included in the first's
+// (aldebaran_get_smu_metrics_data).
 func (r *reading) power() (float64, bool) {
 	watts, ok := r.packagePower()
 	if r.isAPU() {
@@ -292,7 +290,7 @@ func (r *reading) power() (float64, bool) {
 	return watts, ok
 }
 
-// packagePower returns the power of all that is in one package with the GPU.
+// packagePower returns the power of the package that contains the GPU.
 func (r *reading) packagePower() (float64, bool) {
 	const micro = 1e-6
 	for _, file := range [...]string{"power1_average", "power1_input"} {
@@ -309,7 +307,7 @@ func (r *reading) packagePower() (float64, bool) {
 }
 
 // partition returns the sample of a partition: the activity of its compute units (XCC) and engines.
-// A table without partitions has those of all units in the order of the partitions.
+// A table without partitions has the values of all units, in the order of the partitions.
 func (r *reading) partition(gpu driver.Hardware, p part, i, of int) driver.Sample {
 	own := reading{gpu: r.gpu}
 	const field = "gfx_busy_inst"
@@ -337,9 +335,9 @@ func (r *reading) partition(gpu driver.Hardware, p part, i, of int) driver.Sampl
 	}}
 }
 
-// addProcesses adds the processes of a GPU or partition: their memory, and their part of its
-// utilization, in proportion to the compute units that their waves are on. The memory of a
-// partition is the sum of theirs: the kernel has only that of all partitions together.
+// addProcesses adds the processes of a GPU or partition with their memory and their parts of its
+// utilization, in proportion to the compute units that run their waves. The memory of a partition
+// is the sum over its processes, since the kernel only has that of all partitions together.
 func addProcesses(sample *driver.Sample, uses []use, isPartition bool, at time.Time) {
 	busy, units, memory := -1.0, 0.0, 0.0
 	for i := range sample.Readings {

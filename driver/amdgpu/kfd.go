@@ -13,27 +13,27 @@ import (
 
 const (
 	maxProcesses = 4096
-	// fewNodes is up to how many GPUs and partitions a process is asked for all at each sample.
-	// Beyond, it is asked for those that it was found to use, and for all of them when it is new
-	// and every scanEvery, of at most newAtOnce and againAtOnce processes in a sample: the kernel
-	// has files of every process for every GPU of the machine.
+	// fewNodes is the number of GPUs and partitions up to which all nodes of each process are read in
+	// each sample. With more nodes, a sample reads the nodes that a process is known to use. It reads
+	// all nodes of at most newAtOnce new processes, and of at most againAtOnce processes whose last
+	// such read is scanEvery ago: the kernel has files of every process for every GPU of the machine.
 	fewNodes    = 8
 	scanEvery   = 10 * time.Second
 	newAtOnce   = 16
 	againAtOnce = 2
 )
 
-// use is how a process uses a node.
+// use is a process's use of a node.
 type use struct {
 	pid      int
 	vram     uint64
-	hasUnits bool    // the kernel knows on how many compute units its waves are
-	weight   float64 // the mean of that number, of which older ones count less and less
+	hasUnits bool    // the number of compute units with its waves is known
+	weight   float64 // mean of that number, weighted towards recent reads
 	at       time.Time
 }
 
-// processes reads which processes use which nodes: class/kfd/kfd/proc/PID, whose PIDs are those of
-// the host.
+// processes reads which processes use which nodes, from class/kfd/kfd/proc/PID. The PIDs are those
+// of the host.
 type processes struct {
 	root   string // class/kfd/kfd/proc
 	now    func() time.Time
@@ -42,13 +42,13 @@ type processes struct {
 }
 
 type process struct {
-	nodes   []uint64 // that it was found to use when it was last asked for all of them, and still uses
+	nodes   []uint64 // nodes that it uses, as of the last read of all nodes
 	scanned time.Time
 	weights map[uint64]float64 // by node
 }
 
-// read returns the processes of each node, by its ID, in the order of their PIDs. There is no error
-// in a process that ends meanwhile.
+// read returns the processes of each node, by node ID, in the order of their PIDs. A process that
+// ends meanwhile is not an error.
 func (p *processes) read(nodes []drmcard.Node) (map[uint64][]use, error) {
 	names, err := sysfs.Names(sysfs.WorkingDir, p.root, maxProcesses)
 	if sysfs.IsGone(err) {
@@ -104,8 +104,8 @@ func (p *processes) keep(pids []int) {
 	p.known = known
 }
 
-// due returns the processes whose use of all nodes is to be read: all processes where that is
-// cheap, otherwise those that were read the longest time ago.
+// due returns the processes of which all nodes must be read: all processes if that is cheap,
+// otherwise those whose last such read is the oldest.
 func (p *processes) due(pids []int, nodes int) map[int]bool {
 	due := map[int]bool{}
 	if nodes <= fewNodes {
@@ -130,8 +130,8 @@ func (p *processes) due(pids []int, nodes int) map[int]bool {
 	return due
 }
 
-// use reads how a process uses a node; false: it does not. The kernel does not know the occupancy
-// of all chips.
+// use reads a process's use of a node, false if it does not use it. The kernel does not know the
+// occupancy of all chips.
 func (p *processes) use(dir sysfs.Dir, pid int, id uint64, bad *sysfs.Problems) (use, bool) {
 	read := func(file string) (uint64, bool) {
 		n, err := p.reader.Number(dir, file)

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// maxPartitions is the number of partitions that a table has room for (NUM_XCP).
+// maxPartitions is the number of partitions in a table (NUM_XCP).
 const maxPartitions = 8
 
-// layoutOf returns the fields of a version's table in their order, as the kernel's structures
-// gpu_metrics_v1_0 to _v1_8, _v2_0 to _v2_4 and _v3_0 have them: a type, and names of fields, with
-// *N for arrays, until the next type. Fields lie as C compilers lay them: at multiples of their
-// size. A name of "_" is padding.
+// layoutOf returns the fields of a version's table, in the order of the kernel's structures
+// gpu_metrics_v1_0 to _v1_8, _v2_0 to _v2_4 and _v3_0. The layout is a type followed by names of
+// fields, with *N for arrays, until the next type. Fields are aligned to their size, as by C
+// compilers. The name "_" is padding.
 func layoutOf(format, content uint8) string {
 	switch {
 	case format == 3:
@@ -36,7 +36,7 @@ u16 temperature_edge temperature_hotspot temperature_mem temperature_vrgfx tempe
     average_gfx_activity average_umc_activity average_mm_activity average_socket_power
 u32 energy_accumulator`
 
-// layoutV11 is version 1.1 to 1.3: they have the same fields, and 1.2 and 1.3 more at the end.
+// layoutV11 is version 1.1 to 1.3: they have the same fields, and 1.2 and 1.3 have more at the end.
 const layoutV11 = `
 u16 temperature_edge temperature_hotspot temperature_mem temperature_vrgfx temperature_vrsoc temperature_vrmem
     average_gfx_activity average_umc_activity average_mm_activity average_socket_power
@@ -50,7 +50,7 @@ u64 firmware_timestamp
 u16 voltage_soc voltage_gfx voltage_mem _
 u64 indep_throttle_status`
 
-// The parts that versions 1.4 to 1.8 have in common.
+// The common parts of versions 1.4 to 1.8.
 const (
 	layoutSocket = `
 u16 temperature_hotspot temperature_mem temperature_vrsoc curr_socket_power average_gfx_activity
@@ -81,8 +81,8 @@ func layoutV14(content uint8) string {
 	return layoutSocket + "vcn_busy*4 jpeg_busy*32 " + energy + layoutLinks + layoutNAK + layoutXGMI + layoutClocks
 }
 
-// layoutV16 is version 1.6 to 1.8: with the residencies of throttling, and with a structure for
-// each partition, whose fields have its number before their name.
+// layoutV16 is version 1.6 to 1.8, with the residencies of throttling, and with a structure for
+// each partition, whose fields are prefixed with its number.
 func layoutV16(content uint8) string {
 	text := layoutSocket
 	if content >= 7 {
@@ -113,9 +113,9 @@ u32 accumulation_counter prochot_residency_acc ppt_residency_acc socket_thm_resi
 	return text + partitions.String() + "u32 pcie_lc_perf_other_end_recovery"
 }
 
-// layoutV2 is version 2.0 to 2.4, of APUs. Of their names those that newer tables have too are
-// others here, since activity has units that differ from chip to chip of one version. Temperatures
-// are hundredths of a degree; powers are milliwatts where the table agrees with hwmon (gpuPart).
+// layoutV2 is version 2.0 to 2.4, for APUs. Fields that newer tables also have get other names,
+// since the unit of activity differs between chips of one version. Temperatures are in hundredths
+// of a degree. Powers are in milliwatts if the table agrees with hwmon (gpuPart).
 func layoutV2(content uint8) string {
 	text := "u16 apu_temperature_gfx apu_temperature_soc _*8 _*2 _*2 "
 	if content == 0 {
@@ -131,7 +131,7 @@ u32 throttle_status u16 fan_pwm _*3 `
 	return text
 }
 
-// layoutV3 is version 3.0, of newer APUs: powers are milliwatts, temperatures hundredths of a
+// layoutV3 is version 3.0, for newer APUs: powers in milliwatts, temperatures in hundredths of a
 // degree.
 const layoutV3 = `
 u16 apu_temperature_gfx apu_temperature_soc _*16 apu_temperature_skin
@@ -139,7 +139,7 @@ u16 apu_temperature_gfx apu_temperature_soc _*16 apu_temperature_skin
 u64 system_clock_counter
 u32 apu_socket_power u16 _ u32 _ average_gfx_power`
 
-// place returns where the fields of a layout are, given that the header of 4 bytes comes first.
+// place returns the position of each field of a layout, after the header of 4 bytes.
 func place(layout string) map[string]span {
 	spans := map[string]span{}
 	offset, width := 4, 0
@@ -150,7 +150,7 @@ func place(layout string) map[string]span {
 				continue
 			}
 		}
-		if word == "align" { // a structure begins as its largest field does
+		if word == "align" { // a structure is aligned like its largest field
 			offset = alignUp(offset, 8)
 			continue
 		}

@@ -7,18 +7,18 @@ import (
 	"math"
 )
 
-// maxMetrics bounds the file gpu_metrics. A file of sysfs has one page of 4 KiB at most.
+// maxMetrics limits the size of gpu_metrics. A file of sysfs has at most one page of 4 KiB.
 const maxMetrics = 16 << 10
 
-// What may be wrong with gpu_metrics.
+// Errors of gpu_metrics.
 var (
 	errShort   = errors.New("gpu_metrics is too short")
 	errVersion = errors.New("gpu_metrics has an unknown version")
 	errTable   = errors.New("gpu_metrics has a malformed attribute")
 )
 
-// metrics is the content of the file gpu_metrics: the firmware's table of measurements, as the
-// kernel hands it out (drivers/gpu/drm/amd/include/kgd_pp_interface.h).
+// metrics is the content of the file gpu_metrics: the firmware's table of measurements, in the
+// kernel's format (drivers/gpu/drm/amd/include/kgd_pp_interface.h).
 type metrics struct {
 	format, content uint8
 	data            []byte
@@ -27,17 +27,17 @@ type metrics struct {
 
 const wholePercent = 100
 
-// span is where the numbers of a field are.
+// span is the position of a field's numbers.
 type span struct {
 	offset, width, count int
 }
 
-// parser reads tables of all versions. It is never changed.
+// parser parses tables of all versions. It is immutable.
 type parser struct {
 	layouts map[[2]uint8]map[string]span
 }
 
-// newParser returns a parser of the versions that layoutOf describes, and of version 1.9.
+// newParser returns a parser for the versions that layoutOf describes, and for version 1.9.
 func newParser() *parser {
 	p := &parser{layouts: map[[2]uint8]map[string]span{}}
 	for format, contents := range []uint8{1: 8, 2: 4, 3: 0} {
@@ -48,15 +48,16 @@ func newParser() *parser {
 	return p
 }
 
-// parse reads a table. Newer drivers append fields, and files may be padded: what is longer than
-// its version says is ignored, whatever size the header tells. Fields beyond the end are absent.
+// parse parses a table. Bytes beyond the length of its version are ignored, whatever size the
+// header states: newer drivers append fields, and files may be padded. Fields beyond the end are
+// absent.
 func (p *parser) parse(data []byte) (metrics, error) {
 	const header = 4
 	if len(data) < header {
 		return metrics{}, errShort
 	}
 	m := metrics{format: data[2], content: data[3], data: data}
-	const attributes = 9 // of format 1: from there on, a table says itself what it has
+	const attributes = 9 // of format 1; from this version on, tables describe their own content
 	if m.format == 1 && m.content >= attributes {
 		spans, err := attributeSpans(data)
 		m.spans = spans
@@ -70,8 +71,8 @@ func (p *parser) parse(data []byte) (metrics, error) {
 	return m, nil
 }
 
-// at returns a number of a field. It is false where the table does not have it, or the driver did
-// not fill it: then all bits are set.
+// at returns a number of a field. It returns false if the table lacks it, or if the driver did not
+// set it: then all bits are set.
 func (m *metrics) at(field string, i int) (uint64, bool) {
 	s, ok := m.spans[field]
 	if !ok || i < 0 || i >= s.count {
@@ -95,11 +96,11 @@ func (m *metrics) at(field string, i int) (uint64, bool) {
 	return value, value != unset
 }
 
-// value returns the number of a field that has one.
+// value returns the number of a field with a single one.
 func (m *metrics) value(field string) (uint64, bool) { return m.at(field, 0) }
 
-// mean returns the mean of a field's percentages from one position to another; false: there is
-// none. What is above 100 is not filled.
+// mean returns the mean of a field's percentages in a range of positions, false if there is none.
+// Values above 100 are not set.
 func (m *metrics) mean(field string, from, to int) (float64, bool) {
 	sum, n := 0.0, 0
 	for i := from; i < min(to, m.spans[field].count); i++ {
@@ -111,7 +112,7 @@ func (m *metrics) mean(field string, from, to int) (float64, bool) {
 	return sum / float64(max(n, 1)), n > 0
 }
 
-// sum returns the sum of a field's numbers; false: there is none.
+// sum returns the sum of a field's numbers, false if there is none.
 func (m *metrics) sum(field string) (total uint64, ok bool) {
 	for i := range m.spans[field].count {
 		if v, there := m.at(field, i); there {
@@ -121,7 +122,7 @@ func (m *metrics) sum(field string) (total uint64, ok bool) {
 	return total, ok
 }
 
-// The encoding of an attribute of version 1.9: number of values, ID, type of a value, and the unit,
+// The encoding of an attribute of version 1.9: number of values, ID, type of the values, and unit,
 // which the ID determines (AMDGPU_METRICS_ENC_ATTR).
 const (
 	attrCountBits = 10
@@ -131,9 +132,9 @@ const (
 	attrTypeBits  = 4
 )
 
-// attributeSpans returns where the fields of a table of attributes are. The header is followed by
-// the number of attributes, and each attribute's encoding of 8 bytes by its values, without gaps. A
-// table that is cut off has the attributes before the cut.
+// attributeSpans returns the positions of the fields of a table with attributes. The number of
+// attributes follows the header. Each attribute is its encoding of 8 bytes, followed by its values,
+// without gaps. A table that is cut off has the attributes before the cut.
 func attributeSpans(data []byte) (map[string]span, error) {
 	const first, encoding = 8, 8
 	if len(data) < first {
@@ -147,7 +148,7 @@ func attributeSpans(data []byte) (map[string]span, error) {
 		}
 		code := binary.LittleEndian.Uint64(data[offset:])
 		bits := func(shift, n int) int { return int(code >> shift & (1<<n - 1)) }
-		kind := bits(attrTypeShift, attrTypeBits) // two of each size: U8, S8, U16, …
+		kind := bits(attrTypeShift, attrTypeBits) // two for each size: U8, S8, U16, …
 		s := span{offset: offset + encoding, width: 1 << (kind / 2), count: bits(0, attrCountBits)}
 		if s.width > 8 || s.count == 0 {
 			return spans, errTable
@@ -163,8 +164,7 @@ func attributeSpans(data []byte) (map[string]span, error) {
 	return spans, nil
 }
 
-// attributeName returns the name of an attribute that is used, by its number in enum
-// amdgpu_metrics_attr_id.
+// attributeName returns the name of a used attribute, by its number in enum amdgpu_metrics_attr_id.
 func attributeName(id int) string {
 	switch id {
 	case 0:

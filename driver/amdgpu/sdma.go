@@ -9,7 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// sdmaAtOnce bounds the files that one sample reads.
+// sdmaAtOnce limits the files that one sample reads.
 const sdmaAtOnce = 16
 
 // copier is a process on a node.
@@ -19,9 +19,9 @@ type copier struct {
 }
 
 // copies measures how long the copy engines (SDMA) work for processes, by the files sdma_<gpu_id>
-// of class/kfd/kfd/proc/PID, in microseconds. The kernel adds the time of all queues of the process
-// on the node, which it reads from the process's own memory (kfd_sdma_activity_worker): that may
-// take long while the process is swapped out, so that nothing else is read in the same call.
+// of class/kfd/kfd/proc/PID, in microseconds. The kernel sums the times of the process's queues on
+// the node, which it reads from the process's own memory (kfd_sdma_activity_worker). That may take
+// long while the process is swapped out, so nothing else is read in the same call.
 type copies struct {
 	root   string // class/kfd/kfd/proc
 	now    func() time.Time
@@ -29,15 +29,14 @@ type copies struct {
 	known  map[copier]*copying
 }
 
-// copying is what is known of a copier.
+// copying is the state of a copier.
 type copying struct {
 	asked time.Time
 	meter sysfs.Meter
 }
 
-// read reads the files of those copiers that were not read for the longest time, and returns for
-// how many seconds in a second engines work on each node. Nodes of which nothing is known yet are
-// not there.
+// read reads the files of the copiers whose last read is the oldest. It returns the seconds per
+// second in which engines copy, by node. Nodes without a known value are omitted.
 func (c *copies) read(copiers []copier) map[uint64]float64 {
 	known := make(map[copier]*copying, len(copiers))
 	for _, id := range copiers {

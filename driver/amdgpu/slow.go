@@ -11,10 +11,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// maxFiles bounds the files of a folder that are looked at.
+// maxFiles limits the files of a folder that are considered.
 const maxFiles = 256
 
-// readSlow returns what changes slowly, or what the hardware is asked for.
+// readSlow reads values that change slowly, or that the kernel requests from the hardware.
 func (r *reading) readSlow(divided bool) []driver.Reading {
 	s := reading{gpu: r.gpu, dir: r.dir, folder: r.folder, hwmon: r.hwmon, metrics: r.metrics, bank: r.bank}
 	if !divided {
@@ -40,19 +40,19 @@ func (r *reading) readCapacities() {
 	}
 }
 
-// sensorName returns the name of a sensor: the kernel's, but for mem.
+// sensorName returns the name of a sensor: the kernel's, except for mem.
 func sensorName(label string) string {
 	switch label {
 	case "mem":
 		return "memory"
-	case "temp1": // radeon's only one has no label; amdgpu's first is edge
+	case "temp1": // radeon's only sensor has no label; amdgpu's first one is edge
 		return "edge"
 	}
 	return label
 }
 
-// readTemperatures reads the sensors of hwmon, and those that only gpu_metrics has: of regulators,
-// of an APU, and of all that hwmon lacks. Table formats 2 and 3 count hundredths of a degree.
+// readTemperatures reads the sensors of hwmon, and from gpu_metrics those of regulators, those of
+// an APU, and all that hwmon lacks. Table formats 2 and 3 have hundredths of a degree.
 func (r *reading) readTemperatures() {
 	seen := map[string]bool{}
 	add := func(name string, celsius float64) {
@@ -74,8 +74,8 @@ func (r *reading) readTemperatures() {
 	const degrees, hundredths = 1, 100
 	for _, sensor := range [...]struct {
 		field, name string
-		unit        float64 // of them in a degree
-		hasMonitor  bool    // hwmon has it where it has any sensor
+		unit        float64 // numbers per degree
+		hasMonitor  bool    // hwmon has it, if it has any sensor
 	}{
 		{"temperature_edge", "edge", degrees, true},
 		{"temperature_hotspot", "junction", degrees, true},
@@ -93,9 +93,9 @@ func (r *reading) readTemperatures() {
 	}
 }
 
-// readVoltages reads the supplies whose voltage hwmon has: vddgfx is the GPU's own, vddnb that of
-// the northbridge of an APU (Documentation/gpu/amdgpu/thermal.rst); and those, in millivolts, that
-// only gpu_metrics has.
+// readVoltages reads the voltages of hwmon: vddgfx is that of the GPU, vddnb that of an APU's
+// northbridge (Documentation/gpu/amdgpu/thermal.rst). It reads those that only gpu_metrics has, in
+// millivolts.
 func (r *reading) readVoltages() {
 	seen := map[string]bool{}
 	supplies, err := sysfs.Voltages(r.folder)
@@ -119,8 +119,7 @@ func (r *reading) readVoltages() {
 	}
 }
 
-// supplyName returns the name of a supply: that of the clock domain that it supplies, else the
-// kernel's.
+// supplyName returns the name of a supply: that of its clock domain, or else the kernel's.
 func supplyName(label string) string {
 	switch label {
 	case "vddgfx":
@@ -131,14 +130,14 @@ func supplyName(label string) string {
 	return label
 }
 
-// readClocks reads hwmon's clocks (freq1: graphics, freq2: memory), and of the others the states of
-// the power management, else gpu_metrics (current_gfxclk to current_dclk1, in MHz): 0 there is a
-// clock that the chip does not have.
+// readClocks reads clocks from hwmon (freq1: graphics, freq2: memory). Others come from the states
+// of power management, or else from gpu_metrics (current_gfxclk to current_dclk1, in MHz), in which
+// 0 is a clock that the chip lacks.
 func (r *reading) readClocks() {
 	const none = -1
 	for _, clock := range [...]struct {
 		monitor, states string
-		position        int // in the table
+		position        int // index in the table
 		domain          string
 	}{
 		{"freq1_input", "pp_dpm_sclk", none, "graphics"},
@@ -166,7 +165,7 @@ func (r *reading) readClocks() {
 	}
 }
 
-// readMaxClocks reads the highest clocks of the power management's states.
+// readMaxClocks reads the highest clocks among the states of power management.
 func (r *reading) readMaxClocks() {
 	for _, clock := range [...]struct{ states, domain string }{{"pp_dpm_sclk", "graphics"}, {"pp_dpm_mclk", "memory"}} {
 		content, err := r.content(clock.states)
@@ -177,8 +176,8 @@ func (r *reading) readMaxClocks() {
 	}
 }
 
-// parseState returns the clock of the state that is marked with an asterisk, in Hz: of lines such
-// as "1: 1138Mhz *".
+// parseState returns the clock, in Hz, of the state that is marked with an asterisk, from lines
+// such as "1: 1138Mhz *".
 func parseState(content []byte) (float64, bool) {
 	for line := range bytes.Lines(content) {
 		state, marked := bytes.CutSuffix(bytes.TrimSpace(line), []byte("*"))
@@ -189,7 +188,7 @@ func parseState(content []byte) (float64, bool) {
 	return 0, false
 }
 
-// highestState returns the highest clock of all states, in Hz; 0: there is none.
+// highestState returns the highest clock of all states, in Hz; 0: none.
 func highestState(content []byte) float64 {
 	highest := 0.0
 	for line := range bytes.Lines(content) {
@@ -210,23 +209,23 @@ func clockOf(state []byte) (float64, bool) {
 	return float64(megahertz) * 1e6, err == nil
 }
 
-// readLimits reads the limits of power, and how fast the fan is set to turn.
+// readLimits reads the power limits, and the configured speed of the fan.
 func (r *reading) readLimits() {
 	const micro = 1e-6
 	for _, limit := range [...]struct{ file, name string }{
 		{"power1_cap", "enforced"}, {"power1_cap_default", "default"}, {"power1_cap_min", "min"}, {"power1_cap_max", "max"},
 	} {
-		if n, ok := r.monitor(limit.file); ok && (n > 0 || limit.name == "min") { // 0 W as in power
+		if n, ok := r.monitor(limit.file); ok && (n > 0 || limit.name == "min") { // 0 W: see power
 			r.add(driver.PowerLimit, n*micro, limit.name)
 		}
 	}
 	r.readFan()
 }
 
-// readFan reads how fast the fan turns, and how fast it is set to turn as a share of its maximum.
-// Some firmware that controls the fan by itself leaves pwm1 as it was (0 of an RX 6600 that turns
-// at 1395 rpm, 76 of an RX 7600S that stands still): where it contradicts the rotation, the share
-// is that of the rotation. Below a hundredth of its maximum a fan stands still.
+// readFan reads the rotation of the fan, and its configured speed as a share of the maximum.
+// Firmware that controls the fan itself may leave pwm1 unchanged (0 for an RX 6600 that turns at
+// 1395 rpm, 76 for an RX 7600S that stands still). If pwm1 contradicts the rotation, the share is
+// computed from the rotation. Below a hundredth of its maximum, a fan counts as standing still.
 func (r *reading) readFan() {
 	const still = 0.01
 	rpm, turns := r.monitor("fan1_input")
@@ -243,8 +242,8 @@ func (r *reading) readFan() {
 	}
 }
 
-// readLink reads the PCIe link: the narrowest and the slowest of those between the GPU and the
-// processor, since many cards have a bridge of their own.
+// readLink reads the PCIe link: the narrowest and slowest link between the GPU and the processor,
+// since many cards have a bridge of their own.
 func (r *reading) readLink() {
 	for _, fact := range [...]struct {
 		file     string
@@ -262,7 +261,7 @@ func (r *reading) readLink() {
 			value, err := r.reader.Value(sysfs.WorkingDir, filepath.Join(folder, fact.file))
 			if err != nil {
 				r.fail(fact.file, err)
-				break // a link without a bridge's file ends at the processor
+				break // a link without a file for a bridge ends at the processor
 			}
 			if n, ok := fact.parse(string(value)); ok && (!found || n < least) {
 				least, found = n, true
@@ -275,13 +274,14 @@ func (r *reading) readLink() {
 	}
 }
 
-// parseWidth returns a number of lanes; 0 and 255 say that there is no link, or that it is unknown.
+// parseWidth parses a number of lanes. 0 and 255 mean that there is no link, or that the width is
+// unknown.
 func parseWidth(text string) (float64, bool) {
 	n, err := strconv.ParseUint(text, 10, 8)
 	return float64(n), err == nil && n > 0 && n < 255
 }
 
-// parseGeneration returns the generation of PCIe that has a speed such as "16.0 GT/s PCIe".
+// parseGeneration returns the PCIe generation for a speed such as "16.0 GT/s PCIe".
 func parseGeneration(text string) (float64, bool) {
 	speed, _, ok := strings.Cut(text, " GT/s")
 	if !ok {
@@ -295,7 +295,7 @@ func parseGeneration(text string) (float64, bool) {
 	return 0, false
 }
 
-// readErrors reads the errors of the memories (RAS), and those of the PCIe link.
+// readErrors reads the memory errors (RAS) and the errors of the PCIe link.
 func (r *reading) readErrors() {
 	const suffix = "_err_count"
 	names, err := sysfs.Names(r.dir, "ras", maxFiles)
@@ -332,8 +332,8 @@ func (r *reading) readErrors() {
 	}
 }
 
-// parseErrors returns the counts of a file of RAS: lines "ue: 0" (uncorrected), "ce: 0" (corrected)
-// and, of the memory controllers, "de: 0" (deferred).
+// parseErrors parses a RAS file with lines "ue: 0" (uncorrected), "ce: 0" (corrected) and, for
+// memory controllers, "de: 0" (deferred).
 func parseErrors(content []byte) map[string]uint64 {
 	counts := map[string]uint64{}
 	for line := range bytes.Lines(content) {
@@ -345,7 +345,7 @@ func parseErrors(content []byte) map[string]uint64 {
 	return counts
 }
 
-// content returns a file of the device of more than one line.
+// content returns a file of the device with several lines.
 func (r *reading) content(file string) ([]byte, error) {
 	content, err := sysfs.ReadFile(filepath.Join(r.folder, file), maxMetrics)
 	if err == nil && len(content) == 0 {

@@ -6,8 +6,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// residency is a field of gpu_metrics that counts the firmware's cycles in which a limit was met,
-// of those that accumulation_counter counts (amd-smi's violation status is their quotient).
+// residency is a field of gpu_metrics that counts the firmware's cycles in which a limit applied.
+// accumulation_counter counts all cycles (amd-smi's violation status is the quotient of both).
 type residency struct{ field, reason string }
 
 func residencies() [5]residency {
@@ -20,16 +20,16 @@ func residencies() [5]residency {
 	}
 }
 
-// throttleMeter turns residencies into seconds.
+// throttleMeter converts residencies to seconds.
 type throttleMeter struct {
-	at      time.Time // zero: nothing was read
+	at      time.Time // zero: nothing has been read
 	cycles  uint64
 	counts  [5]uint64
 	known   [5]bool
 	seconds [5]float64
 }
 
-// observe goes on with what a table has. Counters that fell began again.
+// observe adds a table. Counters that fell have been reset.
 func (t *throttleMeter) observe(m *metrics, at time.Time) {
 	cycles, ok := m.value("accumulation_counter")
 	if !ok {
@@ -39,7 +39,7 @@ func (t *throttleMeter) observe(m *metrics, at time.Time) {
 	passed := at.Sub(t.at).Seconds()
 	goesOn := !t.at.IsZero() && cycles > t.cycles && passed > 0
 	if !t.at.IsZero() && cycles == t.cycles {
-		return // the table is the one that was read before
+		return // the same table as before
 	}
 	for i, r := range residencies() {
 		count, ok := m.value(r.field)
@@ -51,7 +51,7 @@ func (t *throttleMeter) observe(m *metrics, at time.Time) {
 	t.at, t.cycles = at, cycles
 }
 
-// readings returns the seconds in which the device was throttled, by reason.
+// readings returns the throttled seconds, by reason.
 func (t *throttleMeter) readings() []driver.Reading {
 	var out []driver.Reading
 	for i, r := range residencies() {
@@ -64,22 +64,22 @@ func (t *throttleMeter) readings() []driver.Reading {
 	return out
 }
 
-// The bits of indep_throttle_status that are about temperatures (SMU_THROTTLER_*_BIT of
+// The bits of indep_throttle_status for temperatures (SMU_THROTTLER_*_BIT in
 // drivers/gpu/drm/amd/pm/swsmu/inc/amdgpu_smu.h).
 const (
 	hotspotBit   = 1 << 36 // TEMP_HOTSPOT
 	thermalBits  = (1<<46 - 1) &^ (1<<32 - 1)
-	hotspotClose = 5 // °C below its limit from which a hot spot can be the reason
+	hotspotClose = 5 // °C below the limit, up to which a hot spot can be the reason
 )
 
-// believed returns the status without the reasons that can't be true.
+// believed returns the status without implausible reasons.
 //
-// A card at rest is not throttled by temperature: what its firmware says then is of before, or
-// wrong. RDNA 3 cards and newer ones set TEMP_HOTSPOT almost always, while idle too (an RX 7600S at
-// 54 °C): MangoHud clears it for RDNA 3 (pull request 1690), libdrm-amdgpu-sys, and so LACT,
-// wherever the junction is below 90 °C. Here it counts on cards before RDNA 3, and on others while
-// the junction is at the limit that the kernel takes from the card's own table (temp2_crit:
-// hotspot_crit_max). That cards newer than RDNA 3 may do the same is assumed.
+// An idle card is not throttled by temperature: such a status is outdated or wrong. RDNA 3 cards
+// and newer ones set TEMP_HOTSPOT almost always, even when idle (an RX 7600S at 54 °C). MangoHud
+// clears it for RDNA 3 (pull request 1690); libdrm-amdgpu-sys, and so LACT, clears it if the
+// junction is below 90 °C. Here it counts on cards before RDNA 3, and on others while the junction
+// is at the limit in the card's own table (temp2_crit: hotspot_crit_max). That cards newer than
+// RDNA 3 may behave in the same way is assumed.
 func (r *reading) believed(status uint64) uint64 {
 	if status&thermalBits == 0 {
 		return status
@@ -93,22 +93,22 @@ func (r *reading) believed(status uint64) uint64 {
 	return status
 }
 
-// doubtsHotspot reports whether the firmware's word on the hot spot is not enough: of all but the
-// cards whose generation is known and older (Vega 20 to RDNA 2).
+// doubtsHotspot reports whether the firmware's hot spot bit is unreliable: on all cards except
+// known older ones (Vega 20 to RDNA 2).
 func (r *reading) doubtsHotspot() bool {
 	const firstVega20, firstRDNA3 = 0x66a0, 0x7440
 	return r.kind.device < firstVega20 || r.kind.device >= firstRDNA3
 }
 
-// isHotspotClose reports whether the junction is as hot as it may become.
+// isHotspotClose reports whether the junction is at its limit.
 func (r *reading) isHotspotClose() bool {
 	celsius, ok := r.monitor("temp2_input")
 	limit, limited := r.monitor("temp2_crit")
 	return ok && limited && celsius >= limit-hotspotClose*1000
 }
 
-// throttlers returns why a device is throttled now, by indep_throttle_status, whose bits mean the
-// same on all chips (SMU_THROTTLER_*_BIT of amdgpu_smu.h).
+// throttlers returns the reasons for which a device is throttled, by indep_throttle_status, whose
+// bits are the same on all chips (SMU_THROTTLER_*_BIT in amdgpu_smu.h).
 func throttlers(status uint64, at time.Time) []driver.Reading {
 	bits := func(from, to int) uint64 { return (1<<(to-from+1) - 1) << from }
 	var out []driver.Reading

@@ -23,8 +23,8 @@ const (
 // device is a card or an accelerator.
 type device struct {
 	hardware driver.Hardware
-	kfd      bool // its driver lets processes compute without telling the DRM client
-	// What clients of the device have reported since it was found: labels of engines, their time,
+	kfd      bool // DRM clients do not report what processes compute on it
+	// Values that clients of the device have reported since it was found: engine labels, engine times,
 	// memory.
 	engines         map[string]bool
 	busy, hasMemory bool
@@ -54,7 +54,7 @@ func (s *Source) list() error {
 	s.accels, s.index = accels, index{byNode: map[string]*device{}, byPCI: map[string][]*device{}}
 	for i := range cards {
 		c := &cards[i]
-		if c.Driver == "nvidia" { // whose clients say nothing: nvml reads them
+		if c.Driver == "nvidia" { // its clients report nothing; nvml reads the device
 			continue
 		}
 		s.add(before, device{hardware: hardwareOf(c), kfd: c.Driver == "amdgpu"})

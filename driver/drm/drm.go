@@ -30,7 +30,7 @@ type Source struct {
 	clients   map[clientID]*usage
 	order     []*usage // of clients, in the order in which they are read
 	next      int      // in order
-	changed   bool     // order is not of the present clients
+	changed   bool     // the present clients are not those of order
 	pods      map[string]*podMemory
 	parser    parser
 	buffer    []byte

@@ -38,8 +38,8 @@ type process struct {
 	due       time.Time // when it is looked at again
 	pause     time.Duration
 	files     []openFile
-	kfd       bool  // it has /dev/kfd open: the clients say nothing of what it computes
-	forbidden error // it may not be looked into
+	kfd       bool  // it has /dev/kfd open: clients do not report what it computes
+	forbidden error // this process may not read it
 }
 
 // openFile is an open file of a process that belongs to a client.

@@ -23,8 +23,8 @@ type report struct {
 // figures has the values of a device that pods hold.
 type figures struct {
 	pods       []int // that hold it
-	incomplete bool  // one of their processes may not be looked into
-	kfd        bool  // one computes without telling its client
+	incomplete bool  // this process may not read one of their processes
+	kfd        bool  // one of them computes, which its clients do not report
 	all        totals
 	processes  map[int]*totals
 	// Memory of cgroups on the device, in bytes; nil: not counted.

@@ -20,7 +20,7 @@ type usage struct {
 	id     clientID
 	device *device
 	files  []sharedFile // where it is open, one file of each process, by PID; the first one is read
-	at     time.Time    // of what follows
+	at     time.Time    // time of the fields below
 
 	engines   []engineUse
 	memory    uint64 // bytes
@@ -60,7 +60,7 @@ func (u *usage) removeFile(pid int) bool {
 
 func byPID(f sharedFile, pid int) int { return cmp.Compare(f.pid, pid) }
 
-// read reads the clients, in turns where there are many.
+// read reads the clients. If there are many, it reads them in turns.
 func (s *Source) read(ctx context.Context, bad *sysfs.Problems) {
 	if s.changed {
 		s.order, s.changed = s.order[:0], false

@@ -93,8 +93,7 @@ func Map(dir string, size uintptr) (unsafe.Pointer, error) {
 // Functions are the numbers of a fake's functions.
 type Functions map[string]int
 
-// Number returns the number of a function; that of one that the fake does not have is a mistake
-// of the test.
+// Number returns the number of a function. It panics for a function that the fake lacks.
 func (f Functions) Number(name string) int {
 	i, ok := f[name]
 	if !ok {

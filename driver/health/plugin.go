@@ -178,22 +178,22 @@ func (p *plugin) describe(now time.Time) string {
 	case !p.reported:
 		return p.driver + ": streams health, and has not reported any yet"
 	}
-	counts, told := map[driver.HealthStatus]int{}, []string{}
+	counts, named := map[driver.HealthStatus]int{}, []string{}
 	for _, key := range p.sorted() {
 		d := p.current(p.devices[key], now)
 		counts[d.status]++
-		if d.status != driver.HealthGood && len(told) < maxNamed {
+		if d.status != driver.HealthGood && len(named) < maxNamed {
 			about := key.name + " is " + d.status.String()
 			if d.message != "" {
 				about += " (" + d.message + ")"
 			}
-			told = append(told, about)
+			named = append(named, about)
 		}
 	}
 	line := fmt.Sprintf("%s: streams health (%s): %d healthy, %d unhealthy, %d unknown",
 		p.driver, p.service, counts[driver.HealthGood], counts[driver.HealthBad], counts[driver.HealthUnknown])
-	if len(told) > 0 {
-		line += ": " + strings.Join(told, ", ")
+	if len(named) > 0 {
+		line += ": " + strings.Join(named, ", ")
 	}
 	return line
 }

@@ -118,17 +118,17 @@ func serviceOf(info *registration.PluginInfo) string {
 // endpoint returns the path of the driver's socket in this mount namespace, where the kubelet's
 // root may be mounted elsewhere. A plugin without endpoint serves everything on its registration
 // socket.
-func (s *Source) endpoint(path, told string) string {
-	if told == "" {
+func (s *Source) endpoint(path, advertised string) string {
+	if advertised == "" {
 		return path
 	}
-	if _, below, ok := strings.Cut(told, "/plugins/"); ok {
+	if _, below, ok := strings.Cut(advertised, "/plugins/"); ok {
 		here := filepath.Join(s.root, "plugins", filepath.Clean("/"+below))
 		if _, err := os.Lstat(here); err == nil {
 			return here
 		}
 	}
-	return told
+	return advertised
 }
 
 // maxSocketPath is the maximum length of the path of a socket, in bytes (unix(7), sun_path without

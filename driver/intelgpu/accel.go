@@ -12,22 +12,22 @@ import (
 )
 
 const (
-	// npuEvery is the shortest time between two readings of an NPU. Its kernel driver recommends
-	// about a second (drivers/accel/ivpu/ivpu_sysfs.c).
+	// npuEvery is the shortest time between two reads of an NPU. Its kernel driver recommends about a
+	// second (drivers/accel/ivpu/ivpu_sysfs.c).
 	npuEvery = 900 * time.Millisecond
-	// listEvery is how often accelerators are listed again if none was added or removed.
+	// listEvery is the time after which accelerators are listed again if none was added or removed.
 	listEvery = 30 * time.Second
 )
 
-// accels are the accelerators of the class accel.
+// accels are the accelerators in the class accel.
 type accels struct {
-	root    string // where sysfs is mounted
+	root    string // mount point of sysfs
 	names   []string
 	at      time.Time
 	devices []*device
 }
 
-// refresh lists the accelerators again, and reports whether it made new ones.
+// refresh lists the accelerators again. fresh: the list is a new one.
 func (a *accels) refresh(now time.Time) (fresh bool, err error) {
 	names, err := sysfs.Names(sysfs.WorkingDir, filepath.Join(a.root, "class", "accel"), maxEntries)
 	if err != nil && !sysfs.IsGone(err) {
@@ -50,7 +50,7 @@ func (a *accels) refresh(now time.Time) (fresh bool, err error) {
 	return true, nil
 }
 
-// ofAccel returns the device of an accelerator, nil for one that this package does not read.
+// ofAccel returns the device of an accelerator, nil if this package does not read it.
 func ofAccel(reader *sysfs.Reader, root, name string) *device {
 	address := sysfs.PCIOf(root, "accel", name)
 	folder, ok := sysfs.Follow(sysfs.ClassDevice(root, "accel", name), "device")
@@ -75,7 +75,7 @@ func ofAccel(reader *sysfs.Reader, root, name string) *device {
 	return d
 }
 
-// measureNPU reads how long the NPU was busy, which the kernel counts in microseconds, its memory,
+// measureNPU reads the busy time of the NPU, which the kernel counts in microseconds, its memory,
 // which is the machine's, and its clock.
 func (p *pass) measureNPU() {
 	d := p.device
@@ -92,7 +92,7 @@ func (p *pass) measureNPU() {
 	p.gauge("npu_current_frequency_mhz", megahertz, driver.Clock, "npu")
 }
 
-// measureStatus reads whether a Gaudi needs an action, from the status that its kernel driver shows
+// measureStatus reads whether a Gaudi needs attention, from the status that its kernel driver shows
 // (Documentation/ABI/testing/sysfs-driver-habanalabs).
 func (p *pass) measureStatus() {
 	const reason = "recovery_action"

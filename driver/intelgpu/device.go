@@ -13,7 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard"
 )
 
-// The kernel's drivers of the devices.
+// The kernel drivers.
 const (
 	xe         = "xe"
 	i915       = "i915"
@@ -24,25 +24,25 @@ const (
 // device is the state of a device between samples.
 type device struct {
 	hardware driver.Hardware
-	driver   string // the kernel's
+	driver   string // the kernel driver
 	folder   string // of the PCI device
-	node     string // its folder below it: drm/card0 or accel/accel0
+	node     string // its folder below that: drm/card0 or accel/accel0
 
 	gts       []*gt
-	functions []string    // PCI addresses of its virtual functions, in the order of their numbers
-	monitor   string      // its hwmon/hwmonN; "" for none
-	energy    string      // file of the energy, once one was chosen
+	functions []string    // PCI addresses of its virtual functions, ordered by their numbers
+	monitor   string      // its hwmon/hwmonN; "": none
+	energy    string      // file with the energy, once chosen
 	power     sysfs.Meter // of the energy
 	busy      sysfs.Meter // of an NPU's busy time
 	counters  *counters
 
 	isDiscovered   bool
-	failed         bool // something could not be read, the last time
+	failed         bool // something could not be read the last time
 	fast, slow     []driver.Reading
 	fastAt, slowAt time.Time // zero: never
 }
 
-// ofCard returns the device of a graphics card, nil for one that this package does not read.
+// ofCard returns the device of a graphics card, nil if this package does not read it.
 func ofCard(c *drmcard.Card) *device {
 	if c.PCI == "" || c.Driver != xe && c.Driver != i915 {
 		return nil
@@ -62,12 +62,12 @@ func ofCard(c *drmcard.Card) *device {
 	return d
 }
 
-// isSame reports whether other, which was just found, is the same device.
+// isSame reports whether other, which was just listed, is the same device.
 func (d *device) isSame(other *device) bool {
 	return d.driver == other.driver && d.folder == other.folder && d.node == other.node
 }
 
-// pass is one reading of a device whose folder is open.
+// pass is one read of a device, whose folder is open.
 type pass struct {
 	source   *Source
 	device   *device
@@ -83,7 +83,7 @@ func (p *pass) add(q driver.Quantity, value float64, labels ...string) {
 	p.readings = append(p.readings, r)
 }
 
-// number returns the number in a file of the device; false: there is none.
+// number returns the number in a file of the device, false if there is none.
 func (p *pass) number(path string) (uint64, bool) {
 	n, err := p.source.reader.Number(p.dir, path)
 	if err != nil {
@@ -92,7 +92,7 @@ func (p *pass) number(path string) (uint64, bool) {
 	return n, err == nil
 }
 
-// text returns the one value of a file of the device, "" if there is none.
+// text returns the value in a file of the device, "" if there is none.
 func (p *pass) text(path string) string {
 	value, err := p.source.reader.Value(p.dir, path)
 	if err != nil {
@@ -102,8 +102,8 @@ func (p *pass) text(path string) string {
 	return string(value)
 }
 
-// gauge adds the number in a file, in the quantity's unit. A limit or capacity of 0 is unknown, and
-// is left out.
+// gauge adds the number in a file, converted to the quantity's unit. A limit or capacity of 0 is
+// unknown, and is omitted.
 func (p *pass) gauge(path string, unit float64, q driver.Quantity, labels ...string) {
 	n, ok := p.number(path)
 	if ok && (n > 0 || q != driver.PowerLimit && q != driver.MemoryCapacity) {
@@ -111,7 +111,7 @@ func (p *pass) gauge(path string, unit float64, q driver.Quantity, labels ...str
 	}
 }
 
-// names returns what is in a folder of the device.
+// names returns the names of the entries of a folder of the device.
 func (p *pass) names(path string) []string {
 	names, err := sysfs.Names(p.dir, path, maxEntries)
 	if err != nil {
@@ -126,7 +126,7 @@ func (p *pass) fail(operation string, err error) {
 	}
 }
 
-// The units in which the kernel's files are.
+// The units of the kernel's files.
 const (
 	micro     = 1e-6
 	milli     = 1e-3
@@ -211,7 +211,7 @@ func (p *pass) discover() {
 	d.functions = nil
 	for n := range len(functions) {
 		if functions[n] == "" {
-			break // what the numbers are of is not known
+			break // the meaning of the numbers is unknown
 		}
 		d.functions = append(d.functions, functions[n])
 	}
@@ -221,7 +221,7 @@ func (p *pass) discover() {
 	}
 }
 
-// findMonitor returns the hwmon of the device itself: i915 has others for its GTs.
+// findMonitor returns the hwmon of the device itself. i915 has others for its GTs.
 func (p *pass) findMonitor() string {
 	for _, name := range p.names("hwmon") {
 		monitor := "hwmon/" + name
@@ -232,15 +232,15 @@ func (p *pass) findMonitor() string {
 	return ""
 }
 
-// number returns N of the name PREFIXN.
+// number returns N for a name PREFIXN.
 func number(name, prefix string) (int, bool) {
 	digits, ok := strings.CutPrefix(name, prefix)
 	n, err := strconv.ParseUint(digits, 10, 16)
 	return int(n), ok && err == nil
 }
 
-// measureEnergy reads the energy, and how fast it rises: that of the card or, where the card's
-// stands at 0, of the package, which is less. Once one was chosen, it stays.
+// measureEnergy reads the energy and its rate: of the card or, if the card's energy stays 0, of the
+// package, which is less. Once chosen, the file stays the same.
 func (p *pass) measureEnergy() {
 	d := p.device
 	if d.monitor == "" {
@@ -266,7 +266,7 @@ func (p *pass) measureEnergy() {
 	d.power.Stop()
 }
 
-// measureRest reads values that change slowly, and momentary ones: clocks, throttling,
+// measureRest reads values that change slowly, and present values: clocks, throttling,
 // temperatures, limits and capacities.
 func (p *pass) measureRest() {
 	d := p.device
@@ -287,11 +287,11 @@ func (p *pass) measureRest() {
 	}
 }
 
-// measureLimits reads the limits of power
-// (Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon and sysfs-driver-intel-i915-hwmon): 1 is
-// the card, 2 the package; max is the sustained limit (PL1), cap that of bursts (PL2), crit the one
-// of peaks (I1), rated_max what the card comes with. What is enforced is the first of them that a
-// driver has: a B580 has cap and crit alone, an A380 with xe the package's max.
+// measureLimits reads the power limits (Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon and
+// sysfs-driver-intel-i915-hwmon). 1 is the card, 2 the package. max is the sustained limit (PL1),
+// cap that of bursts (PL2), crit that of peaks (I1), rated_max the default. The enforced limit is
+// the first one that a driver has: a B580 has only cap and crit, an A380 with xe only the package's
+// max.
 func (p *pass) measureLimits() {
 	for _, file := range [...]string{"/power1_max", "/power2_max", "/power1_cap", "/power2_cap"} {
 		if n, ok := p.number(p.device.monitor + file); ok && n > 0 {
@@ -333,8 +333,8 @@ func (p *pass) measureSensors() {
 	}
 }
 
-// sensorName returns the name that a sensor of a GPU has in all sources: xe calls the package's pkg
-// and the memory's vram; i915's only ones, in0 and temp1, are the package's and have no name.
+// sensorName returns the common name of a GPU's sensor. xe calls the package pkg and the memory
+// vram. i915's only sensors, in0 and temp1, have no name and are those of the package.
 func sensorName(d *device, label string) string {
 	switch {
 	case d.driver == xe && label == "pkg", d.driver == i915 && (label == "temp1" || label == "in0"):
@@ -345,8 +345,8 @@ func sensorName(d *device, label string) string {
 	return label
 }
 
-// measureCapacity reads how much memory the GPU has: of all its tiles together, or of none (xe), or
-// by a file that only Intel's own builds of i915 have.
+// measureCapacity reads the size of the GPU's memory: of all its tiles (xe), unless one is unknown,
+// or from a file that only Intel's own builds of i915 have.
 func (p *pass) measureCapacity() {
 	d := p.device
 	if d.driver == i915 {

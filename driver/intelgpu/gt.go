@@ -8,29 +8,29 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// gt is one of a GPU's GTs: the engines for rendering and computing, or those for media, with a
-// clock and an idle state of their own.
+// gt is one of a GPU's GTs: the engines for rendering and computing, or those for media, with their
+// own clock and idle state.
 type gt struct {
 	folder string // of the GT
-	tile   string // folder of its tile; "" where the driver shows none
-	engine string // what its engines are for: render or video; "" where that is unknown
+	tile   string // folder of its tile; "": the driver shows none
+	engine string // purpose of its engines: render or video; "": unknown
 
 	idle      string // file of the time in its idle state, in milliseconds
-	status    string // file of its present state; i915: file of whether it may be idle
+	status    string // file of its present state; for i915: file that says whether it may become idle
 	clock     string // file of its frequency, in MHz
 	maxClock  string // file of the highest frequency of the hardware (RP0), in MHz
-	throttled string // file that says whether anything throttles it
+	throttled string // file that says whether it is throttled
 	reasons   []throttleReason
 
 	idling sysfs.Meter // of the idle time
 }
 
-// throttleReason is a file that says whether one reason throttles a GT.
+// throttleReason is a file that says whether a GT is throttled for a reason.
 type throttleReason struct{ path, name string }
 
-// discoverGTs lists the GTs. Known ones keep their windows of time. Files of xe: xe_gt_idle.c,
-// xe_gt_freq.c and xe_gt_throttle.c in drivers/gpu/drm/xe of Linux; of i915: gt/intel_gt_sysfs_pm.c
-// in drivers/gpu/drm/i915.
+// discoverGTs lists the GTs. Known ones keep their meters. Files of xe: xe_gt_idle.c, xe_gt_freq.c
+// and xe_gt_throttle.c in drivers/gpu/drm/xe of Linux; files of i915: gt/intel_gt_sysfs_pm.c in
+// drivers/gpu/drm/i915.
 func (p *pass) discoverGTs(tiles []string) {
 	d := p.device
 	known := map[string]*gt{}
@@ -93,7 +93,7 @@ func (p *pass) newGT(tile, folder string) *gt {
 	return g
 }
 
-// completeGT uses files of the card where the folder of the first GT has none.
+// completeGT uses files of the card if the folder of the first GT lacks them.
 func (p *pass) completeGT(g *gt) {
 	if _, ok := p.number(g.clock); !ok {
 		g.clock = p.device.node + "/gt_act_freq_mhz"
@@ -106,8 +106,8 @@ func (p *pass) completeGT(g *gt) {
 	}
 }
 
-// onlyGT returns the one GT of a GPU without a folder gt, which i915 has since Linux 5.18: its
-// files are those of the card (i915_sysfs.c). before is its earlier state, or nil.
+// onlyGT returns the GT of a GPU without a folder gt, which i915 has since Linux 5.18. Its files
+// are those of the card (i915_sysfs.c). before is its earlier state, or nil.
 func (p *pass) onlyGT(before *gt) *gt {
 	node := p.device.node
 	g := &gt{folder: node, engine: "render", idle: node + rc6Folder + "rc6_residency_ms"}
@@ -119,7 +119,7 @@ func (p *pass) onlyGT(before *gt) *gt {
 	return g
 }
 
-// rc6Folder is where the card's own files of its idle state are.
+// rc6Folder is the folder of the card's own files about its idle state.
 const rc6Folder = "/power/"
 
 func (p *pass) throttleReasons(folder, prefix string) []throttleReason {
@@ -132,8 +132,8 @@ func (p *pass) throttleReasons(folder, prefix string) []throttleReason {
 	return reasons
 }
 
-// reasonName returns the name that a reason has in all sources: power, thermal, hw_thermal (from
-// outside the GPU's own regulation) or other.
+// reasonName returns the common name of a reason: power, thermal, hw_thermal (from outside of the
+// GPU) or other.
 func reasonName(reason string) string {
 	switch reason {
 	case "pl1", "pl2", "pl4", "psys_pl1", "psys_pl2", "psys_crit":
@@ -147,8 +147,8 @@ func reasonName(reason string) string {
 	}
 }
 
-// measureGTs reads how busy each GT is. Those of several tiles for the same purpose are one, as
-// busy as the busiest.
+// measureGTs reads the utilization of each GT. GTs of several tiles with the same purpose count as
+// one, with the utilization of the busiest.
 func (p *pass) measureGTs() {
 	busy, partial, at := map[string]float64{}, map[string]bool{}, time.Time{}
 	all, isKnown := 0.0, len(p.device.gts) > 0
@@ -171,8 +171,8 @@ func (p *pass) measureGTs() {
 	}
 }
 
-// measureClocks reads the clocks of the GTs and their highest ones, the fastest of several for the
-// same purpose, and what throttles any of them.
+// measureClocks reads the present and highest clocks of the GTs, the fastest of several with the
+// same purpose, and the reasons for throttling.
 func (p *pass) measureClocks() {
 	clocks, highest, throttles := map[string]float64{}, map[string]float64{}, map[string]bool{}
 	for _, gt := range p.device.gts {
@@ -211,12 +211,12 @@ func boolean(b bool) float64 {
 	return 0
 }
 
-// maxIdle is the highest accepted share of idle time. It exceeds 1 because two files are read at
+// maxIdle is the highest accepted share of idle time. It is above 1 because two files are read at
 // slightly different times.
 const maxIdle = 1.5
 
-// busyShare returns the share of time in which a GT was not in its idle state; false: unknown. A
-// counter that stands at 0 has never counted.
+// busyShare returns the share of time in which a GT was not idle, false if unknown. A counter that
+// stays 0 has never counted.
 func (p *pass) busyShare(g *gt) (share float64, at time.Time, ok bool) {
 	raw, ok := p.number(g.idle)
 	if !ok || raw == 0 {
@@ -232,8 +232,8 @@ func (p *pass) busyShare(g *gt) (share float64, at time.Time, ok bool) {
 	return max(0, 1-idle), at, true
 }
 
-// isStuck reports whether a counter that does not rise is no sign of work: the GT is idle now (xe),
-// or never enters its idle state (i915, whose file has a bit for each such state).
+// isStuck reports whether a counter that does not rise says nothing about work: the GT is idle
+// (xe), or never enters its idle state (i915, whose file has a bit for each such state).
 func (p *pass) isStuck(g *gt) bool {
 	switch p.text(g.status) {
 	case "gt-c6", "0":
@@ -242,8 +242,8 @@ func (p *pass) isStuck(g *gt) bool {
 	return false
 }
 
-// throttling adds what throttles a GT. The kernel reads a register for each file: the reasons are
-// read only when there is one.
+// throttling adds the reasons for which a GT is throttled. The kernel reads a register for each
+// file: the reasons are read only if there is one.
 func (p *pass) throttling(g *gt, active map[string]bool) {
 	if g.throttled == "" {
 		return

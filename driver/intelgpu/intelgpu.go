@@ -1,6 +1,6 @@
 // Package intelgpu reads Intel's GPUs (kernel drivers xe and i915), Gaudi accelerators (habanalabs)
-// and NPUs (intel_vpu) from sysfs, and engines of GPUs from their performance monitoring units
-// where that is asked for.
+// and NPUs (intel_vpu) from sysfs. On request, it reads GPUs' engines from their performance
+// monitoring units.
 package intelgpu
 
 import (
@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// slowEvery is how often values other than utilization, energy and power are read.
+	// slowEvery is the time between two reads of values other than utilization, energy and power.
 	slowEvery = 10 * time.Second
 	// slowAtOnce is the maximum number of devices whose slow values one sample reads.
 	slowAtOnce = 8
@@ -25,16 +25,16 @@ const (
 
 // Source reads all GPUs and accelerators of Intel. It is a [driver.Source].
 //
-// Utilization and power are of the time since the sample before. A virtual function has a sample
-// without readings unless PMU is set: the kernel has no values of it in sysfs. A GPU that the
-// kernel has suspended is not woken: its utilization is 0, and all else is absent.
+// Utilization and power are means since the previous sample. A virtual function has a sample
+// without readings unless PMU is set, since sysfs has no values for it. A suspended GPU is not
+// woken: its utilization is 0, and everything else is absent.
 type Source struct {
 	Config
 	now    func() time.Time
 	cards  *drmcard.Lister
 	accels accels
 	known  map[string]*device // by PCI address
-	order  []*device          // as the kernel numbers them, graphics cards first
+	order  []*device          // in the kernel's order, graphics cards first
 	reader sysfs.Reader
 	open   opener
 }
@@ -43,9 +43,9 @@ var _ driver.Source = (*Source)(nil)
 
 // Config is the configuration of a source.
 type Config struct {
-	Sysfs string // where the host's sysfs is mounted
-	// PMU says that engines of GPUs are read from performance monitoring units, which takes
-	// CAP_PERFMON, or a kernel.perf_event_paranoid below 1.
+	Sysfs string // mount point of the host's sysfs
+	// PMU enables reading engines of GPUs from performance monitoring units. It needs CAP_PERFMON, or
+	// a kernel.perf_event_paranoid below 1.
 	PMU bool
 }
 
@@ -78,8 +78,9 @@ func New(c Config) *Source {
 // Name returns intelgpu.
 func (*Source) Name() string { return "intelgpu" }
 
-// Sample returns a sample of each device and each virtual function. What a device does not have is
-// absent without an error; what could not be read is absent too, with one error for all.
+// Sample returns a sample of each device and each virtual function. Values that a device lacks are
+// absent without an error. Values that could not be read are absent, with one error for all of
+// them.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	var bad sysfs.Problems
 	start := s.now()
@@ -132,7 +133,7 @@ func (s *Source) list(now time.Time, bad *sysfs.Problems) {
 	}
 }
 
-// measure reads a device; false: it is gone.
+// measure reads a device. It returns false if the device is gone.
 func (s *Source) measure(d *device, whole bool, bad *sysfs.Problems) bool {
 	dir, err := sysfs.OpenDir(sysfs.WorkingDir, d.folder)
 	if err != nil {
@@ -149,9 +150,9 @@ func (s *Source) measure(d *device, whole bool, bad *sysfs.Problems) bool {
 	return true
 }
 
-// samples returns the samples of devices that were read, and of their virtual functions.
+// samples returns the samples of the devices that were read, and of their virtual functions.
 func (s *Source) samples(devices []*device) []driver.Sample {
-	own := map[string][]driver.Reading{} // of virtual functions, by their addresses
+	own := map[string][]driver.Reading{} // readings of virtual functions, by address
 	for _, d := range devices {
 		for i, address := range d.functions {
 			own[address] = d.counters.readings(i + 1)
@@ -169,7 +170,7 @@ func (s *Source) samples(devices []*device) []driver.Sample {
 	for _, d := range devices {
 		for _, address := range d.functions {
 			if s.known[address] != nil {
-				continue // it has a card, and so a sample, of its own
+				continue // it has a card and a sample of its own
 			}
 			samples = append(samples, driver.Sample{
 				Hardware: driver.Hardware{

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// perfGroup is a group of counters of the kernel, of which the first is read for all
+// perfGroup is a group of kernel counters. Reading the first one returns all of them
 // (perf_event_open(2), PERF_FORMAT_GROUP).
 type perfGroup struct {
 	counters []int
@@ -17,7 +17,7 @@ type perfGroup struct {
 	counts   []uint64
 }
 
-// openPerf is an [opener]. It counts what all processes do, which takes CAP_PERFMON or a
+// openPerf is an [opener]. It counts the activity of all processes, which needs CAP_PERFMON or a
 // kernel.perf_event_paranoid below 1.
 func openPerf(pmu uint32, cpu int, events []uint64) (group, []bool, error) {
 	g := &perfGroup{}
@@ -43,15 +43,15 @@ func openPerf(pmu uint32, cpu int, events []uint64) (group, []bool, error) {
 	return g, there, nil
 }
 
-// word is the size of a count, and of their number, in bytes.
+// word is the size in bytes of a count, and of the number of counts.
 const word = 8
 
-// prepare makes room for what read returns.
+// prepare allocates the buffer for read.
 func (g *perfGroup) prepare() {
 	g.buffer, g.counts = make([]byte, word*(1+len(g.counters))), make([]uint64, len(g.counters))
 }
 
-// isNoEvent reports whether the kernel says that there is no such event.
+// isNoEvent reports whether the error says that the event does not exist.
 func isNoEvent(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL)
 }

@@ -73,8 +73,8 @@ func each(reader *sysfs.Reader, dir sysfs.Dir, folder string, f func(name string
 	return nil
 }
 
-// tickEvents selects the events of xe: for each engine of each GT, the ticks in which it was active
-// and all ticks. sysfs does not have the number of engines of a class.
+// tickEvents selects the events of xe: for each engine of each GT, the ticks in which it was
+// active, and all ticks. sysfs does not have the number of engines of a class.
 func (u *perfUnit) tickEvents(
 	function uint64, classes []engineClass, want func(name string, configs ...uint64),
 ) error {
@@ -104,8 +104,8 @@ func (u *perfUnit) tickEvents(
 	return nil
 }
 
-// nanosecondEvents selects the events of i915: rcs0-busy, and rcs0-busy-gt1 where there are several
-// GTs, count nanoseconds.
+// nanosecondEvents selects the events of i915, which count nanoseconds: rcs0-busy, and
+// rcs0-busy-gt1 if there are several GTs.
 func (u *perfUnit) nanosecondEvents(want func(name string, configs ...uint64)) {
 	pattern := regexp.MustCompile(`^([a-z]+)\d+-busy(-gt\d+)?$`)
 	var names []string
@@ -128,7 +128,7 @@ func (u *perfUnit) nanosecondEvents(want func(name string, configs ...uint64)) {
 	}
 }
 
-// config returns the configuration of an event with the values of further terms.
+// config returns the configuration of an event with values of additional terms.
 func (u *perfUnit) config(event string, more map[string]uint64) (uint64, error) {
 	config := uint64(0)
 	set := func(name string, value uint64) error {
@@ -162,7 +162,7 @@ type term struct {
 	value uint64
 }
 
-// bits is where the value of a term stands in the configuration.
+// bits is the position of a term's value in the configuration.
 type bits struct{ shift, width uint }
 
 func (b bits) mask() uint64 { return ^uint64(0) >> (64 - b.width) }

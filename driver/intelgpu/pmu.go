@@ -10,21 +10,20 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// group is a group of open counters, which are read together.
+// group is a group of open counters that are read together.
 type group interface {
-	// read returns the counts, in the order of the events that were opened. They are valid until
-	// the next call.
+	// read returns the counts, in the order of the opened events. They are valid until the next call.
 	read() ([]uint64, error)
 	close()
 }
 
-// opener opens counters of a PMU, given its number, a CPU and the events. Those that the hardware
-// does not have are left out: there says which ones were opened.
+// opener opens counters of a PMU for the given events. pmu is the number of the PMU. Events that
+// the hardware lacks are left out: there says which were opened.
 type opener func(pmu uint32, cpu int, events []uint64) (g group, there []bool, err error)
 
 // counters are the open counters of a GPU's engines; nil: none are open.
 type counters struct {
-	functions []*functionCounters // the device's own, and those of its virtual functions
+	functions []*functionCounters // of the device itself, and of its virtual functions
 	err       error               // why they could not be opened
 }
 
@@ -34,14 +33,14 @@ type functionCounters struct {
 	engines []engineCounter
 	before  []uint64
 	at      time.Time          // of before
-	busy    map[string]float64 // share of time by the engine's name; the busiest of several
+	busy    map[string]float64 // share of time by engine name; the busiest of several
 }
 
-// engineCounter is an engine, and the positions of its counts in the group's.
+// engineCounter is an engine, and the indexes of its counts in the group.
 type engineCounter struct {
 	name   string
 	active int
-	total  int // of the ticks in all; none where active counts nanoseconds
+	total  int // of all ticks; unused if active counts nanoseconds
 }
 
 const none = -1
@@ -49,11 +48,11 @@ const none = -1
 // minWindow is the shortest time over which shares are computed.
 const minWindow = 100 * time.Millisecond
 
-// maxInstance is the highest number of an engine of a class.
+// maxInstance is the highest engine number in a class.
 const maxInstance = 8
 
-// engineName returns what the engines of a class are for, by the class's name and its number in
-// xe's events (include/uapi/drm/xe_drm.h).
+// engineName returns the purpose of a class of engines, and the class's number in xe's events
+// (include/uapi/drm/xe_drm.h).
 func engineName(class string) (name string, number uint64, ok bool) {
 	switch class {
 	case "rcs":
@@ -70,8 +69,8 @@ func engineName(class string) (name string, number uint64, ok bool) {
 	return "", 0, false
 }
 
-// openCounters opens the counters of the GPU. It opens them again when its virtual functions
-// change.
+// openCounters opens the counters of the GPU, and opens them again if its virtual functions have
+// changed.
 func (p *pass) openCounters(tiles []string) {
 	d := p.device
 	if c := d.counters; c != nil && c.err == nil && len(c.functions) == 1+len(d.functions) {
@@ -129,7 +128,7 @@ func (p *pass) openFunction(unit *perfUnit, function uint64, tiles []string) (*f
 		return nil, err
 	}
 	f.group = group
-	position := make([]int, len(events)) // of the event's count among those that are there
+	position := make([]int, len(events)) // index of the event's count among the opened ones
 	n := 0
 	for i := range events {
 		position[i] = n
@@ -153,7 +152,7 @@ func (p *pass) openFunction(unit *perfUnit, function uint64, tiles []string) (*f
 // engineClass is a class of engines of a GT.
 type engineClass struct {
 	name  string
-	terms map[string]uint64 // of xe's events
+	terms map[string]uint64 // terms of xe's events
 }
 
 // engineClasses lists the classes of engines of all GTs of an xe GPU.
@@ -175,7 +174,7 @@ func (p *pass) engineClasses(tiles []string) []engineClass {
 	return classes
 }
 
-// read reads all counters. It returns the first error.
+// read reads all counters, and returns the first error.
 func (c *counters) read(at time.Time) error {
 	if c == nil {
 		return nil
@@ -210,7 +209,7 @@ func (f *functionCounters) read(at time.Time) error {
 	return nil
 }
 
-// shares returns how busy the engines were since the counts before.
+// shares returns the busy shares of the engines since the previous counts.
 func (f *functionCounters) shares(counts []uint64, window time.Duration) map[string]float64 {
 	busy := map[string]float64{}
 	for _, e := range f.engines {
@@ -229,7 +228,7 @@ func (f *functionCounters) shares(counts []uint64, window time.Duration) map[str
 	return busy
 }
 
-// has reports whether the counters have an engine of the device itself.
+// has reports whether the counters include an engine of the device itself.
 func (c *counters) has(engine string) bool {
 	if c == nil || len(c.functions) == 0 {
 		return false
@@ -238,8 +237,8 @@ func (c *counters) has(engine string) bool {
 	return ok
 }
 
-// readings returns the readings of a function: of the device itself (0), or of a virtual one, whose
-// utilization is that of its busiest engine.
+// readings returns the readings of a function: 0 is the device itself. The utilization of a virtual
+// function is that of its busiest engine.
 func (c *counters) readings(function int) []driver.Reading {
 	if c == nil || function >= len(c.functions) {
 		return nil

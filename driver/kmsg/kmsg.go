@@ -40,16 +40,16 @@ type Source struct {
 	read                func(fd int, b []byte) (int, error)
 
 	mu       sync.Mutex
-	lookedAt time.Time // at the bus
+	lookedAt time.Time // time of the last look at the bus
 	gpus     bool
 	file     *os.File // nil: closed
 	triedAt  time.Time
 	err      error     // why it is closed
-	drained  time.Time // when the log was read last; before it is opened first, by an earlier process
+	drained  time.Time // when the log was last read; initially by an earlier process
 	clock    clock
-	sequence uint64 // of the last record; together with begun
-	begun    bool   // there was a record
-	rest     []byte // of a line that is not complete
+	sequence uint64 // of the last record; valid if begun
+	begun    bool   // there has been a record
+	rest     []byte // start of an incomplete line
 	buffer   [maxRecord]byte
 	counts   map[place]*nvidia.XIDs
 	uuids    map[string]string // of GPUs, by PCI address
@@ -167,7 +167,7 @@ func (s *Source) follow(ctx context.Context, file *os.File) {
 		return
 	}
 	defer context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Now()) })()
-	_ = log.Read(func(uintptr) (failed bool) { // a failure is known by the file that is closed
+	_ = log.Read(func(uintptr) (failed bool) { // the closed file shows a failure
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.file == file {
@@ -194,20 +194,20 @@ func (s *Source) open() bool {
 	}
 	s.file, s.err, s.rest = file, nil, nil
 	s.clock.begin(now, s.uptime())
-	if !s.begun { // else those that are known are passed over
+	if !s.begun { // otherwise, known records are skipped
 		s.drained = now
 		s.passOver()
 	}
 	return true
 }
 
-// passOver skips the records in the log, so that the position is known.
+// passOver skips the records in the log to learn the position.
 func (s *Source) passOver() {
 	rejected := maps.Clone(s.rejected)
 	for more := true; more; {
 		before := s.records
 		if s.readAll(func(record) {}) != nil {
-			break // it is known at the next reading
+			break // the next read has the position
 		}
 		more = s.records-before >= maxReads
 	}
@@ -268,7 +268,7 @@ func (s *Source) drain() {
 	for i := range found {
 		found[i].at = s.clock.at(found[i].record, s.drained, now)
 	}
-	for i := len(found) - 2; i >= 0; i-- { // no two at the same time
+	for i := len(found) - 2; i >= 0; i-- { // no two events have the same time
 		if limit := found[i+1].at.Add(-time.Microsecond); found[i].at.After(limit) {
 			found[i].at = limit
 		}
@@ -278,7 +278,7 @@ func (s *Source) drain() {
 	}
 	s.drained = now
 	if err != nil {
-		_ = s.file.Close() // of what was only read
+		_ = s.file.Close() // only read, so that errors do not matter
 		s.file, s.triedAt, s.err = nil, now, s.failure("read", err)
 	}
 }
@@ -294,7 +294,7 @@ type written struct {
 func (s *Source) count(w written) {
 	p := place{w.pci, w.instance}
 	if p.instance != "" && s.uuid(p.pci) == "" {
-		p.instance = "" // what happens to a GPU happens to its parts
+		p.instance = "" // errors of a GPU count for its parts
 	}
 	x := s.counts[p]
 	if x == nil {
@@ -329,7 +329,7 @@ func (s *Source) readAll(f func(record)) (err error) {
 				return
 			case errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.EINTR):
 				// The sequence number of the next record shows how many were overwritten.
-			case errors.Is(err, syscall.EINVAL): // longer than the buffer, which the kernel passes over
+			case errors.Is(err, syscall.EINVAL): // longer than the buffer; the kernel skips it
 				s.rejected.Add(driver.ReasonTooLarge, 1)
 			case err != nil:
 				return
@@ -373,7 +373,7 @@ func (s *Source) take(line []byte, f func(record)) {
 		return
 	}
 	if s.begun && r.sequence <= s.sequence {
-		return // the log was opened again
+		return // the log has been opened again
 	}
 	if s.begun && r.sequence-s.sequence > 1 {
 		s.rejected.Add(driver.ReasonOverwritten, int(min(r.sequence-s.sequence-1, 1<<20)))
@@ -428,6 +428,6 @@ func (s *Source) Describe() []string {
 	case !s.gpus:
 		return []string{s.path + " is not read: there is no GPU of NVIDIA on the PCI bus"}
 	default:
-		return nil // the error tells
+		return nil // the error describes it
 	}
 }

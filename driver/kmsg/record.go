@@ -10,8 +10,8 @@ import (
 // record is a record of the kernel log.
 type record struct {
 	sequence uint64
-	at       time.Duration // since the machine began, by the clock of the log
-	kernel   bool          // the kernel wrote it, no program
+	at       time.Duration // since boot, by the clock of the log
+	kernel   bool          // written by the kernel, not by a program
 	text     string
 }
 

@@ -13,7 +13,7 @@ type xid struct {
 	pci      string // of the GPU, as driver.NormalizePCI returns it
 	instance string // of MIG: driver.Hardware.Instance; "" for the GPU
 	code     int64
-	pid      int // the process whose channel failed; 0: not told
+	pid      int // the process whose channel failed; 0: unknown
 }
 
 // xidPrefix is the start of the line of each XID.

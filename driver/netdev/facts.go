@@ -13,7 +13,7 @@ import (
 // facts has the properties of an interface that rarely change.
 type facts struct {
 	hardware driver.Hardware
-	physical bool    // there is a device behind it, PCI's or another
+	physical bool    // there is hardware behind it, on PCI or another bus
 	speed    float64 // bytes per second; 0: unknown
 	at       time.Time
 

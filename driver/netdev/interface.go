@@ -21,7 +21,7 @@ type netInterface struct {
 
 	// namespace is the network namespace of the last read; 0: that of the host.
 	namespace uint64
-	seen      time.Time // the last sample in which it was there
+	seen      time.Time // the last sample that had it
 }
 
 // measure reads the interface. It returns nil if the interface does not exist.
@@ -37,14 +37,14 @@ func (s *Source) measure(root *os.File, name string, bad *sysfs.Problems) *netIn
 	defer folder.Close()
 
 	index, err := s.file.Number(folder, "ifindex")
-	if sysfs.IsAbsent(err) { // every interface has one: this one is gone, or going (dev_isalive in net/core/net-sysfs.c)
+	if sysfs.IsAbsent(err) { // this interface is being removed (dev_isalive in net/core/net-sysfs.c)
 		return nil
 	}
 	i := s.interfaceOf(name, index)
 	i.move(0)
 	i.at = s.now()
 	s.refresh(i, name, bad)
-	if err != nil { // it is there, but whose counters these are is not known
+	if err != nil { // it exists, but the owner of its counters is unknown
 		bad.Add(fmt.Errorf("read ifindex of network interface %s: %w", name, err))
 		i.lose()
 		return i

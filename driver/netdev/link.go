@@ -11,13 +11,13 @@ import (
 // link is the state of the link of an interface with hardware.
 type link struct {
 	known, up bool
-	downs     counter // how often the carrier was lost
+	downs     counter // number of losses of the carrier
 }
 
-// readLink reads whether there is a link, and how often it was lost, in the open folder of an
-// interface. The operational state (RFC 2863, Documentation/networking/operstates.rst) is read
-// first, which takes no lock; carrier only where a driver does not say it ("unknown"), or the state
-// is not there. An interface that is switched off has no link.
+// readLink reads the state of the link and the number of losses, in the open folder of an
+// interface. It reads the operational state (RFC 2863, Documentation/networking/operstates.rst),
+// which takes no lock. It reads carrier only if that state is missing or "unknown". An interface
+// that is switched off has no link.
 func (i *netInterface) readLink(r *sysfs.Reader, folder sysfs.Dir, name string, bad *sysfs.Problems) {
 	l := &i.link
 	l.known, l.up, l.downs.read = false, false, false
@@ -33,7 +33,7 @@ func (i *netInterface) readLink(r *sysfs.Reader, folder sysfs.Dir, name string, 
 		l.known, l.up = failed == nil, failed == nil && string(carrier) == "1"
 		if failed != nil {
 			addUnlessAbsent(bad, failed, name, "carrier")
-			l.known = err == nil && sysfs.IsAbsent(failed) // carrier is invalid while the interface is off
+			l.known = err == nil && sysfs.IsAbsent(failed) // carrier can't be read while the interface is off
 		}
 	}
 	downs, err := r.Number(folder, "carrier_down_count")
@@ -65,8 +65,8 @@ func (l *link) report(readings []driver.Reading, i *netInterface) []driver.Readi
 	return readings
 }
 
-// readLinkInPod reads the link of an interface of a pod in the sysfs of one of its processes, which
-// takes CAP_SYS_PTRACE: without, the link is unknown, and what net/dev says is read all the same.
+// readLinkInPod reads the link of a pod's interface in the sysfs of one of the pod's processes.
+// This needs CAP_SYS_PTRACE: without it, the link is unknown, but net/dev is still read.
 func (r *podReader) readLinkInPod(i *netInterface, f *found) {
 	i.link.known, i.link.downs.read = false, false
 	root, err := sysfs.OpenDir(sysfs.WorkingDir, filepath.Join(r.source.Procfs, strconv.Itoa(f.pid), "root"))

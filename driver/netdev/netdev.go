@@ -1,12 +1,12 @@
 // Package netdev reads the network interfaces of the host, and those that drivers have moved into
-// pods: traffic, errors, and the link and its speed.
+// pods: traffic, errors, link state and speed.
 //
-// What the host has comes from <sysfs>/class/net. A sysfs shows the network namespace in which it
-// was mounted, so that the host's interfaces are seen through the host's sysfs from a pod of any
-// namespace; /proc/net/dev would show the reader's own. An interface that a driver moved into a
-// pod's namespace is not there: it is read in the net/dev of a process of that pod, which shows the
-// process's namespace to any reader, without setns and without privilege. Whether it has a link is
-// in the sysfs of that process alone, which takes CAP_SYS_PTRACE.
+// Interfaces of the host are read from <sysfs>/class/net. A sysfs shows the network namespace in
+// which it was mounted, so that a pod in any namespace sees the host's interfaces in the host's
+// sysfs; /proc/net/dev shows the reader's own. An interface that a driver has moved into a pod's
+// namespace is read from the net/dev of a process of that pod. This file shows the process's
+// namespace to any reader, without setns and without privileges. The state of its link is only in
+// the sysfs of that process, which needs CAP_SYS_PTRACE.
 package netdev
 
 import (
@@ -24,44 +24,44 @@ import (
 )
 
 const (
-	// maxInterfaces bounds the interfaces that are read.
+	// maxInterfaces limits the interfaces that are read.
 	maxInterfaces = 4096
 
-	// virtualsAtOnce bounds the interfaces without hardware, pods' veths for the most part, that
-	// one sample reads again. Reading one takes some 30 system calls, at each of which the kernel
-	// sums the counters of all CPUs.
+	// virtualsAtOnce limits the interfaces without hardware, mostly pods' veths, that one sample
+	// reads. Reading one takes some 30 system calls, and for each of them the kernel sums the counters
+	// of all CPUs.
 	virtualsAtOnce = 128
 
-	// factsEvery is how often values are read that rarely change and are expensive: links to
-	// follow, and the speed, for which the kernel takes the lock of all network configuration and
+	// factsEvery is the time between two reads of values that rarely change and are expensive: links
+	// to follow, and the speed, for which the kernel takes the lock of the network configuration and
 	// asks the hardware.
 	factsEvery = 30 * time.Second
 
-	// remember is how long an interface that is gone stays known, to tell one that comes back from
-	// a new one.
+	// remember is how long a missing interface stays known, to distinguish its return from a new
+	// interface.
 	remember = time.Hour
 
 	loopback = "lo" // its name in every network namespace
 )
 
-// Source reads all network interfaces but the loopback, which is never allocated. It is a
+// Source reads all network interfaces except the loopback, which is never allocated. It is a
 // [driver.Source].
 //
-// The counters are the kernel's own (Documentation/ABI/testing/sysfs-class-net-statistics; their
-// meaning: struct rtnl_link_stats64 in include/uapi/linux/if_link.h) and go on when an interface's
-// driver sets them back to zero. An interface that was made anew under the name of an earlier one,
-// which its ifindex shows, counts from zero at its first sight.
+// The counters are the kernel's (Documentation/ABI/testing/sysfs-class-net-statistics; their
+// meaning: struct rtnl_link_stats64 in include/uapi/linux/if_link.h). They continue if an
+// interface's driver resets them. A new interface under an earlier one's name, recognized by its
+// ifindex, counts from zero when it is first seen.
 //
-// The counters of an interface that moves to a pod, and back, go on: what it counted on the way is
-// counted once.
+// The counters of an interface continue when it moves to a pod and back. What it counts during a
+// move is counted once.
 type Source struct {
 	driver.Host
 	root  string // <sysfs>/class/net
 	now   func() time.Time
 	known map[string]*netInterface // by name
-	next  string                   // the name of the interface without hardware whose turn it is, or one below
+	next  string                   // the next interface without hardware to read, or a name below it
 	file  sysfs.Reader
-	// isSysfs reports whether an open folder is of a sysfs.
+	// isSysfs reports whether an open folder is in a sysfs.
 	isSysfs func(sysfs.Dir) bool
 }
 
@@ -96,10 +96,10 @@ func New(h driver.Host) *Source {
 func (*Source) Name() string { return "netdev" }
 
 // Sample returns a sample of each interface of the host, by name, and of each attached device that
-// is not there, by the device's name. What an interface does not support is absent without an
-// error; what could not be read is absent too, with one error for all. Where there are more than
-// virtualsAtOnce interfaces without hardware, those are read in turn, and have their last readings
-// in between.
+// is not on the host, by the device's name. Values that an interface does not support are absent
+// without an error. Values that could not be read are absent, with one error for all of them. If
+// there are more than virtualsAtOnce interfaces without hardware, they are read in turns, and keep
+// their last readings in between.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	var bad sysfs.Problems
 	start := s.now()
@@ -111,7 +111,7 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	return samples, bad.Err()
 }
 
-// sampleHost returns a sample of each interface that the host has.
+// sampleHost returns a sample of each interface of the host.
 func (s *Source) sampleHost(ctx context.Context, start time.Time, bad *sysfs.Problems) []driver.Sample {
 	root, err := os.Open(s.root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -126,7 +126,7 @@ func (s *Source) sampleHost(ctx context.Context, start time.Time, bad *sysfs.Pro
 	bad.Add(err)
 	s.schedule(names)
 	samples := make([]driver.Sample, 0, len(names))
-	readings := make([]driver.Reading, 0, len(names)*(numCounters+3)) // of all samples, each of which gets a part
+	readings := make([]driver.Reading, 0, len(names)*(numCounters+3)) // for all samples, each of which gets a part
 	for _, name := range names {
 		if err := ctx.Err(); err != nil {
 			bad.Add(fmt.Errorf("read network interfaces: %w", err))
@@ -150,7 +150,7 @@ func (s *Source) sampleHost(ctx context.Context, start time.Time, bad *sysfs.Pro
 	return samples
 }
 
-// list returns the sorted names of what is in the folder, at most maxInterfaces of them.
+// list returns the sorted names of the folder's entries, at most maxInterfaces.
 func list(root *os.File) ([]string, error) {
 	names, err := root.Readdirnames(maxInterfaces + 2) // one may be the loopback
 	if len(names) == 0 {
@@ -165,8 +165,8 @@ func list(root *os.File) ([]string, error) {
 	return names, err
 }
 
-// schedule says which of the known interfaces are due: those with hardware, and the next of the
-// others in the order of their names.
+// schedule marks the known interfaces that are due: those with hardware, and the next ones of the
+// others, by name.
 func (s *Source) schedule(names []string) {
 	first, _ := slices.BinarySearch(names, s.next)
 	left := virtualsAtOnce
@@ -184,8 +184,8 @@ func (s *Source) schedule(names []string) {
 	}
 }
 
-// forget drops what has long been gone; when there is too much of it, all that was not seen since
-// start.
+// forget drops interfaces that have been missing for long. If there are too many, it drops all that
+// were not seen since start.
 func (s *Source) forget(start time.Time) {
 	crowded := len(s.known) > 2*maxInterfaces
 	for name, i := range s.known {

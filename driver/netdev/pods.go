@@ -17,17 +17,17 @@ import (
 )
 
 const (
-	// maxAttachments bounds the interfaces of pods that are read.
+	// maxAttachments limits the interfaces of pods that are read.
 	maxAttachments = 1024
-	// maxPIDs bounds the pods of one device in which it is looked for.
+	// maxPIDs limits the pods in which one device is searched.
 	maxPIDs = 32
-	// maxTable bounds the content of /proc/<pid>/net/dev, at some 130 bytes a line.
+	// maxTable limits the content of /proc/<pid>/net/dev, which has some 130 bytes per line.
 	maxTable = 1 << 20
 )
 
-// namespace is a network namespace, as one sample sees it. The inode of its net/dev tells it from
-// others: a procfs makes these files once for each namespace (proc_net_ns_init in
-// fs/proc/proc_net.c), and to look at their numbers takes no privilege, unlike /proc/<pid>/ns/net.
+// namespace is a network namespace in one sample. Its ID is the inode of its net/dev: a procfs
+// creates these files once for each namespace (proc_net_ns_init in fs/proc/proc_net.c). Unlike
+// /proc/<pid>/ns/net, this needs no privileges.
 type namespace struct {
 	id    uint64
 	table []byte // its net/dev
@@ -48,18 +48,18 @@ type place struct {
 	name      string
 }
 
-// found is where a device was found.
+// found is the location of a device.
 type found struct {
 	*driver.Attachment
 	place
-	pid      int // of a process there
+	pid      int // a process there
 	counters [numCounters]uint64
 }
 
-// samplePods appends samples of the devices that are interfaces of pods. A device that the host
-// shows, by its interface or its PCI address, is read there and not here. What can not be told
-// apart is not read: a device that is attached several times, one whose interface's name is in
-// several namespaces of its pods, and an interface that several devices are said to be.
+// samplePods appends samples of devices that are interfaces of pods. A device whose interface or
+// PCI address is on the host is read there. Ambiguous devices are not read: a device that is
+// attached several times, one whose interface's name is in several namespaces of its pods, and an
+// interface that several devices claim to be.
 func (s *Source) samplePods(samples []driver.Sample, start time.Time, bad *sysfs.Problems) []driver.Sample {
 	if s.Attachments == nil {
 		return samples
@@ -70,7 +70,7 @@ func (s *Source) samplePods(samples []driver.Sample, start time.Time, bad *sysfs
 		attachments = attachments[:maxAttachments]
 	}
 	r := podReader{source: s, start: start, tables: map[uint64]namespace{}, bad: bad}
-	r.host, _ = r.open(1) // who sees no process 1 sees no process of another namespace either
+	r.host, _ = r.open(1) // without access to process 1, other namespaces can't be read either
 	devices, places := map[[2]string]int{}, map[place]int{}
 	var all []found
 	for i := range attachments {
@@ -87,7 +87,7 @@ func (s *Source) samplePods(samples []driver.Sample, start time.Time, bad *sysfs
 	for i := range all {
 		f := &all[i]
 		switch {
-		case devices[[2]string{f.Driver, f.Device}] > 1: // of which the interface is one is not known
+		case devices[[2]string{f.Driver, f.Device}] > 1: // the interface belongs to an unknown one of them
 		case places[f.place] > 1:
 			bad.Add(fmt.Errorf("interface %s of a pod is said to be several devices, %s among them", f.Interface, f.Device))
 		default:
@@ -110,9 +110,9 @@ func shown(samples []driver.Sample, h *driver.Hardware) bool {
 	return false
 }
 
-// find finds the interface in the network namespace of a pod, which is that of the pod's first
-// process alone: other processes may have made namespaces of their own, with interfaces of any
-// name. Of several pods that hold the device, one has it.
+// find finds the interface in the network namespace of a pod: that of the pod's first process,
+// since other processes may have created namespaces with interfaces of any name. If several pods
+// hold the device, one of them has the interface.
 func (r *podReader) find(a *driver.Attachment) (found, bool) {
 	f := found{Attachment: a}
 	for _, pid := range a.PIDs[:min(len(a.PIDs), maxPIDs)] {
@@ -142,7 +142,7 @@ func (r *podReader) find(a *driver.Attachment) (found, bool) {
 	return f, f.namespace != 0
 }
 
-// open returns the ID of a process's network namespace, whose table it reads once; 0 if the process
+// open returns the ID of a process's network namespace, and reads its table once; 0 if the process
 // has ended.
 func (r *podReader) open(pid int) (uint64, error) {
 	file, err := sysfs.Open(filepath.Join(r.source.Procfs, strconv.Itoa(pid), "net", "dev"))
@@ -177,20 +177,19 @@ func (r *podReader) open(pid int) (uint64, error) {
 	return stat.Ino, nil
 }
 
-// ended reports whether an error says that a process has ended: it is no more, or it is left for
-// its parent alone.
+// ended reports whether an error says that a process has ended, or is a zombie.
 func ended(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL)
 }
 
-// sample counts on from what was read of the device before, here or on the host: the kernel's
-// counters go with an interface from namespace to namespace (__dev_change_net_namespace in
-// net/core/dev.c).
+// sample continues the counters that were last read of the device, in a pod or on the host: the
+// kernel's counters move with an interface from namespace to namespace (__dev_change_net_namespace
+// in net/core/dev.c).
 func (r *podReader) sample(f *found) driver.Sample {
 	i := r.source.attached(f.Attachment)
 	i.seen, i.at = r.start, r.source.now()
 	i.move(f.namespace)
-	i.index = 0 // the number that it comes back with may be another
+	i.index = 0 // it may return with another index
 	for n, raw := range f.counters {
 		i.counters[n].read = true
 		i.counters[n].advance(raw, i.at)
@@ -199,15 +198,15 @@ func (r *podReader) sample(f *found) driver.Sample {
 	return driver.Sample{Driver: f.Driver, Device: f.Device, Readings: i.report(nil)}
 }
 
-// attached returns what is known of a device that is in a pod: what is known of it on the host, if
-// it was there.
+// attached returns the state of a device in a pod. If the device was on the host before, it is the
+// state from there.
 func (s *Source) attached(a *driver.Attachment) *netInterface {
 	if i := s.known[a.Hardware.NetDev]; i != nil {
 		if pci := i.facts.hardware.PCI; pci == "" || a.Hardware.PCI == "" || pci == a.Hardware.PCI {
 			return i
 		}
 	}
-	key := a.Driver + "/" + a.Device // no name of an interface has a slash
+	key := a.Driver + "/" + a.Device // names of interfaces have no slash
 	i := s.known[key]
 	if i == nil {
 		i = &netInterface{}
@@ -216,9 +215,8 @@ func (s *Source) attached(a *driver.Attachment) *netInterface {
 	return i
 }
 
-// move notes in which namespace the interface is; 0 is the host's. What a pod's received drops
-// count has more in it than the host's (see counterFiles), so the difference between the two is
-// nothing that happened.
+// move records the namespace of the interface; 0 is the host's. In a pod, received drops include
+// more than on the host (see counterFiles), so that the difference between the two is not counted.
 func (i *netInterface) move(namespace uint64) {
 	if (i.namespace == 0) != (namespace == 0) {
 		i.counters[receivedDrops].rebase = true

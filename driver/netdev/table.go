@@ -7,13 +7,13 @@ import (
 )
 
 // The columns of /proc/net/dev (dev_seq_printf_stats in net/core/net-procfs.c), in the order of
-// counterFiles. Received drops are rx_dropped and rx_missed_errors together.
+// counterFiles. Received drops are the sum of rx_dropped and rx_missed_errors.
 func tableColumns() [numCounters]int { return [numCounters]int{0, 8, 1, 9, 2, 10, 3, 11} }
 
 const numColumns = 16
 
-// parseTable returns the counters of one interface in the content of a /proc/net/dev, and whether
-// it has the interface.
+// parseTable returns the counters of one interface in a /proc/net/dev. ok is false if the interface
+// is missing.
 func parseTable(table []byte, name string) (counters [numCounters]uint64, ok bool, err error) {
 	for line := range bytes.Lines(table) {
 		have, rest, isRow := bytes.Cut(line, []byte(":"))

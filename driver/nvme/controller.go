@@ -15,11 +15,11 @@ import (
 // controller is the state of a controller between samples.
 type controller struct {
 	name, folder string
-	hardware     driver.Hardware // without an address: a controller that is no PCI device
+	hardware     driver.Hardware // without a PCI address if it is not a PCI device
 	namespaces   []*namespace
 	at           time.Time        // when the namespaces were read
 	rest         []driver.Reading // temperatures, size, use and state
-	slowAt       time.Time        // when all was read; zero: never
+	slowAt       time.Time        // when everything was read; zero: never
 }
 
 // namespace is a block device of a controller, or a path to a block device with several paths.
@@ -219,7 +219,7 @@ func (c *controller) report() []driver.Reading {
 	if isKnown {
 		add(driver.Utilization, min(1, highest), at)
 	}
-	if len(c.namespaces) == 1 { // the times of several overlap
+	if len(c.namespaces) == 1 { // with several, busy times overlap
 		add(driver.ActiveSeconds, float64(c.namespaces[0].stat.busy)/milliseconds, c.at)
 	}
 	return readings

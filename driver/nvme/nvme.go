@@ -1,6 +1,6 @@
-// Package nvme reads NVMe controllers of the PCI bus and their namespaces: bytes read and written,
-// busy time, requests in flight and temperatures, from <sysfs>/class/nvme. A controller that is
-// handed to a program in user space (vfio, SPDK) is not there.
+// Package nvme reads NVMe controllers on the PCI bus and their namespaces: bytes read and written,
+// busy time, requests in flight and temperatures, from <sysfs>/class/nvme. A controller that a
+// program in user space drives (vfio, SPDK) is not there.
 package nvme
 
 import (
@@ -17,18 +17,18 @@ import (
 const (
 	maxControllers = 1024 // that are read
 	maxEntries     = 4096 // of a controller's folder
-	// slowEvery is how often temperatures are read, which the controller answers with a log page, and
-	// namespaces are listed.
+	// slowEvery is the time between two reads of temperatures, for which the controller sends a log
+	// page, and between two listings of namespaces.
 	slowEvery = 10 * time.Second
-	// slowAtOnce bounds the controllers of which one sample reads all.
+	// slowAtOnce limits the controllers that one sample reads completely.
 	slowAtOnce = 8
 )
 
-// Source reads all NVMe controllers of the PCI bus. It is a [driver.Source].
+// Source reads all NVMe controllers on the PCI bus. It is a [driver.Source].
 //
-// What a controller reads for the host is transmitted by it, what it writes is received. A
-// controller is busy while its busiest namespace is: while that has requests. How many it could
-// have at a time the kernel does not tell.
+// Bytes that the host reads from a controller are transmitted by the controller, and bytes written
+// are received. A controller is busy while its busiest namespace is, that is, while that has
+// requests. The kernel does not report how many requests are possible at a time.
 type Source struct {
 	root      string // <sysfs>/class/nvme
 	sysfs     string
@@ -51,7 +51,7 @@ func Fills() []driver.Quantity {
 	}
 }
 
-// New returns a source, given where the host's sysfs is mounted. It reads nothing yet.
+// New returns a source for a mount point of the host's sysfs. It reads nothing yet.
 func New(mount string) *Source {
 	return &Source{
 		root: filepath.Join(mount, "class", "nvme"), sysfs: mount, now: time.Now, known: map[string]*controller{},
@@ -62,8 +62,8 @@ func New(mount string) *Source {
 // Name returns nvme.
 func (*Source) Name() string { return "nvme" }
 
-// Sample returns a sample of each controller, by name. What a controller does not have is absent
-// without an error; what could not be read is absent too, with one error for all.
+// Sample returns a sample of each controller, by name. Values that a controller lacks are absent
+// without an error. Values that could not be read are absent, with one error for all of them.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	names, err := sysfs.Names(sysfs.WorkingDir, s.root, maxControllers)
 	if err != nil {
@@ -96,7 +96,7 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	return samples, bad.Err()
 }
 
-// slowAt returns when a controller was read wholly.
+// slowAt returns when a controller was last read completely.
 func (s *Source) slowAt(name string) time.Time {
 	if c := s.known[name]; c != nil {
 		return c.slowAt
@@ -104,8 +104,8 @@ func (s *Source) slowAt(name string) time.Time {
 	return time.Time{}
 }
 
-// dropSharedSerials leaves the serial number as identity only of hardware that has one of its own:
-// the controllers of a drive with two ports have the same.
+// dropSharedSerials removes serial numbers that do not identify one device: the two controllers of
+// a dual-port drive have the same.
 func dropSharedSerials(samples []driver.Sample) {
 	with := map[string]int{}
 	for i := range samples {

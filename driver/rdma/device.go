@@ -15,20 +15,20 @@ type device struct {
 	hardware driver.Hardware
 	ports    []*port
 	at       time.Time // when the traffic was read
-	slowAt   time.Time // when all else was
-	seen     time.Time // the last sample in which it was there
+	slowAt   time.Time // when everything else was read
+	seen     time.Time // the last sample that had it
 }
 
 // port is one port of a device.
 type port struct {
 	number   string
-	files    []*counterFile          // that are there, in the order of their paths
-	known    map[string]*counterFile // that ever were, by path
+	files    []*counterFile          // existing ones, in the order of their paths
+	known    map[string]*counterFile // all that ever existed, by path
 	chosen   map[reading]int
 	unknown  []string // names of counters that the tables do not have
 	stateful bool     // its state could be read
 	up       bool
-	rate     float64 // bytes a second; 0: unknown, or it is down
+	rate     float64 // bytes per second; 0: unknown, or the port is down
 }
 
 // counterFile is a file below a port's folder.
@@ -97,7 +97,7 @@ func (s *Source) read(dir sysfs.Dir, name string, p *port, traffic bool, bad *sy
 			continue
 		}
 		if chosen, ok := p.chosen[f.reading()]; ok && f.rank > chosen {
-			continue // other files of the same are there
+			continue // other files have the same reading
 		}
 		value, err := s.reader.Value(dir, "ports/"+p.number+"/"+f.path)
 		var raw uint64
@@ -165,7 +165,7 @@ func (s *Source) readState(dir sysfs.Dir, name string, p *port, bad *sysfs.Probl
 	}
 	p.stateful = true
 	if !p.up {
-		return // its rate is that of the last link, or the lowest there is
+		return // its rate is that of the last link, or the lowest
 	}
 	if value, err = s.reader.Value(dir, "ports/"+p.number+"/rate"); err == nil {
 		p.rate, err = parseRate(value)

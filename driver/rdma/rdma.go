@@ -23,13 +23,13 @@ import (
 const (
 	maxDevices = 1024 // that are read
 	maxPorts   = 16   // of a device
-	// slowEvery is how often all but the traffic is read: the hardware answers each file with a
-	// command of its own.
+	// slowEvery is the time between two reads of everything except traffic: the hardware needs a
+	// command for each file.
 	slowEvery = 10 * time.Second
-	// slowAtOnce bounds the devices of which one sample reads all.
+	// slowAtOnce limits the devices that one sample reads completely.
 	slowAtOnce = 8
-	// remember is how long a device that is gone stays known, so that its counters go on when it
-	// comes back from a pod.
+	// remember is how long a missing device stays known, so that its counters continue when it returns
+	// from a pod.
 	remember = time.Hour
 )
 
@@ -43,7 +43,7 @@ type Source struct {
 	tables map[string]meaning
 	known  map[string]*device // by name
 	reader sysfs.Reader
-	// isSysfs reports whether an open folder is of a sysfs.
+	// isSysfs reports whether an open folder is in a sysfs.
 	isSysfs func(sysfs.Dir) bool
 
 	mu      sync.Mutex

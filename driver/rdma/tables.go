@@ -6,8 +6,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// meaning is what a file below a port's folder counts. Of several files with the same quantity and
-// labels those of the lowest rank count that a port has; files of one rank are summed.
+// meaning is the meaning of a file below a port's folder. Of several files with the same quantity
+// and labels, the port's files of the lowest rank count; files of one rank are summed.
 type meaning struct {
 	quantity driver.Quantity
 	labels   driver.Labels
@@ -22,7 +22,7 @@ const (
 	rankProtocol
 )
 
-// reading tells the meanings that are one reading from others.
+// reading identifies the meanings that belong to one reading.
 type reading struct {
 	quantity driver.Quantity
 	labels   driver.Labels
@@ -33,7 +33,7 @@ func (m *meaning) reading() reading { return reading{m.quantity, m.labels} }
 // isTraffic reports whether the file is read at every sample.
 func (m *meaning) isTraffic() bool { return m.quantity == driver.IOBytes }
 
-// settings are files among the counters that count nothing.
+// settings are files beside the counters that do not count.
 const settings = " lifespan current_rate active_pds active_ahs active_qps active_srqs active_cqs active_mrs" +
 	" active_mws num_qps_congested "
 
@@ -109,7 +109,7 @@ func newTables() map[string]meaning {
 	return t
 }
 
-// portErrors are errors that the InfiniBand specification has ports count.
+// portErrors are port errors of the InfiniBand specification.
 const portErrors = `symbol_error link_error_recovery port_rcv_errors port_rcv_remote_physical_errors
 	port_rcv_switch_relay_errors port_xmit_constraint_errors port_rcv_constraint_errors
 	local_link_integrity_errors excessive_buffer_overrun_errors`

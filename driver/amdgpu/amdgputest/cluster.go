@@ -12,8 +12,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 )
 
-// WriteCluster writes the sysfs of GPUs that are partitioned, with processes 100, 101 and so on,
-// each of which uses one partition.
+// WriteCluster writes the sysfs of partitioned GPUs with processes 100, 101 and so on. Each process
+// uses one partition.
 func WriteCluster(tb testing.TB, root string, gpus, parts, pids int) {
 	tb.Helper()
 	drivertest.WriteTree(tb, root, cluster(gpus, parts, pids))
@@ -38,9 +38,9 @@ func write(tb testing.TB, path string, content []byte) {
 	}
 }
 
-// metrics is a gpu_metrics that says itself what it has (version 1.9): the activity of a unit of
-// each partition. The numbers are those of enum amdgpu_metrics_attr_id, and types are two for each
-// size of numbers.
+// metrics returns a gpu_metrics table of version 1.9, which describes its own content: the activity
+// of a unit of each partition. The numbers are those of enum amdgpu_metrics_attr_id; there are two
+// types for each size of numbers.
 func metrics(parts int) []byte {
 	const energy, cycles, busy, u32, u64 = 7, 9, 40, 4, 6
 	data := []byte{0, 0, 1, 9, 3, 0, 0, 0}

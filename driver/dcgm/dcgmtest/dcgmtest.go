@@ -137,7 +137,7 @@ func (m *Machine) Fail(function string, answer int) {
 	m.fail[m.functions.Number(function)] = int64(answer)
 }
 
-// Hang makes a function block until the hang is ended.
+// Hang makes a function block, or ends that.
 func (m *Machine) Hang(function string, hang bool) {
 	var value int64
 	if hang {

@@ -22,24 +22,24 @@ import (
 // Machine is a machine with NVIDIA GPUs, as a process sees it through NVML.
 type Machine struct {
 	*State
-	// Library is the path of the fake, OldLibrary that of an old driver's, which lacks functions,
-	// NewLibrary that of the driver NewVersion, which is the one there is where Init is
+	// Library is the path of the fake. OldLibrary is that of an old driver, which lacks functions.
+	// NewLibrary is that of the driver NewVersion, which is the installed one if Init is
 	// NVML_ERROR_LIB_RM_VERSION_MISMATCH.
 	Library, OldLibrary, NewLibrary string
-	// Files is the folder of the device files nvidia0, nvidia1 and so on, which are open while NVML
-	// is initialised.
+	// Files is the folder of the device files nvidia0, nvidia1 and so on, which the fake keeps open
+	// while NVML is initialised.
 	Files string
 
 	functions faketest.Functions
 }
 
-// NewVersion is the version of the driver that NewLibrary came with.
+// NewVersion is the driver version of NewLibrary.
 const NewVersion = "590.44.01"
 
 //go:embed fake
 var sources embed.FS
 
-// New builds the fake and its file of state in a folder, which must last as long as the process.
+// New builds the fake and its state file in a folder, which must exist as long as the process.
 func New(ctx context.Context, dir string) (*Machine, error) {
 	m := &Machine{
 		Library: filepath.Join(dir, "libnvidia-ml.so.1"), OldLibrary: filepath.Join(dir, "libnvidia-ml-old.so.1"),
@@ -72,8 +72,8 @@ func New(ctx context.Context, dir string) (*Machine, error) {
 	return m, nil
 }
 
-// Reset makes the machine one of so many busy GPUs without MIG, on which nothing fails and NVML was
-// never initialised. Generation goes on.
+// Reset makes the machine one with the given number of busy GPUs without MIG and without failures,
+// on which NVML has never been initialised. Generation continues.
 func (m *Machine) Reset(gpus int) {
 	generation := m.Generation
 	*m.State = State{
@@ -118,9 +118,9 @@ func newGPU(i int) GPU {
 	return g
 }
 
-// metrics are what GPM says of a GPU, by NVML_GPM_METRIC_*: the shares of graphics, SMs, occupancy,
-// tensor and memory, of the integer, FP64, FP32 and FP16 pipes, the bytes per second over PCIe and
-// NVLink, and the shares of two decoders and two encoders.
+// metrics returns GPM's metrics of a GPU, by NVML_GPM_METRIC_*: the shares of graphics, SMs,
+// occupancy, tensor and memory, of the integer, FP64, FP32 and FP16 pipes, the bytes per second
+// over PCIe and NVLink, and the shares of two decoders and two encoders.
 func (g *GPU) metrics() map[int]float64 {
 	return map[int]float64{
 		4: 0.11, 11: 0.12, 12: 0.13, 13: 0.14,
@@ -130,8 +130,8 @@ func (g *GPU) metrics() map[int]float64 {
 	}
 }
 
-// Partition switches a GPU's MIG mode on and makes so many instances of one slice of it, with the
-// profile 1g.10gb.
+// Partition enables MIG mode for a GPU and creates the given number of instances of one slice, with
+// the profile 1g.10gb.
 func (m *Machine) Partition(gpu, instances int) {
 	g := &m.GPUs[gpu]
 	g.MIG = 1
@@ -154,9 +154,8 @@ func (m *Instance) metrics() map[int]float64 {
 	}
 }
 
-// Live lets what GPM counts go on in the time of the clock, each metric as it was at last, until
-// Reset: a program that takes two samples finds as much time between them as there was, however
-// late the test is to Advance the rest.
+// Live makes GPM's counters advance with the clock until Reset, at the last rates: two samples then
+// differ by the time between them, however late the test calls Advance.
 func (m *Machine) Live() error {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -166,7 +165,7 @@ func (m *Machine) Live() error {
 	return nil
 }
 
-// Advance lets the machine work on for a time.
+// Advance lets the machine work for a time.
 func (m *Machine) Advance(seconds float64) {
 	for i := range m.Count {
 		g := &m.GPUs[i]
@@ -186,13 +185,13 @@ func (m *Machine) Advance(seconds float64) {
 	}
 }
 
-// Fail lets a function answer an nvmlReturn_t, for one GPU, or for none where the function is of
-// none: gpu is -1. 0 ends it.
+// Fail makes a function return an nvmlReturn_t for one GPU, or for gpu -1 if the function has no
+// GPU. 0 ends that.
 func (m *Machine) Fail(function string, gpu, answer int) {
 	*m.at(&m.fail, function, gpu) = int64(answer)
 }
 
-// Hang lets a function not return until it may again.
+// Hang makes a function block, or ends that.
 func (m *Machine) Hang(function string, gpu int, hang bool) {
 	*m.at(&m.hang, function, gpu) = 0
 	if hang {

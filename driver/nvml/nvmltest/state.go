@@ -17,21 +17,21 @@ const (
 	magic = 0x4e564d4c646f7562
 )
 
-// State is the struct state of fake/state.h, which describes it. Values are in base units; NaN is
-// what the device does not support.
+// State mirrors the struct state of fake/state.h, which describes it. Values are in base units; NaN
+// means that the device does not support the value.
 type State struct {
 	magic, size   uint64
-	Init          int64 // what nvmlInit_v2 answers
-	Users         int64 // how often NVML is initialised and not shut down
-	Generation    int64 // counts initialisations
+	Init          int64 // the nvmlReturn_t of nvmlInit_v2
+	Users         int64 // initialisations of NVML without a shutdown
+	Generation    int64 // number of initialisations
 	Misuse        int64 // calls with stale handles, or that the header forbids
 	Count         int64 // of GPUs
 	CUDAVersion   int64 // as nvmlSystemGetCudaDriverVersion_v2 has it
-	GPMMetrics    int64 // of GPM: those from this number on are not known to the driver; 0: all are
-	GPMNaN        int64 // the metric of GPM that succeeds with NaN; 0: none
+	GPMMetrics    int64 // number from which on the driver does not know GPM's metrics; 0: it knows all
+	GPMNaN        int64 // a metric of GPM that succeeds with NaN; 0: none
 	GPMSamples    int64 // allocated and not freed
 	EventSets     int64
-	live          float64 // CLOCK_MONOTONIC in seconds since which the GPM counters go on by themselves; 0: they do not
+	live          float64 // CLOCK_MONOTONIC in seconds since which GPM's counters advance with the clock; 0: they do not
 	written, read int64   // events
 	registered    int64
 	calls         [maxFunctions]uint64
@@ -48,7 +48,7 @@ type GPU struct {
 	Minor, PCIDomain, PCIBus, PCIDevice    int64
 	MIG, MaxMIG, GPM, NarrowPCIe           int64
 	Accounting                             int64 // mode: 0 is off
-	PowerSmoothing                         int64 // it has the feature, whose settings stand at 0
+	PowerSmoothing                         int64 // it has the feature, with settings of 0
 	Power, Energy                          float64
 	Utilization, MemoryUtilization         float64
 	Encoder, Decoder, JPEG, OFA            float64
@@ -72,7 +72,7 @@ type GPU struct {
 	serial, vbios                          [32]byte
 }
 
-// Throttled are the seconds in which a GPU was throttled, by reason.
+// Throttled has the seconds in which a GPU was throttled, by reason.
 type Throttled struct {
 	Power, Thermal, SyncBoost, BoardLimit, Reliability float64
 	SoftThermal, HardThermal, PowerBrake               float64
@@ -95,7 +95,7 @@ type Condition struct {
 	Margin, Fan                                                            float64
 }
 
-// Counters are what GPM makes its metrics of: the integrals over time of shares and rates, by
+// Counters are the basis of GPM's metrics: integrals over time of shares and rates, by
 // NVML_GPM_METRIC_*.
 type Counters struct {
 	Seconds float64
@@ -108,11 +108,11 @@ type Process struct {
 	PID, Graphics       int64
 	Memory, Utilization float64
 	GPUInstance         int64
-	// What the driver's accounting has of it: how many samples, and the sum of its utilization over
-	// these.
+	// The driver's accounting of the process: the number of samples, and the sum of the utilization
+	// over them.
 	Accounted     int64
 	AccountedBusy float64
-	// Behind is by how many seconds its newest sample is older than those of others.
+	// Behind is the number of seconds by which its newest sample is older than those of others.
 	Behind float64
 }
 
@@ -127,24 +127,24 @@ type Instance struct {
 
 type event struct{ gpu, xid, gpuInstance, computeInstance int64 }
 
-// SetUUID gives a GPU its UUID and its name.
+// SetUUID sets a GPU's UUID and name.
 func (g *GPU) SetUUID(uuid, name string) { g.uuid, g.name = text(uuid), text(name) }
 
-// SetBoard gives a GPU a serial number and a VBIOS.
+// SetBoard sets a GPU's serial number and VBIOS version.
 func (g *GPU) SetBoard(serial, vbios string) {
 	g.serial, g.vbios = [32]byte{}, [32]byte{}
 	copy(g.serial[:len(g.serial)-1], serial)
 	copy(g.vbios[:len(g.vbios)-1], vbios)
 }
 
-// SetDriver gives the machine a driver of that version, such as 580.65.06, from the next session
-// on. What each number of a field means is then what it means to that driver.
+// SetDriver sets the version of the machine's driver, such as 580.65.06, from the next session on.
+// The numbers of fields then have their meaning in that driver.
 func (s *State) SetDriver(version string) { s.driverVersion = text(version) }
 
 // UUID returns the GPU's UUID.
 func (g *GPU) UUID() string { return untext(g.uuid[:]) }
 
-// SetUUID gives a MIG device its UUID and its name.
+// SetUUID sets a MIG device's UUID and name.
 func (m *Instance) SetUUID(uuid, name string) { m.uuid, m.name = text(uuid), text(name) }
 
 // UUID returns the MIG device's UUID.
@@ -160,8 +160,8 @@ func untext(b []byte) string {
 	return string(b)
 }
 
-// Advance lets the GPM counters go on for a time in which each metric had a constant value: a share
-// of 1, or bytes per second. Metrics that are not named are not supported.
+// Advance advances GPM's counters by a time in which each metric had a constant value: a share of
+// 1, or bytes per second. Other metrics are not supported.
 func (c *Counters) Advance(seconds float64, values map[int]float64) {
 	c.Seconds += seconds
 	for i := range c.Total {
@@ -177,7 +177,7 @@ func (c *Counters) Advance(seconds float64, values map[int]float64) {
 	}
 }
 
-// XID lets the driver report an error of a GPU, and of a GPU instance unless that is -1.
+// XID makes the driver report an error of a GPU and, unless it is -1, of a GPU instance.
 func (s *State) XID(gpu, xid, gpuInstance, computeInstance int) {
 	s.events[s.written%maxEvents] = event{int64(gpu), int64(xid), int64(gpuInstance), int64(computeInstance)}
 	s.written++

@@ -10,8 +10,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 )
 
-// WriteCards writes the sysfs of InfiniBand cards mlx5_0, mlx5_1 and so on, of one port with all
-// that mlx5 counts.
+// WriteCards writes the sysfs of InfiniBand cards mlx5_0, mlx5_1 and so on, each with one port and
+// all counters of mlx5.
 func WriteCards(tb testing.TB, root string, cards int) {
 	tb.Helper()
 	var tree strings.Builder

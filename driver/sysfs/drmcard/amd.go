@@ -11,22 +11,22 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// AMDGPUs finds the AMD GPUs of a machine, and their partitions, by what AMD's tools call them. The
-// zero value knows none.
+// AMDGPUs finds the AMD GPUs of a machine, and their partitions, by the identifiers that AMD's
+// tools use. The zero value has none.
 type AMDGPUs struct {
-	addresses map[string]string // by serial number or unique ID; "": several have it
+	addresses map[string]string // by serial number or unique ID; "": several GPUs have it
 	renders   map[partition]int
 }
 
-// partition is a part of a GPU, of which there are several in the modes DPX, QPX and CPX.
+// partition is a part of a GPU in one of the modes DPX, QPX and CPX.
 type partition struct {
 	pci    string
 	number int
 }
 
-// ListAMD reads what identifies the AMD GPUs among the cards: serial_number and unique_id
-// (Documentation/gpu/amdgpu/driver-misc.rst), and, of partitions, the topology of KFD. What can't
-// be read is left out, with an error.
+// ListAMD reads the identifiers of the AMD GPUs among the cards: serial_number and unique_id
+// (Documentation/gpu/amdgpu/driver-misc.rst), and for partitions the topology of KFD. Identifiers
+// that can't be read are left out, with an error.
 func ListAMD(root string, cards []Card) (AMDGPUs, error) {
 	found := AMDGPUs{addresses: map[string]string{}, renders: map[partition]int{}}
 	var reader sysfs.Reader
@@ -49,21 +49,21 @@ func ListAMD(root string, cards []Card) (AMDGPUs, error) {
 	return found, errors.Join(append(failed, found.addPartitions(root))...)
 }
 
-// add notes what a GPU is called.
+// add adds an identifier of a GPU.
 func (a *AMDGPUs) add(name, pci string) {
 	if driver.IsPlaceholder(name) {
 		return
 	}
 	name = canonicalName(name)
 	if other, known := a.addresses[name]; known && other != pci {
-		pci = "" // the two GPUs of one board of the MI200 series
+		pci = "" // the two GPUs of a board of the MI200 series
 	}
 	a.addresses[name] = pci
 }
 
 func canonicalName(name string) string { return strings.TrimPrefix(strings.ToLower(name), "0x") }
 
-// PCI returns the address of the GPU with that serial number, unique ID or UUID, "" for none, or
+// PCI returns the address of the GPU with a serial number, unique ID or UUID, "" for none or
 // several.
 func (a *AMDGPUs) PCI(name string) string {
 	if address := a.addresses[canonicalName(name)]; address != "" {
@@ -76,11 +76,11 @@ func (a *AMDGPUs) PCI(name string) string {
 	return a.addresses[id]
 }
 
-// uniqueID returns the unique_id of which AMD's tools make a UUID, in the spelling of
+// uniqueID returns the unique_id from which AMD's tools make a UUID, in the spelling of
 // canonicalName. The UUID has the highest byte of the 64 bits, the number of the function (ff: the
 // whole GPU) and the PCI device ID; version 1; and the other seven bytes: amdsmi_uuid_gen and
 // amdsmi_get_gpu_device_uuid in src/amd_smi/amd_smi_uuid.cc and amd_smi.cc of ROCm/amdsmi. An
-// MI300X (device 74a1) of the unique ID cce0c6d49f5b0d86 is ccff74a1-0000-1000-80e0-c6d49f5b0d86.
+// MI300X (device 74a1) with the unique ID cce0c6d49f5b0d86 is ccff74a1-0000-1000-80e0-c6d49f5b0d86.
 func uniqueID(uuid string) (string, bool) {
 	const form = "ccff74a1-0000-1000-80e0-c6d49f5b0d86"
 	uuid = strings.ToLower(uuid)
@@ -94,17 +94,17 @@ func uniqueID(uuid string) (string, bool) {
 	return id, true
 }
 
-// Render returns N of /dev/dri/renderDN of a partition, given its GPU's address.
+// Render returns N of /dev/dri/renderDN for a partition, given the address of its GPU.
 func (a *AMDGPUs) Render(pci string, number int) (int, bool) {
 	render, ok := a.renders[partition{pci, number}]
 	return render, ok
 }
 
-// addPartitions reads the topology of KFD, which has a node for each partition. Those that this
+// addPartitions reads the topology of KFD, which has a node for each partition. Nodes that this
 // process may not read are left out.
 func (a *AMDGPUs) addPartitions(root string) error {
 	nodes, _, err := Nodes(KFD(root))
-	number := map[string]int{} // of the next partition, by GPU
+	number := map[string]int{} // number of the next partition, by GPU
 	for i := range nodes {
 		pci := nodes[i].Slot + ".0"
 		a.renders[partition{pci, number[pci]}] = nodes[i].Render

@@ -1,5 +1,5 @@
-// Package drmcard lists the graphics cards and accelerators of the kernel's class drm, for the
-// sources that read them: by card and render number, PCI address, kernel driver and hwmon folder.
+// Package drmcard lists graphics cards and accelerators in the kernel's class drm, for sources that
+// read them: card and render number, PCI address, kernel driver and hwmon folder.
 package drmcard
 
 import (
@@ -17,23 +17,24 @@ import (
 const (
 	maxCards   = 1024 // that are listed
 	maxEntries = 8192 // of class/drm: cards have an entry for each connector, too
-	// listEvery is how often a [Lister] lists all of it again, though no card came or went.
+	// listEvery is the time after which a [Lister] lists everything again, even if no card was added
+	// or removed.
 	listEvery = 30 * time.Second
 )
 
 // Card is a device of the class drm (Documentation/gpu/drm-uapi.rst).
 type Card struct {
 	Index  int // N of /dev/dri/cardN
-	Render int // N of /dev/dri/renderDN; -1: it has none
-	// Device is the folder of the hardware, without links: of a PCI device, or of a platform device
-	// such as a partition of an AMD GPU.
+	Render int // N of /dev/dri/renderDN; -1: none
+	// Device is the folder of the hardware, with links resolved: of a PCI device, or of a platform
+	// device such as a partition of an AMD GPU.
 	Device string
-	PCI    string // address of the hardware; "" if that is no PCI device
-	Driver string // the kernel's driver of the hardware, such as amdgpu, i915 or xe; "" for none
-	Vendor string // of the hardware, by its PCI ID: 0x1002; "" if unknown
+	PCI    string // address of the hardware; "": not a PCI device
+	Driver string // kernel driver of the hardware, such as amdgpu, i915 or xe; "": none
+	Vendor string // by the PCI ID of the hardware: 0x1002; "": unknown
 	// NUMANode is that of the hardware, "" if unknown.
 	NUMANode string
-	Hwmon    string // folder of the first hwmon of the hardware; "" for none
+	Hwmon    string // folder of the hardware's first hwmon; "": none
 }
 
 // Name returns the name of the card below class/drm.
@@ -58,14 +59,14 @@ func numbers(root string) ([]int, error) {
 	return found[:min(len(found), maxCards)], nil
 }
 
-// number returns the number of an entry with that prefix.
+// number returns the number in an entry's name after a prefix.
 func number(entry, prefix string) (int, bool) {
 	digits, ok := strings.CutPrefix(entry, prefix)
 	n, err := strconv.ParseUint(digits, 10, 31)
 	return int(n), ok && err == nil && strconv.FormatUint(n, 10) == digits
 }
 
-// describe follows the links of cards.
+// describe resolves the links of cards.
 func describe(root string, numbers []int) []Card {
 	var reader sysfs.Reader
 	var cards []Card
@@ -73,7 +74,7 @@ func describe(root string, numbers []int) []Card {
 		name := "card" + strconv.Itoa(n)
 		device, ok := sysfs.Follow(filepath.Join(root, "class", "drm", name), "device")
 		if !ok {
-			continue // gone, or no hardware (vkms)
+			continue // gone, or without hardware (vkms)
 		}
 		card := Card{
 			Index: n, Render: -1, Device: device, PCI: sysfs.PCIOf(root, "drm", name),
@@ -98,8 +99,9 @@ func describe(root string, numbers []int) []Card {
 	return cards
 }
 
-// Lister lists cards for a source that asks at every sample: it follows their links only when a
-// card came or went, when the folder of one is gone, and every 30 s. It is for one goroutine.
+// Lister lists cards for a source that asks at every sample. It follows their links only if a card
+// was added or removed, if a card's folder is gone, and every 30 s. It is not safe for concurrent
+// use.
 type Lister struct {
 	root    string
 	numbers []int
@@ -107,12 +109,12 @@ type Lister struct {
 	at      time.Time
 }
 
-// NewLister returns a lister, given where sysfs is mounted.
+// NewLister returns a lister for a mount point of sysfs.
 func NewLister(root string) *Lister { return &Lister{root: root} }
 
 // Cards returns the cards in the order of their numbers, none on a machine without the class. A
-// card that is removed during the call is omitted. The slice belongs to the lister; fresh means
-// that it is a new one.
+// card that is removed during the call is omitted. The lister owns the slice; fresh: it is a new
+// slice.
 func (l *Lister) Cards(now time.Time) (cards []Card, fresh bool, err error) {
 	numbers, err := numbers(l.root)
 	if err != nil {
@@ -130,7 +132,7 @@ func (l *Lister) Cards(now time.Time) (cards []Card, fresh bool, err error) {
 	return l.cards, true, nil
 }
 
-// isGone reports whether the folder of one of the cards is gone: another took its number.
+// isGone reports whether the folder of a card is gone, so that another card may have its number.
 func (l *Lister) isGone() bool {
 	return slices.ContainsFunc(l.cards, func(c Card) bool {
 		_, err := os.Lstat(c.Device)

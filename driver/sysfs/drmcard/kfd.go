@@ -20,24 +20,24 @@ const (
 	maxProperties = 64 << 10 // bytes of a file of properties
 )
 
-// Node is a GPU of AMD, or a partition of one, as the compute driver sees it: a folder of
+// Node is a GPU of AMD, or a partition of one, in the compute driver: a folder of
 // class/kfd/kfd/topology/nodes.
 type Node struct {
 	ID       uint64 // gpu_id: the name of the node in the files of processes
 	Render   int    // N of renderDN
 	Slot     string // domain, bus and device of its PCI address: 0000:0c:00
 	Capacity uint64 // bytes of its memory; 0: unknown
-	Engines  uint64 // that copy (SDMA), those for XGMI included
-	part     uint64 // which of several partitions of the GPU it is: they are in this order
+	Engines  uint64 // number of copy engines (SDMA), including those for XGMI
+	part     uint64 // position among the partitions of the GPU
 }
 
-// KFD returns the folder of the compute driver, given where sysfs is mounted.
+// KFD returns the folder of the compute driver, given the mount point of sysfs.
 func KFD(root string) string { return filepath.Join(root, "class", "kfd", "kfd") }
 
-// Nodes returns the GPUs and partitions of the compute driver's topology, given its folder, in the
-// order of GPUs and partitions. Nodes of CPUs have no gpu_id. The kernel lets only those read the
-// node of a GPU who may use the GPU's device file (kfd_devcgroup_check_permission): denied says
-// that there is one that this process may not.
+// Nodes returns the GPUs and partitions in the compute driver's topology, given its folder, ordered
+// by GPU and partition. Nodes of CPUs have no gpu_id. The node of a GPU can be read only with
+// permission to use the GPU's device file (kfd_devcgroup_check_permission). denied: this process
+// lacks that permission for some node.
 func Nodes(kfd string) (found []Node, denied bool, err error) {
 	folder := filepath.Join(kfd, "topology", "nodes")
 	names, err := sysfs.Names(sysfs.WorkingDir, folder, maxNodes)
@@ -87,8 +87,8 @@ func Nodes(kfd string) (found []Node, denied bool, err error) {
 }
 
 // nodeOf returns the node with these properties, false for one without a render node. location_id
-// is bus << 8 | device << 3 | function; kernels mark partitions of one GPU there by bits 28 to 31,
-// or by the function's, or not at all: then their order is that of the nodes
+// is bus << 8 | device << 3 | function. Kernels mark the partitions of one GPU in it by bits 28 to
+// 31, or by the function, or not at all; then the order of the nodes is that of the partitions
 // (kfd_topology_add_device in drivers/gpu/drm/amd/amdkfd/kfd_topology.c).
 func nodeOf(id, number uint64, properties map[string]uint64) (n Node, ok bool) {
 	const firstRender, mostRenders = 128, 1 << 20 // drivers/gpu/drm/drm_drv.c
@@ -116,8 +116,8 @@ func parseProperties(content []byte) map[string]uint64 {
 	return properties
 }
 
-// bankBytes returns the size of a node's own memory: of its banks whose heap is a frame buffer (1,
-// 2). 0: unknown.
+// bankBytes returns the size of a node's own memory: the sum of its banks whose heap is a frame
+// buffer (1, 2); 0: unknown.
 func bankBytes(folder string) (size uint64) {
 	const public, private = 1, 2
 	folder = filepath.Join(folder, "mem_banks")

@@ -1,4 +1,4 @@
-// Package drmcardtest lays recorded cards out as the kernel does.
+// Package drmcardtest copies recorded cards into the kernel's layout.
 package drmcardtest
 
 import (
@@ -11,12 +11,12 @@ import (
 	"testing"
 )
 
-// Recorded returns a sysfs with one card of the recordings: that of a folder, such as amd/rx580,
-// below drm of the folder that the environment variable RECORDED names. The test is skipped where
-// it is not set. The files belong to the test, which may change them.
+// Recorded returns a sysfs with one recorded card from a folder such as amd/rx580, below drm in the
+// folder that the environment variable RECORDED names. Without that variable, the test is skipped.
+// The test owns the files, and may change them.
 //
 // A recording has the files of /sys/class/drm/cardN and of cardN/device, where the kernel has a
-// link, and may have those of /sys/class/kfd/kfd. The copy has the links of the kernel: class/drm,
+// link, and may have those of /sys/class/kfd/kfd. The copy has the kernel's links: class/drm,
 // bus/pci, the driver, and a render node of number 128 + N.
 func Recorded(tb testing.TB, folder string) (root string) {
 	tb.Helper()
@@ -88,8 +88,7 @@ func isFolder(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// copyTree copies files and folders. A card's folder device, which has a copy of its own, is left
-// out.
+// copyTree copies files and folders, except a card's folder device, which is copied separately.
 func copyTree(tb testing.TB, from, to string) {
 	tb.Helper()
 	err := filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
