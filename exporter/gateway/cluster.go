@@ -160,7 +160,7 @@ func counts(of map[ledger.State]int) []count {
 func newClusterPage(nodes []*state, v *view, listed error) clusterPage {
 	out := clusterPage{All: v.all, Unasked: v.unasked}
 	if listed != nil {
-		out.Trouble = "the API server does not say where the exporters are"
+		out.Trouble = "the API server did not return the addresses of the exporters"
 	}
 	total := map[ledger.State]int{}
 	ranks := map[string][]int{}

@@ -98,7 +98,7 @@ func New(c Config) http.Handler {
 			redirect(w, r, nodePath(name))
 			return
 		}
-		respond(w, http.StatusNotFound, "this is no name")
+		respond(w, http.StatusNotFound, "not a valid name")
 	}))
 	mux.HandleFunc("GET /node/{node}/{path...}", g.forUsers(g.serveNode))
 	mux.HandleFunc("GET /claim/{namespace}/{name}", g.forUsers(g.serveHolder("claim")))
@@ -117,7 +117,7 @@ func (g *gateway) forUsers(next func(http.ResponseWriter, *http.Request, *access
 			next(w, r, user)
 		case http.StatusUnauthorized:
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			respond(w, status, "who asks is not known: a bearer token, or a proxy in front that says it, is needed")
+			respond(w, status, "unknown user: a bearer token, or a proxy that names the user, is needed")
 		default:
 			g.unavailable(w)
 		}
@@ -126,7 +126,7 @@ func (g *gateway) forUsers(next func(http.ResponseWriter, *http.Request, *access
 
 func (g *gateway) unavailable(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "5")
-	respond(w, http.StatusServiceUnavailable, "the API server does not say now who asks, and what they may see")
+	respond(w, http.StatusServiceUnavailable, "the API server did not return a decision about the user")
 }
 
 func respond(w http.ResponseWriter, status int, text string) {
@@ -149,7 +149,7 @@ func (g *gateway) serveHolder(kind string) func(http.ResponseWriter, *http.Reque
 	return func(w http.ResponseWriter, r *http.Request, user *access.User) {
 		of := holder{kind, r.PathValue("namespace"), r.PathValue("name")}
 		if !isName(of.Namespace) || !isName(of.Name) {
-			respond(w, http.StatusNotFound, "this is no name")
+			respond(w, http.StatusNotFound, "not a valid name")
 			return
 		}
 		all, err := g.Users.MayGet(r.Context(), user, rawPath)
@@ -188,7 +188,7 @@ func (g *gateway) serveHolder(kind string) func(http.ResponseWriter, *http.Reque
 func (g *gateway) serveDevice(w http.ResponseWriter, r *http.Request, user *access.User) {
 	parts := strings.Split(r.PathValue("path"), "/")
 	if len(parts) < 3 || slices.ContainsFunc(parts, func(s string) bool { return !isName(s) }) {
-		respond(w, http.StatusNotFound, "this is not DRIVER/POOL/DEVICE")
+		respond(w, http.StatusNotFound, "not DRIVER/POOL/DEVICE")
 		return
 	}
 	if !g.allowed(w, r, user, rawPath) {
@@ -228,7 +228,7 @@ func (g *gateway) locate(
 	nodes, err := find(r.Context())
 	nodes = slices.DeleteFunc(nodes, func(n string) bool { return n == "" })
 	if err != nil {
-		g.Log.DebugContext(r.Context(), "the API server does not say where something is", "what", what, "error", err)
+		g.Log.DebugContext(r.Context(), "the API server does not name the node of an object", "what", what, "error", err)
 	}
 	node := hint
 	if len(nodes) > 0 && !slices.Contains(nodes, hint) {
@@ -236,11 +236,11 @@ func (g *gateway) locate(
 	}
 	switch _, known, listed := g.exporters.address(r.Context(), node); {
 	case node == "" && err != nil:
-		respond(w, http.StatusServiceUnavailable, "the API server does not say where "+what+" is")
+		respond(w, http.StatusServiceUnavailable, "the API server did not return the node of "+what)
 	case node == "":
 		respond(w, http.StatusNotFound, what+" is on no node")
 	case listed != nil:
-		respond(w, http.StatusServiceUnavailable, "the API server does not say where the exporters are")
+		respond(w, http.StatusServiceUnavailable, "the API server did not return the addresses of the exporters")
 	case !known:
 		respond(w, http.StatusNotFound, "the node of "+what+" has no exporter")
 	default:

@@ -38,7 +38,7 @@ func (g *gateway) serveNode(w http.ResponseWriter, r *http.Request, user *access
 	address, known, err := g.exporters.address(r.Context(), to.node)
 	switch {
 	case err != nil:
-		respond(w, http.StatusServiceUnavailable, "the API server does not say where the exporters are")
+		respond(w, http.StatusServiceUnavailable, "the API server did not return the addresses of the exporters")
 	case !known:
 		respond(w, http.StatusNotFound, "this node has no exporter")
 	default:

@@ -19,9 +19,9 @@ func (c Config) forBrowsers(next http.Handler) http.Handler {
 		switch {
 		case !c.knows(r.Host):
 			c.refuseBrowser(w, http.StatusMisdirectedRequest,
-				"this is no name of the server: name it in --web.host, or ask for its address\n")
+				"not a name of this server: add it to --web.host, or use its address\n")
 		case !c.isOwnOrigin(r):
-			c.refuseBrowser(w, http.StatusForbidden, "another site asks\n")
+			c.refuseBrowser(w, http.StatusForbidden, "requests of other sites are refused\n")
 		default:
 			next.ServeHTTP(w, r)
 		}

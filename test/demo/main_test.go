@@ -36,7 +36,7 @@ func freeAddress(t *testing.T) string {
 	return address
 }
 
-// runDemoTo is runDemo with a writer of what the demo prints.
+// runDemoTo is runDemo with a writer for the demo's output.
 func runDemoTo(ctx context.Context, t *testing.T, stdout io.Writer, args ...string) (status int, stderr string) {
 	t.Helper()
 	temporary := t.TempDir()

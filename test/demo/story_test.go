@@ -50,8 +50,8 @@ func (n *asked) Describe() (podresources.View, driver.Inventory) {
 	return n.view, n.listed
 }
 
-// documents has what a state folder has of incidents: their documents as they were stored last, and
-// how often each has happened, which is stored at each tick.
+// documents has the incidents in a state folder: their last stored documents, and their numbers of
+// occurrences, which are stored at each tick.
 type documents struct {
 	mu      sync.Mutex
 	stored  map[string][]byte
@@ -84,7 +84,7 @@ func (d *documents) incidents(t *testing.T) (out []*recorder.Incident) {
 	return out
 }
 
-// restore gives a recorder the incidents, as at the start of a process.
+// restore passes the incidents to a recorder, as at the start of a process.
 func (d *documents) restore(t *testing.T, r *recorder.Recorder) {
 	t.Helper()
 	r.Restore(d.incidents(t))
@@ -96,7 +96,7 @@ func (d *documents) restore(t *testing.T, r *recorder.Recorder) {
 	}
 }
 
-// live runs an exporter of the node with the demo's flags for a time, and ends like a kill.
+// live runs an exporter of the node with the demo's flags for a time, and ends it like a kill.
 func (d *documents) live(t *testing.T, node *simnode.Node, length time.Duration) {
 	t.Helper()
 	flag := func(name string) string {

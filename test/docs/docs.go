@@ -1,8 +1,8 @@
-// Package docs reads the documents of the tree, for the tests that hold them to what they say:
-// their links, their code blocks, and the commands in these.
+// Package docs reads the documents of the tree, for tests of their links, their code blocks, and
+// the commands in these.
 //
-// The tests of this package check what needs no other program. Of test/system, e2e runs the
-// commands, deploy those for a cluster, and dashboards asks a real Prometheus the queries.
+// The tests of this package check what needs no other program. Of test/system, e2e runs commands,
+// deploy runs those that need a cluster, and dashboards sends the queries to a real Prometheus.
 package docs
 
 import (
@@ -14,14 +14,14 @@ import (
 	"strings"
 )
 
-// The languages of code blocks that tests look at.
+// The languages of code blocks that are tested.
 const (
 	Shell  = "sh"     // commands, which a test runs
-	PromQL = "promql" // one query, which a real Prometheus answers
-	Sample = "prom"   // samples of the demo: "…" stands for labels that are left out
+	PromQL = "promql" // one query, sent to a real Prometheus
+	Sample = "prom"   // samples of the demo: "…" stands for omitted labels
 	YAML   = "yaml"
 	Go     = "go"   // a file, which a test writes
-	Diff   = "diff" // a change of a file, which a test makes
+	Diff   = "diff" // a change of a file, which a test applies
 )
 
 // Document is a Markdown file.
@@ -35,7 +35,7 @@ type Block struct {
 	Document string
 	Line     int // number of its first line, from 1
 	Language string
-	File     string // the file that the block is of: "```go title=FILE"
+	File     string // the file in "```go title=FILE"
 	Text     string
 }
 
@@ -118,7 +118,7 @@ func (d Document) Blocks() []Block {
 	return all
 }
 
-// Prose returns the document's lines with those of code blocks made empty.
+// Prose returns the document's lines. Those of code blocks are empty.
 func (d Document) Prose() []string {
 	lines := make([]string, len(d.Lines))
 	copy(lines, d.Lines)
@@ -144,8 +144,8 @@ func Blocks(all []Document, language string) []Block {
 	return found
 }
 
-// Apply makes the changes of a diff in a text: hunks without line numbers, separated by lines that
-// begin with @@. Each must fit at exactly one place.
+// Apply applies a diff to a text: hunks without line numbers, separated by lines that begin with
+// @@. Each must match at exactly one place.
 func (b Block) Apply(text string) (string, error) {
 	var before, after strings.Builder
 	change := func() error {

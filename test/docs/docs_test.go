@@ -37,8 +37,8 @@ func read(t *testing.T) []Document {
 	return all
 }
 
-// longest returns how many lines a document may have. The changelog and generated references have
-// as many as they need.
+// longest returns the maximum number of lines of a document. The changelog and generated references
+// have no limit.
 func longest(document string) int {
 	switch document {
 	case "README.md":
@@ -52,7 +52,7 @@ func longest(document string) int {
 	}
 }
 
-// generated documents have lines as long as their tables need.
+// generated returns the generated documents, whose lines may be as long as their tables need.
 func generated() []string {
 	return []string{"exporter/METRICS.md", "dashboards/RUNBOOK.md", "deployments/helm/dra-exporter/README.md"}
 }
@@ -87,7 +87,7 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// The changes that documents show fit the files as they are.
+// The diffs in documents match the files.
 func TestDiffs(t *testing.T) {
 	diffs := Blocks(read(t), Diff)
 	if len(diffs) < 3 {
@@ -142,7 +142,7 @@ func TestForm(t *testing.T) {
 	}
 }
 
-// inList reports whether the text that these lines end with is a list.
+// inList reports whether the text ending with these lines is in a list.
 func inList(lines []string) bool {
 	for _, line := range slices.Backward(lines) {
 		if line != "" && !strings.HasPrefix(line, " ") {

@@ -2,24 +2,24 @@ package docs
 
 import "strings"
 
-// Runner says which test runs a command.
+// Runner is the test that runs a command.
 type Runner uint8
 
 // The runners.
 const (
 	Local   Runner = iota // test/system/e2e, in a copy of the tree
 	Cluster               // test/system/deploy, on the test cluster
-	Nobody                // none, for the reason that Exceptions gives
+	Nobody                // no test, for the reason in Exceptions
 )
 
-// Exception is a command that no test runs as it is written.
+// Exception is a command that no test runs literally.
 type Exception struct {
 	Command string // as in the document
 	Reason  string
 }
 
-// Exceptions are the commands of the documents that no test runs, each with the reason. An entry
-// that no document has fails a test.
+// Exceptions returns the commands in documents that no test runs, with reasons. A test fails if no
+// document has the command.
 func Exceptions() []Exception {
 	const (
 		ci      = "CI runs this target itself (.ci/run)"
@@ -53,7 +53,7 @@ func Exceptions() []Exception {
 	}
 }
 
-// Runner returns which test runs the command.
+// Runner returns the test that runs the command.
 func (c Command) Runner() Runner {
 	for _, e := range Exceptions() {
 		if e.Command == c.Text {

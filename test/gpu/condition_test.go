@@ -64,8 +64,8 @@ func conditionColumns() []column {
 	}
 }
 
-// attention are the elements that are Yes while somebody must act, with the labels of the reading
-// that is there then.
+// attention returns the elements that are Yes if somebody must act, with the labels of the
+// corresponding reading.
 func attention() map[string]driver.Labels {
 	return map[string]driver.Labels{
 		"remapped_rows/remapped_row_pending":           {"reset", "row_remap_pending"},
@@ -78,7 +78,7 @@ func attention() map[string]driver.Labels {
 	}
 }
 
-// attention compares for what somebody must act. A reading without an element is left to rest.
+// attention compares these elements. A reading without an element is left to rest.
 func (c *comparison) attention(gpu *element, s driver.Sample) {
 	none, printed := true, false
 	for path, labels := range attention() {
@@ -108,7 +108,7 @@ func (c *comparison) attention(gpu *element, s driver.Sample) {
 	}
 }
 
-// holds compares whether there is a reading that is 1 where something holds.
+// holds compares whether a reading is 1 with whether a condition holds.
 func (c *comparison) holds(s driver.Sample, q driver.Quantity, labels driver.Labels, want bool, printed string) {
 	r, ok := readingIn(c.after, s.Hardware.UUID, q, labels)
 	f := finding{agrees, s.Hardware.UUID, name(q, labels), fmt.Sprint(r.Value), printed}

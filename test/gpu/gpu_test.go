@@ -53,7 +53,7 @@ func TestAgainstNvidiaSMI(t *testing.T) {
 	t.Run("dcgm", func(t *testing.T) { againstDCGM(t, b) })
 }
 
-// check checks a trial, present or recorded, and reports what could not be checked.
+// check checks a trial, new or recorded, and reports what could not be checked.
 func check(t *testing.T, result trial) {
 	t.Helper()
 	for name, l := range map[string]look{"idle": result.Idle, "busy": result.Busy} {

@@ -12,20 +12,20 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
 
-// Containers is which pods run on a node, by its container runtime alone. Nothing in it comes from
-// the API server or the kubelet. It is safe for concurrent use.
+// Containers records which pods run on a node, by its container runtime alone. Nothing in it comes
+// from the API server or the kubelet. It is safe for concurrent use.
 type Containers struct {
 	mu   sync.Mutex
 	pods map[types.UID]*run
 	last time.Time
 }
 
-// run is when a pod had a sandbox that is ready, and when one of its containers ran.
+// run has the times in which a pod had a ready sandbox, and in which one of its containers ran.
 type run struct{ ready, running []interval }
 
-// Observe takes in the pods with a sandbox that is ready, and whether one of their containers runs,
-// by which the runtime answered at a time to what it was asked at another. The times of the calls
-// do not fall.
+// Observe adds an answer of the runtime: the pods with a ready sandbox, and whether one of their
+// containers runs. asked and at are the times of the request and the answer, which never decrease
+// from call to call.
 func (c *Containers) Observe(asked, at time.Time, ready map[types.UID]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -45,14 +45,14 @@ func (c *Containers) Observe(asked, at time.Time, ready map[types.UID]bool) {
 	c.last = at
 }
 
-// holdingPod is a pod of a snapshot that holds devices by a claim. The UID may be unknown.
+// holdingPod is a pod of a snapshot that holds devices by a claim. Its UID may be unknown.
 type holdingPod struct {
 	uid       types.UID
 	namespace string
 	name      string // NAMESPACE/NAME
 }
 
-// holdingPods returns the pods that hold devices by a claim, and why each holds one.
+// holdingPods returns the pods that hold devices by a claim, with the reason of one hold.
 func holdingPods(r *web.Report) map[holdingPod]podresources.Reason {
 	out := map[holdingPod]podresources.Reason{}
 	for i := range r.Devices {
@@ -67,10 +67,10 @@ func holdingPods(r *web.Report) map[holdingPod]podresources.Reason {
 	return out
 }
 
-// compareContainers compares a snapshot with what the runtime ran: a pod that the kubelet lists
-// with a claim is shown while its containers run, and none is shown after its sandbox has ended,
-// both but for the time by which the exporter may be late. The end of a pod at a time at which what
-// notices it was stopped (Ownership.Stopped) can't be known so soon, and is left out.
+// compareContainers compares a snapshot with the runtime. A pod that the kubelet lists with a claim
+// must be shown while its containers run, and no pod may be shown after its sandbox has ended,
+// apart from the time by which the exporter may be late. The end of a pod while the process that
+// notices ends was stopped (Ownership.Stopped) is not checked.
 func (o *Ownership) compareContainers(s *snapshot, late time.Duration) []error {
 	from, until := s.at.Add(-late), s.at.Add(late)
 	var wrong []error
@@ -81,7 +81,7 @@ func (o *Ownership) compareContainers(s *snapshot, late time.Duration) []error {
 		}
 		ended := r.ended(s.at)
 		if ended.IsZero() {
-			continue // it waits to be started
+			continue // waiting to be started
 		}
 		o.compared++
 		if o.Stopped != nil && (standstill.Span{From: ended.Add(-late), To: ended.Add(late)}).Overlap(o.Stopped()) > 0 {
@@ -121,5 +121,5 @@ func (r *run) ended(before time.Time) (at time.Time) {
 	return at
 }
 
-// Shown returns for how long after its sandbox had ended a pod was shown as a holder, at most.
+// Shown returns the longest time for which a pod was shown as a holder after its sandbox had ended.
 func (o *Ownership) Shown() time.Duration { return o.shown }

@@ -15,8 +15,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
 
-// TestOwnershipOfContainers runs the check over a minute. The pod's container runs from second 10
-// to second 30, its sandbox until second 31, and the API server learns of neither before second 50.
+// TestOwnershipOfContainers checks a minute. The pod's container runs from second 10 to second 30,
+// its sandbox until second 31. The API server learns of neither before second 50.
 func TestOwnershipOfContainers(t *testing.T) {
 	stopped := func(from, to int64) func() []standstill.Span {
 		return func() []standstill.Span {

@@ -10,23 +10,22 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Exposition checks the scrapes of one run of the exporter in their order, as [Checker] does its
-// snapshots. The exporter is to hold no counter at zero, and the run to be shorter than its
-// retention. The zero value is ready.
+// Exposition checks the scrapes of one run of the exporter in their order, as [Checker] checks its
+// snapshots. The exporter must not hold counters at zero, and the run must be shorter than its
+// retention. The zero value is ready to use.
 type Exposition struct {
 	counters map[string]float64   // by family and labels
-	plugged  map[driver.ID]bool   // devices that a device plugin ever gave to pods, charged in addition to claims
-	parents  map[driver.ID]string // the names of the parents of all partitions that were seen
+	plugged  map[driver.ID]bool   // devices that a device plugin gave to pods, charged in addition to claims
+	parents  map[driver.ID]string // names of the parents of all partitions seen
 	compared int
 }
 
-// Compared returns how many sums were compared so far.
+// Compared returns the number of compared sums.
 func (e *Exposition) Compared() int { return e.compared }
 
-// Check returns what is wrong with the next scrape: what a device did is not what its pods did and
-// what was left over, pods did not do what claims did, unless a device plugin gave them the device,
-// a series is there twice, a counter falls, that of a claim or pod is lost, or the series are not
-// counted.
+// Check returns the errors of the next scrape: a device's value is not the sum of its pods' parts
+// and the unattributed part; claims and pods differ, without a device plugin; a series occurs
+// twice; a counter falls; a counter of a claim or pod is lost; or the number of series is wrong.
 func (e *Exposition) Check(families map[string]*dto.MetricFamily) []error {
 	const unattributed = "dra_device_unattributed_"
 	e.observeParents(families["dra_device_info"])
@@ -43,7 +42,8 @@ func (e *Exposition) Check(families map[string]*dto.MetricFamily) []error {
 	return append(wrong, counted(families)...)
 }
 
-// observePlugins notes which devices pods have without a claim, or have partitions of.
+// observePlugins records the devices that pods have without a claim, or whose partitions they have
+// so.
 func (e *Exposition) observePlugins(info *dto.MetricFamily) {
 	if e.plugged == nil {
 		e.plugged = map[driver.ID]bool{}
@@ -61,7 +61,7 @@ func (e *Exposition) observePlugins(info *dto.MetricFamily) {
 	}
 }
 
-// observeParents notes which devices are partitions.
+// observeParents records which devices are partitions.
 func (e *Exposition) observeParents(info *dto.MetricFamily) {
 	if e.parents == nil {
 		e.parents = map[driver.ID]string{}
@@ -75,10 +75,10 @@ func (e *Exposition) observeParents(info *dto.MetricFamily) {
 	}
 }
 
-// conserved compares the sums of one quantity by device and by what else tells its series apart.
+// conserved compares the sums of one quantity by device and the quantity's labels.
 func (e *Exposition) conserved(families map[string]*dto.MetricFamily, whole, nobody, quantity string) []error {
 	devices, rest := sums(families[whole], nil), sums(families[nobody], nil)
-	// What a partition does not measure itself, its holders have of its parent.
+	// Holders get parts of the parent's value if the partition does not measure it.
 	parentOf := func(id driver.ID) string {
 		for _, d := range devices {
 			if d.device == id {
@@ -115,14 +115,14 @@ func divided(metric string) bool {
 	return false
 }
 
-// sum is a value of a device.
+// sum is a device's value.
 type sum struct {
 	device driver.ID
 	value  float64
 }
 
-// sums returns the sums over the holders. parentOf, if any, returns the name of the device to which
-// the values of another one of the same pool are added.
+// sums returns the sums over the holders. If parentOf is not nil, a device's values are added to
+// those of the device of that name in the same pool.
 func sums(family *dto.MetricFamily, parentOf func(driver.ID) string) map[string]sum {
 	out := map[string]sum{}
 	for _, m := range family.GetMetric() {
@@ -139,7 +139,7 @@ func sums(family *dto.MetricFamily, parentOf func(driver.ID) string) map[string]
 	return out
 }
 
-// deviceOf returns which device a series is of.
+// deviceOf returns the device of a series.
 func deviceOf(m *dto.Metric) driver.ID {
 	var id driver.ID
 	for _, l := range m.GetLabel() {
@@ -155,7 +155,7 @@ func deviceOf(m *dto.Metric) driver.ID {
 	return id
 }
 
-// monotonic compares all counters of devices and holders with those of the scrape before.
+// monotonic compares all counters of devices and holders with those of the previous scrape.
 func (e *Exposition) monotonic(families map[string]*dto.MetricFamily) []error {
 	now, seen := map[string]float64{}, map[string]bool{}
 	var wrong []error
@@ -176,7 +176,7 @@ func (e *Exposition) monotonic(families map[string]*dto.MetricFamily) []error {
 		switch {
 		case ok && after < before:
 			wrong = append(wrong, fmt.Errorf("%s falls from %v to %v", s, before, after))
-		case !ok && !strings.HasPrefix(s, "dra_device_"): // whose counters are absent while they can't be read
+		case !ok && !strings.HasPrefix(s, "dra_device_"): // counters of a device are absent while it can't be read
 			wrong = append(wrong, fmt.Errorf("%s is lost; it was %v", s, before))
 		}
 	}
@@ -184,8 +184,8 @@ func (e *Exposition) monotonic(families map[string]*dto.MetricFamily) []error {
 	return wrong
 }
 
-// seriesOf returns how many series a metric has: a histogram has one for each bucket, that without
-// an end included, its sum and its count.
+// seriesOf returns the number of series of a metric: a histogram has its buckets, including +Inf,
+// its sum and its count.
 func seriesOf(m *dto.Metric) float64 {
 	buckets := m.GetHistogram().GetBucket()
 	if len(buckets) == 0 {
@@ -194,7 +194,7 @@ func seriesOf(m *dto.Metric) float64 {
 	return float64(len(buckets) + 2)
 }
 
-// counted checks that the exporter knows how much it says.
+// counted checks the exporter's own number of series.
 func counted(families map[string]*dto.MetricFamily) []error {
 	count := 0.0
 	for name, family := range families {
@@ -211,12 +211,12 @@ func counted(families map[string]*dto.MetricFamily) []error {
 	return nil
 }
 
-// ofDevices tells a family of devices and holders from those of the exporter itself.
+// ofDevices reports whether a family is about devices and holders, and not about the exporter.
 func ofDevices(name string) bool {
 	return strings.HasPrefix(name, "dra_") && !strings.HasPrefix(name, "dra_exporter_")
 }
 
-// labels renders the labels of a series without some.
+// labels renders the labels of a series, except some.
 func labels(m *dto.Metric, without ...string) string {
 	var out []string
 	for _, l := range m.GetLabel() {

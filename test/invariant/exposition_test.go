@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// scrape is what an exporter says whose device two pods share: it has used so many joules, and 100
-// before.
+// scrape returns a scrape of a device that two pods share. The device has used so many joules,
+// after 100 before.
 func scrape(t *testing.T, joules float64, edits ...string) map[string]*dto.MetricFamily {
 	t.Helper()
 	const device = `driver="gpu.example.com",pool="node1",device="gpu-0"`
@@ -47,8 +47,8 @@ dra_exporter_series 10
 	return families
 }
 
-// withPartition edits a scrape of 30 joules so that 5 of them are those of a pod of a partition,
-// which has so many.
+// withPartition edits a scrape of 30 joules so that 5 of them belong to a pod of a partition, to
+// which it adds so many.
 func withPartition(joules float64) []string {
 	const part, holders = `driver="gpu.example.com",pool="node1",device="gpu-0-part-0"`, `dra_claim_energy_joules_total` +
 		`{namespace="team",resourceclaim_name="p",PART} %[1]g
@@ -63,8 +63,7 @@ dra_pod_energy_joules_total{namespace="team",pod="p",PART} %[1]g
 	}
 }
 
-// withPlugin edits a scrape as withPartition does, but a device plugin gave the partition to its
-// pod.
+// withPlugin is withPartition for a partition that a device plugin gave to its pod.
 func withPlugin() []string {
 	edits := withPartition(5)
 	edits[1] = strings.Replace(edits[1], "} 5", "} 3", 1) // of the claim

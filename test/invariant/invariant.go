@@ -1,6 +1,6 @@
-// Package invariant holds what the exporter says, snapshot by snapshot, to what must be true
-// whatever the node does: parts sum to wholes, counters never fall, admin access owns nothing, and
-// what ended holders used is not lost.
+// Package invariant checks an exporter's output, snapshot by snapshot, for what is always true:
+// parts sum to wholes, counters never fall, admin access owns nothing, and the use of ended holders
+// is not lost.
 package invariant
 
 import (
@@ -16,31 +16,30 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
-// settled is how long after a holder's end its counters may still rise, unless a [Checker] says
-// otherwise: the readings of its last moments come later.
+// settled is the default of [Checker].Settled: readings of a holder's last moments come later.
 const settled = 30 * time.Second
 
-// remembered is how long the exporter goes on with a device's counter that is not read.
+// remembered is how long the exporter continues a device's counter that is not read.
 const remembered = 10 * time.Minute
 
-// Checker checks the snapshots of one run of the exporter in their order. Conservation is checked
-// of whole sums, so the run is to be shorter than the exporter's retention; nothing may be lost
-// then. The zero value is ready.
+// Checker checks the snapshots of one run of the exporter in their order. It checks conservation of
+// complete sums, so the run must be shorter than the exporter's retention. The zero value is ready
+// to use.
 type Checker struct {
-	// Settled is how long after a holder's end its counters may still rise; 0: half a minute.
+	// Settled is how long after a holder's end its counters may rise; 0: half a minute.
 	Settled time.Duration
 
 	counters map[series]float64
 	read     map[series]time.Time
 	final    map[series]float64 // of holders that ended long enough ago
-	parents  *parents           // of all partitions that were seen
-	held     map[holder]bool    // that were seen
+	parents  *parents           // of all partitions seen
+	held     map[holder]bool    // all holders seen
 	past     map[holder]past    // of the holders that have ended
 	time     time.Time
 	compared int
 }
 
-// series is one counter.
+// series identifies a counter.
 type series struct {
 	of        string // device, unattributed, claim or pod
 	namespace string
@@ -63,15 +62,15 @@ type holder struct {
 // past is the end of a holder.
 type past struct {
 	ended time.Time
-	since time.Time // from when on all snapshots after the end had its device; zero: the last one had not
+	since time.Time // begin of the snapshots after the end that all have its device; zero: the last one lacks it
 	final bool
 }
 
-// Compared returns how many sums were compared so far: a check of nothing proves nothing.
+// Compared returns the number of compared sums: a check without comparisons proves nothing.
 func (c *Checker) Compared() int { return c.compared }
 
-// Check returns what is wrong with the next snapshot. One that is not newer than the last is passed
-// over.
+// Check returns the errors of the next snapshot. It ignores a snapshot that is not newer than the
+// last.
 func (c *Checker) Check(r *web.Report) []error {
 	if !r.Time.After(c.time) {
 		return nil
@@ -90,7 +89,7 @@ func (c *Checker) Check(r *web.Report) []error {
 		case s.of == "device" && r.Time.Sub(c.read[s]) > remembered:
 		case !ok && (s.of == "claim" || s.of == "pod"):
 			wrong = append(wrong, fmt.Errorf("%+v is lost; it was %v", s, before))
-		case ok && after < before && !near(after, before): // sums of rows may be rounded otherwise
+		case ok && after < before && !near(after, before): // sums of rows may be rounded differently
 			wrong = append(wrong, fmt.Errorf("%+v falls from %v to %v", s, before, after))
 		}
 	}
@@ -104,8 +103,7 @@ func (c *Checker) Check(r *web.Report) []error {
 	return append(wrong, c.ended(r)...)
 }
 
-// ended checks that every holder that was ever seen is still there, and that those of the past stay
-// what they were.
+// ended checks that every holder seen is still present, and that past holders do not change.
 func (c *Checker) ended(r *web.Report) []error {
 	var wrong []error
 	seen := map[holder]bool{}
@@ -132,11 +130,11 @@ func (c *Checker) ended(r *web.Report) []error {
 	return wrong
 }
 
-// isFinal reports whether a holder has ended so long ago that its counters are final: its device
-// was read since then. A kubelet that restarts deletes its node's ResourceSlices, and a driver that
-// lost the API server publishes them again only a minute later: a device that nobody holds is
-// unknown meanwhile, as it is without slices until another holder has it, and is not read. A later
-// end is that of another hold under the same names, which may have begun and ended between two
+// isFinal reports whether a holder ended so long ago that its counters are final: its device was
+// read since then. A kubelet that restarts deletes the ResourceSlices of its node, and a driver
+// that lost the API server publishes them again only a minute later. Until then, a device without
+// holders is unknown, and is not read. Without slices, that lasts until the next holder. A later
+// end belongs to another hold under the same names, which may have begun and ended between two
 // snapshots.
 func (c *Checker) isFinal(r *web.Report, ended *time.Time, h holder) bool {
 	if ended == nil {
@@ -165,17 +163,17 @@ func (c *Checker) isFinal(r *web.Report, ended *time.Time, h holder) bool {
 	return p.final
 }
 
-// Conserved checks that what a device did is what its claims did and what was left over, that pods
-// did what claims did, and the same of the time in which the device was held. Of what a partition
-// does not measure itself (power, energy), its claims and pods have parts of its parent's. It
-// returns how many sums it compared. Partitions that are gone are those of no parent: a run in
-// which there are such takes a [Checker].
+// Conserved checks that a device's value is the sum of its claims' parts and the unattributed part,
+// that pods and claims have equal sums, and the same for the time in which the device was held.
+// Claims and pods of a partition have parts of the parent's values that the partition does not
+// measure (power, energy). It returns the number of compared sums. Partitions that are gone have no
+// known parent: a run with such partitions needs a [Checker].
 func Conserved(r *web.Report) (int, []error) { return newParents().conserved(r) }
 
 // parents are the parents of partitions.
 type parents struct {
 	of     map[driver.ID]driver.ID
-	itself map[amount]bool // what partitions measured themselves, now or before
+	itself map[amount]bool // quantities that partitions measure, or have measured
 }
 
 func newParents() *parents { return &parents{of: map[driver.ID]driver.ID{}, itself: map[amount]bool{}} }
@@ -215,8 +213,8 @@ func (p *parents) conserved(r *web.Report) (int, []error) {
 	return compared, wrong
 }
 
-// fold adds what the holders of partitions have to what those of the parents have, unless the
-// partition measures it, or did: a source may miss a reading.
+// fold adds the values of partitions' holders to those of the parents' holders, unless the
+// partition measures, or has measured, the quantity: a source may miss a reading.
 func (p *parents) fold(holders map[amount]float64) {
 	for _, a := range slices.Collect(maps.Keys(holders)) {
 		parent, isPart := p.of[a.id]
@@ -229,7 +227,7 @@ func (p *parents) fold(holders map[amount]float64) {
 	}
 }
 
-// held stands for the time in which a device was held, which sharers divide.
+// held stands for the time in which a device was held, divided among its holders.
 const held = "held"
 
 func add(to map[amount]float64, id driver.ID, values []web.ValueReport) {
@@ -275,7 +273,7 @@ func adminOwnsNothing(r *web.Report) []error {
 	return wrong
 }
 
-// countersOf returns all that must never fall.
+// countersOf returns all values that must never fall.
 func countersOf(r *web.Report) map[series]float64 {
 	out := map[series]float64{}
 	for i := range r.Devices {
@@ -297,9 +295,9 @@ func rowsOf(r *web.Report) map[string][]web.HolderReport {
 	return map[string][]web.HolderReport{"claim": r.Claims, "pod": r.Pods}
 }
 
-// nameSums is what all were charged for a device that have, or had, one name.
+// nameSums has the charges of all holders of one name for a device.
 type nameSums struct {
-	ended    *time.Time // when the last one ended; nil: one holds the device
+	ended    *time.Time // end of the last one; nil: one holds the device
 	counters map[series]float64
 }
 
@@ -345,7 +343,7 @@ func addCounters(to map[series]float64, s series, id driver.ID, values []web.Val
 
 func additive(quantity string) bool { return spec(quantity).Sharing == driver.Additive }
 
-// spec returns what the catalogue says of a quantity.
+// spec returns the description of a quantity.
 func spec(name string) driver.Spec {
 	for q := range driver.NumQuantities {
 		if q.String() == name {

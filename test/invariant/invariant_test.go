@@ -10,7 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
-// report is a snapshot that is right: two pods share the one claim of a device.
+// report returns a correct snapshot: two pods share the only claim of a device.
 func report(second int) *web.Report {
 	id := driver.ID{Driver: "gpu.example.com", Pool: "node1", Device: "gpu-0"}
 	at := time.Unix(1e9+int64(second), 0)
@@ -49,16 +49,16 @@ func partition(r *web.Report, joules float64) {
 	})
 }
 
-// measuresItself adds a partition that measures the joules that its pod has used. They are in the
-// parent's too, of which they are nobody's.
+// measuresItself adds a partition that measures its pod's joules. They are also in the parent's
+// value, where they are unattributed.
 func measuresItself(r *web.Report) {
 	partition(r, 5)
 	r.Devices[0].Values[0].Value -= 5
 	r.Devices[1].Values = []web.ValueReport{{Quantity: "energy", Value: 5}}
 }
 
-// another adds a row of another claim that has the first one's name, and was charged so much, and
-// one of its pod.
+// another adds rows of another claim with the first one's name and of one of its pods, with these
+// charges.
 func another(r *web.Report, joules float64) {
 	for _, rows := range []*[]web.HolderReport{&r.Claims, &r.Pods} {
 		other := (*rows)[0]
@@ -80,7 +80,7 @@ func TestCheck(t *testing.T) {
 		second int                 // of the snapshot after those of seconds 1 and 2
 		spoil  func(*web.Report)   // that snapshot
 		before func(r *web.Report) // the snapshot of second 2
-		again  time.Duration       // after which there is a copy of that
+		again  time.Duration       // time after which there is a copy of it
 		gone   bool                // the copy has no devices
 		want   string
 	}{

@@ -12,40 +12,40 @@ import (
 )
 
 const (
-	// lag is how far the exporter and the observer of the API server may be apart, while the machine
-	// runs: both learn of a change some time after it. A machine that stands still, or on which
-	// programs wait for a processor, makes that longer, by as much, up to maxLag.
+	// lag is the largest time between the exporter and the observer of the API server while the
+	// machine runs: both learn of a change some time later. If the machine stands still, or programs
+	// wait for a processor, it is longer by that time, up to maxLag.
 	lag    = 2 * time.Second
 	maxLag = 5 * time.Second
-	// precision is how far the device-seconds of a run may be from the truth.
+	// precision is the largest accepted relative error of a run's device-seconds.
 	precision = 0.02
 )
 
-// Ownership checks that one run of the exporter overlooks nobody and invents nobody: each claim
-// that is allocated devices of the node and reserved for a pod of it that has started and neither
-// ended nor been deleted has its rows, and each row has a claim that is reserved for a pod that has
-// not ended: a claim that is allocated holds its devices.
+// Ownership checks that one run of the exporter shows all holders and no others. A claim must have
+// its rows if it is allocated devices of the node and is reserved for a pod on the node that has
+// started, and has neither ended nor been deleted. Each row must belong to a claim that is reserved
+// for a pod that has not ended: an allocated claim holds its devices.
 type Ownership struct {
 	Truth *Truth
-	// Containers are compared too; nil: they are unknown. Stopped returns when what ends pods, or
-	// notices that, was stopped so far; nil: never.
+	// Containers are compared too; nil: unknown. Stopped returns when the process that ends pods, or
+	// notices their ends, was stopped; nil: never.
 	Containers *Containers
 	Stopped    func() []standstill.Span
-	// ListedOnly says that the exporter knows of claims what PodResources lists, and no more.
+	// ListedOnly says that the exporter knows only the claims that PodResources lists.
 	ListedOnly bool
-	// NoShares says of which devices the exporter can't know the shares: they are not compared. nil:
-	// of none.
+	// NoShares reports whether the exporter can't know the shares of a device. These are not compared.
+	// nil: false for all devices.
 	NoShares func(device driver.ID) bool
-	// FromStart says that the exporter does not know of claims whose devices are not prepared.
+	// FromStart says that the exporter does not know claims whose devices are not prepared.
 	FromStart bool
-	// Except are namespaces that are not checked. Contradicted are those in which the kubelet lists
-	// other devices than the API server's claims have, as it does after a deletion by force: the
-	// exporter may have rows of these too, until it knows which is right.
+	// Except has namespaces that are not checked. Contradicted has namespaces in which the kubelet
+	// lists other devices than the API server's claims have, as after a forced deletion: the exporter
+	// may have rows of both until it knows which are right.
 	Except, Contradicted map[string]bool
-	// Late is how much later than by itself the exporter hears of a change, since the test delays it.
+	// Late is the time by which the test delays changes for the exporter.
 	Late time.Duration
-	// Stood returns when the machine stood still, so far, and Waited when programs waited for a
-	// processor; nil: never.
+	// Stood returns when the machine stood still, and Waited when programs waited for a processor;
+	// nil: never.
 	Stood, Waited func() []standstill.Span
 
 	waiting  []snapshot
@@ -53,21 +53,22 @@ type Ownership struct {
 	shown    time.Duration
 }
 
-// snapshot is what a report says of who holds what.
+// snapshot has the holders in a report.
 type snapshot struct {
 	at   time.Time
 	rows map[row]bool
 	pods map[holdingPod]podresources.Reason // with a reason
 }
 
-// row is a claim's part of a device. The exporter knows no UID of a claim that PodResources lists.
+// row is a claim's part of a device. UIDs of claims that PodResources lists are unknown to the
+// exporter.
 type row struct {
 	namespace, claim string
 	id               driver.ID
 	share            string
 }
 
-// String returns the device, and the share of it.
+// String returns the device and its share.
 func (r row) String() string {
 	if r.share == "" {
 		return r.id.String()
@@ -89,11 +90,11 @@ func (o *Ownership) row(namespace, claim string, id driver.ID, share string) row
 	return row{namespace, claim, id, share}
 }
 
-// Compared returns how many rows were compared so far.
+// Compared returns the number of compared rows.
 func (o *Ownership) Compared() int { return o.compared }
 
-// Check takes in the next snapshot, and returns what is wrong with earlier ones, of which the truth
-// is known by now.
+// Check adds the next snapshot. It returns the errors of earlier ones, for which the truth is known
+// by now.
 func (o *Ownership) Check(r *web.Report) []error {
 	s := snapshot{at: r.Time, rows: map[row]bool{}, pods: holdingPods(r)}
 	for i := range r.Devices {
@@ -140,11 +141,11 @@ func (o *Ownership) Check(r *web.Report) []error {
 	return wrong
 }
 
-// compare compares a snapshot with the truth of the time around it: as long before and after as the
-// exporter may be late. Some DRA drivers do not tell the kubelet the shares of their devices, so
-// that PodResources lists a claim's device without a share. An exporter that hears of the claim
-// there first has one such row, and none with a share, until the API server has described the
-// claim, which takes no longer than that from the start of its pod.
+// compare compares a snapshot with the truth in the time around it: as long before and after as the
+// exporter may be late. Some DRA drivers do not report shares to the kubelet, so that PodResources
+// lists a claim's device without a share. An exporter that learns of the claim there first has one
+// such row, and none with a share, until the API server has described the claim. That takes at most
+// the allowed lateness from the start of its pod.
 func (o *Ownership) compare(s *snapshot, late time.Duration) []error {
 	from, until := s.at.Add(-late), s.at.Add(late)
 	var wrong []error
@@ -207,9 +208,8 @@ func since(at time.Time) string {
 	return " since " + at.Format(time.StampMilli)
 }
 
-// certain returns the times in which the exporter must have a row. A pod that was deleted ends some
-// time after that; when a hundred are, the kubelet tells the API server seconds after they have
-// ended.
+// certain returns the times in which the exporter must have a row. A deleted pod ends later than
+// its deletion; if a hundred pods end, the kubelet tells the API server seconds later.
 func (o *Ownership) certain(life *times) []interval {
 	if o.ListedOnly {
 		return life.of[listedStaying]
@@ -217,11 +217,10 @@ func (o *Ownership) certain(life *times) []interval {
 	return life.of[startedStaying]
 }
 
-// bounds returns the times of which the exporter has to count the first and may count the second as
-// allocated: a claim holds its devices when it is reserved for a pod, and PodResources lists them
-// some time between that and the start of the pod's first container. A pod that is deleted ends
-// some time between that and the removal of its object; one that is deleted by force, some time
-// after it.
+// bounds returns the times that the exporter must count as allocated, and those that it may count.
+// A claim holds its devices when it is reserved for a pod, and PodResources lists them some time
+// between that and the start of the pod's first container. A deleted pod ends some time between its
+// deletion and the removal of its object; after a forced deletion, some time later.
 func (o *Ownership) bounds(life *times) (least, most []interval) {
 	switch {
 	case o.ListedOnly:
@@ -237,13 +236,13 @@ func (o *Ownership) bounds(life *times) (least, most []interval) {
 // Sums are the device-seconds of all claims of a run.
 type Sums struct {
 	Said        float64
-	Least, Most float64 // in truth
-	Apart       float64 // the sum of how far each claim's are outside of its own bounds
-	// Outside are the claims that are outside of their own bounds by more than 0.1 s, for people.
+	Least, Most float64 // the true bounds
+	Apart       float64 // sum of the distances of each claim from its own bounds
+	// Outside describes the claims that are more than 0.1 s outside of their bounds.
 	Outside []string
 }
 
-// Check returns what is wrong with the sums: they differ by more than two percent.
+// Check returns an error if the sums differ by more than two percent.
 func (s Sums) Check() error {
 	if s.Said < (1-precision)*s.Least || s.Said > (1+precision)*s.Most {
 		return fmt.Errorf("claims are said to have held devices for %.1f s in all, in truth it was %.1f to %.1f s", s.Said,
@@ -252,8 +251,8 @@ func (s Sums) Check() error {
 	return nil
 }
 
-// Seconds compares the device-seconds of all claims but admin access, whose rows of the past are
-// all in the report. Claims that had the same name are one row.
+// Seconds compares the device-seconds of all claims without admin access. The report must have the
+// rows of ended claims. Claims of the same name are one row.
 func (o *Ownership) Seconds(r *web.Report) Sums {
 	type part struct {
 		namespace, claim string

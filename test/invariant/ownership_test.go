@@ -19,7 +19,8 @@ import (
 
 var gpu = driver.ID{Driver: "gpu.example.com", Pool: "node1", Device: "gpu-0"}
 
-// pod is a pod of the node whose only container runs. It holds claim "c", which no container names.
+// pod returns a pod of the node whose only container runs. It holds claim "c", which no container
+// names.
 func pod(uid types.UID) *corev1.Pod {
 	claim := "c"
 	return &corev1.Pod{
@@ -32,7 +33,7 @@ func pod(uid types.UID) *corev1.Pod {
 	}
 }
 
-// claim is one that is allocated gpu-0 and reserved for pods.
+// claim returns a claim that is allocated gpu-0 and reserved for pods.
 func claim(pods ...types.UID) *resourceapi.ResourceClaim {
 	c := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "c", UID: "claim"},
@@ -49,16 +50,14 @@ func claim(pods ...types.UID) *resourceapi.ResourceClaim {
 	return c
 }
 
-// world is a node of which the API server's objects, and what the exporter says, are known each
-// second.
+// world is a node whose API objects and exporter's report are known for each second.
 type world struct {
 	pod   *corev1.Pod // nil: there is none
 	claim *resourceapi.ResourceClaim
-	row   bool // the exporter says that the claim holds the device
+	row   bool // the report has the claim's hold
 }
 
-// TestOwnership runs the check over a minute. The pod starts at second 10 and is deleted at second
-// 40.
+// TestOwnership checks a minute. The pod starts at second 10 and is deleted at second 40.
 func TestOwnership(t *testing.T) {
 	right := func(second int) world {
 		w := world{claim: claim()}
@@ -74,8 +73,8 @@ func TestOwnership(t *testing.T) {
 		both   bool // the kubelet contradicts the API server
 		is     func(second int, w *world)
 		want   string
-		held   float64 // the device-seconds that the exporter says
-		off    bool    // they are wrong
+		held   float64 // the device-seconds in the report
+		off    bool    // that number is wrong
 	}{
 		{name: "right", held: 30, is: func(int, *world) {}},
 		{name: "overlooked", held: 30, is: func(_ int, w *world) { w.row = false }, want: "no row says so"},
@@ -200,7 +199,7 @@ func starts(at int) func(int, *world) {
 	}
 }
 
-// deleted makes the pod one that was deleted at a second, and has not ended yet.
+// deleted makes the pod one that is deleted at a second, and has not ended.
 func deleted(at int) func(int, *world) {
 	return func(second int, w *world) {
 		if w.pod != nil && second >= at {
@@ -209,7 +208,7 @@ func deleted(at int) func(int, *world) {
 	}
 }
 
-// holding is a snapshot in which the claim holds the device, or not.
+// holding returns a snapshot in which the claim holds the device, or not.
 func holding(at time.Time, row bool) *web.Report {
 	d := web.DeviceReport{ID: gpu}
 	if row {
@@ -218,8 +217,8 @@ func holding(at time.Time, row bool) *web.Report {
 	return &web.Report{Time: at, Devices: []web.DeviceReport{d}}
 }
 
-// Two shares of one claim on one device, at the same time and after each other, are one row whose
-// time counts once; and what is excepted is not compared.
+// Two shares of one claim on one device, at the same time or one after the other, are one row whose
+// time counts once. Exceptions are not compared.
 func TestOwnershipOfShares(t *testing.T) {
 	c := claim("a")
 	results := &c.Status.Allocation.Devices.Results
@@ -251,8 +250,9 @@ func TestOwnershipOfShares(t *testing.T) {
 	}
 }
 
-// The row of a claim whose driver does not tell the kubelet the share is without it until the API
-// server has described the claim: not beside the share's own row, and not for long.
+// If a driver does not report the share to the kubelet, the claim's row has no share until the API
+// server has described the claim: it is not present together with the share's own row, and not for
+// long.
 func TestOwnershipOfAShareThatIsNotKnownYet(t *testing.T) {
 	const invented = "claim team/c holds gpu.example.com/node1/gpu-0, and it does not"
 	for name, tt := range map[string]struct {
@@ -310,15 +310,15 @@ func TestOwnershipOfAShareThatIsNotKnownYet(t *testing.T) {
 	}
 }
 
-// The API server is away from second 30 on, when the driver takes the claim's devices back: who
-// goes on to show a row invents it, and who ends it is right.
+// The API server is away from second 30 on, when the driver takes the claim's devices back. Showing
+// the row afterwards is an error; ending it is right.
 func TestOwnershipEnded(t *testing.T) {
 	for _, goesOn := range []bool{false, true} {
 		o := Ownership{Truth: NewTruth("node1")}
 		wrong := map[string]bool{}
 		for second := range 50 {
 			at := time.Unix(1e9+int64(second), 0)
-			if second == 32 { // when the journal is read
+			if second == 32 { // when the journal was read
 				o.Truth.Ended(claim().UID, time.Unix(1e9+30, 0))
 			}
 			o.Truth.Observe(at, at, []*corev1.Pod{pod("a")}, []*resourceapi.ResourceClaim{claim("a")})
@@ -339,13 +339,13 @@ func TestOwnershipEnded(t *testing.T) {
 	}
 }
 
-// The API server is away for ten seconds. What it says before and after was so all the while; of a
-// pod that is gone when it is back, nobody knows when it went.
+// The API server is away for ten seconds. Its answers before and after hold for all of that time.
+// If a pod is gone when it is back, the time of its end is unknown.
 func TestOwnershipWhileTheServerIsAway(t *testing.T) {
 	for name, tt := range map[string]struct {
 		gone   bool       // the pod, when the server is back
 		held   [2]float64 // in truth
-		row    int        // the row is there until this second
+		row    int        // the row exists until this second
 		misses bool       // that is wrong
 	}{
 		"it stays, and its row": {row: 40, held: [2]float64{39, 39}},
@@ -381,9 +381,9 @@ func TestOwnershipWhileTheServerIsAway(t *testing.T) {
 	}
 }
 
-// A pod that was bound at second 10 and observed at second 14 may have held its claim for the time
-// between; one that was observed within two seconds held it from then on, and what was there before
-// the first observation is not known.
+// A pod that was bound at second 10 and observed at second 14 may have held its claim in between. A
+// pod that was observed within two seconds held its claim from its binding on. The state before the
+// first observation is unknown.
 func TestOwnershipObservedLate(t *testing.T) {
 	for bound, want := range map[int]Sums{
 		10: {Least: 26, Most: 30},

@@ -14,8 +14,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Truth is who held what on a node, by the pods and claims of the API server alone. Nothing in it
-// comes from the exporter's code. It is safe for concurrent use.
+// Truth records who held what on a node, by the pods and claims of the API server alone. Nothing in
+// it comes from the exporter's code. It is safe for concurrent use.
 type Truth struct {
 	Node string
 
@@ -24,13 +24,13 @@ type Truth struct {
 	pods  map[types.UID]*listedPod
 	first time.Time // the time of the first observation
 	last  time.Time
-	alive map[types.UID]bool // pods of the node that had neither ended nor been deleted, at last
-	ended map[types.UID]bool // claims, by Ended
+	alive map[types.UID]bool // pods of the node that had neither ended nor been deleted, as last observed
+	ended map[types.UID]bool // claims passed to Ended
 }
 
-// listedPod is when PodResources lists a pod with a claim: it is bound to the node, has neither
-// ended nor been deleted, the claim is reserved for it, and a container that is listed names the
-// claim.
+// listedPod has the times in which PodResources lists a pod with a claim: the pod is bound to the
+// node and has neither ended nor been deleted, the claim is reserved for it, and a listed container
+// names the claim.
 type listedPod struct {
 	namespace, name string
 	listed          []interval
@@ -44,62 +44,61 @@ type hold struct {
 	share            string
 }
 
-// fact is what can be the case of a claim for a while.
+// fact is a condition of a claim.
 type fact int
 
 const (
-	// reserved: the claim is reserved for a pod of the node, or one that waits to be bound to it, that
-	// has not ended.
+	// reserved: the claim is reserved for a pod that has not ended, and that is bound to the node or
+	// waits for its binding.
 	reserved fact = iota
 	// started: a container of such a pod has started.
 	started
-	// named: one of the main or restartable init containers of such a pod names the claim, so that
-	// PodResources lists it as soon as its devices are prepared.
+	// named: a main or restartable init container of such a pod names the claim, so that PodResources
+	// lists the claim once its devices are prepared.
 	named
-	// listed: such a pod has started, and names the claim so.
+	// listed: such a pod has started, and names the claim.
 	listed
-	// staying, startedStaying and listedStaying are reserved, started and listed of a pod that is
-	// bound to the node and was not deleted either: one that was ends some time before the API server
-	// says so.
+	// staying, startedStaying and listedStaying are reserved, started and listed for a pod that is
+	// bound to the node and not deleted: a deleted pod ends some time before the API server says so.
 	staying
 	startedStaying
 	listedStaying
 	// killed: such a pod was deleted by force a moment ago. The kubelet gives its containers some time
-	// to end, and the API server has nothing of them any more.
+	// to end, while the API server knows nothing of them any more.
 	killed
 	numFacts
 )
 
-// killTime is how long a pod that was deleted by force may run on, and still be shown as a holder:
-// the kubelet gives its containers 2 s at least, and its next answer may be a second away.
+// killTime is how long a pod that was deleted by force may still run and be shown as a holder: the
+// kubelet gives its containers at least 2 s, and its next answer may come a second later.
 const killTime = 3 * time.Second
 
-// times are those in which a claim had a device, by what was the case.
+// times has the times in which a claim had a device, by fact.
 type times struct {
 	admin bool
-	pods  map[types.UID]bool // for which the claim was reserved when it was observed last
+	pods  map[types.UID]bool // pods for which the claim was last observed to be reserved
 	of    [numFacts][]interval
 }
 
-// interval is a time in which something was the case. What may have been the case until it was
-// observed to be over ends then; what must have been, when it was last observed: between the two,
-// the API server may have been away for long.
+// interval is a time in which a fact applied. A fact that may have applied until its end was
+// observed ends then. One that must have applied ends when it was last observed: in between, the
+// API server may have been away for long.
 type interval struct {
 	from, until time.Time
-	closed      bool // an observation has shown its end
+	closed      bool // its end has been observed
 }
 
-// possible reports whether the times of a fact are those in which it may have been the case.
+// possible reports whether the intervals of a fact are those in which it may have applied.
 func (f fact) possible() bool { return f == reserved || f == named || f == killed }
 
-// NewTruth returns the truth of a node, of which nothing was observed yet.
+// NewTruth returns the truth of a node without observations.
 func NewTruth(node string) *Truth {
 	return &Truth{Node: node, holds: map[hold]*times{}, pods: map[types.UID]*listedPod{}, ended: map[types.UID]bool{}}
 }
 
-// Ended takes in that a claim's devices were taken back at a time, by the journal of their driver,
-// while the API server was away: what it says of the claim from then on is older. Nobody prepares
-// the claim again.
+// Ended records that a claim's devices were taken back at a time, by the journal of their driver,
+// while the API server was away: later answers of the API server about the claim are older than
+// that. The claim is not prepared again.
 func (t *Truth) Ended(claim types.UID, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -111,7 +110,7 @@ func (t *Truth) Ended(claim types.UID, at time.Time) {
 	}
 }
 
-// end ends whatever is the case at a time that may have been observed already.
+// end ends all facts at a time, which may be before the last observation.
 func (t *times) end(at time.Time) {
 	for f, all := range t.of {
 		all = slices.DeleteFunc(all, func(i interval) bool { return i.from.After(at) })
@@ -122,8 +121,8 @@ func (t *times) end(at time.Time) {
 	}
 }
 
-// Observe takes in the pods and claims by which the API server answered at a time to what it was
-// asked at another. The times of the calls do not fall.
+// Observe adds an answer of the API server. asked and at are the times of the request and the
+// answer, which never decrease from call to call.
 func (t *Truth) Observe(asked, at time.Time, pods []*corev1.Pod, claims []*resourceapi.ResourceClaim) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -158,7 +157,7 @@ func (t *Truth) Observe(asked, at time.Time, pods []*corev1.Pod, claims []*resou
 	}
 }
 
-// observeListed takes in which of the node's pods that have not ended PodResources lists with a
+// observeListed records which of the node's pods that have not ended PodResources lists with a
 // claim.
 func (t *Truth) observeListed(
 	asked, at time.Time, pods map[types.UID]*corev1.Pod, claims []*resourceapi.ResourceClaim,
@@ -183,7 +182,7 @@ func (t *Truth) observeListed(
 	}
 }
 
-// timesOf returns the times of a claim's hold of the device of a result.
+// timesOf returns the times of a claim's hold of the device in a result.
 func (t *Truth) timesOf(c *resourceapi.ResourceClaim, r *resourceapi.DeviceRequestAllocationResult) *times {
 	h := hold{c.Namespace, c.Name, c.UID, driver.ID{Driver: r.Driver, Pool: r.Pool, Device: r.Device}, ""}
 	if r.ShareID != nil {
@@ -197,7 +196,7 @@ func (t *Truth) timesOf(c *resourceapi.ResourceClaim, r *resourceapi.DeviceReque
 	return life
 }
 
-// observePods takes in the pods, and returns those of the node that have not ended.
+// observePods records the pods, and returns those of the node that have not ended.
 func (t *Truth) observePods(at time.Time, pods []*corev1.Pod) map[types.UID]*corev1.Pod {
 	byUID, known, alive := map[types.UID]*corev1.Pod{}, map[types.UID]bool{}, map[types.UID]bool{}
 	for _, p := range pods {
@@ -217,13 +216,14 @@ func (t *Truth) observePods(at time.Time, pods []*corev1.Pod) map[types.UID]*cor
 	return byUID
 }
 
-// waitsFor reports whether the scheduler has chosen a node for a pod and not bound the pod to it: a
-// claim that is reserved for it holds its devices. Only an exporter that asks the API server knows.
+// waitsFor reports whether the scheduler has chosen this node for a pod but not bound the pod to
+// it: a claim reserved for it holds its devices. Only an exporter that asks the API server knows
+// that.
 func waitsFor(p *corev1.Pod, node string) bool {
 	return p.Spec.NodeName == "" && p.Status.NominatedNodeName == node
 }
 
-// kill notes that a pod was deleted by force.
+// kill records that a pod was deleted by force.
 func (t *Truth) kill(uid types.UID, at time.Time) {
 	for _, life := range t.holds {
 		if life.pods[uid] {
@@ -232,7 +232,7 @@ func (t *Truth) kill(uid types.UID, at time.Time) {
 	}
 }
 
-// moment is what is the case at one time.
+// moment has the facts at one time.
 type moment [numFacts]bool
 
 func (t *times) observe(asked, at time.Time, now moment) {
@@ -248,14 +248,14 @@ func (t *times) observe(asked, at time.Time, now moment) {
 	}
 }
 
-// maxDelay is how much later than a pod was bound, by its object, it may be observed first. The
-// time in the object is in whole seconds.
+// maxDelay is the accepted time between a pod's binding, by its object, and the first observation
+// of it. The time in the object is in whole seconds.
 const maxDelay = 2 * time.Second
 
-// began moves the time from which an exporter may know of the claim, if that was observed first at
-// a time, to that at which a pod was bound, if that was long before: a busy machine delivers the
-// events of a watch seconds late, and answers requests for the same objects at once. What was bound
-// before the first observation is left as it was observed.
+// began moves the time from which on an exporter may know the claim from the first observation to
+// the binding of a pod, if that was long before: a busy machine delivers events of a watch seconds
+// late, but answers requests for the same objects at once. Bindings before the first observation of
+// the node are left as observed.
 func (t *times) began(at, bound, first time.Time) {
 	if at.Sub(bound) <= maxDelay || !bound.After(first) {
 		return
@@ -273,8 +273,7 @@ func (t *times) began(at, bound, first time.Time) {
 	}
 }
 
-// boundAt returns when the first of those pods was bound that a claim is reserved for, zero if none
-// was.
+// boundAt returns the first binding of a pod for which a claim is reserved, zero if there is none.
 func boundAt(c *resourceapi.ResourceClaim, pods map[types.UID]*corev1.Pod) time.Time {
 	var first time.Time
 	for _, p := range consumers(c, pods) {
@@ -289,8 +288,8 @@ func boundAt(c *resourceapi.ResourceClaim, pods map[types.UID]*corev1.Pod) time.
 	return first
 }
 
-// observe adds an observation to intervals: at a time something is the case, until another at
-// least, or not. What is not may have been until then.
+// observe adds an observation to intervals: whether a fact applies from at to until. For a possible
+// fact, its end is the time of the observation that it does not apply.
 func observe(in []interval, at, until time.Time, is, possible bool) []interval {
 	open := len(in) > 0 && !in[len(in)-1].closed
 	switch {
@@ -306,9 +305,9 @@ func observe(in []interval, at, until time.Time, is, possible bool) []interval {
 	return in
 }
 
-// state returns what is the case of a request of a claim, given the pods of the node that have not
-// ended. A request that no container of a pod names is not the pod's, though PodResources lists the
-// whole claim for it.
+// state returns the facts of a request of a claim, given the pods of the node that have not ended.
+// A request that no container of a pod names does not belong to the pod, although PodResources
+// lists the whole claim for it.
 func state(c *resourceapi.ResourceClaim, pods map[types.UID]*corev1.Pod, request string) (now moment) {
 	for _, p := range consumers(c, pods) {
 		runs, names, stays := hasStarted(p), isNamed(p, c.Name), p.DeletionTimestamp == nil && p.Spec.NodeName != ""
@@ -323,7 +322,7 @@ func state(c *resourceapi.ResourceClaim, pods map[types.UID]*corev1.Pod, request
 	return now
 }
 
-// consumers returns the pods that a claim is reserved for, by itself or by their group.
+// consumers returns the pods for which a claim is reserved, directly or by their group.
 func consumers(c *resourceapi.ResourceClaim, pods map[types.UID]*corev1.Pod) []*corev1.Pod {
 	var out []*corev1.Pod
 	for _, consumer := range c.Status.ReservedFor {
@@ -352,7 +351,7 @@ func names(p *corev1.Pod, claim string) bool {
 	})
 }
 
-// hasStarted reports whether a container of a pod, of whatever kind, has started.
+// hasStarted reports whether any container of a pod has started.
 func hasStarted(p *corev1.Pod) bool {
 	if p.Status.Phase == corev1.PodRunning {
 		return true
@@ -364,7 +363,7 @@ func hasStarted(p *corev1.Pod) bool {
 }
 
 // isNamed reports whether a container that PodResources lists names a claim of the pod. The
-// containers of the claim of extended resources do so without a name.
+// containers of the claim for extended resources name it implicitly.
 func isNamed(p *corev1.Pod, claim string) bool {
 	if s := p.Status.ExtendedResourceClaimStatus; s != nil && s.ResourceClaimName == claim {
 		return true
@@ -388,8 +387,8 @@ func isNamed(p *corev1.Pod, claim string) bool {
 	return false
 }
 
-// usesRequest reports whether a container of the pod names the whole claim or that request of it,
-// or none names the claim.
+// usesRequest reports whether a container of the pod names the whole claim or the request, or no
+// container names the claim.
 func usesRequest(p *corev1.Pod, claim, request string) bool {
 	request, _, _ = strings.Cut(request, "/")
 	local, named := localNames(p, claim), false
@@ -424,7 +423,7 @@ func localNames(p *corev1.Pod, claim string) []string {
 	return local
 }
 
-// length returns how long the intervals are together, where they overlap once.
+// length returns the total length of the intervals. Overlaps count once.
 func length(all []interval) time.Duration {
 	slices.SortFunc(all, func(a, b interval) int { return cmp.Compare(a.from.UnixNano(), b.from.UnixNano()) })
 	var sum time.Duration
@@ -441,12 +440,12 @@ func length(all []interval) time.Duration {
 	return sum
 }
 
-// covers reports whether one of the intervals covers all of a time.
+// covers reports whether one of the intervals includes all of a time.
 func covers(all []interval, from, until time.Time) bool {
 	return slices.ContainsFunc(all, func(i interval) bool { return !i.from.After(from) && !i.until.Before(until) })
 }
 
-// meets reports whether one of the intervals has a moment in common with a time.
+// meets reports whether one of the intervals overlaps a time.
 func meets(all []interval, from, until time.Time) bool {
 	return slices.ContainsFunc(all, func(i interval) bool { return !i.from.After(until) && !i.until.Before(from) })
 }
@@ -463,8 +462,8 @@ func (t *Truth) Unlisted(claim types.UID) bool {
 	return true
 }
 
-// Reservation returns a span of time in which a claim was prepared, together with the reservations
-// of the claim for pods of the node that it has a moment in common with.
+// Reservation returns a span of time in which a claim was prepared, extended by the overlapping
+// reservations of the claim for pods of the node.
 func (t *Truth) Reservation(claim types.UID, from, until time.Time) (time.Time, time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

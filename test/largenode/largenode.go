@@ -1,7 +1,7 @@
-// Package largenode is a node as large as those that the limits of memory and time are meant for:
-// 64 devices, which 500 pods share by claims of their own, with 15 readings each that always
-// change; every eighth device has an uncorrectable error each second, or each minute. A kubelet in
-// the process serves the pods, a file has the inventory, and an endpoint the readings.
+// Package largenode is a node of the size for which the limits of memory and time are meant: 64
+// devices that 500 pods share by claims of their own, with 15 readings each that always change.
+// Every eighth device has an uncorrectable error each second, or each minute. A kubelet in the
+// process serves the pods, a file has the inventory, and an endpoint the readings.
 package largenode
 
 import (
@@ -163,7 +163,8 @@ func quantities() []string {
 	}
 }
 
-// Endpoint returns an entry of a scrape configuration that reads the devices at a URL each second.
+// Endpoint returns an entry of a scrape configuration that reads the devices from a URL each
+// second.
 func Endpoint(name, url string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b,
@@ -176,9 +177,9 @@ func Endpoint(name, url string) string {
 	return b.String()
 }
 
-// readings returns the readings at a time. Gauges swing within two minutes, each in its own way,
-// and utilizations stay between 0 and 1. Counters rise; the last one, uncorrectable errors, does so
-// on every eighth device alone, one after the other, and is 0 on others.
+// readings returns the readings at a time. Each gauge swings within two minutes in its own way;
+// utilizations stay between 0 and 1. Counters rise. The last counter, uncorrectable errors, rises
+// only on every eighth device, one after the other, and is 0 on others.
 func readings(at, errorsEvery time.Duration) string {
 	var b strings.Builder
 	for q, quantity := range quantities() {
@@ -188,7 +189,7 @@ func readings(at, errorsEvery time.Duration) string {
 			switch name {
 			case "energy", "io_bytes", "errors": // their rates are positive and change
 				value = at.Seconds()*(1+float64(q+i)/100) + value/10
-			case "memory_capacity": // above what is used
+			case "memory_capacity": // above the used memory
 				value++
 			}
 			if q == len(quantities())-1 {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// After hours, what is a fraction is between 0 and 1, counters have not fallen, and all readings
-// but uncorrectable errors have changed; of these 8 devices have one in each second or minute.
+// After hours, fractions are between 0 and 1, counters have not fallen, and all readings except
+// uncorrectable errors have changed. 8 devices have one such error in each second or minute.
 func TestReadings(t *testing.T) {
 	for _, errorsEvery := range []time.Duration{time.Second, time.Minute} {
 		t.Run(errorsEvery.String(), func(t *testing.T) { checkReadings(t, errorsEvery) })

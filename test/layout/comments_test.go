@@ -10,12 +10,12 @@ import (
 	"unicode/utf8"
 )
 
-// maxComment is the longest line of a comment, in columns with tabs as one. The linter lll holds
-// all lines of code to 120.
+// maxComment is the longest line of a comment, in columns with tabs as one. The linter lll limits
+// all lines to 120.
 const maxComment = 100
 
-// TestCommentsWrap checks comments that stand on lines of their own. Lines that cannot be wrapped
-// are exempt: directives, code, tables and single long words.
+// TestCommentsWrap checks comments on lines of their own. Lines that cannot be wrapped are exempt:
+// directives, code, tables and single long words.
 func TestCommentsWrap(t *testing.T) {
 	checked := 0
 	for _, path := range tracked(t) {

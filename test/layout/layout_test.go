@@ -64,7 +64,7 @@ func TestNoMachinePaths(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		content = bytes.ReplaceAll(content, []byte("/home/kubernetes/bin/nvidia"), nil) // where GKE's nodes keep the driver
+		content = bytes.ReplaceAll(content, []byte("/home/kubernetes/bin/nvidia"), nil) // path of the driver on GKE's nodes
 		if found := find(content); found != nil {
 			t.Errorf("%s has a path of a developer's machine: %q", path, found)
 		}
@@ -108,7 +108,7 @@ func TestLinks(t *testing.T) {
 		{
 			name: "program without testing", target: "./exporter/cmd/...",
 			bad: func(p linked) bool {
-				// go-dcgm has helpers of its tests outside of _test.go files.
+				// go-dcgm has test helpers outside of _test.go files.
 				testing := slices.Contains(p.Imports, "testing") && !p.Standard && !p.under("github.com/NVIDIA/go-dcgm")
 				return testing || p.under("go.uber.org/goleak")
 			},
@@ -138,8 +138,8 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestImports holds the packages under exporter to the direction of the flow: each imports of ours
-// exactly these.
+// TestImports checks the direction of imports below exporter: each package imports exactly these
+// packages of this repository.
 func TestImports(t *testing.T) {
 	want := map[string][]string{
 		"exporter/join":         {"driver", "podresources"},
@@ -215,14 +215,15 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// A source imports of ours only driver and what sources share, whatever it imports through others.
+// Of this repository, a source imports only driver and packages that sources share, directly or
+// indirectly.
 func TestSources(t *testing.T) {
 	shared := []string{"", "/sysfs", "/sysfs/drmcard", "/nvidia"} // below driver
 	mayImport := map[string][]string{                             // more than shared
 		"/inventory":          {"/inventory", "/inventory/manifest"},
 		"/inventory/manifest": {"/inventory/manifest"},
 	}
-	const drivers = "k8s.io/kubelet/pkg/apis" // the API of DRA drivers is what the source health reads
+	const drivers = "k8s.io/kubelet/pkg/apis" // the API of DRA drivers, which the source health reads
 	sources := 0
 	for path := range strings.Lines(output(t, "go", "list", "./driver/...")) {
 		name := strings.TrimPrefix(strings.TrimSpace(path), module+"/driver")
@@ -277,7 +278,7 @@ func TestBubbles(t *testing.T) {
 }
 
 // make test-deep finds the packages whose tests do less with -short by their calls of testing.Short
-// and of RemoveEach, and those with properties.
+// and of RemoveEach, and packages with properties.
 func TestShort(t *testing.T) {
 	var got []string
 	for _, path := range tracked(t) {
@@ -342,7 +343,7 @@ func list(t *testing.T, args ...string) []linked {
 // results notices new files.
 func tracked(t *testing.T) []string {
 	t.Helper()
-	_, _ = os.Stat(filepath.Join(root, ".git", "index")) // elsewhere in a linked work tree
+	_, _ = os.Stat(filepath.Join(root, ".git", "index")) // in a linked work tree, it is elsewhere
 	out := output(t, "git", "-c", "safe.directory=*", "ls-files", "-z")
 	paths := strings.Split(strings.TrimSuffix(out, "\x00"), "\x00")
 	if len(paths) < 2 {
@@ -365,7 +366,7 @@ func output(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// All waiting times of the decision who holds what stand in one table.
+// All delays of the decision about holders are in one table.
 func TestTimesOfHolders(t *testing.T) {
 	unit := regexp.MustCompile(`\btime\.(Millisecond|Second|Minute|Hour)\b`)
 	var with []string

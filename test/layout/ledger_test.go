@@ -16,8 +16,8 @@ import (
 	"testing"
 )
 
-// ledgerParts are the parts of exporter/ledger in the order of its calls: each file calls only
-// files after it. The first word of each line is the file, the rest is what it knows.
+// ledgerParts are the files of exporter/ledger in the order of calls: each file calls only files
+// below it. The first word of a line is the file, the rest is its purpose.
 const ledgerParts = `
 The whole:
 persist          the state that outlives the process: which records there are, in which order they are read
@@ -64,7 +64,7 @@ snapshot         results: the rows
 series           what a number means
 `
 
-// TestLedgerCalls holds the calls within exporter/ledger to one way.
+// TestLedgerCalls checks that calls within exporter/ledger go in one direction.
 func TestLedgerCalls(t *testing.T) {
 	const folder = "exporter/ledger"
 	paths, err := filepath.Glob(filepath.Join(root, folder, "*.go"))
@@ -92,8 +92,8 @@ func TestLedgerCalls(t *testing.T) {
 	}
 }
 
-// TestBackCalls shows that TestLedgerCalls notices a function, a method and a method value of a
-// file before, and a file that has no place.
+// TestBackCalls checks that TestLedgerCalls detects a call of a function, a method and a method
+// value in an earlier file, and a file without a place.
 func TestBackCalls(t *testing.T) {
 	files := map[string]string{
 		"top":    "package p\nfunc Top() { t := thing(0); t.bottom(); f := t.middle; f() }\nfunc (thing) top() {}",
@@ -114,8 +114,8 @@ func TestBackCalls(t *testing.T) {
 	}
 }
 
-// backCalls returns the calls of functions of one package that go to a file that comes before in
-// the order, and the number of all calls between files. The package imports what the target does.
+// backCalls returns the calls of functions of one package that go to an earlier file in the order,
+// and the number of all calls between files. The package has the imports of the target.
 func backCalls(t *testing.T, files map[string]string, order string, target ...string) (back []string, calls int) {
 	t.Helper()
 	place := map[string]int{}
@@ -170,7 +170,7 @@ func backCalls(t *testing.T, files map[string]string, order string, target ...st
 	return back, calls
 }
 
-// exportData returns a function that opens what the compiler knows of a package that the target
+// exportData returns a function that opens the compiler's export data of a package that the target
 // imports, directly or indirectly.
 func exportData(t *testing.T, target ...string) importer.Lookup {
 	t.Helper()

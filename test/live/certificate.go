@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Certificate writes cert.pem and key.pem, self-signed, of a server at 127.0.0.1 into a folder, and
-// returns a pool that trusts it.
+// Certificate writes cert.pem and key.pem, self-signed for a server at 127.0.0.1, into a folder,
+// and returns a pool that trusts it.
 func Certificate(t testing.TB, folder string) *x509.CertPool {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// StartDemo builds the demo of the tree whose root is given, runs it at an address until the test
+// StartDemo builds the demo of the tree with the given root, runs it at an address until the test
 // ends, and waits until it serves. Its job hangs after 40 s, and its counters are 0 for 2 s.
 func StartDemo(t testing.TB, root, address string) {
 	t.Helper()

@@ -11,14 +11,14 @@ import (
 type Histogram struct {
 	At         time.Time
 	Count, Sum float64
-	Buckets    []Bucket // those that count something, in order
+	Buckets    []Bucket // non-empty ones, in order
 }
 
 // Bucket counts the values between its bounds.
 type Bucket struct{ Lower, Upper, Count float64 }
 
-// UnmarshalJSON implements [json.Unmarshaler]: [seconds, {"count", "sum", "buckets"}], where
-// a bucket is [which bounds belong to it, lower, upper, count], and numbers are texts
+// UnmarshalJSON implements [json.Unmarshaler]. The form is [seconds, {"count", "sum", "buckets"}],
+// with a bucket as [inclusive bounds, lower, upper, count], and numbers as strings
 // (https://prometheus.io/docs/prometheus/latest/querying/api/#native-histograms).
 func (h *Histogram) UnmarshalJSON(data []byte) error {
 	var seconds float64
@@ -44,7 +44,7 @@ func (h *Histogram) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// number is a number that is written as a text.
+// number is a number that is written as a string.
 type number float64
 
 // UnmarshalJSON implements [json.Unmarshaler].

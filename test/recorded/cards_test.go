@@ -63,8 +63,8 @@ func TestCards(t *testing.T) {
 // powerOfGPU is the power that LACT shows of an APU's GPU, beside that of the whole package.
 const powerOfGPU = "power of the GPU alone"
 
-// opinionOfLACT returns LACT's values by the names of ours: those of stats, and the link. A number
-// that is not known here has the name that it has there, so that it is missing.
+// opinionOfLACT returns LACT's values by our names: the stats, and the link. An unknown number
+// keeps LACT's name, so that it is missing.
 func opinionOfLACT(t *testing.T, content []byte) map[string]float64 {
 	t.Helper()
 	var file struct {
@@ -130,8 +130,8 @@ func generation(speed string) string {
 	return ""
 }
 
-// nameOfLACT returns what a number of LACT's stats is called here, and its unit in ours; "" where
-// it is a setting of LACT or a limit of a sensor, and no telemetry.
+// nameOfLACT returns our name of a number in LACT's stats, and its unit in ours; "" for settings of
+// LACT and limits of sensors, which are not telemetry.
 func nameOfLACT(kernelDriver, path string) (name string, unit float64) {
 	const milli, mega, percent = 1e-3, 1e6, 0.01
 	switch last := path[strings.LastIndex(path, " ")+1:]; last {
@@ -215,8 +215,8 @@ func clockOfLACT(name string) string {
 	return name
 }
 
-// cardReasons explain what differs from LACT, or is missing. A card of which LACT knows the power
-// of the GPU alone is an APU.
+// cardReasons explain differences from LACT and missing values. A card for which LACT knows the
+// power of the GPU alone is an APU.
 func cardReasons(theirs map[string]float64) []reason {
 	_, isAPU := theirs[powerOfGPU]
 	apu := func(line) bool { return isAPU }

@@ -19,14 +19,14 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/scrape"
 )
 
-// known is what a metric of a vendor's exporter is here, and the unit of its values in ours.
+// known is our quantity for a metric of a vendor's exporter, and its unit in ours.
 type known struct {
 	preset, what string
 	unit         float64
 }
 
-// metricsOfVendors returns what the metrics of expositions are: by the vendors' documents, and not
-// by the presets. Labels of a series that tell readings apart are in brackets.
+// metricsOfVendors returns the meaning of the metrics in expositions, by the vendors' documents and
+// not by the presets. Labels that distinguish readings are in brackets.
 func metricsOfVendors() map[string]known {
 	const mega, mebi, percent = 1e6, 1 << 20, 0.01
 	return map[string]known{
@@ -87,7 +87,7 @@ func metricsOfVendors() map[string]known {
 	}
 }
 
-// expositionReasons explain what is not read of expositions.
+// expositionReasons explain values of expositions that are not read.
 func expositionReasons() []reason {
 	zero := func(l line) bool { return l.theirs == 0 }
 	return []reason{
@@ -108,7 +108,7 @@ func expositionReasons() []reason {
 	}
 }
 
-// TestExpositions compares each recorded exposition with what the source scrape makes of it.
+// TestExpositions compares each recorded exposition with the readings of the source scrape.
 func TestExpositions(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(folder(t, "expositions"), "*.prom"))
 	if err != nil || len(files) == 0 {
@@ -137,8 +137,8 @@ func TestExpositions(t *testing.T) {
 }
 
 // opinionOfExposition returns the values of an exposition, by device and reading, and the preset of
-// its exporter. A metric that is not known has its own name. Of several series of one reading the
-// greatest counts, since the presets of such exporters take that of cores and pods.
+// its exporter. An unknown metric keeps its name. Of several series of one reading, the greatest
+// counts, as in the presets for cores and pods.
 func opinionOfExposition(families map[string]*dto.MetricFamily) (values map[string]float64, preset string) {
 	values = map[string]float64{}
 	table := metricsOfVendors()
@@ -181,7 +181,7 @@ func opinionOfExposition(families map[string]*dto.MetricFamily) (values map[stri
 	return values, preset
 }
 
-// bracket returns the label of a series that tells readings apart.
+// bracket returns the label of a series that distinguishes readings.
 func bracket(labels map[string]string) string {
 	for _, name := range []string{"label", "event_type", "hw_sensor_location", "network_io_direction"} {
 		if value := labels[name]; value != "" {
@@ -191,7 +191,7 @@ func bracket(labels map[string]string) string {
 	return ""
 }
 
-// deviceOf returns what a series names its device by.
+// deviceOf returns the name of a series' device.
 func deviceOf(labels map[string]string) string {
 	for _, name := range []string{
 		"GPU_I_ID", "UUID", "gpu_uuid", "deviceuuid", "pci_bdf", "accelerator_id", "neuron_device_index", "device", "id",
@@ -206,8 +206,8 @@ func deviceOf(labels map[string]string) string {
 	return "?"
 }
 
-// machineOf returns a sysfs with the AMD GPUs of an exposition: those of its serial numbers, and of
-// the unique IDs that are in their UUIDs.
+// machineOf returns a sysfs with the AMD GPUs of an exposition, by its serial numbers and the
+// unique IDs in its UUIDs.
 func machineOf(t *testing.T, families map[string]*dto.MetricFamily) string {
 	t.Helper()
 	root := t.TempDir()
@@ -241,7 +241,7 @@ devices/pci0000:00/0000:%02[2]x:00.0/unique_id: %[3]s
 	return root
 }
 
-// scraped returns what the source makes of an exposition, by device and reading.
+// scraped returns the source's readings of an exposition, by device and reading.
 func scraped(t *testing.T, text []byte, preset, sysfs string) map[string]float64 {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -16,7 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/rdma"
 )
 
-// TestRDMA compares each recorded RDMA device with what procfs reads of it.
+// TestRDMA compares each recorded RDMA device with the values of procfs.
 func TestRDMA(t *testing.T) {
 	machines, err := filepath.Glob(filepath.Join(folder(t, "rdma"), "*", "*", "ports"))
 	if err != nil || len(machines) == 0 {
@@ -98,8 +98,8 @@ func byCounter(s driver.Sample) map[string]float64 {
 	return out
 }
 
-// opinionOfProcfs returns procfs' values of a device, summed over its ports, by the names of its
-// fields in lower case, which are those of the counters without underscores.
+// opinionOfProcfs returns procfs' values of a device, summed over its ports. The names are those of
+// its fields in lower case, which are those of the counters without underscores.
 func opinionOfProcfs(device sysfs.InfiniBandDevice) map[string]float64 {
 	out := map[string]float64{}
 	for number, port := range device.Ports {

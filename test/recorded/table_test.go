@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// folder returns a folder of the recordings, and skips the test where there are none.
+// folder returns a folder of the recordings. It skips the test if there is none.
 func folder(t *testing.T, name string) string {
 	t.Helper()
 	root := os.Getenv("RECORDED")
@@ -36,16 +36,16 @@ const (
 	missing = "missing"
 )
 
-// line is one value of a second opinion, and what a source made of it.
+// line is one value of a second opinion, and the source's value.
 type line struct {
 	what, outcome string
 	theirs, ours  float64
-	why           string // "": not explained
+	why           string // "": unexplained
 }
 
-// compare returns a line for each value of the second opinion, in the order of their names.
-// Quantities that the source does not have are missing. Tolerances are of rounding: one of the two
-// may have printed three digits.
+// compare returns a line for each value of the second opinion, sorted by name. Quantities that the
+// source lacks are missing. Tolerances allow for rounding: one of the two may have printed three
+// digits.
 func compare(recording string, theirs, ours map[string]float64, reasons []reason) []line {
 	var lines []line
 	for _, what := range slices.Sorted(maps.Keys(theirs)) {
@@ -69,7 +69,7 @@ func compare(recording string, theirs, ours map[string]float64, reasons []reason
 	return lines
 }
 
-// check prints the table of a recording and fails for each line that is not right and not
+// check prints the table of a recording. It fails for each line that is not right and not
 // explained.
 func check(t *testing.T, recording string, theirs, ours map[string]float64, reasons []reason) {
 	t.Helper()

@@ -8,12 +8,12 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Device describes a simulated device. A zero field means that the device does not have the
-// quantity, and the source does not read it.
+// Device describes a simulated device. A zero field means that the device lacks the quantity, so
+// that the source does not read it.
 type Device struct {
 	Name   string // unique in the machine
-	Driver string // the DRA driver whose device it is
-	Parent string // name of the device of which this one is a part
+	Driver string // DRA driver of the device
+	Parent string // name of the device that this one is a part of
 
 	Hardware driver.Hardware
 	// SampledByName devices are identified in samples by their DRA names, and all others by their
@@ -22,7 +22,7 @@ type Device struct {
 
 	Compute       bool    // has a utilization
 	MemoryBytes   float64 // capacity
-	ReservedBytes float64 // of it, in use while the device is not held
+	ReservedBytes float64 // in use while the device is not held
 
 	IdleWatts, MaxWatts     float64
 	IdleCelsius, MaxCelsius float64
@@ -38,16 +38,16 @@ type Device struct {
 	XIDEvery              time.Duration // time between two errors with the code XID from its driver
 	XID                   int
 
-	Lost Span // the time in which its driver can't reach it
+	Lost Span // time in which its driver can't reach it
 
 	Engines        bool    // reports engines and occupancy in addition to its utilization
 	ThrottledShare float64 // share of its busy time in which its power limit slows it down
-	Slowed         float64 // the part of its clock that it loses then, 0 to 1
+	Slowed         float64 // part of its clock that it then loses, 0 to 1
 	// TensorPart is the share of the device's busy time in which its tensor cores work; 0:
 	// tensorPart.
 	TensorPart float64
 
-	energy, active, io, packets float64 // values of the hardware's counters when the machine began
+	energy, active, io, packets float64 // initial values of the hardware's counters
 }
 
 const (
@@ -106,9 +106,9 @@ func NIC(driverName, name, pci string) Device {
 	}
 }
 
-// spinningPower is the power of spinning kernels above that of an idle device, as a part of the
-// power at full load. spinningSMs is the part of the multiprocessors that spinning kernels occupy:
-// those of NCCL have few thread blocks.
+// spinningPower is the power of spinning kernels above idle power, as a part of the power at full
+// load. spinningSMs is the part of the multiprocessors that they occupy: NCCL's kernels have few
+// thread blocks.
 const spinningPower, spinningSMs = 0.1, 0.1
 
 // joules returns the energy that the device used in a time, given the seconds for which it was

@@ -1,10 +1,10 @@
 // Package sim simulates a machine with devices, for which the true use of each workload is known
 // exactly. Its [Source] reads the machine like a vendor's library reads real devices. The demo and
-// tests link it, the shipped program does not.
+// tests link it; the shipped program does not.
 //
-// All values of a device follow from its load, which consists of straight lines over time. Every
-// value and every integral can be computed for any time, so that the truth does not depend on the
-// times of readings.
+// All values of a device follow from its load, which is piecewise linear over time. Every value and
+// every integral can be computed for any time, so that the truth does not depend on the times of
+// readings.
 package sim
 
 import (
@@ -214,7 +214,7 @@ func (s *state) busy(at time.Time) float64 { return s.mean(at, epoch.busyAt) }
 // spun returns the seconds since the machine's start for which the device spun.
 func (s *state) spun(at time.Time) float64 { return s.mean(at, epoch.spunAt) }
 
-// mean returns what the epoch of a moment has; that of a partitioned device is the mean of its
+// mean returns a value of the epoch at a moment. For a partitioned device, it is the mean over its
 // parts.
 func (s *state) mean(at time.Time, of func(epoch, time.Time) float64) float64 {
 	if len(s.parts) == 0 {
@@ -227,7 +227,7 @@ func (s *state) mean(at time.Time, of func(epoch, time.Time) float64) float64 {
 	return sum / float64(len(s.parts))
 }
 
-// memory returns the bytes in use at a moment, the capacity at most.
+// memory returns the bytes in use at a moment, at most the capacity.
 func (s *state) memory(at time.Time) float64 {
 	sum := s.ReservedBytes
 	for _, h := range s.epochAt(at).holds {
@@ -240,7 +240,7 @@ func (s *state) memory(at time.Time) float64 {
 type epoch struct {
 	start time.Time
 	busy  float64 // the integral of the load from the machine's start until then, in seconds
-	spun  float64 // for how many seconds it spun from the machine's start until then
+	spun  float64 // seconds for which it spun from the machine's start until then
 	holds []hold
 }
 
@@ -249,7 +249,7 @@ func (e epoch) loadAt(at time.Time) float64 {
 	for _, h := range e.holds {
 		sum += h.share * h.Load.Level(at.Sub(h.since))
 	}
-	return min(sum, 1) // shares sum to 1 but for rounding
+	return min(sum, 1) // shares sum to 1 except for rounding
 }
 
 func (e epoch) spinAt(at time.Time) float64 {

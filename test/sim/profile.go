@@ -126,7 +126,7 @@ type piece struct {
 	from, to float64
 }
 
-// integral is that of the piece's beginning, in seconds.
+// integral returns the integral, in seconds, from the piece's beginning.
 func (p piece) integral(until time.Duration) float64 {
 	return (p.from + p.level(until)) / 2 * until.Seconds()
 }

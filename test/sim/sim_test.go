@@ -197,8 +197,8 @@ func TestTruth(t *testing.T) {
 	}
 }
 
-// TestHang checks what a GPU shows whose job hangs: as busy as before, at a power near that of an
-// idle one, and without traffic.
+// TestHang checks a GPU whose job hangs: it is as busy as before, at a power near that of an idle
+// GPU, and without traffic.
 func TestHang(t *testing.T) {
 	m := machine(t)
 	w := Workload{Name: "a", Weight: 1, Load: Hang(10*time.Second, Constant(1))}
@@ -427,8 +427,8 @@ func TestPastIsBounded(t *testing.T) {
 	}
 }
 
-// A slow device loses a part of its clock with its load, and one may leave its tensor cores idle:
-// by hand, at a load of 0.5 between 345 and 1980 MHz.
+// A throttled device loses a part of its clock with its load. A device may leave its tensor cores
+// idle. By hand, at a load of 0.5 between 345 and 1980 MHz.
 func TestSlowed(t *testing.T) {
 	slow := GPU("gpu.example.com", "gpu-0", 1)
 	slow.Slowed, slow.TensorPart, slow.ThrottledShare = 0.4, 0.1, 0.5

@@ -206,7 +206,8 @@ func (r Request) object(class string) resourcev1.DeviceRequest {
 	return resourcev1.DeviceRequest{Name: r.Name, Exactly: exactly}
 }
 
-// status is the status that dranet reports of an interface that it moved into a pod (KEP-4817).
+// status returns the status that dranet reports for an interface that it has moved into a pod
+// (KEP-4817).
 func (a allocated) status(at metav1.Time) resourcev1.AllocatedDeviceStatus {
 	mac := hardwareAddress(a.device.Name)
 	return resourcev1.AllocatedDeviceStatus{

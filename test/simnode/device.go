@@ -28,7 +28,7 @@ type Device struct {
 	Capacity   resource.Quantity // of memory; zero: not published
 	Shareable  bool              // may be allocated to several claims, up to its capacity
 	Taints     []resourcev1.DeviceTaint
-	// Counters are what the device takes of the GPU that it is, or is a part of (KEP-4815).
+	// Counters are the device's part of its GPU (KEP-4815).
 	Counters *resourcev1.DeviceCounterConsumption
 	CDIClass string // of the driver's CDI devices; empty: the driver does not use CDI
 }
@@ -63,7 +63,7 @@ func PartitionedGPU(seed uint64, index, partitions int) []Device {
 	return out
 }
 
-// multiprocessors is what a GPU has.
+// multiprocessors is the number in a GPU.
 const multiprocessors = 132
 
 // counters returns memory and multiprocessors of a GPU.
@@ -90,8 +90,8 @@ func gpuDevice(d sim.Device, index int) Device {
 	}
 }
 
-// Logged returns the device with a PCI address, at which the node's PCI bus has a GPU of NVIDIA:
-// the driver of one tells the kernel log of errors.
+// Logged returns the device with a PCI address, at which the node's PCI bus has a GPU of NVIDIA,
+// whose driver reports errors in the kernel log.
 func Logged(d Device, pci string) Device {
 	d.Hardware.PCI = pci
 	d.Attributes["resource.kubernetes.io/pciBusID"] = resourcev1.DeviceAttribute{StringValue: new(pci)}
@@ -161,7 +161,7 @@ func (n *Node) resourceSlices(devices []Device) ([]byte, error) {
 	return out, nil
 }
 
-// offered returns the slice with the counters of the GPUs that are partitioned.
+// offered returns the slice with the counters of partitioned GPUs.
 func (n *Node) offered(devices []Device) *resourcev1.ResourceSlice {
 	slice := n.resourceSlice(GPUDriver)
 	slice.Name += "-counters"

@@ -11,7 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// makeBus writes what sysfs has of the devices that have a PCI address.
+// makeBus writes the sysfs of devices with a PCI address.
 func (n *Node) makeBus() error {
 	for _, d := range n.devices {
 		if _, logged := d.Attributes["resource.kubernetes.io/pciBusID"]; !logged {

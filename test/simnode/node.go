@@ -1,5 +1,5 @@
 // Package simnode simulates a Kubernetes node for the demo and for tests. A root folder has
-// everything that the exporter reads of a node (the kubelet's socket, the pods' cgroups and log
+// everything about a node that the exporter reads (the kubelet's socket, the pods' cgroups and log
 // folders, CDI specs, ResourceSlices and ResourceClaims). Pods and devices are simulated, so that
 // the true use of each pod is known.
 package simnode
@@ -26,7 +26,7 @@ import (
 // Name is the node's name.
 const Name = "demo-node"
 
-// Options are the options of a node. With the zero value the devices are read exactly, in real
+// Options are the options of a node. With the zero value, readings of devices are exact, in real
 // time.
 type Options struct {
 	// Sim are the options of the source of the devices. Its clock is replaced by the node's.
@@ -36,8 +36,8 @@ type Options struct {
 	// Between is called between the steps in which a pod starts and ends, to let time pass. It must
 	// not call the node. Nil: no time passes.
 	Between func(pod podresources.Pod, done Step)
-	// PodsAPI is whether the kubelet serves its Pods API beside PodResources. Labels and owners of
-	// pods are known by it alone.
+	// PodsAPI enables the kubelet's Pods API beside PodResources. Only this API has the pods' labels
+	// and owners.
 	PodsAPI bool
 }
 

@@ -19,7 +19,7 @@ type PodSpec struct {
 	Namespace, Name string
 	Labels          map[string]string
 	Owner           string   // the controller as KIND/NAME; empty: none
-	PID             int      // of its process; 0: it has none that is seen
+	PID             int      // of its process; 0: none is visible
 	Containers      []string // empty: one with the name main
 	Claims          []ClaimSpec
 }
@@ -27,8 +27,9 @@ type PodSpec struct {
 // ClaimSpec is a claim of a pod.
 type ClaimSpec struct {
 	Name string // the pod's name of the claim
-	// Object is the name of the ResourceClaim. Pods with the same one share it, with the devices
-	// that the first of them requested. Empty: it is created for the pod, like one from a template.
+	// Object is the name of the ResourceClaim. Pods with the same Object share the claim, with the
+	// devices that the first of them requested. Empty: it is created for the pod, like one from a
+	// template.
 	Object     string
 	Containers []string // that use it; empty: all
 	Requests   []Request
@@ -48,7 +49,7 @@ type Request struct {
 
 	Load     sim.Profile // of each device
 	Resident float64     // bytes of each device's memory
-	Spike    sim.Spike   // beside that
+	Spike    sim.Spike   // in addition to Resident
 }
 
 // Errors of pods.
@@ -195,8 +196,8 @@ func (n *Node) hold(p *pod) error {
 	return n.list()
 }
 
-// request returns the request of that name, and none if the claim was created by another pod with
-// more requests.
+// request returns the request with a name, none if another pod with more requests created the
+// claim.
 func (c ClaimSpec) request(name string) Request {
 	if i := slices.IndexFunc(c.Requests, func(r Request) bool { return r.Name == name }); i >= 0 {
 		return c.Requests[i]

@@ -13,7 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// podsSocketPath is where the kubelet serves its Pods API.
+// podsSocketPath is the socket of the kubelet's Pods API.
 const podsSocketPath = kubeletPath + "/pods-api/pods-api.sock"
 
 // servePods serves the kubelet's Pods API.
@@ -31,21 +31,21 @@ func (n *Node) servePods() error {
 	return nil
 }
 
-// announce has the Pods API say what a pod is now.
+// announce makes the Pods API report the present state of a pod.
 func (n *Node) announce(p *pod, phase corev1.PodPhase) {
 	if n.api != nil {
 		n.api.Set(p.object(phase, metav1.NewTime(n.now())))
 	}
 }
 
-// retract has the Pods API say that a pod is gone.
+// retract makes the Pods API report that a pod is gone.
 func (n *Node) retract(p *pod) {
 	if n.api != nil {
 		n.api.Remove(p.uid)
 	}
 }
 
-// object returns the pod as its kubelet has it.
+// object returns the pod in the form of its kubelet.
 func (p *pod) object(phase corev1.PodPhase, now metav1.Time) *corev1.Pod {
 	out := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{

@@ -20,10 +20,10 @@ type Scenario struct {
 	Cycle    time.Duration
 	Visits   []Visit  // within the cycle
 	Faults   []Fault  // within the cycle
-	Outage   sim.Span // in which the source of the devices fails; the caller makes it so
+	Outage   sim.Span // time in which the source of the devices fails; the caller implements it
 }
 
-// Fault is a page fault of a pod's process on a device: the kernel log has an XID that names both.
+// Fault is a page fault of a pod's process on a device: the kernel log gets an XID that names both.
 type Fault struct {
 	At             time.Duration // since the start of the cycle
 	Namespace, Pod string
@@ -45,19 +45,18 @@ const (
 	pageFault   = 31
 	// flapInterval is how often the link of eth1 goes down.
 	flapInterval = 4*time.Minute + 10*time.Second
-	// The source of all devices fails for some seconds, and the driver loses gpu-4 for some
-	// minutes: late enough that who looks at the demo first sees it well, and after the job that
-	// hangs has ended.
+	// The source of all devices fails for some seconds, and the driver loses gpu-4 for some minutes:
+	// so late that a viewer of the demo first sees it working, and after the job that hangs has ended.
 	outageAt, outageLength = 9*time.Minute + 35*time.Second, 5 * time.Second
 	lossAt, lossLength     = 6*time.Minute + 30*time.Second, 90 * time.Second
-	// cycle is longer than the exporter's retention, so that a pod that starts again is a new one.
+	// cycle is longer than the exporter's retention, so that a pod that starts again counts as new.
 	cycle = 10 * time.Minute
 )
 
 // Demo is the scenario of a node with 12 GPUs, one of them partitioned and one shared, and 4
 // network interfaces. It has long training and inference, pods that start and end, and pods that
-// leave their devices idle. A job hangs at a time since the start of the cycle, DefaultHang or
-// sooner. Three ranks of a training run side by side, of which one is slow, and a job has low
+// leave their devices idle. A job hangs at a time since the start of the cycle, at most
+// DefaultHang. Three ranks of a training run side by side, one of them slow, and a job has low
 // efficiency.
 func Demo(seed uint64, hang time.Duration) Scenario {
 	s := Scenario{
@@ -137,8 +136,8 @@ func busyPods(seed uint64) []PodSpec {
 	}
 }
 
-// rankPods are a training of three ranks, of which the last one is slow, since its GPU is
-// throttled, and a simulation that is busy, and next to none of that on the tensor cores.
+// rankPods are a training of three ranks, of which the last is slow because its GPU is throttled,
+// and a simulation that is busy but uses the tensor cores hardly at all.
 func rankPods() []PodSpec {
 	var out []PodSpec
 	for i, gpu := range []string{"gpu-8", "gpu-9", "gpu-10"} {
@@ -217,17 +216,17 @@ func infraPods(seed uint64, devices []Device) []PodSpec {
 }
 
 const (
-	// DefaultHang is when a job of the demo hangs, since the start of the cycle.
+	// DefaultHang is the time since the start of the cycle at which a job of the demo hangs.
 	DefaultHang = 2 * time.Minute
-	// HangEnd is when its pod ends.
+	// HangEnd is the time at which its pod ends.
 	HangEnd = cycle - 45*time.Second
 )
 
-// StalledAfter is --stalled.after of an exporter that is to find that hang soon. The job has been
-// busy before for almost twice as long as its baseline takes.
+// StalledAfter returns a --stalled.after with which an exporter finds that hang soon. The job has
+// then been busy for almost twice as long as its baseline takes.
 func StalledAfter(hang time.Duration) time.Duration { return hang / 2 }
 
-// hangingVisit is a rank of a training on several nodes, of which the others fail.
+// hangingVisit is a rank of a training on several nodes, whose other ranks fail.
 func hangingVisit(hang time.Duration) Visit {
 	const start = 2 * time.Second
 	return Visit{start, HangEnd, PodSpec{

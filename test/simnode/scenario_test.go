@@ -50,7 +50,7 @@ func TestDemo(t *testing.T) {
 	var partitions sim.Truth
 	for id, total := range totals {
 		sum := byDevice[id]
-		if id.Device == "gpu-6" { // which its partitions use
+		if id.Device == "gpu-6" { // its partitions use it
 			continue
 		}
 		if strings.HasPrefix(id.Device, "gpu-6-") {

@@ -42,7 +42,7 @@ func newNode(t *testing.T, options Options) *Node {
 	return n
 }
 
-// ask queries the node's kubelet over its socket.
+// ask requests the allocations from the node's kubelet over its socket.
 func ask(t *testing.T, n *Node) []podresources.Allocation {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+n.path(socketPath), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -86,8 +86,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestDemoOverTheSocket starts the demo's permanent pods and one visit, and compares the data that
-// the exporter reads of the node with the simulated ones.
+// TestDemoOverTheSocket starts the demo's permanent pods and one visit, and compares what the
+// exporter reads of the node with the simulated data.
 func TestDemoOverTheSocket(t *testing.T) {
 	n := newNode(t, Options{Now: newClock().read})
 	must(t, n.Start())

@@ -9,14 +9,14 @@ import (
 // Trouble is something that happens to a device, or to the source of all, in the demo.
 type Trouble struct {
 	Kind         string        // of the incident
-	Code, Device string        // Device: "" if it is of the source
-	Pods         []string      // that it hits, as NAMESPACE/NAME
+	Code, Device string        // Device: "" for the source
+	Pods         []string      // pods that it hits, as NAMESPACE/NAME
 	At           time.Duration // when it begins, since the start of the node
-	For          time.Duration // 0: it is a moment
+	For          time.Duration // 0: it is momentary
 }
 
-// Story returns what happens in the demo within a time since the start of the node, in order. The
-// scenario begins a time after that.
+// Story returns what happens in the demo until a time since the start of the node, in order. begin
+// is the start of the scenario, since the start of the node.
 func (s Scenario) Story(begin, until time.Duration) []Trouble {
 	var out []Trouble
 	add := func(t Trouble) {
@@ -60,7 +60,7 @@ func (s Scenario) Story(begin, until time.Duration) []Trouble {
 	return out
 }
 
-// standing returns the pods that hold a device all the time, without admin access.
+// standing returns the pods that always hold a device, without admin access.
 func (s Scenario) standing(device string) []string {
 	var out []string
 	for _, p := range s.Standing {
@@ -73,7 +73,7 @@ func (s Scenario) standing(device string) []string {
 	return out
 }
 
-// hangs returns after which time since its start the pod hangs, and on which device; 0: never.
+// hangs returns the time since its start at which the pod hangs, and the device; 0: never.
 func (v *Visit) hangs() (time.Duration, string) {
 	for _, c := range v.Pod.Claims {
 		for _, r := range c.Requests {

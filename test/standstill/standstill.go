@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Shortest is the shortest standstill that is recorded. The clock goes on meanwhile.
+// Shortest is the shortest standstill that is recorded. The clock continues during a standstill.
 const Shortest = 50 * time.Millisecond
 
 // Span is an interval of time.
@@ -43,8 +43,8 @@ func Total(spans []Span) time.Duration {
 	return sum
 }
 
-// Watch records standstills until stop is called. found returns those so far; both may be called
-// at any time, by any goroutine.
+// Watch records standstills until stop is called. found returns those so far. Both are safe for
+// concurrent use.
 func Watch() (found func() []Span, stop func()) {
 	return watch(Shortest/10, func(passed time.Duration) time.Duration {
 		if passed > Shortest {
@@ -55,7 +55,7 @@ func Watch() (found func() []Span, stop func()) {
 }
 
 // WatchPressure records when some program waited for a processor, by the kernel's count ("some" in
-// /proc/pressure/cpu). A span is the wait in a tenth of a second, and ends with it. Without
+// /proc/pressure/cpu). Each span is the wait within a tenth of a second, and ends with it. Without
 // that file there are no spans.
 func WatchPressure() (found func() []Span, stop func()) {
 	before, _ := waited()

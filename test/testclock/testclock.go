@@ -14,13 +14,13 @@ type Clock struct {
 	step time.Duration
 }
 
-// New returns a clock that stands at the present time.
+// New returns a clock that is stopped at the present time.
 func New() *Clock { return &Clock{now: time.Now()} }
 
 // Now returns its time.
 func (c *Clock) Now() time.Time { return Stepped(c.now, c.step) }
 
-// Pass lets time pass, on the wall clock and on the monotonic one.
+// Pass advances the wall clock and the monotonic clock.
 func (c *Clock) Pass(d time.Duration) time.Time {
 	c.now = c.now.Add(d)
 	return c.Now()
@@ -31,16 +31,16 @@ func (c *Clock) Pass(d time.Duration) time.Time {
 // not count "time that the system is suspended".
 func (c *Clock) Set(by time.Duration) { c.step += by }
 
-// Steps returns by how much tests set a clock.
+// Steps returns the steps by which tests set a clock.
 func Steps() []time.Duration {
 	return []time.Duration{
 		-time.Hour, -10 * time.Minute, -time.Minute, time.Minute, 10 * time.Minute, time.Hour,
 	}
 }
 
-// Stepped returns a time with a monotonic clock after the wall clock was set by so many seconds:
-// the monotonic clock is as it was. Package time has no way to make one, and its layout of a Time
-// is used (src/time/time.go); tests of this function notice if that changes.
+// Stepped returns a time with a monotonic reading after the wall clock was set by some seconds: the
+// monotonic reading is unchanged. Package time can't make such a time, so its layout of a Time is
+// used (src/time/time.go). Tests of this function fail if that changes.
 func Stepped(t time.Time, by time.Duration) time.Time {
 	type layout struct{ wall, ext uint64 } // wall: a flag, 33 bits of seconds, 30 bits of nanoseconds
 	(*layout)(unsafe.Pointer(&t)).wall += uint64(by/time.Second) << 30

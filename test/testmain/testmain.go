@@ -12,8 +12,8 @@ import (
 //
 // Under the race detector it runs Go code on one processor at a time: all timers of a bubble share
 // one race context, and two that expire at the same time on two processors crash the detector
-// (runtime's timer.unlockAndRun; golang/go issue 78156). It still sees races: it compares what is
-// ordered by synchronization, not what happens to run side by side.
+// (runtime's timer.unlockAndRun; golang/go issue 78156). It still detects races: it compares what
+// synchronization orders, not what happens to run in parallel.
 func Main(m *testing.M) {
 	if RaceEnabled {
 		runtime.GOMAXPROCS(1)
