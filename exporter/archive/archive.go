@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -50,7 +51,10 @@ type Config struct {
 type Folder struct {
 	Config
 
-	queue chan document
+	queued chan struct{} // has a value when the queue may have grown
+
+	mu    sync.Mutex
+	queue []document // the oldest first
 }
 
 type document struct {
@@ -62,7 +66,7 @@ type document struct {
 // finish, and reports whether the folder can be written. It returns an error only if the path is
 // not a folder; other failures are reported, and writing is tried again with each document.
 func Open(c Config) (*Folder, error) {
-	f := &Folder{Config: c, queue: make(chan document, maxQueue)}
+	f := &Folder{Config: c, queued: make(chan struct{}, 1)}
 	begun := time.Now()
 	left, _ := filepath.Glob(filepath.Join(c.Path, temporary+"*")) // the pattern is valid
 	for _, name := range left {
@@ -226,58 +230,75 @@ func (f *Folder) move(from, to string) error {
 // not wait: if the disk is too slow, the oldest queued document is dropped and counted. The caller
 // must not change the content any more.
 func (f *Folder) Keep(kind, id string, content any) {
-	d := document{kind, id, content}
-	for {
-		select {
-		case f.queue <- d:
-			return
-		default:
-		}
-		select {
-		case old := <-f.queue:
-			f.Rejected(driver.Rejection{Input: old.kind, Reason: driver.ReasonTooMany, Count: 1})
-		default:
-		}
+	f.mu.Lock()
+	if len(f.queue) == maxQueue {
+		f.Rejected(driver.Rejection{Input: f.queue[0].kind, Reason: driver.ReasonTooMany, Count: 1})
+		f.queue = slices.Delete(f.queue, 0, 1)
 	}
-}
-
-// Run writes the queued documents until ctx ends, and then those that are still in the queue.
-func (f *Folder) Run(ctx context.Context) {
-	for {
-		select {
-		case d := <-f.queue:
-			f.write(ctx, d)
-			continue
-		case <-ctx.Done():
-		}
-		for {
-			select {
-			case d := <-f.queue:
-				f.write(ctx, d)
-			default:
-				return
-			}
-		}
+	f.queue = append(f.queue, document{kind, id, content})
+	f.mu.Unlock()
+	select {
+	case f.queued <- struct{}{}:
+	default:
 	}
 }
 
 const firstRetry, lastRetry = time.Second, time.Minute
 
-// write tries to write a document until that succeeds, ctx has ended, or the queue is full; in the
-// last two cases the document is lost.
-func (f *Folder) write(ctx context.Context, d document) {
-	for delay := firstRetry; ; delay = min(2*delay, lastRetry) {
+// Run writes the queued documents until ctx ends, and then tries once to write those that are still
+// in the queue. A document that can't be written goes back to the head of the queue, unless ctx has
+// ended or the queue is full: it is the oldest one, and lost.
+func (f *Folder) Run(ctx context.Context) {
+	delay := firstRetry
+	for {
+		d, found := f.take()
+		if !found {
+			select {
+			case <-f.queued:
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
 		begun := time.Now()
 		err := f.save(d)
 		f.Report(time.Since(begun), err)
 		if err == nil {
-			return
+			delay = firstRetry
+			continue
 		}
-		if errors.Is(err, errNoDocument) || len(f.queue) == maxQueue || !driver.Pause(ctx, delay) {
+		invalid := errors.Is(err, errNoDocument)
+		if invalid || ctx.Err() != nil || !f.putBack(d) {
 			f.Rejected(driver.Rejection{Input: d.kind, Reason: driver.ReasonOf(err), Count: 1})
-			return
+		}
+		if !invalid {
+			driver.Pause(ctx, delay)
+			delay = min(2*delay, lastRetry)
 		}
 	}
+}
+
+// take removes the oldest document from the queue.
+func (f *Folder) take() (d document, found bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.queue) == 0 {
+		return d, false
+	}
+	d = f.queue[0]
+	f.queue = slices.Delete(f.queue, 0, 1)
+	return d, true
+}
+
+// putBack puts a document at the head of the queue if that is not full.
+func (f *Folder) putBack(d document) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.queue) == maxQueue {
+		return false
+	}
+	f.queue = slices.Insert(f.queue, 0, d)
+	return true
 }
 
 var errNoDocument = errors.New("document can't be encoded")

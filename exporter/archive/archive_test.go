@@ -160,8 +160,16 @@ func TestFileForFolder(t *testing.T) {
 }
 
 // While a folder can't be written, documents wait in the queue and are tried again. If the queue is
-// full, the oldest is lost. When the folder can be written again, the queued documents are written.
+// full, the oldest is lost, even if it is being tried again. When the folder can be written again,
+// the queued documents are written.
 func TestFolderThatCanNotBeWritten(t *testing.T) {
+	for name, outage := range map[string]time.Duration{"until the next attempt": 0, "for long": 2 * lastRetry} {
+		t.Run(name, func(t *testing.T) { testOutage(t, outage) })
+	}
+}
+
+func testOutage(t *testing.T, outage time.Duration) {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "folder")
 	var states []driver.Reason
 	lost := map[driver.Reason]int{}
@@ -195,13 +203,13 @@ func TestFolderThatCanNotBeWritten(t *testing.T) {
 			f.Keep("entries", fmt.Sprintf("%03d", n), entry{fmt.Sprintf("%03d", n), ""})
 			synctest.Wait()
 		}
-		time.Sleep(2 * lastRetry)
+		time.Sleep(outage)
 		if err := os.Mkdir(path, 0o700); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * lastRetry)
 		got := load(f)
-		if len(got) != maxQueue || got[0] != "003 " || lost[driver.ReasonOther]+lost[driver.ReasonTooMany] != 3 {
+		if len(got) != maxQueue || got[0] != "003 " || lost[driver.ReasonTooMany] != 3 || len(lost) != 1 {
 			t.Errorf("%d documents from %q on are written, lost %v, want the last %d", len(got), got[0], lost, maxQueue)
 		}
 		cancel()
