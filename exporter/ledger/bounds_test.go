@@ -72,3 +72,22 @@ func TestTimelineByProcessIsBounded(t *testing.T) {
 		t.Errorf("the timeline has %d segments", n)
 	}
 }
+
+// A device that hundreds share, while others come and go, keeps fewer segments.
+func TestTimelineOfManyHoldersIsBounded(t *testing.T) {
+	t.Parallel()
+	h := exportertest.NewHistory(t)
+	const sharers = 250
+	for i := range sharers {
+		h.Hold(fmt.Sprint("c", i), fmt.Sprint("p", i))
+	}
+	for i := range ledger.MaxPortions / sharers / 2 * 5 / 4 {
+		h.Hold(fmt.Sprint("late", i), fmt.Sprint("late", i))
+		h.Pass(time.Second)
+		h.Free(fmt.Sprint("late", i))
+	}
+	most := ledger.MaxPortions + 2*(sharers+1) // of the present segment
+	if n := h.Ledger.Portions(jointest.ID("gpu-0")); n > most || n < most*3/4 {
+		t.Errorf("the timeline takes as much as %d portions, want at most %d", n, most)
+	}
+}

@@ -9,6 +9,7 @@ import (
 // For the tests of the package ledger_test.
 const (
 	MaxSegments    = maxSegments
+	MaxPortions    = maxPortions
 	RememberFor    = rememberFor
 	MaxIntegration = maxIntegration
 	IntegralSuffix = integralSuffix
@@ -18,6 +19,14 @@ const (
 func (l *Ledger) Sizes(id driver.ID) (meters, counters, segments int) {
 	d := l.devices[id]
 	return len(d.meters), len(d.counters), len(d.timeline)
+}
+
+// Portions returns for how many portions of a device the ledger has memory.
+func (l *Ledger) Portions(id driver.ID) (n int) {
+	for _, s := range l.devices[id].timeline {
+		n += cap(s.claims) + cap(s.pods)
+	}
+	return n
 }
 
 // Parts returns how many partitions of a device the ledger knows.

@@ -164,7 +164,7 @@ func (d *deviceBook) use(since, now time.Time) {
 		fresh.doubt, fresh.judged = last.doubt, last.judged
 		*last = fresh
 	}
-	if len(d.timeline) > 2*maxSegments {
+	if d.timeline.beyond() > len(d.timeline)/2 {
 		d.timeline = d.timeline.since(now.Add(-rememberFor))
 	}
 }

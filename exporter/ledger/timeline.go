@@ -45,7 +45,13 @@ const unknownOwn = -1
 // segmentOf returns the segment of the given shares from a time on, of which it is known who is
 // charged.
 func segmentOf(shares []join.Share, owned []owners, divided join.Attribution, from time.Time) segment {
-	s := segment{from: from, attribution: divided}
+	pods := 0
+	for i := range owned {
+		pods += len(owned[i].pods)
+	}
+	s := segment{
+		from: from, attribution: divided, claims: make([]portion, 0, len(shares)), pods: make([]portion, 0, pods),
+	}
 	for i := range shares {
 		share := &shares[i]
 		if share.Admin {
@@ -167,9 +173,13 @@ func (s *segment) sameHolders(other *segment) bool {
 	return slices.EqualFunc(s.claims, other.claims, same) && slices.EqualFunc(s.pods, other.pods, same)
 }
 
-// maxSegments is the largest number of segments of a device. A late reading of the time before the
-// oldest segment is charged to the holders of that segment.
-const maxSegments = 512
+// maxSegments and maxPortions are the largest numbers of segments of a device and of portions in
+// them. A late reading of the time before the oldest segment is charged to the holders of that
+// segment.
+const (
+	maxSegments = 512
+	maxPortions = 1 << 16 // 3 MiB
+)
 
 // last returns the present segment.
 func (t timeline) last() *segment { return &t[len(t)-1] }
@@ -206,11 +216,23 @@ func (t timeline) each(from, to time.Time, f func(s *segment, from, to time.Time
 
 // since returns the timeline without the segments that ended by the moment.
 func (t timeline) since(moment time.Time) timeline {
-	i := max(t.at(moment), len(t)-maxSegments)
+	i := max(t.at(moment), t.beyond())
 	if i <= 0 {
 		return t
 	}
 	return slices.Clone(t[i:])
+}
+
+// beyond returns how many of the oldest segments are beyond the bounds.
+func (t timeline) beyond() int {
+	portions := 0
+	for i := range slices.Backward(t) {
+		portions += len(t[i].claims) + len(t[i].pods)
+		if len(t)-i > maxSegments || portions > maxPortions {
+			return min(i+1, len(t)-1)
+		}
+	}
+	return 0
 }
 
 // useOf returns the account's present parts of the device's quantities.
