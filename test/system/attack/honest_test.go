@@ -169,7 +169,7 @@ func (g *target) during(atMost time.Duration, attack func(ctx context.Context)) 
 	}
 	f.lasted = time.Since(begun)
 	cancel() // no short pod comes any more
-	f.charged = g.charges(short())
+	f.charged = g.charges(short(), stood())
 	slices.Sort(f.times)
 	f.peak, f.over = g.resident()
 	g.t.Logf("%v", f)

@@ -18,6 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
+	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
 
 const (
@@ -34,8 +35,10 @@ const (
 // test itself has to wait for a processor: it lived for least if the later begin and the earlier
 // end count, for most if the others do.
 type charge struct {
-	pod         string
-	began, over time.Time
+	pod string
+	// Its cgroup is made, the kubelet lists it, its cgroup is gone, the kubelet does not list it.
+	began, listed, left, over time.Time
+
 	least, most time.Duration
 	said        time.Duration
 	isNotThere  bool
@@ -105,8 +108,8 @@ func (g *target) startShortPods(ctx context.Context) func() []charge {
 	}
 }
 
-// charges returns how the short pods that lived were charged.
-func (g *target) charges(lived []charge) []charge {
+// charges returns how the short pods that lived were charged, given when the machine stood still.
+func (g *target) charges(lived []charge, stood []standstill.Span) []charge {
 	if len(lived) == 0 {
 		return nil
 	}
@@ -118,7 +121,7 @@ func (g *target) charges(lived []charge) []charge {
 	for i, c := range lived {
 		lived[i] = c.found(a.body)
 		if !lived[i].isGood() {
-			g.t.Logf("%v%s", lived[i], g.receiptOf(&lived[i]))
+			g.t.Logf("%v; %s; %s", lived[i], lived[i].events(g.node.Kubelet.CallTimes(), stood), g.receiptOf(&lived[i]))
 		}
 	}
 	return lived
@@ -137,20 +140,41 @@ func (f figures) expectCharged(t testing.TB) {
 	}
 }
 
-// receiptOf says how much the period of a pod's receipt begins and ends after the pod did.
+// events says what happened to a pod, when the kubelet was asked, and when the machine stood still,
+// by the time since the pod began.
+func (c charge) events(asked []time.Time, stood []standstill.Span) string {
+	since := func(t time.Time) time.Duration { return t.Sub(c.began).Round(time.Millisecond) }
+	near := func(t time.Time) bool { return t.After(c.began.Add(-time.Second)) && t.Before(c.over.Add(time.Second)) }
+	out := fmt.Sprintf("listed at %v, without cgroup at %v, not listed at %v; the kubelet was asked at",
+		since(c.listed), since(c.left), since(c.over))
+	for _, at := range asked {
+		if near(at) {
+			out += fmt.Sprintf(" %v", since(at))
+		}
+	}
+	for _, span := range stood {
+		if near(span.From) || near(span.To) {
+			out += fmt.Sprintf("; the machine stood still from %v to %v", since(span.From), since(span.To))
+		}
+	}
+	return out
+}
+
+// receiptOf says when the period of a pod's receipt begins and ends, by the time since the pod
+// began.
 func (g *target) receiptOf(c *charge) string {
 	response, err := g.client.Get(g.url("/api/v1/receipts?claim=team-0/" + c.pod))
 	if err != nil {
-		return ""
+		return err.Error()
 	}
 	defer response.Body.Close()
 	var report web.ReceiptsReport
 	if json.NewDecoder(response.Body).Decode(&report) != nil || len(report.Receipts) == 0 {
-		return ", without a receipt"
+		return "there is no receipt"
 	}
 	r := report.Receipts[0]
-	return fmt.Sprintf(", its receipt begins %v and ends %v after it",
-		r.ChargePeriodStart.Sub(c.began).Round(time.Millisecond), r.ChargePeriodEnd.Sub(c.over).Round(time.Millisecond))
+	return fmt.Sprintf("its receipt is from %v to %v", r.ChargePeriodStart.Sub(c.began).Round(time.Millisecond),
+		r.ChargePeriodEnd.Sub(c.began).Round(time.Millisecond))
 }
 
 // shortPod lets a pod live. It returns false if that failed.
@@ -169,15 +193,16 @@ func (g *target) shortPod(n int) (charge, bool) {
 	if os.Mkdir(cgroup, 0o755) != nil || g.node.Kubelet.SetPods(with...) != nil {
 		return charge{}, false
 	}
-	listed := time.Now()
+	c := charge{pod: name, began: begun, listed: time.Now()}
 	time.Sleep(shortLife - time.Since(begun))
-	c := charge{pod: name, least: time.Since(listed)}
+	c.least = time.Since(c.listed)
 	if os.Remove(cgroup) != nil {
 		return charge{}, false
 	}
+	c.left = time.Now()
 	g.pods.Remove(uid)
 	failed := g.node.Kubelet.SetPods(base...)
-	c.began, c.over = begun, time.Now()
+	c.over = time.Now()
 	c.most = c.over.Sub(begun)
 	return c, failed == nil
 }
