@@ -266,18 +266,23 @@ func (t timeline) replace(a, by *account) {
 // endAccounts ends the accounts that are in a past segment, or in one that was replaced from a
 // moment on, and not in the last.
 func (t timeline) endAccounts(replaced timeline, from time.Time) {
+	done := map[*account]bool{}
+	for p := range t.last().portions() {
+		done[p.account] = true
+	}
 	end := func(s *segment, until time.Time) {
 		for p := range s.portions() {
-			if !p.account.aggregated && t.last().portionOf(p.account) == nil {
+			if !p.account.aggregated && !done[p.account] {
+				done[p.account] = true
 				p.account.end(until)
 			}
 		}
 	}
+	for i := len(t) - 2; i >= 0; i-- {
+		end(&t[i], t[i+1].from)
+	}
 	for i := range replaced {
 		end(&replaced[i], from)
-	}
-	for i := range t[:len(t)-1] {
-		end(&t[i], t[i+1].from)
 	}
 }
 
