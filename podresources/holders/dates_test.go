@@ -201,6 +201,21 @@ func TestDatesOfStories(t *testing.T) {
 	}
 }
 
+// Of watched pods, a hold without a sign began when its pod's object came; if that came while the
+// kubelet answered, when it was asked, not in the middle between two answers.
+func TestHoldBeginsWithTheObjectOfItsPod(t *testing.T) {
+	for came, want := range map[int]string{800: "p0 [800,)", 1001: "p0 [1000,)"} {
+		var dates holders.Dates
+		signs := func(ms int) holders.Signs { return holders.Signs{At: after(ms), Watched: true} }
+		dates.Date(nil, signs(0), after(5))
+		answer := answerOf("p0")
+		answer[0].Holders[0].Hold = &podresources.Hold{Wanted: after(came)}
+		if got := shown(dates.Date(answer, signs(1000), after(1005))); !slices.Equal(got, []string{want}) {
+			t.Errorf("the object came at %d: %q, want %q", came, got, want)
+		}
+	}
+}
+
 // Ends are in views for ten seconds; while nothing changes, views have the same slices.
 func TestDatesForgetEnds(t *testing.T) {
 	var dates holders.Dates

@@ -28,12 +28,17 @@ type changeTimes struct {
 }
 
 // notBefore returns when the pod of a hold was seen first, if it did not hold before: its objects
-// alone say that it holds, or the kubelet gave its object before the answer.
+// alone say that it holds, or the kubelet gave its object before the answer. One that came while
+// the kubelet answered means the second call's At.
 func (c *changeTimes) notBefore(given *podresources.Hold) time.Time {
-	if given.From.IsZero() && c.watched && !given.Wanted.After(c.until) {
+	switch {
+	case !given.From.IsZero() || !c.watched:
+		return given.From
+	case given.Wanted.After(c.until):
+		return c.until
+	default:
 		return given.Wanted
 	}
-	return given.From
 }
 
 // began returns when the pod began to hold, and how far that may be off; without a sign, not before
