@@ -104,33 +104,33 @@ func (f fleet) run(t *testing.T) {
 	}
 }
 
-// maxWarmUp is how long short pods come and go before the first attack, unless the flight recorder
-// is to be full. On one device as many incidents are open by then as are kept, on 64 one a device
-// that has errors.
+// maxWarmUp is how long short pods come and go before the first attack. On one device as many
+// incidents are open by then as are kept, on 64 one a device that has errors.
 const maxWarmUp = 90 * time.Second
 
-// warmUp lets short pods come and go until as many incidents are open as are kept, and, with -full,
-// until the flight recorder has all that it keeps.
+// warmUp lets short pods come and go until as many incidents are open as are kept. With -full it
+// does so again until the flight recorder has all that it keeps: pods are shown, and judged, for
+// some minutes after their end.
 func (g *target) warmUp() {
-	atMost := maxWarmUp
+	until := time.Now()
 	if *full {
-		atMost = recorder.DefaultKeep + time.Minute
+		until = until.Add(recorder.DefaultKeep)
 	}
-	begun := time.Now()
 	enough := func() bool {
 		a, err := g.scrape(honestTimeout)
-		return err == nil && openIncidents(a.body) >= recorder.MaxIncidents &&
-			(!*full || time.Since(begun) > recorder.DefaultKeep)
+		return err == nil && openIncidents(a.body) >= recorder.MaxIncidents && !time.Now().Before(until)
 	}
-	f := g.during(atMost, func(ctx context.Context) {
-		for !enough() && ctx.Err() == nil {
-			backOff(ctx)
-		}
-	})
-	a, err := g.scrape(honestTimeout)
-	g.t.Logf("without an attack, for %v: %v; %d incidents are open, %v", f.lasted.Round(time.Second), f,
-		openIncidents(a.body), err)
-	f.expectCharged(g.t)
+	for again := true; again; again = time.Now().Before(until) {
+		f := g.during(maxWarmUp, func(ctx context.Context) {
+			for !enough() && ctx.Err() == nil {
+				backOff(ctx)
+			}
+		})
+		a, err := g.scrape(honestTimeout)
+		g.t.Logf("without an attack, for %v: %v; %d incidents are open, %v", f.lasted.Round(time.Second), f,
+			openIncidents(a.body), err)
+		f.expectCharged(g.t)
+	}
 }
 
 // openIncidents returns how many incidents an exposition says to be open.
