@@ -42,8 +42,7 @@ func (e *Exposition) Check(families map[string]*dto.MetricFamily) []error {
 	return append(wrong, counted(families)...)
 }
 
-// observePlugins records the devices that pods have without a claim, or whose partitions they have
-// so.
+// observePlugins records the devices that pods have without a claim.
 func (e *Exposition) observePlugins(info *dto.MetricFamily) {
 	if e.plugged == nil {
 		e.plugged = map[driver.ID]bool{}
@@ -51,14 +50,21 @@ func (e *Exposition) observePlugins(info *dto.MetricFamily) {
 	for _, m := range info.GetMetric() {
 		for _, l := range m.GetLabel() {
 			if l.GetName() == "resourceclaim_name" && l.GetValue() == "" {
-				id := deviceOf(m)
-				e.plugged[id] = true
-				if parent := e.parents[id]; parent != "" {
-					e.plugged[driver.ID{Driver: id.Driver, Pool: id.Pool, Device: parent}] = true
-				}
+				e.plugged[deviceOf(m)] = true
 			}
 		}
 	}
+}
+
+// isPlugged reports whether pods have had the device, or a partition of it, without a claim. The
+// parent of a partition may become known later.
+func (e *Exposition) isPlugged(device driver.ID) bool {
+	for id := range e.plugged {
+		if parent := (driver.ID{Driver: id.Driver, Pool: id.Pool, Device: e.parents[id]}); device == id || device == parent {
+			return true
+		}
+	}
+	return false
 }
 
 // observeParents records which devices are partitions.
@@ -97,7 +103,7 @@ func (e *Exposition) conserved(families map[string]*dto.MetricFamily, whole, nob
 		if parts := pods[series].value + rest[series].value; !near(value.value, parts) {
 			wrong = append(wrong, fmt.Errorf("%s{%s} is %v, of its pods and nobody %v", whole, series, value.value, parts))
 		}
-		if !near(claims[series].value, pods[series].value) && !e.plugged[value.device] {
+		if !near(claims[series].value, pods[series].value) && !e.isPlugged(value.device) {
 			wrong = append(wrong,
 				fmt.Errorf("%s{%s}: the claims have %v, the pods %v", quantity, series, claims[series].value, pods[series].value))
 		}
