@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
@@ -121,7 +121,7 @@ func (g *target) charges(lived []charge, stood []standstill.Span) []charge {
 	for i, c := range lived {
 		lived[i] = c.found(a.body)
 		if !lived[i].isGood() {
-			g.t.Logf("%v; %s; %s", lived[i], lived[i].events(g.node.Kubelet.CallTimes(), stood), g.receiptOf(&lived[i]))
+			g.t.Logf("%v; %s; %s", lived[i], lived[i].events(g.node.Kubelet.CallTimes(), stood), g.holdOf(&lived[i]))
 		}
 	}
 	return lived
@@ -160,21 +160,24 @@ func (c charge) events(asked []time.Time, stood []standstill.Span) string {
 	return out
 }
 
-// receiptOf says when the period of a pod's receipt begins and ends, by the time since the pod
-// began.
-func (g *target) receiptOf(c *charge) string {
-	response, err := g.client.Get(g.url("/api/v1/receipts?claim=team-0/" + c.pod))
+// holdOf says from when to when a pod held its device by the flight recorder, by the time since the
+// pod began.
+func (g *target) holdOf(c *charge) string {
+	response, err := g.client.Get(g.url("/api/v1/history?claim=team-0/" + c.pod))
 	if err != nil {
 		return err.Error()
 	}
 	defer response.Body.Close()
-	var report web.ReceiptsReport
-	if json.NewDecoder(response.Body).Decode(&report) != nil || len(report.Receipts) == 0 {
-		return "there is no receipt"
+	var history recorder.History
+	if json.NewDecoder(response.Body).Decode(&history) != nil || len(history.Holders) == 0 {
+		return "it is not known when it held the device"
 	}
-	r := report.Receipts[0]
-	return fmt.Sprintf("its receipt is from %v to %v", r.ChargePeriodStart.Sub(c.began).Round(time.Millisecond),
-		r.ChargePeriodEnd.Sub(c.began).Round(time.Millisecond))
+	h := &history.Holders[0]
+	if h.To == nil {
+		return "it holds the device"
+	}
+	return fmt.Sprintf("it held the device from %v to %v", h.From.Sub(c.began).Round(time.Millisecond),
+		h.To.Sub(c.began).Round(time.Millisecond))
 }
 
 // shortPod lets a pod live. It returns false if that failed.
