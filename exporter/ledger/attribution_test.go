@@ -432,6 +432,29 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
+// The first readings of a source that is behind are of a time of which another one has counted
+// already: that counts once.
+func TestTakeOverBySourceThatIsBehind(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("c0", "p0")
+	begun := h.Now
+	for second := range 11 {
+		h.Energy(100 * float64(second))
+		h.Pass(time.Second)
+	}
+	h.In.Sources = []join.SourceSamples{{Name: "b"}}
+	for _, second := range []int{5, 15} { // which it says at 11 and 15
+		h.Read(driver.Reading{
+			Quantity: driver.Energy, Value: 5e6 + 100*float64(second), At: begun.Add(time.Duration(second) * time.Second),
+		})
+		h.Pass(4 * time.Second)
+	}
+	h.Expect(exportertest.Scrape(t, h.Last), map[[2]string]float64{
+		{"dra_device_energy_joules_total", "device=gpu-0"}:         1500,
+		{"dra_claim_energy_joules_total", "resourceclaim_name=c0"}: 1500,
+	})
+}
+
 // A claim of which the API server says first that it has admin access, and then that it has not, is
 // charged from then on, while one of its pods comes and another one goes.
 func TestAdminAccessThatChanges(t *testing.T) {
