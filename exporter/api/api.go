@@ -32,34 +32,42 @@ const (
 // The schemas allow unknown fields, and have the words of closed lists as examples, because later
 // versions may add fields and words.
 func Schemas() (map[string][]byte, error) {
+	comments, err := readComments()
+	if err != nil {
+		return nil, fmt.Errorf("read comments: %w", err)
+	}
 	out := map[string][]byte{}
 	for path, of := range map[string]any{
 		"v1/snapshot": &web.Report{}, "v1/fit": &web.FitReport{}, "v1/history": &web.HistoryReport{},
 		"v1/incidents": &web.IncidentsReport{}, "v1/receipts": &web.ReceiptsReport{},
 		"v1/summary": &web.Summary{},
 	} {
-		schema, err := schemaOf(path, of)
-		if err != nil {
+		if out[path+suffix], err = schemaOf(path, of, comments); err != nil {
 			return nil, err
 		}
-		out[path+suffix] = schema
 	}
 	return out, nil
 }
 
 const suffix = ".schema.json"
 
-// schemaOf returns the schema of the document at a path below /api/.
-func schemaOf(path string, of any) ([]byte, error) {
-	r := jsonschema.Reflector{AllowAdditionalProperties: true, Mapper: words}
+// readComments returns the comments of all types and fields, each as one line.
+func readComments() (map[string]string, error) {
+	var r jsonschema.Reflector
 	for _, folder := range []string{"../web", "../recorder", "../../driver"} {
 		if err := r.AddGoComments(module, folder); err != nil {
-			return nil, fmt.Errorf("read comments: %w", err)
+			return nil, err
 		}
 	}
 	for name, text := range r.CommentMap {
 		r.CommentMap[name] = strings.ReplaceAll(text, "\n", " ")
 	}
+	return r.CommentMap, nil
+}
+
+// schemaOf returns the schema of the document at a path below /api/.
+func schemaOf(path string, of any, comments map[string]string) ([]byte, error) {
+	r := jsonschema.Reflector{AllowAdditionalProperties: true, Mapper: words, CommentMap: comments}
 	schema := r.Reflect(of)
 	schema.ID, schema.Title = jsonschema.ID(base+path+suffix), "dra-exporter /api/"+path
 	text, err := json.MarshalIndent(schema, "", "  ")

@@ -177,13 +177,19 @@ func get(ctx context.Context, address string) (string, error) {
 	return string(text), err
 }
 
-// demoNode returns a node with shared, partitioned, unhealthy, idle and oversized devices, and with
-// one that has an XID every two seconds. Pods start and end on it, the first within two seconds.
-func demoNode(t *testing.T) *simnode.Node {
+// demo is a node with shared, partitioned, unhealthy, idle and oversized devices, and with one that
+// has an XID every second. Pods start and end on it, the first within half a second.
+type demo struct {
+	*simnode.Node
+	scenario simnode.Scenario
+}
+
+// newDemo returns the node without pods.
+func newDemo(t *testing.T) demo {
 	t.Helper()
 	scenario := simnode.Demo(1, simnode.DefaultHang)
-	scenario.Devices[1].XIDEvery = 2 * time.Second
-	scenario.Visits[0].From, scenario.Visits[0].To = 0, 2*time.Second
+	scenario.Devices[1].XIDEvery = time.Second
+	scenario.Visits[0].From, scenario.Visits[0].To = 0, 500*time.Millisecond
 	node, err := simnode.New(filepath.Join(t.TempDir(), "node"), 1, scenario.Devices, simnode.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -192,19 +198,28 @@ func demoNode(t *testing.T) *simnode.Node {
 		t.Fatal(err)
 	}
 	t.Cleanup(node.Close)
+	return demo{node, scenario}
+}
+
+// play starts the pods.
+func (d demo) play(t *testing.T) {
+	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	played := make(chan error, 1)
-	go func() { played <- scenario.Run(ctx, node) }()
+	go func() { played <- d.scenario.Run(ctx, d.Node) }()
 	t.Cleanup(func() { stop(); <-played })
-	return node
 }
 
 // The program's answers fit the schemas, and have no fields that are not in a schema. With some
 // change they do not fit.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
-	// A receipt is written at the latest when the retention ends.
-	running, address := start(t, demoNode(t), "--fit.after=2s", "--retention=1s")
+	// A receipt is written at the latest when the retention ends. There is advice for claims that are
+	// allocated while the exporter runs.
+	node := newDemo(t)
+	running, address := start(t, node.Node, "--sample.interval=500ms", "--fit.after=500ms", "--retention=500ms")
+	ask(running, t, address, func(string) string { return "/readyz" }, func(text string) bool { return text != "" })
+	node.play(t)
 	// An incident that is requested by its ID contains its recording so far.
 	id := regexp.MustCompile(`"id":"([^"]+)"`)
 	incidents := func(last string) string {
