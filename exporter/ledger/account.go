@@ -345,12 +345,13 @@ func (a *account) takeLife(of *life) {
 // firstActiveIn records that the claim was active in a span of time, if that is certain by how its
 // device was divided.
 func (a *account) firstActiveIn(from, to time.Time, divided join.Attribution) {
-	v := a.known()
-	if !v.FirstActive.IsZero() || a.partial || !divided.Certain() || !to.After(v.Prepared) {
+	if a.partial || !divided.Certain() {
 		return
 	}
-	a.lived().FirstActive = later(from, v.Prepared)
-	a.changed()
+	if v := a.lived(); v.FirstActive.IsZero() && to.After(v.Prepared) {
+		v.FirstActive = later(from, v.Prepared)
+		a.changed()
+	}
 }
 
 // lifeAtEnd returns the life of a claim that has ended.

@@ -18,8 +18,10 @@ func (b *books) follow(d *deviceBook, shares, ended []join.Share, at, now time.T
 		return
 	}
 	d.known = d.known.with(knownTick{since, shares}, d.accrued)
-	if same := slices.EqualFunc(shares, d.shares, sameHolding); d.resumed {
+	same, sameLives := sameShares(shares, d.shares)
+	if d.resumed {
 		b.takeOver(d, shares, ended, at, now)
+		sameLives = false
 	} else if !same || len(ended) > 0 {
 		holdings := holdingsOf(shares, ended)
 		from, earliest, changed := b.firstChange(d, holdings, at)
@@ -27,7 +29,9 @@ func (b *books) follow(d *deviceBook, shares, ended []join.Share, at, now time.T
 			b.change(d, holdings, shares, from, earliest, now)
 		}
 	}
-	b.followLives(d, shares, ended)
+	if !sameLives || len(ended) > 0 {
+		b.followLives(d, shares, ended)
+	}
 	d.shares, d.ended, d.left = shares, ended, leftTimes(shares)
 	d.use(since, now)
 }

@@ -75,13 +75,37 @@ func holdOf(h *podresources.Holder) podresources.Hold {
 	return *h.Hold
 }
 
-// sameHolding reports whether two shares are of the same claim and pods, for the same time, and
-// have the same weights.
-func sameHolding(x, y join.Share) bool {
-	return x.Weight == y.Weight && x.Admin == y.Admin && x.ClaimUID == y.ClaimUID && x.Compare(y.Allocation) == 0 &&
-		slices.EqualFunc(x.Holders, y.Holders, func(a, b podresources.Holder) bool {
-			return a.Pod == b.Pod && a.UID == b.UID && (a.Hold == b.Hold || holdOf(&a).From.Equal(holdOf(&b).From))
-		})
+// sameShares reports whether shares are of the same claims and pods, for the same time, and have the
+// same weights; and whether they say the same of the lives of the claims too.
+func sameShares(these, others []join.Share) (holdings, lives bool) {
+	if len(these) != len(others) {
+		return false, false
+	}
+	lives = true
+	for i := range these {
+		x, y := &these[i], &others[i]
+		if x.Weight != y.Weight || x.Admin != y.Admin || x.Claim != y.Claim || x.ClaimUID != y.ClaimUID ||
+			x.ShareID != y.ShareID || len(x.Holders) != len(y.Holders) {
+			return false, false
+		}
+		lives = lives && x.AllocatedAt.Equal(y.AllocatedAt)
+		for j := range x.Holders {
+			a, b := &x.Holders[j], &y.Holders[j]
+			if a.Pod != b.Pod || a.UID != b.UID {
+				return false, false
+			}
+			if a.Hold == b.Hold {
+				continue
+			}
+			hold, other := holdOf(a), holdOf(b)
+			if !hold.From.Equal(other.From) {
+				return false, false
+			}
+			lives = lives && hold.Wanted.Equal(other.Wanted) && hold.Prepared.Equal(other.Prepared) &&
+				hold.Unprepared.Equal(other.Unprepared)
+		}
+	}
+	return true, lives
 }
 
 func sameSlice(a, b []join.Share) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
