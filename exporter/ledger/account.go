@@ -17,6 +17,7 @@ type account struct {
 	key    HolderKey
 	uid    string // empty: not known yet
 	device *deviceBook
+	name   *name // nil: not known yet, or it has none
 
 	earlier *account // the one that had the name before and is kept; nil: none
 	carried *carried // nil: nothing
@@ -104,7 +105,7 @@ func (a *account) setEnd(at time.Time) {
 // drop marks the account as dropped, and frees what it was charged: the timeline of the device
 // refers to it for a while.
 func (a *account) drop() {
-	a.dropped, a.totals, a.gauges, a.witnessed, a.users, a.fit = true, nil, nil, nil, nil, nil
+	a.dropped, a.name, a.totals, a.gauges, a.witnessed, a.users, a.fit = true, nil, nil, nil, nil, nil, nil
 }
 
 // present returns the account that has taken the place of this one, or the account itself.
@@ -207,13 +208,18 @@ func (a *account) peak(key seriesKey, value float64) {
 
 // seen returns what the account saw of a quantity, 0 if that is new.
 func (a *account) seen(key seriesKey) *Value {
-	i, found := slices.BinarySearchFunc(a.witnessed, key, func(v Value, key seriesKey) int {
-		return seriesKey{v.Quantity, v.Labels}.compare(key)
-	})
-	if !found {
-		a.witnessed = slices.Insert(a.witnessed, i, Value{Series: newSeries(key)})
-		a.changed()
+	i := 0 // there are few
+	for ; i < len(a.witnessed); i++ {
+		order := seriesKey{a.witnessed[i].Quantity, a.witnessed[i].Labels}.compare(key)
+		if order == 0 {
+			return &a.witnessed[i]
+		}
+		if order > 0 {
+			break
+		}
 	}
+	a.witnessed = slices.Insert(a.witnessed, i, Value{Series: newSeries(key)})
+	a.changed()
 	return &a.witnessed[i]
 }
 

@@ -90,15 +90,17 @@ func (d *deviceBook) counter(key seriesKey, now time.Time) *counter {
 // filledBy returns the counter that a meter fills, nil for none. The integral of a gauge fills a
 // counter only if no hardware counter does, or recently did.
 func (d *deviceBook) filledBy(m *meter, now time.Time) *counter {
-	switch hardware := d.findMeter(m.sum); {
-	case m.counts:
+	if m.counts {
 		return d.counter(m.key, now)
-	case !m.sums:
-	case hardware != nil && !hardware.seen.Before(d.identified) && now.Sub(hardware.now.At) < rememberFor:
-	default:
-		return d.counter(m.sum, now)
 	}
-	return nil
+	if !m.sums {
+		return nil
+	}
+	hardware := d.findMeter(m.sum)
+	if hardware != nil && !hardware.seen.Before(d.identified) && now.Sub(hardware.now.At) < rememberFor {
+		return nil
+	}
+	return d.counter(m.sum, now)
 }
 
 // dividedCounter returns the counter of the parts that a partition's holders have of the parent's.

@@ -200,13 +200,13 @@ func (all distributions) settle(now time.Time) {
 func (c *claimDistributions) knownUntil(d *distributed, now time.Time) time.Time {
 	until := now
 	for _, a := range c.accounts {
-		m := a.device.findMeter(seriesKey{quantity: d.series.Quantity})
 		last := a.born
 		if i := slices.IndexFunc(d.known, func(k known) bool { return k.account == a }); i >= 0 {
 			last = d.known[i].until
 		}
 		complete := !a.ended.IsZero() && !last.Before(a.ended)
-		if m != nil && !complete && last.Before(until) && now.Sub(last) <= maxIntegration {
+		if !complete && last.Before(until) && now.Sub(last) <= maxIntegration &&
+			a.device.findMeter(seriesKey{quantity: d.series.Quantity}) != nil {
 			until = last
 		}
 	}
@@ -236,15 +236,13 @@ func (d *distributed) sum(until time.Time) {
 			d.observe(sum, to.Sub(from).Seconds())
 		}
 	}
-	d.pieces = slices.DeleteFunc(d.pieces, func(p piece) bool { return !p.to.After(until) })
-	for i := range d.pieces {
-		if d.pieces[i].from.Before(until) {
-			d.pieces[i].from = until
+	left := d.pieces[:0]
+	for _, p := range d.pieces {
+		if p.to.After(until) {
+			left = append(left, piece{later(p.from, until), p.to, p.value})
 		}
 	}
-	if until.After(d.summed) {
-		d.summed = until
-	}
+	d.pieces, d.summed = left, later(d.summed, until)
 }
 
 func (d *distributed) observe(value, seconds float64) {

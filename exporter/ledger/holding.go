@@ -75,8 +75,8 @@ func holdOf(h *podresources.Holder) podresources.Hold {
 	return *h.Hold
 }
 
-// sameShares reports whether shares are of the same claims and pods, for the same time, and have the
-// same weights; and whether they say the same of the lives of the claims too.
+// sameShares reports whether shares are of the same claims and pods, for the same time, and have
+// the same weights; and whether they say the same of the lives of the claims too.
 func sameShares(these, others []join.Share) (holdings, lives bool) {
 	if len(these) != len(others) {
 		return false, false

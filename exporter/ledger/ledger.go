@@ -114,7 +114,7 @@ func (l *Ledger) Advance(r join.Result, now time.Time) *Snapshot {
 	}
 	l.settleAbsent(&r.View, ended, now)
 	for _, d := range l.present {
-		d.dividePresent(l.tick, now, l.config)
+		d.dividePresent(l.tick, now, &l.config)
 	}
 	l.claims.distributions.settle(now)
 	l.lives.observe(&l.claims, l.started, now)
@@ -145,7 +145,7 @@ func (l *Ledger) begin(r *join.Result, now time.Time) {
 // known.
 func (l *Ledger) settle(d *deviceBook, view *podresources.View, now time.Time) {
 	until := d.knownUntil(later(view.At, view.Settled), view.Waiting)
-	d.settle(until, now, l.config)
+	d.settle(until, now, &l.config)
 	d.accrue(until)
 }
 

@@ -264,7 +264,7 @@ func (c *counter) mostIn(span time.Duration, mean float64) float64 {
 
 // threshold returns the rate per second above which the counter shows an active device; infinite if
 // it never does.
-func (c *counter) threshold(config Config) float64 {
+func (c *counter) threshold(config *Config) float64 {
 	switch {
 	case !c.spec.ShowsActivity(c.key.labels):
 		return math.Inf(1)

@@ -3,7 +3,6 @@ package ledger
 import (
 	"cmp"
 	"iter"
-	"maps"
 	"slices"
 	"time"
 
@@ -24,8 +23,13 @@ type names struct {
 // roster has names by key.
 type roster[K key[K]] struct {
 	names map[K]*name
-	order []K       // sorted; nil: not sorted yet
-	tick  time.Time // time of the last tick
+	order []named[K] // by key; nil: not sorted yet
+	tick  time.Time  // time of the last tick
+}
+
+type named[K any] struct {
+	key K
+	*name
 }
 
 type key[K any] interface {
@@ -130,16 +134,25 @@ func (r *roster[K]) note(key K, uid string, now time.Time) *name {
 // the accounts are.
 func (n *names) keep(claims, pods *accountBook, now time.Time, retention time.Duration) {
 	for a := range claims.all() {
-		of := n.claims.names[podresources.Claim{Namespace: a.key.Namespace, Name: a.key.Name}]
+		of := n.claims.of(a, podresources.Claim{Namespace: a.key.Namespace, Name: a.key.Name})
 		of.keep(now, a.exported(now, retention))
 	}
 	for a := range pods.all() {
-		of := n.pods.names[podresources.Pod{Namespace: a.key.Namespace, Name: a.key.Name}]
+		of := n.pods.of(a, podresources.Pod{Namespace: a.key.Namespace, Name: a.key.Name})
 		of.keep(now, a.exported(now, retention))
 		if of != nil && !a.young {
 			of.mature = now
 		}
 	}
+}
+
+// of returns the name of an account, nil if it has none. It stays the same until the account is
+// dropped.
+func (r *roster[K]) of(a *account, key K) *name {
+	if a.name == nil {
+		a.name = r.names[key]
+	}
+	return a.name
 }
 
 func (n *name) keep(now time.Time, exported bool) {
@@ -174,11 +187,15 @@ func (r *roster[K]) release(now time.Time, retention time.Duration) {
 // exported yields the exported names, in order.
 func (r *roster[K]) exported(now time.Time, retention time.Duration) iter.Seq2[K, *name] {
 	if r.order == nil {
-		r.order = slices.SortedFunc(maps.Keys(r.names), K.Compare)
+		r.order = make([]named[K], 0, len(r.names))
+		for key, n := range r.names {
+			r.order = append(r.order, named[K]{key, n})
+		}
+		slices.SortFunc(r.order, func(a, b named[K]) int { return a.key.Compare(b.key) })
 	}
 	return func(yield func(K, *name) bool) {
-		for _, key := range r.order {
-			if n := r.names[key]; n.exported(now, retention) && !yield(key, n) {
+		for i := range r.order {
+			if n := &r.order[i]; n.exported(now, retention) && !yield(n.key, n.name) {
 				return
 			}
 		}

@@ -224,7 +224,7 @@ func (d *deviceBook) chargeParts(
 
 // wasIdle reports whether the device, which has partitions, was certainly idle in a span of time:
 // the utilization of all held partitions is known, and no known one exceeds the threshold.
-func (d *deviceBook) wasIdle(from, to time.Time, config Config) bool {
+func (d *deviceBook) wasIdle(from, to time.Time, config *Config) bool {
 	if len(d.parts) == 0 {
 		return false
 	}
@@ -258,7 +258,7 @@ func lower(a, b float64) float64 {
 
 // dividePresent divides the present values of the device among its partitions, and records its idle
 // power.
-func (d *deviceBook) dividePresent(tick uint64, now time.Time, config Config) {
+func (d *deviceBook) dividePresent(tick uint64, now time.Time, config *Config) {
 	for _, p := range d.parts {
 		p.activity = p.activity.since(d.unsettled(now))
 	}

@@ -35,11 +35,10 @@ func newSeries(key seriesKey) *Series {
 }
 
 func (k seriesKey) compare(other seriesKey) int {
-	return cmp.Or(
-		cmp.Compare(k.quantity, other.quantity),
-		strings.Compare(k.labels[0], other.labels[0]),
-		strings.Compare(k.labels[1], other.labels[1]),
-	)
+	if c := cmp.Compare(k.quantity, other.quantity); c != 0 {
+		return c
+	}
+	return cmp.Or(strings.Compare(k.labels[0], other.labels[0]), strings.Compare(k.labels[1], other.labels[1]))
 }
 
 // from returns the series with another source.

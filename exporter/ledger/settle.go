@@ -45,7 +45,7 @@ func (d *deviceBook) observe(tick uint64, now time.Time) {
 }
 
 // settle distributes the readings up to the horizon, the time up to which the holders are known.
-func (d *deviceBook) settle(horizon, now time.Time, config Config) {
+func (d *deviceBook) settle(horizon, now time.Time, config *Config) {
 	d.clock, d.failures = now, nil
 	for _, m := range d.meters {
 		n := 0
@@ -64,7 +64,7 @@ func (d *deviceBook) settle(horizon, now time.Time, config Config) {
 }
 
 // count distributes the increment of one reading.
-func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config Config) {
+func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config *Config) {
 	if m.peaks {
 		d.peak(m, next.Value)
 		d.timeline.on(next.At).peak(m, next.Value*m.kept)
@@ -103,7 +103,7 @@ func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config 
 
 // tally distributes the increment of a hardware counter. If it is not exact, the counter may have
 // been reset, and its counts before the reset are unknown.
-func (d *deviceBook) tally(c *counter, amount float64, from, to time.Time, exact bool, config Config) {
+func (d *deviceBook) tally(c *counter, amount float64, from, to time.Time, exact bool, config *Config) {
 	if amount > 0 {
 		span := to.Sub(from)
 		rate := amount / max(span.Seconds(), 1e-3)

@@ -143,9 +143,11 @@ func (s *segment) portions() iter.Seq[*portion] {
 
 // portionOf returns the account's portion, nil if it has none.
 func (s *segment) portionOf(a *account) *portion {
-	for p := range s.portions() {
-		if p.account == a {
-			return p
+	for _, parts := range [2][]portion{s.claims, s.pods} {
+		for i := range parts {
+			if parts[i].account == a {
+				return &parts[i]
+			}
 		}
 	}
 	return nil
