@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -32,8 +31,9 @@ type emission struct {
 	specs    driver.Catalogue
 	cache    *labelCache // nil: the sink needs no labels
 
-	young map[podresources.Pod]bool // pods without series of their own
-	blank owner                     // used for all owners if the sink needs no labels
+	young map[podresources.Pod]bool    // pods without series of their own
+	sole  map[driver.ID]*ledger.Device // devices of one claim alone
+	blank owner                        // used for all owners if the sink needs no labels
 
 	collecting bool // the walk collects facts, whose labels are not cached
 }
@@ -44,10 +44,13 @@ func (e *emission) on(id familyID) bool { return !e.families[id].off }
 // walk passes every series of the chosen groups to the sink, including those that the limit drops.
 func (s *Snapshot) walk(e *emission) {
 	missing := map[unresolved]int{}
-	e.young = youngPods(s.PodInfos)
+	e.young, e.sole = youngPods(s.PodInfos), map[driver.ID]*ledger.Device{}
 	for i := range s.Devices {
 		d := &s.Devices[i]
 		e.device(d)
+		if d.Attribution == join.AttributionExclusive {
+			e.sole[d.ID] = d
+		}
 		if d.Missing != join.MissingNone {
 			missing[unresolved{d.ID.Driver, d.Missing}]++
 		}
@@ -105,7 +108,7 @@ func (e *emission) claim(h *ledger.Holder, s *Snapshot) {
 	if m := h.Metrics(); m.Used >= 0 {
 		e.counter(famClaimUsed, claim, m.Used, m.Born, later(m.Born, m.Shown))
 	}
-	e.sole(h, claim, s)
+	e.ofDevice(h, claim)
 	base := claim.labels
 	if !h.LastError.IsZero() && e.on(famClaimLastError) {
 		e.gauge(famClaimLastError, base, unixPast(h.LastError, s.Time))
@@ -127,18 +130,17 @@ func (e *emission) claim(h *ledger.Holder, s *Snapshot) {
 	}
 }
 
-// sole passes the device's values that are never divided, if only this claim holds the device.
-func (e *emission) sole(h *ledger.Holder, claim *owner, s *Snapshot) {
+// ofDevice passes the device's values that are never divided, if only this claim holds the device.
+func (e *emission) ofDevice(h *ledger.Holder, claim *owner) {
 	if !h.Ended.IsZero() {
 		return
 	}
-	n, found := sort.Find(len(s.Devices), func(i int) int { return h.Device.Compare(s.Devices[i].ID) })
-	if !found || s.Devices[n].Attribution != join.AttributionExclusive {
+	d := e.sole[h.Device]
+	if d == nil {
 		return
 	}
-	values := s.Devices[n].Values
-	for i := range values {
-		v := &values[i]
+	for i := range d.Values {
+		v := &d.Values[i]
 		if slices.Contains(e.specs.Spec(v.Quantity).SoleLabels, v.Labels[0]) {
 			e.value(famClaimQuantity, claim, v, never)
 		}
