@@ -21,7 +21,12 @@ func NewGrowing(h *Histogram) Growing { return Growing{base: h} }
 // Observe is [Histogram.Observe].
 func (g *Growing) Observe(value, seconds float64) {
 	if len(g.since) == maxSince {
-		g.base, g.since = g.View().Histogram(), nil
+		var next struct {
+			base  Histogram
+			since [maxSince]observation
+		}
+		g.View().Read(&next.base)
+		g.base, g.since = &next.base, next.since[:0]
 	}
 	if g.since == nil {
 		g.since = make([]observation, 0, maxSince)
