@@ -97,6 +97,24 @@ func TestPodOfTheNameOfOneThatIsOver(t *testing.T) {
 	wantUIDs(t, b, 5, "")
 }
 
+// The same after a pod that the kubelet ended, by its last word while a container ran, and whose
+// cgroup was then removed.
+func TestPodOfTheNameOfOneWhoseCgroupIsGone(t *testing.T) {
+	const kubelet = "kubelet"
+	b := holders.NewBook(time.Minute, nil)
+	b.PodChanged(localPod("a", "old"), seconds(1))
+	b.Answered(gives(2, kubelet, "a"))
+	ends := localPod("a", "old")
+	ends.Final = true
+	b.PodChanged(ends, seconds(3))
+	gone := gives(4, kubelet, "a")
+	gone.Cgroups = map[string]podresources.CgroupState{"old": podresources.CgroupGone}
+	b.Answered(gone)
+	wantUIDs(t, b, 4)
+	b.Answered(gives(5, kubelet, "a"))
+	wantUIDs(t, b, 5, "")
+}
+
 // A pod that has ended stays ended when the kubelet has forgotten it, as one that has restarted
 // has, and the API server, which was away, still has it as a running one: found by the scenario
 // Restarts/ServerAway.

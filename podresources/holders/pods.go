@@ -53,7 +53,7 @@ func (p *pod) take(f fact, at time.Time) *pod {
 			after.over = at
 		}
 		after.state, after.by, after.since = next, f, at
-		after.gone = p.gone && next.over()
+		after.gone = (p.gone || f == cgroupGone) && next.over()
 	}
 	return &after
 }
