@@ -29,6 +29,7 @@ const (
 	pollOfModel = 10 * time.Second                             // where the Pods API has the kubelet asked less
 	answerBound = tickOfModel + 2*answerDelay*time.Millisecond // T+2L
 	eventBound  = eventDelay * time.Millisecond                // E
+	ageBound    = fileAge * time.Millisecond                   // F
 	viewBound   = 500*time.Millisecond + signDelay*time.Millisecond
 )
 
@@ -223,14 +224,18 @@ func (o *observer) renamed(name podresources.Pod) bool {
 			last = max(last, p.bound)
 		}
 	}
-	return o.now <= o.undisturbed(last)+fileAge*time.Millisecond+eventBound+answerBound+viewBound
+	told := eventBound
+	if !o.way.pods && !o.way.server {
+		told = ageBound // of the file, where there is one
+	}
+	return o.now <= o.undisturbed(last)+told+answerBound+viewBound
 }
 
 // endBound returns until when a pod may be shown.
 func (o *observer) endBound(p *simPod) time.Duration {
-	end, bound := p.dropped, answerBound+viewBound
+	end, bound, event := p.dropped, answerBound+viewBound, eventBound // event is beside bound
 	if o.way.pods {
-		bound += eventBound
+		bound, event = bound+eventBound, 0
 	}
 	if p.waited {
 		bound += 5 * time.Second
@@ -262,17 +267,17 @@ func (o *observer) endBound(p *simPod) time.Duration {
 		return never // until the next watch: no answer had it that a later one could lack
 	}
 	if !o.wasListed(p) { // it is known by its object alone
-		return o.undisturbed(max(end, p.ended)) + eventBound + bound
+		return o.undisturbed(max(end, o.toldEnd(p))) + event + bound
 	}
 	if o.nameReused(p) { // PodResources has no UIDs
 		end = o.undisturbed(end)
 	}
 	if restarted {
-		end = max(end, min(o.settled+2*time.Second+answerDelay*time.Millisecond, o.returned+graceOfModel))
+		end = max(end, min(o.settled+2*time.Second, o.returned+graceOfModel))
 		bound += answerBound
 	}
 	if o.empty >= p.dropped { // that proves nothing by itself
-		end = max(end, min(o.undisturbed(o.toldEnd(p))+eventBound, end+answerBound+graceOfModel))
+		end = max(end, min(o.undisturbed(o.toldEnd(p))+event, end+answerBound+graceOfModel))
 	}
 	return end + bound
 }
@@ -341,7 +346,7 @@ func (o *observer) checkPod(p *simPod) {
 		}
 	}
 	if claims && p.claim != nil && p.bound != never && !o.lost[p.pod()] {
-		b := 2*time.Second + eventBound + viewBound
+		b := eventBound + ageBound + tickOfModel + viewBound
 		if o.way.server {
 			b = 12*time.Second + eventBound + 2*readDelay*time.Millisecond + viewBound
 		}
@@ -352,7 +357,7 @@ func (o *observer) checkPod(p *simPod) {
 	// While a name is used again, what is shown of it may go until the next answer, and what an answer
 	// shows that may be of the pod before goes if the kubelet restarts then.
 	mayBeBefore := shown != nil && shown.Hold.Reason == podresources.ReasonReserved
-	p.row = p.row || o.now >= p.answered && o.showsName(p) && !mayBeBefore
+	p.row = p.row && o.stays(p) || o.now >= p.answered && o.showsName(p) && !mayBeBefore
 	if p.row && o.now > p.runs+2*time.Second && o.stays(p) && !o.showsName(p) && !o.listLied(p) && !o.justReplaced(p) {
 		o.fail("%s of %s has gone from %s; it was answered %v", p.uid, p.name, p.device, p.answered)
 	}
