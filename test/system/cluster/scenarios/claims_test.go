@@ -370,6 +370,10 @@ func energy(r *web.Report, of, ns, name, device string) float64 {
 	case "pod":
 		values = holder(r.Pods, ns, name, device).Values
 	}
+	return energyOf(values)
+}
+
+func energyOf(values []web.ValueReport) float64 {
 	for i := range values {
 		if values[i].Quantity == "energy" {
 			return values[i].Value

@@ -166,10 +166,10 @@ func (w *world) compareCharges(t *testing.T, e *running) {
 			}
 			claims++
 			got, said := 0.0, ""
-			for i := range r.Claims {
+			for i := range r.Claims { // each time that it held the device, and each claim of the name, has a row
 				if c := &r.Claims[i]; c.Namespace+"/"+c.Name == claim && c.Device == name {
-					got = energy(r, "claim", c.Namespace, c.Name, name)
-					said = fmt.Sprintf("from %v for %.1f s until %v", c.Since, c.AllocatedSeconds, c.Ended)
+					got += energyOf(c.Values)
+					said += fmt.Sprintf("from %v for %.1f s until %v; ", c.Since, c.AllocatedSeconds, c.Ended)
 				}
 			}
 			off := max(least-got, got-most, 0)
