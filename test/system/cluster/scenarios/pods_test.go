@@ -14,6 +14,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
@@ -84,16 +85,20 @@ func testEphemeralContainer(t *testing.T, w *world) {
 	n.running(1)
 	lift := n.keeps(1)
 	pods := n.client.CoreV1().Pods(n.name)
-	pod, err := pods.Get(n.Context(), "user", metav1.GetOptions{})
-	n.no(err)
-	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{
-		EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug", Image: "workload:1"},
-		TargetContainerName:      "main",
-	}}
-	_, err = pods.UpdateEphemeralContainers(n.Context(), "user", pod, metav1.UpdateOptions{})
-	n.no(err)
+	n.no(retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the kubelet may write the pod's status meanwhile
+		pod, err := pods.Get(n.Context(), "user", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{
+			EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug", Image: "workload:1"},
+			TargetContainerName:      "main",
+		}}
+		_, err = pods.UpdateEphemeralContainers(n.Context(), "user", pod, metav1.UpdateOptions{})
+		return err
+	}))
 	eventually(t, "the other container runs", func() error {
-		pod, err = pods.Get(n.Context(), "user", metav1.GetOptions{})
+		pod, err := pods.Get(n.Context(), "user", metav1.GetOptions{})
 		if err == nil && !slices.ContainsFunc(pod.Status.EphemeralContainerStatuses,
 			func(s corev1.ContainerStatus) bool { return s.State.Running != nil }) {
 			err = fmt.Errorf("the containers are %+v", pod.Status.EphemeralContainerStatuses)
