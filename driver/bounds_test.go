@@ -7,7 +7,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// What no device can have is out of range, and 0 where a sensor can't mean it is no value.
+// Impossible values are out of range. 0 is not a value where a sensor can't mean it.
 func TestBounds(t *testing.T) {
 	for _, tc := range []struct {
 		quantity driver.Quantity

@@ -15,8 +15,8 @@ func units() []string {
 	return []string{"", "ratio", "seconds", "bytes", "watts", "joules", "celsius", "hertz", "volts"}
 }
 
-// TestCatalogue holds each quantity to Prometheus' naming conventions: a counter, and nothing else,
-// ends in _total; the unit stands at the end, before it.
+// TestCatalogue checks each quantity against Prometheus' naming conventions: counters, and only
+// these, end in _total; the unit is at the end, before it.
 func TestCatalogue(t *testing.T) {
 	snake := regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
 	names, metrics := map[string]bool{}, map[string]bool{}
@@ -121,7 +121,7 @@ func TestConfigurable(t *testing.T) {
 	}
 }
 
-// What the entries say of each other, and of claims, holds together.
+// References between entries, and to claims, are consistent.
 func TestCatalogueRelations(t *testing.T) {
 	catalogue := driver.Standard()
 	measures := map[driver.Basis]driver.Quantity{}

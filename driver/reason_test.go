@@ -20,7 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// TestReasons holds the list to the constants: all of them, each once, and fit for a label.
+// TestReasons compares the list with the constants: all of them, each once, and valid as labels.
 func TestReasons(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "reason.go", nil, 0)
 	if err != nil {

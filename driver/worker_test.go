@@ -10,7 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// A call that panics has a result, which says so.
+// A call that panics has a result with an error.
 func TestCallPanics(t *testing.T) {
 	call := driver.Go(func() error { panic("no luck") }, func(err error) error { return err })
 	err, done := call.Wait(t.Context())
@@ -19,13 +19,12 @@ func TestCallPanics(t *testing.T) {
 	}
 }
 
-// reports are what a worker reports.
+// reports are the reports of a worker.
 type reports []error
 
 func (r *reports) add(o driver.Outcome[int]) { *r = append(*r, o.Err) }
 
-// A call that hangs keeps the worker busy and nobody waiting, is reported once, and is done with
-// when it returns.
+// A call that hangs blocks only the worker, is reported once, and is finished when it returns.
 func TestWorkerHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reported reports

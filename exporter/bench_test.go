@@ -214,8 +214,8 @@ func benchRender(b *testing.B, s *exposition.Snapshot, format expfmt.Format) {
 	b.ReportMetric(float64(out.Len()), "bytes")
 }
 
-// BenchmarkHistograms is what the distributions of claims add to a scrape in protobuf, after two
-// minutes of readings that swing between almost nothing and all.
+// BenchmarkHistograms measures the claims' distributions in a scrape in protobuf, after two minutes
+// of readings that swing between almost nothing and the maximum.
 func BenchmarkHistograms(b *testing.B) {
 	for _, choice := range []string{exposition.Native, exposition.Off} {
 		b.Run(choice, func(b *testing.B) {
@@ -246,8 +246,8 @@ func BenchmarkHistograms(b *testing.B) {
 	}
 }
 
-// BenchmarkState is what it costs to write what a tick has changed, and how much that is; and the
-// whole state.
+// BenchmarkState measures the cost and the size of writing the changes of a tick, and the whole
+// state.
 func BenchmarkState(b *testing.B) {
 	for name, whole := range map[string]bool{"changes": false, "whole": true} {
 		b.Run(name+"/devices=64/pods=500", func(b *testing.B) {

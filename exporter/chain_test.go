@@ -27,8 +27,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
-// chain is all that keeps something of claims and pods, from the kubelet's answers and the API
-// server's to what is exported. At each tick every device has another claim, of another pod.
+// chain has everything that keeps data about claims and pods, from the answers of the kubelet and
+// the API server to the exposition. At each tick every device has another claim, of another pod.
 type chain struct {
 	devices   int
 	tick      int
@@ -157,9 +157,9 @@ func (c *chain) observe(t *testing.T) {
 	}
 }
 
-// What claims and pods take is freed when they have ended: 25 000 take as much as 5 000 did. Of
-// those that ended within the last ten minutes and are no longer exported, the ledger still knows
-// when they held a device.
+// Memory for claims and pods is freed when they have ended: 25 000 take as much as 5 000. The
+// ledger still knows when those that ended within the last ten minutes, and are no longer exported,
+// held a device.
 func TestEndedClaimsAreFreed(t *testing.T) {
 	devices := 50
 	if testmain.RaceEnabled || testing.Short() {
@@ -171,7 +171,7 @@ func TestEndedClaimsAreFreed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
-		newChain(1).step(t) // what is made once in a process is there
+		newChain(1).step(t) // allocates what a process needs once
 		before := liveHeap()
 		c := newChain(devices)
 		go c.kube.FollowClaims(ctx)
@@ -188,7 +188,7 @@ func TestEndedClaimsAreFreed(t *testing.T) {
 			c.observe(t)
 			time.Sleep(pause)
 		}
-		for range shown { // what is over is let go when a device's holders change
+		for range shown { // ended holders are dropped when a device's holders change
 			c.step(t)
 			time.Sleep(pause)
 		}
@@ -199,8 +199,8 @@ func TestEndedClaimsAreFreed(t *testing.T) {
 			t.Errorf("the heap has %d KiB after %d claims, %d KiB after %d",
 				live[early]>>10, early*devices, live[late]>>10, late*devices)
 		}
-		// 4580 are measured, by the ledger's accounts with their distributions and the timelines of
-		// who held what, and by the Book's memory of deleted pods, whose UIDs never hold again.
+		// 4580 bytes are measured: the ledger's accounts with their distributions, the timelines, and the
+		// Book's memory of deleted pods, whose UIDs never hold again.
 		if each > 4900 && !testmain.RaceEnabled {
 			t.Errorf("a claim of the last 10 minutes takes %d bytes", each)
 		}

@@ -14,9 +14,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// What pods of 20 s with a claim each, 1000 an hour, cost in new series, with and without
-// --pod.min-lifetime: METRICS.md says so. With it no series is of a pod, and what the workload has
-// at the end is what the pods used: each 20 s at 100 W.
+// The cost in new series of pods of 20 s with a claim each, 1000 an hour, with and without
+// --pod.min-lifetime, as in METRICS.md. With it, no pod has series, and the workload's final values
+// are the sum of the pods' use: each 20 s at 100 W.
 func TestSeriesOfShortPods(t *testing.T) {
 	t.Parallel()
 	churnPods := 100

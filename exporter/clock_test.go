@@ -62,8 +62,8 @@ func steppedSampler(t *testing.T, clock *testclock.Clock) *Sampler {
 // processes are looked up for the third.
 func steppedProcesses() []driver.Process { return []driver.Process{{PID: lookupTurns - 3}} }
 
-// What sources and the kubelet said stays in use as long as ever, the sampler is well, and the next
-// tick comes as soon as ever, however the wall clock is set.
+// However the wall clock is set, data of sources and the kubelet stays in use as long as usual, the
+// sampler is healthy, and the next tick comes as soon as usual.
 func TestSamplerWhenTheClockIsSet(t *testing.T) {
 	steps := testclock.Steps()
 	if testing.Short() { // each step waits a second

@@ -25,10 +25,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/invariant"
 )
 
-// Invariant 1: whatever happens, the claims' parts and the unattributed part sum to the device's,
-// and the pods' to the claims'; and 5: no counter falls. The report and the metrics of each
-// snapshot are held to what the system tests hold those of the program to. The retention is longer
-// than a history, so that nothing is gone.
+// Invariant 1: whatever happens, the claims' parts and the unattributed part sum to the device's
+// value, and the pods' parts to the claims'. Invariant 5: no counter falls. The report and the
+// metrics of each snapshot pass the checks of the system tests. The retention is longer than a
+// history, so that nothing is dropped.
 func TestConservation(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -184,7 +184,7 @@ func TestAbsentStaysAbsent(t *testing.T) {
 	})
 }
 
-// peakOf returns the quantity of which this one is the peak, else this one.
+// peakOf returns the quantity whose peak q is, else q.
 func peakOf(q driver.Quantity) (of driver.Quantity, is bool) {
 	for of := range driver.NumQuantities {
 		if name := of.Spec().Peak; name != "" && name == q.String() {
@@ -239,7 +239,7 @@ func isOfDriver(line string) bool {
 		strings.HasPrefix(line, "dra_claim_first_activity_seconds")
 }
 
-// Invariant 4: what is new on one device changes nothing of the others.
+// Invariant 4: a change on one device changes nothing on the others.
 func TestLocality(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -311,7 +311,7 @@ func holds(text, claim, device string) bool {
 	return false
 }
 
-// checkInfos holds the rows of who holds what to the kubelet's answer.
+// checkInfos compares the rows about holders with the kubelet's answer.
 func checkInfos(t *rapid.T, r join.Result, x exportertest.Scraped) {
 	t.Helper()
 	shares, holders := 0, 0

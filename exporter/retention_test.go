@@ -16,8 +16,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
-// Invariant 6: when a holder ends its gauges and rows of who holds what go, its counters and peaks
-// stay with all that it was charged, and so do the rows of what it is.
+// Invariant 6: when a holder ends, its gauges and its rows about holders disappear. Its counters
+// and peaks stay with all charges, and so do the rows with its identity.
 func TestNothingIsLost(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -30,8 +30,8 @@ type funcSource struct {
 func (s funcSource) Name() string                                        { return s.name }
 func (s funcSource) Sample(ctx context.Context) ([]driver.Sample, error) { return s.sample(ctx) }
 
-// fakeNode knows who holds the devices of an inventory that does not change: what a function
-// returns without error.
+// fakeNode knows the holders of an inventory that does not change: the results of functions,
+// without errors.
 type fakeNode struct {
 	answer    func(ctx context.Context) (podresources.View, error)
 	inventory driver.Inventory
@@ -207,7 +207,7 @@ func TestHintTicksAtOnce(t *testing.T) {
 	})
 }
 
-// What a source says at the end is in the last snapshot.
+// A source's last readings are in the last snapshot.
 func TestLastTick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s *Sampler
@@ -251,7 +251,7 @@ func gaugeOf(registry *prometheus.Registry, name, source string) (float64, error
 	return 0, errors.New("no such series")
 }
 
-// The pods of the samples' processes are looked up, and divide what is shared.
+// The pods of the samples' processes are looked up, and divide shared devices.
 func TestSamplerFindsPodsOfProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := funcSource{name: "good", sample: func(context.Context) ([]driver.Sample, error) {

@@ -123,10 +123,10 @@ func sizeOf(t *testing.T, s *exposition.Snapshot, f expfmt.FormatType) answerSiz
 	return size
 }
 
-// A scrape of 64 devices and 500 pods, one device in eight of which fails, is at most a quarter
-// larger than before claims had errors, peaks and distributions, in every format, in samples and in
-// bytes, compressed too; and a quarter of it at most is distributions. With errors on all devices
-// it is more: 1.29 of the samples and 1.16 of the compressed bytes as text, 1.38 and 1.30 as
+// A scrape of 64 devices and 500 pods, with one failing device in eight, is at most a quarter
+// larger than without errors, peaks and distributions of claims, in every format, in samples and in
+// bytes, also compressed; at most a quarter of it is distributions. With errors on all devices it
+// is larger: 1.29 of the samples and 1.16 of the compressed bytes as text, 1.38 and 1.30 as
 // protobuf. BenchmarkScrapeOfLargeNode has the CPU time.
 func TestScrapeOfLargeNode(t *testing.T) {
 	if testmain.RaceEnabled {
@@ -191,7 +191,7 @@ func benchAnswer(b *testing.B, scraped []*exposition.Snapshot, format expfmt.For
 			b.Fatal(err)
 		}
 		if compressed {
-			_ = z.Close() // what it writes to discards it
+			_ = z.Close() // writing to discards it
 		}
 	}
 	answer() // which makes the labels

@@ -64,7 +64,7 @@ func TestBoundIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// A value that is out of range is logged with what it is, each of an input once.
+// A value that is out of range is logged with its name and value, each name of an input once.
 func TestImplausibleIsLogged(t *testing.T) {
 	var log bytes.Buffer
 	m := NewSelfMetrics(prometheus.NewRegistry(), "node1", slog.New(slog.NewTextHandler(&log, nil)))

@@ -80,10 +80,10 @@ func (m *machine) sampler() *Sampler {
 	})
 }
 
-// BenchmarkSampler is what a whole tick costs: reading the sources, finding the pods of processes,
-// join, ledger and limit. There is a tick a second, since what changes slowly is read every 10 s:
-// the figures are the CPU time of a tick, of the program and of the kernel for it, in the mean of
-// 11 ticks, and the most of one. The kubelet's answer is made before, and no scrape comes.
+// BenchmarkSampler measures a whole tick: reading the sources, finding the pods of processes, join,
+// ledger and limit. There is one tick a second, since slow values are read every 10 s. The figures
+// are the CPU time of a tick, of the program and the kernel: the mean of 11 ticks, and the maximum.
+// The kubelet's answer is made before, and there is no scrape.
 func BenchmarkSampler(b *testing.B) {
 	for name, gpus := range map[string]int{"64": 8, "none": 0} {
 		b.Run(name, func(b *testing.B) { benchSampler(b, newMachine(b, gpus, 8)) })

@@ -10,7 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// fakePaths are the paths of devices on two NUMA nodes, and what was asked for.
+// fakePaths are the paths of devices on two NUMA nodes, and the requested addresses.
 type fakePaths struct {
 	asked [][]string
 	hangs bool
@@ -24,8 +24,8 @@ func (p *fakePaths) PCIPaths(addresses []string) (map[string]driver.PCIPath, boo
 	return map[string]driver.PCIPath{"0000:01:00.0": {NUMANode: "0"}, "0000:02:00.0": {NUMANode: "1"}}, true
 }
 
-// TestTopologyPerChange checks that topologies are computed when what they depend on changes, and
-// not at each tick.
+// TestTopologyPerChange checks that topologies are computed when their dependencies change, and not
+// at each tick.
 func TestTopologyPerChange(t *testing.T) {
 	paths := &fakePaths{}
 	pods := topologies{paths: paths}

@@ -46,8 +46,8 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// A tick that stands is logged once and named, the probes fail after MaxAge, not before, and all is
-// well when it goes on.
+// A tick that does not return is logged once by name. The probes fail after MaxAge, not before, and
+// succeed when it continues.
 func TestStandingTick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log lines

@@ -76,7 +76,7 @@ func (k *wireKubelet) List(context.Context) (*v1.ListPodResourcesResponse, error
 // Instance implements [podresources.Lister].
 func (*wireKubelet) Instance() podresources.Instance { return "" }
 
-// bookNode knows who holds the devices of an inventory by what a kubelet answers.
+// bookNode knows the holders of an inventory's devices by answers of a kubelet.
 type bookNode struct {
 	holders.Asker
 	inventory driver.Inventory
@@ -124,9 +124,9 @@ func newWholeNode(tb testing.TB, devices, pods int) *wholeNode {
 	return w
 }
 
-// next lets a second pass, in which every reading changes by some per cent, as what is measured
-// does, and rises or falls between almost nothing and all in two minutes. Each eighth device has an
-// uncorrectable error in each of them.
+// next advances a second, in which every reading changes by some per cent, as measured values do,
+// and swings between almost nothing and the maximum in two minutes. In each second, every eighth
+// device has an uncorrectable error.
 func (w *wholeNode) next() {
 	w.now = w.now.Add(time.Second)
 	w.kubelet.shuffle()

@@ -120,8 +120,7 @@ type podBook struct {
 	young map[string]bool
 }
 
-// departed is what a pod was charged when it was shown last. If it comes back soon, it goes on with
-// that.
+// departed has the last shown charges of a pod. If it returns soon, it continues with them.
 type departed struct {
 	since   time.Time
 	charged float64

@@ -262,8 +262,8 @@ func TestReadings(t *testing.T) {
 	}
 }
 
-// removes has, by GPU and file, the series that vanish with the file. A file that is not listed
-// takes nothing with it: another has the same, or nobody reads it.
+// removes has, by GPU and file, the series that disappear with the file. Removing any other file
+// has no effect: another file has the same value, or the file is not read.
 const removes = `
 whole mem_busy_percent: engine_utilization dram
 whole mem_info_vram_used: memory_used
@@ -327,7 +327,7 @@ func vanishing() map[string][]string {
 	return gone
 }
 
-// samplesOf returns what the names of the samples begin with that a file belongs to.
+// samplesOf returns the prefix of the names of the samples to which a file belongs.
 func samplesOf(file string) string {
 	switch {
 	case strings.HasPrefix(file, divided), strings.HasPrefix(file, "class/kfd/kfd/proc/4003"):
@@ -339,7 +339,7 @@ func samplesOf(file string) string {
 	}
 }
 
-// seriesOf returns the names of what a sample has.
+// seriesOf returns the names of a sample's series.
 func seriesOf(s driver.Sample) []string { return slices.Sorted(maps.Keys(values(s))) }
 
 // Each file that is removed takes its series with it, and no other. What takes over in place of a
@@ -354,7 +354,7 @@ func TestRemovedFiles(t *testing.T) {
 	}
 	m.RemoveEach(70, isRead, func(path string, remove func()) {
 		if isStale {
-			after(m) // what the file before had is believed, or known, again
+			after(m) // the values from before the removal are accepted, or known, again
 		}
 		isStale = slices.Contains(gone[path], "energy") || slices.Contains(gone[path], "engine_utilization copy")
 		remove()

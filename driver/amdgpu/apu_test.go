@@ -71,8 +71,8 @@ func TestThermalThrottling(t *testing.T) {
 	}
 }
 
-// An APU is charged what its GPU draws, not what the processor beside it does; and it can use the
-// memory that the kernel gives it.
+// An APU is charged the power of its GPU, without the processor's. It can use the memory that the
+// kernel gives it.
 func TestAPU(t *testing.T) {
 	memory := map[string]string{
 		"mem_info_vram_total": "536870912", "mem_info_vram_used": "514580480",
@@ -146,7 +146,7 @@ func TestBank(t *testing.T) {
 	}
 }
 
-// The speed of a fan is what it turns, where the setting contradicts that.
+// The speed of a fan is its rotation if the setting contradicts that.
 func TestFan(t *testing.T) {
 	for name, tc := range map[string]struct {
 		rpm, most, set  string

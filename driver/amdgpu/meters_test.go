@@ -58,7 +58,7 @@ func TestEnergy(t *testing.T) {
 	}
 }
 
-// What a sample left out is not integrated over.
+// The integral does not include the time of a sample without the value.
 func TestEnergyGap(t *testing.T) {
 	var e energyMeter
 	clock := time.Unix(1_800_000_000, 0)

@@ -187,15 +187,15 @@ func TestTopology(t *testing.T) {
 	}
 }
 
-// Without the right to use the GPUs KFD's topology can't be read: GPUs as a whole are, and one that
-// is partitioned says what is missing.
+// Without permission to use the GPUs, KFD's topology can't be read: whole GPUs are read, and
+// partitioned ones have an error that names the missing permission.
 func TestTopologyDenied(t *testing.T) {
 	m := server(t)
 	m.source.list = func(kfd string) (nodes []drmcard.Node, denied bool, err error) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			runtime.LockOSThread() // for ever: the thread, which is nobody's, ends with the goroutine
+			runtime.LockOSThread() // for ever: the thread ends with the goroutine
 			if _, _, errno := unix.RawSyscall(unix.SYS_SETFSUID, 65534, 0, 0); errno == 0 {
 				nodes, denied, err = drmcard.Nodes(kfd)
 			}
@@ -272,8 +272,8 @@ func TestSensorNames(t *testing.T) {
 	}
 }
 
-// The utilization of processes follows the compute units that they had of late. A process that ends
-// is gone, and one that begins is found.
+// The utilization of processes follows their recent compute units. Processes that end are dropped,
+// and new ones are found.
 func TestProcesses(t *testing.T) {
 	m := server(t)
 	m.sample()
@@ -294,8 +294,9 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// Copy engines are as busy as the processes say of which it is known, however often a process is
-// asked. A count that falls begins again, and engines are busy for all of the time at most.
+// The utilization of copy engines is the sum over the processes for which it is known, however
+// often a process is read. A count that falls was reset, and engines are busy for at most all of
+// the time.
 func TestCopies(t *testing.T) {
 	m := server(t)
 	const node = "0000:0c:00.0"

@@ -53,8 +53,8 @@ bus/pci/devices/0000:06:00.0/vendor: 0x1a03
 bus/pci/devices/0000:06:00.0/class: 0x030000
 `
 
-// What is on the bus, or in the inventory, and not read is an error that says why; where there is
-// nothing to read, that is none.
+// Hardware on the bus or in the inventory that is not read is an error with the cause. Without such
+// hardware there is no error.
 func TestNeverSilent(t *testing.T) {
 	absent := fmt.Errorf("%w: open libfake.so: no such file", driver.ErrAbsent)
 	failed := errors.New("failed")
@@ -112,8 +112,8 @@ func TestHotplug(t *testing.T) {
 	}
 }
 
-// A source that this build does not have fails, and says so, where there is hardware to read: on
-// the bus or in the inventory.
+// A source that this build lacks fails with a clear error if its hardware is on the bus or in the
+// inventory.
 func TestNotBuilt(t *testing.T) {
 	notBuilt := fmt.Errorf("%w: built without cgo", driver.ErrNotBuilt)
 	nvidia := bus.Hardware{Vendor: "nvidia", ID: "10de", Classes: []string{"03"}}

@@ -144,7 +144,7 @@ func TestBackwards(t *testing.T) {
 	m.times[0].busy -= 5
 	m.write()
 	m.want("busy fell a little", 0, 11.1, 0, m.clock)
-	m.run(25, 75) // 5 of which were counted before
+	m.run(25, 75) // 5 of them were counted before
 	m.want("after it", 0, 11.3, 20./95, m.clock)
 	second := m.clock
 
@@ -250,7 +250,7 @@ func TestThisMachine(t *testing.T) {
 	if err := errors.Join(drivertest.Validate(after, time.Now()), drivertest.Follows(before, after)); err != nil {
 		t.Error(err)
 	}
-	if len(after) < runtime.NumCPU() { // of which affinity may leave out some
+	if len(after) < runtime.NumCPU() { // affinity may exclude some of them
 		t.Errorf("%d CPUs, of which this program may use %d", len(after), runtime.NumCPU())
 	}
 }

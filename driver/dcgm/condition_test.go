@@ -16,8 +16,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 )
 
-// Each condition for which somebody must act appears with what is to be done, alone. An earlier
-// engine does not know all of them, and reads the others.
+// Each condition that needs an action appears alone, with its action. An earlier engine does not
+// know all of them, and reads the others.
 func TestNeedsAttention(t *testing.T) {
 	for _, tc := range []struct {
 		want   string
@@ -53,7 +53,7 @@ func TestNeedsAttention(t *testing.T) {
 	}
 }
 
-// attention lists what a sample says that somebody must do.
+// attention lists the actions that a sample requests.
 func attention(s driver.Sample) []string {
 	var out []string
 	for _, r := range s.Readings {
@@ -122,7 +122,7 @@ func TestNVLink5(t *testing.T) {
 	}
 }
 
-// The speed of the fan is a ratio or a percentage, by what the engine knows.
+// The speed of the fan is a ratio or a percentage, depending on the engine.
 func TestFanSpeed(t *testing.T) {
 	for _, vocabulary := range []int64{
 		dcgmtest.Vocabulary46, dcgmtest.Vocabulary45, dcgmtest.VocabularyRenewed, dcgmtest.VocabularyEarly,

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// footprint is what a process takes.
+// footprint is the resources of a process.
 type footprint struct {
 	threads, goroutines, resident int
 	live                          uint64
@@ -24,10 +24,9 @@ func footprintNow(t *testing.T) footprint {
 	return footprint{status(t, "Threads:"), runtime.NumGoroutine(), status(t, "VmRSS:"), liveHeap()}
 }
 
-// Threads, goroutines and memory stay what they are over many ticks: DCGM_TICKS of them, or 300. A
-// call of the library takes a thread while it lasts, and the Go runtime keeps the threads that it
-// made: there is one call at a time, which hangs first, so that its thread is there. That one is
-// the bound.
+// Threads, goroutines and memory stay constant over many ticks: DCGM_TICKS of them, or 300. A call
+// of the library occupies a thread, and the Go runtime keeps its threads. There is one call at a
+// time. It hangs first, so that its thread exists. That is the limit.
 func TestFlat(t *testing.T) {
 	ticks := 300
 	if text := os.Getenv("DCGM_TICKS"); text != "" {
@@ -48,7 +47,7 @@ func TestFlat(t *testing.T) {
 	for i := range ticks {
 		sample(t, s)
 		c.advance(1)
-		if i%100 == 99 { // other partitions are a part of what goes on
+		if i%100 == 99 { // partitions also change in the meantime
 			machine.GPUs[7].Instances[2].Present ^= 1
 		}
 		switch i {

@@ -15,7 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/dcgm/dcgmtest"
 )
 
-// machine is the fake, of which a process can have but one. Each test resets it.
+// machine is the fake. A process can have only one. Each test resets it.
 var machine *dcgmtest.Machine
 
 // withoutLibrary is set in the environment of a process that is to have no fake, and lacks to the

@@ -126,8 +126,8 @@ func TestVocabularies(t *testing.T) {
 	}
 }
 
-// Of a GPU in MIG mode the instances have utilization and memory, and the GPU has what is of the
-// whole alone.
+// For a GPU in MIG mode, the instances have utilization and memory, and the GPU has only values of
+// the whole.
 func TestInstances(t *testing.T) {
 	c := newClock(2)
 	machine.Partition(1, 2)
@@ -301,7 +301,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// An engine whose clock is ahead says nothing of the future.
+// An engine whose clock is ahead does not cause readings in the future.
 func TestClockAhead(t *testing.T) {
 	c := newClock(1)
 	machine.Time += 30
@@ -316,7 +316,7 @@ func TestClockAhead(t *testing.T) {
 	}
 }
 
-// Samples that come seldom take all that the engine read meanwhile.
+// Infrequent samples include everything that the engine read in between.
 func TestSlowReader(t *testing.T) {
 	c := newClock(1)
 	s := newSource(t, c, nil)
@@ -330,7 +330,7 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
-// A rate counts for the time since the one before, unless that is so long ago that nobody knows.
+// A rate applies to the time since the previous one, unless that is too long ago.
 func TestIntegral(t *testing.T) {
 	var i integral
 	at := time.Unix(1_800_000_000, 0)
@@ -346,8 +346,7 @@ func TestIntegral(t *testing.T) {
 	}
 }
 
-// A whole number of a utilization is a percentage; what is not whole is a ratio, as the names of
-// 4.6 have it.
+// An integer utilization is a percentage; other values are ratios, as in the names of 4.6.
 func TestPercentageOrRatio(t *testing.T) {
 	f := field{quantity: driver.Utilization, scale: percent}
 	for _, k := range []known{{value: value{number: 75, whole: true}}, {value: value{number: 0.75}}} {

@@ -41,7 +41,7 @@ func (c *clock) now() time.Time {
 	return c.Time
 }
 
-// advance lets the machine and the clock go on.
+// advance lets the machine work, and advances the clock.
 func (c *clock) advance(seconds float64) {
 	c.mu.Lock()
 	c.Time = c.Add(time.Duration(seconds * float64(time.Second)))
@@ -73,7 +73,7 @@ func newSource(tb testing.TB, c *clock, change func(*Config)) *Source {
 	return s
 }
 
-// sample samples a machine of which everything can be read.
+// sample samples a machine without errors.
 func sample(tb testing.TB, s *Source) []driver.Sample {
 	tb.Helper()
 	samples, err := s.Sample(tb.Context())
@@ -128,7 +128,7 @@ func TestSuite(t *testing.T) {
 // suite is the configuration of drivertest for a machine.
 func suite(layout func() *clock) drivertest.Config {
 	var c *clock
-	var open *Source // of which there can be but one
+	var open *Source // there can be only one
 	fresh := func(tb testing.TB) *Source {
 		if open != nil && open.session.Current() != nil {
 			_ = open.close(context.Background())
@@ -142,7 +142,7 @@ func suite(layout func() *clock) drivertest.Config {
 			return s.Hardware.UUID == uuid || s.Hardware.Parent == uuid
 		}
 	}
-	read := func(uuid string) func(driver.Sample, driver.Reading) bool { // not what the engine reports by itself
+	read := func(uuid string) func(driver.Sample, driver.Reading) bool { // values the engine does not report
 		return func(s driver.Sample, r driver.Reading) bool {
 			return of(uuid)(s, r) && r.Labels[0] != "xid" && r.Quantity != driver.Health
 		}
@@ -200,7 +200,7 @@ func suite(layout func() *clock) drivertest.Config {
 	}
 }
 
-// A process without the library reads nothing and says why. This test is that process too.
+// A process without the library reads nothing, and reports why. This test also is that process.
 func TestNoLibrary(t *testing.T) {
 	if os.Getenv(withoutLibrary) == "" {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestNoLibrary$")
@@ -256,8 +256,8 @@ func TestFunctions(t *testing.T) {
 	}
 }
 
-// While the engine is gone everything is unreadable; the attempts to connect become seldom; a new
-// engine is found, and what was counted goes on.
+// While the engine is gone, everything is unreadable, and the delays between attempts to connect
+// grow. A new engine is found, and counters continue.
 func TestReconnect(t *testing.T) {
 	c := newClock(2)
 	machine.Partition(1, 2)
@@ -391,8 +391,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// What the engine refuses costs itself alone, is an error once in a while, and comes when it can be
-// had.
+// What the engine rejects does not affect other values, causes an error from time to time, and is
+// read once possible.
 func TestProfilingRefused(t *testing.T) {
 	c := newClock(1)
 	machine.Profiling = -36 // DCGM_ST_PROFILING_NOT_SUPPORTED
@@ -422,7 +422,7 @@ func TestProfilingRefused(t *testing.T) {
 	}
 }
 
-// GPUs of which the units of engines can't be profiled have the rest, and no error.
+// GPUs whose engine units can't be profiled have all other values, without an error.
 func TestUnitsRefused(t *testing.T) {
 	c := newClock(1)
 	machine.Units = -36 // DCGM_ST_PROFILING_NOT_SUPPORTED
@@ -450,7 +450,7 @@ func TestNotAskedForProfiling(t *testing.T) {
 	}
 }
 
-// Errors name their reason, and the XID error that says why a GPU is lost is reported while it is.
+// Errors have a reason. The XID error with the cause is reported while a GPU is lost.
 func TestErrorsNameTheirReason(t *testing.T) {
 	c := newClock(2)
 	s := newSource(t, c, nil)

@@ -394,7 +394,8 @@ func TestBadSourceFailsWithBadInputs(t *testing.T) {
 	}
 }
 
-// patient returns a source that fails when its context ends, and does not say that this is why.
+// patient returns a source that fails when its context ends, with an error that does not wrap the
+// context's.
 func patient(testing.TB) driver.Source {
 	return &fake{answer: func(ctx context.Context, _ []driver.Sample) ([]driver.Sample, error) {
 		<-ctx.Done()

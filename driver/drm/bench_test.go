@@ -10,9 +10,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 )
 
-// BenchmarkSample reads the clients of 500 pods on disk, a second a sample: each pod has 3
-// processes with 20 open files, of which 2 have a client of one of 8 GPUs, in two files each. "held
-// by nobody" is a machine with GPUs whose pods are none of DRM, and "none" has no device.
+// BenchmarkSample reads the clients of 500 pods on disk, one sample per second. Each pod has 3
+// processes with 20 open files, two of which have a client of one of 8 GPUs, in two files each.
+// "held by nobody" is a machine with GPUs whose pods do not use DRM, and "none" has no device.
 func BenchmarkSample(b *testing.B) {
 	for name, shape := range map[string]struct{ cards, pods int }{
 		"500 pods": {8, 500}, "50 pods": {8, 50}, "held by nobody": {8, 0}, "none": {0, 0},

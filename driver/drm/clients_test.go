@@ -23,7 +23,7 @@ func (m *machine) busy(pid, fd, id int, total time.Duration) {
 	m.open(pid, fd, "/dev/dri/renderD128", saysAMD(id, total, 1024))
 }
 
-// memory is what a figure has of memory alone.
+// memory is a figure with only memory.
 func memory(device float64, processes ...int) figure {
 	f := figure{at{"memory_used": device}, each{}}
 	for _, pid := range processes {
@@ -224,8 +224,8 @@ func TestManyProcesses(t *testing.T) {
 	}
 }
 
-// In a container, nodes may have other names than the machine's: the PCI address counts. Partitions
-// are known by their nodes, and say the address of their GPU.
+// In a container, nodes may have names other than the machine's: the PCI address counts. Partitions
+// are identified by their nodes, and their clients have the address of the GPU.
 func TestNodes(t *testing.T) {
 	const partition = "/dev/dri/renderD131"
 	m := newMachine(t)
@@ -248,13 +248,13 @@ devices/platform/amdgpu_xcp_0/drm/renderD131/device -> ../../../amdgpu_xcp_0
 	m.write("devices/pci0000:c0/0000:c1:00.0/current_compute_partition: CPX\n")
 	m.write("fs/cgroup/dmem.current: drm/" + amd + "/vram 2097152\n") // of all partitions together
 	m.pod("/dev/dri/card1", 10)
-	m.pod(amd, 20) // the GPU itself, of which nothing is known
+	m.pod(amd, 20) // the GPU itself, without values
 	m.busy(10, 3, 1, 0)
 	m.busy(20, 3, 1, 0)
 	m.expect("the first partition", map[string]figure{"/dev/dri/renderD128": memory(mib, 10)})
 }
 
-// A GPU of NVIDIA's driver is none: its clients say nothing of what it computes.
+// A GPU of NVIDIA's driver is not read: its clients do not report what it computes.
 func TestNVIDIA(t *testing.T) {
 	m := newMachine(t)
 	if err := os.Remove(filepath.Join(m.root, "devices", "pci0000:c0", amd, "driver")); err != nil {
@@ -268,7 +268,8 @@ func TestNVIDIA(t *testing.T) {
 	}
 }
 
-// What a process computes through /dev/kfd its clients do not tell: the time of all is left out.
+// Clients do not report what a process computes through /dev/kfd: the times of all clients are
+// omitted.
 func TestKFD(t *testing.T) {
 	m := newMachine(t)
 	m.pod(amd+" "+intel, 10, 11)
@@ -353,7 +354,7 @@ func withoutCapabilities(t *testing.T, f func()) {
 	}
 }
 
-// A machine without devices, and one whose devices nobody holds, reads nothing.
+// On a machine without devices, or without holders, nothing is read.
 func TestNobodyHolds(t *testing.T) {
 	m := newMachine(t)
 	m.write("proc/1/fd/0 -> /dev/null\n")
@@ -387,7 +388,7 @@ func TestRejected(t *testing.T) {
 	}
 }
 
-// suite is a machine of which every sample has everything.
+// suite is a machine on which every sample has all values.
 func suite(tb testing.TB) *machine {
 	tb.Helper()
 	m := newMachine(tb)

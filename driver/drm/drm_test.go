@@ -91,7 +91,7 @@ func (m *machine) pod(devices string, pids ...int) {
 	m.pods = append(m.pods, pod)
 }
 
-// open lets a process have a file open, which says this of its client.
+// open gives a process an open file with this content of fdinfo.
 func (m *machine) open(pid, fd int, path, says string) {
 	m.tb.Helper()
 	m.write(fmt.Sprintf("proc/%d/fd/%d -> %s\nproc/%d/fdinfo/none: x\n", pid, fd, path, pid))
@@ -108,20 +108,20 @@ func (m *machine) exit(pid int) {
 	}
 }
 
-// saysAMD is what a client of the GPU of AMD says.
+// saysAMD is the fdinfo of a client of the AMD GPU.
 func saysAMD(id int, busy time.Duration, vram int) string {
 	return fmt.Sprintf("pos:\t0\ndrm-driver:\tamdgpu\ndrm-client-id:\t%d\ndrm-pdev:\t%s\ndrm-resident-vram:\t%d KiB\n"+
 		"drm-resident-gtt:\t7 MiB\ndrm-engine-gfx:\t%d ns\n", id, amd, vram, busy)
 }
 
-// saysIntel is what a client of the GPU of Intel says, of which 4 engines compute.
+// saysIntel is the fdinfo of a client of the Intel GPU, with 4 compute engines.
 func saysIntel(id int, cycles, total uint64) string {
 	return fmt.Sprintf("drm-driver:\txe\ndrm-client-id:\t%d\ndrm-pdev:\t%s\ndrm-resident-vram0:\t8 MiB\n"+
 		"drm-resident-gtt:\t64 MiB\ndrm-cycles-ccs:\t%d\ndrm-total-cycles-ccs:\t%d\ndrm-engine-capacity-ccs:\t4\n",
 		id, intel, cycles, total)
 }
 
-// sample returns what is read, by the devices' PCI addresses or nodes.
+// sample returns the readings by the devices' PCI addresses or nodes.
 func (m *machine) sample() map[string]figure {
 	m.tb.Helper()
 	samples, err := m.source.Sample(m.tb.Context())
@@ -134,7 +134,7 @@ func (m *machine) sample() map[string]figure {
 	return figuresOf(samples)
 }
 
-// figure is what was read of a device: values by quantity and label, and by process.
+// figure has the readings of a device: values by quantity and label, and by process.
 type figure struct {
 	Device    map[string]float64
 	Processes map[int]map[string]float64
@@ -256,8 +256,7 @@ func TestFrequency(t *testing.T) {
 	}
 }
 
-// A clock that falls, since the device was reset, begins anew: nothing is known of the time
-// between.
+// A clock that falls was reset with the device: the use in between is unknown.
 func TestClockFalls(t *testing.T) {
 	m := newMachine(t)
 	m.pod(intel, 10)

@@ -17,7 +17,7 @@ const (
 	mib = 1 << 20
 )
 
-// said is what the client of a driver says, of the file in testdata.
+// said is the client in a driver's file in testdata.
 func said(tb testing.TB, name string) string {
 	tb.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", name+".fdinfo"))
@@ -108,7 +108,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// What is no client is none, and a value that can't be used costs its own key alone.
+// A file that is not a client's is ignored. An unusable value affects only its own key.
 func TestParseMalformed(t *testing.T) {
 	const client = "drm-driver: xe\ndrm-client-id: 1\n"
 	long := strings.Repeat("a", maxName+1)

@@ -11,8 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A file that is removed, one after the other, costs what it says and nothing else, without an
-// error.
+// Removing any single file removes only its own values, without an error.
 func TestEveryFile(t *testing.T) {
 	prepare := func() *machine {
 		m := suite(t)
@@ -59,7 +58,7 @@ func TestEveryFile(t *testing.T) {
 	}
 }
 
-// unread reports whether a file says nothing that is not remembered, or said elsewhere.
+// unread reports whether all values of a file are remembered, or are also in other files.
 func unread(path string) bool {
 	return strings.Contains(path, "DP-1") || strings.HasSuffix(path, "proc/10/fdinfo/none") ||
 		strings.HasPrefix(path, "devices/") // links of cards, which are followed twice a minute

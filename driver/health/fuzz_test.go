@@ -15,7 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/health/healthtest"
 )
 
-// Whatever a driver reports, what is kept of it is bounded, and every sample of it valid.
+// Whatever a driver reports, the kept data is bounded, and every sample is valid.
 func FuzzReport(f *testing.F) {
 	for _, devices := range [][]*healthv1.DeviceHealth{
 		nil,

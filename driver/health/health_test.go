@@ -59,7 +59,7 @@ func (n *node) later(d time.Duration) {
 	n.clock = n.clock.Add(d)
 }
 
-// state returns what a sample says: DRIVER/DEVICE STATUS, sorted.
+// state returns the health in a sample: DRIVER/DEVICE STATUS, sorted.
 func (n *node) state() []string {
 	samples, _ := n.Sample(n.ctx)
 	var out []string
@@ -146,9 +146,9 @@ func TestSource(t *testing.T) {
 	})
 }
 
-// Changes of health arrive as the driver reports them. A device of which nothing was reported for
-// its timeout is unknown, the kubelet's 30 s where the driver names none, and one that the driver
-// reports no longer is forgotten then.
+// Changes of health arrive when the driver reports them. A device without a report for its timeout
+// is unknown; the default is the kubelet's 30 s. One that the driver no longer reports is then
+// forgotten.
 func TestTimeouts(t *testing.T) {
 	n := newNode(t)
 	d := &healthtest.Driver{Name: "a"}
@@ -275,7 +275,7 @@ func TestRollingUpdate(t *testing.T) {
 	n.becomes("a/x healthy")
 }
 
-// What a driver reports is bounded, and what is wrong with it counted.
+// Reports are bounded, and faults in them are counted.
 func TestMisbehaving(t *testing.T) {
 	n := newNode(t)
 	d := &healthtest.Driver{Name: "a"}
@@ -356,7 +356,7 @@ func TestManyPlugins(t *testing.T) {
 	}
 }
 
-// A plugin that fails to say what it is counts as such and is no error of a DRA driver.
+// A plugin whose GetInfo fails is counted, and is not an error of a DRA driver.
 func TestUnknownPlugin(t *testing.T) {
 	n := newNode(t)
 	d := &healthtest.Driver{Name: "csi", Ask: func(context.Context) error { return errors.New("not today") }}

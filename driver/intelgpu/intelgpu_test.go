@@ -62,8 +62,8 @@ func server(tb testing.TB) string {
 	return drivertest.TestData(tb, "server.tree")
 }
 
-// later lets time pass in which counters of the server go on: GPUs are idle for a quarter of it,
-// the media GT wholly, and each file of energy rises by 100 J a second; the NPU is busy for 40 %.
+// later advances the time and the server's counters: GPUs are idle for a quarter of it, the media
+// GT for all of it, each energy file rises by 100 J a second, and the NPU is busy for 40 %.
 func (m *machine) later(d time.Duration) {
 	m.Helper()
 	m.Clock = m.Clock.Add(d)
@@ -134,7 +134,7 @@ func TestHardware(t *testing.T) {
 	}
 }
 
-// wholeServer is what the server shows after a second.
+// wholeServer has the server's readings after a second.
 func wholeServer() map[string]map[string]float64 {
 	return map[string]map[string]float64{
 		battlemage: { // the media GT is idle; of the card, whose energy stands at 0, only the package's is counted

@@ -61,7 +61,7 @@ func TestWithoutGT(t *testing.T) {
 	}
 }
 
-// What can't be read at all is unreadable.
+// A device without any readable value is unreadable.
 func TestUnreadable(t *testing.T) {
 	m := newMachine(t, one(i915)+oneCard+"gt_act_freq_mhz: fast\n")
 	samples, err := m.source.Sample(m.Context())

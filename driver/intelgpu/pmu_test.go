@@ -116,8 +116,8 @@ func engines(s driver.Sample) map[string]float64 {
 	return got
 }
 
-// With the PMU a GPU's engines are told apart, the busiest of a class counts, and a virtual
-// function has engines, too.
+// With the PMU, a GPU's engines are distinguished, the busiest of a class counts, and virtual
+// functions have engines too.
 func TestPMU(t *testing.T) {
 	m, pmu := withPMU(t)
 	m.sample()
@@ -204,8 +204,8 @@ func TestPMUUnavailable(t *testing.T) {
 	}
 }
 
-// Counters are closed when the GPU is gone, and opened again when its virtual functions change or
-// the permission is there.
+// Counters are closed when the GPU is gone. They are opened again when its virtual functions
+// change, or the permission is granted.
 func TestPMULifetime(t *testing.T) {
 	m, pmu := withPMU(t)
 	sum := func() (n int) {
@@ -246,8 +246,8 @@ func TestPMULifetime(t *testing.T) {
 	}
 }
 
-// The kernel's own counters: events that it does not have are left out, and the others rise. Where
-// it does not let this process count, the error says so.
+// The kernel's own counters: missing events are left out, and the others rise. Without permission,
+// the error says so.
 func TestPerf(t *testing.T) {
 	const software, cpuClock, noSuchEvent = unix.PERF_TYPE_SOFTWARE, unix.PERF_COUNT_SW_CPU_CLOCK, 1 << 20
 	g, there, err := openPerf(software, 0, []uint64{noSuchEvent, cpuClock, noSuchEvent, cpuClock})
@@ -268,7 +268,7 @@ func TestPerf(t *testing.T) {
 	}
 }
 
-// What the kernel returns for a group is its size, and a count for each counter.
+// For a group, the kernel returns its size and a count for each counter.
 func TestPerfGroup(t *testing.T) {
 	for name, tc := range map[string]struct {
 		words []uint64

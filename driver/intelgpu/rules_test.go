@@ -93,7 +93,7 @@ func utilization(t *testing.T, m *machine) driver.Reading {
 	return driver.Reading{}
 }
 
-// What the kernel has suspended is idle, and not woken by reading it: nothing else of it is read.
+// A suspended device is idle, and is not woken: nothing else of it is read.
 func TestSuspended(t *testing.T) {
 	m := newMachine(t, server(t))
 	m.sample()
@@ -183,7 +183,7 @@ func TestNPUInTurn(t *testing.T) {
 	}
 }
 
-// Devices come and go; those that stay go on.
+// Devices are added and removed; the counters of the others continue.
 func TestHotplug(t *testing.T) {
 	m := newMachine(t, server(t))
 	m.sample()

@@ -23,7 +23,7 @@ const classicSlices = `{"apiVersion":"v1","kind":"List","items":[
 		"nodeName":"n1","driverName":"e.test"},
 	{"apiVersion":"resource.k8s.io/v1alpha2","kind":"ResourceSlice","metadata":{"name":"d"},"driverName":"e.test"}]}`
 
-// Slices of v1alpha2 say what those of later versions do.
+// Slices of v1alpha2 have the same meaning as those of later versions.
 func TestClassicSlices(t *testing.T) {
 	got, rejected, err := ParseSlices([]byte(classicSlices), "n1")
 	if err != nil {
@@ -45,7 +45,7 @@ func TestClassicSlices(t *testing.T) {
 	}
 }
 
-// The CDI spec of a claim tells the claim's UID in the container's environment.
+// The CDI spec of a claim has the claim's UID in the container's environment.
 func TestClaimUID(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "nic.yaml"), `cdiVersion: 0.6.0

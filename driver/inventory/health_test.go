@@ -7,7 +7,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// What a slice's attributes and taints say of a device's health, and DeviceTaintRules.
+// The health by a slice's attributes and taints, and by DeviceTaintRules.
 func TestHealth(t *testing.T) {
 	const none, good, unknown, bad = driver.HealthNone, driver.HealthGood, driver.HealthUnknown, driver.HealthBad
 	attributes := func(values string) string { return `"attributes":{` + values + `}` }

@@ -70,7 +70,7 @@ func TestBindingConditions(t *testing.T) {
 	}
 }
 
-// What the labels of a node decide, as far as they are known.
+// Node selection by labels, as far as they are known.
 func TestPlacementByLabels(t *testing.T) {
 	term := func(expressions string) []byte {
 		return []byte(sliceOf(1, `"nodeSelector":{"nodeSelectorTerms":[{"matchExpressions":[`+expressions+`]}]}`,
@@ -203,8 +203,8 @@ func TestNewestGeneration(t *testing.T) {
 	}
 }
 
-// TestMalformed holds that what is wrong costs itself alone: the device "ok" is there each time,
-// and so is what of "x" is well.
+// TestMalformed checks that a fault affects nothing else: the device "ok" is always there, and so
+// are the correct parts of "x".
 func TestMalformed(t *testing.T) {
 	x := driver.Entry{Hardware: driver.Hardware{UUID: "U"}, Local: true}
 	attributes := func(more string) string { return `{"name":"x","attributes":{"uuid":{"string":"U"},` + more + `}}` }

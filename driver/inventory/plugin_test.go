@@ -11,7 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// The IDs are as the plugins make them; NewPluginDevice says where that is written.
+// The IDs are those of real plugins; NewPluginDevice has references.
 func TestPluginDevice(t *testing.T) {
 	const gpu, mig = "GPU-0a1b2c3d-0000-4000-8000-000000000001", "MIG-0a1b2c3d-0000-5000-8000-000000000002"
 	for name, tc := range map[string]struct {

@@ -250,8 +250,8 @@ func TestVendorName(t *testing.T) {
 	}
 }
 
-// What a driver calls uuid is an identity only where one device of the pool has it, and where it is
-// more than an index. A GPU that is listed for guests too is one GPU.
+// A driver's uuid identifies a device only if a single device of the pool has it and it is not just
+// an index. A GPU that is also listed for guests counts as one GPU.
 func TestFalseUUIDs(t *testing.T) {
 	id := func(pool, device string) driver.ID { return driver.ID{Driver: "d.test", Pool: pool, Device: device} }
 	entry := func(kind driver.Kind, uuid string) driver.Entry {

@@ -106,7 +106,7 @@ func TestShareOfMIG(t *testing.T) {
 	}
 }
 
-// TestShareByCounters reads what the driver of test/system/cluster published: a whole of four
+// TestShareByCounters reads slices of the driver of test/system/cluster: a GPU and its four
 // quarters.
 func TestShareByCounters(t *testing.T) {
 	in := parse(t, readTestdata(t, "../../../podresources/testdata/recordings/lives/resourceslices.yaml"), "node1")

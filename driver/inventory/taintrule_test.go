@@ -89,8 +89,7 @@ func TestTaintRuleSelects(t *testing.T) {
 	}
 }
 
-// Taints of rules stand beside those of slices, with the rule's name; what is handed in is not
-// changed.
+// Taints of rules are added to those of slices, with the rule's name. Arguments are not changed.
 func TestAddTaints(t *testing.T) {
 	id := driver.ID{Driver: "gpu.test", Pool: "node1", Device: "gpu-0"}
 	other := driver.ID{Driver: "gpu.test", Pool: "node1", Device: "gpu-1"}

@@ -17,7 +17,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// watching runs Watch until the test ends and returns what it emits.
+// watching runs Watch until the test ends and returns the emitted changes.
 func watching(t *testing.T, c *CDI) <-chan event {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -251,8 +251,8 @@ func TestWaitOverflow(t *testing.T) {
 	})
 }
 
-// A file system that hangs under a spec's file stops the watch alone: what is known is served, the
-// hang is reported once, the end is not delayed, and when the file is there it counts.
+// A file system that hangs under a spec's file delays only the watch: known devices are served, the
+// hang is reported once, the end is not delayed, and the file counts once it can be read.
 func TestWatchHangs(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "a.yaml"), spec("a=/dev/nvidia0"))

@@ -98,8 +98,8 @@ const (
 
 func xidLabels(code string) driver.Labels { return driver.Labels{"xid", code} }
 
-// What was in the log before does not count. An error counts from right before it on, and has its
-// time, by the clock of the log, and its process.
+// Earlier records of the log do not count. An error counts from just before it on, with its process
+// and its time by the clock of the log.
 func TestXIDs(t *testing.T) {
 	m := newMachine(t)
 	m.podOf = func(pid int) string { return fmt.Sprint("pod-", pid) }
@@ -155,8 +155,8 @@ func TestMIG(t *testing.T) {
 	}
 }
 
-// The log's clock drifts: an error that can't have been when it says was when it was read, and what
-// that says of the clock holds for the next ones.
+// The log's clock drifts: an error with an impossible time gets the time of the read, and the
+// difference corrects later records.
 func TestDrift(t *testing.T) {
 	for _, drift := range []time.Duration{-90 * time.Second, 90 * time.Second} {
 		m := newMachine(t)
@@ -200,8 +200,8 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// What comes to the log while no process reads it is counted by the next one, and happened in that
-// time. What was counted is not counted again, nor what came before the first process.
+// Records written while no process reads the log are counted by the next process, in that time.
+// Counted records are not counted again, nor are those from before the first process.
 func TestResume(t *testing.T) {
 	for name, read := range map[string]bool{"a record was read": true, "none was": false} {
 		t.Run(name, func(t *testing.T) {
@@ -238,7 +238,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// What a program writes to the log is no error of a device, and what is no record is counted.
+// Records of programs are not errors of devices, and malformed records are counted.
 func TestForged(t *testing.T) {
 	m := newMachine(t)
 	m.sample()
@@ -285,7 +285,7 @@ func TestOverwritten(t *testing.T) {
 	}
 }
 
-// A log that fails is opened again, and what was read before is not counted twice.
+// A log that fails is opened again, and records that were read are not counted twice.
 func TestReopened(t *testing.T) {
 	m := newMachine(t)
 	m.sample()

@@ -67,8 +67,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestCounterProperties: over any history of the kernel's values ours never falls, and rises by
-// what the kernel's rose.
+// TestCounterProperties: over any history of the kernel's values, our counter never falls, and
+// rises by the rise of the kernel's.
 func TestCounterProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := counter{fromZero: rapid.Bool().Draw(t, "from zero")}
@@ -85,7 +85,7 @@ func TestCounterProperties(t *testing.T) {
 		for step := range rapid.IntRange(1, 20).Draw(t, "steps") {
 			reset := rapid.Bool().Draw(t, "reset")
 			rise := rapid.Uint64Range(0, 1<<30).Draw(t, "rise")
-			if reset && rise < raw { // otherwise nobody can see it
+			if reset && rise < raw { // otherwise the reset is invisible
 				raw = rise
 			} else {
 				raw += rise

@@ -11,8 +11,8 @@ import (
 
 const nic = "devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2/net/ens1f0v0/" // of server.tree
 
-// The operational state says whether there is a link, and carrier where a driver does not say it.
-// Who has no link has no speed.
+// The operational state says whether there is a link, or else carrier. Without a link there is no
+// speed.
 func TestLink(t *testing.T) {
 	for name, tc := range map[string]struct {
 		operstate, carrier string // "": no file
@@ -47,7 +47,7 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// An interface that is off has no link: the kernel refuses to say whether there is a carrier.
+// An interface that is off has no link: the kernel refuses to read carrier.
 func TestLinkOff(t *testing.T) {
 	m := newMachine(t, "server.tree")
 	m.Write(nic + "operstate: unknown\n")
@@ -59,7 +59,7 @@ func TestLinkOff(t *testing.T) {
 	}
 }
 
-// What the kernel counts of lost links goes on, also where an interface was made anew.
+// The counter of lost links continues, also if an interface is created again.
 func TestLinkLost(t *testing.T) {
 	m := newMachine(t, "server.tree")
 	lost := func() float64 { return drivertest.Values(m.sample()["ens1f0v0"])["errors link_down"] }
@@ -82,8 +82,8 @@ func TestLinkLost(t *testing.T) {
 	}
 }
 
-// The link of an interface that a driver moved into a pod is what the pod's sysfs says. Without
-// the right to look there it is unknown, and the traffic is read.
+// The link of an interface that a driver moved into a pod is read in the pod's sysfs. Without
+// permission, it is unknown, and the traffic is still read.
 func TestLinkInPod(t *testing.T) {
 	m := newMachine(t)
 	m.source.isSysfs = func(sysfs.Dir) bool { return true }

@@ -180,8 +180,7 @@ func TestRecreated(t *testing.T) {
 	}
 }
 
-// TestReturned: an interface that was away, in a pod's network namespace, goes on, whatever it did
-// there.
+// TestReturned: the counters of an interface that was in a pod's network namespace continue.
 func TestReturned(t *testing.T) {
 	m := newMachine(t, "server.tree")
 	const name, file = "enxusb", "statistics/rx_bytes"
@@ -212,8 +211,8 @@ func TestReturned(t *testing.T) {
 	}
 }
 
-// TestFactsAreRefreshed: what changes behind an interface shows within factsEvery, at once if it is
-// made anew.
+// TestFactsAreRefreshed: changes behind an interface are visible within factsEvery, and at once if
+// it is created again.
 func TestFactsAreRefreshed(t *testing.T) {
 	m := newMachine(t, "server.tree")
 	first := m.Clock
@@ -242,8 +241,8 @@ func TestFactsAreRefreshed(t *testing.T) {
 	}
 }
 
-// TestDeadline: between two interfaces the source looks whether its time is over, and returns what
-// it has.
+// TestDeadline: between two interfaces, the source checks whether its time is over, and returns
+// what it has.
 func TestTemperature(t *testing.T) {
 	m := newMachine(t, "server.tree")
 	const monitor = "devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/hwmon/hwmon4/"
@@ -373,7 +372,7 @@ func TestTooManyInterfaces(t *testing.T) {
 	}
 }
 
-// TestCrowded: what is gone is forgotten early if there is too much of it.
+// TestCrowded: missing interfaces are forgotten early if there are too many.
 func TestCrowded(t *testing.T) {
 	m := newMachine(t, "server.tree")
 	present := len(m.sample())

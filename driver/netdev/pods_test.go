@@ -55,7 +55,7 @@ func (m *machine) table(pid int) string {
 
 func (m *machine) exit(pid int) { m.remove(filepath.Dir(filepath.Dir(m.table(pid)))) }
 
-// attach says that the device nic-0 is interface net1 of the pod with these processes.
+// attach makes the device nic-0 the interface net1 of the pod with these processes.
 func (m *machine) attach(hardware driver.Hardware, pids ...int) {
 	m.attached = []driver.Attachment{{
 		Driver: "dra.net", Device: "nic-0", Hardware: hardware, Interface: "net1",
@@ -104,7 +104,7 @@ func TestPodsInterface(t *testing.T) {
 	}
 }
 
-// What a pod's processes do changes nothing as long as one is left, and without any there is no
+// Changes of a pod's processes do not matter as long as one is left. Without processes there is no
 // sample.
 func TestPodsProcesses(t *testing.T) {
 	m := newMachine(t)
@@ -130,8 +130,8 @@ func TestPodsProcesses(t *testing.T) {
 	}
 }
 
-// A device that the host shows is read there alone; one that moves to a pod and back goes on,
-// whatever its number then.
+// A device on the host is read only there. A device that moves to a pod and back continues,
+// whatever its ifindex is afterwards.
 func TestMovesToPodAndBack(t *testing.T) {
 	const name, file, drops = "enxusb", "statistics/rx_bytes", "statistics/rx_dropped"
 	m := newMachine(t, "server.tree")
@@ -160,7 +160,7 @@ func TestMovesToPodAndBack(t *testing.T) {
 	check("on the host, and said to be in a pod", 1000, 1)
 
 	m.remove(m.path(name, ""))
-	m.process(7, row("net1", 1500)) // with 4 drops, of which some were missed for want of buffers
+	m.process(7, row("net1", 1500)) // with 4 drops, some of them missed for want of buffers
 	check("in the pod", 1500, 1)
 	m.process(8, strings.Replace(row("net1", 1800), " 4 5", " 6 5", 1))
 	m.attach(device, 8)
@@ -180,7 +180,7 @@ func TestMovesToPodAndBack(t *testing.T) {
 	}
 }
 
-// An interface that its driver makes anew in each pod starts at zero there, and the device goes on.
+// An interface that its driver creates in each pod starts at zero there, and the device continues.
 func TestRemadeInNextPod(t *testing.T) {
 	m := newMachine(t)
 	for n, tc := range []struct{ raw, want uint64 }{{1000, 1000}, {40, 1040}, {41, 1041}} {
@@ -193,7 +193,7 @@ func TestRemadeInNextPod(t *testing.T) {
 	}
 }
 
-// What can not be told apart is not read.
+// Ambiguous devices are not read.
 func TestAmbiguousInterfaces(t *testing.T) {
 	nic := driver.Attachment{Driver: "dra.net", Device: "nic-0", Interface: "net1", PIDs: []int{7}}
 	other := driver.Attachment{Driver: "dra.net", Device: "nic-1", Interface: "net1", PIDs: []int{7}}
@@ -263,7 +263,7 @@ func TestTooManyAttachments(t *testing.T) {
 }
 
 // TestMoveProperties: over any walk of an interface between the host and pods, the device's count
-// is what the interface has counted since it was first seen, and never falls.
+// is the interface's count since it was first seen, and never falls.
 func TestMoveProperties(t *testing.T) {
 	const name, file = "veth0", "statistics/rx_bytes"
 	files := counterFiles()

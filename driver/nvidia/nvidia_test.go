@@ -192,7 +192,7 @@ func TestSession(t *testing.T) {
 	step(false, broken, 4)
 }
 
-// What hangs is reported, not started a second time, and taken up when it returns.
+// A call that hangs is reported, not started a second time, and used when it returns.
 func TestSessionHangs(t *testing.T) {
 	s := newSession()
 	ended, cancel := context.WithCancel(t.Context())

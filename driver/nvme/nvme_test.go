@@ -54,7 +54,7 @@ func (m *machine) restart() {
 	m.source.now = m.Now
 }
 
-// later lets time pass, of which the drive is busy for a quarter and the second namespace of the
+// later advances the time. The drive is busy for a quarter of it, and the second namespace of the
 // other one for half, unless a test has removed or broken them.
 func (m *machine) later(d time.Duration) {
 	m.Clock = m.Clock.Add(d)
@@ -86,8 +86,7 @@ func (m *machine) sample() map[string]driver.Sample {
 	return named
 }
 
-// A serial number that several controllers have is no identity; what is behind a network is not
-// there.
+// A serial number of several controllers is not an identity. Drives behind a network are not read.
 func TestHardware(t *testing.T) {
 	hardware := map[string]driver.Hardware{}
 	for address, s := range newMachine(t, server(t)).sample() {
@@ -104,7 +103,7 @@ func TestHardware(t *testing.T) {
 	}
 }
 
-// wholeServer is what the server shows after a second.
+// wholeServer has the server's readings after a second.
 func wholeServer() map[string]map[string]float64 {
 	return map[string]map[string]float64{
 		drive: {

@@ -16,7 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
 )
 
-// Each condition for which somebody must act appears with what is to be done, alone, and goes.
+// Each condition that needs an action appears alone, with its action, and disappears.
 func TestNeedsAttention(t *testing.T) {
 	for _, tc := range []struct {
 		want   string
@@ -61,7 +61,7 @@ func TestNeedsAttention(t *testing.T) {
 	}
 }
 
-// attention lists what a sample says that somebody must do.
+// attention lists the actions that a sample requests.
 func attention(s driver.Sample) []string {
 	var out []string
 	for _, r := range s.Readings {
@@ -72,7 +72,7 @@ func attention(s driver.Sample) []string {
 	return out
 }
 
-// A GPU of which nothing of this can be read is not said to be well.
+// A GPU without any of these values is not reported as fine.
 func TestNeedsAttentionUnknown(t *testing.T) {
 	machine.Reset(1)
 	machine.GPUs[0].Condition = nvmltest.Condition{
@@ -86,7 +86,7 @@ func TestNeedsAttentionUnknown(t *testing.T) {
 	}
 }
 
-// What changes seldom is asked for once a minute.
+// Values that rarely change are read once a minute.
 func TestRareQueries(t *testing.T) {
 	c := newClock()
 	machine.Reset(1)
@@ -142,7 +142,7 @@ func TestThrottleActive(t *testing.T) {
 	}
 }
 
-// The state of a GPU in its fabric. Drivers before 570 do not tell its health.
+// The state of a GPU in its fabric. Drivers before 570 do not report its health.
 func TestFabricState(t *testing.T) {
 	type info struct{ state, status, summary float64 }
 	for in, want := range map[info]map[string]string{

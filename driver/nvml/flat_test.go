@@ -15,7 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// footprint is what a process takes.
+// footprint is the resources of a process.
 type footprint struct {
 	threads, goroutines, files, resident int
 	live                                 uint64
@@ -26,10 +26,10 @@ func footprintNow(t *testing.T) footprint {
 	return footprint{status(t, "Threads:"), runtime.NumGoroutine(), len(openDevices(t)), status(t, "VmRSS:"), liveHeap()}
 }
 
-// Threads, goroutines, files and memory stay what they are over many ticks: NVML_TICKS of them, or
-// 300. A call of the library takes a thread while it lasts, and the Go runtime keeps the threads
-// that it made: so all calls that are made side by side hang first, one a GPU and that for events,
-// which makes every thread that is ever needed. That many are the bound.
+// Threads, goroutines, files and memory stay constant over many ticks: NVML_TICKS of them, or 300.
+// A call of the library occupies a thread, and the Go runtime keeps its threads. So all parallel
+// calls hang first, one for each GPU and one for events, which creates every thread that is ever
+// needed. That is the limit.
 func TestFlat(t *testing.T) {
 	ticks := 300
 	if text := os.Getenv("NVML_TICKS"); text != "" {

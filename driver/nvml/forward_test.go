@@ -73,7 +73,7 @@ func mapped(t *testing.T, path string) bool {
 	return strings.Contains(string(maps), path)
 }
 
-// What this package calls is forwarded, every function of it.
+// All functions that this package calls are forwarded.
 func TestForwarded(t *testing.T) {
 	forwarded, err := os.ReadFile("functions.h")
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
 )
 
-// machine is the fake, of which a process can have but one. Each test resets it.
+// machine is the fake. A process can have only one. Each test resets it.
 var machine *nvmltest.Machine
 
 func TestMain(m *testing.M) {

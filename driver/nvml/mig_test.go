@@ -75,7 +75,7 @@ func TestShareOf(t *testing.T) {
 	}
 }
 
-// listed is what the inventory makes of a MIG device of a slice that has no UUID.
+// listed is the inventory's hardware of a MIG device without UUID in its slice.
 func listed(t *testing.T, name string) driver.Hardware {
 	t.Helper()
 	slice := fmt.Sprintf(`
@@ -145,8 +145,8 @@ func TestRepartition(t *testing.T) {
 	}
 }
 
-// Of a GPU instance with two compute instances nothing is told twice; an XID error of one of them
-// is its own.
+// For a GPU instance with two compute instances, nothing is reported twice. An XID error of one of
+// them is its own.
 func TestSharedGPUInstance(t *testing.T) {
 	c := newClock()
 	machine.Reset(1)
@@ -175,7 +175,7 @@ func TestSharedGPUInstance(t *testing.T) {
 	}
 }
 
-// Before Hopper there is no GPM: of an instance memory alone is told, and not what the GPU does.
+// Before Hopper there is no GPM: an instance has only memory, and the GPU has no activity.
 func TestInstancesWithoutGPM(t *testing.T) {
 	c := newClock()
 	machine.Reset(1)

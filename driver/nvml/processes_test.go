@@ -81,7 +81,7 @@ func TestProcessesAtDifferentTimes(t *testing.T) {
 	}
 }
 
-// Where NVML does not tell the processes' utilization, the driver's accounting does, if it is on.
+// If NVML does not report the processes' utilization, the driver's accounting does, if it is on.
 func TestAccounting(t *testing.T) {
 	c := newClock()
 	machine.Reset(1)

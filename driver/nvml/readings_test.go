@@ -97,9 +97,8 @@ func TestQuantities(t *testing.T) {
 	}
 }
 
-// The numbers of the fields of throttling are not the same in all drivers. What a number means to
-// another driver is no throttling: the settings of power smoothing stand at 0 where these are
-// counted in others.
+// The numbers of the throttling fields depend on the driver. A number with another meaning in a
+// driver is not read as throttling: settings of power smoothing are 0 there.
 func TestDriverVersions(t *testing.T) {
 	whole := []string{"power", "thermal", "hw_thermal", "hw_power_brake", "sync_boost", "board_limit", "reliability"}
 	older := []string{"power", "thermal", "sync_boost", "board_limit", "reliability"}
@@ -144,7 +143,7 @@ func TestGPM(t *testing.T) {
 	if first["utilization"] != g.Utilization || first["occupancy"] != 0 {
 		t.Errorf("the first sample has utilization %v and occupancy %v", first["utilization"], first["occupancy"])
 	}
-	g.Utilization = 0.505 // as no percentage tells
+	g.Utilization = 0.505 // no percentage has this value
 	c.advance(1)
 	got := values(of(t, sample(t, s), g.UUID()))
 	for name, want := range map[string]float64{
@@ -187,7 +186,7 @@ func TestNUMANode(t *testing.T) {
 	}
 }
 
-// What hardly changes is read each 10 s, with all of it in one call.
+// Values that hardly change are read every 10 s, all of them in one call.
 func TestSlowFields(t *testing.T) {
 	c := newClock()
 	machine.Reset(1)
@@ -332,8 +331,8 @@ func TestGPMUnitWithoutValue(t *testing.T) {
 	}
 }
 
-// A counter of NVLink that stands at 0 while GPM tells traffic does not count; one that moves does,
-// though it began at 0.
+// An NVLink counter that stays 0 while GPM reports traffic does not count. One that moves does,
+// even if it began at 0.
 func TestNVLinkCounterAtZero(t *testing.T) {
 	for name, counts := range map[string]bool{"it stands still": false, "it counts": true} {
 		t.Run(name, func(t *testing.T) {
@@ -362,7 +361,7 @@ func TestNVLinkCounterAtZero(t *testing.T) {
 	}
 }
 
-// Where the fields of NVLink are not supported, GPM tells, and goes on to do so.
+// If the NVLink fields are not supported, GPM is used permanently.
 func TestNVLinkByGPM(t *testing.T) {
 	c := newClock()
 	machine.Reset(1)
@@ -423,7 +422,7 @@ func TestOldLibrary(t *testing.T) {
 	}
 }
 
-// What a device does not support is asked for once in a while, not every time.
+// Unsupported values are requested from time to time, not every time.
 func TestUnsupportedIsNotAskedFor(t *testing.T) {
 	c := newClock()
 	machine.Reset(1)
@@ -466,7 +465,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// What a driver is too old for is said.
+// Values for which the driver is too old are described.
 func TestOldDriverIsDescribed(t *testing.T) {
 	for version, want := range map[string]string{
 		"550.163.01": "needs driver 575 or newer, this is 550.163.01",

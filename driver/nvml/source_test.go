@@ -34,7 +34,7 @@ func (c *clock) now() time.Time {
 	return c.Time
 }
 
-// advance lets the machine and the clock go on.
+// advance lets the machine work, and advances the clock.
 func (c *clock) advance(seconds float64) {
 	c.mu.Lock()
 	c.Time = c.Add(time.Duration(seconds * float64(time.Second)))
@@ -65,7 +65,7 @@ func newSource(tb testing.TB, c *clock, change func(*Config)) *Source {
 	return s
 }
 
-// sample samples a machine of which everything can be read.
+// sample samples a machine without errors.
 func sample(tb testing.TB, s *Source) []driver.Sample {
 	tb.Helper()
 	samples, err := s.Sample(tb.Context())
@@ -199,7 +199,7 @@ func TestNoDriver(t *testing.T) {
 	}
 }
 
-// A container that may not read a GPU in MIG mode is told what it lacks.
+// A container that may not read a GPU in MIG mode gets an error that names the missing permission.
 func TestNoPermission(t *testing.T) {
 	machine.Reset(1)
 	machine.Partition(0, 1)
@@ -317,8 +317,8 @@ func readAgain(t *testing.T, s *Source, c *clock, uuid string) {
 	t.Errorf("%s is not read again", uuid)
 }
 
-// A GPU that falls off the bus is the only one that is lost, and comes back by itself; XID 79,
-// which says so, is reported at once.
+// Only the GPU that falls off the bus is lost. It recovers by itself. XID 79, which reports it, is
+// reported at once.
 func TestLostGPU(t *testing.T) {
 	c := newClock()
 	machine.Reset(3)
@@ -423,8 +423,7 @@ func openDevices(t *testing.T) []string {
 	return open
 }
 
-// NVML knows the GPUs that there were when it was initialised: that others are bound to the driver,
-// sysfs tells.
+// NVML knows the GPUs from its initialisation. sysfs shows whether others are bound to the driver.
 func TestFollowsTheDriversDevices(t *testing.T) {
 	c := newClock()
 	machine.Reset(1)

@@ -29,8 +29,8 @@ func attachment(h driver.Hardware, pids ...int) driver.Attachment {
 	return driver.Attachment{Driver: "dra.net", Device: "nic", Hardware: h, PIDs: pids}
 }
 
-// In the exclusive mode a device of a pod is read through a process of it, by its name or its PCI
-// function, and its counters go on from there to the host and back.
+// In the exclusive mode, a pod's device is read through one of its processes, by name or PCI
+// function. Its counters continue when it moves to the host and back.
 func TestPods(t *testing.T) {
 	for name, h := range map[string]driver.Hardware{
 		"by name": {RDMADev: "mlx5_7"}, "by PCI": {PCI: "0000:3b:00.7"},
@@ -63,8 +63,8 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// Nothing is read in a pod in the shared mode, or of a device that the host shows, and what is no
-// sysfs, or may not be looked into, is an error.
+// In the shared mode, nothing is read in pods, and neither are devices of the host. A file system
+// other than sysfs, or a missing permission, is an error.
 func TestNotInPods(t *testing.T) {
 	held := attachment(driver.Hardware{RDMADev: "mlx5_7"}, 42)
 	for name, tc := range map[string]struct {

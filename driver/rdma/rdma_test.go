@@ -79,8 +79,8 @@ func TestHardware(t *testing.T) {
 	}
 }
 
-// What ports count as words of four octets is bytes; ports are summed; a port that is down has no
-// rate; EFA counts octets itself.
+// Counts of ports in words of four octets become bytes. Ports are summed. A port that is down has
+// no rate. EFA counts octets itself.
 func TestValues(t *testing.T) {
 	samples := newMachine(t, server(t)).sample()
 	for name, want := range map[string]map[string]float64{
@@ -178,7 +178,7 @@ func seriesOf(device, port, file string) []string {
 	return []string{"errors port " + file, "rdma_events " + file, "rdma_operations " + file}
 }
 
-// A counter that a tool sets back to zero, of one port or of all, goes on.
+// A counter that a tool resets, on one port or all, continues.
 func TestReset(t *testing.T) {
 	m := newMachine(t, server(t))
 	m.sample()

@@ -110,7 +110,7 @@ func TestDrivers(t *testing.T) {
 	}
 }
 
-// What the tables do not have is named, and not read.
+// Counters that the tables lack are named, and not read.
 func TestUnknownCounters(t *testing.T) {
 	m := newMachine(t, portTree("dev_0", false,
 		"counters/port_rcv_data=1 hw_counters/new_drops=5 hw_counters/new_naks=6 hw_counters/lifespan=10"))

@@ -12,7 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Of an answer that is beyond one bound, what is within it is used, and the rest counted.
+// If an answer exceeds one bound, the part within it is used, and the rest is counted.
 func TestBounds(t *testing.T) {
 	bound := (&Endpoint{}).bounds()
 	series := func(format string, n int) string {
@@ -104,7 +104,7 @@ func hostile(w http.ResponseWriter, n int) {
 	}
 }
 
-// What hostile endpoints make the sources hold is bounded, whatever they answer.
+// Memory for the answers of hostile endpoints is bounded, whatever they answer.
 func TestHostileMemory(t *testing.T) {
 	const most = 16 << 20 // bytes of live heap, of sources and the samples that they gave
 	c := newClock()

@@ -19,8 +19,8 @@ import (
 // readings are values by quantity and labels, such as errors/ecc_corrected/mem.
 type readings map[string]float64
 
-// What the devices of ResourceSlices read through each preset: the values that the exposition has,
-// in the units of the catalogue. testdata/README.md says what slices and expositions follow.
+// The readings of devices of ResourceSlices through each preset: the values of the exposition, in
+// the units of the catalogue. testdata/README.md has the origin of slices and expositions.
 func TestDevices(t *testing.T) {
 	const mib, gib = 1 << 20, 1 << 30
 	for preset, want := range map[string]map[string]readings{
@@ -173,7 +173,7 @@ func nics(t *testing.T, got map[string]readings) {
 	}
 }
 
-// devices returns what the devices of the slices read from a preset's exposition, by device.
+// devices returns the readings of the slices' devices from a preset's exposition, by device.
 func devices(t *testing.T, preset, more string) map[string]readings {
 	t.Helper()
 	body, err := os.ReadFile(filepath.Join("testdata", preset+".prom"))
@@ -211,8 +211,8 @@ func devices(t *testing.T, preset, more string) map[string]readings {
 	return got
 }
 
-// A text that all devices of a pool have as uuid identifies none of them, whatever the driver: a
-// scraped label that has it is nobody's.
+// A uuid that all devices of a pool have identifies none of them, whatever the driver: a scraped
+// label with it matches nothing.
 func TestSharedUUID(t *testing.T) {
 	const uuid = "tpu-0c2f3a5e-1111-2222-3333-444455556666" // of both TPUs in the slices
 	written, err := os.ReadFile("testdata/slices.yaml")

@@ -20,7 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// recorder writes down what it is told. It wants every metric but those that begin with x.
+// recorder records its calls. It wants every metric except those that begin with x.
 type recorder struct{ lines []string }
 
 func (r *recorder) wants(name []byte) bool      { return len(name) > 0 && name[0] != 'x' }

@@ -226,8 +226,7 @@ func zipped(b []byte) []byte {
 	return out.Bytes()
 }
 
-// An answer that has no metric of the mapping is an error that says so, and so is a page for
-// people.
+// An answer without any mapped metric is an error that says so, and so is an HTML page.
 func TestAnswerWithoutMetrics(t *testing.T) {
 	for _, tc := range []struct {
 		name, text string

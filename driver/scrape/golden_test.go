@@ -102,8 +102,8 @@ func lines(samples []driver.Sample) string {
 	return b.String()
 }
 
-// What every preset makes of its vendor's exposition; testdata/README.md says where the expositions
-// are from.
+// The readings of every preset from its vendor's exposition; testdata/README.md has the origin of
+// the expositions.
 func TestGolden(t *testing.T) {
 	for _, name := range presetNames() {
 		t.Run(name, func(t *testing.T) {

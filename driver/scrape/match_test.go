@@ -9,7 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// What a label's value names, by each kind of match.
+// The identity in a label's value, for each kind of match.
 func TestMatch(t *testing.T) {
 	for _, test := range []struct {
 		name, match, series, want string
@@ -41,8 +41,8 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// Series of parts are their devices', wherever the number of parts of a device stands; without it
-// they are nobody's.
+// Series of parts belong to their devices, wherever the number of parts per device is. Without that
+// number, they belong to none.
 func TestParts(t *testing.T) {
 	const cores = "busy{core=\"4\"} 0.25\nbusy{core=\"5\"} 0.5\nbusy{core=\"8\"} 1\n" +
 		"used{core=\"4\"} 3\nused{core=\"5\"} 4\n"
@@ -77,7 +77,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// A partitioned AMD GPU: what is of the whole goes to the GPU, and what is of a partition to it.
+// A partitioned AMD GPU: values of the whole belong to the GPU, and values of a partition to the
+// partition.
 func TestAMDPartitions(t *testing.T) {
 	for _, test := range []struct{ name, series, want string }{
 		{"power of the whole", `gpu_package_power{MODE,gpu_partition_id="0"} 550`, "pci=0000:26:00.0"},

@@ -12,8 +12,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/scrape/scrapetest"
 )
 
-// What dcgm-exporter says of the instances of a GPU is theirs, and what it repeats for each of
-// them is the GPU's, once.
+// dcgm-exporter's values of GPU instances belong to these. Values that it repeats for each of them
+// belong to the GPU, once.
 func TestInstances(t *testing.T) {
 	body := scrapetest.Exposition(dcgm(newClock()).Read(testNow())[1:])
 	e := presetEndpoint(t, "dcgm-exporter", "")

@@ -96,7 +96,7 @@ func BenchmarkSample(b *testing.B) {
 	text := string(scrapetest.Exposition(gpus))
 	var body strings.Builder
 	body.WriteString(text)
-	for _, m := range e.Metrics { // the preset's other metrics, and as many again that nobody wants
+	for _, m := range e.Metrics { // the preset's other metrics, and as many unwanted ones
 		if !strings.Contains(text, m.Name+"{") {
 			body.WriteString(strings.ReplaceAll(power(text), "DCGM_FI_DEV_POWER_USAGE", m.Name))
 		}

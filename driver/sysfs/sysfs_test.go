@@ -18,7 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// odd makes a folder with a pipe that nobody writes to, a socket, a folder, and links to them.
+// odd makes a folder with a pipe without a writer, a socket, a folder, and links to them.
 func odd(t *testing.T) []string {
 	t.Helper()
 	dir := t.TempDir()
@@ -35,8 +35,8 @@ func odd(t *testing.T) []string {
 	return []string{path("pipe"), path("folder"), path("link"), os.DevNull}
 }
 
-// What is no regular file is refused, and nothing waits for it: a pipe without a writer would block
-// for ever.
+// Files that are not regular are refused without blocking: a pipe without a writer would block for
+// ever.
 func TestNotRegular(t *testing.T) {
 	var r sysfs.Reader
 	for _, path := range odd(t) {
@@ -122,7 +122,7 @@ func TestReader(t *testing.T) {
 	if n, err := r.Number(below, "no newline"); !errors.Is(err, strconv.ErrSyntax) {
 		t.Errorf("number %d, %v", n, err)
 	}
-	// What is opened belongs to the folder, not to its name.
+	// An opened file belongs to the folder, not to its name.
 	if err := os.Rename(dir, dir+"-moved"); err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A socket that is absent, has no listener, or accepts connections is told apart by the kernel's
+// A socket that is absent, has no listener, or accepts connections is recognized by the kernel's
 // errors.
 func TestSocketTrouble(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubelet.sock")
@@ -229,7 +229,7 @@ func TestUnmatched(t *testing.T) {
 	}
 }
 
-// The check of one device says why each pod holds it, whatever the reason is.
+// The check of one device says why each pod holds it, for every reason.
 func TestReasonsAreShown(t *testing.T) {
 	for _, reason := range podresources.Reasons() {
 		a := jointest.Allocation("gpu-0", "c", "p")

@@ -18,7 +18,7 @@ import (
 // observation is a value and the seconds for which it stood.
 type observation struct{ value, seconds float64 }
 
-// model is the plain list of what was observed.
+// model is the plain list of observations.
 type model []observation
 
 func (m model) seconds() float64 {
@@ -226,7 +226,7 @@ func check(t *rapid.T, h *distribution.Histogram, m model) {
 	}
 }
 
-// TestNeverFalls: what a bucket counts is a counter, as long as the resolution stays.
+// TestNeverFalls: the count of a bucket never falls as long as the resolution stays.
 func TestNeverFalls(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var h distribution.Histogram
@@ -244,7 +244,7 @@ func TestNeverFalls(t *testing.T) {
 	})
 }
 
-// TestFractions: what is less than a millisecond is counted later.
+// TestFractions: fractions of a millisecond are counted later.
 func TestFractions(t *testing.T) {
 	var h, other distribution.Histogram
 	for range 3001 {
@@ -276,8 +276,8 @@ func TestClone(t *testing.T) {
 	}
 }
 
-// TestGrowing: each view is the histogram of what was observed until it was taken, whatever is
-// observed later.
+// TestGrowing: each view is the histogram of the observations before it, whatever is observed
+// later.
 func TestGrowing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		begin, m := observations(durations()).Draw(t, "begin"), observations(durations()).Draw(t, "list")
@@ -301,7 +301,7 @@ func TestGrowing(t *testing.T) {
 	}
 }
 
-// TestIgnored: what is no value, or no time, counts nothing.
+// TestIgnored: invalid values and times count nothing.
 func TestIgnored(t *testing.T) {
 	inf, nan := math.Inf(1), math.NaN()
 	h := histogramOf(model{{-1, 1}, {nan, 1}, {inf, 1}, {1, 0}, {1, -1}, {1, nan}, {1, inf}})
@@ -330,7 +330,7 @@ func BenchmarkObserve(b *testing.B) {
 	b.ReportMetric(float64(h.Len()), "buckets")
 }
 
-// What is written is read, and goes on as before.
+// A written histogram is read, and continues as before.
 func TestBinary(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var h, again distribution.Histogram

@@ -52,8 +52,8 @@ func crowded(devices, claims int) *exposition.Snapshot {
 	return s
 }
 
-// BenchmarkFormat is what the writing of one snapshot costs, by this package's renderer and by the
-// encoders of prometheus/common/expfmt. The latter get the families ready-made, without the cost of
+// BenchmarkFormat compares the writing of one snapshot by this package's renderer and by the
+// encoders of prometheus/common/expfmt. The latter get finished families, without the cost of
 // making them.
 func BenchmarkFormat(b *testing.B) {
 	s := crowded(64, 8)

@@ -194,7 +194,7 @@ func encodeByLibrary(t exportertest.TB, families []*dto.MetricFamily, format exp
 	return out.String()
 }
 
-// The parts of what is written are its families, in order and without gaps; the last one ends it.
+// The parts of an answer are its families, in order and without gaps; the last one ends it.
 func TestParts(t *testing.T) {
 	own := prometheus.NewRegistry()
 	own.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "dra_exporter_own", Help: "Own."}))

@@ -19,7 +19,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
-// What each choice of a group leaves out, by lines of the answer.
+// The lines that each choice of a group leaves out.
 func leftOut() map[exposition.Group]map[string]string {
 	return map[exposition.Group]map[string]string{
 		exposition.GroupErrors: {

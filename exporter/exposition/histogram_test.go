@@ -76,7 +76,7 @@ func TestNativeHistogram(t *testing.T) {
 	})
 }
 
-// Classic buckets count what is at or below their bounds, and never more than is.
+// Classic buckets count values at or below their bounds, and never more than there are.
 func TestClassicBuckets(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := randomHistogram(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// What objects of the API say of holders shows, stays with the names for the retention where it is
-// of names, and goes with the holder where it is of the holding.
+// Data of API objects about holders is shown. Data about names stays for the retention, and data
+// about holds goes with the holder.
 func TestFactsShown(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	a := h.Hold("claim", "pod")

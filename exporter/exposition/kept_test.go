@@ -25,7 +25,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// kept is a renderer that has written earlier snapshots, of which it keeps labels and more.
+// kept is a renderer that has written earlier snapshots, and keeps labels and other data of them.
 type kept struct {
 	latest *exposition.Snapshot
 	config exposition.Config
@@ -38,8 +38,8 @@ func newKept(c exposition.Config) *kept {
 	return k
 }
 
-// check compares what is written of a snapshot in a format with what client_golang writes of the
-// same families, made of the snapshot alone.
+// check compares the answer for a snapshot in a format with that of client_golang for the same
+// families, made only from the snapshot.
 func (k *kept) check(t exportertest.TB, s *exposition.Snapshot, format expfmt.Format) {
 	t.Helper()
 	k.latest = s
@@ -64,8 +64,8 @@ func (k *kept) check(t exportertest.TB, s *exposition.Snapshot, format expfmt.Fo
 	}
 }
 
-// What is kept from scrape to scrape changes nothing: each answer is that which client_golang gives
-// of the snapshot alone, to the byte, whatever came, went or changed since the scrape before.
+// Data kept from scrape to scrape changes nothing: each answer is equal to client_golang's from the
+// snapshot alone, byte for byte, whatever has changed since the previous scrape.
 func TestKeptOverHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := exportertest.NewWorld(t)
@@ -121,7 +121,7 @@ func TestKeptOverChanges(t *testing.T) {
 				h.In.Inventory = maps.Clone(h.In.Inventory)
 				h.In.Inventory[jointest.ID("gpu-0")] = entry
 				check()
-				check() // with what is kept of the change
+				check() // with the data kept from the change
 			}
 		})
 	}

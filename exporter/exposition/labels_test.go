@@ -60,7 +60,7 @@ func TestControlCharacters(t *testing.T) {
 	}
 }
 
-// A sequence finds what the walk before added, in whatever order it comes, and nothing else.
+// A sequence finds the keys that the previous walk added, in any order, and no others.
 func TestSequence(t *testing.T) {
 	var s sequence[string, *labels]
 	known := map[string]*labels{}

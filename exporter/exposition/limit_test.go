@@ -52,7 +52,7 @@ func TestBounded(t *testing.T) {
 // seriesBound is a bound of the series, computed from devices, their readings, and holders.
 func seriesBound(r join.Result, s *exposition.Snapshot) int {
 	bound := 0
-	attributed := 3 + 2 + 1 // gauges, integrals or counters, one link; what the test's sources read
+	attributed := 3 + 2 + 1 // gauges, integrals or counters, one link: the readings of the test's sources
 	for _, d := range r.Devices {
 		bound += 5 + 2*len(d.Readings) + len(d.Readings) + 2*2 + attributed // values, sources, integrals, unattributed
 		for _, share := range d.Shares {
@@ -79,7 +79,7 @@ func families() []string {
 	}
 }
 
-// checkRanks holds what is exported to the order in which families are dropped.
+// checkRanks checks the exported families against the order in which they are dropped.
 func checkRanks(t exportertest.TB, x exportertest.Scraped, s *exposition.Snapshot) {
 	t.Helper()
 	there := func(name string) bool { return len(x[name]) > 0 }
@@ -102,7 +102,7 @@ func checkRanks(t exportertest.TB, x exportertest.Scraped, s *exposition.Snapsho
 	}
 }
 
-// crowd is a history of a device with many claims, of which some ended at known times.
+// crowd is a history of a device with many claims, some of which ended at known times.
 func crowd(t *testing.T, maxSeries int) *exportertest.History {
 	t.Helper()
 	h := exportertest.NewHistory(t)
@@ -121,8 +121,8 @@ func crowd(t *testing.T, maxSeries int) *exportertest.History {
 	return h
 }
 
-// What ended is given up first, the oldest first, and counted until its retention would have been
-// over.
+// Ended holders are dropped first, the oldest before others, and counted until their retention
+// would have been over.
 func TestLimitEvictsTheOldest(t *testing.T) {
 	h := crowd(t, 0)
 	whole := h.Last.Series
@@ -200,7 +200,8 @@ func TestLimitDropsFamilies(t *testing.T) {
 	if x = h.Tick(time.Second); dropped(x) != "pod" {
 		t.Error("families come back where there is no room to spare")
 	}
-	// What ended a moment ago keeps no family away: it is given up, though there is room for it.
+	// Recently ended holders do not keep a family from returning: they are dropped, although there is
+	// room for them.
 	most := 0
 	for _, limited := range []bool{false, true} {
 		h, x = crowd(most, many)

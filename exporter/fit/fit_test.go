@@ -306,7 +306,7 @@ func TestFewerDevices(t *testing.T) {
 	}
 }
 
-// What is not known well enough gets no advice and no ratio.
+// Insufficiently known claims get no advice and no ratio.
 func TestReasons(t *testing.T) {
 	devices := append(mig(), device("gpu-0", heldBy("a")))
 	edit := func(f func(*fit.Use)) fit.Use {
@@ -370,8 +370,8 @@ func TestNeeded(t *testing.T) {
 
 func near(a, b float64) bool { return a-b < 1e-12 && b-a < 1e-12 }
 
-// BenchmarkAdvise advises 500 claims on 64 devices, of which every fourth is listed with 14
-// possible partitions and every eighth is shared by memory. It is done once a minute, in one tick.
+// BenchmarkAdvise advises 500 claims on 64 devices. Every fourth device is listed with 14 possible
+// partitions, and every eighth is shared by memory. This happens once a minute, in one tick.
 func BenchmarkAdvise(b *testing.B) {
 	var devices []join.Device
 	var uses []fit.Use

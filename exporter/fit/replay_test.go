@@ -14,11 +14,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
-// moment is what a claim did on one of its devices for some seconds: the memory that it used, and
-// how many of the device's processors worked.
+// moment is a claim's use of one device for some seconds: the used memory, and the number of
+// working processors.
 type moment struct{ seconds, memory, processors float64 }
 
-// offered is what a thing offers, as the generator knows it.
+// offered is the size of an offer, as the generator knows it.
 type offered struct{ memory, processors float64 }
 
 // replayed is a node with one claim and its past.
@@ -155,8 +155,8 @@ func (n *replayed) alternative(a *fit.Advice) offered {
 	}
 }
 
-// fits reports whether the pasts of some devices, at the same time, fit into an alternative: their
-// memory at every moment, what they do but for 0.1 % of the time.
+// fits reports whether simultaneous histories of devices fit into an alternative: their memory at
+// every moment, and their work except for 0.1 % of the time.
 func fits(pasts [][]moment, into offered, bounded bool) bool {
 	total, above := 0.0, 0.0
 	for i := range pasts[0] {
@@ -176,10 +176,10 @@ func fits(pasts [][]moment, into offered, bounded bool) bool {
 	return !bounded || above <= (1-fit.Quantile)*total*(1+1e-9)
 }
 
-// TestReplay replays what a claim did on what it is advised to hold. The memory never exceeds that
-// of the alternative, and the work exceeds its processors, less the margin, in 0.1 % of the time at
-// most. If it is advised to hold fewer devices, what it had on the others, which is no work, is
-// placed on those that remain in the best of all ways.
+// TestReplay replays a claim's history on the advised alternative. The memory never exceeds that of
+// the alternative, and the work exceeds its processors, less the margin, in at most 0.1 % of the
+// time. If fewer devices are advised, the contents of the others, which did no work, are placed on
+// the remaining ones in the best way.
 func TestReplay(t *testing.T) {
 	advised := map[fit.Kind]int{}
 	rapid.Check(t, func(t *rapid.T) {
@@ -218,7 +218,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// place reports whether what is left can be added to what the kept devices have.
+// place reports whether the rest can be added to the contents of the kept devices.
 func (n *replayed) place(kept []*fit.Advice, more [][][]moment, left [][]moment) bool {
 	if len(left) == 0 {
 		for i, a := range kept {

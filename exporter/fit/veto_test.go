@@ -9,8 +9,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
-// A claim that would fit by memory and compute does not do with something that lacks what else it
-// uses. The advice says what that is.
+// A claim that fits by memory and compute does not fit into an alternative that lacks something
+// else that it uses. The advice names it.
 func TestVetoes(t *testing.T) {
 	const (
 		what = "gpu-0, 80 GiB: peak 6 GiB and p99.9 activity 10 % of 26 h, read each second: "

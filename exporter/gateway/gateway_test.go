@@ -50,10 +50,10 @@ type cluster struct {
 	url string
 
 	mu    sync.Mutex
-	asked []*http.Request // of all exporters, and of what is none
+	asked []*http.Request // of all exporters, and of other servers
 }
 
-// root may all; alice may get the claims of team-a, nobody nothing.
+// root may do everything; alice may get the claims of team-a, nobody nothing.
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	api, err := kubetest.New()
@@ -106,7 +106,7 @@ func newCluster(t *testing.T) *cluster {
 	return c
 }
 
-// serve starts what answers requests, all of which are kept, and returns its address.
+// serve starts a server that records all requests, and returns its address.
 func (c *cluster) serve(answer http.HandlerFunc) string {
 	c.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -138,7 +138,7 @@ func (c *cluster) endpoint(node, service, address, target string) {
 		"endpoints":[{"addresses":[%q],"nodeName":%q,"targetRef":%s}]}`, service, node, service, port, host, node, target))
 }
 
-// requests returns what was asked since the last call.
+// requests returns the requests since the last call.
 func (c *cluster) requests() []*http.Request {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,8 +204,8 @@ func text(kind, body string) http.HandlerFunc {
 	}
 }
 
-// Nothing but the exporters of the Service is asked, on paths that exporters have, whatever a
-// request says.
+// Requests go only to the exporters of the Service, on paths that exporters have, whatever a user
+// requests.
 func TestReachesExportersAlone(t *testing.T) {
 	c := newCluster(t)
 	node := c.node("n1", text("application/json", "{}"))
@@ -255,7 +255,7 @@ func TestReachesExportersAlone(t *testing.T) {
 	if asked := c.requests(); len(asked) > 0 {
 		t.Errorf("other methods asked %s", asked[0].RequestURI)
 	}
-	// Where a request says that it was sent leads nowhere else.
+	// Headers that claim another origin of a request have no effect.
 	for path, want := range map[string]string{
 		"/node/n1/metrics": "HTTP/1.1 200", "/claim/team-a/x?node=n1": "HTTP/1.1 302", "/node/n1": "HTTP/1.1 302",
 	} {
@@ -281,7 +281,7 @@ func TestReachesExportersAlone(t *testing.T) {
 	}
 }
 
-// What a user sends stays with the gateway, which has its own token.
+// The user's headers are not forwarded; the gateway uses its own token.
 func TestOwnHeadersAlone(t *testing.T) {
 	c := newCluster(t)
 	c.node("n1", text("text/html", "page"))
@@ -309,8 +309,8 @@ func TestOwnHeadersAlone(t *testing.T) {
 	}
 }
 
-// An exporter that an attacker owns gives the browser nothing to execute, sets no header, and sends
-// nobody elsewhere.
+// An exporter that an attacker controls can't make the browser execute anything, set a header, or
+// redirect.
 func TestAnswersOfNodes(t *testing.T) {
 	c := newCluster(t)
 	none := c.serve(text("text/plain", "SECRET"))
@@ -385,7 +385,7 @@ func TestAnswersOfNodes(t *testing.T) {
 	}
 }
 
-// Where things are is found by the API server; links to what is gone have the node.
+// Nodes of objects are found through the API server; links to deleted objects have the node.
 func TestFinds(t *testing.T) {
 	c := newCluster(t)
 	for _, n := range []string{"n1", "n2"} {
@@ -486,8 +486,8 @@ func summaries(t *testing.T, node string) http.HandlerFunc {
 	}
 }
 
-// Who may get the claims of a namespace sees these, their pods and their incidents, and nothing
-// else.
+// A user who may get the claims of a namespace sees these, their pods and their incidents, and
+// nothing else.
 func TestRights(t *testing.T) {
 	c := newCluster(t)
 	c.node("n1", summaries(t, "n1"))
@@ -549,8 +549,8 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// Entity tags are those of what a user may see: one of a page with more is not that of a page with
-// less, and a right that is withdrawn changes what is seen.
+// Entity tags depend on what a user may see: a page with more has another tag than a page with
+// less, and a withdrawn right changes the page.
 func TestTagsByPermission(t *testing.T) {
 	c := newCluster(t)
 	c.node("n1", summaries(t, "n1"))
@@ -638,7 +638,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// While the API server does not answer, nobody who was not known is let in.
+// While the API server does not answer, unknown users are refused.
 func TestWithoutAPI(t *testing.T) {
 	c := newCluster(t)
 	c.node("n1", summaries(t, "n1"))

@@ -56,8 +56,9 @@ func (c *cores) second(busy ...float64) exportertest.Scraped {
 	return c.Tick(0)
 }
 
-// Claims that have CPUs of their own are charged what these do, whatever the others do; what no
-// claim's CPUs do is unattributed. A device of 8 CPUs of which one is busy is busy by an eighth.
+// Claims with CPUs of their own are charged the use of these, whatever the others do. The use of
+// CPUs without a claim is unattributed. A device of 8 CPUs with one busy CPU has a utilization of
+// an eighth.
 func TestOwnCPUs(t *testing.T) {
 	c := newCores(t)
 	c.hold("one", []int{0}, "p0")
@@ -116,8 +117,8 @@ func TestOwnCPUsKnownLater(t *testing.T) {
 	})
 }
 
-// What a claim's CPUs did before they were known is taken to be what they do now, but not more than
-// the CPUs of the others leave.
+// The use of a claim's CPUs before they were known is assumed to be the present use, but not more
+// than the other CPUs leave.
 func TestOwnCPUsKnownLaterFit(t *testing.T) {
 	c := newCores(t)
 	c.hold("known", []int{0}, "p0")
@@ -136,9 +137,9 @@ func TestOwnCPUsKnownLaterFit(t *testing.T) {
 	})
 }
 
-// Claims that are unknown for some ticks, and come one after the other, have what their own CPUs
-// did, unless they are unknown for longer than is waited. With what nobody has, it is what the
-// device did.
+// Successive claims that are unknown for some ticks get the use of their own CPUs, unless they are
+// unknown for longer than the allowed wait. With the unattributed part, it sums to the device's
+// use.
 func TestOwnCPUsOfSeveralKnownLater(t *testing.T) {
 	for name, waits := range map[string]int{"a tick": 1, "two ticks": 2, "longer than is waited": 4} {
 		t.Run(name, func(t *testing.T) {
@@ -178,8 +179,8 @@ func TestOwnCPUsOfSeveralKnownLater(t *testing.T) {
 	}
 }
 
-// A single claim of a device has what its own CPUs do and no more, also between the end of another
-// and the begin of a third, of which signs tell the times.
+// A device's only claim gets the use of its own CPUs and no more, also between the end of one claim
+// and the begin of another whose times are known by signs.
 func TestOwnCPUsOfOneClaim(t *testing.T) {
 	c := newCores(t)
 	c.hold("stays", []int{2}, "p2")
@@ -204,8 +205,8 @@ func TestOwnCPUsOfOneClaim(t *testing.T) {
 	})
 }
 
-// What a claim's CPUs did before it ended, and those of another after it began, is together no more
-// than the device did while both held it.
+// The use of a claim's CPUs before it ended, and that of another after it began, sum to at most the
+// device's use while both held it.
 func TestOwnCPUsOfDifferentTicks(t *testing.T) {
 	c := newCores(t)
 	c.hold("ends", []int{0}, "p0")
@@ -252,9 +253,8 @@ func TestFirstClaimOfCPUsIsPrepared(t *testing.T) {
 	}
 }
 
-// A claim that stays unknown for longer than is waited, though it is prepared, is not charged what
-// the whole group did, and is not idle while the group is active: one of 8 busy CPUs for the last 3
-// of 9 s.
+// A prepared claim that stays unknown for longer than the allowed wait is not charged the whole
+// group's use, and is not idle while the group is active: one of 8 busy CPUs for the last 3 of 9 s.
 func TestCPUsUnknownForLong(t *testing.T) {
 	c := newCores(t)
 	busy := []float64{1, 1, 1, 1, 1, 1, 1, 1}

@@ -13,8 +13,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// What pods' statuses say of a device's health is shown, of whatever device; it does not make a
-// device measured, nor one that can not be read any more readable.
+// Health in pods' statuses is shown for any device. It does not make a device measured, nor one
+// that can't be read readable.
 func TestHealthOfPods(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	a := h.Hold("claim", "p0")
@@ -49,8 +49,8 @@ func TestHealthOfPods(t *testing.T) {
 	}
 }
 
-// A source that knows the health of a device alone does not measure it either, and comes before
-// what pods say.
+// A source that knows only the health of a device does not make it measured either. It precedes the
+// pods' statuses.
 func TestHealthOfSource(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	a := h.Hold("claim", "p0")
@@ -67,7 +67,7 @@ func TestHealthOfSource(t *testing.T) {
 	}
 }
 
-// The table of exporter/MEANING.md: who is believed.
+// The table of exporter/MEANING.md: which source counts.
 func TestHealthPrecedence(t *testing.T) {
 	const none, good, unknown, bad = driver.HealthNone, driver.HealthGood, driver.HealthUnknown, driver.HealthBad
 	for name, tc := range map[string]struct {

@@ -86,8 +86,8 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// A source that knows a device by its RDMA device alone finds it by what a source before it has
-// read: the device's slice names an interface.
+// A source that knows a device only by its RDMA device finds it by the readings of an earlier
+// source: the device's slice names an interface.
 func TestMatchLearnt(t *testing.T) {
 	first := jointest.Sample(driver.Hardware{NetDev: "eth1", RDMADev: "mlx5_0"}, jointest.Watts(1))
 	second := jointest.Sample(driver.Hardware{RDMADev: "mlx5_0"}, driver.Reading{Quantity: driver.Energy, Value: 1})
@@ -116,7 +116,7 @@ func TestMatchPluginDevice(t *testing.T) {
 	}
 }
 
-// What a source estimates is not said to be measured.
+// Estimates are not marked as measured.
 func TestEstimatesAreNamed(t *testing.T) {
 	h := driver.Hardware{UUID: "x"}
 	sample := jointest.Sample(h, jointest.Watts(1), driver.Reading{Quantity: driver.Energy, Value: 2, Estimated: true})
@@ -207,8 +207,8 @@ func TestGaps(t *testing.T) {
 	}
 }
 
-// Device nodes that a CDI spec gives to all devices of a claim do not tell which of them is the
-// hardware; a node of one's own does.
+// Device nodes that a CDI spec gives to all devices of a claim do not identify the hardware. A
+// device's own node does.
 func TestSharedNodes(t *testing.T) {
 	all := []string{"/dev/gpu0", "/dev/gpu1", "/dev/gpuctl"}
 	samples := []driver.Sample{
@@ -241,8 +241,7 @@ func TestSharedNodes(t *testing.T) {
 	}
 }
 
-// A number that two devices of a driver have, those of a board or of two pools, does not tell which
-// of them it is.
+// A number that two devices of a driver have, those of a board or of two pools, identifies neither.
 func TestSharedNumber(t *testing.T) {
 	for _, h := range []driver.Hardware{{Index: "0"}, {Serial: "A1"}} {
 		sample := jointest.Sample(h, jointest.Watts(1))
@@ -279,7 +278,7 @@ func TestAdminDoesNotHoldHardware(t *testing.T) {
 	}
 }
 
-// A partition is a device of its own: what is the parent's stays the parent's.
+// A partition is a device of its own: values of the parent stay the parent's.
 func TestPartition(t *testing.T) {
 	d := joined(map[string]driver.Hardware{
 		"gpu":   {UUID: "GPU-1", PCI: "0000:01:00.0"},

@@ -62,7 +62,7 @@ func sameResult(a, b join.Result) bool {
 	return fmt.Sprintf("%+v", a) == fmt.Sprintf("%+v", b)
 }
 
-// What a sample taught of a device's numbers is forgotten with it.
+// Numbers learned from a sample are forgotten with it.
 func TestJoinerForgetsWhatSamplesTaught(t *testing.T) {
 	inventory := driver.Inventory{jointest.ID("part"): {Hardware: driver.Hardware{UUID: "MIG-1"}}}
 	taught := driver.Hardware{UUID: "MIG-1", Parent: "GPU-1", Instance: "9/0", RDMADev: "mlx5_9"}
@@ -86,7 +86,7 @@ func TestJoinerForgetsWhatSamplesTaught(t *testing.T) {
 	}
 }
 
-// What CPUs of claims do is of one tick: earlier results keep theirs.
+// The use of claims' CPUs belongs to one tick: earlier results keep theirs.
 func TestJoinerKeepsUseOfCPUs(t *testing.T) {
 	group := jointest.ID("cpus")
 	a := jointest.Allocation("cpus", "c", "p")

@@ -200,7 +200,7 @@ func TestParentShare(t *testing.T) {
 	}
 }
 
-// The version of the driver is as the first source tells it; without one, as the slice does.
+// The driver's version is that of the first source that reports it, else the slice's.
 func TestDriverVersion(t *testing.T) {
 	hardware := func(version string) driver.Hardware { return driver.Hardware{UUID: "x", DriverVersion: version} }
 	for _, tc := range []struct{ listed, first, second, want string }{
@@ -223,8 +223,8 @@ func TestDriverVersion(t *testing.T) {
 	}
 }
 
-// A witness, whatever its place in the list, owns what it counts from its first record on, and is
-// no telemetry of the device. What others count of other kinds is theirs.
+// A source that reads a log, at any place in the list, owns its counters from its first record on,
+// and is not telemetry of the device. Other sources keep their other kinds.
 func TestWitness(t *testing.T) {
 	inventory := driver.Inventory{jointest.ID("0"): {Hardware: driver.Hardware{UUID: "GPU-0", PCI: "0000:01:00.0"}}}
 	counts := func(h driver.Hardware, kind string, codes ...string) driver.Sample {

@@ -52,8 +52,8 @@ func TestDivideParent(t *testing.T) {
 	}
 }
 
-// Whatever the partitions are, they have no more than the whole; all of it if one that is active
-// has nobody's activity unknown beside it.
+// Whatever the partitions are, their parts sum to at most the whole, and to all of it if one is
+// active and no activity is unknown.
 func TestDivideParentSums(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

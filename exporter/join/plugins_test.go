@@ -10,8 +10,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// What device plugins give is divided by pods, each of which has its part; it is no claim's. A
-// claim on the same device counts as one of them.
+// Allocations by device plugins are divided among pods, each with its part, and belong to no claim.
+// A claim on the same device counts as one of them.
 func TestAttributionOfPlugins(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	slice := func(share, pod string) podresources.Allocation {

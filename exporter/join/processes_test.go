@@ -10,8 +10,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 )
 
-// What processes use divides a shared device; see divideByProcess. Processes 1, 2 and 3 are of the
-// pods p0, p1 and p2, 4 of none.
+// The use of processes divides a shared device; see divideByProcess. Processes 1, 2 and 3 belong to
+// the pods p0, p1 and p2, 4 to none.
 func TestAttributionByProcess(t *testing.T) {
 	type row struct{ utilization, memory, power float64 }
 	for name, tc := range map[string]struct {
@@ -142,8 +142,7 @@ func TestNoAttributionByProcessWithoutUIDs(t *testing.T) {
 	h.Expect(h.Tick(0), map[[2]string]float64{{"dra_claim_power_watts", "resourceclaim_name=b"}: 100})
 }
 
-// Counters are divided by what the processes used in the time in which they counted, and allocated
-// time is not.
+// Counters are divided by the use of processes in the time of the counts. Allocated time is not.
 func TestCountersByProcess(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "p0")
@@ -158,7 +157,7 @@ func TestCountersByProcess(t *testing.T) {
 		return h.Tick(time.Second)
 	}
 	tick(0, 0)
-	for range 4 { // what is measured now is of the second before
+	for range 4 { // a measurement is of the second before
 		tick(0.3, 0.1)
 	}
 	x := tick(0, 0.5)
@@ -179,8 +178,8 @@ func TestCountersByProcess(t *testing.T) {
 	}
 }
 
-// A counter that is rarely refreshed is divided by what the processes used second by second since
-// it was.
+// A counter that is rarely refreshed is divided by the use of processes in each second since the
+// last refresh.
 func TestSlowCounterByProcess(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "p0")

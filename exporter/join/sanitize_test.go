@@ -169,7 +169,7 @@ func soilFacts(in *join.Input, soil func(*driver.Entry)) driver.Rejection {
 	return driver.Rejection{}
 }
 
-// What is there twice where the contract says once costs no scrape.
+// Repeated data that the contract allows only once does not break a scrape.
 func TestHostileFacts(t *testing.T) {
 	gpu := jointest.ID("gpu-0")
 	holder := func(claimName, uid string) podresources.Holder {

@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// A merged chart has the times of all charts that are in the windows, and for each of them what the
-// last chart says that has it.
+// A merged chart has the times of all charts in the windows, and for each time the values of the
+// last chart that has it.
 func TestMergedCharts(t *testing.T) {
 	nan := math.NaN()
 	begin := time.Unix(1_800_000_000, 0).UTC()

@@ -89,7 +89,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// several has the devices gpu-0 to gpu-2 of one source, of which claim a holds the first.
+// several has the devices gpu-0 to gpu-2 of one source. Claim a holds the first.
 func several(t *testing.T) *story {
 	t.Helper()
 	s := newStory(t)
@@ -103,7 +103,7 @@ func several(t *testing.T) *story {
 	return s
 }
 
-// A source that fails is one incident, of the source, which hits nobody and ends when the source
+// A source that fails is one incident of the source. It hits no holder, and ends when the source
 // answers again. None of its devices is lost.
 func TestSourceFails(t *testing.T) {
 	for name, fail := range map[string]driver.Reason{
@@ -136,8 +136,8 @@ func TestSourceFails(t *testing.T) {
 	}
 }
 
-// A device that can't be read is lost when a second witness says so, since the time at which it
-// could not be read any more; without one it is not.
+// A device that can't be read is lost if there is further evidence, since the time at which it
+// became unreadable; without evidence it is not.
 func TestLossNeedsWitness(t *testing.T) {
 	without := func(s *story) { // the source answers without the device
 		s.In.Sources[0].Samples = slices.DeleteFunc(
@@ -211,8 +211,8 @@ func TestLossNeedsWitness(t *testing.T) {
 	}
 }
 
-// What is recorded of an incident is there a second after it was found, grows, has the latest
-// occurrence long after the ring has forgotten the onset, and goes on in another process.
+// The recording of an incident exists a second after its detection, grows, has the latest
+// occurrence long after the ring has forgotten the onset, and continues in another process.
 func TestRecordingOutlives(t *testing.T) {
 	s := newStory(t)
 	s.Hold("a", "a")
@@ -241,7 +241,7 @@ func TestRecordingOutlives(t *testing.T) {
 	if i := stored[id]; !reaches(i, onset.Add(-58*time.Second)) || !reaches(i, onset) {
 		t.Fatalf("after 6 s the minute before is not stored: %+v", i)
 	}
-	// The process is killed, and another one goes on.
+	// The process is killed, and another one continues.
 	s.Recorder = recorder.New(recorder.Config{Interval: time.Second})
 	s.Restore([]*recorder.Incident{stored[id]})
 	s.pass(900 / 2)
@@ -268,7 +268,7 @@ func TestRecordingOutlives(t *testing.T) {
 	}
 }
 
-// What happens again each minute is stored each minute, with its recording.
+// An incident that recurs each minute is stored each minute, with its recording.
 func TestRepeatedIsStoredWithItsRecording(t *testing.T) {
 	s := newStory(t)
 	s.Hold("a", "a")
@@ -297,8 +297,8 @@ func TestRepeatedIsStoredWithItsRecording(t *testing.T) {
 	}
 }
 
-// An error that happened before the exporter started is none of those that it sees, though its
-// source tells when it was.
+// An error from before the exporter's start is not an incident, although its source reports its
+// time.
 func TestErrorBeforeStart(t *testing.T) {
 	s := newStory(t)
 	s.Hold("a", "a")

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// What is decoded is what was encoded, within the precision, and absent where it was absent.
+// Decoded values equal the encoded ones within the precision, and are absent where these were.
 func TestEncoding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		value := rapid.OneOf(
@@ -20,7 +20,8 @@ func TestEncoding(t *testing.T) {
 			t.Fatalf("%d values became %d", len(values), len(got))
 		}
 		for i, v := range values {
-			// The smallest numbers have fewer bits: what is below any quantity's least is not relative.
+			// The smallest numbers have fewer bits: below the smallest value of any quantity, the precision
+			// is not relative.
 			absent := math.IsNaN(v) || math.IsInf(v, 0)
 			near := math.Abs(got[i]-v) <= Precision*math.Abs(v)+0x1p-1030
 			if absent != math.IsNaN(got[i]) || !absent && !near {

@@ -13,9 +13,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
-// The holders of an error whose time is known are those that held the device then, and one that
-// may have, since its end is known to an interval only. One that has ended meanwhile is the one
-// that was hit.
+// An error with a known time hits the holders at that time, and possibly one whose end is known
+// only to an interval. If a holder has ended since, it is still the one that was hit.
 func TestHoldersAtAnError(t *testing.T) {
 	for _, test := range []struct {
 		name          string
@@ -68,9 +67,8 @@ func (s *story) expectHits(i *recorder.Incident, hit, possible []string) {
 	}
 }
 
-// An error of which it is only known that it happened between two readings, 5 s apart, hit who held
-// the device all that time, and may have hit all others who held it for a part of it: whom the
-// metrics count it for.
+// An error that happened between two readings, 5 s apart, hit the holders of all of that time, and
+// possibly those of a part of it: the holders for which the metrics count it.
 func TestPossibleHits(t *testing.T) {
 	type span [2]int // the ticks at which it begins and ends to hold the device; 0: before, after all
 	for name, test := range map[string]struct {
@@ -126,8 +124,8 @@ func TestPossibleHits(t *testing.T) {
 	}
 }
 
-// The same error that hits a pod that was made again under the same name is another incident. What
-// happens again is told with how often.
+// The same error for a pod that was created again under the same name is another incident. A
+// repetition is reported with its count.
 func TestRepeated(t *testing.T) {
 	s := newStory(t)
 	held := s.Hold("a", "a")
@@ -182,8 +180,8 @@ func TestUIDsBecomeKnown(t *testing.T) {
 	}
 }
 
-// What is over happens again, to a claim of the same name whose UID is not known yet: that is
-// another incident.
+// An ended incident recurs for a claim of the same name whose UID is not known yet: that is another
+// incident.
 func TestUIDIsNotKnownYet(t *testing.T) {
 	s := newStory(t)
 	ill := func() {

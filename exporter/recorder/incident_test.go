@@ -104,8 +104,8 @@ func TestErrorOfOneProcess(t *testing.T) {
 	checkPower(t, i, happened)
 }
 
-// checkPower checks that the device drew 300 W before the incident and 150 W after it, of which the
-// claim that was hit, the second of two, had half.
+// checkPower checks that the device drew 300 W before the incident and 150 W after it, half of it
+// for the claim that was hit, the second of two.
 func checkPower(t *testing.T, i *recorder.Incident, happened time.Time) {
 	t.Helper()
 	for _, of := range []struct {
@@ -163,8 +163,8 @@ func TestSameIncident(t *testing.T) {
 	one(t, fail())
 }
 
-// Each change of a device's condition for the worse is an incident of who holds it, once; what was
-// so from the start is none.
+// Each change of a device's condition for the worse is one incident for its holders. A condition
+// from the start is none.
 func TestConditions(t *testing.T) {
 	health := func(status string) driver.Reading {
 		return driver.Reading{Quantity: driver.Health, Labels: driver.Labels{status}, Value: 1}
@@ -295,7 +295,7 @@ func TestClaimEndsInError(t *testing.T) {
 	}
 }
 
-// Where the ledger keeps no errors by holder, an error hits all who hold the device.
+// If the ledger keeps no errors by holder, an error hits all holders of the device.
 func TestErrorsWithoutCountersOfHolders(t *testing.T) {
 	s := newStory(t)
 	config := exportertest.LedgerConfig()

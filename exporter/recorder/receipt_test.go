@@ -32,8 +32,8 @@ func (s *story) burn(seconds int) {
 	}
 }
 
-// A claim that comes again under its name is another one, with a receipt of its own. A claim that
-// is used again after its receipt has another one, of what was used since.
+// A claim that is created again under its name is another one, with its own receipt. A claim that
+// is used again after its receipt gets another one, for its use since then.
 func TestReceiptOfEachUID(t *testing.T) {
 	s := newStory(t)
 	s.burn(2)
@@ -85,7 +85,8 @@ func TestReceiptOfForgottenClaim(t *testing.T) {
 	}
 }
 
-// What is known of a model's power sensor stands beside the bound; of an unknown one nothing.
+// The known error of a model's power sensor is in the receipt beside the bound; for an unknown one
+// there is none.
 func TestSensorError(t *testing.T) {
 	energy := driver.Reading{Quantity: driver.Energy, Value: 1e6}
 	quarter := recorder.SensorError{SampledRatio: 0.25, Of: "power", Source: "arXiv:2312.02741"}
@@ -141,8 +142,8 @@ func TestReceiptOfUnknownCPUs(t *testing.T) {
 	}
 }
 
-// A claim of two pods and two devices has one receipt, with who, what and for how long; a claim
-// that shares a device by guess may have used all of it or nothing.
+// A claim of two pods and two devices has one receipt with pods, use and times. A claim that shares
+// a device by guess may have used everything or nothing.
 func TestReceipt(t *testing.T) {
 	s := newStory(t)
 	s.In.Inventory[jointest.ID("gpu-1")] = driver.Entry{Hardware: driver.Hardware{UUID: "gpu-1", Model: "Example 9000"}}
@@ -224,7 +225,7 @@ func energyOf(d recorder.ReceiptDevice) recorder.Figure {
 	return recorder.Figure{ErrorBound: new(float64)}
 }
 
-// A receipt says when its claim came how far, and not what is unknown: the device's activity is not
+// A receipt has the times of the claim's states, without unknown ones: the device's activity is not
 // measured, and no CDI spec was seen.
 func TestReceiptLifecycle(t *testing.T) {
 	s := newStory(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
-// The last minutes of a device are means of equal times of what tells most, and its traffic is that
-// of the last ten seconds over all links, whoever looked when.
+// The last minutes of a device are means over equal periods of its most informative quantity. Its
+// traffic is that of the last ten seconds over all links, whenever it is read.
 func TestRecent(t *testing.T) {
 	ids := map[string]driver.ID{}
 	s := &ledger.Snapshot{Time: time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)}

@@ -53,7 +53,7 @@ func newWorld(devices, holders int) *world {
 	return w
 }
 
-// series returns values of which every third is of a counter.
+// series returns values, every third of which is of a counter.
 func (w *world) series(n int, labels driver.Labels) []ledger.Value {
 	var out []ledger.Value
 	for i := range n {
@@ -67,7 +67,7 @@ func (w *world) series(n int, labels driver.Labels) []ledger.Value {
 	return out
 }
 
-// tick lets a second pass, in which every value changes by some per cent, as what is measured does.
+// tick advances a second, in which every value changes by some per cent, as measured values do.
 func (w *world) tick() {
 	next := *w.Snapshot
 	next.Time = next.Time.Add(time.Second)
@@ -178,8 +178,8 @@ func TestSameValuesAreKeptOnce(t *testing.T) {
 	}
 }
 
-// Readers work on what was published, which nothing changes any more, while the recorder goes on.
-// With the race detector, this test also checks that no reader needs a lock.
+// Readers use published data, which does not change, while the recorder continues. With the race
+// detector, this test also checks that no reader needs a lock.
 func TestPublicationsDoNotChange(t *testing.T) {
 	w := newWorld(2, 6)
 	r := New(Config{Interval: time.Second})
@@ -270,7 +270,7 @@ func TestHistoryComesInParts(t *testing.T) {
 	}
 }
 
-// BenchmarkRecord is what a tick costs.
+// BenchmarkRecord measures the cost of a tick.
 func BenchmarkRecord(b *testing.B) {
 	w := newWorld(64, 500)
 	r := New(Config{Interval: time.Second})
@@ -283,8 +283,8 @@ func BenchmarkRecord(b *testing.B) {
 	}
 }
 
-// The ring returns what a list of all values would, within its precision: also of series that come,
-// go and come again, and at the edges of blocks.
+// The ring returns the values of a plain list, within its precision: also for series that appear,
+// disappear and return, and at the edges of blocks.
 func TestRingAgainstList(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const all = 4
@@ -370,8 +370,8 @@ func TestRingAgainstList(t *testing.T) {
 	})
 }
 
-// Rates are of the time between readings, and hold until the next: a source that is not read for a
-// while, or seldom, makes no spikes.
+// Rates are those between readings, and valid until the next: a source that is not read for a
+// while, or rarely, makes no spikes.
 func TestRatesAreBetweenReadings(t *testing.T) {
 	d := ledger.Device{
 		Device: &join.Device{ID: jointest.ID("gpu-0")}, Key: new(driver.ID),

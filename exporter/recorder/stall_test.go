@@ -115,8 +115,8 @@ func TestStallIsAnIncident(t *testing.T) {
 	}
 }
 
-// What is judged of which device: not a network device or a CPU, not a share, nor a partition
-// without power of its own.
+// Which devices are judged: no network device, CPU or share, nor a partition without a power
+// reading of its own.
 func TestWhatIsJudged(t *testing.T) {
 	n := nodeOf{now: jointest.Start()}
 	n.hold("gpu-0", "alone", "p0")

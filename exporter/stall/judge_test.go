@@ -199,8 +199,8 @@ type hang struct {
 	ranks []rank
 	card  card
 	begin time.Duration
-	// found are the ranks on which there must be an alarm ten minutes later; of the others there
-	// must be none, and, if it says so, the reason must be unknown.
+	// found are the ranks that must have an alarm ten minutes later. The others must have none; a
+	// reason, if required, must be unknown.
 	found   []int
 	unknown stall.Reason
 }
@@ -258,8 +258,8 @@ func hangs() map[string]hang {
 	}
 }
 
-// A hang is found within ten minutes, or there is no judgement then, and a reason. It is over when
-// the job goes on.
+// A hang is found within ten minutes, or has no judgement then, and a reason. It is over when the
+// job continues.
 func TestHangs(t *testing.T) {
 	for name, h := range hangs() {
 		t.Run(name, func(t *testing.T) {
@@ -313,7 +313,7 @@ func alarms(verdicts []stall.Verdict) int {
 	return n
 }
 
-// What is not measured makes the judgement unknown, always: it is never 0.
+// If a signal is not measured, the judgement is unknown, never 0.
 func TestNotMeasured(t *testing.T) {
 	for name, tc := range map[string]struct {
 		without []stall.Signal
@@ -378,8 +378,8 @@ func TestIntervals(t *testing.T) {
 	}
 }
 
-// A judge that is restored goes on: neither the working level is lost, nor since when the claim is
-// quiet, nor how long it waited before.
+// A restored judge continues: it keeps the working level, the begin of the quiet phase, and the
+// lengths of earlier waits.
 func TestRestore(t *testing.T) {
 	jobs := healthyJobs()
 	jobs["hang"] = healthyJob{ranks: hangs()["of an L4"].ranks}
@@ -400,8 +400,7 @@ func TestRestore(t *testing.T) {
 				different++
 			}
 		}
-		// What a window had at a restart is lost, and so the phase may be one or two windows
-		// longer.
+		// A restart loses the present window, so that the phase may be one or two windows longer.
 		if different > 90 {
 			t.Errorf("%s: the judgement of one that is restored differs for %d s", name, different)
 		}
@@ -411,8 +410,8 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// The time in which no process ran is not counted: what the claim did then is not known. Nothing is
-// written while no window ends.
+// The time without a process does not count, since the claim's activity in it is unknown. Nothing
+// is written while no window ends.
 func TestRestoreAfterATime(t *testing.T) {
 	p := newPlayer(hangs()["of an L4"].ranks) // it hangs after an hour
 	const hang, away = time.Hour, 20 * time.Minute

@@ -9,7 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 )
 
-// moment is what a GPU does: shares of time, watts, and bytes per second.
+// moment is the activity of a GPU: shares of time, watts, and bytes per second.
 type moment struct {
 	busy, power, compute, memory, copies, media float64
 	host, fabric, network                       float64
@@ -80,7 +80,7 @@ func (c card) of(m moment) moment {
 	return m
 }
 
-// player gives what the ranks of a job do to a judge, with noise.
+// player passes the activity of a job's ranks to a judge, with noise.
 type player struct {
 	judge    *stall.Judge
 	card     card
@@ -108,7 +108,7 @@ func newPlayer(of []rank, without ...stall.Signal) *player {
 	return p
 }
 
-// tick lets an interval pass, in which the ranks do what they do at a time, and returns verdicts.
+// tick advances an interval with the ranks' activity at a time, and returns verdicts.
 func (p *player) tick(at time.Duration) []stall.Verdict {
 	for i, does := range p.ranks {
 		p.set(&p.readings[i], p.card.of(does(at, p.random)))

@@ -51,8 +51,8 @@ func child(path string) {
 	}
 }
 
-// A process that is killed at any moment has lost nothing of what it served, or knows that it may
-// have.
+// A process that is killed at any moment has lost nothing that it served, or its successor knows
+// that it may have.
 func TestKilled(t *testing.T) {
 	path := t.TempDir()
 	served, continued := int64(0), 0

@@ -195,7 +195,8 @@ func TestStateOutlivesAnEnd(t *testing.T) {
 	}
 }
 
-// Only what a process of this boot marked, or one of another boot ended with, goes on.
+// Only a state that a process of this boot marked, or that ended normally in another boot,
+// continues.
 func TestOtherBoot(t *testing.T) {
 	for name, kill := range map[string]bool{"it ends": false, "it is killed": true} {
 		t.Run(name, func(t *testing.T) {
@@ -210,7 +211,7 @@ func TestOtherBoot(t *testing.T) {
 	}
 }
 
-// What can't be used is set aside, which Check says before.
+// Unusable files are set aside; Check reports them before.
 func TestSetAside(t *testing.T) {
 	for want, change := range map[driver.Reason]func(w *world){
 		driver.ReasonNewerFormat: func(w *world) { w.form = 1 },
@@ -261,8 +262,8 @@ func TestOlderFormat(t *testing.T) {
 	}
 }
 
-// A file that was cut off anywhere in its last frames has all that is whole, and goes on only if
-// the mark is its end.
+// A file that was cut off anywhere in its last frames has all complete frames, and continues only
+// if the mark is its end.
 func TestCutAnywhere(t *testing.T) {
 	w := newWorld(t)
 	w.run(4, true)
@@ -314,7 +315,7 @@ func TestZeros(t *testing.T) {
 	}
 }
 
-// Whatever bits are flipped, what is restored is what was written, up to some tick.
+// Whatever bits are flipped, the restored state is the written one, up to some tick.
 func TestFlippedBits(t *testing.T) {
 	w := newWorld(t)
 	w.run(5, true)
@@ -413,8 +414,8 @@ func (w *world) faulty(of fault) (*Store, *counter) {
 	return s, c
 }
 
-// A disk that is full, or read-only, from any byte on is reported, and what was served meanwhile is
-// not continued; once it works again, all is.
+// A disk that is full or read-only from any byte on is reported. State served in that time is not
+// continued; once the disk works again, everything is.
 func TestDiskFails(t *testing.T) {
 	for _, err := range []syscall.Errno{syscall.ENOSPC, syscall.EROFS} {
 		for left := 0; left < 300; left += 11 {
@@ -480,7 +481,7 @@ func TestDiskHasRoomAgain(t *testing.T) {
 	}
 }
 
-// A write that hangs delays one tick, by no more than maxWait. What was served meanwhile is not
+// A write that hangs delays one tick, by at most maxWait. State served in that time is not
 // continued, unless it was written in the end.
 func TestDiskHangs(t *testing.T) {
 	for name, recovers := range map[string]bool{"and is killed": false, "and recovers": true} {
@@ -522,7 +523,7 @@ func TestDiskHangs(t *testing.T) {
 	}
 }
 
-// The start does not wait for a folder that can't be used, and says why.
+// The start does not wait for an unusable folder, and reports why.
 func TestFolderIsNone(t *testing.T) {
 	w := newWorld(t)
 	w.rewrite(w.path, nil)

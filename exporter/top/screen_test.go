@@ -132,7 +132,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// Keys change the view, Enter shows details with what was recorded, and Escape the table again.
+// Keys change the view, Enter shows details with the recording, and Escape shows the table again.
 func TestDetails(t *testing.T) {
 	terminal := &readable{SimulationScreen: tcell.NewSimulationScreen("UTF-8")}
 	if err := terminal.Init(); err != nil {
@@ -185,7 +185,7 @@ func TestDetails(t *testing.T) {
 	terminal.Fini()
 }
 
-// Details say who holds a device and why, and what happened to it; nodes without it say nothing.
+// Details say who holds a device and why, and what happened to it; nodes without it show nothing.
 func TestDescribe(t *testing.T) {
 	find := func(context.Context) ([]Node, error) { return []Node{job(t, "node-1")}, nil }
 	c := Config{Find: find, Clean: same}
@@ -233,7 +233,7 @@ func TestBraille(t *testing.T) {
 		lower[11] == '\u2800' {
 		t.Errorf("drawn as\n%s", strings.Join(lines, "\n"))
 	}
-	// Readings that are seldom are connected; a zero is a line at the bottom.
+	// Infrequent readings are connected; a zero is a line at the bottom.
 	times = []time.Time{begin, begin.Add(30 * time.Second)}
 	if got := braille(times, []float64{0, 0}, time.Minute, 4, 1)[0]; got != "⠀⢀⣀⣀" {
 		t.Errorf("two readings are %q", got)

@@ -88,8 +88,8 @@ func TestSortAndFilter(t *testing.T) {
 	}
 }
 
-// What is shown of a device's holders: its claims and pods, without admin access, and since when
-// none of them used it.
+// The shown holders of a device: its claims and pods, without admin access, and the time since the
+// last activity of any of them.
 func TestRows(t *testing.T) {
 	d := device("gpu-0", ledger.StateQuiet, value("temperature", 40), value("temperature", 60))
 	d.Shares = []web.ShareReport{
@@ -112,7 +112,7 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// Lines never exceed the width, whatever is in them; what is short is not cut.
+// Lines never exceed the width, whatever is in them; short texts are not cut.
 func TestLayoutFits(t *testing.T) {
 	d := device("gpu-0", ledger.StateActive)
 	d.Shares = []web.ShareReport{{
@@ -136,8 +136,8 @@ func TestLayoutFits(t *testing.T) {
 	}
 }
 
-// Names keep the end by which they differ. Columns are left out, and not cut, where lines do not
-// fit: the claim first, then memory; power and pods stay.
+// Names keep the end in which they differ. If lines do not fit, columns are left out, not cut: the
+// claim first, then memory; power and pods stay.
 func TestLayoutNarrow(t *testing.T) {
 	var devices []web.DeviceReport
 	for i := range 2 {
@@ -198,7 +198,7 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// A URL may be HOST:PORT. What is no address is an error.
+// A URL may be HOST:PORT. An invalid address is an error.
 func TestFromURL(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/base/api/v1/snapshot" || r.URL.Path == "/api/v1/snapshot" {
@@ -371,7 +371,7 @@ type readable struct {
 	text string
 }
 
-// Show shows what was drawn, and keeps it as text.
+// Show shows the last screen, and keeps it as text.
 func (r *readable) Show() {
 	r.SimulationScreen.Show()
 	var text strings.Builder
@@ -393,7 +393,7 @@ func (r *readable) shown() string {
 	return r.text
 }
 
-// awaitText waits until what the screen shows is as it should be.
+// awaitText waits until the text on the screen passes a check.
 func awaitText(t *testing.T, screen *readable, right func(string) bool) {
 	t.Helper()
 	for range 3000 {

@@ -55,7 +55,7 @@ func (d *desk) get(w http.ResponseWriter, name, encoding string, names []string)
 	})
 }
 
-// Each variant of a snapshot is made once for all who ask, and again a second later, since the
+// Each variant of a snapshot is made once for all clients, and again a second later, since the
 // exporter's own metrics change without a snapshot.
 func TestAnswersAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -232,11 +232,11 @@ func TestTurns(t *testing.T) {
 		if w.Body.Len() != len(d.body) {
 			t.Errorf("%d bytes of %d were sent", w.Body.Len(), len(d.body))
 		}
-		time.Sleep(2 * freshFor) // what is kept is forgotten
+		time.Sleep(2 * freshFor) // until the answers are dropped
 	})
 }
 
-// What is missing of answers is logged once, until it is another error or none.
+// Missing parts of answers are logged once, until the error changes.
 func TestFaultsAreLoggedOnce(t *testing.T) {
 	d := newDesk()
 	for _, fail := range []error{nil, errors.New("one"), errors.New("one"), errors.New("two"), nil, nil} {
@@ -251,7 +251,7 @@ func TestFaultsAreLoggedOnce(t *testing.T) {
 	}
 }
 
-// An answer that can't be made is an error for all who wait for it, and not for the next ones.
+// An answer that can't be made is an error for all who wait for it, and not for later requests.
 func TestAnswerThatFails(t *testing.T) {
 	d := newDesk()
 	ask := func(encoding string, do maker) int {
@@ -289,8 +289,8 @@ func TestAcceptsGzip(t *testing.T) {
 	}
 }
 
-// A request that ends while an answer is made ends the making if nobody else wants the answer. Who
-// comes after it has it made again.
+// If a request ends while its answer is made, the making ends unless another request wants the
+// answer. A later request has it made again.
 func TestMakingEndsWithItsRequest(t *testing.T) {
 	d := newDesk()
 	for _, shared := range []bool{false, true} {

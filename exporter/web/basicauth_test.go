@@ -72,8 +72,8 @@ func TestWrongPasswordsTakeTheSameTime(t *testing.T) {
 	}
 }
 
-// Wrong passwords never reach what is behind; the right ones do, and so do requests without one,
-// for it to answer.
+// Wrong passwords never reach the next handler. Right ones do, and so do requests without one,
+// which it must answer.
 func TestWrongPasswordsStop(t *testing.T) {
 	users := map[string]string{"user": hashOf(t, "right", bcrypt.MinCost)}
 	var fail error

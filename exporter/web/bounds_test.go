@@ -16,7 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// rejections counts what a server rejects.
+// rejections counts a server's rejections.
 type rejections struct {
 	mu    sync.Mutex
 	count map[string]driver.Rejections
@@ -170,7 +170,7 @@ func TestConnectionLimit(t *testing.T) {
 	}
 }
 
-// All answers forbid browsers to run what is in them, or to guess a type. What is configured has
+// All answers forbid browsers to run their content or to guess its type. Configured headers have
 // precedence.
 func TestSecurityHeaders(t *testing.T) {
 	config := ServerConfig{Handler: http.NotFoundHandler(), Log: slog.DiscardHandler}

@@ -154,7 +154,7 @@ func TestReadersTakeTurns(t *testing.T) {
 				t.Errorf("%s: status %d", path, status)
 			}
 		}
-		time.Sleep(2 * freshFor) // what is kept is forgotten
+		time.Sleep(2 * freshFor) // until the answers are dropped
 	})
 }
 
@@ -199,6 +199,6 @@ func TestReadersInFlight(t *testing.T) {
 		if got := ask("/page/rows"); got != http.StatusOK || refused != 2 {
 			t.Errorf("afterwards status %d, %d refused", got, refused)
 		}
-		time.Sleep(2 * freshFor) // what is kept is forgotten
+		time.Sleep(2 * freshFor) // until the answers are dropped
 	})
 }

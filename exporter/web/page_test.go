@@ -26,8 +26,8 @@ import (
 )
 
 // node returns the history of a node with a device for each case: gpu-2 and gpu-10 are active,
-// gpu-3 is quiet, gpu-4 is unhealthy and held by nobody, gpu-5 is tainted, gpu-6 is shared by two
-// claims, and nic has traffic.
+// gpu-3 is quiet, gpu-4 is unhealthy and free, gpu-5 is tainted, gpu-6 is shared by two claims, and
+// nic has traffic.
 func node(t *testing.T) *exportertest.History {
 	t.Helper()
 	h := exportertest.NewHistory(t)
@@ -71,8 +71,8 @@ func play(h *exportertest.History) {
 	}
 }
 
-// What needs a look comes first, and names are in natural order. A busy pod is not quiet, a device
-// that is unhealthy or tainted is not free.
+// Rows that need attention come first, and names are in natural order. A busy pod is not quiet, and
+// an unhealthy or tainted device is not free.
 func TestRows(t *testing.T) {
 	h := node(t)
 	play(h)
@@ -213,8 +213,8 @@ func TestTrafficIsRecorded(t *testing.T) {
 	}
 }
 
-// Who has admin access to most devices is said once, and what needs a look is said first, with the
-// sums of the node.
+// Holders with admin access to most devices are shown once. States that need attention come first,
+// with the sums of the node.
 func TestNode(t *testing.T) {
 	h := node(t)
 	for name := range h.In.Inventory {
@@ -316,7 +316,7 @@ func TestUnchanged(t *testing.T) {
 	}
 }
 
-// The details of a device say what is absent, why, and what to do.
+// The details of a device have absent values with reason and remedy.
 func TestDetail(t *testing.T) {
 	h := node(t)
 	play(h)
@@ -364,7 +364,7 @@ func TestDetail(t *testing.T) {
 	}
 }
 
-// Texts have a contrast of 4.5 to what is behind them, in both schemes (WCAG 2.2, AA).
+// Texts have a contrast of 4.5 to their background, in both schemes (WCAG 2.2, AA).
 func TestContrast(t *testing.T) {
 	css, err := pageFiles.ReadFile("page/style.css")
 	if err != nil {
@@ -439,8 +439,8 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// Of very many claims and pods the page shows those that need attention most, and says how many
-// more there are.
+// Of very many claims and pods, the page shows those that need attention most, and the number of
+// the others.
 func TestPageIsCut(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	for i := range maxHolderRows + 7 {

@@ -54,8 +54,8 @@ func askAll(to http.Handler, requests ...asked) map[int]int {
 	return counts
 }
 
-// Few passwords are checked at a time, and fewer of one client. What was right before is not
-// limited, and nothing is any more once it is known to be right.
+// Few passwords are checked at a time, and fewer of one client. Passwords that have been right are
+// not limited, and no check is pending after a right one.
 func TestPasswords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var counts rejections
@@ -108,7 +108,7 @@ func TestPasswords(t *testing.T) {
 	})
 }
 
-// What is remembered is bounded.
+// The remembered passwords are bounded.
 func TestRightPasswordsAreBounded(t *testing.T) {
 	c := checks{right: map[password]bool{}}
 	for i := range maxRight + 10 {

@@ -181,7 +181,7 @@ func TestListsComeInParts(t *testing.T) {
 	}
 }
 
-// What is recorded is made once for all who ask the same, and not sent again to who has it.
+// A recording is made once for all equal requests, and not sent again to a client that has it.
 func TestRecordingsAreShared(t *testing.T) {
 	url, _ := recordedNode(t)
 	for _, path := range []string{
@@ -207,8 +207,8 @@ func TestRecordingsAreShared(t *testing.T) {
 	}
 }
 
-// A claim that is busy and does nothing is marked, with its device and its pods, which come first;
-// its details say why.
+// A claim that is busy and does nothing is marked, with its device and its pods, which come first.
+// Its details have the reason.
 func TestStalledIsShown(t *testing.T) {
 	h := node(t)
 	play(h)
@@ -308,8 +308,8 @@ func TestReceipts(t *testing.T) {
 	}
 }
 
-// For how long a claim held its devices is not measured, so that nothing says "for 0.0 s" of it; an
-// amount of which readings are missing says for how much of the time there are some.
+// The time for which a claim held its devices is not a measurement, so it has no "for 0.0 s". An
+// amount with missing readings has the measured part of the time.
 func TestReceiptSaysWhatIsMeasured(t *testing.T) {
 	p := newPages(receiptNode(t), nil, nil)
 	rows := p.receiptSections("team/a", driver.Standard())[0].Rows

@@ -18,7 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// What is served is the whole report, though it is written piece by piece, with and without lists.
+// The served report is complete, although it is written piece by piece, with and without lists.
 func TestReportIsWhole(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	empty := exposition.NewLimiter(0, nil).Apply(ledger.New(ledger.Config{}), &ledger.Snapshot{Time: time.Unix(1000, 0)})
@@ -47,7 +47,7 @@ func TestReportIsWhole(t *testing.T) {
 			report.Dropped != s.Dropped || !report.Time.Equal(s.Time) {
 			t.Errorf("%s (-want +got):\n%s%s", name, diff, &written)
 		}
-		// Lists without elements and fields without values are written as the report's tags say.
+		// Empty lists and fields are written according to the report's tags.
 		whole, err := json.Marshal(report)
 		var asTagged, asWritten any
 		if err := errors.Join(err, json.Unmarshal(whole, &asTagged),
@@ -60,8 +60,8 @@ func TestReportIsWhole(t *testing.T) {
 	}
 }
 
-// A GPU that no slice lists, since its partitions are, is not free. The report says from where the
-// claims of a partition have their parts of its power, and what is known of both.
+// A GPU that no slice lists, since its partitions are listed, is not free. The report has the
+// source of the claims' parts of its power, and the known facts of both.
 func TestReportOfPartition(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.In.Inventory = driver.Inventory{

@@ -19,8 +19,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Of the claims that an incident hit, a summary names those that it may not have hit, unless it hit
-// another pod of them for sure.
+// For the claims that an incident hit, a summary names those that were possibly hit, unless it
+// certainly hit another pod of the claim.
 func TestSummaryOfIncident(t *testing.T) {
 	i := &recorder.Incident{Holders: []recorder.Holder{
 		{Namespace: "n", Claim: "shared", Pod: "a", Hit: true},
@@ -35,8 +35,8 @@ func TestSummaryOfIncident(t *testing.T) {
 	}
 }
 
-// A summary says whose the devices are and what needs a look. Its entity tag stays as long as that
-// does, whatever is measured.
+// A summary has the owners of devices and what needs attention. Its entity tag stays as long as
+// these do, whatever is measured.
 func TestSummary(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	admin := jointest.Allocation("gpu-0", "watcher", "w")

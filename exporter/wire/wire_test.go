@@ -10,7 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/wire"
 )
 
-// What was written is read, whatever the length of a message is.
+// Written messages are read, whatever their length.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		i, x := rapid.Int64().Draw(t, "int"), rapid.Float64().Draw(t, "float")

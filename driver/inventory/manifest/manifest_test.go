@@ -240,7 +240,7 @@ func FuzzAmount(f *testing.F) {
 	})
 }
 
-// FuzzObjects holds that what is found is JSON, and that JSON goes through as it is.
+// FuzzObjects checks that objects are JSON, and that JSON input is unchanged.
 func FuzzObjects(f *testing.F) {
 	f.Add([]byte("apiVersion: resource.k8s.io/v1\nkind: ResourceSlice\na: [1, x, {b: ~}]\n---\n{}\n"))
 	f.Add([]byte(`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSlice"}]}`))

@@ -10,8 +10,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard/drmcardtest"
 )
 
-// gpus are two GPUs of AMD's, of which the second is in two partitions, and a card of another
-// vendor with the same name.
+// gpus are two AMD GPUs, the second of which has two partitions, and a card of another vendor with
+// the same name.
 const gpus = `
 class/drm/card1 -> ../../devices/pci0000:00/0000:05:00.0/drm/card1
 devices/pci0000:00/0000:05:00.0/drm/card1/device -> ../../../0000:05:00.0

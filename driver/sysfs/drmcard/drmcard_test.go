@@ -84,8 +84,8 @@ func TestList(t *testing.T) {
 	}
 }
 
-// A lister makes its list anew when a card comes or goes, also under the same number, and after a
-// while.
+// A lister makes a new list when a card is added or removed, also under the same number, and after
+// some time.
 func TestLister(t *testing.T) {
 	root, clock := tree(t), time.Unix(1_800_000_000, 0)
 	lister := drmcard.NewLister(root)
@@ -122,7 +122,7 @@ devices/pci0000:00/0000:04:00.0/drm/card0/device -> ../../../0000:04:00.0
 	ask("none", false, 0)
 }
 
-// Recorded cards are what their recordings say.
+// Recorded cards have the values of their recordings.
 func TestRecorded(t *testing.T) {
 	for folder, want := range map[string]drmcard.Card{
 		"amd/rx580":       {Index: 0, Render: 128, PCI: "0000:09:00.0", Driver: "amdgpu", Vendor: "0x1002"},

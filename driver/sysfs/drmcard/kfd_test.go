@@ -7,7 +7,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// What is a node has an address as the kernel writes it, and a render node's number.
+// Every node has an address in the kernel's format, and a render node's number.
 func FuzzNode(f *testing.F) {
 	f.Add([]byte("location_id 268469768\ndomain 2\ndrm_render_minor 131\nnum_sdma_engines 2\n"))
 	f.Add([]byte("cpu_cores_count 64\nlocation_id 0\ndomain 0\ndrm_render_minor 0\n"))
