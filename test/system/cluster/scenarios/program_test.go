@@ -3,12 +3,12 @@ package scenarios
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"regexp"
@@ -128,14 +128,15 @@ func (p *program) get(path string) ([]byte, error) {
 
 // getUnless returns an answer and its entity tag; the answer is nil if it has the tag given.
 func (p *program) getUnless(tag, path string) (body []byte, tagged string, err error) {
-	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+p.address+path, http.NoBody)
+	at, err := url.Parse("http://" + p.address + path)
 	if err != nil {
 		return nil, "", err
 	}
+	request := http.Request{Method: http.MethodGet, URL: at, Header: http.Header{}}
 	if tag != "" {
 		request.Header.Set("If-None-Match", tag)
 	}
-	resp, err := p.client.Do(request)
+	resp, err := p.client.Do(&request)
 	if err != nil {
 		return nil, "", err
 	}
