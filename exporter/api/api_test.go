@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/program"
+	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
 )
 
@@ -108,14 +108,7 @@ func shut(part any) {
 // and a context that ends with it.
 func start(t *testing.T, node *simnode.Node, flags ...string) (running context.Context, address string) {
 	t.Helper()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	listen := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	listen := live.FreeAddress(t)
 	ctx, stop := context.WithCancel(context.Background())
 	running, end := context.WithCancel(ctx)
 	status := 0

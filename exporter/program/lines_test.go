@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"github.com/dra-exporter/dra-exporter/test/live"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -93,12 +93,7 @@ func TestFullPipeForTheLog(t *testing.T) {
 	if err := syscall.SetNonblock(ends[1], false); err != nil {
 		t.Fatal(err)
 	}
-	free, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := free.Addr().String()
-	_ = free.Close()
+	address := live.FreeAddress(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	status := make(chan int)
 	dir := t.TempDir()

@@ -3,13 +3,13 @@ package main
 import (
 	"context"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -23,19 +23,6 @@ func runDemo(ctx context.Context, t *testing.T, args ...string) (status int, std
 	return status, out.String(), stderr
 }
 
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return address
-}
-
 // runDemoTo is runDemo with a writer for the demo's output.
 func runDemoTo(ctx context.Context, t *testing.T, stdout io.Writer, args ...string) (status int, stderr string) {
 	t.Helper()
@@ -43,7 +30,7 @@ func runDemoTo(ctx context.Context, t *testing.T, stdout io.Writer, args ...stri
 	t.Setenv("TMPDIR", temporary)
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	var errs strings.Builder
-	status = run(ctx, append([]string{"--listen=" + freeAddress(t)}, args...), stdout, &errs)
+	status = run(ctx, append([]string{"--listen=" + live.FreeAddress(t)}, args...), stdout, &errs)
 	if left, err := os.ReadDir(temporary); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}

@@ -8,13 +8,17 @@ children=()
 trap 'trap "" INT TERM; kill "${children[@]}" 2>/dev/null || true; wait; rm -rf "$work"' EXIT
 trap 'exit 0' INT TERM
 
+# listens: whether a program listens on Prometheus's address.
+listens() {
+	{ exec 3<>"/dev/tcp/${prometheus/://}"; } 2>/dev/null
+}
 # has PATH TEXT: whether Prometheus answers a GET of PATH with TEXT.
 has() {
-	{ exec 3<>"/dev/tcp/${prometheus/://}"; } 2>/dev/null || return
+	listens || return
 	printf 'GET %s HTTP/1.0\r\n\r\n' "$1" >&3
-	grep -q "$2" <&3
+	timeout 5 grep -q "$2" <&3
 }
-! has / '' || { echo "demo-stack: something else listens on $prometheus; LISTEN=HOST:PORT chooses another address" >&2; exit 1; }
+! listens || { echo "demo-stack: something else listens on $prometheus; LISTEN=HOST:PORT chooses another address" >&2; exit 1; }
 
 go build -o "$work/demo" ./test/demo
 cp deployments/compose/rules.yaml test/demo/fleet.html "$work"
@@ -25,7 +29,9 @@ children+=($!)
 	--web.console.templates="$work" --log.level=error &
 children+=($!)
 until has '/api/v1/query?query=cluster:dra_devices:count' '"value"'; do
-	kill -0 "${children[@]}" || { echo "demo-stack: the demo or Prometheus ended" >&2; exit 1; }
+	for child in "${children[@]}"; do
+		kill -0 "$child" || { echo "demo-stack: the demo or Prometheus ended" >&2; exit 1; }
+	done
 	sleep 0.5
 done
 echo "

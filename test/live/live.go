@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -94,13 +93,37 @@ func Await(t testing.TB, atMost time.Duration, what string, try func() error) {
 	}
 }
 
-// FreeAddress returns a local address that is not in use.
+// FreeAddress is [Reserve] until the test ends.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	address, release, err := Reserve()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Cleanup(release)
+	return address
+}
+
+// Reserve returns a local address that only the program for which it is meant uses until release is
+// called: the port is bound, and not listened on. The kernel then gives it to no other socket, and
+// lets a program listen on it that sets SO_REUSEADDR, as servers do.
+func Reserve() (address string, release func(), err error) {
+	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return "", nil, fmt.Errorf("reserve a port: %w", err)
+	}
+	release = func() { _ = syscall.Close(socket) }
+	err = syscall.SetsockoptInt(socket, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
+	if err == nil {
+		err = syscall.Bind(socket, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
+	}
+	var bound syscall.Sockaddr
+	if err == nil {
+		bound, err = syscall.Getsockname(socket)
+	}
+	if err != nil {
+		release()
+		return "", nil, fmt.Errorf("reserve a port: %w", err)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", bound.(*syscall.SockaddrInet4).Port), release, nil
 }

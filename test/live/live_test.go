@@ -1,12 +1,17 @@
 package live
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -29,6 +34,35 @@ func TestStartEnded(t *testing.T) {
 		if !strings.Contains(said, want) {
 			t.Errorf("%q is missing in\n%s", want, said)
 		}
+	}
+}
+
+// A program can listen on a reserved address; a socket for which any port is good does not get it.
+func TestReserve(t *testing.T) {
+	address, release, err := Reserve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(release)
+	other, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Close(other) })
+	port := netip.MustParseAddrPort(address).Port()
+	err = syscall.Bind(other, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: int(port)})
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("a socket that does not share its port is bound to the reserved one: %v", err)
+	}
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	_ = server.Listener.Close()
+	if server.Listener, err = new(net.ListenConfig).Listen(t.Context(), "tcp", address); err != nil {
+		t.Fatal(err)
+	}
+	server.Start()
+	t.Cleanup(server.Close)
+	if err := Get(server.Client(), server.URL); err == nil || !strings.Contains(err.Error(), "404") {
+		t.Errorf("the server on the reserved address does not answer: %v", err)
 	}
 }
 

@@ -286,6 +286,9 @@ func TestStory(t *testing.T) {
 		_, lost := told["device_lost gpu_lost gpu-4"]
 		return stalled && lost
 	})
+	p.eventually("the recordings are stored", func() bool {
+		return !slices.ContainsFunc(p.incidents(), func(i *recorder.Incident) bool { return !isStored(t, f["state.dir"], i.ID) })
+	})
 	next := func(since time.Duration) time.Duration {
 		return since + (n.elapsed() - since).Truncate(storyXIDs) + storyXIDs
 	}

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/dra-exporter/dra-exporter/test/live"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -35,10 +35,11 @@ func record(ctx context.Context, checkout string, lasting time.Duration) (r reco
 	if said, err := build.CombinedOutput(); err != nil {
 		return r, fmt.Errorf("build the demo of %s: %w\n%s", checkout, err, said)
 	}
-	address, err := freeAddress(ctx)
+	address, release, err := live.Reserve()
 	if err != nil {
 		return r, err
 	}
+	defer release()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	demo := exec.CommandContext(ctx, program, "--listen="+address)
@@ -96,12 +97,4 @@ func get(ctx context.Context, url string) (body []byte, err error) {
 		return nil, fmt.Errorf("get %s: %s", url, response.Status)
 	}
 	return io.ReadAll(response.Body)
-}
-
-func freeAddress(ctx context.Context) (string, error) {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-	return listener.Addr().String(), listener.Close()
 }
