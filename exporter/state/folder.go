@@ -88,7 +88,10 @@ func probe(path string) error {
 	return nil
 }
 
-func (f *folder) close() { _ = f.open.Close() }
+func (f *folder) close() {
+	_ = f.open.Close()
+	f.open = nil
+}
 
 // create creates a segment. Other users must not read it: it names pods and claims.
 func (f *folder) create(number uint64) (file, error) {

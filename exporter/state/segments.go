@@ -32,6 +32,7 @@ const (
 type segments struct {
 	config *Config
 	create func(number uint64) (file, error) // for tests; nil: the folder's
+	list   func() ([]uint64, error)          // for tests; nil: the folder's
 	folder folder
 	number uint64 // of the present segment
 	file   file   // nil: there is none
@@ -64,22 +65,24 @@ func (o *old) removeFrom(f *folder) error {
 }
 
 // open opens the folder, and returns the content of the newest usable segment. Unusable ones are
-// set aside or removed.
-func (l *segments) open(now time.Time, restore bool) (*Restored, error) {
-	folder, err := openFolder(l.config.Path)
-	if err != nil {
+// set aside or removed. After an error the folder is not open.
+func (l *segments) open(now time.Time, restore bool) (_ *Restored, err error) {
+	if l.folder, err = openFolder(l.config.Path); err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			l.folder.disown()
+			l.folder.close()
+		}
+	}()
 	if err := probe(l.config.Path); err != nil {
-		folder.disown()
-		folder.close()
 		return nil, err
 	}
-	l.folder = folder
 	if l.create == nil {
-		l.create = l.folder.create
+		l.create, l.list = l.folder.create, l.folder.numbers
 	}
-	numbers, err := folder.numbers()
+	numbers, err := l.list()
 	if err != nil {
 		return nil, err
 	}

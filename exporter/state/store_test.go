@@ -532,6 +532,55 @@ func TestFolderIsNone(t *testing.T) {
 	}
 }
 
+// A folder whose segments can't be listed, or set aside, when it is opened is opened again for the
+// next write, which replaces them all.
+func TestFolderIsOpenedAgain(t *testing.T) {
+	for name, failing := range map[string]func(w *world, s *Store){
+		"not listed": func(_ *world, s *Store) {
+			s.log.create = s.log.folder.create
+			s.log.list = func() ([]uint64, error) {
+				s.log.list = s.log.folder.numbers
+				return nil, syscall.EIO
+			}
+		},
+		"not set aside": func(w *world, _ *Store) {
+			b, name := w.newest()
+			w.rewrite(name, append([]byte{b[0] + 1}, b[1:]...))
+			if err := os.MkdirAll(name+aside+"not-empty/folder", 0o700); err != nil { // can't be removed
+				w.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			for range 3 {
+				w.run(1, true)
+			}
+			s := w.store()
+			failing(w, s)
+			now := time.Now()
+			if r := s.Restore(t.Context(), now); r != nil || len(w.errs) != 1 || s.log.folder.open != nil {
+				t.Fatalf("restored %+v, %v, open: %v", r, w.errs, s.log.folder.open != nil)
+			}
+			c := &counter{}
+			s.Add("counter", c)
+			for range 2 { // the second one begins a sync
+				now = now.Add(2 * lastRetry)
+				c.add(1, now)
+				s.quick = true
+				s.Commit(t.Context(), now)
+			}
+			w.kill(s)
+			if names, _ := filepath.Glob(filepath.Join(w.path, prefix+"*"+suffix)); len(names) != 1 {
+				t.Errorf("there are %q", names)
+			}
+			if r, c := w.run(0, true); r == nil || !r.Continues || c.sum != 2 {
+				t.Errorf("restored %+v with %+v", r, c)
+			}
+		})
+	}
+}
+
 // The folder is bounded, however much is written.
 func TestSegmentsAreReplaced(t *testing.T) {
 	w := newWorld(t)
