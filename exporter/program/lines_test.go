@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"github.com/dra-exporter/dra-exporter/test/live"
 	"io"
 	"log/slog"
 	"net/http"
@@ -15,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
 // gate is a writer that blocks until it is opened.

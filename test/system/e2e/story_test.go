@@ -287,7 +287,8 @@ func TestStory(t *testing.T) {
 		return stalled && lost
 	})
 	p.eventually("the recordings are stored", func() bool {
-		return !slices.ContainsFunc(p.incidents(), func(i *recorder.Incident) bool { return !isStored(t, f["state.dir"], i.ID) })
+		missing := func(i *recorder.Incident) bool { return !isStored(t, f["state.dir"], i.ID) }
+		return !slices.ContainsFunc(p.incidents(), missing)
 	})
 	next := func(since time.Duration) time.Duration {
 		return since + (n.elapsed() - since).Truncate(storyXIDs) + storyXIDs

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/dra-exporter/dra-exporter/test/live"
 	"io"
 	"net/http"
 	"os"
@@ -13,6 +12,8 @@ import (
 	"regexp"
 	"syscall"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
 // recording is what the program exposed at two times.
