@@ -30,22 +30,18 @@ const (
 
 // TestDistributed compares Thanos with one Prometheus over the same samples: two Prometheus servers
 // scrape one half of the nodes each, evaluate the rules of nodes, and send everything to two
-// receivers of Thanos, whose ruler evaluates the global rules. Every record of every evaluation,
-// the expression of every rule and every query of every panel must have the same values.
+// receivers of Thanos, whose ruler evaluates the global rules. Every record and every alert must
+// have the value that its rule gives in one Prometheus, over what Thanos has of other rules. Over
+// the same, the expression of every rule and every query of every panel must have the same values.
 func TestDistributed(t *testing.T) {
 	t.Parallel() // it waits more than it computes
+	started := time.Now()
 	d := startDistributed(t)
-	wait(t.Context(), settling)
-	began := time.Now()
-	wait(t.Context(), asked)
+	wait(t.Context(), settling+asked)
 	at := time.Now().Truncate(time.Second)
 	d.awaitDelivery(t, at)
-	for _, o := range append([]*one{d.one}, d.late...) {
-		if err := o.replay(t, d.thanos, began.Add(-time.Minute), at); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Run("records", func(t *testing.T) { d.compareRecords(t, began, at) })
+	all := d.adopt(t, started.Add(-rulerOffset), at)
+	t.Run("records", func(t *testing.T) { d.compareRecords(t, all, at) })
 	t.Run("device of all nodes", func(t *testing.T) { d.checkClusterDevice(t, at) })
 	t.Run("rules", func(t *testing.T) {
 		groups, err := loadRules(d.tree)
@@ -74,7 +70,7 @@ func TestDistributed(t *testing.T) {
 
 // compareBoard compares the answers for the panels of a dashboard, with All for every variable.
 func (d *distributed) compareBoard(t *testing.T, b *board, at time.Time) {
-	v := newView(d.one.engine, at, asked)
+	v := newView(d.one, at, asked)
 	for _, of := range b.Templating.List {
 		v.set(of.Name, ".*")
 	}
@@ -100,29 +96,32 @@ func (d *distributed) compareBoard(t *testing.T, b *board, at time.Time) {
 // firstOf matches the choice of the highest values.
 var firstOf = regexp.MustCompile(`topk\((\d+), *`)
 
-// compareRecords compares the samples of all records with those of one Prometheus.
-func (d *distributed) compareRecords(t *testing.T, from, to time.Time) {
-	expr := fmt.Sprintf(`{__name__=~".+:.+"}[%ds]`, int(to.Sub(from).Seconds()))
-	want, err := d.expected(t.Context(), expr, to, 0, 0)
+// compareRecords compares the samples of all records and alerts with what their rules give.
+func (d *distributed) compareRecords(t *testing.T, all evaluations, at time.Time) {
+	var want []answer
+	for missing := time.Duration(0); missing <= interval; missing += interval / 4 {
+		want = append(want, d.expected(t, all, missing).since(at.Add(-asked)))
+	}
+	got, err := d.thanos.answer(t.Context(), `{__name__=~".+:.+|ALERTS.*"}[1h]`, at, 0, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := d.thanos.answer(t.Context(), expr, to, 0, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got = got.since(at.Add(-asked))
 	names := map[string]int{}
 	for _, series := range got {
-		names[series.name]++
+		names[series.labels.Get(model.MetricNameLabel)]++
 	}
 	_, late, values := differences(got, want)
-	possible, _, _ := differences(want[1], want[:1])
-	t.Logf("%d records, %d series of Thanos, %d of one Prometheus; of %d values %d are late, %d may be", len(names),
-		len(got), len(want[0]), values, late, len(possible))
+	possible, _, _ := differences(want[len(want)-1], want[:1])
+	t.Logf("%d groups, %d records, %d series of Thanos, %d of one Prometheus; of %d values %d are late, %d may be",
+		len(all), len(names), len(got), len(want[0]), values, late, len(possible))
 	if len(names) < 15 {
 		t.Errorf("only %d metrics are recorded: %v", len(names), names)
 	}
-	differ(t, "records", got, want)
+	differ(t, "records", got, want...)
+	if late > maxLate(values) {
+		t.Errorf("%d of %d values are late", late, values)
+	}
 }
 
 // checkClusterDevice checks that the claims of all nodes of a cluster hold its device of all nodes
@@ -152,7 +151,7 @@ func (d *distributed) checkClusterDevice(t *testing.T, at time.Time) {
 // compare compares the answers to an expression, and returns 1 if there is any.
 func (d *distributed) compare(t *testing.T, name, expr string, at time.Time, span, step time.Duration) int {
 	t.Helper()
-	want, err := d.expected(t.Context(), expr, at, span, step)
+	want, err := d.one.answer(t.Context(), expr, at, span, step)
 	if err != nil {
 		t.Errorf("%s: one Prometheus: %v", name, err)
 		return 0
@@ -163,49 +162,65 @@ func (d *distributed) compare(t *testing.T, name, expr string, at time.Time, spa
 		return 0
 	}
 	differ(t, name+": "+expr, got, want)
-	return min(len(want[0]), 1)
-}
-
-// expected returns the answers of one Prometheus, first the one where groups find all that was
-// recorded before.
-func (d *distributed) expected(
-	ctx context.Context, expr string, at time.Time, span, step time.Duration,
-) ([]answer, error) {
-	var all []answer
-	for _, o := range append([]*one{d.one}, d.late...) {
-		a, err := o.answer(ctx, expr, at, span, step)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, a)
-	}
-	return all, nil
+	return min(len(want), 1)
 }
 
 // answer is the result of a query, by labels.
 type answer map[string]answered
 
 type answered struct {
-	name   string
+	labels labels.Labels
 	values map[int64]float64 // by time in milliseconds
 }
 
-// maxLate is how much of an answer may be as if a group had not found what others recorded just
-// before: of a hundred values one, and a few of any.
+// add adds a sample.
+func (a answer) add(s promql.Sample) {
+	key := s.Metric.String()
+	if a[key].values == nil {
+		a[key] = answered{s.Metric, map[int64]float64{}}
+	}
+	a[key].values[s.T] = s.F
+}
+
+// since returns the series that have samples after a time, with these samples.
+func (a answer) since(after time.Time) answer {
+	out := answer{}
+	for _, series := range a {
+		for ms, v := range series.values {
+			if ms > after.UnixMilli() {
+				out.add(promql.Sample{Metric: series.labels, T: ms, F: v})
+			}
+		}
+	}
+	return out
+}
+
+// times returns when there is a sample of any series, in order.
+func (a answer) times() (out []time.Time) {
+	all := map[int64]bool{}
+	for _, series := range a {
+		for ms := range series.values {
+			all[ms] = true
+		}
+	}
+	for _, ms := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, time.UnixMilli(ms))
+	}
+	return out
+}
+
+// maxLate is how many values may be as if a group had not found what others of its server recorded
+// just before: of a hundred values one, and a few of any.
 func maxLate(values int) int { return 4 + values/100 }
 
-// differ fails the test if an answer differs from the expected one. Some of its values may be those
-// of the others that are possible.
-func differ(t *testing.T, what string, got answer, want []answer) {
+// differ fails the test if values of an answer are none of those that are possible.
+func differ(t *testing.T, what string, got answer, want ...answer) {
 	t.Helper()
-	found, late, values := differences(got, want)
+	found, _, values := differences(got, want)
 	slices.Sort(found)
 	if len(found) > 0 {
 		t.Errorf("%s: %d differences of %d values:\n  %s", what, len(found), values,
 			strings.Join(found[:min(len(found), maxDiffer)], "\n  "))
-	}
-	if late > maxLate(values) {
-		t.Errorf("%s: %d of %d values are late", what, late, values)
 	}
 }
 
@@ -302,11 +317,11 @@ func (r remote) answer(ctx context.Context, expr string, at time.Time, span, ste
 	}
 	out := answer{}
 	for _, s := range series {
-		a := answered{name: s.Labels[model.MetricNameLabel], values: map[int64]float64{}}
+		a := answered{labels.FromMap(s.Labels), map[int64]float64{}}
 		for _, sample := range s.Samples {
 			a.values[sample.At.UnixMilli()] = sample.Value
 		}
-		out[labels.FromMap(s.Labels).String()] = a
+		out[a.labels.String()] = a
 	}
 	return out, nil
 }
@@ -332,13 +347,13 @@ func (e engine) answer(ctx context.Context, expr string, at time.Time, span, ste
 	switch v := result.Value.(type) {
 	case promql.Vector:
 		for _, s := range v {
-			out[s.Metric.String()] = answered{values: map[int64]float64{s.T: s.F}}
+			out.add(s)
 		}
 	case promql.Scalar:
 		out["{}"] = answered{values: map[int64]float64{v.T: v.V}}
 	case promql.Matrix:
 		for _, s := range v {
-			a := answered{s.Metric.Get(model.MetricNameLabel), map[int64]float64{}}
+			a := answered{s.Metric, map[int64]float64{}}
 			for _, p := range s.Floats {
 				a.values[p.T] = p.F
 			}
@@ -365,7 +380,7 @@ func generateRules(t *testing.T) (tree string) {
 }
 
 // ruleFile returns the path of a file of rules, and writes the groups that the file has at least
-// once in so many seconds.
+// once in so many seconds, each with the record of its evaluation.
 func ruleFile(t *testing.T, tree, name string) string {
 	t.Helper()
 	path := filepath.Join(tree, "dashboards", "out", name)
@@ -373,28 +388,14 @@ func ruleFile(t *testing.T, tree, name string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	short := regexp.MustCompile(`(?m)^( *interval:) .*$`).ReplaceAll(content, []byte("$1 4s"))
+	short := regexp.MustCompile(`(?m)^ *- name: (.*)\n(?: *interval: .*\n)? *rules:\n`).ReplaceAll(content,
+		fmt.Appendf(nil, `  - name: $1
+    interval: %v
+    rules:
+      - {record: %s, expr: 'group by (cluster, node) (up)', labels: {rule_group: $1}}
+`, interval, evaluated))
 	if err := os.WriteFile(path, short, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return path
-}
-
-// times returns when samples of the series that a selector matches were written, in order.
-func times(ctx context.Context, from asker, selector string, after, until time.Time) ([]time.Time, error) {
-	found, err := from.answer(ctx, fmt.Sprintf("%s[%ds]", selector, int(until.Sub(after).Seconds())), until, 0, 0)
-	if err != nil {
-		return nil, err
-	}
-	all := map[int64]bool{}
-	for _, series := range found {
-		for at := range series.values {
-			all[at] = true
-		}
-	}
-	var out []time.Time
-	for _, at := range slices.Sorted(maps.Keys(all)) {
-		out = append(out, time.UnixMilli(at))
-	}
-	return out, nil
 }

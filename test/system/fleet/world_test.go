@@ -2,17 +2,16 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
+	"math"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,10 +24,11 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/common/promslog"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/promql"
-	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/rules"
-	storage "github.com/prometheus/prometheus/storage/remote"
+	"github.com/prometheus/prometheus/storage"
+	remotestorage "github.com/prometheus/prometheus/storage/remote"
 	"github.com/prometheus/prometheus/tsdb"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
@@ -45,21 +45,13 @@ const (
 
 // distributed is the two shards, Thanos, and one Prometheus with the same samples.
 type distributed struct {
-	tree string // whose rules are evaluated
-	one  *one
-	// late are like one, but there no group finds what others of its server recorded in the seconds
-	// before. Groups are evaluated side by side: on a busy machine either may be what happened.
-	late   []*one
+	tree        string // whose rules are evaluated
+	node, fleet string // files of rules: of the shards, and of the ruler
+	// one is one Prometheus: its database and its engine, in this process. It has the samples that
+	// the shards scrape.
+	one    engine
+	db     *tsdb.DB
 	thanos remote
-}
-
-// one is one Prometheus: its database and its engine, in this process. It has the samples that the
-// shards scrape, and evaluates all rules afterwards, at the times at which the others did.
-type one struct {
-	engine
-	db          *tsdb.DB
-	node, fleet string // files of rules; node is empty if all are in fleet
-	order       func(a, b evaluation) int
 }
 
 func startDistributed(t *testing.T) *distributed {
@@ -67,59 +59,22 @@ func startDistributed(t *testing.T) *distributed {
 	var recording sync.WaitGroup
 	recording.Go(func() { _, _ = recorded() }) // meanwhile
 	t.Cleanup(recording.Wait)
-	d := &distributed{tree: generateRules(t)}
-	d.one = startOne(t, d.tree, soon)
-	// Of two evaluations less than half an interval apart, one of the orders has the later one first.
-	d.late = []*one{startOne(t, d.tree, backwards(0)), startOne(t, d.tree, backwards(interval/2))}
-	receive := d.startThanos(t)
-	nodes := serveNodes(t)
-	receiver := httptest.NewServer(d.receiver())
-	t.Cleanup(receiver.Close)
-	for shard := range shards {
-		startShard(t, shard, nodes, d.one.node, receiver.URL, receive)
-	}
-	return d
-}
-
-// receiver writes what it is sent into all databases. The first one's answer counts.
-func (d *distributed) receiver() http.HandlerFunc {
-	var all []http.Handler
-	for _, o := range append([]*one{d.one}, d.late...) {
-		all = append(all, storage.NewWriteHandler(promslog.NewNopLogger(), prometheus.NewRegistry(), o.db,
-			remoteapi.MessageTypes{remoteapi.WriteV1MessageType}, false, false, false))
-	}
-	return func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		for i, handler := range all {
-			again := r.Clone(r.Context())
-			again.Body = io.NopCloser(bytes.NewReader(body))
-			var to http.ResponseWriter = httptest.NewRecorder()
-			if i == 0 {
-				to = w
-			}
-			handler.ServeHTTP(to, again)
-		}
-	}
-}
-
-func startOne(t *testing.T, tree string, order func(a, b evaluation) int) *one {
-	t.Helper()
 	db, err := open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	o := &one{engine: newEngine(db), db: db, order: order}
-	if _, err := os.Stat(filepath.Join(tree, "dashboards", "out", "rules-node.yaml")); errors.Is(err, fs.ErrNotExist) {
-		o.fleet = ruleFile(t, tree, "rules.yaml")
-		return o
+	d := &distributed{tree: generateRules(t), one: newEngine(db), db: db}
+	d.node, d.fleet = ruleFile(t, d.tree, "rules-node.yaml"), ruleFile(t, d.tree, "rules-global.yaml")
+	receive := d.startThanos(t)
+	nodes := serveNodes(t)
+	receiver := httptest.NewServer(remotestorage.NewWriteHandler(promslog.NewNopLogger(), prometheus.NewRegistry(), db,
+		remoteapi.MessageTypes{remoteapi.WriteV1MessageType}, false, false, false))
+	t.Cleanup(receiver.Close)
+	for shard := range shards {
+		startShard(t, shard, nodes, d.node, receiver.URL, receive)
 	}
-	o.node, o.fleet = ruleFile(t, tree, "rules-node.yaml"), ruleFile(t, tree, "rules-global.yaml")
-	return o
+	return d
 }
 
 // serveNodes serves the exposition of each node under its number.
@@ -210,9 +165,7 @@ scrape_configs:
 		}
 		config.WriteString("}\n")
 	}
-	if ruleFile != "" {
-		_, _ = fmt.Fprintf(&config, "rule_files: [%q]\n", ruleFile)
-	}
+	_, _ = fmt.Fprintf(&config, "rule_files: [%q]\n", ruleFile)
 	live.StartPrometheus(t, live.PrometheusOptions{Config: config.String()})
 }
 
@@ -245,7 +198,7 @@ func (d *distributed) startThanos(t *testing.T) (write string) {
 		args = append(args, "--endpoint="+address)
 	}
 	address := thanos(t, args...)
-	thanos(t, "rule", "--grpc-address="+rulerGRPC, "--data-dir="+t.TempDir(), "--rule-file="+d.one.fleet,
+	thanos(t, "rule", "--grpc-address="+rulerGRPC, "--data-dir="+t.TempDir(), "--rule-file="+d.fleet,
 		"--query=http://"+address, `--label=ruler="0"`, "--eval-interval="+interval.String(),
 		"--rule-query-offset="+rulerOffset.String())
 	d.thanos = remote{live.At("http://" + address)}
@@ -287,16 +240,12 @@ func (d *distributed) awaitDelivery(t *testing.T, at time.Time) {
 		return err
 	}
 	live.Await(t, 3*time.Minute, "all samples arrive", func() error {
-		err := errors.Join(newer(d.one.engine, "up", shards*perShard), newer(d.thanos, "up", shards*perShard),
-			newer(d.thanos, "cluster:dra_devices:count", 1))
-		for shard := range shards {
-			if d.one.node != "" {
-				err = errors.Join(err, newer(d.thanos, fmt.Sprintf("device:dra_state:info{prometheus=%q}", shardName(shard)), 1))
-			}
+		err := errors.Join(newer(d.one, "up", shards*perShard), newer(d.thanos, "up", shards*perShard))
+		for _, s := range d.servers(t) {
+			err = errors.Join(err, newer(d.thanos, evaluated+"{"+s.matcher+"}", len(s.groups)*len(s.nodes)))
 		}
 		return err
 	})
-	wait(t.Context(), interval+time.Second) // for the other groups
 }
 
 // asker answers queries.
@@ -304,127 +253,174 @@ type asker interface {
 	answer(ctx context.Context, expr string, at time.Time, span, step time.Duration) (answer, error)
 }
 
-// evaluation is a group that was evaluated at a time.
-type evaluation struct {
-	at    time.Time
-	group *rules.Group
-	ruler bool // by the ruler of Thanos, after the shards have delivered their records
+// evaluated is what each group records first, of each node, with the name of the group: it shows
+// when the group was evaluated. It depends on no other record.
+const evaluated = "node:rule_group_evaluated:info"
+
+// server evaluates rules.
+type server struct {
+	groups  []*rules.Group
+	matcher string // of what it records in Thanos
+	offset  time.Duration
+	nodes   map[string]bool // that it knows
 }
 
-// soon orders evaluations so that each finds all that was recorded before. Those of nodes come
-// first, whose offset is shorter.
-func soon(a, b evaluation) int { return a.sampled().Compare(b.sampled()) }
-
-// backwards orders the evaluations of a server in each interval, from a time in it on, so that none
-// finds what was recorded in the same interval.
-func backwards(from time.Duration) func(a, b evaluation) int {
-	return func(a, b evaluation) int {
-		cycle := func(e evaluation) int64 { return e.sampled().Add(-from).UnixNano() / int64(interval) }
-		ruler := map[bool]int{true: 1}
-		return cmp.Or(cmp.Compare(cycle(a), cycle(b)), cmp.Compare(ruler[a.ruler], ruler[b.ruler]),
-			b.sampled().Compare(a.sampled()))
-	}
-}
-
-// sampled is the time of the samples that the group reads and writes.
-func (e evaluation) sampled() time.Time { return e.at.Add(-e.group.QueryOffset()) }
-
-// replay evaluates all groups at the times at which the shards and the ruler of Thanos did.
-func (o *one) replay(t *testing.T, thanos asker, from, until time.Time) error {
+// servers returns the shards and the ruler of Thanos. The alerts of their groups have no state yet.
+func (d *distributed) servers(t *testing.T) []server {
 	t.Helper()
-	var all []evaluation
+	ruler := server{d.groups(t, d.fleet), `ruler="0"`, rulerOffset, map[string]bool{}}
+	var all []server
 	for shard := range shards {
-		if o.node == "" {
-			break
+		matcher := fmt.Sprintf(`ruler="", prometheus=%q`, shardName(shard))
+		s := server{d.groups(t, d.node), matcher, shardOffset, map[string]bool{}}
+		for node := shard * perShard; node < (shard+1)*perShard; node++ {
+			s.nodes[nodeName(node)], ruler.nodes[nodeName(node)] = true, true
 		}
-		found, err := o.evaluations(t.Context(), thanos, o.node, fmt.Sprintf(`ruler="", prometheus=%q, `, shardName(shard)),
-			o.shardQuery(shard), shardOffset, from, until)
-		if err != nil {
-			return err
-		}
-		all = append(all, found...)
+		all = append(all, s)
 	}
-	found, err := o.evaluations(t.Context(), thanos, o.fleet, `ruler="0", `,
-		rules.EngineQueryFunc(o.Engine, o.db), rulerOffset, from, until)
-	if err != nil {
-		return err
-	}
-	for _, e := range found {
-		e.ruler = true
-		all = append(all, e)
-	}
-	slices.SortStableFunc(all, o.order)
-	for _, e := range all {
-		e.group.Eval(t.Context(), e.at)
-		for _, rule := range e.group.Rules() {
-			if err := rule.LastError(); err != nil {
-				return fmt.Errorf("%s at %v: %w", rule.Name(), e.at, err)
-			}
-		}
-	}
-	t.Logf("%d evaluations of groups", len(all))
-	return nil
+	return append(all, ruler)
 }
 
-// evaluations returns when the groups of a file were evaluated, seen by the samples that they
-// wrote, which are older by an offset. Groups of alerts alone write nothing while there are none.
-func (o *one) evaluations(ctx context.Context, thanos asker, file, matcher string, query rules.QueryFunc,
-	offset time.Duration, from, until time.Time,
-) ([]evaluation, error) {
-	manager := rules.NewManager(&rules.ManagerOptions{
-		QueryFunc: query, Appendable: o.db, Queryable: o.db, Context: ctx, Logger: promslog.NewNopLogger(),
-		NotifyFunc: func(context.Context, string, ...*rules.Alert) {}, Parser: parser.NewParser(parser.Options{}),
-		DefaultRuleQueryOffset: func() time.Duration { return offset },
-	})
+func (d *distributed) groups(t *testing.T, file string) []*rules.Group {
+	t.Helper()
+	manager := rules.NewManager(&rules.ManagerOptions{})
 	groups, errs := manager.LoadGroups(interval, labels.EmptyLabels(), "", nil, false, file)
 	if err := errors.Join(errs...); err != nil {
-		return nil, err
+		t.Fatal(err)
 	}
-	var out []evaluation
+	var out []*rules.Group
 	for _, group := range groups {
-		var records, alerts []string
-		for _, rule := range group.Rules() {
-			if alert, ok := rule.(*rules.AlertingRule); ok {
-				alert.SetRestored(true) // its series are written from the first evaluation on
-				alerts = append(alerts, rule.Name())
-			} else {
-				records = append(records, rule.Name())
-			}
-		}
-		selector := fmt.Sprintf(`{%s__name__=~%q}`, matcher, strings.Join(records, "|"))
-		if len(records) == 0 {
-			selector = fmt.Sprintf(`{%s__name__=~"ALERTS.*", alertname=~%q}`, matcher, strings.Join(alerts, "|"))
-		}
-		at, err := times(ctx, thanos, selector, from, until)
-		if err != nil {
-			return nil, err
-		}
-		for len(records) == 0 && len(at) > 0 && at[len(at)-1].Add(interval).Before(until) {
-			at = append(at, at[len(at)-1].Add(interval))
-		}
-		for _, at := range at {
-			out = append(out, evaluation{at: at.Add(offset), group: group})
+		out = append(out, group)
+		for _, rule := range group.AlertingRules() {
+			rule.SetRestored(true) // its series are written from the first evaluation on
 		}
 	}
-	return out, nil
+	return out
 }
 
-// shardQuery evaluates over all nodes, and returns what is about those of a shard. Rules of nodes
-// must give what the shard alone gives.
-func (o *one) shardQuery(shard int) rules.QueryFunc {
-	query := rules.EngineQueryFunc(o.Engine, o.db)
-	own := map[string]bool{"": true}
-	for node := shard * perShard; node < (shard+1)*perShard; node++ {
-		own[nodeName(node)] = true
+// evaluations are the times of the samples that each group of each server has written, in order, by
+// the matcher of the server and the name of the group.
+type evaluations map[[2]string][]time.Time
+
+// adopt writes what Thanos has of rules into the one Prometheus. A series that is absent when its
+// group is evaluated again ends there, as with Prometheus: no query returns its markers.
+func (d *distributed) adopt(t *testing.T, from, until time.Time) evaluations {
+	t.Helper()
+	all := evaluations{}
+	app := d.db.Appender(t.Context())
+	for _, s := range d.servers(t) {
+		for _, group := range s.groups {
+			names, alerts := []string{"ALERTS.*"}, []string{""}
+			for _, rule := range group.Rules() {
+				if _, ok := rule.(*rules.AlertingRule); ok {
+					alerts = append(alerts, rule.Name())
+				} else {
+					names = append(names, rule.Name())
+				}
+			}
+			found, err := d.thanos.answer(t.Context(), fmt.Sprintf(
+				`{%s, __name__=~%q, alertname=~%q, rule_group=~"|%s"}[%ds]`, s.matcher, strings.Join(names, "|"),
+				strings.Join(alerts, "|"), group.Name(), int(until.Sub(from).Seconds())), until, 0, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := found.times()
+			for _, series := range found {
+				there := false
+				for _, at := range at {
+					v, ok := series.values[at.UnixMilli()]
+					if !ok {
+						v = math.Float64frombits(value.StaleNaN)
+					}
+					if ok || there {
+						_, err = app.Append(0, series.labels, at.UnixMilli(), v)
+					}
+					if err != nil {
+						t.Fatalf("%s at %v: %v", series.labels, at, err)
+					}
+					there = ok
+				}
+			}
+			all[[2]string{s.matcher, group.Name()}] = at
+		}
 	}
-	return func(ctx context.Context, expr string, at time.Time) (promql.Vector, error) {
-		result, err := query(ctx, expr, at)
-		var kept promql.Vector
-		for _, s := range result {
-			if own[s.Metric.Get("node")] {
-				kept = append(kept, s)
+	if err := app.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// expected returns what all rules give at the times of their evaluations over what the one
+// Prometheus has, without what other groups of the same server recorded less than so long before.
+// Groups are evaluated side by side: on a busy machine one may find what another has just
+// recorded, or not.
+func (d *distributed) expected(t *testing.T, all evaluations, missing time.Duration) answer {
+	t.Helper()
+	out := answer{}
+	for _, s := range d.servers(t) {
+		for _, group := range s.groups {
+			query := d.query(s, group, missing)
+			for _, at := range all[[2]string{s.matcher, group.Name()}] {
+				for _, rule := range group.Rules() {
+					result, err := rule.Eval(t.Context(), s.offset, at.Add(s.offset), query, &url.URL{}, 0)
+					if err != nil {
+						t.Fatalf("%s at %v: %v", rule.Name(), at, err)
+					}
+					for _, sample := range result {
+						out.add(sample)
+					}
+				}
 			}
 		}
-		return kept, err
 	}
+	return out
+}
+
+// query evaluates over all nodes, and returns what is about those of a server. Rules of nodes must
+// give what the shard alone gives.
+func (d *distributed) query(s server, of *rules.Group, missing time.Duration) rules.QueryFunc {
+	others := map[string]bool{}
+	for _, group := range s.groups {
+		for _, rule := range group.Rules() {
+			others[rule.Name()] = group.Name() != of.Name()
+		}
+	}
+	return func(ctx context.Context, expr string, at time.Time) (promql.Vector, error) {
+		found := late{d.db, others, at.Add(-missing).UnixMilli()}
+		result, err := rules.EngineQueryFunc(d.one.Engine, found)(ctx, expr, at)
+		return slices.DeleteFunc(result, func(sample promql.Sample) bool {
+			node := sample.Metric.Get("node")
+			return node != "" && !s.nodes[node]
+		}), err
+	}
+}
+
+// late is a database where what some names have after a time is missing.
+type late struct {
+	*tsdb.DB
+	names map[string]bool
+	until int64 // in milliseconds
+}
+
+func (l late) Querier(from, until int64) (storage.Querier, error) {
+	q, err := l.DB.Querier(from, until)
+	return lateQuerier{q, l}, err
+}
+
+type lateQuerier struct {
+	storage.Querier
+	late late
+}
+
+func (q lateQuerier) Select(
+	ctx context.Context, ordered bool, hints *storage.SelectHints, matchers ...*labels.Matcher,
+) storage.SeriesSet {
+	for _, m := range matchers {
+		if m.Name == model.MetricNameLabel && m.Type == labels.MatchEqual && q.late.names[m.Value] {
+			shorter := *hints
+			shorter.End = min(shorter.End, q.late.until)
+			hints = &shorter
+		}
+	}
+	return q.Querier.Select(ctx, ordered, hints, matchers...)
 }
