@@ -1,6 +1,7 @@
 package invariant
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 	"time"
@@ -15,9 +16,10 @@ import (
 // Containers records which pods run on a node, by its container runtime alone. Nothing in it comes
 // from the API server or the kubelet. It is safe for concurrent use.
 type Containers struct {
-	mu   sync.Mutex
-	pods map[types.UID]*run
-	last time.Time
+	mu    sync.Mutex
+	pods  map[types.UID]*run
+	asked time.Time // the request of the last answer
+	last  time.Time // the last answer
 }
 
 // run has the times in which a pod had a ready sandbox, and in which one of its containers ran.
@@ -32,6 +34,7 @@ func (c *Containers) Observe(asked, at time.Time, ready map[types.UID]bool) {
 	if c.pods == nil {
 		c.pods = map[types.UID]*run{}
 	}
+	before := cmp.Or(c.asked, at)
 	for uid := range ready {
 		if c.pods[uid] == nil {
 			c.pods[uid] = &run{}
@@ -39,10 +42,10 @@ func (c *Containers) Observe(asked, at time.Time, ready map[types.UID]bool) {
 	}
 	for uid, r := range c.pods {
 		runs, is := ready[uid]
-		r.ready = observe(r.ready, at, at, is, true)
+		r.ready = observe(r.ready, before, at, is, true)
 		r.running = observe(r.running, at, asked, runs, false)
 	}
-	c.last = at
+	c.asked, c.last = asked, at
 }
 
 // holdingPod is a pod of a snapshot that holds devices by a claim. Its UID may be unknown.

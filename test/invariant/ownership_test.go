@@ -154,9 +154,9 @@ func TestOwnership(t *testing.T) {
 			want: "and it does not",
 		},
 		{name: "until it was killed by force", held: 33, is: func(int, *world) {}},
-		{name: "longer than a pod killed by force", held: 34, is: func(int, *world) {}, off: true},
+		{name: "longer than a pod killed by force", held: 35, is: func(int, *world) {}, off: true},
 		{name: "a second late", held: 30, is: func(s int, w *world) { w.row = s >= 11 && s < 41 }},
-		{name: "too long", held: 31, is: deleted(39), off: true},
+		{name: "too long", held: 32, is: deleted(39), off: true},
 		{name: "too short", held: 28, is: func(int, *world) {}, off: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -381,32 +381,30 @@ func TestOwnershipWhileTheServerIsAway(t *testing.T) {
 	}
 }
 
-// A pod that was bound at second 10 and observed at second 14 may have held its claim in between. A
-// pod that was observed within two seconds held its claim from its binding on. The state before the
-// first observation is unknown.
+// A claim that is first observed at second 14 may have been held since the request of the
+// observation before. The state before the first observation is unknown.
 func TestOwnershipObservedLate(t *testing.T) {
-	for bound, want := range map[int]Sums{
-		10: {Least: 26, Most: 30},
-		12: {Least: 26, Most: 26},
-		-9: {Least: 26, Most: 26},
+	for last, want := range map[int]Sums{ // of the observations before
+		10: {Least: 25.5, Most: 30.5},
+		13: {Least: 25.5, Most: 27.5},
+		-1: {Least: 25.5, Most: 26},
 	} {
-		user := pod("a")
-		user.Status.Conditions = []corev1.PodCondition{{
-			Type: corev1.PodScheduled, Status: corev1.ConditionTrue,
-			LastTransitionTime: metav1.NewTime(time.Unix(1e9+int64(bound), 0)),
-		}}
 		o := Ownership{Truth: NewTruth("node1")}
 		for second := range 41 {
+			if second > last && second < 14 {
+				continue
+			}
 			var pods []*corev1.Pod
 			if second >= 14 {
-				pods = append(pods, user)
+				pods = append(pods, pod("a"))
 			}
 			at := time.Unix(1e9+int64(second), 0)
-			o.Truth.Observe(at, at, pods, []*resourceapi.ResourceClaim{claim("a")})
+			o.Truth.Observe(at.Add(-time.Second/2), at, pods, []*resourceapi.ResourceClaim{claim("a")})
 		}
 		got := o.Seconds(&web.Report{})
 		if got.Least != want.Least || got.Most != want.Most {
-			t.Errorf("bound at second %d: held for %v to %v s, want %v to %v", bound, got.Least, got.Most, want.Least, want.Most)
+			t.Errorf("last observed at second %d: held for %v to %v s, want %v to %v",
+				last, got.Least, got.Most, want.Least, want.Most)
 		}
 	}
 }

@@ -22,8 +22,8 @@ type Truth struct {
 	mu    sync.Mutex
 	holds map[hold]*times
 	pods  map[types.UID]*listedPod
-	first time.Time // the time of the first observation
-	last  time.Time
+	asked time.Time          // the request of the last observation
+	last  time.Time          // its answer
 	alive map[types.UID]bool // pods of the node that had neither ended nor been deleted, as last observed
 	ended map[types.UID]bool // claims passed to Ended
 }
@@ -80,9 +80,10 @@ type times struct {
 	of    [numFacts][]interval
 }
 
-// interval is a time in which a fact applied. A fact that may have applied until its end was
-// observed ends then. One that must have applied ends when it was last observed: in between, the
-// API server may have been away for long.
+// interval is a time in which a fact applied. A fact that may have applied begins when the last
+// observation without it was requested, and ends when its end was observed. One that must have
+// applied lasts from its first observation to its last. Between two observations, the API server
+// may have been away for long, or the machine may have stood still.
 type interval struct {
 	from, until time.Time
 	closed      bool // its end has been observed
@@ -126,7 +127,8 @@ func (t *times) end(at time.Time) {
 func (t *Truth) Observe(asked, at time.Time, pods []*corev1.Pod, claims []*resourceapi.ResourceClaim) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.first, t.last = cmp.Or(t.first, at), at
+	before := cmp.Or(t.asked, at)
+	t.asked, t.last = asked, at
 	byUID := t.observePods(at, pods)
 	t.observeListed(asked, at, byUID, claims)
 	seen := map[*times]bool{}
@@ -146,13 +148,12 @@ func (t *Truth) Observe(asked, at time.Time, pods []*corev1.Pod, claims []*resou
 			for _, consumer := range c.Status.ReservedFor {
 				life.pods[consumer.UID] = true
 			}
-			life.observe(asked, at, now)
-			life.began(at, boundAt(c, byUID), t.first)
+			life.observe(before, asked, at, now)
 		}
 	}
 	for _, life := range t.holds {
 		if !seen[life] {
-			life.observe(asked, at, moment{})
+			life.observe(before, asked, at, moment{})
 		}
 	}
 }
@@ -235,62 +236,22 @@ func (t *Truth) kill(uid types.UID, at time.Time) {
 // moment has the facts at one time.
 type moment [numFacts]bool
 
-func (t *times) observe(asked, at time.Time, now moment) {
+// observe adds an answer to all facts. before is the time of the request of the answer before.
+func (t *times) observe(before, asked, at time.Time, now moment) {
 	for f, is := range now {
-		if fact(f) == killed {
-			continue
-		}
-		last := asked
-		if fact(f).possible() {
-			last = at
-		}
-		t.of[f] = observe(t.of[f], at, last, is, fact(f).possible())
-	}
-}
-
-// maxDelay is the accepted time between a pod's binding, by its object, and the first observation
-// of it. The time in the object is in whole seconds.
-const maxDelay = 2 * time.Second
-
-// began moves the time from which on an exporter may know the claim from the first observation to
-// the binding of a pod, if that was long before: a busy machine delivers events of a watch seconds
-// late, but answers requests for the same objects at once. Bindings before the first observation of
-// the node are left as observed.
-func (t *times) began(at, bound, first time.Time) {
-	if at.Sub(bound) <= maxDelay || !bound.After(first) {
-		return
-	}
-	for _, f := range []fact{reserved, named} {
-		all := t.of[f]
-		if len(all) == 0 || !all[len(all)-1].from.Equal(at) {
-			continue
-		}
-		if n := len(all) - 1; n > 0 && all[n-1].until.After(bound) {
-			all[n].from = all[n-1].until
-		} else {
-			all[n].from = bound
+		switch {
+		case fact(f) == killed:
+		case fact(f).possible():
+			t.of[f] = observe(t.of[f], before, at, is, true)
+		default:
+			t.of[f] = observe(t.of[f], at, asked, is, false)
 		}
 	}
 }
 
-// boundAt returns the first binding of a pod for which a claim is reserved, zero if there is none.
-func boundAt(c *resourceapi.ResourceClaim, pods map[types.UID]*corev1.Pod) time.Time {
-	var first time.Time
-	for _, p := range consumers(c, pods) {
-		for i := range p.Status.Conditions {
-			is := &p.Status.Conditions[i]
-			at := is.LastTransitionTime.Time
-			if is.Type == corev1.PodScheduled && is.Status == corev1.ConditionTrue && (first.IsZero() || at.Before(first)) {
-				first = at
-			}
-		}
-	}
-	return first
-}
-
-// observe adds an observation to intervals: whether a fact applies from at to until. For a possible
-// fact, its end is the time of the observation that it does not apply.
-func observe(in []interval, at, until time.Time, is, possible bool) []interval {
+// observe adds an observation to intervals: whether a fact applies from one time until another. For
+// a possible fact, its end is the time of the observation that it does not apply.
+func observe(in []interval, from, until time.Time, is, possible bool) []interval {
 	open := len(in) > 0 && !in[len(in)-1].closed
 	switch {
 	case open:
@@ -300,7 +261,10 @@ func observe(in []interval, at, until time.Time, is, possible bool) []interval {
 			last.until = until
 		}
 	case is:
-		in = append(in, interval{from: at, until: at})
+		in = append(in, interval{from: from, until: from})
+		if possible {
+			in[len(in)-1].until = until
+		}
 	}
 	return in
 }
