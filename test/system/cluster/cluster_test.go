@@ -93,6 +93,25 @@ func TestCluster(t *testing.T) {
 	t.Run("Unprivileged", func(t *testing.T) { testUnprivileged(t, unprivileged) })
 }
 
+// The process that made a cluster may be killed before it has read that process 1 was started.
+func TestUnreadCluster(t *testing.T) {
+	programs, err := cluster.BuildPrograms(t.Context(), cluster.Options{Runtime: cluster.Containerd, Log: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "unread-") //nolint:usetesting // paths of sockets are short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := cluster.SuperviseUnread(t.Context(), dir, programs); err != nil {
+		t.Fatal(err)
+	}
+	if left := leftovers(t, dir); len(left) > 0 {
+		t.Errorf("left after its end: %q", left)
+	}
+}
+
 // awaitPods waits until the pods of testdata/workloads.yaml are ready.
 func awaitPods(t *testing.T, c *cluster.Cluster) {
 	t.Helper()

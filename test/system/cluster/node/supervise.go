@@ -7,19 +7,25 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"runtime"
 	"strconv"
 	"syscall"
 )
 
-// Supervise runs "SELF init ARGS…" as process 1 of namespaces of its own, says "started PID" on out
-// first, and returns when that has ended and its cgroups are removed. With the end of the context,
-// and with that of the calling thread, process 1 is killed. File 3 of the calling process, the lock
-// of the cluster's folder, is handed on.
+// Supervise runs "SELF init ARGS…" as process 1 of namespaces of its own, writes "started PID" to
+// out first, and returns when that has ended and its cgroups are removed. With the end of the
+// context, and with that of the calling thread, process 1 is killed. File 3 of the calling process,
+// the lock of the cluster's folder, is handed on. If nobody reads out, the calling process goes on:
+// it has the cgroups to remove.
 func Supervise(ctx context.Context, out io.Writer, c Config, args []string) error {
 	// Process 1 is told of the end of the thread that started it, not of the end of the process.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	// A write to a pipe without reader is an error then. Process 1 inherits nothing of it.
+	broken := make(chan os.Signal, 1)
+	signal.Notify(broken, syscall.SIGPIPE)
+	defer signal.Stop(broken)
 	var groups *cgroups
 	if c.Containerd != "" {
 		var err error
