@@ -114,7 +114,7 @@ func TestAttribution(t *testing.T) {
 	}
 }
 
-// Pods of one claim share its part; the info metrics say how.
+// The pods of one claim divide its part. The info metrics name the method.
 func TestAttributionAmongPods(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "p0", "p1")
@@ -139,13 +139,15 @@ func TestAttributionAmongPods(t *testing.T) {
 	}
 }
 
-// energyAt plays a history of one device that counts 10 J a second, in ticks of a second.
+// energyAt plays a tick of one second. The energy counter of the device has 10 J for each second
+// since the start.
 func energyAt(h *exportertest.History, seconds int) exportertest.Scraped {
 	h.Energy(10 * float64(seconds))
 	return h.Tick(time.Second)
 }
 
-// What a sharer used before it left is its own, even where the reading comes after.
+// A claim is charged for what it used of a shared device until it ended, even if the reading comes
+// later.
 func TestSharerLeaves(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "p0")
@@ -168,8 +170,8 @@ func TestSharerLeaves(t *testing.T) {
 	})
 }
 
-// Readings that the last answer of the kubelet does not cover wait for the next; after a while they
-// don't.
+// Readings that the last answer of the kubelet does not cover wait for the next answer, but only
+// for a limited time.
 func TestReadingsWaitForAnAnswer(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Energy(0)
@@ -179,7 +181,7 @@ func TestReadingsWaitForAnAnswer(t *testing.T) {
 	h.Expect(x, map[[2]string]float64{{"dra_device_energy_joules_total", "device=gpu-0"}: 0})
 	h.Hold("a", "p0")
 	h.Energy(20)
-	x = h.Tick(time.Second) // the answers are 2 s apart: a came in the middle
+	x = h.Tick(time.Second) // the answers are 2 s apart: a began in the middle
 	h.Expect(x, map[[2]string]float64{
 		{"dra_device_energy_joules_total", "device=gpu-0"}:        20,
 		{"dra_claim_energy_joules_total", "resourceclaim_name=a"}: 10,
@@ -188,7 +190,7 @@ func TestReadingsWaitForAnAnswer(t *testing.T) {
 		h.Energy(30 + 10*float64(i))
 		x = h.TickWithoutAnswer(time.Second)
 	}
-	h.Expect(x, map[[2]string]float64{ // it is 7 s and the answer is of 2 s: up to 5 s it is believed
+	h.Expect(x, map[[2]string]float64{ // the time is 7 s; the answer of 2 s is used up to 5 s
 		{"dra_device_energy_joules_total", "device=gpu-0"}:                  50,
 		{"dra_claim_energy_joules_total", "resourceclaim_name=a"}:           40,
 		{"dra_claim_allocated_seconds_total", "resourceclaim_name=a"}:       4,
@@ -196,8 +198,8 @@ func TestReadingsWaitForAnAnswer(t *testing.T) {
 	})
 }
 
-// A pod that is created again under its name continues its series, and the newest UID is shown. It
-// is another pod with its own amounts.
+// A pod that is created again with the same name continues the series of the name, and the newest
+// UID is shown. It is another pod, with its own amounts.
 func TestRecreatedPodContinues(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("c0", "p0")
@@ -230,8 +232,8 @@ func TestRecreatedPodContinues(t *testing.T) {
 	}
 }
 
-// A partition that ends with its claim is kept no longer than the retention, though no reading will
-// ever come.
+// A partition that ends with its claim is not kept longer than the retention, although no further
+// reading comes.
 func TestRetentionOfPartition(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	mig := jointest.ID("mig-0")
@@ -257,8 +259,8 @@ func TestRetentionOfPartition(t *testing.T) {
 	}
 }
 
-// A reading that covers the end of a holder and comes after its retention brings its series back,
-// for as long.
+// A reading that covers the end of a holder and comes after the retention makes the holder's series
+// appear again, for another retention.
 func TestChargeAfterRetention(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Energy(0)
@@ -267,7 +269,7 @@ func TestChargeAfterRetention(t *testing.T) {
 		h.Pass(time.Second)
 	}
 	h.Free("c0")
-	h.Pass(exportertest.Retention) // the end
+	h.Pass(exportertest.Retention) // the claim ends
 	h.Pass(time.Second)
 	if x := h.Tick(9 * time.Second); len(x["dra_claim_allocated_seconds_total"])+len(x["dra_claim_info"]) != 0 {
 		t.Errorf("after the retention there is %v", x["dra_claim_allocated_seconds_total"])
@@ -286,7 +288,7 @@ func TestChargeAfterRetention(t *testing.T) {
 	}
 }
 
-// An end that is seen late is shown for the whole retention all the same.
+// A holder whose end becomes known late is still shown for the whole retention.
 func TestEndSeenLate(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("c0", "p0")
@@ -305,8 +307,8 @@ func TestEndSeenLate(t *testing.T) {
 	}
 }
 
-// A claim and its pod were last active when their device was, from their coming on; without
-// telemetry it is not said.
+// The last activity of a claim and its pod is that of their device, but not earlier than their
+// beginning. Without telemetry it is absent.
 func TestLastActive(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	active := func(x exportertest.Scraped, second float64) {
@@ -326,7 +328,7 @@ func TestLastActive(t *testing.T) {
 	use(1)
 	h.Hold("c0", "p0")
 	active(use(0), 2)
-	active(use(0.01), 2) // the threshold itself is idle
+	active(use(0.01), 2) // a utilization equal to the threshold is idle
 	active(use(0.02), 4)
 	active(use(0), 4)
 	h.Read(driver.Reading{Quantity: driver.Power, Value: 300})
@@ -340,7 +342,7 @@ func TestLastActive(t *testing.T) {
 	active(use(1), 8)
 }
 
-// A network device is active by its traffic.
+// The activity of a network device is determined by its traffic.
 func TestLastActiveOfNetwork(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("c0", "p0")
@@ -356,7 +358,8 @@ func TestLastActiveOfNetwork(t *testing.T) {
 	})
 }
 
-// Counters that restart, marked or not, lose nothing that was read, and never fall.
+// If a hardware counter restarts, no increment that was read is lost, and no metric falls. That
+// also holds if the source does not mark the restart.
 func TestReset(t *testing.T) {
 	for name, since := range map[string]time.Duration{"marked": 1500 * time.Millisecond, "not marked": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -392,7 +395,7 @@ func TestReset(t *testing.T) {
 		h.Energy(1000)
 		h.Pass(2 * time.Second)
 		h.Free("a")
-		h.Hold("b", "p1") // from the middle between the answers
+		h.Hold("b", "p1") // began in the middle between the answers
 		h.Read(driver.Reading{Quantity: driver.Energy, Value: 4, Since: h.Now.Add(-time.Second)})
 		h.Expect(h.Tick(0), map[[2]string]float64{
 			{"dra_device_energy_joules_total", "device=gpu-0"}:        4,
@@ -401,7 +404,7 @@ func TestReset(t *testing.T) {
 	})
 }
 
-// When another source takes a quantity over, its counter counts from where it stands.
+// When another source takes over a quantity, its counter continues from its present value.
 func TestTakeOver(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.In.Sources = append(h.In.Sources, join.SourceSamples{Name: "b"})
@@ -432,8 +435,8 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// The first readings of a source that is behind are of a time of which another one has counted
-// already: that counts once.
+// The first readings of a delayed source are of a time for which another source has already
+// counted. That time counts once.
 func TestTakeOverBySourceThatIsBehind(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("c0", "p0")
@@ -443,7 +446,7 @@ func TestTakeOverBySourceThatIsBehind(t *testing.T) {
 		h.Pass(time.Second)
 	}
 	h.In.Sources = []join.SourceSamples{{Name: "b"}}
-	for _, second := range []int{5, 15} { // which it says at 11 and 15
+	for _, second := range []int{5, 15} { // the source reports these at 11 s and 15 s
 		h.Read(driver.Reading{
 			Quantity: driver.Energy, Value: 5e6 + 100*float64(second), At: begun.Add(time.Duration(second) * time.Second),
 		})
@@ -455,8 +458,8 @@ func TestTakeOverBySourceThatIsBehind(t *testing.T) {
 	})
 }
 
-// A claim of which the API server says first that it has admin access, and then that it has not, is
-// charged from then on, while one of its pods comes and another one goes.
+// The API server reports a claim first with admin access and later without. The claim is charged
+// from then on, while one of its pods begins and another one ends.
 func TestAdminAccessThatChanges(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "p0", "p1").Admin = true

@@ -9,22 +9,22 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// What a device counts while the exporter is away, 1 W, is charged to who held it then, as far as
-// that is known. The receipt's bound contains the rest, and not much more. All numbers are seconds,
-// and so joules.
+// What a device counts while the exporter does not run is charged to the holders of that time, as
+// far as they are known. The bound of the receipt covers the rest, and not much more. The device
+// draws 1 W: all numbers are seconds, and so joules.
 func TestHoldsWhileAway(t *testing.T) {
 	const (
-		present = 10 // before and after
-		edges   = 4  // by how much ends that are seen from tick to tick may be off
+		present = 10 // with the exporter, before and after
+		edges   = 4  // allowed error, since beginnings and ends are only known to be between two ticks
 	)
-	// might is what a claim is charged, and within which limits its receipt has to be.
+	// might is what a claim is charged, and the interval that its receipt must cover.
 	type might struct{ charged, least, most float64 }
 	always := func(v float64) might { return might{v, v, v} }
 	for name, test := range map[string]struct {
 		away         float64
 		before, then string  // the claims that hold the device before, and afterwards
-		cgroup       float64 // when the later one's cgroup was there at the latest; 0: unknown
-		finished     float64 // when the pod's object says that the earlier one ended; 0: it does not
+		cgroup       float64 // the latest time at which the later claim's cgroup was created; 0: unknown
+		finished     float64 // the end of the earlier claim's pod, by its object; 0: unknown
 		rebooted     bool
 		a, b         might
 	}{
@@ -98,7 +98,7 @@ func TestHoldsWhileAway(t *testing.T) {
 			ticks()
 			h.Free(test.then)
 			h.Changes = nil
-			for range 60 { // the receipts
+			for range 60 { // until the receipts are complete
 				tick(1)
 			}
 			for claim, want := range map[string]might{"a": test.a, "b": test.b} {
@@ -107,7 +107,7 @@ func TestHoldsWhileAway(t *testing.T) {
 					t.Errorf("claim %s is charged %.1f J, want %v", claim, g.charged, want.charged)
 				}
 				widest := 4.0 * edges
-				if want.least < want.most { // the device may have done all of its work before, or after
+				if want.least < want.most { // the device may have done all of its work before or after the change
 					widest += 2 * test.away
 				}
 				if g.least > want.least || g.most < want.most || g.most-g.least > widest {

@@ -13,7 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// A label that is new at every tick does not make the ledger grow without end.
+// Labels that are new at every tick do not make the ledger grow without limit.
 func TestNewLabelsAreForgotten(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	for i := range 300 {
@@ -26,7 +26,7 @@ func TestNewLabelsAreForgotten(t *testing.T) {
 	}
 }
 
-// A history is bounded however fast its holders change and however long no reading comes.
+// The timeline is bounded, no matter how fast the holders change and how long there is no reading.
 func TestTimelineIsBounded(t *testing.T) {
 	t.Parallel()
 	h := exportertest.NewHistory(t)
@@ -56,7 +56,7 @@ func TestTimelineIsBounded(t *testing.T) {
 	}
 }
 
-// A device that is shared for long keeps a timeline that is bounded.
+// The timeline of a device that is shared for a long time is bounded.
 func TestTimelineByProcessIsBounded(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "p0")
@@ -73,7 +73,8 @@ func TestTimelineByProcessIsBounded(t *testing.T) {
 	}
 }
 
-// A device that hundreds share, while others come and go, keeps fewer segments.
+// The timeline of a device with hundreds of holders, while others begin and end, keeps fewer
+// segments.
 func TestTimelineOfManyHoldersIsBounded(t *testing.T) {
 	t.Parallel()
 	h := exportertest.NewHistory(t)

@@ -15,13 +15,13 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/testclock"
 )
 
-// clock is a device that claim a holds for 250 ticks of 10 s, and then claim b for 250, while the
-// wall clock is set after the 100th tick. It works evenly.
+// clock is a device that claim a holds for 250 ticks of 10 s, and claim b for the next 250. Its
+// load is constant. The wall clock is set after the 100th tick.
 type clock struct {
 	step  time.Duration // by which the wall clock is set
-	own   bool          // the source has timestamps of its own, by the wall clock
+	own   bool          // the source has its own timestamps, of the wall clock
 	slow  int           // ticks for which the source serves the same reading
-	since time.Duration // before the start: when the source says that it began to count; 0: it does not
+	since time.Duration // how long before the start the counter began, as the source reports; 0: not reported
 }
 
 const (
@@ -30,7 +30,7 @@ const (
 	clockStep  = 100
 )
 
-// run returns the last snapshot. No value of a counter may fall on the way.
+// run plays all ticks and returns the last snapshot. The test fails if a counter falls.
 func (c clock) run(t *testing.T) *ledger.Snapshot {
 	t.Helper()
 	config := exportertest.LedgerConfig()
@@ -102,8 +102,8 @@ func clockSums(s *ledger.Snapshot) map[string]float64 {
 	return out
 }
 
-// Whatever is done to the wall clock, nothing is lost and nothing counted twice, also if a source's
-// readings have timestamps of the wall clock alone.
+// If the wall clock is set, nothing is lost and nothing is counted twice, also if a source's
+// readings have only timestamps of the wall clock.
 func TestWallClockIsSet(t *testing.T) {
 	steps := testclock.Steps()
 	if testing.Short() {
@@ -143,8 +143,8 @@ func TestWallClockIsSet(t *testing.T) {
 	}
 }
 
-// A counter that began in the future, as a source says after the wall clock went back, did not
-// begin while the device was known: what it has counted before is not charged to its holder.
+// After the wall clock was set back, a source may report that its counter began in the future. Such
+// a counter did not begin while the device was known: its value is not charged to the holder.
 func TestCounterOfTheFuture(t *testing.T) {
 	for ahead, want := range map[time.Duration]float64{time.Hour: 0, -5 * time.Second: 700} {
 		h := exportertest.NewHistory(t)
@@ -159,9 +159,9 @@ func TestCounterOfTheFuture(t *testing.T) {
 	}
 }
 
-// While a node is suspended, its wall clock goes on and its monotonic clock stands. That time
-// counts as no time: claims are charged what the hardware's counters have counted, whatever they
-// did meanwhile, and neither allocated nor active time.
+// While a node is suspended, its wall clock advances and its monotonic clock stops. Claims are
+// charged what the hardware's counters have counted, also while suspended. They are charged neither
+// allocated nor active time for the suspension.
 func TestSuspended(t *testing.T) {
 	for name, tt := range map[string]struct{ after, want float64 }{ // joules of the counter, and of the claim
 		"the counter goes on":           {2500, 1500},

@@ -12,8 +12,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
-// distributionOf returns a claim's distribution as the seconds, the sum, and the seconds of each
-// bucket by its upper bound.
+// distributionOf formats a claim's distribution: the seconds, the sum, and the seconds of each
+// bucket with its upper bound. Without a distribution it returns "".
 func distributionOf(t *testing.T, s *ledger.Snapshot, claim string, q driver.Quantity) string {
 	t.Helper()
 	var found []string
@@ -57,8 +57,9 @@ func expectDistribution(t *testing.T, h *exportertest.History, claim string, q d
 	}
 }
 
-// A reading stands for the time since the one before, with what each claim has of it; the first one
-// stands for nothing, and so does a gap of more than 90 s. Pods have no distributions.
+// A reading counts for the time since the reading before, with the claim's part of it. The first
+// reading counts for no time, and so does one after a gap of more than 90 s. Pods have no
+// distributions.
 func TestDistribution(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "a0", "a1")
@@ -72,7 +73,7 @@ func TestDistribution(t *testing.T) {
 	h.Read(jointest.Watts(64))
 	h.Pass(time.Second)
 	expectDistribution(t, h, "a", driver.Power, "4 s, sum 228: 0: 1 64: 2 107.6: 1")
-	h.Hold("b", "b0") // half a second ago; from then on each has half
+	h.Hold("b", "b0") // began half a second ago; from then on each claim has half
 	h.Read(jointest.Watts(64))
 	h.Pass(10 * time.Second)
 	h.Read(jointest.Watts(16))
@@ -86,14 +87,15 @@ func TestDistribution(t *testing.T) {
 	}
 }
 
-// Where the holder changes between two readings, the time up to then is of the reading before.
+// If the holder changes between two readings, the earlier reading counts for the time before the
+// change.
 func TestDistributionOfAChange(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "a0")
 	h.Read(jointest.Watts(64))
 	h.Pass(2 * time.Second)
 	h.Free("a")
-	h.Hold("b", "b0") // from the middle
+	h.Hold("b", "b0") // began in the middle
 	h.Read(jointest.Watts(4))
 	h.Pass(2 * time.Second)
 	h.Free("b")
@@ -102,7 +104,7 @@ func TestDistributionOfAChange(t *testing.T) {
 	expectDistribution(t, h, "a", driver.Power, "1 s, sum 64: 64: 1")
 	expectDistribution(t, h, "b", driver.Power, "2 s, sum 8: 4: 2")
 	h.Read(jointest.Watts(16))
-	h.Pass(2 * time.Second) // both ended, and stay
+	h.Pass(2 * time.Second) // both claims ended, and are kept
 	expectDistribution(t, h, "a", driver.Power, "1 s, sum 64: 64: 1")
 	for range 200 {
 		h.Pass(2 * time.Second)
@@ -113,7 +115,7 @@ func TestDistributionOfAChange(t *testing.T) {
 	}
 }
 
-// The parts by the use of processes count, as in the gauges.
+// Parts by process count in the distributions as they do in the gauges.
 func TestDistributionByProcess(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("c0", "p0")
@@ -128,7 +130,7 @@ func TestDistributionByProcess(t *testing.T) {
 	expectDistribution(t, h, "c0", driver.Utilization, "2 s, sum 1: 0.5: 2")
 }
 
-// twoDevices is the history of a claim of gpu-0 and gpu-1.
+// twoDevices returns the history of a claim that holds gpu-0 and gpu-1.
 func twoDevices(t *testing.T) *exportertest.History {
 	t.Helper()
 	h := exportertest.NewHistory(t)
@@ -138,7 +140,8 @@ func twoDevices(t *testing.T) *exportertest.History {
 	return h
 }
 
-// The devices of a claim are summed at each moment, whenever they are read.
+// The values of a claim's devices are summed at each moment, even if the devices are read at
+// different times.
 func TestDistributionOfTwoDevices(t *testing.T) {
 	h := twoDevices(t)
 	for i := range 5 {
@@ -154,7 +157,8 @@ func TestDistributionOfTwoDevices(t *testing.T) {
 	expectDistribution(t, h, "a", driver.Power, "3.5 s, sum 358: 69.79: 1 128: 2")
 }
 
-// A device that is not read any more holds the others up for 90 s, and is left out then.
+// If a device of a claim is no longer read, the claim's distribution waits for it for 90 s, and
+// then continues without it.
 func TestDistributionWithoutADevice(t *testing.T) {
 	h := twoDevices(t)
 	for i := range 100 {
@@ -170,11 +174,11 @@ func TestDistributionWithoutADevice(t *testing.T) {
 	expectDistribution(t, h, "a", driver.Power, "99 s, sum 6464: 64: 97 128: 2")
 }
 
-// Of power that only the parent measures, the claims of partitions have their part, as in the
+// If only the parent measures power, the claims of its partitions have their part of it, as in the
 // gauge.
 func TestDistributionOfPartitions(t *testing.T) {
 	p := newPartitioned(t)
-	p.hold("gpu-0", "whole", "p2") // has what is of no partition
+	p.hold("gpu-0", "whole", "p2") // has what belongs to no partition
 	for range 3 {
 		p.read(256, 0, 1, 0) // all power is active: part-0 draws it
 		p.Pass(time.Second)
@@ -184,7 +188,7 @@ func TestDistributionOfPartitions(t *testing.T) {
 	expectDistribution(t, p.History, "whole", driver.Power, "2 s, sum 0: 0: 2")
 }
 
-// Partitions that take turns have the values of the readings, never one between them.
+// Partitions that are active in turns have the values of the readings, never a value in between.
 func TestDistributionOfPartitionsInTurns(t *testing.T) {
 	p := newPartitioned(t)
 	for i := range 5 {
@@ -195,7 +199,8 @@ func TestDistributionOfPartitionsInTurns(t *testing.T) {
 	expectDistribution(t, p.History, "c1", driver.Power, "4 s, sum 512: 0: 2 256: 2")
 }
 
-// What a device plugin gave has no claim, and without distributions nothing is kept.
+// A device plugin's device has no claim, and so no distribution. If distributions are off, none are
+// kept.
 func TestNoDistributions(t *testing.T) {
 	for name, config := range map[string]ledger.Config{
 		"plugin": {Retention: time.Minute}, "off": {Retention: time.Minute, WithoutDistributions: true},

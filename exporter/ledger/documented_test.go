@@ -13,7 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// The example in exporter/ATTRIBUTION.md: a device draws 500 J in a second; claim a (pod p0) holds
+// The example in exporter/ATTRIBUTION.md: a device uses 500 J in a second. Claim a (pod p0) holds
 // it all the time, claim b (pod p1) from 0.4 s on.
 func TestDocumentedExample(t *testing.T) {
 	readme, err := os.ReadFile("../ATTRIBUTION.md")
@@ -63,7 +63,7 @@ func TestDocumentedExample(t *testing.T) {
 	}
 }
 
-// joules returns the value of a series as the README writes it.
+// shownJoules returns the value of a series as the document shows it.
 func shownJoules(x exportertest.Scraped, family, label string) string {
 	for _, v := range x.Matching(family, label) {
 		return fmt.Sprintf("%.0f J", v)

@@ -18,19 +18,19 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/sim"
 )
 
-// troubles is what goes wrong on the node of a test.
+// troubles are the faults on the node of a test.
 type troubles struct {
-	gaps     bool // devices are not read for 6 to 40 s, again and again
-	resets   bool // their counters begin anew every minute or so
-	outages  bool // the kubelet does not answer for 5 to 40 s
+	gaps     bool // from time to time, devices are not read for 6 to 40 s
+	resets   bool // their counters restart about every minute
+	outages  bool // from time to time, the kubelet does not answer for 5 to 40 s
 	late     bool // its answers take up to 3 s
 	unsigned bool // pods' cgroups are not seen
-	// sources are how devices are read: two of each.
+	// sources are the options of the sources. Each reads two devices.
 	sources           []sim.Options
 	shortest, longest time.Duration // of claims
 }
 
-// busyNode is a node whose claims follow one another on each device.
+// busyNode is a node on which one claim after the other holds each device.
 type busyNode struct {
 	troubles
 	t       *testing.T
@@ -39,18 +39,18 @@ type busyNode struct {
 	groups  []*busyGroup
 	devices []*busyDevice
 	claims  map[string]*busyClaim
-	most    int // claims
+	most    int // number of claims
 	ledger  *ledger.Ledger
 	closed  []ledger.Closed
 
 	dates   holders.Dates
 	changes []podresources.Change
-	waiting []busyAnswer // that the kubelet has not given yet
+	waiting []busyAnswer // answers that the kubelet has not given yet
 	last    busyAnswer
 	silent  span
 }
 
-// busyGroup are devices that are read in the same way.
+// busyGroup is two devices that the same source reads.
 type busyGroup struct {
 	machine *sim.Machine
 	source  *sim.Source
@@ -60,12 +60,12 @@ type busyDevice struct {
 	*busyGroup
 	name     string
 	hardware driver.Hardware
-	claim    *busyClaim // that holds it
-	change   time.Time  // when that ends, or the next begins
+	claim    *busyClaim // the present holder
+	change   time.Time  // when the claim ends, or the next one begins
 	unread   span
-	reset    time.Time // the next one
+	reset    time.Time // when its counters restart next
 	raw      map[driver.Quantity]float64
-	base     map[driver.Quantity]float64 // where the counters began anew
+	base     map[driver.Quantity]float64 // the values at which the counters restarted
 }
 
 type busyClaim struct {
@@ -78,10 +78,11 @@ type busyAnswer struct {
 	held         []podresources.Allocation
 }
 
-// span is a time that comes again and again.
+// span is a period that occurs again and again, at random times.
 type span struct{ from, to time.Time }
 
-// in reports whether now is within the span. Afterwards the next one is drawn.
+// in reports whether the node's time is in the span. After the end of the span, it chooses the next
+// one.
 func (s *span) in(n *busyNode, shortest time.Duration) bool {
 	if s.to.IsZero() || n.now.After(s.to) {
 		s.from = n.now.Add(n.between(10*time.Second, 2*time.Minute))
@@ -159,7 +160,7 @@ func (n *busyNode) play() {
 	}
 }
 
-// change ends the claim that holds a device, or begins another one.
+// change ends the claim that holds a device, or begins the next one.
 func (n *busyNode) change(d *busyDevice) {
 	at := d.change
 	if c := d.claim; c != nil {
@@ -233,7 +234,8 @@ func (n *busyNode) read() []driver.Sample {
 	return out
 }
 
-// count lets the counters of a device begin anew, at some moment since the tick before.
+// count applies the restarts of a device's counters. A restart is at a random time since the
+// previous tick.
 func (n *busyNode) count(d *busyDevice, readings []driver.Reading) {
 	again := n.resets && n.now.After(d.reset)
 	if again {
@@ -252,7 +254,8 @@ func (n *busyNode) count(d *busyDevice, readings []driver.Reading) {
 	}
 }
 
-// check compares what was charged with the truth, and returns the median of the bounds of energy.
+// check compares the charges with the truth of the simulation, and returns the median of the
+// relative bounds of energy.
 func (n *busyNode) check() (median float64) {
 	n.t.Helper()
 	within, all := map[string]int{}, map[string]int{}
@@ -294,7 +297,7 @@ func (n *busyNode) check() (median float64) {
 	return median
 }
 
-// kindsOfSources are how real devices are read.
+// kindsOfSources returns the ways in which real devices are read.
 func kindsOfSources() []sim.Options {
 	return []sim.Options{
 		{},
@@ -306,7 +309,8 @@ func kindsOfSources() []sim.Options {
 	}
 }
 
-// What claims really used, and for how long, is within the bounds, whatever goes wrong.
+// The true use of claims, and the true time for which they held devices, are within the bounds, no
+// matter which faults occur.
 func TestBoundsHold(t *testing.T) {
 	t.Parallel()
 	claims := 345
@@ -323,7 +327,8 @@ func TestBoundsHold(t *testing.T) {
 	}
 }
 
-// With readings each second, alone on a device, the median of the bounds of a minute is below 3 %.
+// If a claim holds a device alone for a minute, and the device is read each second, the median of
+// the bounds is below 3 %.
 func TestBoundsAreNarrow(t *testing.T) {
 	t.Parallel()
 	for name, what := range map[string]troubles{
@@ -340,8 +345,8 @@ func TestBoundsAreNarrow(t *testing.T) {
 	}
 }
 
-// How far a claim's energy may be off, by what the readings and the kubelet say. It uses 100 W from
-// 2.4 s until 22.4 s, as its pod's cgroup tells, which is at most 0.05 s late.
+// The bound of a claim's energy follows from the readings and the kubelet's answers. The claim uses
+// 100 W from 2.4 s to 22.4 s. Its pod's cgroup shows this at most 0.05 s late.
 func TestDoubts(t *testing.T) {
 	t.Parallel()
 	watts := func(_ int, joules float64) []driver.Reading {
@@ -349,13 +354,13 @@ func TestDoubts(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		read   func(second int, joules float64) []driver.Reading
-		silent [2]int // the kubelet, in seconds
+		silent [2]int // from when to when the kubelet does not answer, in seconds
 		other  bool   // another claim shares the device
 		// what is expected, in joules and seconds
 		energy, bound, measured, held, heldBound float64
 	}{
 		"a counter that may count as fast as it likes": {
-			// of each second in which an edge is, that all lies on one side
+			// of each second in which the claim begins or ends: all of its energy may be before or after
 			read: func(_ int, joules float64) []driver.Reading {
 				return []driver.Reading{{Quantity: driver.Energy, Value: joules}}
 			},
@@ -365,7 +370,8 @@ func TestDoubts(t *testing.T) {
 			read: watts, energy: 2000, bound: 2 * 0.05 * 100, measured: 20, held: 20, heldBound: 0.2,
 		},
 		"a gauge": {
-			// of the pieces of 0.6 and 0.4 s at the edges all, and of the 0.1 s in which an edge may lie
+			// all of the pieces of 0.6 s and 0.4 s at the beginning and end, and of each 0.1 s in which
+			// these may be
 			read:   func(int, float64) []driver.Reading { return []driver.Reading{jointest.Watts(100)} },
 			energy: 2000, bound: 60 + 40 + 2*0.1*100, measured: 20, held: 20, heldBound: 0.2,
 		},
@@ -373,7 +379,7 @@ func TestDoubts(t *testing.T) {
 			read: func(second int, _ float64) []driver.Reading {
 				return []driver.Reading{jointest.Watts(80 + 40*float64(second%2))}
 			},
-			// of each of 19 seconds half of the swing
+			// of each of 19 seconds half of the difference
 			energy: 2000 + 0.6*20 - 0.4*20, bound: 19*20 + (60+40+2*0.1*100)*1.2, measured: 20, held: 20, heldBound: 0.2,
 		},
 		"a gauge that is not read for 8 s": {
@@ -423,7 +429,7 @@ func TestDoubts(t *testing.T) {
 			energy: 2000, bound: 10 + 2*100, measured: 18, held: 20, heldBound: 0.2,
 		},
 		"the kubelet is silent when it begins": {
-			// what was before 7 s is charged already when it answers at 10 s
+			// when the kubelet answers at 10 s, the time before 7 s is already charged
 			read: watts, silent: [2]int{2, 10},
 			energy: 2000 - 460, bound: 465 + 5, measured: 15.4, held: 15.4, heldBound: 4.65 + 0.1,
 		},
@@ -446,7 +452,7 @@ func TestDoubts(t *testing.T) {
 				h.Hold("b", "other").ShareID = "1"
 			}
 			var closed []ledger.Closed
-			var answer []podresources.Allocation // the last
+			var answer []podresources.Allocation // the last answer
 			for second := range 80 {
 				switch second {
 				case 3:

@@ -11,7 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
-// Events that two sources count are counted once, though the second one is the first to see them.
+// Events that two sources count are counted once, even if the second source sees them first.
 func TestEventsAreCountedOnce(t *testing.T) {
 	books := ledger.New(ledger.Config{})
 	inventory := driver.Inventory{jointest.ID("0"): {Hardware: driver.Hardware{UUID: "GPU-0"}}}
@@ -51,8 +51,8 @@ func TestEventsAreCountedOnce(t *testing.T) {
 	}
 }
 
-// A device that falls off the bus is down, its errors are counted on, and those that it had hold as
-// long as it is away; what can't be read does not.
+// A device that falls off the bus is down. Its new errors are counted, and its error counters are
+// kept as long as it is missing. Values that can't be read are absent.
 func TestErrorsOfALostDevice(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	since := jointest.Start().Add(1)
@@ -65,32 +65,31 @@ func TestErrorsOfALostDevice(t *testing.T) {
 	h.Pass(time.Second)
 	h.Read(xid("63", 1), xid("79", 1))
 	h.In.Sources[0].Samples[0].Unreadable = true
-	for range 700 { // longer than a counter that is not read is remembered
+	for range 700 { // longer than the ledger remembers a counter that is not read
 		x := h.Tick(time.Second)
 		if len(x["dra_device_power_watts"]) != 0 {
 			t.Fatalf("power of a device that can't be read: %v", x["dra_device_power_watts"])
 		}
 		if h.Now.Sub(jointest.Start()) < 5*time.Second {
-			continue // the kubelet's answer covers the events by then
+			continue // the kubelet's answer may not cover the events yet
 		}
 		h.Expect(x, map[[2]string]float64{
 			{"dra_device_up", "device=gpu-0"}:      0,
 			{"dra_device_errors_total", "code=63"}: 1, {"dra_device_errors_total", "code=79"}: 1,
 		})
-		h.In.Sources[0].Samples = nil // and its source knows nothing of it any more
+		h.In.Sources[0].Samples = nil // from now on, its source does not report it
 	}
 }
 
-// XIDs that a library counts, and the kernel log too from its first record on, are counted once:
-// when the log takes over, also where the library was the first to tell, while both count, and when
-// the log can't be read any more.
+// XIDs that both a library and the kernel log count are counted once: when the log takes over with
+// its first record, also if the library reports an XID first; while both count; and when the log
+// can no longer be read.
 func TestWitnessTakesOver(t *testing.T) {
 	for name, late := range map[string]int{"in the same tick": 0, "the library first": 1} {
 		t.Run(name, func(t *testing.T) {
 			books, begun := ledger.New(ledger.Config{}), jointest.Start()
 			inventory := driver.Inventory{jointest.ID("0"): {Hardware: driver.Hardware{UUID: "GPU-0", PCI: "0000:01:00.0"}}}
-			// When each happened, in half seconds. The log is read from the second 3 to the second
-			// 10.
+			// The times of the XIDs, in half seconds. The log is read from second 3 to second 10.
 			happened := map[string][]int{"31": {3, 9, 13, 23}, "79": {17}}
 			library := func(tick int) driver.Sample {
 				s := driver.Sample{Hardware: driver.Hardware{UUID: "GPU-0"}, Readings: []driver.Reading{jointest.Watts(1)}}
@@ -162,8 +161,8 @@ func TestWitnessTakesOver(t *testing.T) {
 	}
 }
 
-// The first error of a code is counted, if the device was read before without it: also by an
-// earlier process.
+// The first error of a code is counted if the device was read before without it, also by an earlier
+// process.
 func TestFirstErrorOfACode(t *testing.T) {
 	for name, restarts := range map[string]bool{"while it is read": false, "while the process is away": true} {
 		t.Run(name, func(t *testing.T) {

@@ -15,13 +15,13 @@ const (
 	IntegralSuffix = integralSuffix
 )
 
-// Sizes returns how much the ledger keeps of a device.
+// Sizes returns the number of meters, counters and segments that the ledger keeps for a device.
 func (l *Ledger) Sizes(id driver.ID) (meters, counters, segments int) {
 	d := l.devices[id]
 	return len(d.meters), len(d.counters), len(d.timeline)
 }
 
-// Portions returns for how many portions of a device the ledger has memory.
+// Portions returns the number of portions of a device for which the ledger has memory.
 func (l *Ledger) Portions(id driver.ID) (n int) {
 	for _, s := range l.devices[id].timeline {
 		n += cap(s.claims) + cap(s.pods)
@@ -52,7 +52,7 @@ func (l *Ledger) AppendUnmarked(b []byte, clock func(time.Time) int64) []byte {
 	for _, of := range l.writer.all {
 		of.current = [len(of.current)]bool{}
 	}
-	l.writer.turn-- // what is written in some turns alone is written in the same one
+	l.writer.turn-- // some records are written in certain turns only: this is the same turn
 	return l.AppendChanges(b, clock)
 }
 

@@ -16,7 +16,8 @@ import (
 
 const gib = 1 << 30
 
-// fitHistory is that of gpu-0 with 80 GiB, and a partition that is a quarter of it.
+// fitHistory returns the history of claim a, which holds gpu-0 with 80 GiB. The inventory also has
+// a partition that is a quarter of such a GPU.
 func fitHistory(t *testing.T) *exportertest.History {
 	h := exportertest.NewHistory(t)
 	gpu := h.In.Inventory[jointest.ID("gpu-0")]
@@ -32,7 +33,7 @@ func fitHistory(t *testing.T) *exportertest.History {
 	return h
 }
 
-// fitting ticks once a second, with a utilization and memory in GiB.
+// fitting plays ticks of one second, with a utilization and a used memory in GiB.
 func fitting(h *exportertest.History, seconds int, utilization, memory float64) exportertest.Scraped {
 	return fittingEvery(h, time.Second, seconds, utilization, memory)
 }
@@ -61,12 +62,12 @@ func expectFit(t *testing.T, h *exportertest.History, want fit.Reason) *fit.Advi
 	return a
 }
 
-// With a margin of 5 %, a peak of 18 GiB needs 18.9 GiB of the quarter's 20. Utilization is 0.2 in
-// 4998 s and 0.9 in 2: 0.1 % of the time, or 5 s, may be above it.
+// With a margin of 5 %, a peak of 18 GiB needs 18.9 GiB of the quarter's 20. The utilization is 0.2
+// for 4998 s and 0.9 for 2 s. It may exceed the advised activity for 0.1 % of the time, or 5 s.
 func TestAdvice(t *testing.T) {
 	h := fitHistory(t)
 	x := fitting(h, 60, 0.2, 18)
-	expectFit(t, h, fit.NotMeasured) // of the first tick
+	expectFit(t, h, fit.NotMeasured) // the advice is that of the first tick
 	if got := x.Matching("dra_claim_fit_ratio"); len(got) > 0 {
 		t.Fatalf("after 59 seconds: %v", got)
 	}
@@ -76,7 +77,7 @@ func TestAdvice(t *testing.T) {
 	if a.Alternative.Name != "2g.20gb" || a.Unused != 0.75 || a.Memory != 18*gib || a.MaxActivity != 0.9 {
 		t.Errorf("advice %+v", a)
 	}
-	// A bucket of the distribution is 9 % wide: what is told is never below the truth.
+	// A bucket of the distribution is 9 % wide. The reported value is never below the true one.
 	if a.Activity < 0.2 || a.Activity > 0.2*1.1 {
 		t.Errorf("p99.9 of the activity is %v, want 0.2", a.Activity)
 	}
@@ -102,8 +103,8 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
-// A claim that ended is advised by its whole life, however short: at the latest a minute after the
-// last reading of it. Its metrics are those of claims that hold devices.
+// The advice on an ended claim covers its whole life, even if that was short. It comes at most a
+// minute after the last reading of the claim. Only claims that hold devices have metrics of advice.
 func TestAdviceForEndedClaim(t *testing.T) {
 	h := fitHistory(t)
 	c := exportertest.LedgerConfig()
@@ -114,7 +115,7 @@ func TestAdviceForEndedClaim(t *testing.T) {
 	expectFit(t, h, fit.TooShort)
 	h.Free("a")
 	fitting(h, 1, 0.2, 18)       // it ended in the middle of this second
-	x := fitting(h, 70, 0.9, 79) // nobody's
+	x := fitting(h, 70, 0.9, 79) // of no claim
 	a := expectFit(t, h, fit.Advised)
 	if a.Memory != 18*gib || a.MaxActivity != 0.2 || !strings.Contains(a.Text(), "2g.20gb would have fitted") {
 		t.Errorf("advice %+v: %s", a, a.Text())
@@ -123,7 +124,7 @@ func TestAdviceForEndedClaim(t *testing.T) {
 		t.Errorf("metrics of a claim that ended: %v", got)
 	}
 
-	h.Hold("b", "p1") // for too short
+	h.Hold("b", "p1") // too short for advice
 	fitting(h, 30, 0.2, 18)
 	h.Free("b")
 	fitting(h, 130, 0.2, 18)
@@ -132,8 +133,8 @@ func TestAdviceForEndedClaim(t *testing.T) {
 	}
 }
 
-// Where two claims hold a device and it is not known what each used, neither gets advice, then and
-// later. What processes use is known.
+// If two claims hold a device and the use of each is unknown, neither gets advice, also later. The
+// use by process is known.
 func TestNoAdviceOnDividedUse(t *testing.T) {
 	for name, tc := range map[string]struct {
 		processes []driver.Process
@@ -165,7 +166,7 @@ func TestNoAdviceOnDividedUse(t *testing.T) {
 	}
 }
 
-// A claim with admin access uses nothing, and gets no advice.
+// A claim with admin access is charged nothing, and gets no advice.
 func TestNoAdviceForAdminAccess(t *testing.T) {
 	h := fitHistory(t)
 	h.Free("a")
@@ -177,7 +178,7 @@ func TestNoAdviceForAdminAccess(t *testing.T) {
 	}
 }
 
-// Memory that is not measured gives no advice, however long the activity was.
+// Without measured memory there is no advice, no matter how long the activity was measured.
 func TestNoAdviceWithoutMemory(t *testing.T) {
 	h := fitHistory(t)
 	for range 200 {
@@ -187,16 +188,16 @@ func TestNoAdviceWithoutMemory(t *testing.T) {
 	expectFit(t, h, fit.NotMeasured)
 }
 
-// strict is a ledger as the program has it: what began before it, and memory that is read rarely,
-// gets no advice.
+// strict returns a ledger with the configuration of the program: there is no advice on claims that
+// began before it, or whose memory is read rarely.
 func strict() *ledger.Ledger {
 	c := exportertest.LedgerConfig()
 	c.Fit.Partial, c.Fit.MemoryEvery = false, fit.DefaultMemoryEvery
 	return ledger.New(c)
 }
 
-// A claim that was there before the exporter may have had its peak then: after a restart there is
-// no advice on it, unless it was allocated since.
+// A claim that began before the exporter may have had its peak then. There is no advice on it,
+// unless it was allocated after the exporter's start.
 func TestNoAdviceOnWhatBeganBefore(t *testing.T) {
 	h := fitHistory(t)
 	h.Ledger = strict()
@@ -218,8 +219,8 @@ func TestNoAdviceOnWhatBeganBefore(t *testing.T) {
 	expectFit(t, h, fit.Advised)
 }
 
-// 70 GiB for 1 s of 5 are not seen by who reads every 5 s, in phase: there is no advice on such
-// readings.
+// A use of 70 GiB for 1 s of every 5 s can be missed by readings every 5 s. There is no advice on
+// such readings.
 func TestNoAdviceOnMemoryReadRarely(t *testing.T) {
 	h := fitHistory(t)
 	h.Ledger = strict()
@@ -228,7 +229,8 @@ func TestNoAdviceOnMemoryReadRarely(t *testing.T) {
 	expectFit(t, h, fit.ReadRarely)
 }
 
-// What a claim used of links to other devices and of a decoder is a veto, however long ago it was.
+// If a claim used links to other devices, a decoder or much memory bandwidth, a smaller device is
+// vetoed, no matter how long ago that was.
 func TestVetoesAreRemembered(t *testing.T) {
 	for veto, read := range map[fit.Veto]func(second int) driver.Reading{
 		fit.VetoPeers: func(second int) driver.Reading {

@@ -8,7 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// A tick at which shares come again follows what has changed of them, and nothing else.
+// If a tick has the same shares as the tick before, only what has changed is processed again.
 func TestSameShares(t *testing.T) {
 	start := time.Unix(1000, 0)
 	type parts struct {

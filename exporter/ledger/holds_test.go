@@ -15,8 +15,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// held is gpu-0, held by the pod of a claim from one second to another. Seconds below 0 are
-// unknown: since ever, and still.
+// held returns an allocation of gpu-0 that the pod of a claim holds from one second to another. A
+// beginning below 0 is unknown. An end below 0 means that the pod still holds it.
 func held(claim string, from, to float64) podresources.Allocation {
 	at := func(second float64) (t time.Time) {
 		if second >= 0 {
@@ -34,9 +34,9 @@ func shareOf(a podresources.Allocation) podresources.Allocation {
 	return a
 }
 
-// What is decided of a time stays: a hold whose beginning or end is known too late counts from the
-// decided time on, and is counted as a correction. The device draws 10 J a second, and each tick
-// decides the time up to it, but where the device waits.
+// The holders of a decided time do not change. If the beginning or end of a hold becomes known too
+// late, it takes effect from the decided time on, and is counted as a correction. The device uses
+// 10 J a second. Each tick decides the time up to it, unless the device waits.
 func TestHoldsThatAreKnownLate(t *testing.T) {
 	type view struct {
 		held, ended []podresources.Allocation

@@ -13,8 +13,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 )
 
-// named is an input in which the hardware of gpu-0 is known by the inventory, and its source is
-// told the name of the device.
+// named sets an input in which the inventory knows the hardware of gpu-0, and the source reports
+// the device by its name.
 func named(h *exportertest.History, hardware driver.Hardware, readings ...driver.Reading) {
 	id := jointest.ID("gpu-0")
 	h.In.Inventory = driver.Inventory{id: {Hardware: hardware}}
@@ -32,8 +32,9 @@ func energyReading(value float64) driver.Reading {
 	return driver.Reading{Quantity: driver.Energy, Value: value}
 }
 
-// Another hardware under the name of a device starts a new baseline: what its counter stood at is
-// not what it counted here. What stays the same hardware goes on, whatever becomes known of it.
+// Other hardware under the name of a device starts a new baseline: what its counter counted
+// elsewhere is not charged. The same hardware continues, also if more of its identifiers become
+// known.
 func TestIdentity(t *testing.T) {
 	const before, after = 1000.0, 5e7 // joules
 	for name, tc := range map[string]struct {
@@ -87,9 +88,9 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// Readings of the old hardware that wait for the kubelet's answer are counted, and those of the new
-// one from its first on. The same is so of series that the new one alone has, of integrals, and of
-// counters that say since when they count.
+// Readings of the old hardware that wait for the kubelet's answer are counted, and readings of the
+// new hardware from its first one on. The same applies to series that only the new hardware has, to
+// integrals, and to counters with a start time.
 func TestIdentityChangesWhileReadingsWait(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("c0", "p0")
@@ -117,9 +118,9 @@ func TestIdentityChangesWhileReadingsWait(t *testing.T) {
 	})
 	named(h, old, energyReading(1010), watts(10)) // and back
 	h.Pass(time.Second)
-	named(h, old, watts(20)) // its counter can't be read any more
+	named(h, old, watts(20)) // its counter can no longer be read
 	h.Pass(time.Second)
-	third := driver.Hardware{UUID: "C"} // has none: the integral of its power stands in
+	third := driver.Hardware{UUID: "C"} // has no counter: the integral of its power replaces it
 	named(h, third, watts(100))
 	h.Pass(time.Second)
 	named(h, third, watts(100))
@@ -128,9 +129,9 @@ func TestIdentityChangesWhileReadingsWait(t *testing.T) {
 	})
 }
 
-// The change may come at any moment, with readings that are old, or wait: no holder is charged more
-// than what each hardware's counter grew since it was first read, and the device's counter never
-// falls.
+// The hardware may change at any moment, also with old or waiting readings. No holder is charged
+// more than the increase of each hardware's counter since its first reading. The counter of the
+// device never falls.
 func TestIdentityProperty(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		h := exportertest.NewHistory(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
-// Used time is that above the threshold, whatever the level: of 100 s at 50 %, 100 s at 0.9 % and
-// 100 s at 2 %, 200 s. What is not read is not used.
+// Used time is the time above the threshold, no matter how far above: 200 s of 100 s at 50 %, 100 s
+// at 0.9 % and 100 s at 2 %. Time without readings is not used.
 func TestUsedTime(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "p0")
@@ -21,7 +21,7 @@ func TestUsedTime(t *testing.T) {
 		h.Read(driver.Reading{Quantity: driver.Utilization, Value: []float64{0.5, 0.009, 0.02}[second/100]})
 		x = h.Tick(time.Second)
 	}
-	if got := x.One(t, "dra_claim_used_seconds_total"); math.Abs(got-199) > 0.5 { // the first reading has none before
+	if got := x.One(t, "dra_claim_used_seconds_total"); math.Abs(got-199) > 0.5 { // no time before the first reading
 		t.Errorf("used for %v s, want 199", got)
 	}
 	h.Read()
@@ -30,7 +30,7 @@ func TestUsedTime(t *testing.T) {
 	}
 }
 
-// What nothing measures has no used time, which is not 0.
+// Without a measurement the used time is absent, not 0.
 func TestUsedTimeWithoutTelemetry(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "p0")
@@ -41,7 +41,7 @@ func TestUsedTimeWithoutTelemetry(t *testing.T) {
 	}
 }
 
-// A second in which both directions of a link carry more than the threshold is one second.
+// A second in which both directions of a link carry more than the threshold counts once.
 func TestUsedTimeOfNetworks(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "p0")
@@ -64,7 +64,7 @@ func TestUsedTimeOfNetworks(t *testing.T) {
 	}
 }
 
-// Of two claims whose processes are known, only that is active whose processes work.
+// Of two claims whose processes are known, only the one with busy processes is active.
 func TestUsedTimeByProcess(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "p0")
@@ -82,7 +82,7 @@ func TestUsedTimeByProcess(t *testing.T) {
 	}
 }
 
-// A utilization of 0 that something contradicts is not believed: the device is in use.
+// If another value contradicts a utilization of 0, the device counts as used.
 func TestContradictions(t *testing.T) {
 	power := func(watts float64) []driver.Reading {
 		return []driver.Reading{
@@ -142,7 +142,7 @@ func TestContradictions(t *testing.T) {
 	}
 }
 
-// Power that falls some seconds after the utilization does is no contradiction.
+// If power falls some seconds after the utilization, that is no contradiction.
 func TestPowerThatFallsLater(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "p0")
@@ -163,8 +163,8 @@ func TestPowerThatFallsLater(t *testing.T) {
 	}
 }
 
-// What is active is decided in one place: the state that page and top show, the time of the last
-// activity, and the used time by which the rules judge agree at any setting of the two thresholds.
+// Activity is decided in one place. The state on the page and in top, the time of the last
+// activity, and the used time in the rules agree for all values of the two thresholds.
 func TestOneThreshold(t *testing.T) {
 	for _, threshold := range []struct{ utilization, network float64 }{{0.01, 1e4}, {0.001, 1e2}, {0.3, 1e8}} {
 		for _, busy := range []float64{0, 0.005, 0.02, 0.2, 0.9} {

@@ -12,7 +12,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// The integral of a gauge stands in for a counter that the hardware does not have, and says so.
+// The integral of a gauge replaces a counter that the hardware does not have. The source info shows
+// that.
 func TestIntegral(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("c0", "p0")
@@ -40,19 +41,19 @@ func TestIntegral(t *testing.T) {
 	if diff := cmp.Diff(want, sources); diff != "" {
 		t.Errorf("sources: %s", diff)
 	}
-	h.Now = h.Now.Add(ledger.MaxIntegration - 9*time.Second) // more than may be bridged since the last
+	h.Now = h.Now.Add(ledger.MaxIntegration - 9*time.Second) // the gap is then too long to integrate
 	h.Read(driver.Reading{Quantity: driver.Power, Value: 200}, driver.Reading{Quantity: driver.Utilization, Value: 0.5})
 	x = h.Tick(time.Second)
 	h.Expect(x, map[[2]string]float64{{"dra_device_energy_joules_total", "device=gpu-0"}: 2000})
 	h.Read(driver.Reading{Quantity: driver.Power, Value: 200}, driver.Reading{Quantity: driver.Energy, Value: 1e6})
-	h.Pass(time.Second) // a hardware counter comes: it counts from where it stands, and the integral ends
+	h.Pass(time.Second) // a hardware counter appears: it counts from its present value, and the integral ends
 	h.Read(driver.Reading{Quantity: driver.Power, Value: 200}, driver.Reading{Quantity: driver.Energy, Value: 1e6 + 7})
 	x = h.Tick(time.Second)
 	h.Expect(x, map[[2]string]float64{{"dra_device_energy_joules_total", "device=gpu-0"}: 2007})
 }
 
-// A pod whose cgroup is gone works no more, though the kubelet names it yet: the gauge fell then,
-// and not evenly since the reading before.
+// A pod whose cgroup is gone does no more work, even if the kubelet still lists it. The gauge fell
+// at that moment, not evenly since the reading before.
 func TestIntegralUntilGone(t *testing.T) {
 	for name, test := range map[string]struct {
 		change podresources.Change

@@ -11,8 +11,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
 
-// A pod that lived 3 s between two readings of a counter that refreshes every 30 s is charged its 3
-// s.
+// A pod that lives for 3 s between two readings of a counter that is refreshed every 30 s is
+// charged for its 3 s.
 func TestLateReadingIsChargedToWhoHeldTheDevice(t *testing.T) {
 	l := ledger.New(ledger.Config{Retention: 5 * time.Minute})
 	start := time.Unix(1000, 0)

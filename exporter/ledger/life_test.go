@@ -16,14 +16,14 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// lifeStory plays the life of a claim, in seconds from the begin of the ledger: allocated at 2, the
-// pod is seen at 2.3, the CDI spec is written at 6.5, the device is busy from 10 to 20, the hold
-// ends at 25 and the spec goes at 25.5.
+// lifeStory plays the life of a claim, in seconds since the start of the ledger: it is allocated at
+// 2, the pod is seen at 2.3, the CDI spec is written at 6.5, the device is busy from 10 to 20, the
+// hold ends at 25, and the spec is removed at 25.5.
 type lifeStory struct {
 	*exportertest.History
 	from, to int // when the device is busy
 	edit     func(a *podresources.Allocation)
-	other    bool // another claim has the device too
+	other    bool // another claim holds the device too
 	closed   []ledger.Closed
 }
 
@@ -39,7 +39,7 @@ func newLifeStory(t *testing.T) *lifeStory {
 	return s
 }
 
-// play plays from one second to another.
+// play plays the seconds from one to another.
 func (s *lifeStory) play(from, to int) {
 	all := s.Changes
 	for i := from; i < to; i++ {
@@ -82,7 +82,7 @@ func (s *lifeStory) second(i int) {
 	s.Pass(time.Second)
 }
 
-// seconds are those of a life; -1: unknown.
+// seconds returns the durations of a life in seconds; -1: unknown.
 func seconds(l ledger.Life) map[string]float64 {
 	out := map[string]float64{}
 	for name, of := range map[string]func() (time.Duration, bool){
@@ -98,8 +98,8 @@ func seconds(l ledger.Life) map[string]float64 {
 	return out
 }
 
-// By hand: waiting since 2.3, prepared at 6.5, busy from the reading of 10 to that of 20. The pod
-// was there until the answer of 25, or up to a second less.
+// The expected values, by hand: the pod waits since 2.3, the claim is prepared at 6.5, and is busy
+// from the reading at 10 to the one at 20. The pod ended between the answers at 24 and 25.
 func TestLife(t *testing.T) {
 	s := newLifeStory(t)
 	s.play(0, 70)
@@ -129,8 +129,8 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// What is unknown has no value: a claim that is held from the beginning, one that was allocated
-// before, one of a node without the API server, one that does nothing, and one that is shared.
+// Unknown durations have no value: those of a claim that was held from the beginning, that was
+// allocated before, that has no object, no activity or no CDI spec, or that is shared.
 func TestLifeUnknown(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(s *lifeStory)
@@ -177,8 +177,8 @@ func TestLifeUnknown(t *testing.T) {
 	}
 }
 
-// A life goes on over a restart of the exporter, while the claim waits and while it is prepared,
-// and no claim counts twice.
+// The life of a claim continues over a restart of the exporter, whether the claim waits, is
+// prepared or has ended. No claim counts twice.
 func TestLifeOverRestart(t *testing.T) {
 	for _, at := range []int{4, 8, 15, 30} {
 		t.Run(fmt.Sprint(at), func(t *testing.T) {
@@ -203,8 +203,8 @@ func TestLifeOverRestart(t *testing.T) {
 	}
 }
 
-// Of a claim of several devices the last one that is prepared counts, the first that is active, and
-// what is unknown of one is unknown of all, but for the activity of those that had none.
+// A claim of several devices is prepared with the last device, and active with the first. What is
+// unknown of one device is unknown of the claim, except the activity of devices that had none.
 func TestLifeOfSeveral(t *testing.T) {
 	one := ledger.Life{
 		Allocated: sec(0), Waiting: sec(1), Prepared: sec(5), FirstActive: sec(9), LastActive: sec(20), Ended: sec(30),

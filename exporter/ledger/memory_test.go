@@ -16,8 +16,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
-// A ledger in a steady state does not grow, while ten thousand claims with pods, partitions and
-// error codes of new names come and go in a hundred thousand ticks.
+// The ledger does not grow while 10 000 claims, each with a new pod, partition and error code,
+// begin and end in 100 000 ticks.
 func TestSteadyStateDoesNotGrow(t *testing.T) {
 	claims, ticksEach := 10_000, 10
 	if testmain.RaceEnabled || testing.Short() {

@@ -9,7 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
-// What a counter's readings count in all, after the first.
+// The sum of the increments of a counter's readings.
 func TestIncrement(t *testing.T) {
 	start := time.Unix(1000, 0)
 	at := func(second int) time.Time { return start.Add(time.Duration(second) * time.Second) }
@@ -51,7 +51,8 @@ func TestIncrement(t *testing.T) {
 	}
 }
 
-// Two shares of a claim are one portion, whose own CPUs are known if those of both are.
+// Two shares of a claim are one portion. The part of its own CPUs is known if those of both shares
+// are.
 func TestAddPortion(t *testing.T) {
 	var a, b account
 	for name, tc := range map[string]struct{ one, other, want float64 }{

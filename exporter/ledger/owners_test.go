@@ -16,9 +16,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
-// live lets seconds pass in which gpu-0 uses 10 J and claim c holds it: of each, the UIDs of the
-// claim and of the pod, ? for one that is unknown, or - for nobody. What changes between two
-// seconds is taken to change in the middle.
+// live plays seconds in which gpu-0 uses 10 J and pod p of claim c holds it. Each second has the
+// UIDs of the claim and of the pod; ? is an unknown UID, and - is no holder. A change between two
+// seconds takes effect in the middle.
 func live(h *exportertest.History, seconds ...string) exportertest.Scraped {
 	var x exportertest.Scraped
 	for _, second := range seconds {
@@ -48,9 +48,9 @@ func rowsOf(rows ...[]ledger.Holder) []string {
 	return out
 }
 
-// An account is of one UID. One that becomes known or unknown while the device is held is no other;
-// without UIDs, a name that comes again after its holds ended is another one. The series of the
-// name go on.
+// An account belongs to one UID. If a UID becomes known or unknown while the device is held, the
+// account stays the same. Without UIDs, a name that is seen again after its holds ended gets a new
+// account. The series of the name continue.
 func TestAccountsAreOfUIDs(t *testing.T) {
 	for name, tc := range map[string]struct {
 		seconds []string
@@ -115,8 +115,8 @@ func TestAccountsAreOfUIDs(t *testing.T) {
 	}
 }
 
-// The series of a name go on from those of the claim that had it before, with what that is charged
-// late, also when that is not kept any more. Peaks and last times are of the claim that has it now.
+// The series of a name continue those of the earlier claim of that name, with its late charges,
+// also after the earlier account is dropped. Peaks and last times are those of the present claim.
 func TestSeriesGoOn(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	read := func(joules, memory, errors float64) {
@@ -171,8 +171,8 @@ func TestSeriesGoOn(t *testing.T) {
 	}
 }
 
-// A pod that was deleted by force may run on beside the one that has its name now: the series of
-// the name have both their parts of gauges, also when the older one holds the device alone.
+// A pod that was deleted by force may still run beside a new pod of the same name. The gauges of
+// the name have the sum of both parts, also while only the older pod holds the device.
 func TestTwoOfOneName(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	hold := func(claim, uid string) { h.Hold(claim, "p").Holders[0].UID = uid }
@@ -199,9 +199,9 @@ func TestTwoOfOneName(t *testing.T) {
 	}
 }
 
-// The timeline has when each claim and pod held the device, by UID, with what became known of them
-// later. Begins and ends may be off by half a second here. What the ledger gave before does not
-// change.
+// The timeline has, by UID, when each claim and pod held the device, and includes what became known
+// later. Beginnings and ends may be wrong by half a second here. A timeline that was returned
+// earlier does not change.
 func TestTimeline(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	live(h, "-", "? a", "u a")
@@ -216,7 +216,7 @@ func TestTimeline(t *testing.T) {
 	for name, tc := range map[string]struct {
 		of       *ledger.Timeline
 		from, to float64
-		want     []string // with + for those that cover it
+		want     []string // + marks a period that covers all of it
 	}{
 		"all":                        {h.Last.Timeline, 0, 9, []string{u, v, admin}},
 		"before":                     {h.Last.Timeline, -1, -0.1, nil},

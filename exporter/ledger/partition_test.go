@@ -11,11 +11,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// partitioned is the history of gpu-0 with partitions of it, which have a utilization.
+// partitioned is the history of gpu-0 and its partitions, which have a utilization.
 type partitioned struct{ *exportertest.History }
 
-// newPartitioned returns gpu-0 with part-0, a quarter of it, and part-1, a half. Each has a claim
-// of its name, c0 and c1, with the pods p0 and p1.
+// newPartitioned returns gpu-0 with two partitions: part-0, a quarter, and part-1, a half. Claim c0
+// with pod p0 holds part-0, and claim c1 with pod p1 holds part-1.
 func newPartitioned(t *testing.T) partitioned {
 	t.Helper()
 	p := partitioned{exportertest.NewHistory(t)}
@@ -37,7 +37,8 @@ func (p partitioned) hold(device, claim string, pods ...string) *podresources.Al
 	return &p.In.View.Allocations[len(p.In.View.Allocations)-1]
 }
 
-// read lets gpu-0 draw a power and have an energy, and its parts be active; below 0: unread.
+// read sets the power and energy of gpu-0, and the activity of its partitions. An activity below 0
+// is not read.
 func (p partitioned) read(watts, joules float64, activity ...float64) {
 	p.Read(driver.Reading{Quantity: driver.Power, Value: watts}, driver.Reading{Quantity: driver.Energy, Value: joules})
 	for i, name := range []string{"part-0", "part-1"} {
@@ -70,8 +71,8 @@ const (
 	sourceInfo             = "dra_device_quantity_source_info"
 )
 
-// The claims of partitions have the idle power of the parent by their shares, the rest by activity
-// × share. What no partition that is held is stays the parent's unattributed.
+// The claims of partitions get the parent's idle power by share, and the rest by activity × share.
+// What belongs to no held partition is the unattributed part of the parent.
 func TestPartitions(t *testing.T) {
 	p := newPartitioned(t)
 	p.read(80, 1000, 0, 0) // idle
@@ -94,7 +95,7 @@ func TestPartitions(t *testing.T) {
 		{podEnergy, "pod=p1"}:                  80/2 + 80/2 + 120*1./3,
 		{restEnergy, "device=gpu-0"}:           80/4 + 80/4,
 
-		{"dra_device_energy_joules_total", "device=gpu-0"}: 280, // and of no partition
+		{"dra_device_energy_joules_total", "device=gpu-0"}: 280, // partitions have no energy
 		{"dra_device_power_watts", "device=gpu-0"}:         280,
 	})
 	for _, q := range []string{"power", "energy"} {
@@ -105,8 +106,8 @@ func TestPartitions(t *testing.T) {
 	exportertest.Lint(t, p.Last)
 }
 
-// While the activity of a partition is unknown, its claims have their share, and the source says
-// so.
+// While the activity of a partition is unknown, its claims get their share, and the source info
+// shows that.
 func TestPartitionsByShare(t *testing.T) {
 	p := newPartitioned(t)
 	p.read(200, 0)
@@ -127,8 +128,8 @@ func TestPartitionsByShare(t *testing.T) {
 	}
 }
 
-// A partition whose share is unknown, one that no claim holds and one that only a claim with admin
-// access holds have no part.
+// A partition gets no part if its share is unknown, if no claim holds it, or if only a claim with
+// admin access holds it.
 func TestPartitionsWithoutPart(t *testing.T) {
 	p := newPartitioned(t)
 	p.add("part-1", 0)
@@ -147,8 +148,9 @@ func TestPartitionsWithoutPart(t *testing.T) {
 	}
 }
 
-// The part of a partition is divided among its claims and pods as the partition is, by consumed
-// capacity or by process. What belongs to no holder stays the parent's unattributed.
+// The part of a partition is divided among its claims and pods by the method of the partition: by
+// consumed capacity or by process. What belongs to no holder is the unattributed part of the
+// parent.
 func TestPartitionsShared(t *testing.T) {
 	p := newPartitioned(t)
 	p.In.View.Allocations = nil
@@ -176,8 +178,8 @@ func TestPartitionsShared(t *testing.T) {
 	})
 }
 
-// What a parent's partitions do not have belongs to those who hold it as a whole, and what the
-// processes of nobody use in a partition to nobody.
+// The holders of a whole parent get what its partitions do not. The use of a partition by processes
+// of no holder is unattributed.
 func TestPartitionsOfHeldParent(t *testing.T) {
 	p := newPartitioned(t)
 	p.Hold("whole", "p9")
@@ -186,11 +188,11 @@ func TestPartitionsOfHeldParent(t *testing.T) {
 	var x exportertest.Scraped
 	for i := range 3 {
 		p.read(100, 100*float64(i), -1, 0.8)
-		p.run(exportertest.Process(2, 0.2, 1), exportertest.Process(4, 0.6, 1)) // PID 4 is nobody's
+		p.run(exportertest.Process(2, 0.2, 1), exportertest.Process(4, 0.6, 1)) // PID 4 belongs to no holder
 		x = p.Tick(time.Second)
 	}
-	// part-0 has its share, for its activity is unknown; part-1 the rest, of which three quarters are
-	// nobody's
+	// part-0 has its share, because its activity is unknown. part-1 has the rest, of which three
+	// quarters are unattributed.
 	p.Expect(x, map[[2]string]float64{
 		{claimEnergy, "resourceclaim_name=c0"}: 50, {claimEnergy, "resourceclaim_name=c1"}: 150. / 4,
 		{claimEnergy, "resourceclaim_name=whole"}: 0, {restEnergy, "device=gpu-0"}: 150 * 3. / 4,
@@ -209,8 +211,8 @@ func TestPartitionsOfHeldParent(t *testing.T) {
 	}
 }
 
-// A partition that changes hands between two readings of the parent is charged to each holder for
-// its time, at the partition's activity in that time.
+// If the holder of a partition changes between two readings of the parent, each holder is charged
+// for its time, at the partition's activity in that time.
 func TestPartitionsChangeHands(t *testing.T) {
 	p := newPartitioned(t)
 	p.read(100, 0, 1, 1)
@@ -230,7 +232,7 @@ func TestPartitionsChangeHands(t *testing.T) {
 	})
 }
 
-// Where only the energy is measured, the lowest rate while idle is the idle power.
+// If only energy is measured, the lowest rate while idle is the idle power.
 func TestPartitionsWithoutPower(t *testing.T) {
 	p := newPartitioned(t)
 	joules := 0.0
@@ -248,14 +250,15 @@ func TestPartitionsWithoutPower(t *testing.T) {
 	if before != p.Ledger || len(x[claimPower]) != 0 {
 		t.Errorf("power was not read: %v", x[claimPower])
 	}
-	// 160 J while all was idle, then 200, 260 and 160 J while part-0 was active, 60 J of each idle
+	// 160 J while both were idle, then 200, 260 and 160 J while part-0 was active. 60 J of each are
+	// idle.
 	p.Expect(x, map[[2]string]float64{
 		{claimEnergy, "resourceclaim_name=c0"}: (160.+3*60)/4 + 140 + 200 + 100,
 		{claimEnergy, "resourceclaim_name=c1"}: (160. + 3*60) / 2,
 	})
 }
 
-// A partition that measures its power itself has no part of the parent's, from when on it does.
+// A partition that measures its own power gets no part of the parent's from that time on.
 func TestPartitionThatMeasuresItself(t *testing.T) {
 	p := newPartitioned(t)
 	own := func(watts float64) {
@@ -285,16 +288,16 @@ func TestPartitionThatMeasuresItself(t *testing.T) {
 	}
 }
 
-// The joules that a partition drew before it went away reach its claim, however late the reading of
-// its parent comes.
+// The energy that a partition used before it was removed is charged to its claim, no matter how
+// late the reading of the parent comes.
 func TestPartitionIsGone(t *testing.T) {
 	p := newPartitioned(t)
 	p.read(100, 0, 1, 1)
 	p.Pass(time.Second)
 	delete(p.In.Inventory, jointest.ID("part-0"))
 	p.Free("c0")
-	p.Watched = true // it ends at the first answer without it
-	for range 40 {   // the parent's readings are those of before
+	p.Watched = true // the claim ends at the first answer without it
+	for range 40 {   // the parent has no new reading
 		p.Pass(time.Second)
 	}
 	end := p.Now
@@ -317,15 +320,15 @@ func TestPartitionIsGone(t *testing.T) {
 	}
 }
 
-// A claim of a partition that ended has its part of the parent's energy even if the parent can't be
-// read until long after the claim's retention; its series come back for as long again.
+// An ended claim of a partition gets its part of the parent's energy even if the parent can't be
+// read until long after the claim's retention. Its series then appear again for another retention.
 func TestPartitionIsChargedLate(t *testing.T) {
 	p := newPartitioned(t)
 	p.read(100, 0, 1, 1)
 	p.Pass(time.Second)
 	p.Free("c0")
 	seconds := 1.5*exportertest.Retention.Seconds() + 1
-	for range int(seconds) - 1 { // the parent's readings are those of before
+	for range int(seconds) - 1 { // the parent has no new reading
 		for _, name := range []string{"part-0", "part-1"} {
 			p.ReadOf(name, driver.Reading{Quantity: driver.Utilization, Value: 1})
 		}
@@ -347,7 +350,7 @@ func TestPartitionIsChargedLate(t *testing.T) {
 	}
 }
 
-// While it is unknown what the new claim of a partition is, the readings of the parent wait.
+// While the new claim of a partition is pending, the readings of the parent wait.
 func TestPartitionIsPending(t *testing.T) {
 	p := newPartitioned(t)
 	p.In.View.Allocations = nil
@@ -361,7 +364,7 @@ func TestPartitionIsPending(t *testing.T) {
 	p.In.View.Allocations[0].Pending = false
 	p.read(100, 200, 1, 0)
 	x := p.Tick(time.Second)
-	p.Expect(x, map[[2]string]float64{ // which came in the middle of the first second
+	p.Expect(x, map[[2]string]float64{ // it began in the middle of the first second
 		{claimEnergy, "resourceclaim_name=late"}: 150, {restEnergy, "device=gpu-0"}: 50,
 	})
 }

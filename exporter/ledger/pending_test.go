@@ -8,8 +8,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 )
 
-// An admin mark that comes a second late charges no holder in between: not the claim with admin
-// access, and not less to the one that holds the device.
+// If admin access becomes known a second late, no holder is charged wrongly in between: the claim
+// with admin access is charged nothing, and the holder of the device is charged no less.
 func TestAdminMarkComesLate(t *testing.T) {
 	for name, share := range map[string]string{"of a device": "", "of a share, which the kubelet does not tell": "s-1"} {
 		t.Run(name, func(t *testing.T) { testAdminMarkComesLate(t, share) })
@@ -47,9 +47,9 @@ func testAdminMarkComesLate(t *testing.T, share string) {
 	}
 }
 
-// A claim that turns out to hold the device, or a share of it that the kubelet does not tell, is
-// charged from when it came, as if it had been known at once; and so is one of which nothing is
-// said for 2 s.
+// A pending claim that turns out to hold the device, or a share that the kubelet does not report,
+// is charged from its beginning, as if it had been known at once. The same applies to a claim about
+// which nothing becomes known for 2 s.
 func TestPendingClaimIsChargedFromItsBeginning(t *testing.T) {
 	for name, of := range map[string]struct {
 		answered bool
@@ -99,8 +99,8 @@ func TestPendingClaimIsChargedFromItsBeginning(t *testing.T) {
 	}
 }
 
-// What is held at the first answer was held before, also where it is not known at first who holds
-// it.
+// A device that is held at the first answer was held before, also if its holder is pending at
+// first.
 func TestPendingAtTheFirstAnswer(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "p0").Pending = true
@@ -112,7 +112,7 @@ func TestPendingAtTheFirstAnswer(t *testing.T) {
 		{"dra_claim_energy_joules_total", "resourceclaim_name=a"}: 20,
 		{"dra_device_energy_joules_total", "device=gpu-0"}:        20,
 	})
-	// And one that the inventory drops meanwhile.
+	// A device that is removed from the inventory while its claim is pending.
 	h.Hold("b", "p1").Pending = true
 	energyAt(h, 3)
 	h.In.Inventory, h.In.View.Allocations = nil, nil
@@ -120,8 +120,8 @@ func TestPendingAtTheFirstAnswer(t *testing.T) {
 	h.Pass(time.Second)
 }
 
-// The parts by process of a time in which a claim was taken for one with admin access, which it is
-// not, do not sum to more than the device together with its part.
+// A claim is first taken for one with admin access, and turns out to have none. The parts by
+// process of that time and the claim's part do not sum to more than the device's value.
 func TestPendingClaimIsNoAdmin(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "p0")

@@ -20,7 +20,7 @@ type log struct{ ledger.Kept }
 func clockOf(t time.Time) int64 { return t.UnixNano() }
 func timeOf(at int64) time.Time { return time.Unix(0, at) }
 
-// write writes a tick.
+// write adds the whole state at the first call, and then the changes of each tick.
 func (k *log) write(l *ledger.Ledger, now time.Time) {
 	k.Time, k.Clock, k.Continues = now, timeOf, true
 	if k.State == nil {
@@ -30,7 +30,7 @@ func (k *log) write(l *ledger.Ledger, now time.Time) {
 	k.Changes = append(k.Changes, l.AppendChanges(nil, clockOf))
 }
 
-// restored returns a ledger that goes on.
+// restored returns a ledger that continues from what another one wrote.
 func restored(t exportertest.TB, k ledger.Kept, now time.Time) *ledger.Ledger {
 	t.Helper()
 	l := ledger.New(exportertest.LedgerConfig())
@@ -40,8 +40,8 @@ func restored(t exportertest.TB, k ledger.Kept, now time.Time) *ledger.Ledger {
 	return l
 }
 
-// A ledger goes on where another one ended: no counter is lower than it was, and each counts since
-// the same time.
+// A restored ledger continues where the earlier one ended: no counter is lower than it was, and
+// each counts since the same time.
 func TestRestore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := exportertest.NewWorld(t)
@@ -94,7 +94,7 @@ type bornKey struct {
 	series string
 }
 
-// bornOf returns since when each counter of the metrics counts.
+// bornOf returns the time since which each counter of the metrics counts.
 func bornOf(s *ledger.Snapshot) map[bornKey]time.Time {
 	out := map[bornKey]time.Time{}
 	add := func(key ledger.HolderKey, pod bool, values []ledger.Value) {
@@ -116,7 +116,7 @@ func bornOf(s *ledger.Snapshot) map[bornKey]time.Time {
 	return out
 }
 
-// A state and its changes are the same as the whole state at the end.
+// A state with all changes after it restores the same ledger as the whole state at the end.
 func TestChangesAddUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := exportertest.NewWorld(t)
@@ -141,7 +141,7 @@ func TestChangesAddUp(t *testing.T) {
 	})
 }
 
-// Nothing that is read makes a ledger panic.
+// No content of a state makes a ledger panic.
 func FuzzRestore(f *testing.F) {
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -153,8 +153,8 @@ func FuzzRestore(f *testing.F) {
 	})
 }
 
-// The advice on a claim that has ended outlives a restart: also one that is made after it, of a
-// claim that ended right before.
+// The advice on an ended claim is kept over a restart. A claim that ended right before a restart
+// gets its advice after it.
 func TestAdviceForEndedClaimOutlivesRestart(t *testing.T) {
 	for name, after := range map[string]int{"before it is advised": 5, "after it was": 90} {
 		t.Run(name, func(t *testing.T) {
@@ -169,9 +169,9 @@ func TestAdviceForEndedClaimOutlivesRestart(t *testing.T) {
 			tick(130, 0.2, 18)
 			h.Free("a")
 			tick(after, 0.2, 18)
-			h.Ledger, h.Dates = restored(t, k.Kept, h.Now), &exportertest.Dates{} // nor is its end known
+			h.Ledger, h.Dates = restored(t, k.Kept, h.Now), &exportertest.Dates{} // the end of the hold is lost
 			k = log{}
-			tick(90, 0.9, 79) // nobody's
+			tick(90, 0.9, 79) // of no claim
 			if a := expectFit(t, h, fit.Advised); a.Memory != 18*gib || !strings.Contains(a.Text(), "2g.20gb would have") {
 				t.Errorf("advice %+v: %s", a, a.Text())
 			}
@@ -179,7 +179,7 @@ func TestAdviceForEndedClaimOutlivesRestart(t *testing.T) {
 	}
 }
 
-// Since when a device is held is known as exactly after a restart as before.
+// The beginnings and ends of holds are known as exactly after a restart as before.
 func TestPeriodsOutliveRestart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := exportertest.NewWorld(t)
@@ -196,7 +196,7 @@ func TestPeriodsOutliveRestart(t *testing.T) {
 			to[p] = true
 		}
 		for p := range s.Timeline.All() {
-			if p.To.IsZero() || w.Now.Sub(p.To) <= ledger.RememberFor { // else it is forgotten at the next occasion
+			if p.To.IsZero() || w.Now.Sub(p.To) <= ledger.RememberFor { // otherwise it is forgotten soon
 				add(before, *p)
 			}
 		}

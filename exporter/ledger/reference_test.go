@@ -16,17 +16,17 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
 
-// reference is a naive ledger: it remembers who held what when, and charges each reading step by
-// step of 50 ms. It knows worlds whose kubelet answers at every tick.
+// reference is a naive ledger: it remembers who held what when, and charges each reading in steps
+// of 50 ms. It requires that the kubelet answers at every tick.
 type reference struct {
 	born     time.Time
 	answered time.Time
 	holdings []refHolding
 	last     map[refSeries]driver.Reading
 	sums     map[refKey]float64
-	parts    map[refMoment]float64 // the utilization of all of a claim's devices
-	// distributed is the time up to which each claim's utilization was in its distribution at the
-	// tick before: what a late first reading of a device says of that time is omitted.
+	parts    map[refMoment]float64 // the sum of the utilization of a claim's devices
+	// distributed is the time up to which each claim's utilization was in its distribution at the tick
+	// before. Later first readings of a device add nothing before that time.
 	distributed map[string]time.Time
 }
 
@@ -42,8 +42,8 @@ type refHolding struct {
 	pod          string
 	admin        bool
 	consumed     []driver.Amount
-	from, to     time.Time // zero to: still
-	left         time.Time // when it was seen to go last, though it holds on
+	from, to     time.Time // to is zero while it is held
+	left         time.Time // the last sign of its end while the kubelet still listed it
 }
 
 type refSeries struct {
@@ -155,8 +155,8 @@ func (f *reference) hold(w *exportertest.World, now time.Time) {
 	}
 }
 
-// date returns when a pod began or ended to hold. left is the last sign of its end that came before
-// the last answer, which still named it.
+// date returns when a pod began or ended a hold. left is the last sign of its end before the last
+// answer, which still listed the pod.
 func (f *reference) date(signs *holders.Signs, now time.Time, pod, claim string, gone bool, left time.Time) time.Time {
 	var found []time.Time
 	shortlyBefore := false
@@ -185,12 +185,12 @@ func (f *reference) date(signs *holders.Signs, now time.Time, pod, claim string,
 	}
 }
 
-// about reports whether a change is of the pod or the claim.
+// about reports whether a change concerns the pod or the claim.
 func about(c podresources.Change, pod, claim string) bool {
 	return c.PodUID == "uid-"+pod || slices.Contains(c.CDI, "example.com/gpu="+claim)
 }
 
-// read charges what is new in a reading.
+// read charges what a reading adds to the reading before.
 func (f *reference) read(id driver.ID, r driver.Reading) {
 	series := refSeries{id, r.Quantity}
 	last, have := f.last[series]
@@ -207,7 +207,7 @@ func (f *reference) read(id driver.ID, r driver.Reading) {
 		f.spread(id, r.Quantity, r.Value, r.Since, r.At)
 	case have && r.Value < last.Value/2: // a restart
 		f.spread(id, r.Quantity, r.Value, last.At, r.At)
-	case have && r.Value < last.Value: // a reading that wavers
+	case have && r.Value < last.Value: // a small fall is no restart
 		f.spread(id, r.Quantity, 0, last.At, r.At)
 		r.Value = last.Value
 		f.last[series] = r
@@ -218,8 +218,9 @@ func (f *reference) read(id driver.ID, r driver.Reading) {
 	}
 }
 
-// integrate charges a gauge: even from one reading to the next, but with a jump where the holders
-// changed, and where the first of those who hold on was seen to go.
+// integrate charges a gauge. It changes evenly from one reading to the next. If holders change in
+// between, it jumps there, and at the first sign of the end of a holder that the kubelet still
+// lists.
 func (f *reference) integrate(id driver.ID, last, next driver.Reading) {
 	cuts := []time.Time{last.At, next.At}
 	for _, x := range f.holdings {
@@ -251,7 +252,7 @@ func (f *reference) integrate(id driver.ID, last, next driver.Reading) {
 			level = next.Value
 		}
 		f.spread(id, driver.ActiveSeconds, level*cuts[i+1].Sub(cuts[i]).Seconds(), cuts[i], cuts[i+1])
-		if len(cuts) == 2 { // the reading stands for all of the time
+		if len(cuts) == 2 { // the distribution has this reading for all of the time
 			level = next.Value
 		}
 		for at := cuts[i]; at.Before(cuts[i+1]); at = at.Add(exportertest.Grain) {
@@ -265,7 +266,7 @@ func (f *reference) integrate(id driver.ID, last, next driver.Reading) {
 	}
 }
 
-// spread charges an amount step by step.
+// spread charges an amount in equal steps.
 func (f *reference) spread(id driver.ID, q driver.Quantity, amount float64, from, to time.Time) {
 	metric := q.Spec().Metric
 	f.sums[refKey{id, "dra_device_" + metric, ""}] += amount
@@ -302,7 +303,7 @@ func (f *reference) allocate(id driver.ID, from, to time.Time) {
 	}
 }
 
-// holders returns the parts of those who hold a device at the moment.
+// holders returns the parts of the claims and pods that hold a device at a time.
 func (f *reference) holders(id driver.ID, at time.Time) (claims, pods map[string]float64) {
 	shares := map[[2]string][]refHolding{}
 	for _, x := range f.holdings {
@@ -322,8 +323,8 @@ func (f *reference) holders(id driver.ID, at time.Time) (claims, pods map[string
 	return claims, pods
 }
 
-// weight is the mean of the share's parts in the resources that all shares consume; without any, an
-// equal part.
+// weight returns the mean of the share's parts of the resources that all shares consume. Without
+// such a resource, it returns an equal part.
 func (f *reference) weight(shares map[[2]string][]refHolding, key [2]string) float64 {
 	sum, resources := 0.0, 0
 	for _, resource := range []string{"memory", "cores"} {
@@ -354,8 +355,8 @@ func amountOf(amounts []driver.Amount, resource string) float64 {
 	return 0
 }
 
-// compareDistributions holds the distributions of the claims' utilization to the steps up to the
-// time that is in them.
+// compareDistributions compares the distributions of the claims' utilization with the steps up to
+// the time that they cover.
 func (f *reference) compareDistributions(t *rapid.T, w *exportertest.World, l *ledger.Ledger, s *ledger.Snapshot) {
 	t.Helper()
 	for _, h := range s.Claims {
@@ -381,7 +382,8 @@ func (f *reference) compareDistributions(t *rapid.T, w *exportertest.World, l *l
 	}
 }
 
-// compare holds each counter to the reference: equal where it is there, and there if it is not 0.
+// compare compares each counter with the reference. A counter may be absent only if the reference
+// has 0.
 func (f *reference) compare(t *rapid.T, w *exportertest.World, x exportertest.Scraped) {
 	t.Helper()
 	left := map[refKey]float64{}

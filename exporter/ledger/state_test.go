@@ -14,7 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
-// TestStates has a device for each state that a snapshot can tell, and for each rule of precedence.
+// TestStates has a device for each state in a snapshot, and for each rule of precedence.
 func TestStates(t *testing.T) {
 	want := map[string]ledger.State{
 		"active": ledger.StateActive, "quiet": ledger.StateQuiet, "half-quiet": ledger.StateActive,
@@ -120,7 +120,7 @@ func TestStatesAreDocumented(t *testing.T) {
 	}
 }
 
-// Every state has a place of its own in the order of attention. What is broken or wasted is first.
+// Every state has its own place in the order of attention. Broken and wasted devices are first.
 func TestCompareAttention(t *testing.T) {
 	states := ledger.States()
 	slices.SortFunc(states, ledger.CompareAttention)

@@ -22,11 +22,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// sample is what a pod's GPU did at a time, in seconds.
+// sample is the use of a pod's GPU at a time in seconds. A value of -1 is unknown.
 type sample struct{ at, busy, memory float64 }
 
-// recordedPods are 143 pods of a production service over 22.8 h, by name: see traces/README.md
-// beside them.
+// recordedPods returns recordings of 143 pods of a production service over 22.8 h, by name. See
+// traces/README.md beside the recordings.
 func recordedPods(t *testing.T) map[string][]sample {
 	t.Helper()
 	folder := os.Getenv("RECORDED")
@@ -95,14 +95,15 @@ func eachRow(t *testing.T, file string, do func(pod string, at, value float64)) 
 	}
 }
 
-// replayed is what is said of a pod.
+// replayed is the result of a replay.
 type replayed struct {
-	idle   time.Duration // in which DRAClaimIdle, or DRAClaimIdleMemoryHeld, would fire
+	idle   time.Duration // the time in which DRAClaimIdle or DRAClaimIdleMemoryHeld fires
 	advice *fit.Advice   // of the first half
-	killed bool          // the memory of the second half exceeds that of what is advised
+	killed bool          // the memory used in the second half exceeds that of the advised device
 }
 
-// migOf are partitions of a GPU of 80 GiB, by NVIDIA's table of profiles (MIG User Guide).
+// migOf adds the partitions of a GPU with 80 GiB to an inventory, by NVIDIA's table of profiles
+// (MIG User Guide).
 func migOf(inventory driver.Inventory) {
 	for profile, size := range map[string]struct{ slices, mebibytes float64 }{
 		"1g.10gb": {1, 9984}, "1g.20gb": {1, 20096}, "2g.20gb": {2, 20096}, "3g.40gb": {3, 40448}, "4g.40gb": {4, 40448},
@@ -117,9 +118,10 @@ func migOf(inventory driver.Inventory) {
 	}
 }
 
-// replay gives what a pod did to a ledger with the vetoes of sampling and of history off, since the
-// samples are 57 s apart, and to the rule of the alerts: the claim was used for less than 1 % of
-// half an hour, of which it was held for 80 %, for five minutes.
+// replay passes what a pod did to a ledger and to the rule of the alerts. The samples are 57 s
+// apart, so the vetoes of sampling and of history are off. An alert fires if, for five minutes, the
+// claim was held for more than 80 % of the last half hour, and was used for less than 1 % of that
+// time.
 func replay(pod []sample) replayed {
 	const window, held, usedShare, hold = 30 * time.Minute, 0.8, 0.01, 5 * time.Minute
 	config := exportertest.LedgerConfig()
@@ -178,7 +180,7 @@ func replay(pod []sample) replayed {
 	return out
 }
 
-// TestRecordedPods replays what 143 pods did. The figures are those of README.md.
+// TestRecordedPods replays the 143 pods. The figures are those of README.md.
 func TestRecordedPods(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -11,8 +11,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 )
 
-// A partition that was read and is taken apart again is not down; a device that was read and can't
-// be is.
+// A partition that was read and then removed is not down. A device that was read and can no longer
+// be read is down.
 func TestUp(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.In.Inventory[jointest.ID(
@@ -46,8 +46,8 @@ func TestUp(t *testing.T) {
 	up(h.Tick(time.Second), map[string]float64{"gpu-0": 0, "twin": 0, "never": 0})
 }
 
-// A device of which its source has nothing to read is not down, even if it is held: it was never
-// read. Once it was, it is.
+// A held device is not down if its source has no readings of it and it was never read. It is down
+// if it was read before.
 func TestNothingToRead(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("claim", "p0")
@@ -67,8 +67,8 @@ func TestNothingToRead(t *testing.T) {
 	h.Expect(h.Tick(time.Second), map[[2]string]float64{{"dra_device_up", "device=gpu-0"}: 0})
 }
 
-// A device whose driver is gone is none that could be read, even if it was; while it is read, it is
-// up.
+// A device whose driver is gone is up while it is read. Without readings, it is neither up nor
+// down, even if it was read before.
 func TestDriverGone(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("claim", "p0")

@@ -16,10 +16,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
-// xidLabels are those of the error that these tests play.
+// xidLabels returns the labels of the error in these tests.
 func xidLabels() driver.Labels { return driver.Labels{"xid", "31"} }
 
-// errorsAt reads gpu-0's power and its count of errors, with events at the given times before now.
+// errorsAt sets readings of gpu-0's power and count of errors, with events at the given durations
+// before now.
 func errorsAt(h *exportertest.History, errors int, ago ...time.Duration) {
 	h.Read(jointest.Watts(100), driver.Reading{
 		Quantity: driver.Errors, Labels: xidLabels(), Value: float64(errors), Since: jointest.Start().Add(1),
@@ -36,7 +37,7 @@ func event(h *exportertest.History, e driver.Event) {
 	s.Events = append(s.Events, e)
 }
 
-// witnessed returns what claims and pods saw of errors, by name.
+// witnessed returns the counts of errors that hit claims and pods, by name.
 func witnessed(x exportertest.Scraped) map[string]float64 {
 	out := map[string]float64{}
 	for _, family := range []string{"dra_claim_errors_total", "dra_pod_errors_total"} {
@@ -58,15 +59,15 @@ func expectWitnessed(t *testing.T, x exportertest.Scraped, device float64, want 
 	}
 }
 
-// An error counts in full for each who holds the device when it happens, whoever holds it when it
-// is read.
+// An error counts in full for each holder at the time when it happens, not at the time when it is
+// read.
 func TestErrorHitsWhoHeldTheDeviceThen(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "a0", "a1")
 	errorsAt(h, 0)
 	h.Pass(2 * time.Second)
 	h.Free("a")
-	h.Hold("b", "b0") // from the middle between the answers
+	h.Hold("b", "b0") // began in the middle between the answers
 	errorsAt(h, 1, 1500*time.Millisecond)
 	expectWitnessed(t, h.Tick(2*time.Second), 1, map[string]float64{"a": 1, "a0": 1, "a1": 1})
 	h.Hold("c", "c0")
@@ -91,7 +92,7 @@ func TestErrorHitsWhoHeldTheDeviceThen(t *testing.T) {
 	expectWitnessed(t, x, 3, map[string]float64{"a": 1, "a0": 1, "a1": 1, "b": 1, "b0": 1, "c": 1, "c0": 1})
 }
 
-// An error of an unknown time hits all who held the device since the reading before.
+// An error of an unknown time hits all holders since the reading before.
 func TestErrorOfUnknownTime(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "a0")
@@ -101,14 +102,14 @@ func TestErrorOfUnknownTime(t *testing.T) {
 	h.Hold("b", "b0")
 	errorsAt(h, 2)
 	expectWitnessed(t, h.Tick(2*time.Second), 2, map[string]float64{"a": 2, "a0": 2, "b": 2, "b0": 2})
-	errorsAt(h, 4, time.Second) // one of two is told
-	h.Hold("c", "c0")           // from then on
+	errorsAt(h, 4, time.Second) // one of the two errors has an event
+	h.Hold("c", "c0")           // began at the time of the event
 	expectWitnessed(t, h.Tick(time.Second), 4,
 		map[string]float64{"a": 2, "a0": 2, "b": 4, "b0": 4, "c": 2, "c0": 2})
 }
 
-// A process that an event names narrows it to its pod and that pod's claim. One of nobody who holds
-// the device hits no holder, one that is not known hits all.
+// An event that names a process hits only the pod of the process and its claim. If that pod does
+// not hold the device, no holder is hit. If the process is unknown, all holders are hit.
 func TestErrorOfAProcess(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "p0", "p1")
@@ -134,8 +135,8 @@ func TestErrorOfAProcess(t *testing.T) {
 	}
 }
 
-// An event is counted once: also if the source tells it again, or if its counter rises at the next
-// reading.
+// An event is counted once, also if the source reports it again, or if its counter rises only at
+// the next reading.
 func TestEventIsCountedOnce(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "a0")
@@ -154,7 +155,7 @@ func TestEventIsCountedOnce(t *testing.T) {
 	expectWitnessed(t, h.Tick(time.Second), 2, map[string]float64{"a": 1, "a0": 1, "b": 1, "b0": 1})
 }
 
-// What happens to a device happens to its partitions.
+// An error of a device also hits the holders of its partitions.
 func TestErrorOfTheParent(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.In.Inventory[jointest.ID("part")] = driver.Entry{Hardware: driver.Hardware{
@@ -168,7 +169,7 @@ func TestErrorOfTheParent(t *testing.T) {
 	expectWitnessed(t, h.Tick(time.Second), 1, map[string]float64{"a": 1, "a0": 1})
 }
 
-// Throttling is divided by time alone: each holder has all of that of its own time.
+// Throttling is not divided: each holder is charged all of it in its own time.
 func TestThrottlingOfHolders(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	throttled := func(seconds float64) {
@@ -177,7 +178,7 @@ func TestThrottlingOfHolders(t *testing.T) {
 	h.Hold("a", "a0")
 	throttled(0)
 	h.Pass(2 * time.Second)
-	h.Hold("b", "b0") // from the middle between the answers
+	h.Hold("b", "b0") // began in the middle between the answers
 	throttled(1)
 	h.Expect(h.Tick(time.Second), map[[2]string]float64{
 		{"dra_device_throttled_seconds_total", "reason=thermal"}:      1,
@@ -187,7 +188,7 @@ func TestThrottlingOfHolders(t *testing.T) {
 	})
 }
 
-// A peak is the highest reading since the holder began, of its part, and stays after its end.
+// A peak is the highest value of the holder's part since the holder began. It stays after the end.
 func TestPeaks(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	read := func(memory, watts float64) exportertest.Scraped {
@@ -218,8 +219,8 @@ func TestPeaks(t *testing.T) {
 	}
 }
 
-// TestWitnesses plays random histories with errors at known times: each hits exactly those who held
-// the device then, by the naive ledger's record of who did; no holder has more than its device.
+// TestWitnesses plays random histories with errors at known times. Each error hits exactly those
+// who held the device at its time, by the naive ledger. No holder has more errors than its device.
 func TestWitnesses(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -18,7 +18,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// newNursery returns a history in which pods are young for 10 s, and whose kubelet has answered.
+// newNursery returns a history in which pods are young for 10 s, after the first answer of the
+// kubelet.
 func newNursery(t *testing.T) *exportertest.History {
 	t.Helper()
 	h := exportertest.NewHistory(t)
@@ -60,8 +61,8 @@ func expectPods(t *testing.T, x exportertest.Scraped, want ...string) {
 	}
 }
 
-// A pod that ends young never has a series. What it was charged comes to its workload at its end,
-// and what is read later of its time as well.
+// A pod that ends while it is young never has a series. Its charges are added to its workload at
+// its end. Later readings of its time are charged to the workload too.
 func TestShortPods(t *testing.T) {
 	h := newNursery(t)
 	const row = "pod=aggregated/Job/train"
@@ -81,11 +82,11 @@ func TestShortPods(t *testing.T) {
 	h.Free("c")
 	h.Changes = []podresources.Change{{At: h.Now, PodUID: "uid-p0", Gone: true}}
 	h.Now = h.Now.Add(time.Second)
-	x = h.Tick(time.Second) // without a reading of the time since
+	x = h.Tick(time.Second) // without a new reading
 	expectPods(t, x, "aggregated/Job/train")
 	h.Expect(x, map[[2]string]float64{{podEnergy, row}: 450, {"dra_pod_allocated_seconds_total", row}: 5.5})
 	h.Read(jointest.Watts(100))
-	x = h.Tick(time.Second) // 1 s until the end, as the claim
+	x = h.Tick(time.Second) // charges 1 s until the end, as for the claim
 	h.Expect(x, map[[2]string]float64{
 		{podEnergy, row}: 550, {claimEnergy, "resourceclaim_name=c"}: 550, {"dra_pod_info", row}: 1,
 		{"dra_pod_info", "workload_name=train"}: 1, {"dra_pod_info", "queue=q"}: 1, {"dra_pod_info", "workload_kind=Job"}: 1,
@@ -101,9 +102,9 @@ func TestShortPods(t *testing.T) {
 	h.Expect(h.Tick(time.Second), map[[2]string]float64{{"dra_pod_allocated_seconds_total", row}: 0})
 }
 
-// A pod that is old enough appears with all that it was charged since its beginning, which its
-// created timestamps say; it was first shown when it was old enough, for the zero-hold. Its
-// workload has its parts of gauges until then.
+// A pod that is old enough appears with all charges since its beginning, which is its created
+// timestamp. The zero-hold begins when it appears. Before that, its workload has its parts of
+// gauges.
 func TestPodsGrowUp(t *testing.T) {
 	h := newNursery(t)
 	const row = "pod=aggregated/Job/train"
@@ -143,7 +144,7 @@ func TestPodsGrowUp(t *testing.T) {
 	expectPods(t, x, "aggregated/Job/train", "p0", "p1")
 }
 
-// expectHeld checks that all counters of p0, which began then, are shown at 0 at first.
+// expectHeld checks that all counters of p0, which began at the time born, are shown at 0 at first.
 func expectHeld(t *testing.T, s *exposition.Snapshot, born time.Time) {
 	t.Helper()
 	counters := 0
@@ -163,7 +164,7 @@ func expectHeld(t *testing.T, s *exposition.Snapshot, born time.Time) {
 	}
 }
 
-// Pods of the kubelet's first answer may be of any age, and have series at once, also where devices
+// Pods of the kubelet's first answer may have any age, and have series at once, also if devices
 // were known before.
 func TestPodsOfFirstAnswer(t *testing.T) {
 	for _, known := range []bool{false, true} {
@@ -183,8 +184,8 @@ func TestPodsOfFirstAnswer(t *testing.T) {
 	}
 }
 
-// Errors hit a workload once, however many of its young pods hold the device; a process's pod that
-// is young hits it too. The highest memory is that of one pod.
+// An error hits a workload once, no matter how many of its young pods hold the device. A process of
+// a young pod hits the workload too. The highest memory is that of one pod.
 func TestErrorsOfShortPods(t *testing.T) {
 	h := newNursery(t)
 	const row = "pod=aggregated/Job/train"
@@ -217,8 +218,8 @@ func TestErrorsOfShortPods(t *testing.T) {
 	})
 }
 
-// What a pod held is added to its workload when nothing can be decided of that time any more: a
-// hold of the same pod that is known late, and overlaps it, is not counted twice.
+// The time of a pod is added to its workload only when it is decided: a hold of the same pod that
+// becomes known late and overlaps it is not counted twice.
 func TestShortPodIsAddedWhenItsEndIsDecided(t *testing.T) {
 	config := exportertest.LedgerConfig()
 	config.MinLifetime = 10 * time.Second

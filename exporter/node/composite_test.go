@@ -14,9 +14,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// composite has slices and claims as the composite DRA driver makes them: gpu-0--eth2 stands for a
-// GPU and a NIC of other drivers, which its driver allocates by shadow claims that are reserved for
-// the pod and that the pod does not name.
+// composite has slices and claims as the composite DRA driver creates them. The device gpu-0--eth2
+// stands for a GPU and a NIC of other drivers. The composite driver allocates these two by shadow
+// claims, which are reserved for the pod, but which the pod does not name.
 const composite = `
 apiVersion: resource.k8s.io/v1
 kind: ResourceSlice
@@ -88,8 +88,8 @@ status:
   reservedFor: [{resource: pods, name: trainer, uid: pod-uid}]
 `
 
-// The same hardware is listed twice, and is charged once: the claim that the pod names holds the
-// GPU and the NIC themselves, and the group is no hardware.
+// Hardware that is listed twice is charged once: the claim that the pod names holds the GPU and the
+// NIC themselves. The group is not hardware.
 func TestComposite(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "inventory.yaml")
 	if err := os.WriteFile(file, []byte(composite), 0o600); err != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// A device that is a NUMA node's CPUs has these by sysfs, and its claims those of their CDI specs,
-// which stay known until the claim ends though the driver removes the spec before. That works
-// without any slice.
+// The CPUs of a device that is a NUMA node are read from sysfs. Those of its claims are read from
+// their CDI specs, and stay known until the claim ends, even if the driver removes the spec
+// earlier. No slice is needed.
 func TestCPUSets(t *testing.T) {
 	root, cdi := t.TempDir(), t.TempDir()
 	drivertest.WriteTree(t, root, "devices/system/node/node1/cpulist: 0-7\n")

@@ -15,7 +15,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// describeFor calls Describe once a second for a while, and returns the longest time that it took.
+// describeFor calls Describe once a second for a while, and returns the duration of the longest
+// call.
 func describeFor(n *Node, d time.Duration) time.Duration {
 	var longest time.Duration
 	for begun := time.Now(); time.Since(begun) < d; time.Sleep(time.Second) {
@@ -26,8 +27,8 @@ func describeFor(n *Node, d time.Duration) time.Duration {
 	return longest
 }
 
-// A cgroup file system that hangs delays no tick, and the questions to the kubelet once; it is
-// reported once.
+// A cgroup file system that hangs delays no tick, and delays the requests to the kubelet only once.
+// It is reported once.
 func TestHungCgroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &recorded{rejected: map[string]int{}}
@@ -58,8 +59,8 @@ func TestHungCgroups(t *testing.T) {
 	})
 }
 
-// An inventory file that hangs delays no tick for longer than it waits, keeps what is known, is
-// reported once, and is up again when it can be read.
+// An inventory file that hangs delays no tick by more than driver.ReadWait. The known inventory is
+// kept. The hang is reported once, and the input is up again when the file can be read.
 func TestHungInventoryFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "inventory.yaml")
 	const one = "{apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: s}, spec: " +
@@ -94,7 +95,7 @@ func TestHungInventoryFile(t *testing.T) {
 	})
 }
 
-// A device plugin's device of which sysfs says nothing in time is known by its name, until it does.
+// While sysfs does not answer in time, a device plugin's device is identified by its name.
 func TestHungSysfs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newTestNode(t, Config{Sysfs: t.TempDir()})

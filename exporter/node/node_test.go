@@ -74,7 +74,7 @@ func (r *recorded) Reject(rejected ...driver.Rejection) {
 
 func (r *recorded) RejectTotal(string, driver.Rejections) {}
 
-// newTestNode returns a node whose kubelet is not there.
+// newTestNode returns a node without a kubelet.
 func newTestNode(t *testing.T, c Config) *Node {
 	t.Helper()
 	c.PodResourcesSocket, c.Log = "none", slog.New(slog.DiscardHandler)
@@ -89,8 +89,8 @@ func newTestNode(t *testing.T, c Config) *Node {
 	return n
 }
 
-// Sources know whether a device is handed to a guest: it is allocated, or bound to vfio-pci, not
-// merely listed.
+// Passthrough reports whether a device is handed to a guest: whether it is allocated, or bound to
+// vfio-pci. A device that is only listed for guests does not count.
 func TestPassthrough(t *testing.T) {
 	root := t.TempDir()
 	drivertest.WriteTree(t, root, `
@@ -138,7 +138,7 @@ func TestConditional(t *testing.T) {
 	}
 }
 
-// Sources know how many devices of their vendor could be read here.
+// Listed returns how many devices of a vendor could be read on this node.
 func TestListed(t *testing.T) {
 	n := newTestNode(t, Config{})
 	if n.Listed("nvidia") != 0 {
@@ -158,9 +158,9 @@ func TestListed(t *testing.T) {
 	}
 }
 
-// Devices of a local driver are marked when it is gone, and the inventory stays as it is; those
-// that are offered from elsewhere have no driver on the node, and those for which nothing is done
-// there need none (KEP-5945).
+// Devices of a local driver are marked when the driver is gone. The argument is not changed.
+// Devices that are offered from elsewhere have no driver on the node, and devices for which nothing
+// is done on the node need none (KEP-5945).
 func TestWithoutDrivers(t *testing.T) {
 	root := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(root, "plugins", "d"), 0o755); err != nil {
@@ -174,7 +174,7 @@ func TestWithoutDrivers(t *testing.T) {
 	n.withoutDrivers(listed)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	n.drivers.Watch(ctx) // one look
+	n.drivers.Watch(ctx) // reads once
 	now = now.Add(time.Hour)
 	got := n.withoutDrivers(listed)
 	if !got[local].DriverGone || got[remote].DriverGone || got[socketless].DriverGone || listed[local].DriverGone {
@@ -182,8 +182,8 @@ func TestWithoutDrivers(t *testing.T) {
 	}
 }
 
-// What is known of a device stays while it is held, even if nobody lists it for a while, and is
-// then marked as unlisted; what is listed again is what counts.
+// The entry of a held device is kept while the device is not listed, and is marked as unlisted.
+// When the device is listed again, the new entry counts.
 func TestWithHeld(t *testing.T) {
 	n := &Node{}
 	held, free := driver.ID{Driver: "d", Device: "held"}, driver.ID{Driver: "d", Device: "free"}
@@ -213,8 +213,8 @@ func TestWithHeld(t *testing.T) {
 	}
 }
 
-// The inventory file is a source like any other: it is up from the first reading on, changed or
-// not.
+// The inventory file is an input like any other: it is up from the first reading on, even if the
+// file has not changed.
 func TestInventoryFileIsUpAtOnce(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "inventory.yaml")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -231,7 +231,7 @@ func TestInventoryFileIsUpAtOnce(t *testing.T) {
 	}
 }
 
-// What the inventory file has and can not be used is counted by input.
+// Objects of the inventory file that can't be used are counted by input.
 func TestInventoryFileRejections(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "inventory.yaml")
 	text := "{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: c}, spec: 7}\n"
@@ -245,7 +245,7 @@ func TestInventoryFileRejections(t *testing.T) {
 	}
 }
 
-// A file that is not there is an error that names the field of Config.
+// A missing file is an error that names the field of Config.
 func TestConfigError(t *testing.T) {
 	_, err := New(
 		Config{InventoryFile: filepath.Join(t.TempDir(), "none"), Metrics: &recorded{}, Log: slog.New(slog.DiscardHandler)},
@@ -256,7 +256,8 @@ func TestConfigError(t *testing.T) {
 	}
 }
 
-// A device that neither a slice nor a CDI spec describes is known if its name describes it.
+// A device that neither a slice nor a CDI spec describes is in the inventory if its name describes
+// it.
 func TestKnownByName(t *testing.T) {
 	n := newTestNode(t, Config{})
 	mig, other := driver.ID{
@@ -268,7 +269,7 @@ func TestKnownByName(t *testing.T) {
 	}
 }
 
-// newKubeNode returns a node and an API server, which it follows.
+// newKubeNode returns a node, its API server, and a function that lets the node follow the server.
 func newKubeNode(t *testing.T) (n *Node, server *kubetest.Server, follow func()) {
 	t.Helper()
 	server, err := kubetest.New()
@@ -307,7 +308,7 @@ func answer(n *Node, allocations ...podresources.Allocation) {
 	n.book.Answered(&a)
 }
 
-// await waits until something is the case.
+// await waits until a condition returns no error, for at most a minute.
 func await(t *testing.T, is func() error) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -321,8 +322,8 @@ func await(t *testing.T, is func() error) {
 	}
 }
 
-// A claim that is reserved for a pod that is not bound to the node yet, since a binding condition
-// of its device is not met, holds the device, and is allocated: nothing is prepared.
+// A pod is not bound to the node yet, because a binding condition of its device is not met. A claim
+// that is reserved for this pod holds the device. Its state is allocated: nothing is prepared.
 func TestNominatedPodHolds(t *testing.T) {
 	n, server, follow := newKubeNode(t)
 	server.Put(kubetest.Pods, []byte(`{"metadata":{"name":"a","namespace":"ns","uid":"uid-a"},
@@ -347,8 +348,8 @@ func TestNominatedPodHolds(t *testing.T) {
 	})
 }
 
-// Taints of DeviceTaintRules come into the inventory, whether an inventory file or the API server
-// lists the devices, and go with the rule.
+// The inventory has the taints of DeviceTaintRules, whether an inventory file or the API server
+// lists the devices. They are removed with the rule.
 func TestDeviceTaintRules(t *testing.T) {
 	n, server, follow := newKubeNode(t)
 	server.Put(kubetest.TaintRules, []byte(`{"metadata":{"name":"evacuate"},

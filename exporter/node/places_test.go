@@ -10,7 +10,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// TestPCIPaths checks that each device is read once while it is asked for, and again after that.
+// TestPCIPaths checks that each device is read once as long as it is asked for, and is read again
+// if it is asked for later.
 func TestPCIPaths(t *testing.T) {
 	root := t.TempDir()
 	const first, second = "0000:01:00.0", "0000:02:00.0"

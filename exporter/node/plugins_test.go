@@ -11,9 +11,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// A device plugin's device has the identity of the DRA device of the same hardware, as soon as that
-// is known and from then on, and else one of its own, which outlives its holder for a while. The
-// arguments are not changed.
+// A device plugin's device gets the identity of the DRA device of the same hardware as soon as that
+// is known, and keeps it. Until then it has its own identity, which is kept for a while after its
+// holder ends. The arguments are not changed.
 func TestPluginDevicesIdentified(t *testing.T) {
 	gpu := driver.ID{Driver: "gpu.nvidia.com", Pool: "n", Device: "gpu-0"}
 	own := driver.ID{Driver: "nvidia.com/gpu", Device: "GPU-1"}

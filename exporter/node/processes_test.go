@@ -10,7 +10,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Holders are the pods that use a device that is asked for: not administrators, and not guests.
+// The holders of a requested device are the pods that use it. Pods with admin access and guests are
+// excluded.
 func TestProcesses(t *testing.T) {
 	id := func(device string) driver.ID { return driver.ID{Driver: "gpu.amd.com", Pool: "node", Device: device} }
 	pod := func(uid string) podresources.Holder {

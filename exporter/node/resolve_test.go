@@ -24,8 +24,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// podOfWays is a pod whose claims the kubelet does not list: one is of an init container, the
-// other, made from a template, of no container.
+// podOfWays returns a pod whose claims the kubelet does not list. One is a claim of an init
+// container. The other is made from a template, and no container uses it.
 func podOfWays(withClaims bool) *corev1.Pod {
 	template, gpu, nic := "nics", "gpu-claim", "pod-nic-x7"
 	pod := &corev1.Pod{}
@@ -48,7 +48,7 @@ func podOfWays(withClaims bool) *corev1.Pod {
 	return pod
 }
 
-// claimOfWays is one of the claims of that pod.
+// claimOfWays returns one of the claims of that pod.
 func claimOfWays(name, podClaim, device string) string {
 	return fmt.Sprintf(`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim",
 		"metadata":{"name":%q,"namespace":"ns","uid":"uid-%s","annotations":{"resource.kubernetes.io/pod-claim-name":%q}},
@@ -57,8 +57,8 @@ func claimOfWays(name, podClaim, device string) string {
 		name, name, podClaim, device)
 }
 
-// With the API server or a file the claims that no container is listed with are held all the same,
-// with the kubelet's Pods API and without it; with neither they are counted.
+// Claims that the kubelet lists for no container are held if the API server or a file has them,
+// with and without the kubelet's Pods API. Otherwise they are counted as unresolved.
 func TestClaimsThatTheKubeletDoesNotList(t *testing.T) {
 	both := []string{"gpu-claim gpu-0 pod//gpu", "pod-nic-x7 nic-0 pod//nic"}
 	for name, way := range map[string]struct {
@@ -115,8 +115,8 @@ func TestClaimsThatTheKubeletDoesNotList(t *testing.T) {
 	}
 }
 
-// newWay returns a node with a kubelet that lists the pod without devices, and what else says of
-// it.
+// newWay returns a node with a kubelet that lists the pod without devices, and with the given other
+// inputs.
 func newWay(t *testing.T, metrics Metrics, api, file, pods bool) *Node {
 	t.Helper()
 	dir := t.TempDir()

@@ -12,8 +12,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Of the time since an earlier process ended, cgroups and CDI specs say when pods came at the
-// latest, and pods' objects when they ended.
+// For the time since an earlier process ended, cgroups and CDI specs show the latest time at which
+// pods began. Pods' objects show when they ended.
 func TestResume(t *testing.T) {
 	now := time.Now()
 	until := now.Add(-time.Minute)

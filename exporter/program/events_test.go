@@ -14,8 +14,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/kube/events"
 )
 
-// An incident is one event of each claim and of each pod that it hit, and of nobody else; what it
-// says stays the same when the same happens again.
+// An incident causes one event for each claim and each pod that it hit, and none for other objects.
+// The message is the same if the same incident happens again.
 func TestEventsOf(t *testing.T) {
 	holder := func(claim, pod string, hit bool) recorder.Holder {
 		h := recorder.Holder{Namespace: "team", Claim: claim, Pod: pod, PodUID: "uid-" + pod, Hit: hit}
@@ -86,7 +86,7 @@ func TestEventsOf(t *testing.T) {
 	}
 }
 
-// Each kind of incident has a reason of its own, as the API's conventions want them.
+// Each kind of incident has its own reason, in the format of the API conventions.
 func TestReasons(t *testing.T) {
 	seen := map[string]bool{}
 	for _, kind := range recorder.Kinds() {

@@ -19,7 +19,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// badFiles are files that no flag can use.
+// badFiles returns files that no flag can use, by name.
 func badFiles() map[string]string {
 	return map[string]string{
 		"binary":      "\x00\x01\xfe\xff\x7fELF",
@@ -42,12 +42,13 @@ func badFiles() map[string]string {
 	}
 }
 
-// goodKubeconfig is one that can be used.
+// goodKubeconfig is a valid kubeconfig.
 const goodKubeconfig = "apiVersion: v1\nkind: Config\ncurrent-context: a\n" +
 	"contexts: [{name: a, context: {cluster: a}}]\nclusters: [{name: a, cluster: {server: 'https://192.0.2.1'}}]\n"
 
-// inputsOf are the bad inputs for each flag that names a file, an address or a folder. Names
-// without a slash are in the folder of the test.
+// inputsOf returns the bad inputs for each flag that names a file, an address or a folder. An input
+// that neither begins nor ends with a slash is in the folder of the test. A slash at the end is not
+// part of the value.
 func inputsOf() map[string][]string {
 	anyFile := []string{"none", "folder", "pipe", "binary", "broken.yaml", "text", "pod.yaml", "list.json"}
 	with := func(more ...string) []string { return append(slices.Clone(anyFile), more...) }
@@ -80,7 +81,7 @@ func inputsOf() map[string][]string {
 		"kubelet.podresources-socket": {"/" + strings.Repeat("long/", 30)},
 		"kubelet.pods-socket":         {"/" + strings.Repeat("long/", 30)},
 	}
-	for _, command := range []string{commandIncidents, commandClaim, commandWhy} { // which ask as top does
+	for _, command := range []string{commandIncidents, commandClaim, commandWhy} { // these ask the exporters as top does
 		for _, flag := range []string{" kubeconfig", " http.config.file", " url"} {
 			out[command+flag] = out[commandTop+flag]
 		}
@@ -115,7 +116,7 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// tryBad runs the program with a bad value of a flag, which may be that of a command.
+// tryBad runs the program with a bad value of a flag of the program or of a command.
 func tryBad(t *testing.T, dir, flag, value string) {
 	t.Helper()
 	far := Source{Name: "far", Addressed: true, New: func(h driver.Host) (driver.Source, error) {
@@ -148,7 +149,7 @@ func tryBad(t *testing.T, dir, flag, value string) {
 	})
 	args = append(args, "--"+name+"="+value)
 	var stdout, stderr bytes.Buffer
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a value that is taken starts the program
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // an accepted value starts the program
 	defer cancel()
 	status := Run(ctx, args, []Source{far}, &stdout, &stderr)
 	said := stderr.String()
@@ -186,7 +187,7 @@ func TestBadFilesHasAllFlags(t *testing.T) {
 	}
 }
 
-// An exporter that top asks and that answers something else is named in one line.
+// If an exporter gives top an unexpected answer, the error is one line that names the exporter.
 func TestTopBadAnswers(t *testing.T) {
 	for name, answer := range map[string]http.HandlerFunc{
 		"a page":    func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>\n<p>\n") },

@@ -38,8 +38,9 @@ func (g *gate) text() string {
 	return g.got.String()
 }
 
-// Who logs never waits for a writer that blocks. What is too much is dropped, in lines and in
-// bytes, counted, and said when the writer moves again; the end waits for no longer than its bound.
+// Logging never waits for a writer that blocks. Lines above the limits of lines and of bytes are
+// dropped and counted. The count is logged when the writer no longer blocks. The method end waits
+// no longer than its timeout.
 func TestLogNeverWaits(t *testing.T) {
 	for name, size := range map[string]int{"lines": 10, "bytes": 10_000} {
 		t.Run(name, func(t *testing.T) {
@@ -75,8 +76,7 @@ func TestLogNeverWaits(t *testing.T) {
 	}
 }
 
-// The program serves, samples and ends while its log, of each tick, is a pipe that is full and that
-// nobody reads.
+// The program serves, samples and ends although it logs each tick to a full pipe that nobody reads.
 func TestFullPipeForTheLog(t *testing.T) {
 	var ends [2]int
 	if err := syscall.Pipe2(ends[:], syscall.O_CLOEXEC); err != nil {
@@ -127,6 +127,6 @@ func TestFullPipeForTheLog(t *testing.T) {
 	if got := <-status; got != exitOK {
 		t.Errorf("exit status %d", got)
 	}
-	_ = reader.Close() // which ends the write that blocks
+	_ = reader.Close() // this ends the write that blocks
 	_ = full.Close()
 }

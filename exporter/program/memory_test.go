@@ -13,14 +13,14 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 )
 
-// use is what a part of the program takes of the full budget, in bytes.
+// use is how much of the full budget a part of the program may use, in bytes.
 type use struct {
 	part  string
 	bytes int
 }
 
-// uses returns what each part takes of maxResident: exporter/README.md says what is dropped beyond
-// it. All but the first take less where there is less memory, by the same share.
+// uses returns the use of maxResident by each part. exporter/README.md describes what is dropped
+// above it. With less memory, all parts but the first are reduced by the same factor.
 func uses() []use {
 	full := podresources.FullBounds()
 	return []use{
@@ -34,7 +34,7 @@ func uses() []use {
 	}
 }
 
-// The parts of the budget are all of it, and those that the documentation has.
+// The parts sum to the whole budget, and are equal to the documented ones.
 func TestMemoryParts(t *testing.T) {
 	documented, err := os.ReadFile("../README.md")
 	if err != nil {
@@ -52,8 +52,8 @@ func TestMemoryParts(t *testing.T) {
 	}
 }
 
-// Where there is less memory than the budget, each part but the program takes the same share, and
-// the heap is bounded to what the file pages leave.
+// With less memory than the budget, all parts but the program itself are reduced by the same
+// factor. The heap is limited to what the file pages leave.
 func TestMemoryShares(t *testing.T) {
 	for name, c := range map[string]struct {
 		limit, heap         int64

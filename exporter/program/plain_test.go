@@ -23,11 +23,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
-// hostile has what could command a terminal: escape sequences in 7 and 8 bits, a bell, a delete, a
-// change of direction, and no UTF-8.
+// hostile has characters that could control a terminal: escape sequences in 7 and 8 bits, a bell, a
+// delete, a change of direction, and invalid UTF-8.
 const hostile = "a\x1b[2Jb\u009b31mc\a\x7f\u202e\xff\r"
 
-// expectPlain checks that a text has the hostile one without its control characters.
+// expectPlain checks that a text has the hostile text without its control characters.
 func expectPlain(t *testing.T, what, text string) {
 	t.Helper()
 	if !strings.Contains(text, "a?[2Jb?31mc") {
@@ -62,8 +62,8 @@ func TestLogsArePlain(t *testing.T) {
 	}
 }
 
-// fill gives each text of a document the hostile one, one element to each list and map, and a value
-// to each pointer.
+// fill sets each string of a document to the hostile text. It gives one element to each list and
+// map, and a value to each pointer.
 func fill(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.String:
@@ -95,7 +95,7 @@ func fill(v reflect.Value) {
 	}
 }
 
-// hostileNode serves the documents of a node, of which each text is hostile.
+// hostileNode serves the documents of a node in which each string is the hostile text.
 func hostileNode(t *testing.T) string {
 	t.Helper()
 	var report web.Report
@@ -122,11 +122,11 @@ func hostileNode(t *testing.T) string {
 	return server.URL
 }
 
-// Whatever is shown of an exporter of which each text is hostile, in whatever table, has no control
-// characters; JSON has them escaped, and is the same.
+// If each string of an exporter is the hostile text, no table has control characters. JSON has them
+// escaped, and its values are unchanged.
 func TestTopIsPlain(t *testing.T) {
 	url := hostileNode(t)
-	name := strings.ToValidUTF8(hostile, "\ufffd") // as it comes out of JSON
+	name := strings.ToValidUTF8(hostile, "\ufffd") // as it is decoded from JSON
 	var shown [][]string
 	for _, view := range top.Views() {
 		for _, format := range []string{"table", "wide"} {
@@ -154,7 +154,7 @@ func TestTopIsPlain(t *testing.T) {
 	}
 }
 
-// An error that an answer causes has no control characters.
+// Errors that an answer causes have no control characters.
 func TestErrorsOfTopArePlain(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	for _, answer := range []string{
@@ -178,7 +178,7 @@ func TestErrorsOfTopArePlain(t *testing.T) {
 	}
 }
 
-// answering returns the address of a server that gives each client that answer.
+// answering returns the address of a server that sends the answer to each client.
 func answering(t *testing.T, answer string) string {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -202,7 +202,7 @@ func answering(t *testing.T, answer string) string {
 	return "http://" + l.Addr().String()
 }
 
-// failing is a source whose error has a hostile text.
+// failing is a source whose error has the hostile text.
 type failing struct{}
 
 func (failing) Name() string { return "failing" }
@@ -211,7 +211,7 @@ func (failing) Sample(context.Context) ([]driver.Sample, error) {
 	return nil, fmt.Errorf("read: %w", errors.Join(errors.New(hostile), errors.New("more")))
 }
 
-// What check prints of sources' errors has no control characters.
+// The errors of sources that check prints have no control characters.
 func TestCheckIsPlain(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What kubectl calls as a plugin asks all nodes, however often that is said.
+// As a plugin of kubectl, a command asks all nodes, also if --all-nodes is given already.
 func TestPluginArguments(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                                 "top --all-nodes",
@@ -41,8 +41,9 @@ func TestPluginArguments(t *testing.T) {
 	}
 }
 
-// apiServer is an API server with two nodes whose exporters it passes requests to. It returns a
-// kubeconfig, and the paths that were asked for. Some pods refuse who has no credentials.
+// apiServer starts an API server with two nodes, which passes requests to their exporters. It
+// returns a kubeconfig, and a function that returns the requested paths. The named pods refuse all
+// requests, as pods do that require credentials.
 func apiServer(t *testing.T, refuse ...string) (kubeconfig string, asked func() []string) {
 	t.Helper()
 	var mu sync.Mutex
@@ -107,8 +108,8 @@ func apiServer(t *testing.T, refuse ...string) (kubeconfig string, asked func() 
 	}
 }
 
-// kubectl dra asks the exporters through the API server: for a claim or a pod those of its nodes
-// alone, and for what the API server does not know all.
+// kubectl dra asks the exporters through the API server. For a claim or a pod it asks only the
+// exporters of its nodes. For an object that the API server does not know it asks all.
 func TestPlugin(t *testing.T) {
 	for _, tt := range []struct {
 		args         string

@@ -91,7 +91,8 @@ func TestBadUsage(t *testing.T) {
 	}
 }
 
-// The help has each flag once, in a group; that of a command has the flags that the command uses.
+// The help has each flag once, in a group. The help of a command has the flags that the command
+// uses.
 func TestHelpInGroups(t *testing.T) {
 	help := func(args ...string) string {
 		var stdout, stderr bytes.Buffer
@@ -158,7 +159,8 @@ func TestSourceNotBuilt(t *testing.T) {
 	}
 }
 
-// A source that comes with the error that it is not built is used, unless its flag is set.
+// A source that is returned together with the error that it is not built is used, unless its flag
+// is set.
 func TestSourceInPlace(t *testing.T) {
 	list := []Source{{Name: "unbuilt", New: func(driver.Host) (driver.Source, error) {
 		return sim.NewSource(nil, sim.Options{}), driver.ErrNotBuilt
@@ -175,7 +177,7 @@ func TestSourceInPlace(t *testing.T) {
 	}
 }
 
-// A source that is last comes after the scraped endpoints, whatever its place in the list.
+// A source with Last set comes after the scraped endpoints, no matter where it is in the list.
 func TestLastSource(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "scrape.yaml")
 	text := "endpoints: [{name: there, url: 'http://127.0.0.1:1/metrics', preset: dcgm-exporter}]\n"
@@ -261,7 +263,8 @@ func TestReferenceNamesSources(t *testing.T) {
 	t.Error("the reference does not say that power comes from the source mine")
 }
 
-// The page knows of each source whether it is down, and what the devices' sources can read.
+// The page shows for each source whether it is down, and for sources of devices which quantities
+// they can read.
 func TestSourceStates(t *testing.T) {
 	power := []driver.Quantity{driver.Power}
 	list := []Source{{Name: "other"}, {Name: "failing", Fills: power}}
@@ -274,8 +277,8 @@ func TestSourceStates(t *testing.T) {
 	}
 }
 
-// A source with an address is off unless it is given one, which its constructor checks; its
-// switches are flags of their own.
+// A source with an address is off unless an address is given. Its constructor checks the address.
+// Its switches are separate flags.
 func TestAddressedSource(t *testing.T) {
 	list := []Source{{
 		Name: "far", Addressed: true, Switches: []Switch{{Name: "more"}, {Name: "most"}},

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// Clients can't fill the log: of the lines that they cause some are written, and the rest counted.
+// Clients can't fill the log: some of the lines that they cause are written, and the others are
+// counted.
 func TestServerLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
