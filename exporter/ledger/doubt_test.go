@@ -359,7 +359,7 @@ func TestDoubts(t *testing.T) {
 		// what is expected, in joules and seconds
 		energy, bound, measured, held, heldBound float64
 	}{
-		"a counter that may count as fast as it likes": {
+		"a counter without a known highest power": {
 			// of each second in which the claim begins or ends: all of its energy may be before or after
 			read: func(_ int, joules float64) []driver.Reading {
 				return []driver.Reading{{Quantity: driver.Energy, Value: joules}}
@@ -375,7 +375,7 @@ func TestDoubts(t *testing.T) {
 			read:   func(int, float64) []driver.Reading { return []driver.Reading{jointest.Watts(100)} },
 			energy: 2000, bound: 60 + 40 + 2*0.1*100, measured: 20, held: 20, heldBound: 0.2,
 		},
-		"a gauge that swings": {
+		"a gauge that alternates": {
 			read: func(second int, _ float64) []driver.Reading {
 				return []driver.Reading{jointest.Watts(80 + 40*float64(second%2))}
 			},
@@ -410,7 +410,7 @@ func TestDoubts(t *testing.T) {
 			},
 			energy: 2000, bound: (3000 - 240) + 2240, measured: 20, held: 20, heldBound: 0.2,
 		},
-		"a counter that begins anew": {
+		"a counter that restarts": {
 			read: func(second int, joules float64) []driver.Reading {
 				if second >= 10 {
 					joules -= 1e6 + 950

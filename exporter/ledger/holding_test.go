@@ -54,6 +54,6 @@ func TestSameShares(t *testing.T) {
 		}
 	}
 	if holdings, _ := sameShares(shares(nothing), nil); holdings {
-		t.Error("a share is as none")
+		t.Error("a share that is new counts as unchanged")
 	}
 }

@@ -83,7 +83,7 @@ func TestHoldsThatAreKnownLate(t *testing.T) {
 			map[string]float64{"a": 25},
 			0,
 		},
-		"a share that is told apart later": {
+		"a share whose ID becomes known later": {
 			[]view{
 				{},
 				{held: some(held("a", 0.5, -1))},

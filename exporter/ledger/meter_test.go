@@ -18,13 +18,13 @@ func TestIncrement(t *testing.T) {
 		since  map[int]time.Time // by position
 		want   float64
 	}{
-		"rises":            {values: []float64{1000, 1010, 1030}, want: 30},
-		"stands still":     {values: []float64{1000, 1000}, want: 0},
-		"restarts at zero": {values: []float64{1000, 1010, 5, 8}, want: 10 + 5 + 3},
-		"wavers":           {values: []float64{1000, 1010, 1009, 1012}, want: 12},
-		"falls by half":    {values: []float64{1000, 500, 1001}, want: 1},
-		"falls by more":    {values: []float64{1000, 499, 500}, want: 499 + 1},
-		"wavers for long":  {values: []float64{1000, 999, 998, 997, 1001}, want: 1},
+		"rises":                        {values: []float64{1000, 1010, 1030}, want: 30},
+		"stands still":                 {values: []float64{1000, 1000}, want: 0},
+		"restarts at zero":             {values: []float64{1000, 1010, 5, 8}, want: 10 + 5 + 3},
+		"falls a little":               {values: []float64{1000, 1010, 1009, 1012}, want: 12},
+		"falls by half":                {values: []float64{1000, 500, 1001}, want: 1},
+		"falls by more":                {values: []float64{1000, 499, 500}, want: 499 + 1},
+		"falls a little several times": {values: []float64{1000, 999, 998, 997, 1001}, want: 1},
 		"restarts, as its source says": {
 			values: []float64{1000, 1010, 900}, since: map[int]time.Time{2: at(1).Add(500 * time.Millisecond)}, want: 910,
 		},

@@ -11,7 +11,7 @@ import (
 // If admin access becomes known a second late, no holder is charged wrongly in between: the claim
 // with admin access is charged nothing, and the holder of the device is charged no less.
 func TestAdminMarkComesLate(t *testing.T) {
-	for name, share := range map[string]string{"of a device": "", "of a share, which the kubelet does not tell": "s-1"} {
+	for name, share := range map[string]string{"of a device": "", "of a share that the kubelet does not report": "s-1"} {
 		t.Run(name, func(t *testing.T) { testAdminMarkComesLate(t, share) })
 	}
 }

@@ -26,7 +26,7 @@ func TestServerLog(t *testing.T) {
 			t.Errorf("%d lines of one kind, want %d", n, serverLogBurst)
 		}
 		if strings.Contains(lines, "handshake") || !strings.Contains(lines, "listening") {
-			t.Errorf("lines of handshakes, or none of what is no warning:\n%s", lines)
+			t.Errorf("a line of a handshake, or no line of level info:\n%s", lines)
 		}
 		time.Sleep(serverLogEvery)
 		out.Reset()
