@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -79,6 +80,8 @@ func TestShortPods(t *testing.T) {
 		slowHeld: startExporter(t, node, sim.Options{Refresh: slowRefresh}),
 		polling:  startExporter(t, node, sim.Options{}, append(nowhere, none)...),
 	}
+	// Each of them has set the memory limit of this process, in which they all are, to its own.
+	debug.SetMemoryLimit(int64(len(exporters)) * debug.SetMemoryLimit(-1))
 	created := startPrometheus(t, scrapeInterval, exporters, "--enable-feature=created-timestamp-zero-ingestion")
 	plain := startPrometheus(t, scrapeInterval, exporters)
 
