@@ -92,7 +92,7 @@ func (w *cgroupWatch) run(ctx context.Context) error {
 			return ctx.Err()
 		case event := <-events:
 			w.read(ctx, func() { w.handle(event) })
-		case <-failures: //nolint:errcheck // whatever it says, more happened than the kernel could queue
+		case <-failures: //nolint:errcheck // any error means that events were lost
 			w.read(ctx, func() {
 				w.drain(events) // these events are older than the lost ones
 				w.rescan()

@@ -12,9 +12,9 @@ import (
 const (
 	maxCalls   = 3
 	callWindow = time.Second
-	// expectedPause is the shortest time between two calls that are expected to bring news, and
+	// expectedPause is the shortest time between two calls that are expected to show a change, and
 	// otherPause the shortest time between any other call and the last one. So some of the calls of a
-	// second are left for later needs.
+	// second are left for changes.
 	expectedPause = callWindow / maxCalls
 	otherPause    = 2 * callWindow / maxCalls
 
@@ -33,14 +33,14 @@ type Limiter struct {
 
 	last     [maxCalls]time.Time // the times of the last calls; the oldest is at next
 	next     int
-	expected time.Time // of the last call that was expected to bring news
+	expected time.Time // of the last call that was expected to show a change
 	failed   bool      // the last call failed
 	delays   backoff.ExponentialBackOff
 	notUntil time.Time
 }
 
 // Next returns the earliest time at which a call is allowed; expected means that the call is
-// expected to bring news. The time may be in the past.
+// expected to show a change. The time may be in the past.
 func (l *Limiter) Next(expected bool) time.Time {
 	next := l.notUntil
 	after := func(call time.Time, pause time.Duration) {

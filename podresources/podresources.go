@@ -127,20 +127,19 @@ type Allocation struct {
 	ClaimUID    string
 	Request     string
 	DeviceClass string
-	Admin       bool // adminAccess: owns nothing (KEP-5018)
+	Admin       bool // adminAccess: it is not charged (KEP-5018)
 	Consumed    []driver.Amount
 	AllocatedAt time.Time
 	ClaimLabels []string            // chosen labels of the claim: alternating names and values
 	Tolerations []string            // of taints, as KEY=VALUE:EFFECT; an omitted part matches anything
 	Conditions  []Condition         // of the device in the claim's status (KEP-4817), by type
 	Network     *Network            // nil: unknown
-	Health      driver.HealthStatus // of the device, by the pods that hold it
+	Health      driver.HealthStatus // of the device, by the statuses of the pods that hold it
 	// HealthReason is the driver's message about the health; empty if unknown.
 	HealthReason string
 	State        ClaimState
 	// Pending reports that a fact about the claim is still expected: the answer of the API server,
-	// without which a claim with admin access looks like an owner, or the CDI spec, which names the
-	// CPUs.
+	// without which the claim's admin access is unknown, or the CDI spec, which names the CPUs.
 	Pending bool
 
 	Holders []Holder // at least one; sorted, each once
@@ -166,13 +165,14 @@ type View struct {
 	// Ended are holds that ended in the last seconds, with their ends: an allocation has the holders
 	// that ended together. They are kept until their last readings can be charged.
 	Ended []Allocation
-	// Waiting has the devices whose holders are about to be known, with the time since which they are
+	// Waiting has the devices whose holders are not known yet, with the time since which they are
 	// unknown. Allocations has no unknown holders.
 	Waiting map[driver.ID]time.Time
 	// At is the time until which the view is known. It never decreases.
 	At time.Time
 	// Settled is the time until which the view is final, except for Waiting: At, or later, since
-	// readings wait no longer for news. What is learned of the time before is a late correction.
+	// readings do not wait longer. A change that becomes known for an earlier time is a late
+	// correction.
 	Settled time.Time
 }
 

@@ -22,7 +22,7 @@ func (p Processes) PodUID(pid int) string {
 	return uid
 }
 
-// crioMonitor is the beginning of the name of the folder of a container's monitor, which CRI-O puts
+// crioMonitor is the prefix of the name of the folder of a container's monitor, which CRI-O puts
 // into the pod's cgroup with conmon_cgroup = "pod" (OpenShift's default). Monitors are in the
 // host's network namespace.
 const crioMonitor = "crio-conmon-"
@@ -116,4 +116,4 @@ func (w processWalk) step(n int, look func(pid int)) (ended bool) {
 }
 
 // close ends the walk.
-func (w processWalk) close() { _ = w.folder.Close() } // of what was only read
+func (w processWalk) close() { _ = w.folder.Close() } // it was only read

@@ -12,54 +12,54 @@ import (
 // Answer is an answer of the kubelet's PodResources service.
 type Answer struct {
 	Asked   time.Time                     // when it was asked for
-	Arrived time.Time                     // when it came: the kubelet gave it in between
-	Kubelet podresources.Instance         // which kubelet gave it; empty: unknown
-	Pods    map[podresources.Pod]struct{} // all that it lists, those without devices too
-	// Allocations are what it lists. They must not change. The same slice again costs little.
+	Arrived time.Time                     // when it arrived; the kubelet produced it in between
+	Kubelet podresources.Instance         // the kubelet process that gave it; empty: unknown
+	Pods    map[podresources.Pod]struct{} // all listed pods, including those without devices
+	// Allocations are the listed allocations. They must not be changed. An unchanged slice is cheap.
 	Allocations []podresources.Allocation
-	// UIDs are those of listed pods as the node's files say, for pods of which no object is known.
+	// UIDs are the UIDs, from files of the node, of listed pods without a known object.
 	UIDs map[podresources.Pod]string
-	// Cgroups are the states of the pods that Book.unsure returned.
+	// Cgroups are the states of the cgroups of the pods that Book.unsure returned.
 	Cgroups map[string]podresources.CgroupState
 }
 
-// repeats reports whether the answer says what another one said.
+// repeats reports whether the answer has the same contents as an earlier one.
 func (a *Answer) repeats(before *Answer) bool {
 	return a.Kubelet == before.Kubelet && sameMap(a.Pods, before.Pods) && maps.Equal(a.UIDs, before.UIDs) &&
 		maps.Equal(a.Cgroups, before.Cgroups) && sameSlice(a.Allocations, before.Allocations)
 }
 
-// sameMap reports whether both are the same map, not only equal ones.
+// sameMap reports whether both variables refer to one map. Equal maps are not enough.
 func sameMap[K comparable, V any](a, b map[K]V) bool {
 	return reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer()
 }
 
-// listedPod is a pod, by its name, as the last answer that lists it has it.
+// listedPod is a pod as described by the last answer that lists its name.
 type listedPod struct {
 	uid     string // empty: unknown
 	kubelet podresources.Instance
-	devices bool // it holds some
-	// A pod that a later answer lacks is kept for a reason, since the first of these answers.
-	kept   podresources.Reason
-	lacked time.Time // zero: the last answer lists it
-	last   time.Time // when the last answer that lists it was asked for, if it is lacked
-	cgroup podresources.CgroupState
+	devices bool // it holds devices
+	// If later answers lack the pod and it is kept: the reason, and the time of the first such answer.
+	kept          podresources.Reason
+	unlistedSince time.Time // zero: the last answer lists it
+	last          time.Time // if unlistedSince is set: when the last answer that lists it was requested
+	cgroup        podresources.CgroupState
 }
 
-// kubelet is what is known of the kubelet that answers.
+// kubelet is what is known about the kubelet process that answers.
 type kubelet struct {
 	instance podresources.Instance
-	// since is when its first answer was asked for, or its pods were before that; zero: its instance
-	// is unknown.
+	// since is when its first answer, or an earlier watch of its pods, was requested; zero: its
+	// instance is unknown.
 	since time.Time
-	// ready is when its first answer arrived that lists a pod of the API server: static pods come
-	// first. Zero: it may not know these yet.
+	// ready is when the first of its answers arrived that lists a pod from the API server. Static pods
+	// are listed earlier. Zero: it may not know pods from the API server yet.
 	ready time.Time
 }
 
-// unsureOf returns the pods, by UID, of which the state of the cgroup decides who holds what, given
-// an answer that is not taken yet; nil: there is none, all that hold devices are unsure if the
-// kubelet does not answer.
+// unsureOf returns the UIDs of the pods for which the state of the cgroup decides what they hold.
+// answer is an answer that has not been processed yet, or nil. If the kubelet did not answer, these
+// are all listed pods with devices.
 func (e *Evidence) unsureOf(answer *Answer, answered bool) []string {
 	var uids []string
 	for name, l := range e.listed {
@@ -67,7 +67,7 @@ func (e *Evidence) unsureOf(answer *Answer, answered bool) []string {
 		if uid == "" {
 			continue
 		}
-		lacks := !l.lacked.IsZero()
+		lacks := !l.unlistedSince.IsZero()
 		if answer != nil {
 			_, has := answer.Pods[name]
 			lacks = !has
@@ -85,7 +85,7 @@ func (e *Evidence) unsureOf(answer *Answer, answered bool) []string {
 	return uids
 }
 
-// uidListed returns the UID of a listed pod: as it was when it was listed.
+// uidListed returns the UID that a listed pod had when it was listed.
 func (e *Evidence) uidListed(name podresources.Pod, l *listedPod) string {
 	if l.uid != "" {
 		return l.uid
@@ -93,7 +93,7 @@ func (e *Evidence) uidListed(name podresources.Pod, l *listedPod) string {
 	return e.uidOf(name)
 }
 
-// answer takes an answer.
+// answer processes an answer.
 func (e *Evidence) answer(a *Answer) {
 	if e.kubelet.instance == "" || a.Kubelet != e.kubelet.instance {
 		e.kubelet = kubelet{instance: a.Kubelet}
@@ -101,7 +101,7 @@ func (e *Evidence) answer(a *Answer) {
 			e.kubelet.since = a.Asked
 		}
 		if a.Kubelet != "" && !e.watched.IsZero() && e.watched.Before(a.Asked) {
-			e.kubelet.since = e.watched // it is of this kubelet: one of another would have ended
+			e.kubelet.since = e.watched // the watch is of this kubelet: a restart would have ended it
 		}
 	}
 	e.failing = time.Time{}
@@ -116,7 +116,7 @@ func (e *Evidence) answer(a *Answer) {
 			e.replacePod(before.uid, next[name].uid, a.Asked)
 			continue
 		}
-		if l := e.lackPod(name, before, a); l != nil {
+		if l := e.unlistPod(name, before, a); l != nil {
 			next[name] = l
 			kept[name] = l.devices
 		}
@@ -127,14 +127,15 @@ func (e *Evidence) answer(a *Answer) {
 	e.changeUIDs()
 }
 
-// endUnlisted takes that an answer lists no other pods than these: one that is ending has ended,
-// and one that the kubelet's own list of pods lacked is unknown, unless the kubelet has restarted.
+// endUnlisted processes that an answer lists only these pods. An unlisted pod that was ending has
+// ended. One that the kubelet's own list of pods lacked is forgotten, unless the kubelet may have
+// restarted.
 func (e *Evidence) endUnlisted(listed map[podresources.Pod]*listedPod, a *Answer) {
 	for uid, p := range e.pods {
 		switch l := listed[p.Pod]; {
 		case l != nil && l.uid == uid:
 		case p.ends() && p.since.Before(a.Asked):
-			e.put(p.take(lacked, a.Asked))
+			e.put(p.apply(unlisted, a.Asked))
 		case !p.isMissing() || !p.missing.Before(a.Asked):
 		case e.knowsPods(a.Asked), a.Cgroups[uid] == podresources.CgroupGone,
 			a.Cgroups[uid] != podresources.CgroupAlive && a.Asked.Sub(later(p.missing, e.kubelet.since)) >= e.grace:
@@ -162,19 +163,19 @@ func (e *Evidence) listPodsOf(a *Answer) map[podresources.Pod]*listedPod {
 	return next
 }
 
-// listPod notes that an answer lists a pod. A static pod may have come back with its UID, whatever
-// had ended it.
+// listPod records that an answer lists a pod. A static pod may be started again with the same UID,
+// whatever ended it.
 func (e *Evidence) listPod(l *listedPod, asked time.Time) {
 	p := e.pods[l.uid]
-	if p != nil && p.state == Ended && (p.by == lacked && !p.gone || p.Static) && p.since.Before(asked) {
-		again := p.take(listed, asked)
-		e.put(again.take(factOf(&again.PodFacts), asked))
+	if p != nil && p.state == Ended && (p.by == unlisted && !p.gone || p.Static) && p.since.Before(asked) {
+		again := p.apply(listed, asked)
+		e.put(again.apply(factOf(&again.PodFacts), asked))
 	}
 }
 
-// lackPod takes that an answer lacks a pod that was listed; it returns the pod if it is kept all
-// the same.
-func (e *Evidence) lackPod(name podresources.Pod, before *listedPod, a *Answer) *listedPod {
+// unlistPod processes that an answer lacks a pod that was listed before. It returns the pod if it
+// is kept.
+func (e *Evidence) unlistPod(name podresources.Pod, before *listedPod, a *Answer) *listedPod {
 	uid := e.uidListed(name, before)
 	p := e.pods[uid]
 	if p != nil && p.state.over() {
@@ -182,8 +183,8 @@ func (e *Evidence) lackPod(name podresources.Pod, before *listedPod, a *Answer) 
 	}
 	l := *before
 	l.uid = uid
-	if l.lacked.IsZero() {
-		l.lacked, l.last = a.Asked, e.asked
+	if l.unlistedSince.IsZero() {
+		l.unlistedSince, l.last = a.Asked, e.asked
 	}
 	if cgroup, asked := a.Cgroups[uid]; asked {
 		l.cgroup = cgroup
@@ -194,34 +195,35 @@ func (e *Evidence) lackPod(name podresources.Pod, before *listedPod, a *Answer) 
 	case believed && l.cgroup == podresources.CgroupAlive && (p == nil || !p.ends()):
 		l.kept = podresources.ReasonProcesses
 		return &l
-	case !believed && (l.cgroup == podresources.CgroupAlive || a.Asked.Sub(later(l.lacked, e.kubelet.since)) < e.grace):
+	case !believed &&
+		(l.cgroup == podresources.CgroupAlive || a.Asked.Sub(later(l.unlistedSince, e.kubelet.since)) < e.grace):
 		l.kept = podresources.ReasonRestarted
 		return &l
 	}
 	runs := p != nil && p.state == Ending && p.Running > 0 && p.missing.IsZero()
 	if p != nil && p.seen.Before(a.Asked) && !runs {
-		if a.Asked.Sub(l.lacked) < catchUp && e.wasAnother(p, l.last) {
+		if a.Asked.Sub(l.unlistedSince) < catchUp && e.wasAnother(p, l.last) {
 			l.devices = false
 			return &l
 		}
-		after := p.take(lacked, a.Asked)
+		after := p.apply(unlisted, a.Asked)
 		after.gone = l.cgroup == podresources.CgroupGone || p.Started && a.Kubelet != "" && before.kubelet == a.Kubelet
 		e.put(after)
 	}
 	return nil
 }
 
-// replacePod takes that the kubelet lists another pod of the name that one had.
+// replacePod processes that the kubelet lists a different pod with the name of an earlier one.
 func (e *Evidence) replacePod(uid, by string, asked time.Time) {
 	p := e.pods[uid]
 	if p != nil && by != "" && by != uid && p.replaced && p.seen.Before(asked) {
-		e.put(p.take(lacked, asked))
+		e.put(p.apply(unlisted, asked))
 	}
 }
 
-// wasAnother reports whether the pod that the kubelet listed by this one's name, when it was asked
-// at a time, may have been the one before it, since this one has not started: the API server is
-// ahead of the kubelet, which is given a while to list it.
+// wasAnother reports whether an answer requested at the given time may have listed the previous pod
+// with p's name. This is possible while p has not started: the API server may know p earlier than
+// the kubelet does.
 func (e *Evidence) wasAnother(p *pod, asked time.Time) bool {
 	if p.Started || p.ends() {
 		return false
@@ -234,14 +236,14 @@ func (e *Evidence) wasAnother(p *pod, asked time.Time) bool {
 	return false
 }
 
-// believed reports whether it proves anything that an answer lacks a pod, nil if no object of it
-// is known: the kubelet that gave it had listed the pod before, or has said since it began that
-// the pod has ended, or has listed pods of the API server for a while. One that has restarted
-// lists nothing at first, then static pods, and the others when it has asked the API server. A
-// kubelet of which it is not known whether it is the same one must list a pod of these. An
-// answer without any pod proves nothing by itself: on a node that runs pods the exporter is one
-// of them. It does with a list of the Pods API that lacks the pod, too, which was asked for
-// after the last answer that had it, if all are of one kubelet.
+// believed reports whether an answer without a listed pod proves that the pod has ended. p is nil
+// if no object of the pod is known. The answer is proof if its kubelet process has listed the pod,
+// has reported the end of the pod, or has listed pods from the API server for kubeletSettles. A
+// restarted kubelet lists nothing at first, then static pods, then the pods that it reads from the
+// API server. If the kubelet process is unknown, it must have listed a pod from the API server. An
+// answer without any pods proves nothing by itself: the exporter runs in a pod of the node. It is
+// proof together with a list of the Pods API that lacks the pod and that was requested after the
+// last answer with the pod, if both answers are from one kubelet process.
 func (e *Evidence) believed(l *listedPod, p *pod, a *Answer) bool {
 	switch {
 	case p != nil && p.ends() && !p.since.Before(e.kubelet.since) && p.since.Before(a.Asked):
@@ -258,14 +260,14 @@ func (e *Evidence) believed(l *listedPod, p *pod, a *Answer) bool {
 	}
 }
 
-// knowsPods reports whether the kubelet has listed pods of the API server for so long that it has
-// them all.
+// knowsPods reports whether the kubelet has listed pods from the API server for kubeletSettles,
+// after which it knows all of them.
 func (e *Evidence) knowsPods(asked time.Time) bool {
 	return !e.kubelet.ready.IsZero() && asked.Sub(e.kubelet.ready) >= kubeletSettles
 }
 
-// listsPodOfServer reports whether an answer lists a pod that comes from the API server: one with a
-// claim, which a static pod can't have, or one whose UID is no hash of a manifest.
+// listsPodOfServer reports whether an answer lists a pod from the API server: one with a claim,
+// which a static pod can't have, or one whose UID is not the hash of a manifest.
 func (e *Evidence) listsPodOfServer(a *Answer) bool {
 	if slices.ContainsFunc(a.Allocations, func(a podresources.Allocation) bool { return !a.ByPlugin() }) {
 		return true
@@ -278,7 +280,7 @@ func (e *Evidence) listsPodOfServer(a *Answer) bool {
 	return false
 }
 
-// uidAnswered returns the UID of a pod that an answer lists, "" where it is unknown.
+// uidAnswered returns the UID of a pod that an answer lists, "" if it is unknown.
 func (e *Evidence) uidAnswered(a *Answer, name podresources.Pod) string {
 	if uid := a.UIDs[name]; uid != "" {
 		return uid
@@ -294,8 +296,8 @@ func (e *Evidence) uidAnswered(a *Answer, name podresources.Pod) string {
 	return uid
 }
 
-// uidBefore returns the UID of the pod that had the name of another one when an answer was asked
-// for, before that was seen: the pod itself if none is known.
+// uidBefore returns the UID of the pod that had p's name when an answer was requested, before p was
+// seen. If no such pod is known, it is p's UID.
 func (e *Evidence) uidBefore(p *pod, asked time.Time) string {
 	before := p
 	for _, other := range e.pods {
@@ -312,8 +314,8 @@ func (e *Evidence) isStatic(uid string) bool {
 	return podresources.IsStaticUID(uid) || p != nil && p.Static
 }
 
-// noAnswer takes that the kubelet was asked and did not answer. A pod whose cgroup is gone holds
-// nothing; ended reports that there was one.
+// noAnswer processes that the kubelet did not answer. Pods whose cgroups are gone hold nothing any
+// more; ended reports whether there were any.
 func (e *Evidence) noAnswer(cgroups map[string]podresources.CgroupState, at time.Time) (ended bool) {
 	if e.failing.IsZero() {
 		e.failing, e.changed = at, true
@@ -323,7 +325,7 @@ func (e *Evidence) noAnswer(cgroups map[string]podresources.CgroupState, at time
 	return len(e.listed) != before
 }
 
-// takeCgroups takes the states of pods' cgroups, by UID.
+// takeCgroups processes the states of the cgroups of pods, by UID.
 func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at time.Time) {
 	if len(states) == 0 {
 		return
@@ -333,12 +335,12 @@ func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at ti
 		uid := e.uidListed(name, l)
 		state, known := states[uid]
 		p := e.pods[uid]
-		over := p != nil && p.state.over() // it holds nothing, and what was listed may be the next one's of its name
-		if !known || over || l.lacked.IsZero() && e.failing.IsZero() {
+		over := p != nil && p.state.over() // it holds nothing; the listed pod may be the next one with the name
+		if !known || over || l.unlistedSince.IsZero() && e.failing.IsZero() {
 			continue
 		}
 		if state == podresources.CgroupGone ||
-			l.kept == podresources.ReasonProcesses && !l.lacked.IsZero() && state != podresources.CgroupAlive {
+			l.kept == podresources.ReasonProcesses && !l.unlistedSince.IsZero() && state != podresources.CgroupAlive {
 			ended[name] = true
 			continue
 		}
@@ -353,7 +355,7 @@ func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at ti
 	}
 	for uid, state := range states {
 		if p := e.pods[uid]; p != nil && p.state == Ending && state == podresources.CgroupGone {
-			e.put(p.take(cgroupGone, at))
+			e.put(p.apply(cgroupGone, at))
 		}
 	}
 	if len(ended) > 0 {
@@ -361,17 +363,17 @@ func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at ti
 	}
 }
 
-// endListed takes that the cgroup of a listed pod says that it has ended.
+// endListed processes the end of a listed pod, as shown by its cgroup.
 func (e *Evidence) endListed(name podresources.Pod, states map[string]podresources.CgroupState, at time.Time) {
 	if p := e.pods[e.uidListed(name, e.listed[name])]; p != nil && p.state != Ending {
-		after := p.take(lacked, at)
+		after := p.apply(unlisted, at)
 		after.gone = states[p.UID] == podresources.CgroupGone
 		e.put(after)
 	}
 	delete(e.listed, name)
 }
 
-// withKept returns the allocations of an answer with those of pods that it lacks and that are kept.
+// withKept returns the allocations of an answer, together with those of kept pods that it lacks.
 func (e *Evidence) withKept(
 	answered []podresources.Allocation, kept map[podresources.Pod]bool,
 ) []podresources.Allocation {
@@ -402,7 +404,7 @@ func (e *Evidence) withKept(
 	return out
 }
 
-// without returns the allocations without the holders of these pods.
+// without returns the allocations without the holders that are these pods.
 func without(allocations []podresources.Allocation, pods map[podresources.Pod]bool) []podresources.Allocation {
 	dropped := func(h podresources.Holder) bool { return pods[h.Pod] }
 	kept := make([]podresources.Allocation, 0, len(allocations))
@@ -417,7 +419,8 @@ func without(allocations []podresources.Allocation, pods map[podresources.Pod]bo
 	return kept
 }
 
-// changeUIDs gives the holders the UIDs of the listed pods. What was handed out does not change.
+// changeUIDs sets the holders' UIDs to those of the listed pods. It copies what was returned to
+// callers before.
 func (e *Evidence) changeUIDs() {
 	shared := true
 	for i := range e.allocations {
@@ -438,26 +441,26 @@ func (e *Evidence) changeUIDs() {
 	}
 }
 
-// sameSlice reports whether both slices are of the same memory, or empty.
+// sameSlice reports whether both slices use the same memory, or are empty.
 func sameSlice(a, b []podresources.Allocation) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// doubts reports whether a pod is kept because the kubelet may not know its pods yet.
+// doubts reports whether any pod is kept because the kubelet may not know its pods yet.
 func (e *Evidence) doubts() bool {
 	for _, l := range e.listed {
-		if l.devices && !l.lacked.IsZero() && l.kept == podresources.ReasonRestarted {
+		if l.devices && !l.unlistedSince.IsZero() && l.kept == podresources.ReasonRestarted {
 			return true
 		}
 	}
 	return false
 }
 
-// settled reports that the same answer again, with the same cgroups, says the same: no pod is kept
-// for a time.
+// settled reports whether an equal answer with equal states of cgroups would change nothing. This
+// is so if no pod is kept for a limited time.
 func (e *Evidence) settled() bool {
 	for _, l := range e.listed {
-		if !l.lacked.IsZero() && l.kept != podresources.ReasonProcesses {
+		if !l.unlistedSince.IsZero() && l.kept != podresources.ReasonProcesses {
 			return false
 		}
 	}
@@ -469,7 +472,8 @@ func (e *Evidence) settled() bool {
 	return true
 }
 
-// nextChange returns when time alone changes who holds what, or why; zero: never.
+// nextChange returns the time at which the holders or their reasons change without new evidence;
+// zero: never.
 func (e *Evidence) nextChange(now time.Time) time.Time {
 	var next time.Time
 	at := func(t time.Time) {

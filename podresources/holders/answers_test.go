@@ -83,7 +83,7 @@ func (n *node) answerTo(asked time.Time, allocations ...Allocation) {
 		a.Pods[Pod{Namespace: "ns", Name: pod}] = struct{}{}
 	}
 	a.UIDs = map[Pod]string{}
-	for _, pod := range n.nameless(a.Pods) {
+	for _, pod := range n.unidentified(a.Pods) {
 		if pod.Name != "nameless" {
 			a.UIDs[pod] = stdcmp.Or(n.uids[pod.Name], pod.Name)
 		}

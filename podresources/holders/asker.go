@@ -13,21 +13,21 @@ import (
 
 // Server asks the API server.
 type Server interface {
-	// Want sets what is to be asked.
+	// Want sets what to read.
 	Want(wanted Wanted)
-	// Wait waits until all that was never asked before has been, or ctx ends.
+	// Wait waits until everything that was never read before has been requested, or ctx ends.
 	Wait(ctx context.Context)
 }
 
-// Asker asks the kubelet what its pods hold, as often as is allowed and needed, gives the answers
-// to the book, and has the API server asked for what they leave open. It is used by one goroutine
-// at a time.
+// Asker asks the kubelet what its pods hold, as often as is allowed and needed, and gives the
+// answers to the book. It then requests what is missing from the API server. It is not safe for
+// concurrent use.
 type Asker struct {
 	Lister  podresources.Lister
 	Limiter *podresources.Limiter
-	Bounds  podresources.Bounds // of the rows of answers
+	Bounds  podresources.Bounds // limits of an answer
 	Book    *Book
-	// UID returns the UID of a pod as the node's files say, "" where it is unknown; nil: it always is.
+	// UID returns the UID of a pod from files of the node, "" if it is unknown; nil: UIDs are unknown.
 	UID func(pod podresources.Pod, now time.Time) string
 	// Cgroups returns the states of the cgroups of pods, by UID; nil: they are unknown.
 	Cgroups func(uids []string) map[string]podresources.CgroupState
@@ -35,10 +35,10 @@ type Asker struct {
 	Now     func() time.Time
 
 	parsed   parsed
-	answered bool // the API server has been waited for
+	answered bool // Observe has waited for the API server before
 }
 
-// parsed is what an answer says.
+// parsed has the contents of an answer.
 type parsed struct {
 	answer      *v1.ListPodResourcesResponse
 	allocations []podresources.Allocation
@@ -46,7 +46,7 @@ type parsed struct {
 	pods        map[podresources.Pod]struct{}
 }
 
-// parse parses an answer, unless it is the same as the one before.
+// parse parses an answer, unless it is the same as the previous one.
 func (p *parsed) parse(answer *v1.ListPodResourcesResponse, bounds podresources.Bounds) {
 	if p.answer == answer && answer != nil {
 		return
@@ -55,13 +55,13 @@ func (p *parsed) parse(answer *v1.ListPodResourcesResponse, bounds podresources.
 	p.allocations, p.rejected = bounds.Parse(answer)
 }
 
-// errDoubtful is the error of an answer that is not believed as a whole.
+// errDoubtful is the error for an answer that is not believed as a whole.
 var errDoubtful = driver.WithReason(driver.ReasonEmptyDisbelieved, errors.New(
 	"list pod resources: the kubelet does not list pods that held devices and may still run, as after its restart"))
 
-// Observe asks the kubelet, unless that is not allowed or not needed, and then waits a moment for
-// the API server: until then a claim with admin access looks like an owner. The error says why the
-// kubelet was asked in vain, or that the answer is not believed of all pods.
+// Observe asks the kubelet if that is allowed and needed, and then waits a moment for the API
+// server: until a claim has been read, its admin access is unknown, and it is charged. The error is
+// that of the kubelet, or says that the answer is not believed for all pods.
 func (k *Asker) Observe(ctx context.Context) (podresources.Observation, error) {
 	out, err := k.ask(ctx)
 	if k.Server == nil || !out.Asked {
@@ -69,7 +69,7 @@ func (k *Asker) Observe(ctx context.Context) (podresources.Observation, error) {
 	}
 	wait := claimWait
 	if !k.answered {
-		wait, k.answered = maxPending, true // the connection has to be made
+		wait, k.answered = maxPending, true // the connection must be made first
 	}
 	held, _ := k.Book.Holds(k.Now(), time.Time{})
 	k.Server.Want(held.Wanted)
@@ -98,7 +98,7 @@ func (k *Asker) ask(ctx context.Context) (podresources.Observation, error) {
 		k.Book.NotAnswered(k.cgroups(k.Book.unsure(nil, false)), asked)
 		return out, err
 	}
-	if k.Lister.Instance() != instance { // it is not known which of the two has answered
+	if k.Lister.Instance() != instance { // either process may have answered
 		instance = ""
 	}
 	k.parsed.parse(answer, k.Bounds)
@@ -114,13 +114,13 @@ func (k *Asker) ask(ctx context.Context) (podresources.Observation, error) {
 	return out, nil
 }
 
-// uids returns the UIDs, as the node's files say, of listed pods of which no object is known.
+// uids returns the UIDs, from files of the node, of listed pods without a known object.
 func (k *Asker) uids(listed map[podresources.Pod]struct{}, now time.Time) map[podresources.Pod]string {
 	if k.UID == nil {
 		return nil
 	}
 	out := map[podresources.Pod]string{}
-	for _, pod := range k.Book.nameless(listed) {
+	for _, pod := range k.Book.unidentified(listed) {
 		if uid := k.UID(pod, now); uid != "" {
 			out[pod] = uid
 		}

@@ -254,7 +254,7 @@ func TestBookIsBounded(t *testing.T) {
 	b := NewBook(grace, nil)
 	for i := range maxPods + 10 {
 		uid := fmt.Sprint("uid-", i)
-		b.evidence.pods[uid] = (&pod{PodFacts: PodFacts{UID: uid}}).take(deleted, at(i))
+		b.evidence.pods[uid] = (&pod{PodFacts: PodFacts{UID: uid}}).apply(deleted, at(i))
 	}
 	b.PodDeleted("newest", at(maxPods+10))
 	if got := len(b.evidence.pods); got != maxPods {

@@ -7,12 +7,12 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// changeLog keeps the changes of the last ten minutes, at most 4096, by time.
+// changeLog has the changes of the last changeMemory, at most maxChanges, ordered by time.
 type changeLog struct{ all []podresources.Change }
 
-// add records a change, in any order of time. An equal change of the same pod or CDI spec within a
-// second is the same change, whose first time is kept, but for a removal if the kubelet was asked
-// in between: its answer may still list the pod. It reports whether the change is new.
+// add records a change, and reports whether it is new. Changes may be added in any order. An equal
+// change of the same pod or CDI spec within sameChange is the same change: the first time is kept.
+// A repeated removal is new if the kubelet was asked in between: its answer may still list the pod.
 func (l *changeLog) add(c podresources.Change, asked time.Time) bool {
 	i := len(l.all)
 	for i > 0 && l.all[i-1].At.After(c.At) {
@@ -31,8 +31,7 @@ func (l *changeLog) add(c podresources.Change, asked time.Time) bool {
 	return true
 }
 
-// repeats reports whether the last change of the same thing, of those before index i, already says
-// what c says.
+// repeats reports whether c equals the last change, before index i, of the same pod or CDI spec.
 func (l *changeLog) repeats(i int, c *podresources.Change, asked time.Time) bool {
 	for i--; i >= 0 && c.At.Sub(l.all[i].At) <= sameChange; i-- {
 		if before := &l.all[i]; before.PodUID == c.PodUID && slices.Equal(before.CDI, c.CDI) {

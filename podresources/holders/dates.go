@@ -11,19 +11,19 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Dates remembers since when each pod has held each device. The zero value is ready. It is not safe
-// for concurrent use.
+// Dates records when each pod began to hold each device. The zero value is ready to use. It is not
+// safe for concurrent use.
 type Dates struct {
 	holds   map[holdKey]*dated
 	ended   []podresources.Allocation // oldest first
 	calls   int
 	given   []podresources.Allocation // the argument of the last call
 	view    podresources.View         // its result
-	waiting bool                      // it withheld something
-	resumed bool                      // there was no answer since Resume
+	waiting bool                      // the view withholds an allocation
+	resumed bool                      // no answer since Resume
 }
 
-// holdKey is a pod that holds a share of a device through a claim or, without a name of one,
+// holdKey identifies a pod's hold of a share of a device through a claim or, if the claim is empty,
 // through a device plugin.
 type holdKey struct {
 	device driver.ID
@@ -40,23 +40,23 @@ func (k holdKey) compare(other holdKey) int {
 
 // dated is a hold that has not ended.
 type dated struct {
-	hold  *podresources.Hold
-	began time.Time // of the call that saw it first
-	shown bool      // it was in a view
-	call  int       // the last call that had it
-	told  bool      // that of shares has it in its place, which were not told apart before
-	ready bool      // its devices were prepared at an earlier call
+	hold     *podresources.Hold
+	began    time.Time // time of the first call that had it
+	shown    bool      // it was in a view
+	call     int       // the last call that had it
+	replaced bool      // holds of shares have replaced it
+	ready    bool      // its devices were prepared at an earlier call
 
-	// first is of the call that saw it first, if the pods are watched and its pod's UID is not known
-	// yet; else nil.
+	// first has the times of the first call that had it, if the pods are watched and the pod's UID is
+	// not known yet; else nil.
 	first *changeTimes
 
-	of      *podresources.Allocation // that call's; nil: it is resumed, and none had it yet
-	holders []podresources.Holder    // of it, this pod's
-	resumed *Resumed                 // nil: it is not
+	of      *podresources.Allocation // of the last call; nil: it is resumed, and no call had it yet
+	holders []podresources.Holder    // the holders in it that are this pod
+	resumed *Resumed                 // nil: it began in this process
 }
 
-// Resumed is a hold of an earlier process that had not ended when that did.
+// Resumed is a hold that had not ended when an earlier process ended.
 type Resumed struct {
 	Device driver.ID
 	Claim  podresources.Claim
@@ -69,11 +69,11 @@ type Resumed struct {
 	ClaimUID string // empty: unknown
 }
 
-// Resume makes the dates go on from those that an earlier process knew until a time, before the
-// first Date. Those of these holds that the first answer of the kubelet has go on, and what is new
-// began after that time. Of the others those have ended of which a sign says when; the rest is
-// forgotten. Until that answer nothing is known. A hold with admin access has it until the claim is
-// described.
+// Resume continues the holds of an earlier process, which knew the holders until the given time. It
+// must be called before Date. Holds that the kubelet's first answer has continue; others in that
+// answer began after that time. A hold that the answer lacks has ended if a sign shows when;
+// otherwise it is forgotten. Until that answer, Date returns no holders. A hold with admin access
+// keeps it until the claim has been read.
 func (d *Dates) Resume(holds []Resumed, until time.Time) {
 	d.holds = map[holdKey]*dated{}
 	for i := range holds {
@@ -84,24 +84,26 @@ func (d *Dates) Resume(holds []Resumed, until time.Time) {
 	d.resumed, d.view.At = true, until
 }
 
-// Date returns the view of these allocations, given the signs of what changed since the call
-// before. The Reason and Since of the holders' holds are kept, and the times are set; a holder
-// without hold is listed. allocations are sorted, and must not change afterwards; now does not go
-// back. While nothing changes, the view has the same slices.
+// Date returns the view of these allocations, given the signs of changes since the previous call.
+// It keeps Reason and Since of the holders' holds and sets the times. A holder without a hold has
+// the reason listed. allocations must be sorted, and must not be changed afterwards; now must not
+// go back. While nothing changes, the view has the same slices.
 //
 // A hold began, or ended:
 //
-//   - when its pod's cgroup or its CDI spec was seen to come or go, between the two calls' At;
-//   - else in the middle between these, or at the second one where they are more than maxGuess
-//     apart, since the middle would be a guess. The same if the devices are not prepared yet:
-//     objects of the API say so, which come when they change. What objects alone say began when the
-//     pod's first object came, at the earliest: the From of the holders' holds.
+//   - when its pod's cgroup or its CDI spec appeared or disappeared, if that was between the At of
+//     the two calls;
+//   - otherwise in the middle between these, or at the second one if they are more than maxGuess
+//     apart or the devices are not prepared yet: then the hold is known from objects of the API,
+//     which arrive when they change. A hold that is known only from objects does not begin before
+//     the pod's first object arrived: the From of the given hold.
 //
-// A sign that came up to maxPreparation before the first answer, which did not name the pod yet,
-// means the time of that answer; so does, of watched pods, one before the last answer that names
-// it. One that came while the kubelet gave the first answer that names it means the second call's
-// At. An allocation of which it is about to be known what it is (Pending), or whose pod's UID a
-// watch is about to tell, is withheld for up to maxPending, and its device is in Waiting meanwhile.
+// If a sign is up to maxPreparation older than an answer that did not have the pod yet, the hold
+// begins at that answer. Similarly, if watched pods have a sign of the end shortly before the last
+// answer with the pod, the hold ends at that answer. If the sign appeared while the kubelet
+// produced the first answer with the pod, the hold begins at the At of the second call. An
+// allocation that is not described yet (Pending), or whose pod's UID a watch has not reported yet,
+// is withheld for up to maxPending; its device is in Waiting meanwhile.
 func (d *Dates) Date(allocations []podresources.Allocation, signs Signs, now time.Time) podresources.View {
 	d.date(allocations, signs, now)
 	d.view.Settled = later(d.view.At, now.Add(-maxPending))
@@ -159,8 +161,8 @@ func (d *Dates) unchanged(allocations []podresources.Allocation, when *changeTim
 	return !slices.ContainsFunc(when.changes, func(c podresources.Change) bool { return c.Gone && when.within(c.At) })
 }
 
-// dateHolders gives the holders of an allocation their dated holds. It returns whether the
-// allocation is shown, and when the first of the holds began.
+// dateHolders sets the dated holds of an allocation's holders. It returns whether the allocation is
+// shown, and when the first of the holds began.
 func (d *Dates) dateHolders(a *podresources.Allocation, when *changeTimes, now time.Time) (shown bool, from time.Time) {
 	a.Holders = slices.Clone(a.Holders)
 	shown = !a.Pending && len(a.Holders) == 0
@@ -170,7 +172,7 @@ func (d *Dates) dateHolders(a *podresources.Allocation, when *changeTimes, now t
 		for j := range group {
 			group[j].Hold = h.hold
 		}
-		if a.Request == "" && h.resumed != nil { // the API server has not described the claim yet
+		if a.Request == "" && h.resumed != nil { // the claim has not been read yet
 			a.Admin = a.Admin || h.resumed.Admin
 		}
 		h.of, h.holders = a, group
@@ -225,7 +227,7 @@ func (d *Dates) hold(
 	return h
 }
 
-// begin dates the begin of a hold that no call had before, in given.
+// begin dates the start of a new hold. It sets the times of given.
 func (d *Dates) begin(
 	key *holdKey, given *podresources.Hold, a *podresources.Allocation, holder *podresources.Holder, when *changeTimes,
 	now time.Time,
@@ -237,7 +239,7 @@ func (d *Dates) begin(
 	if whole := d.ofWhole(*key); whole != nil {
 		given.From, given.FromDoubt, given.Left = whole.hold.From, whole.hold.FromDoubt, whole.hold.Left
 		given.Prepared = whole.hold.Prepared
-		h.began, h.shown, h.ready, whole.told = whole.began, whole.shown, whole.ready, true
+		h.began, h.shown, h.ready, whole.replaced = whole.began, whole.shown, whole.ready, true
 		return h
 	}
 	given.From, given.FromDoubt = when.began(a, holder, when.notBefore(given))
@@ -249,8 +251,8 @@ func (d *Dates) begin(
 	return h
 }
 
-// dateAgain dates the begin of a hold that was not shown yet by the signs of its pod, whose UID has
-// become known.
+// dateAgain dates the start of a hold again, by the signs of its pod, whose UID has become known.
+// The hold has not been shown yet.
 func (d *Dates) dateAgain(h *dated, a *podresources.Allocation, holder *podresources.Holder, when *changeTimes) {
 	first, hold := *h.first, *h.hold
 	h.first, first.changes = nil, when.changes
@@ -260,7 +262,7 @@ func (d *Dates) dateAgain(h *dated, a *podresources.Allocation, holder *podresou
 	h.hold = &hold
 }
 
-// keyOf returns the key of a hold. That a UID becomes known, or unknown, changes no hold.
+// keyOf returns the key of a hold. A hold continues if the UID of its pod becomes known or unknown.
 func (d *Dates) keyOf(a *podresources.Allocation, holder *podresources.Holder) holdKey {
 	key := holdKey{a.Device, a.Claim, a.ShareID, holder.Pod, holder.UID}
 	if d.holds[key] != nil {
@@ -284,8 +286,8 @@ func (d *Dates) keyOf(a *podresources.Allocation, holder *podresources.Holder) h
 	return key
 }
 
-// lastEnd returns the end of the hold of that key that ended last, zero if there is none: a hold
-// that comes back does not begin before. It may come back before its UID is known again.
+// lastEnd returns the end of the last ended hold with that key, zero if there is none: the next
+// hold does not begin before it. The UID of the next hold may not be known yet.
 func (d *Dates) lastEnd(key *holdKey) time.Time {
 	for i := len(d.ended) - 1; i >= 0; i-- {
 		a := &d.ended[i]
@@ -297,8 +299,8 @@ func (d *Dates) lastEnd(key *holdKey) time.Time {
 	return time.Time{}
 }
 
-// ofWhole returns the hold of the whole device, without a share, in whose place that of a share
-// comes: kubelets before 1.35 do not tell shares apart, and the API server does a moment later.
+// ofWhole returns the hold of the whole device that the hold of a share replaces: kubelets before
+// 1.35 do not report shares, and the claim from the API server does so a moment later.
 func (d *Dates) ofWhole(key holdKey) *dated {
 	if key.share == "" {
 		return nil
@@ -320,7 +322,8 @@ func (d *Dates) withhold(view *podresources.View, device driver.ID, from time.Ti
 	}
 }
 
-// end ends the holds that the present call does not have, and forgets those that ended a while ago.
+// end ends the holds that the present call does not have, and forgets those that ended more than
+// keepEnded ago.
 func (d *Dates) end(when *changeTimes, now time.Time) {
 	old := slices.IndexFunc(d.ended, func(a podresources.Allocation) bool { return now.Sub(endOf(&a)) <= keepEnded })
 	if old < 0 {
@@ -339,14 +342,15 @@ func (d *Dates) end(when *changeTimes, now time.Time) {
 		if h.of == nil && when.gone(h.resumed.allocation()) != nil {
 			h.of, h.holders = h.resumed.allocation()
 		}
-		if h.told || h.of == nil {
+		if h.replaced || h.of == nil {
 			continue
 		}
 		ended := *h.hold
 		to, doubt := when.ended(h.of, &h.holders[0])
 		ended.To, ended.ToDoubt = later(ended.From, to), doubt
 		if ended.Reason == podresources.ReasonNoAnswer || ended.Reason == podresources.ReasonRestarted {
-			silent := ended.To.Sub(later(ended.From, ended.Since)) // it may have ended when the kubelet ceased to say
+			// It may have ended at any time since the kubelet's last answer.
+			silent := ended.To.Sub(later(ended.From, ended.Since))
 			ended.ToDoubt.Early = max(doubt.Early, silent)
 		}
 		a := *h.of
@@ -360,7 +364,7 @@ func (d *Dates) end(when *changeTimes, now time.Time) {
 	slices.SortStableFunc(d.ended, func(a, b podresources.Allocation) int { return endOf(&a).Compare(endOf(&b)) })
 }
 
-// allocation returns what the hold is of, as far as that is known, and its holder.
+// allocation returns the allocation of the hold, as far as it is known, and its holder.
 func (r *Resumed) allocation() (*podresources.Allocation, []podresources.Holder) {
 	a := podresources.Allocation{
 		Device: r.Device, Claim: r.Claim, ShareID: r.Share, ClaimUID: r.ClaimUID, Admin: r.Admin,
@@ -368,7 +372,7 @@ func (r *Resumed) allocation() (*podresources.Allocation, []podresources.Holder)
 	return &a, []podresources.Holder{{Pod: r.Pod, UID: r.UID}}
 }
 
-// endOf returns the end of an allocation of View.Ended.
+// endOf returns the end of an allocation in View.Ended.
 func endOf(a *podresources.Allocation) time.Time { return a.Holders[0].Hold.To }
 
 // groups yields the holders of each pod.

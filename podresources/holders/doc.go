@@ -1,12 +1,12 @@
 // Package holders decides who holds which device, since when, and why.
 //
-// Evidence comes in as facts with the time at which they were asked for: answers of the kubelet's
-// PodResources service, pods (lists and events), claims, cgroups and CDI specs that come and go.
-// A [Book] keeps it. A pod is a UID and has one [State], which changes by the table in state.go
-// alone. [Book.Holds] returns which pod holds which device by all evidence, with a reason;
-// [Dates] says since when, and until when.
+// A [Book] collects evidence, with the time at which it was requested: answers of the kubelet's
+// PodResources service, pods (lists and events), claims, and the appearance and disappearance of
+// cgroups and CDI specs. A pod is identified by its UID and has one [State], which changes only as
+// the table in state.go says. [Book.Holds] returns which pod holds which device by all evidence,
+// with a reason. [Dates] determines since when and until when.
 //
-// A hold ends, or begins again, only by evidence that was asked for later than what it contradicts.
-// A list is a complete statement, an event is not. Nothing here but [Asker], which asks the
-// kubelet, does I/O or asks a clock.
+// A hold ends, or begins again, only by evidence that was requested later than the evidence that it
+// contradicts. A list is complete, an event is not. Only [Asker], which asks the kubelet, does I/O
+// or uses a clock.
 package holders

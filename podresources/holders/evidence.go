@@ -8,33 +8,33 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Evidence is all that is known of who holds what. Only the methods of [Book] change it.
+// Evidence is all that is known about who holds what. Only the methods of [Book] change it.
 type Evidence struct {
 	pods  map[string]*pod             // by UID
-	names map[podresources.Pod]string // the UIDs of the newest of pods; nil: to be made
+	names map[podresources.Pod]string // UIDs of the newest pods; nil: to be computed
 
 	// The kubelet's answers.
 	kubelet     kubelet
 	listed      map[podresources.Pod]*listedPod
-	allocations []podresources.Allocation // what it lists, with the pods that are kept
-	given       []podresources.Allocation // what it said, before
-	filled      bool                      // allocations differ from given, not by UIDs alone
-	asked       time.Time                 // when the last answer was asked for; zero: there was none
-	failing     time.Time                 // since when it has not answered; zero: it does
-	grace       time.Duration             // how long a pod without cgroup is kept after a restart
+	allocations []podresources.Allocation // of the last answer, with those of kept pods
+	given       []podresources.Allocation // of the last answer, unchanged
+	filled      bool                      // allocations differ from given by more than UIDs
+	asked       time.Time                 // when the last answer was requested; zero: there was none
+	failing     time.Time                 // since when the kubelet has not answered; zero: it answers
+	grace       time.Duration             // how long a pod with an unknown cgroup is kept after a restart
 	watched     time.Time                 // when the open watch of the kubelet's pods began; zero: none is open
 
-	claims     map[podresources.Claim]podresources.ClaimFacts // of the API server
-	fileClaims map[podresources.Claim]podresources.ClaimFacts // of the inventory file
-	inFile     map[podresources.Claim]podresources.ClaimFacts // what the file had last
+	claims     map[podresources.Claim]podresources.ClaimFacts // from the API server
+	fileClaims map[podresources.Claim]podresources.ClaimFacts // from the inventory file, with deleted ones
+	inFile     map[podresources.Claim]podresources.ClaimFacts // from the inventory file when it was last read
 	fileRead   time.Time
-	allClaims  map[podresources.Claim]podresources.ClaimFacts // of both; nil: to be made
+	allClaims  map[podresources.Claim]podresources.ClaimFacts // of both; nil: to be computed
 
 	changes changeLog
-	changed bool // since the Book looked: who holds what, or why, may be something else than before
+	changed bool // since Book reset it: who holds what, or why, may have changed
 }
 
-// readClaim takes what a claim's object says.
+// readClaim processes the object of a claim. news reports whether it was new or changed.
 func (e *Evidence) readClaim(claim podresources.Claim, facts *podresources.ClaimFacts) (news bool) {
 	before, known := e.claims[claim]
 	if known && before.Read.After(facts.Read) {
@@ -46,8 +46,8 @@ func (e *Evidence) readClaim(claim podresources.Claim, facts *podresources.Claim
 	return news
 }
 
-// deleteClaim takes that a claim does not exist any more. What it said before is kept: a pod that
-// has started keeps its devices.
+// deleteClaim processes the deletion of a claim. Its last contents are kept: a pod that has started
+// keeps its devices.
 func (e *Evidence) deleteClaim(claim podresources.Claim, asked time.Time) (news bool) {
 	facts, known := e.claims[claim]
 	if !known || facts.Deleted || facts.Read.After(asked) {
@@ -58,15 +58,16 @@ func (e *Evidence) deleteClaim(claim podresources.Claim, asked time.Time) (news 
 	return true
 }
 
-// sameFacts reports whether two answers say the same of a claim, whenever they were asked for.
+// sameFacts reports whether two objects of a claim are equal, except for the time at which they
+// were read.
 func sameFacts(a, b *podresources.ClaimFacts) bool {
 	then := *a
 	then.Read = b.Read
 	return reflect.DeepEqual(&then, b)
 }
 
-// changedSince reports whether a pod was seen first, or changed its state, between two readings of
-// a claim: the second one decides what the first one did not.
+// changedSince reports whether a pod was first seen, or changed its state, between two readings of
+// a claim. Then an unchanged claim can have new consequences.
 func (e *Evidence) changedSince(first, second time.Time) bool {
 	between := func(t time.Time) bool { return !t.Before(first) && t.Before(second) }
 	for _, p := range e.pods {
@@ -77,8 +78,8 @@ func (e *Evidence) changedSince(first, second time.Time) bool {
 	return false
 }
 
-// listClaims takes the claims of the inventory file, as it was read at a time, unless they were
-// taken last. A claim that it does not have any more was deleted.
+// listClaims processes the claims of the inventory file, unless they are the same as at the last
+// call. A claim that the file does not have any more was deleted.
 func (e *Evidence) listClaims(claims map[podresources.Claim]podresources.ClaimFacts, read time.Time) (news bool) {
 	if read.Equal(e.fileRead) && sameMap(claims, e.inFile) {
 		return false
@@ -103,7 +104,8 @@ func (e *Evidence) listClaims(claims map[podresources.Claim]podresources.ClaimFa
 	return true
 }
 
-// allFacts returns the claims of the API server and of the file; the former take precedence.
+// allFacts returns the claims from the API server and from the file. Those from the API server take
+// precedence.
 func (e *Evidence) allFacts() map[podresources.Claim]podresources.ClaimFacts {
 	if e.allClaims == nil {
 		e.allClaims = make(map[podresources.Claim]podresources.ClaimFacts, len(e.fileClaims)+len(e.claims))

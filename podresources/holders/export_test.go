@@ -22,7 +22,7 @@ const (
 func FactNames() []string {
 	return []string{
 		"nominated", "bound", "started", "localFinal", "finished", "deleted", "relisted",
-		"lacked", "listed", "cgroupGone", "replaced",
+		"unlisted", "listed", "cgroupGone", "replaced",
 	}
 }
 
@@ -68,8 +68,8 @@ func (b *Book) Clone() *Book {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c := &Book{
-		version: b.version, again: b.again, last: b.last, answered: -1,
-		changed: b.changed, known: b.known, sure: b.sure,
+		version: b.version, nextChange: b.nextChange, last: b.last, answeredVersion: -1,
+		changed: b.changed, knownUntil: b.knownUntil, believed: b.believed,
 	}
 	c.evidence = b.evidence
 	e := &c.evidence

@@ -10,26 +10,26 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// pod is what is known of one pod by its objects. It is never changed: evidence replaces it.
+// pod is what is known about one pod from its objects. It is immutable: new evidence replaces it.
 type pod struct {
 	podresources.PodFacts
 	state State
-	since time.Time // of the evidence that gave it its state
+	since time.Time // time of the evidence for its state
 	by    fact      // that evidence
-	seen  time.Time // of the first evidence
-	over  time.Time // of the evidence by which it holds nothing any more
-	// namesKnown reports that the API server's status is known: it has ExtendedClaim and the names
-	// of claims that were made from templates.
+	seen  time.Time // time of the first evidence
+	over  time.Time // time of the evidence that it holds nothing any more
+	// namesKnown reports that the status from the API server is known, which has ExtendedClaim and the
+	// names of claims made from templates.
 	namesKnown bool
-	replaced   bool      // a pod of its name was created after it
-	left       time.Time // when it was no longer nominated, if it is Waiting; zero: it is
-	// missing is when the first of the kubelet's own lists of pods was asked for that lack the pod;
-	// they may be incomplete. zero: they do not.
+	replaced   bool      // a newer pod has its name
+	left       time.Time // if Waiting: when its nomination ended; zero: it has not ended
+	// missing is when the first of the kubelet's lists of pods without this pod was requested; zero:
+	// the last list has it. These lists may be incomplete.
 	missing time.Time
-	gone    bool // its end is proven: its cgroup was removed, or the kubelet that listed it lacks it
+	gone    bool // its end is proven: its cgroup was removed, or the kubelet that listed it does not any more
 }
 
-// factOf returns what an object says of its pod's life.
+// factOf returns what an object says about the life of its pod.
 func factOf(p *podresources.PodFacts) fact {
 	switch {
 	case p.Final && p.Local:
@@ -45,8 +45,8 @@ func factOf(p *podresources.PodFacts) fact {
 	}
 }
 
-// take returns the pod after a fact that was asked for, or arrived, at a time.
-func (p *pod) take(f fact, at time.Time) *pod {
+// apply returns the pod after a fact that was requested, or arrived, at the given time.
+func (p *pod) apply(f fact, at time.Time) *pod {
 	after := *p
 	if next := transitions()[f][p.state]; next != p.state {
 		if next.over() && !p.state.over() {
@@ -58,7 +58,7 @@ func (p *pod) take(f fact, at time.Time) *pod {
 	return &after
 }
 
-// put sets what is known of a pod. It notes whether that is something else than before.
+// put sets what is known about a pod. It records whether that has changed.
 func (e *Evidence) put(p *pod) {
 	if before := e.pods[p.UID]; before != p && (before == nil || !reflect.DeepEqual(before, p)) {
 		e.pods[p.UID], e.changed = p, true
@@ -73,37 +73,38 @@ func (e *Evidence) drop(uid string) {
 	}
 }
 
-// ends reports whether the kubelet ends the pod, and none of its containers runs: it holds its
-// devices until the kubelet does not list it.
+// ends reports whether the pod is ending and none of its containers runs. It holds its devices
+// until the kubelet does not list it any more.
 func (p *pod) ends() bool { return p.state == Ending && p.Running == 0 }
 
-// isMissing reports that the kubelet's own list of pods lacked the pod, of which nothing else has
-// come since.
+// isMissing reports whether the kubelet's own list of pods lacked the pod, and there is no later
+// evidence of it.
 func (p *pod) isMissing() bool { return !p.missing.IsZero() && !p.state.over() }
 
-// finished reports that the pod has Succeeded or Failed, and none of its containers runs: it never
-// runs again, though a kubelet that has restarted lists it as the API server has it, which may be
-// as running.
+// finished reports whether the pod has Succeeded or Failed and none of its containers runs. Such a
+// pod never runs again, even if a restarted kubelet lists it as running, as an outdated object from
+// the API server may say.
 func (p *pod) finished() bool { return p.Final && p.Running == 0 && !p.Static }
 
-// recreated reports that a pod of its name which an answer lists that was asked for at a time is
-// another one: the kubelet itself had reported that the pod was deleted, or its end was proven.
+// recreated reports whether an answer that was requested at the given time and lists the pod's name
+// must mean a newer pod: before, the kubelet had reported that this pod was deleted, or its end was
+// proven.
 func (p *pod) recreated(asked time.Time) bool {
 	switch {
 	case p == nil || p.Static || !p.state.over():
 		return false
-	case p.gone && p.over.Before(asked): // whatever came later
+	case p.gone && p.over.Before(asked): // whatever evidence is later
 		return true
 	case !p.since.Before(asked):
 		return false
 	case p.state == Ended:
-		return p.by == lacked && p.Local && p.Final && p.Running == 0
+		return p.by == unlisted && p.Local && p.Final && p.Running == 0
 	default:
 		return p.Local
 	}
 }
 
-// merge returns the pod with what an object of it says now.
+// merge returns the pod with the facts of a new object.
 func merge(before *pod, facts podresources.PodFacts, at time.Time) *pod {
 	p := &pod{PodFacts: facts, seen: at, since: at, namesKnown: !facts.Local}
 	if before != nil {
@@ -119,14 +120,14 @@ func merge(before *pod, facts podresources.PodFacts, at time.Time) *pod {
 		}
 		p = &now
 	}
-	p = p.take(factOf(&facts), at)
+	p = p.apply(factOf(&facts), at)
 	if p.replaced && p.ends() {
-		p = p.take(replaced, at)
+		p = p.apply(replaced, at)
 	}
 	return p
 }
 
-// learnNames adds the names of claims that the API server's status of the same pod has.
+// learnNames adds the names of claims from the same pod's status at the API server.
 func (p *pod) learnNames(from *podresources.PodFacts) {
 	p.namesKnown = true
 	p.ExtendedClaim, p.ExtendedUses = from.ExtendedClaim, from.ExtendedUses
@@ -143,11 +144,11 @@ func (p *pod) learnNames(from *podresources.PodFacts) {
 	}
 }
 
-// listPods takes a complete list of the node's pods. A pod that it lacks was deleted, if the API
-// server says so. The kubelet's own list may be incomplete, as after a restart: a pod that it lacks
-// is as its answers of PodResources say, and unknown once they prove something and do not have it.
-// One that was over stays known for a while: the API server may have it as a running one long after
-// the kubelet has forgotten it.
+// listPods processes a complete list of the node's pods. A pod that a list of the API server lacks
+// was deleted. The kubelet's own list may be incomplete, for example after a restart: for a pod
+// that it lacks, its PodResources answers decide, and the pod is forgotten if a conclusive answer
+// lacks it too. A pod that is over is remembered for keepDeleted: the API server may report it as
+// running long after the kubelet has forgotten it.
 func (e *Evidence) listPods(pods []podresources.PodFacts, local bool, asked time.Time) {
 	there := make(map[string]bool, len(pods))
 	names := make(map[podresources.Pod]bool, len(pods))
@@ -157,7 +158,7 @@ func (e *Evidence) listPods(pods []podresources.PodFacts, local bool, asked time
 		}
 		there[pods[i].UID], names[pods[i].Pod] = true, true
 		if p := e.pods[pods[i].UID]; p != nil && p.state == Deleted && p.since.Before(asked) && !p.finished() {
-			e.put(p.take(relisted, asked))
+			e.put(p.apply(relisted, asked))
 		}
 		e.setPod(pods[i], asked)
 	}
@@ -181,7 +182,7 @@ func (e *Evidence) listPods(pods []podresources.PodFacts, local bool, asked time
 	e.trimPods(asked)
 }
 
-// setPod takes what a pod has become. Only a list brings back a pod that was deleted.
+// setPod processes a new object of a pod. A deleted pod comes back only with a list.
 func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) {
 	before := e.pods[facts.UID]
 	switch {
@@ -203,7 +204,7 @@ func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) {
 		after.state == Ended && before != nil && !before.state.over() {
 		e.changes.add(podresources.Change{At: at, Gone: true, PodUID: facts.UID}, e.asked)
 	}
-	if before == nil && !facts.Finished.IsZero() { // it ended before anything was known of it
+	if before == nil && !facts.Finished.IsZero() { // it ended before anything was known about it
 		e.changes.add(podresources.Change{
 			At: onClock(facts.Finished, at).Add(roundedDown), Gone: true, PodUID: facts.UID,
 			Doubt: podresources.Doubt{Early: roundedDown},
@@ -211,10 +212,10 @@ func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) {
 	}
 }
 
-// onClock returns a time of the wall clock on the monotonic clock, given a present time.
+// onClock converts a time of the wall clock to the monotonic clock; now has both.
 func onClock(t, now time.Time) time.Time { return now.Add(t.Sub(now)) }
 
-// identify notes that a listed pod of which no object was known is the one of which an object came.
+// identify sets the UID of a listed pod without a known object, since its object has arrived.
 func (e *Evidence) identify(name podresources.Pod, uid string) {
 	if l := e.listed[name]; l != nil && l.uid == "" {
 		known := *l
@@ -224,9 +225,9 @@ func (e *Evidence) identify(name podresources.Pod, uid string) {
 	}
 }
 
-// replace notes which pods a new pod of their name replaces. It returns the pod, which another one
-// may have replaced: not if it runs, since the API server's clock, which creation times are of, may
-// have been set back.
+// replace marks the pods that a new pod with their name replaces. It returns the pod, which an
+// existing pod may itself replace if it is ending. A running pod is never replaced: creation times
+// are from the API server's clock, which may have been set back.
 func (e *Evidence) replace(p *pod, isNew bool, at time.Time) *pod {
 	for uid, other := range e.pods {
 		switch {
@@ -236,14 +237,14 @@ func (e *Evidence) replace(p *pod, isNew bool, at time.Time) *pod {
 				after := *p
 				after.replaced = true
 				if p = &after; p.ends() {
-					p = p.take(replaced, at)
+					p = p.apply(replaced, at)
 				}
 			}
 		case isNew && !other.replaced:
 			after := *other
 			after.replaced = true
 			if after.ends() {
-				e.put(after.take(replaced, at))
+				e.put(after.apply(replaced, at))
 			} else {
 				e.put(&after)
 			}
@@ -252,18 +253,18 @@ func (e *Evidence) replace(p *pod, isNew bool, at time.Time) *pod {
 	return p
 }
 
-// bury returns the pod after its deletion, with what is needed to know it again.
+// bury returns the pod after its deletion, with the facts that are needed to recognize it.
 func (p *pod) bury(at time.Time) *pod {
-	gone := p.take(deleted, at)
+	gone := p.apply(deleted, at)
 	gone.PodFacts = podresources.PodFacts{
 		Pod: p.Pod, UID: p.UID, Created: p.Created, Local: p.Local, Final: p.Final, Started: p.Started, Running: p.Running,
 	}
 	return gone
 }
 
-// deletePod takes that a pod was deleted, which stays known for a while. A static pod may come back
-// with its UID, the deletion of its mirror pod at the API server does not end it, and it has no
-// claims: it holds what the kubelet lists.
+// deletePod processes the deletion of a pod, which is remembered for keepDeleted. A static pod is
+// forgotten instead: it may come back with its UID, the deletion of its mirror pod at the API
+// server does not end it, and it has no claims, so that it holds what the kubelet lists.
 func (e *Evidence) deletePod(uid string, at time.Time) {
 	p := e.pods[uid]
 	switch {
@@ -287,8 +288,8 @@ func (e *Evidence) deletePod(uid string, at time.Time) {
 	e.trimPods(at)
 }
 
-// forgotten returns since when neither the kubelet nor the API server has the pod, which is over;
-// zero: one may have it.
+// forgotten returns since when neither the kubelet nor the API server has a pod that is over; zero:
+// one of them may have it.
 func (p *pod) forgotten() time.Time {
 	switch {
 	case p.state == Deleted:
@@ -300,7 +301,8 @@ func (p *pod) forgotten() time.Time {
 	}
 }
 
-// trimPods forgets pods that were deleted long ago, or that are too many.
+// trimPods forgets pods that were deleted more than keepDeleted ago, and the oldest deleted ones if
+// there are too many.
 func (e *Evidence) trimPods(now time.Time) {
 	var gone []*pod
 	for uid, p := range e.pods {
@@ -320,7 +322,7 @@ func (e *Evidence) trimPods(now time.Time) {
 	}
 }
 
-// listNominated takes a complete list of the pods that wait to be bound to the node.
+// listNominated processes a complete list of the pods that wait to be bound to the node.
 func (e *Evidence) listNominated(pods []podresources.PodFacts, asked time.Time) {
 	there := make(map[string]bool, len(pods))
 	for i := range pods {
@@ -334,7 +336,7 @@ func (e *Evidence) listNominated(pods []podresources.PodFacts, asked time.Time) 
 	}
 }
 
-// leaveNominated takes that a pod is no longer nominated.
+// leaveNominated processes the end of a pod's nomination.
 func (e *Evidence) leaveNominated(uid string, at time.Time) {
 	if p := e.pods[uid]; p != nil && p.state == Waiting && p.left.IsZero() {
 		after := *p
@@ -353,7 +355,7 @@ func (e *Evidence) numWaiting() int {
 	return n
 }
 
-// uidOf returns the UID of the newest pod of that name, "" where none is known.
+// uidOf returns the UID of the newest pod with that name, "" if none is known.
 func (e *Evidence) uidOf(name podresources.Pod) string {
 	if e.names == nil {
 		e.names = newest(e.pods)
@@ -361,7 +363,7 @@ func (e *Evidence) uidOf(name podresources.Pod) string {
 	return e.names[name]
 }
 
-// newest returns the newest pod of each name.
+// newest returns the UID of the newest pod for each name.
 func newest(pods map[string]*pod) map[podresources.Pod]string {
 	out := make(map[podresources.Pod]string, len(pods))
 	for uid, p := range pods {
@@ -375,11 +377,11 @@ func newest(pods map[string]*pod) map[podresources.Pod]string {
 	return out
 }
 
-// newerPod reports whether a was created after b, both being pods of one name. One that was
-// replaced is older than one that was not, and then one that was deleted than one that was not: the
-// API server's clock, which creation times are of, may have been set back. Pods that were created
-// in the same second, or that have no creation time, are ordered by which was seen first. What the
-// kubelet lists is not one that waits to be bound while another one lives.
+// newerPod reports whether a is newer than b; both have the same name. While both live, a bound pod
+// is newer than one that waits to be bound: the kubelet can list only the bound one. Then a pod
+// that was not replaced is newer than one that was, and one that was not deleted is newer than one
+// that was: creation times are from the API server's clock, which may have been set back. Pods with
+// equal or unknown creation times are ordered by the time at which they were first seen.
 func newerPod(a, b *pod) bool {
 	if waits := a.state == Waiting; waits != (b.state == Waiting) && !a.state.over() && !b.state.over() {
 		return !waits
@@ -393,7 +395,8 @@ func newerPod(a, b *pod) bool {
 	return cmp.Or(a.Created.Compare(b.Created), a.seen.Compare(b.seen), strings.Compare(a.UID, b.UID)) > 0
 }
 
-// dropNominated forgets pods that are no longer nominated, and were not bound to the node soon.
+// dropNominated forgets pods that were not bound to the node within keepNominated after the end of
+// their nomination.
 func (e *Evidence) dropNominated(now time.Time) {
 	for uid, p := range e.pods {
 		if p.state == Waiting && !p.left.IsZero() && now.Sub(p.left) >= keepNominated {

@@ -10,15 +10,14 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Reasons for which it is not known what a pod with claims holds.
+// Reasons why the devices of a pod with claims are unknown.
 const (
-	// UnresolvedName: the claim was made from a template, and no source has its name.
+	// UnresolvedName: the claim was made from a template, and its name is unknown.
 	UnresolvedName = "claim_name_unknown"
-	// UnresolvedClaim: no source has the claim's allocation, and the kubelet does not list the
-	// claim.
+	// UnresolvedClaim: the claim's allocation is unknown, and the kubelet does not list the claim.
 	UnresolvedClaim = "claim_unknown"
-	// UnresolvedRequest: the pod's containers use single requests of a claim, and it is not known
-	// which devices were allocated for which request: the pod is taken to hold them all.
+	// UnresolvedRequest: the pod's containers use single requests of a claim, and the devices of each
+	// request are unknown. The pod is assumed to hold all of the claim's devices.
 	UnresolvedRequest = "request_unknown"
 )
 
@@ -27,31 +26,31 @@ func UnresolvedReasons() []string {
 	return []string{UnresolvedName, UnresolvedClaim, UnresolvedRequest}
 }
 
-// Holdings is who holds what by all evidence, each holder with a Hold that has its Reason.
+// Holdings is who holds what by all evidence. Each holder has a Hold with a Reason.
 type Holdings struct {
 	Allocations []podresources.Allocation
 	Conflicts   []Conflict     // sorted, each once
-	Unresolved  map[string]int // pods by reason
-	Wanted      Wanted         // what should be asked of the API server
+	Unresolved  map[string]int // number of pods by reason
+	Wanted      Wanted         // what to read from the API server
 }
 
-// Holds returns who holds what by the evidence, at a time. It is a pure function.
+// Holds returns who holds what by the evidence at a time. It is a pure function.
 //
-// PodResources is the word on what containers were given. It does not list plain init containers,
-// nor claims of spec.resourceClaims that no container names (k8s.io/kubernetes
-// pkg/kubelet/apis/podresources/server_v1.go), so the objects of pods and claims complete it:
+// PodResources lists what containers were given. It does not list plain init containers, nor claims
+// of spec.resourceClaims that no container names (k8s.io/kubernetes
+// pkg/kubelet/apis/podresources/server_v1.go), so objects of pods and claims complete it:
 //
-//   - A pod that is not over (see [State]) holds what the allocations of its claims say, where the
-//     claim is reserved for it: in no container where the kubelet lists none.
-//   - A pod that is ending holds what the kubelet lists until the claim is no longer reserved for
+//   - A pod that is not over (see [State]) holds the allocation of a claim that is reserved for it.
+//     If the kubelet lists no container, the container is empty.
+//   - A pod that is ending holds what the kubelet lists, until the claim is no longer reserved for
 //     it.
 //   - A pod holds the devices of a request if one of its containers, init containers included,
-//     names the whole claim or that request, or if none of its containers names the claim. What no
-//     pod names is held by none.
-//   - Where the kubelet lists another device than the claim's allocation, the allocation is used if
-//     the claim is reserved for the pod.
-//   - UIDs, requests, tolerations, device classes, admin access, consumed capacity, what the driver
-//     says of the device and what pods say of its health are added.
+//     names the whole claim or that request, or if none of its containers names the claim. A
+//     request that no pod names has no holder.
+//   - If the kubelet lists a device that is not in the claim's allocation, the allocation is used
+//     if the claim is reserved for the pod.
+//   - UIDs, requests, tolerations, device classes, admin access, consumed capacity, the device's
+//     status from its driver and its health from pods are added.
 func Holds(e *Evidence, now time.Time) Holdings {
 	r := resolver{
 		Evidence: e, now: now, claims: e.allFacts(), names: newest(e.pods), copies: map[string]*pod{},
@@ -61,7 +60,7 @@ func Holds(e *Evidence, now time.Time) Holdings {
 		users: map[podresources.Claim]*users{}, pods: map[string]WantedPod{},
 	}
 	if len(e.pods) == 0 && len(r.claims) == 0 && e.failing.IsZero() && !e.filled {
-		return Holdings{Allocations: e.allocations, Wanted: r.wanted()} // nothing else is known
+		return Holdings{Allocations: e.allocations, Wanted: r.wanted()} // there is no other evidence
 	}
 	maps.DeleteFunc(r.names, func(_ podresources.Pod, uid string) bool { return e.pods[uid].recreated(e.asked) })
 	for i := range e.allocations {
@@ -82,22 +81,22 @@ func Holds(e *Evidence, now time.Time) Holdings {
 	return r.finish()
 }
 
-// resolver finds out who holds what, in steps: noteListed and usePod find which claims the pods use
-// (resolve_claims.go) and what to ask of the API server (resolve_wanted.go), list and complete make
-// the rows and their holders (resolve_rows.go, resolve_conflicts.go), and finish settles which pods
-// were given which request (resolve_requests.go).
+// resolver determines who holds what, in steps: noteListed and usePod find which claims the pods
+// use (resolve_claims.go) and what to read from the API server (resolve_wanted.go), list and
+// complete make the rows and their holders (resolve_rows.go, resolve_conflicts.go), and finish
+// determines which pods were given which request (resolve_requests.go).
 type resolver struct {
 	*Evidence
 	now    time.Time
 	claims map[podresources.Claim]podresources.ClaimFacts
-	names  map[podresources.Pod]string // UIDs of the newest pods of each name
-	copies map[string]*pod             // by UID, with the names of claims that were found out
+	names  map[podresources.Pod]string // UID of the newest pod for each name
+	copies map[string]*pod             // by UID, with the determined names of claims
 
-	listedClaims map[string][]podresources.Claim // those that the kubelet lists, by the pod's UID
-	plugin       map[string]bool                 // pods, by UID, that device plugins gave devices to
-	used         map[podresources.Claim][]use    // who uses each claim, by the pods' own objects
+	listedClaims map[string][]podresources.Claim // claims that the kubelet lists, by UID of the pod
+	plugin       map[string]bool                 // UIDs of pods with devices of device plugins
+	used         map[podresources.Claim][]use    // uses of each claim, by objects of pods
 	named        map[podUse]string               // the pods' own names for the claims that they use
-	made         map[string][]podresources.Claim // those made for pods, by the pod's UID; nil: not known yet
+	made         map[string][]podresources.Claim // claims made for pods, by UID of the pod; nil: to be computed
 
 	rows       []podresources.Allocation
 	position   map[rowKey]int               // in rows
@@ -109,7 +108,7 @@ type resolver struct {
 	pods  map[string]WantedPod          // by UID
 }
 
-// health yields what the statuses of pods that are not over say of devices.
+// health yields the health of devices, from the statuses of pods that are not over.
 func (r *resolver) health(yield func(podresources.DeviceHealth) bool) {
 	for _, p := range r.Evidence.pods {
 		if p.state.over() {
@@ -123,13 +122,13 @@ func (r *resolver) health(yield func(podresources.DeviceHealth) bool) {
 	}
 }
 
-// pod returns what is known of the pod that a holder is; nil: nothing.
+// pod returns the pod of a holder, nil if it is unknown.
 func (r *resolver) pod(h *podresources.Holder) *pod { return r.podOf(r.holderUID(h)) }
 
-// holderUID returns the UID of a holder, or where that is unknown of the newest pod of its name.
+// holderUID returns the UID of a holder or, if that is unknown, of the newest pod with its name.
 func (r *resolver) holderUID(h *podresources.Holder) string { return cmp.Or(h.UID, r.names[h.Pod]) }
 
-// podOf returns what is known of the pod of that UID; nil: nothing.
+// podOf returns the pod with that UID, nil if it is unknown.
 func (r *resolver) podOf(uid string) *pod {
 	if p := r.copies[uid]; p != nil {
 		return p
@@ -143,13 +142,13 @@ func (r *resolver) podOf(uid string) *pod {
 	return &p
 }
 
-// isOver reports whether the pod of that UID holds nothing any more.
+// isOver reports whether the pod with that UID is known to hold nothing any more.
 func (r *resolver) isOver(uid string) bool {
 	p := r.Evidence.pods[uid]
 	return p != nil && p.state.over()
 }
 
-// noteListed notes which claims the kubelet lists for which pods.
+// noteListed records which claims the kubelet lists for which pods.
 func (r *resolver) noteListed(a *podresources.Allocation) {
 	for i := range a.Holders {
 		switch uid := r.holderUID(&a.Holders[i]); {
@@ -162,7 +161,7 @@ func (r *resolver) noteListed(a *podresources.Allocation) {
 	}
 }
 
-// sortedPods returns the UIDs of the pods that have claims, by name.
+// sortedPods returns the UIDs of the pods that have claims, sorted by name.
 func (r *resolver) sortedPods() []string {
 	var uids []string
 	pods := r.Evidence.pods
@@ -177,7 +176,7 @@ func (r *resolver) sortedPods() []string {
 	return uids
 }
 
-// noteUnresolved notes that it is not known what a pod holds.
+// noteUnresolved records why the devices of a pod are unknown.
 func (r *resolver) noteUnresolved(reason, uid string) {
 	if r.unresolved[reason] == nil {
 		r.unresolved[reason] = map[string]bool{}
@@ -185,7 +184,7 @@ func (r *resolver) noteUnresolved(reason, uid string) {
 	r.unresolved[reason][uid] = true
 }
 
-// finish settles which pods use which request, and returns what was found out.
+// finish determines which pods were given which request, and returns the result.
 func (r *resolver) finish() Holdings {
 	devices := map[podresources.Claim]int{}
 	for i := range r.rows {

@@ -6,19 +6,19 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// use is a pod that uses a claim.
+// use is the use of a claim by a pod.
 type use struct {
 	pod  *pod
 	name string // the pod's own name for the claim; empty: unknown, or the claim of extended resources
 }
 
-// podUse is the use of a claim by a pod.
+// podUse identifies the use of a claim by a pod.
 type podUse struct {
 	uid   string
 	claim podresources.Claim
 }
 
-// usePod notes which claims a pod uses.
+// usePod records which claims a pod uses.
 func (r *resolver) usePod(uid string) {
 	p := r.podOf(uid)
 	unnamed, extended := r.nameClaims(p)
@@ -38,10 +38,10 @@ func (r *resolver) usePod(uid string) {
 	}
 }
 
-// nameClaims finds the names of the claims that were made for the pod, where its status does not
-// tell: by what the claims themselves say, and by what the kubelet lists for the pod and nothing
-// else explains. It returns how many claims from templates remain that no source names, and whether
-// the claim of the pod's extended resources may be unknown.
+// nameClaims determines the names of claims made for the pod that its status does not have. It uses
+// the claims' objects, and a claim that the kubelet lists for the pod and that has no other
+// explanation. It returns the number of claims from templates with unknown names, and whether the
+// status from the API server is needed for the claim of the pod's extended resources.
 func (r *resolver) nameClaims(p *pod) (unnamed int, extended bool) {
 	p.Claims = slices.Clone(p.Claims)
 	listed := slices.Clone(r.listedClaims[p.UID])
@@ -79,14 +79,14 @@ func (r *resolver) nameClaims(p *pod) (unnamed int, extended bool) {
 	return max(0, unnamed-len(listed)), r.needsExtended(p, len(listed))
 }
 
-// reservedClaims returns the claims that are known to be reserved for the pod and were made for it,
+// reservedClaims returns the known claims that were made for the pod and are reserved for it,
 // sorted.
 func (r *resolver) reservedClaims(p *pod) []podresources.Claim {
 	unnamed := func(c podresources.PodClaim) bool { return c.Claim == "" }
 	if p.namesKnown || !p.Extended && !slices.ContainsFunc(p.Claims, unnamed) {
 		return nil
 	}
-	if r.made == nil { // a file may have the claims of a whole cluster
+	if r.made == nil { // computed once: a file may have the claims of a whole cluster
 		r.made = map[string][]podresources.Claim{}
 		for claim, facts := range r.claims {
 			if facts.Deleted || !facts.Extended && facts.PodClaimName == "" {
@@ -104,11 +104,11 @@ func (r *resolver) reservedClaims(p *pod) []podresources.Claim {
 	return claims
 }
 
-// extendedUnknown reports that a claim may have been made for the pod's extended resources, which
-// no source tells.
+// extendedUnknown reports whether an unknown claim may have been made for the pod's extended
+// resources.
 func (p *pod) extendedUnknown() bool { return p.Extended && p.ExtendedClaim == "" && !p.namesKnown }
 
-// useClaim notes that a pod uses a claim.
+// useClaim records that a pod uses a claim.
 func (r *resolver) useClaim(p *pod, claim podresources.Claim, name string) {
 	facts, known := r.claims[claim]
 	r.used[claim] = append(r.used[claim], use{pod: p, name: name})
@@ -120,8 +120,8 @@ func (r *resolver) useClaim(p *pod, claim podresources.Claim, name string) {
 	}
 }
 
-// reservedPod returns the pod of which nothing is known but that the claim is reserved for it; nil
-// if it is not.
+// reservedPod returns a pod without a known object for which the claim is reserved, nil if the
+// claim is not reserved for it.
 func (r *resolver) reservedPod(h *podresources.Holder, claim podresources.Claim) *pod {
 	facts := r.claims[claim]
 	uid := facts.ReservedUID(h.Name)
@@ -131,26 +131,26 @@ func (r *resolver) reservedPod(h *podresources.Holder, claim podresources.Claim)
 	return &pod{PodFacts: podresources.PodFacts{Pod: h.Pod, UID: uid, Started: true}, state: Running}
 }
 
-// uses reports whether the pod's own object says that it uses the claim.
+// uses reports whether the pod uses the claim, by its object.
 func (r *resolver) uses(p *pod, claim podresources.Claim) bool {
 	_, uses := r.named[podUse{p.UID, claim}]
 	return uses
 }
 
-// stale reports that the claim was read before the pod was seen, and has no reservation for it,
-// which it must have had since.
+// stale reports whether the claim was read before the pod was seen, and was not reserved for it
+// then. It must have been reserved since.
 func stale(c *podresources.ClaimFacts, p *pod) bool {
 	return len(c.Results) > 0 && !c.ReservedFor(p.UID) && !c.Read.After(p.seen)
 }
 
-// gives reports whether the claim gives its devices to a pod that uses it.
+// gives reports whether a pod that uses the claim holds its devices.
 func gives(c *podresources.ClaimFacts, p *pod) bool {
 	_, reserved := c.Reserved[p.UID]
 	return c.ReservedFor(p.UID) || c.Deleted && p.Started && (reserved || c.ReservedOther)
 }
 
-// listedForOthers reports that the kubelet lists the claim for another pod, and so its devices, and
-// that this pod has started, so that it was given them too.
+// listedForOthers reports whether this pod has started and the kubelet lists the claim for another
+// pod. Then the listed devices were given to this pod too.
 func (r *resolver) listedForOthers(p *pod, claim podresources.Claim) bool {
 	if !p.Started {
 		return false

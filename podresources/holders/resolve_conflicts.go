@@ -14,21 +14,21 @@ const (
 	// ConflictDevice: the kubelet lists a device that the claim's allocation does not have, while
 	// the claim is reserved for the pod. The allocation is used.
 	ConflictDevice = "device"
-	// ConflictReservation: the kubelet lists a claim for a pod that runs, and the claim, read since
-	// the pod was first seen, is not reserved for it. The kubelet is believed.
+	// ConflictReservation: the kubelet lists a claim for a pod that runs, and the claim, read after
+	// the pod was first seen, is not reserved for it. The kubelet's answer is used.
 	ConflictReservation = "reservation"
 )
 
 // ConflictKinds returns the kinds of conflicts.
 func ConflictKinds() []string { return []string{ConflictDevice, ConflictReservation} }
 
-// Conflict is a disagreement of kubelet and API server about who holds a device.
+// Conflict is a disagreement between kubelet and API server about who holds a device.
 type Conflict struct {
 	Kind   string
 	Claim  podresources.Claim
 	Pod    podresources.Pod
-	UID    string    // the pod's
-	Device driver.ID // that the kubelet lists
+	UID    string    // of the pod
+	Device driver.ID // listed by the kubelet
 }
 
 // Compare orders conflicts by kind, claim, pod and device.
@@ -39,7 +39,7 @@ func (c Conflict) Compare(other Conflict) int {
 	)
 }
 
-// ConflictLog has the present conflicts.
+// ConflictLog has the present conflicts. It determines which to log.
 type ConflictLog map[Conflict]loggedConflict
 
 type loggedConflict struct {
@@ -47,8 +47,7 @@ type loggedConflict struct {
 	logged bool
 }
 
-// News sets the present conflicts, and returns those to log: they have lasted for a while, and were
-// not returned before.
+// News sets the present conflicts. It returns those that have lasted for catchUp, each once.
 func (c *ConflictLog) News(now []Conflict, at time.Time) []Conflict {
 	var out []Conflict
 	next := make(ConflictLog, len(now))
@@ -67,7 +66,8 @@ func (c *ConflictLog) News(now []Conflict, at time.Time) []Conflict {
 	return out
 }
 
-// disagree notes where the kubelet and the claim disagree; true: the claim is believed.
+// disagree records a conflict between the kubelet and the claim. It reports whether the claim's
+// allocation is used.
 func (r *resolver) disagree(p *pod, a *podresources.Allocation, claim *podresources.ClaimFacts, shares bool) bool {
 	if a.ByPlugin() || a.Classic() || claim.Classic != nil || len(claim.Results) == 0 {
 		return false

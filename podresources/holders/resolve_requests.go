@@ -7,8 +7,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// unlistedShares returns the shares of the device that the claim has, where the kubelet lists the
-// device without its share: share_id came with Kubernetes 1.35.
+// unlistedShares returns the claim's shares of the device if the kubelet lists the device without a
+// share: kubelets before 1.35 do not report shares.
 func unlistedShares(c *podresources.ClaimFacts, a *podresources.Allocation) []string {
 	if a.ShareID != "" {
 		return nil
@@ -26,8 +26,8 @@ func unlistedShares(c *podresources.ClaimFacts, a *podresources.Allocation) []st
 	return shares
 }
 
-// given returns the holders that are given the device, by the request that it was allocated for.
-// devices is how many devices the claim has.
+// given returns the holders that were given the device, by the request for which it was allocated.
+// devices is the number of the claim's devices.
 func (r *resolver) given(a *podresources.Allocation, devices int) []podresources.Holder {
 	request, _, _ := strings.Cut(a.Request, "/")
 	out := make([]podresources.Holder, 0, len(a.Holders))
@@ -63,7 +63,8 @@ func (r *resolver) given(a *podresources.Allocation, devices int) []podresources
 	return out
 }
 
-// requestUnknown reports that the pod may hold only some of the claim's devices.
+// requestUnknown reports whether the pod may hold only some of the claim's devices, which are
+// unknown.
 func (r *resolver) requestUnknown(p *pod, claim podresources.Claim, uses []podresources.PodContainer) bool {
 	if len(uses) == 0 {
 		return p.extendedUnknown() && slices.Contains(r.listedClaims[p.UID], claim)
@@ -71,8 +72,8 @@ func (r *resolver) requestUnknown(p *pod, claim podresources.Claim, uses []podre
 	return !anyUse(uses, "")
 }
 
-// usesOf returns what the pod's containers name of a claim, by the pod's own name for it or, for
-// the claim of extended resources, as its own.
+// usesOf returns the containers of the pod that name a claim, with the requests that they name.
+// name is the pod's own name for the claim, which the claim of extended resources does not have.
 func (p *pod) usesOf(name, claim string) []podresources.PodContainer {
 	if claim == p.ExtendedClaim && claim != "" {
 		return p.ExtendedUses
@@ -99,14 +100,14 @@ func anyUse(uses []podresources.PodContainer, request string) bool {
 		slices.ContainsFunc(uses, func(c podresources.PodContainer) bool { return names(&c, request) })
 }
 
-// isGiven reports whether a container that the kubelet lists is given the device of a request.
-// One of which it is not known what it names is.
+// isGiven reports whether a container that the kubelet lists was given the device of a request. If
+// the requests that it names are unknown, it is assumed so.
 func isGiven(uses []podresources.PodContainer, container, request string) bool {
 	i := slices.IndexFunc(uses, func(c podresources.PodContainer) bool { return c.Name == container })
 	return i < 0 || names(&uses[i], request)
 }
 
-// names reports whether the container names the whole claim or that request of it.
+// names reports whether the container names the whole claim or that request.
 func names(c *podresources.PodContainer, request string) bool {
 	return slices.ContainsFunc(c.Uses,
 		func(u podresources.ClaimUse) bool { return u.Request == "" || u.Request == request })

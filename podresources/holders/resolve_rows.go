@@ -8,7 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// list takes one allocation of the kubelet's answer.
+// list adds the rows of an allocation in the kubelet's answer.
 func (r *resolver) list(
 	a podresources.Allocation, health map[driver.ID]podresources.DeviceHealth, classic map[podresources.Claim]int,
 ) {
@@ -51,9 +51,9 @@ func (r *resolver) list(
 	}
 }
 
-// addListed adds a row that the kubelet lists. A claim that is reserved, but for none of its
-// holders, was read before it was reserved for them, or is another one that had the name: its UID
-// is left out until more is known.
+// addListed adds a row that the kubelet lists. If the claim is reserved, but for none of the row's
+// holders, it was read before it was reserved for them, or it is an earlier claim with the name:
+// the row has no UID of the claim until more is known.
 func (r *resolver) addListed(a podresources.Allocation, claim *podresources.ClaimFacts) {
 	reserved := func(h podresources.Holder) bool {
 		_, reserved := claim.Reserved[h.UID]
@@ -65,7 +65,7 @@ func (r *resolver) addListed(a podresources.Allocation, claim *podresources.Clai
 	r.add(a)
 }
 
-// describe returns the holder with what is known of its pod.
+// describe returns the holder with what is known about its pod.
 func (r *resolver) describe(p *pod, h podresources.Holder, claim podresources.Claim) podresources.Holder {
 	if p.UID != "" {
 		h.UID = p.UID
@@ -75,7 +75,7 @@ func (r *resolver) describe(p *pod, h podresources.Holder, claim podresources.Cl
 	return h
 }
 
-// complete adds what pods hold and the kubelet does not list.
+// complete adds the rows and holders that the kubelet does not list.
 func (r *resolver) complete() {
 	for _, claim := range slices.SortedFunc(maps.Keys(r.used), podresources.Claim.Compare) {
 		facts, known := r.claims[claim]
@@ -100,7 +100,7 @@ func (r *resolver) complete() {
 	}
 }
 
-// row returns the position of the row of a device of a claim, which it adds where there is none.
+// row returns the position of the row for a device of a claim. It adds the row if there is none.
 func (r *resolver) row(claim podresources.Claim, facts *podresources.ClaimFacts, result *podresources.ClaimResult) int {
 	key := rowKey{claim: claim, device: result.Device, shareID: result.ShareID}
 	if i, known := r.position[key]; known {
@@ -114,7 +114,7 @@ func (r *resolver) row(claim podresources.Claim, facts *podresources.ClaimFacts,
 	return len(r.rows) - 1
 }
 
-// hold adds a pod to the holders of a row, in no container, unless it is among them.
+// hold adds a pod, without a container, to the holders of a row, unless it is one of them.
 func (r *resolver) hold(holders map[rowHolder]bool, i int, u use, reason podresources.Reason) {
 	if holders[rowHolder{i, u.pod.UID}] {
 		return
@@ -129,7 +129,7 @@ func (r *resolver) hold(holders map[rowHolder]bool, i int, u use, reason podreso
 	})
 }
 
-// reservedReason returns why a pod holds what a claim that is reserved for it has.
+// reservedReason returns the reason why a pod holds the devices of a claim that is reserved for it.
 func reservedReason(p *pod, claim *podresources.ClaimFacts) podresources.Reason {
 	switch {
 	case claim.Deleted:
@@ -145,15 +145,16 @@ func reservedReason(p *pod, claim *podresources.ClaimFacts) podresources.Reason 
 	}
 }
 
-// listedHold returns why a pod, nil if no object of it is known, holds what the kubelet lists.
+// listedHold returns the hold, with its reason, of a pod that the kubelet lists. p is nil if no
+// object of the pod is known.
 func (r *resolver) listedHold(p *pod, name podresources.Pod) *podresources.Hold {
 	l, h := r.listed[name], &podresources.Hold{Reason: podresources.ReasonListed}
 	if p != nil {
 		h.Wanted = p.seen
 	}
 	switch {
-	case l != nil && !l.lacked.IsZero():
-		h.Reason, h.Since = l.kept, l.lacked
+	case l != nil && !l.unlistedSince.IsZero():
+		h.Reason, h.Since = l.kept, l.unlistedSince
 	case !r.failing.IsZero() && r.now.Sub(r.failing) >= unansweredAfter:
 		h.Reason, h.Since = podresources.ReasonNoAnswer, r.failing
 	case p != nil && p.state == Ending:
@@ -182,10 +183,10 @@ type rowKey struct {
 	claim   podresources.Claim
 	device  driver.ID
 	shareID string
-	pod     podresources.Pod // of a device plugin's device
+	pod     podresources.Pod // only for a device of a device plugin
 }
 
-// rowHolder is a pod, by UID, that holds a row.
+// rowHolder identifies a pod that holds a row.
 type rowHolder struct {
 	row int
 	uid string
@@ -202,7 +203,7 @@ func (r *resolver) holders(rows []int) map[rowHolder]bool {
 	return out
 }
 
-// over reports that the pod holds nothing of the claim any more, although the kubelet may list it.
+// over reports whether the pod holds nothing of the claim any more, even if the kubelet lists it.
 func (r *resolver) over(p *pod, claim *podresources.ClaimFacts) bool {
 	return p.state.over() || p.state == Ending && claim.Read.After(p.since) && !claim.ReservedFor(p.UID)
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// users are the pods of a claim, and whether they agree with what the claim says.
+// users are the pods of a claim, and whether they disagree with the claim's object.
 type users struct {
 	pods      []string
 	devices   int
 	disagrees bool
 }
 
-// wantClaim notes that a pod uses a claim.
+// wantClaim records that a claim that a pod uses must be read.
 func (r *resolver) wantClaim(claim podresources.Claim, p *pod) {
 	u := r.usersOf(claim)
 	name := p.Pod.Name + "/" + p.UID
@@ -38,7 +38,7 @@ func (r *resolver) usersOf(claim podresources.Claim) *users {
 	return u
 }
 
-// wantPod notes that the API server's status of a pod is needed.
+// wantPod records that a pod's status at the API server is needed.
 func (r *resolver) wantPod(p *pod) {
 	wanted := WantedPod{Pod: p.Pod, UID: p.UID}
 	if !p.Started && willBeNamed(p) {
@@ -47,8 +47,8 @@ func (r *resolver) wantPod(p *pod) {
 	r.pods[p.UID] = wanted
 }
 
-// wanted returns what the API server should be asked: the claims that pods use or the kubelet
-// lists, and pods.
+// wanted returns what to read from the API server: claims that pods use or the kubelet lists, and
+// pods.
 func (r *resolver) wanted() Wanted {
 	for i := range r.allocations {
 		a := &r.allocations[i]
@@ -78,8 +78,8 @@ func (r *resolver) wanted() Wanted {
 	return out
 }
 
-// willBeNamed reports that the kubelet will list each of the pod's claims whose names are unknown
-// once they are prepared, since a container that it lists names them.
+// willBeNamed reports whether the kubelet will list all claims of the pod with unknown names once
+// they are prepared, since containers that it lists name them.
 func willBeNamed(p *pod) bool {
 	for _, claim := range p.Claims {
 		named := slices.ContainsFunc(p.Containers, func(c podresources.PodContainer) bool {
@@ -92,9 +92,9 @@ func willBeNamed(p *pod) bool {
 	return true
 }
 
-// needsExtended reports that the API server's status of a pod would say what its extended resources
-// are: they are backed by a claim, or may be, since neither a device plugin's devices nor the
-// claims that the kubelet lists explain them.
+// needsExtended reports whether a pod's status at the API server is needed for its extended
+// resources: a claim backs them, or may do so, since neither devices of device plugins nor listed
+// claims explain them.
 func (r *resolver) needsExtended(p *pod, unexplained int) bool {
 	if p.ExtendedClaim != "" {
 		return len(p.ExtendedUses) == 0

@@ -7,19 +7,19 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Signs are the times at which something was seen to begin or to end.
+// Signs are the times of observed changes.
 type Signs struct {
-	// At is the time until which it is known who holds what. If it is not after that of the call
-	// before, nothing new is known but what Changes say.
+	// At is the time until which the holders are known. If it is not later than at the previous call,
+	// only Changes are new.
 	At time.Time
-	// Changes are the times at which pods and CDI specs were seen to come and go, oldest first.
+	// Changes are the times at which pods and CDI specs appeared and disappeared, oldest first.
 	Changes []podresources.Change
-	// Watched reports that the end of each pod is in Changes, possibly a moment later.
+	// Watched reports that Changes has the end of each pod, possibly a moment later.
 	Watched bool
 }
 
-// changeTimes determines when, between two times at which it was known who held what, a pod began
-// or ended to hold a device: see [Dates.Date].
+// changeTimes determines when a hold began or ended between two times at which the holders were
+// known: see [Dates.Date].
 type changeTimes struct {
 	after, until time.Time
 	now          time.Time
@@ -27,9 +27,9 @@ type changeTimes struct {
 	watched      bool
 }
 
-// notBefore returns when the pod of a hold was seen first, if it did not hold before: its objects
-// alone say that it holds, or the kubelet gave its object before the answer. One that came while
-// the kubelet answered means the second call's At.
+// notBefore returns a time before which the hold did not begin, zero if there is none. A hold that
+// is known only from objects, or whose pod is watched, did not begin before the pod's first object
+// arrived. If that was while the kubelet answered, it is the At of the second call.
 func (c *changeTimes) notBefore(given *podresources.Hold) time.Time {
 	switch {
 	case !given.From.IsZero() || !c.watched:
@@ -41,8 +41,8 @@ func (c *changeTimes) notBefore(given *podresources.Hold) time.Time {
 	}
 }
 
-// began returns when the pod began to hold, and how far that may be off; without a sign, not before
-// its first object was seen, which may be later than the last answer of the kubelet.
+// began returns when the hold began, with the possible error. Without a sign, it is not before
+// seen, the time of the pod's first object, which may be later than the kubelet's last answer.
 func (c *changeTimes) began(
 	a *podresources.Allocation, holder *podresources.Holder, seen time.Time,
 ) (time.Time, podresources.Doubt) {
@@ -58,8 +58,8 @@ func (c *changeTimes) began(
 		}
 		switch {
 		case c.within(change.At) && !change.At.After(c.until):
-			last, sign, doubt = change.At, change.At, change.Doubt // in order of time: the last one counts
-		case c.within(change.At) && a.State != podresources.StateAllocated: // it came while the kubelet answered
+			last, sign, doubt = change.At, change.At, change.Doubt // they are ordered by time: the last one counts
+		case c.within(change.At) && a.State != podresources.StateAllocated: // it appeared while the kubelet answered
 			last, sign, doubt = c.until, c.until, podresources.Doubt{Late: change.At.Sub(c.until)}
 		case !change.At.After(c.after):
 			sign = change.At
@@ -86,7 +86,7 @@ func (c *changeTimes) began(
 	return from, podresources.Doubt{Early: from.Sub(earliest), Late: max(0, c.until.Sub(from))}
 }
 
-// ended returns when the pod ended to hold, and how far that may be off.
+// ended returns when the hold ended, with the possible error.
 func (c *changeTimes) ended(
 	a *podresources.Allocation, holder *podresources.Holder,
 ) (time.Time, podresources.Doubt) {
@@ -105,7 +105,7 @@ func (c *changeTimes) ended(
 	return to, podresources.Doubt{Early: to.Sub(c.after), Late: c.until.Sub(to)}
 }
 
-// gone returns the first sign that the pod ended to hold, nil if there is none.
+// gone returns the first sign of the end of the hold, nil if there is none.
 func (c *changeTimes) gone(a *podresources.Allocation, holder []podresources.Holder) *podresources.Change {
 	for i := range c.changes {
 		if change := &c.changes[i]; change.Gone && c.within(change.At) && concerns(change, a, &holder[0]) {
@@ -115,7 +115,8 @@ func (c *changeTimes) gone(a *podresources.Allocation, holder []podresources.Hol
 	return nil
 }
 
-// left returns when the pod's processes, or the claim's CDI spec, were seen to go last.
+// left returns the last time at which the pod's processes or the claim's CDI spec disappeared, zero
+// if they did not.
 func (c *changeTimes) left(a *podresources.Allocation, holder *podresources.Holder) time.Time {
 	for i := len(c.changes) - 1; i >= 0; i-- {
 		if change := &c.changes[i]; change.Gone && c.within(change.At) && concerns(change, a, holder) {
@@ -125,7 +126,7 @@ func (c *changeTimes) left(a *podresources.Allocation, holder *podresources.Hold
 	return time.Time{}
 }
 
-// cameFirst returns when the pod's cgroup came first, as far as the changes reach back.
+// cameFirst returns when the pod's cgroup first appeared, zero if that is older than the changes.
 func (c *changeTimes) cameFirst(holder *podresources.Holder) time.Time {
 	for i := range c.changes {
 		if change := &c.changes[i]; !change.Gone && change.PodUID != "" && change.PodUID == holder.UID {
@@ -135,8 +136,9 @@ func (c *changeTimes) cameFirst(holder *podresources.Holder) time.Time {
 	return time.Time{}
 }
 
-// prepared returns when the devices of a hold, which are prepared since this call, were: when their
-// CDI spec came, else when the kubelet named them. It is zero if that is not known to maxGuess.
+// prepared returns when the devices of a hold were prepared, which this call is the first to have
+// prepared. It is the time at which their CDI spec appeared or, without one, at which the kubelet
+// listed them. It is zero if that is uncertain by more than maxGuess.
 func (c *changeTimes) prepared(a *podresources.Allocation, h *dated) time.Time {
 	if h.hold.From.IsZero() {
 		return time.Time{} // before the first answer
@@ -153,7 +155,7 @@ func (c *changeTimes) prepared(a *podresources.Allocation, h *dated) time.Time {
 	return later(c.until, h.hold.From)
 }
 
-// unprepare notes when the CDI spec of an allocation that ended was removed, if it was.
+// unprepare records when the CDI spec of an ended allocation was removed, if it was.
 func (c *changeTimes) unprepare(a *podresources.Allocation) {
 	before := a.Holders[0].Hold
 	if !before.Unprepared.IsZero() {
@@ -166,18 +168,19 @@ func (c *changeTimes) unprepare(a *podresources.Allocation) {
 		}
 		h := *before
 		h.Unprepared = change.At
-		a.Holders = slices.Clone(a.Holders) // an earlier view has the others
+		a.Holders = slices.Clone(a.Holders) // an earlier view has the old slice
 		for n := range a.Holders {
 			a.Holders[n].Hold = &h
 		}
 	}
 }
 
-// within reports whether a change is of the time since the last view. An end may be later than
-// until: it is known when the event arrives.
+// within reports whether a change happened since the last view. An end may be later than until: it
+// is known when its event arrives.
 func (c *changeTimes) within(t time.Time) bool { return t.After(c.after) && !t.After(c.now) }
 
-// middle returns the middle of the time since the last view, or its end where that is long.
+// middle returns the middle of the time since the last view, or its end if it is longer than
+// maxGuess.
 func (c *changeTimes) middle() time.Time {
 	if gap := c.until.Sub(c.after); gap > 0 && gap <= maxGuess {
 		return c.after.Add(gap / 2)
@@ -185,7 +188,7 @@ func (c *changeTimes) middle() time.Time {
 	return c.until
 }
 
-// concerns reports whether a change is of the pod, or of a CDI device of the allocation.
+// concerns reports whether a change is one of the pod, or of a CDI device of the allocation.
 func concerns(c *podresources.Change, a *podresources.Allocation, holder *podresources.Holder) bool {
 	if c.PodUID != "" {
 		return holder.UID == c.PodUID

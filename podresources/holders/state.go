@@ -1,47 +1,46 @@
 package holders
 
-// State is what a pod is in its life on the node.
+// State is the stage of a pod's life on the node.
 type State uint8
 
-// The states, in the order of a life.
+// The states, in the order of a pod's life.
 const (
-	Unknown State = iota // no object of the pod was seen: the kubelet lists its name
-	Waiting              // nominated for the node: it is bound when its devices' binding conditions are met
+	Unknown State = iota // no object is known: the kubelet lists its name
+	Waiting              // nominated for the node, and bound once the binding conditions of its devices are met
 	Bound                // bound to the node; no container has started
 	Running              // a container has started
-	Ending               // the kubelet ends it: containers may run on, and devices be prepared
+	Ending               // the kubelet is ending it: its containers may still run, and its devices still be prepared
 	Ended                // it holds nothing any more
-	Deleted              // its UID was deleted, and never holds again
+	Deleted              // it was deleted: its UID never holds a device again
 	numStates
 )
 
 // over reports whether a pod in this state holds nothing any more.
 func (s State) over() bool { return s >= Ended }
 
-// fact is what evidence says of one pod.
+// fact is what a piece of evidence says about one pod.
 type fact uint8
 
 const (
-	// Of the pod's object.
-	nominated  fact = iota // the scheduler has chosen the node, and has not bound the pod
+	// From the pod's object.
+	nominated  fact = iota // nominated for the node, and not bound
 	bound                  // bound to the node, no container started
 	started                // a container has started
 	localFinal             // the kubelet's own status is Succeeded or Failed
 	finished               // the API server's status is Succeeded or Failed
 	deleted                // the object was deleted, or a complete list of the API server lacks it
-	relisted               // a complete list that was asked for after the deletion has it
-	// Of the kubelet's answers that are believed of the pod.
-	lacked // one lacks the pod which an earlier one had, or which was ending when it was asked for
-	listed // one lists the pod again that only such an answer had ended, or a static pod
-	// Of other things.
+	relisted               // a complete list that was requested after the deletion has it
+	// From the kubelet's answers, if they are believed for the pod.
+	unlisted // an answer lacks a pod that an earlier one had, or that was ending when the answer was requested
+	listed   // an answer lists a pod again that was ended only by such an answer, or a static pod
+	// From other sources.
 	cgroupGone // its cgroup existed, and was removed
-	replaced   // a pod of its name was created after it, and none of its containers runs
+	replaced   // a newer pod has its name, and none of its containers runs
 	numFacts
 )
 
-// transitions returns the state that follows a state by a fact: every change of a pod's state is
-// one of these. When a fact is taken, and which, is decided where evidence comes in: see pods.go
-// and answers.go.
+// transitions returns the next state for each fact and state. There are no other changes of a pod's
+// state. pods.go and answers.go derive the facts from evidence.
 func transitions() [numFacts][numStates]State {
 	return [numFacts][numStates]State{
 		//           Unknown  Waiting  Bound    Running  Ending   Ended    Deleted
@@ -52,7 +51,7 @@ func transitions() [numFacts][numStates]State {
 		finished:   {Ended, Ended, Ended, Ended, Ended, Ended, Deleted},
 		deleted:    {Deleted, Deleted, Deleted, Deleted, Deleted, Deleted, Deleted},
 		relisted:   {Unknown, Waiting, Bound, Running, Ending, Ended, Unknown},
-		lacked:     {Unknown, Waiting, Ended, Ended, Ended, Ended, Deleted},
+		unlisted:   {Unknown, Waiting, Ended, Ended, Ended, Ended, Deleted},
 		listed:     {Unknown, Waiting, Bound, Running, Ending, Unknown, Deleted},
 		cgroupGone: {Unknown, Waiting, Bound, Running, Ended, Ended, Deleted},
 		replaced:   {Unknown, Waiting, Bound, Running, Ended, Ended, Deleted},

@@ -46,10 +46,10 @@ var (
 		other.Local = false
 		p.PodsListed([]PodFacts{other}, false, p.tick())
 	}
-	isListed = func(p *podTest) { p.answer(time.Second, held("gpu-0", "a")) }
-	isLacked = func(p *podTest) { p.answer(time.Second) }
-	failed   = func(p *podTest) { p.fail(time.Second) }
-	restarts = func(p *podTest) { // the new kubelet lists a pod of the API server, and takes its time
+	isListed   = func(p *podTest) { p.answer(time.Second, held("gpu-0", "a")) }
+	isUnlisted = func(p *podTest) { p.answer(time.Second) }
+	failed     = func(p *podTest) { p.fail(time.Second) }
+	restarts   = func(p *podTest) { // the new kubelet lists a pod of the API server, and takes its time
 		p.restart()
 		p.others = []string{"exporter"}
 		p.PodChanged(running("exporter", "3", 1), p.tick())
@@ -80,51 +80,51 @@ func TestTransitions(t *testing.T) {
 		from  State // before the last step
 		want  State
 	}{
-		"nominated":                        {steps{isNominated}, nominated, Unknown, Waiting},
-		"bound":                            {steps{isBound}, bound, Unknown, Bound},
-		"bound, after it was nominated":    {steps{isNominated, isBound}, bound, Waiting, Bound},
-		"started":                          {steps{starts}, started, Unknown, Running},
-		"nominated, and started":           {steps{isNominated, starts}, started, Waiting, Running},
-		"bound, and started":               {steps{isBound, starts}, started, Bound, Running},
-		"ended when it was seen first":     {steps{exits}, localFinal, Unknown, Ending},
-		"nominated, and rejected":          {steps{isNominated, exits}, localFinal, Waiting, Ending},
-		"never started":                    {steps{isBound, exits}, localFinal, Bound, Ending},
-		"ended":                            {steps{starts, exits}, localFinal, Running, Ending},
-		"finished when it was seen first":  {steps{finishes}, finished, Unknown, Ended},
-		"nominated, and evicted":           {steps{isNominated, finishes}, finished, Waiting, Ended},
-		"bound, and evicted":               {steps{isBound, finishes}, finished, Bound, Ended},
-		"finished":                         {steps{starts, finishes}, finished, Running, Ended},
-		"ended, and finished":              {steps{starts, exits, finishes}, finished, Ending, Ended},
-		"deleted before it was seen":       {steps{isDeleted}, deleted, Unknown, Deleted},
-		"deleted while nominated":          {steps{isNominated, isDeleted}, deleted, Waiting, Deleted},
-		"deleted while bound":              {steps{isBound, isDeleted}, deleted, Bound, Deleted},
-		"deleted while it runs":            {steps{starts, isDeleted}, deleted, Running, Deleted},
-		"missing in the API server's list": {steps{starts, isNotInList}, deleted, Running, Deleted},
-		"deleted while it ends":            {steps{starts, exits, isDeleted}, deleted, Ending, Deleted},
-		"deleted at last":                  {steps{starts, finishes, isDeleted}, deleted, Ended, Deleted},
-		"in a later list":                  {steps{starts, isDeleted, isInList}, relisted, Deleted, Running},
-		"bound, and lacked":                {steps{isBound, isListed, isLacked}, lacked, Bound, Ended},
-		"lacked":                           {steps{starts, isListed, isLacked}, lacked, Running, Ended},
-		"ended, and lacked":                {steps{starts, isListed, exits, isLacked}, lacked, Ending, Ended},
-		"never listed, ended, and lacked":  {steps{starts, exits, isLacked}, lacked, Ending, Ended},
-		"lacked by another, listed": {
-			steps{starts, isListed, restarts, isLacked, isListed}, listed, Ended, Running,
+		"nominated":                         {steps{isNominated}, nominated, Unknown, Waiting},
+		"bound":                             {steps{isBound}, bound, Unknown, Bound},
+		"bound, after it was nominated":     {steps{isNominated, isBound}, bound, Waiting, Bound},
+		"started":                           {steps{starts}, started, Unknown, Running},
+		"nominated, and started":            {steps{isNominated, starts}, started, Waiting, Running},
+		"bound, and started":                {steps{isBound, starts}, started, Bound, Running},
+		"ended when it was seen first":      {steps{exits}, localFinal, Unknown, Ending},
+		"nominated, and rejected":           {steps{isNominated, exits}, localFinal, Waiting, Ending},
+		"never started":                     {steps{isBound, exits}, localFinal, Bound, Ending},
+		"ended":                             {steps{starts, exits}, localFinal, Running, Ending},
+		"finished when it was seen first":   {steps{finishes}, finished, Unknown, Ended},
+		"nominated, and evicted":            {steps{isNominated, finishes}, finished, Waiting, Ended},
+		"bound, and evicted":                {steps{isBound, finishes}, finished, Bound, Ended},
+		"finished":                          {steps{starts, finishes}, finished, Running, Ended},
+		"ended, and finished":               {steps{starts, exits, finishes}, finished, Ending, Ended},
+		"deleted before it was seen":        {steps{isDeleted}, deleted, Unknown, Deleted},
+		"deleted while nominated":           {steps{isNominated, isDeleted}, deleted, Waiting, Deleted},
+		"deleted while bound":               {steps{isBound, isDeleted}, deleted, Bound, Deleted},
+		"deleted while it runs":             {steps{starts, isDeleted}, deleted, Running, Deleted},
+		"missing in the API server's list":  {steps{starts, isNotInList}, deleted, Running, Deleted},
+		"deleted while it ends":             {steps{starts, exits, isDeleted}, deleted, Ending, Deleted},
+		"deleted at last":                   {steps{starts, finishes, isDeleted}, deleted, Ended, Deleted},
+		"in a later list":                   {steps{starts, isDeleted, isInList}, relisted, Deleted, Running},
+		"bound, and unlisted":               {steps{isBound, isListed, isUnlisted}, unlisted, Bound, Ended},
+		"unlisted":                          {steps{starts, isListed, isUnlisted}, unlisted, Running, Ended},
+		"ended, and unlisted":               {steps{starts, isListed, exits, isUnlisted}, unlisted, Ending, Ended},
+		"never listed, ended, and unlisted": {steps{starts, exits, isUnlisted}, unlisted, Ending, Ended},
+		"unlisted by another, listed": {
+			steps{starts, isListed, restarts, isUnlisted, isListed}, listed, Ended, Running,
 		},
-		"ended, and its cgroup goes":          {steps{starts, exits, cgroupGoes}, cgroupGone, Ending, Ended},
-		"ends, and its cgroup goes":           {steps{starts, terminates, cgroupGoes}, cgroupGone, Ending, Ended},
-		"ended, and replaced":                 {steps{starts, exits, isReplaced}, replaced, Ending, Ended},
-		"replaced, and ended":                 {steps{starts, isReplaced, exits}, replaced, Ending, Ended},
-		"replaced, and ends":                  {steps{starts, isReplaced, terminates}, localFinal, Running, Ending},
-		"not listed yet":                      {steps{starts, isLacked}, lacked, Running, Running},
-		"nominated, and not listed":           {steps{isNominated, isLacked}, lacked, Waiting, Waiting},
-		"containers run on, and it is lacked": {steps{starts, terminates, isLacked}, lacked, Ending, Ending},
-		"the kubelet does not answer":         {steps{starts, isListed, failed}, started, Running, Running},
-		"replaced while it runs":              {steps{starts, isReplaced}, replaced, Running, Running},
-		"finished, and listed":                {steps{starts, finishes, isListed}, listed, Ended, Ended},
-		"deleted, and listed":                 {steps{starts, isDeleted, isListed}, listed, Deleted, Deleted},
-		"deleted, and a late notification":    {steps{starts, isDeleted, exits}, localFinal, Deleted, Deleted},
-		"ended, and the API server is late":   {steps{starts, exits, starts, exits}, localFinal, Ending, Ending},
-		"lacked, and a late notification":     {steps{starts, isListed, isLacked, starts}, started, Ended, Ended},
+		"ended, and its cgroup goes":            {steps{starts, exits, cgroupGoes}, cgroupGone, Ending, Ended},
+		"ends, and its cgroup goes":             {steps{starts, terminates, cgroupGoes}, cgroupGone, Ending, Ended},
+		"ended, and replaced":                   {steps{starts, exits, isReplaced}, replaced, Ending, Ended},
+		"replaced, and ended":                   {steps{starts, isReplaced, exits}, replaced, Ending, Ended},
+		"replaced, and ends":                    {steps{starts, isReplaced, terminates}, localFinal, Running, Ending},
+		"not listed yet":                        {steps{starts, isUnlisted}, unlisted, Running, Running},
+		"nominated, and not listed":             {steps{isNominated, isUnlisted}, unlisted, Waiting, Waiting},
+		"containers run on, and it is unlisted": {steps{starts, terminates, isUnlisted}, unlisted, Ending, Ending},
+		"the kubelet does not answer":           {steps{starts, isListed, failed}, started, Running, Running},
+		"replaced while it runs":                {steps{starts, isReplaced}, replaced, Running, Running},
+		"finished, and listed":                  {steps{starts, finishes, isListed}, listed, Ended, Ended},
+		"deleted, and listed":                   {steps{starts, isDeleted, isListed}, listed, Deleted, Deleted},
+		"deleted, and a late notification":      {steps{starts, isDeleted, exits}, localFinal, Deleted, Deleted},
+		"ended, and the API server is late":     {steps{starts, exits, starts, exits}, localFinal, Ending, Ending},
+		"unlisted, and a late notification":     {steps{starts, isListed, isUnlisted, starts}, started, Ended, Ended},
 		"not in the kubelet's list, but in its answer": {
 			steps{starts, isListed, func(p *podTest) { p.PodsListed(nil, true, p.tick()) }}, started, Running, Running,
 		},

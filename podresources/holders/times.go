@@ -2,75 +2,77 @@ package holders
 
 import "time"
 
-// All waiting times and bounds of the decision, and why they are what they are. A hold is settled
-// for good when the time until which it is known who holds what (View.At) has passed its beginning
-// or its end.
+// The delays and limits of the decision, with reasons. The start or end of a hold is final once
+// View.At, the time until which the holders are known, is later.
 const (
-	// maxGuess is the longest time between two answers for which a change without a sign is put in
-	// the middle: a usual tick, and one that was late.
+	// maxGuess is the longest time between two answers for which a change without a sign is assumed in
+	// the middle. It covers a usual tick and a late one.
 	maxGuess = 3 * time.Second
 	// maxPreparation is the longest time from a sign that a pod will hold a device to the kubelet's
-	// first answer that names it: CDI specs are written before the kubelet knows of them.
+	// first answer with the pod: CDI specs are written before the kubelet knows about them.
 	maxPreparation = 2 * time.Second
-	// signDoubt is how late a change may be noticed that is seen at once: by as much the time of a
-	// sign is off.
+	// signDoubt is the largest delay with which a sign is noticed, and so the largest error of its
+	// time.
 	signDoubt = 50 * time.Millisecond
-	// roundedDown is by how much the times that objects have are, at most.
+	// roundedDown is the largest amount by which times in objects are rounded down.
 	roundedDown = time.Second
-	// maxPending is how long readings wait until it is known who held what: for an answer of the
-	// kubelet, and for what an allocation is, which is withheld until then. What is known later is a
-	// late correction.
+	// maxPending is how long readings wait until the holders are known: for an answer of the kubelet,
+	// and for the description of an allocation, which is withheld until then. Later changes are late
+	// corrections.
 	maxPending = 2 * time.Second
-	// keepEnded is how long the end of a hold is in views: longer than readings can wait.
+	// keepEnded is how long views include the end of a hold: longer than readings can wait.
 	keepEnded = 10 * time.Second
 
-	// kubeletSettles is how long a kubelet that has restarted takes, from the first pod of the API
-	// server that it lists, to list them all: it takes them in one after the other.
+	// kubeletSettles is how long a restarted kubelet takes from listing its first pod from the API
+	// server to listing all of them: it adds one after the other.
 	kubeletSettles = 2 * time.Second
-	// unansweredAfter is how long the kubelet must not have answered until that is the reason of
-	// what is held: a call may fail once.
+	// unansweredAfter is how long the kubelet must fail to answer before this becomes the reason of
+	// holds: a single call may fail.
 	unansweredAfter = 3 * time.Second
-	// claimWait is how long an answer of the kubelet waits for the API server to say what its new
-	// claims are: most are known at once then, and a tick is hardly late. The first answer waits for
-	// maxPending.
+	// claimWait is how long an answer of the kubelet waits until its new claims have been read from
+	// the API server. Most are read in that time, and the tick is hardly late. The first answer waits
+	// for maxPending.
 	claimWait = 150 * time.Millisecond
-	// catchUp is how long the kubelet, the API server and drivers take at most to catch up with what
-	// one of them has told. Meanwhile the kubelet is asked at each tick, since it gives what a pod
-	// holds when its driver has prepared it; a pod that it does not list yet, whose name another one
-	// had, is kept; and a conflict of kubelet and API server is not logged.
+	// catchUp is the longest time after which a change that one of kubelet, API server and driver
+	// reports is known to the others. Meanwhile the kubelet is asked at each tick, since it lists a
+	// device once the driver has prepared it; a pod that it does not list yet, and whose name another
+	// pod had, is kept; and a conflict of kubelet and API server is not logged.
 	catchUp = 3 * time.Second
-	// pollInterval is how often it is asked while its pods are watched and nothing changes. Each
-	// question writes an error to its log for each pod that waits for its claim.
+	// pollInterval is the time between two requests to the kubelet while its pods are watched and
+	// nothing changes. At each request, the kubelet logs an error for each pod that waits for its
+	// claim.
 	pollInterval = 10 * time.Second
-	// watchLag is the longest time that the news of a change takes to arrive. Until then it is not
-	// known that nothing changed.
+	// watchLag is the largest delay of an event of a watch. Without events, it is known that nothing
+	// changed up to this time before now.
 	watchLag = 250 * time.Millisecond
 
-	// expectedFor is how long after something came an answer of the kubelet may lack it.
+	// expectedFor is how long after a pod, cgroup or CDI spec appeared the kubelet's answers may lack
+	// it.
 	expectedFor = 250 * time.Millisecond
 
-	// changesBefore is how far the changes of a view reach back before the view that came before it:
-	// a pod's cgroup is there before the kubelet lists what the pod holds.
+	// changesBefore is how far before the previous view the changes of a view reach back: a pod's
+	// cgroup exists before the kubelet lists the pod's devices.
 	changesBefore = 10 * time.Second
 	// changeMemory is how long changes are kept, counted back from the newest.
 	changeMemory = 10 * time.Minute
-	// sameChange is the time within which the same sign is of one change: a file that is written in
-	// several steps, a folder that is seen twice.
+	// sameChange is the time within which equal signs are one change: a file may be written in several
+	// steps, and a folder may be reported twice.
 	sameChange = time.Second
 
-	// keepDeleted is how long it is remembered that a pod or a claim was deleted: longer than a
-	// watch of the pods lasts until it is started again, which gives a list.
+	// keepDeleted is how long the deletion of a pod or claim is remembered: longer than the longest
+	// time between two lists of the pods, since each watch starts with a list.
 	keepDeleted = 11 * time.Minute
-	// keepNominated is how long a pod is kept that is no longer nominated: it was bound to the node,
-	// and the source of the node's pods has it soon.
+	// keepNominated is how long a pod is kept after its nomination has ended: if it was bound to the
+	// node, the source of the node's pods reports it within that time.
 	keepNominated = 5 * time.Second
-	// untilListed is how long a pod whose containers have not started is given to be listed by the
-	// kubelet, which names most claims, before the API server is asked for the names.
+	// untilListed is how long the exporter waits for the kubelet to list a pod that has not started,
+	// before it asks the API server for the names of the pod's claims. The kubelet's answer has most
+	// names.
 	untilListed = 5 * time.Second
 )
 
 const (
 	maxChanges   = 4096
-	maxPods      = 1 << 13 // of the node; as many that were deleted are remembered
+	maxPods      = 1 << 13 // pods of the node; the same number of deleted pods is remembered
 	maxNominated = 1024
 )

@@ -8,24 +8,24 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Wanted is what the API server has to say before all is known.
+// Wanted is what is still to be read from the API server.
 type Wanted struct {
-	// Claims are those that the node's pods use, or that the kubelet lists.
+	// Claims are the claims that the node's pods use or that the kubelet lists.
 	Claims map[podresources.Claim]WantedClaim
-	// Pods are those of which the API server's status is needed, sorted.
+	// Pods are the pods whose status at the API server is needed, sorted.
 	Pods []WantedPod
 }
 
 // WantedClaim is a claim to read.
 type WantedClaim struct {
-	// Users summarizes the claim's devices and pods: when it changes, the claim is read soon.
+	// Users summarizes the claim's devices and pods. If it changes, the claim is read again soon.
 	Users string
-	// Disagrees reports that the claim, as it was read last, lacks a device that the kubelet lists,
-	// or is reserved for other pods than those that use it: it is read again soon.
+	// Disagrees reports that the claim, when it was last read, lacked a device that the kubelet lists,
+	// or was not reserved for exactly the pods that use it. Such a claim is read again soon.
 	Disagrees bool
 }
 
-// WantedPod is a pod to read, though not before a time.
+// WantedPod is a pod to read, but not before a time.
 type WantedPod struct {
 	podresources.Pod
 	UID       string

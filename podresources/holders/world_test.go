@@ -104,7 +104,7 @@ func (w world) book() *Book {
 		a.Pods[Pod{Namespace: "ns", Name: name}] = struct{}{}
 	}
 	a.UIDs = map[Pod]string{}
-	for _, pod := range b.nameless(a.Pods) {
+	for _, pod := range b.unidentified(a.Pods) {
 		a.UIDs[pod] = "uid-" + pod.Name
 		if w.uids != nil {
 			a.UIDs[pod] = w.uids[pod]

@@ -27,7 +27,7 @@ type answer struct {
 	created time.Time // when it was created; zero: unknown
 }
 
-// old reports whether the claim was created longer ago than what is read of it is used.
+// old reports whether the claim was created longer than refreshAfter ago.
 func (a answer) old(now time.Time) bool {
 	return !a.created.IsZero() && now.Sub(a.created) > refreshAfter
 }

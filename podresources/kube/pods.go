@@ -11,7 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// podFeed gives a sink what lists and watches of pods say.
+// podFeed gives a sink the pods of lists and watches.
 type podFeed struct {
 	sink      podresources.PodSink
 	now       func() time.Time

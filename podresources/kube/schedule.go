@@ -19,7 +19,7 @@ import (
 // return those of all nodes.
 const (
 	fetchRate   = 10 // a second
-	fetchBurst  = 64 // a node starts 110 pods at most, and who holds what must be known within 2 s
+	fetchBurst  = 64 // a node starts 110 pods at most, and their holders must be known within 2 s
 	fetchAtOnce = 8
 	// maxWanted bounds the claims and pods that are read.
 	maxWanted = 1 << 17
@@ -47,7 +47,7 @@ type reader struct {
 
 	// While the API server fails, no request begins before retryAt. failures counts how often that
 	// was set: results of requests that began before do not set it again.
-	down      bool // the last request failed, which is not the fault of its object
+	down      bool // the last request failed, for a reason that is not specific to its object
 	failures  int
 	successes int
 	retryAt   time.Time
@@ -298,7 +298,7 @@ func (r *reader) settle(s *scheduled, failures int, of answer, err error) {
 	defer r.mu.Unlock()
 	s.reading = false
 	if apierrors.IsForbidden(err) {
-		err = nil // it may be in one namespace alone
+		err = nil // the failure may be limited to one namespace
 	}
 	if err != nil {
 		r.fail(s, failures, err, now)
@@ -347,7 +347,8 @@ func (r *reader) answer(s *scheduled, of answer, now time.Time) time.Duration {
 	}
 }
 
-// fail records that a request failed: since the API server does, or for a reason of its object's.
+// fail records that a request failed: because the API server fails, or for a reason that is
+// specific to its object.
 func (r *reader) fail(s *scheduled, failures int, err error, now time.Time) {
 	s.changed = true // what it was requested for is still unknown
 	s.faulty = s.faulty || s.failed && s.successes != r.successes

@@ -14,7 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/inventory"
 )
 
-// maxWarned bounds the drivers that are warned of.
+// maxWarned bounds the drivers for which there is a warning.
 const maxWarned = 64
 
 // sliceSet are the ResourceSlices that may concern a node: those that name it, and those that name
@@ -86,15 +86,15 @@ func (s *sliceSet) update(half int, object json.RawMessage, gone bool) {
 	})
 }
 
-// slowed counts that the events of a watch had to wait.
+// slowed counts that the events of a watch were delayed.
 func (s *sliceSet) slowed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rejected.Add(driver.ReasonRateLimited, 1)
 }
 
-// change changes a half, and then takes over what it rejected, and warns of drivers of which it
-// left something out.
+// change changes a half, then records what it rejected, and warns of drivers whose slices or
+// devices are left out.
 func (s *sliceSet) change(half int, apply func()) {
 	s.mu.Lock()
 	apply()

@@ -12,7 +12,7 @@ const (
 	maxDelay          = time.Minute
 	maxDelayPermanent = 3 * time.Minute
 	// optionalAfter is the time until an optional source that is not served, or may not be read, is
-	// requested again, as seldom as facts that hardly change are read again.
+	// requested again.
 	optionalAfter = 10 * time.Minute
 	// neededAfter is the time until it is checked again whether a device has binding conditions,
 	// which costs no request.

@@ -9,11 +9,11 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 )
 
-// May says what a user may do.
+// May reports what a user may do.
 type May func(authorizationv1.SubjectAccessReviewSpec) bool
 
-// Allow sets what a user may do, whose token is the user's name; nil: there is no such user. What
-// is said of a user without a token is said of those of headers.
+// Allow sets what a user may do; nil: there is no such user. The user's token is the user's name.
+// May also applies to users that headers name.
 func (s *Server) Allow(user string, may May) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -167,7 +167,7 @@ func (s *Server) Fail(fault func(resource string, watch bool) Fault) {
 	s.broadcast()
 }
 
-// Usage returns what was asked so far.
+// Usage returns the requests so far.
 func (s *Server) Usage() Usage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
