@@ -23,7 +23,7 @@ type energyMeter struct {
 	unit float64 // J per count; 0: the counter is not used
 
 	begun  time.Time // of the window; zero: there is none
-	counts uint64    // at the begin of the window
+	counts uint64    // at the start of the window
 	joules float64   // integral of power since then
 	last   time.Time
 	power  float64 // last power in W

@@ -37,13 +37,13 @@ func (t *throttleMeter) observe(m *metrics, at time.Time) {
 		return
 	}
 	passed := at.Sub(t.at).Seconds()
-	goesOn := !t.at.IsZero() && cycles > t.cycles && passed > 0
+	continues := !t.at.IsZero() && cycles > t.cycles && passed > 0
 	if !t.at.IsZero() && cycles == t.cycles {
 		return // the same table as before
 	}
 	for i, r := range residencies() {
 		count, ok := m.value(r.field)
-		if ok && goesOn && t.known[i] && count >= t.counts[i] {
+		if ok && continues && t.known[i] && count >= t.counts[i] {
 			t.seconds[i] += passed * min(1, float64(count-t.counts[i])/float64(cycles-t.cycles))
 		}
 		t.counts[i], t.known[i] = count, ok

@@ -96,7 +96,7 @@ func (s *Source) samples(all []ticks, at time.Time) []driver.Sample {
 		c.count(t, at)
 		if wasThere {
 			c.measure(t, at)
-		} else { // what it did while it was away says nothing about now
+		} else { // its activity while it was offline says nothing about the present
 			c.startWindow(t, at)
 			c.utilizationAt = time.Time{}
 		}
@@ -113,12 +113,12 @@ func (s *Source) samples(all []ticks, at time.Time) []driver.Sample {
 
 // state is the state of a CPU between samples, in ticks.
 type state struct {
-	call   uint64 // in which it was last there
+	call   uint64 // the last call that had it
 	active uint64 // our count: rises only
-	busy   uint64 // the kernel's count up to which active goes
+	busy   uint64 // the kernel's count that is included in active
 
-	windowAt                 time.Time // begin of the time over which the next utilization goes,
-	windowActive, windowIdle uint64    // and the counts at it
+	windowAt                 time.Time // start of the window of the next utilization,
+	windowActive, windowIdle uint64    // and the counts at that time
 
 	utilization   float64
 	utilizationAt time.Time // zero: there is none yet
@@ -130,7 +130,7 @@ func (c *state) count(t ticks, at time.Time) {
 	case t.busy >= c.busy:
 		c.active += t.busy - c.busy
 		c.busy = t.busy
-	case c.busy-t.busy > maxJitter: // reset; what it has counted since, the kernel does not say
+	case c.busy-t.busy > maxJitter: // reset: the count since then is unknown
 		c.busy = t.busy
 		c.startWindow(t, at)
 	}

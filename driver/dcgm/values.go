@@ -14,7 +14,7 @@ import (
 )
 
 // entity is a GPU, a GPU instance or a compute instance, by the host engine's numbers. They change
-// when GPUs are partitioned anew, and with the engine.
+// when GPUs are partitioned again, and when the engine restarts.
 type entity = dcgm.GroupEntityPair
 
 // value is a value of a field of an entity.

@@ -19,7 +19,7 @@ func (c *counter) advance(raw uint64) {
 	switch {
 	case c.known && raw >= c.raw:
 		c.value += raw - c.raw
-	default: // of the first value, or one that fell, all counts
+	default: // the first value, or one that fell, counts in full
 		c.value += raw
 	}
 	c.known, c.missing, c.raw = true, false, raw

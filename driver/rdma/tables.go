@@ -33,12 +33,12 @@ func (m *meaning) reading() reading { return reading{m.quantity, m.labels} }
 // isTraffic reports whether the file is read at every sample.
 func (m *meaning) isTraffic() bool { return m.quantity == driver.IOBytes }
 
-// settings are files beside the counters that do not count.
+// settings are files among the counters that are not counters.
 const settings = " lifespan current_rate active_pds active_ahs active_qps active_srqs active_cqs active_mrs" +
 	" active_mws num_qps_congested "
 
-// newTables returns the meaning of each counter that is known, by folder and name. Names, and what
-// they mean, are the kernel's:
+// newTables returns the meaning of each known counter, by folder and name. Names and meanings are
+// the kernel's:
 //
 //   - counters/*: the InfiniBand specification's (Documentation/ABI/stable/sysfs-class-infiniband),
 //     where data is octets divided by four;
@@ -47,7 +47,8 @@ const settings = " lifespan current_rate active_pds active_ahs active_qps active
 //     (erdma_verbs.c), mana (counters.c), cxgb4 (provider.c) and rxe (rxe_hw_counters.c). Octets of
 //     IP packets are what irdma, i40iw and cards without the specification's counters have.
 //
-// hfi1 and mlx4 have the specification's alone; what else hfi1 counts is not in the tables.
+// hfi1 and mlx4 have only the specification's counters in the tables; other counters of hfi1 are
+// not read.
 func newTables() map[string]meaning {
 	const receive, transmit = "receive", "transmit"
 	t := map[string]meaning{}

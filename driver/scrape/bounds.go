@@ -14,8 +14,7 @@ const minShares = 2
 // bounds has the bounds of one response. What exceeds them is rejected and counted.
 type bounds struct{ series, identities, text int }
 
-// bounds returns the bounds of the endpoint: an equal part of the bounds of all endpoints, whatever
-// the others send.
+// bounds returns the bounds of the endpoint: an equal part of the bounds of all endpoints.
 func (e *Endpoint) bounds() bounds {
 	n := max(e.endpoints, minShares)
 	return bounds{series: allSeries / n, identities: allIdentities / n, text: allText / n}
