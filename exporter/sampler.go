@@ -49,7 +49,7 @@ type SamplerConfig struct {
 	MaxAge time.Duration
 	// Recorder receives each snapshot; nil: none.
 	Recorder Recorder
-	State    State // nil: nothing outlives the process
+	State    State // nil: nothing is kept over restarts
 	Log      *slog.Logger
 }
 

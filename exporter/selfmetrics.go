@@ -284,7 +284,7 @@ func (m *SelfMetrics) Reject(rejected ...driver.Rejection) {
 	for _, r := range rejected {
 		m.rejected.WithLabelValues(r.Input, string(r.Reason)).Add(float64(r.Count))
 		m.mu.Lock()
-		m.tellBound(r.Input, r.Reason)
+		m.logBound(r.Input, r.Reason)
 		m.mu.Unlock()
 		if r.Example != "" {
 			m.Implausible(r.Input, r.Example)
@@ -312,9 +312,9 @@ func (m *SelfMetrics) Implausible(input string, examples ...string) {
 	}
 }
 
-// tellBound logs that a bound of an input is exceeded, once for each input and reason: no state of
-// a source shows it. m.mu is held.
-func (m *SelfMetrics) tellBound(input string, reason driver.Reason) {
+// logBound logs that a bound of an input is exceeded, once for each input and reason: no state of a
+// source shows it. m.mu is held.
+func (m *SelfMetrics) logBound(input string, reason driver.Reason) {
 	key := driver.Rejection{Input: input, Reason: reason}
 	if !strings.HasPrefix(string(reason), "too_") || m.logged[key] {
 		return
@@ -336,7 +336,7 @@ func (m *SelfMetrics) RejectTotal(input string, totals driver.Rejections) {
 	for reason, n := range totals {
 		if more := n - before[reason]; more > 0 {
 			m.rejected.WithLabelValues(input, string(reason)).Add(float64(more))
-			m.tellBound(input, reason)
+			m.logBound(input, reason)
 		}
 		before[reason] = n
 	}
@@ -402,7 +402,7 @@ func (m *SelfMetrics) EventSent(err error) {
 	}
 }
 
-// Corrected counts holds whose begin or end became known too late.
+// Corrected counts holds whose start or end became known too late.
 func (m *SelfMetrics) Corrected(holds int) { m.corrections.Add(float64(holds)) }
 
 // LongestTick sets the duration of the longest recent tick.

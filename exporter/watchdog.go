@@ -11,8 +11,8 @@ import (
 const (
 	// minTicks is the number of intervals without a snapshot that Health always tolerates.
 	minTicks = 3
-	// standsAfter is the duration of a part of a tick from which on it is logged.
-	standsAfter = 10 * time.Second
+	// hungAfter is the duration of a part of a tick from which on it is logged.
+	hungAfter = 10 * time.Second
 	// watchInterval is the time between two checks of that.
 	watchInterval = time.Second
 )
@@ -74,7 +74,7 @@ func (s *Sampler) watch(ctx context.Context) {
 			s.Log.InfoContext(ctx, "the sampler goes on", "part", logged.part, "stood", now.Sub(logged.begun).Round(time.Second))
 			logged = nil
 		}
-		if logged == nil && at.part != "" && now.Sub(at.begun) > standsAfter {
+		if logged == nil && at.part != "" && now.Sub(at.begun) > hungAfter {
 			s.Log.WarnContext(ctx, "the sampler stands: a part of a tick has not returned", "part", at.part,
 				"since", at.begun)
 			logged = at

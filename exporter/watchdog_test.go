@@ -73,9 +73,9 @@ func TestStandingTick(t *testing.T) {
 				}
 			}
 			expect(time.Second+time.Millisecond, "", 0) // the second tick has begun
-			expect(standsAfter, "", 0)
+			expect(hungAfter, "", 0)
 			expect(watchInterval, "", 1)
-			expect(59*time.Second-standsAfter-watchInterval-2*time.Millisecond, "", 1)
+			expect(59*time.Second-hungAfter-watchInterval-2*time.Millisecond, "", 1)
 			const want = "no snapshot for 1m0s: describing the inventory has not returned for 59s"
 			expect(2*time.Millisecond, want, 1)
 			if !strings.Contains(log.String(), `part="describing the inventory"`) {

@@ -24,23 +24,23 @@ type History struct {
 	Ledger  *ledger.Ledger
 	Limiter *exposition.Limiter
 	Now     time.Time // of the next tick
-	// In is the input. Its view has holders and At, and not yet the begin and end of each hold.
+	// In is the input. Its view has holders and At, but not yet the start and end of each hold.
 	In      join.Input
 	Changes []podresources.Change // pods and CDI specs that appeared or disappeared
 	Watched bool                  // Changes has the ends of all pods
-	Dates   *Dates                // sets begin and end of each hold
+	Dates   *Dates                // sets the start and end of each hold
 	Last    *exposition.Snapshot  // of the last tick
 	Joined  join.Result           // of the last tick
 }
 
-// Dates sets begin and end of each hold, as a node does. It passes the same slice to
+// Dates sets the start and end of each hold, as a node does. It passes the same slice to
 // [holders.Dates] while the kubelet's answer is the same.
 type Dates struct {
 	dates holders.Dates
 	last  []podresources.Allocation
 }
 
-// Date returns a view with begin and end of each hold, at the time now. It changes neither
+// Date returns a view with the start and end of each hold, at the time now. It changes neither
 // argument.
 func (d *Dates) Date(allocations []podresources.Allocation, signs holders.Signs, now time.Time) podresources.View {
 	answer := slices.Clone(allocations)
@@ -62,8 +62,8 @@ func (h *History) Restart(k ledger.Kept, now time.Time) {
 	if err := h.Ledger.Restore(k, now); err != nil {
 		h.t.Fatal(err)
 	}
-	periods, goesOn := h.Ledger.Resumed()
-	if !goesOn {
+	periods, continues := h.Ledger.Resumed()
+	if !continues {
 		return
 	}
 	var holds []holders.Resumed

@@ -147,7 +147,7 @@ func (e *emission) ofDevice(h *ledger.Holder, claim *owner) {
 	}
 }
 
-// stalled passes whether a claim does nothing, or why that is unknown. It omits shared devices:
+// stalled passes whether a claim is stalled, or why that is unknown. It omits shared devices:
 // dra_claim_device_info has a label for them, and many claims may share one.
 func (e *emission) stalled(base *labels, v *stall.Verdict) {
 	switch {
@@ -305,7 +305,7 @@ const (
 	longNumber = 5
 )
 
-// reasonLabel turns a message into a label value that seldom changes.
+// reasonLabel turns a message into a label value that rarely changes.
 func reasonLabel(message string) string {
 	var b strings.Builder
 	digits := 0

@@ -26,7 +26,7 @@ import (
 var files embed.FS
 
 const (
-	maxNamespaces = 256 // reviews of one user's rights, at most
+	maxNamespaces = 256 // maximum number of reviews of one user's rights
 	maxRendered   = 16  // pages in the cache
 	renderedFor   = time.Minute
 )

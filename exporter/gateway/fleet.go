@@ -20,15 +20,15 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
-// Exporters are asked for their summaries only while somebody looks at the page.
+// Exporters are asked for their summaries only while the page is open.
 const (
 	askedEach    = 10 * time.Second
 	askedAtOnce  = 64
-	firstAnswers = 600 * time.Millisecond // how long a look waits for the answers
+	firstAnswers = 600 * time.Millisecond // how long a request for the page waits for the answers
 	maxSummary   = 512 << 10              // bytes
 )
 
-// state is what is known of a node. It is immutable.
+// state is what is known about a node. It is immutable.
 type state struct {
 	node    string
 	summary *web.Summary // nil: it has never been read
@@ -36,8 +36,8 @@ type state struct {
 	err     error        // why the summary may be outdated
 }
 
-// fleet has the summaries of all nodes. A look at them renews them in the background, at most every
-// ten seconds. fleet is safe for concurrent use.
+// fleet has the summaries of all nodes. A request for them renews them in the background, at most
+// every ten seconds. fleet is safe for concurrent use.
 type fleet struct {
 	now       func() time.Time
 	exporters func(context.Context) (map[string]string, error)

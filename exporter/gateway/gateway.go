@@ -45,7 +45,7 @@ type Config struct {
 	Now                      func() time.Time
 }
 
-// Bounds of what clients can cause.
+// Limits for all clients together.
 const (
 	askTimeout  = 4 * time.Second // for an answer of an exporter
 	maxQuery    = 4 << 10         // bytes of a forwarded query

@@ -95,8 +95,8 @@ func pick(from http.Header, names ...string) http.Header {
 	return out
 }
 
-// content has the content types of exporters' answers. A browser executes none of them, and takes
-// none for a style. "": the type stays as the exporter sent it.
+// content has the content types of exporters' answers. A browser does not execute any of them, nor
+// use them as a style. "": the type stays as the exporter sent it.
 func content() map[string]string {
 	return map[string]string{
 		"text/html": "text/html; charset=utf-8", "application/json": "application/json",

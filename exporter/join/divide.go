@@ -16,7 +16,7 @@ const (
 	AttributionCPUs      Attribution = "cpus"      // each claim has the work of its own CPUs
 	AttributionProcess   Attribution = "process"   // by the use of the holders' processes
 	AttributionCapacity  Attribution = "capacity"  // by consumed capacity (KEP-5075)
-	AttributionEqual     Attribution = "equal"     // equal parts, for want of anything better
+	AttributionEqual     Attribution = "equal"     // equal parts, since nothing better is known
 )
 
 // Certain reports whether the work of each claim is known.

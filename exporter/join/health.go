@@ -24,13 +24,13 @@ func (d *Device) addHealth(facts *deviceFacts, view *podresources.View, preceden
 		s := &d.Shares[i]
 		if s.Health > ofPods {
 			ofPods = s.Health
-			facts.say(healthOfPods, s.HealthReason)
+			facts.noteReason(healthOfPods, s.HealthReason)
 		}
 	}
 	for _, t := range d.Entry.Taints {
 		if t.Health > ofSlices {
 			ofSlices = t.Health
-			facts.say(healthOfSlices, t.String())
+			facts.noteReason(healthOfSlices, t.String())
 		}
 	}
 	add := func(status driver.HealthStatus, source string, precedence int) {
@@ -47,8 +47,8 @@ func (d *Device) addHealth(facts *deviceFacts, view *podresources.View, preceden
 	add(ofSlices, healthOfSlices, slices)
 }
 
-// say records a source's reason for the device's health.
-func (f *deviceFacts) say(source, reason string) {
+// noteReason records a source's reason for the device's health.
+func (f *deviceFacts) noteReason(source, reason string) {
 	if f.healthReasons == nil {
 		f.healthReasons = map[string]string{}
 	}

@@ -49,7 +49,7 @@ func (s *SourceSamples) state() SourceState {
 	return out
 }
 
-// Result says who holds which device, and what the devices do.
+// Result has the holders of each device, and what the devices do.
 type Result struct {
 	View     podresources.View
 	Devices  []Device // sorted by ID, each once
@@ -242,7 +242,7 @@ func (j *joiner) give(n int, source string, from origin, sample *driver.Sample) 
 			continue
 		}
 		if r.Quantity == driver.Health && sample.HealthReason != "" {
-			j.facts[n].say(source, sample.HealthReason)
+			j.facts[n].noteReason(source, sample.HealthReason)
 		}
 		name := source
 		if r.Estimated {

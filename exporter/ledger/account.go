@@ -19,62 +19,62 @@ type account struct {
 	device *deviceBook
 	name   *name // nil: not known yet, or it has none
 
-	earlier *account // the one that had the name before and is kept; nil: none
+	earlier *account // the previous account with the name, if it is kept; nil: none
 	carried *carried // nil: nothing
 
-	born    time.Time // when it began to hold the device
-	ended   time.Time // when it ended; zero: it holds the device
+	born    time.Time // when its hold began
+	ended   time.Time // when its hold ended; zero: it holds the device
 	charged time.Time // the tick at which it was last charged for anything
 
 	allocated float64 // seconds in which it held the device
 	share     float64 // the same, divided among the holders at that time
-	edges     float64 // of a claim: seconds by which its begins and ends may be off
-	unread    float64 // those of them whose readings were charged before these were known
+	edges     float64 // of a claim: possible error of its starts and ends, in seconds
+	unread    float64 // the part of edges that became known after the readings had been charged
 	totals    []total
 	gauges    []*Series           // of its parts of the device's gauges, by their numbers
 	witnessed []Value             // what happened to the device while it held it, and its peaks
-	lastError time.Time           // of the errors among them; zero: none
+	lastError time.Time           // the last error among witnessed; zero: none
 	claim     *claimDistributions // nil: none are kept
 
 	fit *fitting // nil: there is no advice
 
-	// Of a claim: how the device was divided, by the least certain way so far; it began before the
-	// first answer of the kubelet; and what it was charged was reported as a [Closed].
+	// Of a claim: the least certain way in which the device was divided; it began before the kubelet's
+	// first answer; its charges were reported as a [Closed].
 	attribution     join.Attribution
 	partial, closed bool
 	closedBefore    bool // an earlier process reported it
 
 	dropped    bool // its retention is over, or Evict dropped it
-	watched    bool // its own activity was known at some time
+	watched    bool // its own activity has been known at some time
 	young      bool // a pod that has held the device for less than the book's minLifetime
-	aggregated bool // it is of the young pods of a workload
+	aggregated bool // it is for the young pods of a workload
 
 	users []User   // the pods that used it
-	life  *life    // nil: nothing is known of it
-	into  *account // the one that has taken its place and its amounts; nil: none has
+	life  *life    // nil: unknown
+	into  *account // the account that has replaced it and has its amounts; nil: none
 
-	active    time.Time // when the device was last active while this held it
-	used      float64   // seconds in which it was
-	usedUntil time.Time // what was before is counted
+	active    time.Time // when the device was last active while it held the device
+	used      float64   // seconds in which the device was active for it
+	usedUntil time.Time // earlier activity is counted in used
 
-	matured  time.Time  // when it ceased to be young; zero: it never was
-	workload *account   // of a young account: that of its workload; nil: not known yet
-	members  []*account // of an aggregated one: those that hold the device now
+	matured  time.Time  // when it ceased to be young; zero: it never was young
+	workload *account   // of a young account: the account of its workload; nil: not known yet
+	members  []*account // of an aggregated account: the number of present holders
 
 	recorded recorded
-	closedAt uint64 // the turn of the writer at which it was closed; 0: it is not
+	closedAt uint64 // the turn of the writer at which it was closed; 0: it is not closed
 }
 
 // total is the sum of what an account was charged of one counter.
 type total struct {
 	counter  *counter
 	value    float64
-	doubt    float64 // of a claim: how far the value may be off, by the readings
-	measured float64 // of a claim: the seconds of which there were readings
+	doubt    float64 // of a claim: possible error of the value, by the readings
+	measured float64 // of a claim: seconds with readings
 	series   *Series // nil: the counter was not read since the account was opened
 }
 
-// changed notes that recordAccount has something else than what was written.
+// changed records that the contents of recordAccount have changed since it was written.
 func (a *account) changed() { a.recorded.current[slotSeldom] = false }
 
 // open adds totals for the device's attributed counters that the account does not have.
@@ -88,7 +88,7 @@ func (a *account) open(counters []*counter) {
 	}
 }
 
-// end ends the account. It has no part of gauges any more.
+// end ends the account. It then has no part of gauges.
 func (a *account) end(at time.Time) {
 	a.setEnd(at)
 	a.gauges = nil
@@ -102,13 +102,13 @@ func (a *account) setEnd(at time.Time) {
 	}
 }
 
-// drop marks the account as dropped, and frees what it was charged: the timeline of the device
-// refers to it for a while.
+// drop marks the account as dropped and frees its amounts. The timeline of the device still refers
+// to it for a while.
 func (a *account) drop() {
 	a.dropped, a.name, a.totals, a.gauges, a.witnessed, a.users, a.fit = true, nil, nil, nil, nil, nil, nil
 }
 
-// present returns the account that has taken the place of this one, or the account itself.
+// present returns the account that has replaced this one, or the account itself.
 func (a *account) present() *account {
 	for a != nil && a.into != nil {
 		a = a.into
@@ -116,7 +116,7 @@ func (a *account) present() *account {
 	return a
 }
 
-// andEarlier yields the account and those that had the name before, the newest first.
+// andEarlier yields the account and the previous ones with the name, the newest first.
 func (a *account) andEarlier() iter.Seq[*account] {
 	return func(yield func(*account) bool) {
 		for a != nil {
@@ -163,7 +163,7 @@ func (a *account) charge(c *counter, amount float64, tick time.Time) {
 	}
 }
 
-// activeIn records that the holder was active in a span of time. What was recorded before counts
+// activeIn records that the holder was active in a span of time. Time that is recorded twice counts
 // once.
 func (a *account) activeIn(from, to time.Time) {
 	if to.After(a.active) {
@@ -184,7 +184,7 @@ func (a *account) fail(key seriesKey, errors float64, at, tick time.Time) {
 	}
 }
 
-// witness adds an amount to what the account saw of a counter.
+// witness adds an amount to the account's witnessed value of a counter.
 func (a *account) witness(key seriesKey, amount float64, tick time.Time) {
 	if a.dropped || amount <= 0 {
 		return
@@ -200,13 +200,13 @@ func (a *account) witness(key seriesKey, amount float64, tick time.Time) {
 	a.charged = tick
 }
 
-// peak notes a value of which the highest is kept.
+// peak records a value. The highest one is kept.
 func (a *account) peak(key seriesKey, value float64) {
 	v := a.seen(key)
 	v.Value = max(v.Value, value)
 }
 
-// seen returns what the account saw of a quantity, 0 if that is new.
+// seen returns the account's witnessed value of a series. A new one is 0.
 func (a *account) seen(key seriesKey) *Value {
 	i := 0 // there are few
 	for ; i < len(a.witnessed); i++ {
@@ -223,7 +223,7 @@ func (a *account) seen(key seriesKey) *Value {
 	return &a.witnessed[i]
 }
 
-// divide notes that the device was divided in a way while the account's claim held it.
+// divide records how the device was divided while the account's claim held it.
 func (a *account) divide(by join.Attribution) {
 	if by != a.attribution && by.LessCertain(a.attribution) {
 		a.attribution = by
@@ -231,8 +231,8 @@ func (a *account) divide(by join.Attribution) {
 	}
 }
 
-// judge adds to how far what the account was charged of a counter may be off, and to the seconds in
-// which that was measured.
+// judge adds to the possible error of the account's charge for a counter, and to its measured
+// seconds.
 func (a *account) judge(c *counter, doubt, measured float64) {
 	if c.index < len(a.totals) {
 		t := &a.totals[c.index]
@@ -241,8 +241,8 @@ func (a *account) judge(c *counter, doubt, measured float64) {
 	}
 }
 
-// bound returns how far what the account was charged of a counter may be off. It can have used
-// nothing, or as much as the device can do in that time, if that is known.
+// bound returns the largest error of the account's charge for a counter. In unmeasured time, the
+// account may have used nothing, or the highest rate of the device, if that is known.
 func (a *account) bound(t *total) float64 {
 	bound := t.doubt + t.counter.highest()*(max(0, a.allocated-t.measured)+a.unread)
 	if t.counter.limit <= 0 {
@@ -251,10 +251,10 @@ func (a *account) bound(t *total) float64 {
 	return min(bound, max(t.value, t.counter.highest()*(a.allocated+a.edges)-t.value))
 }
 
-// maxUsers bounds the pods of a claim that are remembered: the first.
+// maxUsers limits the pods that are remembered for a claim. The first ones are remembered.
 const maxUsers = 1024
 
-// useBy notes that a pod uses the claim of the account.
+// useBy records that a pod uses the account's claim.
 func (a *account) useBy(pod *account) {
 	i := slices.IndexFunc(a.users, func(u User) bool {
 		return u.Name == pod.key.Name && (u.UID == pod.uid || u.UID == "" || pod.uid == "")
@@ -268,8 +268,8 @@ func (a *account) useBy(pod *account) {
 	a.changed()
 }
 
-// show reports whether a total is exported. An account that was opened while its counter could not
-// be read does not have the value 0.
+// show reports whether a total is exported. If a counter could not be read since the account was
+// opened, its total is absent, not 0.
 func (a *account) show(t *total, tick uint64, now time.Time) bool {
 	if t.series == nil && (t.value > 0 || a.ended.IsZero() && t.counter.present == tick) {
 		key := t.counter.key
@@ -293,7 +293,7 @@ func (a *account) gauge(m *meter) *Series {
 	return *s
 }
 
-// amounts returns what the account was charged, without values.
+// amounts returns the account's amounts, without values.
 func (a *account) amounts() Amounts {
 	out := Amounts{Born: a.born, Shown: a.matured, Allocated: a.allocated, Share: a.share, Used: -1}
 	if a.watched {
@@ -302,18 +302,19 @@ func (a *account) amounts() Amounts {
 	return out
 }
 
-// counted returns the counters among what happened to the device while the account held it.
+// counted returns the counters among the witnessed values.
 func (a *account) counted() []Value {
 	return slices.DeleteFunc(slices.Clone(a.witnessed), func(v Value) bool { return !a.isCounter(v.Quantity) })
 }
 
-// life is that of a claim's account, and what of it the distributions of its driver have.
+// life is the life of a claim's account. The flags report which of its durations the driver's
+// distributions have counted.
 type life struct {
 	Life
 	countedPreparation, countedActivity bool
 }
 
-// lived returns the life of the account's claim, to be completed.
+// lived returns the life of the account's claim, to be changed. It creates it if necessary.
 func (a *account) lived() *life {
 	if a.life == nil {
 		a.life = &life{}
@@ -321,7 +322,7 @@ func (a *account) lived() *life {
 	return a.life
 }
 
-// known returns what is known of the life of the account's claim.
+// known returns the known part of the life of the account's claim.
 func (a *account) known() life {
 	if a.life == nil {
 		return life{}
@@ -329,7 +330,7 @@ func (a *account) known() life {
 	return *a.life
 }
 
-// takeLife completes the life of the claim by what is known of it under another account.
+// takeLife completes the life of the claim with that of another account.
 func (a *account) takeLife(of *life) {
 	v := a.lived()
 	for _, t := range []struct{ mine, other *time.Time }{
@@ -348,8 +349,7 @@ func (a *account) takeLife(of *life) {
 	a.changed()
 }
 
-// firstActiveIn records that the claim was active in a span of time, if that is certain by how its
-// device was divided.
+// firstActiveIn records the claim's first activity, if the division of its device makes it certain.
 func (a *account) firstActiveIn(from, to time.Time, divided join.Attribution) {
 	if a.partial || !divided.Certain() {
 		return

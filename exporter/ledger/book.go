@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// books are the accounts of claims and of pods, and the time from which on they can be charged.
+// books are the accounts of claims and of pods.
 type books struct {
 	claims, pods accountBook
 
-	started     time.Time // the first tick: claims allocated after it began while this process ran
-	answered    time.Time // the first time up to which the holders were known: nothing is charged before
+	started     time.Time // time of the first tick: claims allocated later began while this process ran
+	answered    time.Time // the first time until which the holders were known: nothing is charged before
 	kept        time.Time // end of the earlier process that this ledger continues; zero: none
 	corrections int       // of this tick; see [Snapshot.Corrections]
 }
@@ -50,7 +50,7 @@ func (b *accountBook) sorted() []*account {
 	return b.order
 }
 
-// laterThan returns the next account of the name after a, nil if there is none.
+// laterThan returns the next account with the name after a, nil if there is none.
 func (b *accountBook) laterThan(a *account) *account {
 	var later *account
 	for of := range b.accounts[a.key].andEarlier() {
@@ -233,13 +233,13 @@ func (b *accountBook) evict(rows ...*[]Holder) {
 
 // carried has the charges of earlier accounts of the name: only counters.
 type carried struct {
-	released *Amounts // charges of accounts that are not kept any more; nil: there are none
+	released *Amounts // charges of accounts that are not kept any more; nil: none
 
 	// before has the charges of all earlier accounts; nil: not summed yet, or there are none. It is
 	// immutable, and valid as long as its inputs below stay the same.
 	before  *Amounts
 	of      *account // the previous account of the name
-	deeper  *Amounts // what that account carries
+	deeper  *Amounts // the sum that the previous account carries
 	charged time.Time
 	used    float64
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
-// closeAfter is the time after its end at which a claim's account is closed: by then, sources that
-// refresh every 30 s have reported what they counted until the end.
+// closeAfter is how long after its end a claim's account is closed: by then, sources that refresh
+// every 30 s have reported their counts until the end.
 const closeAfter = 40 * time.Second
 
 // closing makes the receipts of claims.
@@ -109,7 +109,7 @@ type livesBook struct {
 }
 
 // observe adds new facts about claims to the distributions of their drivers. Each claim counts once
-// for all of its devices of a driver. began is the begin of new distributions.
+// for all of its devices of a driver. began is the start of new distributions.
 func (b *livesBook) observe(claims *accountBook, began, now time.Time) {
 	var due []*account
 	for a := range claims.all() {

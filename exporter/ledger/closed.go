@@ -8,14 +8,14 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
-// Closed is the charge of a claim for a device, from the begin to the end of its hold.
+// Closed is the charge of a claim for a device, from the start to the end of its hold.
 type Closed struct {
 	HolderKey
 	UID   string // of the claim; empty: unknown
 	Model string // of the device
 
 	Born, Ended time.Time
-	// Partial says that the claim held the device before the kubelet's first answer. It is charged
+	// Partial reports that the claim held the device before the kubelet's first answer. It is charged
 	// from that answer on.
 	Partial bool
 	// Attribution is the least certain way in which the device was divided while several claims held
@@ -72,7 +72,7 @@ func (s *Snapshot) ClosedClaims() iter.Seq[[]Closed] {
 // unknown, or not yet.
 type Life struct {
 	Allocated   time.Time // from its object, to the second
-	Waiting     time.Time // since when it has been allocated with a pod of this node waiting for it
+	Waiting     time.Time // since when it has been allocated and a pod of this node has waited for it
 	Prepared    time.Time // the driver has prepared it
 	FirstActive time.Time // first use of the device
 	LastActive  time.Time // last use; only for a claim that has ended

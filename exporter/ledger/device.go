@@ -40,13 +40,13 @@ type deviceBook struct {
 type holders struct {
 	shares    []join.Share // of the last tick
 	ended     []join.Share // ended holds, of the last tick
-	left      []time.Time  // when processes of pods that still hold the device ended
+	left      []time.Time  // times at which the last processes of present holders ended
 	known     knownTicks
 	owners    ownership
 	owned     []owners      // one for each of shares
 	timeline  timeline      // not empty
 	late      time.Duration // the largest possible delay of a change in it
-	accrued   time.Time     // decided and distributed up to here
+	accrued   time.Time     // time up to which everything is decided and distributed
 	used      time.Time     // time of the previous tick
 	usesKnown bool          // the last segment has parts by process
 	periodList
@@ -75,8 +75,8 @@ func newDeviceBook(id driver.ID, catalogue driver.Catalogue, now time.Time) *dev
 	return d
 }
 
-// counter returns the counter of a series. If it creates the counter, all charged accounts get a
-// total of it.
+// counter returns the counter of a series. If it creates the counter, all accounts of the timeline
+// get a total of it.
 func (d *deviceBook) counter(key seriesKey, now time.Time) *counter {
 	c := d.find(key)
 	if c == nil {
@@ -103,7 +103,7 @@ func (d *deviceBook) filledBy(m *meter, now time.Time) *counter {
 	return d.counter(m.sum, now)
 }
 
-// dividedCounter returns the counter of the parts that a partition's holders have of the parent's.
+// dividedCounter returns the counter of the partition's part of a parent's counter.
 func (d *deviceBook) dividedCounter(key seriesKey, now time.Time) *counter {
 	c := d.find(key)
 	if c == nil {
@@ -136,8 +136,8 @@ func (d *deviceBook) up() (Up, join.MissingReason) {
 	}
 }
 
-// unreadable reports whether the missing reason means that no source could read the device. Such a
-// device is not down, even if it was read before.
+// unreadable reports whether the reason means that no source can read the device. Such a device is
+// not down, even if it was read before.
 func unreadable(r join.MissingReason) bool {
 	return r == join.MissingDuplicate || r == join.MissingNotInstantiated || r == join.MissingDriverGone
 }

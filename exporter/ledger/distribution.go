@@ -28,7 +28,7 @@ type distributed struct {
 
 	recorded recorded
 	shown    bool          // the time shown is persistent
-	keeps    bool          // further observations are persisted
+	keeps    bool          // further observations are written to the state
 	observed []observation // not yet persisted
 }
 

@@ -11,8 +11,8 @@
 //   - a meter for each series that is read (meter.go). A reading waits in it until the holders at
 //     its time are known. Then it is distributed over the segments since the previous reading
 //     (settle.go);
-//   - a counter for each sum (meter.go), which starts at 0: of a hardware counter's increments, or
-//     of a gauge's integral if the hardware has no counter.
+//   - a counter for each sum (meter.go), which starts at 0. It is the sum of a hardware counter's
+//     increments or, if the hardware has no counter, the integral of a gauge.
 //
 // Claims and pods have accounts of their charges (account.go), one for each UID (owners.go). The
 // counters of a name continue from one account to the next (book.go). [Timeline] says who held

@@ -9,11 +9,11 @@ import (
 
 // The possible error of a claim's charges is summed as they are charged, from the readings:
 //
-//   - around a begin or end of a hold: the device may have done all of its work between the two
+//   - around the start or end of a hold: the device may have done all of its work between the two
 //     readings on one side of it, as far as its highest rate allows;
 //   - of a gauge's integral: the gauge may have changed right after the one reading, or right
 //     before the next;
-//   - of a device whose division is a guess: the claim may have done everything, or nothing.
+//   - of a device whose division is a guess: the claim may have used everything, or nothing.
 //
 // Time without such readings is not measured: the device was not read, a counter was reset, a gauge
 // was read too rarely, or the hold became known too late. In that time, a claim may have used
@@ -23,7 +23,7 @@ import (
 // reading before.
 type edge struct{ at, earliest, latest float64 }
 
-// eachEdge calls f for each claim and each begin or end of its hold that may lie between two
+// eachEdge calls f for each claim and each start or end of its hold that may lie between two
 // readings. by is the affected part of the device.
 func (d *deviceBook) eachEdge(
 	c *counter, from, to time.Time, f func(a *account, by float64, e edge),
@@ -58,8 +58,8 @@ func (d *deviceBook) eachEdgeOfAll(
 	}
 }
 
-// doubtEdges adds the possible errors around begins and ends of holds of an amount that the device
-// counted between two readings: it need not have counted evenly.
+// doubtEdges adds the possible errors, around starts and ends of holds, of an amount that the
+// device counted between two readings: it need not have counted evenly.
 func (d *deviceBook) doubtEdges(c *counter, amount float64, from, to time.Time) {
 	span := to.Sub(from).Seconds()
 	if amount <= 0 || span <= 0 {
@@ -74,7 +74,7 @@ func (d *deviceBook) doubtEdges(c *counter, amount float64, from, to time.Time) 
 	})
 }
 
-// doubtSpread adds the possible errors of a gauge's integral around begins and ends of holds.
+// doubtSpread adds the possible errors of a gauge's integral around starts and ends of holds.
 // highest is the gauge's highest value in that time.
 func (d *deviceBook) doubtSpread(c *counter, highest float64, from, to time.Time) {
 	span := to.Sub(from).Seconds()
@@ -83,8 +83,8 @@ func (d *deviceBook) doubtSpread(c *counter, highest float64, from, to time.Time
 	})
 }
 
-// doubtHolds adds the possible errors of begins and ends of holds that are decided now: those in
-// [from, until]. What was counted before from is charged already.
+// doubtHolds adds the possible errors of starts and ends of holds that are decided now: those in
+// [from, until]. Counts from before from have been charged already.
 func (t timeline) doubtHolds(from, until time.Time) {
 	for i := len(t) - 1; i > 0 && !t[i].from.Before(from); i-- {
 		s := &t[i]

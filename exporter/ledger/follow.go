@@ -9,8 +9,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// follow updates the timeline of the device by the holds of a tick, those that ended included. at
-// is the time until which it is known who holds what.
+// follow updates the timeline of the device by the holds of a tick, including ended ones. at is the
+// time until which the holders are known.
 func (b *books) follow(d *deviceBook, shares, ended []join.Share, at, now time.Time) {
 	since := d.used
 	d.used = now
@@ -36,9 +36,9 @@ func (b *books) follow(d *deviceBook, shares, ended []join.Share, at, now time.T
 	d.use(since, now)
 }
 
-// takeOver makes the device, which is as an earlier process left it, held by those whom the first
-// answer of the kubelet names. The others ended when that process did, but for one that held the
-// device alone, if it is known when it ended.
+// takeOver sets the holders of a restored device to those in the kubelet's first answer. Other
+// holds ended when the earlier process ended, except that of a sole holder if the time of its end
+// is known.
 func (b *books) takeOver(d *deviceBook, shares, ended []join.Share, at, now time.Time) {
 	d.resumed = false
 	known := slices.DeleteFunc(slices.Clone(d.periods), func(p *Period) bool { return !p.To.IsZero() })
@@ -59,16 +59,16 @@ func (b *books) takeOver(d *deviceBook, shares, ended []join.Share, at, now time
 	}
 	from := d.accrued
 	b.change(d, holdings, shares, from, from, now)
-	if s := d.timeline.on(from); s.from.Equal(from) { // those that ended may have ended until now
+	if s := d.timeline.on(from); s.from.Equal(from) { // ended holds may have ended at any time until now
 		s.doubt.Late = max(s.doubt.Late, at.Sub(from))
 		d.late = max(d.late, s.doubt.Late)
 	}
 }
 
 // firstChange returns the time of the first change of holdings since the last tick, and whether
-// there was one. Without one it is the time of the present answer, since when the shares may have
-// other weights. A change before the decided time is a late correction: it takes effect from that
-// time on. earliest is when it may have been.
+// there was one. If there was none, it is the time of the present answer, which may have changed
+// the shares' weights. A change before the decided time is a late correction: it takes effect at
+// that time. earliest is the earliest possible time of the change.
 func (b *books) firstChange(
 	d *deviceBook, holdings []holding, at time.Time,
 ) (first, earliest time.Time, changed bool) {
@@ -80,7 +80,7 @@ func (b *books) firstChange(
 	late := at
 	for _, h := range holdings {
 		to, known := before[h.holdingKey]
-		if !known && h.share.ShareID != "" { // a kubelet before 1.35 does not tell shares, the API does
+		if !known && h.share.ShareID != "" { // kubelets before 1.35 do not report shares, the API server does
 			whole := h.holdingKey
 			whole.share = ""
 			if !slices.ContainsFunc(holdings, func(o holding) bool { return o.holdingKey == whole }) {
@@ -104,8 +104,8 @@ func (b *books) firstChange(
 	return first, earlier(first, late), changed
 }
 
-// change makes the timeline again by what holds are known to be. What changes from a moment on may
-// have changed earlier.
+// change resolves the holdings and renews the timeline from a time on. earliest is the earliest
+// possible time of the change.
 func (b *books) change(
 	d *deviceBook, holdings []holding, shares []join.Share, from, earliest, now time.Time,
 ) {
@@ -114,7 +114,8 @@ func (b *books) change(
 	d.owned = d.owners.of(shares)
 }
 
-// renew makes the timeline again from a moment on. What changes then may have changed earlier.
+// renew replaces the timeline from a time on. The change at that time may have happened earlier, by
+// at most before.
 func (b *books) renew(d *deviceBook, holdings []holding, from time.Time, before time.Duration, now time.Time) {
 	n := slices.IndexFunc(d.timeline, func(s segment) bool { return !s.from.Before(from) })
 	if n < 0 {
@@ -149,8 +150,7 @@ func (b *books) renew(d *deviceBook, holdings []holding, from time.Time, before 
 	}
 }
 
-// use updates the present holders' parts by what their processes use, which is of the time since
-// the tick before.
+// use updates the present holders' parts by the use of their processes since the previous tick.
 func (d *deviceBook) use(since, now time.Time) {
 	known := slices.ContainsFunc(d.shares, func(s join.Share) bool { return s.Uses != nil || s.Own != nil })
 	if !known && !d.usesKnown {
@@ -173,8 +173,8 @@ func (d *deviceBook) use(since, now time.Time) {
 	}
 }
 
-// knownUntil returns the time up to which the holders of the device and of its parts are known,
-// given that of the answers.
+// knownUntil returns the time up to which the holders of the device and of its partitions are
+// known. horizon is that time for all devices that are not waiting.
 func (d *deviceBook) knownUntil(horizon time.Time, waiting map[driver.ID]time.Time) time.Time {
 	if since, waits := waiting[d.id]; waits {
 		horizon = earlier(horizon, since)
@@ -187,8 +187,8 @@ func (d *deviceBook) knownUntil(horizon time.Time, waiting map[driver.ID]time.Ti
 	return horizon
 }
 
-// markPartial marks a claim that held the device when the kubelet answered first: what it needed
-// before is not known, unless it was allocated since this process began.
+// markPartial marks a claim that held the device before the kubelet's first answer: its earlier use
+// is unknown, unless it was allocated after this process started.
 func (b *books) markPartial(a *account, s *join.Share) {
 	if !s.AllocatedAt.Before(b.started) {
 		return
@@ -200,8 +200,7 @@ func (b *books) markPartial(a *account, s *join.Share) {
 	}
 }
 
-// followLives takes what the present shares of a device and those that ended say of the lives of
-// their claims.
+// followLives updates the lives of claims by the present and the ended shares of a device.
 func (b *books) followLives(d *deviceBook, shares, ended []join.Share) {
 	for _, of := range [2][]join.Share{shares, ended} {
 		for i := range of {
@@ -217,8 +216,8 @@ func (b *books) followLives(d *deviceBook, shares, ended []join.Share) {
 	}
 }
 
-// followLife takes what a hold says of the life of its claim. Of a claim that was allocated before
-// this process began, it is not known since when a pod of this node waited for it.
+// followLife updates the life of a claim by a hold. If the claim was allocated before this process
+// started, the time since which a pod of this node waited for it is unknown.
 func (b *books) followLife(a *account, s *join.Share, h *podresources.Hold) {
 	v := a.lived()
 	before := *v
@@ -233,7 +232,7 @@ func (b *books) followLife(a *account, s *join.Share, h *podresources.Hold) {
 	}
 	if v.Prepared.IsZero() && !h.Prepared.IsZero() {
 		v.Prepared = h.Prepared
-		if v.FirstActive.Before(v.Prepared) { // it was of what had the device before
+		if v.FirstActive.Before(v.Prepared) { // it was activity of an earlier holder
 			v.FirstActive = time.Time{}
 		}
 	}

@@ -15,7 +15,7 @@ type holding struct {
 	holdingKey
 	uid   string // of the pod; empty: unknown
 	share *join.Share
-	to    time.Time // zero: it holds it now
+	to    time.Time // zero: it holds the device now
 	owner *owner    // nil: not resolved yet
 
 	fromDoubt, toDoubt podresources.Doubt
@@ -28,23 +28,23 @@ type holdingKey struct {
 	from  time.Time // zero: before the first answer of the kubelet
 }
 
-// owner is who is charged for a holding: the accounts of its claim and of its pod. Both are nil for
-// admin access. All are nil for what ended before the decided time.
+// owner has the accounts that are charged for a holding: those of its claim and of its pod, which
+// are nil for admin access. All fields are nil for a holding that ended before the decided time.
 type owner struct {
 	claim, pod *account
 	period     *Period
 }
 
-// owners are who is charged for a share: the accounts of its claim, and of each of its pods.
+// owners are the accounts that are charged for a share: that of its claim, and those of its pods.
 type owners struct {
 	claim *account
 	pods  []*account
 }
 
-// ownership is who is charged for each holding of a device.
+// ownership has the owner of each holding of a device.
 type ownership map[holdingKey]*owner
 
-// holdingsOf returns the holdings of present shares and of those that ended, by share.
+// holdingsOf returns the holdings of present and of ended shares, sorted by share.
 func holdingsOf(shares, ended []join.Share) []holding {
 	out := make([]holding, 0, len(shares)+len(ended))
 	for _, of := range [2][]join.Share{shares, ended} {
@@ -67,7 +67,7 @@ func holdingsOf(shares, ended []join.Share) []holding {
 	return out
 }
 
-// holdOf returns the hold of a holder; one that is not dated holds since ever.
+// holdOf returns the hold of a holder. Without times, it holds since the zero time.
 func holdOf(h *podresources.Holder) podresources.Hold {
 	if h.Hold == nil {
 		return podresources.Hold{}
@@ -75,8 +75,8 @@ func holdOf(h *podresources.Holder) podresources.Hold {
 	return *h.Hold
 }
 
-// sameShares reports whether shares are of the same claims and pods, for the same time, and have
-// the same weights; and whether they say the same of the lives of the claims too.
+// sameShares reports whether shares have the same claims and pods since the same times, and the
+// same weights; and whether they also have the same times of the claims' lives.
 func sameShares(these, others []join.Share) (holdings, lives bool) {
 	if len(these) != len(others) {
 		return false, false
@@ -110,8 +110,7 @@ func sameShares(these, others []join.Share) (holdings, lives bool) {
 
 func sameSlice(a, b []join.Share) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 
-// leftTimes returns when the last processes of those ended who hold the shares all the same, in
-// order.
+// leftTimes returns the times at which the last processes of present holders ended, in order.
 func leftTimes(shares []join.Share) []time.Time {
 	var out []time.Time
 	for i := range shares {
@@ -141,7 +140,7 @@ func byDevice(shares []join.Share) map[driver.ID][]join.Share {
 	return out
 }
 
-// doubtAt returns how far a moment may be off, if holdings begin or end then.
+// doubtAt returns the possible error of a time if holdings begin or end then.
 func doubtAt(holdings []holding, moment time.Time) (doubt podresources.Doubt, edge bool) {
 	add := func(at time.Time, of podresources.Doubt) {
 		if at.Equal(moment) {
@@ -156,7 +155,7 @@ func doubtAt(holdings []holding, moment time.Time) (doubt podresources.Doubt, ed
 	return doubt, edge
 }
 
-// widened returns the doubt of a time that takes effect later.
+// widened returns the doubt for a time that takes effect later than it was.
 func widened(d podresources.Doubt, later time.Duration) podresources.Doubt {
 	return podresources.Doubt{Early: d.Early + later, Late: max(0, d.Late-later)}
 }
@@ -178,16 +177,16 @@ func (o ownership) of(shares []join.Share) []owners {
 	return out
 }
 
-// isOther reports whether a holding is of another claim or pod of the same name than was known:
-// what is known of names may be older than the holding.
+// isOther reports whether the claim or pod of a holding is a different one than its owner's, with
+// the same name: the owner may have been determined with an outdated UID.
 func (o ownership) isOther(h *holding) bool {
 	known := o[h.holdingKey]
 	other := func(a *account, uid string) bool { return a != nil && uid != "" && a.uid != "" && a.uid != uid }
 	return known != nil && (other(known.claim, h.share.ClaimUID) || other(known.pod, h.uid))
 }
 
-// period returns the period of a holding. A new one began then. What was before a moment is
-// decided.
+// period returns the period of a holding. A new period begins at begun. Times before decided do not
+// change.
 func (h *holding) period(d *deviceBook, begun, decided time.Time) Period {
 	p := Period{
 		Device: d.id, Pod: h.pod, Attribution: d.joined.Attribution, From: begun, Older: h.from.IsZero(),

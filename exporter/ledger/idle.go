@@ -22,13 +22,13 @@ type span struct {
 	from, to  time.Time
 	activity  float64 // a utilization, or bytes per second
 	threshold float64
-	all       bool // all holders are active, since the active one is unknown
+	all       bool // all holders count as active, since the active one is unknown
 }
 
 // usage is the activity of a device.
 type usage struct {
 	inUse             float64   // seconds in which it was active and held
-	usedUntil         time.Time // time before it is counted
+	usedUntil         time.Time // activity before it has been counted
 	watched           bool      // its activity has been measured
 	spans             []span    // periods of activity that are not charged yet
 	contradiction     join.Contradiction

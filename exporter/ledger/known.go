@@ -10,7 +10,7 @@ import (
 // knownTick is the knowledge about a device from one tick to the next.
 type knownTick struct {
 	since  time.Time
-	shares []join.Share // with the use of their processes, or own CPUs, since then
+	shares []join.Share // with the use of their processes, or their own CPUs, since then
 }
 
 // knownTicks is the knowledge about a device, ordered by time.
@@ -127,8 +127,8 @@ func (k knownTicks) recallOwn(s *join.Share, tick int) bool {
 	return false
 }
 
-// divideAlike divides all shares of a device in the same way: by processes only if all can be, by
-// own CPUs if one can be.
+// divideAlike divides all shares of a device in the same way: by processes only if that is known
+// for all, by own CPUs if that is known for one.
 func divideAlike(shares []join.Share, byProcess, byCPUs bool) {
 	for i := range shares {
 		s := &shares[i]

@@ -65,7 +65,7 @@ type Ledger struct {
 	advisor   advisor
 	lives     livesBook
 	writer    writer // persists the state
-	goesOn    bool   // continues the holds of an earlier process
+	continues bool   // it continues the holds of an earlier process
 }
 
 // New returns an empty ledger.
@@ -88,19 +88,19 @@ func New(config Config) *Ledger {
 const rememberFor = 10 * time.Minute
 
 // Advance adds the result of a tick and returns the new snapshot. now must not be before that of
-// the previous call. Each step needs what those before it have done:
+// the previous call. Each step needs the results of the earlier ones:
 //
-//  1. The timeline of each device learns who holds it. The readings of this tick wait in its
-//     meters: a counter that is new is opened for those who hold the device now.
-//  2. Partitions learn of which device they are. What a parent counts is divided by the timelines
-//     and the activity of its partitions: by now all of them have those of this tick.
-//  3. Of each device, what waits is distributed up to the time until which its holders are known,
-//     and so is the time itself.
-//  4. Parents' present values are divided, given the idle power that has been seen.
-//  5. What is of several devices of a claim is summed: distributions, and lives.
-//  6. Names learn whom they are of. Then pods become mature, or a part of their workload, and what
-//     has ended long ago is dropped.
-//  7. What is made of all that for others: periods, advice, the snapshot.
+//  1. The timeline of each device is updated by the holds. The readings of this tick are queued in
+//     its meters. A new counter is opened for the present holders of the device.
+//  2. Partitions are linked to their parents. This follows step 1, since a parent's counts are
+//     divided by the timelines and the activity of its partitions.
+//  3. The queued readings of each device, and its allocated time, are distributed up to the time
+//     until which its holders are known.
+//  4. The present values of parents are divided, using the idle power found so far.
+//  5. Values over several devices of a claim are summed: distributions, and lives.
+//  6. Names get the identities of claims and pods. Then pods become mature or are added to their
+//     workload's row, and records whose retention is over are dropped.
+//  7. The results are computed: periods, advice, the snapshot.
 func (l *Ledger) Advance(r join.Result, now time.Time) *Snapshot {
 	l.begin(&r, now)
 	ended := byDevice(r.Ended)
@@ -213,7 +213,7 @@ func (l *Ledger) snapshot(r *join.Result, now time.Time) *Snapshot {
 
 // Evict drops ended claims and pods before their retention is over, in the order of their ends, as
 // long as drop returns true. until is when the retention of h would be over. Evict removes them
-// from the ledger and from s. s must be the ledger's newest snapshot, and not be in use yet.
+// from the ledger and from s, which must be the ledger's newest snapshot and not be in use yet.
 func (l *Ledger) Evict(s *Snapshot, drop func(h *Holder, pod bool, until time.Time) bool) {
 	type candidate struct {
 		row  *Holder

@@ -17,7 +17,7 @@ type meter struct {
 	last   driver.Reading // the last distributed reading
 	have   bool
 	queue  []queued
-	// fallen says that the last reading was below the baseline of the next increment.
+	// fallen reports that the last reading was below the baseline of the next increment.
 	fallen bool
 	since  time.Time // when its source began to count, by the newest reading
 	// replaced reports that the next reading is the first one of other hardware.
@@ -28,7 +28,7 @@ type meter struct {
 	series   *Series
 
 	spec     *driver.Spec
-	gauge    int       // index among the device's attributed gauges; -1: not one of them
+	gauge    int       // index among the device's attributed gauges; -1: it is none of them
 	additive bool      // its quantity is additive
 	counts   bool      // it is a counter, not a gauge
 	sums     bool      // its integral fills a counter
@@ -123,7 +123,7 @@ const maxAhead = 5 * time.Second
 
 // began returns when the reading's source began to count, if it was restarted, else the zero time.
 // A time that the source reported before is not a restart, whatever the wall clock says. A counter
-// does not begin in the future.
+// cannot have begun in the future.
 func (m *meter) began(r driver.Reading, now time.Time) time.Time {
 	known := r.Since.Equal(m.since) && (m.have || len(m.queue) > 0)
 	m.since = r.Since
@@ -159,8 +159,8 @@ func (m *meter) settle(r driver.Reading) {
 
 // increment returns what a hardware counter counted between two readings, and since when. A counter
 // that its source marks as restarted, or that fell by more than half, counted from zero. A smaller
-// fall is a fluctuation, as happens if hardware is read twice in a moment. It counts nothing, and
-// neither does the rise back to the old value (see baseline).
+// fall is a fluctuation, as may happen if hardware is read twice in a short time. It counts
+// nothing, and neither does the rise back to the old value (see baseline).
 func increment(last, next driver.Reading) (amount float64, from time.Time) {
 	switch {
 	case next.Since.After(last.At):
@@ -204,7 +204,7 @@ func level(last, next driver.Reading, from, to time.Time) float64 {
 type counter struct {
 	key     seriesKey
 	spec    *driver.Spec
-	index   int // index among the device's attributed counters; -1: not one of them
+	index   int // index among the device's attributed counters; -1: it is none of them
 	total   float64
 	settled time.Time // everything before has been distributed
 	present uint64    // the tick at which it was last filled

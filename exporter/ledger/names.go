@@ -227,7 +227,7 @@ func (n *names) snapshot(
 // infos makes a list. If nothing has changed, it returns the last list.
 type infos[T any] struct {
 	last  []T
-	n     int // number of items that are equal to those of last
+	n     int // number of items that equal those of last
 	fresh []T // nil: all items so far are equal
 }
 

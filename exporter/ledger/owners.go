@@ -7,8 +7,8 @@ import (
 
 // resolve determines which accounts are charged for a device's holdings. Times before from are
 // decided. An account belongs to one UID of a claim or pod. As long as the UID is unknown, the
-// account belongs to the name, and to holdings without a gap between them. A UID that becomes known
-// or unknown does not change the account.
+// account belongs to the name, and to holdings without a gap between them. The account stays the
+// same when the UID becomes known or unknown.
 func (b *books) resolve(d *deviceBook, holdings []holding, from, now time.Time) {
 	known := d.owners
 	d.owners = make(ownership, len(holdings))

@@ -21,7 +21,7 @@ type Period struct {
 	Pod         podresources.Pod
 	PodUID      string // empty: unknown
 	Admin       bool
-	Attribution join.Attribution // of the device at the begin of the period
+	Attribution join.Attribution // of the device when the period began
 	From        time.Time
 	To          time.Time // zero: it holds the device now
 	// FromDoubt and ToDoubt are the possible errors of From and To.

@@ -13,9 +13,9 @@ type Kept struct {
 	Changes [][]byte // by [Ledger.AppendChanges]
 	Clock   func(int64) time.Time
 	Time    time.Time // of the last write
-	// Rebooted says that the machine has rebooted since: all holds ended then.
+	// Rebooted reports that the machine has rebooted since the last write: all holds have ended.
 	Rebooted bool
-	// Continues says that nothing newer was served. Otherwise, counters start at 0, and earlier
+	// Continues reports that no newer values were served. Otherwise, counters start at 0, and earlier
 	// charges are only in the claims' receipts.
 	Continues bool
 }
@@ -98,9 +98,9 @@ func (l *Ledger) restore(k Kept, now time.Time) error {
 	if err := r.build(); err != nil {
 		return err
 	}
-	l.goesOn = !k.Rebooted && now.Sub(k.Time) <= maxAway
+	l.continues = !k.Rebooted && now.Sub(k.Time) <= maxAway
 	for _, d := range r.devices {
-		d.resume(k.Time, now, !l.goesOn)
+		d.resume(k.Time, now, !l.continues)
 	}
 	l.kept = k.Time
 	l.updateTimeline(now)
@@ -118,15 +118,15 @@ func (l *Ledger) endAll(at time.Time) {
 }
 
 // Resumed returns, after Restore, the holding periods that continue unless the kubelet's first
-// answer says otherwise. goesOn is false if the ledger knows nothing about the time before: then
+// answer says otherwise. continues is false if the ledger knows nothing about the time before: then
 // all holds are new.
-func (l *Ledger) Resumed() (periods []*Period, goesOn bool) {
+func (l *Ledger) Resumed() (periods []*Period, continues bool) {
 	for p := range l.timeline.All() {
 		if p.To.IsZero() {
 			periods = append(periods, p)
 		}
 	}
-	return periods, l.goesOn
+	return periods, l.continues
 }
 
 // The persistent state consists of records, which are fields of a message by their kind. A record
@@ -144,7 +144,7 @@ const (
 	recordClaim        = 9 // of a claim: its name and identity
 	recordPod          = 10
 	recordPeriods      = 11 // of a device: its holding periods
-	recordGone         = 12 // a number without records from now on
+	recordGone         = 12 // a number that has no records from now on
 	recordDoubts       = 13 // of a claim's account: possible errors of its charges
 	recordLives        = 14 // of a driver: how long its claims took to be prepared and to become active
 )
@@ -152,7 +152,7 @@ const (
 // Field of all records.
 const fieldNumber = 1
 
-// The number of ticks between two writes of claims' use, and of possible errors. Both are complete
+// The number of ticks between two writes of claims' use, and of possible errors. Both are written
 // when a process ends normally.
 const (
 	seldom     = 30

@@ -279,7 +279,7 @@ func (w *writer) fit(a *account) {
 		b = wire.Message(b, fitEnded, func(b []byte) []byte { return w.append(b, (*endedShare)(f.ended)) })
 	}
 	if f.final {
-		text, _ := json.Marshal(f.advice) // all of it can be encoded
+		text, _ := json.Marshal(f.advice) // cannot fail: all types can be encoded
 		b = wire.Bytes(b, fitAdvice, text)
 	}
 	f.due = false

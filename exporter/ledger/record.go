@@ -167,7 +167,7 @@ type packed struct {
 	numbers, times []byte
 	writer         *writer // nil: reading
 	reader         *reader
-	short          bool // fewer were present than read
+	short          bool // fewer were present than were read
 }
 
 func (p *packed) append(b []byte) []byte {
@@ -209,7 +209,7 @@ func (p *packed) err() error {
 type recorded struct {
 	number uint64
 	hashes [4]uint64
-	// current says which records need not be made again, since their contents have not changed.
+	// current reports which records need not be made again, since their contents have not changed.
 	// Records that can change at each tick are always made, and compared by their hashes.
 	current [4]bool
 	turn    uint64 // the last call at which it had records; 0: it has none
@@ -248,7 +248,7 @@ func (w *writer) number(of *recorded) uint64 {
 	return of.number
 }
 
-// forget writes that objects without records in this call have none any more.
+// forget writes which objects have no records any more, since they had none in this call.
 func (w *writer) forget() {
 	w.all = slices.DeleteFunc(w.all, func(of *recorded) bool {
 		gone := of.turn != w.turn
@@ -352,7 +352,7 @@ func stamp(b []byte, field int, t time.Time) []byte {
 	return wire.Int(b, field, t.UnixNano())
 }
 
-// rounded rounds a rate up, so that it changes seldom.
+// rounded rounds a rate up, so that it rarely changes.
 func rounded(rate float64) float64 {
 	fraction, exponent := math.Frexp(rate)
 	return math.Ldexp(math.Ceil(fraction*64)/64, exponent)

@@ -126,7 +126,7 @@ func (d *deviceSeries) health(tick uint64) []Value {
 }
 
 // withFailures appends the error counters of a device that can't be read: for a failed device,
-// these are of most interest.
+// these are the most interesting.
 func (d *deviceSeries) withFailures(values []Value) []Value {
 	for _, c := range d.counters {
 		if c.spec.Failure {

@@ -48,15 +48,16 @@ func (s *Series) from(source string) *Series {
 	return &other
 }
 
-// integralSuffix is appended to the source's name if a gauge is integrated for want of a hardware
-// counter.
+// integralSuffix is appended to the source's name if a gauge is integrated because there is no
+// hardware counter.
 const integralSuffix = " (integral of its gauge)"
 
 // Estimated reports whether the values of a source are not measured: they are integrals, parts of a
 // parent's values, or estimates.
 func Estimated(source string) bool { return strings.HasSuffix(source, ")") }
 
-// Suffixes of the sources of quantities of a parent that are divided among a partition's holders.
+// Suffixes of the names of sources, for quantities of a parent that are divided among the holders
+// of a partition.
 const (
 	dividedSuffix        = " (divided)"
 	dividedByShareSuffix = " (divided by share)" // the activity of the partition is unknown

@@ -40,12 +40,12 @@ type Snapshot struct {
 
 	Sources []join.SourceState // states of the sources of telemetry
 
-	// Corrections is the number of holds whose begin or end became known in this tick after the
-	// readings of that time had been charged. These holds count from the charged time on.
+	// Corrections is the number of holds whose start or end became known in this tick, after the
+	// readings of that time had been charged. These changes apply from the charged time on.
 	Corrections int
 
-	// Closed are claims that have ended on all of their devices, once each, when everything counted
-	// until their end is known.
+	// Closed are claims that have ended on all of their devices and whose counts until then are known.
+	// Each claim is in one snapshot.
 	Closed []Closed
 	// Lives has the times that claims took to be prepared and to become active, by driver.
 	Lives []DriverLives
@@ -97,7 +97,7 @@ type Device struct {
 	// holders get parts of the parent's. Their sources say how they are divided.
 	Divided   []*Series
 	Allocated float64 // seconds since Born in which it was held
-	Used      float64 // seconds of Allocated in which it was active; below 0: never measured
+	Used      float64 // seconds of Allocated in which it was active; negative: never measured
 	Born      time.Time
 	LastError time.Time // zero: none
 	// Contradiction is the evidence that it works although its utilization is 0.
@@ -188,8 +188,8 @@ type Amounts struct {
 	Values    []Value
 	Allocated float64 // seconds, regardless of other holders
 	Share     float64 // seconds, divided among the holders at that time
-	// Used is the number of seconds in which the device was active for it; below 0: never measured, or
-	// the active claim was never known.
+	// Used is the number of seconds in which the device was active for it; negative: never measured,
+	// or the active claim was never known.
 	Used float64
 }
 
@@ -219,21 +219,21 @@ type PodInfo struct {
 	UID   string
 	Meta  *podresources.PodMeta // nil: unknown
 	Ended bool
-	// Young says that it has not held a device for Config.MinLifetime, or never did, and so has no row
-	// in Snapshot.Pods.
+	// Young reports that it has not held a device for Config.MinLifetime, and so has no row in
+	// Snapshot.Pods.
 	Young bool
 	// Topology is the proximity of its devices; zero: unknown, or it has one device.
 	Topology join.Topology
 }
 
-// Failure is a group of errors that a device has counted, and whom they hit for the metrics: the
-// holders of the device and its partitions at the time of the errors, by the timeline.
+// Failure is a group of errors that a device has counted, with the holders that they hit: by the
+// timeline, those of the device and its partitions at the time of the errors.
 type Failure struct {
 	Device   driver.ID
 	Labels   driver.Labels // kind and code
 	Count    float64
 	From, To time.Time // time of the errors; equal if it is known exactly
-	// Named says that the errors' process belongs to a known pod: then they hit only that pod and
+	// Named reports that the errors' process belongs to a known pod: then they hit only that pod and
 	// these claims.
 	Named  bool
 	Pod    podresources.Pod
@@ -257,7 +257,7 @@ type Distribution struct {
 // began. It is immutable.
 type DriverLives struct {
 	Driver        string
-	Born          time.Time // begin of the distributions
+	Born          time.Time // start of the distributions
 	Preparation   Durations
 	FirstActivity Durations
 }

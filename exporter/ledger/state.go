@@ -37,7 +37,7 @@ func States() []State {
 }
 
 // CompareAttention orders states by the attention that they need: broken, held but wasted, not
-// visible, working, not held.
+// readable, working, not held.
 func CompareAttention(a, b State) int { return cmp.Compare(a.attention(), b.attention()) }
 
 func (s State) attention() int {

@@ -10,8 +10,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// timeline is who held a device when: segments in order of time, each until the next begins. The
-// first begins at the zero time; the last is open.
+// timeline has the holders of a device over time, as segments in order of time. Each lasts until
+// the next one begins. The first begins at the zero time; the last is open.
 type timeline []segment
 
 // segment is a span of time in which the holders and their portions did not change. Both lists are
@@ -22,13 +22,13 @@ type segment struct {
 	claims       []portion
 	pods         []portion
 	unattributed join.Use
-	measured     bool // the uses are not the weights but what processes, or own CPUs, used
-	// attribution is how the device is divided among the claims; guessed says that what each of them
-	// does is not known.
+	measured     bool // the uses are those of processes or own CPUs, not the weights
+	// attribution is how the device is divided among the claims; guessed reports that the use of each
+	// of them is not known.
 	attribution join.Attribution
 	guessed     bool
 	doubt       podresources.Doubt // of from
-	judged      bool               // the doubt is added to those that it is of
+	judged      bool               // the doubt has been added to the affected accounts
 }
 
 type portion struct {
@@ -38,12 +38,11 @@ type portion struct {
 	own     float64 // the part of the device that could be used: 1, less for own CPUs, or unknownOwn
 }
 
-// unknownOwn stands for a part of a group of CPUs of which it is unknown which CPUs these are. It
-// is no field of its own, since timelines have many portions.
+// unknownOwn means a part of a group of CPUs if it is unknown which CPUs these are. It is not a
+// separate field since timelines have many portions.
 const unknownOwn = -1
 
-// segmentOf returns the segment of the given shares from a time on, of which it is known who is
-// charged.
+// segmentOf returns the segment with the given shares and their owners from a time on.
 func segmentOf(shares []join.Share, owned []owners, divided join.Attribution, from time.Time) segment {
 	pods := 0
 	for i := range owned {
@@ -100,9 +99,8 @@ func addPortion(parts []portion, more portion) []portion {
 	return append(parts, more)
 }
 
-// setUnattributed sets what the claims do not use. Rounding errors are not unattributed. Claims
-// whose parts are of different ticks may have more than the device together: then each has less, in
-// proportion.
+// setUnattributed sets what the claims do not use. Rounding errors are not unattributed. If parts
+// from different ticks sum to more than the device, they are scaled down in proportion.
 func (s *segment) setUnattributed() {
 	var used join.Use
 	for _, p := range s.claims {
@@ -121,7 +119,7 @@ func (s *segment) setUnattributed() {
 	}
 }
 
-// scale changes what all of the parts use in one way.
+// scale multiplies the parts' use of one basis by a factor.
 func scale(parts []portion, basis int, by float64) {
 	for i := range parts {
 		parts[i].use[basis] *= by
@@ -153,8 +151,8 @@ func (s *segment) portionOf(a *account) *portion {
 	return nil
 }
 
-// hasDropped reports whether an account of the segment was dropped, so that the remaining ones
-// would not sum to the whole.
+// hasDropped reports whether an account of the segment was dropped, so that the others do not sum
+// to the whole.
 func (s *segment) hasDropped() bool {
 	for p := range s.portions() {
 		if p.account.dropped {
@@ -175,9 +173,8 @@ func (s *segment) sameHolders(other *segment) bool {
 	return slices.EqualFunc(s.claims, other.claims, same) && slices.EqualFunc(s.pods, other.pods, same)
 }
 
-// maxSegments and maxPortions are the largest numbers of segments of a device and of portions in
-// them. A late reading of the time before the oldest segment is charged to the holders of that
-// segment.
+// maxSegments and maxPortions limit the segments of a device and the portions in them. A reading
+// from before the oldest segment is charged to the holders of that segment.
 const (
 	maxSegments = 512
 	maxPortions = 1 << 16 // 3 MiB
@@ -225,7 +222,7 @@ func (t timeline) since(moment time.Time) timeline {
 	return slices.Clone(t[i:])
 }
 
-// beyond returns how many of the oldest segments are beyond the bounds.
+// beyond returns how many of the oldest segments exceed these limits.
 func (t timeline) beyond() int {
 	portions := 0
 	for i := range slices.Backward(t) {
@@ -245,7 +242,7 @@ func (t timeline) useOf(a *account) join.Use {
 	return join.Use{}
 }
 
-// open adds totals for counters to all accounts that are charged.
+// open adds totals for counters to all accounts in the timeline.
 func (t timeline) open(counters []*counter) {
 	for i := range t {
 		for p := range t[i].portions() {
@@ -254,7 +251,7 @@ func (t timeline) open(counters []*counter) {
 	}
 }
 
-// replace lets another account be charged in place of one.
+// replace replaces an account by another one.
 func (t timeline) replace(a, by *account) {
 	for i := range t {
 		for p := range t[i].portions() {
@@ -265,8 +262,8 @@ func (t timeline) replace(a, by *account) {
 	}
 }
 
-// endAccounts ends the accounts that are in a past segment, or in one that was replaced from a
-// moment on, and not in the last.
+// endAccounts ends the accounts that are in past segments, or in segments that were replaced from a
+// time on, and not in the last segment.
 func (t timeline) endAccounts(replaced timeline, from time.Time) {
 	done := map[*account]bool{}
 	for p := range t.last().portions() {
@@ -288,31 +285,32 @@ func (t timeline) endAccounts(replaced timeline, from time.Time) {
 	}
 }
 
-// certainty is what the readings say of an amount besides itself.
+// certainty has what the readings say about the error of an amount.
 type certainty struct {
 	measured bool
-	spread   float64 // how far the amount may be off, per second
-	guessed  bool    // it is a part of a larger one, by guess
+	spread   float64 // possible error of the amount, per second
+	guessed  bool    // it is a guessed part of a larger amount
 }
 
-// charge divides an amount of a counter, which is of a larger one if it is not known whose it is,
-// among the holders, and returns what none of them has. tick is the time of the present tick.
+// charge divides an amount of a counter among the holders, and returns the rest that none of them
+// has. of is the larger amount of which amount is a part if its holder is guessed. tick is the time
+// of the present tick.
 func (s *segment) charge(
-	c *counter, amount, of float64, span time.Duration, sure certainty, tick time.Time,
+	c *counter, amount, of float64, span time.Duration, known certainty, tick time.Time,
 ) (left float64) {
 	if len(s.claims) == 0 || s.hasDropped() {
 		return amount
 	}
 	basis := c.spec.Basis
-	spread, measured := sure.spread*span.Seconds(), 0.0
-	if sure.measured {
+	spread, measured := known.spread*span.Seconds(), 0.0
+	if known.measured {
 		measured = span.Seconds()
 	}
 	for i := range s.claims {
 		p := &s.claims[i]
 		part := amount * p.use[basis]
 		doubt := spread * p.use[basis]
-		if s.guessed || sure.guessed {
+		if s.guessed || known.guessed {
 			doubt = spread + max(part, of-part)
 		}
 		p.account.charge(c, part, tick)
@@ -325,7 +323,7 @@ func (s *segment) charge(
 	return amount * s.unattributed[basis]
 }
 
-// peak notes the present value of a gauge for each holder of the segment.
+// peak records the present value of a gauge for each holder of the segment.
 func (s *segment) peak(m *meter, value float64) {
 	for p := range s.portions() {
 		if !p.account.dropped {
@@ -355,8 +353,8 @@ func (s *segment) eachHolder(f func(a *account, pod bool)) {
 	}
 }
 
-// eachChanged calls f for each claim that begins or ends to hold the device between the two
-// segments, or whose known part of it changes, with the change.
+// eachChanged calls f for each claim that begins or ceases to hold the device between the two
+// segments, or whose known part changes, with the change.
 func (s *segment) eachChanged(before *segment, basis driver.Basis, f func(a *account, by float64)) {
 	for i := range s.claims {
 		p := &s.claims[i]
@@ -376,7 +374,8 @@ func (s *segment) eachChanged(before *segment, basis driver.Basis, f func(a *acc
 	}
 }
 
-// most returns the part of the device that a claim may have used that is charged a part of it.
+// most returns the largest part of the device that a claim may have used, given the part that it is
+// charged.
 func (s *segment) most(part float64) float64 {
 	if s.guessed {
 		return 1

@@ -15,8 +15,8 @@ type failureLog struct {
 	lastError time.Time
 }
 
-// queuedEvent is an event. It waits until the counter has counted it and its time is settled. It is
-// then remembered, so that a repeated event is recognized.
+// queuedEvent is an event. It waits until the counter has counted it and its time is settled. Then
+// it is kept, so that a repeated event is recognized.
 type queuedEvent struct {
 	join.Event
 	at      time.Time // on the ledger's clock
@@ -44,8 +44,8 @@ func (l *failureLog) queueEvents(events []join.Event, born, now time.Time) {
 	}
 }
 
-// takeEvents returns the events that make up an amount counted until a time, ordered by time, at
-// most that many.
+// takeEvents returns the events that a counter has counted until a time, ordered by time, at most
+// amount of them.
 func (l *failureLog) takeEvents(key seriesKey, amount float64, until time.Time) []queuedEvent {
 	var out []queuedEvent
 	for i := range l.events {

@@ -28,7 +28,7 @@ type groupCPUs struct {
 	read time.Time // time of the last attempt
 }
 
-// groupsEvery is the time between two reads of the topology: CPUs seldom go online and offline.
+// groupsEvery is the time between two reads of the topology: CPUs rarely go online or offline.
 const groupsEvery = 30 * time.Second
 
 // complete returns the inventory with the CPUs of groups whose members no slice lists, and the

@@ -22,7 +22,7 @@ func (n *Node) PCIPaths(addresses []string) (paths map[string]driver.PCIPath, co
 }
 
 func (p *pciPaths) of(addresses []string) (paths map[string]driver.PCIPath, complete bool) {
-	known := map[string]driver.PCIPath{} // forgets devices that are not asked for
+	known := map[string]driver.PCIPath{} // forget devices that are not requested
 	var missing []string
 	for _, address := range addresses {
 		if path, ok := p.known[address]; ok {

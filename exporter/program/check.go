@@ -30,9 +30,9 @@ type checkOptions struct {
 
 func (o *checkOptions) add(app *kingpin.Application, c *kingpin.CmdClause) {
 	c.Flag("output", "Format: text or json.").Short('o').Default("text").EnumVar(&o.output, "text", "json")
-	c.Flag("device", "Look at this device alone, and say who holds it and why.").PlaceHolder("DEVICE").StringVar(&o.device)
+	c.Flag("device", "Check only this device, and show who holds it and why.").PlaceHolder("DEVICE").StringVar(&o.device)
 	c.Flag("strict", "Fail on warnings too.").BoolVar(&o.strict)
-	c.Flag("verbose", "Print the whole errors.").Short('v').BoolVar(&o.verbose)
+	c.Flag("verbose", "Print complete errors.").Short('v').BoolVar(&o.verbose)
 	c.Flag(
 		"bundle",
 		"Also write an archive for a bug report (.tar.gz): the findings, the flags and a snapshot, with the names of pods "+
@@ -50,7 +50,7 @@ func (o *checkOptions) add(app *kingpin.Application, c *kingpin.CmdClause) {
 // errCheck reports that check has printed a failure.
 var errCheck = errors.New("check: something does not work, see above")
 
-// runCheck reads every input once, and prints what it has, what is missing, and why.
+// runCheck reads every input once, and prints what was found, what is missing, and why.
 func runCheck(ctx context.Context, o *options, list []Source, log *slog.Logger, w io.Writer) error {
 	found := check.NewInputs()
 	in, err := open(ctx, o, newMemory(debug.SetMemoryLimit(-1)), list, found, log)

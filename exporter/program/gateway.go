@@ -35,16 +35,17 @@ func (o *gatewayOptions) add(c *kingpin.CmdClause) {
 		"exporter.namespace", "Namespace of the exporters' Service; default: that of the gateway's own service account.",
 	).PlaceHolder("NAME").StringVar(&o.namespace)
 	c.Flag(
-		"exporter.service", "Service of the exporters: nothing but its pods is asked.",
+		"exporter.service", "Service of the exporters. Only its pods are asked.",
 	).Default("dra-exporter").StringVar(&o.service)
 	c.Flag("exporter.port", "Name of the Service's port.").Default("metrics").StringVar(&o.port)
-	c.Flag("exporter.scheme", "How to ask exporters: http or https.").Default("http").EnumVar(&o.scheme, "http", "https")
+	c.Flag("exporter.scheme", "Scheme of requests to exporters: http or https.").Default("http").
+		EnumVar(&o.scheme, "http", "https")
 	c.Flag(
 		"exporter.metrics-path", "Path of the exporters' metrics.",
 	).Default("/metrics").StringVar(&o.metricsPath)
 	c.Flag(
 		"exporter.http.config.file",
-		"The gateway's own credentials for exporters, and how to talk to them: Prometheus's settings of an HTTP client "+
+		"The gateway's own credentials and TLS settings for exporters: Prometheus's settings of an HTTP client "+
 			"(tls_config, authorization, basic_auth).",
 	).PlaceHolder("FILE").StringVar(&o.httpConfig)
 	c.Flag(
@@ -52,16 +53,16 @@ func (o *gatewayOptions) add(c *kingpin.CmdClause) {
 	).PlaceHolder("URL").StringVar(&o.grafana)
 	c.Flag(
 		"proxy.loopback",
-		"Believe X-Forwarded-User and X-Forwarded-Groups of clients on the loopback interface, such as an authenticating "+
-			"proxy in the same pod. Who may forward ports of the pod may be anybody then.",
+		"Trust X-Forwarded-User and X-Forwarded-Groups from clients on the loopback interface, such as an authenticating "+
+			"proxy in the same pod. Then anyone who may forward ports of the pod can act as any user.",
 	).BoolVar(&o.proxy.Loopback)
 	c.Flag(
 		"proxy.client-name",
-		"Believe these headers of clients with a certificate of this common name (repeatable), which the client CA of "+
-			"--web.config.file has signed.",
+		"Trust these headers from clients with a certificate of this common name (repeatable), signed by the client CA of "+
+			"--web.config.file.",
 	).PlaceHolder("NAME").StringsVar(&o.proxy.Names)
 	c.Flag(
-		"proxy.prefix", "What is put before the names of users and groups of these headers, as the API server's OIDC prefix.",
+		"proxy.prefix", "Prefix for the names of users and groups in these headers, like the API server's OIDC prefix.",
 	).StringVar(&o.proxy.Prefix)
 }
 
@@ -113,7 +114,7 @@ func runGateway(ctx context.Context, o *options, log *slog.Logger) error {
 	}
 	users := access.NewUsers(access.Config{
 		API: api, Limited: func() {}, Report: func(took time.Duration, err error) {
-			log.Debug("asked the API server who may see what", "took", took, "error", err)
+			log.Debug("asked the API server about access", "took", took, "error", err)
 		},
 	}, o.gate.proxy)
 	handler := gateway.New(gateway.Config{

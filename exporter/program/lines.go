@@ -101,7 +101,7 @@ func (q *lineQueue) write(line []byte) {
 	}
 }
 
-// end waits until the queue has been written, up to atMost.
+// end waits until the queue has been written, at most for atMost.
 func (q *lineQueue) end(atMost time.Duration) {
 	q.close()
 	timeout := time.NewTimer(atMost)

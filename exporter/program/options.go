@@ -59,7 +59,7 @@ type options struct {
 	podLabels      []string
 	podAnnotations []string
 	claimLabels    []string
-	selection      podresources.Selection // of these
+	selection      podresources.Selection // of labels and annotations
 	inventoryFile  string
 	scrapeConfig   string
 	enabled        map[string]*bool
@@ -105,7 +105,7 @@ func newOptions(app *kingpin.Application, sources []Source) *options {
 	app.Command(commandServe, "Serve the metrics (the default).").Default()
 	o.top.add(app)
 	o.check.add(app, app.Command(
-		commandCheck, "Ask the kubelet, the API server and each source once: what works, what does not, and what to do.",
+		commandCheck, "Ask the kubelet, the API server and each source once. Print what works, what does not, and remedies.",
 	))
 	o.gate.add(app.Command(
 		commandGateway, "Serve the pages of all nodes under one address, to those who may see them.",
@@ -143,7 +143,7 @@ func (o *options) addWebFlags(g *flagGroup) {
 	).Default("15s").DurationVar(&o.lastScrape)
 	g.Flag(
 		"web.max-snapshot-age",
-		"How old the latest snapshot may be until /healthz and /readyz fail; at least three times --sample.interval.",
+		"Age of the latest snapshot from which /healthz and /readyz fail; at least three times --sample.interval.",
 	).Default("1m").DurationVar(&o.maxAge)
 	g.Flag(
 		"web.created-samples",
@@ -175,8 +175,8 @@ func (o *options) addCounterFlags(g *flagGroup) {
 	).Default("5m").DurationVar(&o.retention)
 	g.Flag(
 		"pod.min-lifetime",
-		"How long a pod must have held a device to have series; younger and shorter ones are in those of their workload "+
-			"alone. 0s: none.",
+		"How long a pod must have held a device to have series of its own; until then it counts in those of its workload. "+
+			"0s: no minimum.",
 	).Default("0s").DurationVar(&o.minLifetime)
 	g.Flag(
 		"idle.threshold", "A device whose utilization is above it is active.",
@@ -185,7 +185,7 @@ func (o *options) addCounterFlags(g *flagGroup) {
 		"idle.network-threshold", "A network or RDMA device whose traffic is above it is active, in bytes per second.",
 	).Default("1e4").Float64Var(&o.networkThreshold)
 	g.Flag(
-		"idle.quiet-after", "The page and top call a held device quiet that no holder used for so long.",
+		"idle.quiet-after", "The page and top call a held device quiet if no holder has used it for this time.",
 	).Default("30s").DurationVar(&o.quietAfter)
 	g.Flag(
 		"counter.zero-hold",
@@ -233,13 +233,13 @@ func (o *options) stateFolder() (path, flag string) {
 func (o *options) addRecorderFlags(g *flagGroup) {
 	g.Flag(
 		"state.dir",
-		"Folder in which counters, incidents and receipts outlive a restart, on a disk of the node; default: none.",
+		"Folder on a disk of the node that keeps counters, incidents and receipts over a restart; default: none.",
 	).PlaceHolder("FOLDER").StringVar(&o.stateDir)
 	g.Flag(
 		"recorder", "Keep the last ten minutes of every quantity and holder, and the minute before and after an incident.",
 	).Default("true").BoolVar(&o.recorder)
 	g.Flag(
-		"stalled.after", "How long a claim must be busy and show no life to be stalled.",
+		"stalled.after", "How long a claim must be busy without signs of life to be stalled.",
 	).Default(stall.DefaultAfter.String()).DurationVar(&o.stalledAfter)
 	g.Flag(
 		"incidents.dir",
@@ -284,8 +284,8 @@ func (o *options) pathsOf(s Source, paths driver.Host) (driver.Host, bool) {
 	return paths, paths.Address != off
 }
 
-// askedFor reports whether a source's flag or environment variable is set.
-func (o *options) askedFor(source string) bool {
+// isSet reports whether a source's flag or environment variable is set.
+func (o *options) isSet(source string) bool {
 	return *o.asked[source] || os.Getenv(
 		"DRA_EXPORTER_SOURCE_"+strings.ToUpper(strings.ReplaceAll(source, "-", "_")),
 	) != ""
@@ -308,7 +308,7 @@ func (o *options) addNodeFlags(g *flagGroup) {
 		"Socket of the kubelet's Pods API (Kubernetes 1.37); default: pods-api/pods-api.sock under the root.",
 	).PlaceHolder("SOCKET").StringVar(&o.podsSocket)
 	g.Flag(
-		"kubelet.empty-grace", "How long an empty answer is not believed if no cgroup proves that the pods are gone.",
+		"kubelet.empty-grace", "How long an empty answer is ignored if no cgroup proves that the pods have ended.",
 	).Default("60s").DurationVar(&o.emptyGrace)
 	g.Flag(
 		"path.podlogs", "Folder of the pods' logs; its names have the pods' UIDs.",
@@ -319,7 +319,7 @@ func (o *options) addNodeFlags(g *flagGroup) {
 	g.Flag("path.cdi", "Folder of CDI specs (repeatable).").Default("/etc/cdi", "/var/run/cdi").StringsVar(&o.cdi)
 	g.Flag(
 		"inventory.file",
-		"ResourceSlices, and ResourceClaims, as kubectl get -o yaml prints them, in place of the API server's slices.",
+		"File of ResourceSlices and ResourceClaims, as kubectl get -o yaml prints them, in place of the API server's slices.",
 	).PlaceHolder("FILE").StringVar(&o.inventoryFile)
 }
 

@@ -185,7 +185,7 @@ func (p parts) closeServer(ctx context.Context, log *slog.Logger) error {
 	defer done()
 	err := p.server.Shutdown(closing)
 	if errors.Is(err, context.DeadlineExceeded) {
-		log.InfoContext(ctx, "cutting the connections that are left", "after", shutdownTimeout)
+		log.InfoContext(ctx, "closing the remaining connections", "after", shutdownTimeout)
 		err = p.server.Close()
 	}
 	return err
@@ -241,7 +241,7 @@ func makeSources(o *options, list []Source, n *node.Node) ([]driver.Source, erro
 			continue
 		}
 		source, err := s.New(paths)
-		switch notBuilt := errors.Is(err, driver.ErrNotBuilt) && !o.askedFor(s.Name); {
+		switch notBuilt := errors.Is(err, driver.ErrNotBuilt) && !o.isSet(s.Name); {
 		case notBuilt && source == nil:
 			continue
 		case err != nil && !notBuilt:

@@ -20,7 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
 
-// kept is what outlives the process: the state, and the archive of documents.
+// kept has what is kept over restarts: the state, and the archive of documents.
 type kept struct {
 	store     *state.Store    // nil: none
 	restored  *state.Restored // nil: none
@@ -107,9 +107,9 @@ func (k kept) resume(
 		books = ledger.New(config)
 		return books
 	}
-	log.Info("going on from the state of an earlier process",
+	log.Info("continuing from the state of an earlier process",
 		"written", k.restored.Time, "rebooted", k.restored.Rebooted, "counters_continue", k.restored.Continues)
-	if periods, goesOn := books.Resumed(); goesOn {
+	if periods, continues := books.Resumed(); continues {
 		holds := make([]holders.Resumed, 0, len(periods))
 		for _, p := range periods {
 			holds = append(holds, holders.Resumed{
@@ -130,7 +130,7 @@ func (k kept) resumeStalls(judge *stall.Judge, log *slog.Logger) {
 	if k.restored != nil {
 		if last := k.last(partStalls); len(last) > 0 {
 			if err := judge.Restore(last); err != nil {
-				log.Warn("what an earlier process knew of stalled claims can't be read", "err", err)
+				log.Warn("the state of stalled claims of an earlier process can't be read", "err", err)
 			}
 		}
 	}
@@ -160,14 +160,14 @@ func (k kept) resumeTallies(r *recorder.Recorder, log *slog.Logger) {
 	if k.restored != nil {
 		if last := k.last(partTallies); len(last) > 0 {
 			if err := r.RestoreTallies(last); err != nil {
-				log.Warn("how often incidents happened can't be read", "err", err)
+				log.Warn("the numbers of occurrences of incidents can't be read", "err", err)
 			}
 		}
 	}
 	k.store.Add(partTallies, r)
 }
 
-// last returns the last state of a part whose changes each contain its whole state.
+// last returns the last state of a part each of whose changes contains its whole state.
 func (k kept) last(part string) []byte {
 	last, changes := k.restored.Part(part)
 	if len(changes) > 0 {

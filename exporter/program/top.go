@@ -46,36 +46,36 @@ type topOptions struct {
 // add adds the commands that send requests to running exporters.
 func (o *topOptions) add(app *kingpin.Application) {
 	c := app.Command(commandTop, "Show a live table of one or several running exporters.")
-	o.addWhom(c)
+	o.addTargets(c)
 	o.addTable(c)
 	var views []string
 	for _, view := range top.Views() {
 		views = append(views, string(view))
 	}
-	c.Flag("view", "What the table is of: "+strings.Join(views, ", ")+".").Default(views[0]).EnumVar(&o.view, views...)
+	c.Flag("view", "Contents of the table: "+strings.Join(views, ", ")+".").Default(views[0]).EnumVar(&o.view, views...)
 	c.Flag("incidents", "The same as --view=incidents.").BoolVar(&o.incidents)
-	c = app.Command(commandIncidents, "Show the incidents of one or several running exporters: those that are open first.")
-	o.addWhom(c)
+	c = app.Command(commandIncidents, "Show the incidents of one or several running exporters, open ones first.")
+	o.addTargets(c)
 	o.addTable(c)
 	o.addOne(
-		app.Command(commandClaim, "Show a claim: its devices and pods, why they hold it, what happened to it, and its last "+
+		app.Command(commandClaim, "Show a claim: its devices and pods, why they hold it, its incidents, and its last "+
 			"ten minutes."),
 		"NAMESPACE/NAME of the claim.")
 	o.addOne(
-		app.Command(commandWhy, "Say why a claim, a pod or a device is in its state: who holds what and since when, what is "+
+		app.Command(commandWhy, "Show why a claim, a pod or a device is in its state: who holds what since when, what is "+
 			"wrong, and what is not measured."),
 		"NAMESPACE/NAME of a claim or a pod, a device, or the identity of an incident.")
 }
 
 // addOne adds the flags and the argument of a command about one object.
 func (o *topOptions) addOne(c *kingpin.CmdClause, help string) {
-	o.addWhom(c)
+	o.addTargets(c)
 	c.Flag("namespace", "Namespace of a name without one.").Short('n').PlaceHolder("NAMESPACE").StringVar(&o.namespace)
 	c.Arg("name", help).Required().StringVar(&o.name)
 }
 
-// addWhom adds the flags that select exporters.
-func (o *topOptions) addWhom(c *kingpin.CmdClause) {
+// addTargets adds the flags that select exporters.
+func (o *topOptions) addTargets(c *kingpin.CmdClause) {
 	c.Flag(
 		"url", "Address of an exporter, as URL or HOST:PORT (repeatable).",
 	).PlaceHolder("URL").Default("http://127.0.0.1:10985").StringsVar(&o.urls)
@@ -84,22 +84,22 @@ func (o *topOptions) addWhom(c *kingpin.CmdClause) {
 	).BoolVar(&o.eachIP)
 	c.Flag(
 		"all-nodes",
-		"Ask the exporters of all nodes through the API server, by --kubeconfig, $KUBECONFIG or ~/.kube/config: the pods "+
+		"Ask the exporters of all nodes through the API server, with --kubeconfig, $KUBECONFIG or ~/.kube/config: the pods "+
 			"labelled app.kubernetes.io/name=dra-exporter. It needs the right to get pods/proxy.",
 	).BoolVar(&o.fromKube)
 	c.Flag(
-		"node", "With --all-nodes: ask the exporter of this node alone (repeatable).",
+		"node", "With --all-nodes: ask only the exporter of this node (repeatable).",
 	).PlaceHolder("NODE").StringsVar(&o.nodes)
 	c.Flag(
 		"http.config.file",
-		"How to talk to an exporter that wants TLS or a password: Prometheus's settings of an HTTP client "+
+		"Settings for exporters that require TLS or a password: Prometheus's settings of an HTTP client "+
 			"(tls_config, authorization, basic_auth).",
 	).PlaceHolder("FILE").StringVar(&o.httpConfig)
 }
 
 // addTable adds the flags of a table.
 func (o *topOptions) addTable(c *kingpin.CmdClause) {
-	c.Flag("once", "Print the table once and end.").BoolVar(&o.once)
+	c.Flag("once", "Print the table once and exit.").BoolVar(&o.once)
 	c.Flag(
 		"output", "Format: table, wide or json; json prints once, and all views.",
 	).Short('o').Default("table").EnumVar(&o.output, "table", "wide", "json")
@@ -107,12 +107,12 @@ func (o *topOptions) addTable(c *kingpin.CmdClause) {
 	for _, order := range top.Orders() {
 		orders = append(orders, string(order))
 	}
-	c.Flag("sort", "What comes first: "+strings.Join(orders, ", ")+".").Default("state").EnumVar(&o.sort, orders...)
-	c.Flag("reverse", "Sort the other way round.").BoolVar(&o.reverse)
+	c.Flag("sort", "Sort by: "+strings.Join(orders, ", ")+".").Default("state").EnumVar(&o.sort, orders...)
+	c.Flag("reverse", "Reverse the order.").BoolVar(&o.reverse)
 	c.Flag(
-		"filter", "Show rows that have these words in a name, a model or the state.",
+		"filter", "Show only rows with these words in a name, a model or the state.",
 	).PlaceHolder("WORDS").StringVar(&o.filter)
-	c.Flag("interval", "How often to renew the table.").Default("1s").DurationVar(&o.interval)
+	c.Flag("interval", "How often to refresh the table.").Default("1s").DurationVar(&o.interval)
 }
 
 // runTop shows a table until ctx ends, on the alternate screen of a terminal or as text. The

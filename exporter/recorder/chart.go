@@ -34,8 +34,8 @@ type ChartSeries struct {
 	Quantity string            `json:"quantity"`
 	Labels   map[string]string `json:"labels,omitempty"`
 	Unit     string            `json:"unit,omitempty"`
-	// Rate says that the quantity is a counter: the values are rates per second between the last two
-	// readings.
+	// Rate reports that the quantity is a counter: the values are rates per second between the last
+	// two readings.
 	Rate bool `json:"rate,omitempty"`
 	// Values are null where the quantity was not read, and rounded to a thousandth.
 	Values Values `json:"values"`
@@ -105,9 +105,9 @@ type labelled struct {
 	labels   driver.Labels
 }
 
-// chart returns a chart of a cut: of the first lines that have values, at most most. It decodes one
-// line after the other. Series with equal values, such as those of a claim and its only pod, share
-// them. chart fails if ctx ends.
+// chart returns a chart of the first lines of a cut that have values, at most so many. It decodes
+// one line after the other. Series with equal values, such as those of a claim and its only pod,
+// share them. chart fails if ctx ends.
 func chart(ctx context.Context, c cut, lines []line, most int, catalogue driver.Catalogue) (*Chart, error) {
 	out := &Chart{Times: make([]time.Time, 0, len(c.times)), Series: make([]ChartSeries, 0, min(most, len(lines)))}
 	for _, t := range c.times {

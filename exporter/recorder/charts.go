@@ -27,11 +27,11 @@ type charted struct {
 // progress is the state of an incident's chart.
 type progress struct {
 	at    time.Time // time of its snapshot
-	until time.Time // time at which it was to be complete
+	until time.Time // time at which it was due to be complete
 }
 
-// The time between two charts of an incident that is not complete: that between two stores, and
-// longer for incidents that recur.
+// The time between two charts of an incident whose chart is not complete: the time between two
+// stores, and longer for incidents that recur.
 const (
 	growEvery     = storeEvery
 	growEveryLate = time.Minute

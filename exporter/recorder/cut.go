@@ -172,7 +172,7 @@ type decoder struct {
 }
 
 // decode returns the values of a series at the given number of times, NaN where absent. They are
-// valid until the next call. some: at least one is present.
+// valid until the next call. some reports whether at least one is present.
 func (d *decoder) decode(l *line, times int) (values []float64, some bool) {
 	d.values = d.values[:0]
 	for range times {

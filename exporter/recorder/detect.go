@@ -39,10 +39,10 @@ type happening struct {
 	device *ledger.Device
 	source string
 	at     time.Time // time of the last occurrence
-	onset  time.Time // time of its begin; the zero time: at
+	onset  time.Time // time of its start; the zero time: at
 	count  int
 	claim  *ledger.HolderKey // the claim that ended or stalls, if any
-	chart  *Chart            // the recording of its begin; nil: the ring has it
+	chart  *Chart            // the recording of its start; nil: the ring has it
 }
 
 func newDetector() *detector {

@@ -46,8 +46,8 @@ func (c code) value() float64 {
 // - 0: a tick at which the value differs from the one before by the zigzag number in the other
 // bits;
 //
-// - 1: so many ticks, as the other bits say, at which nothing changed. Zero of them is a tick at
-// which the value is absent.
+// - 1: as many unchanged ticks as the other bits say. Zero means one tick at which the value is
+// absent.
 //
 // Before the first tick the value is 0 and absent.
 const (
@@ -99,8 +99,8 @@ func (e *encoder) flush() {
 	}
 }
 
-// decode appends the values of at most so many ticks, NaN where they are absent. Ticks that the
-// data lacks are absent. Damaged data gives wrong values, and no more of them.
+// decode appends the values of at most the given number of ticks, NaN where they are absent. Ticks
+// that the data lacks are absent. Damaged data gives wrong values, but not more of them.
 func decode(out []float64, data []byte, ticks int) []float64 {
 	end := len(out) + ticks
 	var last code

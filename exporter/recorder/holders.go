@@ -10,7 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// holderOf returns a holding period as documents have it.
+// holderOf returns a holding period in the form of documents.
 func holderOf(p *ledger.Period) Holder {
 	h := Holder{
 		Namespace: p.Pod.Namespace, Claim: p.Claim.Name, ClaimUID: p.ClaimUID, Pod: p.Pod.Name, PodUID: p.PodUID,
@@ -23,16 +23,16 @@ func holderOf(p *ledger.Period) Holder {
 	return h
 }
 
-// occurrence is when something happened, within a span of time, which is a point if that is known,
-// and to whom.
+// occurrence is the time of an occurrence, and the holders that it hit. The time is a span, which
+// is a point if it is known exactly.
 type occurrence struct {
 	from, to time.Time
 	hits     func(p *ledger.Period) bool
-	certain  bool // whom hits chooses was hit, not possibly hit
+	certain  bool // the holders that hits chooses were certainly hit
 }
 
-// occurrences returns what a happening consists of. What is no error began in the interval before
-// it was seen.
+// occurrences returns the occurrences of a happening. One that is not an error began in the
+// interval before it was detected.
 func (r *Recorder) occurrences(h *happening, s *ledger.Snapshot) []occurrence {
 	began := h.at
 	if !h.onset.IsZero() {
@@ -74,11 +74,12 @@ func uidOf(claim *ledger.HolderKey, s *ledger.Snapshot) string {
 	return ""
 }
 
-// holdersAt returns who may have held the device, or a partition of it, when something happened,
-// and whom it hit. Where it is not known when it happened, notBefore is the earliest time.
+// holdersAt returns the holders that may have held the device, or a partition of it, at an
+// occurrence, and which of them it hit. If the time is not known exactly, notBefore is the earliest
+// time.
 func (r *Recorder) holdersAt(h *happening, s *ledger.Snapshot) (holders []Holder, notBefore time.Time) {
 	at := map[*ledger.Period]int{}
-	holders = []Holder{} // which JSON has as a list
+	holders = []Holder{} // not nil: JSON has a list
 	for _, o := range r.occurrences(h, s) {
 		if o.from.Before(o.to) && (notBefore.IsZero() || o.from.Before(notBefore)) {
 			notBefore = o.from.UTC()
@@ -115,8 +116,8 @@ func (o *occurrence) periods(h *happening, s *ledger.Snapshot) iter.Seq[*ledger.
 	}
 }
 
-// mergeHolders returns the holders of an incident that happened again: one that was certainly hit
-// at any time was hit, and its UIDs may be known by now.
+// mergeHolders returns the holders of an incident that happened again. A holder that was certainly
+// hit by one occurrence was hit. UIDs may have become known.
 func mergeHolders(known, again []Holder) []Holder {
 	out := slices.Clone(known)
 	for n := range out {

@@ -38,8 +38,8 @@ func Kinds() []Kind {
 // isError reports whether incidents of the kind are errors that a counter counts.
 func (k Kind) isError() bool { return slices.Contains([]Kind{XID, ECCUncorrected, RAS, LinkDown}, k) }
 
-// codeTells reports whether incidents of the kind with different codes are different incidents.
-func (k Kind) codeTells() bool { return k.isError() || k == NoExecuteTaint }
+// codeMatters reports whether incidents of the kind with different codes are different incidents.
+func (k Kind) codeMatters() bool { return k.isError() || k == NoExecuteTaint }
 
 // ofError returns the kind of an error with these labels, "" if it is not an incident.
 func ofError(labels driver.Labels) Kind {
@@ -89,11 +89,11 @@ type Holder struct {
 	Admin       bool       `json:"adminAccess,omitempty"`
 	From        time.Time  `json:"from"`
 	To          *time.Time `json:"to,omitempty"`
-	// Hit says that the incident hit the holder. An error that names a process hits only the pod of
+	// Hit reports that the incident hit the holder. An error that names a process hits only the pod of
 	// the process and its claims. Anything else hits all holders without admin access.
 	Hit bool `json:"hit,omitempty"`
-	// Possible says that a hit is not certain: as far as is known, the holder held the device for only
-	// a part of the time in which the incident happened.
+	// Possible reports that a hit is not certain: the holder is known to have held the device only for
+	// a part of the time in which the incident may have happened.
 	Possible bool `json:"possible,omitempty"`
 }
 
@@ -120,7 +120,7 @@ type Incident struct {
 	Text   string    `json:"text"`             // description of what happened
 	Device driver.ID `json:"device,omitzero"`  // of all kinds except source_down
 	Source string    `json:"source,omitempty"` // of source_down
-	// Onset is when it began, Detected when it was found, Last the time of the last occurrence, and
+	// Onset is when it began, Detected when it was detected, Last the time of the last occurrence, and
 	// Count the number of occurrences. Another occurrence for the same holders is part of the same
 	// incident until its end. For kinds other than errors this includes the ten minutes after its end.
 	Onset time.Time `json:"onset"`
@@ -187,7 +187,7 @@ func (i *Incident) Position() string {
 // same reports whether incident is another occurrence of i.
 func (i *Incident) same(other *Incident) bool {
 	if i.Kind != other.Kind || i.Device != other.Device || i.Source != other.Source ||
-		i.Kind.codeTells() && i.Code != other.Code {
+		i.Kind.codeMatters() && i.Code != other.Code {
 		return false
 	}
 	if !i.Open() && (i.Kind.isError() || other.Last.Sub(*i.End) >= mergeWithin) {

@@ -9,7 +9,7 @@ import (
 )
 
 // tally is the number of occurrences of an incident. It is kept apart from the incident's document,
-// which is stored once a minute: after the process was killed, the ledger does not count an error
+// which is stored only once a minute: if the process is killed, the ledger does not count an error
 // again.
 type tally struct {
 	ID    string    `json:"id"`
@@ -43,7 +43,7 @@ func (r *Recorder) recent() []byte {
 			out = append(out, tally{i.ID, i.Count, i.Last})
 		}
 	}
-	text, _ := json.Marshal(out) // all of it can be encoded
+	text, _ := json.Marshal(out) // cannot fail: all types can be encoded
 	return text
 }
 
@@ -51,7 +51,7 @@ func (r *Recorder) recent() []byte {
 func (r *Recorder) RestoreTallies(from []byte) error {
 	var all []tally
 	if err := json.Unmarshal(from, &all); err != nil {
-		return fmt.Errorf("decode how often incidents happened: %w", err)
+		return fmt.Errorf("decode numbers of occurrences of incidents: %w", err)
 	}
 	for _, o := range all {
 		n := slices.IndexFunc(r.incidents, func(i *Incident) bool { return i.ID == o.ID && i.Count < o.Count })

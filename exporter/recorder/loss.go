@@ -12,7 +12,7 @@ import (
 
 // service is the history of a source.
 type service struct {
-	most   int           // number of devices with readings, at most
+	most   int           // highest number of devices with readings
 	failed driver.Reason // at the previous snapshot
 	since  time.Time     // since when it has failed for this reason
 	down   bool          // its failure has been reported
@@ -92,7 +92,7 @@ func (c *condition) follow(before *condition, failures []happening) {
 
 // The codes of a lost device: the evidence besides being unreadable.
 const (
-	lostByDriver = string(driver.ReasonGPULost) // the driver reports an error that says it
+	lostByDriver = string(driver.ReasonGPULost) // the driver reports an error that means a loss
 	lostByBus    = "xid_" + xidOffBus           // the driver's log says that it fell off the bus
 	lostBySource = "absent"                     // its source answers without it
 	lostUnread   = "unreadable"                 // its source answers, but can't read it

@@ -11,7 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
-// Receipt is what a claim used from its begin to its end. Fields of the FinOps Open Cost and Usage
+// Receipt is what a claim used from its start to its end. Fields of the FinOps Open Cost and Usage
 // Specification (FOCUS 1.2) have the names of that specification.
 type Receipt struct {
 	ID                string    `json:"id"`
@@ -22,8 +22,8 @@ type Receipt struct {
 	ResourceName      string    `json:"ResourceName"`         // its name
 	ResourceType      string    `json:"ResourceType"`         // ResourceClaim
 	SubAccountName    string    `json:"SubAccountName"`       // its namespace
-	// Partial says that the claim held a device before the exporter's first answer from the kubelet.
-	// The use before that is not in the receipt.
+	// Partial reports that the claim held a device before the exporter's first answer from the
+	// kubelet. The use before that is not in the receipt.
 	Partial bool `json:"partial,omitempty"`
 	// Lifecycle has the times of the claim's states, and the durations between them.
 	Lifecycle Lifecycle       `json:"lifecycle"`

@@ -31,13 +31,13 @@ const (
 
 // News is what changed with a snapshot.
 type News struct {
-	Opened   []*Incident // new ones
-	Repeated []Repeated  // those that recurred
-	Ended    []*Incident // those that are over
+	Opened   []*Incident // new incidents
+	Repeated []Repeated  // incidents that recurred
+	Ended    []*Incident // incidents that are over
 	// Changed are the incidents to store, in their present state. An incident that recurs for the same
 	// holders is stored with its next chart; until then, AppendState has its number of occurrences.
 	Changed []*Incident
-	// Receipts are those of claims that ended.
+	// Receipts are the receipts of claims that ended.
 	Receipts []*Receipt
 	// Stalled is [ledger.Snapshot.Stalled].
 	Stalled map[*ledger.HolderKey]stall.Verdict

@@ -15,8 +15,8 @@ type SensorError struct {
 	// Of is the quantity that the study measured: power, even if the figure comes from the driver's
 	// energy counter (see Counter).
 	Of string `json:"of"`
-	// Counter says that the figure comes from the driver's energy counter, not from readings of power.
-	// Whether the counter has the same error is not documented.
+	// Counter reports that the figure comes from the driver's energy counter, not from readings of
+	// power. Whether the counter has the same error is not documented.
 	Counter bool   `json:"counter,omitempty"`
 	Source  string `json:"source"` // reference of the study
 }

@@ -77,8 +77,8 @@ func (b *stalls) observe(s *ledger.Snapshot) map[*ledger.HolderKey]stall.Verdict
 	return out
 }
 
-// suspectAfter is the time without signs of life after which a recording of its begin is kept: when
-// the claim is found to be stalled, the ring may have forgotten that time.
+// suspectAfter is the time without signs of life after which a recording of its start is kept: by
+// the time at which the claim is found to be stalled, the ring may have forgotten it.
 const suspectAfter = DefaultKeep / 2
 
 // stall returns the claims that have begun to stall since the previous snapshot.

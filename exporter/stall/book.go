@@ -56,12 +56,12 @@ const (
 type book struct {
 	Key   `json:"key"`
 	Peaks [referenceWindows]float64 `json:"peaks"` // highest powers of working windows, in falling order
-	// Fabric and Network report that the claim exchanged much data over one.
+	// Fabric and Network report that the claim exchanged much data over a fabric or a network.
 	Fabric  bool   `json:"fabric"`
 	Network bool   `json:"network"`
 	Waits   []wait `json:"waits"` // modes in which it waited, and worked again afterwards
 	// QuietSince is when it became quiet; some later windows may be unclear. DullSince is the time
-	// since which nothing has shown life. The zero time: it is not so.
+	// since which nothing has shown life. The zero time: it is not quiet, or something shows life.
 	QuietSince time.Time `json:"quiet_since"`
 	DullSince  time.Time `json:"dull_since"`
 	Watts      float64   `json:"watts"` // power of the last quiet window
@@ -225,7 +225,7 @@ func (b *book) learn(j *Judge) {
 		if !seen || v[Power] < known.Watts {
 			known.Watts = v[Power]
 		}
-		if v.Measured(Host) && (!seen || v[Host] < known.Host) { // more than this is a transfer
+		if v.Measured(Host) && (!seen || v[Host] < known.Host) { // higher traffic is a transfer
 			known.Host = min(v[Host], monitoring)
 		}
 		known.Device = b.Device

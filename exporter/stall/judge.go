@@ -82,7 +82,7 @@ func New(after, interval time.Duration) *Judge {
 	}
 }
 
-// Window returns the length of a window, which is the accuracy of the begin of a stall.
+// Window returns the length of a window, which is the accuracy of the start of a stall.
 func (j *Judge) Window() time.Duration { return j.window }
 
 // Observe adds the readings of all held devices at one time. It returns verdicts in the same order,

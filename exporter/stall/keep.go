@@ -27,7 +27,8 @@ type kept struct {
 const (
 	// keepFor is the time for which this knowledge is kept.
 	keepFor = 10 * time.Minute
-	// sameBegin is the possible difference between two processes' begin of the same claim.
+	// sameBegin is the possible difference between the start times that two processes have for the
+	// same claim.
 	sameBegin = time.Second
 )
 

@@ -16,9 +16,9 @@
 // # What a restart may continue
 //
 // A counter must never continue below a value that was served. Therefore, the changes of a tick are
-// handed to the operating system before its snapshot is served. A mark follows that says that they
-// were handed in time. A tick waits for the disk for at most [maxWait]. If something was served
-// without being written, the mark at the end is missing:
+// handed to the operating system before its snapshot is served. A mark follows, which records that
+// they were handed over in time. A tick waits for the disk for at most [maxWait]. If something was
+// served without being written, the mark at the end is missing:
 //
 //   - A disk is slow or hangs: the tick continues, and the late frame gets no mark.
 //   - A disk is full, or can't be written any more: the last mark is cut off, which takes no

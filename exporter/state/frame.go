@@ -156,7 +156,7 @@ type segment struct {
 	header
 	last  moment // of the last complete frame with state
 	parts map[string]*content
-	// marked: the last frame is the mark of the preceding one. ended: the last frame says that the
+	// marked: the last frame is the mark of the preceding one. ended: the last frame records that the
 	// process ended normally.
 	marked, ended bool
 	whole         bool  // it has a whole state

@@ -116,7 +116,7 @@ func describeDevice(r *web.Report, d *web.DeviceReport, incidents []Incident) []
 	return append(out, happened(incidents, func(i *recorder.Incident) bool { return i.Device == d.ID })...)
 }
 
-// describeShare says who holds a share of a device, and by which evidence.
+// describeShare describes who holds a share of a device, and the evidence for it.
 func describeShare(d *web.DeviceReport, s *web.ShareReport) []string {
 	name := "a device plugin's allocation"
 	if s.Claim != "" {

@@ -23,7 +23,7 @@ const (
 	// freshFor is how long an answer is reused if no newer snapshot appears. It bounds the age of the
 	// exporter's own metrics.
 	freshFor = time.Second
-	// maxMaking is how many answers of one kind may wait until they are made.
+	// maxMaking limits the answers of one kind that wait to be made.
 	maxMaking = 32
 
 	// MaxAnswers is how many bytes of answers are kept in memory. Above it, the oldest answers that
@@ -61,9 +61,9 @@ type answers struct {
 	mu sync.Mutex
 	// compressor is reused while answers are fresh, since it takes 1 MiB.
 	compressor *gzip.Writer
-	queue      int                  // answers that wait to be made, and the one that is being made
+	queue      int                  // number of answers that wait to be made or are being made
 	of         *exposition.Snapshot // the snapshot of the fresh answers; nil: none
-	since      time.Time            // when the first fresh answer was asked for
+	since      time.Time            // when the first fresh answer was requested
 	fresh      map[string]*answer   // by name of a variant
 	held       []*answer            // in use or fresh, oldest first
 	bytes      int                  // sum of held
@@ -81,7 +81,7 @@ type answer struct {
 	readers []*http.ResponseController // clients that are reading it
 }
 
-// newAnswers returns answers that may keep so many tenths of MaxAnswers.
+// newAnswers returns answers that may keep the given number of tenths of MaxAnswers.
 func newAnswers(c *Config, tenths int, making, turns chan struct{}) *answers {
 	return &answers{
 		latest: c.Latest, log: c.Log, most: tenths * cmp.Or(c.MaxAnswers, MaxAnswers) / 10, making: making, turns: turns,
@@ -222,8 +222,8 @@ func (a *answer) decompress(w http.ResponseWriter, names []string, turns chan st
 	}
 }
 
-// use returns the fresh answer with a name, which may not have been made yet. The caller must
-// release it.
+// use returns the fresh answer with a name, which may not have been made yet. The caller must call
+// release.
 func (a *answers) use(name string) *answer {
 	a.mu.Lock()
 	defer a.mu.Unlock()

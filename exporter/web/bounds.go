@@ -15,7 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web/client"
 )
 
-// Bounds of what all clients together can cause; exporter/HTTP.md describes them.
+// Limits for all clients together; exporter/HTTP.md describes them.
 const (
 	maxRequests    = 512      // in flight
 	maxReaders     = 16       // of these, for the page and the JSON, whose answers are large
@@ -31,8 +31,8 @@ const (
 	pprofTimeout  = time.Minute      // of a profile, which takes as long as its client asks for
 	idleTimeout   = 2 * time.Minute
 
-	// The age until which a request, and an idle connection, is not dropped for another one of the
-	// same client.
+	// The age up to which a request, or an idle connection, is not dropped for another one of the same
+	// client.
 	settledRequest    = 250 * time.Millisecond
 	settledConnection = 10 * time.Second // a handshake is expensive
 )

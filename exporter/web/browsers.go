@@ -12,7 +12,7 @@ import (
 )
 
 // forBrowsers refuses requests that a page of another site makes a browser send: requests to a name
-// that another site may own and point at this server (DNS rebinding), and requests with another
+// that another site may own and resolve to this server (DNS rebinding), and requests with another
 // origin. Links from other sites work.
 func (c Config) forBrowsers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

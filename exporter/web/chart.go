@@ -52,8 +52,8 @@ type Trend struct {
 	lowest, highest   float64
 }
 
-// Trends returns the series of a recording that deserve a chart: those that change with a device's
-// work. If a gauge and a counter show the same, only the gauge is returned.
+// Trends returns the series of a recording that change with a device's work. If a gauge and a
+// counter show the same, only the gauge is returned.
 func Trends(c *recorder.Chart, catalogue driver.Catalogue) []Trend {
 	if c == nil || len(c.Times) < 2 {
 		return nil
@@ -67,7 +67,7 @@ func Trends(c *recorder.Chart, catalogue driver.Catalogue) []Trend {
 	for i := range c.Series {
 		s := &c.Series[i]
 		q, known := catalogue.Named(s.Quantity)
-		if !known || !worthAChart(catalogue.Spec(q)) || gauges[gauge{chartTitle(s), gaugeOf(q)}] {
+		if !known || !followsWork(catalogue.Spec(q)) || gauges[gauge{chartTitle(s), gaugeOf(q)}] {
 			continue
 		}
 		if t, ok := newTrend(c.Times, s, catalogue.Spec(q)); ok {
@@ -104,8 +104,8 @@ func chartTitle(s *recorder.ChartSeries) string {
 	return fmt.Sprintf("%s %s/%s on %s", s.Of, s.Namespace, s.Name, s.Device)
 }
 
-// worthAChart reports whether a quantity changes with the device's work.
-func worthAChart(spec *driver.Spec) bool {
+// followsWork reports whether a quantity changes with the device's work.
+func followsWork(spec *driver.Spec) bool {
 	return !spec.Fact && !spec.Internal && spec.Name != driver.MemoryCapacity.String()
 }
 
@@ -150,7 +150,7 @@ type axis struct {
 	breaks []bool    // nothing was recorded just before the time
 }
 
-// shownGap is the width of a time in which nothing was recorded.
+// shownGap is the width at which a time without recordings is shown.
 const shownGap = chartWidth / 20
 
 func newAxis(times []time.Time) axis {

@@ -190,7 +190,7 @@ func (e *explainer) heldBy(d *ledger.Device) section {
 	return s
 }
 
-// why says why the pods of a share hold it: for each pod, or once if all have the same reason.
+// why returns why the pods of a share hold it: for each pod, or once if all have the same reason.
 func (e *explainer) why(share *join.Share) string {
 	pods := map[string][]string{} // names of pods by reason
 	for h := range holds(share) {
@@ -275,8 +275,8 @@ func (e *explainer) absent(d *ledger.Device) section {
 	return s
 }
 
-// whyAbsent says why a quantity is absent of a device that has other telemetry. readers are the
-// names of the sources of that telemetry.
+// whyAbsent returns why a device with other telemetry lacks a quantity, and what to do about it.
+// readers are the names of the sources of that telemetry.
 func whyAbsent(q driver.Quantity, sources []Source, readers map[string]bool) (why, do string) {
 	var here, elsewhere []string
 	for _, s := range sources {

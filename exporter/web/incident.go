@@ -174,7 +174,7 @@ func incidentRows(r *recorder.Recorder, catalogue driver.Catalogue, now time.Tim
 	for _, i := range r.Incidents() {
 		row := incidentRow{
 			ID: i.ID, Text: i.Text, Since: clock(i.Onset), For: lasted(i, now), Count: i.Count, Last: clock(i.Last),
-			Hit: whomHit(i),
+			Hit: podsHit(i),
 		}
 		if !i.Open() {
 			row.Why = i.Resolution.Meaning()
@@ -186,8 +186,8 @@ func incidentRows(r *recorder.Recorder, catalogue driver.Catalogue, now time.Tim
 	return out
 }
 
-// whomHit names the pods that an incident hit, or may have hit.
-func whomHit(i *recorder.Incident) string {
+// podsHit names the pods that an incident hit, or may have hit.
+func podsHit(i *recorder.Incident) string {
 	names := podNames(i.Pods())
 	if possible := podNames(i.PossiblePods()); possible != "" {
 		return strings.TrimPrefix(names+"; possibly "+possible, "; ")

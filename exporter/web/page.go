@@ -61,14 +61,14 @@ func asset(name, kind string) http.HandlerFunc {
 	tag := fmt.Sprintf(`"%x"`, sha256.Sum256(content))[:18] + `"`
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", kind)
-		w.Header().Set("Cache-Control", "no-cache") // a newer program has another file
+		w.Header().Set("Cache-Control", "no-cache") // a newer program may have another file
 		w.Header().Set("Etag", tag)
 		http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(content))
 	}
 }
 
 // unchanged answers a client that already has the document of a snapshot with status 304, and
-// returns true. For others it sets the header with which they can ask again.
+// returns true. For others it sets the header that such a request needs.
 func unchanged(w http.ResponseWriter, r *http.Request, s *exposition.Snapshot) bool {
 	return Tagged(w, r, `W/"`+strconv.FormatInt(s.Time.UnixNano(), 36)+`"`)
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web/client"
 )
 
-// Bounds of the checks of passwords. A check takes some 60 ms. exporter-toolkit makes one check at
+// Limits of the checks of passwords. A check takes some 60 ms. exporter-toolkit makes one check at
 // a time, and remembers the results of a hundred.
 const (
-	maxChecks       = 16 // at a time, of passwords that are not known to have been right
-	maxClientChecks = 2  // the same, of one client
+	maxChecks       = 16 // checks at a time, of passwords that are not known to have been right
+	maxClientChecks = 2  // the same for one client
 	maxRight        = 128
 )
 

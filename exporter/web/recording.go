@@ -181,8 +181,8 @@ func (c Config) receipts(query url.Values) (any, finder, error) {
 	}, nil
 }
 
-// measuredFor says for which part of the allocated time there are readings, unless for 95 % of it
-// or more. In the rest of the time, the sums may be wrong by all that the devices can do.
+// measuredFor returns the part of the allocated time with readings, as text; "" for 95 % or more.
+// In the rest of the time, the sums may be wrong by as much as the devices can do.
 func measuredFor(seconds float64, total []recorder.Figure) string {
 	for _, f := range total {
 		if f.Quantity == heldSeconds && seconds < 0.95*f.ConsumedQuantity {

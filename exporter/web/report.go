@@ -19,7 +19,7 @@ type Report struct {
 	Node    string         `json:"node"`
 	Devices []DeviceReport `json:"devices"`
 	// Claims are those that hold a device, or did within the retention. If several claims had the same
-	// name, the newest one is in its place, and the earlier ones are at the end of the list.
+	// name, the earlier ones are at the end of the list.
 	Claims []HolderReport `json:"claims"`
 	// Pods are those that have held the device for --pod.min-lifetime. The younger pods of a workload
 	// have one row together, with aggregated.
@@ -55,7 +55,7 @@ type DeviceReport struct {
 	Multiple         bool               `json:"allowMultipleAllocations,omitempty"`
 	Up               *bool              `json:"up,omitempty"`           // omitted: no source supports it
 	Missing          join.MissingReason `json:"gap,omitempty"`          // why there is no telemetry
-	HealthReason     string             `json:"healthReason,omitempty"` // why it is not healthy, as its driver says
+	HealthReason     string             `json:"healthReason,omitempty"` // why it is not healthy, by its driver
 	Attribution      join.Attribution   `json:"attribution,omitempty"`
 	Shares           []ShareReport      `json:"shares,omitempty"`
 	AllocatedSeconds float64            `json:"allocatedSeconds"`
@@ -67,7 +67,7 @@ type DeviceReport struct {
 	LastError    *time.Time      `json:"lastError,omitempty"`
 }
 
-// DividedReport says how a quantity of a parent is divided among its partitions' claims.
+// DividedReport is how a quantity of a parent is divided among its partitions' claims.
 type DividedReport struct {
 	Quantity string `json:"quantity"`
 	Source   string `json:"source"` // SOURCE (divided), or SOURCE (divided by share)
@@ -92,11 +92,11 @@ type ShareReport struct {
 	// Tolerations of the device's taints, as KEY=VALUE:EFFECT; fields that match anything are omitted.
 	Tolerations []string `json:"tolerations,omitempty"`
 	Pods        []string `json:"pods"`
-	// Holds say for each pod since when and why it holds the device.
+	// Holds has, for each pod, since when and why it holds the device.
 	Holds []HoldReport `json:"holds,omitempty"`
 }
 
-// HoldReport says why a pod holds a device, by the exporter's knowledge.
+// HoldReport is why a pod holds a device, as far as the exporter knows.
 type HoldReport struct {
 	Pod string `json:"pod"` // NAMESPACE/NAME
 	UID string `json:"uid,omitempty"`
@@ -111,8 +111,8 @@ type HoldReport struct {
 type HolderReport struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Aggregated: the row is of the young pods of a workload. Name is aggregated/KIND/NAME with the
-	// workload's kind and name, or aggregated/ if they are unknown.
+	// Aggregated reports that the row is for the young pods of a workload. Name is
+	// aggregated/KIND/NAME with the workload's kind and name, or aggregated/ if they are unknown.
 	Aggregated bool   `json:"aggregated,omitempty"`
 	UID        string `json:"uid,omitempty"`
 	driver.ID

@@ -314,7 +314,7 @@ func claimLabel(s *join.Share) string {
 	return s.Claim.Name
 }
 
-// taintMarks returns one mark for each effect of the taints.
+// taintMarks returns a mark for each effect of the taints.
 func taintMarks(taints []driver.Taint) []mark {
 	var marks []mark
 	for _, effect := range []struct{ name, class string }{{"NoExecute", "bad"}, {"NoSchedule", "warn"}} {

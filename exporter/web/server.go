@@ -39,7 +39,7 @@ type Config struct {
 	WithoutAPI, WithoutPage bool
 	// Hosts are further names of the server, which [Config.knows] accepts.
 	Hosts    []string
-	Rejected func(driver.Rejection) // is called for each refused request; may be nil
+	Rejected func(driver.Rejection) // called for each refused request; may be nil
 }
 
 // Probes are the paths that need no check of the client and are outside of all limits.

@@ -22,8 +22,9 @@ import (
 // maxSummary is the maximum number of claims, and of incidents, in a summary.
 const maxSummary = 512
 
-// Summary is what /api/v1/summary serves: what needs attention on the node, and whose it is. It has
-// only times of past events, so that its entity tag changes only when something happens.
+// Summary is what /api/v1/summary serves: what needs attention on the node, and which claims are
+// affected. It has only times of past events, so that its entity tag changes only when something
+// happens.
 type Summary struct {
 	Node string `json:"node"`
 	// Devices is the number of devices by state.

@@ -22,9 +22,9 @@ const (
 	refusedFor = 30 * time.Second
 )
 
-// Limits of what clients without an allowed token can cause.
+// Limits for clients without an allowed token.
 const (
-	reviewTimeout = 3 * time.Second // for both questions together: well below a scrape's timeout
+	reviewTimeout = 3 * time.Second // for both reviews together: well below a scrape's timeout
 	maxToken      = 16 << 10        // bytes; a service account's has about 1 KiB
 	maxDecisions  = 1024            // in the cache, of each kind
 
@@ -42,7 +42,7 @@ type Config struct {
 	// concurrent.
 	Report func(took time.Duration, err error)
 	// Limited is called for each request that was refused because its sender, or all unknown senders
-	// together, exceed their limit. Report is not called for it.
+	// together, exceeded a limit. Report is not called for it.
 	Limited func()
 }
 
@@ -55,8 +55,8 @@ type Gate struct {
 	config   Config
 	limits   *limits
 	asking   singleflight.Group
-	allowed  *cache.LRUExpireCache // when, by key
-	refusals *cache.LRUExpireCache // status, by key
+	allowed  *cache.LRUExpireCache // time by key
+	refusals *cache.LRUExpireCache // status by key
 }
 
 // NewGate returns a gate with an empty cache.

@@ -14,15 +14,15 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web/client"
 )
 
-// Limits of the reviews of tokens that the API server is asked for.
+// Limits of the reviews of tokens at the API server.
 const (
-	knownRate  = 2 // a second, of a sender that was allowed before
+	knownRate  = 2 // reviews a second, of a sender that was allowed before
 	knownBurst = 10
 
-	retryAfter    = 5 * time.Second // between two questions of another client, after its burst
+	retryAfter    = 5 * time.Second // between two reviews for another client, after its burst
 	strangerBurst = 5
 
-	strangersRate  = 5 // a second, of all other clients together
+	strangersRate  = 5 // reviews a second, of all other clients together
 	strangersBurst = 20
 
 	maxClients = 4096 // in memory, each with its limit

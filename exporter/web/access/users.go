@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 )
 
-// Limits of the reviews of known users' rights.
+// Limits of the reviews of known users.
 const (
 	maxAnswers = 16384 // in the cache
 	userRate   = 20    // reviews a second for one user
