@@ -40,7 +40,7 @@ func run(args []string, stderr io.Writer) int {
 	flags.StringVar(&out, "out", "out", "folder to write to")
 	flags.StringVar(&only, "only", "", "the one file to write, such as rules.yaml; empty: all")
 	flags.StringVar(&runbook, "runbook", "", "file to write the runbook to; empty: none")
-	flags.StringVar(&upload, "grafana-com", "", "folder to write dashboards to as grafana.com takes them; empty: none")
+	flags.StringVar(&upload, "grafana-com", "", "folder to write dashboards to, in the format of grafana.com; empty: none")
 	addFlags(flags, &options)
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
@@ -98,7 +98,7 @@ func keep(files map[string][]byte, name string) (map[string][]byte, error) {
 // addFlags adds a flag for each option of the rules.
 func addFlags(flags *flag.FlagSet, o *rules.Options) {
 	flags.BoolFunc("demo",
-		"short windows and links to this machine, as deployments/compose has them; flags after it override them",
+		"short windows and links to this machine, as in deployments/compose; flags after it override them",
 		func(value string) error {
 			on, err := strconv.ParseBool(value)
 			if on {

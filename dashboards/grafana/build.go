@@ -196,7 +196,7 @@ func (p *Panel) decimalsOf(unit string) (decimals int, fixed bool) {
 	case unit == "h" || unit == "kwatth" || strings.HasPrefix(unit, "currency:"):
 		return 2, true
 	default:
-		return 0, unit == "none" && p.Kind != Graph && p.Kind != Heatmap // whose axes need some
+		return 0, unit == "none" && p.Kind != Graph && p.Kind != Heatmap // kinds whose axes need decimals
 	}
 }
 
@@ -225,15 +225,15 @@ func (p *Panel) target(i int) (cogQuery, error) {
 	return out, nil
 }
 
-// recordedEvery is the least step of panels that show what is recorded: between two evaluations
-// nothing changes.
+// recordedEvery is the smallest step of panels that show records: between two evaluations nothing
+// changes.
 const recordedEvery = "1m"
 
 // recorded reports whether all queries of the panel read records, whose names have colons.
 func (p *Panel) recorded() bool {
 	return !slices.ContainsFunc(p.Targets, func(t Target) bool {
 		parsed, err := parser.NewParser(parser.Options{}).ParseExpr(checkable(Expand(t.Expr)))
-		if err != nil { // the check of expressions says so
+		if err != nil { // the check of expressions reports the error
 			return true
 		}
 		found := false

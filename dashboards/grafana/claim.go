@@ -12,7 +12,7 @@ func claim() Board {
 			{"Summary", claimSummary()},
 			{"Activity", claimActivity()},
 			{"Distribution over time", claimDistributions()},
-			{"What hit it", claimIncidents()},
+			{"Errors and incidents", claimIncidents()},
 			{"Sharing and pods", claimSharing()},
 			{"Status", claimStatus()},
 		},
@@ -100,7 +100,7 @@ func claimHits() []Panel {
 			Title: "Errors that hit the claim",
 			Description: "Errors of the claim's devices in the selected time range while it held them, and when the last one " +
 				"of any kind was.",
-			Kind: Table, NoData: "nothing did", Width: 12, Height: 6, MayBeEmpty: "without errors", sort: "Times", limit: 50,
+			Kind: Table, NoData: "no error hit it", Width: 12, Height: 6, MayBeEmpty: "without errors", sort: "Times", limit: 50,
 			Targets: []Target{
 				{
 					Expr: `topk(50, max by (<claim device>, kind, code) (increase(dra_claim_errors_total{<of claims>}[$__range])) ` +
@@ -115,7 +115,7 @@ func claimHits() []Panel {
 		},
 		{
 			Title: "Pods that were hit",
-			Description: "The same by pod of the claim. An error that names a process hits the pod of that process alone. " +
+			Description: "The same for each pod. An error that names a process hits only the pod of that process. " +
 				"Click a pod to see it alone.",
 			Kind: Table, NoData: "none", Width: 12, Height: 6, MayBeEmpty: "without errors", sort: "Times", limit: 50,
 			Targets: []Target{{
@@ -133,7 +133,7 @@ func claimFit() Panel {
 		Description: "The smallest alternative on the node into which the claim would have fitted since it began, and what " +
 			"the claim needs of what it holds, by its peak memory and the 99.9th percentile of its activity, each with a " +
 			"margin.",
-		Kind: Table, NoData: "measured for less than an hour, or what it uses is not known", Width: 24, Height: 6,
+		Kind: Table, NoData: "measured for less than an hour, or its use is unknown", Width: 24, Height: 6,
 		MayBeEmpty: "in the first hour",
 		Targets: []Target{
 			{
@@ -211,7 +211,7 @@ func claimIncidents() []Panel {
 	return append([]Panel{
 		{
 			Title: "Open incidents",
-			Description: "Incidents that hit the claim and are not over, and when each began. The page of the node's exporter " +
+			Description: "Open incidents that hit the claim, and when each began. The page of the node's exporter " +
 				"has the course of each, and what was recorded.",
 			Kind: Table, NoData: "none", Width: 24, Height: 4, MayBeEmpty: "without an incident", sort: "Began", limit: 20,
 			Targets: []Target{{
@@ -220,7 +220,7 @@ func claimIncidents() []Panel {
 			}},
 		},
 		line("Errors of its devices",
-			"Errors of each device while the claim held it, whoever else held it too: not to be summed over claims.", "none",
+			"Errors of each device while the claim held it, counted in full for each holder: do not sum over claims.", "none",
 			"none, or not measured", "{{kind}} {{code}} {{device}} {{node}}",
 			`round(max by (<device>, kind, code) (increase(dra_claim_errors_total{<of claims>}[$__rate_interval])))`),
 		throttled,

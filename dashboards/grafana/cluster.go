@@ -37,8 +37,8 @@ func clusterClaims() []Panel {
 			}},
 		},
 		{
-			Title: "Who has the devices",
-			Description: "The namespaces and drivers with the most devices, also devices that are allocated and on no node " +
+			Title: "Devices by namespace and driver",
+			Description: "The namespaces and drivers with the most devices, including allocated devices that are on no node " +
 				"that is scraped.",
 			Kind: Table, NoData: "kube-state-metrics has no metrics of claims", Width: 8, Height: 8, MayBeEmpty: no,
 			sort: "Devices", Total: true,

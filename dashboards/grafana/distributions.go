@@ -7,7 +7,7 @@ type distributed struct {
 	name, metric string
 	unit         string
 	axisMin      float32 // of the heat map
-	zero         string  // what the heat map's description says of zero
+	zero         string  // what the heat map's description says about zero
 }
 
 func distributions() []distributed {
@@ -35,9 +35,9 @@ func quantiles() []struct{ name, value string } {
 
 const noDistribution = "not measured, or Prometheus does not scrape native histograms"
 
-// claimDistributions are heat maps and quantiles of the claims' distributions. A series that two
-// targets have is one: the average of copies is each of them, and the maximum of their quantiles,
-// too. max of histograms does not exist.
+// claimDistributions are heat maps and quantiles of the claims' distributions. Copies of a series
+// from two targets count once, by their average, which equals each of them, or by the maximum of
+// their quantiles. PromQL has no max of histograms.
 func claimDistributions() []Panel {
 	var maps, graphs []Panel
 	table := Panel{

@@ -39,7 +39,7 @@ func exporterState() []Panel {
 		},
 		{
 			Title:       "Oldest snapshot",
-			Description: "Age of the oldest snapshot of any exporter. Normal are a few seconds plus the time since the scrape.",
+			Description: "Age of the oldest snapshot of any exporter. A few seconds plus the time since the scrape are normal.",
 			Kind:        Stat, Unit: "s", NoData: "none is scraped",
 			Width: 6, Height: 4, steps: []step{{0, green}, {60, orange}, {300, red}},
 			Targets: []Target{{Expr: `time() - min(dra_exporter_snapshot_timestamp_seconds{<of nodes>})`}},
@@ -134,7 +134,7 @@ func exporterLives() []Panel {
 		firstActivity = "dra_claim_first_activity_seconds"
 	)
 	return []Panel{
-		orEmpty("where no claim came while it is shown", Panel{
+		orEmpty("where no claim was created in the time shown", Panel{
 			Title: "Claims until they are prepared, and until they are active",
 			Description: "How long the claims of a driver waited until they were prepared, and from then until their use was " +
 				"first above the idle thresholds: how long pods wait for drivers, and how long jobs take until they compute. Of " +
@@ -195,7 +195,7 @@ func driverCalls() []Panel {
 		}),
 		orEmpty("without metrics of NVIDIA's DRA driver", Panel{
 			Title: "NVIDIA's DRA driver",
-			Description: "Requests to NVIDIA's DRA driver by its own metrics, those that it works on now, and its errors, in " +
+			Description: "Requests to NVIDIA's DRA driver by its own metrics, requests in progress, and errors, in " +
 				"the selected time range.",
 			Kind: Table, Width: 8, Height: 7, sort: "Requests",
 			NoData: "needs the metrics of NVIDIA's DRA driver (" + nvidia + ") with the label node",

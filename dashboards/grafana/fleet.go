@@ -15,7 +15,7 @@ func fleet() Board {
 		Description: "Claimed, idle, free and unhealthy devices, and the waste by namespace.",
 		Rows: []Row{
 			{"Now", fleetNow()},
-			{"What is wrong", fleetTrouble()},
+			{"Problems", fleetTrouble()},
 			{stuckRow, stuckClaims()},
 			{"Waste", fleetWaste()},
 			{"Use", fleetUse()},
@@ -43,8 +43,9 @@ func failing() []Panel {
 			Description: "At least how many times as often it failed as its cluster within a week (at three standard " +
 				"deviations). A failure is an hour in which a device was lost or unhealthy, or had a hardware error; one or two " +
 				"such hours are too few to be listed.",
-			Kind: Table, NoData: "none stands out", Width: 12, Height: 7, sort: "At least × the cluster", limit: shownAlerts,
-			MayBeEmpty: "where none stands out",
+			Kind: Table, NoData: "no node or device stands out", Width: 12, Height: 7, sort: "At least × the cluster",
+			limit:      shownAlerts,
+			MayBeEmpty: "where no node or device stands out",
 			Targets: []Target{
 				{Expr: fmt.Sprintf(`topk(%d, %s)`, shownAlerts, last), Column: "At least × the cluster", Unit: "none"},
 				{
@@ -251,7 +252,7 @@ func oversizedClaims() Panel {
 	)
 	return Panel{
 		Title: "Oversized claims",
-		Description: "The 20 claims with the most device-hours that others could have used, because something smaller on " +
+		Description: "The 20 claims with the most device-hours that others could have used, because a smaller device on " +
 			"their node would have been enough for them. Wasted device-hours: since the claim began, or since the exporter " +
 			"started. Click a claim to open its dashboard.",
 		Kind: Table, NoData: "no claim is oversized", Width: 24, Height: 7, sort: "Wasted device-hours", limit: 20,
@@ -294,7 +295,7 @@ func idleNames() list {
 func idleClaims() Panel {
 	names := idleNames().selector()
 	idle, price, listed := topIdle(", " + names)
-	// The rows that are not listed are removed before sums are made, since there may be many.
+	// Rows that are not listed are removed before sums are computed, since there may be many.
 	of := func(metric string) string { return metric + `{` + names + `} and on (<claim driver>) ` + listed }
 	// The part of each idle device that the claim holds.
 	idleShares := `max by (<claim device>) (` + of("dra_claim_allocated_share_seconds_total") + `) ` +
@@ -337,7 +338,7 @@ func idleClaims() Panel {
 	}
 }
 
-// alertLabels are the labels that tell alerts apart.
+// alertLabels are the labels that distinguish alerts.
 const alertLabels = "alertname, severity, cluster, node, namespace, resourceclaim_name, driver, pool, device, " +
 	"action, source, reason"
 
@@ -347,7 +348,8 @@ func firing(severity string) string {
 		`node=~"$node|", ` + severity + `})`
 }
 
-// shownAlerts and shownSick are the highest numbers of alerts and of sick devices in the tables.
+// shownAlerts and shownSick are the largest numbers of alerts and of devices with problems in the
+// tables.
 const (
 	shownAlerts = 50
 	shownSick   = 20
@@ -356,7 +358,7 @@ const (
 // firingAlertsID is the id of the panel "Firing alerts", the first one after the eight numbers.
 const firingAlertsID = 11
 
-// fleetTrouble are the panels of what fails, which somebody on call needs first.
+// fleetTrouble are the panels of failures, which a person on call needs first.
 func fleetTrouble() []Panel {
 	ofSick := ` and on (<device>) (` + sick() + `)`
 	return []Panel{
@@ -373,11 +375,11 @@ func fleetTrouble() []Panel {
 			MayBeEmpty: "without a firing alert",
 		},
 		{
-			Title: "Sick devices",
+			Title: "Devices with problems",
 			Description: "Devices that are unhealthy, need attention, had an error in the last day or are tainted, at most " +
 				"20, in this order: why, what to do, how many claims hold them, the time and kind of their last error, and since " +
 				"when an alert holds. Click a device for its dashboard.",
-			Kind: Table, NoData: "no device is sick", Width: 24, Height: 6, MayBeEmpty: "while all devices are well",
+			Kind: Table, NoData: "no device has a problem", Width: 24, Height: 6, MayBeEmpty: "while no device has a problem",
 			sort: rank, hide: []string{"pool"},
 			// What may have several rows for a device comes first: Grafana adds the values of later
 			// queries to all rows of the device.

@@ -366,7 +366,7 @@ func TestSickFirst(t *testing.T) {
 	for _, b := range []Board{fleet(), nodes()} {
 		got := decode(t, &b)
 		for _, p := range got.panels() {
-			if p.Title != "Sick devices" && p.Title != "Device list" {
+			if p.Title != "Devices with problems" && p.Title != "Device list" {
 				continue
 			}
 			found++
@@ -444,7 +444,7 @@ func TestFolded(t *testing.T) {
 		empty  []string // these may be, and say what is right then
 	}{
 		{fleet(), 72, []string{
-			"Alerts", "Firing alerts", "Sick devices", "Incidents", "Oversized claims", "Top idle workloads",
+			"Alerts", "Firing alerts", "Devices with problems", "Incidents", "Oversized claims", "Top idle workloads",
 		}},
 		{nodes(), 24, nil},
 	} {

@@ -103,7 +103,7 @@ func (b *Board) rankOfNodes() string {
 		return b.rankOfClaims("<node>", "")
 	}
 	found := `cluster=~"$cluster"` + b.found("node", "node")
-	// Those of which nothing is recorded come last.
+	// Nodes without records come last.
 	if b.UID == "dra-network" {
 		return `sum by (<node>) (max by (<node>, namespace, driver, model) (` +
 			`sum_over_time(node_namespace:dra_network_bytes:rate{` + found + `}[$__range])))
@@ -177,7 +177,7 @@ func (b *Board) variables() []cog.Builder[dashboard.VariableModel] {
 			AllowCustomValue(false).Hide(dashboard.VariableHideDontHide),
 		dashboard.NewTextBoxVariableBuilder(searchName).Label("Search " + b.search + "s").
 			Description("Part of a name, or a regular expression. The lists offer the " + strconv.Itoa(MostOffered) +
-				" that matter most of what it finds.").
+				" most important matches.").
 			DefaultValue(dashboard.StringOrMap{String: new("")}).Hide(dashboard.VariableHideDontHide),
 	}
 	if b.recorded {

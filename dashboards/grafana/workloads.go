@@ -158,7 +158,7 @@ func workloadTables() []Panel {
 		},
 		{
 			Title:       "Pods of workloads",
-			Description: "Pods that hold devices now, those that hold the most. Click a pod for what it does on its claim.",
+			Description: "Pods that hold devices now, those with the most devices. Click a pod for the dashboard of its claim.",
 			Kind:        Table, NoData: "no pod holds a device", Width: 12, Height: 7, sort: "Devices", limit: shownWorkloads,
 			Total: true,
 			Targets: []Target{{
@@ -185,7 +185,7 @@ func energyOfWork() Panel {
 		used = once + `energy_joules:increase$hours{<of workloads>}[$__range]))`
 	)
 	shown := fmt.Sprintf(` and on (<served>, model, work) topk(%d, %s)`, shownWorkloads, done)
-	// Of a workload that serves several models it is not known what each of them takes.
+	// For a workload that serves several models, the energy of each of them is unknown.
 	one := shown + ` and on (<served>, work) count by (<served>, work) (` + done + `) == 1`
 	return Panel{
 		Title: "Energy and device-time for each unit of work",
@@ -262,15 +262,15 @@ func membersSideBySide() Panel {
 	return Panel{
 		Title: "Members of workloads side by side",
 		Description: "Devices that one pod of a workload has for itself, of workloads with three or more of one driver, as " +
-			"means over ten minutes: those first that are farthest from the median of their workload. Off by: by how many " +
+			"means over ten minutes: those first that are farthest from the median of their workload. Deviation: in " +
 			"deviations, in the column that differs most. Reason: why the others wait for it, see DRAWorkloadStraggler in the " +
 			"runbook; empty if nothing shows that they wait. Select a workload to see its members.",
-		Kind: Table, NoData: "no workload has three members of one driver", Width: 24, Height: 7, sort: "Off by",
+		Kind: Table, NoData: "no workload has three members of one driver", Width: 24, Height: 7, sort: "Deviation",
 		limit: shownWorkloads, MayBeEmpty: "where no workload has three devices of one driver",
 		Targets: []Target{
 			{
 				Expr:   `max by (<member>) (` + rules.DeviationsRecord + `{<of workloads>, node=~"$node"}` + shown + `)`,
-				Column: "Off by", Unit: "none",
+				Column: "Deviation", Unit: "none",
 			},
 			{Expr: `max by (<member>, reason) (` + rules.StragglerRecord + `{<of workloads>, node=~"$node"}` + shown + `)`},
 			signal("tensor", "Tensor", "percentunit"), signal("utilization", "Utilization", "percentunit"),
@@ -293,7 +293,7 @@ func crossNUMA() Panel {
 		Description: "Pods that hold devices of several NUMA nodes, and the traffic on the links of their devices: what " +
 			"these exchange passes between the sockets. Closest: the closest pair of the pod's devices.",
 		Kind: Table, NoData: "none", Width: 24, Height: 7, sort: "All links", limit: shownPods,
-		MayBeEmpty: "where no pod is placed so",
+		MayBeEmpty: "where no pod has devices of several NUMA nodes",
 		Targets: []Target{
 			{Expr: fmt.Sprintf(`topk(%d, %s)`, shownPods, across)},
 			{Expr: fmt.Sprintf(`topk(%d, %s})))`, shownPods, traffic), Column: "All links", Unit: "binBps"},

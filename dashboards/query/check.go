@@ -15,7 +15,7 @@ type Answer struct {
 	Unit   Unit
 	Labels []string // that the series have or may have
 	// Merged is whether a value is of several devices or nodes: an aggregation drops a label that
-	// tells them apart.
+	// distinguishes them.
 	Merged bool
 
 	// Native is whether the values are native histograms. Unit is then that of their counts.

@@ -17,7 +17,7 @@ const (
 // alert is an alerting rule and its section of the runbook.
 type alert struct {
 	name        string
-	action      string // the label action, which tells alerts of one name apart
+	action      string // the label action, which distinguishes alerts of one name
 	expr        string // with abbreviations, see Options.words
 	hold, keep  time.Duration
 	off         bool // it is in the runbook, but not in the rules

@@ -70,7 +70,7 @@ func stalledAlerts(o *Options) []alert {
 				"alert while it is unknown whether the claim is stalled (`dra_claim_stalled_unknown` has the reason): on shared " +
 				"devices and MIG partitions; without a measurement of power, or of both compute pipes and memory traffic; " +
 				"while the device is throttled; for half an hour while another rank on the node works, since the claim may " +
-				"wait for it; for 20 minutes if there may be ranks on other nodes; and, if the claim waited before and went on " +
+				"wait for it; for 20 minutes if there may be ranks on other nodes; and, if the claim waited before and resumed " +
 				"by itself, for at least 1.5 times as long.",
 			diagnosis: "The incident of kind claim_stalled on the exporter's page shows the minute before and after. Compare " +
 				"the ranks: the others wait for one that is not stalled, or has ended. `py-spy dump` shows what a rank executes, " +
@@ -115,7 +115,7 @@ func hitAlerts(o *Options) []alert {
 	}
 }
 
-// partlyIdleAlerts are about claims of which some devices are idle.
+// partlyIdleAlerts are about claims some of whose devices are idle.
 func partlyIdleAlerts(o *Options) []alert {
 	return []alert{
 		{
@@ -203,7 +203,7 @@ func claimStateAlerts(o *Options) []alert {
 				aNode + " for <for>, and the kubelet has not started the pod, which cannot use them.",
 			meaning: "The scheduler allocated the devices and placed the pod, but the driver has not prepared them: it is " +
 				"not running, it fails, or another claim of the pod cannot be prepared. Or a binding condition of a device is " +
-				"not met, and the scheduler waits with binding the pod. The time counts as allocated, and not as active.",
+				"not met, and the scheduler delays binding the pod. The time counts as allocated, and not as active.",
 			diagnosis: "`kubectl describe pod`: the event `FailedPrepareDynamicResources` has the driver's error. A pod " +
 				"without a node waits for a binding condition: `status.devices[].conditions` of the claim says for which. " +
 				"`dra_claim_allocated_timestamp_seconds` is when the claim was allocated. Check that the driver's pod runs on " +

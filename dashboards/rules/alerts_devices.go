@@ -112,13 +112,13 @@ func lostDeviceAlerts(o *Options) []alert {
 			description: `It has failed for <for>.{{ with printf "max by (source) (dra_exporter_source_up{cluster='%s',` +
 				`node='%s'}) == 0" $labels.cluster $labels.node | query }} Down:{{ range $i, $s := . }}{{ if $i }},{{ end }} ` +
 				`{{ $s.Labels.source }}{{ end }}.{{ end }}`,
-			meaning: "A vendor's library or driver on the node is gone, or hangs, and with it the telemetry of all its " +
-				"devices: one cause, for which [DRADeviceDown](#dradevicedown) fires for each device. " +
-				"[alertmanager.yaml](out/alertmanager.yaml) makes one page of it.",
-			diagnosis: "`dra-exporter check` on the node says why the source fails. Is the driver being upgraded, or was the " +
-				"kernel? Then the kernel's log.",
-			mitigation: "Finish or roll back the upgrade of the driver, or restart the node. Workloads on the devices may go " +
-				"on: see their logs before you drain it.",
+			meaning: "A vendor's library or driver on the node is missing or hangs, so that none of its devices can be " +
+				"read. [DRADeviceDown](#dradevicedown) then fires for each device; " +
+				"[alertmanager.yaml](out/alertmanager.yaml) reduces these alerts to one page.",
+			diagnosis: "`dra-exporter check` on the node reports why the source fails. Check whether the driver is being " +
+				"upgraded or the kernel was; then see the kernel's log.",
+			mitigation: "Finish or roll back the upgrade of the driver, or restart the node. Workloads on the devices may " +
+				"continue: see their logs before you drain it.",
 			queries: []string{
 				`max by (cluster, node, source) (dra_exporter_source_up) == 0`,
 				`max by (<claim device>) (dra_claim_device_info{admin_access="false"}) and on (<device>) (dra_device_up == 0)`,

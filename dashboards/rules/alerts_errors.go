@@ -226,8 +226,8 @@ func holderAlerts(o *Options) []alert {
 			summary: "Kubelet and API server differ on " + aNode + " about who holds a device ({{ $labels.kind }}): " +
 				"{{ $value }}.",
 			description: "`device`: the exporter follows the claim's allocation. `reservation`: it follows the kubelet.",
-			meaning: "The kubelet lists a device for a pod whose claim was allocated another one, or a claim that is reserved " +
-				"for nobody. That is normal for seconds after a force delete. If it lasts, two pods may use one device.",
+			meaning: "The kubelet lists a device for a pod whose claim was allocated another one, or a claim that is not " +
+				"reserved for it. That is normal for seconds after a force delete. If it lasts, two pods may use one device.",
 			diagnosis: "The exporter's log names pod, claim and device once. Compare `kubectl get resourceclaim -o yaml` with " +
 				"`dra-exporter check` on the node.",
 			mitigation: "Delete the pod that should not have the device. If that does not help, drain the node and restart " +

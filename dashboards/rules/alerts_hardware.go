@@ -23,9 +23,9 @@ func hardwareAlerts(o *Options) []alert {
 		first,
 		condition(critical, "reboot", "restart the node"),
 		condition(warning, "reset", "reset it"),
-		condition(warning, "drain", "stop what uses it"),
+		condition(warning, "drain", "stop the workloads that use it"),
 		condition(warning, "recover_fabric", "recover its fabric"),
-		condition(warning, "investigate", "look at its driver's log"),
+		condition(warning, "investigate", "see its driver's log"),
 	}
 }
 
@@ -104,8 +104,8 @@ func linkAlerts(o *Options) []alert {
 			diagnosis: "The Node and device dashboard: errors by kind and code. The kernel's log names the PCIe " +
 				"errors (`AER`); " +
 				"`nvidia-smi nvlink -e` shows the errors of each NVLink.",
-			mitigation: "Once: watch it. Again on the same device: drain it and run the vendor's diagnostics; reseat " +
-				"it and the parts on the way.",
+			mitigation: "After a single error, watch the device. If it happens again, drain it and run the vendor's " +
+				"diagnostics; reseat it and the parts on the way.",
 			queries: []string{
 				`max by (<device>, kind, code) (increase(dra_device_errors_total{kind=~"pcie_aer|nvlink"}[1d])) > 0`,
 			},

@@ -1,7 +1,7 @@
 package rules
 
-// clusterClaims count the claims of a whole cluster, those that no node has yet included, by
-// kube-state-metrics where it has metrics of claims (internal/store/resourceclaim.go). Its label
+// clusterClaims count the claims of a whole cluster, including those without a node, by
+// kube-state-metrics if it has metrics of claims (internal/store/resourceclaim.go). Its label
 // resourceclaim is the exporter's resourceclaim_name.
 func clusterClaims() []recording {
 	const claim = "max by (cluster, namespace, resourceclaim)"
@@ -10,7 +10,7 @@ func clusterClaims() []recording {
 			count by (cluster, namespace) (` + claim + ` (kube_resourceclaim_status_allocated) == 0)`},
 		{name: "namespace:dra_allocated_claims:count", expr: `
 			count by (cluster, namespace) (` + claim + ` (kube_resourceclaim_status_allocated) == 1)`},
-		// Those that are allocated to nobody: no pod may use them.
+		// Allocated claims that are not reserved: no pod may use them.
 		{name: "namespace:dra_unreserved_claims:count", expr: `
 			count by (cluster, namespace) (
 			  ` + claim + ` (kube_resourceclaim_status_allocated) == 1

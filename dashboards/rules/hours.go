@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// hours are the increases by namespace and by workload of an hour each: of months, a server reads
-// 30 times fewer samples of them. They are evaluated once an hour, for the hour that ended five
-// minutes ago: the last of its samples are there by then, also where they come from other servers.
-// The hour is lost in which the server is away at that time.
+// hours are the hourly increases by namespace and by workload: over months, a server reads 30 times
+// fewer samples of them. They are evaluated once an hour, for the hour that ended five minutes ago:
+// by then its last samples have arrived, even from other servers. If the server is down at that
+// time, the hour is lost.
 func hours() []recording {
 	var out []recording
 	for _, r := range slices.Concat(namespaces(), workloads()) {
@@ -33,5 +33,5 @@ func hours() []recording {
 	return out
 }
 
-// Hourly is the end of the names of records that are the sum of an hour.
+// Hourly is the suffix of the names of records that are the sum of an hour.
 const Hourly = "1h"

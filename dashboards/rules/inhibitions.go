@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// inhibition is a rule of Alertmanager: while an alert of the causes fires, those of the effects
-// with the same labels notify nobody.
+// inhibition is a rule of Alertmanager: while an alert of the causes fires, there are no
+// notifications for alerts of the effects with the same labels.
 type inhibition struct {
 	why             string
 	causes, effects string // regular expressions of names of alerts
@@ -22,21 +22,21 @@ func inhibitions() []inhibition {
 	node, device := []string{"cluster", "node"}, strings.Split(deviceLabels, ", ")
 	return []inhibition{
 		{
-			why:    "A dead library of a node is one page, and not one for each of its devices.",
+			why:    "A failed library on a node causes one page, not one for each of its devices.",
 			causes: "DRANodeDevicesDown", effects: "DRADeviceDown|DRAExporterSourceDown|DRAExporterJoinFailing", equal: node,
 		},
 		{
-			why:    "What a device that is lost or broken reports besides.",
+			why:    "Other alerts about a device that is lost or broken.",
 			causes: "DRADeviceDown|DRADeviceErrors|DRADeviceNeedsAttention", causeSeverity: "critical",
 			effects:        "DRADeviceUnhealthy|DRADeviceThrottled|DRADeviceErrors|DRADeviceNeedsAttention",
 			effectSeverity: "warning|info", equal: device,
 		},
 		{
-			why:    "Many exporters that are down are one page, and not a ticket for each.",
+			why:    "Many exporters that are down cause one page, not a ticket for each.",
 			causes: "DRAExportersDown", effects: "DRAExporterDown", equal: []string{"cluster"},
 		},
 		{
-			why:    "What an exporter says that is stuck is old.",
+			why:    "Alerts from old values of an exporter that is stuck.",
 			causes: "DRAExporterStale", effects: "DRAClaim.*|DRADevice(Unhealthy|Down|Throttled|Errors|NeedsAttention)|" +
 				"DRANodeDevicesDown|DRATaint.*|DRASharedDevice.*",
 			equal: node,
@@ -81,9 +81,9 @@ func called(expr string, groups []sourceGroup) []source {
 }
 
 const inhibitionsHead = generatedNote +
-	`# Rules for Alertmanager: paste them into its configuration. They go by the names, severities and
-# labels of the shipped alerts. Group notifications by [alertname, cluster], so that what happens to
-# many nodes at once is one page, too.
+	`# Rules for Alertmanager: paste them into its configuration. They use the names, severities and
+# labels of the shipped alerts. Group notifications by [alertname, cluster], so that an event on many
+# nodes also causes one page.
 inhibit_rules:
 `
 

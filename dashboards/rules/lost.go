@@ -6,13 +6,13 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 )
 
-// LostCauses are why device-hours are lost, in the order in which they count: an hour that two
-// causes take is lost once, to the first of them.
+// LostCauses are the causes of lost device-hours, in order of precedence: an hour with two causes
+// is lost once, to the first of them.
 func LostCauses() []string { return []string{"incident", "waiting", "idle", "throttled"} }
 
-// lostHours record the device-time of each pod that is lost, by cause, and the sums by workload and
-// node. Of throttled time the part counts in which the device was throttled, for whichever reason
-// took the longest.
+// lostHours record the lost device-time of each pod, by cause, and the sums by workload and node.
+// The part of the time in which the device was throttled counts as lost, for the reason that took
+// the longest.
 func lostHours() []recording {
 	const (
 		lost = "pod_device:dra_lost_share_seconds:rate"
@@ -43,11 +43,11 @@ func lostHours() []recording {
 			sum by (<workload>, node, cluster_device, cause) (` + lost + `)`})
 }
 
-// failures name the nodes and devices that fail more often than their cluster, over a week. What
-// is counted are hours of a node or a device with a failure, by hours of devices, since one cause
-// often shows many times, or on many devices, within an hour. A rate counts as its lower bound at
-// three standard deviations of a Poisson distribution, (√k - 1.5)²: one or two such hours name
-// nobody.
+// failures are the nodes and devices that fail more often than their cluster, over a week. Counted
+// are hours of a node or a device with a failure, divided by hours of devices, since one cause
+// often appears many times, or on many devices, within an hour. A rate counts as its lower bound at
+// three standard deviations of a Poisson distribution, (√k - 1.5)²: one or two such hours are not
+// enough.
 func failures() []recording {
 	const (
 		failedDevices, failedNodes = "device:dra_failed:info1h", "node:dra_failed:info1h"
@@ -86,7 +86,7 @@ func failures() []recording {
 	}
 }
 
-// hardwareErrors are the kinds of errors of which a program is not the cause.
+// hardwareErrors are the kinds of errors that a program does not cause.
 const hardwareErrors = "ecc_uncorrected|ras|row_remap|page_retirement|nvlink|link_down"
 
 // The nodes and devices that fail more often than their cluster, with how many times as often at

@@ -14,16 +14,17 @@ const (
 	medianRecord   = "workload:dra_signal:median"
 	spreadRecord   = "workload:dra_signal:spread"
 
-	// DeviationsRecord is how far each member is off the median of its workload, in spreads, by the
-	// signal that is the farthest off.
+	// DeviationsRecord is the distance of each member from the median of its workload, in spreads, by
+	// the signal with the largest distance.
 	DeviationsRecord = "workload_device:dra_signal_deviations:max"
 	// StragglerRecord are the members for which the others of their workload wait, by reason.
 	StragglerRecord = "workload_device:dra_straggler:info"
-	// SignalRecord is what each member does, by signal.
+	// SignalRecord has the activity of each member, by signal.
 	SignalRecord = "workload_device:dra_signal:avg"
 )
 
-// leastMembers is from how many members on a workload has a median that one of them can't move.
+// leastMembers is the number of members from which on a single one can't shift the median of a
+// workload.
 const leastMembers = 3
 
 // members record what the members of each workload do, as means over ten minutes. Units differ by
@@ -63,14 +64,14 @@ func members() []recording {
 	}
 }
 
-// stragglers compare the members of each workload over all nodes, in three steps: those that have
-// enough others, the median and the spread around it, and then who differs. The spread is a
-// standard deviation by the median of the distances to the median, and not less than 2 % of the
-// median.
+// stragglers compare the members of each workload over all nodes, in three steps: members of
+// workloads that have enough of them, the median and the spread around it, and then members that
+// differ. The spread is a standard deviation by the median of the distances to the median, and not
+// less than 2 % of the median.
 func stragglers() []recording {
 	unknown := query.Unit{Unknown: true}
 	out := []recording{
-		// Most pods are a workload of their own: they are left out before anything is added up.
+		// Most pods are a workload of their own: they are left out before sums are computed.
 		{name: comparedRecord, unit: unknown, expr: fmt.Sprintf(`
 			max by (<member>, signal) (
 			  %s
@@ -105,7 +106,7 @@ func stragglers() []recording {
 	below := func(name, more string) string {
 		return of(name) + " <" + than + `(` + limit(name, "-", more) + `)`
 	}
-	// The member has as much to do as the others: a device with less to do lowers its clocks.
+	// The member has as much work as the others: a device with less work lowers its clocks.
 	working := "\n\t\t\tunless on (<member>) " + below("utilization", "")
 	// All members have the same traffic: they exchange it in collective operations.
 	collective := `

@@ -193,8 +193,8 @@ func labelWords() []string {
 
 const deviceLabels = "cluster, node, driver, pool, device"
 
-// longInterval is how often records are evaluated whose windows are long: a server looks back five
-// minutes for a value, and what is between two windows would not count.
+// longInterval is the evaluation interval of records with long windows: a server looks back five
+// minutes for a value, and time between two windows would not count.
 func (o *Options) longInterval() time.Duration {
 	return min(2*o.IdleInterval, 4*time.Minute, o.RateWindow)
 }

@@ -20,7 +20,7 @@ func exporters() []recording {
 
 // fleet are sums over all nodes.
 func fleet() []recording {
-	// A device of the cluster that several nodes measure has the highest value.
+	// If several nodes measure a device of the cluster, the highest value counts.
 	sum := func(what string) string {
 		return `
 			sum by (cluster, driver) (
@@ -83,11 +83,12 @@ func scoped(expr string) string {
 			    "` + scopeWord + `", "$1", "node", "(.*)"), "` + scopeWord + `", "cluster", "pool", ".+")`
 }
 
-// clusterDevices record which part of each device of the cluster the claims of each node have. A
-// node divides all of the device among its own claims. While several nodes hold it, it is allocated
-// as long as on the node that holds it longest, and divided in proportion to what the claims of a
-// node have there and how many they are: equally, where the nodes divide equally. A claim that has
-// just ended still has what it did within the window, and the claims of its node count as one.
+// clusterDevices record the part of each device of the cluster that the claims of each node have. A
+// node divides the whole device among its own claims. While several nodes hold the device, its
+// allocated time is that of the node that holds it longest, and is divided in proportion to what
+// the claims of a node have there and to their number: equally, if the nodes divide equally. A
+// claim that has just ended still has its use within the window, and the claims of its node count
+// as one.
 func clusterDevices() []recording {
 	const held, claims = "cluster_device:dra_allocated_share_seconds:rate", "cluster_device:dra_claims:count"
 	return []recording{
@@ -125,7 +126,8 @@ const clusterDevicePart = "cluster_device:dra_part:ratio"
 // totals in which gaps count nothing.
 func namespaces() []recording {
 	const by = "namespace, driver, model"
-	// Of a device of the cluster each node has its part, but of traffic, which each measures itself.
+	// Each node has its part of a device of the cluster, except for traffic, which each node measures
+	// itself.
 	sum := func(record, by string) string {
 		if record == "network_bytes:rate" {
 			return `

@@ -12,8 +12,8 @@ import (
 // increase while their device is unreadable, which must not count as idle. increase() handles the
 // counter resets when the exporter restarts.
 func idleDevices() []recording {
-	// What a claim held for less than its share of the window is left out here, and what was not
-	// measured for that share.
+	// Devices that a claim held for less than its share of the window, or that were not measured for
+	// that share, are left out here.
 	const held = "claim_device:dra_allocated_seconds:increase"
 	// ofClaim is the activity of the devices that a claim has for itself, and that of the devices
 	// that it shares.
@@ -67,7 +67,7 @@ func idleDevices() []recording {
 		// The share of the time in which the claim used the device: above the thresholds of its exporter.
 		{name: "claim_device:dra_used:ratio", expr: ofClaim(
 			`max by (<claim device>) (increase(dra_claim_used_seconds_total[<idle window>]))`, "device:dra_used:ratio")},
-		// A device without a link does nothing because it can't: that is an error, and not idleness.
+		// A device without a link can do nothing: that is an error, and not idleness.
 		{name: "claim_device:dra_idle:bool", expr: `
 			(claim_device:dra_used:ratio < bool 0 and on (<device>) (` + linkDown + `))
 			or
@@ -75,7 +75,7 @@ func idleDevices() []recording {
 	}
 }
 
-// linkDown are the devices that have links, of which none is up.
+// linkDown are the devices with links none of which is up.
 const linkDown = `max by (<device>) (dra_device_link_up) == 0`
 
 // idleClaims count, by claim and driver, the devices held and those of them that are idle. A claim
@@ -244,7 +244,7 @@ func prices() []recording {
 	}
 }
 
-// costs are what a day of each claim costs. It changes as seldom as what the claim holds.
+// costs are the costs of a day of each claim. They change only when the claim's devices do.
 func costs() []recording {
 	return []recording{
 		{name: "claim:dra_cost:per_day", unit: query.Unit{Money: 1, Scale: 1}, expr: `

@@ -35,7 +35,7 @@ func workloadsOfNodes() []recording {
 		sum("active_seconds", rate("dra_pod_active_seconds_total")+ofWhole+of),
 		sum("idle_share_seconds", "("+held+` and on (<device>) device:dra_state:info{state="idle"})`),
 		sum("stalled_share_seconds", held+whileStalled),
-		// Device-time at the highest rate, of the time held on devices of which that is measured.
+		// Device-time at the highest rate, and the time held on devices for which that is measured.
 		sum("flop_share_seconds", held+" * on (<device>) group_left () device:dra_flop_utilization:ratio"),
 		sum("flop_measured_share_seconds", "("+held+" and on (<device>) device:dra_flop_utilization:ratio)"),
 		sum("energy_joules", rate("dra_pod_energy_joules_total")+named+of),
@@ -77,8 +77,7 @@ func workloadsOfNodes() []recording {
 	}
 }
 
-// workloadOfPods is which workload each pod is a part of. A pod of which nothing is the controller
-// is a workload by itself.
+// workloadOfPods is the workload of each pod. A pod without a controller is a workload by itself.
 func workloadOfPods() recording {
 	return recording{name: "pod:dra_workload:info", expr: `
 			group by (<pod>, <of workload>) (
@@ -109,8 +108,8 @@ func flopUtilization() recording {
 const onDevice = `
 			    * on (<device>) group_left (cluster_device) `
 
-// workloads are the workloads over all nodes. Of a device of the cluster the pods of each node have
-// the part that [clusterDevices] recorded last, up to an interval before.
+// workloads are the workloads over all nodes. The pods of each node have the part of a device of
+// the cluster that [clusterDevices] recorded last, up to an interval before.
 func workloads() []recording {
 	seconds := query.Unit{Seconds: 1, Scale: 1}
 	increase := func(what, expr string, unit query.Unit) recording {

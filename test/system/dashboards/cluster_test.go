@@ -118,7 +118,7 @@ func claimPanels(t *testing.T, e *engine, at time.Time) {
 			`{cluster="c1", namespace="other", resourceclaim_name="waiting"}`: 1.70000003e12,
 			`{cluster="c1", namespace="team", resourceclaim_name="waiting"}`:  1.70000006e12,
 		},
-		"Who has the devices": {`{cluster="c1", driver="gpu.nvidia.com", namespace="team"}`: 4},
+		"Devices by namespace and driver": {`{cluster="c1", driver="gpu.nvidia.com", namespace="team"}`: 4},
 	}
 	for _, p := range panels() {
 		if wanted[p.Title] == nil || !strings.Contains(p.Targets[0].Expr, "kube_resourceclaim") {

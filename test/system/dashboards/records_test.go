@@ -63,7 +63,7 @@ func sickKind(t *testing.T) string {
 		for _, row := range board.Rows {
 			for _, panel := range row.Panels {
 				for _, target := range panel.Targets {
-					if panel.Title == "Sick devices" && strings.Contains(target.Expr, "kind") {
+					if panel.Title == "Devices with problems" && strings.Contains(target.Expr, "kind") {
 						return filled(target.Expr, nil)
 					}
 				}
