@@ -320,7 +320,7 @@ func (m *SelfMetrics) logBound(input string, reason driver.Reason) {
 		return
 	}
 	m.logged[key] = true
-	m.log.Warn("an input has more than is used: the rest is left out, and counted in dra_exporter_input_rejected_total",
+	m.log.Warn("an input exceeds its limits: the rest is left out, and counted in dra_exporter_input_rejected_total",
 		"input", input, "reason", string(reason))
 }
 
@@ -415,7 +415,7 @@ func (m *SelfMetrics) Receipts(count int) { m.receipts.WithLabelValues().Add(flo
 func (m *SelfMetrics) LogDropped(lines int) {
 	m.lines.WithLabelValues().Add(float64(lines))
 	if lines > 0 {
-		m.log.Warn("lines of the log were dropped, since who reads it did not take them in time", "lines", lines)
+		m.log.Warn("lines of the log were dropped: its reader is too slow", "lines", lines)
 	}
 }
 

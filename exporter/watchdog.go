@@ -71,11 +71,12 @@ func (s *Sampler) watch(ctx context.Context) {
 		}
 		now, at := s.Now(), s.progress.phase.Load()
 		if logged != nil && at != logged {
-			s.Log.InfoContext(ctx, "the sampler goes on", "part", logged.part, "stood", now.Sub(logged.begun).Round(time.Second))
+			s.Log.InfoContext(ctx, "the sampler continues", "part", logged.part,
+				"hung_for", now.Sub(logged.begun).Round(time.Second))
 			logged = nil
 		}
 		if logged == nil && at.part != "" && now.Sub(at.begun) > hungAfter {
-			s.Log.WarnContext(ctx, "the sampler stands: a part of a tick has not returned", "part", at.part,
+			s.Log.WarnContext(ctx, "the sampler hangs: a part of a tick has not returned", "part", at.part,
 				"since", at.begun)
 			logged = at
 		}

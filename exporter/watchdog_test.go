@@ -83,7 +83,7 @@ func TestStandingTick(t *testing.T) {
 			}
 			close(inventory.release)
 			expect(2*time.Second, "", 2)
-			if !strings.Contains(log.String(), "the sampler goes on") {
+			if !strings.Contains(log.String(), "the sampler continues") {
 				t.Errorf("the log does not say that it goes on: %s", log.String())
 			}
 		})

@@ -73,7 +73,7 @@ type reading struct {
 // errParts returns the error for a GPU whose partitions this process may not read.
 func errParts() error {
 	return driver.WithReason(driver.ReasonForbidden,
-		errors.New("its partitions can't be told apart: only who may use /dev/dri may read KFD's topology"))
+		errors.New("its partitions are unknown: reading KFD's topology needs permission to use /dev/dri"))
 }
 
 // read reads the GPU and its partitions.

@@ -17,7 +17,7 @@ func (c *Checker) holds(d *join.Device) {
 			through = fmt.Sprintf("the claim %s/%s", share.Claim.Namespace, share.Claim.Name)
 		}
 		if share.Admin {
-			through += " with admin access, which owns nothing"
+			through += " with admin access, which is not charged"
 		}
 		for j := range share.Holders {
 			h := &share.Holders[j]

@@ -51,7 +51,7 @@ func (s State) attention() int {
 func (s State) Meaning() string {
 	switch s {
 	case StateUnhealthy:
-		return "its driver or the kubelet calls it unhealthy, it can no longer be read, or it is held without a link"
+		return "its driver or the kubelet reports it unhealthy, it can no longer be read, or it is held without a link"
 	case StateStalled:
 		return "held, busy without a pause, and nothing that is measured shows life"
 	case StateGuest:

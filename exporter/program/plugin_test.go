@@ -154,7 +154,7 @@ func TestPlugin(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	args := PluginArguments("kubectl-dra", []string{"claim", "team/none", "--kubeconfig=" + kubeconfig})
 	if status := Run(t.Context(), args, nil, &stdout, &stderr); status != exitFailure ||
-		!strings.Contains(stderr.String(), "team/none: no node that answered has it") {
+		!strings.Contains(stderr.String(), "team/none: not found on any node that answered") {
 		t.Errorf("status %d, %s%s", status, &stdout, &stderr)
 	}
 	// The API server passes no credentials on to pods.

@@ -124,7 +124,7 @@ func describeShare(d *web.DeviceReport, s *web.ShareReport) []string {
 	}
 	part := fmt.Sprintf("%.0f %%, %s", 100*s.Weight, d.Attribution)
 	if s.Admin {
-		part = "admin access, which owns nothing"
+		part = "admin access, which is not charged"
 	}
 	out := []string{fmt.Sprintf("  held by %s (%s) for %s", name, part, cmp.Or(strings.Join(s.Pods, ", "), "no pod"))}
 	for _, h := range s.Holds {
@@ -217,7 +217,7 @@ func rank(t *web.Trend) int {
 func drawHistory(c *recorder.Chart, span time.Duration, width int) []string {
 	trends := web.Trends(c, driver.Standard())
 	if len(trends) == 0 {
-		return []string{"nothing is recorded of it"}
+		return []string{"no recording of it"}
 	}
 	for from := 0; from < len(trends); { // for each owner, the most informative first
 		to := from

@@ -77,7 +77,7 @@ func printLines(w io.Writer, lines []string) error {
 }
 
 // errNotFound is the error for something that no node has.
-var errNotFound = errors.New("no node that answered has it")
+var errNotFound = errors.New("not found on any node that answered")
 
 // Describe asks once and describes the first of the subjects that a node has: the reasons for the
 // states of its devices, and with history also the recording of the last ten minutes. An exporter

@@ -377,7 +377,7 @@ func (v *screen) drawDetails(width, shown int) {
 	case d.asked:
 		lines = append(lines, drawHistory(d.chart, d.span, width)...)
 	default:
-		lines = append(lines, "", "asking for what was recorded …")
+		lines = append(lines, "", "loading the recording …")
 	}
 	d.first = max(0, min(d.first, len(lines)-shown-1))
 	for i := d.first; i < len(lines) && i-d.first <= shown; i++ {

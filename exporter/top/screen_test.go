@@ -209,7 +209,7 @@ func TestDescribe(t *testing.T) {
 		}
 	}
 	err := Describe(t.Context(), c, []Subject{{View: ViewClaims, Name: "team/no"}}, false, 80, &strings.Builder{})
-	if err == nil || err.Error() != "team/no: no node that answered has it" {
+	if err == nil || err.Error() != "team/no: not found on any node that answered" {
 		t.Errorf("error %v", err)
 	}
 }

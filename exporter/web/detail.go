@@ -91,7 +91,7 @@ func (s *section) stalled(reason string) {
 // contradiction adds a row with the evidence that the device works although its utilization is 0.
 func (s *section) contradiction(d *ledger.Device) {
 	if d.Contradiction != join.NoContradiction {
-		text := "the utilization is 0, and " + d.Contradiction.Meaning() + ": it is not taken to be idle"
+		text := "the utilization is 0, and " + d.Contradiction.Meaning() + ": it does not count as idle"
 		s.Rows = append(s.Rows, []item{{Text: "contradiction"}, {Text: text, Class: "warn"}})
 	}
 }

@@ -15,7 +15,7 @@ import (
 var (
 	errMalformed  = errors.New("malformed answer")
 	errTooLarge   = errors.New("answer too large")
-	errExpired    = errors.New("the watch is too old to go on")
+	errExpired    = errors.New("the watch is too old to continue")
 	errRedirected = errors.New("redirected")
 	errManyPages  = errors.New("a list of too many pages")
 	errNotServed  = errors.New("resource.k8s.io is not served in a supported version")

@@ -22,7 +22,7 @@
   const holders = (lines = []) => lines.map((l) => element('div', {}, l.pods || 'no pod', ' via ',
     l.claim ? link('claim', l.claim, l.label) : 'a device plugin', l.part ? `: ${l.part}` : ''));
   const fold = (summary, lines, more = {}) => element('details', more, element('summary', {}, summary), ...lines);
-  const adminAccess = { class: 'dim', title: 'holders with admin access, which own nothing of the device' };
+  const adminAccess = { class: 'dim', title: 'holders with admin access, which are not charged for the device' };
   const busy = ({ utilization: text, trend }) => {
     if (trend) return [drawing(lines(trend)), ' ', text ?? ''];
     if (!text) return [];
@@ -256,7 +256,7 @@
     $('sums').replaceChildren(...between(' · ', data.sums.map((f) => element('span', {}, `${f.name} `,
       element('b', {}, f.text)))));
     $('everywhere').replaceChildren(...(data.everywhere ?? []).map((l) => element('div', {},
-      `Admin access to ${l.part} devices, of which it owns nothing: ${l.pods || 'no pod'} via `,
+      `Admin access to ${l.part} devices, not charged: ${l.pods || 'no pod'} via `,
       l.claim ? link('claim', l.claim, l.label) : 'a device plugin')));
   };
 

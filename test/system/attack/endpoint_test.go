@@ -43,7 +43,7 @@ func hostileEndpoints(t testing.TB) {
 	}
 	g := launch(t, node, map[string]string{"source.scrape.config": node.Write(t, "hostile.yaml",
 		string(config)+largenode.Endpoint("hostile-a", hostile.URL)+largenode.Endpoint("hostile-b", hostile.URL))})
-	logged := func() int { return strings.Count(g.Log(), "an input has more than is used") }
+	logged := func() int { return strings.Count(g.Log(), "an input exceeds its limits") }
 	f := g.during(10*attackTime(), func(ctx context.Context) {
 		enough := 2 * (answers.Load() + int64(attackTime().Seconds()))
 		for answers.Load() < enough || *before == "" && logged() < 2 {
