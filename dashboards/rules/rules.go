@@ -95,7 +95,7 @@ func (r Rule) with(o *Options) Rule {
 		if r.Annotations == nil {
 			r.Annotations = map[string]string{}
 		}
-		if text = replacer.Replace(o.byGateway(text)); !isRelative(text) { // a link without an address leads nowhere
+		if text = replacer.Replace(o.byGateway(text)); !isRelative(text) { // a link without an address is dropped
 			r.Annotations[name] = text
 		}
 	}

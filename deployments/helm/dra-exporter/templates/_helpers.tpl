@@ -43,7 +43,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
-{{/* The gateway is no exporter: the selectors of these do not select its pods. */}}
+{{/* The gateway is not an exporter: the exporters' selectors do not select its pods. */}}
 {{- define "dra-exporter.gatewaySelector" -}}
 app.kubernetes.io/name: {{ include "dra-exporter.name" . | trunc 55 | trimSuffix "-" }}-gateway
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -54,7 +54,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ omit (include "dra-exporter.labels" . | fromYaml) "app.kubernetes.io/name" "app.kubernetes.io/instance" | toYaml }}
 {{- end -}}
 
-{{/* The address of the nodes' pages for links in alerts: the gateway's, else the one that is given. */}}
+{{/* The address of the nodes' pages for links in alerts: the gateway's, else the given one. */}}
 {{- define "dra-exporter.pageURL" -}}
 {{- if .Values.gateway.url -}}
 {{- trimSuffix "/" .Values.gateway.url }}/node/{{ "{{ $labels.node | urlquery }}" -}}
@@ -112,7 +112,7 @@ cpu:
 {{- $preset | toYaml -}}
 {{- end -}}
 
-{{/* The runtime class: the one that is asked for, else the preset's, unless devices come in another way. */}}
+{{/* The runtime class: the given one, else the preset's, unless devices are provided in another way. */}}
 {{- define "dra-exporter.runtimeClassName" -}}
 {{- $preset := include "dra-exporter.preset" . | fromYaml -}}
 {{- if .Values.runtimeClassName -}}

@@ -104,7 +104,7 @@ groups: {{- toYaml $groups | nindent 2 }}
 {{- $_ := set $annotations "page_url" (regexReplaceAll "^<page>/#(claim|pod|device)=(.*)$" . $to) -}}
 {{- end -}}
 {{- end -}}
-{{- /* A link without an address leads nowhere. */ -}}
+{{- /* A link without an address is dropped. */ -}}
 {{- range $name, $word := dict "page_url" "<page>" "dashboard_url" "<grafana>" -}}
 {{- if not (get $words $word) -}}
 {{- $_ := unset $annotations $name -}}
