@@ -46,6 +46,14 @@ type listedPod struct {
 	cgroup        podresources.CgroupState
 }
 
+// endedUID is the UID, from files of the node, of a pod that has ended. The next pod with its name
+// may be listed before there are files of it.
+type endedUID struct {
+	uid     string
+	kubelet podresources.Instance // another one may list the pod again; empty: none
+	at      time.Time
+}
+
 // kubelet is what is known about the kubelet process that answers.
 type kubelet struct {
 	instance podresources.Instance
@@ -109,6 +117,7 @@ func (e *Evidence) answer(a *Answer) {
 		e.kubelet.ready = later(a.Asked, a.Arrived)
 	}
 	e.takeCgroups(a.Cgroups, a.Asked)
+	maps.DeleteFunc(e.ended, func(_ podresources.Pod, of endedUID) bool { return a.Asked.Sub(of.at) > keepDeleted })
 	next := e.listPodsOf(a)
 	kept := map[podresources.Pod]bool{}
 	for name, before := range e.listed {
@@ -210,7 +219,29 @@ func (e *Evidence) unlistPod(name podresources.Pod, before *listedPod, a *Answer
 		after.gone = l.cgroup == podresources.CgroupGone || p.Started && a.Kubelet != "" && before.kubelet == a.Kubelet
 		e.put(after)
 	}
+	switch {
+	case p != nil:
+	case l.cgroup == podresources.CgroupGone:
+		e.endUID(name, endedUID{uid: uid, at: a.Asked})
+	case a.Kubelet != "" && before.kubelet == a.Kubelet:
+		e.endUID(name, endedUID{uid: uid, kubelet: a.Kubelet, at: a.Asked})
+	}
 	return nil
+}
+
+// endUID remembers the UID of a pod without a known object that has ended. A static pod may be
+// started again with its UID.
+func (e *Evidence) endUID(name podresources.Pod, of endedUID) {
+	if of.uid != "" && !podresources.IsStaticUID(of.uid) && len(e.ended) < maxPods {
+		e.ended[name] = of
+	}
+}
+
+// isEnded reports whether the UID that files have for a listed pod is that of an earlier pod with
+// its name.
+func (e *Evidence) isEnded(a *Answer, name podresources.Pod) bool {
+	of, known := e.ended[name]
+	return known && of.uid == a.UIDs[name] && (of.kubelet == "" || of.kubelet == a.Kubelet)
 }
 
 // replacePod processes that the kubelet lists a different pod with the name of an earlier one.
@@ -282,7 +313,7 @@ func (e *Evidence) listsPodOfServer(a *Answer) bool {
 
 // uidAnswered returns the UID of a pod that an answer lists, "" if it is unknown.
 func (e *Evidence) uidAnswered(a *Answer, name podresources.Pod) string {
-	if uid := a.UIDs[name]; uid != "" {
+	if uid := a.UIDs[name]; uid != "" && !e.isEnded(a, name) {
 		return uid
 	}
 	uid := e.uidOf(name)
@@ -365,9 +396,13 @@ func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at ti
 
 // endListed processes the end of a listed pod, as shown by its cgroup.
 func (e *Evidence) endListed(name podresources.Pod, states map[string]podresources.CgroupState, at time.Time) {
-	if p := e.pods[e.uidListed(name, e.listed[name])]; p != nil && p.state != Ending {
+	uid := e.uidListed(name, e.listed[name])
+	gone := states[uid] == podresources.CgroupGone
+	if p := e.pods[uid]; p == nil && gone {
+		e.endUID(name, endedUID{uid: uid, at: at})
+	} else if p != nil && p.state != Ending {
 		after := p.apply(unlisted, at)
-		after.gone = states[p.UID] == podresources.CgroupGone
+		after.gone = gone
 		e.put(after)
 	}
 	delete(e.listed, name)

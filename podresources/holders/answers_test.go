@@ -391,6 +391,59 @@ func TestNothingThatWasReturnedChanges(t *testing.T) {
 	}
 }
 
+// The folders of pods' logs are those of an earlier pod for a moment, after the kubelet lists the
+// next pod with its name: the UID of a pod that has ended does not hold a device again.
+func TestUIDOfAnEndedPod(t *testing.T) {
+	const staticUID = "0123456789abcdef0123456789abcdef"
+	for name, tt := range map[string]struct {
+		uid   string
+		state podresources.CgroupState // from the end of the pod on
+		is    func(n *node)            // between the end and the next pod
+		again bool                     // the pod may be listed again
+	}{
+		"its kubelet ceased to list it":          {uid: "first"},
+		"and its cgroup is gone":                 {uid: "first", state: podresources.CgroupGone},
+		"another kubelet lists it":               {uid: "first", is: (*node).restart, again: true},
+		"another one, though its cgroup is gone": {uid: "first", state: podresources.CgroupGone, is: (*node).restart},
+		"a static pod":                           {uid: staticUID, again: true},
+		"long ago": {uid: "first", again: true, is: func(n *node) {
+			n.answer(keepDeleted+time.Second, held("gpu-1", "other"))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.uids = map[string]string{"a": tt.uid}
+			uids := func() string {
+				held, _ := n.Holds(n.now, time.Time{})
+				return held.Allocations[0].Holders[0].UID
+			}
+			other := held("gpu-1", "other")
+			n.answer(time.Second, held("gpu-0", "a"), other)
+			if got := uids(); got != tt.uid {
+				t.Fatalf("%q holds the device, want %q", got, tt.uid)
+			}
+			n.states[tt.uid] = tt.state
+			n.answer(time.Second, other)
+			if tt.is != nil {
+				tt.is(n)
+			}
+			want := ""
+			if tt.again {
+				want = tt.uid
+			}
+			n.answer(time.Second, held("gpu-0", "a"), other)
+			if got := uids(); got != want {
+				t.Errorf("the UID of the next pod is %q, want %q", got, want)
+			}
+			n.uids["a"] = "second"
+			n.answer(time.Second, held("gpu-0", "a"), other)
+			if got := uids(); got != "second" {
+				t.Errorf("the UID of the next pod is %q, want that of its own folder", got)
+			}
+		})
+	}
+}
+
 // Whatever happens, every holder was in an answer; a live one goes only by an answer of a kubelet
 // that knows its pods and never while it has processes; one whose cgroup is gone is not kept; no
 // allocation is without holders; and what is doubted is held.
@@ -399,9 +452,14 @@ func TestAnswersProperties(t *testing.T) {
 		n := newNode(t)
 		pods := []string{"a", "b", "c"}
 		before := map[string]bool{}
-		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
+		n.uids = map[string]string{}
+		state := func(pod string) podresources.CgroupState { return n.states[n.uids[pod]] }
+		for step := range rapid.IntRange(1, 30).Draw(rt, "steps") {
 			for _, pod := range pods {
-				n.states[pod] = rapid.SampledFrom([]podresources.CgroupState{
+				if !before[pod] { // the next one with its name
+					n.uids[pod] = fmt.Sprintf("%s-%d", pod, step)
+				}
+				n.states[n.uids[pod]] = rapid.SampledFrom([]podresources.CgroupState{
 					podresources.CgroupUnknown, podresources.CgroupAlive, podresources.CgroupGone,
 				}).Draw(rt, pod)
 			}
@@ -437,15 +495,15 @@ func TestAnswersProperties(t *testing.T) {
 				}
 			}
 			for pod := range now {
-				if !listed[pod] && (!before[pod] || n.states[pod] == podresources.CgroupGone) {
+				if !listed[pod] && (!before[pod] || state(pod) == podresources.CgroupGone) {
 					rt.Fatalf("%s is kept", pod)
 				}
 			}
 			for pod := range before {
-				if n.states[pod] == podresources.CgroupAlive && !now[pod] {
+				if state(pod) == podresources.CgroupAlive && !now[pod] {
 					rt.Fatalf("%s lives and is dropped", pod)
 				}
-				if failed && n.states[pod] != podresources.CgroupGone && !now[pod] && listed[pod] {
+				if failed && state(pod) != podresources.CgroupGone && !now[pod] && listed[pod] {
 					rt.Fatalf("%s is dropped without an answer", pod)
 				}
 			}

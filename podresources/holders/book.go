@@ -36,6 +36,7 @@ type Book struct {
 func NewBook(grace time.Duration, hint func()) *Book {
 	return &Book{hint: hint, version: 1, evidence: Evidence{
 		grace: grace, pods: map[string]*pod{}, claims: map[podresources.Claim]podresources.ClaimFacts{},
+		ended: map[podresources.Pod]endedUID{},
 	}}
 }
 

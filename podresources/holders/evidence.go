@@ -16,13 +16,14 @@ type Evidence struct {
 	// The kubelet's answers.
 	kubelet     kubelet
 	listed      map[podresources.Pod]*listedPod
-	allocations []podresources.Allocation // of the last answer, with those of kept pods
-	given       []podresources.Allocation // of the last answer, unchanged
-	filled      bool                      // allocations differ from given by more than UIDs
-	asked       time.Time                 // when the last answer was requested; zero: there was none
-	failing     time.Time                 // since when the kubelet has not answered; zero: it answers
-	grace       time.Duration             // how long a pod with an unknown cgroup is kept after a restart
-	watched     time.Time                 // when the open watch of the kubelet's pods began; zero: none is open
+	allocations []podresources.Allocation     // of the last answer, with those of kept pods
+	given       []podresources.Allocation     // of the last answer, unchanged
+	filled      bool                          // allocations differ from given by more than UIDs
+	asked       time.Time                     // when the last answer was requested; zero: there was none
+	failing     time.Time                     // since when the kubelet has not answered; zero: it answers
+	grace       time.Duration                 // how long a pod with an unknown cgroup is kept after a restart
+	watched     time.Time                     // when the open watch of the kubelet's pods began; zero: none is open
+	ended       map[podresources.Pod]endedUID // the last pod of each name that had no known object
 
 	claims     map[podresources.Claim]podresources.ClaimFacts // from the API server
 	fileClaims map[podresources.Claim]podresources.ClaimFacts // from the inventory file, with deleted ones
