@@ -60,13 +60,14 @@ type Hold struct {
 	FromDoubt, ToDoubt Doubt
 }
 
-// Doubt is the uncertainty of a time: the true time is at most so much earlier, or later.
+// Doubt is the uncertainty of a time: the true time is earlier by at most Early, or later by at
+// most Late.
 type Doubt struct{ Early, Late time.Duration }
 
 // Reason is the evidence that a pod holds a device, in words: one of [Reasons].
 type Reason string
 
-// The reasons. Those that begin with "kept" need what was known before.
+// The reasons. Those that begin with "kept" depend on earlier evidence.
 const (
 	ReasonListed    Reason = "listed by the kubelet" // by its last answer
 	ReasonReserved  Reason = "reserved, containers started"
@@ -121,7 +122,7 @@ type Allocation struct {
 	ShareID string   // for consumable capacity (KEP-5075), and for devices that a plugin allocates repeatedly
 	CDI     []string // qualified CDI device names of this device alone
 	CPUs    []int    // the claim's own logical CPUs, of all its devices, ascending; nil: unknown, or none
-	// OwnCPUs reports that the device is a group of CPUs, of which the claim has only those in CPUs.
+	// OwnCPUs reports that the device is a group of CPUs, and that the claim has only those in CPUs.
 	OwnCPUs bool
 
 	ClaimUID    string

@@ -43,7 +43,7 @@ func reasonOf(err error) driver.Reason {
 	case isExpired(err):
 		return driver.ReasonExpired
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return driver.ReasonAbsent // what is new in a namespace that ends is answered as forbidden
+		return driver.ReasonAbsent // creating an object in a namespace that is being deleted is answered as forbidden
 	case apierrors.IsForbidden(err):
 		return driver.ReasonForbidden
 	case apierrors.IsUnauthorized(err):

@@ -15,8 +15,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
 
-// The budget of what is read by its name. A list or a watch of the claims of a namespace would
-// return those of all nodes.
+// The budget of reads by name. A list or a watch of the claims of a namespace would return those of
+// all nodes.
 const (
 	fetchRate   = 10 // a second
 	fetchBurst  = 64 // a node starts 110 pods at most, and their holders must be known within 2 s
