@@ -14,7 +14,7 @@ import (
 const (
 	// minGPM is the shortest time between two GPM samples; nvml.h: "should be greater than 100ms".
 	minGPM = 200 * time.Millisecond
-	// maxGPM is the maximum time between two GPM samples of which the mean is used.
+	// maxGPM is the maximum time between two GPM samples whose mean is used.
 	maxGPM = 30 * time.Second
 )
 

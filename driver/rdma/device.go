@@ -116,7 +116,7 @@ func (s *Source) read(dir sysfs.Dir, name string, p *port, traffic bool, bad *sy
 	p.choose()
 }
 
-// choose selects the rank of readings without one: the lowest rank of which all files have a value.
+// choose selects the rank of readings without one: the lowest rank whose files all have a value.
 func (p *port) choose() {
 	for rank := rankSpecification; rank <= rankProtocol; rank++ {
 		for _, f := range p.files {

@@ -319,7 +319,7 @@ func (c *collector) bounded(b []byte) (string, driver.Reason) {
 	return c.intern(b)
 }
 
-// intern returns the string, of which one copy is kept.
+// intern returns the string. It keeps one copy of equal strings.
 func (c *collector) intern(b []byte) (string, driver.Reason) {
 	if s, ok := c.text[string(b)]; ok {
 		return s, ""
