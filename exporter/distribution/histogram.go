@@ -117,7 +117,7 @@ func bounds() [1 << Schema]float64 {
 	}
 }
 
-// coarse returns a bucket's index at a resolution that was halved so many times.
+// coarse returns a bucket's index at a resolution that was halved the given number of times.
 func coarse(index int16, times int8) int16 { return (index + 1<<times - 1) >> times }
 
 // limit lowers the resolution while there are too many buckets.

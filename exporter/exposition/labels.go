@@ -136,7 +136,7 @@ type labelCache struct {
 	devices sequence[*driver.ID, *owner]
 	holders sequence[*ledger.HolderKey, *owner]
 
-	// Entries of what the kubelet and the API server report about claims and pods.
+	// Entries of facts about claims and pods from the kubelet and the API server.
 	shares sequence[shareKey, []fact]
 	claims sequence[claimKey, []fact]
 	pods   sequence[ledger.PodInfo, []fact]

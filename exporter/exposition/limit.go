@@ -8,7 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
-// Snapshot is a ledger's snapshot with the decision what of it is exported.
+// Snapshot is a ledger's snapshot with the decision which of its series are exported.
 type Snapshot struct {
 	*ledger.Snapshot
 	Series  int // number of exported ones, without the exporter's own
@@ -114,8 +114,8 @@ func fixedRank(id familyID) rank {
 	}
 }
 
-// Apply decides what of the ledger's newest snapshot is exported. It may drop rows of s, which
-// nobody else may be using yet.
+// Apply decides which series of the ledger's newest snapshot are exported. It may drop rows of s,
+// which must not be in use elsewhere yet.
 func (l *Limiter) Apply(books *ledger.Ledger, s *ledger.Snapshot) *Snapshot {
 	out := &Snapshot{Snapshot: s}
 	if l.families == nil {

@@ -1,5 +1,5 @@
-// Package join computes, for one moment, who has which part of which device, and what the device
-// does.
+// Package join computes, for one moment, which holder has which part of a device, and what the
+// device does.
 //
 // [Join] takes the allocations of a node, its inventory and the samples of all sources. It returns
 // a [Device] for each device that is in the inventory or held: its shares with their weights, and

@@ -32,7 +32,7 @@ type Config struct {
 	Catalogue driver.Catalogue // of the readings' quantities; nil: the standard one
 }
 
-// catalogue returns the quantities with what the configuration keeps.
+// catalogue returns the quantities, reduced to what the configuration keeps.
 func (c *Config) catalogue() driver.Catalogue {
 	out := slices.Clone(c.Catalogue.OrStandard())
 	for i := range out {

@@ -248,7 +248,7 @@ func (d *deviceBook) wasIdle(from, to time.Time, config *Config) bool {
 	return known
 }
 
-// lower returns the lower of two values, of which 0 is unknown.
+// lower returns the lower of two values, where 0 means unknown.
 func lower(a, b float64) float64 {
 	if a > 0 && (b <= 0 || a < b) {
 		return a

@@ -98,7 +98,7 @@ func (d *deviceBook) row(tick uint64, room *deviceRoom) Device {
 	return s
 }
 
-// divided returns the quantities of which the device's holders have parts of the parent's.
+// divided returns the quantities for which the device's holders have parts of the parent's values.
 func (d *deviceSeries) divided(tick uint64) []*Series {
 	var out []*Series
 	for _, m := range d.meters {

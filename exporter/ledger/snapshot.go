@@ -93,8 +93,8 @@ type Device struct {
 	// are not known yet. nil: no time.
 	Ages         []time.Duration
 	Unattributed []Value // charges without a holder, and unattributed parts of gauges
-	// Divided are the quantities that the device, a partition, does not measure, and of which its
-	// holders get parts of the parent's. Their sources say how they are divided.
+	// Divided are the quantities that the device, a partition, does not measure, and for which its
+	// holders get parts of the parent's values. Their sources name the kind of division.
 	Divided   []*Series
 	Allocated float64 // seconds since Born in which it was held
 	Used      float64 // seconds of Allocated in which it was active; negative: never measured

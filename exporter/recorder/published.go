@@ -71,7 +71,7 @@ type Selection struct {
 	Namespace, Claim, Pod string
 	Last                  time.Duration // before the latest snapshot; 0: all
 	Own                   bool          // only the series of the device, claim or pod itself
-	After                 int           // skips so many series
+	After                 int           // number of series to skip
 }
 
 // History is the recording of a device, claim or pod, with the devices' holders.

@@ -374,7 +374,7 @@ func (r *ring) encode() *block {
 	return b
 }
 
-// forget drops series that the ended block, of so many ticks, did not have.
+// forget drops series that the ended block, with the given number of ticks, did not have.
 func (r *ring) forget(ticks int) {
 	gone := func(t *track) bool { return t.seen+uint64(ticks) <= r.tick }
 	for key, t := range r.tracks {
