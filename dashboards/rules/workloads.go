@@ -4,8 +4,8 @@ import "github.com/dra-exporter/dra-exporter/dashboards/query"
 
 // workloadsOfNodes are what each workload holds and uses on each node, by the second, and what
 // happens to its devices, by driver: a workload is what a pod is a part of by dra_pod_info, such as
-// a JobSet or a Deployment. Nothing is counted twice if an exporter is scraped twice, and of
-// several series of a pod the newest says what it is a part of.
+// a JobSet or a Deployment. Nothing is counted twice if an exporter is scraped twice, and the
+// newest of several series of a pod determines its workload.
 func workloadsOfNodes() []recording {
 	const (
 		of = `
