@@ -197,6 +197,9 @@ func (s *Sampler) tick(ctx context.Context) (retry time.Time) {
 	result.Topology = s.topology.of(result.Devices, now)
 	snapshot := s.Ledger.Advance(result, now)
 	s.Metrics.Corrected(snapshot.Corrections)
+	if n := snapshot.Forgotten; n > 0 {
+		s.Metrics.Reject(driver.Rejection{Input: "history", Reason: driver.ReasonTooMany, Count: n})
+	}
 	s.Metrics.Conflicts(map[string]int{join.ConflictKind: snapshot.Contradicted()})
 	s.joiner.Recycle(&result)
 	if s.Recorder != nil {

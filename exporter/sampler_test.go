@@ -16,6 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
@@ -95,7 +96,10 @@ func runSampler(t *testing.T, config SamplerConfig, f func(s *Sampler, registry 
 	if config.Owners == nil {
 		config = config.on(newFakeNode(answering))
 	}
-	config.Ledger, config.Limiter = ledger.New(ledger.Config{Retention: 5 * time.Minute}), exposition.NewLimiter(0, nil)
+	config.Limiter = exposition.NewLimiter(0, nil)
+	if config.Ledger == nil {
+		config.Ledger = ledger.New(ledger.Config{Retention: 5 * time.Minute})
+	}
 	config.Metrics = NewSelfMetrics(registry, "node1", slog.New(slog.DiscardHandler))
 	config.MaxAge = time.Minute
 	if config.Log == nil {
@@ -397,4 +401,22 @@ func TestOwnersFail(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What is forgotten of who held what, because there is no room for it, is counted.
+func TestForgottenHistoryIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := newFakeNode(func(context.Context) (podresources.View, error) {
+			a := jointest.Allocation("gpu-0", "claim", time.Now().Format("pod-05"))
+			return podresources.View{At: time.Now(), Allocations: []podresources.Allocation{a}}, nil
+		})
+		config := SamplerConfig{Ledger: ledger.New(ledger.Config{Retention: 5 * time.Minute, History: 1})}
+		runSampler(t, config.on(node), func(s *Sampler, _ *prometheus.Registry) {
+			time.Sleep(20 * time.Second)
+			got := testutil.ToFloat64(s.Metrics.rejected.WithLabelValues("history", string(driver.ReasonTooMany)))
+			if got < 10 || got > 40 {
+				t.Errorf("%v are counted", got)
+			}
+		})
+	})
 }

@@ -2,6 +2,8 @@ package ledger_test
 
 import (
 	"fmt"
+	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -90,5 +92,171 @@ func TestTimelineOfManyHoldersIsBounded(t *testing.T) {
 	most := ledger.MaxPortions + 2*(sharers+1) // of the present segment
 	if n := h.Ledger.Portions(jointest.ID("gpu-0")); n > most || n < most*3/4 {
 		t.Errorf("the timeline takes as much as %d portions, want at most %d", n, most)
+	}
+}
+
+// full is a node with as many rows as the kubelet's answers may have: devices that claims of one
+// pod each share. At each tick some claims of each device are of another name, and the processes of
+// the others use other parts of it.
+type full struct {
+	devices, sharers int
+	short            int // of the sharers
+	late             int // a second counter is read at each tick that this divides; 0: there is none
+
+	tick   int
+	ledger *ledger.Ledger
+	last   *ledger.Snapshot
+}
+
+func (f *full) now() time.Time { return jointest.Start().Add(time.Duration(f.tick) * time.Second) }
+
+// share returns a share of a device, as of a tick. A short one ends when that tick is over.
+func (f *full) share(device, n, tick int) join.Share {
+	hold := &podresources.Hold{From: jointest.Start()}
+	name := fmt.Sprintf("claim-%d-%d", device, n)
+	if n < f.short {
+		name = fmt.Sprintf("claim-%d-%d-%d", device, n, tick)
+		hold.From = jointest.Start().Add(time.Duration(tick) * time.Second)
+		if tick < f.tick {
+			hold.To = hold.From.Add(time.Second)
+		}
+	}
+	a := jointest.Allocation(fmt.Sprint("gpu-", device), name, name)
+	a.Holders[0].Hold = hold
+	use := join.Evenly(float64(n+tick%2) / float64(f.sharers*f.sharers))
+	return join.Share{
+		Allocation: a, Pods: []podresources.Pod{a.Holders[0].Pod}, Weight: 1 / float64(f.sharers),
+		Uses: []join.Use{use}, ByProcess: true,
+	}
+}
+
+func (f *full) pass() {
+	now := f.now()
+	r := join.Result{View: podresources.View{At: now}}
+	for d := range f.devices {
+		of := join.Device{ID: jointest.ID(fmt.Sprint("gpu-", d)), Attribution: join.AttributionProcess}
+		for n := range f.sharers {
+			of.Shares = append(of.Shares, f.share(d, n, f.tick))
+		}
+		for n := range f.short {
+			if f.tick > 0 {
+				r.Ended = append(r.Ended, f.share(d, n, f.tick-1))
+			}
+		}
+		slices.SortFunc(of.Shares, func(a, b join.Share) int { return a.Compare(b.Allocation) })
+		of.Readings = []join.Reading{{
+			Reading: driver.Reading{Quantity: driver.Energy, Value: 100 * float64(f.tick), At: now},
+		}}
+		if f.late > 0 && f.tick%f.late == 0 {
+			of.Readings = append(of.Readings, join.Reading{Reading: driver.Reading{
+				Quantity: driver.IOBytes, Labels: driver.Labels{"pcie", "receive"}, Value: float64(f.tick),
+				At: now.Add(-time.Second / 2),
+			}})
+		}
+		r.Devices = append(r.Devices, of)
+	}
+	slices.SortFunc(r.Devices, func(a, b join.Device) int { return a.ID.Compare(b.ID) })
+	slices.SortFunc(r.Ended, func(a, b join.Share) int { return a.Compare(b.Allocation) })
+	f.last = f.ledger.Advance(r, now)
+	f.tick++
+}
+
+// Who held what takes no more than its part of the budget, also while some readings of a device do
+// not come. Without the bound it would take 218 MiB after 17 minutes in which processes share
+// devices, and 2.3 kB for each claim of the last ten minutes.
+func TestHistoryIsBounded(t *testing.T) {
+	for name, test := range map[string]struct {
+		full
+		lost bool
+	}{
+		"processes":           {full: full{devices: 32, sharers: 64}},
+		"processes and a lag": {full: full{devices: 32, sharers: 64, late: 60}},
+		"short claims":        {full: full{devices: 512, sharers: 1, short: 1}, lost: true},
+		"short and a lag":     {full: full{devices: 64, sharers: 1, short: 1, late: 60}, lost: true},
+		"both and a lag":      {full: full{devices: 32, sharers: 64, short: 1, late: 60}, lost: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, config := &test.full, exportertest.LedgerConfig()
+			config.Retention = 2 * time.Second // only the history knows what ended earlier
+			f.ledger = ledger.New(config)
+			for range 5 {
+				f.pass()
+			}
+			before, lost := heap(), 0
+			for range 50 {
+				f.pass()
+				lost += f.last.Forgotten
+				if n := f.ledger.History(); n > ledger.MaxHistory {
+					t.Errorf("tick %d: who held what takes %d bytes", f.tick, n)
+				}
+			}
+			grown, most := int64(heap())-int64(before), int64(ledger.MaxHistory)
+			waits := f.late > 0 && f.short > 0 // the accounts of what ended wait for the reading
+			if grown > most && !waits {
+				t.Errorf("%d bytes were added to the heap, want no more than %d", grown, most)
+			}
+			if (lost > 0) != test.lost {
+				t.Errorf("%d entries were lost", lost)
+			}
+			runtime.KeepAlive(f)
+		})
+	}
+}
+
+// However short the history is, a reading that comes a minute late is divided as with all of it,
+// also among claims that have ended.
+func TestLateReadingIsDividedInAShortHistory(t *testing.T) {
+	charged := func(history int) (map[string]float64, int) {
+		config := exportertest.LedgerConfig()
+		config.History = history
+		f := full{devices: 2, sharers: 5, short: 2, late: 60, ledger: ledger.New(config)}
+		lost := 0
+		for range 124 {
+			f.pass()
+			lost += f.last.Forgotten
+		}
+		out := map[string]float64{}
+		for _, rows := range [][]ledger.Holder{f.last.Claims, f.last.Pods} {
+			for i := range rows {
+				for _, v := range rows[i].Values {
+					if v.Quantity == driver.IOBytes {
+						out[fmt.Sprint(*rows[i].HolderKey)] += v.Value
+					}
+				}
+			}
+		}
+		return out, lost
+	}
+	want, none := charged(0)
+	got, lost := charged(1)
+	if len(want) < 300 || none > 0 || lost == 0 {
+		t.Fatalf("%d claims, %d and %d entries lost", len(want), none, lost)
+	}
+	for name, of := range want {
+		if !exportertest.Close(got[name], of, 0) {
+			t.Errorf("%s has %v, want %v", name, got[name], of)
+		}
+	}
+}
+
+// If those whose readings are to come do not fit, they are kept, and the bound holds again when the
+// readings have come.
+func TestHistoryIsBoundedAgain(t *testing.T) {
+	config := exportertest.LedgerConfig()
+	config.Retention, config.History = 2*time.Second, 192<<10
+	f := full{devices: 16, sharers: 2, short: 2, late: 120, ledger: ledger.New(config)}
+	for f.tick < 120 {
+		f.pass()
+	}
+	if n := f.ledger.History(); n <= config.History {
+		t.Fatalf("%d bytes fit", n)
+	}
+	f.late = 1
+	f.tick += int(2 * ledger.RememberFor / time.Second)
+	for range 30 {
+		f.pass()
+		if n := f.ledger.History(); n > config.History {
+			t.Errorf("tick %d: who held what takes %d bytes", f.tick, n)
+		}
 	}
 }

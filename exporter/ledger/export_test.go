@@ -21,6 +21,15 @@ func (l *Ledger) Sizes(id driver.ID) (meters, counters, segments int) {
 	return len(d.meters), len(d.counters), len(d.timeline)
 }
 
+// History returns what who held what takes, in bytes, as the ledger counts it.
+func (l *Ledger) History() int {
+	bytes := 0
+	for _, d := range l.devices {
+		bytes += d.historyBytes()
+	}
+	return bytes
+}
+
 // Portions returns the number of portions of a device for which the ledger has memory.
 func (l *Ledger) Portions(id driver.ID) (n int) {
 	for _, s := range l.devices[id].timeline {

@@ -132,7 +132,7 @@ func (b *books) renew(d *deviceBook, holdings []holding, from time.Time, before 
 		}
 		s.doubt, d.late = doubt, max(d.late, doubt.Late)
 		if n := len(d.timeline); n == 0 || edge || !d.timeline[n-1].samePortions(&s) {
-			d.timeline = append(d.timeline, s)
+			d.timeline = d.timeline.append(s)
 		}
 	}
 	d.timeline.endAccounts(replaced, from)
@@ -163,9 +163,9 @@ func (d *deviceBook) use(since, now time.Time) {
 	case last.samePortions(&fresh):
 	case since.After(last.from):
 		fresh.from = since
-		d.timeline = append(d.timeline, fresh)
+		d.timeline = d.timeline.append(fresh)
 	default:
-		fresh.doubt, fresh.judged = last.doubt, last.judged
+		fresh.doubt, fresh.judged, fresh.before = last.doubt, last.judged, last.before
 		*last = fresh
 	}
 	if d.timeline.beyond() > len(d.timeline)/2 {

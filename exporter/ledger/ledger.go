@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -30,6 +31,8 @@ type Config struct {
 	MinLifetime time.Duration
 
 	Catalogue driver.Catalogue // of the readings' quantities; nil: the standard one
+
+	History int // the most bytes for who held what in the last ten minutes; 0: MaxHistory
 }
 
 // catalogue returns the quantities, reduced to what the configuration keeps.
@@ -58,9 +61,8 @@ type Ledger struct {
 	devices deviceBooks
 	present []*deviceBook // of this tick, in the order of the join
 	books
-	names     names
-	timeline  *Timeline // of the last tick
-	forgotten time.Time // when old periods were last forgotten
+	names names
+	history
 	closing   closing
 	advisor   advisor
 	lives     livesBook
@@ -71,6 +73,7 @@ type Ledger struct {
 // New returns an empty ledger.
 func New(config Config) *Ledger {
 	config.Catalogue = config.catalogue()
+	config.History = cmp.Or(config.History, MaxHistory)
 	l := &Ledger{
 		config: config, devices: deviceBooks{}, names: newNames(), advisor: advisor{config: config.Fit},
 		lives: livesBook{byDriver: map[string]*driverLives{}},
@@ -175,32 +178,11 @@ func (l *Ledger) release(now time.Time) {
 	l.names.release(now, l.config.Retention)
 }
 
-// forgetEvery is the time between two removals of old periods.
-const forgetEvery = time.Minute
-
-// updateTimeline takes over the periods that this tick has changed.
-func (l *Ledger) updateTimeline(now time.Time) {
-	forget := now.Sub(l.forgotten) >= forgetEvery
-	if forget {
-		l.forgotten = now
-	}
-	changed := map[driver.ID][]*Period{}
-	for id, d := range l.devices {
-		if forget {
-			d.forgetPeriods(now)
-		}
-		if d.newPeriods {
-			changed[id], d.newPeriods = slices.Clip(d.periods), false
-			d.recorded.current[slotFourth] = false
-		}
-	}
-	l.timeline = l.timeline.with(changed)
-}
-
 func (l *Ledger) snapshot(r *join.Result, now time.Time) *Snapshot {
 	s := &Snapshot{
 		Time: now, Catalogue: l.config.Catalogue, Corrections: l.corrections, Sources: r.Sources, Timeline: l.timeline,
-		Closed: l.closing.close(&l.claims, l.writer.on, now), Lives: l.lives.snapshot(),
+		Forgotten: l.lost,
+		Closed:    l.closing.close(&l.claims, l.writer.on, now), Lives: l.lives.snapshot(),
 	}
 	s.Devices, s.Failures = rowsOf(l.present, l.tick)
 	l.devices.markDown(s.Devices)

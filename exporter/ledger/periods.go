@@ -42,7 +42,7 @@ func (p *Period) Covers(from, to time.Time) bool {
 }
 
 // Timeline has the holders of each device over time: all periods that have not ended more than ten
-// minutes ago. It is immutable. nil is empty.
+// minutes ago, or fewer ([MaxHistory]). It is immutable. nil is empty.
 type Timeline struct{ periods map[driver.ID][]*Period }
 
 // NewTimeline returns a timeline of these periods.
@@ -135,10 +135,13 @@ func (l *periodList) endPeriod(p *Period, at time.Time) {
 	l.setPeriod(p, ended)
 }
 
-// forgetPeriods forgets the periods that ended long ago.
-func (l *periodList) forgetPeriods(now time.Time) {
-	old := func(p *Period) bool { return !p.To.IsZero() && now.Sub(p.To) > rememberFor }
-	if slices.ContainsFunc(l.periods, old) {
-		l.periods, l.newPeriods = slices.DeleteFunc(slices.Clone(l.periods), old), true
+// forgetPeriods forgets the periods that ended before a moment, and returns their number.
+func (l *periodList) forgetPeriods(moment time.Time) int {
+	old := func(p *Period) bool { return !p.To.IsZero() && p.To.Before(moment) }
+	if !slices.ContainsFunc(l.periods, old) {
+		return 0
 	}
+	before := len(l.periods)
+	l.periods, l.newPeriods = slices.DeleteFunc(slices.Clone(l.periods), old), true
+	return before - len(l.periods)
 }

@@ -270,7 +270,7 @@ func (r *reader) held(number uint64, b []byte) error {
 		if len(out) == 0 {
 			s.from = time.Time{}
 		}
-		out = append(out, s)
+		out = out.append(s)
 		return err
 	})
 	if len(out) > 0 {
@@ -394,7 +394,7 @@ func (d *deviceBook) resume(ended, now time.Time, alone bool) {
 		return
 	}
 	last := d.timeline.last().from
-	d.timeline = append(d.timeline, segment{from: later(ended, last), unattributed: join.Evenly(1)})
+	d.timeline = d.timeline.append(segment{from: later(ended, last), unattributed: join.Evenly(1)})
 	d.accrued = now
 	d.timeline.endAccounts(nil, ended)
 	for i, p := range d.periods {

@@ -43,6 +43,9 @@ type Snapshot struct {
 	// Corrections is the number of holds whose start or end became known in this tick, after the
 	// readings of that time had been charged. These changes apply from the charged time on.
 	Corrections int
+	// Forgotten is the number of entries of who held which device when that were lost in this tick,
+	// since there were too many ([MaxHistory]).
+	Forgotten int
 
 	// Closed are claims that have ended on all of their devices and whose counts until then are known.
 	// Each claim is in one snapshot.

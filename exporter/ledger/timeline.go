@@ -16,9 +16,10 @@ type timeline []segment
 
 // segment is a span of time in which the holders and their portions did not change. Both lists are
 // empty for a free device. Otherwise the weights of each list sum to 1, and the uses of the claims
-// and the unattributed part sum to 1.
+// and the unattributed part sum to 1. See mean for exceptions.
 type segment struct {
 	from         time.Time
+	before       int // bytes of all earlier segments; those that are forgotten may be included
 	claims       []portion
 	pods         []portion
 	unattributed join.Use
@@ -87,16 +88,21 @@ func addPortion(parts []portion, more portion) []portion {
 		if p.account != more.account {
 			continue
 		}
-		p.weight += more.weight
-		p.use.Add(more.use)
-		if p.own == unknownOwn || more.own == unknownOwn {
-			p.own = unknownOwn
-		} else {
-			p.own = min(1, p.own+more.own)
-		}
+		p.add(&more)
 		return parts
 	}
 	return append(parts, more)
+}
+
+// add adds another portion of the same account.
+func (p *portion) add(more *portion) {
+	p.weight += more.weight
+	p.use.Add(more.use)
+	if p.own == unknownOwn || more.own == unknownOwn {
+		p.own = unknownOwn
+	} else {
+		p.own = min(1, p.own+more.own)
+	}
 }
 
 // setUnattributed sets what the claims do not use. Rounding errors are not unattributed. If parts
@@ -174,11 +180,45 @@ func (s *segment) sameHolders(other *segment) bool {
 }
 
 // maxSegments and maxPortions limit the segments of a device and the portions in them. A reading
-// from before the oldest segment is charged to the holders of that segment.
+// from before the oldest segment is charged to the holders of that segment. MaxHistory limits those
+// of all devices.
 const (
 	maxSegments = 512
 	maxPortions = 1 << 16 // 3 MiB
 )
+
+// What parts of the history take, in bytes.
+const (
+	segmentBytes = 160
+	portionBytes = 48
+	accountBytes = 640 // of a holder that ended and is not exported any more
+)
+
+// bytes returns what the segment takes, without accounts.
+func (s *segment) bytes() int {
+	return segmentBytes + (len(s.claims)+len(s.pods))*portionBytes
+}
+
+// append adds the present segment. The accounts of holders that it does not have are kept for those
+// before.
+func (t timeline) append(s segment) timeline {
+	if len(t) == 0 {
+		return append(t, s)
+	}
+	last := t.last()
+	s.before = last.before + last.bytes()
+	if !last.sameHolders(&s) {
+		for p := range last.portions() {
+			if s.portionOf(p.account) == nil {
+				s.before += accountBytes
+			}
+		}
+	}
+	return append(t, s)
+}
+
+// bytes returns what the past segments take.
+func (t timeline) bytes() int { return t.last().before - t[0].before }
 
 // last returns the present segment.
 func (t timeline) last() *segment { return &t[len(t)-1] }

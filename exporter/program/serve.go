@@ -69,7 +69,7 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 	}
 	metrics.IdleThresholds(o.idleThreshold, o.networkThreshold)
 	kept.resumeSources(in.sources)
-	books := kept.resume(ctx, o.ledger(choices), in.node, metrics, log)
+	books := kept.resume(ctx, o.ledger(choices, memory), in.node, metrics, log)
 	sampler := exporter.NewSampler(exporter.SamplerConfig{
 		Interval: o.interval, Deadline: sourceDeadline, Owners: in.node, Inventory: in.node, Sources: in.sources,
 		Hints: in.node.Hints(), Paths: paths,
@@ -107,9 +107,9 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 }
 
 // ledger returns the configuration of the ledger.
-func (o *options) ledger(choices exposition.Choices) ledger.Config {
+func (o *options) ledger(choices exposition.Choices, m memory) ledger.Config {
 	return ledger.Config{
-		Retention: o.retention, MinLifetime: o.minLifetime,
+		Retention: o.retention, MinLifetime: o.minLifetime, History: m.of(ledger.MaxHistory),
 		IdleThreshold: o.idleThreshold, NetworkThreshold: o.networkThreshold,
 		WithoutErrors: !choices.Has(exposition.GroupErrors), WithoutPeaks: !choices.Has(exposition.GroupPeaks),
 		WithoutDistributions: !choices.Has(exposition.GroupHistograms),
