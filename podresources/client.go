@@ -29,7 +29,7 @@ import (
 // MaxAnswer is the field Answer of [FullBounds]. An answer of the kubelet is in memory once. A
 // hundred pods on one claim of 32 devices make 7 MB, which is over gRPC's default of 4 MiB; a
 // million pods without devices make 34 MB.
-const MaxAnswer = 36 << 20
+const MaxAnswer = 40 << 20
 
 // Errors of calls, for errors.Is. Each returned error wraps one of these, which has the reason, and
 // the gRPC status.

@@ -6,9 +6,11 @@ const (
 	// filePages is the resident part of the program file, which Go's memory limit does not include.
 	filePages = 36 << 20
 	// fixed is the memory that the program needs without any pod, device or client.
-	fixed = filePages + 22<<20
+	fixed = filePages + 18<<20
+	// least is what it takes with the smallest parts.
+	least = fixed + 4<<20
 	// garbage is reserved in smaller budgets, since the garbage of a tick shrinks less than the parts.
-	garbage = 16 << 20
+	garbage = 20 << 20
 	// minShare is the smallest share with which the program works properly. With less memory, it
 	// exceeds its budget.
 	minShare = 1. / 16
@@ -31,7 +33,7 @@ func newMemory(limit int64) memory {
 
 // heap returns the limit for Go's runtime: a tenth less than the budget without file pages, since
 // the runtime collects more often near the limit, and exceeds it for a short time.
-func (m memory) heap() int64 { return (max(m.budget, fixed) - filePages) / 10 * 9 }
+func (m memory) heap() int64 { return (max(m.budget, least) - filePages) / 10 * 9 }
 
 // of returns the bytes for a part that has full bytes of the full budget.
 func (m memory) of(full int) int { return int(m.share * float64(full)) }

@@ -65,15 +65,15 @@ func TestMemoryShares(t *testing.T) {
 	}{
 		"no limit": {
 			limit: math.MaxInt64, heap: 117021078, rows: 4096, ring: 12 << 20, series: 50_000, seriesOfFew: 100,
-			answer: 36 << 20,
+			answer: 40 << 20,
 		},
 		"100 MiB": {
 			limit: 100 << 20, heap: 60397974, rows: 1238, ring: 3804136, series: 29719, unlimited: 29719, seriesOfFew: 100,
-			answer: 11412408,
+			answer: 12680453,
 		},
 		"less than the program": {
 			limit: 20 << 20, heap: 20761803, rows: 256, ring: 768 << 10, series: 6144, unlimited: 6144, seriesOfFew: 100,
-			answer: 2304 << 10,
+			answer: 2560 << 10,
 		},
 	} {
 		m := newMemory(c.limit)
