@@ -116,8 +116,9 @@ func (d *deviceBook) shorten(step int, before, now time.Time) (lost int) {
 // part, stays. The accounts of merged segments wait for their readings anyway.
 func (t timeline) merged(n int, span time.Duration, anyHolders bool) timeline {
 	out := make(timeline, 0, len(t))
-	for i, next, before := 0, 0, t[0].before; i < len(t); i = next {
-		next = i + 1
+	before := t[0].before
+	for i := 0; i < len(t); {
+		next := i + 1
 		for i > 0 && next < n && t[next].from.Truncate(span).Equal(t[i].from.Truncate(span)) &&
 			(anyHolders || t[next].sameHolders(&t[i])) {
 			next++
@@ -133,6 +134,7 @@ func (t timeline) merged(n int, span time.Duration, anyHolders bool) timeline {
 		s.before = before
 		before += bytes
 		out = append(out, s)
+		i = next
 	}
 	return out
 }
