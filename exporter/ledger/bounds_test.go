@@ -168,13 +168,17 @@ func TestHistoryIsBounded(t *testing.T) {
 	for name, test := range map[string]struct {
 		full
 		lost bool
+		deep bool // not with -short
 	}{
-		"processes":           {full: full{devices: 32, sharers: 64}},
+		"processes":           {full: full{devices: 32, sharers: 64}, deep: true},
 		"processes and a lag": {full: full{devices: 32, sharers: 64, late: 60}},
-		"short claims":        {full: full{devices: 512, sharers: 1, short: 1}, lost: true},
+		"short claims":        {full: full{devices: 512, sharers: 1, short: 1}, lost: true, deep: true},
 		"short and a lag":     {full: full{devices: 64, sharers: 1, short: 1, late: 60}, lost: true},
-		"both and a lag":      {full: full{devices: 32, sharers: 64, short: 1, late: 60}, lost: true},
+		"both and a lag":      {full: full{devices: 32, sharers: 64, short: 1, late: 60}, lost: true, deep: true},
 	} {
+		if test.deep && testing.Short() {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			f, config := &test.full, exportertest.LedgerConfig()
 			config.Retention = 2 * time.Second // only the history knows what ended earlier
