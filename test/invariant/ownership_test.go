@@ -408,3 +408,34 @@ func TestOwnershipObservedLate(t *testing.T) {
 		}
 	}
 }
+
+// A claim has a device for each of two requests. The pod that names the first one ends at second
+// 10, the one that names the second at second 20.
+func TestLastUse(t *testing.T) {
+	truth, c := NewTruth("node1"), claim("a", "b")
+	of := func(device string) driver.ID { return driver.ID{Driver: gpu.Driver, Pool: gpu.Pool, Device: device} }
+	first, second := c.Status.Allocation.Devices.Results[0], c.Status.Allocation.Devices.Results[0]
+	first.Request, second.Request, second.Device = "a", "b", "gpu-1"
+	c.Status.Allocation.Devices.Results = []resourceapi.DeviceRequestAllocationResult{first, second}
+	user := func(uid types.UID) *corev1.Pod {
+		p := pod(uid)
+		p.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "devices", Request: string(uid)}}
+		return p
+	}
+	at := func(second int) time.Time { return time.Unix(1e9+int64(second), 0) }
+	for second := range 30 {
+		var pods []*corev1.Pod
+		if second < 10 {
+			pods = append(pods, user("a"))
+		}
+		if second < 20 {
+			pods = append(pods, user("b"))
+		}
+		truth.Observe(at(second), at(second), pods, []*resourceapi.ResourceClaim{c})
+	}
+	for device, want := range map[string]time.Time{"gpu-0": at(9), "gpu-1": {}, "gpu-2": {}} {
+		if got := truth.LastUse(c.UID, of(device)); !got.Equal(want) {
+			t.Errorf("%s was used until %v before the others, want %v", device, got, want)
+		}
+	}
+}

@@ -426,6 +426,32 @@ func (t *Truth) Unlisted(claim types.UID) bool {
 	return true
 }
 
+// LastUse returns when a pod that has started was last observed to use the request of a claim for
+// which it got a device, if others used the claim for longer: no pod has the device from then on,
+// although it stays prepared. Zero: there was no such time.
+func (t *Truth) LastUse(claim types.UID, device driver.ID) time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var of, ofAll time.Time
+	for h, life := range t.holds {
+		if h.uid != claim {
+			continue
+		}
+		for _, i := range life.of[started] {
+			if i.until.After(ofAll) {
+				ofAll = i.until
+			}
+			if h.id == device && i.until.After(of) {
+				of = i.until
+			}
+		}
+	}
+	if !of.Before(ofAll) {
+		return time.Time{}
+	}
+	return of
+}
+
 // Reservation returns a span of time in which a claim was prepared, extended by the overlapping
 // reservations of the claim for pods of the node.
 func (t *Truth) Reservation(claim types.UID, from, until time.Time) (time.Time, time.Time) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/plugin"
 )
@@ -72,7 +73,7 @@ type share struct {
 // shares returns who had what of each device, by the driver, as an exporter that runs this way can
 // know. While a claim is reserved for a pod that has not ended, it has its devices, though they are
 // prepared some time after its begin and until some time before its end: shares count as long as
-// the claim was reserved, or only while it was prepared.
+// the claim was reserved, or only while it was prepared and a pod used the request.
 func (w *world) shares(all []span, way way, whileReserved bool) map[string][]share {
 	out := map[string][]share{}
 	contradictory := w.ownership.contradictory()
@@ -97,7 +98,14 @@ func (w *world) shares(all []span, way way, whileReserved bool) map[string][]sha
 					weight = memory.AsApproximateFloat64()
 				}
 			}
-			out[d.Device] = append(out[d.Device], share{s, d.Device, weight})
+			used := s
+			if !way.noClaims && !way.noPods && !whileReserved {
+				last := w.ownership.truth.LastUse(s.event.UID, driver.ID{Driver: d.Driver, Pool: d.Pool, Device: d.Device})
+				if !last.IsZero() && last.Before(used.to) {
+					used.to = last
+				}
+			}
+			out[d.Device] = append(out[d.Device], share{used, d.Device, weight})
 		}
 	}
 	return out
