@@ -140,8 +140,9 @@ test-deep: deps ## run the unit tests that make test samples, with all cases: ev
 test-e2e: deps build cluster-build $(PROMTOOL) $(PROMETHEUS) $(THANOS) $(OAUTH2_PROXY) $(PINT) $(SCHEMA) ## run the system tests: the program end to end, and the accuracy of its metrics
 	@$(MAKE) --keep-going -j3 $(addprefix test-e2e-,$(suites))
 
-# The folders of test/system. Their tests wait more than they compute: three suites run at a time, and begin in this order.
-suites := cluster e2e accuracy dashboards deploy fleet attack integrations
+# The folders of test/system. Their tests wait more than they compute: three suites run at a time, and begin in this
+# order: when the cluster starts all its pods, no suite runs beside it that computes much.
+suites := cluster accuracy deploy e2e dashboards fleet attack integrations
 .PHONY: $(addprefix test-e2e-,$(suites))
 $(addprefix test-e2e-,$(filter-out accuracy integrations,$(suites))): test-e2e-%:
 	@$(call system_tests,$*,)

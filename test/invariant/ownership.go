@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -31,6 +33,10 @@ type Ownership struct {
 	// notices their ends, was stopped; nil: never.
 	Containers *Containers
 	Stopped    func() []standstill.Span
+	// Prepared returns when a claim's devices were prepared, by the journal of their drivers, in order.
+	// A span that has not ended ends at the zero time. The kubelet takes the devices back when the
+	// containers have ended, and may report that to the API server much later. nil: unknown.
+	Prepared func(claim types.UID) []standstill.Span
 	// ListedOnly says that the exporter knows only the claims that PodResources lists.
 	ListedOnly bool
 	// NoShares reports whether the exporter can't know the shares of a device. These are not compared.
@@ -163,7 +169,7 @@ func (o *Ownership) compare(s *snapshot, late time.Duration) []error {
 		}
 		if covers(o.certain(life), from, until) {
 			o.compared++
-			if !s.rows[this] {
+			if !s.rows[this] && !o.takenBack(h.uid, from, until) {
 				wrong = append(wrong, fmt.Errorf("claim %s/%s holds %v, and no row says so", h.namespace, h.claim, this))
 			}
 		}
@@ -183,6 +189,44 @@ func (o *Ownership) compare(s *snapshot, late time.Duration) []error {
 		}
 	}
 	return wrong
+}
+
+// prepared returns when a claim's devices were prepared.
+func (o *Ownership) prepared(claim types.UID) []standstill.Span {
+	if o.Prepared == nil {
+		return nil
+	}
+	return o.Prepared(claim)
+}
+
+// takenBack reports whether a claim's devices were prepared, and not for all of a time.
+func (o *Ownership) takenBack(claim types.UID, from, until time.Time) bool {
+	all := o.prepared(claim)
+	return len(all) > 0 && !slices.ContainsFunc(all, func(s standstill.Span) bool {
+		return !s.From.After(from) && (s.To.IsZero() || !s.To.Before(until))
+	})
+}
+
+// whilePrepared returns the intervals without the times from the end of a preparation to the next
+// one, if there is any.
+func whilePrepared(all []interval, prepared []standstill.Span) []interval {
+	var out []interval
+	for _, i := range all {
+		for n, p := range prepared {
+			if p.To.IsZero() || !i.from.Before(p.To) || !p.To.Before(i.until) {
+				continue
+			}
+			out = append(out, interval{from: i.from, until: p.To})
+			i.from = i.until
+			if n+1 < len(prepared) {
+				i.from = prepared[n+1].From
+			}
+		}
+		if i.from.Before(i.until) {
+			out = append(out, i)
+		}
+	}
+	return out
 }
 
 // mayHold reports whether the claim may have held the device at some time of a span.
@@ -265,6 +309,7 @@ func (o *Ownership) Seconds(r *web.Report) Sums {
 		p := part{h.namespace, h.claim, h.id}
 		admin[p] = admin[p] || life.admin
 		low, high := o.bounds(life)
+		low = whilePrepared(low, o.prepared(h.uid))
 		least[p], most[p] = append(least[p], low...), append(most[p], high...)
 	}
 	o.Truth.mu.Unlock()

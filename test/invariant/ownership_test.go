@@ -439,3 +439,45 @@ func TestLastUse(t *testing.T) {
 		}
 	}
 }
+
+// The kubelet takes back the devices of a claim at second 20, and reports the end of its pod to the
+// API server at second 40: the row may be missing from second 20 on, if the journal says so.
+func TestOwnershipOfWhatWasTakenBack(t *testing.T) {
+	at := func(second int) time.Time { return time.Unix(1e9+int64(second), 0) }
+	for name, tt := range map[string]struct {
+		prepared []standstill.Span
+		least    float64
+		misses   bool
+	}{
+		"no journal":     {least: 39, misses: true},
+		"still prepared": {prepared: []standstill.Span{{From: at(0)}}, least: 39, misses: true},
+		"taken back":     {prepared: []standstill.Span{{From: at(0), To: at(20)}}, least: 20},
+		"prepared again": {
+			prepared: []standstill.Span{{From: at(0), To: at(20)}, {From: at(24)}}, least: 35, misses: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := Ownership{Truth: NewTruth("node1")}
+			if tt.prepared != nil {
+				o.Prepared = func(types.UID) []standstill.Span { return tt.prepared }
+			}
+			wrong := map[string]bool{}
+			for second := range 60 {
+				var pods []*corev1.Pod
+				if second < 40 {
+					pods = append(pods, pod("a"))
+				}
+				o.Truth.Observe(at(second), at(second), pods, []*resourceapi.ResourceClaim{claim("a")})
+				for _, err := range o.Check(holding(at(second), second < 20)) {
+					wrong[err.Error()] = true
+				}
+			}
+			if len(wrong) > 0 != tt.misses {
+				t.Errorf("wrong: %v", wrong)
+			}
+			if got := o.Seconds(&web.Report{}); got.Least != tt.least {
+				t.Errorf("held for %v s at least, want %v", got.Least, tt.least)
+			}
+		})
+	}
+}

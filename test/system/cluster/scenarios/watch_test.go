@@ -10,9 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/test/invariant"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 )
 
 const (
@@ -84,7 +87,25 @@ func (f *findings) report(t *testing.T, of string) {
 	}
 }
 
-func startWatch(t *testing.T, r *running, o *ownership, stood, waited func() []standstill.Span) *watch {
+// preparedSpans returns when a claim's devices were prepared, by the journal of their drivers.
+func preparedSpans(t *testing.T, c *cluster.Cluster, claim types.UID) []standstill.Span {
+	t.Helper()
+	events, err := c.Journal()
+	if err != nil {
+		t.Errorf("read the drivers' journal: %v", err)
+	}
+	var out []standstill.Span
+	for _, s := range spans(events, time.Time{}) {
+		if s.event.UID == claim {
+			out = append(out, standstill.Span{From: s.from, To: s.to})
+		}
+	}
+	return out
+}
+
+func startWatch(
+	t *testing.T, c *cluster.Cluster, r *running, o *ownership, stood, waited func() []standstill.Span,
+) *watch {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watch{
@@ -92,6 +113,7 @@ func startWatch(t *testing.T, r *running, o *ownership, stood, waited func() []s
 		owners: invariant.Ownership{
 			Truth: o.truth, Containers: o.containers, Stopped: o.stopped, ListedOnly: r.noClaims || r.noPods,
 			NoShares: r.hidesShares, Stood: stood, Waited: waited,
+			Prepared: func(claim types.UID) []standstill.Span { return preparedSpans(t, c, claim) },
 		},
 	}
 	if l := r.late; l != nil {

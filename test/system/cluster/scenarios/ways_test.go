@@ -193,7 +193,7 @@ func (w *world) startWay(t *testing.T, way way, kubeconfig string, l *late) {
 		args = append(args, "--kubelet.pods-socket="+l.socket())
 	}
 	r := &running{way: way, program: startExporter(t, args), late: l}
-	r.watch = startWatch(t, r, w.ownership, w.stalls, w.waits)
+	r.watch = startWatch(t, w.cluster, r, w.ownership, w.stalls, w.waits)
 	w.exporters = append(w.exporters, r)
 }
 
