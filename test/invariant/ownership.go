@@ -33,9 +33,9 @@ type Ownership struct {
 	// notices their ends, was stopped; nil: never.
 	Containers *Containers
 	Stopped    func() []standstill.Span
-	// Prepared returns when a claim's devices were prepared, by the journal of their drivers, in order.
-	// A span that has not ended ends at the zero time. The kubelet takes the devices back when the
-	// containers have ended, and may report that to the API server much later. nil: unknown.
+	// Prepared returns when a claim's devices were prepared, by the journal of their drivers, in
+	// order. A span that has not ended ends at the zero time. The kubelet takes the devices back when
+	// the containers have ended, and may report that to the API server much later. nil: unknown.
 	Prepared func(claim types.UID) []standstill.Span
 	// ListedOnly says that the exporter knows only the claims that PodResources lists.
 	ListedOnly bool
