@@ -19,7 +19,6 @@ import (
 
 // The demo plays what happens to claims, and the exporter on it says so.
 func TestStories(t *testing.T) {
-	t.Parallel()
 	ctx, address, end := startDemo(t, 3*time.Minute)
 	defer end()
 	ask := func(t *testing.T, path string) string {

@@ -34,7 +34,6 @@ var profile = flag.String("profile", "", "a folder for profiles of that program,
 // all JSON, compressed and not, without a pause. The ring of the flight recorder is full with
 // -everything=11m alone.
 func TestMemoryWithEverythingOn(t *testing.T) {
-	t.Parallel()
 	n := largenode.StartSteady(t)
 	kubeconfig, sent := largeCluster(t, n)
 	f := flags(n.Flags()).with(flags{
