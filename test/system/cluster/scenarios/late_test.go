@@ -34,7 +34,6 @@ func TestLateKubelet(t *testing.T) {
 	if !kubeletSince(podsAPISince) {
 		t.Skip("the kubelet has no Pods API")
 	}
-	t.Parallel() // with TestContainers, on another cluster
 	w := newCluster(t, cluster.Options{})
 	w.late = []time.Duration{150 * time.Millisecond, 1200 * time.Millisecond}
 	w.access.Clusters[w.access.CurrentContext].Server = "https://" + forwarded(t, lateServer(w.cluster.DialServer))

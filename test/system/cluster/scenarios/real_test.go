@@ -24,7 +24,6 @@ import (
 // TestContainers runs, at once, what real containers may do otherwise than those of the runtime
 // that runs nothing, and what takes real devices: network interfaces in pods, and CPUs.
 func TestContainers(t *testing.T) {
-	t.Parallel() // with TestLateKubelet, on another cluster
 	w := newWorld(t, cluster.Options{Runtime: cluster.Containerd})
 	t.Run("Claims", func(t *testing.T) {
 		w.runAll(t, map[string]func(*testing.T, *world){
