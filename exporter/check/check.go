@@ -251,8 +251,8 @@ const betweenReadings = 300 * time.Millisecond
 // from the call, like the deadline, and is longer.
 const timeToReturn = 10 * time.Second
 
-// sampleTwice samples twice, because rates need two readings. If the first sample fails, another
-// takes its place: a library may have been slow to open. It does not wait for a source that hangs.
+// sampleTwice samples twice, because rates need two readings. It does not wait for a source that
+// hangs.
 func sampleTwice(ctx context.Context, s driver.Source) ([]driver.Sample, error) {
 	type result struct {
 		samples []driver.Sample
@@ -260,17 +260,12 @@ func sampleTwice(ctx context.Context, s driver.Source) ([]driver.Sample, error) 
 	}
 	done := make(chan result, 1)
 	go func() {
-		for range 2 {
-			_, err := s.Sample(ctx)
-			pause := time.NewTimer(betweenReadings)
-			select {
-			case <-pause.C:
-			case <-ctx.Done():
-			}
-			pause.Stop()
-			if err == nil {
-				break
-			}
+		_, _ = s.Sample(ctx) // an error would occur again
+		pause := time.NewTimer(betweenReadings)
+		defer pause.Stop()
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
 		}
 		samples, err := s.Sample(ctx)
 		done <- result{samples, err}

@@ -75,28 +75,3 @@ func TestDescribedWithoutSamples(t *testing.T) {
 		}
 	}
 }
-
-// opening is a source whose library is open from the second sample on. Its rates need another.
-type opening struct{ samples int }
-
-func (*opening) Name() string { return "opening" }
-
-func (o *opening) Sample(context.Context) ([]driver.Sample, error) {
-	o.samples++
-	switch o.samples {
-	case 1:
-		return nil, driver.WithReason(driver.ReasonTimeout, errors.New("the library is not open yet"))
-	case 2:
-		return []driver.Sample{{}}, nil
-	default:
-		return []driver.Sample{{Readings: []driver.Reading{{Quantity: driver.Occupancy}}}}, nil
-	}
-}
-
-// A first sample that fails is no first reading of rates.
-func TestSlowToOpen(t *testing.T) {
-	c := New(Config{Deadline: timeToReturn})
-	if samples := c.source(t.Context(), &opening{}); len(samples) != 1 || len(samples[0].Readings) != 1 {
-		t.Errorf("it reads %+v, want an occupancy", samples)
-	}
-}
