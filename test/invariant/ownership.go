@@ -169,9 +169,7 @@ func (o *Ownership) compare(s *snapshot, late time.Duration) []error {
 		}
 		if covers(o.certain(life), from, until) {
 			o.compared++
-			if !s.rows[this] && !o.takenBack(h.uid, from, until) {
-				wrong = append(wrong, fmt.Errorf("claim %s/%s holds %v, and no row says so", h.namespace, h.claim, this))
-			}
+			wrong = append(wrong, o.missing(s, &h, this, from, until)...)
 		}
 	}
 	described := map[row]bool{}
@@ -189,6 +187,14 @@ func (o *Ownership) compare(s *snapshot, late time.Duration) []error {
 		}
 	}
 	return wrong
+}
+
+// missing returns an error if a snapshot lacks the row of a hold whose devices were not taken back.
+func (o *Ownership) missing(s *snapshot, h *hold, this row, from, until time.Time) []error {
+	if s.rows[this] || o.takenBack(h.uid, from, until) {
+		return nil
+	}
+	return []error{fmt.Errorf("claim %s/%s holds %v, and no row says so", h.namespace, h.claim, this)}
 }
 
 // prepared returns when a claim's devices were prepared.
