@@ -141,8 +141,8 @@ test-e2e: deps build cluster-build $(PROMTOOL) $(PROMETHEUS) $(THANOS) $(OAUTH2_
 	@$(MAKE) --keep-going -j2 test-e2e-slow test-e2e-cluster test-e2e-busy
 
 # System tests wait more than they compute, so their suites (the folders of test/system) run in three
-# lanes, two at a time: with three, a kubelet is half a minute late. The suite accuracy runs for a long time with little CPU, which it
-# must get at once: it has a higher priority if allowed.
+# lanes, two at a time: with three, a kubelet is half a minute late. The suite accuracy runs for a
+# long time with little CPU, which it must get at once: it has a higher priority if allowed.
 .PHONY: test-e2e-slow test-e2e-cluster test-e2e-busy
 test-e2e-slow:
 	@status=0
