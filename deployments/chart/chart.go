@@ -35,6 +35,10 @@ func Render(folder string, r Release, tests bool) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load chart: %w", err)
 	}
+	return documents(c, r, tests)
+}
+
+func documents(c *chart.Chart, r Release, tests bool) ([]string, error) {
 	files, err := render(c, r)
 	if err != nil {
 		return nil, err

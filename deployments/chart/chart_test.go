@@ -1,12 +1,16 @@
 package chart
 
 import (
+	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	chart "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/chart/v2/lint"
 	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
@@ -23,6 +27,12 @@ import (
 const folder = "../helm/dra-exporter"
 
 type values = map[string]any
+
+// TestMain collects garbage less often than by default, since rendering leaves nothing else.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400)
+	os.Exit(m.Run())
+}
 
 // objects are those of a rendered chart, decoded strictly into their types.
 type objects struct {
@@ -42,7 +52,7 @@ func renderObjects(t *testing.T, v values) objects {
 // render adds the objects of a release, with its tests.
 func (o *objects) render(t *testing.T, r Release) {
 	t.Helper()
-	documents, err := Render(folder, r, true)
+	documents, err := renderShipped(r, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,6 +60,18 @@ func (o *objects) render(t *testing.T, r Release) {
 		o.add(t, document)
 	}
 }
+
+// renderShipped is Render for the chart of this repository.
+func renderShipped(r Release, tests bool) ([]string, error) {
+	c, err := shipped()
+	if err != nil {
+		return nil, err
+	}
+	return documents(c, r, tests)
+}
+
+// shipped returns the chart of this repository, which is read once.
+var shipped = sync.OnceValues(func() (*chart.Chart, error) { return loader.LoadDir(folder) })
 
 func (o *objects) add(t *testing.T, document string) {
 	t.Helper()
@@ -98,6 +120,7 @@ func (o *objects) add(t *testing.T, document string) {
 
 // With -short it lints a third of the combinations.
 func TestLint(t *testing.T) {
+	t.Parallel()
 	for name, v := range sampled() {
 		t.Run(name, func(t *testing.T) {
 			for _, m := range lint.RunAll(folder, v, "monitoring").Messages {
@@ -269,7 +292,7 @@ func TestSettings(t *testing.T) {
 // The notes list what is switched off, and how to switch it on.
 func TestNotes(t *testing.T) {
 	notes := func(v values) string {
-		c, err := loader.LoadDir(folder)
+		c, err := shipped()
 		if err != nil {
 			t.Fatal(err)
 		}

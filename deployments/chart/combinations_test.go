@@ -12,6 +12,7 @@ import (
 // With every combination of values, the pod has what it needs and not more, and each object has the
 // common labels. Each combination is rendered once.
 func TestCombinations(t *testing.T) {
+	t.Parallel()
 	for name, v := range combinations() {
 		t.Run(name, func(t *testing.T) {
 			v["commonLabels"] = values{"team": "infra"}

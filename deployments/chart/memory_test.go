@@ -41,7 +41,7 @@ func TestGoMemoryLimit(t *testing.T) {
 	if got, set := goLimit(values{"memory": nil}); set {
 		t.Errorf("without a limit GOMEMLIMIT is %q", got)
 	}
-	_, err := Render(folder, Release{Name: "test", Values: values{
+	_, err := renderShipped(Release{Name: "test", Values: values{
 		"resources": values{"limits": values{string(corev1.ResourceMemory): "lots"}},
 	}}, false)
 	if err == nil || !strings.Contains(err.Error(), "resources.limits.memory") {

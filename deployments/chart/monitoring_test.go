@@ -130,6 +130,7 @@ func TestJob(t *testing.T) {
 
 // Every generated dashboard is in the chart.
 func TestMonitoring(t *testing.T) {
+	t.Parallel()
 	generated, err := filepath.Glob("../../dashboards/out/grafana/*.json")
 	if err != nil || len(generated) == 0 {
 		t.Fatalf("%d dashboards, %v", len(generated), err)
@@ -173,6 +174,7 @@ func TestNamespaces(t *testing.T) {
 // Two releases in one namespace have no object in common, and do not select each other's pods. With
 // -short it renders a third of the combinations.
 func TestTwoReleases(t *testing.T) {
+	t.Parallel()
 	for name, v := range sampled() {
 		both := objects{all: map[string]runtime.Object{}}
 		for _, release := range []string{"dra-exporter", "gpus"} {
@@ -207,6 +209,7 @@ func TestTwoReleases(t *testing.T) {
 // Releases of the same name in two namespaces have no object in common, also where their rules and
 // dashboards are in one namespace.
 func TestSameNameInTwoNamespaces(t *testing.T) {
+	t.Parallel()
 	v := combinations()["authorization"]
 	v["prometheusRule"] = values{"enabled": true, "namespace": "monitoring"}
 	v["dashboards"] = values{"enabled": true, "namespace": "monitoring"}

@@ -189,7 +189,7 @@ func TestRecursiveReadOnly(t *testing.T) {
 		{"Enabled", "v1.33.1", "Enabled"},
 		{"Disabled", "v1.33.1", ""},
 	} {
-		documents, err := Render(folder, Release{
+		documents, err := renderShipped(Release{
 			Name: "test", Namespace: "monitoring", KubeVersion: test.version,
 			Values: values{"recursiveReadOnly": test.value},
 		}, false)
@@ -205,7 +205,7 @@ func TestRecursiveReadOnly(t *testing.T) {
 			t.Errorf("%+v: %d mounts, want %d", test, mounts, want)
 		}
 	}
-	if _, err := Render(folder, Release{Name: "test", Values: values{"recursiveReadOnly": "Yes"}}, false); err == nil {
+	if _, err := renderShipped(Release{Name: "test", Values: values{"recursiveReadOnly": "Yes"}}, false); err == nil {
 		t.Error("a value that Kubernetes does not know was accepted")
 	}
 }

@@ -42,7 +42,7 @@ func renderRules(t *testing.T, v values) []ruleGroup {
 	t.Helper()
 	v = maps.Clone(v)
 	v["enabled"] = true
-	documents, err := Render(folder, Release{Name: "a", Namespace: "x", Values: values{"prometheusRule": v}}, false)
+	documents, err := renderShipped(Release{Name: "a", Namespace: "x", Values: values{"prometheusRule": v}}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,6 +68,7 @@ func (r *rule) id() string {
 // With default values the chart's rules are the shipped ones: all, those of nodes, or the global
 // ones.
 func TestRules(t *testing.T) {
+	t.Parallel()
 	for scope, file := range map[string]string{"all": "rules", "node": "rules-node", "global": "rules-global"} {
 		want := readRules(t, "../../dashboards/out/"+file+".yaml")
 		if diff := cmp.Diff(want, renderRules(t, values{"rules": scope})); diff != "" || len(want) < 2 {
@@ -79,52 +80,38 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// Windows, thresholds and prices in the values give the same rules as the flags of the generator.
+// Windows, thresholds, prices and alerts in the values give the same rules as the flags of the
+// generator.
 func TestTunedRules(t *testing.T) {
-	for name, test := range map[string]struct {
-		flags []string
-		v     values
-	}{
-		"all": {
-			[]string{
-				"-interval=30s", "-idle.interval=1m", "-cluster=east", `-cluster=w"est`, "-rate.window=2m",
-				"-idle.window=1h30m", "-idle.held=0.7", "-idle.used-share=0.07",
-				"-idle.memory=5e9", "-idle.partly=0.25", "-idle.opt-out=may_idle", "-error.window=1h", "-throttled.ratio=0.5",
-				"-memory.full=0.9", "-stale.after=2m", "-down.ratio=0.35", "-grafana.url=https://grafana.example.com/",
-				"-page.url=http://{{ $labels.node }}:10985/",
-				"-job=gpu.*", `-price=.*"odd\ model.*=2.4`, "-price=.*=1",
-			},
-			values{
-				"interval": "30s", "clusters": []any{"east", `w"est`}, "rateWindow": "2m", "errorWindow": "1h",
-				"throttledRatio": 0.5, "memoryFull": 0.9,
-				"staleAfter": "2m", "downRatio": 0.35, "grafanaURL": "https://grafana.example.com/",
-				"pageURL": "http://{{ $labels.node }}:10985/", "job": "gpu.*",
-				"idle": values{
-					"window": "1h30m", "interval": "1m", "held": 0.7, "usedShare": 0.07, "memory": 5e9, "partly": 0.25,
-					"optOut": "may_idle",
-				},
-				"prices": []any{values{"models": `.*"odd\ model.*`, "perHour": 2.4}, values{"models": ".*", "perHour": 1}},
-			},
+	t.Parallel() // linking the generator takes seconds
+	out := t.TempDir()
+	generate := exec.CommandContext(t.Context(), "go", "run", "./generate", "-out="+out, "-only=rules.yaml",
+		"-interval=30s", "-idle.interval=1m", "-cluster=east", `-cluster=w"est`, "-rate.window=2m",
+		"-idle.window=1h30m", "-idle.held=0.7", "-idle.used-share=0.07",
+		"-idle.memory=5e9", "-idle.partly=0.25", "-idle.opt-out=may_idle", "-error.window=1h", "-throttled.ratio=0.5",
+		"-memory.full=0.9", "-stale.after=2m", "-down.ratio=0.35", "-grafana.url=https://grafana.example.com/",
+		"-page.url=http://{{ $labels.node }}:10985/", "-job=gpu.*", `-price=.*"odd\ model.*=2.4`, "-price=.*=1",
+		"-network.quiet", "-oversized")
+	generate.Dir = "../../dashboards"
+	if said, err := generate.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, said)
+	}
+	tuned := renderRules(t, values{
+		"interval": "30s", "clusters": []any{"east", `w"est`}, "rateWindow": "2m", "errorWindow": "1h",
+		"throttledRatio": 0.5, "memoryFull": 0.9,
+		"staleAfter": "2m", "downRatio": 0.35, "grafanaURL": "https://grafana.example.com/",
+		"pageURL": "http://{{ $labels.node }}:10985/", "job": "gpu.*",
+		"idle": values{
+			"window": "1h30m", "interval": "1m", "held": 0.7, "usedShare": 0.07, "memory": 5e9, "partly": 0.25,
+			"optOut": "may_idle",
 		},
-		"an alert that is off": {
-			[]string{"-network.quiet", "-oversized"},
-			values{"alerts": values{
-				"DRAClaimNetworkQuiet": values{"enabled": true}, "DRAClaimOversized": values{"enabled": true},
-			}},
+		"prices": []any{values{"models": `.*"odd\ model.*`, "perHour": 2.4}, values{"models": ".*", "perHour": 1}},
+		"alerts": values{
+			"DRAClaimNetworkQuiet": values{"enabled": true}, "DRAClaimOversized": values{"enabled": true},
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			out := t.TempDir()
-			args := append([]string{"run", "./generate", "-out=" + out}, test.flags...)
-			generate := exec.CommandContext(t.Context(), "go", args...)
-			generate.Dir = "../../dashboards"
-			if said, err := generate.CombinedOutput(); err != nil {
-				t.Fatalf("%v: %s", err, said)
-			}
-			if diff := cmp.Diff(readRules(t, filepath.Join(out, "rules.yaml")), renderRules(t, test.v)); diff != "" {
-				t.Errorf("-generator +chart:\n%s", diff)
-			}
-		})
+	})
+	if diff := cmp.Diff(readRules(t, filepath.Join(out, "rules.yaml")), tuned); diff != "" {
+		t.Errorf("-generator +chart:\n%s", diff)
 	}
 }
 
@@ -133,7 +120,7 @@ func TestTunedRules(t *testing.T) {
 func TestIdleInterval(t *testing.T) {
 	for interval, window := range map[string]string{"5m1s": "5m", "6m": "5m", "1d": "23h59m"} {
 		v := values{"enabled": true, "rateWindow": window, "idle": values{"interval": interval}}
-		_, err := Render(folder, Release{Name: "a", Namespace: "x", Values: values{"prometheusRule": v}}, false)
+		_, err := renderShipped(Release{Name: "a", Namespace: "x", Values: values{"prometheusRule": v}}, false)
 		want := "prometheusRule.idle.interval: " + interval + " is longer than prometheusRule.rateWindow, " + window
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s and %s: error %v, want one with %q", interval, window, err, want)
@@ -165,6 +152,7 @@ func TestNoPrices(t *testing.T) {
 
 // Each alert can be switched off, which changes no other one.
 func TestSingleAlerts(t *testing.T) {
+	t.Parallel()
 	shipped := renderRules(t, values{})
 	var alerts [2][]string // every other alert
 	n := 0
@@ -204,7 +192,7 @@ func without(groups []ruleGroup, id string) []ruleGroup {
 
 func renderError(v values) ([]string, error) {
 	v["enabled"] = true
-	return Render(folder, Release{Name: "a", Namespace: "x", Values: values{"prometheusRule": v}}, false)
+	return renderShipped(Release{Name: "a", Namespace: "x", Values: values{"prometheusRule": v}}, false)
 }
 
 // Severity, durations, labels and ignored namespaces of one alert are those of its values.

@@ -16,6 +16,7 @@ import (
 
 // Invalid values are rejected before anything is installed.
 func TestBadValues(t *testing.T) {
+	t.Parallel()
 	for name, v := range map[string]values{
 		"vendor":    {"vendor": "nvidea"},
 		"interval":  {"interval": "soon"},
@@ -52,7 +53,7 @@ func TestBadValues(t *testing.T) {
 		"choice":    {"metrics": values{"errors": "info"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := Render(folder, Release{Name: "test", Namespace: "x", Values: v}, false); err == nil {
+			if _, err := renderShipped(Release{Name: "test", Namespace: "x", Values: v}, false); err == nil {
 				t.Error("no error")
 			}
 		})
@@ -62,6 +63,7 @@ func TestBadValues(t *testing.T) {
 // Numbers can be set on the command line: helm's --set gives integers as numbers, and everything
 // with a point or an exponent as a string.
 func TestSetNumbers(t *testing.T) {
+	t.Parallel()
 	arguments := func(set string) []string {
 		v := values{}
 		if err := strvals.ParseInto(set, v); err != nil {
@@ -89,7 +91,7 @@ func TestSetNumbers(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		documents, err := Render(folder, Release{Name: "test", Namespace: "x", Values: v}, false)
+		documents, err := renderShipped(Release{Name: "test", Namespace: "x", Values: v}, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +109,7 @@ func TestSetNumbers(t *testing.T) {
 		if err := strvals.ParseInto(set, v); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Render(folder, Release{Name: "test", Namespace: "x", Values: v}, false); err == nil {
+		if _, err := renderShipped(Release{Name: "test", Namespace: "x", Values: v}, false); err == nil {
 			t.Errorf("--set %s: no error", set)
 		}
 	}
