@@ -247,8 +247,8 @@ func TestLateReadingIsDividedInAShortHistory(t *testing.T) {
 // readings have come.
 func TestHistoryIsBoundedAgain(t *testing.T) {
 	config := exportertest.LedgerConfig()
-	config.Retention, config.History = 2*time.Second, 192<<10
-	f := full{devices: 16, sharers: 2, short: 2, late: 120, ledger: ledger.New(config)}
+	config.Retention, config.History = 2*time.Second, 48<<10
+	f := full{devices: 4, sharers: 2, short: 2, late: 120, ledger: ledger.New(config)}
 	for f.tick < 120 {
 		f.pass()
 	}

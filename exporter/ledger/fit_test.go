@@ -34,23 +34,18 @@ func fitHistory(t *testing.T) *exportertest.History {
 }
 
 // fitting plays ticks of one second, with a utilization and a used memory in GiB.
-func fitting(h *exportertest.History, seconds int, utilization, memory float64) exportertest.Scraped {
-	return fittingEvery(h, time.Second, seconds, utilization, memory)
+func fitting(h *exportertest.History, seconds int, utilization, memory float64) {
+	fittingEvery(h, time.Second, seconds, utilization, memory)
 }
 
-func fittingEvery(
-	h *exportertest.History, pause time.Duration, ticks int, utilization, memory float64,
-) exportertest.Scraped {
-	for n := range ticks {
+func fittingEvery(h *exportertest.History, pause time.Duration, ticks int, utilization, memory float64) {
+	for range ticks {
 		h.Read(
 			driver.Reading{Quantity: driver.Utilization, Value: utilization},
 			driver.Reading{Quantity: driver.MemoryUsed, Value: memory * gib},
 		)
-		if n < ticks-1 {
-			h.Pass(pause)
-		}
+		h.Pass(pause)
 	}
-	return h.Tick(pause)
 }
 
 func expectFit(t *testing.T, h *exportertest.History, want fit.Reason) *fit.Advice {
@@ -66,13 +61,15 @@ func expectFit(t *testing.T, h *exportertest.History, want fit.Reason) *fit.Advi
 // for 4998 s and 0.9 for 2 s. It may exceed the advised activity for 0.1 % of the time, or 5 s.
 func TestAdvice(t *testing.T) {
 	h := fitHistory(t)
-	x := fitting(h, 60, 0.2, 18)
+	fitting(h, 60, 0.2, 18)
+	x := exportertest.Scrape(t, h.Last)
 	expectFit(t, h, fit.NotMeasured) // the advice is that of the first tick
 	if got := x.Matching("dra_claim_fit_ratio"); len(got) > 0 {
 		t.Fatalf("after 59 seconds: %v", got)
 	}
 	fitting(h, 2, 0.9, 17.5)
-	x = fittingEvery(h, 10*time.Second, 494, 0.2, 17.5)
+	fittingEvery(h, 10*time.Second, 494, 0.2, 17.5)
+	x = exportertest.Scrape(t, h.Last)
 	a := expectFit(t, h, fit.Advised)
 	if a.Alternative.Name != "2g.20gb" || a.Unused != 0.75 || a.Memory != 18*gib || a.MaxActivity != 0.9 {
 		t.Errorf("advice %+v", a)
@@ -90,7 +87,8 @@ func TestAdvice(t *testing.T) {
 	fitting(h, 60, 0.9, 19.2) // 20.2 GiB with the margin
 	fitting(h, 60, 0.2, 17)
 	expectFit(t, h, fit.Growing)
-	x = fittingEvery(h, 10*time.Second, 600, 0.2, 19)
+	fittingEvery(h, 10*time.Second, 600, 0.2, 19)
+	x = exportertest.Scrape(t, h.Last)
 	if a := expectFit(t, h, fit.NothingSmaller); a.Memory != 19.2*gib || math.Abs(a.Activity-0.9) > 0.09 {
 		t.Errorf("after a peak: %+v", a)
 	}
@@ -98,7 +96,8 @@ func TestAdvice(t *testing.T) {
 		t.Errorf("after a peak: %v", got)
 	}
 	h.Free("a")
-	if x = fitting(h, 1, 0.2, 17); len(x.Matching("dra_claim_fit_ratio")) > 0 || h.Last.Claims[0].Advice != nil {
+	fitting(h, 1, 0.2, 17)
+	if x = exportertest.Scrape(t, h.Last); len(x.Matching("dra_claim_fit_ratio")) > 0 || h.Last.Claims[0].Advice != nil {
 		t.Error("a claim that ended a moment ago has advice")
 	}
 }
@@ -114,8 +113,9 @@ func TestAdviceForEndedClaim(t *testing.T) {
 	fitting(h, 80, 0.2, 18)
 	expectFit(t, h, fit.TooShort)
 	h.Free("a")
-	fitting(h, 1, 0.2, 18)       // it ended in the middle of this second
-	x := fitting(h, 70, 0.9, 79) // of no claim
+	fitting(h, 1, 0.2, 18)  // it ended in the middle of this second
+	fitting(h, 70, 0.9, 79) // of no claim
+	x := exportertest.Scrape(t, h.Last)
 	a := expectFit(t, h, fit.Advised)
 	if a.Memory != 18*gib || a.MaxActivity != 0.2 || !strings.Contains(a.Text(), "2g.20gb would have fitted") {
 		t.Errorf("advice %+v: %s", a, a.Text())
@@ -173,7 +173,8 @@ func TestNoAdviceForAdminAccess(t *testing.T) {
 	a := jointest.Allocation("gpu-0", "monitor", "m0")
 	a.Admin = true
 	h.In.View.Allocations = []podresources.Allocation{a}
-	if x := fitting(h, 200, 0.2, 18); len(x.Matching("dra_claim_fit_ratio")) > 0 || len(h.Last.Claims) > 0 {
+	fitting(h, 200, 0.2, 18)
+	if x := exportertest.Scrape(t, h.Last); len(x.Matching("dra_claim_fit_ratio")) > 0 || len(h.Last.Claims) > 0 {
 		t.Errorf("admin access has rows: %+v", h.Last.Claims)
 	}
 }

@@ -16,11 +16,11 @@ import (
 func TestUsedTime(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "p0")
-	var x exportertest.Scraped
 	for second := range 300 {
 		h.Read(driver.Reading{Quantity: driver.Utilization, Value: []float64{0.5, 0.009, 0.02}[second/100]})
-		x = h.Tick(time.Second)
+		h.Pass(time.Second)
 	}
+	x := exportertest.Scrape(t, h.Last)
 	if got := x.One(t, "dra_claim_used_seconds_total"); math.Abs(got-199) > 0.5 { // no time before the first reading
 		t.Errorf("used for %v s, want 199", got)
 	}
@@ -45,7 +45,6 @@ func TestUsedTimeWithoutTelemetry(t *testing.T) {
 func TestUsedTimeOfNetworks(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "p0")
-	var x exportertest.Scraped
 	bytes := 0.0
 	for second := range 101 {
 		if second > 50 {
@@ -57,8 +56,9 @@ func TestUsedTimeOfNetworks(t *testing.T) {
 			driver.Reading{Quantity: driver.IOBytes, Labels: driver.Labels{"network", "receive"}, Value: bytes},
 			driver.Reading{Quantity: driver.IOBytes, Labels: driver.Labels{"network", "transmit"}, Value: bytes},
 		)
-		x = h.Tick(time.Second)
+		h.Pass(time.Second)
 	}
+	x := exportertest.Scrape(t, h.Last)
 	if got := x.One(t, "dra_claim_used_seconds_total"); math.Abs(got-50) > 1e-6 {
 		t.Errorf("used for %v s, want 50", got)
 	}
@@ -69,12 +69,12 @@ func TestUsedTimeByProcess(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("a", "p0")
 	h.Hold("b", "p1")
-	var x exportertest.Scraped
 	for range 100 {
 		h.Read(driver.Reading{Quantity: driver.Utilization, Value: 0.5})
 		h.Run(exportertest.Process(1, 0.5, 1), exportertest.Process(2, 0, 1))
-		x = h.Tick(time.Second)
+		h.Pass(time.Second)
 	}
+	x := exportertest.Scrape(t, h.Last)
 	a, b := x.One(t, "dra_claim_used_seconds_total", "resourceclaim_name=a"),
 		x.One(t, "dra_claim_used_seconds_total", "resourceclaim_name=b")
 	if a+b < 98 || a > 1 && b > 1 {
