@@ -25,7 +25,7 @@ const (
 
 // coded returns the readings of a field whose value is a code, or false for other fields.
 func (d *state) coded(f *field, k known, now time.Time) ([]driver.Reading, bool) {
-	at := earlier(k.at, now)
+	at := driver.Earlier(k.at, now)
 	switch f.id {
 	case recoveryAction:
 		return []driver.Reading{nvidia.RecoveryAction(k.number, at)}, true

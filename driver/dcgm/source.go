@@ -148,7 +148,7 @@ func (s *Source) take(r report) {
 	}
 	for _, v := range r.events {
 		if d := byEvents[v.entity]; d != nil {
-			at := earlier(v.at, r.at) // the counter of a new code was zero just before
+			at := driver.Earlier(v.at, r.at) // the counter of a new code was zero just before
 			d.xids.Count(int64(v.number), at.Add(-time.Millisecond), driver.Event{At: at})
 		}
 	}

@@ -101,14 +101,6 @@ func (f *field) reading(k known, now time.Time) driver.Reading {
 	if scale == percent && !k.whole {
 		scale = one // a ratio, as in the field's name in 4.6
 	}
-	return driver.Reading{Quantity: f.quantity, Labels: f.labels, Value: k.number * scale, At: earlier(k.at, now)}
-}
-
-// earlier returns the earlier time. The engine's clock may be ahead of ours, but no reading has a
-// time in the future.
-func earlier(a, b time.Time) time.Time {
-	if a.After(b) {
-		return b
-	}
-	return a
+	at := driver.Earlier(k.at, now) // the engine's clock may be ahead of ours
+	return driver.Reading{Quantity: f.quantity, Labels: f.labels, Value: k.number * scale, At: at}
 }

@@ -3,6 +3,8 @@ package scrape
 import (
 	"slices"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // Parameters of the estimate of an endpoint's refresh period.
@@ -55,9 +57,9 @@ func newFreshness(e Endpoint) freshness {
 func (f *freshness) date(now time.Time, changed bool) time.Time {
 	if changed {
 		f.learn(now)
-		f.changed, f.at = now, later(f.at, now)
+		f.changed, f.at = now, driver.Later(f.at, now)
 	}
-	f.at = later(f.at, now.Add(-f.period()))
+	f.at = driver.Later(f.at, now.Add(-f.period()))
 	return f.at
 }
 
@@ -82,11 +84,4 @@ func (f *freshness) period() time.Duration {
 		return min(learned, f.assumed)
 	}
 	return learned
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }

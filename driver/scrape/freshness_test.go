@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
@@ -167,7 +169,7 @@ func TestFreshnessProperties(t *testing.T) {
 				t.Fatalf("scrape %d: time went back from %v to %v", i, last, at)
 			case at.After(epoch.Add(now)):
 				t.Fatalf("scrape %d: %v is in the future", i, at)
-			case at.After(later(epoch.Add(changedAt), refreshed)):
+			case at.After(driver.Later(epoch.Add(changedAt), refreshed)):
 				t.Fatalf("scrape %d: dated %v, refreshed %v, changed %v", i, at, refreshed, changedAt)
 			case epoch.Add(now).Sub(at) > max(assumedRefresh, maxRefresh)+interval:
 				t.Fatalf("scrape %d: %v behind", i, epoch.Add(now).Sub(at))

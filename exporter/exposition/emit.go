@@ -106,7 +106,7 @@ func (e *emission) claim(h *ledger.Holder, s *Snapshot) {
 	defer claim.end()
 	e.holder(h, claim, famClaimQuantity, famClaimAllocated, famClaimShare)
 	if m := h.Metrics(); m.Used >= 0 {
-		e.counter(famClaimUsed, claim, m.Used, m.Born, later(m.Born, m.Shown))
+		e.counter(famClaimUsed, claim, m.Used, m.Born, driver.Later(m.Born, m.Shown))
 	}
 	e.ofDevice(h, claim)
 	base := claim.labels
@@ -438,16 +438,9 @@ func (e *emission) holder(h *ledger.Holder, of *owner, quantity, allocated, shar
 	for i := range m.Values {
 		e.value(quantity, of, &m.Values[i], matured)
 	}
-	shown := later(m.Born, m.Shown)
+	shown := driver.Later(m.Born, m.Shown)
 	e.counter(allocated, of, m.Allocated, m.Born, shown)
 	e.counter(share, of, m.Share, m.Born, shown)
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // distributions passes the distributions of a claim.

@@ -169,7 +169,7 @@ func (a *account) activeIn(from, to time.Time) {
 	if to.After(a.active) {
 		a.active = to
 	}
-	if from = later(from, a.usedUntil); to.After(from) {
+	if from = driver.Later(from, a.usedUntil); to.After(from) {
 		a.used += to.Sub(from).Seconds()
 		a.usedUntil = to
 	}
@@ -355,7 +355,7 @@ func (a *account) firstActiveIn(from, to time.Time, divided join.Attribution) {
 		return
 	}
 	if v := a.lived(); v.FirstActive.IsZero() && to.After(v.Prepared) {
-		v.FirstActive = later(from, v.Prepared)
+		v.FirstActive = driver.Later(from, v.Prepared)
 		a.changed()
 	}
 }

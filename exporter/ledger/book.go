@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // books are the accounts of claims and of pods.
@@ -125,8 +127,8 @@ func (b *accountBook) merge(a, of *account) {
 		}
 	}
 	a.used += of.used
-	a.usedUntil, a.charged = later(a.usedUntil, of.usedUntil), later(a.charged, of.charged)
-	a.lastError = later(a.lastError, of.lastError)
+	a.usedUntil, a.charged = driver.Later(a.usedUntil, of.usedUntil), driver.Later(a.charged, of.charged)
+	a.lastError = driver.Later(a.lastError, of.lastError)
 	if of.life != nil {
 		a.takeLife(of.life)
 	}

@@ -122,15 +122,15 @@ func LifeOf(devices []Closed) Life {
 }
 
 func (l *Life) join(other *Life) {
-	l.Allocated = later(l.Allocated, other.Allocated)
-	l.Waiting = bothKnown(l.Waiting, other.Waiting, earlier)
-	l.Prepared = bothKnown(l.Prepared, other.Prepared, later)
-	l.Ended = bothKnown(l.Ended, other.Ended, later)
-	l.Unprepared = bothKnown(l.Unprepared, other.Unprepared, later)
+	l.Allocated = driver.Later(l.Allocated, other.Allocated)
+	l.Waiting = bothKnown(l.Waiting, other.Waiting, driver.Earlier)
+	l.Prepared = bothKnown(l.Prepared, other.Prepared, driver.Later)
+	l.Ended = bothKnown(l.Ended, other.Ended, driver.Later)
+	l.Unprepared = bothKnown(l.Unprepared, other.Unprepared, driver.Later)
 	if l.FirstActive.IsZero() || !other.FirstActive.IsZero() && other.FirstActive.Before(l.FirstActive) {
 		l.FirstActive = other.FirstActive
 	}
-	l.LastActive = later(l.LastActive, other.LastActive)
+	l.LastActive = driver.Later(l.LastActive, other.LastActive)
 }
 
 // bothKnown combines two times. The result is zero if one of them is.

@@ -221,7 +221,7 @@ func (d *distributed) sum(until time.Time) {
 		if p.from.Before(until) {
 			cuts = append(cuts, p.from)
 		}
-		cuts = append(cuts, earlier(p.to, until))
+		cuts = append(cuts, driver.Earlier(p.to, until))
 	}
 	slices.SortFunc(cuts, time.Time.Compare)
 	for i := 1; i < len(cuts); i++ {
@@ -239,10 +239,10 @@ func (d *distributed) sum(until time.Time) {
 	left := d.pieces[:0]
 	for _, p := range d.pieces {
 		if p.to.After(until) {
-			left = append(left, piece{later(p.from, until), p.to, p.value})
+			left = append(left, piece{driver.Later(p.from, until), p.to, p.value})
 		}
 	}
-	d.pieces, d.summed = left, later(d.summed, until)
+	d.pieces, d.summed = left, driver.Later(d.summed, until)
 }
 
 func (d *distributed) observe(value, seconds float64) {

@@ -96,12 +96,12 @@ func (b *books) firstChange(
 		}
 		if !edge.IsZero() && edge.Before(d.accrued) {
 			b.corrections++
-			late = earlier(late, edge.Add(-doubt.Early))
+			late = driver.Earlier(late, edge.Add(-doubt.Early))
 		}
-		first, changed = earlier(first, edge), true
+		first, changed = driver.Earlier(first, edge), true
 	}
-	first = later(first, d.accrued)
-	return first, earlier(first, late), changed
+	first = driver.Later(first, d.accrued)
+	return first, driver.Earlier(first, late), changed
 }
 
 // change resolves the holdings and renews the timeline from a time on. earliest is the earliest
@@ -177,11 +177,11 @@ func (d *deviceBook) use(since, now time.Time) {
 // known. horizon is that time for all devices that are not waiting.
 func (d *deviceBook) knownUntil(horizon time.Time, waiting map[driver.ID]time.Time) time.Time {
 	if since, waits := waiting[d.id]; waits {
-		horizon = earlier(horizon, since)
+		horizon = driver.Earlier(horizon, since)
 	}
 	for _, p := range d.parts {
 		if since, waits := waiting[p.id]; waits {
-			horizon = earlier(horizon, since)
+			horizon = driver.Earlier(horizon, since)
 		}
 	}
 	return horizon
@@ -225,7 +225,7 @@ func (b *books) followLife(a *account, s *join.Share, h *podresources.Hold) {
 		v.Allocated = s.AllocatedAt
 	}
 	if !v.Allocated.IsZero() && !v.Allocated.Before(b.started) && !h.Wanted.IsZero() && !h.From.IsZero() {
-		waiting := later(v.Allocated, earlier(h.Wanted, h.From))
+		waiting := driver.Later(v.Allocated, driver.Earlier(h.Wanted, h.From))
 		if v.Waiting.IsZero() || waiting.Before(v.Waiting) {
 			v.Waiting = waiting
 		}

@@ -96,7 +96,7 @@ func (d *deviceBook) historyBytes() int { return d.timeline.bytes() + len(d.peri
 // mergeAll takes away.
 func (d *deviceBook) shorten(step int, before, now time.Time) (lost int) {
 	settled := d.unsettled(now)
-	first, end := d.timeline.at(settled), d.timeline.at(earlier(before, d.accrued))
+	first, end := d.timeline.at(settled), d.timeline.at(driver.Earlier(before, d.accrued))
 	if first = min(first, end); first > 0 {
 		d.timeline, end = slices.Clone(d.timeline[first:]), end-first
 	}

@@ -204,7 +204,7 @@ func (h *holding) period(d *deviceBook, begun, decided time.Time) Period {
 		p.FromDoubt = widened(h.fromDoubt, begun.Sub(h.from))
 	}
 	if !h.to.IsZero() && p.To.IsZero() {
-		p.To = later(p.From, later(h.to, decided))
+		p.To = driver.Later(p.From, driver.Later(h.to, decided))
 		p.ToDoubt = widened(h.toDoubt, p.To.Sub(h.to))
 	}
 	return p

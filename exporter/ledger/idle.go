@@ -54,7 +54,7 @@ func (u *usage) contradict(found join.Contradiction, holders *segment, now time.
 		return
 	}
 	u.contradicted = found
-	from := later(u.contradictedSince, now.Add(-maxIntegration))
+	from := driver.Later(u.contradictedSince, now.Add(-maxIntegration))
 	u.spans = append(u.spans, span{from: from, to: now, all: true})
 	for _, p := range holders.claims {
 		if f := p.account.fit; f != nil {
@@ -71,7 +71,7 @@ func (u *usage) chargeActive(t timeline) {
 	for i := range u.spans {
 		active := &u.spans[i]
 		t.each(active.from, active.to, func(s *segment, from, to time.Time) {
-			if since := later(from, u.usedUntil); len(s.claims) > 0 && to.After(since) {
+			if since := driver.Later(from, u.usedUntil); len(s.claims) > 0 && to.After(since) {
 				u.inUse += to.Sub(since).Seconds()
 				u.usedUntil = to
 			}

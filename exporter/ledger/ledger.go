@@ -147,7 +147,7 @@ func (l *Ledger) begin(r *join.Result, now time.Time) {
 // settle distributes a device's readings and its time up to the time until which the holders are
 // known.
 func (l *Ledger) settle(d *deviceBook, view *podresources.View, now time.Time) {
-	until := d.knownUntil(later(view.At, view.Settled), view.Waiting)
+	until := d.knownUntil(driver.Later(view.At, view.Settled), view.Waiting)
 	d.settle(until, now, &l.config)
 	d.accrue(until)
 }

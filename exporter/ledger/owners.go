@@ -3,6 +3,8 @@ package ledger
 import (
 	"slices"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // resolve determines which accounts are charged for a device's holdings. Times before from are
@@ -29,7 +31,7 @@ func (b *books) resolve(d *deviceBook, holdings []holding, from, now time.Time) 
 		if !h.to.IsZero() && !h.to.After(from) && o.period == nil {
 			continue
 		}
-		begun := later(later(h.from, from), b.answered)
+		begun := driver.Later(driver.Later(h.from, from), b.answered)
 		switch {
 		case h.share.Admin: // earlier charges, from before it had admin access, may be dropped
 			o.claim, o.pod = nil, nil

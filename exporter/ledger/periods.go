@@ -131,7 +131,7 @@ func (l *periodList) setPeriod(before *Period, p Period) *Period {
 // endPeriod ends a period.
 func (l *periodList) endPeriod(p *Period, at time.Time) {
 	ended := *p
-	ended.To = later(p.From, at)
+	ended.To = driver.Later(p.From, at)
 	l.setPeriod(p, ended)
 }
 

@@ -394,13 +394,13 @@ func (d *deviceBook) resume(ended, now time.Time, alone bool) {
 		return
 	}
 	last := d.timeline.last().from
-	d.timeline = d.timeline.append(segment{from: later(ended, last), unattributed: join.Evenly(1)})
+	d.timeline = d.timeline.append(segment{from: driver.Later(ended, last), unattributed: join.Evenly(1)})
 	d.accrued = now
 	d.timeline.endAccounts(nil, ended)
 	for i, p := range d.periods {
 		if p.To.IsZero() {
 			over := *p
-			over.To = later(p.From, ended)
+			over.To = driver.Later(p.From, ended)
 			d.periods[i] = &over
 		}
 	}

@@ -74,17 +74,3 @@ func (s *Series) dividedFrom(source string, activity float64) *Series {
 	}
 	return s.from(source + suffix)
 }
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
-}

@@ -64,7 +64,7 @@ func (l *failureLog) takeEvents(key seriesKey, amount float64, until time.Time) 
 
 // failed records errors of the device.
 func (l *failureLog) failed(f Failure) {
-	l.lastError = later(l.lastError, f.To)
+	l.lastError = driver.Later(l.lastError, f.To)
 	l.failures = append(l.failures, f)
 }
 

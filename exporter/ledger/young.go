@@ -3,6 +3,7 @@ package ledger
 import (
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -32,7 +33,7 @@ func (b *accountBook) aggregate(pods *roster[podresources.Pod], now time.Time) {
 			w := b.workloadOf(a, pods, now)
 			w.take(a)
 			w.charged = now
-			w.setEnd(later(w.ended, a.ended))
+			w.setEnd(driver.Later(w.ended, a.ended))
 			b.remove(a)
 		}
 	}

@@ -126,7 +126,7 @@ func failuresOf(of *ledger.Device, s *ledger.Snapshot) []happening {
 		}
 		h := &out[n]
 		h.count += max(1, int(f.Count))
-		h.at = later(h.at, f.To)
+		h.at = driver.Later(h.at, f.To)
 		if f.To.Before(h.onset) {
 			h.onset = f.To
 		}

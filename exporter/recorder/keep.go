@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // tally is the number of occurrences of an incident. It is kept apart from the incident's document,
@@ -59,7 +61,7 @@ func (r *Recorder) RestoreTallies(from []byte) error {
 			continue
 		}
 		again := *r.incidents[n]
-		again.Count, again.Last = o.Count, later(again.Last, o.Last)
+		again.Count, again.Last = o.Count, driver.Later(again.Last, o.Last)
 		r.replace(n, &again)
 	}
 	r.publish(time.Time{})

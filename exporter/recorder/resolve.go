@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
@@ -98,7 +99,7 @@ func (r *Recorder) stallOver(i *Incident, now time.Time) (Resolution, time.Time)
 			continue
 		}
 		if !held.To.IsZero() {
-			ended = later(ended, held.To)
+			ended = driver.Later(ended, held.To)
 			continue
 		}
 		for key, v := range r.stalled {
@@ -113,13 +114,6 @@ func (r *Recorder) stallOver(i *Incident, now time.Time) (Resolution, time.Time)
 		return "", now
 	}
 	return ClaimGone, ended
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // held returns the last holding period of a holder, nil if unknown.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -114,7 +115,7 @@ func (e *Evidence) answer(a *Answer) {
 	}
 	e.failing = time.Time{}
 	if e.kubelet.ready.IsZero() && e.listsPodOfServer(a) {
-		e.kubelet.ready = later(a.Asked, a.Arrived)
+		e.kubelet.ready = driver.Later(a.Asked, a.Arrived)
 	}
 	e.takeCgroups(a.Cgroups, a.Asked)
 	maps.DeleteFunc(e.ended, func(_ podresources.Pod, of endedUID) bool { return a.Asked.Sub(of.at) > keepDeleted })
@@ -147,7 +148,8 @@ func (e *Evidence) endUnlisted(listed map[podresources.Pod]*listedPod, a *Answer
 			e.put(p.apply(unlisted, a.Asked))
 		case !p.isMissing() || !p.missing.Before(a.Asked):
 		case e.knowsPods(a.Asked), a.Cgroups[uid] == podresources.CgroupGone,
-			a.Cgroups[uid] != podresources.CgroupAlive && a.Asked.Sub(later(p.missing, e.kubelet.since)) >= e.grace:
+			a.Cgroups[uid] != podresources.CgroupAlive &&
+				a.Asked.Sub(driver.Later(p.missing, e.kubelet.since)) >= e.grace:
 			e.drop(uid)
 			e.names = nil
 		}
@@ -205,7 +207,7 @@ func (e *Evidence) unlistPod(name podresources.Pod, before *listedPod, a *Answer
 		l.kept = podresources.ReasonProcesses
 		return &l
 	case !believed &&
-		(l.cgroup == podresources.CgroupAlive || a.Asked.Sub(later(l.unlistedSince, e.kubelet.since)) < e.grace):
+		(l.cgroup == podresources.CgroupAlive || a.Asked.Sub(driver.Later(l.unlistedSince, e.kubelet.since)) < e.grace):
 		l.kept = podresources.ReasonRestarted
 		return &l
 	}

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -59,7 +60,7 @@ func (b *Book) update(change func(e *Evidence) (held bool)) {
 func (b *Book) PodsListed(pods []podresources.PodFacts, local bool, asked time.Time) {
 	b.update(func(e *Evidence) bool {
 		e.listPods(pods, local, asked)
-		b.podsSeen = later(b.podsSeen, asked)
+		b.podsSeen = driver.Later(b.podsSeen, asked)
 		return true
 	})
 }
@@ -69,7 +70,7 @@ func (b *Book) PodChanged(pod podresources.PodFacts, at time.Time) {
 	b.update(func(e *Evidence) bool {
 		before := e.pods[pod.UID]
 		e.setPod(pod, at)
-		b.changed, b.podsSeen = at, later(b.podsSeen, at)
+		b.changed, b.podsSeen = at, driver.Later(b.podsSeen, at)
 		after := e.pods[pod.UID]
 		if before == nil || pod.Started && !before.Started {
 			b.appeared = at
@@ -83,7 +84,7 @@ func (b *Book) PodChanged(pod podresources.PodFacts, at time.Time) {
 func (b *Book) PodDeleted(uid string, at time.Time) {
 	b.update(func(e *Evidence) bool {
 		e.deletePod(uid, at)
-		b.changed, b.podsSeen = at, later(b.podsSeen, at)
+		b.changed, b.podsSeen = at, driver.Later(b.podsSeen, at)
 		return true
 	})
 }
@@ -153,7 +154,7 @@ func (b *Book) ClaimsListed(claims map[podresources.Claim]podresources.ClaimFact
 func (b *Book) Changed(c podresources.Change) {
 	b.update(func(e *Evidence) bool {
 		if !c.Gone {
-			b.appeared = later(b.appeared, c.At)
+			b.appeared = driver.Later(b.appeared, c.At)
 		}
 		return e.changes.add(c, e.asked)
 	})
@@ -186,7 +187,7 @@ func (b *Book) Quiet(now time.Time) bool {
 	quiet := !b.evidence.watched.IsZero() && b.believed && now.Sub(b.evidence.asked) < pollInterval &&
 		b.changed.Before(since) && len(b.evidence.changes.since(since)) == 0
 	if quiet {
-		b.knownUntil = later(b.knownUntil, now.Add(-watchLag))
+		b.knownUntil = driver.Later(b.knownUntil, now.Add(-watchLag))
 	}
 	return quiet
 }
@@ -219,7 +220,7 @@ func (b *Book) unidentified(listed map[podresources.Pod]struct{}) []podresources
 func (b *Book) Answered(answer *Answer) (believed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.knownUntil = later(b.knownUntil, answer.Asked)
+	b.knownUntil = driver.Later(b.knownUntil, answer.Asked)
 	if b.answeredVersion == b.version && b.settled && b.last.Asked.After(b.podsSeen) && answer.repeats(&b.last) {
 		b.evidence.asked = answer.Asked
 		return true
@@ -235,7 +236,7 @@ func (b *Book) Answered(answer *Answer) (believed bool) {
 func (b *Book) NotAnswered(cgroups map[string]podresources.CgroupState, at time.Time) {
 	b.update(func(e *Evidence) bool {
 		if e.noAnswer(cgroups, at) {
-			b.knownUntil = later(b.knownUntil, at)
+			b.knownUntil = driver.Later(b.knownUntil, at)
 		}
 		b.believed, b.settled = false, false
 		return false

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -223,7 +224,7 @@ func TestKnownTimeDoesNotGoBack(t *testing.T) {
 		var before time.Time
 		for range rapid.IntRange(1, 20).Draw(rt, "steps") {
 			moment := at(rapid.IntRange(0, 20_000).Draw(rt, "at"))
-			n.now = later(n.now, moment)
+			n.now = driver.Later(n.now, moment)
 			switch rapid.IntRange(0, 4).Draw(rt, "what") {
 			case 0:
 				n.answerTo(moment, held("gpu-0", "a"))

@@ -106,14 +106,15 @@ func (d *Dates) Resume(holds []Resumed, until time.Time) {
 // is withheld for up to maxPending; its device is in Waiting meanwhile.
 func (d *Dates) Date(allocations []podresources.Allocation, signs Signs, now time.Time) podresources.View {
 	d.date(allocations, signs, now)
-	d.view.Settled = later(d.view.At, now.Add(-maxPending))
+	d.view.Settled = driver.Later(d.view.At, now.Add(-maxPending))
 	return d.view
 }
 
 // date makes the view.
 func (d *Dates) date(allocations []podresources.Allocation, signs Signs, now time.Time) {
 	when := changeTimes{
-		after: d.view.At, until: later(d.view.At, signs.At), now: now, changes: signs.Changes, watched: signs.Watched,
+		after: d.view.At, until: driver.Later(d.view.At, signs.At), now: now,
+		changes: signs.Changes, watched: signs.Watched,
 	}
 	if d.resumed && !signs.At.After(d.view.At) {
 		return
@@ -243,7 +244,7 @@ func (d *Dates) begin(
 		return h
 	}
 	given.From, given.FromDoubt = when.began(a, holder, when.notBefore(given))
-	given.From = later(given.From, d.lastEnd(key))
+	given.From = driver.Later(given.From, d.lastEnd(key))
 	if when.watched && holder.UID == "" && !when.after.IsZero() {
 		first := *when
 		h.first = &first
@@ -258,7 +259,7 @@ func (d *Dates) dateAgain(h *dated, a *podresources.Allocation, holder *podresou
 	h.first, first.changes = nil, when.changes
 	key := d.keyOf(a, holder)
 	hold.From, hold.FromDoubt = first.began(a, holder, time.Time{})
-	hold.From = later(hold.From, d.lastEnd(&key))
+	hold.From = driver.Later(hold.From, d.lastEnd(&key))
 	h.hold = &hold
 }
 
@@ -347,10 +348,10 @@ func (d *Dates) end(when *changeTimes, now time.Time) {
 		}
 		ended := *h.hold
 		to, doubt := when.ended(h.of, &h.holders[0])
-		ended.To, ended.ToDoubt = later(ended.From, to), doubt
+		ended.To, ended.ToDoubt = driver.Later(ended.From, to), doubt
 		if ended.Reason == podresources.ReasonNoAnswer || ended.Reason == podresources.ReasonRestarted {
 			// It may have ended at any time since the kubelet's last answer.
-			silent := ended.To.Sub(later(ended.From, ended.Since))
+			silent := ended.To.Sub(driver.Later(ended.From, ended.Since))
 			ended.ToDoubt.Early = max(doubt.Early, silent)
 		}
 		a := *h.of

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -323,7 +324,7 @@ func TestDatesProperties(t *testing.T) {
 				if to.Before(a.Holders[0].Hold.From) || to.After(at(now)) {
 					t.Fatalf("%v has [%v, %v)", k, a.Holders[0].Hold.From, to)
 				}
-				lastTo[k] = later(lastTo[k], to)
+				lastTo[k] = driver.Later(lastTo[k], to)
 			}
 			clear(before)
 			for _, a := range d.view.Allocations {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -75,9 +76,9 @@ func (c *changeTimes) began(
 	switch {
 	case !last.IsZero():
 	case a.State == podresources.StateAllocated:
-		from = later(c.until, seen)
+		from = driver.Later(c.until, seen)
 	default:
-		from = later(c.middle(), seen)
+		from = driver.Later(c.middle(), seen)
 	}
 	earliest := c.after
 	if !sign.IsZero() && sign.Before(earliest) {
@@ -152,7 +153,7 @@ func (c *changeTimes) prepared(a *podresources.Allocation, h *dated) time.Time {
 	if resumed || c.until.Sub(c.after) > maxGuess {
 		return time.Time{}
 	}
-	return later(c.until, h.hold.From)
+	return driver.Later(c.until, h.hold.From)
 }
 
 // unprepare records when the CDI spec of an ended allocation was removed, if it was.
@@ -194,11 +195,4 @@ func concerns(c *podresources.Change, a *podresources.Allocation, holder *podres
 		return holder.UID == c.PodUID
 	}
 	return slices.ContainsFunc(a.CDI, func(name string) bool { return slices.Contains(c.CDI, name) })
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }

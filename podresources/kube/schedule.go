@@ -180,19 +180,12 @@ func (r *reader) due(s *scheduled) time.Time {
 		}
 		due = s.last.Add(wait)
 	}
-	return later(due, later(s.retryAt, r.retryAt))
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
+	return driver.Later(due, driver.Later(s.retryAt, r.retryAt))
 }
 
 // enqueue puts an object into the queue, ready when it is due or before.
 func (r *reader) enqueue(s *scheduled, now time.Time) {
-	due := later(r.due(s), now)
+	due := driver.Later(r.due(s), now)
 	if r.queue != nil && !s.reading && (s.wake.IsZero() || due.Before(s.wake)) {
 		s.wake = due
 		r.queue.AddAfter(s, due.Sub(now))

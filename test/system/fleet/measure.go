@@ -10,6 +10,8 @@ import (
 	"runtime"
 	"runtime/debug"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // options say what is measured.
@@ -106,7 +108,7 @@ func (o options) measure(ctx context.Context, t *template, nodes int) (r *result
 	writers := f.writers(nodes)
 	var costs [][]cost
 	for at := f.begin; at.Before(end); at = at.Add(rulesEvery) {
-		next := earlier(at.Add(rulesEvery), end)
+		next := driver.Earlier(at.Add(rulesEvery), end)
 		if err := history(ctx, db, writers, at, next); err != nil {
 			return nil, err
 		}
@@ -133,13 +135,6 @@ func (o options) measure(ctx context.Context, t *template, nodes int) (r *result
 		return r, err
 	}
 	return r, o.openLong(ctx, e, end, r)
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
 }
 
 // say prints how far the measurement is, if anybody wants to know.
