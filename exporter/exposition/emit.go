@@ -29,11 +29,10 @@ type emission struct {
 	families *[numFamilies]Family
 	choices  Choices
 	specs    driver.Catalogue
-	cache    *labelCache // nil: the sink needs no labels
+	cache    *labelCache // nil: the sink needs no labels, and gets none
 
 	young map[podresources.Pod]bool    // pods without series of their own
 	sole  map[driver.ID]*ledger.Device // devices of one claim alone
-	blank owner                        // used for all owners if the sink needs no labels
 
 	collecting bool // the walk collects facts, whose labels are not cached
 }
@@ -102,14 +101,14 @@ func youngPods(infos []ledger.PodInfo) map[podresources.Pod]bool {
 }
 
 func (e *emission) claim(h *ledger.Holder, s *Snapshot) {
-	claim := e.owner("resourceclaim_name", h)
+	claim := e.cache.holder("resourceclaim_name", h)
 	defer claim.end()
 	e.holder(h, claim, famClaimQuantity, famClaimAllocated, famClaimShare)
 	if m := h.Metrics(); m.Used >= 0 {
 		e.counter(famClaimUsed, claim, m.Used, m.Born, driver.Later(m.Born, m.Shown))
 	}
 	e.ofDevice(h, claim)
-	base := claim.labels
+	base := claim.base()
 	if !h.LastError.IsZero() && e.on(famClaimLastError) {
 		e.gauge(famClaimLastError, base, unixPast(h.LastError, s.Time))
 	}
@@ -177,7 +176,7 @@ func (e *emission) pod(h *ledger.Holder) {
 	if !e.on(famPodAllocated) { // like everything else about a pod and its device
 		return
 	}
-	pod := e.owner("pod", h)
+	pod := e.cache.holder("pod", h)
 	defer pod.end()
 	e.holder(h, pod, famPodQuantity, famPodAllocated, famPodShare)
 }
@@ -203,64 +202,19 @@ func (e *emission) with(base *labels, more ...string) *labels {
 	return e.cache.with(base, more...)
 }
 
-// ownerOf returns the owner of a device's series. The caller must call its end.
-func (e *emission) ownerOf(d *ledger.Device) *owner {
-	if e.cache == nil {
-		return &e.blank
-	}
-	known := e.cache.devices.find(d.Key)
-	if known == nil {
-		id := &d.ID
-		known = e.cache.devices.add(d.Key, &owner{
-			labels: (*labels)(nil).with("driver", id.Driver, "pool", id.Pool, "device", id.Device),
-		})
-	}
-	(*known).begin()
-	return *known
-}
-
-// owner returns the owner of the series of a claim or pod and its device. name is the label for its
-// name. The caller must call its end.
-func (e *emission) owner(name string, h *ledger.Holder) *owner {
-	if e.cache == nil {
-		return &e.blank
-	}
-	known := e.cache.holders.find(h.HolderKey)
-	if known == nil {
-		id := &h.Device
-		known = e.cache.holders.add(h.HolderKey, &owner{labels: (*labels)(nil).with(
-			"namespace", h.Namespace, name, h.Name, "driver", id.Driver, "pool", id.Pool, "device", id.Device)})
-	}
-	(*known).begin()
-	return *known
-}
-
-// newSeries returns the exported form of a series of an owner with these labels.
-func (c *labelCache) newSeries(base *labels, s *ledger.Series) series {
-	row := base
-	if names := c.names[s.Quantity]; len(names) > 0 {
-		var more []string
-		for i, name := range names {
-			more = append(more, name, s.Labels[i])
-		}
-		row = base.with(more...)
-	}
-	return series{labels: row, age: c.age(s.Born, s.Shown), quantity: s.Quantity}
-}
-
 func (e *emission) gauge(id familyID, labels *labels, value float64) {
 	e.put(id, labels, value, age{})
 }
 
 // counter passes a counter of an owner.
 func (e *emission) counter(id familyID, of *owner, value float64, born, shown time.Time) {
-	e.put(id, of.labels, value, e.cache.age(born, shown))
+	e.put(id, of.base(), value, e.cache.age(born, shown))
 }
 
 func (e *emission) device(d *ledger.Device) {
-	device := e.ownerOf(d)
+	device := e.cache.device(d)
 	defer device.end()
-	base := device.labels
+	base := device.base()
 	e.gauge(famDeviceInfo, e.infoLabels(base, d), 1)
 	if h := &d.Entry.Hardware; h.Profile != "" || h.Serial != "" || h.FirmwareVersion != "" || h.CUDAVersion != "" {
 		e.gauge(famDeviceHardware, e.with(base, "profile", h.Profile, "serial", h.Serial,
@@ -355,7 +309,7 @@ func (e *emission) deviceValues(device *owner, d *ledger.Device) {
 		switch v.Quantity {
 		case driver.Health:
 			if i == 0 || d.Values[i-1].Quantity != driver.Health {
-				e.health(device.labels, d.Values[i:])
+				e.health(device.base(), d.Values[i:])
 			}
 		case driver.Capacity:
 			if !slices.ContainsFunc(d.Entry.Capacity, func(a driver.Amount) bool { return a.Resource == v.Labels[0] }) {
@@ -380,16 +334,7 @@ func (e *emission) quantitySource(device *owner, s *ledger.Series) {
 	if !e.on(famDeviceQuantitySource) || e.choices.Of(GroupQuantitySource) == Estimates && !ledger.Estimated(s.Source) {
 		return
 	}
-	if e.cache == nil {
-		e.gauge(famDeviceQuantitySource, nil, 1)
-		return
-	}
-	row := device.sources.find(s)
-	if row == nil {
-		name := e.specs.Spec(s.Quantity).Name
-		row = device.sources.add(s, device.labels.with("quantity", name, "source", s.Source))
-	}
-	e.gauge(famDeviceQuantitySource, *row, 1)
+	e.gauge(famDeviceQuantitySource, e.cache.source(device, s), 1)
 }
 
 // health passes all statuses; the current one has the value 1. If a source reports several, the
@@ -417,16 +362,7 @@ func (e *emission) health(base *labels, values []ledger.Value) {
 // value passes a value of an owner. shown is when a snapshot first had it, by the clock of
 // age.shown.
 func (e *emission) value(first familyID, of *owner, v *ledger.Value, shown int64) {
-	if e.cache == nil {
-		if id := first + familyID(v.Quantity); e.on(id) {
-			e.put(id, nil, v.Value, age{})
-		}
-		return
-	}
-	s := of.series.find(v.Series)
-	if s == nil {
-		s = of.series.add(v.Series, e.cache.newSeries(of.labels, v.Series))
-	}
+	s := e.cache.series(of, v.Series)
 	if id := first + familyID(s.quantity); e.on(id) {
 		e.put(id, s.labels, v.Value, age{s.age.born, max(s.age.shown, shown)})
 	}
@@ -451,15 +387,7 @@ func (e *emission) distributions(h *ledger.Holder, claim *owner) {
 		if !e.on(id) {
 			continue
 		}
-		if e.cache == nil {
-			e.putDistribution(id, nil, d, age{})
-			continue
-		}
-		s := claim.series.find(d.Series)
-		if s == nil {
-			base := (*labels)(nil).with("namespace", h.Namespace, "resourceclaim_name", h.Name, "driver", h.Device.Driver)
-			s = claim.series.add(d.Series, e.cache.newSeries(base, d.Series))
-		}
+		s := e.cache.distribution(claim, h, d.Series)
 		e.putDistribution(id, s.labels, d, s.age)
 	}
 }

@@ -27,8 +27,15 @@ func (c *collector) put(id familyID, labels *labels, value float64, _ age) {
 // putDistribution does nothing: no fact is a distribution.
 func (c *collector) putDistribution(familyID, *labels, *ledger.Distribution, age) {}
 
-// putFacts passes the facts that put passes. They are kept as long as key is the same.
-func putFacts[K comparable](e *emission, kept *sequence[K, []fact], key K, put func(to *emission)) {
+// putFacts passes the facts that put passes. A cache keeps them as long as key is the same.
+func putFacts[K comparable](
+	e *emission, in func(*labelCache) *sequence[K, []fact], key K, put func(to *emission),
+) {
+	if e.cache == nil {
+		put(e)
+		return
+	}
+	kept := in(e.cache)
 	facts := kept.find(key)
 	if facts == nil {
 		c, to := &collector{}, *e
@@ -46,22 +53,14 @@ func putFacts[K comparable](e *emission, kept *sequence[K, []fact], key K, put f
 func (e *emission) infos(s *Snapshot) {
 	for i := range s.ClaimInfos {
 		c := &s.ClaimInfos[i]
-		if e.cache == nil {
-			e.claimInfo(c)
-		} else {
-			putFacts(e, &e.cache.claims, claimKeyOf(c), func(to *emission) { to.claimInfo(c) })
-		}
+		putFacts(e, (*labelCache).claimFacts, claimKeyOf(c), func(to *emission) { to.claimInfo(c) })
 	}
 	if !e.on(famPodInfo) {
 		return
 	}
 	for i := range s.PodInfos {
 		p := &s.PodInfos[i]
-		if e.cache == nil {
-			e.podInfo(p)
-		} else {
-			putFacts(e, &e.cache.pods, *p, func(to *emission) { to.podInfo(p) })
-		}
+		putFacts(e, (*labelCache).podFacts, *p, func(to *emission) { to.podInfo(p) })
 	}
 }
 
@@ -93,11 +92,7 @@ func sliceOf[T any](s []T) slice[T] {
 
 func (e *emission) claimInfo(c *ledger.ClaimInfo) {
 	name := e.pairs("namespace", c.Namespace, "resourceclaim_name", c.Name)
-	row := name
-	if e.cache != nil {
-		row = e.with(name, append([]string{"uid", c.UID}, c.Labels...)...)
-	}
-	e.gauge(famClaimInfo, row, 1)
+	e.gauge(famClaimInfo, e.with(e.with(name, "uid", c.UID), c.Labels...), 1)
 	if !c.AllocatedAt.IsZero() && !c.Ended {
 		e.gauge(famClaimAllocatedAt, name, unix(c.AllocatedAt))
 	}
@@ -116,28 +111,21 @@ func (e *emission) podInfo(p *ledger.PodInfo) {
 
 // podLabels returns the labels of dra_pod_info.
 func (e *emission) podLabels(p *ledger.PodInfo) *labels {
-	if e.cache == nil {
-		return nil
-	}
 	var meta podresources.PodMeta
 	if p.Meta != nil {
 		meta = *p.Meta
 	}
-	return e.pairs(append([]string{
+	row := e.pairs(
 		"namespace", p.Namespace, "pod", p.Name, "uid", p.UID, "created_by_kind", meta.OwnerKind, "created_by_name",
-		meta.OwnerName, "workload_kind", meta.WorkloadKind, "workload_name", meta.WorkloadName, "queue", meta.Queue,
-	}, meta.Labels...)...)
+		meta.OwnerName, "workload_kind", meta.WorkloadKind, "workload_name", meta.WorkloadName, "queue", meta.Queue)
+	return e.with(row, meta.Labels...)
 }
 
 // shares passes the holders of the device.
 func (e *emission) shares(d *ledger.Device) {
 	for i := range d.Shares {
 		s := &d.Shares[i]
-		if e.cache == nil {
-			e.share(d, s)
-		} else {
-			putFacts(e, &e.cache.shares, e.shareKey(d, s), func(to *emission) { to.share(d, s) })
-		}
+		putFacts(e, (*labelCache).shareFacts, e.shareKey(d, s), func(to *emission) { to.share(d, s) })
 	}
 }
 
@@ -191,26 +179,20 @@ func (e *emission) share(d *ledger.Device, s *join.Share) {
 	if s.Admin {
 		attribution = join.AttributionNone
 	}
-	claim := func(more ...string) *labels {
-		if e.cache == nil {
-			return nil
-		}
-		return e.pairs(append([]string{
-			"namespace", s.Claim.Namespace, "resourceclaim_name", s.Claim.Name,
-			"driver", d.ID.Driver, "pool", d.ID.Pool, "device", d.ID.Device, "share_id", s.ShareID,
-		}, more...)...)
-	}
-	e.gauge(famClaimDeviceInfo, claim("request", s.Request, "device_class", s.DeviceClass,
+	base := e.pairs("namespace", s.Claim.Namespace, "resourceclaim_name", s.Claim.Name,
+		"driver", d.ID.Driver, "pool", d.ID.Pool, "device", d.ID.Device, "share_id", s.ShareID)
+	e.gauge(famClaimDeviceInfo, e.with(base, "request", s.Request, "device_class", s.DeviceClass,
 		"admin_access", strconv.FormatBool(s.Admin), "attribution", string(attribution), "state", s.State.String()), 1)
 	for _, c := range s.Consumed {
-		e.gauge(famClaimConsumedCapacity, claim("resource", c.Resource), c.Value)
+		e.gauge(famClaimConsumedCapacity, e.with(base, "resource", c.Resource), c.Value)
 	}
 	for _, c := range s.Conditions {
-		e.gauge(famClaimCondition, claim("type", c.Type, "status", c.Status), 1)
+		e.gauge(famClaimCondition, e.with(base, "type", c.Type, "status", c.Status), 1)
 	}
 	if n := s.Network; n != nil {
 		for _, ip := range n.Addresses() {
-			e.gauge(famClaimNetwork, claim("interface", n.Interface, "ip", ip, "hardware_address", n.HardwareAddress), 1)
+			e.gauge(famClaimNetwork,
+				e.with(base, "interface", n.Interface, "ip", ip, "hardware_address", n.HardwareAddress), 1)
 		}
 	}
 }

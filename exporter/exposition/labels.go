@@ -25,6 +25,9 @@ type labels struct {
 
 // with returns the labels plus others, given as alternating names and values.
 func (l *labels) with(namesAndValues ...string) *labels {
+	if len(namesAndValues) == 0 {
+		return l
+	}
 	var text []byte
 	for i := 0; i+1 < len(namesAndValues); i += 2 {
 		if len(text) > 0 {
@@ -125,7 +128,8 @@ func appendLabelPair(wire []byte, name, value string) []byte {
 }
 
 // labelCache keeps rendered labels from scrape to scrape. Only one walk at a time may use it,
-// between begin and end.
+// between begin and end. The methods of nil render nothing: owners and series have no labels and no
+// age.
 type labelCache struct {
 	mu    sync.Mutex
 	specs driver.Catalogue
@@ -148,11 +152,19 @@ type labelCache struct {
 	renewed time.Time
 }
 
-// owner is the owner of series: a device, or a claim or pod and its device.
+// owner is the owner of series: a device, or a claim or pod and its device. nil has no labels.
 type owner struct {
 	labels  *labels // identify the owner
 	series  sequence[*ledger.Series, series]
 	sources sequence[*ledger.Series, *labels] // of a device's series
+}
+
+// base returns the labels that identify the owner.
+func (o *owner) base() *labels {
+	if o == nil {
+		return nil
+	}
+	return o.labels
 }
 
 // begin begins a walk of the owner's series.
@@ -163,6 +175,9 @@ func (o *owner) begin() {
 
 // end ends the walk.
 func (o *owner) end() {
+	if o == nil {
+		return
+	}
 	o.series.end()
 	o.sources.end()
 }
@@ -227,7 +242,7 @@ func (c *labelCache) end() {
 	c.mu.Unlock()
 }
 
-// age returns the age of a counter. Without a cache, age, since and with return zero values.
+// age returns the age of a counter.
 func (c *labelCache) age(born, shown time.Time) age {
 	if c == nil {
 		return age{}
@@ -246,6 +261,94 @@ func (c *labelCache) since(t time.Time) int64 {
 	}
 	return int64(t.Sub(c.epoch))
 }
+
+// device returns the owner of a device's series. The caller must call its end.
+func (c *labelCache) device(d *ledger.Device) *owner {
+	if c == nil {
+		return nil
+	}
+	known := c.devices.find(d.Key)
+	if known == nil {
+		id := &d.ID
+		known = c.devices.add(d.Key, &owner{
+			labels: (*labels)(nil).with("driver", id.Driver, "pool", id.Pool, "device", id.Device),
+		})
+	}
+	(*known).begin()
+	return *known
+}
+
+// holder returns the owner of the series of a claim or pod and its device. name is the label for its
+// name. The caller must call its end.
+func (c *labelCache) holder(name string, h *ledger.Holder) *owner {
+	if c == nil {
+		return nil
+	}
+	known := c.holders.find(h.HolderKey)
+	if known == nil {
+		id := &h.Device
+		known = c.holders.add(h.HolderKey, &owner{labels: (*labels)(nil).with(
+			"namespace", h.Namespace, name, h.Name, "driver", id.Driver, "pool", id.Pool, "device", id.Device)})
+	}
+	(*known).begin()
+	return *known
+}
+
+// series returns the exported form of a series of an owner.
+func (c *labelCache) series(of *owner, s *ledger.Series) series {
+	if c == nil {
+		return series{quantity: s.Quantity}
+	}
+	known := of.series.find(s)
+	if known == nil {
+		known = of.series.add(s, c.newSeries(of.labels, s))
+	}
+	return *known
+}
+
+// distribution returns the exported form of a distribution of a claim, which is that of all its
+// devices of a driver.
+func (c *labelCache) distribution(claim *owner, h *ledger.Holder, s *ledger.Series) series {
+	if c == nil {
+		return series{quantity: s.Quantity}
+	}
+	known := claim.series.find(s)
+	if known == nil {
+		base := (*labels)(nil).with("namespace", h.Namespace, "resourceclaim_name", h.Name, "driver", h.Device.Driver)
+		known = claim.series.add(s, c.newSeries(base, s))
+	}
+	return *known
+}
+
+// source returns the labels of the series that names the source of a device's quantity.
+func (c *labelCache) source(device *owner, s *ledger.Series) *labels {
+	if c == nil {
+		return nil
+	}
+	row := device.sources.find(s)
+	if row == nil {
+		name := c.specs.Spec(s.Quantity).Name
+		row = device.sources.add(s, device.labels.with("quantity", name, "source", s.Source))
+	}
+	return *row
+}
+
+// newSeries returns the exported form of a series with these labels and its own.
+func (c *labelCache) newSeries(base *labels, s *ledger.Series) series {
+	row := base
+	if names := c.names[s.Quantity]; len(names) > 0 {
+		var more []string
+		for i, name := range names {
+			more = append(more, name, s.Labels[i])
+		}
+		row = base.with(more...)
+	}
+	return series{labels: row, age: c.age(s.Born, s.Shown), quantity: s.Quantity}
+}
+
+func (c *labelCache) shareFacts() *sequence[shareKey, []fact]     { return &c.shares }
+func (c *labelCache) claimFacts() *sequence[claimKey, []fact]     { return &c.claims }
+func (c *labelCache) podFacts() *sequence[ledger.PodInfo, []fact] { return &c.pods }
 
 // with returns base.with of the names and values, from the cache if it has them.
 func (c *labelCache) with(base *labels, namesAndValues ...string) *labels {
