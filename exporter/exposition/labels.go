@@ -278,8 +278,8 @@ func (c *labelCache) device(d *ledger.Device) *owner {
 	return *known
 }
 
-// holder returns the owner of the series of a claim or pod and its device. name is the label for its
-// name. The caller must call its end.
+// holder returns the owner of the series of a claim or pod and its device. name is the label for
+// the name of the claim or pod. The caller must call its end.
 func (c *labelCache) holder(name string, h *ledger.Holder) *owner {
 	if c == nil {
 		return nil
