@@ -14,7 +14,7 @@ import (
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// plugged is a pod with so many devices of a device plugin.
+// plugged returns a pod with this number of devices of a device plugin.
 func plugged(name, resource string, devices int) *v1.PodResources {
 	c := test.Container("main")
 	d := &v1.ContainerDevices{ResourceName: resource}
@@ -37,8 +37,8 @@ func decoded(t *testing.T, pods ...*v1.PodResources) ([]Allocation, driver.Rejec
 	return Parse(answer)
 }
 
-// A device plugin that lists an ID for each MiB costs its own IDs beyond a bound, which are
-// counted, and nothing else: neither another pod nor a claim, nor other resources of its pod.
+// If a device plugin lists an ID for each MiB, its IDs beyond the bound are dropped and counted.
+// Other pods, claims, and other resources of its pod are complete.
 func TestDeviceIDsOfOnePod(t *testing.T) {
 	for _, n := range []int{maxPluginIDs, maxPluginIDs + 1, 30_000} {
 		memory := plugged("a-memory", "example.com/memory", n)
@@ -89,8 +89,8 @@ func TestClaimsBeforePlugins(t *testing.T) {
 	}
 }
 
-// Of an answer with too many pods, or bytes, those without devices go first, then the largest, and
-// the same ones each time, in whatever order the kubelet lists them.
+// If an answer has too many pods, or bytes, pods without devices are dropped first, then the
+// largest pods. They are the same ones each time, in whatever order the kubelet lists them.
 func TestLargeAnswers(t *testing.T) {
 	var held, large, many []*v1.PodResources
 	for i := range 50 {
@@ -109,7 +109,7 @@ func TestLargeAnswers(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		pods   []*v1.PodResources
-		others int // kept, of those that are too much
+		others int // pods that are kept although there are too many
 	}{
 		"many pods":  {pods: many, others: maxAnswerPods - len(held)},
 		"large pods": {pods: large, others: 1},
@@ -149,7 +149,7 @@ func TestLargeAnswers(t *testing.T) {
 	}
 }
 
-// With a share of the memory, each bound is that share of it.
+// With a share of the memory, each bound is multiplied by that share.
 func TestBoundsWithLessMemory(t *testing.T) {
 	var pods []*v1.PodResources
 	for i := range 2000 {

@@ -54,7 +54,7 @@ func (c cgroupTree) write(name, content string) {
 	}
 }
 
-// pod makes a pod's cgroup, with a container's in it that has processes or not.
+// pod creates the cgroup of a pod, and in it that of a container, with or without processes.
 func (c cgroupTree) pod(name string, processes bool) {
 	c.t.Helper()
 	container := filepath.Join(name, "cri-containerd-1.scope")
@@ -79,7 +79,7 @@ func (c cgroupTree) remove(name string) {
 	}
 }
 
-// layout is where a kubelet has its pods of each quality of service.
+// layout has the cgroup paths of a kubelet's pods, by quality of service.
 type layout struct {
 	v1                                bool
 	guaranteed, burstable, besteffort string // up to the UID
@@ -163,8 +163,8 @@ func TestCgroupsState(t *testing.T) {
 	}
 }
 
-// TestCgroupsStateScans: a pod that came after the last scan is found by another, one a second at
-// most.
+// TestCgroupsStateScans: a pod that was created after the last scan is found by another scan. There
+// is at most one scan a second.
 func TestCgroupsStateScans(t *testing.T) {
 	tree := newCgroupTree(t, false)
 	now := limiterStart
@@ -235,8 +235,8 @@ func TestPodUID(t *testing.T) {
 	}
 }
 
-// The lines of /proc/PID/cgroup are not to be forged: the kernel makes no cgroup with a newline in
-// its name (cgroup_mkdir of kernel/cgroup/cgroup.c).
+// Lines of /proc/PID/cgroup cannot be forged: the kernel creates no cgroup with a newline in its
+// name (cgroup_mkdir in kernel/cgroup/cgroup.c).
 func TestNoNewlinesInCgroups(t *testing.T) {
 	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/pids"} {
 		var of unix.Statfs_t
@@ -245,7 +245,7 @@ func TestNoNewlinesInCgroups(t *testing.T) {
 		}
 		plain := filepath.Join(root, fmt.Sprintf("newline-%d", os.Getpid()))
 		if os.Mkdir(plain, 0o755) != nil {
-			continue // it may not be written
+			continue // the kernel forbids it
 		}
 		t.Cleanup(func() { _ = os.Remove(plain) })
 		forged := plain + "/a\n0::" // of the path that follows

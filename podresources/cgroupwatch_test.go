@@ -20,7 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// watched is a running watch and what it emits.
+// watched is a running watch with the changes that it reports.
 type watched struct {
 	t       *testing.T
 	notify  *fsnotify.Watcher
@@ -28,7 +28,7 @@ type watched struct {
 	changes chan Change
 }
 
-// startWatch watches until the test ends. When it returns, what is there has been seen.
+// startWatch watches until the test ends. It returns after the watch has read the existing cgroups.
 func startWatch(t *testing.T, tree cgroupTree, notify *fsnotify.Watcher) watched {
 	t.Helper()
 	w := watched{t: t, notify: notify, cgroups: NewCgroups(tree.sysfs, time.Now), changes: make(chan Change, 4096)}
@@ -81,8 +81,8 @@ func podCame(uid string) Change { return Change{PodUID: uid} }
 
 func podGone(uid string) Change { return Change{PodUID: uid, Gone: true} }
 
-// TestWatch uses the kernel's inotify. One folder of pods is there from the beginning, the other
-// comes with its pod.
+// TestWatch uses the kernel's inotify. One folder of pods exists from the beginning, the other is
+// created with its pod.
 func TestWatch(t *testing.T) {
 	for name, l := range layouts {
 		t.Run(name, func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestWatchBeforeTheKubelet: kubepods comes later, and once more.
+// TestWatchBeforeTheKubelet: kubepods is created later, removed, and created again.
 func TestWatchBeforeTheKubelet(t *testing.T) {
 	tree := newCgroupTree(t, false)
 	w := startWatch(t, tree, newNotify(t))
@@ -136,7 +136,8 @@ func TestWatchBeforeTheKubelet(t *testing.T) {
 	w.expect(podGone(uidA))
 }
 
-// TestWatchOverflow: what the events did not tell is found when the kernel says that it lost some.
+// TestWatchOverflow: when the kernel reports that it dropped events, the watch finds the changes of
+// the dropped events.
 func TestWatchOverflow(t *testing.T) {
 	tree := newCgroupTree(t, false)
 	tree.pod("kubepods/pod"+uidA, true)
@@ -155,8 +156,9 @@ func TestWatchOverflow(t *testing.T) {
 	w.expect(podGone(uidB))
 }
 
-// An event that waited while the kernel lost the one that followed it is no last word: the pod that
-// it says came is gone. Which of the two channels is read first is left to chance: several try.
+// An event may wait while the kernel drops the next one: the pod that it reports as created is
+// already gone. It is random which of the two channels is read first, so the test tries it several
+// times.
 func TestWatchOverflowAfterEvents(t *testing.T) {
 	tree := newCgroupTree(t, false)
 	tree.mkdir("kubepods")
@@ -171,8 +173,8 @@ func TestWatchOverflowAfterEvents(t *testing.T) {
 	}
 }
 
-// TestWatchKernelOverflow: more pods come and go than the kernel queues events of (16384, unless
-// fs.inotify.max_queued_events says otherwise) while a change is looked at.
+// TestWatchKernelOverflow: while a change is handled, more pods are created and removed than the
+// kernel queues events for (fs.inotify.max_queued_events, by default 16384).
 func TestWatchKernelOverflow(t *testing.T) {
 	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
 	if err != nil {
@@ -212,7 +214,7 @@ func TestWatchKernelOverflow(t *testing.T) {
 		there[c.PodUID] = !c.Gone
 		came++
 		if c.PodUID == uidB && !c.Gone {
-			tree.remove("kubepods/pod" + uidB) // when that is seen, all before is
+			tree.remove("kubepods/pod" + uidB) // when this change arrives, all earlier ones have
 		} else if c.PodUID == uidB {
 			break
 		}
@@ -229,7 +231,8 @@ func TestWatchKernelOverflow(t *testing.T) {
 	}
 }
 
-// TestWatchManyAtOnce: however many come and go at once, the last word on each is right.
+// TestWatchManyAtOnce: even if many pods are created and removed at once, the last change of each
+// is correct.
 func TestWatchManyAtOnce(t *testing.T) {
 	tree := newCgroupTree(t, false)
 	tree.mkdir("kubepods/burstable")
@@ -262,8 +265,8 @@ func TestWatchManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestWatchWithoutInotify lists the pods every second; as soon as there is a folder for them at
-// all.
+// TestWatchWithoutInotify: without inotify, the pods are listed every second, as soon as the folder
+// of pods exists.
 func TestWatchWithoutInotify(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tree := newCgroupTree(t, true)
@@ -289,7 +292,8 @@ func TestWatchWithoutInotify(t *testing.T) {
 	})
 }
 
-// A pod came when its folder did, however late the event of it is handled.
+// The time at which a pod was created is that of its folder, no matter how late the event is
+// handled.
 func TestWatchLate(t *testing.T) {
 	tree := newCgroupTree(t, false)
 	l := layouts["v2 systemd"]
@@ -324,7 +328,7 @@ func TestWatchEnds(t *testing.T) {
 	}
 }
 
-// What hangs while a change is looked at is reported, and delays the end of the watch by a moment.
+// If handling a change hangs, that is reported, and delays the end of the watch only briefly.
 func TestCgroupWatchHangs(t *testing.T) {
 	tree := newCgroupTree(t, false)
 	tree.mkdir("kubepods")

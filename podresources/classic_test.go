@@ -13,8 +13,8 @@ import (
 
 const claimUID = "1e15705a-62fe-4694-8535-93a5f0ccf996"
 
-// An answer as kubelets 1.27 to 1.30 give it, over the wire: the class is in a field that is
-// unknown by now.
+// An answer of kubelets 1.27 to 1.30, as sent over the wire: the class is in a field that is no
+// longer defined.
 func TestParseClassic(t *testing.T) {
 	wire, err := proto.Marshal(answerOf(
 		test.Pod("ns", "a",

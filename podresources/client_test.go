@@ -18,11 +18,11 @@ import (
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// waitLimit is how long a test waits for what must happen.
+// waitLimit is the longest time for which a test waits.
 const waitLimit = time.Minute
 
-// dial serves a kubelet with the recorded pods, and connects to it. The socket's name is one that
-// URLs have to quote.
+// dial serves a kubelet with the recorded pods, and connects to it. The socket's name has
+// characters that must be escaped in URLs.
 func dial(t *testing.T) (*test.Kubelet, *Client) {
 	t.Helper()
 	k := test.New()
@@ -154,7 +154,7 @@ func TestClientTakesLargeAnswers(t *testing.T) {
 	}
 }
 
-// TestClientOneBadPod: what is no UTF-8 costs its pod, not the answer.
+// TestClientOneBadPod: if a text is not UTF-8, its pod is dropped, and not the answer.
 func TestClientOneBadPod(t *testing.T) {
 	k, c := dial(t)
 	k.Behave(test.InvalidUTF8())
@@ -172,8 +172,8 @@ func TestClientOneBadPod(t *testing.T) {
 	}
 }
 
-// TestClientFindsARestartedKubelet: the socket file stays and refuses, then there are empty
-// answers, then full ones.
+// TestClientFindsARestartedKubelet: the socket file remains and refuses connections, then the
+// answers are empty, then complete.
 func TestClientFindsARestartedKubelet(t *testing.T) {
 	k, c := dial(t)
 	if _, err := list(t, c, waitLimit); err != nil {
@@ -216,8 +216,8 @@ func TestClientBeforeTheKubelet(t *testing.T) {
 	}
 }
 
-// A kubelet that has started anew on the same socket is another instance, as soon as its socket is
-// there. One that goes on is the same, whether it answers or not.
+// A kubelet that has restarted on the same socket is another instance as soon as its socket exists.
+// A kubelet that keeps running is the same instance, even if it does not answer.
 func TestClientTellsKubeletsApart(t *testing.T) {
 	k, c := dial(t)
 	first := c.Instance()
@@ -249,8 +249,8 @@ func TestClientTellsKubeletsApart(t *testing.T) {
 	}
 }
 
-// Where the socket can't be looked at, each connection is to another kubelet. Before the first one
-// it is unknown.
+// If the status of the socket can't be read, each connection counts as one to another kubelet.
+// Before the first connection, the instance is unknown.
 func TestClientTellsConnectionsApart(t *testing.T) {
 	k, c := dial(t)
 	c.socket += ".is-elsewhere"

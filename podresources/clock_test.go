@@ -7,7 +7,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/testclock"
 )
 
-// whenSet runs a test for each step by which the wall clock is set in it.
+// whenSet runs a test several times. In each run, the wall clock is set forward or back by another
+// step.
 func whenSet(t *testing.T, f func(t *testing.T, clock *testclock.Clock, step time.Duration)) {
 	t.Helper()
 	for _, step := range testclock.Steps() {
@@ -15,8 +16,8 @@ func whenSet(t *testing.T, f func(t *testing.T, clock *testclock.Clock, step tim
 	}
 }
 
-// The pause between two questions to the kubelet, also after a failure, is as long as ever, however
-// the wall clock is set.
+// A change of the wall clock does not change the pause between two requests to the kubelet, also
+// after a failure.
 func TestLimiterWhenTheClockIsSet(t *testing.T) {
 	whenSet(t, func(t *testing.T, clock *testclock.Clock, step time.Duration) {
 		var l Limiter
@@ -40,7 +41,8 @@ func TestLimiterWhenTheClockIsSet(t *testing.T) {
 	})
 }
 
-// So is one whose log folder came last, though its time is before that of the other.
+// The same holds for a pod whose log folder was created last, although its time is before that of
+// the other folder.
 func TestPodLogsOfTheFuture(t *testing.T) {
 	tree, now := newLogTree(t), limiterStart
 	logs := NewPodLogs(tree.path, nil)
@@ -55,7 +57,7 @@ func TestPodLogsOfTheFuture(t *testing.T) {
 	tree.touch("ns_a_"+uidA, limiterStart.Add(time.Hour))
 	tree.touch(".", limiterStart)
 	expect(uidA)
-	for i, other := range []string{"ns_a_" + uidC, "ns_b_" + uidB} { // the folder is read anew each time
+	for i, other := range []string{"ns_a_" + uidC, "ns_b_" + uidB} { // the folder is read again each time
 		tree.mkdir(other)
 		tree.touch(other, limiterStart)
 		tree.touch(".", limiterStart.Add(time.Duration(i+1)*time.Second))

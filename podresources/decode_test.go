@@ -50,7 +50,7 @@ func TestDecode(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, size := range []int{len(tt.wire), 1, 7, 1 << 14} {
 				if len(tt.wire) > 1<<20 && size < 1<<14 {
-					continue // it would take long
+					continue // it takes too long
 				}
 				got, err := new(Decoder).Decode(slices.Collect(slices.Chunk(tt.wire, max(1, size)))...)
 				if tt.bad != (err != nil) {

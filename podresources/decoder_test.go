@@ -25,8 +25,8 @@ func podHolding(name string, device int) *v1.PodResources {
 	return test.Pod("ns", name, test.Container("main", test.Claim("ns", "claim-of-"+name, gpu(device))))
 }
 
-// Whatever a decoder has decoded before, it decodes the next answer as a new one does, and gives
-// the same answer again if and only if the pods are the same.
+// A decoder decodes an answer in the same way as a new decoder, no matter which answers it decoded
+// before. It returns the previous answer again if and only if the pods are equal.
 func TestDecoderRemembers(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -66,7 +66,7 @@ func TestDecoderRemembers(t *testing.T) {
 	})
 }
 
-// texts returns the pods of an answer, in an order that is not the answer's.
+// texts returns the pods of an answer as sorted texts.
 func texts(answer *v1.ListPodResourcesResponse) []string {
 	var out []string
 	for _, pod := range answer.PodResources {
@@ -76,7 +76,7 @@ func texts(answer *v1.ListPodResourcesResponse) []string {
 	return out
 }
 
-// Of an answer in which one pod changed, the others are the same messages as before.
+// If one pod of an answer changed, the other pods are the same messages as before.
 func TestDecoderKeepsPods(t *testing.T) {
 	var d Decoder
 	first, err := d.Decode(wireOf(t, podHolding("a", 0), podHolding("b", 1)))

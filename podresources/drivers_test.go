@@ -12,8 +12,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// A driver is gone when nobody has answered on its sockets for a minute, and is back with the first
-// answer. Of one without a folder nothing is known.
+// A driver counts as gone when no process has answered on its sockets for a minute, and as back
+// with the first answer. The state of a driver without a folder is unknown.
 func TestDrivers(t *testing.T) {
 	root, err := os.MkdirTemp("", "drivers") //nolint:usetesting // the path of t.TempDir is too long for a socket
 	if err != nil {
@@ -84,10 +84,10 @@ func TestDriversWatch(t *testing.T) {
 	d := NewDrivers(t.TempDir(), time.Now)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	d.Watch(ctx) // and ends
+	d.Watch(ctx) // returns
 }
 
-// A check that hangs is reported, and delays the end of the watch by a moment.
+// If a check hangs, that is reported, and delays the end of the watch only briefly.
 func TestDriversHang(t *testing.T) {
 	root := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// What a later kubelet might say is not taken for good.
+// A status that only a later kubelet may report does not count as healthy.
 func TestHealthOfStatus(t *testing.T) {
 	var pod corev1.Pod
 	for _, status := range []corev1.ResourceHealthStatus{"Healthy", "Unhealthy", "Unknown", "Sleepy", ""} {

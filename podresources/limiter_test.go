@@ -11,8 +11,8 @@ import (
 
 var limiterStart = time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
 
-// TestLimiterRate: whatever calls cost and however they end, no second has more than three of them,
-// from the time at which one may have arrived to that at which another may have.
+// TestLimiterRate: no second has more than three calls, no matter how long they take and how they
+// end. A call may arrive at any time between its start and its end.
 func TestLimiterRate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var l Limiter
@@ -40,8 +40,9 @@ func TestLimiterRate(t *testing.T) {
 	})
 }
 
-// Calls that are expected to say something new follow a third of a second after one another, and at
-// once after another call; other calls follow two thirds of a second after the last one.
+// A call with an expected change starts a third of a second after the previous call of this kind,
+// and immediately after a call of the other kind. Other calls start two thirds of a second after
+// the previous call.
 func TestLimiterIsNotTighter(t *testing.T) {
 	var l Limiter
 	now := limiterStart

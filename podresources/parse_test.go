@@ -20,7 +20,7 @@ import (
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files")
 
 // recorded returns a file of testdata/recorded.
 func recorded(t testing.TB, name string) []byte {
@@ -45,7 +45,7 @@ func answerOf(pods ...*v1.PodResources) *v1.ListPodResourcesResponse {
 	return &v1.ListPodResourcesResponse{PodResources: pods}
 }
 
-// render writes allocations and rejections for people to read.
+// render returns allocations and rejections as readable text.
 func render(allocations []Allocation, rejections driver.Rejections) string {
 	var b strings.Builder
 	for _, a := range allocations {
@@ -77,7 +77,7 @@ func TestParseRecorded(t *testing.T) {
 	}
 }
 
-// gpu is a device of the driver of most tests, named by its number, with one CDI name of its own.
+// gpu returns the device with a number, of the driver of most tests. It has one CDI name.
 func gpu(n int) *v1.ClaimResource {
 	return test.Device("gpu.example.com", "node", fmt.Sprintf("gpu-%d", n), fmt.Sprintf("example.com/gpu=%d", n))
 }
@@ -261,7 +261,7 @@ func TestParseCDI(t *testing.T) {
 		return test.Device(driverName, "node", device, cdi...)
 	}
 	for name, tt := range map[string]struct {
-		rows []*v1.ClaimResource // as shown
+		rows []*v1.ClaimResource // as listed
 		want map[string][]string
 	}{
 		"accumulated": {
@@ -337,8 +337,8 @@ func TestParseBounds(t *testing.T) {
 	}
 }
 
-// TestParseProperties draws answers as the kubelet builds them, and compares with what they were
-// built from.
+// TestParseProperties draws the allocations of a node, builds the answer as the kubelet does, and
+// compares the parsed answer with the allocations.
 func TestParseProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		devices := rapid.SliceOfN(rapid.IntRange(0, 40), 1, 12).Draw(t, "devices")

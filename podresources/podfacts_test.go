@@ -132,8 +132,8 @@ func TestNewPodFacts(t *testing.T) {
 	}
 }
 
-// A static pod has one UID, that of the kubelet, whether the kubelet or its mirror pod at the API
-// server has it. An annotation that names a pod of the API server is no mirror pod's.
+// A static pod has the UID that the kubelet uses, by the kubelet and by its mirror pod at the API
+// server. A pod is not a mirror pod if its annotation has the UID of a pod of the API server.
 func TestStaticPods(t *testing.T) {
 	const source, mirror = "kubernetes.io/config.source", "kubernetes.io/config.mirror"
 	const hash, uid = "0f9c4a7be2d35168aa5cfe2b0a1d4e37", "6a2c1f04-5a0b-4a3e-9d57-0e1f7f6b8c21"

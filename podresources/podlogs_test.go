@@ -12,7 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// logTree is a folder of pods' logs.
+// logTree is a folder with the logs of pods.
 type logTree struct {
 	t    *testing.T
 	path string
@@ -32,7 +32,7 @@ func (l logTree) mkdir(names ...string) {
 	}
 }
 
-// touch sets when a folder, or "." for all of them, changed.
+// touch sets the time at which a folder changed; "." is the folder of all pods.
 func (l logTree) touch(name string, at time.Time) {
 	l.t.Helper()
 	if err := os.Chtimes(filepath.Join(l.path, name), at, at); err != nil {
@@ -65,8 +65,8 @@ func TestPodLogs(t *testing.T) {
 	}
 }
 
-// TestPodLogsReads: the folder is read for a pod that it did not have, and when it changed; twice a
-// second at most.
+// TestPodLogsReads: the folder is read again for a pod that it did not contain, and when it
+// changed, at most twice a second.
 func TestPodLogsReads(t *testing.T) {
 	tree := newLogTree(t)
 	logs, now := NewPodLogs(tree.path, nil), limiterStart
@@ -140,7 +140,7 @@ func FuzzParsePodLog(f *testing.F) {
 	})
 }
 
-// While reading the folder hangs, the last data stay in use, and nobody waits for long.
+// While reading the folder hangs, the last data are used, and no caller waits long.
 func TestPodLogsHang(t *testing.T) {
 	tree := newLogTree(t)
 	tree.mkdir("ns_a_" + uidA)

@@ -62,7 +62,7 @@ func TestPodMembers(t *testing.T) {
 	}
 }
 
-// A search makes steps of a bounded number of processes, and its result counts when it has ended.
+// A search runs in steps of a bounded number of processes. Its result is used when it has ended.
 func TestPodMembersSearchInSteps(t *testing.T) {
 	procfs, m := newMembers(t)
 	m.atOnce = 10
@@ -90,8 +90,8 @@ func TestPodMembersSearchInSteps(t *testing.T) {
 	}
 }
 
-// A pod with more processes than are named takes none of other pods', in whatever order the kernel
-// lists them.
+// A pod with too many processes does not displace processes of other pods, in whatever order the
+// kernel lists them.
 func TestPodMembersAreShared(t *testing.T) {
 	procfs, m := newMembers(t)
 	const podC = "cccccccc-0000-4000-8000-000000000000"
@@ -111,7 +111,7 @@ func TestPodMembersAreShared(t *testing.T) {
 	}
 }
 
-// Pods that stay are searched for ever more seldom, until every 10 s.
+// The time between two searches for the same pods grows to 10 s.
 func TestPodMembersSearchSeldom(t *testing.T) {
 	procfs, m := newMembers(t)
 	procfs.process(1, podA, 1)

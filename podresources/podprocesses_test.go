@@ -13,20 +13,20 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// procfsTree is a procfs of processes that are in pods, and a clock.
+// procfsTree is a procfs with processes of pods, and a clock.
 type procfsTree struct {
 	t     *testing.T
 	path  string
 	clock time.Time
 }
 
-// process makes a process of a pod's container, which started at that time.
+// process creates a process of a pod's container with its start time.
 func (p *procfsTree) process(pid int, uid string, started int) {
 	p.t.Helper()
 	p.in(pid, "/kubepods/pod"+uid+"/container", 'S', started)
 }
 
-// in makes a process of a cgroup.
+// in creates a process in a cgroup.
 func (p *procfsTree) in(pid int, cgroup string, state rune, started int) {
 	p.t.Helper()
 	dir := filepath.Join(p.path, strconv.Itoa(pid))
@@ -123,8 +123,8 @@ func TestPodProcesses(t *testing.T) {
 	}
 }
 
-// However many processes there are, a call looks at a bounded number of them, and none is taken for
-// the first before all were looked at.
+// A call reads a bounded number of processes, no matter how many exist. No process counts as the
+// first one before all have been read.
 func TestPodProcessesSearchesInSteps(t *testing.T) {
 	procfs, p := newProcfsTree(t)
 	p.atOnce = 10
@@ -151,8 +151,8 @@ func TestPodProcessesSearchesInSteps(t *testing.T) {
 	}
 }
 
-// A pod that comes while a search for others is in progress may have been passed by: it has a
-// search of its own.
+// A search for other pods that is in progress may have missed a new pod: the new pod has its own
+// search.
 func TestPodProcessesDuringSearch(t *testing.T) {
 	procfs, p := newProcfsTree(t)
 	p.atOnce = 3 // of 4 entries
@@ -202,7 +202,7 @@ func FuzzStarted(f *testing.F) {
 	})
 }
 
-// A pod that is not found is searched for ever more seldom.
+// The time between two searches for a pod that is not found grows.
 func TestPodProcessesSearchesSeldom(t *testing.T) {
 	const missing = "aaaaaaaa-0000-4000-8000-000000000000"
 	clock := time.Unix(1_800_000_000, 0)

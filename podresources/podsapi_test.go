@@ -17,7 +17,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// podsTest follows a kubelet's Pods API, and writes what the sink receives.
+// podsTest follows a kubelet's Pods API, and records the calls of the sink.
 type podsTest struct {
 	*podresourcestest.Pods
 	client *podresources.PodsClient
@@ -47,7 +47,7 @@ func newPodsTest(t *testing.T) *podsTest {
 	return p
 }
 
-// now is a clock that passes a second with each look at it.
+// now is a clock that advances by a second at each call.
 func (p *podsTest) now() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -103,7 +103,7 @@ func (p *podsTest) follow(t *testing.T) <-chan error {
 	return ended
 }
 
-// expect waits for what was told in all.
+// expect waits until the sink has received these calls.
 func (p *podsTest) expect(t *testing.T, want ...string) {
 	t.Helper()
 	var told []string
@@ -133,8 +133,8 @@ func podObject(name, uid string, phase corev1.PodPhase, running bool) *corev1.Po
 	return pod
 }
 
-// A watch begins with a complete list as of when it was asked for; events come as they are, each at
-// the time of its arrival, and one that cannot be decoded is left out.
+// A watch begins with a complete list, as of the time of the request. Then come events, each with
+// the time of its arrival. An event that cannot be decoded is dropped.
 func TestPodsFollowed(t *testing.T) {
 	p := newPodsTest(t)
 	p.Set(podObject("a", "1", corev1.PodRunning, true))
@@ -156,8 +156,8 @@ func TestPodsFollowed(t *testing.T) {
 		"7: 1 has 0 running final", "8: 1 deleted")
 }
 
-// A watch that breaks tells nothing of the pods, and the next one begins with a list again. While
-// the kubelet is initializing there is no list.
+// The end of a watch does not change the pods, and the next watch begins with a list again. While
+// the kubelet initializes, there is no list.
 func TestPodsWatchBreaks(t *testing.T) {
 	p := newPodsTest(t)
 	p.Set(podObject("a", "1", corev1.PodRunning, true))

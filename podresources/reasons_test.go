@@ -10,7 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// The README has all reasons, in the same words.
+// The README has all reasons with the same descriptions.
 func TestReasonsAreDocumented(t *testing.T) {
 	content, err := os.ReadFile("README.md")
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// recordings are what whole nodes said, as "cluster record" of test/system/cluster saves it.
+// recordings returns the folders of recorded nodes, as saved by make cluster-record.
 func recordings(t *testing.T) []string {
 	t.Helper()
 	folders, err := filepath.Glob("testdata/recordings/*")
@@ -29,7 +29,7 @@ func recordings(t *testing.T) []string {
 	return folders
 }
 
-// withPodsAPI are the recordings of kubelets that serve the Pods API: 1.37 does.
+// withPodsAPI returns the recordings of kubelets that serve the Pods API (1.37).
 func withPodsAPI(t *testing.T) []string {
 	t.Helper()
 	return slices.DeleteFunc(recordings(t), func(folder string) bool {
@@ -37,11 +37,11 @@ func withPodsAPI(t *testing.T) []string {
 	})
 }
 
-// withoutShares is the recording of a kubelet whose PodResources has no share_id.
+// withoutShares is the recording of a kubelet that does not report share IDs in PodResources.
 const withoutShares = "testdata/recordings/kubelet-1.34"
 
-// The kubelet's answer, parsed, says who holds what as the claims' own statuses do. Kubelet 1.34
-// does not tell shares.
+// The parsed answer of the kubelet has the same holders as the statuses of the claims. Kubelet 1.34
+// does not report shares.
 func TestRecordedHolds(t *testing.T) {
 	for _, folder := range recordings(t) {
 		t.Run(filepath.Base(folder), func(t *testing.T) {
@@ -74,8 +74,8 @@ func hold(device, share string, claim Claim, pod string) string {
 	return fmt.Sprintf("%s %s: %s/%s, pod %s", device, share, claim.Namespace, claim.Name, pod)
 }
 
-// holdsOfClaims is who holds what, by the claims' allocations and the pods that they are reserved
-// for, and that have begun to run; with the shares of devices or without.
+// holdsOfClaims returns the holders of devices by the allocations of claims and by the running pods
+// that they are reserved for, with or without the shares of devices.
 func holdsOfClaims(t *testing.T, folder string, shares bool) []string {
 	t.Helper()
 	pending := map[Pod]bool{}
@@ -110,9 +110,9 @@ func holdsOfClaims(t *testing.T, folder string, shares bool) []string {
 	return out
 }
 
-// identity is what the kubelet and the API server say alike of a pod at any time. Of the status the
-// kubelet may know more, and leaves out the names of claims that are made from templates and of
-// extended resources.
+// identity has the fields of a pod that are always equal in the kubelet and in the API server. The
+// kubelet may have a newer status, and omits the names of claims that are made from templates and
+// of claims of extended resources.
 type identity struct {
 	UID, Owner string
 	Claims     []string // by the pod's own names
@@ -126,7 +126,7 @@ func identify(facts *PodFacts) identity {
 	return out
 }
 
-// The Pods API's events name the pods that the API server has, and who they are.
+// The events of the Pods API have the same pods as the API server, with the same identities.
 func TestRecordedEvents(t *testing.T) {
 	for _, folder := range withPodsAPI(t) {
 		t.Run(filepath.Base(folder), func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestRecordedEvents(t *testing.T) {
 	}
 }
 
-// recordedObjects are the pods that the API server had.
+// recordedObjects returns the pods of the API server.
 func recordedObjects(t *testing.T, folder string) []corev1.Pod {
 	t.Helper()
 	var pods corev1.PodList
@@ -161,7 +161,7 @@ func recordedObjects(t *testing.T, folder string) []corev1.Pod {
 	return pods.Items
 }
 
-// recordedEvents are the pods that a watch began with.
+// recordedEvents returns the pods with which a watch began.
 func recordedEvents(t *testing.T, folder string) map[string]PodFacts {
 	t.Helper()
 	out := map[string]PodFacts{}

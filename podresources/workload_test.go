@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The workload of a pod is the highest that its labels name, else its controller.
+// The workload of a pod is the highest one that its labels name, else its controller.
 func TestWorkload(t *testing.T) {
 	for _, test := range []struct {
 		name         string

@@ -14,11 +14,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// grace is that of a book.
+// grace is the grace period of a book.
 const grace = 60 * time.Second
 
-// node is a book with a clock, a kubelet and pods whose states the test sets, and that is told what
-// exporter/node tells it. A pod's UID, as files say, is its name unless uids has another one; that
+// node is a book with a clock, a kubelet and pods whose states the test sets. It calls the book as
+// exporter/node does. By files, the UID of a pod is its name unless uids has another one; the UID
 // of the pod called nameless is unknown.
 type node struct {
 	*Book
@@ -26,7 +26,7 @@ type node struct {
 	now     time.Time
 	states  map[string]podresources.CgroupState
 	kubelet podresources.Instance
-	uids    map[string]string // that files tell, by the pod's name
+	uids    map[string]string // known from files, by the pod's name
 	others  []string          // pods that the kubelet lists without devices
 	doubts  bool              // the last answer was not believed as a whole
 	hints   int
@@ -38,7 +38,7 @@ func newNode(t testing.TB) *node {
 	return n
 }
 
-// held is an allocation of a device to pods.
+// held returns an allocation of a device to pods.
 func held(device string, pods ...string) Allocation {
 	a := Allocation{Claim: Claim{Namespace: "ns", Name: "claim-" + device}, Device: deviceNamed(device)}
 	for _, pod := range pods {
@@ -47,14 +47,14 @@ func held(device string, pods ...string) Allocation {
 	return a
 }
 
-// pluginHeld is a device that a device plugin gave to a pod.
+// pluginHeld returns a device that a device plugin gave to a pod.
 func pluginHeld(device, pod string) Allocation {
 	a := held(device, pod)
 	a.Claim.Name, a.Device.Pool, a.Device.Driver = "", "", "vendor.test/gpu"
 	return a
 }
 
-// restart makes the kubelet another one, which lists no pod of the API server yet.
+// restart replaces the kubelet with another one, which lists no pod of the API server yet.
 func (n *node) restart() { n.kubelet, n.others = n.kubelet+"'", nil }
 
 func (n *node) cgroups(uids []string) map[string]podresources.CgroupState {
@@ -65,13 +65,13 @@ func (n *node) cgroups(uids []string) map[string]podresources.CgroupState {
 	return out
 }
 
-// answer makes the kubelet answer a question of now, after a while.
+// answer makes the kubelet answer a request that is sent now. The answer arrives after a while.
 func (n *node) answer(after time.Duration, allocations ...Allocation) {
 	n.now = n.now.Add(after)
 	n.answerTo(n.now, allocations...)
 }
 
-// answerTo makes the kubelet answer a question of a time.
+// answerTo makes the kubelet answer a request that was sent at a time.
 func (n *node) answerTo(asked time.Time, allocations ...Allocation) {
 	a := Answer{Asked: asked, Kubelet: n.kubelet, Pods: map[Pod]struct{}{}, Allocations: allocations}
 	for i := range allocations {
@@ -92,13 +92,13 @@ func (n *node) answerTo(asked time.Time, allocations ...Allocation) {
 	n.doubts = !n.Answered(&a)
 }
 
-// fail makes the kubelet not answer.
+// fail makes a request to the kubelet fail.
 func (n *node) fail(after time.Duration) {
 	n.now = n.now.Add(after)
 	n.NotAnswered(n.cgroups(n.unsure(nil, false)), n.now)
 }
 
-// quiet looks at cgroups without a question to the kubelet.
+// quiet reads the cgroups without a request to the kubelet.
 func (n *node) quiet(after time.Duration) {
 	n.now = n.now.Add(after)
 	n.Cgroups(n.cgroups(n.unsure(nil, true)), n.now)
@@ -120,7 +120,7 @@ func (n *node) held() holdings {
 	return out
 }
 
-// expect compares who holds what: pods by device.
+// expect compares the holders: pods by device.
 func (n *node) expect(when string, doubts bool, want holdings) {
 	n.t.Helper()
 	if diff := cmp.Diff(want, n.held()); diff != "" {
@@ -131,7 +131,7 @@ func (n *node) expect(when string, doubts bool, want holdings) {
 	}
 }
 
-// expectReasons compares why the pods hold what they hold.
+// expectReasons compares the reasons for which the pods hold their devices.
 func (n *node) expectReasons(when string, want map[string]podresources.Reason) {
 	n.t.Helper()
 	got := map[string]podresources.Reason{}
@@ -146,7 +146,7 @@ func (n *node) expectReasons(when string, want map[string]podresources.Reason) {
 	}
 }
 
-// expectKnown checks until when it is known who holds what.
+// expectKnown checks the time until which the holders are known.
 func (n *node) expectKnown(when string, want time.Time) {
 	n.t.Helper()
 	if _, signs := n.Holds(n.now, time.Time{}); !signs.At.Equal(want) {
@@ -154,8 +154,8 @@ func (n *node) expectKnown(when string, want time.Time) {
 	}
 }
 
-// The kubelet is away, then answers with nothing, then with some of the pods, then in full: what it
-// lacks at first is not believed, of each pod for itself.
+// The kubelet does not answer, then answers without pods, then with some of the pods, then with
+// all. The absence of a pod is not believed at first. This is decided for each pod by itself.
 func TestKubeletRestarts(t *testing.T) {
 	n := newNode(t)
 	before := holdings{"gpu-0": {"a", "b"}, "gpu-1": {"nameless"}}
@@ -193,8 +193,8 @@ func TestKubeletRestarts(t *testing.T) {
 	n.expect("the last pods with devices end", false, holdings{})
 }
 
-// Another kubelet's empty answers last. What the cgroups have of a pod decides how long they are
-// not believed.
+// Another kubelet keeps giving empty answers. The cgroup of a pod decides how long they are not
+// believed.
 func TestRestartedKubeletListsNothing(t *testing.T) {
 	n := newNode(t)
 	n.answer(0, held("gpu-0", "alive", "unknown"), held("gpu-1", "gone"), held("gpu-2", "nameless"), held("gpu-3", "dies"))
@@ -225,8 +225,8 @@ func TestRestartedKubeletListsNothing(t *testing.T) {
 	n.expectKnown("at last", n.now)
 }
 
-// A kubelet that has listed a pod is believed when it lacks it, whatever other pods it lists, those
-// without devices too (issue 28, fault 2).
+// A kubelet that has listed a pod and no longer lists it is believed, no matter which other pods it
+// lists, with or without devices (issue 28, fault 2).
 func TestKubeletIsBelieved(t *testing.T) {
 	n := newNode(t)
 	n.answer(0)
@@ -240,9 +240,9 @@ func TestKubeletIsBelieved(t *testing.T) {
 	n.expect("the last pod with devices has ended", false, holdings{})
 }
 
-// The last pod with devices ends: the kubelet that had listed it lists static pods alone, and is
-// believed. One that has restarted may know no pod of the API server yet. An answer without any pod
-// proves nothing, whichever kubelet gives it.
+// The last pod with devices ends: the kubelet that had listed it lists only static pods, and is
+// believed. A kubelet that has restarted may not know the pods of the API server yet. An answer
+// without any pod proves nothing, no matter which kubelet gives it.
 func TestAnswerWithoutPods(t *testing.T) {
 	static := []string{"0f9c4a7be2d35168aa5cfe2b0a1d4e37"}
 	n := newNode(t)
@@ -274,8 +274,8 @@ func TestAnswerWithoutPods(t *testing.T) {
 	}
 }
 
-// A pod that a believed answer lacks is kept as long as its cgroup has processes, and not longer:
-// the end is seen without another answer.
+// A pod that is absent from a believed answer is kept exactly as long as its cgroup has processes:
+// the end is noticed without another answer.
 func TestPodWithProcessesIsKept(t *testing.T) {
 	for name, end := range map[string]struct {
 		state podresources.CgroupState
@@ -303,8 +303,8 @@ func TestPodWithProcessesIsKept(t *testing.T) {
 	}
 }
 
-// After a restart of the kubelet without API server, it lists static pods alone: that one of these
-// has a plugin's device proves nothing of the others (issue 28, fault 4).
+// A kubelet that restarts while the API server is away lists only static pods. That one of them has
+// a device of a plugin proves nothing about other pods (issue 28, fault 4).
 func TestStaticPodProvesNothing(t *testing.T) {
 	const static = "0f9c4a7be2d35168aa5cfe2b0a1d4e37"
 	for name, known := range map[string]func(n *node){
@@ -318,7 +318,7 @@ func TestStaticPodProvesNothing(t *testing.T) {
 			known(n)
 			pod := "etcd"
 			if name == "by files alone" {
-				pod = static // the UID that files tell is the name
+				pod = static // the UID that is known from files is the name
 			}
 			plugin := pluginHeld("plugin-0", pod)
 			all := holdings{"gpu-0": {"a"}, "gpu-1": {"b"}, "plugin-0": {pod}}
@@ -338,8 +338,8 @@ func TestStaticPodProvesNothing(t *testing.T) {
 	}
 }
 
-// Of a kubelet of which nothing is known but what it lists, an answer is believed that lists a pod
-// of the API server.
+// If only the answers of a kubelet are known, an answer that lists a pod of the API server is
+// believed.
 func TestUnknownKubelet(t *testing.T) {
 	n := newNode(t)
 	n.kubelet, n.others = "", nil
@@ -358,8 +358,8 @@ func TestUnknownKubelet(t *testing.T) {
 	n.expect("it lists one without devices", false, holdings{})
 }
 
-// The kubelet is away, and meanwhile a pod's cgroup goes. An answer that was the same as before the
-// loss is taken as a whole again.
+// While the kubelet does not answer, a pod's cgroup is removed. Then an answer that is equal to the
+// last one is applied completely again.
 func TestTheDeadAreDroppedWithoutAnAnswer(t *testing.T) {
 	n := newNode(t)
 	allocations := []Allocation{held("gpu-0", "a", "b"), held("gpu-1", "b")}
@@ -374,7 +374,7 @@ func TestTheDeadAreDroppedWithoutAnAnswer(t *testing.T) {
 	n.expect("the kubelet lists it again", false, holdings{"gpu-0": {"a", "b"}, "gpu-1": {"b"}})
 }
 
-// What was returned does not change when a UID becomes known, nor does what was given.
+// Neither returned values nor arguments change when a UID becomes known.
 func TestNothingThatWasReturnedChanges(t *testing.T) {
 	n := newNode(t)
 	allocations := []Allocation{held("gpu-0", "nameless"), held("gpu-1", "nameless")}
@@ -391,8 +391,8 @@ func TestNothingThatWasReturnedChanges(t *testing.T) {
 	}
 }
 
-// The folders of pods' logs are those of an earlier pod for a moment, after the kubelet lists the
-// next pod with its name: the UID of a pod that has ended does not hold a device again.
+// When the kubelet lists the next pod of a name, the log folder is still that of the earlier pod
+// for a moment. The UID of a pod that has ended does not hold a device again.
 func TestUIDOfAnEndedPod(t *testing.T) {
 	const staticUID = "0123456789abcdef0123456789abcdef"
 	for name, tt := range map[string]struct {
@@ -444,9 +444,9 @@ func TestUIDOfAnEndedPod(t *testing.T) {
 	}
 }
 
-// Whatever happens, every holder was in an answer; a live one goes only by an answer of a kubelet
-// that knows its pods and never while it has processes; one whose cgroup is gone is not kept; no
-// allocation is without holders; and what is doubted is held.
+// Every holder was in an answer. A live holder is removed only by an answer of a kubelet that knows
+// its pods, and never while it has processes. A holder whose cgroup is gone is not kept. No
+// allocation is without holders. What is in doubt is held.
 func TestAnswersProperties(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := newNode(t)

@@ -13,12 +13,12 @@ import (
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// listing is a kubelet that answers with pods, or with an error.
+// listing is a kubelet that answers with pods or with an error.
 type listing struct {
 	pods     []*v1.PodResources
 	err      error
 	instance podresources.Instance
-	asked    func() // called during a question; nil: nothing happens
+	asked    func() // called during a request; nil: nothing happens
 }
 
 func (l *listing) List(context.Context) (*v1.ListPodResourcesResponse, error) {
@@ -64,8 +64,8 @@ func newAskerTest(pods ...string) *askerTest {
 	return o
 }
 
-// observe asks a second later. It returns how many containers hold something, and until when that
-// is known.
+// observe sends a request a second later. It returns the number of containers that hold devices,
+// and the time until which this is known.
 func (o *askerTest) observe(t *testing.T) (got podresources.Observation, holders int, known time.Time, err error) {
 	t.Helper()
 	o.now = o.now.Add(time.Second)
@@ -85,7 +85,7 @@ func TestAskerKeepsHoldersWhileTheKubeletIsAway(t *testing.T) {
 	if got, holders, known, err := o.observe(t); err == nil || holders != 2 || !known.Equal(before) || !got.Asked {
 		t.Errorf("got %+v, %d holders as of %v, %v, want an error and the two as of before", got, holders, known, err)
 	}
-	// One of two pods that share an allocation is seen to end: it is known now.
+	// When one of two pods that share an allocation ends, this is known immediately.
 	o.states["a-uid"] = podresources.CgroupGone
 	if got, holders, known, err := o.observe(t); err == nil || holders != 1 || !known.Equal(o.now) {
 		t.Errorf("got %+v, %d holders as of %v, %v, want an error and one as of now", got, holders, known, err)
@@ -107,8 +107,8 @@ func TestAskerDoubtsARestartedKubelet(t *testing.T) {
 	}
 }
 
-// A kubelet that restarts during a question may have answered before or afterwards: what it lacks
-// is believed if it lists others.
+// A kubelet that restarts during a request may have answered before or after the restart: the
+// absence of a pod is believed if it lists other pods.
 func TestKubeletRestartsDuringAQuestion(t *testing.T) {
 	o := newAskerTest("a", "b")
 	if _, _, _, err := o.observe(t); err != nil {
@@ -125,8 +125,8 @@ func TestKubeletRestartsDuringAQuestion(t *testing.T) {
 	}
 }
 
-// An answer is as of when it was asked for, however long it takes: an end that was seen meanwhile
-// is later.
+// An answer counts as of the time of its request, no matter how long it takes: an end that was
+// noticed in between is later.
 func TestAnswerIsAsOfItsQuestion(t *testing.T) {
 	o := newAskerTest("a")
 	var asked time.Time
@@ -141,8 +141,8 @@ func TestAnswerIsAsOfItsQuestion(t *testing.T) {
 	}
 }
 
-// The kubelet is not asked at each of many ticks, but at once when something comes, and once more,
-// since the first answer may be too early to have it.
+// The kubelet is not asked at every tick, but immediately when a sign arrives, and once again
+// afterwards, since the first answer may be too early.
 func TestAskerSparesTheKubelet(t *testing.T) {
 	o := newAskerTest("a")
 	asked := func(ticks int) (n int) {
@@ -175,8 +175,8 @@ func TestAskerSparesTheKubelet(t *testing.T) {
 	}
 }
 
-// While pods are watched, the kubelet is asked when one changes and now and then, and cgroups are
-// looked at all the same.
+// While pods are watched, the kubelet is asked when a pod changes, and otherwise rarely. The
+// cgroups are read as before.
 func TestAskerAsksLess(t *testing.T) {
 	o := newAskerTest("a")
 	asked := func(ticks int) (n int) {

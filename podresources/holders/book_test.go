@@ -12,8 +12,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// answerOf returns an answer of a node of as many pods, each in one container, that hold as many
-// devices as there are, and its pods' objects.
+// answerOf returns the answer of a node with these numbers of devices and pods, and the objects of
+// the pods. All devices are held. Each pod has one container.
 func answerOf(devices, pods int) (*Answer, []PodFacts) {
 	a := &Answer{Asked: at(0), Kubelet: "1", Pods: map[Pod]struct{}{}}
 	var facts []PodFacts
@@ -48,13 +48,13 @@ func fullBook() (*Book, *Answer) {
 	return b, answer
 }
 
-// sameHoldings reports whether both have the same memory.
+// sameHoldings reports whether both are the same slices.
 func sameHoldings(a, b *Holdings) bool {
 	return len(a.Allocations) == len(b.Allocations) && &a.Allocations[0] == &b.Allocations[0]
 }
 
-// While the same answer comes again and nothing else does, nothing is decided again: the holdings
-// are the same slices. Whatever comes, they are decided anew.
+// As long as the answers are equal and no other evidence arrives, the holdings are the same slices:
+// nothing is decided again. Any other evidence makes the book decide again.
 func TestSameEvidenceIsDecidedOnce(t *testing.T) {
 	b, answer := fullBook()
 	first, signs := b.Holds(at(3), time.Time{})
@@ -94,8 +94,8 @@ func TestSameEvidenceIsDecidedOnce(t *testing.T) {
 	}
 }
 
-// What says nothing new changes nothing, and nothing is decided again: events that come twice,
-// claims that are read again, and what cgroups are while a pod ends.
+// Evidence without news does not make the book decide again: repeated events, claims that are read
+// again, and the states of cgroups while a pod ends.
 func TestNoNewsIsDecidedOnce(t *testing.T) {
 	b, answer := fullBook()
 	_, pods := answerOf(64, 500)
@@ -136,7 +136,7 @@ func TestNoNewsIsDecidedOnce(t *testing.T) {
 	}
 }
 
-// That the kubelet does not answer becomes the reason of what is held by time alone.
+// When the kubelet has not answered for some time, this becomes the reason of the holds.
 func TestReasonChangesWithTime(t *testing.T) {
 	n := newNode(t)
 	n.answer(0, held("gpu-0", "a"))
@@ -150,8 +150,8 @@ func TestReasonChangesWithTime(t *testing.T) {
 	}
 }
 
-// News of an end takes 0.2 s to arrive: a view of a quiet time before that does not reach beyond
-// the end, nor is it much older.
+// News of an end take 0.2 s to arrive. A view that is made in between does not reach beyond the
+// end, and is not much older than that.
 func TestNewsOnItsWay(t *testing.T) {
 	n := newNode(t)
 	n.Watching(n.now, n.now)
@@ -167,8 +167,8 @@ func TestNewsOnItsWay(t *testing.T) {
 	}
 }
 
-// While pods are watched, the kubelet is asked when one changes and now and then, and what is known
-// is known until shortly before now.
+// While pods are watched, the kubelet is asked when a pod changes, and otherwise rarely. The
+// holders are nevertheless known until shortly before the present.
 func TestQuiet(t *testing.T) {
 	n := newNode(t)
 	asked := func(ticks int) (times int) {
@@ -216,7 +216,8 @@ func TestQuiet(t *testing.T) {
 	expect("the watch has ended", 10, 10)
 }
 
-// Until when it is known who holds what never goes back, whatever comes in whatever order.
+// The time until which the holders are known never decreases, no matter which evidence arrives in
+// which order.
 func TestKnownTimeDoesNotGoBack(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := newNode(t)
@@ -250,7 +251,7 @@ func TestKnownTimeDoesNotGoBack(t *testing.T) {
 	})
 }
 
-// A book keeps no more than it may of what anybody can make many of.
+// A book keeps a bounded number of all objects that users can create in any number.
 func TestBookIsBounded(t *testing.T) {
 	b := NewBook(grace, nil)
 	for i := range maxPods + 10 {
@@ -276,7 +277,7 @@ func TestBookIsBounded(t *testing.T) {
 	}
 }
 
-// What a tick costs at 64 devices and 500 pods: an answer, and who holds what.
+// The cost of a tick with 64 devices and 500 pods: an answer, and the decision who holds what.
 func BenchmarkTick(b *testing.B) {
 	for name, change := range map[string]func(book *Book, answer *Answer, i int){
 		"unchanged": func(*Book, *Answer, int) {},
@@ -305,7 +306,7 @@ func BenchmarkTick(b *testing.B) {
 	}
 }
 
-// The pure decision alone.
+// The cost of the decision alone.
 func BenchmarkHolds(b *testing.B) {
 	book, _ := fullBook()
 	b.ReportAllocs()
@@ -316,8 +317,8 @@ func BenchmarkHolds(b *testing.B) {
 	}
 }
 
-// A pod whose cgroup went before an answer that has it all the same ended when the kubelet deleted
-// it, and not when the kubelet was asked again.
+// The cgroup of a pod is removed, and a later answer still lists the pod. The end of its hold is
+// the time at which the kubelet deleted it, and not that of the next request.
 func TestDeletedAfterAnAnswerThatHasThePod(t *testing.T) {
 	answer, pods := answerOf(1, 2)
 	uid := pods[0].UID
@@ -345,8 +346,8 @@ func TestDeletedAfterAnAnswerThatHasThePod(t *testing.T) {
 	}
 }
 
-// A pod that the kubelet lists before its object is known begins when its cgroup came: it is shown
-// when the watch has told its UID, or has not for two seconds.
+// The hold of a pod that the kubelet lists before its object is known begins with its cgroup. It is
+// shown when the watch has delivered its UID, or after two seconds without it.
 func TestBeginOfPodWhoseUIDIsKnownLater(t *testing.T) {
 	answer, pods := answerOf(2, 2)
 	pod := pods[1]
@@ -386,8 +387,8 @@ func TestBeginOfPodWhoseUIDIsKnownLater(t *testing.T) {
 	}
 }
 
-// A pod whose cgroup was not seen to come, though pods are watched, does not begin before its first
-// object came.
+// If pods are watched and the creation of a pod's cgroup was not seen, its hold does not begin
+// before its first object arrived.
 func TestBeginOfPodWhoseCgroupIsNotSeen(t *testing.T) {
 	answer, pods := answerOf(1, 1)
 	b := NewBook(grace, nil)

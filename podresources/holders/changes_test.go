@@ -18,12 +18,12 @@ func TestChangeLog(t *testing.T) {
 		added  bool
 	}{
 		{Change{At: at(0), PodUID: "a"}, true},
-		{Change{At: at(900), PodUID: "a"}, false}, // the same, seen twice
+		{Change{At: at(900), PodUID: "a"}, false}, // the same change, seen twice
 		{Change{At: at(2100), PodUID: "a"}, true},
 		{Change{At: at(2200), PodUID: "a", Gone: true}, true},
 		{Change{At: at(2240), PodUID: "a", Gone: true}, false},
 		{Change{At: at(2260), PodUID: "a", Gone: true}, true}, // the kubelet may have listed it in between
-		{Change{At: at(2300), PodUID: "a"}, true},             // came, went, came
+		{Change{At: at(2300), PodUID: "a"}, true},             // created, removed, created
 		{Change{At: at(2000), PodUID: "b"}, true},             // late
 		{Change{At: at(2300), CDI: cdi}, true},
 		{Change{At: at(2310), CDI: slices.Clone(cdi)}, false},

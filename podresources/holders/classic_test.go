@@ -9,7 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// What the claim says of a classic device; a single device of a slice is that device.
+// A classic device is described by its claim. If the slice has a single device, it is that device.
 func TestApplyClassic(t *testing.T) {
 	claim := Claim{Namespace: "ns", Name: "c"}
 	listed := func(name string) Allocation {

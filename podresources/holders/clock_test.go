@@ -8,7 +8,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/testclock"
 )
 
-// whenSet runs a test for each step by which the wall clock is set in it.
+// whenSet runs a test several times. In each run, the wall clock is set forward or back by another
+// step.
 func whenSet(t *testing.T, f func(t *testing.T, clock *testclock.Clock, step time.Duration)) {
 	t.Helper()
 	for _, step := range testclock.Steps() {
@@ -16,8 +17,8 @@ func whenSet(t *testing.T, f func(t *testing.T, clock *testclock.Clock, step tim
 	}
 }
 
-// What a restarted kubelet lacks is not believed for the grace, however the wall clock is set
-// meanwhile.
+// The absence of pods from the answers of a restarted kubelet is not believed during the grace
+// period, no matter how the wall clock is set in between.
 func TestGraceWhenTheClockIsSet(t *testing.T) {
 	whenSet(t, func(t *testing.T, clock *testclock.Clock, step time.Duration) {
 		n := newNode(t)
@@ -32,8 +33,8 @@ func TestGraceWhenTheClockIsSet(t *testing.T) {
 	})
 }
 
-// Changes stay in the order in which they were seen, for ten minutes, and one sign that is seen
-// twice within a second is one change, however the wall clock is set.
+// Changes are kept for ten minutes, in the order in which they were seen, and a sign that is seen
+// twice within a second is one change, no matter how the wall clock is set.
 func TestChangeLogWhenTheClockIsSet(t *testing.T) {
 	whenSet(t, func(t *testing.T, clock *testclock.Clock, step time.Duration) {
 		var l changeLog
@@ -75,8 +76,8 @@ func TestChangeLogWhenTheClockIsSet(t *testing.T) {
 	})
 }
 
-// While pods are watched, the kubelet is asked as often as ever, and what it said is as old as
-// ever, however the wall clock is set.
+// While pods are watched, a change of the wall clock changes neither how often the kubelet is
+// asked, nor the age of its answers.
 func TestQuietWhenTheClockIsSet(t *testing.T) {
 	whenSet(t, func(t *testing.T, clock *testclock.Clock, step time.Duration) {
 		n := newNode(t)

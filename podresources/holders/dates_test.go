@@ -18,7 +18,7 @@ var datedFrom = time.Unix(1_700_000_000, 0)
 
 func after(ms int) time.Time { return datedFrom.Add(time.Duration(ms) * time.Millisecond) }
 
-// answerOf has gpu-0 held by claim c0 and the given pods.
+// answerOf returns an answer in which claim c0 and the given pods hold gpu-0.
 func answerOf(pods ...string) []podresources.Allocation {
 	a := podresources.Allocation{
 		Claim: podresources.Claim{Namespace: "team", Name: "c0"}, CDI: []string{"example.com/gpu=c0"},
@@ -35,8 +35,8 @@ func answerOf(pods ...string) []podresources.Allocation {
 	return []podresources.Allocation{a}
 }
 
-// shown is a view in words: pods with the times of their holds after the first answer, and since
-// when devices wait.
+// shown returns a view as text: pods with the times of their holds after the first answer, and the
+// times since which devices wait.
 func shown(v podresources.View) (out []string) {
 	ms := func(t time.Time) string {
 		if t.IsZero() {
@@ -61,9 +61,9 @@ func shown(v podresources.View) (out []string) {
 	return out
 }
 
-// A change between two answers is put where a sign of it was seen, else in the middle; where the
-// answers are far apart, at the answer. The pod comes between the answers 1 and 2, and goes between
-// 4 and 5.
+// A change between two answers has the time of its sign. Without a sign it has the middle between
+// the answers or, if these are far apart, the time of the later answer. The pod starts between the
+// answers 1 and 2, and ends between 4 and 5.
 func TestDates(t *testing.T) {
 	pod := func(ms int, gone bool) podresources.Change {
 		return podresources.Change{At: after(ms), Gone: gone, PodUID: "uid-p0"}
@@ -129,7 +129,7 @@ func TestDates(t *testing.T) {
 	}
 }
 
-// cleared returns the view without when processes left.
+// cleared returns the view without the times at which processes ended.
 func cleared(v podresources.View) podresources.View {
 	for i := range v.Ended {
 		for j := range v.Ended[i].Holders {
@@ -141,9 +141,9 @@ func cleared(v podresources.View) podresources.View {
 	return v
 }
 
-// What holds in the first answer held before. An end is in the views for ten seconds; the end of
-// processes does not end the hold. A share that is told apart later holds on, and what is about to
-// be known waits, for two seconds and no longer, with its beginning.
+// A pod in the first answer held its devices before. An end is in the views for ten seconds. The
+// end of processes does not end the hold. A hold continues when its share becomes known later. A
+// hold whose facts are about to become known waits with its beginning, for at most two seconds.
 func TestDatesOfStories(t *testing.T) {
 	with := func(change func(a *podresources.Allocation), pods ...string) []podresources.Allocation {
 		answer := answerOf(pods...)
@@ -201,8 +201,9 @@ func TestDatesOfStories(t *testing.T) {
 	}
 }
 
-// Of watched pods, a hold without a sign began when its pod's object came; if that came while the
-// kubelet answered, when it was asked, not in the middle between two answers.
+// If pods are watched, a hold without a sign began when the object of its pod arrived. If that
+// arrived during a request to the kubelet, the hold began at the start of the request, and not in
+// the middle between two answers.
 func TestHoldBeginsWithTheObjectOfItsPod(t *testing.T) {
 	for came, want := range map[int]string{800: "p0 [800,)", 1001: "p0 [1000,)"} {
 		var dates holders.Dates
@@ -216,7 +217,7 @@ func TestHoldBeginsWithTheObjectOfItsPod(t *testing.T) {
 	}
 }
 
-// Ends are in views for ten seconds; while nothing changes, views have the same slices.
+// Ends are in the views for ten seconds. While nothing changes, the views have the same slices.
 func TestDatesForgetEnds(t *testing.T) {
 	var dates holders.Dates
 	answer := answerOf("p0", "p1")

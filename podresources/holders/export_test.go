@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// PodState is the state of a pod, and the fact that gave it.
+// PodState is the state of a pod, and the fact that led to it.
 type PodState struct {
 	State State
 	By    int
 }
 
-// The facts, for tests, which name the rows of the table.
+// The facts, for tests. They name the rows of the table.
 const (
 	Relisted = int(relisted)
 	Listed   = int(listed)
@@ -62,8 +62,7 @@ func (b *Book) States() map[string]PodState {
 // Evidence returns the book's evidence.
 func (b *Book) Evidence() *Evidence { return &b.evidence }
 
-// Clone returns a book with the same evidence, whose changes do not change this one's. Its maps are
-// made anew, so that their order is another one.
+// Clone returns a book with a copy of the evidence. Its maps are new, so that their order differs.
 func (b *Book) Clone() *Book {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -25,7 +25,7 @@ func recording(t *testing.T, name string) []byte {
 	return content
 }
 
-// recordedNode returns the recorded cluster: what the kubelet listed, and the pods.
+// recordedNode returns the recorded cluster: the kubelet's list, and the pods.
 func recordedNode(t *testing.T) world {
 	t.Helper()
 	answer, err := test.ParseList(recording(t, "list.json"))
@@ -52,8 +52,8 @@ func recordedDevice(name string) driver.ID {
 	return driver.ID{Driver: "gpu.example.com", Pool: "node1", Device: name}
 }
 
-// multiClaim is what the API server said of the claim of the recorded pod multi: the recording has
-// the requests of its devices in the pod's health alone.
+// multiClaim returns the API server's facts about the claim of the recorded pod multi. The
+// recording has the requests of its devices only in the health of the pod.
 func multiClaim() (Claim, ClaimFacts) {
 	result := func(device, request string) ClaimResult {
 		return ClaimResult{Device: recordedDevice(device), Request: request, DeviceClass: "gpu.example.com"}
@@ -64,8 +64,8 @@ func multiClaim() (Claim, ClaimFacts) {
 	}
 }
 
-// A container that names a request holds that request's devices alone, though the kubelet lists it
-// with all of the claim (KUBELET.md 3).
+// A container that names a request holds only the devices of that request, although the kubelet
+// lists it with all devices of the claim (KUBELET.md 3).
 func TestApplyRequestsOnRecorded(t *testing.T) {
 	claim, facts := multiClaim()
 	node := recordedNode(t)
@@ -91,8 +91,8 @@ func TestApplyRequestsOnRecorded(t *testing.T) {
 	}
 }
 
-// Where nothing nearer tells a pod's UID, its reservation of the claim does; the input does not
-// change.
+// If no other evidence has the UID of a pod, it is that of the claim's reservation. The input does
+// not change.
 func TestReservedTellsUIDs(t *testing.T) {
 	claim := Claim{Namespace: "ns", Name: "c"}
 	holders := []Holder{
@@ -124,8 +124,8 @@ func TestReservedTellsUIDs(t *testing.T) {
 	}
 }
 
-// A claim that is reserved for other pods than hold it may be an earlier one of the name: its UID
-// is left out.
+// A claim that is reserved for other pods than those that hold it may be an earlier claim of the
+// name: its UID is omitted.
 func TestUIDOfListedClaim(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reserved []string
@@ -312,8 +312,8 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// A pod that is ending for the kubelet holds what the kubelet lists until the claim, read since, is
-// no longer reserved for it.
+// A pod that is ending by the kubelet holds the listed devices until its claim has been read again
+// and is no longer reserved for it.
 func TestEndingPodHoldsWhileReserved(t *testing.T) {
 	pod, claim, device := podNamed("pod"), Claim{Namespace: "ns", Name: "claim"}, deviceNamed("a")
 	since := second(20)

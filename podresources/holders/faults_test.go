@@ -7,7 +7,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// claimed is what the API server says of a claim of one device, as of a second.
+// claimed returns the API server's facts about a claim of one device, as of a second.
 func claimed(device string, read int, pods ...string) (Claim, ClaimFacts) {
 	facts := ClaimFacts{
 		Read: second(read), Reserved: map[string]string{},
@@ -19,8 +19,8 @@ func claimed(device string, read int, pods ...string) (Claim, ClaimFacts) {
 	return Claim{Namespace: "ns", Name: "claim-" + device}, facts
 }
 
-// serverNode is a node whose pod a uses the claim of gpu-0, as the API server says, which then goes
-// away: nothing else comes from it, and there is no Pods API.
+// serverNode returns a node whose pod a uses the claim of gpu-0 by the API server. Then the API
+// server is away: no further evidence comes from it. There is no Pods API.
 func serverNode(t *testing.T) *node {
 	n := newNode(t)
 	pod := running("a", "uid-a", 0)
@@ -30,8 +30,8 @@ func serverNode(t *testing.T) *node {
 	return n
 }
 
-// A pod that ends while the API server is away has ended by the first believed answer that lacks
-// it, although the claim, as it was read last, is reserved for it (issue 28, fault 3).
+// A pod that ends while the API server is away has ended with the first believed answer that does
+// not list it, although the claim was reserved for it when it was last read (issue 28, fault 3).
 func TestPodEndsWhileTheServerIsAway(t *testing.T) {
 	n := serverNode(t)
 	n.answer(time.Second, held("gpu-0", "a"))
@@ -44,7 +44,7 @@ func TestPodEndsWhileTheServerIsAway(t *testing.T) {
 	n.expect("the claim is read, late", false, holdings{"gpu-1": {"another"}})
 }
 
-// It is kept as long as its cgroup has processes, and as long as the answer is in doubt.
+// The pod is kept as long as its cgroup has processes, and as long as the answer is in doubt.
 func TestPodRunsWhileTheServerIsAway(t *testing.T) {
 	n := serverNode(t)
 	n.answer(time.Second, held("gpu-0", "a"))
@@ -62,8 +62,8 @@ func TestPodRunsWhileTheServerIsAway(t *testing.T) {
 	n.expectReasons("the kubelet has restarted", map[string]podresources.Reason{"a": podresources.ReasonRestarted})
 }
 
-// A pod that has not been listed yet is not taken to have ended: the answer was asked for before
-// the driver had prepared its claim, or before the pod began (issue 28, fault 5b).
+// A pod that has not been listed yet does not count as ended: the answer was requested before the
+// driver had prepared its claim, or before the pod began (issue 28, fault 5b).
 func TestPodThatIsNotListedYet(t *testing.T) {
 	n := serverNode(t)
 	n.answer(time.Second)
@@ -84,8 +84,8 @@ func TestPodThatIsNotListedYet(t *testing.T) {
 	local.expect("one of afterwards", false, holdings{})
 }
 
-// A pod that was deleted while an answer was on its way is not held again by it, nor by the one
-// before, as long as that is the last one (issue 28, fault 5a).
+// A pod that was deleted while an answer was on its way does not hold devices again by this answer,
+// nor by the previous one as long as that is the last one (issue 28, fault 5a).
 func TestDeletedWhileAnAnswerIsOnItsWay(t *testing.T) {
 	n := newNode(t)
 	n.uids = map[string]string{"a": "uid-a"}
@@ -106,8 +106,8 @@ func TestDeletedWhileAnAnswerIsOnItsWay(t *testing.T) {
 	}
 }
 
-// A claim that leaves the inventory file is not reserved any more, for as long as pods' ends may
-// need to know that (issue 28, fault 5c).
+// A claim that is removed from the inventory file is no longer reserved. This is remembered as long
+// as the end of a pod may depend on it (issue 28, fault 5c).
 func TestClaimLeavesTheFile(t *testing.T) {
 	n := newNode(t)
 	pod := running("a", "uid-a", 0)
@@ -136,8 +136,8 @@ func TestClaimLeavesTheFile(t *testing.T) {
 	}
 }
 
-// The facts of a claim that were read earlier do not replace later ones, whatever comes first; what
-// the API server says precedes the file.
+// Earlier facts about a claim do not replace later ones, no matter in which order they arrive. The
+// API server takes precedence over the file.
 func TestClaimsAreAsOfTheirReading(t *testing.T) {
 	n := newNode(t)
 	claim, old := claimed("gpu-0", 1, "a")
@@ -159,8 +159,8 @@ func TestClaimsAreAsOfTheirReading(t *testing.T) {
 	}
 }
 
-// Pod b, which names request b, ends; pod a, whose containers name request a alone, does not hold
-// its device then: nobody does (issue 28, fault 6).
+// Pod b, which names request b, ends. Pod a, whose containers name only request a, does not hold
+// the device of b then: no pod does (issue 28, fault 6).
 func TestRequestThatNoPodNames(t *testing.T) {
 	of := func(name, request string) PodFacts {
 		p := running(name, "uid-"+name, 0)
@@ -189,8 +189,8 @@ func TestRequestThatNoPodNames(t *testing.T) {
 	n.expect("pod b is deleted", false, holdings{"gpu-a": {"a"}})
 }
 
-// A pod that waits to be bound holds what is reserved for it, until it was not nominated for a
-// while; one that is nominated again waits on.
+// A pod that waits to be bound holds the devices that are reserved for it, until it has not been
+// nominated for a while. A pod that is nominated again continues to wait.
 func TestNominatedPods(t *testing.T) {
 	n := newNode(t)
 	pod := PodFacts{

@@ -9,13 +9,13 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
 
-// These tests are what TestModel found, by hand.
+// Each of these tests reproduces a failure that TestModel found.
 
 // seconds is a time of these tests.
 func seconds(s int) time.Time { return time.Unix(1_700_000_000+int64(s), 0) }
 
-// gives is an answer that was asked for after so many seconds, in which pods of these names have a
-// device of claim c. It lists the exporter's own pod too.
+// gives returns an answer that was requested after this number of seconds. In it, pods of these
+// names hold a device of claim c. It also lists the exporter's own pod.
 func gives(asked int, kubelet podresources.Instance, names ...string) *holders.Answer {
 	a := &holders.Answer{Asked: seconds(asked), Kubelet: kubelet, Pods: map[podresources.Pod]struct{}{
 		{Namespace: "monitoring", Name: "exporter"}: {},
@@ -38,7 +38,7 @@ func localPod(name, uid string) podresources.PodFacts {
 	}
 }
 
-// uidsOf returns the UIDs of the holders by all evidence.
+// uidsOf returns the UIDs of the holders, by all evidence.
 func uidsOf(b *holders.Book, now int) []string {
 	held, _ := b.Holds(seconds(now), time.Time{})
 	var out []string
@@ -63,8 +63,9 @@ func wantUIDs(t *testing.T, b *holders.Book, now int, want ...string) {
 	}
 }
 
-// The kubelet lists a pod of the name of one that it had deleted, before its Pods API has said
-// which: it holds, and not as the deleted one. An answer that was asked for before proves nothing.
+// The kubelet lists a pod under the name of a deleted pod before its Pods API has reported the new
+// one: the listed pod holds, and not as the deleted one. An answer that was requested earlier
+// proves nothing.
 func TestPodOfTheNameOfADeletedOne(t *testing.T) {
 	const kubelet = "kubelet"
 	b := holders.NewBook(time.Minute, nil)
@@ -81,7 +82,8 @@ func TestPodOfTheNameOfADeletedOne(t *testing.T) {
 	wantUIDs(t, b, 6, "new")
 }
 
-// The same after a pod that was over and was not listed any more, of which no deletion has come.
+// The same after a pod that had ended and was no longer listed, and whose deletion was not
+// reported.
 func TestPodOfTheNameOfOneThatIsOver(t *testing.T) {
 	const kubelet = "kubelet"
 	b := holders.NewBook(time.Minute, nil)
@@ -97,8 +99,8 @@ func TestPodOfTheNameOfOneThatIsOver(t *testing.T) {
 	wantUIDs(t, b, 5, "")
 }
 
-// The same after a pod that the kubelet ended, by its last word while a container ran, and whose
-// cgroup was then removed.
+// The same after a pod that the kubelet ended. By its last status, a container still ran. Then its
+// cgroup was removed.
 func TestPodOfTheNameOfOneWhoseCgroupIsGone(t *testing.T) {
 	const kubelet = "kubelet"
 	b := holders.NewBook(time.Minute, nil)
@@ -115,8 +117,8 @@ func TestPodOfTheNameOfOneWhoseCgroupIsGone(t *testing.T) {
 	wantUIDs(t, b, 5, "")
 }
 
-// A pod that has ended stays ended when the kubelet has forgotten it, as one that has restarted
-// has, and the API server, which was away, still has it as a running one: found by the scenario
+// A pod that has ended stays ended when the kubelet has restarted and no longer knows it, and the
+// API server, which was away, still reports it as running. Found by the scenario
 // Restarts/ServerAway.
 func TestEndedPodThatTheServerHas(t *testing.T) {
 	const kubelet = "kubelet"
@@ -144,11 +146,11 @@ func TestEndedPodThatTheServerHas(t *testing.T) {
 	facts.Read = seconds(50)
 	b.ClaimRead(claim, facts)
 	wantUIDs(t, b, 51)
-	// The next pod of the name is another one, also before an object of it is known.
+	// The next pod of the name is another one, even before its object is known.
 	b.PodsListed([]podresources.PodFacts{localPod("exporter", "other")}, true, seconds(52))
 	b.Answered(gives(53, kubelet, "a"))
 	wantUIDs(t, b, 53, "")
-	// It is not remembered for ever.
+	// It is forgotten after some time.
 	known := b.NumPods()
 	b.PodsListed([]podresources.PodFacts{localPod("exporter", "other")}, true, seconds(52+15*60))
 	if got := b.NumPods(); got >= known {
@@ -156,8 +158,8 @@ func TestEndedPodThatTheServerHas(t *testing.T) {
 	}
 }
 
-// A pod that had finished when it was deleted does not come back with the list of a kubelet that
-// has restarted, and has it as the API server had: running. One that had not finished does.
+// A pod that had finished when it was deleted does not come back with the list of a restarted
+// kubelet that has it as the API server had it: running. A pod that had not finished comes back.
 func TestFinishedPodIsNotRelisted(t *testing.T) {
 	const kubelet = "kubelet"
 	for name, finished := range map[string]bool{"finished": true, "not finished": false} {
@@ -191,8 +193,8 @@ func TestFinishedPodIsNotRelisted(t *testing.T) {
 	}
 }
 
-// A claim that was read before its pod was deleted is still reserved for that: it does not give the
-// deleted UID to the next pod of the name.
+// A claim that was read before its pod was deleted is still reserved for that pod. The next pod of
+// the name does not get the deleted UID from it.
 func TestOldReservationNamesNoDeletedPod(t *testing.T) {
 	const kubelet = "kubelet"
 	b := holders.NewBook(time.Minute, nil)
@@ -207,7 +209,8 @@ func TestOldReservationNamesNoDeletedPod(t *testing.T) {
 	wantUIDs(t, b, 4, "")
 }
 
-// A static pod comes back with its UID, after a late event and its cgroup's end had ended it.
+// A static pod comes back with its UID after a late event and the removal of its cgroup had ended
+// it.
 func TestStaticPodComesBackAfterItsCgroup(t *testing.T) {
 	const uid = "0123456789abcdef0123456789abcdef"
 	const kubelet = "kubelet"
@@ -229,8 +232,8 @@ func TestStaticPodComesBackAfterItsCgroup(t *testing.T) {
 	wantUIDs(t, b, 6, uid)
 }
 
-// A pod that ended while the kubelet did not answer is held again when the kubelet gives the same
-// answer as before: another pod may have its name.
+// A pod ended while the kubelet did not answer. When the kubelet then gives the same answer as
+// before, the name holds again: another pod may have it.
 func TestSameAnswerAfterAPodHadEnded(t *testing.T) {
 	const kubelet = "kubelet"
 	b := holders.NewBook(time.Minute, nil)
@@ -247,7 +250,8 @@ func TestSameAnswerAfterAPodHadEnded(t *testing.T) {
 	wantUIDs(t, b, 5, "new")
 }
 
-// The same claims of the file again are no news: an exporter that is told of news asks again.
+// Reading equal claims from the file again is not reported as news. News would cause a request to
+// the kubelet.
 func TestSameFileIsNoNews(t *testing.T) {
 	news := 0
 	b := holders.NewBook(time.Minute, func() { news++ })
@@ -264,8 +268,8 @@ func TestSameFileIsNoNews(t *testing.T) {
 	}
 }
 
-// A pod of which the API tells while the kubelet does not answer began when its object came, not at
-// the kubelet's last answer.
+// The hold of a pod that the API reports while the kubelet does not answer began when its object
+// arrived, not at the kubelet's last answer.
 func TestHoldBeginsWithItsPodAtTheEarliest(t *testing.T) {
 	b := holders.NewBook(time.Minute, nil)
 	var dates holders.Dates
@@ -289,8 +293,8 @@ func TestHoldBeginsWithItsPodAtTheEarliest(t *testing.T) {
 	}
 }
 
-// A hold that comes back does not begin before it ended, though a sign says so, and though its UID
-// is not known yet.
+// A hold that comes back does not begin before its previous end, even if an earlier sign exists and
+// its UID is not known yet.
 func TestHoldsOfAPodFollowEachOther(t *testing.T) {
 	t.Run("of a UID", func(t *testing.T) { holdsFollowEachOther(t, "uid") })
 	t.Run("of a name", func(t *testing.T) { holdsFollowEachOther(t, "") })
@@ -316,8 +320,8 @@ func holdsFollowEachOther(t *testing.T, back string) {
 	}
 }
 
-// A pod has ended whose cgroup is gone, or that the kubelet does not list any more which had listed
-// it: another one of its name is not that pod. After a restart it may be.
+// A pod has ended if its cgroup is gone, or if the kubelet that had listed it no longer does: a pod
+// with its name is another one. After a restart of the kubelet it may be the same pod.
 func TestPodThatEndedDoesNotComeBackByItsName(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, lacks, after podresources.Instance
@@ -349,7 +353,7 @@ func TestPodThatEndedDoesNotComeBackByItsName(t *testing.T) {
 	}
 }
 
-// An answer that was asked for before a pod was deleted is not of the next pod of its name.
+// An answer that was requested before a pod was deleted does not list the next pod of its name.
 func TestOldAnswerIsNotOfTheNextPod(t *testing.T) {
 	b := holders.NewBook(time.Minute, nil)
 	b.PodChanged(localPod("a", "old"), seconds(1))
@@ -362,7 +366,7 @@ func TestOldAnswerIsNotOfTheNextPod(t *testing.T) {
 	wantUIDs(t, b, 6, "new")
 }
 
-// The same answer again is of the next pod of the name, when it was asked for after that came.
+// An equal answer lists the next pod of the name if it was requested after that pod was created.
 func TestSameAnswerIsOfTheNextPod(t *testing.T) {
 	b := holders.NewBook(time.Minute, nil)
 	b.PodChanged(localPod("a", "old"), seconds(1))
@@ -377,8 +381,9 @@ func TestSameAnswerIsOfTheNextPod(t *testing.T) {
 	wantUIDs(t, b, 6, "new")
 }
 
-// A pod that was listed before its object came is the one whose object comes first, not the next
-// one of its name: that is not ended by answers that were asked for before the kubelet knew it.
+// A pod that was listed before its object arrived is the pod whose object arrives first, and not
+// the next one of its name. Answers that were requested before the kubelet knew the next pod do not
+// end it.
 func TestListedPodIsTheOneWhoseObjectComesFirst(t *testing.T) {
 	b := holders.NewBook(time.Minute, nil)
 	b.Answered(gives(1, "kubelet", "a"))
@@ -396,7 +401,7 @@ func TestListedPodIsTheOneWhoseObjectComesFirst(t *testing.T) {
 	wantUIDs(t, b, 6, "new")
 }
 
-// The kubelet is asked again after a change until an answer comes that was asked for after it.
+// After a change, the kubelet is asked until an answer arrives that was requested after the change.
 func TestQuietAfterAnAnswerThatWasAskedForLater(t *testing.T) {
 	b := holders.NewBook(time.Minute, nil)
 	b.Watching(seconds(1), seconds(1))
@@ -411,7 +416,7 @@ func TestQuietAfterAnAnswerThatWasAskedForLater(t *testing.T) {
 	}
 }
 
-// A static pod of which the first news is its deletion comes back with its UID.
+// A static pod whose deletion is the first news of it comes back with its UID.
 func TestUnknownStaticPodIsDeleted(t *testing.T) {
 	const uid = "0123456789abcdef0123456789abcdef"
 	b := holders.NewBook(time.Minute, nil)
@@ -423,8 +428,8 @@ func TestUnknownStaticPodIsDeleted(t *testing.T) {
 	wantUIDs(t, b, 3, uid)
 }
 
-// A pod was deleted while the kubelet restarted, which never knew it, and lists the next one of its
-// name: no event says that it ended.
+// A pod was deleted while the kubelet restarted. The new kubelet never knew it, and lists the next
+// pod of its name: no event reports the end.
 func TestPodThatWasReplacedDuringARestart(t *testing.T) {
 	b := holders.NewBook(time.Minute, nil)
 	old := localPod("a", "old")
@@ -443,8 +448,8 @@ func TestPodThatWasReplacedDuringARestart(t *testing.T) {
 	wantUIDs(t, b, 7, "new")
 }
 
-// The API server has the next pod of a name before the kubelet has dropped the one before:
-// that the kubelet lists the name no more does not end the next one.
+// The API server has the next pod of a name before the kubelet has dropped the previous one. When
+// the kubelet no longer lists the name, this does not end the next pod.
 func TestServerIsAheadOfTheKubelet(t *testing.T) {
 	b := holders.NewBook(time.Minute, nil)
 	pod := localPod("a", "old")
@@ -463,14 +468,14 @@ func TestServerIsAheadOfTheKubelet(t *testing.T) {
 	wantUIDs(t, b, 7, "new")
 }
 
-// A pod that was ending when the watch of the kubelet's pods ended has ended when neither the
-// kubelet's next list nor its next answer has it.
+// A pod was ending when the watch of the kubelet's pods broke. It has ended when neither the
+// kubelet's next list nor its next answer contains it.
 func TestPodThatEndedBetweenTwoWatches(t *testing.T) {
 	b := holders.NewBook(time.Minute, nil)
 	pod := localPod("a", "uid")
 	b.PodChanged(pod, seconds(1))
 	b.Answered(gives(2, "kubelet", "a"))
-	pod.Final = true // its containers run on
+	pod.Final = true // its containers still run
 	b.PodChanged(pod, seconds(3))
 	b.PodsListed([]podresources.PodFacts{localPod("exporter", "exporter")}, true, seconds(5))
 	b.Answered(gives(6, "kubelet"))
@@ -479,7 +484,7 @@ func TestPodThatEndedBetweenTwoWatches(t *testing.T) {
 	}
 }
 
-// An answer that was asked for before the pod's object came proves nothing against what that says.
+// An answer that was requested before the pod's object arrived does not disprove that object.
 func TestOlderAnswerEndsNoPod(t *testing.T) {
 	b := holders.NewBook(time.Minute, nil)
 	first := gives(1, "kubelet", "a")
@@ -492,7 +497,7 @@ func TestOlderAnswerEndsNoPod(t *testing.T) {
 	}
 }
 
-// A pod that waits to be bound is not the one of its name that the kubelet lists.
+// A pod that waits to be bound is not the pod of its name that the kubelet lists.
 func TestNominatedPodOfAListedName(t *testing.T) {
 	b := holders.NewBook(time.Minute, nil)
 	b.PodChanged(localPod("a", "old"), seconds(1))
@@ -506,8 +511,8 @@ func TestNominatedPodOfAListedName(t *testing.T) {
 	wantUIDs(t, b, 5, "new")
 }
 
-// The API server has the next pod of a name, which never starts, and then goes away: it has
-// ended when the kubelet has not listed the name for a while.
+// The API server has the next pod of a name, which never starts. Then the API server is away. The
+// pod has ended when the kubelet has not listed the name for a while.
 func TestPodThatEndsBeforeItsStartIsKnown(t *testing.T) {
 	b := holders.NewBook(time.Minute, nil)
 	pod := localPod("a", "old")
@@ -527,12 +532,12 @@ func TestPodThatEndsBeforeItsStartIsKnown(t *testing.T) {
 	}
 }
 
-// The list of a kubelet that has restarted lacks pods: one that only its object names holds what
-// it held until the kubelet has had time to list it, or for the grace.
+// The list of a restarted kubelet is incomplete. A pod that is known only by its object holds its
+// devices until the kubelet has had time to list it, or for the grace period.
 func TestPodThatARestartedKubeletDoesNotKnowYet(t *testing.T) {
 	for name, c := range map[string]struct {
 		ready bool // it lists a pod of the API server
-		asked int  // when the pod is over
+		asked int  // when the pod has ended
 	}{
 		"it lists others": {true, 8},
 		"it lists none":   {false, 65},
@@ -567,8 +572,8 @@ func TestPodThatARestartedKubeletDoesNotKnowYet(t *testing.T) {
 	}
 }
 
-// A kubelet that has restarted may list one pod of the API server when its first answer arrives:
-// the others are lacked for good by what is asked for two seconds after that.
+// A restarted kubelet may list only one pod of the API server in its first answer. The absence of
+// the others is believed from answers that are requested two seconds later.
 func TestRestartedKubeletIsGivenTimeFromItsFirstAnswer(t *testing.T) {
 	b := holders.NewBook(time.Minute, nil)
 	b.PodChanged(localPod("a", "uid"), seconds(1))
@@ -582,7 +587,7 @@ func TestRestartedKubeletIsGivenTimeFromItsFirstAnswer(t *testing.T) {
 	wantUIDs(t, b, 9, "")
 }
 
-// The grace begins anew when the kubelet restarts again.
+// The grace period starts again when the kubelet restarts again.
 func TestKubeletRestartsTwice(t *testing.T) {
 	b := holders.NewBook(10*time.Second, nil)
 	b.PodChanged(localPod("a", "uid"), seconds(1))
@@ -595,8 +600,8 @@ func TestKubeletRestartsTwice(t *testing.T) {
 	wantUIDs(t, b, 22)
 }
 
-// An answer that was asked for before the next pod of a name was seen is of the one before, though
-// the news of its deletion comes later.
+// An answer that was requested before the next pod of a name was seen lists the previous one,
+// although the news of the deletion arrives later.
 func TestOldAnswerIsOfThePodBefore(t *testing.T) {
 	b := holders.NewBook(time.Minute, nil)
 	old, next := localPod("a", "old"), localPod("a", "new")
@@ -611,12 +616,13 @@ func TestOldAnswerIsOfThePodBefore(t *testing.T) {
 	wantUIDs(t, b, 6, "new")
 }
 
-// The last pod of a node ends while the kubelet restarts, which says so and lists no pod at all:
-// that is believed of what it has said itself, not of what the one before has.
+// The last pod of a node ends while the kubelet restarts. The new kubelet reports the end and lists
+// no pod at all. This is believed about pods that the new kubelet itself has reported, and not
+// about those that only the previous one has.
 func TestLastPodEndsForARestartedKubelet(t *testing.T) {
 	for name, c := range map[string]struct {
-		said    int  // when a kubelet says that the pod has ended
-		watched bool // its pods are watched since then
+		said    int  // when a kubelet reports that the pod has ended
+		watched bool // the time since which its pods are watched
 		want    []string
 	}{
 		"the one that has restarted":                    {said: 5},
@@ -647,8 +653,9 @@ func TestLastPodEndsForARestartedKubelet(t *testing.T) {
 	}
 }
 
-// An answer that was asked for before the next pod of a name was seen lists what that one holds: it
-// holds that on when the kubelet does not answer any more, and the cgroup of the pod before goes.
+// An answer that was requested before the next pod of a name was seen lists the devices of that
+// pod. It keeps them when the kubelet no longer answers and the cgroup of the previous pod is
+// removed.
 func TestNextPodHoldsWhileTheKubeletIsAway(t *testing.T) {
 	b := holders.NewBook(time.Minute, nil)
 	next := localPod("a", "new")
@@ -662,8 +669,8 @@ func TestNextPodHoldsWhileTheKubeletIsAway(t *testing.T) {
 	wantUIDs(t, b, 8, "new")
 }
 
-// A pod has ended, the kubelet lists the next one of its name, and the news of the deletion of the
-// first comes after that.
+// A pod has ended, and the kubelet lists the next one of its name. The news of the deletion of the
+// first arrives after that.
 func TestDeletionComesAfterTheNextPod(t *testing.T) {
 	b := holders.NewBook(time.Minute, nil)
 	b.PodChanged(localPod("a", "old"), seconds(1))
@@ -676,10 +683,10 @@ func TestDeletionComesAfterTheNextPod(t *testing.T) {
 }
 
 // The watch of the kubelet's pods breaks, the last pods of the node end, and the next watch lists
-// none: an answer without any pod agrees with that, if it is of the kubelet that had listed them.
+// none. An answer without any pod confirms that, if it is from the kubelet that had listed them.
 func TestLastPodEndsWhileTheWatchIsBroken(t *testing.T) {
 	for name, c := range map[string]struct {
-		kubelet podresources.Instance // which answers then
+		kubelet podresources.Instance // the kubelet that answers then
 		list    int                   // when the next watch asks for its list
 		want    []string
 	}{
@@ -702,8 +709,9 @@ func TestLastPodEndsWhileTheWatchIsBroken(t *testing.T) {
 	}
 }
 
-// The last pods of the node are deleted while the watch of the API server is broken: its next list,
-// without any pod, says so, also before the kubelet's answers do. The kubelet's own list does not.
+// The last pods of the node are deleted while the watch of the API server is broken. The API
+// server's next list, without any pod, proves it even before the kubelet's answers do. The
+// kubelet's own list does not prove it.
 func TestListWithoutAnyPod(t *testing.T) {
 	for name, c := range map[string]struct {
 		local bool

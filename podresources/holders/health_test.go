@@ -9,8 +9,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// The recorded pods tell the health of what the recorded answer lists, by the CDI names that are
-// each device's own.
+// The recorded pods have the health of the devices in the recorded answer, by the CDI names that
+// belong to one device.
 func TestRecordedHealth(t *testing.T) {
 	node := recordedNode(t)
 	multi := slices.IndexFunc(node.pods, func(p PodFacts) bool { return p.Pod == Pod{Namespace: "team-a", Name: "multi"} })

@@ -13,15 +13,15 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// datesTest dates what is held, a call at a time.
+// datesTest calls Dates step by step.
 type datesTest struct {
 	Dates
 	signs Signs
-	all   []Change // of which signs has those that were seen
+	all   []Change // signs has those of them that were seen
 	view  podresources.View
 }
 
-// call dates allocations as of some milliseconds.
+// call passes allocations at a time in milliseconds.
 func (d *datesTest) call(ms int, allocations ...Allocation) {
 	d.signs.At = at(ms)
 	for len(d.all) > 0 && !d.all[0].At.After(at(ms)) {
@@ -30,7 +30,7 @@ func (d *datesTest) call(ms int, allocations ...Allocation) {
 	d.view = d.Date(allocations, d.signs, at(ms))
 }
 
-// uids gives the holders of an allocation UIDs.
+// uids sets the UIDs of the holders of an allocation.
 func uids(a Allocation) Allocation {
 	for i := range a.Holders {
 		a.Holders[i].UID = "uid-" + a.Holders[i].Name
@@ -38,7 +38,7 @@ func uids(a Allocation) Allocation {
 	return a
 }
 
-// intervals writes the holds of a view: "device pod [from, to)" in milliseconds.
+// intervals returns the holds of a view as texts: "device pod [from, to)" in milliseconds.
 func intervals(v podresources.View) (out []string) {
 	ms := func(t time.Time) string {
 		if t.IsZero() {
@@ -61,8 +61,8 @@ func (d *datesTest) expect(t *testing.T, what string, want ...string) {
 	}
 }
 
-// A change between two answers is put where a sign of it was seen, else in the middle; where the
-// answers are far apart, at the answer.
+// A change between two answers has the time of its sign. Without a sign it has the middle between
+// the answers or, if these are far apart, the time of the later answer.
 func TestIntervals(t *testing.T) {
 	pod := func(ms int, gone bool) Change { return Change{At: at(ms), Gone: gone, PodUID: "uid-p"} }
 	const cdi = "example.com/gpu=gpu-0"
@@ -124,8 +124,8 @@ func TestIntervals(t *testing.T) {
 	}
 }
 
-// How far a begin and an end may be off: a sign by what the news of it takes, a guess by the time
-// between the answers, and an end while the kubelet is silent by all that time.
+// The largest error of a start and of an end: for a sign the time that its news takes, for a guess
+// the time between the answers, and for an end while the kubelet does not answer all of that time.
 func TestDoubts(t *testing.T) {
 	pod := func(ms int, gone bool) Change { return Change{At: at(ms), Gone: gone, PodUID: "uid-p"} }
 	silent := &podresources.Hold{Reason: podresources.ReasonNoAnswer, Since: at(1200)}
@@ -164,7 +164,7 @@ func TestDoubts(t *testing.T) {
 	}
 }
 
-// What is held at the first answer was held before.
+// A hold in the first answer began before it.
 func TestHeldBeforeTheFirstAnswer(t *testing.T) {
 	var d datesTest
 	d.call(0, held("gpu-0", "p"))
@@ -173,8 +173,8 @@ func TestHeldBeforeTheFirstAnswer(t *testing.T) {
 	d.expect(t, "ended", "gpu-0 p [-, 500)")
 }
 
-// Pods that share a device are dated each for itself; a pod of the same name with another UID is
-// another pod, and that a UID becomes known, or unknown, changes nothing.
+// Pods that share a device have their own times. A pod of the same name with another UID is another
+// pod. A UID that becomes known, or unknown, changes nothing.
 func TestPodsAreDatedEach(t *testing.T) {
 	var d datesTest
 	of := func(uid string, names ...string) Allocation {
@@ -194,8 +194,8 @@ func TestPodsAreDatedEach(t *testing.T) {
 	d.expect(t, "one of two ends", "gpu-0 p [500, 3500)", "gpu-0 q [1500, 4500)", "gpu-0 p [3500, -)")
 }
 
-// An allocation of which it is about to be known what it is waits for up to two seconds, and is
-// dated from when it came.
+// An allocation whose facts are about to become known waits for up to two seconds. Its hold begins
+// when it was first listed.
 func TestPendingIsWithheld(t *testing.T) {
 	pending := held("gpu-0", "p")
 	pending.Pending = true
@@ -224,7 +224,7 @@ func TestPendingIsWithheld(t *testing.T) {
 	}
 }
 
-// The reason of a hold may change, and its time not.
+// The reason of a hold may change without a change of its times.
 func TestReasonChangesNoTime(t *testing.T) {
 	var d datesTest
 	with := func(reason podresources.Reason, since int) Allocation {
@@ -250,7 +250,7 @@ func TestReasonChangesNoTime(t *testing.T) {
 	}
 }
 
-// While nothing changes, a view has the same slices; its time goes on, and never back.
+// While nothing changes, a view has the same slices. Its time advances and never decreases.
 func TestSameViewIsMadeOnce(t *testing.T) {
 	var d datesTest
 	allocations := []Allocation{held("gpu-0", "p"), held("gpu-1", "q")}
@@ -273,8 +273,8 @@ func TestSameViewIsMadeOnce(t *testing.T) {
 	}
 }
 
-// Whatever is held when, each hold that is shown began and ended within the calls that differ by
-// it, none begins before the one of the same pod before it has ended, and none is lost.
+// Each hold in a view began and ended between the calls around its start and its end. No hold
+// begins before the previous hold of the same pod has ended. No hold is lost.
 func TestDatesProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var d datesTest
@@ -337,15 +337,16 @@ func TestDatesProperties(t *testing.T) {
 	})
 }
 
-// Devices are prepared when their CDI spec comes, else when the kubelet names them, if that is
-// known to maxGuess; and unprepared when the spec goes after the end, a while later too.
+// A device is prepared when its CDI spec is created. Without a spec, it is prepared when the
+// kubelet lists it, if that time is known within maxGuess. It is unprepared when the spec is
+// removed after the end, even a while later.
 func TestPrepared(t *testing.T) {
 	const cdi = "example.com/gpu=gpu-0"
 	spec := func(ms int, gone bool) Change { return Change{At: at(ms), Gone: gone, CDI: []string{cdi}} }
 	for name, tc := range map[string]struct {
 		changes              []Change
 		listed               int  // when the kubelet's first answer after the wait names them
-		waits                bool // objects say before that the claim is allocated
+		waits                bool // earlier, objects report that the claim is allocated
 		prepared, unprepared int  // in milliseconds; 0: unknown
 	}{
 		"by the spec": {changes: []Change{spec(2400, false)}, listed: 3000, waits: true, prepared: 2400},
@@ -405,7 +406,7 @@ func expectTime(t *testing.T, what string, got time.Time, ms int) {
 	}
 }
 
-// A pod is there since its first object or its cgroup came, though it holds its devices later.
+// A pod exists since its first object or its cgroup, although it holds its devices later.
 func TestWanted(t *testing.T) {
 	for name, tc := range map[string]struct {
 		changes []Change
@@ -435,8 +436,8 @@ func TestWanted(t *testing.T) {
 	}
 }
 
-// What was held before the first answer was prepared at an unknown time, and so was what an earlier
-// process may have seen prepared.
+// Devices that were held before the first answer were prepared at an unknown time, and so were
+// those whose preparation an earlier process may have seen.
 func TestPreparedBefore(t *testing.T) {
 	var d datesTest
 	d.call(0, held("gpu-0", "p"))
@@ -449,8 +450,8 @@ func TestPreparedBefore(t *testing.T) {
 	expectTime(t, "resumed", d.view.Allocations[0].Holders[0].Hold.Prepared, 0)
 }
 
-// A monitor with admin access owns nothing after a restart either, though the API server has not
-// described its claim yet, or fails. What the API server says then counts.
+// After a restart, a monitor with admin access owns nothing either, although the API server has not
+// described its claim yet, or fails. When the API server describes the claim, that counts.
 func TestAdminOutlivesRestart(t *testing.T) {
 	gone := podresources.Pod{Name: "gone"}
 	for _, pending := range []bool{true, false} {

@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { testmain.Main(m) }
 
-// The types of podresources that the tests' tables are full of.
+// Short names for types of podresources, for the tables of the tests.
 type (
 	Allocation   = podresources.Allocation
 	Change       = podresources.Change
@@ -26,8 +26,8 @@ type (
 	PodFacts     = podresources.PodFacts
 )
 
-// second returns a moment, some seconds after the beginning.
+// second returns the time that is this number of seconds after the beginning.
 func second(n int) time.Time { return at(1000 * n) }
 
-// at returns a moment, some milliseconds after the beginning.
+// at returns the time that is this number of milliseconds after the beginning.
 func at(ms int) time.Time { return time.Unix(1_700_000_000, int64(ms)*int64(time.Millisecond)) }

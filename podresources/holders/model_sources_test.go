@@ -23,7 +23,7 @@ const (
 	fileAge     = 1000
 )
 
-// way is which sources an exporter has.
+// way has the sources of an exporter.
 type way struct {
 	pods, server, file, cgroups, logs bool
 	drops                             bool // the kubelet drops events of the Pods API
@@ -41,7 +41,7 @@ type feed struct {
 	list   func() []podresources.PodFacts
 	sink   podresources.PodSink
 	loose  bool             // events may overtake each other, and come twice
-	drops  func(uid string) // is called for an event that is lost; nil: none is
+	drops  func(uid string) // called for each event that is lost; nil: none is lost
 	synced func()
 	lost   func()
 
@@ -88,7 +88,7 @@ func (f *feed) connect() {
 	})
 }
 
-// breakOff ends the watch, which is opened again. What happens until then is not told.
+// breakOff ends the watch, which is opened again later. Changes in between are not reported.
 func (f *feed) breakOff() {
 	if !f.wanted {
 		return
@@ -133,7 +133,7 @@ func (f *feed) emit(facts podresources.PodFacts, gone bool) {
 	}
 }
 
-// read is a claim, or a pod, that is read by its name.
+// read is the reading of a claim or a pod by its name.
 type read struct {
 	users       string
 	due         time.Duration
@@ -152,11 +152,11 @@ type observer struct {
 	view    podresources.View
 	kubepod *feed // the kubelet's Pods API
 	feed    *feed // the API server's pods
-	waiting *feed // those that are nominated
+	waiting *feed // the nominated pods
 
 	said     *v1.ListPodResourcesResponse // the kubelet's last answer
-	seen     map[string]time.Duration     // when an object of a pod came first
-	deleted  map[string]bool              // the book was told, and nothing contradicts
+	seen     map[string]time.Duration     // when the first object of a pod arrived
+	deleted  map[string]bool              // the book has this evidence, and nothing contradicts it
 	signs    map[string]bool              // cgroups that were seen
 	lost     map[podresources.Pod]bool    // names of pods of which an event was lost
 	reads    map[string]*read
@@ -166,7 +166,7 @@ type observer struct {
 	tick     time.Duration // the last
 	hinted   bool
 	asking   bool
-	restored time.Duration // since when all sources work
+	restored time.Duration // the time since which all sources work
 	visits   map[[2]int]int
 }
 
@@ -231,7 +231,7 @@ func newObserver(w *truth, by way, visits map[[2]int]int) *observer {
 	return o
 }
 
-// begin starts what the exporter does by itself.
+// begin starts the exporter's own activities.
 func (o *observer) begin() {
 	if o.way.pods {
 		o.kubepod.start()
@@ -248,7 +248,7 @@ func (o *observer) begin() {
 	o.regular()
 }
 
-// facts returns the objects of pods, of one that was deleted too, now and then.
+// facts returns the objects of pods, sometimes with one that was deleted.
 func (o *observer) facts(local bool, of func(*simPod) bool) []podresources.PodFacts {
 	var out []podresources.PodFacts
 	for _, p := range o.pods {
@@ -262,7 +262,7 @@ func (o *observer) facts(local bool, of func(*simPod) bool) []podresources.PodFa
 	return out
 }
 
-// take gives the book evidence, and notes which rows of the table that visits.
+// take passes evidence to the book, and records which rows of the table it uses.
 func (o *observer) take(give func()) {
 	before := o.book.States()
 	give()
@@ -283,7 +283,7 @@ func (o *observer) take(give func()) {
 	}
 }
 
-// sink gives the book what a watch says.
+// sink passes the news of a watch to the book.
 type sink struct {
 	*observer
 	local bool
@@ -338,7 +338,7 @@ func (n nominatedSink) PodDeleted(uid string, at time.Time) {
 	n.take(func() { n.book.NominatedGone(uid, at) })
 }
 
-// stopServer makes the API server be away for a while.
+// stopServer makes the API server unavailable for a while.
 func (o *observer) stopServer(d time.Duration) {
 	if !o.server {
 		return
@@ -374,7 +374,8 @@ func (o *observer) cdiChanged(p *simPod, gone bool) {
 	}
 }
 
-// cgroups returns the states of pods' cgroups. A static pod's is that of the last one of its UID.
+// cgroups returns the states of the cgroups of pods. For a static pod, it is that of the last pod
+// with its UID.
 func (o *observer) cgroups(uids []string) map[string]podresources.CgroupState {
 	out := map[string]podresources.CgroupState{}
 	for _, uid := range uids {
@@ -441,7 +442,7 @@ func (o *observer) List(context.Context) (*v1.ListPodResourcesResponse, error) {
 	return answer, nil
 }
 
-// want reads the claims and pods that are wanted.
+// want schedules the reading of the wanted claims and pods.
 func (o *observer) want() {
 	held, _ := o.book.Holds(o.time(), time.Time{})
 	for claim, w := range held.Wanted.Claims {
@@ -465,7 +466,7 @@ func (o *observer) want() {
 	}
 }
 
-// readDue reads what is due.
+// readDue reads the claims and pods that are due.
 func (o *observer) readDue() {
 	for _, name := range slices.Sorted(maps.Keys(o.reads)) {
 		if r := o.reads[name]; !r.running && r.due <= o.now {
@@ -508,7 +509,7 @@ func (o *observer) read(name string, r *read) {
 	})
 }
 
-// writeFile makes the inventory file have the claims as they are, when they have changed.
+// writeFile updates the inventory file when the claims have changed.
 func (o *observer) writeFile() {
 	if o.stale || o.file == nil {
 		o.stale, o.fileAt = false, o.now

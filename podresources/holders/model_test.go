@@ -15,26 +15,26 @@ import (
 )
 
 const (
-	// exporter is a pod that never ends, of nodes that run the exporter as one.
+	// exporter is a pod that never ends, on nodes that run the exporter as a pod.
 	exporter = "exporter"
-	// numWays is how many combinations of sources there are: with the API server, a file or neither,
-	// cgroups or not, logs or not, and the Pods API, one that drops events, or none.
+	// numWays is the number of combinations of sources: the API server, a file or neither; with or
+	// without cgroups; with or without log folders; the Pods API, one that drops events, or none.
 	numWays = 3 * 2 * 2 * 3
 	// graceOfModel is --kubelet.empty-grace.
 	graceOfModel = 6 * time.Second
 
-	// The parts of the bounds in README.md, and how long it takes until a view shows it: an exporter
+	// The parts of the bounds in README.md, and the time until a view shows a change: an exporter
 	// waits 250 ms for the kubelet and 150 ms for the API server, and 50 ms between two ticks.
 	tickOfModel = time.Second
-	pollOfModel = 10 * time.Second                             // where the Pods API has the kubelet asked less
+	pollOfModel = 10 * time.Second                             // if the Pods API makes requests to the kubelet rarer
 	answerBound = tickOfModel + 2*answerDelay*time.Millisecond // T+2L
 	eventBound  = eventDelay * time.Millisecond                // E
 	ageBound    = fileAge * time.Millisecond                   // F
 	viewBound   = 500*time.Millisecond + signDelay*time.Millisecond
 )
 
-// TestModel lets nodes live, of which an exporter knows what its sources say, late, twice, in
-// another order, or not at all. It compares who holds what with the truth.
+// TestModel simulates nodes. The sources of an exporter report changes late, twice, in another
+// order, or not at all. The test compares the holders with the truth.
 func TestModel(t *testing.T) {
 	visits, ways, runs := map[[2]int]int{}, map[way]int{}, 0
 	lives := func(t *rapid.T) {
@@ -95,7 +95,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// rows returns how often a pod came by each row of the table to another state.
+// rows returns how often each row of the table changed the state of a pod.
 func rows(visits map[[2]int]int) []int {
 	byRow := make([]int, holders.NumFacts)
 	for cell, n := range visits {
@@ -118,7 +118,8 @@ func (o *observer) hint() {
 	}
 }
 
-// ticks asks the kubelet, unless it is being asked, and makes a view 250 ms later at most.
+// ticks sends a request to the kubelet, unless one is pending, and makes a view at most 250 ms
+// later.
 func (o *observer) ticks() {
 	o.tick, o.hinted = o.now, false
 	if o.asking {
@@ -174,8 +175,8 @@ func (o *observer) fail(format string, args ...any) {
 	o.t.Fatal("\n" + strings.Join(o.trace, "\n"))
 }
 
-// noteRestored notes since when all that the exporter uses works: the kubelet has listed pods of
-// the API server for 2 s, and the watches have begun.
+// noteRestored records the time since which all sources of the exporter work: the kubelet has
+// listed pods of the API server for 2 s, and the watches have begun.
 func (o *observer) noteRestored() {
 	works := o.kubelet && (!o.way.pods || o.kubepod.listed) && (!o.way.server || o.server && o.waiting.listed) &&
 		(!o.way.server || o.way.pods || o.feed.listed) && (o.restarts == 0 || o.settled != never)
@@ -187,7 +188,7 @@ func (o *observer) noteRestored() {
 	}
 }
 
-// checkHolder checks that who is shown holds the device, or did a moment ago.
+// checkHolder checks that a shown holder holds the device, or did so a moment ago.
 func (o *observer) checkHolder(device string, h *podresources.Holder) {
 	if o.deleted[h.UID] {
 		o.fail("%s of %s holds %s (%v), and was deleted", h.UID, h.Name, device, h.Hold.Reason)
@@ -198,7 +199,7 @@ func (o *observer) checkHolder(device string, h *podresources.Holder) {
 		}
 		late := time.Duration(0)
 		if h.UID != p.uid && (o.renamed(h.Pod) || o.lost[h.Pod]) {
-			late = answerBound // what is of the pod before is taken to be of the next one until the next answer
+			late = answerBound // evidence about the previous pod counts for the next one until the next answer
 		}
 		if (h.UID == "" || h.UID == p.uid || late > 0) && o.now <= o.endBound(p)+late {
 			return
@@ -212,8 +213,7 @@ func (o *observer) checkHolder(device string, h *podresources.Holder) {
 	o.fail("%s of %s does not hold %s any more (%v)", h.UID, h.Name, device, h.Hold.Reason)
 }
 
-// renamed reports whether a name was used again so short a time ago that it may not be known which
-// pod has it.
+// renamed reports whether a name was reused so recently that it may be unknown which pod has it.
 func (o *observer) renamed(name podresources.Pod) bool {
 	last := time.Duration(0)
 	for _, p := range o.pods {
@@ -226,12 +226,12 @@ func (o *observer) renamed(name podresources.Pod) bool {
 	}
 	told := eventBound
 	if !o.way.pods && !o.way.server {
-		told = ageBound // of the file, where there is one
+		told = ageBound // of the file, if there is one
 	}
 	return o.now <= o.undisturbed(last)+told+answerBound+viewBound
 }
 
-// endBound returns until when a pod may be shown.
+// endBound returns the time until which a pod may be shown.
 func (o *observer) endBound(p *simPod) time.Duration {
 	end, bound, event := p.dropped, answerBound+viewBound, eventBound // event is beside bound
 	if o.way.pods {
@@ -258,15 +258,15 @@ func (o *observer) endBound(p *simPod) time.Duration {
 		bound += pollOfModel
 	}
 	if p.forced && o.way.cgroups && p.runs != never {
-		end = max(end, p.exits) // its processes run on
+		end = max(end, p.exits) // its processes still run
 	}
 	if end == never || p.lied {
 		return never
 	}
 	if (!o.wasListed(p) || p.answered == never) && o.lost[p.pod()] {
-		return never // until the next watch: no answer had it that a later one could lack
+		return never // until the next watch: it was in no answer, so its absence from later ones proves nothing
 	}
-	if !o.wasListed(p) { // it is known by its object alone
+	if !o.wasListed(p) { // it is known only by its object
 		return o.undisturbed(max(end, o.toldEnd(p))) + event + bound
 	}
 	if o.nameReused(p) { // PodResources has no UIDs
@@ -282,8 +282,8 @@ func (o *observer) endBound(p *simPod) time.Duration {
 	return end + bound
 }
 
-// toldEnd returns when an object of the pod said that it had ended: not of a static one, which may
-// come back.
+// toldEnd returns the time at which an object of the pod reported its end. It ignores static pods,
+// which may come back.
 func (o *observer) toldEnd(p *simPod) time.Duration {
 	switch {
 	case p.static, o.lost[p.pod()]:
@@ -295,18 +295,18 @@ func (o *observer) toldEnd(p *simPod) time.Duration {
 	return never
 }
 
-// nameWasUsed reports whether another pod had the pod's name before it.
+// nameWasUsed reports whether another pod had the pod's name earlier.
 func (o *observer) nameWasUsed(p *simPod) bool {
 	return slices.ContainsFunc(o.pods, func(q *simPod) bool { return q.name == p.name && q.created < p.created })
 }
 
-// nameReused reports whether another pod has the pod's name after it.
+// nameReused reports whether another pod has the pod's name later.
 func (o *observer) nameReused(p *simPod) bool {
 	return slices.ContainsFunc(o.pods, func(q *simPod) bool { return q.name == p.name && q.created > p.created })
 }
 
-// justReplaced reports whether the end of another pod that had the pod's name became known so
-// short a time ago that an answer which was asked for later need not have arrived.
+// justReplaced reports whether the end of another pod with the pod's name became known so recently
+// that an answer that was requested afterwards may not have arrived yet.
 func (o *observer) justReplaced(p *simPod) bool {
 	return slices.ContainsFunc(o.pods, func(q *simPod) bool {
 		told := q.gone
@@ -318,7 +318,7 @@ func (o *observer) justReplaced(p *simPod) bool {
 	})
 }
 
-// undisturbed returns a time or, if something did not work then, that since when all works.
+// undisturbed returns a time or, if a source failed then, the time since which all work.
 func (o *observer) undisturbed(d time.Duration) time.Duration {
 	if o.restored > d-eventBound {
 		return max(d, o.restored)
@@ -331,7 +331,7 @@ func (o *observer) wasListed(p *simPod) bool { return p.given != never && (p.nam
 
 // checkPod checks that a pod that holds a device is shown.
 func (o *observer) checkPod(p *simPod) {
-	// Without news of pods the processes of one that was deleted by force keep it.
+	// Without news of pods, a pod that was deleted by force is kept by its processes.
 	runsOn := p.forced && o.way.cgroups && o.way.logs && o.signs[p.uid] && !o.way.pods && !o.way.server && !o.nameReused(p)
 	if p.device == "" || p.deleting || p.local.final || o.now >= p.exits || p.static && p.runs == never ||
 		(p.gone != never || o.now >= p.dropped) && !runsOn {
@@ -354,8 +354,8 @@ func (o *observer) checkPod(p *simPod) {
 	}
 	must := o.now >= due || p.shown && o.stays(p)
 	shown := o.shows(p)
-	// While a name is used again, what is shown of it may go until the next answer, and what an answer
-	// shows that may be of the pod before goes if the kubelet restarts then.
+	// While a name is reused, its holder may disappear until the next answer. A holder from an
+	// answer that may list the previous pod disappears if the kubelet restarts then.
 	mayBeBefore := shown != nil && shown.Hold.Reason == podresources.ReasonReserved
 	p.row = p.row && o.stays(p) || o.now >= p.answered && o.showsName(p) && !mayBeBefore
 	if p.row && o.now > p.runs+2*time.Second && o.stays(p) && !o.showsName(p) && !o.listLied(p) && !o.justReplaced(p) {
@@ -364,12 +364,13 @@ func (o *observer) checkPod(p *simPod) {
 	if must && shown == nil {
 		o.fail("%s of %s is overlooked: %s; due %v, shown before %v", p.uid, p.name, p.device, due, p.shown)
 	}
-	// What the kubelet was seen to list stays; what another pod's row shows may not.
+	// A pod that the kubelet has listed must stay. A row of another pod need not.
 	listed := shown != nil && shown.Hold.Reason != podresources.ReasonReserved
 	p.shown = must || listed && o.wasListed(p) && p.listed != never && !o.nameWasUsed(p) && o.stays(p)
 }
 
-// stays reports whether a pod that was shown must be shown, though the kubelet may not list it.
+// stays reports whether a pod that was shown must still be shown, although the kubelet may not list
+// it.
 func (o *observer) stays(p *simPod) bool {
 	if o.restarts == 0 || !o.kubelet {
 		return true
@@ -406,7 +407,8 @@ func (o *observer) showsName(p *simPod) bool {
 	})
 }
 
-// listLied reports whether a list had a pod of that name that was deleted before it was asked for.
+// listLied reports whether a list had a pod of that name that was deleted before the list was
+// requested.
 func (o *observer) listLied(p *simPod) bool {
 	return slices.ContainsFunc(o.pods, func(q *simPod) bool { return q.name == p.name && q.lied })
 }
@@ -432,7 +434,7 @@ func (o *observer) checkEnds() {
 	}
 }
 
-// checkPure checks that the same evidence gives the same result, whatever the order of its maps.
+// checkPure checks that equal evidence gives equal results, in any order of its maps.
 func (o *observer) checkPure(held *holders.Holdings) {
 	again := holders.Holds(o.book.Clone().Evidence(), o.time())
 	if !reflect.DeepEqual(held.Allocations, again.Allocations) {

@@ -16,7 +16,7 @@ import (
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// never is a time that does not come.
+// never is a time that is never reached.
 const never = time.Duration(math.MaxInt64 / 4)
 
 // sim is virtual time.
@@ -42,7 +42,7 @@ func (s *sim) after(d time.Duration, do func()) {
 	s.queue = slices.Insert(s.queue, i, event{at, do})
 }
 
-// pass lets time pass. An event may call it, too: what it waits for happens meanwhile.
+// pass advances the time. Events may call it too: other events happen in the meantime.
 func (s *sim) pass(d time.Duration) {
 	until := s.now + d
 	for len(s.queue) > 0 && s.queue[0].at <= until {
@@ -54,7 +54,7 @@ func (s *sim) pass(d time.Duration) {
 	s.now = max(s.now, until)
 }
 
-// when calls do as soon as something is the case.
+// when calls do as soon as a condition holds.
 func (s *sim) when(is func() bool, do func()) {
 	if is() {
 		do()
@@ -68,7 +68,7 @@ func (s *sim) ms(least, most int) time.Duration {
 	return time.Duration(least+s.rng.IntN(most-least+1)) * time.Millisecond
 }
 
-// rare draws whether something happens that does so once in n times.
+// rare draws whether an event happens that has the probability 1/n.
 func (s *sim) rare(n int) bool { return s.rng.IntN(n) == 0 }
 
 func (s *sim) note(format string, args ...any) {
@@ -79,13 +79,13 @@ func (s *sim) time() time.Time { return moment(s.now) }
 
 func moment(d time.Duration) time.Time { return time.Unix(1_700_000_000, 0).Add(d) }
 
-// status is what the status of a pod says.
+// status is the content of a pod's status.
 type status struct {
 	final, started bool
 	running        int
 }
 
-// simPod is what is true of a pod. Times are never until something happens.
+// simPod is the truth about a pod. Each time is never until its event happens.
 type simPod struct {
 	name, uid string
 	claim     *simClaim // nil: a static pod, which has a device of a device plugin
@@ -95,7 +95,7 @@ type simPod struct {
 	named     bool // a container names the claim: PodResources lists it
 
 	created, bound time.Duration
-	given, dropped time.Duration // the kubelet lists it, and does not any more
+	given, dropped time.Duration // when the kubelet began and ceased to list it
 	runs, exits    time.Duration
 	gone           time.Duration // its object
 	forgotten      time.Duration // by the kubelet's Pods API
@@ -103,20 +103,20 @@ type simPod struct {
 	cgroup         bool
 
 	local, server status        // by the kubelet, and at the API server
-	over          time.Duration // since when the kubelet says that it has ended, and no container runs
-	ended         time.Duration // since when the API server says so
+	over          time.Duration // when the kubelet reported that it has ended and no container runs
+	ended         time.Duration // when the API server reported that
 	known         bool          // to the kubelet that runs now
-	listed        time.Duration // since when that lists it with its device
-	answered      time.Duration // when the first answer arrived that has it with its device
+	listed        time.Duration // when that kubelet began to list it with its device
+	answered      time.Duration // arrival of the first answer that has it with its device
 	deleting      bool
 	row           bool // an answer has it, and a view had its name since
 	shown         bool // as it must be
-	lied          bool // a list had it that was asked for after it was deleted
+	lied          bool // a list that was requested after its deletion had it
 }
 
 func (p *simPod) pod() podresources.Pod { return podresources.Pod{Namespace: "ns", Name: p.name} }
 
-// facts are those of the pod's object, of the kubelet or the API server.
+// facts returns the facts of the pod's object, of the kubelet or the API server.
 func (p *simPod) facts(local bool) podresources.PodFacts {
 	s := p.server
 	if local {
@@ -141,7 +141,7 @@ func (p *simPod) facts(local bool) podresources.PodFacts {
 	return facts
 }
 
-// simClaim is what the API server has of a claim.
+// simClaim is a claim at the API server.
 type simClaim struct {
 	name, device string
 	template     bool
@@ -156,7 +156,7 @@ func (c *simClaim) facts(read time.Time) podresources.ClaimFacts {
 	if c.template {
 		facts.PodClaimName = "gpu"
 	}
-	if len(c.reserved) > 0 { // what nobody uses is not allocated
+	if len(c.reserved) > 0 { // a claim without users is not allocated
 		facts.Results = []podresources.ClaimResult{{Device: deviceID(c.device), Request: "r"}}
 	}
 	return facts
@@ -164,7 +164,7 @@ func (c *simClaim) facts(read time.Time) podresources.ClaimFacts {
 
 func deviceID(name string) driver.ID { return driver.ID{Driver: "v", Pool: "p", Device: name} }
 
-// truth is a node, its kubelet, and what the API server has of it. Whoever watches is told.
+// truth is a node with its kubelet and its objects at the API server. Watches get its changes.
 type truth struct {
 	*sim
 	pods   []*simPod // in order of creation
@@ -173,9 +173,9 @@ type truth struct {
 	server, kubelet bool          // they are there
 	synced          bool          // the kubelet has asked the API server for its pods
 	restarts        int           // of the kubelet
-	returned        time.Duration // when the kubelet came back last; never: it is away
-	settled         time.Duration // when it listed the first pod of the API server since; never: it has not
-	empty           time.Duration // when it gave an answer without any pod last; negative: it has not
+	returned        time.Duration // last return of the kubelet; never: it is away
+	settled         time.Duration // when it then listed the first pod of the API server; never: not yet
+	empty           time.Duration // its last answer without any pod; negative: none
 
 	kubeletPods, serverPods, nominated func(p *simPod, gone bool)
 	cgroup                             func(p *simPod, gone bool)
@@ -183,7 +183,7 @@ type truth struct {
 	claimsChanged                      func()
 }
 
-// life is what is drawn of a pod's life.
+// life has the drawn properties of a pod's life.
 type life struct {
 	name             string
 	end              int
@@ -194,7 +194,7 @@ type life struct {
 
 // How a pod ends.
 const (
-	endExits    = iota // its containers end, and its object stays
+	endExits    = iota // its containers end, and its object remains
 	endDeleted         // it is deleted, with a grace
 	endDeadline        // the kubelet ends it: its status is final before its containers end
 	endForced          // its object is deleted at once
@@ -213,7 +213,7 @@ func (w *truth) drawLife() life {
 	return l
 }
 
-// live lets a pod live, and perhaps another one of its name afterwards.
+// live simulates the life of a pod, and sometimes of a later pod with its name.
 func (w *truth) live(l life) {
 	w.when(func() bool { return w.server && !w.exists(l.name) }, func() {
 		p := &simPod{
@@ -280,7 +280,7 @@ func (w *truth) bind(p *simPod, l life) {
 	})
 }
 
-// takePod makes the kubelet know a pod.
+// takePod passes a pod to the kubelet.
 func (w *truth) takePod(p *simPod) {
 	if p.known || p.gone != never {
 		return
@@ -293,7 +293,7 @@ func (w *truth) takePod(p *simPod) {
 	w.list(p)
 }
 
-// list notes that the kubelet lists a pod with its device.
+// list records that the kubelet lists a pod with its device.
 func (w *truth) list(p *simPod) {
 	if p.known && p.given != never && p.dropped == never && p.listed == never {
 		p.listed = w.now
@@ -301,7 +301,8 @@ func (w *truth) list(p *simPod) {
 	}
 }
 
-// work has the kubelet do something with a pod, once it is there and knows it, or is to end it.
+// work makes the kubelet perform an action on a pod as soon as the kubelet runs and knows the pod,
+// or has to end it.
 func (w *truth) work(p *simPod, d time.Duration, do func()) {
 	w.after(d, func() {
 		w.when(func() bool {
@@ -310,7 +311,7 @@ func (w *truth) work(p *simPod, d time.Duration, do func()) {
 	})
 }
 
-// start has the kubelet start a pod.
+// start makes the kubelet start a pod.
 func (w *truth) start(p *simPod, l life) {
 	w.work(p, w.ms(0, 100), func() {
 		p.cgroup = true
@@ -408,7 +409,7 @@ func (w *truth) end(p *simPod, l life) {
 	}
 }
 
-// exit ends the containers of a pod. The kubelet notices, unprepares and drops it.
+// exit ends the containers of a pod. The kubelet notices this, unprepares its devices and drops it.
 func (w *truth) exit(p *simPod, noticed bool) {
 	p.exits = w.now
 	w.note("the containers of %s have ended", p.uid)
@@ -428,7 +429,7 @@ func (w *truth) exit(p *simPod, noticed bool) {
 	})
 }
 
-// drop notes that the kubelet does not list a pod any more.
+// drop records that the kubelet no longer lists a pod.
 func (w *truth) drop(p *simPod) {
 	if p.dropped == never {
 		p.dropped, p.listed = w.now, never
@@ -461,8 +462,8 @@ func (w *truth) remove(p *simPod) {
 	})
 }
 
-// forget has the kubelet's Pods API tell that a pod is deleted: of one that was deleted by force,
-// when its containers have ended.
+// forget makes the kubelet's Pods API report that a pod is deleted. For a pod that was deleted by
+// force, this happens when its containers have ended.
 func (w *truth) forget(p *simPod) {
 	if p.known {
 		p.known, p.forgotten = false, w.now
@@ -512,7 +513,7 @@ func (w *truth) restart(down time.Duration) {
 	})
 }
 
-// answer is what the kubelet's PodResources service says.
+// answer returns the answer of the kubelet's PodResources service.
 func (w *truth) answer() *v1.ListPodResourcesResponse {
 	out := &v1.ListPodResourcesResponse{}
 	for _, p := range w.pods {

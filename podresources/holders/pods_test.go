@@ -12,18 +12,18 @@ import (
 
 func podNamed(name string) Pod { return Pod{Namespace: "ns", Name: name} }
 
-// running is a pod that runs, of that name and UID, created at a second.
+// running returns a pod that runs, with a name and a UID, created at a second.
 func running(name, uid string, created int) PodFacts {
 	return PodFacts{Pod: podNamed(name), UID: uid, Created: second(created), Local: true, Started: true, Running: 1}
 }
 
-// ended is the last that the kubelet's own status says of a pod.
+// ended returns the kubelet's last status of a pod.
 func ended(p PodFacts) PodFacts {
 	p.Final, p.Running = true, 0
 	return p
 }
 
-// endings returns the UIDs of the pods that were seen to end, in order.
+// endings returns the UIDs of the pods whose end was seen, in order.
 func endings(b *Book) (out []string) {
 	_, signs := b.Holds(second(1000), time.Time{})
 	for _, c := range signs.Changes {
@@ -54,9 +54,9 @@ func TestPodsOfABook(t *testing.T) {
 	want("listed with another", "4", "3", 2)
 }
 
-// A pod that was deleted holds nothing again, whatever comes late of it: its last notification, an
-// answer that was asked for before, or a list that was (issue 28, fault 1). Only a complete list
-// that was asked for afterwards brings it back.
+// A deleted pod does not hold devices again because of late evidence: its last notification, or an
+// answer or a list that was requested before (issue 28, fault 1). Only a complete list that was
+// requested afterwards brings it back.
 func TestDeletedPodStaysDeleted(t *testing.T) {
 	pod := running("a", "1", 0)
 	for name, late := range map[string]func(n *node){
@@ -106,7 +106,7 @@ func TestDeletedPodStaysDeleted(t *testing.T) {
 			n.PodDeleted("1", second(2))
 			late(n)
 			n.expect("it was deleted", n.doubts, holdings{})
-			n.answerTo(second(1), held("gpu-0", "a")) // asked for before, and late
+			n.answerTo(second(1), held("gpu-0", "a")) // requested before, and late
 			n.expect("a late answer has it", false, holdings{})
 			n.PodsListed([]PodFacts{pod}, true, second(700))
 			if name != "deleted before it was known" {
@@ -118,8 +118,8 @@ func TestDeletedPodStaysDeleted(t *testing.T) {
 	}
 }
 
-// What the kubelet listed before a pod was gone gives the pod nothing back; another pod of the name
-// holds what is listed for it.
+// A list that the kubelet made before a pod was gone does not restore the pod's holds. Another pod
+// of the name holds the devices that are listed for it.
 func TestPodIsGoneBeforeTheNextAnswer(t *testing.T) {
 	n := newNode(t)
 	n.uids = map[string]string{"a": "1"}
@@ -140,8 +140,8 @@ func TestPodIsGoneBeforeTheNextAnswer(t *testing.T) {
 }
 
 // A pod is deleted by force, and the kubelet reports its deletion only after that of the pod that
-// replaced it. It holds nothing meanwhile, whether the kubelet's last list is of the second pod or
-// of a third one: the API server has no object of the first one any more.
+// replaced it. In between it holds nothing, whether the kubelet's last list has the second pod or a
+// third one: the API server no longer has an object of the first one.
 func TestReplacedPodHoldsNothing(t *testing.T) {
 	first := running("set-0", "1", 0)
 	first.Claims = []PodClaim{{Name: "c", Claim: "of-first"}}
@@ -203,8 +203,8 @@ func TestReplacedPodHoldsNothing(t *testing.T) {
 	}
 }
 
-// A static pod that is made anew of the same manifest has the UID of the one before it, and holds
-// what the kubelet lists; so does one whose mirror pod was deleted.
+// A static pod that is created again from the same manifest has the same UID, and holds the devices
+// that the kubelet lists. So does a static pod whose mirror pod was deleted.
 func TestStaticPodComesBack(t *testing.T) {
 	n := newNode(t)
 	static := running("a", "1", 0)
@@ -219,7 +219,7 @@ func TestStaticPodComesBack(t *testing.T) {
 	n.expect("it comes back", false, holdings{"gpu-0": {"a"}})
 }
 
-// A pod that is recreated under its name after a force delete: the kubelet sends the old pod's last
+// A pod is recreated under its name after a forced deletion: the kubelet sends the old pod's last
 // events after the new pod's first one (KUBELET.md).
 func TestRecreatedPodOutlivesOldEvents(t *testing.T) {
 	n := newNode(t)
@@ -234,8 +234,8 @@ func TestRecreatedPodOutlivesOldEvents(t *testing.T) {
 	n.expect("the new pod", false, holdings{"gpu-0": {"a"}})
 }
 
-// A pod that is made anew under the name of one that is gone is the newest of the name, also where
-// the API server's clock, by which pods were created, was set back meanwhile.
+// A pod that is created under the name of a pod that is gone is the newest one of the name, even if
+// the API server's clock, which determines creation times, was set back in between.
 func TestPodOfTheFuture(t *testing.T) {
 	n := newNode(t)
 	n.PodChanged(running("a", "old", 600), second(0))
@@ -248,8 +248,9 @@ func TestPodOfTheFuture(t *testing.T) {
 	n.expect("the new pod", false, holdings{"gpu-0": {"a"}})
 }
 
-// However the events of pods of one name are mixed, each pod's own in their order, the pod of the
-// name is the one that was created last, and it holds what is listed until its own deletion.
+// The events of several pods of one name may be mixed in any way that keeps the order of each pod's
+// events. The pod of the name is the one that was created last, and it holds the listed devices
+// until its own deletion.
 func TestNewestPodStays(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		lives := rapid.IntRange(1, 4).Draw(t, "lives")
@@ -296,7 +297,8 @@ func TestNewestPodStays(t *testing.T) {
 	})
 }
 
-// A pod comes, runs, ends and goes: each is hinted at, as is what it holds; the end is noted once.
+// A pod is created, runs, ends and is deleted: each change gives a hint, and so does a change of
+// its holds. The end is recorded once.
 func TestPodsLifeIsHintedAt(t *testing.T) {
 	n := newNode(t)
 	steps := func(what string, want int, do func()) {
@@ -323,8 +325,8 @@ func TestPodsLifeIsHintedAt(t *testing.T) {
 	}
 }
 
-// Termination that starts is not the end: the kubelet's own status says Failed while containers run
-// on.
+// The start of a termination is not the end: the kubelet's own status is Failed while containers
+// still run.
 func TestEndIsNotedWithTheLastContainer(t *testing.T) {
 	n := newNode(t)
 	pod := running("a", "1", 0)
@@ -344,8 +346,9 @@ func TestEndIsNotedWithTheLastContainer(t *testing.T) {
 	}
 }
 
-// The names of claims that the API server's status has stay when the kubelet's own, which
-// leaves them out, comes again; a claim that it does not have is none.
+// The names of claims in the API server's status are kept when the kubelet's own status, which
+// omits them, arrives again. A claim that is not in the API server's status is not a claim of the
+// pod.
 func TestNamesStayKnown(t *testing.T) {
 	local := running("a", "1", 0)
 	local.Claims = []PodClaim{{Name: "gpus"}, {Name: "none"}}
@@ -356,7 +359,7 @@ func TestNamesStayKnown(t *testing.T) {
 		"by an event": func(b *Book) { b.PodChanged(served, second(0)) },
 	} {
 		b := NewBook(grace, nil)
-		b.PodRead(served, second(0)) // of a pod that is not known
+		b.PodRead(served, second(0)) // of an unknown pod
 		if b.NumPods() != 0 {
 			t.Errorf("%s: a pod that no source of pods has", name)
 		}

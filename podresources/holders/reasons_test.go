@@ -11,7 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Each reason of the closed list is given by the evidence for it.
+// Each reason of the closed list results from its evidence.
 func TestReasons(t *testing.T) {
 	uses := PodFacts{Claims: []PodClaim{{Name: "gpu", Claim: "c"}}}
 	started, nominated := uses, uses

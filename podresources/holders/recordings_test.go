@@ -16,11 +16,10 @@ import (
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// What is left of a pod's life is not judged: one whose container ends again and again, and one
-// that is being deleted, hold their devices as long as the kubelet lists them, whatever the Pods
-// API or the API server say of them. One of whose claims one cannot be prepared is listed, and
-// holds nothing, not even the other claim's devices. What device plugins gave is held like the
-// rest.
+// A pod whose container ends repeatedly, and a pod that is being deleted, hold their devices as
+// long as the kubelet lists them, no matter which status the Pods API or the API server has. A pod
+// with a claim that cannot be prepared is listed, and holds nothing, not even the devices of its
+// other claim. Devices of device plugins are held like others.
 func TestRecordedLives(t *testing.T) {
 	answer, err := test.ParseList(lives(t, "list.json"))
 	if err != nil {
@@ -84,7 +83,7 @@ func TestRecordedLives(t *testing.T) {
 	t.Error("the pod that waits is not listed")
 }
 
-// lives returns a file of the recording of pods' lives.
+// lives returns a file of the recording "lives".
 func lives(t *testing.T, name string) []byte {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("..", "testdata", "recordings", "lives", name))

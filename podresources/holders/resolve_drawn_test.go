@@ -10,14 +10,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// drawnNode is a node of random pods and claims: what is true, and what the kubelet lists of it.
+// drawnNode is a node of random pods and claims: the true holders, and the kubelet's list.
 type drawnNode struct {
 	world
 	truth []string // "claim device pod"
 }
 
-// drawNode draws a node on which all runs, of claims with up to two requests, pods with up to two
-// claims, and init and other containers that name them in every way.
+// drawNode draws a node on which all pods run: claims with up to two requests, pods with up to two
+// claims, and init and other containers that name the claims in every way.
 func drawNode(t *rapid.T) drawnNode {
 	var n drawnNode
 	pods, claims := rapid.IntRange(1, 4).Draw(t, "pods"), rapid.IntRange(1, 3).Draw(t, "claims")
@@ -99,7 +99,7 @@ func drawNode(t *rapid.T) drawnNode {
 	return n
 }
 
-// podsOf writes who holds what without containers.
+// podsOf returns the holders as texts, without containers.
 func podsOf(allocations []Allocation) []string {
 	var out []string
 	for _, row := range holds(allocations) {
@@ -109,8 +109,8 @@ func podsOf(allocations []Allocation) []string {
 	return slices.Compact(out)
 }
 
-// Nobody is overlooked: for each claim that is allocated and reserved for a pod that has started
-// some row says so, and each row has such a claim, whatever of it the kubelet lists.
+// Each claim that is allocated and reserved for a pod that has started has a row, and each row has
+// such a claim, no matter which of them the kubelet lists.
 func TestNobodyIsOverlooked(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := drawNode(t)
@@ -129,8 +129,8 @@ func TestNobodyIsOverlooked(t *testing.T) {
 	})
 }
 
-// Without the claims' objects nothing is made up: who holds what by the kubelet holds it, each
-// holder uses the claim, and each pod of which not all is known is counted.
+// Without the objects of the claims, the holders are those that the kubelet lists. Each holder uses
+// the claim, and each pod with unknown facts is counted.
 func TestNothingIsMadeUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := drawNode(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// uses are the containers of a pod: "container" names no claim, "container:claim" the whole claim
-// by the pod's own name, "container:claim:request" a request.
+// uses describes the containers of a pod: "container" names no claim, "container:claim" a whole
+// claim by the pod's name for it, "container:claim:request" a request.
 func uses(containers ...string) []PodContainer {
 	var out []PodContainer
 	for _, c := range containers {
@@ -322,8 +322,8 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// A hundred pods share a claim of 32 devices, which is the largest that a node has; half of them
-// use it in an init container alone.
+// A hundred pods share a claim of 32 devices, the largest claim that a node can have. Half of them
+// use it only in an init container.
 func BenchmarkResolve(b *testing.B) {
 	var node world
 	var results, pods, containers []string
@@ -356,7 +356,7 @@ func BenchmarkResolve(b *testing.B) {
 	}
 }
 
-// A conflict is logged once, when it has lasted for a while, and again when it comes again.
+// A conflict is logged once, when it has lasted for a while, and again when it occurs again.
 func TestConflictsAreLoggedOnce(t *testing.T) {
 	var c ConflictLog
 	one := Conflict{Kind: ConflictDevice, UID: "u"}

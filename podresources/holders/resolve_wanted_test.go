@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A pod whose containers have not started is asked for at once if the kubelet will never list one
-// of its claims, and else after a while.
+// A pod whose containers have not started is requested immediately if the kubelet will never list
+// one of its claims, and otherwise after a while.
 func TestWhenPodsAreLookedUp(t *testing.T) {
 	template := []PodClaim{{Name: "a"}, {Name: "b"}}
 	container := func(name string, listed bool, claims ...string) PodContainer {

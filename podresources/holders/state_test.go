@@ -8,8 +8,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// podTest is a pod, of UID 1 and called a, whose life the steps of a test make. A second passes
-// with each of them.
+// podTest is a pod with the UID 1 and the name a. The steps of a test determine its life. Each step
+// takes a second.
 type podTest struct {
 	*node
 	facts PodFacts
@@ -20,13 +20,13 @@ func (p *podTest) tick() time.Time {
 	return p.now
 }
 
-// change takes what the pod has become.
+// change passes the present object of the pod.
 func (p *podTest) change(with func(f *PodFacts)) {
 	with(&p.facts)
 	p.PodChanged(p.facts, p.tick())
 }
 
-// Steps of a pod's life, each of which gives one piece of evidence.
+// Steps of a pod's life. Each gives one piece of evidence.
 var (
 	isNominated = func(p *podTest) {
 		p.facts.Nominated = true
@@ -49,7 +49,7 @@ var (
 	isListed   = func(p *podTest) { p.answer(time.Second, held("gpu-0", "a")) }
 	isUnlisted = func(p *podTest) { p.answer(time.Second) }
 	failed     = func(p *podTest) { p.fail(time.Second) }
-	restarts   = func(p *podTest) { // the new kubelet lists a pod of the API server, and takes its time
+	restarts   = func(p *podTest) { // the new kubelet lists a pod of the API server after a while
 		p.restart()
 		p.others = []string{"exporter"}
 		p.PodChanged(running("exporter", "3", 1), p.tick())
@@ -65,8 +65,8 @@ var (
 	}
 )
 
-// Every transition of the table that changes a pod's state happens, by the evidence that the table
-// names; what happens besides changes nothing.
+// Every transition of the table that changes a pod's state occurs with the evidence that the table
+// names. All other evidence changes nothing.
 func TestTransitions(t *testing.T) {
 	type steps []func(p *podTest)
 	all := transitions()
@@ -76,7 +76,7 @@ func TestTransitions(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		steps steps
-		last  fact  // what the last step says
+		last  fact  // the fact of the last step
 		from  State // before the last step
 		want  State
 	}{
@@ -167,7 +167,7 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
-// Every state has a name of its own, and those that are over are the last.
+// Every state has a different name, and the states of ended pods are the last.
 func TestStates(t *testing.T) {
 	names := map[string]bool{}
 	for s := range numStates {

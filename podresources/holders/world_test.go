@@ -11,8 +11,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// world makes what kubelet and API server say of a small node, for tables. Pods are seen at second
-// 10; the kubelet is asked at second 31, after all else was heard.
+// world has the evidence from the kubelet and the API server about a small node, for tables. Pods
+// are seen at second 10. The kubelet is asked at second 31, after all other evidence.
 type world struct {
 	listed []Allocation
 	claims map[Claim]ClaimFacts
@@ -20,12 +20,12 @@ type world struct {
 	events []func(b *Book)
 	also   []string        // pods that the kubelet lists without devices
 	gone   map[string]bool // UIDs whose cgroups are gone
-	uids   map[Pod]string  // of listed pods, as files tell; nil: each has the UID uid-NAME
+	uids   map[Pod]string  // of listed pods, by files; nil: each has the UID uid-NAME
 }
 
 func deviceNamed(name string) driver.ID { return driver.ID{Driver: "d", Pool: "p", Device: name} }
 
-// list adds what the kubelet lists for containers ("pod/container") of a claim.
+// list adds devices of a claim that the kubelet lists for containers ("pod/container").
 func (w world) list(claim, device string, containers ...string) world {
 	a := Allocation{Claim: Claim{Namespace: "ns", Name: claim}, Device: deviceNamed(device)}
 	device, a.ShareID, _ = strings.Cut(device, "#")
@@ -38,7 +38,7 @@ func (w world) list(claim, device string, containers ...string) world {
 	return w
 }
 
-// claim adds a claim that is allocated devices ("request:device" or "request:device#share"), and is
+// claim adds a claim with allocated devices ("request:device" or "request:device#share") that is
 // reserved for pods.
 func (w world) claim(name string, facts ClaimFacts, results []string, pods ...string) world {
 	for _, r := range results {
@@ -56,20 +56,21 @@ func (w world) claim(name string, facts ClaimFacts, results []string, pods ...st
 	return w
 }
 
-// pod adds a pod as the kubelet's own copy has it.
+// pod adds a pod as the kubelet reports it.
 func (w world) pod(name string, facts PodFacts) world {
 	facts.Local = true
 	return w.served(name, facts)
 }
 
-// served adds a pod as the API server has it.
+// served adds a pod as the API server reports it.
 func (w world) served(name string, facts PodFacts) world {
 	facts.Pod, facts.UID = Pod{Namespace: "ns", Name: name}, "uid-"+name
 	w.pods = append(slices.Clone(w.pods), facts)
 	return w
 }
 
-// ending makes the pod that was added last end at a second, while so many of its containers run.
+// ending makes the pod that was added last end at a second, while this number of its containers
+// run.
 func (w world) ending(n, running int) world {
 	facts := w.pods[len(w.pods)-1]
 	facts.Final, facts.Running = true, running
@@ -82,7 +83,7 @@ func (w world) then(event func(b *Book)) world {
 	return w
 }
 
-// book returns a book that has heard all this, and holdings what follows from it.
+// book returns a book with all this evidence, and holdings returns its result.
 func (w world) book() *Book {
 	b := NewBook(grace, nil)
 	for _, p := range w.pods {
@@ -125,8 +126,8 @@ func (w world) holdings() Holdings {
 	return held
 }
 
-// holds writes who holds what: "claim device pod/container", and "allocated" where it is not
-// prepared.
+// holds returns the holders as texts: "claim device pod/container", and "allocated" if the device
+// is not prepared.
 func holds(allocations []Allocation) []string {
 	var out []string
 	for _, a := range allocations {
@@ -154,7 +155,7 @@ func byUID(pods ...PodFacts) map[string]PodFacts {
 	return out
 }
 
-// countHolders returns how many containers hold something.
+// countHolders returns the number of containers that hold devices.
 func countHolders(allocations []Allocation) int {
 	n := 0
 	for i := range allocations {
