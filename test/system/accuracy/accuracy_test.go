@@ -55,11 +55,11 @@ const (
 	polling  = "polling"  // without events of ownership changes
 )
 
-// Pods of 2 to 7 s run back to back on each of 8 GPUs, and on each of the 4 partitions of another
-// one, and are scraped every 15 s. The test compares each pod's energy and active time, from the
-// raw samples, with the true values; of the partitions' pods, with their part of what their GPU
-// used. While the machine is stalled nothing can be measured: the bounds are wider by the share of
-// stalled time.
+// Pods of 2 to 7 s run back to back on each of 8 GPUs and on each of the 4 partitions of another
+// GPU. They are scraped every 15 s. The test compares the energy and the active time of each pod,
+// from the raw samples, with the true values. For pods on partitions, the true energy is their part
+// of the energy of the GPU. Nothing can be measured while the machine is stalled: the bounds are
+// wider by the share of stalled time.
 func TestShortPods(t *testing.T) {
 	t.Parallel()
 	root, err := os.MkdirTemp("", "acc") //nolint:usetesting // t.TempDir's path is too long for a socket
@@ -80,7 +80,7 @@ func TestShortPods(t *testing.T) {
 		slowHeld: startExporter(t, node, sim.Options{Refresh: slowRefresh}),
 		polling:  startExporter(t, node, sim.Options{}, append(nowhere, none)...),
 	}
-	// Each of them has set the memory limit of this process, in which they all are, to its own.
+	// Each exporter has set the memory limit of this process to that of a single exporter.
 	debug.SetMemoryLimit(int64(len(exporters)) * debug.SetMemoryLimit(-1))
 	created := startPrometheus(t, scrapeInterval, exporters, "--enable-feature=created-timestamp-zero-ingestion")
 	plain := startPrometheus(t, scrapeInterval, exporters)
@@ -188,8 +188,8 @@ func startExporter(t *testing.T, node *simnode.Node, devices sim.Options, flags 
 	return address
 }
 
-// compareErrors compares the errors that hit each pod with those that its GPU had while the pod
-// held it. Pods in whose time the machine was stalled are left out.
+// compareErrors compares the errors that hit each pod with the errors of its GPU while the pod held
+// it. It omits pods during which the machine was stalled.
 func compareErrors(t *testing.T, p live.Prometheus, node *simnode.Node, at time.Time, still []standstill.Span) {
 	t.Helper()
 	got := map[string]int{}
@@ -333,8 +333,8 @@ func update(usages map[string]usage, s live.Series, value float64, set func(*usa
 	usages[s.Labels["pod"]] = u
 }
 
-// byScrape is the method of other exporters: the use of a device in a scrape interval goes to its
-// owner at the scrape.
+// byScrape is the method of other exporters: the use of a device in a scrape interval is charged to
+// its holder at the scrape.
 func byScrape(t *testing.T, p live.Prometheus, node *simnode.Node, at time.Time) figures {
 	f := figures{raw: map[string]usage{}}
 	uses := node.Uses(at)

@@ -15,8 +15,8 @@ import (
 // receipts.
 const withinBounds = 0.99
 
-// compareReceipts compares the receipt of each pod's claim with the truth. While the machine is
-// stalled nothing is read: the bounds are wider by the share of stalled time.
+// compareReceipts compares the receipt of each pod's claim with the truth. Nothing is read while
+// the machine is stalled: the bounds are wider by the share of stalled time.
 func compareReceipts(t *testing.T, exporter, address string, pods truth) {
 	t.Helper()
 	response, err := http.Get("http://" + address + "/api/v1/receipts")

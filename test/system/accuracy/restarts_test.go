@@ -33,7 +33,7 @@ const (
 	minReceipts      = 10
 )
 
-// restart is how the program ends, for how long it is away, and which build comes next.
+// restart has the way in which the program ends, the time until the next start, and the next build.
 type restart struct {
 	how     string
 	end     func(p *live.Program)
@@ -41,11 +41,11 @@ type restart struct {
 	program string
 }
 
-// On four GPUs that are read through their counters of energy the real program is killed, is
-// stopped, is replaced by another build, and is away for a minute. Two of the GPUs are held all the
-// time, one of them by two claims; on the others there is pod after pod, also while the program is
-// away. Its totals of all devices, and of the holders that are there from the begin to the end, are
-// those of the counters. What is unattributed, and the errors of the other pods, are printed.
+// The real program reads four GPUs by their energy counters. It is killed, stopped, replaced by
+// another build, and away for a minute. Two of the GPUs are held all the time, one of them by two
+// claims. On the others, pods run back to back, also while the program is away. The totals of all
+// devices, and of the holders that exist all the time, equal the counters. The unattributed part
+// and the errors of the other pods are printed.
 func TestRestarts(t *testing.T) {
 	present, next := os.Getenv("DRA_EXPORTER"), otherBuild(t)
 	if present == "" {
@@ -179,14 +179,14 @@ func (r *restarted) play(t *testing.T, device string, seed uint64, ending <-chan
 	}
 }
 
-// meters serves the devices' counters of energy, which count on while nobody reads them.
+// meters serves the energy counters of the devices, which also increase between readings.
 type meters struct {
 	node   *simnode.Node
 	source driver.Source
 
 	mu          sync.Mutex
 	first, last *reading
-	frozen      time.Time // since when the last reading is the last one for ever; zero: it is not
+	frozen      time.Time // when the readings stopped to change; zero: they change
 }
 
 const metersConfig = `endpoints:
@@ -202,7 +202,7 @@ const metersConfig = `endpoints:
   - {name: utilization, quantity: utilization}
 `
 
-// reading is what was served, and what each pod had used by then.
+// reading has the served counters, and the energy that each pod had used until then.
 type reading struct {
 	text   string
 	joules map[string]float64 // by device
@@ -253,14 +253,14 @@ func (m *meters) read(ctx context.Context) (*reading, error) {
 	return out, nil
 }
 
-// freeze makes the last reading the last one for ever.
+// freeze makes all further readings equal to the last one.
 func (m *meters) freeze() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.frozen = time.Now()
 }
 
-// compare compares what the last program has with what the counters have counted.
+// compare compares the values of the last program with the counters.
 func (r *restarted) compare(t *testing.T, p *live.Program, still []standstill.Span) {
 	t.Helper()
 	first, last := r.meters.first, r.meters.last
@@ -289,7 +289,7 @@ func (r *restarted) compare(t *testing.T, p *live.Program, still []standstill.Sp
 	r.compareOthers(t, p, still)
 }
 
-// expectJoules compares what the program has of a device, or a holder, with the truth.
+// expectJoules compares the energy of a device, or of a holder, with the truth.
 func expectJoules(t *testing.T, name string, got, truth float64) {
 	t.Helper()
 	off := got/truth - 1
@@ -299,8 +299,8 @@ func expectJoules(t *testing.T, name string, got, truth float64) {
 	}
 }
 
-// compareOthers compares the receipts of the pods that came and went with their bounds, and prints
-// their errors. A pod that came and went while the program was away has none.
+// compareOthers compares the receipts of the short pods with their bounds, and prints their errors.
+// A pod that started and ended while the program was away has no receipt.
 func (r *restarted) compareOthers(t *testing.T, p *live.Program, still []standstill.Span) {
 	t.Helper()
 	var receipts web.ReceiptsReport
@@ -328,7 +328,7 @@ func (r *restarted) compareOthers(t *testing.T, p *live.Program, still []standst
 	}
 }
 
-// cameAndWent reports whether a pod is one of those that play starts.
+// cameAndWent reports whether play started the pod.
 func cameAndWent(pod string) bool { return strings.Contains(pod, "-pod-") }
 
 // valueOf returns the energy among values.
@@ -341,7 +341,7 @@ func valueOf(values []web.ValueReport) float64 {
 	return math.NaN()
 }
 
-// get reads what the program serves as JSON.
+// get reads a JSON response of the program.
 func get(t *testing.T, p *live.Program, path string, into any) {
 	t.Helper()
 	response, err := http.Get("http://" + p.Address + path)

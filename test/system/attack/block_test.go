@@ -18,7 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 )
 
-// blockAttacks are those of files that block.
+// blockAttacks are the attacks by files that block.
 func blockAttacks() []attack {
 	return []attack{
 		{name: "a CDI spec and the inventory file become pipes", short: true, run: pipesForFiles},
@@ -29,8 +29,8 @@ func blockAttacks() []attack {
 	}
 }
 
-// pipe makes a pipe without a writer in place of a file: to open it the simple way blocks, as a
-// hung file system does.
+// pipe replaces a file with a pipe without a writer. Opening it normally blocks, as on a hung file
+// system.
 func pipe(t testing.TB, path string) string {
 	t.Helper()
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -42,7 +42,8 @@ func pipe(t testing.TB, path string) string {
 	return path
 }
 
-// expectTicks waits for a snapshot that is newer than now: the sampler does not stand.
+// expectTicks waits for a snapshot that is newer than now, which proves that the sampler is not
+// blocked.
 func (g *target) expectTicks(what string) {
 	g.t.Helper()
 	now := float64(time.Now().UnixNano()) / 1e9
@@ -104,8 +105,8 @@ func pipesForFiles(t testing.TB) {
 	g.expectStop()
 }
 
-// blockingCgroup lets the kubelet restart and answer with nothing, so that the exporter asks the
-// pods' cgroups whether they live, one of which blocks; then the kubelet has another pod.
+// blockingCgroup restarts the kubelet and makes it answer without pods, so that the exporter reads
+// the cgroups of the pods. One of them blocks. Then the kubelet gets another pod.
 func blockingCgroup(t testing.TB) {
 	const uid, pod = "aaaaaaaa-0000-0000-0000-000000000000", "pod-of-some-deployment-0"
 	node := largenode.Start(t)
@@ -141,8 +142,8 @@ func blockingCgroup(t testing.TB) {
 	g.expectStop()
 }
 
-// pipesForFlags starts the program with a pipe for each file that a flag names: it says so, and
-// ends at once.
+// pipesForFlags starts the program with a pipe for each file that a flag names. The program must
+// report the pipe and end immediately.
 func pipesForFlags(t testing.TB) {
 	file := pipe(t, filepath.Join(t.TempDir(), "pipe"))
 	for _, args := range [][]string{
@@ -166,8 +167,8 @@ func pipesForFlags(t testing.TB) {
 	}
 }
 
-// expectUsageError starts the program and expects that it ends by itself with the status of an
-// error of usage.
+// expectUsageError starts the program and expects that it ends by itself with the status of a usage
+// error.
 func expectUsageError(t testing.TB, cmd *exec.Cmd) {
 	t.Helper()
 	if err := cmd.Start(); err != nil {
@@ -186,8 +187,8 @@ func expectUsageError(t testing.TB, cmd *exec.Cmd) {
 	}
 }
 
-// fullPipeForUsage starts each command of the program wrongly, while what it says goes into a pipe
-// that is full and that nobody reads.
+// fullPipeForUsage starts each command of the program with a wrong flag. Its output goes to a full
+// pipe without a reader.
 func fullPipeForUsage(t testing.TB) {
 	reader, full, err := os.Pipe()
 	if err != nil {
@@ -206,8 +207,8 @@ func fullPipeForUsage(t testing.TB) {
 	}
 }
 
-// fullPipeForLog fills the pipe to which the program logs, of which nobody reads anything from the
-// line on that says where the program listens.
+// fullPipeForLog fills the pipe to which the program logs. After the line with the program's
+// address, nothing is read from the pipe.
 func fullPipeForLog(t testing.TB) {
 	g := launchBy(t, largenode.Start(t), []string{"bash", "-c", `exec "$@" 2> >(
 		sed -u '/Listening on/q' >&2
@@ -221,7 +222,7 @@ func fullPipeForLog(t testing.TB) {
 	g.expectStop()
 }
 
-// valueOf returns the value of a series, which is written as it stands in the text.
+// valueOf returns the value of a series, given as in the text format.
 func valueOf(body, series string) (float64, error) {
 	_, after, found := strings.Cut(body, "\n"+series+" ")
 	if !found {

@@ -16,7 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 )
 
-// exhaustAttacks are those on what the kernel gives a process or a user only so many of.
+// exhaustAttacks are the attacks on resources that the kernel limits for a process or a user.
 func exhaustAttacks() []attack {
 	return []attack{
 		{name: "256 idle connections with 128 open files", short: true, run: fewFiles},
@@ -27,8 +27,8 @@ func exhaustAttacks() []attack {
 	}
 }
 
-// fewFiles lets the program open 128 files, which idle connections want. Honest scrapes are of new
-// connections.
+// fewFiles limits the program to 128 open files, which idle connections use up. Honest scrapes use
+// new connections.
 func fewFiles(t testing.TB) {
 	node := largenode.Start(t)
 	served := servePods(t, node, largenode.PodList())
@@ -42,8 +42,8 @@ func fewFiles(t testing.TB) {
 	}
 }
 
-// noInotify gives the program a user namespace, of which the kernel bounds the inotify instances as
-// it bounds those of a user. Pods come and go meanwhile.
+// noInotify runs the program in a user namespace in which the kernel allows no inotify instance.
+// Pods start and end in the meantime.
 func noInotify(t testing.TB) {
 	node := largenode.Start(t)
 	g := launchBy(t, node, []string{
@@ -68,8 +68,8 @@ func noInotify(t testing.TB) {
 	}
 }
 
-// inotifyOverflows lets cgroups of pods come and go as fast as the kernel makes them, more at a
-// time than it queues events of. A pod that comes meanwhile is there as all others.
+// inotifyOverflows creates and removes cgroups of pods as fast as the kernel can, more at a time
+// than it queues events for. A pod that starts in the meantime must be shown like all others.
 func inotifyOverflows(t testing.TB) {
 	g := newTarget(t)
 	const batch = 20_000 // the kernel queues 16384 (fs.inotify.max_queued_events)
@@ -97,8 +97,7 @@ func inotifyOverflows(t testing.TB) {
 	g.expectHeld(t, f)
 }
 
-// fullDisk lets incidents happen while the disk on which they are kept is full. Then there is place
-// again.
+// fullDisk causes incidents while their disk is full. Then the disk has space again.
 func fullDisk(t testing.TB) {
 	g, folder := withFolder(t, `mount -t tmpfs -o size=512k tmpfs "$0"; yes >"$0/filler" 2>/dev/null`)
 	g.expectShown(`dra_exporter_source_errors_total{reason="disk_full",source="incidents"}`)
@@ -130,9 +129,9 @@ func readOnlyFolder(t testing.TB) {
 	g.expectTicks("ticking while incidents can't be kept")
 }
 
-// withFolder starts the program on a large node, whose devices have errors, with a folder in which
-// incidents outlive a restart, which a script mounts for the program alone. It returns the path of
-// the folder for others.
+// withFolder starts the program on a large node whose devices have errors, with a folder for
+// incidents. A script mounts the folder only for the program. It returns the path of the folder for
+// other programs.
 func withFolder(t testing.TB, script string) (g *target, folder string) {
 	t.Helper()
 	node := largenode.Start(t)
@@ -151,7 +150,7 @@ func withFolder(t testing.TB, script string) (g *target, folder string) {
 	return g, fmt.Sprintf("/proc/%d/root%s", g.PID(), inside)
 }
 
-// latePod is a pod that is not of the large node.
+// latePod is a pod in addition to those of the large node.
 func latePod(name string) *v1.PodResources {
 	share := podresourcestest.Share(largenode.Driver, largenode.Name, "gpu-0", "share-of-"+name)
 	claim := podresourcestest.Claim("team-0", name, share)

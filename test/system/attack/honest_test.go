@@ -19,23 +19,24 @@ import (
 )
 
 const (
-	// honestTimeout is how long the honest scraper waits, as Prometheus does by default.
+	// honestTimeout is the timeout of the honest scraper, the default of Prometheus.
 	honestTimeout = 10 * time.Second
-	// honestInterval is the time between two scrapes of it.
+	// honestInterval is the time between two scrapes of the honest scraper.
 	honestInterval = 50 * time.Millisecond
-	// maxHonest is how long an honest scrape may take during an attack, as the 99th percentile.
+	// maxHonest is the limit of the 99th percentile of the duration of honest scrapes during an
+	// attack.
 	maxHonest = 200 * time.Millisecond
-	// maxAge is how old the snapshot of an honest scrape may be, less the time for which the machine
-	// stood still.
+	// maxAge is the limit of the age of the snapshot in an honest scrape, without the time for
+	// which the machine stood still.
 	maxAge = 2500 * time.Millisecond
-	// maxTick is how long a tick may take: with the interval of a second, the snapshot is no older
-	// than maxAge.
+	// maxTick is the limit of the duration of a tick. With an interval of a second, the snapshot is
+	// then no older than maxAge.
 	maxTick = maxAge - time.Second
-	// maxRecovery is how soon after an attack all is as before.
+	// maxRecovery is the limit of the time until the program has recovered from an attack.
 	maxRecovery = 5 * time.Second
 )
 
-// newClient returns a client with connections of its own, HTTP/1 without TLS, HTTP/2 with it.
+// newClient returns a client with its own connections: HTTP/1 without TLS, HTTP/2 with TLS.
 func newClient(trust *x509.CertPool) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		DisableCompression: true, ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: trust},
@@ -50,7 +51,7 @@ type answer struct {
 	took   time.Duration
 }
 
-// errRefused reports that the program has answered 503 and said when to try again.
+// errRefused means that the program has answered 503 with a time after which to try again.
 var errRefused = errors.New("refused for now")
 
 // scrape scrapes as Prometheus does. It returns errRefused for a refusal that is well-formed, and
@@ -113,7 +114,7 @@ func readAnswer(response *http.Response) (string, error) {
 	return string(body), err
 }
 
-// figures are what an attack has done to the program and to an honest scraper.
+// figures are the effects of an attack on the program and on an honest scraper.
 type figures struct {
 	times   []time.Duration // of the answers that were complete, sorted
 	refused int
@@ -125,8 +126,8 @@ type figures struct {
 	charged []charge      // of the short pods
 }
 
-// during scrapes honestly while the attack runs, and returns the figures. The attack must end soon
-// after its context, which ends when the program does, and after atMost.
+// during runs the attack and the honest scraper, and returns the figures. The context of the attack
+// ends when the program ends, and after atMost. The attack must end soon after its context.
 func (g *target) during(atMost time.Duration, attack func(ctx context.Context)) figures {
 	ctx, cancel := context.WithTimeout(context.Background(), atMost)
 	defer cancel()
@@ -176,8 +177,8 @@ func (g *target) during(atMost time.Duration, attack func(ctx context.Context)) 
 	return f
 }
 
-// ageOf returns how old the snapshot of an answer was when it was asked for, less the time for
-// which the machine stood still meanwhile.
+// ageOf returns the age of the snapshot of an answer at the time of the request, without the time
+// for which the machine stood still in between.
 func ageOf(a answer, stood []standstill.Span) time.Duration {
 	at, err := valueOf(a.body, "dra_exporter_snapshot_timestamp_seconds")
 	if err != nil {
@@ -188,8 +189,8 @@ func ageOf(a answer, stood []standstill.Span) time.Duration {
 	return max(0, span.To.Sub(span.From)-span.Overlap(stood))
 }
 
-// p99 returns the 99th percentile of the times. Scrapes that got no complete answer count as those
-// that took longest.
+// p99 returns the 99th percentile of the durations. Scrapes without a complete answer count as the
+// longest ones.
 func (f figures) p99() time.Duration {
 	n := len(f.times) + f.refused + len(f.failed)
 	if i := n * 99 / 100; i < len(f.times) {
@@ -198,7 +199,7 @@ func (f figures) p99() time.Duration {
 	return honestTimeout
 }
 
-// good returns how many short pods were charged as they should be.
+// good returns the number of short pods with a correct charge.
 func (f figures) good() (n int) {
 	for _, c := range f.charged {
 		if c.isGood() {
@@ -228,8 +229,8 @@ func (f figures) String() string {
 	return s
 }
 
-// expectHeld judges the figures: the program lives in what it may have, honest scrapes are complete
-// or refused, and, where times are judged, 99 of 100 are complete in maxHonest.
+// expectHeld checks the figures: the program runs within its memory limit, and honest scrapes are
+// complete or refused. If durations are checked, 99 of 100 scrapes are complete within maxHonest.
 func (g *target) expectHeld(t testing.TB, f figures) {
 	t.Helper()
 	if f.over || f.peak > g.most {

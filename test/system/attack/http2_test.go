@@ -10,11 +10,12 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// maxStreams is how many streams a client opens: as many as Go's server lets one connection have.
+// maxStreams is the number of streams that a client opens: the limit of Go's server for a
+// connection.
 const maxStreams = 250
 
-// stuckStreams asks for the metrics on all streams of a connection, and lets the program send no
-// byte of them: the window of each stream is 0. It connects again when the program closes the
+// stuckStreams requests the metrics on all streams of a connection and prevents the program from
+// sending any byte: the window of each stream is 0. It connects again when the program closes the
 // connection.
 func (g *target) stuckStreams(ctx context.Context) {
 	for {
@@ -28,7 +29,8 @@ func (g *target) stuckStreams(ctx context.Context) {
 	}
 }
 
-// stick opens streams, and another one for each that the program ends, until the connection breaks.
+// stick opens streams, and a new one for each stream that the program ends, until the connection
+// breaks.
 func (g *target) stick(conn net.Conn) error {
 	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
 		return err
@@ -70,7 +72,7 @@ func (g *target) stick(conn net.Conn) error {
 	}
 }
 
-// open asks for the metrics on a stream.
+// open requests the metrics on a stream.
 func (g *target) open(framer *http2.Framer, stream uint32) error {
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)

@@ -14,7 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 )
 
-// kubeletAttacks are those of what the kubelet answers.
+// kubeletAttacks are the attacks by answers of the kubelet.
 func kubeletAttacks() []attack {
 	of := func(more func() []*v1.PodResources) func(testing.TB) {
 		return func(t testing.TB) { largeAnswer(newTarget(t), more()) }
@@ -29,7 +29,7 @@ func kubeletAttacks() []attack {
 	}
 }
 
-// littleMemory lets the kubelet answer with more claims than a budget of 100 MiB has room for.
+// littleMemory makes the kubelet answer with more claims than fit into a budget of 100 MiB.
 func littleMemory(t testing.TB) {
 	const budget = 100
 	g := launchBy(t, largenode.Start(t), []string{"env", fmt.Sprintf("GOMEMLIMIT=%dMiB", budget)}, nil)
@@ -42,8 +42,8 @@ func littleMemory(t testing.TB) {
 	g.expectRejected(`dra_exporter_input_rejected_total{input="podresources",reason="too_many"}`)
 }
 
-// largeAnswer lets the kubelet answer with more pods, while clients read the page and a late pod
-// comes, which must be there as all others.
+// largeAnswer makes the kubelet answer with more pods while clients read the page. A pod that
+// starts later must be shown like all others.
 func largeAnswer(g *target, more []*v1.PodResources) {
 	t := g.t
 	f := g.during(6*attackTime(), func(ctx context.Context) {
@@ -61,7 +61,7 @@ func largeAnswer(g *target, more []*v1.PodResources) {
 	g.expectHeld(t, f)
 }
 
-// manyIDs is a pod whose device plugin lists an ID for each MiB of memory.
+// manyIDs returns a pod whose device plugin lists an ID for each MiB of memory.
 func manyIDs() []*v1.PodResources {
 	devices := &v1.ContainerDevices{ResourceName: "example.com/gpu-memory"}
 	for i := range 30_000 {

@@ -1,6 +1,6 @@
-// Package attack attacks the real program on a large node, within the memory that the chart gives
-// it: connections, scrapes, files and peers that cost as much as their sender can make them. Each
-// attack is bounded in count and time, and stays on the loopback interface.
+// Package attack attacks the real program on a large node, within the memory limit of the chart, by
+// connections, scrapes, files and servers that cost as much as possible. Each attack is bounded in
+// number and time, and stays on the loopback interface.
 //
 // $DRA_EXPORTER is the path of the program. README.md has the figures of each attack.
 package attack
@@ -45,8 +45,8 @@ func TestMain(m *testing.M) {
 // attack is one attack.
 type attack struct {
 	name string // as in README.md
-	// short: it takes two seconds at most and is judged by what does not depend on the speed of the
-	// machine, so that it runs with the other system tests, too.
+	// short: it takes at most two seconds, and its checks do not depend on the speed of the
+	// machine, so that it also runs with the other system tests.
 	short bool
 	run   func(t testing.TB)
 }
@@ -83,7 +83,7 @@ func TestAttacks(t *testing.T) {
 	}
 }
 
-// The table of README.md has the attacks that there are.
+// The table of README.md lists all attacks.
 func TestTable(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
@@ -127,7 +127,7 @@ func (l lenient) Errorf(format string, args ...any) {
 	l.Logf(l.prefix+format, args...)
 }
 
-// timed returns t where times are judged, else a test that logs.
+// timed returns t if durations are checked, else a test that only logs.
 func timed(t testing.TB) testing.TB {
 	if *all {
 		return t

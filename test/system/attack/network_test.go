@@ -20,7 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 )
 
-// networkAttacks are those of pods on how their interfaces are read.
+// networkAttacks are the attacks by pods on the reading of their interfaces.
 func networkAttacks() []attack {
 	return []attack{
 		{name: "processes of a pod in networks of their own", short: true, run: ownNamespace},
@@ -31,12 +31,13 @@ func networkAttacks() []attack {
 const (
 	netDriver = "dra.net"
 	nicUID    = "5a5a5a5a-0000-4000-8000-000000000001"
-	// lostUID is a pod with an interface of which no process can be found, so that one is searched
-	// for.
+	// lostUID is the UID of a pod with an interface and without a process that can be found, so
+	// that the program searches for one.
 	lostUID = "5a5a5a5a-0000-4000-8000-000000000002"
 )
 
-// nicPod is a pod with an interface net1: a sandbox in a network namespace, in the pod's cgroup.
+// nicPod is a pod with an interface net1: a sandbox process in a network namespace and in the pod's
+// cgroup.
 type nicPod struct {
 	t       testing.TB
 	cgroup  string // the pod's folder
@@ -121,7 +122,7 @@ func ip(t testing.TB, command string) {
 	}
 }
 
-// transmit sends packets from the pod.
+// transmit makes the pod send packets.
 func (p *nicPod) transmit(packets int) {
 	p.t.Helper()
 	send := fmt.Sprintf("for i in $(seq %d); do echo hello > /dev/udp/198.19.252.2/9; done", packets)
@@ -131,8 +132,8 @@ func (p *nicPod) transmit(packets int) {
 	}
 }
 
-// packets returns how many packets the kernel has sent by the interface; -1: it has no such
-// interface.
+// packets returns the number of packets that the kernel has sent through the interface; -1: there
+// is no such interface.
 func (p *nicPod) packets() float64 {
 	p.t.Helper()
 	table, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", p.sandbox))
@@ -151,7 +152,8 @@ func (p *nicPod) packets() float64 {
 	return -1
 }
 
-// exported returns how many packets the program says that the device has sent; -1: it says nothing.
+// exported returns the number of packets that the device has sent, by the program; -1: the program
+// does not export it.
 func (g *target) exported() (float64, error) {
 	a, err := g.scrape(honestTimeout)
 	if err != nil {
@@ -167,7 +169,8 @@ func (g *target) exported() (float64, error) {
 	return -1, nil
 }
 
-// withNICs starts the program on a large node with the pod, and with one that is not there.
+// withNICs starts the program on a large node with the pod, and with a listed pod that does not
+// exist.
 func withNICs(t testing.TB, node *largenode.Node, procfs string) *target {
 	t.Helper()
 	pods := largenode.PodList()
@@ -203,8 +206,8 @@ spec:
 	return g
 }
 
-// expectCounted has the pod send packets during the attack, and judges whether the program has
-// counted them, and nothing else.
+// expectCounted makes the pod send packets during the attack, and checks that the program has
+// counted exactly these.
 func (p *nicPod) expectCounted(t testing.TB, g *target) {
 	t.Helper()
 	sent, counted, err := p.settled(g)
@@ -228,7 +231,7 @@ func (p *nicPod) expectCounted(t testing.TB, g *target) {
 	}
 }
 
-// look returns how many packets the pod has sent, and how many the program says.
+// look returns the number of packets that the pod has sent, by the kernel and by the program.
 func (p *nicPod) look(g *target) (sent, counted float64, err error) {
 	sent = p.packets()
 	if counted, err = g.exported(); err == nil && counted < 0 {
@@ -237,7 +240,7 @@ func (p *nicPod) look(g *target) (sent, counted float64, err error) {
 	return sent, counted, err
 }
 
-// settled does the same when the interface is read.
+// settled does the same as soon as the program reads the interface.
 func (p *nicPod) settled(g *target) (sent, counted float64, err error) {
 	err = settles(g, func() error {
 		sent, counted, err = p.look(g)
@@ -246,7 +249,7 @@ func (p *nicPod) settled(g *target) (sent, counted float64, err error) {
 	return sent, counted, err
 }
 
-// slack is how many packets may be sent between reading the two counters.
+// slack is the number of packets that may be sent between the readings of the two counters.
 const slack = 20
 
 func setPods(t testing.TB, node *largenode.Node, pods []*v1.PodResources) {
@@ -256,8 +259,8 @@ func setPods(t testing.TB, node *largenode.Node, pods []*v1.PodResources) {
 	}
 }
 
-// ownNamespace is a pod whose processes leave its network namespace for ones of their own, in which
-// they have made interfaces of the same name, which count something else.
+// ownNamespace is a pod whose processes leave its network namespace for their own ones, in which
+// they have created interfaces of the same name with other counters.
 func ownNamespace(t testing.TB) {
 	p := newNICPod(t)
 	const fake = `set -e
@@ -273,7 +276,7 @@ func ownNamespace(t testing.TB) {
 	}
 	g := withNICs(t, largenode.Start(t), "/proc")
 	p.expectCounted(t, g)
-	// Its own interface goes: what is left is not its own.
+	// The interface of the pod is removed: the remaining ones are not the pod's.
 	ip(t, fmt.Sprintf("link del atk%d", os.Getpid()%10000))
 	if err := settles(g, func() error {
 		n, err := g.exported()
@@ -286,8 +289,8 @@ func ownNamespace(t testing.TB) {
 	}
 }
 
-// manyProcesses is a pod with many processes, of which the first one is looked for: it has an
-// interface. Another one has none.
+// manyProcesses is a pod with an interface and many processes, of which the program searches for
+// the first. Another pod with many processes has no interface.
 func manyProcesses(t testing.TB) {
 	node := largenode.Start(t)
 	for pid := 1; pid <= 50_000; pid++ {

@@ -17,10 +17,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 )
 
-// sharers is how many pods share the one device of a node that is small and busy.
+// sharers is the number of pods that share the only device of the small, busy node.
 const sharers = 250
 
-// fleet is a kind of node that clients attack whose paths are those of the server's own table.
+// fleet is a kind of node. Clients attack it on all paths of the server's own table.
 type fleet struct {
 	name  string
 	of    string // follows the name of an attack in README.md
@@ -35,7 +35,7 @@ func fleets() []fleet {
 	}
 }
 
-// siege is an attack on a fleet. One follows the other on the same program.
+// siege is an attack on a fleet. All run on the same program, one after the other.
 type siege struct {
 	name  string
 	short bool
@@ -66,7 +66,7 @@ func sieges() []siege {
 	}
 }
 
-// paths are those of the server's own table, but for those that are off by default.
+// paths returns the paths of the server's own table, except those that are off by default.
 func paths() []string {
 	var out []string
 	for _, route := range web.Routes("/metrics") {
@@ -77,8 +77,8 @@ func paths() []string {
 	return out
 }
 
-// run runs the attacks on the fleet. Where times are judged, as many incidents are open as are kept
-// when they begin.
+// run runs the attacks on the fleet. If durations are checked, the highest number of incidents is
+// open when the attacks begin.
 func (f fleet) run(t *testing.T) {
 	judge := func(t testing.TB) testing.TB {
 		if *before != "" {
@@ -104,13 +104,12 @@ func (f fleet) run(t *testing.T) {
 	}
 }
 
-// maxWarmUp is how long short pods come and go before the first attack. On one device as many
-// incidents are open by then as are kept, on 64 one a device that has errors.
+// maxWarmUp is the longest time for which short pods run before the first attack. Then the highest
+// number of incidents is open on one device, and on 64 devices one for each device with errors.
 const maxWarmUp = 90 * time.Second
 
-// warmUp lets short pods come and go until as many incidents are open as are kept. With -full it
-// does so again until the flight recorder has all that it keeps: pods are shown, and judged, for
-// some minutes after their end.
+// warmUp runs short pods until the highest number of incidents is open. With -full it continues
+// until the flight recorder is full: ended pods are shown, and judged, for some minutes.
 func (g *target) warmUp() {
 	until := time.Now()
 	if *full {
@@ -133,7 +132,7 @@ func (g *target) warmUp() {
 	}
 }
 
-// openIncidents returns how many incidents an exposition says to be open.
+// openIncidents returns the number of open incidents in an exposition.
 func openIncidents(body string) (n int) {
 	for line := range strings.Lines(body) {
 		if strings.HasPrefix(line, "dra_exporter_incidents_open{") {
@@ -155,8 +154,9 @@ func manyDevicesShared(t testing.TB) *target {
 	return g
 }
 
-// oneDeviceShared is a node of one device whose errors rise, which 250 pods share. Others come and
-// go: whom the errors hit changes, and so there are many incidents.
+// oneDeviceShared is a node with one device, which has more and more errors and which 250 pods
+// share. Other pods start and end, so that the errors hit other pods each time and make many
+// incidents.
 func oneDeviceShared(t testing.TB) *target {
 	node := largenode.Start(t)
 	var pods []*v1.PodResources
@@ -174,9 +174,9 @@ func oneDeviceShared(t testing.TB) *target {
 	return g
 }
 
-// expectOtherSitesRefused asks for each path as a browser does for a page of another site: by a
-// name that this site owns (DNS rebinding), and as another origin. None is answered but metrics and
-// probes, which scrapers ask for by any name and which no browser shows to another origin.
+// expectOtherSitesRefused requests each path as a browser does for a page of another site: by a
+// host name of that site (DNS rebinding), and with another origin. Only metrics and probes may be
+// answered: scrapers request them by any name, and no browser shows them to another origin.
 func (g *target) expectOtherSitesRefused() {
 	for _, route := range web.Routes("/metrics") {
 		for name, want := range map[string]int{
@@ -206,7 +206,7 @@ func (g *target) expectOtherSitesRefused() {
 	g.expectRejected(`dra_exporter_input_rejected_total{input="requests",reason="forbidden"}`)
 }
 
-// ask asks for a path with one more header, and returns the status, and of which origins pages may
+// ask requests a path with one more header. It returns the status, and the origins whose pages may
 // read the answer.
 func (g *target) ask(path, header, value string) (status int, allowed string) {
 	g.t.Helper()
@@ -227,7 +227,7 @@ func (g *target) ask(path, header, value string) (status int, allowed string) {
 	return response.StatusCode, response.Header.Get("Access-Control-Allow-Origin")
 }
 
-// read asks for a path again and again, uncompressed, with a connection of its own.
+// read requests a path repeatedly, uncompressed, over its own connection.
 func (g *target) read(ctx context.Context, path string) {
 	client := newClient(g.trust)
 	client.Transport.(*http.Transport).DialContext = attacker().DialContext

@@ -19,7 +19,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
-// scrapeAttacks are those of many clients.
+// scrapeAttacks are the attacks by many clients.
 func scrapeAttacks() []attack {
 	by := func(crowd ...clients) func(testing.TB) {
 		return func(t testing.TB) { attackBy(manyDevicesShared(t), crowd...) }
@@ -41,7 +41,7 @@ func scrapeAttacks() []attack {
 	}
 }
 
-// attackTime is how long clients attack.
+// attackTime is the duration of an attack by clients.
 func attackTime() time.Duration {
 	if *all || *before != "" {
 		return 15 * time.Second
@@ -49,7 +49,7 @@ func attackTime() time.Duration {
 	return 2 * time.Second
 }
 
-// clients are so many clients of one kind.
+// clients is a number of clients of one kind.
 type clients struct {
 	kind string // see behaviours
 	n    int
@@ -63,7 +63,7 @@ func behaviours() map[string]func(*target, context.Context) {
 	}
 }
 
-// pathBehaviours are those of clients of paths, so many of each: KIND:PATH,PATH.
+// pathBehaviours are the kinds of clients that read paths: KIND:PATH,PATH.
 func pathBehaviours() map[string]func(*target, context.Context, string) {
 	return map[string]func(*target, context.Context, string){
 		"read": (*target).read, "slow": (*target).readSlowlyOf, "unfinished": (*target).unfinishedOf,
@@ -71,21 +71,21 @@ func pathBehaviours() map[string]func(*target, context.Context, string) {
 	}
 }
 
-// attackers is the environment variable that makes this program the clients that attack: kind,
-// number, address, and the file of the certificate to trust, or -.
+// attackers is the environment variable that turns this program into attacking clients: kind,
+// number, address, and the file of the trusted certificate, or -.
 const attackers = "ATTACKERS"
 
-// attackBy attacks with clients of several kinds at once, and judges the figures.
+// attackBy attacks with clients of several kinds at once, and checks the figures.
 func attackBy(g *target, crowd ...clients) { g.expectHeld(g.t, g.attackedBy(crowd...)) }
 
-// attackedBy attacks with clients of several kinds at once. Each kind has a process of its own, of
-// a lower priority: on one machine, attackers take processors that are the program's elsewhere.
+// attackedBy attacks with clients of several kinds at once. Each kind is a process with a lower
+// priority: on the same machine, attackers would otherwise take processor time from the program.
 func (g *target) attackedBy(crowd ...clients) figures {
 	return g.attackedUntil(func() bool { return true }, crowd...)
 }
 
-// attackedUntil does so at least until something is so: on a machine that others keep busy, the
-// attackers begin late.
+// attackedUntil does the same, at least until a condition holds: on a busy machine, the attackers
+// begin late.
 func (g *target) attackedUntil(so func() bool, crowd ...clients) figures {
 	return g.during(attackTime()+time.Minute, func(ctx context.Context) {
 		ctx, stop := context.WithCancel(ctx)
@@ -156,7 +156,7 @@ func runAttackers(description string) error {
 	return nil
 }
 
-// scrapeOver scrapes again and again, with a connection of its own.
+// scrapeOver scrapes repeatedly over its own connection.
 func (g *target) scrapeOver(ctx context.Context) {
 	client := newClient(g.trust)
 	client.Transport.(*http.Transport).DialContext = attacker().DialContext
@@ -190,9 +190,9 @@ func backOff(ctx context.Context) {
 	}
 }
 
-// dial connects, with TLS if the program serves it, and tries again until that is possible. It
-// returns nil when ctx has ended, which closes the connection, too. Protocols are those of ALPN. A
-// receive buffer of 0 bytes is the kernel's default.
+// dial connects, with TLS if the program serves it, and retries until it succeeds. It returns nil
+// when ctx has ended. The end of ctx also closes the connection. The protocols are for ALPN. A
+// receive buffer of 0 bytes means the kernel's default.
 func (g *target) dial(ctx context.Context, receiveBuffer int, protocols ...string) net.Conn {
 	dialer := attacker()
 	dialer.Control = func(_, _ string, raw syscall.RawConn) error {
@@ -220,7 +220,7 @@ func (g *target) dial(ctx context.Context, receiveBuffer int, protocols ...strin
 	return nil
 }
 
-// connected does something with connections, one after the other, until ctx ends.
+// connected opens connections one after the other, and calls a function with each, until ctx ends.
 func (g *target) connected(ctx context.Context, receiveBuffer int, do func(net.Conn)) {
 	for {
 		conn := g.dial(ctx, receiveBuffer)
@@ -256,7 +256,7 @@ func (g *target) unfinishedOf(ctx context.Context, path string) {
 	})
 }
 
-// sendSlowly asks with a body that comes byte by byte and never ends.
+// sendSlowly sends a request with a body that is sent byte by byte and never ends.
 func (g *target) sendSlowly(ctx context.Context, path string) {
 	g.connected(ctx, 0, func(conn net.Conn) {
 		_, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nContent-Length: 100000\r\n\r\n", path, g.Address)
@@ -266,7 +266,7 @@ func (g *target) sendSlowly(ctx context.Context, path string) {
 	})
 }
 
-// readSlowly asks for the uncompressed metrics and reads 16 bytes a second.
+// readSlowly requests the uncompressed metrics and reads 16 bytes a second.
 func (g *target) readSlowly(ctx context.Context) { g.readSlowlyOf(ctx, "/metrics") }
 
 func (g *target) readSlowlyOf(ctx context.Context, path string) {

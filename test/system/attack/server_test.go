@@ -11,18 +11,18 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 )
 
-// serverAttacks are those of an API server, or of something in its place.
+// serverAttacks are the attacks by an API server, or by another server in its place.
 func serverAttacks() []attack {
 	return []attack{
 		{name: "redirects, an endless list and a storm of bookmarks", short: true, run: hostileServer},
 	}
 }
 
-// maxProcessor is how much of a processor the exporter of a large node may take.
+// maxProcessor is the limit of the share of a processor that the exporter of a large node uses.
 const maxProcessor = 0.6
 
-// hostileServer sends the list of pods to another server, has no end of slices of other nodes, and
-// sends bookmarks of the node's slices as fast as it can.
+// hostileServer redirects the list of pods to another server, lists slices of other nodes without
+// end, and sends bookmarks of the node's slices as fast as it can.
 func hostileServer(t testing.TB) {
 	var stolen atomic.Int64
 	thief := serveAPI(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -72,14 +72,14 @@ func hostileServer(t testing.TB) {
 	g.expectShown(`dra_exporter_source_errors_total{reason="redirected",source="pods"}`)
 }
 
-// stormServer has a handler's slices of the node, and else attacks.
+// stormServer serves the node's slices of a handler, and attacks on all other paths.
 type stormServer struct {
 	http.Handler
 	thief                        string
 	redirected, pages, bookmarks atomic.Int64
 }
 
-// ServeHTTP attacks by path.
+// ServeHTTP chooses the attack by the path.
 func (s *stormServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	slices, query := strings.HasSuffix(r.URL.Path, "/resourceslices"), r.URL.Query()
 	switch {

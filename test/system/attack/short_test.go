@@ -22,21 +22,22 @@ import (
 )
 
 const (
-	// shortLife is how long a short pod lives.
+	// shortLife is the lifetime of a short pod.
 	shortLife = 500 * time.Millisecond
-	// maxCharge is how far what a short pod is charged may be from its time, as a part of it.
+	// maxCharge is the largest relative error of the charge of a short pod.
 	maxCharge = 0.2
-	// minCharged is how many of the short pods must be within maxCharge, as a part of all.
+	// minCharged is the part of the short pods that must be within maxCharge.
 	minCharged = 0.9
 )
 
-// charge is how long a short pod lived, and for how long it is said to have held its device. The
-// kubelet and the cgroup show its begin and its end one after the other, and not at once where the
-// test itself has to wait for a processor: it lived for least if the later begin and the earlier
-// end count, for most if the others do.
+// charge has the lifetime of a short pod, and the time for which it held its device by the program.
+// The kubelet and the cgroup show its start and its end one after the other, and with a delay if
+// the test has to wait for a processor. Its shortest possible life is from the later start to the
+// earlier end, its longest from the earlier start to the later end.
 type charge struct {
 	pod string
-	// Its cgroup is made, the kubelet lists it, its cgroup is gone, the kubelet does not list it.
+	// The times at which its cgroup was created, the kubelet listed it, its cgroup was removed, and
+	// the kubelet no longer listed it.
 	began, listed, left, over time.Time
 
 	least, most time.Duration
@@ -57,8 +58,8 @@ func (c charge) String() string {
 	return fmt.Sprintf("%s, and is charged %v", lived, c.said)
 }
 
-// servePods serves the kubelet's Pods API with pods, and with those that come and go: their UIDs
-// are known at once, as on nodes of Kubernetes 1.37 and where the API server may be asked.
+// servePods serves the kubelet's Pods API with pods, and with short pods. Their UIDs are therefore
+// known immediately, as with Kubernetes 1.37 or with the API server.
 func servePods(t testing.TB, node *largenode.Node, pods []*v1.PodResources) *podresourcestest.Pods {
 	t.Helper()
 	served, err := podresourcestest.ServePods(node.Path("pods.sock"))
@@ -72,7 +73,7 @@ func servePods(t testing.TB, node *largenode.Node, pods []*v1.PodResources) *pod
 	return served
 }
 
-// running is a pod that runs.
+// running returns a pod that runs.
 func running(namespace, name, uid string) *corev1.Pod {
 	pod := &corev1.Pod{}
 	pod.Namespace, pod.Name, pod.UID = namespace, name, types.UID(uid)
@@ -81,9 +82,9 @@ func running(namespace, name, uid string) *corev1.Pod {
 	return pod
 }
 
-// startShortPods lets pods with cgroups of their own come and go until ctx ends, if the target
-// wants them and times are judged. The returned function waits for the last one, and returns how
-// long each lived.
+// startShortPods starts and ends pods with their own cgroups until ctx ends, if the target wants
+// them and durations are checked. The returned function waits for the last one, and returns the
+// lifetime of each.
 func (g *target) startShortPods(ctx context.Context) func() []charge {
 	if g.pods == nil || !*all && *before == "" {
 		return func() []charge { return nil }
@@ -108,7 +109,7 @@ func (g *target) startShortPods(ctx context.Context) func() []charge {
 	}
 }
 
-// charges returns how the short pods that lived were charged, given when the machine stood still.
+// charges returns the charges of the short pods, given the times at which the machine stood still.
 func (g *target) charges(lived []charge, stood []standstill.Span) []charge {
 	if len(lived) == 0 {
 		return nil
@@ -127,7 +128,7 @@ func (g *target) charges(lived []charge, stood []standstill.Span) []charge {
 	return lived
 }
 
-// expectCharged judges how the short pods were charged.
+// expectCharged checks the charges of the short pods.
 func (f figures) expectCharged(t testing.TB) {
 	t.Helper()
 	for _, c := range f.charged {
@@ -140,8 +141,8 @@ func (f figures) expectCharged(t testing.TB) {
 	}
 }
 
-// events says what happened to a pod, when the kubelet was asked, and when the machine stood still,
-// by the time since the pod began.
+// events returns the events of a pod, the requests to the kubelet, and the times at which the
+// machine stood still, as times since the start of the pod.
 func (c charge) events(asked []time.Time, stood []standstill.Span) string {
 	since := func(t time.Time) time.Duration { return t.Sub(c.began).Round(time.Millisecond) }
 	near := func(t time.Time) bool { return t.After(c.began.Add(-time.Second)) && t.Before(c.over.Add(time.Second)) }
@@ -160,8 +161,8 @@ func (c charge) events(asked []time.Time, stood []standstill.Span) string {
 	return out
 }
 
-// holdOf says from when to when a pod held its device by the flight recorder, by the time since the
-// pod began.
+// holdOf returns the start and the end of a pod's hold by the flight recorder, as times since the
+// start of the pod.
 func (g *target) holdOf(c *charge) string {
 	response, err := g.client.Get(g.url("/api/v1/history?claim=team-0/" + c.pod))
 	if err != nil {
@@ -180,7 +181,7 @@ func (g *target) holdOf(c *charge) string {
 		h.To.Sub(c.began).Round(time.Millisecond))
 }
 
-// shortPod lets a pod live. It returns false if that failed.
+// shortPod starts a pod and ends it. It returns false if that failed.
 func (g *target) shortPod(n int) (charge, bool) {
 	name := fmt.Sprintf("short-%d", n)
 	uid := fmt.Sprintf("bbbbbbbb-0000-0000-0000-%012d", n)
@@ -210,7 +211,7 @@ func (g *target) shortPod(n int) (charge, bool) {
 	return c, failed == nil
 }
 
-// found returns the charge with what the exposition says of the pod.
+// found returns the charge completed with the exposition's values of the pod.
 func (c charge) found(body string) charge {
 	c.isNotThere = true
 	for line := range strings.Lines(body) {

@@ -20,15 +20,15 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 )
 
-// sliceAttacks are those of drivers that publish ResourceSlices.
+// sliceAttacks are the attacks by drivers that publish ResourceSlices.
 func sliceAttacks() []attack {
 	return []attack{
 		{name: "5 000 slices of 120 kB of one driver", run: func(t testing.TB) { hostileSlices(t, 5000) }},
 	}
 }
 
-// hostileSlices are slices of the node with as many devices and attributes as the API allows, of a
-// driver of their own. They are listed before those of the node's own driver.
+// hostileSlices are slices of the node with as many devices and attributes as the API allows, of
+// another driver. They are listed before those of the node's driver.
 func hostileSlices(t testing.TB, slices int) {
 	node := largenode.Start(t)
 	api := newSliceServer(t, node, slices)
@@ -46,7 +46,7 @@ func hostileSlices(t testing.TB, slices int) {
 	}
 }
 
-// sliceServer is an API server that has slices alone. It makes them as it sends them.
+// sliceServer is an API server that has only slices. It generates them while it sends them.
 type sliceServer struct {
 	url   string
 	lists atomic.Int64 // that were sent as a whole
@@ -103,7 +103,7 @@ func newSliceHandler(t testing.TB, node *largenode.Node, slices int) *sliceServe
 	return s
 }
 
-// ServeHTTP answers as the API server of Kubernetes. What else there may be is empty, or absent.
+// ServeHTTP answers like the API server of Kubernetes. All other lists are empty, or absent.
 func (s *sliceServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	query := r.URL.Query()

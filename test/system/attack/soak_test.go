@@ -27,7 +27,7 @@ import (
 
 var scale = flag.Float64("scale", 0.001, "size of the soak; 1 is the whole one")
 
-// What happens in a whole soak.
+// The numbers of events in a complete soak.
 const (
 	soakScrapes  = 100_000
 	soakClaims   = 10_000
@@ -37,12 +37,13 @@ const (
 	maxBatch = 100 // claims that come and go together
 	scrapers = 4
 
-	// judgedFrom is the least size from which on memory is compared: a short soak grows what is
-	// allocated once.
+	// judgedFrom is the smallest size of a soak for which memory is compared: during a short soak,
+	// memory still grows that is allocated only once.
 	judgedFrom = 0.1
 
-	// remembered is how long the exporter remembers who held a device, for late readings
-	// (rememberFor of exporter/ledger): with every change of the holders it forgets what is older.
+	// remembered is the time for which the exporter remembers the holders of a device, for late
+	// readings (rememberFor of exporter/ledger). With every change of the holders, it forgets older
+	// ones.
 	remembered = 10*time.Minute + 5*time.Second
 )
 
@@ -55,12 +56,12 @@ type soak struct {
 	done      done
 }
 
-// done is how much of what has happened.
+// done has the numbers of events so far.
 type done struct{ scrapes, claims, restarts, outages int }
 
-// The program in use for long: scrapes, pods that come and go with their claims, restarts of the
-// kubelet, outages of the API server. The exporter sees every claim, and in the end nothing is left
-// of all that: memory, goroutines, files and series are those from the beginning.
+// The program runs for a long time: scrapes, pods that start and end with their claims, restarts of
+// the kubelet, outages of the API server. The exporter sees every claim. At the end, memory,
+// goroutines, files and series are as at the beginning.
 func TestSoak(t *testing.T) {
 	if *before != "" {
 		t.Logf("soaking %s", *before)
@@ -69,8 +70,8 @@ func TestSoak(t *testing.T) {
 	claims := max(1, int(math.Round(*scale*soakClaims)))
 	batches := max(1, claims/maxBatch)
 	s.batchSize = claims / batches
-	// One batch in ten comes before the comparison: the heap and the pools of buffers and connections
-	// have their size then.
+	// A tenth of the batches precedes the comparison, so that the heap and the pools of buffers and
+	// connections have reached their sizes.
 	warm := max(1, batches/10)
 	for i := range warm {
 		s.batch(i, due(i, soakRestarts), due(i, soakOutages))
@@ -114,8 +115,8 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// due reports whether what happens so often in a whole soak happens in batch i: evenly, and at
-// least once.
+// due reports whether an event with this number in a complete soak occurs in batch i. Events are
+// spread evenly, and occur at least once.
 func due(i, often int) bool {
 	const batches = soakClaims / maxBatch
 	return i%(batches/often) == 0
@@ -143,8 +144,8 @@ func startSoak(t *testing.T) *soak {
 	return s
 }
 
-// scrapeAll scrapes n times, with several clients. Most answers are not decompressed, which costs
-// more than the exporter needs to give them.
+// scrapeAll scrapes n times, with several clients. Most answers are not decompressed, since that
+// costs more than the exporter needs to answer.
 func (s *soak) scrapeAll(n int) {
 	const looks = 50 // one scrape in so many is looked at
 	var clients sync.WaitGroup
@@ -191,7 +192,8 @@ func (s *soak) discard() error {
 }
 
 // batch starts pods with a claim each, waits until the exporter shows all of them, and ends them.
-// Meanwhile it is scraped, and, if wanted, the kubelet restarts and the API server is out.
+// In the meantime the exporter is scraped. On request, the kubelet restarts and the API server is
+// away.
 func (s *soak) batch(i int, restart, outage bool) {
 	scrapes := s.batchSize * soakScrapes / soakClaims
 	scraped := make(chan struct{})
@@ -267,7 +269,7 @@ func (s *soak) start(name string, device int) *v1.PodResources {
 		podresourcestest.Container("main", podresourcestest.Claim(soakNamespace, name, share)))
 }
 
-// shows returns an error unless so many claims of pods with this label are shown.
+// shows returns an error unless this number of claims of pods with this label is shown.
 func (s *soak) shows(label string, want int) error {
 	a, err := s.scrape(time.Minute)
 	if err != nil {
@@ -285,7 +287,7 @@ func (s *soak) shows(label string, want int) error {
 	return nil
 }
 
-// What the soak compares.
+// The values that the soak compares.
 const (
 	resident   = "resident MiB"
 	heap       = "heap MiB"
@@ -294,8 +296,8 @@ const (
 	series     = "series"
 )
 
-// settle waits until no pod of a batch is shown, and returns the least of each value over some
-// time, after collections of garbage.
+// settle waits until no pod of a batch is shown. Then it returns the lowest of each value over some
+// time, after garbage collections.
 func (s *soak) settle() map[string]float64 {
 	s.t.Helper()
 	s.await("without the pods that have ended", func() error {
@@ -320,7 +322,7 @@ func (s *soak) settle() map[string]float64 {
 	return least
 }
 
-// values collects the exporter's garbage and returns what it takes.
+// values collects the exporter's garbage and returns the values.
 func (s *soak) values() map[string]float64 {
 	s.t.Helper()
 	response, err := s.client.Get(s.url("/debug/pprof/heap?gc=1&debug=1"))

@@ -27,22 +27,22 @@ import (
 // programPath is the environment variable that names the program.
 const programPath = "DRA_EXPORTER"
 
-// maxResident is how much of the process may be resident in an attack, in bytes.
+// maxResident is the limit of the resident memory of the process in an attack, in bytes.
 const maxResident = 160 << 20
 
-// target is the program on a large node, with the chart's limit of memory: it is killed when more
-// is resident.
+// target is the program on a large node. It is killed when its resident memory exceeds the chart's
+// limit.
 type target struct {
 	*live.Program
 	t      testing.TB
 	node   *largenode.Node
 	client *http.Client
 	trust  *x509.CertPool // nil: the program serves without TLS
-	// authorization is the header of that name of the honest scraper; nil: it has none.
+	// authorization returns the Authorization header of the honest scraper; nil: it has none.
 	authorization func() string
 
-	// base are the node's pods; nil: those of the large node. With pods, the kubelet's Pods API,
-	// others of half a second come and go during an attack.
+	// base are the node's pods; nil: those of the large node. With base, the kubelet serves the
+	// Pods API, and pods of half a second start and end during an attack.
 	base []*v1.PodResources
 	pods *podresourcestest.Pods
 	born int   // of these, so far: a UID is never used again
@@ -116,7 +116,8 @@ func launchBy(
 	return g
 }
 
-// watch follows the resident memory until the program ends, and kills it when it is over the limit.
+// watch follows the resident memory until the program ends, and kills the program when it exceeds
+// the limit.
 func (g *target) watch(limit int64) {
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
@@ -142,22 +143,23 @@ func (g *target) watch(limit int64) {
 	}
 }
 
-// resident returns the maximum of the resident bytes so far, and whether the program was killed for
-// them.
+// resident returns the highest resident memory so far in bytes, and whether the program was killed
+// because of it.
 func (g *target) resident() (peak int64, over bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.peak, g.over
 }
 
-// forgetPeak begins another maximum of the resident bytes.
+// forgetPeak resets the highest resident memory.
 func (g *target) forgetPeak() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.peak = 0
 }
 
-// logged returns the lines of the log, without those of incidents: the node's GPUs have errors.
+// logged returns the lines of the log without those about incidents, since the node's GPUs have
+// errors.
 func (g *target) logged() []string {
 	return slices.DeleteFunc(strings.Split(g.Log(), "\n"), func(line string) bool {
 		return strings.Contains(line, "msg=incident ") || strings.Contains(line, `msg="incident happens again and again"`)
@@ -199,8 +201,7 @@ func (g *target) complete() error {
 	return nil
 }
 
-// chartLimits returns the limit of memory that the chart gives the program, and its $GOMEMLIMIT,
-// both in bytes.
+// chartLimits returns the memory limit of the chart, and its $GOMEMLIMIT, both in bytes.
 func chartLimits(t testing.TB) (limit int64, goLimit string) {
 	t.Helper()
 	manifests, err := os.ReadFile("../../../deployments/manifests/dra-exporter.yaml")

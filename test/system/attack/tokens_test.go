@@ -21,8 +21,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 )
 
-// tokenAttacks are those of clients with tokens that the API server does not know, or with wrong
-// passwords.
+// tokenAttacks are the attacks by clients with unknown tokens or wrong passwords.
 func tokenAttacks() []attack {
 	return []attack{
 		{name: "90 unknown tokens a second", short: true, run: unknownTokens},
@@ -31,8 +30,8 @@ func tokenAttacks() []attack {
 	}
 }
 
-// unknownTokens are sent by strangers, some of them at the address of the honest scraper, whose
-// token is renewed each second meanwhile.
+// unknownTokens are sent by strangers, some of them at the address of the honest scraper. The token
+// of the honest scraper is renewed each second.
 func unknownTokens(t testing.TB) {
 	const rejected = `dra_exporter_input_rejected_total{input="reviews",reason="rate_limited"}`
 	node := largenode.Start(t)
@@ -72,21 +71,20 @@ func unknownTokens(t testing.TB) {
 	g.expectRejected(rejected)
 }
 
-// goodToken returns a token of the honest scraper's service account, as it is after so many
-// renewals.
+// goodToken returns the token of the honest scraper's service account after a number of renewals.
 func goodToken(renewals int) string {
 	claims := base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"https://kubernetes","sub":"scraper"}`))
 	return fmt.Sprintf("e30.%s.good%d", claims, renewals)
 }
 
-// passwordConfig has the users scraper and cheap, whose password is fakepassword. To check the one
-// for cheap is a sixty-fourth of the work.
+// passwordConfig has the users scraper and cheap with the password fakepassword. Checking the
+// password of cheap costs a sixty-fourth of the work.
 const passwordConfig = `basic_auth_users:
   scraper: $2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi
   cheap: $2a$04$fA51OM.PoMceffjD1ZaA1eHdfi3g5bx6yVTHP00CoWfRKynpaONIq
 `
 
-// wrongPasswords are guessed by clients of one address. A check of a password takes long.
+// wrongPasswords are sent by clients of one address. Checking a password takes long.
 func wrongPasswords(t testing.TB) {
 	g := newPasswordTarget(t)
 	f := g.attackedBy(clients{"guesser", 50})
@@ -109,8 +107,8 @@ func newPasswordTarget(t testing.TB) *target {
 	return g
 }
 
-// guessedNames compares how long the answers to wrong passwords take for names that are users, and
-// for one that is not.
+// guessedNames compares the duration of answers to wrong passwords for names of users and for an
+// unknown name.
 func guessedNames(t testing.TB) {
 	g := newPasswordTarget(t)
 	client := newClient(nil)
@@ -148,7 +146,7 @@ func (g *target) guesser(ctx context.Context) {
 	}
 }
 
-// knock asks for the metrics with an authorization that is wrong.
+// knock requests the metrics with a wrong authorization.
 func (g *target) knock(ctx context.Context, client *http.Client, authorization string) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.url("/metrics"), http.NoBody)
 	if err != nil {
@@ -163,7 +161,7 @@ func (g *target) knock(ctx context.Context, client *http.Client, authorization s
 	response.Body.Close()
 }
 
-// expectRejected checks that a counter of what was rejected is above 0.
+// expectRejected checks that a counter of rejections is above 0.
 func (g *target) expectRejected(series string) {
 	g.t.Helper()
 	for end := time.Now().Add(honestTimeout); !g.rejects(series); { // it is served with the next tick
@@ -185,7 +183,7 @@ func (g *target) rejects(series string) bool {
 	return err == nil && n > 0
 }
 
-// stranger asks once a second, each time with another token and by another connection.
+// stranger sends a request each second, with another token and over another connection.
 func (g *target) stranger(ctx context.Context) {
 	client := newClient(g.trust)
 	transport := client.Transport.(*http.Transport)
@@ -197,13 +195,14 @@ func (g *target) stranger(ctx context.Context) {
 	}
 }
 
-// reviewServer is an API server that knows the good tokens alone, and else what its handler has.
+// reviewServer is an API server that accepts only the good tokens. All other requests go to its
+// handler.
 type reviewServer struct {
 	http.Handler
 	good, unknown atomic.Int64 // tokens that it was asked about
 }
 
-// ServeHTTP answers reviews as the API server of Kubernetes.
+// ServeHTTP answers reviews like the API server of Kubernetes.
 func (s *reviewServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/apis/authentication.k8s.io/v1/tokenreviews":

@@ -19,8 +19,9 @@ import (
 
 const amdDriver = "gpu.amd.com"
 
-// A GPU that two claims share is divided by the compute driver's processes. A partition is found by
-// its DRM nodes, and its claim has a part of the power of its GPU, which no slice lists.
+// A GPU that two claims share is divided by the use of their processes, as the compute driver
+// reports it. A partition is found by its DRM nodes. Its claim has a part of the power of the GPU,
+// although no slice lists the GPU.
 func TestAMDGPU(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -79,7 +80,7 @@ func TestAMDGPU(t *testing.T) {
 	}
 }
 
-// amdNode is what the kernel has of a GPU, and of one in two partitions.
+// amdNode has the kernel's files of a GPU and of a GPU with two partitions.
 const amdNode = `
 class/drm/card1 -> ../../devices/pci0000:0a/0000:0c:00.0/drm/card1
 devices/pci0000:0a/0000:0c:00.0/drm/card1/device -> ../../../0000:0c:00.0
@@ -106,8 +107,8 @@ class/kfd/kfd/proc/4343/vram_1001: 2000000000
 class/kfd/kfd/proc/4343/stats_1001/cu_occupancy: 30
 `
 
-// busyDies returns a table of version 1.9 of gpu_metrics that has the activity of compute dies
-// alone, in percent.
+// busyDies returns a table of gpu_metrics version 1.9 that contains only the activity of compute
+// dies, in percent.
 func busyDies(percent ...uint32) string {
 	const id, u32 = 40, 4 // AMDGPU_METRICS_ATTR_ID_GFX_BUSY_INST, AMDGPU_METRICS_TYPE_U32
 	data := []byte{0, 0, 1, 9, 1, 0, 0, 0}
@@ -118,8 +119,7 @@ func busyDies(percent ...uint32) string {
 	return string(data)
 }
 
-// What the program exports of recorded cards: see the folder that the environment variable RECORDED
-// names.
+// The program exports recorded cards of the folder that the environment variable RECORDED names.
 func TestRecordedAMD(t *testing.T) {
 	t.Parallel()
 	for _, folder := range []string{"amd/rx7800xt", "amd/phoenix", "amd/vega56", "amd/rx580"} {
@@ -132,8 +132,8 @@ func TestRecordedAMD(t *testing.T) {
 	}
 }
 
-// goldenCard compares what the program exports of a recorded card, whose device a pod holds, with a
-// golden file, once it is complete.
+// goldenCard waits until the exposition of a recorded card, whose device a pod holds, is complete,
+// and compares it with a golden file.
 func goldenCard(t *testing.T, folder, source, driverName string, isComplete func(metrics) bool) {
 	t.Helper()
 	root := drmcardtest.Recorded(t, folder)

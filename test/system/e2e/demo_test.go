@@ -17,7 +17,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
-// The demo plays what happens to claims, and the exporter on it says so.
+// The exporter reports the events that the demo plays.
 func TestStories(t *testing.T) {
 	ctx, address, end := startDemo(t, 3*time.Minute)
 	defer end()
@@ -53,7 +53,7 @@ func testPeaksAndThrottling(t *testing.T, ask func(t *testing.T, path string) st
 	}
 }
 
-// An XID names a process of one of two claims that share a GPU: it hits that claim alone.
+// An XID names a process of one of two claims that share a GPU: it hits only that claim.
 func testFaultOfProcess(t *testing.T, ask func(t *testing.T, path string) string) {
 	const family = "dra_claim_last_error_timestamp_seconds"
 	metrics := ask(t, "/metrics")
@@ -97,7 +97,7 @@ func get(ctx context.Context, url string) string {
 	return string(body)
 }
 
-// startDemo builds and runs the demo for so long at most. end ends it, and waits for that.
+// startDemo builds the demo and runs it for at most this time. end stops it and waits for its end.
 func startDemo(t *testing.T, most time.Duration) (ctx context.Context, address string, end func()) {
 	t.Helper()
 	demo := filepath.Join(t.TempDir(), "demo")

@@ -16,7 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/docs"
 )
 
-// setting is what a test needs to run a command of a document.
+// setting has the conditions under which a test runs a command of a document.
 type setting struct {
 	before     string // what a reader has done, in shell
 	background bool   // it runs until it is stopped; the next command runs when it listens on the exporter's port
@@ -72,7 +72,7 @@ func isLocal(b docs.Block) bool {
 		slices.ContainsFunc(b.Commands(), func(c docs.Command) bool { return c.Runner() == docs.Local })
 }
 
-// follow does what blocks of a document say, in a copy of the tree and in namespaces of its own.
+// follow runs the blocks of a document in a copy of the tree and in separate namespaces.
 func follow(t *testing.T, root, document string, blocks []docs.Block) {
 	dir, err := os.MkdirTemp("", "docs") //nolint:usetesting // t.TempDir's path is too long for a socket
 	if err != nil {
@@ -113,7 +113,7 @@ func follow(t *testing.T, root, document string, blocks []docs.Block) {
 	t.Logf("it took %v, and %v of CPU time", time.Since(began).Round(time.Second), cpu.Round(time.Second))
 }
 
-// lastCommand returns the end of what the last command of a document printed, from the command on.
+// lastCommand returns the end of the output of a document, from the last command on.
 func lastCommand(said, document string) string {
 	const most = 4000
 	begin := max(0, strings.LastIndex(said, "== "+document+":"))
@@ -121,8 +121,8 @@ func lastCommand(said, document string) string {
 	return title + "\n" + output[max(0, len(output)-most):]
 }
 
-// steps returns what blocks of a document say as lines of a script: commands, and files to be
-// written or changed, in their order.
+// steps returns the blocks of a document as lines of a script: commands, and files to be written or
+// changed, in their order.
 func steps(t *testing.T, blocks []docs.Block, tree string) []string {
 	t.Helper()
 	var script []string
@@ -178,7 +178,8 @@ func readFile(t *testing.T, path string) []byte {
 	return content
 }
 
-// environment is that of a reader: without what make exports to these tests.
+// environment returns the environment of a reader, without the variables that make exports to these
+// tests.
 func environment() []string {
 	out := []string{"GIT_OPTIONAL_LOCKS=0"} // git diff would write to the index
 	for _, variable := range os.Environ() {
@@ -192,7 +193,7 @@ func environment() []string {
 	return out
 }
 
-// copyTree copies what git tracks, or would.
+// copyTree copies the files that git tracks, and the untracked ones that it does not ignore.
 func copyTree(t *testing.T, root, to string) {
 	t.Helper()
 	list := exec.CommandContext(t.Context(), "git", "-C", root, "-c", "safe.directory=*",

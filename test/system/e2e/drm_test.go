@@ -12,8 +12,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// An NPU that nothing else reads, and that two claims share, is divided by what the processes of
-// the pods say of their clients. One of a third pod, which holds nothing, is not read.
+// An NPU that no other source reads, and that two claims share, is divided by the files of the DRM
+// clients of the pods' processes. A process of a third pod, which holds nothing, is not read.
 func TestDRM(t *testing.T) {
 	t.Parallel()
 	const npuDriver, device, pci = "npu.example.com", "npu-0", "0000:c5:00.1"

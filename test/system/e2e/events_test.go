@@ -67,9 +67,8 @@ func eventsFront(t *testing.T, server *kubetest.Server) (address string, sent *s
 	return front.URL, sent
 }
 
-// A device that is lost and comes back, again and again, is an Event of the claim and one of the
-// pod that held it, and another one of each that says that it is over: four requests within the
-// first minute.
+// A device is lost and comes back repeatedly. This makes one Event for its claim and one for its
+// pod, and one more of each for the end: four requests within the first minute.
 func TestEventsOfBeginAndEnd(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -141,7 +140,7 @@ func TestEventsOfBeginAndEnd(t *testing.T) {
 	if log := p.Log(); strings.Count(log, "incident is over") != times {
 		t.Errorf("the log does not have the end %d times: %s", times, log)
 	}
-	// An event that is raised is sent again after a minute at the earliest.
+	// An Event whose count increases is sent again after a minute at the earliest.
 	if requests := len(sent.all()); len(got) != 4 || requests > 4 && time.Since(begun) < time.Minute {
 		t.Errorf("%d requests for %d events", requests, len(got))
 	}

@@ -27,12 +27,12 @@ var everythingFor = flag.Duration("everything", 20*time.Second,
 
 var profile = flag.String("profile", "", "a folder for profiles of that program, of the time that is measured")
 
-// The program with everything on for 64 devices and 500 pods: the state folder, the flight
+// The program runs with all features on for 64 devices and 500 pods: the state folder, the flight
 // recorder, incidents in files and as Events, advice, histograms, receipts, stalled claims, pods
-// and claims of the API server. While it is scraped in protobuf every 15 s, what it takes of the
-// processor, and how much it writes, is measured. Then it is asked for all formats, the page and
-// all JSON, compressed and not, without a pause. The ring of the flight recorder is full with
-// -everything=11m alone.
+// and claims of the API server. While it is scraped in protobuf every 15 s, its processor time and
+// the amount that it writes are measured. Then all formats, the page and all JSON are requested
+// without a pause, compressed and not. The ring of the flight recorder is full only with
+// -everything=11m.
 func TestMemoryWithEverythingOn(t *testing.T) {
 	n := largenode.StartSteady(t)
 	kubeconfig, sent := largeCluster(t, n)
@@ -82,8 +82,8 @@ func TestMemoryWithEverythingOn(t *testing.T) {
 	}
 }
 
-// cost prints what the program takes of a core, and how much state it writes, in each minute in
-// which it is scraped every 15 s. A profile is of the last one.
+// cost prints, for each minute in which the program is scraped every 15 s, its share of a core and
+// the amount of state that it writes. A profile is of the last minute.
 func (p *program) cost() {
 	p.t.Helper()
 	var profiling sync.WaitGroup
@@ -117,7 +117,7 @@ func (p *program) cost() {
 	}
 }
 
-// written returns how much the program has written to its state folder.
+// written returns the number of bytes that the program has written to its state folder.
 func (p *program) written() float64 {
 	p.t.Helper()
 	bytes, ok := p.scrape().value("dra_exporter_state_written_bytes_total")
@@ -127,7 +127,7 @@ func (p *program) written() float64 {
 	return bytes
 }
 
-// keep writes what a path serves to a file of the profile.
+// keep writes the response of a path to a file of the profile.
 func (p *program) keep(path, name string) {
 	p.t.Helper()
 	if err := os.WriteFile(filepath.Join(*profile, name), p.page(path).body, 0o600); err != nil {

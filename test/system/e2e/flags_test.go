@@ -124,8 +124,8 @@ func TestSourceOff(t *testing.T) {
 	p.scrape().wantNone("dra_exporter_source_up", "source", "cpu")
 }
 
-// check says what each input has, what is missing and what to do, and fails if no device has
-// telemetry.
+// check reports the content of each input, what is missing and the remedy. It fails if no device
+// has telemetry.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -156,7 +156,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// Warnings fail with --strict alone. The bundle has what the text and JSON have.
+// Warnings make check fail only with --strict. The bundle has the same content as the text and the
+// JSON.
 func TestCheckStrict(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

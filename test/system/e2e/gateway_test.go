@@ -49,8 +49,8 @@ func endpointOn(node, address string) string {
 	return fmt.Sprintf(`{"nodeName":%q,"addresses":[%q],"targetRef":{"kind":"Pod","name":"p"}}`, node, address)
 }
 
-// The real gateway leads to the real exporter, which asks for a token: a claim, and what the link
-// of an alert has, reach the right place, for those who may see it.
+// The real gateway leads to the real exporter, which requires a token. Searches for a claim,
+// and links of alerts, lead to the right page, for users with the right to see it.
 func TestGateway(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -110,8 +110,8 @@ func TestGateway(t *testing.T) {
 	}
 }
 
-// A look at many nodes, each an address of its own on the loopback interface of which one in a
-// hundred changes every 10 s, is made at once, and takes little.
+// The gateway reads many nodes. Each has its own address on the loopback interface, and one in a
+// hundred changes every 10 s. Reading all of them is fast and takes little processor time.
 func TestGatewayOfManyNodes(t *testing.T) {
 	n := newNodeWithoutKubelet(t)
 	api, kubeconfig := apiServer(t, n)
@@ -184,7 +184,7 @@ func TestGatewayOfManyNodes(t *testing.T) {
 	})
 }
 
-// cpuTime returns the processor time of a process so far.
+// cpuTime returns the processor time that a process has used.
 func cpuTime(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

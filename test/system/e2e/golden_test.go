@@ -22,8 +22,8 @@ import (
 
 var update = flag.Bool("update", false, "update the golden files")
 
-// Responses of a real kubelet, with only an inventory. Holders are known, and the claim with admin
-// access is taken for a holder.
+// Responses of a real kubelet, with only an inventory. The holders are known. The claim with admin
+// access counts as a holder, since its admin access is unknown.
 func TestGoldenKubelet(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/health/healthtest"
 )
 
-// Health comes from the stream of the DRA driver, of free devices too and without an API server,
-// and changes with it; check names the driver.
+// The stream of the DRA driver determines the health of its devices, also of free ones and without
+// an API server. check names the driver.
 func TestDriversHealth(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -18,8 +18,8 @@ type served struct {
 	at    time.Time
 }
 
-// swinging is an endpoint of a GPU that draws 100 W two thirds of the time, 200 W a quarter of it,
-// and 400 W the rest. After some readings it has no power any more.
+// swinging is an endpoint of a GPU that draws 100 W for two thirds of the time, 200 W for a quarter
+// and 400 W for the rest. After some readings it no longer reports the power.
 type swinging struct {
 	mu   sync.Mutex
 	told []served
@@ -39,7 +39,7 @@ func (s *swinging) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fixed(fmt.Sprintf("power{uuid=%q} %v\n", uuid(0), watts))(w, r)
 }
 
-// truth returns all values, with the seconds since the one before, sorted by value.
+// truth returns all values, with the seconds since the previous value, sorted by value.
 func (s *swinging) truth() (values []served, seconds []float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,8 +61,8 @@ func (s *swinging) truth() (values []served, seconds []float64) {
 	return values, seconds
 }
 
-// A Prometheus that reads native histograms, and scrapes seldom, tells how the power of a claim was
-// distributed second by second. In text there is nothing of it.
+// A Prometheus that reads native histograms and scrapes rarely gets the distribution of a claim's
+// power second by second. The text format does not have it.
 func TestDistributions(t *testing.T) {
 	t.Parallel()
 	s := &swinging{}

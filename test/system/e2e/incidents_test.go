@@ -18,7 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
-// incidents returns what /api/v1/incidents serves.
+// incidents returns the response of /api/v1/incidents.
 func (p *program) incidents() []*recorder.Incident {
 	p.t.Helper()
 	var out web.IncidentsReport
@@ -38,7 +38,7 @@ func (p *program) recording(id string) *recorder.Incident {
 	return out.Incidents[0]
 }
 
-// isStored reports whether an incident is in a file, with its recording.
+// isStored reports whether a file has an incident with its recording.
 func isStored(t *testing.T, folder, id string) bool {
 	t.Helper()
 	file, err := os.Open(filepath.Join(folder, "incidents-"+id+".json.gz"))
@@ -60,8 +60,8 @@ func isStored(t *testing.T, folder, id string) bool {
 	return i.Chart != nil
 }
 
-// An XID is an incident of the pod that holds the device: in the JSON, on the page, in the log and
-// in the metrics. It outlives kill -9, and a damaged file beside it.
+// An XID is an incident of the pod that holds the device, in the JSON, on the page, in the log and
+// in the metrics. It is kept after kill -9, even if another file is damaged.
 func TestIncident(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -10,8 +10,8 @@ import (
 
 const intelDriver = "gpu.intel.com"
 
-// What the program exports of recorded cards, whose counters stand still: power is 0, and the
-// utilization of the one that says that it is idle is unknown.
+// The program exports recorded cards. Their counters do not change: the power is 0, and the
+// utilization of the card that reports itself as idle is unknown.
 func TestRecordedIntel(t *testing.T) {
 	t.Parallel()
 	for _, folder := range []string{"intel/b580-6.16", "intel/a380-i915"} {
@@ -25,8 +25,8 @@ func TestRecordedIntel(t *testing.T) {
 	}
 }
 
-// The energy of a GPU is charged to the pod that holds it; a virtual function that nothing can be
-// read of says so, and has its GPU as parent.
+// The energy of a GPU is charged to the pod that holds it. A virtual function without readable
+// values is reported as such, and has its GPU as parent.
 func TestIntelGPU(t *testing.T) {
 	const device = "devices/pci0000:00/0000:03:00.0/"
 	n := newNode(t)

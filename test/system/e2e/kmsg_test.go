@@ -21,9 +21,9 @@ sys/devices/pci0000:60/0000:65:00.0/class: 0x030200
 sys/bus/pci/devices/0000:65:00.0 -> ../../../devices/pci0000:60/0000:65:00.0
 `
 
-// Two claims share a GPU. An XID of which the kernel log names the process hits its claim and pod
-// alone, one without a process hits both; each counts once, though the vendor's exporter counts
-// them too.
+// Two claims share a GPU. An XID with a process in the kernel log hits only the claim and the pod
+// of that process. An XID without a process hits both. Each counts once, although the vendor's
+// exporter counts it too.
 func TestXIDNamesProcess(t *testing.T) {
 	t.Parallel()
 	const address = "0000:65:00.0"
@@ -82,8 +82,8 @@ func TestXIDNamesProcess(t *testing.T) {
 	m.want(1, "dra_device_quantity_source_info", "device", "gpu-0", "quantity", "errors", "source", "kmsg")
 }
 
-// An XID that the kernel log has while the program is away is counted by the next one, once, for
-// the claim that held the GPU, though its process is gone by then.
+// An XID that the kernel logs while no program runs is counted once by the next program, for the
+// claim that held the GPU, although its process is gone.
 func TestXIDWhileAway(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -116,8 +116,8 @@ func TestXIDWhileAway(t *testing.T) {
 	}
 }
 
-// A log that can't be read is a failure with its reason where there is a GPU, said once; without
-// one it is nothing.
+// If the kernel log can't be read, that is a failure on a node with a GPU, reported once with its
+// reason. Without a GPU it is not a failure.
 func TestNoKernelLog(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -18,7 +18,7 @@ const (
 	secondUID = "22222222-2222-4222-8222-222222222222"
 )
 
-// holders returns how many pods hold a device.
+// holders returns the number of pods that hold a device.
 func holders(p *program) int {
 	p.t.Helper()
 	return len(p.scrape().rows("dra_pod_claim_info"))
@@ -41,8 +41,8 @@ func TestKubeletComesLater(t *testing.T) {
 	p.scrape().want(1, "dra_exporter_source_up", "source", "podresources")
 }
 
-// Whatever the kubelet does, the last known holders stay, and scrapes are answered at once and
-// report the failure.
+// No matter how the kubelet fails, the last known holders stay, and scrapes are answered
+// immediately and report the failure.
 func TestKubeletInTrouble(t *testing.T) {
 	for reason, behaviour := range map[string]podresourcestest.Behaviour{
 		"rate_limited":  podresourcestest.RateLimited(),

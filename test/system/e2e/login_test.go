@@ -31,9 +31,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
-// TestLogin has people log in at a real oauth2-proxy in front of the gateway, with the arguments
-// that the gateway's README documents. A person sees what the API server allows the user and the
-// groups of the login, whatever headers the browser sends.
+// TestLogin logs users in at a real oauth2-proxy in front of the gateway, with the arguments from
+// the gateway's README. A user sees what the API server allows for the user and the groups of the
+// login, no matter which headers the browser sends.
 func TestLogin(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -150,7 +150,7 @@ func documentedArguments(t *testing.T) []string {
 	return out.Args
 }
 
-// provider starts an OpenID provider at which everybody is the one user with these claims, and
+// provider starts an OpenID provider at which every login is that of a user with these claims, and
 // returns its address.
 func provider(t *testing.T, user string) string {
 	t.Helper()

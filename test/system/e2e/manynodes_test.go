@@ -7,8 +7,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// A device that is offered to all nodes says so beside a device of this node; its claim on this
-// node has all of it, since no node knows of the claims of others.
+// A device that is offered to all nodes is marked as not local to the node. Its claim on this node
+// is charged for all of it, since no node knows the claims on other nodes.
 func TestDeviceOfManyNodes(t *testing.T) {
 	const fabric = "fabric.example.com"
 	n := newNode(t)

@@ -49,7 +49,7 @@ func TestMemoryOfLargeNode(t *testing.T) {
 	checkRate(t, n.Kubelet.CallTimes())
 }
 
-// checkGroupCosts compares the series of each group with those that METRICS.md says.
+// checkGroupCosts compares the number of series of each group with METRICS.md.
 func checkGroupCosts(t *testing.T, m metrics) {
 	t.Helper()
 	for _, group := range exposition.Groups() {

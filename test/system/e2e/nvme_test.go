@@ -9,7 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// What a drive reads and writes is charged to the pod that holds it; the device is found by its
+// The reads and writes of a drive are charged to the pod that holds it. The device is found by its
 // serial number.
 func TestNVMe(t *testing.T) {
 	const driverName = "dra.nvme"

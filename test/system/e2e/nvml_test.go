@@ -18,8 +18,8 @@ const nvidiaDriver = "gpu.nvidia.com"
 
 // The program reads GPUs through the library that the dynamic linker finds: here the fake. A GPU
 // that two claims share is divided by their processes. A MIG instance that was created on demand is
-// identified by its placement; its GPU is measured though no slice lists it. Devices that hang or
-// are lost fail without others.
+// identified by its placement. Its GPU is measured although no slice lists it. Devices that hang or
+// are lost do not affect others.
 func TestNVML(t *testing.T) {
 	t.Parallel()
 	machine, err := nvmltest.New(t.Context(), t.TempDir())

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// The power and memory of GPUs rise and fall again. The peaks of the device, its claim and its pod
-// are those values. A claim that comes after the rise has a peak of its own.
+// The power and memory of GPUs rise and fall again. The highest values are the peaks of the device,
+// its claim and its pod. A claim that begins after the rise has its own, lower peak.
 func TestPeaks(t *testing.T) {
 	t.Parallel()
 	const (

@@ -48,7 +48,7 @@ func TestGoldenPlugins(t *testing.T) {
 		t.Error("nothing was compared")
 	}
 
-	// Their pods end like others, and their counters stay.
+	// Pods with devices of plugins end like others, and their counters stay.
 	if err := n.kubelet.Set(&v1.ListPodResourcesResponse{PodResources: list.PodResources[:1]}); err != nil {
 		t.Fatal(err)
 	}

@@ -49,8 +49,8 @@ func (f flags) args() []string {
 	return out
 }
 
-// command returns the program with env as its whole environment, in a time zone whose clocks change
-// every 5 s.
+// command returns the program with env as its complete environment, in a time zone whose clocks
+// change every 5 s.
 func command(ctx context.Context, args []string, env ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, os.Getenv(programPath), args...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "TZ=" + os.Getenv(zonePath)}, env...)
@@ -175,7 +175,7 @@ func (p *program) within(timeout time.Duration, what string, is func() bool) {
 	}
 }
 
-// cpu returns how long the program has run on processors.
+// cpu returns the processor time of the program.
 func (p *program) cpu() time.Duration {
 	p.t.Helper()
 	d, err := p.CPU()

@@ -8,8 +8,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// An InfiniBand card has no network interface; dranet names its RDMA device. What goes through it
-// is attributed to the pod that holds it, and the state of its link is shown.
+// An InfiniBand card has no network interface; dranet names its RDMA device. Its traffic is
+// attributed to the pod that holds it, and the state of its link is exported.
 func TestRDMA(t *testing.T) {
 	const driverName = "dra.net"
 	const port = "class/infiniband/mlx5_0/ports/1/"

@@ -14,7 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
-// receipts returns what /api/v1/receipts serves.
+// receipts returns the response of /api/v1/receipts.
 func (p *program) receipts() []*recorder.Receipt {
 	p.t.Helper()
 	var out web.ReceiptsReport
@@ -24,8 +24,8 @@ func (p *program) receipts() []*recorder.Receipt {
 	return out.Receipts
 }
 
-// The receipt of a claim that ended outlives kill -9, unchanged, and a damaged file beside it. The
-// claim that goes on has none.
+// The receipt of a claim that ended is the same after kill -9, even if another file is damaged. The
+// claim that continues has no receipt.
 func TestReceiptOutlivesKill(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -63,8 +63,8 @@ func TestReceiptOutlivesKill(t *testing.T) {
 	p.scrape().want(1, "dra_exporter_input_rejected_total", "input", "receipts", "reason", "malformed")
 }
 
-// A claim that is deleted, and created again under its name while it is still known, is another one
-// and has a receipt of its own.
+// A claim that is created again under the name of a deleted claim that is still known is another
+// claim, and has its own receipt.
 func TestReceiptOfEachUID(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// Two programs see a pod come to a GPU of 100 W, one of which shows pods after an hour, the other
-// after a second. What it used is in the row of its workload for the one, in its own for the other,
-// and the same as its claim's.
+// Two programs observe a pod on a GPU of 100 W. One shows pods after an hour, the other after a
+// second. The first has the use of the pod in the row of its workload, the second in the pod's own
+// row. Both equal the use of the claim.
 func TestShortPods(t *testing.T) {
 	t.Parallel()
 	const (

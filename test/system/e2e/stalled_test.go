@@ -11,9 +11,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
-// A claim that stays busy while its power and its traffic fall is stalled, until they rise again:
-// in the metrics, as an incident of its pod, and in its details on the page. One that works all the
-// time is not, and of one whose memory traffic is not measured that is unknown.
+// A claim that stays busy while its power and its traffic fall is stalled until they rise again, in
+// the metrics, as an incident of its pod, and in its details on the page. A claim that works all
+// the time is not stalled. For a claim without measured memory traffic, this is unknown.
 func TestStalled(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -18,8 +18,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
-// meters is an endpoint whose counters count on while nobody reads them: 1000 bytes a second each,
-// from a large number on.
+// meters is an endpoint with counters that also increase between readings: 1000 bytes a second
+// each, from a large number on.
 type meters struct {
 	begun  time.Time
 	faulty atomic.Bool  // GPU 0 has had an error, the first one of its code
@@ -59,7 +59,7 @@ func stateNode(t *testing.T) (n *node, m *meters, f flags) {
 	return n, m, f
 }
 
-// held waits until claim-a was held for so long.
+// held waits until claim-a was held for this time.
 func (p *program) held(seconds float64) {
 	p.t.Helper()
 	p.eventually("the claim is charged", func() bool {
@@ -69,7 +69,8 @@ func (p *program) held(seconds float64) {
 	})
 }
 
-// counters returns the counters of devices, claims and pods, and since when they count.
+// counters returns the counters of devices, claims and pods, and the times at which they were
+// created.
 func (p *program) counters() map[string]float64 {
 	p.t.Helper()
 	out := map[string]float64{}
@@ -89,7 +90,7 @@ func (p *program) counters() map[string]float64 {
 	return out
 }
 
-// goesOn checks that the counters of a process go on from those of the one before.
+// goesOn checks that the counters of a process continue those of the previous process.
 func goesOn(t *testing.T, before, now map[string]float64) {
 	t.Helper()
 	n := 0
@@ -109,7 +110,7 @@ func goesOn(t *testing.T, before, now map[string]float64) {
 	}
 }
 
-// endings are how a program ends.
+// endings are the ways in which a program ends.
 func endings() map[string]func(p *program, f flags) {
 	return map[string]func(p *program, f flags){
 		"it ends":      func(p *program, _ flags) { p.Stop() },
@@ -117,9 +118,9 @@ func endings() map[string]func(p *program, f flags) {
 	}
 }
 
-// killWritten kills the program at a moment at which what it has served is in its state folder. On
-// a machine that is too busy a tick is served before it is written, and if the program is killed
-// then, its counters begin again: see package state, whose tests have that.
+// killWritten kills the program at a moment at which its state folder contains everything that it
+// has served. On a busy machine, a tick may be served before it is written. If the program is
+// killed then, its counters begin again: the tests of package state cover that.
 func (p *program) killWritten(f flags) {
 	p.t.Helper()
 	p.eventually("what was served is written", func() bool {
@@ -133,7 +134,7 @@ func (p *program) killWritten(f flags) {
 	})
 }
 
-// suspend stops all threads of the program, which goes on with SIGCONT.
+// suspend stops all threads of the program. SIGCONT continues them.
 func (p *program) suspend() {
 	p.t.Helper()
 	p.signal(syscall.SIGSTOP)
@@ -172,8 +173,8 @@ func written(t *testing.T, folder string) bool {
 	return n >= 0 && bytes.HasPrefix(b[n:], []byte{1, 0, 0, 0}) && bytes.HasSuffix(b, []byte("M"))
 }
 
-// Counters go on over a restart: with what devices counted meanwhile, charged to who held them all
-// the time, and with errors that came meanwhile.
+// Counters continue over a restart. What the devices counted in between is charged to the claims
+// that held them all the time, and so are errors in between.
 func TestStateOutlivesRestart(t *testing.T) {
 	t.Parallel()
 	for name, end := range endings() {
@@ -211,8 +212,8 @@ func TestStateOutlivesRestart(t *testing.T) {
 	}
 }
 
-// A pod began while the program was away, on a node where nobody held a device before: it is
-// charged since its cgroup is there. Of another one there is no cgroup: it is charged since the
+// A pod began while no program ran, on a node without holders before: it is charged from the
+// creation of its cgroup. Another pod has no cgroup: it is charged from the time at which the
 // kubelet lists it.
 func TestBeganWhileAway(t *testing.T) {
 	t.Parallel()
@@ -245,7 +246,7 @@ func TestBeganWhileAway(t *testing.T) {
 	}
 }
 
-// What can't be used is set aside, and the program starts with counters that begin again.
+// An unusable state is set aside, and the program starts with counters that begin again.
 func TestDamagedState(t *testing.T) {
 	t.Parallel()
 	_, _, f := stateNode(t)
@@ -279,7 +280,8 @@ func TestDamagedState(t *testing.T) {
 	}
 }
 
-// A second program on the same folder runs without it, and says so; the first one is not disturbed.
+// A second program on the same folder runs without it, and reports that. It does not disturb the
+// first one.
 func TestSecondInstance(t *testing.T) {
 	t.Parallel()
 	_, _, f := stateNode(t)
@@ -299,8 +301,8 @@ func TestSecondInstance(t *testing.T) {
 	goesOn(t, before, p.counters())
 }
 
-// The highest use of memory, and so the advice, outlive a restart: a partition into which what the
-// claim uses now would fit is not advised.
+// The highest use of memory is kept over a restart, and with it the advice: a partition that fits
+// only the present use of the claim is not advised.
 func TestPeakOutlivesRestart(t *testing.T) {
 	t.Parallel()
 	const peak, now = 60 << 30, 10 << 30
@@ -335,8 +337,8 @@ func TestPeakOutlivesRestart(t *testing.T) {
 	}
 }
 
-// Every claim has one receipt, with all that it was charged, whenever the program ends or is
-// killed: those that ended before, and those that ended meanwhile.
+// Every claim has one receipt with all its charges, whenever the program ends or is killed. This
+// includes claims that ended while no program ran.
 func TestReceiptsOutliveRestarts(t *testing.T) {
 	t.Parallel()
 	for name, end := range endings() {
@@ -387,8 +389,8 @@ func testReceiptsOutliveRestarts(t *testing.T, end func(p *program, f flags)) {
 	}
 }
 
-// In the pod of the program, check looks at the folder that the program writes, and leaves it
-// alone; without one it says that nothing outlives a restart.
+// In the pod of the program, check reads the state folder of the program without changing it.
+// Without a state folder, it reports that nothing is kept over a restart.
 func TestCheckLooksAtState(t *testing.T) {
 	t.Parallel()
 	_, _, f := stateNode(t)

@@ -29,12 +29,12 @@ const (
 	storyHangEnd = 75 * time.Second
 	storyOutage  = 85 * time.Second
 	storyEnd     = 95 * time.Second
-	// lookAgain is how much later it may be learned that a GPU is back that was lost when its driver's
-	// library was opened: that is opened again after 10 s, and 20 s later.
+	// lookAgain is the longest time after which the return of a GPU is noticed that was lost when
+	// its driver's library was opened. The library is opened again after 10 s, and 20 s later.
 	lookAgain = 22 * time.Second
 )
 
-// hastened returns the scenario of the demo, in which everything happens sooner.
+// hastened returns the scenario of the demo in a shorter time.
 func hastened() simnode.Scenario {
 	s := simnode.Demo(1, storyHangs)
 	s.Outage = sim.Span{First: storyOutage, Length: 5 * time.Second}
@@ -60,8 +60,8 @@ func hastened() simnode.Scenario {
 	return s
 }
 
-// telling is a node of the demo, whose devices tell what they do as real ones do: to two vendors'
-// exporters, and one GPU to its driver's library.
+// telling is a node of the demo whose devices are read as real ones are: by two vendors' exporters,
+// and one GPU by its driver's library.
 type telling struct {
 	t        *testing.T
 	scenario simnode.Scenario
@@ -108,8 +108,8 @@ func (n *telling) device(name string) *simnode.Device {
 
 func (n *telling) elapsed() time.Duration { return time.Since(n.node.Begun()) }
 
-// vendor returns the address of an exporter that tells what the devices of a driver do, but for
-// gpu-4. Of an outage it answers with a server error.
+// vendor returns the address of an exporter of the devices of a driver, except gpu-4. During an
+// outage, it answers with a server error.
 func (n *telling) vendor(driverName string) string {
 	source := n.node.SourceWith(sim.Options{Window: time.Second})
 	if driverName == simnode.GPUDriver {
@@ -177,7 +177,7 @@ func (n *telling) play() (begun time.Duration) {
 	return begun
 }
 
-// happened is what happened to one device, or to the source, of one kind.
+// happened has the events of one kind of a device or of the source.
 type happened struct {
 	Onset, Last time.Duration // since the begin of the node
 	Times       int
@@ -186,7 +186,7 @@ type happened struct {
 	Possibly    string
 }
 
-// log returns what the node says has happened by now.
+// log returns the events until now, by the node.
 func (n *telling) log(begun time.Duration) map[string]happened {
 	out := map[string]happened{}
 	now := n.elapsed()
@@ -209,7 +209,7 @@ func (n *telling) log(begun time.Duration) map[string]happened {
 	return out
 }
 
-// told returns the incidents of the program.
+// told returns the events until now, by the incidents of the program.
 func (n *telling) told(p *program) map[string]happened {
 	n.t.Helper()
 	out := map[string]happened{}
@@ -239,7 +239,8 @@ func (n *telling) told(p *program) map[string]happened {
 	return out
 }
 
-// sameTimes reports whether what was told happened as often as it did, and is over if it is.
+// sameTimes reports whether the incidents have the same counts as the events, and have ended if the
+// events have.
 func sameTimes(want, got map[string]happened) bool {
 	for key, w := range want {
 		if g := got[key]; g.Times != w.Times || (g.End == 0) != (w.End == 0) {
@@ -250,9 +251,9 @@ func sameTimes(want, got map[string]happened) bool {
 }
 
 // The story of the demo: an XID that repeats, a job that hangs, a link that flaps, a GPU that its
-// driver loses, and a source that fails. The incidents of the program are those of the node's own
-// log, with onset, last occurrence, count, end and hits, though the program is killed in the middle
-// and errors happen while it is away.
+// driver loses, and a source that fails. The incidents of the program equal the node's own events
+// in onset, last occurrence, count, end and hits, although the program is killed in the middle and
+// errors occur while no program runs.
 func TestStory(t *testing.T) {
 	t.Parallel()
 	n := newTelling(t)

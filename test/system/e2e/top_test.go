@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// terminal is a tmux server of its own with one terminal, in which a command runs beside a shell.
+// terminal is a separate tmux server with one terminal, in which a shell runs commands.
 type terminal struct {
 	t      *testing.T
 	socket string
@@ -77,9 +77,9 @@ func (t *terminal) alternate() bool {
 	return strings.TrimSpace(t.tmux("display-message", "-p", "#{alternate_on}")) == "1"
 }
 
-// In a terminal top uses the alternate screen and its width, sorts and filters, shows other views
-// and details with what is recorded, survives a restart of the exporter, and leaves the terminal as
-// it was.
+// In a terminal, top uses the alternate screen and its width, sorts and filters, shows other views
+// and details with recorded values, continues after a restart of the exporter, and restores the
+// terminal.
 func TestTopInTerminal(t *testing.T) {
 	t.Parallel()
 	_, f := busyNode(t)

@@ -10,7 +10,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// Whether a pod's devices sit together is known by the attributes of slices, else by sysfs.
+// The distance between the devices of a pod is known from the attributes of slices, else from
+// sysfs.
 func TestTopology(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

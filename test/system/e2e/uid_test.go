@@ -22,8 +22,8 @@ import (
 )
 
 // Each XID kills the pod that holds the GPU, and the next pod holds it when the vendor's exporter
-// is read again. The incidents name both, as possible hits, as the metrics count it for both; a pod
-// that holds its GPU all the time is hit for sure.
+// is read again. The incidents name both as possible hits, and the metrics count it for both. A pod
+// that holds its GPU all the time is certainly hit.
 func TestXIDsThatKill(t *testing.T) {
 	t.Parallel()
 	const gpus8, survivor = 8, 7
@@ -107,10 +107,10 @@ func TestXIDsThatKill(t *testing.T) {
 	}
 }
 
-// 40 XIDs, each of which kills its pod 0.2 to 1.5 s later, after which another pod holds the GPU
-// soon, and a vendor's exporter that is read every 5 s: each incident names the pod that was
-// killed, and the one that came next at the most as a possible hit. The metrics count each XID for
-// its victim.
+// 40 XIDs occur. Each kills its pod 0.2 to 1.5 s later, and another pod holds the GPU soon after.
+// The vendor's exporter is read every 5 s. Each incident names the pod that was killed, and may
+// name the next pod, but only as a possible hit. The metrics count each XID for the pod that it
+// killed.
 func TestXIDsBetweenReadings(t *testing.T) {
 	t.Parallel()
 	const number = 40
@@ -188,8 +188,8 @@ func TestXIDsBetweenReadings(t *testing.T) {
 	t.Logf("of %d XIDs %d hit their victims for sure", number, sure)
 }
 
-// A claim is deleted, and another one of its name is created: it is another one in the JSON, in the
-// advice and in the receipts, of which each has its own.
+// A claim is deleted, and another one is created under its name. They are two claims in the JSON,
+// in the advice and in the receipts: each has its own.
 func TestAnotherClaimOfTheName(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -228,7 +228,7 @@ func TestAnotherClaimOfTheName(t *testing.T) {
 		"kube": "auto", "kubeconfig": n.write("kubeconfig", string(server.Kubeconfig())), "fit.after": "2s",
 		"retention": "20s", // a receipt is made at the latest when the claim is forgotten
 	}))
-	// row returns what the JSON has of a claim.
+	// row returns the row of a claim in the JSON.
 	row := func(uid string) (of web.HolderReport) {
 		r := p.report()
 		for i := range r.Claims {

@@ -194,7 +194,8 @@ func TestWebConfig(t *testing.T) {
 	})
 }
 
-// On SIGTERM a scraper that came before can scrape once more, and gets everything up to that time.
+// After SIGTERM, a scraper that has scraped before can scrape once more, and gets everything up to
+// that time.
 func TestLastScrape(t *testing.T) {
 	t.Parallel()
 	_, f := busyNode(t)
@@ -242,8 +243,8 @@ func TestReadsUntilLastScrape(t *testing.T) {
 	}
 }
 
-// Without a scraper the program does not wait. If a scraper does not come again, it does not wait
-// too long.
+// Without a scraper, the program ends immediately. If the scraper does not scrape again, the
+// program waits only for a limited time.
 func TestStopWithoutLastScrape(t *testing.T) {
 	t.Parallel()
 	t.Run("no scraper", func(t *testing.T) {

@@ -11,12 +11,11 @@ import (
 	"time"
 )
 
-// zonePath is the environment variable that names the file of the time zone in which the programs
-// of all tests run. Whatever they check holds also when clocks change: nothing depends on local
-// time.
+// zonePath is the environment variable with the file of the time zone in which the programs of all
+// tests run. All checks also hold when the clocks change: nothing depends on local time.
 const zonePath = "E2E_ZONE"
 
-// changeEvery is how long the clocks of that zone go evenly.
+// changeEvery is the time between two changes of the clocks of that zone.
 const changeEvery = 5 * time.Second
 
 // changeClocks writes the file into a folder, and sets the environment variable.
@@ -31,8 +30,8 @@ func changeClocks(dir string) error {
 	return nil
 }
 
-// zone returns a time zone (RFC 8536, version 1) that changes by an hour, between 4:45 and 5:45
-// ahead of UTC, again and again for some hours from a time.
+// zone returns a time zone (RFC 8536, version 1) that alternates between 4:45 and 5:45 ahead of UTC
+// for some hours from a time.
 func zone(from time.Time) []byte {
 	const changes, winter, summer, names = 2000, 4*3600 + 45*60, 5*3600 + 45*60, "WIN\x00SUM\x00"
 	out := append([]byte("TZif"), make([]byte, 16)...)
@@ -50,7 +49,7 @@ func zone(from time.Time) []byte {
 	return append(out, names...)
 }
 
-// Times are in UTC wherever the program says one, and counters were created when they were.
+// The program writes all times in UTC, and the created timestamps of counters are correct.
 func TestLocalTime(t *testing.T) {
 	t.Parallel()
 	local, err := time.LoadLocationFromTZData("changing", zone(time.Now()))
