@@ -3,8 +3,6 @@ package chart
 import (
 	"maps"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -80,22 +78,12 @@ func TestRules(t *testing.T) {
 	}
 }
 
+//go:generate sh -c "tr '\\n' '\\0' <testdata/flags.txt | xargs -0 go run -C ../../dashboards ./generate"
+
 // Windows, thresholds, prices and alerts in the values give the same rules as the flags of the
-// generator.
+// generator in testdata/flags.txt.
 func TestTunedRules(t *testing.T) {
-	t.Parallel() // linking the generator takes seconds
-	out := t.TempDir()
-	generate := exec.CommandContext(t.Context(), "go", "run", "./generate", "-out="+out, "-only=rules.yaml",
-		"-interval=30s", "-idle.interval=1m", "-cluster=east", `-cluster=w"est`, "-rate.window=2m",
-		"-idle.window=1h30m", "-idle.held=0.7", "-idle.used-share=0.07",
-		"-idle.memory=5e9", "-idle.partly=0.25", "-idle.opt-out=may_idle", "-error.window=1h", "-throttled.ratio=0.5",
-		"-memory.full=0.9", "-stale.after=2m", "-down.ratio=0.35", "-grafana.url=https://grafana.example.com/",
-		"-page.url=http://{{ $labels.node }}:10985/", "-job=gpu.*", `-price=.*"odd\ model.*=2.4`, "-price=.*=1",
-		"-network.quiet", "-oversized")
-	generate.Dir = "../../dashboards"
-	if said, err := generate.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, said)
-	}
+	t.Parallel()
 	tuned := renderRules(t, values{
 		"interval": "30s", "clusters": []any{"east", `w"est`}, "rateWindow": "2m", "errorWindow": "1h",
 		"throttledRatio": 0.5, "memoryFull": 0.9,
@@ -110,7 +98,7 @@ func TestTunedRules(t *testing.T) {
 			"DRAClaimNetworkQuiet": values{"enabled": true}, "DRAClaimOversized": values{"enabled": true},
 		},
 	})
-	if diff := cmp.Diff(readRules(t, filepath.Join(out, "rules.yaml")), tuned); diff != "" {
+	if diff := cmp.Diff(readRules(t, "testdata/rules.yaml"), tuned); diff != "" {
 		t.Errorf("-generator +chart:\n%s", diff)
 	}
 }
