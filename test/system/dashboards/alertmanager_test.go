@@ -79,7 +79,7 @@ func TestInhibitions(t *testing.T) {
 	}
 }
 
-// startInhibitor returns Alertmanager's inhibitor, which knows these alerts.
+// startInhibitor returns Alertmanager's inhibitor with these alerts.
 func startInhibitor(t *testing.T, fire []*alert.Alert) *inhibit.Inhibitor {
 	t.Helper()
 	data, err := os.ReadFile("../../../dashboards/out/alertmanager.yaml")
@@ -118,7 +118,7 @@ func startInhibitor(t *testing.T, fire []*alert.Alert) *inhibit.Inhibitor {
 	return inhibitor
 }
 
-// firingIn returns what fires in a story of [TestAlerts] at a minute.
+// firingIn returns the alerts that fire in a story of [TestAlerts] at a minute.
 func firingIn(t *testing.T, name string, minute int) []string {
 	t.Helper()
 	for _, s := range slices.Concat(deviceStories(), exporterStories()) {

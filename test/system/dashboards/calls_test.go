@@ -18,7 +18,8 @@ func TestDriverCalls(t *testing.T) {
 	of := func(node, instance, job string) string {
 		return fmt.Sprintf("cluster=%q, node=%q, instance=%q, job=%q", "c", node, instance, job)
 	}
-	// histogram is of so many requests in each minute, each of which took so many seconds.
+	// histogram returns a histogram with this number of requests in each minute, each of which took
+	// this number of seconds.
 	histogram := func(name, labels string, perMinute, seconds float64) {
 		add(name+"_count", labels, rising(perMinute))
 		add(name+"_sum", labels, rising(perMinute*seconds))

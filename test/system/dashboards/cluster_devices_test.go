@@ -106,7 +106,7 @@ func clusterDevicesByHand() map[string]map[string]float64 {
 	const ofJob = `, workload_kind="Job", workload_name="all"`
 	const total = `sum by (cluster, driver) (sum_over_time(namespace:dra_allocated_share_seconds:increase[2h]))`
 	return map[string]map[string]float64{
-		// Three claims have a third of fabric-0 each.
+		// Each of three claims has a third of fabric-0.
 		"sum_over_time(namespace:dra_allocated_share_seconds:increase[1h] offset 65m)": {
 			a: 1200 + 3600 + 3600*2 + 3600, b: 2400 + 3600,
 		},
@@ -129,7 +129,8 @@ func clusterDevicesByHand() map[string]map[string]float64 {
 		`cluster:dra_utilization:count`:                        {`at_most="0.4"`: 1, `at_most="0.5"`: 4 + 1},
 		`cluster:dra_power_watts:sum`:                          {"": 60 * (4 + 2)},
 		`sum by (cluster, driver) (cluster:dra_devices:count)`: {"": 4 + 2},
-		// Six devices for two hours. While one changes hands, less is seen of it than there was.
+		// Six devices for two hours. While the holder of one changes, a part of its time is not
+		// seen.
 		"(" + total + " > bool 6 * 7200 - 100) * (" + total + " <= bool 6 * 7200)": {"": 1},
 	}
 }

@@ -34,8 +34,8 @@ func families(t *testing.T, text string) []*dto.MetricFamily {
 	return out
 }
 
-// scraped returns the samples of an exposition with the labels of their target, as names and values
-// in turns.
+// scraped returns the samples of an exposition with the labels of their target, given as
+// alternating names and values.
 func scraped(all []*dto.MetricFamily, at time.Time, target ...string) []point {
 	var out []point
 	for _, f := range all {
@@ -52,9 +52,9 @@ func scraped(all []*dto.MetricFamily, at time.Time, target ...string) []point {
 	return out
 }
 
-// TestClaimsOfCluster asks the records of a cluster's claims, and the join of dashboards/README.md,
-// over an exposition of kube-state-metrics, whose two replicas are scraped, beside one of the
-// exporter. testdata/README.md says where the names of its metrics and labels come from.
+// TestClaimsOfCluster evaluates the records of a cluster's claims, and the join of
+// dashboards/README.md, over expositions of kube-state-metrics, with two scraped replicas, and of
+// the exporter. testdata/README.md has the origin of the names of metrics and labels.
 func TestClaimsOfCluster(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("testdata", "kube-state-metrics.txt"))
@@ -109,7 +109,8 @@ func TestClaimsOfCluster(t *testing.T) {
 	claimPanels(t, e, at)
 }
 
-// claimPanels asks the panels of the Fleet dashboard that read kube-state-metrics' own metrics.
+// claimPanels evaluates the panels of the Fleet dashboard that read kube-state-metrics' own
+// metrics.
 func claimPanels(t *testing.T, e *engine, at time.Time) {
 	t.Helper()
 	asked := 0

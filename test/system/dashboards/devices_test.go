@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// libraryDies are eight claimed devices, whose library is away for half an hour.
+// libraryDies has eight claimed devices whose library does not answer for half an hour.
 func libraryDies() []series {
 	out := []series{
 		{"dra_exporter_source_up", target + `, source="nvml"`, not(during(30, 60))},
@@ -20,8 +20,8 @@ func libraryDies() []series {
 	return out
 }
 
-// staleTaint is a taint that stays when its device is well again, beside those of devices that had
-// an error within the hour, whose health is not known, and that can't be read.
+// staleTaint has a taint that stays when its device has recovered, and taints of devices that had
+// an error within the hour, whose health is unknown, and that can't be read.
 func staleTaint() story {
 	tainted := func(device string) series {
 		return series{
@@ -167,8 +167,8 @@ func deviceStories() []story {
 			checks: []check{{29, nil}, {36, []string{"DRASharedDeviceOvercommitted device=gpu-0"}}, {75, nil}},
 		},
 		{
-			// One claim has half of the device for pods on both nodes, and another one the other half. A
-			// third one has more for a while.
+			// One claim has half of the device for pods on both nodes, and another one the other
+			// half. A third one has more for a while.
 			name: "overcommitted by two nodes together",
 			series: slices.Concat(
 				[]series{
@@ -234,12 +234,14 @@ func deviceStories() []story {
 		pendingStory("free device while pods are pending", "DRADevicesUnclaimedWhilePodsPend", freeDevice("gpu-0"),
 			unschedulable()),
 		pendingStory("free device without kube-state-metrics", "", freeDevice("gpu-0")),
-		// A partitioned parent is neither free nor held, if one of its partitions is held or exists.
+		// A partitioned parent is neither free nor held, if one of its partitions is held or
+		// exists.
 		pendingStory("partitioned device while pods are pending", "", freeDevice("gpu-0"), unschedulable(),
 			partition("part-0", "dra_device_allocations"), partition("part-1", "")),
 		pendingStory("device with a partition that nobody holds while pods are pending", "DRADevicesUnclaimedWhilePodsPend",
 			freeDevice("gpu-0"), unschedulable(), partition("part-0", "dra_device_up"), freePart("part-0")),
-		// Nobody can ask for a device that no slice lists, even if none of its partitions can be read.
+		// A device that no slice lists cannot be requested, even if none of its partitions can be
+		// read.
 		pendingStory("parent that no slice lists while pods are pending", "", unlisted(freeDevice("gpu-0")), unschedulable(),
 			partition("part-0", "")),
 		// Partitions that could be made take nothing from a free device.
@@ -288,7 +290,7 @@ func partition(name, metric string) []series {
 	return out
 }
 
-// freePart returns that nobody holds a device.
+// freePart returns the series of a device without a holder.
 func freePart(name string) []series {
 	return []series{{"dra_device_allocations", deviceLabels(name), always(0)}}
 }
@@ -437,7 +439,7 @@ func exporterStories() []story {
 	}
 }
 
-// ofFabric are the labels of a series of a device that all nodes are offered.
+// ofFabric are the labels of a series of a device that all nodes can use.
 func ofFabric(node, more string) string {
 	return fmt.Sprintf(`driver="fabric.x", pool="fabric", device="fabric-0", node=%q, instance=%q, job="dra-exporter", %s`,
 		node, node, more)

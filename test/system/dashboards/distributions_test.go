@@ -24,9 +24,9 @@ func distributionPanels(t *testing.T) []grafana.Panel {
 	return nil
 }
 
-// TestDistributions asks what the panels ask, of a claim whose values were about 1.5 for a third of
-// the time, and about 6 otherwise, and compares the answers with those by hand: also where a node
-// is scraped twice, and beside another claim, of another driver, that has the same values.
+// TestDistributions evaluates the queries of the panels for a claim whose values were about 1.5 for
+// a third of the time and about 6 otherwise. It compares the answers with arithmetic by hand, also
+// if a node is scraped twice, and with another claim of another driver that has the same values.
 func TestDistributions(t *testing.T) {
 	t.Parallel()
 	const claim = `{cluster="c1", node="n1", namespace="team", resourceclaim_name="a", driver="gpu.x", ` +
@@ -39,7 +39,7 @@ func TestDistributions(t *testing.T) {
 		world[metric+claim] = risingHistogram
 		world[metric+strings.NewReplacer("n1", "n2", "gpu.x", "gpu.y").Replace(claim)] = risingHistogram
 	}
-	// Within a bucket, values are taken to be distributed evenly on the logarithmic scale.
+	// Within a bucket, values count as evenly distributed on the logarithmic scale.
 	quantiles := []float64{4 * math.Pow(2, 10./40), 4 * math.Pow(2, 37./40), 4 * math.Pow(2, 39.4/40)}
 	changes := copies()
 	changes["no copies"] = nil

@@ -14,8 +14,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
-// TestDocuments asks a real Prometheus the queries of the documents, and for their samples, over
-// the demo, which it scrapes as deployments/README.md says.
+// TestDocuments evaluates the queries and the samples of the documents in a real Prometheus that
+// scrapes the demo as in deployments/README.md.
 func TestDocuments(t *testing.T) {
 	t.Parallel()
 	all, err := docs.Read(filepath.Join("..", "..", ".."))
@@ -25,7 +25,7 @@ func TestDocuments(t *testing.T) {
 	exporter := live.FreeAddress(t)
 	prometheus := live.StartPrometheus(t, live.PrometheusOptions{Config: documentedScrape(t, all, exporter)})
 	live.StartDemo(t, filepath.Join("..", "..", ".."), exporter)
-	// TestLive asks those of the runbook, which need the rules.
+	// TestLive evaluates those of the runbook, which need the rules.
 	queries := slices.DeleteFunc(docs.Blocks(all, docs.PromQL),
 		func(b docs.Block) bool { return b.Document == "dashboards/RUNBOOK.md" })
 	if len(queries) < 3 || len(sampleQueries(all)) < 5 {
@@ -37,7 +37,7 @@ func TestDocuments(t *testing.T) {
 			t.Errorf("%s:%d: %v", q.Document, q.Line, err)
 			continue
 		}
-		// A claim that is idle takes some scrapes to be one.
+		// A claim counts as idle only after some scrapes.
 		live.Await(t, 2*time.Minute, fmt.Sprintf("%s:%d has an answer", q.Document, q.Line), func() error {
 			got, err := prometheus.Query(t.Context(), q.Text, time.Now())
 			if err == nil && len(got) == 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 )
 
-// copies are changes of the labels of what is scraped or recorded twice.
+// copies are the changes of labels for series that are scraped or recorded twice.
 func copies() map[string]func(*labels.Builder) {
 	return map[string]func(*labels.Builder){
 		"another instance": func(b *labels.Builder) { b.Set("instance", "10.0.0.1:10985") },
@@ -24,7 +24,7 @@ func copies() map[string]func(*labels.Builder) {
 	}
 }
 
-// minuteOf is a minute of the courses of series.
+// minuteOf is the time of a minute of the series.
 func minuteOf(m int) time.Time {
 	return time.Unix(1_800_000_000, 0).Add(time.Duration(m) * time.Minute)
 }
@@ -32,8 +32,8 @@ func minuteOf(m int) time.Time {
 // present is the minute at which queries are evaluated.
 const present = 40
 
-// fill appends the series of a world until the present, and copies of those of one node if there is
-// a change of labels.
+// fill appends the series of a world until the present. With a change of labels, it also appends
+// copies of the series of one node.
 func fill(t testing.TB, e *engine, world map[string]string, change func(*labels.Builder)) {
 	t.Helper()
 	_, histograms, err := parser.NewParser(parser.Options{}).ParseSeriesDesc("x " + risingHistogram)
@@ -69,8 +69,8 @@ func fill(t testing.TB, e *engine, world map[string]string, change func(*labels.
 	}
 }
 
-// TestDuplicates evaluates all rules, panels and queries of the runbook where one node of four is
-// scraped twice, and where a pair of Prometheus servers records everything twice: the answers are
+// TestDuplicates evaluates all rules, panels and queries of the runbook if one node of four is
+// scraped twice, and if a pair of Prometheus servers records everything twice. The answers must be
 // those without copies.
 func TestDuplicates(t *testing.T) {
 	t.Parallel()

@@ -140,8 +140,8 @@ func ruleName(group string, r *rules.Rule) string {
 	return group + ": " + r.Record + r.Alert + fmt.Sprint(r.Labels)
 }
 
-// evaluate evaluates the groups once, each rule after those before it, as Prometheus does, keeps
-// what is recorded, and returns the answers by [ruleName]. Alerts answer with their expression.
+// evaluate evaluates the groups once, rule after rule, as Prometheus does. It keeps the records and
+// returns the answers by [ruleName]. The answer of an alert is that of its expression.
 func (e *engine) evaluate(t testing.TB, groups []rules.Group, at time.Time) map[string]answers {
 	t.Helper()
 	out := map[string]answers{}
@@ -174,7 +174,7 @@ func (e *engine) evaluate(t testing.TB, groups []rules.Group, at time.Time) map[
 	return out
 }
 
-// parsed returns the labels of a series that is written as in the exposition.
+// parsed returns the labels of a series, given as in the exposition.
 func parsed(t testing.TB, series string) labels.Labels {
 	t.Helper()
 	name, rest, _ := strings.Cut(strings.TrimSuffix(series, "}"), "{")

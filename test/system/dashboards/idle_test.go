@@ -41,7 +41,8 @@ func idleStories() []story {
 			checks: []check{{20, nil}, {26, nil}, {36, []string{idle}}, {69, []string{idle}}, {80, nil}},
 		},
 		{
-			// The thresholds are the exporter's: what it counts as used, at whichever level, is not idle.
+			// The thresholds are those of the exporter: time that it counts as used, at any level,
+			// is not idle.
 			name:   "used above a lower threshold, at 0.5 %",
 			series: alone("a", "c", "gpu-0", rising(0.3), func(_ *device, c *claimed) { c.used = rising(60) }),
 			checks: []check{{36, nil}, {80, nil}},

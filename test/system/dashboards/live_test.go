@@ -48,7 +48,7 @@ scrape_configs:
 // hangs is the claim of the demo's job that hangs.
 const hangs = "research/finetune-0-rank-0-gpu"
 
-// oversized is the demo's claim that uses 15 % of its device.
+// oversized is the claim of the demo that uses 15 % of its device.
 const oversized = "team-vision/tagger-0-gpu"
 
 // clusters are the values of the label cluster in scrapes.
@@ -243,8 +243,8 @@ func checkRanks(f *findings, prometheus server) {
 	}
 }
 
-// checkPower checks that the claims, those of partitions included, and what is unattributed have
-// the power of a cluster's devices, and that the devices of partitions have none.
+// checkPower checks that the power of claims, including those of partitions, and the unattributed
+// power sum to the power of a cluster's devices, and that partitions have no power as devices.
 func checkPower(f *findings, prometheus server, cluster string) {
 	for expr, want := range map[string]float64{
 		"(sum(dra_claim_power_watts{C}) + sum(dra_device_unattributed_power_watts{C})) / sum(dra_device_power_watts{C})": 1,
@@ -262,8 +262,8 @@ func checkPower(f *findings, prometheus server, cluster string) {
 	}
 }
 
-// checkRunbook asks the queries of the runbook. A third of them has an answer in the demo, in which
-// little is wrong.
+// checkRunbook evaluates the queries of the runbook. A third of them has an answer in the demo,
+// which has few problems.
 func checkRunbook(f *findings, prometheus server) {
 	queries := rules.Queries(shortOptions())
 	answered := 0

@@ -10,7 +10,7 @@ import (
 )
 
 // TestLostHours compares lost device-hours with arithmetic by hand: pods of one JobSet on five
-// devices, each with a cause of its own but gpu-0, which has all four.
+// devices. gpu-0 has all four causes, each other device has one.
 func TestLostHours(t *testing.T) {
 	t.Parallel()
 	s := story{name: "lost", alone: true}

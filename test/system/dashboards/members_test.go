@@ -15,7 +15,7 @@ type member struct {
 	attribution, kind, workloadName string
 }
 
-// rank is a member that does what most do: 60 seconds of work in each minute at 1.8 GHz.
+// rank is a typical member: 60 seconds of work in each minute at 1.8 GHz.
 func rank(node, device string, change func(*member)) member {
 	m := member{
 		node: node, device: device, clock: always(1.8e9), tensor: always(0.4), utilization: always(0.98),
@@ -89,8 +89,8 @@ func counted(rate course) course {
 	})
 }
 
-// stragglerStories make the alert on stragglers fire for each reason, and not where nothing says
-// that the others wait for the member that differs.
+// stragglerStories make the alert on stragglers fire for each reason. It must not fire if nothing
+// shows that the other members wait for the member that differs.
 func stragglerStories() []story {
 	fires := func(name, reason string, change, all func(*member)) story {
 		alert := "DRAWorkloadStraggler namespace=a device=gpu-3 reason=" + reason
@@ -174,7 +174,8 @@ func TestMembers(t *testing.T) {
 		`workload:dra_signal:median{signal="power"}`:   600,
 		`workload:dra_signal:spread{signal="power"}`:   0.02 * 600, // four of five do not differ
 		`workload:dra_signal:median{signal="traffic"}`: 6e9 / 60,
-		// Of gpu-4 the power is farther off than the clock, which is 0.30/0.044478 = 6.745.
+		// The power of gpu-4 deviates more than its clock, whose deviation is 0.30/0.044478 =
+		// 6.745.
 		`workload_device:dra_signal_deviations:max{device="gpu-4"}`: 200.0 / 12,
 		`workload_device:dra_signal_deviations:max{device="gpu-2"}`: 0.09 / (1.4826 * 0.03),
 	} {

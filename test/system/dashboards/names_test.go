@@ -19,9 +19,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 )
 
-// TestSameNames asks every query of the dashboards that is not about a total, for one node and for
-// two nodes in each of two clusters, on which everything else has the same names: the answer must
-// have four times as many series.
+// TestSameNames evaluates every query of the dashboards that is not about a total, for one node and
+// for two nodes in each of two clusters with equal names otherwise: the answer must have four times
+// as many series.
 func TestSameNames(t *testing.T) {
 	t.Parallel()
 	catalog, err := query.NewCatalog()

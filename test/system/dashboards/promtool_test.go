@@ -28,8 +28,9 @@ func TestCheckedRules(t *testing.T) {
 	for _, tool := range [][]string{
 		{program(t, "PROMTOOL"), "check", "rules", "--lint=all", "--lint-fatal", shipped},
 		// Prices go by parts of the models' names, which vendors choose: promql/regexp advises
-		// against it. Groups of nodes and of all nodes are apart: rule/dependency would have one group.
-		// Records of hours have gaps, by group/interval: they are read by sum_over_time alone.
+		// against it. Groups of nodes and of all nodes are apart: rule/dependency would have one
+		// group. Records of hours have gaps, by group/interval: they are read by sum_over_time
+		// alone.
 		{
 			program(t, "PINT"), "--offline", "--no-color", "--log-level=warn",
 			"--disabled=promql/regexp", "--disabled=rule/dependency", "--disabled=group/interval",
@@ -51,7 +52,7 @@ func TestAlerts(t *testing.T) {
 	stories := slices.Concat(idleStories(), oversizedStories(), idleEdges(), sharingStories(), deviceStories(),
 		errorStories(), hardwareStories(), linkStories(), networkLinkStories(), exporterStories(), stragglerStories())
 	var file strings.Builder
-	// All stories run at the same time, each in a cluster of its own. Those about all clusters run
+	// All stories run at the same time, each in its own cluster. Stories about all clusters run
 	// alone.
 	var together, alone []story
 	var told []string
@@ -86,7 +87,8 @@ func allGroups(t *testing.T) []rules.Group {
 	return groups(t, o)
 }
 
-// promtoolEvery is how often promtool evaluates the rules, whatever the interval of their group.
+// promtoolEvery is the interval at which promtool evaluates the rules, regardless of the interval
+// of their group.
 const promtoolEvery = time.Minute
 
 // testRules runs tests in the format of promtool test rules over groups of rules, which it

@@ -15,7 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
-// history is what the exporter's flight recorder says of a claim, second by second.
+// history is the data of the exporter's flight recorder about a claim, second by second.
 type history struct {
 	Times  []time.Time
 	Series []struct {
@@ -41,12 +41,12 @@ func recorded(exporter, claim string) (*history, error) {
 const (
 	// compared is the time over which distributions are compared with readings.
 	compared = 60 * time.Second
-	// allowed is the share of it by which they may differ: at both ends of the time Prometheus and the
-	// recorder differ by a scrape, and buckets count whole seconds.
+	// allowed is the share of it by which they may differ: at both ends of the time Prometheus and
+	// the recorder differ by a scrape, and buckets count whole seconds.
 	allowed = 0.12
-	// width is how much higher than a value the bound of its bucket can be.
+	// width is the highest ratio of the bound of a bucket to a value in it.
 	width = 1.1
-	// zeroBucket is the bound of what counts as zero.
+	// zeroBucket is the value below which values count as zero.
 	zeroBucket = 1. / 1024
 )
 

@@ -9,9 +9,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
 )
 
-// TestRecords asks for what is recorded: the states of a device that no slice lists and of its
-// partition, the kind of a device's last error long after it, as the Fleet dashboard shows it, and
-// how many incidents there were.
+// TestRecords evaluates records: the states of a device that no slice lists and of its partition,
+// the kind of a device's last error long after it, as on the Fleet dashboard, and the number of
+// incidents.
 func TestRecords(t *testing.T) {
 	t.Parallel()
 	once := func(at int) course {

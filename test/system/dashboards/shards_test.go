@@ -69,8 +69,8 @@ func TestShards(t *testing.T) {
 	checkSharedDevices(t, union)
 }
 
-// sharedDevices are a device that both nodes of a cluster are offered and one of them holds, one
-// that nobody holds, and a device of a plugin, which has no pool, on each node.
+// sharedDevices has a device that both nodes of a cluster can use and one of them holds, such a
+// device without a holder, and on each node a device of a plugin, which has no pool.
 func sharedDevices() map[string]string {
 	out := map[string]string{}
 	for node, held := range map[string]string{"n1": "0x30", "n2": "1x30"} {

@@ -18,8 +18,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
-// TestStack runs `make demo-stack` until the console shows what the rules record of the demo, then
-// presses Ctrl-C: no process is left, and nothing listens.
+// TestStack runs `make demo-stack` until the console shows records about the demo, then presses
+// Ctrl-C: no process is left, and no port is open.
 func TestStack(t *testing.T) {
 	t.Parallel()
 	exporter, prometheus := live.FreeAddress(t), live.FreeAddress(t)

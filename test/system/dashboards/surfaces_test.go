@@ -51,9 +51,8 @@ func TestOneIdle(t *testing.T) {
 	}
 }
 
-// evenlyUsed returns what Prometheus has of 40 minutes of a node, each of whose devices has a claim
-// of its own and is used evenly: the uses are in the devices' names, as utilization or in bytes a
-// second.
+// evenlyUsed returns the samples of 40 minutes of a node. Each device has its own claim and is used
+// evenly. The use is in the name of the device, as utilization or in bytes a second.
 func evenlyUsed(t *testing.T, utilization, network float64) (*engine, time.Time, web.Report) {
 	t.Helper()
 	const (
@@ -141,7 +140,7 @@ func fleetIdle(t *testing.T, e *engine, at time.Time) []string {
 	return out
 }
 
-// idleAlerts returns the devices of whose claims an alert would fire.
+// idleAlerts returns the devices for whose claims an alert would fire.
 func idleAlerts(t *testing.T, e *engine, at time.Time) []string {
 	t.Helper()
 	var out []string

@@ -66,7 +66,7 @@ func TestWork(t *testing.T) {
 	add("sglang:generation_tokens_total", server("sgl-0")+`, model_name="meta-llama/Llama-3.1-8B-Instruct"`,
 		rising(24_000))
 	add("tgi_request_generated_tokens_sum", server("tgi-0"), rising(7200))
-	// Triton serves two models: what each of them takes is not known.
+	// Triton serves two models: the use of each is unknown.
 	add("nv_inference_count", server("tri-0")+`, model="resnet50", version="1"`, rising(600))
 	add("nv_inference_count", server("tri-0")+`, model="bert", version="1"`, rising(600))
 	// TensorRT-LLM counts requests, by how they ended.

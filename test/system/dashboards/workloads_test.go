@@ -82,8 +82,8 @@ func writeWorkloads(file *strings.Builder, cluster, node, instance string) {
 		fmt.Fprintf(file, "  - {series: 'device:dra_state:info{cluster=%q, node=%q, %s, state=\"idle\"}', values: '1x180'}\n",
 			cluster, node, device("gpu-1"))
 	}
-	// gpu-0 has its tensor cores busy for a fifth of the time, at its highest clock; gpu-2 for three
-	// fifths, at three quarters of it.
+	// gpu-0 has its tensor cores busy for a fifth of the time, at its highest clock; gpu-2 for
+	// three fifths, at three quarters of it.
 	for name, use := range map[string]struct{ tensor, clock float64 }{"gpu-0": {0.2, 2e9}, "gpu-2": {0.6, 1.5e9}} {
 		series("dra_device_engine_utilization_ratio", device(name)+`, engine="tensor"`, fmt.Sprintf("%gx180", use.tensor))
 		series("dra_device_engine_utilization_ratio", device(name)+`, engine="sm"`, "0.9x180")
@@ -166,8 +166,8 @@ func workloadsByHand() []byHand {
 		sum("energy_joules", map[string]float64{
 			llm: 2 * 2 * 120 * 3600, before: 2 * 60 * 3600, after: 2 * 60 * 3600,
 		}),
-		// Each error is one of the workload's, though two of its pods were hit. A rise from 0 is not
-		// extrapolated to the ends of the window: it counts for four of five minutes.
+		// Each error is one of the workload's, though two of its pods were hit. A rise from 0 is
+		// not extrapolated to the ends of the window: it counts for four of five minutes.
 		sum("errors", map[string]float64{llm + `, kind="xid"`: 2 * (0.8 + 1)}),
 		// The reason that took the longest.
 		sum("throttled_seconds", map[string]float64{llm: 2 * 120 * 6}),

@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// board is what Grafana asks for when somebody opens a dashboard.
+// board has the requests that Grafana sends when a user opens a dashboard.
 type board struct {
 	UID        string
 	Panels     []panel
@@ -72,13 +72,13 @@ func loadBoards(checkout string) ([]board, error) {
 	return boards, nil
 }
 
-// view is a look at a dashboard: its time range, and the values of variables.
+// view is the state of an open dashboard: its time range, and the values of its variables.
 type view struct {
 	engine
 	from, to time.Time
 	step     time.Duration
 	values   [][2]string // $name and value, longest names first
-	// limits divides the limits of queries: a small fleet reaches them as a large one does.
+	// limits divides the limits of queries, so that a small fleet reaches them like a large one.
 	limits int
 	chosen map[string]string // see options
 }
@@ -86,7 +86,7 @@ type view struct {
 // limit matches the choice of the highest or the lowest values.
 var limit = regexp.MustCompile(`(topk|bottomk)\((\d+),`)
 
-// newView returns a look at the time before to. The step is that of a panel of 1000 points, and at
+// newView returns a view of the time before to. The step is that of a panel of 1000 points, and at
 // least the scrape interval.
 func newView(e engine, to time.Time, span time.Duration) *view {
 	const points = 1000
@@ -147,8 +147,8 @@ func (v *view) limited(expr string) bool {
 	return slices.ContainsFunc(limit.FindAllString(expr, -1), func(text string) bool { return v.divide(text) != text })
 }
 
-// choose sets a variable to its default, as Grafana does: All, the shipped value, or the first of
-// its query's.
+// choose sets a variable to its default, as Grafana does: All, the shipped value, or the first
+// value of its query.
 func (v *view) choose(ctx context.Context, b *board, of variable) (cost, error) {
 	var c cost
 	var options []string
@@ -182,7 +182,7 @@ func (v *view) choose(ctx context.Context, b *board, of variable) (cost, error) 
 	return c, nil
 }
 
-// first returns the first option, or what an earlier fleet chose.
+// first returns the first option, or the value that an earlier fleet chose.
 func (v *view) first(variable string, options []string) string {
 	if value, ok := v.chosen[variable]; ok {
 		return value
@@ -238,7 +238,7 @@ func (v *view) options(ctx context.Context, of variable) ([]string, cost, error)
 	return out, c, nil
 }
 
-// queryText returns the query of a variable, which is a text or an object with one.
+// queryText returns the query of a variable, which is a text or an object with a text.
 func queryText(raw json.RawMessage) string {
 	var text string
 	var object struct{ Query string }
@@ -267,7 +267,7 @@ func (v *view) labelValues(ctx context.Context, selector, label string) ([]strin
 	return slices.Clone(found), c, err
 }
 
-// look opens the dashboard. It returns what its variables, annotations and panels take, by name.
+// look opens the dashboard. It returns the costs of its variables, annotations and panels, by name.
 func (v *view) look(ctx context.Context, b *board) ([]row, error) {
 	var rows []row
 	for _, of := range b.Templating.List {
@@ -303,7 +303,7 @@ func (v *view) look(ctx context.Context, b *board) ([]row, error) {
 	return rows, nil
 }
 
-// panel asks what a panel asks.
+// panel evaluates the queries of a panel.
 func (v *view) panel(ctx context.Context, p *panel) (row, error) {
 	r := row{Kind: panelRow, Name: p.Title}
 	for _, target := range p.Targets {

@@ -21,7 +21,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
-// What the engines are asked at and over.
+// The time and the range of the queries.
 const (
 	settling  = 20 * time.Second // until each group has found what the others record
 	asked     = 40 * time.Second // of history
@@ -213,7 +213,7 @@ func (a answer) times() (out []time.Time) {
 // just before: of a hundred values one, and a few of any.
 func maxLate(values int) int { return 4 + values/100 }
 
-// differ fails the test if values of an answer are none of those that are possible.
+// differ fails the test if an answer has values that are not among the possible ones.
 func differ(t *testing.T, what string, got answer, want ...answer) {
 	t.Helper()
 	found, _, values := differences(got, want)
@@ -224,8 +224,8 @@ func differ(t *testing.T, what string, got answer, want ...answer) {
 	}
 }
 
-// differences returns which values are none of those that are possible, and how many are not the
-// expected ones, of how many.
+// differences returns the values that are not among the possible ones, the number of values that
+// are not the expected ones, and the number of all values.
 func differences(got answer, want []answer) (found []string, late, values int) {
 	at := map[string]map[int64]bool{}
 	for _, a := range append([]answer{got}, want...) {
@@ -259,7 +259,7 @@ func differences(got answer, want []answer) (found []string, late, values int) {
 	return found, late, values
 }
 
-// same reports whether two values are the same but for the order in which floats were added.
+// same reports whether two values are equal, apart from the order in which floats were added.
 func same(a, b float64) bool {
 	return math.IsNaN(a) && math.IsNaN(b) || a == b || math.Abs(a-b) <= 1e-9*max(math.Abs(a), math.Abs(b))
 }
@@ -379,8 +379,8 @@ func generateRules(t *testing.T) (tree string) {
 	return tree
 }
 
-// ruleFile returns the path of a file of rules, and writes the groups that the file has at least
-// once in so many seconds, each with the record of its evaluation.
+// ruleFile writes a file of rules and returns its path. It writes the groups with an interval of at
+// most this number of seconds, each with the record of its evaluation.
 func ruleFile(t *testing.T, tree, name string) string {
 	t.Helper()
 	path := filepath.Join(tree, "dashboards", "out", name)

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 )
 
-// cost is what an expression takes.
+// cost is the cost of an expression.
 type cost struct {
 	Seconds float64 // of processor time
 	Samples int64   // that the engine reads, as Prometheus counts them for a query's statistics
@@ -72,7 +72,7 @@ func (e engine) instant(ctx context.Context, expr string, at time.Time) (promql.
 	}
 }
 
-// over evaluates an expression over a time.
+// over evaluates an expression over a time range.
 func (e engine) over(ctx context.Context, expr string, from, to time.Time, step time.Duration) (cost, error) {
 	query, err := e.NewRangeQuery(ctx, e.store, nil, expr, from, to, step)
 	if err != nil {
@@ -110,7 +110,7 @@ func size(series any) int64 {
 	return int64(len(text)) + 1
 }
 
-// processorTime returns how long the processors have worked for this process.
+// processorTime returns the processor time of this process.
 func processorTime() time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {

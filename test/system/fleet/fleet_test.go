@@ -21,12 +21,14 @@ const (
 	bound                = 1000
 )
 
-// What a panel may return with as many nodes as bound, and how many values a variable may offer.
+// The limits of the response of a panel with this number of nodes, and of the values that a
+// variable offers.
 const (
 	maxLines = 100
 	maxBytes = 2_000_000
 
-	// limits divides the limits of queries: the small fleets reach a limit of 20 as a large one does.
+	// limits divides the limits of queries, so that the small fleets reach a limit of 20 like a
+	// large one.
 	limits = 10
 
 	// comparedRecord selects the series of rules.SignalRecord whose workload has enough members.
@@ -35,7 +37,8 @@ const (
 	fewSeries  = 50
 	fewSamples = 2000
 
-	// What a node may cost: series in a scrape, and samples that all rules read in a minute.
+	// The limits of the costs of a node: series in a scrape, and samples that all rules read in a
+	// minute.
 	seriesOfNode  = 1850
 	samplesOfNode = 18_000
 )
@@ -91,7 +94,7 @@ func TestScale(t *testing.T) {
 				small, medium, large)
 		}
 		if strings.HasSuffix(name, ": "+comparedRecord) {
-			// What a larger fleet has more of is workloads with enough members to be compared.
+			// A larger fleet has more workloads with enough members to be compared.
 			if all := seriesOf(results[2], rules.SignalRecord); c.Series == 0 || c.Series > all {
 				t.Errorf("%s returns %d series of the %d of %s", name, c.Series, all, rules.SignalRecord)
 			}
@@ -131,8 +134,8 @@ func seriesOf(r *result, name string) (series int) {
 	return series
 }
 
-// rowsOf returns the rules, and what dashboards ask for, by the names of group or dashboard, and
-// rule or panel.
+// rowsOf returns the rules and the queries of dashboards, by the names of group or dashboard, and
+// of rule or panel.
 func rowsOf(r *result) map[string]row {
 	out := map[string]row{}
 	for _, s := range slices.Concat(r.Groups, r.Boards) {
@@ -170,10 +173,10 @@ func TestSuperlinear(t *testing.T) {
 	}
 }
 
-// extrapolate returns the number of lines with as many nodes as bound, from that with medium and
-// large nodes. What grows with the nodes has a line of each: they are alike, and medium nodes have
-// all namespaces, models and clusters. A few lines more are other values of a label, such as steps
-// of utilization.
+// extrapolate returns the number of lines with bound nodes, from the numbers with medium and large
+// nodes. A number that grows with the nodes has a line for each: nodes are alike, and medium nodes
+// have all namespaces, models and clusters. A difference of a few lines comes from other values of
+// a label, such as steps of utilization.
 func extrapolate(b, c float64) float64 {
 	if c-b < (large-medium)/2 {
 		return max(b, c)
@@ -237,7 +240,7 @@ func TestHours(t *testing.T) {
 	}
 }
 
-// TestStep: a panel of records has a step of its own, of which the rate interval is a function.
+// TestStep: a panel of records has its own step, which determines the rate interval.
 func TestStep(t *testing.T) {
 	v := newView(engine{}, time.Unix(7200, 0), time.Hour)
 	for _, tt := range []struct{ interval, want string }{{"", "15s 60s"}, {"1m", "60s 75s"}, {"1s", "15s 60s"}} {
@@ -259,8 +262,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestPrint: rules that moved to another group are compared, panels only within their dashboard,
-// and what is no more is listed.
+// TestPrint: rules that moved to another group are compared, panels only within their dashboard.
+// Removed rules and panels are listed.
 func TestPrint(t *testing.T) {
 	rule := func(name string, seconds float64) row {
 		return row{Name: name, cost: cost{Seconds: seconds, Samples: 7, Series: 2, Bytes: 1e6}}

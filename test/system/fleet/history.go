@@ -32,7 +32,7 @@ func open(dir string) (*tsdb.DB, error) {
 	return db, nil
 }
 
-// writer writes what a range of nodes expose.
+// writer writes the samples of a range of nodes.
 type writer struct {
 	fleet    *fleet
 	from, to int // nodes
@@ -53,8 +53,8 @@ func newWriter(f *fleet, from, to int) *writer {
 	}
 }
 
-// nodeHistory writes the samples of a node after one time and until another, series by series: the
-// database is much faster so than time by time, and has the same in the end.
+// nodeHistory writes the samples of a node after one time and until another. It writes series by
+// series, since the database is much faster that way than time by time.
 func (w *writer) nodeHistory(ctx context.Context, db *tsdb.DB, node int, after, until time.Time) error {
 	lives := make([][]life, w.fleet.units+1) // by unit, of which the first is -1, and time
 	for unit := range lives {
@@ -74,13 +74,14 @@ func (w *writer) nodeHistory(ctx context.Context, db *tsdb.DB, node int, after, 
 	return app.Commit()
 }
 
-// life is which pods and claims a unit has at a time, and since when.
+// life identifies the pods and claims that a unit has at a time, and has the time since which it
+// has them.
 type life struct {
 	at, since  time.Time
 	generation int64
 }
 
-// sample writes a sample of a series. The series of pods and claims that have ended gets the marker
+// sample writes a sample of a series. The series of pods and claims that have ended get the marker
 // of an end.
 func (w *writer) sample(app storage.Appender, node, i int, l life) (err error) {
 	s, r := &w.fleet.series[i], &w.refs[(node-w.from)*len(w.fleet.series)+i]

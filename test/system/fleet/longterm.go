@@ -14,9 +14,9 @@ import (
 	"github.com/prometheus/prometheus/storage"
 )
 
-// What is left after a long time, and the dashboards that show it: all records by cluster,
-// namespace and workload; or of many nodes, since all samples are in memory, those by cluster and
-// namespace, and those of hours by workload.
+// The records that are kept for a long time, and the dashboards that show them: all records by
+// cluster, namespace and workload. With many nodes, since all samples are in memory, only those by
+// cluster and namespace, and those of hours by workload.
 const (
 	fewNodes      = 100
 	fleetRecords  = `{__name__=~"(cluster|namespace|workload):.+"}`
@@ -74,8 +74,8 @@ func intervals(groups []rulefmt.RuleGroup) map[string]time.Duration {
 	return out
 }
 
-// fillRecords writes a sample of each record as often as it is evaluated, in whole minutes. Its
-// value swings by a tenth.
+// fillRecords writes a sample of each record for each of its evaluations, in whole minutes. Its
+// value varies by a tenth.
 func fillRecords(ctx context.Context, db storage.Appendable, records promql.Vector, often map[string]time.Duration,
 	from, to time.Time,
 ) error {

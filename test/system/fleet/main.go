@@ -1,8 +1,8 @@
-// Command fleet measures the rules and the dashboards with many nodes: what each rule and each
-// panel takes, in Prometheus's own engine over Prometheus's own database.
+// Command fleet measures the cost of each rule and of each panel with many nodes, in Prometheus's
+// own engine over Prometheus's own database.
 //
 // The nodes are variations of the real program's exposition on the simulated node of test/demo:
-// names differ from node to node, values move, and pods come and go.
+// names differ from node to node, values change, and pods start and end.
 //
 //	go run . -nodes=10,100 [-against=DIR]
 package main
@@ -80,7 +80,7 @@ func (n *numbers) Set(text string) error {
 	return nil
 }
 
-// compare measures with each number of nodes, and both trees if there are two.
+// compare measures with each number of nodes, for one tree or two.
 func compare(ctx context.Context, o options, against, save string, nodes []int, stdout io.Writer) error {
 	before, err := newSubject(ctx, o, against)
 	if err != nil {
@@ -110,15 +110,15 @@ func compare(ctx context.Context, o options, against, save string, nodes []int, 
 	return nil
 }
 
-// subject is what is measured: a tree and its template, or results of before.
+// subject is a tree and its template, or saved results.
 type subject struct {
 	options
 	template *template
 	known    []*result
 }
 
-// newSubject reads a file of results, or records what the program of a tree exposes. No path is no
-// subject, which has no results.
+// newSubject reads a file of results, or records the exposition of the program of a tree. Without a
+// path, it returns a subject without results.
 func newSubject(ctx context.Context, o options, path string) (*subject, error) {
 	s := &subject{options: o}
 	info, err := os.Stat(path)

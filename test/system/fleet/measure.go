@@ -14,22 +14,23 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// options say what is measured.
+// options are the options of a measurement.
 type options struct {
 	checkout      string
 	boards        string // a regular expression
 	history, span time.Duration
 	lasting       time.Duration
 	long          time.Duration // 0: the dashboards are not opened over a long time
-	progress      io.Writer     // nil: nobody wants to know
+	progress      io.Writer     // nil: no progress is printed
 	began         time.Time
 	limits        int // divides the limits of queries, see view
-	// chosen are the values of variables that start with the first one that is offered, by dashboard
-	// and name. Those that are missing are added: later fleets open the dashboard of the same claim.
+	// chosen are the values of variables that start with the first one that is offered, by
+	// dashboard and name. Those that are missing are added: later fleets open the dashboard of the
+	// same claim.
 	chosen map[string]string
 }
 
-// result is what a fleet takes.
+// result has the costs of a fleet.
 type result struct {
 	Tree             string
 	Nodes            int
@@ -56,7 +57,7 @@ func (s *section) total() cost {
 	return sum
 }
 
-// row is a rule, or what a dashboard asks for.
+// row is a rule, or a query of a dashboard.
 type row struct {
 	Kind rowKind
 	Name string
@@ -76,8 +77,8 @@ const (
 const (
 	// rulesEvery is how often the rules are evaluated while the history is written.
 	rulesEvery = 20 * time.Minute
-	// repeated is how often the rules are evaluated at the end. Each takes what it took the least:
-	// the garbage collector works at any time.
+	// repeated is the number of evaluations of the rules at the end. The lowest cost of each
+	// counts, since the garbage collector may run at any time.
 	repeated = 3
 )
 
@@ -137,7 +138,7 @@ func (o options) measure(ctx context.Context, t *template, nodes int) (r *result
 	return r, o.openLong(ctx, e, end, r)
 }
 
-// say prints how far the measurement is, if anybody wants to know.
+// say prints the progress of the measurement, if requested.
 func (o options) say(format string, args ...any) {
 	if o.progress != nil {
 		_, _ = fmt.Fprintf(o.progress, "fleet: %s, after %.0f s (%.0f s of processors)\n", fmt.Sprintf(format, args...),

@@ -16,15 +16,15 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
-// recording is what the program exposed at two times.
+// recording has the expositions of the program at two times.
 type recording struct {
 	first, last []byte
 	at          time.Time     // of the last
 	between     time.Duration // the two
 }
 
-// record returns what the program of a checkout exposes on its simulated node, once its counters
-// count, and a time later.
+// record returns the exposition of the program of a checkout on its simulated node, as soon as its
+// counters count, and that of a later time.
 func record(ctx context.Context, checkout string, lasting time.Duration) (r recording, err error) {
 	dir, err := os.MkdirTemp("", "fleet-")
 	if err != nil {

@@ -22,7 +22,7 @@ func saveResults(path string, results []*result) error {
 	return nil
 }
 
-// loadResults reads what saveResults wrote.
+// loadResults reads a file of saveResults.
 func loadResults(path string) (results []*result, err error) {
 	content, err := os.ReadFile(path)
 	if err == nil {
@@ -34,8 +34,8 @@ func loadResults(path string) (results []*result, err error) {
 	return results, nil
 }
 
-// printResult prints a result, and beside it that of the tree before, if there is one: the sums
-// first, then each rule and each panel.
+// printResult prints a result, and beside it that of the previous tree, if there is one: first the
+// sums, then each rule and each panel.
 func printResult(w io.Writer, r, was *result) {
 	compared := was != nil
 	if compared {
@@ -57,7 +57,7 @@ func printHead(w io.Writer, r *result) {
 		megabytes(int64(r.HeadBytes)), r.Written)
 }
 
-// minute returns what each group of rules takes in a minute.
+// minute returns the cost of each group of rules in a minute.
 func (r *result) minute() section {
 	out := section{Name: "all rules, in a minute"}
 	for i := range r.Groups {
@@ -68,7 +68,7 @@ func (r *result) minute() section {
 	return out
 }
 
-// boards returns what each dashboard takes.
+// boards returns the cost of each dashboard.
 func (r *result) boards() section {
 	out := section{Name: "all dashboards"}
 	for i := range r.Boards {
@@ -77,20 +77,20 @@ func (r *result) boards() section {
 	return out
 }
 
-// table is the rows of a section, and what each took before.
+// table has the rows of a section, each with its previous cost.
 type table struct {
 	name string
 	rows []compared
 }
 
-// compared is what a row takes. It is nil in the tree that has no such row.
+// compared has the costs of a row in both trees. A cost is nil if the tree has no such row.
 type compared struct {
 	name       string
 	after, was *cost
 }
 
-// pair finds for each row the one of the same name before: in the same section, or in any if rows
-// may have moved. What is no more comes last.
+// pair finds for each row the previous one of the same name: in the same section, or in any section
+// if rows may have moved. Removed rows come last.
 func pair(after, was []section, moved bool) []table {
 	key := func(s *section, r *row) string {
 		if moved {
@@ -137,7 +137,7 @@ func pair(after, was []section, moved bool) []table {
 	return tables
 }
 
-// printTable prints a table with its sum. Before is a column of its own, if there is one.
+// printTable prints a table with its sum. Previous costs are a separate column, if there are any.
 func printTable(w io.Writer, compares bool, t table) {
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	defer func() {
@@ -200,7 +200,8 @@ func printRow(w io.Writer, compares bool, r compared) {
 	_, _ = fmt.Fprintf(w, "\t  %s\n", name)
 }
 
-// change returns by how many percent a number of a row changed; nothing if it was or is none.
+// change returns the change of a number of a row in percent, or an empty text if the number is
+// missing in one tree.
 func change(r compared, number func(*cost) float64) string {
 	if r.after == nil || r.was == nil || number(r.was) == 0 {
 		return ""

@@ -34,7 +34,7 @@ func loadRules(checkout string) ([]rulefmt.RuleGroup, error) {
 	return file.Groups, nil
 }
 
-// ruleName names a rule by what it records or alerts of, and its labels.
+// ruleName returns the name of a rule: its record or alert, and its labels.
 func ruleName(r rulefmt.Rule) string {
 	name := r.Record + r.Alert
 	var parts []string
@@ -50,9 +50,9 @@ func ruleName(r rulefmt.Rule) string {
 // every is the interval of rules without one.
 const every = time.Minute
 
-// evaluate evaluates all groups at a time, and writes what they record, and the firing alerts, as
-// if each had been evaluated all the time since the time before, with the same result. It returns
-// what each rule takes, in order.
+// evaluate evaluates all groups at a time. It writes their records and the firing alerts as if each
+// group had been evaluated regularly since the previous time, with the same result. It returns the
+// cost of each rule, in order.
 func evaluate(ctx context.Context, e engine, db *tsdb.DB, groups []rulefmt.RuleGroup, before, at time.Time,
 ) ([][]cost, error) {
 	costs := make([][]cost, len(groups))
@@ -71,8 +71,8 @@ func evaluate(ctx context.Context, e engine, db *tsdb.DB, groups []rulefmt.RuleG
 	return costs, nil
 }
 
-// again evaluates all groups at a time, and writes nothing. Where a rule takes less processor time
-// than before, that is what it takes.
+// again evaluates all groups at a time without writing. The cost of a rule becomes the lower
+// processor time.
 func again(ctx context.Context, e engine, groups []rulefmt.RuleGroup, at time.Time, costs [][]cost) error {
 	for range repeated - 1 {
 		for i, group := range groups {
@@ -88,7 +88,7 @@ func again(ctx context.Context, e engine, groups []rulefmt.RuleGroup, at time.Ti
 	return nil
 }
 
-// intervalOf returns how often a group is evaluated.
+// intervalOf returns the interval of a group.
 func intervalOf(group rulefmt.RuleGroup) time.Duration {
 	if group.Interval > 0 {
 		return time.Duration(group.Interval)
@@ -96,7 +96,7 @@ func intervalOf(group rulefmt.RuleGroup) time.Duration {
 	return every
 }
 
-// writeResult writes what a rule recorded after one time and until another.
+// writeResult writes the samples of a rule after one time and until another.
 func writeResult(ctx context.Context, db *tsdb.DB, rule rulefmt.Rule, result promql.Vector, after, until time.Time,
 	interval time.Duration,
 ) error {

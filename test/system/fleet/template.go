@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/prometheus/model/textparse"
 )
 
-// template is the exposition of one real node, of which the others are variations.
+// template is the exposition of one real node. The other nodes are variations of it.
 type template struct {
 	series []templateSeries
 	units  int // units that churn or stay as one, see templateSeries.unit
@@ -31,13 +31,13 @@ type templateSeries struct {
 	value  float64
 	rate   float64 // of a counter, per second
 	course course
-	// unit numbers the group of pods and claims that hold each other, to which the series belongs; -1:
-	// it is of a device or of the exporter.
+	// unit numbers the group of pods and claims that hold each other, to which the series belongs;
+	// -1: it is of a device or of the exporter.
 	unit int
 	hash uint64
 }
 
-// course is how values change.
+// course describes how values change.
 type course int
 
 const (
@@ -49,7 +49,7 @@ const (
 	beginning               // a time: that of the unit's start
 )
 
-// parseTemplate reads two expositions of a program. Counters go on as they did between the two.
+// parseTemplate reads two expositions of a program. Counters continue at the rate between the two.
 func parseTemplate(r recording) (*template, error) {
 	t := &template{at: r.at}
 	before := map[string]float64{}
@@ -147,7 +147,8 @@ func courseOf(name string, kind model.MetricType, value float64) course {
 	}
 }
 
-// group finds the units: pods and claims that a series names together, directly or by others.
+// group finds the units: pods and claims that a series names together, directly or through other
+// series.
 func (t *template) group() {
 	parent := map[string]string{}
 	var root func(string) string
@@ -196,7 +197,7 @@ func (s *templateSeries) holders() []string {
 type fleet struct {
 	*template
 	begin time.Time // of the history; counters of what does not churn began before
-	// churn is after how long pods and claims that churn are replaced.
+	// churn is the time after which pods and claims that churn are replaced.
 	churn time.Duration
 }
 
@@ -206,12 +207,12 @@ const (
 	clusters   = 2
 	namespaces = 10 // of each of the template's
 	before     = 10 * time.Minute
-	// churning is the share of units that churn: one in so many.
+	// churning is the number of units of which one churns.
 	churning = 3
 )
 
-// generation returns the number of the pods and claims that a unit of a node has at a time, and
-// since when.
+// generation returns the number of the generation of pods and claims that a unit of a node has at a
+// time, and its start.
 func (f *fleet) generation(node, unit int, at time.Time) (number int64, since time.Time) {
 	if unit < 0 || unit%churning != 0 {
 		return 0, f.begin.Add(-before)

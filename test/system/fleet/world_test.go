@@ -99,8 +99,8 @@ func serveNodes(t *testing.T) (address string) {
 	return strings.TrimPrefix(server.URL, "http://")
 }
 
-// clusterDevice is what a node exposes of a device that all nodes can use, and of which each node
-// has a claim.
+// clusterDevice returns the series of a device that all nodes can use, and of which each node has a
+// claim.
 func clusterDevice(node int, since time.Duration) string {
 	const device = `driver="fabric.example.com",pool="rack",device="accelerator-0"`
 	claim := fmt.Sprintf(`namespace="fabric",resourceclaim_name="claim-%d",%s`, node, device)
@@ -112,7 +112,7 @@ dra_claim_allocated_share_seconds_total{%[2]s} %[3]v
 `, device, claim, since.Seconds())
 }
 
-// exposition is what a node exposes at a time.
+// exposition returns the exposition of a node at a time.
 func (f *fleet) exposition(node int, at time.Time) []byte {
 	var out bytes.Buffer
 	b := labels.NewBuilder(labels.EmptyLabels())
@@ -248,7 +248,7 @@ func (d *distributed) awaitDelivery(t *testing.T, at time.Time) {
 	})
 }
 
-// asker answers queries.
+// asker evaluates queries.
 type asker interface {
 	answer(ctx context.Context, expr string, at time.Time, span, step time.Duration) (answer, error)
 }
@@ -302,8 +302,8 @@ func (d *distributed) groups(t *testing.T, file string) []*rules.Group {
 // the matcher of the server and the name of the group.
 type evaluations map[[2]string][]time.Time
 
-// adopt writes what Thanos has of rules into the one Prometheus. A series that is absent when its
-// group is evaluated again ends there, as with Prometheus: no query returns its markers.
+// adopt writes the samples of rules in Thanos into the one Prometheus. A series that is absent when
+// its group is evaluated again ends there, as with Prometheus: no query returns its markers.
 func (d *distributed) adopt(t *testing.T, from, until time.Time) evaluations {
 	t.Helper()
 	all := evaluations{}
@@ -350,10 +350,10 @@ func (d *distributed) adopt(t *testing.T, from, until time.Time) evaluations {
 	return all
 }
 
-// expected returns what all rules give at the times of their evaluations over what the one
-// Prometheus has, without what other groups of the same server recorded less than so long before.
-// Groups are evaluated side by side: on a busy machine one may find what another has just
-// recorded, or not.
+// expected returns the values of all rules at the times of their evaluations over the samples of
+// the one Prometheus, without samples that other groups of the same server recorded less than this
+// time before. Groups are evaluated at the same time: on a busy machine, a group may or may not
+// find samples that another group has just recorded.
 func (d *distributed) expected(t *testing.T, all evaluations, missing time.Duration) answer {
 	t.Helper()
 	out := answer{}
@@ -376,8 +376,8 @@ func (d *distributed) expected(t *testing.T, all evaluations, missing time.Durat
 	return out
 }
 
-// query evaluates over all nodes, and returns what is about those of a server. Rules of nodes must
-// give what the shard alone gives.
+// query evaluates over all nodes, and returns the values for the nodes of a server. Rules of nodes
+// must have the same values as in the shard.
 func (d *distributed) query(s server, of *rules.Group, missing time.Duration) rules.QueryFunc {
 	others := map[string]bool{}
 	for _, group := range s.groups {
@@ -395,7 +395,7 @@ func (d *distributed) query(s server, of *rules.Group, missing time.Duration) ru
 	}
 }
 
-// late is a database where what some names have after a time is missing.
+// late is a database that lacks the samples of some names after a time.
 type late struct {
 	*tsdb.DB
 	names map[string]bool

@@ -16,10 +16,10 @@ import (
 // hanging is the claim of the demo's job that hangs.
 const hanging = "research/finetune-0-rank-0-gpu"
 
-// testFiredAlert has a real Prometheus fire the alert about the claim that hangs, by the shipped
-// rules with the gateway's address, and opens the link of the alert as people do who logged in at a
-// proxy. The gateway leads to the claim on the page of its node, or shows the claim alone to those
-// who may see no more.
+// testFiredAlert waits until the alert about the claim that hangs fires in a real Prometheus, by
+// the shipped rules with the gateway's address. It opens the link of the alert as users do who
+// logged in at a proxy. The gateway leads to the claim on the page of its node, or shows only the
+// claim to users without further rights.
 func testFiredAlert(t *testing.T, browser browser, demo string) {
 	api, gateway := startGateway(t, demo)
 	link := firedLink(t, "http://"+gateway.Address, strings.Trim(strings.TrimPrefix(demo, "http://"), "/"))

@@ -23,7 +23,7 @@ import (
 
 var pictures = flag.String("pictures", "", "the folder of pictures of what the tests see")
 
-// limit is how long a test may take on a machine that stands still now and then.
+// limit is the longest time for a test on a machine that stands still at times.
 const limit = 2 * time.Minute
 
 // browser is a running Chromium.
@@ -66,8 +66,7 @@ type view struct {
 	user          string // whom an authenticating proxy names
 }
 
-// open opens an address in a tab of its own. What the browser's console says of errors fails the
-// test.
+// open opens an address in a new tab. An error in the browser's console fails the test.
 func (of browser) open(t *testing.T, address string, v view) *tab {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(of.ctx)
@@ -141,7 +140,7 @@ func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// value returns what a JavaScript expression gives.
+// value returns the value of a JavaScript expression.
 func value[T any](b *tab, expression string) T {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, limit)
@@ -192,14 +191,14 @@ func (b *tab) checkWidth() {
 	}
 }
 
-// received returns how many bytes each answer of a path took on the network.
+// received returns the size of each answer of a path on the network, in bytes.
 func (b *tab) received(path string) []int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.bytes[path])
 }
 
-// picture writes what the tab shows to -pictures.
+// picture writes a picture of the tab to -pictures.
 func (b *tab) picture(name string) {
 	b.t.Helper()
 	if *pictures == "" {

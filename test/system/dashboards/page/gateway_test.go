@@ -22,8 +22,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/simnode"
 )
 
-// startGateway starts a gateway for the exporter at an address, which knows the user lead, who may
-// see all, and alice, who may get the claims of the namespace research.
+// startGateway starts a gateway for the exporter at an address. The user lead may see everything,
+// and alice may get the claims of the namespace research.
 func startGateway(t *testing.T, exporter string) (api *kubetest.Server, gateway *live.Program) {
 	t.Helper()
 	api, err := kubetest.New()
@@ -44,7 +44,7 @@ func startGateway(t *testing.T, exporter string) (api *kubetest.Server, gateway 
 		"--exporter.namespace=dra", "--proxy.loopback", "--web.listen-address=127.0.0.1:0"))
 }
 
-// addNode has the API server name an exporter of a node.
+// addNode adds an exporter of a node to the API server.
 func addNode(t *testing.T, api *kubetest.Server, node, exporter string) {
 	t.Helper()
 	at, err := url.Parse(exporter)
@@ -60,9 +60,9 @@ func addNode(t *testing.T, api *kubetest.Server, node, exporter string) {
 		"endpoints":[{"nodeName":%q,"addresses":[%q],"targetRef":{"kind":"Pod","name":"p"}}]}`, node, port, node, host))
 }
 
-// testGateway opens the page of the cluster: the demo's node among others, of which one has no
-// claims, one changes, and one does not answer. What needs a look is first; rows change in place,
-// and what a person opened, marked or filtered stays so.
+// testGateway opens the page of the cluster: the demo's node, a node without claims, a node that
+// changes, and a node that does not answer. Problems come first. Rows change in place, and rows
+// that the user opened, marked or filtered stay so.
 func testGateway(t *testing.T, browser browser, demo string) {
 	api, gateway := startGateway(t, demo)
 	var claims atomic.Int64

@@ -60,8 +60,8 @@ func testHostile(t *testing.T, browser browser) {
 	}
 }
 
-// testLateAnswer holds back the details of the device until those of the claim are shown, which
-// stay.
+// testLateAnswer delays the details of the device until those of the claim are shown. The details
+// of the claim must stay.
 func testLateAnswer(b *tab) {
 	b.t.Helper()
 	value[bool](b, `(() => {

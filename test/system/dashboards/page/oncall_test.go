@@ -11,12 +11,12 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 )
 
-// hang is when a job of the demo hangs.
+// hang is the time at which a job of the demo hangs.
 const hang = 30 * time.Second
 
-// testOnCall goes the way of the story in exporter/ONCALL.md: from the link of the alert to the
-// claim, from there to the incident, and to the pod that it hit. It then asks the same of each kind
-// of alert: its link leads to something.
+// testOnCall follows the story in exporter/ONCALL.md: from the link of the alert to the claim, from
+// there to the incident, and to the pod that it hit. Then it checks for each kind of alert that its
+// link leads to a page with content.
 func testOnCall(t *testing.T, browser browser, address string) {
 	namespace, name, _ := strings.Cut(hanging, "/")
 	labels := map[string]string{

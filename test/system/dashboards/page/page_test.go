@@ -21,7 +21,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/simnode"
 )
 
-// TestPage has one browser for all that is looked at.
+// TestPage uses one browser for all pages.
 func TestPage(t *testing.T) {
 	browser := startBrowser(t)
 	large, stop := startLarge(t)
@@ -48,8 +48,8 @@ func firstCells(b *tab, table string) []string {
 	return value[[]string](b, rows(table)+`.map((r) => r.cells[0].textContent)`)
 }
 
-// maxRefresh is the limit of what a refresh of a large node takes on the network, in bytes. As HTML
-// it took 539 kB, or 32 kB compressed.
+// maxRefresh is the limit of the size of a refresh of a large node on the network, in bytes. As
+// HTML, it would be 539 kB, or 32 kB compressed.
 const maxRefresh = 24 << 10
 
 func testLarge(t *testing.T, browser browser, address string) {
@@ -99,8 +99,8 @@ func testLarge(t *testing.T, browser browser, address string) {
 	}
 }
 
-// testLimit checks that long tables are short until a person wants all of their rows, which it
-// leaves shown.
+// testLimit checks that long tables are short until the user requests all rows. It leaves all rows
+// shown.
 func testLimit(b *tab) {
 	b.t.Helper()
 	for _, table := range []string{"claims", "pods"} {
@@ -125,7 +125,7 @@ func testLimit(b *tab) {
 	}
 }
 
-// testUpdate checks that a refresh is cheap and changes the rows in place.
+// testUpdate checks that a refresh is small and changes the rows in place.
 func testUpdate(b *tab) {
 	b.t.Helper()
 	value[bool](b, `(() => {
@@ -142,7 +142,8 @@ func testUpdate(b *tab) {
 	}
 	if !value[bool](b, `(() => {
 		const row = document.querySelector('#devices tbody tr:nth-child(40)');
-		// New incidents above it may make the page longer, and the row stays where it is in the window.
+		// New incidents above it may make the page longer, and the row stays where it is in the
+		// window.
 		return row.mark === 'mine' && row.querySelector('details').open && scrollY > 0 &&
 			Math.abs(row.getBoundingClientRect().top - before[0]) < 2 && document.activeElement === row.querySelector('a');
 	})()`) {
@@ -155,7 +156,7 @@ func testUpdate(b *tab) {
 	}
 }
 
-// testGone stops the exporter: the page says so, and for how long.
+// testGone stops the exporter: the page must show this, and for how long.
 func testGone(t *testing.T, browser browser, address string, stop func()) {
 	b := browser.open(t, address+"#device=gpu-7", view{width: 1400, height: 1000})
 	b.await("a dialog", `document.querySelector('dialog').open`)

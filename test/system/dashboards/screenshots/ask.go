@@ -34,14 +34,14 @@ type shipped struct {
 	}
 }
 
-// asker asks Prometheus the queries of dashboards.
+// asker sends the queries of dashboards to Prometheus.
 type asker struct {
 	prometheus       live.Prometheus
 	span, rate, step time.Duration
 	now              time.Time
 }
 
-// wait waits until the recording rules have values for the whole time that is shown.
+// wait waits until the recording rules have values for the complete time range.
 func (a *asker) wait(ctx context.Context) error {
 	expr := "count_over_time(sum(cluster:dra_devices:count)[" + seconds(2*a.span) + ":" + seconds(a.step) + "]) * " +
 		strconv.FormatFloat(a.step.Seconds(), 'f', -1, 64) + " >= " + strconv.FormatFloat(a.span.Seconds(), 'f', -1, 64)
@@ -92,7 +92,7 @@ func (a *asker) boards(ctx context.Context) (map[string]board, error) {
 	return out, nil
 }
 
-// ask returns the data of Prometheus's response: of the time that is shown, or of its end.
+// ask returns the data of Prometheus's response, for the time range or for its end.
 func (a *asker) ask(ctx context.Context, expr string, instant bool) (json.RawMessage, error) {
 	unix := func(t time.Time) string { return strconv.FormatInt(t.Unix(), 10) }
 	path, parameters := "/api/v1/query", url.Values{"query": {expr}, "time": {unix(a.now)}}

@@ -17,7 +17,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// limit is how long the browser may take for one step.
+// limit is the longest time for a step in the browser.
 const limit = time.Minute
 
 // startBrowser starts Chromium. Tabs are children of its context, and end with it.
@@ -33,10 +33,10 @@ func startBrowser(ctx context.Context) (browser context.Context, closeBrowser fu
 	return browser, closeBrowser, nil
 }
 
-// open opens an address on a screen of that size, in a tab of its own.
+// open opens an address on a screen of that size, in a new tab.
 func open(browser context.Context, address string, width, height int64) (tab context.Context, err error) {
 	tab, closeTab := chromedp.NewContext(browser)
-	// A tab ends with the first context that it is given.
+	// A tab ends with its first context.
 	if err := chromedp.Do(tab); err != nil {
 		closeTab()
 		return nil, fmt.Errorf("open a tab: %w", err)
@@ -50,7 +50,7 @@ func open(browser context.Context, address string, width, height int64) (tab con
 	return tab, nil
 }
 
-// picture writes what a tab shows.
+// picture writes a picture of a tab.
 func picture(tab context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(tab, limit)
 	defer cancel()

@@ -50,7 +50,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer closeBrowser()
-	// Its rates are those since an earlier look.
+	// Its rates need an earlier response.
 	page, err := open(browser, *exporter, 1300, 1490)
 	if err != nil {
 		return err

@@ -15,12 +15,12 @@ import (
 // stalledAlert is the alert with which the on-call story of exporter/ONCALL.md begins.
 const stalledAlert = "DRAClaimStalled"
 
-// patience is how long the alert may take, and then the minute after its incident.
-const patience = 5 * time.Minute
+// storyTimeout is the longest time until the alert, and then until the minute after its incident.
+const storyTimeout = 5 * time.Minute
 
 // alerted waits until the alert fires, and returns its link to the exporter's page.
 func (a *asker) alerted(ctx context.Context) (link string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, storyTimeout)
 	defer cancel()
 	for {
 		var all struct {
@@ -43,8 +43,8 @@ func (a *asker) alerted(ctx context.Context) (link string, err error) {
 	}
 }
 
-// story draws what is shown on the way from the alert to the pod: the claim that the alert links
-// to, the incident that hit it, and the pod that the incident names.
+// story draws the steps from the alert to the pod: the claim that the alert links to, the incident
+// that hit it, and the pod that the incident names.
 func story(browser context.Context, link, out string) error {
 	tab, err := open(browser, link, 1000, 1000)
 	if err != nil {
@@ -86,7 +86,7 @@ func evaluate(tab context.Context, script string) error {
 
 // await waits until an expression is true.
 func await(tab context.Context, expression string) error {
-	ctx, cancel := context.WithTimeout(tab, patience)
+	ctx, cancel := context.WithTimeout(tab, storyTimeout)
 	defer cancel()
 	for {
 		if is, err := chromedp.Run(ctx, chromedp.Evaluate[bool]("Boolean("+expression+")")); err != nil || is {
@@ -100,7 +100,7 @@ func await(tab context.Context, expression string) error {
 	}
 }
 
-// pictureOf writes what an element shows, in a window that is high enough for it.
+// pictureOf writes a picture of an element, in a window that is high enough for it.
 func pictureOf(tab context.Context, selector, path string) error {
 	ctx, cancel := context.WithTimeout(tab, limit)
 	defer cancel()
