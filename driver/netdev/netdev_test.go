@@ -166,7 +166,7 @@ func TestRecreated(t *testing.T) {
 	m.set(name, file, 5000)
 	remade := m.Clock
 	if got := received(m.sample()[name]); got.Value != 0 || !got.Since.Equal(remade) {
-		t.Errorf("made anew: %+v, want 0 since %v", got, remade)
+		t.Errorf("made again: %+v, want 0 since %v", got, remade)
 	}
 	m.later()
 	m.set(name, file, 5600)

@@ -17,7 +17,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files")
 
 // testNow is later than every time in the recorded expositions.
 func testNow() time.Time { return time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC) }

@@ -21,8 +21,8 @@ func hashOf(t *testing.T, password string, cost int) string {
 	return string(hash)
 }
 
-// The check of a wrong password is as much work for each user, whatever the cost of the hash is, as
-// for a user that there is not.
+// Checking a wrong password costs the same for each user, no matter what the hash costs, and for an
+// unknown user.
 func TestWrongPasswordsTakeTheSameTime(t *testing.T) {
 	cheap, usual := hashOf(t, "cheap", bcrypt.MinCost), hashOf(t, "usual", bcrypt.MinCost+3)
 	dear := "$2a$12$" + hashOf(t, "dear", bcrypt.MinCost)[7:] // of this cost nothing is computed here

@@ -19,8 +19,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 )
 
-// A second after the last request nothing keeps a snapshot that newer ones followed: it is as large
-// as all that a tick makes.
+// A second after the last request, an old snapshot is no longer referenced. A snapshot is as large
+// as everything that a tick allocates.
 func TestOldSnapshotsAreNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := node(t)

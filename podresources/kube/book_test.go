@@ -12,7 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
 
-// book records what a Node gives it.
+// book records the calls of a Node.
 type book struct {
 	mu        sync.Mutex
 	pods      map[string]podresources.PodFacts // by UID, and so are nominated and read

@@ -262,7 +262,7 @@ const lost = "<lost>"
 
 func testBounds() bounds { return bounds{page: 20_000, object: 6_000} }
 
-// testFeed returns a feed with small bounds, of a server that gives those answers.
+// testFeed returns a feed with small bounds, from a server that gives these answers.
 func testFeed(answer func(query url.Values) io.Reader) *feed {
 	return &feed{
 		api: apiFunc(func(_ context.Context, query url.Values) (io.ReadCloser, error) {
@@ -277,7 +277,7 @@ func testFeed(answer func(query url.Values) io.Reader) *feed {
 	}
 }
 
-// A list whose pages go on for ever without objects ends with an error.
+// A list with endless pages without objects ends with an error.
 func TestEndlessList(t *testing.T) {
 	asked := 0
 	f := testFeed(func(url.Values) io.Reader {
@@ -320,8 +320,8 @@ func TestStormOfEvents(t *testing.T) {
 	})
 }
 
-// A page that is larger than it may be is requested again with fewer objects. An object that is
-// larger than it may be is an error.
+// A page above the size limit is requested again with fewer objects. An object above the size limit
+// is an error.
 func TestLargePages(t *testing.T) {
 	for name, tc := range map[string]struct {
 		objects, size int
@@ -369,7 +369,7 @@ func TestLargePages(t *testing.T) {
 	}
 }
 
-// What is no list is an error, and replaces nothing.
+// A response that is not a list is an error, and replaces nothing.
 func TestMalformedLists(t *testing.T) {
 	for _, answer := range []string{
 		"", "7", "[]", `{"items":7}`, `{"items":{}}`, `{"items":[{}`, `{"items":[{}]`, `{"items":[}`, `{"metadata":7}`,
@@ -385,8 +385,8 @@ func TestMalformedLists(t *testing.T) {
 	}
 }
 
-// The Book is given a list of the pods as of when it was asked for, and changes as of when they
-// arrive.
+// The Book gets a list of the pods with the time of its request, and changes with the time of their
+// arrival.
 func TestPodsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -424,7 +424,7 @@ func TestPodsFollowed(t *testing.T) {
 	})
 }
 
-// A list is of when its first page was asked for, however long its pages take.
+// A list counts as of the request of its first page, no matter how long its pages take.
 func TestListIsOfItsFirstPage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()

@@ -12,10 +12,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// smallBounds are the bounds of what is fuzzed, so that inputs reach them.
+// smallBounds are bounds that fuzzed inputs reach.
 func smallBounds() bounds { return bounds{page: 1 << 10, object: 256} }
 
-// The objects of a list are JSON within the bounds, and those that the standard library finds.
+// The objects of a list are JSON within the bounds, and equal those that the standard library
+// finds.
 func FuzzPage(f *testing.F) {
 	f.Add([]byte(`{"kind":"PodList","metadata":{"resourceVersion":"5","continue":"a"},"items":[{"a":1},null,[]]}`))
 	f.Add([]byte(`{"items":null,"metadata":{}}`))

@@ -103,7 +103,7 @@ func TestDeletedClaim(t *testing.T) {
 		}
 		c.Put(kubetest.Claims, reservedJSON("c", "y", "b"))
 		if facts, _ = ask("b"); facts.Deleted || !facts.ReservedFor("b") || facts.Results[0].Device.Device != "y" {
-			t.Errorf("made anew: %+v", facts)
+			t.Errorf("made again: %+v", facts)
 		}
 	})
 }

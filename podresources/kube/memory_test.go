@@ -18,7 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
-// hostile is an API server with that many slices in each half.
+// hostile is an API server with this number of slices in each half.
 type hostile struct {
 	slices int
 	object func(i int, placement string) []byte
@@ -64,8 +64,8 @@ func (h *hostile) write(w io.Writer, path string, query url.Values) error {
 	return err
 }
 
-// load lists all slices of a hostile API server, and returns the greatest live heap on the way and
-// that of the result, in bytes, both without what there was before.
+// load lists all slices of a hostile API server. It returns the highest live heap during the list
+// and that of the result, in bytes, without the heap before.
 func (h *hostile) load(t testing.TB) (peak, kept int64, node *Node) {
 	var pages int
 	before := liveHeap()
@@ -90,8 +90,8 @@ func liveHeap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// copies returns a function that returns slices that are alike but for their name, pool and, if
-// drivers is true, driver.
+// copies returns a function that returns slices that differ only in name, pool and, if drivers is
+// true, driver.
 func copies(drivers bool, slice func(name, driverName, placement string) []byte) func(int, string) []byte {
 	const name, driverName = "NAME", "DRIVER"
 	templates := map[string][]byte{
@@ -124,7 +124,7 @@ func largestSlice(name, driverName, placement string) []byte {
 	return kubetest.LargeSlice(name, driverName, name, placement, true)
 }
 
-// Whatever is in the slices, the memory that they take is bounded, while they are listed too.
+// The memory for slices is bounded, no matter what they contain, also while they are listed.
 func TestMemoryOfSlices(t *testing.T) {
 	scale := 1
 	switch {
@@ -156,8 +156,8 @@ func TestMemoryOfSlices(t *testing.T) {
 	}
 }
 
-// A driver with too many slices is warned of, once, and takes nothing from another driver. When it
-// has fewer, there is room for what it then publishes.
+// A driver with too many slices is reported once, and does not displace slices of other drivers.
+// When it has fewer, its new slices are used.
 func TestSlicesOfOneDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

@@ -108,7 +108,7 @@ func TestFailingClaim(t *testing.T) {
 	})
 }
 
-// What a Node tells the Book is told without locks: the Book may ask it back.
+// A Node calls the Book without holding locks, so that the Book may call the Node.
 func TestBookAsksBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -118,7 +118,7 @@ func TestBookAsksBack(t *testing.T) {
 		c.running.Go(func() { c.node.FollowClaims(t.Context()) })
 		c.wantFor(2*time.Second, held[:1])
 		c.wantFor(forgetAfter+2*time.Second, held[1:])
-		// Until the answer is recorded it is expected.
+		// The answer is expected until it is recorded.
 		if len(pending) < 3 || !pending[0] || pending[len(pending)-1] {
 			t.Errorf("pending: %v", pending)
 		}

@@ -59,7 +59,7 @@ func TestTaintRulesFollowed(t *testing.T) {
 		c.Put(kubetest.TaintRules, ruleJSON("a", "x", "1 pod left"))
 		synctest.Wait()
 		if after := c.node.TaintRules(); &after[0] != &before[0] {
-			t.Error("a change of a status made the rules anew")
+			t.Error("a change of a status made the rules again")
 		}
 		c.Put(kubetest.TaintRules, ruleJSON("c", "y", ""))
 		c.Put(kubetest.TaintRules, []byte(`{"metadata":{"name":"b"},"spec":{"taint":7}}`))

@@ -193,8 +193,8 @@ func TestRepeated(t *testing.T) {
 	})
 }
 
-// A writer that begins anew counts on in the event that its predecessor made; one that the API
-// server has forgotten is made again, with the whole count.
+// A new writer continues the count of the event that its predecessor created. An event that the API
+// server has deleted is created again, with the complete count.
 func TestRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
