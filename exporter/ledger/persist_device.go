@@ -11,22 +11,21 @@ import (
 
 // Fields of recordDevice.
 const (
-	deviceDriver       = 2
-	devicePool         = 3
-	deviceName         = 4
-	deviceBorn         = 5
-	deviceUUID         = 6
-	devicePCI          = 7
-	deviceNetDev       = 8
-	deviceRDMA         = 9
-	deviceCPU          = 10 // CPU number plus one
-	deviceRead         = 11
-	deviceWatched      = 12
-	deviceLastError    = 13
-	deviceCounter      = 14
-	deviceUnattributed = 15 // when the total of an attributed counter was first shown, or 1
-	deviceMeter        = 16
-	deviceHighest      = 17
+	deviceDriver    = 2
+	devicePool      = 3
+	deviceName      = 4
+	deviceBorn      = 5
+	deviceUUID      = 6
+	devicePCI       = 7
+	deviceNetDev    = 8
+	deviceRDMA      = 9
+	deviceCPU       = 10 // CPU number plus one
+	deviceRead      = 11
+	deviceWatched   = 12
+	deviceLastError = 13
+	deviceCounter   = 14
+	deviceMeter     = 16
+	deviceHighest   = 17
 
 	counterFiller = 8
 	counterSums   = 9
