@@ -307,10 +307,16 @@ func (n *Node) describe(now time.Time) ([]podresources.Allocation, driver.Invent
 	}
 	held, signs := n.book.Holds(now, n.view.At)
 	n.report(&held, now)
-	allocations := n.withPending(n.withClaimUIDs(held.Allocations))
-	listed := n.withoutDrivers(n.withHeld(allocations, n.slices()))
-	allocations, all := n.plugin.identify(allocations, n.withRules(n.withCDI(allocations, listed, now)), now)
-	allocations, all = n.cpus.complete(withMembers(allocations, all), all, now)
+	// Each step returns its arguments, or changed copies of them.
+	allocations := n.withClaimUIDs(held.Allocations)
+	allocations = n.withPending(allocations)
+	all := n.withHeld(allocations, n.slices())
+	all = n.withoutDrivers(all)
+	all = n.withCDI(allocations, all, now)
+	all = n.withRules(all)
+	allocations, all = n.plugin.identify(allocations, all, now)
+	allocations = withMembers(allocations, all)
+	allocations, all = n.cpus.complete(allocations, all, now)
 	return allocations, all, signs
 }
 
