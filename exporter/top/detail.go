@@ -41,9 +41,9 @@ func describe(r *web.Report, incidents []Incident, of Subject) []string {
 			}
 		}
 	case ViewClaims, ViewPods:
-		rows := Claims(r)
+		rows := claimHolders(r)
 		if of.View == ViewPods {
-			rows = Pods(r)
+			rows = podHolders(r)
 		}
 		for i := range rows {
 			if rows[i].id() == of.Name {

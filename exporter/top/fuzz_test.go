@@ -46,7 +46,7 @@ func FuzzSnapshot(f *testing.F) {
 			t.Fatalf("%d rows of %d devices", len(rows), len(report.Devices))
 		}
 		for _, order := range Orders() {
-			Sort(rows, order, width%2 == 1)
+			sortRows(rows, order, width%2 == 1)
 		}
 		chosen := all.chosen(filter, ByState, false)
 		for _, view := range Views() {

@@ -54,8 +54,8 @@ func linksOf(r *web.Report) links {
 	return out
 }
 
-// Claims returns a row for each claim of a report that holds a device.
-func Claims(r *web.Report) []Holder {
+// claimHolders returns a row for each claim of a report that holds a device.
+func claimHolders(r *web.Report) []Holder {
 	between := linksOf(r)
 	out := holders(r, r.Claims)
 	for i := range out {
@@ -64,8 +64,8 @@ func Claims(r *web.Report) []Holder {
 	return out
 }
 
-// Pods returns a row for each pod of a report that holds a device.
-func Pods(r *web.Report) []Holder {
+// podHolders returns a row for each pod of a report that holds a device.
+func podHolders(r *web.Report) []Holder {
 	between := linksOf(r)
 	out := holders(r, r.Pods, r.YoungPods)
 	for i := range out {
@@ -139,9 +139,9 @@ func sum(a, b *float64) *float64 {
 	}
 }
 
-// Namespaces sums the claims of each namespace over all nodes. A claim with pods on several nodes
-// counts once.
-func Namespaces(claims []Holder) []Holder {
+// namespaceHolders sums the claims of each namespace over all nodes. A claim with pods on several
+// nodes counts once.
+func namespaceHolders(claims []Holder) []Holder {
 	var out []Holder
 	at := map[string]int{}
 	for i := range claims {
@@ -167,8 +167,8 @@ func Namespaces(claims []Holder) []Holder {
 	return out
 }
 
-// SortHolders sorts rows by an order, then by name.
-func SortHolders(rows []Holder, by Order, reverse bool) {
+// sortHolders sorts rows by an order, then by name.
+func sortHolders(rows []Holder, by Order, reverse bool) {
 	slices.SortStableFunc(rows, func(a, b Holder) int {
 		order := a.compare(&b.Measures, by)
 		if by == ByDevice {
@@ -178,8 +178,8 @@ func SortHolders(rows []Holder, by Order, reverse bool) {
 	})
 }
 
-// FilterHolders returns the rows that contain all words of a text.
-func FilterHolders(rows []Holder, text string) []Holder {
+// filterHolders returns the rows that contain all words of a text.
+func filterHolders(rows []Holder, text string) []Holder {
 	return slices.DeleteFunc(slices.Clone(rows), func(h Holder) bool {
 		return !hasWords(text, slices.Concat(
 			[]string{h.Node, h.id(), string(h.State)}, h.Devices, h.Claims, h.Pods,
@@ -187,8 +187,8 @@ func FilterHolders(rows []Holder, text string) []Holder {
 	})
 }
 
-// HolderColumns returns the columns of claims, pods or namespaces.
-func HolderColumns(view View, nodes, wide bool) []Column[Holder] {
+// holderColumns returns the columns of claims, pods or namespaces.
+func holderColumns(view View, nodes, wide bool) []Column[Holder] {
 	state := Column[Holder]{Title: "STATE", cell: func(h *Holder) string { return cmp.Or(string(h.State), "-") }}
 	values := measured(wide, func(h *Holder) *Measures { return &h.Measures })
 	if view == ViewNamespaces {

@@ -20,15 +20,15 @@ type Incident struct {
 	from string    // the exporter
 }
 
-// SortIncidents sorts incidents: open ones first, then by the last occurrence, then by node.
-func SortIncidents(all []Incident) {
+// sortIncidents sorts incidents: open ones first, then by the last occurrence, then by node.
+func sortIncidents(all []Incident) {
 	slices.SortStableFunc(all, func(a, b Incident) int {
 		return cmp.Or(a.Compare(b.Incident), web.CompareNames(a.Node, b.Node))
 	})
 }
 
-// FilterIncidents returns the incidents that contain all words of a text.
-func FilterIncidents(all []Incident, text string) []Incident {
+// filterIncidents returns the incidents that contain all words of a text.
+func filterIncidents(all []Incident, text string) []Incident {
 	return slices.DeleteFunc(slices.Clone(all), func(i Incident) bool {
 		return !hasWords(text, slices.Concat(
 			[]string{i.Node, i.state(), string(i.Kind), i.Text, i.Subject()}, i.Claims(), i.Pods(),
@@ -60,8 +60,8 @@ func (i *Incident) lasted() string {
 	return max(0, end.Sub(i.Onset)).Truncate(time.Second).String()
 }
 
-// IncidentColumns returns the columns of incidents.
-func IncidentColumns(nodes, wide bool) []Column[Incident] {
+// incidentColumns returns the columns of incidents.
+func incidentColumns(nodes, wide bool) []Column[Incident] {
 	var out []Column[Incident]
 	if nodes {
 		out = append(out, Column[Incident]{Title: "NODE", least: 8, cell: func(i *Incident) string { return i.Node }})

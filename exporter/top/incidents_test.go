@@ -15,7 +15,7 @@ import (
 func TestSortIncidents(t *testing.T) {
 	i := &recorder.Incident{ID: "1"}
 	rows := []Incident{{Node: "node-10", Incident: i}, {Node: "node-2", Incident: i}}
-	SortIncidents(rows)
+	sortIncidents(rows)
 	if rows[0].Node != "node-2" {
 		t.Errorf("%s comes first", rows[0].Node)
 	}

@@ -16,10 +16,10 @@ type Table struct {
 // gap separates columns.
 const gap = "  "
 
-// Layout formats rows in columns. width is that of the terminal; 0: unlimited. Names are cut so
+// layout formats rows in columns. width is that of the terminal; 0: unlimited. Names are cut so
 // that lines fit, the widest column first. If that does not suffice, columns are left out. clean
 // replaces characters that control a terminal.
-func Layout[T any](rows []T, columns []Column[T], width int, clean func(string) string) Table {
+func layout[T any](rows []T, columns []Column[T], width int, clean func(string) string) Table {
 	cells := make([][]string, len(rows)+1) // the first ones are the titles
 	for c := range columns {
 		cells[0] = append(cells[0], columns[c].Title)

@@ -103,7 +103,7 @@ func (f *fleet) everything() Everything {
 				row.from = name
 				out.Devices = append(out.Devices, row)
 			}
-			for from, into := range map[*[]Holder]*[]Holder{new(Claims(r)): &out.Claims, new(Pods(r)): &out.Pods} {
+			for from, into := range map[*[]Holder]*[]Holder{new(claimHolders(r)): &out.Claims, new(podHolders(r)): &out.Pods} {
 				for _, row := range *from {
 					row.from = name
 					*into = append(*into, row)
@@ -113,7 +113,7 @@ func (f *fleet) everything() Everything {
 		}
 		out.Nodes = append(out.Nodes, said)
 	}
-	out.Namespaces = append(out.Namespaces, Namespaces(out.Claims)...)
+	out.Namespaces = append(out.Namespaces, namespaceHolders(out.Claims)...)
 	slices.SortFunc(out.Nodes, func(a, b NodeAnswer) int { return web.CompareNames(a.Name, b.Name) })
 	return out
 }
@@ -121,15 +121,15 @@ func (f *fleet) everything() Everything {
 // chosen returns filtered and sorted rows.
 func (e *Everything) chosen(filter string, by Order, reverse bool) Everything {
 	out := Everything{
-		Nodes: e.Nodes, Devices: Filter(e.Devices, filter), Claims: FilterHolders(e.Claims, filter),
-		Pods: FilterHolders(e.Pods, filter), Namespaces: FilterHolders(e.Namespaces, filter),
-		Incidents: FilterIncidents(e.Incidents, filter),
+		Nodes: e.Nodes, Devices: Filter(e.Devices, filter), Claims: filterHolders(e.Claims, filter),
+		Pods: filterHolders(e.Pods, filter), Namespaces: filterHolders(e.Namespaces, filter),
+		Incidents: filterIncidents(e.Incidents, filter),
 	}
-	Sort(out.Devices, by, reverse)
+	sortRows(out.Devices, by, reverse)
 	for _, rows := range [][]Holder{out.Claims, out.Pods, out.Namespaces} {
-		SortHolders(rows, by, reverse)
+		sortHolders(rows, by, reverse)
 	}
-	SortIncidents(out.Incidents)
+	sortIncidents(out.Incidents)
 	return out
 }
 
@@ -141,7 +141,7 @@ func (e *Everything) summary() string {
 			open++
 		}
 	}
-	out := Summary(e.Devices)
+	out := countStates(e.Devices)
 	if open > 0 {
 		out += ", " + counted(open, "incident") + " open"
 	}

@@ -126,8 +126,8 @@ func Orders() []Order {
 	return []Order{ByState, ByDevice, ByUtilization, ByMemory, ByPower, ByQuiet, ByClaim}
 }
 
-// Sort sorts rows by an order, then by node and device.
-func Sort(rows []Row, by Order, reverse bool) {
+// sortRows sorts rows by an order, then by node and device.
+func sortRows(rows []Row, by Order, reverse bool) {
 	slices.SortStableFunc(rows, func(a, b Row) int {
 		order := a.compare(&b.Measures, by)
 		if by == ByClaim {
@@ -197,9 +197,9 @@ type Column[T any] struct {
 	cell  func(*T) string
 }
 
-// Columns returns the columns: with nodes for several nodes, and with everything if wide. On a
-// narrow terminal, the claim is omitted first, then memory; power and pods stay.
-func Columns(nodes, wide bool) []Column[Row] {
+// deviceColumns returns the columns: with nodes for several nodes, and with everything if wide. On
+// a narrow terminal, the claim is omitted first, then memory; power and pods stay.
+func deviceColumns(nodes, wide bool) []Column[Row] {
 	var out []Column[Row]
 	if nodes {
 		out = append(out, Column[Row]{Title: "NODE", least: 8, cell: func(r *Row) string { return r.Node }})
@@ -289,8 +289,8 @@ func list(names []string, all bool) string {
 	return strings.Join(names, " ")
 }
 
-// Summary returns the number of devices, and of those in each state.
-func Summary(rows []Row) string {
+// countStates returns the number of devices, and of those in each state.
+func countStates(rows []Row) string {
 	held, counts := 0, map[ledger.State]int{}
 	for i := range rows {
 		counts[rows[i].State]++

@@ -75,7 +75,7 @@ func TestSortAndFilter(t *testing.T) {
 		{ByPower, false, "gpu-3 gpu-1 gpu-2 gpu-4 gpu-5 gpu-10"},
 		{ByUtilization, true, "gpu-3 gpu-10 gpu-4 gpu-2 gpu-1 gpu-5"},
 	} {
-		Sort(rows, tt.by, tt.reverse)
+		sortRows(rows, tt.by, tt.reverse)
 		if got := names(rows); got != tt.want {
 			t.Errorf("by %s, reversed %t: %s, want %s", tt.by, tt.reverse, got, tt.want)
 		}
@@ -121,7 +121,7 @@ func TestLayoutFits(t *testing.T) {
 	r := report("node-1", d, device("gpu-1", ledger.StateFree))
 	rows := Rows(&r)
 	for _, width := range []int{20, 60, 80, 120, 400} {
-		table := Layout(rows, Columns(true, true), width, same)
+		table := layout(rows, deviceColumns(true, true), width, same)
 		for _, line := range append(table.Lines, table.Titles) {
 			if got := uniseg.StringWidth(line); got > width {
 				t.Errorf("%d cells, want at most %d: %s", got, width, line)
@@ -131,7 +131,8 @@ func TestLayoutFits(t *testing.T) {
 			t.Errorf("the state is cut at %d: %s", width, table.Lines[0])
 		}
 	}
-	if table := Layout(rows, Columns(false, false), 0, same); !strings.Contains(table.Lines[0], strings.Repeat("p", 90)) {
+	table := layout(rows, deviceColumns(false, false), 0, same)
+	if !strings.Contains(table.Lines[0], strings.Repeat("p", 90)) {
 		t.Errorf("cut without a width: %s", table.Lines[0])
 	}
 }
@@ -160,7 +161,7 @@ func TestLayoutNarrow(t *testing.T) {
 		{80, "DEVICE STATE UTIL POWER QUIET PODS", "gpu-6-partition-1"},
 		{60, "DEVICE STATE UTIL POWER PODS", "gpu-6-…ion-1"},
 	} {
-		table := Layout(Rows(&r), Columns(false, false), tt.width, same)
+		table := layout(Rows(&r), deviceColumns(false, false), tt.width, same)
 		if titles := strings.Join(strings.Fields(table.Titles), " "); titles != tt.titles {
 			t.Errorf("at %d the columns are %s, want %s", tt.width, titles, tt.titles)
 		}
@@ -260,7 +261,7 @@ func TestFromName(t *testing.T) {
 	var f fleet
 	f.poll(t.Context(), find)
 	rows := f.everything().Devices
-	Sort(rows, ByDevice, false)
+	sortRows(rows, ByDevice, false)
 	err := f.err(ViewDevices)
 	if err != nil || len(rows) != 2 || rows[0].Node != "node-127.0.0.1" || rows[1].Node != "node-127.0.0.2" {
 		t.Errorf("rows %+v, error %v", rows, f.err(ViewDevices))
@@ -425,8 +426,8 @@ func TestNamesAt80(t *testing.T) {
 		name       string
 		has, lacks string
 	}{
-		{Layout(pods, HolderColumns(ViewPods, false, false), 80, same), pod, "POWER", "CLAIMS"},
-		{Layout(happened, IncidentColumns(false, false), 80, same), incident, "HIT", "LAST "},
+		{layout(pods, holderColumns(ViewPods, false, false), 80, same), pod, "POWER", "CLAIMS"},
+		{layout(happened, incidentColumns(false, false), 80, same), incident, "HIT", "LAST "},
 	} {
 		if !strings.Contains(tt.table.Lines[0], tt.name) || !strings.Contains(tt.table.Titles, tt.has) ||
 			strings.Contains(tt.table.Titles, tt.lacks) {

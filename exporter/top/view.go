@@ -34,12 +34,12 @@ func (e *Everything) holders(view View) []Holder {
 func (e *Everything) table(view View, nodes, wide bool, width int, clean func(string) string) Table {
 	switch view {
 	case ViewIncidents:
-		return Layout(e.Incidents, IncidentColumns(nodes, wide), width, clean)
+		return layout(e.Incidents, incidentColumns(nodes, wide), width, clean)
 	case ViewClaims, ViewPods, ViewNamespaces:
-		return Layout(e.holders(view), HolderColumns(view, nodes, wide), width, clean)
+		return layout(e.holders(view), holderColumns(view, nodes, wide), width, clean)
 	case ViewDevices:
 	}
-	return Layout(e.Devices, Columns(nodes, wide), width, clean)
+	return layout(e.Devices, deviceColumns(nodes, wide), width, clean)
 }
 
 // subject returns the subject of a row.
