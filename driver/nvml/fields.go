@@ -39,20 +39,29 @@ const (
 	nanoseconds = 1e-9
 )
 
-// firstSlowdownField returns the number of the field CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN in
-// drivers of a branch such as 580; HW_THERM_SLOWDOWN and HW_POWER_BRAKE_SLOWDOWN have the next
-// numbers. It returns false if the driver lacks the fields. The numbers have changed: they are 251
-// to 253 in drivers 575 (CUDA 12.9) and 580 (CUDA 13.0), and 269 to 271, which were settings of
-// power smoothing, since 590 (CUDA 13.1).
-func firstSlowdownField(branch int) (uint32, bool) {
-	switch {
-	case branch >= 590:
-		return 269, true
-	case branch >= slowdownSince:
-		return 251, true
-	default:
-		return 0, false
+// slowdownFields returns the fields that count slowdowns by reason: CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
+// HW_THERM_SLOWDOWN and HW_POWER_BRAKE_SLOWDOWN. Their numbers have changed: they are 251 to 253 in
+// drivers 575 (CUDA 12.9) and 580.65 (CUDA 13.0), and 269 to 271 in 580.159 and since 590 (CUDA 13.1). In each
+// of these drivers, the other numbers are settings of power smoothing. Within 575 to 589 both are asked: only
+// a counter has 64 bits.
+func slowdownFields(branch int) []field {
+	if branch < slowdownSince {
+		return nil
 	}
+	var fields []field
+	for _, first := range []uint32{269, 251} {
+		if first == 251 && branch >= 590 {
+			break
+		}
+		for i, of := range []struct{ name, reason string }{
+			{"SW_THERM_SLOWDOWN", "thermal"}, {"HW_THERM_SLOWDOWN", "hw_thermal"}, {"HW_POWER_BRAKE_SLOWDOWN", "hw_power_brake"},
+		} {
+			number := first + uint32(i)
+			name := fmt.Sprintf("CLOCKS_EVENT_REASON_%s (%d)", of.name, number)
+			fields = append(fields, throttling(number, name, of.reason))
+		}
+	}
+	return fields
 }
 
 // branch returns the first number of a driver version, such as 580 of 580.65.06; 0 if it has none.
@@ -84,13 +93,7 @@ func fastFields(branch int) []field {
 		throttling(nvml.FI_DEV_PERF_POLICY_BOARD_LIMIT, "PERF_POLICY_BOARD_LIMIT", "board_limit"),
 		throttling(nvml.FI_DEV_PERF_POLICY_RELIABILITY, "PERF_POLICY_RELIABILITY", "reliability"),
 	}
-	if first, ok := firstSlowdownField(branch); ok {
-		fields = append(fields,
-			throttling(first, "CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN", "thermal"),
-			throttling(first+1, "CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN", "hw_thermal"),
-			throttling(first+2, "CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN", "hw_power_brake"),
-		)
-	}
+	fields = append(fields, slowdownFields(branch)...)
 	return append(fields, throttling(nvml.FI_DEV_PERF_POLICY_THERMAL, "PERF_POLICY_THERMAL", "thermal"))
 }
 
@@ -153,8 +156,14 @@ func memoryTemperature(v *nvml.FieldValue) (float64, bool) {
 	return float64(celsius), celsius > 0 && celsius <= maxTemperature
 }
 
-// field adds the reading of a field.
+// field adds the reading of a field. A field that is not used is not asked again until it is
+// rechecked, since some take a millisecond: one whose reading another field has, and one whose value is no
+// usable counter.
 func (r *reader) field(f field, v *nvml.FieldValue) {
+	if r.has(f.quantity, f.labels) || !counts(f, nvml.ValueType(v.ValueType)) {
+		r.took(f.name, nvml.ERROR_NOT_SUPPORTED)
+		return
+	}
 	if f.id == nvml.FI_DEV_MEMORY_TEMP {
 		if celsius, ok := memoryTemperature(v); ok {
 			r.add(f.quantity, celsius, f.labels[:]...)
@@ -166,10 +175,6 @@ func (r *reader) field(f field, v *nvml.FieldValue) {
 		r.errs = append(r.errs, fmt.Errorf("NVML_FI_DEV_%s: value of unknown type %d", f.name, v.ValueType))
 		return
 	}
-	// A counter of four bytes wraps within a second ("Value can be wrapped") and is not usable.
-	if f.labels[0] == "pcie" && nvml.ValueType(v.ValueType) == nvml.VALUE_TYPE_UNSIGNED_INT {
-		return
-	}
 	if f.quantity == driver.IOBytes && !r.counted(f.labels[0], value) {
 		return
 	}
@@ -178,6 +183,13 @@ func (r *reader) field(f field, v *nvml.FieldValue) {
 		return
 	}
 	r.add(f.quantity, value*f.scale, f.labels[:]...)
+}
+
+// counts reports whether a value of a type can be that of the field, if it is a counter of time or
+// of bytes. A counter of bytes over PCIe with 32 bits wraps several times a second ("Value can be wrapped").
+func counts(f field, kind nvml.ValueType) bool {
+	pcie := f.quantity == driver.IOBytes && f.labels[0] == "pcie"
+	return f.quantity != driver.ThrottledSeconds && !pcie || kind != nvml.VALUE_TYPE_UNSIGNED_INT
 }
 
 // decode returns the number in an nvmlValue_t of some nvmlValueType_t, on a machine whose long has

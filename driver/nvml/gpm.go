@@ -21,6 +21,7 @@ const (
 // gpmMeter measures a GPU or a GPU instance by GPM (Hopper and newer): NVML computes the means
 // between two samples of its counters.
 type gpmMeter struct {
+	units    engineUnits
 	samples  [2]nvml.GpmSample // nil: not allocated
 	last     int               // index of the last sample
 	at       time.Time         // time of the last sample; zero: there is none
@@ -38,6 +39,32 @@ func (m *gpmMeter) release(lib nvml.Interface) {
 	}
 	m.at, m.readings = time.Time{}, nil
 }
+
+// engineUnits is the number of units of each engine that has several. An engine that is missing has
+// an unknown number.
+type engineUnits map[string]int
+
+// unitsOf returns the units of a profile of GPU instances (nvmlGpuInstanceProfileInfo_t): of the one
+// with an ID, or of the one with all slices, whose instance is the whole GPU. It returns none for a
+// GPU that has no such profiles, with MIG mode on or off.
+func unitsOf(device nvml.Device, wanted func(nvml.GpuInstanceProfileInfo) bool) engineUnits {
+	var found engineUnits
+	most := uint32(0)
+	for profile := range nvml.GPU_INSTANCE_PROFILE_COUNT {
+		info, answer := device.GetGpuInstanceProfileInfo(profile)
+		if answer != nvml.SUCCESS || !wanted(info) || info.SliceCount <= most {
+			continue
+		}
+		most = info.SliceCount
+		found = engineUnits{
+			"decoder": int(info.DecoderCount), "encoder": int(info.EncoderCount), "jpeg": int(info.JpegCount),
+			"ofa": int(info.OfaCount),
+		}
+	}
+	return found
+}
+
+func wholeProfile(nvml.GpuInstanceProfileInfo) bool { return true }
 
 // gpmMetric is a metric of GPM (NVML_GPM_METRIC_* in nvml.h) in percent. Several metrics of one
 // engine are those of its units, of which the mean is reported.
@@ -104,15 +131,18 @@ func gpmTraffic() [4]gpmRate {
 }
 
 // gpm adds the readings of a GPU or a GPU instance by GPM, without traffic, which trafficByGPM
-// adds. take takes a sample with the NVML function. Until minGPM after a sample, the readings stay
-// the same. Without the permission for GPM, it counts as not supported.
-func (r *reader) gpm(uuid, function string, take func(nvml.GpmSample) nvml.Return) {
+// adds. take takes a sample with the NVML function; profile selects the profile of the GPU instance.
+// Until minGPM after a sample, the readings stay the same. Without the permission for GPM, it counts
+// as not supported.
+func (r *reader) gpm(
+	uuid, function string, take func(nvml.GpmSample) nvml.Return, profile func(nvml.GpuInstanceProfileInfo) bool,
+) {
 	if r.gpu.session.brief || !r.ask(function) || !r.ask("nvmlGpmMetricsGet") {
 		return
 	}
 	m := r.gpu.meters[uuid]
 	if m == nil {
-		m = &gpmMeter{}
+		m = &gpmMeter{units: unitsOf(r.gpu.handle, profile)}
 		r.gpu.meters[uuid] = m
 	}
 	if now := r.gpu.now(); now.Sub(m.at) >= minGPM {
@@ -181,7 +211,7 @@ func (r *reader) means(m *gpmMeter, before nvml.GpmSample, seconds float64) []dr
 	if !r.took("nvmlGpmMetricsGet", answer) {
 		return nil
 	}
-	readings := gpmReadings(metrics, get.Metrics[:len(metrics)], m.at)
+	readings := gpmReadings(metrics, get.Metrics[:len(metrics)], m.units, m.at)
 	for i, over := range traffic {
 		if p := get.Metrics[len(metrics)+i]; p.NvmlReturn == uint32(nvml.SUCCESS) && p.Value >= 0 {
 			m.bytes[i] += p.Value * (1 << 20) * seconds // MiB/sec
@@ -192,24 +222,30 @@ func (r *reader) means(m *gpmMeter, before nvml.GpmSample, seconds float64) []dr
 	return readings
 }
 
-// gpmReadings returns the readings of metrics; those of one engine are combined to their mean.
-func gpmReadings(metrics []gpmMetric, values []nvml.GpmMetric, at time.Time) []driver.Reading {
+// gpmReadings returns the readings of metrics; those of one engine are combined to their mean. A unit
+// that the GPU lacks reads 0 in driver 580 and is not the last one: an H100 has the JPEG decoders 1 to 7. Therefore the
+// mean is over the number of units, if that is known; else over the units that are not NaN, which DCGM omits too.
+func gpmReadings(metrics []gpmMetric, values []nvml.GpmMetric, units engineUnits, at time.Time) []driver.Reading {
 	var readings []driver.Reading
-	units := 0
+	var sum float64 // over the units of the last reading
+	read := 0
 	for i, metric := range metrics {
-		if values[i].NvmlReturn != uint32(nvml.SUCCESS) || math.IsNaN(values[i].Value) {
-			continue // the value of some units that the GPU lacks is NaN; DCGM omits it too
-		}
-		reading := driver.Reading{
-			Quantity: metric.quantity, Labels: driver.Labels{metric.engine}, Value: values[i].Value * percent, At: at,
-		}
-		if n := len(readings); n > 0 && readings[n-1].Quantity == reading.Quantity && readings[n-1].Labels == reading.Labels {
-			units++
-			readings[n-1].Value += (reading.Value - readings[n-1].Value) / float64(units)
+		count, known := units[metric.engine]
+		if values[i].NvmlReturn != uint32(nvml.SUCCESS) || math.IsNaN(values[i].Value) || known && count == 0 {
 			continue
 		}
-		units = 1
-		readings = append(readings, reading)
+		n := len(readings)
+		if n == 0 || readings[n-1].Quantity != metric.quantity || readings[n-1].Labels[0] != metric.engine {
+			readings = append(readings,
+				driver.Reading{Quantity: metric.quantity, Labels: driver.Labels{metric.engine}, At: at})
+			sum, read, n = 0, 0, n+1
+		}
+		sum += values[i].Value * percent
+		read++
+		if !known {
+			count = read
+		}
+		readings[n-1].Value = min(1, sum/float64(count))
 	}
 	return readings
 }

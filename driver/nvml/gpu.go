@@ -117,7 +117,8 @@ func (g *gpu) read() outcome {
 	if g.mig {
 		r.run(g.handle, everyGPU)
 	} else {
-		r.gpm(g.hardware.UUID, "nvmlGpmSampleGet", func(sample nvml.GpmSample) nvml.Return { return sample.Get(g.handle) })
+		take := func(sample nvml.GpmSample) nvml.Return { return sample.Get(g.handle) }
+		r.gpm(g.hardware.UUID, "nvmlGpmSampleGet", take, wholeProfile)
 		r.run(g.handle, wholeGPU)
 		r.trafficByGPM()
 		r.sampleTraffic()

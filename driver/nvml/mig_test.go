@@ -45,7 +45,7 @@ func TestInstances(t *testing.T) {
 		"engine_utilization fp64": 0.12, "engine_utilization fp32": 0.13, "engine_utilization fp16": 0.14,
 		"utilization": 0.3, "engine_utilization sm": 0.05, "occupancy": 0.04, "engine_utilization tensor": 0.03,
 		"engine_utilization dram":    0.02,
-		"engine_utilization encoder": 0.07,
+		"engine_utilization encoder": 0.07 / 2,
 	}
 	if diff := cmp.Diff(want, values(got), approximately()); diff != "" {
 		t.Errorf("readings of an instance (-want +got):\n%s", diff)

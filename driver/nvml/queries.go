@@ -94,9 +94,13 @@ func (r *reader) query(q query, device nvml.Device) {
 
 const percent = 0.01
 
-// readUtilization: nvmlUtilization_t, gpu: percent of time in which a kernel ran; memory: percent
-// of time in which device memory was read or written.
+// readUtilization: nvmlUtilization_t, gpu: percent of time in which a kernel ran or memory was copied;
+// memory: percent of time in which device memory was read or written. The call takes milliseconds and is
+// omitted if GPM has both values.
 func readUtilization(r *reader, device nvml.Device) nvml.Return {
+	if r.has(driver.Utilization, driver.Labels{}) && r.has(driver.EngineUtilization, driver.Labels{"dram"}) {
+		return nvml.SUCCESS
+	}
 	u, answer := device.GetUtilizationRates()
 	if answer == nvml.SUCCESS {
 		r.add(driver.Utilization, float64(u.Gpu)*percent)

@@ -104,7 +104,7 @@ func TestDriverVersions(t *testing.T) {
 	older := []string{"power", "thermal", "sync_boost", "board_limit", "reliability"}
 	for version, reasons := range map[string][]string{
 		"535.183.01": older, "550.163.01": older, "570.86.15": older, "575.51.03": whole, "580.65.06": whole,
-		"590.44.01": whole, "": older,
+		"580.159.04": whole, "590.44.01": whole, "": older,
 	} {
 		t.Run(version, func(t *testing.T) {
 			machine.Reset(1)
@@ -149,7 +149,7 @@ func TestGPM(t *testing.T) {
 	for name, want := range map[string]float64{
 		"utilization": 0.505, "engine_utilization sm": 0.505 / 2, "occupancy": 0.505 / 4,
 		"engine_utilization tensor": 0.505 / 8,
-		"engine_utilization dram":   0.25, "engine_utilization decoder": (0.5 + 0.25) / 2,
+		"engine_utilization dram":   0.25, "engine_utilization decoder": (0.5 + 0.25) / 7,
 		"engine_utilization encoder": (0.6 + 0.2) / 2, "engine_utilization int": 0.11,
 		"engine_utilization fp64": 0.12, "engine_utilization fp32": 0.13, "engine_utilization fp16": 0.14,
 	} {
@@ -311,12 +311,42 @@ func TestMemoryTemperature(t *testing.T) {
 	}
 }
 
+// The units of an engine are as many as the profile of the whole GPU has. Of a GPU without profiles
+// they are those that have a value.
+func TestGPMUnits(t *testing.T) {
+	for name, tc := range map[string]struct {
+		set  func(g *nvmltest.GPU)
+		want map[string]float64 // the fake's decoders are busy 0.5 and 0.25, its encoders 0.6 and 0.2
+	}{
+		"an H100 has 7 decoders":            {func(*nvmltest.GPU) {}, map[string]float64{"decoder": 0.75 / 7, "encoder": 0.4}},
+		"no encoders: NVML's own, 0.1":      {func(g *nvmltest.GPU) { g.Encoders = 0 }, map[string]float64{"encoder": 0.1}},
+		"no profiles: those with a reading": {func(g *nvmltest.GPU) { g.MaxMIG = 0 }, map[string]float64{"decoder": 0.375}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newClock()
+			machine.Reset(1)
+			g := &machine.GPUs[0]
+			tc.set(g)
+			s := newSource(t, c, nil)
+			sample(t, s)
+			c.advance(1)
+			got := of(t, sample(t, s), g.UUID())
+			for engine, want := range tc.want {
+				if v, _ := value(got, driver.EngineUtilization, engine); math.Abs(v-want) > 1e-6 {
+					t.Errorf("%s is %v, want %v", engine, v, want)
+				}
+			}
+		})
+	}
+}
+
 // A unit of an engine that answers NaN is none, and the others are read.
 func TestGPMUnitWithoutValue(t *testing.T) {
 	c := newClock()
 	machine.Reset(1)
 	machine.GPMNaN = int64(nvml.GPM_METRIC_NVDEC_0_UTIL) + 1
 	g := &machine.GPUs[0]
+	g.MaxMIG = 0
 	s := newSource(t, c, nil)
 	sample(t, s)
 	c.advance(1)

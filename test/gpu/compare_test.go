@@ -63,8 +63,7 @@ func gpuColumns() []column {
 		return column{
 			single("utilization/" + path), driver.EngineUtilization,
 			driver.Labels{name},
-			0, share, true,
-			name == "dram",
+			0, share, true, true, // NVML's own engines are those of the busiest unit
 		}
 	}
 	clock := func(path, domain string) column {

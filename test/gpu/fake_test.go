@@ -148,8 +148,10 @@ func notComparedOn(t *testing.T, l look, uuid string) {
 		}
 	}
 	want := []string{
-		"energy", "engine_utilization dram", "engine_utilization fp16", "engine_utilization fp32",
-		"engine_utilization fp64", "engine_utilization int", "engine_utilization sm", "engine_utilization tensor",
+		"energy", "engine_utilization decoder", "engine_utilization dram", "engine_utilization encoder",
+		"engine_utilization fp16", "engine_utilization fp32", "engine_utilization fp64", "engine_utilization int",
+		"engine_utilization jpeg", "engine_utilization ofa",
+		"engine_utilization sm", "engine_utilization tensor",
 		"errors nvlink crc", "errors nvlink recovery", "errors nvlink replay", "io_bytes pcie receive",
 		"io_bytes pcie transmit", "occupancy", "serial number", "throttle_active other", "throttled_seconds board_limit",
 		"throttled_seconds reliability",

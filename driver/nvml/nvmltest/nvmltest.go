@@ -89,7 +89,7 @@ func (m *Machine) Reset(gpus int) {
 
 func newGPU(i int) GPU {
 	g := GPU{
-		Minor: int64(i), PCIBus: int64(0x1b + i), MaxMIG: 7, GPM: 1,
+		Minor: int64(i), PCIBus: int64(0x1b + i), MaxMIG: 7, GPM: 1, Encoders: 2,
 		Power: 312.5 + float64(i), Energy: 1e6 * float64(i+1),
 		Utilization: 0.75, MemoryUtilization: 0.25, Encoder: 0.1, Decoder: 0.2, JPEG: 0.3, OFA: 0.4,
 		MemoryTotal: 80 << 30, MemoryReserved: 1 << 30, Memory: 16 << 30,
@@ -120,7 +120,7 @@ func newGPU(i int) GPU {
 
 // metrics returns GPM's metrics of a GPU, by NVML_GPM_METRIC_*: the shares of graphics, SMs,
 // occupancy, tensor and memory, of the integer, FP64, FP32 and FP16 pipes, the bytes per second
-// over PCIe and NVLink, and the shares of two decoders and two encoders.
+// over PCIe and NVLink, and the shares of the units of two decoders and, with encoders, of two encoders.
 func (g *GPU) metrics() map[int]float64 {
 	return map[int]float64{
 		4: 0.11, 11: 0.12, 12: 0.13, 13: 0.14,

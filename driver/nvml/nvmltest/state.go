@@ -12,7 +12,7 @@ const (
 	maxProcesses = 8
 	maxEvents    = 64
 	maxMetrics   = 176
-	maxFunctions = 64
+	maxFunctions = 72
 
 	magic = 0x4e564d4c646f7562
 )
@@ -49,6 +49,7 @@ type GPU struct {
 	MIG, MaxMIG, GPM, NarrowPCIe           int64
 	Accounting                             int64 // mode: 0 is off
 	PowerSmoothing                         int64 // it has the feature, with settings of 0
+	Encoders                               int64 // their number; an H100 has none
 	Power, Energy                          float64
 	Utilization, MemoryUtilization         float64
 	Encoder, Decoder, JPEG, OFA            float64

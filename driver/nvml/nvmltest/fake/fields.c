@@ -37,6 +37,17 @@ static int branch(void) {
 #endif
 }
 
+/* release is the version of the driver as a number that grows, such as 580.065 of 580.65.06. */
+static double release(void) {
+#ifdef DRIVER_VERSION
+    const char *version = DRIVER_VERSION;
+#else
+    const char *version = state->driver_version;
+#endif
+    const char *dot = strchr(version, '.');
+    return atoi(version) + (dot ? atoi(dot + 1) / 1000.0 : 0);
+}
+
 /* degrees C, an unsigned int whatever its type says: dcgm-exporter, issue 193, has the double of 545 */
 #define GPU_MEMORY_TEMP                                                                                                \
     count(v, g->memory_temperature), v->valueType = branch() == 545 ? NVML_VALUE_TYPE_DOUBLE : NVML_VALUE_TYPE_UNSIGNED_INT
@@ -77,11 +88,11 @@ static int branch(void) {
 #define GPU_CLOCKS_SW_THERM count(v, g->throttled_sw_thermal * 1e9)
 #define GPU_CLOCKS_HW_THERM count(v, g->throttled_hw_thermal * 1e9)
 #define GPU_CLOCKS_HW_POWER_BRAKE count(v, g->throttled_hw_power_brake * 1e9)
-/* a setting that stands at 0, where the GPU has the feature */
-#define GPU_PWR_SMOOTHING count(v, g->power_smoothing ? 0 : (double)NAN)
+/* a setting that stands at 0, where the GPU has the feature; an unsigned int, as driver 580.159.04 says on an H100 */
+#define GPU_PWR_SMOOTHING narrow(v, g->power_smoothing ? 0 : (double)NAN, 1)
 
 static void field(const struct gpu *g, nvmlFieldValue_t *v) {
-    int now = branch();
+    double now = release();
 #define FIELD(what, number, from, until)                                                                               \
     if (v->fieldId == number && from <= now && now < until) {                                                          \
         GPU_##what;                                                                                                    \

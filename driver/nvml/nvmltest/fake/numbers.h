@@ -1,11 +1,12 @@
 /*
- * FIELD(what, number, from, until): the number of a field in drivers of the branches from <= branch < until.
+ * FIELD(what, number, from, until): the number of a field in drivers from <= version < until; 580.159 is 580.159.04.
  *
  * Sources: numbers that all branches have are those of the header of go-nvml 0.13.4 (CUDA 13.1), whose meaning did not
  * change since CUDA 11. PCIE_COUNT_*_BYTES are absent from the header of CUDA 12.2 (535) and in that of CUDA 12.4 (550).
  * For 575 and 580, 251 to 273 are those of CUDA 12.9 and 13.0, as nvidia-ml-py 13.580 lists them;
- * NVIDIA/k8s-test-infra, pull request 691, saw nvidia-smi 580.65.06 ask for 251 to 253. 590 has the numbers of CUDA
- * 13.1. NVLINK_COUNT_LINK_RECOVERY_EVENTS is not in the header of CUDA 12.2 (535). GET_GPU_RECOVERY_ACTION came with
+ * NVIDIA/k8s-test-infra, pull request 691, saw nvidia-smi 580.65.06 ask for 251 to 253. On an
+ * H100, 580.159.04 answers 269 to 271 with unsigned long longs, and 251 to 253 with "not supported" and unsigned ints:
+ * it has the numbers of CUDA 13.1, as 590 has. From which release on is not known. NVLINK_COUNT_LINK_RECOVERY_EVENTS is not in the header of CUDA 12.2 (535). GET_GPU_RECOVERY_ACTION came with
  * CUDA 12.8 (assumed; nvidia-ml-py 12.570 has it). Those of 570 (CUDA 12.8), 251 to 268, are taken to be in the order
  * of CUDA 13.1 (assumed).
  */
@@ -39,15 +40,15 @@ FIELD(RECOVERY_ACTION, 230, 570, 9999)
 FIELD(PWR_SMOOTHING, 251, 570, 575)
 FIELD(PWR_SMOOTHING, 252, 570, 575)
 FIELD(PWR_SMOOTHING, 253, 570, 575)
-FIELD(CLOCKS_SW_THERM, 251, 575, 590)
-FIELD(CLOCKS_HW_THERM, 252, 575, 590)
-FIELD(CLOCKS_HW_POWER_BRAKE, 253, 575, 590)
-FIELD(PWR_SMOOTHING, 269, 575, 590)
-FIELD(PWR_SMOOTHING, 270, 575, 590)
-FIELD(PWR_SMOOTHING, 271, 575, 590)
-FIELD(PWR_SMOOTHING, 251, 590, 9999)
-FIELD(PWR_SMOOTHING, 252, 590, 9999)
-FIELD(PWR_SMOOTHING, 253, 590, 9999)
-FIELD(CLOCKS_SW_THERM, 269, 590, 9999)
-FIELD(CLOCKS_HW_THERM, 270, 590, 9999)
-FIELD(CLOCKS_HW_POWER_BRAKE, 271, 590, 9999)
+FIELD(CLOCKS_SW_THERM, 251, 575, 580.159)
+FIELD(CLOCKS_HW_THERM, 252, 575, 580.159)
+FIELD(CLOCKS_HW_POWER_BRAKE, 253, 575, 580.159)
+FIELD(PWR_SMOOTHING, 269, 575, 580.159)
+FIELD(PWR_SMOOTHING, 270, 575, 580.159)
+FIELD(PWR_SMOOTHING, 271, 575, 580.159)
+FIELD(PWR_SMOOTHING, 251, 580.159, 9999)
+FIELD(PWR_SMOOTHING, 252, 580.159, 9999)
+FIELD(PWR_SMOOTHING, 253, 580.159, 9999)
+FIELD(CLOCKS_SW_THERM, 269, 580.159, 9999)
+FIELD(CLOCKS_HW_THERM, 270, 580.159, 9999)
+FIELD(CLOCKS_HW_POWER_BRAKE, 271, 580.159, 9999)

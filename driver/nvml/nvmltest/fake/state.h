@@ -8,7 +8,7 @@
  */
 #include <stdint.h>
 
-enum { MAX_GPUS = 64, MAX_INSTANCES = 8, MAX_PROCESSES = 8, MAX_EVENTS = 64, MAX_METRICS = 176, MAX_FUNCTIONS = 64 };
+enum { MAX_GPUS = 64, MAX_INSTANCES = 8, MAX_PROCESSES = 8, MAX_EVENTS = 64, MAX_METRICS = 176, MAX_FUNCTIONS = 72 };
 
 #define STATE_MAGIC 0x4e564d4c646f7562ULL
 
@@ -53,6 +53,7 @@ struct gpu {
     int64_t minor, pci_domain, pci_bus, pci_device, mig, mig_max, gpm_supported, narrow_pcie;
     int64_t accounting; /* mode: 0 is off */
     int64_t power_smoothing; /* it has the feature, whose settings stand at 0 */
+    int64_t encoders;        /* how many it has */
     double power, energy;
     double utilization, memory_utilization, encoder, decoder, jpeg, ofa;
     double memory_total, memory_reserved, memory_used;
