@@ -35,14 +35,13 @@ type gpu struct {
 	handle      nvml.Device
 	minor       int
 	mig         bool
-	unsupported map[string]time.Time      // functions and fields, with the time at which they are tried again
-	kept        map[string]keptReadings   // last readings of queries with an interval
-	meters      map[string]*gpmMeter      // of the GPU and of its MIG instances, by UUID
-	traffic     map[string]trafficMethod  // by kind of link
-	sampled     [2]sampledTraffic         // transmit, receive
-	busy        map[uint32]processSamples // by process
-	accounts    map[int]account           // by process
-	busySeen    uint64                    // time of the newest sample of processes' utilization, in NVML's microseconds
+	unsupported map[string]time.Time     // functions and fields, with the time at which they are tried again
+	kept        map[string]keptReadings  // last readings of queries with an interval
+	meters      map[string]*gpmMeter     // of the GPU and of its MIG instances, by UUID
+	traffic     map[string]trafficMethod // by kind of link
+	sampled     [2]sampledTraffic        // transmit, receive
+	times       processTimes
+	accounts    map[int]account // by process
 }
 
 // keptReadings has readings that are used until the query is due again.
@@ -54,7 +53,7 @@ type keptReadings struct {
 func newGPU(found foundGPU, s *session, config Config) *gpu {
 	g := &gpu{
 		now: config.Now, sysfs: config.Sysfs, readAt: s.begun, meters: map[string]*gpmMeter{},
-		traffic: map[string]trafficMethod{}, busy: map[uint32]processSamples{},
+		traffic: map[string]trafficMethod{},
 	}
 	g.renew(found, s)
 	return g

@@ -3,7 +3,6 @@
 package nvml
 
 import (
-	"maps"
 	"math"
 	"slices"
 	"time"
@@ -16,22 +15,30 @@ import (
 const (
 	// maxProcesses is the maximum number of processes of a device.
 	maxProcesses = 4096
-	// maxBusyAge is how long the utilization of a process is used if NVML has no newer one.
+	// maxBusyAge is how long the utilization of processes is used if NVML has no newer one although the GPU is busy.
 	maxBusyAge = 3 * time.Second
+	// surelyBusy is the utilization from which on a GPU has samples.
+	surelyBusy = 0.05
 	// unknownMemory is NVML_VALUE_NOT_AVAILABLE.
 	unknownMemory = math.MaxUint64
 )
 
-// samplesApart is the maximum difference between the times of the last samples of busy processes,
-// in NVML's microseconds: each process has a sample at least once a second, at its own times
-// (go-nvml issue 51).
-const samplesApart = 1_500_000
+// processTimes is the utilization of the processes of a GPU, from the driver's samples.
+type processTimes struct {
+	shares map[uint32]float64 // over the last window
+	newest uint64             // time of the newest sample of any process, in NVML's microseconds; 0: none
+	at     time.Time          // when newest was read
+	looked time.Time          // time of the last look, with or without a newer sample
+}
 
-// processSamples is the newest utilization of a process.
-type processSamples struct {
-	share float64
-	at    time.Time
-	seen  uint64 // NVML's time of the sample, in microseconds
+// window returns the time in NVML's microseconds up to which samples have been counted. A sample says
+// which process ran, and no sample that no process did: then the time since the newest sample has passed
+// by the clock.
+func (t *processTimes) window() uint64 {
+	if t.newest == 0 {
+		return 0
+	}
+	return t.newest + uint64(max(0, t.looked.Sub(t.at)).Microseconds())
 }
 
 // processes reads the memory and utilization of each process on a whole GPU.
@@ -85,42 +92,62 @@ func (r *reader) process(pid int) *driver.Process {
 	return &r.running[len(r.running)-1]
 }
 
-// busyProcesses reads the utilization of processes (nvmlProcessUtilizationSample_t, smUtil, assumed
-// to be a percentage; values above 100 occur). NVML has a sample of each process with "some
-// non-zero utilization during the last sample period": a process is idle if the newest sample of
-// another process is samplesApart newer than its own.
+// busyProcesses reads the utilization of processes (nvmlProcessUtilizationSample_t, smUtil, in percent;
+// values above 100 occur).
+//
+// The driver samples the GPU, on an H100 with driver 580 each 200 ms. A sample is the utilization of the
+// whole GPU in that time and names one process: the one that ran last. NVML's value of a process is the sum of
+// its samples, divided by the number of all samples since a given time. Each sample is counted once, so that the mean of
+// many readings is the process's share of the time, with the error of a poll 5 times a second. A process that is the
+// only one has the GPU's utilization.
 func (r *reader) busyProcesses(device nvml.Device) {
-	g := r.gpu
-	// Samples may come later than newer ones of other processes.
-	samples, known := r.samplesOfProcesses(device, g.busySeen-min(g.busySeen, samplesApart))
-	if g.busySeen == 0 && len(samples) > 0 {
-		// For time 0, the samples may be old means: read again for a recent time.
-		newest := uint64(0)
-		for i := range samples {
-			newest = max(newest, samples[i].TimeStamp)
-		}
-		samples, known = r.samplesOfProcesses(device, newest-min(newest, samplesApart))
-	}
-	if !known {
-		clear(g.busy)
+	g, t := r.gpu, &r.gpu.times
+	now := g.now()
+	busy := slices.IndexFunc(r.readings, func(r driver.Reading) bool { return r.Quantity == driver.Utilization })
+	if len(r.running) == 1 && busy >= 0 {
+		t.looked = now
+		p := &r.running[0]
+		p.Readings = append(p.Readings, r.readings[busy])
 		return
 	}
-	now := g.now()
-	for _, s := range samples[:min(len(samples), maxProcesses)] {
-		if s.TimeStamp > g.busy[s.Pid].seen {
-			g.busy[s.Pid] = processSamples{min(1, float64(s.SmUtil)*percent), now, s.TimeStamp}
-		}
-		g.busySeen = max(g.busySeen, s.TimeStamp)
+	samples, known := r.samplesOfProcesses(device, t.window())
+	if t.newest == 0 && len(samples) > 0 { // these are the means of many seconds
+		samples, known = r.samplesOfProcesses(device, newestOf(samples)-uint64(time.Second.Microseconds()))
 	}
-	maps.DeleteFunc(g.busy, func(_ uint32, s processSamples) bool { return g.busySeen-s.seen > samplesApart })
+	t.looked = now
+	if !known {
+		t.shares = nil
+		return
+	}
+	silent := now.Sub(t.at) // the time without a newer sample
+	switch {
+	case len(samples) > 0:
+		t.newest, t.at = newestOf(samples), now
+		t.shares = map[uint32]float64{}
+		for _, s := range samples[:min(len(samples), maxProcesses)] {
+			t.shares[s.Pid] = min(1, float64(s.SmUtil)*percent)
+		}
+	case busy >= 0 && r.readings[busy].Value > surelyBusy && silent > maxBusyAge:
+		// The clock of the samples, which is that of the machine, was set back.
+		t.shares, t.newest = nil, 0
+		return
+	case busy < 0 || r.readings[busy].Value == 0 || silent > maxBusyAge:
+		t.shares = nil
+	}
 	for i := range r.running {
 		p := &r.running[i]
-		b, ok := g.busy[uint32(p.PID)]
-		if !ok || now.Sub(b.at) > maxBusyAge {
-			b = processSamples{at: now}
-		}
-		p.Readings = append(p.Readings, driver.Reading{Quantity: driver.Utilization, Value: b.share, At: b.at})
+		p.Readings = append(p.Readings,
+			driver.Reading{Quantity: driver.Utilization, Value: t.shares[uint32(p.PID)], At: now})
 	}
+}
+
+// newestOf returns the time of the newest sample.
+func newestOf(samples []nvml.ProcessUtilizationSample) uint64 {
+	newest := uint64(0)
+	for i := range samples {
+		newest = max(newest, samples[i].TimeStamp)
+	}
+	return newest
 }
 
 // samplesOfProcesses returns the samples that are newer than since, in NVML's microseconds, by the

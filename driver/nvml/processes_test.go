@@ -4,10 +4,12 @@ package nvml
 
 import (
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
@@ -18,7 +20,7 @@ func TestProcesses(t *testing.T) {
 	machine.Reset(2)
 	machine.Partition(1, 2)
 	g := &machine.GPUs[0]
-	g.ProcessTime = 1e9
+	g.SamplePeriod = 1e-4 // so many that the shares are exact
 	g.Processes = [8]nvmltest.Process{
 		{PID: 4242, Memory: 3 << 30, Utilization: 0.25},
 		{PID: 77, Memory: 1 << 30},
@@ -39,8 +41,6 @@ func TestProcesses(t *testing.T) {
 	}
 	c.advance(1)
 	g.Processes[0].Utilization = 0
-	sample(t, s) // its next sample may come later than those of others
-	c.advance(1)
 	want["4242 utilization"] = 0
 	samples := sample(t, s)
 	if diff := cmp.Diff(want, uses(of(t, samples, g.UUID()))); diff != "" {
@@ -55,30 +55,93 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// Samples of different processes have different times: a busy process whose next sample comes a
-// tick after those of another is still busy, and one sample above 100 % is all of the time.
-func TestProcessesAtDifferentTimes(t *testing.T) {
+// The driver's samples are few, and each names one process. The mean of the readings is the time of each
+// process nevertheless; by both functions of NVML.
+func TestProcessTimes(t *testing.T) {
+	for name, tc := range map[string]struct {
+		refused string
+		period  float64
+	}{
+		"an H100":            {period: 0.2},
+		"as on Blackwell":    {refused: "nvmlDeviceGetProcessUtilization", period: 0.2},
+		"less than one each": {period: 1.2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newClock()
+			machine.Reset(1)
+			g := &machine.GPUs[0]
+			g.SamplePeriod = tc.period
+			if tc.refused != "" {
+				machine.Fail(tc.refused, 0, int(nvml.ERROR_NOT_SUPPORTED))
+			}
+			g.Processes = [8]nvmltest.Process{
+				{PID: 11, Memory: 1 << 30, Utilization: 0.55}, {PID: 12, Memory: 1 << 30, Utilization: 0.1},
+				{PID: 13, Memory: 1 << 30},
+			}
+			s := newSource(t, c, nil)
+			sum, zeros := map[string]float64{}, 0
+			const ticks = 500
+			for range ticks {
+				got := uses(of(t, sample(t, s), g.UUID()))
+				for _, pid := range []string{"11", "12", "13"} {
+					sum[pid] += got[pid+" utilization"] / ticks
+				}
+				if got["12 utilization"] == 0 {
+					zeros++
+				}
+				c.advance(1)
+			}
+			want := map[string]float64{"11": 0.55, "12": 0.1, "13": 0}
+			if diff := cmp.Diff(want, sum, cmpopts.EquateApprox(0, 0.02)); diff != "" {
+				t.Errorf("means (-want +got):\n%s", diff)
+			}
+			if zeros == 0 {
+				t.Error("each reading had a sample of each process, which proves nothing")
+			}
+		})
+	}
+}
+
+// A time without samples does not count as a time of the next one.
+func TestProcessTimesAfterIdleTime(t *testing.T) {
 	c := newClock()
 	machine.Reset(1)
 	g := &machine.GPUs[0]
-	g.ProcessTime = 1e9
-	g.Processes = [8]nvmltest.Process{
-		{PID: 11, Memory: 1 << 30, Utilization: 0.5}, {PID: 12, Memory: 1 << 30, Utilization: 1.3},
-	}
+	g.Processes = [8]nvmltest.Process{{PID: 11, Memory: 1 << 30, Utilization: 0.5}, {PID: 12, Memory: 1 << 30}}
 	s := newSource(t, c, nil)
-	want := map[string]float64{
-		"11 memory_used": 1 << 30, "11 utilization": 0.5, "12 memory_used": 1 << 30, "12 utilization": 1,
-	}
-	for tick := range 40 {
-		if tick == 20 { // as on Blackwell
-			machine.Fail("nvmlDeviceGetProcessUtilization", 0, int(nvml.ERROR_NOT_SUPPORTED))
+	tick := func(want float64, what string) {
+		t.Helper()
+		c.advance(1)
+		got := uses(of(t, sample(t, s), g.UUID()))["11 utilization"]
+		if math.Abs(got-want) > 0.1 {
+			t.Errorf("%s: %v, want %v", what, got, want)
 		}
-		if diff := cmp.Diff(want, uses(of(t, sample(t, s), g.UUID()))); diff != "" {
-			t.Fatalf("tick %d (-want +got):\n%s", tick, diff)
-		}
-		c.advance(0.5)
-		g.Processes[tick%2].Behind, g.Processes[(tick+1)%2].Behind = 0.9, 0
 	}
+	tick(0.5, "busy")
+	g.Processes[0].Utilization, g.Utilization = 0, 0
+	tick(0, "idle")
+	for range 60 {
+		tick(0, "idle for long")
+	}
+	g.Processes[0].Utilization, g.Utilization = 0.8, 0.8
+	tick(0.8, "busy again")
+	g.Processes[1] = nvmltest.Process{} // alone for a while: as busy as the GPU
+	for range 60 {
+		tick(0.8, "alone")
+	}
+	g.Processes[1] = nvmltest.Process{PID: 12, Memory: 1 << 30}
+	g.Processes[0].Utilization = 0.6
+	tick(0.6, "not alone any more")
+
+	g.ProcessTime -= 3600 // the machine's clock is set back
+	for range 3 {
+		tick(0.6, "for a while as before")
+	}
+	c.advance(1)
+	if _, ok := uses(of(t, sample(t, s), g.UUID()))["11 utilization"]; ok {
+		t.Error("without samples, the processes of a busy GPU have a utilization")
+	}
+	tick(0.6, "after the clock was set back")
 }
 
 // If NVML does not report the processes' utilization, the driver's accounting does, if it is on.

@@ -25,7 +25,7 @@ type bench struct {
 type burden struct {
 	Bytes uint64  // of memory
 	Share float64 // of the time
-	Copy  uint64  // bytes, to the GPU in each 50 ms
+	Copy  uint64  // bytes, to the GPU in each 50 ms in the mean
 }
 
 // burdens are the loads of the two processes of a trial. They differ, so that confusing them is
@@ -34,8 +34,12 @@ func burdens() [2]burden {
 	return [2]burden{{Bytes: 2 << 30, Share: 0.6, Copy: 32 << 20}, {Bytes: 1 << 30, Share: 0.2}}
 }
 
-// seconds is how long a trial samples the idle GPU, and the busy one.
-const seconds = 10
+// A trial samples the idle GPU for idleSeconds. It samples the busy one for busySeconds, since the
+// driver looks 5 times a second which process runs.
+const (
+	idleSeconds = 10
+	busySeconds = 30
+)
 
 // trial is the result of a trial, with everything that its checks need, so that a recording can be
 // checked too.
@@ -58,7 +62,7 @@ type loaded struct {
 func (b bench) try(t *testing.T) trial {
 	t.Helper()
 	var out trial
-	out.IdleSeries = b.series(t)
+	out.IdleSeries = b.series(t, idleSeconds)
 	out.Idle = b.look(t)
 	out.Device = idleDevice(out.Idle.after)
 	if out.Device == "" {
@@ -74,9 +78,8 @@ func (b bench) try(t *testing.T) trial {
 		loads = append(loads, l)
 		out.Loads = append(out.Loads, loaded{PID: l.pid, Burden: burden})
 	}
-	b.wait(3) // until averages no longer include the time before
-	b.series(t)
-	out.BusySeries = b.series(t)
+	b.series(t, 3) // until averages no longer include the time before
+	out.BusySeries = b.series(t, busySeconds)
 	out.Busy = b.look(t)
 	for i, l := range loads {
 		copied, err := l.stop()
@@ -89,7 +92,7 @@ func (b bench) try(t *testing.T) trial {
 }
 
 // series samples once a second.
-func (b bench) series(t *testing.T) [][]driver.Sample {
+func (b bench) series(t *testing.T, seconds int) [][]driver.Sample {
 	t.Helper()
 	series := make([][]driver.Sample, 0, seconds)
 	for range seconds {

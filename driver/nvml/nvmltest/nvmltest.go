@@ -90,6 +90,7 @@ func (m *Machine) Reset(gpus int) {
 func newGPU(i int) GPU {
 	g := GPU{
 		Minor: int64(i), PCIBus: int64(0x1b + i), MaxMIG: 7, GPM: 1, Encoders: 2,
+		ProcessTime: 1e9, SamplePeriod: 0.2,
 		Power: 312.5 + float64(i), Energy: 1e6 * float64(i+1),
 		Utilization: 0.75, MemoryUtilization: 0.25, Encoder: 0.1, Decoder: 0.2, JPEG: 0.3, OFA: 0.4,
 		MemoryTotal: 80 << 30, MemoryReserved: 1 << 30, Memory: 16 << 30,

@@ -65,7 +65,8 @@ type GPU struct {
 	RetiredSBE, RetiredDBE                 float64
 	Throttled                              Throttled
 	Condition                              Condition
-	ProcessTime                            float64
+	ProcessTime                            float64 // seconds since 1970 up to which there are samples of processes
+	SamplePeriod                           float64 // of these, in seconds
 	Counters                               Counters
 	Processes                              [maxProcesses]Process
 	Instances                              [MaxInstances]Instance
@@ -113,8 +114,6 @@ type Process struct {
 	// over them.
 	Accounted     int64
 	AccountedBusy float64
-	// Behind is the number of seconds by which its newest sample is older than those of others.
-	Behind float64
 }
 
 // Instance is a MIG device.

@@ -1,7 +1,8 @@
 /*
  * load BYTES SHARE COPY puts a known load on the first GPU of CUDA_VISIBLE_DEVICES: it allocates
  * BYTES of memory, keeps all multiprocessors busy for SHARE of the time, and copies COPY bytes to
- * the GPU in each period of 50 ms. It prints "ready" when it has started, runs until its standard
+ * the GPU in each period, of 50 ms in the mean. Periods vary: the driver looks 5 times a second which
+ * process runs, and would see a load with a constant period of 50 ms always or never. It prints "ready" when it has started, runs until its standard
  * input ends, and then prints what it has done.
  *
  * It opens CUDA's driver library at run time and is compiled without CUDA's headers. The
@@ -23,7 +24,10 @@ enum {
     THREADS = 256,             /* of each block */
 };
 
-static const uint64_t period = 50000000; /* ns */
+static const uint64_t period = 50000000; /* ns, in the mean */
+
+/* next_period returns a period between 0.7 and 1.3 of the mean, evenly distributed. */
+static uint64_t next_period(void) { return period * 7 / 10 + (uint64_t)random() % (period * 6 / 10); }
 
 /*
  * spin computes until a number of nanoseconds have passed, and stores the result, so that the
@@ -151,8 +155,9 @@ int main(int argc, char **argv) {
         die(argv[0], "usage: load BYTES SHARE COPY");
     size_t bytes = strtoull(argv[1], NULL, 10), copy = strtoull(argv[3], NULL, 10);
     uint64_t nanoseconds = (uint64_t)(strtod(argv[2], NULL) * (double)period);
-    if (bytes < 4 || copy > bytes || nanoseconds > period)
+    if (bytes < 4 || copy > bytes || nanoseconds > period * 7 / 10)
         die(argv[0], "BYTES, SHARE or COPY makes no sense");
+    srandom((unsigned int)getpid());
     open_library();
     deviceptr memory;
     int multiprocessors;
@@ -170,7 +175,7 @@ int main(int argc, char **argv) {
             puts("ready");
             fflush(stdout);
         }
-        next += period;
+        next += next_period();
     } while (!ended(next));
     printf("%llu rounds, %llu bytes copied in %.3f s\n", rounds, rounds * copy, (double)(now() - begun) / 1e9);
     return 0;

@@ -34,7 +34,7 @@ func TestNVML(t *testing.T) {
 			Utilization: []float64{0.25, 0.75}[i], GPUInstance: -1,
 		}
 	}
-	machine.GPUs[0].ProcessTime = 1
+	machine.GPUs[0].SamplePeriod = 1e-4 // so many samples that the shares are exact
 	if err := machine.Live(); err != nil {
 		t.Fatal(err)
 	}

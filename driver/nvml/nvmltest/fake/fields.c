@@ -145,33 +145,79 @@ nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsig
     return processes(g, instance_of(device), 1, count, infos);
 }
 
-/* smUtil is a percentage (a guess), timeStamp "CPU Timestamp in microseconds"; "not currently supported" on MIG-enabled GPUs;
- * one sample of each process "that had some non-zero utilization during the last sample period"; NVML_ERROR_NOT_FOUND
- * without any since lastSeen. Samples of different processes have different times (go-nvml issue 51). */
+/* The driver samples a GPU's utilization each sample_period (0.2 s on an H100 with driver 580.159.04). A sample is all of
+ * that time's utilization, and names one process: the one that ran last. Here it is drawn by the processes' shares, from
+ * a sequence that fills an interval evenly. */
+static double sample_of(const struct gpu *g, uint64_t number, const struct process **ran) {
+    double busy = 0, sum = 0, at = (double)(number * 0x9e3779b97f4a7c15ULL >> 11) / (double)(1ULL << 53);
+    for (int i = 0; i < MAX_PROCESSES; i++)
+        busy += g->processes[i].pid ? g->processes[i].utilization : 0;
+    *ran = NULL;
+    for (int i = 0; i < MAX_PROCESSES && busy > 0; i++) {
+        const struct process *p = &g->processes[i];
+        if (p->pid == 0 || p->utilization == 0)
+            continue;
+        *ran = p;
+        if ((sum += p->utilization / busy) > at)
+            break;
+    }
+    return busy;
+}
+
+/* utilization returns the mean utilization of each process over the samples after since, and the time of its last one,
+ * in microseconds; without since, over the 71 samples that an H100 keeps. It returns how many processes have one. */
+static unsigned int utilization(const struct gpu *g, unsigned long long since, double *share, unsigned long long *last) {
+    struct timespec now;
+    double time = g->process_time;
+    if (state->live && clock_gettime(CLOCK_MONOTONIC, &now) == 0)
+        time += (double)now.tv_sec + (double)now.tv_nsec * 1e-9 - state->live;
+    uint64_t newest = (uint64_t)(time / g->sample_period), samples = 0;
+    unsigned int found = 0;
+    memset(share, 0, MAX_PROCESSES * sizeof *share);
+    for (uint64_t k = newest; k > 0 && (since || samples < 71); k--) {
+        unsigned long long at = (unsigned long long)((double)k * g->sample_period * 1e6);
+        const struct process *ran;
+        if (at <= since)
+            break;
+        samples++;
+        double busy = sample_of(g, k, &ran);
+        if (!ran)
+            continue;
+        if (share[ran - g->processes] == 0)
+            last[ran - g->processes] = at, found++;
+        share[ran - g->processes] += busy;
+    }
+    for (int i = 0; i < MAX_PROCESSES; i++)
+        share[i] /= (double)(samples ? samples : 1);
+    return found;
+}
+
+/* smUtil is a percentage, timeStamp "CPU Timestamp in microseconds", since 1970; "not currently supported" on MIG-enabled
+ * GPUs; one sample of each process "that had some non-zero utilization during the last sample period";
+ * NVML_ERROR_NOT_FOUND without any since lastSeen. */
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
                                              unsigned int *count, unsigned long long last_seen) {
     OF(nvmlDeviceGetProcessUtilization, device, 0);
-    unsigned int found = 0, room = samples ? *count : 0;
+    double share[MAX_PROCESSES];
+    unsigned long long last[MAX_PROCESSES];
+    unsigned int room = samples ? *count : 0;
     SUPPORTED(g->utilization);
     if (g->mig)
         return NVML_ERROR_NOT_SUPPORTED;
-    for (int i = 0; i < MAX_PROCESSES; i++) {
-        const struct process *p = &g->processes[i];
-        unsigned long long now = (unsigned long long)((g->process_time - p->behind) * 1e6);
-        if (p->pid == 0 || p->utilization == 0 || now <= last_seen)
-            continue;
-        if (found < room) {
-            memset(&samples[found], 0, sizeof samples[found]);
-            samples[found].pid = (unsigned int)p->pid;
-            samples[found].timeStamp = now;
-            samples[found].smUtil = (unsigned int)lround(p->utilization * 100);
-        }
-        found++;
-    }
-    if (found == 0)
+    *count = utilization(g, last_seen, share, last);
+    if (*count == 0)
         return NVML_ERROR_NOT_FOUND;
-    *count = found;
-    return found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+    if (*count > room)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    for (int i = 0; i < MAX_PROCESSES; i++) {
+        if (share[i] == 0)
+            continue;
+        memset(samples, 0, sizeof *samples);
+        samples->pid = (unsigned int)g->processes[i].pid;
+        samples->timeStamp = last[i];
+        samples++->smUtil = (unsigned int)lround(share[i] * 100);
+    }
+    return NVML_SUCCESS;
 }
 
 #ifndef OLD
@@ -179,26 +225,25 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
  * samplesCount is too small", with the count of samples. */
 nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *info) {
     OF(nvmlDeviceGetProcessesUtilizationInfo, device, 0);
-    unsigned int found = 0, room = info->procUtilArray ? info->processSamplesCount : 0;
+    double share[MAX_PROCESSES];
+    unsigned long long last[MAX_PROCESSES];
+    unsigned int room = info->procUtilArray ? info->processSamplesCount : 0, found = 0;
     if (info->version != nvmlProcessesUtilizationInfo_v1)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    for (int i = 0; i < MAX_PROCESSES; i++) {
-        const struct process *p = &g->processes[i];
-        unsigned long long at = (unsigned long long)((g->process_time - p->behind) * 1e6);
-        if (p->pid == 0 || p->utilization == 0 || at <= info->lastSeenTimeStamp)
-            continue;
-        if (found < room) {
-            memset(&info->procUtilArray[found], 0, sizeof info->procUtilArray[found]);
-            info->procUtilArray[found].pid = (unsigned int)p->pid;
-            info->procUtilArray[found].timeStamp = at;
-            info->procUtilArray[found].smUtil = (unsigned int)lround(p->utilization * 100);
-        }
-        found++;
-    }
-    info->processSamplesCount = found;
-    if (found == 0)
+    info->processSamplesCount = utilization(g, info->lastSeenTimeStamp, share, last);
+    if (info->processSamplesCount == 0)
         return NVML_ERROR_NOT_FOUND;
-    return found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+    if (info->processSamplesCount > room)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    for (int i = 0; i < MAX_PROCESSES; i++) {
+        if (share[i] == 0)
+            continue;
+        memset(&info->procUtilArray[found], 0, sizeof info->procUtilArray[found]);
+        info->procUtilArray[found].pid = (unsigned int)g->processes[i].pid;
+        info->procUtilArray[found].timeStamp = last[i];
+        info->procUtilArray[found++].smUtil = (unsigned int)lround(share[i] * 100);
+    }
+    return NVML_SUCCESS;
 }
 
 /* "NVML_ERROR_NOT_SUPPORTED if device doesn't support this feature or accounting mode is disabled", "NVML_ERROR_NOT_FOUND if process

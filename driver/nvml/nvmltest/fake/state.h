@@ -21,11 +21,10 @@ struct gpm { /* counters, as the hardware has them: each the integral of a share
 struct process {
     int64_t pid, graphics; /* pid 0: none */
     double memory;         /* bytes; NaN: NVML_VALUE_NOT_AVAILABLE */
-    double utilization;    /* share of the SMs' time; 0: none in the last sample period */
+    double utilization;    /* share of the SMs' time */
     int64_t gpu_instance;  /* -1: none */
     int64_t accounted;     /* samples that the driver's accounting has of it; 0: it has none */
     double accounted_busy; /* the sum of its utilization over these */
-    double behind;         /* seconds by which its newest sample is older than those of others */
 };
 
 struct instance { /* a MIG device: a compute instance of a GPU instance */
@@ -66,7 +65,8 @@ struct gpu {
     double throttled_power, throttled_thermal, throttled_sync_boost, throttled_board_limit, throttled_reliability;
     double throttled_sw_thermal, throttled_hw_thermal, throttled_hw_power_brake; /* seconds */
     struct condition condition;
-    double process_time; /* seconds since 1970 of the newest samples of processes' utilization */
+    double process_time;  /* seconds since 1970 up to which there are samples of processes' utilization */
+    double sample_period; /* of these, in seconds */
     struct gpm gpm;
     struct process processes[MAX_PROCESSES];
     struct instance instances[MAX_INSTANCES];
