@@ -105,6 +105,9 @@ func ofChannel(code int64, text string) bool {
 		return true
 	}
 	_, channel, ok := strings.Cut(text, ", Ch ")
+	if !ok { // since 580
+		_, channel, ok = strings.Cut(text, ", channel 0x")
+	}
 	return ok && isHex(channel)
 }
 

@@ -19,6 +19,14 @@ func TestParseXID(t *testing.T) {
 		"NVRM: Xid (PCI:0000:00:05): 43, pid=1045242, name=pt_main_thread, Ch 00000008": {
 			pci: "0000:00:05.0", code: 43, pid: 1045242,
 		},
+		// 580, of an H100 that this program read
+		"NVRM: Xid (PCI:0000:00:06): 31, pid=777, name=python3, channel 0x0000000a, intr 00000000. MMU Fault: ENGINE " +
+			"GRAPHICS GPC1 GPCCLIENT_T1_8 faulted @ 0x7000_00001000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE": {
+			pci: "0000:00:06.0", code: 31, pid: 777,
+		},
+		"NVRM: Xid (PCI:0000:00:06): 151, pid=777, name=python3, channel 0x0000000a": {
+			pci: "0000:00:06.0", code: 151, pid: 777,
+		},
 		// 590: with the cause
 		"NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990, name=python3, Ch 00000001 caused by previous Xid 149": {
 			pci: "0000:dc:00.0", code: 45, pid: 1818990,

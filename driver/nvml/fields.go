@@ -39,11 +39,11 @@ const (
 	nanoseconds = 1e-9
 )
 
-// slowdownFields returns the fields that count slowdowns by reason: CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
-// HW_THERM_SLOWDOWN and HW_POWER_BRAKE_SLOWDOWN. Their numbers have changed: they are 251 to 253 in
-// drivers 575 (CUDA 12.9) and 580.65 (CUDA 13.0), and 269 to 271 in 580.159 and since 590 (CUDA 13.1). In each
-// of these drivers, the other numbers are settings of power smoothing. Within 575 to 589 both are asked: only
-// a counter has 64 bits.
+// slowdownFields returns the fields that count slowdowns by reason:
+// CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN, HW_THERM_SLOWDOWN and HW_POWER_BRAKE_SLOWDOWN. Their
+// numbers have changed: they are 251 to 253 in drivers 575 (CUDA 12.9) and 580.65 (CUDA 13.0), and
+// 269 to 271 in 580.159 and since 590 (CUDA 13.1). In each of these drivers, the other numbers are
+// settings of power smoothing. Within 575 to 589 both are asked: only a counter has 64 bits.
 func slowdownFields(branch int) []field {
 	if branch < slowdownSince {
 		return nil
@@ -157,8 +157,8 @@ func memoryTemperature(v *nvml.FieldValue) (float64, bool) {
 }
 
 // field adds the reading of a field. A field that is not used is not asked again until it is
-// rechecked, since some take a millisecond: one whose reading another field has, and one whose value is no
-// usable counter.
+// rechecked, since some take a millisecond: one whose reading another field has, and one whose
+// value is no usable counter.
 func (r *reader) field(f field, v *nvml.FieldValue) {
 	if r.has(f.quantity, f.labels) || !counts(f, nvml.ValueType(v.ValueType)) {
 		r.took(f.name, nvml.ERROR_NOT_SUPPORTED)
@@ -186,7 +186,8 @@ func (r *reader) field(f field, v *nvml.FieldValue) {
 }
 
 // counts reports whether a value of a type can be that of the field, if it is a counter of time or
-// of bytes. A counter of bytes over PCIe with 32 bits wraps several times a second ("Value can be wrapped").
+// of bytes. A counter of bytes over PCIe with 32 bits wraps several times a second ("Value can be
+// wrapped").
 func counts(f field, kind nvml.ValueType) bool {
 	pcie := f.quantity == driver.IOBytes && f.labels[0] == "pcie"
 	return f.quantity != driver.ThrottledSeconds && !pcie || kind != nvml.VALUE_TYPE_UNSIGNED_INT

@@ -44,9 +44,9 @@ func (m *gpmMeter) release(lib nvml.Interface) {
 // an unknown number.
 type engineUnits map[string]int
 
-// unitsOf returns the units of a profile of GPU instances (nvmlGpuInstanceProfileInfo_t): of the one
-// with an ID, or of the one with all slices, whose instance is the whole GPU. It returns none for a
-// GPU that has no such profiles, with MIG mode on or off.
+// unitsOf returns the units of a profile of GPU instances (nvmlGpuInstanceProfileInfo_t): of the
+// one with an ID, or of the one with all slices, whose instance is the whole GPU. It returns none
+// for a GPU that has no such profiles, with MIG mode on or off.
 func unitsOf(device nvml.Device, wanted func(nvml.GpuInstanceProfileInfo) bool) engineUnits {
 	var found engineUnits
 	most := uint32(0)
@@ -131,9 +131,9 @@ func gpmTraffic() [4]gpmRate {
 }
 
 // gpm adds the readings of a GPU or a GPU instance by GPM, without traffic, which trafficByGPM
-// adds. take takes a sample with the NVML function; profile selects the profile of the GPU instance.
-// Until minGPM after a sample, the readings stay the same. Without the permission for GPM, it counts
-// as not supported.
+// adds. take takes a sample with the NVML function; profile selects the profile of the GPU
+// instance. Until minGPM after a sample, the readings stay the same. Without the permission for
+// GPM, it counts as not supported.
 func (r *reader) gpm(
 	uuid, function string, take func(nvml.GpmSample) nvml.Return, profile func(nvml.GpuInstanceProfileInfo) bool,
 ) {
@@ -222,9 +222,10 @@ func (r *reader) means(m *gpmMeter, before nvml.GpmSample, seconds float64) []dr
 	return readings
 }
 
-// gpmReadings returns the readings of metrics; those of one engine are combined to their mean. A unit
-// that the GPU lacks reads 0 in driver 580 and is not the last one: an H100 has the JPEG decoders 1 to 7. Therefore the
-// mean is over the number of units, if that is known; else over the units that are not NaN, which DCGM omits too.
+// gpmReadings returns the readings of metrics; those of one engine are combined to their mean. A
+// unit that the GPU lacks reads 0 in driver 580 and is not the last one: an H100 has the JPEG
+// decoders 1 to 7. Therefore the mean is over the number of units, if that is known; else over the
+// units that are not NaN, which DCGM omits too.
 func gpmReadings(metrics []gpmMetric, values []nvml.GpmMetric, units engineUnits, at time.Time) []driver.Reading {
 	var readings []driver.Reading
 	var sum float64 // over the units of the last reading

@@ -105,9 +105,9 @@ func (g *gpu) findInstance(r *reader, index int) (instance, bool) {
 	return m, true
 }
 
-// placement returns the ID of the profile of a GPU instance, and its placement as in the device names
-// of NVIDIA's DRA driver: the GPU's minor number, the ID of the profile and the first memory slice
-// (nvmlGpuInstanceInfo_t). It returns -1 and "" if they are unknown.
+// placement returns the ID of the profile of a GPU instance, and its placement as in the device
+// names of NVIDIA's DRA driver: the GPU's minor number, the ID of the profile and the first memory
+// slice (nvmlGpuInstanceInfo_t). It returns -1 and "" if they are unknown.
 func (g *gpu) placement(r *reader, id int) (profile int, placement string) {
 	const byID, infoOf = "nvmlDeviceGetGpuInstanceById", "nvmlGpuInstanceGetInfo"
 	if !r.ask(byID) || !r.ask(infoOf) {

@@ -15,7 +15,8 @@ import (
 const (
 	// maxProcesses is the maximum number of processes of a device.
 	maxProcesses = 4096
-	// maxBusyAge is how long the utilization of processes is used if NVML has no newer one although the GPU is busy.
+	// maxBusyAge is how long the utilization of processes is used if NVML has no newer one although
+	// the GPU is busy.
 	maxBusyAge = 3 * time.Second
 	// surelyBusy is the utilization from which on a GPU has samples.
 	surelyBusy = 0.05
@@ -31,9 +32,9 @@ type processTimes struct {
 	looked time.Time          // time of the last look, with or without a newer sample
 }
 
-// window returns the time in NVML's microseconds up to which samples have been counted. A sample says
-// which process ran, and no sample that no process did: then the time since the newest sample has passed
-// by the clock.
+// window returns the time in NVML's microseconds up to which samples have been counted. A sample
+// says which process ran, and no sample that no process did: then the time since the newest sample
+// has passed by the clock.
 func (t *processTimes) window() uint64 {
 	if t.newest == 0 {
 		return 0
@@ -92,22 +93,25 @@ func (r *reader) process(pid int) *driver.Process {
 	return &r.running[len(r.running)-1]
 }
 
-// busyProcesses reads the utilization of processes (nvmlProcessUtilizationSample_t, smUtil, in percent;
-// values above 100 occur).
+// busyProcesses reads the utilization of processes (nvmlProcessUtilizationSample_t, smUtil, in
+// percent; values above 100 occur).
 //
-// The driver samples the GPU, on an H100 with driver 580 each 200 ms. A sample is the utilization of the
-// whole GPU in that time and names one process: the one that ran last. NVML's value of a process is the sum of
-// its samples, divided by the number of all samples since a given time. Each sample is counted once, so that the mean of
-// many readings is the process's share of the time, with the error of a poll 5 times a second. A process that is the
-// only one has the GPU's utilization.
+// The driver samples the GPU, on an H100 with driver 580 each 200 ms. A sample is the utilization
+// of the whole GPU in that time and names one process: the one that ran last. NVML's value of a
+// process is the sum of its samples, divided by the number of all samples since a given time. Each
+// sample is counted once, so that the mean of many readings is the process's share of the time,
+// with the error of a poll 5 times a second. A process that is the only one has the GPU's
+// utilization.
 func (r *reader) busyProcesses(device nvml.Device) {
 	g, t := r.gpu, &r.gpu.times
 	now := g.now()
 	busy := slices.IndexFunc(r.readings, func(r driver.Reading) bool { return r.Quantity == driver.Utilization })
-	if len(r.running) == 1 && busy >= 0 {
+	only, shared := r.onlyProcess(device)
+	if only != nil && busy >= 0 {
+		only.Readings = append(only.Readings, r.readings[busy])
+	}
+	if shared || only != nil && busy >= 0 {
 		t.looked = now
-		p := &r.running[0]
-		p.Readings = append(p.Readings, r.readings[busy])
 		return
 	}
 	samples, known := r.samplesOfProcesses(device, t.window())
@@ -137,8 +141,30 @@ func (r *reader) busyProcesses(device nvml.Device) {
 	for i := range r.running {
 		p := &r.running[i]
 		p.Readings = append(p.Readings,
-			driver.Reading{Quantity: driver.Utilization, Value: t.shares[uint32(p.PID)], At: now})
+			driver.Reading{Quantity: driver.Utilization, Value: t.shares[uint32(p.PID)], At: now, Estimated: true})
 	}
+}
+
+// onlyProcess returns the process that has all of the GPU's utilization; nil: there are several.
+// shared reports that their utilization is unknown: NVML ascribes the time of all clients of MPS to
+// its server. As seen on an H100 with driver 580, NVML lists the server and its clients as
+// processes, and the clients in a list of their own.
+func (r *reader) onlyProcess(device nvml.Device) (only *driver.Process, shared bool) {
+	if len(r.running) == 1 {
+		return &r.running[0], false
+	}
+	const function = "nvmlDeviceGetMPSComputeRunningProcesses_v3"
+	if !r.ask(function) {
+		return nil, false
+	}
+	clients, answer := device.GetMPSComputeRunningProcesses()
+	if !r.took(function, answer) || len(clients) == 0 {
+		return nil, false
+	}
+	if len(clients) == 1 && len(r.running) == 2 { // it and the server
+		return r.process(int(clients[0].Pid)), true
+	}
+	return nil, true
 }
 
 // newestOf returns the time of the newest sample.

@@ -55,8 +55,8 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// The driver's samples are few, and each names one process. The mean of the readings is the time of each
-// process nevertheless; by both functions of NVML.
+// The driver's samples are few, and each names one process. The mean of the readings is the time of
+// each process nevertheless; by both functions of NVML.
 func TestProcessTimes(t *testing.T) {
 	for name, tc := range map[string]struct {
 		refused string
@@ -142,6 +142,36 @@ func TestProcessTimesAfterIdleTime(t *testing.T) {
 		t.Error("without samples, the processes of a busy GPU have a utilization")
 	}
 	tick(0.6, "after the clock was set back")
+}
+
+// NVML ascribes the time of MPS's clients to their server. A single client has all of it; that of
+// several is unknown, and not 0.
+func TestMPS(t *testing.T) {
+	c := newClock()
+	machine.Reset(1)
+	g := &machine.GPUs[0]
+	g.Processes = [8]nvmltest.Process{
+		{PID: 760, Memory: 66 << 20, Utilization: 0.7}, {PID: 742, Memory: 518 << 20, MPS: 1},
+	}
+	s := newSource(t, c, nil)
+	want := map[string]float64{
+		"742 memory_used": 518 << 20, "742 utilization": g.Utilization, "760 memory_used": 66 << 20,
+	}
+	if diff := cmp.Diff(want, uses(of(t, sample(t, s), g.UUID()))); diff != "" {
+		t.Errorf("one client (-want +got):\n%s", diff)
+	}
+	c.advance(1)
+	g.Processes[2] = nvmltest.Process{PID: 773, Memory: 518 << 20, MPS: 1}
+	delete(want, "742 utilization")
+	want["773 memory_used"] = 518 << 20
+	if diff := cmp.Diff(want, uses(of(t, sample(t, s), g.UUID()))); diff != "" {
+		t.Errorf("two clients (-want +got):\n%s", diff)
+	}
+	c.advance(1)
+	g.Processes[1], g.Processes[2] = nvmltest.Process{PID: 11, Memory: 1 << 30}, nvmltest.Process{}
+	if got := uses(of(t, sample(t, s), g.UUID())); math.Abs(got["760 utilization"]-0.7) > 0.1 || got["11 utilization"] != 0 {
+		t.Errorf("without clients: %v", got)
+	}
 }
 
 // If NVML does not report the processes' utilization, the driver's accounting does, if it is on.

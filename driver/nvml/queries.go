@@ -53,6 +53,7 @@ func optionalFunctions() []string {
 		"nvmlDeviceGetJpgUtilization", "nvmlDeviceGetOfaUtilization", "nvmlDeviceGetFieldValues",
 		"nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstanceById", "nvmlGpuInstanceGetInfo",
 		"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3",
+		"nvmlDeviceGetMPSComputeRunningProcesses_v3",
 		"nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo",
 		"nvmlDeviceGetAccountingStats_v2",
 		"nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetRepairStatus", "nvmlDeviceGetUnrepairableMemoryFlag_v1",
@@ -94,9 +95,9 @@ func (r *reader) query(q query, device nvml.Device) {
 
 const percent = 0.01
 
-// readUtilization: nvmlUtilization_t, gpu: percent of time in which a kernel ran or memory was copied;
-// memory: percent of time in which device memory was read or written. The call takes milliseconds and is
-// omitted if GPM has both values.
+// readUtilization: nvmlUtilization_t, gpu: percent of time in which a kernel ran or memory was
+// copied; memory: percent of time in which device memory was read or written. The call takes
+// milliseconds and is omitted if GPM has both values.
 func readUtilization(r *reader, device nvml.Device) nvml.Return {
 	if r.has(driver.Utilization, driver.Labels{}) && r.has(driver.EngineUtilization, driver.Labels{"dram"}) {
 		return nvml.SUCCESS

@@ -130,7 +130,8 @@ func claimFamilies() map[familyID]Family {
 		),
 		famClaimUsed: allocatedFamily(
 			"dra_claim_used_seconds_total", "Time in which the claim used the device: above the idle thresholds "+
-				"(dra_exporter_idle_threshold_ratio). Absent if it is unknown which of several claims uses it.", claim,
+				"(dra_exporter_idle_threshold_ratio). Absent if it is unknown which of several claims uses it. Where a driver "+
+				"only samples processes (NVIDIA), including times of up to 30 s between two samples of its processes.", claim,
 		),
 		famClaimFit: fitFamily(claim), famClaimFitUnused: unusedFamily(claim),
 		famClaimShare: allocatedFamily(

@@ -54,7 +54,7 @@ func (j *joiner) divideByProcess(d *Device, processes []driver.Process) {
 	if len(slots) < 2 || of == nil {
 		return
 	}
-	all, known, matched := j.tally(slots, of, processes)
+	all, known, sampled, matched := j.tally(slots, of, processes)
 	if !matched {
 		return
 	}
@@ -71,6 +71,7 @@ func (j *joiner) divideByProcess(d *Device, processes []driver.Process) {
 	for i := range d.Shares {
 		if s := &d.Shares[i]; !s.Admin {
 			s.Uses, s.ByProcess = make([]Use, len(s.Pods)), known[driver.ByTime]
+			s.Sampled = sampled
 		}
 	}
 	for _, slot := range slots {
@@ -85,13 +86,15 @@ func (j *joiner) divideByProcess(d *Device, processes []driver.Process) {
 }
 
 // tally sums the use of the processes: in total, and by slot. known are the bases that any process
-// reports. matched: a process belongs to a slot.
+// reports. sampled: their utilization is an estimate. matched: a process belongs to a slot.
 func (j *joiner) tally(
 	slots []slot, of map[string][]int, processes []driver.Process,
-) (all Use, known [driver.NumBases]bool, matched bool) {
+) (all Use, known [driver.NumBases]bool, sampled, matched bool) {
 	for _, p := range inOrder(processes[:min(len(processes), maxProcesses)]) {
 		amount, has := j.amounts(p)
 		all.Add(amount)
+		sampled = sampled || slices.ContainsFunc(p.Readings,
+			func(r driver.Reading) bool { return r.Quantity == driver.Utilization && r.Estimated })
 		for i := range has {
 			known[i] = known[i] || has[i]
 		}
@@ -99,7 +102,7 @@ func (j *joiner) tally(
 		matched = matched || len(own) > 0
 		share(slots, own, amount)
 	}
-	return all, known, matched
+	return all, known, sampled, matched
 }
 
 // mergeProcesses adds the processes of a source to those of earlier sources. For each quantity of a

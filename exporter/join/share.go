@@ -13,6 +13,9 @@ type Share struct {
 	Pods   []podresources.Pod // distinct pods of Holders, sorted
 	Weight float64            // its part of the device: the weights of a held device sum to 1; 0 for admin access
 	Uses   []Use              // the part of the device that each pod's processes used; nil: unknown
+	// Sampled reports that the utilization by process is from few samples: none of a process is no
+	// proof that it did nothing.
+	Sampled bool
 	// ByProcess reports whether the utilization by the pods' processes is known.
 	ByProcess bool
 	// Own is the share's own part, if claims have CPUs of their own in the device, else nil. The

@@ -38,8 +38,8 @@ type account struct {
 
 	fit *fitting // nil: there is no advice
 
-	// Of a claim: the least certain way in which the device was divided; it began before the kubelet's
-	// first answer; its charges were reported as a [Closed].
+	// Of a claim: the least certain way in which the device was divided; it began before the
+	// kubelet's first answer; its charges were reported as a [Closed].
 	attribution     join.Attribution
 	partial, closed bool
 	closedBefore    bool // an earlier process reported it
@@ -56,6 +56,7 @@ type account struct {
 	active    time.Time // when the device was last active while it held the device
 	used      float64   // seconds in which the device was active for it
 	usedUntil time.Time // earlier activity is counted in used
+	unsampled float64   // seconds before usedUntil in which others were active, and no sample has shown that it was
 
 	matured  time.Time  // when it ceased to be young; zero: it never was young
 	workload *account   // of a young account: the account of its workload; nil: not known yet
@@ -163,9 +164,27 @@ func (a *account) charge(c *counter, amount float64, tick time.Time) {
 	}
 }
 
+// samplesApart is the longest time between two samples of a holder in which the device's activity
+// may be its own too. NVIDIA's driver has 5 samples a second of a GPU, each of one process: of 150
+// samples, one that has a fiftieth of the time has none in one of 20 cases.
+const samplesApart = 30 * time.Second
+
+// perhapsActiveIn records that the device was active, and that the holder was not by the samples of
+// processes. If a sample follows soon, it was active in between.
+func (a *account) perhapsActiveIn(from, to time.Time) {
+	if from = later(from, a.usedUntil); to.After(from) {
+		a.unsampled += to.Sub(from).Seconds()
+		a.usedUntil = to
+	}
+}
+
 // activeIn records that the holder was active in a span of time. Time that is recorded twice counts
 // once.
 func (a *account) activeIn(from, to time.Time) {
+	if from.Sub(a.active) <= samplesApart {
+		a.used += a.unsampled
+	}
+	a.unsampled = 0
 	if to.After(a.active) {
 		a.active = to
 	}

@@ -76,19 +76,28 @@ func (u *usage) chargeActive(t timeline) {
 				u.usedUntil = to
 			}
 			for _, p := range s.claims {
-				if active.of(s, &p) {
-					p.account.activeIn(from, to)
+				if active.charge(s, &p, from, to) {
 					p.account.firstActiveIn(from, to, s.attribution)
 				}
 			}
 			for _, p := range s.pods {
-				if active.of(s, &p) {
-					p.account.activeIn(from, to)
-				}
+				active.charge(s, &p, from, to)
 			}
 		})
 	}
 	u.spans = u.spans[:0]
+}
+
+// charge charges a part of the span to a holder, and reports whether it was active then.
+func (a *span) charge(s *segment, p *portion, from, to time.Time) bool {
+	active := a.of(s, p)
+	switch {
+	case active:
+		p.account.activeIn(from, to)
+	case s.sampled:
+		p.account.perhapsActiveIn(from, to)
+	}
+	return active
 }
 
 // of reports whether a holder was active in the span.

@@ -82,6 +82,58 @@ func TestUsedTimeByProcess(t *testing.T) {
 	}
 }
 
+// Of samples, few show a process that uses little: between two that are near, its claim used the
+// device too, but not after the last one, nor when nobody did.
+func TestUsedTimeBySamples(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("a", "p0")
+	h.Hold("b", "p1")
+	sampled := func(pid int, utilization float64) driver.Process {
+		p := exportertest.Process(pid, utilization, 1)
+		for i := range p.Readings {
+			p.Readings[i].Estimated = p.Readings[i].Quantity == driver.Utilization
+		}
+		return p
+	}
+	var x exportertest.Scraped
+	run := func(seconds int, device float64, first, second func(tick int) float64) (a, b float64) {
+		for tick := range seconds {
+			h.Read(driver.Reading{Quantity: driver.Utilization, Value: device})
+			h.Run(sampled(1, first(tick)), sampled(2, second(tick)))
+			x = h.Tick(time.Second)
+		}
+		return x.One(t, "dra_claim_used_seconds_total", "resourceclaim_name=a"),
+			x.One(t, "dra_claim_used_seconds_total", "resourceclaim_name=b")
+	}
+	never := func(int) float64 { return 0 }
+	always := func(int) float64 { return 0.5 }
+	each := func(n int) func(int) float64 {
+		return func(tick int) float64 {
+			if tick%n == 0 {
+				return 0.1
+			}
+			return 0
+		}
+	}
+	a, b := run(101, 0.5, each(10), always)
+	if low, high := min(a, b), max(a, b); low < 97 || high > 101 {
+		t.Errorf("used for %v and %v s of 100: a sample each 10 s, and each second", a, b)
+	}
+	a2, b2 := run(100, 0.5, never, always)
+	if low := min(a2-a, b2-b); low > 2 {
+		t.Errorf("used for %v s of 100 without a sample", low)
+	}
+	a3, b3 := run(100, 0.5, each(50), always)
+	if low := min(a3-a2, b3-b2); low > 5 {
+		t.Errorf("used for %v s of 100 with two samples", low)
+	}
+	run(20, 0, never, never)
+	a4, b4 := run(1, 0.5, always, always)
+	if grown := max(a4-a3, b4-b3); grown > 3 {
+		t.Errorf("used for %v s while the device was idle", grown)
+	}
+}
+
 // If another value contradicts a utilization of 0, the device counts as used.
 func TestContradictions(t *testing.T) {
 	power := func(watts float64) []driver.Reading {

@@ -24,6 +24,7 @@ type segment struct {
 	pods         []portion
 	unattributed join.Use
 	measured     bool // the uses are those of processes or own CPUs, not the weights
+	sampled      bool // the uses are from few samples of processes
 	// attribution is how the device is divided among the claims; guessed reports that the use of each
 	// of them is not known.
 	attribution join.Attribution
@@ -58,6 +59,7 @@ func segmentOf(shares []join.Share, owned []owners, divided join.Attribution, fr
 			continue
 		}
 		s.measured = s.measured || share.ByProcess || share.Own != nil
+		s.sampled = s.sampled || share.Sampled
 		own := 1.0
 		switch {
 		case share.Own == nil:
@@ -170,7 +172,7 @@ func (s *segment) hasDropped() bool {
 
 // samePortions reports whether the holders have the same portions in both segments.
 func (s *segment) samePortions(other *segment) bool {
-	return s.guessed == other.guessed && slices.Equal(s.claims, other.claims) && slices.Equal(s.pods, other.pods)
+	return s.guessed == other.guessed && s.sampled == other.sampled && slices.Equal(s.claims, other.claims) && slices.Equal(s.pods, other.pods)
 }
 
 // sameHolders reports whether both have the same holders and weights.

@@ -143,7 +143,8 @@ func TestLoad(t *testing.T) {
 			t.Errorf("calls of round %d (-want +got):\n%s", i, diff)
 		}
 	}
-	// Periods are 50 ms in the mean, and at least 35 ms: 500 ms have at most a few more rounds than requested.
+	// Periods are 50 ms in the mean, and at least 35 ms: 500 ms have at most a few more rounds than
+	// requested.
 	if perSecond := 20 * 65536.; rounds < 2 || copied > 1.5*perSecond {
 		t.Errorf("%d rounds in 500 ms, and %v bytes per second copied, want %v", rounds, copied, perSecond)
 	}

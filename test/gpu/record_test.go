@@ -68,7 +68,7 @@ func record(dir string, t trial, origin string) error {
 	for _, samples := range t.BusySeries {
 		recorded.BusySeries = append(recorded.BusySeries, toRecord(samples))
 	}
-	text, err := json.MarshalIndent(recorded, "", "\t")
+	text, err := json.Marshal(recorded)
 	if err != nil {
 		return fmt.Errorf("record the trial: %w", err)
 	}

@@ -121,7 +121,8 @@ func newGPU(i int) GPU {
 
 // metrics returns GPM's metrics of a GPU, by NVML_GPM_METRIC_*: the shares of graphics, SMs,
 // occupancy, tensor and memory, of the integer, FP64, FP32 and FP16 pipes, the bytes per second
-// over PCIe and NVLink, and the shares of the units of two decoders and, with encoders, of two encoders.
+// over PCIe and NVLink, and the shares of the units of two decoders and, with encoders, of two
+// encoders.
 func (g *GPU) metrics() map[int]float64 {
 	return map[int]float64{
 		4: 0.11, 11: 0.12, 12: 0.13, 13: 0.14,

@@ -108,6 +108,7 @@ type Counters struct {
 // Process is a process on a GPU; GPUInstance is -1 for none.
 type Process struct {
 	PID, Graphics       int64
+	MPS                 int64 // not 0: it is a client of MPS
 	Memory, Utilization float64
 	GPUInstance         int64
 	// The driver's accounting of the process: the number of samples, and the sum of the utilization

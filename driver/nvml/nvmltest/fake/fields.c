@@ -116,11 +116,11 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
 #endif
 
 /* processes lists those of a GPU or MIG device: usedGpuMemory in bytes, or NVML_VALUE_NOT_AVAILABLE. */
-static nvmlReturn_t processes(const struct gpu *g, int instance, int graphics, unsigned int *count, nvmlProcessInfo_t *infos) {
+static nvmlReturn_t processes(const struct gpu *g, int instance, int graphics, int mps, unsigned int *count, nvmlProcessInfo_t *infos) {
     unsigned int found = 0, room = *count;
     for (int i = 0; i < MAX_PROCESSES; i++) {
         const struct process *p = &g->processes[i];
-        if (p->pid == 0 || (p->graphics != 0) != graphics)
+        if (p->pid == 0 || (p->graphics != 0) != graphics || (mps && !p->mps))
             continue;
         if (instance >= 0 && p->gpu_instance != g->instances[instance].gpu_instance)
             continue;
@@ -137,12 +137,17 @@ static nvmlReturn_t processes(const struct gpu *g, int instance, int graphics, u
 
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos) {
     OF(nvmlDeviceGetComputeRunningProcesses_v3, device, 1);
-    return processes(g, instance_of(device), 0, count, infos);
+    return processes(g, instance_of(device), 0, 0, count, infos);
 }
 
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos) {
     OF(nvmlDeviceGetGraphicsRunningProcesses_v3, device, 1);
-    return processes(g, instance_of(device), 1, count, infos);
+    return processes(g, instance_of(device), 1, 0, count, infos);
+}
+
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos) {
+    OF(nvmlDeviceGetMPSComputeRunningProcesses_v3, device, 1);
+    return processes(g, instance_of(device), 0, 1, count, infos);
 }
 
 /* The driver samples a GPU's utilization each sample_period (0.2 s on an H100 with driver 580.159.04). A sample is all of

@@ -20,6 +20,7 @@ struct gpm { /* counters, as the hardware has them: each the integral of a share
 
 struct process {
     int64_t pid, graphics; /* pid 0: none */
+    int64_t mps;           /* it is a client of MPS */
     double memory;         /* bytes; NaN: NVML_VALUE_NOT_AVAILABLE */
     double utilization;    /* share of the SMs' time */
     int64_t gpu_instance;  /* -1: none */
