@@ -80,7 +80,7 @@ func TestProcessTimes(t *testing.T) {
 			}
 			s := newSource(t, c, nil)
 			sum, zeros := map[string]float64{}, 0
-			const ticks = 500
+			const ticks = 250
 			for range ticks {
 				got := uses(of(t, sample(t, s), g.UUID()))
 				for _, pid := range []string{"11", "12", "13"} {
@@ -123,7 +123,7 @@ func TestProcessTimesAfterIdleTime(t *testing.T) {
 	for range 60 {
 		tick(0, "idle for long")
 	}
-	g.Processes[0].Utilization, g.Utilization = 0.8, 0.8
+	g.Processes[0].Utilization, g.Utilization, g.BusySince = 0.8, 0.8, g.ProcessTime
 	tick(0.8, "busy again")
 	g.Processes[1] = nvmltest.Process{} // alone for a while: as busy as the GPU
 	for range 60 {
@@ -133,7 +133,7 @@ func TestProcessTimesAfterIdleTime(t *testing.T) {
 	g.Processes[0].Utilization = 0.6
 	tick(0.6, "not alone any more")
 
-	g.ProcessTime -= 3600 // the machine's clock is set back
+	g.ProcessTime, g.BusySince = g.ProcessTime-3600, 0 // the machine's clock is set back
 	for range 3 {
 		tick(0.6, "for a while as before")
 	}

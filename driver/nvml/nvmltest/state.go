@@ -67,6 +67,7 @@ type GPU struct {
 	Condition                              Condition
 	ProcessTime                            float64 // seconds since 1970 up to which there are samples of processes
 	SamplePeriod                           float64 // of these, in seconds
+	BusySince                              float64 // seconds since 1970 before which no process ran
 	Counters                               Counters
 	Processes                              [maxProcesses]Process
 	Instances                              [MaxInstances]Instance

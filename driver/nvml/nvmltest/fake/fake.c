@@ -292,8 +292,9 @@ nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned i
     OF(nvmlDeviceGetGpuInstanceProfileInfo, device, 0);
     static const struct {
         unsigned int id, slices, decoders, jpegs, ofas;
-    } all[] = {{19, 1, 1, 1, 0}, {14, 2, 2, 2, 0}, {9, 3, 3, 3, 0}, {5, 4, 4, 4, 0}, {0, 7, 7, 7, 1}};
-    if (profile >= sizeof all / sizeof *all || !g->mig_max)
+    } all[] = {{19, 1, 1, 1, 0}, {14, 2, 2, 2, 0}, {9, 3, 3, 3, 0}, {5, 4, 4, 4, 0},   {0, 7, 7, 7, 1},
+               {0, 0, 0, 0, 0}, {0, 0, 0, 0, 0}, {20, 1, 1, 1, 1}, {0, 0, 0, 0, 0}, {15, 1, 1, 1, 0}};
+    if (profile >= sizeof all / sizeof *all || all[profile].slices == 0 || !g->mig_max)
         return NVML_ERROR_NOT_SUPPORTED;
     info->id = all[profile].id;
     info->sliceCount = all[profile].slices;

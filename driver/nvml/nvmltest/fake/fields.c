@@ -186,7 +186,7 @@ static unsigned int utilization(const struct gpu *g, unsigned long long since, d
             break;
         samples++;
         double busy = sample_of(g, k, &ran);
-        if (!ran)
+        if (!ran || (double)at < g->busy_since * 1e6)
             continue;
         if (share[ran - g->processes] == 0)
             last[ran - g->processes] = at, found++;

@@ -68,6 +68,7 @@ struct gpu {
     struct condition condition;
     double process_time;  /* seconds since 1970 up to which there are samples of processes' utilization */
     double sample_period; /* of these, in seconds */
+    double busy_since;    /* seconds since 1970 before which no process ran */
     struct gpm gpm;
     struct process processes[MAX_PROCESSES];
     struct instance instances[MAX_INSTANCES];
