@@ -172,7 +172,7 @@ const samplesApart = 30 * time.Second
 // perhapsActiveIn records that the device was active, and that the holder was not by the samples of
 // processes. If a sample follows soon, it was active in between.
 func (a *account) perhapsActiveIn(from, to time.Time) {
-	if from = later(from, a.usedUntil); to.After(from) {
+	if from = driver.Later(from, a.usedUntil); to.After(from) {
 		a.unsampled += to.Sub(from).Seconds()
 		a.usedUntil = to
 	}
