@@ -75,7 +75,8 @@ func TestProcessTimes(t *testing.T) {
 				machine.Fail(tc.refused, 0, int(nvml.ERROR_NOT_SUPPORTED))
 			}
 			g.Processes = [8]nvmltest.Process{
-				{PID: 11, Memory: 1 << 30, Utilization: 0.55}, {PID: 12, Memory: 1 << 30, Utilization: 0.1},
+				{PID: 11, Memory: 1 << 30, Utilization: 0.55},
+				{PID: 12, Memory: 1 << 30, Utilization: 0.1},
 				{PID: 13, Memory: 1 << 30},
 			}
 			s := newSource(t, c, nil)
@@ -169,7 +170,8 @@ func TestMPS(t *testing.T) {
 	}
 	c.advance(1)
 	g.Processes[1], g.Processes[2] = nvmltest.Process{PID: 11, Memory: 1 << 30}, nvmltest.Process{}
-	if got := uses(of(t, sample(t, s), g.UUID())); math.Abs(got["760 utilization"]-0.7) > 0.1 || got["11 utilization"] != 0 {
+	got := uses(of(t, sample(t, s), g.UUID()))
+	if math.Abs(got["760 utilization"]-0.7) > 0.1 || got["11 utilization"] != 0 {
 		t.Errorf("without clients: %v", got)
 	}
 }

@@ -172,7 +172,8 @@ func (s *segment) hasDropped() bool {
 
 // samePortions reports whether the holders have the same portions in both segments.
 func (s *segment) samePortions(other *segment) bool {
-	return s.guessed == other.guessed && s.sampled == other.sampled && slices.Equal(s.claims, other.claims) && slices.Equal(s.pods, other.pods)
+	return s.guessed == other.guessed && s.sampled == other.sampled &&
+		slices.Equal(s.claims, other.claims) && slices.Equal(s.pods, other.pods)
 }
 
 // sameHolders reports whether both have the same holders and weights.
