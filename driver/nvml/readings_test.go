@@ -318,9 +318,9 @@ func TestGPMUnits(t *testing.T) {
 		set  func(g *nvmltest.GPU)
 		want map[string]float64 // the fake's decoders are busy 0.5 and 0.25, its encoders 0.6 and 0.2
 	}{
-		"7 decoders":                        {func(*nvmltest.GPU) {}, map[string]float64{"decoder": 0.75 / 7, "encoder": 0.4}},
-		"no encoders: NVML's own, 0.1":      {func(g *nvmltest.GPU) { g.Encoders = 0 }, map[string]float64{"encoder": 0.1}},
-		"no profiles: those with a reading": {func(g *nvmltest.GPU) { g.MaxMIG = 0 }, map[string]float64{"decoder": 0.375}},
+		"7 decoders":                    {func(*nvmltest.GPU) {}, map[string]float64{"decoder": 0.75 / 7, "encoder": 0.4}},
+		"no encoders, but NVML's own":   {func(g *nvmltest.GPU) { g.Encoders = 0 }, map[string]float64{"encoder": 0.1}},
+		"no profiles: units with value": {func(g *nvmltest.GPU) { g.MaxMIG = 0 }, map[string]float64{"decoder": 0.375}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newClock()
