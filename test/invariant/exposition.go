@@ -3,6 +3,7 @@ package invariant
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	dto "github.com/prometheus/client_model/go"
@@ -227,7 +228,7 @@ func labels(m *dto.Metric, without ...string) string {
 	var out []string
 	for _, l := range m.GetLabel() {
 		if !slices.Contains(without, l.GetName()) {
-			out = append(out, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+			out = append(out, l.GetName()+"="+strconv.Quote(l.GetValue()))
 		}
 	}
 	slices.Sort(out)

@@ -82,7 +82,7 @@ func (c *Checker) Check(r *web.Report) []error {
 	compared, wrong := c.parents.conserved(r)
 	c.compared += compared
 	wrong = append(wrong, adminOwnsNothing(r)...)
-	now := countersOf(r)
+	now := c.parents.specs.countersOf(r)
 	for s, before := range c.counters {
 		after, ok := now[s]
 		switch {
@@ -108,7 +108,7 @@ func (c *Checker) ended(r *web.Report) []error {
 	var wrong []error
 	seen := map[holder]bool{}
 	for of, rows := range rowsOf(r) {
-		for h, n := range byName(of, rows) {
+		for h, n := range c.parents.specs.byName(of, rows) {
 			seen[h], c.held[h] = true, true
 			final := c.isFinal(r, n.ended, h)
 			for s, value := range n.counters {
@@ -163,6 +163,17 @@ func (c *Checker) isFinal(r *web.Report, ended *time.Time, h holder) bool {
 	return p.final
 }
 
+// specs are the descriptions of the quantities, by name. They are made once, since that takes long.
+type specs map[string]driver.Spec
+
+func newSpecs() specs {
+	out := specs{}
+	for _, s := range driver.Standard() {
+		out[s.Name] = s
+	}
+	return out
+}
+
 // Conserved checks that a device's value is the sum of its claims' parts and the unattributed part,
 // that pods and claims have equal sums, and the same for the time in which the device was held.
 // Claims and pods of a partition have parts of the parent's values that the partition does not
@@ -174,9 +185,12 @@ func Conserved(r *web.Report) (int, []error) { return newParents().conserved(r) 
 type parents struct {
 	of     map[driver.ID]driver.ID
 	itself map[amount]bool // quantities that partitions measure, or have measured
+	specs  specs
 }
 
-func newParents() *parents { return &parents{of: map[driver.ID]driver.ID{}, itself: map[amount]bool{}} }
+func newParents() *parents {
+	return &parents{of: map[driver.ID]driver.ID{}, itself: map[amount]bool{}, specs: newSpecs()}
+}
 
 func (p *parents) conserved(r *web.Report) (int, []error) {
 	devices, claims, pods, nobody := map[amount]float64{}, map[amount]float64{}, map[amount]float64{}, map[amount]float64{}
@@ -199,7 +213,7 @@ func (p *parents) conserved(r *web.Report) (int, []error) {
 	p.fold(pods)
 	compared, wrong := 0, []error(nil)
 	for a, whole := range devices {
-		if a.quantity != held && !additive(a.quantity) {
+		if a.quantity != held && p.specs[a.quantity].Sharing != driver.Additive {
 			continue
 		}
 		compared++
@@ -218,7 +232,7 @@ func (p *parents) conserved(r *web.Report) (int, []error) {
 func (p *parents) fold(holders map[amount]float64) {
 	for _, a := range slices.Collect(maps.Keys(holders)) {
 		parent, isPart := p.of[a.id]
-		if isPart && !p.itself[a] && spec(a.quantity).Divided {
+		if isPart && !p.itself[a] && p.specs[a.quantity].Divided {
 			v := holders[a]
 			delete(holders, a)
 			a.id = parent
@@ -274,16 +288,16 @@ func adminOwnsNothing(r *web.Report) []error {
 }
 
 // countersOf returns all values that must never fall.
-func countersOf(r *web.Report) map[series]float64 {
+func (q specs) countersOf(r *web.Report) map[series]float64 {
 	out := map[series]float64{}
 	for i := range r.Devices {
 		d := &r.Devices[i]
-		addCounters(out, series{of: "device"}, d.ID, d.Values)
-		addCounters(out, series{of: "unattributed"}, d.ID, d.Unattributed)
+		q.addCounters(out, series{of: "device"}, d.ID, d.Values)
+		q.addCounters(out, series{of: "unattributed"}, d.ID, d.Unattributed)
 		out[series{of: "device", amount: amount{id: d.ID, quantity: held}}] = d.AllocatedSeconds
 	}
 	for of, rows := range rowsOf(r) {
-		for _, n := range byName(of, rows) {
+		for _, n := range q.byName(of, rows) {
 			maps.Copy(out, n.counters)
 		}
 	}
@@ -301,7 +315,7 @@ type nameSums struct {
 	counters map[series]float64
 }
 
-func byName(of string, rows []web.HolderReport) map[holder]nameSums {
+func (q specs) byName(of string, rows []web.HolderReport) map[holder]nameSums {
 	out := map[holder]nameSums{}
 	for i := range rows {
 		h := &rows[i]
@@ -313,7 +327,7 @@ func byName(of string, rows []web.HolderReport) map[holder]nameSums {
 		case n.ended != nil && (h.Ended == nil || h.Ended.After(*n.ended)):
 			n.ended = h.Ended
 		}
-		for s, value := range holderCounters(of, h) {
+		for s, value := range q.holderCounters(of, h) {
 			n.counters[s] += value
 		}
 		out[key] = n
@@ -321,10 +335,10 @@ func byName(of string, rows []web.HolderReport) map[holder]nameSums {
 	return out
 }
 
-func holderCounters(of string, h *web.HolderReport) map[series]float64 {
+func (q specs) holderCounters(of string, h *web.HolderReport) map[series]float64 {
 	out := map[series]float64{}
 	s := series{of: of, namespace: h.Namespace, name: h.Name}
-	addCounters(out, s, h.ID, h.Values)
+	q.addCounters(out, s, h.ID, h.Values)
 	s.amount = amount{id: h.ID, quantity: "allocated"}
 	out[s] = h.AllocatedSeconds
 	s.quantity = held
@@ -332,25 +346,13 @@ func holderCounters(of string, h *web.HolderReport) map[series]float64 {
 	return out
 }
 
-func addCounters(to map[series]float64, s series, id driver.ID, values []web.ValueReport) {
+func (q specs) addCounters(to map[series]float64, s series, id driver.ID, values []web.ValueReport) {
 	for i := range values {
-		if spec(values[i].Quantity).Type == driver.Counter {
+		if q[values[i].Quantity].Type == driver.Counter {
 			s.amount = amountOf(id, &values[i])
 			to[s] = values[i].Value
 		}
 	}
-}
-
-func additive(quantity string) bool { return spec(quantity).Sharing == driver.Additive }
-
-// spec returns the description of a quantity.
-func spec(name string) driver.Spec {
-	for q := range driver.NumQuantities {
-		if q.String() == name {
-			return q.Spec()
-		}
-	}
-	return driver.Spec{}
 }
 
 func near(a, b float64) bool {
