@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"time"
 )
@@ -65,7 +66,8 @@ func (n *node) launch(ctx context.Context, c *component) error {
 	// The end of process 1 ends it.
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), c.args[0], c.args[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = n.path("empty"), log, log
-	cmd.Env = append(os.Environ(), c.env...)
+	// By default Go's garbage collector takes a tenth of the components' time.
+	cmd.Env = slices.Concat([]string{"GOGC=400"}, os.Environ(), c.env)
 	if err := cmd.Start(); err != nil {
 		return err
 	}
