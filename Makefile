@@ -138,25 +138,49 @@ test-deep: deps ## run the unit tests that make test samples, with all cases: ev
 
 .PHONY: test-e2e
 test-e2e: deps build cluster-build $(PROMTOOL) $(PROMETHEUS) $(THANOS) $(OAUTH2_PROXY) $(PINT) $(SCHEMA) ## run the system tests: the program end to end, and the accuracy of its metrics
-	@$(MAKE) --keep-going -j2 test-e2e-slow test-e2e-cluster test-e2e-busy
+	@$(MAKE) --keep-going -j5 $(lanes)
 
-# System tests wait more than they compute, so their suites (the folders of test/system) run in three
-# lanes, two at a time: with three, a kubelet is half a minute late. The suite accuracy runs for a
-# long time with little CPU, which it must get at once: it has a higher priority if allowed.
-.PHONY: test-e2e-slow test-e2e-cluster test-e2e-busy
-test-e2e-slow:
+# The suites (the folders of test/system) run in lanes at the same time. Three lanes compare times or
+# wait for pods: they need little time of a processor, but at once. Two of these have clusters. The
+# other two mainly compute: they have a lower priority, and the time that is left. What measures for
+# a long time has a higher one if allowed.
+lanes := test-e2e-scenarios test-e2e-containers test-e2e-program test-e2e-documents test-e2e-dashboards
+.PHONY: $(lanes)
+test-e2e-scenarios:
 	@status=0
-	(
-		[ "$$(id -u)" != 0 ] || renice -n -10 $$BASHPID >/dev/null
-		$(call system_tests,accuracy,-v)
-	) || status=1
-	($(call system_tests,deploy fleet,)) || status=1
+	($(call system_tests,cluster,-run='^TestScenarios$$',,./scenarios)) || status=1
+	($(call system_tests,attack,)) || status=1
+	exit $$status
+test-e2e-containers:
+	@status=0
+	($(call system_tests,cluster,-skip='^TestScenarios$$',,./scenarios ./...)) || status=1
+	($(call system_tests,deploy,)) || status=1
 	($(call system_tests,integrations,-short)) || status=1
 	exit $$status
-test-e2e-cluster:
-	@$(call system_tests,cluster attack,)
-test-e2e-busy:
-	@$(call system_tests,e2e dashboards,)
+test-e2e-program:
+	@status=0
+	(
+		$(raise)
+		$(call system_tests,accuracy,-v)
+	) || status=1
+	($(call system_tests,e2e,-skip='^TestDocuments$$')) || status=1
+	exit $$status
+test-e2e-documents:
+	@status=0
+	($(call system_tests,e2e,-run='^TestDocuments$$',,,$(call lower,5))) || status=1
+	($(call system_tests,fleet,-skip='^TestDistributed$$',,,$(call lower,5))) || status=1
+	exit $$status
+test-e2e-dashboards:
+	@status=0
+	($(call system_tests,dashboards,,,,$(call lower,2))) || status=1
+	(
+		$(raise)
+		$(call system_tests,fleet,-run='^TestDistributed$$')
+	) || status=1
+	exit $$status
+
+raise = [ "$$(id -u)" != 0 ] || renice -n -10 $$BASHPID >/dev/null
+lower = '$(CURDIR)/test/system/lower.sh' $(1)
 
 .PHONY: accuracy
 accuracy: build $(PROMETHEUS) ## print the errors of the metrics of short pods
@@ -172,11 +196,12 @@ attack: build ## attack the program, and print the figures; RUN=regexp: some att
 soak: build ## use the program for long, and compare what it takes: SCALE=1 is 100 000 scrapes and 10 000 claims
 	@$(call system_tests,attack,-v -run='^TestSoak$$',-args -scale=$(or $(SCALE),1))
 
-# $(call system_tests,suites,flags,arguments): -count=1, since go's cache of results does not notice changes
-# of the programs; -p=1, since the tests measure times and must not disturb each other.
+# $(call system_tests,suites,flags,arguments,packages,program): runs suites, or some packages of them, by
+# a program if given. -count=1, since go's cache of results does not notice changes of the programs;
+# -p=1, since the tests measure times and must not disturb each other.
 define system_tests
 export VERSION="$(VERSION)" REVISION="$(REVISION)" DRA_EXPORTER="$(CURDIR)/$(program)" PROMTOOL="$(PROMTOOL)" PROMETHEUS="$(PROMETHEUS)" THANOS="$(THANOS)" OAUTH2_PROXY="$(OAUTH2_PROXY)" PINT="$(PINT)" SCHEMA="$(SCHEMA)"
-$(call each,$(addprefix test/system/,$(1)),go test -count=1 -p=1 -timeout=$(if $(FULL),60m,20m) $(2) ./... $(3))
+$(call each,$(addprefix test/system/,$(1)),$(5) go test -count=1 -p=1 -timeout=$(if $(FULL),60m,20m) $(2) $(or $(4),./...) $(3))
 endef
 
 .PHONY: fleet
