@@ -20,7 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
-var rounds = flag.Int("rounds", 2, "how often each pod is deleted by force and made anew")
+var rounds = flag.Int("rounds", 2, "how often each pod is deleted by force and created again")
 
 // lingering is how long the containers of a pod that was deleted by force run on, at most.
 const lingering = 4 * time.Second
@@ -39,7 +39,7 @@ func preStop(spec corev1.PodSpec) corev1.PodSpec {
 	return spec
 }
 
-// Pods are deleted by force and made anew under their names, while the containers of the former
+// Pods are deleted by force and created again under their names, while the containers of the former
 // ones run on: each new one holds its device at once and keeps it, although the kubelet reports the
 // end of the former one later.
 func testForceRecreated(t *testing.T, w *world) {
@@ -80,7 +80,7 @@ func testForceRecreated(t *testing.T, w *world) {
 	})
 }
 
-// recreated deletes a running pod by force, has it made anew, and checks that the new one holds its
+// recreated deletes a running pod by force, recreates it, and checks that the new one holds its
 // device on every snapshot until the containers of the former one are gone.
 func (n *namespace) recreated(name string, create func()) {
 	n.Helper()
@@ -90,7 +90,7 @@ func (n *namespace) recreated(name string, create func()) {
 	create()
 	pod := n.awaitPod(name, former.UID)
 	for ; !n.hasDevices(pod); pod = n.awaitPod(name, pod.UID) {
-		n.Logf("Kubernetes took its claim from pod %s, which is %s: it is made anew", pod.UID, pod.Status.Phase)
+		n.Logf("Kubernetes took its claim from pod %s, which is %s: it is created again", pod.UID, pod.Status.Phase)
 		n.force(pod)
 		create()
 	}

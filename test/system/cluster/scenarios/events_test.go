@@ -22,7 +22,7 @@ import (
 
 // testEvents lets a device have errors. They are events on the pod and on the claim that hold it,
 // found as kubectl describe looks for them. The same error again is counted in the same event, also
-// by an exporter that was started anew. A device that is lost and comes back is an event of both
+// by an exporter that was restarted. A device that is lost and comes back is an event of both
 // that it is lost, and one that this is over. The pod that holds another device has none of them.
 // Without the right the exporter says so before there is an error, and counts what it could not
 // write.

@@ -123,7 +123,7 @@ func (n *namespace) heldFor(claim string) {
 	}
 }
 
-// A CronJob's runs use one claim by its name, one after the other: the claim is allocated anew for
+// A CronJob's runs use one claim by its name, one after the other: the claim is allocated again for
 // each, and holds nothing in between.
 func testCronJob(t *testing.T, w *world) {
 	const runs = 2

@@ -30,7 +30,7 @@ const (
 )
 
 // late is a proxy in front of the sockets of the kubelet, by which an exporter hears of everything
-// late. Its sockets are made anew by restart, as the kubelet's are.
+// late. Its sockets are created again by restart, as the kubelet's are.
 type late struct {
 	podresources.UnimplementedPodResourcesListerServer
 	podsv1alpha1.UnimplementedPodsServer

@@ -93,7 +93,7 @@ func testCrashLoop(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// A pod and its claim that are made anew under the same names continue their series.
+// A pod and its claim that are created again under the same names continue their series.
 func testRecreated(t *testing.T, w *world) {
 	n := w.namespace(t, "recreated")
 	n.claim("one", memory(request("part", gpudriver.ClassShared), 1, "10Gi"))

@@ -26,7 +26,7 @@ import (
 // testStaticPod has the kubelet run a pod of a manifest on the node. Static pods may have no
 // claims; this one has a device plugin's device. It is one pod of one UID, the kubelet's, in every
 // way, though its mirror pod at the API server has another. It holds its device while its mirror
-// pod is deleted and made anew, and when the same manifest, and so the same UID, comes back.
+// pod is deleted and created again, and when the same manifest, and so the same UID, comes back.
 func testStaticPod(t *testing.T, w *world) {
 	n := w.namespace(t, "static-pod")
 	manifest := filepath.Join(w.cluster.Manifests(), n.name+".yaml")
