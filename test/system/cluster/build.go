@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Kubernetes is the version of Kubernetes, which kube/go.mod pins too.
+// Kubernetes is the version of Kubernetes. kube/go.mod requires the same version.
 const Kubernetes = "v1.37.0"
 
 const (
@@ -24,9 +24,9 @@ const (
 	versionStamp = "k8s.io/component-base/version"
 )
 
-// Build builds Kubernetes and etcd as one program into the user's cache, where it is not there yet,
-// and returns its path. That takes some minutes once per version; log says how far it is. The go
-// command runs in the working folder, whose module must be this one or require it.
+// Build builds Kubernetes and etcd as one program, unless the user's cache already has it, and
+// returns its path. The first build of a version takes minutes; Build writes its progress to log.
+// The working directory must be in this module or in a module that requires it.
 func Build(ctx context.Context, log io.Writer) (string, error) {
 	source, err := goOutput(ctx, "list", "-f", "{{.Dir}}", thisPackage)
 	if err != nil {
@@ -42,7 +42,7 @@ func Build(ctx context.Context, log io.Writer) (string, error) {
 	})
 }
 
-// buildOnce builds a program, or a folder of some, where it is not there yet.
+// buildOnce calls build to make the program or folder at path, unless path exists.
 func buildOnce(path string, log io.Writer, what string, build func(output string) error) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("make the cache of programs: %w", err)
@@ -67,8 +67,8 @@ func buildOnce(path string, log io.Writer, what string, build func(output string
 	return nil
 }
 
-// cached returns the path of the program, whose folder is named after what decides its bytes: the
-// sources, what they require, the version and the compiler.
+// cached returns the path of the program in the cache. The name of its folder is a hash of
+// everything the build depends on: the sources, the required modules, the version and the compiler.
 func cached(ctx context.Context, source string) (string, error) {
 	var key bytes.Buffer
 	files, err := filepath.Glob(filepath.Join(source, "*.go"))
@@ -91,8 +91,8 @@ func cached(ctx context.Context, source string) (string, error) {
 	return filepath.Join(folder, "kube"), err
 }
 
-// lock waits for the lock that a file stands for, which the kernel releases at the latest when this
-// process ends.
+// lock takes an exclusive lock on a file and waits until it is free. The kernel releases the lock
+// when this process ends.
 func lock(path string) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -104,8 +104,8 @@ func lock(path string) (unlock func(), err error) {
 	return func() { _ = file.Close() }, nil
 }
 
-// buildKube builds a program of Kubernetes, and tells it its version; mod is go's flag of that
-// name.
+// buildKube builds a program of Kubernetes and sets the version that it reports. mod is the value
+// of the -mod flag of go build.
 func buildKube(ctx context.Context, source, mod, output, version string, log io.Writer) error {
 	major, minor, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
 	minor, _, _ = strings.Cut(minor, ".")
@@ -116,7 +116,7 @@ func buildKube(ctx context.Context, source, mod, output, version string, log io.
 	return follow(cmd, "Kubernetes", log)
 }
 
-// follow runs a build and says how far it is.
+// follow runs a build and logs its progress.
 func follow(cmd *exec.Cmd, what string, log io.Writer) error {
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
@@ -132,8 +132,8 @@ func follow(cmd *exec.Cmd, what string, log io.Writer) error {
 	return nil
 }
 
-// progress says every 20 s or so how many packages go has compiled, and returns the last lines of
-// its output.
+// progress logs about every 20 s how many packages go has compiled. It returns the last lines of
+// the output.
 func progress(output io.Reader, log io.Writer) string {
 	const every, kept = 20 * time.Second, 20
 	begin, next := time.Now(), every
@@ -152,14 +152,14 @@ func progress(output io.Reader, log io.Writer) string {
 	return strings.Join(tail, "\n")
 }
 
-// say writes a line for people, who may have gone.
+// say writes a line to log and ignores errors: nobody may be reading it.
 func say(log io.Writer, format string, args ...any) {
 	_, _ = fmt.Fprintf(log, "cluster: "+format+"\n", args...)
 }
 
-// buildOurs builds the program of process 1 and of the drivers, and that of the image, where those
-// in the cache are not of these sources. It does so in the module of this package: the caller's
-// need not know what the programs require.
+// buildOurs builds two programs into the cache: the one that runs process 1 and the drivers, and
+// the one in the workload image. It builds them in the module of this package, because the caller's
+// module may lack their dependencies.
 func buildOurs(ctx context.Context) (self, workload string, err error) {
 	source, err := goOutput(ctx, "list", "-f", "{{.Dir}}", thisPackage)
 	if err != nil {
@@ -182,12 +182,12 @@ func buildOurs(ctx context.Context) (self, workload string, err error) {
 		return "", "", err
 	}
 	cmd := goCommand(ctx, "build", "-C", source, "-trimpath", "-ldflags=-s -w", "-o", workload, "./cmd/workload")
-	cmd.Env = append(cmd.Env, "CGO_ENABLED=0") // Its image has nothing else.
+	cmd.Env = append(cmd.Env, "CGO_ENABLED=0") // The image contains no C library.
 	_, err = output(cmd)
 	return self, workload, err
 }
 
-// cacheFolder returns the folder of the user's cache for a program that a key decides.
+// cacheFolder returns the folder in the user's cache for a key.
 func cacheFolder(key []byte) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -201,7 +201,7 @@ func goOutput(ctx context.Context, args ...string) (string, error) {
 	return output(goCommand(ctx, args...))
 }
 
-// output runs a command and returns what it says.
+// output runs a command and returns its standard output.
 func output(cmd *exec.Cmd) (string, error) {
 	said, err := cmd.Output()
 	if err != nil {
@@ -213,7 +213,7 @@ func output(cmd *exec.Cmd) (string, error) {
 	return strings.TrimSpace(string(said)), nil
 }
 
-// goCommand returns a go command that builds for this machine, whatever the caller's flags.
+// goCommand returns a go command that ignores the caller's GOFLAGS and workspace.
 func goCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-buildvcs=false")

@@ -1,8 +1,8 @@
-// Package cluster starts a real Kubernetes of one node on a Linux machine, in seconds: etcd, API
-// server, controller manager, scheduler and kubelet from Go modules, with a DRA driver of simulated
-// GPUs. Everything runs in namespaces of its own, whose process 1 ends with whoever started it, so
-// that no process, mount or interface stays behind, even after a crash, and clusters side by side
-// do not meet.
+// Package cluster starts a real one-node Kubernetes cluster on a Linux machine within seconds:
+// etcd, API server, controller manager, scheduler and kubelet from Go modules, with a DRA driver of
+// simulated GPUs. All of it runs in its own namespaces. Process 1 of these namespaces ends with the
+// process that started it, so no process, mount or network interface remains, even after a crash.
+// Clusters that run at the same time do not affect each other.
 package cluster
 
 import (
@@ -28,58 +28,58 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/plugin"
 )
 
-// Runtime says which container runtime the kubelet talks to.
+// Runtime is the container runtime that the kubelet uses.
 type Runtime string
 
 const (
-	// Fake runs nothing: pods go through their whole life without a process. What the kubelet says
-	// of them is the same. A container with the command ["sleep", "3s"] or ["fail", "3s"] ends by
-	// itself that long after its start.
+	// Fake starts no processes, but pods go through their whole life cycle, and the kubelet reports
+	// them as usual. A container with the command ["sleep", "3s"] or ["fail", "3s"] terminates 3 s
+	// after its start, with status 0 or 1.
 	Fake Runtime = "fake"
 	// Containerd runs containers with runc: processes, cgroups, network, CDI, logs and exec are
-	// real. It needs root and Debian's packages runc and containernetworking-plugins. The image
-	// workload:1 is there (cmd/workload says what it runs), others come by [Cluster.ImportImage];
-	// none is pulled, since there is no network beyond the node.
+	// real. It needs root and the Debian packages runc and containernetworking-plugins. The image
+	// workload:1 is present (see cmd/workload); [Cluster.ImportImage] adds others. Images can't be
+	// pulled, because the node has no network access to the outside.
 	Containerd Runtime = "containerd"
 )
 
-// Options say how to start a cluster.
+// Options configures a cluster.
 type Options struct {
-	Runtime Runtime   // Fake when empty.
-	Dir     string    // The folder of the cluster's files, which Stop removes; a temporary one when empty.
-	Log     io.Writer // Receives the progress of builds; nothing does when nil.
+	Runtime Runtime   // The default is Fake.
+	Dir     string    // The folder of the cluster's files. Stop removes it. The default is a temporary folder.
+	Log     io.Writer // Receives the progress of builds. Nil discards it.
 
-	// Kubelet is the version of the kubelet, such as v1.36.3, if it is another than that
-	// of the rest of Kubernetes. Its first build takes minutes.
+	// Kubelet is the version of the kubelet, such as v1.36.3. The default is the version of the
+	// other components. The first build of another version takes minutes.
 	Kubelet string
 
-	// Gates are feature gates to set in all components. With any, the API server serves all APIs in
-	// beta.
+	// Gates are the feature gates to set in all components. If there are any, the API server also
+	// serves all beta APIs.
 	Gates []string
 
-	// Bus is the address of a D-Bus on which the kubelet finds logind, which tells it of a shutdown of
-	// the node; empty: there is none, and the kubelet does not look for it.
+	// Bus is the address of the D-Bus on which the kubelet finds logind, which announces node
+	// shutdowns. If it is empty, the kubelet does not use logind.
 	Bus string
 
-	// Persistent lets the cluster outlive the calling process.
+	// Persistent keeps the cluster running after the calling process has ended.
 	Persistent bool
 }
 
-// Cluster is a cluster that runs.
+// Cluster is a running cluster.
 type Cluster struct {
 	kube    string // The program of Kubernetes and etcd.
-	ctr     string // containerd's client; empty with another runtime.
+	ctr     string // The client of containerd; empty with another runtime.
 	dir     *folder
-	process *exec.Cmd // Starts process 1, and ends after it; nil in a cluster that another process has started.
+	process *exec.Cmd // Starts process 1 and ends after it. Nil if another process started the cluster.
 	stdin   io.WriteCloser
 
-	mu      sync.Mutex // Held for one order and its answer.
+	mu      sync.Mutex // Held while an order is sent and answered.
 	answers *bufio.Reader
 }
 
-// Start builds what is not in the cache, starts a cluster, and returns when its node is ready, its
-// devices are published and pods can be made. The cluster ends with Stop, and with the calling
-// process unless it is to persist. The context bounds the start only.
+// Start builds what the cache lacks, and starts a cluster. It returns when the node is ready, its
+// devices are published and pods can be created. The cluster ends with Stop or with the calling
+// process, unless Persistent is set. The context applies to the start only.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if o.Log == nil {
 		o.Log = io.Discard
@@ -91,7 +91,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	return o.start(ctx, programs)
 }
 
-// start starts a cluster of programs that are built.
+// start starts a cluster with programs that are already built.
 func (o Options) start(ctx context.Context, programs node.Config) (*Cluster, error) {
 	dir, err := newFolder(o.Dir)
 	if err != nil {
@@ -107,7 +107,7 @@ func (o Options) start(ctx context.Context, programs node.Config) (*Cluster, err
 	return c, nil
 }
 
-// build returns what is to run, and builds what is not in the cache.
+// build builds what the cache lacks, and returns the paths of the programs.
 func (o Options) build(ctx context.Context) (node.Config, error) {
 	var c node.Config
 	switch o.Runtime {
@@ -148,15 +148,15 @@ func (c *Cluster) launch(ctx context.Context, programs node.Config, persistent b
 		}
 	}
 	c.process = c.nodeCommand(context.WithoutCancel(ctx), programs, persistent)
-	// A file, not a pipe to here: the cluster may outlive this process, and must not hold its
-	// caller's output open.
+	// This is a file and not a pipe: a persistent cluster outlives this process and must not keep
+	// the caller's output open.
 	stderr, err := os.Create(c.path("start.log"))
 	if err != nil {
 		return fmt.Errorf("start a cluster: %w", err)
 	}
 	defer stderr.Close()
 	c.process.Stderr = stderr
-	c.process.ExtraFiles = []*os.File{c.dir.lock} // Its lock says that the cluster lives.
+	c.process.ExtraFiles = []*os.File{c.dir.lock} // The cluster is running as long as this lock is held.
 	stdout, err := c.process.StdoutPipe()
 	if err != nil {
 		return fmt.Errorf("start a cluster: %w", err)
@@ -193,8 +193,8 @@ func (c *Cluster) await() error {
 	return c.answer("ready")
 }
 
-// nodeCommand returns the command that runs a new cluster. It is the leader of a session, so that
-// Ctrl-C does not reach it: it is ended by the end of its standard input.
+// nodeCommand returns the command that runs a new cluster. The process leads its own session, so
+// Ctrl-C does not reach it. It ends when its standard input is closed.
 func (c *Cluster) nodeCommand(ctx context.Context, programs node.Config, persistent bool) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, programs.Self, "node",
 		"-dir="+c.dir.path, "-kube="+c.kube, "-kubelet="+programs.Kubelet, "-containerd="+programs.Containerd,
@@ -204,19 +204,20 @@ func (c *Cluster) nodeCommand(ctx context.Context, programs node.Config, persist
 	return cmd
 }
 
-// Stop ends the cluster and removes its files. All its processes have ended when it returns. It is
-// an error that the cluster had ended before, as it does with a component that ends unasked.
+// Stop ends the cluster and removes its files. When it returns, all processes of the cluster have
+// ended. It returns an error if the cluster had already ended, for example because a component
+// crashed.
 func (c *Cluster) Stop() error {
 	var unasked error
 	if c.process != nil && c.process.Process != nil {
 		unasked = c.EndedUnasked()
 		c.end()
-		_ = c.process.Wait() // Says only that it was told to.
+		_ = c.process.Wait() // The error only says that the process was stopped.
 	}
 	return errors.Join(unasked, c.dir.remove())
 }
 
-// EndedUnasked returns why the cluster has ended although nobody asked it to, nil if it runs.
+// EndedUnasked returns the reason if the cluster has ended without Stop, and nil if it is running.
 func (c *Cluster) EndedUnasked() error {
 	said, err := os.ReadFile(c.path("start.log"))
 	if err != nil {
@@ -228,19 +229,19 @@ func (c *Cluster) EndedUnasked() error {
 	return nil
 }
 
-// end tells the process that has started process 1 to end that, and to tidy up.
+// end tells the process that started process 1 to stop it and to clean up.
 func (c *Cluster) end() { _ = c.process.Process.Signal(syscall.SIGTERM) }
 
 func (c *Cluster) path(name string) string { return filepath.Join(c.dir.path, name) }
 
-// Dir is the folder of the cluster's files: log/NAME.log holds what a component said.
+// Dir is the folder of the cluster's files. log/NAME.log has the output of component NAME.
 func (c *Cluster) Dir() string { return c.dir.path }
 
-// Kubeconfig is the file of the administrator's access. Its address is one of the cluster's network
-// namespace.
+// Kubeconfig is the path of the administrator's kubeconfig. Its server address is valid only in the
+// cluster's network namespace.
 func (c *Cluster) Kubeconfig() string { return c.path("kubeconfig") }
 
-// Client returns the administrator's access, for clients in any network namespace.
+// Client returns the administrator's client configuration. It works in any network namespace.
 func (c *Cluster) Client() (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
 	if err != nil {
@@ -256,36 +257,36 @@ func (c *Cluster) DialServer(ctx context.Context) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "unix", c.path(node.Socket))
 }
 
-// Journal returns when the driver has prepared and unprepared claims.
+// Journal returns the events of the drivers: when they prepared and unprepared claims.
 func (c *Cluster) Journal() ([]plugin.Event, error) {
 	return plugin.ReadJournal(c.path("journal.jsonl"))
 }
 
-// SetUnhealthy names the devices that the driver says are unhealthy: these and no others.
+// SetUnhealthy sets which devices the driver reports as unhealthy. All others are healthy.
 func (c *Cluster) SetUnhealthy(devices ...string) error {
 	return gpudriver.SetNames(c.path("unhealthy"), devices...)
 }
 
-// SetReplaced names the devices of the simulated GPUs' driver whose hardware was replaced by
-// another: these and no others. The driver publishes them with another UUID, under the same name.
+// SetReplaced sets which simulated GPUs have replaced hardware. The driver publishes each of them
+// under the same name with another UUID. All others keep their original hardware.
 func (c *Cluster) SetReplaced(devices ...string) error {
 	return gpudriver.SetNames(c.path("replaced"), devices...)
 }
 
-// KubeletRoot is the kubelet's folder, for --kubelet.root.
+// KubeletRoot is the kubelet's root folder, for --kubelet.root.
 func (c *Cluster) KubeletRoot() string { return c.path("kubelet") }
 
-// Manifests is the kubelet's folder of the manifests of static pods.
+// Manifests is the kubelet's folder of static pod manifests.
 func (c *Cluster) Manifests() string { return c.path(node.Manifests) }
 
-// PodLogs is the kubelet's folder of the pods' logs, for --path.podlogs.
+// PodLogs is the kubelet's folder of pod logs, for --path.podlogs.
 func (c *Cluster) PodLogs() string { return c.path("pods") }
 
-// CDI is the folder of the CDI specs that the driver writes, for --path.cdi.
+// CDI is the folder in which the drivers write CDI specs, for --path.cdi.
 func (c *Cluster) CDI() string { return c.path("cdi") }
 
-// Command returns a command that runs inside the cluster's network namespace alone: it sees the
-// files and processes of the caller, and reaches the API server.
+// Command returns a command that runs in the cluster's network namespace and can reach the API
+// server. It sees the files and processes of the caller, not those of the cluster.
 func (c *Cluster) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	enter := []string{"--target=" + strconv.Itoa(c.dir.pid), "--net"}
 	if os.Geteuid() != 0 {
@@ -294,13 +295,13 @@ func (c *Cluster) Command(ctx context.Context, name string, args ...string) *exe
 	return exec.CommandContext(ctx, "nsenter", append(append(enter, "--", name), args...)...)
 }
 
-// KubectlCommand returns kubectl as the administrator runs it.
+// KubectlCommand returns a kubectl command with the administrator's kubeconfig.
 func (c *Cluster) KubectlCommand(ctx context.Context, args ...string) *exec.Cmd {
 	return c.Command(ctx, c.kube, append([]string{"kubectl", "--kubeconfig=" + c.Kubeconfig()}, args...)...)
 }
 
-// Kubectl runs kubectl as the administrator, with the input given, and returns its standard output.
-// Its standard error is in the error.
+// Kubectl runs kubectl as the administrator with the given standard input and returns its standard
+// output. If it fails, the error contains its standard error.
 func (c *Cluster) Kubectl(ctx context.Context, input string, args ...string) ([]byte, error) {
 	cmd := c.KubectlCommand(ctx, args...)
 	cmd.Stdin = strings.NewReader(input)
@@ -314,17 +315,17 @@ func (c *Cluster) Kubectl(ctx context.Context, input string, args ...string) ([]
 	return output, nil
 }
 
-// StopComponent kills a component, as a crash would: cri, etcd, kube-apiserver,
-// kube-controller-manager, kube-scheduler, kubelet or driver.
+// StopComponent kills a component: cri, etcd, kube-apiserver, kube-controller-manager,
+// kube-scheduler, kubelet or driver. To the other components this looks like a crash.
 func (c *Cluster) StopComponent(name string) error { return c.order("stop " + name) }
 
-// StartComponent starts a component that was stopped, and returns when it is ready.
+// StartComponent starts a stopped component and returns when it is ready.
 func (c *Cluster) StartComponent(name string) error { return c.order("start " + name) }
 
-// PauseComponent makes a component stand still: it accepts connections and answers nothing.
+// PauseComponent stops a component's execution: it still accepts connections but never answers.
 func (c *Cluster) PauseComponent(name string) error { return c.order("pause " + name) }
 
-// ResumeComponent makes a component that was paused go on.
+// ResumeComponent resumes a paused component.
 func (c *Cluster) ResumeComponent(name string) error { return c.order("resume " + name) }
 
 func (c *Cluster) order(order string) error {
@@ -339,7 +340,7 @@ func (c *Cluster) order(order string) error {
 	return nil
 }
 
-// line reads one line of process 1, or of who starts it.
+// line reads one line from process 1 or from the process that starts it.
 func (c *Cluster) line() (string, error) {
 	line, err := c.answers.ReadString('\n')
 	if err != nil {
@@ -348,7 +349,7 @@ func (c *Cluster) line() (string, error) {
 	return strings.TrimSpace(line), nil
 }
 
-// answer reads one line of process 1, which should be the one that is wanted.
+// answer reads one line from process 1 and returns an error unless it is the expected one.
 func (c *Cluster) answer(want string) error {
 	line, err := c.line()
 	if err != nil {

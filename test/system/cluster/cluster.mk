@@ -1,5 +1,6 @@
-# A real Kubernetes of one node, for tests and for people. The module that builds it has no code of ours but its main program, and
-# takes minutes to compile: it is left to "cluster build", which keeps the result in the user's cache.
+# A real one-node Kubernetes cluster, for tests and for manual use. The module in kube takes minutes
+# to compile and contains only one main program of ours, so it is not built with the other modules:
+# "cluster build" builds it into the user's cache.
 
 code_modules := $(filter-out test/system/cluster/kube,$(code_modules))
 unit_modules := $(filter-out test/system/cluster/kube,$(unit_modules))
@@ -10,12 +11,13 @@ cluster-program:
 	@mkdir -p bin
 	go build -C test/system/cluster -o '$(CURDIR)/$(cluster)' ./cmd/cluster
 
-# Before the tests, whose time limit it would use up.
+# Run this before the tests: a build would use up their time limit.
 .PHONY: cluster-build
 cluster-build: cluster-program
 	@cd test/system/cluster && '$(CURDIR)/$(cluster)' build
 
-# The kubelets that are tried with the newest control plane: Kubernetes supports three versions back.
+# The kubelet versions to test with the newest control plane. Kubernetes supports three versions
+# back.
 KUBELETS ?= v1.37.0 v1.36.3 v1.35.4 v1.34.4
 .PHONY: test-kubelets
 test-kubelets: debian_packages += dbus-daemon:dbus-daemon

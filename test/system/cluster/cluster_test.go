@@ -29,10 +29,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
 
-// waitLimit bounds every wait for the cluster or the exporter, on a busy machine too.
+// waitLimit is the limit of every wait for the cluster or the exporter. It allows for a busy
+// machine.
 const waitLimit = 3 * time.Minute
 
-// claims are the claims of testdata/workloads.yaml, by the pods that hold them.
+// claims has the claims of testdata/workloads.yaml, by the name of the pod that uses them.
 var claims = map[string]string{
 	"default/single":     "default/single",
 	"default/both-a":     "default/both",
@@ -42,8 +43,9 @@ var claims = map[string]string{
 	"monitoring/monitor": "monitoring/monitor",
 }
 
-// holdEnv makes the test binary start a cluster, say where it is, and wait to be killed. Its value
-// is the programs of a cluster without containers, as JSON, or empty.
+// holdEnv is the environment variable that makes the test binary start a cluster, print where it
+// is, and wait to be killed. Its value is empty, or the programs of a cluster without containers as
+// JSON.
 const holdEnv = "CLUSTER_TEST_HOLD"
 
 func TestMain(m *testing.M) {
@@ -76,13 +78,14 @@ func hold(programs string) {
 	select {}
 }
 
-// Clusters side by side do not meet, and each ends with whoever started it, even one that is
-// killed, or gets a Ctrl-C. One of them is of a user without privileges.
+// TestCluster checks that clusters that run at the same time do not affect each other, and that
+// each ends with the process that started it, also if that process is killed or gets Ctrl-C. One of
+// the clusters belongs to a user without privileges.
 func TestCluster(t *testing.T) {
 	starting := startHolder(t, exec.Command(os.Args[0]), "")
 	ready := startHolder(t, exec.Command(os.Args[0]), "")
 	unprivileged := startUnprivileged(t)
-	starting.end(t, syscall.SIGKILL) // In the middle of its start, or before.
+	starting.end(t, syscall.SIGKILL) // During its start, or before.
 	c := start(t)
 	t.Run("Containers", func(t *testing.T) { testContainers(t, c) })
 	ready.await(t, "ready")
@@ -93,7 +96,7 @@ func TestCluster(t *testing.T) {
 	t.Run("Unprivileged", func(t *testing.T) { testUnprivileged(t, unprivileged) })
 }
 
-// The process that made a cluster may be killed before it has read that process 1 was started.
+// The process that starts a cluster may be killed before it has read that process 1 is running.
 func TestUnreadCluster(t *testing.T) {
 	programs, err := cluster.BuildPrograms(t.Context(), cluster.Options{Runtime: cluster.Containerd, Log: os.Stderr})
 	if err != nil {
@@ -121,14 +124,14 @@ func awaitPods(t *testing.T, c *cluster.Cluster) {
 	}
 }
 
-// holder is another process that holds a cluster.
+// holder is another process that has started a cluster and keeps it running.
 type holder struct {
 	cmd   *exec.Cmd
 	lines *bufio.Scanner
 	dir   string
 }
 
-// startHolder starts a holder by a command that runs this test binary; hold says what programs are.
+// startHolder runs this test binary as a holder. programs is the value of holdEnv.
 func startHolder(t *testing.T, cmd *exec.Cmd, programs string) *holder {
 	t.Helper()
 	h := &holder{cmd: cmd}
@@ -162,14 +165,14 @@ func (h *holder) await(t *testing.T, want string) {
 	}
 }
 
-// end sends a signal to the process and all of its group, as a terminal does, and checks that
-// nothing of its cluster runs soon after.
+// end sends a signal to the holder's process group, as a terminal does, and checks that soon no
+// process of its cluster is left.
 func (h *holder) end(t *testing.T, signal syscall.Signal) {
 	t.Helper()
 	if err := syscall.Kill(-h.cmd.Process.Pid, signal); err != nil {
 		t.Fatal(err)
 	}
-	_ = h.cmd.Wait() // Says only that it was killed.
+	_ = h.cmd.Wait() // The error only says that the process was killed.
 	deadline := time.Now().Add(waitLimit)
 	for len(leftovers(t, h.dir)) > 0 {
 		if time.Now().After(deadline) {
@@ -185,7 +188,8 @@ func (h *holder) end(t *testing.T, signal syscall.Signal) {
 	}
 }
 
-// start starts a cluster and stops it at the test's end, which must leave no process and no file.
+// start starts a cluster. At the end of the test it stops the cluster and checks that no process
+// and no file is left.
 func start(t *testing.T) *cluster.Cluster {
 	t.Helper()
 	begin := time.Now()
@@ -210,7 +214,7 @@ func start(t *testing.T) *cluster.Cluster {
 	return c
 }
 
-// leftovers returns the processes, mounts and cgroups that name a folder.
+// leftovers returns the processes, mounts and cgroups whose description contains the folder's path.
 func leftovers(t *testing.T, dir string) []string {
 	t.Helper()
 	var left []string
@@ -250,14 +254,14 @@ func kubectl(t *testing.T, c *cluster.Cluster, args ...string) string {
 	return string(output)
 }
 
-// share is a device as a container holds it.
+// share is a device or a share of a device.
 type share struct{ Driver, Pool, Device, Share string }
 
 func compare(a, b share) int {
 	return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.Share, b.Share))
 }
 
-// allocated returns what the scheduler has given to each claim.
+// allocated returns the devices that the scheduler allocated to each claim.
 func allocated(t *testing.T, c *cluster.Cluster) map[string][]share {
 	t.Helper()
 	var list resourceapi.ResourceClaimList
@@ -283,7 +287,7 @@ func allocated(t *testing.T, c *cluster.Cluster) map[string][]share {
 	return out
 }
 
-// kubelet is a client of the PodResources socket.
+// kubelet returns a client for the kubelet's PodResources socket.
 func kubelet(t *testing.T, c *cluster.Cluster) podresources.PodResourcesListerClient {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+c.KubeletRoot()+"/pod-resources/kubelet.sock",
@@ -295,9 +299,9 @@ func kubelet(t *testing.T, c *cluster.Cluster) podresources.PodResourcesListerCl
 	return podresources.NewPodResourcesListerClient(conn)
 }
 
-// testPodResources checks that the kubelet says of every pod what the scheduler has decided, and
-// the two oddities that the exporter is built around: CDI names accumulate along the devices of a
-// claim, and admin access does not show.
+// testPodResources checks that PodResources lists what the scheduler allocated. It also checks two
+// quirks that the exporter must handle: the CDI names of a claim's devices accumulate from one
+// device to the next, and admin access is not shown.
 func testPodResources(t *testing.T, c *cluster.Cluster) {
 	resp, err := kubelet(t, c).List(t.Context(), &podresources.ListPodResourcesRequest{})
 	if err != nil {

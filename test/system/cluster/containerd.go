@@ -14,8 +14,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
 
-// ContainerdVersion is the version of containerd. Its programs are built by themselves: they want
-// another version of the runtime's API than Kubernetes.
+// ContainerdVersion is the version of containerd. Its programs are built separately, because they
+// need another version of the CRI API than Kubernetes does.
 const ContainerdVersion = "v2.3.7"
 
 const (
@@ -23,8 +23,8 @@ const (
 	containerdTags   = "no_btrfs no_devmapper no_zfs"
 )
 
-// BuildAll builds Kubernetes, a kubelet of another version if one is given, and, for root, who
-// alone can run it, containerd into the user's cache, where they are not there yet.
+// BuildAll builds what the user's cache lacks of Kubernetes, of a kubelet of another version if one
+// is given, and of containerd if the user is root, because containerd needs root.
 func BuildAll(ctx context.Context, kubelet string, log io.Writer) error {
 	_, err := Build(ctx, log)
 	if kubelet != "" && kubelet != Kubernetes {
@@ -38,8 +38,8 @@ func BuildAll(ctx context.Context, kubelet string, log io.Writer) error {
 	return err
 }
 
-// buildContainerd builds containerd, its shim and its client into the user's cache, where they are
-// not there yet, and returns their folder.
+// buildContainerd builds containerd, its shim and its client, unless the user's cache has them. It
+// returns their folder.
 func buildContainerd(ctx context.Context, log io.Writer) (string, error) {
 	compiler, err := goOutput(ctx, "env", "GOVERSION", "GOOS", "GOARCH")
 	if err != nil {
@@ -62,9 +62,9 @@ func buildContainerd(ctx context.Context, log io.Writer) (string, error) {
 	})
 }
 
-// Root is the node's file system as other processes see it: Root()/sys is a sysfs of the node's
-// network namespace, with the pods' cgroups. The numbers in its /proc are those of the node's own
-// PID namespace; in the caller's /proc the same processes have others.
+// Root is the node's file system, as a path that other processes can use. Root()/sys is a sysfs of
+// the node's network namespace and has the pods' cgroups. Root()/proc shows the node's PID
+// namespace; in the caller's /proc the same processes have other numbers.
 func (c *Cluster) Root() string { return fmt.Sprintf("/proc/%d/root", c.dir.pid) }
 
 // RuntimeSocket is the socket of the container runtime.
@@ -76,14 +76,14 @@ func (c *Cluster) RuntimeSocket() string {
 	return c.Root() + node.ContainerdSocket
 }
 
-// ImportImage gives containerd an image, a tar file of an OCI layout as "make image-tar" writes,
-// and returns when pods can use it by the name in that. They must not ask for a pull:
-// imagePullPolicy Never, or IfNotPresent with a tag that is not latest.
+// ImportImage imports an image into containerd from a tar file of an OCI layout, as "make
+// image-tar" writes it. When it returns, pods can use the image by the name in the file. They must
+// not pull it: set imagePullPolicy to Never, or to IfNotPresent with a tag other than latest.
 //
-// A test of a DaemonSet that ships to clusters needs little more. The node has the usual paths
-// (/var/lib/kubelet, /var/log/pods, /var/run/cdi, /proc, /sys), pods reach the API server as
-// anywhere (a ServiceAccount's token and its rights count), and the API server reaches pods, so a
-// test does by its proxy:
+// This is almost all that a test of a DaemonSet needs. The node has the usual paths
+// (/var/lib/kubelet, /var/log/pods, /var/run/cdi, /proc, /sys). Pods reach the API server as in any
+// cluster, with the token and the rights of their ServiceAccount. The test reaches pods through the
+// API server's proxy:
 //
 //	c, err := cluster.Start(ctx, cluster.Options{Runtime: cluster.Containerd, Log: os.Stderr})
 //	err = c.ImportImage(ctx, "bin/image.tar")
@@ -96,7 +96,7 @@ func (c *Cluster) ImportImage(ctx context.Context, file string) error {
 		return fmt.Errorf("import %s: %w", file, err)
 	}
 	for {
-		// The kubelet's side of containerd follows by events, and labels what it knows.
+		// The CRI plugin of containerd learns of images by events and then labels them.
 		images, err := c.ctrOutput(ctx, "images", "ls")
 		if err != nil {
 			return fmt.Errorf("list images: %w", err)
@@ -113,7 +113,7 @@ func (c *Cluster) ImportImage(ctx context.Context, file string) error {
 	}
 }
 
-// ctrOutput runs containerd's client.
+// ctrOutput runs ctr, the client of containerd, and returns its output.
 func (c *Cluster) ctrOutput(ctx context.Context, args ...string) (string, error) {
 	if c.ctr == "" {
 		return "", errors.New("the cluster's runtime is not containerd")

@@ -14,8 +14,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/image"
 )
 
-// testContainers checks what containers are for: exits, the environment of CDI, images, and the
-// network of pods.
+// testContainers checks what only real containers have: exit codes, environment variables from CDI,
+// images and the pod network.
 func testContainers(t *testing.T, c *cluster.Cluster) {
 	tar := filepath.Join(t.TempDir(), "other.tar")
 	if err := image.Write(tar,
@@ -42,7 +42,7 @@ func testContainers(t *testing.T, c *cluster.Cluster) {
 	kubectl(t, c, "delete", "-f", "testdata/containers.yaml", "--wait=false")
 }
 
-// awaitPod waits until a pod is in a phase and has said something.
+// awaitPod waits until a pod is in a phase and its log contains a text.
 func awaitPod(t *testing.T, c *cluster.Cluster, name string, phase corev1.PodPhase, logs string) {
 	t.Helper()
 	for deadline := time.Now().Add(waitLimit); ; time.Sleep(200 * time.Millisecond) {

@@ -8,17 +8,17 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
 
-// BuildPrograms and StartPrograms are the two halves of Start, which another user than the one who
-// has the caches may not do both.
+// BuildPrograms and StartPrograms are the two halves of Start. Tests call them separately when one
+// user has the caches and another user runs the cluster.
 func BuildPrograms(ctx context.Context, o Options) (node.Config, error) { return o.build(ctx) }
 
-// StartPrograms starts a cluster of programs that are built.
+// StartPrograms starts a cluster with programs that are already built.
 func StartPrograms(ctx context.Context, o Options, programs node.Config) (*Cluster, error) {
 	return o.start(ctx, programs)
 }
 
-// SuperviseUnread runs a cluster's process that has nobody who reads what it writes, and whose
-// standard input is at its end, until it has ended.
+// SuperviseUnread runs a cluster whose output nobody reads and whose standard input is empty. It
+// returns when the cluster's process has ended.
 func SuperviseUnread(ctx context.Context, path string, programs node.Config) error {
 	dir, err := newFolder(path)
 	if err != nil {

@@ -15,40 +15,41 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
 
-// longestDir bounds the path of a cluster's folder: the path of a socket has 107 bytes at most.
+// longestDir limits the length of the path of a cluster's folder: the path of a socket has at most
+// 107 bytes.
 const longestDir = 60
 
-// folder is the folder of a cluster. The lock of its file "lock" is held as long as a process of
-// the cluster lives, and the file holds the number of process 1.
+// folder is the folder of a cluster. Its file "lock" contains the PID of process 1 and is locked as
+// long as a process of the cluster is running.
 type folder struct {
 	path string
 	lock *os.File
 	pid  int
 }
 
-// temporary is how the names of temporary folders begin.
+// temporary is the prefix of the names of temporary folders.
 const temporary = "dra-cluster-"
 
-// sweep removes the temporary folders of clusters whose caller was killed before it could.
+// sweep removes the temporary folders of clusters whose calling process was killed before Stop.
 func sweep() {
 	paths, _ := filepath.Glob(filepath.Join(os.TempDir(), temporary+"*")) // The pattern is well-formed.
 	for _, path := range paths {
-		f, err := openFolder(path) // Removes it if no cluster lives there. What can't be removed may belong to another user.
+		f, err := openFolder(path) // Removes it if no cluster runs there. Ignores errors: it may belong to another user.
 		if err == nil && f != nil {
 			_ = f.lock.Close()
 		}
 	}
 }
 
-// newFolder makes a folder, a temporary one when the path is empty, takes its lock, and removes
-// what an earlier cluster has left in it.
+// newFolder creates and locks a folder, and removes the files of an earlier cluster from it. If
+// path is empty, the folder is a temporary one.
 func newFolder(path string) (*folder, error) {
 	if path != "" {
 		return lockFolder(path)
 	}
 	sweep()
 	var err error
-	for range 3 { // Another sweep may come between making the folder and locking it.
+	for range 3 { // Another sweep may remove the folder before it is locked.
 		var f *folder
 		if f, err = lockFolder(""); err == nil {
 			return f, nil
@@ -93,8 +94,8 @@ func folderPath(path string) (string, error) {
 	return path, os.MkdirAll(path, 0o755)
 }
 
-// openFolder returns the folder of a cluster that another process has started, or nil where none
-// runs.
+// openFolder returns the folder of a cluster that another process has started, or nil if no cluster
+// is running there.
 func openFolder(path string) (*folder, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -132,7 +133,7 @@ func (f *folder) setPID(pid int) error {
 	return nil
 }
 
-// clear removes what a cluster makes, and nothing else: a user may have named any folder.
+// clear removes only the files that a cluster creates, because the user may have named any folder.
 func (f *folder) clear() error {
 	if err := node.RemoveCgroups(f.path); err != nil {
 		return err
@@ -151,7 +152,8 @@ func (f *folder) clear() error {
 	return nil
 }
 
-// remove removes the cluster's files, the folder if that leaves it empty, and gives the lock back.
+// remove removes the cluster's files, removes the folder if it is then empty, and releases the
+// lock.
 func (f *folder) remove() error {
 	err := f.clear()
 	if removed := os.Remove(f.lock.Name()); removed != nil {
@@ -163,8 +165,8 @@ func (f *folder) remove() error {
 	return errors.Join(err, f.lock.Close())
 }
 
-// Attach returns the cluster that another process has started in a folder. Stop and the orders to
-// components are not for it.
+// Attach returns the cluster that another process has started in a folder. The returned cluster
+// does not support Stop and the commands for components.
 func Attach(dir string) (*Cluster, error) {
 	f, err := openFolder(dir)
 	if err != nil {
@@ -184,8 +186,8 @@ func Attach(dir string) (*Cluster, error) {
 	return &Cluster{kube: kube, ctr: ctr, dir: f}, nil
 }
 
-// Down ends the cluster that another process has started in a folder, if one runs there, and
-// removes its files.
+// Down ends the cluster that another process has started in a folder, if any, and removes its
+// files.
 func Down(dir string) error {
 	f, err := openFolder(dir)
 	if err != nil || f == nil {
@@ -200,7 +202,7 @@ func Down(dir string) error {
 	return f.remove()
 }
 
-// flock waits for the lock of a file.
+// flock takes an exclusive lock on a file and waits until it is free.
 func flock(file *os.File) error {
 	for {
 		err := unix.Flock(int(file.Fd()), unix.LOCK_EX)

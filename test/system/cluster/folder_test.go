@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A new cluster removes what killed ones have left, and leaves alone those that live.
+// A new cluster removes the folders of killed clusters and keeps those of running clusters.
 func TestSweep(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	live, err := newFolder("")
@@ -26,7 +26,7 @@ func TestSweep(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := killed.lock.Close(); err != nil { // As the kernel does.
+	if err := killed.lock.Close(); err != nil { // The kernel does the same when a process is killed.
 		t.Fatal(err)
 	}
 	next, err := newFolder("")
@@ -46,7 +46,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// A folder is for one cluster at a time.
+// Only one cluster can use a folder at a time.
 func TestFolderIsTaken(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "c")
 	if len(path) > longestDir {

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// kubeletMain is the program of a kubelet of another version than the rest of the cluster.
+// kubeletMain is the source of the kubelet program for a version other than [Kubernetes].
 const kubeletMain = `package main
 
 import (
@@ -31,9 +31,9 @@ func main() {
 }
 `
 
-// buildKubelet builds a kubelet of a version of Kubernetes, such as v1.36.3, into the user's cache,
-// where it is not there yet, and returns its path. The module that it is built in is made of
-// Kubernetes's own, and checked against Kubernetes's go.sum alone.
+// buildKubelet builds a kubelet of a version of Kubernetes, such as v1.36.3, unless the user's
+// cache has it, and returns its path. It builds the kubelet in a module derived from the go.mod of
+// that version. The go.sum of that version verifies the dependencies.
 func buildKubelet(ctx context.Context, version string, log io.Writer) (string, error) {
 	compiler, err := goOutput(ctx, "env", "GOVERSION", "GOOS", "GOARCH")
 	if err != nil {
@@ -49,13 +49,13 @@ func buildKubelet(ctx context.Context, version string, log io.Writer) (string, e
 		if err != nil {
 			return err
 		}
-		defer os.RemoveAll(source) //nolint:errcheck // what is left harms nobody
+		defer os.RemoveAll(source) //nolint:errcheck // A folder that remains does no harm.
 		return buildKube(ctx, source, "mod", output, version, log)
 	})
 }
 
-// kubeletModule makes the module in a temporary folder, which it returns. In Kubernetes's own, the
-// libraries of Kubernetes are folders beside it and have no version.
+// kubeletModule creates the module in a temporary folder and returns the folder. In the go.mod of
+// Kubernetes, its libraries are local folders without a version.
 func kubeletModule(ctx context.Context, version string) (string, error) {
 	major, rest, ok := strings.Cut(version, ".")
 	if !ok || major != "v1" {
@@ -92,8 +92,8 @@ func kubeletModule(ctx context.Context, version string) (string, error) {
 
 const kubernetesModule = "k8s.io/kubernetes"
 
-// publishedModule makes a module that requires Kubernetes of Kubernetes's own go.mod: its libraries
-// are those that were published with it.
+// publishedModule changes the go.mod of Kubernetes into one that requires Kubernetes and the
+// libraries that were published with it.
 func publishedModule(own []byte, libraries, version string) []byte {
 	for pattern, replacement := range map[string]string{
 		`(?m)^module .*$`:                     "module kubelet",

@@ -12,10 +12,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 )
 
-// nobody is a user who may do nothing in particular.
+// nobody is the ID of a user without any privileges.
 const nobody = 65534
 
-// startUnprivileged starts a cluster without containers as nobody.
+// startUnprivileged starts a cluster without containers as user nobody.
 func startUnprivileged(t *testing.T) *holder {
 	t.Helper()
 	programs, err := cluster.BuildPrograms(t.Context(), cluster.Options{Log: os.Stderr})
@@ -34,10 +34,10 @@ func startUnprivileged(t *testing.T) *holder {
 	return startHolder(t, cmd, string(encoded))
 }
 
-// lend puts a program where everybody may run it.
+// lend copies a program to a folder where every user can run it.
 func lend(t *testing.T, program string) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "lent") //nolint:usetesting // the folder above t.TempDir is the user's alone
+	dir, err := os.MkdirTemp("", "lent") //nolint:usetesting // Other users can't enter the folder above t.TempDir.
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func lend(t *testing.T, program string) string {
 	if os.Link(program, lent) == nil {
 		return lent
 	}
-	from, err := os.Open(program) // on another file system
+	from, err := os.Open(program) // The program may be on another file system, so it is copied.
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,8 +67,8 @@ func lend(t *testing.T, program string) string {
 	return lent
 }
 
-// testUnprivileged checks that pods get their devices in a cluster of an unprivileged user, and
-// that nothing of it is left after Ctrl-C.
+// testUnprivileged checks that pods get their devices in the cluster of an unprivileged user, and
+// that nothing of the cluster remains after Ctrl-C.
 func testUnprivileged(t *testing.T, h *holder) {
 	h.await(t, "ready")
 	info, err := os.Stat(h.dir)

@@ -1,7 +1,8 @@
-// Package cpudriver is a DRA driver for the machine's CPUs. It publishes what dra-driver-cpu does,
-// under the same name, in both of its modes at once: a device for each CPU, and one for all CPUs of
-// the NUMA node, from which claims get CPUs of their own (see [ClassGroup]). It tells containers
-// their CPUs by the variables DRA_CPU_0 and so on, or DRA_CPUSET_UID; cmd/workload keeps to them.
+// Package cpudriver is a DRA driver for the machine's CPUs. It has the same name as dra-driver-cpu
+// and publishes what that driver publishes in both of its modes: one device for each CPU, and one
+// device for all CPUs of the NUMA node, from which each claim gets its own CPUs (see [ClassGroup]).
+// The variables DRA_CPU_<n> and DRA_CPUSET_<claim UID> tell a container its CPUs; cmd/workload
+// obeys them.
 package cpudriver
 
 import (
@@ -14,10 +15,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/plugin"
 )
 
-// Name is the driver's name in ResourceSlices, and that of the class of single CPUs.
+// Name is the driver's name in ResourceSlices, and the name of the device class of single CPUs.
 const Name = "dra.cpu"
 
-// Driver returns the driver of the CPUs 0 to cpus-1. folder is that of CDI specs.
+// Driver returns the driver of the CPUs 0 to cpus-1. It writes its CDI specs into folder.
 func Driver(cpus int, folder string) plugin.Driver {
 	var devices []resourceapi.Device
 	for cpu := range cpus {

@@ -20,22 +20,22 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/plugin"
 )
 
-// ClassGroup is the class of the device of all CPUs, and Group that device. It is what
-// dra-driver-cpu publishes by default: its slice has the number of CPUs alone, claims take a number
-// of them, and which ones a claim got stands in one CDI spec for all claims. The driver does not
-// tell the kubelet the shares' IDs.
+// Group is the device of all CPUs, and ClassGroup is its device class. dra-driver-cpu publishes
+// such a device by default. The ResourceSlice has only the number of CPUs, and a claim consumes a
+// number of them. One CDI spec for all claims says which CPUs each claim got. The driver does not
+// report share IDs to the kubelet.
 const (
 	ClassGroup = "dra.cpu-group"
 	Group      = "cpudevnuma000"
-	// Capacity is the resource that claims take: a number of CPUs.
+	// Capacity is the capacity that claims consume: a number of CPUs.
 	Capacity = Name + "/cpu"
 
 	specKind  = "dra.k8s.io/cpu"
 	envPrefix = "DRA_CPUSET_"
 )
 
-// group gives CPUs to claims. The spec is all that it remembers, so that a driver that starts again
-// knows what it gave.
+// group assigns CPUs to claims. Its only state is the CDI spec, so the assignments survive a
+// restart of the driver.
 type group struct {
 	cpus int
 	path string
@@ -61,7 +61,7 @@ func (g *group) device() resourceapi.Device {
 	}
 }
 
-// specify gives a claim that has a share of the group CPUs of its own.
+// specify assigns CPUs to a claim that has a share of the group.
 func (g *group) specify(
 	claim types.UID, results []resourceapi.DeviceRequestAllocationResult,
 ) ([]kubeletplugin.Device, error) {
@@ -114,7 +114,7 @@ func (g *group) specify(
 	return devices, plugin.WriteSpec(g.path, spec)
 }
 
-// unspecify takes a claim's CPUs.
+// unspecify releases the CPUs of a claim and reports whether it had any.
 func (g *group) unspecify(claim types.UID) (bool, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -1,7 +1,7 @@
 // Package deviceplugin is a device plugin of simulated GPUs (k8s.io/kubelet
-// pkg/apis/deviceplugin/v1beta1), as it runs beside a DRA driver on a node in migration. It names
-// devices as NVIDIA's k8s-device-plugin does: a GPU by its UUID, a time slice of it by ::N behind
-// that.
+// pkg/apis/deviceplugin/v1beta1). It runs beside a DRA driver, as on a node that migrates to DRA.
+// It names devices as NVIDIA's k8s-device-plugin does: a GPU by its UUID, and a time slice of a GPU
+// by the UUID followed by ::N.
 package deviceplugin
 
 import (
@@ -23,9 +23,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
-// The resources, and the GPUs behind them. Whole has one that the DRA driver publishes too, and
-// gives to nobody, and one that is in no slice; Shared has two time slices of a third one, and
-// Spare has a fourth one, which are in no slice either.
+// The resources and the UUIDs of their GPUs. Whole has two GPUs: one that the DRA driver also
+// publishes but never allocates, and one that is in no ResourceSlice. Shared has two time slices of
+// one GPU, and Spare has one GPU; neither GPU is in a ResourceSlice.
 const (
 	Whole  = "nvidia.com/gpu"
 	Shared = "nvidia.com/gpu.shared"
@@ -36,13 +36,13 @@ const (
 	SpareUUID    = "GPU-88888888-0000-4000-8000-000000000000"
 )
 
-// Plugin gives out the devices of one resource.
+// Plugin is the device plugin of one resource.
 type Plugin struct {
 	Resource string
-	Devices  []string // their IDs
+	Devices  []string // The IDs of the devices.
 }
 
-// Plugins returns the plugins of a node.
+// Plugins returns the device plugins of a node.
 func Plugins() []Plugin {
 	return []Plugin{
 		{Resource: Whole, Devices: []string{gpudriver.WornUUID(), UnlistedUUID}},
@@ -51,12 +51,12 @@ func Plugins() []Plugin {
 	}
 }
 
-// again is the time between two looks at the plugin's socket, and between two attempts to register.
+// again is the interval of the checks of the plugin's socket and of the attempts to register.
 const again = 100 * time.Millisecond
 
-// Run serves the kubelet of that root until the context ends. A kubelet that starts removes the
-// sockets of all plugins (CleanupPluginDirectory in pkg/kubelet/cm/devicemanager): then the plugin
-// serves and registers again.
+// Run serves the kubelet with the given root folder until the context ends. When a kubelet starts,
+// it removes the sockets of all plugins (CleanupPluginDirectory in pkg/kubelet/cm/devicemanager);
+// the plugin then serves and registers again.
 func (p Plugin) Run(ctx context.Context, kubeletRoot string, log *slog.Logger) error {
 	folder := filepath.Join(kubeletRoot, "device-plugins")
 	if err := os.MkdirAll(folder, 0o750); err != nil {
@@ -70,7 +70,7 @@ func (p Plugin) Run(ctx context.Context, kubeletRoot string, log *slog.Logger) e
 	return nil
 }
 
-// serve serves until the plugin's socket is gone, or the context ends.
+// serve serves until the plugin's socket is removed or the context ends.
 func (p Plugin) serve(ctx context.Context, folder string, log *slog.Logger) error {
 	socket := filepath.Join(folder, strings.ReplaceAll(p.Resource, "/", "_")+".sock")
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -83,7 +83,7 @@ func (p Plugin) serve(ctx context.Context, folder string, log *slog.Logger) erro
 	server := grpc.NewServer()
 	v1beta1.RegisterDevicePluginServer(server, service{Plugin: p})
 	var serving sync.WaitGroup
-	serving.Go(func() { _ = server.Serve(listener) }) // until it is stopped
+	serving.Go(func() { _ = server.Serve(listener) }) // Until server.Stop.
 	defer serving.Wait()
 	defer server.Stop()
 	registered := false
@@ -105,7 +105,7 @@ func (p Plugin) serve(ctx context.Context, folder string, log *slog.Logger) erro
 	}
 }
 
-// register tells the kubelet of the plugin, which has to serve by then.
+// register registers the plugin with the kubelet. The plugin must already be serving.
 func (p Plugin) register(ctx context.Context, kubelet, endpoint string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -113,7 +113,7 @@ func (p Plugin) register(ctx context.Context, kubelet, endpoint string) error {
 	if err != nil {
 		return fmt.Errorf("connect to the kubelet: %w", err)
 	}
-	defer func() { _ = conn.Close() }() // nothing is lost with it
+	defer func() { _ = conn.Close() }() // The error does not matter.
 	_, err = v1beta1.NewRegistrationClient(conn).Register(ctx, &v1beta1.RegisterRequest{
 		Version: v1beta1.Version, Endpoint: endpoint, ResourceName: p.Resource,
 	})
@@ -123,19 +123,19 @@ func (p Plugin) register(ctx context.Context, kubelet, endpoint string) error {
 	return nil
 }
 
-// service answers the kubelet.
+// service implements the device plugin API.
 type service struct {
 	v1beta1.UnimplementedDevicePluginServer
 	Plugin
 }
 
-// GetDevicePluginOptions says that the plugin wants no calls beside these.
+// GetDevicePluginOptions returns no options: the plugin needs none of the optional calls.
 func (service) GetDevicePluginOptions(context.Context, *v1beta1.Empty) (*v1beta1.DevicePluginOptions, error) {
 	return &v1beta1.DevicePluginOptions{}, nil
 }
 
-// ListAndWatch says that all devices are there and healthy, and stay so until the kubelet or the
-// plugin goes.
+// ListAndWatch reports all devices as healthy, once, and returns when the kubelet or the plugin
+// stops.
 func (s service) ListAndWatch(_ *v1beta1.Empty, stream grpc.ServerStreamingServer[v1beta1.ListAndWatchResponse]) error {
 	var answer v1beta1.ListAndWatchResponse
 	for _, id := range s.Devices {
@@ -148,7 +148,7 @@ func (s service) ListAndWatch(_ *v1beta1.Empty, stream grpc.ServerStreamingServe
 	return nil
 }
 
-// Allocate tells the containers their devices by a variable.
+// Allocate tells the containers their devices by an environment variable.
 func (s service) Allocate(_ context.Context, request *v1beta1.AllocateRequest) (*v1beta1.AllocateResponse, error) {
 	var answer v1beta1.AllocateResponse
 	for _, container := range request.ContainerRequests {

@@ -1,5 +1,5 @@
-// Package forward passes connections on, across network namespaces: a Unix socket is reached by its
-// path from any of them.
+// Package forward forwards connections between network namespaces. A Unix socket can be reached by
+// its path from every network namespace.
 package forward
 
 import (
@@ -9,8 +9,9 @@ import (
 	"sync"
 )
 
-// Serve passes every connection that the listener accepts on to one that dial makes, until the
-// context ends; then it closes them all and the listener, and returns when no goroutine is left.
+// Serve accepts connections and forwards each of them to a connection from dial. When the context
+// ends, it closes the listener and all connections, and returns after all its goroutines have
+// ended.
 func Serve(ctx context.Context, listener net.Listener, dial func(context.Context) (net.Conn, error)) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -24,8 +25,8 @@ func Serve(ctx context.Context, listener net.Listener, dial func(context.Context
 	}
 }
 
-// pass copies both ways until both sides have ended or one failed. An error shows to the caller as
-// the end of its connection.
+// pass copies in both directions until both sides have ended or one has failed. After an error the
+// caller only sees that its connection is closed.
 func pass(ctx context.Context, near net.Conn, dial func(context.Context) (net.Conn, error)) {
 	defer func() { _ = near.Close() }()
 	far, err := dial(ctx)
@@ -40,7 +41,7 @@ func pass(ctx context.Context, near net.Conn, dial func(context.Context) (net.Co
 	back.Wait()
 }
 
-// oneWay copies until the end, which it passes on too.
+// oneWay copies until the end of the input and then closes the writing side of to.
 func oneWay(to, from net.Conn) {
 	_, err := io.Copy(to, from)
 	half, ok := to.(interface{ CloseWrite() error })

@@ -9,8 +9,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/plugin"
 )
 
-// The device classes, by what their devices are. ExtendedResource is the name under which pods get
-// a GPU without a claim of their own (KEP-5004).
+// The device classes, by the type of their devices. ExtendedResource is the extended resource by
+// which pods get a GPU without a claim of their own (KEP-5004).
 const (
 	ClassGPU         = Name
 	ClassShared      = "shared." + Name

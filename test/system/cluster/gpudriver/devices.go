@@ -10,17 +10,17 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// GPUs and Shared are how many devices of the types "gpu" and "shared" a node has.
+// GPUs and Shared are the numbers of devices of the types "gpu" and "shared" on a node.
 const (
 	GPUs   = 32
 	Shared = 6
 )
 
-// The devices of a node, by their attribute "type": gpu-0, gpu-1 and so on belong to one claim at a
-// time, shared-0, shared-1 and so on to many claims, which consume their memory. cut-0 is a GPU
-// that is allocated as a whole or as four partitions. Nothing is scheduled to worn-0, which has a
-// taint. A pod that is allocated fabric-0 is bound to the node when the condition Attached of the
-// device is true in its claim's status; nobody sets it but tests.
+// The devices of a node, by their attribute "type". A device gpu-N is allocated to one claim at a
+// time. A device shared-N is allocated to several claims, which consume its memory. cut-0 is a GPU
+// that is allocated either as a whole or as four partitions. worn-0 has a taint, so nothing is
+// scheduled to it. A pod with fabric-0 is bound to the node only when the device's condition
+// Attached is true in the status of its claim; only tests set that condition.
 const (
 	partitions = 4
 
@@ -39,21 +39,21 @@ const (
 // Attached is the binding condition of fabric-0 (KEP-5007).
 const Attached = Name + "/attached"
 
-// Taint is the key of worn-0's taint, "true" its value.
+// Taint is the key of the taint of worn-0. Its value is "true".
 const Taint = Name + "/worn"
 
-// Worn is the name of the device that has the taint. A device plugin gives it out (package
-// deviceplugin).
+// Worn is the name of the device with the taint. The device plugin also has this device (see
+// package deviceplugin).
 const Worn = typeWorn + "-0"
 
-// WornUUID returns the UUID of that device.
+// WornUUID returns the UUID of the device with the taint.
 func WornUUID() string { return uuid(wornFamily, 0) }
 
-// Replacement returns the UUID of the hardware that replaces gpu-N.
+// Replacement returns the UUID of the hardware that replaces the device gpu-N, where N is index.
 func Replacement(index int) string { return uuid(replaceFamily, index) }
 
-// resourceSlices returns the node's ResourceSlices: what partitions share counts in a slice of its
-// own. The hardware of the devices that are named was replaced.
+// resourceSlices returns the node's ResourceSlices. The counters that partitions share are in a
+// slice of their own. The devices in replaced get the UUIDs of their replacements.
 func resourceSlices(replaced ...string) []resourceslice.Slice {
 	var all []resourceapi.Device
 	for i := range GPUs {
@@ -102,7 +102,7 @@ func uuid(family, index int) string {
 	return fmt.Sprintf("GPU-%08x-0000-4000-8000-%012d", 0xaaaaaaaa+0x11111111*family, index)
 }
 
-// cut returns cut-0 and its partitions, which carry the UUID of the whole (KEP-4815).
+// cut returns cut-0 and its partitions (KEP-4815). All have the UUID of the whole GPU.
 func cut() []resourceapi.Device {
 	whole := device(typeCut, 0, 2)
 	whole.ConsumesCounters = consumes(partitions)
@@ -119,7 +119,7 @@ func cut() []resourceapi.Device {
 	return all
 }
 
-// counterSet is the name of what cut-0 and its partitions share.
+// counterSet is the name of the counter set that cut-0 and its partitions consume.
 const counterSet = "cut-0-counters"
 
 func counters() []resourceapi.CounterSet {

@@ -1,5 +1,5 @@
-// Package gpudriver is a DRA driver for simulated GPUs. It publishes what the example driver of
-// kubernetes-sigs publishes under the same name.
+// Package gpudriver is a DRA driver for simulated GPUs. It has the same name as the example driver
+// of kubernetes-sigs and publishes devices in the same form.
 package gpudriver
 
 import (
@@ -14,11 +14,11 @@ import (
 // Name is the driver's name in ResourceSlices.
 const Name = "gpu.example.com"
 
-// Files are the files by which a running driver is told what to simulate. SetNames writes them;
-// they need not exist.
+// Files are the files that tell a running driver what to simulate. SetNames writes them. A file
+// that does not exist names no device.
 type Files struct {
-	Unhealthy string // the devices that are unhealthy
-	Replaced  string // the devices of type gpu whose hardware is another one: Replacement is its UUID
+	Unhealthy string // The names of the unhealthy devices.
+	Replaced  string // The names of the devices of type "gpu" whose UUID is that of Replacement.
 }
 
 // Driver returns the driver of a node.

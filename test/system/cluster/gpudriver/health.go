@@ -10,20 +10,20 @@ import (
 
 const (
 	healthEvery = 100 * time.Millisecond
-	// healthAgain is how often the health is told though nothing changed: the kubelet takes it for
-	// unknown after 30 s.
+	// healthAgain is the interval at which unchanged health is reported again: after 30 s without a
+	// report the kubelet considers it unknown.
 	healthAgain = 10 * time.Second
 )
 
-// health tells the kubelet how the devices are.
+// health reports the devices' health to the kubelet.
 type health struct {
 	node      string
-	unhealthy string // the file of SetNames
+	unhealthy string // The file that SetNames writes.
 }
 
-// watch tells the kubelet of the health of all devices, and again when it changes.
+// watch reports the health of all devices at its start, after each change and every healthAgain.
 func (h health) watch(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
-	var told []string
+	var reported []string
 	var at time.Time
 	ticker := time.NewTicker(healthEvery)
 	defer ticker.Stop()
@@ -32,12 +32,12 @@ func (h health) watch(ctx context.Context, reports chan<- kubeletplugin.DeviceHe
 		if err != nil {
 			return err
 		}
-		if at.IsZero() || time.Since(at) > healthAgain || !slices.Equal(now, told) {
+		if at.IsZero() || time.Since(at) > healthAgain || !slices.Equal(now, reported) {
 			select {
 			case <-ctx.Done():
 				return nil
 			case reports <- h.report(now):
-				told, at = now, time.Now()
+				reported, at = now, time.Now()
 			}
 		}
 		select {

@@ -13,7 +13,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 )
 
-// SetNames names devices in one of the files that Driver reads, in place of those it named before.
+// SetNames writes the names of devices to one of the files in Files. It replaces the earlier names.
 func SetNames(path string, devices ...string) error {
 	if err := os.WriteFile(path+".tmp", []byte(strings.Join(devices, "\n")), 0o600); err != nil {
 		return fmt.Errorf("write the names of devices: %w", err)
@@ -24,7 +24,7 @@ func SetNames(path string, devices ...string) error {
 	return nil
 }
 
-// readNames returns the names that SetNames wrote; none if there is no such file.
+// readNames returns the names in a file that SetNames wrote, or none if the file does not exist.
 func readNames(path string) ([]string, error) {
 	content, err := os.ReadFile(filepath.Clean(path))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -33,11 +33,11 @@ func readNames(path string) ([]string, error) {
 	return strings.Fields(string(content)), nil
 }
 
-// replacedEvery is the time between two reads of the names of replaced devices.
+// replacedEvery is the interval at which the names of replaced devices are read.
 const replacedEvery = 100 * time.Millisecond
 
-// republish publishes the devices each time that the names in the file of replaced devices change,
-// until the context ends.
+// republish publishes the devices again whenever the names of the replaced devices change, until
+// the context ends.
 func republish(ctx context.Context, path string, publish func([]resourceslice.Slice) error) error {
 	var published []string
 	for ticker := time.NewTicker(replacedEvery); ; {

@@ -1,4 +1,5 @@
-// Package image makes an image of one program without an engine and without a registry.
+// Package image writes a container image of one program. It needs no container engine and no
+// registry.
 package image
 
 import (
@@ -21,14 +22,14 @@ const (
 	layerType    = "application/vnd.oci.image.layer.v1.tar"
 )
 
-// Config says what an image is made of.
+// Config describes an image.
 type Config struct {
-	Name    string // In full: docker.io/library/workload:1.
-	Program string // The path of a static program, which the image runs as /bin/program.
+	Name    string // The full name: docker.io/library/workload:1.
+	Program string // The path of a statically linked program. In the image it is /bin/program.
 	Aliases []string
 }
 
-// descriptor is how a part of an image names another.
+// descriptor refers to another part of an image.
 type descriptor struct {
 	MediaType   string            `json:"mediaType"`
 	Digest      string            `json:"digest"`
@@ -38,8 +39,8 @@ type descriptor struct {
 
 type object = map[string]any
 
-// Write writes the image as a tar file of an OCI layout, which containerd imports. Containers may
-// run the program by its aliases too.
+// Write writes the image as a tar file of an OCI layout, which containerd can import. In a
+// container, the program can also be run by its aliases.
 func Write(path string, c Config) error {
 	program, err := os.ReadFile(c.Program)
 	if err != nil {
@@ -77,7 +78,7 @@ func write(w io.Writer, c Config, program []byte) error {
 	return out.close()
 }
 
-// layer returns the root file system.
+// layer returns the root file system as a tar file.
 func layer(program []byte, aliases []string) ([]byte, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -102,7 +103,7 @@ func layer(program []byte, aliases []string) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// layout writes the files of an OCI layout until an error.
+// layout writes the files of an OCI layout. After an error it writes nothing more.
 type layout struct {
 	w   *tar.Writer
 	err error
@@ -124,7 +125,7 @@ func (l *layout) file(name string, content []byte) {
 	}
 }
 
-// blob writes content under its digest.
+// blob writes content to a file that is named after its digest.
 func (l *layout) blob(mediaType string, content []byte) descriptor {
 	sum := sha256.Sum256(content)
 	digest := hex.EncodeToString(sum[:])

@@ -1,6 +1,6 @@
-// Package netdriver is a DRA driver for network interfaces that are real: ends of veth pairs, which
-// it moves into the pods that hold them, as dranet does, under whose name it publishes what that
-// publishes. It needs a runtime with NRI.
+// Package netdriver is a DRA driver for real network interfaces: ends of veth pairs. It moves an
+// interface into the pod that holds it, as dranet does, and publishes the same attributes under the
+// same driver name. It needs a container runtime with NRI.
 package netdriver
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/plugin"
 )
 
-// Name is the driver's name in ResourceSlices, and that of its only class.
+// Name is the driver's name in ResourceSlices, and the name of its only device class.
 const Name = "dra.net"
 
 const (
@@ -34,17 +34,18 @@ const (
 	mtu        = 1500
 )
 
-// nic is one interface, nic0 and so on. What a pod sends goes to its far end on the node, wire0.
+// nic is the number N of an interface nicN. What a pod sends arrives at the other end, wireN on the
+// node.
 type nic int
 
 func (n nic) device() string  { return fmt.Sprintf("nic%d", int(n)) }
 func (n nic) wire() string    { return fmt.Sprintf("wire%d", int(n)) }
 func (n nic) inPod() string   { return fmt.Sprintf("net%d", int(n)) }
-func (n nic) near() string    { return fmt.Sprintf("198.18.%d.2/24", int(n)) } // for benchmarks of networks (RFC 2544)
+func (n nic) near() string    { return fmt.Sprintf("198.18.%d.2/24", int(n)) } // RFC 2544.
 func (n nic) far() string     { return fmt.Sprintf("198.18.%d.1/24", int(n)) }
 func (n nic) address() string { return fmt.Sprintf("02:00:00:00:00:%02x", int(n)+1) }
 
-// Driver moves interfaces.
+// Driver moves interfaces between the node and pods.
 type Driver struct {
 	client kubernetes.Interface
 	log    *slog.Logger
@@ -53,15 +54,15 @@ type Driver struct {
 	holders map[nic]holder
 }
 
-// holder is who holds an interface: a claim, for pods.
+// holder is the claim that has an interface, and the pods that use the claim.
 type holder struct {
 	claim types.NamespacedName
 	uid   types.UID
 	pods  []types.UID
 }
 
-// New makes the interfaces that are not there, and learns who holds the others since before a
-// restart of the driver.
+// New creates the missing interfaces. After a restart of the driver, it takes the holders of the
+// existing interfaces from the API server's claims.
 func New(ctx context.Context, client kubernetes.Interface, log *slog.Logger) (*Driver, error) {
 	for n := range nic(interfaces) {
 		if err := n.make(ctx); err != nil {
@@ -85,7 +86,8 @@ func New(ctx context.Context, client kubernetes.Interface, log *slog.Logger) (*D
 	return d, nil
 }
 
-// make makes the pair, unless its far end is there: then the near one is, too, here or in a pod.
+// make creates the veth pair unless wireN exists. If it does, nicN exists too, on the node or in a
+// pod.
 func (n nic) make(ctx context.Context) error {
 	if _, err := os.Stat("/sys/class/net/" + n.wire()); err == nil {
 		return nil
@@ -109,7 +111,7 @@ func ip(ctx context.Context, args string) error {
 	return nil
 }
 
-// Plugin is what the kubelet sees of the driver.
+// Plugin returns the driver's configuration for package plugin.
 func (d *Driver) Plugin() plugin.Driver {
 	var devices []resourceapi.Device
 	for n := range nic(interfaces) {
@@ -131,7 +133,7 @@ func (d *Driver) Plugin() plugin.Driver {
 	}
 }
 
-// prepared notes for which pods the interfaces are: their sandboxes come later.
+// prepared records the pods that may use the interfaces. Their sandboxes are created later.
 func (d *Driver) prepared(claim *resourceapi.ResourceClaim, results []resourceapi.DeviceRequestAllocationResult) error {
 	h := holder{claim: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}, uid: claim.UID}
 	for _, consumer := range claim.Status.ReservedFor {
@@ -156,7 +158,7 @@ func numbered(device string) (n nic, err error) {
 	return n, nil
 }
 
-// unprepared makes an interface again that went away with its pod.
+// unprepared creates an interface again that was deleted with its pod's network namespace.
 func (d *Driver) unprepared(claim types.UID) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -172,7 +174,7 @@ func (d *Driver) unprepared(claim types.UID) error {
 	return nil
 }
 
-// Serve follows the runtime's sandboxes until the context ends.
+// Serve handles the runtime's events about sandboxes until the context ends.
 func (d *Driver) Serve(ctx context.Context) error {
 	s, err := stub.New(d, stub.WithPluginName(Name), stub.WithPluginIdx("10"))
 	if err != nil {
@@ -184,15 +186,15 @@ func (d *Driver) Serve(ctx context.Context) error {
 	return nil
 }
 
-// RunPodSandbox moves the pod's interfaces into its network namespace, and says so in the claims'
-// statuses. NRI calls it before any container starts.
+// RunPodSandbox moves the pod's interfaces into its network namespace and records that in the
+// status of the claims. NRI calls it before any container starts.
 func (d *Driver) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 	for n, h := range d.heldBy(pod) {
 		namespace := networkNamespace(pod)
 		for _, args := range []string{
 			fmt.Sprintf("link set %s netns %s", n.device(), namespace),
 			fmt.Sprintf("-n %s link set %s name %s", namespace, n.device(), n.inPod()),
-			fmt.Sprintf("-n %s link set %s addrgenmode none", namespace, n.inPod()), // no IPv6, which would send by itself
+			fmt.Sprintf("-n %s link set %s addrgenmode none", namespace, n.inPod()), // No IPv6: it sends by itself.
 			fmt.Sprintf("-n %s addr add %s dev %s", namespace, n.near(), n.inPod()),
 			fmt.Sprintf("-n %s link set %s up", namespace, n.inPod()),
 		} {
@@ -208,14 +210,15 @@ func (d *Driver) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 	return nil
 }
 
-// StopPodSandbox moves the pod's interfaces back. One that can't be is made again later.
+// StopPodSandbox moves the pod's interfaces back to the node. If that fails, unprepared creates the
+// interface again.
 func (d *Driver) StopPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 	for n := range d.heldBy(pod) {
 		namespace := networkNamespace(pod)
 		for _, args := range []string{
 			fmt.Sprintf("-n %s link set %s down", namespace, n.inPod()),
 			fmt.Sprintf("-n %s link set %s name %s", namespace, n.inPod(), n.device()),
-			fmt.Sprintf("-n %s link set %s netns 1", namespace, n.device()), // that of process 1, the node's
+			fmt.Sprintf("-n %s link set %s netns 1", namespace, n.device()), // The network namespace of process 1 is the node's.
 		} {
 			if err := ip(ctx, args); err != nil {
 				d.log.Info("not moved back", "device", n.device(), "pod", pod.Uid, "err", err)
@@ -241,7 +244,7 @@ func (d *Driver) heldBy(pod *api.PodSandbox) map[nic]holder {
 	return held
 }
 
-// networkNamespace returns the name by which ip(8) knows the pod's network namespace.
+// networkNamespace returns the name of the pod's network namespace for ip(8).
 func networkNamespace(pod *api.PodSandbox) string {
 	for _, n := range pod.GetLinux().GetNamespaces() {
 		if n.Type == "network" {
@@ -251,7 +254,7 @@ func networkNamespace(pod *api.PodSandbox) string {
 	return ""
 }
 
-// report says in the claim's status what the interface is in the pod (KEP-4817).
+// report writes the interface's name and addresses in the pod to the claim's status (KEP-4817).
 func (d *Driver) report(ctx context.Context, n nic, claim types.NamespacedName) error {
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		object, err := d.client.ResourceV1().ResourceClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})

@@ -19,13 +19,13 @@ const (
 	procsFile  = "cgroup.procs"
 )
 
-// hierarchy is one tree of cgroups: that of version 2, or one of version 1 (cgroups(7)).
+// hierarchy is one cgroup hierarchy, of version 2 or of version 1 (cgroups(7)).
 type hierarchy struct {
-	controllers string // cpu,cpuacct or name=systemd; "" for version 2
-	path        string // of this process's cgroup
+	controllers string // Such as cpu,cpuacct or name=systemd; empty for version 2.
+	path        string // The path of this process's cgroup.
 }
 
-// hierarchies returns those of this process, by /proc/self/cgroup.
+// hierarchies returns the hierarchies in /proc/self/cgroup.
 func hierarchies() ([]hierarchy, error) {
 	file, err := os.Open("/proc/self/cgroup")
 	if err != nil {
@@ -46,7 +46,7 @@ func hierarchies() ([]hierarchy, error) {
 
 func (h hierarchy) unified() bool { return h.controllers == "" }
 
-// mountPoint is where the hierarchy is mounted, beside so many others.
+// mountPoint returns where the hierarchy is mounted, if there are all hierarchies in total.
 func (h hierarchy) mountPoint(all int) string {
 	switch {
 	case h.unified() && all == 1:
@@ -58,7 +58,7 @@ func (h hierarchy) mountPoint(all int) string {
 	}
 }
 
-// mount mounts the hierarchy as the cgroup namespace shows it.
+// mount mounts the hierarchy. The cgroup namespace hides what is outside it.
 func (h hierarchy) mount(all int) error {
 	kind, options := "cgroup", h.controllers
 	switch {
@@ -85,9 +85,9 @@ func (h hierarchy) mount(all int) error {
 	return nil
 }
 
-// mountCgroups shows the cluster its own cgroups as if there were no others. Processes of version 2
-// may not be in a cgroup that has others below it with controllers, so this one moves into one of
-// its own.
+// mountCgroups mounts the cgroups so that the cluster sees only its own. In version 2, a cgroup
+// that enables controllers for its children may not contain processes, so this process moves into a
+// child cgroup.
 func mountCgroups() error {
 	all, err := hierarchies()
 	if err != nil {
@@ -113,13 +113,13 @@ func mountCgroups() error {
 	return join(leaf)
 }
 
-// cgroups are those in which a cluster is, one of each hierarchy, and those in which this process
-// was before.
+// cgroups are the cluster's cgroups and the earlier cgroups of this process, one per hierarchy.
 type cgroups struct{ ours, before []string }
 
-// makeCgroups makes the cgroups of the cluster in a folder: of version 1 below those of this
-// process; of version 2, where only the root has processes and controllers at once, below the root.
-// Their paths go into a file of the folder first.
+// makeCgroups creates the cgroups of the cluster in a folder. In version 1 they are children of
+// this process's cgroups. In version 2 they are children of the root, the only cgroup that may have
+// both processes and controllers for its children. Their paths are first written to a file in the
+// folder.
 func makeCgroups(dir string) (*cgroups, error) {
 	all, err := hierarchies()
 	if err != nil {
@@ -154,7 +154,7 @@ func makeCgroup(path string, unified bool) error {
 	if err := os.Mkdir(path, 0o755); err != nil {
 		return err
 	}
-	// Nothing can be in a cpuset that has no CPU and no memory, as new ones are.
+	// A new cpuset has no CPU and no memory node, so no process can join it.
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		content, err := os.ReadFile(filepath.Join(filepath.Dir(path), file))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -170,7 +170,7 @@ func makeCgroup(path string, unified bool) error {
 	return nil
 }
 
-// delegate lets the cgroups below one of version 2 have its controllers.
+// delegate enables all controllers for the children of a cgroup of version 2.
 func delegate(path string) error {
 	names, err := os.ReadFile(filepath.Join(path, "cgroup.controllers"))
 	if err != nil {
@@ -184,8 +184,9 @@ func delegate(path string) error {
 	return nil
 }
 
-// inside calls a function while this process is in the cluster's cgroups: a cgroup namespace begins
-// where the process is that makes it. Of no cgroups it just calls it.
+// inside moves this process into the cluster's cgroups, calls start, and moves it back. A new
+// cgroup namespace has the cgroups of the process that creates it as its root. If g is nil, inside
+// only calls start.
 func (g *cgroups) inside(start func() error) error {
 	if g == nil {
 		return start()
@@ -213,11 +214,11 @@ func join(path string) error {
 	return nil
 }
 
-// cgroupsFile is the file in a cluster's folder that names its cgroups.
+// cgroupsFile is the file in a cluster's folder that lists its cgroups.
 func cgroupsFile(dir string) string { return filepath.Join(dir, "cgroups") }
 
-// RemoveCgroups removes the cgroups of the cluster in a folder, whose processes have ended, if it
-// had any.
+// RemoveCgroups removes the cgroups, if any, of the cluster in a folder. The cluster's processes
+// must have ended.
 func RemoveCgroups(dir string) error {
 	content, err := os.ReadFile(cgroupsFile(dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -238,8 +239,8 @@ func RemoveCgroups(dir string) error {
 	return nil
 }
 
-// removeCgroup removes a cgroup and those below it. One whose processes have just ended is busy for
-// a moment.
+// removeCgroup removes a cgroup and its children. After its processes have ended, a cgroup remains
+// busy for a moment.
 func removeCgroup(path string) error {
 	var folders []string
 	err := filepath.WalkDir(path, func(path string, entry fs.DirEntry, err error) error {

@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// readyWithin bounds how long one component may take until it is ready: seconds, or a minute on a
-// busy machine.
+// readyWithin limits how long a component may take to become ready. It takes seconds, or a minute
+// on a busy machine.
 const readyWithin = 2 * time.Minute
 
-// component is one program of the cluster. Its output goes to log/NAME.log.
+// component is one program of the cluster. Its output is written to log/NAME.log.
 type component struct {
 	name  string
-	args  []string                    // The command line, the program first.
-	env   []string                    // Variables that it has besides.
-	ready func(context.Context) error // Returns nil when it is ready; asked again and again.
+	args  []string                    // The command line, including the program.
+	env   []string                    // Additional environment variables.
+	ready func(context.Context) error // Returns nil if the component is ready. It is called repeatedly.
 
 	mu       sync.Mutex
 	process  *os.Process
@@ -40,7 +40,7 @@ func (n *node) start(ctx context.Context, c *component) error {
 	return nil
 }
 
-// await waits until something is ready.
+// await waits until ready returns nil, at most readyWithin.
 func (n *node) await(ctx context.Context, what string, ready func(context.Context) error) error {
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, readyWithin)
@@ -63,10 +63,10 @@ func (n *node) launch(ctx context.Context, c *component) error {
 		return fmt.Errorf("open its log: %w", err)
 	}
 	defer log.Close()
-	// The end of process 1 ends it.
+	// The component does not end with ctx. The kernel kills it when process 1 ends.
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), c.args[0], c.args[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = n.path("empty"), log, log
-	// By default Go's garbage collector takes a tenth of the components' time.
+	// With the default GOGC, garbage collection takes a tenth of the components' CPU time.
 	cmd.Env = slices.Concat([]string{"GOGC=400"}, os.Environ(), c.env)
 	if err := cmd.Start(); err != nil {
 		return err
@@ -76,7 +76,7 @@ func (n *node) launch(ctx context.Context, c *component) error {
 	return nil
 }
 
-// watch reports the end of a component that nobody asked to stop.
+// watch waits for the end of a component, and reports it unless stop was called.
 func (n *node) watch(c *component, cmd *exec.Cmd) {
 	err := cmd.Wait()
 	c.mu.Lock()
@@ -88,7 +88,7 @@ func (n *node) watch(c *component, cmd *exec.Cmd) {
 	}
 }
 
-// stop kills the component, as a crash would, and waits for its end.
+// stop kills the component, as in a crash, and waits until it has ended.
 func (c *component) stop() error {
 	c.mu.Lock()
 	if c.process == nil {
@@ -106,7 +106,7 @@ func (c *component) stop() error {
 	return nil
 }
 
-// signal sends the component a signal.
+// signal sends a signal to the component.
 func (c *component) signal(s os.Signal) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,7 +131,7 @@ func (n *node) tail(c *component) string {
 	return string(bytes.TrimSpace(content[max(0, len(content)-most):]))
 }
 
-// poll asks until the answer is no error, and returns the last one when the context ends first.
+// poll calls ready until it returns nil. If the context ends first, poll returns the last error.
 func poll(ctx context.Context, ready func(context.Context) error) error {
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()

@@ -14,27 +14,27 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/image"
 )
 
-// WorkloadImage is the name of the image of pods and sandboxes, whose program is cmd/workload. Pods
-// may write workload:1.
+// WorkloadImage is the name of the image of pods and sandboxes. Its program is cmd/workload. The
+// short name workload:1 works in pods.
 const WorkloadImage = "docker.io/library/workload:1"
 
 const (
 	// ContainerdSocket is the socket of containerd, in the node's file system.
 	ContainerdSocket = "/run/containerd/containerd.sock"
-	// ContainerdNamespace is where containerd keeps what belongs to the kubelet.
+	// ContainerdNamespace is the containerd namespace that the kubelet uses.
 	ContainerdNamespace = "k8s.io"
 
-	// pods get addresses that documentation alone uses, as the node does (RFC 5737).
+	// The pods and the node have addresses that are reserved for documentation (RFC 5737).
 	podSubnet = "198.51.100.0/24"
-	// serviceAddress is that of the API server for pods, the first of serviceRange.
+	// serviceAddress is the API server's address for pods. It is the first address of serviceRange.
 	serviceAddress = "203.0.113.1"
 	serviceRange   = "203.0.113.0/24"
 )
 
-// containerdConfig is for the file of version 4. What containerd keeps is in the folders of Debian,
-// which are the node's own. restrict_oom_score_adj is for machines that lack CAP_SYS_RESOURCE.
-// By default NRI closes a plugin, which ends it, that has not answered within 2 s: when thirty pods
-// start at once on two processors, it takes longer.
+// containerdConfig is the configuration, in version 4 of the format. containerd keeps its data in
+// its default folders, which belong to the node's file system. restrict_oom_score_adj is needed on
+// machines without CAP_SYS_RESOURCE. By default, NRI disconnects a plugin that has not answered
+// within 2 s, and the plugin then ends. Two processors that start thirty pods at once need longer.
 const containerdConfig = `version = 4
 imports = []
 
@@ -63,7 +63,7 @@ plugin_request_timeout = "1m"
 stream_server_address = %[5]q
 `
 
-// writeContainerd writes the settings of containerd and of the pods' network, and the image.
+// writeContainerd writes the configuration of containerd, that of the pod network, and the image.
 func (n *node) writeContainerd() error {
 	runc, err := findRunc()
 	if err != nil {
@@ -88,7 +88,7 @@ func (n *node) writeContainerd() error {
 	})
 }
 
-// findRunc finds runc, which an administrator's path alone may have.
+// findRunc finds runc, which may be in a folder that is only in an administrator's PATH.
 func findRunc() (string, error) {
 	for _, name := range []string{"runc", "/usr/sbin/runc", "/sbin/runc"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -99,7 +99,7 @@ func findRunc() (string, error) {
 		"make deps)")
 }
 
-// containerd is the container runtime. It is ready when it has the image.
+// containerd returns the container runtime. It is ready when it has imported the image.
 func (n *node) containerd() *component {
 	return &component{
 		name: "cri",
@@ -123,8 +123,8 @@ func (n *node) importWorkload(ctx context.Context) error {
 	return nil
 }
 
-// enterReal makes the namespaces fit for containers: a sysfs of this network namespace, cgroups,
-// and the API server under the address that pods are told.
+// enterReal prepares the namespaces for real containers: it mounts a sysfs of this network
+// namespace and the cgroups, and adds the API server's address for pods.
 func (n *node) enterReal(ctx context.Context) error {
 	if err := unix.Mount("sysfs", "/sys", "sysfs", 0, ""); err != nil {
 		return fmt.Errorf("mount /sys: %w", err)

@@ -15,17 +15,18 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// adminToken is no secret: the API server listens in a network namespace of its own.
+// adminToken need not be secret: only the cluster's network namespace can reach the API server.
 const adminToken = "admin"
 
-// proxyName is the name under which the API server passes requests on to aggregated API servers.
+// proxyName is the name by which the API server identifies itself to aggregated API servers.
 const proxyName = "front-proxy"
 
 // object is a part of a YAML document.
 type object = map[string]any
 
-// writeFiles writes what the components read. They work in an empty folder: a kubelet whose runtime
-// names no log of a container that is removed deletes *.* where it works (removeContainerLog in
+// writeFiles writes the files that the components read. The components run in an empty folder,
+// because the kubelet may delete *.* in its working directory: it does so when it removes a
+// container for which the runtime reports no log path (removeContainerLog in
 // pkg/kubelet/kuberuntime).
 func (n *node) writeFiles() error {
 	for _, folder := range []string{"log", "cdi", "pods", "kubelet", "certs", "empty", Manifests} {
@@ -67,7 +68,7 @@ func (n *node) writeFiles() error {
 	return nil
 }
 
-// newKey returns a key in PEM to sign the tokens of ServiceAccounts with.
+// newKey returns a PEM-encoded key that signs the tokens of ServiceAccounts.
 func newKey() ([]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -84,8 +85,8 @@ func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
 }
 
-// newProxyCertificate returns the key and the certificate, its own authority, with which the API
-// server passes requests and their users on to aggregated API servers.
+// newProxyCertificate returns a key and a self-signed certificate. With these the API server
+// forwards requests and their users to aggregated API servers.
 func newProxyCertificate() (key, certificate []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -118,7 +119,8 @@ func kubeconfig() object {
 	}
 }
 
-// schedulerConfig raises the client's rates: at the default ones, 100 pods take more than a minute.
+// schedulerConfig raises the client's rate limits: with the default limits, scheduling 100 pods
+// takes more than a minute.
 func (n *node) schedulerConfig() object {
 	return object{
 		"apiVersion":       "kubescheduler.config.k8s.io/v1",
@@ -160,7 +162,7 @@ func (n *node) kubeletConfig() object {
 	for _, gate := range n.gates() {
 		gates[gate] = true
 	}
-	if n.Kubelet != n.Program { // those of the scenarios that are on by themselves since 1.36
+	if n.Kubelet != n.Program { // Gates that the scenarios need and that are on by default since 1.36.
 		for _, gate := range []string{"ResourceHealthStatus", "DRAExtendedResource", "DRAConsumableCapacity"} {
 			gates[gate] = true
 		}

@@ -15,20 +15,20 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
-// Where the parts of the control plane find each other, inside the network namespace.
+// The addresses of the control plane inside the network namespace.
 const (
 	etcdURL       = "http://127.0.0.1:2379"
 	serverAddress = "127.0.0.1:6443"
 	serverURL     = "https://" + serverAddress
 )
 
-// The ResourceSlices of the drivers: the simulated GPUs', and those of network interfaces and CPUs.
+// The numbers of ResourceSlices: of the simulated GPUs, and of the network interfaces and CPUs.
 const (
 	gpuSlices  = 2
 	realSlices = 2
 )
 
-// kubernetes returns the components in the order of their start.
+// kubernetes returns the components in the order in which they start.
 func (n *node) kubernetes() []*component {
 	return []*component{
 		n.runtime(),
@@ -86,7 +86,7 @@ func (n *node) runtime() *component {
 	return &component{name: "cri", args: []string{n.Program, "cri", n.runtimeSocket()}, ready: connects(n.runtimeSocket())}
 }
 
-// busEnv tells the kubelet where logind is.
+// busEnv returns the variable with the address of the D-Bus on which the kubelet finds logind.
 func (n *node) busEnv() []string {
 	if n.Bus == "" {
 		return nil
@@ -101,12 +101,12 @@ func (n *node) runtimeSocket() string {
 	return n.path(FakeSocket)
 }
 
-// gates returns the feature gates that are to be set.
+// gates returns the feature gates to set.
 func (n *node) gates() []string {
 	return strings.FieldsFunc(n.Gates, func(r rune) bool { return r == ',' })
 }
 
-// gated returns the command of a component of the control plane with its feature gates.
+// gated adds the feature gates to the command line of a control plane component.
 func (n *node) gated(args ...string) []string {
 	for _, gate := range n.gates() {
 		args = append(args, "--feature-gates="+gate+"=true")
@@ -145,7 +145,8 @@ func (n *node) apiServer() []string {
 	return args
 }
 
-// connects reports whether a server listens on a Unix socket, whose file outlives it.
+// connects returns a function that reports whether a server listens on a Unix socket. The socket's
+// file alone proves nothing: it remains after the server has ended.
 func connects(path string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
@@ -156,7 +157,7 @@ func connects(path string) func(context.Context) error {
 	}
 }
 
-// answers reports whether a URL answers 200.
+// answers returns a function that reports whether a URL returns status 200.
 func (n *node) answers(url string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := n.get(ctx, url)
@@ -169,7 +170,7 @@ func (n *node) hasServiceAccount(ctx context.Context) error {
 	return err
 }
 
-// isReady reports whether the node is ready for pods.
+// isReady returns nil if the node is ready for pods.
 func (n *node) isReady(ctx context.Context) error {
 	body, err := n.get(ctx, serverURL+"/api/v1/nodes/"+Name)
 	if err != nil {
@@ -213,8 +214,8 @@ func (n *node) hasSlices(ctx context.Context) error {
 	return nil
 }
 
-// get asks as the administrator. Certificates are not checked: nobody else is in this network
-// namespace.
+// get sends a request as the administrator. It does not verify the certificate, because no other
+// server is in this network namespace.
 func (n *node) get(ctx context.Context, url string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

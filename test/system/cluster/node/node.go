@@ -1,6 +1,7 @@
-// Package node is the inside of a cluster: it runs as process 1 of fresh namespaces, starts
-// Kubernetes there, and stays until whoever started it goes away. With process 1 the kernel ends
-// every process, mount and interface of the namespaces, so nothing is left behind however it ends.
+// Package node is the part of a cluster that runs as process 1 of new namespaces. It starts
+// Kubernetes there and runs until the process that started it ends. However process 1 ends, the
+// kernel then removes all processes, mounts and network interfaces of the namespaces, so nothing
+// remains.
 package node
 
 import (
@@ -21,41 +22,41 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/forward"
 )
 
-// Name and Address are the node's name in Kubernetes and its address, which documentation alone
-// uses (RFC 5737).
+// Name and Address are the node's name in Kubernetes and its address. The address is reserved for
+// documentation (RFC 5737).
 const (
 	Name    = "node1"
 	Address = "192.0.2.10"
 )
 
-// Socket is the file, in the cluster's folder, that leads to the API server from any network
-// namespace.
+// Socket is the name of the socket in the cluster's folder through which processes in other network
+// namespaces reach the API server.
 const Socket = "api.sock"
 
-// FakeSocket is the socket, in the cluster's folder, of the runtime that runs nothing.
+// FakeSocket is the name of the fake runtime's socket in the cluster's folder.
 const FakeSocket = "cri.sock"
 
-// Manifests is the folder of static pods' manifests, in the cluster's folder.
+// Manifests is the name of the folder of static pod manifests in the cluster's folder.
 const Manifests = "manifests"
 
-// Config says what to run and where.
+// Config configures a cluster.
 type Config struct {
-	Dir        string // The folder of everything that the cluster keeps.
-	Program    string // The multi-call program of Kubernetes.
-	Kubelet    string // The program of the kubelet, which may be Program.
+	Dir        string // The folder of all files of the cluster.
+	Program    string // The program with all Kubernetes components.
+	Kubelet    string // The program of the kubelet. It may be Program.
 	Self       string // The program of process 1, "SELF init …", and of the driver, "SELF driver …".
-	Containerd string // The folder of containerd's programs; empty: a runtime that runs nothing.
-	Workload   string // The program of containerd's image.
-	Gates      string // Feature gates to set, with commas between them.
-	Bus        string // The address of the D-Bus of logind; empty: none.
-	Rootless   bool   // In a user namespace of its own.
-	Persistent bool   // Stay when the standard input ends: only a signal ends the cluster.
+	Containerd string // The folder of containerd's programs. If empty, the cluster has the fake runtime.
+	Workload   string // The program in the workload image.
+	Gates      string // Feature gates to set, separated by commas.
+	Bus        string // The address of the D-Bus of logind. If empty, there is no logind.
+	Rootless   bool   // Run in a user namespace.
+	Persistent bool   // Ignore the end of the standard input. Only a signal ends the cluster.
 }
 
-// Run starts the cluster, says "ready" or "error REASON" in one line on out, and then obeys lines
-// of in: "stop NAME", "start NAME", "pause NAME" and "resume NAME", where NAME is that of a
-// component; each is answered with "ok" or "error REASON". It returns when in ends, unless the
-// cluster is to persist, when the context ends, and when a component ends unasked.
+// Run starts the cluster and writes the line "ready" or "error REASON" to out. It then reads
+// commands from in: "stop NAME", "start NAME", "pause NAME" and "resume NAME", where NAME is a
+// component. It answers each with "ok" or "error REASON". It returns when the context ends, when a
+// component ends unexpectedly, and, unless Persistent is set, at the end of in.
 func Run(ctx context.Context, in io.Reader, out io.Writer, c Config) error {
 	n := &node{Config: c, log: slog.New(slog.NewTextHandler(os.Stderr, nil)), exited: make(chan error, 16)}
 	lines := make(chan string)
@@ -68,16 +69,16 @@ func Run(ctx context.Context, in io.Reader, out io.Writer, c Config) error {
 	return n.serve(ctx, lines, out)
 }
 
-// node is a cluster that runs.
+// node is a running cluster.
 type node struct {
 	Config
 	log        *slog.Logger
 	components []*component
-	exited     chan error // Receives why a component ended unasked.
+	exited     chan error // Receives the reason when a component ends unexpectedly.
 }
 
-// startAll starts what makes a cluster in order. The end of the lines, before the cluster is ready,
-// cancels it.
+// startAll starts all parts of the cluster in order. If lines is closed before the cluster is
+// ready, startAll stops, unless Persistent is set.
 func (n *node) startAll(ctx context.Context, lines chan string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -121,8 +122,8 @@ func (n *node) boot(ctx context.Context) error {
 	})
 }
 
-// forwardServer makes the API server reachable from other network namespaces, by a socket, and for
-// pods.
+// forwardServer forwards connections to the API server from a Unix socket, for processes in other
+// network namespaces, and from serviceAddress, for pods.
 func (n *node) forwardServer(ctx context.Context) error {
 	near := map[string]string{n.path(Socket): "unix"}
 	if n.Containerd != "" {
@@ -133,7 +134,7 @@ func (n *node) forwardServer(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("listen for clients of the API server: %w", err)
 		}
-		// Ends with process 1.
+		// This goroutine runs until process 1 ends.
 		go forward.Serve(context.WithoutCancel(ctx), listener, func(ctx context.Context) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", serverAddress)
 		})
@@ -165,7 +166,8 @@ func (n *node) serve(ctx context.Context, lines <-chan string, out io.Writer) er
 	}
 }
 
-// answer writes a line to whoever started the cluster, and may have gone.
+// answer writes a line to the process that started the cluster. It ignores errors, because that
+// process may have ended.
 func answer(out io.Writer, line string) { _, _ = fmt.Fprintln(out, line) }
 
 func (n *node) obey(ctx context.Context, line string) error {
@@ -188,13 +190,13 @@ func (n *node) obey(ctx context.Context, line string) error {
 	return fmt.Errorf("unknown order %q", line)
 }
 
-// enter makes the namespaces, into which the process was born, a machine of its own.
+// enter sets up the mounts and the network of this process's namespaces.
 func (n *node) enter(ctx context.Context) error {
 	if err := n.enterFiles(); err != nil {
 		return err
 	}
-	// A bridge, since a kernel may lack dummy interfaces. The kubelet and the API server refuse
-	// loopback addresses as theirs, and want a default route.
+	// Use a bridge, because a kernel may lack dummy interfaces. The kubelet and the API server
+	// reject loopback addresses and need a default route.
 	for _, command := range []string{
 		"link set lo up",
 		"link add node0 type bridge",
@@ -212,11 +214,11 @@ func (n *node) enter(ctx context.Context) error {
 	return nil
 }
 
-// enterFiles gives the node files of its own, and the cluster's folders their usual names beside
-// those in the cluster's folder.
+// enterFiles gives the node its own mounts. It also mounts folders of the cluster's folder at their
+// usual paths.
 func (n *node) enterFiles() error {
-	// Shared among the mounts of this namespace, as systemd has them: pods may ask for what is
-	// mounted later.
+	// Use shared propagation in this namespace, as systemd does, so that pods can see mounts that
+	// are made later.
 	for _, propagation := range []uintptr{unix.MS_PRIVATE, unix.MS_SHARED} {
 		if err := unix.Mount("", "/", "", unix.MS_REC|propagation, ""); err != nil {
 			return fmt.Errorf("keep mounts in the namespace: %w", err)
@@ -244,7 +246,7 @@ func (n *node) enterFiles() error {
 	return nil
 }
 
-// path returns a path below the cluster's folder.
+// path returns a path in the cluster's folder.
 func (n *node) path(elem ...string) string {
 	return filepath.Join(append([]string{n.Dir}, elem...)...)
 }

@@ -13,16 +13,17 @@ import (
 	"syscall"
 )
 
-// Supervise runs "SELF init ARGS…" as process 1 of namespaces of its own, writes "started PID" to
-// out first, and returns when that has ended and its cgroups are removed. With the end of the
-// context, and with that of the calling thread, process 1 is killed. File 3 of the calling process,
-// the lock of the cluster's folder, is handed on. If nobody reads out, the calling process goes on:
-// it has the cgroups to remove.
+// Supervise runs "SELF init ARGS…" as process 1 of new namespaces. It first writes "started PID" to
+// out. It returns when process 1 has ended and its cgroups are removed. Process 1 is killed when
+// the context ends or when the calling thread ends. It inherits file 3 of the calling process, the
+// lock of the cluster's folder. If out is a broken pipe, the calling process continues, because it
+// must remove the cgroups.
 func Supervise(ctx context.Context, out io.Writer, c Config, args []string) error {
-	// Process 1 is told of the end of the thread that started it, not of the end of the process.
+	// The kernel kills process 1 when the thread that started it ends, even if the process
+	// continues.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// A write to a pipe without reader is an error then. Process 1 inherits nothing of it.
+	// With this, writing to a broken pipe returns an error. Process 1 does not inherit the setting.
 	broken := make(chan os.Signal, 1)
 	signal.Notify(broken, syscall.SIGPIPE)
 	defer signal.Stop(broken)
@@ -33,7 +34,8 @@ func Supervise(ctx context.Context, out io.Writer, c Config, args []string) erro
 			return errors.Join(err, RemoveCgroups(c.Dir))
 		}
 	}
-	// Held until the cgroups are removed, also against the garbage collector, which would close it.
+	// This holds the lock until the cgroups are removed. Without the variable, the garbage
+	// collector could close the file.
 	lock := os.NewFile(lockFile, "lock")
 	defer lock.Close()
 	cmd := initCommand(ctx, c, args)
@@ -66,5 +68,5 @@ func initCommand(ctx context.Context, c Config, args []string) *exec.Cmd {
 	return cmd
 }
 
-// lockFile is the number under which a process of the cluster has the lock of its folder.
+// lockFile is the number of the file that holds the lock of the cluster's folder.
 const lockFile = 3

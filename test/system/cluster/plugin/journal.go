@@ -12,18 +12,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Event is a line of the drivers' journal, the truth about when claims held their devices.
+// Event is a line of the drivers' journal. The journal is the truth about when claims held devices.
 type Event struct {
 	Time      time.Time
-	Prepared  bool // else unprepared
+	Prepared  bool // False if the claim was unprepared.
 	Driver    string
 	UID       types.UID
 	Namespace string
 	Name      string
-	Devices   []resourceapi.DeviceRequestAllocationResult `json:",omitempty"` // of a prepared claim
+	Devices   []resourceapi.DeviceRequestAllocationResult `json:",omitempty"` // Only of a prepared claim.
 }
 
-// journal appends events to a file, which outlives restarts of the driver.
+// journal appends events to a file. The file survives restarts of the driver.
 type journal struct {
 	path string
 	mu   sync.Mutex
@@ -47,7 +47,7 @@ func (j *journal) write(e Event) error {
 	return nil
 }
 
-// ReadJournal returns the events of a journal in their order.
+// ReadJournal returns the events of a journal in order.
 func ReadJournal(path string) ([]Event, error) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package plugin is what the cluster's DRA drivers have in common: how they serve the kubelet and
-// publish their devices.
+// Package plugin has the code that the cluster's DRA drivers share: it serves the kubelet and
+// publishes devices.
 package plugin
 
 import (
@@ -22,37 +22,37 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 )
 
-// Config says where drivers work.
+// Config is the configuration that all drivers on a node share.
 type Config struct {
-	Node        string // The node's name, which is its pools' too.
+	Node        string // The name of the node and of the drivers' pools.
 	KubeletRoot string
 	CDIFolder   string
-	Journal     string // The file that receives an Event per claim that is prepared or unprepared.
+	Journal     string // The file to which an Event is written for each claim that is prepared or unprepared.
 	Client      kubernetes.Interface
 	Log         *slog.Logger
 }
 
-// Driver is what is particular to one driver. Its functions must be safe for concurrent use.
+// Driver is the configuration of one driver. Its functions must be safe for concurrent use.
 type Driver struct {
 	Name    string
 	Classes []resourceapi.DeviceClass
 	Slices  []resourceslice.Slice
-	// Republish calls publish with other slices as devices change, until the context ends; it may
+	// Republish calls publish with new slices when devices change, until the context ends. It may
 	// be nil.
 	Republish func(ctx context.Context, publish func([]resourceslice.Slice) error) error
-	// Environment returns the variables that containers get for a device, the number of which in
-	// its claim is given; it may be nil.
+	// Environment returns the environment variables that containers get for a device. n is the
+	// index of the device in its claim. It may be nil.
 	Environment func(n int, device string) []string
-	// Specify writes the CDI devices of a claim into a spec of the driver's own, and returns what
-	// the kubelet is told; nothing: the claim gets a spec as others do. Unspecify undoes that, and
-	// reports whether there was something. They may be nil, both.
+	// Specify writes the CDI devices of a claim into a spec of the driver, and returns the devices
+	// to report to the kubelet. If it returns none, package plugin writes a spec for the claim.
+	// Unspecify removes what Specify wrote and reports whether there was anything. Both may be nil.
 	Specify   func(types.UID, []resourceapi.DeviceRequestAllocationResult) ([]kubeletplugin.Device, error)
 	Unspecify func(types.UID) (bool, error)
-	// Prepared and Unprepared are called with claims that pods are about to use, and after; they
-	// may be nil.
+	// Prepared is called before pods use a claim, and Unprepared after that. Both may be nil.
 	Prepared   func(*resourceapi.ResourceClaim, []resourceapi.DeviceRequestAllocationResult) error
 	Unprepared func(types.UID) error
-	// Health reports the devices' health until the context ends; nil: nothing is known of it.
+	// Health reports the devices' health until the context ends. If it is nil, the health is
+	// unknown.
 	Health func(context.Context, chan<- kubeletplugin.DeviceHealthReport) error
 }
 
@@ -104,7 +104,7 @@ func Run(ctx context.Context, c Config, d Driver) error {
 	return nil
 }
 
-// createClasses makes the device classes, where they are not there yet.
+// createClasses creates the device classes that do not exist.
 func createClasses(ctx context.Context, client kubernetes.Interface, classes []resourceapi.DeviceClass) error {
 	for i := range classes {
 		_, err := client.ResourceV1().DeviceClasses().Create(ctx, &classes[i], metav1.CreateOptions{})
@@ -115,7 +115,7 @@ func createClasses(ctx context.Context, client kubernetes.Interface, classes []r
 	return nil
 }
 
-// Class is a device class of the devices for which a CEL expression is true.
+// Class returns a device class that selects devices by a CEL expression.
 func Class(name, expression string) resourceapi.DeviceClass {
 	return resourceapi.DeviceClass{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -125,7 +125,7 @@ func Class(name, expression string) resourceapi.DeviceClass {
 	}
 }
 
-// plugin answers the kubelet.
+// plugin handles the requests of the kubelet.
 type plugin struct {
 	Driver
 	cdi     string
@@ -136,7 +136,7 @@ type plugin struct {
 
 var _ kubeletplugin.DRAPlugin = (*plugin)(nil)
 
-// PrepareResourceClaims writes a CDI spec per claim that sets the variables of its devices.
+// PrepareResourceClaims writes the CDI specs of the claims, with the variables of their devices.
 func (p *plugin) PrepareResourceClaims(
 	_ context.Context, claims []*resourceapi.ResourceClaim,
 ) (map[types.UID]kubeletplugin.PrepareResult, error) {
@@ -165,7 +165,7 @@ func (p *plugin) prepare(claim *resourceapi.ResourceClaim) ([]kubeletplugin.Devi
 	})
 }
 
-// specify writes a CDI spec for a claim, and returns what the kubelet is told of its devices.
+// specify writes the CDI spec of a claim and returns the devices to report to the kubelet.
 func (p *plugin) specify(claim types.UID,
 	ours []resourceapi.DeviceRequestAllocationResult,
 ) ([]kubeletplugin.Device, error) {
@@ -178,7 +178,7 @@ func (p *plugin) specify(claim types.UID,
 	return devices, WriteSpec(p.specFile(claim), spec)
 }
 
-// Results returns a driver's devices of an allocated claim.
+// Results returns the devices of a driver in a claim's allocation.
 func Results(claim *resourceapi.ResourceClaim, driver string) []resourceapi.DeviceRequestAllocationResult {
 	var ours []resourceapi.DeviceRequestAllocationResult
 	for i := range claim.Status.Allocation.Devices.Results {
@@ -189,15 +189,15 @@ func Results(claim *resourceapi.ResourceClaim, driver string) []resourceapi.Devi
 	return ours
 }
 
-// describe returns what the kubelet is told of a claim's devices, and the CDI spec that describes
-// them.
+// describe returns the devices of a claim to report to the kubelet, and the CDI spec of these
+// devices.
 func (p *plugin) describe(claim types.UID,
 	ours []resourceapi.DeviceRequestAllocationResult,
 ) ([]kubeletplugin.Device, *specs.Spec) {
 	spec := &specs.Spec{Version: "0.6.0", Kind: "k8s." + p.Name + "/claim"}
 	var prepared []kubeletplugin.Device
 	for i, r := range ours {
-		// An edit has to be there, if only one that says whose device it is.
+		// A CDI device needs at least one edit. By default it is a variable with the claim's UID.
 		env := []string{fmt.Sprintf("DRA_CLAIM_%d=%s", i, claim)}
 		if p.Environment != nil {
 			env = p.Environment(i, r.Device)
@@ -215,8 +215,8 @@ func (p *plugin) describe(claim types.UID,
 	return prepared, spec
 }
 
-// WriteSpec writes a spec into its place by a rename: runtimes and exporters watch the folder, and
-// never see half of one.
+// WriteSpec writes a spec atomically, by a rename. Runtimes and exporters watch the folder and
+// never see an incomplete file.
 func WriteSpec(path string, spec *specs.Spec) error {
 	content, err := json.Marshal(spec)
 	if err != nil {
@@ -268,7 +268,7 @@ func (p *plugin) unprepare(claim kubeletplugin.NamespacedObject) error {
 	})
 }
 
-// HandleError ends the driver on errors that no retry can mend.
+// HandleError ends the driver on errors that retries can't fix.
 func (p *plugin) HandleError(_ context.Context, err error, msg string) {
 	p.log.Error("background error", "operation", msg, "err", err)
 	if !errors.Is(err, kubeletplugin.ErrRecoverable) {
@@ -276,7 +276,7 @@ func (p *plugin) HandleError(_ context.Context, err error, msg string) {
 	}
 }
 
-// WatchHealthStatus tells the kubelet of the devices' health.
+// WatchHealthStatus reports the devices' health to the kubelet.
 func (p *plugin) WatchHealthStatus(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
 	if p.Health == nil {
 		return kubeletplugin.ErrHealthNotSupported

@@ -1,5 +1,5 @@
-// Package recording saves what a cluster's kubelet and API server say, so that unit tests can be
-// fed by real answers.
+// Package recording saves the answers of a cluster's kubelet and API server, so that unit tests can
+// use real data.
 package recording
 
 import (
@@ -21,14 +21,14 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 )
 
-// deadline bounds the asking of one server.
+// deadline limits how long one request may take.
 const deadline = time.Minute
 
-// Save writes into a folder, which it makes: list.json, the answer of PodResources List, with the
-// names of the proto's fields; events.jsonl, what a watch of the kubelet's Pods API begins with,
-// one event a line, where the kubelet has that API; KIND.yaml, the objects of the API server; and
-// README.md, which says where they are from. What happens during the asking is in some of the files
-// and not in others.
+// Save creates a folder and writes these files: list.json, the answer of PodResources List with the
+// field names of the proto file; events.jsonl, the initial events of a watch of the kubelet's Pods
+// API, one per line, if the kubelet has that API; KIND.yaml, the objects of the API server; and
+// README.md, which describes their origin. The files are written one after the other, so a change
+// meanwhile is only in some of them.
 func Save(ctx context.Context, c *cluster.Cluster, dir, origin string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make the recording's folder: %w", err)
@@ -79,7 +79,7 @@ func list(ctx context.Context, socket string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = conn.Close() }() // nothing is lost with it
+	defer func() { _ = conn.Close() }() // The error does not matter.
 	answer, err := podresourcesv1.NewPodResourcesListerClient(conn).List(ctx, &podresourcesv1.ListPodResourcesRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("list pod resources: %w", err)
@@ -89,11 +89,11 @@ func list(ctx context.Context, socket string) ([]byte, error) {
 		return nil, fmt.Errorf("encode the answer: %w", err)
 	}
 	var out bytes.Buffer
-	err = json.Indent(&out, compact, "", " ") // protojson's own spaces differ from run to run
+	err = json.Indent(&out, compact, "", " ") // The spaces that protojson writes differ from run to run.
 	return out.Bytes(), err
 }
 
-// event is one of the Pods API, with the pod as JSON.
+// event is an event of the Pods API with the pod as JSON.
 type event struct {
 	Type string      `json:"type"`
 	Pod  *corev1.Pod `json:"pod,omitempty"`
@@ -104,7 +104,7 @@ func events(ctx context.Context, socket string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = conn.Close() }() // nothing is lost with it
+	defer func() { _ = conn.Close() }() // The error does not matter.
 	stream, err := podsv1alpha1.NewPodsClient(conn).WatchPods(ctx, &podsv1alpha1.WatchPodsRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
@@ -122,7 +122,7 @@ func events(ctx context.Context, socket string) ([]byte, error) {
 			if err := e.Pod.Unmarshal(received.GetPod()); err != nil {
 				return nil, fmt.Errorf("decode a pod: %w", err)
 			}
-			e.Pod.ManagedFields = nil // as kubectl leaves them out
+			e.Pod.ManagedFields = nil // kubectl omits them too.
 		}
 		if err := lines.Encode(e); err != nil {
 			return nil, fmt.Errorf("encode an event: %w", err)

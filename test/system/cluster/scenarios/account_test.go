@@ -20,14 +20,14 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
-// account is a ServiceAccount for an exporter, with a role of its own.
+// account is a ServiceAccount for an exporter, with its own ClusterRole.
 type account struct {
 	*namespace
 	user string
 	dir  string
 
 	mu    sync.Mutex
-	conns []net.Conn // the exporter's, to the API server
+	conns []net.Conn // The exporter's connections to the API server.
 }
 
 func (n *namespace) account(name string) *account {
@@ -47,7 +47,7 @@ func (n *namespace) account(name string) *account {
 	return a
 }
 
-// create makes the ServiceAccount, and writes a token of it into the file that the exporter reads.
+// create creates the ServiceAccount and writes a token for it to the file that the exporter reads.
 func (a *account) create() {
 	a.Helper()
 	accounts := a.client.CoreV1().ServiceAccounts(a.name)
@@ -60,7 +60,7 @@ func (a *account) create() {
 	a.no(os.Rename(a.token()+".tmp", a.token()))
 }
 
-// remove deletes the ServiceAccount: its tokens are worth nothing from then on.
+// remove deletes the ServiceAccount. Its tokens are invalid from then on.
 func (a *account) remove() {
 	a.Helper()
 	a.no(a.client.CoreV1().ServiceAccounts(a.name).Delete(a.Context(), a.user, metav1.DeleteOptions{}))
@@ -68,7 +68,7 @@ func (a *account) remove() {
 
 func (a *account) token() string { return filepath.Join(a.dir, "token") }
 
-// grant gives the account these rights and no others.
+// grant sets the account's rights to exactly these.
 func (a *account) grant(rights []right) {
 	a.Helper()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: a.user}}
@@ -80,14 +80,14 @@ func (a *account) grant(rights []right) {
 	a.no(err)
 }
 
-// start starts an exporter with the account's token. It reads no devices, and takes the pods from
-// the API server.
+// start starts an exporter with the account's token. The exporter reads no devices and gets the
+// pods from the API server.
 func (a *account) start() *program {
 	a.Helper()
 	return a.startWith("--kubelet.pods-socket=" + filepath.Join(a.dir, "none.sock"))
 }
 
-// startWithPods is start, but takes the pods from the kubelet's Pods API.
+// startWithPods is like start, but the exporter gets the pods from the kubelet's Pods API.
 func (a *account) startWithPods() *program {
 	a.Helper()
 	return a.startWith()
@@ -119,19 +119,19 @@ func (a *account) dial(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// cut ends the exporter's connections, and so its watches: the API server lets those go on whose
-// token has become invalid.
+// cut closes the exporter's connections. Otherwise its watches would continue: the API server
+// checks the token only when a watch starts.
 func (a *account) cut() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, conn := range a.conns {
-		_ = conn.Close() // It may have ended.
+		_ = conn.Close() // It may already be closed.
 	}
 	a.conns = nil
 }
 
-// refused waits until the API server, which remembers for some seconds that a token was good,
-// refuses the account's.
+// refused waits until the API server refuses the account's token. The API server caches for some
+// seconds that a token is valid.
 func (a *account) refused() {
 	a.Helper()
 	config, err := a.cluster.Client()
@@ -148,9 +148,9 @@ func (a *account) refused() {
 	})
 }
 
-// signedOut has an account deleted while an exporter works with its token, and created again:
-// meanwhile the exporter says that it is not known, and what the kubelet knows, of a new pod too,
-// and is as good as before once its file has the new account's token.
+// signedOut deletes the account of a running exporter and creates it again. Meanwhile the exporter
+// must report that it is unauthorized, and must still show what the kubelet reports, also for a new
+// pod. When its file has the new account's token, it must show everything again.
 func (n *namespace) signedOut(a *account, rights []right) {
 	n.Helper()
 	a.grant(rights)
@@ -174,7 +174,7 @@ func (n *namespace) signedOut(a *account, rights []right) {
 	n.knowsAll(p)
 }
 
-// down reports whether a source is down, and has been for a reason.
+// down returns nil if a source is down and at least one of its errors had this reason.
 func (p *program) down(source, reason string) error {
 	if err := p.has("dra_exporter_source_up", 0, "source", source); err != nil {
 		return err

@@ -14,9 +14,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
 
-// A pod is not bound to the node before a binding condition of its claim's device is met. The
-// device is allocated all the while, and where the API server is asked, it is said so, by what the
-// alert DRAClaimNotPrepared looks for. When the condition is met, the pod holds the device as any.
+// A pod is bound to the node only when the binding conditions of its claim's device are met. The
+// device is already allocated while the pod waits. Exporters that use the API server must show that
+// in the series that the alert DRAClaimNotPrepared uses. After the binding the pod holds the device
+// as usual.
 func testBindingCondition(t *testing.T, w *world) {
 	const device = "fabric-0"
 	n := w.namespace(t, "binding-condition")
@@ -47,8 +48,8 @@ func testBindingCondition(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// allocated waits until each exporter with the API server says that claim "one" has a device that
-// is allocated, since when, and for which pod.
+// allocated waits until each exporter that uses the API server shows that claim "one" has an
+// allocated device, with the time of the allocation and the pod.
 func (n *namespace) allocated(device, pod string) {
 	n.Helper()
 	eventually(n.T, "the claim's device is allocated", func() error {
@@ -74,7 +75,7 @@ func (n *namespace) allocated(device, pod string) {
 	})
 }
 
-// attach meets the binding condition of a claim's device.
+// attach sets the binding condition of a claim's device to true.
 func (n *namespace) attach(name, device string) {
 	n.Helper()
 	claims := n.client.ResourceV1().ResourceClaims(n.name)

@@ -16,7 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
-// A claim of one pod: the pod, and the claim, have all of the device.
+// A single pod uses a claim: the pod and the claim are charged all of the device.
 func testSingle(t *testing.T, w *world) {
 	n := w.namespace(t, "single")
 	n.claim("one", request("gpu", gpudriver.ClassGPU))
@@ -32,7 +32,8 @@ func testSingle(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// A Deployment whose pods each get a claim from a template; one pod goes, and its claim with it.
+// The pods of a Deployment each get a claim from a template. One pod is deleted, and with it its
+// claim.
 func testDeployment(t *testing.T, w *world) {
 	n := w.namespace(t, "deployment")
 	n.template("gpu", request("gpu", gpudriver.ClassGPU))
@@ -58,7 +59,7 @@ func testDeployment(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// A claim of two devices that two pods share: each pod is charged half of both.
+// Two pods share a claim of two devices: each pod is charged half of both devices.
 func testSharedClaim(t *testing.T, w *world) {
 	n := w.namespace(t, "shared-claim")
 	n.claim("both", some(request("gpus", gpudriver.ClassGPU), 2))
@@ -75,7 +76,7 @@ func testSharedClaim(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// A claim of two requests, each for a container of its own.
+// A claim has two requests, each for another container.
 func testRequestScoped(t *testing.T, w *world) {
 	n := w.namespace(t, "request-scoped")
 	n.claim("parts", some(request("big", gpudriver.ClassGPU), 2), request("small", gpudriver.ClassGPU))
@@ -98,11 +99,11 @@ func testRequestScoped(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// Two claims that take 10 and 30 GiB of one device: it is divided by what they consume, and the
-// first has all of it when the second goes.
+// Two claims consume 10 and 30 GiB of one device. They are charged in proportion to that. When the
+// second claim is deleted, the first is charged all of the device.
 func testConsumedCapacity(t *testing.T, w *world) {
 	n := w.namespace(t, "consumed-capacity")
-	n.claim("small", memory(request("part", gpudriver.ClassShared), 0, "7Gi")) // The policy rounds it up to 10.
+	n.claim("small", memory(request("part", gpudriver.ClassShared), 0, "7Gi")) // The policy rounds it up to 10 GiB.
 	n.claim("large", memory(request("part", gpudriver.ClassShared), 0, "30Gi"))
 	n.pod("small", podSpec("small"))
 	n.pod("large", podSpec("large"))
@@ -129,7 +130,7 @@ func testConsumedCapacity(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// Two partitions of one GPU are two devices; nobody holds the whole.
+// Two partitions of one GPU are two devices. Nobody holds the whole GPU.
 func testPartitions(t *testing.T, w *world) {
 	n := w.namespace(t, "partitions")
 	n.claim("a", request("part", gpudriver.ClassPartition))
@@ -157,10 +158,11 @@ func testPartitions(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// A monitor with admin access to devices that others hold or not is listed with each, owns none,
-// and is charged nothing, not even before the exporter knows of the admin access. Without claims,
-// it holds them as others do. What is cut in partitions is left out: the scheduler counts it even
-// for admin access, and does not give the whole and its parts at once.
+// A monitor has admin access to a device that another pod holds and to one that is free. It is
+// shown as a holder of both and is charged nothing, even before the exporter knows of the admin
+// access. Exporters that know no claims charge it like any other pod. The partitioned GPU is not
+// selected: the scheduler counts its counters also for admin access, so it can't allocate the whole
+// GPU and its partitions at the same time.
 func testAdminAccess(t *testing.T, w *world) {
 	n := w.namespace(t, "admin-access", "resource.kubernetes.io/admin-access")
 	n.claim("owner", memory(request("part", gpudriver.ClassShared), 5, "10Gi"))
@@ -179,7 +181,7 @@ func testAdminAccess(t *testing.T, w *world) {
 	release := w.inventory.withhold(n.name)
 	n.pod("monitor", podSpec("monitor"))
 	unseen := n.seen("monitor")
-	release() // The file has the claim when the exporter has seen its devices prepared already.
+	release() // Exporters with the file see the claim after its devices are prepared.
 	eventually(t, "the exporters know of the admin access", func() error {
 		for _, e := range n.informed() {
 			r, err := e.report()
@@ -209,7 +211,7 @@ func testAdminAccess(t *testing.T, w *world) {
 		for _, h := range holds {
 			switch got := energy(r, "claim", n.name, "monitor", h.Device); {
 			case got == 0:
-			case e.file && unknown > patience:
+			case e.file && unknown > maxClaimWait:
 				t.Logf("%s: the monitor was charged %v J of %s: it was unknown for up to %v", e.name, got, h.Device, unknown)
 			default:
 				t.Errorf("%s: the monitor was charged %v J of %s", e.name, got, h.Device)
@@ -221,13 +223,13 @@ func testAdminAccess(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// patience is how long an exporter waits for the description of a claim that holds a device, before
-// it charges it.
-const patience = 2 * time.Second
+// maxClaimWait is how long an exporter waits for the description of a claim that holds a device
+// before it charges the claim.
+const maxClaimWait = 2 * time.Second
 
-// seen waits until the exporters that know the kubelet alone say that a pod holds something: those
-// with an inventory file withhold it until they know the claim. It returns when none of them did
-// yet.
+// seen waits until the exporters that know no claims show that a pod holds something. Exporters
+// with an inventory file do not show it yet, because the file withholds the claim. It returns a
+// time at which none of them showed it.
 func (n *namespace) seen(pod string) (unseen time.Time) {
 	n.Helper()
 	unseen = time.Now()
@@ -254,7 +256,7 @@ func (n *namespace) seen(pod string) (unseen time.Time) {
 	return unseen
 }
 
-// A pod that asks for an extended resource holds a device by a claim that the scheduler made.
+// A pod that requests an extended resource gets a device by a claim that the scheduler creates.
 func testExtendedResource(t *testing.T, w *world) {
 	n := w.namespace(t, "extended-resource")
 	n.pod("user", resourceSpec(gpudriver.ExtendedResource, "1"))
@@ -269,27 +271,27 @@ func testExtendedResource(t *testing.T, w *world) {
 type part struct {
 	of, name string
 	share    float64
-	blind    float64 // where no claims are known
-	podless  float64 // where no objects of pods are known
+	blind    float64 // The share where claims are unknown.
+	podless  float64 // The share where pod objects are unknown.
 }
 
 func claimPart(name string, share float64) part { return part{"claim", name, share, share, share} }
 
 func podPart(name string, share float64) part { return part{"pod", name, share, share, share} }
 
-// without returns the part with another share where no claims are known.
+// without returns p with another share where claims are unknown.
 func (p part) without(share float64) part {
 	p.blind = share
 	return p
 }
 
-// withoutPods returns the part with another share where no objects of pods are known.
+// withoutPods returns p with another share where pod objects are unknown.
 func (p part) withoutPods(share float64) part {
 	p.podless = share
 	return p
 }
 
-// shareOf returns the share that an exporter charges in its way.
+// shareOf returns the share that an exporter must charge, given its sources.
 func (p part) shareOf(w way) float64 {
 	switch {
 	case w.noPods && p.podless != p.share:
@@ -301,14 +303,14 @@ func (p part) shareOf(w way) float64 {
 	}
 }
 
-// charges waits until the device has used some hundred joules while nobody came or went, and each
-// of the parts was charged its share of them, by every exporter.
+// charges waits until the device has used some hundred joules without a change of its holders, and
+// every exporter has charged each part its share of them.
 func (n *namespace) charges(device string, parts ...part) {
 	n.Helper()
 	n.chargesBy(n.exporters, func(*running) string { return device }, parts...)
 }
 
-// chargesBy waits until some exporters do so; each has its own name for the device.
+// chargesBy is like charges for some exporters. device returns the device's name in an exporter.
 func (n *namespace) chargesBy(exporters []*running, device func(*running) string, parts ...part) {
 	n.Helper()
 	before, done := map[*running]*web.Report{}, map[*running]bool{}
@@ -337,10 +339,10 @@ func (n *namespace) chargesBy(exporters []*running, device func(*running) string
 	})
 }
 
-// enough is how many joules make a check of what was charged.
+// enough is the number of joules after which shares are compared.
 const enough = 300
 
-// charges compares what was charged between two snapshots, and returns what the device has used.
+// charges compares the charges between two snapshots, and returns the energy that the device used.
 func (r *running) charges(ns, device string, before, after *web.Report, parts []part) (whole float64, err error) {
 	whole = used(before, after, "device", "", "", device)
 	if whole < enough {
@@ -355,7 +357,7 @@ func (r *running) charges(ns, device string, before, after *web.Report, parts []
 	return whole, err
 }
 
-// used returns the energy that something used of a device between two snapshots.
+// used returns the energy of a device that was charged between two snapshots.
 func used(before, after *web.Report, of, ns, name, device string) float64 {
 	return energy(after, of, ns, name, device) - energy(before, of, ns, name, device)
 }

@@ -20,10 +20,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/cpudriver"
 )
 
-// Two claims have a CPU each of one device, as dra-driver-cpu gives them by default, and one of
-// their pods keeps its CPU busy. Each claim is charged what its own CPU did, in every way: at least
-// what its pod took, and at most what the CPU did for all users. The device's values are means over
-// its CPUs, so that a claim's time is the device's part times the number of CPUs.
+// Two claims have one CPU each of the group device, as dra-driver-cpu allocates them by default.
+// The pod of one claim keeps its CPU busy. Every exporter must charge each claim the time of its
+// own CPU: at least what the claim's pod used, and at most what all processes used on that CPU. The
+// device's values are means over its CPUs, so a claim's CPU time is its part of the device's value
+// times the number of CPUs.
 func testCPUGroup(t *testing.T, w *world) {
 	n := w.namespace(t, "cpu-group")
 	n.claim("burning", cpus(1))
@@ -73,7 +74,7 @@ func testCPUGroup(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// cpus asks for a number of CPUs of the group.
+// cpus returns a request for a number of CPUs of the group.
 func cpus(number int64) resourceapi.DeviceRequest {
 	r := request("cpus", cpudriver.ClassGroup)
 	r.Exactly.Capacity = &resourceapi.CapacityRequirements{
@@ -84,7 +85,7 @@ func cpus(number int64) resourceapi.DeviceRequest {
 	return r
 }
 
-// cpusOf returns the CPUs that the driver gave to a claim, as it tells the containers.
+// cpusOf returns the CPUs of a claim, read from the variable that the driver sets in containers.
 func (n *namespace) cpusOf(claim string) cpuset.CPUSet {
 	n.Helper()
 	object, err := n.client.ResourceV1().ResourceClaims(n.name).Get(n.Context(), claim, metav1.GetOptions{})

@@ -7,9 +7,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
-// A node in migration, where a device plugin gives GPUs to pods beside the DRA driver: the pods
-// hold them and are charged, and no claim is. The GPU that the driver publishes too is that device
-// and no other, and two time slices of one GPU are one device.
+// On a node that migrates to DRA, a device plugin gives GPUs to pods. These pods hold their devices
+// and are charged, but no claim is. A GPU that the DRA driver also publishes is shown as one
+// device, and so are two time slices of one GPU.
 func testDevicePlugin(t *testing.T, w *world) {
 	n := w.namespace(t, "device-plugin")
 	n.pod("whole", resourceSpec(deviceplugin.Whole, "2"))
@@ -50,7 +50,7 @@ func testDevicePlugin(t *testing.T, w *world) {
 	n.noClaims()
 }
 
-// noClaims checks that the exporters know of no claim in the namespace, nor of one without a name.
+// noClaims checks that the exporters show no claim in the namespace, not even one without a name.
 func (n *namespace) noClaims() {
 	n.Helper()
 	for _, p := range n.exporters {

@@ -19,9 +19,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
 
-// The hardware behind a device's name is replaced by another while a pod holds it, and its counter
-// has another past: the claim is charged what was used while it held the device, and nothing of
-// that past.
+// The hardware of a device is replaced while a pod holds the device. The counter of the new
+// hardware starts at another value. The claim must be charged what was used while it held the
+// device, and nothing of what the new hardware counted before.
 func testReplacedDevice(t *testing.T, w *world) {
 	n := w.namespace(t, "replaced-device")
 	n.claim("one", request("gpu", gpudriver.ClassGPU))
@@ -61,7 +61,7 @@ func testReplacedDevice(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// A DeviceTaintRule taints a device without a change of any slice.
+// A DeviceTaintRule taints a device without changing a ResourceSlice.
 func testTaintRule(t *testing.T, w *world) {
 	const key, value = "example.com/maintenance", "planned"
 	device := fmt.Sprintf("gpu-%d", gpudriver.GPUs-1)
@@ -82,7 +82,7 @@ func testTaintRule(t *testing.T, w *world) {
 	n.tainted(0, "key", key)
 }
 
-// tainted waits until each exporter with the API server has so many series of taints with these
+// tainted waits until each exporter that uses the API server has count series of taints with these
 // labels.
 func (n *namespace) tainted(count int, labels ...string) {
 	n.Helper()
@@ -104,8 +104,8 @@ func (n *namespace) tainted(count int, labels ...string) {
 	})
 }
 
-// testNotPrepared has a pod scheduled while the driver is away: its claim is allocated and its
-// devices are not free, though nothing is prepared and the kubelet lists nothing.
+// testNotPrepared schedules a pod while the driver is stopped. The claim is allocated and its
+// devices are not free, although nothing is prepared and the kubelet lists nothing.
 func testNotPrepared(t *testing.T, w *world) {
 	n := w.namespace(t, "not-prepared")
 	n.order(w.cluster.StopComponent, "driver")
@@ -135,8 +135,8 @@ func testNotPrepared(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// state waits until each exporter that knows claims says that claim "one" has a device in that
-// state.
+// state waits until each exporter that knows claims and pods shows that claim "one" has a device in
+// this state.
 func (n *namespace) state(device, state string) {
 	n.Helper()
 	eventually(n.T, "the claim's device is "+state, func() error {
@@ -152,9 +152,10 @@ func (n *namespace) state(device, state string) {
 	})
 }
 
-// testConflict makes the API server say that a running pod's claim has another device than the
-// kubelet has prepared: the claim's allocation counts, since it is reserved for that pod, and the
-// conflict is counted. Where no claims are known, the kubelet's word is all there is.
+// testConflict changes the allocation of a running pod's claim at the API server, so that it
+// differs from the device that the kubelet prepared. The exporter must use the allocation, because
+// the claim is reserved for that pod, and must count a conflict. Exporters that know no claims can
+// only use what the kubelet reports.
 func testConflict(t *testing.T, w *world) {
 	n := w.namespace(t, "conflict")
 	n.contradicts()
@@ -198,7 +199,8 @@ func testConflict(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// free returns a GPU that no claim has, as soon as there is one: other scenarios hold GPUs, too.
+// free waits for a GPU that is not allocated to any claim, and returns it. Other scenarios use GPUs
+// too.
 func (n *namespace) free() string {
 	n.Helper()
 	var free string
@@ -226,8 +228,8 @@ func (n *namespace) free() string {
 	return free
 }
 
-// reallocate gives a claim another device, for the pods that it is reserved for. The API server
-// wants the allocation to be removed first, and that no pod has the claim then.
+// reallocate changes the device of a claim and keeps the pods that it is reserved for. The API
+// server requires that the reservations and the allocation are removed first.
 func (n *namespace) reallocate(name, device string) {
 	n.Helper()
 	claims := n.client.ResourceV1().ResourceClaims(n.name)
@@ -243,8 +245,8 @@ func (n *namespace) reallocate(name, device string) {
 	n.no(err)
 }
 
-// count returns how many series other than 0 a family has with these labels, given as names and
-// values in turns.
+// count returns the number of series of a family that have these labels and a value other than 0.
+// labels are alternating names and values.
 func (p *program) count(name string, labels ...string) (int, error) {
 	families, err := p.families()
 	if err != nil {
@@ -252,7 +254,7 @@ func (p *program) count(name string, labels ...string) (int, error) {
 	}
 	found := 0
 	for _, m := range families[name].GetMetric() {
-		if matches(m, labels) && m.GetGauge().GetValue()+m.GetCounter().GetValue() != 0 { // one of them is nil
+		if matches(m, labels) && m.GetGauge().GetValue()+m.GetCounter().GetValue() != 0 { // One of them is nil.
 			found++
 		}
 	}

@@ -22,26 +22,25 @@ import (
 
 var rounds = flag.Int("rounds", 2, "how often each pod is deleted by force and created again")
 
-// lingering is how long the containers of a pod that was deleted by force run on, at most.
+// lingering limits how long the containers of a pod run after the pod was deleted by force.
 const lingering = 4 * time.Second
 
-// lingers makes the pod's containers run on after a deletion by force.
+// lingers lets the pod's containers run on after a deletion by force.
 func lingers(spec corev1.PodSpec) corev1.PodSpec {
 	spec.TerminationGracePeriodSeconds = ptr.To(int64(lingering / time.Second))
 	return spec
 }
 
-// preStop makes the pod's main container run on in a hook, nearly as long as the grace period
-// allows.
+// preStop adds a hook that lets the pod's main container run on for almost the whole grace period.
 func preStop(spec corev1.PodSpec) corev1.PodSpec {
 	sleep := corev1.SleepAction{Seconds: int64(lingering/time.Second) - 1}
 	spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &sleep}}
 	return spec
 }
 
-// Pods are deleted by force and created again under their names, while the containers of the former
-// ones run on: each new one holds its device at once and keeps it, although the kubelet reports the
-// end of the former one later.
+// Pods are deleted by force and created again under the same names while the containers of the
+// deleted pods still run. Each new pod holds its device from its start and keeps it, although the
+// kubelet reports later that the deleted pod has ended.
 func testForceRecreated(t *testing.T, w *world) {
 	for _, tt := range []struct {
 		name string
@@ -54,8 +53,8 @@ func testForceRecreated(t *testing.T, w *world) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			n := w.namespace(t, "force-"+tt.name)
-			// Without a pod the claim can be reallocated, and the kubelet keeps to the former
-			// device as long as containers of the former pod use it.
+			// Without a pod the claim can be reallocated. The kubelet still reports the earlier
+			// device as long as containers of the deleted pod use it.
 			n.contradicts()
 			n.claim("one", request("gpu", gpudriver.ClassGPU))
 			n.pod("user", tt.spec)
@@ -80,8 +79,8 @@ func testForceRecreated(t *testing.T, w *world) {
 	})
 }
 
-// recreated deletes a running pod by force, recreates it, and checks that the new one holds its
-// device on every snapshot until the containers of the former one are gone.
+// recreated deletes a running pod by force and recreates it. It checks that the new pod holds its
+// device on every snapshot until the containers of the deleted pod have ended.
 func (n *namespace) recreated(name string, create func()) {
 	n.Helper()
 	former := n.awaitPod(name, "")
@@ -97,14 +96,14 @@ func (n *namespace) recreated(name string, create func()) {
 	begin := time.Now()
 	n.shows(pod)
 	late := n.latest()
-	time.Sleep(late) // an answer that was asked for before the new one began may have shown it, and the next may not
+	time.Sleep(late) // An earlier answer may show it although the next one does not.
 	lift := n.keeps(1)
 	time.Sleep(time.Until(begin.Add(lingering + 2*time.Second + late)))
 	lift()
 }
 
-// shows waits until every exporter that knows pods shows that this pod holds a device: not one of
-// the same name, which it may not have heard the end of.
+// shows waits until every exporter that knows pods shows this pod as a holder. Another pod of the
+// same name does not count: an exporter may not know yet that it has ended.
 func (n *namespace) shows(pod *corev1.Pod) {
 	n.Helper()
 	eventually(n.T, fmt.Sprintf("pod %s, %s, holds a device", pod.Name, pod.UID), func() error {
@@ -123,11 +122,11 @@ func (n *namespace) shows(pod *corev1.Pod) {
 	})
 }
 
-// hasDevices reports whether the claims of a pod that is bound to the node are allocated, and
-// reserved for it. Kubernetes' controller of ResourceClaims takes a reservation for that of a pod
-// that was replaced if its cache still has the former pod of the name (syncClaim in
-// pkg/controller/resourceclaim, 1.37), and deallocates the claim: a pod that runs has a device that
-// nobody knows of, and one that does not run yet never will.
+// hasDevices reports whether the claims of a pod that is bound to the node are allocated and
+// reserved for the pod. The ResourceClaim controller may mistake the reservation for that of an
+// earlier pod of the same name, if its cache still has that pod (syncClaim in
+// pkg/controller/resourceclaim, 1.37). It then deallocates the claim. If the pod is running, its
+// device is then in use but not allocated. If it is not running yet, it never starts.
 func (n *namespace) hasDevices(pod *corev1.Pod) bool {
 	n.Helper()
 	for _, c := range claimsOf(pod) {
@@ -144,8 +143,8 @@ func (n *namespace) hasDevices(pod *corev1.Pod) bool {
 	return true
 }
 
-// awaitPod waits until a pod of that name runs: of another UID than that given, if any, which it
-// takes the place of. Such a one may never run, see hasDevices: that is waited for, too.
+// awaitPod waits until a pod of this name is running whose UID is not the one given. It also
+// returns a pod that has lost its devices and may never run, see hasDevices.
 func (n *namespace) awaitPod(name string, not types.UID) *corev1.Pod {
 	n.Helper()
 	var pod *corev1.Pod
@@ -164,7 +163,7 @@ func (n *namespace) awaitPod(name string, not types.UID) *corev1.Pod {
 	return pod
 }
 
-// statefulSet makes a StatefulSet of one pod.
+// statefulSet creates a StatefulSet with one pod.
 func (n *namespace) statefulSet(name string, spec corev1.PodSpec) {
 	n.Helper()
 	labels := map[string]string{"app": name}
@@ -178,8 +177,8 @@ func (n *namespace) statefulSet(name string, spec corev1.PodSpec) {
 	n.no(err)
 }
 
-// endsSlowly makes the pod's main container run on nearly as long as its grace period, which is so
-// many seconds.
+// endsSlowly lets the pod's main container run on for almost the whole grace period. grace is in
+// seconds.
 func endsSlowly(spec corev1.PodSpec, grace int64) corev1.PodSpec {
 	spec.TerminationGracePeriodSeconds = &grace
 	sleep := &corev1.SleepAction{Seconds: grace - 1}
@@ -187,7 +186,7 @@ func endsSlowly(spec corev1.PodSpec, grace int64) corev1.PodSpec {
 	return spec
 }
 
-// killed waits until the kubelet ends a container of a pod, by its own word.
+// killed waits for the kubelet's event that it is stopping a container of a pod.
 func (n *namespace) killed(pod string) {
 	n.Helper()
 	eventually(n.T, "a container is being ended", func() error {
@@ -201,8 +200,8 @@ func (n *namespace) killed(pod string) {
 	})
 }
 
-// A pod whose deadline is over has failed for the kubelet at once, and its containers run on for
-// the grace period: the pod holds its device until they have ended.
+// A pod exceeds its deadline. The kubelet reports immediately that it has failed, but its
+// containers run on for the grace period. The pod holds its device until they have ended.
 func testDeadline(t *testing.T, w *world) {
 	const deadline, grace = 1, 25
 	n := w.namespace(t, "deadline")
@@ -214,7 +213,7 @@ func testDeadline(t *testing.T, w *world) {
 	_, err := n.client.CoreV1().Pods(n.name).Patch(n.Context(), "user", types.MergePatchType, patch, metav1.PatchOptions{})
 	n.no(err)
 	n.killed("user")
-	n.exporters[0].ticks(t, 3) // The others tick meanwhile.
+	n.exporters[0].ticks(t, 3) // The other exporters tick at the same time.
 	for _, e := range n.exporters {
 		e.ticks(t, 1)
 	}

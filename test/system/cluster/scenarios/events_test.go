@@ -20,12 +20,12 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
-// testEvents lets a device have errors. They are events on the pod and on the claim that hold it,
-// found as kubectl describe looks for them. The same error again is counted in the same event, also
-// by an exporter that was restarted. A device that is lost and comes back is an event of both
-// that it is lost, and one that this is over. The pod that holds another device has none of them.
-// Without the right the exporter says so before there is an error, and counts what it could not
-// write.
+// testEvents lets a device report errors. The exporter must write events about them for the pod and
+// the claim that hold the device, and kubectl describe must show them. A repeated error increases
+// the count of its event, also after a restart of the exporter. A device that is lost and comes
+// back causes two events, one for the loss and one for its end. A pod that holds another device
+// gets no events. Without the right to write events, the exporter logs that before there is an
+// error, and counts the events that it could not write.
 func testEvents(t *testing.T, w *world) {
 	n := w.namespace(t, "events")
 	n.claim("train", request("gpu", gpudriver.ClassGPU))
@@ -104,8 +104,8 @@ func (p *program) said(text string) error {
 	return nil
 }
 
-// faults are the errors that a vendor's exporter counts of a device. It answers without the device
-// while that is lost, and always with another one.
+// faults is a vendor's exporter that counts errors of two devices. While device is lost, it answers
+// with the other device only.
 type faults struct {
 	device, other string
 	xid79, xid31  atomic.Int64
@@ -140,7 +140,7 @@ func (f *faults) flags(n *namespace, a *account) []string {
 	}
 }
 
-// seen waits until an exporter has read the errors, and knows who holds the device.
+// seen waits until an exporter has read the errors and shows which claim and pod hold the device.
 func (f *faults) seen(n *namespace, p *program) {
 	n.Helper()
 	eventually(n.T, "the errors are read", func() error {
@@ -154,7 +154,7 @@ func (f *faults) seen(n *namespace, p *program) {
 	})
 }
 
-// results waits until so many events have a result, or more: those of other namespaces count too.
+// results waits until at least want events have this result. Events of other namespaces count too.
 func (n *namespace) results(p *program, result string, want float64) {
 	n.Helper()
 	eventually(n.T, "events are "+result, func() error {
@@ -166,9 +166,9 @@ func (n *namespace) results(p *program, result string, want float64) {
 	})
 }
 
-// events returns the exporter's events of an object, by the fields that kubectl describe asks for,
-// but those of reason DeviceUnhealthy: testHealth makes a device unhealthy that this scenario may
-// have taken meanwhile.
+// events returns the exporter's events for an object, selected by the same fields as in kubectl
+// describe. It omits the reason DeviceUnhealthy, because testHealth may make this scenario's device
+// unhealthy.
 func (n *namespace) events(kind, name string) []corev1.Event {
 	n.Helper()
 	var uid string
@@ -192,7 +192,7 @@ func (n *namespace) events(kind, name string) []corev1.Event {
 	return slices.DeleteFunc(all.Items, func(e corev1.Event) bool { return e.Reason == "DeviceUnhealthy" })
 }
 
-// noEvents checks that the exporter has written nothing.
+// noEvents checks that the exporter has written no events.
 func (n *namespace) noEvents() {
 	n.Helper()
 	written := metav1.ListOptions{FieldSelector: "source=dra-exporter"}
@@ -203,11 +203,11 @@ func (n *namespace) noEvents() {
 	}
 }
 
-// incidentEvent is an event of an incident.
+// incidentEvent is an expected event of an incident.
 type incidentEvent struct {
-	kind   string // its type
+	kind   string // The event's type.
 	reason string
-	text   string // how its message begins
+	text   string // The start of the event's message.
 	count  int32
 }
 
@@ -216,9 +216,9 @@ func (e *incidentEvent) matches(got *corev1.Event) bool {
 		got.Count == e.count && !got.FirstTimestamp.IsZero() && !got.LastTimestamp.Before(&got.FirstTimestamp)
 }
 
-// hit waits until the pod and the claim that hold the device have these events and no others. They
-// may have one of XID 79 too: the events that the exporter could not write may all have been about
-// other scenarios' devices.
+// hit waits until the pod and the claim that hold the device have exactly these events. Events of
+// XID 79 are ignored, because they may be written after the exporter has got the right: the events
+// that were counted as forbidden may have been those of other scenarios' devices.
 func (n *namespace) hit(want ...incidentEvent) {
 	n.Helper()
 	for kind, name := range map[string]string{"Pod": "user", "ResourceClaim": "train"} {

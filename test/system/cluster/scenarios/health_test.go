@@ -13,9 +13,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
-// A device turns unhealthy by its driver, and well again: every exporter shows what the driver
-// streams, of a free device too, and the kubelet writes the same into the status of the pod that
-// holds the device. The device is up all the while, and its neighbour is healthy.
+// The driver reports a device as unhealthy and later as healthy again. Every exporter must show
+// that, for a free device too. The kubelet writes the health to the status of the pod that holds
+// the device. The device stays up, and the pod's other device stays healthy.
 func testHealth(t *testing.T, w *world) {
 	n := w.namespace(t, "health")
 	n.claim("both", some(request("gpus", gpudriver.ClassGPU), 2))
@@ -49,8 +49,9 @@ func testHealth(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// inStatus waits until the kubelet has written the health of a device into the status of the pod
-// that holds it, where it does that. The driver's CDI names end in the device's.
+// inStatus waits until the kubelet has written the health of a device to the status of the pod that
+// holds it. It does nothing with a kubelet that does not support that. The driver's CDI names end
+// with the device's name.
 func (n *namespace) inStatus(pod, device string, want corev1.ResourceHealthStatus) {
 	n.Helper()
 	if !kubeletSince(healthSince) {
@@ -74,13 +75,13 @@ func (n *namespace) inStatus(pod, device string, want corev1.ResourceHealthStatu
 	})
 }
 
-// listing returns the exporters that know the devices that nobody holds.
+// listing returns the exporters that also know devices without a holder.
 func (n *namespace) listing() []*running {
 	return slices.DeleteFunc(slices.Clone(n.exporters), func(e *running) bool { return e.noClaims })
 }
 
-// healthy waits until every exporter says that a device has that status and no other. Where no
-// slices are known, the device may have another name.
+// healthy waits until every exporter shows exactly this status for a device. blind is the device's
+// name in exporters that know no ResourceSlices.
 func (n *namespace) healthy(device, blind, status string) {
 	n.Helper()
 	n.healthyBy(n.listing(), device, status)
@@ -91,7 +92,7 @@ func (n *namespace) healthy(device, blind, status string) {
 	}
 }
 
-// healthyBy is healthy of some exporters.
+// healthyBy is like healthy for some exporters.
 func (n *namespace) healthyBy(exporters []*running, device, status string) {
 	n.Helper()
 	eventually(n.T, fmt.Sprintf("%s is %s", device, status), func() error {

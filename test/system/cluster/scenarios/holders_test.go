@@ -13,7 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
-// podLevel makes the claims of a pod those of the pod alone: no container names them.
+// podLevel removes the pod's claims from its containers, so that only the pod names them.
 func podLevel(spec corev1.PodSpec) corev1.PodSpec {
 	for i := range spec.Containers {
 		spec.Containers[i].Resources.Claims = nil
@@ -21,8 +21,8 @@ func podLevel(spec corev1.PodSpec) corev1.PodSpec {
 	return spec
 }
 
-// initialized adds a plain init container with a command, which holds the pod's claim in place of
-// the main container.
+// initialized adds an init container with a command. It uses the pod's claim in place of the main
+// container.
 func initialized(spec corev1.PodSpec, command ...string) corev1.PodSpec {
 	init := *spec.Containers[0].DeepCopy()
 	init.Name, init.Command = "init", command
@@ -31,7 +31,8 @@ func initialized(spec corev1.PodSpec, command ...string) corev1.PodSpec {
 	return spec
 }
 
-// unresolved waits until the exporter without claims counts pods whose claims it can't resolve.
+// unresolved waits until the exporters that know pods but no claims count pods with unresolved
+// claims.
 func (n *namespace) unresolved() {
 	n.Helper()
 	eventually(n.T, "pods whose claims are unknown are counted", func() error {
@@ -56,8 +57,8 @@ func (n *namespace) unresolved() {
 	})
 }
 
-// Claims that stand in spec.resourceClaims alone, one made by hand and one from a template, are
-// held by their pods, in no container.
+// Two claims are named in spec.resourceClaims only, one created directly and one from a template.
+// Their pods hold them, but no container does.
 func testPodLevelClaims(t *testing.T, w *world) {
 	n := w.namespace(t, "pod-level")
 	n.claim("one", request("gpu", gpudriver.ClassGPU))
@@ -76,8 +77,8 @@ func testPodLevelClaims(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// A plain init container holds its pod's claim while it runs, and its pod does so after its end:
-// the device stays prepared as long as the pod is there.
+// A plain init container uses its pod's claim. The pod still holds the claim after the init
+// container has ended, because the device stays prepared until the pod is deleted.
 func testInitContainer(t *testing.T, w *world) {
 	n := w.namespace(t, "init-container")
 	n.claim("one", request("gpu", gpudriver.ClassGPU))
@@ -106,8 +107,8 @@ func testInitContainer(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// A claim that an init container of one pod and the main container of another share is both pods'.
-// PodResources lists the other alone, by which the device of the claim is known.
+// An init container of one pod and the main container of another pod use the same claim. Both pods
+// hold it. PodResources lists only the second pod; the claim's device is known from there.
 func testInitShared(t *testing.T, w *world) {
 	n := w.namespace(t, "init-shared")
 	n.claim("both", request("gpu", gpudriver.ClassGPU))
@@ -123,7 +124,7 @@ func testInitShared(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// Two pods use one claim, each another request of it: each holds the devices of its own.
+// Two pods use different requests of one claim. Each pod holds the devices of its own request.
 func testRequestsOfPods(t *testing.T, w *world) {
 	n := w.namespace(t, "requests-of-pods")
 	n.claim("parts", request("a", gpudriver.ClassGPU), request("b", gpudriver.ClassGPU))
@@ -141,13 +142,13 @@ func testRequestsOfPods(t *testing.T, w *world) {
 	}
 	n.unknownRequests(holds)
 	n.remove("a", 1)
-	n.agree(1) // The request that no pod names any more is unattributed.
+	n.agree(1) // The request that no pod names is unattributed.
 	n.remove("b", 1)
 	n.agree(0)
 }
 
-// unknownRequests checks that where requests are unknown, the devices of the claim are divided
-// equally among its pods, and said to be.
+// unknownRequests checks the exporters that know no requests: they must divide the claim's devices
+// equally among its pods, and label them accordingly.
 func (n *namespace) unknownRequests(holds []held) {
 	n.Helper()
 	for _, e := range n.exporters {
@@ -163,8 +164,8 @@ func (n *namespace) unknownRequests(holds []held) {
 	}
 }
 
-// Two pods use one claim, each another request of it, and both requests have a share of one device:
-// 10 and 30 of its 80 GiB.
+// Two pods use different requests of one claim. Both requests have a share of the same device: 10
+// and 30 of its 80 GiB.
 func testSharesOfPods(t *testing.T, w *world) {
 	n := w.namespace(t, "shares-of-pods")
 	n.claim("parts", memory(request("small", gpudriver.ClassShared), 3, "10Gi"),
@@ -186,8 +187,8 @@ func testSharesOfPods(t *testing.T, w *world) {
 // containerDevice is a device of a container of a pod.
 type containerDevice struct{ Container, Device string }
 
-// Each container of a pod that asks for an extended resource has a device of its own, of one claim
-// that the scheduler made.
+// Each container of a pod requests an extended resource and gets its own device. All devices belong
+// to one claim that the scheduler creates.
 func testExtendedContainers(t *testing.T, w *world) {
 	n := w.namespace(t, "extended-containers")
 	spec := resourceSpec(gpudriver.ExtendedResource, "1")
@@ -207,7 +208,7 @@ func testExtendedContainers(t *testing.T, w *world) {
 			if err != nil {
 				return err
 			}
-			if e.noServer { // Which container has which device is not known: each is shown with all.
+			if e.noServer { // The containers' devices are unknown: each is shown with all.
 				continue
 			}
 			if diff := gocmp.Diff(want, got); diff != "" {
@@ -220,7 +221,7 @@ func testExtendedContainers(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// extendedDevices returns which device each container of a pod has by
+// extendedDevices returns the devices of each container of a pod from
 // status.extendedResourceClaimStatus.
 func (n *namespace) extendedDevices(name string) []containerDevice {
 	n.Helper()
@@ -245,7 +246,7 @@ func (n *namespace) extendedDevices(name string) []containerDevice {
 	return out
 }
 
-// containerDevices returns which devices an exporter shows each container of a pod with.
+// containerDevices returns the devices of each container of a pod as an exporter shows them.
 func (p *program) containerDevices(ns, pod string) ([]containerDevice, error) {
 	families, err := p.families()
 	if err != nil {

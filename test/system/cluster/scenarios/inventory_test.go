@@ -17,19 +17,19 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// inventoryFile is the file that --inventory.file names, kept up with the API as an operator's job
-// would do.
+// inventoryFile is the file for --inventory.file. It is kept up to date from the API server, as a
+// cluster's operator would do.
 type inventoryFile struct {
 	path   string
 	slices resourcelisters.ResourceSliceLister
 	claims resourcelisters.ResourceClaimLister
 
 	mu       sync.Mutex
-	withheld map[string]bool // namespaces whose claims the file lacks for now
+	withheld map[string]bool // Namespaces whose claims are left out of the file.
 	notice   func()
 }
 
-// withhold keeps the claims of a namespace out of the file, until release.
+// withhold leaves the claims of a namespace out of the file until release is called.
 func (f *inventoryFile) withhold(ns string) (release func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -48,8 +48,8 @@ func (f *inventoryFile) withholds(ns string) bool {
 	return f.withheld[ns]
 }
 
-// startInventory writes the cluster's slices and claims, and again whenever they change, until the
-// test ends.
+// startInventory writes the cluster's ResourceSlices and ResourceClaims to the file, and again
+// after each change, until the test ends.
 func startInventory(t *testing.T, client kubernetes.Interface, path string) *inventoryFile {
 	t.Helper()
 	factory := informers.NewSharedInformerFactory(client, 0)
@@ -91,7 +91,7 @@ func startInventory(t *testing.T, client kubernetes.Interface, path string) *inv
 	return f
 }
 
-// follow writes the file when something has changed, at most every 50 ms.
+// follow writes the file after changes, at most every 50 ms.
 func (f *inventoryFile) follow(ctx context.Context, t *testing.T, changed <-chan struct{}) {
 	for {
 		select {

@@ -16,8 +16,8 @@ import (
 
 var long = flag.Bool("long", false, "also run the scenarios that take minutes")
 
-// job makes a Job of one pod, which is removed, with its pod, that long after its end; nil: it
-// stays.
+// job creates a Job of one pod. The Job is deleted, with its pod, ttl seconds after its end; with a
+// nil ttl it is kept.
 func (n *namespace) job(name string, ttl *int32, spec corev1.PodSpec) {
 	n.Helper()
 	_, err := n.client.BatchV1().Jobs(n.name).Create(n.Context(),
@@ -29,8 +29,8 @@ func jobSpec(ttl *int32, spec corev1.PodSpec) batchv1.JobSpec {
 	return batchv1.JobSpec{TTLSecondsAfterFinished: ttl, Template: corev1.PodTemplateSpec{Spec: once(spec)}}
 }
 
-// A Job with a time to live is removed as soon as it has ended, and its pod and the pod's claim
-// with it: what the claim held and used stays.
+// A Job with a TTL is deleted when it has ended, and with it its pod and the pod's claim. The
+// exporter must keep what the claim held and used.
 func testJobWithTTL(t *testing.T, w *world) {
 	n := w.namespace(t, "job-ttl")
 	n.template("made", request("gpu", gpudriver.ClassGPU))
@@ -46,11 +46,12 @@ func testJobWithTTL(t *testing.T, w *world) {
 		}
 		return err
 	})
-	n.ended(holds[0].Claim, holds[0].Device, 7500*time.Millisecond) // its begin may be put between two answers
+	n.ended(holds[0].Claim, holds[0].Device, 7500*time.Millisecond) // Its start may be set to a time between two answers.
 }
 
-// One Job after the other makes a claim under the same name, each time of another device: the pods
-// hold the device of their own, and each device is charged to the claim's name for its own time.
+// Several Jobs run one after the other. Each creates a claim of the same name for another device.
+// Each pod holds its own device. Each device is charged to the claim's name for the time in which
+// it was held.
 func testReusedClaimName(t *testing.T, w *world) {
 	n := w.namespace(t, "reused-claim")
 	indices := []int{4, 1, 4}
@@ -80,8 +81,8 @@ func testReusedClaimName(t *testing.T, w *world) {
 	n.heldFor("nightly")
 }
 
-// heldFor waits until each exporter says that a claim held each of its devices as long as its
-// driver and its reservations say.
+// heldFor waits until each exporter shows that a claim held each of its devices as long as the
+// driver's journal and the claim's reservations say.
 func (n *namespace) heldFor(claim string) {
 	n.Helper()
 	events, err := n.cluster.Journal()
@@ -108,7 +109,7 @@ func (n *namespace) heldFor(claim string) {
 					return err
 				}
 				row, got := holder(r.Claims, n.name, claim, device), time.Duration(0)
-				for _, of := range r.Claims { // claims of one name, one after the other, have a row each
+				for _, of := range r.Claims { // Successive claims of the same name have a row each.
 					if of.Namespace == n.name && of.Name == claim && of.Device == device {
 						got += time.Duration(of.AllocatedSeconds * float64(time.Second))
 					}
@@ -123,8 +124,8 @@ func (n *namespace) heldFor(claim string) {
 	}
 }
 
-// A CronJob's runs use one claim by its name, one after the other: the claim is allocated again for
-// each, and holds nothing in between.
+// The runs of a CronJob use the same claim, one after the other. The claim is allocated for each
+// run and holds nothing between two runs.
 func testCronJob(t *testing.T, w *world) {
 	const runs = 2
 	n := w.namespace(t, "cron-job")

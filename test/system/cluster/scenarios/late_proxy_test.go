@@ -23,28 +23,28 @@ import (
 )
 
 const (
-	// lateEvent is how late an event of the Pods API, or what the API server says, arrives. Every
-	// third event comes a second time, and every fourth one after those that follow it.
+	// lateEvent is the delay of the events of the Pods API and of all that the API server sends.
+	// Every third event of the Pods API is sent twice. Every fourth is sent after later ones.
 	lateEvent = 300 * time.Millisecond
 	overtaken = 150 * time.Millisecond
 )
 
-// late is a proxy in front of the sockets of the kubelet, by which an exporter hears of everything
-// late. Its sockets are created again by restart, as the kubelet's are.
+// late is a proxy between an exporter and the kubelet's sockets. It delays everything that the
+// kubelet sends. restart creates its socket again, as a restart of the kubelet does.
 type late struct {
 	podresources.UnimplementedPodResourcesListerServer
 	podsv1alpha1.UnimplementedPodsServer
-	answer time.Duration // how long List takes longer: half of it before the kubelet answers
+	answer time.Duration // The delay of List, half of it before the kubelet is asked.
 	dir    string
 	lister podresources.PodResourcesListerClient
 	pods   podsv1alpha1.PodsClient
 
-	deleted deletions // when they were passed on
+	deleted deletions // When the deletion of each pod was passed on.
 	server  *grpc.Server
 }
 
-// deletions has the time of the deletion of each pod. The zero value is ready. It is safe for
-// concurrent use.
+// deletions has the time at which each pod was deleted. The zero value is ready to use. It is safe
+// for concurrent use.
 type deletions struct{ at sync.Map }
 
 func (d *deletions) add(pod types.UID, at time.Time) { d.at.LoadOrStore(pod, at) }
@@ -57,7 +57,7 @@ func (d *deletions) of(pod types.UID) (at time.Time, deleted bool) {
 	return at, deleted
 }
 
-// newLate returns the proxy of the kubelet of a folder, which serves until the test ends.
+// newLate returns a proxy for the kubelet with this root folder. It serves until the test ends.
 func newLate(t *testing.T, kubelet string, answer time.Duration) *late {
 	t.Helper()
 	l := &late{answer: answer, dir: t.TempDir()}
@@ -78,11 +78,11 @@ func newLate(t *testing.T, kubelet string, answer time.Duration) *late {
 	return l
 }
 
-// latest is how much later than otherwise an exporter may know of a change: with the answer to the
-// question after the next event.
+// latest is the longest additional delay with which an exporter learns of a change: by the answer
+// to the request that follows the next event.
 func (l *late) latest() time.Duration { return lateEvent + 2*overtaken + 2*l.answer }
 
-// latest is the longest such time of all exporters.
+// latest is the longest such delay of all exporters.
 func (w *world) latest() time.Duration {
 	var latest time.Duration
 	for _, e := range w.exporters {
@@ -93,10 +93,10 @@ func (w *world) latest() time.Duration {
 	return latest
 }
 
-// socket is where the proxy serves.
+// socket is the path of the proxy's socket.
 func (l *late) socket() string { return filepath.Join(l.dir, "kubelet.sock") }
 
-// restart ends all connections, and serves on a new socket.
+// restart closes all connections and serves on a new socket.
 func (l *late) restart(t *testing.T) {
 	t.Helper()
 	if l.server != nil {
@@ -112,10 +112,10 @@ func (l *late) restart(t *testing.T) {
 	l.server = grpc.NewServer(grpc.WaitForHandlers(true))
 	podresources.RegisterPodResourcesListerServer(l.server, l)
 	podsv1alpha1.RegisterPodsServer(l.server, l)
-	go func(s *grpc.Server) { _ = s.Serve(listener) }(l.server) // until Stop
+	go func(s *grpc.Server) { _ = s.Serve(listener) }(l.server) // Until Stop.
 }
 
-// List passes the call on.
+// List forwards the call to the kubelet and delays it.
 func (l *late) List(ctx context.Context, r *podresources.ListPodResourcesRequest) (
 	*podresources.ListPodResourcesResponse, error,
 ) {
@@ -138,13 +138,13 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// dueEvent is an event that is passed on at a time.
+// dueEvent is an event and the time at which it is passed on.
 type dueEvent struct {
 	*podsv1alpha1.WatchPodsEvent
 	at time.Time
 }
 
-// WatchPods passes on what the kubelet says.
+// WatchPods forwards the kubelet's events and delays them.
 func (l *late) WatchPods(r *podsv1alpha1.WatchPodsRequest,
 	to grpc.ServerStreamingServer[podsv1alpha1.WatchPodsEvent],
 ) error {
@@ -165,7 +165,7 @@ func (l *late) WatchPods(r *podsv1alpha1.WatchPodsRequest,
 			return err
 		case event := <-events:
 			i, _ := slices.BinarySearchFunc(queue, event, func(a, b dueEvent) int {
-				return cmp.Or(a.at.Compare(b.at), -1) // after those of the same time
+				return cmp.Or(a.at.Compare(b.at), -1) // After events of the same time.
 			})
 			queue = slices.Insert(queue, i, event)
 		case <-next.C:
@@ -179,8 +179,8 @@ func (l *late) WatchPods(r *podsv1alpha1.WatchPodsRequest,
 	}
 }
 
-// receive receives what the kubelet says until an error, and decides when each event is passed on:
-// the list at first in order, and once each.
+// receive receives the kubelet's events until an error, and decides when each event is passed on.
+// The events of the initial list are passed on in order and once each.
 func (l *late) receive(ctx context.Context, from grpc.ServerStreamingClient[podsv1alpha1.WatchPodsEvent],
 	events chan<- dueEvent,
 ) error {
@@ -215,7 +215,7 @@ func (l *late) receive(ctx context.Context, from grpc.ServerStreamingClient[pods
 	}
 }
 
-// note notes that a pod's deletion is passed on.
+// note records the time at which a pod's deletion is passed on.
 func (l *late) note(e *podsv1alpha1.WatchPodsEvent) {
 	var pod corev1.Pod
 	if e.GetType() == podsv1alpha1.EventType_DELETED && pod.Unmarshal(e.GetPod()) == nil {
@@ -223,7 +223,7 @@ func (l *late) note(e *podsv1alpha1.WatchPodsEvent) {
 	}
 }
 
-// lateServer returns a dial that connects to what another one does, and hears of it late.
+// lateServer returns a dial function whose connections delay what they receive.
 func lateServer(dial func(context.Context) (net.Conn, error)) func(context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) {
 		conn, err := dial(ctx)
@@ -236,14 +236,14 @@ func lateServer(dial func(context.Context) (net.Conn, error)) func(context.Conte
 	}
 }
 
-// piece is what was received at once, which is read at a time at the earliest.
+// piece is the result of one read. It is not passed on before the time at.
 type piece struct {
 	content []byte
 	at      time.Time
 	err     error
 }
 
-// lateConn is a connection from which is read late.
+// lateConn is a connection that delays what it receives.
 type lateConn struct {
 	net.Conn
 	pieces chan piece
@@ -252,7 +252,7 @@ type lateConn struct {
 	rest   piece
 }
 
-// receive reads ahead until the connection is closed.
+// receive reads from the connection until it is closed.
 func (c *lateConn) receive() {
 	for {
 		content := make([]byte, 32<<10)
@@ -292,13 +292,13 @@ func (c *lateConn) Read(to []byte) (int, error) {
 	return n, nil
 }
 
-// Close ends the connection.
+// Close closes the connection.
 func (c *lateConn) Close() error {
 	c.once.Do(func() { close(c.closed) })
 	return c.Conn.Close()
 }
 
-// CloseWrite says that nothing more is written.
+// CloseWrite closes the writing side of the connection.
 func (c *lateConn) CloseWrite() error {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	if !ok {

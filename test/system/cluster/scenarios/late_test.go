@@ -19,17 +19,17 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
-// lateGrace is how long answers without any pod prove nothing: longer than any exporter may be
-// late.
+// lateGrace is the time for which exporters ignore an answer without any pods. It is longer than
+// the delay of any exporter.
 const lateGrace = 30 * time.Second
 
-// lateLife is how long pods run of which all exporters are to hear before they end.
+// lateLife is the run time of pods that all exporters must see before the pods end.
 const lateLife = 20 * time.Second
 
-// TestLateKubelet has the exporters hear of everything late: the kubelet's answers, some exporters
-// later than others, the events of its Pods API, of which some come twice and some after others,
-// and the API server. Nothing else runs on the node: its last pods end, a hundred at once and while
-// the kubelet restarts.
+// TestLateKubelet delays everything that the exporters learn: the answers of the kubelet, for some
+// exporters more than for others, the events of its Pods API, some of which are repeated or out of
+// order, and what the API server sends. No other pods are on the node. Its last pods end: a hundred
+// at the same time, and two while the kubelet restarts.
 func TestLateKubelet(t *testing.T) {
 	if !kubeletSince(podsAPISince) {
 		t.Skip("the kubelet has no Pods API")
@@ -41,11 +41,11 @@ func TestLateKubelet(t *testing.T) {
 	gone := w.watchDeletions(t)
 	w.startWays(t)
 	for _, e := range w.exporters {
-		told := &e.late.deleted
+		deleted := &e.late.deleted
 		if !e.podsAPI {
-			told = gone
+			deleted = gone
 		}
-		e.watch.guard(t, func(r *web.Report) error { return staysDeleted(r, told, timing+e.late.answer) })
+		e.watch.guard(t, func(r *web.Report) error { return staysDeleted(r, deleted, timing+e.late.answer) })
 	}
 	t.Run("Claims", func(t *testing.T) {
 		scenarios := map[string]func(*testing.T, *world){
@@ -75,7 +75,7 @@ func TestLateKubelet(t *testing.T) {
 	w.finish(t)
 }
 
-// watchDeletions returns when pods were deleted, by the API server, as exporters hear it.
+// watchDeletions watches the API server and records when exporters learn that a pod was deleted.
 func (w *world) watchDeletions(t *testing.T) *deletions {
 	t.Helper()
 	events, err := w.client.CoreV1().Pods("").Watch(t.Context(),
@@ -96,13 +96,13 @@ func (w *world) watchDeletions(t *testing.T) *deletions {
 	return &gone
 }
 
-// staysDeleted checks that no pod holds a device of which an exporter was told some time ago that
-// it was deleted.
-func staysDeleted(r *web.Report, told *deletions, within time.Duration) error {
+// staysDeleted checks that no pod holds a device longer than within after its deletion was passed
+// on to the exporter.
+func staysDeleted(r *web.Report, passedOn *deletions, within time.Duration) error {
 	for i := range r.Devices {
 		for _, s := range r.Devices[i].Shares {
 			for _, h := range s.Holds {
-				if at, deleted := told.of(types.UID(h.UID)); deleted && r.Time.Sub(at) > within {
+				if at, deleted := passedOn.of(types.UID(h.UID)); deleted && r.Time.Sub(at) > within {
 					return fmt.Errorf("pod %s, %s, holds %s (%s), and was deleted", h.Pod, h.UID, r.Devices[i].Device, h.Reason)
 				}
 			}
@@ -111,9 +111,10 @@ func staysDeleted(r *web.Report, told *deletions, within time.Duration) error {
 	return nil
 }
 
-// testLastPods has the last pods of the node end while the kubelet is away: one by itself, and one
-// that was deleted before the kubelet is back. A kubelet that has restarted says that the first has
-// ended, and nothing of the second: who has no API server keeps that for the grace.
+// testLastPods lets the last two pods of the node end while the kubelet is stopped. One is deleted
+// before the kubelet is started again. The restarted kubelet reports that the other has ended, and
+// nothing about the deleted one. Exporters without the API server keep the deleted one for the
+// grace period.
 func testLastPods(t *testing.T, w *world) {
 	n := w.namespace(t, "last-pods")
 	n.contradicts()

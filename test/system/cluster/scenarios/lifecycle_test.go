@@ -13,7 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
-// A pod that completes gives its device back, though nobody deletes it, and what it used stays.
+// A pod that completes releases its device although it is not deleted. What it used is kept.
 func testCompleted(t *testing.T, w *world) {
 	n := w.namespace(t, "completed")
 	n.claim("job", request("gpu", gpudriver.ClassGPU))
@@ -26,13 +26,13 @@ func testCompleted(t *testing.T, w *world) {
 	holds, _ := n.agree(1)
 	n.phase("job", corev1.PodSucceeded)
 	n.agree(0)
-	// Its begin may be put between two answers, half a second wrong.
+	// Its start may be set to a time between two answers, up to half a second off.
 	n.ended("job", holds[0].Device, lasts-500*time.Millisecond)
 }
 
-// A pod that is deleted holds its device, and is charged, until its time of grace is over.
+// A pod that is being deleted holds its device and is charged until its grace period is over.
 func testDeletedGracefully(t *testing.T, w *world) {
-	const grace = 30 // in seconds; long enough to see on a slow machine what it is charged meanwhile
+	const grace = 30 // In seconds; long enough to compare the charges on a slow machine.
 	n := w.namespace(t, "deleted")
 	n.claim("one", request("gpu", gpudriver.ClassGPU))
 	spec := podSpec("one")
@@ -53,7 +53,8 @@ func testDeletedGracefully(t *testing.T, w *world) {
 	n.ended("one", holds[0].Device, (grace-1)*time.Second)
 }
 
-// A pod that is deleted by force is gone from the API at once, and holds nothing from then on.
+// A pod that is deleted by force is immediately gone from the API server and holds nothing any
+// more.
 func testForceDeleted(t *testing.T, w *world) {
 	n := w.namespace(t, "force-deleted")
 	n.claim("one", request("gpu", gpudriver.ClassGPU))
@@ -67,8 +68,8 @@ func testForceDeleted(t *testing.T, w *world) {
 	n.ended("one", holds[0].Device, 0)
 }
 
-// A pod whose container ends again and again, and waits longer each time, holds its device all the
-// while.
+// A pod whose container crashes again and again, with increasing back-off, holds its device all the
+// time.
 func testCrashLoop(t *testing.T, w *world) {
 	n := w.namespace(t, "crash-loop")
 	n.claim("one", request("gpu", gpudriver.ClassGPU))
@@ -130,8 +131,9 @@ func testRecreated(t *testing.T, w *world) {
 	})
 }
 
-// ended checks that a claim's hold of a device ends, and lasts at least so long. From when all
-// exporters agree that nobody holds anything in the namespace, nobody does in any snapshot.
+// ended checks that a claim no longer holds a device, and that it held the device for the duration
+// least or longer. It also checks that, once all exporters agree that nothing in the namespace
+// holds a device, no snapshot shows otherwise.
 func (n *namespace) ended(claim, device string, least time.Duration) {
 	n.Helper()
 	lift := n.keeps(0)
@@ -156,7 +158,7 @@ func (n *namespace) ended(claim, device string, least time.Duration) {
 		}
 		return nil
 	}
-	eventually(n.T, "the exporter says that the claim has ended", is) // when the last readings are divided
+	eventually(n.T, "the exporter says that the claim has ended", is) // The last readings have then been divided.
 	for _, e := range n.exporters {
 		e.ticks(n.T, 3)
 	}

@@ -1,7 +1,7 @@
-// Package scenarios runs the real exporter on a real Kubernetes, and compares what it says with
-// what the cluster did.
+// Package scenarios runs the real exporter on a real Kubernetes cluster, and compares what it shows
+// with what happened in the cluster.
 //
-// $DRA_EXPORTER names the program.
+// $DRA_EXPORTER is the path of the exporter.
 package scenarios
 
 import (
@@ -32,44 +32,44 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	// The scenarios wait for the cluster, not for the processor.
+	// The scenarios spend their time waiting for the cluster, not computing.
 	if err := flag.Set("test.parallel", "32"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	// They decode many answers, and there is more memory than time.
+	// They decode many answers, and memory is less scarce than CPU time.
 	debug.SetGCPercent(400)
 	goleak.VerifyTestMain(m)
 }
 
-// world is a cluster, what its GPUs do, and the exporter that watches them.
+// world is a cluster, its simulated GPUs, and the exporters that watch them.
 type world struct {
 	cluster    *cluster.Cluster
 	client     kubernetes.Interface
 	dir        string
-	containers bool   // They are real.
-	sysfs      string // Where the exporters find the node's devices and cgroups, and its processes.
+	containers bool   // The containers are real.
+	sysfs      string // For --path.sysfs; procfs is for --path.procfs.
 	procfs     string
-	access     *clientcmdapi.Config // The administrator's, from this network namespace.
-	common     []string             // Flags of every exporter, whatever it reads and asks.
+	access     *clientcmdapi.Config // The administrator's kubeconfig for this network namespace.
+	common     []string             // The flags of all exporters, whatever their sources.
 	vendor     *vendor
 	vendorURL  string
 	ownership  *ownership
 	inventory  *inventoryFile
-	exporters  []*running               // one each way
-	exporter   *program                 // the first of them: with the API server and the Pods API
-	stalls     func() []standstill.Span // of the machine
-	waits      func() []standstill.Span // of programs, for a processor
-	late       []time.Duration          // how much later exporters hear, in turn; nil: all hear at once
+	exporters  []*running               // One for each way.
+	exporter   *program                 // The program of the first exporter, which uses the API server and the Pods API.
+	stalls     func() []standstill.Span // When the machine stood still.
+	waits      func() []standstill.Span // When programs waited for a processor.
+	late       []time.Duration          // The delays of List, assigned to the exporters in turn; nil for none.
 }
 
-// TestScenarios runs everything on one cluster under four runs of the exporter, one each way:
-// first, in parallel, what does not affect others, then what stops parts of the cluster. At the
-// end, what each claim was charged during all of it is compared with the truth.
+// TestScenarios runs all scenarios on one cluster with several exporters, one for each way. First
+// it runs the scenarios that do not affect others, in parallel, and then those that stop parts of
+// the cluster. At the end it compares the charges of all claims with the truth.
 func TestScenarios(t *testing.T) {
 	w := newWorld(t, cluster.Options{})
-	// Somebody always holds something: an empty answer of the kubelet, where no cgroup tells more,
-	// is not believed for a minute.
+	// At least one pod must hold a device all the time: exporters ignore an empty answer of the
+	// kubelet for a minute, unless cgroups confirm it.
 	anchor := w.namespace(t, "anchor")
 	anchor.claim("one", request("gpu", gpudriver.ClassGPU))
 	anchor.pod("user", podSpec("one"))
@@ -127,14 +127,14 @@ func TestScenarios(t *testing.T) {
 		{"Truth", testTruth},
 	} {
 		if t.Failed() {
-			break // A cluster in trouble makes the others fail too.
+			break // The others would only fail because of this.
 		}
 		t.Run(phase.name, func(t *testing.T) { phase.test(t, w) })
 	}
 	w.finish(t)
 }
 
-// runAll runs scenarios at once, with -long the long ones too.
+// runAll runs scenarios in parallel. With -long it also runs the longer ones.
 func (w *world) runAll(t *testing.T, scenarios, longer map[string]func(*testing.T, *world)) {
 	t.Helper()
 	if *long {
@@ -150,7 +150,7 @@ func (w *world) runAll(t *testing.T, scenarios, longer map[string]func(*testing.
 
 var kubelet = flag.String("kubelet", "", "another version of the kubelet, such as v1.36.3")
 
-// newWorld starts a cluster, and the exporters.
+// newWorld starts a cluster and the exporters.
 func newWorld(t *testing.T, o cluster.Options) *world {
 	t.Helper()
 	w := newCluster(t, o)
@@ -158,7 +158,7 @@ func newWorld(t *testing.T, o cluster.Options) *world {
 	return w
 }
 
-// newCluster starts a cluster without an exporter.
+// newCluster starts a cluster without exporters.
 func newCluster(t *testing.T, o cluster.Options) *world {
 	t.Helper()
 	begin := time.Now()
@@ -187,7 +187,7 @@ func newCluster(t *testing.T, o cluster.Options) *world {
 		t.Fatal(err)
 	}
 	w := &world{cluster: c, client: client, dir: t.TempDir(), containers: o.Runtime == cluster.Containerd}
-	w.sysfs, w.procfs = w.dir, w.dir // The machine's own devices and cgroups are none of the cluster's.
+	w.sysfs, w.procfs = w.dir, w.dir // The machine's own devices and cgroups do not belong to the cluster.
 	if w.containers {
 		w.sysfs, w.procfs = filepath.Join(c.Root(), "sys"), "/proc"
 	}
@@ -209,7 +209,7 @@ func newCluster(t *testing.T, o cluster.Options) *world {
 	return w
 }
 
-// kubeconfigOf returns a client's access to the API server by way of another address.
+// kubeconfigOf returns a kubeconfig with a client's credentials and another server address.
 func kubeconfigOf(client *rest.Config, address string) *clientcmdapi.Config {
 	const name = "cluster"
 	config := clientcmdapi.NewConfig()
@@ -220,8 +220,8 @@ func kubeconfigOf(client *rest.Config, address string) *clientcmdapi.Config {
 	return config
 }
 
-// forwarded returns an address of this network namespace that leads to the server that dial
-// connects to.
+// forwarded returns an address in this network namespace. Connections to it are forwarded to the
+// server that dial connects to.
 func forwarded(t *testing.T, dial func(context.Context) (net.Conn, error)) string {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -235,7 +235,7 @@ func forwarded(t *testing.T, dial func(context.Context) (net.Conn, error)) strin
 	return listener.Addr().String()
 }
 
-// logTails shows the end of the components' logs.
+// logTails logs the end of each component's log.
 func logTails(t *testing.T, c *cluster.Cluster) {
 	const most = 1000
 	for _, name := range []string{"kubelet", "driver"} {

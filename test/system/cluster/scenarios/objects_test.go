@@ -16,14 +16,14 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
-// namespace is one of a test's own, with whatever the test makes in it.
+// namespace is a test's own namespace, with methods that create objects in it.
 type namespace struct {
 	*testing.T
 	*world
 	name string
 }
 
-// namespace makes a namespace that is ready for pods.
+// namespace creates a namespace and waits until pods can be created in it.
 func (w *world) namespace(t *testing.T, name string, labels ...string) *namespace {
 	t.Helper()
 	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}}}
@@ -47,18 +47,18 @@ func (n *namespace) no(err error) {
 	}
 }
 
-// request asks for one device of a class.
+// request returns a request for one device of a class.
 func request(name, class string) resourceapi.DeviceRequest {
 	return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class}}
 }
 
-// some asks for several devices.
+// some changes a request to ask for several devices.
 func some(r resourceapi.DeviceRequest, count int64) resourceapi.DeviceRequest {
 	r.Exactly.AllocationMode, r.Exactly.Count = resourceapi.DeviceAllocationModeExactCount, count
 	return r
 }
 
-// memory asks for a part of a device of that index.
+// memory changes a request to ask for an amount of memory of the device with this index.
 func memory(r resourceapi.DeviceRequest, index int, amount string) resourceapi.DeviceRequest {
 	r.Exactly.Capacity = &resourceapi.CapacityRequirements{
 		Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(amount)},
@@ -73,7 +73,7 @@ func claimSpec(requests ...resourceapi.DeviceRequest) resourceapi.ResourceClaimS
 	return resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: requests}}
 }
 
-// claim makes a claim.
+// claim creates a ResourceClaim.
 func (n *namespace) claim(name string, requests ...resourceapi.DeviceRequest) {
 	n.Helper()
 	_, err := n.client.ResourceV1().ResourceClaims(n.name).Create(n.Context(), &resourceapi.ResourceClaim{
@@ -82,7 +82,7 @@ func (n *namespace) claim(name string, requests ...resourceapi.DeviceRequest) {
 	n.no(err)
 }
 
-// template makes a template of claims.
+// template creates a ResourceClaimTemplate.
 func (n *namespace) template(name string, requests ...resourceapi.DeviceRequest) {
 	n.Helper()
 	_, err := n.client.ResourceV1().ResourceClaimTemplates(n.name).Create(n.Context(), &resourceapi.ResourceClaimTemplate{
@@ -91,7 +91,7 @@ func (n *namespace) template(name string, requests ...resourceapi.DeviceRequest)
 	n.no(err)
 }
 
-// podSpec is a pod of one container, main, that holds a claim, under the name devices.
+// podSpec returns a pod with one container, main, which uses a claim under the name devices.
 func podSpec(claim string, command ...string) corev1.PodSpec {
 	return corev1.PodSpec{
 		TerminationGracePeriodSeconds: ptr.To[int64](1),
@@ -103,14 +103,14 @@ func podSpec(claim string, command ...string) corev1.PodSpec {
 	}
 }
 
-// templateSpec is that of a pod whose claim is made from a template.
+// templateSpec is like podSpec, but the claim is created from a template.
 func templateSpec(template string, command ...string) corev1.PodSpec {
 	spec := podSpec("", command...)
 	spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "devices", ResourceClaimTemplateName: &template}}
 	return spec
 }
 
-// resourceSpec is that of a pod that asks for so many of an extended resource, and names no claim.
+// resourceSpec is like podSpec, but the pod requests an extended resource and names no claim.
 func resourceSpec(name corev1.ResourceName, count string) corev1.PodSpec {
 	spec := podSpec("")
 	spec.ResourceClaims = nil
@@ -119,13 +119,13 @@ func resourceSpec(name corev1.ResourceName, count string) corev1.PodSpec {
 	return spec
 }
 
-// once makes a pod run once: its end is not the beginning of the next run.
+// once sets the restart policy so that containers are not restarted.
 func once(spec corev1.PodSpec) corev1.PodSpec {
 	spec.RestartPolicy = corev1.RestartPolicyNever
 	return spec
 }
 
-// pod makes a pod.
+// pod creates a pod.
 func (n *namespace) pod(name string, spec corev1.PodSpec) {
 	n.Helper()
 	_, err := n.client.CoreV1().Pods(n.name).Create(n.Context(),
@@ -133,7 +133,7 @@ func (n *namespace) pod(name string, spec corev1.PodSpec) {
 	n.no(err)
 }
 
-// deployment makes a Deployment.
+// deployment creates a Deployment.
 func (n *namespace) deployment(name string, replicas int32, spec corev1.PodSpec) {
 	n.Helper()
 	labels := map[string]string{"app": name}
@@ -147,7 +147,7 @@ func (n *namespace) deployment(name string, replicas int32, spec corev1.PodSpec)
 	n.no(err)
 }
 
-// scale sets how many pods a Deployment has.
+// scale sets the number of replicas of a Deployment.
 func (n *namespace) scale(name string, replicas int32) {
 	n.Helper()
 	scale, err := n.client.AppsV1().Deployments(n.name).GetScale(n.Context(), name, metav1.GetOptions{})
@@ -157,7 +157,7 @@ func (n *namespace) scale(name string, replicas int32) {
 	n.no(err)
 }
 
-// running waits until so many pods run, and no others are there.
+// running waits until exactly count pods exist and all of them are running.
 func (n *namespace) running(count int) {
 	n.Helper()
 	progresses(n.T, fmt.Sprintf("%d pods run", count), func() (int, error) {
@@ -196,14 +196,14 @@ func (n *namespace) phase(pod string, phase corev1.PodPhase) {
 	})
 }
 
-// remove deletes a pod, with a time of grace, and waits until it is gone.
+// remove deletes a pod with a grace period and waits until it is gone.
 func (n *namespace) remove(pod string, graceSeconds int64) {
 	n.Helper()
 	n.no(n.client.CoreV1().Pods(n.name).Delete(n.Context(), pod, metav1.DeleteOptions{GracePeriodSeconds: &graceSeconds}))
 	n.gone(pod)
 }
 
-// gone waits until a pod is gone.
+// gone waits until a pod no longer exists.
 func (n *namespace) gone(pod string) {
 	n.Helper()
 	eventually(n.T, "the pod is gone", func() error {

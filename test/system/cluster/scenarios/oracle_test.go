@@ -19,25 +19,25 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/deviceplugin"
 )
 
-// hold is a pod's hold of a device, as far as both the API and the exporter tell it. The claim of a
-// device plugin's device is empty.
+// hold says that a pod holds a device, with the facts that both the API server and the exporter
+// have. Claim is empty if the device comes from a device plugin.
 type hold struct {
 	Pod, Claim, Device, Share, Request string
 	Admin                              bool
-	Memory                             float64 // consumed
+	Memory                             float64 // The consumed memory.
 }
 
-// held is a hold as the API server's objects say it is.
+// held is a hold according to the API server's objects.
 type held struct {
 	hold
-	// Used: one of the pod's containers, of any kind, names the device's request or the whole
-	// claim, or none of them names the claim.
+	// Used: a container of the pod names the device's request or the whole claim, or no container
+	// names the claim.
 	Used bool
-	// Listed: a main container or a restartable init container names the claim, so that
-	// PodResources lists it.
+	// Listed: a main container or a restartable init container names the claim, so PodResources
+	// lists the claim.
 	Listed bool
-	// Unnamed: the claim was made for a pod group from a template, and PodResources does not list it
-	// for this pod: only the API server has its name.
+	// Unnamed: the claim was created from a template for a pod group, and PodResources does not
+	// list it for this pod. Only the API server has the claim's name.
 	Unnamed bool
 }
 
@@ -50,8 +50,8 @@ func compareHolds(a, b hold) int {
 		cmp.Compare(a.Share, b.Share))
 }
 
-// holdsOfCluster returns what the pods of a namespace that have started, or would have with their
-// image, and have not ended hold, by the API.
+// holdsOfCluster returns the holds of a namespace's pods according to the API server. It includes
+// pods that have started, or that only wait for their image, and that have not ended.
 func (w *world) holdsOfCluster(ctx context.Context, ns string) ([]held, error) {
 	pods, err := w.client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -85,7 +85,7 @@ func (w *world) holdsOfCluster(ctx context.Context, ns string) ([]held, error) {
 	return holds, nil
 }
 
-// started reports whether a container of a pod, of whatever kind, has started.
+// started reports whether any container of a pod has started.
 func started(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodRunning {
 		return true
@@ -100,8 +100,8 @@ func ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// holdsByPlugin returns what device plugins gave to a pod, by the health of these devices
-// (KEP-4680): nothing else in the API names them.
+// holdsByPlugin returns the devices that device plugins gave to a pod. It reads them from the
+// devices' health in the pod's status (KEP-4680), because nothing else in the API names them.
 func (w *world) holdsByPlugin(pod *corev1.Pod) []held {
 	var holds []held
 	for i := range pod.Status.ContainerStatuses {
@@ -120,12 +120,12 @@ func (w *world) holdsByPlugin(pod *corev1.Pod) []held {
 	return holds
 }
 
-// podClaim is a claim of a pod.
+// podClaim is a claim that a pod uses.
 type podClaim struct {
-	Local    string // the name in the pod's spec
-	Name     string // that of the ResourceClaim
-	Made     bool   // from a template
-	Extended bool   // made by the scheduler for extended resources
+	Local    string // The name in the pod's spec.
+	Name     string // The name of the ResourceClaim.
+	Made     bool   // Created from a template.
+	Extended bool   // Created by the scheduler for extended resources.
 }
 
 // ofGroup reports whether a claim is reserved for a pod group.
@@ -134,7 +134,7 @@ func ofGroup(claim *resourceapi.ResourceClaim) bool {
 		func(by resourceapi.ResourceClaimConsumerReference) bool { return by.Resource == "podgroups" })
 }
 
-// claimsOf returns a pod's claims.
+// claimsOf returns the claims of a pod.
 func claimsOf(pod *corev1.Pod) []podClaim {
 	var claims []podClaim
 	for _, c := range pod.Spec.ResourceClaims {
@@ -153,9 +153,9 @@ func claimsOf(pod *corev1.Pod) []podClaim {
 	return claims
 }
 
-// uses reports whether a pod uses the device of a request of its claim.
+// uses reports whether a pod uses the devices of a request of the claim.
 func (c podClaim) uses(pod *corev1.Pod, request string) bool {
-	request, _, _ = strings.Cut(request, "/") // of a request with alternatives (KEP-4816)
+	request, _, _ = strings.Cut(request, "/") // A request with alternatives is "request/alternative" (KEP-4816).
 	named := false
 	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		for _, r := range container.Resources.Claims {
@@ -168,7 +168,7 @@ func (c podClaim) uses(pod *corev1.Pod, request string) bool {
 	return !named
 }
 
-// listed reports whether PodResources lists the claim.
+// listed reports whether PodResources lists the claim for a pod.
 func (c podClaim) listed(pod *corev1.Pod) bool {
 	if c.Extended {
 		return true
@@ -192,7 +192,7 @@ func newHold(pod, claim string, r *resourceapi.DeviceRequestAllocationResult) ho
 	return h
 }
 
-// holdsOfExporter returns what the pods of a namespace hold, by a snapshot.
+// holdsOfExporter returns the holds of a namespace's pods according to a snapshot.
 func holdsOfExporter(r *web.Report, ns string) []hold {
 	var holds []hold
 	for i := range r.Devices {
@@ -213,9 +213,9 @@ func holdsOfExporter(r *web.Report, ns string) []hold {
 	return holds
 }
 
-// agree waits until every exporter says of the namespace's pods what the API says, as far as its
-// way can know, and returns both the holds and the snapshot of the first exporter. The pods are to
-// use so many devices.
+// agree waits until every exporter shows the same holds of the namespace's pods as the API server,
+// as far as its sources allow, and until the pods use exactly count devices. It returns the holds
+// and the snapshot of the first exporter.
 func (n *namespace) agree(count int) ([]held, *web.Report) {
 	n.Helper()
 	var want []held
@@ -251,8 +251,9 @@ func (n *namespace) agree(count int) ([]held, *web.Report) {
 	return want, first
 }
 
-// diff compares what an exporter says of the namespace with what the cluster says. Where the
-// kubelet contradicts the API server, an exporter without claims can't know the device.
+// diff compares the holds that an exporter shows with those of the cluster. In a namespace where
+// the kubelet contradicts the API server, it does not compare the devices of an exporter that knows
+// no claims.
 func (n *namespace) diff(e *running, want []held, r *web.Report) string {
 	expected, got := e.expect(want), holdsOfExporter(r, n.name)
 	if e.noClaims && n.ownership.contradictory()[n.name] {
@@ -265,9 +266,10 @@ func (n *namespace) diff(e *running, want []held, r *web.Report) string {
 	return gocmp.Diff(expected, got)
 }
 
-// keeps checks that every snapshot from now on shows what the namespace's pods hold now, and that
-// these devices are read, until it is lifted. While the exporter reads no device of the vendor at
-// all, which takes answers within a second, those of the pods need not be read either.
+// keeps checks, on every snapshot until lift is called, that the namespace's pods hold what they
+// hold now and that their devices are read. If the exporter reads none of the vendor's devices, the
+// pods' devices need not be read either: the vendor's exporter has then not answered within a
+// second.
 func (n *namespace) keeps(count int) (lift func()) {
 	n.Helper()
 	all, _ := n.agree(count)
@@ -278,7 +280,7 @@ func (n *namespace) keeps(count int) (lift func()) {
 			away := !strictly && !n.vendor.isRead(r)
 			for _, h := range want {
 				if e.noClaims && (!n.vendor.has(h.Device) || contradicts) {
-					continue // the hardware, or the device, is not known
+					continue // The hardware or the device is unknown.
 				}
 				if away && n.vendor.has(h.Device) {
 					continue
@@ -308,7 +310,7 @@ func (n *namespace) keeps(count int) (lift func()) {
 		var before []web.HoldReport
 		lifts = append(lifts, e.watch.guard(n.T, read(e, false)), e.watch.guard(n.T, func(r *web.Report) error {
 			if diff := n.diff(e, all, r); diff != "" {
-				said, _ := json.Marshal(before) // of strings and times
+				said, _ := json.Marshal(before) // It has only strings and times.
 				return fmt.Errorf("the holders change (-before +now):\n%s\nbefore: %s", diff, said)
 			}
 			before = holdReports(r, n.name)
@@ -322,7 +324,7 @@ func (n *namespace) keeps(count int) (lift func()) {
 	}
 }
 
-// holdReports returns why the pods of a namespace hold devices.
+// holdReports returns the holds of a namespace's pods with their reasons.
 func holdReports(r *web.Report, ns string) []web.HoldReport {
 	var out []web.HoldReport
 	for i := range r.Devices {
@@ -335,7 +337,7 @@ func holdReports(r *web.Report, ns string) []web.HoldReport {
 	return out
 }
 
-// deviceOf returns what a snapshot says of a device.
+// deviceOf returns the device of this name in a snapshot.
 func deviceOf(r *web.Report, name string) *web.DeviceReport {
 	for i := range r.Devices {
 		if r.Devices[i].Device == name {
@@ -345,7 +347,7 @@ func deviceOf(r *web.Report, name string) *web.DeviceReport {
 	return &web.DeviceReport{}
 }
 
-// holder returns the row of a claim or pod and a device.
+// holder returns the row of a claim or a pod for a device.
 func holder(rows []web.HolderReport, ns, name, device string) *web.HolderReport {
 	for i := range rows {
 		if r := &rows[i]; r.Namespace == ns && r.Name == name && r.Device == device {

@@ -24,24 +24,24 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
 
-// observeEvery is the time between two observations of the API server's objects.
+// observeEvery is the interval at which the API server's objects are read.
 const observeEvery = 100 * time.Millisecond
 
-// ownership is who holds what by the API server, and what the tests know of it besides.
+// ownership is the truth about who holds which device, according to the API server and the tests.
 type ownership struct {
 	truth      *invariant.Truth
 	containers *invariant.Containers
 
 	mu     sync.Mutex
-	since  map[string]time.Time // when a component was stopped that is not there
-	gaps   []standstill.Span    // when others were stopped
-	blind  map[string]bool      // namespaces in which the kubelet contradicts the API server
-	forced map[string]time.Time // when the pod of a claim was deleted by force, by NAMESPACE/CLAIM
+	since  map[string]time.Time // When each stopped component was stopped.
+	gaps   []standstill.Span    // When components were stopped that run again.
+	blind  map[string]bool      // Namespaces in which the kubelet contradicts the API server.
+	forced map[string]time.Time // When the pod of a claim was deleted by force; the key is NAMESPACE/CLAIM.
 }
 
-// startOwnership observes the API server's pods and claims until the test ends. It asks for them
-// each time: a watch that was cut off goes on with what it knew, for up to half a minute after the
-// server is back. While the server is away, nothing is observed.
+// startOwnership observes the API server's pods and claims until the test ends. It lists them each
+// time, because an interrupted watch would keep its old state for up to half a minute after the API
+// server is back. While the API server is down, nothing is observed.
 func startOwnership(t *testing.T, c *cluster.Cluster) *ownership {
 	t.Helper()
 	config, err := c.Client()
@@ -58,7 +58,7 @@ func startOwnership(t *testing.T, c *cluster.Cluster) *ownership {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	var last time.Time // of an answer
+	var last time.Time // When the last answer arrived.
 	observe := func() {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
@@ -91,7 +91,7 @@ func startOwnership(t *testing.T, c *cluster.Cluster) *ownership {
 	return o
 }
 
-// startContainers observes the pods and containers of the runtime until the test ends.
+// startContainers observes the sandboxes and containers of the runtime until the test ends.
 func (o *ownership) startContainers(t *testing.T, socket string) {
 	t.Helper()
 	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -110,7 +110,7 @@ func (o *ownership) startContainers(t *testing.T, socket string) {
 		if err != nil {
 			return err
 		}
-		runs := map[string]bool{} // by sandbox
+		runs := map[string]bool{} // By sandbox ID.
 		for _, c := range containers.GetContainers() {
 			if c.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING {
 				runs[c.GetPodSandboxId()] = true
@@ -144,7 +144,7 @@ func (o *ownership) startContainers(t *testing.T, socket string) {
 	})
 }
 
-// switched notes that a component was stopped or, if it was, started again.
+// switched records that a component was stopped or, if it was stopped, that it was started.
 func (o *ownership) switched(component string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -156,7 +156,7 @@ func (o *ownership) switched(component string) {
 	o.since[component] = time.Now()
 }
 
-// stopped returns when the kubelet or a driver was stopped so far: nobody ends a pod then.
+// stopped returns when the kubelet or a driver was stopped. During these times no pod can end.
 func (o *ownership) stopped() []standstill.Span {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -167,7 +167,7 @@ func (o *ownership) stopped() []standstill.Span {
 	return all
 }
 
-// pointers returns the addresses of objects.
+// pointers returns pointers to the elements of a slice.
 func pointers[T any](all []T) []*T {
 	out := make([]*T, len(all))
 	for i := range all {
@@ -176,22 +176,23 @@ func pointers[T any](all []T) []*T {
 	return out
 }
 
-// contradicts leaves the namespace out of the comparisons with the driver's journal and, in ways
-// without claims, with the API server's objects: a test makes the cluster contradict itself there.
+// contradicts excludes the namespace from the comparisons with the driver's journal and, for
+// exporters that know no claims, with the API server's objects. A test calls it before it makes the
+// cluster's own data contradictory there.
 func (n *namespace) contradicts() {
 	n.ownership.mu.Lock()
 	defer n.ownership.mu.Unlock()
 	n.ownership.blind[n.name] = true
 }
 
-// contradictory returns those namespaces.
+// contradictory returns the namespaces for which contradicts was called.
 func (o *ownership) contradictory() map[string]bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return maps.Clone(o.blind)
 }
 
-// forcedAt returns when the pod that a claim was made for was deleted by force.
+// forcedAt returns when a claim's pod was deleted by force, and whether it was.
 func (o *ownership) forcedAt(claim string) (time.Time, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -199,8 +200,9 @@ func (o *ownership) forcedAt(claim string) (time.Time, bool) {
 	return at, ok
 }
 
-// force deletes a pod by force: the object is gone at once, and its containers run on for the pod's
-// grace period. It notes the time of the end of the claims that were the pod's own.
+// force deletes a pod by force: the object is gone at once, but its containers run on for the pod's
+// grace period. It records the time of the deletion as the end of the claims that were created for
+// the pod.
 func (n *namespace) force(pod *corev1.Pod) {
 	n.Helper()
 	n.no(n.client.CoreV1().Pods(n.name).Delete(n.Context(), pod.Name, metav1.DeleteOptions{

@@ -13,14 +13,14 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
-// TestPodGroups runs with -long, on a cluster of its own, in which pod groups may have claims
-// (KEP-5729): such a claim is reserved for the group and for none of its pods.
+// TestPodGroups runs with -long, on its own cluster, in which pod groups may have claims
+// (KEP-5729). Such a claim is reserved for the group and not for its pods.
 func TestPodGroups(t *testing.T) {
 	if !*long || !kubeletSince(podGroupsSince) {
 		t.Skip("NOT RUN: it starts a cluster of its own, with -args -long and a kubelet that knows pod groups")
 	}
 	w := newWorld(t, cluster.Options{Gates: []string{"GenericWorkload", "DRAWorkloadResourceClaims"}})
-	// Somebody holds something for so long that the edges of others count little in the sum.
+	// A long hold makes the inaccuracy at the start and end of other holds small in the sum.
 	anchor := w.namespace(t, "anchor")
 	anchor.claim("one", request("gpu", gpudriver.ClassGPU))
 	anchor.pod("user", podSpec("one"))
@@ -35,7 +35,7 @@ func TestPodGroups(t *testing.T) {
 	w.finish(t)
 }
 
-// group makes a pod group with a claim, which pods of the group name as their own.
+// group creates a pod group with a claim, which pods of the group can name.
 func (n *namespace) group(claim *schedulingv1beta1.PodGroupResourceClaim) {
 	n.Helper()
 	claim.Name = "devices"
@@ -54,8 +54,8 @@ func grouped(spec corev1.PodSpec) corev1.PodSpec {
 	return spec
 }
 
-// A claim that was made for a pod group from a template is held by each pod of the group that names
-// it, in a main container or in none.
+// A claim is created for a pod group from a template. Each pod of the group that names the claim
+// holds it, whether a main container names it or none.
 func testPodGroupTemplate(t *testing.T, w *world) {
 	n := w.namespace(t, "pod-group-template")
 	n.template("made", request("gpu", gpudriver.ClassGPU))
@@ -78,10 +78,10 @@ func testPodGroupTemplate(t *testing.T, w *world) {
 	n.agree(1)
 	n.charges(holds[0].Device, podPart("a", 1))
 	n.remove("a", 1)
-	n.agree(0) // the claim stays reserved for the group, which has no pod
+	n.agree(0) // The claim stays reserved for the group, which has no pods.
 }
 
-// So is a claim that the group names.
+// The same is true for an existing claim that the group names.
 func testPodGroupNamed(t *testing.T, w *world) {
 	n := w.namespace(t, "pod-group-named")
 	n.claim("one", request("gpu", gpudriver.ClassGPU))
@@ -98,7 +98,7 @@ func testPodGroupNamed(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// reservedForGroup checks that the claim is reserved for the pod group alone.
+// reservedForGroup checks that the claim is reserved only for the pod group.
 func (n *namespace) reservedForGroup(name string) {
 	n.Helper()
 	claim, err := n.client.ResourceV1().ResourceClaims(n.name).Get(n.Context(), name, metav1.GetOptions{})

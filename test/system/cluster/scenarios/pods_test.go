@@ -23,10 +23,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
 
-// testStaticPod has the kubelet run a pod of a manifest on the node. Static pods may have no
-// claims; this one has a device plugin's device. It is one pod of one UID, the kubelet's, in every
-// way, though its mirror pod at the API server has another. It holds its device while its mirror
-// pod is deleted and created again, and when the same manifest, and so the same UID, comes back.
+// testStaticPod makes the kubelet run a static pod. Static pods can't have claims, so it uses a
+// device plugin's device. Every exporter must show one pod with the UID that the kubelet gave it,
+// although its mirror pod at the API server has another UID. The pod holds its device while the
+// mirror pod is deleted and created again, and again when the same manifest, with the same UID, is
+// put back.
 func testStaticPod(t *testing.T, w *world) {
 	n := w.namespace(t, "static-pod")
 	manifest := filepath.Join(w.cluster.Manifests(), n.name+".yaml")
@@ -56,7 +57,7 @@ func testStaticPod(t *testing.T, w *world) {
 	}
 }
 
-// staticUID waits until every exporter shows a static pod with the kubelet's UID.
+// staticUID waits until every exporter shows a static pod with the UID that the kubelet gave it.
 func (n *namespace) staticUID(name string) {
 	n.Helper()
 	pod, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), name, metav1.GetOptions{})
@@ -76,8 +77,8 @@ func (n *namespace) staticUID(name string) {
 	})
 }
 
-// A container that is added to a pod for debugging has no claims: the pod holds its device as
-// before, in the container that had it.
+// An ephemeral container for debugging has no claims. The pod still holds its device, in the same
+// container as before.
 func testEphemeralContainer(t *testing.T, w *world) {
 	n := w.namespace(t, "ephemeral")
 	n.claim("one", request("gpu", gpudriver.ClassGPU))
@@ -85,7 +86,7 @@ func testEphemeralContainer(t *testing.T, w *world) {
 	n.running(1)
 	lift := n.keeps(1)
 	pods := n.client.CoreV1().Pods(n.name)
-	n.no(retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the kubelet may write the pod's status meanwhile
+	n.no(retry.RetryOnConflict(retry.DefaultBackoff, func() error { // The kubelet may update the pod at the same time.
 		pod, err := pods.Get(n.Context(), "user", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -119,15 +120,15 @@ func testEphemeralContainer(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// The kubelet prepares a pod's devices before it gets its image: a pod whose image can't be had
-// holds its device, prepared, until it is deleted or the image is there.
+// The kubelet prepares a pod's devices before it pulls the image. A pod whose image is missing
+// therefore holds its prepared device until the pod is deleted, also after the image has arrived.
 func testMissingImage(t *testing.T, w *world) {
 	n := w.namespace(t, "missing-image")
 	n.claim("one", request("gpu", gpudriver.ClassGPU))
 	spec := podSpec("one")
 	spec.Containers[0].Image = "missing:1"
 	if !w.containers {
-		spec.Containers[0].ImagePullPolicy = corev1.PullNever // what is pulled, the fake runtime has
+		spec.Containers[0].ImagePullPolicy = corev1.PullNever // The fake runtime can pull every image.
 	}
 	n.pod("user", spec)
 	eventually(t, "the pod waits for its image", func() error {
@@ -163,8 +164,8 @@ func waitsForImage(pod *corev1.Pod) bool {
 	})
 }
 
-// A pod that is evicted by the API holds its device until its grace period is over, and one that is
-// evicted since a DeviceTaintRule taints its device, too.
+// A pod that is evicted holds its device until its grace period is over, whether it is evicted by
+// the Eviction API or because a DeviceTaintRule taints its device.
 func testEvicted(t *testing.T, w *world) {
 	const grace = 4
 	n := w.namespace(t, "evicted")
@@ -202,7 +203,7 @@ func (n *namespace) evict(string) (undo func()) {
 	return func() {}
 }
 
-// taint has pods that hold a device evicted.
+// taint creates a DeviceTaintRule that evicts the pods that use a device.
 func (n *namespace) taint(device string) (undo func()) {
 	rules := n.client.ResourceV1().DeviceTaintRules()
 	_, err := rules.Create(n.Context(), &resourceapi.DeviceTaintRule{
@@ -220,8 +221,8 @@ func (n *namespace) taint(device string) (undo func()) {
 	return func() { n.no(rules.Delete(n.Context(), n.name, metav1.DeleteOptions{})) }
 }
 
-// The kubelet evicts a pod that fills its volume beyond the limit: the pod has failed, its object
-// stays, and it holds nothing.
+// The kubelet evicts a pod that writes more to its volume than the limit. The pod has failed, its
+// object remains, and it holds nothing.
 func testEvictedByKubelet(t *testing.T, w *world) {
 	n := w.namespace(t, "evicted-by-kubelet")
 	n.claim("one", request("gpu", gpudriver.ClassGPU))

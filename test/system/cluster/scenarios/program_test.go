@@ -27,7 +27,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
 
-// programPath is the environment variable that names the exporter.
+// programPath is the environment variable with the path of the exporter.
 const programPath = "DRA_EXPORTER"
 
 // program is a running exporter.
@@ -39,14 +39,14 @@ type program struct {
 	mu  sync.Mutex
 	log []string
 
-	// The last snapshot, and the exposition, by what was received: many tests ask for the same ones.
+	// The last snapshot and exposition are cached, because many tests request the same ones.
 	snapshot   *web.Report
 	tag        string
 	exposition []byte
 	parsed     map[string]*dto.MetricFamily
 }
 
-// flags returns the flags of every exporter, whatever it reads and asks.
+// flags returns the flags of all exporters, whatever their sources.
 func (w *world) flags() []string {
 	return []string{
 		"--web.listen-address=127.0.0.1:0",
@@ -59,11 +59,12 @@ func (w *world) flags() []string {
 		"--path.procfs=" + w.procfs,
 		"--counter.zero-hold=0s",
 		"--retention=1h",
-		"--histograms=off", // dra_exporter_series counts them, and the text format has none
+		"--histograms=off", // dra_exporter_series counts them, and they are not in the text format.
 	}
 }
 
-// startExporter starts the exporter, waits until it is ready, and stops it at the test's end.
+// startExporter starts the exporter and waits until it is ready. The exporter stops when the test
+// ends.
 func startExporter(t *testing.T, args []string) *program {
 	t.Helper()
 	path := os.Getenv(programPath)
@@ -71,10 +72,10 @@ func startExporter(t *testing.T, args []string) *program {
 		t.Fatalf("$%s does not name the exporter: run make test-e2e, or build it and say where it is", programPath)
 	}
 	p := &program{cmd: exec.Command(path, args...), client: &http.Client{
-		Timeout: *waitLimit, Transport: &http.Transport{DisableCompression: true}, // which would only take time
+		Timeout: *waitLimit, Transport: &http.Transport{DisableCompression: true}, // Compression costs CPU time.
 	}}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	p.cmd.Env = append(os.Environ(), "GOGC=400") // by default it saves memory, which takes a quarter of its time
+	p.cmd.Env = append(os.Environ(), "GOGC=400") // With the default GOGC, collection takes a quarter of its CPU time.
 	stderr, err := p.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +111,7 @@ func startExporter(t *testing.T, args []string) *program {
 	return p
 }
 
-// follow keeps what the exporter says until its end, and finds its address in that.
+// follow stores the exporter's log until the exporter ends, and finds the listening address in it.
 func (p *program) follow(stderr io.Reader, listening chan<- string) {
 	address := regexp.MustCompile(`msg="Listening on" address=(\S+)`)
 	for lines := bufio.NewScanner(stderr); lines.Scan(); {
@@ -121,7 +122,7 @@ func (p *program) follow(stderr io.Reader, listening chan<- string) {
 			listening <- found[1]
 		}
 	}
-	_ = p.cmd.Wait() // Its state tells.
+	_ = p.cmd.Wait() // The process state has the result.
 }
 
 func (p *program) get(path string) ([]byte, error) {
@@ -129,7 +130,8 @@ func (p *program) get(path string) ([]byte, error) {
 	return body, err
 }
 
-// getUnless returns an answer and its entity tag; the answer is nil if it has the tag given.
+// getUnless sends a GET request with If-None-Match: tag. It returns the body and its entity tag;
+// the body is nil if the tag still matches.
 func (p *program) getUnless(tag, path string) (body []byte, tagged string, err error) {
 	at, err := url.Parse("http://" + p.address + path)
 	if err != nil {
@@ -157,7 +159,7 @@ func (p *program) getUnless(tag, path string) (body []byte, tagged string, err e
 	}
 }
 
-// report asks for the snapshot, which must not be changed.
+// report returns the last snapshot. The caller must not change it.
 func (p *program) report() (*web.Report, error) {
 	p.mu.Lock()
 	last, tag := p.snapshot, p.tag
@@ -179,7 +181,7 @@ func (p *program) report() (*web.Report, error) {
 	return &r, nil
 }
 
-// families scrapes the exporter. What it returns must not be changed.
+// families scrapes the exporter. The caller must not change the result.
 func (p *program) families() (map[string]*dto.MetricFamily, error) {
 	body, err := p.get("/metrics")
 	if err != nil {
@@ -199,7 +201,8 @@ func (p *program) families() (map[string]*dto.MetricFamily, error) {
 	return families, nil
 }
 
-// value returns the value of the only series with these labels, given as names and values in turns.
+// value returns the value of the only series with these labels. labels are alternating names and
+// values.
 func (p *program) value(name string, labels ...string) (float64, error) {
 	families, err := p.families()
 	if err != nil {
@@ -210,7 +213,7 @@ func (p *program) value(name string, labels ...string) (float64, error) {
 	for _, m := range families[name].GetMetric() {
 		if matches(m, labels) {
 			found++
-			value = m.GetGauge().GetValue() + m.GetCounter().GetValue() // One of them is nil, which counts 0.
+			value = m.GetGauge().GetValue() + m.GetCounter().GetValue() // One of them is nil and counts as 0.
 		}
 	}
 	if found != 1 {
@@ -219,7 +222,7 @@ func (p *program) value(name string, labels ...string) (float64, error) {
 	return value, nil
 }
 
-// has reports whether the only series with these labels has a value.
+// has returns nil if the only series with these labels has the value want.
 func (p *program) has(name string, want float64, labels ...string) error {
 	got, err := p.value(name, labels...)
 	if err == nil && got != want {
@@ -228,7 +231,7 @@ func (p *program) has(name string, want float64, labels ...string) error {
 	return err
 }
 
-// matches reports whether a series has labels, given as names and values in turns.
+// matches reports whether a series has these labels, given as alternating names and values.
 func matches(m *dto.Metric, labels []string) bool {
 	has := labelsOf(m)
 	for i := 0; i+1 < len(labels); i += 2 {
@@ -247,7 +250,7 @@ func labelsOf(m *dto.Metric) map[string]string {
 	return labels
 }
 
-// ticks waits until the exporter has made so many snapshots more.
+// ticks waits until the exporter has made count more snapshots.
 func (p *program) ticks(t *testing.T, count int) {
 	t.Helper()
 	var last time.Time
@@ -268,20 +271,20 @@ func (p *program) ticks(t *testing.T, count int) {
 	})
 }
 
-// waitLimit bounds every wait for the cluster or the exporter, on a busy machine too.
+// waitLimit limits every wait for the cluster or the exporter. It allows for a busy machine.
 var waitLimit = flag.Duration("wait-limit", 3*time.Minute, "how long a test waits for the cluster or the exporter")
 
-// eventually waits until there is no error any more.
+// eventually calls is until it returns nil.
 func eventually(t *testing.T, what string, is func() error) {
 	t.Helper()
 	progresses(t, what, func() (int, error) { return 0, is() })
 }
 
-// clusters has the cluster that runs of each test that has started one, by the test's name.
+// clusters maps the name of each test that has started a cluster to that cluster.
 var clusters sync.Map
 
-// endedUnasked returns why the cluster of a test, or of one that it is a part of, has ended, nil if
-// it runs.
+// endedUnasked returns the reason why a test's cluster has ended, or nil if it is running. If the
+// test is a subtest, the cluster may be that of a parent.
 func endedUnasked(test string) error {
 	for {
 		if c, there := clusters.Load(test); there {
@@ -295,8 +298,8 @@ func endedUnasked(test string) error {
 	}
 }
 
-// progresses does the same, and waits on as long as a number changes in that time. It does not wait
-// for a cluster that has ended.
+// progresses is like eventually, but waits longer if the number that is returns changes within the
+// limit. It fails immediately if the cluster has ended.
 func progresses(t *testing.T, what string, is func() (int, error)) {
 	t.Helper()
 	last, deadline := 0, time.Now().Add(*waitLimit)

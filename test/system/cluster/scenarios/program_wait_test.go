@@ -5,12 +5,12 @@ import (
 	"testing"
 )
 
-// endedError is a cluster that has ended, with the reason.
+// endedError is a cluster that has ended for this reason.
 type endedError struct{ error }
 
 func (c endedError) EndedUnasked() error { return c.error }
 
-// Tests, and those that they are parts of, know that their cluster has ended; others do not.
+// A test and its subtests learn that their cluster has ended; other tests do not.
 func TestEndedCluster(t *testing.T) {
 	want := errors.New("etcd ended")
 	clusters.Store(t.Name(), endedError{want})

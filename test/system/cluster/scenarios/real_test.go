@@ -21,8 +21,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/netdriver"
 )
 
-// TestContainers runs, at once, what real containers may do otherwise than those of the runtime
-// that runs nothing, and what takes real devices: network interfaces in pods, and CPUs.
+// TestContainers runs in parallel the scenarios that may behave differently with real containers,
+// and those that need real devices: network interfaces in pods, and CPUs.
 func TestContainers(t *testing.T) {
 	w := newWorld(t, cluster.Options{Runtime: cluster.Containerd})
 	t.Run("Claims", func(t *testing.T) {
@@ -52,9 +52,9 @@ func TestContainers(t *testing.T) {
 	w.finish(t)
 }
 
-// testNetwork has two pods, one after the other, send through an interface that the driver moves
-// into each: claim and pods are charged what came out at its far end on the node, to the byte, and
-// the device is up on the host, in the pod, and back.
+// Two pods, one after the other, send through an interface that the driver moves into each of them.
+// Claim and pods must be charged exactly the bytes that arrived at the other end on the node. The
+// device stays up on the node, in the pod, and back on the node.
 func testNetwork(t *testing.T, w *world) {
 	const first, second = 3_000_000, 2_000_000
 	n := w.namespace(t, "network")
@@ -81,8 +81,7 @@ func testNetwork(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// testPodLevelNetwork has a pod send through an interface whose claim no container names, as
-// dranet's examples are written.
+// A pod sends through an interface of a claim that no container names, as in dranet's examples.
 func testPodLevelNetwork(t *testing.T, w *world) {
 	const nicIndex, payload = 0, 3_000_000
 	n := w.namespace(t, "pod-level-network")
@@ -98,7 +97,7 @@ func testPodLevelNetwork(t *testing.T, w *world) {
 	n.onNode(nicIndex)
 }
 
-// nic asks for one interface.
+// nic returns a request for one interface.
 func nic(index int) resourceapi.DeviceRequest {
 	r := request("nic", netdriver.Name)
 	r.Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
@@ -107,8 +106,8 @@ func nic(index int) resourceapi.DeviceRequest {
 	return r
 }
 
-// tell lets a pod that all exporters show with its interface send through it, when these have read
-// since that nothing was sent yet.
+// tell makes a pod start to send. It first waits until all exporters have read the interface, so
+// that they know its counter before the pod sends.
 func (n *namespace) tell(pod string, nic int) {
 	n.Helper()
 	for _, e := range n.exporters {
@@ -126,7 +125,7 @@ func (n *namespace) tell(pod string, nic int) {
 	})
 }
 
-// tellProcesses sends SIGCONT to the processes of a pod, by their cgroups.
+// tellProcesses sends SIGCONT to the processes of a pod. It finds them by their cgroups.
 func tellProcesses(uid string) error {
 	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {
@@ -135,7 +134,7 @@ func tellProcesses(uid string) error {
 	for _, file := range files {
 		content, err := os.ReadFile(file)
 		if err != nil || !strings.Contains(strings.ReplaceAll(string(content), "_", "-"), uid) {
-			continue // it has ended, or is of another pod
+			continue // It has ended or belongs to another pod.
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 		if err != nil {
@@ -157,7 +156,7 @@ func (n *namespace) onNode(nic int) {
 	})
 }
 
-// arrived returns what has come out at the far end of an interface, in bytes.
+// arrived returns the number of bytes that have arrived at the other end of an interface.
 func (n *namespace) arrived(nic int) float64 {
 	n.Helper()
 	content, err := os.ReadFile(filepath.Join(n.sysfs, "class", "net", fmt.Sprintf("wire%d", nic), "statistics",
@@ -168,13 +167,13 @@ func (n *namespace) arrived(nic int) float64 {
 	return bytes
 }
 
-// strays is what an interface may send by itself at the edges of a hold: some packets of IPv6 that
-// look for neighbours, which are unattributed.
+// strays is the number of bytes that an interface may send by itself at the start and end of
+// a hold: some IPv6 packets of neighbour discovery. They are unattributed.
 const strays = 300
 
-// charged waits until some exporters charge the pod, and add to the device and the claim, what has
-// arrived since, which is the payload and more; and returns what has arrived at all. The device was
-// held by that claim alone.
+// charged waits until the exporters charge the pod all bytes that have arrived since, at least the
+// payload, and until their values of the device and the claim agree. Only this claim may have held
+// the device. It returns the number of all bytes that have arrived.
 func (n *namespace) charged(by []*running, nic int, since, payload float64, pod string) (arrived float64) {
 	n.Helper()
 	name := fmt.Sprintf("nic%d", nic)
@@ -215,12 +214,13 @@ func transmitted(values []web.ValueReport) float64 {
 	return 0
 }
 
-// cpuSlack is how far a CPU's active time may be from the truth, in seconds: the kernel counts in
-// hundredths, and the begin and the end of a hold are put between two readings of a second each.
+// cpuSlack is the allowed error of a CPU's active time, in seconds. The kernel counts in
+// hundredths, and the start and the end of a hold lie between two readings, which are a second
+// apart.
 const cpuSlack = 0.5
 
-// testCPU has a pod keep its CPU busy: the claim is charged at least what the pod took, and no more
-// than what the CPU did for all users, since /proc/stat, unlike cgroups, does not tell them apart.
+// A pod keeps its CPU busy. The claim must be charged at least what the pod used, and at most what
+// all processes used on that CPU, because /proc/stat, unlike cgroups, does not separate them.
 func testCPU(t *testing.T, w *world) {
 	n := w.namespace(t, "cpu")
 	n.claim("cpu", request("cpu", cpudriver.Name))
@@ -233,7 +233,7 @@ func testCPU(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// chargedBusy waits until a pod has burnt its CPU, and checks what the claim is charged.
+// chargedBusy waits until a pod has kept its CPU busy, and checks what the claim is charged.
 func (n *namespace) chargedBusy(pod, claimName, device string, before map[string]float64) {
 	n.Helper()
 	burnt := n.burnt(pod)
@@ -258,7 +258,7 @@ func (n *namespace) chargedBusy(pod, claimName, device string, before map[string
 	}
 }
 
-// burnt waits until a pod says how much time of a CPU it took, in seconds.
+// burnt waits until a pod has logged how much CPU time it used, and returns that in seconds.
 func (n *namespace) burnt(pod string) (seconds float64) {
 	n.Helper()
 	eventually(n.T, "the pod has burnt its CPU", func() error {
@@ -273,8 +273,8 @@ func (n *namespace) burnt(pod string) (seconds float64) {
 	return seconds
 }
 
-// busy returns how long each CPU was busy since the machine's start, in seconds, by the devices
-// that they are.
+// busy returns how long each CPU has been busy since the machine's start, in seconds. The keys are
+// the names of the CPUs' devices.
 func (n *namespace) busy() map[string]float64 {
 	n.Helper()
 	content, err := os.ReadFile("/proc/stat")
@@ -282,7 +282,7 @@ func (n *namespace) busy() map[string]float64 {
 	out := map[string]float64{}
 	for line := range strings.Lines(string(content)) {
 		var cpu int
-		var user, nice, system, idle, wait, irq, soft, steal float64 // in hundredths of a second (proc(5))
+		var user, nice, system, idle, wait, irq, soft, steal float64 // In hundredths of a second (proc(5)).
 		if _, err := fmt.Sscanf(line, "cpu%d %f %f %f %f %f %f %f %f", &cpu, &user, &nice, &system, &idle, &wait, &irq,
 			&soft, &steal); err == nil {
 			out[fmt.Sprintf("cpudev%03d", cpu)] = (user + nice + system + irq + soft + steal) / 100

@@ -12,10 +12,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/cpudriver"
 )
 
-// testRealDevicesThroughRestarts has a pod send through an interface, and another keep a CPU busy,
-// while the drivers and the kubelet restart. Both hold their devices on every snapshot, and are
-// charged in the end what went through and what was burnt: nothing is lost, and nothing counted
-// twice. The driver that came back brings the interface back from the pod.
+// One pod sends through an interface, and another keeps a CPU busy, while the drivers and the
+// kubelet restart. Both hold their devices on every snapshot. In the end they must be charged
+// exactly what was sent and used: nothing is lost or counted twice. The restarted driver moves the
+// interface back from the pod.
 func testRealDevicesThroughRestarts(t *testing.T, w *world) {
 	const nicIndex, payload = 3, 2_000_000
 	n := w.namespace(t, "restarts")
@@ -44,13 +44,13 @@ func testRealDevicesThroughRestarts(t *testing.T, w *world) {
 	n.onNode(nicIndex)
 }
 
-// sendsOn waits until more has gone through the interface.
+// sendsOn waits until more bytes have been sent through the interface.
 func (n *namespace) sendsOn(nic int) {
 	n.Helper()
 	n.sendsMore(nic, n.arrived(nic))
 }
 
-// sendsMore waits until more has gone through the interface than had arrived before.
+// sendsMore waits until more bytes than before have arrived.
 func (n *namespace) sendsMore(nic int, before float64) {
 	n.Helper()
 	eventually(n.T, "more is sent", func() error {
@@ -61,16 +61,16 @@ func (n *namespace) sendsMore(nic int, before float64) {
 	})
 }
 
-// A pod that is deleted by force is gone for the API server at once, but its processes run on for
-// the kubelet's shortest grace period of 2 s. It is charged what it sent before, and at most what
-// its processes sent: an exporter without the API server hears of the end from the kubelet, after
-// them. The rest is unattributed, and not lost.
+// A pod that is deleted by force is immediately gone from the API server, but its processes run on
+// for the kubelet's shortest grace period of 2 s. It must be charged at least what it sent before,
+// and at most what its processes sent: exporters without the API server learn from the kubelet that
+// it has ended, after its processes have. The rest is unattributed and not lost.
 func testForceDeletedRunning(t *testing.T, w *world) {
 	const (
 		nicIndex = 2
-		rate     = 500_000.0 // bytes a second, and a little more for headers
+		rate     = 500_000.0 // Bytes of payload per second.
 		grace    = 4
-		allowed  = 1.2 * rate * 1.5 // what is sent in the time by which the end may be dated wrong
+		allowed  = 1.2 * rate * 1.5 // Bytes sent within the allowed error of the end's time.
 	)
 	n := w.namespace(t, "force-deleted-running")
 	n.claim("nic", nic(nicIndex))

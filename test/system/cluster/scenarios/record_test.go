@@ -10,8 +10,8 @@ import (
 var recordings = flag.String("record", "",
 	"save what the cluster says of each scenario in a folder here, named after its namespace")
 
-// record saves what the cluster says now, if that is asked for. Other scenarios go on meanwhile:
-// what the files say of their namespaces may differ.
+// record saves the state of the cluster if the flag is set. Other scenarios continue meanwhile, so
+// the files may disagree about their namespaces.
 func (n *namespace) record() {
 	n.Helper()
 	if *recordings != "" {

@@ -15,11 +15,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/plugin"
 )
 
-// trouble is how long a component is away.
+// trouble is how long a component is stopped.
 const trouble = 3 * time.Second
 
-// holders makes a namespace with claims of each kind, pods that hold them, and one that holds a
-// device plugin's device, and has every snapshot checked for them. They are six.
+// holders creates a namespace with six pods that hold devices by all kinds of claims and by a
+// device plugin. Every snapshot is checked for these holds until lift is called.
 func (w *world) holders(t *testing.T, name string) (n *namespace, lift func()) {
 	t.Helper()
 	n = w.namespace(t, name)
@@ -38,13 +38,13 @@ func (w *world) holders(t *testing.T, name string) (n *namespace, lift func()) {
 	return n, lift
 }
 
-// stillCharged checks that the holders are charged as before.
+// stillCharged checks that two of the claims are charged their shares.
 func (n *namespace) stillCharged() {
 	n.Helper()
 	n.charges("shared-2", claimPart("small", 1.0/3).without(0.5), claimPart("large", 2.0/3).without(0.5))
 }
 
-// sourceUp waits until every exporter says that a source is up, or down.
+// sourceUp waits until every exporter reports a source as up (1) or down (0).
 func (n *namespace) sourceUp(source string, want float64) {
 	n.Helper()
 	eventually(n.T, fmt.Sprintf("source %s is at %v", source, want), func() error {
@@ -67,8 +67,8 @@ func (n *namespace) order(verb func(string) error, component string) {
 	}
 }
 
-// testRestarts restarts one component after the other. All the while, and whatever is away, those
-// who hold devices do so on every snapshot, and are charged.
+// testRestarts restarts the components one after the other. Meanwhile every snapshot must show the
+// pods that hold devices, and they must be charged.
 func testRestarts(t *testing.T, w *world) {
 	n, lift := w.holders(t, "restarts")
 	for _, restart := range []struct {
@@ -77,7 +77,7 @@ func testRestarts(t *testing.T, w *world) {
 	}{
 		{"Kubelet", testKubeletRestart},
 		{"Driver", testDriverRestart},
-		// What makes pods comes before the API server is away.
+		// Pods are created here, before the API server is stopped.
 		{"ServerHangs", testServerHangs},
 		{"ServerAway", testServerAway},
 		{"KubeletWithoutServer", testKubeletRestartWithoutServer},
@@ -87,8 +87,8 @@ func testRestarts(t *testing.T, w *world) {
 		}
 		t.Run(restart.name, func(t *testing.T) { restart.test(&namespace{T: t, world: w, name: n.name}) })
 	}
-	// Who was there while the API server was not needs a minute until it makes pods, or publishes
-	// devices, again.
+	// After the API server was stopped, these components need a minute until they create pods or
+	// publish devices again.
 	for _, component := range []string{"kube-controller-manager", "kube-scheduler", "driver"} {
 		n.order(n.cluster.StopComponent, component)
 		n.order(n.cluster.StartComponent, component)
@@ -97,19 +97,19 @@ func testRestarts(t *testing.T, w *world) {
 	n.clear()
 }
 
-// A kubelet that is killed and comes back.
+// The kubelet is killed and started again.
 func testKubeletRestart(n *namespace) {
 	n.order(n.cluster.StopComponent, "kubelet")
 	n.sourceUp("podresources", 0)
-	n.stillCharged() // Which takes some seconds.
+	n.stillCharged() // This takes some seconds.
 	n.order(n.cluster.StartComponent, "kubelet")
 	n.sourceUp("podresources", 1)
 	n.stillCharged()
 	n.agree(6)
 }
 
-// A kubelet that comes back while the API server is away answers with nothing, for as long as that
-// lasts.
+// The kubelet is restarted while the API server is stopped. Until the API server is back, the
+// kubelet answers with an empty list.
 func testKubeletRestartWithoutServer(n *namespace) {
 	n.order(n.cluster.StopComponent, "kube-apiserver")
 	n.order(n.cluster.StopComponent, "kubelet")
@@ -135,22 +135,22 @@ func testKubeletRestartWithoutServer(n *namespace) {
 	n.agree(6)
 }
 
-// A pod ends while the API server is away.
+// A pod ends while the API server is stopped.
 func testServerAway(n *namespace) {
 	n.endsWithoutServer("away", n.cluster.StopComponent, n.cluster.StartComponent)
 }
 
-// A pod ends while the API server answers nothing.
+// A pod ends while the API server does not answer.
 func testServerHangs(n *namespace) {
 	n.endsWithoutServer("hangs", n.cluster.PauseComponent, n.cluster.ResumeComponent)
 }
 
-// endsWithoutServer has a pod end while the API server can't say so: every exporter ends the pod's
-// hold when its driver takes the device back, by the driver's journal, and nobody holds the device
-// again when the server is back. Those who hold other devices go on to do so.
+// endsWithoutServer lets a pod end while the API server can't report it. Every exporter must end
+// the hold when the driver unprepares the device, according to the driver's journal. When the API
+// server is back, the device must still have no holder. Other pods must keep their devices.
 func (n *namespace) endsWithoutServer(name string, takeAway, bringBack func(string) error) {
 	n.Helper()
-	const lasts = 20 * time.Second // long enough for all exporters to see it
+	const lasts = 20 * time.Second // Long enough that all exporters see the pod.
 	o := n.namespace(n.T, "server-"+name)
 	o.claim("job", request("gpu", gpudriver.ClassGPU))
 	o.pod("job", once(podSpec("job", "sleep", lasts.String())))
@@ -209,7 +209,7 @@ func (n *namespace) endsWithoutServer(name string, takeAway, bringBack func(stri
 	n.agree(6)
 }
 
-// takenBack returns the driver's journal of the unprepared devices of a claim.
+// takenBack returns the events in the driver's journal that say that a claim was unprepared.
 func (n *namespace) takenBack(claim string) []plugin.Event {
 	n.Helper()
 	events, err := n.cluster.Journal()
@@ -219,7 +219,7 @@ func (n *namespace) takenBack(claim string) []plugin.Event {
 	})
 }
 
-// A driver that is killed and comes back changes nothing for who holds its devices.
+// A restart of the driver does not change who holds its devices.
 func testDriverRestart(n *namespace) {
 	n.order(n.cluster.StopComponent, "driver")
 	time.Sleep(trouble)
@@ -229,7 +229,7 @@ func testDriverRestart(n *namespace) {
 	n.stillCharged()
 }
 
-// A hundred pods share four claims, and all go at once.
+// A hundred pods share four claims, and all are deleted at the same time.
 func testHundredPods(t *testing.T, w *world) {
 	const claims, pods = 4, 100
 	n := w.namespace(t, "hundred")
@@ -249,7 +249,7 @@ func testHundredPods(t *testing.T, w *world) {
 	t.Logf("they were gone after %v", time.Since(begin).Round(time.Millisecond))
 }
 
-// testDevices checks what is said of all devices, held or not.
+// testDevices checks what the exporter shows about all devices, with and without a holder.
 func testDevices(t *testing.T, w *world) {
 	r, err := w.exporter.report()
 	if err != nil {
@@ -275,7 +275,7 @@ func testDevices(t *testing.T, w *world) {
 	if err != nil || taint != 1 {
 		t.Errorf("the taint of worn-0: %v, %v; want 1", taint, err)
 	}
-	// Each option of a GPU that is cut has its own, though they can not be had at once.
+	// The whole GPU and its partitions have capacities, although not all can be allocated at once.
 	for device, gib := range map[string]float64{
 		"cut-0": 80, "cut-0-partition-0": 20, "cut-0-partition-3": 20,
 		"shared-0": 80,

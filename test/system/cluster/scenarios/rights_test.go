@@ -18,24 +18,24 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
-// manifests are what the chart is rendered to.
+// manifests is the file of the manifests that are generated from the chart.
 const manifests = "../../../../deployments/manifests/dra-exporter.yaml"
 
 // right is one verb on one resource.
 type right struct{ group, resource, verb string }
 
-// byName is the one right to read pods that an exporter needs whose kubelet serves the Pods API.
+// byName is the only right on pods that an exporter needs if the kubelet serves the Pods API.
 func byName() right { return right{"", "pods", "get"} }
 
-// source is the source of the exporter that needs the right.
+// source returns the exporter's source that needs the right.
 func (r right) source() string {
 	return strings.TrimPrefix(strings.TrimPrefix(r.resource, "resource"), "device")
 }
 
-// optional reports whether the source is not down, but unused, without the right.
+// optional reports whether, without the right, the source is unused instead of down.
 func (r right) optional() bool { return r.resource == "devicetaintrules" }
 
-// chartRights returns the rights that the chart asks for.
+// chartRights returns the rights in the chart's ClusterRole.
 func chartRights(t *testing.T) []right {
 	t.Helper()
 	content, err := os.ReadFile(manifests)
@@ -57,9 +57,9 @@ func chartRights(t *testing.T) []right {
 	return rights
 }
 
-// testRights runs exporters as ServiceAccounts. One with exactly the chart's rights says what the
-// administrator's says. One that lacks a right says so, and still says what the kubelet knows, and
-// is as good as the others once it has the right.
+// testRights runs exporters as ServiceAccounts. An exporter with exactly the chart's rights must
+// show the same as the administrator's. An exporter that lacks a right must report that and still
+// show what the kubelet reports. It must show everything when it gets the right.
 func testRights(t *testing.T, w *world) {
 	rights := chartRights(t)
 	want := []right{
@@ -86,7 +86,7 @@ func testRights(t *testing.T, w *world) {
 	n.agree(1 + gpudriver.Shared + 1)
 	t.Run("Exactly", func(t *testing.T) {
 		for i := -1; i < len(rights); i++ {
-			if i >= 0 && rights[i] == byName() { // these exporters list the pods, and get none
+			if i >= 0 && rights[i] == byName() { // These exporters list the pods and do not get single ones.
 				continue
 			}
 			name := "All"
@@ -108,7 +108,7 @@ func testRights(t *testing.T, w *world) {
 		t.Run("Without the right to list pods", func(t *testing.T) {
 			t.Parallel()
 			if !kubeletSince(podsAPISince) {
-				return // it lists them in place of the kubelet
+				return // It lists them in place of the kubelet.
 			}
 			n := &namespace{T: t, world: w, name: n.name}
 			account := n.account("exporter-by-name")
@@ -126,13 +126,13 @@ func testRights(t *testing.T, w *world) {
 	n.clear()
 }
 
-// monitor makes a request one of an administrator, for all devices of the class.
+// monitor changes a request to admin access to all devices of the class.
 func monitor(r resourceapi.DeviceRequest) resourceapi.DeviceRequest {
 	r.Exactly.AllocationMode, r.Exactly.AdminAccess = resourceapi.DeviceAllocationModeAll, ptr.To(true)
 	return r
 }
 
-// lacks starts an exporter that lacks a right, and gives it the right later.
+// lacks starts an exporter without one of the rights, and grants the right later.
 func (n *namespace) lacks(a *account, rights []right, missing right) {
 	n.Helper()
 	a.grant(slices.DeleteFunc(slices.Clone(rights), func(r right) bool { return r == missing }))
@@ -159,8 +159,8 @@ func (n *namespace) lacks(a *account, rights []right, missing right) {
 	n.knowsAll(p)
 }
 
-// holdsLike compares which pods hold which devices, and which shares of them, by which claims with
-// what the administrator's exporter says.
+// holdsLike compares with the administrator's exporter which pods hold which devices by which
+// claims, and, if shares is true, which shares.
 func (n *namespace) holdsLike(p *program, shares bool) error {
 	admin, err := n.exporter.report()
 	got, gotErr := p.report()
@@ -179,8 +179,8 @@ func (n *namespace) holdsLike(p *program, shares bool) error {
 	return nil
 }
 
-// knowsAll waits until an exporter's sources are up, and it says of the namespace and of all
-// devices what the administrator's says.
+// knowsAll waits until an exporter's sources are up and it shows the same facts as the
+// administrator's exporter.
 func (n *namespace) knowsAll(p *program) {
 	n.Helper()
 	eventually(n.T, "the exporter knows what the administrator's knows", func() error {
@@ -201,8 +201,8 @@ func (n *namespace) knowsAll(p *program) {
 	})
 }
 
-// facts returns the series that are about the namespace's claims and pods, and of devices by
-// slices.
+// facts returns the series about the namespace's claims and pods, and those about devices that come
+// from ResourceSlices.
 func (n *namespace) facts(p *program) (map[string]float64, error) {
 	families, err := p.families()
 	if err != nil {

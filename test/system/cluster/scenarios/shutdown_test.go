@@ -20,9 +20,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
-// TestNodeShutdown runs with -long, on a cluster of its own whose kubelet finds logind on a D-Bus.
-// When the node shuts down, its pods have failed for the kubelet at once, and their containers run
-// on for the grace period: they hold their devices until they have ended.
+// TestNodeShutdown runs with -long, on its own cluster, whose kubelet finds logind on a D-Bus. When
+// the node shuts down, the kubelet reports immediately that its pods have failed, but their
+// containers run on for the grace period. The pods must hold their devices until their containers
+// have ended.
 func TestNodeShutdown(t *testing.T) {
 	if !*long {
 		t.Skip("NOT RUN: it starts a cluster of its own, with -args -long")
@@ -35,7 +36,7 @@ func TestNodeShutdown(t *testing.T) {
 	n.pod("user", endsSlowly(once(podSpec("one")), grace))
 	n.running(1)
 	lift := n.keeps(1)
-	time.Sleep(time.Minute) // So long that the edges count little in the sum.
+	time.Sleep(time.Minute) // This makes the inaccuracy at both ends small in the sum.
 	l.shutDown(t)
 	time.Sleep(sure * time.Second)
 	pod, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), "user", metav1.GetOptions{})
@@ -57,17 +58,17 @@ const (
 	logindManager = "org.freedesktop.login1.Manager"
 )
 
-// logind is what the kubelet needs of systemd's: an inhibitor lock, which delays the shutdown while
-// it is open, and the news of the shutdown.
+// logind is the part of systemd-logind that the kubelet uses: an inhibitor lock, which delays the
+// shutdown while it is held, and the signal of the shutdown.
 type logind struct {
 	address string
 	conn    *dbus.Conn
 
 	mu          sync.Mutex
-	lock, ended *os.File // both ends of the lock; nil: nobody has asked for it
+	lock, ended *os.File // Both ends of the lock; nil if it was not taken.
 }
 
-// startLogind starts a D-Bus, and a logind on it.
+// startLogind starts a D-Bus with a logind.
 func startLogind(t *testing.T) *logind {
 	t.Helper()
 	dir := t.TempDir()
@@ -113,7 +114,7 @@ func startLogind(t *testing.T) *logind {
 	return l
 }
 
-// inhibit gives the lock to who asks for it: one end of a pipe.
+// inhibit gives the caller the lock: one end of a pipe.
 func (l *logind) inhibit(_, _, _, _ string) (dbus.UnixFD, *dbus.Error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,7 +126,7 @@ func (l *logind) inhibit(_, _, _, _ string) (dbus.UnixFD, *dbus.Error) {
 	return dbus.UnixFD(write.Fd()), nil
 }
 
-// shutDown says that the node shuts down, once the kubelet has the lock.
+// shutDown waits until the kubelet has the lock, and announces the shutdown.
 func (l *logind) shutDown(t *testing.T) {
 	t.Helper()
 	eventually(t, "the kubelet delays the shutdown", func() error {
@@ -136,7 +137,7 @@ func (l *logind) shutDown(t *testing.T) {
 		}
 		return nil
 	})
-	if err := l.lock.Close(); err != nil { // The kubelet has its own.
+	if err := l.lock.Close(); err != nil { // The kubelet has its own copy.
 		t.Fatal(err)
 	}
 	if err := l.conn.Emit(logindPath, logindManager+".PrepareForShutdown", true); err != nil {
@@ -144,7 +145,7 @@ func (l *logind) shutDown(t *testing.T) {
 	}
 }
 
-// released waits until the kubelet lets the shutdown go on.
+// released waits until the kubelet releases the lock.
 func (l *logind) released(t *testing.T) {
 	t.Helper()
 	if err := l.ended.SetReadDeadline(time.Now().Add(*waitLimit)); err != nil {

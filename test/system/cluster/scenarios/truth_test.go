@@ -13,25 +13,25 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/plugin"
 )
 
-// timing is how far the exporter's dates of one hold may be from the driver's on a machine whose
-// processors others want too, and usualTiming how far they may be in the mean of all holds.
+// timing limits the difference between the exporter's and the driver's times of one hold, on a busy
+// machine. usualTiming limits the mean difference of all holds.
 const (
 	timing      = 1500 * time.Millisecond
 	usualTiming = 250 * time.Millisecond
 )
 
-// span is a time in which a claim held its devices, by the driver.
+// span is a time in which a claim held its devices according to the driver.
 type span struct {
 	from, to time.Time
 	event    plugin.Event
 }
 
-// spans returns the claims' times, by the driver's journal. A claim that is prepared again, after a
-// restart of the kubelet, held its devices all the time; one that is not unprepared holds them
-// until end.
+// spans returns the times of all claims according to the driver's journal. A claim that is prepared
+// again, after a restart of the kubelet, held its devices all the time. A claim that was not
+// unprepared holds them until end.
 func spans(events []plugin.Event, end time.Time) []span {
 	var out []span
-	open := map[string]int{} // by UID
+	open := map[string]int{} // By UID.
 	for _, e := range events {
 		uid := string(e.UID)
 		i, isOpen := open[uid]
@@ -54,26 +54,27 @@ func heldBy(events []plugin.Event, ns, claim string) []span {
 	})
 }
 
-// lasted returns how long a hold lasted: at least while its driver had prepared the devices, at
-// most while the claim was reserved for a pod that had not ended, which a kubelet that is slow to
-// prepare makes longer.
+// lasted returns how long a hold may have lasted: at least while the devices were prepared, and at
+// most while the claim was reserved for a pod that had not ended. The difference is large if the
+// kubelet is slow to prepare the devices.
 func (w *world) lasted(s span) (least, most time.Duration) {
 	from, to := w.ownership.truth.Reservation(s.event.UID, s.from, s.to)
 	return s.to.Sub(s.from), to.Sub(from)
 }
 
-// share is what a claim has of a device during a span; weight is its consumed memory, 1 for all of
-// the device.
+// share is a claim's part of a device during a span. weight is its consumed memory, or 1 if it does
+// not consume capacity.
 type share struct {
 	span
 	device string
 	weight float64
 }
 
-// shares returns who had what of each device, by the driver, as an exporter that runs this way can
-// know. While a claim is reserved for a pod that has not ended, it has its devices, though they are
-// prepared some time after its begin and until some time before its end: shares count as long as
-// the claim was reserved, or only while it was prepared and a pod used the request.
+// shares returns the shares of each device according to the driver, as far as this way can know
+// them. A claim may have its devices as long as it is reserved for a pod that has not ended,
+// although they are prepared later and unprepared earlier. With whileReserved a share lasts as long
+// as the reservation. Without it, a share lasts while the claim is prepared and a pod uses the
+// request.
 func (w *world) shares(all []span, way way, whileReserved bool) map[string][]share {
 	out := map[string][]share{}
 	contradictory := w.ownership.contradictory()
@@ -111,8 +112,8 @@ func (w *world) shares(all []span, way way, whileReserved bool) map[string][]sha
 	return out
 }
 
-// charge returns the joules of each claim on a device, as namespace/name: at every moment the
-// device's, divided by weight.
+// charge returns the joules of each claim on a device, by namespace/name. At each moment the
+// device's power is divided in proportion to weight.
 func (v *vendor) charge(device string, all []share) map[string]float64 {
 	var times []time.Time
 	for _, s := range all {
@@ -137,10 +138,10 @@ func (v *vendor) charge(device string, all []share) map[string]float64 {
 	return out
 }
 
-// testTruth compares what every claim was charged with what its devices used while it held them, by
-// the driver's journal. Nobody holds anything any more.
+// testTruth compares the charges of every claim with the energy that its devices used while it held
+// them, according to the driver's journal. All holds have ended.
 func testTruth(t *testing.T, w *world) {
-	time.Sleep(3 * time.Second) // For the readings of the last moments.
+	time.Sleep(3 * time.Second) // This waits for the last readings.
 	for _, e := range w.exporters {
 		t.Run(e.name, func(t *testing.T) { w.compareCharges(t, e) })
 	}
@@ -158,8 +159,8 @@ func (w *world) compareCharges(t *testing.T, e *running) {
 	claims, worst, sum, allowed, stalled := 0, 0.0, 0.0, 1.0, 0.0
 	still := w.stalls()
 	if e.noClaims {
-		// Without ResourceSlices a device is not read before it is held: what it does from there to its
-		// first reading, and between two holders, is not counted in time.
+		// Without ResourceSlices a device is read only while it is held. What it uses until its
+		// first reading, and between two holds, is not charged at the right time.
 		allowed = 2
 	}
 	except := w.ownership.contradictory()
@@ -174,7 +175,7 @@ func (w *world) compareCharges(t *testing.T, e *running) {
 			}
 			claims++
 			got, said := 0.0, ""
-			for i := range r.Claims { // each time that it held the device, and each claim of the name, has a row
+			for i := range r.Claims { // There is a row for each hold of a claim, and for each claim of the name.
 				if c := &r.Claims[i]; c.Namespace+"/"+c.Name == claim && c.Device == name {
 					got += energyOf(c.Values)
 					said += fmt.Sprintf("from %v for %.1f s until %v; ", c.Since, c.AllocatedSeconds, c.Ended)
@@ -200,7 +201,7 @@ func (w *world) compareCharges(t *testing.T, e *running) {
 	}
 	for _, g := range w.vendor.gpus {
 		if e.noClaims {
-			continue // devices that nobody holds are not known
+			continue // Devices without a holder are unknown.
 		}
 		if got := energy(r, "device", "", "", g.name); !w.vendor.served(g, got, r.Time) {
 			t.Errorf("%s used %v J, which is between no two readings", g.name, got)
@@ -208,8 +209,8 @@ func (w *world) compareCharges(t *testing.T, e *running) {
 	}
 }
 
-// stalledAt returns for how long the machine stood still while a claim got its device or gave it
-// back: what is dated then is dated late.
+// stalledAt returns how long the machine stood still around the start and the end of a claim's
+// holds. The exporter notices these changes that much later.
 func stalledAt(claim string, all []share, still []standstill.Span) time.Duration {
 	const around = 3 * time.Second
 	sum := time.Duration(0)
@@ -224,16 +225,17 @@ func stalledAt(claim string, all []share, still []standstill.Span) time.Duration
 	return sum
 }
 
-// served reports whether a device used so many joules from its first reading to one of its last.
+// served reports whether a device used this energy between one of its first and one of its last
+// readings.
 func (v *vendor) served(g gpu, joules float64, now time.Time) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	exact := 1e-3
-	if g.replaced { // what was used between the last reading of one and the first of the other is lost
+	if g.replaced { // The energy between the last reading of one and the first of the other is lost.
 		exact = 4 * timing.Seconds() * maxWatts
 	}
 	for _, first := range v.times[:min(len(v.times),
-		100)] { // of all exporters, one after the other, with two endpoints each
+		100)] { // Of all exporters in turn, with two endpoints each.
 		for i := len(v.times) - 1; i >= 0 && now.Sub(v.times[i]) < 5*time.Second; i-- {
 			if math.Abs(v.energy(g, v.times[i])-v.energy(g, first)-joules) < exact {
 				return true

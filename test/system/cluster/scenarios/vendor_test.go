@@ -22,29 +22,29 @@ const (
 	idleWatts = 60.0
 	maxWatts  = 660.0
 
-	replacementJoules = 50e6 // what the hardware that replaces another has counted before
+	replacementJoules = 50e6 // The counter of replacement hardware starts this much higher.
 )
 
-// vendor is a vendor's exporter of simulated GPUs, each under a load of its own, whose joules are
+// vendor is a vendor's exporter of simulated GPUs. Each GPU has its own load, and its energy is
 // known exactly.
 type vendor struct {
 	begun   time.Time
-	gpus    []gpu // of the slices
-	plugged []gpu // those that device plugins alone give out
+	gpus    []gpu // Those in ResourceSlices.
+	plugged []gpu // Those that only device plugins have.
 
 	mu    sync.Mutex
-	times []time.Time // at which it was read
+	times []time.Time // The times of all requests.
 }
 
 type gpu struct {
 	name string
-	uuid string // "" of a partition, which the vendor's exporter names
+	uuid string // Empty for a partition, which has a name instead.
 	load sim.Profile
 
 	replaced bool
 }
 
-// newVendor returns the vendor's exporter of the devices in the slices.
+// newVendor returns a vendor's exporter of the devices in the slices.
 func newVendor(all []resourceapi.ResourceSlice) *vendor {
 	v := &vendor{begun: time.Now()}
 	for i := range all {
@@ -68,14 +68,14 @@ func newVendor(all []resourceapi.ResourceSlice) *vendor {
 	return v
 }
 
-// newGPU returns a GPU whose load its name decides.
+// newGPU returns a GPU. Its load depends only on its name.
 func newGPU(name string) gpu {
 	seed := fnv.New64a()
 	seed.Write([]byte(name))
 	return gpu{name: name, load: sim.Bursts(seed.Sum64(), 2*time.Second, 0.5, 0.1, 0.8)}
 }
 
-// named returns the name of the device of that UUID, which is the UUID where no slice has it.
+// named returns the name of the device with this UUID, or the UUID if no slice has it.
 func (v *vendor) named(uuid string) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -85,18 +85,18 @@ func (v *vendor) named(uuid string) string {
 	return uuid
 }
 
-// has reports whether the vendor's exporter names a device.
+// has reports whether the vendor's exporter has a device.
 func (v *vendor) has(device string) bool {
 	return slices.ContainsFunc(slices.Concat(v.gpus, v.plugged), func(g gpu) bool { return g.name == device })
 }
 
-// isRead reports whether an exporter reads any of the devices.
+// isRead reports whether an exporter reads any of the vendor's devices.
 func (v *vendor) isRead(r *web.Report) bool {
 	return slices.ContainsFunc(r.Devices, func(d web.DeviceReport) bool { return d.Up != nil && *d.Up && v.has(d.Device) })
 }
 
-// replace puts other hardware in the place of a device, under the same load. Its counter has
-// counted replacementJoules more.
+// replace replaces the hardware of a device. The load stays the same. The new counter is
+// replacementJoules higher.
 func (v *vendor) replace(device, uuid string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -107,7 +107,7 @@ func (v *vendor) replace(device, uuid string) {
 	}
 }
 
-// joules returns the energy that a device used between two moments.
+// joules returns the energy that a device used between two times.
 func (v *vendor) joules(device string, from, to time.Time) float64 {
 	i, ok := slices.BinarySearchFunc(v.gpus, device, func(g gpu, name string) int { return cmp.Compare(g.name, name) })
 	if !ok {
@@ -121,8 +121,8 @@ func (v *vendor) energy(g gpu, at time.Time) float64 {
 	return idleWatts*since.Seconds() + (maxWatts-idleWatts)*g.load.Integral(since)
 }
 
-// ServeHTTP serves the devices as they are at the moment: GPUs by UUID and partitions by name, as
-// gpu_* and partition_*; and all by name, as named_*, which survive a replacement.
+// ServeHTTP serves the current values: of GPUs by UUID as gpu_*, of partitions by name as
+// partition_*, and of all devices by name as named_*. Replaced hardware does not affect named_*.
 func (v *vendor) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	at := time.Now()
 	v.mu.Lock()
@@ -143,7 +143,7 @@ func (v *vendor) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		}
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-	_, _ = fmt.Fprint(w, &b) // The client has gone.
+	_, _ = fmt.Fprint(w, &b) // The client may have gone.
 }
 
 // serve writes the metrics of one device.
@@ -160,14 +160,14 @@ func (v *vendor) serve(b *strings.Builder, g gpu, prefix, label, name string, jo
 	}
 }
 
-// hardwareConfig joins the vendor's exporter at a URL by what slices say of the devices' hardware.
+// hardwareConfig maps the series of the vendor's exporter to devices by the UUIDs in
+// ResourceSlices.
 func hardwareConfig(url string) string {
 	return "endpoints:\n" + endpoint(url, "gpu", "uuid, hardware: uuid") +
 		endpoint(url, "partition", "device, hardware: device")
 }
 
-// namesConfig joins it by the devices' names, but for those of device plugins, whose names are
-// UUIDs.
+// namesConfig maps them by the names of the devices, and by UUID for devices of device plugins.
 func namesConfig(url string) string {
 	return "endpoints:\n" + endpoint(url, "gpu", "uuid, hardware: uuid") +
 		endpoint(url, "named", "device, hardware: device")

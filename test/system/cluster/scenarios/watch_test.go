@@ -20,11 +20,11 @@ import (
 
 const (
 	watchEvery  = 250 * time.Millisecond
-	scrapeEvery = 4 // snapshots
+	scrapeEvery = 4 // In snapshots.
 	maxWrong    = 20
 )
 
-// watch holds all snapshots of the exporter to the invariants while the tests run.
+// watch checks the invariants on all snapshots of an exporter while the tests run.
 type watch struct {
 	exporter *running
 	stop     func()
@@ -41,13 +41,13 @@ type watch struct {
 	guards    map[*guard]struct{}
 }
 
-// guard holds snapshots to something more.
+// guard is an additional check of each snapshot.
 type guard struct {
 	check func(*web.Report) error
 	wrong findings
 }
 
-// findings are what was wrong, each once.
+// findings are the errors that were found, without duplicates.
 type findings struct {
 	order []string
 	found map[string]*finding
@@ -73,7 +73,7 @@ func (f *findings) add(at time.Time, errs ...error) {
 	}
 }
 
-// report reports the findings, up to a number of them.
+// report reports the findings, at most maxWrong of them.
 func (f *findings) report(t *testing.T, of string) {
 	t.Helper()
 	for i, text := range f.order {
@@ -87,7 +87,7 @@ func (f *findings) report(t *testing.T, of string) {
 	}
 }
 
-// preparedSpans returns when a claim's devices were prepared, by the journal of their drivers.
+// preparedSpans returns when a claim's devices were prepared, according to the drivers' journal.
 func preparedSpans(t *testing.T, c *cluster.Cluster, claim types.UID) []standstill.Span {
 	t.Helper()
 	events, err := c.Journal()
@@ -168,7 +168,7 @@ func (w *watch) check(r *web.Report, err error) {
 	}
 }
 
-// scrape checks that there is an exposition, and that the invariants hold in it too.
+// scrape scrapes the exporter and checks the invariants on the exposition.
 func (w *watch) scrape() error {
 	families, err := w.exporter.families()
 	if err != nil {
@@ -180,7 +180,7 @@ func (w *watch) scrape() error {
 	return errors.Join(w.exposed.Check(families)...)
 }
 
-// guard holds all snapshots to something more until it is lifted, which reports what was wrong.
+// guard checks all snapshots with check until lift is called. lift reports the errors.
 func (w *watch) guard(t *testing.T, check func(*web.Report) error) (lift func()) {
 	t.Helper()
 	g := &guard{check: check}
@@ -197,8 +197,8 @@ func (w *watch) guard(t *testing.T, check func(*web.Report) error) (lift func())
 	return lift
 }
 
-// finish ends the watches, once they have seen enough to say anything, and reports what was wrong,
-// and whether the claims held their devices as long as the API server's objects say.
+// finish stops the watches after they have seen enough, and reports their errors. It also compares
+// how long claims held devices with the API server's objects.
 func (w *world) finish(t *testing.T) {
 	for _, e := range w.exporters {
 		t.Run("Invariants/"+e.name, func(t *testing.T) { e.watch.finish(t) })

@@ -18,44 +18,44 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
-// way is a set of sources of facts beside the kubelet's PodResources. All ways run at the same
-// time, each as an exporter of its own, and every check is of all of them.
+// way is the set of sources that an exporter has besides the kubelet's PodResources. The exporters
+// of all ways run at the same time, and every check is made on all of them.
 type way struct {
 	name    string
-	server  bool // the API server
-	file    bool // a file of ResourceSlices and ResourceClaims in place of the API server
-	podsAPI bool // the kubelet's Pods API
+	server  bool // The API server.
+	file    bool // A file of ResourceSlices and ResourceClaims in place of the API server.
+	podsAPI bool // The kubelet's Pods API.
 
-	// What the way can't know, and is not expected to show.
+	// The following fields say what the exporter can't know and need not show.
 
-	// noClaims: no ResourceClaim is known, and no ResourceSlice. PodResources alone names the
-	// devices of a claim: not those of claims that only plain init containers or no container
-	// names, which are counted as unresolved. It shows no request (each pod of a claim holds all
-	// its devices, and they are divided equally), no admin access (it holds a device as others do),
-	// no consumed capacity (equal parts), no allocation before the devices are prepared, no taint
-	// and no hardware: devices are read by name.
+	// noClaims: no ResourceClaims and ResourceSlices are known. The devices of a claim come from
+	// PodResources, which omits claims that only plain init containers or no containers name; these
+	// are counted as unresolved. Requests are unknown: each pod of a claim holds all its devices,
+	// divided equally. Also unknown are admin access (the claim holds the device like any other),
+	// consumed capacity (the parts are equal), allocations before the devices are prepared, taints
+	// and hardware (devices are read by name).
 	noClaims bool
-	// noServer: what the API server alone has is not known: DeviceTaintRules, which container has
-	// which device of an extended resource (each has all of them), pods that wait to be bound, and
-	// the names of claims of pod groups that PodResources does not list for a pod (which are counted
-	// as unresolved).
+	// noServer: what only the API server has is unknown: DeviceTaintRules, pods that wait to be
+	// bound, which container has which device of an extended resource (each is shown with all of
+	// them), and the names of pod groups' claims that PodResources does not list for a pod (these
+	// are counted as unresolved).
 	noServer bool
-	// noPods: no object of a pod is known. PodResources alone names the pods of a claim: not those
-	// whose plain init containers alone, or no container, name it. Neither they nor pods whose claims
-	// are not prepared are counted as unresolved, which request a pod uses is unknown (each pod that
-	// is listed holds all devices of the claim, and they are divided equally), and so is the health
-	// that a pod's status has.
+	// noPods: no pod objects are known. The pods of a claim come from PodResources, which omits
+	// pods whose claims only plain init containers or no containers name. These pods, and pods
+	// whose claims are not prepared, are not counted as unresolved. Each listed pod holds all
+	// devices of the claim, divided equally, because it is unknown which request a pod uses. The
+	// health in a pod's status is unknown too.
 	noPods bool
-	// noShares: PodResources does not tell the shares of a device apart (before Kubernetes 1.35).
-	// Where no claims are known, they are one.
+	// noShares: PodResources does not distinguish the shares of a device (before Kubernetes 1.35).
+	// Without claims, all shares are one.
 	noShares bool
-	// noHealth: the health of devices in the status of pods is not known (the kubelet writes it since
-	// Kubernetes 1.36). DRA drivers' streams have that of their own devices.
+	// noHealth: pods' statuses do not have the health of devices, which the kubelet writes since
+	// Kubernetes 1.36. Health streams of DRA drivers are still known.
 	noHealth bool
 }
 
-// ways returns the ways in which exporters run beside the kubelet of this run. Before 1.37 it has
-// no Pods API: the first way is as the last then.
+// ways returns the ways to run exporters with this kubelet. Before 1.37 the kubelet has no Pods
+// API, so the first way is then the same as the last.
 func ways() []way {
 	all := []way{
 		{name: "API and Pods API", server: true, podsAPI: true},
@@ -71,25 +71,25 @@ func ways() []way {
 	return all
 }
 
-// The minor versions of Kubernetes since which the kubelet has something.
+// The minor versions of Kubernetes since which the kubelet has a feature.
 const (
-	podsAPISince   = 37 // the Pods API
-	podGroupsSince = 37 // claims of pod groups, in the same form
-	sharesSince    = 35 // share_id in PodResources
-	healthSince    = 36 // the health of claims' devices
+	podsAPISince   = 37 // The Pods API.
+	podGroupsSince = 37 // Claims of pod groups, in the current form.
+	sharesSince    = 35 // The field share_id in PodResources.
+	healthSince    = 36 // The health of claims' devices.
 )
 
-// kubeletSince reports whether the kubelet is of a minor version of Kubernetes, or newer.
+// kubeletSince reports whether the kubelet has this minor version of Kubernetes or a newer one.
 func kubeletSince(minor int) bool {
 	version := cmp.Or(*kubelet, cluster.Kubernetes)
 	got, err := strconv.Atoi(strings.Split(version, ".")[1])
 	return err == nil && got >= minor
 }
 
-// expect returns what an exporter that runs this way is to say of the holds of the cluster.
+// expect returns the holds that an exporter of this way must show.
 func (w way) expect(all []held) []hold {
 	var out []hold
-	listed := map[string]bool{} // claims
+	listed := map[string]bool{} // Names of claims.
 	for i := range all {
 		if all[i].Listed {
 			listed[all[i].Claim] = true
@@ -109,8 +109,8 @@ func (w way) expect(all []held) []hold {
 	return slices.Compact(out)
 }
 
-// device returns the name of a hold's device. Without ResourceSlices, a device plugin's GPU is not
-// known to be one of a DRA driver.
+// device returns the name that this way shows for a hold's device. Without ResourceSlices, a device
+// plugin's GPU is not recognized as a DRA driver's device.
 func (w way) device(h *held) string {
 	if w.noClaims && h.Claim == "" && h.Device == gpudriver.Worn {
 		return gpudriver.WornUUID()
@@ -118,7 +118,7 @@ func (w way) device(h *held) string {
 	return h.Device
 }
 
-// share returns the share ID of a hold. That of a device plugin's device is in its ID.
+// share returns the share ID of a hold. For a device plugin, it is a part of the device's ID.
 func (w way) share(h *held) string {
 	if h.Claim != "" && w.hidesShares(driver.ID{Device: h.Device}) {
 		return ""
@@ -126,18 +126,18 @@ func (w way) share(h *held) string {
 	return h.Share
 }
 
-// hidesShares reports whether the shares of claims of a device are unknown. Those of the CPU
-// driver's are in the claims alone.
+// hidesShares reports whether the share IDs of claims are unknown for a device. Those of the CPU
+// driver are only in the claims.
 func (w way) hidesShares(device driver.ID) bool {
 	return w.noShares || w.noClaims && device.Device == cpudriver.Group
 }
 
-// running is an exporter that runs one way, and the watch of its snapshots.
+// running is a running exporter of a way, with the watch of its snapshots.
 type running struct {
 	way
 	*program
 	watch *watch
-	late  *late // what it asks in place of the kubelet; nil: it asks that
+	late  *late // The proxy in front of the kubelet; nil if there is none.
 }
 
 // informed returns the exporters that know the claims and the hardware.
@@ -145,12 +145,12 @@ func (w *world) informed() []*running {
 	return slices.DeleteFunc(slices.Clone(w.exporters), func(r *running) bool { return r.noClaims })
 }
 
-// objects returns the exporters that know the objects of the claims and of the pods.
+// objects returns the exporters that know the objects of claims and pods.
 func (w *world) objects() []*running {
 	return slices.DeleteFunc(w.informed(), func(r *running) bool { return r.noPods })
 }
 
-// startWays starts an exporter each way. The first one's program is the world's exporter.
+// startWays starts an exporter for each way. The first is also the exporter of w.
 func (w *world) startWays(t *testing.T) {
 	t.Helper()
 	kubeconfig := filepath.Join(w.dir, "kubeconfig")
@@ -170,7 +170,7 @@ func (w *world) startWays(t *testing.T) {
 	w.exporter = w.exporters[0].program
 }
 
-// startWay starts an exporter that runs a way, and asks a proxy in place of the kubelet, if any.
+// startWay starts an exporter of a way. If l is not nil, it is the proxy in front of the kubelet.
 func (w *world) startWay(t *testing.T, way way, kubeconfig string, l *late) {
 	t.Helper()
 	args := append(slices.Clone(w.common), "--source.scrape.config="+w.scrapeConfig(t, way))
@@ -197,7 +197,7 @@ func (w *world) startWay(t *testing.T, way way, kubeconfig string, l *late) {
 	w.exporters = append(w.exporters, r)
 }
 
-// scrapeConfig writes the configuration by which an exporter reads the vendor's exporter.
+// scrapeConfig writes the exporter's configuration for reading the vendor's exporter.
 func (w *world) scrapeConfig(t *testing.T, way way) string {
 	t.Helper()
 	name, config := "scrape-hardware.yaml", hardwareConfig(w.vendorURL)

@@ -1,13 +1,13 @@
-// Cluster starts and stops the Kubernetes of package cluster for people:
+// Cluster starts and stops the Kubernetes cluster of package cluster from the command line:
 //
-//	cluster up        start it; it stays until "down"
+//	cluster up        start a cluster; it runs until "cluster down"
 //	cluster down      stop it
-//	cluster kubectl   run kubectl as its administrator
-//	cluster record    save what its kubelet and its API server say in a folder
-//	cluster import    give containerd images: tar files of OCI layouts
-//	cluster build     compile Kubernetes, another kubelet and containerd into the cache, where they are not there yet
+//	cluster kubectl   start kubectl as the administrator
+//	cluster record    save the answers of the kubelet and the API server in a folder
+//	cluster import    load images into containerd from tar files of OCI layouts
+//	cluster build     compile Kubernetes, another kubelet and containerd, unless the cache has them
 //
-// The other commands are those of its processes.
+// The other commands are internal: a cluster's own processes use them.
 package main
 
 import (
@@ -141,14 +141,14 @@ func importImages(ctx context.Context, dir string, files []string) error {
 	return nil
 }
 
-// driver runs the DRA drivers, that of simulated GPUs and, where containers are real, those of real
-// devices; and the device plugins.
+// driver runs the device plugins and the DRA drivers: the driver of simulated GPUs and, with real
+// containers, the drivers of real devices.
 func driver(ctx context.Context, dir string, containers bool) error {
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "kubeconfig"))
 	if err != nil {
 		return fmt.Errorf("read the kubeconfig: %w", err)
 	}
-	config.QPS, config.Burst = 500, 1000 // At the default rates, pods that start at once wait for their claims.
+	config.QPS, config.Burst = 500, 1000 // With the default rates, pods that start at the same time wait for their claims.
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("make a client: %w", err)

@@ -1,17 +1,18 @@
-// Workload is the only program of the only image of a cluster's pods, sandboxes included. Its name,
-// as containers give it in their command, says what it does:
+// Workload is the only program in the only image of a cluster's pods and sandboxes. The name under
+// which a container runs it selects what it does:
 //
-//	sleep 3s                            ends after that time
-//	fail 3s                             ends after that time with status 1
-//	burn 3s                             keeps one CPU busy, of $DRA_CPU_0 or $DRA_CPUSET_UID if set, then waits
-//	send udp 192.0.2.1:9 1000000        sends so many bytes of payload, then waits
-//	send udp 192.0.2.1:9 1000000 5s     spreads them over that time
-//	told send …                         does that when SIGCONT tells it to
-//	stubborn told send …                does that and ignores SIGTERM
+//	sleep 3s                            exits after 3 s
+//	fail 3s                             exits after 3 s with status 1
+//	burn 3s                             keeps one CPU busy for 3 s, then waits; if $DRA_CPU_0 or
+//	                                    $DRA_CPUSET_UID is set, a CPU that it names
+//	send udp 192.0.2.1:9 1000000        sends 1000000 bytes of payload, then waits
+//	send udp 192.0.2.1:9 1000000 5s     sends them evenly over 5 s, then waits
+//	told send …                         waits for SIGCONT, then runs "send …"
+//	stubborn told send …                does the same and ignores SIGTERM
 //	stubborn                            waits and ignores SIGTERM
 //	env                                 prints its environment, then waits
 //
-// By any other name it waits. Whatever it does, SIGTERM ends it, but for a stubborn one.
+// Under any other name it waits. SIGTERM ends it unless it is stubborn.
 package main
 
 import (
@@ -32,7 +33,7 @@ import (
 	"k8s.io/utils/cpuset"
 )
 
-// terminated is the status of a program that SIGTERM has ended.
+// terminated is the exit status after SIGTERM.
 const terminated = 128 + int(syscall.SIGTERM)
 
 func main() {
@@ -56,17 +57,17 @@ func main() {
 	os.Exit(status)
 }
 
-// waitToBeTold waits for SIGCONT, which harms no process that does not wait for it.
+// waitToBeTold waits for SIGCONT. The signal has no effect on processes that do not wait for it.
 func waitToBeTold(ctx context.Context) {
-	told := make(chan os.Signal, 1)
-	signal.Notify(told, syscall.SIGCONT)
+	continued := make(chan os.Signal, 1)
+	signal.Notify(continued, syscall.SIGCONT)
 	select {
 	case <-ctx.Done():
-	case <-told:
+	case <-continued:
 	}
 }
 
-// run returns the status to end with.
+// run runs the program called name and returns its exit status.
 func run(ctx context.Context, name string, args []string) (int, error) {
 	switch {
 	case name == "sleep" && len(args) == 1:
@@ -109,7 +110,7 @@ func thenWait(ctx context.Context, err error) (int, error) {
 	return terminated, nil
 }
 
-// burn keeps one CPU busy, and says how much time of a CPU the process took for it.
+// burn keeps one CPU busy for a duration, and prints the CPU time that the process used.
 func burn(ctx context.Context, duration string) error {
 	d, err := time.ParseDuration(duration)
 	if err != nil {
@@ -130,7 +131,7 @@ func burn(ctx context.Context, duration string) error {
 	return nil
 }
 
-// pin keeps this goroutine to the CPUs of the claims.
+// pin binds this goroutine's thread to the CPUs of the claims.
 func pin() error {
 	var set unix.CPUSet
 	for _, variable := range os.Environ() {
@@ -153,11 +154,11 @@ func pin() error {
 	return unix.SchedSetaffinity(0, &set)
 }
 
-// datagram is the payload of one write: what a packet of a usual link holds.
+// datagram is the payload size of one write, in bytes. It fits into one packet on a common link.
 const datagram = 1400
 
-// send sends bytes over a time, and waits until a receiver of TCP has taken them. A network that is
-// not reachable yet is tried again.
+// send sends bytes over a duration. With TCP it waits until the receiver has taken them. While the
+// network is unreachable it tries again.
 func send(ctx context.Context, network, address, bytes, duration string) error {
 	left, err := strconv.Atoi(bytes)
 	if err != nil {
@@ -167,7 +168,7 @@ func send(ctx context.Context, network, address, bytes, duration string) error {
 	if err != nil {
 		return err
 	}
-	pause := over * datagram / time.Duration(max(left, 1)) // after each datagram
+	pause := over * datagram / time.Duration(max(left, 1)) // Between two datagrams.
 	conn, err := dial(ctx, network, address)
 	if err != nil {
 		return err
@@ -176,7 +177,7 @@ func send(ctx context.Context, network, address, bytes, duration string) error {
 	payload := make([]byte, datagram)
 	for left > 0 && ctx.Err() == nil {
 		n, err := conn.Write(payload[:min(left, datagram)])
-		if err != nil && !errors.Is(err, syscall.ECONNREFUSED) { // Of an earlier datagram, which nobody received.
+		if err != nil && !errors.Is(err, syscall.ECONNREFUSED) { // An earlier datagram had no receiver.
 			return fmt.Errorf("send: %w", err)
 		}
 		left -= n
@@ -186,7 +187,7 @@ func send(ctx context.Context, network, address, bytes, duration string) error {
 	return nil
 }
 
-// wait waits so long, or until the context ends.
+// wait waits for a duration, or until the context ends.
 func wait(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return
