@@ -116,7 +116,8 @@ func (r *reader) busyProcesses(device nvml.Device) {
 	}
 	samples, known := r.samplesOfProcesses(device, t.window())
 	if t.newest == 0 && len(samples) > 0 { // these are the means of many seconds
-		samples, known = r.samplesOfProcesses(device, newestOf(samples)-uint64(time.Second.Microseconds()))
+		newest, second := newestOf(samples), uint64(time.Second.Microseconds())
+		samples, known = r.samplesOfProcesses(device, newest-min(newest, second))
 	}
 	t.looked = now
 	if !known {
