@@ -148,17 +148,18 @@ func TestImports(t *testing.T) {
 		"exporter/fit":          {"driver", "exporter/join", "podresources"},
 		"exporter/stall":        {"driver"},
 		"exporter/ledger": {
-			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/stall", "exporter/wire",
+			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger/saved", "exporter/stall",
 			"podresources",
 		},
 		"exporter/exposition": {
 			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger", "exporter/stall",
 			"podresources",
 		},
-		"exporter/recorder": {"driver", "exporter/join", "exporter/ledger", "exporter/stall", "podresources"},
-		"exporter/archive":  {"driver"},
-		"exporter/wire":     {"driver"},
-		"exporter/state":    {"driver", "exporter/wire"},
+		"exporter/recorder":     {"driver", "exporter/join", "exporter/ledger", "exporter/stall", "podresources"},
+		"exporter/archive":      {"driver"},
+		"exporter/ledger/saved": {"driver", "exporter/state/former"},
+		"exporter/state":        {"driver", "exporter/state/former"},
+		"exporter/state/former": {"driver"},
 		"exporter/web": {
 			"driver", "exporter/explain", "exporter/exposition", "exporter/fit", "exporter/join", "exporter/ledger",
 			"exporter/recorder", "exporter/stall", "exporter/web/client", "podresources",
