@@ -121,8 +121,8 @@ func readUnified(dir string) (PodWork, error) {
 // which has 130 bytes per line.
 const maxStat = 1 << 16
 
-// statOf reads values of a file with lines of a key and a value. The key of a file with one value is
-// empty.
+// statOf reads values of a file with lines of a key and a value. The key of a file with one value
+// is empty.
 func statOf(path string, keys ...string) ([]float64, error) {
 	text, err := readStat(path)
 	if err != nil {
@@ -191,7 +191,8 @@ func parseStat(text []byte, keys ...string) ([]float64, error) {
 	return out, nil
 }
 
-// parseIOStat returns the sum of bytes of an io.stat (kernel Documentation/admin-guide/cgroup-v2.rst).
+// parseIOStat returns the sum of bytes of an io.stat (kernel
+// Documentation/admin-guide/cgroup-v2.rst).
 func parseIOStat(text []byte) (sum float64, err error) {
 	for field := range bytes.FieldsSeq(text) {
 		key, value, _ := bytes.Cut(field, []byte("="))
@@ -224,8 +225,8 @@ func parseBlkio(text []byte) (sum float64, err error) {
 	return sum, nil
 }
 
-// podTraffic returns the bytes through the interfaces of a process's network namespace, NaN for that
-// of the host. A procfs entry has the same inode for all processes of a namespace.
+// podTraffic returns the bytes through the interfaces of a process's network namespace, NaN for
+// that of the host. A procfs entry has the same inode for all processes of a namespace.
 func podTraffic(procfs string, pid int) (float64, error) {
 	path := func(process string) string { return filepath.Join(procfs, process, "net", "dev") }
 	own, err := os.Stat(path(strconv.Itoa(pid)))

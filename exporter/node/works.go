@@ -13,9 +13,9 @@ type works struct {
 	reader *driver.Worker[map[string]podresources.PodWork]
 }
 
-// Works starts to read what the pods with these UIDs have done on the host, unless there are none or
-// the last read has not ended. It returns what the last read found, once, nil if there is nothing
-// new. It waits for nothing, and must be called by one goroutine.
+// Works starts to read what the pods with these UIDs have done on the host, unless there are none
+// or the last read has not ended. It returns what the last read found, once, nil if there is
+// nothing new. It waits for nothing, and must be called by one goroutine.
 func (n *Node) Works(uids []string) map[string]podresources.PodWork {
 	last, _ := n.works.reader.Take()
 	if len(uids) > 0 {

@@ -13,24 +13,24 @@ const (
 	// spinsFrom is the mean utilization of a window from which on a kernel may have run without a
 	// pause. Programs that launch kernels repeatedly pause between them.
 	spinsFrom = 0.97
-	// lowPower is the part of the reference, above idle power, up to which power is low. From fullPower
-	// on, power shows progress.
+	// lowPower is the part of the reference, above idle power, up to which power is low. From
+	// fullPower on, power shows progress.
 	lowPower, fullPower = 0.5, 0.75
-	// idleOfMaxLimit and readyOfMaxLimit are the lowest and the highest idle power that is assumed of a
-	// device that has not been seen idle, as parts of its highest power limit.
+	// idleOfMaxLimit and readyOfMaxLimit are the lowest and the highest idle power that is assumed of
+	// a device that has not been seen idle, as parts of its highest power limit.
 	idleOfMaxLimit, readyOfMaxLimit = 0.1, 0.25
 	// referenceWindows is the number of windows that make a working level.
 	referenceWindows = 5
-	// muchTraffic is the traffic, in bytes per second, from which on ranks exchange data over a fabric
-	// or network.
+	// muchTraffic is the traffic, in bytes per second, from which on ranks exchange data over a
+	// fabric or network.
 	muchTraffic = 1e8
-	// monitoring is the highest PCIe traffic, in bytes per second, that reading of counters is assumed
-	// to cause.
+	// monitoring is the highest PCIe traffic, in bytes per second, that reading of counters is
+	// assumed to cause.
 	monitoring = 1.2e6
 	// measuredShare is the part of a window's readings that must have a value.
 	measuredShare = 1. / 3
-	// unclearPart: at most one in unclearPart quiet windows may be unclear. A window with a utilization
-	// from hardlyPausing to spinsFrom does not end the phase either.
+	// unclearPart: at most one in unclearPart quiet windows may be unclear. A window with a
+	// utilization from hardlyPausing to spinsFrom does not end the phase either.
 	unclearPart, hardlyPausing = 4, 0.9
 	// maxWaits limits the number of remembered modes of waiting.
 	maxWaits = 8

@@ -38,8 +38,8 @@ func (s *HostSignal) UnmarshalText(text []byte) error {
 	return fmt.Errorf("there is no signal %q of a host", text)
 }
 
-// silent is the rate per second up to which a signal shows no work: logs, heartbeats and probes of a
-// process that hangs are below it. See README.md.
+// silent is the rate per second up to which a signal shows no work: logs, heartbeats and probes of
+// a process that hangs are below it. See README.md.
 func (s HostSignal) silent() float64 {
 	switch s {
 	case Storage, PodNetwork:

@@ -16,8 +16,8 @@ const DefaultAfter = 8 * time.Minute
 
 // The time without signs of progress after which a claim is stalled, as multiples of after.
 const (
-	// longestFactor applies while the claim may wait for work that is not measured: ranks that prepare
-	// data on one processor take up to 40 minutes.
+	// longestFactor applies while the claim may wait for work that is not measured: ranks that
+	// prepare data on one processor take up to 40 minutes.
 	longestFactor = 5.
 	// againFactor applies to the length of an earlier wait that ended by itself.
 	againFactor = 1.5
@@ -164,7 +164,7 @@ func (j *Judge) conclude(books []*book, now time.Time) {
 	for _, b := range books {
 		g := groups[b.group]
 		if g.networked && (b.class == quiet || b.class == unclear) { // other classes speak for themselves
-			b.class, b.shows = working, []Signal{Receive, Send}
+			b.class, b.Progress, b.Shows = working, now, []Signal{Receive, Send}
 		}
 		if b.fresh {
 			b.follow(now)

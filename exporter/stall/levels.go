@@ -10,18 +10,19 @@ type band struct{ quiet, life float64 }
 // bytes per second.
 const (
 	// leastSM is the share of SMs from which on shares of their time are exact enough: one of 132 SMs
-	// is .0076. wideSM is that of a kernel on most SMs, and fewSM is up to where the power of a kernel
-	// is lost in that of the idle device.
+	// is .0076. wideSM is that of a kernel on most SMs, and fewSM is up to where the power of a
+	// kernel is lost in that of the idle device.
 	leastSM, fewSM, wideSM = 0.004, 0.03, 0.5
 	// leastPipe is the lowest share of time of a pipe that is not rounding.
 	leastPipe = 0.0005
 	// worksPerSM and spinsPerSM are power above the idle level with a context open, as a part of the
 	// range of power, by share of SMs.
 	worksPerSM, spinsPerSM = 0.18, 0.12
-	// leastRange is the least difference between working and idle power, as a part of the highest limit,
-	// with which power is compared.
+	// leastRange is the least difference between working and idle power, as a part of the highest
+	// limit, with which power is compared.
 	leastRange = 0.1
-	// idleDrift is how far the idle power changes with the temperature, as a part of the highest limit.
+	// idleDrift is how far the idle power changes with the temperature, as a part of the highest
+	// limit.
 	idleDrift = 0.03
 	// pollsPerSM is the PCIe traffic of SMs that poll the host's memory, with a margin of 5.
 	pollsPerSM = 2e10

@@ -95,8 +95,8 @@ const NoQuiet time.Duration = -1
 type Verdict struct {
 	// Unknown is why the verdict is unknown.
 	Unknown Reason
-	// Stalled has the measured signals, none of which shows progress; nil: the claim is not stalled, or
-	// that is unknown.
+	// Stalled has the measured signals, none of which shows progress; nil: the claim is not stalled,
+	// or that is unknown.
 	Stalled []Signal
 	// For is the time without signs of progress.
 	For time.Duration
@@ -109,7 +109,8 @@ type Verdict struct {
 	Missing []Signal
 	// Progress are the signals that last showed progress, of a claim that is not stalled.
 	Progress []Signal
-	// Host are the signals of the pods on the host that were read, and HostShows those that show work.
+	// Host are the signals of the pods on the host that were read, and HostShows those that show
+	// work.
 	Host, HostShows []HostSignal
 	// Ranks is the number of the workload's devices on the node, of which Working show progress and
 	// Still show nothing.
