@@ -146,7 +146,8 @@ func (b *book) classify(j *Judge, r *Reading, throttled bool) (class, Reason) {
 
 // compare returns what the power shows, of a window without another sign of progress.
 func (b *book) compare(known idle, r *Reading) (class, Reason) {
-	most := max(r.MaxLimit, r.Limit)
+	reference := b.reference()
+	most := max(r.MaxLimit, r.Limit, reference)
 	low, ready, watts, active := known.Watts, known.Ready, b.level[Power], b.level[SM]
 	if low == 0 {
 		low = idleOfMaxLimit * most
@@ -154,7 +155,6 @@ func (b *book) compare(known idle, r *Reading) (class, Reason) {
 	if ready == 0 {
 		ready = readyOfMaxLimit * most
 	}
-	reference := b.reference()
 	compares := most > 0 && reference-ready >= leastRange*most
 	wide := active >= wideSM || !b.level.Measured(SM)
 	switch {
