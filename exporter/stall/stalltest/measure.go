@@ -51,6 +51,7 @@ func (p *player) measure(v *Values, second int) {
 		v[Busy] = 1
 	}
 	v[DRAM] += idleDRAM
+	v[Clock], v[ClockMax] = min(v[Clock], p.kind.Model.ClockMax), p.kind.Model.ClockMax
 	for f := firstCounter; f < NumFields; f++ {
 		if !f.Counter() {
 			continue
