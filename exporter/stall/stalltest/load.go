@@ -37,10 +37,6 @@ func (l Load) rates(m *Model) (v Values) {
 	v[Power], v[Clock] = l.power(m)
 	v[Energy] = v[Power]
 	v[PCIeReceived], v[PCIeTransmitted] = l.ToDevice, l.FromDevice
-	if l.Context {
-		v[PCIeReceived] += m.ReadingReceived
-		v[PCIeTransmitted] += m.ReadingTransmitted
-	}
 	v[FabricReceived], v[FabricTransmitted] = l.Fabric, l.Fabric
 	v[NetworkReceived], v[NetworkTransmitted] = l.NetworkIn, l.NetworkOut
 	v[HostCPU], v[HostRead], v[HostWritten] = l.CPU, l.Read, l.Written

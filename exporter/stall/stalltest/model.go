@@ -14,7 +14,7 @@ type Model struct {
 
 	ClockIdle, ClockMax float64 // hertz
 	// ReadingReceived and ReadingTransmitted are the bytes per second over PCIe that reading the
-	// device's counters causes while a context is open.
+	// device's counters causes from the first context on.
 	ReadingReceived, ReadingTransmitted float64
 }
 
@@ -53,7 +53,11 @@ func scaled(name string, sms int, memoryGiB, idle, context, limit, clock float64
 func A100() Model { return scaled("NVIDIA A100-SXM4-80GB", 108, 80, 52, 72, 400, 1410e6) }
 
 // H200 is an NVIDIA H200 SXM (recorded).
-func H200() Model { return scaled("NVIDIA H200", 132, 141, 80, 124, 700, 1980e6) }
+func H200() Model {
+	m := scaled("NVIDIA H200", 132, 141, 80, 124, 700, 1980e6)
+	m.ReadingReceived, m.ReadingTransmitted = 0.39e6, 0.67e6
+	return m
+}
 
 // L4 is an NVIDIA L4: without a context 12 W, with one 28 W.
 func L4() Model { return scaled("NVIDIA L4", 58, 23, 12, 28, 72, 2040e6) }
