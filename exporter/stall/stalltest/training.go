@@ -165,10 +165,10 @@ func memberKinds() []Kind { //nolint:funlen // a table
 		job("moe-training", "experts are unequal: all-to-all takes half of the time", "reasoning",
 			loop(0, work("experts", 900*time.Millisecond, steps.cpu(3)), wait("all-to-all", 500*time.Millisecond, OthersWork,
 				spinNet(72, 24).links(20e9, 12e9)))).in(pyTorchJob(16)),
-		job("elastic-restart", "a node is lost every three hours: abort after ten minutes, six minutes of rendezvous, "+
+		job("elastic-restart", "a node is lost every three hours: abort after five minutes, six minutes of rendezvous, "+
 			"weights again",
 			"reasoning: torchrun with max-restarts",
-			loop(0, work("steps", 3*hour, steps.cpu(3)).spread(0.3), wait("until the watchdog aborts", 10*minute,
+			loop(0, work("steps", 3*hour, steps.cpu(3)).spread(0.3), wait("until the watchdog aborts", 5*minute,
 				OthersSpin, spinNet(72, 16)),
 				work("start", 50*second, start()), wait("rendezvous", 6*minute, OthersHost, rest().cpu(0.05).net(3e3, 3e3)),
 				work("weights", 3*minute, open(70).host(2, 20e3).disk(300e6, 0).pcie(300e6, 1e6)))).in(pyTorchJob(16)),
