@@ -4,6 +4,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/stall/stalltest"
 )
@@ -64,5 +65,46 @@ func checkSeries(t *testing.T, workload string, s stalltest.Series) {
 	}
 	if samples < stalltest.WorkloadMinutes/3 || samples > stalltest.WorkloadMinutes {
 		t.Errorf("%s: %d samples of %s", workload, samples, s.Metric)
+	}
+}
+
+// TestGroups checks that the members of a job are in step, and that a job hangs if and only if its
+// truth says so: from some second on, no member works.
+func TestGroups(t *testing.T) {
+	names, hung := map[string]bool{}, 0
+	for _, g := range stalltest.Groups() {
+		if names[g.Name] || g.Why == "" || g.Source == "" || len(g.Members) < 2 {
+			t.Errorf("%s: twice, or without a reason, a source or two members", g.Name)
+		}
+		names[g.Name] = true
+		if g.Hangs {
+			hung++
+		}
+		worked := make([]bool, int((8 * time.Hour).Seconds())) // some member works, or is idle and not hung
+		hangs := make([]bool, len(worked))
+		for _, k := range g.Members {
+			if k.Pod.Members != len(g.Members) && k.Pod.Members < 2 {
+				t.Errorf("%s: %+v", k.Name, k.Pod)
+			}
+			i := 0
+			for s := range k.Trace(1, 8*time.Hour).Samples {
+				worked[i] = worked[i] || s.Truth == stalltest.Works
+				hangs[i] = hangs[i] || s.Truth == stalltest.Hangs
+				i++
+			}
+		}
+		last := len(worked) - 1
+		if hangs[last] != g.Hangs || g.Hangs && worked[last] {
+			t.Errorf("%s: hangs %v, works %v at the end, want hangs %v", g.Name, hangs[last], worked[last], g.Hangs)
+		}
+		for i := range worked {
+			if hangs[i] && worked[i] {
+				t.Errorf("%s: in second %d a member works and another hangs", g.Name, i)
+				break
+			}
+		}
+	}
+	if hung < 8 || len(names)-hung < 8 {
+		t.Errorf("%d groups hang of %d", hung, len(names))
 	}
 }
