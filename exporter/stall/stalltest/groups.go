@@ -139,7 +139,7 @@ func healthyGroups() []Group { //nolint:funlen // a table
 					work("steps", 0, steps),
 				}
 			}),
-		group("group-replaced", "a member's node is lost: seven minutes until its pod is scheduled again, the others wait at "+
+		group("group-replaced", "a member's node is lost: seven minutes until its pod runs again, the others wait at "+
 			"the rendezvous", "reasoning: torchrun", pyTorchJob, 3, func(i int) []Phase {
 			return []Phase{loop(0, work("steps", 4*hour, steps),
 				leaderElse(i, idle("node lost", 5*minute, Load{}),
