@@ -45,6 +45,9 @@ type User struct {
 	spec authorizationv1.SubjectAccessReviewSpec
 }
 
+// Name returns the name of the user.
+func (u *User) Name() string { return u.spec.User }
+
 // Users identifies users and decides what they may see. It caches decisions and limits questions
 // like a [Gate]. It is safe for concurrent use.
 type Users struct {
