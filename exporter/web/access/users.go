@@ -138,7 +138,7 @@ func (u *Users) ofToken(ctx context.Context, remote, token string) (*User, int) 
 		}
 		var spec *authorizationv1.SubjectAccessReviewSpec
 		err := u.ask(ctx, func(ctx context.Context) (err error) {
-			spec, err = identify(ctx, u.config.API, token)
+			spec, err = identify(ctx, u.config.API, token, "")
 			return err
 		})
 		switch {
