@@ -129,7 +129,7 @@ func (g *gateway) ask(
 	case answer.StatusCode != http.StatusOK:
 		return "", fmt.Errorf("%w: status %d", errUnexpected, answer.StatusCode)
 	}
-	err = read(io.LimitReader(answer.Body, maxAnswer))
+	err = read(answer.Body)
 	switch {
 	case err == nil:
 		_, _ = io.CopyN(io.Discard, answer.Body, 1) // at its end, the connection can be used again

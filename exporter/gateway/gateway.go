@@ -48,7 +48,7 @@ type Config struct {
 // Limits for all clients together.
 const (
 	maxQuery  = 4 << 10  // bytes of a forwarded query
-	maxAnswer = 64 << 20 // bytes of a forwarded answer, or of a snapshot
+	maxAnswer = 64 << 20 // bytes of a forwarded answer
 
 	// Requests for exporters' pages that are answered at the same time.
 	placesOfNode = 8

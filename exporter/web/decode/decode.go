@@ -22,9 +22,10 @@ type Decoder struct {
 	guard *guard
 }
 
-// New returns a decoder. element is the most that one element of a list of the document may take.
-func New(r io.Reader, element int64, account *Account) *Decoder {
-	g := &guard{from: bufio.NewReader(r), most: element, account: account}
+// New returns a decoder of a document of at most size bytes. element is the most memory that one
+// element of a list of the document may take.
+func New(r io.Reader, size, element int64, account *Account) *Decoder {
+	g := &guard{from: bufio.NewReader(r), left: size, most: element, account: account}
 	return &Decoder{json.NewDecoder(g), g}
 }
 
@@ -149,7 +150,8 @@ func (d *Decoder) wrap(err error) error {
 // of a list of the document does, so that the decoder never has parts of two elements.
 type guard struct {
 	from    *bufio.Reader
-	most    int64
+	left    int64 // bytes that the document may still have
+	most    int64 // cost of an element
 	account *Account
 	failed  error
 
@@ -184,7 +186,8 @@ func (g *guard) Read(p []byte) (int, error) {
 		more, ends = g.see(b)
 		cost += more
 	}
-	if g.since += cost; g.since > g.most {
+	g.left -= int64(n)
+	if g.since += cost; g.since > g.most || g.left < 0 {
 		g.failed = ErrTooLarge
 	} else {
 		g.failed = g.account.take(cost)

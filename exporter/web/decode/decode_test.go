@@ -26,7 +26,7 @@ const honest = `{"time":"2026-11-22T12:00:00Z","node":"node1","new":[{"a":[1,{"b
 
 // hostile returns documents that are short for the memory that they would take.
 func hostile() map[string]string {
-	const size = 2 << 20
+	const size = 1 << 20
 	many := func(s string, bytes int) string { return s + strings.Repeat(","+s, bytes/(len(s)+1)) }
 	return map[string]string{
 		"devices":            `{"devices":[` + many("{}", size) + `]}`,
@@ -136,6 +136,16 @@ func TestHostile(t *testing.T) {
 			if a.Close(); budget.pool.Load() != 16<<20 {
 				t.Errorf("%s: %s: %d of the pool are left", document, name, budget.pool.Load())
 			}
+		}
+	}
+}
+
+// A document whose parts are all skipped ends at its size.
+func TestSize(t *testing.T) {
+	for size, want := range map[int64]error{100: ErrTooLarge, 10000: nil} {
+		body := `{"new":[{}` + strings.Repeat(",{}", 1000) + `]}`
+		if err := New(strings.NewReader(body), size, 1<<20, NewBudget(0, 1<<20).Open(1<<20)).Object(nil); !errors.Is(err, want) {
+			t.Errorf("with %d bytes at most: %v, want %v", size, err, want)
 		}
 	}
 }

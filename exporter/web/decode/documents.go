@@ -12,6 +12,8 @@ const (
 	maxRows    = 16 << 10 // devices, or claims, or pods: present ones, and those of the retention
 	maxElement = 2 << 20  // bytes of memory for one of them: a device may be shared by many pods
 	maxChart   = 8 << 20  // bytes of memory for a recording, and for an incident with its recording
+	maxSize    = 64 << 20 // bytes of a document
+	maxSummary = 2 << 20  // bytes of a summary
 )
 
 // Filter chooses the rows of a document that are kept. A nil function keeps all.
@@ -34,7 +36,7 @@ func appendTo[T any](list *[]T, filter func(*T) bool) func(T) bool {
 
 // Report reads what /api/v1/snapshot serves.
 func Report(r io.Reader, account *Account, only Filter) (out web.Report, err error) {
-	d := New(r, maxElement, account)
+	d := New(r, maxSize, maxElement, account)
 	holders := func(list *[]web.HolderReport) func() error { return List(d, maxRows, appendTo(list, only.Holder)) }
 	err = d.Object(map[string]func() error{
 		"time": d.Value(&out.Time), "node": d.Value(&out.Node), "series": d.Value(&out.Series),
@@ -48,7 +50,7 @@ func Report(r io.Reader, account *Account, only Filter) (out web.Report, err err
 
 // Incidents reads what /api/v1/incidents serves.
 func Incidents(r io.Reader, account *Account, only Filter) (out web.IncidentsReport, err error) {
-	d := New(r, maxChart, account)
+	d := New(r, maxSize, maxChart, account)
 	keep := func(i *recorder.Incident) bool {
 		kept := i != nil && (only.Incident == nil || only.Incident(i))
 		if kept {
@@ -64,13 +66,13 @@ func Incidents(r io.Reader, account *Account, only Filter) (out web.IncidentsRep
 
 // History reads what /api/v1/history serves.
 func History(r io.Reader, account *Account) (out web.HistoryReport, err error) {
-	err = New(r, maxChart, account).Value(&out)()
+	err = New(r, maxSize, maxChart, account).Value(&out)()
 	return out, err
 }
 
 // Summary reads what /api/v1/summary serves.
 func Summary(r io.Reader, account *Account) (out web.Summary, err error) {
-	d := New(r, maxElement, account)
+	d := New(r, maxSummary, maxElement, account)
 	err = d.Object(map[string]func() error{
 		"node": d.Value(&out.Node), "devices": d.Value(&out.Devices), "down": d.Value(&out.Down), "more": d.Value(&out.More),
 		"claims":    List(d, web.MaxSummary, appendTo(&out.Claims, nil)),
