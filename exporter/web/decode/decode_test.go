@@ -26,7 +26,7 @@ const honest = `{"time":"2026-11-22T12:00:00Z","node":"node1","new":[{"a":[1,{"b
 
 // hostile returns documents that are short for the memory that they would take.
 func hostile() map[string]string {
-	const size = 1 << 20
+	const size = 3 << 20
 	many := func(s string, bytes int) string { return s + strings.Repeat(","+s, bytes/(len(s)+1)) }
 	return map[string]string{
 		"devices":            `{"devices":[` + many("{}", size) + `]}`,
