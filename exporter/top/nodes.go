@@ -19,9 +19,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
@@ -243,46 +241,6 @@ func getObject(ctx context.Context, api API, at string, query url.Values, into a
 	}
 	return nil
 }
-
-// NodesOf returns the nodes of a claim or pod, as the API server knows them: those of the pods that
-// the claim is reserved for. It returns none if they are unknown, as for deleted claims: then any
-// node may have held it.
-func NodesOf(ctx context.Context, api API, of Subject) []string {
-	namespace, name, ok := strings.Cut(of.Name, "/")
-	if !ok || of.View != ViewClaims && of.View != ViewPods {
-		return nil
-	}
-	in := "/api/v1/namespaces/" + url.PathEscape(namespace) + "/pods/"
-	pods := []string{name}
-	if of.View == ViewClaims {
-		var group metav1.APIGroup
-		if getObject(ctx, api, "/apis/resource.k8s.io", nil, &group) != nil {
-			return nil
-		}
-		var claim resourcev1.ResourceClaim // the fields read are the same in all versions
-		if getObject(ctx, api, "/apis/"+group.PreferredVersion.GroupVersion+"/namespaces/"+url.PathEscape(namespace)+
-			"/resourceclaims/"+url.PathEscape(name), nil, &claim) != nil {
-			return nil
-		}
-		pods = nil
-		for _, consumer := range claim.Status.ReservedFor {
-			if consumer.Resource == "pods" && consumer.APIGroup == "" {
-				pods = append(pods, consumer.Name)
-			}
-		}
-	}
-	var nodes []string
-	for _, name := range pods[:min(len(pods), maxConsumers)] {
-		var pod corev1.Pod
-		if err := getObject(ctx, api, in+url.PathEscape(name), nil, &pod); err == nil && pod.Spec.NodeName != "" {
-			nodes = append(nodes, pod.Spec.NodeName)
-		}
-	}
-	return distinct(nodes)
-}
-
-// maxConsumers limits the pods of a claim that are looked up: the API server allows 256.
-const maxConsumers = 256
 
 // fromPod returns the exporter in a pod.
 func fromPod(api API, pod *corev1.Pod) Node {

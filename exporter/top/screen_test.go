@@ -195,7 +195,7 @@ func TestDescribe(t *testing.T) {
 		"a pod, or else a device": {{View: ViewClaims, Name: "rank-0"}, {View: ViewPods, Name: "team/rank-0"}},
 	} {
 		var out strings.Builder
-		if err := Describe(t.Context(), c, of, true, 80, &out); err != nil {
+		if err := Describe(t.Context(), c, of, 80, &out); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		for _, want := range []string{
@@ -209,7 +209,7 @@ func TestDescribe(t *testing.T) {
 			}
 		}
 	}
-	err := Describe(t.Context(), c, []Subject{{View: ViewClaims, Name: "team/no"}}, false, 80, &strings.Builder{})
+	err := Describe(t.Context(), c, []Subject{{View: ViewClaims, Name: "team/no"}}, 80, &strings.Builder{})
 	if err == nil || err.Error() != "team/no: not found on any node that answered" {
 		t.Errorf("error %v", err)
 	}

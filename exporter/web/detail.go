@@ -13,6 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -231,6 +232,9 @@ func (e *explainer) values(title string, values []ledger.Value) section {
 		text := inUnit(v.Value, spec)
 		if spec.Type == driver.Counter {
 			text += " since " + clock(v.Born)
+		}
+		if v.Quantity == driver.Errors {
+			text = strings.TrimSuffix(text+": "+recorder.MeaningOf(v.Labels), ": ")
 		}
 		s.add(name, text, v.Source)
 	}
