@@ -131,7 +131,7 @@ func (a *answer) charts(ctx context.Context, of Subject, width int) []string {
 func (a *answer) recording(ctx context.Context, of Subject) (*recorder.Chart, time.Duration, error) {
 	switch {
 	case of.View == ViewIncidents && a.node.Incidents != nil:
-		found, err := a.node.Incidents(ctx, of.Name)
+		found, err := a.node.Incidents(ctx, newMemory().Open(maxNode), of.Name)
 		if err != nil || len(found.Incidents) == 0 || found.Incidents[0].Chart == nil ||
 			len(found.Incidents[0].Chart.Times) == 0 {
 			return nil, 0, err
@@ -139,7 +139,7 @@ func (a *answer) recording(ctx context.Context, of Subject) (*recorder.Chart, ti
 		chart := found.Incidents[0].Chart
 		return chart, chart.Times[len(chart.Times)-1].Sub(chart.Times[0]) + time.Second, nil
 	case of.View != ViewIncidents && a.node.History != nil:
-		found, err := a.node.History(ctx, of.historyQuery())
+		found, err := a.node.History(ctx, newMemory().Open(maxNode), of.historyQuery())
 		return found.Chart, historySpan, err
 	default:
 		return nil, 0, nil

@@ -15,6 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -51,11 +52,11 @@ func job(t *testing.T, name string) Node {
 	}
 	return Node{
 		Name:  name,
-		Fetch: func(context.Context) (web.Report, error) { return r, nil },
-		Incidents: func(context.Context, string) (web.IncidentsReport, error) {
+		Fetch: func(context.Context, *decode.Account) (web.Report, error) { return r, nil },
+		Incidents: func(context.Context, *decode.Account, string) (web.IncidentsReport, error) {
 			return web.IncidentsReport{Node: name, Incidents: []*recorder.Incident{happened}}, nil
 		},
-		History: func(_ context.Context, of url.Values) (out web.HistoryReport, err error) {
+		History: func(_ context.Context, _ *decode.Account, of url.Values) (out web.HistoryReport, err error) {
 			chart := &recorder.Chart{}
 			var watts []float64
 			for at := r.Time.Add(-10 * time.Minute); !at.After(r.Time); at = at.Add(time.Second) {
