@@ -167,7 +167,7 @@ func (r *Recorder) open(h *happening, s *ledger.Snapshot) (incident *Incident, i
 func (r *Recorder) incidentOf(h *happening, s *ledger.Snapshot) *Incident {
 	i := &Incident{
 		Kind: h.kind, Code: h.code, Source: h.source, Onset: h.at.UTC(), Detected: s.Time.UTC(), Last: h.at.UTC(),
-		Count: h.count, Chart: h.chart, Holders: []Holder{}, // not nil: JSON has a list
+		Severity: h.labels[2], Count: h.count, Chart: h.chart, Holders: []Holder{}, // not nil: JSON has a list
 	}
 	if !h.onset.IsZero() {
 		i.Onset = h.onset.UTC()

@@ -212,16 +212,14 @@ func WriteReport(w io.Writer, s *exposition.Snapshot, node string, quietAfter ti
 // quantityNames has the name of each quantity and of its labels.
 type quantityNames []struct {
 	name   string
-	labels []string
+	labels []driver.Label
 }
 
 func newQuantityNames(catalogue driver.Catalogue) quantityNames {
 	names := make(quantityNames, len(catalogue))
 	for q, spec := range catalogue {
 		names[q].name = spec.Name
-		for _, l := range spec.Labels {
-			names[q].labels = append(names[q].labels, l.Name)
-		}
+		names[q].labels = spec.Labels
 	}
 	return names
 }
@@ -319,7 +317,9 @@ func (n quantityNames) values(values []ledger.Value) []ValueReport {
 			if r.Labels == nil {
 				r.Labels = map[string]string{}
 			}
-			r.Labels[label] = v.Labels[j]
+			if !label.Optional || v.Labels[j] != "" {
+				r.Labels[label.Name] = v.Labels[j]
+			}
 		}
 		out = append(out, r)
 	}

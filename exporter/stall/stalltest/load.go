@@ -29,7 +29,7 @@ type Load struct {
 }
 
 // rates are a load as the values of a second: shares, levels, and for counters what one second adds.
-func (l *Load) rates(m *Model) (v Values) {
+func (l Load) rates(m *Model) (v Values) {
 	v[Busy], v[SM], v[Occupancy], v[Tensor] = l.Busy, l.SM, l.Occupancy, l.Tensor
 	v[FP64], v[FP32], v[FP16], v[Int], v[DRAM] = l.FP64, l.FP32, l.FP16, l.Int, l.DRAM
 	v[Copy], v[Decoder], v[Encoder], v[JPEG], v[OFA] = l.Copy, l.Decoder, l.Encoder, l.JPEG, l.OFA
@@ -37,10 +37,6 @@ func (l *Load) rates(m *Model) (v Values) {
 	v[Power], v[Clock] = l.power(m)
 	v[Energy] = v[Power]
 	v[PCIeReceived], v[PCIeTransmitted] = l.ToDevice, l.FromDevice
-	if l.Context {
-		v[PCIeReceived] += m.ReadingReceived
-		v[PCIeTransmitted] += m.ReadingTransmitted
-	}
 	v[FabricReceived], v[FabricTransmitted] = l.Fabric, l.Fabric
 	v[NetworkReceived], v[NetworkTransmitted] = l.NetworkIn, l.NetworkOut
 	v[HostCPU], v[HostRead], v[HostWritten] = l.CPU, l.Read, l.Written
@@ -50,7 +46,7 @@ func (l *Load) rates(m *Model) (v Values) {
 }
 
 // power returns the watts and the clock of the SMs. At the limit of power the device lowers its clock.
-func (l *Load) power(m *Model) (watts, clock float64) {
+func (l Load) power(m *Model) (watts, clock float64) {
 	if !l.Context {
 		return m.IdleWatts, m.ClockIdle
 	}

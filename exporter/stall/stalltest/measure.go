@@ -51,6 +51,11 @@ func (p *player) measure(v *Values, second int) {
 		v[Busy] = 1
 	}
 	v[DRAM] += idleDRAM
+	if p.opened {
+		v[PCIeReceived] += p.kind.Model.ReadingReceived
+		v[PCIeTransmitted] += p.kind.Model.ReadingTransmitted
+	}
+	v[Clock], v[ClockMax] = min(v[Clock], p.kind.Model.ClockMax), p.kind.Model.ClockMax
 	for f := firstCounter; f < NumFields; f++ {
 		if !f.Counter() {
 			continue

@@ -16,6 +16,7 @@ type player struct {
 	left   float64
 	sums   Values  // of the counters
 	heat   float64 // watts above those of an idle context, over the last minutes
+	opened bool    // a process has had a context
 	noise  noise
 }
 
@@ -126,6 +127,7 @@ func (p *player) advance() {
 }
 
 func (p *player) begin(next *Phase, length float64) {
+	p.opened = p.opened || next.Load.Context
 	p.now = phase{Phase: next, rates: next.Load.rates(&p.kind.Model)}
 	p.left = length
 	for i := range p.stack {
