@@ -3,6 +3,7 @@ package ledger
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -170,11 +171,12 @@ func (r *restorer) series(s *saved.Series) (out *Series, known bool) {
 	if !known {
 		return nil, false
 	}
-	labels := len(r.ledger.config.Catalogue.Spec(q).Labels)
-	return &Series{
-		Quantity: q, Labels: driver.Labels{s.Label0, s.Label1}, Source: s.Source, Born: stamped(s.Born),
+	out = &Series{
+		Quantity: q, Labels: driver.Labels{s.Label0, s.Label1, s.Label2}, Source: s.Source, Born: stamped(s.Born),
 		Shown: stamped(s.Shown),
-	}, labels > 1 || s.Label1 == "" && (labels > 0 || s.Label0 == "")
+	}
+	own := len(r.ledger.config.Catalogue.Spec(q).Labels)
+	return out, !slices.ContainsFunc(out.Labels[own:], func(value string) bool { return value != "" })
 }
 
 // values returns the values whose quantities are known.

@@ -104,8 +104,8 @@ func stamp(t time.Time) saved.Stamp {
 // series returns a series without its source.
 func (w *saver) series(s *Series, value float64) saved.Series {
 	return saved.Series{
-		Quantity: w.catalogue.Spec(s.Quantity).Name, Label0: s.Labels[0], Label1: s.Labels[1], Born: stamp(s.Born),
-		Shown: stamp(s.Shown), Value: value,
+		Quantity: w.catalogue.Spec(s.Quantity).Name, Label0: s.Labels[0], Label1: s.Labels[1], Label2: s.Labels[2],
+		Born: stamp(s.Born), Shown: stamp(s.Shown), Value: value,
 	}
 }
 

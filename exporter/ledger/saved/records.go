@@ -79,7 +79,8 @@ type Series struct {
 	Source   string  `cbor:"4,keyasint,omitempty"`
 	Born     Stamp   `cbor:"5,keyasint,omitempty"`
 	Shown    Stamp   `cbor:"6,keyasint,omitempty"`
-	Value    float64 `cbor:"7,keyasint,omitempty"`
+	Value    float64 `cbor:"7,keyasint,omitempty"` // further keys: see Counter and Meter
+	Label2   string  `cbor:"60,keyasint,omitempty"`
 }
 
 // Device is a device with its counters and meters.
