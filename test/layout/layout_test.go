@@ -167,7 +167,10 @@ func TestImports(t *testing.T) {
 		},
 		"exporter/web/access": {"driver", "exporter/web/client"},
 		"exporter/web/client": nil,
-		"exporter/gateway":    {"driver", "exporter/ledger", "exporter/recorder", "exporter/web", "exporter/web/access"},
+		"exporter/web/decode": {"exporter/recorder", "exporter/web"},
+		"exporter/gateway": {
+			"driver", "exporter/ledger", "exporter/recorder", "exporter/web", "exporter/web/access", "exporter/web/decode",
+		},
 		"exporter/check": {
 			"driver", "exporter/explain", "exporter/exposition", "exporter/join", "exporter/ledger", "exporter/node",
 			"exporter/web", "podresources", "podresources/kube",
@@ -178,6 +181,7 @@ func TestImports(t *testing.T) {
 		"exporter/api/generate": {"exporter/api"},
 		"exporter/top": {
 			"driver", "exporter/explain", "exporter/join", "exporter/ledger", "exporter/recorder", "exporter/web",
+			"exporter/web/decode",
 		},
 		"exporter/node": {
 			"driver", "driver/inventory", "podresources", "podresources/holders", "podresources/kube",
