@@ -173,8 +173,7 @@ func TestImports(t *testing.T) {
 			"driver", "exporter/ledger", "exporter/recorder", "exporter/web", "exporter/web/access", "exporter/web/decode",
 		},
 		"exporter/check": {
-			"driver", "exporter/explain", "exporter/exposition", "exporter/join", "exporter/ledger", "exporter/node",
-			"exporter/web", "podresources", "podresources/kube",
+			"driver", "exporter/explain", "exporter/join", "exporter/node", "podresources", "podresources/kube",
 		},
 		"exporter/api": {
 			"exporter/fit", "exporter/join", "exporter/ledger", "exporter/recorder", "exporter/web", "podresources",
