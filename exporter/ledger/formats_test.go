@@ -127,35 +127,41 @@ func (s *saga) readings(device float64) []driver.Reading {
 	)
 }
 
-// open returns a store whose clock begins with the saga.
-func (s *saga) open(t *testing.T, path string, late *bool) *state.Store {
-	return state.New(state.Config{
-		Path: path, Node: "node", Boot: "boot", Late: func() { *late = true },
-		Monotonic: func() time.Duration { return time.Since(jointest.Start()) },
-		Report: func(_ time.Duration, err error) {
+// sagaClock is the time since the saga began. That of a process that was killed is off by a microsecond.
+func sagaClock(off time.Duration) (to func(time.Time) int64, from func(int64) time.Time) {
+	to = func(t time.Time) int64 { return int64(t.Sub(jointest.Start()) + off) }
+	return to, func(at int64) time.Time { return jointest.Start().Add(time.Duration(at)) }
+}
+
+// read returns the state of a folder.
+func (s *saga) read(t *testing.T, path string) (k ledger.Kept) {
+	copied := filepath.Join(t.TempDir(), "state") // it is written
+	if err := os.CopyFS(copied, os.DirFS(path)); err != nil {
+		t.Fatal(err)
+	}
+	store := state.New(state.Config{
+		Path: copied, Node: "node", Boot: "boot", Report: func(_ time.Duration, err error) {
 			if err != nil {
 				t.Error(err)
 			}
 		},
 	})
-}
-
-// account returns what the program shows after it has continued from a folder: metrics, since when
-// each counts, who held what, and the receipts of all claims after their end.
-func (s *saga) account(t *testing.T, path string) string {
-	late := false
-	store := s.open(t, path, &late)
 	r := store.Restore(t.Context(), s.Now)
-	if r == nil || !r.Continues {
+	if r == nil || !r.Continues || !r.Former {
 		t.Fatalf("restored %+v", r)
 	}
-	whole, changes := r.Part("ledger")
-	// The store's clock differs by nanoseconds from process to process.
-	clock := func(at int64) time.Time { return jointest.Start().Add(time.Duration(at)) }
+	k.State, k.Changes = r.Part("ledger")
+	k.Former = true
+	return k
+}
+
+// account returns what the program shows after it has continued from a state: metrics, since when
+// each counts, who held what, and the receipts of all claims after their end.
+func (s *saga) account(t *testing.T, k ledger.Kept) string {
 	s.Ledger, s.Dates, s.each = ledger.New(sagaConfig()), &exportertest.Dates{}, func() {}
-	kept := ledger.Kept{State: whole, Changes: changes, Clock: clock, Time: clock(int64(r.Time.Sub(jointest.Start()).Round(time.Millisecond))), Continues: true,
-		Former: r.Former}
-	if err := s.Ledger.Restore(kept, s.Now); err != nil {
+	_, k.Clock = sagaClock(0)
+	k.Time, k.Continues = s.Now.Add(-time.Second), true
+	if err := s.Ledger.Restore(k, s.Now); err != nil {
 		t.Fatal(err)
 	}
 	s.ticks(1, time.Second)
@@ -167,7 +173,7 @@ func (s *saga) account(t *testing.T, path string) string {
 	}
 	var more []string
 	for key, at := range bornOf(s.Last.Snapshot) {
-		more = append(more, fmt.Sprintf("born %v %v %q %d\n", key.holder, key.pod, key.series, at.UnixNano()))
+		more = append(more, fmt.Sprintf("born %v %v %q %d\n", key.holder, key.pod, strings.TrimRight(key.series, ","), at.UnixNano()))
 	}
 	for p := range s.Ledger.Timeline().All() {
 		at := func(t time.Time) int64 { return max(0, t.UnixMicro()) }
@@ -185,6 +191,10 @@ func (s *saga) account(t *testing.T, path string) string {
 	return b.String() + strings.Join(more, "")
 }
 
+func labelsText(labels driver.Labels) []string {
+	return strings.Fields(strings.Join(labels[:], " "))
+}
+
 func closedText(c *ledger.Closed) string {
 	at := func(t time.Time) int64 { return max(0, t.UnixMicro()) }
 	l := c.Life
@@ -194,30 +204,52 @@ func closedText(c *ledger.Closed) string {
 		out += fmt.Sprint(" ", at(t))
 	}
 	for _, a := range c.Amounts {
-		out += fmt.Sprintf(" %v%v=%.9g ±%.9g in %.6f", a.Quantity, a.Labels, a.Value, a.Bound, a.Measured)
+		out += fmt.Sprintf(" %v%v=%.9g ±%.9g in %.6f", a.Quantity, labelsText(a.Labels), a.Value, a.Bound, a.Measured)
 	}
 	for _, v := range c.Witnessed {
-		out += fmt.Sprintf(" %v%v=%.9g", v.Quantity, v.Labels, v.Value)
+		out += fmt.Sprintf(" %v%v=%.9g", v.Quantity, labelsText(v.Labels), v.Value)
 	}
 	return out + "\n"
 }
 
-// A program continues from the folders that an earlier format's program left, ended and killed, as
-// that program would have done itself.
-func TestFormerFormats(t *testing.T) {
-	for _, folder := range []string{"format2/ended", "format2/killed"} {
-		t.Run(folder, func(t *testing.T) {
+// A process continues from a state, of this format or an earlier one, as the process that wrote it
+// would have gone on, whether that ended or was killed. What it must show was written by the program
+// of an earlier format, from the state that it wrote itself.
+func TestFormats(t *testing.T) {
+	for name, write := range map[string]func(s *saga, k *ledger.Kept){
+		"ended": func(s *saga, k *ledger.Kept) {
+			to, _ := sagaClock(0)
+			s.each = func() { k.State = s.Ledger.AppendState(nil, to) }
+		},
+		"killed": func(s *saga, k *ledger.Kept) {
+			to, _ := sagaClock(1500 * time.Nanosecond)
+			s.each = func() {
+				if k.State == nil {
+					k.State = s.Ledger.AppendState(nil, to)
+				} else {
+					k.Changes = append(k.Changes, s.Ledger.AppendChanges(nil, to))
+				}
+			}
+		},
+	} {
+		b, err := os.ReadFile(filepath.Join("testdata", "format2", name+".txt"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := strings.Split(string(b), "\n")
+		t.Run("of format 2 "+name, func(t *testing.T) {
 			s := newSaga(t)
 			s.play()
-			path := filepath.Join(t.TempDir(), "state")
-			if err := os.CopyFS(path, os.DirFS(filepath.Join("testdata", folder))); err != nil {
-				t.Fatal(err)
+			k := s.read(t, filepath.Join("testdata", "format2", name))
+			if diff := cmp.Diff(want, strings.Split(s.account(t, k), "\n")); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
 			}
-			want, err := os.ReadFile(filepath.Join("testdata", folder+".txt"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), s.account(t, path)); diff != "" {
+		})
+		t.Run("of this format "+name, func(t *testing.T) {
+			s, k := newSaga(t), ledger.Kept{}
+			write(s, &k)
+			s.play()
+			if diff := cmp.Diff(want, strings.Split(s.account(t, k), "\n")); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
