@@ -6,6 +6,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/wire"
 )
 
@@ -34,8 +35,12 @@ const (
 	counterRate   = 12
 	counterRead   = 13
 
-	meterSince = 8
-	meterIdle  = 9
+	meterSince   = 8
+	meterIdle    = 9
+	meterDoubted = 10 // value; the time is the next number
+	meterLeft    = 12
+	meterLeftTo  = 14
+	meterLeftSum = 16
 )
 
 func (d *deviceBook) fields(m *record) {
@@ -69,6 +74,18 @@ func (m *meter) fields(r *record) {
 	r.string(seriesSource, &m.source)
 	r.stamp(meterSince, &m.since)
 	r.float(meterIdle, &m.idle)
+	r.point(meterDoubted, &m.before.Doubted)
+	r.point(meterLeft, &m.before.Left.Point)
+	r.point(meterLeftTo, &m.before.Left.To)
+	r.float(meterLeftSum, &m.before.Left.Counted)
+}
+
+// point is a value and its time, which is written if there is one.
+func (m *record) point(number int, p *readings.Point) {
+	if m.writer == nil || !p.At.IsZero() {
+		m.float(number, &p.Value)
+		m.time(number+1, &p.At)
+	}
 }
 
 func (w *writer) device(d *deviceBook) {
