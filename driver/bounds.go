@@ -106,8 +106,8 @@ const (
 	NumLinkParts // the number of parts, not one of them
 )
 
-// LinkBytesPerSecond returns the bytes that a link transfers in one direction, by its generation and
-// its lanes; 0: unknown. Only PCIe has generations with a known speed. Encoding is subtracted
+// LinkBytesPerSecond returns the bytes that a link transfers in one direction, by its generation
+// and its lanes; 0: unknown. Only PCIe has generations with a known speed. Encoding is subtracted
 // (8b/10b, 128b/130b), packets' headers are not.
 func LinkBytesPerSecond(link string, generation, lanes float64) float64 {
 	perLane := [...]float64{0, 0.25e9, 0.5e9, 0.985e9, 1.969e9, 3.938e9, 7.563e9, 15.125e9}

@@ -199,8 +199,8 @@ func (c *counter) fill(m *meter) {
 // headroom is how far a device may exceed its limits for a short time: it controls a mean.
 const headroom = 1.5
 
-// most returns the highest rate per second that the device can reach: by its own limits, else by the
-// catalogue.
+// most returns the highest rate per second that the device can reach: by its own limits, else by
+// the catalogue.
 func (c *counter) most() float64 {
 	most := math.Inf(1)
 	if c.spec.MaxRate > 0 {

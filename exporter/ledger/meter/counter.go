@@ -141,7 +141,8 @@ func (c *Counter) fits(amount float64, from, to time.Time, most float64) bool {
 	return amount == 0 || amount <= most*((to.Sub(from)+Slack).Seconds()-c.spent)
 }
 
-// Fits reports whether a device with that highest rate can have counted an amount in a span of time.
+// Fits reports whether a device with that highest rate can have counted an amount in a span of
+// time.
 func Fits(amount float64, from, to time.Time, most float64) bool {
 	return new(Counter).fits(amount, from, to, most)
 }
@@ -183,8 +184,8 @@ func (c *Counter) leave(last driver.Reading, to Point) {
 // forgotten reports whether the line is no longer remembered at a time.
 func (l *Line) forgotten(at time.Time) bool { return l.Read >= leftReads && at.Sub(l.To.At) > leftFor }
 
-// returns reports whether a reading is on the line that was left. From below it returns in one step:
-// a counter that restarted rises in several.
+// returns reports whether a reading is on the line that was left. From below it returns in one
+// step: a counter that restarted rises in several.
 func (c *Counter) returns(last, r driver.Reading, most float64) bool {
 	l := &c.Left
 	switch {

@@ -11,9 +11,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 )
 
-// However readings are wrong, at most what the device can count is counted, beyond the truth at most
-// what it can count in the slack and in the time of wrong readings. If all are right, everything is
-// counted.
+// However readings are wrong, at most what the device can count in that time, and the slack, is
+// counted. If all are right, everything is counted.
 func TestBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var c meter.Counter
