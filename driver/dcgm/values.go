@@ -56,7 +56,7 @@ func number(kind uint, bits uint64) (float64, bool) {
 		return v, !driver.IsCode(v)
 	case dcgm.DCGM_FT_DOUBLE:
 		v := math.Float64frombits(bits)
-		return v, !driver.IsCode(v)
+		return v, !driver.IsCode(v) && !math.IsNaN(v) && !math.IsInf(v, 0)
 	default:
 		return 0, false
 	}

@@ -200,7 +200,8 @@ func decode(kind nvml.ValueType, value [8]byte) (float64, bool) {
 	half := binary.NativeEndian.Uint32(value[:4])
 	switch kind {
 	case nvml.VALUE_TYPE_DOUBLE:
-		return math.Float64frombits(bits), true
+		v := math.Float64frombits(bits)
+		return v, !math.IsNaN(v) && !math.IsInf(v, 0)
 	case nvml.VALUE_TYPE_UNSIGNED_INT:
 		return float64(half), true
 	case nvml.VALUE_TYPE_UNSIGNED_LONG, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG:

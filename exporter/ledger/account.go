@@ -197,7 +197,7 @@ func (a *account) activeIn(from, to time.Time) {
 // fail counts errors. tick is the time of the present tick.
 func (a *account) fail(key seriesKey, errors float64, at, tick time.Time) {
 	a.witness(key, errors, tick)
-	if !a.dropped && at.After(a.lastError) {
+	if hits := a.device.catalogue.Spec(key.quantity).Hits(key.labels); hits && !a.dropped && at.After(a.lastError) {
 		a.lastError = at
 		a.changed()
 	}

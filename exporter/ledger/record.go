@@ -380,12 +380,14 @@ const (
 	seriesBorn     = 5
 	seriesShown    = 6
 	seriesValue    = 7
+	seriesLabel2   = 60 // counters and meters continue from 8 on
 )
 
 func (k seriesKey) append(b []byte, catalogue driver.Catalogue) []byte {
 	b = wire.String(b, seriesQuantity, catalogue.Spec(k.quantity).Name)
 	b = wire.String(b, seriesLabel0, k.labels[0])
-	return wire.String(b, seriesLabel1, k.labels[1])
+	b = wire.String(b, seriesLabel1, k.labels[1])
+	return wire.String(b, seriesLabel2, k.labels[2])
 }
 
 // key reads the identity of a series. known is false if the catalogue lacks its quantity.
@@ -394,11 +396,12 @@ func (m *record) key() (k seriesKey, known bool) {
 	m.string(seriesQuantity, &name)
 	m.string(seriesLabel0, &k.labels[0])
 	m.string(seriesLabel1, &k.labels[1])
+	m.string(seriesLabel2, &k.labels[2])
 	if k.quantity, known = m.catalogue.Named(name); !known {
 		return k, false
 	}
-	labels := len(m.catalogue.Spec(k.quantity).Labels)
-	return k, labels > 1 || k.labels[1] == "" && (labels > 0 || k.labels[0] == "")
+	own := len(m.catalogue.Spec(k.quantity).Labels)
+	return k, !slices.ContainsFunc(k.labels[own:], func(value string) bool { return value != "" })
 }
 
 // appendSeries appends the identity of the value's series.

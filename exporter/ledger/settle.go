@@ -83,6 +83,7 @@ func (d *deviceBook) refuse(m *meter, r *driver.Reading, source string) driver.R
 		if m.counts {
 			m.beginAt(r.At, source) // a counter that turns out to be real counts from here
 		}
+		d.joined.Lack(driver.Absence{Quantity: r.Quantity, Why: driver.AbsentZero})
 		return driver.ReasonZero
 	case m.sums:
 		if c := d.find(m.sum); c != nil && r.Value > c.most() {

@@ -11,35 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
-
-// As a plugin of kubectl, a command asks all nodes, also if --all-nodes is given already.
-func TestPluginArguments(t *testing.T) {
-	for args, want := range map[string]string{
-		"":                                 "top --all-nodes",
-		"top":                              "top --all-nodes",
-		"top -o json":                      "top --all-nodes -o json",
-		"--once":                           "top --all-nodes --once",
-		"top --all-nodes --once":           "top --all-nodes --once",
-		"--all-nodes":                      "top --all-nodes",
-		"claim team/train":                 "claim --all-nodes team/train",
-		"why -n team rank-0 --all-nodes":   "why -n team rank-0 --all-nodes",
-		"incidents --filter=xid --reverse": "incidents --all-nodes --filter=xid --reverse",
-	} {
-		got := PluginArguments("/usr/local/bin/kubectl-dra", strings.Fields(args))
-		if diff := cmp.Diff(strings.Fields(want), got); diff != "" {
-			t.Errorf("kubectl dra %s: %s", args, diff)
-		}
-		if _, _, err := parse(got, nil, &bytes.Buffer{}); err != nil {
-			t.Errorf("kubectl dra %s: %v", args, err)
-		}
-	}
-	if got := PluginArguments("dra-exporter", []string{"check"}); len(got) != 1 {
-		t.Errorf("the program itself gets %v", got)
-	}
-}
 
 // apiServer starts an API server with two nodes, which passes requests to their exporters. It
 // returns a kubeconfig, and a function that returns the requested paths. The named pods refuse all
@@ -108,9 +80,9 @@ func apiServer(t *testing.T, refuse ...string) (kubeconfig string, asked func() 
 	}
 }
 
-// kubectl dra asks the exporters through the API server. For a claim or a pod it asks only the
+// With --all-nodes the commands ask the exporters through the API server. For a claim or a pod it asks only the
 // exporters of its nodes. For an object that the API server does not know it asks all.
-func TestPlugin(t *testing.T) {
+func TestAllNodes(t *testing.T) {
 	for _, tt := range []struct {
 		args         string
 		want, absent []string
@@ -119,20 +91,20 @@ func TestPlugin(t *testing.T) {
 		{"top --once", []string{"2 nodes", "team/train-1", "team/train-2", "2 incidents open"}, nil, true},
 		{"top --once --node=node-1 --view=pods", []string{"team/rank-1"}, []string{"rank-2"}, true},
 		{"incidents --once", []string{"gpu-0: XID 31", "team/rank-1", "team/rank-2"}, nil, true},
-		{"claim team/train-2", []string{
+		{"why team/train-2", []string{
 			"claim team/train-2 on node-2: stalled, held for 1h0m0s", "incident, open: gpu-0: XID 31",
 			"power  500 W  (300 W to 500 W)",
 		}, []string{"node-1"}, false},
 		{"claim -n team train-1", []string{"claim team/train-1 on node-1"}, nil, true}, // the API server has no such claim
 		{"why team/rank-2", []string{
 			"pod team/rank-2 on node-2: stalled", "busy without a pause", "held by claim team/train-2",
-		}, []string{"node-1", "500 W"}, false},
+		}, []string{"node-1"}, false},
 		{"why gpu-0", []string{"device gpu-0 on node-1", "device gpu-0 on node-2"}, nil, true},
 		{"why i1", []string{"incident i1 on node-1", "hit pods: team/rank-1"}, nil, true},
 	} {
 		kubeconfig, asked := apiServer(t)
 		var stdout, stderr bytes.Buffer
-		args := PluginArguments("kubectl-dra", strings.Fields(tt.args+" --kubeconfig="+kubeconfig))
+		args := strings.Fields(tt.args + " --all-nodes --kubeconfig=" + kubeconfig)
 		if status := Run(t.Context(), args, nil, &stdout, &stderr); status != exitOK {
 			t.Errorf("%s: status %d: %s", tt.args, status, &stderr)
 		}
@@ -152,7 +124,7 @@ func TestPlugin(t *testing.T) {
 	}
 	kubeconfig, _ := apiServer(t)
 	var stdout, stderr bytes.Buffer
-	args := PluginArguments("kubectl-dra", []string{"claim", "team/none", "--kubeconfig=" + kubeconfig})
+	args := []string{"why", "team/none", "--all-nodes", "--kubeconfig=" + kubeconfig}
 	if status := Run(t.Context(), args, nil, &stdout, &stderr); status != exitFailure ||
 		!strings.Contains(stderr.String(), "team/none: not found on any node that answered") {
 		t.Errorf("status %d, %s%s", status, &stdout, &stderr)
@@ -161,10 +133,28 @@ func TestPlugin(t *testing.T) {
 	kubeconfig, _ = apiServer(t, "x-2")
 	stdout.Reset()
 	stderr.Reset()
-	args = PluginArguments("kubectl-dra", []string{"top", "--once", "--kubeconfig=" + kubeconfig})
+	args = []string{"top", "--once", "--all-nodes", "--kubeconfig=" + kubeconfig}
 	if status := Run(t.Context(), args, nil, &stdout, &stderr); status != exitFailure ||
 		!strings.Contains(stdout.String(), "team/train-1") ||
 		!strings.Contains(stderr.String(), "dra/x-2: it asks for credentials") {
 		t.Errorf("status %d, %s%s", status, &stdout, &stderr)
+	}
+}
+
+// What has been removed is accepted, and says what to use instead.
+func TestRemoved(t *testing.T) {
+	for args, want := range map[string]string{
+		"incidents --all-nodes --once":            "use top --view=incidents",
+		"claim team/train-2 --all-nodes":          "use why NAMESPACE/NAME",
+		"check --bundle=a --kube=off":             "--bundle has no effect",
+		"why team/train-2 --all-nodes":            "",
+		"top --view=incidents --all-nodes --once": "",
+	} {
+		kubeconfig, _ := apiServer(t)
+		var stdout, stderr bytes.Buffer
+		Run(t.Context(), strings.Fields(args+" --kubeconfig="+kubeconfig), nil, &stdout, &stderr)
+		if got := stderr.String(); !strings.Contains(got, want) || want == "" && got != "" || stdout.Len() == 0 {
+			t.Errorf("%s: it says %q, want %q", args, got, want)
+		}
 	}
 }
