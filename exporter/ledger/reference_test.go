@@ -71,7 +71,7 @@ func TestReference(t *testing.T) {
 		config.Retention = time.Hour
 		l := ledger.New(config)
 		ref := &reference{
-			last: map[refSeries]driver.Reading{}, meters: map[refSeries]*meter.Counter{}, sums: map[refKey]float64{}, parts: map[refMoment]float64{},
+			last: map[refSeries]driver.Reading{}, sums: map[refKey]float64{}, parts: map[refMoment]float64{},
 			distributed: map[string]time.Time{},
 		}
 		for range rapid.IntRange(3, exportertest.Steps).Draw(t, "steps") {
@@ -208,6 +208,9 @@ func (f *reference) read(id driver.ID, r driver.Reading) {
 			f.integrate(id, last, r)
 		}
 	case !have:
+		if f.meters == nil {
+			f.meters = map[refSeries]*meter.Counter{}
+		}
 		f.meters[series], f.last[series] = &meter.Counter{}, r
 		f.meters[series].Begin(r)
 		if r.Since.After(f.born) {

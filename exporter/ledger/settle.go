@@ -145,11 +145,7 @@ func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config 
 			}
 		}
 	} else {
-		settled := m.before.Settled()
 		step := m.before.Next(m.last, next, c.most(), c.highest())
-		if !settled || !m.before.Settled() {
-			d.recorded.current[slotSeldom] = false
-		}
 		if step.Reason != "" {
 			d.reject(m.source, step.Reason, &next)
 			return

@@ -99,7 +99,7 @@ func (k kept) resume(
 	whole, changes := k.restored.Part(partLedger)
 	err := books.Restore(ledger.Kept{
 		State: whole, Changes: changes, Clock: k.restored.Clock, Time: k.restored.Time, Rebooted: k.restored.Rebooted,
-		Continues: k.restored.Continues,
+		Continues: k.restored.Continues, Former: k.restored.Former,
 	}, now)
 	if err != nil {
 		metrics.Reject(driver.Rejection{Input: sourceState, Reason: driver.ReasonOf(err), Count: 1})

@@ -11,10 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/state/former"
 )
 
 // write is a frame being written. Its state is decided by whoever is first: the writer, which sets
-// handed, or the tick, which sets late and serves its snapshot.
+// handed after the frame, and marked after the mark; or the tick, which sets late and serves its
+// snapshot.
 type write struct {
 	frame []byte
 	whole bool
@@ -24,6 +26,7 @@ type write struct {
 const (
 	pending int32 = iota
 	handed
+	marked
 	late
 )
 
@@ -153,11 +156,11 @@ func (l *segments) restore(number uint64, now time.Time) (*Restored, error) {
 		return nil, errEmpty
 	}
 	r := &Restored{
-		Format: s.Format, parts: s.parts, last: s.last, present: l.config.present(now), now: now,
+		Format: s.Format, Former: s.Format <= former.Last, parts: s.parts, last: s.last, present: l.config.present(now), now: now,
 		Rebooted: s.Boot == "" || s.Boot != l.config.Boot,
 	}
 	r.Continues = s.ended || s.marked && !r.Rebooted
-	r.Time = r.Clock(s.last.boot)
+	r.Time = r.Clock(s.last.Boot)
 	return r, nil
 }
 
@@ -216,6 +219,11 @@ func (l *segments) write(w *write) (n int, err error) {
 		return n, nil
 	}
 	more, err := l.append(mark())
+	if err == nil && !w.state.CompareAndSwap(handed, marked) { // it hung: something newer was served
+		if err = l.file.Truncate(l.kept); err == nil {
+			l.size = l.kept
+		}
+	}
 	if err != nil {
 		l.abandon(false)
 		err = fmt.Errorf("write state: %w", err)

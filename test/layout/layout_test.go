@@ -148,8 +148,8 @@ func TestImports(t *testing.T) {
 		"exporter/fit":          {"driver", "exporter/join", "podresources"},
 		"exporter/stall":        {"driver"},
 		"exporter/ledger": {
-			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger/meter", "exporter/stall",
-			"exporter/wire", "podresources",
+			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger/meter",
+			"exporter/ledger/saved", "exporter/stall", "podresources",
 		},
 		"exporter/ledger/meter": {"driver"},
 		"exporter/exposition": {
@@ -159,9 +159,10 @@ func TestImports(t *testing.T) {
 		"exporter/recorder": {
 			"driver", "driver/nvidia/xid", "exporter/join", "exporter/ledger", "exporter/stall", "podresources",
 		},
-		"exporter/archive": {"driver"},
-		"exporter/wire":    {"driver"},
-		"exporter/state":   {"driver", "exporter/wire"},
+		"exporter/archive":      {"driver"},
+		"exporter/ledger/saved": {"driver", "exporter/state/former"},
+		"exporter/state":        {"driver", "exporter/state/former"},
+		"exporter/state/former": {"driver"},
 		"exporter/web": {
 			"driver", "exporter/explain", "exporter/exposition", "exporter/fit", "exporter/join", "exporter/ledger",
 			"exporter/recorder", "exporter/stall", "exporter/web/client", "podresources",

@@ -124,9 +124,6 @@ func (c *Counter) Next(last, r driver.Reading, most, known float64) Step {
 	}
 }
 
-// Settled reports whether all readings are explained, and no line is remembered that they left.
-func (c *Counter) Settled() bool { return c.Doubted.At.IsZero() && c.Left.At.IsZero() }
-
 // since returns since when the device may have counted what a reading at a time adds: another
 // exporter may repeat a value until its next refresh, with a later time.
 func (c *Counter) since(last driver.Reading, at time.Time) time.Time {

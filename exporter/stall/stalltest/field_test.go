@@ -46,14 +46,16 @@ func TestTelemetry(t *testing.T) {
 	power := "utilization memory_used power clock/sm clock_max/sm energy engine_utilization/dram"
 	links := " io_bytes/nvlink/receive io_bytes/nvlink/transmit"
 	rdma := " io_bytes/rdma/receive io_bytes/rdma/transmit"
-	nvidia := power + links + " engine_utilization/decoder engine_utilization/encoder io_bytes/pcie/receive io_bytes/pcie/transmit"
+	nvidia := power + links +
+		" engine_utilization/decoder engine_utilization/encoder io_bytes/pcie/receive io_bytes/pcie/transmit"
 	for telemetry, want := range map[stalltest.Telemetry]string{
 		stalltest.UtilizationOnly: "utilization memory_used" + rdma,
 		stalltest.AMDSysfs:        power + links + rdma + " engine_utilization/copy",
 		stalltest.NVMLOnly:        nvidia + rdma,
 		stalltest.DCGMDefault:     nvidia + rdma + " engine_utilization/tensor",
-		stalltest.FullGPM: nvidia + rdma + " engine_utilization/tensor engine_utilization/sm occupancy engine_utilization/fp64 " +
-			"engine_utilization/fp32 engine_utilization/fp16 engine_utilization/int engine_utilization/jpeg engine_utilization/ofa",
+		stalltest.FullGPM: nvidia + rdma +
+			" engine_utilization/tensor engine_utilization/sm occupancy engine_utilization/fp64 engine_utilization/fp32 " +
+			"engine_utilization/fp16 engine_utilization/int engine_utilization/jpeg engine_utilization/ofa",
 	} {
 		var got []string
 		for f := range stalltest.NumFields {

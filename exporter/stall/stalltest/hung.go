@@ -14,7 +14,7 @@ func spinKinds() []Kind { //nolint:funlen // a table
 	return []Kind{
 		job("hang-nccl-one-pod", "one of eight processes of the pod died without an error, the others wait in NCCL for ever",
 			"github.com/facebookresearch/maskrcnn-benchmark/issues/659, recording hang_spin_device",
-			after(ddp, OthersGone, spin(70, 16).cpu(7.1))...).devices(8),
+			after(ddp, OthersSpin, spin(70, 16).cpu(7.1))...).devices(8),
 		job("hang-nccl-32-channels", "the same over NVLink with 32 channels", "recording hang_spin_device, more blocks",
 			after(ddp, OthersSpin, spin(70, 32).cpu(8.1))...).devices(8),
 		job("hang-nccl-one-channel", "a send without its receive: one block polls", "recording hang_spin_device, one block",
@@ -72,7 +72,7 @@ func spinKinds() []Kind { //nolint:funlen // a table
 			"github.com/vllm-project/vllm/issues/31276",
 			work("load", 3*minute, open(70).host(2, 20e3).disk(900e6, 0).pcie(900e6, 1e6)), work("serve", 2*hour,
 				decode(74, 0.8).links(20e9, 0)),
-			hang(OthersGone, spin(74, 16).host(2.15, 40).net(3e3, 4e3))).devices(2).in(deployment()),
+			hang(OthersGone, spin(74, 16).host(1.15, 40).net(3e3, 4e3))).devices(2).in(deployment()),
 		job("hang-lost-link", "a kernel reads through a link that is down: busy, no engine, the clock at its lowest",
 			"reasoning",
 			after(stencil(30), OthersGone, slowClock(spin(30, 60), 0.3))...).in(onePod()),
@@ -107,7 +107,7 @@ func quietKinds() []Kind { //nolint:funlen // a table
 			after(trainBF16(30), OthersGone, open(0.5).cpu(0.01))...),
 		job("hang-mpi-poll", "MPI polls on sixteen CPUs for a member that died, the devices idle",
 			"reasoning: MPI_Allreduce on the host",
-			after(stencil(40).links(0, 2e9), OthersGone, open(40).cpu(16))...).in(mpiJob(4)).devices(4),
+			after(stencil(40).links(0, 2e9), InStep, open(40).cpu(16))...).in(mpiJob(4)).devices(4),
 		job("hang-ray-actor-lost", "the driver waits for an actor that is gone; heartbeats go on", "reasoning",
 			after(trainBF16(50), OthersIdle, open(50).host(0.12, 40).net(5e3, 5e3).disk(0, 2e3))...).in(rayCluster(5)),
 		job("hang-rendezvous", "the store never has the last member's key", "github.com/NVIDIA/nccl/issues/708",
@@ -145,7 +145,7 @@ func quietKinds() []Kind { //nolint:funlen // a table
 
 // hangFor is a part of a hang with a rhythm.
 func hangFor(name string, length time.Duration, l Load) Phase {
-	return Phase{Name: name, For: length, Truth: Hangs, Others: OthersGone, Load: l}
+	return Phase{Name: name, For: length, Truth: Hangs, Load: l}
 }
 
 // retries is a loop that launches a kernel and copies a flag.

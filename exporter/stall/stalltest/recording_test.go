@@ -43,7 +43,8 @@ func TestLevels(t *testing.T) {
 			got := phaseMeans(t, test.kind, test.phase)
 			for _, f := range []stalltest.Field{
 				stalltest.Busy, stalltest.SM, stalltest.Tensor, stalltest.FP64, stalltest.FP32, stalltest.FP16, stalltest.Int,
-				stalltest.DRAM, stalltest.Power, stalltest.Clock, stalltest.PCIeReceived, stalltest.PCIeTransmitted, stalltest.HostCPU,
+				stalltest.DRAM, stalltest.Power, stalltest.Clock,
+				stalltest.PCIeReceived, stalltest.PCIeTransmitted, stalltest.HostCPU,
 			} {
 				if off := math.Abs(got[f] - want[f]); off > tolerance(f, want[f]) {
 					t.Errorf("%v: %.4g, recorded %.4g", f, got[f], want[f])

@@ -227,7 +227,9 @@ func TestLoops(t *testing.T) {
 	for name, want := range map[string]map[time.Duration]string{
 		"torch-autotunes":  {10 * time.Minute: "compile measure", 20 * time.Minute: "steps", 20 * time.Hour: "steps"},
 		"hang-retry-spins": {20 * time.Minute: "steps", 5 * time.Hour: "collective abort"},
-		"train-bf16":       {20 * time.Second: "start", 20 * time.Minute: "steps", 30*time.Minute + 55*time.Second: "checkpoint steps"},
+		"train-bf16": {
+			20 * time.Second: "start", 20 * time.Minute: "steps", 30*time.Minute + 55*time.Second: "checkpoint steps",
+		},
 	} {
 		for _, k := range all() {
 			if k.Name != name {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// answering is an endpoint whose page a test changes. Each response is a step, which a test can wait
-// for.
+// answering is an endpoint whose page a test changes. Each response is a step, for which a test can
+// wait.
 type answering struct {
 	page  atomic.Pointer[func(step int) string]
 	steps atomic.Int64
@@ -128,8 +128,8 @@ func TestGateRestart(t *testing.T) {
 	}
 }
 
-// While dcgm-exporter has no values, it prints DCGM's codes for that, also as counters. None becomes
-// a value, nothing of them is left when the values are back, and nothing is an incident.
+// While dcgm-exporter has no values, it prints DCGM's codes for that, also as counters. None becomes a
+// value, nothing of them is left when the values are back, and nothing is an incident.
 func TestGateCodes(t *testing.T) {
 	t.Parallel()
 	codes := []string{
