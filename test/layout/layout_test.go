@@ -148,9 +148,10 @@ func TestImports(t *testing.T) {
 		"exporter/fit":          {"driver", "exporter/join", "podresources"},
 		"exporter/stall":        {"driver"},
 		"exporter/ledger": {
-			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger/saved", "exporter/stall",
-			"podresources",
+			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger/meter",
+			"exporter/ledger/saved", "exporter/stall", "podresources",
 		},
+		"exporter/ledger/meter": {"driver"},
 		"exporter/exposition": {
 			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger", "exporter/stall",
 			"podresources",
