@@ -243,7 +243,7 @@ func (o *options) addRecorderFlags(g *flagGroup) {
 	).Default(stall.DefaultAfter.String()).DurationVar(&o.stalledAfter)
 	g.Flag(
 		"incidents.dir",
-		"Deprecated: use --state.dir. Together with it, a folder whose incidents and receipts are moved there.",
+		"Deprecated: use --state.dir, which has precedence.",
 	).PlaceHolder("FOLDER").StringVar(&o.incidentsDir)
 	g.Flag(
 		"incidents.events",
