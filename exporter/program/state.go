@@ -53,7 +53,7 @@ func newKept(ctx context.Context, o *options, metrics *exporter.SelfMetrics, log
 	unusable := false
 	k.store = state.New(state.Config{
 		Path: path, Node: o.node, Boot: bootID(), Wrote: metrics.StateWritten, Late: metrics.StateLate,
-		SetAside: metrics.StateSetAside,
+		SetAside: metrics.StateSetAside, Incomplete: metrics.StateIncomplete,
 		Report: func(took time.Duration, err error) {
 			reason := driver.ReasonOf(err)
 			unusable = reason == driver.ReasonLocked || reason == driver.ReasonHung

@@ -190,6 +190,7 @@ type segment struct {
 	marked, ended bool
 	whole         bool  // it has a whole state
 	torn          error // why the bytes after the last complete frame are unusable
+	lost          int   // the number of these bytes
 }
 
 // content is the state of a part.
@@ -213,6 +214,7 @@ func parse(b []byte) (s segment, err error) {
 	}
 	for len(rest) > 0 {
 		var of []byte
+		s.lost = len(rest)
 		if kind, of, rest, err = next(rest); err != nil {
 			s.torn, s.marked, s.ended = err, false, false
 			return s, nil //nolint:nilerr // the preceding frames are complete

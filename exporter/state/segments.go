@@ -101,10 +101,12 @@ func (l *segments) open(now time.Time, restore bool) (_ *Restored, err error) {
 		switch {
 		case err == nil:
 			out = restored
+			l.incomplete(number, restored.lost)
 			out.Continues = out.Continues && !unsure
 			l.old = append([]old{{number: number}}, l.old...)
 		case errors.Is(err, errEmpty):
 			unsure = true
+			l.incomplete(number, err)
 			l.old = append([]old{{number: number}}, l.old...)
 		default:
 			unsure = true
@@ -143,7 +145,7 @@ func (l *segments) restore(number uint64, now time.Time) (*Restored, error) {
 	s, err := parse(b)
 	switch {
 	case errors.Is(err, errTorn):
-		return nil, errEmpty
+		return nil, fmt.Errorf("%w: it has %d bytes", errEmpty, len(b))
 	case err != nil:
 		return nil, err
 	case s.Format > l.config.Format:
@@ -153,7 +155,7 @@ func (l *segments) restore(number uint64, now time.Time) (*Restored, error) {
 	case errors.Is(s.torn, errDamaged):
 		return nil, errDamaged
 	case !s.whole:
-		return nil, errEmpty
+		return nil, fmt.Errorf("%w: it has %d bytes", errEmpty, len(b))
 	}
 	r := &Restored{
 		Format: s.Format, Former: s.Format <= former.Last, parts: s.parts, last: s.last, present: l.config.present(now), now: now,
@@ -161,7 +163,18 @@ func (l *segments) restore(number uint64, now time.Time) (*Restored, error) {
 	}
 	r.Continues = s.ended || s.marked && !r.Rebooted
 	r.Time = r.Clock(s.last.Boot)
+	if s.torn != nil {
+		r.lost = fmt.Errorf("%w: its last %d of %d bytes, written after %s, are lost", s.torn, s.lost, len(b),
+			r.Time.Format(time.RFC3339))
+	}
 	return r, nil
+}
+
+// incomplete reports a segment of which something was lost, if err is not nil.
+func (l *segments) incomplete(number uint64, err error) {
+	if err != nil && l.config.Incomplete != nil {
+		l.config.Incomplete(l.folder.name(number), err)
+	}
 }
 
 // setAside renames an unusable segment.

@@ -51,6 +51,9 @@ type Config struct {
 	Late   func()                              // is called for each tick that is served before it is written
 	// SetAside receives the new name of an unusable segment.
 	SetAside func(file string, reason driver.Reason, err error)
+	// Incomplete receives a segment that lacks its end, or has no state, and what was lost. A new one
+	// replaces it.
+	Incomplete func(file string, err error)
 	// Monotonic is a clock that continues over restarts of the process; nil: the kernel's.
 	Monotonic func() time.Duration
 
@@ -266,6 +269,7 @@ type Restored struct {
 	// Rebooted reports that the machine has rebooted since.
 	Rebooted bool
 
+	lost    error // nil: nothing
 	parts   map[string]*content
 	last    moment
 	present moment

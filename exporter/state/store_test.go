@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -84,6 +85,7 @@ type world struct {
 	errs    []driver.Reason
 	late    int
 	aside   []driver.Reason
+	lost    []string // what was said of incomplete segments
 	written int
 }
 
@@ -102,9 +104,10 @@ func (w *world) store() *Store {
 				w.errs = append(w.errs, r)
 			}
 		},
-		Late:     func() { w.late++ },
-		Wrote:    func(n int) { w.written += n },
-		SetAside: func(_ string, reason driver.Reason, _ error) { w.aside = append(w.aside, reason) },
+		Late:       func() { w.late++ },
+		Wrote:      func(n int) { w.written += n },
+		SetAside:   func(_ string, reason driver.Reason, _ error) { w.aside = append(w.aside, reason) },
+		Incomplete: func(file string, err error) { w.lost = append(w.lost, filepath.Base(file)+" "+err.Error()) },
 	})
 	s.wait = 10 * time.Second
 	return s
@@ -297,6 +300,48 @@ func framesOf(t testing.TB, b []byte) []int {
 		out = append(out, len(b)-len(rest))
 	}
 	return out
+}
+
+// What was lost of a segment is said once, with its file; and nothing is said of one that is whole.
+func TestIncompleteIsSaid(t *testing.T) {
+	for want, change := range map[string]func(b []byte) []byte{
+		"":                           func(b []byte) []byte { return b },
+		"it ends within a frame":     func(b []byte) []byte { return b[:len(b)-3] },
+		"it has no state: it has 0 ": func([]byte) []byte { return nil },
+		"it has no state: it has 30": func(b []byte) []byte { return b[:30] },
+	} {
+		w := newWorld(t)
+		w.run(4, true)
+		b, name := w.newest()
+		w.rewrite(name, change(b))
+		w.run(1, true)
+		if want == "" && len(w.lost) == 0 {
+			continue
+		}
+		if len(w.lost) != 1 || want == "" || !strings.HasPrefix(w.lost[0], filepath.Base(name)+" "+want) {
+			t.Errorf("%q is said, want %q", w.lost, want)
+		}
+		if w.lost = nil; want != "" {
+			if r, c := w.run(0, true); r == nil || !r.Continues || len(w.lost) > 0 {
+				t.Errorf("then %+v with %+v is restored, and %q is said", r, c, w.lost)
+			}
+		}
+	}
+}
+
+// A file that only looks like a segment is no error, at any start, and nothing of it is restored.
+func TestForeignName(t *testing.T) {
+	w := newWorld(t)
+	w.run(2, true)
+	b, name := w.newest()
+	for _, foreign := range []string{"state-000000166.log", "state-7.log", "state-+0000009.log"} {
+		w.rewrite(filepath.Join(filepath.Dir(name), foreign), b[:len(b)/2])
+	}
+	for want := range int64(3) {
+		if r, c := w.run(1, true); r == nil || !r.Continues || c.sum != want+3 || len(w.errs)+len(w.aside)+len(w.lost) > 0 {
+			t.Fatalf("restored %+v with %+v; %v, set aside %v, %q", r, c, w.errs, w.aside, w.lost)
+		}
+	}
 }
 
 // After a loss of power the end of a file may be of zeros.
