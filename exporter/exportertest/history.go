@@ -69,8 +69,8 @@ func (h *History) Restart(k ledger.Kept, now time.Time) {
 	var holds []holders.Resumed
 	for _, p := range periods {
 		holds = append(holds, holders.Resumed{
-			Device: p.Device, Claim: p.Claim, Share: p.ShareID, Pod: p.Pod, UID: p.PodUID, From: p.From, Admin: p.Admin,
-			ClaimUID: p.ClaimUID,
+			ID: p.Hold, Device: p.Device, Claim: p.Claim, Share: p.ShareID, Pod: p.Pod, UID: p.PodUID, From: p.From,
+			Admin: p.Admin, ClaimUID: p.ClaimUID,
 		})
 	}
 	h.Dates.dates.Resume(holds, k.Time)

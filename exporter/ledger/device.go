@@ -42,7 +42,8 @@ type holders struct {
 	ended     []join.Share // ended holds, of the last tick
 	left      []time.Time  // times at which the last processes of present holders ended
 	known     knownTicks
-	owners    ownership
+	holds     holds
+	present   int           // the number of holds that have not ended
 	owned     []owners      // one for each of shares
 	timeline  timeline      // not empty
 	late      time.Duration // the largest possible delay of a change in it

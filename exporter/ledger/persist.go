@@ -2,9 +2,13 @@ package ledger
 
 import (
 	"hash/maphash"
+	"maps"
+	"slices"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/wire"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // Kept is the persistent state of an earlier process's ledger.
@@ -103,8 +107,26 @@ func (l *Ledger) restore(k Kept, now time.Time) error {
 		d.resume(k.Time, now, !l.continues)
 	}
 	l.kept = k.Time
+	l.numberHolds()
 	l.updateTimeline(now)
 	return nil
+}
+
+// numberHolds gives numbers to the holds of an earlier process.
+func (l *Ledger) numberHolds() {
+	id := podresources.HoldID(0)
+	for _, device := range slices.SortedFunc(maps.Keys(l.devices), driver.ID.Compare) {
+		d := l.devices[device]
+		d.holds = holds{}
+		for i, p := range d.periods {
+			if p.To.IsZero() {
+				id++
+				open := *p
+				open.Hold, d.periods[i] = id, &open
+				d.holds[id] = &charged{period: &open}
+			}
+		}
+	}
 }
 
 // endAll ends and closes all accounts.

@@ -2,6 +2,8 @@
 package jointest
 
 import (
+	"fmt"
+	"hash/fnv"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -26,9 +28,17 @@ func Allocation(device, claim string, pods ...string) podresources.Allocation {
 	for _, p := range pods {
 		a.Holders = append(a.Holders, podresources.Holder{
 			Pod: podresources.Pod{Namespace: "team", Name: p}, Container: "main", UID: "uid-" + p,
+			Hold: &podresources.Hold{ID: HoldID(device, claim, p), Reason: podresources.ReasonListed},
 		})
 	}
 	return a
+}
+
+// HoldID returns the identity of a hold that has these properties.
+func HoldID(properties ...any) podresources.HoldID {
+	h := fnv.New64a()
+	fmt.Fprintln(h, properties...)
+	return podresources.HoldID(h.Sum64())
 }
 
 // Sample returns a sample with readings of [Start].
