@@ -227,10 +227,29 @@ type Sample struct {
 	// telemetry of the device.
 	FromLog bool
 
+	// Absent are quantities that the source could be expected to read and cannot, and why.
+	Absent []Absence
+
 	// Unreadable means that the hardware cannot be read now. Readings then has only what the driver
 	// reported on its own, such as the errors of a GPU that fell off the bus.
 	Unreadable bool
 }
+
+// Absence is a quantity of a device that a source does not report, and why.
+type Absence struct {
+	Quantity Quantity
+	Why      AbsenceReason
+}
+
+// AbsenceReason is why a device lacks a quantity.
+type AbsenceReason string
+
+// The reasons.
+const (
+	// AbsentPackage means that the sensor measures the package that the GPU shares with the processor.
+	AbsentPackage AbsenceReason = "package"
+	AbsentZero    AbsenceReason = "zero" // the source has 0 where it has no sensor
+)
 
 // Reading is one measured value. A value that could not be read has no Reading.
 type Reading struct {

@@ -1,6 +1,9 @@
 package driver
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // Quantity is a quantity that can be measured on a device: its index in a [Catalogue]. All sources
 // report a quantity with the same meaning and unit.
@@ -60,11 +63,21 @@ const (
 const MaxQuantities = 64
 
 // MaxLabels is the maximum number of labels of a quantity.
-const MaxLabels = 2
+const MaxLabels = 3
 
 // Labels has the values of a quantity's own labels, in the order of Spec.Labels; unused elements
 // are empty.
 type Labels [MaxLabels]string
+
+// Compare orders labels.
+func (l *Labels) Compare(other *Labels) int {
+	for i := range l {
+		if c := strings.Compare(l[i], other[i]); c != 0 {
+			return c
+		}
+	}
+	return 0
+}
 
 // Type is the metric type of a quantity.
 type Type uint8
@@ -134,6 +147,13 @@ const (
 type Label struct {
 	Name   string
 	Values []string // the closed list of values; nil: open, bounded by what the hardware has
+	// Optional means that some readings of the quantity lack the label: their series do not have it.
+	Optional bool
+}
+
+// Accepts reports whether a text may be the label's value, as far as a closed list says so.
+func (l *Label) Accepts(value string) bool {
+	return l.Values == nil || l.Optional && value == "" || slices.Contains(l.Values, value)
 }
 
 // Spec describes a quantity. No package has other knowledge of a particular quantity, so that a new
@@ -202,6 +222,22 @@ type Spec struct {
 	Internal bool
 	// Derived quantities are computed from others. A source cannot report them.
 	Derived bool
+}
+
+// The label for how severe an error is, and its value for one that the device survives.
+const (
+	labelSeverity    = "severity"
+	severityNonfatal = "nonfatal"
+)
+
+// Hits reports whether an error with these labels hits those who hold the device.
+func (s *Spec) Hits(labels Labels) bool {
+	for i := range s.Labels {
+		if s.Labels[i].Name == labelSeverity {
+			return labels[i] != severityNonfatal
+		}
+	}
+	return true
 }
 
 // ShowsActivity reports whether values with these labels show that the device is active or idle.
@@ -380,13 +416,15 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 		return Spec{
 			Name:   "errors",
 			Metric: "errors_total", Type: Counter, Sharing: Witnessed, NonNegative: true,
-			Help: "Errors that the device or its driver reported.",
+			Help: "Errors that the device or its driver reported. Those of NVLink 5 (XID 144 to 150) and of " +
+				"NVSwitches (codes from 10000 on) have the severity that the driver logs; a nonfatal error hits no holder.",
 			Labels: []Label{
 				{Name: "kind", Values: []string{
 					"xid", "ecc_corrected", "ecc_uncorrected", "pcie_replay", "ras", "link_down", "row_remap", "page_retirement",
 					"nvlink", "pcie_aer", "port", "other",
 				}},
 				{Name: "code"},
+				{Name: labelSeverity, Values: []string{"fatal", severityNonfatal, "unknown"}, Optional: true},
 			},
 			Failure: true,
 		}

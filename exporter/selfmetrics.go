@@ -203,6 +203,11 @@ func (m *SelfMetrics) StateSetAside(file string, reason driver.Reason, err error
 		"file", file, "reason", reason, "err", err)
 }
 
+// StateIncomplete logs a file of the state folder of which something was lost.
+func (m *SelfMetrics) StateIncomplete(file string, err error) {
+	m.log.Warn("state of an earlier process is incomplete", "file", file, "err", err)
+}
+
 // Observe records one reading of a source. A change of the source's state is logged once.
 func (m *SelfMetrics) Observe(source string, took time.Duration, err error, now time.Time) {
 	m.duration.WithLabelValues(source).Observe(took.Seconds())

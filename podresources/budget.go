@@ -46,8 +46,10 @@ const (
 	maxPluginIDs   = 128      // device IDs of one pod and resource
 	maxAnswerPods  = MaxPods  // see Bounds
 	maxAnswerBytes = 8 << 20  // see Bounds
-	maxPod         = 16 << 20 // highest size of a pod, in bytes: 300 000 device IDs
 	largePod       = 16 << 10 // size from which a pod may have more than maxPluginIDs, in bytes
+	// stuckPod is the size, in bytes, from which a pod is searched for what it lists twice: a claim of
+	// 32 devices with names of usual length takes 70 kB.
+	stuckPod = 256 << 10
 )
 
 // Field numbers of the kubelet's messages (k8s.io/kubelet pkg/apis/podresources/v1/api.proto), and
@@ -56,6 +58,8 @@ const (
 	containersField       = 3 // PodResources.containers
 	devicesField          = 2 // ContainerResources.devices
 	dynamicResourcesField = 5 // ContainerResources.dynamic_resources
+	claimResourcesField   = 4 // DynamicResource.claim_resources
+	cdiDevicesField       = 1 // ClaimResource.cdi_devices
 	deviceIDsField        = 2 // ContainerDevices.device_ids
 
 	leftOutField = protowire.MaxValidNumber
@@ -74,13 +78,13 @@ type budget struct {
 func newBudget(wire [][]byte, seed maphash.Seed, most Bounds) budget {
 	b := budget{seed: seed, empty: math.MaxUint64, largest: math.MaxInt, equal: math.MaxUint64}
 	all, total := 0, 0
-	_, _ = eachPod(wire, func(content []byte) { all++; total += len(content) })
+	_ = eachPod(wire, func(content []byte) { all++; total += len(content) })
 	if all <= most.Pods && total <= most.Bytes {
 		return b
 	}
 	var costs []int
 	empty := make([]uint64, 0, all) // hashes
-	_, _ = eachPod(wire, func(content []byte) {
+	_ = eachPod(wire, func(content []byte) {
 		if hasDevices(content) {
 			costs = append(costs, costOf(content))
 		} else {
@@ -100,7 +104,7 @@ func newBudget(wire [][]byte, seed maphash.Seed, most Bounds) budget {
 	b.largest = costs[kept]
 	smaller, _ := slices.BinarySearch(costs, b.largest)
 	var equal []uint64
-	_, _ = eachPod(wire, func(content []byte) {
+	_ = eachPod(wire, func(content []byte) {
 		if hasDevices(content) && costOf(content) == b.largest {
 			equal = append(equal, maphash.Bytes(seed, content))
 		}
@@ -175,6 +179,32 @@ func withoutIDs(pod []byte) []byte {
 	})
 }
 
+// withoutDuplicates returns a pod without the devices of a claim, and the CDI names of a device, that
+// it lists again. Kubelet 1.36 lists them again at each retry for a pod with two drivers of which
+// one fails (kubernetes issue 141335): the k-th device with the names of the k-1 before it.
+func withoutDuplicates(pod []byte) []byte {
+	return replaced(pod, containersField, func(container []byte) []byte {
+		return replaced(container, dynamicResourcesField, func(claim []byte) []byte {
+			return distinct(claim, claimResourcesField, func(device []byte) []byte {
+				return distinct(device, cdiDevicesField, func(name []byte) []byte { return name })
+			})
+		})
+	})
+}
+
+// distinct returns a message with the values of a field replaced by what f returns, each only once.
+func distinct(message []byte, field protowire.Number, f func(value []byte) []byte) []byte {
+	seen := map[string]bool{}
+	return replaced(message, field, func(value []byte) []byte {
+		value = f(value)
+		if seen[string(value)] {
+			return nil
+		}
+		seen[string(value)] = true
+		return value
+	})
+}
+
 // hasManyIDs reports whether the pod has surplus device IDs.
 func hasManyIDs(pod []byte) bool {
 	many := false
@@ -233,10 +263,10 @@ func eachField(message []byte, field protowire.Number, f func(value []byte)) {
 	}
 }
 
-// replaced returns a message with the values of a field replaced by what f returns; a nil value
-// removes the field. From the first malformed field on, the message is unchanged.
+// replaced returns a message with the values of a field replaced by what f returns; nil removes the
+// value, and a nil f all of them. From the first malformed field on, the message is unchanged.
 func replaced(message []byte, field protowire.Number, f func(value []byte) []byte) []byte {
-	out := make([]byte, 0, len(message)/4)
+	out := make([]byte, 0, min(len(message), 4<<10)) // not nil, which removes the value
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {
@@ -251,7 +281,9 @@ func replaced(message []byte, field protowire.Number, f func(value []byte) []byt
 			out = append(out, message[:n+size]...)
 		case f != nil:
 			value, _ := protowire.ConsumeBytes(message[n:])
-			out = protowire.AppendBytes(protowire.AppendTag(out, number, kind), f(value))
+			if value = f(value); value != nil {
+				out = protowire.AppendBytes(protowire.AppendTag(out, number, kind), value)
+			}
 		}
 		message = message[n+size:]
 	}

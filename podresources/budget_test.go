@@ -8,10 +8,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
 // plugged returns a pod with this number of devices of a device plugin.
@@ -170,5 +172,109 @@ func TestBoundsWithLessMemory(t *testing.T) {
 			t.Errorf("share %v: %d allocations with a pod each, rejected %v, want %d rows", share, len(allocations),
 				rejected, rows)
 		}
+	}
+}
+
+// stuck returns a pod of a claim with 8 devices, as kubelet 1.36 lists it after a number of retries
+// (kubernetes issue 141335): each device again, with the CDI names of all before it.
+func stuck(retries int) *v1.PodResources {
+	claim := test.Claim("ns", "claim")
+	var names []*v1.CDIDevice
+	for range retries {
+		for i := range 8 {
+			device := gpu(i)
+			names = append(names, device.CdiDevices...)
+			device.CdiDevices = slices.Clone(names)
+			claim.ClaimResources = append(claim.ClaimResources, device)
+		}
+	}
+	return test.Pod("ns", "stuck", test.Container("main", claim))
+}
+
+// A pod that the kubelet lists with ever more duplicates is shown with its devices, in little
+// memory, and more duplicates are no change.
+func TestStuckPod(t *testing.T) {
+	retries := 164
+	if testmain.RaceEnabled {
+		retries = 40
+	}
+	want, _ := decoded(t, stuck(1), podHolding("other", 9))
+	var d Decoder
+	var before *v1.ListPodResourcesResponse
+	for _, n := range []int{retries - 2, retries} {
+		wire := wireOf(t, stuck(n), podHolding("other", 9))
+		if n == 164 && len(wire) < 18_000_000 {
+			t.Errorf("the answer has %d bytes", len(wire))
+		}
+		answer, err := d.Decode(slices.Collect(slices.Chunk(wire, 16<<10))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kept := proto.Size(answer); kept > 8<<10 {
+			t.Errorf("of %d bytes %d are kept", len(wire), kept)
+		}
+		got, rejected := Parse(answer)
+		if diff := cmp.Diff(want, got); diff != "" || rejected[driver.ReasonTooMany] > 0 || rejected[driver.ReasonDuplicate] == 0 {
+			t.Errorf("%d retries: rejected %v, -want +got:\n%s", n, rejected, diff)
+		}
+		if before != nil && answer != before {
+			t.Error("more duplicates are a change")
+		}
+		before = answer
+	}
+}
+
+// An answer of some hundred kB whose names all have the highest lengths is complete.
+func TestLongestNames(t *testing.T) {
+	long := func(i, length int) string { return fmt.Sprintf("%0*d", length, i) }
+	var pods []*v1.PodResources
+	size := 0
+	for i := 0; size < 879<<10; i++ {
+		device := test.Share(long(0, maxDriverName), long(1, maxName), long(i, maxName), long(i, maxName), long(i, maxCDIName))
+		claim := &v1.DynamicResource{ClaimNamespace: long(2, maxName), ClaimName: long(i, maxName)}
+		claim.ClaimResources = append(claim.ClaimResources, device)
+		pods = append(pods, test.Pod(long(3, maxName), long(i, maxName), test.Container(long(4, maxName), claim)))
+		size += proto.Size(pods[i])
+	}
+	allocations, rejected := decoded(t, pods...)
+	if len(allocations) != len(pods) || len(rejected) > 0 {
+		t.Errorf("%d allocations of %d pods, rejected %v", len(allocations), len(pods), rejected)
+	}
+}
+
+// BenchmarkAnswer compares the decoder with the generated code: an answer that is as before, and
+// one of which a pod has changed, with 64 devices and 500 pods; and an answer with a stuck pod.
+func BenchmarkAnswer(b *testing.B) {
+	same := wireOf(b, nodeOf(64, 500).PodResources...)
+	changed := wireOf(b, append(nodeOf(64, 499).PodResources, podHolding("other", 9))...)
+	duplicates := wireOf(b, stuck(164))
+	for name, wires := range map[string][2][]byte{
+		"same": {same, same}, "changed": {same, changed}, "stuck": {duplicates, duplicates},
+	} {
+		b.Run(name+"/generated", func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				var answer v1.ListPodResourcesResponse
+				if err := proto.Unmarshal(wires[i%2], &answer); err != nil {
+					b.Fatal(err)
+				}
+				Parse(&answer)
+			}
+		})
+		b.Run(name+"/decoder", func(b *testing.B) {
+			b.ReportAllocs()
+			var d Decoder
+			var before *v1.ListPodResourcesResponse
+			for i := 0; b.Loop(); i++ {
+				answer, err := d.Decode(wires[i%2])
+				if err != nil {
+					b.Fatal(err)
+				}
+				if answer != before {
+					Parse(answer)
+				}
+				before = answer
+			}
+		})
 	}
 }

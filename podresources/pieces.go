@@ -24,18 +24,18 @@ func (p *pieces) more() bool {
 }
 
 // take returns the next bytes, which are valid until the next call.
-func (p *pieces) take(n int) ([]byte, error) {
-	if len(p.first) >= n {
+func (p *pieces) take(n uint64) ([]byte, error) {
+	if uint64(len(p.first)) >= n {
 		out := p.first[:n]
 		p.first = p.first[n:]
 		return out, nil
 	}
 	p.scratch = p.scratch[:0]
-	for len(p.scratch) < n && p.more() {
-		part := p.first[:min(len(p.first), n-len(p.scratch))]
+	for uint64(len(p.scratch)) < n && p.more() {
+		part := p.first[:min(uint64(len(p.first)), n-uint64(len(p.scratch)))]
 		p.scratch, p.first = append(p.scratch, part...), p.first[len(part):]
 	}
-	if len(p.scratch) < n {
+	if uint64(len(p.scratch)) < n {
 		return nil, decodeError(io.ErrUnexpectedEOF)
 	}
 	return p.scratch, nil

@@ -58,7 +58,7 @@ func TestRecordedPods(t *testing.T) {
 		UID:     "ccffd2eb-d640-4fed-b21b-8ca738230d1b",
 		Created: time.Date(2026, 11, 21, 1, 56, 56, 0, time.UTC),
 		Running: 4, Started: true,
-		Meta:   &PodMeta{},
+		Meta:   &PodMeta{Alone: true},
 		Claims: []PodClaim{{Name: "gpus", Claim: "multi-gpus-5sjnf"}},
 		Containers: []PodContainer{
 			{Name: "plain-init", Uses: []ClaimUse{{Name: "gpus"}}},
@@ -109,9 +109,11 @@ func TestNewPodFacts(t *testing.T) {
 	})
 	want := PodFacts{
 		Pod: Pod{"ns", "p"}, UID: "u-1", Final: true, Started: true, Finished: ended,
-		Meta: &PodMeta{OwnerKind: "Job", OwnerName: "train", WorkloadKind: "Job", WorkloadName: "train", Labels: []string{
-			"label_app", "x", "label_absent", "", "annotation_note", strings.Repeat("x", 511), "annotation_bad", "a?",
-		}},
+		Meta: &PodMeta{
+			Alone: true, OwnerKind: "Job", OwnerName: "train", WorkloadKind: "Job", WorkloadName: "train", Labels: []string{
+				"label_app", "x", "label_absent", "", "annotation_note", strings.Repeat("x", 511), "annotation_bad", "a?",
+			},
+		},
 		ExtendedClaim: "extended-x", ExtendedUses: []PodContainer{{Name: "main", Uses: []ClaimUse{
 			{Request: "container-0-request-0"}, {Request: "container-0-request-1"},
 		}}},

@@ -186,7 +186,7 @@ func generate(o rules.Options) (map[string][]byte, error) {
 		return nil, err
 	}
 	chart, err := rules.Chart(o, catalog)
-	files := map[string][]byte{"chart/rules.yaml": chart, "alertmanager.yaml": rules.Inhibitions()}
+	files := map[string][]byte{"chart/rules.yaml": chart}
 	for suffix, groups := range map[string][]rules.Group{
 		"": groups, "-node": rules.Of(rules.Node, groups), "-global": rules.Of(rules.Global, groups),
 	} {

@@ -157,8 +157,8 @@ func nodeHeat() []Panel {
 
 func nodeErrors() []Panel {
 	errors := line("Errors", "Errors per second, by kind and code. Corrected errors are normal at low rates.", "cps",
-		"no source reports errors", "{{device}} {{node}} {{kind}} {{code}}",
-		`max by (<device>, kind, code) (rate(dra_device_errors_total{<of device>}[$__rate_interval]))`)
+		"no source reports errors", "{{device}} {{node}} {{kind}} {{code}} {{severity}}",
+		`max by (<device>, kind, code, severity) (rate(dra_device_errors_total{<of device>}[$__rate_interval]))`)
 	return []Panel{
 		errors,
 		{
@@ -169,7 +169,7 @@ func nodeErrors() []Panel {
 			NoData: "no source reports errors", Width: 12, Height: 8, sort: "Errors",
 			Targets: []Target{
 				{
-					Expr:   `round(max by (<device>, kind, code) (increase(dra_device_errors_total{<of device>}[$__range])))`,
+					Expr:   `round(max by (<device>, kind, code, severity) (increase(dra_device_errors_total{<of device>}[$__range])))`,
 					Column: "Errors", Unit: "none",
 				},
 				{

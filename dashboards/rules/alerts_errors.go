@@ -1,82 +1,130 @@
 package rules
 
-// Values of the label action of DRADeviceErrors: what to do about the errors.
-const (
-	actionApplication = "restart-workload"
-	actionReset       = "drain-and-reset"
-	actionHost        = "restart-host"
-	actionWatch       = "watch"
-	actionOther       = "investigate"
+import (
+	"fmt"
+	"strings"
+
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/xid"
 )
 
-// The classes of Xid codes, by the immediate action of NVIDIA's catalog
-// (docs.nvidia.com/deploy/xid-errors, "Analyzing Xid Errors with the Xid Catalog": RESTART_APP,
-// RESET_GPU and the workflows that end in one, RESTART_BM, IGNORE).
-const (
-	xidWorkload    = "13|31|43|45" // a bug or the end of the workload: no alert
-	xidApplication = "8|11|32|68|69|94|137"
-	xidReset       = "46|48|62|64|74|95|109|119|120|140|143|14[4-9]|150"
-	xidHost        = "79"
-	xidWatch       = "63|92"
-)
+// xids returns a selector of XIDs whose meaning has an action: of codes without severity, or of
+// those with it, which have the action if they are fatal.
+func xids(action xid.Action, bySeverity bool) string {
+	selector := `kind="xid", code=~"` + xid.Pattern(action, bySeverity) + `"`
+	if bySeverity {
+		selector += `, severity="` + string(xid.Fatal) + `"`
+	}
+	return selector
+}
 
+// errorAlerts follow the table of XIDs. A nonfatal error is to be watched. One whose severity is
+// unknown is to be investigated, since most are nonfatal.
 func errorAlerts(o *Options) []alert {
 	errors := func(selector string) string {
 		return `max by (<device>, kind, code) (increase(dra_device_errors_total{` + selector + `}[<error window>])) > 0`
 	}
-	either := func(a, b string) string {
-		return "\n\t\t\t" + errors(a) + "\n\t\t\tor\n\t\t\t" + errors(b)
+	either := func(selectors ...string) string {
+		var all []string
+		for _, s := range selectors {
+			all = append(all, "\n\t\t\t"+errors(s))
+		}
+		return strings.Join(all, "\n\t\t\tor")
 	}
-	all := xidWorkload + "|" + xidApplication + "|" + xidReset + "|" + xidHost + "|" + xidWatch
-	class := func(action string, s severity, expr, what string) alert {
+	class := func(action xid.Action, s severity, expr, what string) alert {
 		return alert{
-			name: "DRADeviceErrors", action: action, severity: s, expr: expr, keep: o.KeepFiring,
+			name: "DRADeviceErrors", action: string(action), severity: s, expr: expr, keep: o.KeepFiring,
 			summary: aDevice + " reports errors: " + what + ".",
 			description: "Errors of kind {{ $labels.kind }} (code {{ with $labels.code }}{{ . }}{{ else }}none{{ end }}) " +
 				"within <error window>: {{ $value | printf \"%.0f\" }}." + heldBy,
 		}
 	}
-	first := class(actionHost, critical, errors(`kind="xid", code="`+xidHost+`"`),
-		"the device fell off the bus, restart the host")
+	var known []string
+	for _, action := range []xid.Action{xid.None, xid.RestartWorkload, xid.Reset, xid.RestartHost, xid.Watch} {
+		known = append(known, xid.Pattern(action, false))
+	}
+	severe := xid.Pattern(xid.Reset, true)
+	others := `kind="xid", code!~"` + strings.Join(append(known, severe), "|") + `"`
+	first := class(xid.RestartHost, critical, errors(xids(xid.RestartHost, false)), "restart the host")
 	first.meaning = errorsMeaning
 	first.diagnosis = "The Node and device dashboard: errors by kind and code, and the claims that held the device at " +
 		"that time."
-	first.mitigation = errorsMitigation
-	first.queries = []string{`max by (<device>, kind, code) (increase(dra_device_errors_total[1d])) > 0`}
+	first.mitigation = errorsMitigation()
+	first.queries = []string{`max by (<device>, kind, code, severity) (increase(dra_device_errors_total[1d])) > 0`}
 	return []alert{
 		first,
-		class(actionReset, critical, either(`kind="xid", code=~"`+xidReset+`"`, `kind="ecc_uncorrected"`),
+		class(xid.Reset, critical, either(xids(xid.Reset, false), xids(xid.Reset, true), `kind="ecc_uncorrected"`),
 			"drain it and reset it"),
-		class(actionApplication, info, errors(`kind="xid", code=~"`+xidApplication+`"`), "look at the workload first"),
-		class(actionWatch, info, either(`kind="xid", code=~"`+xidWatch+`"`, `kind=~"row_remap|page_retirement"`),
-			"plan a reset"),
-		class(actionOther, warning, either(`kind="xid", code!~"`+all+`"`, `kind=~"ras|link_down|other"`), "investigate"),
+		class(xid.RestartWorkload, info, errors(xids(xid.RestartWorkload, false)), "look at the workload first"),
+		class(xid.Watch, info, either(xids(xid.Watch, false), `kind="xid", severity="`+string(xid.Nonfatal)+`"`,
+			`kind=~"row_remap|page_retirement"`), "watch it"),
+		class(xid.Investigate, warning, either(others, `kind="xid", code=~"`+severe+`", severity!~"fatal|nonfatal"`,
+			`kind=~"ras|link_down|other"`), "investigate"),
 	}
 }
 
 const errorsMeaning = "A counter of the device's errors increased. The label `action` says what to do. Corrected ECC " +
 	"errors and PCIe replays cause no alert: they are normal at low rates, and the dashboard shows them. Xid 13, 31, 43 " +
-	"and 45 cause none either: a workload that reads a wrong address, or ends, causes them, and the device is healthy."
+	"and 45 cause none either: a workload that reads a wrong address, or ends, causes them, and the device is healthy. " +
+	"Errors of NVLink 5 (Xid 144 to 150) and of NVSwitches (SXid) are fatal or nonfatal. Only the kernel log says which " +
+	"(source `kmsg`): without it their severity is unknown. A nonfatal error hits nobody."
 
-const errorsMitigation = `By the label ` + "`action`" + `:
+// errorsMitigation returns what to do by action, and the meaning of each XID.
+func errorsMitigation() string {
+	var b strings.Builder
+	b.WriteString("By the label `action`:\n\n| action | errors | what to do |\n| --- | --- | --- |\n")
+	for _, row := range []struct {
+		action       xid.Action
+		before, more string
+		do           string
+	}{
+		{
+			xid.RestartHost, "", "",
+			"Drain and restart the node. If it happens again on the device, call hardware support.",
+		},
+		{
+			xid.Reset, "", "; fatal ones of NVLink 5 (Xid 144 to 150) and of NVSwitches; uncorrectable ECC errors",
+			"Drain the device, reset it, and run diagnostics before it is used again.",
+		},
+		{
+			xid.RestartWorkload, "", "",
+			"Usually caused by the workload: an illegal access, or a process that was killed. If different workloads on one " +
+				"device cause the same error, treat it as a hardware error.",
+		},
+		{
+			xid.Watch, "", "; nonfatal ones of NVLink 5 and of NVSwitches; rows remapped, pages retired",
+			"Nothing at once: the device works on. Plan a reset after Xid 63, which makes a remapping effective. Call hardware " +
+				"support if the errors become more.",
+		},
+		{
+			xid.Investigate, "any other Xid, such as ", "; errors of NVLink 5 whose severity is unknown; RAS errors; links that went down",
+			"Look the code up. `DRADeviceNeedsAttention` says what the driver requests (Xid 154).",
+		},
+	} {
+		fmt.Fprintf(&b, "| `%s` | %sXid %s%s | %s |\n", row.action, row.before, codesOf(row.action), row.more, row.do)
+	}
+	b.WriteString("\nWhat each Xid means, by NVIDIA's Xid catalog for A100 and newer; older GPUs and newer drivers may " +
+		"differ. A code that is not here is to be investigated.\n\n| Xid | what | work | likely cause |\n" +
+		"| --- | --- | --- | --- |\n")
+	for _, m := range xid.Table() {
+		work := string(m.Work)
+		if m.BySeverity {
+			work = "if fatal, " + work + "; if not, work goes on"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", m.Codes(), m.What, work, m.Cause)
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
 
-| action | errors | what to do |
-| --- | --- | --- |
-| ` + "`restart-host`" +
-	` | Xid 79: the GPU fell off the bus | Drain and restart the node. If it happens again on the device, call ` +
-	`hardware support. |
-| ` + "`drain-and-reset`" +
-	` | Xid 46, 48, 62, 64, 74, 95, 109, 119, 120, 140, 143 to 150; uncorrectable ECC errors |` +
-	` Drain the device, reset it, and run diagnostics before it is used again. |
-| ` + "`restart-workload`" +
-	` | Xid 8, 11, 32, 68, 69, 94, 137 |` +
-	` Usually caused by the workload: an illegal access, or a process that was killed.` +
-	` If different workloads on one device cause the same error, treat it as a hardware error. |
-| ` + "`watch`" + ` | Xid 63, 92; rows remapped, pages retired | Plan a reset, which makes the remapping effective. |
-| ` + "`investigate`" + ` | any other Xid, RAS errors, links that went down | Look the code up. |
-
-The Xid classes follow the immediate action of NVIDIA's Xid catalog for A100 and newer; ` +
-	`older GPUs and newer drivers may differ.`
+// codesOf returns the codes with an action that have no severity.
+func codesOf(action xid.Action) string {
+	var all []string
+	for _, m := range xid.Table() {
+		if m.Action == action && !m.BySeverity {
+			all = append(all, m.Codes())
+		}
+	}
+	return strings.Join(all, ", ")
+}
 
 func exporterAlerts(o *Options) []alert {
 	return []alert{

@@ -138,7 +138,7 @@ func sources(o *Options, catalog query.Catalog) ([]sourceGroup, error) {
 			groups = append(groups, group)
 		}
 	}
-	if err := errors.Join(append(errs, checkInhibitions(groups))...); err != nil {
+	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("build rules: %w", err)
 	}
 	return groups, nil

@@ -205,30 +205,6 @@ func TestBadQuery(t *testing.T) {
 	}
 }
 
-// TestBadInhibitions checks the errors for alerts that do not exist, or lack a label.
-func TestBadInhibitions(t *testing.T) {
-	o := Defaults()
-	groups, err := sources(&o, newCatalog(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, g := range groups {
-		for i := range g.Rules {
-			switch r := &g.Rules[i]; r.Alert {
-			case "DRANodeDevicesDown":
-				r.Alert = "DRARenamed"
-			case "DRAExporterDown":
-				r.labels = nil
-			}
-		}
-	}
-	err = checkInhibitions(groups)
-	if err == nil || !strings.Contains(err.Error(), "no alert is called DRANodeDevicesDown") ||
-		!strings.Contains(err.Error(), `DRAExporterDown has no label "cluster"`) {
-		t.Errorf("got %v", err)
-	}
-}
-
 // TestTextNamesLabels checks the error for a text with a label that the expression does not have.
 func TestTextNamesLabels(t *testing.T) {
 	a := alert{name: "X", expr: `max by (cluster, node) (dra_device_up)`, summary: "{{ $labels.node }} {{ $labels.pool}}"}

@@ -44,7 +44,7 @@ func workloadsOfNodes() []recording {
 		{name: "node_workload:dra_errors:rate", expr: `
 			sum by (<workload>, node, kind) (
 			  max by (<workload>, node, pool, device, kind, code) (
-			    max by (<pod device>, kind, code) (rate(dra_pod_errors_total[<rate>]))` + of + `
+			    max by (<pod device>, kind, code) (rate(dra_pod_errors_total{severity!="nonfatal"}[<rate>]))` + of + `
 			  )
 			)`},
 		// Reasons overlap: of each device, that which took the longest.

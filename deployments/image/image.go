@@ -74,7 +74,7 @@ func Write(path string, c Config) error {
 
 // Build builds the image: one layer with the root file system, and the settings of the Dockerfile.
 func Build(c Config) (v1.Image, error) {
-	files, err := Files(c.Program)
+	files, err := filesOf(c.Program)
 	if err != nil {
 		return nil, err
 	}
@@ -116,8 +116,8 @@ func Build(c Config) (v1.Image, error) {
 	return mutate.ConfigFile(image, config)
 }
 
-// Files returns the files of an image of a program by their path in it.
-func Files(program string) (map[string]string, error) {
+// filesOf returns the files of an image of a program by their path in it.
+func filesOf(program string) (map[string]string, error) {
 	files := map[string]string{entrypoint: program}
 	if _, err := os.Stat(certificates); err == nil {
 		files[certificates] = certificates

@@ -1,7 +1,6 @@
 // Command release packs the files of a release from built programs: archives of the programs,
-// images for clusters without a registry, the Helm chart, an SBOM and a statement of provenance for
-// each, and checksums. The same input gives the same bytes. It uploads and signs nothing. See make
-// release.
+// images for clusters without a registry, the Helm chart, and checksums. The same input gives the
+// same bytes. It uploads and signs nothing. See make release.
 package main
 
 import (
@@ -33,7 +32,6 @@ type release struct {
 	Version  string
 	Revision string
 	Created  time.Time
-	Builder  string // URI of the builder, for the provenance
 }
 
 // purego is the suffix of a program that was built without cgo, and therefore without the sources
@@ -49,7 +47,6 @@ func main() {
 	flag.StringVar(&r.Image, "image", "", "name of the image, without its tag")
 	flag.StringVar(&r.Version, "version", "", "version of the release (SemVer, without v)")
 	flag.StringVar(&r.Revision, "revision", "", "commit of the release")
-	flag.StringVar(&r.Builder, "builder", repository+"/blob/main/deployments/release.mk", "who builds, as a URI")
 	flag.Parse()
 	r.Created = time.Unix(*created, 0).UTC()
 	if err := r.pack(); err != nil {
@@ -73,9 +70,6 @@ func (r release) pack() error {
 		if err := r.archive(platform); err != nil {
 			return fmt.Errorf("archive of %s: %w", platform, err)
 		}
-		if err := r.sbom(r.name(platform)+".tar.gz", platform, nil); err != nil {
-			return fmt.Errorf("SBOM of %s: %w", platform, err)
-		}
 		if strings.HasSuffix(platform, purego) {
 			continue
 		}
@@ -85,15 +79,6 @@ func (r release) pack() error {
 	}
 	if err := r.chart(); err != nil {
 		return err
-	}
-	if err := r.chartSBOM("dra-exporter-" + r.Version + ".tgz"); err != nil {
-		return fmt.Errorf("SBOM of the chart: %w", err)
-	}
-	if err := r.provenances(); err != nil {
-		return fmt.Errorf("provenance: %w", err)
-	}
-	if err := r.krew(platforms); err != nil {
-		return fmt.Errorf("manifest for krew: %w", err)
 	}
 	return r.checksums()
 }
@@ -153,20 +138,12 @@ func (r release) archive(platform string) error {
 	return os.WriteFile(filepath.Join(r.Out, r.name(platform)+".tar.gz"), content.Bytes(), 0o644)
 }
 
-// image packs the image of a program, and writes its SBOM.
+// image packs the image of a program.
 func (r release) image(platform string) error {
-	program, name := filepath.Join(r.Programs, platform), r.name(platform)+".image.tar"
-	err := image.Write(filepath.Join(r.Out, name), image.Config{
-		Program: program, Name: r.Image + ":" + r.Version, Version: r.Version, Revision: r.Revision, Created: r.Created,
+	return image.Write(filepath.Join(r.Out, r.name(platform)+".image.tar"), image.Config{
+		Program: filepath.Join(r.Programs, platform), Name: r.Image + ":" + r.Version, Version: r.Version,
+		Revision: r.Revision, Created: r.Created,
 	})
-	if err != nil {
-		return err
-	}
-	files, err := image.Files(program)
-	if err != nil {
-		return err
-	}
-	return r.sbom(name, platform, files)
 }
 
 // chart packs the Helm chart, with the image of the same version as default.

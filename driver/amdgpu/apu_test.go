@@ -2,10 +2,13 @@ package amdgpu
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // card is one graphics card at the PCI address 0000:03:00.0.
@@ -155,6 +158,8 @@ func TestFan(t *testing.T) {
 		"set and turning":             {"868", "3300", "102", 0.4, 868},
 		"turning, not set (RX 6600)":  {"1395", "3100", "0", 0.45, 1395},
 		"set, not turning (RX 7600S)": {"0", "4900", "76", 0, 0},
+		"set, a rest (RX 5700 XT)":    {"29", "3400", "65", 0, 29},
+		"not set, a rest (Vega 56)":   {"5", "3500", "0", 0, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			const monitor = "hwmon/hwmon1/"
@@ -206,5 +211,24 @@ func TestRadeon(t *testing.T) {
 	want := map[string]float64{"temperature edge": 61, "fan_speed": 0.2}
 	if diff := cmp.Diff(want, read(m)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// An APU without a value of its GPU's power says why it has none.
+func TestPackagePowerIsAbsent(t *testing.T) {
+	for name, c := range map[string]struct {
+		table map[string][]uint64
+		want  []driver.Absence
+	}{
+		"of the package alone": {nil, []driver.Absence{
+			{Quantity: driver.Power, Why: driver.AbsentPackage}, {Quantity: driver.Energy, Why: driver.AbsentPackage},
+		}},
+		"of the GPU": {map[string][]uint64{"average_gfx_power": {585}}, nil},
+	} {
+		m := newMachine(t, card)
+		m.file("devices/pci0000:00/0000:03:00.0/gpu_metrics", string(table(t, 2, 1, c.table)))
+		if got := m.sample()["0000:03:00.0"].Absent; !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
 	}
 }

@@ -67,6 +67,7 @@ type reading struct {
 	bank     uint64 // bytes of memory by KFD; 0: unknown, or the GPU has several partitions
 	metrics  metrics
 	readings []driver.Reading
+	absent   []driver.Absence
 	bad      sysfs.Problems
 }
 
@@ -118,7 +119,7 @@ func (g *gpu) read(card drmcard.Card, hardware driver.Hardware, parts []part, un
 		}
 		r.readings = append(r.readings, g.slow...)
 	}
-	o := outcome{samples: []driver.Sample{{Hardware: hardware, Readings: r.readings}}}
+	o := outcome{samples: []driver.Sample{{Hardware: hardware, Readings: r.readings, Absent: r.absent}}}
 	for i, p := range parts {
 		o.nodes = append(o.nodes, p.node)
 		if divided {
@@ -255,8 +256,13 @@ func (m *metrics) busy(field string) (float64, bool) {
 // gpu_metrics.
 func (r *reading) readFast() {
 	watts, ok := r.power()
-	if ok {
+	switch {
+	case ok:
 		r.add(driver.Power, watts)
+	case r.isAPU():
+		for _, q := range [...]driver.Quantity{driver.Power, driver.Energy} {
+			r.absent = append(r.absent, driver.Absence{Quantity: q, Why: driver.AbsentPackage})
+		}
 	}
 	at := r.now()
 	if counts, counted := r.metrics.value("energy_accumulator"); counted && ok {

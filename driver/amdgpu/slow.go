@@ -222,10 +222,13 @@ func (r *reading) readLimits() {
 	r.readFan()
 }
 
-// readFan reads the rotation of the fan, and its configured speed as a share of the maximum.
-// Firmware that controls the fan itself may leave pwm1 unchanged (0 for an RX 6600 that turns at
-// 1395 rpm, 76 for an RX 7600S that stands still). If pwm1 contradicts the rotation, the share is
-// computed from the rotation. Below a hundredth of its maximum, a fan counts as standing still.
+// readFan reads the rotation of the fan, and its configured speed as a share of the maximum. If
+// pwm1 contradicts the rotation, the share is that of the rotation. The rotation is the firmware's
+// (CurrFanSpeed of its table). pwm1 is a register, which firmware that controls the fan itself may
+// leave unchanged: 0 for an RX 6600 that turns at 1395 rpm, 76 for an RX 7600S that stands still;
+// "the 0 RPM may be not correctly detected via register retrieving" (smu_v11_0_get_fan_speed_pwm).
+// A fan that stands still has a few rpm (5 of 3500 for a Vega 56, 29 of 3400 for an RX 5700 XT): up
+// to a hundredth of the maximum, which no fan can turn at.
 func (r *reading) readFan() {
 	const still = 0.01
 	rpm, turns := r.monitor("fan1_input")
@@ -234,7 +237,11 @@ func (r *reading) readFan() {
 	}
 	set, ok := r.monitor("pwm1")
 	most, known := r.monitor("pwm1_max")
-	if fastest, ok := r.monitor("fan1_max"); turns && ok && (set > 0) != (rpm > still*fastest) {
+	switch fastest, limited := r.monitor("fan1_max"); {
+	case !turns || !limited:
+	case rpm <= still*fastest:
+		set = 0
+	case set == 0:
 		set, most, known = rpm, fastest, true
 	}
 	if ok && known && most > 0 {

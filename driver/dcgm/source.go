@@ -149,7 +149,9 @@ func (s *Source) take(r report) {
 	for _, v := range r.events {
 		if d := byEvents[v.entity]; d != nil {
 			at := driver.Earlier(v.at, r.at) // the counter of a new code was zero just before
-			d.xids.Count(int64(v.number), at.Add(-time.Millisecond), driver.Event{At: at})
+			d.xids.Count(nvidia.Error{
+				Code: int64(v.number), Before: at.Add(-time.Millisecond), Event: driver.Event{At: at},
+			})
 		}
 	}
 	for _, d := range s.states {

@@ -154,7 +154,7 @@ func labels(r driver.Reading) error {
 			}
 		case !utf8.ValidString(v):
 			return fmt.Errorf("label %s is not UTF-8", spec.Labels[i].Name)
-		case spec.Labels[i].Values != nil && !slices.Contains(spec.Labels[i].Values, v):
+		case !spec.Labels[i].Accepts(v):
 			return fmt.Errorf("label %s=%q is not in the closed list", spec.Labels[i].Name, v)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package kmsg reads the XID errors of NVIDIA GPUs from the kernel log, which has the affected
-// process of each. NVML and DCGM report XIDs without process.
+// Package kmsg reads the errors of NVIDIA GPUs and NVSwitches from the kernel log, which has the
+// affected process and the severity. NVML and DCGM report only the codes of XIDs.
 package kmsg
 
 import (
@@ -23,12 +23,13 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/xid"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// Source reads XIDs from the kernel log. It is a [driver.Source] and a [driver.Watcher]. With Watch
-// it reads an error when it happens, while the process probably still exists; without Watch it
-// reads it at the next Sample.
+// Source reads errors from the kernel log. It is a [driver.Source] and a [driver.Watcher]. With
+// Watch it reads an error when it happens, while the process probably still exists; without Watch
+// it reads it at the next Sample.
 //
 // Records from before the log was opened do not count, except for those after the position of an
 // earlier process of the exporter. Without an NVIDIA GPU on the PCI bus, the log is not opened.
@@ -53,6 +54,7 @@ type Source struct {
 	buffer   [maxRecord]byte
 	counts   map[place]*nvidia.XIDs
 	uuids    map[string]string // of GPUs, by PCI address
+	lost     map[string]loss   // by PCI address
 	records  int
 	rejected driver.Rejections
 }
@@ -91,7 +93,7 @@ func New(h driver.Host) *Source {
 	}
 	return &Source{
 		path: h.Kmsg, sysfs: h.Sysfs, procfs: h.Procfs, podOf: podOf, now: time.Now, uptime: uptime, read: syscall.Read,
-		counts: map[place]*nvidia.XIDs{}, uuids: map[string]string{}, rejected: driver.Rejections{},
+		counts: map[place]*nvidia.XIDs{}, uuids: map[string]string{}, lost: map[string]loss{}, rejected: driver.Rejections{},
 	}
 }
 
@@ -255,13 +257,17 @@ func (s *Source) failure(operation string, err error) error {
 func (s *Source) drain() {
 	var found []written
 	err := s.readAll(func(r record) {
-		if r.kernel && strings.HasPrefix(r.text, xidPrefix) {
-			x, ok := parseXID(r.text)
-			if !ok {
-				s.rejected.Add(driver.ReasonMalformed, 1)
-				return
+		if !r.kernel {
+			return
+		}
+		failures, ok := parseText(r.text)
+		if !ok {
+			s.rejected.Add(driver.ReasonMalformed, 1)
+		}
+		for _, f := range failures {
+			if s.isNew(&f, r.at) {
+				found = append(found, written{failure: f, record: r.at})
 			}
-			found = append(found, written{xid: x, record: r.at})
 		}
 	})
 	now := s.now()
@@ -283,14 +289,59 @@ func (s *Source) drain() {
 	}
 }
 
-// written is an XID with the time of its record.
+// loss is the last error of a GPU that fell off the bus.
+type loss struct {
+	at     time.Duration // by the clock of the log
+	hasXID bool          // its XID was counted
+}
+
+// lossWithin is the time in which messages about a lost GPU are about the same loss.
+const lossWithin = time.Minute
+
+// isNew reports whether an error counts. The driver reports a lost GPU by XID 79, by messages
+// without XID, or both, which count once. Messages that name no GPU are about one that was lost
+// just before, or about the only one.
+func (s *Source) isNew(f *failure, at time.Duration) bool {
+	if f.code != xid.OffBus {
+		return true
+	}
+	if f.pci == "" {
+		for _, before := range s.lost {
+			if at-before.at < lossWithin {
+				return false
+			}
+		}
+		gpus := s.addresses()
+		if len(gpus) != 1 {
+			s.rejected.Add(driver.ReasonNoMatch, 1)
+			return false
+		}
+		f.pci = gpus[0]
+	}
+	before, known := s.lost[f.pci]
+	repeated := known && at-before.at < lossWithin && (f.lost || !before.hasXID)
+	if len(s.lost) < maxPlaces || known {
+		s.lost[f.pci] = loss{at: at, hasXID: !f.lost || repeated && before.hasXID}
+	}
+	return !repeated
+}
+
+// addresses returns the PCI addresses of the GPUs.
+func (s *Source) addresses() (out []string) {
+	for _, folder := range sysfs.PCIDevices(s.sysfs, "10de", []string{"03"}) {
+		out = append(out, driver.NormalizePCI(filepath.Base(folder)))
+	}
+	return out
+}
+
+// written is an error with the time of its record.
 type written struct {
-	xid
+	failure
 	record time.Duration // by the clock of the log
 	at     time.Time
 }
 
-// count counts an XID. The counter of a new code was zero just before.
+// count counts an error. The counter of a new code was zero just before.
 func (s *Source) count(w written) {
 	p := place{w.pci, w.instance}
 	if p.instance != "" && s.uuid(p.pci) == "" {
@@ -309,7 +360,7 @@ func (s *Source) count(w written) {
 	if w.pid != 0 {
 		e.PodUID = s.podOf(w.pid)
 	}
-	x.Count(w.code, w.at.Add(-time.Microsecond), e)
+	x.Count(nvidia.Error{Code: w.code, Severity: w.severity, Before: w.at.Add(-time.Microsecond), Event: e})
 }
 
 // readAll calls f for each new record. It counts records that were overwritten before they were
@@ -346,13 +397,24 @@ func (s *Source) readAll(f func(record)) (err error) {
 // number of a regular file.
 func (s *Source) split(b []byte, f func(record)) {
 	s.rest = append(s.rest, b...)
+	var last *record
 	for {
 		line, rest, ok := bytes.Cut(s.rest, []byte{'\n'})
 		if !ok {
 			break
 		}
-		s.take(line, f)
 		s.rest = rest
+		if last != nil && bytes.HasPrefix(bytes.TrimSpace(line), []byte("NVRM: ")) {
+			last.text += "\n" + string(line)
+			continue
+		}
+		if last != nil {
+			f(*last)
+		}
+		last = s.take(line)
+	}
+	if last != nil {
+		f(*last)
 	}
 	if len(s.rest) > maxRecord {
 		s.rejected.Add(driver.ReasonTooLarge, 1)
@@ -361,26 +423,26 @@ func (s *Source) split(b []byte, f func(record)) {
 	s.rest = slices.Clone(s.rest)
 }
 
-// take parses a line. A line that starts with a space belongs to the record before it and names its
-// device.
-func (s *Source) take(line []byte, f func(record)) {
+// take returns the record that begins with a line, nil if none does, or if the record is known. A
+// line that starts with a space belongs to the record before it and names its device.
+func (s *Source) take(line []byte) *record {
 	if len(line) == 0 || line[0] == ' ' {
-		return
+		return nil
 	}
 	r, ok := parseRecord(line)
 	if !ok {
 		s.rejected.Add(driver.ReasonMalformed, 1)
-		return
+		return nil
 	}
 	if s.begun && r.sequence <= s.sequence {
-		return // the log has been opened again
+		return nil // the log has been opened again
 	}
 	if s.begun && r.sequence-s.sequence > 1 {
 		s.rejected.Add(driver.ReasonOverwritten, int(min(r.sequence-s.sequence-1, 1<<20)))
 	}
 	s.begun, s.sequence = true, r.sequence
 	s.records++
-	f(r)
+	return &r
 }
 
 // maxInformation is the maximum size of a GPU's file information, in bytes.

@@ -1,62 +1,185 @@
 package kmsg
 
 import (
+	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/xid"
 )
 
-// xid is an XID error.
-type xid struct {
-	pci      string // of the GPU, as driver.NormalizePCI returns it
+// failure is an error in the log: an XID, an SXid, or a GPU that is lost.
+type failure struct {
+	pci      string // of the GPU or switch, as driver.NormalizePCI returns it; "": a lost GPU, not named
 	instance string // of MIG: driver.Hardware.Instance; "" for the GPU
 	code     int64
-	pid      int // the process whose channel failed; 0: unknown
+	severity xid.Severity
+	pid      int  // the process whose channel failed; 0: unknown
+	lost     bool // the line is no XID: it says that the GPU is lost
 }
 
 // xidPrefix is the start of the line of each XID.
 const xidPrefix = "NVRM: Xid ("
 
-// parseXID parses a line of NVIDIA's driver, which has one of these forms:
+// parseText returns the errors in the text of a record. A record may have several lines. ok is
+// false if one of them begins as an XID and is none.
+func parseText(text string) (out []failure, ok bool) {
+	if !strings.HasPrefix(text, "NVRM: ") && !strings.HasPrefix(text, switchPrefix) {
+		return nil, true
+	}
+	ok = true
+	text = strings.ReplaceAll(text, `\x0a`, "\n") // as /dev/kmsg escapes it
+	messages := messagesOf(text)
+	for _, message := range messages {
+		var f failure
+		counts, valid := true, true
+		switch {
+		case strings.HasPrefix(message, xidPrefix):
+			f, counts, valid = parseXID(message)
+		case strings.HasPrefix(message, switchPrefix):
+			f, counts = parseSXid(message)
+		default:
+			continue
+		}
+		ok = ok && valid
+		if counts && valid {
+			out = append(out, f)
+		}
+	}
+	if len(out) == 0 && ok {
+		if f, lost := parseLoss(messages); lost {
+			out = append(out, f)
+		}
+	}
+	return out, ok
+}
+
+// messagesOf splits a text into the driver's messages. A line that does not begin as one continues
+// the one before.
+func messagesOf(text string) (out []string) {
+	for line := range strings.SplitSeq(text, "\n") {
+		line = strings.TrimSpace(line)
+		switch {
+		case line == "":
+		case len(out) == 0, strings.HasPrefix(line, "NVRM: "), strings.HasPrefix(line, switchPrefix):
+			out = append(out, line)
+		default:
+			out[len(out)-1] += " " + line
+		}
+	}
+	return out
+}
+
+// parseXID parses a message of NVIDIA's driver, which has one of these forms:
 //
 //	NVRM: Xid (PCI:0000:65:00): 31, pid=12345, name=python, Ch 00000008, …
 //	NVRM: Xid (PCI:0000:65:00 GPU-I:02 GPU-CI:00): 43, pid=12345, name=python, Ch 00000008
 //	NVRM: Xid (PCI:0000:65:00): 94, pid='<unknown>', name=<unknown>, …
 //	NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.
+//	NVRM: Xid (PCI:0000:65:00): 145, RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x… …)
+//	NVRM: Xid (PCI:0000:65:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (…)
 //	NVRM: Xid (0000:65:00): 13, …
 //
 // The form depends on the version of the driver (krcReportXid in kernel_rc.c of NVIDIA's open
-// kernel modules); the last is that of old drivers.
-func parseXID(text string) (x xid, ok bool) {
+// kernel modules); the last is that of old drivers. A message that no recovery is needed any more
+// does not count.
+func parseXID(text string) (f failure, counts, ok bool) {
 	text, ok = strings.CutPrefix(text, xidPrefix)
 	where, rest, found := strings.Cut(text, "): ")
-	if !ok || !found || !x.place(where) {
-		return xid{}, false
+	if !ok || !found || !f.place(where) {
+		return failure{}, false, false
 	}
 	digits := leadingDigits(rest)
 	code, err := strconv.ParseUint(digits, 10, 31)
 	if err != nil {
-		return xid{}, false
+		return failure{}, false, false
 	}
-	x.code = int64(code)
+	f.code = int64(code)
 	rest = rest[len(digits):]
 	if rest != "" && !strings.HasPrefix(rest, ",") && !strings.HasPrefix(rest, " ") {
-		return xid{}, false
+		return failure{}, false, false
 	}
-	x.pid = processOf(x.code, rest)
-	return x, true
+	f.pid = processOf(f.code, rest)
+	if xid.HasSeverity(f.code) {
+		f.severity = severityIn(rest)
+	}
+	return f, f.code != xid.RecoveryAction || !noRecovery(rest), true
+}
+
+// severityIn returns the severity in a message. The last word counts, because the name of a
+// process, which is before it, can be anything.
+func severityIn(text string) xid.Severity {
+	severity := xid.Unknown
+	for word := range strings.FieldsSeq(text) {
+		switch strings.ToLower(strings.Trim(word, ",:;.()[]")) {
+		case "fatal":
+			severity = xid.Fatal
+		case "nonfatal", "non-fatal":
+			severity = xid.Nonfatal
+		}
+	}
+	return severity
+}
+
+// noRecovery reports whether the action in a message about the recovery action is none.
+func noRecovery(text string) bool {
+	i := strings.LastIndex(text, " to 0x")
+	return i >= 0 && strings.HasPrefix(text[i:], " to 0x0 ")
+}
+
+// switchPrefix is the start of the messages of NVSwitches.
+const switchPrefix = "nvidia-nvswitch"
+
+// parseSXid parses a message of an NVSwitch. Further messages about the same error, with details of
+// it, do not count:
+//
+//	nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO (First)
+//	nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Severity 0 Engine instance 46 …
+//	nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Data {0x00140004, …}
+func parseSXid(text string) (f failure, counts bool) {
+	_, text, ok := strings.Cut(text, ": SXid (")
+	where, rest, found := strings.Cut(text, "): ")
+	digits := leadingDigits(rest)
+	code, err := strconv.ParseUint(digits, 10, 31)
+	if !ok || !found || err != nil || code < xid.FirstSXid || !f.place(where) {
+		return failure{}, false
+	}
+	f.code = int64(code)
+	rest = strings.TrimPrefix(rest[len(digits):], ", ")
+	f.severity = severityIn(rest)
+	return f, !strings.HasPrefix(rest, "Severity ") && !strings.HasPrefix(rest, "Data {")
+}
+
+// parseLoss parses messages that say that a GPU is lost, without XID, in one of these forms. The
+// second has three lines; the third often names no GPU.
+//
+//	NVRM: GPU 0000:65:00.0: GPU has fallen off the bus.
+//	NVRM: The NVIDIA GPU 0000:65:00.0 (PCI ID: 10de:26b5) installed in this system has fallen off the bus and …
+//	NVRM: GPU0 …: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0x0000000F) …
+//	NVRM: GPU 0000:65:00.0 has been removed.
+func parseLoss(messages []string) (f failure, ok bool) {
+	for i := range messages {
+		messages[i] = strings.TrimPrefix(messages[i], "NVRM: ")
+	}
+	text := strings.Join(messages, " ")
+	if address := regexp.MustCompile(`\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(\.[0-7])?\b`).FindString(text); address != "" {
+		f.place(address)
+	}
+	f.code, f.lost = xid.OffBus, true
+	removed := strings.Contains(text, "has been removed") && strings.Contains(text, "GPU") && f.pci != ""
+	return f, removed || strings.Contains(text, "fallen off the bus") || strings.Contains(text, "lost from the bus")
 }
 
 // place parses the GPU or MIG device.
-func (x *xid) place(where string) bool {
+func (f *failure) place(where string) bool {
 	fields := strings.Fields(strings.TrimPrefix(where, "PCI:"))
 	if len(fields) == 0 {
 		return false
 	}
-	if x.pci = driver.NormalizePCI(fields[0] + ".0"); x.pci == "" {
-		x.pci = driver.NormalizePCI(fields[0])
+	if f.pci = driver.NormalizePCI(fields[0] + ".0"); f.pci == "" {
+		f.pci = driver.NormalizePCI(fields[0])
 	}
 	gpu, compute := -1, -1
 	for _, field := range fields[1:] {
@@ -72,11 +195,11 @@ func (x *xid) place(where string) bool {
 	}
 	switch {
 	case gpu >= 0 && compute >= 0:
-		x.instance = nvidia.Instance(gpu, compute)
+		f.instance = nvidia.Instance(gpu, compute)
 	case gpu >= 0:
-		x.instance = strconv.Itoa(gpu)
+		f.instance = strconv.Itoa(gpu)
 	}
-	return x.pci != ""
+	return f.pci != ""
 }
 
 // processOf returns the process in the rest of a line, 0 if there is none. It ignores the process

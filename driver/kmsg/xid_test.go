@@ -1,16 +1,18 @@
 package kmsg
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/xid"
 )
 
 // The lines are as NVIDIA's drivers of several versions write them.
 func TestParseXID(t *testing.T) {
-	for line, want := range map[string]xid{
+	for line, want := range map[string]failure{
 		// 535, with a channel
 		"NVRM: Xid (PCI:0000:00:05): 31, pid=2512125, name=python3.10, Ch 00000008, intr 00000000. MMU Fault: ENGINE " +
 			"GRAPHICS GPCCLIENT_T1_8 faulted @ 0x73ac_1c000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE": {
@@ -59,8 +61,8 @@ func TestParseXID(t *testing.T) {
 		"NVRM: Xid (PCI:0000:82:00): 31, pid=, name=a, Ch 1":            {pci: "0000:82:00.0", code: 31},
 		"NVRM: Xid (PCI:0000:82:00 GPU-I:x GPU-J:1): 31, pid=3, name=":  {pci: "0000:82:00.0", code: 31, pid: 3},
 	} {
-		if got, ok := parseXID(line); !ok || got != want {
-			t.Errorf("%s:\n%+v, %v, want %+v", line, got, ok, want)
+		if got, counts, ok := parseXID(line); !ok || !counts || got != want {
+			t.Errorf("%s:\n%+v, %v, %v, want %+v", line, got, counts, ok, want)
 		}
 	}
 	for _, line := range []string{
@@ -68,9 +70,70 @@ func TestParseXID(t *testing.T) {
 		"NVRM: Xid (PCI:0000:65:00): 31x", "NVRM: Xid (PCI:zz:65:00): 31", "NVRM: Xid (PCI:0000:65:00): 99999999999",
 		"nvrm: Xid (PCI:0000:65:00): 31", "NVRM: GPU at PCI:0000:65:00: GPU-1",
 	} {
-		if got, ok := parseXID(line); ok {
+		if got, _, ok := parseXID(line); ok {
 			t.Errorf("%q is taken for %+v", line, got)
 		}
+	}
+}
+
+// Lines of public reports: their severity, errors that are none, and GPUs that are lost without
+// XID, with line breaks as they are, and as /dev/kmsg escapes them.
+func TestParseText(t *testing.T) {
+	const gpu = "0000:65:00.0"
+	lost := failure{pci: gpu, code: 79, lost: true}
+	link := func(code int64, severity xid.Severity) []failure {
+		return []failure{{pci: gpu, code: code, severity: severity}}
+	}
+	for text, want := range map[string][]failure{
+		"NVRM: Xid (PCI:0000:65:00): 145, RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x00000008)": link(145, xid.Nonfatal),
+		"NVRM: Xid (PCI:0000:65:00): 145, RLW_SRC_TRACK Fatal XC0 i0 Link 00 (0x00000007 0x00000001)":    link(145, xid.Fatal),
+		"NVRM: Xid (PCI:0000:65:00): 149, pid='<unknown>', name=<unknown>, NETIR_LINK_EVT Non-fatal XC0": link(149, xid.Nonfatal),
+		"NVRM: Xid (PCI:0000:65:00): 150, MSE_WATCHDOG":                                                  link(150, xid.Unknown),
+		// a process can have any name, which is not the severity
+		"NVRM: Xid (PCI:0000:65:00): 144, pid=7, name=a, Nonfatal x, SAW_MVB Fatal XC0 i0 Link 01": link(144, xid.Fatal),
+		"NVRM: Xid (PCI:0000:65:00): 31, pid=7, name=Nonfatal, Ch 00000008":                        {{pci: gpu, code: 31, pid: 7}},
+		// requests for a recovery
+		"NVRM: Xid (PCI:0000:65:00): 154, GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)":      nil,
+		"NVRM: Xid (PCI:0000:65:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)":        {{pci: gpu, code: 154}},
+		"NVRM: Xid (PCI:0000:65:00): 154, GPU recovery action changed from 0x0 (None)\n      to 0x2 (OS Reboot)":          {{pci: gpu, code: 154}},
+		`NVRM: Xid (PCI:0000:65:00): 154, pid='<unknown>', name=<unknown>, GPU recovery action changed\x0a to 0x0 (None)`: nil,
+		// switches: an error, and two messages with details of it
+		"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO (First)": {
+			{pci: "0000:c1:00.0", code: 28006, severity: xid.Nonfatal},
+		},
+		"nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): 24007, Fatal, Link 30 sourcetrack timeout error": {
+			{pci: "0000:c3:00.0", code: 24007, severity: xid.Fatal},
+		},
+		"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Severity 0 Engine instance 46 Sub-engine instance 00": nil,
+		"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Data {0x00140004, 0x00100000}":                        nil,
+		"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): garbled, Fatal":                                              nil,
+		"nvidia-nvswitch3: Version 580": nil,
+		// lost without XID
+		"NVRM: GPU 0000:65:00.0: GPU has fallen off the bus.":                            {lost},
+		"NVRM: GPU at PCI:0000:65:00: GPU-fd13aad7 has fallen off the bus.":              {lost},
+		"NVRM: GPU 0000:65:00.0 has been removed.":                                       {lost},
+		"NVRM: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0x0000000F) returned from x":  {{code: 79, lost: true}},
+		"NVRM: GPU0 nvAssertFailedNoLog: GPU lost from the bus [NV_ERR_GPU_IS_LOST] @ x": {{code: 79, lost: true}},
+		"NVRM: The NVIDIA GPU 0000:65:00.0\n               NVRM: (PCI ID: 10de:26b5) installed in this system has\n" +
+			"               NVRM: fallen off the bus and is not responding to commands.": {lost},
+		`NVRM: The NVIDIA GPU 0000:65:00.0\x0aNVRM: (PCI ID: 10de:26b5) installed in this system has\x0aNVRM: fallen ` +
+			`off the bus and is not responding to commands.`: {lost},
+		// two XIDs in one record
+		`NVRM: Xid (PCI:0000:65:00): 48, DBE\x0aNVRM: Xid (PCI:0000:65:00): 63, Row Remapper`: {
+			{pci: gpu, code: 48}, {pci: gpu, code: 63},
+		},
+		"NVRM: Persistence mode has been removed.":             nil,
+		"NVRM: loading NVIDIA UNIX x86_64 Kernel Module":       nil,
+		"python: NVRM: GPU has fallen off the bus.":            nil,
+		"nouveau 0000:65:00.0: GPU has fallen off the bus.":    nil,
+		"NVRM: GPU at PCI:0000:65:00: GPU-fd13aad7-2b1e-dcb1a": nil,
+	} {
+		if got, ok := parseText(text); !ok || !slices.Equal(got, want) {
+			t.Errorf("%s:\n%+v, %v, want %+v", text, got, ok, want)
+		}
+	}
+	if got, ok := parseText("NVRM: Xid (PCI:0000:65:00)"); ok || len(got) > 0 {
+		t.Errorf("half an XID is %+v, %v", got, ok)
 	}
 }
 
@@ -96,6 +159,8 @@ func TestParseRecord(t *testing.T) {
 func FuzzKernelLog(f *testing.F) {
 	f.Add([]byte("4,1,2,-;NVRM: Xid (PCI:0000:65:00 GPU-I:02 GPU-CI:00): 31, pid=5, name=a, Ch 8\n DEVICE=+pci:x\n"))
 	f.Add([]byte("4,1,2,-;NVRM: Xid (0000:01:00): 79, pid='<unknown>', name=<unknown>, x"))
+	f.Add([]byte("4,1,2,-;NVRM: The NVIDIA GPU 0000:65:00.0\\x0aNVRM: has\\x0aNVRM: fallen off the bus"))
+	f.Add([]byte("4,1,2,-;nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46"))
 	f.Add([]byte("12,18446744073709551615,9,-;NVRM: Xid ("))
 	f.Fuzz(func(t *testing.T, log []byte) {
 		for line := range strings.Lines(string(log)) {
@@ -103,9 +168,11 @@ func FuzzKernelLog(f *testing.F) {
 			if ok && (r.at < 0 || strings.Contains(line, ";") && len(r.text) >= len(line)) {
 				t.Fatalf("%q: %+v", line, r)
 			}
-			x, ok := parseXID(r.text)
-			if ok && (driver.NormalizePCI(x.pci) != x.pci || x.pci == "" || x.code < 0 || x.pid < 0) {
-				t.Fatalf("%q: %+v", r.text, x)
+			failures, _ := parseText(r.text)
+			for _, f := range failures {
+				if driver.NormalizePCI(f.pci) != f.pci || f.pci == "" && !f.lost || f.code < 0 || f.pid < 0 {
+					t.Fatalf("%q: %+v", r.text, f)
+				}
 			}
 		}
 	})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/xid"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -82,9 +83,12 @@ func TestXIDs(t *testing.T) {
 		t.Errorf("of nothing: %v", got)
 	}
 	x = &nvidia.XIDs{}
-	x.Count(79, before, driver.Event{})
-	x.Count(31, before.Add(time.Second), driver.Event{At: before.Add(2 * time.Second)})
-	x.Count(79, before.Add(time.Second), driver.Event{At: before.Add(3 * time.Second)})
+	count := func(code int64, severity xid.Severity, before time.Time, at time.Time) {
+		x.Count(nvidia.Error{Code: code, Severity: severity, Before: before, Event: driver.Event{At: at}})
+	}
+	count(79, "", before, time.Time{})
+	count(31, "", before.Add(time.Second), before.Add(2*time.Second))
+	count(79, "", before.Add(time.Second), before.Add(3*time.Second))
 	want := driver.Sample{
 		Readings: []driver.Reading{
 			{Quantity: driver.Errors, Labels: driver.Labels{"xid", "79"}, Value: 2, At: now, Since: before},
@@ -99,9 +103,9 @@ func TestXIDs(t *testing.T) {
 		t.Errorf("the report (-want +got):\n%s", diff)
 	}
 	for code := range int64(nvidia.MaxCodes + 100) {
-		x.Count(1000+code, before, driver.Event{})
+		count(1000+code, "", before, time.Time{})
 	}
-	x.Count(79, before, driver.Event{})
+	count(79, "", before, time.Time{})
 	got := report().Readings
 	if last := got[len(got)-1]; len(got) != nvidia.MaxCodes+1 || last.Labels[1] != "other" || last.Value != 102 ||
 		got[0].Value != 3 {
@@ -109,6 +113,31 @@ func TestXIDs(t *testing.T) {
 	}
 	if events := report().Events; events != nil {
 		t.Errorf("events were reported again: %v", events)
+	}
+}
+
+// Errors of NVLink 5 are counted by severity. Those without one are reported one report later, so
+// that a log with the severity is first.
+func TestSeverity(t *testing.T) {
+	x := &nvidia.XIDs{}
+	now := time.Unix(10, 0)
+	for _, severity := range []xid.Severity{xid.Fatal, xid.Nonfatal, xid.Nonfatal, xid.Unknown, xid.NoSeverity} {
+		x.Count(nvidia.Error{Code: 145, Severity: severity, Event: driver.Event{At: now}})
+	}
+	report := func() (out string, events int) {
+		var s driver.Sample
+		x.Report(&s, now)
+		for _, r := range s.Readings {
+			out += fmt.Sprint(r.Labels[1], " ", r.Labels[2], " ", r.Value, " ")
+		}
+		return out, len(s.Events)
+	}
+	for i, want := range []string{
+		"145 fatal 1 145 nonfatal 2 ", "145 fatal 1 145 nonfatal 2 145 unknown 2 ", "145 fatal 1 145 nonfatal 2 145 unknown 2 ",
+	} {
+		if got, events := report(); got != want || events != []int{3, 2, 0}[i] {
+			t.Errorf("report %d: %s with %d events, want %s", i, got, events, want)
+		}
 	}
 }
 

@@ -75,7 +75,7 @@ func (c xidCounts) add(p polled, gpus []*gpu) {
 		if c[uuid] == nil {
 			c[uuid] = &nvidia.XIDs{}
 		}
-		c[uuid].Count(int64(e.EventData), gpus[i].readAt, driver.Event{}) // NVML does not report the time
+		c[uuid].Count(nvidia.Error{Code: int64(e.EventData), Before: gpus[i].readAt}) // NVML does not report the time
 	}
 }
 

@@ -301,7 +301,7 @@ func (c *collector) labels(r *rule, s *sample) (labels driver.Labels, reason dri
 			continue
 		}
 		v := s.get(name)
-		if closed := r.spec.Labels[i].Values; closed != nil && !slices.Contains(closed, string(v)) {
+		if !r.spec.Labels[i].Accepts(string(v)) {
 			return labels, driver.ReasonLabel
 		}
 		if labels[i], reason = c.bounded(v); reason != "" {

@@ -399,9 +399,9 @@ func (m Metric) addLabels(r *rule) error {
 			return fmt.Errorf("labels_from: %s is also in labels", l.Name)
 		case isFrom && !isLabelName(from):
 			return fmt.Errorf("labels_from: %s: %.64q is not a label name", l.Name, from)
-		case !isConstant && !isFrom && l.Values != nil:
+		case !isConstant && !isFrom && !l.Accepts(""):
 			return fmt.Errorf("labels: %v needs %s, one of %s", r.quantity, l.Name, strings.Join(l.Values, ", "))
-		case isConstant && l.Values != nil && !slices.Contains(l.Values, constant):
+		case isConstant && !l.Accepts(constant):
 			return fmt.Errorf("labels: %s: %.64q is not one of %s", l.Name, constant, strings.Join(l.Values, ", "))
 		case len(constant) > maxLabelValue:
 			return fmt.Errorf("labels: %s: longer than %d bytes", l.Name, maxLabelValue)

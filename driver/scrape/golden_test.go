@@ -87,7 +87,9 @@ func lines(samples []driver.Sample) string {
 		for _, r := range s.Readings {
 			fmt.Fprintf(&b, "  %v", r.Quantity)
 			for i, l := range r.Quantity.Spec().Labels {
-				fmt.Fprintf(&b, " %s=%q", l.Name, r.Labels[i])
+				if !l.Optional || r.Labels[i] != "" {
+					fmt.Fprintf(&b, " %s=%q", l.Name, r.Labels[i])
+				}
 			}
 			fmt.Fprintf(&b, " %v", r.Value)
 			if !r.At.Equal(testNow()) {

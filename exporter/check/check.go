@@ -70,9 +70,6 @@ func (c *Checker) Run(ctx context.Context) *Report {
 	return &c.report
 }
 
-// Input returns what Run has read, for [join.Join].
-func (c *Checker) Input() join.Input { return c.input }
-
 // kubelet reads the kubelet's PodResources.
 func (c *Checker) kubelet(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, c.config.Deadline)

@@ -1,13 +1,10 @@
 package check
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"path/filepath"
 	"slices"
@@ -142,46 +139,6 @@ func TestSourceFails(t *testing.T) {
 	want := "1 piece of hardware, but: read processes: set this value in the chart; more"
 	if f := c.report.Findings[0]; f.Status != Fail || f.Text != want || !strings.Contains(f.Do, "chart's values") {
 		t.Errorf("it says %+v, want %q", f, want)
-	}
-}
-
-// A bundle contains no password of an address, in none of its files.
-func TestBundleMasks(t *testing.T) {
-	r := Report{Time: time.Unix(1000, 0), Node: "node-1"}
-	address := "https://user:hidden@example.com:9400/metrics"
-	r.add(Finding{Status: Fail, What: "scrape", Text: "get " + address, Detail: fmt.Sprint(errors.New(address))})
-	var out bytes.Buffer
-	if err := WriteBundle(&out, &r, join.Input{}, map[string]string{"source.x": address}); err != nil {
-		t.Fatal(err)
-	}
-	zipped, err := gzip.NewReader(&out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, shown := 0, 0
-	archive := tar.NewReader(zipped)
-	for {
-		header, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		content, err := io.ReadAll(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files++
-		if strings.Contains(string(content), "hidden") {
-			t.Errorf("%s has the password: %s", header.Name, content)
-		}
-		if strings.Contains(string(content), "https://***@example.com:9400") {
-			shown++
-		}
-	}
-	if files != 4 || shown != 3 {
-		t.Errorf("%d files, %d of them with the address, want 4 and 3", files, shown)
 	}
 }
 

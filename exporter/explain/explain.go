@@ -30,6 +30,18 @@ func Source(reason driver.Reason) (do string) {
 	}
 }
 
+// Absent returns the meaning of the reason why a device lacks a quantity, and what to do.
+func Absent(reason driver.AbsenceReason) (text, do string) {
+	switch reason {
+	case driver.AbsentPackage:
+		return "its sensor measures the package, the processor included", ""
+	case driver.AbsentZero:
+		return "its source has 0, which means that there is no such sensor", ""
+	default:
+		return string(reason), ""
+	}
+}
+
 // Missing returns the meaning of the reason why a device of a driver has no telemetry, and a
 // remedy, or "" if none is needed.
 func Missing(driverName string, missing join.MissingReason) (text, do string) {

@@ -339,7 +339,9 @@ func (c *labelCache) newSeries(base *labels, s *ledger.Series) series {
 	if names := c.names[s.Quantity]; len(names) > 0 {
 		var more []string
 		for i, name := range names {
-			more = append(more, name, s.Labels[i])
+			if s.Labels[i] != "" || !c.specs.Spec(s.Quantity).Labels[i].Optional {
+				more = append(more, name, s.Labels[i])
+			}
 		}
 		row = base.with(more...)
 	}

@@ -144,7 +144,11 @@ func closedLists(spec *driver.Spec) string {
 	var b strings.Builder
 	for _, l := range spec.Labels {
 		if l.Values != nil {
-			fmt.Fprintf(&b, " %s: %s.", l.Name, strings.Join(l.Values, ", "))
+			of := ""
+			if l.Optional {
+				of = ", or no label"
+			}
+			fmt.Fprintf(&b, " %s: %s%s.", l.Name, strings.Join(l.Values, ", "), of)
 		}
 	}
 	return b.String()

@@ -1,19 +1,16 @@
 package gateway
 
 import (
-	"bytes"
 	"cmp"
-	"compress/gzip"
 	"context"
 	"embed"
+	"errors"
 	"fmt"
-	"html/template"
 	"maps"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -25,11 +22,8 @@ import (
 //go:embed page
 var files embed.FS
 
-const (
-	maxNamespaces = 256 // maximum number of reviews of one user's rights
-	maxRendered   = 16  // pages in the cache
-	renderedFor   = time.Minute
-)
+// maxNamespaces is the maximum number of reviews of one user's rights.
+const maxNamespaces = 256
 
 // view is what a user may see: everything, or some namespaces.
 type view struct {
@@ -128,6 +122,8 @@ type clusterPage struct {
 type nodeRow struct {
 	Name      string
 	Trouble   string // why the row is outdated or empty
+	Waits     bool   // the trouble is only that the node was not asked yet
+	AsOf      string // the time of the answer, if it is outdated
 	All       bool   // the user may see everything of the node
 	Devices   []count
 	Incidents []web.IncidentSummary
@@ -182,7 +178,10 @@ func newClusterPage(nodes []*state, v *view, listed error) clusterPage {
 
 // newRow returns what a view shows of a node, and its rank. The highest rank needs attention first.
 func newRow(s *state, v *view) (nodeRow, []int) {
-	row := nodeRow{Name: s.node, All: v.all, Trouble: reason(s.err)}
+	row := nodeRow{Name: s.node, All: v.all, Trouble: reason(s.err), Waits: errors.Is(s.err, errNotAsked)}
+	if s.summary != nil && (s.stale || s.err != nil) {
+		row.AsOf = clock(s.at)
+	}
 	of := s.summary
 	if of == nil {
 		of = &web.Summary{}
@@ -208,7 +207,7 @@ func newRow(s *state, v *view) (nodeRow, []int) {
 		slices.Sort(row.Sources)
 	}
 	unreachable := 0
-	if s.err != nil {
+	if s.err != nil && !row.Waits {
 		unreachable = 1
 	}
 	return row, []int{
@@ -231,58 +230,11 @@ func (g *gateway) serveCluster(w http.ResponseWriter, r *http.Request, user *acc
 		g.unavailable(w)
 		return
 	}
-	key := fmt.Sprintf("%d %v %s", change, listed != nil, v.key())
-	kept, ok := g.rendered.Get(key)
-	if !ok {
+	g.pages.serve(w, r, "cluster.html", fmt.Sprintf("%d %v %s", change, listed != nil, v.key()), func() any {
 		content := newClusterPage(nodes, v, listed)
 		content.Grafana = g.Grafana
-		page, err := render("cluster.html", content)
-		if err != nil {
-			g.Log.ErrorContext(r.Context(), "the page can't be made", "error", err)
-			respond(w, http.StatusInternalServerError, "the page can't be made")
-			return
-		}
-		g.rendered.Add(key, page, renderedFor)
-		kept = page
-	}
-	kept.(*rendered).serve(w, r)
-}
-
-// rendered is a page, plain and compressed.
-type rendered struct {
-	plain, compressed []byte
-	tag               string
-}
-
-func render(name string, content any) (*rendered, error) {
-	functions := template.FuncMap{"clock": clock, "figure": figure}
-	templates, err := template.New("").Funcs(functions).ParseFS(files, "page/*.html")
-	if err != nil {
-		return nil, fmt.Errorf("read templates: %w", err)
-	}
-	var plain, compressed bytes.Buffer
-	if err := templates.ExecuteTemplate(&plain, name, content); err != nil {
-		return nil, fmt.Errorf("write %s: %w", name, err)
-	}
-	z := gzip.NewWriter(&compressed)
-	_, _ = z.Write(plain.Bytes()) // a buffer's Write does not fail
-	_ = z.Close()
-	return &rendered{plain.Bytes(), compressed.Bytes(), web.TagOf(plain.Bytes())}, nil
-}
-
-func (p *rendered) serve(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.Header().Set("Vary", "Accept-Encoding")
-	body, tag := p.plain, p.tag
-	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
-		body = p.compressed
-		w.Header().Set("Content-Encoding", "gzip")
-	}
-	if web.Tagged(w, r, tag) {
-		return
-	}
-	w.Header().Set("Cache-Control", "private, no-cache")
-	_, _ = w.Write(body) // fails if the client is gone
+		return content
+	})
 }
 
 func serveScript(w http.ResponseWriter, r *http.Request) {

@@ -2,15 +2,9 @@ package gateway
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
-	"net"
-	"net/http"
-	"net/url"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,197 +12,225 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 )
 
-// Exporters are asked for their summaries only while the page is open.
+// Exporters are asked for their summaries only while the page is open. The page's script requests
+// it every 5 s, so that a node is asked every 10 s.
 const (
-	askedEach    = 10 * time.Second
-	askedAtOnce  = 64
+	askedEach    = 8 * time.Second
+	staleAfter   = 15 * time.Second       // the age from which an answer is shown with its time
 	firstAnswers = 600 * time.Millisecond // how long a request for the page waits for the answers
-	maxSummary   = 512 << 10              // bytes
+
+	// A node is asked promptly, unless it has not answered in that time: then it is asked with more
+	// time, but less often, and takes no place of the others.
+	promptTimeout = 1500 * time.Millisecond
+	promptPlaces  = 128
+	slowPlaces    = 64
+	longestPause  = time.Minute // between two requests for a node that does not answer
+
+	maxSummary = 2 << 20 // bytes of memory for a node's summary
+	// The memory for all summaries is a share for each node, which is enough for 16 claims, and a pool
+	// for all that have more.
+	summaryShare = 16 << 10
+	summaryPool  = 16 << 20
 )
 
 // state is what is known about a node. It is immutable.
 type state struct {
 	node    string
 	summary *web.Summary // nil: it has never been read
-	tag     string       // of the summary
-	err     error        // why the summary may be outdated
+	memory  *decode.Account
+	tag     string    // of the summary
+	at      time.Time // of the last answer
+	stale   bool      // the answer was too old when the page was last looked at
+	err     error     // why the summary may be outdated
+
+	asked time.Time // when the last request began
+	hung  int       // number of requests that were not answered in time, since the last answer
 }
 
-// fleet has the summaries of all nodes. A request for them renews them in the background, at most
-// every ten seconds. fleet is safe for concurrent use.
+// pause is the time between two requests.
+func (s *state) pause() time.Duration {
+	switch s.hung {
+	case 0:
+		return askedEach
+	case 1: // it has not yet had the longer time
+		return 0
+	default:
+		return min(longestPause, askedEach<<min(s.hung-1, 3))
+	}
+}
+
+// fleet has the summaries of all nodes. A request for them renews them in the background. fleet is
+// safe for concurrent use.
 type fleet struct {
 	now       func() time.Time
 	exporters func(context.Context) (map[string]string, error)
-	ask       func(ctx context.Context, address, path, tag string, most int64, into any) (newTag string, err error)
+	ask       func(ctx context.Context, address, path, tag string, read func(io.Reader) error) (newTag string, err error)
+	memory    *decode.Budget
 
-	sweeping singleflight.Group
+	renewing singleflight.Group
+	slow     chan struct{} // has a value for each slow node that is asked
 
 	mu     sync.Mutex
-	swept  time.Time // when the last sweep began
 	nodes  map[string]*state
 	err    error // why the list of nodes may be outdated
-	change int   // number of changes of nodes
+	change int   // number of changes of what look returns
 }
 
 // look returns the nodes, sorted by name, and a number that grows with each change.
 func (f *fleet) look(ctx context.Context) (nodes []*state, change int, err error) {
-	f.mu.Lock()
-	due := f.swept.IsZero() || f.now().Sub(f.swept) >= askedEach
-	f.mu.Unlock()
-	if due {
-		done := f.sweeping.DoChan("", func() (any, error) {
-			sweep, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*askTimeout)
-			defer cancel()
-			f.sweep(sweep)
-			return nil, nil //nolint:nilnil // the result is in f
-		})
-		wait := time.NewTimer(firstAnswers)
-		defer wait.Stop()
-		select {
-		case <-done:
-		case <-wait.C:
-		case <-ctx.Done():
-		}
+	done := f.renewing.DoChan("", func() (any, error) {
+		f.renew(context.WithoutCancel(ctx))
+		return nil, nil //nolint:nilnil // the result is in f
+	})
+	wait := time.NewTimer(firstAnswers)
+	defer wait.Stop()
+	select {
+	case <-done:
+	case <-wait.C:
+	case <-ctx.Done():
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	now := f.now()
 	for _, s := range f.nodes {
+		if stale := s.summary != nil && now.Sub(s.at) > staleAfter; stale != s.stale {
+			s = f.set(s.node, func(s *state) { s.stale = stale })
+			f.change++
+		}
 		nodes = append(nodes, s)
 	}
 	slices.SortFunc(nodes, func(a, b *state) int { return web.CompareNames(a.node, b.node) })
 	return nodes, f.change, f.err
 }
 
-// sweep asks all nodes once for their summaries.
-func (f *fleet) sweep(ctx context.Context) {
+// set replaces a node's state by a changed copy. f.mu is held.
+func (f *fleet) set(node string, change func(*state)) *state {
+	changed := *f.nodes[node]
+	change(&changed)
+	f.nodes[node] = &changed
+	return &changed
+}
+
+// renew asks all nodes whose turn it is. It returns when those that answer promptly have answered.
+// The others continue in the background.
+func (f *fleet) renew(ctx context.Context) {
 	addresses, err := f.exporters(ctx)
+	var prompt errgroup.Group
+	prompt.SetLimit(promptPlaces)
+	for _, s := range f.due(addresses, err) {
+		if s.hung == 0 {
+			prompt.Go(func() error {
+				f.renewNode(ctx, s, addresses[s.node], promptTimeout)
+				return nil
+			})
+			continue
+		}
+		select {
+		case f.slow <- struct{}{}:
+			go func() {
+				defer func() { <-f.slow }()
+				f.renewNode(ctx, s, addresses[s.node], askTimeout)
+			}()
+		default: // it is still its turn the next time
+		}
+	}
+	_ = prompt.Wait() // no function returns an error
+}
+
+// due takes over the list of nodes, and returns those whose turn it is: first those that have not
+// hung, then those that have hung least, and of these the ones that were asked longest ago.
+func (f *fleet) due(addresses map[string]string, err error) (out []*state) {
 	f.mu.Lock()
-	f.swept, f.err = f.now(), err
+	defer f.mu.Unlock()
+	if (err != nil) != (f.err != nil) {
+		f.change++
+	}
+	f.err = err
 	if f.nodes == nil {
 		f.nodes = map[string]*state{}
 	}
-	for node := range f.nodes {
+	for node, s := range f.nodes {
 		if _, listed := addresses[node]; !listed {
 			delete(f.nodes, node)
+			s.memory.Close()
 			f.change++
 		}
 	}
+	now := f.now()
 	for node := range addresses {
-		if f.nodes[node] == nil {
-			f.nodes[node] = &state{node: node, err: errNotAsked}
+		s := f.nodes[node]
+		if s == nil {
+			s = &state{node: node, err: errNotAsked}
 			f.change++
 		}
+		f.nodes[node] = s
+		if s.asked.IsZero() || now.Sub(s.asked) >= s.pause() {
+			out = append(out, s)
+		}
 	}
-	f.mu.Unlock()
-	var asking errgroup.Group
-	asking.SetLimit(askedAtOnce)
-	for node, address := range addresses {
-		asking.Go(func() error {
-			f.renew(ctx, node, address)
-			return nil
-		})
-	}
-	_ = asking.Wait() // no function returns an error
+	slices.SortFunc(out, func(a, b *state) int {
+		if a.hung != b.hung {
+			return a.hung - b.hung
+		}
+		return a.asked.Compare(b.asked)
+	})
+	return out
 }
 
-// renew asks a node for its summary.
-func (f *fleet) renew(ctx context.Context, node, address string) {
-	f.mu.Lock()
-	before := f.nodes[node]
-	f.mu.Unlock()
-	if before == nil {
-		return
-	}
-	after := &state{node: node}
-	after.summary = &web.Summary{}
-	after.tag, after.err = f.ask(ctx, address, "/api/v1/summary", before.tag, maxSummary, after.summary)
-	switch {
-	case errors.Is(after.err, errUnchanged):
-		after.summary, after.tag, after.err = before.summary, before.tag, nil
-	case after.err != nil:
-		after.summary, after.tag = before.summary, before.tag
-	}
+// begin records that a node is asked. It reports whether nobody else has asked it meanwhile.
+func (f *fleet) begin(before *state) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.nodes[node] != before {
+	now := f.nodes[before.node]
+	if now == nil || !now.asked.Equal(before.asked) {
+		return false
+	}
+	f.set(before.node, func(s *state) { s.asked = f.now() })
+	return true
+}
+
+// renewNode asks a node for its summary.
+func (f *fleet) renewNode(ctx context.Context, before *state, address string, timeout time.Duration) {
+	asking, cancel := context.WithTimeoutCause(ctx, timeout, errSilent)
+	defer cancel()
+	if !f.begin(before) {
 		return
 	}
-	f.nodes[node] = after
-	if after.summary != before.summary || reason(after.err) != reason(before.err) {
+	memory := f.memory.Open(maxSummary)
+	var summary web.Summary
+	tag, err := f.ask(asking, address, "/api/v1/summary", before.tag, func(r io.Reader) (err error) {
+		summary, err = decode.Summary(r, memory)
+		return err
+	})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := f.nodes[before.node]
+	if now == nil { // it was removed meanwhile
+		memory.Close()
+		return
+	}
+	after := f.set(before.node, func(s *state) {
+		s.hung = 0
+		switch {
+		case err == nil:
+			s.summary, s.tag, s.at, s.stale, s.err = &summary, tag, f.now(), false, nil
+			s.memory, memory = memory, s.memory
+		case errors.Is(err, errUnchanged):
+			s.at, s.stale, s.err = f.now(), false, nil
+		case isSilence(err):
+			// A node that did not answer promptly has not failed: it gets more time first.
+			if s.hung = now.hung + 1; s.hung > 1 {
+				s.err = err
+			}
+		default:
+			s.err = err
+		}
+	})
+	memory.Close()
+	if after.summary != now.summary || reason(after.err) != reason(now.err) || after.stale != now.stale {
 		f.change++
 	}
-}
-
-var (
-	errUnchanged  = errors.New("not modified")
-	errNotAsked   = errors.New("has not answered yet")
-	errRefused    = errors.New("refuses the gateway's own token")
-	errUnexpected = errors.New("answers what no exporter answers")
-	errTooLarge   = errors.New("answers too much")
-)
-
-// ask gets a JSON document from an exporter, of the given size at most. With a tag, it returns
-// errUnchanged if the document still has that tag.
-func (g *gateway) ask(ctx context.Context, address, path, tag string, most int64, into any) (newTag string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	at, query, _ := strings.Cut(path, "?")
-	u := url.URL{Scheme: g.Scheme, Host: address, Path: at, RawQuery: query}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
-	if err != nil {
-		return "", fmt.Errorf("ask an exporter: %w", err)
-	}
-	if tag != "" {
-		request.Header.Set("If-None-Match", tag)
-	}
-	answer, err := g.Transport.RoundTrip(request)
-	if err != nil {
-		return "", fmt.Errorf("ask an exporter: %w", err)
-	}
-	defer answer.Body.Close()
-	body := io.LimitReader(answer.Body, most+1)
-	switch err := checkStatus(answer.StatusCode); {
-	case err != nil:
-		return "", err
-	case answer.StatusCode == http.StatusNotModified && tag != "":
-		return tag, errUnchanged
-	case answer.StatusCode != http.StatusOK:
-		return "", fmt.Errorf("%w: status %d", errUnexpected, answer.StatusCode)
-	}
-	data, err := io.ReadAll(body)
-	switch {
-	case err != nil:
-		return "", fmt.Errorf("read an answer: %w", err)
-	case int64(len(data)) > most:
-		return "", errTooLarge
-	}
-	if err := json.Unmarshal(data, into); err != nil {
-		return "", fmt.Errorf("%w: %w", errUnexpected, err)
-	}
-	return answer.Header.Get("Etag"), nil
-}
-
-// reason describes in words why an exporter did not answer. It names no addresses.
-func reason(err error) string {
-	var timeout net.Error
-	var op *net.OpError
-	switch {
-	case err == nil:
-		return ""
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		return "does not answer in time"
-	case errors.As(err, &op):
-		return "can't be reached: " + op.Err.Error()
-	}
-	for _, known := range []error{errNotAsked, errRefused, errTooLarge} {
-		if errors.Is(err, known) {
-			return known.Error()
-		}
-	}
-	if errors.Is(err, errUnexpected) {
-		return strings.ToValidUTF8(err.Error(), "?")
-	}
-	return "the connection failed"
 }

@@ -13,11 +13,11 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/exporter/web/access"
+	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 )
 
 // Finder finds the nodes of objects. An object that does not exist has no node, without an error.
@@ -47,10 +47,18 @@ type Config struct {
 
 // Limits for all clients together.
 const (
-	askTimeout  = 4 * time.Second // for an answer of an exporter
-	maxQuery    = 4 << 10         // bytes of a forwarded query
-	maxAnswer   = 64 << 20        // bytes of a forwarded answer, or of a snapshot
-	maxSnapshot = 8               // snapshots that are read at the same time
+	maxQuery  = 4 << 10  // bytes of a forwarded query
+	maxAnswer = 64 << 20 // bytes of a forwarded answer
+
+	// Requests for exporters' pages that are answered at the same time.
+	placesOfNode = 8
+	placesOfUser = 16
+	placesOfAll  = 128
+
+	// The memory for what is kept of the snapshots of these requests, and for what is being read.
+	maxOwn   = 4 << 20
+	ownShare = 64 << 10
+	ownPool  = 16 << 20
 )
 
 // rawPath is a path of an exporter. Who may get it may see everything of a node.
@@ -62,29 +70,31 @@ type gateway struct {
 	nodes     *fleet
 	paths     map[string]bool // paths of exporters that are forwarded
 	assets    map[string]http.Handler
-	proxy     http.Handler
-	reading   chan struct{}
-	rendered  *cache.LRUExpireCache
+	places    places
+	memory    *decode.Budget // for snapshots and incidents
+	pages     *pages
 }
 
 // New returns the handler of the gateway. Except for probes, the script and the style, it serves
 // only users whom [access.Users] identifies.
 func New(c Config) http.Handler {
 	g := &gateway{
-		Config: c, paths: map[string]bool{}, assets: web.Assets(), reading: make(chan struct{}, maxSnapshot),
-		rendered: cache.NewLRUExpireCache(maxRendered),
+		Config: c, paths: map[string]bool{}, assets: web.Assets(), pages: newPages(),
+		memory: decode.NewBudget(ownShare, ownPool),
 	}
 	g.exporters = &directory{now: c.Now, list: func(ctx context.Context) (map[string]string, error) {
 		return c.Find.Exporters(ctx, c.Namespace, c.Service, c.Port)
 	}}
-	g.nodes = &fleet{now: c.Now, exporters: g.exporters.all, ask: g.ask}
+	g.nodes = &fleet{
+		now: c.Now, exporters: g.exporters.all, ask: g.ask, memory: decode.NewBudget(summaryShare, summaryPool),
+		slow: make(chan struct{}, slowPlaces),
+	}
 	for _, r := range web.Routes(c.MetricsPath) {
 		if r.Kind != web.KindProfile && r.Kind != web.KindProbe {
 			path, _, _ := strings.Cut(r.Example, "?")
 			g.paths[path] = true
 		}
 	}
-	g.proxy = g.newProxy()
 
 	mux := http.NewServeMux()
 	for _, probe := range web.Probes() {
@@ -178,7 +188,7 @@ func (g *gateway) serveHolder(kind string) func(http.ResponseWriter, *http.Reque
 		case all:
 			redirect(w, r, nodePath(node)+"#"+kind+"="+of.String())
 		default:
-			g.serveOwn(w, r, node, of)
+			g.serveOwn(w, r, user, node, of)
 		}
 	}
 }

@@ -298,7 +298,7 @@ func TestOwnHeadersAlone(t *testing.T) {
 	}
 	for name, values := range asked[0].Header {
 		want := map[string]string{
-			"Authorization": "Bearer own", "Accept": "text/html", "If-None-Match": `"x"`, "Accept-Encoding": "gzip",
+			"Authorization": "Bearer own", "Accept": "text/html", "If-None-Match": `"x"`, "Accept-Encoding": "identity",
 		}[name]
 		if values[0] != want {
 			t.Errorf("%s: %q was sent", name, values)

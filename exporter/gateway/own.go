@@ -1,8 +1,11 @@
 package gateway
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -12,6 +15,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/web/access"
+	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 )
 
 // holder is a claim or a pod.
@@ -57,7 +62,7 @@ type ownIncident struct {
 	End    *time.Time    `json:"end,omitempty"`
 }
 
-// newOwnPage selects what belongs to a holder.
+// newOwnPage returns the page of a holder. All rows, shares and incidents are the holder's.
 func newOwnPage(of holder, node string, r *web.Report, incidents []*recorder.Incident) ownPage {
 	out := ownPage{Kind: of.Kind, Namespace: of.Namespace, Name: of.Name, Node: node, Time: r.Time}
 	rows := r.Claims
@@ -66,9 +71,6 @@ func newOwnPage(of holder, node string, r *web.Report, incidents []*recorder.Inc
 	}
 	for i := range rows {
 		h := &rows[i]
-		if h.Namespace != of.Namespace || h.Name != of.Name || h.Aggregated {
-			continue
-		}
 		d := ownDevice{
 			ID: h.ID, Since: h.Since, Ended: h.Ended, Active: h.LastActive,
 			Values: append(h.Values,
@@ -80,13 +82,7 @@ func newOwnPage(of holder, node string, r *web.Report, incidents []*recorder.Inc
 		out.Devices = append(out.Devices, d)
 	}
 	for _, i := range incidents {
-		hit := append(i.Claims(), i.PossibleClaims()...)
-		if of.Kind == "pod" {
-			hit = append(i.Pods(), i.PossiblePods()...)
-		}
-		if slices.Contains(hit, of.String()) {
-			out.Incidents = append(out.Incidents, ownIncident{i.Kind, i.Code, i.Device, i.Onset, i.Last, i.Count, i.End})
-		}
+		out.Incidents = append(out.Incidents, ownIncident{i.Kind, i.Code, i.Device, i.Onset, i.Last, i.Count, i.End})
 	}
 	return out
 }
@@ -99,9 +95,7 @@ func (d *ownDevice) fill(of holder, devices []web.DeviceReport) {
 		}
 		d.State = devices[i].State
 		for _, s := range devices[i].Shares {
-			if of.has(&s) {
-				d.share(of.Namespace, &s)
-			}
+			d.share(of.Namespace, &s)
 		}
 	}
 }
@@ -127,41 +121,73 @@ func (d *ownDevice) share(namespace string, s *web.ShareReport) {
 }
 
 // serveOwn serves a claim or pod to users who may see it, but not everything of its node.
-func (g *gateway) serveOwn(w http.ResponseWriter, r *http.Request, node string, of holder) {
-	select {
-	case g.reading <- struct{}{}:
-		defer func() { <-g.reading }()
-	case <-r.Context().Done():
+func (g *gateway) serveOwn(w http.ResponseWriter, r *http.Request, user *access.User, node string, of holder) {
+	leave, ok := g.places.enter(w, node, user)
+	if !ok {
 		return
 	}
-	address, _, err := g.exporters.address(r.Context(), node)
-	var report web.Report
-	if err == nil {
-		_, err = g.ask(r.Context(), address, "/api/v1/snapshot", "", maxAnswer, &report)
-	}
-	var incidents web.IncidentsReport
-	if err == nil {
-		// An error is ignored: without a recorder, there are no incidents.
-		_, _ = g.ask(r.Context(), address, "/api/v1/incidents", "", maxAnswer, &incidents)
-	}
+	defer leave()
+	report, incidents, err := g.readOwn(r.Context(), node, of)
 	if err != nil {
-		respond(w, http.StatusBadGateway, "the exporter of node "+node+": "+reason(err))
+		g.respondFailure(w, node, err)
 		return
 	}
-	content := newOwnPage(of, node, &report, slices.DeleteFunc(incidents.Incidents,
-		func(i *recorder.Incident) bool { return i == nil }))
+	content := newOwnPage(of, node, &report, incidents)
 	if strings.Contains(r.Header.Get("Accept"), "application/json") {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(content) // fails if the client is gone
 		return
 	}
 	content.Grafana = g.Grafana
-	page, err := render("own.html", content)
+	g.pages.serve(w, r, "own.html", "", func() any { return content })
+}
+
+// readOwn reads what a node knows of a holder. Devices are those that it shares.
+func (g *gateway) readOwn(ctx context.Context, node string, of holder) (
+	report web.Report, incidents []*recorder.Incident, err error,
+) {
+	address, _, err := g.exporters.address(ctx, node)
 	if err != nil {
-		respond(w, http.StatusInternalServerError, "the page can't be made")
-		return
+		return report, nil, err
 	}
-	page.serve(w, r)
+	memory := g.memory.Open(maxOwn)
+	defer memory.Close()
+	only := decode.Filter{Device: of.hasDevice, Holder: of.isRow, Incident: of.isHit}
+	_, err = g.ask(ctx, address, "/api/v1/snapshot", "", func(r io.Reader) (err error) {
+		report, err = decode.Report(r, memory, only)
+		return err
+	})
+	if err != nil {
+		return report, nil, err
+	}
+	_, err = g.ask(ctx, address, "/api/v1/incidents", "", func(r io.Reader) error {
+		found, err := decode.Incidents(r, memory, only)
+		incidents = found.Incidents
+		return err
+	})
+	if errors.Is(err, errUnexpected) { // without a recorder, there are no incidents
+		err = nil
+	}
+	return report, incidents, err
+}
+
+// isRow reports whether a row is the holder's.
+func (h holder) isRow(row *web.HolderReport) bool {
+	return row.Namespace == h.Namespace && row.Name == h.Name && !row.Aggregated
+}
+
+// hasDevice reports whether the holder has a share of a device, and removes the other shares.
+func (h holder) hasDevice(d *web.DeviceReport) bool {
+	d.Shares = slices.DeleteFunc(d.Shares, func(s web.ShareReport) bool { return !h.has(&s) })
+	return len(d.Shares) > 0
+}
+
+// isHit reports whether an incident hit the holder, or may have.
+func (h holder) isHit(i *recorder.Incident) bool {
+	if h.Kind == "pod" {
+		return slices.Contains(append(i.Pods(), i.PossiblePods()...), h.String())
+	}
+	return slices.Contains(append(i.Claims(), i.PossibleClaims()...), h.String())
 }
 
 // clock formats a time.

@@ -75,7 +75,8 @@ type Device struct {
 	// HealthReason is why the device is not healthy: the driver's message or the taint; "": it is
 	// healthy, or the reason is unknown.
 	HealthReason string
-	Missing      MissingReason // why there is no telemetry (health alone is none); empty: there is some
+	Absent       []driver.Absence // reasons why quantities have no reading, of the sources that know one
+	Missing      MissingReason    // why there is no telemetry (health alone is none); empty: there is some
 }
 
 // Reading is a reading and its source.
@@ -233,12 +234,16 @@ func (j *joiner) give(n int, source string, from origin, sample *driver.Sample) 
 	for _, e := range sample.Events {
 		j.facts[n].events = append(j.facts[n].events, Event{Event: e, origin: from})
 	}
+	for _, a := range sample.Absent {
+		d.lack(a)
+	}
 	for _, r := range sample.Readings {
 		if reason := rejectReading(j.catalogue, &r); reason != "" {
 			j.rejectValue(source, reason, &r)
 			continue
 		}
 		if j.catalogue.Spec(r.Quantity).IsAbsent(r.Value) {
+			d.lack(driver.Absence{Quantity: r.Quantity, Why: driver.AbsentZero})
 			continue
 		}
 		if r.Quantity == driver.Health && sample.HealthReason != "" {
@@ -251,6 +256,13 @@ func (j *joiner) give(n int, source string, from origin, sample *driver.Sample) 
 		d.Readings = append(d.Readings, Reading{
 			Reading: r, Source: name, origin: from, event: sample.Unreadable || sample.FromLog,
 		})
+	}
+}
+
+// lack records why a device lacks a quantity, once for each quantity.
+func (d *Device) lack(a driver.Absence) {
+	if !slices.ContainsFunc(d.Absent, func(known driver.Absence) bool { return known.Quantity == a.Quantity }) {
+		d.Absent = append(d.Absent, a)
 	}
 }
 

@@ -3,7 +3,6 @@ package join
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
@@ -60,5 +59,5 @@ func compareReadings(a, b *Reading) int {
 	if a.Quantity != b.Quantity { // mostly true, which saves the comparison of labels
 		return cmp.Compare(a.Quantity, b.Quantity)
 	}
-	return cmp.Or(strings.Compare(a.Labels[0], b.Labels[0]), strings.Compare(a.Labels[1], b.Labels[1]))
+	return a.Labels.Compare(&b.Labels)
 }

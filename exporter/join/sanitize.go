@@ -55,7 +55,7 @@ func validLabelValues(spec *driver.Spec, labels *driver.Labels) bool {
 				return false
 			}
 		case spec.Labels[i].Values != nil:
-			if !slices.Contains(spec.Labels[i].Values, value) {
+			if !spec.Labels[i].Accepts(value) {
 				return false
 			}
 		case !validLabel(value):

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 )
 
 // closeAfter is how long after its end a claim's account is closed: by then, sources that refresh
@@ -96,7 +97,7 @@ func (a *account) close() Closed {
 // driverLives are the distributions of one driver.
 type driverLives struct {
 	DriverLives
-	recorded recorded
+	object saved.Object
 }
 
 // maxLives limits the drivers with distributions.

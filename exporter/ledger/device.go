@@ -7,6 +7,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 )
 
 // deviceBook is the ledger's record of one device.
@@ -32,8 +33,9 @@ type deviceBook struct {
 	activity activity // of a partition
 	weighed  []part   // of a parent: the last result of weigh
 
-	recorded recorded
-	resumed  bool // restored from an earlier process: the holders are not known yet
+	object       saved.Object
+	periodsSaved bool // the record of its periods need not be made again
+	resumed      bool // restored from an earlier process: the holders are not known yet
 }
 
 // holders are the holders of a device and the accounts charged for it.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/distribution"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 )
 
 // claimKey identifies a claim's devices of one driver.
@@ -26,7 +27,7 @@ type distributed struct {
 	pieces    []piece
 	known     []known
 
-	recorded recorded
+	object   saved.Object
 	shown    bool          // the time shown is persistent
 	keeps    bool          // further observations are written to the state
 	observed []observation // not yet persisted

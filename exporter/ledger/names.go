@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -47,7 +48,8 @@ type name struct {
 	mature      time.Time // the last tick at which it had an account that was not young
 	kept        time.Time // the last tick at which it had an account
 	needed      time.Time // the last tick at which such an account was exported
-	recorded    recorded
+	object      saved.Object
+	saved       nameFacts
 }
 
 func newNames() names {

@@ -38,7 +38,7 @@ func (k seriesKey) compare(other seriesKey) int {
 	if c := cmp.Compare(k.quantity, other.quantity); c != 0 {
 		return c
 	}
-	return cmp.Or(strings.Compare(k.labels[0], other.labels[0]), strings.Compare(k.labels[1], other.labels[1]))
+	return k.labels.Compare(&other.labels)
 }
 
 // from returns the series with another source.

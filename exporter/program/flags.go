@@ -3,9 +3,7 @@ package program
 import (
 	"fmt"
 	"slices"
-	"strings"
 
-	"github.com/agext/levenshtein"
 	"github.com/alecthomas/kingpin/v2"
 )
 
@@ -14,8 +12,6 @@ const (
 	commandServe     = "serve"
 	commandCheck     = "check"
 	commandTop       = "top"
-	commandIncidents = "incidents"
-	commandClaim     = "claim"
 	commandWhy       = "why"
 	commandReference = "metrics-reference"
 	commandGateway   = "gateway"
@@ -23,7 +19,7 @@ const (
 
 // isAsking reports whether a command sends requests to running exporters.
 func isAsking(command string) bool {
-	return slices.Contains([]string{commandTop, commandIncidents, commandClaim, commandWhy}, command)
+	return slices.Contains([]string{commandTop, commandWhy, removedIncidents, removedClaim}, command)
 }
 
 // flagGroup is a group of flags that --help shows under one title, and the commands that use them.
@@ -143,86 +139,10 @@ func flagRow(f *kingpin.FlagModel) [2]string {
 func commandRows(commands []*kingpin.CmdModel) [][2]string {
 	rows := make([][2]string, 0, len(commands))
 	for _, c := range commands {
+		if c.Hidden {
+			continue
+		}
 		rows = append(rows, [2]string{c.Name, c.Help})
 	}
 	return rows
-}
-
-// suggest adds a suggestion to kingpin's error about a word of the command line: a similar word, or
-// the command that has the flag. parsed ends at the word.
-func suggest(app *kingpin.Application, parsed *kingpin.ParseContext, err error) error {
-	if parsed == nil {
-		return err
-	}
-	word := parsed.Peek()
-	model := app.Model()
-	switch word.Type {
-	case kingpin.TokenArg:
-		var names []string
-		for _, c := range model.Commands {
-			names = append(names, c.Name)
-		}
-		if near := nearest(word.Value, names); near != "" {
-			return fmt.Errorf("%w, did you mean %s?", err, near)
-		}
-	case kingpin.TokenLong:
-		return suggestFlag(model, parsed.SelectedCommand, strings.TrimPrefix(word.Value, "no-"), err)
-	default:
-	}
-	return err
-}
-
-// suggestFlag suggests a similar flag of the command, or names the command that has the flag.
-func suggestFlag(model *kingpin.ApplicationModel, command *kingpin.CmdClause, name string, err error) error {
-	var names []string
-	add := func(flags []*kingpin.FlagModel) {
-		for _, f := range flags {
-			if !f.Hidden {
-				names = append(names, f.Name)
-			}
-		}
-	}
-	add(model.Flags)
-	for _, c := range model.Commands {
-		if command != nil && c.Name == command.Model().Name {
-			add(c.Flags)
-			continue
-		}
-		if slices.ContainsFunc(c.Flags, func(f *kingpin.FlagModel) bool { return f.Name == name }) {
-			return fmt.Errorf("%w: it is a flag of %s, and comes after that word", err, c.Name)
-		}
-	}
-	near := partOf(name, names)
-	if near == "" {
-		near = nearest(name, names)
-	}
-	if near != "" {
-		return fmt.Errorf("%w, did you mean --%s?", err, near)
-	}
-	return fmt.Errorf("%w: --help lists the flags", err)
-}
-
-// partOf returns the shortest name that contains the word as complete parts, such as idle.threshold
-// for threshold; "" for none.
-func partOf(word string, names []string) string {
-	whole := func(s string) string { return "." + strings.ReplaceAll(s, "-", ".") + "." }
-	best := ""
-	for _, name := range names {
-		if strings.Contains(whole(name), whole(word)) && (best == "" || len(name) < len(best)) {
-			best = name
-		}
-	}
-	return best
-}
-
-// nearest returns the name most similar to a word, "" for none: at most a third of the letters,
-// plus one, may differ.
-func nearest(word string, names []string) string {
-	best, least := "", 2+len(word)/3
-	for _, name := range names {
-		if typos := levenshtein.Distance(word, name, nil); typos < least {
-			best, least = name, typos
-		}
-	}
-	return best
 }

@@ -104,7 +104,7 @@ func newOptions(app *kingpin.Application, sources []Source) *options {
 	app.UsageTemplate(usage).UsageFuncs(template.FuncMap{"Sections": o.sections, "CommandRows": commandRows})
 	app.Command(commandServe, "Serve the metrics (the default).").Default()
 	o.top.add(app)
-	o.check.add(app, app.Command(
+	o.check.add(app.Command(
 		commandCheck, "Ask the kubelet, the API server and each source once. Print what works, what does not, and remedies.",
 	))
 	o.gate.add(app.Command(
@@ -326,7 +326,7 @@ func (o *options) addNodeFlags(g *flagGroup) {
 // addKubeFlags adds the flags for the API server and for facts of its objects.
 func (o *options) addKubeFlags(app *kingpin.Application) {
 	o.group(
-		app, "API server", commandCheck, commandTop, commandIncidents, commandClaim, commandWhy, commandGateway,
+		app, "API server", commandCheck, commandTop, commandWhy, removedIncidents, removedClaim, commandGateway,
 	).Flag(
 		"kubeconfig", "Kubeconfig of the API server; default: the service account's.",
 	).PlaceHolder("FILE").StringVar(&o.kubeconfig)

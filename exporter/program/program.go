@@ -4,6 +4,7 @@
 package program
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,8 +80,12 @@ func Run(ctx context.Context, args []string, sources []Source, stdout, stderr io
 	case err != nil:
 		return fail(lines, usageError{err})
 	}
+	command, notices := o.replaced(command)
+	for _, notice := range notices {
+		_, _ = fmt.Fprintf(lines, "dra-exporter: %s\n", notice)
+	}
 	switch command {
-	case commandTop, commandIncidents, commandClaim, commandWhy:
+	case commandTop, commandWhy:
 		err = runTop(ctx, o, command, stdout)
 	case commandGateway:
 		err = runGateway(ctx, o, o.logger(lines))
@@ -159,20 +164,16 @@ func parse(args []string, sources []Source, stdout io.Writer) (o *options, comma
 		"dra-exporter",
 		"Reports, for every DRA claim and pod of this node, what the devices that it holds are doing, and which are idle.",
 	)
-	app.Terminate(func(status int) { panic(finished(status)) })
+	var done error // kingpin's request to exit, which comes before all other errors
+	app.Terminate(func(status int) { done = cmp.Or(done, error(finished(status))) })
 	app.UsageWriter(stdout)
 	app.DefaultEnvars()
 	o = newOptions(app, sources)
-	defer func() {
-		if p := recover(); p != nil {
-			done, ok := p.(finished)
-			if !ok {
-				panic(p)
-			}
-			err = done
-		}
-	}()
-	if command, err = app.Parse(args); err != nil {
+	command, err = app.Parse(args)
+	switch {
+	case done != nil:
+		return o, command, done
+	case err != nil:
 		return o, command, named(app, args, err)
 	}
 	parsed, err := app.ParseContext(args)
@@ -197,7 +198,7 @@ func named(app *kingpin.Application, args []string, err error) error {
 	sameError := func(again error) bool { return again != nil && again.Error() == err.Error() }
 	parsed, parseErr := app.ParseContext(args)
 	if parseErr != nil {
-		return suggest(app, parsed, err) // an error of the command line itself
+		return fmt.Errorf("%w: --help lists the commands and their flags", err) // of the command line itself
 	}
 	for _, e := range parsed.Elements {
 		if flag, ok := e.Clause.(*kingpin.FlagClause); ok && e.Value != nil && sameError(flag.Model().Value.Set(*e.Value)) {

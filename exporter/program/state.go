@@ -53,7 +53,7 @@ func newKept(ctx context.Context, o *options, metrics *exporter.SelfMetrics, log
 	unusable := false
 	k.store = state.New(state.Config{
 		Path: path, Node: o.node, Boot: bootID(), Wrote: metrics.StateWritten, Late: metrics.StateLate,
-		SetAside: metrics.StateSetAside,
+		SetAside: metrics.StateSetAside, Incomplete: metrics.StateIncomplete,
 		Report: func(took time.Duration, err error) {
 			reason := driver.ReasonOf(err)
 			unusable = reason == driver.ReasonLocked || reason == driver.ReasonHung
@@ -99,7 +99,7 @@ func (k kept) resume(
 	whole, changes := k.restored.Part(partLedger)
 	err := books.Restore(ledger.Kept{
 		State: whole, Changes: changes, Clock: k.restored.Clock, Time: k.restored.Time, Rebooted: k.restored.Rebooted,
-		Continues: k.restored.Continues,
+		Continues: k.restored.Continues, Former: k.restored.Former,
 	}, now)
 	if err != nil {
 		metrics.Reject(driver.Rejection{Input: sourceState, Reason: driver.ReasonOf(err), Count: 1})

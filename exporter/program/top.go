@@ -1,7 +1,6 @@
 package program
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -40,7 +38,7 @@ type topOptions struct {
 	incidents bool
 	interval  time.Duration
 
-	name, namespace string // arguments of claim and why
+	name, namespace string // arguments of why
 }
 
 // add adds the commands that send requests to running exporters.
@@ -54,24 +52,19 @@ func (o *topOptions) add(app *kingpin.Application) {
 	}
 	c.Flag("view", "Contents of the table: "+strings.Join(views, ", ")+".").Default(views[0]).EnumVar(&o.view, views...)
 	c.Flag("incidents", "The same as --view=incidents.").BoolVar(&o.incidents)
-	c = app.Command(commandIncidents, "Show the incidents of one or several running exporters, open ones first.")
+	c = app.Command(removedIncidents, "").Hidden()
 	o.addTargets(c)
 	o.addTable(c)
-	o.addOne(
-		app.Command(commandClaim, "Show a claim: its devices and pods, why they hold it, its incidents, and its last "+
-			"ten minutes."),
-		"NAMESPACE/NAME of the claim.")
-	o.addOne(
-		app.Command(commandWhy, "Show why a claim, a pod or a device is in its state: who holds what since when, what is "+
-			"wrong, and what is not measured."),
-		"NAMESPACE/NAME of a claim or a pod, a device, or the identity of an incident.")
-}
-
-// addOne adds the flags and the argument of a command about one object.
-func (o *topOptions) addOne(c *kingpin.CmdClause, help string) {
-	o.addTargets(c)
-	c.Flag("namespace", "Namespace of a name without one.").Short('n').PlaceHolder("NAMESPACE").StringVar(&o.namespace)
-	c.Arg("name", help).Required().StringVar(&o.name)
+	for _, c := range []*kingpin.CmdClause{
+		app.Command(commandWhy, "Show a claim, a pod, a device or an incident: who holds what since when and why, what is "+
+			"wrong, what is not measured, and a claim's last ten minutes."),
+		app.Command(removedClaim, "").Hidden(),
+	} {
+		o.addTargets(c)
+		c.Flag("namespace", "Namespace of a name without one.").Short('n').PlaceHolder("NAMESPACE").StringVar(&o.namespace)
+		c.Arg("name", "NAMESPACE/NAME of a claim or a pod, a device, or the identity of an incident.").Required().
+			StringVar(&o.name)
+	}
 }
 
 // addTargets adds the flags that select exporters.
@@ -116,10 +109,10 @@ func (o *topOptions) addTable(c *kingpin.CmdClause) {
 }
 
 // runTop shows a table until ctx ends, on the alternate screen of a terminal or as text. The
-// commands claim and why print once.
+// command why prints once.
 func runTop(ctx context.Context, o *options, command string, w io.Writer) error {
 	t := &o.top
-	isTable := command == commandTop || command == commandIncidents
+	isTable := command == commandTop
 	if isTable && t.interval <= 0 {
 		return badFlag("interval", fmt.Errorf("%v is not above 0", t.interval))
 	}
@@ -131,7 +124,7 @@ func runTop(ctx context.Context, o *options, command string, w io.Writer) error 
 		return badFile("http.config.file", t.httpConfig, err)
 	}
 	defer client.CloseIdleConnections()
-	subjects := t.subjects(command)
+	subjects := t.subjects()
 	find, err := t.find(client, o.kubeconfig, subjects)
 	if err != nil {
 		return err
@@ -140,13 +133,13 @@ func runTop(ctx context.Context, o *options, command string, w io.Writer) error 
 		Find: find, Interval: t.interval, Order: top.Order(t.sort), Reverse: t.reverse, Filter: t.filter,
 		Format: top.Format(t.output), Clean: printable, View: top.View(t.view),
 	}
-	if t.incidents || command == commandIncidents {
+	if t.incidents {
 		c.View = top.ViewIncidents
 	}
 	file, isFile := w.(*os.File)
 	switch {
 	case !isTable:
-		return top.Describe(ctx, c, subjects, command == commandClaim, widthOf(file), w)
+		return top.Describe(ctx, c, subjects, widthOf(file), w)
 	case c.Format == top.FormatJSON:
 		return top.Print(ctx, c, plainJSON{w})
 	case t.once:
@@ -169,20 +162,17 @@ func widthOf(file *os.File) int {
 }
 
 // subjects returns the possible meanings of the name, in the order in which they are tried.
-func (o *topOptions) subjects(command string) []top.Subject {
+func (o *topOptions) subjects() []top.Subject {
 	name := o.name
-	if command == commandClaim || o.namespace != "" {
-		if !strings.Contains(name, "/") {
-			name = cmp.Or(o.namespace, "default") + "/" + name
-		}
+	if o.namespace != "" && !strings.Contains(name, "/") {
+		name = o.namespace + "/" + name
 	}
-	switch {
-	case command == commandClaim:
-		return []top.Subject{{View: top.ViewClaims, Name: name}}
-	case strings.Count(name, "/") == 1:
+	if strings.Count(name, "/") == 1 {
 		return []top.Subject{{View: top.ViewClaims, Name: name}, {View: top.ViewPods, Name: name}}
-	default:
-		return []top.Subject{{View: top.ViewDevices, Name: name}, {View: top.ViewIncidents, Name: name}}
+	}
+	return []top.Subject{
+		{View: top.ViewDevices, Name: name}, {View: top.ViewIncidents, Name: name},
+		{View: top.ViewClaims, Name: "default/" + name}, {View: top.ViewPods, Name: "default/" + name},
 	}
 }
 
@@ -199,11 +189,12 @@ func (o *topOptions) find(
 		if err != nil {
 			return nil, badFile("kubeconfig", path, err)
 		}
+		finder := kube.NewFinder(api)
 		return func(ctx context.Context) ([]top.Node, error) {
 			nodes := o.nodes
 			for _, subject := range of {
 				if len(nodes) == 0 {
-					nodes = top.NodesOf(ctx, api, subject)
+					nodes = nodesOf(ctx, finder, subject)
 				}
 			}
 			return top.FromKube(ctx, api, nodes...)
@@ -221,6 +212,23 @@ func (o *topOptions) find(
 		nodes = append(nodes, n)
 	}
 	return func(context.Context) ([]top.Node, error) { return nodes, nil }, nil
+}
+
+// nodesOf returns the nodes of a claim or pod, none if they are unknown, as for deleted claims:
+// then any node may have held it.
+func nodesOf(ctx context.Context, finder *kube.Finder, of top.Subject) []string {
+	namespace, name, _ := strings.Cut(of.Name, "/")
+	switch of.View {
+	case top.ViewClaims:
+		nodes, _ := finder.ClaimNodes(ctx, namespace, name)
+		return nodes
+	case top.ViewPods:
+		if node, _ := finder.PodNode(ctx, namespace, name); node != "" {
+			return []string{node}
+		}
+	default:
+	}
+	return nil
 }
 
 // findAddresses returns the exporters at all addresses of the given hosts.
@@ -272,20 +280,4 @@ func (o *topOptions) client(dial top.Dial) (*http.Client, error) {
 		options = append(options, config.WithDialContextFunc(dial), config.WithKeepAlivesDisabled())
 	}
 	return config.NewClientFromConfig(*settings, "top", options...)
-}
-
-// PluginArguments returns the arguments of a program with a name. As kubectl-dra, a plugin of
-// kubectl, it asks all nodes, and shows the table if no command is given.
-func PluginArguments(name string, args []string) []string {
-	if filepath.Base(name) != "kubectl-dra" {
-		return args
-	}
-	command := commandTop
-	if len(args) > 0 && isAsking(args[0]) {
-		command, args = args[0], args[1:]
-	}
-	if !slices.Contains(args, "--all-nodes") {
-		args = append([]string{"--all-nodes"}, args...)
-	}
-	return append([]string{command}, args...)
 }

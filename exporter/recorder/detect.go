@@ -116,7 +116,7 @@ func failuresOf(of *ledger.Device, s *ledger.Snapshot) []happening {
 	for i := range s.Failures {
 		f := &s.Failures[i]
 		kind := ofError(f.Labels)
-		if f.Device != of.ID || kind == "" {
+		if f.Device != of.ID || kind == "" || !opens(kind, f.Labels, s.Catalogue.OrStandard()) {
 			continue
 		}
 		n := slices.IndexFunc(out, func(h happening) bool { return h.labels == f.Labels })

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/xid"
 )
 
 // Kind is what happened to a device, a claim or a source.
@@ -47,6 +48,27 @@ func ofError(labels driver.Labels) Kind {
 		return k
 	}
 	return ""
+}
+
+// Meaning returns what an error means for the holder; "": only its kind is known.
+func (i *Incident) Meaning() string {
+	return MeaningOf(driver.Labels{string(i.Kind), i.Code, i.Severity})
+}
+
+// MeaningOf returns what an error with these labels means for the holder; "": only its kind is
+// known.
+func MeaningOf(labels driver.Labels) string {
+	if Kind(labels[0]) != XID {
+		return ""
+	}
+	return xid.Of(labels[1], xid.Severity(labels[2])).Text()
+}
+
+// opens reports whether an error is an incident: it hits the holders of the device, and is no
+// message of a test.
+func opens(kind Kind, labels driver.Labels, catalogue driver.Catalogue) bool {
+	message := kind == XID && xid.Of(labels[1], xid.Severity(labels[2])).Cause == xid.Nobody
+	return catalogue.Spec(driver.Errors).Hits(labels) && !message
 }
 
 // Resolution is why an incident is over.
@@ -114,12 +136,14 @@ func (h *Holder) compare(other *Holder) int {
 // Incident is something that happened to a device or a source, with a recording of the device and
 // its holders. It is immutable.
 type Incident struct {
-	ID     string    `json:"id"`
-	Kind   Kind      `json:"kind"`
-	Code   string    `json:"code,omitempty"`
-	Text   string    `json:"text"`             // description of what happened
-	Device driver.ID `json:"device,omitzero"`  // of all kinds except source_down
-	Source string    `json:"source,omitempty"` // of source_down
+	ID   string `json:"id"`
+	Kind Kind   `json:"kind"`
+	Code string `json:"code,omitempty"`
+	// Severity is what the driver says about an error of NVLink 5 or of an NVSwitch: fatal or unknown.
+	Severity string    `json:"severity,omitempty"`
+	Text     string    `json:"text"`             // description of what happened
+	Device   driver.ID `json:"device,omitzero"`  // of all kinds except source_down
+	Source   string    `json:"source,omitempty"` // of source_down
 	// Onset is when it began, Detected when it was detected, Last the time of the last occurrence, and
 	// Count the number of occurrences. Another occurrence for the same holders is part of the same
 	// incident until its end. For kinds other than errors this includes the ten minutes after its end.
@@ -187,7 +211,7 @@ func (i *Incident) Position() string {
 // same reports whether incident is another occurrence of i.
 func (i *Incident) same(other *Incident) bool {
 	if i.Kind != other.Kind || i.Device != other.Device || i.Source != other.Source ||
-		i.Kind.codeMatters() && i.Code != other.Code {
+		i.Kind.codeMatters() && (i.Code != other.Code || i.Severity != other.Severity) {
 		return false
 	}
 	if !i.Open() && (i.Kind.isError() || other.Last.Sub(*i.End) >= mergeWithin) {
@@ -279,7 +303,7 @@ func (i *Incident) describe() string {
 		return fmt.Sprintf("source %s fails: %s", i.Source, strings.ReplaceAll(i.Code, "_", " "))
 	}
 	what := map[Kind]string{
-		XID: "XID " + i.Code, ECCUncorrected: "uncorrectable ECC error", RAS: "RAS error", LinkDown: "link down",
+		XID: xid.Name(i.Code, xid.Severity(i.Severity)), ECCUncorrected: "uncorrectable ECC error", RAS: "RAS error", LinkDown: "link down",
 		DeviceLost: "lost: " + lossText(i.Code), NoExecuteTaint: "tainted: " + i.Code, Unhealthy: "reported as unhealthy",
 		ClaimEndsInError: "a claim ended while the device was in error",
 		ClaimStalled:     "a claim is busy and does nothing",

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/xid"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
@@ -71,9 +72,6 @@ func sourcesOf(d *ledger.Device, before []string) []string {
 	return slices.Clone(out)
 }
 
-// xidOffBus is the XID of a GPU that has fallen off the bus.
-const xidOffBus = "79"
-
 // follow adds the history from the previous condition.
 func (c *condition) follow(before *condition, failures []happening) {
 	if before.health != "" && c.health == "" {
@@ -81,7 +79,7 @@ func (c *condition) follow(before *condition, failures []happening) {
 	}
 	c.offBus = before.offBus
 	for i := range failures {
-		if failures[i].kind == XID && failures[i].code == xidOffBus {
+		if failures[i].kind == XID && xid.Of(failures[i].code, xid.NoSeverity).First == xid.OffBus {
 			c.offBus = failures[i].at
 		}
 	}
@@ -93,7 +91,7 @@ func (c *condition) follow(before *condition, failures []happening) {
 // The codes of a lost device: the evidence besides being unreadable.
 const (
 	lostByDriver = string(driver.ReasonGPULost) // the driver reports an error that means a loss
-	lostByBus    = "xid_" + xidOffBus           // the driver's log says that it fell off the bus
+	lostByBus    = "xid_79"                     // the driver's log says that it fell off the bus
 	lostBySource = "absent"                     // its source answers without it
 	lostUnread   = "unreadable"                 // its source answers, but can't read it
 	lostBySlices = "unlisted"                   // the inventory no longer has it
@@ -109,7 +107,7 @@ func lossText(code string) string {
 	case lostByDriver:
 		return "its driver says so"
 	case lostByBus:
-		return "it fell off the bus (XID " + xidOffBus + ")"
+		return "it fell off the bus (XID 79)"
 	case lostUnread:
 		return "its source answers and can't read it"
 	case lostBySlices:

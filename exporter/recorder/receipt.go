@@ -121,9 +121,10 @@ type Figure struct {
 
 // ReceiptError is the number of errors of a kind that hit the claim.
 type ReceiptError struct {
-	Kind  string  `json:"kind"`
-	Code  string  `json:"code,omitempty"`
-	Count float64 `json:"count"`
+	Kind     string  `json:"kind"`
+	Code     string  `json:"code,omitempty"`
+	Severity string  `json:"severity,omitempty"`
+	Count    float64 `json:"count"`
 }
 
 // Valid reports whether a receipt from a file is valid.
@@ -192,7 +193,7 @@ func receiptOf(c *ledger.Closed, catalogue driver.Catalogue) ReceiptDevice {
 		case driver.MemoryUsedPeak, driver.PowerPeak:
 			out.Peaks = append(out.Peaks, newFigure(v.Quantity, v.Labels, v.Value, catalogue))
 		case driver.Errors:
-			out.Errors = append(out.Errors, ReceiptError{v.Labels[0], v.Labels[1], v.Value})
+			out.Errors = append(out.Errors, ReceiptError{v.Labels[0], v.Labels[1], v.Labels[2], v.Value})
 		case driver.ThrottledSeconds:
 			out.Figures = append(out.Figures, newFigure(v.Quantity, v.Labels, v.Value, catalogue))
 		}
@@ -210,6 +211,9 @@ func newFigure(q driver.Quantity, labels driver.Labels, value float64, catalogue
 func labelsOf(spec *driver.Spec, labels driver.Labels) map[string]string {
 	var out map[string]string
 	for n, l := range spec.Labels {
+		if l.Optional && labels[n] == "" {
+			continue
+		}
 		if out == nil {
 			out = map[string]string{}
 		}

@@ -143,7 +143,8 @@ func (f *folder) name(number uint64) string {
 	return filepath.Join(f.path, fmt.Sprintf("%s%08d%s", prefix, number, suffix))
 }
 
-// numbers returns the numbers of the segments, the newest first.
+// numbers returns the numbers of the segments, the newest first. A file whose name is not that of
+// its number, such as one with further zeros, is none.
 func (f *folder) numbers() ([]uint64, error) {
 	entries, err := os.ReadDir(f.path)
 	if err != nil {
@@ -153,7 +154,7 @@ func (f *folder) numbers() ([]uint64, error) {
 	for _, e := range entries {
 		digits, found := strings.CutSuffix(strings.TrimPrefix(e.Name(), prefix), suffix)
 		number, err := strconv.ParseUint(digits, 10, 64)
-		if found && err == nil && e.Type().IsRegular() {
+		if found && err == nil && e.Type().IsRegular() && f.name(number) == filepath.Join(f.path, e.Name()) {
 			out = append(out, number)
 		}
 	}

@@ -35,7 +35,7 @@ func FuzzSnapshot(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, filter string, width uint8) {
 		report, err := newNode("an exporter", func(context.Context, string, url.Values) (io.ReadCloser, error) {
 			return io.NopCloser(bytes.NewReader(data)), nil
-		}).Fetch(t.Context())
+		}).Fetch(t.Context(), newMemory().Open(maxNode))
 		if err != nil {
 			return
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 )
 
 // Incidents that are equal otherwise are sorted by node, in whatever order the nodes answer.
@@ -28,8 +29,8 @@ func TestIncidents(t *testing.T) {
 	node := func(name string, i *recorder.Incident) Node {
 		return Node{
 			Name:  name,
-			Fetch: func(context.Context) (web.Report, error) { return report(name), nil },
-			Incidents: func(context.Context, string) (web.IncidentsReport, error) {
+			Fetch: func(context.Context, *decode.Account) (web.Report, error) { return report(name), nil },
+			Incidents: func(context.Context, *decode.Account, string) (web.IncidentsReport, error) {
 				return web.IncidentsReport{Node: name, Incidents: []*recorder.Incident{i}}, nil
 			},
 		}

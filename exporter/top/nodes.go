@@ -19,21 +19,20 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 )
 
 // Node is an exporter to ask.
 type Node struct {
 	Name  string // address, or name of its pod: unique
-	Fetch func(context.Context) (web.Report, error)
+	Fetch func(context.Context, *decode.Account) (web.Report, error)
 	// Incidents returns its incidents, or one with its recording; nil: not needed.
-	Incidents func(ctx context.Context, id string) (web.IncidentsReport, error)
+	Incidents func(ctx context.Context, memory *decode.Account, id string) (web.IncidentsReport, error)
 	// History returns the recording of the last minutes; nil: not needed.
-	History func(ctx context.Context, of url.Values) (web.HistoryReport, error)
+	History func(ctx context.Context, memory *decode.Account, of url.Values) (web.HistoryReport, error)
 }
 
 // The paths of an exporter's snapshot and incidents.
@@ -43,8 +42,18 @@ const (
 	historyPath   = "/api/v1/history"
 )
 
-// maxSnapshot is the largest accepted size of a snapshot, in bytes.
-const maxSnapshot = 256 << 20
+// maxObject is the largest accepted size of an answer of the API server, in bytes.
+const maxObject = 256 << 20
+
+// Limits of memory, in bytes: of one node's answers, and of those of all nodes. Every node has a
+// share. What its answers need beyond it comes from a pool.
+const (
+	maxNode   = 24 << 20
+	nodeShare = 512 << 10
+	nodesPool = 24 << 20
+)
+
+func newMemory() *decode.Budget { return decode.NewBudget(nodeShare, nodesPool) }
 
 // fetchTimeout is the longest time for one snapshot.
 const fetchTimeout = 5 * time.Second
@@ -141,34 +150,45 @@ type getter = func(ctx context.Context, path string, query url.Values) (io.ReadC
 func newNode(name string, get getter) Node {
 	return Node{
 		Name: name,
-		Fetch: func(ctx context.Context) (r web.Report, err error) {
-			err = fetch(ctx, get, snapshotPath, nil, name, &r)
-			return r, err
+		Fetch: func(ctx context.Context, memory *decode.Account) (out web.Report, err error) {
+			err = fetch(ctx, get, snapshotPath, nil, name, func(r io.Reader) (err error) {
+				out, err = decode.Report(r, memory, decode.Filter{})
+				return err
+			})
+			return out, err
 		},
-		Incidents: func(ctx context.Context, id string) (r web.IncidentsReport, err error) {
+		Incidents: func(ctx context.Context, memory *decode.Account, id string) (out web.IncidentsReport, err error) {
 			query := url.Values{}
 			if id != "" {
 				query.Set("id", id)
 			}
-			err = fetch(ctx, get, incidentsPath, query, name, &r)
-			return r, err
+			err = fetch(ctx, get, incidentsPath, query, name, func(r io.Reader) (err error) {
+				out, err = decode.Incidents(r, memory, decode.Filter{})
+				return err
+			})
+			return out, err
 		},
-		History: func(ctx context.Context, of url.Values) (r web.HistoryReport, err error) {
-			err = fetch(ctx, get, historyPath, of, name, &r)
-			return r, err
+		History: func(ctx context.Context, memory *decode.Account, of url.Values) (out web.HistoryReport, err error) {
+			err = fetch(ctx, get, historyPath, of, name, func(r io.Reader) (err error) {
+				out, err = decode.History(r, memory)
+				return err
+			})
+			return out, err
 		},
 	}
 }
 
 // fetch gets a document.
-func fetch(ctx context.Context, get getter, at string, query url.Values, from string, into any) error {
+func fetch(
+	ctx context.Context, get getter, at string, query url.Values, from string, read func(io.Reader) error,
+) error {
 	what := path.Base(at)
 	body, err := get(ctx, at, query)
 	if err != nil {
 		return fmt.Errorf("get %s from %s: %w", what, from, err)
 	}
 	defer body.Close()
-	if err := json.NewDecoder(io.LimitReader(body, maxSnapshot)).Decode(into); err != nil {
+	if err := read(body); err != nil {
 		return fmt.Errorf("decode %s from %s: %w", what, from, err)
 	}
 	return nil
@@ -216,51 +236,11 @@ func getObject(ctx context.Context, api API, at string, query url.Values, into a
 		return err
 	}
 	defer body.Close()
-	if err := json.NewDecoder(io.LimitReader(body, maxSnapshot)).Decode(into); err != nil {
+	if err := json.NewDecoder(io.LimitReader(body, maxObject)).Decode(into); err != nil {
 		return fmt.Errorf("decode %s: %w", at, err)
 	}
 	return nil
 }
-
-// NodesOf returns the nodes of a claim or pod, as the API server knows them: those of the pods that
-// the claim is reserved for. It returns none if they are unknown, as for deleted claims: then any
-// node may have held it.
-func NodesOf(ctx context.Context, api API, of Subject) []string {
-	namespace, name, ok := strings.Cut(of.Name, "/")
-	if !ok || of.View != ViewClaims && of.View != ViewPods {
-		return nil
-	}
-	in := "/api/v1/namespaces/" + url.PathEscape(namespace) + "/pods/"
-	pods := []string{name}
-	if of.View == ViewClaims {
-		var group metav1.APIGroup
-		if getObject(ctx, api, "/apis/resource.k8s.io", nil, &group) != nil {
-			return nil
-		}
-		var claim resourcev1.ResourceClaim // the fields read are the same in all versions
-		if getObject(ctx, api, "/apis/"+group.PreferredVersion.GroupVersion+"/namespaces/"+url.PathEscape(namespace)+
-			"/resourceclaims/"+url.PathEscape(name), nil, &claim) != nil {
-			return nil
-		}
-		pods = nil
-		for _, consumer := range claim.Status.ReservedFor {
-			if consumer.Resource == "pods" && consumer.APIGroup == "" {
-				pods = append(pods, consumer.Name)
-			}
-		}
-	}
-	var nodes []string
-	for _, name := range pods[:min(len(pods), maxConsumers)] {
-		var pod corev1.Pod
-		if err := getObject(ctx, api, in+url.PathEscape(name), nil, &pod); err == nil && pod.Spec.NodeName != "" {
-			nodes = append(nodes, pod.Spec.NodeName)
-		}
-	}
-	return distinct(nodes)
-}
-
-// maxConsumers limits the pods of a claim that are looked up: the API server allows 256.
-const maxConsumers = 256
 
 // fromPod returns the exporter in a pod.
 func fromPod(api API, pod *corev1.Pod) Node {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 )
 
 // answer is the last answer of an exporter.
@@ -23,6 +24,7 @@ type answer struct {
 
 	incidents []*recorder.Incident // those of the last answer
 	without   error                // why there are no incidents: the flight recorder may be off
+	memory    *decode.Account      // of the report and the incidents
 	node      Node
 }
 
@@ -30,6 +32,7 @@ type answer struct {
 type fleet struct {
 	answers map[string]*answer
 	failed  error // why the nodes were not found
+	memory  *decode.Budget
 }
 
 // poll finds the nodes and asks all of them at once. It keeps the last report of nodes that do not
@@ -40,6 +43,9 @@ func (f *fleet) poll(ctx context.Context, find func(context.Context) ([]Node, er
 	var nodes []Node
 	if nodes, f.failed = find(ctx); f.failed != nil {
 		return
+	}
+	if f.memory == nil {
+		f.memory = newMemory()
 	}
 	before := f.answers
 	f.answers = map[string]*answer{}
@@ -53,20 +59,31 @@ func (f *fleet) poll(ctx context.Context, find func(context.Context) ([]Node, er
 			a = &answer{name: n.Name}
 		}
 		f.answers[n.Name], a.node = a, n
-		asking.Go(func() {
-			report, err := n.Fetch(ctx)
-			if a.err = err; err == nil {
-				a.report, a.at = &report, time.Now()
-			}
-			if err == nil && n.Incidents != nil {
-				var happened web.IncidentsReport
-				if happened, a.without = n.Incidents(ctx, ""); a.without == nil {
-					a.incidents = happened.Incidents
-				}
-			}
-		})
+		asking.Go(func() { a.renew(ctx, n, f.memory.Open(maxNode)) })
 	}
 	asking.Wait()
+	for name, a := range before {
+		if f.answers[name] == nil {
+			a.memory.Close()
+		}
+	}
+}
+
+// renew asks a node.
+func (a *answer) renew(ctx context.Context, n Node, memory *decode.Account) {
+	report, err := n.Fetch(ctx, memory)
+	if a.err = err; err != nil {
+		memory.Close()
+		return
+	}
+	a.memory.Close()
+	a.report, a.at, a.memory = &report, time.Now(), memory
+	if n.Incidents != nil {
+		var happened web.IncidentsReport
+		if happened, a.without = n.Incidents(ctx, memory, ""); a.without == nil {
+			a.incidents = happened.Incidents
+		}
+	}
 }
 
 // Everything is the content of all views, filtered and sorted.

@@ -80,13 +80,13 @@ func printLines(w io.Writer, lines []string) error {
 var errNotFound = errors.New("not found on any node that answered")
 
 // Describe asks once and describes the first of the subjects that a node has: the reasons for the
-// states of its devices, and with history also the recording of the last ten minutes. An exporter
+// states of its devices, and the recording of the last ten minutes of a claim or pod. An exporter
 // that does not answer is an error, unless another one has the subject.
-func Describe(ctx context.Context, c Config, of []Subject, history bool, width int, w io.Writer) error {
+func Describe(ctx context.Context, c Config, of []Subject, width int, w io.Writer) error {
 	var f fleet
 	f.poll(ctx, c.Find)
 	for _, subject := range of {
-		if lines := f.describe(ctx, subject, history, width); len(lines) > 0 {
+		if lines := f.describe(ctx, subject, width); len(lines) > 0 {
 			for i := range lines {
 				lines[i] = c.Clean(lines[i])
 			}
@@ -100,7 +100,7 @@ func Describe(ctx context.Context, c Config, of []Subject, history bool, width i
 }
 
 // describe describes a subject by the answers of all nodes.
-func (f *fleet) describe(ctx context.Context, of Subject, history bool, width int) []string {
+func (f *fleet) describe(ctx context.Context, of Subject, width int) []string {
 	var out []string
 	for _, name := range slices.SortedFunc(maps.Keys(f.answers), web.CompareNames) {
 		a := f.answers[name]
@@ -108,7 +108,7 @@ func (f *fleet) describe(ctx context.Context, of Subject, history bool, width in
 			continue
 		}
 		lines := describe(a.report, a.happened(), of)
-		if len(lines) > 0 && history {
+		if len(lines) > 0 && (of.View == ViewClaims || of.View == ViewPods) {
 			lines = append(lines, a.charts(ctx, of, width)...)
 		}
 		out = append(out, lines...)
@@ -131,7 +131,7 @@ func (a *answer) charts(ctx context.Context, of Subject, width int) []string {
 func (a *answer) recording(ctx context.Context, of Subject) (*recorder.Chart, time.Duration, error) {
 	switch {
 	case of.View == ViewIncidents && a.node.Incidents != nil:
-		found, err := a.node.Incidents(ctx, of.Name)
+		found, err := a.node.Incidents(ctx, newMemory().Open(maxNode), of.Name)
 		if err != nil || len(found.Incidents) == 0 || found.Incidents[0].Chart == nil ||
 			len(found.Incidents[0].Chart.Times) == 0 {
 			return nil, 0, err
@@ -139,7 +139,7 @@ func (a *answer) recording(ctx context.Context, of Subject) (*recorder.Chart, ti
 		chart := found.Incidents[0].Chart
 		return chart, chart.Times[len(chart.Times)-1].Sub(chart.Times[0]) + time.Second, nil
 	case of.View != ViewIncidents && a.node.History != nil:
-		found, err := a.node.History(ctx, of.historyQuery())
+		found, err := a.node.History(ctx, newMemory().Open(maxNode), of.historyQuery())
 		return found.Chart, historySpan, err
 	default:
 		return nil, 0, nil

@@ -15,6 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -51,11 +52,11 @@ func job(t *testing.T, name string) Node {
 	}
 	return Node{
 		Name:  name,
-		Fetch: func(context.Context) (web.Report, error) { return r, nil },
-		Incidents: func(context.Context, string) (web.IncidentsReport, error) {
+		Fetch: func(context.Context, *decode.Account) (web.Report, error) { return r, nil },
+		Incidents: func(context.Context, *decode.Account, string) (web.IncidentsReport, error) {
 			return web.IncidentsReport{Node: name, Incidents: []*recorder.Incident{happened}}, nil
 		},
-		History: func(_ context.Context, of url.Values) (out web.HistoryReport, err error) {
+		History: func(_ context.Context, _ *decode.Account, of url.Values) (out web.HistoryReport, err error) {
 			chart := &recorder.Chart{}
 			var watts []float64
 			for at := r.Time.Add(-10 * time.Minute); !at.After(r.Time); at = at.Add(time.Second) {
@@ -194,7 +195,7 @@ func TestDescribe(t *testing.T) {
 		"a pod, or else a device": {{View: ViewClaims, Name: "rank-0"}, {View: ViewPods, Name: "team/rank-0"}},
 	} {
 		var out strings.Builder
-		if err := Describe(t.Context(), c, of, true, 80, &out); err != nil {
+		if err := Describe(t.Context(), c, of, 80, &out); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		for _, want := range []string{
@@ -208,7 +209,7 @@ func TestDescribe(t *testing.T) {
 			}
 		}
 	}
-	err := Describe(t.Context(), c, []Subject{{View: ViewClaims, Name: "team/no"}}, false, 80, &strings.Builder{})
+	err := Describe(t.Context(), c, []Subject{{View: ViewClaims, Name: "team/no"}}, 80, &strings.Builder{})
 	if err == nil || err.Error() != "team/no: not found on any node that answered" {
 		t.Errorf("error %v", err)
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -176,7 +177,7 @@ func TestLayoutNarrow(t *testing.T) {
 func TestStale(t *testing.T) {
 	fail := false
 	find := func(context.Context) ([]Node, error) {
-		return []Node{{Name: "a", Fetch: func(context.Context) (web.Report, error) {
+		return []Node{{Name: "a", Fetch: func(context.Context, *decode.Account) (web.Report, error) {
 			if fail {
 				return web.Report{}, errors.New("connection refused")
 			}
@@ -216,7 +217,7 @@ func TestFromURL(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r, err := n.Fetch(t.Context()); err != nil || r.Node != "node-1" {
+		if r, err := n.Fetch(t.Context(), newMemory().Open(maxNode)); err != nil || r.Node != "node-1" {
 			t.Errorf("%s: %+v, %v", address, r, err)
 		}
 	}
@@ -282,7 +283,7 @@ func TestFromName(t *testing.T) {
 // An exporter that is listed twice is asked once.
 func TestListedTwice(t *testing.T) {
 	asked := make(chan struct{}, 2)
-	n := Node{Name: "a", Fetch: func(context.Context) (web.Report, error) {
+	n := Node{Name: "a", Fetch: func(context.Context, *decode.Account) (web.Report, error) {
 		asked <- struct{}{}
 		return report("node-1"), nil
 	}}
@@ -317,10 +318,10 @@ func TestFromKube(t *testing.T) {
 		t.Fatalf("%v, %v", nodes, err)
 	}
 	const pending = "get snapshot from gpu/x-2: pod is pending on node node-2"
-	if _, err := nodes[1].Fetch(t.Context()); err == nil || err.Error() != pending {
+	if _, err := nodes[1].Fetch(t.Context(), newMemory().Open(maxNode)); err == nil || err.Error() != pending {
 		t.Errorf("error of a pod that does not run: %v", err)
 	}
-	if r, err := nodes[0].Fetch(t.Context()); err != nil || r.Node != "node-1" {
+	if r, err := nodes[0].Fetch(t.Context(), newMemory().Open(maxNode)); err != nil || r.Node != "node-1" {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if want := "/api/v1/namespaces/gpu/pods/x-1:10985/proxy/api/v1/snapshot"; api.asked[1] != want {
@@ -337,7 +338,7 @@ func TestShow(t *testing.T) {
 	screen.SetSize(100, 10)
 	v := newScreen(Config{
 		Find: func(context.Context) ([]Node, error) {
-			return []Node{{Name: "a", Fetch: func(context.Context) (web.Report, error) {
+			return []Node{{Name: "a", Fetch: func(context.Context, *decode.Account) (web.Report, error) {
 				return report("node-1", device("gpu-0", ledger.StateFree), device("gpu-1", ledger.StateUnhealthy)), nil
 			}}}, nil
 		},

@@ -108,7 +108,7 @@ func (a *answers) serve(w http.ResponseWriter, r *http.Request, name string, nam
 	}
 	a.read(found, controller)
 	w.Header().Add("Vary", "Accept-Encoding")
-	if names != nil || !acceptsGzip(r.Header) {
+	if names != nil || !AcceptsGzip(r.Header) {
 		found.decompress(w, names, a.turns)
 		return
 	}
@@ -403,8 +403,8 @@ func (a *answers) isFresh(of *answer) bool {
 	return false
 }
 
-// acceptsGzip reports whether a client accepts gzip (RFC 9110, section 12.5.3).
-func acceptsGzip(h http.Header) bool {
+// AcceptsGzip reports whether a client accepts gzip (RFC 9110, section 12.5.3).
+func AcceptsGzip(h http.Header) bool {
 	accepts := map[string]bool{}
 	for coding := range strings.SplitSeq(strings.Join(h.Values("Accept-Encoding"), ","), ",") {
 		name, weight, _ := strings.Cut(coding, ";")

@@ -283,7 +283,7 @@ func TestAcceptsGzip(t *testing.T) {
 		"": false, "gzip": true, "GZIP": true, "deflate, gzip;q=0.5": true, "gzip;q=0": false, "gzip; q=0.0, *": false,
 		"*": true, "*;q=0": false, "identity": false, "gzip;q=x": false, "br;q=1.0, gzip;q=0.8, *;q=0.1": true,
 	} {
-		if got := acceptsGzip(http.Header{"Accept-Encoding": {header}}); got != want {
+		if got := AcceptsGzip(http.Header{"Accept-Encoding": {header}}); got != want {
 			t.Errorf("%q: %v, want %v", header, got, want)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -232,6 +233,9 @@ func (e *explainer) values(title string, values []ledger.Value) section {
 		if spec.Type == driver.Counter {
 			text += " since " + clock(v.Born)
 		}
+		if v.Quantity == driver.Errors {
+			text = strings.TrimSuffix(text+": "+recorder.MeaningOf(v.Labels), ": ")
+		}
 		s.add(name, text, v.Source)
 	}
 	return s
@@ -264,7 +268,7 @@ func (e *explainer) absent(d *ledger.Device) section {
 	}
 	for q := range e.catalogue {
 		if spec := &e.catalogue[q]; !spec.Internal && !present[driver.Quantity(q)] {
-			why, do := whyAbsent(driver.Quantity(q), e.sources, readers)
+			why, do := whyAbsent(driver.Quantity(q), d.Absent, e.sources, readers)
 			absent[reason{why, do}] = append(absent[reason{why, do}], strings.ReplaceAll(spec.Name, "_", " "))
 		}
 	}
@@ -276,8 +280,13 @@ func (e *explainer) absent(d *ledger.Device) section {
 }
 
 // whyAbsent returns why a device with other telemetry lacks a quantity, and what to do about it.
-// readers are the names of the sources of that telemetry.
-func whyAbsent(q driver.Quantity, sources []Source, readers map[string]bool) (why, do string) {
+// known are the reasons that its sources know, readers the names of the sources of that telemetry.
+func whyAbsent(q driver.Quantity, known []driver.Absence, sources []Source, readers map[string]bool) (why, do string) {
+	for _, a := range known {
+		if a.Quantity == q {
+			return explain.Absent(a.Why)
+		}
+	}
 	var here, elsewhere []string
 	for _, s := range sources {
 		switch {
@@ -336,8 +345,8 @@ func (e *explainer) holding(h *ledger.Holder) section {
 	}
 	if h.Ended.IsZero() {
 		s.stalled(e.shown.stalled[h.Device])
-		if why := e.Stalled[h.HolderKey].Unknown; why != stall.Known {
-			s.fact(string(ledger.StateStalled), "unknown: "+why.Meaning())
+		if v, judged := e.Stalled[h.HolderKey]; judged && v.Unknown != stall.Shared {
+			s.fact("progress", v.Evidence())
 		}
 	}
 	s.fact("held since", clock(h.Born)+", for "+duration(h.Allocated))

@@ -272,6 +272,7 @@ func incidentFacts(i *recorder.Incident, now time.Time) section {
 		facts.fact("happened", fmt.Sprintf("%d times, last %s", i.Count, clock(i.Last)))
 	}
 	facts.fact("kind", strings.TrimSpace(string(i.Kind)+" "+strings.ReplaceAll(i.Code, ",", ", ")))
+	facts.fact("meaning", i.Meaning())
 	if i.Source == "" {
 		facts.Rows = append(facts.Rows, []item{{Text: "device"}, {Text: i.Device.String(), Device: i.Device.String()}})
 	}

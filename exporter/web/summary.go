@@ -19,8 +19,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// maxSummary is the maximum number of claims, and of incidents, in a summary.
-const maxSummary = 512
+// MaxSummary is the maximum number of claims, and of incidents, in a summary.
+const MaxSummary = 512
 
 // Summary is what /api/v1/summary serves: what needs attention on the node, and which claims are
 // affected. It has only times of past events, so that its entity tag changes only when something
@@ -88,9 +88,9 @@ func (c Config) summary(s *exposition.Snapshot, down map[string]driver.Reason) S
 			}
 		}
 	}
-	out.More = max(0, len(out.Claims)-maxSummary) + max(0, len(out.Incidents)-maxSummary)
-	out.Claims = out.Claims[:min(len(out.Claims), maxSummary)]
-	out.Incidents = out.Incidents[:min(len(out.Incidents), maxSummary)]
+	out.More = max(0, len(out.Claims)-MaxSummary) + max(0, len(out.Incidents)-MaxSummary)
+	out.Claims = out.Claims[:min(len(out.Claims), MaxSummary)]
+	out.Incidents = out.Incidents[:min(len(out.Incidents), MaxSummary)]
 	return out
 }
 

@@ -15,9 +15,7 @@ import (
 var (
 	errMalformed  = errors.New("malformed answer")
 	errTooLarge   = errors.New("answer too large")
-	errExpired    = errors.New("the watch is too old to continue")
 	errRedirected = errors.New("redirected")
-	errManyPages  = errors.New("a list of too many pages")
 	errNotServed  = errors.New("resource.k8s.io is not served in a supported version")
 )
 
@@ -34,8 +32,6 @@ func reasonOf(err error) driver.Reason {
 		return driver.ReasonMalformed
 	case errors.Is(err, errTooLarge):
 		return driver.ReasonTooLarge
-	case errors.Is(err, errManyPages):
-		return driver.ReasonTooMany
 	case errors.Is(err, errRedirected):
 		return driver.ReasonRedirected
 	case errors.Is(err, errNotServed):
@@ -66,7 +62,7 @@ func reasonOf(err error) driver.Reason {
 // isExpired reports whether a watch, or the next page of a list, cannot continue from its resource
 // version.
 func isExpired(err error) bool {
-	return errors.Is(err, errExpired) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
+	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
 }
 
 // isStatus reports whether the error is a response of the API server.

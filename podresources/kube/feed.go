@@ -6,307 +6,239 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/url"
 	"strconv"
 	"time"
 
-	"golang.org/x/time/rate"
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/pager"
+	"k8s.io/klog/v2"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Bounds of lists and watches.
+// Bounds of answers, for an API server that is honest but holds what drivers and users wrote.
 const (
-	pageSize   = 500       // objects of a page; fewer if they are large
-	maxList    = 64 << 20  // bytes of a page
-	maxObjects = 128 << 10 // of a list
-	maxEvent   = 16 << 20  // bytes of an event or an object of a list; etcd takes objects of 1.5 MiB
-	maxPages   = 4 << 10   // of a list
-	maxEmpty   = 16        // pages of a list without an object
-
-	// A watch accepts this many events at once, and then this many per second; the server waits.
-	eventBurst = 8 << 10
-	eventRate  = 500
-	eventPause = 100 * time.Millisecond
+	maxList  = 64 << 20 // bytes of a page of a list
+	maxEvent = 16 << 20 // bytes of an event; etcd takes objects of 1.5 MiB
 )
 
-// feed lists the objects of one resource and then watches them. After a failure it retries with a
-// growing delay; until then the objects of the last successful request stay in use.
-//
-// It does not use client-go's Reflector. Measured with v0.37.2, a Reflector on the same requests
-// and bounds takes 57 lines, 12 packages and 390 kB of program more, 1.8 times the memory per
-// event, and 2 more goroutines per feed. It lists again whenever a watch cannot be opened, unless
-// the wrapper retries, opens watches that end after one event without any delay, and does not
-// report malformed events (TestWatchEndsAtOnce fails). Its errors pass through a handler that is
-// global to the process.
+// Objects of a page, for API servers without streaming lists (before Kubernetes 1.34): a page is
+// held in memory, and a slice has up to 750 kB.
+const (
+	pageSize      = 500
+	slicePageSize = 10
+)
+
+// feed follows the objects of one resource by client-go's Reflector: it streams all of them (or
+// lists them, if the API server does not know that) and then watches them. After a failure it
+// retries with a growing delay; until then the objects of the last successful request stay in use.
+// No object is kept by client-go.
 type feed struct {
-	api API
-	// path returns the path of the resource and the query that selects the objects.
-	path   func(ctx context.Context) (path string, query url.Values, err error)
-	jitter func() float64
-	// fill begins a new set of all objects: add receives each object once or, after a failure, several
-	// times, and must not keep it; done replaces the previous set, unless the list fails before. The
-	// set is valid as of the request for its first page.
+	// get opens the response to a GET with a query.
+	get func(ctx context.Context, query url.Values) (io.ReadCloser, error)
+	// fill begins a new set of all objects: add receives each object, and must not keep it; done
+	// replaces the previous set, unless the request fails before. The set is valid as of asked.
 	fill func() (add func(object json.RawMessage), done func(asked time.Time))
 	// update receives an object that was added, changed or, if gone, deleted.
 	update func(object json.RawMessage, gone bool)
-	// lost is called when the path is not served.
-	lost func()
-	// report receives the outcome of requests: nil when a watch was opened, otherwise the error.
+	// report receives the outcome of requests: nil when a watch follows a complete set of objects.
 	report func(took time.Duration, err error)
 	now    func() time.Time
-	// slowed is called each time that a watch delivers too many events, and they are delayed.
-	slowed func()
+	jitter func() float64
+	limit  int64 // objects of a page
 
-	bounds bounds
-	limit  int // objects of a page
+	// The set that is being filled.
+	asked     time.Time
+	add       func(json.RawMessage)
+	done      func(asked time.Time)
+	streaming bool // by a watch
+	failed    error
 }
 
-// run lists and watches until ctx ends.
+// errNoStream makes the Reflector list the objects. It is none of those after which client-go
+// v0.37.2 waits, up to a minute and without regard to the context, to stream them again.
+var errNoStream = errors.New("the objects are not streamed")
+
+// run follows the objects until ctx ends.
 func (f *feed) run(ctx context.Context) {
-	delay := newFeedDelay(f.jitter)
+	none := logr.Discard() // failures are reported
+	reflector := cache.NewReflectorWithOptions(&cache.ListWatch{
+		ListWithContextFunc: f.list, WatchFuncWithContext: f.watch,
+	}, nil, f, cache.ReflectorOptions{Name: "feed", Logger: &none})
+	reflector.WatchListPageSize = f.limit
+	ctx = klog.NewContext(ctx, none)
+	delay := newRetryDelay(f.jitter)
 	for ctx.Err() == nil {
 		begun := f.now()
-		version, err := f.list(ctx)
-		delay.answered = false
-		if err == nil {
-			err = f.watch(ctx, version, begun, delay)
+		err := reflector.ListAndWatchWithContext(ctx)
+		if f.now().Sub(begun) >= maxDelay {
+			delay.reset()
 		}
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil && (!isExpired(err) || delay.repeated) {
-			f.report(f.now().Sub(begun), withReason(err))
-		}
-		if !driver.Pause(ctx, delay.next(err)) {
-			return
-		}
+		driver.Pause(ctx, delay.next(err))
 	}
 }
 
-// feedDelay computes the delays of a feed. An outage of the API server ends when a watch is
-// answered; then the delays that have grown in it are reset, since a server that has restarted
-// answers that the resource version has expired, and changes remain unseen until the next list. If
-// watches stay useless, their delays grow too.
-type feedDelay struct {
-	outage, useless *retryDelay
-	answered        bool // the last watch was answered
-	repeated        bool // a watch was useless since one lasted
-}
-
-func newFeedDelay(jitter func() float64) *feedDelay {
-	return &feedDelay{outage: newRetryDelay(jitter), useless: newRetryDelay(jitter)}
-}
-
-// next returns the delay after one more failure.
-func (d *feedDelay) next(err error) time.Duration {
-	if !d.answered {
-		return d.outage.next(err)
-	}
-	d.repeated = true
-	return d.useless.next(err)
-}
-
-// answer records that a watch was answered.
-func (d *feedDelay) answer() {
-	d.answered = true
-	d.outage.reset()
-}
-
-// lasted records that a watch was useful.
-func (d *feedDelay) lasted() {
-	d.repeated = false
-	d.useless.reset()
-}
-
-// list gets all objects and returns the resource version from which to watch. A page that is too
-// large is requested again with half as many objects as arrived, and so are all later ones.
-func (f *feed) list(ctx context.Context) (string, error) {
-	add, done := f.fill()
-	token, objects, empty, asked := "", 0, 0, f.now()
-	for pages := 0; objects <= maxObjects; pages++ {
-		if pages >= maxPages || empty > maxEmpty {
-			return "", fmt.Errorf("list: %w: %d, %d of them empty", errManyPages, pages, empty)
-		}
-		p := page{bounds: f.bounds, add: add}
-		err := f.page(ctx, token, &p)
-		if errors.Is(err, errTooLarge) && f.limit > 1 {
-			f.limit = max(1, min(f.limit, p.objects)/2)
-			continue
-		}
-		if err != nil {
-			return "", fmt.Errorf("list: %w", err)
-		}
-		objects += p.objects
-		if p.objects == 0 {
-			empty++
-		}
-		if token = p.metadata.Continue; token == "" {
-			done(asked)
-			return p.metadata.ResourceVersion, nil
-		}
-	}
-	return "", fmt.Errorf("list: %w: more than %d objects", errTooLarge, maxObjects)
-}
-
-// page requests a page of the list.
-func (f *feed) page(ctx context.Context, token string, p *page) error {
-	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
-	defer cancel()
-	query := url.Values{"limit": {strconv.Itoa(f.limit)}}
-	if token != "" {
-		query.Set("continue", token)
-	}
-	body, err := f.get(ctx, query)
-	if err != nil {
+// once lists the objects without watching them.
+func (f *feed) once(ctx context.Context) error {
+	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return f.list(ctx, options)
+	})
+	pages.PageSize = f.limit
+	if _, _, err := pages.ListWithAlloc(ctx, metav1.ListOptions{}); err != nil {
 		return err
 	}
-	defer body.Close()
-	if err := p.read(body); err != nil {
-		return answerError(err)
-	}
-	return nil
+	return f.Replace(nil, "")
 }
 
-// get requests the feed's path with its query and the given one.
-func (f *feed) get(ctx context.Context, query url.Values) (io.ReadCloser, error) {
-	path, selected, err := f.path(ctx)
+// begin begins a new set.
+func (f *feed) begin(streaming bool) {
+	f.asked, f.streaming = f.now(), streaming
+	f.add, f.done = f.fill()
+}
+
+// list gets a page of the objects. A consistent one is asked for, whatever the Reflector would
+// accept: what an older one lacks would count as deleted.
+func (f *feed) list(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+	if err := f.failed; err != nil {
+		f.failed = nil
+		return nil, err
+	}
+	if options.Continue == "" {
+		f.begin(false)
+	}
+	begun := f.now()
+	query := url.Values{}
+	if options.Limit > 0 {
+		query.Set("limit", strconv.FormatInt(options.Limit, 10))
+	}
+	if options.Continue != "" {
+		query.Set("continue", options.Continue)
+	}
+	list, err := f.page(ctx, query)
+	if err != nil {
+		return nil, f.fail(ctx, begun, fmt.Errorf("list: %w", err))
+	}
+	return list, nil
+}
+
+func (f *feed) page(ctx context.Context, query url.Values) (*metav1.List, error) {
+	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
+	defer cancel()
+	body, err := f.get(ctx, query)
 	if err != nil {
 		return nil, err
 	}
-	maps.Copy(query, selected)
-	body, err := f.api.Get(ctx, path, query)
-	if isPathMissing(err) {
-		f.lost()
-	}
-	return body, err
-}
-
-// watch receives the changes after a resource version, from one watch after another, until an error
-// requires a new list. begun is when the last list began. A watch that cannot be opened is retried
-// from the last resource version, so that an API server that comes back does not receive a list
-// request of every node at the same time.
-func (f *feed) watch(ctx context.Context, version string, begun time.Time, delay *feedDelay) error {
-	for ; ctx.Err() == nil; begun = f.now() {
-		err := f.watchOnce(ctx, &version, begun, delay)
-		switch {
-		case isExpired(err), isPermanent(err), errors.Is(err, errMalformed), errors.Is(err, errTooLarge):
-			return err
-		case err != nil && ctx.Err() == nil:
-			f.report(f.now().Sub(begun), withReason(err))
-			if !driver.Pause(ctx, delay.next(err)) {
-				return ctx.Err()
-			}
-		default:
-			if !driver.Pause(ctx, minWatch-f.now().Sub(begun)) {
-				return ctx.Err()
-			}
-		}
-	}
-	return ctx.Err()
-}
-
-// event is a line of a watch.
-type event struct {
-	Type   string          `json:"type"`
-	Object json.RawMessage `json:"object"`
-}
-
-// watchOnce receives the events of one watch until the server ends it, which is not an error. It
-// sets version to that of the last event. Only a regular end, or a watch that lasted, resets the
-// delay: otherwise a server that answers every watch with an event that cannot be used, whatever
-// comes before it, would receive a list request every second.
-func (f *feed) watchOnce(ctx context.Context, version *string, begun time.Time, delay *feedDelay) error {
-	timeout := watchTimeout + time.Duration(f.jitter()*float64(watchTimeout))
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	watchdog := time.AfterFunc(pageTimeout, cancel) // until it is open
-	defer watchdog.Stop()
-	delay.answered = false
-	body, err := f.get(ctx, url.Values{
-		"watch": {"true"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {*version},
-		"timeoutSeconds": {strconv.Itoa(int(timeout.Seconds()))},
-	})
-	if err == nil || isExpired(err) {
-		delay.answer()
-	}
-	if err != nil {
-		if !watchdog.Stop() {
-			err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
-		}
-		return fmt.Errorf("watch: %w", err)
-	}
 	defer body.Close()
-	watchdog.Reset(timeout + watchGrace)
-	opened := f.now()
-	f.report(opened.Sub(begun), nil)
-	err = f.receive(ctx, body, version)
-	if ctx.Err() != nil {
-		err = nil // the watchdog ended it
+	page, err := decodePage(body, maxList)
+	if err != nil {
+		return nil, err
 	}
-	if err == nil || f.now().Sub(opened) >= maxDelay {
-		delay.lasted()
+	list := &metav1.List{ListMeta: page.Metadata}
+	for _, raw := range page.Items {
+		o, err := newWatched(raw)
+		if err != nil {
+			return nil, err
+		}
+		f.add(raw)
+		o.raw = nil
+		list.Items = append(list.Items, runtime.RawExtension{Object: o})
+	}
+	return list, nil
+}
+
+// watch opens a watch, which begins with all objects if the options say so. Such a one is asked for
+// as of now, like a list.
+func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	begun := f.now()
+	query := url.Values{"watch": {"true"}, "allowWatchBookmarks": {"true"}}
+	first := options.SendInitialEvents != nil && *options.SendInitialEvents
+	if first {
+		f.begin(true)
+		query.Set("sendInitialEvents", "true")
+		query.Set("resourceVersionMatch", string(options.ResourceVersionMatch))
+	} else {
+		query.Set("resourceVersion", options.ResourceVersion)
+	}
+	timeout := watchTimeout + time.Duration(f.jitter()*float64(watchTimeout))
+	query.Set("timeoutSeconds", strconv.Itoa(int(timeout.Seconds())))
+
+	opened, cancel := context.WithCancelCause(ctx)
+	watchdog := time.AfterFunc(pageTimeout, func() { cancel(context.DeadlineExceeded) }) // until it is open
+	body, err := f.get(opened, query)
+	if err != nil {
+		if cause := context.Cause(opened); cause != nil {
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
+		watchdog.Stop()
+		cancel(nil)
+		unsupported := first && apierrors.IsInvalid(err)
+		if !unsupported && !isExpired(err) {
+			err = f.fail(ctx, begun, fmt.Errorf("watch: %w", err))
+		}
+		if first && !unsupported && !isPermanent(err) {
+			f.failed = err // a list would fail too
+		}
+		if first {
+			err = errNoStream
+		}
+		return nil, err
+	}
+	watchdog.Reset(timeout + watchGrace) // its connection is dead
+	if !first {
+		f.report(f.now().Sub(begun), nil)
+	}
+	e := &events{body: body, limit: limited(body, maxEvent), fail: func(err error) {
+		_ = f.fail(opened, begun, fmt.Errorf("watch: %w", err))
+	}}
+	e.stop = func() {
+		watchdog.Stop()
+		cancel(nil)
+	}
+	if first {
+		e.add = f.add
+	}
+	e.decoder = json.NewDecoder(e.limit)
+	return watch.NewStreamWatcher(e, e), nil
+}
+
+// fail reports the error of a request, unless it was canceled, and returns it with its reason.
+func (f *feed) fail(ctx context.Context, begun time.Time, err error) error {
+	err = withReason(err)
+	if ctx.Err() == nil {
+		f.report(f.now().Sub(begun), err)
 	}
 	return err
 }
 
-// receive applies the events of a watch until it ends. An end within an event is an error, but not
-// a connection that is lost between two.
-func (f *feed) receive(ctx context.Context, body io.Reader, version *string) error {
-	bounded := limited(body, f.bounds.object)
-	decoder := json.NewDecoder(bounded)
-	pace := rate.NewLimiter(eventRate, eventBurst)
-	for {
-		for !pace.AllowN(f.now(), 1) {
-			f.slowed()
-			if !driver.Pause(ctx, eventPause) {
-				return ctx.Err()
-			}
-		}
-		bounded.left = f.bounds.object
-		var e event
-		switch err := decoder.Decode(&e); {
-		case err == nil:
-		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF) && !cut(decoder):
-			return nil
-		default:
-			return fmt.Errorf("watch: %w", answerError(err))
-		}
-		if err := f.take(e, version); err != nil {
-			return err
-		}
-	}
-}
-
-// take applies one event.
-func (f *feed) take(e event, version *string) error {
-	if e.Type == "ERROR" {
-		var status struct {
-			Code    int    `json:"code"`
-			Message string `json:"message"`
-		}
-		if json.Unmarshal(e.Object, &status) == nil && status.Code != 410 {
-			return fmt.Errorf("watch: the server ended it: %d %.200s", status.Code, status.Message)
-		}
-		return fmt.Errorf("watch: %w", errExpired)
-	}
-	var object struct {
-		Metadata struct {
-			ResourceVersion string `json:"resourceVersion"`
-		} `json:"metadata"`
-	}
-	if err := json.Unmarshal(e.Object, &object); err != nil {
-		return fmt.Errorf("watch: %w: %w", errMalformed, err)
-	}
-	if object.Metadata.ResourceVersion != "" {
-		*version = object.Metadata.ResourceVersion
-	}
-	switch e.Type {
-	case "ADDED", "MODIFIED":
-		f.update(e.Object, false)
-	case "DELETED":
-		f.update(e.Object, true)
+// Replace implements [cache.ReflectorStore]: the set that was filled is complete.
+func (f *feed) Replace([]any, string) error {
+	f.done(f.asked)
+	if f.streaming {
+		f.report(f.now().Sub(f.asked), nil)
 	}
 	return nil
 }
+
+// Add implements [cache.ReflectorStore].
+func (f *feed) Add(o any) error { return f.Update(o) }
+
+// Update implements [cache.ReflectorStore].
+func (f *feed) Update(o any) error {
+	f.update(o.(*watched).raw, false)
+	return nil
+}
+
+// Delete implements [cache.ReflectorStore].
+func (f *feed) Delete(o any) error {
+	f.update(o.(*watched).raw, true)
+	return nil
+}
+
+// Resync implements [cache.ReflectorStore].
+func (f *feed) Resync() error { return nil }

@@ -3,12 +3,11 @@ package kube
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/url"
-	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -41,8 +40,8 @@ func TestSlicesFollowed(t *testing.T) {
 		c.Delete(kubetest.Slices, "", "mine")
 		c.Delete(kubetest.Slices, "", "all")
 		c.wantDevices(t, "r/d")
-		if usage := c.Usage(); usage.Open != 3 || usage.Lists != 3 || usage.Watches != 3 {
-			t.Errorf("%+v, want a list and a watch of each half of the slices and of the pods", usage)
+		if usage := c.Usage(); usage.Open != 3 || usage.Lists != 0 || usage.Watches != 3 || usage.Streamed != 3 {
+			t.Errorf("%+v, want a watch of each half of the slices and of the pods", usage)
 		}
 		before := c.Usage().Events
 		time.Sleep(6 * time.Minute) // the watches end, and continue from their last event
@@ -151,63 +150,72 @@ func TestWatchForbidden(t *testing.T) {
 	})
 }
 
-// apiFunc answers every GET.
-type apiFunc func(ctx context.Context, query url.Values) (io.ReadCloser, error)
+// answers are the answers to the GETs of a feed.
+type answers func(ctx context.Context, query url.Values) (io.ReadCloser, error)
 
-func (f apiFunc) Get(ctx context.Context, _ string, query url.Values) (io.ReadCloser, error) {
-	return f(ctx, query)
+// testFeed returns a feed of a server that gives these answers, and counts the reported failures.
+func testFeed(get answers, failures *int) *feed {
+	return &feed{
+		get: get, now: time.Now, jitter: func() float64 { return 0 }, limit: pageSize,
+		fill:   func() (func(json.RawMessage), func(time.Time)) { return func(json.RawMessage) {}, func(time.Time) {} },
+		update: func(json.RawMessage, bool) {},
+		report: func(_ time.Duration, err error) {
+			if err != nil {
+				*failures++
+			}
+		},
+	}
 }
 
-// A server that ends every watch at once is asked at most once a second, and one whose events
-// cannot be used is asked less and less often.
-func TestWatchEndsAtOnce(t *testing.T) {
-	const good = `{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"9"}}}`
+// lost is the end of an answer whose connection is lost.
+const lost = "<lost>"
+
+const (
+	initial = `{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"4"}}}`
+	synced  = `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"5",` +
+		`"annotations":{"k8s.io/initial-events-end":"true"}}}}`
+	changed = `{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"9"}}}`
+)
+
+// A server whose watches end at once or cannot be used is asked a few times a minute, and each
+// failure is reported.
+func TestWatchesThatFail(t *testing.T) {
 	failure := func(code int, reason string) string {
-		return fmt.Sprintf(`{"type":"ERROR","object":{"kind":"Status","code":%d,"reason":%q}}`, code, reason)
+		return fmt.Sprintf(`{"type":"ERROR","object":{"kind":"Status","status":"Failure","code":%d,"reason":%q}}`, code, reason)
 	}
-	oversized := `{"type":"MODIFIED","object":{"metadata":{"name":"` + strings.Repeat("x", 3*testBounds().object) + `"}}}`
 	for name, tc := range map[string]struct {
-		watch                string
-		lists, watches, fail int // the most in a minute; failures are exact
+		watch   string // what follows the objects
+		reports bool
 	}{
-		"no event":               {"", 1, 61, 0},
-		"one event":              {good, 1, 61, 0},
-		"connection lost":        {good + lost, 1, 61, 0},
-		"malformed event":        {`{"type":"MODIFIED","object":{"metadata":7}}`, 6, 6, 6},
-		"broken":                 {`{]`, 6, 6, 6},
-		"broken after an event":  {good + `{]`, 6, 6, 6},
-		"oversized":              {oversized, 6, 6, 6},
-		"oversized after others": {good + good + oversized, 6, 6, 6},
-		"cut within an event":    {good + good[:20], 1, 6, 6},
-		"lost within an event":   {good[:20] + lost, 1, 6, 6},
-		"internal error":         {failure(500, "InternalError"), 1, 6, 6},
-		"expired":                {failure(410, "Expired"), 6, 6, 5}, // the first is what happens when the server restarts
+		"no event":              {"", false},
+		"connection lost":       {lost, false},
+		"malformed event":       {`{"type":"MODIFIED","object":{"metadata":7}}`, true},
+		"broken":                {`{]`, true},
+		"broken after an event": {changed + `{]`, true},
+		"oversized":             {`{"type":"MODIFIED","object":{"metadata":{"name":"` + strings.Repeat("x", 2*maxEvent) + `"}}}`, true},
+		"cut within an event":   {changed[:20], false},
+		"internal error":        {failure(500, "InternalError"), true},
+		"expired":               {failure(410, "Expired"), false}, // it is what happens when the server restarts
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				lists, watches, failures := 0, 0, 0
-				f := testFeed(func(query url.Values) io.Reader {
-					if query.Get("watch") == "" {
-						lists++
-						return strings.NewReader(`{"metadata":{"resourceVersion":"5"},"items":[]}`)
+				requests, failures := 0, 0
+				f := testFeed(func(_ context.Context, query url.Values) (io.ReadCloser, error) {
+					requests++
+					text, cut := strings.CutSuffix(tc.watch, lost)
+					if query.Get("sendInitialEvents") == "true" {
+						text = initial + synced + text
 					}
-					watches++
-					if text, cut := strings.CutSuffix(tc.watch, lost); cut {
-						return io.MultiReader(strings.NewReader(text), iotest.ErrReader(io.ErrUnexpectedEOF))
+					if cut {
+						return io.NopCloser(io.MultiReader(strings.NewReader(text), iotest.ErrReader(io.ErrUnexpectedEOF))), nil
 					}
-					return strings.NewReader(tc.watch)
-				})
-				f.report = func(_ time.Duration, err error) {
-					if err != nil {
-						failures++
-					}
-				}
+					return io.NopCloser(strings.NewReader(text)), nil
+				}, &failures)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				f.run(ctx)
-				if lists == 0 || watches == 0 || lists > tc.lists || watches > tc.watches || failures != tc.fail {
-					t.Errorf("%d lists, %d watches and %d failures in a minute, want at most %d and %d, and %d",
-						lists, watches, failures, tc.lists, tc.watches, tc.fail)
+				if requests < 4 || requests > 20 || (failures > 0) != tc.reports {
+					t.Errorf("%d requests and %d failures in a minute", requests, failures)
 				}
 			})
 		})
@@ -215,173 +223,64 @@ func TestWatchEndsAtOnce(t *testing.T) {
 }
 
 // An API server that comes back from an outage answers the watch that the resource version has
-// expired. The list follows within a second, however long the outage has made the delays: until
-// then changes go unseen.
+// expired. All objects are requested again within a minute, and the known ones stay until then.
 func TestListFollowsAnOutage(t *testing.T) {
 	for name, expired := range map[string]func() (io.ReadCloser, error){
 		"as an event": func() (io.ReadCloser, error) {
-			return io.NopCloser(strings.NewReader(`{"type":"ERROR","object":{"kind":"Status","code":410}}`)), nil
+			return io.NopCloser(strings.NewReader(`{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}`)), nil
 		},
 		"as a status": func() (io.ReadCloser, error) { return nil, apierrors.NewResourceExpired("too old") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const outage = 10 * time.Minute
-				begun, lists, watches := time.Now(), 0, 0
-				var answered, listed time.Time
-				f := testFeed(nil)
-				f.api = apiFunc(func(ctx context.Context, query url.Values) (io.ReadCloser, error) {
+				begun, failures := time.Now(), 0
+				var sets []time.Duration
+				f := testFeed(func(ctx context.Context, query url.Values) (io.ReadCloser, error) {
+					back := time.Since(begun) >= outage
 					switch {
-					case query.Get("watch") == "":
-						lists++
-						listed = time.Now()
-						return io.NopCloser(strings.NewReader(`{"metadata":{"resourceVersion":"5"},"items":[]}`)), nil
-					case time.Since(begun) < outage:
-						return nil, errors.New("connection refused")
-					case answered.IsZero():
-						answered = time.Now()
+					case time.Since(begun) > 0 && !back:
+						return nil, syscall.ECONNREFUSED
+					case query.Get("sendInitialEvents") == "true":
+						return io.NopCloser(strings.NewReader(initial + synced)), nil
+					default:
 						return expired()
 					}
-					watches++
-					<-ctx.Done()
-					return nil, ctx.Err()
-				})
-				ctx, cancel := context.WithTimeout(t.Context(), outage+2*maxDelay)
+				}, &failures)
+				f.fill = func() (func(json.RawMessage), func(time.Time)) {
+					return func(json.RawMessage) {}, func(at time.Time) { sets = append(sets, at.Sub(begun)) }
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), outage+time.Minute)
 				defer cancel()
 				f.run(ctx)
-				if took := listed.Sub(answered); lists != 2 || watches == 0 || took < 0 || took > firstDelay {
-					t.Errorf("%d lists and %d watches; the last list came %v after the answer", lists, watches, took)
+				if len(sets) < 2 || sets[0] != 0 || sets[1] < outage || failures < 10 || failures > 100 {
+					t.Errorf("complete sets of objects at %v, %d failures", sets, failures)
 				}
 			})
 		})
 	}
 }
 
-// lost is the end of an answer whose connection is lost.
-const lost = "<lost>"
-
-func testBounds() bounds { return bounds{page: 20_000, object: 6_000} }
-
-// testFeed returns a feed with small bounds, from a server that gives these answers.
-func testFeed(answer func(query url.Values) io.Reader) *feed {
-	return &feed{
-		api: apiFunc(func(_ context.Context, query url.Values) (io.ReadCloser, error) {
-			return io.NopCloser(answer(query)), nil
-		}),
-		jitter: func() float64 { return 0 }, now: time.Now, lost: func() {}, slowed: func() {},
-		bounds: testBounds(), limit: pageSize,
-		path:   func(context.Context) (string, url.Values, error) { return "/objects", nil, nil },
-		fill:   func() (func(json.RawMessage), func(time.Time)) { return func(json.RawMessage) {}, func(time.Time) {} },
-		update: func(json.RawMessage, bool) {},
-		report: func(time.Duration, error) {},
-	}
-}
-
-// A list with endless pages without objects ends with an error.
-func TestEndlessList(t *testing.T) {
-	asked := 0
-	f := testFeed(func(url.Values) io.Reader {
-		asked++
-		return strings.NewReader(`{"metadata":{"resourceVersion":"7","continue":"more"},"items":[]}`)
-	})
-	_, err := f.list(t.Context())
-	if got := reasonOf(err); got != driver.ReasonTooMany || asked > maxEmpty+1 {
-		t.Errorf("after %d pages: %v, want reason %s", asked, err, driver.ReasonTooMany)
-	}
-}
-
-// Events that come faster than a rate wait, which is counted, and none is lost.
-func TestStormOfEvents(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const events = 3 * eventBurst
-		var storm strings.Builder
-		for i := range events {
-			fmt.Fprintf(&storm, `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"%d"}}}`, i)
-		}
-		waited := 0
-		f := testFeed(nil)
-		f.slowed = func() { waited++ }
-		begun, version := time.Now(), ""
-		if err := f.receive(t.Context(), strings.NewReader(storm.String()), &version); err != nil {
-			t.Fatal(err)
-		}
-		if version != fmt.Sprint(events-1) {
-			t.Errorf("the last event is %s of %d", version, events)
-		}
-		least := time.Duration(events-eventBurst) * time.Second / eventRate
-		if took := time.Since(begun); took < least-eventPause || took > least+time.Second || waited == 0 {
-			t.Errorf("%d events took %v with %d pauses, want %v", events, took, waited, least)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(time.Second, cancel)
-		if err := f.receive(ctx, strings.NewReader(storm.String()), &version); !errors.Is(err, context.Canceled) {
-			t.Errorf("it does not end with its context: %v", err)
-		}
-	})
-}
-
-// A page above the size limit is requested again with fewer objects. An object above the size limit
-// is an error.
-func TestLargePages(t *testing.T) {
-	for name, tc := range map[string]struct {
-		objects, size int
-		pages         string // that are asked for: limit/position
-		err           error
-	}{
-		"one page":         {objects: 3, size: 5_000, pages: "500/"},
-		"too large":        {objects: 7, size: 5_000, pages: "500/, 1/, 1/1, 1/2, 1/3, 1/4, 1/5, 1/6"},
-		"far too large":    {objects: 30, size: 1_500, pages: "500/, 6/, 6/6, 6/12, 6/18, 6/24"},
-		"object too large": {objects: 2, size: 7_000, pages: "500/, 1/", err: errTooLarge},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var pages []string
-			f := testFeed(func(query url.Values) io.Reader {
-				pages = append(pages, query.Get("limit")+"/"+query.Get("continue"))
-				limit, _ := strconv.Atoi(query.Get("limit"))
-				from, _ := strconv.Atoi(query.Get("continue"))
-				until, token := min(from+limit, tc.objects), ""
-				if until < tc.objects {
-					token = strconv.Itoa(until)
-				}
-				var items []string
-				for i := range until - from {
-					items = append(items, fmt.Sprintf(`{"metadata":{"name":"o%d","x":"%s"}}`, from+i, strings.Repeat("x", tc.size)))
-				}
-				return strings.NewReader(`{"items":[` + strings.Join(items, ",") + `],"other":[{}],
-					"metadata":{"resourceVersion":"5","continue":"` + token + `"}}`)
-			})
-			got := map[string]bool{}
-			complete := false
-			f.fill = func() (func(json.RawMessage), func(time.Time)) {
-				return func(raw json.RawMessage) { got[nameOf(raw)] = true }, func(time.Time) { complete = true }
-			}
-			version, err := f.list(t.Context())
-			if !errors.Is(err, tc.err) || complete != (tc.err == nil) {
-				t.Errorf("version %q, complete: %v, error %v", version, complete, err)
-			}
-			if tc.err == nil && (len(got) != tc.objects || version != "5") {
-				t.Errorf("%d of %d objects, version %q", len(got), tc.objects, version)
-			}
-			if diff := cmp.Diff(tc.pages, strings.Join(pages, ", ")); diff != "" {
-				t.Errorf("pages: -want +got:\n%s", diff)
-			}
-		})
-	}
-}
-
-// A response that is not a list is an error, and replaces nothing.
+// A response that is not a list, or is too large, is an error, and replaces nothing.
 func TestMalformedLists(t *testing.T) {
-	for _, answer := range []string{
-		"", "7", "[]", `{"items":7}`, `{"items":{}}`, `{"items":[{}`, `{"items":[{}]`, `{"items":[}`, `{"metadata":7}`,
-		`{"metadata":{"continue":5}}`, `{"items":[{}]]`,
-	} {
-		f := testFeed(func(url.Values) io.Reader { return strings.NewReader(answer) })
+	failures := 0
+	all := []string{
+		"", "7", "[]", "{}", `{"items":7}`, `{"items":{}}`, `{"items":[{}`, `{"items":[{}]`, `{"items":[}`, `{"metadata":7}`,
+		`{"metadata":{"continue":5}}`, `{"items":[{}]]`, `{"items":["` + strings.Repeat("x", maxList) + `"]}`,
+	}
+	for _, answer := range all {
+		f := testFeed(func(context.Context, url.Values) (io.ReadCloser, error) {
+			return io.NopCloser(strings.NewReader(answer)), nil
+		}, &failures)
 		f.fill = func() (func(json.RawMessage), func(time.Time)) {
-			return func(json.RawMessage) {}, func(time.Time) { t.Errorf("%q replaces what was known", answer) }
+			return func(json.RawMessage) {}, func(time.Time) { t.Errorf("%.50q replaces what was known", answer) }
 		}
-		if _, err := f.list(t.Context()); err == nil {
-			t.Errorf("no error of %q", answer)
+		if err := f.once(t.Context()); err == nil || driver.ReasonOf(err) == "" {
+			t.Errorf("error of %.50q: %v", answer, err)
 		}
+	}
+	if failures != len(all) {
+		t.Errorf("%d failures are reported", failures)
 	}
 }
 
@@ -397,7 +296,7 @@ func TestPodsFollowed(t *testing.T) {
 		facts := func(name string, final bool) podresources.PodFacts {
 			return podresources.PodFacts{
 				Pod: podresources.Pod{Namespace: "ns", Name: name}, UID: "uid-" + name, Final: final,
-				Meta: &podresources.PodMeta{Labels: []string{"label_app", "trainer"}},
+				Meta: &podresources.PodMeta{Alone: true, Labels: []string{"label_app", "trainer"}},
 			}
 		}
 		want := map[string]podresources.PodFacts{"uid-mine": facts("mine", false)}
@@ -424,23 +323,63 @@ func TestPodsFollowed(t *testing.T) {
 	})
 }
 
-// A list counts as of the request of its first page, no matter how long its pages take.
+// A list counts as of the request of its first page, no matter how long its pages take, and is
+// consistent: it asks for no version that a cache of the server may have.
 func TestListIsOfItsFirstPage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		begun := time.Now()
-		f := testFeed(func(query url.Values) io.Reader {
+		begun, failures := time.Now(), 0
+		f := testFeed(func(_ context.Context, query url.Values) (io.ReadCloser, error) {
 			time.Sleep(3 * time.Second)
-			if query.Get("continue") == "" {
-				return strings.NewReader(`{"metadata":{"continue":"x"},"items":[]}`)
+			if query.Has("resourceVersion") || query.Get("limit") == "" {
+				t.Errorf("asked for %v", query)
 			}
-			return strings.NewReader(`{"metadata":{"resourceVersion":"5"},"items":[]}`)
-		})
+			if query.Get("continue") == "" {
+				return io.NopCloser(strings.NewReader(`{"metadata":{"resourceVersion":"5","continue":"x"},"items":[{}]}`)), nil
+			}
+			return io.NopCloser(strings.NewReader(`{"metadata":{"resourceVersion":"5"},"items":[{}]}`)), nil
+		}, &failures)
 		var asked time.Time
+		objects := 0
 		f.fill = func() (func(json.RawMessage), func(time.Time)) {
-			return func(json.RawMessage) {}, func(at time.Time) { asked = at }
+			return func(json.RawMessage) { objects++ }, func(at time.Time) { asked = at }
 		}
-		if _, err := f.list(t.Context()); err != nil || !asked.Equal(begun) || time.Since(begun) != 6*time.Second {
-			t.Errorf("asked for %v after the list began, error %v", asked.Sub(begun), err)
+		if err := f.once(t.Context()); err != nil || !asked.Equal(begun) || time.Since(begun) != 6*time.Second || objects != 2 {
+			t.Errorf("asked for %v after the list began, %d objects, error %v", asked.Sub(begun), objects, err)
+		}
+	})
+}
+
+// A server that does not stream lists is asked for pages, and the result is the same.
+func TestServerWithoutStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		c.ListsOnly()
+		for i := range 2*slicePageSize + 1 {
+			name := fmt.Sprint("s", i)
+			c.Put(kubetest.Slices, poolJSON(name, name, 1, 1, onNode1, "a"))
+		}
+		c.Put(kubetest.Pods, podJSON("mine", "node1", "Running"))
+		asked := time.Now()
+		c.follow(t)
+		synctest.Wait()
+		if got := len(c.devices()); got != 2*slicePageSize+1 {
+			t.Errorf("%d devices", got)
+		}
+		c.Put(kubetest.Slices, poolJSON("s0", "s0", 2, 1, onNode1, "a", "b"))
+		synctest.Wait()
+		if got := len(c.devices()); got != 2*slicePageSize+2 {
+			t.Errorf("%d devices after a change", got)
+		}
+		if len(c.book.listed) != 1 || !c.book.listed[0].Equal(asked) || len(c.book.bound()) != 1 {
+			t.Errorf("pods listed at %v: %v", c.book.listed, c.book.bound())
+		}
+		if usage := c.Usage(); usage.Lists != 5 || usage.Watches != 3 || usage.Streamed != 0 {
+			t.Errorf("%+v", usage)
+		}
+		for _, source := range []string{SourceSlices, SourcePods} {
+			if c.state(source) != "up" || len(c.counts) != 2 {
+				t.Errorf("%s is %s: %v", source, c.state(source), c.counts)
+			}
 		}
 	})
 }

@@ -52,17 +52,9 @@ func (r *reader) read(ctx context.Context, o object) (of answer, err error) {
 }
 
 func (r *reader) readClaim(ctx context.Context, claim podresources.Claim, asked time.Time) (of answer, err error) {
-	path, _, err := r.versions.path(ctx,
-		"namespaces/"+url.PathEscape(claim.Namespace)+"/resourceclaims/"+url.PathEscape(claim.Name))
-	if err != nil {
-		return of, err
-	}
-	body, err := r.config.API.Get(ctx, path, nil)
+	body, err := r.versions.claim(ctx, claim)
 	switch {
-	case isPathMissing(err):
-		r.versions.forget()
-		return of, err
-	case apierrors.IsNotFound(err):
+	case apierrors.IsNotFound(err) && !errors.Is(err, errNotServed):
 		r.config.Book.ClaimDeleted(claim, asked)
 		return of, nil
 	case err != nil:

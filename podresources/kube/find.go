@@ -1,10 +1,10 @@
 package kube
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"slices"
@@ -13,14 +13,14 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // Bounds of what a [Finder] reads for one answer.
 const (
-	maxFoundSlices   = 64 << 20 // bytes of slices of one driver
-	maxEndpointSlice = 16 << 20 // bytes of all EndpointSlices of a Service
-	maxFoundPods     = 16       // of a claim that are asked for their nodes
-	slicesOfPage     = 50
+	maxFound     = 16 << 20 // bytes of a page of slices, or of all EndpointSlices of a Service
+	maxFoundPods = 16       // of a claim that are asked for their nodes
 )
 
 // Finder finds the nodes of claims, pods and devices, and the exporters of a Service, by requests
@@ -28,20 +28,17 @@ const (
 // An object that does not exist has no node; that is not an error. Errors have a method Reason.
 type Finder struct {
 	api      API
-	versions *negotiator
+	versions *versions
 }
 
 // NewFinder returns a finder. It does not connect.
-func NewFinder(api API) *Finder { return &Finder{api: api, versions: newNegotiator(api, time.Now)} }
+func NewFinder(api API) *Finder {
+	return &Finder{api: api, versions: newVersions(api, time.Now, resourceVersions())}
+}
 
 // ClaimNodes returns the nodes that may use a claim, sorted: the one that its allocation names,
 // else those of the pods for which it is reserved.
 func (f *Finder) ClaimNodes(ctx context.Context, namespace, name string) ([]string, error) {
-	path, _, err := f.versions.path(ctx,
-		"namespaces/"+url.PathEscape(namespace)+"/resourceclaims/"+url.PathEscape(name))
-	if err != nil {
-		return nil, withReason(err)
-	}
 	var claim struct {
 		Status struct {
 			Allocation struct {
@@ -53,7 +50,9 @@ func (f *Finder) ClaimNodes(ctx context.Context, namespace, name string) ([]stri
 			} `json:"reservedFor"`
 		} `json:"status"`
 	}
-	if found, err := f.get(ctx, path, &claim); err != nil || !found {
+	if found, err := f.get(ctx, &claim, func(ctx context.Context) (io.ReadCloser, error) {
+		return f.versions.claim(ctx, podresources.Claim{Namespace: namespace, Name: name})
+	}); err != nil || !found {
 		return nil, err
 	}
 	if node := claim.Status.Allocation.NodeSelector.node(); node != "" {
@@ -108,7 +107,9 @@ func (f *Finder) PodNode(ctx context.Context, namespace, name string) (string, e
 			NodeName string `json:"nodeName"`
 		} `json:"spec"`
 	}
-	_, err := f.get(ctx, "/api/v1/namespaces/"+url.PathEscape(namespace)+"/pods/"+url.PathEscape(name), &pod)
+	_, err := f.get(ctx, &pod, func(ctx context.Context) (io.ReadCloser, error) {
+		return f.api.Get(ctx, "/api/v1/namespaces/"+url.PathEscape(namespace)+"/pods/"+url.PathEscape(name), nil)
+	})
 	return pod.Spec.NodeName, err
 }
 
@@ -131,21 +132,23 @@ func (f *Finder) DeviceNode(ctx context.Context, driverName, pool, device string
 }
 
 func (f *Finder) deviceNode(ctx context.Context, selector, pool, device string) (node string, err error) {
-	path, _, err := f.versions.path(ctx, "resourceslices")
-	if err != nil {
-		return "", withReason(err)
-	}
-	query := url.Values{"fieldSelector": {selector}, "limit": {fmt.Sprint(slicesOfPage)}}
-	left := maxFoundSlices
+	query := url.Values{"fieldSelector": {selector}, "limit": {fmt.Sprint(slicePageSize)}}
 	for {
-		p := page{bounds: bounds{page: left, object: maxObjectSize}, add: func(object json.RawMessage) {
-			left -= len(object)
-			node = cmp.Or(node, nodeOfDevice(object, pool, device))
-		}}
-		if err := f.list(ctx, path, query, &p); err != nil || node != "" || p.metadata.Continue == "" {
-			return node, err
+		p, err := f.list(ctx, func(ctx context.Context) (io.ReadCloser, error) {
+			return f.versions.get(ctx, "resourceslices", func(string) url.Values { return query })
+		})
+		if err != nil {
+			return "", err
 		}
-		query.Set("continue", p.metadata.Continue)
+		for _, object := range p.Items {
+			if node := nodeOfDevice(object, pool, device); node != "" {
+				return node, nil
+			}
+		}
+		if p.Metadata.Continue == "" {
+			return "", nil
+		}
+		query.Set("continue", p.Metadata.Continue)
 	}
 }
 
@@ -179,17 +182,21 @@ func nodeOfDevice(object json.RawMessage, pool, device string) string {
 func (f *Finder) Exporters(ctx context.Context, namespace, service, port string) (map[string]string, error) {
 	path := "/apis/discovery.k8s.io/v1/namespaces/" + url.PathEscape(namespace) + "/endpointslices"
 	query := url.Values{"labelSelector": {discoveryv1.LabelServiceName + "=" + service}, "resourceVersion": {"0"}}
+	p, err := f.list(ctx, func(ctx context.Context) (io.ReadCloser, error) { return f.api.Get(ctx, path, query) })
+	if err != nil {
+		return nil, err
+	}
 	out, ending := map[string]string{}, map[string]bool{}
-	p := page{bounds: bounds{page: maxEndpointSlice, object: maxObjectSize}, add: func(object json.RawMessage) {
+	for _, object := range p.Items {
 		var slice discoveryv1.EndpointSlice
 		if json.Unmarshal(object, &slice) != nil || slice.AddressType == discoveryv1.AddressTypeFQDN {
-			return
+			continue
 		}
 		at := slices.IndexFunc(slice.Ports, func(p discoveryv1.EndpointPort) bool {
 			return p.Name != nil && *p.Name == port && p.Port != nil
 		})
 		if at < 0 {
-			return
+			continue
 		}
 		for i := range slice.Endpoints {
 			e := &slice.Endpoints[i]
@@ -202,38 +209,37 @@ func (f *Finder) Exporters(ctx context.Context, namespace, service, port string)
 				ending[*e.NodeName] = ends
 			}
 		}
-	}}
-	err := f.list(ctx, path, query, &p)
-	return out, err
+	}
+	return out, nil
 }
 
 // get decodes an object, and reports whether it exists.
-func (f *Finder) get(ctx context.Context, path string, into any) (found bool, err error) {
+func (f *Finder) get(ctx context.Context, into any, get func(context.Context) (io.ReadCloser, error)) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	switch err := getJSON(ctx, f.api, path, maxObjectSize, into); {
-	case isPathMissing(err):
-		f.versions.forget()
-		return false, withReason(fmt.Errorf("get %s: %w", path, err))
-	case apierrors.IsNotFound(err):
+	body, err := get(ctx)
+	if apierrors.IsNotFound(err) && !isPathMissing(err) {
 		return false, nil
-	case err != nil:
-		return false, withReason(fmt.Errorf("get %s: %w", path, err))
+	}
+	if err != nil {
+		return false, withReason(err)
+	}
+	defer body.Close()
+	if err := decodeJSON(body, maxObjectSize, into); err != nil {
+		return false, withReason(err)
 	}
 	return true, nil
 }
 
 // list reads a page of a list.
-func (f *Finder) list(ctx context.Context, path string, query url.Values, p *page) error {
+func (f *Finder) list(ctx context.Context, get func(context.Context) (io.ReadCloser, error)) (*page, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	body, err := f.api.Get(ctx, path, query)
+	body, err := get(ctx)
 	if err != nil {
-		return withReason(fmt.Errorf("list %s: %w", path, err))
+		return nil, withReason(err)
 	}
 	defer body.Close()
-	if err := p.read(body); err != nil {
-		return withReason(fmt.Errorf("list %s: %w", path, answerError(err)))
-	}
-	return nil
+	p, err := decodePage(body, maxFound)
+	return p, withReason(err)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net/url"
 	"sync"
@@ -76,11 +77,12 @@ type Book interface {
 // of the API server delays nothing.
 type Node struct {
 	config   Config
-	versions *negotiator
+	versions *versions
 	slices   *sliceSet
 	reader   *reader
 
-	taintRules taintRuleSet
+	taintRules    taintRuleSet
+	taintVersions *versions
 
 	mu           sync.Mutex
 	rejectedPods driver.Rejections
@@ -89,10 +91,11 @@ type Node struct {
 // NewNode returns a node without data. The Follow methods get the data.
 func NewNode(config Config) *Node {
 	n := &Node{
-		config:       config,
-		versions:     newNegotiator(config.API, config.Now),
-		slices:       newSliceSet(config.Name, cmp.Or(config.SliceBytes, MaxSliceBytes), config.LeftOut),
-		rejectedPods: driver.Rejections{},
+		config:        config,
+		versions:      newVersions(config.API, config.Now, resourceVersions()),
+		slices:        newSliceSet(config.Name, cmp.Or(config.SliceBytes, MaxSliceBytes), config.LeftOut),
+		taintVersions: newVersions(config.API, config.Now, taintRuleVersions()),
+		rejectedPods:  driver.Rejections{},
 	}
 	n.reader = newReader(&n.config, n.versions, n.reporter(SourceClaims))
 	return n
@@ -119,7 +122,7 @@ func (n *Node) FollowClaims(ctx context.Context) { n.reader.follow(ctx) }
 
 // FollowPods gives the Book the pods of the node until ctx ends.
 func (n *Node) FollowPods(ctx context.Context) {
-	f := n.podFeed(n.config.Book, podQuery(n.config.Name))
+	f := n.podFeed(n.config.Book, podSelector(n.config.Name))
 	f.report = n.reporter(SourcePods)
 	f.run(ctx)
 }
@@ -179,14 +182,13 @@ func (n *Node) checkSlices(ctx context.Context) Finding {
 	finding := Finding{Source: SourceSlices}
 	for half := range n.slices.halves {
 		f := n.sliceFeed(half)
-		if _, err := f.list(ctx); err != nil {
+		if err := f.once(ctx); err != nil {
 			finding.Err = err
 			return finding
 		}
 	}
 	devices, _ := n.Inventory()
-	version, _ := n.versions.known()
-	finding.Text = fmt.Sprintf("resource.k8s.io/%s: %d devices of this node", version, len(devices))
+	finding.Text = fmt.Sprintf("resource.k8s.io/%s: %d devices of this node", n.versions.known(), len(devices))
 	return finding
 }
 
@@ -204,10 +206,7 @@ func (c *countedPods) PodsListed(pods []podresources.PodFacts, local bool, asked
 
 func (n *Node) checkPods(ctx context.Context) Finding {
 	pods := countedPods{PodSink: n.config.Book}
-	_, err := n.podFeed(&pods, podQuery(n.config.Name)).list(ctx)
-	if err != nil {
-		err = withReason(err)
-	}
+	err := n.podFeed(&pods, podSelector(n.config.Name)).once(ctx)
 	return Finding{Source: SourcePods, Text: fmt.Sprintf("%d of this node", pods.listed), Err: err}
 }
 
@@ -226,32 +225,32 @@ func (n *Node) reporter(source string) func(took time.Duration, err error) {
 }
 
 func (n *Node) newFeed() *feed {
-	return &feed{
-		api: n.config.API, jitter: n.config.Jitter, now: n.config.Now, lost: func() {}, slowed: func() {},
-		bounds: bounds{page: maxList, object: maxEvent}, limit: pageSize,
-	}
+	return &feed{report: func(time.Duration, error) {}, now: n.config.Now, jitter: n.config.Jitter, limit: pageSize}
 }
 
 func (n *Node) sliceFeed(half int) *feed {
 	f := n.newFeed()
-	f.path = func(ctx context.Context) (string, url.Values, error) {
-		path, version, err := n.versions.path(ctx, "resourceslices")
-		return path, sliceQuery(half, n.config.Name, version), err
+	f.limit = slicePageSize
+	f.get = func(ctx context.Context, query url.Values) (io.ReadCloser, error) {
+		return n.versions.get(ctx, "resourceslices", func(version string) url.Values {
+			query.Set("fieldSelector", sliceSelector(half, n.config.Name, version))
+			return query
+		})
 	}
-	f.lost = n.versions.forget
-	f.slowed = n.slices.slowed
 	f.fill = func() (func(json.RawMessage), func(time.Time)) { return n.slices.fill(half) }
 	f.update = func(object json.RawMessage, gone bool) { n.slices.update(half, object, gone) }
 	return f
 }
 
-// podFeed returns a feed of the pods that a query selects, into a sink.
-func (n *Node) podFeed(sink podresources.PodSink, query url.Values) *feed {
+// podFeed returns a feed of the pods that a field selector selects, into a sink.
+func (n *Node) podFeed(sink podresources.PodSink, selector string) *feed {
 	pods := &podFeed{sink: sink, now: n.config.Now, selection: &n.config.Selection, rejected: n.rejectPod}
 	f := n.newFeed()
-	f.path = func(context.Context) (string, url.Values, error) { return podsPath, query, nil }
+	f.get = func(ctx context.Context, query url.Values) (io.ReadCloser, error) {
+		query.Set("fieldSelector", selector)
+		return n.config.API.Get(ctx, podsPath, query)
+	}
 	f.fill, f.update = pods.fill, pods.update
-	f.slowed = func() { n.rejectPod(driver.ReasonRateLimited) }
 	return f
 }
 

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"net/url"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -12,13 +11,11 @@ import (
 // SourceNominated is the source of the pods that wait to be bound to the node.
 const SourceNominated = "nominated"
 
-// nominatedQuery selects the pods for which the scheduler has chosen the node but which it has not
-// bound. The scheduler sets status.nominatedNodeName before it waits for the binding conditions of
-// a claim's devices (KEP-5278, on since Kubernetes 1.35). The API server has an index of
+// nominatedSelector selects the pods for which the scheduler has chosen the node but which it has
+// not bound. The scheduler sets status.nominatedNodeName before it waits for the binding conditions
+// of a claim's devices (KEP-5278, on since Kubernetes 1.35). The API server has an index of
 // spec.nodeName, so that it examines only pods without a node.
-func nominatedQuery(node string) url.Values {
-	return url.Values{"fieldSelector": {"spec.nodeName=,status.nominatedNodeName=" + node}}
-}
+func nominatedSelector(node string) string { return "spec.nodeName=,status.nominatedNodeName=" + node }
 
 // nominatedPods gives a Book the pods that wait to be bound to the node.
 type nominatedPods struct{ book Book }
@@ -64,7 +61,7 @@ func (n *Node) FollowNominated(ctx context.Context, needed func() bool) {
 func (n *Node) followNominated(ctx context.Context) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	f := n.podFeed(nominatedPods{n.config.Book}, nominatedQuery(n.config.Name))
+	f := n.podFeed(nominatedPods{n.config.Book}, nominatedSelector(n.config.Name))
 	f.report = func(took time.Duration, err error) {
 		if !isPermanent(err) {
 			n.config.Report(SourceNominated, took, err)

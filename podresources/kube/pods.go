@@ -2,7 +2,6 @@ package kube
 
 import (
 	"encoding/json"
-	"net/url"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,7 +20,7 @@ type podFeed struct {
 
 const podsPath = "/api/v1/pods"
 
-func podQuery(node string) url.Values { return url.Values{"fieldSelector": {"spec.nodeName=" + node}} }
+func podSelector(node string) string { return "spec.nodeName=" + node }
 
 func (p *podFeed) fill() (add func(json.RawMessage), done func(asked time.Time)) {
 	var pods []podresources.PodFacts

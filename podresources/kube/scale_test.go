@@ -122,7 +122,7 @@ func TestCostIsTheNodesAlone(t *testing.T) {
 	if !strings.Contains(strings.Join(strings.Fields(string(readme)), " "), figures) {
 		t.Errorf("README does not say %q: %+v, then %+v", figures, first, second)
 	}
-	if first.Open != 4 || first.Lists != 4 || second.Lists != 0 {
+	if first.Open != 4 || first.Streamed != 4 || first.Lists != 0 || second.Streamed != 4 {
 		t.Errorf("the first hour: %+v, the second one: %+v", first, second)
 	}
 }

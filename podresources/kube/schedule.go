@@ -28,7 +28,7 @@ const (
 // reader reads the wanted claims and pods by their names, and gives the Book the answers.
 type reader struct {
 	config   *Config
-	versions *negotiator
+	versions *versions
 	report   func(took time.Duration, err error)
 	budget   *rate.Limiter
 	// The delays until an object is read again: after an answer; after one that lacks it, or
@@ -86,7 +86,7 @@ type scheduled struct {
 	retryAt        time.Time
 }
 
-func newReader(config *Config, versions *negotiator, report func(took time.Duration, err error)) *reader {
+func newReader(config *Config, versions *versions, report func(took time.Duration, err error)) *reader {
 	delays := workqueue.NewTypedItemExponentialFailureRateLimiter[*scheduled]
 	return &reader{
 		config: config, versions: versions, report: report, budget: rate.NewLimiter(fetchRate, fetchBurst),

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -48,9 +47,9 @@ const (
 	nodelessSlices
 )
 
-// sliceQuery selects the slices of a half; the API server keeps an index of spec.nodeName. In
+// sliceSelector selects the slices of a half; the API server keeps an index of spec.nodeName. In
 // v1alpha2 slices have no spec.
-func sliceQuery(half int, node, version string) url.Values {
+func sliceSelector(half int, node, version string) string {
 	if half == nodelessSlices {
 		node = ""
 	}
@@ -58,7 +57,7 @@ func sliceQuery(half int, node, version string) url.Values {
 	if version == classicVersion {
 		field = "nodeName="
 	}
-	return url.Values{"fieldSelector": {field + node}}
+	return field + node
 }
 
 // fill begins a new set of all slices of a half.
@@ -84,13 +83,6 @@ func (s *sliceSet) update(half int, object json.RawMessage, gone bool) {
 			s.askForLabels()
 		}
 	})
-}
-
-// slowed counts that the events of a watch were delayed.
-func (s *sliceSet) slowed() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.rejected.Add(driver.ReasonRateLimited, 1)
 }
 
 // change changes a half, then records what it rejected, and warns of drivers whose slices or

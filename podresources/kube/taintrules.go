@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net/url"
 	"slices"
@@ -114,50 +115,14 @@ func (s *taintRuleSet) rejections() driver.Rejections {
 	return maps.Clone(s.rejected)
 }
 
-// taintRulePath finds the version that serves DeviceTaintRules. A served version may lack them:
-// each is tried, best first, until one has them. It is not safe for concurrent use.
-type taintRulePath struct {
-	versions *negotiator
-	last     string // the version that was tried last
-	worked   bool   // it has them
-	missing  map[string]bool
-}
-
-func newTaintRulePath(versions *negotiator) *taintRulePath {
-	return &taintRulePath{versions: versions, missing: map[string]bool{}}
-}
-
-func (p *taintRulePath) path(ctx context.Context) (string, url.Values, error) {
-	served, err := p.versions.served(ctx)
-	if err != nil {
-		return "", nil, err
-	}
-	for _, version := range taintRuleVersions() {
-		if slices.Contains(served, version) && !p.missing[version] {
-			p.last = version
-			return resourceGroup + "/" + version + "/devicetaintrules", nil, nil
-		}
-	}
-	return "", nil, fmt.Errorf("devicetaintrules: %w", errNotServed)
-}
-
-// lost records that the version tried last does not have the rules. If it had them before, all
-// versions are tried again.
-func (p *taintRulePath) lost() {
-	if p.worked {
-		p.worked, p.missing = false, map[string]bool{}
-		p.versions.forget()
-	}
-	p.missing[p.last] = true
-}
-
-// taintRuleFeed returns the feed of the rules, and their path.
-func (n *Node) taintRuleFeed() (*feed, *taintRulePath) {
-	where := newTaintRulePath(n.versions)
+// taintRuleFeed returns the feed of the rules.
+func (n *Node) taintRuleFeed() *feed {
 	f := n.newFeed()
-	f.path, f.lost = where.path, where.lost
+	f.get = func(ctx context.Context, query url.Values) (io.ReadCloser, error) {
+		return n.taintVersions.get(ctx, "devicetaintrules", func(string) url.Values { return query })
+	}
 	f.fill, f.update = n.taintRules.fill, n.taintRules.update
-	return f, where
+	return f
 }
 
 // FollowTaintRules updates the DeviceTaintRules until ctx ends, with one list and watch. If they
@@ -177,16 +142,9 @@ func (n *Node) FollowTaintRules(ctx context.Context) {
 func (n *Node) followTaintRules(ctx context.Context) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	f, where := n.taintRuleFeed()
+	f := n.taintRuleFeed()
 	f.report = func(took time.Duration, err error) {
-		if isPathMissing(err) {
-			if _, _, err = where.path(ctx); err == nil {
-				return // another version may have them
-			}
-			err = withReason(err)
-		}
 		if !isPermanent(err) {
-			where.worked = where.worked || err == nil
 			n.config.Report(SourceTaintRules, took, err)
 			return
 		}
@@ -199,13 +157,7 @@ func (n *Node) followTaintRules(ctx context.Context) {
 
 // checkTaintRules requests the rules once. Their absence is not a failure.
 func (n *Node) checkTaintRules(ctx context.Context) Finding {
-	f, where := n.taintRuleFeed()
-	_, err := f.list(ctx)
-	for range taintRuleVersions() {
-		if isPathMissing(err) {
-			_, err = f.list(ctx)
-		}
-	}
+	err := n.taintRuleFeed().once(ctx)
 	finding := Finding{Source: SourceTaintRules}
 	switch {
 	case isPermanent(err):
@@ -213,7 +165,7 @@ func (n *Node) checkTaintRules(ctx context.Context) Finding {
 	case err != nil:
 		finding.Err = err
 	default:
-		finding.Text = fmt.Sprintf("resource.k8s.io/%s: %d rules of the cluster", where.last, len(n.taintRules.all()))
+		finding.Text = fmt.Sprintf("resource.k8s.io/%s: %d rules of the cluster", n.taintVersions.known(), len(n.taintRules.all()))
 	}
 	return finding
 }

@@ -17,23 +17,20 @@ const (
 	// neededAfter is the time until it is checked again whether a device has binding conditions,
 	// which costs no request.
 	neededAfter = 10 * time.Second
-	// renegotiate is how long a version is used before the served versions are requested again: an
+	// renegotiate is how long a version is used before better ones are tried again: an
 	// upgrade may add a better one long before it removes the old one.
 	renegotiate = time.Hour
 
-	// Requests that take longer have failed: of a page of a list, of the versions, and of an object
-	// by its name, which is small, and which others wait for.
-	pageTimeout      = 20 * time.Second
-	discoveryTimeout = 10 * time.Second
-	fetchTimeout     = 5 * time.Second
+	// Requests that take longer have failed: of a page of a list or the opening of a watch, and of an
+	// object by its name, which is small, and which others wait for.
+	pageTimeout  = 20 * time.Second
+	fetchTimeout = 5 * time.Second
 
 	// watchTimeout is the shortest duration that a watch requests; with jitter it is up to twice as
 	// long. A watch that has not ended watchGrace after its duration is canceled, since its
 	// connection is dead.
 	watchTimeout = 5 * time.Minute
 	watchGrace   = 30 * time.Second
-	// minWatch is the shortest time between the starts of two watches.
-	minWatch = time.Second
 
 	// firstRefresh is the time until a claim is read again for the first time: by then its driver
 	// has prepared it, and most likely set its status. The time doubles with each request. It is

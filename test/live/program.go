@@ -176,8 +176,11 @@ func (p *Program) CPU() (time.Duration, error) {
 }
 
 // Memory returns a field of /proc/PID/status in bytes: VmRSS, or VmHWM, its maximum.
-func (p *Program) Memory(field string) (int64, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
+func (p *Program) Memory(field string) (int64, error) { return Memory(p.PID(), field) }
+
+// Memory returns a field of /proc/PID/status in bytes.
+func Memory(pid int, field string) (int64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, fmt.Errorf("read the memory of the program: %w", err)
 	}
@@ -190,5 +193,5 @@ func (p *Program) Memory(field string) (int64, error) {
 			return n << 10, nil
 		}
 	}
-	return 0, fmt.Errorf("no %s in the status of process %d", field, p.PID())
+	return 0, fmt.Errorf("no %s in the status of process %d", field, pid)
 }

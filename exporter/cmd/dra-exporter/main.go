@@ -28,7 +28,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
-	os.Exit(program.Run(ctx, program.PluginArguments(os.Args[0], os.Args[1:]), sources(), os.Stdout, os.Stderr))
+	os.Exit(program.Run(ctx, os.Args[1:], sources(), os.Stdout, os.Stderr))
 }
 
 // sources returns the list of sources, in order of precedence: the first source that reads a

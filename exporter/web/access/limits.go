@@ -39,22 +39,44 @@ type sender struct {
 // token of a service account. All other tokens of a client have the same, empty subject.
 func senderOf(remote, token string) sender {
 	s := sender{client: client.Of(remote)}
-	parts := strings.Split(token, ".")
-	if len(parts) != 3 {
-		return s
-	}
-	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		return s
-	}
-	var claims struct {
-		Issuer  string `json:"iss"`
-		Subject string `json:"sub"`
-	}
-	if json.Unmarshal(payload, &claims) == nil {
+	if claims := claimsOf(token); claims.Subject != "" {
 		s.subject = sha256.Sum256([]byte(claims.Issuer + "\x00" + claims.Subject))
 	}
 	return s
+}
+
+// claims are what a token says of itself, which is not verified.
+type claims struct {
+	Issuer   string    `json:"iss"`
+	Subject  string    `json:"sub"`
+	Audience audiences `json:"aud"`
+}
+
+// audiences are one or several (RFC 7519, section 4.1.3).
+type audiences []string
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (a *audiences) UnmarshalJSON(data []byte) error {
+	var one string
+	if json.Unmarshal(data, &one) == nil {
+		*a = audiences{one}
+		return nil
+	}
+	return json.Unmarshal(data, (*[]string)(a))
+}
+
+// claimsOf returns the claims of a JSON web token, such as that of a service account. All other
+// tokens have none.
+func claimsOf(token string) (out claims) {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return claims{}
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil || json.Unmarshal(payload, &out) != nil {
+		return claims{}
+	}
+	return out
 }
 
 // limits decide who may cause a review by the API server. A sender that was allowed within the last

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -34,7 +35,7 @@ const maxReview = 1 << 20
 // review returns the status of the API server's decision: OK, Unauthorized or Forbidden. An error
 // means that there is no decision.
 func review(ctx context.Context, api API, q question) (int, error) {
-	user, err := identify(ctx, api, q.token)
+	user, err := identify(ctx, api, q.token, Audience)
 	switch {
 	case err != nil:
 		return 0, err
@@ -52,15 +53,30 @@ func review(ctx context.Context, api API, q question) (int, error) {
 	return http.StatusOK, nil
 }
 
+// Audience is the audience of tokens that are only for exporters. An exporter accepts them beside
+// tokens for the API server. Nobody else accepts them.
+const Audience = "dra-exporter"
+
 // identify returns the user of a token, in the form that a review needs, or nil if the token is not
-// valid.
-func identify(ctx context.Context, api API, token string) (*authorizationv1.SubjectAccessReviewSpec, error) {
+// valid. A token that claims the audience must be valid for it, any other for the API server. An
+// empty audience is that of the API server.
+func identify(
+	ctx context.Context, api API, token, audience string,
+) (*authorizationv1.SubjectAccessReviewSpec, error) {
 	who := authenticationv1.TokenReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: authenticationv1.SchemeGroupVersion.String(), Kind: "TokenReview"},
 		Spec:     authenticationv1.TokenReviewSpec{Token: token},
 	}
+	own := audience != "" && slices.Contains(claimsOf(token).Audience, audience)
+	if own {
+		who.Spec.Audiences = []string{audience}
+	}
 	if err := create(ctx, api, tokenReviews, &who); err != nil || !who.Status.Authenticated {
 		return nil, err
+	}
+	// An API server that knows no audiences answers for its own.
+	if own && !slices.Contains(who.Status.Audiences, audience) {
+		return nil, nil //nolint:nilnil // the token is not valid
 	}
 	user := &who.Status.User
 	return &authorizationv1.SubjectAccessReviewSpec{

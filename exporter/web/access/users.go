@@ -45,6 +45,9 @@ type User struct {
 	spec authorizationv1.SubjectAccessReviewSpec
 }
 
+// Name returns the name of the user.
+func (u *User) Name() string { return u.spec.User }
+
 // Users identifies users and decides what they may see. It caches decisions and limits questions
 // like a [Gate]. It is safe for concurrent use.
 type Users struct {
@@ -135,7 +138,7 @@ func (u *Users) ofToken(ctx context.Context, remote, token string) (*User, int) 
 		}
 		var spec *authorizationv1.SubjectAccessReviewSpec
 		err := u.ask(ctx, func(ctx context.Context) (err error) {
-			spec, err = identify(ctx, u.config.API, token)
+			spec, err = identify(ctx, u.config.API, token, "")
 			return err
 		})
 		switch {

@@ -19,6 +19,7 @@ type request struct {
 	version                   string // of resource.k8s.io
 	resource, namespace, name string
 	watch, bookmarks          bool
+	initial                   bool // the watch begins with all objects
 	from                      string
 	node                      *string // required value of spec.nodeName
 	nominated                 *string // that of status.nominatedNodeName
@@ -37,7 +38,8 @@ func (s *Server) parse(r *http.Request) (request, bool) {
 	skip, _ := strconv.Atoi(q.Get("continue"))
 	out := request{
 		watch: q.Get("watch") == "true", bookmarks: q.Get("allowWatchBookmarks") == "true",
-		from: q.Get("resourceVersion"), timeout: time.Duration(seconds) * time.Second, limit: limit, skip: skip,
+		initial: q.Get("sendInitialEvents") == "true" && q.Get("resourceVersionMatch") == "NotOlderThan",
+		from:    q.Get("resourceVersion"), timeout: time.Duration(seconds) * time.Second, limit: limit, skip: skip,
 	}
 	field := "spec.nodeName="
 	if strings.HasPrefix(r.URL.Path, "/apis/resource.k8s.io/v1alpha2/") {
@@ -176,20 +178,26 @@ func (in *request) selects(o *object) bool {
 		(in.service == "" || in.service == o.service)
 }
 
-func (s *Server) list(w http.ResponseWriter, in request) {
+// selected returns the selected objects, sorted, and the present version.
+func (s *Server) selected(in *request) (selected []*object, version int) {
 	s.mu.Lock()
-	s.usage.Lists++
-	var selected []*object
+	defer s.mu.Unlock()
 	for _, o := range s.objects[in.resource] {
 		if in.selects(o) {
 			selected = append(selected, o)
 		}
 	}
-	version := s.version
-	s.mu.Unlock()
 	slices.SortFunc(selected, func(a, b *object) int {
 		return cmp.Or(strings.Compare(a.namespace, b.namespace), strings.Compare(a.name, b.name))
 	})
+	return selected, s.version
+}
+
+func (s *Server) list(w http.ResponseWriter, in request) {
+	s.mu.Lock()
+	s.usage.Lists++
+	s.mu.Unlock()
+	selected, version := s.selected(&in)
 	metadata := map[string]any{"resourceVersion": itoa(version)}
 	selected = selected[min(in.skip, len(selected)):]
 	if in.limit > 0 && len(selected) > in.limit {
@@ -207,6 +215,11 @@ func (s *Server) list(w http.ResponseWriter, in request) {
 func (s *Server) watch(ctx context.Context, w http.ResponseWriter, in request) {
 	from, _ := strconv.Atoi(in.from)
 	s.mu.Lock()
+	if in.initial && s.listsOnly {
+		s.mu.Unlock()
+		writeStatus(w, http.StatusUnprocessableEntity, "Invalid", "")
+		return
+	}
 	s.usage.Watches++
 	s.usage.Open++
 	s.mu.Unlock()
@@ -221,6 +234,9 @@ func (s *Server) watch(ctx context.Context, w http.ResponseWriter, in request) {
 	defer bookmark.Stop()
 	begun := time.Now()
 	w.WriteHeader(http.StatusOK)
+	if in.initial {
+		from = s.sendInitial(w, &in)
+	}
 	for {
 		pending, expired, ends, changed := s.since(from, in)
 		if expired {
@@ -248,6 +264,22 @@ func (s *Server) watch(ctx context.Context, w http.ResponseWriter, in request) {
 			bookmark.Reset(untilBookmark(in.timeout - time.Since(begun)))
 		}
 	}
+}
+
+// sendInitial sends all selected objects and the bookmark that ends them, and returns the resulting
+// version of the client.
+func (s *Server) sendInitial(w http.ResponseWriter, in *request) int {
+	selected, version := s.selected(in)
+	for _, o := range selected {
+		writeJSON(w, map[string]any{"type": "ADDED", "object": o.raw})
+	}
+	writeJSON(w, map[string]any{"type": "BOOKMARK", "object": map[string]any{"metadata": map[string]any{
+		"resourceVersion": itoa(version), "annotations": map[string]any{"k8s.io/initial-events-end": "true"},
+	}}})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.usage.Streamed++
+	return version
 }
 
 // untilBookmark returns the time until the next bookmark of a watch, given its remaining time: a

@@ -40,6 +40,8 @@ type Server struct {
 	fault    func(resource string, watch bool) Fault
 	usage    Usage
 	users    map[string]May
+
+	listsOnly bool
 }
 
 type object struct {
@@ -82,6 +84,7 @@ type Usage struct {
 	Lists    int
 	Gets     int
 	Watches  int // that were opened
+	Streamed int // of these, those that began with all objects
 	Open     int // watches that are open now
 	Events   int // events sent to watches, without bookmarks
 	Bytes    int // of all response bodies
@@ -165,6 +168,14 @@ func (s *Server) Fail(fault func(resource string, watch bool) Fault) {
 	defer s.mu.Unlock()
 	s.fault = fault
 	s.broadcast()
+}
+
+// ListsOnly makes the server reject watches that begin with all objects, like those before
+// Kubernetes 1.34.
+func (s *Server) ListsOnly() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.listsOnly = true
 }
 
 // Usage returns the requests so far.

@@ -25,7 +25,7 @@ import (
 )
 
 // TestInhibitions gives the alerts of stories, which promtool has seen firing, to Alertmanager's
-// own inhibitor with the shipped rules: one cause notifies once.
+// own inhibitor with the shipped rules: one cause notifies once. Each rule is used.
 func TestInhibitions(t *testing.T) {
 	t.Parallel()
 	kinds := alertKinds(t)
@@ -82,7 +82,7 @@ func TestInhibitions(t *testing.T) {
 // startInhibitor returns Alertmanager's inhibitor with these alerts.
 func startInhibitor(t *testing.T, fire []*alert.Alert) *inhibit.Inhibitor {
 	t.Helper()
-	data, err := os.ReadFile("../../../dashboards/out/alertmanager.yaml")
+	data, err := os.ReadFile("../../../deployments/integrations/alertmanager/inhibitions.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,8 @@ package dashboards
 import (
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 )
 
 // libraryDies has eight claimed devices whose library does not answer for half an hour.
@@ -313,11 +315,14 @@ func errorStories() []story {
 			}
 			return 0
 		})
+		labels := strconv.Quote(code)
+		if code, severity, ok := strings.Cut(code, " "); ok {
+			labels = fmt.Sprintf(`%q, severity=%q`, code, severity)
+		}
 		s := story{
 			name: name,
 			series: []series{{
-				"dra_device_errors_total", deviceLabels("gpu-0") + fmt.Sprintf(`, kind=%q, code=%q`, kind, code),
-				count,
+				"dra_device_errors_total", deviceLabels("gpu-0") + fmt.Sprintf(`, kind=%q, code=%s`, kind, labels), count,
 			}},
 			checks: []check{{39, nil}, {43, nil}, {75, nil}},
 		}
@@ -329,7 +334,14 @@ func errorStories() []story {
 	out := []story{
 		of("Xid 79", "xid", "79", "restart-host"),
 		of("Xid 48", "xid", "48", "drain-and-reset"),
-		of("Xid 145", "xid", "145", "drain-and-reset"),
+		of("Xid 145, fatal", "xid", "145 fatal", "drain-and-reset"),
+		of("Xid 145, nonfatal", "xid", "145 nonfatal", "watch"),
+		of("Xid 145, severity unknown", "xid", "145 unknown", "investigate"),
+		of("Xid 145, no severity", "xid", "145", "investigate"),
+		of("SXid, fatal", "xid", "24007 fatal", "drain-and-reset"),
+		of("SXid, nonfatal", "xid", "28006 nonfatal", "watch"),
+		of("Xid 154", "xid", "154", "investigate"),
+		of("Xid 106", "xid", "106", ""),
 		of("uncorrectable ECC", "ecc_uncorrected", "", "drain-and-reset"),
 		of("Xid 94", "xid", "94", "restart-workload"),
 		of("Xid 13", "xid", "13", ""),

@@ -50,7 +50,7 @@ func TestDaemonSet(t *testing.T) {
 	t.Run("Autoscaling", func(t *testing.T) { w.testAutoscaling(t) })
 	t.Run("Gateway", func(t *testing.T) { w.testGateway(t) })
 	w.install(object{"web": object{}})
-	t.Run("Plugin", func(t *testing.T) { w.testPlugin(t) })
+	t.Run("Top", func(t *testing.T) { w.testTop(t) })
 	t.Run("Documents", func(t *testing.T) { w.testDocuments(t) })
 	t.Run("Password", func(t *testing.T) { w.testPassword(t) })
 	t.Run("Incidents", func(t *testing.T) { w.testIncidents(t) })

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -137,55 +136,50 @@ func (w *world) testGateway(t *testing.T) {
 		t.Errorf("/ of alice has what is of others:\n%s", body)
 	}
 	// The API server passes no token on to pods, so the exporters refuse what comes through it.
-	if _, err := w.plugin(t, "top", "--once"); err == nil || !strings.Contains(err.Error(), "asks for credentials") {
-		t.Errorf("kubectl dra, of an exporter that asks for tokens: %v", err)
+	if _, err := w.ask(t, "top", "--once"); err == nil || !strings.Contains(err.Error(), "asks for credentials") {
+		t.Errorf("top, of an exporter that asks for tokens: %v", err)
 	}
 }
 
-// testPlugin runs kubectl dra, as kubectl runs its plugins.
-func (w *world) testPlugin(t *testing.T) {
+// testTop runs top and why for all nodes, through the API server.
+func (w *world) testTop(t *testing.T) {
 	for _, test := range []struct {
 		args string
 		want []string
 	}{
 		{"top --once", []string{"5 held", "gpu-0", "default/single", node.Name}},
 		{"top --once --view=pods", []string{"default/both-a", "default/both-b"}},
-		{"claim default/both", []string{"claim default/both on " + node.Name, "both-a, default/both-b"}},
-		{"claim -n default single", []string{"claim default/single on " + node.Name}},
+		{"why default/both", []string{"claim default/both on " + node.Name, "both-a, default/both-b"}},
+		{"why -n default single", []string{"claim default/single on " + node.Name}},
 		{"why default/part-a", []string{"claim default/part-a on " + node.Name, "shared-0"}},
 		{"why shared-0", []string{"device shared-0 on " + node.Name, "part-b"}},
-		{"incidents --once", []string{"incident"}},
+		{"top --view=incidents --once", []string{"incident"}},
 	} {
-		said, err := w.plugin(t, strings.Fields(test.args)...)
+		said, err := w.ask(t, strings.Fields(test.args)...)
 		if err != nil {
-			t.Errorf("kubectl dra %s: %v", test.args, err)
+			t.Errorf("%s: %v", test.args, err)
 		}
 		for _, want := range test.want {
 			if !strings.Contains(strings.ToLower(said), want) {
-				t.Errorf("kubectl dra %s: no %q in\n%s", test.args, want, said)
+				t.Errorf("%s: no %q in\n%s", test.args, want, said)
 			}
 		}
 	}
 	var all struct {
 		Devices, Claims, Pods []json.RawMessage
 	}
-	said, err := w.plugin(t, "top", "-o", "json")
+	said, err := w.ask(t, "top", "-o", "json")
 	if err := errors.Join(err, json.Unmarshal([]byte(said), &all)); err != nil || len(all.Devices) == 0 ||
 		len(all.Claims) < 5 || len(all.Pods) < 5 {
-		t.Errorf("kubectl dra top -o json: %v: %.600s", err, said)
+		t.Errorf("top -o json: %v: %.600s", err, said)
 	}
 }
 
-// plugin runs kubectl dra on the cluster, and returns what it prints.
-func (w *world) plugin(t *testing.T, args ...string) (string, error) {
+// ask runs a command for all nodes of the cluster, and returns what it prints.
+func (w *world) ask(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	bin := t.TempDir()
-	if err := os.Symlink(os.Getenv("DRA_EXPORTER"), filepath.Join(bin, "kubectl-dra")); err != nil {
-		t.Fatal(err)
-	}
-	kube := filepath.Join(w.cluster.Dir(), "kube")
-	cmd := w.cluster.Command(t.Context(), kube, append([]string{"kubectl", "dra"}, args...)...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.cluster.Kubeconfig(), "PATH="+bin+":"+os.Getenv("PATH"))
+	cmd := w.cluster.Command(t.Context(), os.Getenv("DRA_EXPORTER"), append(args, "--all-nodes")...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.cluster.Kubeconfig())
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	said, err := cmd.Output()

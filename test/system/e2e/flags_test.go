@@ -1,14 +1,9 @@
 package e2e
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/json"
-	"errors"
-	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -62,7 +57,6 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"--source.scrape.config=" + unknown}, []string{"--source.scrape.config", unknown, "preset"}},
 		{[]string{"--source.scrape.config=" + quantity}, []string{"--source.scrape.config", "mine", "powder"}},
 		{[]string{"juggle"}, []string{"juggle"}},
-		{[]string{"tpo"}, []string{"did you mean top?"}},
 	} {
 		status, stdout, stderr := run(t, test.args)
 		if status != 2 {
@@ -156,14 +150,12 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// Warnings make check fail only with --strict. The bundle has the same content as the text and the
-// JSON.
+// Warnings make check fail only with --strict.
 func TestCheckStrict(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	bundle := n.path("bundle.tar.gz")
 	args := append(n.flags(flags{}).args(), "check")
-	status, stdout, stderr := run(t, append(args, "-o", "json", "--bundle="+bundle))
+	status, stdout, stderr := run(t, append(args, "-o", "json"))
 	var report struct {
 		Failures, Warnings int
 		Findings           []struct{ Status, What, Text string }
@@ -177,41 +169,6 @@ func TestCheckStrict(t *testing.T) {
 	status, stdout, _ = run(t, append(args, "--strict"))
 	if status != 1 || !strings.Contains(stdout, "\nWARN: 0 failures, ") {
 		t.Errorf("strict: exit status %d, want 1:\n%s", status, stdout)
-	}
-	files := untar(t, bundle)
-	for _, name := range []string{"check.txt", "check.json", "settings.json", "snapshot.json"} {
-		if files["dra-exporter-check/"+name] == "" {
-			t.Errorf("the bundle does not have %s", name)
-		}
-	}
-}
-
-// untar returns the files of a gzipped archive.
-func untar(t *testing.T, path string) map[string]string {
-	t.Helper()
-	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	zipped, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := map[string]string{}
-	for archive := tar.NewReader(zipped); ; {
-		header, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			return files
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		content, err := io.ReadAll(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[header.Name] = string(content)
 	}
 }
 

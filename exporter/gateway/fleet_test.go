@@ -1,0 +1,250 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/exporter/web/access"
+	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
+)
+
+// asked are nodes whose exporters answer after 5 ms, or hang.
+type asked struct {
+	mu    sync.Mutex
+	hangs map[string]bool
+	times map[string]int
+	body  string
+}
+
+func (a *asked) ask(ctx context.Context, node, _, _ string, read func(io.Reader) error) (string, error) {
+	a.mu.Lock()
+	a.times[node]++
+	hangs := a.hangs[node]
+	a.mu.Unlock()
+	if hangs {
+		<-ctx.Done()
+		return "", context.Cause(ctx)
+	}
+	time.Sleep(5 * time.Millisecond)
+	return "", read(strings.NewReader(a.body))
+}
+
+func newFleet(nodes, hanging int) (*fleet, *asked) {
+	a := &asked{hangs: map[string]bool{}, times: map[string]int{}, body: `{"devices":{"free":1}}`}
+	addresses := map[string]string{}
+	for i := range nodes {
+		node := fmt.Sprintf("n%d", i)
+		addresses[node], a.hangs[node] = node, i < hanging
+	}
+	list := func(context.Context) (map[string]string, error) { return addresses, nil }
+	return &fleet{
+		now: time.Now, exporters: list, ask: a.ask, memory: decode.NewBudget(summaryShare, summaryPool),
+		slow: make(chan struct{}, slowPlaces),
+	}, a
+}
+
+// Nodes that answer are asked every ten seconds, however many others hang. Those are asked less
+// often, are said to be silent only after the longer time, and are found again when they answer.
+func TestHangingNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const nodes, hanging = 1000, 500
+		f, a := newFleet(nodes, hanging)
+		look := func() (healthy, silent int, oldest time.Duration) {
+			began := time.Now()
+			found, _, _ := f.look(t.Context())
+			if took := time.Since(began); took > firstAnswers {
+				t.Errorf("a page waits %v", took)
+			}
+			for _, s := range found {
+				switch {
+				case errors.Is(s.err, errSilent):
+					silent++
+				case s.err == nil:
+					healthy++
+					oldest = max(oldest, time.Since(s.at))
+				}
+				var i int
+				if _, err := fmt.Sscanf(s.node, "n%d", &i); err != nil || s.err != nil && !errors.Is(s.err, errNotAsked) && i >= hanging {
+					t.Fatalf("%s: %v, %v", s.node, s.err, err)
+				}
+			}
+			time.Sleep(began.Add(5 * time.Second).Sub(time.Now()))
+			return healthy, silent, oldest
+		}
+		var healthy, silent int
+		for i := range 24 {
+			var oldest time.Duration
+			healthy, silent, oldest = look()
+			if i > 1 && (healthy != nodes-hanging || oldest > 11*time.Second) {
+				t.Errorf("after %d s: %d nodes answer, the oldest %v ago", 5*i, healthy, oldest)
+			}
+		}
+		if silent != hanging {
+			t.Errorf("%d nodes are said to be silent, want %d", silent, hanging)
+		}
+		a.mu.Lock()
+		for i, most := range []int{5, 13} { // in two minutes
+			if node := fmt.Sprintf("n%d", i*hanging); a.times[node] > most || a.times[node] < 2+9*i {
+				t.Errorf("%s was asked %d times in two minutes", node, a.times[node])
+			}
+		}
+		a.hangs = map[string]bool{}
+		a.mu.Unlock()
+		for range 14 { // a minute's pause, and one round
+			healthy, silent, _ = look()
+		}
+		if silent != 0 || healthy != nodes {
+			t.Errorf("%d nodes are said to be silent, though they answer; %d of %d answer", silent, healthy, nodes)
+		}
+		time.Sleep(askTimeout)
+	})
+}
+
+// What a node has said stays while it is not asked, with its time.
+func TestOldAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, a := newFleet(1, 0)
+		found, before, _ := f.look(t.Context())
+		if row, _ := newRow(found[0], &view{all: true}); row.AsOf != "" || len(row.Devices) != 1 {
+			t.Errorf("a fresh answer: %+v", row)
+		}
+		at := clock(time.Now())
+		a.hangs["n0"] = true
+		time.Sleep(time.Hour)
+		found, after, _ := f.look(t.Context())
+		row, _ := newRow(found[0], &view{all: true})
+		if row.AsOf != at || row.Trouble != "" || len(row.Devices) != 1 || after == before {
+			t.Errorf("an old answer: %+v, change %d, %d; want as of %s", row, before, after, at)
+		}
+		time.Sleep(5 * time.Second)
+		_, _, _ = f.look(t.Context()) // with more time
+		time.Sleep(5 * time.Second)
+		found, _, _ = f.look(t.Context())
+		if row, _ = newRow(found[0], &view{all: true}); row.Trouble != errSilent.Error() || row.AsOf != at {
+			t.Errorf("a node that hangs: %+v", row)
+		}
+	})
+}
+
+// Answers of all nodes together are bounded. Large ones lose, and small ones have room.
+func TestMemoryOfAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, a := newFleet(30, 0)
+		small := a.body
+		claim := `{"namespace":"` + strings.Repeat("x", 2000) + `"}`
+		a.body = `{"claims":[` + claim + strings.Repeat(","+claim, 400) + `]}`
+		found, _, _ := f.look(t.Context())
+		full := 0
+		for _, s := range found {
+			if errors.Is(s.err, decode.ErrNoRoom) {
+				full++
+			}
+		}
+		if full == 0 || full == len(found) {
+			t.Errorf("%d of %d large answers have no room", full, len(found))
+		}
+		a.body = small
+		time.Sleep(askedEach)
+		found, _, _ = f.look(t.Context())
+		for _, s := range found {
+			if s.err != nil {
+				t.Errorf("%s: %v", s.node, s.err)
+			}
+		}
+	})
+}
+
+// One node and one user have few of the places for all.
+func TestPlaces(t *testing.T) {
+	var p places
+	user := &access.User{}
+	enter := func(node string) (func(), string) {
+		w := httptest.NewRecorder()
+		leave, ok := p.enter(w, node, user)
+		if ok != (w.Code == http.StatusOK) {
+			t.Errorf("%s: %v with status %d", node, ok, w.Code)
+		}
+		return leave, w.Body.String()
+	}
+	var all []func()
+	for _, of := range []struct{ node, refused, why string }{
+		{"a", "a", "for the exporter of node a"}, {"b", "c", "of yours"},
+	} {
+		for range placesOfUser / 2 {
+			leave, said := enter(of.node)
+			if leave == nil {
+				t.Fatal(said)
+			}
+			all = append(all, leave)
+		}
+		if leave, said := enter(of.refused); leave != nil || !strings.Contains(said, of.why) {
+			t.Errorf("one more: %q, want %q", said, of.why)
+		}
+	}
+	for _, leave := range all {
+		leave()
+	}
+	if len(p.taken) > 0 || p.all != 0 {
+		t.Errorf("%v are taken", p.taken)
+	}
+}
+
+// An answer must arrive at a least rate. The time in which nobody reads does not count.
+func TestPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, of := range map[string]struct {
+			body io.Reader
+			rest time.Duration // of the client, after each read
+			want error
+		}{
+			"fast, for a slow client": {&dripping{n: 100, size: 32 << 10, pause: 100 * time.Millisecond}, time.Minute, nil},
+			"slow":                    {&dripping{n: 100, size: 32 << 10, pause: time.Second}, 0, errSlow},
+			"a byte a second":         {&dripping{n: 100, size: 1, pause: time.Second}, 0, errSlow},
+			"nothing":                 {&dripping{n: 2, size: 1, pause: time.Hour}, 0, errSlow},
+		} {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			slow := of.body.(*dripping)
+			slow.ctx = ctx
+			body := &paced{ReadCloser: io.NopCloser(slow), ctx: ctx, cancel: cancel, left: askTimeout}
+			var err error
+			for begun := time.Now(); err == nil; time.Sleep(of.rest) {
+				if _, err = body.Read(make([]byte, 64<<10)); of.want != nil && time.Since(begun) > 3*askTimeout {
+					t.Errorf("%s: it is read for %v", name, time.Since(begun))
+				}
+			}
+			if errors.Is(err, io.EOF) != (of.want == nil) || of.want != nil && !errors.Is(err, of.want) {
+				t.Errorf("%s: %v, want %v", name, err, of.want)
+			}
+			cancel(nil)
+		}
+	})
+}
+
+// dripping is a body that arrives in pieces.
+type dripping struct {
+	ctx     context.Context //nolint:containedctx // of the test
+	n, size int
+	pause   time.Duration
+}
+
+// Read implements [io.Reader].
+func (d *dripping) Read(p []byte) (int, error) {
+	if d.n--; d.n < 0 {
+		return 0, io.EOF
+	}
+	select {
+	case <-time.After(d.pause):
+		return min(d.size, len(p)), nil
+	case <-d.ctx.Done():
+		return 0, d.ctx.Err()
+	}
+}

@@ -1,0 +1,200 @@
+package decode
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
+)
+
+// honest is a snapshot with a field of each kind, and fields that this version does not know.
+const honest = `{"time":"2026-11-22T12:00:00Z","node":"node1","new":[{"a":[1,{"b":"]"}]},"x"],"newer":{"a":{}},
+	"devices":[{"driver":"gpu.example.com","pool":"node1","device":"gpu-0","state":"active","model":"A \"\\\u00e9","up":true,
+	"taints":[{"taint":"k=v:NoSchedule","source":"slice"}],"newest":[[],{}],
+	"shares":[{"namespace":"n","claim":"c","weight":1,"pods":["n/p","n/q"],"consumedCapacity":{"memory":1e9},
+	"holds":[{"pod":"n/p","reason":"reserved"}]},null],
+	"values":[{"quantity":"utilization","value":0.5,"labels":{"sensor":"gpu"}}]},{"device":"gpu-1","state":"free"}],
+	"claims":[{"namespace":"n","name":"c","device":"gpu-0","since":"2026-01-01T00:00:00Z","values":[{"quantity":"power","value":7}]}],
+	"pods":[{"namespace":"n","name":"p","device":"gpu-0"}],"youngPods":null,"devicePlugins":[],"series":7,"seriesDropped":1}`
+
+// hostile returns documents that are short for the memory that they would take.
+func hostile() map[string]string {
+	const size = 3 << 20
+	many := func(s string, bytes int) string { return s + strings.Repeat(","+s, bytes/(len(s)+1)) }
+	return map[string]string{
+		"devices":            `{"devices":[` + many("{}", size) + `]}`,
+		"claims":             `{"claims":[` + many("{}", size) + `]}`,
+		"incidents":          `{"incidents":[` + many("{}", size) + `]}`,
+		"nulls":              `{"incidents":[` + many("null", size) + `]}`,
+		"shares":             `{"devices":[{"shares":[` + many("{}", size) + `]}]}`,
+		"values":             `{"claims":[{"values":[` + many("{}", size) + `]}]}`,
+		"labels":             `{"claims":[{"values":[{"labels":{` + many(`"a":""`, size) + `}}]}]}`,
+		"pods":               `{"claims":[{"pods":[` + many(`""`, size) + `]}]}`,
+		"rows with values":   `{"pods":[` + many(`{"values":[`+many("{}", 3000)+`]}`, size) + `]}`,
+		"a long name":        `{"node":"` + strings.Repeat("x", size) + `"}`,
+		"a long field":       `{"` + strings.Repeat("x", size) + `":1}`,
+		"a long number":      `{"series":` + strings.Repeat("1", size) + `}`,
+		"blanks":             `{"devices":[` + strings.Repeat(" ", size) + `]}`,
+		"lists in lists":     `{"devices":` + strings.Repeat("[", size),
+		"lists of no field":  `{"x":` + strings.Repeat("[", size),
+		"objects in objects": `{"x":` + strings.Repeat(`{"a":`, size),
+		"only lists":         strings.Repeat("[", size),
+	}
+}
+
+// readers are the documents, read with an account, and by encoding/json.
+func readers() map[string]func(r io.Reader, a *Account) (got, plain any, err error) {
+	return map[string]func(r io.Reader, a *Account) (got, plain any, err error){
+		"snapshot": func(r io.Reader, a *Account) (any, any, error) {
+			out, err := Report(r, a, Filter{})
+			return out, new(web.Report), err
+		},
+		"incidents": func(r io.Reader, a *Account) (any, any, error) {
+			out, err := Incidents(r, a, Filter{})
+			return out, new(web.IncidentsReport), err
+		},
+		"summary": func(r io.Reader, a *Account) (any, any, error) {
+			out, err := Summary(r, a)
+			return out, new(web.Summary), err
+		},
+		"history": func(r io.Reader, a *Account) (any, any, error) {
+			out, err := History(r, a)
+			return out, new(web.HistoryReport), err
+		},
+	}
+}
+
+// An honest document is read as encoding/json reads it.
+func TestHonest(t *testing.T) {
+	a := NewBudget(0, 1<<20).Open(1 << 20)
+	got, err := Report(strings.NewReader(honest), a, Filter{})
+	var want web.Report
+	if err := errors.Join(err, json.Unmarshal([]byte(honest), &want)); err != nil {
+		t.Fatal(err)
+	}
+	want.Plugins = nil // it is empty
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	summary, err := Summary(strings.NewReader(`{"node":"n","devices":{"active":8},"more":2,"down":{"nvml":"timeout"},
+		"claims":[{"namespace":"n","name":"c","state":"active","devices":2,"pods":["p"]}],
+		"incidents":[{"id":"1","kind":"xid","hit":["n/c"]}]}`), a)
+	if err != nil || summary.Node != "n" || summary.Devices["active"] != 8 || summary.More != 2 ||
+		summary.Down["nvml"] != "timeout" || summary.Claims[0].Pods[0] != "p" || summary.Incidents[0].Hit[0] != "n/c" {
+		t.Errorf("%+v, %v", summary, err)
+	}
+}
+
+// A filter keeps what it chooses, and the account has only that.
+func TestFilter(t *testing.T) {
+	a := NewBudget(0, 1<<20).Open(1 << 20)
+	only := Filter{
+		Device:   func(d *web.DeviceReport) bool { return d.Device == "gpu-1" },
+		Holder:   func(h *web.HolderReport) bool { return h.Name == "p" },
+		Incident: func(*recorder.Incident) bool { return false },
+	}
+	got, err := Report(strings.NewReader(honest), a, only)
+	if err != nil || len(got.Devices) != 1 || len(got.Claims) != 0 || len(got.Pods) != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	kept := a.used
+	a.Close()
+	if _, err = Report(strings.NewReader(honest), a, Filter{}); err != nil || a.used < 2*kept {
+		t.Errorf("%d bytes for all rows, %d for two of five, %v", a.used, kept, err)
+	}
+}
+
+// What an exporter can't have is refused before it takes memory.
+func TestHostile(t *testing.T) {
+	const all = "a long number, lists in lists, lists of no field, objects in objects, only lists"
+	fields := map[string]string{
+		"snapshot": all + "a long name, devices, claims, shares, values, labels, rows with values, blanks", "incidents": all + "incidents, nulls",
+		"summary": all + "claims, incidents, pods", "history": "only lists",
+	}
+	for document, read := range readers() {
+		for name, body := range hostile() {
+			budget := NewBudget(1<<10, 16<<20)
+			a := budget.Open(8 << 20)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, _, err := read(strings.NewReader(body), a)
+			runtime.ReadMemStats(&after)
+			if has := strings.Contains(fields[document], name); has && err == nil {
+				t.Errorf("%s: %s is read", document, name)
+			}
+			// A list of 8 MiB leaves about four times as much behind when it grows, as garbage.
+			if took := after.TotalAlloc - before.TotalAlloc; took > 64<<20 {
+				t.Errorf("%s: %s took %d MiB, %v", document, name, took>>20, err)
+			}
+			if a.Close(); budget.pool.Load() != 16<<20 {
+				t.Errorf("%s: %s: %d of the pool are left", document, name, budget.pool.Load())
+			}
+		}
+	}
+}
+
+// A document whose parts are all skipped ends at its size.
+func TestSize(t *testing.T) {
+	for size, want := range map[int64]error{100: ErrTooLarge, 10000: nil} {
+		body := `{"new":[{}` + strings.Repeat(",{}", 1000) + `]}`
+		if err := New(strings.NewReader(body), size, 1<<20, NewBudget(0, 1<<20).Open(1<<20)).Object(nil); !errors.Is(err, want) {
+			t.Errorf("with %d bytes at most: %v, want %v", size, err, want)
+		}
+	}
+}
+
+// A document has its share, whatever others take.
+func TestBudget(t *testing.T) {
+	b := NewBudget(10, 100)
+	first, second := b.Open(1000), b.Open(1000)
+	if err := first.take(110); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.take(10); err != nil {
+		t.Errorf("the share: %v", err)
+	}
+	if err := second.take(1); !errors.Is(err, ErrNoRoom) {
+		t.Errorf("an empty pool: %v", err)
+	}
+	_ = first.take(-5)
+	if err := second.take(5); err != nil {
+		t.Errorf("what was given back: %v", err)
+	}
+	second.Close()
+	if err := first.take(5); err != nil {
+		t.Errorf("what was given back: %v", err)
+	}
+	if err := b.Open(5).take(6); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("beyond the limit of a document: %v", err)
+	}
+	if first.Close(); b.pool.Load() != 100 {
+		t.Errorf("%d are left", b.pool.Load())
+	}
+}
+
+// Whatever an exporter sends, what is read is what encoding/json reads, and the pool gets all back.
+func FuzzDocuments(f *testing.F) {
+	f.Add([]byte(honest))
+	f.Add([]byte(`{"incidents":[{"id":"1","hit":["a"],"holders":[{}]},null],"claims":[],"times":[],"series":[{"values":[1,null]}]}`))
+	f.Add([]byte(`{"a":[[{"b":"\""}],[]],"claims":null,"claims":[{},{}]}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for name, read := range readers() {
+			budget := NewBudget(100, 1<<20)
+			a := budget.Open(1 << 20)
+			got, plain, err := read(strings.NewReader(string(body)), a)
+			if err == nil && json.Valid(body) && json.Unmarshal(body, plain) != nil && name == "history" {
+				t.Errorf("%s: %q is read as %+v", name, body, got)
+			}
+			if a.Close(); budget.pool.Load() != 1<<20 {
+				t.Errorf("%s of %q: %d of the pool are left", name, body, budget.pool.Load())
+			}
+		}
+	})
+}

@@ -1,0 +1,109 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+const resourceGroup = "/apis/resource.k8s.io"
+
+// resourceVersions are the supported versions of resource.k8s.io, best first (KUBELET's "Stages":
+// v1 since Kubernetes 1.34, v1beta2 1.33, v1beta1 1.32, v1alpha3 1.31; later ones serve other
+// things under that name, beside v1beta1).
+func resourceVersions() []string {
+	return []string{"v1", "v1beta2", "v1beta1", "v1alpha3", classicVersion}
+}
+
+// classicVersion is the version of classic DRA in Kubernetes 1.26 to 1.30. Only 1.30 has
+// ResourceSlices in it.
+const classicVersion = "v1alpha2"
+
+// versions requests objects of resource.k8s.io in the best version that is served, which it finds
+// by trying them. It is safe for concurrent use.
+type versions struct {
+	api  API
+	now  func() time.Time
+	list []string // best first
+
+	mu    sync.Mutex
+	used  string    // "": not known yet
+	until time.Time // when the better ones are tried again, or all if none is served
+}
+
+func newVersions(api API, now func() time.Time, list []string) *versions {
+	return &versions{api: api, now: now, list: list}
+}
+
+// get opens the response to a GET of a resource (resourceslices, or
+// namespaces/NS/resourceclaims/NAME) with the query for the version.
+func (v *versions) get(ctx context.Context, resource string, query func(version string) url.Values,
+) (io.ReadCloser, error) {
+	var err error
+	for _, version := range v.order() {
+		var body io.ReadCloser
+		body, err = v.api.Get(ctx, resourceGroup+"/"+version+"/"+resource, query(version))
+		if !isPathMissing(err) {
+			v.served(version, err)
+			return body, err
+		}
+	}
+	if err == nil {
+		return nil, errNotServed
+	}
+	v.set("")
+	return nil, fmt.Errorf("%w: %w", errNotServed, err)
+}
+
+// order returns the versions to try, the one in use first unless it is time to look for a better
+// one, and none shortly after none was served.
+func (v *versions) order() []string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.until.IsZero() || v.now().After(v.until) {
+		return v.list
+	}
+	if v.used == "" {
+		return nil
+	}
+	return slices.Concat([]string{v.used}, slices.DeleteFunc(slices.Clone(v.list),
+		func(version string) bool { return version == v.used }))
+}
+
+// served records that the path of a version exists, if an answer proves it.
+func (v *versions) served(version string, err error) {
+	v.mu.Lock()
+	fresh := v.used == version && !v.now().After(v.until)
+	v.mu.Unlock()
+	if err == nil && !fresh {
+		v.set(version)
+	}
+}
+
+func (v *versions) set(version string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.used, v.until = version, v.now().Add(renegotiate)
+	if version == "" {
+		v.until = v.now().Add(maxDelayPermanent)
+	}
+}
+
+// known returns the version in use.
+func (v *versions) known() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.used
+}
+
+// claim opens the response to a GET of a claim.
+func (v *versions) claim(ctx context.Context, claim podresources.Claim) (io.ReadCloser, error) {
+	path := "namespaces/" + url.PathEscape(claim.Namespace) + "/resourceclaims/" + url.PathEscape(claim.Name)
+	return v.get(ctx, path, func(string) url.Values { return nil })
+}

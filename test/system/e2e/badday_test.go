@@ -1,0 +1,199 @@
+package e2e
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/test/live"
+)
+
+var (
+	labNodes = flag.Int("lab.nodes", 1000, "number of nodes in the tests of a bad day")
+	labFor   = flag.Duration("lab.for", 20*time.Second, "how long these tests look at the page")
+)
+
+const (
+	lookEach   = 5 * time.Second // the page's script does
+	maxAge     = 15 * time.Second
+	maxFirst   = time.Second
+	maxPeak    = 160 << 20
+	maxTop     = 100 << 20
+	firstBytes = 4 * time.Second
+	late       = 2 * time.Second // how late a busy machine may be
+)
+
+// Nodes that hang cost no other node: healthy nodes are shown at once, are never said to be dead,
+// and are asked as often as without them. Nodes that hang are asked less often.
+func TestHangingNodes(t *testing.T) {
+	for _, hanging := range []int{*labNodes * 15 / 100, *labNodes / 2} {
+		t.Run(fmt.Sprint(hanging), func(t *testing.T) {
+			l := newLab(t, *labNodes, some(*labNodes, hanging, hangs))
+			begun := time.Now()
+			first := l.look()
+			if first.took > maxFirst+late {
+				t.Errorf("the first page took %v, want %v", first.took, maxFirst)
+			}
+			dead, oldest, missing := len(first.dead), time.Duration(0), first.missing
+			for next := begun.Add(lookEach); time.Since(begun) < *labFor; next = next.Add(lookEach) {
+				time.Sleep(time.Until(next))
+				seen := l.look()
+				if len(seen.dead) > 0 {
+					t.Errorf("after %v healthy nodes are called dead: %d, such as %s", time.Since(begun), len(seen.dead), seen.dead[0])
+				}
+				dead = max(dead, len(seen.dead))
+				if time.Since(begun) > maxAge {
+					oldest, missing = max(oldest, seen.oldest), seen.missing
+				}
+			}
+			if oldest > maxAge || missing > 0 {
+				t.Errorf("the oldest answer of a healthy node is of %v ago, want %v; %d are missing", oldest, maxAge, missing)
+			}
+			l.mu.Lock()
+			most := 0
+			for i := range l.manners {
+				most = max(most, l.asked[i])
+			}
+			l.mu.Unlock()
+			t.Logf("%d of %d nodes hang: first page after %v without %d healthy nodes; healthy nodes called dead: %d at most, "+
+				"oldest answer %v; a hanging node was asked %d times at most; %.1f MiB at most", hanging, *labNodes,
+				first.took.Round(time.Millisecond), first.missing, dead, oldest.Round(100*time.Millisecond), most,
+				mib(l.gateway.memory("VmHWM")))
+		})
+	}
+}
+
+// Nodes that send more than a node has are named, and cost neither the others nor the gateway's
+// memory. Among them are all other manners.
+func TestLyingNodes(t *testing.T) {
+	liars := some(*labNodes, 10, lies)
+	for i, how := range []manner{floods, drips, hangs} {
+		liars[i+1] = how
+	}
+	l := newLab(t, *labNodes, liars)
+	seen := l.look()
+	live.Await(t, startTimeout, "the honest nodes are shown, and the others named", func() error {
+		time.Sleep(time.Second)
+		seen = l.look()
+		if named := strings.Count(seen.page, "answers too much"); seen.missing > 0 || named != 11 ||
+			!strings.Contains(seen.page, "does not answer in time") {
+			return fmt.Errorf("%d honest nodes are missing, %d are named", seen.missing, named)
+		}
+		return nil
+	})
+	var asking sync.WaitGroup
+	for i, how := range liars {
+		if how == lies || how == floods {
+			asking.Go(func() {
+				a := l.get("alice", fmt.Sprintf("/claim/team-1/x?node=%s", nodeOf(i)))
+				if a.status != http.StatusBadGateway || !strings.Contains(string(a.body), "answers too much") {
+					t.Errorf("a claim on %s: status %d: %.200s", nodeOf(i), a.status, a.body)
+				}
+			})
+		}
+	}
+	asking.Wait()
+	if len(seen.dead) > 0 || len(seen.page) > 5<<20 {
+		t.Errorf("honest nodes called dead: %v; %d bytes of the page", seen.dead, len(seen.page))
+	}
+	peak := l.gateway.memory("VmHWM")
+	if peak > maxPeak {
+		t.Errorf("%.1f MiB at most, want %d", mib(peak), maxPeak>>20)
+	}
+	t.Logf("ten of %d nodes lie: %.1f MiB at most; the page has %d bytes", *labNodes, mib(peak), len(seen.page))
+}
+
+// Every request ends: with a word about a node that sends nothing or too slowly. Requests for such
+// a node do not delay those for another one, and a user's requests not those of another user.
+func TestSilentNodes(t *testing.T) {
+	l := newLab(t, 4, map[int]manner{0: hangs, 1: drips, 2: floods})
+	node := func(i int) string { return "/node/" + nodeOf(i) + "/" }
+	for i, want := range []string{"does not answer in time", "sends its answer too slowly"} {
+		for user, path := range map[string]string{
+			"lead": node(i), "alice": fmt.Sprintf("/claim/team-1/train-%d-0?node=%s", i, nodeOf(i)),
+		} {
+			client := *l.gateway.client
+			client.Timeout = 40 * time.Second
+			p := *l.gateway
+			p.client = &client
+			from := time.Now()
+			a, err := p.get(path, "Authorization", "Bearer "+user)
+			switch took := time.Since(from); {
+			case err != nil:
+				t.Errorf("%s gave no answer in %v: %v", path, took, err)
+			case took > firstBytes+late || a.status != http.StatusGatewayTimeout || !strings.Contains(string(a.body), want):
+				t.Errorf("%s: status %d after %v without %q: %.200s", path, a.status, took, want, a.body)
+			default:
+				t.Logf("%s %s: status %d after %v", l.manner(i), path, a.status, took.Round(10*time.Millisecond))
+			}
+		}
+	}
+	var asking sync.WaitGroup
+	for range 16 {
+		asking.Go(func() { l.get("alice", "/claim/team-1/train-0-0?node="+nodeOf(0)) })
+	}
+	l.gateway.eventually("the claims of the node that hangs are asked for", func() bool { return l.hanging() >= 4 })
+	for _, user := range []string{"alice", "bob"} {
+		if a := l.get(user, "/claim/team-1/train-3-0?node="+nodeOf(3)); a.status != http.StatusOK || a.took > maxFirst+late {
+			t.Errorf("%s: a claim on another node: status %d after %v: %.200s", user, a.status, a.took, a.body)
+		} else {
+			t.Logf("%s: the page of a claim on another node after %v", user, a.took.Round(time.Millisecond))
+		}
+	}
+	asking.Wait()
+}
+
+// A node's page can lead nowhere by itself: the gateway removes what could.
+func TestHostilePage(t *testing.T) {
+	l := newLab(t, 1, nil)
+	a := l.get("lead", "/node/"+nodeOf(0)+"/")
+	if a.status != http.StatusOK || !strings.Contains(string(a.body), "the page of "+nodeOf(0)) {
+		t.Fatalf("status %d: %s", a.status, a.body)
+	}
+	if strings.Contains(string(a.body), "evil") {
+		t.Errorf("the page has\n%s", a.body)
+	}
+	if csp := strings.Join(a.header.Values("Content-Security-Policy"), "; "); !strings.Contains(csp, "sandbox") {
+		t.Errorf("the policy is %q", csp)
+	}
+}
+
+// top names an exporter that lies, and takes no memory for it.
+func TestTopOfLyingNode(t *testing.T) {
+	l := newLab(t, 2, map[int]manner{0: lies})
+	from := time.Now()
+	cmd := command(t.Context(), []string{"top", "--once", "--url=" + addressOf(0) + ":" + l.port, "--url=" + addressOf(1) + ":" + l.port})
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	peak := int64(0)
+	for running := true; running; {
+		select {
+		case err := <-ended:
+			if running = false; err == nil {
+				t.Error("the exit status is 0")
+			}
+		case <-time.After(2 * time.Millisecond):
+			if now, err := live.Memory(cmd.Process.Pid, "VmHWM"); err == nil {
+				peak = now
+			}
+		}
+	}
+	if text := said.String(); !strings.Contains(text, "answer is too large") || !strings.Contains(text, "127.1.0.1") ||
+		!strings.Contains(text, "gpu-0") {
+		t.Errorf("top says\n%.600s", text)
+	}
+	if peak > maxTop || peak == 0 {
+		t.Errorf("%.1f MiB at most, want %d", mib(peak), maxTop>>20)
+	}
+	t.Logf("top of a node that lies: %.1f MiB at most, %v", mib(peak), time.Since(from).Round(10*time.Millisecond))
+}
