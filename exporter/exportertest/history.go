@@ -62,6 +62,11 @@ func (h *History) Restart(k ledger.Kept, now time.Time) {
 	if err := h.Ledger.Restore(k, now); err != nil {
 		h.t.Fatal(err)
 	}
+	h.Resume(k)
+}
+
+// Resume continues the holds of the restored ledger.
+func (h *History) Resume(k ledger.Kept) {
 	periods, continues := h.Ledger.Resumed()
 	if !continues {
 		return

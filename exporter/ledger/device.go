@@ -72,7 +72,7 @@ func (b deviceBooks) of(joined *join.Device, catalogue driver.Catalogue, now tim
 func newDeviceBook(id driver.ID, catalogue driver.Catalogue, now time.Time) *deviceBook {
 	d := &deviceBook{
 		id: id, born: now, deviceSeries: deviceSeries{catalogue: catalogue}, unattributed: account{born: now},
-		holders: holders{timeline: timeline{{unattributed: join.Evenly(1)}}},
+		holders: holders{timeline: timeline{{unattributed: join.Evenly(1)}}, holds: holds{}},
 	}
 	d.unattributed.device = d
 	return d
