@@ -16,8 +16,8 @@ import (
 )
 
 // held returns an allocation of gpu-0 that the pod of a claim holds from one second to another. A
-// beginning below 0 is unknown. An end below 0 means that the pod still holds it. A hold is identified
-// by its claim and its beginning.
+// beginning below 0 is unknown. An end below 0 means that the pod still holds it. A hold is
+// identified by its claim and its beginning.
 func held(claim string, from, to float64) podresources.Allocation {
 	at := func(second float64) (t time.Time) {
 		if second >= 0 {
