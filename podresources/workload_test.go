@@ -99,7 +99,7 @@ func TestAlone(t *testing.T) {
 	}{
 		"a pod":                      {want: true},
 		"a Job":                      {owner: "Job", want: true},
-		"a replica":                  {owner: "ReplicaSet", label: "app.kubernetes.io/name", want: true},
+		"a replica, which serves":    {owner: "ReplicaSet", label: "app.kubernetes.io/name"},
 		"a notebook":                 {owner: "Notebook"}, // an unknown kind
 		"a StatefulSet":              {owner: "StatefulSet"},
 		"a JobSet":                   {owner: "Job", label: "jobset.sigs.k8s.io/jobset-name"},

@@ -171,61 +171,6 @@ func parse(r io.Reader, content any) error {
 	return nil
 }
 
-// Import moves the documents of some kinds from another folder into this one, except those that are
-// already here. A folder that does not exist has none.
-func (f *Folder) Import(path string, kinds ...string) error {
-	from := Folder{Config: Config{Path: path}}
-	for _, kind := range kinds {
-		names, err := from.files(kind)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		for _, name := range names {
-			if err := f.move(filepath.Join(path, name), filepath.Join(f.Path, name)); err != nil {
-				return fmt.Errorf("import %s: %w", name, err)
-			}
-		}
-	}
-	return nil
-}
-
-// move moves a file, possibly to another file system.
-func (f *Folder) move(from, to string) error {
-	_, err := os.Lstat(to)
-	switch {
-	case err == nil:
-		return os.Remove(from)
-	case !errors.Is(err, fs.ErrNotExist):
-		return err
-	}
-	content, err := os.ReadFile(from)
-	if err != nil {
-		return err
-	}
-	file, err := os.CreateTemp(f.Path, temporary)
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(content)
-	if err == nil {
-		err = file.Sync()
-	}
-	if closing := file.Close(); err == nil {
-		err = closing
-	}
-	if err == nil {
-		err = os.Rename(file.Name(), to)
-	}
-	if err != nil {
-		_ = os.Remove(file.Name())
-		return err
-	}
-	return os.Remove(from)
-}
-
 // Keep queues a document to be written. It replaces an earlier one of the same kind and ID. It does
 // not wait: if the disk is too slow, the oldest queued document is dropped and counted. The caller
 // must not change the content any more.

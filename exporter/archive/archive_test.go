@@ -243,26 +243,3 @@ func FuzzParse(f *testing.F) {
 		_ = parse(strings.NewReader(string(content)), new(entry)) // returns
 	})
 }
-
-// Import moves the documents of another folder, and does not replace existing ones.
-func TestImport(t *testing.T) {
-	from, to := t.TempDir(), t.TempDir()
-	before, _ := open(t, from)
-	keep(t, before, entry{"1", "old"}, entry{"2", "old"})
-	f, counts := open(t, to)
-	keep(t, f, entry{"2", "new"})
-	for range 2 {
-		if err := f.Import(from, "entries", "others"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got := load(f); !slices.Equal(got, []string{"1 old", "2 new"}) || len(counts) > 0 {
-		t.Errorf("the documents are %q, rejected %v", got, counts)
-	}
-	if left := load(before); len(left) > 0 {
-		t.Errorf("%q are left", left)
-	}
-	if err := f.Import(filepath.Join(from, "none"), "entries"); err != nil {
-		t.Error(err)
-	}
-}

@@ -301,7 +301,7 @@ func (c *Checker) source(ctx context.Context, s driver.Source) []driver.Sample {
 	for _, line := range lines {
 		c.report.add(Finding{What: s.Name(), Text: line})
 	}
-	c.leftOut(s)
+	c.leftOut(s, samples)
 	if scraped, ok := s.(unmatcher); ok && err == nil { // it is not still sampling
 		if names := scraped.Unmatched(); len(names) > 0 {
 			text := "metrics without a usable series: " + strings.Join(names, ", ")
@@ -335,12 +335,22 @@ func sampled(source string, samples []driver.Sample, err error) Finding {
 	return f
 }
 
-// leftOut reports the readings of a source that were rejected.
-func (c *Checker) leftOut(s driver.Source) {
-	if e, ok := s.(driver.Exampler); ok {
-		for _, example := range e.Examples() {
-			c.report.add(Finding{Status: Warn, What: s.Name(), Text: "out of range: " + example})
+// leftOut reports the readings of a source that were rejected, and what of its input the source
+// itself rejected.
+func (c *Checker) leftOut(s driver.Source, samples []driver.Sample) {
+	catalogue := driver.Standard()
+	examples := map[string]string{} // by quantity and reason
+	for i := range samples {
+		for _, r := range samples[i].Readings {
+			value := r
+			reason := join.RejectReading(catalogue, &r, samples[i].Hardware.Kind)
+			if reason != "" && reason != driver.ReasonZero && catalogue.Has(r.Quantity) {
+				examples[catalogue.Spec(r.Quantity).Name+" "+string(reason)] = string(reason) + ": " + value.Example(catalogue)
+			}
 		}
+	}
+	for _, of := range slices.Sorted(maps.Keys(examples)) {
+		c.report.add(Finding{Status: Warn, What: s.Name(), Text: "rejected as " + examples[of]})
 	}
 	if counter, ok := s.(driver.RejectionCounter); ok {
 		for _, r := range counter.Rejected().Of(s.Name()) {

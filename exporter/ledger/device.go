@@ -25,8 +25,9 @@ type deviceBook struct {
 	deviceSeries
 	usage
 	failureLog
-	unattributed account // charges without a holder
-	allocated    float64 // seconds in which it was held
+	rejected     []driver.Rejection // readings of this tick
+	unattributed account            // charges without a holder
+	allocated    float64            // seconds in which it was held
 
 	parent   *deviceBook // the device that this one is a part of; nil: none known
 	parts    []*deviceBook
@@ -132,6 +133,8 @@ func (d *deviceBook) up() (Up, join.MissingReason) {
 	switch missing := d.joined.Missing; {
 	case missing == join.MissingNone:
 		return UpNow, missing
+	case missing == join.MissingRejected:
+		return Down, missing
 	case missing == join.MissingUnreadable, d.read && !unreadable(missing):
 		return Down, join.MissingUnreadable
 	default:

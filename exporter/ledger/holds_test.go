@@ -124,7 +124,7 @@ func TestHoldsThatAreKnownLate(t *testing.T) {
 						Sources: []join.SourceSamples{{Name: "a", Samples: []driver.Sample{{
 							Hardware: driver.Hardware{UUID: "gpu-0"},
 							Readings: []driver.Reading{{
-								Quantity: driver.Energy, Value: 10 * float64(read),
+								Quantity: driver.Energy, Value: 1000 + 10*float64(read),
 								At: jointest.Start().Add(time.Duration(read) * time.Second),
 							}},
 						}}}},

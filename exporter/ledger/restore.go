@@ -10,6 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/distribution"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -285,7 +286,17 @@ func (r *restorer) meter(d *deviceBook, s *saved.Meter, last float64, at time.Ti
 	m.source, m.since, m.idle, m.have, m.seen, m.series = s.Source, stamped(s.Since), s.Idle, true, r.kept.Time, series
 	m.last = driver.Reading{Quantity: series.Quantity, Labels: series.Labels, Value: last, At: at}
 	m.now = join.Reading{Reading: m.last, Source: m.source}
+	if s.Doubted != nil {
+		m.before.Doubted = r.point(*s.Doubted)
+	}
+	if l := s.Left; l != nil {
+		m.before.Left = readings.Line{Point: r.point(l.From), To: r.point(l.To), Counted: l.Counted}
+	}
 	return nil
+}
+
+func (r *restorer) point(p saved.Point) readings.Point {
+	return readings.Point{Value: p.Value, At: r.at(p.At)}
 }
 
 func (r *restorer) account(number uint32, s saved.Account) error {

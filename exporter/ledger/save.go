@@ -163,6 +163,15 @@ func (w *saver) device(d *deviceBook) {
 		}
 		meter := saved.Meter{Series: w.series(newSeries(m.key), 0), Since: stamp(m.since), Idle: m.idle}
 		meter.Source = m.source
+		if p := m.before.Doubted; !p.At.IsZero() {
+			meter.Doubted = &saved.Point{Value: p.Value, At: w.at(p.At)}
+		}
+		if l := &m.before.Left; !l.At.IsZero() {
+			meter.Left = &saved.Line{
+				From: saved.Point{Value: l.Value, At: w.at(l.At)}, To: saved.Point{Value: l.To.Value, At: w.at(l.To.At)},
+				Counted: l.Counted,
+			}
+		}
 		r.Meters = append(r.Meters, meter)
 		c.Values, c.At = append(c.Values, m.last.Value), append(c.At, w.at(m.last.At))
 	}

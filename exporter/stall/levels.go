@@ -9,6 +9,7 @@ type band struct{ quiet, life float64 }
 // The levels of signals, in shares of time, in shares of the time in which SMs were active, or in
 // bytes per second.
 const (
+	// An integer pipe that is busy on few SMs may be an endless loop of one block, which never ends.
 	// leastSM is the share of SMs from which on shares of their time are exact enough: one of 132 SMs
 	// is .0076. wideSM is that of a kernel on most SMs, and fewSM is up to where the power of a
 	// kernel is lost in that of the idle device.
@@ -67,7 +68,7 @@ func perSM(active float64) band {
 // progress returns the signals that show progress.
 func (b *book) progress() []Signal {
 	shows := sorted(func(s Signal) bool {
-		return b.level[s] >= b.bandOf(s).life && (s != Int || !(b.level[SM] < leastSM))
+		return b.level[s] >= b.bandOf(s).life && (s != Int || !(b.level[SM] < fewSM))
 	}, Tensor, FP64, FP32, FP16, Int, Memory, Copy, Media)
 	if b.level[Fabric] >= polledFabric {
 		shows = append(shows, Fabric)

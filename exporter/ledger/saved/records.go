@@ -116,8 +116,24 @@ type Counter struct {
 // Meter is a meter of a device whose last reading is needed.
 type Meter struct {
 	Series
-	Since Stamp   `cbor:"8,keyasint,omitempty"`
-	Idle  float64 `cbor:"9,keyasint,omitempty"`
+	Since   Stamp   `cbor:"8,keyasint,omitempty"`
+	Idle    float64 `cbor:"9,keyasint,omitempty"`
+	Doubted *Point  `cbor:"10,keyasint,omitempty"` // nil: none
+	Left    *Line   `cbor:"11,keyasint,omitempty"` // nil: none
+}
+
+// Point is a value of a counter at a time.
+type Point struct {
+	_     struct{} `cbor:",toarray"`
+	Value float64
+	At    Moment
+}
+
+// Line is a line of values that the readings of a counter have left.
+type Line struct {
+	_        struct{} `cbor:",toarray"`
+	From, To Point
+	Counted  float64
 }
 
 // Counts are a device's sums and last readings, in the order of its counters and meters.

@@ -68,6 +68,7 @@ func TestStalled(t *testing.T) {
 	const limit = 2 * time.Minute
 	p.within(limit, "known to work", is(0, "claim-hangs"))
 	p.within(limit, "known to work", is(0, "claim-works"))
+	p.within(limit, "its working level is known", func() bool { return bytes[0].Load() >= 10*5e9 })
 	const low = "power,tensor,fp64,fp32,fp16,int,sm,memory_traffic,media,pcie,cpu,page_faults,host_memory"
 	hangs.Store(true)
 	p.within(limit, "stalled", is(1, "claim-hangs", "reason", low))
