@@ -228,7 +228,7 @@ func (w *saver) periods(d *deviceBook) {
 			Namespace: p.Claim.Namespace, Claim: p.Claim.Name, ClaimUID: p.ClaimUID, ShareID: p.ShareID,
 			Pod: p.Pod.Name, PodNamespace: p.Pod.Namespace, PodUID: p.PodUID, Admin: p.Admin,
 			Attribution: string(p.Attribution), Older: p.Older, From: w.at(p.From), To: w.at(p.To),
-			FromEarly: p.FromDoubt.Early, FromLate: p.FromDoubt.Late, ToEarly: p.ToDoubt.Early, ToLate: p.ToDoubt.Late,
+			Hold: uint64(p.Hold), FromEarly: p.FromDoubt.Early, FromLate: p.FromDoubt.Late, ToEarly: p.ToDoubt.Early, ToLate: p.ToDoubt.Late,
 		})
 	}
 	w.Put(saved.KindPeriods, &d.object, r)
