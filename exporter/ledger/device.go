@@ -35,8 +35,9 @@ type deviceBook struct {
 	weighed  []part   // of a parent: the last result of weigh
 
 	object       saved.Object
-	periodsSaved bool // the record of its periods need not be made again
-	resumed      bool // restored from an earlier process: the holders are not known yet
+	saved        saved.Device // its record
+	periodsSaved bool         // the record of its periods need not be made again
+	resumed      bool         // restored from an earlier process: the holders are not known yet
 }
 
 // holders are the holders of a device and the accounts charged for it.

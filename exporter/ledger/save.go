@@ -142,10 +142,12 @@ func (m *meter) persistent() bool {
 func (w *saver) device(d *deviceBook) {
 	r, c := &w.records.device, &w.records.counts
 	*r = saved.Device{
-		Driver: d.id.Driver, Pool: d.id.Pool, Name: d.id.Device, Born: stamp(d.born), UUID: d.identity.uuid,
-		PCI: d.identity.pci, NetDev: d.identity.netdev, RDMA: d.identity.rdma, CPUs: d.identity.cpus, Read: d.read,
-		Watched: d.watched, LastError: stamp(d.lastError), Highest: w.values(r.Highest[:0], d.highest),
-		Counters: r.Counters[:0], Meters: r.Meters[:0],
+		DeviceFacts: saved.DeviceFacts{
+			Driver: d.id.Driver, Pool: d.id.Pool, Name: d.id.Device, Born: stamp(d.born), UUID: d.identity.uuid,
+			PCI: d.identity.pci, NetDev: d.identity.netdev, RDMA: d.identity.rdma, Read: d.read, Watched: d.watched,
+			LastError: stamp(d.lastError),
+		},
+		CPUs: d.identity.cpus, Counters: r.Counters[:0], Meters: r.Meters[:0], Highest: w.values(r.Highest[:0], d.highest),
 	}
 	*c = saved.Counts{
 		Allocated: d.allocated, InUse: d.inUse, Accrued: w.at(d.accrued), UsedUntil: w.at(d.usedUntil),
@@ -181,7 +183,10 @@ func (w *saver) device(d *deviceBook) {
 		r.Meters = append(r.Meters, meter)
 		c.Values, c.At = append(c.Values, m.last.Value), append(c.At, w.at(m.last.At))
 	}
-	w.Put(saved.KindDevice, &d.object, r)
+	if w.Whole() || w.Fresh(&d.object) || !r.Equal(&d.saved) {
+		r.Clone(&d.saved)
+		w.Put(saved.KindDevice, &d.object, r)
+	}
 	w.Put(saved.KindCounts, &d.object, c)
 	w.held(d)
 	if w.Whole() || !d.periodsSaved {
