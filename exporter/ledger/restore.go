@@ -228,12 +228,16 @@ func (r *restorer) device(number uint32, s saved.Device) error {
 	d.seen, d.used, d.clock = now, now, now
 	d.born, d.lastError, d.read, d.watched = stamped(s.Born), stamped(s.LastError), s.Read, s.Watched
 	d.identity = identity{s.UUID, s.PCI, s.NetDev, s.RDMA, s.CPUs}
-	d.highest = r.values(s.Highest)
 	d.allocated, d.inUse = counts.Allocated, counts.InUse
 	d.accrued, d.usedUntil = r.at(counts.Accrued), r.at(counts.UsedUntil)
-	if len(counts.Settled) != len(s.Counters) || len(counts.Values) != len(s.Meters) || len(counts.At) != len(s.Meters) {
+	if len(counts.Settled) != len(s.Counters) || len(counts.Values) != len(s.Meters) || len(counts.At) != len(s.Meters) ||
+		len(counts.Highest) != len(s.Highest) {
 		return errRecord
 	}
+	for i, v := range counts.Highest {
+		s.Highest[i].Value = v
+	}
+	d.highest = r.values(s.Highest)
 	for i := range s.Counters {
 		if err := r.counter(d, &s.Counters[i], &counts.Totals, counts.Settled[i]); err != nil {
 			return err
@@ -286,12 +290,9 @@ func (r *restorer) meter(d *deviceBook, s *saved.Meter, last float64, at time.Ti
 	m.source, m.since, m.idle, m.have, m.seen, m.series = s.Source, stamped(s.Since), s.Idle, true, r.kept.Time, series
 	m.last = driver.Reading{Quantity: series.Quantity, Labels: series.Labels, Value: last, At: at}
 	m.now = join.Reading{Reading: m.last, Source: m.source}
-	if s.Doubted != nil {
-		m.before.Doubted = r.point(*s.Doubted)
-	}
-	if l := s.Left; l != nil {
-		m.before.Left = readings.Line{Point: r.point(l.From), To: r.point(l.To), Counted: l.Counted}
-	}
+	l := &s.Left
+	m.before.Doubted = r.point(s.Doubted)
+	m.before.Left = readings.Line{Point: r.point(l.From), To: r.point(l.To), Counted: l.Counted}
 	return nil
 }
 

@@ -147,11 +147,15 @@ func (w *saver) device(d *deviceBook) {
 			PCI: d.identity.pci, NetDev: d.identity.netdev, RDMA: d.identity.rdma, Read: d.read, Watched: d.watched,
 			LastError: stamp(d.lastError),
 		},
-		CPUs: d.identity.cpus, Counters: r.Counters[:0], Meters: r.Meters[:0], Highest: w.values(r.Highest[:0], d.highest),
+		CPUs: d.identity.cpus, Counters: r.Counters[:0], Meters: r.Meters[:0], Highest: r.Highest[:0],
 	}
 	*c = saved.Counts{
 		Allocated: d.allocated, InUse: d.inUse, Accrued: w.at(d.accrued), UsedUntil: w.at(d.usedUntil),
 		Totals: c.Totals[:0], Settled: c.Settled[:0], Values: c.Values[:0], At: c.At[:0],
+		Highest: c.Highest[:0],
+	}
+	for _, v := range d.highest {
+		r.Highest, c.Highest = append(r.Highest, w.series(v.Series, 0)), append(c.Highest, v.Value)
 	}
 	for of := range d.byIndex() {
 		counter := saved.Counter{
@@ -172,10 +176,10 @@ func (w *saver) device(d *deviceBook) {
 		meter := saved.Meter{Series: w.series(newSeries(m.key), 0), Since: stamp(m.since), Idle: m.idle}
 		meter.Source = m.source
 		if p := m.before.Doubted; !p.At.IsZero() {
-			meter.Doubted = &saved.Point{Value: p.Value, At: w.at(p.At)}
+			meter.Doubted = saved.Point{Value: p.Value, At: w.at(p.At)}
 		}
 		if l := &m.before.Left; !l.At.IsZero() {
-			meter.Left = &saved.Line{
+			meter.Left = saved.Line{
 				From: saved.Point{Value: l.Value, At: w.at(l.At)}, To: saved.Point{Value: l.To.Value, At: w.at(l.To.At)},
 				Counted: l.Counted,
 			}

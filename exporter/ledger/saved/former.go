@@ -181,6 +181,9 @@ func (r *formerReader) unpack() error {
 		c := Counts{Allocated: v[0], InUse: v[1], Accrued: at[0], UsedUntil: at[1]}
 		c.Totals, c.Settled = take(&p, max(0, len(p.numbers)-len(d.Meters)), len(d.Counters))
 		c.Values, c.At = take(&p, len(d.Meters), len(d.Meters))
+		for i := range d.Highest {
+			c.Highest = append(c.Highest, d.Highest[i].Value)
+		}
 		s.Counts[number] = c
 	}
 	for number, p := range r.packed[KindSums] {

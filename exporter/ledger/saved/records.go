@@ -90,7 +90,7 @@ type Device struct {
 	CPUs     []int     `cbor:"10,keyasint,omitempty"`
 	Counters []Counter `cbor:"14,keyasint,omitempty"` // the attributed ones first
 	Meters   []Meter   `cbor:"16,keyasint,omitempty"`
-	Highest  []Series  `cbor:"17,keyasint,omitempty"`
+	Highest  []Series  `cbor:"17,keyasint,omitempty"` // without values
 }
 
 // DeviceFacts identify a device, and say what is known of it.
@@ -139,8 +139,8 @@ type Meter struct {
 	Series
 	Since   Stamp   `cbor:"8,keyasint,omitempty"`
 	Idle    float64 `cbor:"9,keyasint,omitempty"`
-	Doubted *Point  `cbor:"10,keyasint,omitempty"` // nil: none
-	Left    *Line   `cbor:"11,keyasint,omitempty"` // nil: none
+	Doubted Point   `cbor:"10,keyasint,omitzero"`
+	Left    Line    `cbor:"11,keyasint,omitzero"`
 }
 
 // Point is a value of a counter at a time.
@@ -157,7 +157,7 @@ type Line struct {
 	Counted  float64
 }
 
-// Counts are a device's sums and last readings, in the order of its counters and meters.
+// Counts are a device's sums, last and highest readings, in the order of its counters and meters.
 type Counts struct {
 	_                  struct{} `cbor:",toarray"`
 	Allocated, InUse   float64
@@ -166,6 +166,7 @@ type Counts struct {
 	Settled            []Moment
 	Values             []float64 // of each meter
 	At                 []Moment
+	Highest            []float64
 }
 
 // Held has the holders of a device in the time whose readings are not charged yet.
