@@ -179,9 +179,9 @@ func withoutIDs(pod []byte) []byte {
 	})
 }
 
-// withoutDuplicates returns a pod without the devices of a claim, and the CDI names of a device, that
-// it lists again. Kubelet 1.36 lists them again at each retry for a pod with two drivers of which
-// one fails (kubernetes issue 141335): the k-th device with the names of the k-1 before it.
+// withoutDuplicates returns a pod without the devices of a claim, and the CDI names of a device,
+// that it lists again. Kubelet 1.36 lists them again at each retry for a pod with two drivers of
+// which one fails (kubernetes issue 141335): the k-th device with the names of the k-1 before it.
 func withoutDuplicates(pod []byte) []byte {
 	return replaced(pod, containersField, func(container []byte) []byte {
 		return replaced(container, dynamicResourcesField, func(claim []byte) []byte {

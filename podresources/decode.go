@@ -108,8 +108,8 @@ func (d *Decoder) count(wire [][]byte, within *budget) (pods, known, lost int, e
 	return pods, known, lost, err
 }
 
-// shrunk returns an answer in which pods of stuckPod bytes or more list nothing twice. Other answers
-// are returned as they are.
+// shrunk returns an answer in which pods of stuckPod bytes or more list nothing twice. Other
+// answers are returned as they are.
 func shrunk(wire [][]byte) [][]byte {
 	largest := 0
 	_ = walk(wire, func(in *pieces, size uint64) error {

@@ -125,6 +125,7 @@ func podMeta(pod *corev1.Pod, selection *Selection) *PodMeta {
 	}
 	kind, name := workloadOf(pod)
 	meta.WorkloadKind, meta.WorkloadName, meta.Queue = shown(kind), shown(name), shown(queueOf(pod))
+	meta.Alone = isAlone(pod)
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
 		meta.OwnerKind, meta.OwnerName = shown(owner.Kind), shown(owner.Name)
 	}

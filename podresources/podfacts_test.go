@@ -109,9 +109,11 @@ func TestNewPodFacts(t *testing.T) {
 	})
 	want := PodFacts{
 		Pod: Pod{"ns", "p"}, UID: "u-1", Final: true, Started: true, Finished: ended,
-		Meta: &PodMeta{OwnerKind: "Job", OwnerName: "train", WorkloadKind: "Job", WorkloadName: "train", Labels: []string{
-			"label_app", "x", "label_absent", "", "annotation_note", strings.Repeat("x", 511), "annotation_bad", "a?",
-		}},
+		Meta: &PodMeta{
+			Alone: true, OwnerKind: "Job", OwnerName: "train", WorkloadKind: "Job", WorkloadName: "train", Labels: []string{
+				"label_app", "x", "label_absent", "", "annotation_note", strings.Repeat("x", 511), "annotation_bad", "a?",
+			},
+		},
 		ExtendedClaim: "extended-x", ExtendedUses: []PodContainer{{Name: "main", Uses: []ClaimUse{
 			{Request: "container-0-request-0"}, {Request: "container-0-request-1"},
 		}}},

@@ -129,3 +129,52 @@ func kindOf(value string) string {
 		return ""
 	}
 }
+
+// isAlone reports whether nothing says that the pod works together with other pods, or waits for
+// requests: it is of a Job, or a pod without a controller that is not restarted when it has ended
+// as wanted, and neither a label, an annotation nor a variable of its environment has a rank, a
+// number of members or a group.
+func isAlone(pod *corev1.Pod) bool {
+	switch kind, _ := workloadOf(pod); kind {
+	case "Job", "CronJob":
+	case "":
+		if pod.Spec.RestartPolicy != corev1.RestartPolicyNever && pod.Spec.RestartPolicy != corev1.RestartPolicyOnFailure {
+			return false
+		}
+	default: // its pods know each other, serve requests, or this is not known
+		return false
+	}
+	for _, keys := range [2]map[string]string{pod.Labels, pod.Annotations} {
+		for key := range keys {
+			if _, name, ok := strings.Cut(key, "/"); namesMembers(key) || ok && namesMembers(name) {
+				return false
+			}
+		}
+	}
+	for i := range pod.Spec.Containers {
+		for _, env := range pod.Spec.Containers[i].Env {
+			switch env.Name {
+			case "WORLD_SIZE", "NNODES", "NODE_RANK", "MASTER_ADDR", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE":
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// namesMembers reports whether a label or annotation, with or without its domain, is about the
+// members of a group of pods: such as batch.kubernetes.io/job-completion-index,
+// apps.kubernetes.io/pod-index, scheduling.k8s.io/group-name, kueue.x-k8s.io/pod-group-name,
+// training.kubeflow.org/replica-index and pod-group.scheduling.sigs.k8s.io.
+func namesMembers(name string) bool {
+	for _, word := range []string{
+		"rank", "world-size", "world_size", "worldsize", "num-nodes", "nnodes", "pod-group", "podgroup", "group-name",
+		"gang", "replica-index", "replica-type", "completion-index", "pod-index", "worker-index", "job-role",
+		"mpi-job", "ray-node", "minmember", "min-member", "members",
+	} {
+		if strings.Contains(strings.ToLower(name), word) {
+			return true
+		}
+	}
+	return false
+}

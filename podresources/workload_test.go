@@ -1,6 +1,7 @@
 package podresources
 
 import (
+	"cmp"
 	"strings"
 	"testing"
 
@@ -86,6 +87,57 @@ func TestWorkload(t *testing.T) {
 			}
 			if facts.Meta.Queue != test.queued {
 				t.Errorf("queue %q, want %q", facts.Meta.Queue, test.queued)
+			}
+		})
+	}
+}
+
+// A pod is alone only if nothing says that it works together with others.
+func TestAlone(t *testing.T) {
+	for name, test := range map[string]struct {
+		owner, label, annotation, env string
+		restarts                      corev1.RestartPolicy
+		want                          bool
+	}{
+		"a pod that ends":            {restarts: corev1.RestartPolicyNever, want: true},
+		"a pod that is restarted":    {restarts: corev1.RestartPolicyAlways},
+		"a Job":                      {owner: "Job", want: true},
+		"a replica, which serves":    {owner: "ReplicaSet", label: "app.kubernetes.io/name"},
+		"a notebook":                 {owner: "Notebook"}, // an unknown kind
+		"a StatefulSet":              {owner: "StatefulSet"},
+		"a JobSet":                   {owner: "Job", label: "jobset.sigs.k8s.io/jobset-name"},
+		"a member of a LWS":          {owner: "StatefulSet", label: "leaderworkerset.sigs.k8s.io/name"},
+		"an indexed Job":             {owner: "Job", annotation: "batch.kubernetes.io/job-completion-index"},
+		"a pod group":                {label: "pod-group.scheduling.sigs.k8s.io"},
+		"a Volcano task":             {owner: "Job", annotation: "scheduling.k8s.io/group-name"},
+		"Kueue's group":              {label: "kueue.x-k8s.io/pod-group-name"},
+		"a rank in a label":          {label: "rank"},
+		"a world size":               {annotation: "team.example.com/world-size"},
+		"torchrun's environment":     {env: "NNODES"},
+		"a launcher's environment":   {env: "MASTER_ADDR"},
+		"another environment":        {env: "HOME", want: true},
+		"a name that has a syllable": {label: "example.com/compiler", want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := corev1.Pod{}
+			pod.Name, pod.Namespace, pod.UID = "p", "ns", "u-1"
+			pod.Labels, pod.Annotations = map[string]string{}, map[string]string{}
+			if test.label != "" {
+				pod.Labels[test.label] = "x"
+			}
+			if test.annotation != "" {
+				pod.Annotations[test.annotation] = "x"
+			}
+			pod.Spec.RestartPolicy = cmp.Or(test.restarts, corev1.RestartPolicyNever)
+			if test.env != "" {
+				pod.Spec.Containers = []corev1.Container{{Env: []corev1.EnvVar{{Name: test.env, Value: "2"}}}}
+			}
+			if test.owner != "" {
+				controller := true
+				pod.OwnerReferences = []metav1.OwnerReference{{Kind: test.owner, Name: "x", Controller: &controller}}
+			}
+			if _, facts, ok := NewPodFacts(&pod, &Selection{}); !ok || facts.Meta.Alone != test.want {
+				t.Errorf("alone is %v", facts.Meta.Alone)
 			}
 		})
 	}

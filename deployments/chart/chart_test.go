@@ -90,12 +90,13 @@ func (o *objects) add(t *testing.T, document string) {
 		"Deployment": &appsv1.Deployment{}, "Role": &rbacv1.Role{}, "RoleBinding": &rbacv1.RoleBinding{},
 		"Ingress":          &networkingv1.Ingress{},
 		"GrafanaDashboard": &metav1.PartialObjectMetadata{}, "HTTPRoute": &metav1.PartialObjectMetadata{},
+		"Issuer": &metav1.PartialObjectMetadata{}, "Certificate": &metav1.PartialObjectMetadata{},
 	}[meta.Kind]
 	if into == nil {
 		t.Fatalf("unknown kind %s", meta.Kind)
 	}
 	decode := yaml.UnmarshalStrict
-	if meta.Kind == "GrafanaDashboard" || meta.Kind == "HTTPRoute" {
+	if _, foreign := into.(*metav1.PartialObjectMetadata); foreign {
 		decode = func(data []byte, to any, _ ...yaml.JSONOpt) error { return yaml.Unmarshal(data, to) }
 	}
 	if err := decode([]byte(document), into); err != nil {

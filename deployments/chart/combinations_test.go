@@ -121,6 +121,20 @@ func combinations() map[string]values {
 		"no state": {"state": values{"enabled": false}},
 		"groups":   {"metrics": values{"errors": false, "pods": "info", "quantitySource": "estimates"}},
 		"TLS":      {"web": values{"secretName": "web", "tls": true}, "podMonitor": values{"enabled": true}},
+		"certificate": {
+			"web":     values{"certificate": values{"from": "generated"}, "kubeAuthorization": values{"enabled": true}},
+			"gateway": values{"enabled": true}, "podMonitor": values{"enabled": true},
+		},
+		"certificate of cert-manager": {
+			"web": values{"certificate": values{"from": "certManager"}}, "gateway": values{"enabled": true},
+		},
+		"certificate of an issuer": {"web": values{"certificate": values{
+			"from": "certManager", "issuerRef": values{"kind": "ClusterIssuer", "name": "internal"},
+		}}},
+		"certificate of a Secret": {
+			"web":     values{"secretName": "web", "tls": true, "certificate": values{"caKey": "ca.pem", "serverName": "dra"}},
+			"gateway": values{"enabled": true}, "serviceMonitor": values{"enabled": true},
+		},
 		"labels": {"exportLabels": values{
 			"pods": []any{"app.kubernetes.io/name"}, "claims": []any{"team"},
 			"podAnnotations": []any{"example.com/idle-ok"},

@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math"
-	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/textparse"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
@@ -23,20 +25,25 @@ const (
 // errMalformed is the error for a line that is not a sample in the text formats.
 var errMalformed = errors.New("malformed sample")
 
-// sample is one parsed line. Its byte slices refer to the line.
+// sample is one parsed sample.
 type sample struct {
 	name   []byte
 	labels []label
 	value  float64
-	at     time.Time // zero: the line has no timestamp
+	at     time.Time // zero: it has no timestamp
+
+	line, values []byte // memory that is used again
 }
 
-type label struct{ name, value []byte }
+type label struct {
+	name  string
+	value []byte
+}
 
 // get returns the value of a label, nil if the series does not have it.
 func (s *sample) get(name string) []byte {
 	for _, l := range s.labels {
-		if string(l.name) == name {
+		if l.name == name {
 			return l.value
 		}
 	}
@@ -55,9 +62,6 @@ type visitor interface {
 // passes the types and the samples of wanted metrics to the visitor. It keeps one line in memory at
 // a time and does not parse lines of other metrics after the first sample. A malformed line of a
 // wanted metric is rejected alone. The error is that of the reader.
-//
-// The TextParser of expfmt would fail for the whole exposition, build all families, and not support
-// OpenMetrics.
 func parseExposition(r io.Reader, openMetrics bool, v visitor) (content, error) {
 	lines := bufio.NewReaderSize(r, maxLine)
 	var s sample
@@ -163,161 +167,92 @@ func nameByte(c byte, first bool) bool {
 	return c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || !first && '0' <= c && c <= '9'
 }
 
-// parseSample parses one line into s, whose memory it reuses: name{label="value",…} value
-// [timestamp] [# exemplar]. The timestamp is in milliseconds, in OpenMetrics in seconds.
+// parseSample parses one line into s by Prometheus's own parser.
 func parseSample(line []byte, openMetrics bool, s *sample) error {
-	*s = sample{labels: s.labels[:0]}
+	s.reset()
 	s.name = leadingName(line)
-	rest := bytes.TrimLeft(line[len(s.name):], " \t")
-	if len(s.name) == 0 {
-		return errMalformed
+	if rest := line[len(s.name):]; len(s.name) == 0 || len(rest) == 0 || !strings.ContainsRune(" \t{", rune(rest[0])) {
+		return errMalformed // the parser takes a name that runs into the value
 	}
-	if len(rest) > 0 && rest[0] == '{' {
-		var err error
-		if rest, err = parseLabels(rest[1:], s); err != nil {
-			return err
-		}
-	} else if len(rest) == len(line)-len(s.name) {
-		return errMalformed // no space between name and value
-	}
+	symbols := labels.NewSymbolTable()
+	var p textparse.Parser
 	if openMetrics {
-		rest, _, _ = bytes.Cut(rest, []byte(" # "))
+		s.line = append(append(s.line, line...), "\n# EOF\n"...)
+		p = textparse.NewOpenMetricsParser(s.line, symbols)
+	} else {
+		s.line = append(append(s.line, line...), '\n')
+		p = textparse.NewPromParser(s.line, symbols, false)
 	}
-	return parseNumbers(rest, openMetrics, s)
-}
-
-// parseLabels parses labels to the closing brace and returns the rest behind it.
-func parseLabels(rest []byte, s *sample) ([]byte, error) {
-	for {
-		rest = bytes.TrimLeft(rest, " \t")
-		if len(rest) > 0 && rest[0] == '}' {
-			return rest[1:], nil
-		}
-		var l label
-		var err error
-		if l, rest, err = parseLabel(rest); err != nil {
-			return nil, err
-		}
-		if len(s.labels) == maxLabels || s.get(string(l.name)) != nil {
-			return nil, errMalformed
-		}
-		s.labels = append(s.labels, l)
-		rest = bytes.TrimLeft(rest, " \t")
-		switch {
-		case len(rest) > 0 && rest[0] == ',':
-			rest = rest[1:]
-		case len(rest) == 0 || rest[0] != '}':
-			return nil, errMalformed
-		}
-	}
-}
-
-// parseLabel parses name="value" and returns the rest behind it.
-func parseLabel(rest []byte) (label, []byte, error) {
-	n := 0
-	for n < len(rest) && nameByte(rest[n], n == 0) {
-		n++
-	}
-	name := rest[:n]
-	rest, equals := bytes.CutPrefix(bytes.TrimLeft(rest[n:], " \t"), []byte("="))
-	rest, quote := bytes.CutPrefix(bytes.TrimLeft(rest, " \t"), []byte(`"`))
-	end := closingQuote(rest)
-	if n == 0 || !equals || !quote || end < 0 || string(name) == "__name__" {
-		return label{}, nil, errMalformed
-	}
-	value, ok := unescape(rest[:end:end])
-	if !ok || !utf8.Valid(value) {
-		return label{}, nil, errMalformed
-	}
-	return label{name, value}, rest[end+1:], nil
-}
-
-// closingQuote returns the index of the first quote that is not escaped, or -1.
-func closingQuote(b []byte) int {
-	for i := 0; i < len(b); i++ {
-		switch b[i] {
-		case '\\':
-			i++
-		case '"':
-			return i
-		}
-	}
-	return -1
-}
-
-// unescape replaces the escapes \\, \" and \n; others are an error. It copies b only if it has
-// escapes.
-func unescape(b []byte) ([]byte, bool) {
-	if bytes.IndexByte(b, '\\') < 0 {
-		return b, true
-	}
-	out := make([]byte, 0, len(b))
-	for i := 0; i < len(b); i++ {
-		c := b[i]
-		if c == '\\' {
-			i++
-			switch b[i] { // closingQuote guarantees that a byte follows
-			case 'n':
-				c = '\n'
-			case '\\', '"':
-				c = b[i]
-			default:
-				return nil, false
-			}
-		}
-		out = append(out, c)
-	}
-	return out, true
-}
-
-func parseNumbers(rest []byte, openMetrics bool, s *sample) error {
-	var fields [2]string
-	n := 0
-	for field := range strings.FieldsSeq(string(rest)) {
-		if n == len(fields) {
-			return errMalformed
-		}
-		fields[n] = field
-		n++
-	}
-	var err error
-	if s.value, err = parseFloat(fields[0]); err != nil {
+	if entry, err := p.Next(); err != nil || entry != textparse.EntrySeries || !s.take(p) {
 		return errMalformed
 	}
-	if n == 1 {
-		return nil
-	}
-	if openMetrics {
-		s.at, err = parseSeconds(fields[1])
-		return err
-	}
-	ms, err := strconv.ParseInt(fields[1], 10, 64)
-	if err != nil {
+	if _, err := p.Next(); !errors.Is(err, io.EOF) {
 		return errMalformed
 	}
-	s.at = time.UnixMilli(ms)
 	return nil
 }
 
-// parseFloat parses a number without the hexadecimal form and the underscores of Go.
-func parseFloat(s string) (float64, error) {
-	if strings.ContainsAny(s, "pP_xX") {
-		return 0, errMalformed
-	}
-	return strconv.ParseFloat(s, 64)
+// reset empties the sample, and keeps its memory.
+func (s *sample) reset() {
+	*s = sample{labels: s.labels[:0], line: s.line[:0], values: s.values[:0]}
 }
 
-// parseSeconds parses a time in seconds since the epoch.
-func parseSeconds(s string) (time.Time, error) {
-	v, err := parseFloat(s)
+// take takes the parser's sample, without its name. It returns false if the sample can't be used.
+func (s *sample) take(p textparse.Parser) bool {
+	_, at, value := p.Series()
+	if s.value = value; at != nil {
+		s.at = time.UnixMilli(*at)
+	}
+	var all labels.Labels
+	p.Labels(&all)
+	if _, twice := all.HasDuplicateLabelNames(); twice || all.Len() > maxLabels+1 {
+		return false
+	}
+	all.Range(func(l labels.Label) {
+		if l.Name == labels.MetricName {
+			s.name = []byte(l.Value)
+		} else {
+			from := len(s.values)
+			s.values = append(s.values, l.Value...)
+			s.labels = append(s.labels, label{l.Name, s.values[from:]})
+		}
+	})
+	return true
+}
+
+// parseProtobuf is parseExposition for protobuf. A malformed message ends it.
+func parseProtobuf(r io.Reader, v visitor) (content, error) {
+	body, err := io.ReadAll(r)
 	if err != nil {
-		return time.Time{}, errMalformed
+		return content{}, err
 	}
-	at, ok := fromSeconds(v)
-	if !ok {
-		return time.Time{}, errMalformed
+	var s sample
+	c := content{text: len(body) > 0}
+	p := textparse.NewProtobufParser(body, true, true, false, false, labels.NewSymbolTable())
+	for {
+		entry, err := p.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return c, nil
+		case err != nil:
+			return c, fmt.Errorf("parse protobuf: %w", err)
+		case entry == textparse.EntryType:
+			name, kind := p.Type()
+			c.wanted = c.wanted || v.wants(name)
+			v.declare(name, string(kind))
+		case entry == textparse.EntrySeries:
+			c.samples = true
+			s.reset()
+			if ok := s.take(p); v.wants(s.name) {
+				c.wanted = true
+				if ok {
+					v.add(&s)
+				} else {
+					v.reject(driver.ReasonMalformed)
+				}
+			}
+		}
 	}
-	return at, nil
 }
 
 // fromSeconds converts seconds since the epoch to a time. It returns false if they are not finite

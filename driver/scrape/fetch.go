@@ -21,9 +21,13 @@ import (
 // with 40 metrics take about 1 MB.
 const maxBody = 16 << 20
 
+// protobufType is the media type of Prometheus's protobuf format.
+const protobufType = "application/vnd.google.protobuf"
+
 // accept prefers the text format, because OpenMetrics requires the suffix _total for counters:
 // exporters rename counters in it, and the configured names would not match.
-const accept = "text/plain;version=0.0.4;q=1,application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1"
+const accept = "text/plain;version=0.0.4;q=1,application/openmetrics-text;version=1.0.0;q=0.5," +
+	protobufType + ";proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.2,*/*;q=0.1"
 
 // errTooLarge is the error for a response of more than maxBody bytes.
 var errTooLarge = driver.WithReason(driver.ReasonTooLarge, fmt.Errorf("response is larger than %d bytes", maxBody))
@@ -97,7 +101,7 @@ func withoutURL(err error) error {
 
 // read parses the body of a response.
 func read(response *http.Response, v visitor) error {
-	openMetrics, err := isOpenMetrics(response.Header.Get("Content-Type"))
+	media, err := mediaType(response.Header.Get("Content-Type"))
 	if err != nil {
 		return parseError(err)
 	}
@@ -116,7 +120,12 @@ func read(response *http.Response, v visitor) error {
 	default:
 		return parseError(fmt.Errorf("content encoding %.64q was not requested", encoding))
 	}
-	content, err := parseExposition(body, openMetrics, v)
+	var content content
+	if media == protobufType {
+		content, err = parseProtobuf(body, v)
+	} else {
+		content, err = parseExposition(body, media == openMetricsType, v)
+	}
 	if err != nil {
 		return parseError(err)
 	}
@@ -144,19 +153,19 @@ func (n network) Read(p []byte) (int, error) {
 	return count, classify(err)
 }
 
-// isOpenMetrics reports whether the content type is OpenMetrics, and not the text format, which is
-// also assumed if there is none. Other types, such as HTML and protobuf, are an error.
-func isOpenMetrics(contentType string) (bool, error) {
+const openMetricsType = "application/openmetrics-text"
+
+// mediaType returns the media type of an exposition; without a content type it is the text format.
+// Other types, such as HTML, are an error.
+func mediaType(contentType string) (string, error) {
 	media, _, err := mime.ParseMediaType(contentType)
 	switch {
-	case contentType == "" || media == "text/plain":
-		return false, nil
-	case media == "application/openmetrics-text":
-		return true, nil
-	case err != nil && strings.HasPrefix(contentType, "text/plain"):
-		return false, nil
+	case contentType == "" || err != nil && strings.HasPrefix(contentType, "text/plain"):
+		return "text/plain", nil
+	case media == "text/plain", media == openMetricsType, media == protobufType:
+		return media, nil
 	default:
-		return false, fmt.Errorf("content type %.64q is not a text exposition", contentType)
+		return "", fmt.Errorf("content type %.64q is not an exposition", contentType)
 	}
 }
 

@@ -149,6 +149,9 @@ func (e *emission) ofDevice(h *ledger.Holder, claim *owner) {
 // stalled passes whether a claim is stalled, or why that is unknown. It omits shared devices:
 // dra_claim_device_info has a label for them, and many claims may share one.
 func (e *emission) stalled(base *labels, v *stall.Verdict) {
+	if v.Quiet != stall.NoQuiet {
+		e.gauge(famClaimQuiet, base, v.Quiet.Seconds())
+	}
 	switch {
 	case v.Unknown == stall.Shared:
 	case v.Unknown != stall.Known:

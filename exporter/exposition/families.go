@@ -48,6 +48,7 @@ const (
 	famClaimLastActive
 	famClaimStalled
 	famClaimStalledUnknown
+	famClaimQuiet
 	famClaimIncidentOpen
 	famClaimIncidentOnset
 	famClaimLastError

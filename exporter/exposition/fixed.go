@@ -147,15 +147,22 @@ func recordedFamilies() map[familyID]Family {
 	return map[familyID]Family{
 		famClaimStalled: {
 			Name: "dra_claim_stalled", Origin: "flight recorder", Labels: append(claim, "reason"),
-			Help: "1 if the device has been busy for the claim without a pause for --stalled.after, but no measured quantity " +
-				"shows progress: power is low, and there is almost no compute, memory traffic, copying, media work and link " +
-				"traffic, as when a collective operation hangs; else 0. reason: the quantities that show no progress, empty for " +
-				"0. Absent while this is unknown; dra_claim_stalled_unknown has the reason.",
+			Help: "1 if the device has been busy for the claim without a pause for --stalled.after, and nothing shows " +
+				"progress: every engine is measured and does almost nothing, power and links too, the claim's pods do nothing on " +
+				"the host, and no other pod or device of the workload can be what it waits for, as when a collective operation " +
+				"hangs. 0 if something has shown progress within --stalled.after. reason: the quantities that show no progress, " +
+				"empty for 0. Absent while this is unknown; dra_claim_stalled_unknown has the reason.",
 		},
 		famClaimStalledUnknown: {
 			Name: "dra_claim_stalled_unknown", Origin: "flight recorder", Labels: append(claim, "reason"),
 			Help: "1 while it is unknown whether the claim is stalled, for devices that report power or engines. Absent for " +
 				"claims that share the device: they are never judged. reason (see exporter/stall): " + stallReasons() + ".",
+		},
+		famClaimQuiet: {
+			Name: "dra_claim_quiet_seconds", Unit: "seconds", Origin: "flight recorder", Labels: claim,
+			Help: "How long the device has been busy for the claim without a sign of progress, as far as its node knows: of " +
+				"the device, of the claim's pods on the host and of other devices of the workload on the node. 0 while " +
+				"something shows progress. Absent while it is not known whether there is progress, and while no kernel runs.",
 		},
 		famClaimIncidentOpen: {
 			Name: "dra_claim_incident_open", Origin: "flight recorder", Labels: append(claim, "kind"),

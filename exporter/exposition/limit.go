@@ -105,8 +105,8 @@ func fixedRank(id familyID) rank {
 		return rankHolderInfo
 	case famPodAllocated, famPodShare:
 		return rankPod
-	case famClaimAllocatedAt, famClaimLastActive, famClaimStalled, famClaimStalledUnknown, famClaimIncidentOpen,
-		famClaimIncidentOnset, famClaimLastError,
+	case famClaimAllocatedAt, famClaimLastActive, famClaimStalled, famClaimStalledUnknown, famClaimQuiet,
+		famClaimIncidentOpen, famClaimIncidentOnset, famClaimLastError,
 		famClaimConsumedCapacity, famClaimCondition, famClaimAllocated, famClaimShare, famClaimUsed:
 		return rankClaim
 	default:

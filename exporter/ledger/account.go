@@ -8,6 +8,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -62,8 +63,9 @@ type account struct {
 	workload *account   // of a young account: the account of its workload; nil: not known yet
 	members  []*account // of an aggregated account: the number of present holders
 
-	recorded recorded
-	closedAt uint64 // the turn of the writer at which it was closed; 0: it is not closed
+	object   saved.Object
+	saved    bool   // its record need not be made again
+	closedAt uint64 // the turn of the saver at which it was closed; 0: it is not closed
 }
 
 // total is the sum of what an account was charged of one counter.
@@ -75,8 +77,8 @@ type total struct {
 	series   *Series // nil: the counter was not read since the account was opened
 }
 
-// changed records that the contents of recordAccount have changed since it was written.
-func (a *account) changed() { a.recorded.current[slotSeldom] = false }
+// changed records that the contents of [saved.Account] have changed since it was written.
+func (a *account) changed() { a.saved = false }
 
 // open adds totals for the device's attributed counters that the account does not have.
 func (a *account) open(counters []*counter) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 )
 
 // closeAfter is how long after its end a claim's account is closed: by then, sources that refresh
@@ -56,7 +57,7 @@ func (c *closing) close(claims *accountBook, written bool, now time.Time) []Clos
 	})
 	slices.SortFunc(out, func(x, y Closed) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.UID, y.UID),
-			x.Device.Compare(y.Device))
+			x.Device.Compare(y.Device), x.Born.Compare(y.Born))
 	})
 	return out
 }
@@ -96,7 +97,7 @@ func (a *account) close() Closed {
 // driverLives are the distributions of one driver.
 type driverLives struct {
 	DriverLives
-	recorded recorded
+	object saved.Object
 }
 
 // maxLives limits the drivers with distributions.

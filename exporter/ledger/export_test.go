@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 )
 
 // For the tests of the package ledger_test.
@@ -11,7 +12,7 @@ const (
 	MaxSegments    = maxSegments
 	MaxPortions    = maxPortions
 	RememberFor    = rememberFor
-	MaxIntegration = maxIntegration
+	MaxIntegration = readings.MaxIntegration
 	IntegralSuffix = integralSuffix
 )
 
@@ -58,10 +59,21 @@ func (l *Ledger) Distributions() int { return len(l.claims.distributions) }
 // AppendUnmarked appends the records that have changed since the last call of AppendChanges, also
 // those that are not marked as changed.
 func (l *Ledger) AppendUnmarked(b []byte, clock func(time.Time) int64) []byte {
-	for _, of := range l.writer.all {
-		of.current = [len(of.current)]bool{}
+	for _, book := range [2]*accountBook{&l.claims, &l.pods} {
+		for a := range book.all() {
+			a.saved = false
+		}
 	}
-	l.writer.turn-- // some records are written in certain turns only: this is the same turn
+	for _, d := range l.devices {
+		d.periodsSaved = false
+	}
+	for _, n := range l.names.claims.names {
+		n.saved = nameFacts{}
+	}
+	for _, n := range l.names.pods.names {
+		n.saved = nameFacts{}
+	}
+	l.saver.turn-- // some records are written in certain turns only: this is the same turn
 	return l.AppendChanges(b, clock)
 }
 

@@ -65,7 +65,7 @@ func (b deviceBooks) changedPeriods(to map[driver.ID][]*Period) (bytes int) {
 		bytes += d.historyBytes()
 		if d.newPeriods {
 			to[id], d.newPeriods = slices.Clip(d.periods), false
-			d.recorded.current[slotFourth] = false
+			d.periodsSaved = false
 		}
 	}
 	return bytes

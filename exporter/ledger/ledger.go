@@ -66,8 +66,8 @@ type Ledger struct {
 	closing   closing
 	advisor   advisor
 	lives     livesBook
-	writer    writer // persists the state
-	continues bool   // it continues the holds of an earlier process
+	saver     saver // persists the state
+	continues bool  // it continues the holds of an earlier process
 }
 
 // New returns an empty ledger.
@@ -182,7 +182,11 @@ func (l *Ledger) snapshot(r *join.Result, now time.Time) *Snapshot {
 	s := &Snapshot{
 		Time: now, Catalogue: l.config.Catalogue, Corrections: l.corrections, Sources: r.Sources, Timeline: l.timeline,
 		Forgotten: l.lost,
-		Closed:    l.closing.close(&l.claims, l.writer.on, now), Lives: l.lives.snapshot(),
+		Closed:    l.closing.close(&l.claims, l.saver.On(), now), Lives: l.lives.snapshot(),
+	}
+	for _, d := range l.present {
+		s.Rejected = append(s.Rejected, d.rejected...)
+		d.rejected = d.rejected[:0]
 	}
 	s.Devices, s.Failures = rowsOf(l.present, l.tick)
 	l.devices.markDown(s.Devices)

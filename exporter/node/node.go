@@ -102,6 +102,7 @@ type Node struct {
 	conditional atomic.Bool                    // the inventory has devices with binding conditions
 	attachments attachments                    // devices that are interfaces of pods
 	processes   processes                      // of the pods that hold devices
+	works       works                          // of the pods that hold devices
 	paths       pciPaths                       // where PCI devices are
 	vendors     atomic.Pointer[map[string]int] // number of readable devices by vendor
 
@@ -143,6 +144,8 @@ func New(c Config) (*Node, error) {
 	}
 	n.book = holders.NewBook(c.EmptyGrace, n.Hint)
 	n.processes.cgroup = n.cgroups.Folder
+	n.works.pods = podresources.NewPodWorks(n.cgroups, podresources.NewPodProcesses(c.Procfs, time.Now), c.Procfs)
+	n.works.reader = driver.NewReader[map[string]podresources.PodWork]("read the work of pods", n.reading("pod_work"))
 	n.podState = n.cgroups.State
 	n.cgroups.Report, n.cdi.Report, n.drivers.Report = n.reading("cgroups"), n.reading("cdi"), n.reading("drivers")
 	n.plugin = pluginDevices{

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter"
 	"github.com/dra-exporter/dra-exporter/exporter/archive"
+	"github.com/dra-exporter/dra-exporter/exporter/node"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/events"
@@ -23,7 +24,7 @@ type flight struct {
 
 // newFlight returns the flight recorder for the flags, with the incidents of earlier processes.
 func newFlight(
-	o *options, m memory, k kept, api *kube.Client, metrics *exporter.SelfMetrics, log *slog.Logger,
+	o *options, m memory, k kept, n *node.Node, api *kube.Client, metrics *exporter.SelfMetrics, log *slog.Logger,
 ) (flight, error) {
 	if !o.recorder {
 		if o.incidentsEvents {
@@ -33,6 +34,7 @@ func newFlight(
 	}
 	f := flight{Recorder: recorder.New(recorder.Config{
 		Interval: o.interval, StalledAfter: o.stalledAfter, Bytes: m.of(recorder.MaxBytes),
+		Works: n.Works,
 	})}
 	k.resumeStalls(f.Judge(), log)
 	var keep func(kind, id string, content any)

@@ -58,7 +58,7 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 	if err != nil {
 		return err
 	}
-	flight, err := newFlight(o, memory, kept, in.api, metrics, log)
+	flight, err := newFlight(o, memory, kept, in.node, in.api, metrics, log)
 	if err != nil {
 		return err
 	}

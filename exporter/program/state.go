@@ -5,7 +5,6 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -53,7 +52,7 @@ func newKept(ctx context.Context, o *options, metrics *exporter.SelfMetrics, log
 	unusable := false
 	k.store = state.New(state.Config{
 		Path: path, Node: o.node, Boot: bootID(), Wrote: metrics.StateWritten, Late: metrics.StateLate,
-		SetAside: metrics.StateSetAside,
+		SetAside: metrics.StateSetAside, Incomplete: metrics.StateIncomplete,
 		Report: func(took time.Duration, err error) {
 			reason := driver.ReasonOf(err)
 			unusable = reason == driver.ReasonLocked || reason == driver.ReasonHung
@@ -72,12 +71,7 @@ func newKept(ctx context.Context, o *options, metrics *exporter.SelfMetrics, log
 		return k, badFile(flag, path, err)
 	}
 	if o.incidentsDir != "" {
-		log.Warn("--incidents.dir is deprecated: use --state.dir")
-	}
-	if old := o.incidentsDir; old != "" && filepath.Clean(old) != filepath.Clean(path) {
-		if err := k.documents.Import(old, exporter.IncidentDocument, exporter.ReceiptDocument); err != nil {
-			log.Warn("incidents and receipts are not moved to the state folder", "from", old, "err", err)
-		}
+		log.Warn("--incidents.dir will be removed: use --state.dir")
 	}
 	return k, nil
 }
@@ -99,7 +93,7 @@ func (k kept) resume(
 	whole, changes := k.restored.Part(partLedger)
 	err := books.Restore(ledger.Kept{
 		State: whole, Changes: changes, Clock: k.restored.Clock, Time: k.restored.Time, Rebooted: k.restored.Rebooted,
-		Continues: k.restored.Continues,
+		Continues: k.restored.Continues, Former: k.restored.Former,
 	}, now)
 	if err != nil {
 		metrics.Reject(driver.Rejection{Input: sourceState, Reason: driver.ReasonOf(err), Count: 1})
@@ -113,8 +107,8 @@ func (k kept) resume(
 		holds := make([]holders.Resumed, 0, len(periods))
 		for _, p := range periods {
 			holds = append(holds, holders.Resumed{
-				Device: p.Device, Claim: p.Claim, Share: p.ShareID, Pod: p.Pod, UID: p.PodUID, From: p.From, Admin: p.Admin,
-				ClaimUID: p.ClaimUID,
+				ID: p.Hold, Device: p.Device, Claim: p.Claim, Share: p.ShareID, Pod: p.Pod, UID: p.PodUID, From: p.From,
+				Admin: p.Admin, ClaimUID: p.ClaimUID,
 			})
 		}
 		n.Resume(ctx, holds, k.restored.Time)

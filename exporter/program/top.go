@@ -108,8 +108,8 @@ func (o *topOptions) addTable(c *kingpin.CmdClause) {
 	c.Flag("interval", "How often to refresh the table.").Default("1s").DurationVar(&o.interval)
 }
 
-// runTop shows a table until ctx ends, on the alternate screen of a terminal or as text. The command
-// why prints once.
+// runTop shows a table until ctx ends, on the alternate screen of a terminal or as text. The
+// command why prints once.
 func runTop(ctx context.Context, o *options, command string, w io.Writer) error {
 	t := &o.top
 	isTable := command == commandTop
@@ -214,8 +214,8 @@ func (o *topOptions) find(
 	return func(context.Context) ([]top.Node, error) { return nodes, nil }, nil
 }
 
-// nodesOf returns the nodes of a claim or pod, none if they are unknown, as for deleted claims: then
-// any node may have held it.
+// nodesOf returns the nodes of a claim or pod, none if they are unknown, as for deleted claims:
+// then any node may have held it.
 func nodesOf(ctx context.Context, finder *kube.Finder, of top.Subject) []string {
 	namespace, name, _ := strings.Cut(of.Name, "/")
 	switch of.View {

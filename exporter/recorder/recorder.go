@@ -9,6 +9,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // Config configures a [Recorder].
@@ -19,6 +20,9 @@ type Config struct {
 	// StalledAfter is the time without signs of life after which a claim is stalled; 0:
 	// [stall.DefaultAfter].
 	StalledAfter time.Duration
+	// Works starts to read what pods have done on the host, by UID, and returns what the last read
+	// found, once. It must not block. nil: this is unknown.
+	Works func(uids []string) map[string]podresources.PodWork
 }
 
 const (
@@ -81,7 +85,7 @@ func New(config Config) *Recorder {
 	config.Keep, config.Bytes = cmp.Or(config.Keep, DefaultKeep), cmp.Or(config.Bytes, MaxBytes)
 	r := &Recorder{
 		config: config, detector: newDetector(),
-		stalls: newStalls(config.StalledAfter, config.Interval), ring: newRing(config.Keep, config.Bytes),
+		stalls: newStalls(&config), ring: newRing(config.Keep, config.Bytes),
 		absent:  map[string]time.Time{},
 		changed: map[string]bool{}, stored: map[string]time.Time{},
 		charts: newCharts(), turns: make(chan struct{}, 1),

@@ -10,6 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // stalls passes the claims of snapshots to package stall.
@@ -21,21 +22,31 @@ type stalls struct {
 	devices  map[driver.ID]*ledger.Device // of the present snapshot
 	readings []stall.Reading
 	keys     []*ledger.HolderKey // of readings
+	host     hostReader
 }
 
-// group is the name of a claim's workload.
+// hostReader reads what pods do on the host, once a window.
+type hostReader struct {
+	read  func(uids []string) map[string]podresources.PodWork // nil: it can't be read
+	began time.Time                                           // of the last read
+}
+
+// group is a claim's part of a workload.
 type group struct {
-	name string
-	due  uint64 // the turn at which it is determined again
+	name      string
+	pods      []string // UIDs of the claim's pods
+	elsewhere bool     // the workload may have ranks on other nodes
+	due       uint64   // the turn at which it is determined again
 }
 
 // regroup is the number of snapshots after which a claim's workload is determined again.
 const regroup = 60
 
-func newStalls(after, interval time.Duration) *stalls {
+func newStalls(config *Config) *stalls {
 	return &stalls{
-		judge: stall.New(after, interval), groups: map[*ledger.HolderKey]group{},
+		judge: stall.New(config.StalledAfter, config.Interval), groups: map[*ledger.HolderKey]group{},
 		before: map[*ledger.HolderKey]group{}, devices: map[driver.ID]*ledger.Device{},
+		host: hostReader{read: config.Works},
 	}
 }
 
@@ -57,24 +68,57 @@ func (b *stalls) observe(s *ledger.Snapshot) map[*ledger.HolderKey]stall.Verdict
 		}
 		of, known := b.before[h.HolderKey]
 		if !known || b.turn >= of.due {
-			of = group{workload(d, h), b.turn + regroup}
+			of = groupOf(d, h)
+			of.due = b.turn + regroup
 		}
 		b.groups[h.HolderKey] = of
 		r := readingOf(d)
 		r.Key = stall.Key{
 			Namespace: h.Namespace, Claim: h.Name, Device: h.Device, Since: h.Born.Round(0).UTC(),
 		}
-		r.Group = of.name
+		r.Group, r.Pods, r.Elsewhere = of.name, of.pods, of.elsewhere
 		b.readings, b.keys = append(b.readings, r), append(b.keys, h.HolderKey)
 	}
 	clear(b.devices) // drop references to the snapshot
+	b.observeHost(s.Time)
 	out := make(map[*ledger.HolderKey]stall.Verdict, len(b.keys))
 	for i, v := range b.judge.Observe(s.Time, b.readings) {
-		if b.readings[i].Unknown != notJudged {
+		if b.readings[i].Unknown != stall.NotJudged {
 			out[b.keys[i]] = v
 		}
 	}
 	return out
+}
+
+// observeHost passes what the pods of the readings do on the host, if there is something new.
+func (b *stalls) observeHost(now time.Time) {
+	if b.host.read == nil {
+		return
+	}
+	var uids []string
+	began := b.host.began
+	if now.Sub(began) >= b.judge.Window() {
+		b.host.began = now
+		for i := range b.readings {
+			if r := &b.readings[i]; r.Unknown != stall.NotJudged {
+				uids = append(uids, r.Pods...)
+			}
+		}
+		slices.Sort(uids)
+		uids = slices.Compact(uids)
+	}
+	work := b.host.read(uids)
+	if work == nil {
+		return
+	}
+	values := make(map[string]stall.HostValues, len(work))
+	for uid, w := range work {
+		v := stall.NoHostValues()
+		v[stall.CPU], v[stall.Storage], v[stall.Faults] = w.CPU, w.Storage, w.Faults
+		v[stall.HostMemory], v[stall.PodNetwork] = w.Memory, w.Network
+		values[uid] = v
+	}
+	b.judge.ObserveHost(began, values)
 }
 
 // suspectAfter is the time without signs of life after which a recording of its start is kept: by
@@ -159,30 +203,34 @@ func median(times []time.Time, values []float64, from, to time.Time) float64 {
 	return some[len(some)/2]
 }
 
-// notJudged is the reason for devices that can't stall, such as network devices and CPUs. Only
-// their traffic is used.
-const notJudged stall.Reason = "not_judged"
-
-// workload names the workload of a claim: that of its first pod, or the pod itself.
-func workload(d *ledger.Device, h *ledger.Holder) string {
+// groupOf returns the workload of a claim: that of its first pod, or the pod itself.
+func groupOf(d *ledger.Device, h *ledger.Holder) group {
+	var out group
 	for i := range d.Shares {
 		s := &d.Shares[i]
 		if s.Claim.Name != h.Name || s.Claim.Namespace != h.Namespace {
 			continue
 		}
 		for _, of := range s.Holders {
-			if m := of.Meta; m != nil && m.WorkloadName != "" {
-				return strings.Join([]string{of.Namespace, m.WorkloadKind, m.WorkloadName}, "/")
+			if out.name == "" {
+				out.name = strings.Join([]string{of.Namespace, "Pod", of.Name}, "/")
+				if m := of.Meta; m != nil && m.WorkloadName != "" {
+					out.name = strings.Join([]string{of.Namespace, m.WorkloadKind, m.WorkloadName}, "/")
+				}
 			}
-			return strings.Join([]string{of.Namespace, "Pod", of.Name}, "/")
+			out.elsewhere = out.elsewhere || of.Meta == nil || !of.Meta.Alone
+			if !slices.Contains(out.pods, of.UID) { // an empty one makes the host unknown
+				out.pods = append(out.pods, of.UID)
+			}
 		}
 	}
-	return ""
+	return out
 }
 
 // readingOf returns the reading of a held device.
 func readingOf(d *ledger.Device) stall.Reading {
 	r := stall.Reading{Values: stall.NoValues()}
+	clock, highest := math.NaN(), math.NaN()
 	for i := range d.Values {
 		switch v := &d.Values[i]; v.Quantity {
 		case driver.Utilization:
@@ -194,8 +242,16 @@ func readingOf(d *ledger.Device) stall.Reading {
 				r.AtLeast(s, v.Value)
 			}
 		case driver.IOBytes:
-			if s, ok := linkOf(v.Labels[0]); ok {
+			if s, ok := linkOf(&v.Labels); ok {
 				r.Add(s, v.Value)
+			}
+		case driver.Clock:
+			if isSM(v.Labels[0]) {
+				clock = v.Value
+			}
+		case driver.ClockMax:
+			if isSM(v.Labels[0]) {
+				highest = v.Value
 			}
 		case driver.PowerLimit:
 			switch v.Labels[0] {
@@ -208,10 +264,11 @@ func readingOf(d *ledger.Device) stall.Reading {
 			r.Throttled = r.Throttled || v.Value > 0 && v.Labels[0] != "power"
 		}
 	}
-	engines := r.Measured(stall.Compute) || r.Measured(stall.Memory)
+	r.Values[stall.Clock] = clock / highest
+	engines := slices.ContainsFunc([]stall.Signal{stall.Tensor, stall.FP32, stall.SM, stall.Memory}, r.Measured)
 	switch busy := r.Measured(stall.Busy); {
 	case !busy && !r.Measured(stall.Power) || busy && !r.Measured(stall.Power) && !engines:
-		r.Unknown = notJudged
+		r.Unknown = stall.NotJudged
 	case d.Attribution != join.AttributionExclusive: // the activity of each of several claims is unknown
 		r.Unknown = stall.Shared
 	case d.Parent != "" && !r.Measured(stall.Power):
@@ -220,31 +277,47 @@ func readingOf(d *ledger.Device) stall.Reading {
 	return r
 }
 
-// signalOf returns the signal of an engine, false for engines that a spinning kernel also keeps
-// busy.
+// isSM reports whether a domain of clocks is that of the SMs.
+func isSM(domain string) bool { return domain == "sm" || domain == "graphics" }
+
+// signalOf returns the signal of an engine, false for one that does not tell work from waiting.
 func signalOf(engine string) (stall.Signal, bool) {
 	switch engine {
-	case "tensor", "fp64", "fp32", "fp16":
-		return stall.Compute, true
+	case "tensor":
+		return stall.Tensor, true
+	case "fp64":
+		return stall.FP64, true
+	case "fp32":
+		return stall.FP32, true
+	case "fp16":
+		return stall.FP16, true
+	case "int":
+		return stall.Int, true
+	case "sm":
+		return stall.SM, true
 	case "dram":
 		return stall.Memory, true
 	case "copy":
 		return stall.Copy, true
 	case "encoder", "decoder", "jpeg", "ofa", "video", "video_enhance":
 		return stall.Media, true
-	default: // sm, compute, render and int are busy with a spinning kernel
+	default: // compute and render are busy with any kernel
 		return 0, false
 	}
 }
 
-func linkOf(link string) (stall.Signal, bool) {
-	switch link {
+// linkOf returns the signal of a link and direction.
+func linkOf(labels *driver.Labels) (stall.Signal, bool) {
+	switch labels[0] {
 	case "pcie":
-		return stall.Host, true
+		return stall.PCIe, true
 	case "nvlink", "xgmi":
 		return stall.Fabric, true
 	case "network", "rdma":
-		return stall.Network, true
+		if labels[1] == "transmit" {
+			return stall.Send, true
+		}
+		return stall.Receive, true
 	default:
 		return 0, false
 	}

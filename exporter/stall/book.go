@@ -6,33 +6,31 @@ import (
 	"time"
 )
 
-// The rule.
+// The rule. README.md has the measurements from which the levels follow.
 const (
 	// restingBelow is the utilization below which a window counts as one without kernels.
 	restingBelow = 0.1
 	// spinsFrom is the mean utilization of a window from which on a kernel may have run without a
 	// pause. Programs that launch kernels repeatedly pause between them.
 	spinsFrom = 0.97
-	// lowPower is the part of the reference, above idle power, up to which power is low. A spinning
-	// kernel draws a tenth of an H100's training power, and two fifths on a small or capped card. From
-	// fullPower on, power is a sign of life.
+	// lowPower is the part of the reference, above idle power, up to which power is low. From
+	// fullPower on, power shows progress.
 	lowPower, fullPower = 0.5, 0.75
-	// idleOfMaxLimit is the assumed idle power of a device that has not been seen idle, as a part of
-	// its highest power limit. GPUs of servers draw 10 to 25 %.
-	idleOfMaxLimit = 0.1
+	// idleOfMaxLimit and readyOfMaxLimit are the lowest and the highest idle power that is assumed of
+	// a device that has not been seen idle, as parts of its highest power limit.
+	idleOfMaxLimit, readyOfMaxLimit = 0.1, 0.25
 	// referenceWindows is the number of windows that make a working level.
 	referenceWindows = 5
-	// muchTraffic is the traffic, in bytes per second, from which on ranks exchange data over a fabric
-	// or network.
+	// muchTraffic is the traffic, in bytes per second, from which on ranks exchange data over a
+	// fabric or network.
 	muchTraffic = 1e8
-	// monitoring is the highest PCIe traffic, in bytes per second, that reading of counters is assumed
-	// to cause.
-	monitoring = 1e6
+	// monitoring is the highest PCIe traffic, in bytes per second, that reading of counters is
+	// assumed to cause.
+	monitoring = 1.2e6
 	// measuredShare is the part of a window's readings that must have a value.
 	measuredShare = 1. / 3
-	// unclearPart: at most one in unclearPart quiet windows may be unclear, since reading of the
-	// device's counters uses its links. A window with a utilization from hardlyPausing to spinsFrom
-	// does not end the phase either.
+	// unclearPart: at most one in unclearPart quiet windows may be unclear. A window with a
+	// utilization from hardlyPausing to spinsFrom does not end the phase either.
 	unclearPart, hardlyPausing = 4, 0.9
 	// maxWaits limits the number of remembered modes of waiting.
 	maxWaits = 8
@@ -46,9 +44,9 @@ type class uint8
 const (
 	unmeasured class = iota
 	resting          // no kernel ran
-	pausing          // kernels ran, with pauses, without another sign of life
-	working          // something shows life
-	unclear          // neither signs of life nor their absence are certain
+	pausing          // kernels ran, with pauses, and nothing shows progress
+	working          // something shows progress
+	unclear          // neither signs of progress nor their absence are certain
 	quiet            // a kernel ran without pause, and nothing else happened
 )
 
@@ -60,16 +58,22 @@ type book struct {
 	Fabric  bool   `json:"fabric"`
 	Network bool   `json:"network"`
 	Waits   []wait `json:"waits"` // modes in which it waited, and worked again afterwards
-	// QuietSince is when it became quiet; some later windows may be unclear. DullSince is the time
-	// since which nothing has shown life. The zero time: it is not quiet, or something shows life.
+	// QuietSince is when it became quiet; some later windows may be unclear. The zero time: it is not
+	// quiet.
 	QuietSince time.Time `json:"quiet_since"`
-	DullSince  time.Time `json:"dull_since"`
-	Watts      float64   `json:"watts"` // power of the last quiet window
-	Verdict    Verdict   `json:"verdict"`
+	// AliveUntil is when the pods or another rank last worked in a quiet phase.
+	AliveUntil time.Time `json:"alive_until"`
+	// Progress is the end of the last window that showed progress, and Shows what showed it.
+	Progress time.Time `json:"progress"`
+	Shows    []Signal  `json:"shows"`
+	Watts    float64   `json:"watts"` // power of the last quiet window
+	Verdict  Verdict   `json:"judged"`
 
-	turn    uint64
-	group   groupKey
-	unknown Reason
+	turn      uint64
+	group     groupKey
+	unknown   Reason
+	pods      []string
+	elsewhere bool
 
 	// The present window.
 	began     time.Time
@@ -79,19 +83,21 @@ type book struct {
 	last      Values // bytes so far
 	at        [NumSignals]time.Time
 	throttled int
+	slowest   float64 // lowest clock
 
 	// The last window.
 	fresh      bool // the window has just ended
 	from       time.Time
 	class      class
-	why        Reason // why the class is unmeasured or unclear
+	why        Reason   // why the class is not working and not quiet
+	shows      []Signal // what shows progress
+	missing    []Signal // engines that are not measured
 	level      Values
-	idleHost   float64
+	lowest     float64 // lowest clock
+	ownPCIe    float64 // PCIe traffic that the reading of counters causes, in bytes per second
 	quietTimes int
 	otherTimes int // unclear or pausing windows since QuietSince
-	// blind reports that the power can't be compared with anything yet.
-	blind  bool
-	ending wait
+	ending     wait
 }
 
 // wait is a mode of power in which a claim was quiet.
@@ -105,7 +111,9 @@ func (b *book) add(r *Reading, now time.Time) time.Duration {
 	if b.began.IsZero() {
 		b.began, b.last = now, NoValues()
 	}
-	b.ticks++
+	if b.ticks++; b.ticks == 1 || !(r.Values[Clock] >= b.slowest) {
+		b.slowest = r.Values[Clock]
+	}
 	if r.Throttled {
 		b.throttled++
 	}
@@ -135,80 +143,17 @@ func (b *book) measure(j *Judge, r *Reading, now time.Time) {
 		}
 	}
 	throttled := 2*b.throttled > b.ticks
-	b.from, b.began, b.ticks, b.throttled = b.began, now, 0, 0
+	b.from, b.began, b.ticks, b.throttled, b.lowest = b.began, now, 0, 0, b.slowest
 	b.sums, b.counts = [NumSignals]float64{}, [NumSignals]int{}
 	b.class, b.why = b.classify(j, r, throttled)
 	b.fresh = true
-	b.learn(j)
+	b.learn(j, now)
 }
-
-// classify returns the class of the window, with a reason if it is unmeasured or unclear.
-func (b *book) classify(j *Judge, r *Reading, throttled bool) (class, Reason) {
-	switch v := &b.level; {
-	case !v.Measured(Busy):
-		return unmeasured, NoBusy
-	case !v.Measured(Power):
-		return unmeasured, NoPower
-	case !v.Measured(Compute) && !v.Measured(Memory):
-		return unmeasured, NoEngines
-	}
-	known := j.idle[b.Device]
-	b.idleHost = known.Host
-	linked := b.level.Measured(Host) || b.level.Measured(Fabric)
-	b.blind = b.reference() == 0 && (r.Limit == 0 || !linked)
-	switch {
-	case b.level[Busy] < restingBelow:
-		return resting, Known
-	case slices.ContainsFunc(vital(), b.moves):
-		return working, Known
-	case b.level[Busy] < spinsFrom:
-		return pausing, Known
-	}
-	watts := known.Watts
-	if watts == 0 {
-		watts = idleOfMaxLimit * max(r.MaxLimit, r.Limit)
-	}
-	full := max(b.reference(), r.Limit) - watts
-	switch drawn := b.level[Power] - watts; {
-	case throttled:
-		return unclear, Throttled
-	case full <= 0 || b.blind:
-		return unclear, NoReference
-	case drawn >= fullPower*full:
-		return working, Known
-	case drawn > lowPower*full || slices.ContainsFunc(vital(), b.hovers):
-		return unclear, Unclear
-	default:
-		return quiet, Known
-	}
-}
-
-// bandOf returns the band of a signal for this device. PCIe traffic that also occurs while no
-// kernel runs is not a sign of life.
-func (b *book) bandOf(s Signal) band {
-	of := s.band()
-	if s == Host {
-		of.quiet = max(of.quiet, 2*b.idleHost)
-		of.life = max(of.life, 5*b.idleHost)
-	}
-	return of
-}
-
-// moves reports whether a signal shows life.
-func (b *book) moves(s Signal) bool { return b.level.Measured(s) && b.level[s] >= b.bandOf(s).life }
-
-// hovers reports whether a signal is above the level of a spinning kernel.
-func (b *book) hovers(s Signal) bool { return b.level.Measured(s) && b.level[s] > b.bandOf(s).quiet }
 
 // silent returns the measured signals, which show no life.
 func (b *book) silent() []Signal {
-	out := []Signal{Power}
-	for _, s := range vital() {
-		if b.level.Measured(s) {
-			out = append(out, s)
-		}
-	}
-	return out
+	return sorted(b.level.Measured, Power, Tensor, FP64, FP32, FP16, Int, SM, Memory, Copy, Media, PCIe, Fabric, Receive,
+		Send)
 }
 
 // reference returns the power of the claim at work; 0: not yet known. It is a level that several
@@ -216,21 +161,17 @@ func (b *book) silent() []Signal {
 func (b *book) reference() float64 { return b.Peaks[referenceWindows-1] }
 
 // learn updates the claim's working level and the device's idle level.
-func (b *book) learn(j *Judge) {
+func (b *book) learn(j *Judge, now time.Time) {
 	v := &b.level
-	b.Network = b.Network || v[Network] >= muchTraffic
+	b.Network = b.Network || v[Receive] >= muchTraffic || v[Send] >= muchTraffic
 	switch {
 	case b.class == resting && v[Busy] < restingBelow/5:
 		known, seen := j.idle[b.Device]
-		if !seen || v[Power] < known.Watts {
-			known.Watts = v[Power]
-		}
-		if v.Measured(Host) && (!seen || v[Host] < known.Host) { // higher traffic is a transfer
-			known.Host = min(v[Host], monitoring)
-		}
+		known.learn(v, b.lowest, seen)
 		known.Device = b.Device
 		j.idle[b.Device] = known
-	case slices.ContainsFunc(vital(), b.moves):
+	case b.class == working:
+		b.Progress, b.Shows = now, b.shows
 		if watts := v[Power]; watts > b.reference() {
 			b.Peaks[referenceWindows-1] = watts
 			slices.SortFunc(b.Peaks[:], func(x, y float64) int { return int(math.Copysign(1, y-x)) })
@@ -239,12 +180,29 @@ func (b *book) learn(j *Judge) {
 	}
 }
 
+// The clock, as a share of the highest one, from which on a device without kernels has a context
+// open, and up to which it has none.
+const readyClock, sleepingClock = 0.5, 0.3
+
+// learn adds a window without kernels.
+func (i *idle) learn(v *Values, lowestClock float64, seen bool) {
+	switch {
+	case !v.Measured(Power):
+	case lowestClock >= readyClock:
+		i.Ready = v[Power] // of now: it depends on the temperature
+	case !(v[Clock] > sleepingClock) && (i.Watts == 0 || v[Power] < i.Watts):
+		i.Watts = v[Power]
+	}
+	if v.Measured(PCIe) && (!seen || v[PCIe] < i.Host) { // higher traffic is a transfer
+		i.Host = min(v[PCIe], monitoring)
+	}
+}
+
 // follow adds the window that has just ended to the present phase.
 func (b *book) follow(now time.Time) {
 	b.fresh = false
 	switch b.class {
 	case quiet:
-		b.DullSince = earliest(b.DullSince, b.from)
 		if b.QuietSince.IsZero() {
 			b.QuietSince, b.quietTimes, b.otherTimes = b.from, 0, 0
 		}
@@ -252,9 +210,8 @@ func (b *book) follow(now time.Time) {
 		b.Watts = b.level[Power]
 		b.ending = wait{b.Watts, now.Sub(b.QuietSince)}
 	case unclear:
-		b.DullSince = earliest(b.DullSince, b.from)
 		if b.otherTimes++; unclearPart*b.otherTimes > b.quietTimes {
-			b.QuietSince = time.Time{}
+			b.rouse()
 		}
 	case working:
 		b.waitedFor(b.ending)
@@ -263,20 +220,12 @@ func (b *book) follow(now time.Time) {
 		b.rouse()
 	case pausing:
 		if b.otherTimes++; b.level[Busy] < hardlyPausing || unclearPart*b.otherTimes > b.quietTimes {
-			b.QuietSince, b.DullSince = time.Time{}, time.Time{}
+			b.rouse()
 		}
 	}
 }
 
-// earliest returns since, or now if since is the zero time.
-func earliest(since, now time.Time) time.Time {
-	if since.IsZero() {
-		return now
-	}
-	return since
-}
-
-func (b *book) rouse() { b.QuietSince, b.DullSince, b.ending = time.Time{}, time.Time{}, wait{} }
+func (b *book) rouse() { b.QuietSince, b.AliveUntil, b.ending = time.Time{}, time.Time{}, wait{} }
 
 // waitedFor records a wait that ended by itself.
 func (b *book) waitedFor(w wait) {

@@ -3,25 +3,22 @@ package stall
 import (
 	"cmp"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// DefaultAfter is the default time without signs of life. While one rank uploads a checkpoint, the
-// others spin for up to seven minutes.
+// DefaultAfter is the default time without signs of progress. While one rank uploads a checkpoint,
+// the others spin for up to seven minutes.
 const DefaultAfter = 8 * time.Minute
 
-// The time without signs of life after which a claim is stalled, as multiples of after.
+// The time without signs of progress after which a claim is stalled, as multiples of after.
 const (
-	// aloneFactor applies to one rank if most others work.
-	aloneFactor = 5. / 8
-	// unseenFactor applies to ranks that may wait for ranks on other nodes: one rank that evaluates a
-	// model takes up to a quarter of an hour.
-	unseenFactor = 2.5
-	// worksFactor applies to ranks that may wait for a working rank on this node.
-	worksFactor = 4.
+	// longestFactor applies while the claim may wait for work that is not measured: ranks that
+	// prepare data on one processor take up to 40 minutes.
+	longestFactor = 5.
 	// againFactor applies to the length of an earlier wait that ended by itself.
 	againFactor = 1.5
 	// windowsOfAfter is the number of windows in after.
@@ -47,8 +44,13 @@ func (k Key) compare(other Key) int {
 type Reading struct {
 	Key
 	// Group names the claims of one workload on the node. Its ranks may wait for each other, and
-	// traffic of its network devices is a sign of life of all ranks. Empty: the claim is alone.
+	// traffic of its network devices is progress of all ranks. Empty: the claim is alone.
 	Group string
+	// Pods are the UIDs of the claim's pods.
+	Pods []string
+	// Elsewhere reports that the workload has ranks on other nodes or waits for requests, or that
+	// this is not known.
+	Elsewhere bool
 	// Unknown is why the device can't be judged. Its traffic still counts for its group.
 	Unknown Reason
 	Values
@@ -62,6 +64,7 @@ type Judge struct {
 	after, window, interval time.Duration
 	books                   map[Key]*book
 	idle                    map[driver.ID]idle
+	pods                    map[string]pod
 	turn                    uint64
 	now                     time.Time // of the last Observe
 
@@ -73,7 +76,7 @@ type Judge struct {
 }
 
 // New returns a judge without history. interval is the longest time between readings. after is the
-// time without signs of life; 0: [DefaultAfter].
+// time without signs of progress; 0: [DefaultAfter].
 func New(after, interval time.Duration) *Judge {
 	after = cmp.Or(after, DefaultAfter)
 	return &Judge{
@@ -82,7 +85,8 @@ func New(after, interval time.Duration) *Judge {
 	}
 }
 
-// Window returns the length of a window, which is the accuracy of the start of a stall.
+// Window returns the length of a window, which is the accuracy of the start of a stall, and the
+// time between two readings of the pods on the host.
 func (j *Judge) Window() time.Duration { return j.window }
 
 // Observe adds the readings of all held devices at one time. It returns verdicts in the same order,
@@ -100,10 +104,10 @@ func (j *Judge) Observe(now time.Time, readings []Reading) []Verdict {
 			b = j.adopt(r.Key)
 		}
 		if b == nil {
-			b = &book{Key: r.Key, Verdict: Verdict{Unknown: cmp.Or(r.Unknown, TooShort)}}
+			b = &book{Key: r.Key, Verdict: Verdict{Unknown: cmp.Or(r.Unknown, TooShort), Quiet: NoQuiet, Since: now}}
 			j.books[r.Key] = b
 		}
-		b.turn, b.group, b.unknown = j.turn, r.group(), r.Unknown
+		b.turn, b.group, b.unknown, b.pods, b.elsewhere = j.turn, r.group(), r.Unknown, r.Pods, r.Elsewhere
 		books = append(books, b)
 		if b.add(r, now) >= j.window {
 			ended = true
@@ -134,10 +138,14 @@ func (r *Reading) group() groupKey {
 
 // group is the activity of a workload's ranks in the last window.
 type group struct {
-	ranks, working, quiet int
-	networked             bool // network devices have traffic now
-	network, exchanged    bool // it has network devices; they had much traffic
-	worked                bool // a rank has worked
+	ranks, working, still, resting, busy int
+
+	networked bool // its network devices have traffic in both directions
+	network   bool // it has network devices
+	exchanged bool // they had much traffic
+	worked    bool // a rank has worked
+	pods      map[string]bool
+	host      host
 }
 
 // conclude makes the verdicts.
@@ -146,89 +154,151 @@ func (j *Judge) conclude(books []*book, now time.Time) {
 	for _, b := range books {
 		g := groups[b.group]
 		if g == nil {
-			g = &group{}
+			g = &group{pods: map[string]bool{}}
 			groups[b.group] = g
 		}
-		g.networked = g.networked || b.moves(Network)
-		g.network = g.network || b.level.Measured(Network)
-		g.exchanged = g.exchanged || b.Network
-		g.worked = g.worked || b.reference() > 0
-		switch b.class {
-		case working:
-			g.ranks, g.working = g.ranks+1, g.working+1
-		case quiet:
-			g.ranks, g.quiet = g.ranks+1, g.quiet+1
-		case resting, pausing, unclear, unmeasured:
-			if b.level.Measured(Busy) {
-				g.ranks++
-			}
-		}
+		g.add(b)
+	}
+	for _, g := range groups {
+		g.host = j.hostOf(g.pods, g.busy, now)
 	}
 	for _, b := range books {
 		g := groups[b.group]
 		if g.networked && (b.class == quiet || b.class == unclear) { // other classes speak for themselves
-			b.class = working
+			b.class, b.Progress, b.Shows = working, now, []Signal{Receive, Send}
 		}
 		if b.fresh {
 			b.follow(now)
 		}
-		b.Verdict = j.verdict(b, g, now)
+		if !b.QuietSince.IsZero() && (g.host.class == hostWorks || g.working > 0) {
+			b.AliveUntil = now
+		}
+		b.conclude(j.verdict(b, g, now), now)
+	}
+}
+
+// add adds what a device did in the last window.
+func (g *group) add(b *book) {
+	for _, uid := range b.pods {
+		g.pods[uid] = true
+	}
+	g.networked = g.networked || b.networked()
+	g.network = g.network || b.level.Measured(Send) || b.level.Measured(Receive)
+	g.exchanged = g.exchanged || b.Network
+	if !b.level.Measured(Busy) || b.unknown == NotJudged {
+		return
+	}
+	g.ranks++
+	g.worked = g.worked || b.reference() > 0
+	if b.level[Busy] >= restingBelow {
+		g.busy++
+	}
+	switch b.class {
+	case working:
+		g.working++
+	case quiet:
+		g.still++
+	case resting:
+		g.resting++
+	case pausing, unclear, unmeasured:
 	}
 }
 
 // verdict returns the verdict at a time.
 func (j *Judge) verdict(b *book, g *group, now time.Time) Verdict {
-	switch {
-	case b.unknown != Known:
-		return Verdict{Unknown: b.unknown}
-	case b.class == unmeasured:
-		return Verdict{Unknown: b.why}
-	case b.DullSince.IsZero() && b.blind:
-		return Verdict{Unknown: NoReference}
-	case b.DullSince.IsZero():
-		return Verdict{}
+	v := Verdict{
+		Quiet: NoQuiet, Host: g.host.read, HostShows: g.host.shows, Ranks: g.ranks, Working: g.working, Still: g.still,
 	}
-	dull, still := now.Sub(b.DullSince), time.Duration(0)
+	if b.unknown != Known {
+		v.Unknown = b.unknown
+		return v
+	}
+	if b.class == working {
+		v.Quiet = 0
+	}
+	if !b.Progress.IsZero() && b.class != working {
+		v.For = now.Sub(b.Progress)
+	}
 	if !b.QuietSince.IsZero() {
-		still = now.Sub(b.QuietSince)
+		v.For = max(0, now.Sub(latest(b.QuietSince, b.AliveUntil)))
+		needed, reason := j.silenceNeeded(b, g)
+		if reason != NoHost && reason != HostWorks {
+			v.Quiet = v.For
+		}
+		if v.For >= needed && needed > 0 {
+			v.Stalled = b.silent()
+			return v
+		}
+		if now.Sub(b.QuietSince) >= j.after {
+			v.Unknown = reason
+			return v
+		}
 	}
-	silence, reason := j.silenceNeeded(b, g)
+	if b.Progress.IsZero() || now.Sub(b.Progress) >= j.after || b.class == unmeasured && b.why == NoBusy {
+		v.Unknown, v.Missing = cmp.Or(b.why, TooShort), b.missing
+		return v
+	}
+	v.Progress = b.Shows
+	return v
+}
+
+// silenceNeeded returns the time without signs of progress after which a quiet claim is stalled, 0
+// if this can't be known here. If it is longer than after, the reason says why.
+func (j *Judge) silenceNeeded(b *book, g *group) (time.Duration, Reason) {
+	longest := time.Duration(longestFactor * float64(j.after))
+	waited := time.Duration(againFactor * float64(b.waited()))
 	switch {
-	case still >= silence:
-		return Verdict{Stalled: b.silent(), For: still}
-	case still >= j.after:
-		return Verdict{Unknown: reason, For: still}
-	case dull >= j.after:
-		return Verdict{Unknown: cmp.Or(b.why, Unclear), For: dull}
-	case b.reference() == 0:
-		return Verdict{Unknown: TooShort, For: dull}
+	case g.host.class == hostUnknown:
+		return 0, NoHost
+	case g.host.class == hostWorks:
+		return 0, HostWorks
+	case g.working > 0:
+		return 0, RankWorks
+	case b.elsewhere || g.exchanged || g.network && !g.worked || b.Fabric && g.ranks == 1:
+		if g.host.class == hostSpins {
+			return 0, HostSpins
+		}
+		return 0, RanksUnseen
+	case g.host.class == hostSpins:
+		return max(longest, waited), HostSpins
+	case g.resting > 0:
+		return max(longest, waited), RankIdles
+	case waited > j.after:
+		return waited, WaitedBefore
 	default:
-		return Verdict{For: dull}
+		return j.after, TooShort
 	}
 }
 
-// silenceNeeded returns the time without signs of life after which a quiet claim is stalled. If it
-// is longer than after, the reason says why.
-func (j *Judge) silenceNeeded(b *book, g *group) (time.Duration, Reason) {
-	times := func(factor float64) time.Duration { return time.Duration(factor * float64(j.after)) }
-	silence, reason := j.after, Unclear
-	switch {
-	case g.working > g.ranks/2 && g.working > 1:
-		silence = times(aloneFactor)
-	case g.working > 0:
-		silence, reason = times(worksFactor), RankWorks
-	case g.exchanged || g.network && !g.worked || b.Fabric && g.ranks == 1:
-		silence, reason = times(unseenFactor), RanksUnseen
+// conclude replaces the verdict.
+func (b *book) conclude(v Verdict, now time.Time) {
+	state, before := v.State(), b.Verdict.State()
+	if state == before {
+		v.Since, v.Before = b.Verdict.Since, b.Verdict.Before
+	} else {
+		v.Since, v.Before = now, before
 	}
-	if waited := time.Duration(againFactor * float64(b.waited())); waited > silence {
-		silence, reason = waited, WaitedBefore
+	b.Verdict = v
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
 	}
-	return silence, reason
+	return b
 }
 
 // idle has a device's power and traffic while no kernel runs.
 type idle struct {
 	Device driver.ID `json:"device"`
-	Watts  float64   `json:"watts"`
-	Host   float64   `json:"host"` // bytes per second, such as from reading its counters
+	// Watts is the power while its clocks are low, and Ready that with a context open, which keeps
+	// them high; 0: unknown.
+	Watts float64 `json:"watts"`
+	Ready float64 `json:"ready"`
+	Host  float64 `json:"host"` // bytes per second over PCIe, such as from reading its counters
+}
+
+// sorted returns the signals of which f is true.
+func sorted(f func(Signal) bool, of ...Signal) []Signal {
+	return slices.DeleteFunc(slices.Clone(of), func(s Signal) bool { return !f(s) })
 }

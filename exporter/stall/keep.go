@@ -98,7 +98,7 @@ func (j *Judge) adopt(key Key) *book {
 	b := j.kept.books[n]
 	j.kept.books = slices.Delete(j.kept.books, n, n+1)
 	b.Key = key
-	for _, t := range []*time.Time{&b.QuietSince, &b.DullSince} {
+	for _, t := range []*time.Time{&b.QuietSince, &b.AliveUntil, &b.Progress} {
 		if !t.IsZero() {
 			*t = t.Add(j.kept.away)
 		}

@@ -1,6 +1,7 @@
 package stall
 
 import (
+	"fmt"
 	"strings"
 	"time"
 )
@@ -12,15 +13,23 @@ type Reason string
 const (
 	Known        Reason = ""
 	TooShort     Reason = "too_short"
+	Idle         Reason = "idle"
 	Shared       Reason = "shared"
 	Part         Reason = "partition"
+	NotJudged    Reason = "not_judged" // of devices whose traffic alone matters
 	NoBusy       Reason = "no_utilization"
 	NoPower      Reason = "no_power"
 	NoEngines    Reason = "no_engines"
 	NoReference  Reason = "no_reference"
+	NoIdle       Reason = "no_idle_level"
+	NoHost       Reason = "no_host"
+	HostWorks    Reason = "host_works"
+	HostSpins    Reason = "host_spins"
 	Throttled    Reason = "throttled"
+	Pauses       Reason = "pauses"
 	Unclear      Reason = "unclear"
 	RankWorks    Reason = "another_rank_works"
+	RankIdles    Reason = "another_rank_idles"
 	RanksUnseen  Reason = "ranks_elsewhere"
 	WaitedBefore Reason = "waited_before"
 )
@@ -28,16 +37,18 @@ const (
 // Reasons returns all reasons.
 func Reasons() []Reason {
 	return []Reason{
-		TooShort, Shared, Part, NoBusy, NoPower, NoEngines, NoReference, Throttled, Unclear, RankWorks, RanksUnseen,
-		WaitedBefore,
+		TooShort, Idle, Shared, Part, NoBusy, NoPower, NoEngines, NoReference, NoIdle, NoHost, HostWorks, HostSpins,
+		Throttled, Pauses, Unclear, RankWorks, RankIdles, RanksUnseen, WaitedBefore,
 	}
 }
 
 // Meaning returns the meaning of the reason as a clause without a full stop.
-func (r Reason) Meaning() string {
+func (r Reason) Meaning() string { //nolint:cyclop // a table
 	switch r {
 	case TooShort:
 		return "the claim has been measured for too short a time"
+	case Idle:
+		return "no kernel runs: the claim waits for its host, for requests or for other ranks, or hangs there"
 	case Shared:
 		return "several claims share the device"
 	case Part:
@@ -47,17 +58,29 @@ func (r Reason) Meaning() string {
 	case NoPower:
 		return "the power is not measured"
 	case NoEngines:
-		return "neither the compute pipes nor the memory traffic is measured, so that light work and a hang look alike"
+		return "nothing shows progress, and not all engines that could do the work are measured"
 	case NoReference:
-		return "neither a working level of the claim nor the power limit of the device is known, or no link is measured"
+		return "the claim has not been seen at work, so that there is nothing to compare its power with"
+	case NoIdle:
+		return "the power of the idle device is not known, which would show whether a kernel works or waits"
+	case NoHost:
+		return "what the claim's pods do on the host can't be read"
+	case HostWorks:
+		return "the claim's pods work on the host, for which the device may wait"
+	case HostSpins:
+		return "a thread of the claim's pods runs without a pause: it waits for the device, or computes"
 	case Throttled:
 		return "the device is throttled"
+	case Pauses:
+		return "kernels run with pauses, and nothing else shows progress"
 	case Unclear:
-		return "the device is busy and does next to nothing, yet more than a kernel that spins"
+		return "the device does next to nothing, yet more than a kernel that waits, or on too few of its SMs to be sure"
 	case RankWorks:
 		return "it does nothing while another rank on this node works, for which it may wait"
+	case RankIdles:
+		return "it does nothing while another rank on this node is idle, for which it may wait"
 	case RanksUnseen:
-		return "it does nothing and may wait for a rank that is not on this node"
+		return "it does nothing and may wait for a rank that is not on this node, or for a request"
 	case WaitedBefore:
 		return "it does nothing, as it did before for a similar time, and came out of it by itself"
 	default:
@@ -65,22 +88,100 @@ func (r Reason) Meaning() string {
 	}
 }
 
-// Verdict is the verdict on a claim's device.
+// NoQuiet is the time of [Verdict.Quiet] if it is unknown whether the claim is quiet.
+const NoQuiet time.Duration = -1
+
+// Verdict is the verdict on a claim's device: it is stalled, it is not, or that is unknown.
 type Verdict struct {
 	// Unknown is why the verdict is unknown.
 	Unknown Reason
-	// Stalled has the measured signals, none of which shows life; nil: the claim is not stalled, or
-	// that is unknown.
+	// Stalled has the measured signals, none of which shows progress; nil: the claim is not stalled,
+	// or that is unknown.
 	Stalled []Signal
-	// For is the time without signs of life.
+	// For is the time without signs of progress.
 	For time.Duration
+	// Quiet is the time for which the device has been busy, and neither the device nor, as far as is
+	// known, the claim's pods or other ranks have done anything; 0 while something shows progress;
+	// [NoQuiet] if it is unknown.
+	Quiet time.Duration
+
+	// Missing are the engines that are not measured, for [NoEngines].
+	Missing []Signal
+	// Progress are the signals that last showed progress, of a claim that is not stalled.
+	Progress []Signal
+	// Host are the signals of the pods on the host that were read, and HostShows those that show
+	// work.
+	Host, HostShows []HostSignal
+	// Ranks is the number of the workload's devices on the node, of which Working show progress and
+	// Still show nothing.
+	Ranks, Working, Still int
+
+	// Since is when the verdict became this one, and Before what it was; "": nothing.
+	Since  time.Time
+	Before string
 }
 
-// Why returns the names of the signals in Stalled.
+// State returns the verdict in a word or two: stalled, not stalled, or unknown with its reason.
+func (v *Verdict) State() string {
+	switch {
+	case v.Unknown != Known:
+		return "unknown (" + string(v.Unknown) + ")"
+	case v.Stalled != nil:
+		return "stalled"
+	default:
+		return "not stalled"
+	}
+}
+
+// Why returns the names of the signals in Stalled, and those of the host.
 func (v *Verdict) Why() string {
-	names := make([]string, 0, len(v.Stalled))
+	if v.Stalled == nil {
+		return ""
+	}
+	names := make([]string, 0, len(v.Stalled)+len(v.Host))
 	for _, s := range v.Stalled {
 		names = append(names, s.String())
 	}
+	for _, s := range v.Host {
+		names = append(names, s.String())
+	}
 	return strings.Join(names, ",")
+}
+
+// Evidence returns what the verdict stands on, as sentences: for people.
+func (v *Verdict) Evidence() string {
+	var out []string
+	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	switch {
+	case v.Unknown != Known:
+		say("Unknown: %s.", v.Unknown.Meaning())
+	case v.Stalled != nil:
+		say("For %s, nothing shows progress: neither %s.", v.For.Round(time.Second), words(v.Stalled))
+	case len(v.Progress) > 0:
+		say("Progress: %s.", words(v.Progress))
+	}
+	if len(v.Missing) > 0 {
+		say("Not measured: %s.", words(v.Missing))
+	}
+	switch {
+	case len(v.HostShows) > 0:
+		say("The pods' %s show work on the host.", words(v.HostShows))
+	case len(v.Host) > 0:
+		say("The pods show no work on the host by %s.", words(v.Host))
+	}
+	if v.Ranks > 1 {
+		say("Of %d ranks on this node, %d work and %d do nothing.", v.Ranks, v.Working, v.Still)
+	}
+	if v.Before != "" {
+		say("Since %s; before: %s.", v.Since.UTC().Format(time.RFC3339), v.Before)
+	}
+	return strings.Join(out, " ")
+}
+
+func words[S fmt.Stringer](signals []S) string {
+	names := make([]string, len(signals))
+	for i, s := range signals {
+		names[i] = strings.ReplaceAll(s.String(), "_", " ")
+	}
+	return strings.Join(names, ", ")
 }

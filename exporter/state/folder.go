@@ -41,10 +41,10 @@ type folder struct {
 // errLocked is the error for a folder that another process writes.
 var errLocked = driver.WithReason(driver.ReasonLocked, errors.New("another instance on this node writes it"))
 
-// openFolder creates the folder if necessary, and locks it.
+// openFolder creates the folder if necessary, tries to write in it, and locks it.
 func openFolder(path string) (folder, error) {
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		return folder{}, fmt.Errorf("make folder: %w", err)
+	if err := Probe(path); err != nil {
+		return folder{}, err
 	}
 	dir, err := os.Open(path)
 	if err != nil {
@@ -71,8 +71,11 @@ func own(dir *os.File) bool {
 	})
 }
 
-// probe returns an error if no file can be written in a folder. It removes its file.
-func probe(path string) error {
+// Probe returns an error if a folder can't be created or written. It removes what it writes.
+func Probe(path string) error {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return fmt.Errorf("make folder: %w", err)
+	}
 	file, err := os.CreateTemp(path, ".tmp-")
 	if err != nil {
 		return fmt.Errorf("write to folder: %w", err)
@@ -143,7 +146,8 @@ func (f *folder) name(number uint64) string {
 	return filepath.Join(f.path, fmt.Sprintf("%s%08d%s", prefix, number, suffix))
 }
 
-// numbers returns the numbers of the segments, the newest first.
+// numbers returns the numbers of the segments, the newest first. A file whose name is not that of
+// its number, such as one with further zeros, is none.
 func (f *folder) numbers() ([]uint64, error) {
 	entries, err := os.ReadDir(f.path)
 	if err != nil {
@@ -153,7 +157,7 @@ func (f *folder) numbers() ([]uint64, error) {
 	for _, e := range entries {
 		digits, found := strings.CutSuffix(strings.TrimPrefix(e.Name(), prefix), suffix)
 		number, err := strconv.ParseUint(digits, 10, 64)
-		if found && err == nil && e.Type().IsRegular() {
+		if found && err == nil && e.Type().IsRegular() && f.name(number) == filepath.Join(f.path, e.Name()) {
 			out = append(out, number)
 		}
 	}

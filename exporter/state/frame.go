@@ -8,10 +8,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fxamacker/cbor/v2"
 	"github.com/klauspost/compress/s2"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/wire"
+	"github.com/dra-exporter/dra-exporter/exporter/state/former"
 )
 
 // A frame is the length of its content, the CRC-32C of length and content, and the content. The
@@ -103,7 +105,8 @@ func decompress(b []byte) ([]byte, error) {
 	return content, nil
 }
 
-// header identifies the state.
+// header identifies the state. It is a message of package former in all formats, so that a program
+// of an earlier format recognizes a newer one.
 type header struct {
 	Format int
 	Node   string
@@ -119,20 +122,23 @@ const (
 
 func (h *header) frame() []byte {
 	b := begin(nil, kindHeader)
-	b = wire.Uint(b, fieldFormat, uint64(h.Format))
-	b = wire.String(b, fieldNode, h.Node)
-	return finish(wire.String(b, fieldBoot, h.Boot))
+	b = protowire.AppendTag(b, fieldFormat, protowire.VarintType)
+	b = protowire.AppendVarint(b, uint64(h.Format))
+	b = protowire.AppendTag(b, fieldNode, protowire.BytesType)
+	b = protowire.AppendString(b, h.Node)
+	b = protowire.AppendTag(b, fieldBoot, protowire.BytesType)
+	return finish(protowire.AppendString(b, h.Boot))
 }
 
 func parseHeader(content []byte) (h header, err error) {
-	err = wire.Fields(content, func(f *wire.Field) error {
+	err = former.Fields(content, func(f *former.Field) error {
 		switch f.Number {
 		case fieldFormat:
 			h.Format = int(f.Uint())
 		case fieldNode:
-			h.Node = f.String()
+			h.Node = string(f.Bytes)
 		case fieldBoot:
-			h.Boot = f.String()
+			h.Boot = string(f.Bytes)
 		}
 		return nil
 	})
@@ -141,15 +147,38 @@ func parseHeader(content []byte) (h header, err error) {
 
 // moment is the time of a frame: by the wall clock, and by the monotonic clock since boot, both in
 // nanoseconds.
-type moment struct{ wall, boot int64 }
+type moment struct {
+	_          struct{} `cbor:",toarray"`
+	Wall, Boot int64
+}
 
-// Fields of a whole state and of changes. Each part has its name, followed by its content.
-const (
-	fieldWall    = 1
-	fieldClock   = 2
-	fieldPart    = 3
-	fieldContent = 4
-)
+// appendContent appends the content of a whole state or of changes: its time, and then the name and
+// the bytes of each part, in CBOR. of appends the bytes of a part.
+func appendContent(b []byte, at moment, parts []named, of func(p Part, b []byte) []byte) []byte {
+	encoded := func(v any) []byte { b, _ := cbor.Marshal(v); return b } // cannot fail: both types can be encoded
+	b = append(b, encoded(&at)...)
+	for _, p := range parts {
+		b = append(b, encoded(p.name)...)
+		start := len(b)
+		b = of(p.Part, append(b, 0x5a, 0, 0, 0, 0)) // bytes, whose number follows in four bytes
+		binary.BigEndian.PutUint32(b[start+1:], uint32(len(b)-start-5))
+	}
+	return b
+}
+
+// parseContent reads what appendContent has written.
+func parseContent(b []byte, take func(part string, content []byte)) (at moment, err error) {
+	b, err = cbor.UnmarshalFirst(b, &at)
+	for len(b) > 0 && err == nil {
+		var name string
+		var content []byte
+		if b, err = cbor.UnmarshalFirst(b, &name); err == nil {
+			b, err = cbor.UnmarshalFirst(b, &content)
+			take(name, content)
+		}
+	}
+	return at, err
+}
 
 // segment is the content of a file.
 type segment struct {
@@ -161,6 +190,7 @@ type segment struct {
 	marked, ended bool
 	whole         bool  // it has a whole state
 	torn          error // why the bytes after the last complete frame are unusable
+	lost          int   // the number of these bytes
 }
 
 // content is the state of a part.
@@ -184,6 +214,7 @@ func parse(b []byte) (s segment, err error) {
 	}
 	for len(rest) > 0 {
 		var of []byte
+		s.lost = len(rest)
 		if kind, of, rest, err = next(rest); err != nil {
 			s.torn, s.marked, s.ended = err, false, false
 			return s, nil //nolint:nilerr // the preceding frames are complete
@@ -193,50 +224,59 @@ func parse(b []byte) (s segment, err error) {
 		if s.whole = s.whole || whole; !whole && (kind != kindChanges || !s.whole) {
 			continue
 		}
-		if of, err = decompress(of); err == nil {
-			err = s.take(of, whole)
-		}
-		if err != nil {
+		if of, err = decompress(of); err != nil {
 			return s, err
+		}
+		read := parseContent
+		if s.Format <= former.Last {
+			read = parseFormer
+		}
+		if s.last, err = read(of, func(part string, b []byte) { s.take(part, b, whole) }); err != nil {
+			return s, errDamaged
 		}
 	}
 	return s, nil
 }
 
-// take adds a whole state or changes.
-func (s *segment) take(b []byte, whole bool) error {
-	var of *content
-	return wire.Fields(b, func(f *wire.Field) error {
+// take adds a whole state or changes of a part.
+func (s *segment) take(part string, b []byte, whole bool) {
+	of := s.parts[part]
+	if of == nil {
+		of = &content{}
+		s.parts[part] = of
+	}
+	if whole {
+		of.whole = b
+	} else if len(b) > 0 { // empty: nothing has changed
+		of.changes = append(of.changes, b)
+	}
+}
+
+// parseFormer is parseContent for formats up to [former.Last].
+func parseFormer(b []byte, take func(part string, content []byte)) (at moment, err error) {
+	const wall, boot, part, content = 1, 2, 3, 4
+	name := ""
+	err = former.Fields(b, func(f *former.Field) error {
 		switch f.Number {
-		case fieldWall:
-			s.last.wall = f.Int()
-		case fieldClock:
-			s.last.boot = f.Int()
-		case fieldPart:
-			name := f.String()
-			if of = s.parts[name]; of == nil {
-				of = &content{}
-				s.parts[name] = of
-			}
-		case fieldContent:
-			switch {
-			case of == nil:
-				return errDamaged
-			case whole:
-				of.whole = f.Bytes
-			case len(f.Bytes) > 0: // empty: nothing has changed
-				of.changes = append(of.changes, f.Bytes)
-			}
+		case wall:
+			at.Wall = f.Int()
+		case boot:
+			at.Boot = f.Int()
+		case part:
+			name = string(f.Bytes)
+		case content:
+			take(name, f.Bytes)
 		}
 		return nil
 	})
+	return at, err
 }
 
 // on returns the moment as a time on this process's clock, on which present is now. Within the same
 // boot, the monotonic clock counts.
 func (m moment) on(now time.Time, present moment, sameBoot bool) time.Time {
 	if sameBoot {
-		return now.Add(time.Duration(m.boot - present.boot))
+		return now.Add(time.Duration(m.Boot - present.Boot))
 	}
-	return time.Unix(0, m.wall)
+	return time.Unix(0, m.Wall)
 }

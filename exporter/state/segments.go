@@ -11,10 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/state/former"
 )
 
 // write is a frame being written. Its state is decided by whoever is first: the writer, which sets
-// handed, or the tick, which sets late and serves its snapshot.
+// handed after the frame, and marked after the mark; or the tick, which sets late and serves its
+// snapshot.
 type write struct {
 	frame []byte
 	whole bool
@@ -24,6 +26,7 @@ type write struct {
 const (
 	pending int32 = iota
 	handed
+	marked
 	late
 )
 
@@ -76,9 +79,6 @@ func (l *segments) open(now time.Time, restore bool) (_ *Restored, err error) {
 			l.folder.close()
 		}
 	}()
-	if err := probe(l.config.Path); err != nil {
-		return nil, err
-	}
 	if l.create == nil {
 		l.create, l.list = l.folder.create, l.folder.numbers
 	}
@@ -98,10 +98,12 @@ func (l *segments) open(now time.Time, restore bool) (_ *Restored, err error) {
 		switch {
 		case err == nil:
 			out = restored
+			l.incomplete(number, restored.lost)
 			out.Continues = out.Continues && !unsure
 			l.old = append([]old{{number: number}}, l.old...)
 		case errors.Is(err, errEmpty):
 			unsure = true
+			l.incomplete(number, err)
 			l.old = append([]old{{number: number}}, l.old...)
 		default:
 			unsure = true
@@ -140,7 +142,7 @@ func (l *segments) restore(number uint64, now time.Time) (*Restored, error) {
 	s, err := parse(b)
 	switch {
 	case errors.Is(err, errTorn):
-		return nil, errEmpty
+		return nil, fmt.Errorf("%w: it has %d bytes", errEmpty, len(b))
 	case err != nil:
 		return nil, err
 	case s.Format > l.config.Format:
@@ -150,15 +152,26 @@ func (l *segments) restore(number uint64, now time.Time) (*Restored, error) {
 	case errors.Is(s.torn, errDamaged):
 		return nil, errDamaged
 	case !s.whole:
-		return nil, errEmpty
+		return nil, fmt.Errorf("%w: it has %d bytes", errEmpty, len(b))
 	}
 	r := &Restored{
-		Format: s.Format, parts: s.parts, last: s.last, present: l.config.present(now), now: now,
+		Format: s.Format, Former: s.Format <= former.Last, parts: s.parts, last: s.last, present: l.config.present(now), now: now,
 		Rebooted: s.Boot == "" || s.Boot != l.config.Boot,
 	}
 	r.Continues = s.ended || s.marked && !r.Rebooted
-	r.Time = r.Clock(s.last.boot)
+	r.Time = r.Clock(s.last.Boot)
+	if s.torn != nil {
+		r.lost = fmt.Errorf("%w: its last %d of %d bytes, written after %s, are lost", s.torn, s.lost, len(b),
+			r.Time.Format(time.RFC3339))
+	}
 	return r, nil
+}
+
+// incomplete reports a segment of which something was lost, if err is not nil.
+func (l *segments) incomplete(number uint64, err error) {
+	if err != nil && l.config.Incomplete != nil {
+		l.config.Incomplete(l.folder.name(number), err)
+	}
 }
 
 // setAside renames an unusable segment.
@@ -216,6 +229,11 @@ func (l *segments) write(w *write) (n int, err error) {
 		return n, nil
 	}
 	more, err := l.append(mark())
+	if err == nil && !w.state.CompareAndSwap(handed, marked) { // it hung: something newer was served
+		if err = l.file.Truncate(l.kept); err == nil {
+			l.size = l.kept
+		}
+	}
 	if err != nil {
 		l.abandon(false)
 		err = fmt.Errorf("write state: %w", err)

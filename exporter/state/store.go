@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/wire"
 )
 
 // Format is the version of the format of segments and of the parts' contents. It must grow if an
-// older program would misread a newer program's state; older programs skip unknown fields.
-const Format = 2
+// older program would misread a newer program's state; older programs skip unknown fields. States
+// of the formats of package former are read, and written again in this one.
+const Format = 3
 
 const (
 	// maxWait is how long a tick waits until its changes are handed to the operating system. If a
@@ -31,8 +31,8 @@ const (
 	firstRetry, lastRetry = time.Second, time.Minute
 )
 
-// Part is something with a persistent state. Both methods append messages of package wire. clock
-// converts times so that a later process can convert them to its own clock.
+// Part is something with a persistent state, whose encoding is its own. clock converts times so
+// that a later process can convert them to its own clock.
 type Part interface {
 	// AppendState appends the whole state.
 	AppendState(b []byte, clock func(time.Time) int64) []byte
@@ -51,6 +51,9 @@ type Config struct {
 	Late   func()                              // is called for each tick that is served before it is written
 	// SetAside receives the new name of an unusable segment.
 	SetAside func(file string, reason driver.Reason, err error)
+	// Incomplete receives a segment that lacks its end, or has no state, and what was lost. A new one
+	// replaces it.
+	Incomplete func(file string, err error)
 	// Monotonic is a clock that continues over restarts of the process; nil: the kernel's.
 	Monotonic func() time.Duration
 
@@ -68,6 +71,7 @@ type Store struct {
 	syncs driver.Worker[[]old] // they return segments that could not be removed
 	kept  []old                // segments that could not be removed
 
+	write  *write    // the last one
 	whole  bool      // the next frame must have the whole state
 	quick  bool      // the last write was quick, so the next tick waits for its own
 	retry  time.Time // no attempt before
@@ -93,7 +97,7 @@ func New(c Config) *Store {
 		c.Monotonic = monotonic
 	}
 	c.base, c.began = time.Now(), c.Monotonic()
-	s := &Store{Config: c, whole: true, quick: true, wait: maxWait}
+	s := &Store{Config: c, write: &write{}, whole: true, quick: true, wait: maxWait}
 	s.log.config = &s.Config
 	s.calls = driver.Worker[int]{Operation: "write state", Deadline: callDeadline, Report: s.wrote}
 	s.syncs = driver.Worker[[]old]{Operation: "sync state", Deadline: syncEvery, Report: s.syncedAll}
@@ -131,10 +135,12 @@ func (s *Store) Commit(ctx context.Context, now time.Time) {
 	s.calls.Take()
 	s.sync(ctx, now)
 	if s.calls.Busy() || now.Before(s.retry) {
+		s.write.state.CompareAndSwap(handed, late)
 		s.late()
 		return
 	}
 	write := &write{whole: s.whole || s.log.full() && !s.syncs.Busy()}
+	s.write = write
 	write.frame = s.encode(write.whole, now)
 	s.calls.Start(context.WithoutCancel(ctx), func(context.Context) (int, error) { return s.log.write(write) })
 	if s.quick {
@@ -159,23 +165,17 @@ func (s *Store) late() {
 
 // encode returns a frame with the whole state, or with the changes.
 func (s *Store) encode(whole bool, now time.Time) []byte {
-	present := s.present(now)
 	clock := func(t time.Time) int64 { return int64(s.clock(t)) }
 	raw := s.raw[:0]
 	if whole {
 		raw = make([]byte, 0, s.size+s.size/8)
 	}
-	raw = wire.Int(raw, fieldWall, present.wall)
-	raw = wire.Int(raw, fieldClock, present.boot)
-	for _, p := range s.parts {
-		raw = wire.String(raw, fieldPart, p.name)
-		raw = wire.Message(raw, fieldContent, func(b []byte) []byte {
-			if whole {
-				return p.AppendState(b, clock)
-			}
-			return p.AppendChanges(b, clock)
-		})
-	}
+	raw = appendContent(raw, s.present(now), s.parts, func(p Part, b []byte) []byte {
+		if whole {
+			return p.AppendState(b, clock)
+		}
+		return p.AppendChanges(b, clock)
+	})
 	if whole { // its memory is not reused: changes need far less
 		s.size = len(raw)
 		return finish(compress(begin(nil, kindWhole), raw))
@@ -186,7 +186,9 @@ func (s *Store) encode(whole bool, now time.Time) []byte {
 }
 
 // present returns a recent time on both clocks.
-func (c *Config) present(now time.Time) moment { return moment{now.UnixNano(), int64(c.clock(now))} }
+func (c *Config) present(now time.Time) moment {
+	return moment{Wall: now.UnixNano(), Boot: int64(c.clock(now))}
+}
 
 // clock converts a time to the monotonic clock. It gives equal results for equal times.
 func (c *Config) clock(t time.Time) time.Duration { return c.began + t.Sub(c.base) }
@@ -263,9 +265,11 @@ type Restored struct {
 	Continues bool
 	// Format is the format of the parts' contents. They write the present format.
 	Format int
+	Former bool // the format is one of package former
 	// Rebooted reports that the machine has rebooted since.
 	Rebooted bool
 
+	lost    error // nil: nothing
 	parts   map[string]*content
 	last    moment
 	present moment
@@ -283,7 +287,7 @@ func (r *Restored) Part(name string) (whole []byte, changes [][]byte) {
 
 // Clock converts a time from the clock of [Part].
 func (r *Restored) Clock(t int64) time.Time {
-	m := moment{wall: r.last.wall + t - r.last.boot, boot: t}
+	m := moment{Wall: r.last.Wall + t - r.last.Boot, Boot: t}
 	return m.on(r.now, r.present, !r.Rebooted)
 }
 

@@ -2,10 +2,14 @@ package state
 
 import (
 	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -14,7 +18,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/wire"
 )
 
 // counter is a part: a sum, and when it was added to last.
@@ -29,22 +32,22 @@ func (c *counter) add(n int64, at time.Time) { c.sum, c.added, c.at = c.sum+n, c
 
 func (c *counter) AppendState(b []byte, clock func(time.Time) int64) []byte {
 	c.added = 0
-	b = c.appendBulk(b)
-	return wire.Int(wire.Int(b, 1, c.sum), 3, clock(c.at))
+	return c.append(b, c.sum, clock)
 }
 
 func (c *counter) AppendChanges(b []byte, clock func(time.Time) int64) []byte {
 	n := c.added
 	c.added = 0
-	b = c.appendBulk(b)
-	return wire.Int(wire.Int(b, 2, n), 3, clock(c.at))
+	return c.append(b, n, clock)
 }
 
-// appendBulk appends bytes that can't be compressed.
-func (c *counter) appendBulk(b []byte) []byte {
+// append appends what was added, when, and bytes that can't be compressed.
+func (c *counter) append(b []byte, n int64, clock func(time.Time) int64) []byte {
+	b = binary.BigEndian.AppendUint64(b, uint64(n))
+	b = binary.BigEndian.AppendUint64(b, uint64(clock(c.at)))
 	bulk := make([]byte, c.bulk)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(bulk)
-	return wire.Bytes(b, 4, bulk)
+	return append(b, bulk...)
 }
 
 // restoredCounter returns the counter of a restored state.
@@ -61,18 +64,11 @@ func counterOf(r *Restored) (*counter, error) {
 	c := &counter{}
 	whole, changes := r.Part("counter")
 	for _, b := range append([][]byte{whole}, changes...) {
-		err := wire.Fields(b, func(f *wire.Field) error {
-			switch f.Number {
-			case 1, 2:
-				c.sum += f.Int()
-			case 3:
-				c.at = r.Clock(f.Int())
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, err
+		if len(b) < 16 {
+			return nil, io.ErrUnexpectedEOF
 		}
+		c.sum += int64(binary.BigEndian.Uint64(b))
+		c.at = r.Clock(int64(binary.BigEndian.Uint64(b[8:])))
 	}
 	return c, nil
 }
@@ -89,11 +85,12 @@ type world struct {
 	errs    []driver.Reason
 	late    int
 	aside   []driver.Reason
+	lost    []string // what was said of incomplete segments
 	written int
 }
 
 func newWorld(t testing.TB) *world {
-	return &world{TB: t, path: filepath.Join(t.TempDir(), "state"), boot: "boot", node: "node", form: 1}
+	return &world{TB: t, path: filepath.Join(t.TempDir(), "state"), boot: "boot", node: "node", form: Format}
 }
 
 // store returns a store whose ticks wait for longer than a machine stands still.
@@ -107,9 +104,10 @@ func (w *world) store() *Store {
 				w.errs = append(w.errs, r)
 			}
 		},
-		Late:     func() { w.late++ },
-		Wrote:    func(n int) { w.written += n },
-		SetAside: func(_ string, reason driver.Reason, _ error) { w.aside = append(w.aside, reason) },
+		Late:       func() { w.late++ },
+		Wrote:      func(n int) { w.written += n },
+		SetAside:   func(_ string, reason driver.Reason, _ error) { w.aside = append(w.aside, reason) },
+		Incomplete: func(file string, err error) { w.lost = append(w.lost, filepath.Base(file)+" "+err.Error()) },
 	})
 	s.wait = 10 * time.Second
 	return s
@@ -214,7 +212,7 @@ func TestOtherBoot(t *testing.T) {
 // Unusable files are set aside; Check reports them before.
 func TestSetAside(t *testing.T) {
 	for want, change := range map[driver.Reason]func(w *world){
-		driver.ReasonNewerFormat: func(w *world) { w.form = 1 },
+		driver.ReasonNewerFormat: func(w *world) { w.form = Format },
 		driver.ReasonOtherNode:   func(w *world) { w.node = "other" },
 		driver.ReasonMalformed: func(w *world) {
 			b, name := w.newest()
@@ -224,7 +222,7 @@ func TestSetAside(t *testing.T) {
 	} {
 		t.Run(string(want), func(t *testing.T) {
 			w := newWorld(t)
-			w.form = 2
+			w.form = Format + 1
 			w.run(9, true)
 			check := func() driver.Reason {
 				return driver.ReasonOf(Check(Config{Path: w.path, Node: w.node, Format: w.form}))
@@ -252,12 +250,12 @@ func TestSetAside(t *testing.T) {
 func TestOlderFormat(t *testing.T) {
 	w := newWorld(t)
 	w.run(3, false)
-	w.form = 2
+	w.form = Format + 1
 	r, c := w.run(1, true)
-	if r == nil || r.Format != 1 || !r.Continues || c.sum != 4 {
+	if r == nil || r.Format != Format || r.Former || !r.Continues || c.sum != 4 {
 		t.Fatalf("restored %+v with %+v", r, c)
 	}
-	if r, c = w.run(0, true); r.Format != 2 || c.sum != 4 || len(w.aside) > 0 {
+	if r, c = w.run(0, true); r.Format != Format+1 || c.sum != 4 || len(w.aside) > 0 {
 		t.Errorf("it is written as %+v with %+v", r, c)
 	}
 }
@@ -302,6 +300,48 @@ func framesOf(t testing.TB, b []byte) []int {
 		out = append(out, len(b)-len(rest))
 	}
 	return out
+}
+
+// What was lost of a segment is said once, with its file; and nothing is said of one that is whole.
+func TestIncompleteIsSaid(t *testing.T) {
+	for want, change := range map[string]func(b []byte) []byte{
+		"":                           func(b []byte) []byte { return b },
+		"it ends within a frame":     func(b []byte) []byte { return b[:len(b)-3] },
+		"it has no state: it has 0 ": func([]byte) []byte { return nil },
+		"it has no state: it has 30": func(b []byte) []byte { return b[:30] },
+	} {
+		w := newWorld(t)
+		w.run(4, true)
+		b, name := w.newest()
+		w.rewrite(name, change(b))
+		w.run(1, true)
+		if want == "" && len(w.lost) == 0 {
+			continue
+		}
+		if len(w.lost) != 1 || want == "" || !strings.HasPrefix(w.lost[0], filepath.Base(name)+" "+want) {
+			t.Errorf("%q is said, want %q", w.lost, want)
+		}
+		if w.lost = nil; want != "" {
+			if r, c := w.run(0, true); r == nil || !r.Continues || len(w.lost) > 0 {
+				t.Errorf("then %+v with %+v is restored, and %q is said", r, c, w.lost)
+			}
+		}
+	}
+}
+
+// A file that only looks like a segment is no error, at any start, and nothing of it is restored.
+func TestForeignName(t *testing.T) {
+	w := newWorld(t)
+	w.run(2, true)
+	b, name := w.newest()
+	for _, foreign := range []string{"state-000000166.log", "state-7.log", "state-+0000009.log"} {
+		w.rewrite(filepath.Join(filepath.Dir(name), foreign), b[:len(b)/2])
+	}
+	for want := range int64(3) {
+		if r, c := w.run(1, true); r == nil || !r.Continues || c.sum != want+3 || len(w.errs)+len(w.aside)+len(w.lost) > 0 {
+			t.Fatalf("restored %+v with %+v; %v, set aside %v, %q", r, c, w.errs, w.aside, w.lost)
+		}
+	}
 }
 
 // After a loss of power the end of a file may be of zeros.
@@ -481,45 +521,48 @@ func TestDiskHasRoomAgain(t *testing.T) {
 	}
 }
 
-// A write that hangs delays one tick, by at most maxWait. State served in that time is not
-// continued, unless it was written in the end.
+// A write that hangs, of a frame or of its mark, delays one tick, by at most maxWait. State served
+// in that time is not continued, unless it was written in the end.
 func TestDiskHangs(t *testing.T) {
-	for name, recovers := range map[string]bool{"and is killed": false, "and recovers": true} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			room, blocked := 150, make(chan struct{})
-			s, c := w.faulty(fault{left: &room, blocked: blocked})
-			s.wait = time.Millisecond
-			now, waited := time.Now(), 0
-			for range 20 {
-				c.add(1, now)
-				quick := s.quick
-				s.Commit(t.Context(), now)
-				if s.calls.Busy() && quick {
-					waited++
-				}
-			}
-			if !s.calls.Busy() || w.late < 10 || waited > 1 {
-				t.Fatalf("%d late, %d ticks waited", w.late, waited)
-			}
-			close(blocked)
+	for _, room := range []int{110, 120, 130, 140, 150, 160, 170, 180, 190} {
+		t.Run(fmt.Sprintf("after %d bytes and is killed", room), func(t *testing.T) { hang(t, room, false) })
+		t.Run(fmt.Sprintf("after %d bytes and recovers", room), func(t *testing.T) { hang(t, room, true) })
+	}
+}
+
+func hang(t *testing.T, room int, recovers bool) {
+	w := newWorld(t)
+	blocked := make(chan struct{})
+	s, c := w.faulty(fault{left: &room, blocked: blocked})
+	s.wait = time.Millisecond
+	now, waited := time.Now(), 0
+	for range 20 {
+		c.add(1, now)
+		waits := s.quick && !s.calls.Busy()
+		s.Commit(t.Context(), now)
+		if s.calls.Busy() && waits {
+			waited++
+		}
+	}
+	if !s.calls.Busy() || w.late < 10 || waited > 1 {
+		t.Fatalf("%d late, %d ticks waited", w.late, waited)
+	}
+	close(blocked)
+	s.calls.Wait(t.Context())
+	room = 1 << 20
+	s.wait = 10 * time.Second
+	if recovers {
+		for range 3 {
+			s.quick = true
+			c.add(1, now)
+			s.Commit(t.Context(), now)
 			s.calls.Wait(t.Context())
-			room = 1 << 20
-			s.wait = 10 * time.Second
-			if recovers {
-				for range 3 {
-					s.quick = true
-					c.add(1, now)
-					s.Commit(t.Context(), now)
-					s.calls.Wait(t.Context())
-				}
-			}
-			w.kill(s)
-			r, got := w.run(0, true)
-			if r == nil || r.Continues != recovers || recovers && got.sum != c.sum {
-				t.Errorf("restored %+v with %+v of %d", r, got, c.sum)
-			}
-		})
+		}
+	}
+	w.kill(s)
+	r, got := w.run(0, true)
+	if r == nil || r.Continues != recovers || recovers && got.sum != c.sum {
+		t.Errorf("restored %+v with %+v of %d", r, got, c.sum)
 	}
 }
 

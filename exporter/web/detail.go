@@ -345,8 +345,8 @@ func (e *explainer) holding(h *ledger.Holder) section {
 	}
 	if h.Ended.IsZero() {
 		s.stalled(e.shown.stalled[h.Device])
-		if why := e.Stalled[h.HolderKey].Unknown; why != stall.Known {
-			s.fact(string(ledger.StateStalled), "unknown: "+why.Meaning())
+		if v, judged := e.Stalled[h.HolderKey]; judged && v.Unknown != stall.Shared {
+			s.fact("progress", v.Evidence())
 		}
 	}
 	s.fact("held since", clock(h.Born)+", for "+duration(h.Allocated))

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"fmt"
 	"io"
 	"iter"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -18,8 +20,8 @@ type Report struct {
 	Time    time.Time      `json:"time"`
 	Node    string         `json:"node"`
 	Devices []DeviceReport `json:"devices"`
-	// Claims are those that hold a device, or did within the retention. If several claims had the same
-	// name, the earlier ones are at the end of the list.
+	// Claims are those that hold a device, or did within the retention. If several claims had the
+	// same name, the earlier ones are at the end of the list.
 	Claims []HolderReport `json:"claims"`
 	// Pods are those that have held the device for --pod.min-lifetime. The younger pods of a workload
 	// have one row together, with aggregated.
@@ -60,8 +62,8 @@ type DeviceReport struct {
 	Shares           []ShareReport      `json:"shares,omitempty"`
 	AllocatedSeconds float64            `json:"allocatedSeconds"`
 	Values           []ValueReport      `json:"values,omitempty"`
-	// Divided are the quantities of a partition that its parent measures, and of which the partition's
-	// claims get parts.
+	// Divided are the quantities of a partition that its parent measures, and of which the
+	// partition's claims get parts.
 	Divided      []DividedReport `json:"divided,omitempty"`
 	Unattributed []ValueReport   `json:"unattributed,omitempty"`
 	LastError    *time.Time      `json:"lastError,omitempty"`
@@ -89,7 +91,8 @@ type ShareReport struct {
 	Admin     bool               `json:"adminAccess,omitempty"`
 	Weight    float64            `json:"weight"`
 	Consumed  map[string]float64 `json:"consumedCapacity,omitempty"`
-	// Tolerations of the device's taints, as KEY=VALUE:EFFECT; fields that match anything are omitted.
+	// Tolerations of the device's taints, as KEY=VALUE:EFFECT; fields that match anything are
+	// omitted.
 	Tolerations []string `json:"tolerations,omitempty"`
 	Pods        []string `json:"pods"`
 	// Holds has, for each pod, since when and why it holds the device.
@@ -125,6 +128,38 @@ type HolderReport struct {
 	AllocatedSeconds float64       `json:"allocatedSeconds"`
 	ShareSeconds     float64       `json:"allocatedShareSeconds"`
 	Values           []ValueReport `json:"values,omitempty"`
+	// Stall is whether a claim that keeps the device busy makes progress; omitted: the device can't
+	// be judged.
+	Stall *StallReport `json:"stall,omitempty"`
+}
+
+// StallReport is a verdict on whether a claim that keeps its device busy makes progress, and what
+// it stands on.
+type StallReport struct {
+	Stalled *bool        `json:"stalled,omitempty"` // omitted: unknown
+	Unknown stall.Reason `json:"unknown,omitempty"` // why it is unknown
+	Text    string       `json:"text"`              // the verdict and its witnesses in words
+	// Since is when the verdict became this one, and Before what it was.
+	Since  time.Time `json:"since"`
+	Before string    `json:"before,omitempty"`
+	// WithoutProgress is the time in seconds since something showed progress, and Quiet is that of
+	// dra_claim_quiet_seconds; omitted: unknown.
+	WithoutProgress float64  `json:"withoutProgressSeconds"`
+	Quiet           *float64 `json:"quietSeconds,omitempty"`
+	// Progress are the signals of the device that last showed progress, Silent those that show none
+	// of a stalled claim, and Missing the engines that are not measured.
+	Progress []string `json:"progress,omitempty"`
+	Silent   []string `json:"silent,omitempty"`
+	Missing  []string `json:"missing,omitempty"`
+	// Host are the signals of the claim's pods on the host that were read, and HostWork those that
+	// show work.
+	Host     []string `json:"host,omitempty"`
+	HostWork []string `json:"hostWork,omitempty"`
+	// Ranks is the number of devices of the workload on the node, of which Working show progress and
+	// Still do nothing.
+	Ranks   int `json:"ranks"`
+	Working int `json:"working"`
+	Still   int `json:"still"`
 }
 
 // ValueReport is a value of a quantity.
@@ -160,7 +195,11 @@ func WriteReport(w io.Writer, s *exposition.Snapshot, node string, quietAfter ti
 		}
 		list(o, part.name, n+len(part.behind), func(i int) HolderReport {
 			if i < n {
-				return names.holder(&part.holders[i])
+				r := names.holder(&part.holders[i])
+				if v, judged := s.Stalled[part.holders[i].HolderKey]; judged {
+					r.Stall = stallReport(&v)
+				}
+				return r
 			}
 			return names.holder(&part.behind[i-n])
 		})
@@ -283,6 +322,31 @@ func (n quantityNames) values(values []ledger.Value) []ValueReport {
 			}
 		}
 		out = append(out, r)
+	}
+	return out
+}
+
+func stallReport(v *stall.Verdict) *StallReport {
+	out := &StallReport{
+		Unknown: v.Unknown, Text: v.Evidence(), Since: v.Since.UTC(), Before: v.Before, WithoutProgress: v.For.Seconds(),
+		Progress: texts(v.Progress), Silent: texts(v.Stalled), Missing: texts(v.Missing), Host: texts(v.Host),
+		HostWork: texts(v.HostShows), Ranks: v.Ranks, Working: v.Working, Still: v.Still,
+	}
+	if v.Unknown == stall.Known {
+		stalled := v.Stalled != nil
+		out.Stalled = &stalled
+	}
+	if v.Quiet != stall.NoQuiet {
+		seconds := v.Quiet.Seconds()
+		out.Quiet = &seconds
+	}
+	return out
+}
+
+func texts[S fmt.Stringer](all []S) []string {
+	var out []string
+	for _, s := range all {
+		out = append(out, s.String())
 	}
 	return out
 }

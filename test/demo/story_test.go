@@ -46,8 +46,20 @@ func (*asked) Instance() podresources.Instance { return "" }
 
 func (n *asked) Describe() (podresources.View, driver.Inventory) {
 	held, signs := n.Book.Holds(time.Now(), n.view.At)
-	n.view = n.dates.Date(held.Allocations, signs, time.Now())
+	n.view = n.dates.Date(alone(held.Allocations), signs, time.Now())
 	return n.view, n.listed
+}
+
+// alone returns the allocations with what the API server says of their pods.
+func alone(allocations []podresources.Allocation) []podresources.Allocation {
+	out := slices.Clone(allocations)
+	for i := range out {
+		out[i].Holders = slices.Clone(out[i].Holders)
+		for j := range out[i].Holders {
+			out[i].Holders[j].Meta = &podresources.PodMeta{Alone: true}
+		}
+	}
+	return out
 }
 
 // documents has the incidents in a state folder: their last stored documents, and their numbers of
@@ -123,8 +135,20 @@ func (d *documents) live(t *testing.T, node *simnode.Node, length time.Duration)
 		Lister: of, Limiter: &podresources.Limiter{}, Book: holders.NewBook(time.Minute, nil), Now: time.Now,
 		UID: podresources.NewPodLogs(flag("path.podlogs"), nil).UID,
 	}
+	works := podresources.NewPodWorks(podresources.NewCgroups(flag("path.sysfs"), time.Now),
+		podresources.NewPodProcesses(flag("path.procfs"), time.Now), flag("path.procfs"))
 	flight := recorder.New(recorder.Config{
 		Interval: time.Second, StalledAfter: simnode.StalledAfter(simnode.DefaultHang),
+		Works: func(uids []string) map[string]podresources.PodWork {
+			if len(uids) == 0 {
+				return nil
+			}
+			work, err := works.Of(uids)
+			if err != nil {
+				t.Error(err)
+			}
+			return work
+		},
 	})
 	d.restore(t, flight)
 	sampler := exporter.NewSampler(exporter.SamplerConfig{

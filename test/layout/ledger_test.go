@@ -20,10 +20,8 @@ import (
 // below it. The first word of a line is the file, the rest is its purpose.
 const ledgerParts = `
 The whole:
-persist          the state that outlives the process: which records there are, in which order they are read
-persist_device   the records of a device: its counters and meters, who held it
-persist_account  the records of an account: what it was charged, what is known of its use
-persist_names    the records of names, and of distributions
+save             objects become the records of package saved, and those that have changed are written
+restore          records become the objects of an earlier process
 ledger           the configuration, and the order of a tick's steps
 
 What is made of accounts and devices, each by itself:
@@ -52,13 +50,12 @@ idle             when it was active
 periods          its holding periods, as others see them
 known            what was known of its shares at which tick
 meters           its meters and counters
-holding          the holds of pods, and who is charged for each
+holds            the holds of pods, and who is charged for each
 timeline         segments of time, and what is charged to the holders of each
 account          what a claim or a pod was charged
 meter            the readings of one series, and their sum
 
 What everything knows:
-record           the encoding of records
 closed           results: of claims that have ended
 state            results: a device's state in one word
 snapshot         results: the rows

@@ -226,6 +226,9 @@ func (r *reader) over(moment, integral func(time.Time) float64) float64 {
 // tensorPart is the share of the device's busy time in which its tensor cores work.
 const tensorPart = 0.6
 
+// pollingPart is the share of the time of an SM that spins in which its integer pipe polls.
+const pollingPart = 0.03
+
 // readEngines reads engines that are busy for all or a part of the device's busy time.
 func (r *reader) readEngines(load, spin float64) {
 	if !r.Engines {
@@ -234,6 +237,11 @@ func (r *reader) readEngines(load, spin float64) {
 	r.read(driver.EngineUtilization, min(1, load+spinningSMs*spin), "sm")
 	r.read(driver.EngineUtilization, cmp.Or(r.TensorPart, tensorPart)*load, "tensor")
 	r.read(driver.EngineUtilization, load/2, "dram")
+	r.read(driver.EngineUtilization, 0, "fp64")
+	r.read(driver.EngineUtilization, load/20, "fp32")
+	r.read(driver.EngineUtilization, load/20, "fp16")
+	r.read(driver.EngineUtilization, load/10+spinningSMs*pollingPart*spin, "int")
+	r.read(driver.EngineUtilization, 0, "decoder")
 	r.read(driver.Occupancy, load/2)
 }
 

@@ -53,6 +53,10 @@ func writeCgroup(dir string) error {
 	for name, content := range map[string]string{
 		"cgroup.controllers": "cpuset cpu io memory pids\n",
 		"cgroup.events":      "populated 1\nfrozen 0\n",
+		// Its processes sleep: the simulated work is on devices alone.
+		"cpu.stat":    "usage_usec 1500000\nuser_usec 1000000\nsystem_usec 500000\n",
+		"memory.stat": "anon 1073741824\nfile 268435456\npgfault 250000\npgmajfault 120\n",
+		"io.stat":     "259:0 rbytes=1048576 wbytes=65536 rios=20 wios=4 dbytes=0 dios=0\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
 			return fmt.Errorf("write cgroup: %w", err)

@@ -226,12 +226,12 @@ const (
 // then been busy for almost twice as long as its baseline takes.
 func StalledAfter(hang time.Duration) time.Duration { return hang / 2 }
 
-// hangingVisit is a rank of a training on several nodes, whose other ranks fail.
+// hangingVisit is a training on one device, a kernel of which never ends.
 func hangingVisit(hang time.Duration) Visit {
 	const start = 2 * time.Second
 	return Visit{start, HangEnd, PodSpec{
 		Namespace: "research", Name: "finetune-0-rank-0", Owner: "Job/finetune-0", Labels: map[string]string{
-			"jobset.sigs.k8s.io/jobset-name": "finetune", "kueue.x-k8s.io/local-queue-name": "training",
+			"kueue.x-k8s.io/local-queue-name": "training",
 		},
 		Claims: []ClaimSpec{device("gpu", sim.Hang(max(start, hang)-start+1, sim.Constant(0.96)), 62*gibibyte, "gpu-3")},
 	}}

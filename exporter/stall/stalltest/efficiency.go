@@ -21,9 +21,9 @@ func Efficiencies() []Efficiency {
 			work("steps", 0, busy(0.5, 0.9))), 0.45},
 		{job("flops-alternate", "half of the time it works at the full clock, in the other half the clock falls to its "+
 			"lowest",
-			"issue 51", loop(0, work("steps", 30*second, busy(0.64, 1)), wait("batch", 30*second, OthersHost, pause))), 0.32},
+			"reasoning", loop(0, work("steps", 30*second, busy(0.64, 1)), wait("batch", 30*second, OthersHost, pause))), 0.32},
 		{job("flops-capped", "a cap of power lowers the clock while the tensor pipe works, and not while it pauses",
-			"issue 51",
+			"reasoning",
 			loop(0, work("steps", 40*second, busy(0.9, 0.5)), wait("batch", 20*second, OthersHost, open(20)))), 0.3},
 		{job("flops-throttled-later", "after half of the time heat takes half of the clock", "reasoning",
 			work("cool", 2*hour, busy(0.6, 1)), work("hot", 2*hour, busy(0.6, 0.5))), 0.45},

@@ -103,8 +103,7 @@ func healthyGroups() []Group { //nolint:funlen // a table
 				}
 			}),
 		group("group-uneven-data", "one member has more batches: it works on for 15 minutes", "reasoning: DDP's join",
-			pyTorchJob,
-			4, func(i int) []Phase {
+			pyTorchJob, 4, func(i int) []Phase {
 				return []Phase{loop(0, work("epoch", 2*hour, steps), leaderElse(i, work("more batches", 15*minute, trainBF16(72)),
 					wait("join", 15*minute, OthersWork, spinNet(72, 16))))}
 			}),
@@ -150,7 +149,7 @@ func healthyGroups() []Group { //nolint:funlen // a table
 	}
 }
 
-func hungGroups() []Group { //nolint:funlen // a table
+func hungGroups() []Group {
 	steps := stepsOverNetwork()
 	// after returns a job that trains for an hour and then hangs, each member in its own way.
 	after := func(name, why, source string, pod func(int) Pod, members int, hung func(member int) Load) Group {
@@ -173,8 +172,9 @@ func hungGroups() []Group { //nolint:funlen // a table
 		after("group-hang-lock", "one member is stuck in a lock of its host, its device idles",
 			"github.com/pytorch/pytorch/issues/22259",
 			indexedJob, 8, first(open(72).cpu(0.01))),
-		after("group-hang-dead-process", "one member's process died without ending its pod", "github.com/facebookresearch/"+
-			"maskrcnn-benchmark/issues/659", pyTorchJob, 4, first(Load{Anon: 1e6, File: 1e9, CPU: 0.0002})),
+		after("group-hang-dead-process", "one member's process died without ending its pod",
+			"github.com/facebookresearch/maskrcnn-benchmark/issues/659", pyTorchJob, 4,
+			first(Load{Anon: 1e6, File: 1e9, CPU: 0.0002})),
 		after("group-hang-stopped", "one member was stopped in a kernel", "recording hang_stopped", pyTorchJob, 4,
 			first(spin(72, 16).host(0, 0))),
 		after("group-hang-storage", "one member waits for a file system that is gone", "reasoning", jobSet, 4,

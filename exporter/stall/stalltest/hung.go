@@ -8,13 +8,14 @@ func after(l Load, others Others, hung Load) []Phase {
 }
 
 // spinKinds hang in a kernel that polls.
-func spinKinds() []Kind { //nolint:funlen // a table
+func spinKinds() []Kind {
 	ddp := trainBF16(70).host(14, 3000).disk(60e6, 8e3).links(60e9, 0)
 	steps := trainBF16(72).host(15, 3000).disk(50e6, 8e3).links(80e9, 6e9)
 	return []Kind{
-		job("hang-nccl-one-pod", "one of eight processes of the pod died without an error, the others wait in NCCL for ever",
+		job("hang-nccl-one-pod",
+			"one of eight processes of the pod died without an error, the others wait in NCCL for ever",
 			"github.com/facebookresearch/maskrcnn-benchmark/issues/659, recording hang_spin_device",
-			after(ddp, OthersGone, spin(70, 16).cpu(7.1))...).devices(8),
+			after(ddp, OthersSpin, spin(70, 16).cpu(7.1))...).devices(8),
 		job("hang-nccl-32-channels", "the same over NVLink with 32 channels", "recording hang_spin_device, more blocks",
 			after(ddp, OthersSpin, spin(70, 32).cpu(8.1))...).devices(8),
 		job("hang-nccl-one-channel", "a send without its receive: one block polls", "recording hang_spin_device, one block",
@@ -22,11 +23,10 @@ func spinKinds() []Kind { //nolint:funlen // a table
 		job("hang-spin-nanosleep", "the kernel sleeps 200 ns between polls", "recording hang_spin_nanosleep",
 			after(trainBF16(40), OthersGone, spin(40, 16).cpu(0))...).in(onePod()),
 		job("hang-spin-quiet-host", "the process waits with a blocking synchronisation and uses no CPU",
-			"recording hang_after_training",
-			after(trainBF16(40), OthersGone, spin(40, 16).cpu(0.001))...).in(onePod()),
+			"recording hang_after_training", after(trainBF16(40), OthersGone, spin(40, 16).cpu(0.001))...).in(onePod()),
 		job("hang-nccl-v100", "100 % at 65 to 76 W of 300, only utilization of device and memory are measured",
-			"github.com/pytorch/pytorch/issues/22671",
-			after(trainFP32(11), OthersSpin, spin(11, 16).cpu(8))...).devices(8).on(V100(), NVMLOnly),
+			"github.com/pytorch/pytorch/issues/22671", after(trainFP32(11), OthersSpin, spin(11, 16).cpu(8))...).devices(8).
+			on(V100(), NVMLOnly),
 		job("hang-nccl-a100-dcgm", "the same with dcgm-exporter's default fields", "github.com/NVIDIA/nccl/issues/1111",
 			after(ddp, OthersSpin, spin(70, 16).cpu(8.1))...).devices(8).on(A100(), DCGMDefault),
 		job("hang-nccl-network", "a member on another node died, the proxy threads poll the network",
@@ -34,58 +34,50 @@ func spinKinds() []Kind { //nolint:funlen // a table
 			after(steps, OthersSpin, spinNet(72, 16).cpu(16.3))...).devices(8).in(pyTorchJob(64)),
 		job("hang-nccl-network-no-labels", "the same in bare pods: nothing tells that they have members", "reasoning",
 			after(steps, OthersSpin, spinNet(72, 16).cpu(16.3))...).devices(8).in(Pod{WorkloadKind: "Pod", Members: 8}),
-		job("hang-with-observers", "threads that watch the process go on: metrics to a service each fifteen seconds, a "+
-			"heartbeat, a log line",
+		job("hang-with-observers",
+			"threads that watch the process go on: metrics to a service each fifteen seconds, a heartbeat, a log line",
 			"reasoning: wandb, PyTorch's heartbeat monitor", work("start", 40*second, start()), work("steps", 40*minute, ddp),
-			loop(0, hangFor("quiet", 14*second, spin(70, 16).cpu(8.15)),
-				hangFor("metrics", second, spin(70, 16).host(8.7, 900).disk(0, 60e3).net(9e3, 45e3)))).devices(8),
+			loop(0, hangFor("quiet", 14*second, spin(70, 16).cpu(8.15)), hangFor("metrics", second, spin(70, 16).host(8.7, 900).
+				disk(0, 60e3).net(9e3, 45e3)))).devices(8),
 		job("hang-host-flag", "the kernel polls a flag in the host's memory that nobody will set: 64 MB/s over PCIe",
-			"recording hang_spin_hostflag",
-			after(stencil(30), OthersGone, spinHostFlag(30))...).in(onePod()),
+			"recording hang_spin_hostflag", after(stencil(30), OthersGone, spinHostFlag(30))...).in(onePod()),
 		job("hang-all-sms", "a grid barrier that one block never reaches: all SMs poll",
-			"reasoning: cooperative groups without enough blocks",
-			after(stencil(30), OthersGone, spin(30, 132))...).in(onePod()),
-		job("hang-nvshmem", "all SMs wait for a put of a member that died", "reasoning", after(stencil(50).links(40e9,
-			0), OthersGone, spin(50, 132))...).in(mpiJob(2)),
+			"reasoning: cooperative groups without enough blocks", after(stencil(30), OthersGone, spin(30, 132))...).
+			in(onePod()),
+		job("hang-nvshmem", "all SMs wait for a put of a member that died", "reasoning",
+			after(stencil(50).links(40e9, 0), OthersGone, spin(50, 132))...).in(mpiJob(2)),
 		job("hang-dead-nic", "the network device sends the same 1.5 MB/s again and again, nothing comes back",
-			"reasoning: retransmissions of RoCE",
-			after(steps, OthersSpin, retransmits())...).in(pyTorchJob(8)),
+			"reasoning: retransmissions of RoCE", after(steps, OthersSpin, retransmits())...).in(pyTorchJob(8)),
 		job("hang-after-training", "the last barrier of the job's end, hours after the last step",
-			"recording hang_after_training",
-			work("start", 40*second, start()), work("steps", 5*hour, trainBF16(60)), work("save", 40*second,
-				open(60).host(1, 90e3).disk(0, 450e6)),
-			hang(OthersGone, spin(60, 16))).in(pyTorchJob(2)),
+			"recording hang_after_training", work("start", 40*second, start()), work("steps", 5*hour, trainBF16(60)),
+			work("save", 40*second, open(60).host(1, 90e3).disk(0, 450e6)), hang(OthersGone, spin(60, 16))).in(pyTorchJob(2)),
 		job("hang-at-first-collective", "a rank runs another collective than the others from the first step on",
-			"github.com/cupy/cupy/issues/3557",
-			work("start", 40*second, start()), hang(OthersSpin, spin(2, 16).cpu(2.1))).devices(2),
+			"github.com/cupy/cupy/issues/3557", work("start", 40*second, start()), hang(OthersSpin, spin(2, 16).cpu(2.1))).
+			devices(2),
 		job("hang-stopped", "someone stopped the process while a kernel polled", "recording hang_stopped",
 			after(trainBF16(40), OthersSpin, spin(40, 16).cpu(0))...).in(onePod()),
-		job("hang-one-of-eight-spins", "another member is stuck in a lock on its host, this one spins with the six "+
-			"others", "github.com/pytorch/pytorch/issues/22259",
-			after(steps.cpu(3), OthersSpin, spinNet(72, 16))...).in(indexedJob(8)),
+		job("hang-one-of-eight-spins", "another member is stuck in a lock on its host, this one spins with the six others",
+			"github.com/pytorch/pytorch/issues/22259", after(steps.cpu(3), OthersSpin, spinNet(72, 16))...).in(indexedJob(8)),
 		job("hang-rccl", "RCCL waits on MI300X: busy 100 %, memory 0 %", "reasoning, levels of nccl-spin",
 			after(trainBF16(150).links(50e9, 0), OthersSpin, spin(150, 32).cpu(8))...).devices(8).on(MI300X(), AMDSysfs),
 		job("hang-utilization-only", "the same where nothing but utilization is measured", "reasoning",
 			after(trainBF16(12), OthersSpin, spin(12, 16).cpu(2))...).devices(2).on(T4(), UtilizationOnly),
-		job("hang-vllm-tensor-parallel", "a server over two devices lost a worker with requests waiting; the probes are "+
-			"still answered",
-			"github.com/vllm-project/vllm/issues/31276",
-			work("load", 3*minute, open(70).host(2, 20e3).disk(900e6, 0).pcie(900e6, 1e6)), work("serve", 2*hour,
-				decode(74, 0.8).links(20e9, 0)),
-			hang(OthersGone, spin(74, 16).host(2.15, 40).net(3e3, 4e3))).devices(2).in(deployment()),
+		job("hang-vllm-tensor-parallel",
+			"a server over two devices lost a worker with requests waiting; the probes are still answered",
+			"github.com/vllm-project/vllm/issues/31276", work("load", 3*minute, open(70).host(2, 20e3).disk(900e6, 0).
+				pcie(900e6, 1e6)), work("serve", 2*hour, decode(74, 0.8).links(20e9, 0)),
+			hang(OthersGone, spin(74, 16).host(1.15, 40).net(3e3, 4e3))).devices(2).in(deployment()),
 		job("hang-lost-link", "a kernel reads through a link that is down: busy, no engine, the clock at its lowest",
-			"reasoning",
-			after(stencil(30), OthersGone, slowClock(spin(30, 60), 0.3))...).in(onePod()),
+			"reasoning", after(stencil(30), OthersGone, slowClock(spin(30, 60), 0.3))...).in(onePod()),
 		job("hang-one-sm-loops", "an endless loop in one block: it computes, but never ends",
-			"recording one_block_int as its levels",
-			after(hash(), OthersGone, oneBlockInt())...).in(onePod()),
-		job("hang-checkpoint-barrier", "rank 0 of the pod waits for a file system that is gone, the others spin", "reasoning",
-			after(ddp, OthersSpin, spin(70, 16).cpu(7.05).grown(60, 40))...).devices(8),
+			"recording one_block_int as its levels", after(hash(), OthersGone, oneBlockInt())...).in(onePod()),
+		job("hang-checkpoint-barrier", "rank 0 of the pod waits for a file system that is gone, the others spin",
+			"reasoning", after(ddp, OthersSpin, spin(70, 16).cpu(7.05).grown(60, 40))...).devices(8),
 	}
 }
 
 // quietKinds hang with an idle device, or with little activity that leads nowhere.
-func quietKinds() []Kind { //nolint:funlen // a table
+func quietKinds() []Kind {
 	ddp := trainBF16(70).host(14, 3000).disk(60e6, 8e3).links(60e9, 0)
 	steps := trainBF16(72).host(3, 3000).disk(50e6, 8e3).links(80e9, 6e9)
 	return []Kind{
@@ -93,59 +85,49 @@ func quietKinds() []Kind { //nolint:funlen // a table
 			"github.com/pytorch/pytorch/issues/1355, recording hang_idle",
 			after(trainBF16(30), OthersGone, open(30).cpu(0.002))...),
 		job("hang-dataloader-yields", "one worker of the data loader polls with sched_yield, nine sleep",
-			"github.com/pytorch/pytorch/issues/9753",
-			after(trainBF16(30), OthersGone, open(30).cpu(1.002))...),
+			"github.com/pytorch/pytorch/issues/9753", after(trainBF16(30), OthersGone, open(30).cpu(1.002))...),
 		job("hang-interpreter-lock", "a thread spins with the interpreter's lock, the device idles",
-			"github.com/verl-project/verl/issues/1158",
-			after(trainBF16(30), OthersGone, open(30).cpu(1).net(0, 0))...),
+			"github.com/verl-project/verl/issues/1158", after(trainBF16(30), OthersGone, open(30).cpu(1).net(0, 0))...),
 		job("hang-storage-gone", "a read of a file system that does not answer: uninterruptible, no CPU, no bytes",
-			"reasoning: NFS mounted hard",
-			after(trainBF16(30), OthersGone, open(30).host(0, 0).net(150, 200))...),
+			"reasoning: NFS mounted hard", after(trainBF16(30), OthersGone, open(30).host(0, 0).net(150, 200))...),
 		job("hang-stopped-idle", "the process was stopped between two kernels", "recording hang_stopped; reasoning",
 			after(trainBF16(30), OthersGone, open(30).host(0, 0))...).in(onePod()),
 		job("hang-after-xid", "after an error of the device all calls fail, the process waits for ever", "recording xid",
 			after(trainBF16(30), OthersGone, open(0.5).cpu(0.01))...),
 		job("hang-mpi-poll", "MPI polls on sixteen CPUs for a member that died, the devices idle",
-			"reasoning: MPI_Allreduce on the host",
-			after(stencil(40).links(0, 2e9), OthersGone, open(40).cpu(16))...).in(mpiJob(4)).devices(4),
+			"reasoning: MPI_Allreduce on the host", after(stencil(40).links(0, 2e9), InStep, open(40).cpu(16))...).
+			in(mpiJob(4)).devices(4),
 		job("hang-ray-actor-lost", "the driver waits for an actor that is gone; heartbeats go on", "reasoning",
 			after(trainBF16(50), OthersIdle, open(50).host(0.12, 40).net(5e3, 5e3).disk(0, 2e3))...).in(rayCluster(5)),
 		job("hang-rendezvous", "the store never has the last member's key", "github.com/NVIDIA/nccl/issues/708",
 			work("start", 40*second, start()), hang(OthersIdle, open(0.5).cpu(0.02).net(1500, 1500))).in(pyTorchJob(8)),
 		job("hang-stuck-on-host-of-eight", "this member is stuck in a lock, seven others spin for it",
-			"github.com/pytorch/pytorch/issues/22259",
-			after(steps, OthersSpin, open(72).cpu(0.05))...).in(indexedJob(8)),
+			"github.com/pytorch/pytorch/issues/22259", after(steps, OthersSpin, open(72).cpu(0.05))...).in(indexedJob(8)),
 		job("hang-retry-loop", "item() each millisecond for ever: 0.95 MB/s over PCIe, no kernel to speak of",
-			"recording hang_retry_loop",
-			after(trainBF16(30), OthersGone, retries(0.0001, 0, 0.25e6))...),
+			"recording hang_retry_loop", after(trainBF16(30), OthersGone, retries(0.0001, 0, 0.25e6))...),
 		job("hang-retry-1.2MB", "a poller copies its flag and launches a small kernel: 60 % busy, 1.2 MB/s over PCIe",
-			"issue 51",
-			after(trainBF16(30), OthersGone, retries(0.6, 0.00005, 0.5e6))...),
-		job("hang-retry-60-percent", "a livelock launches the same small kernel again: 60 % busy on a few SMs", "issue 51",
+			"reasoning", after(trainBF16(30), OthersGone, retries(0.6, 0.00005, 0.5e6))...),
+		job("hang-retry-60-percent", "a livelock launches the same small kernel again: 60 % busy on a few SMs", "reasoning",
 			after(trainBF16(30), OthersGone, retries(0.6, 0.02, 2e6))...),
-		job("hang-retry-bursts", "every 30 s it tries for 2 s, at 50 % busy", "issue 51", work("start", 40*second,
-			start()), work("steps", 40*minute, ddp),
-			loop(0, hangFor("waits", 28*second, open(70).cpu(0.05)), hangFor("tries", 2*second, retries(0.5, 0.01,
-				1e6)))).devices(2),
+		job("hang-retry-bursts", "every 30 s it tries for 2 s, at 50 % busy", "reasoning", work("start", 40*second, start()),
+			work("steps", 40*minute, ddp), loop(0, hangFor("waits", 28*second, open(70).cpu(0.05)),
+				hangFor("tries", 2*second, retries(0.5, 0.01, 1e6)))).devices(2),
 		job("hang-retry-spins", "every 10 minutes the collective is aborted and tried again",
-			"reasoning: retries of a resilient trainer",
-			work("start", 40*second, start()), work("steps", 40*minute, steps),
-			loop(0, hangFor("collective", 10*minute, spinNet(72, 16)), hangFor("abort", 20*second, open(72).host(1,
-				3e3).net(20e3, 20e3)))).in(pyTorchJob(4)),
+			"reasoning: retries of a resilient trainer", work("start", 40*second, start()), work("steps", 40*minute, steps),
+			loop(0, hangFor("collective", 10*minute, spinNet(72, 16)),
+				hangFor("abort", 20*second, open(72).host(1, 3e3).net(20e3, 20e3)))).in(pyTorchJob(4)),
 		job("hang-object-store-retries", "each request for data is refused and tried again", "reasoning",
 			after(trainBF16(30), OthersGone, open(30).host(0.2, 90).net(22e3, 18e3))...),
 		job("hang-thrashing", "the host's memory is full: pages of files are read again and again, nothing advances",
-			"reasoning: reclaim at memory.max",
-			after(trainBF16(30), OthersGone, thrashing())...),
+			"reasoning: reclaim at memory.max", after(trainBF16(30), OthersGone, thrashing())...),
 		job("hang-memory-leak-retry", "a retry loop of the host that logs its error: CPU and a log file, no step",
-			"reasoning",
-			after(trainBF16(30), OthersGone, open(30).host(0.9, 2500).disk(0, 250e3))...),
+			"reasoning", after(trainBF16(30), OthersGone, open(30).host(0.9, 2500).disk(0, 250e3))...),
 	}
 }
 
 // hangFor is a part of a hang with a rhythm.
 func hangFor(name string, length time.Duration, l Load) Phase {
-	return Phase{Name: name, For: length, Truth: Hangs, Others: OthersGone, Load: l}
+	return Phase{Name: name, For: length, Truth: Hangs, Load: l}
 }
 
 // retries is a loop that launches a kernel and copies a flag.

@@ -19,7 +19,8 @@ const (
 // String returns the truth in a word.
 func (t Truth) String() string { return [...]string{"works", "waits", "idle", "hangs"}[t] }
 
-// Others is what the other members of the job do during a phase.
+// Others is what the other members of the job do during a phase: those with the other devices of the
+// pod, and those elsewhere.
 type Others uint8
 
 // What the others do.

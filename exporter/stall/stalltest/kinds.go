@@ -13,8 +13,8 @@ const (
 
 // Healthy returns the kinds of jobs that never hang.
 func Healthy() []Kind {
-	return slices.Concat(trainingKinds(), memberKinds(), servingKinds(), computingKinds())
+	return slices.Concat(trainingKinds(), memberKinds(), servingKinds(), computingKinds(), laterKinds())
 }
 
 // Hung returns the kinds of jobs that hang for ever after a while.
-func Hung() []Kind { return slices.Concat(spinKinds(), quietKinds()) }
+func Hung() []Kind { return slices.Concat(spinKinds(), quietKinds(), laterHangs()) }

@@ -29,7 +29,7 @@ func H100() Model {
 	return Model{
 		Name: "NVIDIA H100 80GB HBM3", SMs: 132, Memory: 80 * gib,
 		IdleWatts: 71.5, ContextWatts: 118, LimitWatts: 700,
-		SMWatts: 33, TensorWatts: 600, FP64Watts: 395, FP32Watts: 390, IntWatts: 300, DRAMWatts: 540, L2Watts: 110,
+		SMWatts: 33, TensorWatts: 640, FP64Watts: 395, FP32Watts: 390, IntWatts: 300, DRAMWatts: 600, L2Watts: 110,
 		ClockIdle: 345e6, ClockMax: 1980e6, ReadingReceived: 0.21e6, ReadingTransmitted: 0.48e6,
 	}
 }

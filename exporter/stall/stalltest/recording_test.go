@@ -43,7 +43,8 @@ func TestLevels(t *testing.T) {
 			got := phaseMeans(t, test.kind, test.phase)
 			for _, f := range []stalltest.Field{
 				stalltest.Busy, stalltest.SM, stalltest.Tensor, stalltest.FP64, stalltest.FP32, stalltest.FP16, stalltest.Int,
-				stalltest.DRAM, stalltest.Power, stalltest.PCIeReceived, stalltest.PCIeTransmitted, stalltest.HostCPU,
+				stalltest.DRAM, stalltest.Power, stalltest.Clock,
+				stalltest.PCIeReceived, stalltest.PCIeTransmitted, stalltest.HostCPU,
 			} {
 				if off := math.Abs(got[f] - want[f]); off > tolerance(f, want[f]) {
 					t.Errorf("%v: %.4g, recorded %.4g", f, got[f], want[f])
@@ -59,6 +60,8 @@ func tolerance(f stalltest.Field, want float64) float64 {
 	switch f {
 	case stalltest.Power:
 		return 0.08 * want
+	case stalltest.Clock:
+		return 0.05 * want
 	case stalltest.PCIeReceived, stalltest.PCIeTransmitted:
 		return 0.35*want + 0.6e6
 	case stalltest.HostCPU:
@@ -79,6 +82,47 @@ func recordedMeans(t *testing.T, all []stalltest.Recording, workload, device str
 	}
 	t.Fatalf("no recording %s on %s", workload, device)
 	return stalltest.Values{}
+}
+
+// TestOwnTraffic checks what reading the counters adds on PCIe: nothing before the first context, and
+// as much as was recorded beside a kernel that has none of its own.
+func TestOwnTraffic(t *testing.T) {
+	recordings, err := stalltest.Recordings(os.DirFS("testdata"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := recordedMeans(t, recordings, "one_block_int", "NVIDIA H100 80GB HBM3")
+	got := phaseMeans(t, "one-block-integers", "work")
+	for _, f := range []stalltest.Field{stalltest.PCIeReceived, stalltest.PCIeTransmitted} {
+		if math.Abs(got[f]-want[f]) > 0.15*want[f] {
+			t.Errorf("%v: %.4g, recorded %.4g", f, got[f], want[f])
+		}
+		if v := phaseMeans(t, "dev-pod-sleeps", "sleep")[f]; v != 0 {
+			t.Errorf("%v: %v without a context", f, v)
+		}
+	}
+}
+
+// TestFallingCounter checks that a counter that was reset adds nothing, and that the counters of a new
+// process do not go on from those of the last one.
+func TestFallingCounter(t *testing.T) {
+	recordings, err := stalltest.ParseRecordings(strings.NewReader(`{"device": "NVIDIA H200", "segments": [
+		{"workload": "idle_no_context", "seconds": [{"energy_joules_total": 100}]},
+		{"workload": "w", "seconds": [
+			{"energy_joules_total": 170, "host_state": "R", "host_cpu_seconds": 5},
+			{"energy_joules_total": 20, "host_state": "R", "host_cpu_seconds": 5.5}]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seconds := recordings[0].Seconds
+	for i, want := range []struct{ joules, cpu float64 }{{70, 0}, {0, 0.5}} {
+		if got := seconds[i]; got[stalltest.Energy] != want.joules || got[stalltest.HostCPU] != want.cpu {
+			t.Errorf("second %d: %v J, %v s, want %v", i, got[stalltest.Energy], got[stalltest.HostCPU], want)
+		}
+	}
+	if v := seconds[1][stalltest.HostAnon]; !math.IsNaN(v) {
+		t.Errorf("memory that was not recorded: %v", v)
+	}
 }
 
 // TestParseRecordings checks what is refused.

@@ -3,6 +3,7 @@ package stalltest_test
 import (
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -217,6 +218,44 @@ func TestCadence(t *testing.T) {
 	got := phaseMeansOfAll(t, "dataloader-starved")
 	if want := 0.05 / 1.25 * 0.985; math.Abs(got[stalltest.Busy]-want) > 0.005 {
 		t.Errorf("busy %v, want %v", got[stalltest.Busy], want)
+	}
+}
+
+// TestLoops checks that loops end after their time, and that a job which has ended leaves its claim
+// without a context.
+func TestLoops(t *testing.T) {
+	for name, want := range map[string]map[time.Duration]string{
+		"torch-autotunes":  {10 * time.Minute: "compile measure", 20 * time.Minute: "steps", 20 * time.Hour: "steps"},
+		"hang-retry-spins": {20 * time.Minute: "steps", 5 * time.Hour: "collective abort"},
+		"train-bf16": {
+			20 * time.Second: "start", 20 * time.Minute: "steps", 30*time.Minute + 55*time.Second: "checkpoint steps",
+		},
+	} {
+		for _, k := range all() {
+			if k.Name != name {
+				continue
+			}
+			for s := range k.Trace(2, day).Samples {
+				if phases, ok := want[s.At.Sub(stalltest.Start())]; ok && !strings.Contains(phases, s.Phase) {
+					t.Errorf("%s at %v: phase %s, want %s", name, s.At, s.Phase, phases)
+				}
+			}
+		}
+	}
+	short := stalltest.Healthy()[0]
+	short.Phases = short.Phases[:1]
+	ended := 0
+	for s := range short.Trace(1, time.Hour).Samples {
+		if s.Phase != "ended" {
+			continue
+		}
+		ended++
+		if s.Truth != stalltest.Idle || s.Values[stalltest.Clock] != short.Model.ClockIdle && ended > 1 {
+			t.Fatalf("%+v after the end", s)
+		}
+	}
+	if ended < 3500 {
+		t.Errorf("ended for %d s of an hour", ended)
 	}
 }
 

@@ -44,6 +44,31 @@ func TestWorkloads(t *testing.T) {
 	}
 }
 
+// TestPresence checks that a member has samples only while it is a member, and that its counters start
+// at 0.
+func TestPresence(t *testing.T) {
+	for _, w := range stalltest.Workloads() {
+		series := w.Series("a")
+		perMember := len(series) / len(w.Members)
+		for i, s := range series {
+			m := w.Members[i/perMember]
+			last := m.Last
+			if last == 0 {
+				last = stalltest.WorkloadMinutes
+			}
+			for minute := range stalltest.WorkloadMinutes {
+				v, ok := s.Value(minute)
+				if ok != (minute >= m.First && minute < last) {
+					t.Fatalf("%s: %s of %s in minute %d: %v", w.Name, s.Metric, m.Name, minute, ok)
+				}
+				if minute == m.First && strings.HasSuffix(s.Metric, "_total") && v != 0 {
+					t.Errorf("%s: %s of %s starts at %v", w.Name, s.Metric, m.Name, v)
+				}
+			}
+		}
+	}
+}
+
 func checkSeries(t *testing.T, workload string, s stalltest.Series) {
 	t.Helper()
 	last, samples := 0.0, 0

@@ -13,7 +13,7 @@ func waiting(s Second, share float64) Second {
 }
 
 // slowWorkloads each have a member that became slow.
-func slowWorkloads() []Workload { //nolint:funlen // a table
+func slowWorkloads() []Workload {
 	// slow returns eight members in step, of which number 5 changes and the others wait for it.
 	slow := func(name, why, source, reason string, share float64, change func(Second) Second) Workload {
 		return Workload{
@@ -101,21 +101,21 @@ func evenWorkloads() []Workload { //nolint:funlen // a table
 	return []Workload{
 		{Name: "equal", Why: "all members do the same", Source: "recording train_bf16", Kind: "JobSet",
 			Members: members(8, func(int, int) Second { return inStep() })},
-		{Name: "h100-and-a100", Why: "each at its own full clock: 1980 and 1410 MHz", Source: "issue 51",
+		{Name: "h100-and-a100", Why: "each at its own full clock: 1980 and 1410 MHz", Source: "reasoning",
 			Kind: "PyTorchJob", Members: mixed},
-		{Name: "late-member", Why: "a member joins after 75 minutes, and reads weights for five", Source: "issue 51",
+		{Name: "late-member", Why: "a member joins after 75 minutes, and reads weights for five", Source: "reasoning",
 			Kind: "JobSet", Members: late},
 		{Name: "replaced-member", Why: "a member moves to another node", Source: "reasoning: elastic training",
 			Kind: "PyTorchJob", Members: replaced},
 		{Name: "half-slow", Why: "the limit of power of one node is lowered: four of eight, so that no member differs " +
 			"from most",
-			Source: "issue 51", Kind: "JobSet", Members: members(8, func(i, minute int) Second {
+			Source: "reasoning", Kind: "JobSet", Members: members(8, func(i, minute int) Second {
 				if i >= 4 && minute >= becameAt {
 					return low(inStep(), 0.75, 450)
 				}
 				return inStep()
 			})},
-		{Name: "two-clusters-of-clocks", Why: "two racks have two limits of power from the start", Source: "issue 51",
+		{Name: "two-clusters-of-clocks", Why: "two racks have two limits of power from the start", Source: "reasoning",
 			Kind: "JobSet",
 			Members: members(8, func(i, _ int) Second {
 				if i >= 4 {
@@ -166,7 +166,7 @@ func evenWorkloads() []Workload { //nolint:funlen // a table
 }
 
 // unequalWorkloads have members that differ by design, or that have nothing to do with each other.
-func unequalWorkloads() []Workload { //nolint:funlen // a table
+func unequalWorkloads() []Workload {
 	// each returns members with levels of their own for all the time.
 	each := func(levels ...Second) []Member {
 		return members(len(levels), func(i, _ int) Second { return levels[i] })
@@ -184,7 +184,7 @@ func unequalWorkloads() []Workload { //nolint:funlen // a table
 		return replica(0.5 + 0.45*jitter("load balancer", minute/7*5+i))
 	})
 	return []Workload{
-		{Name: "replicas", Why: "each replica has the requests it has; one has none", Source: "issue 51", Kind: "Deployment",
+		{Name: "replicas", Why: "each replica has the requests it has; one has none", Source: "reasoning", Kind: "Deployment",
 			Members: each(replica(0.2), replica(0.5), replica(0.8), replica(0.6), replica(0))},
 		{Name: "replicas-that-change", Why: "sessions stick to replicas: load moves each few minutes",
 			Source: "reasoning", Kind: "Deployment", Members: changing},
@@ -200,7 +200,7 @@ func unequalWorkloads() []Workload { //nolint:funlen // a table
 			Source: "reasoning", Kind: "Job",
 			Members: each(replica(1), replica(0.95), replica(0.4), replica(0.99), replica(0.7), replica(1))},
 		{Name: "pipeline", Why: "the last stage has the loss and the largest matrix, the first one the embedding",
-			Source: "issue 51", Kind: "JobSet",
+			Source: "reasoning", Kind: "JobSet",
 			Members: each(stage(0.3, 0.9e9), stage(0.42, 1.8e9), stage(0.42, 1.8e9), stage(0.42, 1.8e9), stage(0.42,
 				1.8e9), stage(0.58, 0.9e9))},
 		{Name: "pipeline-with-bubbles", Why: "receives block outside of kernels: stages differ in utilization",
@@ -210,7 +210,7 @@ func unequalWorkloads() []Workload { //nolint:funlen // a table
 				s.Utilization = []float64{0.94, 0.9, 0.86, 0.6}[i]
 				return s
 			})},
-		{Name: "hot-experts", Why: "two of eight experts get most tokens from the start", Source: "issue 51",
+		{Name: "hot-experts", Why: "two of eight experts get most tokens from the start", Source: "reasoning",
 			Kind: "PyTorchJob",
 			Members: each(stage(0.4, 5e9), stage(0.4, 5e9), stage(0.63, 5e9), stage(0.4, 5e9), stage(0.4, 5e9), stage(0.6,
 				5e9), stage(0.4, 5e9),

@@ -137,6 +137,49 @@ nodeAffinity:
 {{- end -}}
 {{- end -}}
 
+{{/*
+Whether exporters serve HTTPS.
+*/}}
+{{- define "dra-exporter.tls" -}}
+{{- with .Values.web.certificate.from -}}
+{{- if $.Values.web.secretName -}}
+{{- fail "web.certificate.from and web.secretName: one of them has the settings of the server" -}}
+{{- end -}}
+true
+{{- else -}}
+{{- if .Values.web.tls -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+The Secret and the key of the CA of the exporters' certificate, if the chart knows it.
+*/}}
+{{- define "dra-exporter.ca" -}}
+{{- if .Values.web.certificate.from -}}
+{{- dict "name" (printf "%s-tls" (include "dra-exporter.fullname" .)) "key" "ca.crt" | toYaml -}}
+{{- else if and .Values.web.tls .Values.web.secretName .Values.web.certificate.caKey -}}
+{{- dict "name" .Values.web.secretName "key" .Values.web.certificate.caKey | toYaml -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+The name in the exporters' certificate.
+*/}}
+{{- define "dra-exporter.serverName" -}}
+{{- .Values.web.certificate.serverName | default (printf "%s.%s.svc" (include "dra-exporter.fullname" .) .Release.Namespace) -}}
+{{- end -}}
+
+{{/*
+The TLS settings of a client of the exporters, as Prometheus has them. The CA is mounted at /etc/exporters.
+*/}}
+{{- define "dra-exporter.clientTLS" -}}
+{{- if include "dra-exporter.ca" . -}}
+{{- dict "ca_file" "/etc/exporters/ca.crt" "server_name" (include "dra-exporter.serverName" .) | toYaml -}}
+{{- else if include "dra-exporter.tls" . -}}
+{{- dict "insecure_skip_verify" true | toYaml -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "dra-exporter.kubeAuthorization" -}}
 {{- if .Values.web.kubeAuthorization.enabled -}}
 {{- if not .Values.kube.enabled -}}

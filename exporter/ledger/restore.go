@@ -1,0 +1,526 @@
+package ledger
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/distribution"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// Kept is the persistent state of an earlier process's ledger.
+type Kept struct {
+	State   []byte   // by [Ledger.AppendState]
+	Changes [][]byte // by [Ledger.AppendChanges]
+	Former  bool     // a program before format 3 wrote both
+	Clock   func(int64) time.Time
+	Time    time.Time // of the last write
+	// Rebooted reports that the machine has rebooted since the last write: all holds have ended.
+	Rebooted bool
+	// Continues reports that no newer values were served. Otherwise, counters start at 0, and earlier
+	// charges are only in the claims' receipts.
+	Continues bool
+}
+
+// Restore restores an empty ledger from the state of an earlier process: devices, claims and pods
+// with their charges, baselines of counters, peaks, distributions, and the use of claims. The last
+// holders hold their devices until the kubelet's first answer, which says who held them in all that
+// time.
+func (l *Ledger) Restore(k Kept, now time.Time) error {
+	if !k.Continues {
+		before := New(l.config)
+		if err := before.restore(k, now); err != nil {
+			return err
+		}
+		before.endAll(k.Time)
+		l.closing.dropped = before.closing.dropped
+		return nil
+	}
+	return l.restore(k, now)
+}
+
+// maxAway is the longest absence of the process for which counts of the hardware are charged.
+// Counts of a longer absence are unattributed, and no hold continues over it.
+const maxAway = 10 * time.Minute
+
+func (l *Ledger) restore(k Kept, now time.Time) error {
+	read := saved.Read
+	if k.Former {
+		read = saved.ReadFormer
+	}
+	state, err := read(k.State, k.Changes)
+	if err != nil {
+		return err
+	}
+	r := restorer{
+		State: state, ledger: l, kept: k, devices: map[uint32]*deviceBook{}, accounts: map[uint32]*account{},
+	}
+	if err := r.restore(); err != nil {
+		return err
+	}
+	l.continues = !k.Rebooted && now.Sub(k.Time) <= maxAway
+	for _, d := range r.devices {
+		d.resume(k.Time, now, !l.continues)
+	}
+	l.kept = k.Time
+	l.resumeHolds()
+	l.updateTimeline(now)
+	return nil
+}
+
+// resumeHolds makes the holds of the periods that have not ended. It gives a number to those of an
+// earlier program, which had none.
+func (l *Ledger) resumeHolds() {
+	last := podresources.HoldID(0)
+	for _, d := range l.devices {
+		for _, p := range d.periods {
+			last = max(last, p.Hold)
+		}
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(l.devices), driver.ID.Compare) {
+		d := l.devices[id]
+		for i, p := range d.periods {
+			if !p.To.IsZero() {
+				continue
+			}
+			if p.Hold == 0 {
+				last++
+				numbered := *p
+				numbered.Hold, p = last, &numbered
+				d.periods[i] = p
+			}
+			d.holds[p.Hold] = &charged{period: p}
+		}
+	}
+}
+
+// endAll ends and closes all accounts.
+func (l *Ledger) endAll(at time.Time) {
+	for a := range l.claims.all() {
+		if a.ended.IsZero() {
+			a.end(at)
+		}
+		l.closing.closeDropped(a)
+	}
+}
+
+// Resumed returns, after Restore, the holding periods that continue unless the kubelet's first
+// answer says otherwise. continues is false if the ledger knows nothing about the time before: then
+// all holds are new.
+func (l *Ledger) Resumed() (periods []*Period, continues bool) {
+	for p := range l.timeline.All() {
+		if p.To.IsZero() {
+			periods = append(periods, p)
+		}
+	}
+	return periods, l.continues
+}
+
+// restorer makes a ledger's objects from records.
+type restorer struct {
+	*saved.State
+	ledger   *Ledger
+	kept     Kept
+	devices  map[uint32]*deviceBook
+	accounts map[uint32]*account
+}
+
+var errRecord = errors.New("a record of the ledger is malformed")
+
+// restore makes the devices, then their accounts, then the objects that refer to accounts.
+func (r *restorer) restore() error {
+	for _, step := range []func() error{
+		each(r.Devices, r.device), each(r.Accounts, r.account), each(r.Fits, r.fit), each(r.Held, r.held),
+		each(r.Periods, r.periods), r.chain, each(r.Distributions, r.distribution), each(r.Lives, r.lives),
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	for _, s := range r.Claims {
+		n := r.name(&s)
+		if s.Labelled {
+			n.labels = append([]string{}, s.Labels...)
+		}
+		r.ledger.names.claims.names[podresources.Claim{Namespace: s.Namespace, Name: s.Name}] = n
+	}
+	for _, s := range r.Pods {
+		n := r.name(&s)
+		if s.Known {
+			n.meta = &podresources.PodMeta{
+				OwnerKind: s.OwnerKind, OwnerName: s.OwnerName, WorkloadKind: s.WorkloadKind, WorkloadName: s.WorkloadName,
+				Queue: s.Queue,
+			}
+			if s.Labelled {
+				n.meta.Labels = append([]string{}, s.Labels...)
+			}
+		}
+		r.ledger.names.pods.names[podresources.Pod{Namespace: s.Namespace, Name: s.Name}] = n
+	}
+	return nil
+}
+
+// each returns a function that calls f for each record of a kind.
+func each[T any](records map[uint32]T, f func(number uint32, s T) error) func() error {
+	return func() error {
+		for number, s := range records {
+			if err := f(number, s); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// at returns a time that saver.at has converted.
+func (r *restorer) at(m saved.Moment) time.Time {
+	if m == 0 {
+		return time.Time{}
+	}
+	return r.kept.Clock(int64(m) * int64(time.Microsecond))
+}
+
+func stamped(s saved.Stamp) time.Time {
+	if s == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, int64(s))
+}
+
+// series returns a series. known is false if the catalogue lacks its quantity.
+func (r *restorer) series(s *saved.Series) (out *Series, known bool) {
+	q, known := r.ledger.config.Catalogue.Named(s.Quantity)
+	if !known {
+		return nil, false
+	}
+	out = &Series{
+		Quantity: q, Labels: driver.Labels{s.Label0, s.Label1, s.Label2}, Source: s.Source, Born: stamped(s.Born),
+		Shown: stamped(s.Shown),
+	}
+	own := len(r.ledger.config.Catalogue.Spec(q).Labels)
+	return out, !slices.ContainsFunc(out.Labels[own:], func(value string) bool { return value != "" })
+}
+
+// values returns the values whose quantities are known.
+func (r *restorer) values(of []saved.Series) (out []Value) {
+	for i := range of {
+		if s, known := r.series(&of[i]); known {
+			out = append(out, Value{s, of[i].Value})
+		}
+	}
+	return out
+}
+
+// device restores a device with its counters and meters, which are in the order of its counts.
+func (r *restorer) device(number uint32, s saved.Device) error {
+	now, counts := r.kept.Time, r.Counts[number]
+	d := newDeviceBook(driver.ID{Driver: s.Driver, Pool: s.Pool, Device: s.Name}, r.ledger.config.Catalogue, now)
+	if s.Name == "" || s.Born == 0 || r.ledger.devices[d.id] != nil {
+		return errRecord
+	}
+	d.seen, d.used, d.clock = now, now, now
+	d.born, d.lastError, d.read, d.watched = stamped(s.Born), stamped(s.LastError), s.Read, s.Watched
+	d.identity = identity{s.UUID, s.PCI, s.NetDev, s.RDMA, s.CPUs}
+	d.highest = r.values(s.Highest)
+	d.allocated, d.inUse = counts.Allocated, counts.InUse
+	d.accrued, d.usedUntil = r.at(counts.Accrued), r.at(counts.UsedUntil)
+	if len(counts.Settled) != len(s.Counters) || len(counts.Values) != len(s.Meters) || len(counts.At) != len(s.Meters) {
+		return errRecord
+	}
+	for i := range s.Counters {
+		if err := r.counter(d, &s.Counters[i], &counts.Totals, counts.Settled[i]); err != nil {
+			return err
+		}
+	}
+	if len(counts.Totals) > 0 {
+		return errRecord
+	}
+	for i := range s.Meters {
+		if err := r.meter(d, &s.Meters[i], counts.Values[i], r.at(counts.At[i])); err != nil {
+			return err
+		}
+	}
+	d.unattributed.born, d.unattributed.device = d.born, d
+	d.joined = &join.Device{ID: d.id}
+	r.devices[number], r.ledger.devices[d.id] = d, d
+	return nil
+}
+
+// counter restores a counter, and takes its totals.
+func (r *restorer) counter(d *deviceBook, s *saved.Counter, totals *[]float64, settled saved.Moment) error {
+	series, known := r.series(&s.Series)
+	if !known || d.find(seriesKey{series.Quantity, series.Labels}) != nil {
+		return errRecord
+	}
+	c := d.counter(seriesKey{series.Quantity, series.Labels}, r.kept.Time)
+	c.series, c.seen, c.settled = series, r.kept.Time, r.at(settled)
+	c.filler, c.sums, c.idle, c.limit = s.Filler, s.Sums, s.Idle, max(s.Limit, c.limit)
+	c.fastest, c.read = s.Fastest, s.Read
+	to := []*float64{&c.total}
+	if c.index >= 0 {
+		to = append(to, &d.unattributed.totals[c.index].value)
+	}
+	if len(*totals) < len(to) {
+		return errRecord
+	}
+	for i, v := range to {
+		*v = (*totals)[i]
+	}
+	*totals = (*totals)[len(to):]
+	return nil
+}
+
+func (r *restorer) meter(d *deviceBook, s *saved.Meter, last float64, at time.Time) error {
+	series, known := r.series(&s.Series)
+	if !known || d.findMeter(seriesKey{series.Quantity, series.Labels}) != nil {
+		return errRecord
+	}
+	m := d.meter(seriesKey{series.Quantity, series.Labels})
+	m.source, m.since, m.idle, m.have, m.seen, m.series = s.Source, stamped(s.Since), s.Idle, true, r.kept.Time, series
+	m.last = driver.Reading{Quantity: series.Quantity, Labels: series.Labels, Value: last, At: at}
+	m.now = join.Reading{Reading: m.last, Source: m.source}
+	if s.Doubted != nil {
+		m.before.Doubted = r.point(*s.Doubted)
+	}
+	if l := s.Left; l != nil {
+		m.before.Left = readings.Line{Point: r.point(l.From), To: r.point(l.To), Counted: l.Counted}
+	}
+	return nil
+}
+
+func (r *restorer) point(p saved.Point) readings.Point {
+	return readings.Point{Value: p.Value, At: r.at(p.At)}
+}
+
+func (r *restorer) account(number uint32, s saved.Account) error {
+	d, sums, doubts := r.devices[s.Device], r.Sums[number], r.Doubts[number]
+	if d == nil || s.Born == 0 || len(s.Shown) > len(d.attributed) || sums.Totals.Len() != len(s.Shown) ||
+		sums.Witnessed.Len() != len(s.Witnessed) || len(doubts.Totals) > len(s.Shown) {
+		return errRecord
+	}
+	a := &account{
+		key: HolderKey{s.Namespace, s.Name, d.id}, uid: s.UID, device: d, born: stamped(s.Born), ended: r.at(s.Ended),
+		charged: r.at(s.Ended), matured: stamped(s.Matured), lastError: stamped(s.LastError), watched: s.Watched,
+		young: s.Young, aggregated: s.Aggregated, attribution: join.Attribution(s.Attribution), partial: s.Partial,
+		closed: s.Closed, closedBefore: s.Closed, allocated: sums.Allocated, share: sums.Share, used: sums.Used,
+		active: r.at(sums.Active), usedUntil: r.at(sums.UsedUntil), edges: doubts.Edges, unread: doubts.Unread,
+	}
+	if a.ended.IsZero() {
+		a.charged = r.kept.Time
+	}
+	v := life{
+		Life{
+			Allocated: stamped(s.Allocated), Waiting: r.at(s.Waiting), Prepared: r.at(s.Prepared),
+			FirstActive: r.at(s.FirstActive), Unprepared: r.at(s.Unprepared),
+		}, s.CountedPreparation, s.CountedActivity,
+	}
+	if v != (life{}) {
+		*a.lived() = v
+	}
+	for i, shown := range s.Shown {
+		t := total{counter: d.attributed[i], value: sums.Totals.At(i)}
+		if shown != saved.Never {
+			t.series = newSeries(t.counter.key)
+			t.series.Born, t.series.Shown = a.born, stamped(shown)
+		}
+		if i < len(doubts.Totals) { // counters may have been added since
+			t.doubt, t.measured = doubts.Totals[i].Doubt, doubts.Totals[i].Measured
+		}
+		a.totals = append(a.totals, t)
+	}
+	for i := range s.Witnessed {
+		s.Witnessed[i].Value = sums.Witnessed.At(i)
+	}
+	a.witnessed = r.values(s.Witnessed)
+	for _, u := range s.Users {
+		a.users = append(a.users, User{u.Name, u.UID})
+	}
+	if m := s.Released; m != nil {
+		a.release(&Amounts{
+			Born: stamped(m.Born), Shown: stamped(m.Shown), Values: r.values(m.Values), Allocated: m.Allocated,
+			Share: m.Share, Used: m.Used,
+		})
+	}
+	r.accounts[number] = a
+	return nil
+}
+
+func (r *restorer) fit(number uint32, s saved.Fit) error {
+	a := r.accounts[number]
+	if a == nil {
+		return errRecord
+	}
+	if !r.ledger.claims.fits {
+		return nil
+	}
+	f := &fitting{
+		engine: s.Engine, divided: s.Divided, partial: s.Partial, conflict: s.Conflict, several: s.Several,
+		memory: s.Use.Memory, measured: s.Use.Measured, readings: s.Use.Readings, level: s.Use.Level, grown: s.Use.Grown,
+		near: s.Use.Near, copies: s.Use.Copies, media: s.Use.Media, peers: s.Use.Peers,
+	}
+	a.fit = f
+	if e := s.Ended; e != nil {
+		f.ended = &join.Share{Allocation: podresources.Allocation{ShareID: e.ShareID, Request: e.Request, Admin: e.Admin}}
+		for _, c := range e.Consumed {
+			f.ended.Consumed = append(f.ended.Consumed, driver.Amount{Resource: c.Resource, Value: c.Value})
+		}
+	}
+	err := errors.Join(f.activity.UnmarshalBinary(s.Activity), f.bandwidth.UnmarshalBinary(s.Bandwidth))
+	if s.Advice != nil && err == nil {
+		f.final = true
+		err = json.Unmarshal(s.Advice, &f.advice)
+	}
+	return err
+}
+
+// resumeFit restores the use of the account's claim. It is written rarely, but a new peak of the
+// memory is written at once.
+func (a *account) resumeFit() {
+	if a.fit == nil {
+		a.fit = &fitting{}
+	}
+	for _, v := range a.witnessed {
+		if v.Quantity == driver.MemoryUsedPeak && !a.fit.final {
+			a.fit.memory = max(a.fit.memory, v.Value)
+		}
+	}
+}
+
+func (r *restorer) held(number uint32, s saved.Held) error {
+	d := r.devices[number]
+	if d == nil {
+		return errRecord
+	}
+	var out timeline
+	for _, of := range s.Segments {
+		next := segment{
+			from: r.at(of.From), claims: r.portions(of.Claims), pods: r.portions(of.Pods), guessed: of.Guessed,
+			attribution: join.Attribution(of.Attribution),
+		}
+		next.setUnattributed()
+		if len(out) == 0 {
+			next.from = time.Time{}
+		}
+		out = out.append(next)
+	}
+	if len(out) > 0 {
+		d.timeline = out
+	}
+	return nil
+}
+
+func (r *restorer) portions(of []saved.Portion) (out []portion) {
+	for _, p := range of {
+		a := r.accounts[p.Account]
+		if a == nil { // it was dropped
+			a = &account{dropped: true}
+		}
+		out = append(out, portion{account: a, weight: p.Weight, use: join.Evenly(p.Weight), own: 1})
+	}
+	return out
+}
+
+func (r *restorer) periods(number uint32, s saved.Periods) error {
+	d := r.devices[number]
+	if d == nil {
+		return errRecord
+	}
+	for _, p := range s.Periods {
+		d.newPeriods = true
+		d.periods = append(d.periods, &Period{
+			Hold: podresources.HoldID(p.Hold), Device: d.id, Claim: podresources.Claim{Namespace: p.Namespace, Name: p.Claim}, ClaimUID: p.ClaimUID,
+			ShareID: p.ShareID, Pod: podresources.Pod{Namespace: p.PodNamespace, Name: p.Pod}, PodUID: p.PodUID,
+			Admin: p.Admin, Attribution: join.Attribution(p.Attribution), Older: p.Older, From: r.at(p.From),
+			To: r.at(p.To), FromDoubt: podresources.Doubt{Early: p.FromEarly, Late: p.FromLate},
+			ToDoubt: podresources.Doubt{Early: p.ToEarly, Late: p.ToLate},
+		})
+	}
+	return nil
+}
+
+// resume restores the device's holders until the kubelet's first answer, or makes it free if none
+// of the time before is charged.
+func (d *deviceBook) resume(ended, now time.Time, alone bool) {
+	d.resumed = true
+	if d.accrued.IsZero() {
+		d.accrued = ended
+	}
+	if !alone {
+		return
+	}
+	last := d.timeline.last().from
+	d.timeline = d.timeline.append(segment{from: driver.Later(ended, last), unattributed: join.Evenly(1)})
+	d.accrued = now
+	d.timeline.endAccounts(nil, ended)
+	for i, p := range d.periods {
+		if p.To.IsZero() {
+			over := *p
+			over.To = driver.Later(p.From, ended)
+			d.periods[i] = &over
+		}
+	}
+}
+
+// chain adds the accounts to the books, with the newest account of each name first.
+func (r *restorer) chain() error {
+	later := map[*account]bool{} // have a successor
+	for number, a := range r.accounts {
+		if a.earlier = r.accounts[r.Accounts[number].Earlier]; a.earlier != nil {
+			later[a.earlier] = true
+		}
+	}
+	for number, a := range r.accounts {
+		book := &r.ledger.claims
+		if r.Accounts[number].OfPod {
+			book = &r.ledger.pods
+		}
+		if !later[a] {
+			book.accounts[a.key] = a
+		}
+		if book.fits && a.key.Name != "" {
+			a.resumeFit()
+		}
+		book.distributions.enter(a)
+	}
+	return nil
+}
+
+// distribution restores the distribution of a claim. The claim's accounts must exist.
+func (r *restorer) distribution(_ uint32, s *saved.Distribution) error {
+	c := r.ledger.claims.distributions[claimKey{s.Namespace, s.Name, s.Driver}]
+	series, known := r.series(&s.Series)
+	h := &distribution.Histogram{}
+	if err := h.UnmarshalBinary(s.Histogram); err != nil || c == nil || !known {
+		return err
+	}
+	for _, o := range s.Observed {
+		h.Observe(o.Value, o.Seconds)
+	}
+	c.add(&distributed{series: series, histogram: distribution.NewGrowing(h)})
+	return nil
+}
+
+// lives restores the distributions of a driver.
+func (r *restorer) lives(_ uint32, s saved.Lives) error {
+	d := &driverLives{DriverLives: DriverLives{Driver: s.Driver, Born: stamped(s.Born)}}
+	d.Preparation.Shown, d.FirstActivity.Shown = stamped(s.Prepared), stamped(s.Active)
+	if d.Driver != "" {
+		r.ledger.lives.byDriver[d.Driver] = d
+	}
+	return errors.Join(
+		d.Preparation.Histogram.UnmarshalBinary(s.Preparation), d.FirstActivity.Histogram.UnmarshalBinary(s.Activity))
+}
+
+// name returns what claims and pods have in common.
+func (r *restorer) name(s *saved.Name) *name {
+	return &name{
+		uid: s.UID, allocatedAt: stamped(s.Allocated), seen: r.kept.Time, kept: r.kept.Time, needed: r.kept.Time,
+	}
+}

@@ -1,0 +1,408 @@
+package ledger
+
+import (
+	"encoding/json"
+	"math"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/distribution"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// AppendState appends the state of the ledger for [Ledger.Restore]. clock converts times.
+func (l *Ledger) AppendState(b []byte, clock func(time.Time) int64) []byte {
+	return l.save(b, clock, true)
+}
+
+// AppendChanges appends the changes since its last call, or since AppendState.
+func (l *Ledger) AppendChanges(b []byte, clock func(time.Time) int64) []byte {
+	return l.save(b, clock, false)
+}
+
+func (l *Ledger) save(b []byte, clock func(time.Time) int64, whole bool) []byte {
+	w := &l.saver
+	w.Begin(b, whole)
+	w.clock, w.catalogue = clock, l.config.Catalogue
+	w.turn++
+	for _, d := range l.devices {
+		w.device(d)
+	}
+	for _, book := range [2]*accountBook{&l.claims, &l.pods} {
+		for a := range book.all() {
+			w.accountAndSums(a, book.ofPods)
+		}
+		for key, c := range book.distributions {
+			w.distributions(key, c)
+		}
+	}
+	for claim, n := range l.names.claims.names {
+		w.name(saved.KindClaim, claim.Namespace, claim.Name, n)
+	}
+	for pod, n := range l.names.pods.names {
+		w.name(saved.KindPod, pod.Namespace, pod.Name, n)
+	}
+	for _, d := range l.lives.byDriver {
+		w.lives(d)
+	}
+	w.clock = nil
+	return w.End()
+}
+
+// The number of turns between two writes of claims' use, and of possible errors. Both are written
+// when a process ends normally.
+const (
+	seldom     = 30
+	notSoOften = 10
+)
+
+// closingTurns is the number of turns for which a closed account is written as not closed: its
+// receipt may not be on the disk yet. A receipt that is made twice is recognized.
+const closingTurns = 10
+
+// maxHeld limits the written segments of a device.
+const maxHeld = 64
+
+// saver converts the ledger's objects to records, and writes those that have changed.
+type saver struct {
+	saved.Writer
+	turn      uint64
+	clock     func(time.Time) int64
+	catalogue driver.Catalogue
+
+	// Memory for records, which is used again for each of their kind.
+	records struct {
+		device       saved.Device
+		counts       saved.Counts
+		held         saved.Held
+		periods      saved.Periods
+		account      saved.Account
+		sums         saved.Sums
+		doubts       saved.Doubts
+		fit          saved.Fit
+		distribution saved.Distribution
+		observation  saved.Observation
+		name         saved.Name
+	}
+	portions  []saved.Portion
+	histogram distribution.Histogram
+}
+
+// at returns a time on the clock that continues over restarts.
+func (w *saver) at(t time.Time) saved.Moment {
+	if t.IsZero() {
+		return 0
+	}
+	if at := w.clock(t) / int64(time.Microsecond); at != 0 {
+		return saved.Moment(at)
+	}
+	return 1
+}
+
+func stamp(t time.Time) saved.Stamp {
+	if t.IsZero() {
+		return 0
+	}
+	return saved.Stamp(t.UnixNano())
+}
+
+// series returns a series without its source.
+func (w *saver) series(s *Series, value float64) saved.Series {
+	return saved.Series{
+		Quantity: w.catalogue.Spec(s.Quantity).Name, Label0: s.Labels[0], Label1: s.Labels[1], Label2: s.Labels[2],
+		Born: stamp(s.Born), Shown: stamp(s.Shown), Value: value,
+	}
+}
+
+func (w *saver) values(to []saved.Series, values []Value) []saved.Series {
+	for _, v := range values {
+		to = append(to, w.series(v.Series, v.Value))
+	}
+	return to
+}
+
+// binary returns a histogram's binary form in the memory of b.
+func binary(b []byte, h *distribution.Histogram) []byte {
+	b, _ = h.AppendBinary(b[:0]) // the error is always nil
+	return b
+}
+
+// rounded rounds a rate up, so that it rarely changes.
+func rounded(rate float64) float64 {
+	fraction, exponent := math.Frexp(rate)
+	return math.Ldexp(math.Ceil(fraction*64)/64, exponent)
+}
+
+// persistent reports whether the next process needs the meter's last reading.
+func (m *meter) persistent() bool {
+	return (m.counts || m.sums || m.spec.Distributed) && m.have && !m.divided
+}
+
+func (w *saver) device(d *deviceBook) {
+	r, c := &w.records.device, &w.records.counts
+	*r = saved.Device{
+		Driver: d.id.Driver, Pool: d.id.Pool, Name: d.id.Device, Born: stamp(d.born), UUID: d.identity.uuid,
+		PCI: d.identity.pci, NetDev: d.identity.netdev, RDMA: d.identity.rdma, CPUs: d.identity.cpus, Read: d.read,
+		Watched: d.watched, LastError: stamp(d.lastError), Highest: w.values(r.Highest[:0], d.highest),
+		Counters: r.Counters[:0], Meters: r.Meters[:0],
+	}
+	*c = saved.Counts{
+		Allocated: d.allocated, InUse: d.inUse, Accrued: w.at(d.accrued), UsedUntil: w.at(d.usedUntil),
+		Totals: c.Totals[:0], Settled: c.Settled[:0], Values: c.Values[:0], At: c.At[:0],
+	}
+	for of := range d.byIndex() {
+		counter := saved.Counter{
+			Series: w.series(of.series, 0), Filler: of.filler, Sums: of.sums, Idle: of.idle, Limit: of.limit,
+			Fastest: rounded(of.fastest), Read: rounded(of.read),
+		}
+		counter.Source = of.series.Source
+		r.Counters = append(r.Counters, counter)
+		if c.Totals = append(c.Totals, of.total); of.index >= 0 {
+			c.Totals = append(c.Totals, d.unattributed.totals[of.index].value)
+		}
+		c.Settled = append(c.Settled, w.at(of.settled))
+	}
+	for _, m := range d.meters {
+		if !m.persistent() {
+			continue
+		}
+		meter := saved.Meter{Series: w.series(newSeries(m.key), 0), Since: stamp(m.since), Idle: m.idle}
+		meter.Source = m.source
+		if p := m.before.Doubted; !p.At.IsZero() {
+			meter.Doubted = &saved.Point{Value: p.Value, At: w.at(p.At)}
+		}
+		if l := &m.before.Left; !l.At.IsZero() {
+			meter.Left = &saved.Line{
+				From: saved.Point{Value: l.Value, At: w.at(l.At)}, To: saved.Point{Value: l.To.Value, At: w.at(l.To.At)},
+				Counted: l.Counted,
+			}
+		}
+		r.Meters = append(r.Meters, meter)
+		c.Values, c.At = append(c.Values, m.last.Value), append(c.At, w.at(m.last.At))
+	}
+	w.Put(saved.KindDevice, &d.object, r)
+	w.Put(saved.KindCounts, &d.object, c)
+	w.held(d)
+	if w.Whole() || !d.periodsSaved {
+		d.periodsSaved = true
+		w.periods(d)
+	}
+}
+
+// held writes the holders of the device, without the use of their processes, which changes each
+// second.
+func (w *saver) held(d *deviceBook) {
+	r := &w.records.held
+	r.Segments, w.portions = r.Segments[:0], w.portions[:0]
+	first := d.timeline.at(d.unsettled(d.clock))
+	for i := max(first, len(d.timeline)-maxHeld); i < len(d.timeline); i++ {
+		s := &d.timeline[i]
+		if i > first && s.sameHolders(&d.timeline[i-1]) {
+			continue
+		}
+		segment := saved.Segment{
+			Claims: w.portionsOf(s.claims), Pods: w.portionsOf(s.pods), Guessed: s.guessed, Attribution: string(s.attribution),
+		}
+		if i > first {
+			segment.From = w.at(s.from)
+		}
+		r.Segments = append(r.Segments, segment)
+	}
+	w.Put(saved.KindHeld, &d.object, r)
+}
+
+func (w *saver) portionsOf(of []portion) []saved.Portion {
+	first := len(w.portions)
+	for i := range of {
+		w.portions = append(w.portions, saved.Portion{Account: w.Number(&of[i].account.object), Weight: of[i].weight})
+	}
+	return w.portions[first:]
+}
+
+func (w *saver) periods(d *deviceBook) {
+	r := &w.records.periods
+	r.Periods = r.Periods[:0]
+	for _, p := range d.periods {
+		r.Periods = append(r.Periods, saved.Period{
+			Namespace: p.Claim.Namespace, Claim: p.Claim.Name, ClaimUID: p.ClaimUID, ShareID: p.ShareID,
+			Pod: p.Pod.Name, PodNamespace: p.Pod.Namespace, PodUID: p.PodUID, Admin: p.Admin,
+			Attribution: string(p.Attribution), Older: p.Older, From: w.at(p.From), To: w.at(p.To),
+			Hold: uint64(p.Hold), FromEarly: p.FromDoubt.Early, FromLate: p.FromDoubt.Late, ToEarly: p.ToDoubt.Early, ToLate: p.ToDoubt.Late,
+		})
+	}
+	w.Put(saved.KindPeriods, &d.object, r)
+}
+
+func (w *saver) accountAndSums(a *account, ofPods bool) {
+	if a.dropped {
+		return
+	}
+	if a.closed && a.closedAt == 0 {
+		a.closedAt = w.turn
+	}
+	number := w.Number(&a.object)
+	if w.Whole() || !a.saved {
+		w.account(a, ofPods)
+	}
+	w.Put(saved.KindSums, &a.object, w.sumsOf(a))
+	if a.fit != nil && (w.Whole() || a.fit.due || (w.turn+uint64(number))%seldom == 0) {
+		w.fit(a)
+	}
+	if !ofPods && (w.Whole() || !a.ended.IsZero() || (w.turn+uint64(number))%notSoOften == 0) {
+		w.Put(saved.KindDoubts, &a.object, w.doubtsOf(a))
+	}
+}
+
+func (w *saver) account(a *account, ofPods bool) {
+	over := a.closed && (a.closedBefore || w.turn-a.closedAt >= closingTurns)
+	if over {
+		a.users = nil
+	}
+	v := a.known()
+	r := &w.records.account
+	*r = saved.Account{
+		Witnessed: r.Witnessed[:0], Shown: r.Shown[:0], Users: r.Users[:0],
+		Device: w.Number(&a.device.object), Namespace: a.key.Namespace, Name: a.key.Name, UID: a.uid, OfPod: ofPods,
+		Born: stamp(a.born), Ended: w.at(a.ended), Matured: stamp(a.matured), LastError: stamp(a.lastError),
+		Watched: a.watched, Young: a.young, Aggregated: a.aggregated, Attribution: string(a.attribution),
+		Partial: a.partial, Closed: over, Allocated: stamp(v.Allocated), Waiting: w.at(v.Waiting),
+		Prepared: w.at(v.Prepared), FirstActive: w.at(v.FirstActive), Unprepared: w.at(v.Unprepared),
+		CountedPreparation: v.countedPreparation, CountedActivity: v.countedActivity,
+	}
+	if a.earlier != nil {
+		r.Earlier = w.Number(&a.earlier.object)
+	}
+	for i := range a.witnessed {
+		r.Witnessed = append(r.Witnessed, w.series(a.witnessed[i].Series, 0))
+	}
+	for i := range a.totals {
+		shown := saved.Never
+		if s := a.totals[i].series; s != nil {
+			shown = stamp(s.Shown)
+		}
+		r.Shown = append(r.Shown, shown)
+	}
+	for _, u := range a.users {
+		r.Users = append(r.Users, saved.User{Name: u.Name, UID: u.UID})
+	}
+	if m := a.released(); m != nil {
+		r.Released = &saved.Amounts{
+			Born: stamp(m.Born), Shown: stamp(m.Shown), Values: w.values(nil, m.Values), Allocated: m.Allocated,
+			Share: m.Share, Used: m.Used,
+		}
+	}
+	w.Put(saved.KindAccount, &a.object, r)
+	a.saved = over || !a.closed
+}
+
+func (w *saver) sumsOf(a *account) *saved.Sums {
+	r := &w.records.sums
+	*r = saved.Sums{
+		Allocated: a.allocated, Share: a.share, Used: a.used, Active: w.at(a.active), UsedUntil: w.at(a.usedUntil),
+		Totals: r.Totals[:0], Witnessed: r.Witnessed[:0],
+	}
+	for i := range a.totals {
+		r.Totals = r.Totals.Append(a.totals[i].value)
+	}
+	for i := range a.witnessed {
+		r.Witnessed = r.Witnessed.Append(a.witnessed[i].Value)
+	}
+	return r
+}
+
+func (w *saver) doubtsOf(a *account) *saved.Doubts {
+	r := &w.records.doubts
+	*r = saved.Doubts{Edges: a.edges, Unread: a.unread, Totals: r.Totals[:0]}
+	for i := range a.totals {
+		r.Totals = append(r.Totals, saved.Doubt{Doubt: a.totals[i].doubt, Measured: a.totals[i].measured})
+	}
+	return r
+}
+
+func (w *saver) fit(a *account) {
+	f, r := a.fit, &w.records.fit
+	*r = saved.Fit{
+		Activity: binary(r.Activity, &f.activity), Bandwidth: binary(r.Bandwidth, &f.bandwidth), Engine: f.engine, Divided: f.divided,
+		Partial: f.partial, Conflict: f.conflict, Several: f.several,
+		Use: saved.Use{
+			Memory: f.memory, Measured: f.measured, Readings: f.readings, Level: f.level, Grown: f.grown, Near: f.near,
+			Copies: f.copies, Media: f.media, Peers: f.peers,
+		},
+	}
+	if s := f.ended; s != nil {
+		r.Ended = &saved.Share{ShareID: s.ShareID, Request: s.Request, Admin: s.Admin}
+		for _, c := range s.Consumed {
+			r.Ended.Consumed = append(r.Ended.Consumed, saved.Amount{Resource: c.Resource, Value: c.Value})
+		}
+	}
+	if f.final {
+		r.Advice, _ = json.Marshal(f.advice) // cannot fail: all types can be encoded
+	}
+	f.due = false
+	w.Put(saved.KindFit, &a.object, r)
+}
+
+func (w *saver) distributions(key claimKey, c *claimDistributions) {
+	for _, d := range c.quantities {
+		fresh := d.observed
+		d.observed, d.keeps = d.observed[:0], true
+		if w.Whole() || len(fresh) > maxObservations || w.Fresh(&d.object) || d.shown != !d.series.Shown.IsZero() {
+			d.shown = !d.series.Shown.IsZero()
+			d.histogram.View().Read(&w.histogram)
+			r := &w.records.distribution
+			*r = saved.Distribution{
+				Namespace: key.namespace, Name: key.name, Driver: key.driver, Series: w.series(d.series, 0),
+				Histogram: binary(r.Histogram, &w.histogram),
+			}
+			w.Put(saved.KindDistribution, &d.object, r)
+			continue
+		}
+		w.Number(&d.object)
+		for _, o := range fresh {
+			w.records.observation = saved.Observation{Value: o.value, Seconds: o.seconds}
+			w.Observe(&d.object, &w.records.observation)
+		}
+	}
+}
+
+func (w *saver) lives(d *driverLives) {
+	w.Put(saved.KindLives, &d.object, &saved.Lives{
+		Driver: d.Driver, Born: stamp(d.Born), Preparation: binary(nil, &d.Preparation.Histogram),
+		Prepared: stamp(d.Preparation.Shown), Activity: binary(nil, &d.FirstActivity.Histogram), Active: stamp(d.FirstActivity.Shown),
+	})
+}
+
+// nameFacts is what was last written of a name. Labels are immutable.
+type nameFacts struct {
+	uid         string
+	allocatedAt time.Time
+	meta        *podresources.PodMeta
+	labels      *string
+	labelled    int
+}
+
+func (w *saver) name(kind saved.Kind, namespace, text string, n *name) {
+	fresh := w.Fresh(&n.object)
+	w.Number(&n.object)
+	facts := nameFacts{uid: n.uid, allocatedAt: n.allocatedAt, meta: n.meta, labelled: len(n.labels) + 1}
+	if n.labels == nil {
+		facts.labelled = 0
+	} else if len(n.labels) > 0 {
+		facts.labels = &n.labels[0]
+	}
+	if !w.Whole() && !fresh && facts == n.saved {
+		return
+	}
+	n.saved = facts
+	labels, meta := n.labels, podresources.PodMeta{}
+	if n.meta != nil {
+		meta, labels = *n.meta, n.meta.Labels
+	}
+	w.records.name = saved.Name{
+		Namespace: namespace, Name: text, UID: n.uid, Allocated: stamp(n.allocatedAt), Labels: labels,
+		OwnerKind: meta.OwnerKind, OwnerName: meta.OwnerName, WorkloadKind: meta.WorkloadKind,
+		WorkloadName: meta.WorkloadName, Queue: meta.Queue, Known: n.meta != nil, Labelled: labels != nil,
+	}
+	w.Put(kind, &n.object, &w.records.name)
+}
