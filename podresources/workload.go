@@ -131,11 +131,16 @@ func kindOf(value string) string {
 }
 
 // isAlone reports whether nothing says that the pod works together with other pods, or waits for
-// requests: it is a pod without a controller, or of a Job, and neither a label, an annotation nor a
-// variable of its environment has a rank, a number of members or a group.
+// requests: it is of a Job, or a pod without a controller that is not restarted when it has ended
+// as wanted, and neither a label, an annotation nor a variable of its environment has a rank, a
+// number of members or a group.
 func isAlone(pod *corev1.Pod) bool {
 	switch kind, _ := workloadOf(pod); kind {
-	case "", "Job", "CronJob":
+	case "Job", "CronJob":
+	case "":
+		if pod.Spec.RestartPolicy != corev1.RestartPolicyNever && pod.Spec.RestartPolicy != corev1.RestartPolicyOnFailure {
+			return false
+		}
 	default: // its pods know each other, serve requests, or this is not known
 		return false
 	}

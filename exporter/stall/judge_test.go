@@ -33,7 +33,7 @@ func spins() stalltest.Load {
 // hangs is a pod that trains and then does something for ever.
 func hangs(then stalltest.Load) stalltest.Kind {
 	return stalltest.Kind{
-		Name: "hangs", Model: stalltest.H100(), Sees: stalltest.FullGPM,
+		Name: "hangs", Model: stalltest.H100(), Sees: stalltest.FullGPM, Pod: stalltest.Pod{WorkloadKind: "Job"},
 		Phases: []stalltest.Phase{
 			{Name: "start", For: 2 * time.Minute, Load: stalltest.Load{Context: true, CPU: 1, Anon: gib}},
 			{Name: "train", For: worksFor - 2*time.Minute, Load: trains()},

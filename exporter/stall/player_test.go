@@ -46,6 +46,7 @@ func metaOf(of *stalltest.Pod) *podresources.PodMeta {
 	pod := corev1.Pod{}
 	pod.Name, pod.Namespace, pod.UID = "pod", "team", podUID
 	pod.Labels, pod.Annotations = of.Labels, of.Annotations
+	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways // the default, and that of servers
 	if of.WorkloadKind != "" && of.WorkloadKind != "Pod" {
 		controller := true
 		pod.OwnerReferences = []metav1.OwnerReference{{
