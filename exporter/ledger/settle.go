@@ -150,6 +150,9 @@ func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config 
 			d.reject(m.source, step.Reason, &next)
 			return
 		}
+		if step.Returned {
+			d.reject(m.source, driver.ReasonFall, &m.last)
+		}
 		d.observeUse(m, next, step.Amount/max(next.At.Sub(step.From).Seconds(), 1e-3))
 		d.tally(c, step.Amount, step.From, next.At, step.Exact, config)
 		next = step.Last

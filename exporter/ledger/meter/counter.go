@@ -63,6 +63,8 @@ type Step struct {
 	Last driver.Reading
 	// Exact: the amount is all that was counted since From. Otherwise the counter may have been reset.
 	Exact bool
+	// Returned: the readings are back on a line that they left; those in between were wrong.
+	Returned bool
 }
 
 const (
@@ -202,5 +204,7 @@ func (c *Counter) back(last, r driver.Reading) Step {
 	c.Left = Line{}
 	amount := max(0, r.Value-l.Value-l.Counted)
 	r.Value = max(r.Value, l.Value+l.Counted)
-	return c.count(last, r, amount, last.At, false)
+	step := c.count(last, r, amount, last.At, false)
+	step.Returned = true
+	return step
 }
