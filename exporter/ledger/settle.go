@@ -145,7 +145,9 @@ func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config 
 			}
 		}
 	} else {
-		step := m.before.Next(m.last, next, c.most(), c.highest())
+		step := m.before.Next(m.last, next, readings.Limits{
+			Most: c.most(), Known: c.highest(), Patient: c.spec.Failure,
+		})
 		if step.Reason != "" {
 			d.reject(m.source, step.Reason, &next)
 			return
