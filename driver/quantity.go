@@ -56,6 +56,8 @@ const (
 	RDMAOperations
 	StorageUsed
 	ClockMax
+	TensorThroughput
+	TensorSeconds
 	NumQuantities // the number of quantities, not one of them
 )
 
@@ -493,6 +495,22 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 			Metric: "power_peak_watts", Unit: "watts", Sharing: Witnessed, NonNegative: true,
 			Help: "Highest power of all readings so far.",
 			Fact: true, Internal: true, Derived: true,
+		}
+	case TensorThroughput:
+		return Spec{
+			Name:   "tensor_throughput",
+			Metric: "tensor_throughput_ratio", Unit: "ratio", Sharing: Additive, NonNegative: true, Max: maxRatio,
+			Help: "Share of the highest rate of the tensor cores that they reach, 0 to 1: the share of time in which they are " +
+				"busy, times the clock of the SMs over its maximum.",
+			Integral: "tensor_seconds", Internal: true, Derived: true,
+		}
+	case TensorSeconds:
+		return Spec{
+			Name:   "tensor_seconds",
+			Metric: "tensor_seconds_total", Unit: "seconds", Type: Counter, Sharing: Additive, NonNegative: true,
+			Help: "Time for which the tensor cores were busy, at the highest clock: the integral of their throughput, by " +
+				"which an hour at half of the clock counts half an hour. Its rate is the overall FLOP utilization.",
+			Internal: true, Derived: true,
 		}
 	case RDMAEvents, RDMAPackets, RDMAOperations, LinkUp:
 		return networkSpec(q)

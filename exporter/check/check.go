@@ -1,10 +1,12 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -58,6 +60,7 @@ func (c *Checker) Run(ctx context.Context) *Report {
 	c.kube(ctx)
 	view, inventory := c.config.Node.Describe() //nolint:contextcheck // it waits a bounded time for files
 	c.pods(view.Allocations)
+	c.works(view.Allocations)
 	c.state()
 	c.inventory(len(inventory))
 	c.unresolved()
@@ -169,6 +172,44 @@ func (c *Checker) kube(ctx context.Context) {
 		f.What = "API: " + finding.Source
 		c.report.add(f)
 	}
+}
+
+// works reports whether the cgroups of the pods that hold devices can be read. Without them, it is
+// unknown whether a claim is stalled.
+func (c *Checker) works(allocations []podresources.Allocation) {
+	uids := map[string]bool{}
+	for i := range allocations {
+		for _, h := range allocations[i].Holders {
+			uid := cmp.Or(h.UID, c.config.Node.PodUID(h.Pod))
+			if uid != "" && !allocations[i].Admin {
+				uids[uid] = true
+			}
+		}
+	}
+	if len(uids) == 0 {
+		return
+	}
+	read, err := c.config.Node.CheckWorks(slices.Sorted(maps.Keys(uids)))
+	storage, network := 0, 0
+	for _, w := range read {
+		if !math.IsNaN(w.Storage) {
+			storage++
+		}
+		if !math.IsNaN(w.Network) {
+			network++
+		}
+	}
+	f := Finding{What: "pods' cgroups", Text: fmt.Sprintf("CPU and memory of %d of %s that hold devices are readable, "+
+		"storage of %d, network of %d", len(read), count(len(uids), "pod"), storage, network)}
+	if len(read) < len(uids) || err != nil {
+		f.Status = Warn
+		f.Text += "; for the others it is unknown whether a claim is stalled (no_host)"
+		f.Do = "mount the host's /sys read-only, and set --path.sysfs"
+	}
+	if err != nil {
+		f.Detail = err.Error()
+	}
+	c.report.add(f)
 }
 
 // pods reports how many pods hold devices, and how many of them have no known UID.

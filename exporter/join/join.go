@@ -327,6 +327,7 @@ func (j *joiner) finish() {
 		if !divideByCPUs(d, j.facts[i].busy) {
 			j.divideByProcess(d, j.facts[i].processes)
 		}
+		j.deriveThroughput(d)
 		d.Events = j.events(d, j.facts[i].events)
 		if measured(d.Readings) {
 			j.byDriver[d.ID.Driver] = true
