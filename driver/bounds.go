@@ -13,10 +13,37 @@ const (
 	maxBytes   = 1 << 50
 )
 
-// bound sets the bounds of the quantity's unit. Counters have no bound, since they may have counted
-// for years.
+// Bounds of the rates of counters, per second, of any hardware.
+const (
+	maxBytesRate = 1e13 // a GPU's NVLinks transfer 1.8e12 (NVLink 6), its PCIe 7.0 link 2.4e11
+	maxPackets   = 1e10 // 1.6 Tbit/s in packets of 64 bytes are 2.4e9
+	maxErrors    = 2e4  // storms of corrected errors are thousands a second
+)
+
+// countsFor is the longest time for which a counter can have counted: 50 years, in seconds.
+const countsFor = 50 * 365 * 24 * 3600
+
+// Zero is the meaning of a reading of 0.
+type Zero uint8
+
+// The meanings.
+const (
+	ZeroIsValue Zero = iota
+	// ZeroIsAbsent: the device has no such sensor, or can't read it now.
+	ZeroIsAbsent
+	// ZeroIsAbsentOfWhole is ZeroIsAbsent, except for a partition, whose part of the device may be 0.
+	ZeroIsAbsentOfWhole
+	// ZeroNeedsOther: the device may have no such sensor, until it has read another value.
+	ZeroNeedsOther
+)
+
+// bound sets the bounds of the quantity's unit, and its codes. The total of a counter is bounded by
+// its rate.
 func (s *Spec) bound() {
+	s.codes = codesOf(s)
 	if s.Type == Counter {
+		s.boundRate()
+		s.Max = s.MaxRate * countsFor
 		return
 	}
 	switch s.Unit {
@@ -33,6 +60,19 @@ func (s *Spec) bound() {
 	}
 }
 
+// boundRate sets the highest rate of a counter by its unit, if the quantity has none of its own.
+func (s *Spec) boundRate() {
+	switch {
+	case s.MaxRate > 0:
+	case s.Unit == "seconds":
+		s.MaxRate = 1
+	case s.Unit == "joules":
+		s.MaxRate = maxWatts
+	case s.Unit == "bytes":
+		s.MaxRate = maxBytesRate
+	}
+}
+
 // Check returns the reason to reject a value, or "" for a value that a device can have.
 func (s *Spec) Check(value float64) Reason {
 	switch {
@@ -40,12 +80,39 @@ func (s *Spec) Check(value float64) Reason {
 		return ReasonNotFinite
 	case s.NonNegative && value < 0:
 		return ReasonNegative
+	case s.isCode(value):
+		return ReasonNoValue
 	case s.Max > 0 && value > s.Max, s.Min < 0 && value < s.Min:
 		return ReasonOutOfRange
 	}
 	return ""
 }
 
-// IsAbsent reports whether the value means that the device has no such sensor: 0 °C of a memory, 0
-// V, 0 lanes. Sources may report such a value; it is omitted.
-func (s *Spec) IsAbsent(value float64) bool { return s.NoZero && value == 0 }
+// IsAbsent reports whether the value means that a device of a kind has no such sensor: 0 °C of a
+// memory, 0 V, 0 lanes, 0 W of a whole GPU. Sources may report such a value; it is omitted. What
+// [ZeroNeedsOther] means is not decided here, since it depends on earlier readings.
+func (s *Spec) IsAbsent(value float64, of Kind) bool {
+	return value == 0 && (s.Zero == ZeroIsAbsent || s.Zero == ZeroIsAbsentOfWhole && of != KindPartition)
+}
+
+// LinkPart is what a gauge says about the speed of a link.
+type LinkPart uint8
+
+// The parts.
+const (
+	NoLink LinkPart = iota
+	LinkHasLanes
+	LinkHasGeneration
+	NumLinkParts // the number of parts, not one of them
+)
+
+// LinkBytesPerSecond returns the bytes that a link transfers in one direction, by its generation
+// and its lanes; 0: unknown. Only PCIe has generations with a known speed. Encoding is subtracted
+// (8b/10b, 128b/130b), packets' headers are not.
+func LinkBytesPerSecond(link string, generation, lanes float64) float64 {
+	perLane := [...]float64{0, 0.25e9, 0.5e9, 0.985e9, 1.969e9, 3.938e9, 7.563e9, 15.125e9}
+	if link != "pcie" || generation < 1 || generation >= float64(len(perLane)) || lanes <= 0 {
+		return 0
+	}
+	return perLane[int(generation)] * lanes
+}

@@ -16,7 +16,7 @@ func TestBounds(t *testing.T) {
 		absent   bool
 	}{
 		{driver.Power, 1200, "", false},
-		{driver.Power, 0, "", false},
+		{driver.Power, 0, "", true},
 		{driver.Power, 4795000, driver.ReasonOutOfRange, false}, // Furiosa's, in a unit that is not settled
 		{driver.Power, -1, driver.ReasonNegative, false},
 		{driver.Temperature, 95, "", false},
@@ -27,7 +27,7 @@ func TestBounds(t *testing.T) {
 		{driver.Voltage, 0, "", true},
 		{driver.Voltage, -12, "", false},
 		{driver.Clock, 2.5e9, "", false},
-		{driver.Clock, 0, "", false},
+		{driver.Clock, 0, "", true},
 		{driver.Clock, 2.5e15, driver.ReasonOutOfRange, false},
 		{driver.Utilization, 50, driver.ReasonOutOfRange, false},
 		{driver.MemoryCapacity, 0, "", true},
@@ -39,7 +39,7 @@ func TestBounds(t *testing.T) {
 		{driver.Power, math.NaN(), driver.ReasonNotFinite, false},
 	} {
 		spec := tc.quantity.Spec()
-		if got, absent := spec.Check(tc.value), spec.IsAbsent(tc.value); got != tc.want || absent != tc.absent {
+		if got, absent := spec.Check(tc.value), spec.IsAbsent(tc.value, driver.KindDevice); got != tc.want || absent != tc.absent {
 			t.Errorf("%v %v: %q, absent %v; want %q, %v", tc.quantity, tc.value, got, absent, tc.want, tc.absent)
 		}
 	}

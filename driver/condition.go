@@ -23,7 +23,7 @@ func conditionSpec(q Quantity) Spec {
 	case LifetimeErrors:
 		return Spec{
 			Name:   "lifetime_errors",
-			Metric: "lifetime_errors", NonNegative: true, Fact: true,
+			Metric: "lifetime_errors", NonNegative: true, Max: maxErrors * countsFor, Fact: true,
 			Help: "Errors that the device has recorded over its lifetime, including those before the exporter started.",
 			Labels: []Label{
 				{Name: "kind", Values: []string{"ecc_corrected", "ecc_uncorrected", "row_remap", "page_retirement"}},
@@ -33,7 +33,7 @@ func conditionSpec(q Quantity) Spec {
 	case PowerLimit:
 		return Spec{
 			Name:   "power_limit",
-			Metric: "power_limit_watts", Unit: "watts", NonNegative: true, Fact: true,
+			Metric: "power_limit_watts", Unit: "watts", NonNegative: true, Zero: ZeroIsAbsent, Fact: true,
 			Help: "Power limits of the device: enforced is in force now, default applies when the device starts, min and max " +
 				"are the range that can be set, critical is the limit of peaks.",
 			Labels: []Label{{Name: "limit", Values: []string{"enforced", "default", "min", "max", "critical"}}},
@@ -42,7 +42,7 @@ func conditionSpec(q Quantity) Spec {
 	case ClockMax:
 		return Spec{
 			Name:   "clock_max",
-			Metric: "clock_max_hertz", Unit: "hertz", NonNegative: true, Fact: true,
+			Metric: "clock_max_hertz", Unit: "hertz", NonNegative: true, Zero: ZeroIsAbsent, Fact: true,
 			Help: "Highest frequency at which one clock domain of the device can run.", Labels: []Label{{Name: "domain"}},
 		}
 	case PerformanceState:
@@ -80,26 +80,28 @@ func linkSpec(q Quantity) Spec {
 	case LinkWidth:
 		return Spec{
 			Name:   "link_width",
-			Metric: "link_width", NonNegative: true, Max: maxLanes, NoZero: true, Fact: true, Labels: links,
+			Metric: "link_width", NonNegative: true, Max: maxLanes, Zero: ZeroIsAbsent, Fact: true, Labels: links,
 			Help: "Negotiated number of lanes of a link of the device.",
 		}
 	case LinkWidthMax:
 		return Spec{
 			Name:   "link_width_max",
-			Metric: "link_width_max", NonNegative: true, Max: maxLanes, NoZero: true, Fact: true, Labels: links,
+			Metric: "link_width_max", NonNegative: true, Max: maxLanes, Zero: ZeroIsAbsent, Fact: true, Labels: links,
+			Limits: "io_bytes", LimitLabels: []string{}, Link: LinkHasLanes,
 			Help: "Highest number of lanes that the link can have with this device in this machine.",
 		}
 	case LinkGeneration:
 		return Spec{
 			Name:   "link_generation",
-			Metric: "link_generation", NonNegative: true, Max: maxGeneration, NoZero: true, Fact: true, Labels: links,
+			Metric: "link_generation", NonNegative: true, Max: maxGeneration, Zero: ZeroIsAbsent, Fact: true, Labels: links,
 			Help: "Negotiated generation of a link of the device: 5 for PCIe 5.0. It can fall while the device is idle, to " +
 				"save power.",
 		}
 	case LinkGenerationMax:
 		return Spec{
 			Name:   "link_generation_max",
-			Metric: "link_generation_max", NonNegative: true, Max: maxGeneration, NoZero: true, Fact: true, Labels: links,
+			Metric: "link_generation_max", NonNegative: true, Max: maxGeneration, Zero: ZeroIsAbsent, Fact: true, Labels: links,
+			Limits: "io_bytes", LimitLabels: []string{}, Link: LinkHasGeneration,
 			Help: "Highest generation that the link can have with this device in this machine.",
 		}
 	case FabricState:
@@ -144,14 +146,14 @@ func coolingSpec(q Quantity) Spec {
 	case Voltage:
 		return Spec{
 			Name:   "voltage",
-			Metric: "voltage_volts", Unit: "volts", NoZero: true, Fact: true,
+			Metric: "voltage_volts", Unit: "volts", Zero: ZeroIsAbsent, Fact: true,
 			Help:   "Voltage of one power supply rail of the device.",
 			Labels: []Label{{Name: "domain"}},
 		}
 	case FanRotation:
 		return Spec{
 			Name:   "fan_rotation",
-			Metric: "fan_rpm", NonNegative: true, Max: maxRotation, Fact: true,
+			Metric: "fan_rpm", NonNegative: true, Max: maxRotation, Zero: ZeroNeedsOther, Fact: true,
 			Help:   "Speed of one fan of the device in revolutions per minute; 0 if it does not turn.",
 			Labels: []Label{{Name: "fan"}},
 		}

@@ -13,13 +13,13 @@ func networkSpec(q Quantity) Spec {
 	case RDMAPackets:
 		return Spec{
 			Name:   "rdma_packets",
-			Metric: "rdma_packets_total", Type: Counter, NonNegative: true,
+			Metric: "rdma_packets_total", Type: Counter, NonNegative: true, MaxRate: maxPackets,
 			Help: "Packets that the RDMA device received or transmitted.", Labels: []Label{directions()},
 		}
 	case RDMAOperations:
 		return Spec{
 			Name:   "rdma_operations",
-			Metric: "rdma_operations_total", Type: Counter, NonNegative: true,
+			Metric: "rdma_operations_total", Type: Counter, NonNegative: true, MaxRate: maxBytesRate,
 			Help: "Operations that the RDMA device counts, by the name of the kernel's file: requests, work requests, packets " +
 				"of a kind. Files whose names end in bytes or Octets count bytes.",
 			Labels: []Label{{Name: "operation"}},
@@ -27,7 +27,7 @@ func networkSpec(q Quantity) Spec {
 	default:
 		return Spec{
 			Name:   "rdma_events",
-			Metric: "rdma_events_total", Type: Counter, NonNegative: true,
+			Metric: "rdma_events_total", Type: Counter, NonNegative: true, MaxRate: maxBytesRate,
 			Help: "Congestion, retransmissions and failures that the RDMA device counts, by the name of the kernel's file. " +
 				"port_xmit_wait counts ticks of the hardware, retrans_bytes counts bytes.",
 			Labels: []Label{{Name: "event"}},

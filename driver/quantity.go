@@ -56,6 +56,8 @@ const (
 	RDMAOperations
 	StorageUsed
 	ClockMax
+	TensorThroughput
+	TensorSeconds
 	NumQuantities // the number of quantities, not one of them
 )
 
@@ -173,8 +175,11 @@ type Spec struct {
 	// Max, if above 0, is the highest accepted value, and Min, if below 0, the lowest; others are
 	// rejected.
 	Max, Min float64
-	// NoZero means that 0 is not a measurement, but means that there is no such sensor.
-	NoZero bool
+	// MaxRate, of a counter, is more than any device can count in a second; 0: unknown.
+	MaxRate float64
+	// Zero is the meaning of 0.
+	Zero  Zero
+	codes []code // values that stand for "no value"
 
 	// Basis is the basis of division of an additive quantity.
 	Basis Basis
@@ -188,6 +193,9 @@ type Spec struct {
 	// values of the first label in LimitLabels; "" if there is none.
 	Limits      string
 	LimitLabels []string
+	// Link, if set, means that Limits is bounded by the speed of the link that the first label of both
+	// names, of which this gauge is a part.
+	Link LinkPart
 	// Peak is the name of the quantity that is the highest value of this gauge so far: of the device,
 	// and of each holder's part since it began to hold; "" if there is none.
 	Peak string
@@ -266,7 +274,15 @@ func (c Catalogue) OrStandard() Catalogue {
 }
 
 // With returns a catalogue with more quantities, whose indices follow those of c.
-func (c Catalogue) With(more ...Spec) Catalogue { return slices.Concat(c, more) }
+func (c Catalogue) With(more ...Spec) Catalogue {
+	out := slices.Concat(c, more)
+	for i := range out[len(c):] {
+		s := &out[len(c)+i]
+		s.codes = codesOf(s)
+		s.boundRate()
+	}
+	return out
+}
 
 // Has reports whether the quantity is in the catalogue.
 func (c Catalogue) Has(q Quantity) bool { return int(q) < len(c) }
@@ -343,7 +359,7 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 	case MemoryCapacity:
 		return Spec{
 			Name:   "memory_capacity",
-			Metric: "memory_capacity_bytes", Unit: "bytes", NonNegative: true, NoZero: true,
+			Metric: "memory_capacity_bytes", Unit: "bytes", NonNegative: true, Zero: ZeroIsAbsent,
 			Help: "Total memory of the device.",
 		}
 	case HostMemoryUsed:
@@ -361,7 +377,7 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 	case Power:
 		return Spec{
 			Name:   "power",
-			Metric: "power_watts", Unit: "watts", Sharing: Additive, NonNegative: true,
+			Metric: "power_watts", Unit: "watts", Sharing: Additive, NonNegative: true, Zero: ZeroIsAbsentOfWhole,
 			Help:     "Power drawn by the device.",
 			Integral: "energy", Divided: true, Peak: "power_peak", Distributed: true,
 		}
@@ -369,19 +385,20 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 		return Spec{
 			Name:   "energy",
 			Metric: "energy_joules_total", Unit: "joules", Type: Counter, Sharing: Additive, NonNegative: true,
+			Zero:    ZeroNeedsOther,
 			Help:    "Energy used by the device: its hardware counter, or else the integral of its power.",
 			Divided: true,
 		}
 	case Temperature:
 		return Spec{
 			Name:   "temperature",
-			Metric: "temperature_celsius", Unit: "celsius", NoZero: true,
+			Metric: "temperature_celsius", Unit: "celsius", Zero: ZeroIsAbsent,
 			Help: "Temperature of one sensor of the device.", Labels: []Label{{Name: "sensor"}},
 		}
 	case Clock:
 		return Spec{
 			Name:   "clock",
-			Metric: "clock_hertz", Unit: "hertz", NonNegative: true,
+			Metric: "clock_hertz", Unit: "hertz", NonNegative: true, Zero: ZeroIsAbsentOfWhole,
 			Help: "Frequency of one clock domain of the device.", Labels: []Label{{Name: "domain"}},
 		}
 	case IOBytes:
@@ -397,25 +414,25 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 	case NetworkPackets:
 		return Spec{
 			Name:   "network_packets",
-			Metric: "network_packets_total", Type: Counter, NonNegative: true,
+			Metric: "network_packets_total", Type: Counter, NonNegative: true, MaxRate: maxPackets,
 			Help: "Packets that the network device received or transmitted.", Labels: []Label{directions()},
 		}
 	case NetworkErrors:
 		return Spec{
 			Name:   "network_errors",
-			Metric: "network_errors_total", Type: Counter, NonNegative: true,
+			Metric: "network_errors_total", Type: Counter, NonNegative: true, MaxRate: maxPackets,
 			Help: "Packets that the network device received or transmitted with errors.", Labels: []Label{directions()},
 		}
 	case NetworkDrops:
 		return Spec{
 			Name:   "network_drops",
-			Metric: "network_drops_total", Type: Counter, NonNegative: true,
+			Metric: "network_drops_total", Type: Counter, NonNegative: true, MaxRate: maxPackets,
 			Help: "Packets that the network device dropped.", Labels: []Label{directions()},
 		}
 	case Errors:
 		return Spec{
 			Name:   "errors",
-			Metric: "errors_total", Type: Counter, Sharing: Witnessed, NonNegative: true,
+			Metric: "errors_total", Type: Counter, Sharing: Witnessed, NonNegative: true, MaxRate: maxErrors,
 			Help: "Errors that the device or its driver reported. Those of NVLink 5 (XID 144 to 150) and of " +
 				"NVSwitches (codes from 10000 on) have the severity that the driver logs; a nonfatal error hits no holder.",
 			Labels: []Label{
@@ -478,6 +495,22 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 			Metric: "power_peak_watts", Unit: "watts", Sharing: Witnessed, NonNegative: true,
 			Help: "Highest power of all readings so far.",
 			Fact: true, Internal: true, Derived: true,
+		}
+	case TensorThroughput:
+		return Spec{
+			Name:   "tensor_throughput",
+			Metric: "tensor_throughput_ratio", Unit: "ratio", Sharing: Additive, NonNegative: true, Max: maxRatio,
+			Help: "Share of the highest rate of the tensor cores that they reach, 0 to 1: the share of time in which they are " +
+				"busy, times the clock of the SMs over its maximum.",
+			Integral: "tensor_seconds", Internal: true, Derived: true,
+		}
+	case TensorSeconds:
+		return Spec{
+			Name:   "tensor_seconds",
+			Metric: "tensor_seconds_total", Unit: "seconds", Type: Counter, Sharing: Additive, NonNegative: true,
+			Help: "Time for which the tensor cores were busy, at the highest clock: the integral of their throughput, by " +
+				"which an hour at half of the clock counts half an hour. Its rate is the overall FLOP utilization.",
+			Internal: true, Derived: true,
 		}
 	case RDMAEvents, RDMAPackets, RDMAOperations, LinkUp:
 		return networkSpec(q)

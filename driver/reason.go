@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
@@ -59,6 +60,10 @@ const (
 	ReasonNotFinite            Reason = "not_finite"             // NaN or infinity
 	ReasonNegative             Reason = "negative"               // a negative value of a quantity that has none
 	ReasonOutOfRange           Reason = "out_of_range"           // outside the bounds of the quantity: often a wrong scale
+	ReasonNoValue              Reason = "no_value"               // a number that stands for "no value" (codes.go)
+	ReasonZero                 Reason = "zero"                   // 0 of a quantity that a device without its sensor has
+	ReasonRate                 Reason = "rate"                   // more than the device can do in that time
+	ReasonFall                 Reason = "fall"                   // a counter fell, and nothing explains it
 	ReasonNoTime               Reason = "no_time"                // a reading without its time
 	ReasonOverwritten          Reason = "overwritten"            // kernel log records, overwritten before they were read
 	ReasonStale                Reason = "stale"                  // a sample with a timestamp that is too old
@@ -122,7 +127,8 @@ func Reasons() []Reason {
 		ReasonGPULost, ReasonDriverNotLoaded, ReasonDriverMismatch, ReasonHostEngine, ReasonNoLibrary, ReasonUnread,
 		ReasonDiskFull, ReasonReadOnly, ReasonLocked, ReasonOther,
 		ReasonMalformed, ReasonDuplicate, ReasonTooMany, ReasonTooManyIDs, ReasonTooLong, ReasonInvalidUTF8,
-		ReasonLabel, ReasonType, ReasonNotFinite, ReasonNegative, ReasonOutOfRange, ReasonNoTime,
+		ReasonLabel, ReasonType, ReasonNotFinite, ReasonNegative, ReasonOutOfRange,
+		ReasonNoValue, ReasonZero, ReasonRate, ReasonFall, ReasonNoTime,
 		ReasonOverwritten, ReasonStale, ReasonUnknownQuantity, ReasonNoMatch, ReasonPartition, ReasonFact,
 		ReasonHolder, ReasonConsumed, ReasonMissingPod, ReasonMissingContainer, ReasonMissingClaim,
 		ReasonMissingDriver, ReasonMissingPool, ReasonMissingDevice, ReasonMissingResource,
@@ -191,8 +197,17 @@ type Rejection struct {
 	Input  string // the name of a source or of another input
 	Reason Reason
 	Count  int
-	// Example is a line for a log about one of the values that were out of range; it may be empty.
+	// Example is a line for a log about one of the values; it may be empty.
 	Example string
+}
+
+// InputOf returns the input of rejections of a source's readings of a quantity.
+func InputOf(source string, of *Spec) string { return source + "/" + of.Name }
+
+// Example returns the reading as an example of a [Rejection].
+func (r *Reading) Example(of Catalogue) string {
+	labels := strings.TrimSpace(strings.Join(r.Labels[:], " "))
+	return fmt.Sprintf("%s %q = %v", of.Spec(r.Quantity).Name, labels, r.Value)
 }
 
 // Compare orders rejections by input and reason.
@@ -225,14 +240,6 @@ func (r Rejections) Of(input string) []Rejection {
 	}
 	slices.SortFunc(out, Rejection.Compare)
 	return out
-}
-
-// Exampler is implemented by a [RejectionCounter] that keeps examples of values that were out of
-// range.
-type Exampler interface {
-	// Examples returns a few lines for a log, such as "NAME = VALUE", about the last response. It is
-	// safe for concurrent use with Sample.
-	Examples() []string
 }
 
 // RejectionCounter is implemented by a [Source] that rejects parts of what it reads.

@@ -135,9 +135,22 @@ func (s *Sampler) Run(ctx context.Context) {
 			retry = again
 		}
 		var running bool
-		if running, hinted = s.sleep(ctx, ticker, begun, retry); !running {
+		running, hinted = s.sleep(ctx, ticker, begun, retry)
+		if hinted || !running {
+			s.readAll()
+		}
+		if !running {
 			s.tick(stop)
 			return
+		}
+	}
+}
+
+// readAll makes the sources read all of their values in the next tick.
+func (s *Sampler) readAll() {
+	for _, w := range s.workers {
+		if source, ok := w.source.(driver.Completer); ok {
+			source.ReadAll()
 		}
 	}
 }
@@ -196,6 +209,7 @@ func (s *Sampler) tick(ctx context.Context) (retry time.Time) {
 	s.Metrics.Reject(result.Rejected...)
 	result.Topology = s.topology.of(result.Devices, now)
 	snapshot := s.Ledger.Advance(result, now)
+	s.Metrics.Reject(snapshot.Rejected...)
 	s.Metrics.Corrected(snapshot.Corrections)
 	if n := snapshot.Forgotten; n > 0 {
 		s.Metrics.Reject(driver.Rejection{Input: "history", Reason: driver.ReasonTooMany, Count: n})
@@ -247,9 +261,6 @@ func (s *Sampler) samples(now time.Time) []join.SourceSamples {
 		samples, failed := w.samples(now, s.maxAge())
 		if counting, ok := w.source.(driver.RejectionCounter); ok {
 			s.Metrics.RejectTotal(name, counting.Rejected())
-			if e, ok := w.source.(driver.Exampler); ok {
-				s.Metrics.Implausible(name, e.Examples()...)
-			}
 		}
 		out = append(out, join.SourceSamples{Name: name, Samples: samples, Failed: failed})
 	}

@@ -97,7 +97,7 @@ func (m *SelfMetrics) makeSourceMetrics() {
 	m.rejected = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "dra_exporter_input_rejected_total",
 		Help: "Rows, objects and readings of an input that could not be used, and requests and connections that were " +
-			"refused or closed early, by reason.",
+			"refused or closed early, by reason. The input of readings is SOURCE/QUANTITY.",
 	}, []string{"input", "reason"})
 }
 
@@ -284,37 +284,30 @@ func (m *SelfMetrics) Absent(source string, err error) {
 	}
 }
 
-// Reject counts rejections.
+// Reject counts rejections, and logs the first value of each input and reason.
 func (m *SelfMetrics) Reject(rejected ...driver.Rejection) {
 	for _, r := range rejected {
 		m.rejected.WithLabelValues(r.Input, string(r.Reason)).Add(float64(r.Count))
 		m.mu.Lock()
 		m.logBound(r.Input, r.Reason)
+		m.logValue(&r)
 		m.mu.Unlock()
-		if r.Example != "" {
-			m.Implausible(r.Input, r.Example)
-		}
 	}
 }
 
-// maxImplausible limits the number of remembered values in logged.
-const maxImplausible = 1000
+// maxLogged limits the number of remembered inputs and reasons in logged.
+const maxLogged = 1000
 
-// Implausible logs values that are out of range, given as "NAME = VALUE". Each name of an input is
-// logged once.
-func (m *SelfMetrics) Implausible(input string, examples ...string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, example := range examples {
-		name, _, _ := strings.Cut(example, " = ")
-		key := driver.Rejection{Input: input, Reason: driver.ReasonOutOfRange, Example: name}
-		if m.logged[key] || len(m.logged) >= maxImplausible {
-			continue
-		}
-		m.logged[key] = true
-		m.log.Warn("a value is out of range, and left out: a wrong unit, or a broken sensor",
-			"input", input, "value", example)
+// logValue logs a value that was rejected, once for each input and reason. m.mu is held. A 0 that
+// means that there is no sensor is no fault.
+func (m *SelfMetrics) logValue(r *driver.Rejection) {
+	key := driver.Rejection{Input: r.Input, Reason: r.Reason}
+	if r.Example == "" || r.Reason == driver.ReasonZero || m.logged[key] || len(m.logged) >= maxLogged {
+		return
 	}
+	m.logged[key] = true
+	m.log.Warn("a value is rejected: a broken sensor, a wrong unit, or a fault of the source",
+		"input", r.Input, "reason", string(r.Reason), "value", r.Example)
 }
 
 // logBound logs that a bound of an input is exceeded, once for each input and reason: no state of a

@@ -64,17 +64,18 @@ func TestBoundIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// A value that is out of range is logged with its name and value, each name of an input once.
-func TestImplausibleIsLogged(t *testing.T) {
+// A rejected value is logged once for each input and reason; a 0 of a missing sensor never is.
+func TestRejectedValueIsLogged(t *testing.T) {
 	var log bytes.Buffer
 	m := NewSelfMetrics(prometheus.NewRegistry(), "node1", slog.New(slog.NewTextHandler(&log, nil)))
 	for _, watts := range []string{"4.795e+06", "5e+06"} {
-		m.Reject(driver.Rejection{Input: "a", Reason: driver.ReasonOutOfRange, Count: 1, Example: "power = " + watts})
-		m.Implausible("scrape/b", "furiosa_npu_hw_power (power) = "+watts)
+		for _, reason := range []driver.Reason{driver.ReasonOutOfRange, driver.ReasonNoValue, driver.ReasonZero} {
+			m.Reject(driver.Rejection{Input: "a/power", Reason: reason, Count: 1, Example: "power = " + watts})
+		}
 	}
 	lines := log.String()
-	if n := strings.Count(lines, "\n"); n != 2 || !strings.Contains(lines, `input=a value="power = 4.795e+06"`) ||
-		!strings.Contains(lines, `input=scrape/b value="furiosa_npu_hw_power (power) = 4.795e+06"`) {
+	if n := strings.Count(lines, "\n"); n != 2 || !strings.Contains(lines, `input=a/power reason=out_of_range value="power = 4.795e+06"`) ||
+		!strings.Contains(lines, `input=a/power reason=no_value value="power = 4.795e+06"`) {
 		t.Errorf("%d lines:\n%s", n, lines)
 	}
 }

@@ -110,8 +110,8 @@ type PodMeta struct {
 	// WorkloadKind and WorkloadName identify the workload that the pod is a part of, such as a JobSet,
 	// and Queue is the queue of that workload; empty if unknown or none.
 	WorkloadKind, WorkloadName, Queue string
-	// Alone reports that nothing says that the pod works together with other pods: neither the kind of
-	// its workload, nor its labels, annotations and environment.
+	// Alone reports that nothing says that the pod works together with other pods or waits for
+	// requests: neither the kind of its workload, nor its labels, annotations and environment.
 	Alone bool
 
 	Labels []string // the chosen labels and annotations: alternating exported names and values

@@ -58,7 +58,7 @@ func TestRecordedPods(t *testing.T) {
 		UID:     "ccffd2eb-d640-4fed-b21b-8ca738230d1b",
 		Created: time.Date(2026, 11, 21, 1, 56, 56, 0, time.UTC),
 		Running: 4, Started: true,
-		Meta:   &PodMeta{Alone: true},
+		Meta:   &PodMeta{},
 		Claims: []PodClaim{{Name: "gpus", Claim: "multi-gpus-5sjnf"}},
 		Containers: []PodContainer{
 			{Name: "plain-init", Uses: []ClaimUse{{Name: "gpus"}}},

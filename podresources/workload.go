@@ -130,13 +130,18 @@ func kindOf(value string) string {
 	}
 }
 
-// isAlone reports whether nothing says that the pod works together with other pods: it is a pod, or
-// one of the replicas, of a kind whose pods do not know each other, and neither a label, an
-// annotation nor a variable of its environment has a rank, a number of members or a group.
+// isAlone reports whether nothing says that the pod works together with other pods, or waits for
+// requests: it is of a Job, or a pod without a controller that is not restarted when it has ended
+// as wanted, and neither a label, an annotation nor a variable of its environment has a rank, a
+// number of members or a group.
 func isAlone(pod *corev1.Pod) bool {
 	switch kind, _ := workloadOf(pod); kind {
-	case "", "Job", "CronJob", "Deployment", "ReplicaSet", "Rollout", "DaemonSet", "ReplicationController":
-	default:
+	case "Job", "CronJob":
+	case "":
+		if pod.Spec.RestartPolicy != corev1.RestartPolicyNever && pod.Spec.RestartPolicy != corev1.RestartPolicyOnFailure {
+			return false
+		}
+	default: // its pods know each other, serve requests, or this is not known
 		return false
 	}
 	for _, keys := range [2]map[string]string{pod.Labels, pod.Annotations} {

@@ -1,6 +1,7 @@
 package podresources
 
 import (
+	"cmp"
 	"strings"
 	"testing"
 
@@ -95,11 +96,13 @@ func TestWorkload(t *testing.T) {
 func TestAlone(t *testing.T) {
 	for name, test := range map[string]struct {
 		owner, label, annotation, env string
+		restarts                      corev1.RestartPolicy
 		want                          bool
 	}{
-		"a pod":                      {want: true},
+		"a pod that ends":            {restarts: corev1.RestartPolicyNever, want: true},
+		"a pod that is restarted":    {restarts: corev1.RestartPolicyAlways},
 		"a Job":                      {owner: "Job", want: true},
-		"a replica":                  {owner: "ReplicaSet", label: "app.kubernetes.io/name", want: true},
+		"a replica, which serves":    {owner: "ReplicaSet", label: "app.kubernetes.io/name"},
 		"a notebook":                 {owner: "Notebook"}, // an unknown kind
 		"a StatefulSet":              {owner: "StatefulSet"},
 		"a JobSet":                   {owner: "Job", label: "jobset.sigs.k8s.io/jobset-name"},
@@ -125,6 +128,7 @@ func TestAlone(t *testing.T) {
 			if test.annotation != "" {
 				pod.Annotations[test.annotation] = "x"
 			}
+			pod.Spec.RestartPolicy = cmp.Or(test.restarts, corev1.RestartPolicyNever)
 			if test.env != "" {
 				pod.Spec.Containers = []corev1.Container{{Env: []corev1.EnvVar{{Name: test.env, Value: "2"}}}}
 			}

@@ -114,7 +114,7 @@ func lostDeviceAlerts(o *Options) []alert {
 				`{{ $s.Labels.source }}{{ end }}.{{ end }}`,
 			meaning: "A vendor's library or driver on the node is missing or hangs, so that none of its devices can be " +
 				"read. [DRADeviceDown](#dradevicedown) then fires for each device; " +
-				"[alertmanager.yaml](out/alertmanager.yaml) reduces these alerts to one page.",
+				"[inhibitions.yaml](../deployments/integrations/alertmanager/inhibitions.yaml) reduces these alerts to one page.",
 			diagnosis: "`dra-exporter check` on the node reports why the source fails. Check whether the driver is being " +
 				"upgraded or the kernel was; then see the kernel's log.",
 			mitigation: "Finish or roll back the upgrade of the driver, or restart the node. Workloads on the devices may " +

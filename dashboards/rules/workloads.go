@@ -36,7 +36,7 @@ func workloadsOfNodes() []recording {
 		sum("idle_share_seconds", "("+held+` and on (<device>) device:dra_state:info{state="idle"})`),
 		sum("stalled_share_seconds", held+whileStalled),
 		// Device-time at the highest rate, and the time held on devices for which that is measured.
-		sum("flop_share_seconds", held+" * on (<device>) group_left () device:dra_flop_utilization:ratio"),
+		sum("flop_share_seconds", rate("dra_pod_tensor_seconds_total")+ofWhole+of),
 		sum("flop_measured_share_seconds", "("+held+" and on (<device>) device:dra_flop_utilization:ratio)"),
 		sum("energy_joules", rate("dra_pod_energy_joules_total")+named+of),
 		// What happens to a device hits all of its holders in full: it is one incident of a
@@ -94,15 +94,11 @@ func workloadOfPods() recording {
 }
 
 // flopUtilization is the overall FLOP utilization of each device: which share of its tensor cores'
-// highest rate it reaches. It is the share of the time in which they are busy, scaled by how far
-// the clock is below its highest.
+// highest rate it reaches. Its exporter integrates the product of their busy time and the clock,
+// since the product of two means is not the mean of the product.
 func flopUtilization() recording {
 	return recording{name: "device:dra_flop_utilization:ratio", expr: `
-			max by (<device>) (avg_over_time(dra_device_engine_utilization_ratio{engine="tensor"}[<rate>]))
-			  * on (<device>) (
-			    max by (<device>) (avg_over_time(dra_device_clock_hertz{domain=~"sm|graphics"}[<rate>]))
-			      / on (<device>) (max by (<device>) (dra_device_clock_max_hertz{domain=~"sm|graphics"}) > 0)
-			  )`}
+			max by (<device>) (rate(dra_device_tensor_seconds_total[<rate>]))`}
 }
 
 const onDevice = `

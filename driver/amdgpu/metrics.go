@@ -4,7 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // maxMetrics limits the size of gpu_metrics. A file of sysfs has at most one page of 4 KiB.
@@ -82,18 +83,18 @@ func (m *metrics) at(field string, i int) (uint64, bool) {
 	if from+s.width > len(m.data) {
 		return 0, false
 	}
-	var value, unset uint64
+	var value uint64
 	switch b := m.data[from:]; s.width {
 	case 1:
-		value, unset = uint64(b[0]), math.MaxUint8
+		value = uint64(b[0])
 	case 2:
-		value, unset = uint64(binary.LittleEndian.Uint16(b)), math.MaxUint16
+		value = uint64(binary.LittleEndian.Uint16(b))
 	case 4:
-		value, unset = uint64(binary.LittleEndian.Uint32(b)), math.MaxUint32
+		value = uint64(binary.LittleEndian.Uint32(b))
 	default:
-		value, unset = binary.LittleEndian.Uint64(b), math.MaxUint64
+		value = binary.LittleEndian.Uint64(b)
 	}
-	return value, value != unset
+	return value, !driver.IsUnset(value, s.width)
 }
 
 // value returns the number of a field with a single one.

@@ -48,15 +48,15 @@ func decode(from []dcgm.FieldValue_v2) []value {
 }
 
 // number decodes the eight bytes of a value of a type (DCGM_FT_*). It returns false if the type is
-// not a number or the value is blank (DCGM_INT64_IS_BLANK, DCGM_FP64_IS_BLANK).
+// not a number or the value is blank, which is one of the catalogue's codes.
 func number(kind uint, bits uint64) (float64, bool) {
 	switch kind {
 	case dcgm.DCGM_FT_INT64:
-		v := int64(bits)
-		return float64(v), v < dcgm.DCGM_FT_INT64_BLANK
+		v := float64(int64(bits))
+		return v, !driver.IsCode(v)
 	case dcgm.DCGM_FT_DOUBLE:
 		v := math.Float64frombits(bits)
-		return v, v < dcgm.DCGM_FT_FP64_BLANK && !math.IsInf(v, -1) // false for NaN
+		return v, !driver.IsCode(v) && !math.IsNaN(v) && !math.IsInf(v, 0)
 	default:
 		return 0, false
 	}

@@ -129,13 +129,10 @@ type collector struct {
 	created  map[key]time.Time     // time at which a counter was zero
 	refused  map[string]bool       // metrics whose type cannot be used
 	rejected driver.Rejections
-	examples []string       // values out of range
 	unnamed  map[string]int // number of series whose label does not identify hardware, by label
 
 	parts, needed map[key][]string // of sums with Needs: names of summed metrics, and of needed ones
 }
-
-const maxExamples = 8 // of a response
 
 // spelling is a label value as it is written, for a matcher.
 type spelling struct {
@@ -230,11 +227,8 @@ func (c *collector) apply(r *rule, s *sample) (reason driver.Reason) {
 	if reason != "" {
 		return reason
 	}
-	c.matched[r.rank] = true
-	if r.combine != sum && r.spec.IsAbsent(v.value) {
-		return ""
-	}
-	v.repeated = repeated
+	v.repeated, v.unusable = repeated, r.isUnusable(v.value, k.kindOfDevice())
+	c.matched[r.rank] = c.matched[r.rank] || !v.unusable || r.spec.Check(v.value) == ""
 	if r.needs != "" {
 		c.parts[k] = append(c.parts[k], r.name)
 		c.needed[k] = append(c.needed[k], r.needs)
@@ -242,9 +236,9 @@ func (c *collector) apply(r *rule, s *sample) (reason driver.Reason) {
 	return c.put(k, v)
 }
 
-// put stores the value of a reading. A value of a rule of lower rank has precedence, and a parent's
-// own series over one that its partitions repeat. Two values of one rule are combined or, if the
-// rule does not combine, the second is rejected.
+// put stores the value of a reading. An unusable value gives way to any other. A value of a rule of
+// lower rank has precedence, and a parent's own series over one that its partitions repeat. Two
+// values of one rule are combined or, if the rule does not combine, the second is rejected.
 func (c *collector) put(k key, v value) (reason driver.Reason) {
 	before, there := c.answer.values[k]
 	switch {
@@ -252,10 +246,9 @@ func (c *collector) put(k key, v value) (reason driver.Reason) {
 		return ""
 	case there && before.combinesWith(v):
 		v = before.combined(v)
-		spec := k.quantity.Spec()
-		if reason = spec.Check(v.value); reason != "" {
-			return reason
-		}
+	case there && before.unusable && !v.unusable:
+	case there && v.unusable && before.rank != v.rank:
+		return ""
 	case there && before.rank == v.rank && !before.repeated:
 		return driver.ReasonDuplicate
 	case there && before.rank < v.rank:
@@ -273,15 +266,12 @@ func (c *collector) putCreated(k key, seconds float64) {
 	}
 }
 
-// value checks and scales the value of a sample, and checks its timestamp. A timestamp in the
-// future is ignored.
+// value scales the value of a sample, and checks its timestamp. A timestamp in the future is
+// ignored. A number that stands for "no value" stays as it is, so that it is recognized.
 func (c *collector) value(r *rule, s *sample) (v value, reason driver.Reason) {
 	v = value{value: s.value * r.scale, rank: uint16(r.rank), combine: r.combine}
-	if reason := r.spec.Check(v.value); reason != "" {
-		if reason == driver.ReasonOutOfRange && len(c.examples) < maxExamples {
-			c.examples = append(c.examples, fmt.Sprintf("%s (%s) = %v", s.name, r.spec.Name, s.value))
-		}
-		return v, reason
+	if driver.IsCode(s.value) {
+		v.value = s.value
 	}
 	switch {
 	case s.at.IsZero() || s.at.After(c.now):
@@ -291,6 +281,11 @@ func (c *collector) value(r *rule, s *sample) (v value, reason driver.Reason) {
 	}
 	v.at, v.own = s.at, true
 	return v, ""
+}
+
+// isUnusable reports whether the value of a series will be rejected. A part of a sum may be 0.
+func (r *rule) isUnusable(value float64, of driver.Kind) bool {
+	return r.spec.Check(value) != "" || r.combine != sum && r.spec.IsAbsent(value, of)
 }
 
 // labels returns the labels of the reading. It rejects a value outside a closed list.

@@ -267,3 +267,11 @@ func (i identity) sample() driver.Sample {
 		return driver.Sample{Hardware: driver.Hardware{UUID: i.value}}
 	}
 }
+
+// kindOfDevice returns the kind of the device that the identity names.
+func (i identity) kindOfDevice() driver.Kind {
+	if i.part != "" || i.kind == kindNode {
+		return driver.KindPartition
+	}
+	return driver.KindDevice
+}

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"slices"
 	"sync"
@@ -54,7 +55,6 @@ type Source struct {
 var (
 	_ driver.Source           = (*Source)(nil)
 	_ driver.RejectionCounter = (*Source)(nil)
-	_ driver.Exampler         = (*Source)(nil)
 	_ driver.Describer        = (*Source)(nil)
 )
 
@@ -200,14 +200,6 @@ func (s *Source) samples(now time.Time) []driver.Sample {
 // with Sample.
 func (s *Source) Rejected() driver.Rejections { return s.rejections.snapshot() }
 
-// Examples returns a few values of the last response that were out of range. It is safe for
-// concurrent use with Sample.
-func (s *Source) Examples() []string {
-	s.rejections.mu.Lock()
-	defer s.rejections.mu.Unlock()
-	return s.rejections.examples
-}
-
 // Describe returns a line for each label that had placeholders instead of identifiers of hardware
 // in the last response. It is safe for concurrent use with Sample.
 func (s *Source) Describe() []string {
@@ -221,16 +213,15 @@ func (s *Source) Driver() string { return s.endpoint.Driver }
 
 // rejections has the counts and descriptions of rejected values.
 type rejections struct {
-	mu       sync.Mutex
-	counts   driver.Rejections
-	examples []string
-	unnamed  []string // lines of Describe
+	mu      sync.Mutex
+	counts  driver.Rejections
+	unnamed []string // lines of Describe
 }
 
 func (r *rejections) add(c *collector) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.examples, r.unnamed = c.examples, nil
+	r.unnamed = nil
 	for _, label := range slices.Sorted(maps.Keys(c.unnamed)) {
 		r.unnamed = append(r.unnamed, fmt.Sprintf("label %s is empty or a placeholder in %d series, which therefore "+
 			"identify no hardware", label, c.unnamed[label]))
@@ -275,6 +266,7 @@ type value struct {
 	rank     uint16 // of its rule
 	own      bool   // at is the sample's own timestamp
 	repeated bool   // a partition's series repeats the value of its parent
+	unusable bool   // it will be rejected
 	combine  combination
 }
 
@@ -284,8 +276,15 @@ func (v value) combinesWith(other value) bool {
 	return v.combine != notCombined && v.combine == other.combine && (v.rank == other.rank || v.combine == sum)
 }
 
-// combined returns the combined value of two series of one reading, with the later time.
+// combined returns the combined value of two series of one reading, with the later time. If one of
+// them is unusable, the result is that one: the rest is no sum, and no maximum.
 func (v value) combined(other value) value {
+	switch {
+	case v.unusable:
+		return v
+	case other.unusable:
+		return other
+	}
 	if other.at.After(v.at) {
 		v.at = other.at
 	}
@@ -305,7 +304,7 @@ func (a answer) differs(before answer) bool {
 			continue
 		}
 		seen++
-		if b, ok := before.values[k]; !ok || b.own || b.value != v.value {
+		if b, ok := before.values[k]; !ok || b.own || b.value != v.value && !(math.IsNaN(b.value) && math.IsNaN(v.value)) {
 			return true
 		}
 	}

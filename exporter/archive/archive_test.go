@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/state"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -223,10 +224,10 @@ func testOutage(t *testing.T, outage time.Duration) {
 // Open succeeds on a read-only file system, and reports the error.
 func TestReadOnly(t *testing.T) {
 	const path = "/proc/dra-exporter" // no folder can be created there
-	var state error
-	f, err := Open(Config{Path: path, Report: func(_ time.Duration, err error) { state = err }})
-	if err != nil || f == nil || state == nil || Check(path) == nil {
-		t.Errorf("error %v, state %v", err, state)
+	var reported error
+	f, err := Open(Config{Path: path, Report: func(_ time.Duration, err error) { reported = err }})
+	if err != nil || f == nil || reported == nil || state.Probe(path) == nil {
+		t.Errorf("error %v, reported %v", err, reported)
 	}
 	for err, want := range map[error]driver.Reason{
 		syscall.EROFS: driver.ReasonReadOnly, syscall.ENOSPC: driver.ReasonDiskFull, syscall.EDQUOT: driver.ReasonDiskFull,
@@ -242,27 +243,4 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, content []byte) {
 		_ = parse(strings.NewReader(string(content)), new(entry)) // returns
 	})
-}
-
-// Import moves the documents of another folder, and does not replace existing ones.
-func TestImport(t *testing.T) {
-	from, to := t.TempDir(), t.TempDir()
-	before, _ := open(t, from)
-	keep(t, before, entry{"1", "old"}, entry{"2", "old"})
-	f, counts := open(t, to)
-	keep(t, f, entry{"2", "new"})
-	for range 2 {
-		if err := f.Import(from, "entries", "others"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got := load(f); !slices.Equal(got, []string{"1 old", "2 new"}) || len(counts) > 0 {
-		t.Errorf("the documents are %q, rejected %v", got, counts)
-	}
-	if left := load(before); len(left) > 0 {
-		t.Errorf("%q are left", left)
-	}
-	if err := f.Import(filepath.Join(from, "none"), "entries"); err != nil {
-		t.Error(err)
-	}
 }

@@ -1,10 +1,12 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -58,6 +60,7 @@ func (c *Checker) Run(ctx context.Context) *Report {
 	c.kube(ctx)
 	view, inventory := c.config.Node.Describe() //nolint:contextcheck // it waits a bounded time for files
 	c.pods(view.Allocations)
+	c.works(view.Allocations)
 	c.state()
 	c.inventory(len(inventory))
 	c.unresolved()
@@ -169,6 +172,44 @@ func (c *Checker) kube(ctx context.Context) {
 		f.What = "API: " + finding.Source
 		c.report.add(f)
 	}
+}
+
+// works reports whether the cgroups of the pods that hold devices can be read. Without them, it is
+// unknown whether a claim is stalled.
+func (c *Checker) works(allocations []podresources.Allocation) {
+	uids := map[string]bool{}
+	for i := range allocations {
+		for _, h := range allocations[i].Holders {
+			uid := cmp.Or(h.UID, c.config.Node.PodUID(h.Pod))
+			if uid != "" && !allocations[i].Admin {
+				uids[uid] = true
+			}
+		}
+	}
+	if len(uids) == 0 {
+		return
+	}
+	read, err := c.config.Node.CheckWorks(slices.Sorted(maps.Keys(uids)))
+	storage, network := 0, 0
+	for _, w := range read {
+		if !math.IsNaN(w.Storage) {
+			storage++
+		}
+		if !math.IsNaN(w.Network) {
+			network++
+		}
+	}
+	f := Finding{What: "pods' cgroups", Text: fmt.Sprintf("CPU and memory of %d of %s that hold devices are readable, "+
+		"storage of %d, network of %d", len(read), count(len(uids), "pod"), storage, network)}
+	if len(read) < len(uids) || err != nil {
+		f.Status = Warn
+		f.Text += "; for the others it is unknown whether a claim is stalled (no_host)"
+		f.Do = "mount the host's /sys read-only, and set --path.sysfs"
+	}
+	if err != nil {
+		f.Detail = err.Error()
+	}
+	c.report.add(f)
 }
 
 // pods reports how many pods hold devices, and how many of them have no known UID.
@@ -301,7 +342,7 @@ func (c *Checker) source(ctx context.Context, s driver.Source) []driver.Sample {
 	for _, line := range lines {
 		c.report.add(Finding{What: s.Name(), Text: line})
 	}
-	c.leftOut(s)
+	c.leftOut(s, samples)
 	if scraped, ok := s.(unmatcher); ok && err == nil { // it is not still sampling
 		if names := scraped.Unmatched(); len(names) > 0 {
 			text := "metrics without a usable series: " + strings.Join(names, ", ")
@@ -335,12 +376,22 @@ func sampled(source string, samples []driver.Sample, err error) Finding {
 	return f
 }
 
-// leftOut reports the readings of a source that were rejected.
-func (c *Checker) leftOut(s driver.Source) {
-	if e, ok := s.(driver.Exampler); ok {
-		for _, example := range e.Examples() {
-			c.report.add(Finding{Status: Warn, What: s.Name(), Text: "out of range: " + example})
+// leftOut reports the readings of a source that were rejected, and what of its input the source
+// itself rejected.
+func (c *Checker) leftOut(s driver.Source, samples []driver.Sample) {
+	catalogue := driver.Standard()
+	examples := map[string]string{} // by quantity and reason
+	for i := range samples {
+		for _, r := range samples[i].Readings {
+			value := r
+			reason := join.RejectReading(catalogue, &r, samples[i].Hardware.Kind)
+			if reason != "" && reason != driver.ReasonZero && catalogue.Has(r.Quantity) {
+				examples[catalogue.Spec(r.Quantity).Name+" "+string(reason)] = string(reason) + ": " + value.Example(catalogue)
+			}
 		}
+	}
+	for _, of := range slices.Sorted(maps.Keys(examples)) {
+		c.report.add(Finding{Status: Warn, What: s.Name(), Text: "rejected as " + examples[of]})
 	}
 	if counter, ok := s.(driver.RejectionCounter); ok {
 		for _, r := range counter.Rejected().Of(s.Name()) {

@@ -64,6 +64,8 @@ func Missing(driverName string, missing join.MissingReason) (text, do string) {
 		return "several pieces of hardware match it", "see its attributes in the ResourceSlice"
 	case join.MissingUnreadable:
 		return "its source knows the device and can't read it", "see the error of the source"
+	case join.MissingRejected:
+		return "its source answers with values that no device can have", "see the log, and the device itself"
 	case join.MissingNoReadings:
 		return "its source finds the device and reads no value", "see what the source needs: often a newer kernel or driver"
 	default:

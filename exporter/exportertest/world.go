@@ -153,7 +153,10 @@ func (w *World) rate(q driver.Quantity) float64 {
 	if spec.Max > 0 {
 		highest = spec.Max
 	}
-	if spec.NoZero {
+	if spec.Type == driver.Counter {
+		highest = spec.MaxRate
+	}
+	if spec.IsAbsent(0, driver.KindDevice) {
 		lowest = 0.1
 	}
 	return rapid.SampledFrom([]float64{lowest, 0.7, 100, highest}).Draw(w.t, "rate")

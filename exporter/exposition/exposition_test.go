@@ -61,7 +61,11 @@ func busyHistory(t *testing.T) *exportertest.History {
 			}
 			readings = append(readings, r)
 		}
-		h.Read(readings...)
+		h.Read(append(readings, // of which others are derived
+			driver.Reading{Quantity: driver.EngineUtilization, Labels: driver.Labels{"tensor"}, Value: 0.5},
+			driver.Reading{Quantity: driver.Clock, Labels: driver.Labels{"sm"}, Value: 1e9},
+			driver.Reading{Quantity: driver.ClockMax, Labels: driver.Labels{"sm"}, Value: 1e9},
+		)...)
 		h.Pass(exportertest.FitAfter / 2)
 	}
 	return h
@@ -96,7 +100,7 @@ func TestEveryFamily(t *testing.T) {
 	if got := x.One(t, "dra_claim_stalled", "reason=power"); got != 1 {
 		t.Errorf("dra_claim_stalled is %v, want 1", got)
 	}
-	h.Last.Stalled[h.Last.Claims[0].HolderKey] = stall.Verdict{Unknown: stall.NoEngines}
+	h.Last.Stalled[h.Last.Claims[0].HolderKey] = stall.Verdict{Unknown: stall.NoEngines, Quiet: stall.NoQuiet}
 	unknown := exportertest.Scrape(t, h.Last)
 	if got := unknown.One(t, "dra_claim_stalled_unknown", "reason=no_engines"); got != 1 {
 		t.Errorf("dra_claim_stalled_unknown is %v, want 1", got)

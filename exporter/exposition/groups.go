@@ -126,6 +126,8 @@ func quantityGroups(first familyID, spec *driver.Spec) []Group {
 		return []Group{GroupHistograms}
 	}
 	switch {
+	case spec.Name == "tensor_throughput" || spec.Name == "tensor_seconds":
+		out = append(out, GroupEfficiency)
 	case spec.Derived:
 		out = append(out, GroupPeaks)
 	case spec.Sharing == driver.Witnessed && (first == famClaimQuantity || first == famPodQuantity):

@@ -113,6 +113,8 @@ type clusterPage struct {
 	All     bool
 	Trouble string // why the list of nodes may be outdated
 	Unasked int
+	Failed  int // nodes without an answer, or with an old one, because of a trouble
+	Waiting int // nodes that have not answered yet
 	Grafana string
 	Devices []count // of all nodes, by state
 	Nodes   []nodeRow
@@ -122,6 +124,7 @@ type clusterPage struct {
 type nodeRow struct {
 	Name      string
 	Trouble   string // why the row is outdated or empty
+	Answered  bool   // at least once
 	Waits     bool   // the trouble is only that the node was not asked yet
 	AsOf      string // the time of the answer, if it is outdated
 	All       bool   // the user may see everything of the node
@@ -168,6 +171,12 @@ func newClusterPage(nodes []*state, v *view, listed error) clusterPage {
 		for _, c := range row.Devices {
 			total[c.State] += c.N
 		}
+		switch {
+		case row.Waits:
+			out.Waiting++
+		case row.Trouble != "":
+			out.Failed++
+		}
 		ranks[s.node] = rank
 		out.Nodes = append(out.Nodes, row)
 	}
@@ -178,7 +187,8 @@ func newClusterPage(nodes []*state, v *view, listed error) clusterPage {
 
 // newRow returns what a view shows of a node, and its rank. The highest rank needs attention first.
 func newRow(s *state, v *view) (nodeRow, []int) {
-	row := nodeRow{Name: s.node, All: v.all, Trouble: reason(s.err), Waits: errors.Is(s.err, errNotAsked)}
+	row := nodeRow{Name: s.node, All: v.all, Trouble: reason(s.err), Answered: s.summary != nil}
+	row.Waits = errors.Is(s.err, errNotAsked)
 	if s.summary != nil && (s.stale || s.err != nil) {
 		row.AsOf = clock(s.at)
 	}

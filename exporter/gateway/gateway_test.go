@@ -592,7 +592,8 @@ func TestUnreachable(t *testing.T) {
 	_, body := c.get("root", "/")
 	for _, want := range []string{
 		"connection refused", "refuses the gateway&#39;s own token", "answers what no exporter answers: status 302",
-		"has not answered yet", "train-team-a",
+		"has not answered yet", "train-team-a", "4 of 6 nodes give no answer", "1 of 6 nodes have not answered yet",
+		`<span class="dim">unknown</span>`,
 	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the page has no %q:\n%s", want, body)

@@ -2,7 +2,6 @@ package join
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -109,6 +108,8 @@ const (
 	// identified only by device nodes that other devices have, too
 	MissingAmbiguous  MissingReason = "ambiguous"
 	MissingUnreadable MissingReason = "unreadable" // its source can't read it at present
+	// its source answers, and all of its values are impossible
+	MissingRejected MissingReason = "rejected"
 	// its source knows it, but it has nothing to read, and nothing failed
 	MissingNoReadings MissingReason = "no_readings"
 )
@@ -117,7 +118,8 @@ const (
 func MissingReasons() []MissingReason {
 	return []MissingReason{
 		MissingNoInventory, MissingNoSource, MissingNoMatch, MissingNotInstantiated, MissingDriverGone,
-		MissingDuplicate, MissingAmbiguous, MissingUnreadable, MissingNoReadings,
+		MissingDuplicate, MissingAmbiguous, MissingUnreadable, MissingRejected,
+		MissingNoReadings,
 	}
 }
 
@@ -134,7 +136,7 @@ type joiner struct {
 	index     hardwareIndex
 	byDriver  map[string]bool // drivers with at least one device that was read
 	rejected  map[driver.Rejection]int
-	examples  map[string]string // values out of range, by input
+	examples  map[driver.Rejection]driver.Reading // by input and reason
 }
 
 // deviceFacts is what the joiner needs to know about a device besides the result.
@@ -143,6 +145,7 @@ type deviceFacts struct {
 	held      bool // by a claim without admin access
 	matched   bool // at least one sample belongs to it
 	answered  bool // such a sample has readings, or reports that the device can't be read
+	refused   bool // a reading of it was rejected
 	versioned bool // a source has reported the version of its driver
 	shadowed  bool // the sample of its hardware was given to another device
 	ambiguous bool // a sample belongs to it or to another device
@@ -235,15 +238,15 @@ func (j *joiner) give(n int, source string, from origin, sample *driver.Sample) 
 		j.facts[n].events = append(j.facts[n].events, Event{Event: e, origin: from})
 	}
 	for _, a := range sample.Absent {
-		d.lack(a)
+		d.Lack(a)
 	}
 	for _, r := range sample.Readings {
-		if reason := rejectReading(j.catalogue, &r); reason != "" {
+		if reason := RejectReading(j.catalogue, &r, d.Entry.Kind); reason != "" {
 			j.rejectValue(source, reason, &r)
-			continue
-		}
-		if j.catalogue.Spec(r.Quantity).IsAbsent(r.Value) {
-			d.lack(driver.Absence{Quantity: r.Quantity, Why: driver.AbsentZero})
+			j.facts[n].refused = true
+			if reason == driver.ReasonZero {
+				d.Lack(driver.Absence{Quantity: r.Quantity, Why: driver.AbsentZero})
+			}
 			continue
 		}
 		if r.Quantity == driver.Health && sample.HealthReason != "" {
@@ -259,8 +262,8 @@ func (j *joiner) give(n int, source string, from origin, sample *driver.Sample) 
 	}
 }
 
-// lack records why a device lacks a quantity, once for each quantity.
-func (d *Device) lack(a driver.Absence) {
+// Lack records why a device lacks a quantity, once for each quantity.
+func (d *Device) Lack(a driver.Absence) {
 	if !slices.ContainsFunc(d.Absent, func(known driver.Absence) bool { return known.Quantity == a.Quantity }) {
 		d.Absent = append(d.Absent, a)
 	}
@@ -324,6 +327,7 @@ func (j *joiner) finish() {
 		if !divideByCPUs(d, j.facts[i].busy) {
 			j.divideByProcess(d, j.facts[i].processes)
 		}
+		j.deriveThroughput(d)
 		d.Events = j.events(d, j.facts[i].events)
 		if measured(d.Readings) {
 			j.byDriver[d.ID.Driver] = true
@@ -350,6 +354,8 @@ func (j *joiner) missing(d *Device, f deviceFacts) MissingReason {
 		return MissingNoSource
 	case f.matched && !f.answered:
 		return MissingNoReadings
+	case f.matched && f.refused:
+		return MissingRejected
 	case f.matched:
 		return MissingUnreadable
 	case f.shadowed:
@@ -375,21 +381,24 @@ func (j *joiner) reject(input string, reason driver.Reason, count int) {
 	}
 }
 
-// rejectValue counts an impossible reading. A reading that is out of range is kept as an example.
+// rejectValue counts a reading that was rejected, by source, quantity and reason. The last one is
+// kept as an example.
 func (j *joiner) rejectValue(source string, reason driver.Reason, r *driver.Reading) {
-	j.reject(source, reason, 1)
-	if reason == driver.ReasonOutOfRange {
-		labels := strings.TrimSpace(strings.Join(r.Labels[:], " "))
-		j.examples[source] = fmt.Sprintf("%s %q = %v", j.catalogue.Spec(r.Quantity).Name, labels, r.Value)
+	if !j.catalogue.Has(r.Quantity) {
+		j.reject(source, reason, 1)
+		return
 	}
+	input := driver.InputOf(source, j.catalogue.Spec(r.Quantity))
+	j.reject(input, reason, 1)
+	j.examples[driver.Rejection{Input: input, Reason: reason}] = *r
 }
 
 func (j *joiner) rejections() []driver.Rejection {
 	out := make([]driver.Rejection, 0, len(j.rejected))
 	for r, n := range j.rejected {
 		r.Count = n
-		if r.Reason == driver.ReasonOutOfRange {
-			r.Example = j.examples[r.Input]
+		if example, has := j.examples[driver.Rejection{Input: r.Input, Reason: r.Reason}]; has {
+			r.Example = example.Example(j.catalogue)
 		}
 		out = append(out, r)
 	}

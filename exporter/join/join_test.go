@@ -158,7 +158,7 @@ func TestGaps(t *testing.T) {
 		}}, MissingUnreadable},
 		"a sample of unusable readings": {&driver.Hardware{UUID: "x"}, false, []driver.Sample{
 			jointest.Sample(driver.Hardware{UUID: "x"}, jointest.Watts(-1)),
-		}, MissingUnreadable},
+		}, MissingRejected},
 		"held, and in no inventory": {
 			nil, true, []driver.Sample{jointest.Sample(driver.Hardware{UUID: "other"}, jointest.Watts(1))}, MissingNoInventory,
 		},

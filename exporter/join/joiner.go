@@ -50,7 +50,7 @@ func (m *Joiner) Join(in Input) Result {
 	j := joiner{
 		catalogue: in.Catalogue, podOf: in.PodOf, devices: slices.Clone(l.devices), facts: slices.Clone(l.facts),
 		index: l.index, byDriver: map[string]bool{}, rejected: maps.Clone(l.rejected),
-		examples: map[string]string{},
+		examples: map[driver.Rejection]driver.Reading{},
 	}
 	if in.Catalogue == nil {
 		j.catalogue = m.standard
@@ -114,7 +114,7 @@ func sameSlice(a, b []podresources.Allocation) bool {
 
 // newLayout computes the sorted list of devices with their shares.
 func newLayout(in *Input) layout {
-	j := joiner{rejected: map[driver.Rejection]int{}, examples: map[string]string{}}
+	j := joiner{rejected: map[driver.Rejection]int{}}
 	shares := j.shares(in.View.Allocations)
 	ids := j.ids(in.Inventory, shares, in.View.Waiting)
 	position := make(map[driver.ID]int, len(ids))

@@ -281,8 +281,9 @@ func (j *joiner) matchCPU(source string, from origin, cpu int, sample *driver.Sa
 		d := &j.devices[n]
 		j.facts[n].matched, j.facts[n].answered = true, true
 		for _, r := range sample.Readings {
-			if reason := rejectReading(j.catalogue, &r); reason != "" {
-				j.reject(source, reason, 1)
+			if reason := RejectReading(j.catalogue, &r, d.Entry.Kind); reason != "" {
+				j.rejectValue(source, reason, &r)
+				j.facts[n].refused = true
 				continue
 			}
 			if spec := j.catalogue.Spec(r.Quantity); spec.MeasuresBasis && spec.Basis == driver.ByTime {
@@ -290,7 +291,7 @@ func (j *joiner) matchCPU(source string, from origin, cpu int, sample *driver.Sa
 			}
 			r.Value /= float64(len(d.Entry.CPUs))
 			if !d.addCPU(Reading{Reading: r, Source: source, origin: from, cpus: 1}) {
-				j.reject(source, driver.ReasonDuplicate, 1)
+				j.rejectValue(source, driver.ReasonDuplicate, &r)
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package join
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
@@ -29,9 +30,9 @@ func (j *joiner) settleOwners(d *Device) {
 				d.OtherUtilization = max(d.OtherUtilization, r.Value)
 			case r.precedence != owner:
 			case len(kept) > 0 && compareReadings(&r, &kept[len(kept)-1]) == 0:
-				j.reject(r.Source, driver.ReasonDuplicate, 1)
+				j.rejectValue(strings.TrimSuffix(r.Source, estimateSuffix), driver.ReasonDuplicate, &r.Reading)
 			case len(kept) == MaxReadings:
-				j.reject(r.Source, driver.ReasonTooMany, 1)
+				j.rejectValue(strings.TrimSuffix(r.Source, estimateSuffix), driver.ReasonTooMany, &r.Reading)
 			default:
 				kept = append(kept, r)
 			}

@@ -187,7 +187,8 @@ func findPod(of map[string][]int, holders []podresources.Holder, pod podresource
 // amounts returns the use of a process, and which parts of it are known.
 func (j *joiner) amounts(p driver.Process) (amount Use, known [driver.NumBases]bool) {
 	for _, r := range p.Readings {
-		if rejectReading(j.catalogue, &r) != "" {
+		if reason := RejectReading(j.catalogue, &r, driver.KindPartition); reason != "" { // a process may use nothing
+			j.rejectValue("processes", reason, &r)
 			continue
 		}
 		spec := j.catalogue.Spec(r.Quantity)

@@ -19,9 +19,10 @@ const (
 	maxMagnitude   = 1e24 // of a number; a counter of 64 bits ends at 1.8e19
 )
 
-// rejectReading returns why a reading is implausible, "" if it is plausible. A ratio a little above
-// 1, from counters that were read a moment apart, becomes 1.
-func rejectReading(catalogue driver.Catalogue, r *driver.Reading) driver.Reason {
+// RejectReading returns why a reading of a kind of device is none, "" if it is one. It is the gate
+// for the readings of all sources; the ledger has that for what earlier readings say. A ratio a
+// little above 1, from counters that were read a moment apart, becomes 1.
+func RejectReading(catalogue driver.Catalogue, r *driver.Reading, of driver.Kind) driver.Reason {
 	if !catalogue.Has(r.Quantity) {
 		return driver.ReasonUnknownQuantity
 	}
@@ -38,6 +39,9 @@ func rejectReading(catalogue driver.Catalogue, r *driver.Reading) driver.Reason 
 	}
 	if reason := spec.Check(r.Value); reason != "" {
 		return reason
+	}
+	if spec.IsAbsent(r.Value, of) {
+		return driver.ReasonZero
 	}
 	if spec.Unit == "ratio" {
 		r.Value = min(r.Value, 1)

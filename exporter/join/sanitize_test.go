@@ -27,7 +27,7 @@ func TestGarbageCostsItself(t *testing.T) {
 		soil := func(w *exportertest.World, in *join.Input) {
 			want = map[driver.Rejection]int{}
 			for range rapid.IntRange(0, 4).Draw(t, "garbage") {
-				if r := soilInput(t, w, in); r.Count > 0 {
+				for _, r := range soilInput(t, w, in) {
 					n := r.Count
 					r.Count = 0
 					want[r] += n
@@ -50,7 +50,18 @@ func TestGarbageCostsItself(t *testing.T) {
 }
 
 // soilInput adds one piece of garbage to the input, and returns how it must be counted.
-func soilInput(t *rapid.T, w *exportertest.World, in *join.Input) driver.Rejection {
+func soilInput(t *rapid.T, w *exportertest.World, in *join.Input) []driver.Rejection {
+	if rapid.IntRange(0, 19).Draw(t, "repeated") == 0 {
+		return soilDuplicate(in)
+	}
+	if r := soilOnce(t, w, in); r.Count > 0 {
+		return []driver.Rejection{r}
+	}
+	return nil
+}
+
+// soilOnce is soilInput for what is counted once.
+func soilOnce(t *rapid.T, w *exportertest.World, in *join.Input) driver.Rejection {
 	invalid := rapid.SampledFrom([]string{"\xff\xfe", "\x1b[2J", "\u009b1m"}).Draw(t, "invalid")
 	reading := func(r driver.Reading, reason driver.Reason) driver.Rejection {
 		if r.At.IsZero() && reason != "no_time" {
@@ -60,7 +71,11 @@ func soilInput(t *rapid.T, w *exportertest.World, in *join.Input) driver.Rejecti
 		for i := range s.Samples {
 			if _, listed := in.Inventory[jointest.ID(strings.ToLower(s.Samples[i].Hardware.UUID))]; listed {
 				s.Samples[i].Readings = append(slices.Clone(s.Samples[i].Readings), r)
-				return driver.Rejection{Input: s.Name, Reason: reason, Count: 1}
+				if reason == driver.ReasonUnknownQuantity {
+					return driver.Rejection{Input: s.Name, Reason: reason, Count: 1}
+				}
+				spec := r.Quantity.Spec()
+				return driver.Rejection{Input: driver.InputOf(s.Name, &spec), Reason: reason, Count: 1}
 			}
 		}
 		return driver.Rejection{}
@@ -68,7 +83,7 @@ func soilInput(t *rapid.T, w *exportertest.World, in *join.Input) driver.Rejecti
 	switch rapid.SampledFrom([]string{
 		"nan", "inf", "negative", "percent", "huge", "quantity", "label", "extra label", "closed label",
 		"long label", "no time",
-		"duplicate", "other", "hardware", "allocation", "empty", "foreign", "device", "fact", "share",
+		"other", "hardware", "allocation", "empty", "foreign", "device", "fact", "share",
 	}).Draw(t, "kind") {
 	case "nan":
 		return reading(driver.Reading{Quantity: driver.Power, Value: math.NaN()}, "not_finite")
@@ -96,8 +111,6 @@ func soilInput(t *rapid.T, w *exportertest.World, in *join.Input) driver.Rejecti
 		)
 	case "no time":
 		return reading(driver.Reading{Quantity: driver.Clock, Value: 1}, "no_time")
-	case "duplicate":
-		return soilDuplicate(in)
 	case "other":
 		in.Sources[1].Samples = append(in.Sources[1].Samples, driver.Sample{
 			Hardware: driver.Hardware{
@@ -138,24 +151,28 @@ func soilInput(t *rapid.T, w *exportertest.World, in *join.Input) driver.Rejecti
 }
 
 // soilDuplicate repeats the last sample of a source, once.
-func soilDuplicate(in *join.Input) driver.Rejection {
+func soilDuplicate(in *join.Input) (counted []driver.Rejection) {
 	s := &in.Sources[0]
 	n := len(s.Samples)
 	if n == 0 || n > 1 && s.Samples[n-1].Hardware.UUID == s.Samples[n-2].Hardware.UUID {
-		return driver.Rejection{}
+		return nil
 	}
 	last := s.Samples[n-1]
 	if _, listed := in.Inventory[jointest.ID(strings.ToLower(last.Hardware.UUID))]; !listed {
-		return driver.Rejection{}
+		return nil
 	}
 	alone := join.Join(join.Input{
 		Inventory: in.Inventory, Sources: []join.SourceSamples{{Name: s.Name, Samples: []driver.Sample{last}}},
 	})
-	if slices.ContainsFunc(alone.Rejected, func(r driver.Rejection) bool { return r.Input == s.Name }) {
-		return driver.Rejection{}
+	if slices.ContainsFunc(alone.Rejected, func(r driver.Rejection) bool { return strings.HasPrefix(r.Input, s.Name+"/") }) {
+		return nil
 	}
 	s.Samples = append(s.Samples, last)
-	return driver.Rejection{Input: s.Name, Reason: "duplicate", Count: len(last.Readings)}
+	for _, r := range last.Readings {
+		spec := r.Quantity.Spec()
+		counted = append(counted, driver.Rejection{Input: driver.InputOf(s.Name, &spec), Reason: "duplicate", Count: 1})
+	}
+	return counted
 }
 
 func soilFacts(in *join.Input, soil func(*driver.Entry)) driver.Rejection {
@@ -193,7 +210,7 @@ func TestHostileFacts(t *testing.T) {
 	byRule, byOther := taint, taint // the same taint by two rules is one series beside that of the slice
 	byRule.Rule, byOther.Rule = "a", "b"
 	in := join.Input{
-		View: podresources.View{At: jointest.Start(), Allocations: []podresources.Allocation{allocation, sharer, allocation}},
+		View: podresources.View{At: jointest.Start(), Allocations: jointest.Held(allocation, sharer, allocation)},
 		Inventory: driver.Inventory{gpu: {
 			Hardware: driver.Hardware{UUID: "GPU-0", Model: "\xff"},
 			Capacity: []driver.Amount{

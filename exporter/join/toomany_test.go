@@ -26,7 +26,7 @@ func TestTooManyReadings(t *testing.T) {
 			t.Errorf("%d series, want %d", got, join.MaxReadings)
 		}
 		if want := (driver.Rejection{
-			Input: "a", Reason: "too_many", Count: join.MaxReadings,
+			Input: "a/errors", Reason: "too_many", Count: join.MaxReadings, Example: h.Joined.Rejected[0].Example,
 		}); len(h.Joined.Rejected) != 1 || h.Joined.Rejected[0] != want {
 			t.Errorf("rejected: %v", h.Joined.Rejected)
 		}

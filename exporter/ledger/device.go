@@ -25,8 +25,9 @@ type deviceBook struct {
 	deviceSeries
 	usage
 	failureLog
-	unattributed account // charges without a holder
-	allocated    float64 // seconds in which it was held
+	rejected     []driver.Rejection // readings of this tick
+	unattributed account            // charges without a holder
+	allocated    float64            // seconds in which it was held
 
 	parent   *deviceBook // the device that this one is a part of; nil: none known
 	parts    []*deviceBook
@@ -44,7 +45,8 @@ type holders struct {
 	ended     []join.Share // ended holds, of the last tick
 	left      []time.Time  // times at which the last processes of present holders ended
 	known     knownTicks
-	owners    ownership
+	holds     holds
+	present   int           // the number of holds that have not ended
 	owned     []owners      // one for each of shares
 	timeline  timeline      // not empty
 	late      time.Duration // the largest possible delay of a change in it
@@ -71,7 +73,7 @@ func (b deviceBooks) of(joined *join.Device, catalogue driver.Catalogue, now tim
 func newDeviceBook(id driver.ID, catalogue driver.Catalogue, now time.Time) *deviceBook {
 	d := &deviceBook{
 		id: id, born: now, deviceSeries: deviceSeries{catalogue: catalogue}, unattributed: account{born: now},
-		holders: holders{timeline: timeline{{unattributed: join.Evenly(1)}}},
+		holders: holders{timeline: timeline{{unattributed: join.Evenly(1)}}, holds: holds{}},
 	}
 	d.unattributed.device = d
 	return d
@@ -131,6 +133,8 @@ func (d *deviceBook) up() (Up, join.MissingReason) {
 	switch missing := d.joined.Missing; {
 	case missing == join.MissingNone:
 		return UpNow, missing
+	case missing == join.MissingRejected:
+		return Down, missing
 	case missing == join.MissingUnreadable, d.read && !unreadable(missing):
 		return Down, join.MissingUnreadable
 	default:

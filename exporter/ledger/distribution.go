@@ -6,6 +6,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/distribution"
+	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 )
 
@@ -90,7 +91,7 @@ func (all distributions) leave(a *account) {
 // partitions is divided by their activity at the time of its reading, as gauges are: the mean
 // activity would make values that no reading had.
 func (d *deviceBook) observeDistribution(m *meter, next driver.Reading) {
-	if !m.spec.Distributed || !m.have || next.At.Sub(m.last.At) > maxIntegration {
+	if !m.spec.Distributed || !m.have || next.At.Sub(m.last.At) > readings.MaxIntegration {
 		return
 	}
 	last := m.last
@@ -98,7 +99,7 @@ func (d *deviceBook) observeDistribution(m *meter, next driver.Reading) {
 		p := piece{from, to, next.Value}
 		since, until := next.At, next.At // the time at which the value was read
 		if to.Before(next.At) {
-			p.value = level(last, next, from, to)
+			p.value = readings.Level(last, next, from, to)
 			since, until = from, to
 			if !from.After(last.At) {
 				until = from
@@ -206,7 +207,7 @@ func (c *claimDistributions) knownUntil(d *distributed, now time.Time) time.Time
 			last = d.known[i].until
 		}
 		complete := !a.ended.IsZero() && !last.Before(a.ended)
-		if !complete && last.Before(until) && now.Sub(last) <= maxIntegration &&
+		if !complete && last.Before(until) && now.Sub(last) <= readings.MaxIntegration &&
 			a.device.findMeter(seriesKey{quantity: d.series.Quantity}) != nil {
 			until = last
 		}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 )
 
 // For the tests of the package ledger_test.
@@ -11,7 +12,7 @@ const (
 	MaxSegments    = maxSegments
 	MaxPortions    = maxPortions
 	RememberFor    = rememberFor
-	MaxIntegration = maxIntegration
+	MaxIntegration = readings.MaxIntegration
 	IntegralSuffix = integralSuffix
 )
 

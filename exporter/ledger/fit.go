@@ -7,6 +7,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/distribution"
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -49,15 +50,16 @@ func (a *account) noteEnd(s *join.Share) {
 }
 
 // observeUse adds a reading to the use of the claims that held the device since the previous
-// reading. The reading applies to all of that time. Gaps over maxIntegration count nothing.
-func (d *deviceBook) observeUse(m *meter, next driver.Reading) {
+// reading. The reading applies to all of that time. Gaps over MaxIntegration count nothing. rate is
+// that of a counter per second.
+func (d *deviceBook) observeUse(m *meter, next driver.Reading, rate float64) {
 	q := m.key.quantity
-	if !m.have || next.At.Sub(m.last.At) > maxIntegration {
+	if !m.have || next.At.Sub(m.last.At) > readings.MaxIntegration {
 		return
 	}
 	switch q {
 	case driver.EngineUtilization, driver.IOBytes:
-		d.observeEngine(m, next)
+		d.observeEngine(m, next, rate)
 		return
 	case driver.Utilization, driver.MemoryUsed:
 	default:
@@ -96,12 +98,7 @@ func (f *fitting) observeMemory(part, seconds float64) {
 
 // observeEngine adds a reading of an engine, or of a link between devices. The part of one of
 // several holders is unknown: each may have all of it.
-func (d *deviceBook) observeEngine(m *meter, next driver.Reading) {
-	rate := 0.0
-	if m.counts {
-		amount, from := increment(m.last, next)
-		rate = amount / max(next.At.Sub(from).Seconds(), 1e-3)
-	}
+func (d *deviceBook) observeEngine(m *meter, next driver.Reading, rate float64) {
 	d.each(m.last.At, next.At, func(s *segment, from, to time.Time) {
 		for i := range s.claims {
 			if f := s.claims[i].account.fit; f != nil && !s.claims[i].account.dropped {

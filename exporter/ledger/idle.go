@@ -7,6 +7,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 )
 
 // contradictedFor is how long evidence must contradict the utilization before it counts: power and
@@ -54,7 +55,7 @@ func (u *usage) contradict(found join.Contradiction, holders *segment, now time.
 		return
 	}
 	u.contradicted = found
-	from := driver.Later(u.contradictedSince, now.Add(-maxIntegration))
+	from := driver.Later(u.contradictedSince, now.Add(-readings.MaxIntegration))
 	u.spans = append(u.spans, span{from: from, to: now, all: true})
 	for _, p := range holders.claims {
 		if f := p.account.fit; f != nil {

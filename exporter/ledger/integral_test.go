@@ -20,13 +20,13 @@ func TestIntegral(t *testing.T) {
 	var x exportertest.Scraped
 	for i := range 3 {
 		h.Read(driver.Reading{
-			Quantity: driver.Power, Value: 100 * float64(i),
+			Quantity: driver.Power, Value: 100 * float64(i+1),
 		}, driver.Reading{Quantity: driver.Utilization, Value: 0.5})
 		x = h.Tick(10 * time.Second)
 	}
 	h.Expect(x, map[[2]string]float64{
-		{"dra_device_energy_joules_total", "device=gpu-0"}:         2000,
-		{"dra_claim_energy_joules_total", "resourceclaim_name=c0"}: 2000,
+		{"dra_device_energy_joules_total", "device=gpu-0"}:         4000,
+		{"dra_claim_energy_joules_total", "resourceclaim_name=c0"}: 4000,
 		{"dra_device_active_seconds_total", "device=gpu-0"}:        10,
 	})
 	sources := map[string]float64{}
@@ -44,12 +44,12 @@ func TestIntegral(t *testing.T) {
 	h.Now = h.Now.Add(ledger.MaxIntegration - 9*time.Second) // the gap is then too long to integrate
 	h.Read(driver.Reading{Quantity: driver.Power, Value: 200}, driver.Reading{Quantity: driver.Utilization, Value: 0.5})
 	x = h.Tick(time.Second)
-	h.Expect(x, map[[2]string]float64{{"dra_device_energy_joules_total", "device=gpu-0"}: 2000})
+	h.Expect(x, map[[2]string]float64{{"dra_device_energy_joules_total", "device=gpu-0"}: 4000})
 	h.Read(driver.Reading{Quantity: driver.Power, Value: 200}, driver.Reading{Quantity: driver.Energy, Value: 1e6})
 	h.Pass(time.Second) // a hardware counter appears: it counts from its present value, and the integral ends
 	h.Read(driver.Reading{Quantity: driver.Power, Value: 200}, driver.Reading{Quantity: driver.Energy, Value: 1e6 + 7})
 	x = h.Tick(time.Second)
-	h.Expect(x, map[[2]string]float64{{"dra_device_energy_joules_total", "device=gpu-0"}: 2007})
+	h.Expect(x, map[[2]string]float64{{"dra_device_energy_joules_total", "device=gpu-0"}: 4007})
 }
 
 // A pod whose cgroup is gone does no more work, even if the kubelet still lists it. The gauge fell

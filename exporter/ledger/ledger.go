@@ -184,6 +184,10 @@ func (l *Ledger) snapshot(r *join.Result, now time.Time) *Snapshot {
 		Forgotten: l.lost,
 		Closed:    l.closing.close(&l.claims, l.saver.On(), now), Lives: l.lives.snapshot(),
 	}
+	for _, d := range l.present {
+		s.Rejected = append(s.Rejected, d.rejected...)
+		d.rejected = d.rejected[:0]
+	}
 	s.Devices, s.Failures = rowsOf(l.present, l.tick)
 	l.devices.markDown(s.Devices)
 	claims, pods := l.claims.rows(l.tick, now, l.config.Retention), l.pods.rows(l.tick, now, l.config.Retention)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 )
 
 // meter has the readings of one series of a device. A reading is queued until the holders at its
@@ -17,9 +18,8 @@ type meter struct {
 	last   driver.Reading // the last distributed reading
 	have   bool
 	queue  []queued
-	// fallen reports that the last reading was below the baseline of the next increment.
-	fallen bool
-	since  time.Time // when its source began to count, by the newest reading
+	before readings.Counter // of a counter: what the readings before last say
+	since  time.Time        // when its source began to count, by the newest reading
 	// replaced reports that the next reading is the first one of other hardware.
 	replaced bool
 	now      join.Reading // the newest reading, distributed or not
@@ -31,10 +31,13 @@ type meter struct {
 	gauge    int       // index among the device's attributed gauges; -1: it is none of them
 	additive bool      // its quantity is additive
 	counts   bool      // it is a counter, not a gauge
+	proven   bool      // another value than 0 was read
 	sums     bool      // its integral fills a counter
 	sum      seriesKey // the counter that it fills
 	bounds   bool      // its values limit the rate of a counter
 	bounded  seriesKey // the counter that it limits
+	limits   bool      // it is a limit of a counter, whatever its label
+	limited  driver.Quantity
 	peaks    bool      // its highest value is kept
 	peak     seriesKey // the series of its highest value
 
@@ -65,9 +68,10 @@ func newMeter(key seriesKey, catalogue driver.Catalogue) *meter {
 	m.sum.labels = key.labels
 	m.sum.quantity, m.sums = catalogue.Named(spec.Integral)
 	m.bounded, m.bounds = m.sum, m.sums
+	m.limited, m.limits = catalogue.Named(spec.Limits)
 	if slices.Contains(spec.LimitLabels, key.labels[0]) {
 		m.bounded = seriesKey{}
-		m.bounded.quantity, m.bounds = catalogue.Named(spec.Limits)
+		m.bounded.quantity, m.bounds = m.limited, m.limits
 	}
 	m.peak.labels = key.labels
 	m.peak.quantity, m.peaks = catalogue.Named(spec.Peak)
@@ -77,10 +81,14 @@ func newMeter(key seriesKey, catalogue driver.Catalogue) *meter {
 // maxQueue is the largest number of queued readings.
 const maxQueue = 64
 
+// maxBack is by how much the time of a reading may be before that of the previous one because times
+// of other programs are converted.
+const maxBack = time.Second
+
 // observe queues a reading. A reading with the time of the previous one is the same reading. An
-// older one is ignored. If the source of the series changes, its counter begins with its present
-// value.
-func (m *meter) observe(r join.Reading, now time.Time) {
+// older one is ignored, which is the reason that is returned. If the source of the series changes,
+// its counter begins with its present value.
+func (m *meter) observe(r join.Reading, now time.Time) driver.Reason {
 	if m.source != r.Source {
 		m.source, m.have, m.queue = r.Source, false, m.queue[:0]
 		m.series = m.series.from(r.Source)
@@ -90,13 +98,17 @@ func (m *meter) observe(r join.Reading, now time.Time) {
 		newest = m.queue[n-1].At
 	}
 	if m.have || len(m.queue) > 0 {
-		if !r.At.After(newest) {
-			return
+		switch {
+		case r.At.Before(newest.Add(-maxBack)):
+			return driver.ReasonStale
+		case !r.At.After(newest):
+			return ""
 		}
 	}
 	r.Since = m.began(r.Reading, now)
 	m.queue = append(m.queue, queued{r.Reading, m.replaced})
 	m.replaced = false
+	return ""
 }
 
 // beginAt makes the meter begin with a count of 0 at a time.
@@ -147,58 +159,6 @@ func onClock(t, now time.Time) time.Time {
 	return now.Add(t.Sub(now))
 }
 
-// settle makes a reading the last distributed one.
-func (m *meter) settle(r driver.Reading) {
-	if m.counts && m.have {
-		value := r.Value
-		r = baseline(m.last, r)
-		m.fallen = value < r.Value
-	}
-	m.last, m.have = r, true
-}
-
-// increment returns what a hardware counter counted between two readings, and since when. A counter
-// that its source marks as restarted, or that fell by more than half, counted from zero. A smaller
-// fall is a fluctuation, as may happen if hardware is read twice in a short time. It counts
-// nothing, and neither does the rise back to the old value (see baseline).
-func increment(last, next driver.Reading) (amount float64, from time.Time) {
-	switch {
-	case next.Since.After(last.At):
-		return next.Value, next.Since
-	case next.Value < last.Value/2:
-		return next.Value, last.At
-	default:
-		return max(0, next.Value-last.Value), last.At
-	}
-}
-
-// baseline returns the reading from which a counter's next increment is measured.
-func baseline(last, next driver.Reading) driver.Reading {
-	wavers := !next.Since.After(last.At) && next.Value >= last.Value/2
-	if wavers && next.Value < last.Value {
-		next.Value = last.Value
-	}
-	return next
-}
-
-// maxIntegration is the longest time between two readings of a gauge over which it is integrated.
-// Over longer times nothing is known, and nothing is counted.
-const maxIntegration = 90 * time.Second
-
-// level estimates a gauge in a piece of the time between two readings. It changes evenly or, if the
-// holder changed in between, at that moment.
-func level(last, next driver.Reading, from, to time.Time) float64 {
-	first, final := !from.After(last.At), !to.Before(next.At)
-	switch {
-	case first && !final:
-		return last.Value
-	case final && !first:
-		return next.Value
-	default:
-		return (last.Value + next.Value) / 2
-	}
-}
-
 // counter is a sum that the ledger keeps for one series of a device: increments of a hardware
 // counter, or the integral of a gauge.
 type counter struct {
@@ -213,9 +173,11 @@ type counter struct {
 	sums    bool      // it is filled with the integral of its gauge
 	series  *Series
 
-	limit   float64 // the highest possible rate per second; 0: unknown
-	read    float64 // the highest value of its gauge; 0: it has none
-	fastest float64 // the highest rate per second that was observed
+	limit   float64                      // the highest possible rate per second; 0: unknown
+	widest  float64                      // the highest of all limits that the device has, per second; 0: unknown
+	link    [driver.NumLinkParts]float64 // the highest values of the link that it counts; 0: unknown
+	read    float64                      // the highest value of its gauge; 0: it has none
+	fastest float64                      // the highest rate per second that was observed
 
 	divided bool    // its holders have parts of the parent's; the device does not count it
 	idle    float64 // for a parent: the lowest rate per second above 0 while it was idle; 0: unknown
@@ -234,14 +196,20 @@ func (c *counter) fill(m *meter) {
 	c.series = c.series.from(source)
 }
 
-// isExact reports whether the increment since the last reading is exact: the counter was not reset
-// in between, as far as its readings show, and a reset would have shown.
-func (c *counter) isExact(m *meter, next driver.Reading) bool {
-	if next.Since.After(m.last.At) {
-		return true // exact since the restart
+// headroom is how far a device may exceed its limits for a short time: it controls a mean.
+const headroom = 1.5
+
+// most returns the highest rate per second that the device can reach: by its own limits, else by
+// the catalogue.
+func (c *counter) most() float64 {
+	most := math.Inf(1)
+	if c.spec.MaxRate > 0 {
+		most = c.spec.MaxRate
 	}
-	span := next.At.Sub(m.last.At).Seconds()
-	return !m.fallen && next.Value >= m.last.Value && next.Value > c.highest()*span
+	if c.widest > 0 {
+		most = min(most, c.widest*headroom)
+	}
+	return most
 }
 
 // highest returns the highest known rate per second of a counter: the possible one or the highest

@@ -124,6 +124,9 @@ func (d *deviceSeries) oldest(before, now time.Time) time.Time {
 // bound records the limit that a reading of a gauge, or of a setting, gives for the rate of a
 // counter.
 func (d *deviceSeries) bound(m *meter, value float64) {
+	if m.limits {
+		d.widen(m, value)
+	}
 	if !m.bounds {
 		return
 	}
@@ -133,6 +136,20 @@ func (d *deviceSeries) bound(m *meter, value float64) {
 		c.read = max(c.read, value)
 	default:
 		c.limit = max(c.limit, value)
+	}
+}
+
+// widen records the highest limit of a counter that the device has, whatever its label.
+func (d *deviceSeries) widen(m *meter, value float64) {
+	for _, c := range d.counters {
+		switch {
+		case c.key.quantity != m.limited:
+		case m.spec.Link == driver.NoLink:
+			c.widest = max(c.widest, value)
+		case c.key.labels[0] == m.key.labels[0]:
+			c.link[m.spec.Link] = max(c.link[m.spec.Link], value)
+			c.widest = driver.LinkBytesPerSecond(m.key.labels[0], c.link[driver.LinkHasGeneration], c.link[driver.LinkHasLanes])
+		}
 	}
 }
 

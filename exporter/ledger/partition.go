@@ -6,6 +6,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 )
 
 // part is a partition of a device and its holders during a span of time without changes.
@@ -60,7 +61,7 @@ func (a activity) mean(from, to time.Time, read bool) float64 {
 		to = a[last].at
 	}
 	near := slices.ContainsFunc(a, func(l utilization) bool {
-		return from.Sub(l.at) <= maxIntegration && l.at.Sub(to) <= maxIntegration
+		return from.Sub(l.at) <= readings.MaxIntegration && l.at.Sub(to) <= readings.MaxIntegration
 	})
 	if !near {
 		return -1

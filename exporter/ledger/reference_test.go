@@ -12,17 +12,20 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
 
 // reference is a naive ledger: it remembers who held what when, and charges each reading in steps
-// of 50 ms. It requires that the kubelet answers at every tick.
+// of 50 ms. It requires that the kubelet answers at every tick. What a counter counted between two
+// readings is decided by the package meter, which has its own tests.
 type reference struct {
 	born     time.Time
 	answered time.Time
 	holdings []refHolding
 	last     map[refSeries]driver.Reading
+	meters   map[refSeries]*meter.Counter
 	sums     map[refKey]float64
 	parts    map[refMoment]float64 // the sum of the utilization of a claim's devices
 	// distributed is the time up to which each claim's utilization was in its distribution at the tick
@@ -197,24 +200,29 @@ func (f *reference) read(id driver.ID, r driver.Reading) {
 	if have && !r.At.After(last.At) {
 		return
 	}
-	f.last[series] = r
+	spec := r.Quantity.Spec()
 	switch {
-	case r.Quantity == driver.Utilization:
+	case spec.Type == driver.Gauge:
+		f.last[series] = r
 		if have && r.At.Sub(last.At) <= 90*time.Second {
 			f.integrate(id, last, r)
 		}
-	case have && r.Since.After(last.At):
-		f.spread(id, r.Quantity, r.Value, r.Since, r.At)
-	case have && r.Value < last.Value/2: // a restart
-		f.spread(id, r.Quantity, r.Value, last.At, r.At)
-	case have && r.Value < last.Value: // a small fall is no restart
-		f.spread(id, r.Quantity, 0, last.At, r.At)
-		r.Value = last.Value
-		f.last[series] = r
-	case have:
-		f.spread(id, r.Quantity, r.Value-last.Value, last.At, r.At)
-	case r.Since.After(f.born):
-		f.spread(id, r.Quantity, r.Value, r.Since, r.At)
+	case !have:
+		if f.meters == nil {
+			f.meters = map[refSeries]*meter.Counter{}
+		}
+		f.meters[series], f.last[series] = &meter.Counter{}, r
+		f.meters[series].Begin(r)
+		if r.Since.After(f.born) {
+			f.spread(id, r.Quantity, r.Value, r.Since, r.At)
+		}
+	default:
+		step := f.meters[series].Next(last, r, meter.Limits{Most: spec.MaxRate, Patient: spec.Failure})
+		if step.Reason != "" {
+			return
+		}
+		f.spread(id, r.Quantity, step.Amount, step.From, r.At)
+		f.last[series] = step.Last
 	}
 }
 

@@ -3,9 +3,11 @@ package ledger
 import (
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 )
 
 // observe queues the readings and events of a tick, and records what fills each counter.
@@ -24,8 +26,14 @@ func (d *deviceBook) observe(tick uint64, now time.Time) {
 				m.beginAt(before, r.Source)
 			}
 		}
+		if reason := d.refuse(m, &r.Reading, r.Source); reason != "" {
+			d.reject(r.Source, reason, &r.Reading)
+			continue
+		}
 		m.present, m.seen, m.now, m.divided = tick, now, r, false
-		m.observe(r, now)
+		if reason := m.observe(r, now); reason != "" {
+			d.reject(r.Source, reason, &r.Reading)
+		}
 		if d.joined.Parent != "" && m.spec.MeasuresBasis && m.spec.Basis == driver.ByTime {
 			d.activity = d.activity.with(r.At, r.Value)
 		}
@@ -52,8 +60,11 @@ func (d *deviceBook) settle(horizon, now time.Time, config *Config) {
 		for n < len(m.queue) && (!m.queue[n].At.After(horizon) || len(m.queue)-n > maxQueue) {
 			next := &m.queue[n]
 			m.have = m.have && !next.first
-			d.count(m, next.Reading, now, config)
-			m.settle(next.Reading)
+			if m.counts {
+				d.count(m, next.Reading, now, config)
+			} else {
+				d.measure(m, next.Reading, now, config)
+			}
 			n++
 		}
 		m.queue = slices.Delete(m.queue, 0, n)
@@ -63,42 +74,93 @@ func (d *deviceBook) settle(horizon, now time.Time, config *Config) {
 	d.chargeActive(d.timeline)
 }
 
-// count distributes the increment of one reading.
-func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config *Config) {
+// refuse returns why a reading is none, by earlier readings of the device; "": it is one. A gauge
+// may not exceed the highest rate of its counter.
+func (d *deviceBook) refuse(m *meter, r *driver.Reading, source string) driver.Reason {
+	m.proven = m.proven || r.Value != 0
+	switch {
+	case m.spec.Zero == driver.ZeroNeedsOther && !m.proven:
+		if m.counts {
+			m.beginAt(r.At, source) // a counter that turns out to be real counts from here
+		}
+		d.joined.Lack(driver.Absence{Quantity: r.Quantity, Why: driver.AbsentZero})
+		return driver.ReasonZero
+	case m.sums:
+		if c := d.find(m.sum); c != nil && r.Value > c.most() {
+			return driver.ReasonOutOfRange
+		}
+	}
+	return ""
+}
+
+// reject records that a reading was rejected.
+func (d *deviceBook) reject(source string, reason driver.Reason, r *driver.Reading) {
+	source, _, _ = strings.Cut(source, " (")
+	d.rejected = append(d.rejected, driver.Rejection{
+		Input: driver.InputOf(source, d.catalogue.Spec(r.Quantity)), Reason: reason, Count: 1,
+		Example: r.Example(d.catalogue),
+	})
+}
+
+// measure distributes the integral of a gauge up to a reading, and what else a reading says about
+// the holders.
+func (d *deviceBook) measure(m *meter, next driver.Reading, now time.Time, config *Config) {
 	if m.peaks {
 		d.peak(m, next.Value)
 		d.timeline.on(next.At).peak(m, next.Value*m.kept)
 	}
 	d.observeDistribution(m, next)
-	d.observeUse(m, next)
-	if !m.counts && m.spec.Activity == driver.BusyShare && next.Value > config.IdleThreshold {
+	d.observeUse(m, next, 0)
+	known := m.have && next.At.Sub(m.last.At) <= readings.MaxIntegration
+	if m.spec.Activity == driver.BusyShare && next.Value > config.IdleThreshold {
 		from := next.At // without a previous reading, nothing is counted
-		if m.have && next.At.Sub(m.last.At) <= maxIntegration {
+		if known {
 			from = m.last.At
 		}
 		d.markActive(from, next.At, next.Value, config.IdleThreshold)
 	}
 	d.bound(m, next.Value)
-	c := d.filledBy(m, now)
-	if c == nil {
-		return
-	}
-	switch {
-	case m.sums:
-		if m.have && next.At.Sub(m.last.At) <= maxIntegration {
+	if c := d.filledBy(m, now); c != nil {
+		if known {
 			d.integrate(c, m.last, next)
 		}
-	case m.have:
-		amount, from := increment(m.last, next)
-		d.tally(c, amount, from, next.At, c.isExact(m, next), config)
-	case next.Since.After(d.born) && next.Since.After(d.identified) && !c.settled.After(next.Since):
+		c.settled = driver.Later(c.settled, next.At)
+	}
+	m.last, m.have = next, true
+}
+
+// count distributes what a hardware counter counted up to a reading. A reading that does not count
+// leaves everything since the last one undecided.
+func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config *Config) {
+	c := d.counter(m.key, now)
+	if !m.have {
+		m.before.Begin(next)
 		// The first reading of a count that began while the device was known. If another source counted
 		// in the meantime, the time is not counted twice.
-		d.tally(c, next.Value, next.Since, next.At, true, config)
+		if next.Since.After(d.born) && next.Since.After(d.identified) && !c.settled.After(next.Since) {
+			if readings.Fits(next.Value, next.Since, next.At, c.most()) {
+				d.tally(c, next.Value, next.Since, next.At, true, config)
+			} else {
+				d.reject(m.source, driver.ReasonRate, &next)
+			}
+		}
+	} else {
+		step := m.before.Next(m.last, next, readings.Limits{
+			Most: c.most(), Known: c.highest(), Patient: c.spec.Failure,
+		})
+		if step.Reason != "" {
+			d.reject(m.source, step.Reason, &next)
+			return
+		}
+		if step.Returned {
+			d.reject(m.source, driver.ReasonFall, &m.last)
+		}
+		d.observeUse(m, next, step.Amount/max(next.At.Sub(step.From).Seconds(), 1e-3))
+		d.tally(c, step.Amount, step.From, next.At, step.Exact, config)
+		next = step.Last
 	}
-	if next.At.After(c.settled) {
-		c.settled = next.At
-	}
+	c.settled = driver.Later(c.settled, next.At)
+	m.last, m.have = next, true
 }
 
 // tally distributes the increment of a hardware counter. If it is not exact, the counter may have
@@ -134,7 +196,7 @@ func (d *deviceBook) integrate(c *counter, last, next driver.Reading) {
 		if from.After(last.At) || to.Before(next.At) { // the gauge may have changed with the holder
 			by.spread = highest
 		}
-		d.distribute(c, level(last, next, from, to)*to.Sub(from).Seconds(), from, to, by)
+		d.distribute(c, readings.Level(last, next, from, to)*to.Sub(from).Seconds(), from, to, by)
 	})
 }
 

@@ -60,6 +60,9 @@ type Snapshot struct {
 	// last. The flight recorder fills them.
 	Incidents map[*HolderKey][]OpenIncident
 
+	// Rejected are readings of this tick that can't be, by those before. The join has rejected others.
+	Rejected []driver.Rejection
+
 	Timeline *Timeline // who held which device when
 	Failures []Failure // errors counted in this tick
 

@@ -38,6 +38,16 @@ type options struct {
 	check checkOptions
 	gate  gatewayOptions
 
+	webOptions
+	nodeOptions
+	kubeOptions
+	sourceOptions
+	counterOptions
+	recorderOptions
+}
+
+// webOptions are the flags of the HTTP server, without those of exporter-toolkit.
+type webOptions struct {
 	telemetryPath     string
 	lastScrape        time.Duration
 	maxAge            time.Duration
@@ -46,27 +56,42 @@ type options struct {
 	kubeAuthorization bool
 	withAPI, withPage bool
 	hosts             []string
+}
 
-	node           string
-	kubeletRoot    string
-	socket         string
-	podsSocket     string
-	podLogs        string
-	paths          driver.Host
-	cdi            []string
+// nodeOptions are the flags for the inputs of the node.
+type nodeOptions struct {
+	node          string
+	kubeletRoot   string
+	socket        string
+	podsSocket    string
+	podLogs       string
+	paths         driver.Host
+	cdi           []string
+	inventoryFile string
+	emptyGrace    time.Duration
+}
+
+// kubeOptions are the flags for the API server and for facts of its objects.
+type kubeOptions struct {
 	kube           string
 	kubeconfig     string
 	podLabels      []string
 	podAnnotations []string
 	claimLabels    []string
 	selection      podresources.Selection // of labels and annotations
-	inventoryFile  string
-	scrapeConfig   string
-	enabled        map[string]*bool
-	addresses      map[string]*string // of sources with an address, by name
-	switches       map[string]*bool   // by flag
-	asked          map[string]*bool   // whether the flag is set
+}
 
+// sourceOptions are the flags of the sources.
+type sourceOptions struct {
+	scrapeConfig string
+	enabled      map[string]*bool
+	addresses    map[string]*string // of sources with an address, by name
+	switches     map[string]*bool   // by flag
+	asked        map[string]*bool   // whether the flag is set
+}
+
+// counterOptions are the flags of sampling, of counters, and of groups of metrics.
+type counterOptions struct {
 	interval         time.Duration
 	retention        time.Duration
 	minLifetime      time.Duration
@@ -78,8 +103,10 @@ type options struct {
 	fitAfter         time.Duration
 	fitMargin        float64
 	groupChoices     map[exposition.Group]*string
-	emptyGrace       time.Duration
+}
 
+// recorderOptions are the flags of the flight recorder, and of persistent state.
+type recorderOptions struct {
 	stateDir        string
 	recorder        bool
 	incidentsDir    string
@@ -96,9 +123,9 @@ func (o *options) logger(w io.Writer) *slog.Logger {
 const sourceDeadline = 5 * time.Second
 
 func newOptions(app *kingpin.Application, sources []Source) *options {
-	o := &options{
+	o := &options{sourceOptions: sourceOptions{
 		enabled: map[string]*bool{}, addresses: map[string]*string{}, switches: map[string]*bool{}, asked: map[string]*bool{},
-	}
+	}}
 	app.HelpFlag.Short('h').Help("Show this help; with a command, that of the command.")
 	app.Version(version.Print("dra-exporter")).VersionFlag.Help("Show the version.")
 	app.UsageTemplate(usage).UsageFuncs(template.FuncMap{"Sections": o.sections, "CommandRows": commandRows})
@@ -133,7 +160,7 @@ func newOptions(app *kingpin.Application, sources []Source) *options {
 }
 
 // addWebFlags adds the flags of the HTTP server.
-func (o *options) addWebFlags(g *flagGroup) {
+func (o *webOptions) addWebFlags(g *flagGroup) {
 	g.Flag(
 		"web.telemetry-path", "Path under which to serve the metrics.",
 	).Default("/metrics").StringVar(&o.telemetryPath)
@@ -166,7 +193,7 @@ func (o *options) addWebFlags(g *flagGroup) {
 }
 
 // addCounterFlags adds the flags of sampling and of counters.
-func (o *options) addCounterFlags(g *flagGroup) {
+func (o *counterOptions) addCounterFlags(g *flagGroup) {
 	g.Flag(
 		"sample.interval", "How often to read the devices and ask the kubelet.",
 	).Default("1s").DurationVar(&o.interval)
@@ -198,7 +225,7 @@ func (o *options) addCounterFlags(g *flagGroup) {
 }
 
 // addGroupFlags adds the flags of groups of metrics.
-func (o *options) addGroupFlags(g *flagGroup) {
+func (o *counterOptions) addGroupFlags(g *flagGroup) {
 	g.Flag(
 		"fit.after", "How long a claim must have been measured before its smallest fit is shown: a cycle of its load.",
 	).Default("24h").DurationVar(&o.fitAfter)
@@ -213,7 +240,7 @@ func (o *options) addGroupFlags(g *flagGroup) {
 }
 
 // choices returns the chosen values of the groups of metrics.
-func (o *options) choices() exposition.Choices {
+func (o *counterOptions) choices() exposition.Choices {
 	out := exposition.Choices{}
 	for group, chosen := range o.groupChoices {
 		out[group] = *chosen
@@ -222,7 +249,7 @@ func (o *options) choices() exposition.Choices {
 }
 
 // stateFolder returns the folder for persistent state, and its flag; "": none.
-func (o *options) stateFolder() (path, flag string) {
+func (o *recorderOptions) stateFolder() (path, flag string) {
 	if o.stateDir != "" {
 		return o.stateDir, "state.dir"
 	}
@@ -230,7 +257,7 @@ func (o *options) stateFolder() (path, flag string) {
 }
 
 // addRecorderFlags adds the flags of the flight recorder, and of persistent state.
-func (o *options) addRecorderFlags(g *flagGroup) {
+func (o *recorderOptions) addRecorderFlags(g *flagGroup) {
 	g.Flag(
 		"state.dir",
 		"Folder on a disk of the node that keeps counters, incidents and receipts over a restart; default: none.",
@@ -243,7 +270,7 @@ func (o *options) addRecorderFlags(g *flagGroup) {
 	).Default(stall.DefaultAfter.String()).DurationVar(&o.stalledAfter)
 	g.Flag(
 		"incidents.dir",
-		"Deprecated: use --state.dir. Together with it, a folder whose incidents and receipts are moved there.",
+		"Deprecated: use --state.dir, which has precedence.",
 	).PlaceHolder("FOLDER").StringVar(&o.incidentsDir)
 	g.Flag(
 		"incidents.events",
@@ -253,7 +280,7 @@ func (o *options) addRecorderFlags(g *flagGroup) {
 }
 
 // addSource adds the flags of a source.
-func (o *options) addSource(g *flagGroup, s Source) {
+func (o *sourceOptions) addSource(g *flagGroup, s Source) {
 	o.asked[s.Name] = new(bool)
 	flag := g.Flag("source."+s.Name, s.Help).IsSetByUser(o.asked[s.Name])
 	if s.Addressed {
@@ -271,7 +298,7 @@ func (o *options) addSource(g *flagGroup, s Source) {
 const off = "off"
 
 // pathsOf adds the source's own flags to the paths, and reports whether the source is enabled.
-func (o *options) pathsOf(s Source, paths driver.Host) (driver.Host, bool) {
+func (o *sourceOptions) pathsOf(s Source, paths driver.Host) (driver.Host, bool) {
 	for _, w := range s.Switches {
 		if *o.switches["source."+s.Name+"."+w.Name] {
 			paths.Switches = append(paths.Switches, w.Name)
@@ -285,14 +312,14 @@ func (o *options) pathsOf(s Source, paths driver.Host) (driver.Host, bool) {
 }
 
 // isSet reports whether a source's flag or environment variable is set.
-func (o *options) isSet(source string) bool {
+func (o *sourceOptions) isSet(source string) bool {
 	return *o.asked[source] || os.Getenv(
 		"DRA_EXPORTER_SOURCE_"+strings.ToUpper(strings.ReplaceAll(source, "-", "_")),
 	) != ""
 }
 
 // addNodeFlags adds the flags for the inputs of the node.
-func (o *options) addNodeFlags(g *flagGroup) {
+func (o *nodeOptions) addNodeFlags(g *flagGroup) {
 	g.Flag(
 		"node-name", "Name of this node; default: $NODE_NAME, else the host's name.",
 	).PlaceHolder("NAME").StringVar(&o.node)

@@ -175,5 +175,5 @@ func guard(
 		metrics.Observe(sourceReviews, took, err, time.Now())
 	}, Limited: func() {
 		metrics.Reject(driver.Rejection{Input: sourceReviews, Reason: driver.ReasonRateLimited, Count: 1})
-	}}).Handler(pages), nil
+	}}).Handler(web.Recognized(pages)), nil
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -72,12 +71,7 @@ func newKept(ctx context.Context, o *options, metrics *exporter.SelfMetrics, log
 		return k, badFile(flag, path, err)
 	}
 	if o.incidentsDir != "" {
-		log.Warn("--incidents.dir is deprecated: use --state.dir")
-	}
-	if old := o.incidentsDir; old != "" && filepath.Clean(old) != filepath.Clean(path) {
-		if err := k.documents.Import(old, exporter.IncidentDocument, exporter.ReceiptDocument); err != nil {
-			log.Warn("incidents and receipts are not moved to the state folder", "from", old, "err", err)
-		}
+		log.Warn("--incidents.dir will be removed: use --state.dir")
 	}
 	return k, nil
 }
@@ -113,8 +107,8 @@ func (k kept) resume(
 		holds := make([]holders.Resumed, 0, len(periods))
 		for _, p := range periods {
 			holds = append(holds, holders.Resumed{
-				Device: p.Device, Claim: p.Claim, Share: p.ShareID, Pod: p.Pod, UID: p.PodUID, From: p.From, Admin: p.Admin,
-				ClaimUID: p.ClaimUID,
+				ID: p.Hold, Device: p.Device, Claim: p.Claim, Share: p.ShareID, Pod: p.Pod, UID: p.PodUID, From: p.From,
+				Admin: p.Admin, ClaimUID: p.ClaimUID,
 			})
 		}
 		n.Resume(ctx, holds, k.restored.Time)

@@ -81,7 +81,8 @@ func apiServer(t *testing.T, refuse ...string) (kubeconfig string, asked func() 
 }
 
 // With --all-nodes the commands ask the exporters through the API server. For a claim or a pod they
-// ask only the exporters of its nodes. For an object that the API server does not know they ask all.
+// ask only the exporters of its nodes. For an object that the API server does not know they ask
+// all.
 func TestAllNodes(t *testing.T) {
 	for _, tt := range []struct {
 		args         string

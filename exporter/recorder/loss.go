@@ -141,7 +141,8 @@ func (d *detector) loss(now *condition, of *ledger.Device, s *ledger.Snapshot) [
 	return []happening{{kind: DeviceLost, code: witness, device: of, at: s.Time, onset: now.downSince, count: 1}}
 }
 
-// witnessOf returns the evidence that an unreadable device is lost; "": none.
+// witnessOf returns the evidence that an unreadable device is lost; "": none. A source that answers
+// with impossible values has not lost the device.
 func (d *detector) witnessOf(now *condition, of *ledger.Device) string {
 	if away := now.downSince.Sub(now.offBus); !now.offBus.IsZero() && away.Abs() <= offBusWithin {
 		return lostByBus
@@ -158,7 +159,7 @@ func (d *detector) witnessOf(now *condition, of *ledger.Device) string {
 	switch {
 	case now.listed && of.Entry.Unlisted:
 		return lostBySlices
-	case !answer:
+	case !answer, of.Device.Missing == join.MissingRejected:
 		return ""
 	case unreadable:
 		return lostUnread

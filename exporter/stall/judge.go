@@ -48,7 +48,8 @@ type Reading struct {
 	Group string
 	// Pods are the UIDs of the claim's pods.
 	Pods []string
-	// Elsewhere reports that the workload has ranks on other nodes, or that this is not known.
+	// Elsewhere reports that the workload has ranks on other nodes or waits for requests, or that
+	// this is not known.
 	Elsewhere bool
 	// Unknown is why the device can't be judged. Its traffic still counts for its group.
 	Unknown Reason

@@ -33,7 +33,7 @@ func spins() stalltest.Load {
 // hangs is a pod that trains and then does something for ever.
 func hangs(then stalltest.Load) stalltest.Kind {
 	return stalltest.Kind{
-		Name: "hangs", Model: stalltest.H100(), Sees: stalltest.FullGPM,
+		Name: "hangs", Model: stalltest.H100(), Sees: stalltest.FullGPM, Pod: stalltest.Pod{WorkloadKind: "Job"},
 		Phases: []stalltest.Phase{
 			{Name: "start", For: 2 * time.Minute, Load: stalltest.Load{Context: true, CPU: 1, Anon: gib}},
 			{Name: "train", For: worksFor - 2*time.Minute, Load: trains()},
@@ -123,7 +123,8 @@ func TestEvidence(t *testing.T) {
 		},
 		"a livelock":       {kind: with(func(l *stalltest.Load) { l.Busy = 0.6 }), want: "unknown (pauses)"},
 		"idle":             {kind: with(func(l *stalltest.Load) { l.Busy, l.SM, l.Int = 0, 0, 0 }), want: "unknown (idle)"},
-		"one block":        {kind: with(func(l *stalltest.Load) { l.SM, l.Int = 0.0076, 0.0018 }), want: "not stalled"},
+		"one block":        {kind: with(func(l *stalltest.Load) { l.SM, l.Int, l.FP32 = 0.0076, 0.0009, 0.0022 }), want: "not stalled"},
+		"one block, loops": {kind: with(func(l *stalltest.Load) { l.SM, l.Int = 0.0076, 0.0018 }), want: "unknown (unclear)"},
 		"one block, loads": {kind: with(func(l *stalltest.Load) { l.SM, l.Int = 0.0076, 0.0001 }), want: "unknown (unclear)"},
 		"dependent loads": {
 			kind: with(func(l *stalltest.Load) { l.SM, l.Int, l.L2 = 1, 0.0128, 1 }), want: "not stalled",

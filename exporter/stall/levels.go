@@ -9,6 +9,7 @@ type band struct{ quiet, life float64 }
 // The levels of signals, in shares of time, in shares of the time in which SMs were active, or in
 // bytes per second.
 const (
+	// An integer pipe that is busy on few SMs may be an endless loop of one block, which never ends.
 	// leastSM is the share of SMs from which on shares of their time are exact enough: one of 132 SMs
 	// is .0076. wideSM is that of a kernel on most SMs, and fewSM is up to where the power of a
 	// kernel is lost in that of the idle device.
@@ -24,15 +25,14 @@ const (
 	// idleDrift is how far the idle power changes with the temperature, as a part of the highest
 	// limit.
 	idleDrift = 0.03
-	// pollsPerSM is the PCIe traffic of SMs that poll the host's memory, with a margin of 5.
+	// pollsPerSM is the traffic of SMs that poll the memory of the host or of another device, with a
+	// margin of 5.
 	pollsPerSM = 2e10
-	// leastTransfer is the PCIe traffic from which on it may be a transfer of data.
+	// leastTransfer is the traffic of a link from which on it may be a transfer of data.
 	leastTransfer = 1e8
 	// exchange is the traffic of a network from which on it is an exchange of data, if acknowledge is
 	// reached in the other direction.
 	exchange, acknowledge = 1e7, 1e5
-	// polledFabric is the traffic of a fabric up to which it may be polling.
-	polledFabric = 1e7
 	// quietLink is the traffic of a link up to which nothing happens.
 	quietLink = 2e5
 )
@@ -67,16 +67,15 @@ func perSM(active float64) band {
 // progress returns the signals that show progress.
 func (b *book) progress() []Signal {
 	shows := sorted(func(s Signal) bool {
-		return b.level[s] >= b.bandOf(s).life && (s != Int || !(b.level[SM] < leastSM))
+		return b.level[s] >= b.bandOf(s).life && (s != Int || !(b.level[SM] < fewSM))
 	}, Tensor, FP64, FP32, FP16, Int, Memory, Copy, Media)
-	if b.level[Fabric] >= polledFabric {
-		shows = append(shows, Fabric)
-	}
 	if b.networked() {
 		shows = append(shows, Receive, Send)
 	}
-	if v := b.level[PCIe]; v >= leastTransfer && v >= pollsPerSM*b.level[SM] {
-		shows = append(shows, PCIe)
+	for _, s := range [...]Signal{PCIe, Fabric} {
+		if v := b.level[s]; v >= leastTransfer && v >= pollsPerSM*b.level[SM] {
+			shows = append(shows, s)
+		}
 	}
 	return shows
 }

@@ -46,6 +46,7 @@ func metaOf(of *stalltest.Pod) *podresources.PodMeta {
 	pod := corev1.Pod{}
 	pod.Name, pod.Namespace, pod.UID = "pod", "team", podUID
 	pod.Labels, pod.Annotations = of.Labels, of.Annotations
+	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways // the default, and that of servers
 	if of.WorkloadKind != "" && of.WorkloadKind != "Pod" {
 		controller := true
 		pod.OwnerReferences = []metav1.OwnerReference{{
@@ -61,14 +62,13 @@ func metaOf(of *stalltest.Pod) *podresources.PodMeta {
 
 // play passes a sample, and returns the verdict on the first device.
 func (p *player) play(s *stalltest.Sample) stall.Verdict {
-	present := p.readings
 	for i := range p.readings {
 		r := &p.readings[i]
 		switch {
 		case i == 0 || s.Others == stalltest.InStep || s.Others == stalltest.OthersUnknown:
 			r.Values = valuesOf(&s.Values)
-		case s.Others == stalltest.OthersGone:
-			present = p.readings[:1]
+		case s.Others == stalltest.OthersGone && i < len(p.readings)-1:
+			r.Values = valuesOf(&s.Values) // the last one has ended
 		default:
 			r.Values = valuesOf(&s.Values)
 			others(&r.Values, s.Others, &p.trace.Model)
@@ -78,7 +78,7 @@ func (p *player) play(s *stalltest.Sample) stall.Verdict {
 		p.hosted = s.At
 		p.judge.ObserveHost(s.At, map[string]stall.HostValues{podUID: hostOf(&s.Values)})
 	}
-	return p.judge.Observe(s.At, present)[0]
+	return p.judge.Observe(s.At, p.readings)[0]
 }
 
 // others replaces the activity of another rank of the pod.

@@ -2,6 +2,7 @@ package stall_test
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -152,4 +153,36 @@ func TestHangs(t *testing.T) {
 	}
 	_ = table.Flush()
 	t.Log("\n" + text.String())
+}
+
+// Of what was recorded on real GPUs, played for two hours with and without five minutes idle
+// before, no job that works has an alarm, and no hang has the verdict 0.
+func TestRecordings(t *testing.T) {
+	recordings, err := stalltest.Recordings(os.DirFS("stalltest/testdata"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(table, "recording\tidle before\talarms\tfound after\tverdicts")
+	for _, r := range recordings {
+		for _, idle := range []time.Duration{0, 5 * time.Minute} {
+			trace := r.Trace(idle, 2*time.Hour)
+			trace.Pod.WorkloadKind, trace.Devices = "Job", 1 // it has no other ranks
+			c := judge(trace)
+			_, _ = fmt.Fprintf(table, "%s, %s\t%v\t%d s\t%v\t%s\n", r.Workload, r.Model.Name, idle, c.alarms, c.found,
+				c.often())
+			if c.alarms > 0 {
+				t.Errorf("%s: said to be stalled for %d s, at first after %v", c.name, c.alarms, c.alarm)
+			}
+			if c.missed > 0 {
+				t.Errorf("%s: said not to be stalled for %d s of a hang", c.name, c.missed)
+			}
+		}
+	}
+	_ = table.Flush()
+	t.Log("\n" + text.String())
+	if len(recordings) < 20 {
+		t.Errorf("only %d recordings were played", len(recordings))
+	}
 }

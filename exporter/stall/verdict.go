@@ -80,7 +80,7 @@ func (r Reason) Meaning() string { //nolint:cyclop // a table
 	case RankIdles:
 		return "it does nothing while another rank on this node is idle, for which it may wait"
 	case RanksUnseen:
-		return "it does nothing and may wait for a rank that is not on this node"
+		return "it does nothing and may wait for a rank that is not on this node, or for a request"
 	case WaitedBefore:
 		return "it does nothing, as it did before for a similar time, and came out of it by itself"
 	default:

@@ -41,6 +41,12 @@ func (v *verifier) admit(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
+// hasUsers reports whether a password is needed, or may be.
+func (v *verifier) hasUsers() bool {
+	hashes, err := v.users()
+	return err != nil || len(hashes) > 0
+}
+
 // verify reports whether a password is that of a user.
 func (v *verifier) verify(ctx context.Context, user, password string) (bool, error) {
 	hashes, err := v.users()

@@ -2,12 +2,10 @@ package web
 
 import (
 	"context"
-	"crypto/tls"
 	"log/slog"
 	"net"
 	"net/http"
 	"slices"
-	"sync"
 	"syscall"
 	"time"
 
@@ -19,6 +17,7 @@ import (
 const (
 	maxRequests    = 512      // in flight
 	maxReaders     = 16       // of these, for the page and the JSON, whose answers are large
+	maxKnown       = 32       // further requests in flight, of known clients
 	maxConnections = 256      // at most half of the files that the process may open
 	maxStreams     = 250      // of one HTTP/2 connection; each stream is a request in flight
 	maxHeader      = 32 << 10 // bytes of a request's header; a token has at most 16 KiB
@@ -61,7 +60,7 @@ func NewServer(c ServerConfig) *http.Server {
 	if c.Rejected == nil {
 		c.Rejected = func(driver.Rejection) {}
 	}
-	open := connections{crowd: crowd{max: connectionLimit(), settled: settledConnection}, rejected: c.Rejected}
+	open := newConnections(connectionLimit(), c.Rejected)
 	server := &http.Server{
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       readTimeout,
@@ -76,9 +75,10 @@ func NewServer(c ServerConfig) *http.Server {
 			SendPingTimeout:               idleTimeout,
 			WriteByteTimeout:              writeTimeout,
 		},
-		Handler:   checked(c.Handler),
-		ConnState: open.changed,
-		ErrorLog:  slog.NewLogLogger(c.Log, slog.LevelWarn),
+		Handler:     checked(c.Handler),
+		ConnState:   open.changed,
+		ConnContext: open.context,
+		ErrorLog:    slog.NewLogLogger(c.Log, slog.LevelWarn),
 	}
 	var users *verifier
 	if c.Users != nil {
@@ -140,7 +140,7 @@ func past() time.Time { return time.Unix(1, 0) }
 
 // bounded bounds the requests in flight and the time that a client may take to read an answer.
 func bounded(next http.Handler, rejected func(driver.Rejection)) http.Handler {
-	few := crowded(next, maxRequests, rejected)
+	few, ofKnown := crowded(next, maxRequests, rejected), crowded(next, maxKnown, rejected)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		controller := http.NewResponseController(w)
 		deadline := func(d time.Duration) { _ = controller.SetWriteDeadline(time.Now().Add(d)) } // not in tests
@@ -151,6 +151,13 @@ func bounded(next http.Handler, rejected func(driver.Rejection)) http.Handler {
 		}
 		if !isProfile(r.URL.Path) {
 			deadline(writeTimeout)
+		}
+		if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+			recognize(r.Context())
+		}
+		if isKnown(r.Context()) {
+			ofKnown.ServeHTTP(w, r)
+			return
 		}
 		few.ServeHTTP(w, r)
 	})
@@ -186,42 +193,4 @@ func refuse(w http.ResponseWriter, why string, rejected func(driver.Rejection)) 
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(shortTimeout)) // test recorders: none
 	w.Header().Set("Retry-After", "1")
 	respond(w, http.StatusServiceUnavailable, why)
-}
-
-// connections bounds the open connections.
-type connections struct {
-	crowd
-	rejected func(driver.Rejection)
-	known    sync.Map // of net.Conn: *member
-}
-
-// changed is a server's ConnState. A connection that becomes active counts as the youngest one.
-func (c *connections) changed(conn net.Conn, state http.ConnState) {
-	switch state {
-	case http.StateNew:
-		raw := conn
-		if encrypted, ok := conn.(*tls.Conn); ok {
-			raw = encrypted.NetConn() // its Close does not wait for the peer
-		}
-		if t, ok := raw.(*net.TCPConn); ok {
-			_ = t.SetWriteBuffer(sendBuffer) // on error, the kernel's default size works as well
-		}
-		m, expelled := c.enter(client.Of(conn.RemoteAddr().String()), func() { _ = raw.Close() })
-		if m == nil {
-			_ = raw.Close()
-		} else {
-			c.known.Store(conn, m)
-		}
-		if expelled || m == nil {
-			c.rejected(driver.Rejection{Input: "connections", Reason: driver.ReasonTooMany, Count: 1})
-		}
-	case http.StateActive:
-		if m, ok := c.known.Load(conn); ok {
-			c.renew(m.(*member))
-		}
-	case http.StateClosed, http.StateHijacked:
-		if m, ok := c.known.LoadAndDelete(conn); ok {
-			c.leave(m.(*member))
-		}
-	}
 }

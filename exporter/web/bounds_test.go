@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -107,42 +108,62 @@ type pipe struct {
 func (*pipe) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1} }
 func (p *pipe) Close() error       { p.closed = true; return nil }
 
-// The connection that was idle for the longest time makes place for a new one.
+// A new connection makes place for the next one, unless it has sent a request. One that was idle
+// for the longest time makes place for one with a request. Those of known clients stay.
 func TestConnections(t *testing.T) {
 	var counts rejections
-	open := connections{crowd: crowd{max: 3}, rejected: counts.add}
+	open := newConnections(8, counts.add) // two new ones, one of a known client, five others
+	open.served.settled, open.known.settled = 0, time.Hour
 	var conns []*pipe
-	for range 3 {
-		conns = append(conns, &pipe{})
-		open.changed(conns[len(conns)-1], http.StateNew)
+	enter := func(sends, known bool) {
+		t.Helper()
+		c := &pipe{}
+		ctx := open.context(t.Context(), c)
+		open.changed(c, http.StateNew)
+		if sends {
+			open.changed(c, http.StateActive)
+		}
+		if known {
+			recognize(ctx)
+		}
+		if isKnown(ctx) != known {
+			t.Errorf("connection %d is known: %v", len(conns), !known)
+		}
+		conns = append(conns, c)
+		time.Sleep(time.Millisecond)
 	}
-	open.changed(conns[0], http.StateActive)
-	open.changed(conns[0], http.StateIdle)
-	open.changed(conns[2], http.StateClosed)
-	for range 2 {
-		conns = append(conns, &pipe{})
-		open.changed(conns[len(conns)-1], http.StateNew)
-	}
-	for i, want := range []bool{false, true, false, false, false} {
-		if conns[i].closed != want {
-			t.Errorf("connection %d is closed: %v, want %v", i, conns[i].closed, want)
+	closed := func(want ...int) {
+		t.Helper()
+		for i, c := range conns {
+			if c.closed != slices.Contains(want, i) {
+				t.Errorf("connection %d is closed: %v", i, c.closed)
+			}
 		}
 	}
-	open.settled = time.Hour
-	refused := &pipe{}
-	if open.changed(refused, http.StateNew); !refused.closed {
-		t.Error("all connections are young, and another one is let in")
+	enter(true, true)
+	for range 4 {
+		enter(false, false)
 	}
-	open.changed(refused, http.StateClosed)
-	if got := counts.count["connections"][driver.ReasonTooMany]; got != 2 {
-		t.Errorf("%d were counted, want 2", got)
+	closed(1, 2)
+	for range 6 {
+		enter(true, false)
 	}
+	closed(1, 2, 3, 5) // new ones, and the oldest with a request
+	open.served.settled = time.Hour
+	enter(true, false) // all with a request are young: it stays among the new ones
+	enter(false, false)
+	enter(false, false)
+	closed(1, 2, 3, 4, 5, 11)
+	open.changed(conns[0], http.StateActive)
 	for _, c := range conns {
 		open.changed(c, http.StateClosed)
 	}
-	open.known.Range(func(conn, _ any) bool { t.Errorf("%v is still known", conn); return true })
-	if len(open.members) != 0 {
-		t.Errorf("%d members are left", len(open.members))
+	if got := counts.count["connections"][driver.ReasonTooMany]; got != 6 {
+		t.Errorf("%d were counted, want 6", got)
+	}
+	open.seats.Range(func(conn, _ any) bool { t.Errorf("%v is still known", conn); return true })
+	if n := len(open.arriving.members) + len(open.served.members) + len(open.known.members); n != 0 {
+		t.Errorf("%d members are left", n)
 	}
 }
 

@@ -40,15 +40,18 @@ func passwords(next http.Handler, v *verifier, rejected func(driver.Rejection)) 
 	c := checks{count: map[client.ID]int{}, right: map[password]bool{}}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := r.Header.Get("Authorization")
-		if scheme, _, _ := strings.Cut(header, " "); !strings.EqualFold(scheme, "Basic") {
+		if scheme, _, _ := strings.Cut(header, " "); !strings.EqualFold(scheme, "Basic") || v != nil && !v.hasUsers() {
 			next.ServeHTTP(w, r)
 			return
 		}
 		by, secret := client.Of(r.RemoteAddr), password(sha256.Sum256([]byte(header)))
+		passedBy := func(passed func()) {
+			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), passedKey{}, passed)))
+		}
 		known, ok := c.begin(by, secret)
 		switch {
-		case known:
-			next.ServeHTTP(w, r)
+		case known: // exporter-toolkit checks whether it is still right
+			passedBy(func() {})
 			return
 		case !ok:
 			refuse(w, "too many passwords to check\n", rejected)
@@ -59,11 +62,10 @@ func passwords(next http.Handler, v *verifier, rejected func(driver.Rejection)) 
 		if v != nil && !v.admit(w, r) {
 			return
 		}
-		passed := func() {
+		passedBy(func() {
 			c.remember(secret)
 			end()
-		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), passedKey{}, passed)))
+		})
 	})
 }
 
@@ -71,6 +73,7 @@ func passwords(next http.Handler, v *verifier, rejected func(driver.Rejection)) 
 func checked(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if passed, ok := r.Context().Value(passedKey{}).(func()); ok {
+			recognize(r.Context())
 			passed()
 		}
 		next.ServeHTTP(w, r)

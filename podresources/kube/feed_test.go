@@ -296,7 +296,7 @@ func TestPodsFollowed(t *testing.T) {
 		facts := func(name string, final bool) podresources.PodFacts {
 			return podresources.PodFacts{
 				Pod: podresources.Pod{Namespace: "ns", Name: name}, UID: "uid-" + name, Final: final,
-				Meta: &podresources.PodMeta{Alone: true, Labels: []string{"label_app", "trainer"}},
+				Meta: &podresources.PodMeta{Labels: []string{"label_app", "trainer"}},
 			}
 		}
 		want := map[string]podresources.PodFacts{"uid-mine": facts("mine", false)}

@@ -137,7 +137,7 @@ func TestPodLookedUp(t *testing.T) {
 		synctest.Wait()
 		want := map[string]podresources.PodFacts{"u": {
 			Pod: podresources.Pod{Namespace: "ns", Name: "pod"}, UID: "u", Meta: &podresources.PodMeta{
-				Alone: true, Labels: []string{"label_app", ""},
+				Labels: []string{"label_app", ""},
 			},
 			Claims: []podresources.PodClaim{{Name: "mine", Claim: "mine-1"}}, ExtendedClaim: "ext",
 			ExtendedUses: []podresources.PodContainer{{Name: "main", Uses: []podresources.ClaimUse{{Request: "q"}}}},

@@ -148,9 +148,10 @@ func TestImports(t *testing.T) {
 		"exporter/fit":          {"driver", "exporter/join", "podresources"},
 		"exporter/stall":        {"driver"},
 		"exporter/ledger": {
-			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger/saved", "exporter/stall",
-			"podresources",
+			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger/meter",
+			"exporter/ledger/saved", "exporter/stall", "podresources",
 		},
+		"exporter/ledger/meter": {"driver"},
 		"exporter/exposition": {
 			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger", "exporter/stall",
 			"podresources",
@@ -158,7 +159,7 @@ func TestImports(t *testing.T) {
 		"exporter/recorder": {
 			"driver", "driver/nvidia/xid", "exporter/join", "exporter/ledger", "exporter/stall", "podresources",
 		},
-		"exporter/archive":      {"driver"},
+		"exporter/archive":      {"driver", "exporter/state"},
 		"exporter/ledger/saved": {"driver", "exporter/state/former"},
 		"exporter/state":        {"driver", "exporter/state/former"},
 		"exporter/state/former": {"driver"},
@@ -173,8 +174,7 @@ func TestImports(t *testing.T) {
 			"driver", "exporter/ledger", "exporter/recorder", "exporter/web", "exporter/web/access", "exporter/web/decode",
 		},
 		"exporter/check": {
-			"driver", "exporter/explain", "exporter/exposition", "exporter/join", "exporter/ledger", "exporter/node",
-			"exporter/web", "podresources", "podresources/kube",
+			"driver", "exporter/explain", "exporter/join", "exporter/node", "podresources", "podresources/kube",
 		},
 		"exporter/api": {
 			"exporter/fit", "exporter/join", "exporter/ledger", "exporter/recorder", "exporter/web", "podresources",

@@ -22,7 +22,7 @@
     const rows = [...fresh.getElementById('nodes').rows].map((tr) => {
       const source = tr.outerHTML, old = known.get(tr.dataset.node);
       if (old?.source === source) return old;
-      if (old?.querySelector('details')?.open) tr.querySelector('details').open = true;
+      if (old?.querySelector('details')?.open) tr.querySelector('details')?.setAttribute('open', '');
       tr.source = source;
       return tr;
     });

@@ -116,8 +116,24 @@ type Counter struct {
 // Meter is a meter of a device whose last reading is needed.
 type Meter struct {
 	Series
-	Since Stamp   `cbor:"8,keyasint,omitempty"`
-	Idle  float64 `cbor:"9,keyasint,omitempty"`
+	Since   Stamp   `cbor:"8,keyasint,omitempty"`
+	Idle    float64 `cbor:"9,keyasint,omitempty"`
+	Doubted *Point  `cbor:"10,keyasint,omitempty"` // nil: none
+	Left    *Line   `cbor:"11,keyasint,omitempty"` // nil: none
+}
+
+// Point is a value of a counter at a time.
+type Point struct {
+	_     struct{} `cbor:",toarray"`
+	Value float64
+	At    Moment
+}
+
+// Line is a line of values that the readings of a counter have left.
+type Line struct {
+	_        struct{} `cbor:",toarray"`
+	From, To Point
+	Counted  float64
 }
 
 // Counts are a device's sums and last readings, in the order of its counters and meters.
@@ -175,6 +191,7 @@ type Period struct {
 	FromLate     time.Duration `cbor:"14,keyasint,omitempty"`
 	ToEarly      time.Duration `cbor:"15,keyasint,omitempty"`
 	ToLate       time.Duration `cbor:"16,keyasint,omitempty"`
+	Hold         uint64        `cbor:"17,keyasint,omitempty"` // 0: written by a program whose holds had no identity
 }
 
 // Account is what a claim or pod was charged for one device, except its sums.

@@ -108,6 +108,9 @@ func (s *sliceServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	query := r.URL.Query()
 	switch {
+	case query.Get("sendInitialEvents") != "": // as before Kubernetes 1.34
+		w.WriteHeader(http.StatusUnprocessableEntity)
+		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "code": 422, "reason": "Invalid"})
 	case query.Get("watch") != "":
 		w.WriteHeader(http.StatusOK)
 		w.(http.Flusher).Flush()

@@ -85,11 +85,7 @@ func writeWorkloads(file *strings.Builder, cluster, node, instance string) {
 	// gpu-0 has its tensor cores busy for a fifth of the time, at its highest clock; gpu-2 for
 	// three fifths, at three quarters of it.
 	for name, use := range map[string]struct{ tensor, clock float64 }{"gpu-0": {0.2, 2e9}, "gpu-2": {0.6, 1.5e9}} {
-		series("dra_device_engine_utilization_ratio", device(name)+`, engine="tensor"`, fmt.Sprintf("%gx180", use.tensor))
-		series("dra_device_engine_utilization_ratio", device(name)+`, engine="sm"`, "0.9x180")
-		series("dra_device_clock_hertz", device(name)+`, domain="sm"`, fmt.Sprintf("%gx180", use.clock))
-		series("dra_device_clock_hertz", device(name)+`, domain="memory"`, "3e9x180")
-		series("dra_device_clock_max_hertz", device(name)+`, domain="sm"`, "2e9x180")
+		series("dra_device_tensor_seconds_total", device(name), fmt.Sprintf("0+%gx180", 60*use.tensor*use.clock/2e9))
 	}
 	info := func(pod, kind, name, queue, values string) {
 		series("dra_pod_info", fmt.Sprintf(`namespace="a", pod=%q, uid="u", workload_kind=%q, workload_name=%q, queue=%q`,
@@ -123,6 +119,9 @@ func writeWorkloads(file *strings.Builder, cluster, node, instance string) {
 			series("dra_claim_stalled", claim+`, reason=""`, "0x149")
 			series("dra_claim_stalled", claim+`, reason="power"`, "_x150 1x30")
 		}
+		// Of gpu-0, each of the two pods has half.
+		tensors := map[string]string{"gpu-0": "6", "gpu-2": "27"}[on]
+		series("dra_pod_tensor_seconds_total", held, fmt.Sprintf("0+%sx180", tensors))
 		if on == "gpu-0" {
 			series("dra_pod_errors_total", held+`, kind="xid", code="79"`, "0x99 1x49 2x30")
 			series("dra_pod_throttled_seconds_total", held+`, reason="power"`, "0+6x180")

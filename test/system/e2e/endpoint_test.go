@@ -152,8 +152,11 @@ func TestEndpointValues(t *testing.T) {
 	}))
 	p.eventually("reading", func() bool { return p.scrape().is(100, "dra_device_power_watts", "device", "gpu-5") })
 	m := p.scrape()
-	for _, reason := range []string{"not_finite", "negative", "out_of_range", "no_match", "malformed", "duplicate"} {
-		if !m.positive("dra_exporter_input_rejected_total", "input", "scrape/vendor", "reason", reason) {
+	for reason, quantity := range map[string]string{
+		"not_finite": "/power", "negative": "/power", "out_of_range": "/utilization",
+		"no_match": "", "malformed": "", "duplicate": "",
+	} {
+		if !m.positive("dra_exporter_input_rejected_total", "input", "scrape/vendor"+quantity, "reason", reason) {
 			t.Errorf("nothing was counted as %s", reason)
 		}
 	}

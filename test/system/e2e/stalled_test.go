@@ -27,7 +27,7 @@ func TestStalled(t *testing.T) {
 		n.write(cgroup(uid)+"/cpu.stat", "usage_usec 1000\n")
 		n.write(cgroup(uid)+"/memory.stat", "anon 4096\nfile 4096\npgfault 10\n")
 		api.Put(kubetest.Pods, fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"team",
-			"name":%q,"uid":%q},"spec":{"nodeName":%q,"containers":[{"name":"main"}]},"status":{"phase":"Running"}}`,
+			"name":%q,"uid":%q},"spec":{"nodeName":%q,"restartPolicy":"Never","containers":[{"name":"main"}]},"status":{"phase":"Running"}}`,
 			name, uid, nodeName))
 	}
 	var hangs atomic.Bool
@@ -68,6 +68,7 @@ func TestStalled(t *testing.T) {
 	const limit = 2 * time.Minute
 	p.within(limit, "known to work", is(0, "claim-hangs"))
 	p.within(limit, "known to work", is(0, "claim-works"))
+	p.within(limit, "its working level is known", func() bool { return bytes[0].Load() >= 10*5e9 })
 	const low = "power,tensor,fp64,fp32,fp16,int,sm,memory_traffic,media,pcie,cpu,page_faults,host_memory"
 	hangs.Store(true)
 	p.within(limit, "stalled", is(1, "claim-hangs", "reason", low))

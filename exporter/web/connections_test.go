@@ -1,0 +1,85 @@
+package web
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"testing"
+)
+
+// A scraper with a right token is answered, on a new connection and on one that it keeps, while
+// clients with the same address have more connections than there are places: some with unfinished
+// requests, others with requests that take long.
+func TestScrapeAmongSlowConnections(t *testing.T) {
+	const right = "Bearer right"
+	slow := make(chan struct{})
+	metrics := Recognized(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics") }))
+	server := NewServer(ServerConfig{Log: slog.DiscardHandler, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/slow":
+			select {
+			case <-slow:
+			case <-r.Context().Done():
+			}
+		case r.Header.Get("Authorization") == right:
+			metrics.ServeHTTP(w, r)
+		default:
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	})})
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	var attackers []net.Conn
+	defer func() {
+		close(slow)
+		for _, c := range attackers {
+			_ = c.Close()
+		}
+		_ = server.Close()
+		<-served
+	}()
+	kept := &http.Transport{}
+	defer kept.CloseIdleConnections()
+	scrape := func(transport *http.Transport) error {
+		request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+listener.Addr().String(), http.NoBody)
+		if err != nil {
+			return err
+		}
+		request.Header.Set("Authorization", right)
+		answer, err := transport.RoundTrip(request)
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		if body, err := io.ReadAll(answer.Body); err != nil || string(body) != "metrics" {
+			return fmt.Errorf("status %s, %q, %w", answer.Status, body, err)
+		}
+		return nil
+	}
+	if err := scrape(kept); err != nil {
+		t.Fatal(err)
+	}
+	const unfinished, unanswered = "GET / HTTP/1.1\r\nHost: a\r\n", "GET /slow HTTP/1.1\r\nHost: a\r\n\r\n"
+	for round, request := range []string{unanswered, unfinished, unanswered, unfinished} {
+		for range 200 {
+			c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.WriteString(c, request)
+			attackers = append(attackers, c)
+		}
+		for name, transport := range map[string]*http.Transport{"kept": kept, "new": {DisableKeepAlives: true}} {
+			if err := scrape(transport); err != nil {
+				t.Errorf("round %d: on a %s connection: %v", round, name, err)
+			}
+		}
+	}
+}
