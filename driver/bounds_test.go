@@ -45,7 +45,8 @@ func TestBounds(t *testing.T) {
 		{driver.Power, math.NaN(), driver.ReasonNotFinite, false},
 	} {
 		spec := tc.quantity.Spec()
-		if got, absent := spec.Check(tc.value), spec.IsAbsent(tc.value, driver.KindDevice); got != tc.want || absent != tc.absent {
+		got, absent := spec.Check(tc.value), spec.IsAbsent(tc.value, driver.KindDevice)
+		if got != tc.want || absent != tc.absent {
 			t.Errorf("%v %v: %q, absent %v; want %q, %v", tc.quantity, tc.value, got, absent, tc.want, tc.absent)
 		}
 	}
