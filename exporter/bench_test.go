@@ -43,7 +43,8 @@ func newNode(devices, pods int) *node {
 		}
 		n.samples = append(n.samples, driver.Sample{Hardware: driver.Hardware{UUID: uuid}, Readings: benchReadings()})
 	}
-	n.in.View.Allocations, _ = podresources.Parse(answer(devices, pods))
+	parsed, _ := podresources.Parse(answer(devices, pods))
+	n.in.View.Allocations = jointest.Held(parsed...)
 	n.in.Sources = []join.SourceSamples{{Name: "bench", Samples: n.samples}}
 	return n
 }
@@ -142,7 +143,8 @@ func benchTick(b *testing.B, part string, devices, pods int) {
 		if err := proto.Unmarshal(wire, &answer); err != nil {
 			b.Fatal(err)
 		}
-		n.in.View.Allocations, _ = podresources.Parse(&answer)
+		parsed, _ := podresources.Parse(&answer)
+		n.in.View.Allocations = jointest.Held(parsed...)
 	}
 	b.ReportAllocs()
 	var s *exposition.Snapshot

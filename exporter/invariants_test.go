@@ -258,6 +258,7 @@ func TestLocality(t *testing.T) {
 					)
 				}
 			}
+			in.View.Allocations = jointest.Held(in.View.Allocations...)
 			in.Sources[0].Samples = append(in.Sources[0].Samples, driver.Sample{
 				Hardware: driver.Hardware{UUID: "NIC-0"}, Readings: []driver.Reading{{Quantity: driver.Power, Value: 7, At: w.Now}},
 			})

@@ -18,6 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/rdma/rdmatest"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -60,6 +61,7 @@ func newMachine(tb testing.TB, gpus, parts int) *machine {
 			})
 		}
 	}
+	m.allocations = jointest.Held(m.allocations...)
 	return m
 }
 

@@ -41,8 +41,16 @@ type Holder struct {
 	Hold      *Hold    // since when and why it holds the allocation; all containers of a pod have the same one
 }
 
-// Hold is the time in which a pod holds an allocation, [From, To), and why. It does not change.
+// HoldID identifies a hold in this process. 0: the hold has no identity yet.
+type HoldID uint64
+
+// Hold is a hold: the interval [From, To) in which a pod holds an allocation, and why. It does not
+// change. If more becomes known, as its end, another Hold has the same ID.
 type Hold struct {
+	ID HoldID
+	// Of is the hold of the whole device out of which this one of a share was made, if another share
+	// has its ID; else 0.
+	Of   HoldID
 	From time.Time // zero: before the first answer of the kubelet
 	To   time.Time // zero: it holds it now
 	// Left is when the pod's last process ended although the hold continues; zero if that was not

@@ -62,6 +62,11 @@ func (h *History) Restart(k ledger.Kept, now time.Time) {
 	if err := h.Ledger.Restore(k, now); err != nil {
 		h.t.Fatal(err)
 	}
+	h.Resume(k)
+}
+
+// Resume continues the holds of the restored ledger.
+func (h *History) Resume(k ledger.Kept) {
 	periods, continues := h.Ledger.Resumed()
 	if !continues {
 		return
@@ -69,8 +74,8 @@ func (h *History) Restart(k ledger.Kept, now time.Time) {
 	var holds []holders.Resumed
 	for _, p := range periods {
 		holds = append(holds, holders.Resumed{
-			Device: p.Device, Claim: p.Claim, Share: p.ShareID, Pod: p.Pod, UID: p.PodUID, From: p.From, Admin: p.Admin,
-			ClaimUID: p.ClaimUID,
+			ID: p.Hold, Device: p.Device, Claim: p.Claim, Share: p.ShareID, Pod: p.Pod, UID: p.PodUID, From: p.From,
+			Admin: p.Admin, ClaimUID: p.ClaimUID,
 		})
 	}
 	h.Dates.dates.Resume(holds, k.Time)

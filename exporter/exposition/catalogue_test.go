@@ -13,6 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -79,6 +80,7 @@ func (n *fanNode) tick(watts float64) (*exposition.Snapshot, []driver.Rejection)
 			},
 		})
 	}
+	in.View.Allocations = jointest.Held(in.View.Allocations...)
 	result := join.Join(in)
 	return n.limiter.Apply(n.books, n.books.Advance(result, n.now)), result.Rejected
 }

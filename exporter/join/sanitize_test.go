@@ -210,7 +210,7 @@ func TestHostileFacts(t *testing.T) {
 	byRule, byOther := taint, taint // the same taint by two rules is one series beside that of the slice
 	byRule.Rule, byOther.Rule = "a", "b"
 	in := join.Input{
-		View: podresources.View{At: jointest.Start(), Allocations: []podresources.Allocation{allocation, sharer, allocation}},
+		View: podresources.View{At: jointest.Start(), Allocations: jointest.Held(allocation, sharer, allocation)},
 		Inventory: driver.Inventory{gpu: {
 			Hardware: driver.Hardware{UUID: "GPU-0", Model: "\xff"},
 			Capacity: []driver.Amount{

@@ -112,11 +112,11 @@ func (f *full) now() time.Time { return jointest.Start().Add(time.Duration(f.tic
 
 // share returns a share of a device, as of a tick. A short one ends when that tick is over.
 func (f *full) share(device, n, tick int) join.Share {
-	hold := &podresources.Hold{From: jointest.Start()}
+	hold := &podresources.Hold{ID: jointest.HoldID(device, n), From: jointest.Start()}
 	name := fmt.Sprintf("claim-%d-%d", device, n)
 	if n < f.short {
 		name = fmt.Sprintf("claim-%d-%d-%d", device, n, tick)
-		hold.From = jointest.Start().Add(time.Duration(tick) * time.Second)
+		hold.ID, hold.From = jointest.HoldID(device, n, tick), jointest.Start().Add(time.Duration(tick)*time.Second)
 		if tick < f.tick {
 			hold.To = hold.From.Add(time.Second)
 		}

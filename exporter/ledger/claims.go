@@ -57,7 +57,7 @@ func (c *closing) close(claims *accountBook, written bool, now time.Time) []Clos
 	})
 	slices.SortFunc(out, func(x, y Closed) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.UID, y.UID),
-			x.Device.Compare(y.Device))
+			x.Device.Compare(y.Device), x.Born.Compare(y.Born))
 	})
 	return out
 }

@@ -45,7 +45,8 @@ type holders struct {
 	ended     []join.Share // ended holds, of the last tick
 	left      []time.Time  // times at which the last processes of present holders ended
 	known     knownTicks
-	owners    ownership
+	holds     holds
+	present   int           // the number of holds that have not ended
 	owned     []owners      // one for each of shares
 	timeline  timeline      // not empty
 	late      time.Duration // the largest possible delay of a change in it
@@ -72,7 +73,7 @@ func (b deviceBooks) of(joined *join.Device, catalogue driver.Catalogue, now tim
 func newDeviceBook(id driver.ID, catalogue driver.Catalogue, now time.Time) *deviceBook {
 	d := &deviceBook{
 		id: id, born: now, deviceSeries: deviceSeries{catalogue: catalogue}, unattributed: account{born: now},
-		holders: holders{timeline: timeline{{unattributed: join.Evenly(1)}}},
+		holders: holders{timeline: timeline{{unattributed: join.Evenly(1)}}, holds: holds{}},
 	}
 	d.unattributed.device = d
 	return d

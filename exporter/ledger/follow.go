@@ -18,20 +18,12 @@ func (b *books) follow(d *deviceBook, shares, ended []join.Share, at, now time.T
 		return
 	}
 	d.known = d.known.with(knownTick{since, shares}, d.accrued)
-	same, sameLives := sameShares(shares, d.shares)
 	if d.resumed {
 		b.takeOver(d, shares, ended, at, now)
-		sameLives = false
-	} else if !same || len(ended) > 0 {
-		holdings := holdingsOf(shares, ended)
-		from, earliest, changed := b.firstChange(d, holdings, at)
-		if changed || !same {
-			b.change(d, holdings, shares, from, earliest, now)
-		}
+	} else if from, earliest, changed := b.firstChange(d, shares, ended, at); changed {
+		b.change(d, intervalsOf(shares, ended), shares, from, earliest, now)
 	}
-	if !sameLives || len(ended) > 0 {
-		b.followLives(d, shares, ended)
-	}
+	b.followLives(d, shares, ended)
 	d.shares, d.ended, d.left = shares, ended, leftTimes(shares)
 	d.use(since, now)
 }
@@ -41,92 +33,97 @@ func (b *books) follow(d *deviceBook, shares, ended []join.Share, at, now time.T
 // is known.
 func (b *books) takeOver(d *deviceBook, shares, ended []join.Share, at, now time.Time) {
 	d.resumed = false
-	known := slices.DeleteFunc(slices.Clone(d.periods), func(p *Period) bool { return !p.To.IsZero() })
-	holdings := holdingsOf(shares, nil)
-	if len(known) == 1 && !known[0].Admin {
-		holdings = holdingsOf(shares, ended)
-	}
-	d.owners = ownership{}
-	for i := range holdings {
-		h := &holdings[i]
-		if n := slices.IndexFunc(known, func(p *Period) bool { return p.isOf(h) }); n >= 0 {
-			d.owners[h.holdingKey] = &owner{period: known[n]}
-			known = slices.Delete(known, n, n+1)
+	all := intervalsOf(shares, nil)
+	for _, by := range d.holds {
+		if len(d.holds) == 1 && !by.period.Admin {
+			all = intervalsOf(shares, ended)
 		}
 	}
-	for _, p := range known {
-		d.endPeriod(p, b.kept)
+	known := d.holds
+	d.holds = holds{}
+	for i := range all {
+		h := &all[i]
+		if by := known[h.ID]; by != nil && sameUID(by.period.ClaimUID, h.share.ClaimUID) {
+			d.holds[h.ID] = by
+			delete(known, h.ID)
+		}
+	}
+	for _, by := range known {
+		d.endPeriod(by.period, b.kept)
 	}
 	from := d.accrued
-	b.change(d, holdings, shares, from, from, now)
+	b.change(d, all, shares, from, from, now)
 	if s := d.timeline.on(from); s.from.Equal(from) { // ended holds may have ended at any time until now
 		s.doubt.Late = max(s.doubt.Late, at.Sub(from))
 		d.late = max(d.late, s.doubt.Late)
 	}
 }
 
-// firstChange returns the time of the first change of holdings since the last tick, and whether
-// there was one. If there was none, it is the time of the present answer, which may have changed
-// the shares' weights. A change before the decided time is a late correction: it takes effect at
+// sameUID reports whether two UIDs may be the same. Empty ones are unknown.
+func sameUID(x, y string) bool { return x == y || x == "" || y == "" }
+
+// firstChange returns the time of the first change of the device's holds since they were last taken
+// in, and whether there was one. A change of weights alone takes effect at the time of the present
+// answer. A beginning or an end before the decided time is a late correction: it takes effect at
 // that time. earliest is the earliest possible time of the change.
 func (b *books) firstChange(
-	d *deviceBook, holdings []holding, at time.Time,
+	d *deviceBook, shares, ended []join.Share, at time.Time,
 ) (first, earliest time.Time, changed bool) {
-	before := map[holdingKey]time.Time{}
-	for _, h := range holdingsOf(d.shares, d.ended) {
-		before[h.holdingKey] = h.to
-	}
 	first = at
-	late := at
-	for _, h := range holdings {
-		to, known := before[h.holdingKey]
-		if !known && h.share.ShareID != "" { // kubelets before 1.35 do not report shares, the API server does
-			whole := h.holdingKey
-			whole.share = ""
-			if !slices.ContainsFunc(holdings, func(o holding) bool { return o.holdingKey == whole }) {
-				to, known = before[whole]
-			}
+	late, present := at, 0
+	for h := range intervals(shares, ended) {
+		if h.To.IsZero() {
+			present++
 		}
-		if known && to.Equal(h.to) && !d.owners.isOther(&h) {
+		by := d.holds[h.ID]
+		if by != nil && by.facts == h.holdFacts() {
 			continue
 		}
-		edge, doubt := h.from, h.fromDoubt
-		if known && !to.Equal(h.to) {
-			edge, doubt = h.to, h.toDoubt
+		changed = true
+		edge, doubt := h.From, h.FromDoubt
+		if by == nil {
+			by = d.holds[h.Of]
+		}
+		switch {
+		case by == nil:
+		case !by.facts.to.Equal(h.To):
+			edge, doubt = h.To, h.ToDoubt
+		case !by.isOther(&h):
+			continue
 		}
 		if !edge.IsZero() && edge.Before(d.accrued) {
 			b.corrections++
 			late = driver.Earlier(late, edge.Add(-doubt.Early))
 		}
-		first, changed = driver.Earlier(first, edge), true
+		first = driver.Earlier(first, edge)
 	}
 	first = driver.Later(first, d.accrued)
-	return first, driver.Earlier(first, late), changed
+	return first, driver.Earlier(first, late), changed || present != d.present
 }
 
-// change resolves the holdings and renews the timeline from a time on. earliest is the earliest
+// change takes in the holds, and renews the timeline from a time on. earliest is the earliest
 // possible time of the change.
 func (b *books) change(
-	d *deviceBook, holdings []holding, shares []join.Share, from, earliest, now time.Time,
+	d *deviceBook, all []interval, shares []join.Share, from, earliest, now time.Time,
 ) {
-	b.resolve(d, holdings, from, now)
-	b.renew(d, holdings, from, from.Sub(earliest), now)
-	d.owned = d.owners.of(shares)
+	b.resolve(d, all, from, now)
+	b.renew(d, all, from, from.Sub(earliest), now)
+	d.owned = d.holds.of(shares)
 }
 
 // renew replaces the timeline from a time on. The change at that time may have happened earlier, by
 // at most before.
-func (b *books) renew(d *deviceBook, holdings []holding, from time.Time, before time.Duration, now time.Time) {
+func (b *books) renew(d *deviceBook, all []interval, from time.Time, before time.Duration, now time.Time) {
 	n := slices.IndexFunc(d.timeline, func(s segment) bool { return !s.from.Before(from) })
 	if n < 0 {
 		n = len(d.timeline)
 	}
 	replaced := slices.Clone(d.timeline[n:])
 	d.timeline = d.timeline[:n]
-	for _, cut := range d.known.cuts(holdings, from) {
-		shares, owned, divided := d.known.heldAt(holdings, cut)
+	for _, cut := range d.known.cuts(all, from) {
+		shares, owned, divided := d.known.heldAt(all, cut)
 		s := segmentOf(shares, owned, divided, cut)
-		doubt, edge := doubtAt(holdings, cut)
+		doubt, edge := doubtAt(all, cut)
 		if cut.Equal(from) {
 			doubt.Early = max(doubt.Early, before)
 		}
@@ -137,15 +134,15 @@ func (b *books) renew(d *deviceBook, holdings []holding, from time.Time, before 
 	}
 	d.timeline.endAccounts(replaced, from)
 	d.timeline = d.timeline.since(now.Add(-rememberFor))
-	for i := range holdings {
-		h := &holdings[i]
-		if h.from.IsZero() && h.owner.pod != nil {
-			h.owner.pod.young = false
-			h.owner.pod.changed()
-			b.markPartial(h.owner.claim, h.share)
+	for i := range all {
+		h := &all[i]
+		if h.From.IsZero() && h.by.pod != nil {
+			h.by.pod.young = false
+			h.by.pod.changed()
+			b.markPartial(h.by.claim, h.share)
 		}
-		if !h.to.IsZero() && h.owner.claim != nil {
-			h.owner.claim.noteEnd(h.share)
+		if !h.To.IsZero() && h.by.claim != nil {
+			h.by.claim.noteEnd(h.share)
 		}
 	}
 }
@@ -200,18 +197,21 @@ func (b *books) markPartial(a *account, s *join.Share) {
 	}
 }
 
-// followLives updates the lives of claims by the present and the ended shares of a device.
+// followLives updates the lives of claims by the present and the ended holds of a device, if one of
+// them has changed.
 func (b *books) followLives(d *deviceBook, shares, ended []join.Share) {
-	for _, of := range [2][]join.Share{shares, ended} {
-		for i := range of {
-			s := &of[i]
-			for j := range s.Holders {
-				hold := holdOf(&s.Holders[j])
-				o := d.owners[holdingKey{s.Claim, s.ShareID, s.Holders[j].Pod, hold.From}]
-				if o != nil && o.claim != nil && o.claim.key.Name != "" {
-					b.followLife(o.claim.present(), s, &hold)
-				}
-			}
+	news := len(ended) > 0
+	for h := range intervals(shares) {
+		by := d.holds[h.ID]
+		news = news || by.lived != h.Hold || !by.allocated.Equal(h.share.AllocatedAt)
+		by.lived, by.allocated = h.Hold, h.share.AllocatedAt
+	}
+	if !news {
+		return
+	}
+	for h := range intervals(shares, ended) {
+		if by := d.holds[h.ID]; by != nil && by.claim != nil && by.claim.key.Name != "" {
+			b.followLife(by.claim.present(), h.share, h.Hold)
 		}
 	}
 }

@@ -164,6 +164,7 @@ func (s *saga) account(t *testing.T, k ledger.Kept) string {
 	if err := s.Ledger.Restore(k, s.Now); err != nil {
 		t.Fatal(err)
 	}
+	s.Resume(k)
 	s.ticks(1, time.Second)
 	var b strings.Builder
 	for line := range strings.Lines(exportertest.Text(t, s.Last)) {

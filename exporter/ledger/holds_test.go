@@ -16,7 +16,8 @@ import (
 )
 
 // held returns an allocation of gpu-0 that the pod of a claim holds from one second to another. A
-// beginning below 0 is unknown. An end below 0 means that the pod still holds it.
+// beginning below 0 is unknown. An end below 0 means that the pod still holds it. A hold is
+// identified by its claim and its beginning.
 func held(claim string, from, to float64) podresources.Allocation {
 	at := func(second float64) (t time.Time) {
 		if second >= 0 {
@@ -25,7 +26,7 @@ func held(claim string, from, to float64) podresources.Allocation {
 		return t
 	}
 	a := jointest.Allocation("gpu-0", claim, "pod-"+claim)
-	a.Holders[0].Hold = &podresources.Hold{From: at(from), To: at(to)}
+	a.Holders[0].Hold = &podresources.Hold{ID: jointest.HoldID(claim, from), From: at(from), To: at(to)}
 	return a
 }
 

@@ -31,11 +31,11 @@ func (k knownTicks) at(moment time.Time) int {
 	return i
 }
 
-// cuts returns from, and the later times at which holdings change or knowledge begins.
-func (k knownTicks) cuts(holdings []holding, from time.Time) []time.Time {
+// cuts returns from, and the later times at which holds change or knowledge begins.
+func (k knownTicks) cuts(all []interval, from time.Time) []time.Time {
 	out := []time.Time{from}
-	for i := range holdings {
-		out = append(out, holdings[i].from, holdings[i].to)
+	for i := range all {
+		out = append(out, all[i].From, all[i].To)
 	}
 	for i := range k {
 		out = append(out, k[i].since)
@@ -48,20 +48,20 @@ func (k knownTicks) cuts(holdings []holding, from time.Time) []time.Time {
 // heldAt returns the shares that were held at a moment, with the pods that held them, divided by
 // the knowledge about that moment.
 func (k knownTicks) heldAt(
-	holdings []holding, moment time.Time,
+	all []interval, moment time.Time,
 ) (out []join.Share, owned []owners, divided join.Attribution) {
-	for i := range holdings {
-		h := &holdings[i]
-		if h.from.After(moment) || !h.to.IsZero() && !h.to.After(moment) {
+	for i := range all {
+		h := &all[i]
+		if h.From.After(moment) || !h.To.IsZero() && !h.To.After(moment) {
 			continue
 		}
 		if n := len(out); n == 0 || out[n-1].Compare(h.share.Allocation) != 0 || out[n-1].Admin != h.share.Admin {
-			out, owned = append(out, *h.share), append(owned, owners{claim: h.owner.claim})
+			out, owned = append(out, *h.share), append(owned, owners{claim: h.by.claim})
 			out[n].Pods = nil
 		}
 		last, of := &out[len(out)-1], &owned[len(owned)-1]
 		if n := len(last.Pods); n == 0 || last.Pods[n-1] != h.pod {
-			last.Pods, of.pods = append(last.Pods, h.pod), append(of.pods, h.owner.pod)
+			last.Pods, of.pods = append(last.Pods, h.pod), append(of.pods, h.by.pod)
 		}
 	}
 	k.recall(out, k.at(moment))

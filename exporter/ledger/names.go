@@ -84,10 +84,10 @@ func (n *names) observeEnded(ended []join.Share) {
 		for j := range s.Holders {
 			h := &s.Holders[j]
 			if n.pods.names[h.Pod] == nil {
-				n.observePod(h, holdOf(h).To)
+				n.observePod(h, h.Hold.To)
 			}
 			if n.claims.names[s.Claim] == nil && !s.ByPlugin() {
-				n.observeClaim(s, holdOf(h).To)
+				n.observeClaim(s, h.Hold.To)
 			}
 		}
 	}
@@ -95,7 +95,7 @@ func (n *names) observeEnded(ended []join.Share) {
 
 func (n *names) observePod(h *podresources.Holder, now time.Time) {
 	pod := n.pods.note(h.Pod, h.UID, now)
-	if h.Hold != nil && h.Hold.From.IsZero() {
+	if h.Hold.From.IsZero() {
 		pod.since = time.Time{}
 	}
 	if h.Meta != nil {

@@ -7,83 +7,70 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// resolve determines which accounts are charged for a device's holdings. Times before from are
+// resolve determines which accounts are charged for a device's holds. Times before from are
 // decided. An account belongs to one UID of a claim or pod. As long as the UID is unknown, the
-// account belongs to the name, and to holdings without a gap between them. The account stays the
-// same when the UID becomes known or unknown.
-func (b *books) resolve(d *deviceBook, holdings []holding, from, now time.Time) {
-	known := d.owners
-	d.owners = make(ownership, len(holdings))
-	byTime := make([]*holding, 0, len(holdings))
-	for i := range holdings {
-		h := &holdings[i]
-		d.owners[h.holdingKey] = known[h.holdingKey]
+// account belongs to the name, and to holds without a gap between them. The account stays the same
+// when the UID becomes known or unknown.
+func (b *books) resolve(d *deviceBook, all []interval, from, now time.Time) {
+	known := d.holds
+	d.holds, d.present = make(holds, len(all)), 0
+	byTime := make([]*interval, 0, len(all))
+	for i := range all {
+		h := &all[i]
+		if h.by = known[h.ID]; h.by == nil {
+			h.by = &charged{}
+		}
+		h.by.facts, h.by.lived, d.holds[h.ID] = h.holdFacts(), nil, h.by
+		if h.To.IsZero() {
+			d.present++
+		}
 		byTime = append(byTime, h)
 	}
-	slices.SortStableFunc(byTime, func(a, b *holding) int { return a.from.Compare(b.from) })
+	slices.SortStableFunc(byTime, func(a, b *interval) int { return a.From.Compare(b.From) })
 	for i, h := range byTime {
-		o := d.owners[h.holdingKey]
-		if o == nil {
-			o = d.owners.ofWhole(known, h)
-			d.owners[h.holdingKey] = o
-		}
-		h.owner = o
-		if !h.to.IsZero() && !h.to.After(from) && o.period == nil {
+		by := h.by
+		if !h.To.IsZero() && !h.To.After(from) && by.period == nil {
 			continue
 		}
-		begun := driver.Later(driver.Later(h.from, from), b.answered)
+		begun := driver.Later(driver.Later(h.From, from), b.answered)
 		switch {
 		case h.share.Admin: // earlier charges, from before it had admin access, may be dropped
-			o.claim, o.pod = nil, nil
-		case h.to.IsZero() || h.to.After(from):
-			o.claim = b.claims.owner(d, h, byTime[:i], begun, now)
-			o.pod = b.pods.owner(d, h, byTime[:i], begun, now)
-			o.claim.useBy(o.pod)
+			by.claim, by.pod = nil, nil
+		case h.To.IsZero() || h.To.After(from):
+			by.claim = b.claims.owner(d, h, byTime[:i], begun, now)
+			by.pod = b.pods.owner(d, h, byTime[:i], begun, now)
+			by.claim.useBy(by.pod)
 		}
-		o.period = d.setPeriod(o.period, h.period(d, begun, from))
+		by.period = d.setPeriod(by.period, h.nextPeriod(d, begun, from))
 	}
 	for _, h := range byTime { // the account of the current holder is the newest of its name
-		if o := h.owner; h.to.IsZero() && o.claim != nil {
-			b.claims.reopen(o.claim.present(), now)
-			b.pods.reopen(o.pod.present(), now)
+		if h.To.IsZero() && h.by.claim != nil {
+			b.claims.reopen(h.by.claim.present(), now)
+			b.pods.reopen(h.by.pod.present(), now)
 		}
 	}
-	for key, o := range known { // holdings that do not exist any more
-		if d.owners[key] != o && o.period != nil && o.period.To.IsZero() {
-			d.endPeriod(o.period, from)
+	for id, by := range known { // holds that do not exist any more
+		if d.holds[id] != by && by.period != nil && by.period.To.IsZero() {
+			d.endPeriod(by.period, from)
 		}
 	}
 }
 
-// ofWhole returns the owner of a new holding. Kubelets before 1.35 do not distinguish shares, and
-// the API server does so a moment later: then the holding takes over the owner of the holding
-// without share that it replaces.
-func (o ownership) ofWhole(known ownership, h *holding) *owner {
-	whole := h.holdingKey
-	whole.share = ""
-	before := known[whole]
-	if _, both := o[whole]; before == nil || both || h.share.ShareID == "" {
-		return &owner{}
-	}
-	delete(known, whole)
-	return before
-}
-
-// named returns a holding's name in the book, its UID ("": unknown), and its account (nil: none).
-func (b *accountBook) named(h *holding) (namespace, name, uid string, present *account) {
+// named returns a hold's name in the book, its UID ("": unknown), and its account (nil: none).
+func (b *accountBook) named(h *interval) (namespace, name, uid string, present *account) {
 	if b.ofPods {
-		return h.pod.Namespace, h.pod.Name, h.uid, h.owner.pod
+		return h.pod.Namespace, h.pod.Name, h.uid, h.by.pod
 	}
-	return h.claim.Namespace, h.claim.Name, h.share.ClaimUID, h.owner.claim
+	return h.share.Claim.Namespace, h.share.Claim.Name, h.share.ClaimUID, h.by.claim
 }
 
-// owner returns the account of a holding. A new account begins at begun. before are the holdings
-// that began earlier.
-func (b *accountBook) owner(d *deviceBook, h *holding, before []*holding, begun, now time.Time) *account {
+// owner returns the account of a hold. A new account begins at begun. before are the holds that
+// began earlier.
+func (b *accountBook) owner(d *deviceBook, h *interval, before []*interval, begun, now time.Time) *account {
 	namespace, name, uid, present := b.named(h)
 	present = present.present()
 	if present != nil && present.aggregated {
-		if !h.to.IsZero() {
+		if !h.To.IsZero() {
 			return present
 		}
 		present = nil
@@ -113,10 +100,10 @@ func (b *accountBook) owner(d *deviceBook, h *holding, before []*holding, begun,
 	return a
 }
 
-// continued returns the newest account of a name if a new holding may belong to it, since one of
-// the UIDs is unknown, and there is no gap before the holding. Allocations by device plugins have
+// continued returns the newest account of a name if a new hold may belong to it, since one of
+// the UIDs is unknown, and there is no gap before the hold. Allocations by device plugins have
 // no UID, and share one account.
-func (b *accountBook) continued(key HolderKey, uid string, h *holding, before []*holding) *account {
+func (b *accountBook) continued(key HolderKey, uid string, h *interval, before []*interval) *account {
 	a := b.accounts[key]
 	switch {
 	case a == nil, a.uid != "" && uid != "":
@@ -126,9 +113,9 @@ func (b *accountBook) continued(key HolderKey, uid string, h *holding, before []
 	}
 	others, gap := false, true
 	for _, o := range before {
-		if o.owner.claim == a || o.owner.pod == a {
+		if o.by.claim == a || o.by.pod == a {
 			others = true
-			gap = gap && !o.to.IsZero() && o.to.Before(h.from)
+			gap = gap && !o.To.IsZero() && o.To.Before(h.From)
 		}
 	}
 	if others && gap || !others && !a.ended.IsZero() {

@@ -14,6 +14,7 @@ import (
 // Period is a holding period: the time in which a pod held a share of a device through a claim, as
 // it is charged. It is immutable.
 type Period struct {
+	Hold        podresources.HoldID // 0: it ended in an earlier process
 	Device      driver.ID
 	Claim       podresources.Claim
 	ClaimUID    string // empty: unknown, or a device plugin allocated the device

@@ -3,6 +3,7 @@ package ledger
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -69,8 +70,35 @@ func (l *Ledger) restore(k Kept, now time.Time) error {
 		d.resume(k.Time, now, !l.continues)
 	}
 	l.kept = k.Time
+	l.resumeHolds()
 	l.updateTimeline(now)
 	return nil
+}
+
+// resumeHolds makes the holds of the periods that have not ended. It gives a number to those of an
+// earlier program, which had none.
+func (l *Ledger) resumeHolds() {
+	last := podresources.HoldID(0)
+	for _, d := range l.devices {
+		for _, p := range d.periods {
+			last = max(last, p.Hold)
+		}
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(l.devices), driver.ID.Compare) {
+		d := l.devices[id]
+		for i, p := range d.periods {
+			if !p.To.IsZero() {
+				continue
+			}
+			if p.Hold == 0 {
+				last++
+				numbered := *p
+				numbered.Hold, p = last, &numbered
+				d.periods[i] = p
+			}
+			d.holds[p.Hold] = &charged{period: p}
+		}
+	}
 }
 
 // endAll ends and closes all accounts.
@@ -407,7 +435,7 @@ func (r *restorer) periods(number uint32, s saved.Periods) error {
 	for _, p := range s.Periods {
 		d.newPeriods = true
 		d.periods = append(d.periods, &Period{
-			Device: d.id, Claim: podresources.Claim{Namespace: p.Namespace, Name: p.Claim}, ClaimUID: p.ClaimUID,
+			Hold: podresources.HoldID(p.Hold), Device: d.id, Claim: podresources.Claim{Namespace: p.Namespace, Name: p.Claim}, ClaimUID: p.ClaimUID,
 			ShareID: p.ShareID, Pod: podresources.Pod{Namespace: p.PodNamespace, Name: p.Pod}, PodUID: p.PodUID,
 			Admin: p.Admin, Attribution: join.Attribution(p.Attribution), Older: p.Older, From: r.at(p.From),
 			To: r.at(p.To), FromDoubt: podresources.Doubt{Early: p.FromEarly, Late: p.FromLate},

@@ -107,8 +107,8 @@ func (k kept) resume(
 		holds := make([]holders.Resumed, 0, len(periods))
 		for _, p := range periods {
 			holds = append(holds, holders.Resumed{
-				Device: p.Device, Claim: p.Claim, Share: p.ShareID, Pod: p.Pod, UID: p.PodUID, From: p.From, Admin: p.Admin,
-				ClaimUID: p.ClaimUID,
+				ID: p.Hold, Device: p.Device, Claim: p.Claim, Share: p.ShareID, Pod: p.Pod, UID: p.PodUID, From: p.From,
+				Admin: p.Admin, ClaimUID: p.ClaimUID,
 			})
 		}
 		n.Resume(ctx, holds, k.restored.Time)

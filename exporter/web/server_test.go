@@ -36,10 +36,10 @@ func snapshotWithHostileNames() *exposition.Snapshot {
 	id := driver.ID{Driver: "gpu.example.com", Pool: "node1", Device: hostile}
 	in := join.Input{
 		Inventory: driver.Inventory{id: {Hardware: driver.Hardware{UUID: "GPU-0", Model: hostile}}},
-		View: podresources.View{At: start, Allocations: []podresources.Allocation{{
+		View: podresources.View{At: start, Allocations: jointest.Held(podresources.Allocation{
 			Claim: podresources.Claim{Namespace: hostile, Name: hostile}, Device: id,
 			Holders: []podresources.Holder{{Pod: podresources.Pod{Namespace: hostile, Name: hostile}, Container: hostile}},
-		}}},
+		})},
 		Sources: []join.SourceSamples{{Name: "test", Samples: []driver.Sample{{
 			Hardware: driver.Hardware{UUID: "GPU-0"},
 			Readings: []driver.Reading{
@@ -185,7 +185,7 @@ func TestReasonsAreShown(t *testing.T) {
 	both := a
 	both.Device, both.Holders = jointest.ID("gpu-1"), slices.Clone(a.Holders[:2])
 	both.Holders[1].Hold = both.Holders[0].Hold
-	in := join.Input{View: podresources.View{At: at, Allocations: []podresources.Allocation{a, both}}}
+	in := join.Input{View: podresources.View{At: at, Allocations: jointest.Held(a, both)}}
 	books := ledger.New(ledger.Config{Retention: time.Minute})
 	s := exposition.NewLimiter(0, nil).Apply(books, books.Advance(join.Join(in), at))
 	if diff := cmp.Diff(want, reportOf(t, s).Devices[0].Shares[0].Holds); diff != "" {

@@ -17,6 +17,7 @@ type Dates struct {
 	holds   map[holdKey]*dated
 	ended   []podresources.Allocation // oldest first
 	calls   int
+	lastID  podresources.HoldID
 	given   []podresources.Allocation // the argument of the last call
 	view    podresources.View         // its result
 	waiting bool                      // the view withholds an allocation
@@ -58,6 +59,7 @@ type dated struct {
 
 // Resumed is a hold that had not ended when an earlier process ended.
 type Resumed struct {
+	ID     podresources.HoldID
 	Device driver.ID
 	Claim  podresources.Claim
 	Share  string
@@ -79,7 +81,8 @@ func (d *Dates) Resume(holds []Resumed, until time.Time) {
 	for i := range holds {
 		r := &holds[i]
 		key := holdKey{r.Device, r.Claim, r.Share, r.Pod, r.UID}
-		d.holds[key] = &dated{hold: &podresources.Hold{From: r.From}, began: until, shown: true, resumed: r}
+		d.holds[key] = &dated{hold: &podresources.Hold{ID: r.ID, From: r.From}, began: until, shown: true, resumed: r}
+		d.lastID = max(d.lastID, r.ID)
 	}
 	d.resumed, d.view.At = true, until
 }
@@ -221,7 +224,7 @@ func (d *Dates) hold(
 	if h.hold.Reason != given.Reason || !h.hold.Since.Equal(given.Since) || !h.hold.Left.Equal(left) ||
 		!h.hold.Prepared.Equal(prepared) || !h.hold.Wanted.Equal(given.Wanted) {
 		h.hold = &podresources.Hold{
-			From: h.hold.From, FromDoubt: h.hold.FromDoubt, Left: left, Reason: given.Reason, Since: given.Since,
+			ID: h.hold.ID, Of: h.hold.Of, From: h.hold.From, FromDoubt: h.hold.FromDoubt, Left: left, Reason: given.Reason, Since: given.Since,
 			Wanted: given.Wanted, Prepared: prepared,
 		}
 	}
@@ -238,11 +241,15 @@ func (d *Dates) begin(
 	}
 	h := &dated{began: now, hold: given}
 	if whole := d.ofWhole(*key); whole != nil {
+		if given.ID = whole.hold.ID; whole.replaced {
+			given.ID, given.Of = d.nextID(), whole.hold.ID
+		}
 		given.From, given.FromDoubt, given.Left = whole.hold.From, whole.hold.FromDoubt, whole.hold.Left
 		given.Prepared = whole.hold.Prepared
 		h.began, h.shown, h.ready, whole.replaced = whole.began, whole.shown, whole.ready, true
 		return h
 	}
+	given.ID = d.nextID()
 	given.From, given.FromDoubt = when.began(a, holder, when.notBefore(given))
 	given.From = driver.Later(given.From, d.lastEnd(key))
 	if when.watched && holder.UID == "" && !when.after.IsZero() {
@@ -250,6 +257,11 @@ func (d *Dates) begin(
 		h.first = &first
 	}
 	return h
+}
+
+func (d *Dates) nextID() podresources.HoldID {
+	d.lastID++
+	return d.lastID
 }
 
 // dateAgain dates the start of a hold again, by the signs of its pod, whose UID has become known.
@@ -263,20 +275,22 @@ func (d *Dates) dateAgain(h *dated, a *podresources.Allocation, holder *podresou
 	h.hold = &hold
 }
 
-// keyOf returns the key of a hold. A hold continues if the UID of its pod becomes known or unknown.
+// keyOf returns the key of a hold. A hold continues if the UID of its pod becomes known or unknown:
+// the newest one, if pods of the same name hold the device.
 func (d *Dates) keyOf(a *podresources.Allocation, holder *podresources.Holder) holdKey {
 	key := holdKey{a.Device, a.Claim, a.ShareID, holder.Pod, holder.UID}
 	if d.holds[key] != nil {
 		return key
 	}
 	if holder.UID == "" {
-		for other := range d.holds {
+		newest, last := key, podresources.HoldID(0)
+		for other, h := range d.holds {
 			unknown := other
-			if unknown.uid = ""; unknown == key {
-				return other
+			if unknown.uid = ""; unknown == key && h.hold.ID > last {
+				newest, last = other, h.hold.ID
 			}
 		}
-		return key
+		return newest
 	}
 	unknown := key
 	unknown.uid = ""

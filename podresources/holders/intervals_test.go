@@ -239,7 +239,7 @@ func TestReasonChangesNoTime(t *testing.T) {
 	after := d.view.Allocations[0].Holders[0].Hold
 	const half = 500 * time.Millisecond
 	want := podresources.Hold{
-		From: at(500), FromDoubt: podresources.Doubt{Early: half, Late: half},
+		ID: before.ID, From: at(500), FromDoubt: podresources.Doubt{Early: half, Late: half},
 		Reason: podresources.ReasonListed, Since: at(0), Prepared: at(1000),
 	}
 	if diff := cmp.Diff(want, *after); diff != "" {

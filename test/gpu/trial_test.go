@@ -9,6 +9,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -247,7 +248,7 @@ func (t trial) claims() *ledger.Snapshot {
 			}
 		}
 		snapshot = books.Advance(join.Join(join.Input{
-			View:      podresources.View{Allocations: allocations, At: now},
+			View:      podresources.View{Allocations: jointest.Held(allocations...), At: now},
 			Inventory: driver.Inventory{id: {Hardware: driver.Hardware{UUID: t.Device}}},
 			Sources:   []join.SourceSamples{{Name: "nvml", Samples: samples}},
 			PodOf:     pods,

@@ -50,7 +50,7 @@ idle             when it was active
 periods          its holding periods, as others see them
 known            what was known of its shares at which tick
 meters           its meters and counters
-holding          the holds of pods, and who is charged for each
+holds            the holds of pods, and who is charged for each
 timeline         segments of time, and what is charged to the holders of each
 account          what a claim or a pod was charged
 meter            the readings of one series, and their sum

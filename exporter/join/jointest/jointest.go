@@ -2,6 +2,9 @@
 package jointest
 
 import (
+	"fmt"
+	"hash/fnv"
+	"slices"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -26,9 +29,43 @@ func Allocation(device, claim string, pods ...string) podresources.Allocation {
 	for _, p := range pods {
 		a.Holders = append(a.Holders, podresources.Holder{
 			Pod: podresources.Pod{Namespace: "team", Name: p}, Container: "main", UID: "uid-" + p,
+			Hold: &podresources.Hold{ID: HoldID(device, claim, p), Reason: podresources.ReasonListed},
 		})
 	}
 	return a
+}
+
+// HoldID returns the identity of a hold that has these properties.
+func HoldID(properties ...any) podresources.HoldID {
+	h := fnv.New64a()
+	fmt.Fprintln(h, properties...)
+	return podresources.HoldID(h.Sum64())
+}
+
+// Held returns allocations whose holders have holds, as a node's have. Holds without an identity get
+// one. It does not change the argument.
+func Held(allocations ...podresources.Allocation) []podresources.Allocation {
+	out := slices.Clone(allocations)
+	for i := range out {
+		a := &out[i]
+		a.Holders = slices.Clone(a.Holders)
+		for j := range a.Holders {
+			h, hold := &a.Holders[j], podresources.Hold{Reason: podresources.ReasonListed}
+			if h.Hold != nil {
+				hold = *h.Hold
+			}
+			switch {
+			case hold.ID != 0:
+				continue
+			case j > 0 && a.Holders[j-1].Pod == h.Pod:
+				h.Hold = a.Holders[j-1].Hold
+				continue
+			}
+			hold.ID = HoldID(a.Device, a.Claim, a.ShareID, h.Pod, h.UID)
+			h.Hold = &hold
+		}
+	}
+	return out
 }
 
 // Sample returns a sample with readings of [Start].

@@ -191,6 +191,7 @@ type Period struct {
 	FromLate     time.Duration `cbor:"14,keyasint,omitempty"`
 	ToEarly      time.Duration `cbor:"15,keyasint,omitempty"`
 	ToLate       time.Duration `cbor:"16,keyasint,omitempty"`
+	Hold         uint64        `cbor:"17,keyasint,omitempty"` // 0: written by a program whose holds had no identity
 }
 
 // Account is what a claim or pod was charged for one device, except its sums.

@@ -128,8 +128,8 @@ func TestGateRestart(t *testing.T) {
 	}
 }
 
-// While dcgm-exporter has no values, it prints DCGM's codes for that, also as counters. None becomes a
-// value, nothing of them is left when the values are back, and nothing is an incident.
+// While dcgm-exporter has no values, it prints DCGM's codes for that, also as counters. None becomes
+// a value, nothing of them is left when the values are back, and nothing is an incident.
 func TestGateCodes(t *testing.T) {
 	t.Parallel()
 	codes := []string{

@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -27,10 +28,10 @@ func testHostile(t *testing.T, browser browser) {
 			Hardware: driver.Hardware{UUID: hostile, Model: hostile},
 			Taints:   []driver.Taint{{Key: hostile, Effect: "NoExecute", Rule: hostile}},
 		}},
-		View: podresources.View{At: start, Allocations: []podresources.Allocation{{
+		View: podresources.View{At: start, Allocations: jointest.Held(podresources.Allocation{
 			Claim: podresources.Claim{Namespace: "team", Name: hostile}, Device: id,
 			Holders: []podresources.Holder{{Pod: podresources.Pod{Namespace: "team", Name: hostile}, Container: hostile}},
-		}}},
+		})},
 	}
 	books := ledger.New(ledger.Config{Retention: time.Minute})
 	snapshot := exposition.NewLimiter(0, nil).Apply(books, books.Advance(join.Join(in), start))

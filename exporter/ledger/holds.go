@@ -1,0 +1,186 @@
+package ledger
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// interval is a hold of the device, as a tick has it.
+type interval struct {
+	*podresources.Hold
+	share *join.Share
+	pod   podresources.Pod
+	uid   string // of the pod; empty: unknown
+	by    *charged
+}
+
+// charged is what a device has of one of its holds: who is charged for it. All pointers are nil for
+// a hold that ended before the decided time.
+type charged struct {
+	claim, pod *account // nil for admin access
+	period     *Period
+	facts      holdFacts          // when the hold was last taken in
+	lived      *podresources.Hold // when the claim's life last followed it
+	allocated  time.Time
+}
+
+// holdFacts are the facts about a hold on which charges depend.
+type holdFacts struct {
+	to                   time.Time // zero: it holds the device now
+	share, claimUID, uid string
+	weight               float64 // of the share, which a hold that has ended does not have
+	admin                bool
+	holders              int
+}
+
+func (h *interval) holdFacts() holdFacts {
+	if !h.To.IsZero() {
+		return holdFacts{to: h.To}
+	}
+	s := h.share
+	return holdFacts{share: s.ShareID, claimUID: s.ClaimUID, uid: h.uid, weight: s.Weight, admin: s.Admin, holders: len(s.Holders)}
+}
+
+// owners are the accounts that are charged for a share: that of its claim, and those of its pods.
+type owners struct {
+	claim *account
+	pods  []*account
+}
+
+// holds are the present holds of a device, and those that ended a moment ago.
+type holds map[podresources.HoldID]*charged
+
+// intervals yields the holds of shares. The containers of a pod have the same one.
+func intervals(of ...[]join.Share) iter.Seq[interval] {
+	return func(yield func(interval) bool) {
+		for _, shares := range of {
+			for i := range shares {
+				s := &shares[i]
+				for j := range s.Holders {
+					h := &s.Holders[j]
+					if j > 0 && s.Holders[j-1].Hold == h.Hold {
+						continue
+					}
+					if !yield(interval{Hold: h.Hold, share: s, pod: h.Pod, uid: h.UID}) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// intervalsOf returns the holds of present and of ended shares, sorted by share.
+func intervalsOf(shares, ended []join.Share) []interval {
+	out := make([]interval, 0, len(shares)+len(ended))
+	for h := range intervals(shares, ended) {
+		out = append(out, h)
+	}
+	slices.SortStableFunc(out, func(a, b interval) int { return a.share.Compare(b.share.Allocation) })
+	return out
+}
+
+func sameSlice(a, b []join.Share) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
+
+// leftTimes returns the times at which the last processes of present holders ended, in order.
+func leftTimes(shares []join.Share) []time.Time {
+	var out []time.Time
+	for h := range intervals(shares) {
+		if !h.share.Admin && !h.Left.IsZero() {
+			out = append(out, h.Left)
+		}
+	}
+	slices.SortFunc(out, time.Time.Compare)
+	return out
+}
+
+// byDevice returns the shares of each device. They are sorted.
+func byDevice(shares []join.Share) map[driver.ID][]join.Share {
+	if len(shares) == 0 {
+		return nil
+	}
+	out := map[driver.ID][]join.Share{}
+	for len(shares) > 0 {
+		n := slices.IndexFunc(shares, func(s join.Share) bool { return s.Device != shares[0].Device })
+		if n < 0 {
+			n = len(shares)
+		}
+		out[shares[0].Device], shares = shares[:n:n], shares[n:]
+	}
+	return out
+}
+
+// doubtAt returns the possible error of a time if holds begin or end then.
+func doubtAt(all []interval, moment time.Time) (doubt podresources.Doubt, edge bool) {
+	add := func(at time.Time, of podresources.Doubt) {
+		if at.Equal(moment) {
+			edge = true
+			doubt = podresources.Doubt{Early: max(doubt.Early, of.Early), Late: max(doubt.Late, of.Late)}
+		}
+	}
+	for i := range all {
+		add(all[i].From, all[i].FromDoubt)
+		add(all[i].To, all[i].ToDoubt)
+	}
+	return doubt, edge
+}
+
+// widened returns the doubt for a time that takes effect later than it was.
+func widened(d podresources.Doubt, later time.Duration) podresources.Doubt {
+	return podresources.Doubt{Early: d.Early + later, Late: max(0, d.Late-later)}
+}
+
+// of returns the owners of the present shares.
+func (o holds) of(shares []join.Share) []owners {
+	out := make([]owners, len(shares))
+	for i := range shares {
+		s := &shares[i]
+		for j := range s.Holders {
+			h := &s.Holders[j]
+			by := o[h.Hold.ID]
+			out[i].claim = by.claim
+			if j == 0 || s.Holders[j-1].Pod != h.Pod {
+				out[i].pods = append(out[i].pods, by.pod)
+			}
+		}
+	}
+	return out
+}
+
+// isOther reports whether the claim or pod of a hold is a different one than the one that was
+// charged: its UID was outdated.
+func (c *charged) isOther(h *interval) bool {
+	other := func(a *account, uid string) bool { return a != nil && uid != "" && a.uid != "" && a.uid != uid }
+	return other(c.claim, h.share.ClaimUID) || other(c.pod, h.uid)
+}
+
+// nextPeriod returns the period of a hold. A new period begins at begun. Times before decided do
+// not change.
+func (h *interval) nextPeriod(d *deviceBook, begun, decided time.Time) Period {
+	p := Period{
+		Device: d.id, Pod: h.pod, Attribution: d.joined.Attribution, From: begun, Older: h.From.IsZero(),
+	}
+	by := h.by
+	if by.period != nil {
+		p = *by.period
+	}
+	p.Hold, p.Claim, p.ShareID, p.Admin = h.ID, h.share.Claim, h.share.ShareID, h.share.Admin
+	p.ClaimUID, p.PodUID = cmp.Or(h.share.ClaimUID, p.ClaimUID), cmp.Or(h.uid, p.PodUID)
+	if by.claim != nil {
+		p.ClaimUID, p.PodUID = by.claim.uid, by.pod.uid
+	}
+	if by.period == nil && !h.From.IsZero() {
+		p.FromDoubt = widened(h.FromDoubt, begun.Sub(h.From))
+	}
+	if !h.To.IsZero() && p.To.IsZero() {
+		p.To = driver.Later(p.From, driver.Later(h.To, decided))
+		p.ToDoubt = widened(h.ToDoubt, p.To.Sub(h.To))
+	}
+	return p
+}
