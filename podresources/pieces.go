@@ -24,8 +24,9 @@ var errLargePod = errors.New("the pod is too large")
 // before. The further fields are those of these values, for which the same is done. It drops fields
 // that are no bytes. Only the first values are remembered, since no more are used.
 func (p *pieces) distinct(size uint64, field protowire.Number, of ...protowire.Number) ([]byte, error) {
-	end, seen := p.read+size, map[string]bool{}
-	out := []byte{}
+	end, out := p.read+size, make([]byte, 0, min(size, 256))
+	var seen map[string]bool // nil before the second value
+	var first []byte
 	for p.read < end {
 		tag, err := p.varint()
 		if err != nil {
@@ -52,19 +53,28 @@ func (p *pieces) distinct(size uint64, field protowire.Number, of ...protowire.N
 		default:
 			err = errLargePod
 		}
-		if errors.Is(err, errLargePod) || len(out)+len(value) > maxPod {
+		tooLarge := len(out)+len(value) > maxPod || number == field && len(out) > maxAnswerBytes
+		if errors.Is(err, errLargePod) || tooLarge {
 			return nil, cmp.Or(p.pass(end-p.read), errLargePod)
 		}
 		if err != nil {
 			return nil, err
 		}
-		if number == field && seen[string(value)] {
-			continue
-		}
-		if number == field && len(seen) < maxRows {
-			seen[string(value)] = true
+		if number == field {
+			if first != nil && seen == nil {
+				seen = map[string]bool{string(first): true}
+			}
+			if seen[string(value)] {
+				continue
+			}
+			if seen != nil && len(seen) < maxRows {
+				seen[string(value)] = true
+			}
 		}
 		out = protowire.AppendBytes(protowire.AppendTag(out, number, kind), value)
+		if number == field && first == nil {
+			first = out[len(out)-len(value):]
+		}
 	}
 	if p.read > end {
 		return nil, decodeError(io.ErrUnexpectedEOF)

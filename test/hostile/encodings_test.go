@@ -252,8 +252,9 @@ func TestPages(t *testing.T) {
 			page := string(content)
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, page) }))
 			t.Cleanup(server.Close)
-			config, err := scrape.ParseConfig([]byte(fmt.Sprintf("endpoints:\n- {name: page, preset: %s, url: %s, interval: 1s, refresh: 0s}\n",
-				test.preset, server.URL)), t.TempDir())
+			config, err := scrape.ParseConfig(fmt.Appendf(nil,
+				"endpoints:\n- {name: page, preset: %s, url: %s, interval: 1s, refresh: 0s}\n", test.preset, server.URL),
+				t.TempDir())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -276,7 +277,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// live is a source that scrapes at each Sample: a new one each time, since its interval is a second.
+// live is a source that scrapes at each Sample, by a new source, since an endpoint is asked at most
+// once a second.
 type live struct {
 	t        *testing.T
 	endpoint scrape.Endpoint

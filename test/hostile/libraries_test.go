@@ -60,7 +60,9 @@ func TestNVML(t *testing.T) {
 	}
 	machine.Reset(1)
 	n := newNode(t, driver.Hardware{})
-	source, err := nvml.New(nvml.Config{Library: machine.Library, Sysfs: t.TempDir(), Now: func() time.Time { return n.now }})
+	source, err := nvml.New(nvml.Config{
+		Library: machine.Library, Sysfs: t.TempDir(), Now: func() time.Time { return n.now },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -129,7 +129,8 @@ func TestPatience(t *testing.T) {
 		last, sum := driver.Reading{Value: test.values[0], At: at(0)}, 0.0
 		c.Begin(last)
 		for i, v := range test.values[1:] {
-			if step := c.Next(last, driver.Reading{Value: v, At: at(i + 1)}, meter.Limits{Most: watts, Patient: true}); step.Reason == "" {
+			step := c.Next(last, driver.Reading{Value: v, At: at(i + 1)}, meter.Limits{Most: watts, Patient: true})
+			if step.Reason == "" {
 				sum, last = sum+step.Amount, step.Last
 			}
 		}

@@ -173,7 +173,8 @@ func TestHostilePage(t *testing.T) {
 func TestTopOfLyingNode(t *testing.T) {
 	l := newLab(t, 2, map[int]manner{0: lies})
 	from := time.Now()
-	cmd := command(t.Context(), []string{"top", "--once", "--url=" + addressOf(0) + ":" + l.port, "--url=" + addressOf(1) + ":" + l.port})
+	url := func(i int) string { return "--url=" + addressOf(i) + ":" + l.port }
+	cmd := command(t.Context(), []string{"top", "--once", url(0), url(1)})
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
 	if err := cmd.Start(); err != nil {
