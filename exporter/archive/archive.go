@@ -23,6 +23,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/state"
 )
 
 const (
@@ -72,32 +73,12 @@ func Open(c Config) (*Folder, error) {
 	for _, name := range left {
 		_ = os.Remove(name) // the next Open tries again
 	}
-	err := Check(c.Path)
+	err := state.Probe(c.Path)
 	if info, statErr := os.Stat(c.Path); statErr == nil && !info.IsDir() || errors.Is(err, syscall.ENOTDIR) {
 		return nil, err
 	}
 	f.Report(time.Since(begun), err)
 	return f, nil
-}
-
-// Check returns an error if a folder can't be created or written. It removes what it writes.
-func Check(path string) error {
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		return fmt.Errorf("make folder: %w", err)
-	}
-	probe, err := os.CreateTemp(path, temporary)
-	if err != nil {
-		return fmt.Errorf("write to folder: %w", err)
-	}
-	_, err = probe.Write(make([]byte, 1)) // an empty file would need no space
-	_ = probe.Close()
-	if removing := os.Remove(probe.Name()); err == nil {
-		err = removing
-	}
-	if err != nil {
-		return fmt.Errorf("write to folder: %w", err)
-	}
-	return nil
 }
 
 // Load reads the documents of a kind, ordered by their IDs. A file that can't be used is removed
@@ -248,10 +229,8 @@ func (f *Folder) putBack(d document) bool {
 
 var errNoDocument = errors.New("document can't be encoded")
 
-// save writes a document to a new file, and renames it over the old one: after a crash there is one
-// of the two.
-func (f *Folder) save(d document) (err error) {
-	name := filepath.Join(f.Path, d.kind+"-"+d.id+suffix)
+// save writes a document, and removes the oldest ones beyond the bounds.
+func (f *Folder) save(d document) error {
 	var body bytes.Buffer
 	z, err := gzip.NewWriterLevel(&body, gzip.StatelessCompression) // other levels need 1 MiB of memory for each document
 	if err != nil {
@@ -263,42 +242,38 @@ func (f *Folder) save(d document) (err error) {
 	if err := z.Close(); err != nil {
 		return fmt.Errorf("compress: %w", err)
 	}
+	if err := f.write(filepath.Join(f.Path, d.kind+"-"+d.id+suffix), body.Bytes()); err != nil {
+		return err
+	}
+	return f.prune(d.kind)
+}
+
+// write writes a new file, and renames it over an old one: after a crash there is one of the two.
+func (f *Folder) write(name string, content []byte) error {
 	file, err := os.CreateTemp(f.Path, temporary)
 	if err != nil {
 		return fmt.Errorf("make file: %w", err)
 	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(file.Name())
-		}
-	}()
-	_, err = file.Write(body.Bytes())
+	_, err = file.Write(content)
 	if err == nil {
 		err = file.Sync()
 	}
 	if closing := file.Close(); err == nil {
 		err = closing
 	}
+	if err == nil {
+		err = os.Rename(file.Name(), name)
+	}
 	if err != nil {
+		_ = os.Remove(file.Name())
 		return fmt.Errorf("write: %w", err)
 	}
-	if err := os.Rename(file.Name(), name); err != nil {
-		return fmt.Errorf("rename: %w", err)
-	}
-	if err := f.sync(); err != nil {
-		return err
-	}
-	return f.prune(d.kind)
-}
-
-// sync makes a new name persistent over a crash of the machine.
-func (f *Folder) sync() error {
 	folder, err := os.Open(f.Path)
 	if err != nil {
 		return fmt.Errorf("open folder: %w", err)
 	}
 	defer func() { _ = folder.Close() }()
-	if err := folder.Sync(); err != nil {
+	if err := folder.Sync(); err != nil { // a new name persists over a crash of the machine
 		return fmt.Errorf("sync folder: %w", err)
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/state"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -223,10 +224,10 @@ func testOutage(t *testing.T, outage time.Duration) {
 // Open succeeds on a read-only file system, and reports the error.
 func TestReadOnly(t *testing.T) {
 	const path = "/proc/dra-exporter" // no folder can be created there
-	var state error
-	f, err := Open(Config{Path: path, Report: func(_ time.Duration, err error) { state = err }})
-	if err != nil || f == nil || state == nil || Check(path) == nil {
-		t.Errorf("error %v, state %v", err, state)
+	var reported error
+	f, err := Open(Config{Path: path, Report: func(_ time.Duration, err error) { reported = err }})
+	if err != nil || f == nil || reported == nil || state.Probe(path) == nil {
+		t.Errorf("error %v, reported %v", err, reported)
 	}
 	for err, want := range map[error]driver.Reason{
 		syscall.EROFS: driver.ReasonReadOnly, syscall.ENOSPC: driver.ReasonDiskFull, syscall.EDQUOT: driver.ReasonDiskFull,

@@ -71,16 +71,22 @@ type saver struct {
 	clock     func(time.Time) int64
 	catalogue driver.Catalogue
 
-	// Memory for records that are made at each turn.
-	deviceRecord saved.Device
-	counts       saved.Counts
-	heldRecord   saved.Held
-	portions     []saved.Portion
-	sums         saved.Sums
-	doubts       saved.Doubts
-	observation  saved.Observation
-	nameRecord   saved.Name
-	histogram    distribution.Histogram
+	// Memory for records, which is used again for each of their kind.
+	records struct {
+		device       saved.Device
+		counts       saved.Counts
+		held         saved.Held
+		periods      saved.Periods
+		account      saved.Account
+		sums         saved.Sums
+		doubts       saved.Doubts
+		fit          saved.Fit
+		distribution saved.Distribution
+		observation  saved.Observation
+		name         saved.Name
+	}
+	portions  []saved.Portion
+	histogram distribution.Histogram
 }
 
 // at returns a time on the clock that continues over restarts.
@@ -116,9 +122,9 @@ func (w *saver) values(to []saved.Series, values []Value) []saved.Series {
 	return to
 }
 
-// binary returns a histogram's binary form.
-func binary(h *distribution.Histogram) []byte {
-	b, _ := h.AppendBinary(nil) // the error is always nil
+// binary returns a histogram's binary form in the memory of b.
+func binary(b []byte, h *distribution.Histogram) []byte {
+	b, _ = h.AppendBinary(b[:0]) // the error is always nil
 	return b
 }
 
@@ -134,7 +140,7 @@ func (m *meter) persistent() bool {
 }
 
 func (w *saver) device(d *deviceBook) {
-	r, c := &w.deviceRecord, &w.counts
+	r, c := &w.records.device, &w.records.counts
 	*r = saved.Device{
 		Driver: d.id.Driver, Pool: d.id.Pool, Name: d.id.Device, Born: stamp(d.born), UUID: d.identity.uuid,
 		PCI: d.identity.pci, NetDev: d.identity.netdev, RDMA: d.identity.rdma, CPUs: d.identity.cpus, Read: d.read,
@@ -187,7 +193,7 @@ func (w *saver) device(d *deviceBook) {
 // held writes the holders of the device, without the use of their processes, which changes each
 // second.
 func (w *saver) held(d *deviceBook) {
-	r := &w.heldRecord
+	r := &w.records.held
 	r.Segments, w.portions = r.Segments[:0], w.portions[:0]
 	first := d.timeline.at(d.unsettled(d.clock))
 	for i := max(first, len(d.timeline)-maxHeld); i < len(d.timeline); i++ {
@@ -215,7 +221,8 @@ func (w *saver) portionsOf(of []portion) []saved.Portion {
 }
 
 func (w *saver) periods(d *deviceBook) {
-	var r saved.Periods
+	r := &w.records.periods
+	r.Periods = r.Periods[:0]
 	for _, p := range d.periods {
 		r.Periods = append(r.Periods, saved.Period{
 			Namespace: p.Claim.Namespace, Claim: p.Claim.Name, ClaimUID: p.ClaimUID, ShareID: p.ShareID,
@@ -224,7 +231,7 @@ func (w *saver) periods(d *deviceBook) {
 			Hold: uint64(p.Hold), FromEarly: p.FromDoubt.Early, FromLate: p.FromDoubt.Late, ToEarly: p.ToDoubt.Early, ToLate: p.ToDoubt.Late,
 		})
 	}
-	w.Put(saved.KindPeriods, &d.object, &r)
+	w.Put(saved.KindPeriods, &d.object, r)
 }
 
 func (w *saver) accountAndSums(a *account, ofPods bool) {
@@ -253,7 +260,9 @@ func (w *saver) account(a *account, ofPods bool) {
 		a.users = nil
 	}
 	v := a.known()
-	r := saved.Account{
+	r := &w.records.account
+	*r = saved.Account{
+		Witnessed: r.Witnessed[:0], Shown: r.Shown[:0], Users: r.Users[:0],
 		Device: w.Number(&a.device.object), Namespace: a.key.Namespace, Name: a.key.Name, UID: a.uid, OfPod: ofPods,
 		Born: stamp(a.born), Ended: w.at(a.ended), Matured: stamp(a.matured), LastError: stamp(a.lastError),
 		Watched: a.watched, Young: a.young, Aggregated: a.aggregated, Attribution: string(a.attribution),
@@ -283,12 +292,12 @@ func (w *saver) account(a *account, ofPods bool) {
 			Share: m.Share, Used: m.Used,
 		}
 	}
-	w.Put(saved.KindAccount, &a.object, &r)
+	w.Put(saved.KindAccount, &a.object, r)
 	a.saved = over || !a.closed
 }
 
 func (w *saver) sumsOf(a *account) *saved.Sums {
-	r := &w.sums
+	r := &w.records.sums
 	*r = saved.Sums{
 		Allocated: a.allocated, Share: a.share, Used: a.used, Active: w.at(a.active), UsedUntil: w.at(a.usedUntil),
 		Totals: r.Totals[:0], Witnessed: r.Witnessed[:0],
@@ -303,7 +312,7 @@ func (w *saver) sumsOf(a *account) *saved.Sums {
 }
 
 func (w *saver) doubtsOf(a *account) *saved.Doubts {
-	r := &w.doubts
+	r := &w.records.doubts
 	*r = saved.Doubts{Edges: a.edges, Unread: a.unread, Totals: r.Totals[:0]}
 	for i := range a.totals {
 		r.Totals = append(r.Totals, saved.Doubt{Doubt: a.totals[i].doubt, Measured: a.totals[i].measured})
@@ -312,9 +321,9 @@ func (w *saver) doubtsOf(a *account) *saved.Doubts {
 }
 
 func (w *saver) fit(a *account) {
-	f := a.fit
-	r := saved.Fit{
-		Activity: binary(&f.activity), Bandwidth: binary(&f.bandwidth), Engine: f.engine, Divided: f.divided,
+	f, r := a.fit, &w.records.fit
+	*r = saved.Fit{
+		Activity: binary(r.Activity, &f.activity), Bandwidth: binary(r.Bandwidth, &f.bandwidth), Engine: f.engine, Divided: f.divided,
 		Partial: f.partial, Conflict: f.conflict, Several: f.several,
 		Use: saved.Use{
 			Memory: f.memory, Measured: f.measured, Readings: f.readings, Level: f.level, Grown: f.grown, Near: f.near,
@@ -331,7 +340,7 @@ func (w *saver) fit(a *account) {
 		r.Advice, _ = json.Marshal(f.advice) // cannot fail: all types can be encoded
 	}
 	f.due = false
-	w.Put(saved.KindFit, &a.object, &r)
+	w.Put(saved.KindFit, &a.object, r)
 }
 
 func (w *saver) distributions(key claimKey, c *claimDistributions) {
@@ -341,24 +350,26 @@ func (w *saver) distributions(key claimKey, c *claimDistributions) {
 		if w.Whole() || len(fresh) > maxObservations || w.Fresh(&d.object) || d.shown != !d.series.Shown.IsZero() {
 			d.shown = !d.series.Shown.IsZero()
 			d.histogram.View().Read(&w.histogram)
-			w.Put(saved.KindDistribution, &d.object, &saved.Distribution{
+			r := &w.records.distribution
+			*r = saved.Distribution{
 				Namespace: key.namespace, Name: key.name, Driver: key.driver, Series: w.series(d.series, 0),
-				Histogram: binary(&w.histogram),
-			})
+				Histogram: binary(r.Histogram, &w.histogram),
+			}
+			w.Put(saved.KindDistribution, &d.object, r)
 			continue
 		}
 		w.Number(&d.object)
 		for _, o := range fresh {
-			w.observation = saved.Observation{Value: o.value, Seconds: o.seconds}
-			w.Observe(&d.object, &w.observation)
+			w.records.observation = saved.Observation{Value: o.value, Seconds: o.seconds}
+			w.Observe(&d.object, &w.records.observation)
 		}
 	}
 }
 
 func (w *saver) lives(d *driverLives) {
 	w.Put(saved.KindLives, &d.object, &saved.Lives{
-		Driver: d.Driver, Born: stamp(d.Born), Preparation: binary(&d.Preparation.Histogram),
-		Prepared: stamp(d.Preparation.Shown), Activity: binary(&d.FirstActivity.Histogram), Active: stamp(d.FirstActivity.Shown),
+		Driver: d.Driver, Born: stamp(d.Born), Preparation: binary(nil, &d.Preparation.Histogram),
+		Prepared: stamp(d.Preparation.Shown), Activity: binary(nil, &d.FirstActivity.Histogram), Active: stamp(d.FirstActivity.Shown),
 	})
 }
 
@@ -388,10 +399,10 @@ func (w *saver) name(kind saved.Kind, namespace, text string, n *name) {
 	if n.meta != nil {
 		meta, labels = *n.meta, n.meta.Labels
 	}
-	w.nameRecord = saved.Name{
+	w.records.name = saved.Name{
 		Namespace: namespace, Name: text, UID: n.uid, Allocated: stamp(n.allocatedAt), Labels: labels,
 		OwnerKind: meta.OwnerKind, OwnerName: meta.OwnerName, WorkloadKind: meta.WorkloadKind,
 		WorkloadName: meta.WorkloadName, Queue: meta.Queue, Known: n.meta != nil, Labelled: labels != nil,
 	}
-	w.Put(kind, &n.object, &w.nameRecord)
+	w.Put(kind, &n.object, &w.records.name)
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/common/version"
 
-	"github.com/dra-exporter/dra-exporter/exporter/archive"
 	"github.com/dra-exporter/dra-exporter/exporter/check"
 	"github.com/dra-exporter/dra-exporter/exporter/state"
 )
@@ -47,7 +46,7 @@ func runCheck(ctx context.Context, o *options, list []Source, log *slog.Logger, 
 	report := check.New(check.Config{
 		Name: o.node, Version: version.Version, Node: in.node, Inputs: found, Sources: in.sources,
 		PodResourcesSocket: o.socket, PodsSocket: o.podsSocket, HasInventoryFile: o.inventoryFile != "",
-		StateDir: folder, CheckState: func() error { return archive.Check(folder) },
+		StateDir: folder, CheckState: func() error { return state.Probe(folder) },
 		ReadState: func() error { return state.Check(state.Config{Path: folder, Node: o.node}) },
 		Deadline:  sourceDeadline, IdleThreshold: o.idleThreshold, Device: o.check.device,
 	}).Run(ctx)

@@ -41,10 +41,10 @@ type folder struct {
 // errLocked is the error for a folder that another process writes.
 var errLocked = driver.WithReason(driver.ReasonLocked, errors.New("another instance on this node writes it"))
 
-// openFolder creates the folder if necessary, and locks it.
+// openFolder creates the folder if necessary, tries to write in it, and locks it.
 func openFolder(path string) (folder, error) {
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		return folder{}, fmt.Errorf("make folder: %w", err)
+	if err := Probe(path); err != nil {
+		return folder{}, err
 	}
 	dir, err := os.Open(path)
 	if err != nil {
@@ -71,8 +71,11 @@ func own(dir *os.File) bool {
 	})
 }
 
-// probe returns an error if no file can be written in a folder. It removes its file.
-func probe(path string) error {
+// Probe returns an error if a folder can't be created or written. It removes what it writes.
+func Probe(path string) error {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return fmt.Errorf("make folder: %w", err)
+	}
 	file, err := os.CreateTemp(path, ".tmp-")
 	if err != nil {
 		return fmt.Errorf("write to folder: %w", err)

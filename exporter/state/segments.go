@@ -79,9 +79,6 @@ func (l *segments) open(now time.Time, restore bool) (_ *Restored, err error) {
 			l.folder.close()
 		}
 	}()
-	if err := probe(l.config.Path); err != nil {
-		return nil, err
-	}
 	if l.create == nil {
 		l.create, l.list = l.folder.create, l.folder.numbers
 	}

@@ -159,7 +159,7 @@ func TestImports(t *testing.T) {
 		"exporter/recorder": {
 			"driver", "driver/nvidia/xid", "exporter/join", "exporter/ledger", "exporter/stall", "podresources",
 		},
-		"exporter/archive":      {"driver"},
+		"exporter/archive":      {"driver", "exporter/state"},
 		"exporter/ledger/saved": {"driver", "exporter/state/former"},
 		"exporter/state":        {"driver", "exporter/state/former"},
 		"exporter/state/former": {"driver"},
