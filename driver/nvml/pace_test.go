@@ -27,7 +27,8 @@ func reading(tb testing.TB, s driver.Sample, q driver.Quantity) driver.Reading {
 }
 
 // A sample reads everything every five seconds, after ReadAll, when the processes change, and when
-// an idle GPU draws more power. Others read power and memory, and have the other readings of before.
+// an idle GPU draws more power. Others read power and memory, and have the other readings of
+// before.
 func TestPace(t *testing.T) {
 	c := newClock()
 	machine.Reset(1)

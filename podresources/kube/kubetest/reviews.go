@@ -37,8 +37,8 @@ func Token(user, audience string) string {
 	return part([]byte("{}")) + "." + part(fmt.Appendf(nil, `{"sub":%q,"aud":[%q]}`, user, audience)) + "."
 }
 
-// parseToken returns the user and the audience of a token. One that [Token] has not made is the name
-// of a user.
+// parseToken returns the user and the audience of a token. One that [Token] has not made is the
+// name of a user.
 func parseToken(token string) (user, audience string) {
 	var claims struct {
 		Subject  string   `json:"sub"`

@@ -111,9 +111,8 @@ func TestNVML(t *testing.T) {
 	p.eventually("up again", func() bool { return p.scrape().is(1, "dra_device_up", "device", "gpu-0") })
 }
 
-// Pods that hold a GPU for two seconds are charged the energy of their time, although NVML's counter
-// is read every five seconds: it is also read when a pod comes or goes, and when its process does.
-// Their active time is that of their process.
+// Pods that hold a GPU for two seconds are charged the energy of their time, although NVML's
+// counter is read every five seconds: it is also read when a pod or its process comes or goes.
 func TestShortPodsByNVML(t *testing.T) {
 	t.Parallel()
 	machine, err := nvmltest.New(t.Context(), t.TempDir())
