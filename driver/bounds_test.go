@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 )
 
 // Impossible values are out of range. 0 is not a value where a sensor can't mean it.
@@ -36,11 +37,60 @@ func TestBounds(t *testing.T) {
 		{driver.LinkWidth, 0, "", true},
 		{driver.FanRotation, 0, "", false},
 		{driver.Energy, 1e13, "", false},
+		{driver.Energy, 9.2e18, driver.ReasonOutOfRange, false},
+		{driver.Energy, 0, "", false}, // the ledger decides
+		{driver.LifetimeErrors, 9.2e18, driver.ReasonOutOfRange, false},
+		{driver.PowerLimit, 0, "", true},
+		{driver.ClockMax, 0, "", true},
 		{driver.Power, math.NaN(), driver.ReasonNotFinite, false},
 	} {
 		spec := tc.quantity.Spec()
-		if got, absent := spec.Check(tc.value), spec.IsAbsent(tc.value, driver.KindDevice); got != tc.want || absent != tc.absent {
+		got, absent := spec.Check(tc.value), spec.IsAbsent(tc.value, driver.KindDevice)
+		if got != tc.want || absent != tc.absent {
 			t.Errorf("%v %v: %q, absent %v; want %q, %v", tc.quantity, tc.value, got, absent, tc.want, tc.absent)
+		}
+	}
+}
+
+// A partition may draw nothing, and a whole device may not.
+func TestZeroOfPartition(t *testing.T) {
+	for q, absent := range map[driver.Quantity]bool{
+		driver.Power: false, driver.Clock: false, driver.Temperature: true, driver.MemoryUsed: false,
+	} {
+		if spec := q.Spec(); spec.IsAbsent(0, driver.KindPartition) != absent {
+			t.Errorf("0 of %v of a partition: absent %v, want %v", q, !absent, absent)
+		}
+	}
+}
+
+// Codes for "no value" are none, in each unit in which interfaces give a quantity. Their neighbours
+// are values.
+func TestCodes(t *testing.T) {
+	for _, test := range []struct {
+		quantity driver.Quantity
+		scales   []float64 // W, mW and µW; B, KiB and MiB; s, ms, µs and ns; Hz, kHz and MHz
+	}{
+		{driver.Power, []float64{1, 1e-3, 1e-6}},
+		{driver.Energy, []float64{1, 1e-3, 1e-6}},
+		{driver.Temperature, []float64{1, 1e-3}},
+		{driver.MemoryUsed, []float64{1, 1 << 10, 1 << 20}},
+		{driver.IOBytes, []float64{1, 1 << 10, 1e6}},
+		{driver.ThrottledSeconds, []float64{1, 1e-3, 1e-6, 1e-9}},
+		{driver.Clock, []float64{1, 1e3, 1e6}},
+		{driver.Errors, []float64{1}},
+		{driver.LifetimeErrors, []float64{1}},
+		{driver.Utilization, []float64{1, 0.01}},
+	} {
+		spec := test.quantity.Spec()
+		for _, scale := range test.scales {
+			for name, code := range drivertest.HostileCodes() {
+				if got := spec.Check(code * scale); got != driver.ReasonNoValue {
+					t.Errorf("%v: %s × %v is %q", test.quantity, name, scale, got)
+				}
+				if got := spec.Check(code * 0.999 * scale); got == driver.ReasonNoValue {
+					t.Errorf("%v: %s × 0.999 × %v is %q", test.quantity, name, scale, got)
+				}
+			}
 		}
 	}
 }

@@ -44,8 +44,11 @@ func TestCatalogue(t *testing.T) {
 		if spec.Unit == "ratio" && (spec.Max == 0 || !spec.NonNegative) {
 			t.Errorf("%v: a ratio without bounds", q)
 		}
-		if spec.Type == driver.Gauge && spec.Max == 0 && spec.Name != "capacity" && spec.Name != "lifetime_errors" {
-			t.Errorf("%v: a gauge without a bound", q)
+		if spec.Type == driver.Counter && spec.MaxRate == 0 {
+			t.Errorf("%v: a counter without a highest rate", q)
+		}
+		if spec.Max == 0 && spec.Name != "capacity" {
+			t.Errorf("%v: no bound", q)
 		}
 		if !strings.HasSuffix(spec.Help, ".") || strings.ContainsAny(spec.Help, "\n\\") {
 			t.Errorf("%v: help %q is no sentence of one line", q, spec.Help)

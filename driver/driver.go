@@ -303,6 +303,13 @@ type Source interface {
 	Sample(ctx context.Context) ([]Sample, error)
 }
 
+// Completer is a [Source] that does not read all values with each Sample. ReadAll makes the next
+// Sample read all of them: a holder may have come or gone. It is safe for concurrent use.
+type Completer interface {
+	Source
+	ReadAll()
+}
+
 // Watcher is implemented by a [Source] that watches its inputs in the background. Its Sample
 // returns what is known at that time, without waiting.
 type Watcher interface {

@@ -135,9 +135,22 @@ func (s *Sampler) Run(ctx context.Context) {
 			retry = again
 		}
 		var running bool
-		if running, hinted = s.sleep(ctx, ticker, begun, retry); !running {
+		running, hinted = s.sleep(ctx, ticker, begun, retry)
+		if hinted || !running {
+			s.readAll()
+		}
+		if !running {
 			s.tick(stop)
 			return
+		}
+	}
+}
+
+// readAll makes the sources read all of their values in the next tick.
+func (s *Sampler) readAll() {
+	for _, w := range s.workers {
+		if source, ok := w.source.(driver.Completer); ok {
+			source.ReadAll()
 		}
 	}
 }

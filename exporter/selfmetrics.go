@@ -17,6 +17,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
 
 // SelfMetrics are the exporter's metrics about itself, such as the state of its sources, and
@@ -29,6 +30,7 @@ type SelfMetrics struct {
 	rejected *prometheus.CounterVec
 
 	conflicts, unresolved *prometheus.GaugeVec
+	conflict              *prometheus.GaugeVec
 	idle, idleNetwork     prometheus.Gauge
 	incidents, events     *prometheus.CounterVec
 	open, onset           *prometheus.GaugeVec // of incidents
@@ -69,7 +71,7 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 	})
 	info.Set(1)
 	registry.MustRegister(
-		m.up, m.errors, m.success, m.duration, m.rejected, m.conflicts, m.unresolved, m.idle,
+		m.up, m.errors, m.success, m.duration, m.rejected, m.conflicts, m.conflict, m.unresolved, m.idle,
 		m.idleNetwork, m.incidents, m.open, m.onset, m.events, m.receipts, m.lines, m.tick, m.corrections, m.stateBytes,
 		m.stateLate, info,
 		versioncollector.NewCollector("dra_exporter"), collectors.NewGoCollector(),
@@ -107,10 +109,16 @@ func (m *SelfMetrics) makeJoinMetrics() {
 	m.conflicts = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "dra_exporter_conflicts",
 		Help: "Contradictions, by kind. Between the kubelet's PodResources and the API server's claims: device (the " +
-			"claim's allocation has another device, and that one is used), reservation (the claim is not reserved for the " +
-			"pod; the kubelet's answer is used). Of a device: activity (its utilization is 0 but its power, an engine or " +
+			"claim's allocation has another device; a pod that runs is charged for both), reservation (the claim is not " +
+			"reserved for the pod; the kubelet's answer is used). Of a device: activity (its utilization is 0 but its power, an engine or " +
 			"another source shows activity; the device does not count as idle).",
 	}, []string{"kind"})
+	m.conflict = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "dra_exporter_conflict_info",
+		Help: "Contradictions between the kubelet and the API server, by pod and device, at most 64: the kubelet lists " +
+			"the device for the pod. allocated_device is the device that the claim is allocated and that the kubelet does " +
+			"not list for it; the scheduler may give the other one to another pod.",
+	}, []string{"kind", "namespace", "pod", "resourceclaim_name", "driver", "pool", "device", "allocated_device"})
 	m.unresolved = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "dra_exporter_unresolved_pods",
 		Help: "Pods with claims for which it is unknown what they hold, by reason: claim_name_unknown, claim_unknown, or " +
@@ -350,6 +358,18 @@ func (m *SelfMetrics) IdleThresholds(utilization, network float64) {
 // Conflicts sets the number of the kubelet's rows that the API server contradicts, by kind.
 func (m *SelfMetrics) Conflicts(byKind map[string]int) { setEach(m.conflicts, byKind) }
 
+// maxConflicts limits the conflicts that are shown one by one.
+const maxConflicts = 64
+
+// Contradicted sets the present conflicts of kubelet and API server.
+func (m *SelfMetrics) Contradicted(conflicts []holders.Conflict) {
+	m.conflict.Reset()
+	for _, c := range conflicts[:min(len(conflicts), maxConflicts)] {
+		m.conflict.WithLabelValues(c.Kind, c.Claim.Namespace, c.Pod.Name, c.Claim.Name, c.Device.Driver, c.Device.Pool,
+			c.Device.Device, c.Allocated.Device).Set(1)
+	}
+}
+
 // UnresolvedPods sets the number of pods whose devices are unknown, by reason.
 func (m *SelfMetrics) UnresolvedPods(byReason map[string]int) { setEach(m.unresolved, byReason) }
 
@@ -433,6 +453,7 @@ func SelfFamilies() ([]exposition.Family, error) {
 	m.Observe("source", time.Millisecond, driver.Hung("sample"), time.Unix(0, 0))
 	m.Reject(driver.Rejection{Input: "input", Reason: driver.ReasonOther, Count: 1})
 	m.Conflicts(map[string]int{"kind": 0})
+	m.Contradicted(make([]holders.Conflict, 1))
 	m.UnresolvedPods(map[string]int{"reason": 0})
 	m.Incident("kind", 0)
 	m.OpenIncidents(map[string][]time.Time{"kind": {time.Unix(0, 0)}})

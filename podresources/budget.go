@@ -46,6 +46,7 @@ const (
 	maxPluginIDs   = 128      // device IDs of one pod and resource
 	maxAnswerPods  = MaxPods  // see Bounds
 	maxAnswerBytes = 8 << 20  // see Bounds
+	maxPod         = 16 << 20 // highest size of a pod without what it lists again, in bytes
 	largePod       = 16 << 10 // size from which a pod may have more than maxPluginIDs, in bytes
 	// stuckPod is the size, in bytes, from which a pod is searched for what it lists twice: a claim of
 	// 32 devices with names of usual length takes 70 kB.
@@ -179,32 +180,6 @@ func withoutIDs(pod []byte) []byte {
 	})
 }
 
-// withoutDuplicates returns a pod without the devices of a claim, and the CDI names of a device,
-// that it lists again. Kubelet 1.36 lists them again at each retry for a pod with two drivers of
-// which one fails (kubernetes issue 141335): the k-th device with the names of the k-1 before it.
-func withoutDuplicates(pod []byte) []byte {
-	return replaced(pod, containersField, func(container []byte) []byte {
-		return replaced(container, dynamicResourcesField, func(claim []byte) []byte {
-			return distinct(claim, claimResourcesField, func(device []byte) []byte {
-				return distinct(device, cdiDevicesField, func(name []byte) []byte { return name })
-			})
-		})
-	})
-}
-
-// distinct returns a message with the values of a field replaced by what f returns, each only once.
-func distinct(message []byte, field protowire.Number, f func(value []byte) []byte) []byte {
-	seen := map[string]bool{}
-	return replaced(message, field, func(value []byte) []byte {
-		value = f(value)
-		if seen[string(value)] {
-			return nil
-		}
-		seen[string(value)] = true
-		return value
-	})
-}
-
 // hasManyIDs reports whether the pod has surplus device IDs.
 func hasManyIDs(pod []byte) bool {
 	many := false
@@ -263,10 +238,10 @@ func eachField(message []byte, field protowire.Number, f func(value []byte)) {
 	}
 }
 
-// replaced returns a message with the values of a field replaced by what f returns; nil removes the
-// value, and a nil f all of them. From the first malformed field on, the message is unchanged.
+// replaced returns a message with the values of a field replaced by what f returns; a nil f removes
+// them. From the first malformed field on, the message is unchanged.
 func replaced(message []byte, field protowire.Number, f func(value []byte) []byte) []byte {
-	out := make([]byte, 0, min(len(message), 4<<10)) // not nil, which removes the value
+	out := make([]byte, 0, len(message)/4)
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {
@@ -281,9 +256,7 @@ func replaced(message []byte, field protowire.Number, f func(value []byte) []byt
 			out = append(out, message[:n+size]...)
 		case f != nil:
 			value, _ := protowire.ConsumeBytes(message[n:])
-			if value = f(value); value != nil {
-				out = protowire.AppendBytes(protowire.AppendTag(out, number, kind), value)
-			}
+			out = protowire.AppendBytes(protowire.AppendTag(out, number, kind), f(value))
 		}
 		message = message[n+size:]
 	}

@@ -24,12 +24,15 @@ func TestDecode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	name := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), make([]byte, maxPod+1))
+	large := protowire.AppendBytes(protowire.AppendTag(nil, podResourcesField, protowire.BytesType), name)
 	withField := protowire.AppendVarint(protowire.AppendTag(bytes.Clone(wire), 9, protowire.VarintType), 300)
 	withField = protowire.AppendBytes(protowire.AppendTag(withField, 9, protowire.BytesType), []byte("more"))
 	withField = protowire.AppendFixed64(protowire.AppendTag(withField, 9, protowire.Fixed64Type), 1)
 	for name, tt := range map[string]struct {
 		wire []byte
 		want *v1.ListPodResourcesResponse
+		lost int
 		bad  bool
 	}{
 		"nothing":           {want: answerOf()},
@@ -41,9 +44,14 @@ func TestDecode(t *testing.T) {
 		"bad pod, then cut": {wire: append(bytes.Clone(withBadPod), 1<<3|2, 5, 'x'), bad: true},
 		"other fields":      {wire: append(withField, wire...), want: answerOf(good, good)},
 		"no field":          {wire: append(bytes.Clone(wire), 0, 0), bad: true},
+		"too large a pod":   {wire: append(large, wire...), want: answerOf(good), lost: 1},
+		"and cut off":       {wire: large[:len(large)-1], bad: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, size := range []int{len(tt.wire), 1, 7, 1 << 14} {
+				if len(tt.wire) > 1<<20 && size < 1<<14 {
+					continue // it takes too long
+				}
 				got, err := new(Decoder).Decode(slices.Collect(slices.Chunk(tt.wire, max(1, size)))...)
 				if tt.bad != (err != nil) {
 					t.Fatalf("pieces of %d bytes: error %v, want one: %v", size, err, tt.bad)
@@ -51,6 +59,10 @@ func TestDecode(t *testing.T) {
 				if err != nil {
 					continue
 				}
+				if lost := leftOut(got); lost != tt.lost {
+					t.Errorf("pieces of %d bytes: %d pods are left out, want %d", size, lost, tt.lost)
+				}
+				got.ProtoReflect().SetUnknown(nil)
 				if diff := cmp.Diff(tt.want, got, protocmp.Transform()); diff != "" {
 					t.Errorf("pieces of %d bytes: %s", size, diff)
 				}

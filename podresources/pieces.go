@@ -1,6 +1,7 @@
 package podresources
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,72 @@ type pieces struct {
 	first   []byte
 	rest    [][]byte
 	scratch []byte // of the last value that was in more than one piece
+	read    uint64 // bytes
+}
+
+// errLargePod is the error for a pod that is larger than maxPod.
+var errLargePod = errors.New("the pod is too large")
+
+// distinct reads a message of a size and returns it without values of a field that it has had
+// before. The further fields are those of these values, for which the same is done. It drops fields
+// that are no bytes. Only the first values are remembered, since no more are used.
+func (p *pieces) distinct(size uint64, field protowire.Number, of ...protowire.Number) ([]byte, error) {
+	end, out := p.read+size, make([]byte, 0, min(size, 256))
+	var seen map[string]bool // nil before the second value
+	var first []byte
+	for p.read < end {
+		tag, err := p.varint()
+		if err != nil {
+			return nil, err
+		}
+		number, kind := protowire.DecodeTag(tag)
+		if kind != protowire.BytesType {
+			if err := p.skip(number, kind); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		var value []byte
+		size, err := p.varint()
+		switch {
+		case err != nil:
+			return nil, err
+		case size > end-min(p.read, end):
+			return nil, decodeError(io.ErrUnexpectedEOF)
+		case number == field && len(of) > 0:
+			value, err = p.distinct(size, of[0], of[1:]...)
+		case size <= maxPod:
+			value, err = p.take(size)
+		default:
+			err = errLargePod
+		}
+		tooLarge := len(out)+len(value) > maxPod || number == field && len(out) > maxAnswerBytes
+		if errors.Is(err, errLargePod) || tooLarge {
+			return nil, cmp.Or(p.pass(end-p.read), errLargePod)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if number == field {
+			if first != nil && seen == nil {
+				seen = map[string]bool{string(first): true}
+			}
+			if seen[string(value)] {
+				continue
+			}
+			if seen != nil && len(seen) < maxRows {
+				seen[string(value)] = true
+			}
+		}
+		out = protowire.AppendBytes(protowire.AppendTag(out, number, kind), value)
+		if number == field && first == nil {
+			first = out[len(out)-len(value):]
+		}
+	}
+	if p.read > end {
+		return nil, decodeError(io.ErrUnexpectedEOF)
+	}
+	return out, nil
 }
 
 // more reports whether there are more bytes.
@@ -28,6 +95,7 @@ func (p *pieces) take(n uint64) ([]byte, error) {
 	if uint64(len(p.first)) >= n {
 		out := p.first[:n]
 		p.first = p.first[n:]
+		p.read += n
 		return out, nil
 	}
 	p.scratch = p.scratch[:0]
@@ -35,6 +103,7 @@ func (p *pieces) take(n uint64) ([]byte, error) {
 		part := p.first[:min(uint64(len(p.first)), n-uint64(len(p.scratch)))]
 		p.scratch, p.first = append(p.scratch, part...), p.first[len(part):]
 	}
+	p.read += uint64(len(p.scratch))
 	if uint64(len(p.scratch)) < n {
 		return nil, decodeError(io.ErrUnexpectedEOF)
 	}
@@ -49,6 +118,7 @@ func (p *pieces) pass(n uint64) error {
 		}
 		part := min(n, uint64(len(p.first)))
 		p.first = p.first[part:]
+		p.read += part
 		n -= part
 	}
 	return nil

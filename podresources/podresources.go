@@ -78,6 +78,8 @@ type Reason string
 // The reasons. Those that begin with "kept" depend on earlier evidence.
 const (
 	ReasonListed    Reason = "listed by the kubelet" // by its last answer
+	ReasonOther     Reason = "listed by the kubelet, while its claim is allocated another device"
+	ReasonUnused    Reason = "allocated, but the pod's containers were given another device"
 	ReasonReserved  Reason = "reserved, containers started"
 	ReasonWaiting   Reason = "allocated, waiting for the driver"
 	ReasonNominated Reason = "allocated, waiting for binding conditions"
@@ -91,7 +93,7 @@ const (
 // Reasons returns all reasons.
 func Reasons() []Reason {
 	return []Reason{
-		ReasonListed, ReasonReserved, ReasonWaiting, ReasonNominated, ReasonEnding,
+		ReasonListed, ReasonOther, ReasonUnused, ReasonReserved, ReasonWaiting, ReasonNominated, ReasonEnding,
 		ReasonClaimGone, ReasonProcesses, ReasonNoAnswer, ReasonRestarted,
 	}
 }

@@ -63,15 +63,19 @@ func stalledAlerts(o *Options) []alert {
 			count by (<claim>) (max by (<claim device>) (dra_claim_stalled) == 1)`,
 			summary: aClaim + " keeps its devices busy without progress.",
 			description: "{{ $value }} of the claim's devices on " + aNode + " are fully utilized without a pause, but no " +
-				"other measured quantity shows progress, as when a collective operation hangs.",
+				"other measured quantity shows progress, as when a collective operation hangs.{{ with printf " +
+				"\"count by (reason) (dra_claim_stalled{cluster='%s',node='%s',namespace='%s',resourceclaim_name='%s'} == 1)\" " +
+				"$labels.cluster $labels.node $labels.namespace $labels.resourceclaim_name | query }} Without progress: " +
+				"{{ (. | first).Labels.reason }}.{{ end }}",
 			meaning: "For at least the exporter's --stalled.after, eight minutes by default, a kernel ran without a pause, " +
 				"the power was low, and compute pipes, memory traffic, copies, media engines and links, as far as they are " +
-				"measured, did almost nothing. A kernel that waits for another rank polls, and counts as busy. There is no " +
-				"alert while it is unknown whether the claim is stalled (`dra_claim_stalled_unknown` has the reason): on shared " +
-				"devices and MIG partitions; without a measurement of power, or of both compute pipes and memory traffic; " +
-				"while the device is throttled; for half an hour while another rank on the node works, since the claim may " +
-				"wait for it; for 20 minutes if there may be ranks on other nodes; and, if the claim waited before and resumed " +
-				"by itself, for at least 1.5 times as long.",
+				"measured, did almost nothing. Its pods did nothing on the host, by their cgroups. A kernel that waits for " +
+				"another rank polls, and counts as busy. There is no alert while it is unknown whether the claim is stalled " +
+				"(`dra_claim_stalled_unknown` has the reason): on shared devices and MIG partitions; unless every engine, the " +
+				"power and the pods' cgroups can be read; while the device is throttled; while another rank on the node, or " +
+				"the host, works; for 40 minutes while a thread runs without a pause or another rank is idle; if the claim may " +
+				"wait for another node or for a request (see [DRAWorkloadStalled](#draworkloadstalled)); and, if it waited " +
+				"before and resumed by itself, for at least 1.5 times as long.",
 			diagnosis: "The incident of kind claim_stalled on the exporter's page shows the minute before and after. Compare " +
 				"the ranks: the others wait for one that is not stalled, or has ended. `py-spy dump` shows what a rank executes, " +
 				"and NCCL's RAS (`ncclras`) which ranks are missing. Errors of a device or a link at that time are the likely " +
@@ -178,7 +182,8 @@ func oversizedAlert(o *Options) alert {
 			"{{ $labels.device }} on " + aNode + ". {{ $value | humanizePercentage }} of it would be free for others.",
 		meaning: "The claim's peak memory and the 99.9th percentile of its activity, with a margin, fit into half of what " +
 			"it holds or less: into a partition, a share or fewer devices that its node offers. There is no alert before the " +
-			"claim was measured for --fit.after (a day); if it began before the exporter; if its memory is read less often " +
+			"claim was measured for --fit.after (a day), which for one that began earlier is since the exporter's start; if its " +
+			"memory is read less often " +
 			"than each second, grew in the second half of that time, or was near its peak only for moments; or if it uses " +
 			"links between devices, decoders or bandwidth that the alternative lacks. `/api/v1/fit` has the reason. " +
 			"Workloads differ from run to run, so this alert is off by default: `go run -C dashboards ./generate " +

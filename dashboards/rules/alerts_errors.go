@@ -270,18 +270,36 @@ func holderAlerts(o *Options) []alert {
 		},
 		{
 			name: "DRAExporterConflicts", severity: warning, hold: o.For * long, keep: o.KeepFiring,
-			expr: `max by (cluster, node, kind) (dra_exporter_conflicts) > 0`,
+			expr: `max by (cluster, node, kind) (dra_exporter_conflicts{kind!="device"}) > 0`,
 			summary: "Kubelet and API server differ on " + aNode + " about who holds a device ({{ $labels.kind }}): " +
 				"{{ $value }}.",
-			description: "`device`: the exporter follows the claim's allocation. `reservation`: it follows the kubelet.",
-			meaning: "The kubelet lists a device for a pod whose claim was allocated another one, or a claim that is not " +
-				"reserved for it. That is normal for seconds after a force delete. If it lasts, two pods may use one device.",
+			description: "`reservation`: the exporter follows the kubelet.",
+			meaning: "The kubelet lists a claim for a pod for which it is not reserved. That is normal for seconds after a " +
+				"force delete. If it lasts, two pods may use one device.",
 			diagnosis: "The exporter's log names pod, claim and device once. Compare `kubectl get resourceclaim -o yaml` with " +
 				"`dra-exporter check` on the node.",
 			mitigation: "Delete the pod that should not have the device. If that does not help, drain the node and restart " +
 				"its kubelet.",
 			queries: []string{
 				`max by (cluster, node, kind) (dra_exporter_conflicts) > 0`,
+			},
+		},
+		{
+			name: "DRAExporterDeviceConflict", severity: warning, hold: o.For * long, keep: o.KeepFiring,
+			expr: `max by (cluster, node, namespace, pod, resourceclaim_name, driver, pool, device, allocated_device) ` +
+				`(dra_exporter_conflict_info{kind="device"}) > 0`,
+			summary: "Pod {{ $labels.namespace }}/{{ $labels.pod }} on " + aNode + " has {{ $labels.device }}, and its claim " +
+				"{{ $labels.resourceclaim_name }} is allocated {{ $labels.allocated_device }}.",
+			description: "A pod that runs is charged for both. The scheduler may give {{ $labels.device }} to another pod.",
+			meaning: "The kubelet lists another device for the pod than the API server has allocated to its claim, as after a " +
+				"pod with a named claim was deleted by force and made again: the kubelet still has the claim prepared with the " +
+				"first device, and does not prepare it again.",
+			diagnosis: "The page of the node, and `dra-exporter check` on it, show both devices. Compare " +
+				"`kubectl get resourceclaim -o yaml` with the driver's log.",
+			mitigation: "Delete all pods that use the claim, and wait until the driver has unprepared it. Then make them again.",
+			queries: []string{
+				`max by (cluster, node, namespace, pod, resourceclaim_name, driver, pool, device, allocated_device) ` +
+					`(dra_exporter_conflict_info)`,
 			},
 		},
 	}

@@ -2,7 +2,7 @@ package rules
 
 // stragglerAlerts are about devices of a workload for which its other devices wait.
 func stragglerAlerts(o *Options) []alert {
-	return []alert{{
+	return []alert{workloadStalledAlert(o), {
 		name: "DRAWorkloadStraggler", severity: warning, hold: o.For, keep: o.KeepFiring,
 		expr: `
 			max by (<member>, reason) (` + StragglerRecord + `) == 1`,
@@ -12,12 +12,16 @@ func stragglerAlerts(o *Options) []alert {
 			"{{ $labels.pod }} holds, differs from the other members of its workload: {{ $labels.reason }}.",
 		meaning: "Ranks of a synchronous job wait for the slowest one in each step. Members, the devices that one pod of " +
 			"the workload has for itself, are compared with the workload's median over 10 minutes, on all nodes; there " +
-			"must be three of one driver. One is named if it is more than three deviations (1.4826 × the median of the " +
+			"must be three of one driver, all of one model. Members are compared only if something shows that they work in " +
+			"step: the kind of the workload (JobSet, PyTorchJob and the like), or equal traffic. Replicas of a service never " +
+			"are. The clock is compared as a share of the device's own maximum. One is named if it is more than three deviations (1.4826 × the median of the " +
 			"distances, at least 2 % of the median) off, and the evidence says that it is the slow one and not one that " +
 			"waits. `throttled`: it was throttled for a tenth of the time more than the others, and its clock is lower. " +
 			"`low_clock`: its clock is lower. In both cases it has as much work as the others. `busy`: its tensor cores work " +
 			"longer with the same traffic, so that the others wait for it. `starved`: it pauses while the others " +
-			"poll, with the same traffic: its processor, storage or input is slow. Without a measurement of traffic, " +
+			"poll, with the same traffic: its processor, storage or input is slow. Both need a member that has become " +
+			"different from the others within the last hours: the last stage of a pipeline and the holder of a popular " +
+			"expert are so by design. Without a measurement of traffic, " +
 			"`busy` and `starved` are unknown; without one of tensor cores, `busy` is. A slow link slows all members, so " +
 			"that none is named.",
 		diagnosis: "The table of members on the Workloads dashboard shows the members of a workload side by side. " +
@@ -31,4 +35,37 @@ func stragglerAlerts(o *Options) []alert {
 			`max by (<workload>, signal) (workload:dra_signal:median)`,
 		},
 	}}
+}
+
+// workloadStalledAlert is about workloads on several nodes, of which no node sees all members.
+func workloadStalledAlert(o *Options) alert {
+	const (
+		quiet = `max by (<member>) (` + quietRecord + `)`
+		all   = `count by (<workload>) (group by (<member>) (` + memberRecord + `))`
+	)
+	// A workload of which a member does something, or is not measured, may go on.
+	return alert{
+		name: "DRAWorkloadStalled", severity: warning, hold: o.For, keep: o.KeepFiring,
+		expr: `
+			min by (<workload>) (` + quiet + `) >= 2400
+			unless on (<workload>) ` + progressRecord + `
+			unless on (<workload>) ` + memberRecord + `{` + services + `}
+			and on (<workload>) ` + all + ` > 1`,
+		summary: "{{ $labels.workload_kind }} {{ $labels.namespace }}/{{ $labels.workload_name }} does nothing on any node.",
+		description: "For {{ $value | humanizeDuration }} no member of the workload has shown progress: at least one keeps " +
+			"its device busy and does nothing, and the others do nothing either, or are idle.",
+		meaning: "A node does not know what the members of a workload on other nodes do, and does not call a claim stalled " +
+			"that may wait for them (`dra_claim_stalled_unknown{reason=\"ranks_elsewhere\"}`). It exports for how long the " +
+			"claim has been quiet (`dra_claim_quiet_seconds`), and this rule sees all members. It fires if all that are " +
+			"busy have been quiet for 40 minutes, which is longer than members usually wait, and the others are idle. It " +
+			"does not fire while a member works on its device or its host, or can't be judged, nor for services, which may " +
+			"wait for requests.",
+		diagnosis: "Compare the members: the others wait for one that is idle, or has ended. `py-spy dump` shows what a rank " +
+			"executes, and NCCL's RAS (`ncclras`) which ranks are missing.",
+		mitigation: "Restart the job from its last checkpoint, without the node whose device or link failed.",
+		queries: []string{
+			`max by (<member>) (` + quietRecord + `)`,
+			`max by (<claim device>, reason) (dra_claim_stalled_unknown)`,
+		},
+	}
 }

@@ -21,7 +21,22 @@ const (
 	StragglerRecord = "workload_device:dra_straggler:info"
 	// SignalRecord has the activity of each member, by signal.
 	SignalRecord = "workload_device:dra_signal:avg"
+
+	// differenceRecord is how far each member is above the median of its workload, while that works.
+	differenceRecord = "workload_device:dra_signal:difference"
+	// quietRecord is how long each member has been quiet, and progressRecord are the members of which
+	// something speaks against a hang of their workload, by reason.
+	quietRecord    = "workload_device:dra_quiet:seconds"
+	progressRecord = "workload_device:dra_progress:info"
 )
+
+// services are the kinds of workloads whose pods work on their own, or wait for requests: their
+// members are not compared, and one that does nothing has nothing to do.
+const services = `workload_kind=~"Deployment|ReplicaSet|ReplicationController|Rollout|DaemonSet|Service|` +
+	`InferenceService|RayService|LeaderWorkerSet|StatefulSet|Pod"`
+
+// indexed are the kinds of workloads whose members work in step even if no traffic shows it.
+const indexed = `workload_kind=~"JobSet|TrainJob|PyTorchJob|JAXJob|MPIJob|TFJob|PaddleJob|XGBoostJob"`
 
 // leastMembers is the number of members from which on a single one can't shift the median of a
 // workload.
@@ -51,7 +66,11 @@ func members() []recording {
 			)`},
 		gauge("tensor", `dra_device_engine_utilization_ratio{engine="tensor"}`),
 		gauge("utilization", `dra_device_utilization_ratio`),
-		gauge("clock", `dra_device_clock_hertz{domain=~"sm|graphics"}`),
+		// Of its own highest one: models differ, and an RTX at its full clock is not faster than an H100.
+		signal("clock", `(
+			    max by (<device>) (avg_over_time(dra_device_clock_hertz{domain=~"sm|graphics"}[10m]))
+			      / on (<device>) (max by (<device>) (dra_device_clock_max_hertz{domain=~"sm|graphics"}) > 0)
+			  )`),
 		gauge("power", `dra_device_power_watts`),
 		signal("throttled", `max by (<device>) (
 			    rate(dra_device_throttled_seconds_total{reason!="idle"}[10m])
@@ -61,6 +80,23 @@ func members() []recording {
 			      rate(dra_device_io_bytes_total{link=~"nvlink|xgmi|rdma|network"}[10m])
 			    )
 			  )`),
+		{name: quietRecord, unit: query.Unit{Seconds: 1, Scale: 1}, expr: `
+			` + memberRecord + `
+			  * on (<device>) group_left () max by (<device>) (dra_claim_quiet_seconds > 0)`},
+		// All but the reasons that say that it waits for another member.
+		{name: progressRecord, expr: `
+			group by (<member>) (
+			  ` + memberRecord + ` and on (<device>) max by (<device>) (dra_claim_stalled) == 0
+			  or
+			  ` + memberRecord + ` and on (<device>) max by (<device>) (
+			    dra_claim_stalled_unknown{reason!~"idle|ranks_elsewhere|another_rank_works|another_rank_idles|waited_before|host_spins"}
+			  )
+			)`},
+		// The models of the members of each workload.
+		{name: "workload_device:dra_member_model:info", expr: `
+			group by (<workload>, node, model) (
+			  ` + memberRecord + ` * on (<device>) group_left (model) device:dra_model:info
+			)`},
 	}
 }
 
@@ -76,7 +112,11 @@ func stragglers() []recording {
 			max by (<member>, signal) (
 			  %s
 			  and on (<workload>) count by (<workload>) (group by (<member>) (%s)) >= %d
-			)`, SignalRecord, memberRecord, leastMembers)},
+			  unless on (<workload>) %s{%s}
+			  unless on (<workload>) count by (<workload>) (
+			    group by (<workload>, model) (workload_device:dra_member_model:info)
+			  ) > 1
+			)`, SignalRecord, memberRecord, leastMembers, memberRecord, services)},
 		{name: medianRecord, unit: unknown, expr: fmt.Sprintf(`
 			quantile by (<workload>, signal) (0.5, %s)
 			and on (<workload>, signal) count by (<workload>, signal) (%s) >= %d`, comparedRecord,
@@ -87,6 +127,9 @@ func stragglers() []recording {
 			) > 0.02 * ` + medianRecord + `
 			or
 			0.02 * ` + medianRecord},
+		{name: differenceRecord, unit: unknown, expr: `
+			` + comparedRecord + `{signal=~"tensor|utilization"} - on (<workload>, signal) group_left () ` + medianRecord + `
+			and on (<workload>) ` + medianRecord + `{signal="utilization"} > 0.3`},
 		{name: DeviationsRecord, unit: query.Unit{Scale: 1}, expr: `
 			max by (<member>) (
 			  abs(` + comparedRecord + ` - on (<workload>, signal) group_left () ` + medianRecord + `)
@@ -115,11 +158,27 @@ func stragglers() []recording {
 			  < 0.1 * max by (<workload>) (` + medianRecord + `{signal="traffic"})
 			unless on (<member>) ` + above("traffic", "") + `
 			unless on (<member>) ` + below("traffic", "")
+	inStep := `
+			and on (<workload>) (` + memberRecord + `{` + indexed + `} or on (<workload>) (
+			    max by (<workload>) (` + medianRecord + `{signal="traffic"}) > 1e6
+			    and on (<workload>) max by (<workload>) (` + spreadRecord + `{signal="traffic"})
+			      < 0.1 * max by (<workload>) (` + medianRecord + `{signal="traffic"})
+			  ))`
+	// The member has become different: the last stage of a pipeline is so by design.
+	became := func(signal, past, sign string) string {
+		return `
+			and on (<member>) (
+			  max by (<member>) (` + differenceRecord + `{signal="` + signal + `"})
+			    - on (<member>) max by (<member>) (
+			      quantile_over_time(` + past + `, ` + differenceRecord + `{signal="` + signal + `"}[6h])
+			    ) ` + sign + `
+			)`
+	}
 	for _, r := range []struct{ reason, expr string }{
-		{"throttled", above("throttled", " + 0.1") + "\n\t\t\tand on (<member>) " + below("clock", "") + working},
-		{"low_clock", below("clock", "") + working},
-		{"busy", above("tensor", " + 0.05") + collective},
-		{"starved", below("utilization", " - 0.1") + collective},
+		{"throttled", above("throttled", " + 0.1") + "\n\t\t\tand on (<member>) " + below("clock", "") + working + inStep},
+		{"low_clock", below("clock", "") + working + inStep},
+		{"busy", above("tensor", " + 0.05") + collective + became("tensor", "0.25", "> 0.05")},
+		{"starved", below("utilization", " - 0.1") + collective + became("utilization", "0.75", "< -0.1")},
 	} {
 		expr := "\n\t\t\tgroup by (<member>) (" + r.expr + "\n\t\t\t)"
 		if len(earlier) > 0 {

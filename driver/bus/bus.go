@@ -38,7 +38,7 @@ type Source struct {
 	all []string  // addresses of the hardware on the bus
 }
 
-var _ driver.Source = (*Source)(nil)
+var _ driver.Completer = (*Source)(nil)
 
 // New returns a source that fails if hardware is on the PCI bus and no sample has its address, or
 // if the source is absent and the inventory has devices of the vendor. A source is absent if its
@@ -81,6 +81,13 @@ func (s unbuilt) Name() string { return s.name }
 
 // Sample returns the error of the missing source.
 func (s unbuilt) Sample(context.Context) ([]driver.Sample, error) { return nil, s.err }
+
+// ReadAll makes the next Sample read everything.
+func (s *Source) ReadAll() {
+	if c, ok := s.Source.(driver.Completer); ok {
+		c.ReadAll()
+	}
+}
 
 // Sample returns the samples of the wrapped source, and an error for hardware that they lack.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {

@@ -19,9 +19,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fake is a source that reads hardware with these addresses.
 type fake struct {
-	pci []string
-	err error
+	pci  []string
+	err  error
+	asks int // for all values
 }
+
+func (f *fake) ReadAll() { f.asks++ }
 
 func (*fake) Name() string { return "fake" }
 
@@ -52,6 +55,15 @@ bus/pci/devices/0000:05:00.0/class: 0x068000
 bus/pci/devices/0000:06:00.0/vendor: 0x1a03
 bus/pci/devices/0000:06:00.0/class: 0x030000
 `
+
+// A request to read everything reaches the source.
+func TestReadAll(t *testing.T) {
+	f := &fake{}
+	bus.New(f, bus.Hardware{}, driver.Host{Sysfs: t.TempDir()}, time.Now).ReadAll()
+	if f.asks != 1 {
+		t.Errorf("%d requests reach the source", f.asks)
+	}
+}
 
 // Hardware on the bus or in the inventory that is not read is an error with the cause. Without such
 // hardware there is no error.

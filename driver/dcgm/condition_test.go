@@ -58,7 +58,7 @@ func attention(s driver.Sample) []string {
 	var out []string
 	for _, r := range s.Readings {
 		if r.Quantity == driver.NeedsAttention && r.Value == 1 {
-			out = append(out, strings.Join(r.Labels[:], " "))
+			out = append(out, strings.TrimSpace(strings.Join(r.Labels[:], " ")))
 		}
 	}
 	return out

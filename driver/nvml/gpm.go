@@ -132,7 +132,8 @@ func gpmTraffic() [4]gpmRate {
 
 // gpm adds the readings of a GPU or a GPU instance by GPM, without traffic, which trafficByGPM
 // adds. take takes a sample with the NVML function; profile selects the profile of the GPU
-// instance. Until minGPM after a sample, the readings stay the same. Without the permission for
+// instance. The readings stay the same until minGPM after a sample, and until the GPU is read
+// completely. Without the permission for
 // GPM, it counts as not supported.
 func (r *reader) gpm(
 	uuid, function string, take func(nvml.GpmSample) nvml.Return, profile func(nvml.GpuInstanceProfileInfo) bool,
@@ -145,7 +146,7 @@ func (r *reader) gpm(
 		m = &gpmMeter{units: unitsOf(r.gpu.handle, profile)}
 		r.gpu.meters[uuid] = m
 	}
-	if now := r.gpu.now(); now.Sub(m.at) >= minGPM {
+	if now := r.gpu.now(); now.Sub(m.at) >= minGPM && (r.gpu.pace.complete || len(m.readings) == 0) {
 		r.measure(m, now, function, take)
 	}
 	for _, reading := range m.readings {

@@ -35,13 +35,15 @@ type gpu struct {
 	handle      nvml.Device
 	minor       int
 	mig         bool
-	unsupported map[string]time.Time     // functions and fields, with the time at which they are tried again
-	kept        map[string]keptReadings  // last readings of queries with an interval
+	unsupported map[string]time.Time // functions and fields, with the time at which they are tried again
+	pace        pace
+	kept        map[int]keptReadings     // last readings of queries that are not made for each sample, by index
 	meters      map[string]*gpmMeter     // of the GPU and of its MIG instances, by UUID
 	traffic     map[string]trafficMethod // by kind of link
 	sampled     [2]sampledTraffic        // transmit, receive
 	times       processTimes
-	accounts    map[int]account // by process
+	accounts    map[int]account          // by process
+	busy        map[int][]driver.Reading // the last utilization of each process
 }
 
 // keptReadings has readings that are used until the query is due again.
@@ -53,7 +55,7 @@ type keptReadings struct {
 func newGPU(found foundGPU, s *session, config Config) *gpu {
 	g := &gpu{
 		now: config.Now, sysfs: config.Sysfs, readAt: s.begun, meters: map[string]*gpmMeter{},
-		traffic: map[string]trafficMethod{},
+		traffic: map[string]trafficMethod{}, pace: pace{every: config.Complete},
 	}
 	g.renew(found, s)
 	return g
@@ -70,7 +72,7 @@ func (g *gpu) renew(found foundGPU, s *session) {
 
 // forget clears the state that may have changed: unsupported functions and kept readings.
 func (g *gpu) forget() {
-	g.unsupported, g.kept = map[string]time.Time{}, map[string]keptReadings{}
+	g.unsupported, g.kept, g.pace.all = map[string]time.Time{}, map[int]keptReadings{}, true
 }
 
 // release frees the GPU's objects in the library.
@@ -113,6 +115,21 @@ func (g *gpu) read() outcome {
 	if g.mig { // the instances use the same file
 		hardware.DeviceNodes = nil
 	}
+	readers := make([]reader, len(instances))
+	for i := range instances {
+		readers[i] = reader{gpu: g, lost: r.lost}
+		if !instances[i].shared {
+			readers[i].memoryOfProcesses(instances[i].handle)
+		}
+		r.users = append(r.users, readers[i].users...)
+	}
+	if !g.mig {
+		r.memoryOfProcesses(g.handle)
+	}
+	if r.ask("nvmlDeviceGetPowerUsage") {
+		r.took("nvmlDeviceGetPowerUsage", readPower(&r, g.handle))
+	}
+	g.pace.decide(&r)
 	if g.mig {
 		r.run(g.handle, everyGPU)
 	} else {
@@ -123,10 +140,12 @@ func (g *gpu) read() outcome {
 		r.sampleTraffic()
 		r.processes(g.handle)
 	}
+	g.pace.note(&r)
 	o.samples = append(o.samples,
 		driver.Sample{Hardware: hardware, Readings: nvidia.Attention(r.readings), Processes: r.running})
 	for i := range instances {
-		m := reader{gpu: g, lost: r.lost}
+		m := &readers[i]
+		m.lost = r.lost
 		m.readInstance(&instances[i])
 		r.errs, r.lost = append(r.errs, m.errs...), m.lost
 		o.samples = append(o.samples,
@@ -144,6 +163,7 @@ type reader struct {
 	gpu      *gpu
 	readings []driver.Reading
 	running  []driver.Process
+	users    []uint32 // the PIDs of all processes as NVML has them: 0 for those that are not visible
 	errs     []error
 	lost     error
 }

@@ -128,7 +128,7 @@ func (g *gpu) placement(r *reader, id int) (profile int, placement string) {
 	return profile, nvidia.Placement(g.minor, profile, int(info.Placement.Start))
 }
 
-// readInstance reads the memory, processes and GPM metrics of a MIG device. They are those of the
+// readInstance reads the memory and GPM metrics of a MIG device, whose processes have been read. They are those of the
 // GPU instance: if it has several compute instances, none of these has readings, so that they do
 // not count several times.
 func (r *reader) readInstance(m *instance) {
@@ -142,7 +142,6 @@ func (r *reader) readInstance(m *instance) {
 	r.gpm(m.hardware.UUID, "nvmlGpmMigSampleGet", func(sample nvml.GpmSample) nvml.Return {
 		return sample.MigGet(r.gpu.handle, m.gpuInstance)
 	}, func(info nvml.GpuInstanceProfileInfo) bool { return int(info.Id) == m.profile })
-	r.memoryOfProcesses(m.handle)
 	r.report()
 }
 

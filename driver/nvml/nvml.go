@@ -33,13 +33,20 @@ type Config struct {
 	// after each sample; XID errors and GPM, which need a longer session, are absent. Nil: never.
 	Passthrough func() bool
 
+	// Complete is the time between two samples that read everything. Between them, the source reads
+	// power, memory and processes; other readings stay the same. A sample reads everything also after
+	// ReadAll, if the processes of the GPU have changed, and if an idle GPU begins to draw more power.
+	// 0: each sample reads everything.
+	Complete time.Duration
+
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 }
 
 // FromHost returns the source of a machine.
 func FromHost(h driver.Host) (driver.Source, error) {
-	s, err := New(Config{Sysfs: h.Sysfs, Passthrough: h.Passthrough})
+	const complete = 5 * time.Second
+	s, err := New(Config{Sysfs: h.Sysfs, Passthrough: h.Passthrough, Complete: complete})
 	if err != nil {
 		return nil, err
 	}

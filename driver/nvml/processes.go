@@ -42,11 +42,27 @@ func (t *processTimes) window() uint64 {
 	return t.newest + uint64(max(0, t.looked.Sub(t.at)).Microseconds())
 }
 
-// processes reads the memory and utilization of each process on a whole GPU.
+// processes reads the utilization of each process on a whole GPU.
 func (r *reader) processes(device nvml.Device) {
-	r.memoryOfProcesses(device)
-	if len(r.running) > 0 {
+	switch {
+	case len(r.running) == 0:
+	case r.gpu.pace.complete:
 		r.busyProcesses(device)
+		r.gpu.busy = map[int][]driver.Reading{}
+		for _, p := range r.running {
+			r.gpu.busy[p.PID] = slices.DeleteFunc(slices.Clone(p.Readings), func(r driver.Reading) bool {
+				return r.Quantity != driver.Utilization
+			})
+		}
+	default: // the processes are the same
+		busy := slices.IndexFunc(r.readings, func(r driver.Reading) bool { return r.Quantity == driver.Utilization })
+		for i := range r.running {
+			p, known := &r.running[i], r.gpu.busy[r.running[i].PID]
+			if len(r.running) == 1 && busy >= 0 {
+				known = r.readings[busy : busy+1]
+			}
+			p.Readings = append(p.Readings, known...)
+		}
 	}
 	r.report()
 }
@@ -71,6 +87,7 @@ func (r *reader) memoryOfProcesses(device nvml.Device) {
 		}
 		at := r.gpu.now()
 		for _, info := range infos[:min(len(infos), maxProcesses)] {
+			r.users = append(r.users, info.Pid)
 			p := r.process(int(info.Pid))
 			if p != nil && info.UsedGpuMemory != unknownMemory && len(p.Readings) == 0 {
 				p.Readings = append(p.Readings,

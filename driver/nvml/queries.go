@@ -3,6 +3,7 @@
 package nvml
 
 import (
+	"slices"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -12,11 +13,14 @@ import (
 
 // query reads a GPU with one function of NVML.
 type query struct {
-	function string // name of the function in nvml.h; two queries of one function must not both have an interval
+	function string // name of the function in nvml.h
 	scope    scope
-	every    time.Duration // interval; 0: for each sample
+	every    time.Duration // shortest interval; 0: for each sample that reads everything
 	read     func(r *reader, device nvml.Device) nvml.Return
 }
+
+// always is the interval of queries that are made for each sample.
+const always = -1
 
 // scope defines which devices a query reads.
 type scope uint8
@@ -29,9 +33,8 @@ const (
 // queries returns all queries.
 func queries() []query {
 	return append([]query{
-		{"nvmlDeviceGetUtilizationRates", wholeGPU, 0, readUtilization},
-		{"nvmlDeviceGetMemoryInfo_v2", wholeGPU, 0, readMemory},
-		{"nvmlDeviceGetPowerUsage", everyGPU, 0, readPower},
+		{"nvmlDeviceGetUtilizationRates", wholeGPU, always, readUtilization},
+		{"nvmlDeviceGetMemoryInfo_v2", wholeGPU, always, readMemory},
 		{"nvmlDeviceGetTotalEnergyConsumption", everyGPU, 0, readEnergy},
 		{"nvmlDeviceGetTemperatureV", everyGPU, 0, readTemperature},
 		{"nvmlDeviceGetTemperature", everyGPU, 0, readOldTemperature},
@@ -66,31 +69,30 @@ func optionalFunctions() []string {
 
 // run makes the queries of a scope on a GPU.
 func (r *reader) run(device nvml.Device, of scope) {
-	for _, q := range r.gpu.session.queries {
+	for i, q := range r.gpu.session.queries {
 		if q.scope <= of && r.ask(q.function) {
-			r.query(q, device)
+			r.query(i, q, device)
 		}
 	}
 }
 
 // query makes one query, or adds its last readings if it is not due.
-func (r *reader) query(q query, device nvml.Device) {
-	if q.every == 0 {
+func (r *reader) query(i int, q query, device nvml.Device) {
+	now := r.gpu.now()
+	kept, ok := r.gpu.kept[i]
+	switch {
+	case q.every == always:
 		r.took(q.function, q.read(r, device))
 		return
+	case ok && (!r.gpu.pace.complete || now.Sub(kept.at) < q.every):
+		for _, reading := range kept.readings {
+			r.append(reading)
+		}
+		return
 	}
-	now := r.gpu.now()
-	kept, ok := r.gpu.kept[q.function]
-	if !ok || now.Sub(kept.at) >= q.every {
-		alone := reader{gpu: r.gpu}
-		alone.took(q.function, q.read(&alone, device))
-		kept = keptReadings{at: now, readings: alone.readings}
-		r.gpu.kept[q.function] = kept
-		r.errs, r.lost = append(r.errs, alone.errs...), alone.lost
-	}
-	for _, reading := range kept.readings {
-		r.append(reading)
-	}
+	before := len(r.readings)
+	r.took(q.function, q.read(r, device))
+	r.gpu.kept[i] = keptReadings{at: now, readings: slices.Clone(r.readings[before:])}
 }
 
 const percent = 0.01
@@ -205,6 +207,9 @@ func engine(name string,
 	get func(nvml.Device) (utilization, period uint32, answer nvml.Return),
 ) func(*reader, nvml.Device) nvml.Return {
 	return func(r *reader, device nvml.Device) nvml.Return {
+		if r.has(driver.EngineUtilization, driver.Labels{name}) { // by GPM
+			return nvml.SUCCESS
+		}
 		utilization, _, answer := get(device)
 		if answer == nvml.SUCCESS {
 			r.add(driver.EngineUtilization, float64(utilization)*percent, name)

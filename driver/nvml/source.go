@@ -43,10 +43,11 @@ type Source struct {
 	gpus []*gpu // known GPUs, in NVML's order; they outlive sessions
 	xids xidCounts
 
+	all       atomic.Bool            // the next sample reads everything
 	described atomic.Pointer[string] // the line of Describe
 }
 
-var _ driver.Source = (*Source)(nil)
+var _ driver.Completer = (*Source)(nil)
 
 // New returns a source. The first Sample opens the library.
 func New(config Config) (*Source, error) {
@@ -70,6 +71,9 @@ func New(config Config) (*Source, error) {
 		},
 	}, nil
 }
+
+// ReadAll makes the next Sample read everything.
+func (s *Source) ReadAll() { s.all.Store(true) }
 
 // Name returns nvml.
 func (*Source) Name() string { return "nvml" }
@@ -139,8 +143,10 @@ func (s *Source) start() {
 		session := s.session.Current().session
 		s.polling = driver.Go(session.poll, func(err error) polled { return polled{err: err} })
 	}
+	all := s.all.Swap(false)
 	for _, g := range s.gpus {
 		if g.reading == nil && g.lost == nil {
+			g.pace.all = g.pace.all || all
 			g.reading = driver.Go(g.read, func(err error) outcome { return outcome{err: err, lost: err} })
 		}
 	}

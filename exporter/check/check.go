@@ -265,6 +265,13 @@ func (c *Checker) unresolved() {
 			})
 		}
 	}
+	for _, conflict := range inputs.contradicted {
+		text := fmt.Sprintf("pod %s/%s has %v", conflict.Pod.Namespace, conflict.Pod.Name, conflict.Device)
+		if conflict.Allocated != (driver.ID{}) {
+			text += fmt.Sprintf(", and its claim %s is allocated %v", conflict.Claim.Name, conflict.Allocated)
+		}
+		c.report.add(Finding{Status: Warn, What: "conflicts", Text: text})
+	}
 }
 
 func (c *Checker) rejected() {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
 
 // Inputs collects the errors and rejections of a node's inputs. It is safe for concurrent use.
@@ -21,6 +22,7 @@ type found struct {
 	failed                map[string]error // readers of the node's files
 	rejections            map[string]driver.Rejections
 	conflicts, unresolved map[string]int
+	contradicted          []holders.Conflict
 }
 
 var _ node.Metrics = (*Inputs)(nil)
@@ -77,6 +79,13 @@ func (i *Inputs) Conflicts(byKind map[string]int) {
 	i.conflicts = byKind
 }
 
+// Contradicted implements [node.Metrics].
+func (i *Inputs) Contradicted(conflicts []holders.Conflict) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.contradicted = conflicts
+}
+
 // UnresolvedPods implements [node.Metrics].
 func (i *Inputs) UnresolvedPods(byReason map[string]int) {
 	i.mu.Lock()
@@ -91,6 +100,7 @@ func (i *Inputs) copy() found {
 	out := found{
 		errs: maps.Clone(i.errs), failed: maps.Clone(i.failed), rejections: map[string]driver.Rejections{},
 		conflicts: maps.Clone(i.conflicts), unresolved: maps.Clone(i.unresolved),
+		contradicted: i.contradicted,
 	}
 	for input, counts := range i.rejections {
 		out.rejections[input] = maps.Clone(counts)

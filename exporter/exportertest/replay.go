@@ -23,7 +23,7 @@ const FitAfter = time.Minute
 func LedgerConfig() ledger.Config {
 	return ledger.Config{
 		Retention: Retention, IdleThreshold: 0.01, NetworkThreshold: 1e4,
-		Advise: true, Fit: fit.Config{After: FitAfter, Margin: 0.05, IdleThreshold: 0.01, Partial: true},
+		Advise: true, Fit: fit.Config{After: FitAfter, Margin: 0.05, IdleThreshold: 0.01},
 	}
 }
 

@@ -26,8 +26,6 @@ type Config struct {
 	// MemoryEvery is the longest allowed time between two readings of the memory, on average: a peak
 	// between two readings is not seen. 0: no limit.
 	MemoryEvery time.Duration
-	// Partial allows advice for claims whose first part was not measured.
-	Partial bool
 }
 
 const (
@@ -80,8 +78,10 @@ type Use struct {
 	Engine string
 	// Peers is the highest rate over links between devices (NVLink, XGMI), in bytes per second.
 	Peers float64
-	// Partial reports that the claim began before it was measured.
+	// Partial reports that the claim began before Since, from when on it was measured: it is judged by
+	// what was measured.
 	Partial bool
+	Since   time.Time
 	// Ended is the claim's share of the device when it ended; nil: the claim holds the device.
 	Ended *join.Share
 	// Contradicted reports that the utilization was once 0 although the device worked.
@@ -121,7 +121,6 @@ const (
 	Divided        Reason = "divided"         // several claims held the device, and the use of each is unknown
 	SeveralShares  Reason = "several_shares"  // the claim has several shares of the device, or admin access
 	UnknownSize    Reason = "unknown_size"    // the size of its memory or compute is unknown
-	BeganBefore    Reason = "began_before"    // the claim began before it was measured
 	ReadRarely     Reason = "read_rarely"     // the memory is read less often than Config.MemoryEvery
 	Growing        Reason = "growing"         // the peak of the memory grew in the second half of the measured time
 	RarePeak       Reason = "rare_peak"       // the memory was near its peak for less than MinAtPeak of the time
@@ -132,7 +131,7 @@ const (
 // Reasons returns the reasons, without Advised.
 func Reasons() []Reason {
 	return []Reason{
-		TooShort, NotMeasured, Divided, SeveralShares, UnknownSize, BeganBefore, ReadRarely, Growing, RarePeak,
+		TooShort, NotMeasured, Divided, SeveralShares, UnknownSize, ReadRarely, Growing, RarePeak,
 		Contradicted, NothingSmaller,
 	}
 }
@@ -221,8 +220,6 @@ func (d *claimDevice) measure(c Config) bool {
 		d.Reason = Divided
 	case d.Contradicted:
 		d.Reason = Contradicted
-	case d.Partial && !c.Partial:
-		d.Reason = BeganBefore
 	case c.MemoryEvery > 0 && d.MemoryEvery > c.MemoryEvery:
 		d.Reason = ReadRarely
 	case d.Measured < c.After && (d.Ended == nil || d.Measured < minLifetime):

@@ -329,7 +329,7 @@ func TestReasons(t *testing.T) {
 		"read every 5 s":        {edit(func(u *fit.Use) { u.MemoryEvery = 5 * time.Second }), devices, fit.ReadRarely},
 		"growing":               {edit(func(u *fit.Use) { u.Settled = 12 * time.Hour }), devices, fit.Growing},
 		"at its peak for 4 %":   {edit(func(u *fit.Use) { u.AtPeak = 0.04 }), devices, fit.RarePeak},
-		"began before":          {edit(func(u *fit.Use) { u.Partial = true }), devices, fit.BeganBefore},
+		"began before":          {edit(func(u *fit.Use) { u.Partial = true }), devices, fit.Advised},
 		"contradicted":          {edit(func(u *fit.Use) { u.Contradicted = true }), devices, fit.Contradicted},
 		"not measured":          {edit(func(u *fit.Use) { u.Measured = 0 }), devices, fit.NotMeasured},
 		"divided":               {edit(func(u *fit.Use) { u.Divided = true }), devices, fit.Divided},

@@ -13,8 +13,12 @@ func (a *Advice) Text() string {
 	if !a.Known() {
 		return a.Device.Device + ": " + a.Reason.Meaning()
 	}
-	text := fmt.Sprintf("%s, %s: peak %s and p99.9 activity %.0f %% of %s, read %s: ",
-		a.Device.Device, bytes(a.HeldMemory), bytes(a.Memory), math.Ceil(100*a.Activity), span(a.Measured),
+	since := ""
+	if a.Partial {
+		since = " since " + a.Since.UTC().Format("2006-01-02 15:04 MST") + " (it began before that)"
+	}
+	text := fmt.Sprintf("%s, %s: peak %s and p99.9 activity %.0f %% of %s%s, read %s: ",
+		a.Device.Device, bytes(a.HeldMemory), bytes(a.Memory), math.Ceil(100*a.Activity), span(a.Measured), since,
 		each(a.MemoryEvery))
 	switch {
 	case a.Reason == NothingSmaller && a.Veto != NoVeto:
@@ -89,8 +93,6 @@ func (r Reason) Meaning() string {
 		return "the claim has several shares of the device, or admin access"
 	case UnknownSize:
 		return "the size of the device, or of the share, is not known"
-	case BeganBefore:
-		return "the claim began before it was measured, and what it needed then is not known"
 	case ReadRarely:
 		return "the memory is read too rarely: a peak between two readings is not seen"
 	case Growing:

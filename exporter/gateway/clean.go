@@ -18,8 +18,8 @@ func elements() map[string][]string {
 		"svg": {"viewbox", "preserveaspectratio"}, "line": {"x1", "x2", "y1", "y2"}, "polyline": {"points"},
 		"td": {"colspan"},
 	}
-	for name := range strings.FieldsSeq("head title body header main section nav h1 h2 h3 p ul li b small span div table " +
-		"thead tbody tr th details summary dialog button label kbd figure figcaption") {
+	for name := range strings.FieldsSeq("head title body header main section nav h1 h2 h3 p ul li b small span div " +
+		"table thead tbody tr th details summary dialog button label kbd figure figcaption") {
 		out[name] = nil
 	}
 	return out

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/dra-exporter/dra-exporter/exporter/web"
@@ -23,9 +22,10 @@ const (
 	firstAnswers = 600 * time.Millisecond // how long a request for the page waits for the answers
 
 	// A node is asked promptly, unless it has not answered in that time: then it is asked with more
-	// time, but less often, and takes no place of the others.
+	// time, but less often, and takes no place of the others. It gives its place up earlier.
 	promptTimeout = 1500 * time.Millisecond
 	promptPlaces  = 128
+	placeTimeout  = 200 * time.Millisecond
 	slowPlaces    = 64
 	longestPause  = time.Minute // between two requests for a node that does not answer
 
@@ -118,13 +118,17 @@ func (f *fleet) set(node string, change func(*state)) *state {
 // The others continue in the background.
 func (f *fleet) renew(ctx context.Context) {
 	addresses, err := f.exporters(ctx)
-	var prompt errgroup.Group
-	prompt.SetLimit(promptPlaces)
+	var prompt sync.WaitGroup
+	places := make(chan struct{}, promptPlaces)
 	for _, s := range f.due(addresses, err) {
 		if s.hung == 0 {
-			prompt.Go(func() error {
+			places <- struct{}{}
+			free := sync.OnceFunc(func() { <-places })
+			prompt.Go(func() {
+				late := time.AfterFunc(placeTimeout, free)
+				defer free()
+				defer late.Stop()
 				f.renewNode(ctx, s, addresses[s.node], promptTimeout)
-				return nil
 			})
 			continue
 		}
@@ -137,7 +141,7 @@ func (f *fleet) renew(ctx context.Context) {
 		default: // it is still its turn the next time
 		}
 	}
-	_ = prompt.Wait() // no function returns an error
+	prompt.Wait()
 }
 
 // due takes over the list of nodes, and returns those whose turn it is: first those that have not

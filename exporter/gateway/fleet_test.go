@@ -73,7 +73,8 @@ func TestHangingNodes(t *testing.T) {
 					oldest = max(oldest, time.Since(s.at))
 				}
 				var i int
-				if _, err := fmt.Sscanf(s.node, "n%d", &i); err != nil || s.err != nil && !errors.Is(s.err, errNotAsked) && i >= hanging {
+				_, err := fmt.Sscanf(s.node, "n%d", &i)
+				if err != nil || s.err != nil && !errors.Is(s.err, errNotAsked) && i >= hanging {
 					t.Fatalf("%s: %v, %v", s.node, s.err, err)
 				}
 			}

@@ -203,7 +203,7 @@ func (v *advisor) advise(claims *accountBook, devices []join.Device, now time.Ti
 		if f == nil || f.final {
 			continue
 		}
-		u := f.useOf(a.key)
+		u := f.useOf(a.key, a.born)
 		u.Number = len(of)
 		if !a.ended.IsZero() {
 			if f.ended == nil || f.several || !a.settled(now) && now.Sub(a.ended) < rememberFor {

@@ -124,10 +124,10 @@ func (f *fitting) use(name string, value, rate, seconds float64) {
 	}
 }
 
-func (f *fitting) useOf(key HolderKey) fit.Use {
+func (f *fitting) useOf(key HolderKey, born time.Time) fit.Use {
 	u := fit.Use{
 		Claim:  podresources.Claim{Namespace: key.Namespace, Name: key.Name},
-		Device: key.Device, Memory: f.memory, Divided: f.divided, Partial: f.partial, Contradicted: f.conflict,
+		Device: key.Device, Memory: f.memory, Divided: f.divided, Partial: f.partial, Since: born, Contradicted: f.conflict,
 		Copies: f.copies, Media: f.media, Engine: f.engine, Peers: f.peers,
 	}
 	if f.bandwidth.Seconds() > 0 {

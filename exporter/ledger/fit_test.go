@@ -189,21 +189,28 @@ func TestNoAdviceWithoutMemory(t *testing.T) {
 	expectFit(t, h, fit.NotMeasured)
 }
 
-// strict returns a ledger with the configuration of the program: there is no advice on claims that
-// began before it, or whose memory is read rarely.
+// strict returns a ledger with the configuration of the program: there is no advice on claims whose
+// memory is read rarely.
 func strict() *ledger.Ledger {
 	c := exportertest.LedgerConfig()
-	c.Fit.Partial, c.Fit.MemoryEvery = false, fit.DefaultMemoryEvery
+	c.Fit.MemoryEvery = fit.DefaultMemoryEvery
 	return ledger.New(c)
 }
 
-// A claim that began before the exporter may have had its peak then. There is no advice on it,
-// unless it was allocated after the exporter's start.
-func TestNoAdviceOnWhatBeganBefore(t *testing.T) {
+// A claim that began before the exporter is judged by what was measured, and the advice says since
+// when. A claim that began later has no such time.
+func TestAdviceOnWhatBeganBefore(t *testing.T) {
 	h := fitHistory(t)
 	h.Ledger = strict()
+	began := h.Now
 	fitting(h, 300, 0.2, 18)
-	expectFit(t, h, fit.BeganBefore)
+	a := expectFit(t, h, fit.Advised)
+	if !a.Partial || a.Since.Sub(began).Abs() > 2*time.Second {
+		t.Errorf("it is measured since %v, want %v", a.Since, began)
+	}
+	if want := "since " + began.UTC().Format("2006-01-02 15:04"); !strings.Contains(a.Text(), want) {
+		t.Errorf("the advice is %q, without %q", a.Text(), want)
+	}
 	h.Free("a")
 	fitting(h, 1, 0, 0)
 	h.Hold("b", "p0")
@@ -217,7 +224,9 @@ func TestNoAdviceOnWhatBeganBefore(t *testing.T) {
 	h.Ledger = strict()
 	h.In.View.Allocations[0].AllocatedAt = h.Now
 	fitting(h, 300, 0.2, 18)
-	expectFit(t, h, fit.Advised)
+	if a := expectFit(t, h, fit.Advised); a.Partial || strings.Contains(a.Text(), "since") {
+		t.Errorf("a claim that was measured from its beginning: %q", a.Text())
+	}
 }
 
 // A use of 70 GiB for 1 s of every 5 s can be missed by readings every 5 s. There is no advice on

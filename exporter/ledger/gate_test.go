@@ -90,7 +90,8 @@ func TestLimitsOfTheDevice(t *testing.T) {
 			{"dra_device_energy_joules_total", "device=gpu-0"}: 100, {"dra_device_io_bytes_total", "device=gpu-0"}: 1e6,
 		}},
 		"unknown": {nil, map[[2]string]float64{
-			{"dra_device_energy_joules_total", "device=gpu-0"}: 50_100, {"dra_device_io_bytes_total", "device=gpu-0"}: 1e6 + 2e10,
+			{"dra_device_energy_joules_total", "device=gpu-0"}: 50_100,
+			{"dra_device_io_bytes_total", "device=gpu-0"}:      1e6 + 2e10,
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -217,7 +217,7 @@ func (f *reference) read(id driver.ID, r driver.Reading) {
 			f.spread(id, r.Quantity, r.Value, r.Since, r.At)
 		}
 	default:
-		step := f.meters[series].Next(last, r, spec.MaxRate, 0)
+		step := f.meters[series].Next(last, r, meter.Limits{Most: spec.MaxRate, Patient: spec.Failure})
 		if step.Reason != "" {
 			return
 		}

@@ -145,10 +145,15 @@ func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config 
 			}
 		}
 	} else {
-		step := m.before.Next(m.last, next, c.most(), c.highest())
+		step := m.before.Next(m.last, next, readings.Limits{
+			Most: c.most(), Known: c.highest(), Patient: c.spec.Failure,
+		})
 		if step.Reason != "" {
 			d.reject(m.source, step.Reason, &next)
 			return
+		}
+		if step.Returned {
+			d.reject(m.source, driver.ReasonFall, &m.last)
 		}
 		d.observeUse(m, next, step.Amount/max(next.At.Sub(step.From).Seconds(), 1e-3))
 		d.tally(c, step.Amount, step.From, next.At, step.Exact, config)

@@ -125,7 +125,7 @@ func migOf(inventory driver.Inventory) {
 func replay(pod []sample) replayed {
 	const window, held, usedShare, hold = 30 * time.Minute, 0.8, 0.01, 5 * time.Minute
 	config := exportertest.LedgerConfig()
-	config.Fit = fit.Config{After: time.Second, Margin: 0.05, IdleThreshold: 0.01, Partial: true}
+	config.Fit = fit.Config{After: time.Second, Margin: 0.05, IdleThreshold: 0.01}
 	config.WithoutDistributions, config.WithoutPeaks = true, true
 	l := ledger.New(config)
 	in := join.Input{

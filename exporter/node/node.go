@@ -66,6 +66,8 @@ type Metrics interface {
 	RejectTotal(input string, totals driver.Rejections)
 	// Conflicts sets the number of the kubelet's rows that the API server contradicts, by kind.
 	Conflicts(byKind map[string]int)
+	// Contradicted sets these rows.
+	Contradicted(conflicts []holders.Conflict)
 	// UnresolvedPods sets the number of pods whose devices are unknown, by reason.
 	UnresolvedPods(byReason map[string]int)
 }

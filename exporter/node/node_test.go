@@ -40,6 +40,8 @@ func (r *recorded) Conflicts(byKind map[string]int) {
 	r.conflicts = byKind
 }
 
+func (r *recorded) Contradicted([]holders.Conflict) {}
+
 func (r *recorded) UnresolvedPods(byReason map[string]int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,9 +17,11 @@ func (n *Node) report(held *holders.Holdings, now time.Time) {
 		kinds[c.Kind]++
 	}
 	n.metrics.Conflicts(counts(holders.ConflictKinds(), kinds))
+	n.metrics.Contradicted(held.Conflicts)
 	for _, c := range n.conflicts.News(held.Conflicts, now) {
 		n.log.Warn("kubelet and API server disagree about who holds a device", "kind", c.Kind,
-			"namespace", c.Claim.Namespace, "claim", c.Claim.Name, "pod", c.Pod.Name, "uid", c.UID, "kubelet_device", c.Device)
+			"namespace", c.Claim.Namespace, "claim", c.Claim.Name, "pod", c.Pod.Name, "uid", c.UID, "kubelet_device", c.Device,
+			"allocated_device", c.Allocated)
 	}
 }
 

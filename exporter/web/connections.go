@@ -13,8 +13,8 @@ import (
 )
 
 // connections bounds the open connections. New ones have places of their own until they have sent a
-// request: a new one replaces the oldest one there, so that each of them has some time to say who it
-// is. Connections of known clients also have places of their own, so that others with the same
+// request: a new one replaces the oldest one there, so that each of them has some time to say who
+// it is. Connections of known clients also have places of their own, so that others with the same
 // address do not take them: those with a verified certificate, or with a token or a password that
 // was right.
 type connections struct {
@@ -155,8 +155,8 @@ func isKnown(ctx context.Context) bool {
 	return ok && of.of.after(of.seat) == &of.of.known
 }
 
-// Recognized returns the handler that follows a check of tokens. Clients whose requests reach it are
-// known, except by requests for probes, which need no token.
+// Recognized returns the handler that follows a check of tokens. Clients whose requests reach it
+// are known, except by requests for probes, which need no token.
 func Recognized(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !slices.Contains(Probes(), r.URL.Path) {

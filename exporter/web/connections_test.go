@@ -16,8 +16,10 @@ import (
 func TestScrapeAmongSlowConnections(t *testing.T) {
 	const right = "Bearer right"
 	slow := make(chan struct{})
-	metrics := Recognized(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics") }))
-	server := NewServer(ServerConfig{Log: slog.DiscardHandler, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	metrics := Recognized(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "metrics")
+	}))
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/slow":
 			select {
@@ -29,7 +31,8 @@ func TestScrapeAmongSlowConnections(t *testing.T) {
 		default:
 			w.WriteHeader(http.StatusUnauthorized)
 		}
-	})})
+	})
+	server := NewServer(ServerConfig{Log: slog.DiscardHandler, Handler: handler})
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +51,8 @@ func TestScrapeAmongSlowConnections(t *testing.T) {
 	kept := &http.Transport{}
 	defer kept.CloseIdleConnections()
 	scrape := func(transport *http.Transport) error {
-		request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+listener.Addr().String(), http.NoBody)
+		at := "http://" + listener.Addr().String()
+		request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, at, http.NoBody)
 		if err != nil {
 			return err
 		}

@@ -26,7 +26,9 @@ type ClaimFitReport struct {
 	Text            string     `json:"text"`             // the report as a sentence
 	Reason          fit.Reason `json:"reason,omitempty"` // why there is no alternative; omitted: there is one
 	MeasuredSeconds float64    `json:"measuredSeconds"`  // for how long both activity and memory were measured
-	Ended           *time.Time `json:"ended,omitempty"`  // when the claim ended; omitted: it holds the device
+	// MeasuredSince is set if the claim began before that time, from when on it was measured.
+	MeasuredSince *time.Time `json:"measuredSince,omitempty"`
+	Ended         *time.Time `json:"ended,omitempty"` // when the claim ended; omitted: it holds the device
 	// NeededRatio is the needed part of what the claim holds, from 0 to 1, with the margin.
 	Memory      *MemoryFitReport   `json:"memory,omitempty"`
 	Activity    *ActivityFitReport `json:"activity,omitempty"`
@@ -79,6 +81,10 @@ func claimFit(h *ledger.Holder) ClaimFitReport {
 	}
 	if ended := h.Ended.UTC(); !h.Ended.IsZero() {
 		r.Ended = &ended
+	}
+	if a.Partial {
+		since := a.Since.UTC()
+		r.MeasuredSince = &since
 	}
 	if !a.Known() {
 		return r

@@ -19,6 +19,15 @@ func TestReasons(t *testing.T) {
 	read := ClaimFacts{Read: second(20)}
 	listed := world{}.list("c", "a", "p/main")
 	reserved := world{}.claim("c", read, []string{"r:a"}, "p")
+	other := func(isListed bool) func() Holdings { // the kubelet lists b, and the claim is allocated a
+		return func() Holdings {
+			out := reserved.list("c", "b", "p/main").pod("p", started).holdings()
+			out.Allocations = slices.DeleteFunc(out.Allocations, func(a Allocation) bool {
+				return (a.Device == deviceNamed("b")) != isListed
+			})
+			return out
+		}
+	}
 	kept := func(what func(n *node)) func() Holdings {
 		return func() Holdings {
 			n := serverNode(t)
@@ -31,6 +40,8 @@ func TestReasons(t *testing.T) {
 	want := map[podresources.Reason]func() Holdings{
 		podresources.ReasonListed:    listed.holdings,
 		podresources.ReasonReserved:  reserved.pod("p", started).holdings,
+		podresources.ReasonOther:     other(true),
+		podresources.ReasonUnused:    other(false),
 		podresources.ReasonWaiting:   reserved.pod("p", uses).holdings,
 		podresources.ReasonNominated: reserved.served("p", nominated).holdings,
 		podresources.ReasonEnding:    listed.pod("p", started).ending(25, 0).holdings,

@@ -57,7 +57,7 @@ func Holds(e *Evidence, now time.Time) Holdings {
 		listedClaims: map[string][]podresources.Claim{}, plugin: map[string]bool{},
 		used: map[podresources.Claim][]use{}, named: map[podUse]string{}, position: map[rowKey]int{},
 		ofClaim: map[podresources.Claim][]int{}, unresolved: map[string]map[string]bool{},
-		users: map[podresources.Claim]*users{}, pods: map[string]WantedPod{},
+		others: map[podUse]bool{}, users: map[podresources.Claim]*users{}, pods: map[string]WantedPod{},
 	}
 	if len(e.pods) == 0 && len(r.claims) == 0 && e.failing.IsZero() && !e.filled {
 		return Holdings{Allocations: e.allocations, Wanted: r.wanted()} // there is no other evidence
@@ -102,6 +102,7 @@ type resolver struct {
 	position   map[rowKey]int               // in rows
 	ofClaim    map[podresources.Claim][]int // positions of the claims' rows
 	conflicts  []Conflict
+	others     map[podUse]bool            // uses of claims whose pods were given other devices than the allocated ones
 	unresolved map[string]map[string]bool // UIDs of pods by reason
 
 	users map[podresources.Claim]*users // of the wanted claims

@@ -26,10 +26,20 @@ func (r *resolver) list(
 		if p == nil {
 			p = r.reservedPod(&group[0], a.Claim)
 		}
-		if p != nil && (r.over(p, &claim) || r.disagree(p, &a, &claim, len(shares) > 0)) {
-			continue
+		conflict := false
+		if p != nil {
+			if r.over(p, &claim) {
+				continue
+			}
+			allocated := false // alone
+			if conflict, allocated = r.disagree(p, &a, &claim, len(shares) > 0); allocated {
+				continue
+			}
 		}
 		hold := r.listedHold(p, group[0].Pod)
+		if conflict && hold.Reason == podresources.ReasonListed {
+			hold.Reason = podresources.ReasonOther
+		}
 		for _, h := range group {
 			if p != nil {
 				h = r.describe(p, h, a.Claim)
@@ -88,8 +98,12 @@ func (r *resolver) complete() {
 			switch {
 			case r.over(u.pod, &facts):
 			case gives(&facts, u.pod):
+				reason := reservedReason(u.pod, &facts)
+				if r.others[podUse{u.pod.UID, claim}] {
+					reason = podresources.ReasonUnused
+				}
 				for i := range facts.Results {
-					r.hold(holders, r.row(claim, &facts, &facts.Results[i]), u, reservedReason(u.pod, &facts))
+					r.hold(holders, r.row(claim, &facts, &facts.Results[i]), u, reason)
 				}
 			case u.pod.Started && (!known || stale(&facts, u.pod)):
 				for _, i := range listed {
@@ -120,7 +134,7 @@ func (r *resolver) hold(holders map[rowHolder]bool, i int, u use, reason podreso
 		return
 	}
 	a := &r.rows[i]
-	if u.pod.Started {
+	if u.pod.Started && reason != podresources.ReasonUnused {
 		a.State = podresources.StatePrepared
 	}
 	a.Holders = append(a.Holders, podresources.Holder{

@@ -55,12 +55,12 @@ func TestResolve(t *testing.T) {
 	}{
 		"another device than that of the claim, which is reserved for a pod that is not known": {
 			world: node.list("c", "b", "p/main").claim("c", read, device, "p"),
-			want:  []string{"c a p/"}, conflicts: []string{"device c b p"},
+			want:  []string{"c a p/"}, conflicts: []string{"device c b p, not a"},
 			wants: []string{"c"},
 		},
 		"one of two devices is another, and the pod is not known": {
 			world: node.list("c", "b", "p/main").list("c", "r", "p/main").claim("c", read, []string{"r:a", "r:r"}, "p"),
-			want:  []string{"c a p/", "c r p/main"}, conflicts: []string{"device c b p"},
+			want:  []string{"c a p/", "c r p/main"}, conflicts: []string{"device c b p, not a"},
 			wants: []string{"c"},
 		},
 		"another device than that of the claim, which is reserved for another pod": {
@@ -239,7 +239,23 @@ func TestResolve(t *testing.T) {
 			world: node.list("c", "b", "p/main").list("d", "b", "q/main").claim("c", read, device, "p").claim("d", read,
 				[]string{"r:b"}, "q").
 				pod("p", started(named("mine=c"), "main:mine")).pod("q", started(named("mine=d"), "main:mine")),
-			want: []string{"c a p/", "d b q/main"}, wants: []string{"c", "d"}, conflicts: []string{"device c b p"},
+			want: []string{"c a p/ allocated", "c b p/main", "d b q/main"}, wants: []string{"c", "d"},
+			conflicts: []string{"device c b p, not a"},
+		},
+		"another device than the allocation's, and the pod has not started": {
+			world: node.list("c", "b", "p/main").claim("c", read, device, "p").
+				pod("p", PodFacts{Claims: named("mine=c"), Containers: uses("main:mine")}),
+			want: []string{"c a p/ allocated"}, wants: []string{"c"}, conflicts: []string{"device c b p, not a"},
+		},
+		"another device than the allocation's, and the pod started after the answer": {
+			world: node.list("c", "b", "p/main").claim("c", read, device, "p").
+				pod("p", PodFacts{Claims: named("mine=c"), Containers: uses("main:mine")}).
+				then(func(b *Book) {
+					facts := started(named("mine=c"), "main:mine")
+					facts.Pod, facts.UID, facts.Local = Pod{Namespace: "ns", Name: "p"}, "uid-p", true
+					b.PodChanged(facts, second(32))
+				}),
+			want: []string{"c a p/"}, wants: []string{"c"}, conflicts: []string{"device c b p, not a"},
 		},
 		"one of two devices, and the pod is not known": {
 			world: node.list("c", "a", "p/main").claim("c", read, []string{"r:a", "s:b"}, "p"),
@@ -295,7 +311,11 @@ func TestResolve(t *testing.T) {
 			}
 			var conflicts, wants []string
 			for _, c := range got.Conflicts {
-				conflicts = append(conflicts, fmt.Sprint(c.Kind, " ", c.Claim.Name, " ", c.Device.Device, " ", c.Pod.Name))
+				text := fmt.Sprint(c.Kind, " ", c.Claim.Name, " ", c.Device.Device, " ", c.Pod.Name)
+				if c.Allocated != (driver.ID{}) {
+					text += ", not " + c.Allocated.Device
+				}
+				conflicts = append(conflicts, text)
 			}
 			if diff := cmp.Diff(tc.conflicts, conflicts); diff != "" {
 				t.Errorf("conflicts: -want +got:\n%s", diff)
@@ -319,6 +339,22 @@ func TestResolve(t *testing.T) {
 				t.Errorf("the input changed:\n%s\n%s", before, after)
 			}
 		})
+	}
+}
+
+// A pod whose claim has admin access to another device than the kubelet lists has admin access to
+// both.
+func TestConflictWithAdminAccess(t *testing.T) {
+	admin := ClaimFacts{Read: second(20), Results: []ClaimResult{{Device: deviceNamed("a"), Request: "r", Admin: true}}}
+	got := world{}.list("c", "b", "p/main").claim("c", admin, nil, "p").
+		pod("p", PodFacts{Started: true, Claims: []PodClaim{{Name: "mine", Claim: "c"}}}).holdings()
+	for _, a := range got.Allocations {
+		if !a.Admin {
+			t.Errorf("%s: no admin access", a.Device.Device)
+		}
+	}
+	if len(got.Allocations) != 2 {
+		t.Errorf("%d devices, want 2", len(got.Allocations))
 	}
 }
 

@@ -139,17 +139,10 @@ func (f *feed) page(ctx context.Context, query url.Values) (*metav1.List, error)
 	if err != nil {
 		return nil, err
 	}
-	list := &metav1.List{ListMeta: page.Metadata}
 	for _, raw := range page.Items {
-		o, err := newWatched(raw)
-		if err != nil {
-			return nil, err
-		}
 		f.add(raw)
-		o.raw = nil
-		list.Items = append(list.Items, runtime.RawExtension{Object: o})
 	}
-	return list, nil
+	return &metav1.List{ListMeta: page.Metadata}, nil // without the objects, which Replace does not need
 }
 
 // watch opens a watch, which begins with all objects if the options say so. Such a one is asked for

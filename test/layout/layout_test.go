@@ -174,7 +174,8 @@ func TestImports(t *testing.T) {
 			"driver", "exporter/ledger", "exporter/recorder", "exporter/web", "exporter/web/access", "exporter/web/decode",
 		},
 		"exporter/check": {
-			"driver", "exporter/explain", "exporter/join", "exporter/node", "podresources", "podresources/kube",
+			"driver", "exporter/explain", "exporter/join", "exporter/node", "podresources", "podresources/holders",
+			"podresources/kube",
 		},
 		"exporter/api": {
 			"exporter/fit", "exporter/join", "exporter/ledger", "exporter/recorder", "exporter/web", "podresources",
@@ -189,6 +190,7 @@ func TestImports(t *testing.T) {
 		},
 		"exporter": {
 			"driver", "exporter/exposition", "exporter/join", "exporter/ledger", "exporter/recorder", "podresources",
+			"podresources/holders",
 		},
 		"exporter/program": {
 			"driver", "driver/scrape", "driver/sysfs", "exporter", "exporter/archive", "exporter/check", "exporter/exposition",

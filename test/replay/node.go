@@ -44,7 +44,7 @@ func newNode(seed uint64) *node {
 	}
 	n.config = ledger.Config{
 		Retention: draw(n, 30*time.Second, 5*time.Minute), IdleThreshold: 0.01, NetworkThreshold: 1e4,
-		Advise: true, Fit: fit.Config{After: time.Minute, Margin: 0.05, IdleThreshold: 0.01, Partial: true},
+		Advise: true, Fit: fit.Config{After: time.Minute, Margin: 0.05, IdleThreshold: 0.01},
 		MinLifetime: draw(n, 0, 0, 10*time.Second), History: draw(n, 0, 0, 0, 20_000),
 	}
 	n.books = ledger.New(n.config)

@@ -36,6 +36,7 @@ type State struct {
 	registered    int64
 	calls         [maxFunctions]uint64
 	fail, hang    [maxFunctions][MaxGPUs + 1]int64
+	cost          [maxFunctions]int64
 	events        [maxEvents]event
 	GPUs          [MaxGPUs]GPU
 	driverVersion [64]byte

@@ -21,6 +21,8 @@ import (
 //   - The device can have counted that much from zero since the last reading: a restart.
 //   - The next reading goes on from it. What the device counted before is unknown.
 //
+// The last two need more readings if the limits are patient.
+//
 // The line of values that the readings left, by a restart or otherwise, is remembered for a while:
 // if they return to it, it holds, and what counted in between is part of it. So a dropout counts at
 // most what it shows, and that only until the device has really counted as much.
@@ -30,6 +32,8 @@ type Counter struct {
 	Doubted Point
 	Left    Line // the line that the readings left; its time is zero if there is none
 
+	// doubts is the number of readings that Doubted ends, each of which goes on from the one before.
+	doubts int
 	// changed is when the last reading had its value first; zero: unknown. Since then it may be a
 	// repeated one.
 	changed time.Time
@@ -63,6 +67,8 @@ type Step struct {
 	Last driver.Reading
 	// Exact: the amount is all that was counted since From. Otherwise the counter may have been reset.
 	Exact bool
+	// Returned: the readings are back on a line that they left; those in between were wrong.
+	Returned bool
 }
 
 const (
@@ -79,10 +85,25 @@ const (
 // Begin begins with a first reading.
 func (c *Counter) Begin(r driver.Reading) { *c = Counter{changed: r.At} }
 
-// Next returns what a reading adds to the last one, which is earlier. most is the highest rate of
-// the device per second. known is the highest known rate: if the reading has less than it allows, a
-// reset may have gone unnoticed.
-func (c *Counter) Next(last, r driver.Reading, most, known float64) Step {
+// Limits are what is known of a counter's rate.
+type Limits struct {
+	Most float64 // the highest rate of the device per second
+	// Known is the highest known rate per second. If a reading has less than it allows, a reset may
+	// have gone unnoticed.
+	Known float64
+	// Patient: a restart is one after several readings that go on. An error that did not happen is
+	// worse than one that is known some seconds later.
+	Patient bool
+}
+
+// patience is how many readings show a patient counter that it restarted.
+const patience = 4
+
+// Next returns what a reading adds to the last one, which is earlier.
+func (c *Counter) Next(last, r driver.Reading, limits Limits) Step {
+	most, known := limits.Most, limits.Known
+	goesOn := c.goesOn(r, most)
+	shown := !limits.Patient || r.Value == 0 || goesOn && c.doubts+1 >= patience
 	if c.Left.forgotten(r.At) {
 		c.Left = Line{}
 	}
@@ -108,20 +129,23 @@ func (c *Counter) Next(last, r driver.Reading, most, known float64) Step {
 		step := c.count(last, r, 0, last.At, false)
 		c.fallen = true
 		return step
-	case amount < 0 && c.fits(r.Value, start, r.At, most):
+	case shown && amount < 0 && c.fits(r.Value, start, r.At, most):
 		c.leave(last, Point{r.Value, r.At})
 		c.spend(r.Value, start, r.At, most)
 		return c.count(last, r, r.Value, last.At, false)
-	case c.goesOn(r, most):
+	case shown && goesOn:
 		d := c.Doubted
 		c.leave(last, d)
 		c.spend(r.Value-d.Value, d.At, r.At, most)
 		return c.count(last, r, r.Value-d.Value, d.At, r.Value > known*r.At.Sub(d.At).Seconds())
-	case amount < 0:
-		return c.doubt(r, driver.ReasonFall)
-	default:
-		return c.doubt(r, driver.ReasonRate)
 	}
+	if !goesOn {
+		c.doubts = 0
+	}
+	if amount < 0 {
+		return c.doubt(r, driver.ReasonFall)
+	}
+	return c.doubt(r, driver.ReasonRate)
 }
 
 // since returns since when the device may have counted what a reading at a time adds: another
@@ -157,13 +181,14 @@ func (c *Counter) count(last, r driver.Reading, amount float64, from time.Time, 
 	if r.Value != last.Value {
 		c.changed = r.At
 	}
-	c.Doubted, c.fallen = Point{}, false
+	c.Doubted, c.doubts, c.fallen = Point{}, 0, false
 	return Step{Amount: amount, From: from, Exact: exact, Last: r}
 }
 
 // doubt keeps a reading that does not count.
 func (c *Counter) doubt(r driver.Reading, why driver.Reason) Step {
 	c.Doubted = Point{r.Value, r.At}
+	c.doubts++
 	return Step{Reason: why}
 }
 
@@ -202,5 +227,7 @@ func (c *Counter) back(last, r driver.Reading) Step {
 	c.Left = Line{}
 	amount := max(0, r.Value-l.Value-l.Counted)
 	r.Value = max(r.Value, l.Value+l.Counted)
-	return c.count(last, r, amount, last.At, false)
+	step := c.count(last, r, amount, last.At, false)
+	step.Returned = true
+	return step
 }

@@ -25,7 +25,7 @@ func counted(t *testing.T, values []float64, since map[int]time.Time) (sum float
 			last = r
 			continue
 		}
-		step := c.Next(last, r, watts, watts)
+		step := c.Next(last, r, meter.Limits{Most: watts, Known: watts})
 		if step.Reason != "" {
 			reasons = append(reasons, step.Reason)
 			continue
@@ -113,6 +113,33 @@ func many(n int, of driver.Reason) (out []driver.Reason) {
 	return out
 }
 
+// A patient counter is not sure of a restart before four readings have gone on. Until then it may
+// return.
+func TestPatience(t *testing.T) {
+	for name, test := range map[string]struct {
+		values []float64
+		want   float64
+	}{
+		"returns":          {[]float64{1000, 100, 100, 100, 1001}, 1},
+		"restarts":         {[]float64{1000, 100, 100, 101, 102, 103}, 103},
+		"restarts at zero": {[]float64{1000, 0, 1, 2}, 2},
+		"drops to zero":    {[]float64{1000, 0, 0, 1000, 1001}, 1},
+	} {
+		var c meter.Counter
+		last, sum := driver.Reading{Value: test.values[0], At: at(0)}, 0.0
+		c.Begin(last)
+		for i, v := range test.values[1:] {
+			step := c.Next(last, driver.Reading{Value: v, At: at(i + 1)}, meter.Limits{Most: watts, Patient: true})
+			if step.Reason == "" {
+				sum, last = sum+step.Amount, step.Last
+			}
+		}
+		if sum != test.want {
+			t.Errorf("%s: counted %v, want %v", name, sum, test.want)
+		}
+	}
+}
+
 // Another exporter that refreshes a value every 30 s, with times that are later than the refresh,
 // counts everything.
 func TestRepeatedValues(t *testing.T) {
@@ -122,7 +149,7 @@ func TestRepeatedValues(t *testing.T) {
 	sum := 0.0
 	for second := 1; second <= 300; second++ {
 		r := driver.Reading{Value: 290 * 30 * float64(second/30), At: at(second)}
-		step := c.Next(last, r, watts, watts)
+		step := c.Next(last, r, meter.Limits{Most: watts, Known: watts})
 		if step.Reason != "" {
 			t.Fatalf("second %d: %s", second, step.Reason)
 		}

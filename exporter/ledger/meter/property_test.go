@@ -37,7 +37,7 @@ func TestBounds(t *testing.T) {
 				offset, restarts = value, restarts+1
 				r.Value = 0
 			}
-			step := c.Next(last, r, watts, watts)
+			step := c.Next(last, r, meter.Limits{Most: watts, Known: watts})
 			if step.Reason != "" {
 				continue
 			}

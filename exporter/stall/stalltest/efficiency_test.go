@@ -8,8 +8,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/stall/stalltest"
 )
 
-// TestEfficiencies integrates the traces and compares with the figures by hand. The product of means
-// must be wrong for some, or they test nothing.
+// TestEfficiencies integrates the traces and compares with the figures by hand. The product of
+// means must be wrong for some, or they test nothing.
 func TestEfficiencies(t *testing.T) {
 	wrong := 0
 	for _, e := range stalltest.Efficiencies() {

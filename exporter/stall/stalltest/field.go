@@ -9,8 +9,8 @@ import (
 // Field is a value of a sample.
 type Field uint8
 
-// The fields. Those up to NetworkTransmitted belong to the device, the others to the cgroups and the
-// network namespace of the claim's pods.
+// The fields. Those up to NetworkTransmitted belong to the device, the others to the cgroups and
+// the network namespace of the claim's pods.
 const (
 	Busy      Field = iota // share of time in which any kernel ran
 	SM                     // share of SMs with at least one warp, over time
@@ -56,8 +56,8 @@ const (
 // Values has a value for each field, NaN if the telemetry does not measure it.
 type Values [NumFields]float64
 
-// String returns the field's name: that of the quantity and its labels for a device, that of the file
-// and its key for a cgroup.
+// String returns the field's name: that of the quantity and its labels for a device, that of the
+// file and its key for a cgroup.
 func (f Field) String() string {
 	if q, labels, ok := f.Reading(); ok {
 		name := q.String()
@@ -100,8 +100,8 @@ func (f Field) Counter() bool {
 // Host reports whether the value is of the pods' cgroups or network, and not of the device.
 func (f Field) Host() bool { return f >= firstHost && f < NumFields }
 
-// Reading returns the quantity and the labels with which a driver reports the field. The link of the
-// fabric is nvlink, that of the network rdma. ok is false for the fields of the host.
+// Reading returns the quantity and the labels with which a driver reports the field. The link of
+// the fabric is nvlink, that of the network rdma. ok is false for the fields of the host.
 func (f Field) Reading() (q driver.Quantity, labels driver.Labels, ok bool) {
 	switch f {
 	case Busy:

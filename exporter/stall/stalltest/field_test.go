@@ -9,8 +9,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/stall/stalltest"
 )
 
-// TestFields compares the fields with the catalogue of quantities: their names and labels exist, and a
-// field is a counter if its quantity is. Of the host, memory is a level and all else counts.
+// TestFields compares the fields with the catalogue of quantities: their names and labels exist,
+// and a field is a counter if its quantity is. Of the host, memory is a level and all else counts.
 func TestFields(t *testing.T) {
 	names := map[string]bool{}
 	for f := range stalltest.NumFields {

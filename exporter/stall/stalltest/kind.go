@@ -19,8 +19,8 @@ const (
 // String returns the truth in a word.
 func (t Truth) String() string { return [...]string{"works", "waits", "idle", "hangs"}[t] }
 
-// Others is what the other members of the job do during a phase: those with the other devices of the
-// pod, and those elsewhere.
+// Others is what the other members of the job do during a phase: those with the other devices of
+// the pod, and those elsewhere.
 type Others uint8
 
 // What the others do.
@@ -68,8 +68,8 @@ type Kind struct {
 	Source string // a recording, a public report, or reasoning
 	Model  Model
 	Sees   Telemetry
-	// Devices is the number of devices of the pod, 0 for one. The trace shows one of them, and the host
-	// side of the whole pod.
+	// Devices is the number of devices of the pod, 0 for one. The trace shows one of them, and the
+	// host side of the whole pod.
 	Devices int
 	Pod     Pod
 	Phases  []Phase

@@ -1,7 +1,7 @@
 package stalltest
 
-// laterKinds are healthy jobs that were written after the verdicts on the others had been seen: they
-// look as much like a hang as a job that works can.
+// laterKinds are healthy jobs that were written after the verdicts on the others had been seen:
+// they look as much like a hang as a job that works can.
 func laterKinds() []Kind {
 	steps := stepsOverNetwork()
 	// quiet is a spin whose process sleeps: cudaDeviceScheduleBlockingSync, or a sleeping poll.

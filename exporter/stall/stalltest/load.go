@@ -1,8 +1,8 @@
 package stalltest
 
 // Load is what a job does during a phase: shares of time for the engines, amounts per second for
-// traffic and work, levels for memory. The zero value is a process that has not opened the device and
-// does nothing.
+// traffic and work, levels for memory. The zero value is a process that has not opened the device
+// and does nothing.
 type Load struct {
 	// Context means that a process has a context on the device: it keeps its clocks high.
 	Context bool
@@ -28,7 +28,8 @@ type Load struct {
 	PodIn, PodOut float64
 }
 
-// rates are a load as the values of a second: shares, levels, and for counters what one second adds.
+// rates are a load as the values of a second: shares, levels, and for counters what one second
+// adds.
 func (l Load) rates(m *Model) (v Values) {
 	v[Busy], v[SM], v[Occupancy], v[Tensor] = l.Busy, l.SM, l.Occupancy, l.Tensor
 	v[FP64], v[FP32], v[FP16], v[Int], v[DRAM] = l.FP64, l.FP32, l.FP16, l.Int, l.DRAM
@@ -45,7 +46,8 @@ func (l Load) rates(m *Model) (v Values) {
 	return v
 }
 
-// power returns the watts and the clock of the SMs. At the limit of power the device lowers its clock.
+// power returns the watts and the clock of the SMs. At the limit of power the device lowers its
+// clock.
 func (l Load) power(m *Model) (watts, clock float64) {
 	if !l.Context {
 		return m.IdleWatts, m.ClockIdle

@@ -1,7 +1,7 @@
 package stalltest
 
-// The loads from which kinds are built. Each function names its evidence; the levels of the host are
-// those of a PyTorch process unless a kind sets its own.
+// The loads from which kinds are built. Each function names its evidence; the levels of the host
+// are those of a PyTorch process unless a kind sets its own.
 
 // rest is what a pod does that waits: a Python process with its threads, and probes of the kubelet.
 func rest() Load {
@@ -86,8 +86,8 @@ func trainFP32(memoryGiB float64) Load {
 	return l
 }
 
-// decode is the generation of tokens, which reads the weights for each (recorded: infer_decode, with
-// layers that are small for the device; a full batch reads memory for half of the time).
+// decode is the generation of tokens, which reads the weights for each (recorded: infer_decode,
+// with layers that are small for the device; a full batch reads memory for half of the time).
 func decode(memoryGiB, share float64) Load {
 	l := open(memoryGiB).host(1.1, 60).pcie(30e6, 6e6).net(20e3, 60e3)
 	l.Busy, l.SM, l.Occupancy, l.Tensor, l.FP32, l.Int, l.DRAM, l.Noise = 0.95, 0.6, 0.1, 0.05, 0.006, 0.05, 0.55, 0.08
@@ -115,15 +115,16 @@ func spin(memoryGiB float64, blocks int) Load {
 // (github.com/NVIDIA/nccl/issues/374).
 func spinNet(memoryGiB float64, blocks int) Load { return spin(memoryGiB, blocks).cpu(2.02) }
 
-// spinHostFlag polls a flag in pinned memory of the host with two blocks (recorded: hang_spin_hostflag).
+// spinHostFlag polls a flag in pinned memory of the host with two blocks (recorded:
+// hang_spin_hostflag).
 func spinHostFlag(memoryGiB float64) Load {
 	l := open(memoryGiB).cpu(1.01).pcie(45e6, 18.5e6)
 	l.Busy, l.SM, l.Occupancy = 1, 0.0151, 0.0038
 	return l
 }
 
-// smallKernels launches one kernel of 1000 elements after another (recorded: small_kernels; each launch
-// crosses PCIe).
+// smallKernels launches one kernel of 1000 elements after another (recorded: small_kernels; each
+// launch crosses PCIe).
 func smallKernels(share float64) Load {
 	l := open(0.65).cpu(1).pcie(245e6, 29e6)
 	l.Busy, l.SM, l.Occupancy, l.FP32, l.Int = 0.315, 0.00059, 0.000036, 4e-6, 0.000086

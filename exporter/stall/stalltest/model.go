@@ -18,11 +18,11 @@ type Model struct {
 	ReadingReceived, ReadingTransmitted float64
 }
 
-// The levels of the H100 and the H200 come from recordings: 70 to 73 W without a context, 115 to 123 W
-// with one, 294 W at fp32 .30 and int .12, 415 to 483 W at int 1, 263 W for dependent loads in L2, 4 to
-// 8 W for a spin on 16 of 132 SMs; 549 W at fp64 .77 and int .29, 626 W at dram .61 and int .36, 695 W
-// at tensor .47 and dram .36. The other models are scaled to their limit of power; their idle levels
-// are those that users report from nvidia-smi and rocm-smi.
+// The levels of the H100 and the H200 come from recordings: 70 to 73 W without a context, 115 to
+// 123 W with one, 294 W at fp32 .30 and int .12, 415 to 483 W at int 1, 263 W for dependent loads
+// in L2, 4 to 8 W for a spin on 16 of 132 SMs; 549 W at fp64 .77 and int .29, 626 W at dram .61 and
+// int .36, 695 W at tensor .47 and dram .36. The other models are scaled to their limit of power;
+// their idle levels are those that users report from nvidia-smi and rocm-smi.
 
 // H100 is an NVIDIA H100 SXM.
 func H100() Model {
@@ -34,7 +34,8 @@ func H100() Model {
 	}
 }
 
-// scaled returns a model with the power of activities of the H100, scaled to another range of power.
+// scaled returns a model with the power of activities of the H100, scaled to another range of
+// power.
 func scaled(name string, sms int, memoryGiB, idle, context, limit, clock float64) Model {
 	m := H100()
 	by := (limit - context) / (m.LimitWatts - m.ContextWatts)
@@ -69,8 +70,8 @@ func L40S() Model { return scaled("NVIDIA L40S", 142, 45, 33, 84, 350, 2520e6) }
 func T4() Model { return scaled("Tesla T4", 40, 15, 10, 27, 70, 1590e6) }
 
 // V100 is an NVIDIA V100 SXM: 53 W with a context, 65 to 78 W in a collective that waits
-// (github.com/pytorch/pytorch/issues/22671, github.com/zai-org/GLM-130B/issues/32), so that a spin draws
-// more of its range than on an H100.
+// (github.com/pytorch/pytorch/issues/22671, github.com/zai-org/GLM-130B/issues/32), so that a spin
+// draws more of its range than on an H100.
 func V100() Model {
 	m := scaled("Tesla V100-SXM2-32GB", 80, 32, 40, 53, 300, 1530e6)
 	m.SMWatts = 100

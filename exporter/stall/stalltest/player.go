@@ -66,8 +66,8 @@ func (p *player) play(length time.Duration, yield func(*Sample) bool) {
 	}
 }
 
-// second sets the true values of the next second: means of shares, the level of memory at its end, and
-// what the counters gain.
+// second sets the true values of the next second: means of shares, the level of memory at its end,
+// and what the counters gain.
 func (p *player) second(s *Sample) {
 	s.Values = Values{}
 	most := 0.0
@@ -101,8 +101,8 @@ func (p *player) add(v *Values, part float64) {
 	}
 }
 
-// advance begins the next phase. After the last one of the job, the process has ended and the claim is
-// still held.
+// advance begins the next phase. After the last one of the job, the process has ended and the claim
+// is still held.
 func (p *player) advance() {
 	for len(p.stack) > 0 {
 		top := &p.stack[len(p.stack)-1]

@@ -1,6 +1,7 @@
 package stalltest
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -29,12 +30,11 @@ func Recordings(folder fs.FS) ([]Recording, error) {
 	}
 	var all []Recording
 	for _, name := range names {
-		f, err := folder.Open(name)
+		content, err := fs.ReadFile(folder, name)
 		if err != nil {
 			return nil, err
 		}
-		some, err := ParseRecordings(f)
-		f.Close()
+		some, err := ParseRecordings(bytes.NewReader(content))
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
@@ -93,8 +93,8 @@ func ParseRecordings(r io.Reader) ([]Recording, error) {
 	return out, nil
 }
 
-// measured are the fields that were recorded: those of the device, which are left out where they are 0,
-// and those of the host that some second has.
+// measured are the fields that were recorded: those of the device, which are left out where they
+// are 0, and those of the host that some second has.
 func (file *recordedFile) measured() (measured [NumFields]bool) {
 	for f := range NumFields {
 		measured[f] = f.recordedKey() != "" && !f.Host()
@@ -109,8 +109,8 @@ func (file *recordedFile) measured() (measured [NumFields]bool) {
 	return measured
 }
 
-// valuesOf returns the values of a second. A counter adds nothing that fell, or whose last value is not
-// known, as those of a process in its first second.
+// valuesOf returns the values of a second. A counter adds nothing that fell, or whose last value is
+// not known, as those of a process in its first second.
 func valuesOf(second, last map[string]any, measured *[NumFields]bool) Values {
 	values := noValues()
 	for f, is := range measured {

@@ -84,8 +84,8 @@ func recordedMeans(t *testing.T, all []stalltest.Recording, workload, device str
 	return stalltest.Values{}
 }
 
-// TestOwnTraffic checks what reading the counters adds on PCIe: nothing before the first context, and
-// as much as was recorded beside a kernel that has none of its own.
+// TestOwnTraffic checks what reading the counters adds on PCIe: nothing before the first context,
+// and as much as was recorded beside a kernel that has none of its own.
 func TestOwnTraffic(t *testing.T) {
 	recordings, err := stalltest.Recordings(os.DirFS("testdata"))
 	if err != nil {
@@ -103,8 +103,8 @@ func TestOwnTraffic(t *testing.T) {
 	}
 }
 
-// TestFallingCounter checks that a counter that was reset adds nothing, and that the counters of a new
-// process do not go on from those of the last one.
+// TestFallingCounter checks that a counter that was reset adds nothing, and that the counters of a
+// new process do not go on from those of the last one.
 func TestFallingCounter(t *testing.T) {
 	recordings, err := stalltest.ParseRecordings(strings.NewReader(`{"device": "NVIDIA H200", "segments": [
 		{"workload": "idle_no_context", "seconds": [{"energy_joules_total": 100}]},
@@ -138,8 +138,8 @@ func TestParseRecordings(t *testing.T) {
 	}
 }
 
-// TestRecordedTraces checks that recordings are traces like others: counters do not fall, what hangs
-// hangs to the end, and each has a workload and idles first.
+// TestRecordedTraces checks that recordings are traces like others: counters do not fall, what
+// hangs hangs to the end, and each has a workload and idles first.
 func TestRecordedTraces(t *testing.T) {
 	recordings, err := stalltest.Recordings(os.DirFS("testdata"))
 	if err != nil || len(recordings) < 25 {

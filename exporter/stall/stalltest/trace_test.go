@@ -15,9 +15,9 @@ const day = 24 * time.Hour
 
 func all() []stalltest.Kind { return append(stalltest.Healthy(), stalltest.Hung()...) }
 
-// TestKinds checks that the kinds have names, reasons and sources, that there are as many as the rule
-// must be tried with, and that they tell the truth: a healthy one never hangs, a hung one does from some
-// second to the end of the day.
+// TestKinds checks that the kinds have names, reasons and sources, that there are as many as the
+// rule must be tried with, and that they tell the truth: a healthy one never hangs, a hung one does
+// from some second to the end of the day.
 func TestKinds(t *testing.T) {
 	if n := len(stalltest.Healthy()); n < 60 {
 		t.Errorf("%d healthy kinds, want at least 60", n)
@@ -155,8 +155,8 @@ func phaseMeans(t *testing.T, kind, phase string) stalltest.Values {
 	return stalltest.Values{}
 }
 
-// means returns the means of the chosen samples: of counters, what a second adds. The first and the last
-// of a row of chosen samples are left out: they may be of two phases.
+// means returns the means of the chosen samples: of counters, what a second adds. The first and the
+// last of a row of chosen samples are left out: they may be of two phases.
 func means(trace stalltest.Trace, choose func(*stalltest.Sample) bool) stalltest.Values {
 	var sum, pending, last stalltest.Values
 	n, chosen := 0.0, 0
@@ -212,8 +212,8 @@ func TestTemperature(t *testing.T) {
 	}
 }
 
-// TestCadence checks that a loop of phases keeps its share of time: 1.2 s of the CPU and 50 ms of the
-// device, as seconds see it.
+// TestCadence checks that a loop of phases keeps its share of time: 1.2 s of the CPU and 50 ms of
+// the device, as seconds see it.
 func TestCadence(t *testing.T) {
 	got := phaseMeansOfAll(t, "dataloader-starved")
 	if want := 0.05 / 1.25 * 0.985; math.Abs(got[stalltest.Busy]-want) > 0.005 {
@@ -270,11 +270,16 @@ func phaseMeansOfAll(t *testing.T, kind string) stalltest.Values {
 	return stalltest.Values{}
 }
 
+// BenchmarkDay generates a day of each kind.
 func BenchmarkDay(b *testing.B) {
+	b.ReportAllocs()
+	samples := 0
 	for b.Loop() {
 		for _, k := range all() {
 			for range k.Trace(1, day).Samples {
+				samples++
 			}
 		}
 	}
+	b.ReportMetric(float64(samples)/float64(b.N), "samples/op")
 }

@@ -1,8 +1,6 @@
 package stalltest
 
-import (
-	"time"
-)
+import "time"
 
 // trainingKinds are healthy jobs that train on one node, or whose pod has no other members.
 func trainingKinds() []Kind { //nolint:funlen // a table

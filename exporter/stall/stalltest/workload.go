@@ -54,8 +54,8 @@ type Second struct {
 	Traffic                 float64 // bytes per second over NVLink
 }
 
-// Series returns the series of a workload in a namespace: those that the exporters of its nodes serve
-// of its members.
+// Series returns the series of a workload in a namespace: those that the exporters of its nodes
+// serve of its members.
 func (w Workload) Series(namespace string) []Series {
 	var out []Series
 	for i, m := range w.Members {
@@ -130,7 +130,7 @@ func (m Member) counter(rate func(Second) float64) Course {
 // jitter is noise from -1 to 1, the same for the same name and minute.
 func jitter(name string, minute int) float64 {
 	h := fnv.New64a()
-	fmt.Fprintf(h, "%s %d", name, minute)
+	_, _ = h.Write(append([]byte(name), byte(minute), byte(minute>>8)))
 	return float64(h.Sum64()>>11)/(1<<52) - 1
 }
 
@@ -139,8 +139,8 @@ func inStep() Second {
 	return Second{Utilization: 0.985, Tensor: 0.46, SM: 0.9, Clock: 0.96, Watts: 640, Traffic: 6e9}
 }
 
-// members returns members on nodes of four devices each, which do what a function says, with noise of
-// one percent.
+// members returns members on nodes of four devices each, which do what a function says, with noise
+// of one percent.
 func members(n int, at func(member, minute int) Second) []Member {
 	var out []Member
 	for i := range n {

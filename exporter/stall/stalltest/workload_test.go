@@ -9,9 +9,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/stall/stalltest"
 )
 
-// TestWorkloads checks that workloads are what their truth says: shares are from 0 to 1, counters do
-// not fall, no two series are the same, each straggler is a member, and a slow member makes the others
-// wait: their tensor activity is below that before.
+// TestWorkloads checks that workloads are what their truth says: shares are from 0 to 1, counters
+// do not fall, no two series are the same, each straggler is a member, and a slow member makes the
+// others wait: their tensor activity is below that before.
 func TestWorkloads(t *testing.T) {
 	slow, names := 0, map[string]bool{}
 	for _, w := range stalltest.Workloads() {
@@ -44,8 +44,8 @@ func TestWorkloads(t *testing.T) {
 	}
 }
 
-// TestPresence checks that a member has samples only while it is a member, and that its counters start
-// at 0.
+// TestPresence checks that a member has samples only while it is a member, and that its counters
+// start at 0.
 func TestPresence(t *testing.T) {
 	for _, w := range stalltest.Workloads() {
 		series := w.Series("a")

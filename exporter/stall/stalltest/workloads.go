@@ -171,10 +171,13 @@ func unequalWorkloads() []Workload {
 	each := func(levels ...Second) []Member {
 		return members(len(levels), func(i, _ int) Second { return levels[i] })
 	}
+	// A replica without requests has no context: its device lowers the clock.
 	replica := func(utilization float64) Second {
+		if utilization == 0 {
+			return Second{Clock: 0.17, Watts: 72}
+		}
 		return Second{
-			Utilization: utilization, Tensor: utilization * 0.3, SM: utilization * 0.7, Clock: 1,
-			Watts: 118 + 350*utilization, Traffic: 0,
+			Utilization: utilization, Tensor: utilization * 0.3, SM: utilization * 0.7, Clock: 1, Watts: 118 + 350*utilization,
 		}
 	}
 	stage := func(tensor, traffic float64) Second {

@@ -16,13 +16,16 @@ import (
 
 // honest is a snapshot with a field of each kind, and fields that this version does not know.
 const honest = `{"time":"2026-11-22T12:00:00Z","node":"node1","new":[{"a":[1,{"b":"]"}]},"x"],"newer":{"a":{}},
-	"devices":[{"driver":"gpu.example.com","pool":"node1","device":"gpu-0","state":"active","model":"A \"\\\u00e9","up":true,
+	"devices":[{"driver":"gpu.example.com","pool":"node1","device":"gpu-0","state":"active",
+	"model":"A \"\\\u00e9","up":true,
 	"taints":[{"taint":"k=v:NoSchedule","source":"slice"}],"newest":[[],{}],
 	"shares":[{"namespace":"n","claim":"c","weight":1,"pods":["n/p","n/q"],"consumedCapacity":{"memory":1e9},
 	"holds":[{"pod":"n/p","reason":"reserved"}]},null],
 	"values":[{"quantity":"utilization","value":0.5,"labels":{"sensor":"gpu"}}]},{"device":"gpu-1","state":"free"}],
-	"claims":[{"namespace":"n","name":"c","device":"gpu-0","since":"2026-01-01T00:00:00Z","values":[{"quantity":"power","value":7}]}],
-	"pods":[{"namespace":"n","name":"p","device":"gpu-0"}],"youngPods":null,"devicePlugins":[],"series":7,"seriesDropped":1}`
+	"claims":[{"namespace":"n","name":"c","device":"gpu-0","since":"2026-01-01T00:00:00Z",
+	"values":[{"quantity":"power","value":7}]}],
+	"pods":[{"namespace":"n","name":"p","device":"gpu-0"}],"youngPods":null,"devicePlugins":[],
+	"series":7,"seriesDropped":1}`
 
 // hostile returns documents that are short for the memory that they would take.
 func hostile() map[string]string {
@@ -115,18 +118,23 @@ func TestFilter(t *testing.T) {
 func TestHostile(t *testing.T) {
 	const all = "a long number, lists in lists, lists of no field, objects in objects, only lists"
 	fields := map[string]string{
-		"snapshot": all + "a long name, devices, claims, shares, values, labels, rows with values, blanks", "incidents": all + "incidents, nulls",
-		"summary": all + "claims, incidents, pods", "history": "only lists",
+		"snapshot":  all + "a long name, devices, claims, shares, values, labels, rows with values, blanks",
+		"incidents": all + "incidents, nulls",
+		"summary":   all + "claims, incidents, pods", "history": "only lists",
 	}
 	for document, read := range readers() {
 		for name, body := range hostile() {
+			has := strings.Contains(fields[document], name)
+			if testing.Short() && !has {
+				continue // it is skipped, as an unknown field
+			}
 			budget := NewBudget(1<<10, 16<<20)
 			a := budget.Open(8 << 20)
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			_, _, err := read(strings.NewReader(body), a)
 			runtime.ReadMemStats(&after)
-			if has := strings.Contains(fields[document], name); has && err == nil {
+			if has && err == nil {
 				t.Errorf("%s: %s is read", document, name)
 			}
 			// A list of 8 MiB leaves about four times as much behind when it grows, as garbage.
@@ -144,7 +152,8 @@ func TestHostile(t *testing.T) {
 func TestSize(t *testing.T) {
 	for size, want := range map[int64]error{100: ErrTooLarge, 10000: nil} {
 		body := `{"new":[{}` + strings.Repeat(",{}", 1000) + `]}`
-		if err := New(strings.NewReader(body), size, 1<<20, NewBudget(0, 1<<20).Open(1<<20)).Object(nil); !errors.Is(err, want) {
+		d := New(strings.NewReader(body), size, 1<<20, NewBudget(0, 1<<20).Open(1<<20))
+		if err := d.Object(nil); !errors.Is(err, want) {
 			t.Errorf("with %d bytes at most: %v, want %v", size, err, want)
 		}
 	}
@@ -182,7 +191,8 @@ func TestBudget(t *testing.T) {
 // Whatever an exporter sends, what is read is what encoding/json reads, and the pool gets all back.
 func FuzzDocuments(f *testing.F) {
 	f.Add([]byte(honest))
-	f.Add([]byte(`{"incidents":[{"id":"1","hit":["a"],"holders":[{}]},null],"claims":[],"times":[],"series":[{"values":[1,null]}]}`))
+	f.Add([]byte(`{"incidents":[{"id":"1","hit":["a"],"holders":[{}]},null],"claims":[],"times":[],
+		"series":[{"values":[1,null]}]}`))
 	f.Add([]byte(`{"a":[[{"b":"\""}],[]],"claims":null,"claims":[{},{}]}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for name, read := range readers() {

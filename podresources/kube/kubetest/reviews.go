@@ -1,8 +1,11 @@
 package kubetest
 
 import (
+	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -25,6 +28,33 @@ func (s *Server) Allow(user string, may May) {
 	}
 }
 
+// apiAudience is the audience of tokens for the API server.
+const apiAudience = "https://kubernetes.default.svc"
+
+// Token returns a token of a user for an audience, as the API server makes them for pods.
+func Token(user, audience string) string {
+	part := base64.RawURLEncoding.EncodeToString
+	return part([]byte("{}")) + "." + part(fmt.Appendf(nil, `{"sub":%q,"aud":[%q]}`, user, audience)) + "."
+}
+
+// parseToken returns the user and the audience of a token. One that [Token] has not made is the
+// name of a user.
+func parseToken(token string) (user, audience string) {
+	var claims struct {
+		Subject  string   `json:"sub"`
+		Audience []string `json:"aud"`
+	}
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return token, apiAudience
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil || json.Unmarshal(payload, &claims) != nil || len(claims.Audience) != 1 {
+		return token, apiAudience
+	}
+	return claims.Subject, claims.Audience[0]
+}
+
 // review answers a TokenReview or a SubjectAccessReview.
 func (s *Server) review(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
@@ -37,8 +67,14 @@ func (s *Server) review(w http.ResponseWriter, r *http.Request) {
 	if strings.HasSuffix(r.URL.Path, "/tokenreviews") {
 		var review authenticationv1.TokenReview
 		_ = json.NewDecoder(r.Body).Decode(&review) // it is the client's
-		if may(review.Spec.Token) != nil {
-			review.Status.Authenticated, review.Status.User.Username = true, review.Spec.Token
+		user, audience := parseToken(review.Spec.Token)
+		asked := review.Spec.Audiences
+		if len(asked) == 0 {
+			asked = []string{apiAudience}
+		}
+		if may(user) != nil && slices.Contains(asked, audience) {
+			review.Status.Authenticated, review.Status.User.Username = true, user
+			review.Status.Audiences = []string{audience}
 		}
 		writeJSON(w, review)
 		return

@@ -413,10 +413,15 @@ func exporterStories() []story {
 		{
 			name: "conflicts for long, and for a moment",
 			series: []series{
-				{"dra_exporter_conflicts", target + `, kind="device"`, during(30, 60)},
+				{"dra_exporter_conflict_info", target + `, kind="device", namespace="team", pod="p", resourceclaim_name="c", ` +
+					`driver="gpu.example.com", pool="node-1", device="gpu-25", allocated_device="gpu-4"`, during(30, 60)},
+				{"dra_exporter_conflicts", target + `, kind="activity"`, during(30, 60)},
 				{"dra_exporter_conflicts", target + `, kind="reservation"`, during(30, 33)},
 			},
-			checks: []check{{29, nil}, {48, []string{"DRAExporterConflicts"}}, {75, nil}},
+			checks: []check{
+				{29, nil}, {48, []string{"DRAExporterConflicts", "DRAExporterDeviceConflict device=gpu-25 allocated_device=gpu-4"}},
+				{75, nil},
+			},
 		},
 		{
 			name: "absent, and back", alone: true, series: []series{{"up", target, always(1).without(30, 60)}},

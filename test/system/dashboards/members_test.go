@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/exporter/stall/stalltest"
 )
 
 // member is a device that a pod of the workload JobSet a/llm has for itself. Nil: not measured.
@@ -41,6 +43,7 @@ func (m *member) series() []series {
 			`, share_id="", admin_access="false", attribution=%q, state="prepared"`, m.attribution), always(1)},
 		{"dra_device_clock_hertz", device + `, domain="sm"`, m.clock},
 		{"dra_device_clock_hertz", device + `, domain="video"`, always(1e9)},
+		{"dra_device_clock_max_hertz", device + `, domain="sm"`, always(2e9)},
 		{"dra_device_engine_utilization_ratio", device + `, engine="tensor"`, m.tensor},
 		{"dra_device_utilization_ratio", device, m.utilization},
 		{"dra_device_power_watts", device, m.power},
@@ -111,7 +114,7 @@ func stragglerStories() []story {
 		first, second := rank("n1", "gpu-0", nil), rank("n2", "gpu-3", differs)
 		return slices.Concat(first.series(), second.series())
 	}
-	return []story{
+	stories := []story{
 		fires("a rank that heat slows down", "throttled", hot, nil),
 		fires("a rank that heat slows down, without a measurement of traffic", "throttled", hot, unlinked),
 		fires("a rank with a low clock", "low_clock", slow, nil),
@@ -145,6 +148,60 @@ func stragglerStories() []story {
 		}, nil),
 		{name: "two ranks, of which one is slow", series: two(hot), checks: []check{{40, nil}, {59, nil}}},
 	}
+	for _, w := range stalltest.Workloads() {
+		stories = append(stories, workloadStory(&w))
+	}
+	return append(stories, quietStories()...)
+}
+
+// workloadStory is that of a generated workload: the alert fires for its stragglers and nobody else.
+func workloadStory(w *stalltest.Workload) story {
+	s := story{name: w.Name}
+	for _, of := range w.Series("a") {
+		s.series = append(s.series, series{of.Metric, of.Labels, course(of.Value)})
+	}
+	for _, at := range []int{50, 100, 170} {
+		var fires []string
+		for _, slow := range w.Stragglers {
+			if at >= slow.From+30 && at < slow.To {
+				fires = append(fires, fmt.Sprintf("DRAWorkloadStraggler namespace=a device=gpu-%d reason=%s", slow.Member, slow.Reason))
+			}
+		}
+		s.checks = append(s.checks, check{at, fires})
+	}
+	return s
+}
+
+// quietStories are of two members on two nodes, of which the first is quiet from minute 20 on.
+func quietStories() []story {
+	alert := "DRAWorkloadStalled namespace=a"
+	of := func(name, kind, other string, want []string) story {
+		var all []series
+		for i, node := range []string{"n1", "n2"} {
+			m := rank(node, fmt.Sprintf("gpu-%d", i), func(m *member) { m.kind = kind })
+			all = append(all, m.series()...)
+			claim := fmt.Sprintf(`namespace="a", resourceclaim_name="llm-%s", driver="gpu.x", pool=%q, device=%[1]q, node=%[2]q, `+
+				`instance=%[2]q, job="dra-exporter"`, m.device, m.node)
+			quiet := series{"dra_claim_quiet_seconds", claim, rising(60).between(20, 180)}
+			switch {
+			case i == 0 || other == "quiet":
+				all = append(all, quiet)
+			case other == "works":
+				all = append(all, series{"dra_claim_stalled", claim + `, reason=""`, always(0)})
+			default:
+				all = append(all, series{"dra_claim_stalled_unknown", claim + fmt.Sprintf(", reason=%q", other), always(1)})
+			}
+		}
+		return story{name: name, series: all, checks: []check{{15, nil}, {170, want}}}
+	}
+	return []story{
+		of("all members are quiet", "JobSet", "quiet", []string{alert}),
+		of("the other member is idle", "JobSet", "idle", []string{alert}),
+		of("the other member works", "JobSet", "works", nil),
+		of("the other member works on its host", "JobSet", "host_works", nil),
+		of("the other member is not measured", "JobSet", "no_engines", nil),
+		of("a server without requests", "Deployment", "quiet", nil),
+	}
 }
 
 // TestMembers compares median, spread and deviations of five members on two nodes with arithmetic
@@ -168,12 +225,12 @@ func TestMembers(t *testing.T) {
 	var file strings.Builder
 	write(&file, s)
 	for expr, want := range map[string]float64{
-		`workload:dra_signal:median{signal="clock"}`: 1.80e9,
+		`workload:dra_signal:median{signal="clock"}`: 0.9, // of 2 GHz
 		// The distances are 0, 0, 0.03, 0.09 and 0.30 GHz.
-		`workload:dra_signal:spread{signal="clock"}`:   1.4826 * 0.03e9,
-		`workload:dra_signal:median{signal="power"}`:   600,
-		`workload:dra_signal:spread{signal="power"}`:   0.02 * 600, // four of five do not differ
-		`workload:dra_signal:median{signal="traffic"}`: 6e9 / 60,
+		`round(1000 * workload:dra_signal:spread{signal="clock"})`: 22, // 1.4826 × 0.03 / 2
+		`workload:dra_signal:median{signal="power"}`:               600,
+		`workload:dra_signal:spread{signal="power"}`:               0.02 * 600, // four of five do not differ
+		`workload:dra_signal:median{signal="traffic"}`:             6e9 / 60,
 		// The power of gpu-4 deviates more than its clock, whose deviation is 0.30/0.044478 =
 		// 6.745.
 		`workload_device:dra_signal_deviations:max{device="gpu-4"}`: 200.0 / 12,

@@ -113,27 +113,15 @@ func TestLyingNodes(t *testing.T) {
 func TestSilentNodes(t *testing.T) {
 	l := newLab(t, 4, map[int]manner{0: hangs, 1: drips, 2: floods})
 	node := func(i int) string { return "/node/" + nodeOf(i) + "/" }
+	var asking sync.WaitGroup
 	for i, want := range []string{"does not answer in time", "sends its answer too slowly"} {
 		for user, path := range map[string]string{
 			"lead": node(i), "alice": fmt.Sprintf("/claim/team-1/train-%d-0?node=%s", i, nodeOf(i)),
 		} {
-			client := *l.gateway.client
-			client.Timeout = 40 * time.Second
-			p := *l.gateway
-			p.client = &client
-			from := time.Now()
-			a, err := p.get(path, "Authorization", "Bearer "+user)
-			switch took := time.Since(from); {
-			case err != nil:
-				t.Errorf("%s gave no answer in %v: %v", path, took, err)
-			case took > firstBytes+late || a.status != http.StatusGatewayTimeout || !strings.Contains(string(a.body), want):
-				t.Errorf("%s: status %d after %v without %q: %.200s", path, a.status, took, want, a.body)
-			default:
-				t.Logf("%s %s: status %d after %v", l.manner(i), path, a.status, took.Round(10*time.Millisecond))
-			}
+			asking.Go(func() { l.ends(user, path, want) })
 		}
 	}
-	var asking sync.WaitGroup
+	asking.Wait()
 	for range 16 {
 		asking.Go(func() { l.get("alice", "/claim/team-1/train-0-0?node="+nodeOf(0)) })
 	}
@@ -146,6 +134,24 @@ func TestSilentNodes(t *testing.T) {
 		}
 	}
 	asking.Wait()
+}
+
+// ends checks that a request ends in time, with a word about the node.
+func (l *lab) ends(user, path, want string) {
+	client := *l.gateway.client
+	client.Timeout = 40 * time.Second
+	p := *l.gateway
+	p.client = &client
+	from := time.Now()
+	a, err := p.get(path, "Authorization", "Bearer "+user)
+	switch took := time.Since(from); {
+	case err != nil:
+		l.Errorf("%s gave no answer in %v: %v", path, took, err)
+	case took > firstBytes+late || a.status != http.StatusGatewayTimeout || !strings.Contains(string(a.body), want):
+		l.Errorf("%s: status %d after %v without %q: %.200s", path, a.status, took, want, a.body)
+	default:
+		l.Logf("%s: status %d after %v: %s", path, a.status, took.Round(10*time.Millisecond), want)
+	}
 }
 
 // A node's page can lead nowhere by itself: the gateway removes what could.
@@ -167,7 +173,8 @@ func TestHostilePage(t *testing.T) {
 func TestTopOfLyingNode(t *testing.T) {
 	l := newLab(t, 2, map[int]manner{0: lies})
 	from := time.Now()
-	cmd := command(t.Context(), []string{"top", "--once", "--url=" + addressOf(0) + ":" + l.port, "--url=" + addressOf(1) + ":" + l.port})
+	url := func(i int) string { return "--url=" + addressOf(i) + ":" + l.port }
+	cmd := command(t.Context(), []string{"top", "--once", url(0), url(1)})
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
 	if err := cmd.Start(); err != nil {

@@ -71,7 +71,8 @@ func TestGateway(t *testing.T) {
 		t.Fatal(err)
 	}
 	exporters(api, port, []string{endpointOn(nodeName, host)})
-	settings := n.write("http.yaml", "authorization: {credentials: gateway}\n")
+	own := kubetest.Token("gateway", "dra-exporter")
+	settings := n.write("http.yaml", "authorization: {credentials: "+own+"}\n")
 	g := gateway(t, kubeconfig, "--exporter.http.config.file="+settings)
 	get := func(user, path string) (int, string) {
 		a, err := g.get(path, "Authorization", "Bearer "+user)
@@ -84,6 +85,10 @@ func TestGateway(t *testing.T) {
 		status, body := get("lead", "/")
 		return status == http.StatusOK && strings.Contains(body, "team/claim-a") && strings.Contains(body, "other/claim-b")
 	})
+	// What the gateway sends to exporters is of use nowhere else.
+	if status, body := get(own, "/"); status != http.StatusUnauthorized {
+		t.Errorf("with the gateway's own token: status %d:\n%s", status, body)
+	}
 	const alert = "/claim/team/claim-a?node=" + nodeName
 	for path, want := range map[string]string{
 		alert:         "dra-exporter on " + nodeName,

@@ -205,9 +205,9 @@ func TestSeverityOfErrors(t *testing.T) {
 	counted("dra_device_errors_total", 1, "device", "switch-0", "kind", "xid", "code", "24007", "severity", "fatal")
 	log(`NVRM: The NVIDIA GPU 0000:66:00.0\x0aNVRM: (PCI ID: 10de:26b5) installed in this system has\x0aNVRM: fallen off ` +
 		"the bus and is not responding to commands.")
+	counted("dra_device_errors_total", 1, "device", "gpu-1", "kind", "xid", "code", "79")
 	log("NVRM: GPU 0000:66:00.0: GPU has fallen off the bus.")
 	log("NVRM: GPU1 nvAssertFailedNoLog: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0x0000000F) returned")
-	counted("dra_device_errors_total", 1, "device", "gpu-1", "kind", "xid", "code", "79")
 	lost.Store(true)
 	p.eventually("the GPU is lost", func() bool { return strings.Contains(text(), "lost: it fell off the bus") })
 	for _, want := range []string{

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"debug/elf"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -108,6 +109,70 @@ func TestNVML(t *testing.T) {
 	}
 	machine.Hang("nvmlDeviceGetPowerUsage", 0, false)
 	p.eventually("up again", func() bool { return p.scrape().is(1, "dra_device_up", "device", "gpu-0") })
+}
+
+// Pods that hold a GPU for two seconds are charged the energy of their time, although NVML's
+// counter is read every five seconds: it is also read when a pod or its process comes or goes.
+func TestShortPodsByNVML(t *testing.T) {
+	t.Parallel()
+	machine, err := nvmltest.New(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine.Reset(1)
+	g := &machine.GPUs[0]
+	const idle, busy = 80, 600
+	g.Power, g.Utilization = idle, 0
+	if err := machine.Live(); err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(t)
+	p := start(t, n.flags(flags{
+		"inventory.file": n.inventory(slice(nvidiaDriver, [2]string{
+			"gpu-0", "{type: {string: gpu}, uuid: {string: " + g.UUID() + "}}",
+		})), "retention": "5m",
+	}), "LD_LIBRARY_PATH="+filepath.Dir(machine.Library))
+	stop := work(machine)
+	defer stop()
+	p.eventually("the GPU is read", func() bool {
+		return p.scrape().is(0, "dra_device_utilization_ratio", "device", "gpu-0")
+	})
+	const pods = 7
+	truth := make([]float64, pods)
+	for i := range pods {
+		name, uid := fmt.Sprintf("pod-%d", i), fmt.Sprintf("00000000-0000-4000-8000-00000000424%d", i)
+		pid := fmt.Sprint(4240 + i)
+		time.Sleep(time.Duration(700+130*i) * time.Millisecond)
+		n.mkdir("proc/" + pid)
+		n.write("proc/"+pid+"/cgroup", "0::/kubepods/pod"+uid+"/x\n")
+		begun := g.Energy
+		n.addPod("team", name, uid)
+		n.setPods(pod("team", name, name, podresourcestest.Device(nvidiaDriver, nodeName, "gpu-0")))
+		time.Sleep(300 * time.Millisecond)
+		g.Processes[0] = nvmltest.Process{PID: int64(4240 + i), Memory: 1 << 30, GPUInstance: -1}
+		g.Power, g.Utilization = busy, 1
+		time.Sleep(1500 * time.Millisecond)
+		g.Power, g.Utilization = idle, 0
+		g.Processes[0] = nvmltest.Process{}
+		time.Sleep(200 * time.Millisecond)
+		n.endPod(uid)
+		truth[i] = g.Energy - begun
+		n.setPods()
+	}
+	p.eventually("all have ended", func() bool { return len(p.scrape().rows("dra_claim_device_info")) == 0 })
+	time.Sleep(6 * time.Second) // longer than the counter is not read
+	m := p.scrape()
+	deviations := make([]float64, pods)
+	for i := range pods {
+		joules, _ := m.value("dra_claim_energy_joules_total", "resourceclaim_name", fmt.Sprintf("pod-%d", i))
+		deviations[i] = joules/truth[i] - 1
+	}
+	t.Logf("charged too much, as a part: %.4f", deviations)
+	slices.Sort(deviations)
+	const most = 0.008
+	if median := deviations[pods/2]; median < -most || median > most { // of some, a busy machine delays the readings
+		t.Errorf("a pod is charged %.2f %% too much", 100*median)
+	}
 }
 
 // The program needs no vendor's library to start: it opens them at run time and is not linked with

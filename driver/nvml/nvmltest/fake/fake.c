@@ -30,12 +30,27 @@ _Static_assert((int)NUM_FUNCTIONS <= (int)MAX_FUNCTIONS, "more functions than th
 static struct state *state;
 static int files[MAX_GPUS + 1];
 
+static int64_t processor_time(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* spend takes that much processor time, as NVIDIA's driver does. */
+static void spend(int64_t nanoseconds) {
+    if (nanoseconds == 0)
+        return;
+    for (int64_t end = processor_time() + nanoseconds; processor_time() < end;)
+        ;
+}
+
 /* call counts a call, holds it while it is to hang, and returns the failure that it is to have. index: a GPU, or MAX_GPUS. */
 static nvmlReturn_t call(enum function f, int index) {
     volatile int64_t *hang = &state->hang[f][index];
     __atomic_add_fetch(&state->calls[f], 1, __ATOMIC_RELAXED);
     while (*hang)
         usleep(500);
+    spend(state->cost[f]);
     if (state->fail[f][index])
         return (nvmlReturn_t)state->fail[f][index];
     if (state->users == 0)

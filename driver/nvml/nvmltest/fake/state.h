@@ -96,6 +96,7 @@ struct state {
     uint64_t calls[MAX_FUNCTIONS];
     int64_t fail[MAX_FUNCTIONS][MAX_GPUS + 1]; /* nvmlReturn_t that a call answers; the last: of no GPU */
     int64_t hang[MAX_FUNCTIONS][MAX_GPUS + 1]; /* the call returns when it is 0 again */
+    int64_t cost[MAX_FUNCTIONS];               /* nanoseconds of processor time that a call takes */
     struct event events[MAX_EVENTS];
     struct gpu gpu[MAX_GPUS];
     char driver_version[64];

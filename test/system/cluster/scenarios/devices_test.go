@@ -153,9 +153,9 @@ func (n *namespace) state(device, state string) {
 }
 
 // testConflict changes the allocation of a running pod's claim at the API server, so that it
-// differs from the device that the kubelet prepared. The exporter must use the allocation, because
-// the claim is reserved for that pod, and must count a conflict. Exporters that know no claims can
-// only use what the kubelet reports.
+// differs from the device that the kubelet prepared. The exporter must show both: the pod's
+// containers have the prepared one, and the scheduler has allocated the other one. It must count a
+// conflict, and name both. Exporters that know no claims can only use what the kubelet reports.
 func testConflict(t *testing.T, w *world) {
 	n := w.namespace(t, "conflict")
 	n.contradicts()
@@ -164,7 +164,7 @@ func testConflict(t *testing.T, w *world) {
 	n.running(1)
 	holds, _ := n.agree(1)
 	n.reallocate("one", n.free())
-	eventually(t, "the claim's allocation counts", func() error {
+	eventually(t, "both devices count", func() error {
 		want, err := n.holdsOfCluster(n.Context(), n.name)
 		if err != nil {
 			return err
@@ -172,12 +172,15 @@ func testConflict(t *testing.T, w *world) {
 		if want[0].Device == holds[0].Device {
 			return fmt.Errorf("the API server still says %s", want[0].Device)
 		}
+		given := slices.Clone(holds) // the claim does not say for which request
+		given[0].Request = ""
 		var wrong error
 		for _, e := range n.exporters {
-			expected := e.expect(want)
+			expected := append(e.expect(want), e.expect(given)...)
 			if e.noClaims {
 				expected = e.expect(holds)
 			}
+			slices.SortFunc(expected, compareHolds)
 			r, err := e.report()
 			if err != nil {
 				return err

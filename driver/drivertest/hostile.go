@@ -1,0 +1,209 @@
+package drivertest
+
+import (
+	"context"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// Wrong is a way in which a source may be wrong about one quantity.
+type Wrong struct {
+	Name string
+	// Value returns what is read in place of the true value at a time, in seconds, while the source is
+	// wrong. since is when that began.
+	Value func(spec *driver.Spec, truth func(second float64) float64, second, since float64) float64
+	// For is for how many readings the source is wrong; 0: to the end.
+	For int
+	// Back is how far the time of the reading is set back.
+	Back time.Duration
+	// Twice: a second sample of the device has the value.
+	Twice bool
+	// Quiet: nothing shows that it is wrong, or it is not.
+	Quiet func(spec *driver.Spec) bool
+}
+
+// hostileUnits is the first value of the counters of a hostile source, in what they count a second.
+const hostileUnits = 1e5
+
+// Wrongs returns the ways. Codes for "no value" are one each, for each of their widths.
+func Wrongs() []Wrong {
+	type truth = func(float64) float64
+	constant := func(v float64) func(*driver.Spec, truth, float64, float64) float64 {
+		return func(*driver.Spec, truth, float64, float64) float64 { return v }
+	}
+	gauges := func(s *driver.Spec) bool { return s.Type == driver.Gauge }
+	always := func(*driver.Spec) bool { return true }
+	zero := func(s *driver.Spec) bool { // of a gauge that had another value
+		return (s.Zero == driver.ZeroIsValue || s.Zero == driver.ZeroNeedsOther) && s.Type == driver.Gauge
+	}
+	within := func(factor, plus float64) func(*driver.Spec) bool { // what a gauge with the value of hostileGauge can be
+		return func(s *driver.Spec) bool {
+			v := hostileGauge(s)*factor + plus
+			return s.Type == driver.Gauge && (s.Max == 0 || v <= s.Max)
+		}
+	}
+	ways := []Wrong{
+		{Name: "NaN", Value: constant(math.NaN()), For: 2},
+		{Name: "infinite", Value: constant(math.Inf(1)), For: 2},
+		{Name: "minus infinite", Value: constant(math.Inf(-1)), For: 2},
+		{Name: "-1", Value: constant(-1), For: 2, Quiet: func(s *driver.Spec) bool { return !s.NonNegative }},
+		{Name: "0", Value: constant(0), For: 2, Quiet: zero},
+		{Name: "dropout for 1", Value: constant(0), For: 1, Quiet: zero},
+		{Name: "dropout for 3", Value: constant(0), For: 3, Quiet: zero},
+		{
+			Name: "dropout, not very deep", For: 3, Quiet: gauges,
+			Value: func(_ *driver.Spec, truth truth, _, since float64) float64 { return truth(since) / 3 },
+		},
+		{
+			Name: "restart", Quiet: always,
+			Value: func(_ *driver.Spec, truth truth, second, since float64) float64 { return truth(second) - truth(since) },
+		},
+		{
+			Name: "stuck", For: 3, Quiet: always,
+			Value: func(_ *driver.Spec, truth truth, _, since float64) float64 { return truth(since - 1) },
+		},
+		{
+			Name: "jump by 10^6", For: 3,
+			Quiet: func(s *driver.Spec) bool { return s.Type == driver.Counter && s.MaxRate > 1e5 || within(1, 1e6)(s) },
+			Value: func(_ *driver.Spec, truth truth, second, _ float64) float64 { return truth(second) + 1e6 },
+		},
+		{
+			Name: "unit off by 10^3", For: 3,
+			Quiet: func(s *driver.Spec) bool { return s.Type == driver.Counter && s.MaxRate > 1e8 || within(1e3, 0)(s) },
+			Value: func(_ *driver.Spec, truth truth, second, _ float64) float64 { return truth(second) * 1e3 },
+		},
+		{
+			Name: "unit off by 10^-3", For: 3, Quiet: gauges,
+			Value: func(_ *driver.Spec, truth truth, second, _ float64) float64 { return truth(second) / 1e3 },
+		},
+		{
+			Name: "time backwards", For: 2, Back: time.Minute,
+			Value: func(_ *driver.Spec, truth truth, second, _ float64) float64 { return truth(second) },
+		},
+		{
+			Name: "doubled device", For: 2, Twice: true,
+			Value: func(_ *driver.Spec, truth truth, second, _ float64) float64 { return truth(second) },
+		},
+	}
+	for _, bits := range []float64{32, 53} {
+		ways = append(ways, Wrong{
+			Name: map[float64]string{32: "wrap at 2^32", 53: "wrap at 2^53"}[bits], Quiet: always,
+			Value: func(s *driver.Spec, truth truth, second, since float64) float64 {
+				if s.Type == driver.Gauge {
+					return truth(second)
+				}
+				return truth(second) - truth(since-0.5)
+			},
+		})
+	}
+	codes := HostileCodes()
+	for _, name := range slices.Sorted(maps.Keys(codes)) {
+		ways = append(ways, Wrong{Name: "code " + name, Value: constant(codes[name]), For: 2})
+	}
+	return ways
+}
+
+// HostileCodes returns numbers by which interfaces say that there is no value, as their own headers
+// write them.
+func HostileCodes() map[string]float64 {
+	return map[string]float64{
+		"DCGM_INT32_BLANK": 0x7ffffff0, "DCGM_INT32_NOT_PERMISSIONED": 0x7ffffff3, "0x7ffffffe": 0x7ffffffe,
+		"DCGM_INT64_BLANK": 0x7ffffffffffffff0, "0x7ffffffffffffffe": 0x7ffffffffffffffe,
+		"DCGM_FP64_BLANK": 140737488355328, "DCGM_FP64_NOT_PERMISSIONED": 140737488355331,
+		"NVML_VALUE_NOT_AVAILABLE": math.MaxUint32, "all bits of 64": math.MaxUint64,
+	}
+}
+
+// Hostile is a source of one device with each quantity that a source can report. It is wrong about
+// one quantity, in one way.
+type Hostile struct {
+	Quantity driver.Quantity
+	Wrong    Wrong
+	// From is the number of the Sample, from 0, at which it begins to be wrong.
+	From int
+	// Rate is what the counters count a second, as a part of the most that a device can count.
+	Rate float64
+	Now  func() time.Time
+
+	start   time.Time
+	samples int
+}
+
+// HostileUUID is the UUID of the device.
+const HostileUUID = "GPU-hostile"
+
+// Name implements [driver.Source].
+func (h *Hostile) Name() string { return "hostile" }
+
+// Sample implements [driver.Source].
+func (h *Hostile) Sample(context.Context) ([]driver.Sample, error) {
+	now := h.Now()
+	if h.start.IsZero() {
+		h.start = now
+	}
+	second, from := now.Sub(h.start).Seconds(), float64(h.From)
+	wrong := h.samples >= h.From && (h.Wrong.For == 0 || h.samples < h.From+h.Wrong.For)
+	h.samples++
+	s := driver.Sample{Hardware: driver.Hardware{UUID: HostileUUID}}
+	for q, spec := range driver.Standard() {
+		if spec.Derived || spec.Internal {
+			continue
+		}
+		truth := func(second float64) float64 { return h.Truth(&spec, second) }
+		r := driver.Reading{Quantity: driver.Quantity(q), Value: truth(second), At: now}
+		for i, l := range spec.Labels {
+			if r.Labels[i] = "x"; l.Values != nil {
+				r.Labels[i] = l.Values[0]
+			}
+		}
+		if wrong && r.Quantity == h.Quantity {
+			r.Value = h.Wrong.Value(&spec, truth, second, from)
+			r.At = now.Add(-h.Wrong.Back)
+		}
+		s.Readings = append(s.Readings, r)
+	}
+	if wrong && h.Wrong.Twice {
+		return []driver.Sample{s, s}, nil
+	}
+	return []driver.Sample{s}, nil
+}
+
+// Truth is the true value of a quantity, in seconds since the first sample. Failures do not happen.
+func (h *Hostile) Truth(spec *driver.Spec, second float64) float64 {
+	switch {
+	case spec.Type == driver.Gauge:
+		return hostileGauge(spec)
+	case spec.Failure:
+		return hostileUnits
+	default:
+		return spec.MaxRate * h.Rate * (hostileUnits + second)
+	}
+}
+
+// hostileGauge is the value of a gauge: one that its quantity can have, and that is not 0.
+func hostileGauge(spec *driver.Spec) float64 {
+	switch {
+	case spec.Name == "power_limit":
+		return 300
+	case spec.Link == driver.LinkHasLanes:
+		return 16
+	case spec.Link == driver.LinkHasGeneration:
+		return 5
+	}
+	switch spec.Unit {
+	case "ratio":
+		return 0.5
+	case "bytes", "hertz":
+		return 1e9
+	case "watts":
+		return 52
+	case "celsius":
+		return 40
+	default:
+		return 1
+	}
+}

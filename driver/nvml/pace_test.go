@@ -1,0 +1,176 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
+)
+
+const completeEvery = 5 * time.Second
+
+func paced(c *Config) { c.Complete = completeEvery }
+
+// reading returns the reading of a quantity without labels.
+func reading(tb testing.TB, s driver.Sample, q driver.Quantity) driver.Reading {
+	tb.Helper()
+	for _, r := range s.Readings {
+		if r.Quantity == q {
+			return r
+		}
+	}
+	tb.Fatalf("no %v", q)
+	return driver.Reading{}
+}
+
+// A sample reads everything every five seconds, after ReadAll, when the processes change, and when
+// an idle GPU draws more power. Others read power and memory, and have the other readings of
+// before.
+func TestPace(t *testing.T) {
+	c := newClock()
+	machine.Reset(1)
+	g := &machine.GPUs[0]
+	g.Utilization, g.Power = 0, 70
+	s := newSource(t, c, paced)
+	sample(t, s)
+	c.advance(1)
+	before := sample(t, s)[0] // GPM has its second sample
+	if busy := reading(t, before, driver.Utilization); busy.Value != 0 || !busy.At.Equal(c.now()) {
+		t.Fatalf("a second after the start, the utilization is %+v", busy)
+	}
+	step := func(what string, want bool) {
+		t.Helper()
+		c.advance(1)
+		energy, calls := g.Energy, machine.Calls("nvmlDeviceGetTotalEnergyConsumption")
+		now := sample(t, s)[0]
+		called := machine.Calls("nvmlDeviceGetTotalEnergyConsumption") > calls
+		read, busy := reading(t, now, driver.Energy), reading(t, now, driver.Utilization)
+		complete := read.At.Equal(c.now())
+		if complete != want || called != want || busy.At.Equal(c.now()) != want || complete && read.Value != energy {
+			t.Errorf("%s: read %v, called %v, energy %+v, utilization %+v; want %v", what, complete, called, read, busy, want)
+		}
+		if len(now.Readings) != len(before.Readings) {
+			t.Errorf("%s: %d readings, of %d", what, len(now.Readings), len(before.Readings))
+		}
+		for _, q := range []driver.Quantity{driver.Power, driver.MemoryUsed} {
+			if at := reading(t, now, q).At; !at.Equal(c.now()) {
+				t.Errorf("%s: %v of %v, now %v", what, q, at, c.now())
+			}
+		}
+	}
+	for i := range 9 { // seconds 2 to 10
+		step("in turn", i == 3 || i == 8)
+	}
+	s.ReadAll()
+	step("after ReadAll", true)
+	g.Power = 79
+	step("hardly more power", false)
+	g.Power = 125
+	step("an idle GPU begins to work", true)
+	g.Utilization = 0.5
+	for range 4 {
+		step("at work", false)
+	}
+	step("in turn", true)
+	g.Power = 500
+	step("more power, at work", false)
+	g.Processes[0] = nvmltest.Process{PID: 100, Memory: 1 << 30, GPUInstance: -1}
+	step("a process begins", true)
+	step("it goes on", false)
+	g.Processes[1] = nvmltest.Process{PID: 101, Memory: 1 << 30, GPUInstance: -1}
+	step("another process begins", true)
+	step("both go on", false)
+	g.Processes[0], g.Processes[1] = g.Processes[1], nvmltest.Process{}
+	step("a process ends", true)
+	step("the other one goes on", false)
+}
+
+// The processes of a MIG instance are those of its GPU.
+func TestPaceOfMIG(t *testing.T) {
+	c := newClock()
+	machine.Reset(1)
+	machine.Partition(0, 2)
+	s := newSource(t, c, paced)
+	energyIsRead := func() bool {
+		c.advance(1)
+		return reading(t, sample(t, s)[0], driver.Energy).At.Equal(c.now())
+	}
+	sample(t, s)
+	if energyIsRead() {
+		t.Error("energy is read each second")
+	}
+	machine.GPUs[0].Processes[0] = nvmltest.Process{PID: 7, Memory: 1, GPUInstance: machine.GPUs[0].Instances[1].GPUInstance}
+	if !energyIsRead() {
+		t.Error("a process begins in an instance, and the energy of its GPU is not read")
+	}
+	if energyIsRead() {
+		t.Error("energy is read although nothing began")
+	}
+}
+
+// Utilization loses nothing: over any time that ends with a complete sample, it is the mean of all
+// that happened. So are the parts of processes.
+func TestPaceIsExact(t *testing.T) {
+	c := newClock()
+	machine.Reset(1)
+	g := &machine.GPUs[0]
+	g.Utilization = 0
+	g.Processes[0] = nvmltest.Process{PID: 100, Memory: 1 << 30, GPUInstance: -1}
+	s := newSource(t, c, paced)
+	sample(t, s)
+	c.advance(1)
+	before := reading(t, sample(t, s)[0], driver.Utilization).At
+	active, truth := 0., 0.
+	for second := range 60 {
+		g.Utilization = float64(second%7) / 10
+		truth += g.Utilization
+		c.advance(1)
+		if second == 59 {
+			s.ReadAll()
+		}
+		now := sample(t, s)[0]
+		busy := reading(t, now, driver.Utilization)
+		active += busy.Value * busy.At.Sub(before).Seconds()
+		before = busy.At
+		if p := now.Processes; len(p) != 1 || len(p[0].Readings) != 2 || p[0].Readings[1] != busy {
+			t.Fatalf("the only process has %+v, the GPU %+v", p, busy)
+		}
+	}
+	if diff := active - truth; diff > 1e-6 || diff < -1e-6 {
+		t.Errorf("%v active seconds, want %v", active, truth)
+	}
+}
+
+// With the times of an H100's calls, reading takes at most 0.35 % of a processor for each GPU.
+func TestCost(t *testing.T) {
+	for name, processes := range map[string]int{"idle": 0, "one process": 1, "two processes": 2} {
+		t.Run(name, func(t *testing.T) {
+			const most, seconds = 3500 * time.Microsecond, 60
+			c := newClock()
+			machine.Reset(1)
+			machine.CostAsH100(processes > 1)
+			defer machine.Reset(1)
+			for i := range processes {
+				machine.GPUs[0].Processes[i] = nvmltest.Process{PID: int64(100 + i), Memory: 1 << 30, GPUInstance: -1}
+			}
+			s := newSource(t, c, paced)
+			for range 2 {
+				sample(t, s)
+				c.advance(1)
+			}
+			before := machine.Spent()
+			for range seconds {
+				sample(t, s)
+				c.advance(1)
+			}
+			spent := (machine.Spent() - before) / seconds
+			t.Logf("%v a second", spent)
+			if spent > most || spent < most/10 {
+				t.Errorf("the calls take %v a second, want at most %v", spent, most)
+			}
+		})
+	}
+}

@@ -1,0 +1,186 @@
+package hostile
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+func TestMain(m *testing.M) { exportertest.Main(m) }
+
+// node is a node with one device, which a claim holds, and one source.
+type node struct {
+	t        *testing.T
+	source   driver.Source
+	now      time.Time
+	start    time.Time // of the hold: the first tick
+	hardware driver.Hardware
+	joiner   join.Joiner
+	ledger   *ledger.Ledger
+	flight   *recorder.Recorder
+	last     *exposition.Snapshot
+	rejected map[string]int // by input and reason
+	samples  []driver.Sample
+}
+
+func newNode(t *testing.T, hardware driver.Hardware) *node {
+	t.Helper()
+	return &node{
+		t: t, now: jointest.Start(), hardware: hardware, ledger: ledger.New(exportertest.LedgerConfig()),
+		flight: recorder.New(recorder.Config{Interval: time.Second}), rejected: map[string]int{},
+	}
+}
+
+// tick advances the node by a second.
+func (n *node) tick() {
+	n.t.Helper()
+	n.samples, _ = n.source.Sample(context.Background()) // an error is what the source says of wrong input
+	in := join.Input{
+		View: podresources.View{
+			At: n.now, Allocations: []podresources.Allocation{jointest.Allocation("gpu-0", "claim", "pod")},
+		},
+		Inventory: driver.Inventory{jointest.ID("gpu-0"): {Hardware: n.hardware, Local: true}},
+		Sources:   []join.SourceSamples{{Name: n.source.Name(), Samples: n.samples}},
+	}
+	if n.last == nil {
+		n.start = n.now
+	}
+	in.View.Allocations[0].Holders[0].Hold = &podresources.Hold{From: n.start}
+	joined := n.joiner.Join(in)
+	s := n.ledger.Advance(joined, n.now)
+	for _, of := range [][]driver.Rejection{joined.Rejected, s.Rejected} {
+		for _, r := range of {
+			n.rejected[r.Input+" "+string(r.Reason)] += r.Count
+		}
+	}
+	n.flight.Record(s)
+	n.last = exportertest.Whole(s)
+	n.now = n.now.Add(time.Second)
+}
+
+// reasons returns the reasons for which readings of a quantity were rejected.
+func (n *node) reasons(q driver.Quantity) (out []string) {
+	spec := q.Spec()
+	for of := range n.rejected {
+		if input, reason, _ := strings.Cut(of, " "); input == driver.InputOf(n.source.Name(), &spec) {
+			out = append(out, reason)
+		}
+	}
+	return out
+}
+
+// wantCalm fails the test if there is an incident, or if a served value is none.
+func (n *node) wantCalm() exportertest.Scraped {
+	n.t.Helper()
+	for _, i := range n.flight.Incidents() {
+		n.t.Errorf("an incident: %s %s", i.Kind, i.Code)
+	}
+	x := exportertest.Scrape(n.t, n.last)
+	for family, rows := range x {
+		for labels, v := range rows {
+			if math.IsNaN(v) || math.IsInf(v, 0) {
+				n.t.Errorf("%s{%s} is %v", family, labels, v)
+			}
+		}
+	}
+	return x
+}
+
+// Whatever a source is wrong about, nothing is charged beyond what is true and what a device can do
+// in a few seconds; gauges and peaks have the true values again; there is no incident; and what can
+// be seen to be wrong has a reason.
+func TestHostile(t *testing.T) {
+	const from, ticks, rate = 8, 50, 1e-3
+	for q, spec := range driver.Standard() {
+		if spec.Derived || spec.Internal {
+			continue
+		}
+		t.Run(spec.Name, func(t *testing.T) {
+			for i, wrong := range drivertest.Wrongs() {
+				if testing.Short() && (i+q)%4 != 0 { // make test-deep runs all
+					continue
+				}
+				t.Run(wrong.Name, func(t *testing.T) {
+					n := newNode(t, driver.Hardware{UUID: drivertest.HostileUUID})
+					h := &drivertest.Hostile{
+						Quantity: driver.Quantity(q), Wrong: wrong, From: from, Rate: rate, Now: func() time.Time { return n.now },
+					}
+					n.source = h
+					for range ticks {
+						n.tick()
+					}
+					if reasons := n.reasons(h.Quantity); len(reasons) == 0 && (wrong.Quiet == nil || !wrong.Quiet(&spec)) {
+						t.Error("nothing was rejected")
+					}
+					for of := range n.rejected {
+						if !wrong.Twice && !strings.HasPrefix(of, "hostile/"+spec.Name+" ") {
+							t.Errorf("rejected beside it: %s", of)
+						}
+					}
+					checkTruth(t, h, n.wantCalm(), ticks-1)
+				})
+			}
+		})
+	}
+}
+
+// checkTruth compares what is served after some seconds with the truth.
+func checkTruth(t *testing.T, h *drivertest.Hostile, x exportertest.Scraped, seconds float64) {
+	t.Helper()
+	for q, spec := range driver.Standard() {
+		rows := x["dra_device_"+spec.Metric]
+		if spec.Derived || spec.Internal {
+			continue
+		}
+		if gone := lasts(h.Wrong) && driver.Quantity(q) == h.Quantity && spec.Type == driver.Gauge; len(rows) != 1 && !gone {
+			t.Errorf("%d series of %s", len(rows), spec.Name)
+		}
+		for _, got := range rows {
+			want := h.Truth(&spec, seconds)
+			if spec.Type == driver.Counter {
+				want -= h.Truth(&spec, 0)
+			}
+			switch {
+			case driver.Quantity(q) != h.Quantity && !exportertest.Close(got, want, h.Truth(&spec, seconds)*1e-6):
+				t.Errorf("%s is %v, want %v", spec.Name, got, want)
+			case driver.Quantity(q) != h.Quantity:
+			case spec.Type == driver.Gauge && !lasts(h.Wrong) && got != want:
+				t.Errorf("%s is %v, want %v", spec.Name, got, want)
+			case spec.Type == driver.Counter && got > want+spec.MaxRate*meter.Slack.Seconds()*1.01:
+				t.Errorf("%s counts %v, and the truth is %v", spec.Name, got, want)
+			case spec.Failure && got != 0 && (h.Wrong.Quiet == nil || !h.Wrong.Quiet(&spec)):
+				t.Errorf("%s counts %v", spec.Name, got)
+			case spec.Type == driver.Counter && !lasts(h.Wrong) && h.Wrong.Name != "jump by 10^6" && got < want*0.5:
+				t.Errorf("%s counts %v, and the truth is %v", spec.Name, got, want)
+			}
+			if spec.Sharing == driver.Additive {
+				if claim := fmt.Sprint(valuesOf(x["dra_claim_"+spec.Metric])); claim != fmt.Sprint(valuesOf(rows)) {
+					t.Errorf("%s of the claim is %v, of the device %v", spec.Name, claim, valuesOf(rows))
+				}
+			}
+		}
+	}
+}
+
+func lasts(w drivertest.Wrong) bool { return w.For == 0 }
+
+func valuesOf(rows map[string]float64) (out []float64) {
+	for _, v := range rows {
+		out = append(out, v)
+	}
+	return out
+}

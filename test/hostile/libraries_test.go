@@ -1,0 +1,114 @@
+//go:build cgo
+
+package hostile
+
+import (
+	"math"
+	"reflect"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/dcgm"
+	"github.com/dra-exporter/dra-exporter/driver/dcgm/dcgmtest"
+	"github.com/dra-exporter/dra-exporter/driver/nvml"
+	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+)
+
+// spoilFields returns the places of a GPU of a fake library: its numbers. The library returns them
+// in its own types and units.
+func spoilFields(gpu any, leave ...string) map[string]func(string) func() {
+	places := map[string]func(string) func(){}
+	var add func(prefix string, of reflect.Value)
+	add = func(prefix string, of reflect.Value) {
+		for i := range of.NumField() {
+			field, name := of.Field(i), prefix+of.Type().Field(i).Name
+			switch {
+			case !of.Type().Field(i).IsExported() || contains(leave, name):
+			case field.Kind() == reflect.Struct:
+				add(name+".", field)
+			case field.Kind() == reflect.Float64 && !math.IsNaN(field.Float()):
+				places[name] = func(number string) func() {
+					was := field.Float()
+					v, _ := strconv.ParseFloat(number, 64)
+					field.SetFloat(v)
+					return func() { field.SetFloat(was) }
+				}
+			}
+		}
+	}
+	add("", reflect.ValueOf(gpu).Elem())
+	return places
+}
+
+func contains(list []string, s string) bool {
+	for _, of := range list {
+		if of == s {
+			return true
+		}
+	}
+	return false
+}
+
+// NVML, by a fake of the library.
+func TestNVML(t *testing.T) {
+	machine, err := nvmltest.New(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine.Reset(1)
+	n := newNode(t, driver.Hardware{})
+	source, err := nvml.New(nvml.Config{
+		Library: machine.Library, Sysfs: t.TempDir(), Now: func() time.Time { return n.now },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.source = source
+	samples, err := source.Sample(t.Context())
+	if err != nil || len(samples) == 0 {
+		t.Fatalf("%d samples: %v", len(samples), err)
+	}
+	n.hardware = driver.Hardware{UUID: samples[0].Hardware.UUID}
+	gpu := &machine.GPUs[0]
+	start := gpu.Energy
+	play(t, n, input{
+		places: spoilFields(gpu, "Counters", "ProcessTime", "SamplePeriod", "BusySince"), watts: 1e4,
+		pass: func() float64 { machine.Advance(1); return gpu.Energy - start },
+	})
+}
+
+// DCGM, by a fake of the library.
+func TestDCGM(t *testing.T) {
+	machine, err := dcgmtest.New(t.Context(), t.TempDir())
+	if err == nil {
+		err = machine.Load()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(t, driver.Hardware{})
+	machine.Reset(1, float64(n.now.UnixNano())/1e9)
+	source, err := dcgm.New(dcgm.Config{Address: "127.0.0.1:5555", Now: func() time.Time { return n.now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.source = source
+	for range 3 {
+		machine.Advance(1)
+		n.tick()
+	}
+	if len(n.samples) == 0 {
+		t.Fatal("no sample")
+	}
+	n.hardware = driver.Hardware{UUID: n.samples[0].Hardware.UUID}
+	n.joiner = join.Joiner{}
+	gpu := &machine.GPUs[0]
+	start := gpu.Energy
+	play(t, n, input{
+		places: spoilFields(gpu, "Work"), watts: 1e4,
+		pass: func() float64 { machine.Advance(1); return gpu.Energy - start },
+	})
+}

@@ -1,0 +1,238 @@
+package layout
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/scanner"
+	"go/token"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// ceilings is the table of the most lines of code that each package may have, of its product and of
+// its tests: lines with code, without generated files. A line is
+//
+//	LINES FOLDER [test] [# FEATURE]
+//
+// A ceiling only falls: -update lowers those that are too high, removes those of packages that are
+// gone, and adds new packages. A package that must grow gets its new ceiling by hand, with the
+// feature for which it grows.
+const ceilings = "ceilings.txt"
+
+// slack is how many lines a package may be below its ceiling.
+const slack = 10
+
+var update = flag.Bool("update", false, "lower the ceilings of lines of code")
+
+// ceiling is a line of the table.
+type ceiling struct {
+	lines   int
+	feature string // for which it was raised; "": it was not
+}
+
+func TestCeilings(t *testing.T) {
+	before, err := os.ReadFile(ceilings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := parseCeilings(string(before))
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := countLines(t)
+	if *update {
+		if err := os.WriteFile(ceilings, []byte(renderCeilings(lowered(table, counts))), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	for _, problem := range compareCeilings(table, counts) {
+		t.Error(problem)
+	}
+}
+
+// compareCeilings returns what is wrong with the table or with the packages.
+func compareCeilings(table map[string]ceiling, counts map[string]int) []string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		n, c := counts[name], table[name]
+		switch {
+		case c.lines == 0:
+			out = append(out, fmt.Sprintf("%s has no ceiling: go test ./test/layout -run Ceilings -update", name))
+		case n > c.lines:
+			out = append(out, fmt.Sprintf("%s has %d lines of code, and its ceiling is %d: take something away, or raise it in "+
+				"test/layout/%s with # and the feature", name, n, c.lines, ceilings))
+		case n < c.lines-slack:
+			out = append(out, fmt.Sprintf("%s has %d lines of code, less than its ceiling of %d: "+
+				"go test ./test/layout -run Ceilings -update", name, n, c.lines))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(table)) {
+		if counts[name] == 0 {
+			out = append(out, name+" is gone, and has a ceiling: go test ./test/layout -run Ceilings -update")
+		}
+	}
+	return out
+}
+
+// lowered returns the table with ceilings that are too high at the present counts. It raises none.
+func lowered(table map[string]ceiling, counts map[string]int) map[string]ceiling {
+	out := map[string]ceiling{}
+	for name, n := range counts {
+		c, known := table[name]
+		if !known || n < c.lines-slack {
+			c.lines = n
+		}
+		out[name] = c
+	}
+	return out
+}
+
+func parseCeilings(text string) (map[string]ceiling, error) {
+	out := map[string]ceiling{}
+	for line := range strings.Lines(text) {
+		rule, feature, raised := strings.Cut(strings.TrimSpace(line), "#")
+		if rule == "" {
+			continue // a comment, or nothing
+		}
+		var lines int
+		var name, kind string
+		if n, _ := fmt.Sscan(rule, &lines, &name, &kind); n < 2 || kind != "" && kind != "test" || lines <= 0 {
+			return nil, fmt.Errorf("%s: %q is no ceiling", ceilings, line)
+		}
+		if feature = strings.TrimSpace(feature); raised && feature == "" {
+			return nil, fmt.Errorf("%s: %q names no feature", ceilings, line)
+		}
+		name = strings.TrimSpace(name + " " + kind)
+		if _, twice := out[name]; twice {
+			return nil, fmt.Errorf("%s: %s has two ceilings", ceilings, name)
+		}
+		out[name] = ceiling{lines, feature}
+	}
+	return out, nil
+}
+
+func renderCeilings(table map[string]ceiling) string {
+	var out strings.Builder
+	out.WriteString("# The most lines of code of each package, of its product and of its tests: see ceilings_test.go.\n")
+	total := map[bool]int{}
+	for _, name := range slices.Sorted(maps.Keys(table)) {
+		c := table[name]
+		fmt.Fprintf(&out, "%6d %s", c.lines, name)
+		if c.feature != "" {
+			out.WriteString(" # " + c.feature)
+		}
+		out.WriteString("\n")
+		total[strings.HasSuffix(name, " test")] += c.lines
+	}
+	fmt.Fprintf(&out, "# In all %d lines of product and %d of tests.\n", total[false], total[true])
+	return out.String()
+}
+
+// countLines returns the lines of code by package, and by package and " test".
+func countLines(t *testing.T) map[string]int {
+	t.Helper()
+	out := map[string]int{}
+	for _, file := range tracked(t) {
+		if filepath.Ext(file) != ".go" {
+			continue
+		}
+		source, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := codeLines(source); n > 0 {
+			folder := path.Dir(file)
+			if isTest(file) {
+				folder += " test"
+			}
+			out[folder] += n
+		}
+	}
+	return out
+}
+
+// isTest reports whether a file is a test's: by its name, in test/ or testdata/, or in a package
+// for tests.
+func isTest(file string) bool {
+	return strings.HasSuffix(file, "_test.go") || strings.HasPrefix(file, "test/") || strings.Contains(file, "/testdata/") ||
+		strings.HasSuffix(path.Dir(file), "test")
+}
+
+// codeLines returns the number of lines of a file that have code, 0 if it is generated.
+func codeLines(source []byte) int {
+	if f, err := parser.ParseFile(token.NewFileSet(), "", source, parser.PackageClauseOnly|parser.ParseComments); err == nil &&
+		ast.IsGenerated(f) {
+		return 0
+	}
+	files := token.NewFileSet()
+	file := files.AddFile("", -1, len(source))
+	var s scanner.Scanner
+	s.Init(file, source, nil, 0)
+	lines, last := 0, 0
+	for {
+		at, kind, text := s.Scan()
+		if kind == token.EOF {
+			return lines
+		}
+		if kind == token.SEMICOLON && text == "\n" {
+			continue // automatic
+		}
+		first := file.Line(at)
+		end := first + strings.Count(text, "\n") // of a raw string
+		lines += end - max(first, last+1) + 1
+		last = max(last, end)
+	}
+}
+
+func TestCodeLines(t *testing.T) {
+	for source, want := range map[string]int{
+		"package a\n": 1,
+		"// Package a.\npackage a\n\n/* no\n\ncode */\n\nvar b = 1 // one\n":           2,
+		"package a\n\nvar b = `\n\nx\n` + `\n`\n":                                      6,
+		"// Code generated by x. DO NOT EDIT.\n\npackage a\n":                          0,
+		"package a\n\nfunc b() {\n\tif c := \"//\"; c != \"\" {\n\t\treturn\n\t}\n}\n": 6,
+	} {
+		if got := codeLines([]byte(source)); got != want {
+			t.Errorf("%q has %d lines, want %d", source, got, want)
+		}
+	}
+}
+
+func TestCompareCeilings(t *testing.T) {
+	table, err := parseCeilings("# head\n  100 same\n 100 grown\n 130 less # a feature\n 9 gone\n 50 same test\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]int{"same": 100 - slack, "grown": 101, "less": 100, "new": 7, "same test": 50}
+	problems := strings.Join(compareCeilings(table, counts), "\n")
+	for _, want := range []string{"grown has 101 lines", "less has 100 lines", "new has no ceiling", "gone is gone"} {
+		if !strings.Contains(problems, want) {
+			t.Errorf("no %q in\n%s", want, problems)
+		}
+	}
+	if strings.Contains(problems, "same") {
+		t.Errorf("what is as it should be is wrong:\n%s", problems)
+	}
+	after := lowered(table, counts)
+	if after["grown"].lines != 100 || after["less"] != (ceiling{100, "a feature"}) || after["new"].lines != 7 ||
+		after["same"].lines != 100 || len(after) != 5 {
+		t.Errorf("-update makes %v", after)
+	}
+	again, err := parseCeilings(renderCeilings(after))
+	if err != nil || !maps.Equal(again, after) {
+		t.Errorf("%v is read as %v, %v", after, again, err)
+	}
+	for _, bad := range []string{"x y", "5", "5 a b", "5 a #", "5 a\n6 a", "0 a"} {
+		if _, err := parseCeilings(bad); err == nil {
+			t.Errorf("%q is read", bad)
+		}
+	}
+}
