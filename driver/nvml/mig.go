@@ -128,9 +128,9 @@ func (g *gpu) placement(r *reader, id int) (profile int, placement string) {
 	return profile, nvidia.Placement(g.minor, profile, int(info.Placement.Start))
 }
 
-// readInstance reads the memory and GPM metrics of a MIG device, whose processes have been read. They are those of the
-// GPU instance: if it has several compute instances, none of these has readings, so that they do
-// not count several times.
+// readInstance reads the memory and GPM metrics of a MIG device, whose processes have been read.
+// They are those of the GPU instance: if it has several compute instances, none of these has
+// readings, so that they do not count several times.
 func (r *reader) readInstance(m *instance) {
 	if m.shared {
 		return

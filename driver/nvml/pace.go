@@ -9,10 +9,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// pace decides which samples of a GPU read everything. On an H100, the calls that read power, memory
-// and processes take a tenth of the time of all calls. Counters and means between two samples lose
-// nothing by being read less often, as long as they are read when a holder begins or ends to use the
-// GPU.
+// pace decides which samples of a GPU read everything. On an H100, the calls that read power,
+// memory and processes take a tenth of the time of all calls. Counters and means between two
+// samples lose nothing by being read less often, as long as they are read when a holder begins or
+// ends to use the GPU.
 type pace struct {
 	every time.Duration // Config.Complete
 	all   bool          // the next sample reads everything

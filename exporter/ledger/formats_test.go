@@ -127,7 +127,8 @@ func (s *saga) readings(device float64) []driver.Reading {
 	)
 }
 
-// sagaClock is the time since the saga began. That of a process that was killed is off by a microsecond.
+// sagaClock is the time since the saga began. That of a process that was killed is off by a
+// microsecond.
 func sagaClock(off time.Duration) (to func(time.Time) int64, from func(int64) time.Time) {
 	to = func(t time.Time) int64 { return int64(t.Sub(jointest.Start()) + off) }
 	return to, func(at int64) time.Time { return jointest.Start().Add(time.Duration(at)) }
@@ -214,8 +215,8 @@ func closedText(c *ledger.Closed) string {
 }
 
 // A process continues from a state, of this format or an earlier one, as the process that wrote it
-// would have gone on, whether that ended or was killed. What it must show was written by the program
-// of an earlier format, from the state that it wrote itself.
+// would have gone on, whether that ended or was killed. What it must show was written by the
+// program of an earlier format, from the state that it wrote itself.
 func TestFormats(t *testing.T) {
 	for name, write := range map[string]func(s *saga, k *ledger.Kept){
 		"ended": func(s *saga, k *ledger.Kept) {

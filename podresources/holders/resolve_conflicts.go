@@ -73,8 +73,9 @@ func (c *ConflictLog) News(now []Conflict, at time.Time) []Conflict {
 	return out
 }
 
-// disagree records a conflict between the kubelet and the claim. conflict reports whether the kubelet
-// lists a device that the claim is not allocated, and used whether only the claim's allocation is used.
+// disagree records a conflict between the kubelet and the claim. conflict reports whether the
+// kubelet lists a device that the claim is not allocated, and used whether only the claim's
+// allocation is used.
 func (r *resolver) disagree(
 	p *pod, a *podresources.Allocation, claim *podresources.ClaimFacts, shares bool,
 ) (conflict, used bool) {

@@ -208,9 +208,9 @@ func (m *Machine) Cost(function string, d time.Duration) {
 }
 
 // CostAsH100 makes calls take what they took on an H100 with driver 580: with one busy process or
-// none 7.6 ms for a sample that reads everything, with two 12 ms. NVIDIA's driver spends the time on
-// the processor. What calls other than these three took was measured as a whole; here each takes the
-// same.
+// none 7.6 ms for a sample that reads everything, with two 12 ms. NVIDIA's driver spends the time
+// on the processor. What calls other than these three took was measured as a whole; here each takes
+// the same.
 func (m *Machine) CostAsH100(busy bool) {
 	const others = 19 // calls of a sample that reads everything
 	for function := range m.functions {

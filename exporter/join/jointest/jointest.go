@@ -42,8 +42,8 @@ func HoldID(properties ...any) podresources.HoldID {
 	return podresources.HoldID(h.Sum64())
 }
 
-// Held returns allocations whose holders have holds, as a node's have. Holds without an identity get
-// one. It does not change the argument.
+// Held returns allocations whose holders have holds, as a node's have. Holds without an identity
+// get one. It does not change the argument.
 func Held(allocations ...podresources.Allocation) []podresources.Allocation {
 	out := slices.Clone(allocations)
 	for i := range out {

@@ -154,7 +154,8 @@ func stragglerStories() []story {
 	return append(stories, quietStories()...)
 }
 
-// workloadStory is that of a generated workload: the alert fires for its stragglers and nobody else.
+// workloadStory is that of a generated workload: the alert fires for its stragglers and nobody
+// else.
 func workloadStory(w *stalltest.Workload) story {
 	s := story{name: w.Name}
 	for _, of := range w.Series("a") {
