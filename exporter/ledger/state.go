@@ -53,7 +53,7 @@ func (s State) Meaning() string {
 	case StateUnhealthy:
 		return "its driver or the kubelet reports it unhealthy, it can no longer be read, or it is held without a link"
 	case StateStalled:
-		return "held, busy without a pause, and nothing that is measured shows life"
+		return "held, busy without a pause, and nothing that is measured shows progress"
 	case StateGuest:
 		return "held, and handed to a virtual machine: the host can't read it"
 	case StateUnmeasured:

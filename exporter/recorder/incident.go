@@ -80,7 +80,7 @@ const (
 	Back       Resolution = "back"  // the device is readable again, or the source answers
 	Healthy    Resolution = "healthy"
 	Untainted  Resolution = "untainted"
-	WorksAgain Resolution = "works_again" // the claim shows life again
+	WorksAgain Resolution = "works_again" // the claim makes progress again
 	ClaimGone  Resolution = "claim_gone"
 	DeviceGone Resolution = "device_gone" // the node has not had the device or the source for ten minutes
 )

@@ -38,14 +38,16 @@ func TestFitReport(t *testing.T) {
 		return report.Claims
 	}
 	who := ClaimFitReport{Namespace: "team", Name: "a", ID: jointest.ID("gpu-0")}
+	since := time.Unix(1700000000, 0).UTC() // it was there before the kubelet's first answer
+	who.MeasuredSince = &since
 	early := who
 	early.Reason, early.Text = "not_measured", "gpu-0: the activity or the memory of the device is not measured"
 	if diff := cmp.Diff([]ClaimFitReport{early}, read(2)); diff != "" {
 		t.Errorf("at first, -want +got:\n%s", diff)
 	}
 	want := who
-	want.Text = "gpu-0, 40 GiB: peak 19 GiB and p99.9 activity 0 % of 2 min, read each second: " +
-		"memory=20Gi fits; 1/2 unused"
+	want.Text = "gpu-0, 40 GiB: peak 19 GiB and p99.9 activity 0 % of 2 min since 2023-11-14 22:13 UTC " +
+		"(it began before that), read each second: memory=20Gi fits; 1/2 unused"
 	want.MeasuredSeconds = 120
 	want.Memory = &MemoryFitReport{HeldBytes: 40 * gib, PeakBytes: 19 * gib, NeededRatio: 0.5}
 	want.Activity = &ActivityFitReport{}

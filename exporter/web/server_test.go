@@ -178,7 +178,7 @@ func TestReasonsAreShown(t *testing.T) {
 	}
 	var want []HoldReport
 	for i, reason := range reasons {
-		pod := podresources.Pod{Namespace: "team", Name: fmt.Sprintf("rank-%d", i)}
+		pod := podresources.Pod{Namespace: "team", Name: fmt.Sprintf("rank-%02d", i)}
 		a.Holders = append(a.Holders, podresources.Holder{Pod: pod, Hold: &podresources.Hold{Reason: reason}})
 		want = append(want, HoldReport{Pod: "team/" + pod.Name, Reason: reason})
 	}
