@@ -25,61 +25,85 @@ var errLargePod = errors.New("the pod is too large")
 // that are no bytes. Only the first values are remembered, since no more are used.
 func (p *pieces) distinct(size uint64, field protowire.Number, of ...protowire.Number) ([]byte, error) {
 	end, out := p.read+size, make([]byte, 0, min(size, 256))
-	var seen map[string]bool // nil before the second value
-	var first []byte
+	var had values
 	for p.read < end {
-		tag, err := p.varint()
+		number, size, ok, err := p.begin(end)
 		if err != nil {
 			return nil, err
 		}
-		number, kind := protowire.DecodeTag(tag)
-		if kind != protowire.BytesType {
-			if err := p.skip(number, kind); err != nil {
-				return nil, err
-			}
+		if !ok {
 			continue
 		}
-		var value []byte
-		size, err := p.varint()
-		switch {
-		case err != nil:
-			return nil, err
-		case size > end-min(p.read, end):
-			return nil, decodeError(io.ErrUnexpectedEOF)
-		case number == field && len(of) > 0:
-			value, err = p.distinct(size, of[0], of[1:]...)
-		case size <= maxPod:
-			value, err = p.take(size)
-		default:
-			err = errLargePod
-		}
-		tooLarge := len(out)+len(value) > maxPod || number == field && len(out) > maxAnswerBytes
+		ours := number == field
+		value, err := p.value(size, ours, of)
+		tooLarge := len(out)+len(value) > maxPod || ours && len(out) > maxAnswerBytes
 		if errors.Is(err, errLargePod) || tooLarge {
 			return nil, cmp.Or(p.pass(end-p.read), errLargePod)
 		}
 		if err != nil {
 			return nil, err
 		}
-		if number == field {
-			if first != nil && seen == nil {
-				seen = map[string]bool{string(first): true}
-			}
-			if seen[string(value)] {
-				continue
-			}
-			if seen != nil && len(seen) < maxRows {
-				seen[string(value)] = true
-			}
+		if ours && had.again(value) {
+			continue
 		}
-		out = protowire.AppendBytes(protowire.AppendTag(out, number, kind), value)
-		if number == field && first == nil {
-			first = out[len(out)-len(value):]
+		out = protowire.AppendBytes(protowire.AppendTag(out, number, protowire.BytesType), value)
+		if ours && had.first == nil {
+			had.first = out[len(out)-len(value):]
 		}
 	}
 	if p.read > end {
 		return nil, decodeError(io.ErrUnexpectedEOF)
 	}
 	return out, nil
+}
+
+// begin reads up to the value of the next field of a message, and returns the value's size. If the
+// field is no bytes, it drops it: ok is false.
+func (p *pieces) begin(end uint64) (number protowire.Number, size uint64, ok bool, err error) {
+	tag, err := p.varint()
+	if err != nil {
+		return 0, 0, false, err
+	}
+	number, kind := protowire.DecodeTag(tag)
+	if kind != protowire.BytesType {
+		return number, 0, false, p.skip(number, kind)
+	}
+	if size, err = p.varint(); err == nil && size > end-min(p.read, end) {
+		err = decodeError(io.ErrUnexpectedEOF)
+	}
+	return number, size, true, err
+}
+
+// value reads a value. If it is distinct, it is a message without second values of the fields.
+func (p *pieces) value(size uint64, distinct bool, of []protowire.Number) ([]byte, error) {
+	switch {
+	case distinct && len(of) > 0:
+		return p.distinct(size, of[0], of[1:]...)
+	case size <= maxPod:
+		return p.take(size)
+	default:
+		return nil, errLargePod
+	}
+}
+
+// values are the first values of a field.
+type values struct {
+	first []byte
+	all   map[string]bool // nil before the second value
+}
+
+// again reports whether a value is one of them. If not, it becomes one, unless it is the first.
+func (v *values) again(value []byte) bool {
+	if v.first != nil && v.all == nil {
+		v.all = map[string]bool{string(v.first): true}
+	}
+	if v.all[string(value)] {
+		return true
+	}
+	if v.all != nil && len(v.all) < maxRows {
+		v.all[string(value)] = true
+	}
+	return false
 }
 
 // more reports whether there are more bytes.

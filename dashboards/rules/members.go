@@ -89,7 +89,8 @@ func members() []recording {
 			  ` + memberRecord + ` and on (<device>) max by (<device>) (dra_claim_stalled) == 0
 			  or
 			  ` + memberRecord + ` and on (<device>) max by (<device>) (
-			    dra_claim_stalled_unknown{reason!~"idle|ranks_elsewhere|another_rank_works|another_rank_idles|waited_before|host_spins"}
+			    dra_claim_stalled_unknown{reason!~"idle|ranks_elsewhere|another_rank_works|` +
+			`another_rank_idles|waited_before|host_spins"}
 			  )
 			)`},
 		// The models of the members of each workload.
@@ -106,7 +107,7 @@ func members() []recording {
 // less than 2 % of the median.
 func stragglers() []recording {
 	unknown := query.Unit{Unknown: true}
-	out := []recording{
+	return append([]recording{
 		// Most pods are a workload of their own: they are left out before sums are computed.
 		{name: comparedRecord, unit: unknown, expr: fmt.Sprintf(`
 			max by (<member>, signal) (
@@ -135,8 +136,13 @@ func stragglers() []recording {
 			  abs(` + comparedRecord + ` - on (<workload>, signal) group_left () ` + medianRecord + `)
 			    / on (<workload>, signal) group_left () (` + spreadRecord + ` > 0)
 			)`},
-	}
+	}, slowest()...)
+}
+
+// slowest are the members that differ, by the first reason that applies to them.
+func slowest() []recording {
 	var earlier []string
+	var out []recording
 	of := func(name string) string { return comparedRecord + `{signal="` + name + `"}` }
 	limit := func(name, sign, more string) string {
 		return `max by (<workload>) (` + medianRecord + `{signal="` + name + `"} ` + sign + ` 3 * ` +

@@ -20,19 +20,35 @@ func (r *resolver) list(
 	if len(shares) == 0 {
 		claim.Complete(&a)
 	}
-	var holders []podresources.Holder
+	a.Holders = r.listedHolders(&a, &claim, len(shares) > 0)
+	if len(shares) == 0 {
+		r.addListed(a, &claim)
+		return
+	}
+	for _, share := range shares {
+		b := a
+		b.ShareID, b.Holders = share, slices.Clone(a.Holders)
+		claim.Complete(&b)
+		r.addListed(b, &claim)
+	}
+}
+
+// listedHolders returns those of the listed holders that hold the device, with their holds. It
+// records where they disagree with the claim.
+func (r *resolver) listedHolders(
+	a *podresources.Allocation, claim *podresources.ClaimFacts, shares bool,
+) (holders []podresources.Holder) {
 	for group := range groups(a.Holders) {
 		p := r.pod(&group[0])
 		if p == nil {
 			p = r.reservedPod(&group[0], a.Claim)
 		}
-		conflict := false
+		var conflict, allocated bool // allocated: only the claim's allocation is used
 		if p != nil {
-			if r.over(p, &claim) {
+			if r.over(p, claim) {
 				continue
 			}
-			allocated := false // alone
-			if conflict, allocated = r.disagree(p, &a, &claim, len(shares) > 0); allocated {
+			if conflict, allocated = r.disagree(p, a, claim, shares); allocated {
 				continue
 			}
 		}
@@ -48,17 +64,7 @@ func (r *resolver) list(
 			holders = append(holders, h)
 		}
 	}
-	a.Holders = holders
-	if len(shares) == 0 {
-		r.addListed(a, &claim)
-		return
-	}
-	for _, share := range shares {
-		b := a
-		b.ShareID, b.Holders = share, slices.Clone(holders)
-		claim.Complete(&b)
-		r.addListed(b, &claim)
-	}
+	return holders
 }
 
 // addListed adds a row that the kubelet lists. If the claim is reserved, but for none of the row's
@@ -88,27 +94,31 @@ func (r *resolver) describe(p *pod, h podresources.Holder, claim podresources.Cl
 // complete adds the rows and holders that the kubelet does not list.
 func (r *resolver) complete() {
 	for _, claim := range slices.SortedFunc(maps.Keys(r.used), podresources.Claim.Compare) {
-		facts, known := r.claims[claim]
-		if facts.Classic != nil {
-			continue
-		}
-		listed := r.ofClaim[claim]
-		holders := r.holders(listed)
-		for _, u := range r.used[claim] {
-			switch {
-			case r.over(u.pod, &facts):
-			case gives(&facts, u.pod):
-				reason := reservedReason(u.pod, &facts)
-				if r.others[podUse{u.pod.UID, claim}] {
-					reason = podresources.ReasonUnused
-				}
-				for i := range facts.Results {
-					r.hold(holders, r.row(claim, &facts, &facts.Results[i]), u, reason)
-				}
-			case u.pod.Started && (!known || stale(&facts, u.pod)):
-				for _, i := range listed {
-					r.hold(holders, i, u, podresources.ReasonReserved)
-				}
+		r.completeClaim(claim)
+	}
+}
+
+func (r *resolver) completeClaim(claim podresources.Claim) {
+	facts, known := r.claims[claim]
+	if facts.Classic != nil {
+		return
+	}
+	listed := r.ofClaim[claim]
+	holders := r.holders(listed)
+	for _, u := range r.used[claim] {
+		switch {
+		case r.over(u.pod, &facts):
+		case gives(&facts, u.pod):
+			reason := reservedReason(u.pod, &facts)
+			if r.others[podUse{u.pod.UID, claim}] {
+				reason = podresources.ReasonUnused
+			}
+			for i := range facts.Results {
+				r.hold(holders, r.row(claim, &facts, &facts.Results[i]), u, reason)
+			}
+		case u.pod.Started && (!known || stale(&facts, u.pod)):
+			for _, i := range listed {
+				r.hold(holders, i, u, podresources.ReasonReserved)
 			}
 		}
 	}
