@@ -5,7 +5,7 @@ package xid
 // 172: immediate action and conditions), nverror.h of the open kernel modules (names of codes), and
 // the Fabric Manager's guide (SXids). Codes of the catalog without an action, or that it calls
 // unused, are left out, unless their description says what they mean.
-func Table() []Meaning {
+func Table() []Meaning { //nolint:funlen // a table
 	return []Meaning{
 		row(8, 8, "a channel did not finish in time", Ends, Program, RestartWorkload),
 		row(11, 11, "invalid commands in a channel", Ends, Program, RestartWorkload),
