@@ -78,7 +78,7 @@ func TestHangingNodes(t *testing.T) {
 					t.Fatalf("%s: %v, %v", s.node, s.err, err)
 				}
 			}
-			time.Sleep(began.Add(5 * time.Second).Sub(time.Now()))
+			time.Sleep(time.Until(began.Add(5 * time.Second)))
 			return healthy, silent, oldest
 		}
 		var healthy, silent int
@@ -214,7 +214,7 @@ func TestPace(t *testing.T) {
 		} {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			slow := of.body.(*dripping)
-			slow.ctx = ctx
+			slow.done = ctx.Done()
 			body := &paced{ReadCloser: io.NopCloser(slow), ctx: ctx, cancel: cancel, left: askTimeout}
 			var err error
 			for begun := time.Now(); err == nil; time.Sleep(of.rest) {
@@ -232,7 +232,7 @@ func TestPace(t *testing.T) {
 
 // dripping is a body that arrives in pieces.
 type dripping struct {
-	ctx     context.Context //nolint:containedctx // of the test
+	done    <-chan struct{}
 	n, size int
 	pause   time.Duration
 }
@@ -245,7 +245,7 @@ func (d *dripping) Read(p []byte) (int, error) {
 	select {
 	case <-time.After(d.pause):
 		return min(d.size, len(p)), nil
-	case <-d.ctx.Done():
-		return 0, d.ctx.Err()
+	case <-d.done:
+		return 0, context.Canceled
 	}
 }

@@ -137,12 +137,12 @@ func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config 
 		m.before.Begin(next)
 		// The first reading of a count that began while the device was known. If another source counted
 		// in the meantime, the time is not counted twice.
-		if next.Since.After(d.born) && next.Since.After(d.identified) && !c.settled.After(next.Since) {
-			if readings.Fits(next.Value, next.Since, next.At, c.most()) {
-				d.tally(c, next.Value, next.Since, next.At, true, config)
-			} else {
-				d.reject(m.source, driver.ReasonRate, &next)
-			}
+		counts := next.Since.After(d.born) && next.Since.After(d.identified) && !c.settled.After(next.Since)
+		switch {
+		case counts && readings.Fits(next.Value, next.Since, next.At, c.most()):
+			d.tally(c, next.Value, next.Since, next.At, true, config)
+		case counts:
+			d.reject(m.source, driver.ReasonRate, &next)
 		}
 	} else {
 		step := m.before.Next(m.last, next, readings.Limits{

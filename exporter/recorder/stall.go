@@ -246,20 +246,11 @@ func readingOf(d *ledger.Device) stall.Reading {
 				r.Add(s, v.Value)
 			}
 		case driver.Clock:
-			if isSM(v.Labels[0]) {
-				clock = v.Value
-			}
+			clock = labelOr(v, clock, "sm", "graphics")
 		case driver.ClockMax:
-			if isSM(v.Labels[0]) {
-				highest = v.Value
-			}
+			highest = labelOr(v, highest, "sm", "graphics")
 		case driver.PowerLimit:
-			switch v.Labels[0] {
-			case "enforced":
-				r.Limit = v.Value
-			case "max":
-				r.MaxLimit = v.Value
-			}
+			r.Limit, r.MaxLimit = labelOr(v, r.Limit, "enforced"), labelOr(v, r.MaxLimit, "max")
 		case driver.ThrottleActive:
 			r.Throttled = r.Throttled || v.Value > 0 && v.Labels[0] != "power"
 		}
@@ -277,8 +268,13 @@ func readingOf(d *ledger.Device) stall.Reading {
 	return r
 }
 
-// isSM reports whether a domain of clocks is that of the SMs.
-func isSM(domain string) bool { return domain == "sm" || domain == "graphics" }
+// labelOr returns the value if its first label is one of these, else what was known before.
+func labelOr(v *ledger.Value, before float64, labels ...string) float64 {
+	if slices.Contains(labels, v.Labels[0]) {
+		return v.Value
+	}
+	return before
+}
 
 // signalOf returns the signal of an engine, false for one that does not tell work from waiting.
 func signalOf(engine string) (stall.Signal, bool) {

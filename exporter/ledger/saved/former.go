@@ -67,11 +67,8 @@ func (r *formerReader) record(f *former.Field) error {
 			}
 		case 3:
 			o.Seconds = f.Float()
-			for b := f.Bytes; len(b) > 0; {
-				at, n := binary.Varint(b)
-				if n <= 0 {
-					break
-				}
+			b := f.Bytes
+			for at, n := binary.Varint(b); n > 0; at, n = binary.Varint(b) {
 				p.times, b = append(p.times, Moment(at)), b[n:]
 			}
 		}
