@@ -74,7 +74,8 @@ func TestRejectedValueIsLogged(t *testing.T) {
 		}
 	}
 	lines := log.String()
-	if n := strings.Count(lines, "\n"); n != 2 || !strings.Contains(lines, `input=a/power reason=out_of_range value="power = 4.795e+06"`) ||
+	if n := strings.Count(lines, "\n"); n != 2 ||
+		!strings.Contains(lines, `input=a/power reason=out_of_range value="power = 4.795e+06"`) ||
 		!strings.Contains(lines, `input=a/power reason=no_value value="power = 4.795e+06"`) {
 		t.Errorf("%d lines:\n%s", n, lines)
 	}

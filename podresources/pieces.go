@@ -25,27 +25,17 @@ var errLargePod = errors.New("the pod is too large")
 // that are no bytes. Only the first values are remembered, since no more are used.
 func (p *pieces) distinct(size uint64, field protowire.Number, of ...protowire.Number) ([]byte, error) {
 	end, out := p.read+size, make([]byte, 0, min(size, 256))
-	var seen map[string]bool // nil before the second value
-	var first []byte
+	var values distinctValues
 	for p.read < end {
-		tag, err := p.varint()
+		number, kind, size, err := p.header(end)
 		if err != nil {
 			return nil, err
 		}
-		number, kind := protowire.DecodeTag(tag)
 		if kind != protowire.BytesType {
-			if err := p.skip(number, kind); err != nil {
-				return nil, err
-			}
 			continue
 		}
 		var value []byte
-		size, err := p.varint()
 		switch {
-		case err != nil:
-			return nil, err
-		case size > end-min(p.read, end):
-			return nil, decodeError(io.ErrUnexpectedEOF)
 		case number == field && len(of) > 0:
 			value, err = p.distinct(size, of[0], of[1:]...)
 		case size <= maxPod:
@@ -60,26 +50,56 @@ func (p *pieces) distinct(size uint64, field protowire.Number, of ...protowire.N
 		if err != nil {
 			return nil, err
 		}
-		if number == field {
-			if first != nil && seen == nil {
-				seen = map[string]bool{string(first): true}
-			}
-			if seen[string(value)] {
-				continue
-			}
-			if seen != nil && len(seen) < maxRows {
-				seen[string(value)] = true
-			}
+		if number == field && values.had(value) {
+			continue
 		}
 		out = protowire.AppendBytes(protowire.AppendTag(out, number, kind), value)
-		if number == field && first == nil {
-			first = out[len(out)-len(value):]
+		if number == field && values.first == nil {
+			values.first = out[len(out)-len(value):]
 		}
 	}
 	if p.read > end {
 		return nil, decodeError(io.ErrUnexpectedEOF)
 	}
 	return out, nil
+}
+
+// header reads the tag of a field, and its size if it is bytes, which must not be beyond the end of
+// the message. It skips the value of a field that is not.
+func (p *pieces) header(end uint64) (number protowire.Number, kind protowire.Type, size uint64, err error) {
+	tag, err := p.varint()
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	number, kind = protowire.DecodeTag(tag)
+	if kind != protowire.BytesType {
+		return number, kind, 0, p.skip(number, kind)
+	}
+	size, err = p.varint()
+	if err == nil && size > end-min(p.read, end) {
+		err = decodeError(io.ErrUnexpectedEOF)
+	}
+	return number, kind, size, err
+}
+
+// distinctValues remembers the values of a field.
+type distinctValues struct {
+	first []byte          // nil before the first value
+	seen  map[string]bool // nil before the second value
+}
+
+// had reports whether a value is one of those before, and remembers it from the second value on.
+func (v *distinctValues) had(value []byte) bool {
+	if v.first != nil && v.seen == nil {
+		v.seen = map[string]bool{string(v.first): true}
+	}
+	if v.seen[string(value)] {
+		return true
+	}
+	if v.seen != nil && len(v.seen) < maxRows {
+		v.seen[string(value)] = true
+	}
+	return false
 }
 
 // more reports whether there are more bytes.

@@ -92,11 +92,12 @@ func errorsMitigation() string {
 		},
 		{
 			xid.Watch, "", "; nonfatal ones of NVLink 5 and of NVSwitches; rows remapped, pages retired",
-			"Nothing at once: the device works on. Plan a reset after Xid 63, which makes a remapping effective. Call hardware " +
-				"support if the errors become more.",
+			"Nothing at once: the device works on. Plan a reset after Xid 63, which makes a remapping effective. Call " +
+				"hardware support if the errors become more.",
 		},
 		{
-			xid.Investigate, "any other Xid, such as ", "; errors of NVLink 5 whose severity is unknown; RAS errors; links that went down",
+			xid.Investigate, "any other Xid, such as ",
+			"; errors of NVLink 5 whose severity is unknown; RAS errors; links that went down",
 			"Look the code up. `DRADeviceNeedsAttention` says what the driver requests (Xid 154).",
 		},
 	} {

@@ -14,8 +14,8 @@ func stragglerAlerts(o *Options) []alert {
 			"the workload has for itself, are compared with the workload's median over 10 minutes, on all nodes; there " +
 			"must be three of one driver, all of one model. Members are compared only if something shows that they work in " +
 			"step: the kind of the workload (JobSet, PyTorchJob and the like), or equal traffic. Replicas of a service never " +
-			"are. The clock is compared as a share of the device's own maximum. One is named if it is more than three deviations (1.4826 × the median of the " +
-			"distances, at least 2 % of the median) off, and the evidence says that it is the slow one and not one that " +
+			"are. The clock is compared as a share of the device's own maximum. One is named if it is more than " +
+			"three deviations (1.4826 × the median of the distances, at least 2 % of the median) off, and the evidence says that it is the slow one and not one that " +
 			"waits. `throttled`: it was throttled for a tenth of the time more than the others, and its clock is lower. " +
 			"`low_clock`: its clock is lower. In both cases it has as much work as the others. `busy`: its tensor cores work " +
 			"longer with the same traffic, so that the others wait for it. `starved`: it pauses while the others " +
@@ -60,8 +60,8 @@ func workloadStalledAlert(o *Options) alert {
 			"busy have been quiet for 40 minutes, which is longer than members usually wait, and the others are idle. It " +
 			"does not fire while a member works on its device or its host, or can't be judged, nor for services, which may " +
 			"wait for requests.",
-		diagnosis: "Compare the members: the others wait for one that is idle, or has ended. `py-spy dump` shows what a rank " +
-			"executes, and NCCL's RAS (`ncclras`) which ranks are missing.",
+		diagnosis: "Compare the members: the others wait for one that is idle, or has ended. `py-spy dump` shows what a " +
+			"rank executes, and NCCL's RAS (`ncclras`) which ranks are missing.",
 		mitigation: "Restart the job from its last checkpoint, without the node whose device or link failed.",
 		queries: []string{
 			`max by (<member>) (` + quietRecord + `)`,

@@ -89,7 +89,8 @@ func members() []recording {
 			  ` + memberRecord + ` and on (<device>) max by (<device>) (dra_claim_stalled) == 0
 			  or
 			  ` + memberRecord + ` and on (<device>) max by (<device>) (
-			    dra_claim_stalled_unknown{reason!~"idle|ranks_elsewhere|another_rank_works|another_rank_idles|waited_before|host_spins"}
+			    dra_claim_stalled_unknown{reason!~"idle|ranks_elsewhere|another_rank_works|` +
+			`another_rank_idles|waited_before|host_spins"}
 			  )
 			)`},
 		// The models of the members of each workload.
@@ -105,37 +106,7 @@ func members() []recording {
 // differ. The spread is a standard deviation by the median of the distances to the median, and not
 // less than 2 % of the median.
 func stragglers() []recording {
-	unknown := query.Unit{Unknown: true}
-	out := []recording{
-		// Most pods are a workload of their own: they are left out before sums are computed.
-		{name: comparedRecord, unit: unknown, expr: fmt.Sprintf(`
-			max by (<member>, signal) (
-			  %s
-			  and on (<workload>) count by (<workload>) (group by (<member>) (%s)) >= %d
-			  unless on (<workload>) %s{%s}
-			  unless on (<workload>) count by (<workload>) (
-			    group by (<workload>, model) (workload_device:dra_member_model:info)
-			  ) > 1
-			)`, SignalRecord, memberRecord, leastMembers, memberRecord, services)},
-		{name: medianRecord, unit: unknown, expr: fmt.Sprintf(`
-			quantile by (<workload>, signal) (0.5, %s)
-			and on (<workload>, signal) count by (<workload>, signal) (%s) >= %d`, comparedRecord,
-			comparedRecord, leastMembers)},
-		{name: spreadRecord, unit: unknown, expr: `
-			1.4826 * quantile by (<workload>, signal) (
-			  0.5, abs(` + comparedRecord + ` - on (<workload>, signal) group_left () ` + medianRecord + `)
-			) > 0.02 * ` + medianRecord + `
-			or
-			0.02 * ` + medianRecord},
-		{name: differenceRecord, unit: unknown, expr: `
-			` + comparedRecord + `{signal=~"tensor|utilization"} - on (<workload>, signal) group_left () ` + medianRecord + `
-			and on (<workload>) ` + medianRecord + `{signal="utilization"} > 0.3`},
-		{name: DeviationsRecord, unit: query.Unit{Scale: 1}, expr: `
-			max by (<member>) (
-			  abs(` + comparedRecord + ` - on (<workload>, signal) group_left () ` + medianRecord + `)
-			    / on (<workload>, signal) group_left () (` + spreadRecord + ` > 0)
-			)`},
-	}
+	out := comparisons()
 	var earlier []string
 	of := func(name string) string { return comparedRecord + `{signal="` + name + `"}` }
 	limit := func(name, sign, more string) string {
@@ -188,4 +159,39 @@ func stragglers() []recording {
 		out = append(out, recording{name: StragglerRecord, labels: map[string]string{"reason": r.reason}, expr: expr})
 	}
 	return out
+}
+
+// comparisons are the medians and spreads of workloads, and the distances of members to them.
+func comparisons() []recording {
+	unknown := query.Unit{Unknown: true}
+	return []recording{
+		// Most pods are a workload of their own: they are left out before sums are computed.
+		{name: comparedRecord, unit: unknown, expr: fmt.Sprintf(`
+			max by (<member>, signal) (
+			  %s
+			  and on (<workload>) count by (<workload>) (group by (<member>) (%s)) >= %d
+			  unless on (<workload>) %s{%s}
+			  unless on (<workload>) count by (<workload>) (
+			    group by (<workload>, model) (workload_device:dra_member_model:info)
+			  ) > 1
+			)`, SignalRecord, memberRecord, leastMembers, memberRecord, services)},
+		{name: medianRecord, unit: unknown, expr: fmt.Sprintf(`
+			quantile by (<workload>, signal) (0.5, %s)
+			and on (<workload>, signal) count by (<workload>, signal) (%s) >= %d`, comparedRecord,
+			comparedRecord, leastMembers)},
+		{name: spreadRecord, unit: unknown, expr: `
+			1.4826 * quantile by (<workload>, signal) (
+			  0.5, abs(` + comparedRecord + ` - on (<workload>, signal) group_left () ` + medianRecord + `)
+			) > 0.02 * ` + medianRecord + `
+			or
+			0.02 * ` + medianRecord},
+		{name: differenceRecord, unit: unknown, expr: `
+			` + comparedRecord + `{signal=~"tensor|utilization"} - on (<workload>, signal) group_left () ` + medianRecord + `
+			and on (<workload>) ` + medianRecord + `{signal="utilization"} > 0.3`},
+		{name: DeviationsRecord, unit: query.Unit{Scale: 1}, expr: `
+			max by (<member>) (
+			  abs(` + comparedRecord + ` - on (<workload>, signal) group_left () ` + medianRecord + `)
+			    / on (<workload>, signal) group_left () (` + spreadRecord + ` > 0)
+			)`},
+	}
 }

@@ -30,7 +30,7 @@ type Wrong struct {
 const hostileUnits = 1e5
 
 // Wrongs returns the ways. Codes for "no value" are one each, for each of their widths.
-func Wrongs() []Wrong {
+func Wrongs() []Wrong { //nolint:funlen // a table
 	type truth = func(float64) float64
 	constant := func(v float64) func(*driver.Spec, truth, float64, float64) float64 {
 		return func(*driver.Spec, truth, float64, float64) float64 { return v }

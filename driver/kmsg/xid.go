@@ -34,7 +34,8 @@ func parseText(text string) (out []failure, ok bool) {
 	messages := messagesOf(text)
 	for _, message := range messages {
 		var f failure
-		counts, valid := true, true
+		var counts bool
+		valid := true
 		switch {
 		case strings.HasPrefix(message, xidPrefix):
 			f, counts, valid = parseXID(message)
@@ -164,7 +165,8 @@ func parseLoss(messages []string) (f failure, ok bool) {
 		messages[i] = strings.TrimPrefix(messages[i], "NVRM: ")
 	}
 	text := strings.Join(messages, " ")
-	if address := regexp.MustCompile(`\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(\.[0-7])?\b`).FindString(text); address != "" {
+	form := regexp.MustCompile(`\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(\.[0-7])?\b`)
+	if address := form.FindString(text); address != "" {
 		f.place(address)
 	}
 	f.code, f.lost = xid.OffBus, true

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/textparse"
 
@@ -209,7 +210,7 @@ func (s *sample) take(p textparse.Parser) bool {
 		return false
 	}
 	all.Range(func(l labels.Label) {
-		if l.Name == labels.MetricName {
+		if l.Name == model.MetricNameLabel {
 			s.name = []byte(l.Value)
 		} else {
 			from := len(s.values)

@@ -65,7 +65,8 @@ func TestParts(t *testing.T) {
 	}
 	huge := info + "used{core=\"4\"} 1e15\nused{core=\"5\"} 1e15\n"
 	a, rejected := collect(t, e, []byte(huge), false)
-	if got := lines(a.samples(a.sorted(nil), e.Driver, true)); !strings.Contains(got, "memory_used 2e+15\n") || len(rejected) > 0 {
+	got := lines(a.samples(a.sorted(nil), e.Driver, true))
+	if !strings.Contains(got, "memory_used 2e+15\n") || len(rejected) > 0 {
 		t.Errorf("a sum that is too large: %s, rejected %v", got, rejected)
 	}
 	for _, text := range []string{cores, cores + "info{per_device=\"0\"} 1\n", cores + "info{per_device=\"x\"} 1\n"} {

@@ -78,7 +78,7 @@ func TestHangingNodes(t *testing.T) {
 					t.Fatalf("%s: %v, %v", s.node, s.err, err)
 				}
 			}
-			time.Sleep(began.Add(5 * time.Second).Sub(time.Now()))
+			time.Sleep(time.Until(began.Add(5 * time.Second)))
 			return healthy, silent, oldest
 		}
 		var healthy, silent int
@@ -203,18 +203,17 @@ func TestPlaces(t *testing.T) {
 func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, of := range map[string]struct {
-			body io.Reader
+			body dripping
 			rest time.Duration // of the client, after each read
 			want error
 		}{
-			"fast, for a slow client": {&dripping{n: 100, size: 32 << 10, pause: 100 * time.Millisecond}, time.Minute, nil},
-			"slow":                    {&dripping{n: 100, size: 32 << 10, pause: time.Second}, 0, errSlow},
-			"a byte a second":         {&dripping{n: 100, size: 1, pause: time.Second}, 0, errSlow},
-			"nothing":                 {&dripping{n: 2, size: 1, pause: time.Hour}, 0, errSlow},
+			"fast, for a slow client": {dripping{n: 100, size: 32 << 10, pause: 100 * time.Millisecond}, time.Minute, nil},
+			"slow":                    {dripping{n: 100, size: 32 << 10, pause: time.Second}, 0, errSlow},
+			"a byte a second":         {dripping{n: 100, size: 1, pause: time.Second}, 0, errSlow},
+			"nothing":                 {dripping{n: 2, size: 1, pause: time.Hour}, 0, errSlow},
 		} {
 			ctx, cancel := context.WithCancelCause(t.Context())
-			slow := of.body.(*dripping)
-			slow.ctx = ctx
+			slow := &dripping{ctx: ctx, n: of.body.n, size: of.body.size, pause: of.body.pause}
 			body := &paced{ReadCloser: io.NopCloser(slow), ctx: ctx, cancel: cancel, left: askTimeout}
 			var err error
 			for begun := time.Now(); err == nil; time.Sleep(of.rest) {

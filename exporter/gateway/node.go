@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"slices"
@@ -93,9 +94,7 @@ func forward(w http.ResponseWriter, r *http.Request, answer *http.Response) erro
 	if err != nil {
 		return fmt.Errorf("read an answer: %w", err)
 	}
-	for name, values := range answer.Header {
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), answer.Header)
 	var to io.Writer = w
 	if isHTML && web.AcceptsGzip(r.Header) {
 		w.Header().Set("Content-Encoding", "gzip")
@@ -103,7 +102,7 @@ func forward(w http.ResponseWriter, r *http.Request, answer *http.Response) erro
 		if err != nil {
 			return fmt.Errorf("compress an answer: %w", err)
 		}
-		defer z.Close() // fails if the client is gone
+		defer z.Close() //nolint:errcheck // it fails if the client is gone
 		to = z
 	}
 	w.WriteHeader(answer.StatusCode)

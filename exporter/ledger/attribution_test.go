@@ -92,7 +92,10 @@ func TestAttribution(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := join.Join(
-				join.Input{Inventory: driver.Inventory{jointest.ID("gpu-0"): {}}, View: podresources.View{Allocations: jointest.Held(tc.shares...)}},
+				join.Input{
+					Inventory: driver.Inventory{jointest.ID("gpu-0"): {}},
+					View:      podresources.View{Allocations: jointest.Held(tc.shares...)},
+				},
 			)
 			d := r.Devices[0]
 			if d.Attribution != tc.want {

@@ -44,7 +44,9 @@ func (h *interval) holdFacts() holdFacts {
 		return holdFacts{to: h.To}
 	}
 	s := h.share
-	return holdFacts{share: s.ShareID, claimUID: s.ClaimUID, uid: h.uid, weight: s.Weight, admin: s.Admin, holders: len(s.Holders)}
+	return holdFacts{
+		share: s.ShareID, claimUID: s.ClaimUID, uid: h.uid, weight: s.Weight, admin: s.Admin, holders: len(s.Holders),
+	}
 }
 
 // owners are the accounts that are charged for a share: that of its claim, and those of its pods.

@@ -436,7 +436,8 @@ func (r *restorer) periods(number uint32, s saved.Periods) error {
 	for _, p := range s.Periods {
 		d.newPeriods = true
 		d.periods = append(d.periods, &Period{
-			Hold: podresources.HoldID(p.Hold), Device: d.id, Claim: podresources.Claim{Namespace: p.Namespace, Name: p.Claim}, ClaimUID: p.ClaimUID,
+			Hold: podresources.HoldID(p.Hold), Device: d.id,
+			Claim: podresources.Claim{Namespace: p.Namespace, Name: p.Claim}, ClaimUID: p.ClaimUID,
 			ShareID: p.ShareID, Pod: podresources.Pod{Namespace: p.PodNamespace, Name: p.Pod}, PodUID: p.PodUID,
 			Admin: p.Admin, Attribution: join.Attribution(p.Attribution), Older: p.Older, From: r.at(p.From),
 			To: r.at(p.To), FromDoubt: podresources.Doubt{Early: p.FromEarly, Late: p.FromLate},
@@ -516,7 +517,7 @@ func (r *restorer) lives(_ uint32, s saved.Lives) error {
 		r.ledger.lives.byDriver[d.Driver] = d
 	}
 	return errors.Join(
-		d.Preparation.Histogram.UnmarshalBinary(s.Preparation), d.FirstActivity.Histogram.UnmarshalBinary(s.Activity))
+		d.Preparation.UnmarshalBinary(s.Preparation), d.FirstActivity.UnmarshalBinary(s.Activity))
 }
 
 // name returns what claims and pods have in common.

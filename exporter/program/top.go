@@ -171,8 +171,10 @@ func (o *topOptions) subjects() []top.Subject {
 		return []top.Subject{{View: top.ViewClaims, Name: name}, {View: top.ViewPods, Name: name}}
 	}
 	return []top.Subject{
-		{View: top.ViewDevices, Name: name}, {View: top.ViewIncidents, Name: name},
-		{View: top.ViewClaims, Name: "default/" + name}, {View: top.ViewPods, Name: "default/" + name},
+		{View: top.ViewDevices, Name: name},
+		{View: top.ViewIncidents, Name: name},
+		{View: top.ViewClaims, Name: "default/" + name},
+		{View: top.ViewPods, Name: "default/" + name},
 	}
 }
 

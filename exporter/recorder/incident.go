@@ -50,11 +50,6 @@ func ofError(labels driver.Labels) Kind {
 	return ""
 }
 
-// Meaning returns what an error means for the holder; "": only its kind is known.
-func (i *Incident) Meaning() string {
-	return MeaningOf(driver.Labels{string(i.Kind), i.Code, i.Severity})
-}
-
 // MeaningOf returns what an error with these labels means for the holder; "": only its kind is
 // known.
 func MeaningOf(labels driver.Labels) string {
@@ -182,6 +177,11 @@ const (
 	maxEvidence = 256
 )
 
+// Meaning returns what an error means for the holder; "": only its kind is known.
+func (i *Incident) Meaning() string {
+	return MeaningOf(driver.Labels{string(i.Kind), i.Code, i.Severity})
+}
+
 // Open reports whether the incident has not ended.
 func (i *Incident) Open() bool { return i.End == nil }
 
@@ -303,7 +303,8 @@ func (i *Incident) describe() string {
 		return fmt.Sprintf("source %s fails: %s", i.Source, strings.ReplaceAll(i.Code, "_", " "))
 	}
 	what := map[Kind]string{
-		XID: xid.Name(i.Code, xid.Severity(i.Severity)), ECCUncorrected: "uncorrectable ECC error", RAS: "RAS error", LinkDown: "link down",
+		XID: xid.Name(i.Code, xid.Severity(i.Severity)), ECCUncorrected: "uncorrectable ECC error", RAS: "RAS error",
+		LinkDown:   "link down",
 		DeviceLost: "lost: " + lossText(i.Code), NoExecuteTaint: "tainted: " + i.Code, Unhealthy: "reported as unhealthy",
 		ClaimEndsInError: "a claim ended while the device was in error",
 		ClaimStalled:     "a claim is busy and does nothing",

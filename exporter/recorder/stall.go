@@ -265,6 +265,12 @@ func readingOf(d *ledger.Device) stall.Reading {
 		}
 	}
 	r.Values[stall.Clock] = clock / highest
+	markUnknown(&r, d)
+	return r
+}
+
+// markUnknown sets the reason if the reading of a device can't be judged.
+func markUnknown(r *stall.Reading, d *ledger.Device) {
 	engines := slices.ContainsFunc([]stall.Signal{stall.Tensor, stall.FP32, stall.SM, stall.Memory}, r.Measured)
 	switch busy := r.Measured(stall.Busy); {
 	case !busy && !r.Measured(stall.Power) || busy && !r.Measured(stall.Power) && !engines:
@@ -274,7 +280,6 @@ func readingOf(d *ledger.Device) stall.Reading {
 	case d.Parent != "" && !r.Measured(stall.Power):
 		r.Unknown = stall.Part
 	}
-	return r
 }
 
 // isSM reports whether a domain of clocks is that of the SMs.

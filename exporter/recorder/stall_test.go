@@ -21,10 +21,9 @@ type reading struct {
 	value    float64
 }
 
-// The levels are those of an H100 in training, while it spins, and with an idle context.
+// The levels are those of an H100 in training, and while it spins.
 func works() []reading { return h100(0.99, 640, 0.9, 0.5, 0.1, 0.4) }
 func spins() []reading { return h100(1, 125, 0.121, 0, 0.0031, 0) }
-func idles() []reading { return h100(0, 119, 0, 0, 0, 0) }
 
 func h100(busy, watts, sm, tensor, integers, dram float64) []reading {
 	return []reading{

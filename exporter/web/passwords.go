@@ -45,13 +45,13 @@ func passwords(next http.Handler, v *verifier, rejected func(driver.Rejection)) 
 			return
 		}
 		by, secret := client.Of(r.RemoteAddr), password(sha256.Sum256([]byte(header)))
-		passedBy := func(passed func()) {
-			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), passedKey{}, passed)))
+		passedBy := func(ctx context.Context, passed func()) {
+			next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, passedKey{}, passed)))
 		}
 		known, ok := c.begin(by, secret)
 		switch {
 		case known: // exporter-toolkit checks whether it is still right
-			passedBy(func() {})
+			passedBy(r.Context(), func() {})
 			return
 		case !ok:
 			refuse(w, "too many passwords to check\n", rejected)
@@ -62,7 +62,7 @@ func passwords(next http.Handler, v *verifier, rejected func(driver.Rejection)) 
 		if v != nil && !v.admit(w, r) {
 			return
 		}
-		passedBy(func() {
+		passedBy(r.Context(), func() {
 			c.remember(secret)
 			end()
 		})

@@ -224,8 +224,8 @@ func (d *Dates) hold(
 	if h.hold.Reason != given.Reason || !h.hold.Since.Equal(given.Since) || !h.hold.Left.Equal(left) ||
 		!h.hold.Prepared.Equal(prepared) || !h.hold.Wanted.Equal(given.Wanted) {
 		h.hold = &podresources.Hold{
-			ID: h.hold.ID, Of: h.hold.Of, From: h.hold.From, FromDoubt: h.hold.FromDoubt, Left: left, Reason: given.Reason, Since: given.Since,
-			Wanted: given.Wanted, Prepared: prepared,
+			ID: h.hold.ID, Of: h.hold.Of, From: h.hold.From, FromDoubt: h.hold.FromDoubt, Left: left,
+			Reason: given.Reason, Since: given.Since, Wanted: given.Wanted, Prepared: prepared,
 		}
 	}
 	return h

@@ -114,7 +114,9 @@ func (r *resolver) disagree(
 func (r *resolver) notListed(claim *podresources.ClaimFacts, of *podresources.Allocation) driver.ID {
 	for i := range claim.Results {
 		id := claim.Results[i].Device
-		if !slices.ContainsFunc(r.allocations, func(a podresources.Allocation) bool { return a.Claim == of.Claim && a.Device == id }) {
+		if !slices.ContainsFunc(r.allocations, func(a podresources.Allocation) bool {
+			return a.Claim == of.Claim && a.Device == id
+		}) {
 			return id
 		}
 	}

@@ -22,31 +22,7 @@ func (r *resolver) list(
 	}
 	var holders []podresources.Holder
 	for group := range groups(a.Holders) {
-		p := r.pod(&group[0])
-		if p == nil {
-			p = r.reservedPod(&group[0], a.Claim)
-		}
-		conflict := false
-		if p != nil {
-			if r.over(p, &claim) {
-				continue
-			}
-			allocated := false // alone
-			if conflict, allocated = r.disagree(p, &a, &claim, len(shares) > 0); allocated {
-				continue
-			}
-		}
-		hold := r.listedHold(p, group[0].Pod)
-		if conflict && hold.Reason == podresources.ReasonListed {
-			hold.Reason = podresources.ReasonOther
-		}
-		for _, h := range group {
-			if p != nil {
-				h = r.describe(p, h, a.Claim)
-			}
-			h.Hold = hold
-			holders = append(holders, h)
-		}
+		holders = r.appendListed(holders, group, &a, &claim, len(shares) > 0)
 	}
 	a.Holders = holders
 	if len(shares) == 0 {
@@ -59,6 +35,39 @@ func (r *resolver) list(
 		claim.Complete(&b)
 		r.addListed(b, &claim)
 	}
+}
+
+// appendListed appends the holders of an allocation that are of one pod, unless the pod is over or
+// only the claim's allocation is used.
+func (r *resolver) appendListed(
+	holders, group []podresources.Holder, a *podresources.Allocation, claim *podresources.ClaimFacts, shares bool,
+) []podresources.Holder {
+	p := r.pod(&group[0])
+	if p == nil {
+		p = r.reservedPod(&group[0], a.Claim)
+	}
+	conflict := false
+	if p != nil {
+		if r.over(p, claim) {
+			return holders
+		}
+		var allocated bool // alone
+		if conflict, allocated = r.disagree(p, a, claim, shares); allocated {
+			return holders
+		}
+	}
+	hold := r.listedHold(p, group[0].Pod)
+	if conflict && hold.Reason == podresources.ReasonListed {
+		hold.Reason = podresources.ReasonOther
+	}
+	for _, h := range group {
+		if p != nil {
+			h = r.describe(p, h, a.Claim)
+		}
+		h.Hold = hold
+		holders = append(holders, h)
+	}
+	return holders
 }
 
 // addListed adds a row that the kubelet lists. If the claim is reserved, but for none of the row's
@@ -98,19 +107,26 @@ func (r *resolver) complete() {
 			switch {
 			case r.over(u.pod, &facts):
 			case gives(&facts, u.pod):
-				reason := reservedReason(u.pod, &facts)
-				if r.others[podUse{u.pod.UID, claim}] {
-					reason = podresources.ReasonUnused
-				}
-				for i := range facts.Results {
-					r.hold(holders, r.row(claim, &facts, &facts.Results[i]), u, reason)
-				}
+				r.holdResults(holders, claim, &facts, u)
 			case u.pod.Started && (!known || stale(&facts, u.pod)):
 				for _, i := range listed {
 					r.hold(holders, i, u, podresources.ReasonReserved)
 				}
 			}
 		}
+	}
+}
+
+// holdResults adds a pod to the holders of all devices that a claim is allocated.
+func (r *resolver) holdResults(
+	holders map[rowHolder]bool, claim podresources.Claim, facts *podresources.ClaimFacts, u use,
+) {
+	reason := reservedReason(u.pod, facts)
+	if r.others[podUse{u.pod.UID, claim}] {
+		reason = podresources.ReasonUnused
+	}
+	for i := range facts.Results {
+		r.hold(holders, r.row(claim, facts, &facts.Results[i]), u, reason)
 	}
 }
 

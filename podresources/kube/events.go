@@ -30,7 +30,8 @@ func newWatched(raw json.RawMessage) (*watched, error) {
 	err := json.Unmarshal(raw, &object)
 	o := &watched{raw: raw}
 	meta := object.Metadata
-	o.Name, o.Namespace, o.ResourceVersion, o.Annotations = meta.Name, meta.Namespace, meta.ResourceVersion, meta.Annotations
+	o.Name, o.Namespace = meta.Name, meta.Namespace
+	o.ResourceVersion, o.Annotations = meta.ResourceVersion, meta.Annotations
 	return o, err
 }
 

@@ -39,8 +39,8 @@ func (s *State) settle() {
 	clear(s.Observed)
 	for number := range s.Gone {
 		all := reflect.ValueOf(s).Elem()
-		for i := range all.NumField() {
-			if records := all.Field(i); records.Len() > 0 {
+		for _, records := range all.Fields() {
+			if records.Len() > 0 {
 				records.SetMapIndex(reflect.ValueOf(number), reflect.Value{})
 			}
 		}

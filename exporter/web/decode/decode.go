@@ -36,7 +36,7 @@ func (d *Decoder) Object(fields map[string]func() error) error {
 	}
 	for d.json.More() {
 		name, err := d.json.Token()
-		if err = d.wrap(err); err != nil {
+		if err := d.wrap(err); err != nil {
 			return err
 		}
 		read, known := fields[name.(string)] // names of an object are strings
@@ -111,7 +111,7 @@ func List[T any](d *Decoder, most int, keep func(T) bool) func() error {
 // skip reads a value and forgets it, a list or an object part by part.
 func (d *Decoder) skip() error {
 	token, err := d.json.Token()
-	if err = d.wrap(err); err != nil {
+	if err := d.wrap(err); err != nil {
 		return err
 	}
 	if token != json.Delim('{') && token != json.Delim('[') {
