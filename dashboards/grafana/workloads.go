@@ -274,7 +274,7 @@ func membersSideBySide() Panel {
 			},
 			{Expr: `max by (<member>, reason) (` + rules.StragglerRecord + `{<of workloads>, node=~"$node"}` + shown + `)`},
 			signal("tensor", "Tensor", "percentunit"), signal("utilization", "Utilization", "percentunit"),
-			signal("clock", "Clock", "hertz"), signal("throttled", "Throttled", "percentunit"),
+			signal("clock", "Clock of its maximum", "percentunit"), signal("throttled", "Throttled", "percentunit"),
 			signal("power", "Power", "watt"), signal("traffic", "Traffic", "binBps"),
 		},
 	}

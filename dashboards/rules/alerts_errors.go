@@ -286,7 +286,7 @@ func holderAlerts(o *Options) []alert {
 			},
 		},
 		{
-			name: "DRAExporterDeviceConflict", severity: warning, hold: o.For * long, keep: o.KeepFiring,
+			name: "DRAClaimDeviceConflict", severity: warning, hold: o.For * long, keep: o.KeepFiring,
 			expr: `max by (cluster, node, namespace, pod, resourceclaim_name, driver, pool, device, allocated_device) ` +
 				`(dra_exporter_conflict_info{kind="device"}) > 0`,
 			summary: "Pod {{ $labels.namespace }}/{{ $labels.pod }} on " + aNode + " has {{ $labels.device }}, and its claim " +

@@ -419,7 +419,7 @@ func exporterStories() []story {
 				{"dra_exporter_conflicts", target + `, kind="reservation"`, during(30, 33)},
 			},
 			checks: []check{
-				{29, nil}, {48, []string{"DRAExporterConflicts", "DRAExporterDeviceConflict device=gpu-25 allocated_device=gpu-4"}},
+				{29, nil}, {48, []string{"DRAExporterConflicts", "DRAClaimDeviceConflict device=gpu-25 allocated_device=gpu-4"}},
 				{75, nil},
 			},
 		},
