@@ -261,7 +261,7 @@ func TestPages(t *testing.T) {
 			source := &live{t: t, endpoint: config.Endpoints[0]}
 			n.source = source
 			places := map[string]func(string) func(){}
-			for _, line := range strings.SplitSeq(page, "\n") {
+			for line := range strings.SplitSeq(page, "\n") {
 				name, _, labelled := strings.Cut(line, "{")
 				if labelled && !strings.HasPrefix(line, "#") && strings.Contains(line, string(found[1])) {
 					places[name] = func(number string) func() {
