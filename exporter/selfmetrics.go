@@ -110,8 +110,8 @@ func (m *SelfMetrics) makeJoinMetrics() {
 		Name: "dra_exporter_conflicts",
 		Help: "Contradictions, by kind. Between the kubelet's PodResources and the API server's claims: device (the " +
 			"claim's allocation has another device; a pod that runs is charged for both), reservation (the claim is not " +
-			"reserved for the pod; the kubelet's answer is used). Of a device: activity (its utilization is 0 but its power, an engine " +
-			"or another source shows activity; the device does not count as idle).",
+			"reserved for the pod; the kubelet's answer is used). Of a device: activity (its utilization is 0 but its power, " +
+			"an engine or another source shows activity; the device does not count as idle).",
 	}, []string{"kind"})
 	m.conflict = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "dra_exporter_conflict_info",

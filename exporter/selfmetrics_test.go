@@ -73,11 +73,10 @@ func TestRejectedValueIsLogged(t *testing.T) {
 			m.Reject(driver.Rejection{Input: "a/power", Reason: reason, Count: 1, Example: "power = " + watts})
 		}
 	}
-	lines := log.String()
-	if n := strings.Count(lines, "\n"); n != 2 ||
+	if lines := log.String(); strings.Count(lines, "\n") != 2 ||
 		!strings.Contains(lines, `input=a/power reason=out_of_range value="power = 4.795e+06"`) ||
 		!strings.Contains(lines, `input=a/power reason=no_value value="power = 4.795e+06"`) {
-		t.Errorf("%d lines:\n%s", n, lines)
+		t.Errorf("want 2 lines:\n%s", lines)
 	}
 }
 

@@ -57,7 +57,7 @@ func (g *gateway) fetch(
 	request.Header.Set("User-Agent", "") // none is sent
 	left := askTimeout
 	err = within(&left, func() { cancel(errSilent) }, func() error {
-		answer, err = g.Transport.RoundTrip(request) //nolint:bodyclose // the caller closes it
+		answer, err = g.Transport.RoundTrip(request) //nolint:bodyclose // those who call fetch close it
 		return err
 	})
 	if err != nil {

@@ -203,17 +203,18 @@ func TestPlaces(t *testing.T) {
 func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, of := range map[string]struct {
-			body dripping
+			body io.Reader
 			rest time.Duration // of the client, after each read
 			want error
 		}{
-			"fast, for a slow client": {dripping{n: 100, size: 32 << 10, pause: 100 * time.Millisecond}, time.Minute, nil},
-			"slow":                    {dripping{n: 100, size: 32 << 10, pause: time.Second}, 0, errSlow},
-			"a byte a second":         {dripping{n: 100, size: 1, pause: time.Second}, 0, errSlow},
-			"nothing":                 {dripping{n: 2, size: 1, pause: time.Hour}, 0, errSlow},
+			"fast, for a slow client": {&dripping{n: 100, size: 32 << 10, pause: 100 * time.Millisecond}, time.Minute, nil},
+			"slow":                    {&dripping{n: 100, size: 32 << 10, pause: time.Second}, 0, errSlow},
+			"a byte a second":         {&dripping{n: 100, size: 1, pause: time.Second}, 0, errSlow},
+			"nothing":                 {&dripping{n: 2, size: 1, pause: time.Hour}, 0, errSlow},
 		} {
 			ctx, cancel := context.WithCancelCause(t.Context())
-			slow := &dripping{ctx: ctx, n: of.body.n, size: of.body.size, pause: of.body.pause}
+			slow := of.body.(*dripping)
+			slow.done = ctx.Done()
 			body := &paced{ReadCloser: io.NopCloser(slow), ctx: ctx, cancel: cancel, left: askTimeout}
 			var err error
 			for begun := time.Now(); err == nil; time.Sleep(of.rest) {
@@ -231,7 +232,7 @@ func TestPace(t *testing.T) {
 
 // dripping is a body that arrives in pieces.
 type dripping struct {
-	ctx     context.Context //nolint:containedctx // of the test
+	done    <-chan struct{}
 	n, size int
 	pause   time.Duration
 }
@@ -244,7 +245,7 @@ func (d *dripping) Read(p []byte) (int, error) {
 	select {
 	case <-time.After(d.pause):
 		return min(d.size, len(p)), nil
-	case <-d.ctx.Done():
-		return 0, d.ctx.Err()
+	case <-d.done:
+		return 0, context.Canceled
 	}
 }

@@ -102,7 +102,7 @@ func forward(w http.ResponseWriter, r *http.Request, answer *http.Response) erro
 		if err != nil {
 			return fmt.Errorf("compress an answer: %w", err)
 		}
-		defer z.Close() //nolint:errcheck // it fails if the client is gone
+		defer func() { _ = z.Close() }() // fails if the client is gone
 		to = z
 	}
 	w.WriteHeader(answer.StatusCode)

@@ -91,12 +91,8 @@ func TestAttribution(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := join.Join(
-				join.Input{
-					Inventory: driver.Inventory{jointest.ID("gpu-0"): {}},
-					View:      podresources.View{Allocations: jointest.Held(tc.shares...)},
-				},
-			)
+			view := podresources.View{Allocations: jointest.Held(tc.shares...)}
+			r := join.Join(join.Input{Inventory: driver.Inventory{jointest.ID("gpu-0"): {}}, View: view})
 			d := r.Devices[0]
 			if d.Attribution != tc.want {
 				t.Errorf("divided %q, want %q", d.Attribution, tc.want)

@@ -175,9 +175,8 @@ func (s *saga) account(t *testing.T, k ledger.Kept) string {
 	}
 	var more []string
 	for key, at := range bornOf(s.Last.Snapshot) {
-		more = append(more, fmt.Sprintf(
-			"born %v %v %q %d\n", key.holder, key.pod, strings.TrimRight(key.series, ","), at.UnixNano(),
-		))
+		series := strings.TrimRight(key.series, ",")
+		more = append(more, fmt.Sprintf("born %v %v %q %d\n", key.holder, key.pod, series, at.UnixNano()))
 	}
 	for p := range s.Ledger.Timeline().All() {
 		at := func(t time.Time) int64 { return max(0, t.UnixMicro()) }

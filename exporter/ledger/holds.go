@@ -43,10 +43,8 @@ func (h *interval) holdFacts() holdFacts {
 	if !h.To.IsZero() {
 		return holdFacts{to: h.To}
 	}
-	s := h.share
-	return holdFacts{
-		share: s.ShareID, claimUID: s.ClaimUID, uid: h.uid, weight: s.Weight, admin: s.Admin, holders: len(s.Holders),
-	}
+	s, n := h.share, len(h.share.Holders)
+	return holdFacts{share: s.ShareID, claimUID: s.ClaimUID, uid: h.uid, weight: s.Weight, admin: s.Admin, holders: n}
 }
 
 // owners are the accounts that are charged for a share: that of its claim, and those of its pods.

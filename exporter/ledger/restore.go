@@ -436,11 +436,10 @@ func (r *restorer) periods(number uint32, s saved.Periods) error {
 	for _, p := range s.Periods {
 		d.newPeriods = true
 		d.periods = append(d.periods, &Period{
-			Hold: podresources.HoldID(p.Hold), Device: d.id,
-			Claim: podresources.Claim{Namespace: p.Namespace, Name: p.Claim}, ClaimUID: p.ClaimUID,
-			ShareID: p.ShareID, Pod: podresources.Pod{Namespace: p.PodNamespace, Name: p.Pod}, PodUID: p.PodUID,
-			Admin: p.Admin, Attribution: join.Attribution(p.Attribution), Older: p.Older, From: r.at(p.From),
-			To: r.at(p.To), FromDoubt: podresources.Doubt{Early: p.FromEarly, Late: p.FromLate},
+			Hold: podresources.HoldID(p.Hold), Device: d.id, ClaimUID: p.ClaimUID, ShareID: p.ShareID, PodUID: p.PodUID,
+			Claim: podresources.Claim{Namespace: p.Namespace, Name: p.Claim}, Older: p.Older, From: r.at(p.From),
+			Pod: podresources.Pod{Namespace: p.PodNamespace, Name: p.Pod}, Admin: p.Admin, To: r.at(p.To),
+			Attribution: join.Attribution(p.Attribution), FromDoubt: podresources.Doubt{Early: p.FromEarly, Late: p.FromLate},
 			ToDoubt: podresources.Doubt{Early: p.ToEarly, Late: p.ToLate},
 		})
 	}

@@ -235,10 +235,9 @@ func (w *saver) periods(d *deviceBook) {
 	for _, p := range d.periods {
 		r.Periods = append(r.Periods, saved.Period{
 			Namespace: p.Claim.Namespace, Claim: p.Claim.Name, ClaimUID: p.ClaimUID, ShareID: p.ShareID,
-			Pod: p.Pod.Name, PodNamespace: p.Pod.Namespace, PodUID: p.PodUID, Admin: p.Admin,
-			Attribution: string(p.Attribution), Older: p.Older, From: w.at(p.From), To: w.at(p.To),
-			Hold: uint64(p.Hold), FromEarly: p.FromDoubt.Early, FromLate: p.FromDoubt.Late,
-			ToEarly: p.ToDoubt.Early, ToLate: p.ToDoubt.Late,
+			Pod: p.Pod.Name, PodNamespace: p.Pod.Namespace, PodUID: p.PodUID, Admin: p.Admin, Older: p.Older,
+			Attribution: string(p.Attribution), Hold: uint64(p.Hold), From: w.at(p.From), To: w.at(p.To),
+			FromEarly: p.FromDoubt.Early, FromLate: p.FromDoubt.Late, ToEarly: p.ToDoubt.Early, ToLate: p.ToDoubt.Late,
 		})
 	}
 	w.Put(saved.KindPeriods, &d.object, r)
@@ -333,8 +332,8 @@ func (w *saver) doubtsOf(a *account) *saved.Doubts {
 func (w *saver) fit(a *account) {
 	f, r := a.fit, &w.records.fit
 	*r = saved.Fit{
-		Activity: binary(r.Activity, &f.activity), Bandwidth: binary(r.Bandwidth, &f.bandwidth),
-		Engine: f.engine, Divided: f.divided, Partial: f.partial, Conflict: f.conflict, Several: f.several,
+		Activity: binary(r.Activity, &f.activity), Bandwidth: binary(r.Bandwidth, &f.bandwidth), Engine: f.engine,
+		Divided: f.divided, Partial: f.partial, Conflict: f.conflict, Several: f.several,
 		Use: saved.Use{
 			Memory: f.memory, Measured: f.measured, Readings: f.readings, Level: f.level, Grown: f.grown, Near: f.near,
 			Copies: f.copies, Media: f.media, Peers: f.peers,
@@ -378,9 +377,8 @@ func (w *saver) distributions(key claimKey, c *claimDistributions) {
 
 func (w *saver) lives(d *driverLives) {
 	w.Put(saved.KindLives, &d.object, &saved.Lives{
-		Driver: d.Driver, Born: stamp(d.Born), Preparation: binary(nil, &d.Preparation.Histogram),
-		Prepared: stamp(d.Preparation.Shown), Activity: binary(nil, &d.FirstActivity.Histogram),
-		Active: stamp(d.FirstActivity.Shown),
+		Driver: d.Driver, Born: stamp(d.Born), Prepared: stamp(d.Preparation.Shown), Active: stamp(d.FirstActivity.Shown),
+		Preparation: binary(nil, &d.Preparation.Histogram), Activity: binary(nil, &d.FirstActivity.Histogram),
 	})
 }
 

@@ -135,7 +135,15 @@ func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config 
 	c := d.counter(m.key, now)
 	if !m.have {
 		m.before.Begin(next)
-		d.countFirst(c, m.source, next, config)
+		// The first reading of a count that began while the device was known. If another source counted
+		// in the meantime, the time is not counted twice.
+		counts := next.Since.After(d.born) && next.Since.After(d.identified) && !c.settled.After(next.Since)
+		switch {
+		case counts && readings.Fits(next.Value, next.Since, next.At, c.most()):
+			d.tally(c, next.Value, next.Since, next.At, true, config)
+		case counts:
+			d.reject(m.source, driver.ReasonRate, &next)
+		}
 	} else {
 		step := m.before.Next(m.last, next, readings.Limits{
 			Most: c.most(), Known: c.highest(), Patient: c.spec.Failure,
@@ -153,18 +161,6 @@ func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config 
 	}
 	c.settled = driver.Later(c.settled, next.At)
 	m.last, m.have = next, true
-}
-
-// countFirst distributes the first reading of a count that began while the device was known. If
-// another source counted in the meantime, the time is not counted twice.
-func (d *deviceBook) countFirst(c *counter, source string, first driver.Reading, config *Config) {
-	switch {
-	case !first.Since.After(d.born), !first.Since.After(d.identified), c.settled.After(first.Since):
-	case readings.Fits(first.Value, first.Since, first.At, c.most()):
-		d.tally(c, first.Value, first.Since, first.At, true, config)
-	default:
-		d.reject(source, driver.ReasonRate, &first)
-	}
 }
 
 // tally distributes the increment of a hardware counter. If it is not exact, the counter may have

@@ -167,15 +167,12 @@ func (o *topOptions) subjects() []top.Subject {
 	if o.namespace != "" && !strings.Contains(name, "/") {
 		name = o.namespace + "/" + name
 	}
-	if strings.Count(name, "/") == 1 {
-		return []top.Subject{{View: top.ViewClaims, Name: name}, {View: top.ViewPods, Name: name}}
+	var out []top.Subject
+	if strings.Count(name, "/") != 1 {
+		out = []top.Subject{{View: top.ViewDevices, Name: name}, {View: top.ViewIncidents, Name: name}}
+		name = "default/" + name
 	}
-	return []top.Subject{
-		{View: top.ViewDevices, Name: name},
-		{View: top.ViewIncidents, Name: name},
-		{View: top.ViewClaims, Name: "default/" + name},
-		{View: top.ViewPods, Name: "default/" + name},
-	}
+	return append(out, top.Subject{View: top.ViewClaims, Name: name}, top.Subject{View: top.ViewPods, Name: name})
 }
 
 // find returns a function that finds the exporters that may know the subjects, or all exporters.

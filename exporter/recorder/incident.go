@@ -303,11 +303,10 @@ func (i *Incident) describe() string {
 		return fmt.Sprintf("source %s fails: %s", i.Source, strings.ReplaceAll(i.Code, "_", " "))
 	}
 	what := map[Kind]string{
-		XID: xid.Name(i.Code, xid.Severity(i.Severity)), ECCUncorrected: "uncorrectable ECC error", RAS: "RAS error",
-		LinkDown:   "link down",
-		DeviceLost: "lost: " + lossText(i.Code), NoExecuteTaint: "tainted: " + i.Code, Unhealthy: "reported as unhealthy",
-		ClaimEndsInError: "a claim ended while the device was in error",
-		ClaimStalled:     "a claim is busy and does nothing",
+		XID: xid.Name(i.Code, xid.Severity(i.Severity)), ECCUncorrected: "uncorrectable ECC error",
+		RAS: "RAS error", LinkDown: "link down", DeviceLost: "lost: " + lossText(i.Code),
+		NoExecuteTaint: "tainted: " + i.Code, Unhealthy: "reported as unhealthy",
+		ClaimEndsInError: "a claim ended while the device was in error", ClaimStalled: "a claim is busy and does nothing",
 	}[i.Kind]
 	if i.Code != "" && slices.Contains([]Kind{ECCUncorrected, RAS, LinkDown, ClaimStalled}, i.Kind) {
 		what += " (" + i.Code + ")"

@@ -246,31 +246,16 @@ func readingOf(d *ledger.Device) stall.Reading {
 				r.Add(s, v.Value)
 			}
 		case driver.Clock:
-			if isSM(v.Labels[0]) {
-				clock = v.Value
-			}
+			clock = labelOr(v, clock, "sm", "graphics")
 		case driver.ClockMax:
-			if isSM(v.Labels[0]) {
-				highest = v.Value
-			}
+			highest = labelOr(v, highest, "sm", "graphics")
 		case driver.PowerLimit:
-			switch v.Labels[0] {
-			case "enforced":
-				r.Limit = v.Value
-			case "max":
-				r.MaxLimit = v.Value
-			}
+			r.Limit, r.MaxLimit = labelOr(v, r.Limit, "enforced"), labelOr(v, r.MaxLimit, "max")
 		case driver.ThrottleActive:
 			r.Throttled = r.Throttled || v.Value > 0 && v.Labels[0] != "power"
 		}
 	}
 	r.Values[stall.Clock] = clock / highest
-	markUnknown(&r, d)
-	return r
-}
-
-// markUnknown sets the reason if the reading of a device can't be judged.
-func markUnknown(r *stall.Reading, d *ledger.Device) {
 	engines := slices.ContainsFunc([]stall.Signal{stall.Tensor, stall.FP32, stall.SM, stall.Memory}, r.Measured)
 	switch busy := r.Measured(stall.Busy); {
 	case !busy && !r.Measured(stall.Power) || busy && !r.Measured(stall.Power) && !engines:
@@ -280,10 +265,16 @@ func markUnknown(r *stall.Reading, d *ledger.Device) {
 	case d.Parent != "" && !r.Measured(stall.Power):
 		r.Unknown = stall.Part
 	}
+	return r
 }
 
-// isSM reports whether a domain of clocks is that of the SMs.
-func isSM(domain string) bool { return domain == "sm" || domain == "graphics" }
+// labelOr returns the value if its first label is one of these, else what was known before.
+func labelOr(v *ledger.Value, before float64, labels ...string) float64 {
+	if slices.Contains(labels, v.Labels[0]) {
+		return v.Value
+	}
+	return before
+}
 
 // signalOf returns the signal of an engine, false for one that does not tell work from waiting.
 func signalOf(engine string) (stall.Signal, bool) {

@@ -155,9 +155,8 @@ func (l *segments) restore(number uint64, now time.Time) (*Restored, error) {
 		return nil, fmt.Errorf("%w: it has %d bytes", errEmpty, len(b))
 	}
 	r := &Restored{
-		Format: s.Format, Former: s.Format <= former.Last, parts: s.parts, last: s.last,
-		present: l.config.present(now), now: now,
-		Rebooted: s.Boot == "" || s.Boot != l.config.Boot,
+		Format: s.Format, Former: s.Format <= former.Last, parts: s.parts, last: s.last, now: now,
+		present: l.config.present(now), Rebooted: s.Boot == "" || s.Boot != l.config.Boot,
 	}
 	r.Continues = s.ended || s.marked && !r.Rebooted
 	r.Time = r.Clock(s.last.Boot)

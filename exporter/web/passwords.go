@@ -45,13 +45,10 @@ func passwords(next http.Handler, v *verifier, rejected func(driver.Rejection)) 
 			return
 		}
 		by, secret := client.Of(r.RemoteAddr), password(sha256.Sum256([]byte(header)))
-		passedBy := func(ctx context.Context, passed func()) {
-			next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, passedKey{}, passed)))
-		}
 		known, ok := c.begin(by, secret)
 		switch {
 		case known: // exporter-toolkit checks whether it is still right
-			passedBy(r.Context(), func() {})
+			next.ServeHTTP(w, passedBy(r, func() {}))
 			return
 		case !ok:
 			refuse(w, "too many passwords to check\n", rejected)
@@ -62,11 +59,16 @@ func passwords(next http.Handler, v *verifier, rejected func(driver.Rejection)) 
 		if v != nil && !v.admit(w, r) {
 			return
 		}
-		passedBy(r.Context(), func() {
+		next.ServeHTTP(w, passedBy(r, func() {
 			c.remember(secret)
 			end()
-		})
+		}))
 	})
+}
+
+// passedBy returns the request with a function for [checked] to call.
+func passedBy(r *http.Request, passed func()) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), passedKey{}, passed))
 }
 
 // checked is the handler that follows the check of passwords.

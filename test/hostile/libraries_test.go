@@ -5,6 +5,7 @@ package hostile
 import (
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"testing"
 	"time"

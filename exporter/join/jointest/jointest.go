@@ -38,7 +38,7 @@ func Allocation(device, claim string, pods ...string) podresources.Allocation {
 // HoldID returns the identity of a hold that has these properties.
 func HoldID(properties ...any) podresources.HoldID {
 	h := fnv.New64a()
-	_, _ = fmt.Fprintln(h, properties...)
+	_, _ = fmt.Fprintln(h, properties...) // never fails
 	return podresources.HoldID(h.Sum64())
 }
 

@@ -30,10 +30,8 @@ func TestBounds(t *testing.T) {
 			r := driver.Reading{Value: value - offset, At: now}
 			switch rapid.IntRange(0, 12).Draw(t, "fault") {
 			case 0:
-				r.Value = rapid.SampledFrom([]float64{
-					0, 200, 1e3, r.Value / 3, r.Value * 1e3, r.Value / 1e3, r.Value + 1e6,
-					math.MaxInt64,
-				}).Draw(t, "wrong")
+				of := []float64{0, 200, 1e3, r.Value / 3, r.Value * 1e3, r.Value / 1e3, r.Value + 1e6, math.MaxInt64}
+				r.Value = rapid.SampledFrom(of).Draw(t, "wrong")
 				wrong += pause.Seconds()
 			case 1:
 				offset, restarts = value, restarts+1

@@ -55,7 +55,25 @@ func (r *formerReader) record(f *former.Field) error {
 	if !known {
 		return nil
 	}
-	number, p, o, err := fieldsOf(f)
+	number, p, o := uint32(0), packed{}, Observation{}
+	err := former.Fields(f.Bytes, func(f *former.Field) error {
+		switch f.Number {
+		case 1:
+			number = uint32(f.Uint())
+		case 2:
+			o.Value = f.Float()
+			for b := f.Bytes; len(b) >= 8; b = b[8:] {
+				p.numbers = append(p.numbers, math.Float64frombits(binary.LittleEndian.Uint64(b)))
+			}
+		case 3:
+			o.Seconds = f.Float()
+			b := f.Bytes
+			for at, n := binary.Varint(b); n > 0; at, n = binary.Varint(b) {
+				p.times, b = append(p.times, Moment(at)), b[n:]
+			}
+		}
+		return nil
+	})
 	if err != nil {
 		return err
 	}
@@ -76,33 +94,6 @@ func (r *formerReader) record(f *former.Field) error {
 	}
 	records.SetMapIndex(reflect.ValueOf(number), content)
 	return err
-}
-
-// fieldsOf returns the number of a record's object, and fields 2 and 3 as packed values and as an
-// observation.
-func fieldsOf(record *former.Field) (number uint32, p packed, o Observation, err error) {
-	err = former.Fields(record.Bytes, func(f *former.Field) error {
-		switch f.Number {
-		case 1:
-			number = uint32(f.Uint())
-		case 2:
-			o.Value = f.Float()
-			for b := f.Bytes; len(b) >= 8; b = b[8:] {
-				p.numbers = append(p.numbers, math.Float64frombits(binary.LittleEndian.Uint64(b)))
-			}
-		case 3:
-			o.Seconds = f.Float()
-			for b := f.Bytes; len(b) > 0; {
-				at, n := binary.Varint(b)
-				if n <= 0 {
-					break
-				}
-				p.times, b = append(p.times, Moment(at)), b[n:]
-			}
-		}
-		return nil
-	})
-	return number, p, o, err
 }
 
 // fieldOf returns the field of a struct with a key.

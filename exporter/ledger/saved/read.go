@@ -38,8 +38,7 @@ func (s *State) settle() {
 	}
 	clear(s.Observed)
 	for number := range s.Gone {
-		all := reflect.ValueOf(s).Elem()
-		for _, records := range all.Fields() {
+		for _, records := range reflect.ValueOf(s).Elem().Fields() {
 			if records.Len() > 0 {
 				records.SetMapIndex(reflect.ValueOf(number), reflect.Value{})
 			}
