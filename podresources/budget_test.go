@@ -214,8 +214,8 @@ func TestStuckPod(t *testing.T) {
 			t.Errorf("of %d bytes %d are kept", len(wire), kept)
 		}
 		got, rejected := Parse(answer)
-		if diff := cmp.Diff(want, got); diff != "" || rejected[driver.ReasonTooMany] > 0 ||
-			rejected[driver.ReasonDuplicate] == 0 {
+		diff := cmp.Diff(want, got)
+		if diff != "" || rejected[driver.ReasonTooMany] > 0 || rejected[driver.ReasonDuplicate] == 0 {
 			t.Errorf("%d retries: rejected %v, -want +got:\n%s", n, rejected, diff)
 		}
 		if before != nil && answer != before {
@@ -231,12 +231,11 @@ func TestLongestNames(t *testing.T) {
 	var pods []*v1.PodResources
 	size := 0
 	for i := 0; size < 879<<10; i++ {
-		device := test.Share(
-			long(0, maxDriverName), long(1, maxName), long(i, maxName), long(i, maxName), long(i, maxCDIName),
-		)
-		claim := &v1.DynamicResource{ClaimNamespace: long(2, maxName), ClaimName: long(i, maxName)}
+		name := long(i, maxName)
+		device := test.Share(long(0, maxDriverName), long(1, maxName), name, name, long(i, maxCDIName))
+		claim := &v1.DynamicResource{ClaimNamespace: long(2, maxName), ClaimName: name}
 		claim.ClaimResources = append(claim.ClaimResources, device)
-		pods = append(pods, test.Pod(long(3, maxName), long(i, maxName), test.Container(long(4, maxName), claim)))
+		pods = append(pods, test.Pod(long(3, maxName), name, test.Container(long(4, maxName), claim)))
 		size += proto.Size(pods[i])
 	}
 	allocations, rejected := decoded(t, pods...)

@@ -25,37 +25,30 @@ var errLargePod = errors.New("the pod is too large")
 // that are no bytes. Only the first values are remembered, since no more are used.
 func (p *pieces) distinct(size uint64, field protowire.Number, of ...protowire.Number) ([]byte, error) {
 	end, out := p.read+size, make([]byte, 0, min(size, 256))
-	var values distinctValues
+	var had values
 	for p.read < end {
-		number, kind, size, err := p.header(end)
+		number, size, ok, err := p.begin(end)
 		if err != nil {
 			return nil, err
 		}
-		if kind != protowire.BytesType {
+		if !ok {
 			continue
 		}
-		var value []byte
-		switch {
-		case number == field && len(of) > 0:
-			value, err = p.distinct(size, of[0], of[1:]...)
-		case size <= maxPod:
-			value, err = p.take(size)
-		default:
-			err = errLargePod
-		}
-		tooLarge := len(out)+len(value) > maxPod || number == field && len(out) > maxAnswerBytes
+		ours := number == field
+		value, err := p.value(size, ours, of)
+		tooLarge := len(out)+len(value) > maxPod || ours && len(out) > maxAnswerBytes
 		if errors.Is(err, errLargePod) || tooLarge {
 			return nil, cmp.Or(p.pass(end-p.read), errLargePod)
 		}
 		if err != nil {
 			return nil, err
 		}
-		if number == field && values.had(value) {
+		if ours && had.again(value) {
 			continue
 		}
-		out = protowire.AppendBytes(protowire.AppendTag(out, number, kind), value)
-		if number == field && values.first == nil {
-			values.first = out[len(out)-len(value):]
+		out = protowire.AppendBytes(protowire.AppendTag(out, number, protowire.BytesType), value)
+		if ours && had.first == nil {
+			had.first = out[len(out)-len(value):]
 		}
 	}
 	if p.read > end {
@@ -64,40 +57,51 @@ func (p *pieces) distinct(size uint64, field protowire.Number, of ...protowire.N
 	return out, nil
 }
 
-// header reads the tag of a field, and its size if it is bytes, which must not be beyond the end of
-// the message. It skips the value of a field that is not.
-func (p *pieces) header(end uint64) (number protowire.Number, kind protowire.Type, size uint64, err error) {
+// begin reads up to the value of the next field of a message, and returns the value's size. If the
+// field is no bytes, it drops it: ok is false.
+func (p *pieces) begin(end uint64) (number protowire.Number, size uint64, ok bool, err error) {
 	tag, err := p.varint()
 	if err != nil {
-		return 0, 0, 0, err
+		return 0, 0, false, err
 	}
-	number, kind = protowire.DecodeTag(tag)
+	number, kind := protowire.DecodeTag(tag)
 	if kind != protowire.BytesType {
-		return number, kind, 0, p.skip(number, kind)
+		return number, 0, false, p.skip(number, kind)
 	}
-	size, err = p.varint()
-	if err == nil && size > end-min(p.read, end) {
+	if size, err = p.varint(); err == nil && size > end-min(p.read, end) {
 		err = decodeError(io.ErrUnexpectedEOF)
 	}
-	return number, kind, size, err
+	return number, size, true, err
 }
 
-// distinctValues remembers the values of a field.
-type distinctValues struct {
-	first []byte          // nil before the first value
-	seen  map[string]bool // nil before the second value
-}
-
-// had reports whether a value is one of those before, and remembers it from the second value on.
-func (v *distinctValues) had(value []byte) bool {
-	if v.first != nil && v.seen == nil {
-		v.seen = map[string]bool{string(v.first): true}
+// value reads a value. If it is distinct, it is a message without second values of the fields.
+func (p *pieces) value(size uint64, distinct bool, of []protowire.Number) ([]byte, error) {
+	switch {
+	case distinct && len(of) > 0:
+		return p.distinct(size, of[0], of[1:]...)
+	case size <= maxPod:
+		return p.take(size)
+	default:
+		return nil, errLargePod
 	}
-	if v.seen[string(value)] {
+}
+
+// values are the first values of a field.
+type values struct {
+	first []byte
+	all   map[string]bool // nil before the second value
+}
+
+// again reports whether a value is one of them. If not, it becomes one, unless it is the first.
+func (v *values) again(value []byte) bool {
+	if v.first != nil && v.all == nil {
+		v.all = map[string]bool{string(v.first): true}
+	}
+	if v.all[string(value)] {
 		return true
 	}
-	if v.seen != nil && len(v.seen) < maxRows {
-		v.seen[string(value)] = true
+	if v.all != nil && len(v.all) < maxRows {
+		v.all[string(value)] = true
 	}
 	return false
 }

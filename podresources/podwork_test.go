@@ -19,8 +19,8 @@ const (
 	memoryV1   = "cache 1\nrss 2\npgfault 3\ntotal_cache 500000\ntotal_rss 1000000\ntotal_pgfault 1234\n"
 	blkio      = "259:0 Read 4096\n259:0 Write 8193\n259:0 Sync 12289\n259:0 Total 12289\nTotal 12289\n"
 	netDev     = `Inter-|   Receive                                                |  Transmit
- face |bytes    packets errs drop fifo frame compressed multicast` +
-		`|bytes    packets errs drop fifo colls carrier compressed
+ face |bytes    packets errs drop fifo frame compressed multicast|` +
+		`bytes    packets errs drop fifo colls carrier compressed
     lo: 9999999    9    0    0    0     0          0         0 9999999    9    0    0    0     0       0          0
   eth0:    7000   70    0    0    0     0          0         0     300    3    0    0    0     0       0          0
 `

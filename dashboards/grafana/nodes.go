@@ -169,8 +169,8 @@ func nodeErrors() []Panel {
 			NoData: "no source reports errors", Width: 12, Height: 8, sort: "Errors",
 			Targets: []Target{
 				{
-					Expr: `round(max by (<device>, kind, code, severity) ` +
-						`(increase(dra_device_errors_total{<of device>}[$__range])))`,
+					Expr: `round(max by (<device>, kind, code, severity) (` +
+						`increase(dra_device_errors_total{<of device>}[$__range])))`,
 					Column: "Errors", Unit: "none",
 				},
 				{

@@ -182,10 +182,10 @@ func oversizedAlert(o *Options) alert {
 			"{{ $labels.device }} on " + aNode + ". {{ $value | humanizePercentage }} of it would be free for others.",
 		meaning: "The claim's peak memory and the 99.9th percentile of its activity, with a margin, fit into half of what " +
 			"it holds or less: into a partition, a share or fewer devices that its node offers. There is no alert before the " +
-			"claim was measured for --fit.after (a day), which for one that began earlier is since the exporter's start; " +
-			"if its memory is read less often " +
-			"than each second, grew in the second half of that time, or was near its peak only for moments; or if it uses " +
-			"links between devices, decoders or bandwidth that the alternative lacks. `/api/v1/fit` has the reason. " +
+			"claim was measured for --fit.after (a day), which for one that began earlier is since the exporter's start; if " +
+			"its memory is read less often than each second, grew in the second half of that time, or was near its " +
+			"peak only for moments; or if it uses links between devices, decoders or bandwidth that the alternative " +
+			"lacks. `/api/v1/fit` has the reason. " +
 			"Workloads differ from run to run, so this alert is off by default: `go run -C dashboards ./generate " +
 			"-oversized` adds it.",
 		diagnosis: "`/api/v1/fit` on the node, or the Claim dashboard: what the claim needs by memory and by activity, and " +

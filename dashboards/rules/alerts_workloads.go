@@ -15,8 +15,9 @@ func stragglerAlerts(o *Options) []alert {
 			"must be three of one driver, all of one model. Members are compared only if something shows that they work in " +
 			"step: the kind of the workload (JobSet, PyTorchJob and the like), or equal traffic. Replicas of a service never " +
 			"are. The clock is compared as a share of the device's own maximum. One is named if it is more than " +
-			"three deviations (1.4826 × the median of the distances, at least 2 % of the median) off, and the evidence says that it is the slow one and not one that " +
-			"waits. `throttled`: it was throttled for a tenth of the time more than the others, and its clock is lower. " +
+			"three deviations (1.4826 × the median of the distances, at least 2 % of the median) off, and the " +
+			"evidence says that it is the slow one and not one that waits. " +
+			"`throttled`: it was throttled for a tenth of the time more than the others, and its clock is lower. " +
 			"`low_clock`: its clock is lower. In both cases it has as much work as the others. `busy`: its tensor cores work " +
 			"longer with the same traffic, so that the others wait for it. `starved`: it pauses while the others " +
 			"poll, with the same traffic: its processor, storage or input is slow. Both need a member that has become " +

@@ -106,8 +106,43 @@ func members() []recording {
 // differ. The spread is a standard deviation by the median of the distances to the median, and not
 // less than 2 % of the median.
 func stragglers() []recording {
-	out := comparisons()
+	unknown := query.Unit{Unknown: true}
+	return append([]recording{
+		// Most pods are a workload of their own: they are left out before sums are computed.
+		{name: comparedRecord, unit: unknown, expr: fmt.Sprintf(`
+			max by (<member>, signal) (
+			  %s
+			  and on (<workload>) count by (<workload>) (group by (<member>) (%s)) >= %d
+			  unless on (<workload>) %s{%s}
+			  unless on (<workload>) count by (<workload>) (
+			    group by (<workload>, model) (workload_device:dra_member_model:info)
+			  ) > 1
+			)`, SignalRecord, memberRecord, leastMembers, memberRecord, services)},
+		{name: medianRecord, unit: unknown, expr: fmt.Sprintf(`
+			quantile by (<workload>, signal) (0.5, %s)
+			and on (<workload>, signal) count by (<workload>, signal) (%s) >= %d`, comparedRecord,
+			comparedRecord, leastMembers)},
+		{name: spreadRecord, unit: unknown, expr: `
+			1.4826 * quantile by (<workload>, signal) (
+			  0.5, abs(` + comparedRecord + ` - on (<workload>, signal) group_left () ` + medianRecord + `)
+			) > 0.02 * ` + medianRecord + `
+			or
+			0.02 * ` + medianRecord},
+		{name: differenceRecord, unit: unknown, expr: `
+			` + comparedRecord + `{signal=~"tensor|utilization"} - on (<workload>, signal) group_left () ` + medianRecord + `
+			and on (<workload>) ` + medianRecord + `{signal="utilization"} > 0.3`},
+		{name: DeviationsRecord, unit: query.Unit{Scale: 1}, expr: `
+			max by (<member>) (
+			  abs(` + comparedRecord + ` - on (<workload>, signal) group_left () ` + medianRecord + `)
+			    / on (<workload>, signal) group_left () (` + spreadRecord + ` > 0)
+			)`},
+	}, slowest()...)
+}
+
+// slowest are the members that differ, by the first reason that applies to them.
+func slowest() []recording {
 	var earlier []string
+	var out []recording
 	of := func(name string) string { return comparedRecord + `{signal="` + name + `"}` }
 	limit := func(name, sign, more string) string {
 		return `max by (<workload>) (` + medianRecord + `{signal="` + name + `"} ` + sign + ` 3 * ` +
@@ -159,39 +194,4 @@ func stragglers() []recording {
 		out = append(out, recording{name: StragglerRecord, labels: map[string]string{"reason": r.reason}, expr: expr})
 	}
 	return out
-}
-
-// comparisons are the medians and spreads of workloads, and the distances of members to them.
-func comparisons() []recording {
-	unknown := query.Unit{Unknown: true}
-	return []recording{
-		// Most pods are a workload of their own: they are left out before sums are computed.
-		{name: comparedRecord, unit: unknown, expr: fmt.Sprintf(`
-			max by (<member>, signal) (
-			  %s
-			  and on (<workload>) count by (<workload>) (group by (<member>) (%s)) >= %d
-			  unless on (<workload>) %s{%s}
-			  unless on (<workload>) count by (<workload>) (
-			    group by (<workload>, model) (workload_device:dra_member_model:info)
-			  ) > 1
-			)`, SignalRecord, memberRecord, leastMembers, memberRecord, services)},
-		{name: medianRecord, unit: unknown, expr: fmt.Sprintf(`
-			quantile by (<workload>, signal) (0.5, %s)
-			and on (<workload>, signal) count by (<workload>, signal) (%s) >= %d`, comparedRecord,
-			comparedRecord, leastMembers)},
-		{name: spreadRecord, unit: unknown, expr: `
-			1.4826 * quantile by (<workload>, signal) (
-			  0.5, abs(` + comparedRecord + ` - on (<workload>, signal) group_left () ` + medianRecord + `)
-			) > 0.02 * ` + medianRecord + `
-			or
-			0.02 * ` + medianRecord},
-		{name: differenceRecord, unit: unknown, expr: `
-			` + comparedRecord + `{signal=~"tensor|utilization"} - on (<workload>, signal) group_left () ` + medianRecord + `
-			and on (<workload>) ` + medianRecord + `{signal="utilization"} > 0.3`},
-		{name: DeviationsRecord, unit: query.Unit{Scale: 1}, expr: `
-			max by (<member>) (
-			  abs(` + comparedRecord + ` - on (<workload>, signal) group_left () ` + medianRecord + `)
-			    / on (<workload>, signal) group_left () (` + spreadRecord + ` > 0)
-			)`},
-	}
 }

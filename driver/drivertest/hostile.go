@@ -30,7 +30,7 @@ type Wrong struct {
 const hostileUnits = 1e5
 
 // Wrongs returns the ways. Codes for "no value" are one each, for each of their widths.
-func Wrongs() []Wrong { //nolint:funlen // a table
+func Wrongs() []Wrong {
 	type truth = func(float64) float64
 	constant := func(v float64) func(*driver.Spec, truth, float64, float64) float64 {
 		return func(*driver.Spec, truth, float64, float64) float64 { return v }
@@ -89,22 +89,22 @@ func Wrongs() []Wrong { //nolint:funlen // a table
 			Value: func(_ *driver.Spec, truth truth, second, _ float64) float64 { return truth(second) },
 		},
 	}
-	for _, bits := range []float64{32, 53} {
-		ways = append(ways, Wrong{
-			Name: map[float64]string{32: "wrap at 2^32", 53: "wrap at 2^53"}[bits], Quiet: always,
-			Value: func(s *driver.Spec, truth truth, second, since float64) float64 {
-				if s.Type == driver.Gauge {
-					return truth(second)
-				}
-				return truth(second) - truth(since-0.5)
-			},
-		})
+	for _, name := range []string{"wrap at 2^32", "wrap at 2^53"} {
+		ways = append(ways, Wrong{Name: name, Value: wrapped, Quiet: always})
 	}
 	codes := HostileCodes()
 	for _, name := range slices.Sorted(maps.Keys(codes)) {
 		ways = append(ways, Wrong{Name: "code " + name, Value: constant(codes[name]), For: 2})
 	}
 	return ways
+}
+
+// wrapped is the value of a counter that wraps.
+func wrapped(s *driver.Spec, truth func(second float64) float64, second, since float64) float64 {
+	if s.Type == driver.Gauge {
+		return truth(second)
+	}
+	return truth(second) - truth(since-0.5)
 }
 
 // HostileCodes returns numbers by which interfaces say that there is no value, as their own headers

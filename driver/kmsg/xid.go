@@ -165,8 +165,8 @@ func parseLoss(messages []string) (f failure, ok bool) {
 		messages[i] = strings.TrimPrefix(messages[i], "NVRM: ")
 	}
 	text := strings.Join(messages, " ")
-	form := regexp.MustCompile(`\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(\.[0-7])?\b`)
-	if address := form.FindString(text); address != "" {
+	pci := regexp.MustCompile(`\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(\.[0-7])?\b`)
+	if address := pci.FindString(text); address != "" {
 		f.place(address)
 	}
 	f.code, f.lost = xid.OffBus, true

@@ -80,23 +80,25 @@ func TestParseXID(t *testing.T) {
 // XID, with line breaks as they are, and as /dev/kmsg escapes them.
 func TestParseText(t *testing.T) {
 	const gpu = "0000:65:00.0"
+	const xids = "NVRM: Xid (PCI:0000:65:00): "
 	lost := failure{pci: gpu, code: 79, lost: true}
+	recovery := []failure{{pci: gpu, code: 154}}
 	link := func(code int64, severity xid.Severity) []failure {
 		return []failure{{pci: gpu, code: code, severity: severity}}
 	}
 	for text, want := range map[string][]failure{
-		"NVRM: Xid (PCI:0000:65:00): 145, RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x00000008)": link(145, xid.Nonfatal),
-		"NVRM: Xid (PCI:0000:65:00): 145, RLW_SRC_TRACK Fatal XC0 i0 Link 00 (0x00000007 0x00000001)":    link(145, xid.Fatal),
-		"NVRM: Xid (PCI:0000:65:00): 149, pid='<unknown>', name=<unknown>, NETIR_LINK_EVT Non-fatal XC0": link(149, xid.Nonfatal),
-		"NVRM: Xid (PCI:0000:65:00): 150, MSE_WATCHDOG":                                                  link(150, xid.Unknown),
+		xids + "145, RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x00000008)": link(145, xid.Nonfatal),
+		xids + "145, RLW_SRC_TRACK Fatal XC0 i0 Link 00 (0x00000007 0x00000001)":    link(145, xid.Fatal),
+		xids + "149, pid='<unknown>', name=<unknown>, NETIR_LINK_EVT Non-fatal XC0": link(149, xid.Nonfatal),
+		xids + "150, MSE_WATCHDOG": link(150, xid.Unknown),
 		// a process can have any name, which is not the severity
-		"NVRM: Xid (PCI:0000:65:00): 144, pid=7, name=a, Nonfatal x, SAW_MVB Fatal XC0 i0 Link 01": link(144, xid.Fatal),
-		"NVRM: Xid (PCI:0000:65:00): 31, pid=7, name=Nonfatal, Ch 00000008":                        {{pci: gpu, code: 31, pid: 7}},
+		xids + "144, pid=7, name=a, Nonfatal x, SAW_MVB Fatal XC0 i0 Link 01": link(144, xid.Fatal),
+		xids + "31, pid=7, name=Nonfatal, Ch 00000008":                        {{pci: gpu, code: 31, pid: 7}},
 		// requests for a recovery
-		"NVRM: Xid (PCI:0000:65:00): 154, GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)":      nil,
-		"NVRM: Xid (PCI:0000:65:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)":        {{pci: gpu, code: 154}},
-		"NVRM: Xid (PCI:0000:65:00): 154, GPU recovery action changed from 0x0 (None)\n      to 0x2 (OS Reboot)":          {{pci: gpu, code: 154}},
-		`NVRM: Xid (PCI:0000:65:00): 154, pid='<unknown>', name=<unknown>, GPU recovery action changed\x0a to 0x0 (None)`: nil,
+		xids + "154, GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)":      nil,
+		xids + "154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)":        recovery,
+		xids + "154, GPU recovery action changed from 0x0 (None)\n      to 0x2 (OS Reboot)":          recovery,
+		xids + `154, pid='<unknown>', name=<unknown>, GPU recovery action changed\x0a to 0x0 (None)`: nil,
 		// switches: an error, and two messages with details of it
 		"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO (First)": {
 			{pci: "0000:c1:00.0", code: 28006, severity: xid.Nonfatal},

@@ -133,7 +133,8 @@ func TestSeverity(t *testing.T) {
 		return out, len(s.Events)
 	}
 	for i, want := range []string{
-		"145 fatal 1 145 nonfatal 2 ", "145 fatal 1 145 nonfatal 2 145 unknown 2 ",
+		"145 fatal 1 145 nonfatal 2 ",
+		"145 fatal 1 145 nonfatal 2 145 unknown 2 ",
 		"145 fatal 1 145 nonfatal 2 145 unknown 2 ",
 	} {
 		if got, events := report(); got != want || events != []int{3, 2, 0}[i] {

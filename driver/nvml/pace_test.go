@@ -102,9 +102,8 @@ func TestPaceOfMIG(t *testing.T) {
 	if energyIsRead() {
 		t.Error("energy is read each second")
 	}
-	machine.GPUs[0].Processes[0] = nvmltest.Process{
-		PID: 7, Memory: 1, GPUInstance: machine.GPUs[0].Instances[1].GPUInstance,
-	}
+	gpu := &machine.GPUs[0]
+	gpu.Processes[0] = nvmltest.Process{PID: 7, Memory: 1, GPUInstance: gpu.Instances[1].GPUInstance}
 	if !energyIsRead() {
 		t.Error("a process begins in an instance, and the energy of its GPU is not read")
 	}

@@ -126,8 +126,8 @@ func TestParseProtobuf(t *testing.T) {
 		t.Fatal(err, c.check())
 	}
 	want := []string{
-		"type a gauge", `a b="c" 1 @1970-01-01T00:00:01.000`, `a b="d" 2`, "type x counter", "type n_total counter",
-		"n_total 3",
+		"type a gauge", `a b="c" 1 @1970-01-01T00:00:01.000`, `a b="d" 2`, "type x counter",
+		"type n_total counter", "n_total 3",
 	}
 	if diff := cmp.Diff(want, r.lines); diff != "" {
 		t.Error(diff)

@@ -20,52 +20,49 @@ func (r *resolver) list(
 	if len(shares) == 0 {
 		claim.Complete(&a)
 	}
-	var holders []podresources.Holder
-	for group := range groups(a.Holders) {
-		holders = r.appendListed(holders, group, &a, &claim, len(shares) > 0)
-	}
-	a.Holders = holders
+	a.Holders = r.listedHolders(&a, &claim, len(shares) > 0)
 	if len(shares) == 0 {
 		r.addListed(a, &claim)
 		return
 	}
 	for _, share := range shares {
 		b := a
-		b.ShareID, b.Holders = share, slices.Clone(holders)
+		b.ShareID, b.Holders = share, slices.Clone(a.Holders)
 		claim.Complete(&b)
 		r.addListed(b, &claim)
 	}
 }
 
-// appendListed appends the holders of an allocation that are of one pod, unless the pod is over or
-// only the claim's allocation is used.
-func (r *resolver) appendListed(
-	holders, group []podresources.Holder, a *podresources.Allocation, claim *podresources.ClaimFacts, shares bool,
-) []podresources.Holder {
-	p := r.pod(&group[0])
-	if p == nil {
-		p = r.reservedPod(&group[0], a.Claim)
-	}
-	conflict := false
-	if p != nil {
-		if r.over(p, claim) {
-			return holders
+// listedHolders returns those of the listed holders that hold the device, with their holds. It
+// records where they disagree with the claim.
+func (r *resolver) listedHolders(
+	a *podresources.Allocation, claim *podresources.ClaimFacts, shares bool,
+) (holders []podresources.Holder) {
+	for group := range groups(a.Holders) {
+		p := r.pod(&group[0])
+		if p == nil {
+			p = r.reservedPod(&group[0], a.Claim)
 		}
-		var allocated bool // alone
-		if conflict, allocated = r.disagree(p, a, claim, shares); allocated {
-			return holders
-		}
-	}
-	hold := r.listedHold(p, group[0].Pod)
-	if conflict && hold.Reason == podresources.ReasonListed {
-		hold.Reason = podresources.ReasonOther
-	}
-	for _, h := range group {
+		var conflict, allocated bool // allocated: only the claim's allocation is used
 		if p != nil {
-			h = r.describe(p, h, a.Claim)
+			if r.over(p, claim) {
+				continue
+			}
+			if conflict, allocated = r.disagree(p, a, claim, shares); allocated {
+				continue
+			}
 		}
-		h.Hold = hold
-		holders = append(holders, h)
+		hold := r.listedHold(p, group[0].Pod)
+		if conflict && hold.Reason == podresources.ReasonListed {
+			hold.Reason = podresources.ReasonOther
+		}
+		for _, h := range group {
+			if p != nil {
+				h = r.describe(p, h, a.Claim)
+			}
+			h.Hold = hold
+			holders = append(holders, h)
+		}
 	}
 	return holders
 }
@@ -97,36 +94,33 @@ func (r *resolver) describe(p *pod, h podresources.Holder, claim podresources.Cl
 // complete adds the rows and holders that the kubelet does not list.
 func (r *resolver) complete() {
 	for _, claim := range slices.SortedFunc(maps.Keys(r.used), podresources.Claim.Compare) {
-		facts, known := r.claims[claim]
-		if facts.Classic != nil {
-			continue
-		}
-		listed := r.ofClaim[claim]
-		holders := r.holders(listed)
-		for _, u := range r.used[claim] {
-			switch {
-			case r.over(u.pod, &facts):
-			case gives(&facts, u.pod):
-				r.holdResults(holders, claim, &facts, u)
-			case u.pod.Started && (!known || stale(&facts, u.pod)):
-				for _, i := range listed {
-					r.hold(holders, i, u, podresources.ReasonReserved)
-				}
-			}
-		}
+		r.completeClaim(claim)
 	}
 }
 
-// holdResults adds a pod to the holders of all devices that a claim is allocated.
-func (r *resolver) holdResults(
-	holders map[rowHolder]bool, claim podresources.Claim, facts *podresources.ClaimFacts, u use,
-) {
-	reason := reservedReason(u.pod, facts)
-	if r.others[podUse{u.pod.UID, claim}] {
-		reason = podresources.ReasonUnused
+func (r *resolver) completeClaim(claim podresources.Claim) {
+	facts, known := r.claims[claim]
+	if facts.Classic != nil {
+		return
 	}
-	for i := range facts.Results {
-		r.hold(holders, r.row(claim, facts, &facts.Results[i]), u, reason)
+	listed := r.ofClaim[claim]
+	holders := r.holders(listed)
+	for _, u := range r.used[claim] {
+		switch {
+		case r.over(u.pod, &facts):
+		case gives(&facts, u.pod):
+			reason := reservedReason(u.pod, &facts)
+			if r.others[podUse{u.pod.UID, claim}] {
+				reason = podresources.ReasonUnused
+			}
+			for i := range facts.Results {
+				r.hold(holders, r.row(claim, &facts, &facts.Results[i]), u, reason)
+			}
+		case u.pod.Started && (!known || stale(&facts, u.pod)):
+			for _, i := range listed {
+				r.hold(holders, i, u, podresources.ReasonReserved)
+			}
+		}
 	}
 }
 

@@ -181,10 +181,10 @@ const (
 // failure is reported.
 func TestWatchesThatFail(t *testing.T) {
 	failure := func(code int, reason string) string {
-		return fmt.Sprintf(
-			`{"type":"ERROR","object":{"kind":"Status","status":"Failure","code":%d,"reason":%q}}`, code, reason,
-		)
+		const event = `{"type":"ERROR","object":{"kind":"Status","status":"Failure","code":%d,"reason":%q}}`
+		return fmt.Sprintf(event, code, reason)
 	}
+	oversized := `{"type":"MODIFIED","object":{"metadata":{"name":"` + strings.Repeat("x", 2*maxEvent) + `"}}}`
 	for name, tc := range map[string]struct {
 		watch   string // what follows the objects
 		reports bool
@@ -194,12 +194,10 @@ func TestWatchesThatFail(t *testing.T) {
 		"malformed event":       {`{"type":"MODIFIED","object":{"metadata":7}}`, true},
 		"broken":                {`{]`, true},
 		"broken after an event": {changed + `{]`, true},
-		"oversized": {
-			`{"type":"MODIFIED","object":{"metadata":{"name":"` + strings.Repeat("x", 2*maxEvent) + `"}}}`, true,
-		},
-		"cut within an event": {changed[:20], false},
-		"internal error":      {failure(500, "InternalError"), true},
-		"expired":             {failure(410, "Expired"), false}, // it is what happens when the server restarts
+		"oversized":             {oversized, true},
+		"cut within an event":   {changed[:20], false},
+		"internal error":        {failure(500, "InternalError"), true},
+		"expired":               {failure(410, "Expired"), false}, // it is what happens when the server restarts
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -231,8 +229,8 @@ func TestWatchesThatFail(t *testing.T) {
 func TestListFollowsAnOutage(t *testing.T) {
 	for name, expired := range map[string]func() (io.ReadCloser, error){
 		"as an event": func() (io.ReadCloser, error) {
-			const expired = `{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}`
-			return io.NopCloser(strings.NewReader(expired)), nil
+			const event = `{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}`
+			return io.NopCloser(strings.NewReader(event)), nil
 		},
 		"as a status": func() (io.ReadCloser, error) { return nil, apierrors.NewResourceExpired("too old") },
 	} {
@@ -348,8 +346,8 @@ func TestListIsOfItsFirstPage(t *testing.T) {
 		f.fill = func() (func(json.RawMessage), func(time.Time)) {
 			return func(json.RawMessage) { objects++ }, func(at time.Time) { asked = at }
 		}
-		if err := f.once(t.Context()); err != nil || !asked.Equal(begun) ||
-			time.Since(begun) != 6*time.Second || objects != 2 {
+		err := f.once(t.Context())
+		if err != nil || !asked.Equal(begun) || time.Since(begun) != 6*time.Second || objects != 2 {
 			t.Errorf("asked for %v after the list began, %d objects, error %v", asked.Sub(begun), objects, err)
 		}
 	})

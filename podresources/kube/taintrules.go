@@ -165,9 +165,8 @@ func (n *Node) checkTaintRules(ctx context.Context) Finding {
 	case err != nil:
 		finding.Err = err
 	default:
-		finding.Text = fmt.Sprintf(
-			"resource.k8s.io/%s: %d rules of the cluster", n.taintVersions.known(), len(n.taintRules.all()),
-		)
+		version, rules := n.taintVersions.known(), len(n.taintRules.all())
+		finding.Text = fmt.Sprintf("resource.k8s.io/%s: %d rules of the cluster", version, rules)
 	}
 	return finding
 }

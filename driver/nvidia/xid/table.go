@@ -5,7 +5,7 @@ package xid
 // 172: immediate action and conditions), nverror.h of the open kernel modules (names of codes), and
 // the Fabric Manager's guide (SXids). Codes of the catalog without an action, or that it calls
 // unused, are left out, unless their description says what they mean.
-func Table() []Meaning {
+func Table() []Meaning { //nolint:funlen // a table
 	return []Meaning{
 		row(8, 8, "a channel did not finish in time", Ends, Program, RestartWorkload),
 		row(11, 11, "invalid commands in a channel", Ends, Program, RestartWorkload),
@@ -59,8 +59,8 @@ func Table() []Meaning {
 		row(151, 151, "error of keys in confidential computing; restart the virtual machine", AllEnds, Driver, RestartHost),
 		row(152, 153, "error of a deep-learning accelerator", GoesOn, Any, Watch),
 		row(
-			RecoveryAction, RecoveryAction, "the driver requests a recovery because of another error",
-			Unclear, Any, Investigate,
+			RecoveryAction, RecoveryAction, "the driver requests a recovery because of another error", Unclear, Any,
+			Investigate,
 		),
 		row(155, 155, "software took a link of NVLink down", Unclear, Driver, Reset),
 		row(156, 156, "a defective resource was retired", Unclear, Hardware, Reset),
