@@ -170,7 +170,9 @@ func workloadStory(w *stalltest.Workload) story {
 		for _, slow := range w.Stragglers {
 			switch {
 			case at >= slow.From+late && at < slow.To:
-				fires = append(fires, fmt.Sprintf("DRAWorkloadStraggler namespace=a device=gpu-%d reason=%s", slow.Member, slow.Reason))
+				fires = append(fires, fmt.Sprintf(
+					"DRAWorkloadStraggler namespace=a device=gpu-%d reason=%s", slow.Member, slow.Reason,
+				))
 			case at >= slow.From && at < slow.To+late:
 				settled = false
 			}
@@ -190,8 +192,8 @@ func quietStories() []story {
 		for i, node := range []string{"n1", "n2"} {
 			m := rank(node, fmt.Sprintf("gpu-%d", i), func(m *member) { m.kind = kind })
 			all = append(all, m.series()...)
-			claim := fmt.Sprintf(`namespace="a", resourceclaim_name="llm-%s", driver="gpu.x", pool=%q, device=%[1]q, node=%[2]q, `+
-				`instance=%[2]q, job="dra-exporter"`, m.device, m.node)
+			claim := fmt.Sprintf(`namespace="a", resourceclaim_name="llm-%s", driver="gpu.x", pool=%q, device=%[1]q, `+
+				`node=%[2]q, instance=%[2]q, job="dra-exporter"`, m.device, m.node)
 			quiet := series{"dra_claim_quiet_seconds", claim, rising(60).from(20).without(100, minutes)}
 			switch {
 			case i == 0 || other == "quiet":
