@@ -289,8 +289,8 @@ func (s *story) firing() []string {
 	return out
 }
 
-// values writes the values of so many minutes. A series that is missing once is stale, as after a scrape that fails or
-// does not have it.
+// values writes the values of so many minutes. A series that is missing once is stale, as after a
+// scrape that fails or does not have it.
 func (s *series) values(length int) string {
 	var out []string
 	present := false
