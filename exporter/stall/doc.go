@@ -3,9 +3,10 @@
 // time in which any kernel runs) is 100 %, but nothing else happens. A kernel that never ends looks
 // the same.
 //
-// A claim is stalled if nothing shows progress for --stalled.after: no engine, no memory traffic, no
-// link, and little power. One sign of life is enough to clear it. If the same could be a wait that
-// ends by itself, or if an important signal is not measured, the verdict is unknown, with a reason.
+// A claim is stalled if nothing shows progress for --stalled.after: no engine, no memory traffic,
+// no link, and little power. One sign of life is enough to clear it. If the same could be a wait
+// that ends by itself, or if an important signal is not measured, the verdict is unknown, with a
+// reason.
 // See README.md for the rule and its figures.
 //
 // The package is pure: no I/O, no clock, no log.

@@ -87,18 +87,22 @@ func TestEvidence(t *testing.T) {
 		want string
 		more func(v *stall.Verdict) bool
 	}{
-		"everything is measured":        {kind: whole, want: "stalled"},
-		"all of eight ranks":            {kind: several, want: "stalled"},
-		"another rank works":            {kind: work, want: "unknown (another_rank_works)"},
-		"the others are idle":           {kind: idle, want: "unknown (another_rank_idles)"},
-		"without utilization":           {whole, without(stalltest.Busy), "unknown (no_utilization)", nil},
-		"without power":                 {whole, without(stalltest.Power), "unknown (no_power)", nil},
-		"without SMs, with integers":    {whole, without(stalltest.SM), "stalled", nil},
-		"without integers, with SMs":    {whole, without(stalltest.Int), "stalled", nil},
-		"without cgroups":               {whole, func(p *player, _ *stalltest.Sample) { p.noHost = true }, "unknown (no_host)", nil},
-		"without page faults":           {whole, without(stalltest.PageFaults), "unknown (no_host)", nil},
-		"without storage":               {whole, without(stalltest.HostRead), "stalled", nil},
-		"of a Job with several members": {whole, func(p *player, _ *stalltest.Sample) { p.readings[0].Elsewhere = true }, "unknown (ranks_elsewhere)", nil},
+		"everything is measured":     {kind: whole, want: "stalled"},
+		"all of eight ranks":         {kind: several, want: "stalled"},
+		"another rank works":         {kind: work, want: "unknown (another_rank_works)"},
+		"the others are idle":        {kind: idle, want: "unknown (another_rank_idles)"},
+		"without utilization":        {whole, without(stalltest.Busy), "unknown (no_utilization)", nil},
+		"without power":              {whole, without(stalltest.Power), "unknown (no_power)", nil},
+		"without SMs, with integers": {whole, without(stalltest.SM), "stalled", nil},
+		"without integers, with SMs": {whole, without(stalltest.Int), "stalled", nil},
+		"without cgroups": {
+			whole, func(p *player, _ *stalltest.Sample) { p.noHost = true }, "unknown (no_host)", nil,
+		},
+		"without page faults": {whole, without(stalltest.PageFaults), "unknown (no_host)", nil},
+		"without storage":     {whole, without(stalltest.HostRead), "stalled", nil},
+		"of a Job with several members": {
+			whole, func(p *player, _ *stalltest.Sample) { p.readings[0].Elsewhere = true }, "unknown (ranks_elsewhere)", nil,
+		},
 		"a thread runs": {
 			kind: with(func(l *stalltest.Load) { l.CPU = 1 }), want: "unknown (host_spins)",
 		},
@@ -121,9 +125,11 @@ func TestEvidence(t *testing.T) {
 		"a ring over the network": {
 			kind: with(func(l *stalltest.Load) { l.NetworkIn, l.NetworkOut = 5e8, 5e8 }), want: "not stalled",
 		},
-		"a livelock":       {kind: with(func(l *stalltest.Load) { l.Busy = 0.6 }), want: "unknown (pauses)"},
-		"idle":             {kind: with(func(l *stalltest.Load) { l.Busy, l.SM, l.Int = 0, 0, 0 }), want: "unknown (idle)"},
-		"one block":        {kind: with(func(l *stalltest.Load) { l.SM, l.Int, l.FP32 = 0.0076, 0.0009, 0.0022 }), want: "not stalled"},
+		"a livelock": {kind: with(func(l *stalltest.Load) { l.Busy = 0.6 }), want: "unknown (pauses)"},
+		"idle":       {kind: with(func(l *stalltest.Load) { l.Busy, l.SM, l.Int = 0, 0, 0 }), want: "unknown (idle)"},
+		"one block": {
+			kind: with(func(l *stalltest.Load) { l.SM, l.Int, l.FP32 = 0.0076, 0.0009, 0.0022 }), want: "not stalled",
+		},
 		"one block, loops": {kind: with(func(l *stalltest.Load) { l.SM, l.Int = 0.0076, 0.0018 }), want: "unknown (unclear)"},
 		"one block, loads": {kind: with(func(l *stalltest.Load) { l.SM, l.Int = 0.0076, 0.0001 }), want: "unknown (unclear)"},
 		"dependent loads": {

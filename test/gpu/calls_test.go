@@ -17,7 +17,7 @@ func TestCallTimes(t *testing.T) {
 	if nvml.Init() != nvml.SUCCESS {
 		t.Skip("NOT RUN: this machine has no NVIDIA GPU; nothing was measured on hardware")
 	}
-	defer nvml.Shutdown()
+	t.Cleanup(func() { nvml.Shutdown() })
 	device, answer := nvml.DeviceGetHandleByIndex(0)
 	if answer != nvml.SUCCESS {
 		t.Fatal(answer)
@@ -28,7 +28,7 @@ func TestCallTimes(t *testing.T) {
 	for i := range samples {
 		if sample, answer := nvml.GpmSampleAlloc(); answer == nvml.SUCCESS {
 			samples[i] = sample
-			defer func() { _ = nvml.GpmSampleFree(sample) }()
+			t.Cleanup(func() { _ = nvml.GpmSampleFree(sample) })
 		}
 	}
 	metrics := nvml.GpmMetricsGetType{Sample1: samples[0], Sample2: samples[1], NumMetrics: 9}

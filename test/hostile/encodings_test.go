@@ -28,7 +28,6 @@ import (
 
 // input is the input of a source, which a test can spoil in one place at a time.
 type input struct {
-	name string
 	// places has a function for each place, which writes a wrong number there, given how it is written
 	// in that encoding. The result restores what was there.
 	places map[string]func(number string) (restore func())
@@ -208,7 +207,7 @@ func TestAMDGPU(t *testing.T) {
 func TestNetDev(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		root := tree(t, "../../driver/netdev/testdata/server.tree")
-		interfaces, err := filepath.Glob(filepath.Join(root, "class/net/*/statistics"))
+		interfaces, err := filepath.Glob(filepath.Join(root, "class", "net", "*", "statistics"))
 		if err != nil || len(interfaces) == 0 {
 			t.Fatalf("no interface: %v", err)
 		}
@@ -262,7 +261,7 @@ func TestPages(t *testing.T) {
 			source := &live{t: t, endpoint: config.Endpoints[0]}
 			n.source = source
 			places := map[string]func(string) func(){}
-			for _, line := range strings.Split(page, "\n") {
+			for line := range strings.SplitSeq(page, "\n") {
 				name, _, labelled := strings.Cut(line, "{")
 				if labelled && !strings.HasPrefix(line, "#") && strings.Contains(line, string(found[1])) {
 					places[name] = func(number string) func() {

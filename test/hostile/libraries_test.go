@@ -5,6 +5,7 @@ package hostile
 import (
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -26,7 +27,7 @@ func spoilFields(gpu any, leave ...string) map[string]func(string) func() {
 		for i := range of.NumField() {
 			field, name := of.Field(i), prefix+of.Type().Field(i).Name
 			switch {
-			case !of.Type().Field(i).IsExported() || contains(leave, name):
+			case !of.Type().Field(i).IsExported() || slices.Contains(leave, name):
 			case field.Kind() == reflect.Struct:
 				add(name+".", field)
 			case field.Kind() == reflect.Float64 && !math.IsNaN(field.Float()):
@@ -41,15 +42,6 @@ func spoilFields(gpu any, leave ...string) map[string]func(string) func() {
 	}
 	add("", reflect.ValueOf(gpu).Elem())
 	return places
-}
-
-func contains(list []string, s string) bool {
-	for _, of := range list {
-		if of == s {
-			return true
-		}
-	}
-	return false
 }
 
 // NVML, by a fake of the library.

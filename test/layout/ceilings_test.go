@@ -162,14 +162,14 @@ func countLines(t *testing.T) map[string]int {
 // isTest reports whether a file is a test's: by its name, in test/ or testdata/, or in a package
 // for tests.
 func isTest(file string) bool {
-	return strings.HasSuffix(file, "_test.go") || strings.HasPrefix(file, "test/") || strings.Contains(file, "/testdata/") ||
-		strings.HasSuffix(path.Dir(file), "test")
+	return strings.HasSuffix(file, "_test.go") || strings.HasPrefix(file, "test/") ||
+		strings.Contains(file, "/testdata/") || strings.HasSuffix(path.Dir(file), "test")
 }
 
 // codeLines returns the number of lines of a file that have code, 0 if it is generated.
 func codeLines(source []byte) int {
-	if f, err := parser.ParseFile(token.NewFileSet(), "", source, parser.PackageClauseOnly|parser.ParseComments); err == nil &&
-		ast.IsGenerated(f) {
+	f, err := parser.ParseFile(token.NewFileSet(), "", source, parser.PackageClauseOnly|parser.ParseComments)
+	if err == nil && ast.IsGenerated(f) {
 		return 0
 	}
 	files := token.NewFileSet()

@@ -15,7 +15,9 @@ import (
 // dumper writes values as text: every exported field, floating-point numbers to the last bit.
 type dumper struct{ out io.Writer }
 
-func (d dumper) line(values ...any) { fmt.Fprintln(d.out, values...) }
+func (d dumper) line(values ...any) { _, _ = fmt.Fprintln(d.out, values...) }
+
+func (d dumper) print(values ...any) { _, _ = fmt.Fprint(d.out, values...) }
 
 func (d dumper) snapshot(s *ledger.Snapshot) {
 	for _, part := range []any{
@@ -25,8 +27,8 @@ func (d dumper) snapshot(s *ledger.Snapshot) {
 	}
 	var periods []string
 	for p := range s.Timeline.All() {
-		periods = append(periods, fmt.Sprint(p.Device, p.Claim, p.ClaimUID, p.ShareID, p.Pod, p.PodUID, p.Admin, p.Attribution,
-			sinceStart(p.From), sinceStart(p.To), p.FromDoubt, p.ToDoubt, p.Older))
+		periods = append(periods, fmt.Sprint(p.Device, p.Claim, p.ClaimUID, p.ShareID, p.Pod, p.PodUID, p.Admin,
+			p.Attribution, sinceStart(p.From), sinceStart(p.To), p.FromDoubt, p.ToDoubt, p.Older))
 	}
 	slices.Sort(periods)
 	d.value(periods)
@@ -34,7 +36,7 @@ func (d dumper) snapshot(s *ledger.Snapshot) {
 
 func (d dumper) value(v any) {
 	d.of(reflect.ValueOf(v))
-	fmt.Fprintln(d.out)
+	d.line()
 }
 
 // skipped reports whether a field is no result: the numbers of holds, and that of a claim in
@@ -45,12 +47,12 @@ func skipped(of reflect.Type, field string) bool {
 
 func (d dumper) of(v reflect.Value) {
 	if !v.IsValid() {
-		fmt.Fprint(d.out, "-")
+		d.print("-")
 		return
 	}
 	switch of := v.Interface().(type) {
 	case time.Time:
-		fmt.Fprint(d.out, sinceStart(of))
+		d.print(sinceStart(of))
 		return
 	case distribution.View:
 		d.histogram(of.Histogram())
@@ -60,7 +62,7 @@ func (d dumper) of(v reflect.Value) {
 		return
 	case fmt.Stringer:
 		if v.Kind() != reflect.Pointer && v.Kind() != reflect.Struct {
-			fmt.Fprint(d.out, of.String())
+			d.print(of.String())
 			return
 		}
 	}
@@ -68,37 +70,37 @@ func (d dumper) of(v reflect.Value) {
 	case reflect.Pointer, reflect.Interface:
 		d.of(v.Elem())
 	case reflect.Struct:
-		fmt.Fprint(d.out, "{")
+		d.print("{")
 		for i := range v.NumField() {
 			if f := v.Type().Field(i); f.IsExported() && !skipped(v.Type(), f.Name) && !v.Field(i).IsZero() {
-				fmt.Fprint(d.out, f.Name, ":")
+				d.print(f.Name, ":")
 				d.of(v.Field(i))
-				fmt.Fprint(d.out, " ")
+				d.print(" ")
 			}
 		}
-		fmt.Fprint(d.out, "}")
+		d.print("}")
 	case reflect.Slice, reflect.Array:
-		fmt.Fprint(d.out, "[")
+		d.print("[")
 		for i := range v.Len() {
 			d.of(v.Index(i))
-			fmt.Fprint(d.out, "\n ")
+			d.print("\n ")
 		}
-		fmt.Fprint(d.out, "]")
+		d.print("]")
 	case reflect.Map:
-		fmt.Fprint(d.out, len(v.MapKeys()))
+		d.print(len(v.MapKeys()))
 	case reflect.Float64:
-		fmt.Fprintf(d.out, "%g(%x)", v.Float(), math.Float64bits(v.Float()))
+		_, _ = fmt.Fprintf(d.out, "%g(%x)", v.Float(), math.Float64bits(v.Float()))
 	default:
-		fmt.Fprint(d.out, v.Interface())
+		d.print(v.Interface())
 	}
 }
 
 func (d dumper) histogram(h *distribution.Histogram) {
 	// The order in which claims of one tick are added to a distribution is not determined, and so is
 	// the last bit of its sum.
-	fmt.Fprintf(d.out, "%.9g %.9g %v %d", h.Seconds(), h.Sum(), h.Max(), h.Zero())
+	_, _ = fmt.Fprintf(d.out, "%.9g %.9g %v %d", h.Seconds(), h.Sum(), h.Max(), h.Zero())
 	for bucket, count := range h.Buckets() {
-		fmt.Fprint(d.out, " ", bucket, "=", count)
+		d.print(" ", bucket, "=", count)
 	}
 }
 

@@ -233,13 +233,20 @@ func (n *node) learn() {
 	case 4:
 		a.Admin = !a.ByPlugin() && n.chance(4)
 	case 5: // the share becomes known
-		b := *a
-		if b.ShareID = "s1"; a.ShareID == "" && a.Claim.Name == "c2" {
-			n.rows = slices.Delete(n.rows, i, i+1)
-			if at, found := slices.BinarySearchFunc(n.rows, b, podresources.Allocation.Compare); !found {
-				n.rows = slices.Insert(n.rows, at, b)
-			}
-		}
+		n.learnShare(i)
+	}
+}
+
+// learnShare gives a row of the claim that has shares the identity of its share.
+func (n *node) learnShare(i int) {
+	b := n.rows[i]
+	if b.ShareID != "" || b.Claim.Name != "c2" {
+		return
+	}
+	b.ShareID = "s1"
+	n.rows = slices.Delete(n.rows, i, i+1)
+	if at, found := slices.BinarySearchFunc(n.rows, b, podresources.Allocation.Compare); !found {
+		n.rows = slices.Insert(n.rows, at, b)
 	}
 }
 

@@ -153,24 +153,29 @@ func (n *node) input() join.Input {
 		}
 	}
 	for _, s := range n.sources {
-		out := join.SourceSamples{Name: s.name}
-		samples := map[*device]*driver.Sample{}
-		for _, of := range s.series {
-			if s.down || of.missing {
-				continue
-			}
-			if samples[of.of] == nil {
-				samples[of.of] = &driver.Sample{Hardware: driver.Hardware{UUID: of.of.hardware.UUID}}
-				if s.name == "b" {
-					samples[of.of].Processes = slices.Clone(of.of.processes)
-				}
-			}
-			samples[of.of].Readings = append(samples[of.of].Readings, of.reading)
-		}
-		for _, d := range slices.SortedFunc(maps.Keys(samples), func(a, b *device) int { return a.id.Compare(b.id) }) {
-			out.Samples = append(out.Samples, *samples[d])
-		}
-		in.Sources = append(in.Sources, out)
+		in.Sources = append(in.Sources, s.samples())
 	}
 	return in
+}
+
+// samples returns the samples of a source, in the order of their devices.
+func (s *source) samples() join.SourceSamples {
+	out := join.SourceSamples{Name: s.name}
+	samples := map[*device]*driver.Sample{}
+	for _, of := range s.series {
+		if s.down || of.missing {
+			continue
+		}
+		if samples[of.of] == nil {
+			samples[of.of] = &driver.Sample{Hardware: driver.Hardware{UUID: of.of.hardware.UUID}}
+			if s.name == "b" {
+				samples[of.of].Processes = slices.Clone(of.of.processes)
+			}
+		}
+		samples[of.of].Readings = append(samples[of.of].Readings, of.reading)
+	}
+	for _, d := range slices.SortedFunc(maps.Keys(samples), func(a, b *device) int { return a.id.Compare(b.id) }) {
+		out.Samples = append(out.Samples, *samples[d])
+	}
+	return out
 }

@@ -2,6 +2,7 @@ package stalltest
 
 import (
 	"math"
+	"strings"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
@@ -60,13 +61,13 @@ type Values [NumFields]float64
 // file and its key for a cgroup.
 func (f Field) String() string {
 	if q, labels, ok := f.Reading(); ok {
-		name := q.String()
+		name := []string{q.String()}
 		for _, label := range labels {
 			if label != "" {
-				name += "/" + label
+				name = append(name, label)
 			}
 		}
-		return name
+		return strings.Join(name, "/")
 	}
 	switch f {
 	case HostCPU:
@@ -92,8 +93,8 @@ func (f Field) String() string {
 	}
 }
 
-// Counter reports whether the values only grow.
-func (f Field) Counter() bool {
+// IsCounter reports whether the values only grow.
+func (f Field) IsCounter() bool {
 	return f >= firstCounter && f < NumFields && f != HostAnon && f != HostFile
 }
 

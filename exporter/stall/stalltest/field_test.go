@@ -24,14 +24,14 @@ func TestFields(t *testing.T) {
 		}
 		if !ok {
 			level := f == stalltest.HostAnon || f == stalltest.HostFile
-			if f.Counter() == level {
-				t.Errorf("%v: counter %v", f, f.Counter())
+			if f.IsCounter() == level {
+				t.Errorf("%v: counter %v", f, f.IsCounter())
 			}
 			continue
 		}
 		spec := q.Spec()
-		if f.Counter() != (spec.Type == driver.Counter) {
-			t.Errorf("%v: counter %v, its quantity %v", f, f.Counter(), spec.Type)
+		if f.IsCounter() != (spec.Type == driver.Counter) {
+			t.Errorf("%v: counter %v, its quantity %v", f, f.IsCounter(), spec.Type)
 		}
 		for i, label := range spec.Labels {
 			if label.Values != nil && !slices.Contains(label.Values, labels[i]) {

@@ -26,15 +26,19 @@ func laterKinds() []Kind {
 				spread(0.5), Phase{Name: "no request", For: 5 * hour, Spread: 0.4, Truth: Idle, Load: quiet(74, 16).cpu(0.05).
 				net(2e3, 3e3)})).in(deployment()).devices(2),
 		job("server-in-bare-pod", "the same, started by hand in a bare pod", "github.com/vllm-project/vllm/issues/12664",
-			loop(0, work("requests", 5*minute, decode(74, 0.7).links(30e9, 0)), Phase{Name: "no request", For: 2 * hour,
-				Spread: 0.4, Truth: Idle, Load: quiet(74, 16)})).in(onePod()).devices(2),
+			loop(0, work("requests", 5*minute, decode(74, 0.7).links(30e9, 0)), Phase{
+				Name: "no request", For: 2 * hour,
+				Spread: 0.4, Truth: Idle, Load: quiet(74, 16),
+			})).in(onePod()).devices(2),
 		job("packets-at-night",
 			"a persistent kernel polls the rings of a network device; at night 300 packets a second come",
 			"reasoning: DOCA GPUNetIO", loop(0, work("day", 16*hour, packets(1)), idle("night", 8*hour, packets(0.0005)))).
 			in(Pod{WorkloadKind: "DaemonSet", Members: 1}),
 		job("debugger-at-breakpoint", "a kernel stands at a breakpoint for half an hour while its user reads",
-			"reasoning: cuda-gdb", loop(0, work("run", 9*minute, stencil(20)), Phase{Name: "breakpoint", For: 30 * minute,
-				Spread: 0.5, Truth: Idle, Load: quiet(20, 60).net(400, 900)})).in(notebook()),
+			"reasoning: cuda-gdb", loop(0, work("run", 9*minute, stencil(20)), Phase{
+				Name: "breakpoint", For: 30 * minute,
+				Spread: 0.5, Truth: Idle, Load: quiet(20, 60).net(400, 900),
+			})).in(notebook()),
 		job("work-queue-sleeps", "a persistent kernel sleeps between polls of its queue; tasks come each two hours",
 			"recording hang_spin_nanosleep", loop(0, work("task", minute, mcFP32()),
 				Phase{Name: "polls", For: 2 * hour, Spread: 0.5, Truth: Idle, Load: quiet(4, 16).net(1e3, 1e3)})).in(deployment()),

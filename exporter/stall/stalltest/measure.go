@@ -57,7 +57,7 @@ func (p *player) measure(v *Values, second int) {
 	}
 	v[Clock], v[ClockMax] = min(v[Clock], p.kind.Model.ClockMax), p.kind.Model.ClockMax
 	for f := firstCounter; f < NumFields; f++ {
-		if !f.Counter() {
+		if !f.IsCounter() {
 			continue
 		}
 		if gain := v[f]; gain > 0 {

@@ -93,8 +93,10 @@ func jobSet(members int) Pod {
 func leaderWorkerSet(members int) Pod {
 	return Pod{
 		WorkloadKind: "LeaderWorkerSet", Members: members,
-		Labels: map[string]string{"leaderworkerset.sigs.k8s.io/name": "llm",
-			"leaderworkerset.sigs.k8s.io/worker-index": "1"},
+		Labels: map[string]string{
+			"leaderworkerset.sigs.k8s.io/name":         "llm",
+			"leaderworkerset.sigs.k8s.io/worker-index": "1",
+		},
 		Annotations: map[string]string{"leaderworkerset.sigs.k8s.io/size": "2"},
 	}
 }

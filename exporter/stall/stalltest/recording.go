@@ -125,7 +125,7 @@ func valuesOf(second, last map[string]any, measured *[NumFields]bool) Values {
 			known = second["host_state"] != nil && last["host_state"] != nil
 		}
 		switch {
-		case !Field(f).Counter():
+		case !Field(f).IsCounter():
 			values[f] = now
 		case known:
 			values[f] = max(0, now-before)
@@ -226,7 +226,7 @@ func (r Recording) play(idle, length int, yield func(*Sample) bool) {
 			s.Values, s.Truth = repeated[rest%len(repeated)], r.truth()
 		}
 		for f := range NumFields {
-			if f.Counter() && !math.IsNaN(s.Values[f]) {
+			if f.IsCounter() && !math.IsNaN(s.Values[f]) {
 				sums[f] += s.Values[f]
 				s.Values[f] = sums[f]
 			}

@@ -139,7 +139,7 @@ func TestParseRecordings(t *testing.T) {
 }
 
 // TestRecordedTraces checks that recordings are traces like others: counters do not fall, what
-// hangs hangs to the end, and each has a workload and idles first.
+// hangs does so to the end, and each has a workload and idles first.
 func TestRecordedTraces(t *testing.T) {
 	recordings, err := stalltest.Recordings(os.DirFS("testdata"))
 	if err != nil || len(recordings) < 25 {
@@ -151,7 +151,7 @@ func TestRecordedTraces(t *testing.T) {
 		n := 0
 		for s := range r.Trace(time.Minute, 10*time.Minute).Samples {
 			for f, v := range s.Values {
-				if n > 0 && stalltest.Field(f).Counter() && v < last.Values[f] {
+				if n > 0 && stalltest.Field(f).IsCounter() && v < last.Values[f] {
 					t.Errorf("%s: %v fell from %v to %v", r.Workload, stalltest.Field(f), last.Values[f], v)
 				}
 			}

@@ -24,8 +24,10 @@ func servingKinds() []Kind { //nolint:funlen // a table
 		job("vllm-tp2-spins-idle",
 			"with two devices the worker waits for the next request in a broadcast: full utilization, nothing to do, for days",
 			"github.com/vllm-project/vllm/issues/12664",
-			loop(0, work("request", 20*second, decode(74, 0.9).links(30e9, 0).cpu(3)), Phase{Name: "no request", For: 3 * hour,
-				Spread: 0.7, Truth: Idle, Load: spin(74, 16).cpu(2.1)})).in(deployment()).devices(2),
+			loop(0, work("request", 20*second, decode(74, 0.9).links(30e9, 0).cpu(3)), Phase{
+				Name: "no request", For: 3 * hour,
+				Spread: 0.7, Truth: Idle, Load: spin(74, 16).cpu(2.1),
+			})).in(deployment()).devices(2),
 		job("glm-broadcast", "ranks wait for the next prompt in a broadcast at 66 W of a V100, rank 0 idles",
 			"github.com/zai-org/GLM-130B/issues/32", loop(0, work("prompt", 40*second, decode(20, 0.9).links(10e9, 0)),
 				Phase{Name: "no prompt", For: 70 * minute, Spread: 0.5, Truth: Idle, Load: spin(20, 16).cpu(8)})).in(onePod()).
@@ -63,8 +65,10 @@ func servingKinds() []Kind { //nolint:funlen // a table
 		job("amd-idle-model-resident",
 			"amdgpu reports 100 % busy and boosts the clock as long as a compute context is resident, with nothing running",
 			"github.com/ROCm/legacy-rocm-build/issues/5706, github.com/tobocop2/lilbee/issues/675",
-			loop(0, work("answer", 30*second, decode(24, 0.9)), Phase{Name: "no request", For: 4 * hour, Spread: 0.4,
-				Truth: Idle, Load: phantom(24)})).on(R9700(), AMDSysfs).in(deployment()),
+			loop(0, work("answer", 30*second, decode(24, 0.9)), Phase{
+				Name: "no request", For: 4 * hour, Spread: 0.4,
+				Truth: Idle, Load: phantom(24),
+			})).on(R9700(), AMDSysfs).in(deployment()),
 		job("amd-llm-training", "training on MI300X with the two shares of sysfs", "reasoning",
 			loop(0, work("steps", 25*minute, trainBF16(150).links(50e9, 0)),
 				work("checkpoint", 2*minute, open(150).host(1, 60e3).disk(0, 700e6)))).on(MI300X(), AMDSysfs),
@@ -78,8 +82,10 @@ func servingKinds() []Kind { //nolint:funlen // a table
 			"reasoning", work("serve", 0, mpsClients())).in(deployment()),
 		job("work-queue-in-kernel",
 			"a persistent kernel polls a queue in the device's memory; a task comes each seven minutes", "reasoning",
-			loop(0, work("task", 9*second, mcFP32()).spread(0.5), Phase{Name: "polls the queue", For: 7 * minute, Spread: 0.6,
-				Truth: Idle, Load: spin(4, 132).cpu(0.3).net(2e3, 2e3)})).in(deployment()),
+			loop(0, work("task", 9*second, mcFP32()).spread(0.5), Phase{
+				Name: "polls the queue", For: 7 * minute, Spread: 0.6,
+				Truth: Idle, Load: spin(4, 132).cpu(0.3).net(2e3, 2e3),
+			})).in(deployment()),
 	}
 }
 

@@ -95,7 +95,7 @@ func valid(f stalltest.Field, v, last float64, k *stalltest.Kind) error {
 		return nil
 	case f < stalltest.MemoryUsed && (v < 0 || v > 1):
 		return fmt.Errorf("a share of %v", v)
-	case f.Counter() && v < last:
+	case f.IsCounter() && v < last:
 		return fmt.Errorf("the counter fell from %v to %v", last, v)
 	case f == stalltest.Power && (v < k.Model.IdleWatts*0.9 || v > k.Model.LimitWatts*1.05):
 		return fmt.Errorf("%v W on %s", v, k.Model.Name)
@@ -174,7 +174,7 @@ func means(trace stalltest.Trace, choose func(*stalltest.Sample) bool) stalltest
 		}
 		pending = s.Values
 		for f := range pending {
-			if stalltest.Field(f).Counter() {
+			if stalltest.Field(f).IsCounter() {
 				pending[f] -= last[f]
 			}
 		}

@@ -17,8 +17,10 @@ func slowWorkloads() []Workload {
 	// slow returns eight members in step, of which number 5 changes and the others wait for it.
 	slow := func(name, why, source, reason string, share float64, change func(Second) Second) Workload {
 		return Workload{
-			Name: name, Why: why, Source: source, Kind: "JobSet", Stragglers: []Straggler{{5, reason, becameAt,
-				WorkloadMinutes}},
+			Name: name, Why: why, Source: source, Kind: "JobSet", Stragglers: []Straggler{{
+				5, reason, becameAt,
+				WorkloadMinutes,
+			}},
 			Members: members(8, func(i, minute int) Second {
 				switch {
 				case minute < becameAt:
@@ -83,8 +85,10 @@ func evenWorkloads() []Workload { //nolint:funlen // a table
 	mixed := members(4, func(int, int) Second { return inStep() })
 	mixed[3].Model = A100()
 	mixed[3].At = func(minute int) Second {
-		return Second{Utilization: 0.99, Tensor: 0.62, SM: 0.93, Clock: 0.99, Watts: 380,
-			Traffic: 6e9}.noisy("worker-3", minute)
+		return Second{
+			Utilization: 0.99, Tensor: 0.62, SM: 0.93, Clock: 0.99, Watts: 380,
+			Traffic: 6e9,
+		}.noisy("worker-3", minute)
 	}
 	late := members(6, func(int, int) Second { return inStep() })
 	late[5].First = 75
@@ -99,38 +103,53 @@ func evenWorkloads() []Workload { //nolint:funlen // a table
 	replaced[4].Last = 70
 	replaced[5].Node, replaced[5].First = "n9", 73
 	return []Workload{
-		{Name: "equal", Why: "all members do the same", Source: "recording train_bf16", Kind: "JobSet",
-			Members: members(8, func(int, int) Second { return inStep() })},
-		{Name: "h100-and-a100", Why: "each at its own full clock: 1980 and 1410 MHz", Source: "reasoning",
-			Kind: "PyTorchJob", Members: mixed},
-		{Name: "late-member", Why: "a member joins after 75 minutes, and reads weights for five", Source: "reasoning",
-			Kind: "JobSet", Members: late},
-		{Name: "replaced-member", Why: "a member moves to another node", Source: "reasoning: elastic training",
-			Kind: "PyTorchJob", Members: replaced},
-		{Name: "half-slow", Why: "the limit of power of one node is lowered: four of eight, so that no member differs " +
-			"from most",
+		{
+			Name: "equal", Why: "all members do the same", Source: "recording train_bf16", Kind: "JobSet",
+			Members: members(8, func(int, int) Second { return inStep() }),
+		},
+		{
+			Name: "h100-and-a100", Why: "each at its own full clock: 1980 and 1410 MHz", Source: "reasoning",
+			Kind: "PyTorchJob", Members: mixed,
+		},
+		{
+			Name: "late-member", Why: "a member joins after 75 minutes, and reads weights for five", Source: "reasoning",
+			Kind: "JobSet", Members: late,
+		},
+		{
+			Name: "replaced-member", Why: "a member moves to another node", Source: "reasoning: elastic training",
+			Kind: "PyTorchJob", Members: replaced,
+		},
+		{
+			Name: "half-slow", Why: "the limit of power of one node is lowered: four of eight, so that no member differs " +
+				"from most",
 			Source: "reasoning", Kind: "JobSet", Members: members(8, func(i, minute int) Second {
 				if i >= 4 && minute >= becameAt {
 					return low(inStep(), 0.75, 450)
 				}
 				return inStep()
-			})},
-		{Name: "two-clusters-of-clocks", Why: "two racks have two limits of power from the start", Source: "reasoning",
+			}),
+		},
+		{
+			Name: "two-clusters-of-clocks", Why: "two racks have two limits of power from the start", Source: "reasoning",
 			Kind: "JobSet",
 			Members: members(8, func(i, _ int) Second {
 				if i >= 4 {
 					return low(inStep(), 0.86, 560)
 				}
 				return inStep()
-			})},
-		{Name: "all-capped", Why: "an operator lowers the limit of power of all members", Source: "reasoning", Kind: "JobSet",
+			}),
+		},
+		{
+			Name: "all-capped", Why: "an operator lowers the limit of power of all members", Source: "reasoning", Kind: "JobSet",
 			Members: members(8, func(_, minute int) Second {
 				if minute >= becameAt {
 					return low(inStep(), 0.7, 400)
 				}
 				return inStep()
-			})},
-		{Name: "short-dip", Why: "a member is slow for three minutes while its node is backed up", Source: "reasoning",
+			}),
+		},
+		{
+			Name: "short-dip", Why: "a member is slow for three minutes while its node is backed up", Source: "reasoning",
 			Kind: "JobSet",
 			Members: members(8, func(i, minute int) Second {
 				switch {
@@ -141,16 +160,20 @@ func evenWorkloads() []Workload { //nolint:funlen // a table
 				default:
 					return waiting(inStep(), 0.15)
 				}
-			})},
-		{Name: "takes-turns", Why: "sequences differ in length: in each minute another member is the slowest",
+			}),
+		},
+		{
+			Name: "takes-turns", Why: "sequences differ in length: in each minute another member is the slowest",
 			Source: "reasoning", Kind: "JobSet",
 			Members: members(8, func(i, minute int) Second {
 				if minute%8 == i {
 					return inStep()
 				}
 				return waiting(inStep(), 0.12)
-			})},
-		{Name: "checkpoint-of-rank-0", Why: "rank 0 writes for ten minutes of each hour, the others spin",
+			}),
+		},
+		{
+			Name: "checkpoint-of-rank-0", Why: "rank 0 writes for ten minutes of each hour, the others spin",
 			Source: "recording wait_checkpoint", Kind: "PyTorchJob",
 			Members: members(8, func(i, minute int) Second {
 				switch {
@@ -161,12 +184,13 @@ func evenWorkloads() []Workload { //nolint:funlen // a table
 				default:
 					return Second{Utilization: 1, Tensor: 0, SM: 0.12, Clock: 1, Watts: 127}
 				}
-			})},
+			}),
+		},
 	}
 }
 
 // unequalWorkloads have members that differ by design, or that have nothing to do with each other.
-func unequalWorkloads() []Workload {
+func unequalWorkloads() []Workload { //nolint:funlen // a table
 	// each returns members with levels of their own for all the time.
 	each := func(levels ...Second) []Member {
 		return members(len(levels), func(i, _ int) Second { return levels[i] })
@@ -187,44 +211,64 @@ func unequalWorkloads() []Workload {
 		return replica(0.5 + 0.45*jitter("load balancer", minute/7*5+i))
 	})
 	return []Workload{
-		{Name: "replicas", Why: "each replica has the requests it has; one has none", Source: "reasoning", Kind: "Deployment",
-			Members: each(replica(0.2), replica(0.5), replica(0.8), replica(0.6), replica(0))},
-		{Name: "replicas-that-change", Why: "sessions stick to replicas: load moves each few minutes",
-			Source: "reasoning", Kind: "Deployment", Members: changing},
-		{Name: "replica-loses-its-load", Why: "a replica is taken out of the service after an hour",
+		{
+			Name: "replicas", Why: "each replica has the requests it has; one has none", Source: "reasoning", Kind: "Deployment",
+			Members: each(replica(0.2), replica(0.5), replica(0.8), replica(0.6), replica(0)),
+		},
+		{
+			Name: "replicas-that-change", Why: "sessions stick to replicas: load moves each few minutes",
+			Source: "reasoning", Kind: "Deployment", Members: changing,
+		},
+		{
+			Name: "replica-loses-its-load", Why: "a replica is taken out of the service after an hour",
 			Source: "reasoning", Kind: "Deployment",
 			Members: members(4, func(i, minute int) Second {
 				if i == 2 && minute >= becameAt {
 					return replica(0)
 				}
 				return replica(0.7)
-			})},
-		{Name: "array-of-simulations", Why: "an indexed job of independent simulations of different sizes",
+			}),
+		},
+		{
+			Name: "array-of-simulations", Why: "an indexed job of independent simulations of different sizes",
 			Source: "reasoning", Kind: "Job",
-			Members: each(replica(1), replica(0.95), replica(0.4), replica(0.99), replica(0.7), replica(1))},
-		{Name: "pipeline", Why: "the last stage has the loss and the largest matrix, the first one the embedding",
+			Members: each(replica(1), replica(0.95), replica(0.4), replica(0.99), replica(0.7), replica(1)),
+		},
+		{
+			Name: "pipeline", Why: "the last stage has the loss and the largest matrix, the first one the embedding",
 			Source: "reasoning", Kind: "JobSet",
 			Members: each(stage(0.3, 0.9e9), stage(0.42, 1.8e9), stage(0.42, 1.8e9), stage(0.42, 1.8e9), stage(0.42,
-				1.8e9), stage(0.58, 0.9e9))},
-		{Name: "pipeline-with-bubbles", Why: "receives block outside of kernels: stages differ in utilization",
+				1.8e9), stage(0.58, 0.9e9)),
+		},
+		{
+			Name: "pipeline-with-bubbles", Why: "receives block outside of kernels: stages differ in utilization",
 			Source: "reasoning", Kind: "JobSet",
 			Members: members(4, func(i, _ int) Second {
 				s := stage(0.4, 1.2e9)
 				s.Utilization = []float64{0.94, 0.9, 0.86, 0.6}[i]
 				return s
-			})},
-		{Name: "hot-experts", Why: "two of eight experts get most tokens from the start", Source: "reasoning",
+			}),
+		},
+		{
+			Name: "hot-experts", Why: "two of eight experts get most tokens from the start", Source: "reasoning",
 			Kind: "PyTorchJob",
 			Members: each(stage(0.4, 5e9), stage(0.4, 5e9), stage(0.63, 5e9), stage(0.4, 5e9), stage(0.4, 5e9), stage(0.6,
 				5e9), stage(0.4, 5e9),
-				stage(0.4, 5e9))},
-		{Name: "learner-and-actors", Why: "one learner, five actors of reinforcement learning", Source: "reasoning",
+				stage(0.4, 5e9)),
+		},
+		{
+			Name: "learner-and-actors", Why: "one learner, five actors of reinforcement learning", Source: "reasoning",
 			Kind:    "RayCluster",
-			Members: each(stage(0.5, 2e9), replica(0.6), replica(0.6), replica(0.55), replica(0.62), replica(0.6))},
-		{Name: "prefill-and-decode", Why: "a server divided into two kinds of pods of one workload",
+			Members: each(stage(0.5, 2e9), replica(0.6), replica(0.6), replica(0.55), replica(0.62), replica(0.6)),
+		},
+		{
+			Name: "prefill-and-decode", Why: "a server divided into two kinds of pods of one workload",
 			Source: "reasoning", Kind: "LeaderWorkerSet",
-			Members: each(stage(0.55, 2e9), stage(0.5, 2e9), stage(0.04, 2e9), stage(0.05, 2e9), stage(0.04, 2e9))},
-		{Name: "notebooks", Why: "users of one StatefulSet, each for itself", Source: "reasoning", Kind: "StatefulSet",
-			Members: each(replica(0), replica(0.9), replica(0.1), replica(0.9))},
+			Members: each(stage(0.55, 2e9), stage(0.5, 2e9), stage(0.04, 2e9), stage(0.05, 2e9), stage(0.04, 2e9)),
+		},
+		{
+			Name: "notebooks", Why: "users of one StatefulSet, each for itself", Source: "reasoning", Kind: "StatefulSet",
+			Members: each(replica(0), replica(0.9), replica(0.1), replica(0.9)),
+		},
 	}
 }
