@@ -7,6 +7,7 @@ import (
 	"html/template"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/klauspost/compress/gzip"
@@ -28,12 +29,15 @@ type pages struct {
 }
 
 func newPages() *pages {
-	functions := template.FuncMap{"clock": clock, "figure": figure}
+	functions := template.FuncMap{"clock": clock, "figure": figure, "spaced": spaced}
 	return &pages{
 		templates: template.Must(template.New("").Funcs(functions).ParseFS(files, "page/*.html")),
 		making:    make(chan struct{}, 1), kept: cache.NewLRUExpireCache(maxRendered),
 	}
 }
+
+// spaced returns a list of names such that its line can break.
+func spaced(names string) string { return strings.ReplaceAll(names, ",", ", ") }
 
 // page is a page, compressed.
 type page struct {

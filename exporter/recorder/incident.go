@@ -308,7 +308,11 @@ func (i *Incident) describe() string {
 		NoExecuteTaint: "tainted: " + i.Code, Unhealthy: "reported as unhealthy",
 		ClaimEndsInError: "a claim ended while the device was in error", ClaimStalled: "a claim is busy and does nothing",
 	}[i.Kind]
-	if i.Code != "" && slices.Contains([]Kind{ECCUncorrected, RAS, LinkDown, ClaimStalled}, i.Kind) {
+	switch {
+	case i.Code == "":
+	case i.Kind == ClaimStalled: // the signals that are low
+		what += " (" + strings.NewReplacer(",", ", ", "_", " ").Replace(i.Code) + ")"
+	case slices.Contains([]Kind{ECCUncorrected, RAS, LinkDown}, i.Kind):
 		what += " (" + i.Code + ")"
 	}
 	return fmt.Sprintf("%s: %s", i.Device.Device, what)

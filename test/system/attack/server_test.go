@@ -48,7 +48,7 @@ func redirectingServer(t testing.TB) {
 	g.expectShown(`dra_exporter_source_errors_total{reason="redirected",source="pods"}`)
 }
 
-// redirects redirects requests for pods, and passes all others to a handler.
+// redirects answers requests for pods with redirects, and passes all others to a handler.
 type redirects struct {
 	http.Handler
 	thief string

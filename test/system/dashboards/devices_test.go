@@ -419,8 +419,10 @@ func exporterStories() []story {
 				{"dra_exporter_conflicts", target + `, kind="reservation"`, during(30, 33)},
 			},
 			checks: []check{
-				{29, nil}, {48, []string{"DRAExporterConflicts", "DRAClaimDeviceConflict device=gpu-25 allocated_device=gpu-4"}},
-				{75, nil},
+				{29, nil}, {48, []string{
+					"DRAExporterConflicts",
+					"DRAClaimDeviceConflict namespace=team resourceclaim_name=c device=gpu-25 allocated_device=gpu-4",
+				}}, {75, nil},
 			},
 		},
 		{

@@ -203,8 +203,8 @@ func TestSeverityOfErrors(t *testing.T) {
 	log("nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 24007, Fatal, Link 30 sourcetrack timeout error")
 	counted("dra_device_errors_total", 1, "device", "gpu-0", "kind", "xid", "code", "145", "severity", "fatal")
 	counted("dra_device_errors_total", 1, "device", "switch-0", "kind", "xid", "code", "24007", "severity", "fatal")
-	log(`NVRM: The NVIDIA GPU 0000:66:00.0\x0aNVRM: (PCI ID: 10de:26b5) installed in this system has\x0aNVRM: fallen off ` +
-		"the bus and is not responding to commands.")
+	log(`NVRM: The NVIDIA GPU 0000:66:00.0\x0aNVRM: (PCI ID: 10de:26b5) installed in this system has\x0aNVRM: fallen ` +
+		"off the bus and is not responding to commands.")
 	counted("dra_device_errors_total", 1, "device", "gpu-1", "kind", "xid", "code", "79")
 	log("NVRM: GPU 0000:66:00.0: GPU has fallen off the bus.")
 	log("NVRM: GPU1 nvAssertFailedNoLog: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0x0000000F) returned")

@@ -27,7 +27,8 @@ func TestStalled(t *testing.T) {
 		n.write(cgroup(uid)+"/cpu.stat", "usage_usec 1000\n")
 		n.write(cgroup(uid)+"/memory.stat", "anon 4096\nfile 4096\npgfault 10\n")
 		api.Put(kubetest.Pods, fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"team",
-			"name":%q,"uid":%q},"spec":{"nodeName":%q,"restartPolicy":"Never","containers":[{"name":"main"}]},"status":{"phase":"Running"}}`,
+			"name":%q,"uid":%q},"spec":{"nodeName":%q,"restartPolicy":"Never","containers":[{"name":"main"}]},
+			"status":{"phase":"Running"}}`,
 			name, uid, nodeName))
 	}
 	var hangs atomic.Bool

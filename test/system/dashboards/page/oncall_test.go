@@ -56,12 +56,13 @@ func testOnCall(t *testing.T, browser browser, address string) {
 	}
 	shows("Claim research/finetune-0-rank-0-gpu", "busy, and does nothing, for all that is measured: power")
 	click("incident")
-	shows("gpu-3: a claim is busy and does nothing (power,engines,memory_traffic,pcie)", "Held by", "utilization", "power")
+	shows("gpu-3: a claim is busy and does nothing (power, tensor, fp64, fp32, fp16, int, sm, memory traffic, media, pcie, "+
+		"cpu, storage, page faults, host memory)", "Held by", "utilization", "power")
 	if !value[bool](b, `document.querySelector('dialog svg line') !== null`) {
 		t.Error("the charts do not mark when it happened")
 	}
 	click("pod")
-	shows("Pod research/finetune-0-rank-0", "JobSet finetune", "through the claim", "Values of the pod")
+	shows("Pod research/finetune-0-rank-0", "Job finetune-0", "through the claim", "Values of the pod")
 
 	for alert, link := range links {
 		of := browser.open(t, strings.TrimSuffix(address, "/")+link, view{width: 1300, height: 1000})
