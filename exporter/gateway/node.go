@@ -113,8 +113,8 @@ func forward(w http.ResponseWriter, r *http.Request, answer *http.Response) erro
 }
 
 // sandbox forbids a page what it does not need, such as to navigate other windows. The form of its
-// dialog sends nothing. Its script, the gateway's own, needs its origin to ask for rows as the user.
-// The two together are unsafe only for a page in a frame, which the policy forbids.
+// dialog sends nothing. Its script, the gateway's own, needs its origin to ask for rows as the
+// user. The two together are unsafe only for a page in a frame, which the policy forbids.
 func sandbox(header http.Header) {
 	policy := header.Get("Content-Security-Policy")
 	header.Set("Content-Security-Policy", strings.TrimPrefix(policy+"; ", "; ")+

@@ -133,11 +133,11 @@ func (b *tab) listen(event any) {
 	}
 }
 
-// isSandboxed reports whether an entry of the console is the browser's warning about the sandbox of a
-// node's page at the gateway. The warning is about frames: a script can remove the sandbox of the frame
-// it is in, if the page around it has the same origin. A node's page is never in a frame (frame-ancestors
-// 'none'), and its scripts are the gateway's own. They ask for rows with the user's cookies, which takes
-// allow-same-origin.
+// isSandboxed reports whether an entry of the console is the browser's warning about the sandbox of
+// a node's page at the gateway. The warning is about frames: a script can remove the sandbox of the
+// frame it is in, if the page around it has the same origin. A node's page is never in a frame
+// (frame-ancestors 'none'), and its scripts are the gateway's own. They ask for rows with the
+// user's cookies, which takes allow-same-origin.
 func isSandboxed(text, address string) bool {
 	const warning = "An iframe which has both allow-scripts and allow-same-origin for its sandbox attribute can escape its " +
 		"sandboxing."
