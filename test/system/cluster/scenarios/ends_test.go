@@ -60,6 +60,7 @@ func testForceRecreated(t *testing.T, w *world) {
 			n.pod("user", tt.spec)
 			for range *rounds {
 				n.recreated("user", func() { n.pod("user", tt.spec) })
+				n.Logf("prepared and not allocated: %d devices", n.showsPrepared("user", "one"))
 			}
 			n.remove("user", 1)
 			n.agree(0)

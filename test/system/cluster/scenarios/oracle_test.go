@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -253,7 +254,7 @@ func (n *namespace) agree(count int) ([]held, *web.Report) {
 
 // diff compares the holds that an exporter shows with those of the cluster. In a namespace where
 // the kubelet contradicts the API server, it does not compare the devices of an exporter that knows
-// no claims.
+// no claims, and others may show what the driver has prepared besides (see showsPrepared).
 func (n *namespace) diff(e *running, want []held, r *web.Report) string {
 	expected, got := e.expect(want), holdsOfExporter(r, n.name)
 	if e.noClaims && n.ownership.contradictory()[n.name] {
@@ -262,8 +263,70 @@ func (n *namespace) diff(e *running, want []held, r *web.Report) string {
 				holds[i].Device = ""
 			}
 		}
+	} else if n.ownership.contradictory()[n.name] {
+		got = slices.DeleteFunc(got, func(h hold) bool {
+			allocated := slices.ContainsFunc(expected, func(e hold) bool { return e.Claim == h.Claim && e.Device == h.Device })
+			return !allocated && n.isPrepared(h.Claim, h.Device)
+		})
 	}
 	return gocmp.Diff(expected, got)
+}
+
+// isPrepared reports whether a device is prepared for a claim of the namespace, according to the
+// driver's journal.
+func (n *namespace) isPrepared(claim, device string) bool {
+	return slices.Contains(n.prepared(claim), device)
+}
+
+// prepared returns the devices that are prepared for a claim of the namespace, according to the
+// driver's journal.
+func (n *namespace) prepared(claim string) []string {
+	events, err := n.cluster.Journal()
+	if err != nil {
+		n.Errorf("read the journal: %v", err)
+	}
+	var devices []string
+	for _, s := range spans(events, time.Time{}) {
+		if s.event.Namespace != n.name || s.event.Name != claim || !s.to.IsZero() {
+			continue
+		}
+		for _, d := range s.event.Devices {
+			devices = append(devices, d.Device)
+		}
+	}
+	return devices
+}
+
+// showsPrepared waits until every exporter that knows claims shows that a pod holds what the driver
+// has prepared for its claim, whatever the claim is allocated now. It returns the number of devices
+// that are prepared and not allocated.
+func (n *namespace) showsPrepared(pod, claim string) (more int) {
+	n.Helper()
+	eventually(n.T, "the exporters show what the driver has prepared", func() error {
+		allocated, err := n.holdsOfCluster(n.Context(), n.name)
+		if err != nil {
+			return err
+		}
+		more = 0
+		var wrong error
+		for _, device := range n.prepared(claim) {
+			is := func(h hold) bool { return h.Pod == pod && h.Claim == claim && h.Device == device }
+			if !slices.ContainsFunc(allocated, func(h held) bool { return is(h.hold) }) {
+				more++
+			}
+			for _, e := range n.informed() {
+				r, err := e.report()
+				if err != nil {
+					return err
+				}
+				if !slices.ContainsFunc(holdsOfExporter(r, n.name), is) {
+					wrong = errors.Join(wrong, fmt.Errorf("%s: %s is prepared for %s, and not shown", e.name, device, claim))
+				}
+			}
+		}
+		return wrong
+	})
+	return more
 }
 
 // keeps checks, on every snapshot until lift is called, that the namespace's pods hold what they
