@@ -29,7 +29,11 @@ func New(r io.Reader, size, element int64, account *Account) *Decoder {
 	return &Decoder{json.NewDecoder(g), g}
 }
 
-// Object reads an object. Fields have a function that reads the value; those without are skipped.
+// errMore is the error for a document that does not end after its object.
+var errMore = errors.New("more than one object")
+
+// Object reads a document that is an object. Fields have a function that reads the value; those
+// without are skipped.
 func (d *Decoder) Object(fields map[string]func() error) error {
 	if err := d.expect('{'); err != nil {
 		return err
@@ -47,8 +51,17 @@ func (d *Decoder) Object(fields map[string]func() error) error {
 			return fmt.Errorf("%.32q: %w", name, err)
 		}
 	}
+	if _, err := d.json.Token(); err != nil {
+		return d.wrap(err)
+	}
 	_, err := d.json.Token()
-	return d.wrap(err)
+	switch err = d.wrap(err); {
+	case err == nil:
+		return errMore
+	case errors.Is(err, io.EOF):
+		return nil
+	}
+	return err
 }
 
 // errNoList is the error for a value that is not the list or object that it should be.

@@ -95,6 +95,18 @@ func TestHonest(t *testing.T) {
 	}
 }
 
+// A document ends after its object.
+func TestMore(t *testing.T) {
+	for document, want := range map[string]bool{
+		`{}`: true, "{} \n": true, `{}<`: false, `{}{}`: false, `{} null`: false, `{`: false, ``: false,
+	} {
+		_, err := Summary(strings.NewReader(document), NewBudget(1<<10, 1<<20).Open(1<<20))
+		if (err == nil) != want {
+			t.Errorf("%q: %v", document, err)
+		}
+	}
+}
+
 // A filter keeps what it chooses, and the account has only that.
 func TestFilter(t *testing.T) {
 	a := NewBudget(0, 1<<20).Open(1 << 20)
