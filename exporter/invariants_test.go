@@ -130,18 +130,13 @@ func TestAbsentStaysAbsent(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		readSince := map[string]bool{} // holder, device and quantity
-		counted := map[driver.ID]bool{}
 		exportertest.Replay(t, func(w *exportertest.World, r join.Result, s *exposition.Snapshot) {
 			in := w.Input()
 			x := exportertest.Scrape(t, s)
 			for i := range s.Devices {
 				d := &s.Devices[i]
 				read, ofParent := readQuantities(in, d.Device), map[driver.Quantity]bool{}
-				zero := read[driver.Energy] && energyOf(in, d.Device) == 0
-				counted[d.ID] = counted[d.ID] || read[driver.Energy] && !zero
-				if zero && !counted[d.ID] { // a counter that never showed other than 0 has no sensor
-					delete(read, driver.Energy)
-				}
+				zero := readsNoEnergy(in, d.Device)
 				for j := range r.Devices {
 					if r.Devices[j].ID == w.ParentOf(d.ID) {
 						ofParent = readQuantities(in, &r.Devices[j])
@@ -150,14 +145,14 @@ func TestAbsentStaysAbsent(t *testing.T) {
 				for q := range driver.Capacity {
 					got := len(x.Matching("dra_device_"+q.Spec().Metric, "device="+d.ID.Device)) > 0
 					want := read[q] || q == driver.ActiveSeconds && read[driver.Utilization]
-					if q == driver.Energy && (read[driver.Power] && !read[q] || zero && counted[d.ID]) {
-						continue // an integral stands in, or not; a count of 0 may be one or none
+					if q == driver.Energy && (read[driver.Power] && !read[q] || zero) {
+						continue // an integral stands in, or not; a count that was never above 0 is none
 					}
 					if got != want {
 						t.Fatalf("%v: %v is there: %v, was read: %v", d.ID, q, got, want)
 					}
 				}
-				if up := x.Matching("dra_device_up", "device="+d.ID.Device); len(up) > 0 &&
+				if up := x.Matching("dra_device_up", "device="+d.ID.Device); len(up) > 0 && !zero &&
 					x.One(t, "dra_device_up", "device="+d.ID.Device) == 1 != (len(read) > 0) {
 					t.Fatalf("%v: up is %v, and %d quantities were read", d.ID, up, len(read))
 				}
@@ -201,18 +196,18 @@ func peakOf(q driver.Quantity) (of driver.Quantity, is bool) {
 	return q, false
 }
 
-// energyOf returns the count of a device's energy that was read now.
-func energyOf(in join.Input, d *join.Device) (joules float64) {
+// readsNoEnergy reports whether a source's energy counter of a device shows 0 now.
+func readsNoEnergy(in join.Input, d *join.Device) bool {
 	for _, s := range in.Sources {
 		for _, sample := range s.Samples {
 			for _, r := range sample.Readings {
-				if sample.Hardware.UUID == d.Entry.UUID && r.Quantity == driver.Energy {
-					joules = r.Value
+				if sample.Hardware.UUID == d.Entry.UUID && r.Quantity == driver.Energy && r.Value == 0 {
+					return true
 				}
 			}
 		}
 	}
-	return joules
+	return false
 }
 
 func readQuantities(in join.Input, d *join.Device) map[driver.Quantity]bool {
