@@ -139,8 +139,8 @@ func (b *tab) listen(event any) {
 // (frame-ancestors 'none'), and its scripts are the gateway's own. They ask for rows with the
 // user's cookies, which takes allow-same-origin.
 func isSandboxed(text, address string) bool {
-	const warning = "An iframe which has both allow-scripts and allow-same-origin for its sandbox attribute can escape its " +
-		"sandboxing."
+	const warning = "An iframe which has both allow-scripts and allow-same-origin for its sandbox attribute can escape " +
+		"its sandboxing."
 	at, err := url.Parse(address)
 	return err == nil && text == warning && strings.HasPrefix(at.Path, "/node/")
 }

@@ -56,8 +56,8 @@ func testOnCall(t *testing.T, browser browser, address string) {
 	}
 	shows("Claim research/finetune-0-rank-0-gpu", "busy, and does nothing, for all that is measured: power")
 	click("incident")
-	shows("gpu-3: a claim is busy and does nothing (power, tensor, fp64, fp32, fp16, int, sm, memory traffic, media, pcie, "+
-		"cpu, storage, page faults, host memory)", "Held by", "utilization", "power")
+	shows("gpu-3: a claim is busy and does nothing (power, tensor, fp64, fp32, fp16, int, sm, memory traffic, media, "+
+		"pcie, cpu, storage, page faults, host memory)", "Held by", "utilization", "power")
 	if !value[bool](b, `document.querySelector('dialog svg line') !== null`) {
 		t.Error("the charts do not mark when it happened")
 	}
