@@ -55,10 +55,11 @@ func TestStalledGroups(t *testing.T) {
 	t.Logf("%d jobs, %d hang; the rule finds %d of them", len(stories), len(found)+len(unknown), len(found))
 }
 
-// stalledGroups are the alert and the records that it reads: promtool evaluates a day of all others
+// stalledGroups are the alert, others by name, and the records that it reads: promtool evaluates a day of all others
 // in many minutes.
-func stalledGroups(t *testing.T) []rules.Group {
+func stalledGroups(t *testing.T, alerts ...string) []rules.Group {
 	t.Helper()
+	alerts = append(alerts, "DRAWorkloadStalled")
 	read := []string{
 		"pod:dra_workload:info", "workload_device:dra_member:info", "workload_device:dra_quiet:seconds",
 		"workload_device:dra_progress:info",
@@ -66,7 +67,7 @@ func stalledGroups(t *testing.T) []rules.Group {
 	var out []rules.Group
 	for _, g := range allGroups(t) {
 		g.Rules = slices.DeleteFunc(slices.Clone(g.Rules), func(r rules.Rule) bool {
-			return r.Alert != "DRAWorkloadStalled" && !slices.Contains(read, r.Record)
+			return !slices.Contains(alerts, r.Alert) && !slices.Contains(read, r.Record)
 		})
 		if len(g.Rules) > 0 {
 			out = append(out, g)
@@ -145,4 +146,52 @@ func verdictSeries(m *member, verdicts []stall.Verdict) []series {
 		}
 	}
 	return out
+}
+
+// TestStalledText compares the texts of both alerts with what they must say: which signals show
+// nothing, of the devices and of their hosts, of how many members, and for how long.
+func TestStalledText(t *testing.T) {
+	t.Parallel()
+	verdict := stall.Verdict{
+		Stalled: []stall.Signal{stall.Power, stall.Tensor, stall.PCIe}, Host: []stall.HostSignal{stall.CPU, stall.Storage},
+		Quiet: time.Hour,
+	}
+	idle := stall.Verdict{Unknown: stall.Idle, Quiet: stall.NoQuiet}
+	s := story{name: "texts", checks: []check{{minute: 30, fire: []string{
+		"DRAClaimStalled namespace=a resourceclaim_name=llm-gpu-0",
+	}}}}
+	for i, v := range []stall.Verdict{verdict, idle, {Unknown: stall.RanksUnseen, Quiet: time.Hour}} {
+		m := member{
+			node: fmt.Sprintf("n%d", i), device: fmt.Sprintf("gpu-%d", i), attribution: "exclusive", kind: "JobSet",
+			workloadName: "llm",
+		}
+		s.series = append(s.series, m.series()...)
+		s.series = append(s.series, verdictSeries(&m, slices.Repeat([]stall.Verdict{v}, minutes))...)
+	}
+	s.checks[0].fire = append(s.checks[0].fire, "DRAWorkloadStalled namespace=a")
+	all := stalledGroups(t, "DRAClaimStalled")
+	var file strings.Builder
+	write(&file, s.inCluster())
+	file.WriteString("  alert_rule_test:\n")
+	for _, alert := range []struct{ name, labels, summary, description string }{
+		{
+			"DRAClaimStalled", "node: n0, namespace: a, resourceclaim_name: llm-gpu-0",
+			"Claim a/llm-gpu-0 keeps its devices busy without progress.",
+			"1 of the claim's devices on node n0 are fully utilized without a pause, but no other measured quantity shows " +
+				"progress, as when a collective operation hangs. Without progress: power,tensor,pcie,cpu,storage. Quiet for 1h 0m 0s.",
+		},
+		{
+			"DRAWorkloadStalled", "namespace: a, workload_kind: JobSet, workload_name: llm, driver: gpu.x",
+			"JobSet a/llm does nothing on any node.",
+			"For 1h 0m 0s no member of the workload has shown progress: at least one keeps its device busy and does nothing, " +
+				"and the others do nothing either, or are idle. 2 of 3 members are busy and quiet, the others idle. None works on " +
+				"its host.",
+		},
+	} {
+		fmt.Fprintf(&file, "  - eval_time: 30m\n    alertname: %s\n    exp_alerts:\n    - exp_labels: {cluster: texts, "+
+			"severity: warning, %s}\n      exp_annotations: {summary: %q, description: %q, runbook_url: %q}\n",
+			alert.name, alert.labels, alert.summary, alert.description,
+			"https://github.com/dra-exporter/dra-exporter/blob/main/dashboards/RUNBOOK.md#"+strings.ToLower(alert.name))
+	}
+	testRules(t, all, file.String())
 }
