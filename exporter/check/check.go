@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/explain"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 )
@@ -147,7 +147,7 @@ func (c *Checker) state() {
 		reason := driver.ReasonOf(err)
 		f = Finding{
 			Status: Warn, What: "state.dir", Text: c.config.StateDir + " can't be written: " + string(reason),
-			Do: explain.Source(reason), Detail: err.Error(),
+			Do: present.Remedy(reason), Detail: err.Error(),
 		}
 	}
 	c.report.add(f)
@@ -366,7 +366,7 @@ func sampled(source string, samples []driver.Sample, err error) Finding {
 	pieces := count(len(samples), "piece")
 	switch {
 	case err != nil:
-		f.Status, f.Detail, f.Do = Fail, err.Error(), explain.Source(driver.ReasonOf(err))
+		f.Status, f.Detail, f.Do = Fail, err.Error(), present.Remedy(driver.ReasonOf(err))
 		f.Text = oneLine(err)
 		if len(samples) > 0 {
 			f.Text = fmt.Sprintf("%s of hardware, but: %s", pieces, f.Text)
@@ -501,7 +501,7 @@ func (c *Checker) device(d *join.Device) Finding {
 		}
 	} else {
 		var why string
-		why, f.Do = explain.Missing(d.ID.Driver, d.Missing)
+		why, f.Do = present.Missing(d.ID.Driver, d.Missing)
 		if name := c.scraped(d.ID.Driver); d.Missing == join.MissingNoSource && name != "" {
 			f.Do = "see what " + name + " reports about series that match no hardware"
 		}

@@ -9,10 +9,9 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/explain"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
 // Subject is the subject of details.
@@ -31,7 +30,7 @@ func (s *Subject) historyQuery() url.Values {
 
 // describe describes a subject by the report and incidents of a node, beginning with the reasons
 // for the states of its devices. It returns nothing if the node does not have the subject.
-func describe(r *web.Report, incidents []Incident, of Subject) []string {
+func describe(r *present.Report, incidents []Incident, of Subject) []string {
 	var out []string
 	switch of.View {
 	case ViewDevices:
@@ -61,7 +60,7 @@ func describe(r *web.Report, incidents []Incident, of Subject) []string {
 	return out
 }
 
-func describeHolder(r *web.Report, h *Holder, view View, incidents []Incident) []string {
+func describeHolder(r *present.Report, h *Holder, view View, incidents []Incident) []string {
 	word := map[View]string{ViewClaims: "claim", ViewPods: "pod"}[view]
 	out := []string{fmt.Sprintf("%s %s on %s: %s, held for %s", word, h.id(), h.Node,
 		cmp.Or(string(h.State), "state unknown"), ago(h.HeldSeconds))}
@@ -75,7 +74,7 @@ func describeHolder(r *web.Report, h *Holder, view View, incidents []Incident) [
 		}[view], h.id())
 	})...)
 	for n, part := range h.Parts {
-		if n > 0 && slices.ContainsFunc(h.Parts[:n], func(p *web.HolderReport) bool { return p.ID == part.ID }) {
+		if n > 0 && slices.ContainsFunc(h.Parts[:n], func(p *present.HolderReport) bool { return p.ID == part.ID }) {
 			continue
 		}
 		for i := range r.Devices {
@@ -87,9 +86,9 @@ func describeHolder(r *web.Report, h *Holder, view View, incidents []Incident) [
 	return out
 }
 
-func describeDevice(r *web.Report, d *web.DeviceReport, incidents []Incident) []string {
-	row := Rows(&web.Report{
-		Time: r.Time, Node: r.Node, Devices: []web.DeviceReport{*d}, Claims: r.Claims, Plugins: r.Plugins,
+func describeDevice(r *present.Report, d *present.DeviceReport, incidents []Incident) []string {
+	row := Rows(&present.Report{
+		Time: r.Time, Node: r.Node, Devices: []present.DeviceReport{*d}, Claims: r.Claims, Plugins: r.Plugins,
 	})[0]
 	out := []string{
 		fmt.Sprintf("device %s on %s: %s: %s", d.Device, r.Node, d.State, d.State.Meaning()),
@@ -98,7 +97,7 @@ func describeDevice(r *web.Report, d *web.DeviceReport, incidents []Incident) []
 		"  " + values(&row.Measures),
 	}
 	if d.Missing != join.MissingNone {
-		why, do := explain.Missing(d.Driver, d.Missing)
+		why, do := present.Missing(d.Driver, d.Missing)
 		if do != "" {
 			do = "; to do: " + do
 		}
@@ -117,7 +116,7 @@ func describeDevice(r *web.Report, d *web.DeviceReport, incidents []Incident) []
 }
 
 // describeShare describes who holds a share of a device, and the evidence for it.
-func describeShare(d *web.DeviceReport, s *web.ShareReport) []string {
+func describeShare(d *present.DeviceReport, s *present.ShareReport) []string {
 	name := "a device plugin's allocation"
 	if s.Claim != "" {
 		name = "claim " + s.Namespace + "/" + s.Claim
@@ -203,7 +202,7 @@ const (
 )
 
 // rank is the position of a chart among its owner's.
-func rank(t *web.Trend) int {
+func rank(t *present.Trend) int {
 	first := []driver.Quantity{driver.Utilization, driver.Power, driver.MemoryUsed, driver.IOBytes}
 	n := slices.IndexFunc(first, func(q driver.Quantity) bool { return q.String() == t.Quantity })
 	if n < 0 {
@@ -215,7 +214,7 @@ func rank(t *web.Trend) int {
 // drawHistory draws the charts of a recording, each with a line of text and two of braille, in as
 // many columns as fit.
 func drawHistory(c *recorder.Chart, span time.Duration, width int) []string {
-	trends := web.Trends(c, driver.Standard())
+	trends := present.Trends(c, driver.Standard())
 	if len(trends) == 0 {
 		return []string{"no recording of it"}
 	}
@@ -224,7 +223,7 @@ func drawHistory(c *recorder.Chart, span time.Duration, width int) []string {
 		for to < len(trends) && trends[to].Title == trends[from].Title {
 			to++
 		}
-		slices.SortStableFunc(trends[from:to], func(a, b web.Trend) int { return cmp.Compare(rank(&a), rank(&b)) })
+		slices.SortStableFunc(trends[from:to], func(a, b present.Trend) int { return cmp.Compare(rank(&a), rank(&b)) })
 		from = to
 	}
 	trends = trends[:min(len(trends), maxCharts)]

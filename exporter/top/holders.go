@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 )
 
 // Holder is a claim, a pod, or a namespace with everything that its claims hold. Its values are its
@@ -24,7 +24,7 @@ type Holder struct {
 	Claims      []string `json:"claims"`      // NAMESPACE/NAME
 	Pods        []string `json:"pods"`
 	// Parts is what the exporter reports about it, by device; nil for namespaces.
-	Parts []*web.HolderReport `json:"parts,omitempty"`
+	Parts []*present.HolderReport `json:"parts,omitempty"`
 
 	from  string // the exporter; "" for namespaces
 	busy  float64
@@ -37,7 +37,7 @@ func (h *Holder) id() string { return strings.TrimSuffix(h.Namespace+"/"+h.Name,
 // links has the pods of each claim and the claims of each pod, by the devices' shares.
 type links struct{ pods, claims map[string][]string }
 
-func linksOf(r *web.Report) links {
+func linksOf(r *present.Report) links {
 	out := links{map[string][]string{}, map[string][]string{}}
 	for i := range r.Devices {
 		for _, s := range r.Devices[i].Shares {
@@ -55,7 +55,7 @@ func linksOf(r *web.Report) links {
 }
 
 // claimHolders returns a row for each claim of a report that holds a device.
-func claimHolders(r *web.Report) []Holder {
+func claimHolders(r *present.Report) []Holder {
 	between := linksOf(r)
 	out := holders(r, r.Claims)
 	for i := range out {
@@ -65,7 +65,7 @@ func claimHolders(r *web.Report) []Holder {
 }
 
 // podHolders returns a row for each pod of a report that holds a device.
-func podHolders(r *web.Report) []Holder {
+func podHolders(r *present.Report) []Holder {
 	between := linksOf(r)
 	out := holders(r, r.Pods, r.YoungPods)
 	for i := range out {
@@ -75,7 +75,7 @@ func podHolders(r *web.Report) []Holder {
 }
 
 // holders returns a row for each holder that has not ended and is not aggregated.
-func holders(r *web.Report, lists ...[]web.HolderReport) []Holder {
+func holders(r *present.Report, lists ...[]present.HolderReport) []Holder {
 	states := map[string]ledger.State{}
 	for i := range r.Devices {
 		states[r.Devices[i].String()] = r.Devices[i].State
@@ -172,9 +172,9 @@ func sortHolders(rows []Holder, by Order, reverse bool) {
 	slices.SortStableFunc(rows, func(a, b Holder) int {
 		order := a.compare(&b.Measures, by)
 		if by == ByDevice {
-			order = web.CompareNames(strings.Join(a.Devices, " "), strings.Join(b.Devices, " "))
+			order = present.CompareNames(strings.Join(a.Devices, " "), strings.Join(b.Devices, " "))
 		}
-		return cmp.Or(reversed(order, reverse), web.CompareNames(a.id(), b.id()), web.CompareNames(a.Node, b.Node))
+		return cmp.Or(reversed(order, reverse), present.CompareNames(a.id(), b.id()), present.CompareNames(a.Node, b.Node))
 	})
 }
 

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
 // Incident is an incident of a node, as top shows it.
@@ -23,7 +23,7 @@ type Incident struct {
 // sortIncidents sorts incidents: open ones first, then by the last occurrence, then by node.
 func sortIncidents(all []Incident) {
 	slices.SortStableFunc(all, func(a, b Incident) int {
-		return cmp.Or(a.Compare(b.Incident), web.CompareNames(a.Node, b.Node))
+		return cmp.Or(a.Compare(b.Incident), present.CompareNames(a.Node, b.Node))
 	})
 }
 

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 )
 
@@ -29,9 +29,9 @@ func TestIncidents(t *testing.T) {
 	node := func(name string, i *recorder.Incident) Node {
 		return Node{
 			Name:  name,
-			Fetch: func(context.Context, *decode.Account) (web.Report, error) { return report(name), nil },
-			Incidents: func(context.Context, *decode.Account, string) (web.IncidentsReport, error) {
-				return web.IncidentsReport{Node: name, Incidents: []*recorder.Incident{i}}, nil
+			Fetch: func(context.Context, *decode.Account) (present.Report, error) { return report(name), nil },
+			Incidents: func(context.Context, *decode.Account, string) (present.IncidentsReport, error) {
+				return present.IncidentsReport{Node: name, Incidents: []*recorder.Incident{i}}, nil
 			},
 		}
 	}

@@ -10,17 +10,17 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 )
 
 // answer is the last answer of an exporter.
 type answer struct {
 	name   string
-	report *web.Report // nil: none yet
-	at     time.Time   // when it arrived
-	err    error       // of the last request; nil: it succeeded
+	report *present.Report // nil: none yet
+	at     time.Time       // when it arrived
+	err    error           // of the last request; nil: it succeeded
 
 	incidents []*recorder.Incident // those of the last answer
 	without   error                // why there are no incidents: the flight recorder may be off
@@ -79,7 +79,7 @@ func (a *answer) renew(ctx context.Context, n Node, memory *decode.Account) {
 	a.memory.Close()
 	a.report, a.at, a.memory = &report, time.Now(), memory
 	if n.Incidents != nil {
-		var happened web.IncidentsReport
+		var happened present.IncidentsReport
 		if happened, a.without = n.Incidents(ctx, memory, ""); a.without == nil {
 			a.incidents = happened.Incidents
 		}
@@ -131,7 +131,7 @@ func (f *fleet) everything() Everything {
 		out.Nodes = append(out.Nodes, said)
 	}
 	out.Namespaces = append(out.Namespaces, namespaceHolders(out.Claims)...)
-	slices.SortFunc(out.Nodes, func(a, b NodeAnswer) int { return web.CompareNames(a.Name, b.Name) })
+	slices.SortFunc(out.Nodes, func(a, b NodeAnswer) int { return present.CompareNames(a.Name, b.Name) })
 	return out
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/rivo/uniseg"
 
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -31,11 +31,11 @@ func job(t *testing.T, name string) Node {
 	for i := range 2 {
 		d := &r.Devices[i]
 		d.Attribution = "exclusive"
-		d.Shares = []web.ShareReport{{
+		d.Shares = []present.ShareReport{{
 			Namespace: "team", Claim: "train", Weight: 1, Pods: []string{"team/rank-0", "team/rank-1"},
-			Holds: []web.HoldReport{{Pod: "team/rank-0", Since: &active, Reason: podresources.ReasonListed}},
+			Holds: []present.HoldReport{{Pod: "team/rank-0", Since: &active, Reason: podresources.ReasonListed}},
 		}}
-		part := web.HolderReport{
+		part := present.HolderReport{
 			Namespace: "team", Name: "train", ID: d.ID, AllocatedSeconds: 600, Values: d.Values, LastActive: &active,
 		}
 		if i == 1 {
@@ -45,18 +45,18 @@ func job(t *testing.T, name string) Node {
 		part.Name = fmt.Sprintf("rank-%d", i)
 		r.Pods = append(r.Pods, part)
 	}
-	r.Claims = append(r.Claims, web.HolderReport{Namespace: "other", Name: "gone", ID: r.Devices[2].ID, Ended: &ended})
+	r.Claims = append(r.Claims, present.HolderReport{Namespace: "other", Name: "gone", ID: r.Devices[2].ID, Ended: &ended})
 	happened := &recorder.Incident{
 		ID: "7", Kind: recorder.XID, Text: "gpu-0: XID 31", Count: 2, Device: r.Devices[0].ID, Onset: active, Last: active,
 		Holders: []recorder.Holder{{Namespace: "team", Pod: "rank-0", Claim: "train", Hit: true}},
 	}
 	return Node{
 		Name:  name,
-		Fetch: func(context.Context, *decode.Account) (web.Report, error) { return r, nil },
-		Incidents: func(context.Context, *decode.Account, string) (web.IncidentsReport, error) {
-			return web.IncidentsReport{Node: name, Incidents: []*recorder.Incident{happened}}, nil
+		Fetch: func(context.Context, *decode.Account) (present.Report, error) { return r, nil },
+		Incidents: func(context.Context, *decode.Account, string) (present.IncidentsReport, error) {
+			return present.IncidentsReport{Node: name, Incidents: []*recorder.Incident{happened}}, nil
 		},
-		History: func(_ context.Context, _ *decode.Account, of url.Values) (out web.HistoryReport, err error) {
+		History: func(_ context.Context, _ *decode.Account, of url.Values) (out present.HistoryReport, err error) {
 			chart := &recorder.Chart{}
 			var watts []float64
 			for at := r.Time.Add(-10 * time.Minute); !at.After(r.Time); at = at.Add(time.Second) {

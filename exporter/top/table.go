@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 )
 
 // Measures are the state and values of a row. Unknown values are nil.
@@ -33,9 +33,9 @@ type Row struct {
 	Unlisted bool   `json:"unlisted,omitempty"` // no ResourceSlice has it
 	Why      string `json:"gap,omitempty"`      // why there is no telemetry
 	Measures
-	Claims []string          `json:"claims"` // NAMESPACE/NAME, without admin access
-	Pods   []string          `json:"pods"`
-	Report *web.DeviceReport `json:"report"` // everything that the exporter reports about it
+	Claims []string              `json:"claims"` // NAMESPACE/NAME, without admin access
+	Pods   []string              `json:"pods"`
+	Report *present.DeviceReport `json:"report"` // everything that the exporter reports about it
 
 	from string // the exporter
 }
@@ -43,9 +43,9 @@ type Row struct {
 func (r *Row) id() string { return r.Driver + "/" + r.Pool + "/" + r.Device }
 
 // Rows returns a row for each device of a report.
-func Rows(r *web.Report) []Row {
+func Rows(r *present.Report) []Row {
 	active := map[[3]string]time.Time{}
-	for _, holders := range [][]web.HolderReport{r.Claims, r.Plugins} {
+	for _, holders := range [][]present.HolderReport{r.Claims, r.Plugins} {
 		for i := range holders {
 			h := &holders[i]
 			key := [3]string{h.Driver, h.Pool, h.Device}
@@ -81,7 +81,7 @@ func Rows(r *web.Report) []Row {
 	return rows
 }
 
-func (r *Measures) measure(values []web.ValueReport) {
+func (r *Measures) measure(values []present.ValueReport) {
 	for _, v := range values {
 		switch v.Quantity {
 		case "utilization":
@@ -103,7 +103,7 @@ func (r *Measures) measure(values []web.ValueReport) {
 }
 
 func distinct(names []string) []string {
-	slices.SortFunc(names, web.CompareNames)
+	slices.SortFunc(names, present.CompareNames)
 	return slices.Compact(names)
 }
 
@@ -131,11 +131,11 @@ func sortRows(rows []Row, by Order, reverse bool) {
 	slices.SortStableFunc(rows, func(a, b Row) int {
 		order := a.compare(&b.Measures, by)
 		if by == ByClaim {
-			order = web.CompareNames(strings.Join(a.Claims, " "), strings.Join(b.Claims, " "))
+			order = present.CompareNames(strings.Join(a.Claims, " "), strings.Join(b.Claims, " "))
 		}
 		return cmp.Or(
-			reversed(order, reverse), web.CompareNames(a.Node, b.Node), web.CompareNames(a.Driver, b.Driver),
-			web.CompareNames(a.Pool, b.Pool), web.CompareNames(a.Device, b.Device),
+			reversed(order, reverse), present.CompareNames(a.Node, b.Node), present.CompareNames(a.Driver, b.Driver),
+			present.CompareNames(a.Pool, b.Pool), present.CompareNames(a.Device, b.Device),
 		)
 	})
 }

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
@@ -264,7 +264,7 @@ func (m *meters) freeze() {
 func (r *restarted) compare(t *testing.T, p *live.Program, still []standstill.Span) {
 	t.Helper()
 	first, last := r.meters.first, r.meters.last
-	var report web.Report
+	var report present.Report
 	live.Await(t, time.Minute, "the last reading is charged", func() error {
 		if get(t, p, "/api/v1/snapshot", &report); report.Time.Before(r.meters.frozen.Add(settled)) {
 			return fmt.Errorf("the snapshot is of %v", report.Time)
@@ -303,7 +303,7 @@ func expectJoules(t *testing.T, name string, got, truth float64) {
 // A pod that started and ended while the program was away has no receipt.
 func (r *restarted) compareOthers(t *testing.T, p *live.Program, still []standstill.Span) {
 	t.Helper()
-	var receipts web.ReceiptsReport
+	var receipts present.ReceiptsReport
 	get(t, p, "/api/v1/receipts", &receipts)
 	pods := truthOf(r.node, r.meters.frozen, still)
 	n, within, charged, truth, bounds := 0, 0, 0.0, 0.0, 0.0
@@ -332,7 +332,7 @@ func (r *restarted) compareOthers(t *testing.T, p *live.Program, still []standst
 func cameAndWent(pod string) bool { return strings.Contains(pod, "-pod-") }
 
 // valueOf returns the energy among values.
-func valueOf(values []web.ValueReport) float64 {
+func valueOf(values []present.ValueReport) float64 {
 	for i := range values {
 		if values[i].Quantity == driver.Energy.String() {
 			return values[i].Value

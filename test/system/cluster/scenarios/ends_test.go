@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
@@ -114,7 +114,7 @@ func (n *namespace) shows(pod *corev1.Pod) {
 			if err != nil {
 				return err
 			}
-			shown := slices.ContainsFunc(holdReports(r, n.name), func(h web.HoldReport) bool { return h.UID == string(pod.UID) })
+			shown := slices.ContainsFunc(holdReports(r, n.name), func(h present.HoldReport) bool { return h.UID == string(pod.UID) })
 			if !e.noPods && !shown {
 				wrong = errors.Join(wrong, fmt.Errorf("%s shows %v", e.name, holdsOfExporter(r, n.name)))
 			}

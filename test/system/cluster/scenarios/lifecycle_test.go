@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
@@ -146,7 +146,7 @@ func (n *namespace) ended(claim, device string, least time.Duration) {
 		if row := holder(r.Claims, n.name, claim, device); row.Name == "" {
 			return fmt.Errorf("claim %s is lost", claim)
 		}
-		for of, rows := range map[string][]web.HolderReport{"claim": r.Claims, "pod": r.Pods} {
+		for of, rows := range map[string][]present.HolderReport{"claim": r.Claims, "pod": r.Pods} {
 			for i := range rows {
 				row := &rows[i]
 				if row.Namespace == n.name && row.Device == device &&

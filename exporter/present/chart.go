@@ -1,4 +1,4 @@
-package web
+package present
 
 import (
 	"context"
@@ -284,16 +284,14 @@ func ofSeries(v float64, s *recorder.ChartSeries, spec *driver.Spec) string {
 }
 
 // recorded returns the charts of a device, or of a claim's or pod's parts of devices.
-func (p *pages) recorded(
-	ctx context.Context, of recorder.Selection, catalogue driver.Catalogue,
-) ([]chartGroup, error) {
-	if p.Recorder == nil {
+func (v *Page) recorded(ctx context.Context, of recorder.Selection) ([]chartGroup, error) {
+	if v.config.Recorder == nil {
 		return nil, nil
 	}
 	of.Own = true
-	history, err := p.Recorder.History(ctx, of)
+	history, err := v.config.Recorder.History(ctx, of)
 	if err != nil {
 		return nil, fmt.Errorf("read the recording: %w", err)
 	}
-	return charts(history.Chart, catalogue, nil), nil
+	return charts(history.Chart, v.catalogue, nil), nil
 }

@@ -1,4 +1,4 @@
-package web
+package present
 
 import (
 	"cmp"
@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/explain"
+
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
@@ -18,16 +18,24 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Source is the state of a source, for [Config].
+// Source is the state of a source.
 type Source struct {
 	Name  string
 	Fills []driver.Quantity // which it can read
 	Down  driver.Reason     // why it is down; "": it is not
 }
 
-// view is what the page shows of a snapshot, in this order. Its JSON is read by the script of the
+// Config is what people see of a node beside its snapshot.
+type Config struct {
+	Node       string
+	Sources    []Source
+	Recorder   *recorder.Recorder // nil: none
+	QuietAfter time.Duration      // a device that was not used for this time is quiet
+}
+
+// Page is what the page shows of a snapshot, in this order. Its JSON is read by the script of the
 // same version only, and is not an API.
-type view struct {
+type Page struct {
 	Time       string       `json:"time"`
 	Wrong      []finding    `json:"wrong"`                // states that need attention
 	Sums       []fact       `json:"sums"`                 // of the node
@@ -43,6 +51,10 @@ type view struct {
 	More int `json:"more,omitempty"`
 	// Incidents are the newest ones of the flight recorder.
 	Incidents []incidentRow `json:"incidents,omitempty"`
+
+	of        *exposition.Snapshot
+	config    Config
+	catalogue driver.Catalogue
 
 	states  map[driver.ID]ledger.State
 	stalled map[driver.ID]string // why the claims of these devices are stalled
@@ -123,7 +135,7 @@ type holderRow struct {
 	Active          string // in which part of that time it was active
 	figures
 
-	device    int // position in view.IDs
+	device    int // position in Page.IDs
 	unhealthy bool
 	quiet     time.Duration
 }
@@ -135,30 +147,34 @@ func (r holderRow) MarshalJSON() ([]byte, error) {
 	})
 }
 
-// newView returns what the page shows of a snapshot. Traffic and trends come from the recorder.
-func newView(s *exposition.Snapshot, of recent, sources []Source, quietAfter time.Duration) *view {
-	v := &view{
+// NewPage returns what the page shows of a snapshot. Traffic and trends come from the recorder.
+func NewPage(s *exposition.Snapshot, c Config) *Page {
+	v := &Page{
+		of: s, config: c, catalogue: s.Catalogue.OrStandard(),
 		Time: clock(s.Time), Tiles: []tile{}, Troubles: []trouble{}, Devices: []deviceRow{},
 		IDs: []string{}, Claims: []holderRow{}, Pods: []holderRow{},
-		states: map[driver.ID]ledger.State{}, stalled: map[driver.ID]string{}, index: map[driver.ID]int{}, recent: of,
+		states: map[driver.ID]ledger.State{}, stalled: map[driver.ID]string{}, index: map[driver.ID]int{},
+	}
+	if c.Recorder != nil {
+		v.recent = c.Recorder.Recent(recorder.DefaultKeep, trendValues)
 	}
 	for key, verdict := range s.Stalled {
 		if verdict.Stalled != nil { // only for devices that one claim holds alone
 			v.stalled[key.Device] = verdict.Why()
 		}
 	}
-	for _, source := range sources {
+	for _, source := range c.Sources {
 		if source.Down != "" {
-			v.Troubles = append(v.Troubles, trouble{source.Name, source.Down, explain.Source(source.Down)})
+			v.Troubles = append(v.Troubles, trouble{source.Name, source.Down, Remedy(source.Down)})
 		}
 	}
 	counts, lastActive := map[ledger.State]int{}, s.LastActive()
-	for i, state := range s.States(quietAfter) {
+	for i, state := range s.States(c.QuietAfter) {
 		d := &s.Devices[i]
 		counts[state]++
 		v.states[d.ID] = state
 		row := newDeviceRow(d, state)
-		row.setRecent(of[recorder.Owner{Kind: recorder.OfDevice, Device: d.ID}])
+		row.setRecent(v.recent[recorder.Owner{Kind: recorder.OfDevice, Device: d.ID}])
 		if state == ledger.StateStalled {
 			row.Why = stalledText(v.stalled[d.ID])
 		}
@@ -177,10 +193,11 @@ func newView(s *exposition.Snapshot, of recent, sources []Source, quietAfter tim
 			v.Tiles = append(v.Tiles, tile{n, state, state.Meaning(), StateClass(state)})
 		}
 	}
-	v.Claims = v.holders(recorder.OfClaim, s.Claims, s.Time, quietAfter)
-	v.Pods = v.holders(recorder.OfPod, slices.Concat(s.Pods, s.Young), s.Time, quietAfter)
+	v.Claims = v.holders(recorder.OfClaim, s.Claims)
+	v.Pods = v.holders(recorder.OfPod, slices.Concat(s.Pods, s.Young))
 	v.gatherAdmins()
 	v.Wrong, v.Sums = v.findings(), v.sums(s)
+	v.Incidents = v.incidentRows()
 	return v
 }
 
@@ -189,9 +206,7 @@ func newView(s *exposition.Snapshot, of recent, sources []Source, quietAfter tim
 const maxHolderRows = 1000
 
 // holders returns the rows of holders that have not ended.
-func (v *view) holders(
-	kind recorder.OwnerKind, holders []ledger.Holder, now time.Time, quietAfter time.Duration,
-) []holderRow {
+func (v *Page) holders(kind recorder.OwnerKind, holders []ledger.Holder) []holderRow {
 	rows := make([]holderRow, 0, len(holders))
 	for i := range holders {
 		h := &holders[i]
@@ -202,7 +217,7 @@ func (v *view) holders(
 			v.Ended++
 			continue
 		}
-		row := newHolderRow(h, now, quietAfter)
+		row := newHolderRow(h, v.of.Time, v.config.QuietAfter)
 		row.setRecent(v.recent[recorder.Owner{Kind: kind, Namespace: h.Namespace, Name: h.Name, Device: h.Device}])
 		row.unhealthy = v.states[h.Device] == ledger.StateUnhealthy
 		row.Stalled = v.stalled[h.Device] != ""
@@ -214,7 +229,7 @@ func (v *view) holders(
 	return slices.Clip(rows[:min(len(rows), maxHolderRows)])
 }
 
-func (v *view) indexOf(id driver.ID) int {
+func (v *Page) indexOf(id driver.ID) int {
 	i, known := v.index[id]
 	if !known {
 		i = len(v.IDs)
