@@ -41,7 +41,7 @@ const (
 
 	// The limits of the costs of a node: series in a scrape, and samples that all rules read in a
 	// minute.
-	seriesOfNode  = 1850
+	seriesOfNode  = 1950
 	samplesOfNode = 18_000
 )
 
