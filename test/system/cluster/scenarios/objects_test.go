@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
@@ -194,6 +195,28 @@ func (n *namespace) phase(pod string, phase corev1.PodPhase) {
 		}
 		return nil
 	})
+}
+
+// finish ends the running containers of a pod, or of all pods of the namespace if pod is empty, as
+// if they had finished their work: with status 0, and without the kubelet.
+func (n *namespace) finish(pod string) {
+	n.Helper()
+	all, err := n.ownership.runtime.ListContainers(n.Context(), &runtimeapi.ListContainersRequest{})
+	n.no(err)
+	ended := 0
+	for _, c := range all.GetContainers() {
+		name := c.GetLabels()["io.kubernetes.pod.name"]
+		if c.GetLabels()["io.kubernetes.pod.namespace"] != n.name || pod != "" && name != pod ||
+			c.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
+			continue
+		}
+		_, err := n.ownership.runtime.StopContainer(n.Context(), &runtimeapi.StopContainerRequest{ContainerId: c.GetId()})
+		n.no(err)
+		ended++
+	}
+	if ended == 0 {
+		n.Fatalf("no container of %s/%s runs", n.name, pod)
+	}
 }
 
 // remove deletes a pod with a grace period and waits until it is gone.
