@@ -190,7 +190,7 @@ func newRow(s *state, v *view) (nodeRow, []int) {
 	row := nodeRow{Name: s.node, All: v.all, Trouble: reason(s.err), Answered: s.summary != nil}
 	row.Waits = errors.Is(s.err, errNotAsked)
 	if s.summary != nil && (s.stale || s.err != nil) {
-		row.AsOf = clock(s.at)
+		row.AsOf = present.Clock(s.at)
 	}
 	of := s.summary
 	if of == nil {

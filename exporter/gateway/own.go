@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -152,7 +151,7 @@ func (g *gateway) readOwn(ctx context.Context, node string, of holder) (
 	}
 	memory := g.memory.Open(maxOwn)
 	defer memory.Close()
-	only := decode.Filter{Device: of.hasDevice, Holder: of.isRow, Incident: of.isHit}
+	only := decode.Filter{Device: of.hasDevice, Holder: of.isRow, Incident: of.subject().Hit}
 	_, err = g.ask(ctx, address, "/api/v1/snapshot", "", func(r io.Reader) (err error) {
 		report, err = decode.Report(r, memory, only)
 		return err
@@ -171,6 +170,14 @@ func (g *gateway) readOwn(ctx context.Context, node string, of holder) (
 	return report, incidents, err
 }
 
+// subject returns the holder as the presenter knows it.
+func (h holder) subject() present.Subject {
+	if h.Kind == "pod" {
+		return present.Subject{Pod: h.String()}
+	}
+	return present.Subject{Claim: h.String()}
+}
+
 // isRow reports whether a row is the holder's.
 func (h holder) isRow(row *present.HolderReport) bool {
 	return row.Namespace == h.Namespace && row.Name == h.Name && !row.Aggregated
@@ -182,33 +189,8 @@ func (h holder) hasDevice(d *present.DeviceReport) bool {
 	return len(d.Shares) > 0
 }
 
-// isHit reports whether an incident hit the holder, or may have.
-func (h holder) isHit(i *recorder.Incident) bool {
-	if h.Kind == "pod" {
-		return slices.Contains(append(i.Pods(), i.PossiblePods()...), h.String())
-	}
-	return slices.Contains(append(i.Claims(), i.PossibleClaims()...), h.String())
-}
-
-// clock formats a time.
-func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
-
-// figure formats a value.
+// figure describes a value.
 func figure(v present.ValueReport) string {
-	labels := make([]string, 0, len(v.Labels))
-	for name, value := range v.Labels {
-		labels = append(labels, name+"="+value)
-	}
-	slices.Sort(labels)
-	name := strings.ReplaceAll(strings.Join(append([]string{v.Quantity}, labels...), " "), "_", " ")
-	switch v.Quantity {
-	case "utilization":
-		return fmt.Sprintf("%s %.1f %%", name, 100*v.Value)
-	case "memory_used", "memory_capacity":
-		return fmt.Sprintf("%s %.1f GiB", name, v.Value/(1<<30))
-	case "power":
-		return fmt.Sprintf("%s %.0f W", name, v.Value)
-	default:
-		return fmt.Sprintf("%s %.4g", name, v.Value)
-	}
+	name, text := v.Texts(driver.Standard())
+	return name + " " + text
 }

@@ -2,7 +2,6 @@ package present
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -13,43 +12,26 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
-// hitting returns a condition: the incident hit a holder for which of is true.
-func hitting(of func(*recorder.Holder) bool) func(*recorder.Incident) bool {
-	return func(i *recorder.Incident) bool {
-		return slices.ContainsFunc(i.Holders, func(h recorder.Holder) bool { return h.Hit && of(&h) })
-	}
-}
-
-// incidentsOf returns the newest incidents for which chosen is true.
-func (v *Page) incidentsOf(chosen func(*recorder.Incident) bool) Section {
+// incidentsOf returns the newest incidents that hit a subject.
+func (n *known) incidentsOf(of Subject) Section {
 	s := Section{Title: "Incidents", Head: []string{"What happened", "State", "Began", "How often", "Last"}}
-	if v.config.Recorder == nil {
-		return s
-	}
-	for _, i := range v.config.Recorder.Incidents() {
-		if len(s.Rows) < maxIncidentRows && chosen(i) {
-			state, class := stateOf(i)
+	for _, i := range n.incidents {
+		if len(s.Rows) < maxIncidentRows && of.Hit(i) {
+			state, class := StateOf(i)
 			s.Rows = append(s.Rows, []Item{
 				{Text: i.Text, Incident: i.ID},
 				{Text: state, Class: class},
-				{Text: clock(i.Onset)},
+				{Text: Clock(i.Onset)},
 				{Text: strconv.Itoa(i.Count)},
-				{Text: clock(i.Last)},
+				{Text: Clock(i.Last)},
 			})
 		}
 	}
 	return s
 }
 
-// lead puts a section first if both the section and the details have rows.
-func (d *Detail) lead(s Section) {
-	if len(s.Rows) > 0 && len(d.Sections) > 0 {
-		d.Sections = slices.Insert(d.Sections, 0, s)
-	}
-}
-
-// stateOf returns one word that says whether an incident is open, and its CSS class.
-func stateOf(i *recorder.Incident) (word, class string) {
+// StateOf returns one word that says whether an incident is open, and its CSS class.
+func StateOf(i *recorder.Incident) (word, class string) {
 	if i.Open() {
 		return "open", "bad"
 	}
@@ -82,13 +64,13 @@ func (v *Page) incidentRows() []incidentRow {
 	var out []incidentRow
 	for _, i := range v.config.Recorder.Incidents() {
 		row := incidentRow{
-			ID: i.ID, Text: i.Text, Since: clock(i.Onset), For: lasted(i, v.of.Time), Count: i.Count, Last: clock(i.Last),
+			ID: i.ID, Text: i.Text, Since: Clock(i.Onset), For: Lasted(i, v.of.Time), Count: i.Count, Last: Clock(i.Last),
 			Hit: podsHit(i),
 		}
 		if !i.Open() {
 			row.Why = i.Resolution.Meaning()
 		}
-		row.State, row.Class = stateOf(i)
+		row.State, row.Class = StateOf(i)
 		row.Lines, row.Mark = thumbnail(i, v.catalogue)
 		out = append(out, row)
 	}
@@ -97,28 +79,19 @@ func (v *Page) incidentRows() []incidentRow {
 
 // podsHit names the pods that an incident hit, or may have hit.
 func podsHit(i *recorder.Incident) string {
-	names := podNames(i.Pods())
-	if possible := podNames(i.PossiblePods()); possible != "" {
+	names := First(i.Pods(), ", ")
+	if possible := First(i.PossiblePods(), ", "); possible != "" {
 		return strings.TrimPrefix(names+"; possibly "+possible, "; ")
 	}
 	return cmp.Or(names, "nobody")
 }
 
-// podNames names the first pods.
-func podNames(all []string) string {
-	const most = 3
-	if len(all) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
-	}
-	return strings.Join(all, ", ")
-}
-
-// lasted returns the duration of an incident, until now if it is open.
-func lasted(i *recorder.Incident, now time.Time) string {
+// Lasted returns the duration of an incident, until now if it is open.
+func Lasted(i *recorder.Incident, now time.Time) string {
 	if !i.Open() {
 		now = *i.End
 	}
-	return duration(max(0, now.Sub(i.Onset).Seconds()))
+	return Duration(max(0, now.Sub(i.Onset).Seconds()))
 }
 
 // thumbnail returns a small chart of the quantity that shows the device's work best: power, else
@@ -162,23 +135,23 @@ func momentsOf(i *recorder.Incident) []instant {
 // incidentFacts describes an incident, beginning with its course.
 func incidentFacts(i *recorder.Incident, now time.Time) Section {
 	facts := Section{Title: "Incident " + i.ID}
-	state, class := stateOf(i)
+	state, class := StateOf(i)
 	if !i.Open() {
-		state += " " + clock(*i.End) + ": " + i.Resolution.Meaning()
+		state += " " + Clock(*i.End) + ": " + i.Resolution.Meaning()
 	}
 	facts.Rows = append(facts.Rows, []Item{{Text: "state"}, {Text: state, Class: class}})
-	facts.fact("began", clock(i.Onset)+", lasts "+lasted(i, now))
+	facts.fact("began", Clock(i.Onset)+", lasts "+Lasted(i, now))
 	if !i.Open() {
-		facts.Rows[1][1].Text = clock(i.Onset) + ", lasted " + lasted(i, now)
+		facts.Rows[1][1].Text = Clock(i.Onset) + ", lasted " + Lasted(i, now)
 	}
 	if !i.NotBefore.IsZero() && slices.ContainsFunc(i.Holders, func(h recorder.Holder) bool { return h.Possible }) {
-		facts.fact("happened", "at some time between "+clock(i.NotBefore)+" and "+clock(i.Onset))
+		facts.fact("happened", "at some time between "+Clock(i.NotBefore)+" and "+Clock(i.Onset))
 	}
 	if i.Detected.Sub(i.Onset) >= 2*time.Second {
-		facts.fact("found", clock(i.Detected))
+		facts.fact("found", Clock(i.Detected))
 	}
 	if i.Count > 1 {
-		facts.fact("happened", fmt.Sprintf("%d times, last %s", i.Count, clock(i.Last)))
+		facts.fact("happened", fmt.Sprintf("%d times, last %s", i.Count, Clock(i.Last)))
 	}
 	facts.fact("kind", strings.TrimSpace(string(i.Kind)+" "+strings.ReplaceAll(i.Code, ",", ", ")))
 	facts.fact("meaning", i.Meaning())
@@ -193,22 +166,10 @@ func incidentFacts(i *recorder.Incident, now time.Time) Section {
 	return facts
 }
 
-// incident returns the details of an incident: its facts, the holders of the device, and the
-// recording.
-func (v *Page) incident(ctx context.Context, id string) (Detail, error) {
-	out := Detail{Title: "Incident " + id, Time: clock(v.of.Time)}
-	if v.config.Recorder == nil {
-		return out, nil
-	}
-	i, err := v.config.Recorder.Incident(ctx, id)
-	if err != nil {
-		return out, fmt.Errorf("read the incident: %w", err)
-	}
-	if i == nil {
-		return out, nil
-	}
-	out.Title = i.Text
-	facts := incidentFacts(i, v.of.Time)
+// incident describes an incident: its facts, the holders of the device, and the recording.
+func (d *Detail) incident(i *recorder.Incident, now time.Time, catalogue driver.Catalogue) {
+	d.Title = i.Text
+	facts := incidentFacts(i, now)
 	// Holders that were hit come first.
 	holders := slices.SortedStableFunc(slices.Values(i.Holders), func(a, b recorder.Holder) int {
 		return compareFlags(a.Hit, b.Hit)
@@ -225,7 +186,7 @@ func (v *Page) incident(ctx context.Context, id string) (Detail, error) {
 			pod.Pod = pod.Text
 		}
 		if h.To != nil {
-			until = clock(*h.To)
+			until = Clock(*h.To)
 		}
 		switch {
 		case h.Possible:
@@ -237,13 +198,11 @@ func (v *Page) incident(ctx context.Context, id string) (Detail, error) {
 			{Text: claim, Claim: claim},
 			pod,
 			{Text: h.Device, Device: h.String()},
-			{Text: clock(h.From)},
+			{Text: Clock(h.From)},
 			{Text: until},
 			hit,
 		})
 	}
-	out.Sections = []Section{facts, held}
-	out.Charts = charts(i.Chart, v.catalogue, momentsOf(i))
-	out.tidy()
-	return out, nil
+	d.Sections = []Section{facts, held}
+	d.Charts = charts(i.Chart, catalogue, momentsOf(i))
 }

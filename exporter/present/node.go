@@ -8,7 +8,6 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
@@ -85,9 +84,7 @@ const namedDevices = 6
 // findings returns one finding for each state that needs attention, the worst first.
 func (v *Page) findings() []finding {
 	out := []finding{}
-	for _, state := range []ledger.State{
-		ledger.StateUnhealthy, ledger.StateStalled, ledger.StateQuiet, ledger.StateUnmeasured,
-	} {
+	for _, state := range alarming() {
 		found := finding{Class: StateClass(state), Devices: []string{}}
 		n := 0
 		for i := range v.Devices {
@@ -101,7 +98,7 @@ func (v *Page) findings() []finding {
 			}
 		}
 		if n > 0 {
-			found.Text = fmt.Sprintf("%d %s", n, state)
+			found.Text = countOf(n, state)
 			out = append(out, found)
 		}
 	}

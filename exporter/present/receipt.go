@@ -3,7 +3,6 @@ package present
 import (
 	"strings"
 
-	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
@@ -12,10 +11,10 @@ import (
 func measuredFor(seconds float64, total []recorder.Figure) string {
 	for _, f := range total {
 		if f.Quantity == heldSeconds && seconds < 0.95*f.ConsumedQuantity {
-			return duration(seconds) + " of " + duration(f.ConsumedQuantity)
+			return Duration(seconds) + " of " + Duration(f.ConsumedQuantity)
 		}
 	}
-	return duration(seconds)
+	return Duration(seconds)
 }
 
 // heldSeconds is the figure of a receipt that is not a quantity: the time for which devices were
@@ -32,7 +31,7 @@ func (v *Page) receiptSections(claim string) []Section {
 			continue
 		}
 		s := Section{
-			Title: "Receipt " + clock(r.ChargePeriodStart) + " to " + clock(r.ChargePeriodEnd),
+			Title: "Receipt " + Clock(r.ChargePeriodStart) + " to " + Clock(r.ChargePeriodEnd),
 			Head:  []string{"What", "Amount", "At most off by", "Measured for"},
 		}
 		for _, l := range [...]struct {
@@ -44,20 +43,14 @@ func (v *Page) receiptSections(claim string) []Section {
 			{"idle after its last activity", r.Lifecycle.IdleEndSeconds},
 		} {
 			if l.seconds != nil {
-				s.add(l.name, duration(*l.seconds), "", "")
+				s.add(l.name, Duration(*l.seconds), "", "")
 			}
 		}
 		for _, f := range r.Total {
-			spec := &driver.Spec{Unit: "seconds", Type: driver.Counter}
-			q, known := v.catalogue.Named(f.Quantity)
-			if known {
-				spec = v.catalogue.Spec(q)
-			}
-			name := strings.TrimSpace(strings.Join([]string{
-				strings.ReplaceAll(f.Quantity, "_", " "), f.Labels["link"], f.Labels["direction"],
-			}, " "))
+			spec := specOf(v.catalogue, f.Quantity)
+			name := strings.TrimSpace(strings.Join([]string{nameOf(f.Quantity), f.Labels["link"], f.Labels["direction"]}, " "))
 			measured := ""
-			if known { // the time itself is not measured
+			if f.Quantity != heldSeconds { // the time itself is not measured
 				measured = measuredFor(f.MeasuredSeconds, r.Total)
 			}
 			s.add(name, inUnit(f.ConsumedQuantity, spec), inUnit(*f.ErrorBound, spec), measured)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -111,10 +110,9 @@ type mark struct {
 	Class string `json:"class"`
 }
 
-// stalledText describes the state of a stalled claim, with its reason.
-func stalledText(reason string) string {
-	low := strings.NewReplacer(",", ", ", "_", " ").Replace(reason)
-	return "busy, and does nothing, for all that is measured: " + low
+// stalledText describes the state of a stalled claim, with the signals that show no progress.
+func stalledText(device, host []string) string {
+	return "busy, and does nothing, for all that is measured: " + nameOf(strings.Join(slices.Concat(device, host), ", "))
 }
 
 // holderLine is a share of a device, as the device's row shows it.
@@ -151,7 +149,7 @@ func (r holderRow) MarshalJSON() ([]byte, error) {
 func NewPage(s *exposition.Snapshot, c Config) *Page {
 	v := &Page{
 		of: s, config: c, catalogue: s.Catalogue.OrStandard(),
-		Time: clock(s.Time), Tiles: []tile{}, Troubles: []trouble{}, Devices: []deviceRow{},
+		Time: Clock(s.Time), Tiles: []tile{}, Troubles: []trouble{}, Devices: []deviceRow{},
 		IDs: []string{}, Claims: []holderRow{}, Pods: []holderRow{},
 		states: map[driver.ID]ledger.State{}, stalled: map[driver.ID]string{}, index: map[driver.ID]int{},
 	}
@@ -160,7 +158,7 @@ func NewPage(s *exposition.Snapshot, c Config) *Page {
 	}
 	for key, verdict := range s.Stalled {
 		if verdict.Stalled != nil { // only for devices that one claim holds alone
-			v.stalled[key.Device] = verdict.Why()
+			v.stalled[key.Device] = stalledText(texts(verdict.Stalled), texts(verdict.Host))
 		}
 	}
 	for _, source := range c.Sources {
@@ -176,10 +174,10 @@ func NewPage(s *exposition.Snapshot, c Config) *Page {
 		row := newDeviceRow(d, state)
 		row.setRecent(v.recent[recorder.Owner{Kind: recorder.OfDevice, Device: d.ID}])
 		if state == ledger.StateStalled {
-			row.Why = stalledText(v.stalled[d.ID])
+			row.Why = v.stalled[d.ID]
 		}
 		if state == ledger.StateQuiet {
-			row.Quiet = duration(s.Time.Sub(lastActive[d.ID]).Seconds())
+			row.Quiet = Duration(s.Time.Sub(lastActive[d.ID]).Seconds())
 		}
 		v.Devices = append(v.Devices, row)
 	}
@@ -293,7 +291,7 @@ func newDeviceRow(d *ledger.Device, state ledger.State) deviceRow {
 		case d.Attribution == join.AttributionProcess:
 			line.Part = "by process"
 		default:
-			line.Part = fmt.Sprintf("%.0f %%", 100*s.Weight)
+			line.Part = percentOf(s.Weight)
 		}
 		row.Holders = append(row.Holders, line)
 	}
@@ -336,7 +334,7 @@ func taintMarks(taints []driver.Taint) []mark {
 		var what []string
 		for _, t := range taints {
 			if t.Effect == effect.name {
-				what = append(what, taintText(t))
+				what = append(what, taintText(t.String(), t.Rule))
 			}
 		}
 		if len(what) > 0 {
@@ -346,12 +344,12 @@ func taintMarks(taints []driver.Taint) []mark {
 	return marks
 }
 
-// taintText names a taint and its origin.
-func taintText(t driver.Taint) string {
-	if t.Rule != "" {
-		return t.String() + " (DeviceTaintRule " + t.Rule + ")"
+// taintText names a taint and its origin: a rule, or else a slice.
+func taintText(taint, rule string) string {
+	if rule != "" {
+		return taint + " (DeviceTaintRule " + rule + ")"
 	}
-	return t.String() + " (ResourceSlice)"
+	return taint + " (ResourceSlice)"
 }
 
 // podList names the first pods of a share. A namespace is written where it changes.
@@ -377,16 +375,16 @@ func podList(pods []podresources.Pod) string {
 
 func newHolderRow(h *ledger.Holder, now time.Time, quietAfter time.Duration) holderRow {
 	row := holderRow{
-		Namespace: h.Namespace, Name: h.Name, Device: h.Device, Held: duration(h.Allocated), figures: figuresOf(h.Values),
+		Namespace: h.Namespace, Name: h.Name, Device: h.Device, Held: Duration(h.Allocated), figures: figuresOf(h.Values),
 	}
 	for i := range h.Values {
 		if v := &h.Values[i]; v.Quantity == driver.ActiveSeconds && h.Allocated > 0 {
-			row.Active = fmt.Sprintf("%.0f %%", 100*min(1, v.Value/h.Allocated))
+			row.Active = percentOf(min(1, v.Value/h.Allocated))
 		}
 	}
 	if !h.LastActive.IsZero() {
 		if quiet := now.Sub(h.LastActive); quiet >= quietAfter {
-			row.quiet, row.Quiet = quiet, duration(quiet.Seconds())
+			row.quiet, row.Quiet = quiet, Duration(quiet.Seconds())
 		}
 	}
 	return row
@@ -394,28 +392,12 @@ func newHolderRow(h *ledger.Holder, now time.Time, quietAfter time.Duration) hol
 
 // figuresOf returns the figures of a row, except traffic.
 func figuresOf(values []ledger.Value) figures {
-	var f figures
-	hottest := math.Inf(-1)
-	var used, capacity string
+	var f Figures
 	for i := range values {
-		v := &values[i]
-		switch v.Quantity {
-		case driver.Utilization:
-			f.Utilization = percent(v.Value)
-		case driver.MemoryUsed:
-			used = scaled(v.Value, "B", 1024)
-		case driver.MemoryCapacity:
-			capacity = scaled(v.Value, "B", 1024)
-		case driver.Power:
-			f.Power = fmt.Sprintf("%.0f W", v.Value)
-		case driver.Temperature:
-			hottest = max(hottest, v.Value)
-			f.Temperature = fmt.Sprintf("%.0f °C", hottest)
-		}
+		f.set(values[i].Quantity, values[i].Value)
 	}
-	f.Memory = used
-	if used != "" && capacity != "" {
-		f.Memory += " of " + capacity
+	return figures{
+		Utilization: f.Text(driver.Utilization), Memory: f.Text(driver.MemoryUsed), Power: f.Text(driver.Power),
+		Temperature: f.Text(driver.Temperature),
 	}
-	return f
 }

@@ -57,8 +57,8 @@ func TestIncidents(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	for n, want := range map[int][]string{
-		len(lines) - 2: {"node-2", "open", "gpu-0: XID 31", " 1h0m0s", " 29 ", "team/a"},
-		len(lines) - 1: {"node-1", "resolved", "source nvml fails: timeout", " 5s", " 1 "},
+		len(lines) - 2: {"node-2", "open", "gpu-0: XID 31", " 60 min", " 29 ", "team/a"},
+		len(lines) - 1: {"node-1", "resolved", "source nvml fails: timeout", " 5.0 s", " 1 "},
 	} {
 		for _, text := range want {
 			if !strings.Contains(lines[n], text) {

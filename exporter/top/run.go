@@ -107,7 +107,7 @@ func (f *fleet) describe(ctx context.Context, of Subject, width int) []string {
 		if a.report == nil {
 			continue
 		}
-		lines := describe(a.report, a.happened(), of)
+		lines := a.describe(of)
 		if len(lines) > 0 && (of.View == ViewClaims || of.View == ViewPods) {
 			lines = append(lines, a.charts(ctx, of, width)...)
 		}

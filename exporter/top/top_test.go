@@ -47,7 +47,7 @@ func value(quantity string, v float64) present.ValueReport {
 	return present.ValueReport{Quantity: quantity, Value: v}
 }
 
-func names(rows []Row) string {
+func names(rows []present.Device) string {
 	var out []string
 	for _, r := range rows {
 		out = append(out, r.Device)
@@ -63,7 +63,7 @@ func TestSortAndFilter(t *testing.T) {
 		device("gpu-3", ledger.StateUnhealthy, value("power", 7)),
 		device("gpu-4", ledger.StateQuiet, value("utilization", 0)),
 		device("gpu-5", ledger.StateStalled, value("utilization", 1)))
-	rows := Rows(&r)
+	rows := present.Devices(&r)
 	for _, tt := range []struct {
 		by      Order
 		reverse bool
@@ -104,7 +104,7 @@ func TestRows(t *testing.T) {
 		return present.HolderReport{ID: d.ID, LastActive: &at, Ended: ended}
 	}
 	r.Claims = []present.HolderReport{holder(time.Minute, nil), holder(90*time.Second, nil), holder(time.Second, &r.Time)}
-	row := Rows(&r)[0]
+	row := present.Devices(&r)[0]
 	if diff := cmp.Diff([][]string{{"a/c2", "a/c10"}, {"a/p2", "a/p10"}}, [][]string{row.Claims, row.Pods}); diff != "" {
 		t.Errorf("holders: %s", diff)
 	}
@@ -120,7 +120,7 @@ func TestLayoutFits(t *testing.T) {
 		Namespace: "team", Claim: strings.Repeat("長い", 20), Pods: []string{"team/" + strings.Repeat("p", 90)},
 	}}
 	r := report("node-1", d, device("gpu-1", ledger.StateFree))
-	rows := Rows(&r)
+	rows := present.Devices(&r)
 	for _, width := range []int{20, 60, 80, 120, 400} {
 		table := layout(rows, deviceColumns(true, true), width, same)
 		for _, line := range append(table.Lines, table.Titles) {
@@ -160,9 +160,9 @@ func TestLayoutNarrow(t *testing.T) {
 		{140, "DEVICE STATE UTIL MEMORY POWER QUIET CLAIM PODS", "gpu-6-partition-1"},
 		{92, "DEVICE STATE UTIL MEMORY POWER QUIET PODS", "gpu-6-partition-1"},
 		{80, "DEVICE STATE UTIL POWER QUIET PODS", "gpu-6-partition-1"},
-		{60, "DEVICE STATE UTIL POWER PODS", "gpu-6-…ion-1"},
+		{60, "DEVICE STATE UTIL POWER PODS", "gpu-6-p…tion-1"},
 	} {
-		table := layout(Rows(&r), deviceColumns(false, false), tt.width, same)
+		table := layout(present.Devices(&r), deviceColumns(false, false), tt.width, same)
 		if titles := strings.Join(strings.Fields(table.Titles), " "); titles != tt.titles {
 			t.Errorf("at %d the columns are %s, want %s", tt.width, titles, tt.titles)
 		}
@@ -192,7 +192,7 @@ func TestStale(t *testing.T) {
 	fail = true
 	f.poll(t.Context(), find)
 	said := f.troubles(f.answers["a"].at.Add(3*time.Second), ViewDevices)
-	if want := []string{"node-1 is stale for 3 s: connection refused"}; !cmp.Equal(said, want) {
+	if want := []string{"node-1 is stale for 3.0 s: connection refused"}; !cmp.Equal(said, want) {
 		t.Errorf("troubles %q, want %q", said, want)
 	}
 	if len(f.everything().Devices) != 1 {
@@ -411,9 +411,9 @@ func awaitText(t *testing.T, screen *readable, right func(string) bool) {
 // the last time of an incident are left out instead.
 func TestNamesAt80(t *testing.T) {
 	const pod, incident = "research/llm-pretrain-12-worker-0", "gpu-3: uncorrectable ECC error"
-	pods := []Holder{{
+	pods := []present.Holder{{
 		Namespace: "research", Name: "llm-pretrain-12-worker-0", Claims: []string{"research/llm-pretrain-12-gpus"},
-		Measures: Measures{
+		Figures: present.Figures{
 			State: ledger.StateStalled, Utilization: new(1.0), MemoryUsed: new(7e10), Power: new(681.0),
 			QuietSeconds: new(300.0),
 		},

@@ -186,7 +186,7 @@ func TestImports(t *testing.T) {
 		},
 		"exporter/api/generate": {"exporter/api"},
 		"exporter/top": {
-			"driver", "exporter/join", "exporter/ledger", "exporter/present", "exporter/recorder",
+			"driver", "exporter/ledger", "exporter/present", "exporter/recorder",
 			"exporter/web/decode",
 		},
 		"exporter/node": {

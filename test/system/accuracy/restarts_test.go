@@ -47,21 +47,21 @@ type restart struct {
 // devices, and of the holders that exist all the time, equal the counters. The unattributed part
 // and the errors of the other pods are printed.
 func TestRestarts(t *testing.T) {
-	present, next := os.Getenv("DRA_EXPORTER"), otherBuild(t)
-	if present == "" {
+	program, next := os.Getenv("DRA_EXPORTER"), otherBuild(t)
+	if program == "" {
 		t.Fatal("DRA_EXPORTER is not set: run this with make")
 	}
 	t.Parallel()
 	stop := func(p *live.Program) { p.Stop() }
 	restarts := []restart{
-		{"kill -9", (*live.Program).Kill, 3 * time.Second, present},
-		{"SIGTERM", stop, 0, present},
+		{"kill -9", (*live.Program).Kill, 3 * time.Second, program},
+		{"SIGTERM", stop, 0, program},
 		{"upgrade to another build", stop, time.Second, next},
 		{"a minute away", stop, time.Minute, next},
-		{"kill -9 and a rollback", (*live.Program).Kill, time.Second, present},
+		{"kill -9 and a rollback", (*live.Program).Kill, time.Second, program},
 	}
 	r := newRestarted(t)
-	p := r.start(t, present)
+	p := r.start(t, program)
 	stalls, stopWatching := standstill.Watch()
 	t.Cleanup(stopWatching)
 	var playing sync.WaitGroup
