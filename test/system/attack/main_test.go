@@ -53,7 +53,7 @@ type attack struct {
 
 func attacks() []attack {
 	return slices.Concat(scrapeAttacks(), endpointAttacks(), networkAttacks(), sliceAttacks(), blockAttacks(),
-		exhaustAttacks(), tokenAttacks(), kubeletAttacks(), serverAttacks())
+		exhaustAttacks(), tokenAttacks(), kubeletAttacks(), serverAttacks(), readerAttacks())
 }
 
 func TestAttacks(t *testing.T) {
