@@ -85,7 +85,7 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 	pages, err := guard(o, in.api, metrics, log, web.NewHandler(web.Config{
 		Metrics: renderer, Latest: sampler.Latest, Node: o.node, MetricsPath: o.telemetryPath, Pprof: o.pprof,
 		Version: cmp.Or(version.Version, "development build"), Scrapes: scrapes, QuietAfter: o.quietAfter,
-		Log: log, Health: sampler.Health, Recorder: flight.Recorder,
+		Log: log, Health: sampler.Health, GiveWay: sampler.GiveWay, Recorder: flight.Recorder,
 		MaxAnswers: memory.of(web.MaxAnswers), WithoutAPI: !o.withAPI, WithoutPage: !o.withPage, Hosts: o.hosts,
 		Rejected: func(r driver.Rejection) { metrics.Reject(r) },
 		Sources:  func() []web.Source { return sourceStates(in.sources, list, metrics.States()) },

@@ -40,6 +40,9 @@ type Config struct {
 	// Hosts are further names of the server, which [Config.knows] accepts.
 	Hosts    []string
 	Rejected func(driver.Rejection) // called for each refused request; may be nil
+	// GiveWay is called before each piece of work. It waits while other work is more urgent. It may be
+	// nil.
+	GiveWay func(context.Context)
 }
 
 // Probes are the paths that need no check of the client and are outside of all limits.
@@ -65,6 +68,9 @@ func NewHandler(c Config) http.Handler {
 	if c.Rejected == nil {
 		c.Rejected = func(driver.Rejection) {}
 	}
+	if c.GiveWay == nil {
+		c.GiveWay = func(context.Context) {}
+	}
 	mux, readers := http.NewServeMux(), http.NewServeMux()
 	few := c.forBrowsers(crowded(readers, maxReaders, c.Rejected))
 	for _, r := range c.routes() {
@@ -80,9 +86,20 @@ func NewHandler(c Config) http.Handler {
 			readers.Handle(r.Pattern, handler)
 			handler = few
 		}
+		if r.Kind != KindProbe {
+			handler = c.giveWay(handler)
+		}
 		mux.Handle(r.Pattern, handler)
 	}
 	return mux
+}
+
+// giveWay lets more urgent work go before a handler.
+func (c Config) giveWay(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.GiveWay(r.Context())
+		next.ServeHTTP(w, r)
+	})
 }
 
 // probe answers a probe.

@@ -86,13 +86,14 @@ const passwordConfig = `basic_auth_users:
 
 // wrongPasswords are sent by clients of one address. Checking a password takes long.
 func wrongPasswords(t testing.TB) {
+	const rejected = `dra_exporter_input_rejected_total{input="requests",reason="too_many"}`
 	g := newPasswordTarget(t)
-	f := g.attackedBy(clients{"guesser", 50})
+	f := g.attackedUntil(func() bool { return g.rejects(rejected) }, clients{"guesser", 50})
 	g.expectHeld(t, f)
 	if f.refused > 0 {
 		t.Errorf("%d of the honest scrapes were refused", f.refused)
 	}
-	g.expectRejected(`dra_exporter_input_rejected_total{input="requests",reason="too_many"}`)
+	g.expectRejected(rejected)
 }
 
 // newPasswordTarget is newTarget with passwordConfig.

@@ -34,9 +34,10 @@ func jobSpec(ttl *int32, spec corev1.PodSpec) batchv1.JobSpec {
 func testJobWithTTL(t *testing.T, w *world) {
 	n := w.namespace(t, "job-ttl")
 	n.template("made", request("gpu", gpudriver.ClassGPU))
-	n.job("job", ptr.To[int32](0), templateSpec("made", "sleep", "8s"))
+	n.job("job", ptr.To[int32](0), templateSpec("made", untilFinish()...))
 	n.running(1)
 	holds, _ := n.agree(1)
+	least := n.finishes("")
 	n.running(0)
 	n.agree(0)
 	eventually(t, "the claim is removed", func() error {
@@ -46,7 +47,7 @@ func testJobWithTTL(t *testing.T, w *world) {
 		}
 		return err
 	})
-	n.ended(holds[0].Claim, holds[0].Device, 7500*time.Millisecond) // Its start may be set to a time between two answers.
+	n.ended(holds[0].Claim, holds[0].Device, least)
 }
 
 // Several Jobs run one after the other. Each creates a claim of the same name for another device.

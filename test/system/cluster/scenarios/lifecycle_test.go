@@ -17,17 +17,25 @@ import (
 func testCompleted(t *testing.T, w *world) {
 	n := w.namespace(t, "completed")
 	n.claim("job", request("gpu", gpudriver.ClassGPU))
-	lasts := 8 * time.Second
-	if n.late != nil {
-		lasts = lateLife
-	}
-	n.pod("job", once(podSpec("job", "sleep", lasts.String())))
+	n.pod("job", once(podSpec("job", untilFinish()...)))
 	n.phase("job", corev1.PodRunning)
 	holds, _ := n.agree(1)
+	least := n.finishes("job")
 	n.phase("job", corev1.PodSucceeded)
 	n.agree(0)
-	// Its start may be set to a time between two answers, up to half a second off.
-	n.ended("job", holds[0].Device, lasts-500*time.Millisecond)
+	n.ended("job", holds[0].Device, least)
+}
+
+// finishes lets a pod that every exporter shows work for a while more, and then finish. It returns
+// how long the pod has held its devices at least: the end may be set to a time between two answers,
+// up to half a second off.
+func (n *namespace) finishes(pod string) (least time.Duration) {
+	n.Helper()
+	begin := time.Now()
+	time.Sleep(2 * timing)
+	least = time.Since(begin) - 500*time.Millisecond
+	n.finish(pod)
+	return least
 }
 
 // A pod that is being deleted holds its device and is charged until its grace period is over.
