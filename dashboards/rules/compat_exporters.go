@@ -3,9 +3,9 @@ package rules
 import "slices"
 
 // dcgmExporter is NVIDIA/dcgm-exporter: labels by internal/pkg/rendermetrics/render_metrics.go, its
-// README (DRA) and release notes of 4.9 (hostname). gpu is the number in the device's name, which is
-// its minor number; a device without one in its name, such as a UUID, has its name. GPU_I_ID is the
-// end of a MIG device's name: no metric has the number of the GPU instance.
+// README (DRA) and release notes of 4.9 (hostname). gpu is the number in the device's name, which
+// is its minor number; a device without one in its name, such as a UUID, has its name. GPU_I_ID is
+// the end of a MIG device's name: no metric has the number of the GPU instance.
 func dcgmExporter() *otherExporter {
 	return &otherExporter{
 		name: "dcgm-exporter", value: "dcgmExporter", preset: "dcgm-exporter", vendor: "nvidia",
@@ -48,8 +48,8 @@ func dcgmMore(e *otherExporter) []recording {
 			topk by (<device>) (
 			  1, max by (<device>, code) (increase(dra_device_errors_total{kind="xid", code!=""}[<rate>])) > 0
 			)`},
-		// The code of the last XID, which stays; 0 before the first one, where XIDs are read. The quantile
-		// makes a number of a label.
+		// The code of the last XID, which stays; 0 before the first one, where XIDs are read. The
+		// quantile makes a number of a label.
 		{name: lastXID, expr: `
 			max by (<device>) (
 			  histogram_quantile(

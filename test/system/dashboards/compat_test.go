@@ -115,8 +115,8 @@ func readDemo(t *testing.T, vendor string) []page {
 	return out
 }
 
-// recordPages stores pages, in the order of their times, and evaluates rules after each. Series that
-// end are marked as stale, as a server does.
+// recordPages stores pages, in the order of their times, and evaluates rules after each. Series
+// that end are marked as stale, as a server does.
 func recordPages(t *testing.T, pages []page, groups []rules.Group) *engine {
 	t.Helper()
 	e := newEngine(t)
