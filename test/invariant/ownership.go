@@ -42,6 +42,9 @@ type Ownership struct {
 	// NoShares reports whether the exporter can't know the shares of a device. These are not compared.
 	// nil: false for all devices.
 	NoShares func(device driver.ID) bool
+	// EndsFromServer says that the exporter learns the ends of pods from the API server while the
+	// kubelet lists no pods at all, which proves nothing. The kubelet may report the ends much later.
+	EndsFromServer bool
 	// FromStart says that the exporter does not know claims whose devices are not prepared.
 	FromStart bool
 	// Except has namespaces that are not checked. Contradicted has namespaces in which the kubelet

@@ -80,7 +80,7 @@ func TestRestarts(t *testing.T) {
 	time.Sleep(betweenRestarts)
 	close(ending)
 	playing.Wait()
-	r.meters.freeze()
+	r.meters.freeze(t, time.Now())
 	r.compare(t, p, stalls())
 }
 
@@ -204,6 +204,7 @@ const metersConfig = `endpoints:
 
 // reading has the served counters, and the energy that each pod had used until then.
 type reading struct {
+	at     time.Time
 	text   string
 	joules map[string]float64 // by device
 	used   map[string]float64 // joules by pod
@@ -246,18 +247,25 @@ func (m *meters) read(ctx context.Context) (*reading, error) {
 			}
 		}
 	}
-	out.text = text.String()
+	out.at, out.text = at, text.String()
 	for _, use := range m.node.Uses(at) {
 		out.used[use.Pod.Name] = use.Truth.Joules
 	}
 	return out, nil
 }
 
-// freeze makes all further readings equal to the last one.
-func (m *meters) freeze() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.frozen = time.Now()
+// freeze makes all further readings equal to the first one after a time.
+func (m *meters) freeze(t *testing.T, after time.Time) {
+	t.Helper()
+	live.Await(t, time.Minute, "the last pods that ended are read", func() error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if !m.last.at.After(after) {
+			return fmt.Errorf("the last reading is of %v", m.last.at)
+		}
+		m.frozen = time.Now()
+		return nil
+	})
 }
 
 // compare compares the values of the last program with the counters.

@@ -249,7 +249,7 @@ func (g *target) ask(path, header, value string) (status int, allowed string) {
 // read requests a path repeatedly, uncompressed, over its own connection.
 func (g *target) read(ctx context.Context, path string) {
 	client := newClient(g.trust)
-	client.Transport.(*http.Transport).DialContext = attacker().DialContext
+	client.Transport.(*http.Transport).DialContext = g.attacker().DialContext
 	defer client.CloseIdleConnections()
 	for ctx.Err() == nil {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.url(path), http.NoBody)

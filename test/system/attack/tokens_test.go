@@ -2,6 +2,7 @@ package attack
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 
 	"github.com/dra-exporter/dra-exporter/test/largenode"
+	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
 // tokenAttacks are the attacks by clients with unknown tokens or wrong passwords.
@@ -27,6 +29,8 @@ func tokenAttacks() []attack {
 		{name: "90 unknown tokens a second", short: true, run: unknownTokens},
 		{name: "50 clients guess passwords", short: true, run: wrongPasswords},
 		{name: "names of users are guessed by the time", short: true, run: guessedNames},
+		{name: "400 slow connections of a scraper's address", short: true, run: slowNeighbors(newPasswordTarget)},
+		{name: "the same, if it has a certificate", short: true, run: slowNeighbors(newCertificateTarget)},
 	}
 }
 
@@ -108,6 +112,34 @@ func newPasswordTarget(t testing.TB) *target {
 	return g
 }
 
+// newCertificateTarget is newTarget with TLS. The honest scraper has a certificate.
+func newCertificateTarget(t testing.TB) *target {
+	t.Helper()
+	node := largenode.Start(t)
+	trust := live.Certificate(t, node.Dir)
+	own, err := tls.LoadX509KeyPair(node.Path("cert.pem"), node.Path("key.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := launch(t, node, map[string]string{"web.config.file": node.Write(t, "web.yaml", `tls_server_config:
+  {cert_file: cert.pem, key_file: key.pem, client_ca_file: cert.pem, client_auth_type: VerifyClientCertIfGiven}
+`)})
+	g.trust, g.client = trust, newClient(trust)
+	g.client.Transport.(*http.Transport).TLSClientConfig.Certificates = []tls.Certificate{own}
+	g.await("aware of the node", g.complete)
+	return g
+}
+
+// slowNeighbors are clients of the scraper's address whose requests never end. The scraper connects
+// anew for each scrape.
+func slowNeighbors(start func(testing.TB) *target) func(testing.TB) {
+	return func(t testing.TB) {
+		g := start(t)
+		g.client.Transport.(*http.Transport).DisableKeepAlives = true
+		attackBy(g, clients{"neighbor", 400})
+	}
+}
+
 // guessedNames compares the duration of answers to wrong passwords for names of users and for an
 // unknown name.
 func guessedNames(t testing.TB) {
@@ -141,7 +173,7 @@ func basic(user, password string) string {
 // guesser guesses passwords.
 func (g *target) guesser(ctx context.Context) {
 	client := newClient(g.trust)
-	client.Transport.(*http.Transport).DialContext = attacker().DialContext
+	client.Transport.(*http.Transport).DialContext = g.attacker().DialContext
 	for pause(ctx) == nil {
 		g.knock(ctx, client, basic("scraper", fmt.Sprintf("%x", rand.Uint64())))
 	}

@@ -34,7 +34,7 @@ func jobSpec(ttl *int32, spec corev1.PodSpec) batchv1.JobSpec {
 func testJobWithTTL(t *testing.T, w *world) {
 	n := w.namespace(t, "job-ttl")
 	n.template("made", request("gpu", gpudriver.ClassGPU))
-	n.job("job", ptr.To[int32](0), templateSpec("made"))
+	n.job("job", ptr.To[int32](0), templateSpec("made", untilFinish()...))
 	n.running(1)
 	holds, _ := n.agree(1)
 	least := n.finishes("")

@@ -121,7 +121,7 @@ func testLastPods(t *testing.T, w *world) {
 	names := []string{"ends", "deleted"}
 	for _, name := range names {
 		n.claim(name, request("gpu", gpudriver.ClassGPU))
-		n.pod(name, once(podSpec(name)))
+		n.pod(name, once(podSpec(name, untilFinish()...)))
 	}
 	n.phase("ends", corev1.PodRunning)
 	n.phase("deleted", corev1.PodRunning)

@@ -17,7 +17,7 @@ import (
 func testCompleted(t *testing.T, w *world) {
 	n := w.namespace(t, "completed")
 	n.claim("job", request("gpu", gpudriver.ClassGPU))
-	n.pod("job", once(podSpec("job")))
+	n.pod("job", once(podSpec("job", untilFinish()...)))
 	n.phase("job", corev1.PodRunning)
 	holds, _ := n.agree(1)
 	least := n.finishes("job")

@@ -1,6 +1,7 @@
 package scenarios
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"testing"
@@ -197,26 +198,40 @@ func (n *namespace) phase(pod string, phase corev1.PodPhase) {
 	})
 }
 
-// finish ends the running containers of a pod, or of all pods of the namespace if pod is empty, as
-// if they had finished their work: with status 0, and without the kubelet.
+// untilFinish returns the command of a container that runs until finish is called.
+func untilFinish() []string { return []string{"told", "sleep", "0s"} }
+
+// finish lets the running containers of a pod, or of all pods of the namespace if pod is empty, end
+// with status 0, without the kubelet: as if they had done their work.
 func (n *namespace) finish(pod string) {
 	n.Helper()
-	all, err := n.ownership.runtime.ListContainers(n.Context(), &runtimeapi.ListContainersRequest{})
-	n.no(err)
-	ended := 0
-	for _, c := range all.GetContainers() {
-		name := c.GetLabels()["io.kubernetes.pod.name"]
-		if c.GetLabels()["io.kubernetes.pod.namespace"] != n.name || pod != "" && name != pod ||
-			c.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
-			continue
+	begun := false
+	eventually(n.T, "the containers have finished", func() error {
+		all, err := n.ownership.runtime.ListContainers(n.Context(), &runtimeapi.ListContainersRequest{})
+		if err != nil {
+			return err
 		}
-		_, err := n.ownership.runtime.StopContainer(n.Context(), &runtimeapi.StopContainerRequest{ContainerId: c.GetId()})
-		n.no(err)
-		ended++
-	}
-	if ended == 0 {
-		n.Fatalf("no container of %s/%s runs", n.name, pod)
-	}
+		running := 0
+		for _, c := range all.GetContainers() {
+			of := c.GetLabels()
+			if c.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING || of["io.kubernetes.pod.namespace"] != n.name ||
+				pod != "" && of["io.kubernetes.pod.name"] != pod {
+				continue
+			}
+			if n.containers {
+				err = errors.Join(err, tellProcesses(of["io.kubernetes.pod.uid"]))
+			} else {
+				_, stopped := n.ownership.runtime.StopContainer(n.Context(), &runtimeapi.StopContainerRequest{ContainerId: c.GetId()})
+				err = errors.Join(err, stopped)
+			}
+			running++
+		}
+		begun = begun || running > 0
+		if running > 0 || !begun {
+			return errors.Join(err, fmt.Errorf("%d run", running))
+		}
+		return nil
+	})
 }
 
 // remove deletes a pod with a grace period and waits until it is gone.

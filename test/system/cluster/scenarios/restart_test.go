@@ -152,7 +152,7 @@ func (n *namespace) endsWithoutServer(name string, takeAway, bringBack func(stri
 	n.Helper()
 	o := n.namespace(n.T, "server-"+name)
 	o.claim("job", request("gpu", gpudriver.ClassGPU))
-	o.pod("job", once(podSpec("job")))
+	o.pod("job", once(podSpec("job", untilFinish()...)))
 	o.phase("job", corev1.PodRunning)
 	holds, _ := o.agree(1)
 	n.order(takeAway, "kube-apiserver")

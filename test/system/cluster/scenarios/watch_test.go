@@ -112,7 +112,7 @@ func startWatch(
 		exporter: r, world: o, guards: map[*guard]struct{}{},
 		owners: invariant.Ownership{
 			Truth: o.truth, Containers: o.containers, Stopped: o.stopped, ListedOnly: r.noClaims || r.noPods,
-			NoShares: r.hidesShares, Stood: stood, Waited: waited,
+			NoShares: r.hidesShares, Stood: stood, Waited: waited, EndsFromServer: r.server && !r.podsAPI,
 			Prepared: func(claim types.UID) []standstill.Span { return preparedSpans(t, c, claim) },
 		},
 	}
