@@ -15,7 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -132,7 +132,7 @@ func TestNewQuantity(t *testing.T) {
 		t.Log(text)
 	}
 	var report bytes.Buffer
-	if err := web.WriteReport(&report, s, "node", time.Minute); err != nil || !bytes.Contains(
+	if err := present.WriteReport(&report, s, "node", time.Minute); err != nil || !bytes.Contains(
 		report.Bytes(), []byte(`{"quantity":"fan_power","labels":{"fan":"front"},"value":10,"source":"fans"}`),
 	) {
 		t.Errorf("the report lacks it: %v, %s", err, &report)

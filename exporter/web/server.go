@@ -17,6 +17,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
@@ -29,10 +30,10 @@ type Config struct {
 	Pprof       bool
 	Version     string
 	Scrapes     *Scrapes
-	Health      func() error       // why the probes fail; nil: they succeed
-	QuietAfter  time.Duration      // a device that was not used for this time is quiet
-	Sources     func() []Source    // states of the sources; nil: unknown
-	Recorder    *recorder.Recorder // nil: none
+	Health      func() error            // why the probes fail; nil: they succeed
+	QuietAfter  time.Duration           // a device that was not used for this time is quiet
+	Sources     func() []present.Source // states of the sources; nil: unknown
+	Recorder    *recorder.Recorder      // nil: none
 	Log         *slog.Logger
 	MaxAnswers  int // size limit of answers kept in memory, in bytes; 0: MaxAnswers
 	// WithoutAPI and WithoutPage switch the JSON and the page off.
@@ -43,6 +44,15 @@ type Config struct {
 	// GiveWay is called before each piece of work. It waits while other work is more urgent. It may be
 	// nil.
 	GiveWay func(context.Context)
+}
+
+// about returns what people see of the node beside its snapshot.
+func (c Config) about() present.Config {
+	out := present.Config{Node: c.Node, Recorder: c.Recorder, QuietAfter: c.QuietAfter}
+	if c.Sources != nil {
+		out.Sources = c.Sources()
+	}
+	return out
 }
 
 // Probes are the paths that need no check of the client and are outside of all limits.
