@@ -12,7 +12,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/deviceplugin"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
@@ -91,8 +91,8 @@ func (v *vendor) has(device string) bool {
 }
 
 // isRead reports whether an exporter reads any of the vendor's devices.
-func (v *vendor) isRead(r *web.Report) bool {
-	return slices.ContainsFunc(r.Devices, func(d web.DeviceReport) bool { return d.Up != nil && *d.Up && v.has(d.Device) })
+func (v *vendor) isRead(r *present.Report) bool {
+	return slices.ContainsFunc(r.Devices, func(d present.DeviceReport) bool { return d.Up != nil && *d.Up && v.has(d.Device) })
 }
 
 // replace replaces the hardware of a device. The load stays the same. The new counter is
