@@ -178,8 +178,8 @@ func (b *book) compare(known idle, r *Reading) (class, Reason) {
 	}
 }
 
-// idles reports whether a device, of which the integer pipe and the SMs are measured, draws so little
-// above its idle power that each active SM can only wait, whatever the claim has done before.
+// idles reports whether a device, of which the integer pipe and the SMs are measured, draws so
+// little above its idle power that each active SM can only wait, whatever the claim did before.
 func (b *book) idles(drawn, span, most float64) bool {
 	active := b.level[SM]
 	return active >= fewSM && b.level.Measured(Int) && drawn <= max(spinsPerSM*active*span, idleDrift/2*most)

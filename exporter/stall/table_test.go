@@ -15,8 +15,8 @@ import (
 
 const day = 24 * time.Hour
 
-// course is what the judge said of a job, second by second: verdicts on its first device, and alarms
-// on any.
+// course is what the judge said of a job, second by second: verdicts on its first device, and
+// alarms on any.
 type course struct {
 	name    string
 	seconds int
@@ -162,8 +162,8 @@ func TestHangs(t *testing.T) {
 }
 
 // Of what was recorded on real GPUs, played for two hours, no job that works has an alarm, and no
-// hang has the verdict 0: at once, after five minutes idle, and after five minutes idle with a context
-// open. What the recordings can prove is found.
+// hang has the verdict 0: at once, after five minutes idle, and after five minutes idle with a
+// context open. What the recordings can prove is found.
 func TestRecordings(t *testing.T) {
 	recordings, err := stalltest.Recordings(os.DirFS("stalltest/testdata"))
 	if err != nil {
@@ -219,9 +219,9 @@ func readySecond(recordings []stalltest.Recording, model *stalltest.Model) stall
 	panic("no recording of an idle context on a " + model.Name)
 }
 
-// recordedStates are the last verdicts that the recordings prove, of the workloads of the H100 and the
-// H200 (which has them last): work is seen without having seen the device idle, dependent loads and a
-// spin once its idle power with a context open is known.
+// recordedStates are the last verdicts that the recordings prove, of the workloads of the H100 and
+// the H200 (which has them last): work is seen without having seen the device idle, dependent loads
+// and a spin once its idle power with a context open is known.
 func recordedStates() map[string]string {
 	return map[string]string{
 		"mc_fp32 after nothing":             "not stalled",

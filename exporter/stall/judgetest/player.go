@@ -141,8 +141,8 @@ func valuesOf(of *stalltest.Values) stall.Values {
 	return v
 }
 
-// hostOf returns the signals of the pod on the host. Of recordings, what was not recorded is left out:
-// bytes read from block devices, and the page cache.
+// hostOf returns the signals of the pod on the host. Of recordings, what was not recorded is left
+// out: bytes read from block devices, and the page cache.
 func hostOf(of *stalltest.Values) stall.HostValues {
 	return stall.HostValues{
 		stall.CPU:        of[stalltest.HostCPU],

@@ -189,8 +189,8 @@ func workloadStory(w *stalltest.Workload) story {
 	return s
 }
 
-// quietStories are of members on several nodes, of which all but the last are quiet from minute 20 to
-// 100.
+// quietStories are of members on several nodes, of which all but the last are quiet from minute 20
+// to 100.
 func quietStories() []story {
 	alert := "DRAWorkloadStalled namespace=a"
 	of := func(name, kind string, want []string, does ...string) story {

@@ -55,8 +55,8 @@ func TestStalledGroups(t *testing.T) {
 	t.Logf("%d jobs, %d hang; the rule finds %d of them", len(stories), len(found)+len(unknown), len(found))
 }
 
-// stalledGroups are the alert, others by name, and the records that it reads: promtool evaluates a day of all others
-// in many minutes.
+// stalledGroups are the alert, others by name, and the records that it reads: promtool evaluates a
+// day of all others in many minutes.
 func stalledGroups(t *testing.T, alerts ...string) []rules.Group {
 	t.Helper()
 	alerts = append(alerts, "DRAWorkloadStalled")

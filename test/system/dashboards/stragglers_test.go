@@ -58,8 +58,8 @@ func stragglerGroups(t *testing.T) []rules.Group {
 	return out
 }
 
-// stragglersAt returns the samples of the stragglers at a minute. It is not certain while the rules'
-// windows have both times before and times after a change.
+// stragglersAt returns the samples of the stragglers at a minute. It is not certain while the
+// rules' windows have both times before and times after a change.
 func stragglersAt(w *stalltest.Workload, minute int) (samples string, certain bool) {
 	var all []string
 	for _, s := range w.Stragglers {
