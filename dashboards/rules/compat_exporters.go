@@ -3,9 +3,10 @@ package rules
 import "slices"
 
 // dcgmExporter is NVIDIA/dcgm-exporter: labels by internal/pkg/rendermetrics/render_metrics.go, its
-// README (DRA) and release notes of 4.9 (hostname). gpu is the number in the device's name, which
-// is its minor number; a device without one in its name, such as a UUID, has its name. GPU_I_ID is
-// the end of a MIG device's name: no metric has the number of the GPU instance.
+// README (DRA) and its release notes (4.8.3: hostname, 4.9: the driver's version). gpu is the
+// number in the device's name, which is its minor number; a device without one in its name, such as
+// a UUID, has its name. GPU_I_ID is the end of a MIG device's name: no metric has the number of the
+// GPU instance.
 func dcgmExporter() *otherExporter {
 	return &otherExporter{
 		name: "dcgm-exporter", value: "dcgmExporter", preset: "dcgm-exporter", vendor: "nvidia",
@@ -17,6 +18,7 @@ func dcgmExporter() *otherExporter {
 			{"device", "nvidia$1", "device", `gpu-(\d+)(-.*)?`},
 			same("UUID", "uuid"), {"pci_bus_id", "0000$1", "pci_bus_id", "(.+)"},
 			same("modelName", "model"), same("DCGM_FI_DRIVER_VERSION", "driver_version"),
+			same("DCGM_FI_SYSTEM_DRIVER_VERSION", "driver_version"),
 			same("Hostname", "node"), same("hostname", "node"), constant("job", "<dcgm job>"),
 		}),
 		more: dcgmMore,
@@ -44,10 +46,14 @@ func dcgmMore(e *otherExporter) []recording {
 		e.recording("DCGM_FI_PROF_PCIE_RX_BYTES", rate("pcie", "receive")),
 		e.recording("DCGM_FI_PROF_NVLINK_TX_BYTES", rate("nvlink", "transmit")),
 		e.recording("DCGM_FI_PROF_NVLINK_RX_BYTES", rate("nvlink", "receive")),
+		// The XIDs of the window, else those before the first record: one of each device.
 		{name: "device:dra_xid:new", expr: `
 			topk by (<device>) (
 			  1, max by (<device>, code) (increase(dra_device_errors_total{kind="xid", code!=""}[<rate>])) > 0
-			)`},
+			)
+			or on (<device>)
+			topk by (<device>) (1, max by (<device>, code) (dra_device_errors_total{kind="xid", code!=""}) > 0)
+			  unless on (<device>) last_over_time(` + lastXID + `[1h]) > 0`},
 		// The code of the last XID, which stays; 0 before the first one, where XIDs are read. The
 		// quantile makes a number of a label.
 		{name: lastXID, expr: `
@@ -59,11 +65,11 @@ func dcgmMore(e *otherExporter) []recording {
 			  )
 			)
 			or on (<device>)
-			max by (<device>) (last_over_time(` + lastXID + `[1h]))
+			max by (<device>) (last_over_time(` + lastXID + `[1h]) > 0)
 			or on (<device>)
-			max by (<device>) (
-			  0 * ` + e.devices() + ` and on (<node>) dra_exporter_source_up{source=~"nvml|dcgm|kmsg"} == 1
-			)`},
+			0 * group by (<device>) (dra_device_memory_used_bytes)
+			  and on (<device>) ` + e.devices() + `
+			  and on (<node>) dra_exporter_source_up{source=~"nvml|dcgm|kmsg"} == 1`},
 		e.recording("DCGM_FI_DEV_XID_ERRORS", measure{device: "max by (<device>) (" + lastXID + ")", parent: true, scale: 1}),
 	}
 }

@@ -39,7 +39,8 @@ type node struct {
 	name string
 }
 
-// newNode returns a node with these devices. Each with a pod is held by it.
+// newNode returns a node with these devices. Each with a pod is
+// held by two containers of it.
 func newNode(t *testing.T, name, driverName string, devices map[string]driver.Hardware, pods map[string][]string) node {
 	t.Helper()
 	n := node{exportertest.NewHistory(t), name}
@@ -48,12 +49,12 @@ func newNode(t *testing.T, name, driverName string, devices map[string]driver.Ha
 		id := driver.ID{Driver: driverName, Pool: name, Device: device}
 		n.In.Inventory[id] = driver.Entry{Hardware: h}
 		for _, pod := range pods[device] {
-			n.In.View.Allocations = append(n.In.View.Allocations, podresources.Allocation{
-				Device: id, Claim: podresources.Claim{Namespace: "team", Name: pod + "-gpu"},
-				Holders: []podresources.Holder{{
-					Pod: podresources.Pod{Namespace: "team", Name: pod}, Container: "main", UID: "uid-" + pod,
-				}},
-			})
+			holder := podresources.Holder{Pod: podresources.Pod{Namespace: "team", Name: pod}, UID: "uid-" + pod}
+			a := podresources.Allocation{Device: id, Claim: podresources.Claim{Namespace: "team", Name: pod + "-gpu"}}
+			for _, holder.Container = range []string{"main", "sidecar"} {
+				a.Holders = append(a.Holders, holder)
+			}
+			n.In.View.Allocations = append(n.In.View.Allocations, a)
 		}
 	}
 	return n
@@ -180,9 +181,11 @@ func TestCompatH100(t *testing.T) {
 			(of(last, "pcie_receive_bytes_total") -
 				of(seconds[len(seconds)-1-window], "pcie_receive_bytes_total")) / window, 1e5,
 		},
-		{`count(DCGM_FI_DEV_GPU_UTIL{pod="int-hash", namespace="team", container="main", exported_pod="int-hash",
+		{"count(DCGM_FI_DEV_GPU_UTIL)", 1, 0},
+		{`count(DCGM_FI_DEV_GPU_UTIL{pod="int-hash", namespace="team", container=~"main|sidecar", exported_pod="int-hash",
 			gpu="0", device="nvidia0", UUID="GPU-0", pci_bus_id="00000000:3b:00.0", modelName="NVIDIA H100 80GB HBM3",
 			Hostname="n2", hostname="n2", node="n2", instance="n2", job="dcgm-exporter", DCGM_FI_DRIVER_VERSION="580.159.04",
+			DCGM_FI_SYSTEM_DRIVER_VERSION="580.159.04",
 			dra_claim_name="int-hash-gpu", dra_claim_namespace="team", dra_driver_name="gpu.nvidia.com",
 			dra_pool_name="n2", dra_device_name="gpu-0", GPU_I_ID="", GPU_I_PROFILE=""})`, 1, 0},
 	} {

@@ -120,7 +120,7 @@ func readDemo(t *testing.T, vendor string) []page {
 func recordPages(t *testing.T, pages []page, groups []rules.Group) *engine {
 	t.Helper()
 	e := newEngine(t)
-	last := map[string][]point{} // by node, or of the rules
+	last := map[string][]point{} // by node, or rule
 	marked := func(source string, now []point, at time.Time) {
 		present := map[string]bool{}
 		for _, p := range now {
@@ -137,9 +137,13 @@ func recordPages(t *testing.T, pages []page, groups []rules.Group) *engine {
 		now := scraped(p.text, p.at, "cluster", "c1", "node", p.node, "instance", p.node, "job", "dra-exporter")
 		e.add(t, now...)
 		marked(p.node, now, p.at)
-		e.recorded = nil
-		e.evaluate(t, groups, p.at)
-		marked("rules", e.recorded, p.at)
+		for _, g := range groups { // a series that a rule no longer gives is stale for the next rule
+			for _, r := range g.Rules {
+				e.recorded = nil
+				e.evaluate(t, []rules.Group{{Name: g.Name, Rules: []rules.Rule{r}}}, p.at)
+				marked(r.Record, e.recorded, p.at)
+			}
+		}
 	}
 	return e
 }
@@ -157,6 +161,47 @@ func TestCompatQueries(t *testing.T) {
 	checkAsked(t, e, now, "dcgm-exporter", "")
 	checkOnce(t, e, now, demo[len(demo)-1].text)
 	checkParts(t, e, now)
+}
+
+// TestCompatXID plays XIDs: the code of the last one stays, also of one that was there before the
+// first record, and while the exporter starts again.
+func TestCompatXID(t *testing.T) {
+	t.Parallel()
+	const device = `{driver="gpu.nvidia.com",pool="n1",device="gpu-0"`
+	const always = `dra_device_info` + device + `,vendor="nvidia",uuid="GPU-0",parent=""} 1
+dra_device_up` + device + `} 1
+dra_device_memory_used_bytes` + device + `} 1
+dra_exporter_source_up{source="nvml"} 1
+`
+	xid := func(code string, n int) string {
+		return fmt.Sprintf("dra_device_errors_total%s,kind=\"xid\",code=%q} %d\n", device, code, n)
+	}
+	for name, tt := range map[string]struct {
+		pages []string
+		want  float64
+	}{
+		"none":                       {[]string{"", ""}, 0},
+		"the first":                  {[]string{"", xid("31", 0), xid("31", 1), xid("31", 1)}, 31},
+		"one that appears":           {[]string{"", xid("79", 1)}, 79},
+		"before the first record":    {[]string{xid("48", 3), xid("48", 3)}, 48},
+		"the last of two":            {[]string{xid("79", 1) + xid("31", 1), xid("79", 1) + xid("31", 2)}, 31},
+		"after a start":              {[]string{xid("31", 1), "", ""}, 31},
+		"one that came while it was": {[]string{xid("31", 1), "", xid("94", 0), xid("94", 1)}, 94},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var pages []page
+			at := time.Unix(1_700_000_000, 0)
+			for i, text := range tt.pages {
+				at = at.Add(time.Duration(min(i, 1)) * 10 * time.Second)
+				pages = append(pages, page{"n1", at, families(t, always+text)})
+			}
+			e := recordPages(t, pages, replacement(t, "dcgm-exporter", nil))
+			vector, err := e.query("DCGM_FI_DEV_XID_ERRORS", at)
+			if err != nil || len(vector) != 1 || vector[0].F != tt.want {
+				t.Errorf("the last XID is %v, want %v: %v", vector, tt.want, err)
+			}
+		})
+	}
 }
 
 // checkAsked evaluates the queries of an exporter's series.
