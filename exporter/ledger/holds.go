@@ -56,7 +56,8 @@ type owners struct {
 // holds are the present holds of a device, and those that ended a moment ago.
 type holds map[podresources.HoldID]*charged
 
-// intervals yields the holds of shares. The containers of a pod have the same one.
+// intervals yields the holds of shares, each of them once: the containers of a pod have the same
+// hold, and the UID of the pod may be known for some of them only.
 func intervals(of ...[]join.Share) iter.Seq[interval] {
 	return func(yield func(interval) bool) {
 		for _, shares := range of {
@@ -64,16 +65,31 @@ func intervals(of ...[]join.Share) iter.Seq[interval] {
 				s := &shares[i]
 				for j := range s.Holders {
 					h := &s.Holders[j]
-					if j > 0 && s.Holders[j-1].Hold == h.Hold {
-						continue
-					}
-					if !yield(interval{Hold: h.Hold, share: s, pod: h.Pod, uid: h.UID}) {
+					uid, first := podUID(s.Holders, j)
+					if first && !yield(interval{Hold: h.Hold, share: s, pod: h.Pod, uid: uid}) {
 						return
 					}
 				}
 			}
 		}
 	}
+}
+
+// podUID returns the UID of the pod of a hold, if it is known, and whether the holder with that
+// index is the first one that has the hold. Holders are sorted by pod.
+func podUID(holders []podresources.Holder, index int) (uid string, first bool) {
+	of := &holders[index]
+	for i := index - 1; i >= 0 && holders[i].Pod == of.Pod; i-- {
+		if holders[i].Hold.ID == of.Hold.ID {
+			return "", false
+		}
+	}
+	for i := index; i < len(holders) && holders[i].Pod == of.Pod; i++ {
+		if holders[i].Hold.ID == of.Hold.ID && holders[i].UID != "" {
+			return holders[i].UID, true
+		}
+	}
+	return "", true
 }
 
 // intervalsOf returns the holds of present and of ended shares, sorted by share.

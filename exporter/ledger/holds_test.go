@@ -164,6 +164,37 @@ func TestHoldsThatAreKnownLate(t *testing.T) {
 	}
 }
 
+// A hold has one holding period, if its pod has several containers and a pod of the same name, whose
+// containers come between them, ended a moment ago.
+func TestHoldOfTwoContainers(t *testing.T) {
+	books := ledger.New(exportertest.LedgerConfig())
+	both := func(uid string, from, to float64) podresources.Allocation {
+		a := held("a", from, to)
+		second := a.Holders[0]
+		a.Holders[0].Container, a.Holders[0].UID, second.UID, second.Container = "main", uid, "", "side"
+		a.Holders = append(a.Holders, second) // the pod's UID is known for one container
+		return a
+	}
+	var s *ledger.Snapshot
+	for second, ended := range [][]podresources.Allocation{
+		nil, {both("uid-1", 0.2, 0.4), both("uid-2", 0.6, 0.8)}, {both("uid-1", 0.2, 0.4), both("uid-2", 0.6, 0.8)},
+	} {
+		now := jointest.Start().Add(time.Duration(second) * time.Second)
+		s = books.Advance(join.Join(join.Input{
+			View:      podresources.View{At: now, Ended: ended},
+			Inventory: driver.Inventory{jointest.ID("gpu-0"): {Hardware: driver.Hardware{UUID: "gpu-0"}}},
+		}), now)
+	}
+	var periods []string
+	for p := range s.Timeline.All() {
+		periods = append(periods, fmt.Sprint(p.PodUID, " ", p.From.Sub(jointest.Start()), " ", p.To.Sub(jointest.Start())))
+	}
+	slices.Sort(periods)
+	if want := []string{"uid-1 200ms 400ms", "uid-2 600ms 800ms"}; !slices.Equal(periods, want) {
+		t.Errorf("periods %q, want %q", periods, want)
+	}
+}
+
 // expect checks values of series, by family and one label as name=value.
 func expect(t *testing.T, x exportertest.Scraped, want map[[2]string]float64) {
 	t.Helper()
