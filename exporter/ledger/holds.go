@@ -8,6 +8,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -24,7 +25,7 @@ type interval struct {
 // a hold that ended before the decided time.
 type charged struct {
 	claim, pod *account // nil for admin access
-	period     *Period
+	period     *timeline.Period
 	facts      holdFacts          // when the hold was last taken in
 	lived      *podresources.Hold // when the claim's life last followed it
 	allocated  time.Time
@@ -178,8 +179,8 @@ func (c *charged) isOther(h *interval) bool {
 
 // nextPeriod returns the period of a hold. A new period begins at begun. Times before decided do
 // not change.
-func (h *interval) nextPeriod(d *deviceBook, begun, decided time.Time) Period {
-	p := Period{
+func (h *interval) nextPeriod(d *deviceBook, begun, decided time.Time) timeline.Period {
+	p := timeline.Period{
 		Device: d.id, Pod: h.pod, Attribution: d.joined.Attribution, From: begun, Older: h.From.IsZero(),
 	}
 	by := h.by

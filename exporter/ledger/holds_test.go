@@ -164,10 +164,9 @@ func TestHoldsThatAreKnownLate(t *testing.T) {
 	}
 }
 
-// A hold has one holding period, if its pod has several containers and a pod of the same name, whose
-// containers come between them, ended a moment ago.
+// A hold has one holding period, if its pod has two containers, and a pod of the same name ended a
+// moment ago whose containers are sorted between them.
 func TestHoldOfTwoContainers(t *testing.T) {
-	books := ledger.New(exportertest.LedgerConfig())
 	both := func(uid string, from, to float64) podresources.Allocation {
 		a := held("a", from, to)
 		second := a.Holders[0]
@@ -175,16 +174,13 @@ func TestHoldOfTwoContainers(t *testing.T) {
 		a.Holders = append(a.Holders, second) // the pod's UID is known for one container
 		return a
 	}
-	var s *ledger.Snapshot
-	for second, ended := range [][]podresources.Allocation{
-		nil, {both("uid-1", 0.2, 0.4), both("uid-2", 0.6, 0.8)}, {both("uid-1", 0.2, 0.4), both("uid-2", 0.6, 0.8)},
-	} {
-		now := jointest.Start().Add(time.Duration(second) * time.Second)
-		s = books.Advance(join.Join(join.Input{
-			View:      podresources.View{At: now, Ended: ended},
-			Inventory: driver.Inventory{jointest.ID("gpu-0"): {Hardware: driver.Hardware{UUID: "gpu-0"}}},
-		}), now)
-	}
+	books := ledger.New(exportertest.LedgerConfig())
+	view := podresources.View{At: jointest.Start()}
+	books.Advance(join.Join(join.Input{View: view}), view.At)
+	view.At = view.At.Add(time.Second)
+	view.Ended = []podresources.Allocation{both("uid-1", 0.2, 0.4), both("uid-2", 0.6, 0.8)}
+	inventory := driver.Inventory{jointest.ID("gpu-0"): {Hardware: driver.Hardware{UUID: "gpu-0"}}}
+	s := books.Advance(join.Join(join.Input{View: view, Inventory: inventory}), view.At)
 	var periods []string
 	for p := range s.Timeline.All() {
 		periods = append(periods, fmt.Sprint(p.PodUID, " ", p.From.Sub(jointest.Start()), " ", p.To.Sub(jointest.Start())))

@@ -147,9 +147,10 @@ func TestImports(t *testing.T) {
 		"exporter/distribution": nil,
 		"exporter/fit":          {"driver", "exporter/join", "podresources"},
 		"exporter/stall":        {"driver"},
+		"exporter/timeline":     {"driver", "exporter/join", "podresources"},
 		"exporter/ledger": {
 			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger/meter",
-			"exporter/ledger/saved", "exporter/stall", "podresources",
+			"exporter/ledger/saved", "exporter/stall", "exporter/timeline", "podresources",
 		},
 		"exporter/ledger/meter": {"driver"},
 		"exporter/exposition": {
@@ -157,7 +158,8 @@ func TestImports(t *testing.T) {
 			"podresources",
 		},
 		"exporter/recorder": {
-			"driver", "driver/nvidia/xid", "exporter/join", "exporter/ledger", "exporter/stall", "podresources",
+			"driver", "driver/nvidia/xid", "exporter/join", "exporter/ledger", "exporter/stall", "exporter/timeline",
+			"podresources",
 		},
 		"exporter/archive":      {"driver", "exporter/state"},
 		"exporter/ledger/saved": {"driver", "exporter/state/former"},
@@ -195,8 +197,7 @@ func TestImports(t *testing.T) {
 		"exporter/program": {
 			"driver", "driver/scrape", "driver/sysfs", "exporter", "exporter/archive", "exporter/check", "exporter/exposition",
 			"exporter/fit", "exporter/gateway", "exporter/ledger", "exporter/node", "exporter/recorder", "exporter/stall",
-			"exporter/state",
-			"exporter/top", "exporter/web", "exporter/web/access", "podresources", "podresources/holders",
+			"exporter/state", "exporter/top", "exporter/web", "exporter/web/access", "podresources", "podresources/holders",
 			"podresources/kube", "podresources/kube/events",
 		},
 	}
