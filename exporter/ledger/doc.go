@@ -43,4 +43,6 @@
 // The package asks no clock: each call has the time. Times are compared by the monotonic clock,
 // which is never set, and stops while the node is suspended. The package knows no names of metrics
 // or labels, and no limit of series; [Ledger.Evict] lets a limit drop ended holders.
+//
+// Bounds (max…) are for what the kubelet and vendors' libraries send.
 package ledger
