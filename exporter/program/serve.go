@@ -26,6 +26,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -93,7 +94,7 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 		Log: log, Health: sampler.Health, GiveWay: sampler.GiveWay, Recorder: flight.Recorder,
 		MaxAnswers: memory.of(web.MaxAnswers), WithoutAPI: !o.withAPI, WithoutPage: !o.withPage, Hosts: o.hosts,
 		Rejected: func(r driver.Rejection) { metrics.Reject(r) },
-		Sources:  func() []web.Source { return sourceStates(in.sources, list, metrics.States()) },
+		Sources:  func() []present.Source { return sourceStates(in.sources, list, metrics.States()) },
 	}))
 	if err != nil {
 		return err
@@ -213,10 +214,10 @@ func (p parts) awaitScrape(ctx context.Context, atMost time.Duration, log *slog.
 
 // sourceStates returns the state of each input. For sources of devices it includes the quantities
 // that they can read.
-func sourceStates(sources []driver.Source, list []Source, states map[string]driver.Reason) []web.Source {
-	out := make([]web.Source, 0, len(states))
+func sourceStates(sources []driver.Source, list []Source, states map[string]driver.Reason) []present.Source {
+	out := make([]present.Source, 0, len(states))
 	for _, source := range sources {
-		state := web.Source{Name: source.Name(), Down: states[source.Name()]}
+		state := present.Source{Name: source.Name(), Down: states[source.Name()]}
 		delete(states, source.Name())
 		if scraped, ok := source.(*scrape.Source); ok {
 			state.Fills = scraped.Fills()
@@ -226,7 +227,7 @@ func sourceStates(sources []driver.Source, list []Source, states map[string]driv
 		out = append(out, state)
 	}
 	for _, name := range slices.Sorted(maps.Keys(states)) {
-		out = append(out, web.Source{Name: name, Down: states[name]})
+		out = append(out, present.Source{Name: name, Down: states[name]})
 	}
 	return out
 }

@@ -10,17 +10,17 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 )
 
 // answer is the last answer of an exporter.
 type answer struct {
 	name   string
-	report *web.Report // nil: none yet
-	at     time.Time   // when it arrived
-	err    error       // of the last request; nil: it succeeded
+	report *present.Report // nil: none yet
+	at     time.Time       // when it arrived
+	err    error           // of the last request; nil: it succeeded
 
 	incidents []*recorder.Incident // those of the last answer
 	without   error                // why there are no incidents: the flight recorder may be off
@@ -93,7 +93,7 @@ func (a *answer) renew(ctx context.Context, n Node, memory *decode.Account) {
 	a.memory.Close()
 	a.report, a.at, a.memory = &report, time.Now(), memory
 	if n.Incidents != nil {
-		var happened web.IncidentsReport
+		var happened present.IncidentsReport
 		if happened, a.without = n.Incidents(ctx, memory, ""); a.without == nil {
 			a.incidents = happened.Incidents
 		}
@@ -102,12 +102,12 @@ func (a *answer) renew(ctx context.Context, n Node, memory *decode.Account) {
 
 // Everything is the content of all views, filtered and sorted.
 type Everything struct {
-	Nodes      []NodeAnswer `json:"nodes"`
-	Devices    []Row        `json:"devices"`
-	Claims     []Holder     `json:"claims"`
-	Pods       []Holder     `json:"pods"`
-	Namespaces []Holder     `json:"namespaces"`
-	Incidents  []Incident   `json:"incidents"`
+	Nodes      []NodeAnswer     `json:"nodes"`
+	Devices    []present.Device `json:"devices"`
+	Claims     []present.Holder `json:"claims"`
+	Pods       []present.Holder `json:"pods"`
+	Namespaces []present.Holder `json:"namespaces"`
+	Incidents  []Incident       `json:"incidents"`
 }
 
 // NodeAnswer is the outcome of asking a node.
@@ -120,7 +120,7 @@ type NodeAnswer struct {
 // everything returns the rows of all nodes with a report.
 func (f *fleet) everything() Everything {
 	out := Everything{
-		Nodes: []NodeAnswer{}, Devices: []Row{}, Claims: []Holder{}, Pods: []Holder{}, Namespaces: []Holder{},
+		Nodes: []NodeAnswer{}, Devices: []present.Device{}, Claims: []present.Holder{}, Pods: []present.Holder{}, Namespaces: []present.Holder{},
 		Incidents: []Incident{},
 	}
 	for name, a := range f.answers {
@@ -130,13 +130,13 @@ func (f *fleet) everything() Everything {
 		}
 		if r := a.report; r != nil {
 			said.Name, said.Time = cmp.Or(r.Node, name), r.Time
-			for _, row := range Rows(r) {
-				row.from = name
+			for _, row := range present.Devices(r) {
+				row.From = name
 				out.Devices = append(out.Devices, row)
 			}
-			for from, into := range map[*[]Holder]*[]Holder{new(claimHolders(r)): &out.Claims, new(podHolders(r)): &out.Pods} {
+			for from, into := range map[*[]present.Holder]*[]present.Holder{new(present.ClaimHolders(r)): &out.Claims, new(present.PodHolders(r)): &out.Pods} {
 				for _, row := range *from {
-					row.from = name
+					row.From = name
 					*into = append(*into, row)
 				}
 			}
@@ -144,8 +144,8 @@ func (f *fleet) everything() Everything {
 		}
 		out.Nodes = append(out.Nodes, said)
 	}
-	out.Namespaces = append(out.Namespaces, namespaceHolders(out.Claims)...)
-	slices.SortFunc(out.Nodes, func(a, b NodeAnswer) int { return web.CompareNames(a.Name, b.Name) })
+	out.Namespaces = append(out.Namespaces, present.NamespaceHolders(out.Claims)...)
+	slices.SortFunc(out.Nodes, func(a, b NodeAnswer) int { return present.CompareNames(a.Name, b.Name) })
 	return out
 }
 
@@ -157,7 +157,7 @@ func (e *Everything) chosen(filter string, by Order, reverse bool) Everything {
 		Incidents: filterIncidents(e.Incidents, filter),
 	}
 	sortRows(out.Devices, by, reverse)
-	for _, rows := range [][]Holder{out.Claims, out.Pods, out.Namespaces} {
+	for _, rows := range [][]present.Holder{out.Claims, out.Pods, out.Namespaces} {
 		sortHolders(rows, by, reverse)
 	}
 	sortIncidents(out.Incidents)
@@ -172,9 +172,9 @@ func (e *Everything) summary() string {
 			open++
 		}
 	}
-	out := countStates(e.Devices)
+	out := present.CountStates(e.Devices)
 	if open > 0 {
-		out += ", " + counted(open, "incident") + " open"
+		out += ", " + present.Count(open, "incident") + " open"
 	}
 	return out
 }
@@ -203,7 +203,8 @@ func (f *fleet) troubles(now time.Time, view View) []string {
 		case a.report == nil:
 			out = append(out, a.err.Error())
 		default:
-			out = append(out, fmt.Sprintf("%s is stale for %d s: %v", a.report.Node, int(now.Sub(a.at).Seconds()), a.err))
+			out = append(out, fmt.Sprintf("%s is stale for %s: %v", a.report.Node,
+				present.Duration(now.Sub(a.at).Seconds()), a.err))
 		}
 	}
 	slices.Sort(out)
@@ -236,5 +237,5 @@ func (f *fleet) heading() string {
 	case len(f.answers) > 1:
 		name = fmt.Sprintf("%d nodes", len(f.answers))
 	}
-	return name + "  " + newest.Local().Format(time.TimeOnly)
+	return name + "  " + present.Clock(newest)
 }

@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
@@ -56,7 +56,7 @@ type holdingPod struct {
 }
 
 // holdingPods returns the pods that hold devices by a claim, with the reason of one hold.
-func holdingPods(r *web.Report) map[holdingPod]podresources.Reason {
+func holdingPods(r *present.Report) map[holdingPod]podresources.Reason {
 	out := map[holdingPod]podresources.Reason{}
 	for i := range r.Devices {
 		for _, s := range r.Devices[i].Shares {

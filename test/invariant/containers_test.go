@@ -10,7 +10,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
@@ -81,7 +81,7 @@ func TestOwnershipOfContainers(t *testing.T) {
 					reason = podresources.ReasonRestarted
 				}
 				if tt.shown(second) {
-					r.Devices[0].Shares[0].Holds = []web.HoldReport{{Pod: "team/user", UID: tt.uid, Reason: reason}}
+					r.Devices[0].Shares[0].Holds = []present.HoldReport{{Pod: "team/user", UID: tt.uid, Reason: reason}}
 				}
 				for _, err := range o.Check(r) {
 					if strings.Contains(err.Error(), "pod team") {

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
@@ -104,7 +104,7 @@ func (o *Ownership) Compared() int { return o.compared }
 
 // Check adds the next snapshot. It returns the errors of earlier ones, for which the truth is known
 // by now.
-func (o *Ownership) Check(r *web.Report) []error {
+func (o *Ownership) Check(r *present.Report) []error {
 	s := snapshot{at: r.Time, rows: map[row]bool{}, pods: holdingPods(r)}
 	for i := range r.Devices {
 		d := &r.Devices[i]
@@ -306,7 +306,7 @@ func (s Sums) Check() error {
 
 // Seconds compares the device-seconds of all claims without admin access. The report must have the
 // rows of ended claims. Claims of the same name are one row.
-func (o *Ownership) Seconds(r *web.Report) Sums {
+func (o *Ownership) Seconds(r *present.Report) Sums {
 	type part struct {
 		namespace, claim string
 		id               driver.ID

@@ -20,7 +20,7 @@ import (
 	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 	"k8s.io/utils/ptr"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
@@ -118,7 +118,7 @@ func (n *namespace) shows(pod *corev1.Pod) {
 			if err != nil {
 				return err
 			}
-			shown := slices.ContainsFunc(holdReports(r, n.name), func(h web.HoldReport) bool { return h.UID == string(pod.UID) })
+			shown := slices.ContainsFunc(holdReports(r, n.name), func(h present.HoldReport) bool { return h.UID == string(pod.UID) })
 			if !e.noPods && !shown {
 				wrong = errors.Join(wrong, fmt.Errorf("%s shows %v", e.name, holdsOfExporter(r, n.name)))
 			}

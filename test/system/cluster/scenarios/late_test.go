@@ -14,7 +14,7 @@ import (
 	watchapi "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
@@ -45,7 +45,7 @@ func TestLateKubelet(t *testing.T) {
 		if !e.podsAPI {
 			deleted = gone
 		}
-		e.watch.guard(t, func(r *web.Report) error { return staysDeleted(r, deleted, timing+e.late.answer) })
+		e.watch.guard(t, func(r *present.Report) error { return staysDeleted(r, deleted, timing+e.late.answer) })
 	}
 	t.Run("Claims", func(t *testing.T) {
 		scenarios := map[string]func(*testing.T, *world){
@@ -98,7 +98,7 @@ func (w *world) watchDeletions(t *testing.T) *deletions {
 
 // staysDeleted checks that no pod holds a device longer than within after its deletion was passed
 // on to the exporter.
-func staysDeleted(r *web.Report, passedOn *deletions, within time.Duration) error {
+func staysDeleted(r *present.Report, passedOn *deletions, within time.Duration) error {
 	for i := range r.Devices {
 		for _, s := range r.Devices[i].Shares {
 			for _, h := range s.Holds {

@@ -9,7 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/deviceplugin"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/plugin"
@@ -167,7 +167,7 @@ func (n *namespace) endsWithoutServer(name string, takeAway, bringBack func(stri
 		n.ownership.truth.Ended(all[0].UID, end)
 		return nil
 	})
-	over := func(e *running, r *web.Report) error {
+	over := func(e *running, r *present.Report) error {
 		if got := holdsOfExporter(r, o.name); len(got) > 0 {
 			return fmt.Errorf("%s: %v hold devices", e.name, got)
 		}
@@ -192,7 +192,7 @@ func (n *namespace) endsWithoutServer(name string, takeAway, bringBack func(stri
 		end.Sub(begin).Round(time.Millisecond), time.Since(end).Round(time.Millisecond))
 	var lifts []func()
 	for _, e := range n.exporters {
-		lifts = append(lifts, e.watch.guard(n.T, func(r *web.Report) error { return over(e, r) }))
+		lifts = append(lifts, e.watch.guard(n.T, func(r *present.Report) error { return over(e, r) }))
 	}
 	n.stillCharged()
 	n.order(bringBack, "kube-apiserver")
