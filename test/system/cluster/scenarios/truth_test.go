@@ -74,8 +74,8 @@ type share struct {
 // them. A claim may have its devices as long as it is reserved for a pod that has not ended,
 // although they are prepared later and unprepared earlier. With whileReserved a share lasts as long
 // as the reservation. Without it, a share lasts while the claim is prepared and a pod uses the
-// request. With contradicted there are also the shares of the claims that are prepared in namespaces
-// where the kubelet contradicts the API server.
+// request. With contradicted there are also the shares of the claims that are prepared in
+// namespaces where the kubelet contradicts the API server.
 func (w *world) shares(all []span, way way, whileReserved, contradicted bool) map[string][]share {
 	out := map[string][]share{}
 	contradictory := w.ownership.contradictory()
