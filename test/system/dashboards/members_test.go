@@ -215,8 +215,8 @@ func quietStories() []story {
 		}
 		var before, after []string
 		if slices.Contains(does, "not scraped") {
-			down := "DRAExporterDown"
-			before, want, after = []string{down}, []string{down}, []string{down}
+			down := []string{"DRAExporterDown", "DRAExportersDown"} // it is the only target of the story
+			before, want, after = down, down, down
 		}
 		return story{
 			name: name, series: all, checks: []check{{15, nil}, {58, before}, {70, want}, {99, want}, {115, after}},
