@@ -48,13 +48,14 @@ func newNode(t *testing.T, hardware driver.Hardware) *node {
 // tick advances the node by a second.
 func (n *node) tick() {
 	n.t.Helper()
-	n.samples, _ = n.source.Sample(context.Background()) // an error is what the source says of wrong input
+	var err error
+	n.samples, err = n.source.Sample(context.Background())
 	in := join.Input{
 		View: podresources.View{
 			At: n.now, Allocations: []podresources.Allocation{jointest.Allocation("gpu-0", "claim", "pod")},
 		},
 		Inventory: driver.Inventory{jointest.ID("gpu-0"): {Hardware: n.hardware, Local: true}},
-		Sources:   []join.SourceSamples{{Name: n.source.Name(), Samples: n.samples}},
+		Sources:   []join.SourceSamples{{Name: n.source.Name(), Samples: n.samples, Failed: driver.ReasonOf(err)}},
 	}
 	if n.last == nil {
 		n.start = n.now
@@ -89,6 +90,12 @@ func (n *node) wantCalm() exportertest.Scraped {
 	for _, i := range n.flight.Incidents() {
 		n.t.Errorf("an incident: %s %s", i.Kind, i.Code)
 	}
+	return n.wantNumbers()
+}
+
+// wantNumbers fails the test if a served value is none.
+func (n *node) wantNumbers() exportertest.Scraped {
+	n.t.Helper()
 	x := exportertest.Scrape(n.t, n.last)
 	for family, rows := range x {
 		for labels, v := range rows {
