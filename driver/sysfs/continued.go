@@ -2,12 +2,13 @@ package sysfs
 
 import "github.com/dra-exporter/dra-exporter/driver"
 
-// Continued is a counter of the kernel that continues across its resets: one that is part of a sum,
-// or whose resets say nothing about the device. A value after a fall counts in full: it was reset to
-// zero. If it then returns in one step to at least the value from which it fell, that was no reset,
-// and nothing counts until the rise exceeds what has counted since the fall.
+// Continued is a counter of the kernel that continues across its resets: one that is part of a
+// sum, or whose resets say nothing about the device. A value after a fall counts in full: it was
+// reset to zero. If it then returns in one step to at least the value from which it fell, that was
+// no reset, and nothing counts until the rise exceeds what has counted since the fall.
 type Continued struct {
-	// Value never falls, except after a number that stands for "no value", which it is for one reading.
+	// Value never falls, except after a number that stands for "no value", which it is for one
+	// reading.
 	Value uint64
 	Raw   uint64 // the kernel's last value
 
@@ -49,8 +50,8 @@ func (c *Continued) Advance(raw uint64) {
 	c.Value, c.Raw, c.known = c.value, raw, true
 }
 
-// Jump stores a value of the kernel that does not continue the last one. What was counted in between
-// is unknown.
+// Jump stores a value of the kernel that does not continue the last one. What was counted in
+// between is unknown.
 func (c *Continued) Jump(raw uint64) {
 	*c = Continued{Value: c.value, value: c.value, Raw: raw, known: true}
 }

@@ -115,8 +115,8 @@ func TestLimitsOfTheDevice(t *testing.T) {
 	}
 }
 
-// A source that reads rarely repeats its last reading at each tick. Nothing explains a doubted one by
-// being repeated.
+// A source that reads rarely repeats its last reading at each tick. Nothing explains a doubted one
+// by being repeated.
 func TestRepeatedReadingExplainsNothing(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("c0", "p0")

@@ -18,8 +18,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
-// fields returns the places of a GPU of a fake library: its numbers. The library returns them in its
-// own types and units.
+// fields returns the places of a GPU of a fake library: its numbers. The library returns them in
+// its own types and units.
 func fields(gpu any, leave ...string) (out []place) {
 	var add func(prefix string, of reflect.Value)
 	add = func(prefix string, of reflect.Value) {

@@ -36,7 +36,8 @@ type place struct {
 	name string
 	// read returns the number.
 	read func() float64
-	// write writes another one, given how it is written in that encoding. The result restores the input.
+	// write writes another one, given how it is written in that encoding. The result restores the
+	// input.
 	write func(number string) (restore func())
 }
 
@@ -45,8 +46,8 @@ type way struct {
 	name string
 	// readings is for how many readings it is wrong.
 	readings int
-	// number returns what is written in place of a number, given what it was when it began to be wrong;
-	// "" if that would not be wrong.
+	// number returns what is written in place of a number, given what it was when it began to be
+	// wrong; "" if that would not be wrong.
 	number func(was, begin float64) string
 }
 
