@@ -20,7 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/invariant"
 )
@@ -45,10 +45,10 @@ func TestConservation(t *testing.T) {
 			w.Step(exportertest.Pauses())
 			s := limiter.Apply(nil, l.Advance(join.Join(w.Input()), w.Now))
 			var out bytes.Buffer
-			if err := web.WriteReport(&out, s, "node1", time.Minute); err != nil {
+			if err := present.WriteReport(&out, s, "node1", time.Minute); err != nil {
 				t.Fatal(err)
 			}
-			var report web.Report
+			var report present.Report
 			if err := json.Unmarshal(out.Bytes(), &report); err != nil {
 				t.Fatal(err)
 			}

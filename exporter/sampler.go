@@ -79,6 +79,7 @@ type Sampler struct {
 	podsAt    time.Time      // when they were last known
 	turn      int            // number of ticks that looked up pods
 	latest    atomic.Pointer[exposition.Snapshot]
+	urgent    atomic.Pointer[urgent]
 	progress  progress
 	ticks     longest
 }
@@ -113,6 +114,37 @@ func (s *Sampler) reportOwners(o driver.Outcome[podresources.Observation]) {
 
 // Latest returns the latest snapshot, nil before the first.
 func (s *Sampler) Latest() *exposition.Snapshot { return s.latest.Load() }
+
+// urgent is the work of a tick to which others give way until it ends.
+type urgent struct {
+	begun time.Time
+	until context.Context //nolint:containedctx // it ends with the tick, or after urgentFor
+}
+
+// urgentFor is how long others give way to a tick, at most.
+const urgentFor = 50 * time.Millisecond
+
+// GiveWay waits while a tick is in progress. Work for requests calls it: each step of a tick would
+// otherwise wait behind it for a processor, and the snapshot would be late. GiveWay waits for at
+// most 50 ms, and not again for nine tenths of the interval. It is safe for concurrent use.
+func (s *Sampler) GiveWay(ctx context.Context) {
+	if u := s.urgent.Load(); u != nil {
+		select {
+		case <-u.until.Done():
+		case <-ctx.Done():
+		}
+	}
+}
+
+// claimWay makes others give way to a tick that begins now, until end is called.
+func (s *Sampler) claimWay(ctx context.Context, now time.Time) (end func()) {
+	if last := s.urgent.Load(); last != nil && now.Sub(last.begun) < s.Interval*9/10 {
+		return func() {} // ticks that hints cause can follow one another without a pause
+	}
+	until, end := context.WithTimeout(ctx, min(urgentFor, s.Interval/20))
+	s.urgent.Store(&urgent{now, until})
+	return end
+}
 
 // minTickInterval is the shortest time between two ticks.
 const minTickInterval = 50 * time.Millisecond
@@ -191,7 +223,8 @@ func (s *Sampler) sleep(ctx context.Context, ticker *time.Ticker, begun, retry t
 // tick makes one snapshot. If the kubelet could not be asked, it returns when that is possible.
 func (s *Sampler) tick(ctx context.Context) (retry time.Time) {
 	begun := s.Now()
-	s.progress.enter("reading the sources", s.Now())
+	defer s.claimWay(ctx, begun)()
+	s.progress.enter("reading the sources", begun)
 	s.read(ctx)
 	s.progress.enter("asking the kubelet", s.Now())
 	view := s.owners.observe(ctx, s.wait())

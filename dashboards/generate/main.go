@@ -147,6 +147,13 @@ func addFlags(flags *flag.FlagSet, o *rules.Options) {
 		o.Clusters = append(o.Clusters, name)
 		return nil
 	})
+	flags.DurationVar(&o.Compat.Interval, "compat.interval", o.Compat.Interval,
+		"how often records of other exporters' series are evaluated")
+	flags.BoolVar(&o.Compat.Exported, "compat.exported", o.Compat.Exported,
+		"whether these series have the holder in exported_namespace, exported_pod and exported_container, too")
+	flags.StringVar(&o.Compat.DCGMJob, "compat.dcgm-job", o.Compat.DCGMJob, "their job, in place of dcgm-exporter's")
+	flags.StringVar(&o.Compat.AMDJob, "compat.amd-job", o.Compat.AMDJob, "the same of AMD's device-metrics-exporter")
+	flags.StringVar(&o.Compat.AMDPrefix, "compat.amd-prefix", o.Compat.AMDPrefix, "the prefix of its names: amd_, or none")
 	flags.StringVar(&o.Job, "job", o.Job, "regular expression that matches the exporter's job label")
 }
 
@@ -195,12 +202,28 @@ func generate(o rules.Options) (map[string][]byte, error) {
 		files["rules"+suffix+".yaml"], files["kubernetes/prometheusrule"+suffix+".yaml"] = plain, operator
 		err = errors.Join(err, errPlain, errOperator)
 	}
+	err = errors.Join(err, addReplacements(files, o, catalog))
 	catalog = grafana.Catalog(catalog)
 	for _, board := range grafana.Boards() {
 		board.Gateway = strings.TrimSuffix(o.Gateway, "/")
 		err = errors.Join(err, board.Check(catalog), addBoard(files, board, catalog))
 	}
 	return files, err
+}
+
+// addReplacements adds the rules that record the series of other exporters.
+func addReplacements(files map[string][]byte, o rules.Options, catalog query.Catalog) error {
+	replacements, err := rules.Replacements(o, catalog)
+	for i := range replacements {
+		r := &replacements[i]
+		plain, errPlain := rules.File(r.Groups())
+		operator, errOperator := rules.PrometheusRule("dra-exporter-compat-"+r.Exporter, r.Groups())
+		chart, errChart := r.Chart()
+		files["compat/"+r.Exporter+".yaml"], files["chart/compat/"+r.Value+".yaml"] = plain, chart
+		files["kubernetes/prometheusrule-compat-"+r.Exporter+".yaml"] = operator
+		err = errors.Join(err, errPlain, errOperator, errChart)
+	}
+	return err
 }
 
 // addBoard adds the files of a dashboard: Grafana's JSON and the Kubernetes objects that contain it

@@ -123,6 +123,9 @@ func (k *checker) relabelled(e *parser.Call, a Answer) Answer {
 			k.fail("%s takes the label %q, which does not exist", e.Func.Name, source)
 		}
 	}
+	if text(1) == "le" { // a number that was a label
+		a.Observed = counts()
+	}
 	a.Labels = append(slices.Clone(a.Labels), text(1))
 	return a
 }

@@ -25,6 +25,10 @@ func Chart(o Options, catalog query.Catalog) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	return encodeSources(groups)
+}
+
+func encodeSources(groups []sourceGroup) ([]byte, error) {
 	return encode(struct {
 		Groups []sourceGroup `yaml:"groups"`
 	}{groups})

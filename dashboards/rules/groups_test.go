@@ -159,3 +159,45 @@ func TestMeansOfMeans(t *testing.T) {
 		}
 	}
 }
+
+// TestReplacements checks that the records of other exporters' series are in groups that Grafana
+// Mimir accepts, that each name is recorded once, and that no rule but these reads them.
+func TestReplacements(t *testing.T) {
+	catalog := newCatalog(t)
+	groups, err := Groups(Defaults(), catalog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := Replacements(Defaults(), catalog)
+	if err != nil || len(all) != 2 {
+		t.Fatalf("%d exporters, %v", len(all), err)
+	}
+	records := map[string]bool{}
+	for i := range all {
+		for _, g := range all[i].Groups() {
+			if len(g.Rules) == 0 || len(g.Rules) > 20 || g.Every != "30s" {
+				t.Errorf("%s has %d rules, each %s", g.Name, len(g.Rules), g.Every)
+			}
+			for _, r := range g.Rules {
+				if records[r.Record] || strings.Contains(r.Record+r.Expr, "<") {
+					t.Errorf("%s is recorded twice, or has abbreviations: %s", r.Record, r.Expr)
+				}
+				records[r.Record] = true
+			}
+		}
+	}
+	for _, name := range []string{"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_XID_ERRORS", "gpu_gfx_activity"} {
+		if !records[name] {
+			t.Errorf("%s is not recorded", name)
+		}
+	}
+	for _, g := range groups {
+		for _, r := range g.Rules {
+			for _, metric := range read(t, r.Expr) {
+				if records[metric] {
+					t.Errorf("%s%s reads %s, which is not there by default", r.Record, r.Alert, metric)
+				}
+			}
+		}
+	}
+}

@@ -65,6 +65,20 @@ type Options struct {
 	// OptOut is the name of the claim label and of the pod annotation that disable the alerts on
 	// idle claims. The exporter copies them with --claim-label and --pod-annotation.
 	OptOut string
+
+	// Compat are the options of the rules that record the series of other exporters.
+	Compat CompatOptions
+}
+
+// CompatOptions are options of [Replacements].
+type CompatOptions struct {
+	Interval time.Duration // how often they are evaluated
+	// Exported is whether series have the holder also in the labels exported_namespace, exported_pod
+	// and exported_container, which Prometheus makes of theirs without honor_labels.
+	Exported  bool
+	DCGMJob   string // the label job in place of dcgm-exporter's
+	AMDJob    string // and of AMD's device-metrics-exporter's
+	AMDPrefix string // before the names of AMD's: amd_, if it is configured so
 }
 
 // Price is what an hour of a device costs.
@@ -101,6 +115,9 @@ func Defaults() Options {
 		For: 5 * time.Minute, KeepFiring: 5 * time.Minute, StaleAfter: time.Minute, PendingFor: 15 * time.Minute,
 		Prices: defaultPrices(),
 		Job:    "(.*/)?dra-exporter", OptOut: "dra_exporter_idle_alerts",
+		Compat: CompatOptions{
+			Interval: 30 * time.Second, Exported: true, DCGMJob: "dcgm-exporter", AMDJob: "device-metrics-exporter",
+		},
 	}
 }
 
@@ -109,7 +126,7 @@ func (o *Options) Check() error {
 	for name, d := range map[string]time.Duration{
 		"interval": o.Interval, "idle interval": o.IdleInterval, "rate window": o.RateWindow, "idle window": o.IdleWindow,
 		"error window": o.ErrorWindow,
-		"stale after":  o.StaleAfter,
+		"stale after":  o.StaleAfter, "compat interval": o.Compat.Interval,
 	} {
 		if d < time.Second || d%time.Second != 0 {
 			return fmt.Errorf("%s: %v is not a positive number of whole seconds", name, d)
@@ -227,9 +244,22 @@ func (o *Options) words() []string {
 		"<absent>", o.absentTerms(),
 		"<job>", o.Job,
 		"<opt out>", o.OptOut,
+		"<compat interval>", duration(o.Compat.Interval),
+		"<exported labels>", o.Compat.exportedLabels(),
+		"<dcgm job>", o.Compat.DCGMJob,
+		"<amd job>", o.Compat.AMDJob,
+		"<amd prefix>", o.Compat.AMDPrefix,
 		"<grafana>", strings.TrimSuffix(o.Grafana, "/"),
 		"<page>", o.page(),
 	}
+}
+
+// exportedLabels returns the labels with the prefix exported_, to be appended to a list.
+func (c *CompatOptions) exportedLabels() string {
+	if !c.Exported {
+		return ""
+	}
+	return ", exported_namespace, exported_pod, exported_container"
 }
 
 // onNode is the label of the node as a part of an address.

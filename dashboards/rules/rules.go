@@ -71,24 +71,29 @@ func Groups(o Options, catalog query.Catalog) ([]Group, error) {
 	if err != nil {
 		return nil, err
 	}
+	return resolved(&o, sources), nil
+}
+
+// resolved returns the rules with their abbreviations replaced, without those that are off.
+func resolved(o *Options, sources []sourceGroup) []Group {
 	words := strings.NewReplacer(o.words()...)
 	groups := make([]Group, 0, len(sources))
 	for _, g := range sources {
 		group := Group{Name: g.Name, Every: words.Replace(g.Every), Scope: g.Scope}
 		for i := range g.Rules {
 			if !g.Rules[i].Off {
-				group.Rules = append(group.Rules, g.Rules[i].with(&o))
+				group.Rules = append(group.Rules, g.Rules[i].with(o))
 			}
 		}
 		groups = append(groups, group)
 	}
-	return groups, nil
+	return groups
 }
 
 // with returns the rule with its abbreviations replaced.
 func (r Rule) with(o *Options) Rule {
 	replacer := strings.NewReplacer(append([]string{"<for>", r.For}, o.words()...)...)
-	r.Expr = replacer.Replace(r.Expr)
+	r.Expr, r.Record = replacer.Replace(r.Expr), replacer.Replace(r.Record)
 	texts := r.Annotations
 	r.Annotations = nil
 	for name, text := range texts {

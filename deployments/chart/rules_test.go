@@ -78,6 +78,63 @@ func TestRules(t *testing.T) {
 	}
 }
 
+// renderReplacements returns the rules of the chart that record the series of other exporters, by
+// the name of the object.
+func renderReplacements(t *testing.T, compat, rule values) map[string][]ruleGroup {
+	t.Helper()
+	documents, err := renderShipped(Release{
+		Name: "a", Namespace: "x", Values: values{"compat": compat, "prometheusRule": rule},
+	}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string][]ruleGroup{}
+	for _, document := range documents {
+		if !strings.Contains(document, "kind: PrometheusRule") {
+			continue
+		}
+		var object struct {
+			Metadata struct{ Name string }
+			Spec     struct{ Groups []ruleGroup }
+		}
+		if err := yaml.Unmarshal([]byte(document), &object); err != nil {
+			t.Fatal(err)
+		}
+		out[object.Metadata.Name] = object.Spec.Groups
+	}
+	return out
+}
+
+// The rules that record the series of other exporters are the shipped ones, each on its own value;
+// values change them as the flags of the generator do.
+func TestReplacements(t *testing.T) {
+	t.Parallel()
+	const dcgm, amd = "a-dra-exporter-compat-dcgm-exporter", "a-dra-exporter-compat-amd-device-metrics-exporter"
+	on := values{"enabled": true}
+	for value, want := range map[string]string{"dcgmExporter": dcgm, "amdDeviceMetricsExporter": amd} {
+		file := "../../dashboards/out/compat/" + strings.TrimPrefix(want, "a-dra-exporter-compat-") + ".yaml"
+		got := renderReplacements(t, values{value: on}, values{})
+		if diff := cmp.Diff(map[string][]ruleGroup{want: readRules(t, file)}, got); diff != "" {
+			t.Errorf("%s: -file +chart:\n%s", value, diff)
+		}
+	}
+	if got := renderReplacements(t, values{}, values{}); len(got) > 0 {
+		t.Errorf("by default there are %d", len(got))
+	}
+	tuned := renderReplacements(t, values{
+		"interval": "15s", "exportedLabels": false, "dcgmExporter": values{"enabled": true, "job": "gpus"},
+		"amdDeviceMetricsExporter": values{"enabled": true, "prefix": "amd_"},
+	}, values{"rateWindow": "2m"})
+	for name, file := range map[string]string{dcgm: "dcgm-exporter", amd: "amd-device-metrics-exporter"} {
+		if diff := cmp.Diff(readRules(t, "testdata/compat/"+file+".yaml"), tuned[name]); diff != "" {
+			t.Errorf("%s: -generator +chart:\n%s", name, diff)
+		}
+	}
+}
+
+//go:generate -command compat go run -C ../../dashboards ./generate -out=../deployments/chart/testdata -rate.window=2m -compat.interval=15s -compat.exported=false
+//go:generate compat -only=compat/dcgm-exporter.yaml -compat.dcgm-job=gpus
+//go:generate compat -only=compat/amd-device-metrics-exporter.yaml -compat.amd-prefix=amd_
 //go:generate sh -c "tr '\\n' '\\0' <testdata/flags.txt | xargs -0 go run -C ../../dashboards ./generate"
 
 // Windows, thresholds, prices and alerts in the values give the same rules as the flags of the

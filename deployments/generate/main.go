@@ -142,6 +142,18 @@ func copyMonitoring() error {
 	if err := copyFile(filepath.Join(from, "chart", "rules.yaml"), rules); err != nil {
 		return err
 	}
+	replaced, err := filepath.Glob(filepath.Join(from, "chart", "compat", "*.yaml"))
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(folder, "files", "compat"), 0o755); err != nil {
+		return err
+	}
+	for _, path := range replaced {
+		if err := copyFile(path, filepath.Join(folder, "files", "compat", filepath.Base(path))); err != nil {
+			return err
+		}
+	}
 	to := filepath.Join(folder, "files", "dashboards")
 	if err := os.RemoveAll(to); err != nil {
 		return err

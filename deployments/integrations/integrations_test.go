@@ -99,7 +99,8 @@ func TestMetricNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := regexp.MustCompile(`\bdra_(device|claim|pod)_[a-z_]+[a-z]\b`)
-	made := []string{"dra_device_utilization"} // from the rules of prometheus-adapter
+	// Made by the rules of prometheus-adapter, and labels of dcgm-exporter.
+	made := []string{"dra_device_utilization", "dra_claim_name", "dra_claim_namespace", "dra_device_name"}
 	n := 0
 	err = filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || strings.HasSuffix(path, ".go") {

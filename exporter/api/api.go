@@ -1,5 +1,5 @@
 // Package api generates the JSON schemas of the documents below /api/v1/ from the Go types of
-// exporter/web. No program imports it: its libraries serve only the generation.
+// exporter/present. No program imports it: its libraries serve only the generation.
 package api
 
 //go:generate go run ./generate
@@ -15,8 +15,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -38,9 +38,9 @@ func Schemas() (map[string][]byte, error) {
 	}
 	out := map[string][]byte{}
 	for path, of := range map[string]any{
-		"v1/snapshot": &web.Report{}, "v1/fit": &web.FitReport{}, "v1/history": &web.HistoryReport{},
-		"v1/incidents": &web.IncidentsReport{}, "v1/receipts": &web.ReceiptsReport{},
-		"v1/summary": &web.Summary{},
+		"v1/snapshot": &present.Report{}, "v1/fit": &present.FitReport{}, "v1/history": &present.HistoryReport{},
+		"v1/incidents": &present.IncidentsReport{}, "v1/receipts": &present.ReceiptsReport{},
+		"v1/summary": &present.Summary{},
 	} {
 		if out[path+suffix], err = schemaOf(path, of, comments); err != nil {
 			return nil, err
@@ -54,7 +54,7 @@ const suffix = ".schema.json"
 // readComments returns the comments of all types and fields, each as one line.
 func readComments() (map[string]string, error) {
 	var r jsonschema.Reflector
-	for _, folder := range []string{"../web", "../recorder", "../../driver"} {
+	for _, folder := range []string{"../present", "../recorder", "../../driver"} {
 		if err := r.AddGoComments(module, folder); err != nil {
 			return nil, err
 		}

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/explain"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 )
@@ -98,7 +98,7 @@ func (c *Checker) kubelet(ctx context.Context) {
 		}
 	}
 	c.report.add(Finding{What: "podresources", Text: fmt.Sprintf("%s: %d allocations of %s, answered in %v",
-		socket, len(answer.Listed), count(len(claims), "claim"), answer.Took.Round(time.Microsecond))})
+		socket, len(answer.Listed), present.Count(len(claims), "claim"), answer.Took.Round(time.Microsecond))})
 	for _, r := range answer.Rejected.Of("podresources") {
 		c.report.add(Finding{Status: Warn, What: r.Input, Text: fmt.Sprintf("%d rejected: %s", r.Count, r.Reason)})
 	}
@@ -112,7 +112,7 @@ func (c *Checker) podsAPI(ctx context.Context) {
 	socket := c.config.PodsSocket
 	pods, err := c.config.Node.CheckPods(ctx)
 	if err == nil {
-		c.report.add(Finding{What: "Pods API", Text: fmt.Sprintf("%s: %s", socket, count(pods, "pod"))})
+		c.report.add(Finding{What: "Pods API", Text: fmt.Sprintf("%s: %s", socket, present.Count(pods, "pod"))})
 		return
 	}
 	f := socketTrouble(ctx, socket)
@@ -147,7 +147,7 @@ func (c *Checker) state() {
 		reason := driver.ReasonOf(err)
 		f = Finding{
 			Status: Warn, What: "state.dir", Text: c.config.StateDir + " can't be written: " + string(reason),
-			Do: explain.Source(reason), Detail: err.Error(),
+			Do: present.Remedy(reason), Detail: err.Error(),
 		}
 	}
 	c.report.add(f)
@@ -200,7 +200,7 @@ func (c *Checker) works(allocations []podresources.Allocation) {
 		}
 	}
 	f := Finding{What: "pods' cgroups", Text: fmt.Sprintf("CPU and memory of %d of %s that hold devices are readable, "+
-		"storage of %d, network of %d", len(read), count(len(uids), "pod"), storage, network)}
+		"storage of %d, network of %d", len(read), present.Count(len(uids), "pod"), storage, network)}
 	if len(read) < len(uids) || err != nil {
 		f.Status = Warn
 		f.Text += "; for the others it is unknown whether a claim is stalled (no_host)"
@@ -236,7 +236,7 @@ func (c *Checker) pods(allocations []podresources.Allocation) {
 }
 
 func (c *Checker) inventory(devices int) {
-	f := Finding{What: "inventory", Text: count(devices, "device")}
+	f := Finding{What: "inventory", Text: present.Count(devices, "device")}
 	if err := c.config.Inputs.copy().errs[kube.SourceSlices]; err != nil && c.config.HasInventoryFile {
 		f = Finding{Status: Fail, What: "inventory", Text: err.Error(), Do: "correct --inventory.file", Detail: err.Error()}
 	} else if !c.config.HasInventoryFile && !c.config.Node.UsesAPI() {
@@ -253,7 +253,7 @@ func (c *Checker) unresolved() {
 	for _, reason := range slices.Sorted(maps.Keys(inputs.unresolved)) {
 		if n := inputs.unresolved[reason]; n > 0 {
 			c.report.add(Finding{
-				Status: Warn, What: "pods", Text: fmt.Sprintf("%s with unknown devices: %s", count(n, "pod"), reason),
+				Status: Warn, What: "pods", Text: fmt.Sprintf("%s with unknown devices: %s", present.Count(n, "pod"), reason),
 			})
 		}
 	}
@@ -261,7 +261,7 @@ func (c *Checker) unresolved() {
 		if n := inputs.conflicts[kind]; n > 0 {
 			c.report.add(Finding{
 				Status: Warn, What: "conflicts",
-				Text: fmt.Sprintf("kubelet and API server disagree on %s: %s", count(n, "device"), kind),
+				Text: fmt.Sprintf("kubelet and API server disagree on %s: %s", present.Count(n, "device"), kind),
 			})
 		}
 	}
@@ -363,10 +363,10 @@ func (c *Checker) source(ctx context.Context, s driver.Source) []driver.Sample {
 // error.
 func sampled(source string, samples []driver.Sample, err error) Finding {
 	f := Finding{What: source, Text: "no hardware here"}
-	pieces := count(len(samples), "piece")
+	pieces := present.Count(len(samples), "piece")
 	switch {
 	case err != nil:
-		f.Status, f.Detail, f.Do = Fail, err.Error(), explain.Source(driver.ReasonOf(err))
+		f.Status, f.Detail, f.Do = Fail, err.Error(), present.Remedy(driver.ReasonOf(err))
 		f.Text = oneLine(err)
 		if len(samples) > 0 {
 			f.Text = fmt.Sprintf("%s of hardware, but: %s", pieces, f.Text)
@@ -448,7 +448,7 @@ func (c *Checker) devices(r join.Result) {
 	}
 	if len(r.Devices) > 0 && telemetry == 0 {
 		c.report.add(Finding{
-			Status: Fail, What: "telemetry", Text: fmt.Sprintf("none of %s has telemetry", count(len(r.Devices), "device")),
+			Status: Fail, What: "telemetry", Text: "none of " + present.Count(len(r.Devices), "device") + " has telemetry",
 			Do: "see the reasons above; only the holders of the devices can be exported",
 		})
 	}
@@ -475,7 +475,7 @@ func (c *Checker) addDevice(f Finding, id driver.ID) {
 	}
 	same.devices = append(same.devices, id.Device)
 	c.report.Findings[same.at].Text = fmt.Sprintf("%s/%s: %s (%s): %s", id.Driver, id.Pool,
-		strings.Join(same.devices, ", "), count(len(same.devices), "device"), text)
+		strings.Join(same.devices, ", "), present.Count(len(same.devices), "device"), text)
 }
 
 // warning identifies equal warnings for devices of a pool.
@@ -501,7 +501,7 @@ func (c *Checker) device(d *join.Device) Finding {
 		}
 	} else {
 		var why string
-		why, f.Do = explain.Missing(d.ID.Driver, d.Missing)
+		why, f.Do = present.Missing(d.ID.Driver, d.Missing)
 		if name := c.scraped(d.ID.Driver); d.Missing == join.MissingNoSource && name != "" {
 			f.Do = "see what " + name + " reports about series that match no hardware"
 		}

@@ -9,6 +9,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 )
 
 // Status is the severity of a finding.
@@ -89,15 +91,8 @@ func (r *Report) WriteText(w io.Writer, verbose bool, clean func(string) string)
 			line("", "", "error: "+f.Detail)
 		}
 	}
-	fmt.Fprintf(&out, "%s: %s, %s\n", r.Worst(), count(r.Failures, "failure"), count(r.Warnings, "warning"))
+	fmt.Fprintf(&out, "%s: %s, %s\n", r.Worst(), present.Count(r.Failures, "failure"),
+		present.Count(r.Warnings, "warning"))
 	_, err := io.WriteString(w, out.String())
 	return err
-}
-
-// count returns a number with a noun, in the singular for 1.
-func count(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
 }

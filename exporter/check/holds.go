@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -28,7 +29,7 @@ func (c *Checker) holds(d *join.Device) {
 			text := fmt.Sprintf("held by the pod %s/%s (UID %s) through %s: %s",
 				h.Namespace, h.Name, orUnknown(h.UID), through, reasonOf(h))
 			if !share.AllocatedAt.IsZero() {
-				text += ", allocated " + share.AllocatedAt.UTC().Format("2006-01-02 15:04:05 MST")
+				text += ", allocated " + present.Clock(share.AllocatedAt)
 			}
 			c.report.add(Finding{What: d.ID.Device, Text: text})
 		}

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/web/access"
 )
 
@@ -129,8 +129,8 @@ type nodeRow struct {
 	AsOf      string // the time of the answer, if it is outdated
 	All       bool   // the user may see everything of the node
 	Devices   []count
-	Incidents []web.IncidentSummary
-	Claims    []web.ClaimSummary
+	Incidents []present.IncidentSummary
+	Claims    []present.ClaimSummary
 	Sources   []string // names of those that are down
 	More      int
 }
@@ -142,7 +142,7 @@ type count struct {
 }
 
 // Class is the CSS class of the count.
-func (c count) Class() string { return web.StateClass(c.State) }
+func (c count) Class() string { return present.StateClass(c.State) }
 
 func counts(of map[ledger.State]int) []count {
 	var out []count
@@ -190,11 +190,11 @@ func newRow(s *state, v *view) (nodeRow, []int) {
 	row := nodeRow{Name: s.node, All: v.all, Trouble: reason(s.err), Answered: s.summary != nil}
 	row.Waits = errors.Is(s.err, errNotAsked)
 	if s.summary != nil && (s.stale || s.err != nil) {
-		row.AsOf = clock(s.at)
+		row.AsOf = present.Clock(s.at)
 	}
 	of := s.summary
 	if of == nil {
-		of = &web.Summary{}
+		of = &present.Summary{}
 	}
 	states := map[ledger.State]int{} // of the devices, or of the claims that the user may see
 	for _, c := range of.Claims {

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 )
 
@@ -39,7 +39,7 @@ const (
 // state is what is known about a node. It is immutable.
 type state struct {
 	node    string
-	summary *web.Summary // nil: it has never been read
+	summary *present.Summary // nil: it has never been read
 	memory  *decode.Account
 	tag     string    // of the summary
 	at      time.Time // of the last answer
@@ -102,7 +102,7 @@ func (f *fleet) look(ctx context.Context) (nodes []*state, change int, err error
 		}
 		nodes = append(nodes, s)
 	}
-	slices.SortFunc(nodes, func(a, b *state) int { return web.CompareNames(a.node, b.node) })
+	slices.SortFunc(nodes, func(a, b *state) int { return present.CompareNames(a.node, b.node) })
 	return nodes, f.change, f.err
 }
 
@@ -204,7 +204,7 @@ func (f *fleet) renewNode(ctx context.Context, before *state, address string, ti
 		return
 	}
 	memory := f.memory.Open(maxSummary)
-	var summary web.Summary
+	var summary present.Summary
 	tag, err := f.ask(asking, address, "/api/v1/summary", before.tag, func(r io.Reader) (err error) {
 		summary, err = decode.Summary(r, memory)
 		return err

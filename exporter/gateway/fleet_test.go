@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/web/access"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 )
@@ -118,7 +119,7 @@ func TestOldAnswers(t *testing.T) {
 		if row, _ := newRow(found[0], &view{all: true}); row.AsOf != "" || len(row.Devices) != 1 {
 			t.Errorf("a fresh answer: %+v", row)
 		}
-		at := clock(time.Now())
+		at := present.Clock(time.Now())
 		a.hangs["n0"] = true
 		time.Sleep(time.Hour)
 		found, after, _ := f.look(t.Context())

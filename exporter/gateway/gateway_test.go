@@ -22,6 +22,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/exporter/web/access"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
@@ -611,17 +612,17 @@ func TestUnreachable(t *testing.T) {
 // TestOrder checks that nodes are in the order in which they need a look, whatever their names and
 // numbers.
 func TestOrder(t *testing.T) {
-	incident := []web.IncidentSummary{{Kind: "xid"}}
-	of := func(state ledger.State, n int) *web.Summary {
-		return &web.Summary{Devices: map[ledger.State]int{state: n, ledger.StateActive: 8}}
+	incident := []present.IncidentSummary{{Kind: "xid"}}
+	of := func(state ledger.State, n int) *present.Summary {
+		return &present.Summary{Devices: map[ledger.State]int{state: n, ledger.StateActive: 8}}
 	}
 	inOrder := []*state{
 		{node: "h", summary: of(ledger.StateUnhealthy, 1)},
-		{node: "g", summary: &web.Summary{Incidents: incident}},
+		{node: "g", summary: &present.Summary{Incidents: incident}},
 		{node: "f", err: errUnexpected},
 		{node: "e", summary: of(ledger.StateStalled, 1)},
 		{node: "d", summary: of(ledger.StateQuiet, 7)},
-		{node: "c", summary: &web.Summary{Down: map[string]driver.Reason{"nvml": driver.ReasonTimeout}}},
+		{node: "c", summary: &present.Summary{Down: map[string]driver.Reason{"nvml": driver.ReasonTimeout}}},
 		{node: "b", summary: of(ledger.StateFree, 8)},
 		{node: "a", summary: of(ledger.StateActive, 8)},
 	}

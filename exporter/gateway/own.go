@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -13,8 +12,8 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/exporter/web/access"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 )
@@ -41,13 +40,13 @@ type ownPage struct {
 // ownDevice is a claim's or pod's part of a device.
 type ownDevice struct {
 	driver.ID
-	State  ledger.State      `json:"state,omitempty"` // of the device; "": the holder has ended
-	Claims []string          `json:"claims,omitempty"`
-	Pods   []string          `json:"pods,omitempty"`
-	Since  time.Time         `json:"since"`
-	Ended  *time.Time        `json:"ended,omitempty"`
-	Active *time.Time        `json:"lastActive,omitempty"`
-	Values []web.ValueReport `json:"values,omitempty"`
+	State  ledger.State          `json:"state,omitempty"` // of the device; "": the holder has ended
+	Claims []string              `json:"claims,omitempty"`
+	Pods   []string              `json:"pods,omitempty"`
+	Since  time.Time             `json:"since"`
+	Ended  *time.Time            `json:"ended,omitempty"`
+	Active *time.Time            `json:"lastActive,omitempty"`
+	Values []present.ValueReport `json:"values,omitempty"`
 }
 
 // ownIncident is the part of an incident that the user may see. It omits the text and the holders,
@@ -63,7 +62,7 @@ type ownIncident struct {
 }
 
 // newOwnPage returns the page of a holder. All rows, shares and incidents are the holder's.
-func newOwnPage(of holder, node string, r *web.Report, incidents []*recorder.Incident) ownPage {
+func newOwnPage(of holder, node string, r *present.Report, incidents []*recorder.Incident) ownPage {
 	out := ownPage{Kind: of.Kind, Namespace: of.Namespace, Name: of.Name, Node: node, Time: r.Time}
 	rows := r.Claims
 	if of.Kind == "pod" {
@@ -74,7 +73,7 @@ func newOwnPage(of holder, node string, r *web.Report, incidents []*recorder.Inc
 		d := ownDevice{
 			ID: h.ID, Since: h.Since, Ended: h.Ended, Active: h.LastActive,
 			Values: append(h.Values,
-				web.ValueReport{Quantity: "allocated_seconds", Value: h.AllocatedSeconds}),
+				present.ValueReport{Quantity: "allocated_seconds", Value: h.AllocatedSeconds}),
 		}
 		if h.Ended == nil {
 			d.fill(of, r.Devices)
@@ -88,7 +87,7 @@ func newOwnPage(of holder, node string, r *web.Report, incidents []*recorder.Inc
 }
 
 // fill adds the state of the device, and the holder's claims and pods that have it.
-func (d *ownDevice) fill(of holder, devices []web.DeviceReport) {
+func (d *ownDevice) fill(of holder, devices []present.DeviceReport) {
 	for i := range devices {
 		if devices[i].ID != d.ID {
 			continue
@@ -101,7 +100,7 @@ func (d *ownDevice) fill(of holder, devices []web.DeviceReport) {
 }
 
 // has reports whether a share belongs to the holder.
-func (h holder) has(s *web.ShareReport) bool {
+func (h holder) has(s *present.ShareReport) bool {
 	if s.Namespace != h.Namespace {
 		return false
 	}
@@ -109,7 +108,7 @@ func (h holder) has(s *web.ShareReport) bool {
 }
 
 // share adds a share's claim, and its pods in the namespace.
-func (d *ownDevice) share(namespace string, s *web.ShareReport) {
+func (d *ownDevice) share(namespace string, s *present.ShareReport) {
 	if s.Claim != "" {
 		d.Claims = append(d.Claims, s.Claim)
 	}
@@ -144,7 +143,7 @@ func (g *gateway) serveOwn(w http.ResponseWriter, r *http.Request, user *access.
 
 // readOwn reads what a node knows of a holder. Devices are those that it shares.
 func (g *gateway) readOwn(ctx context.Context, node string, of holder) (
-	report web.Report, incidents []*recorder.Incident, err error,
+	report present.Report, incidents []*recorder.Incident, err error,
 ) {
 	address, _, err := g.exporters.address(ctx, node)
 	if err != nil {
@@ -152,7 +151,7 @@ func (g *gateway) readOwn(ctx context.Context, node string, of holder) (
 	}
 	memory := g.memory.Open(maxOwn)
 	defer memory.Close()
-	only := decode.Filter{Device: of.hasDevice, Holder: of.isRow, Incident: of.isHit}
+	only := decode.Filter{Device: of.hasDevice, Holder: of.isRow, Incident: of.subject().Hit}
 	_, err = g.ask(ctx, address, "/api/v1/snapshot", "", func(r io.Reader) (err error) {
 		report, err = decode.Report(r, memory, only)
 		return err
@@ -171,44 +170,27 @@ func (g *gateway) readOwn(ctx context.Context, node string, of holder) (
 	return report, incidents, err
 }
 
+// subject returns the holder as the presenter knows it.
+func (h holder) subject() present.Subject {
+	if h.Kind == "pod" {
+		return present.Subject{Pod: h.String()}
+	}
+	return present.Subject{Claim: h.String()}
+}
+
 // isRow reports whether a row is the holder's.
-func (h holder) isRow(row *web.HolderReport) bool {
+func (h holder) isRow(row *present.HolderReport) bool {
 	return row.Namespace == h.Namespace && row.Name == h.Name && !row.Aggregated
 }
 
 // hasDevice reports whether the holder has a share of a device, and removes the other shares.
-func (h holder) hasDevice(d *web.DeviceReport) bool {
-	d.Shares = slices.DeleteFunc(d.Shares, func(s web.ShareReport) bool { return !h.has(&s) })
+func (h holder) hasDevice(d *present.DeviceReport) bool {
+	d.Shares = slices.DeleteFunc(d.Shares, func(s present.ShareReport) bool { return !h.has(&s) })
 	return len(d.Shares) > 0
 }
 
-// isHit reports whether an incident hit the holder, or may have.
-func (h holder) isHit(i *recorder.Incident) bool {
-	if h.Kind == "pod" {
-		return slices.Contains(append(i.Pods(), i.PossiblePods()...), h.String())
-	}
-	return slices.Contains(append(i.Claims(), i.PossibleClaims()...), h.String())
-}
-
-// clock formats a time.
-func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
-
-// figure formats a value.
-func figure(v web.ValueReport) string {
-	labels := make([]string, 0, len(v.Labels))
-	for name, value := range v.Labels {
-		labels = append(labels, name+"="+value)
-	}
-	slices.Sort(labels)
-	name := strings.ReplaceAll(strings.Join(append([]string{v.Quantity}, labels...), " "), "_", " ")
-	switch v.Quantity {
-	case "utilization":
-		return fmt.Sprintf("%s %.1f %%", name, 100*v.Value)
-	case "memory_used", "memory_capacity":
-		return fmt.Sprintf("%s %.1f GiB", name, v.Value/(1<<30))
-	case "power":
-		return fmt.Sprintf("%s %.0f W", name, v.Value)
-	default:
-		return fmt.Sprintf("%s %.4g", name, v.Value)
-	}
+// figure describes a value.
+func figure(v present.ValueReport) string {
+	name, text := v.Texts(driver.Standard())
+	return name + " " + text
 }

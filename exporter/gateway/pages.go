@@ -13,6 +13,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"k8s.io/apimachinery/pkg/util/cache"
 
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
@@ -29,7 +30,7 @@ type pages struct {
 }
 
 func newPages() *pages {
-	functions := template.FuncMap{"clock": clock, "figure": figure, "spaced": spaced}
+	functions := template.FuncMap{"clock": present.Clock, "figure": figure, "spaced": spaced}
 	return &pages{
 		templates: template.Must(template.New("").Funcs(functions).ParseFS(files, "page/*.html")),
 		making:    make(chan struct{}, 1), kept: cache.NewLRUExpireCache(maxRendered),

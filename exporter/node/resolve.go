@@ -26,7 +26,8 @@ func (n *Node) report(held *holders.Holdings, now time.Time) {
 }
 
 // withPending marks allocations of claims that the API server is about to describe, or that an
-// inventory file with claims does not have yet. The argument is not changed.
+// inventory file with claims does not have yet. A claim without the UID of the known one of its
+// name may be another one. The argument is not changed.
 func (n *Node) withPending(allocations []podresources.Allocation) []podresources.Allocation {
 	pending := func(podresources.Claim) bool { return n.claims }
 	if n.kube != nil {
@@ -35,7 +36,7 @@ func (n *Node) withPending(allocations []podresources.Allocation) []podresources
 	claims, shared := n.book.Claims(), true
 	for i := range allocations {
 		a := &allocations[i]
-		if claim := claims[a.Claim]; a.ByPlugin() || claim.Covers(a) || !pending(a.Claim) {
+		if claim := claims[a.Claim]; a.ByPlugin() || !pending(a.Claim) || claim.Covers(a) && a.ClaimUID == claim.UID {
 			continue
 		}
 		if shared {

@@ -18,9 +18,9 @@ import (
 	"github.com/prometheus/common/promslog"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/top"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
 // hostile has characters that could control a terminal: escape sequences in 7 and 8 bits, a bell, a
@@ -98,13 +98,13 @@ func fill(v reflect.Value) {
 // hostileNode serves the documents of a node in which each string is the hostile text.
 func hostileNode(t *testing.T) string {
 	t.Helper()
-	var report web.Report
-	var incidents web.IncidentsReport
-	var history web.HistoryReport
+	var report present.Report
+	var incidents present.IncidentsReport
+	var history present.HistoryReport
 	for _, document := range []any{&report, &incidents, &history} {
 		fill(reflect.ValueOf(document).Elem())
 	}
-	for _, holders := range [][]web.HolderReport{report.Claims, report.Pods, report.YoungPods} {
+	for _, holders := range [][]present.HolderReport{report.Claims, report.Pods, report.YoungPods} {
 		holders[0].Ended = nil
 	}
 	for _, incident := range incidents.Incidents {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
@@ -264,7 +264,7 @@ func TestSourceStates(t *testing.T) {
 	got := sourceStates([]driver.Source{failing{}}, list, map[string]driver.Reason{
 		"podresources": "", "failing": driver.ReasonGPULost,
 	})
-	want := []web.Source{{Name: "failing", Fills: power, Down: driver.ReasonGPULost}, {Name: "podresources"}}
+	want := []present.Source{{Name: "failing", Fills: power, Down: driver.ReasonGPULost}, {Name: "podresources"}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -34,12 +35,17 @@ import (
 // test/BENCHMARKS.md has its effect.
 const gcPercent = 30
 
-// serve samples and serves until ctx ends. lines receives the log.
-func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) error {
-	log := o.logger(lines)
+// collectOften sets the default of $GOGC.
+func collectOften() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
+}
+
+// serve samples and serves until ctx ends. lines receives the log.
+func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) error {
+	log := o.logger(lines)
+	collectOften()
 	if !o.pprof {
 		profileNoHeap()
 	}
@@ -85,10 +91,10 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 	pages, err := guard(o, in.api, metrics, log, web.NewHandler(web.Config{
 		Metrics: renderer, Latest: sampler.Latest, Node: o.node, MetricsPath: o.telemetryPath, Pprof: o.pprof,
 		Version: cmp.Or(version.Version, "development build"), Scrapes: scrapes, QuietAfter: o.quietAfter,
-		Log: log, Health: sampler.Health, Recorder: flight.Recorder,
+		Log: log, Health: sampler.Health, GiveWay: sampler.GiveWay, Recorder: flight.Recorder,
 		MaxAnswers: memory.of(web.MaxAnswers), WithoutAPI: !o.withAPI, WithoutPage: !o.withPage, Hosts: o.hosts,
 		Rejected: func(r driver.Rejection) { metrics.Reject(r) },
-		Sources:  func() []web.Source { return sourceStates(in.sources, list, metrics.States()) },
+		Sources:  func() []present.Source { return sourceStates(in.sources, list, metrics.States()) },
 	}))
 	if err != nil {
 		return err
@@ -208,10 +214,10 @@ func (p parts) awaitScrape(ctx context.Context, atMost time.Duration, log *slog.
 
 // sourceStates returns the state of each input. For sources of devices it includes the quantities
 // that they can read.
-func sourceStates(sources []driver.Source, list []Source, states map[string]driver.Reason) []web.Source {
-	out := make([]web.Source, 0, len(states))
+func sourceStates(sources []driver.Source, list []Source, states map[string]driver.Reason) []present.Source {
+	out := make([]present.Source, 0, len(states))
 	for _, source := range sources {
-		state := web.Source{Name: source.Name(), Down: states[source.Name()]}
+		state := present.Source{Name: source.Name(), Down: states[source.Name()]}
 		delete(states, source.Name())
 		if scraped, ok := source.(*scrape.Source); ok {
 			state.Fills = scraped.Fills()
@@ -221,7 +227,7 @@ func sourceStates(sources []driver.Source, list []Source, states map[string]driv
 		out = append(out, state)
 	}
 	for _, name := range slices.Sorted(maps.Keys(states)) {
-		out = append(out, web.Source{Name: name, Down: states[name]})
+		out = append(out, present.Source{Name: name, Down: states[name]})
 	}
 	return out
 }

@@ -93,15 +93,15 @@ func TestAllNodes(t *testing.T) {
 		{"top --once --node=node-1 --view=pods", []string{"team/rank-1"}, []string{"rank-2"}, true},
 		{"incidents --once", []string{"gpu-0: XID 31", "team/rank-1", "team/rank-2"}, nil, true},
 		{"why team/train-2", []string{
-			"claim team/train-2 on node-2: stalled, held for 1h0m0s", "incident, open: gpu-0: XID 31",
+			"Claim team/train-2 on node-2", "stalled: ", "for 60 min", "gpu-0: XID 31 (i",
 			"power  500 W  (300 W to 500 W)",
 		}, []string{"node-1"}, false},
-		{"claim -n team train-1", []string{"claim team/train-1 on node-1"}, nil, true}, // the API server has no such claim
+		{"claim -n team train-1", []string{"Claim team/train-1 on node-1"}, nil, true}, // the API server has no such claim
 		{"why team/rank-2", []string{
-			"pod team/rank-2 on node-2: stalled", "busy without a pause", "held by claim team/train-2",
+			"Pod team/rank-2 on node-2", "stalled: ", "through the claim    team/train-2",
 		}, []string{"node-1"}, false},
-		{"why gpu-0", []string{"device gpu-0 on node-1", "device gpu-0 on node-2"}, nil, true},
-		{"why i1", []string{"incident i1 on node-1", "hit pods: team/rank-1"}, nil, true},
+		{"why gpu-0", []string{"Device gpu-0 on node-1", "Device gpu-0 on node-2"}, nil, true},
+		{"why i1", []string{"gpu-0: XID 31 on node-1", "Incident i1", "team/rank-1"}, nil, true},
 	} {
 		kubeconfig, asked := apiServer(t)
 		var stdout, stderr bytes.Buffer

@@ -58,7 +58,7 @@ func FuzzSnapshot(f *testing.F) {
 			}
 			for i := range table.Lines {
 				of := chosen.subject(view, i)
-				if lines := describe(&report, nil, of); len(lines) == 0 && view != ViewNamespaces {
+				if lines := (&answer{report: &report}).describe(of); len(lines) == 0 && view != ViewNamespaces {
 					t.Fatalf("nothing is known of %+v", of)
 				}
 			}

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
 // Incident is an incident of a node, as top shows it.
@@ -23,7 +23,7 @@ type Incident struct {
 // sortIncidents sorts incidents: open ones first, then by the last occurrence, then by node.
 func sortIncidents(all []Incident) {
 	slices.SortStableFunc(all, func(a, b Incident) int {
-		return cmp.Or(a.Compare(b.Incident), web.CompareNames(a.Node, b.Node))
+		return cmp.Or(a.Compare(b.Incident), present.CompareNames(a.Node, b.Node))
 	})
 }
 
@@ -45,43 +45,28 @@ func hasWords(text string, in []string) bool {
 }
 
 func (i *Incident) state() string {
-	if i.Open() {
-		return "open"
-	}
-	return "resolved"
-}
-
-// lasted is the duration of the incident, until now if it is open.
-func (i *Incident) lasted() string {
-	end := i.now
-	if !i.Open() {
-		end = *i.End
-	}
-	return max(0, end.Sub(i.Onset)).Truncate(time.Second).String()
+	word, _ := present.StateOf(i.Incident)
+	return word
 }
 
 // incidentColumns returns the columns of incidents.
 func incidentColumns(nodes, wide bool) []Column[Incident] {
-	var out []Column[Incident]
+	type row = Incident
+	var out []Column[row]
 	if nodes {
-		out = append(out, Column[Incident]{Title: "NODE", least: 8, cell: func(i *Incident) string { return i.Node }})
+		out = append(out, text("NODE", 8, 0, func(i *row) string { return i.Node }))
 	}
-	at := func(t time.Time) string { return t.Local().Format(time.TimeOnly) }
 	out = append(out,
-		Column[Incident]{Title: "STATE", cell: (*Incident).state},
-		Column[Incident]{Title: "INCIDENT", least: 30, cell: func(i *Incident) string { return i.Text }},
-		Column[Incident]{Title: "BEGAN", cell: func(i *Incident) string { return at(i.Onset) }},
-		Column[Incident]{Title: "LASTS", Right: true, drop: 3, cell: (*Incident).lasted},
-		Column[Incident]{Title: "TIMES", Right: true, cell: func(i *Incident) string { return strconv.Itoa(i.Count) }},
-		Column[Incident]{Title: "LAST", drop: 2, cell: func(i *Incident) string { return at(i.Last) }},
-		Column[Incident]{Title: "HIT", least: 16, cell: func(i *Incident) string { return list(i.Pods(), wide) }})
+		text("STATE", 0, 0, (*row).state),
+		text("INCIDENT", 30, 0, func(i *row) string { return i.Text }),
+		text("BEGAN", 0, 0, func(i *row) string { return present.ClockOfDay(i.Onset) }),
+		number("LASTS", 3, func(i *row) string { return present.Lasted(i.Incident, i.now) }),
+		number("TIMES", 0, func(i *row) string { return strconv.Itoa(i.Count) }),
+		text("LAST", 0, 2, func(i *row) string { return present.ClockOfDay(i.Last) }),
+		text("HIT", 16, 0, func(i *row) string { return list(i.Pods(), wide) }))
 	if wide {
-		out = append(out,
-			Column[Incident]{
-				Title: "CLAIMS", least: 18, drop: 4,
-				cell: func(i *Incident) string { return list(i.Claims(), wide) },
-			},
-			Column[Incident]{Title: "ID", drop: 1, cell: func(i *Incident) string { return i.ID }})
+		out = append(out, text("CLAIMS", 18, 4, func(i *row) string { return list(i.Claims(), wide) }),
+			text("ID", 0, 1, func(i *row) string { return i.ID }))
 	}
 	return out
 }

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 )
 
@@ -29,9 +29,9 @@ func TestIncidents(t *testing.T) {
 	node := func(name string, i *recorder.Incident) Node {
 		return Node{
 			Name:  name,
-			Fetch: func(context.Context, *decode.Account) (web.Report, error) { return report(name), nil },
-			Incidents: func(context.Context, *decode.Account, string) (web.IncidentsReport, error) {
-				return web.IncidentsReport{Node: name, Incidents: []*recorder.Incident{i}}, nil
+			Fetch: func(context.Context, *decode.Account) (present.Report, error) { return report(name), nil },
+			Incidents: func(context.Context, *decode.Account, string) (present.IncidentsReport, error) {
+				return present.IncidentsReport{Node: name, Incidents: []*recorder.Incident{i}}, nil
 			},
 		}
 	}
@@ -57,8 +57,8 @@ func TestIncidents(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	for n, want := range map[int][]string{
-		len(lines) - 2: {"node-2", "open", "gpu-0: XID 31", " 1h0m0s", " 29 ", "team/a"},
-		len(lines) - 1: {"node-1", "resolved", "source nvml fails: timeout", " 5s", " 1 "},
+		len(lines) - 2: {"node-2", "open", "gpu-0: XID 31", " 60 min", " 29 ", "team/a"},
+		len(lines) - 1: {"node-1", "resolved", "source nvml fails: timeout", " 5.0 s", " 1 "},
 	} {
 		for _, text := range want {
 			if !strings.Contains(lines[n], text) {

@@ -144,9 +144,12 @@ func cutMiddle(text string, width int) string {
 	return head + tail
 }
 
-// wrap breaks a text at spaces into lines of at most that width. Later lines are indented by four
-// more spaces.
+// wrap breaks a text that is too wide at spaces into lines of at most that width. Later lines are
+// indented by four more spaces.
 func wrap(text string, width int) []string {
+	if uniseg.StringWidth(text) <= width {
+		return []string{text}
+	}
 	indent := strings.Repeat(" ", len(text)-len(strings.TrimLeft(text, " ")))
 	line := indent
 	var out []string

@@ -1,5 +1,7 @@
 // Package top shows the devices of one or several nodes as a live table. It gets them from the
 // nodes' exporters. It implements `dra-exporter top`.
+//
+// Bounds (max…) are for what other exporters and the API server send.
 package top
 
 import (
@@ -21,18 +23,18 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 )
 
 // Node is an exporter to ask.
 type Node struct {
 	Name  string // address, or name of its pod: unique
-	Fetch func(context.Context, *decode.Account) (web.Report, error)
+	Fetch func(context.Context, *decode.Account) (present.Report, error)
 	// Incidents returns its incidents, or one with its recording; nil: not needed.
-	Incidents func(ctx context.Context, memory *decode.Account, id string) (web.IncidentsReport, error)
+	Incidents func(ctx context.Context, memory *decode.Account, id string) (present.IncidentsReport, error)
 	// History returns the recording of the last minutes; nil: not needed.
-	History func(ctx context.Context, memory *decode.Account, of url.Values) (web.HistoryReport, error)
+	History func(ctx context.Context, memory *decode.Account, of url.Values) (present.HistoryReport, error)
 }
 
 // The paths of an exporter's snapshot and incidents.
@@ -150,14 +152,14 @@ type getter = func(ctx context.Context, path string, query url.Values) (io.ReadC
 func newNode(name string, get getter) Node {
 	return Node{
 		Name: name,
-		Fetch: func(ctx context.Context, memory *decode.Account) (out web.Report, err error) {
+		Fetch: func(ctx context.Context, memory *decode.Account) (out present.Report, err error) {
 			err = fetch(ctx, get, snapshotPath, nil, name, func(r io.Reader) (err error) {
 				out, err = decode.Report(r, memory, decode.Filter{})
 				return err
 			})
 			return out, err
 		},
-		Incidents: func(ctx context.Context, memory *decode.Account, id string) (out web.IncidentsReport, err error) {
+		Incidents: func(ctx context.Context, memory *decode.Account, id string) (out present.IncidentsReport, err error) {
 			query := url.Values{}
 			if id != "" {
 				query.Set("id", id)
@@ -168,7 +170,7 @@ func newNode(name string, get getter) Node {
 			})
 			return out, err
 		},
-		History: func(ctx context.Context, memory *decode.Account, of url.Values) (out web.HistoryReport, err error) {
+		History: func(ctx context.Context, memory *decode.Account, of url.Values) (out present.HistoryReport, err error) {
 			err = fetch(ctx, get, historyPath, of, name, func(r io.Reader) (err error) {
 				out, err = decode.History(r, memory)
 				return err

@@ -10,17 +10,17 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 )
 
 // answer is the last answer of an exporter.
 type answer struct {
 	name   string
-	report *web.Report // nil: none yet
-	at     time.Time   // when it arrived
-	err    error       // of the last request; nil: it succeeded
+	report *present.Report // nil: none yet
+	at     time.Time       // when it arrived
+	err    error           // of the last request; nil: it succeeded
 
 	incidents []*recorder.Incident // those of the last answer
 	without   error                // why there are no incidents: the flight recorder may be off
@@ -35,7 +35,14 @@ type fleet struct {
 	memory  *decode.Budget
 }
 
-// poll finds the nodes and asks all of them at once. It keeps the last report of nodes that do not
+// Nodes are asked side by side, but each answer that is being read takes memory. A node that does
+// not answer in that time gives its place up, so that it does not delay others.
+const (
+	places       = 64
+	placeTimeout = 100 * time.Millisecond
+)
+
+// poll finds the nodes and asks all of them. It keeps the last report of nodes that do not
 // answer, and forgets nodes that are gone.
 func (f *fleet) poll(ctx context.Context, find func(context.Context) ([]Node, error)) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
@@ -50,6 +57,7 @@ func (f *fleet) poll(ctx context.Context, find func(context.Context) ([]Node, er
 	before := f.answers
 	f.answers = map[string]*answer{}
 	var asking sync.WaitGroup
+	taken := make(chan struct{}, places)
 	for _, n := range nodes {
 		if f.answers[n.Name] != nil {
 			continue // it is listed twice
@@ -59,7 +67,13 @@ func (f *fleet) poll(ctx context.Context, find func(context.Context) ([]Node, er
 			a = &answer{name: n.Name}
 		}
 		f.answers[n.Name], a.node = a, n
-		asking.Go(func() { a.renew(ctx, n, f.memory.Open(maxNode)) })
+		taken <- struct{}{}
+		free := sync.OnceFunc(func() { <-taken })
+		asking.Go(func() {
+			defer free()
+			defer time.AfterFunc(placeTimeout, free).Stop()
+			a.renew(ctx, n, f.memory.Open(maxNode))
+		})
 	}
 	asking.Wait()
 	for name, a := range before {
@@ -79,7 +93,7 @@ func (a *answer) renew(ctx context.Context, n Node, memory *decode.Account) {
 	a.memory.Close()
 	a.report, a.at, a.memory = &report, time.Now(), memory
 	if n.Incidents != nil {
-		var happened web.IncidentsReport
+		var happened present.IncidentsReport
 		if happened, a.without = n.Incidents(ctx, memory, ""); a.without == nil {
 			a.incidents = happened.Incidents
 		}
@@ -88,12 +102,12 @@ func (a *answer) renew(ctx context.Context, n Node, memory *decode.Account) {
 
 // Everything is the content of all views, filtered and sorted.
 type Everything struct {
-	Nodes      []NodeAnswer `json:"nodes"`
-	Devices    []Row        `json:"devices"`
-	Claims     []Holder     `json:"claims"`
-	Pods       []Holder     `json:"pods"`
-	Namespaces []Holder     `json:"namespaces"`
-	Incidents  []Incident   `json:"incidents"`
+	Nodes      []NodeAnswer     `json:"nodes"`
+	Devices    []present.Device `json:"devices"`
+	Claims     []present.Holder `json:"claims"`
+	Pods       []present.Holder `json:"pods"`
+	Namespaces []present.Holder `json:"namespaces"`
+	Incidents  []Incident       `json:"incidents"`
 }
 
 // NodeAnswer is the outcome of asking a node.
@@ -106,8 +120,8 @@ type NodeAnswer struct {
 // everything returns the rows of all nodes with a report.
 func (f *fleet) everything() Everything {
 	out := Everything{
-		Nodes: []NodeAnswer{}, Devices: []Row{}, Claims: []Holder{}, Pods: []Holder{}, Namespaces: []Holder{},
-		Incidents: []Incident{},
+		Nodes: []NodeAnswer{}, Devices: []present.Device{}, Claims: []present.Holder{}, Pods: []present.Holder{},
+		Namespaces: []present.Holder{}, Incidents: []Incident{},
 	}
 	for name, a := range f.answers {
 		said := NodeAnswer{Name: name}
@@ -116,22 +130,15 @@ func (f *fleet) everything() Everything {
 		}
 		if r := a.report; r != nil {
 			said.Name, said.Time = cmp.Or(r.Node, name), r.Time
-			for _, row := range Rows(r) {
-				row.from = name
-				out.Devices = append(out.Devices, row)
-			}
-			for from, into := range map[*[]Holder]*[]Holder{new(claimHolders(r)): &out.Claims, new(podHolders(r)): &out.Pods} {
-				for _, row := range *from {
-					row.from = name
-					*into = append(*into, row)
-				}
-			}
+			out.Devices = append(out.Devices, present.Devices(r, name)...)
+			out.Claims = append(out.Claims, present.ClaimHolders(r, name)...)
+			out.Pods = append(out.Pods, present.PodHolders(r, name)...)
 			out.Incidents = append(out.Incidents, a.happened()...)
 		}
 		out.Nodes = append(out.Nodes, said)
 	}
-	out.Namespaces = append(out.Namespaces, namespaceHolders(out.Claims)...)
-	slices.SortFunc(out.Nodes, func(a, b NodeAnswer) int { return web.CompareNames(a.Name, b.Name) })
+	out.Namespaces = append(out.Namespaces, present.NamespaceHolders(out.Claims)...)
+	slices.SortFunc(out.Nodes, func(a, b NodeAnswer) int { return present.CompareNames(a.Name, b.Name) })
 	return out
 }
 
@@ -143,7 +150,7 @@ func (e *Everything) chosen(filter string, by Order, reverse bool) Everything {
 		Incidents: filterIncidents(e.Incidents, filter),
 	}
 	sortRows(out.Devices, by, reverse)
-	for _, rows := range [][]Holder{out.Claims, out.Pods, out.Namespaces} {
+	for _, rows := range [][]present.Holder{out.Claims, out.Pods, out.Namespaces} {
 		sortHolders(rows, by, reverse)
 	}
 	sortIncidents(out.Incidents)
@@ -158,9 +165,9 @@ func (e *Everything) summary() string {
 			open++
 		}
 	}
-	out := countStates(e.Devices)
+	out := present.CountStates(e.Devices)
 	if open > 0 {
-		out += ", " + counted(open, "incident") + " open"
+		out += ", " + present.Count(open, "incident") + " open"
 	}
 	return out
 }
@@ -189,7 +196,8 @@ func (f *fleet) troubles(now time.Time, view View) []string {
 		case a.report == nil:
 			out = append(out, a.err.Error())
 		default:
-			out = append(out, fmt.Sprintf("%s is stale for %d s: %v", a.report.Node, int(now.Sub(a.at).Seconds()), a.err))
+			out = append(out, fmt.Sprintf("%s is stale for %s: %v", a.report.Node,
+				present.Duration(now.Sub(a.at).Seconds()), a.err))
 		}
 	}
 	slices.Sort(out)
@@ -222,5 +230,5 @@ func (f *fleet) heading() string {
 	case len(f.answers) > 1:
 		name = fmt.Sprintf("%d nodes", len(f.answers))
 	}
-	return name + "  " + newest.Local().Format(time.TimeOnly)
+	return name + "  " + present.Clock(newest)
 }

@@ -10,8 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
 // Format is how rows are printed.
@@ -102,12 +102,12 @@ func Describe(ctx context.Context, c Config, of []Subject, width int, w io.Write
 // describe describes a subject by the answers of all nodes.
 func (f *fleet) describe(ctx context.Context, of Subject, width int) []string {
 	var out []string
-	for _, name := range slices.SortedFunc(maps.Keys(f.answers), web.CompareNames) {
+	for _, name := range slices.SortedFunc(maps.Keys(f.answers), present.CompareNames) {
 		a := f.answers[name]
 		if a.report == nil {
 			continue
 		}
-		lines := describe(a.report, a.happened(), of)
+		lines := a.describe(of)
 		if len(lines) > 0 && (of.View == ViewClaims || of.View == ViewPods) {
 			lines = append(lines, a.charts(ctx, of, width)...)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/rivo/uniseg"
 
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
@@ -364,7 +365,7 @@ func (v *screen) drawDetails(width, shown int) {
 	d := v.details
 	var lines []string
 	if a := v.fleet.answers[d.of.from]; a != nil && a.report != nil {
-		for _, line := range describe(a.report, a.happened(), d.of) {
+		for _, line := range a.describe(d.of) {
 			lines = append(lines, wrap(line, width)...)
 		}
 	}
@@ -422,12 +423,12 @@ func (v *screen) styleAt(line int) tcell.Style {
 }
 
 func (v *screen) styleOf(s ledger.State) tcell.Style {
-	switch s {
-	case ledger.StateUnhealthy, ledger.StateStalled:
+	switch present.StateClass(s) {
+	case "bad":
 		return v.colour(tcell.ColorRed)
-	case ledger.StateQuiet, ledger.StateIdle, ledger.StateUnmeasured:
+	case "warn":
 		return v.colour(tcell.ColorYellow)
-	case ledger.StateActive:
+	case "good":
 		return v.colour(tcell.ColorGreen)
 	default:
 		return tcell.StyleDefault

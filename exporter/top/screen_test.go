@@ -13,8 +13,8 @@ import (
 	"github.com/rivo/uniseg"
 
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -31,11 +31,11 @@ func job(t *testing.T, name string) Node {
 	for i := range 2 {
 		d := &r.Devices[i]
 		d.Attribution = "exclusive"
-		d.Shares = []web.ShareReport{{
+		d.Shares = []present.ShareReport{{
 			Namespace: "team", Claim: "train", Weight: 1, Pods: []string{"team/rank-0", "team/rank-1"},
-			Holds: []web.HoldReport{{Pod: "team/rank-0", Since: &active, Reason: podresources.ReasonListed}},
+			Holds: []present.HoldReport{{Pod: "team/rank-0", Since: &active, Reason: podresources.ReasonListed}},
 		}}
-		part := web.HolderReport{
+		part := present.HolderReport{
 			Namespace: "team", Name: "train", ID: d.ID, AllocatedSeconds: 600, Values: d.Values, LastActive: &active,
 		}
 		if i == 1 {
@@ -45,18 +45,18 @@ func job(t *testing.T, name string) Node {
 		part.Name = fmt.Sprintf("rank-%d", i)
 		r.Pods = append(r.Pods, part)
 	}
-	r.Claims = append(r.Claims, web.HolderReport{Namespace: "other", Name: "gone", ID: r.Devices[2].ID, Ended: &ended})
+	r.Claims = append(r.Claims, present.HolderReport{Namespace: "other", Name: "gone", ID: r.Devices[2].ID, Ended: &ended})
 	happened := &recorder.Incident{
 		ID: "7", Kind: recorder.XID, Text: "gpu-0: XID 31", Count: 2, Device: r.Devices[0].ID, Onset: active, Last: active,
 		Holders: []recorder.Holder{{Namespace: "team", Pod: "rank-0", Claim: "train", Hit: true}},
 	}
 	return Node{
 		Name:  name,
-		Fetch: func(context.Context, *decode.Account) (web.Report, error) { return r, nil },
-		Incidents: func(context.Context, *decode.Account, string) (web.IncidentsReport, error) {
-			return web.IncidentsReport{Node: name, Incidents: []*recorder.Incident{happened}}, nil
+		Fetch: func(context.Context, *decode.Account) (present.Report, error) { return r, nil },
+		Incidents: func(context.Context, *decode.Account, string) (present.IncidentsReport, error) {
+			return present.IncidentsReport{Node: name, Incidents: []*recorder.Incident{happened}}, nil
 		},
-		History: func(_ context.Context, _ *decode.Account, of url.Values) (out web.HistoryReport, err error) {
+		History: func(_ context.Context, _ *decode.Account, of url.Values) (out present.HistoryReport, err error) {
 			chart := &recorder.Chart{}
 			var watts []float64
 			for at := r.Time.Add(-10 * time.Minute); !at.After(r.Time); at = at.Add(time.Second) {
@@ -84,10 +84,10 @@ func TestViews(t *testing.T) {
 		lines int
 		first []string
 	}{
-		{ViewDevices, 6, []string{"node-1", "gpu-0", "quiet", "70.0 W", "team/train"}},
-		{ViewClaims, 2, []string{"team/train", "quiet", "45.0 %", "670.0 W", "10 min", "gpu-0 gpu-1", "rank-0 rank-1"}},
-		{ViewPods, 4, []string{"team/rank-0", "quiet", "1m30s", "70.0 W", "gpu-0", "train"}},
-		{ViewNamespaces, 1, []string{"team", "quiet", " 4 ", " 1 ", " 2 ", "1340.0 W"}},
+		{ViewDevices, 6, []string{"node-1", "gpu-0", "quiet", "70 W", "team/train"}},
+		{ViewClaims, 2, []string{"team/train", "quiet", "45.0 %", "670 W", "10 min", "gpu-0 gpu-1", "rank-0 rank-1"}},
+		{ViewPods, 4, []string{"team/rank-0", "quiet", "90 s", "70 W", "gpu-0", "train"}},
+		{ViewNamespaces, 1, []string{"team", "quiet", " 4 ", " 1 ", " 2 ", "1340 W"}},
 		{ViewIncidents, 2, []string{"node-1", "open", "gpu-0: XID 31"}},
 	} {
 		var out strings.Builder
@@ -168,7 +168,7 @@ func TestDetails(t *testing.T) {
 	has("POD ", "team/rank-0", "team/rank-1")
 	press("j")
 	terminal.InjectKey(tcell.KeyEnter, 0, tcell.ModNone)
-	has("pod team/rank-1 on node-1", "device gpu-1 on node-1", "power  600 W  (0 W to 600 W)", "⣿")
+	has("Pod team/rank-1 on node-1", "state of the device  active", "power  600 W  (0 W to 600 W)", "⣿")
 	terminal.InjectKey(tcell.KeyEscape, 0, tcell.ModNone)
 	press("4")
 	has("NAMESPACE")
@@ -178,7 +178,7 @@ func TestDetails(t *testing.T) {
 	has("POD ")
 	press("5")
 	terminal.InjectKey(tcell.KeyEnter, 0, tcell.ModNone)
-	has("incident 7 on node-1: gpu-0: XID 31", "hit pods: team/rank-0")
+	has("gpu-0: XID 31 on node-1", "Incident 7", "team/rank-0")
 	press("qq")
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -199,10 +199,8 @@ func TestDescribe(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		for _, want := range []string{
-			"device gpu-0 on node-1: quiet: held, and not used for some seconds",
-			"  held by claim team/train (100 %, exclusive) for team/rank-0, team/rank-1",
-			"    team/rank-0: listed by the kubelet since ",
-			"  incident, open: gpu-0: XID 31, began ", "power  600 W  (0 W to 600 W)",
+			"on node-1, as of ", "state of the device  quiet: held, and not used for some seconds", "90 s ago",
+			"gpu-0: XID 31 (7)  open   ", "power  600 W  (0 W to 600 W)",
 		} {
 			if !strings.Contains(out.String(), want) {
 				t.Errorf("%s: no %q in\n%s", name, want, out.String())

@@ -24,8 +24,8 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 )
 
@@ -33,21 +33,21 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func same(s string) string { return s }
 
-func report(node string, devices ...web.DeviceReport) web.Report {
-	return web.Report{Time: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC), Node: node, Devices: devices}
+func report(node string, devices ...present.DeviceReport) present.Report {
+	return present.Report{Time: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC), Node: node, Devices: devices}
 }
 
-func device(name string, state ledger.State, values ...web.ValueReport) web.DeviceReport {
-	return web.DeviceReport{
+func device(name string, state ledger.State, values ...present.ValueReport) present.DeviceReport {
+	return present.DeviceReport{
 		ID: driver.ID{Driver: "gpu.example.com", Pool: "pool", Device: name}, State: state, Values: values,
 	}
 }
 
-func value(quantity string, v float64) web.ValueReport {
-	return web.ValueReport{Quantity: quantity, Value: v}
+func value(quantity string, v float64) present.ValueReport {
+	return present.ValueReport{Quantity: quantity, Value: v}
 }
 
-func names(rows []Row) string {
+func names(rows []present.Device) string {
 	var out []string
 	for _, r := range rows {
 		out = append(out, r.Device)
@@ -63,7 +63,7 @@ func TestSortAndFilter(t *testing.T) {
 		device("gpu-3", ledger.StateUnhealthy, value("power", 7)),
 		device("gpu-4", ledger.StateQuiet, value("utilization", 0)),
 		device("gpu-5", ledger.StateStalled, value("utilization", 1)))
-	rows := Rows(&r)
+	rows := present.Devices(&r, "")
 	for _, tt := range []struct {
 		by      Order
 		reverse bool
@@ -93,18 +93,18 @@ func TestSortAndFilter(t *testing.T) {
 // last activity of any of them.
 func TestRows(t *testing.T) {
 	d := device("gpu-0", ledger.StateQuiet, value("temperature", 40), value("temperature", 60))
-	d.Shares = []web.ShareReport{
+	d.Shares = []present.ShareReport{
 		{Namespace: "a", Claim: "c10", Pods: []string{"a/p10", "a/p2"}},
 		{Namespace: "a", Claim: "c2", Pods: []string{"a/p2"}},
 		{Namespace: "ops", Claim: "monitor", Admin: true, Pods: []string{"ops/monitor"}},
 	}
 	r := report("node-1", d)
-	holder := func(before time.Duration, ended *time.Time) web.HolderReport {
+	holder := func(before time.Duration, ended *time.Time) present.HolderReport {
 		at := r.Time.Add(-before)
-		return web.HolderReport{ID: d.ID, LastActive: &at, Ended: ended}
+		return present.HolderReport{ID: d.ID, LastActive: &at, Ended: ended}
 	}
-	r.Claims = []web.HolderReport{holder(time.Minute, nil), holder(90*time.Second, nil), holder(time.Second, &r.Time)}
-	row := Rows(&r)[0]
+	r.Claims = []present.HolderReport{holder(time.Minute, nil), holder(90*time.Second, nil), holder(time.Second, &r.Time)}
+	row := present.Devices(&r, "")[0]
 	if diff := cmp.Diff([][]string{{"a/c2", "a/c10"}, {"a/p2", "a/p10"}}, [][]string{row.Claims, row.Pods}); diff != "" {
 		t.Errorf("holders: %s", diff)
 	}
@@ -116,11 +116,11 @@ func TestRows(t *testing.T) {
 // Lines never exceed the width, whatever is in them; short texts are not cut.
 func TestLayoutFits(t *testing.T) {
 	d := device("gpu-0", ledger.StateActive)
-	d.Shares = []web.ShareReport{{
+	d.Shares = []present.ShareReport{{
 		Namespace: "team", Claim: strings.Repeat("長い", 20), Pods: []string{"team/" + strings.Repeat("p", 90)},
 	}}
 	r := report("node-1", d, device("gpu-1", ledger.StateFree))
-	rows := Rows(&r)
+	rows := present.Devices(&r, "")
 	for _, width := range []int{20, 60, 80, 120, 400} {
 		table := layout(rows, deviceColumns(true, true), width, same)
 		for _, line := range append(table.Lines, table.Titles) {
@@ -141,11 +141,11 @@ func TestLayoutFits(t *testing.T) {
 // Names keep the end in which they differ. If lines do not fit, columns are left out, not cut: the
 // claim first, then memory; power and pods stay.
 func TestLayoutNarrow(t *testing.T) {
-	var devices []web.DeviceReport
+	var devices []present.DeviceReport
 	for i := range 2 {
 		d := device(fmt.Sprintf("gpu-6-partition-%d", i), ledger.StateUnhealthy, value("power", 681),
 			value("memory_used", 7e10), value("memory_capacity", 8e10), value("utilization", 0.5))
-		d.Shares = []web.ShareReport{{
+		d.Shares = []present.ShareReport{{
 			Namespace: "research", Claim: fmt.Sprintf("protein-folding-%d-gpu", i),
 			Pods: []string{fmt.Sprintf("research/protein-folding-%d", i)},
 		}}
@@ -160,9 +160,9 @@ func TestLayoutNarrow(t *testing.T) {
 		{140, "DEVICE STATE UTIL MEMORY POWER QUIET CLAIM PODS", "gpu-6-partition-1"},
 		{92, "DEVICE STATE UTIL MEMORY POWER QUIET PODS", "gpu-6-partition-1"},
 		{80, "DEVICE STATE UTIL POWER QUIET PODS", "gpu-6-partition-1"},
-		{60, "DEVICE STATE UTIL POWER PODS", "gpu-6-…ion-1"},
+		{60, "DEVICE STATE UTIL POWER PODS", "gpu-6-p…tion-1"},
 	} {
-		table := layout(Rows(&r), deviceColumns(false, false), tt.width, same)
+		table := layout(present.Devices(&r, ""), deviceColumns(false, false), tt.width, same)
 		if titles := strings.Join(strings.Fields(table.Titles), " "); titles != tt.titles {
 			t.Errorf("at %d the columns are %s, want %s", tt.width, titles, tt.titles)
 		}
@@ -177,9 +177,9 @@ func TestLayoutNarrow(t *testing.T) {
 func TestStale(t *testing.T) {
 	fail := false
 	find := func(context.Context) ([]Node, error) {
-		return []Node{{Name: "a", Fetch: func(context.Context, *decode.Account) (web.Report, error) {
+		return []Node{{Name: "a", Fetch: func(context.Context, *decode.Account) (present.Report, error) {
 			if fail {
-				return web.Report{}, errors.New("connection refused")
+				return present.Report{}, errors.New("connection refused")
 			}
 			return report("node-1", device("gpu-0", ledger.StateFree)), nil
 		}}}, nil
@@ -192,7 +192,7 @@ func TestStale(t *testing.T) {
 	fail = true
 	f.poll(t.Context(), find)
 	said := f.troubles(f.answers["a"].at.Add(3*time.Second), ViewDevices)
-	if want := []string{"node-1 is stale for 3 s: connection refused"}; !cmp.Equal(said, want) {
+	if want := []string{"node-1 is stale for 3.0 s: connection refused"}; !cmp.Equal(said, want) {
 		t.Errorf("troubles %q, want %q", said, want)
 	}
 	if len(f.everything().Devices) != 1 {
@@ -283,7 +283,7 @@ func TestFromName(t *testing.T) {
 // An exporter that is listed twice is asked once.
 func TestListedTwice(t *testing.T) {
 	asked := make(chan struct{}, 2)
-	n := Node{Name: "a", Fetch: func(context.Context, *decode.Account) (web.Report, error) {
+	n := Node{Name: "a", Fetch: func(context.Context, *decode.Account) (present.Report, error) {
 		asked <- struct{}{}
 		return report("node-1"), nil
 	}}
@@ -338,7 +338,7 @@ func TestShow(t *testing.T) {
 	screen.SetSize(100, 10)
 	v := newScreen(Config{
 		Find: func(context.Context) ([]Node, error) {
-			return []Node{{Name: "a", Fetch: func(context.Context, *decode.Account) (web.Report, error) {
+			return []Node{{Name: "a", Fetch: func(context.Context, *decode.Account) (present.Report, error) {
 				return report("node-1", device("gpu-0", ledger.StateFree), device("gpu-1", ledger.StateUnhealthy)), nil
 			}}}, nil
 		},
@@ -411,9 +411,9 @@ func awaitText(t *testing.T, screen *readable, right func(string) bool) {
 // the last time of an incident are left out instead.
 func TestNamesAt80(t *testing.T) {
 	const pod, incident = "research/llm-pretrain-12-worker-0", "gpu-3: uncorrectable ECC error"
-	pods := []Holder{{
+	pods := []present.Holder{{
 		Namespace: "research", Name: "llm-pretrain-12-worker-0", Claims: []string{"research/llm-pretrain-12-gpus"},
-		Measures: Measures{
+		Figures: present.Figures{
 			State: ledger.StateStalled, Utilization: new(1.0), MemoryUsed: new(7e10), Power: new(681.0),
 			QuietSeconds: new(300.0),
 		},

@@ -1,5 +1,7 @@
 package top
 
+import "github.com/dra-exporter/dra-exporter/exporter/present"
+
 // View is a view of the table.
 type View string
 
@@ -26,8 +28,8 @@ func (e *Everything) count(view View) int {
 }
 
 // holders returns the rows of a view of holders.
-func (e *Everything) holders(view View) []Holder {
-	return map[View][]Holder{ViewClaims: e.Claims, ViewPods: e.Pods, ViewNamespaces: e.Namespaces}[view]
+func (e *Everything) holders(view View) []present.Holder {
+	return map[View][]present.Holder{ViewClaims: e.Claims, ViewPods: e.Pods, ViewNamespaces: e.Namespaces}[view]
 }
 
 // table lays out a view.
@@ -48,8 +50,8 @@ func (e *Everything) subject(view View, row int) Subject {
 	case ViewIncidents:
 		return Subject{view, e.Incidents[row].ID, e.Incidents[row].from}
 	case ViewClaims, ViewPods, ViewNamespaces:
-		return Subject{view, e.holders(view)[row].id(), e.holders(view)[row].from}
+		return Subject{view, e.holders(view)[row].String(), e.holders(view)[row].From}
 	case ViewDevices:
 	}
-	return Subject{ViewDevices, e.Devices[row].id(), e.Devices[row].from}
+	return Subject{ViewDevices, e.Devices[row].String(), e.Devices[row].From}
 }

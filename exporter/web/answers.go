@@ -49,9 +49,10 @@ const CompressionLevel = 2
 // only its transfer. Answers are kept compressed, at a twentieth of their size, and decompressed
 // for clients that do not accept gzip. answers is safe for concurrent use.
 type answers struct {
-	latest func() *exposition.Snapshot
-	log    *slog.Logger
-	most   int // limit of bytes
+	latest  func() *exposition.Snapshot
+	giveWay func(context.Context)
+	log     *slog.Logger
+	most    int // limit of bytes
 
 	making chan struct{}     // has a value while an answer is made: one at a time
 	turns  chan struct{}     // has a value while a piece is decompressed; it may be making
@@ -84,7 +85,7 @@ type answer struct {
 // newAnswers returns answers that may keep the given number of tenths of MaxAnswers.
 func newAnswers(c *Config, tenths int, making, turns chan struct{}) *answers {
 	return &answers{
-		latest: c.Latest, log: c.Log, most: tenths * cmp.Or(c.MaxAnswers, MaxAnswers) / 10, making: making, turns: turns,
+		latest: c.Latest, giveWay: c.GiveWay, log: c.Log, most: tenths * cmp.Or(c.MaxAnswers, MaxAnswers) / 10, making: making, turns: turns,
 		sizes: map[string]int{}, faults: map[string]string{},
 	}
 }
@@ -109,7 +110,7 @@ func (a *answers) serve(w http.ResponseWriter, r *http.Request, name string, nam
 	a.read(found, controller)
 	w.Header().Add("Vary", "Accept-Encoding")
 	if names != nil || !AcceptsGzip(r.Header) {
-		found.decompress(w, names, a.turns)
+		found.decompress(w, names, a.turns, func() { a.giveWay(r.Context()) })
 		return
 	}
 	w.Header().Set("Content-Encoding", "gzip")
@@ -186,25 +187,27 @@ const pieceSize = 64 << 10
 
 // inTurns reads pieces. Of all readers with the same turns, one reads at a time.
 type inTurns struct {
-	r     io.Reader
-	turns chan struct{}
+	r       io.Reader
+	turns   chan struct{}
+	giveWay func()
 }
 
 // Read implements [io.Reader].
 func (t inTurns) Read(p []byte) (int, error) {
 	t.turns <- struct{}{}
 	defer func() { <-t.turns }()
+	t.giveWay()
 	return io.ReadFull(t.r, p) //nolint:wrapcheck // it is r's
 }
 
 // decompress sends the selected families uncompressed. It ends at the first error, since the client
 // is gone or too slow. It holds no turn while it waits for its client.
-func (a *answer) decompress(w http.ResponseWriter, names []string, turns chan struct{}) {
+func (a *answer) decompress(w http.ResponseWriter, names []string, turns chan struct{}, giveWay func()) {
 	plain, err := gzip.NewReader(bytes.NewReader(a.body))
 	if err != nil {
 		panic(err) // the body is not gzip: a bug
 	}
-	body := inTurns{plain, turns}
+	body := inTurns{plain, turns, giveWay}
 	if names == nil {
 		w.Header().Set("Content-Length", strconv.Itoa(a.size))
 		w.WriteHeader(a.status)
@@ -261,7 +264,7 @@ func (a *answers) make(ctx context.Context, found *answer, name string, do maker
 	kind, _, _ := strings.Cut(name, "?")
 	body := bytes.NewBuffer(make([]byte, 0, a.sizes[kind]))
 	compressor.Reset(body)
-	all := &counted{w: compressor, ctx: ctx}
+	all := &counted{w: compressor, ctx: ctx, giveWay: a.giveWay}
 	parts, err := do(ctx, all)
 	if ctx.Err() != nil {
 		return
@@ -307,9 +310,10 @@ func (a *answers) keepCompressor(of *gzip.Writer) {
 
 // counted counts the bytes written to w, and fails once ctx has ended.
 type counted struct {
-	ctx context.Context //nolint:containedctx // lives for one call
-	w   io.Writer
-	n   int
+	ctx     context.Context //nolint:containedctx // lives for one call
+	w       io.Writer
+	giveWay func(context.Context)
+	n       int
 }
 
 // Write implements [io.Writer].
@@ -317,6 +321,7 @@ func (c *counted) Write(p []byte) (int, error) {
 	if err := c.ctx.Err(); err != nil {
 		return 0, err //nolint:wrapcheck // it is the context's
 	}
+	c.giveWay(c.ctx)
 	n, err := c.w.Write(p)
 	c.n += n
 	return n, err //nolint:wrapcheck // it is w's

@@ -36,7 +36,7 @@ func newDesk() *desk {
 	d := &desk{latest: &exposition.Snapshot{}, body: []byte("one,two,ok"), before: func() {}}
 	d.answers = newAnswers(&Config{
 		Latest: func() *exposition.Snapshot { return d.latest }, Log: slog.New(slog.NewTextHandler(&d.log, nil)),
-		MaxAnswers: 8 << 20,
+		MaxAnswers: 8 << 20, GiveWay: func(context.Context) {},
 	}, 10, make(chan struct{}, 1), make(chan struct{}, 1))
 	return d
 }

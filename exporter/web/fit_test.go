@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 )
 
 // A share of 40 GiB peaks at 19 GiB: with a margin of 5 % it needs 20 GiB, a quarter of the device.
@@ -22,7 +23,7 @@ func TestFitReport(t *testing.T) {
 		Capacity: []driver.Amount{{Resource: "memory", Value: 80 * gib}},
 	}
 	h.Hold("a", "p0").Consumed = []driver.Amount{{Resource: "memory", Value: 40 * gib}}
-	read := func(seconds int) []ClaimFitReport {
+	read := func(seconds int) []present.ClaimFitReport {
 		for range seconds {
 			h.Read(
 				driver.Reading{Quantity: driver.Utilization, Value: 0},
@@ -31,31 +32,31 @@ func TestFitReport(t *testing.T) {
 			h.Pass(time.Second)
 		}
 		_, body := fetch(t, serving(t, h.Last, nil).URL+"/api/v1/fit")
-		var report FitReport
+		var report present.FitReport
 		if err := json.Unmarshal([]byte(body), &report); err != nil {
 			t.Fatalf("%v: %s", err, body)
 		}
 		return report.Claims
 	}
-	who := ClaimFitReport{Namespace: "team", Name: "a", ID: jointest.ID("gpu-0")}
+	who := present.ClaimFitReport{Namespace: "team", Name: "a", ID: jointest.ID("gpu-0")}
 	since := time.Unix(1700000000, 0).UTC() // it was there before the kubelet's first answer
 	who.MeasuredSince = &since
 	early := who
 	early.Reason, early.Text = "not_measured", "gpu-0: the activity or the memory of the device is not measured"
-	if diff := cmp.Diff([]ClaimFitReport{early}, read(2)); diff != "" {
+	if diff := cmp.Diff([]present.ClaimFitReport{early}, read(2)); diff != "" {
 		t.Errorf("at first, -want +got:\n%s", diff)
 	}
 	want := who
 	want.Text = "gpu-0, 40 GiB: peak 19 GiB and p99.9 activity 0 % of 2 min since 2023-11-14 22:13 UTC " +
 		"(it began before that), read each second: memory=20Gi fits; 1/2 unused"
 	want.MeasuredSeconds = 120
-	want.Memory = &MemoryFitReport{HeldBytes: 40 * gib, PeakBytes: 19 * gib, NeededRatio: 0.5}
-	want.Activity = &ActivityFitReport{}
-	want.Alternative = &AlternativeReport{
+	want.Memory = &present.MemoryFitReport{HeldBytes: 40 * gib, PeakBytes: 19 * gib, NeededRatio: 0.5}
+	want.Activity = &present.ActivityFitReport{}
+	want.Alternative = &present.AlternativeReport{
 		Kind: "share", Name: "memory=20Gi", Device: "gpu-0", Capacity: map[string]float64{"memory": 20 * gib},
 		MemoryBytes: 20 * gib, UnusedRatio: 0.5,
 	}
-	if diff := cmp.Diff([]ClaimFitReport{want}, read(120)); diff != "" {
+	if diff := cmp.Diff([]present.ClaimFitReport{want}, read(120)); diff != "" {
 		t.Errorf("after two minutes, -want +got:\n%s", diff)
 	}
 	if _, body := fetch(t, serving(t, h.Last, nil).URL+"/page/detail?claim=team/a"); !strings.Contains(body, want.Text) {

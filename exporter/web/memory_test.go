@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 )
 
@@ -23,8 +24,8 @@ import (
 // as everything that a tick allocates.
 func TestOldSnapshotsAreNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := node(t)
-		play(h)
+		h := exportertest.NewNode(t)
+		exportertest.Play(h)
 		latest := h.Last
 		h.Last = nil
 		get := func() *exposition.Snapshot { return latest }
@@ -68,7 +69,7 @@ func TestWrittenDocumentsAreWhole(t *testing.T) {
 			t.Fatal(err)
 		}
 		var written bytes.Buffer
-		if err := report.write(&written); err != nil {
+		if err := report.Write(&written); err != nil {
 			t.Fatal(err)
 		}
 		whole, err := json.Marshal(report)

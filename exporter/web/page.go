@@ -2,7 +2,6 @@ package web
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"embed"
@@ -18,7 +17,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
-	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 )
 
 //go:embed page
@@ -36,7 +35,7 @@ type pages struct {
 
 	mu   sync.Mutex
 	of   *exposition.Snapshot // the snapshot of view; nil: none
-	view *view
+	view *present.Page
 }
 
 func newPages(c Config, documents, recordings *answers) *pages {
@@ -74,23 +73,14 @@ func unchanged(w http.ResponseWriter, r *http.Request, s *exposition.Snapshot) b
 }
 
 // viewOf returns the view of a snapshot. It is made once for all requests within a second.
-func (p *pages) viewOf(s *exposition.Snapshot) *view {
+func (p *pages) viewOf(s *exposition.Snapshot) *present.Page {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.of != s {
 		time.AfterFunc(freshFor, func() { p.forget(s) })
-		p.of, p.view = s, newView(s, p.recent(), p.sources(), p.QuietAfter)
-		p.view.Incidents = incidentRows(p.Recorder, s.Catalogue.OrStandard(), s.Time)
+		p.of, p.view = s, present.NewPage(s, p.about())
 	}
 	return p.view
-}
-
-// recent returns what the recorder has of the last minutes.
-func (p *pages) recent() recent {
-	if p.Recorder == nil {
-		return nil
-	}
-	return p.Recorder.Recent(recorder.DefaultKeep, trendValues)
 }
 
 // forget drops a snapshot and its view.
@@ -100,13 +90,6 @@ func (p *pages) forget(s *exposition.Snapshot) {
 	if p.of == s {
 		p.of, p.view = nil, nil
 	}
-}
-
-func (p *pages) sources() []Source {
-	if p.Sources == nil {
-		return nil
-	}
-	return p.Sources()
 }
 
 func (p *pages) serveHTML(w http.ResponseWriter, r *http.Request) {
@@ -122,19 +105,19 @@ func (p *pages) serveHTML(w http.ResponseWriter, r *http.Request) {
 // page is the input of page.html.
 type page struct {
 	Node, Version, MetricsPath string
-	*view                      // nil: no snapshot yet
+	*present.Page              // nil: no snapshot yet
 }
 
 func (p *pages) page() page {
 	out := page{Node: p.Node, Version: p.Version, MetricsPath: strings.TrimPrefix(p.MetricsPath, "/")}
 	if s := p.Latest(); s != nil {
-		out.view = p.viewOf(s)
+		out.Page = p.viewOf(s)
 	}
 	return out
 }
 
 // Ready reports whether there is a snapshot.
-func (p page) Ready() bool { return p.view != nil }
+func (p page) Ready() bool { return p.Page != nil }
 
 func (p *pages) write(to io.Writer, name string, content any) error {
 	if err := p.templates.ExecuteTemplate(to, name, content); err != nil {
@@ -176,7 +159,7 @@ func (p *pages) serveDetail(w http.ResponseWriter, r *http.Request) {
 	}
 	p.recordings.serve(w, r, fmt.Sprintf("%s?%+v", r.URL.Path, of), nil,
 		func(ctx context.Context, to io.Writer) ([]exposition.Part, error) {
-			d, err := p.detail(ctx, s, of)
+			d, err := p.viewOf(s).Detail(ctx, of)
 			if err == nil {
 				err = p.write(to, "detail.html", d)
 			}
@@ -187,45 +170,18 @@ func (p *pages) serveDetail(w http.ResponseWriter, r *http.Request) {
 		})
 }
 
-// subject is the subject of details. One field is set.
-type subject struct{ incident, claim, pod, device string }
-
-func subjectOf(query url.Values) subject {
-	of := subject{query.Get("incident"), query.Get("claim"), query.Get("pod"), query.Get("device")}
+func subjectOf(query url.Values) present.Subject {
+	of := present.Subject{
+		Incident: query.Get("incident"), Claim: query.Get("claim"), Pod: query.Get("pod"), Device: query.Get("device"),
+	}
 	switch {
-	case of.incident != "":
-		return subject{incident: of.incident}
-	case of.claim != "":
-		return subject{claim: of.claim}
-	case of.pod != "":
-		return subject{pod: of.pod}
+	case of.Incident != "":
+		return present.Subject{Incident: of.Incident}
+	case of.Claim != "":
+		return present.Subject{Claim: of.Claim}
+	case of.Pod != "":
+		return present.Subject{Pod: of.Pod}
 	default:
 		return of
 	}
-}
-
-func (p *pages) detail(ctx context.Context, s *exposition.Snapshot, of subject) (d detail, err error) {
-	e := explainer{Snapshot: s, sources: p.sources(), catalogue: s.Catalogue.OrStandard(), shown: p.viewOf(s)}
-	namespace, name, _ := strings.Cut(cmp.Or(of.claim, of.pod), "/")
-	switch {
-	case of.incident != "":
-		d, err = p.incident(ctx, of.incident, s.Time, e.catalogue)
-	case of.claim != "":
-		d = e.claim(of.claim)
-		d.Sections = append(d.Sections, p.receiptSections(of.claim, e.catalogue)...)
-		d.lead(p.incidentsOf(hitting(func(h *recorder.Holder) bool { return h.Namespace == namespace && h.Claim == name })))
-		d.Charts, err = p.recorded(ctx, recorder.Selection{Namespace: namespace, Claim: name}, e.catalogue)
-	case of.pod != "":
-		d = e.pod(of.pod)
-		d.lead(p.incidentsOf(hitting(func(h *recorder.Holder) bool { return h.Namespace == namespace && h.Pod == name })))
-		d.Charts, err = p.recorded(ctx, recorder.Selection{Namespace: namespace, Pod: name}, e.catalogue)
-	default:
-		d = e.device(of.device)
-		d.lead(p.incidentsOf(func(i *recorder.Incident) bool {
-			return i.Device.String() == of.device || i.Device.Device == of.device
-		}))
-		d.Charts, err = p.recorded(ctx, recorder.Selection{Device: of.device}, e.catalogue)
-	}
-	d.Node = cmp.Or(p.Node, "this node")
-	return d, err
 }

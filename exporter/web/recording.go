@@ -11,58 +11,16 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
-
-// HistoryReport is what /api/v1/history serves: the values of the last ten minutes of a device, or
-// of a claim's or pod's parts of devices, and the holders.
-type HistoryReport struct {
-	Node string `json:"node"`
-	recorder.History
-}
-
-// write writes the report as JSON, one series at a time.
-func (r HistoryReport) write(w io.Writer) error {
-	o := &object{w: w}
-	o.field("node", r.Node)
-	o.field("holders", r.Holders)
-	o.field("times", r.Times)
-	list(o, "series", len(r.Series), func(i int) *recorder.ChartSeries { return &r.Series[i] })
-	if r.Next > 0 {
-		o.field("next", r.Next)
-	}
-	return o.end()
-}
-
-// ReceiptsReport is what /api/v1/receipts serves, the newest receipt first.
-type ReceiptsReport struct {
-	Node     string              `json:"node"`
-	Receipts []*recorder.Receipt `json:"receipts"`
-	// Next is the parameter before of the request for older receipts; omitted: there are none.
-	Next string `json:"next,omitempty"`
-}
-
-// write writes the report as JSON, one receipt at a time.
-func (r ReceiptsReport) write(w io.Writer) error {
-	return writeList(w, r.Node, "receipts", r.Receipts, r.Next)
-}
-
-// writeList writes a node, a list and next as JSON, one element at a time.
-func writeList[T any](w io.Writer, node, name string, all []T, next string) error {
-	o := &object{w: w}
-	o.field("node", node)
-	list(o, name, len(all), func(i int) T { return all[i] })
-	o.optional("next", next)
-	return o.end()
-}
 
 // noRecorder is the answer if there is no flight recorder.
 const noRecorder = "the flight recorder is off (--no-recorder)\n"
 
 // document writes itself as JSON.
-type document interface{ write(w io.Writer) error }
+type document interface{ Write(w io.Writer) error }
 
 // finder returns the requested document.
 type finder func(ctx context.Context) (document, error)
@@ -92,7 +50,7 @@ func serveRecording(
 			if err != nil {
 				return nil, fmt.Errorf("read what is recorded: %w", err)
 			}
-			return nil, found.write(to)
+			return nil, found.Write(to)
 		})
 	}
 }
@@ -129,7 +87,7 @@ func (c Config) history(query url.Values) (any, finder, error) {
 	}
 	return of, func(ctx context.Context) (document, error) {
 		found, err := c.Recorder.History(ctx, of)
-		return HistoryReport{Node: c.Node, History: found}, err
+		return present.HistoryReport{Node: c.Node, History: found}, err
 	}, nil
 }
 
@@ -177,66 +135,6 @@ func (c Config) receipts(query url.Values) (any, finder, error) {
 			})
 		}
 		some, next := newest(all, before, recorder.MaxValues, receiptCost)
-		return ReceiptsReport{Node: c.Node, Receipts: some, Next: next}, nil
+		return present.ReceiptsReport{Node: c.Node, Receipts: some, Next: next}, nil
 	}, nil
-}
-
-// measuredFor returns the part of the allocated time with readings, as text; "" for 95 % or more.
-// In the rest of the time, the sums may be wrong by as much as the devices can do.
-func measuredFor(seconds float64, total []recorder.Figure) string {
-	for _, f := range total {
-		if f.Quantity == heldSeconds && seconds < 0.95*f.ConsumedQuantity {
-			return duration(seconds) + " of " + duration(f.ConsumedQuantity)
-		}
-	}
-	return duration(seconds)
-}
-
-// heldSeconds is the figure of a receipt that is not a quantity: the time for which devices were
-// held.
-const heldSeconds = "allocated_seconds"
-
-// receiptSections describes the newest receipt of a claim.
-func (p *pages) receiptSections(claim string, catalogue driver.Catalogue) []section {
-	if p.Recorder == nil {
-		return nil
-	}
-	for _, r := range p.Recorder.Receipts() {
-		if r.SubAccountName+"/"+r.ResourceName != claim {
-			continue
-		}
-		s := section{
-			Title: "Receipt " + clock(r.ChargePeriodStart) + " to " + clock(r.ChargePeriodEnd),
-			Head:  []string{"What", "Amount", "At most off by", "Measured for"},
-		}
-		for _, l := range [...]struct {
-			name    string
-			seconds *float64
-		}{
-			{"waited for the driver", r.Lifecycle.PreparationSeconds},
-			{"idle until its first activity", r.Lifecycle.FirstActivitySeconds},
-			{"idle after its last activity", r.Lifecycle.IdleEndSeconds},
-		} {
-			if l.seconds != nil {
-				s.add(l.name, duration(*l.seconds), "", "")
-			}
-		}
-		for _, f := range r.Total {
-			spec := &driver.Spec{Unit: "seconds", Type: driver.Counter}
-			q, known := catalogue.Named(f.Quantity)
-			if known {
-				spec = catalogue.Spec(q)
-			}
-			name := strings.TrimSpace(strings.Join([]string{
-				strings.ReplaceAll(f.Quantity, "_", " "), f.Labels["link"], f.Labels["direction"],
-			}, " "))
-			measured := ""
-			if known { // the time itself is not measured
-				measured = measuredFor(f.MeasuredSeconds, r.Total)
-			}
-			s.add(name, inUnit(f.ConsumedQuantity, spec), inUnit(*f.ErrorBound, spec), measured)
-		}
-		return []section{s}
-	}
-	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 )
@@ -46,8 +46,8 @@ func recordedNode(t *testing.T) (string, *recorder.Recorder) {
 
 func TestRecordings(t *testing.T) {
 	url, r := recordedNode(t)
-	var history HistoryReport
-	var incidents IncidentsReport
+	var history present.HistoryReport
+	var incidents present.IncidentsReport
 	for path, to := range map[string]any{"/api/v1/history?claim=team/a": &history, "/api/v1/incidents": &incidents} {
 		status, body := fetch(t, url+path)
 		if err := json.Unmarshal([]byte(body), to); err != nil || status != http.StatusOK {
@@ -122,7 +122,7 @@ func TestIncidentsAreChosen(t *testing.T) {
 	other.ID, other.Kind, other.Holders = "other", recorder.Unhealthy, nil
 	other.End, other.Resolution = &ended, recorder.Healthy
 	r.Restore([]*recorder.Incident{&other})
-	ask := func(query string) (out IncidentsReport) {
+	ask := func(query string) (out present.IncidentsReport) {
 		t.Helper()
 		status, body := fetch(t, url+"/api/v1/incidents"+query)
 		if err := json.Unmarshal([]byte(body), &out); err != nil || status != http.StatusOK {
@@ -210,8 +210,8 @@ func TestRecordingsAreShared(t *testing.T) {
 // A claim that is busy and does nothing is marked, with its device and its pods, which come first.
 // Its details have the reason.
 func TestStalledIsShown(t *testing.T) {
-	h := node(t)
-	play(h)
+	h := exportertest.NewNode(t)
+	exportertest.Play(h)
 	for i := range h.Last.Claims {
 		if key := h.Last.Claims[i].HolderKey; key.Name == "ten" {
 			h.Last.Stalled = map[*ledger.HolderKey]stall.Verdict{
@@ -219,7 +219,7 @@ func TestStalledIsShown(t *testing.T) {
 			}
 		}
 	}
-	v := newView(h.Last, nil, nil, 30*time.Second)
+	v := present.NewPage(h.Last, present.Config{QuietAfter: 30 * time.Second})
 	var order []string
 	for _, d := range v.Devices[:3] {
 		order = append(order, d.Device)
@@ -311,37 +311,16 @@ func TestReceipts(t *testing.T) {
 // The time for which a claim held its devices is not a measurement, so it has no "for 0.0 s". An
 // amount with missing readings has the measured part of the time.
 func TestReceiptSaysWhatIsMeasured(t *testing.T) {
-	p := newPages(receiptNode(t), nil, nil)
-	rows := p.receiptSections("team/a", driver.Standard())[0].Rows
+	c := receiptNode(t)
+	d, err := present.NewPage(c.Latest(), c.about()).Detail(t.Context(), present.Subject{Claim: "team/a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := d.Sections[len(d.Sections)-1].Rows
 	for name, want := range map[string]string{"allocated seconds": "", "energy": "20 s"} {
-		n := slices.IndexFunc(rows, func(row []item) bool { return row[0].Text == name })
+		n := slices.IndexFunc(rows, func(row []present.Item) bool { return row[0].Text == name })
 		if n < 0 || rows[n][3].Text != want {
 			t.Errorf("%s is measured for %v, want %q", name, rows, want)
 		}
-	}
-	held := []recorder.Figure{{Quantity: heldSeconds, ConsumedQuantity: 540}}
-	if got := measuredFor(180, held); got != "3 min of 9 min" {
-		t.Errorf("a third of the time is %q", got)
-	}
-}
-
-// TestChartsOfCounters: a source is read every two seconds, and the second tick of two comes at
-// once after it. The true rate is 10 a second.
-func TestChartsOfCounters(t *testing.T) {
-	begin := jointest.Start()
-	times, rates := []time.Time{begin}, []float64{math.NaN()}
-	for n := range 20 {
-		at := begin.Add(time.Duration(n+1) * 2 * time.Second)
-		times = append(times, at.Add(-10*time.Millisecond), at)
-		rates = append(rates, 0, 20/0.01) // what two seconds count, within a hundredth
-	}
-	for i, got := range smooth(times, rates)[12:] {
-		if got < 8-1e-9 || got > 12+1e-9 {
-			t.Errorf("after %v the rate is %v, want 10", times[12+i].Sub(begin), got)
-		}
-	}
-	rates[30] = math.NaN()
-	if got := smooth(times, rates); !math.IsNaN(got[0]) || !math.IsNaN(got[30]) || !math.IsNaN(got[31]) && got[31] > 12 {
-		t.Errorf("at the start %v, where nothing was read %v, then %v", got[0], got[30], got[31])
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/http/pprof"
 
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 )
 
 // Kind is what a route serves.
@@ -58,9 +59,11 @@ func (c Config) routes() []route {
 	report := func(name string, write func(w io.Writer, s *exposition.Snapshot) error) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) { serveReport(w, r, c.Latest(), documents, name, write) }
 	}
-	snapshot := func(w io.Writer, s *exposition.Snapshot) error { return WriteReport(w, s, c.Node, c.QuietAfter) }
+	snapshot := func(w io.Writer, s *exposition.Snapshot) error {
+		return present.WriteReport(w, s, c.Node, c.QuietAfter)
+	}
 	fit := func(w io.Writer, s *exposition.Snapshot) error {
-		return json.NewEncoder(w).Encode(NewFitReport(s, c.Node))
+		return json.NewEncoder(w).Encode(present.NewFitReport(s, c.Node))
 	}
 	of := func(kind Kind, path, query string, handler http.Handler) route {
 		return route{Route{kind, "GET " + path, path + query}, handler}

@@ -1,6 +1,8 @@
 // Package web serves the metrics (written by package exposition), the HTML page at /, the snapshot
 // as JSON ([Report]), probes and profiles. All answers are made from the latest snapshot. A request
 // causes no reading, and the cost of all requests together is bounded ([NewServer]).
+//
+// Bounds (max…) are for what clients of the HTTP port send.
 package web
 
 import (
@@ -17,6 +19,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
@@ -29,10 +32,10 @@ type Config struct {
 	Pprof       bool
 	Version     string
 	Scrapes     *Scrapes
-	Health      func() error       // why the probes fail; nil: they succeed
-	QuietAfter  time.Duration      // a device that was not used for this time is quiet
-	Sources     func() []Source    // states of the sources; nil: unknown
-	Recorder    *recorder.Recorder // nil: none
+	Health      func() error            // why the probes fail; nil: they succeed
+	QuietAfter  time.Duration           // a device that was not used for this time is quiet
+	Sources     func() []present.Source // states of the sources; nil: unknown
+	Recorder    *recorder.Recorder      // nil: none
 	Log         *slog.Logger
 	MaxAnswers  int // size limit of answers kept in memory, in bytes; 0: MaxAnswers
 	// WithoutAPI and WithoutPage switch the JSON and the page off.
@@ -40,6 +43,18 @@ type Config struct {
 	// Hosts are further names of the server, which [Config.knows] accepts.
 	Hosts    []string
 	Rejected func(driver.Rejection) // called for each refused request; may be nil
+	// GiveWay is called before each piece of work. It waits while other work is more urgent. It may be
+	// nil.
+	GiveWay func(context.Context)
+}
+
+// about returns what people see of the node beside its snapshot.
+func (c Config) about() present.Config {
+	out := present.Config{Node: c.Node, Recorder: c.Recorder, QuietAfter: c.QuietAfter}
+	if c.Sources != nil {
+		out.Sources = c.Sources()
+	}
+	return out
 }
 
 // Probes are the paths that need no check of the client and are outside of all limits.
@@ -65,6 +80,9 @@ func NewHandler(c Config) http.Handler {
 	if c.Rejected == nil {
 		c.Rejected = func(driver.Rejection) {}
 	}
+	if c.GiveWay == nil {
+		c.GiveWay = func(context.Context) {}
+	}
 	mux, readers := http.NewServeMux(), http.NewServeMux()
 	few := c.forBrowsers(crowded(readers, maxReaders, c.Rejected))
 	for _, r := range c.routes() {
@@ -80,9 +98,20 @@ func NewHandler(c Config) http.Handler {
 			readers.Handle(r.Pattern, handler)
 			handler = few
 		}
+		if r.Kind != KindProbe {
+			handler = c.giveWay(handler)
+		}
 		mux.Handle(r.Pattern, handler)
 	}
 	return mux
+}
+
+// giveWay lets more urgent work go before a handler.
+func (c Config) giveWay(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.GiveWay(r.Context())
+		next.ServeHTTP(w, r)
+	})
 }
 
 // probe answers a probe.

@@ -24,6 +24,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -124,7 +125,7 @@ func TestServerEscapesNames(t *testing.T) {
 		t.Errorf("the metrics do not have %s", want)
 	}
 	_, body := fetch(t, server.URL+"/api/v1/snapshot")
-	var report Report
+	var report present.Report
 	if err := json.Unmarshal([]byte(body), &report); err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +159,7 @@ func TestTaintsAreShown(t *testing.T) {
 	if strings.Contains(page, "preview") {
 		t.Error("the page shows a taint without effect")
 	}
-	want := []TaintReport{
+	want := []present.TaintReport{
 		{Taint: "worn:NoSchedule", Source: "slice"},
 		{Taint: "maintenance=today:NoExecute", Source: "rule", Rule: "evacuate"},
 		{Taint: "preview:None", Source: "rule", Rule: "dry-run"},
@@ -176,11 +177,11 @@ func TestReasonsAreShown(t *testing.T) {
 	a := podresources.Allocation{
 		Claim: podresources.Claim{Namespace: "team", Name: "train"}, Device: jointest.ID("gpu-0"),
 	}
-	var want []HoldReport
+	var want []present.HoldReport
 	for i, reason := range reasons {
 		pod := podresources.Pod{Namespace: "team", Name: fmt.Sprintf("rank-%02d", i)}
 		a.Holders = append(a.Holders, podresources.Holder{Pod: pod, Hold: &podresources.Hold{Reason: reason}})
-		want = append(want, HoldReport{Pod: "team/" + pod.Name, Reason: reason})
+		want = append(want, present.HoldReport{Pod: "team/" + pod.Name, Reason: reason})
 	}
 	both := a
 	both.Device, both.Holders = jointest.ID("gpu-1"), slices.Clone(a.Holders[:2])
@@ -205,10 +206,10 @@ func TestReasonsAreShown(t *testing.T) {
 }
 
 // reportOf returns the report of a snapshot, as a program reads it.
-func reportOf(t *testing.T, s *exposition.Snapshot) (report Report) {
+func reportOf(t *testing.T, s *exposition.Snapshot) (report present.Report) {
 	t.Helper()
 	var written bytes.Buffer
-	if err := errors.Join(WriteReport(&written, s, "node1", time.Minute),
+	if err := errors.Join(present.WriteReport(&written, s, "node1", time.Minute),
 		json.Unmarshal(written.Bytes(), &report)); err != nil {
 		t.Fatal(err)
 	}
@@ -267,18 +268,5 @@ func TestScrapes(t *testing.T) {
 	case <-next:
 	case <-time.After(5 * time.Second):
 		t.Error("the next scrape went unnoticed")
-	}
-}
-
-func TestScaled(t *testing.T) {
-	for _, test := range []struct {
-		value, base float64
-		want        string
-	}{
-		{0, 1024, "0 B"}, {1023, 1024, "1023 B"}, {1 << 30, 1024, "1 GiB"}, {1500, 1000, "1.5 kB"}, {3e15, 1000, "3 PB"},
-	} {
-		if got := scaled(test.value, "B", test.base); got != test.want {
-			t.Errorf("scaled(%v, %v) = %q, want %q", test.value, test.base, got, test.want)
-		}
 	}
 }

@@ -15,25 +15,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
-	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
-
-// For the claims that an incident hit, a summary names those that were possibly hit, unless it
-// certainly hit another pod of the claim.
-func TestSummaryOfIncident(t *testing.T) {
-	i := &recorder.Incident{Holders: []recorder.Holder{
-		{Namespace: "n", Claim: "shared", Pod: "a", Hit: true},
-		{Namespace: "n", Claim: "shared", Pod: "b", Hit: true, Possible: true},
-		{Namespace: "n", Claim: "later", Pod: "c", Hit: true, Possible: true},
-		{Namespace: "n", Claim: "other", Pod: "d"},
-	}}
-	got := summaryOf(i)
-	want := IncidentSummary{Hit: []string{"n/later", "n/shared"}, Possible: []string{"n/later"}}
-	if diff := cmp.Diff(want, got); diff != "" || !got.Possibly("n/later") || got.Possibly("n/shared") {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
 
 // A summary has the owners of devices and what needs attention. Its entity tag stays as long as
 // these do, whatever is measured.
@@ -50,14 +34,14 @@ func TestSummary(t *testing.T) {
 	handler := NewHandler(Config{
 		Metrics: nil, Latest: func() *exposition.Snapshot { return h.Last }, Node: "node1", MetricsPath: "/metrics",
 		Scrapes: &Scrapes{}, QuietAfter: time.Minute, Log: slog.New(slog.DiscardHandler),
-		Sources: func() []Source { return []Source{{Name: "nvml", Down: down}, {Name: "cpu"}} },
+		Sources: func() []present.Source { return []present.Source{{Name: "nvml", Down: down}, {Name: "cpu"}} },
 	})
-	get := func(tag string) (*httptest.ResponseRecorder, Summary) {
+	get := func(tag string) (*httptest.ResponseRecorder, present.Summary) {
 		r := httptest.NewRequest(http.MethodGet, "http://node1/api/v1/summary", http.NoBody)
 		r.Header.Set("If-None-Match", tag)
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, r)
-		var out Summary
+		var out present.Summary
 		if w.Code == http.StatusOK {
 			if err := json.Unmarshal(w.Body.Bytes(), &out); err != nil {
 				t.Fatal(err)
@@ -66,7 +50,7 @@ func TestSummary(t *testing.T) {
 		return w, out
 	}
 	first, got := get("")
-	want := []ClaimSummary{{
+	want := []present.ClaimSummary{{
 		Namespace: got.Claims[0].Namespace, Name: "c", State: got.Claims[0].State, Devices: 1, Pods: []string{"p1", "p2"},
 	}}
 	if diff := cmp.Diff(want, got.Claims); diff != "" || got.Devices[got.Claims[0].State] == 0 {

@@ -24,6 +24,7 @@ const maxObjectSize = 4 << 20
 // answer is the result of reading a claim.
 type answer struct {
 	found   bool      // it is a claim that can be used
+	bare    bool      // the claim was not allocated
 	created time.Time // when it was created; zero: unknown
 }
 
@@ -67,7 +68,7 @@ func (r *reader) readClaim(ctx context.Context, claim podresources.Claim, asked 
 	}
 	rejected := driver.Rejections{}
 	name, facts, ok := parseClaim(raw, r.config.Selection.ClaimLabels, rejected)
-	of = answer{found: ok && name == claim, created: facts.Created}
+	of = answer{found: ok && name == claim, bare: len(facts.Results) == 0, created: facts.Created}
 	if !of.found {
 		rejected.Add(driver.ReasonMalformedClaim, 1)
 	}

@@ -72,6 +72,7 @@ type scheduled struct {
 	initial  bool          // it is one of the first claims, and its users have not changed since
 	answered atomic.Bool   // at least one request was answered
 	found    bool          // the last answer was a claim
+	bare     bool          // it was not allocated
 	reading  bool          // a request is being made
 	changed  bool          // its users have changed since the last answer
 	last     time.Time     // when the last answer arrived; zero: none has
@@ -174,6 +175,9 @@ func (r *reader) due(s *scheduled) time.Time {
 		wait := s.delay
 		if s.changed {
 			wait = min(wait, firstRefresh)
+		}
+		if s.changed && s.bare && s.Disagrees { // its devices are in use, and it was read before it had them
+			wait = 0
 		}
 		if s.Disagrees && s.soon > 0 {
 			wait = min(wait, s.soon)
@@ -323,7 +327,7 @@ func (r *reader) answer(s *scheduled, of answer, now time.Time) time.Duration {
 	if of.found != s.found {
 		r.soon.Forget(s)
 	}
-	s.found, s.soon, s.Disagrees = of.found, 0, false
+	s.found, s.bare, s.soon, s.Disagrees = of.found, of.found && of.bare, 0, false
 	s.answered.Store(true)
 	switch {
 	case s.uid != "":
@@ -383,11 +387,13 @@ func (r *reader) wait(ctx context.Context) {
 }
 
 // pending reports whether an answer about the claim is expected that may change who holds its
-// devices: the claim is new, or disagrees. It returns false while requests fail.
+// devices: the claim is new, or disagrees and will be read again. It returns false while requests
+// fail.
 func (r *reader) pending(claim podresources.Claim) bool {
 	now := r.config.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.objects[object{namespace: claim.Namespace, name: claim.Name}]
-	return s != nil && (!s.answered.Load() || s.Disagrees) && r.expected(s, now)
+	return s != nil && (!s.answered.Load() && r.expected(s, now) ||
+		s.Disagrees && !s.faulty && s.want == r.wants && !r.down)
 }

@@ -153,6 +153,35 @@ func TestChangeDuringRequest(t *testing.T) {
 	})
 }
 
+// A claim is read while a pod that is bound next waits for it, before the scheduler has allocated
+// it. When the kubelet lists its devices, it is pending until it has been read again, at once.
+func TestReadBeforeAllocated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		c.running.Go(func() { c.node.FollowClaims(t.Context()) })
+		pod, claim, held := user{name: "pod", uid: "u"}, claimOfName("c"), allocation("c", "x", "pod")
+		wanted := func(held ...podresources.Allocation) {
+			c.node.Want(c.book.wanted(held, map[podresources.Claim][]user{claim: {pod}}))
+		}
+		c.Put(kubetest.Claims, []byte(`{"metadata":{"name":"c","namespace":"ns","uid":"uid-c"},"status":{}}`))
+		wanted()
+		time.Sleep(100 * time.Millisecond)
+		if facts, read := c.book.known()[claim]; !read || len(facts.Results) > 0 {
+			t.Fatalf("read: %v, with %d devices", read, len(facts.Results))
+		}
+		c.Put(kubetest.Claims, claimJSON("c", "x"))
+		wanted(held)
+		if !c.node.Pending(claim) {
+			t.Error("the claim is not pending")
+		}
+		time.Sleep(100 * time.Millisecond)
+		wanted(held)
+		if facts := c.book.known()[claim]; len(facts.Results) != 1 || !facts.Results[0].Admin {
+			t.Errorf("0.1 s later it has %+v", facts.Results)
+		}
+	})
+}
+
 // Claims that are old when the program starts are read half as often at first as new ones, until
 // their pods change.
 func TestOldClaims(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
 )
 
@@ -63,10 +63,10 @@ func summarize(ctx context.Context, listen string, node *simnode.Node, before fl
 	return s, nil
 }
 
-func fetch(ctx context.Context, url string) (web.Report, error) {
+func fetch(ctx context.Context, url string) (present.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	var r web.Report
+	var r present.Report
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return r, fmt.Errorf("get snapshot: %w", err)
@@ -86,7 +86,7 @@ func fetch(ctx context.Context, url string) (web.Report, error) {
 }
 
 // joined returns the number of claims, or pods, that have telemetry, and the energy of all.
-func joined(rows []web.HolderReport) (int, float64) {
+func joined(rows []present.HolderReport) (int, float64) {
 	names, joules := map[[2]string]bool{}, 0.0
 	for _, row := range rows {
 		if len(row.Values) > 0 {
@@ -97,7 +97,7 @@ func joined(rows []web.HolderReport) (int, float64) {
 	return len(names), joules
 }
 
-func energy(values []web.ValueReport) float64 {
+func energy(values []present.ValueReport) float64 {
 	sum := 0.0
 	for _, v := range values {
 		if v.Quantity == driver.Energy.String() {

@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
@@ -56,7 +56,7 @@ type holdingPod struct {
 }
 
 // holdingPods returns the pods that hold devices by a claim, with the reason of one hold.
-func holdingPods(r *web.Report) map[holdingPod]podresources.Reason {
+func holdingPods(r *present.Report) map[holdingPod]podresources.Reason {
 	out := map[holdingPod]podresources.Reason{}
 	for i := range r.Devices {
 		for _, s := range r.Devices[i].Shares {
@@ -73,7 +73,8 @@ func holdingPods(r *web.Report) map[holdingPod]podresources.Reason {
 // compareContainers compares a snapshot with the runtime. A pod that the kubelet lists with a claim
 // must be shown while its containers run, and no pod may be shown after its sandbox has ended,
 // apart from the time by which the exporter may be late. The end of a pod while the process that
-// notices ends was stopped (Ownership.Stopped) is not checked.
+// notices ends was stopped (Ownership.Stopped) is not checked, nor that of one that an exporter
+// keeps until the API server knows of it (Ownership.EndsFromServer).
 func (o *Ownership) compareContainers(s *snapshot, late time.Duration) []error {
 	from, until := s.at.Add(-late), s.at.Add(late)
 	var wrong []error
@@ -88,6 +89,9 @@ func (o *Ownership) compareContainers(s *snapshot, late time.Duration) []error {
 		}
 		o.compared++
 		if o.Stopped != nil && (standstill.Span{From: ended.Add(-late), To: ended.Add(late)}).Overlap(o.Stopped()) > 0 {
+			continue
+		}
+		if o.EndsFromServer && reason == podresources.ReasonRestarted && meets(o.Truth.known[h.uid], from, s.at) {
 			continue
 		}
 		o.shown = max(o.shown, s.at.Sub(ended))

@@ -10,7 +10,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
@@ -30,6 +30,7 @@ func TestOwnershipOfContainers(t *testing.T) {
 		shown   func(second int) bool
 		stopped func() []standstill.Span
 		except  bool
+		kept    bool // until the API server knows of its end
 		want    string
 	}{
 		{name: "right", uid: "a", shown: shown(10, 32)},
@@ -49,11 +50,13 @@ func TestOwnershipOfContainers(t *testing.T) {
 		{name: "nobody ends it", uid: "a", shown: shown(10, 50), stopped: stopped(30, 32)},
 		{name: "nobody did long before", uid: "a", shown: shown(10, 50), stopped: stopped(20, 25), want: "its sandbox ended"},
 		{name: "not compared", uid: "a", shown: shown(20, 50), except: true},
+		{name: "kept until the API server knows", uid: "a", shown: shown(10, 52), kept: true},
+		{name: "kept too long", uid: "a", shown: shown(10, 54), kept: true, want: "its sandbox ended"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := Ownership{
 				Truth: NewTruth("node1"), Containers: &Containers{}, Stopped: tt.stopped,
-				Except: map[string]bool{"team": tt.except},
+				Except: map[string]bool{"team": tt.except}, EndsFromServer: tt.kept,
 			}
 			var said strings.Builder
 			for second := range 60 {
@@ -73,9 +76,12 @@ func TestOwnershipOfContainers(t *testing.T) {
 				}
 				o.Truth.Observe(at, at, pods, []*resourceapi.ResourceClaim{c})
 				o.Containers.Observe(at, at, ready)
-				r := holding(at, true)
+				r, reason := holding(at, true), podresources.ReasonListed
+				if tt.kept && second >= 31 {
+					reason = podresources.ReasonRestarted
+				}
 				if tt.shown(second) {
-					r.Devices[0].Shares[0].Holds = []web.HoldReport{{Pod: "team/user", UID: tt.uid, Reason: podresources.ReasonListed}}
+					r.Devices[0].Shares[0].Holds = []present.HoldReport{{Pod: "team/user", UID: tt.uid, Reason: reason}}
 				}
 				for _, err := range o.Check(r) {
 					if strings.Contains(err.Error(), "pod team") {

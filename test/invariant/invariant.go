@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 )
 
 // settled is the default of [Checker].Settled: readings of a holder's last moments come later.
@@ -71,7 +71,7 @@ func (c *Checker) Compared() int { return c.compared }
 
 // Check returns the errors of the next snapshot. It ignores a snapshot that is not newer than the
 // last.
-func (c *Checker) Check(r *web.Report) []error {
+func (c *Checker) Check(r *present.Report) []error {
 	if !r.Time.After(c.time) {
 		return nil
 	}
@@ -104,7 +104,7 @@ func (c *Checker) Check(r *web.Report) []error {
 }
 
 // ended checks that every holder seen is still present, and that past holders do not change.
-func (c *Checker) ended(r *web.Report) []error {
+func (c *Checker) ended(r *present.Report) []error {
 	var wrong []error
 	seen := map[holder]bool{}
 	for of, rows := range rowsOf(r) {
@@ -136,7 +136,7 @@ func (c *Checker) ended(r *web.Report) []error {
 // holders is unknown, and is not read. Without slices, that lasts until the next holder. A later
 // end belongs to another hold under the same names, which may have begun and ended between two
 // snapshots.
-func (c *Checker) isFinal(r *web.Report, ended *time.Time, h holder) bool {
+func (c *Checker) isFinal(r *present.Report, ended *time.Time, h holder) bool {
 	if ended == nil {
 		delete(c.past, h)
 		return false
@@ -146,7 +146,7 @@ func (c *Checker) isFinal(r *web.Report, ended *time.Time, h holder) bool {
 		p = past{ended: *ended}
 	}
 	read := func() bool {
-		return slices.ContainsFunc(r.Devices, func(d web.DeviceReport) bool {
+		return slices.ContainsFunc(r.Devices, func(d present.DeviceReport) bool {
 			return d.ID == h.id && d.Up != nil && *d.Up
 		})
 	}
@@ -179,7 +179,7 @@ func newSpecs() specs {
 // Claims and pods of a partition have parts of the parent's values that the partition does not
 // measure (power, energy). It returns the number of compared sums. Partitions that are gone have no
 // known parent: a run with such partitions needs a [Checker].
-func Conserved(r *web.Report) (int, []error) { return newParents().conserved(r) }
+func Conserved(r *present.Report) (int, []error) { return newParents().conserved(r) }
 
 // parents are the parents of partitions.
 type parents struct {
@@ -192,7 +192,7 @@ func newParents() *parents {
 	return &parents{of: map[driver.ID]driver.ID{}, itself: map[amount]bool{}, specs: newSpecs()}
 }
 
-func (p *parents) conserved(r *web.Report) (int, []error) {
+func (p *parents) conserved(r *present.Report) (int, []error) {
 	devices, claims, pods, nobody := map[amount]float64{}, map[amount]float64{}, map[amount]float64{}, map[amount]float64{}
 	for i := range r.Devices {
 		d := &r.Devices[i]
@@ -244,20 +244,20 @@ func (p *parents) fold(holders map[amount]float64) {
 // held stands for the time in which a device was held, divided among its holders.
 const held = "held"
 
-func add(to map[amount]float64, id driver.ID, values []web.ValueReport) {
+func add(to map[amount]float64, id driver.ID, values []present.ValueReport) {
 	for i := range values {
 		to[amountOf(id, &values[i])] += values[i].Value
 	}
 }
 
-func addHolders(to map[amount]float64, rows []web.HolderReport) {
+func addHolders(to map[amount]float64, rows []present.HolderReport) {
 	for i := range rows {
 		add(to, rows[i].ID, rows[i].Values)
 		to[amount{id: rows[i].ID, quantity: held}] += rows[i].ShareSeconds
 	}
 }
 
-func amountOf(id driver.ID, v *web.ValueReport) amount {
+func amountOf(id driver.ID, v *present.ValueReport) amount {
 	labels, err := json.Marshal(v.Labels) // Sorted.
 	if err != nil {
 		labels = nil // A map of strings has no errors.
@@ -266,7 +266,7 @@ func amountOf(id driver.ID, v *web.ValueReport) amount {
 }
 
 // adminOwnsNothing checks that admin access has no part of any device.
-func adminOwnsNothing(r *web.Report) []error {
+func adminOwnsNothing(r *present.Report) []error {
 	var wrong []error
 	for i := range r.Devices {
 		sum, owners := 0.0, 0
@@ -288,7 +288,7 @@ func adminOwnsNothing(r *web.Report) []error {
 }
 
 // countersOf returns all values that must never fall.
-func (q specs) countersOf(r *web.Report) map[series]float64 {
+func (q specs) countersOf(r *present.Report) map[series]float64 {
 	out := map[series]float64{}
 	for i := range r.Devices {
 		d := &r.Devices[i]
@@ -305,8 +305,8 @@ func (q specs) countersOf(r *web.Report) map[series]float64 {
 }
 
 // rowsOf returns the rows of claims and of pods.
-func rowsOf(r *web.Report) map[string][]web.HolderReport {
-	return map[string][]web.HolderReport{"claim": r.Claims, "pod": r.Pods}
+func rowsOf(r *present.Report) map[string][]present.HolderReport {
+	return map[string][]present.HolderReport{"claim": r.Claims, "pod": r.Pods}
 }
 
 // nameSums has the charges of all holders of one name for a device.
@@ -315,7 +315,7 @@ type nameSums struct {
 	counters map[series]float64
 }
 
-func (q specs) byName(of string, rows []web.HolderReport) map[holder]nameSums {
+func (q specs) byName(of string, rows []present.HolderReport) map[holder]nameSums {
 	out := map[holder]nameSums{}
 	for i := range rows {
 		h := &rows[i]
@@ -335,7 +335,7 @@ func (q specs) byName(of string, rows []web.HolderReport) map[holder]nameSums {
 	return out
 }
 
-func (q specs) holderCounters(of string, h *web.HolderReport) map[series]float64 {
+func (q specs) holderCounters(of string, h *present.HolderReport) map[series]float64 {
 	out := map[series]float64{}
 	s := series{of: of, namespace: h.Namespace, name: h.Name}
 	q.addCounters(out, s, h.ID, h.Values)
@@ -346,7 +346,7 @@ func (q specs) holderCounters(of string, h *web.HolderReport) map[series]float64
 	return out
 }
 
-func (q specs) addCounters(to map[series]float64, s series, id driver.ID, values []web.ValueReport) {
+func (q specs) addCounters(to map[series]float64, s series, id driver.ID, values []present.ValueReport) {
 	for i := range values {
 		if q[values[i].Quantity].Type == driver.Counter {
 			s.amount = amountOf(id, &values[i])

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
@@ -42,6 +42,9 @@ type Ownership struct {
 	// NoShares reports whether the exporter can't know the shares of a device. These are not compared.
 	// nil: false for all devices.
 	NoShares func(device driver.ID) bool
+	// EndsFromServer says that the exporter learns the ends of pods from the API server while the
+	// kubelet lists no pods at all, which proves nothing. The kubelet may report the ends much later.
+	EndsFromServer bool
 	// FromStart says that the exporter does not know claims whose devices are not prepared.
 	FromStart bool
 	// Except has namespaces that are not checked. Contradicted has namespaces in which the kubelet
@@ -101,7 +104,7 @@ func (o *Ownership) Compared() int { return o.compared }
 
 // Check adds the next snapshot. It returns the errors of earlier ones, for which the truth is known
 // by now.
-func (o *Ownership) Check(r *web.Report) []error {
+func (o *Ownership) Check(r *present.Report) []error {
 	s := snapshot{at: r.Time, rows: map[row]bool{}, pods: holdingPods(r)}
 	for i := range r.Devices {
 		d := &r.Devices[i]
@@ -303,7 +306,7 @@ func (s Sums) Check() error {
 
 // Seconds compares the device-seconds of all claims without admin access. The report must have the
 // rows of ended claims. Claims of the same name are one row.
-func (o *Ownership) Seconds(r *web.Report) Sums {
+func (o *Ownership) Seconds(r *present.Report) Sums {
 	type part struct {
 		namespace, claim string
 		id               driver.ID

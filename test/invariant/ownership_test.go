@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
 
@@ -182,7 +182,7 @@ func TestOwnership(t *testing.T) {
 			if tt.want == "" && len(wrong) > 0 || !strings.Contains(said, tt.want) {
 				t.Errorf("wrong: %s, want %q", said, tt.want)
 			}
-			r := &web.Report{Claims: []web.HolderReport{{Namespace: "team", Name: "c", ID: gpu, AllocatedSeconds: tt.held}}}
+			r := &present.Report{Claims: []present.HolderReport{{Namespace: "team", Name: "c", ID: gpu, AllocatedSeconds: tt.held}}}
 			if sums := o.Seconds(r); (sums.Check() != nil) != tt.off {
 				t.Errorf("%+v: %v", sums, sums.Check())
 			}
@@ -209,12 +209,12 @@ func deleted(at int) func(int, *world) {
 }
 
 // holding returns a snapshot in which the claim holds the device, or not.
-func holding(at time.Time, row bool) *web.Report {
-	d := web.DeviceReport{ID: gpu}
+func holding(at time.Time, row bool) *present.Report {
+	d := present.DeviceReport{ID: gpu}
 	if row {
-		d.Shares = []web.ShareReport{{Namespace: "team", Claim: "c", Weight: 1}}
+		d.Shares = []present.ShareReport{{Namespace: "team", Claim: "c", Weight: 1}}
 	}
-	return &web.Report{Time: at, Devices: []web.DeviceReport{d}}
+	return &present.Report{Time: at, Devices: []present.DeviceReport{d}}
 }
 
 // Two shares of one claim on one device, at the same time or one after the other, are one row whose
@@ -244,7 +244,7 @@ func TestOwnershipOfShares(t *testing.T) {
 		if except {
 			want = Sums{}
 		}
-		if diff := cmp.Diff(want, o.Seconds(&web.Report{})); diff != "" {
+		if diff := cmp.Diff(want, o.Seconds(&present.Report{})); diff != "" {
 			t.Errorf("excepted: %v, (-want +got):\n%s", except, diff)
 		}
 	}
@@ -282,7 +282,7 @@ func TestOwnershipOfAShareThatIsNotKnownYet(t *testing.T) {
 			wrong := map[string]bool{}
 			for second := range 40 {
 				at := time0.Add(time.Duration(second) * time.Second)
-				r := &web.Report{Time: at, Devices: []web.DeviceReport{{ID: gpu}}}
+				r := &present.Report{Time: at, Devices: []present.DeviceReport{{ID: gpu}}}
 				var pods []*corev1.Pod
 				c := claim()
 				if second >= 10 {
@@ -294,7 +294,7 @@ func TestOwnershipOfAShareThatIsNotKnownYet(t *testing.T) {
 					} {
 						if is {
 							r.Devices[0].Shares = append(r.Devices[0].Shares,
-								web.ShareReport{Namespace: "team", Claim: "c", ShareID: share})
+								present.ShareReport{Namespace: "team", Claim: "c", ShareID: share})
 						}
 					}
 				}
@@ -322,9 +322,9 @@ func TestOwnershipEnded(t *testing.T) {
 				o.Truth.Ended(claim().UID, time.Unix(1e9+30, 0))
 			}
 			o.Truth.Observe(at, at, []*corev1.Pod{pod("a")}, []*resourceapi.ResourceClaim{claim("a")})
-			r := &web.Report{Time: at, Devices: []web.DeviceReport{{ID: gpu}}}
+			r := &present.Report{Time: at, Devices: []present.DeviceReport{{ID: gpu}}}
 			if second < 30 || goesOn {
-				r.Devices[0].Shares = []web.ShareReport{{Namespace: "team", Claim: "c"}}
+				r.Devices[0].Shares = []present.ShareReport{{Namespace: "team", Claim: "c"}}
 			}
 			for _, err := range o.Check(r) {
 				wrong[err.Error()] = true
@@ -333,7 +333,7 @@ func TestOwnershipEnded(t *testing.T) {
 		if invented := len(wrong) > 0; invented != goesOn {
 			t.Errorf("a row that goes on: %v; wrong: %v", goesOn, wrong)
 		}
-		if got := o.Seconds(&web.Report{}); got.Least != 30 || got.Most != 30 {
+		if got := o.Seconds(&present.Report{}); got.Least != 30 || got.Most != 30 {
 			t.Errorf("held for %v to %v s, want 30", got.Least, got.Most)
 		}
 	}
@@ -374,7 +374,7 @@ func TestOwnershipWhileTheServerIsAway(t *testing.T) {
 			if len(wrong) > 0 != tt.misses {
 				t.Errorf("wrong: %v", wrong)
 			}
-			if got := o.Seconds(&web.Report{}); got.Least != tt.held[0] || got.Most != tt.held[1] {
+			if got := o.Seconds(&present.Report{}); got.Least != tt.held[0] || got.Most != tt.held[1] {
 				t.Errorf("held for %v to %v s, want %v", got.Least, got.Most, tt.held)
 			}
 		})
@@ -401,7 +401,7 @@ func TestOwnershipObservedLate(t *testing.T) {
 			at := time.Unix(1e9+int64(second), 0)
 			o.Truth.Observe(at.Add(-time.Second/2), at, pods, []*resourceapi.ResourceClaim{claim("a")})
 		}
-		got := o.Seconds(&web.Report{})
+		got := o.Seconds(&present.Report{})
 		if got.Least != want.Least || got.Most != want.Most {
 			t.Errorf("last observed at second %d: held for %v to %v s, want %v to %v",
 				last, got.Least, got.Most, want.Least, want.Most)
@@ -475,7 +475,7 @@ func TestOwnershipOfWhatWasTakenBack(t *testing.T) {
 			if len(wrong) > 0 != tt.misses {
 				t.Errorf("wrong: %v", wrong)
 			}
-			if got := o.Seconds(&web.Report{}); got.Least != tt.least {
+			if got := o.Seconds(&present.Report{}); got.Least != tt.least {
 				t.Errorf("held for %v s at least, want %v", got.Least, tt.least)
 			}
 		})

@@ -22,10 +22,11 @@ type Truth struct {
 	mu    sync.Mutex
 	holds map[hold]*times
 	pods  map[types.UID]*listedPod
-	asked time.Time          // the request of the last observation
-	last  time.Time          // its answer
-	alive map[types.UID]bool // pods of the node that had neither ended nor been deleted, as last observed
-	ended map[types.UID]bool // claims passed to Ended
+	asked time.Time                // the request of the last observation
+	last  time.Time                // its answer
+	alive map[types.UID]bool       // pods of the node that had neither ended nor been deleted, as last observed
+	ended map[types.UID]bool       // claims passed to Ended
+	known map[types.UID][]interval // when the API server may have had each pod as one that has not ended
 }
 
 // listedPod has the times in which PodResources lists a pod with a claim: the pod is bound to the
@@ -94,7 +95,9 @@ func (f fact) possible() bool { return f == reserved || f == named || f == kille
 
 // NewTruth returns the truth of a node without observations.
 func NewTruth(node string) *Truth {
-	return &Truth{Node: node, holds: map[hold]*times{}, pods: map[types.UID]*listedPod{}, ended: map[types.UID]bool{}}
+	return &Truth{Node: node, holds: map[hold]*times{}, pods: map[types.UID]*listedPod{}, ended: map[types.UID]bool{},
+		known: map[types.UID][]interval{},
+	}
 }
 
 // Ended records that a claim's devices were taken back at a time, by the journal of their driver,
@@ -131,6 +134,7 @@ func (t *Truth) Observe(asked, at time.Time, pods []*corev1.Pod, claims []*resou
 	t.asked, t.last = asked, at
 	byUID := t.observePods(at, pods)
 	t.observeListed(asked, at, byUID, claims)
+	t.observeKnown(before, at, byUID)
 	seen := map[*times]bool{}
 	for _, c := range claims {
 		if c.Status.Allocation == nil || t.ended[c.UID] {
@@ -154,6 +158,18 @@ func (t *Truth) Observe(asked, at time.Time, pods []*corev1.Pod, claims []*resou
 	for _, life := range t.holds {
 		if !seen[life] {
 			life.observe(before, asked, at, moment{})
+		}
+	}
+}
+
+// observeKnown records which pods of the node the API server has that have not ended.
+func (t *Truth) observeKnown(before, at time.Time, pods map[types.UID]*corev1.Pod) {
+	for uid := range pods {
+		t.known[uid] = observe(t.known[uid], before, at, true, true)
+	}
+	for uid, all := range t.known {
+		if pods[uid] == nil {
+			t.known[uid] = observe(all, before, at, false, true)
 		}
 	}
 }

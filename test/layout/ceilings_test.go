@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // ceilings is the table of the most lines of code that each package may have, of its product and of
@@ -26,7 +28,8 @@ import (
 // feature for which it grows.
 const ceilings = "ceilings.txt"
 
-// slack is how many lines a package may be below its ceiling.
+// slack is how far a new ceiling is above the package: a line or two, as a new reader's in the
+// program, need no new ceiling. At twice as far above it, a ceiling must fall.
 const slack = 10
 
 var update = flag.Bool("update", false, "lower the ceilings of lines of code")
@@ -69,7 +72,7 @@ func compareCeilings(table map[string]ceiling, counts map[string]int) []string {
 		case n > c.lines:
 			out = append(out, fmt.Sprintf("%s has %d lines of code, and its ceiling is %d: take something away, or raise it in "+
 				"test/layout/%s with # and the feature", name, n, c.lines, ceilings))
-		case n < c.lines-slack:
+		case n < c.lines-2*slack:
 			out = append(out, fmt.Sprintf("%s has %d lines of code, less than its ceiling of %d: "+
 				"go test ./test/layout -run Ceilings -update", name, n, c.lines))
 		}
@@ -87,8 +90,8 @@ func lowered(table map[string]ceiling, counts map[string]int) map[string]ceiling
 	out := map[string]ceiling{}
 	for name, n := range counts {
 		c, known := table[name]
-		if !known || n < c.lines-slack {
-			c.lines = n
+		if !known || n < c.lines-2*slack {
+			c.lines = n + slack
 		}
 		out[name] = c
 	}
@@ -211,7 +214,7 @@ func TestCompareCeilings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	counts := map[string]int{"same": 100 - slack, "grown": 101, "less": 100, "new": 7, "same test": 50}
+	counts := map[string]int{"same": 100 - 2*slack, "grown": 101, "less": 100, "new": 7, "same test": 50}
 	problems := strings.Join(compareCeilings(table, counts), "\n")
 	for _, want := range []string{"grown has 101 lines", "less has 100 lines", "new has no ceiling", "gone is gone"} {
 		if !strings.Contains(problems, want) {
@@ -222,9 +225,12 @@ func TestCompareCeilings(t *testing.T) {
 		t.Errorf("what is as it should be is wrong:\n%s", problems)
 	}
 	after := lowered(table, counts)
-	if after["grown"].lines != 100 || after["less"] != (ceiling{100, "a feature"}) || after["new"].lines != 7 ||
-		after["same"].lines != 100 || len(after) != 5 {
-		t.Errorf("-update makes %v", after)
+	want := map[string]ceiling{
+		"grown": {lines: 100}, "less": {100 + slack, "a feature"}, "new": {lines: 7 + slack}, "same": {lines: 100},
+		"same test": {lines: 50},
+	}
+	if diff := cmp.Diff(want, after, cmp.AllowUnexported(ceiling{})); diff != "" {
+		t.Error("-update (-want +got):", diff)
 	}
 	again, err := parseCeilings(renderCeilings(after))
 	if err != nil || !maps.Equal(again, after) {

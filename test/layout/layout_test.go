@@ -143,13 +143,13 @@ func TestLinks(t *testing.T) {
 func TestImports(t *testing.T) {
 	want := map[string][]string{
 		"exporter/join":         {"driver", "podresources"},
-		"exporter/explain":      {"driver", "exporter/join"},
 		"exporter/distribution": nil,
 		"exporter/fit":          {"driver", "exporter/join", "podresources"},
 		"exporter/stall":        {"driver"},
+		"exporter/timeline":     {"driver", "exporter/join", "podresources"},
 		"exporter/ledger": {
 			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger/meter",
-			"exporter/ledger/saved", "exporter/stall", "podresources",
+			"exporter/ledger/saved", "exporter/stall", "exporter/timeline", "podresources",
 		},
 		"exporter/ledger/meter": {"driver"},
 		"exporter/exposition": {
@@ -157,32 +157,38 @@ func TestImports(t *testing.T) {
 			"podresources",
 		},
 		"exporter/recorder": {
-			"driver", "driver/nvidia/xid", "exporter/join", "exporter/ledger", "exporter/stall", "podresources",
+			"driver", "driver/nvidia/xid", "exporter/join", "exporter/ledger", "exporter/stall", "exporter/timeline",
+			"podresources",
 		},
 		"exporter/archive":      {"driver", "exporter/state"},
 		"exporter/ledger/saved": {"driver", "exporter/state/former"},
 		"exporter/state":        {"driver", "exporter/state/former"},
 		"exporter/state/former": {"driver"},
+		"exporter/present": {
+			"driver", "exporter/exposition", "exporter/fit", "exporter/join", "exporter/ledger",
+			"exporter/recorder", "exporter/stall", "podresources",
+		},
 		"exporter/web": {
-			"driver", "exporter/explain", "exporter/exposition", "exporter/fit", "exporter/join", "exporter/ledger",
-			"exporter/recorder", "exporter/stall", "exporter/web/client", "podresources",
+			"driver", "exporter/exposition", "exporter/present", "exporter/recorder", "exporter/web/client",
 		},
 		"exporter/web/access": {"driver", "exporter/web/client"},
 		"exporter/web/client": nil,
-		"exporter/web/decode": {"exporter/recorder", "exporter/web"},
+		"exporter/web/decode": {"exporter/present", "exporter/recorder"},
 		"exporter/gateway": {
-			"driver", "exporter/ledger", "exporter/recorder", "exporter/web", "exporter/web/access", "exporter/web/decode",
+			"driver", "exporter/ledger", "exporter/present", "exporter/recorder", "exporter/web",
+			"exporter/web/access", "exporter/web/decode",
 		},
 		"exporter/check": {
-			"driver", "exporter/explain", "exporter/join", "exporter/node", "podresources", "podresources/holders",
-			"podresources/kube",
+			"driver", "exporter/join", "exporter/node", "exporter/present", "podresources",
+			"podresources/holders", "podresources/kube",
 		},
 		"exporter/api": {
-			"exporter/fit", "exporter/join", "exporter/ledger", "exporter/recorder", "exporter/web", "podresources",
+			"exporter/fit", "exporter/join", "exporter/ledger", "exporter/present", "exporter/recorder",
+			"podresources",
 		},
 		"exporter/api/generate": {"exporter/api"},
 		"exporter/top": {
-			"driver", "exporter/explain", "exporter/join", "exporter/ledger", "exporter/recorder", "exporter/web",
+			"driver", "exporter/ledger", "exporter/present", "exporter/recorder",
 			"exporter/web/decode",
 		},
 		"exporter/node": {
@@ -193,11 +199,11 @@ func TestImports(t *testing.T) {
 			"podresources/holders",
 		},
 		"exporter/program": {
-			"driver", "driver/scrape", "driver/sysfs", "exporter", "exporter/archive", "exporter/check", "exporter/exposition",
-			"exporter/fit", "exporter/gateway", "exporter/ledger", "exporter/node", "exporter/recorder", "exporter/stall",
-			"exporter/state",
-			"exporter/top", "exporter/web", "exporter/web/access", "podresources", "podresources/holders",
-			"podresources/kube", "podresources/kube/events",
+			"driver", "driver/scrape", "driver/sysfs", "exporter", "exporter/archive", "exporter/check",
+			"exporter/exposition", "exporter/fit", "exporter/gateway", "exporter/ledger", "exporter/node",
+			"exporter/present", "exporter/recorder", "exporter/stall", "exporter/state", "exporter/top",
+			"exporter/web", "exporter/web/access", "podresources", "podresources/holders", "podresources/kube",
+			"podresources/kube/events",
 		},
 	}
 	seen := 0

@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
 // honest is a snapshot with a field of each kind, and fields that this version does not know.
@@ -57,19 +57,19 @@ func readers() map[string]func(r io.Reader, a *Account) (got, plain any, err err
 	return map[string]func(r io.Reader, a *Account) (got, plain any, err error){
 		"snapshot": func(r io.Reader, a *Account) (any, any, error) {
 			out, err := Report(r, a, Filter{})
-			return out, new(web.Report), err
+			return out, new(present.Report), err
 		},
 		"incidents": func(r io.Reader, a *Account) (any, any, error) {
 			out, err := Incidents(r, a, Filter{})
-			return out, new(web.IncidentsReport), err
+			return out, new(present.IncidentsReport), err
 		},
 		"summary": func(r io.Reader, a *Account) (any, any, error) {
 			out, err := Summary(r, a)
-			return out, new(web.Summary), err
+			return out, new(present.Summary), err
 		},
 		"history": func(r io.Reader, a *Account) (any, any, error) {
 			out, err := History(r, a)
-			return out, new(web.HistoryReport), err
+			return out, new(present.HistoryReport), err
 		},
 	}
 }
@@ -78,7 +78,7 @@ func readers() map[string]func(r io.Reader, a *Account) (got, plain any, err err
 func TestHonest(t *testing.T) {
 	a := NewBudget(0, 1<<20).Open(1 << 20)
 	got, err := Report(strings.NewReader(honest), a, Filter{})
-	var want web.Report
+	var want present.Report
 	if err := errors.Join(err, json.Unmarshal([]byte(honest), &want)); err != nil {
 		t.Fatal(err)
 	}
@@ -111,8 +111,8 @@ func TestMore(t *testing.T) {
 func TestFilter(t *testing.T) {
 	a := NewBudget(0, 1<<20).Open(1 << 20)
 	only := Filter{
-		Device:   func(d *web.DeviceReport) bool { return d.Device == "gpu-1" },
-		Holder:   func(h *web.HolderReport) bool { return h.Name == "p" },
+		Device:   func(d *present.DeviceReport) bool { return d.Device == "gpu-1" },
+		Holder:   func(h *present.HolderReport) bool { return h.Name == "p" },
 		Incident: func(*recorder.Incident) bool { return false },
 	}
 	got, err := Report(strings.NewReader(honest), a, only)

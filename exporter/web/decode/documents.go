@@ -3,8 +3,8 @@ package decode
 import (
 	"io"
 
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
 // Limits of what a node can have.
@@ -18,8 +18,8 @@ const (
 
 // Filter chooses the rows of a document that are kept. A nil function keeps all.
 type Filter struct {
-	Device   func(*web.DeviceReport) bool
-	Holder   func(*web.HolderReport) bool
+	Device   func(*present.DeviceReport) bool
+	Holder   func(*present.HolderReport) bool
 	Incident func(*recorder.Incident) bool
 }
 
@@ -35,9 +35,9 @@ func appendTo[T any](list *[]T, filter func(*T) bool) func(T) bool {
 }
 
 // Report reads what /api/v1/snapshot serves.
-func Report(r io.Reader, account *Account, only Filter) (out web.Report, err error) {
+func Report(r io.Reader, account *Account, only Filter) (out present.Report, err error) {
 	d := New(r, maxSize, maxElement, account)
-	holders := func(list *[]web.HolderReport) func() error { return List(d, maxRows, appendTo(list, only.Holder)) }
+	holders := func(list *[]present.HolderReport) func() error { return List(d, maxRows, appendTo(list, only.Holder)) }
 	err = d.Object(map[string]func() error{
 		"time": d.Value(&out.Time), "node": d.Value(&out.Node), "series": d.Value(&out.Series),
 		"seriesDropped": d.Value(&out.Dropped),
@@ -49,7 +49,7 @@ func Report(r io.Reader, account *Account, only Filter) (out web.Report, err err
 }
 
 // Incidents reads what /api/v1/incidents serves.
-func Incidents(r io.Reader, account *Account, only Filter) (out web.IncidentsReport, err error) {
+func Incidents(r io.Reader, account *Account, only Filter) (out present.IncidentsReport, err error) {
 	d := New(r, maxSize, maxChart, account)
 	keep := func(i *recorder.Incident) bool {
 		kept := i != nil && (only.Incident == nil || only.Incident(i))
@@ -65,18 +65,18 @@ func Incidents(r io.Reader, account *Account, only Filter) (out web.IncidentsRep
 }
 
 // History reads what /api/v1/history serves.
-func History(r io.Reader, account *Account) (out web.HistoryReport, err error) {
+func History(r io.Reader, account *Account) (out present.HistoryReport, err error) {
 	err = New(r, maxSize, maxChart, account).Value(&out)()
 	return out, err
 }
 
 // Summary reads what /api/v1/summary serves.
-func Summary(r io.Reader, account *Account) (out web.Summary, err error) {
+func Summary(r io.Reader, account *Account) (out present.Summary, err error) {
 	d := New(r, maxSummary, maxElement, account)
 	err = d.Object(map[string]func() error{
 		"node": d.Value(&out.Node), "devices": d.Value(&out.Devices), "down": d.Value(&out.Down), "more": d.Value(&out.More),
-		"claims":    List(d, web.MaxSummary, appendTo(&out.Claims, nil)),
-		"incidents": List(d, web.MaxSummary, appendTo(&out.Incidents, nil)),
+		"claims":    List(d, present.MaxSummary, appendTo(&out.Claims, nil)),
+		"incidents": List(d, present.MaxSummary, appendTo(&out.Incidents, nil)),
 	})
 	return out, err
 }

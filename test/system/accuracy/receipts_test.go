@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 )
 
 // withinBounds is the part of the pods whose true use is within the bounds of their claims'
@@ -28,7 +28,7 @@ func compareReceipts(t *testing.T, exporter, address string, pods truth) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var report web.ReceiptsReport
+	var report present.ReceiptsReport
 	if err := json.Unmarshal(text, &report); err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
@@ -47,21 +47,21 @@ type restart struct {
 // devices, and of the holders that exist all the time, equal the counters. The unattributed part
 // and the errors of the other pods are printed.
 func TestRestarts(t *testing.T) {
-	present, next := os.Getenv("DRA_EXPORTER"), otherBuild(t)
-	if present == "" {
+	program, next := os.Getenv("DRA_EXPORTER"), otherBuild(t)
+	if program == "" {
 		t.Fatal("DRA_EXPORTER is not set: run this with make")
 	}
 	t.Parallel()
 	stop := func(p *live.Program) { p.Stop() }
 	restarts := []restart{
-		{"kill -9", (*live.Program).Kill, 3 * time.Second, present},
-		{"SIGTERM", stop, 0, present},
+		{"kill -9", (*live.Program).Kill, 3 * time.Second, program},
+		{"SIGTERM", stop, 0, program},
 		{"upgrade to another build", stop, time.Second, next},
 		{"a minute away", stop, time.Minute, next},
-		{"kill -9 and a rollback", (*live.Program).Kill, time.Second, present},
+		{"kill -9 and a rollback", (*live.Program).Kill, time.Second, program},
 	}
 	r := newRestarted(t)
-	p := r.start(t, present)
+	p := r.start(t, program)
 	stalls, stopWatching := standstill.Watch()
 	t.Cleanup(stopWatching)
 	var playing sync.WaitGroup
@@ -80,7 +80,7 @@ func TestRestarts(t *testing.T) {
 	time.Sleep(betweenRestarts)
 	close(ending)
 	playing.Wait()
-	r.meters.freeze()
+	r.meters.freeze(t, time.Now())
 	r.compare(t, p, stalls())
 }
 
@@ -204,6 +204,7 @@ const metersConfig = `endpoints:
 
 // reading has the served counters, and the energy that each pod had used until then.
 type reading struct {
+	at     time.Time
 	text   string
 	joules map[string]float64 // by device
 	used   map[string]float64 // joules by pod
@@ -246,25 +247,32 @@ func (m *meters) read(ctx context.Context) (*reading, error) {
 			}
 		}
 	}
-	out.text = text.String()
+	out.at, out.text = at, text.String()
 	for _, use := range m.node.Uses(at) {
 		out.used[use.Pod.Name] = use.Truth.Joules
 	}
 	return out, nil
 }
 
-// freeze makes all further readings equal to the last one.
-func (m *meters) freeze() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.frozen = time.Now()
+// freeze makes all further readings equal to the first one after a time.
+func (m *meters) freeze(t *testing.T, after time.Time) {
+	t.Helper()
+	live.Await(t, time.Minute, "the last pods that ended are read", func() error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if !m.last.at.After(after) {
+			return fmt.Errorf("the last reading is of %v", m.last.at)
+		}
+		m.frozen = time.Now()
+		return nil
+	})
 }
 
 // compare compares the values of the last program with the counters.
 func (r *restarted) compare(t *testing.T, p *live.Program, still []standstill.Span) {
 	t.Helper()
 	first, last := r.meters.first, r.meters.last
-	var report web.Report
+	var report present.Report
 	live.Await(t, time.Minute, "the last reading is charged", func() error {
 		if get(t, p, "/api/v1/snapshot", &report); report.Time.Before(r.meters.frozen.Add(settled)) {
 			return fmt.Errorf("the snapshot is of %v", report.Time)
@@ -303,7 +311,7 @@ func expectJoules(t *testing.T, name string, got, truth float64) {
 // A pod that started and ended while the program was away has no receipt.
 func (r *restarted) compareOthers(t *testing.T, p *live.Program, still []standstill.Span) {
 	t.Helper()
-	var receipts web.ReceiptsReport
+	var receipts present.ReceiptsReport
 	get(t, p, "/api/v1/receipts", &receipts)
 	pods := truthOf(r.node, r.meters.frozen, still)
 	n, within, charged, truth, bounds := 0, 0, 0.0, 0.0, 0.0
@@ -332,7 +340,7 @@ func (r *restarted) compareOthers(t *testing.T, p *live.Program, still []standst
 func cameAndWent(pod string) bool { return strings.Contains(pod, "-pod-") }
 
 // valueOf returns the energy among values.
-func valueOf(values []web.ValueReport) float64 {
+func valueOf(values []present.ValueReport) float64 {
 	for i := range values {
 		if values[i].Quantity == driver.Energy.String() {
 			return values[i].Value

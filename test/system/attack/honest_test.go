@@ -122,8 +122,12 @@ type figures struct {
 	peak    int64 // resident bytes
 	over    bool  // over the limit of memory
 	lasted  time.Duration
-	oldest  time.Duration // the greatest age of a snapshot, less the time for which the machine stood still
-	charged []charge      // of the short pods
+
+	// The greatest age of a snapshot at the time of the request, and at the end of the answer, less
+	// the time for which the machine stood still.
+	oldest, arrived time.Duration
+
+	charged []charge // of the short pods
 }
 
 // during runs the attack and the honest scraper, and returns the figures. The context of the attack
@@ -152,7 +156,8 @@ func (g *target) during(atMost time.Duration, attack func(ctx context.Context)) 
 		switch {
 		case err == nil:
 			f.times = append(f.times, a.took)
-			f.oldest = max(f.oldest, ageOf(a, stood()))
+			f.oldest = max(f.oldest, ageOf(a, a.asked, stood()))
+			f.arrived = max(f.arrived, ageOf(a, a.asked.Add(a.took), stood()))
 		case errors.Is(err, errRefused):
 			f.refused++
 		default:
@@ -177,15 +182,15 @@ func (g *target) during(atMost time.Duration, attack func(ctx context.Context)) 
 	return f
 }
 
-// ageOf returns the age of the snapshot of an answer at the time of the request, without the time
-// for which the machine stood still in between.
-func ageOf(a answer, stood []standstill.Span) time.Duration {
+// ageOf returns the age of the snapshot of an answer at a time, without the time for which the
+// machine stood still in between.
+func ageOf(a answer, then time.Time, stood []standstill.Span) time.Duration {
 	at, err := valueOf(a.body, "dra_exporter_snapshot_timestamp_seconds")
 	if err != nil {
 		return 0 // there is none yet
 	}
 	seconds, fraction := math.Modf(at)
-	span := standstill.Span{From: time.Unix(int64(seconds), int64(fraction*1e9)), To: a.asked}
+	span := standstill.Span{From: time.Unix(int64(seconds), int64(fraction*1e9)), To: then}
 	return max(0, span.To.Sub(span.From)-span.Overlap(stood))
 }
 
@@ -219,7 +224,8 @@ func (f figures) String() string {
 		"at most %.1f MiB resident",
 		len(f.times), median.Round(time.Millisecond), slowest.Round(time.Millisecond), f.refused, len(f.failed),
 		f.p99().Round(time.Millisecond), float64(f.peak)/(1<<20))
-	s += fmt.Sprintf("; snapshots at most %v old", f.oldest.Round(10*time.Millisecond))
+	s += fmt.Sprintf("; snapshots at most %v old when asked for, %v when they arrive",
+		f.oldest.Round(10*time.Millisecond), f.arrived.Round(10*time.Millisecond))
 	if n := len(f.charged); n > 0 {
 		s += fmt.Sprintf("; %d of %d short pods charged within %.0f %%", f.good(), n, 100*maxCharge)
 	}

@@ -53,7 +53,7 @@ type attack struct {
 
 func attacks() []attack {
 	return slices.Concat(scrapeAttacks(), endpointAttacks(), networkAttacks(), sliceAttacks(), blockAttacks(),
-		exhaustAttacks(), tokenAttacks(), kubeletAttacks(), serverAttacks())
+		exhaustAttacks(), tokenAttacks(), kubeletAttacks(), serverAttacks(), readerAttacks())
 }
 
 func TestAttacks(t *testing.T) {
@@ -83,17 +83,18 @@ func TestAttacks(t *testing.T) {
 	}
 }
 
-// The table of README.md lists all attacks.
+// The table of README.md lists all attacks, and no others.
 func TestTable(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
+	_, table, _ := strings.Cut(string(readme), "| attack | p99, age, resident | what limits the damage |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	_, table, _ = strings.Cut(table, "\n") // the line below the head
 	rows := map[string]bool{}
-	for line := range strings.Lines(string(readme)) {
-		if cells := strings.Split(line, "|"); len(cells) > 2 {
-			rows[strings.TrimSpace(cells[1])] = true
-		}
+	for line := range strings.Lines(table) {
+		rows[strings.TrimSpace(strings.Split(line, "|")[1])] = true
 	}
 	var names []string
 	for _, a := range attacks() {
@@ -108,6 +109,10 @@ func TestTable(t *testing.T) {
 		if !rows[name] {
 			t.Errorf("README.md has no row of the attack %q", name)
 		}
+		delete(rows, name)
+	}
+	for name := range rows {
+		t.Errorf("README.md has a row of %q, which is no attack", name)
 	}
 }
 

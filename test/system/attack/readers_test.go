@@ -20,6 +20,25 @@ import (
 // sharers is the number of pods that share the only device of the small, busy node.
 const sharers = 250
 
+// readerAttacks are those of readers while no pod starts or ends. Only the interval then causes
+// ticks, and snapshots are as old as they can be.
+func readerAttacks() []attack {
+	return []attack{{name: "24 readers of all paths while no pod starts", short: true, run: quietReaders}}
+}
+
+// maxQuietAge is the limit of the age of a snapshot while no pod starts, with an interval of a
+// second.
+const maxQuietAge = 1100 * time.Millisecond
+
+func quietReaders(t testing.TB) {
+	g := newTarget(t)
+	f := g.attackedBy(clients{"read:" + strings.Join(paths(), ","), 24})
+	g.expectHeld(t, f)
+	if f.oldest > maxQuietAge {
+		timed(t).Errorf("a snapshot was %v old, want at most %v", f.oldest, maxQuietAge)
+	}
+}
+
 // fleet is a kind of node. Clients attack it on all paths of the server's own table.
 type fleet struct {
 	name  string
@@ -230,7 +249,7 @@ func (g *target) ask(path, header, value string) (status int, allowed string) {
 // read requests a path repeatedly, uncompressed, over its own connection.
 func (g *target) read(ctx context.Context, path string) {
 	client := newClient(g.trust)
-	client.Transport.(*http.Transport).DialContext = attacker().DialContext
+	client.Transport.(*http.Transport).DialContext = g.attacker().DialContext
 	defer client.CloseIdleConnections()
 	for ctx.Err() == nil {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.url(path), http.NoBody)

@@ -59,7 +59,7 @@ func behaviours() map[string]func(*target, context.Context) {
 	return map[string]func(*target, context.Context){
 		"scrape": (*target).scrapeOver, "idle": (*target).idle, "unfinished": (*target).unfinished,
 		"slow": (*target).readSlowly, "stuck": (*target).stuckStreams, "stranger": (*target).stranger,
-		"guesser": (*target).guesser,
+		"guesser": (*target).guesser, "neighbor": (*target).neighbor,
 	}
 }
 
@@ -159,7 +159,7 @@ func runAttackers(description string) error {
 // scrapeOver scrapes repeatedly over its own connection.
 func (g *target) scrapeOver(ctx context.Context) {
 	client := newClient(g.trust)
-	client.Transport.(*http.Transport).DialContext = attacker().DialContext
+	client.Transport.(*http.Transport).DialContext = g.attacker().DialContext
 	defer client.CloseIdleConnections()
 	for ctx.Err() == nil {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.url("/metrics"), http.NoBody)
@@ -177,8 +177,11 @@ func (g *target) scrapeOver(ctx context.Context) {
 	}
 }
 
-// attacker connects from another address than the honest scraper.
-func attacker() *net.Dialer {
+// attacker connects from another address than the honest scraper, unless it is its neighbor.
+func (g *target) attacker() *net.Dialer {
+	if g.neighbors {
+		return &net.Dialer{}
+	}
 	return &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 }
 
@@ -194,7 +197,7 @@ func backOff(ctx context.Context) {
 // when ctx has ended. The end of ctx also closes the connection. The protocols are for ALPN. A
 // receive buffer of 0 bytes means the kernel's default.
 func (g *target) dial(ctx context.Context, receiveBuffer int, protocols ...string) net.Conn {
-	dialer := attacker()
+	dialer := g.attacker()
 	dialer.Control = func(_, _ string, raw syscall.RawConn) error {
 		return raw.Control(func(fd uintptr) {
 			if receiveBuffer > 0 {
@@ -254,6 +257,12 @@ func (g *target) unfinishedOf(ctx context.Context, path string) {
 			}
 		}
 	})
+}
+
+// neighbor does the same from the address of the honest scraper, as all clients of a network behind
+// SNAT do.
+func (g *target) neighbor(ctx context.Context) {
+	(&target{Program: g.Program, trust: g.trust, neighbors: true}).unfinished(ctx)
 }
 
 // sendSlowly sends a request with a body that is sent byte by byte and never ends.

@@ -40,6 +40,8 @@ type target struct {
 	trust  *x509.CertPool // nil: the program serves without TLS
 	// authorization returns the Authorization header of the honest scraper; nil: it has none.
 	authorization func() string
+	// neighbors: its clients attack from the address of the honest scraper.
+	neighbors bool
 
 	// base are the node's pods; nil: those of the large node. With base, the kubelet serves the
 	// Pods API, and pods of half a second start and end during an attack.

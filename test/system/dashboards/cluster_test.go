@@ -45,7 +45,8 @@ func scraped(all []*dto.MetricFamily, at time.Time, target ...string) []point {
 				builder.Set(l.GetName(), l.GetValue())
 			}
 			out = append(out, point{
-				labels: builder.Labels(), at: at, value: m.GetGauge().GetValue() + m.GetCounter().GetValue(),
+				labels: builder.Labels(), at: at,
+				value: m.GetGauge().GetValue() + m.GetCounter().GetValue() + m.GetUntyped().GetValue(),
 			})
 		}
 	}

@@ -48,7 +48,7 @@ func TestDistributions(t *testing.T) {
 		fill(t, e, world, change)
 		for _, panel := range distributionPanels(t) {
 			for i, target := range panel.Targets {
-				got, err := e.answers(filled(target.Expr, nil), minuteOf(present))
+				got, err := e.answers(filled(target.Expr, nil), minuteOf(lastMinute))
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -29,8 +29,8 @@ func minuteOf(m int) time.Time {
 	return time.Unix(1_800_000_000, 0).Add(time.Duration(m) * time.Minute)
 }
 
-// present is the minute at which queries are evaluated.
-const present = 40
+// lastMinute is the minute at which queries are evaluated.
+const lastMinute = 40
 
 // fill appends the series of a world until the present. With a change of labels, it also appends
 // copies of the series of one node.
@@ -52,7 +52,7 @@ func fill(t testing.TB, e *engine, world map[string]string, change func(*labels.
 		}
 		for _, l := range all {
 			var points []point
-			for m := range present + 1 {
+			for m := range lastMinute + 1 {
 				p := point{labels: l, at: minuteOf(m), value: 1}
 				switch {
 				case strings.HasPrefix(course, "0+60"):
@@ -111,12 +111,12 @@ func TestDuplicates(t *testing.T) {
 		t.Helper()
 		once := newEngine(t)
 		fill(t, once, scraped.series, change)
-		byRule = once.evaluate(t, all, minuteOf(present))
+		byRule = once.evaluate(t, all, minuteOf(lastMinute))
 		pair := newEngine(t)
 		fill(t, pair, recorded.series, change)
 		byQuery = map[string]answers{}
 		for _, q := range slices.Sorted(maps.Keys(queries)) {
-			got, err := pair.answers(q, minuteOf(present))
+			got, err := pair.answers(q, minuteOf(lastMinute))
 			if err != nil {
 				t.Errorf("%s: %v", queries[q], err)
 			}

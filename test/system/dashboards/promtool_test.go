@@ -25,6 +25,13 @@ func TestCheckedRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, name := range []string{"dcgm-exporter", "amd-device-metrics-exporter"} {
+		file := filepath.Join(filepath.Dir(shipped), "compat", name+".yaml")
+		said, err := exec.Command(program(t, "PROMTOOL"), "check", "rules", "--lint=all", "--lint-fatal", file).CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v\n%s", file, err, said)
+		}
+	}
 	for _, tool := range [][]string{
 		{program(t, "PROMTOOL"), "check", "rules", "--lint=all", "--lint-fatal", shipped},
 		// Prices go by parts of the models' names, which vendors choose: promql/regexp advises

@@ -33,7 +33,7 @@ func TestShards(t *testing.T) {
 		return e
 	}
 	one := of(func(string) bool { return true })
-	want := one.evaluate(t, all, minuteOf(present))
+	want := one.evaluate(t, all, minuteOf(lastMinute))
 
 	kube := func(series string) bool { return strings.HasPrefix(series, "kube_") }
 	union := of(kube)
@@ -43,7 +43,7 @@ func TestShards(t *testing.T) {
 		"b": of(func(series string) bool { return strings.Contains(series, `node="n2"`) && !kube(series) }),
 		"c": newEngine(t),
 	} {
-		for rule, a := range scraper.evaluate(t, rules.Of(rules.Node, all), minuteOf(present)) {
+		for rule, a := range scraper.evaluate(t, rules.Of(rules.Node, all), minuteOf(lastMinute)) {
 			if got[rule] == nil {
 				got[rule] = answers{}
 			}
@@ -57,7 +57,7 @@ func TestShards(t *testing.T) {
 			union.add(t, p)
 		}
 	}
-	maps.Copy(got, union.evaluate(t, rules.Of(rules.Global, all), minuteOf(present)))
+	maps.Copy(got, union.evaluate(t, rules.Of(rules.Global, all), minuteOf(lastMinute)))
 	for rule, a := range want {
 		if difference := a.differ(got[rule]); difference != "" {
 			t.Errorf("%s: %s", rule, difference)
@@ -99,7 +99,7 @@ func checkSharedDevices(t *testing.T, e *engine) {
 		`cluster:dra_devices:count{driver="plugin.x", state="free"}`:       2,
 		`cluster:dra_exporters:count{cluster="c1"}`:                        2,
 	} {
-		got, err := e.query(expr, minuteOf(present))
+		got, err := e.query(expr, minuteOf(lastMinute))
 		if err != nil || len(got) != 1 || got[0].F != want {
 			t.Errorf("%s is %v, want %v, error %v", expr, got, want, err)
 		}

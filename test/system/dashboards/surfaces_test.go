@@ -15,8 +15,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/top"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
 // TestOneIdle compares what the page, top, the Fleet dashboard and the alerts call idle, at several
@@ -53,7 +53,7 @@ func TestOneIdle(t *testing.T) {
 
 // evenlyUsed returns the samples of 40 minutes of a node. Each device has its own claim and is used
 // evenly. The use is in the name of the device, as utilization or in bytes a second.
-func evenlyUsed(t *testing.T, utilization, network float64) (*engine, time.Time, web.Report) {
+func evenlyUsed(t *testing.T, utilization, network float64) (*engine, time.Time, present.Report) {
 	t.Helper()
 	const (
 		span   = 40 * time.Minute
@@ -100,15 +100,15 @@ func evenlyUsed(t *testing.T, utilization, network float64) (*engine, time.Time,
 		}
 	}
 	var written bytes.Buffer
-	var report web.Report
-	if err := errors.Join(web.WriteReport(&written, h.Last, "n1", time.Minute),
+	var report present.Report
+	if err := errors.Join(present.WriteReport(&written, h.Last, "n1", time.Minute),
 		json.Unmarshal(written.Bytes(), &report)); err != nil {
 		t.Fatal(err)
 	}
 	return e, begin.Add(span), report
 }
 
-func reportedQuiet(r web.Report) []string {
+func reportedQuiet(r present.Report) []string {
 	var out []string
 	for i := range r.Devices {
 		if r.Devices[i].State == ledger.StateQuiet {
@@ -118,9 +118,9 @@ func reportedQuiet(r web.Report) []string {
 	return out
 }
 
-func listedQuiet(r web.Report) []string {
+func listedQuiet(r present.Report) []string {
 	var out []string
-	for _, row := range top.Filter(top.Rows(&r), string(ledger.StateQuiet)) {
+	for _, row := range top.Filter(present.Devices(&r, ""), string(ledger.StateQuiet)) {
 		out = append(out, row.Device)
 	}
 	return out

@@ -29,7 +29,7 @@ func needed() map[string]map[string][]string {
 			"volume sys-bus":       nil, // the node has no GPU
 			"volume sys-class":     {"device"},
 			"volume sys-devices":   {"cpus", "device"}, // those of groups of CPUs
-			"volume sys-cgroup":    nil,                // what check does not say: when a pod came or went
+			"volume sys-cgroup":    {"pods' cgroups"},
 			"volume cdi-0":         nil,
 			"volume nvidia":        {"nvml"},
 			"volume nvidia-files":  {"nvml"},

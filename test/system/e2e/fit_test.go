@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 )
 
 // fitSlices lists a GPU of 80 GiB, and the partitions that can be made of it, each with counters.
@@ -65,7 +65,7 @@ func TestFit(t *testing.T) {
 
 	const text = "gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 18 % of "
 	const would = ", read each second: quarter fits; 3/4 unused"
-	var report web.FitReport
+	var report present.FitReport
 	if err := json.Unmarshal(p.page("/api/v1/fit").body, &report); err != nil {
 		t.Fatal(err)
 	}

@@ -14,14 +14,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
 // incidents returns the response of /api/v1/incidents.
 func (p *program) incidents() []*recorder.Incident {
 	p.t.Helper()
-	var out web.IncidentsReport
+	var out present.IncidentsReport
 	if err := json.Unmarshal(p.page("/api/v1/incidents").body, &out); err != nil {
 		p.t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func (p *program) incidents() []*recorder.Incident {
 // recording returns an incident with its recording.
 func (p *program) recording(id string) *recorder.Incident {
 	p.t.Helper()
-	var out web.IncidentsReport
+	var out present.IncidentsReport
 	if err := json.Unmarshal(p.page("/api/v1/incidents?id="+id).body, &out); err != nil || len(out.Incidents) != 1 {
 		p.t.Fatalf("%d incidents are called %s: %v", len(out.Incidents), id, err)
 	}

@@ -40,6 +40,7 @@ type lab struct {
 	gateway *program
 	stood   func() []standstill.Span
 	closing chan struct{} // closed when the lab ends
+	lies    string        // what nodes that lie answer to all; "": see lie
 
 	mu       sync.Mutex
 	manners  map[int]manner    // of the nodes that are not honest
@@ -110,6 +111,8 @@ func (l *lab) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	if r.URL.Path == "/" {
 		w.Header().Set("Content-Type", "text/html")
+		w.Header().Set("Set-Cookie", "evil=1")
+		w.Header().Set("Content-Security-Policy", "script-src 'unsafe-inline'")
 	}
 	switch how {
 	case hangs:
@@ -177,14 +180,21 @@ func (l *lab) drip(w http.ResponseWriter, r *http.Request) {
 
 // lie returns a document with far more elements than a node has.
 func (l *lab) lie(path string) string {
-	switch path {
-	case "/api/v1/summary":
-		return `{"incidents":[{}` + strings.Repeat(",{}", 510<<10/3-10) + "]}"
-	case "/api/v1/snapshot":
-		return `{"claims":[{}` + strings.Repeat(",{}", 8<<20/3) + "]}"
+	switch {
+	case l.lies != "":
+		return l.lies
+	case path == "/api/v1/summary":
+		return many("incidents", 510<<10)
+	case path == "/api/v1/snapshot":
+		return many("claims", 8<<20)
 	default:
-		return `{"incidents":[{}` + strings.Repeat(",{}", 8<<20/3) + "]}"
+		return many("incidents", 8<<20)
 	}
+}
+
+// many returns a document of a size with a list of empty elements.
+func many(list string, size int) string {
+	return `{"` + list + `":[{}` + strings.Repeat(",{}", (size-len(list)-10)/3) + "]}"
 }
 
 // truth returns what a node with eight devices and claims answers. One node in a hundred changes
@@ -211,7 +221,11 @@ func (l *lab) truth(i int, path string) string {
 	case "/":
 		return `<!doctype html><html><head><meta charset="utf-8"><title>` + nodeOf(i) + `</title>
 			<meta http-equiv="refresh" content="0;url=https://evil.example.com"></head>
-			<body><h1>the page of ` + nodeOf(i) + `</h1><form action="https://evil.example.com"></form></body></html>`
+			<script>fetch("../node-1/page/rows").then((a) => evil(document.cookie, a))</script>
+			<script src="../node-1/api/v1/snapshot?evil"></script>
+			<body onload="evil()"><h1>the page of ` + nodeOf(i) + `</h1><form action="https://evil.example.com"></form>
+			<img src="https://evil.example.com" onerror="evil()"><svg onload="evil()"></svg><iframe src="evil"></iframe>
+			<a href="javascript:evil()">a</a><style>@import "https://evil.example.com"</style></body></html>`
 	default:
 		return `{"incidents":[]}`
 	}

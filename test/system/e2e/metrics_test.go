@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/invariant"
 )
 
@@ -117,9 +117,9 @@ func rowValue(row *dto.Metric) float64 {
 }
 
 // report gets the snapshot.
-func (p *program) report() web.Report {
+func (p *program) report() present.Report {
 	p.t.Helper()
-	var r web.Report
+	var r present.Report
 	d := json.NewDecoder(bytes.NewReader(p.page("/api/v1/snapshot").body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&r); err != nil {
@@ -130,7 +130,7 @@ func (p *program) report() web.Report {
 
 // conserved checks that the values of claims and the unattributed value sum to the device's value,
 // and the values of pods to the claim's. It returns the number of comparisons.
-func conserved(t *testing.T, r web.Report) int {
+func conserved(t *testing.T, r present.Report) int {
 	t.Helper()
 	compared, wrong := invariant.Conserved(&r)
 	for _, err := range wrong {

@@ -10,14 +10,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
 // receipts returns the response of /api/v1/receipts.
 func (p *program) receipts() []*recorder.Receipt {
 	p.t.Helper()
-	var out web.ReceiptsReport
+	var out present.ReceiptsReport
 	if err := json.Unmarshal(p.page("/api/v1/receipts").body, &out); err != nil {
 		p.t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 )
 
 // meters is an endpoint with counters that also increase between readings: 1000 bytes a second
@@ -322,7 +322,7 @@ func TestPeakOutlivesRestart(t *testing.T) {
 			end(p, f)
 			p = start(t, f)
 			p.scrape().want(peak, "dra_claim_memory_used_peak_bytes", "resourceclaim_name", "claim-a")
-			var advice web.FitReport
+			var advice present.FitReport
 			p.eventually("advised", func() bool {
 				if err := json.Unmarshal(p.page("/api/v1/fit").body, &advice); err != nil {
 					t.Fatal(err)

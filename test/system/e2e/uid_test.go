@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 )
 
@@ -229,7 +229,7 @@ func TestAnotherClaimOfTheName(t *testing.T) {
 		"retention": "20s", // a receipt is made at the latest when the claim is forgotten
 	}))
 	// row returns the row of a claim in the JSON.
-	row := func(uid string) (of web.HolderReport) {
+	row := func(uid string) (of present.HolderReport) {
 		r := p.report()
 		for i := range r.Claims {
 			if r.Claims[i].UID == "claim-"+uid {
@@ -258,12 +258,12 @@ func TestAnotherClaimOfTheName(t *testing.T) {
 	p.eventually("its peak is its own", func() bool {
 		return p.scrape().is(10<<30, "dra_claim_memory_used_peak_bytes", "resourceclaim_name", "claim")
 	})
-	var advice web.FitReport
+	var advice present.FitReport
 	p.eventually("its advice is its own", func() bool {
 		if err := json.Unmarshal(p.page("/api/v1/fit").body, &advice); err != nil {
 			t.Fatal(err)
 		}
-		i := slices.IndexFunc(advice.Claims, func(c web.ClaimFitReport) bool { return c.UID == "claim-b" })
+		i := slices.IndexFunc(advice.Claims, func(c present.ClaimFitReport) bool { return c.UID == "claim-b" })
 		return i >= 0 && advice.Claims[i].MeasuredSeconds <= row("b").AllocatedSeconds
 	})
 	end("b")

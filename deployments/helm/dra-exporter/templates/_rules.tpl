@@ -57,6 +57,27 @@
 "<page>": {{ include "dra-exporter.pageURL" . | quote }}
 "<absent>": {{ include "dra-exporter.absent" . | quote }}
 "<prices>": {{ include "dra-exporter.prices" . | quote }}
+{{- with .Values.compat }}
+"<compat interval>": {{ .interval | quote }}
+"<exported labels>": {{ ternary ", exported_namespace, exported_pod, exported_container" "" .exportedLabels | quote }}
+"<dcgm job>": {{ .dcgmExporter.job | quote }}
+"<amd job>": {{ .amdDeviceMetricsExporter.job | quote }}
+"<amd prefix>": {{ .amdDeviceMetricsExporter.prefix | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* The groups of a file of rules that record the series of another exporter. */}}
+{{- define "dra-exporter.compatRules" -}}
+{{- $words := include "dra-exporter.ruleWords" .root | fromYaml -}}
+{{- $groups := list -}}
+{{- range (.root.Files.Get .file | fromYaml).groups -}}
+{{- $rules := list -}}
+{{- range $rule := .rules -}}
+{{- $rules = append $rules (include "dra-exporter.rule" (dict "rule" $rule "own" dict "words" $words "values" $.root.Values.prometheusRule "gateway" "") | fromYaml) -}}
+{{- end -}}
+{{- $groups = append $groups (dict "name" .name "rules" $rules "interval" (get $words .interval)) -}}
+{{- end -}}
+groups: {{- toYaml $groups | nindent 2 }}
 {{- end -}}
 
 {{/* The groups of rules, by the values: all, or those of a scope. */}}
@@ -124,6 +145,9 @@ groups: {{- toYaml $groups | nindent 2 }}
 {{- $expr = printf "(\n  %s\n)\nunless on (cluster, namespace) dra_claim_device_info{namespace=~%q}" ($expr | replace "\n" "\n  ") (join "|" $ignored) -}}
 {{- end -}}
 {{- $_ := set $out "expr" $expr -}}
+{{- with .rule.record -}}
+{{- $_ := set $out "record" (replace "<amd prefix>" (get $words "<amd prefix>") .) -}}
+{{- end -}}
 {{- if .rule.id -}}
 {{- $labels := merge (dict) (.own.labels | default dict) .rule.labels -}}
 {{- with .own.severity -}}

@@ -158,7 +158,8 @@ func numbered(device string) (n nic, err error) {
 	return n, nil
 }
 
-// unprepared creates an interface again that was deleted with its pod's network namespace.
+// unprepared creates an interface again that was deleted with its pod's network namespace. It fails
+// while the interface is neither back nor deleted: the kernel deletes a network namespace later.
 func (d *Driver) unprepared(claim types.UID) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -168,6 +169,9 @@ func (d *Driver) unprepared(claim types.UID) error {
 		}
 		if err := n.make(context.Background()); err != nil {
 			return err
+		}
+		if _, err := os.Stat("/sys/class/net/" + n.device()); err != nil {
+			return fmt.Errorf("the network namespace of its pod still has it: %w", err)
 		}
 		delete(d.holders, n)
 	}

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/dra-exporter/dra-exporter/exporter/join"
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
@@ -313,7 +313,7 @@ func (n *namespace) charges(device string, parts ...part) {
 // chargesBy is like charges for some exporters. device returns the device's name in an exporter.
 func (n *namespace) chargesBy(exporters []*running, device func(*running) string, parts ...part) {
 	n.Helper()
-	before, done := map[*running]*web.Report{}, map[*running]bool{}
+	before, done := map[*running]*present.Report{}, map[*running]bool{}
 	eventually(n.T, "each is charged its part", func() error {
 		var wrong error
 		for _, e := range exporters {
@@ -343,7 +343,7 @@ func (n *namespace) chargesBy(exporters []*running, device func(*running) string
 const enough = 300
 
 // charges compares the charges between two snapshots, and returns the energy that the device used.
-func (r *running) charges(ns, device string, before, after *web.Report, parts []part) (whole float64, err error) {
+func (r *running) charges(ns, device string, before, after *present.Report, parts []part) (whole float64, err error) {
 	whole = used(before, after, "device", "", "", device)
 	if whole < enough {
 		return whole, fmt.Errorf("%s has used %v J", device, whole)
@@ -358,12 +358,12 @@ func (r *running) charges(ns, device string, before, after *web.Report, parts []
 }
 
 // used returns the energy of a device that was charged between two snapshots.
-func used(before, after *web.Report, of, ns, name, device string) float64 {
+func used(before, after *present.Report, of, ns, name, device string) float64 {
 	return energy(after, of, ns, name, device) - energy(before, of, ns, name, device)
 }
 
-func energy(r *web.Report, of, ns, name, device string) float64 {
-	var values []web.ValueReport
+func energy(r *present.Report, of, ns, name, device string) float64 {
+	var values []present.ValueReport
 	switch of {
 	case "device":
 		values = deviceOf(r, device).Values
@@ -375,7 +375,7 @@ func energy(r *web.Report, of, ns, name, device string) float64 {
 	return energyOf(values)
 }
 
-func energyOf(values []web.ValueReport) float64 {
+func energyOf(values []present.ValueReport) float64 {
 	for i := range values {
 		if values[i].Quantity == "energy" {
 			return values[i].Value

@@ -4,19 +4,23 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 	"k8s.io/utils/ptr"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
@@ -114,7 +118,7 @@ func (n *namespace) shows(pod *corev1.Pod) {
 			if err != nil {
 				return err
 			}
-			shown := slices.ContainsFunc(holdReports(r, n.name), func(h web.HoldReport) bool { return h.UID == string(pod.UID) })
+			shown := slices.ContainsFunc(holdReports(r, n.name), func(h present.HoldReport) bool { return h.UID == string(pod.UID) })
 			if !e.noPods && !shown {
 				wrong = errors.Join(wrong, fmt.Errorf("%s shows %v", e.name, holdsOfExporter(r, n.name)))
 			}
@@ -201,10 +205,40 @@ func (n *namespace) killed(pod string) {
 	})
 }
 
+// fails waits until the kubelet itself says that a pod has failed, while its containers may still
+// run.
+func (n *namespace) fails(pod string) {
+	n.Helper()
+	if !kubeletSince(podsAPISince) {
+		n.killed(pod)
+		return
+	}
+	conn, err := grpc.NewClient("unix:"+filepath.Join(n.cluster.KubeletRoot(), podsSocket),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	n.no(err)
+	defer conn.Close()
+	eventually(n.T, "the kubelet says that the pod has failed", func() error {
+		all, err := podsv1alpha1.NewPodsClient(conn).ListPods(n.Context(), &podsv1alpha1.ListPodsRequest{})
+		if err != nil {
+			return err
+		}
+		for _, content := range all.GetPods() {
+			var p corev1.Pod
+			if err := p.Unmarshal(content); err != nil {
+				return err
+			}
+			if p.Namespace == n.name && p.Name == pod && p.Status.Phase == corev1.PodFailed {
+				return nil
+			}
+		}
+		return fmt.Errorf("it has not, among %d pods", len(all.GetPods()))
+	})
+}
+
 // A pod exceeds its deadline. The kubelet reports immediately that it has failed, but its
 // containers run on for the grace period. The pod holds its device until they have ended.
 func testDeadline(t *testing.T, w *world) {
-	const deadline, grace = 1, 25
+	const deadline, grace = 1, 45
 	n := w.namespace(t, "deadline")
 	n.claim("one", request("gpu", gpudriver.ClassGPU))
 	n.pod("user", endsSlowly(once(podSpec("one")), grace))
@@ -213,7 +247,7 @@ func testDeadline(t *testing.T, w *world) {
 	patch := fmt.Appendf(nil, `{"spec":{"activeDeadlineSeconds":%d}}`, deadline)
 	_, err := n.client.CoreV1().Pods(n.name).Patch(n.Context(), "user", types.MergePatchType, patch, metav1.PatchOptions{})
 	n.no(err)
-	n.killed("user")
+	n.fails("user")
 	n.exporters[0].ticks(t, 3) // The other exporters tick at the same time.
 	for _, e := range n.exporters {
 		e.ticks(t, 1)

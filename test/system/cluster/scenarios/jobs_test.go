@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
@@ -34,9 +35,10 @@ func jobSpec(ttl *int32, spec corev1.PodSpec) batchv1.JobSpec {
 func testJobWithTTL(t *testing.T, w *world) {
 	n := w.namespace(t, "job-ttl")
 	n.template("made", request("gpu", gpudriver.ClassGPU))
-	n.job("job", ptr.To[int32](0), templateSpec("made", "sleep", "8s"))
+	n.job("job", ptr.To[int32](0), templateSpec("made", untilFinish()...))
 	n.running(1)
 	holds, _ := n.agree(1)
+	least := n.finishes("")
 	n.running(0)
 	n.agree(0)
 	eventually(t, "the claim is removed", func() error {
@@ -46,7 +48,7 @@ func testJobWithTTL(t *testing.T, w *world) {
 		}
 		return err
 	})
-	n.ended(holds[0].Claim, holds[0].Device, 7500*time.Millisecond) // Its start may be set to a time between two answers.
+	n.ended(holds[0].Claim, holds[0].Device, least)
 }
 
 // Several Jobs run one after the other. Each creates a claim of the same name for another device.
@@ -108,12 +110,7 @@ func (n *namespace) heldFor(claim string) {
 				if err != nil {
 					return err
 				}
-				row, got := holder(r.Claims, n.name, claim, device), time.Duration(0)
-				for _, of := range r.Claims { // Successive claims of the same name have a row each.
-					if of.Namespace == n.name && of.Name == claim && of.Device == device {
-						got += time.Duration(of.AllocatedSeconds * float64(time.Second))
-					}
-				}
+				row, got := holder(r.Claims, n.name, claim, device), allocated(r, n.name, claim, device)
 				if got < least[device]-tolerance || got > most[device]+tolerance || row.Ended == nil {
 					return fmt.Errorf("the claim held %s for %v in all, the driver says %v, reserved it was for %v; it ended at %v",
 						device, got, least[device], most[device], row.Ended)
@@ -122,6 +119,17 @@ func (n *namespace) heldFor(claim string) {
 			})
 		}
 	}
+}
+
+// allocated returns for how long a claim has held a device. Successive claims of the same name have
+// a row each, and so have the holds of one claim if its receipt was made between them.
+func allocated(r *present.Report, namespace, claim, device string) (all time.Duration) {
+	for i := range r.Claims {
+		if of := &r.Claims[i]; of.Namespace == namespace && of.Name == claim && of.Device == device {
+			all += time.Duration(of.AllocatedSeconds * float64(time.Second))
+		}
+	}
+	return all
 }
 
 // The runs of a CronJob use the same claim, one after the other. The claim is allocated for each

@@ -29,6 +29,9 @@ const (
 	overtaken = 150 * time.Millisecond
 )
 
+// podsSocket is the path of the Pods API's socket in the kubelet's root folder.
+const podsSocket = "pods-api/pods-api.sock"
+
 // late is a proxy between an exporter and the kubelet's sockets. It delays everything that the
 // kubelet sends. restart creates its socket again, as a restart of the kubelet does.
 type late struct {
@@ -72,7 +75,7 @@ func newLate(t *testing.T, kubelet string, answer time.Duration) *late {
 		return conn
 	}
 	l.lister = podresources.NewPodResourcesListerClient(dial("pod-resources/kubelet.sock"))
-	l.pods = podsv1alpha1.NewPodsClient(dial("pods-api/pods-api.sock"))
+	l.pods = podsv1alpha1.NewPodsClient(dial(podsSocket))
 	t.Cleanup(func() { l.server.Stop() })
 	l.restart(t)
 	return l

@@ -14,7 +14,7 @@ import (
 	watchapi "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
@@ -23,8 +23,8 @@ import (
 // the delay of any exporter.
 const lateGrace = 30 * time.Second
 
-// lateLife is the run time of pods that all exporters must see before the pods end.
-const lateLife = 20 * time.Second
+// lateAway is how long the kubelet is stopped.
+const lateAway = 20 * time.Second
 
 // TestLateKubelet delays everything that the exporters learn: the answers of the kubelet, for some
 // exporters more than for others, the events of its Pods API, some of which are repeated or out of
@@ -45,7 +45,7 @@ func TestLateKubelet(t *testing.T) {
 		if !e.podsAPI {
 			deleted = gone
 		}
-		e.watch.guard(t, func(r *web.Report) error { return staysDeleted(r, deleted, timing+e.late.answer) })
+		e.watch.guard(t, func(r *present.Report) error { return staysDeleted(r, deleted, timing+e.late.answer) })
 	}
 	t.Run("Claims", func(t *testing.T) {
 		scenarios := map[string]func(*testing.T, *world){
@@ -98,7 +98,7 @@ func (w *world) watchDeletions(t *testing.T) *deletions {
 
 // staysDeleted checks that no pod holds a device longer than within after its deletion was passed
 // on to the exporter.
-func staysDeleted(r *web.Report, passedOn *deletions, within time.Duration) error {
+func staysDeleted(r *present.Report, passedOn *deletions, within time.Duration) error {
 	for i := range r.Devices {
 		for _, s := range r.Devices[i].Shares {
 			for _, h := range s.Holds {
@@ -121,20 +121,16 @@ func testLastPods(t *testing.T, w *world) {
 	names := []string{"ends", "deleted"}
 	for _, name := range names {
 		n.claim(name, request("gpu", gpudriver.ClassGPU))
-		n.pod(name, once(podSpec(name, "sleep", lateLife.String())))
+		n.pod(name, once(podSpec(name, untilFinish()...)))
 	}
 	n.phase("ends", corev1.PodRunning)
 	n.phase("deleted", corev1.PodRunning)
 	n.agree(2)
 	n.order(w.cluster.StopComponent, "kubelet")
-	for _, name := range names {
-		if len(n.takenBack(name)) > 0 {
-			t.Fatalf("pod %s has ended too early to say anything", name)
-		}
-	}
+	n.finish("")
 	n.no(n.client.CoreV1().Pods(n.name).Delete(t.Context(), "deleted",
 		metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)}))
-	time.Sleep(lateLife)
+	time.Sleep(lateAway)
 	for _, e := range n.exporters {
 		e.late.restart(t)
 	}

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
@@ -17,17 +17,25 @@ import (
 func testCompleted(t *testing.T, w *world) {
 	n := w.namespace(t, "completed")
 	n.claim("job", request("gpu", gpudriver.ClassGPU))
-	lasts := 8 * time.Second
-	if n.late != nil {
-		lasts = lateLife
-	}
-	n.pod("job", once(podSpec("job", "sleep", lasts.String())))
+	n.pod("job", once(podSpec("job", untilFinish()...)))
 	n.phase("job", corev1.PodRunning)
 	holds, _ := n.agree(1)
+	least := n.finishes("job")
 	n.phase("job", corev1.PodSucceeded)
 	n.agree(0)
-	// Its start may be set to a time between two answers, up to half a second off.
-	n.ended("job", holds[0].Device, lasts-500*time.Millisecond)
+	n.ended("job", holds[0].Device, least)
+}
+
+// finishes lets a pod that every exporter shows work for a while more, and then finish. It returns
+// how long the pod has held its devices at least: the end may be set to a time between two answers,
+// up to half a second off.
+func (n *namespace) finishes(pod string) (least time.Duration) {
+	n.Helper()
+	begin := time.Now()
+	time.Sleep(2 * timing)
+	least = time.Since(begin) - 500*time.Millisecond
+	n.finish(pod)
+	return least
 }
 
 // A pod that is being deleted holds its device and is charged until its grace period is over.
@@ -94,7 +102,8 @@ func testCrashLoop(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// A pod and its claim that are created again under the same names continue their series.
+// A pod that is created again under the same name, with the same claim, continues the claim's
+// series.
 func testRecreated(t *testing.T, w *world) {
 	n := w.namespace(t, "recreated")
 	n.claim("one", memory(request("part", gpudriver.ClassShared), 1, "10Gi"))
@@ -122,8 +131,7 @@ func testRecreated(t *testing.T, w *world) {
 		if err != nil {
 			return err
 		}
-		row := holder(r.Claims, n.name, "one", "shared-1")
-		if got := time.Duration(row.AllocatedSeconds * float64(time.Second)); got < least-2*timing || got > most+2*timing {
+		if got := allocated(r, n.name, "one", "shared-1"); got < least-2*timing || got > most+2*timing {
 			return fmt.Errorf("the claim held its device for %v in all, the driver says %v, reserved it was for %v",
 				got, least, most)
 		}
@@ -146,7 +154,7 @@ func (n *namespace) ended(claim, device string, least time.Duration) {
 		if row := holder(r.Claims, n.name, claim, device); row.Name == "" {
 			return fmt.Errorf("claim %s is lost", claim)
 		}
-		for of, rows := range map[string][]web.HolderReport{"claim": r.Claims, "pod": r.Pods} {
+		for of, rows := range map[string][]present.HolderReport{"claim": r.Claims, "pod": r.Pods} {
 			for i := range rows {
 				row := &rows[i]
 				if row.Namespace == n.name && row.Device == device &&

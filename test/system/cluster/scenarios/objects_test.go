@@ -1,6 +1,7 @@
 package scenarios
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
@@ -191,6 +193,42 @@ func (n *namespace) phase(pod string, phase corev1.PodPhase) {
 		}
 		if p.Status.Phase != phase {
 			return fmt.Errorf("it is %s", p.Status.Phase)
+		}
+		return nil
+	})
+}
+
+// untilFinish returns the command of a container that runs until finish is called.
+func untilFinish() []string { return []string{"told", "sleep", "0s"} }
+
+// finish lets the running containers of a pod, or of all pods of the namespace if pod is empty, end
+// with status 0, without the kubelet: as if they had done their work.
+func (n *namespace) finish(pod string) {
+	n.Helper()
+	begun := false
+	eventually(n.T, "the containers have finished", func() error {
+		all, err := n.ownership.runtime.ListContainers(n.Context(), &runtimeapi.ListContainersRequest{})
+		if err != nil {
+			return err
+		}
+		running := 0
+		for _, c := range all.GetContainers() {
+			of := c.GetLabels()
+			if c.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING || of["io.kubernetes.pod.namespace"] != n.name ||
+				pod != "" && of["io.kubernetes.pod.name"] != pod {
+				continue
+			}
+			if n.containers {
+				err = errors.Join(err, tellProcesses(of["io.kubernetes.pod.uid"]))
+			} else {
+				_, stopped := n.ownership.runtime.StopContainer(n.Context(), &runtimeapi.StopContainerRequest{ContainerId: c.GetId()})
+				err = errors.Join(err, stopped)
+			}
+			running++
+		}
+		begun = begun || running > 0
+		if running > 0 || !begun {
+			return errors.Join(err, fmt.Errorf("%d run", running))
 		}
 		return nil
 	})

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/deviceplugin"
 )
 
@@ -194,7 +194,7 @@ func newHold(pod, claim string, r *resourceapi.DeviceRequestAllocationResult) ho
 }
 
 // holdsOfExporter returns the holds of a namespace's pods according to a snapshot.
-func holdsOfExporter(r *web.Report, ns string) []hold {
+func holdsOfExporter(r *present.Report, ns string) []hold {
 	var holds []hold
 	for i := range r.Devices {
 		d := &r.Devices[i]
@@ -217,10 +217,10 @@ func holdsOfExporter(r *web.Report, ns string) []hold {
 // agree waits until every exporter shows the same holds of the namespace's pods as the API server,
 // as far as its sources allow, and until the pods use exactly count devices. It returns the holds
 // and the snapshot of the first exporter.
-func (n *namespace) agree(count int) ([]held, *web.Report) {
+func (n *namespace) agree(count int) ([]held, *present.Report) {
 	n.Helper()
 	var want []held
-	var first *web.Report
+	var first *present.Report
 	eventually(n.T, "the exporters agree with the cluster", func() error {
 		var err error
 		want, err = n.holdsOfCluster(n.Context(), n.name)
@@ -255,7 +255,7 @@ func (n *namespace) agree(count int) ([]held, *web.Report) {
 // diff compares the holds that an exporter shows with those of the cluster. In a namespace where
 // the kubelet contradicts the API server, it does not compare the devices of an exporter that knows
 // no claims, and others may show what the driver has prepared besides (see showsPrepared).
-func (n *namespace) diff(e *running, want []held, r *web.Report) string {
+func (n *namespace) diff(e *running, want []held, r *present.Report) string {
 	expected, got := e.expect(want), holdsOfExporter(r, n.name)
 	if e.noClaims && n.ownership.contradictory()[n.name] {
 		for _, holds := range [][]hold{expected, got} {
@@ -330,22 +330,21 @@ func (n *namespace) showsPrepared(pod, claim string) (more int) {
 }
 
 // keeps checks, on every snapshot until lift is called, that the namespace's pods hold what they
-// hold now and that their devices are read. If the exporter reads none of the vendor's devices, the
-// pods' devices need not be read either: the vendor's exporter has then not answered within a
-// second.
+// hold now and that their devices are read. If the exporter reads none of the devices of an
+// endpoint of the vendor's exporter, the pods' devices there need not be read either: the endpoint
+// has then not answered within a second.
 func (n *namespace) keeps(count int) (lift func()) {
 	n.Helper()
 	all, _ := n.agree(count)
 	contradicts := n.ownership.contradictory()[n.name]
-	read := func(e *running, strictly bool) func(*web.Report) error {
+	read := func(e *running, strictly bool) func(*present.Report) error {
 		want := e.expect(all)
-		return func(r *web.Report) error {
-			away := !strictly && !n.vendor.isRead(r)
+		return func(r *present.Report) error {
 			for _, h := range want {
 				if e.noClaims && (!n.vendor.has(h.Device) || contradicts) {
 					continue // The hardware or the device is unknown.
 				}
-				if away && n.vendor.has(h.Device) {
+				if !strictly && n.vendor.has(h.Device) && !n.vendor.answers(r, h.Device, e.noClaims) {
 					continue
 				}
 				if d := deviceOf(r, h.Device); d.Up == nil || !*d.Up {
@@ -370,8 +369,8 @@ func (n *namespace) keeps(count int) (lift func()) {
 	})
 	var lifts []func()
 	for _, e := range n.exporters {
-		var before []web.HoldReport
-		lifts = append(lifts, e.watch.guard(n.T, read(e, false)), e.watch.guard(n.T, func(r *web.Report) error {
+		var before []present.HoldReport
+		lifts = append(lifts, e.watch.guard(n.T, read(e, false)), e.watch.guard(n.T, func(r *present.Report) error {
 			if diff := n.diff(e, all, r); diff != "" {
 				said, _ := json.Marshal(before) // It has only strings and times.
 				return fmt.Errorf("the holders change (-before +now):\n%s\nbefore: %s", diff, said)
@@ -388,8 +387,8 @@ func (n *namespace) keeps(count int) (lift func()) {
 }
 
 // holdReports returns the holds of a namespace's pods with their reasons.
-func holdReports(r *web.Report, ns string) []web.HoldReport {
-	var out []web.HoldReport
+func holdReports(r *present.Report, ns string) []present.HoldReport {
+	var out []present.HoldReport
 	for i := range r.Devices {
 		for _, s := range r.Devices[i].Shares {
 			if s.Namespace == ns {
@@ -401,21 +400,21 @@ func holdReports(r *web.Report, ns string) []web.HoldReport {
 }
 
 // deviceOf returns the device of this name in a snapshot.
-func deviceOf(r *web.Report, name string) *web.DeviceReport {
+func deviceOf(r *present.Report, name string) *present.DeviceReport {
 	for i := range r.Devices {
 		if r.Devices[i].Device == name {
 			return &r.Devices[i]
 		}
 	}
-	return &web.DeviceReport{}
+	return &present.DeviceReport{}
 }
 
 // holder returns the row of a claim or a pod for a device.
-func holder(rows []web.HolderReport, ns, name, device string) *web.HolderReport {
+func holder(rows []present.HolderReport, ns, name, device string) *present.HolderReport {
 	for i := range rows {
 		if r := &rows[i]; r.Namespace == ns && r.Name == name && r.Device == device {
 			return r
 		}
 	}
-	return &web.HolderReport{}
+	return &present.HolderReport{}
 }

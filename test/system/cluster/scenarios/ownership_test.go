@@ -31,6 +31,7 @@ const observeEvery = 100 * time.Millisecond
 type ownership struct {
 	truth      *invariant.Truth
 	containers *invariant.Containers
+	runtime    runtimeapi.RuntimeServiceClient
 
 	mu     sync.Mutex
 	since  map[string]time.Time // When each stopped component was stopped.
@@ -99,6 +100,7 @@ func (o *ownership) startContainers(t *testing.T, socket string) {
 		t.Fatal(err)
 	}
 	client := runtimeapi.NewRuntimeServiceClient(conn)
+	o.runtime = client
 	ctx, cancel := context.WithCancel(context.Background())
 	observe := func() error {
 		asked := time.Now()

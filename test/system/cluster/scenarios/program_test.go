@@ -22,7 +22,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
@@ -40,7 +40,7 @@ type program struct {
 	log []string
 
 	// The last snapshot and exposition are cached, because many tests request the same ones.
-	snapshot   *web.Report
+	snapshot   *present.Report
 	tag        string
 	exposition []byte
 	parsed     map[string]*dto.MetricFamily
@@ -160,7 +160,7 @@ func (p *program) getUnless(tag, path string) (body []byte, tagged string, err e
 }
 
 // report returns the last snapshot. The caller must not change it.
-func (p *program) report() (*web.Report, error) {
+func (p *program) report() (*present.Report, error) {
 	p.mu.Lock()
 	last, tag := p.snapshot, p.tag
 	p.mu.Unlock()
@@ -171,7 +171,7 @@ func (p *program) report() (*web.Report, error) {
 	if body == nil {
 		return last, nil
 	}
-	var r web.Report
+	var r present.Report
 	if err := json.Unmarshal(body, &r); err != nil {
 		return nil, fmt.Errorf("decode the snapshot: %w", err)
 	}

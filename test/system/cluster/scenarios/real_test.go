@@ -15,7 +15,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/cpudriver"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/netdriver"
@@ -205,7 +205,7 @@ func (n *namespace) charged(by []*running, nic int, since, payload float64, pod 
 	return arrived
 }
 
-func transmitted(values []web.ValueReport) float64 {
+func transmitted(values []present.ValueReport) float64 {
 	for i := range values {
 		if values[i].Quantity == "io_bytes" && values[i].Labels["direction"] == "transmit" {
 			return values[i].Value
@@ -237,7 +237,7 @@ func testCPU(t *testing.T, w *world) {
 func (n *namespace) chargedBusy(pod, claimName, device string, before map[string]float64) {
 	n.Helper()
 	burnt := n.burnt(pod)
-	var claim *web.HolderReport
+	var claim *present.HolderReport
 	eventually(n.T, "the claim is charged what its pod took", func() error {
 		r, err := n.exporter.report()
 		if err != nil {
@@ -291,7 +291,7 @@ func (n *namespace) busy() map[string]float64 {
 	return out
 }
 
-func active(values []web.ValueReport) float64 {
+func active(values []present.ValueReport) float64 {
 	for i := range values {
 		if values[i].Quantity == "active_seconds" {
 			return values[i].Value

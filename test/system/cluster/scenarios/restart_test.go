@@ -9,7 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/deviceplugin"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/plugin"
@@ -150,16 +150,13 @@ func testServerHangs(n *namespace) {
 // server is back, the device must still have no holder. Other pods must keep their devices.
 func (n *namespace) endsWithoutServer(name string, takeAway, bringBack func(string) error) {
 	n.Helper()
-	const lasts = 20 * time.Second // Long enough that all exporters see the pod.
 	o := n.namespace(n.T, "server-"+name)
 	o.claim("job", request("gpu", gpudriver.ClassGPU))
-	o.pod("job", once(podSpec("job", "sleep", lasts.String())))
+	o.pod("job", once(podSpec("job", untilFinish()...)))
 	o.phase("job", corev1.PodRunning)
 	holds, _ := o.agree(1)
 	n.order(takeAway, "kube-apiserver")
-	if all := o.takenBack("job"); len(all) > 0 {
-		n.Fatalf("the pod ended before the API server was away: %v", all)
-	}
+	o.finish("job")
 	begin, end := time.Now(), time.Time{}
 	eventually(n.T, "the driver takes the device back", func() error {
 		all := o.takenBack("job")
@@ -170,7 +167,7 @@ func (n *namespace) endsWithoutServer(name string, takeAway, bringBack func(stri
 		n.ownership.truth.Ended(all[0].UID, end)
 		return nil
 	})
-	over := func(e *running, r *web.Report) error {
+	over := func(e *running, r *present.Report) error {
 		if got := holdsOfExporter(r, o.name); len(got) > 0 {
 			return fmt.Errorf("%s: %v hold devices", e.name, got)
 		}
@@ -195,7 +192,7 @@ func (n *namespace) endsWithoutServer(name string, takeAway, bringBack func(stri
 		end.Sub(begin).Round(time.Millisecond), time.Since(end).Round(time.Millisecond))
 	var lifts []func()
 	for _, e := range n.exporters {
-		lifts = append(lifts, e.watch.guard(n.T, func(r *web.Report) error { return over(e, r) }))
+		lifts = append(lifts, e.watch.guard(n.T, func(r *present.Report) error { return over(e, r) }))
 	}
 	n.stillCharged()
 	n.order(bringBack, "kube-apiserver")

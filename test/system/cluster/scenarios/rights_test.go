@@ -35,6 +35,10 @@ func (r right) source() string {
 // optional reports whether, without the right, the source is unused instead of down.
 func (r right) optional() bool { return r.resource == "devicetaintrules" }
 
+// streamed reports whether the API server lets the exporter stream all objects without the right,
+// by one to watch them. The right is for API servers before 1.34.
+func (r right) streamed() bool { return r.verb == "list" }
+
 // chartRights returns the rights in the chart's ClusterRole.
 func chartRights(t *testing.T) []right {
 	t.Helper()
@@ -59,7 +63,8 @@ func chartRights(t *testing.T) []right {
 
 // testRights runs exporters as ServiceAccounts. An exporter with exactly the chart's rights must
 // show the same as the administrator's. An exporter that lacks a right must report that and still
-// show what the kubelet reports. It must show everything when it gets the right.
+// show what the kubelet reports. It must show everything when it gets the right, or if the API
+// server does not ask for it.
 func testRights(t *testing.T, w *world) {
 	rights := chartRights(t)
 	want := []right{
@@ -97,10 +102,14 @@ func testRights(t *testing.T, w *world) {
 				t.Parallel()
 				n := &namespace{T: t, world: w, name: n.name}
 				account := n.account(fmt.Sprintf("exporter-%d", i+1))
-				if i < 0 {
+				switch {
+				case i < 0:
 					account.grant(rights)
 					n.knowsAll(account.start())
-				} else {
+				case rights[i].streamed():
+					account.grant(without(rights, rights[i]))
+					n.knowsAll(account.start(), rights[i].source())
+				default:
 					n.lacks(account, rights, rights[i])
 				}
 			})
@@ -135,7 +144,7 @@ func monitor(r resourceapi.DeviceRequest) resourceapi.DeviceRequest {
 // lacks starts an exporter without one of the rights, and grants the right later.
 func (n *namespace) lacks(a *account, rights []right, missing right) {
 	n.Helper()
-	a.grant(slices.DeleteFunc(slices.Clone(rights), func(r right) bool { return r == missing }))
+	a.grant(without(rights, missing))
 	p := a.start()
 	eventually(n.T, "the exporter says what it may not, and says what it knows", func() error {
 		if missing.optional() {
@@ -159,6 +168,11 @@ func (n *namespace) lacks(a *account, rights []right, missing right) {
 	n.knowsAll(p)
 }
 
+// without returns the rights without one of them.
+func without(rights []right, missing right) []right {
+	return slices.DeleteFunc(slices.Clone(rights), func(r right) bool { return r == missing })
+}
+
 // holdsLike compares with the administrator's exporter which pods hold which devices by which
 // claims, and, if shares is true, which shares.
 func (n *namespace) holdsLike(p *program, shares bool) error {
@@ -179,12 +193,12 @@ func (n *namespace) holdsLike(p *program, shares bool) error {
 	return nil
 }
 
-// knowsAll waits until an exporter's sources are up and it shows the same facts as the
-// administrator's exporter.
-func (n *namespace) knowsAll(p *program) {
+// knowsAll waits until an exporter's sources, and further ones, are up and it shows the same facts
+// as the administrator's exporter.
+func (n *namespace) knowsAll(p *program, more ...string) {
 	n.Helper()
 	eventually(n.T, "the exporter knows what the administrator's knows", func() error {
-		for _, source := range []string{"slices", "claims", "pods"} {
+		for _, source := range append([]string{"slices", "claims", "pods"}, more...) {
 			if err := p.has("dra_exporter_source_up", 1, "source", source); err != nil {
 				return err
 			}

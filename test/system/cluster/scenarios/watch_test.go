@@ -12,7 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/invariant"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
@@ -33,7 +33,7 @@ type watch struct {
 	checker   invariant.Checker
 	exposed   invariant.Exposition
 	owners    invariant.Ownership
-	last      *web.Report
+	last      *present.Report
 	snapshots int
 	scrapes   int
 	wrong     findings
@@ -43,7 +43,7 @@ type watch struct {
 
 // guard is an additional check of each snapshot.
 type guard struct {
-	check func(*web.Report) error
+	check func(*present.Report) error
 	wrong findings
 }
 
@@ -112,7 +112,7 @@ func startWatch(
 		exporter: r, world: o, guards: map[*guard]struct{}{},
 		owners: invariant.Ownership{
 			Truth: o.truth, Containers: o.containers, Stopped: o.stopped, ListedOnly: r.noClaims || r.noPods,
-			NoShares: r.hidesShares, Stood: stood, Waited: waited,
+			NoShares: r.hidesShares, Stood: stood, Waited: waited, EndsFromServer: r.server && !r.podsAPI,
 			Prepared: func(claim types.UID) []standstill.Span { return preparedSpans(t, c, claim) },
 		},
 	}
@@ -143,7 +143,7 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-func (w *watch) check(r *web.Report, err error) {
+func (w *watch) check(r *present.Report, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err != nil {
@@ -181,7 +181,7 @@ func (w *watch) scrape() error {
 }
 
 // guard checks all snapshots with check until lift is called. lift reports the errors.
-func (w *watch) guard(t *testing.T, check func(*web.Report) error) (lift func()) {
+func (w *watch) guard(t *testing.T, check func(*present.Report) error) (lift func()) {
 	t.Helper()
 	g := &guard{check: check}
 	w.mu.Lock()

@@ -14,6 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -39,7 +40,7 @@ func testHostile(t *testing.T, browser browser) {
 	handler := web.NewHandler(web.Config{
 		Metrics: exposition.New(prometheus.NewRegistry(), latest, exposition.Config{}), Latest: latest, Node: hostile,
 		MetricsPath: "/metrics", Scrapes: &web.Scrapes{}, QuietAfter: time.Minute, Log: slog.New(slog.DiscardHandler),
-		Sources: func() []web.Source { return []web.Source{{Name: hostile, Down: driver.ReasonForbidden}} },
+		Sources: func() []present.Source { return []present.Source{{Name: hostile, Down: driver.ReasonForbidden}} },
 	})
 	server := httptest.NewServer(web.NewServer(web.ServerConfig{Handler: handler, Log: slog.DiscardHandler}).Handler)
 	t.Cleanup(server.Close)

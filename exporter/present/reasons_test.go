@@ -1,9 +1,8 @@
-package explain_test
+package present
 
 import (
 	"testing"
 
-	"github.com/dra-exporter/dra-exporter/exporter/explain"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
@@ -11,7 +10,7 @@ import (
 func TestMissing(t *testing.T) {
 	seen := map[string]join.MissingReason{}
 	for _, missing := range join.MissingReasons() {
-		text, _ := explain.Missing("gpu.example.com", missing)
+		text, _ := Missing("gpu.example.com", missing)
 		if before, twice := seen[text]; twice || text == string(missing) {
 			t.Errorf("%s: %q, as %s", missing, text, before)
 		}

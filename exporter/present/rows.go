@@ -1,16 +1,15 @@
-package web
+package present
 
 import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/explain"
+
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
@@ -18,16 +17,24 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Source is the state of a source, for [Config].
+// Source is the state of a source.
 type Source struct {
 	Name  string
 	Fills []driver.Quantity // which it can read
 	Down  driver.Reason     // why it is down; "": it is not
 }
 
-// view is what the page shows of a snapshot, in this order. Its JSON is read by the script of the
+// Config is what people see of a node beside its snapshot.
+type Config struct {
+	Node       string
+	Sources    []Source
+	Recorder   *recorder.Recorder // nil: none
+	QuietAfter time.Duration      // a device that was not used for this time is quiet
+}
+
+// Page is what the page shows of a snapshot, in this order. Its JSON is read by the script of the
 // same version only, and is not an API.
-type view struct {
+type Page struct {
 	Time       string       `json:"time"`
 	Wrong      []finding    `json:"wrong"`                // states that need attention
 	Sums       []fact       `json:"sums"`                 // of the node
@@ -43,6 +50,10 @@ type view struct {
 	More int `json:"more,omitempty"`
 	// Incidents are the newest ones of the flight recorder.
 	Incidents []incidentRow `json:"incidents,omitempty"`
+
+	of        *exposition.Snapshot
+	config    Config
+	catalogue driver.Catalogue
 
 	states  map[driver.ID]ledger.State
 	stalled map[driver.ID]string // why the claims of these devices are stalled
@@ -99,10 +110,9 @@ type mark struct {
 	Class string `json:"class"`
 }
 
-// stalledText describes the state of a stalled claim, with its reason.
-func stalledText(reason string) string {
-	low := strings.NewReplacer(",", ", ", "_", " ").Replace(reason)
-	return "busy, and does nothing, for all that is measured: " + low
+// stalledText describes the state of a stalled claim, with the signals that show no progress.
+func stalledText(device, host []string) string {
+	return "busy, and does nothing, for all that is measured: " + nameOf(strings.Join(slices.Concat(device, host), ", "))
 }
 
 // holderLine is a share of a device, as the device's row shows it.
@@ -123,7 +133,7 @@ type holderRow struct {
 	Active          string // in which part of that time it was active
 	figures
 
-	device    int // position in view.IDs
+	device    int // position in Page.IDs
 	unhealthy bool
 	quiet     time.Duration
 }
@@ -135,35 +145,39 @@ func (r holderRow) MarshalJSON() ([]byte, error) {
 	})
 }
 
-// newView returns what the page shows of a snapshot. Traffic and trends come from the recorder.
-func newView(s *exposition.Snapshot, of recent, sources []Source, quietAfter time.Duration) *view {
-	v := &view{
-		Time: clock(s.Time), Tiles: []tile{}, Troubles: []trouble{}, Devices: []deviceRow{},
+// NewPage returns what the page shows of a snapshot. Traffic and trends come from the recorder.
+func NewPage(s *exposition.Snapshot, c Config) *Page {
+	v := &Page{
+		of: s, config: c, catalogue: s.Catalogue.OrStandard(),
+		Time: Clock(s.Time), Tiles: []tile{}, Troubles: []trouble{}, Devices: []deviceRow{},
 		IDs: []string{}, Claims: []holderRow{}, Pods: []holderRow{},
-		states: map[driver.ID]ledger.State{}, stalled: map[driver.ID]string{}, index: map[driver.ID]int{}, recent: of,
+		states: map[driver.ID]ledger.State{}, stalled: map[driver.ID]string{}, index: map[driver.ID]int{},
+	}
+	if c.Recorder != nil {
+		v.recent = c.Recorder.Recent(recorder.DefaultKeep, trendValues)
 	}
 	for key, verdict := range s.Stalled {
 		if verdict.Stalled != nil { // only for devices that one claim holds alone
-			v.stalled[key.Device] = verdict.Why()
+			v.stalled[key.Device] = stalledText(texts(verdict.Stalled), texts(verdict.Host))
 		}
 	}
-	for _, source := range sources {
+	for _, source := range c.Sources {
 		if source.Down != "" {
-			v.Troubles = append(v.Troubles, trouble{source.Name, source.Down, explain.Source(source.Down)})
+			v.Troubles = append(v.Troubles, trouble{source.Name, source.Down, Remedy(source.Down)})
 		}
 	}
 	counts, lastActive := map[ledger.State]int{}, s.LastActive()
-	for i, state := range s.States(quietAfter) {
+	for i, state := range s.States(c.QuietAfter) {
 		d := &s.Devices[i]
 		counts[state]++
 		v.states[d.ID] = state
 		row := newDeviceRow(d, state)
-		row.setRecent(of[recorder.Owner{Kind: recorder.OfDevice, Device: d.ID}])
+		row.setRecent(v.recent[recorder.Owner{Kind: recorder.OfDevice, Device: d.ID}])
 		if state == ledger.StateStalled {
-			row.Why = stalledText(v.stalled[d.ID])
+			row.Why = v.stalled[d.ID]
 		}
 		if state == ledger.StateQuiet {
-			row.Quiet = duration(s.Time.Sub(lastActive[d.ID]).Seconds())
+			row.Quiet = Duration(s.Time.Sub(lastActive[d.ID]).Seconds())
 		}
 		v.Devices = append(v.Devices, row)
 	}
@@ -177,10 +191,11 @@ func newView(s *exposition.Snapshot, of recent, sources []Source, quietAfter tim
 			v.Tiles = append(v.Tiles, tile{n, state, state.Meaning(), StateClass(state)})
 		}
 	}
-	v.Claims = v.holders(recorder.OfClaim, s.Claims, s.Time, quietAfter)
-	v.Pods = v.holders(recorder.OfPod, slices.Concat(s.Pods, s.Young), s.Time, quietAfter)
+	v.Claims = v.holders(recorder.OfClaim, s.Claims)
+	v.Pods = v.holders(recorder.OfPod, slices.Concat(s.Pods, s.Young))
 	v.gatherAdmins()
 	v.Wrong, v.Sums = v.findings(), v.sums(s)
+	v.Incidents = v.incidentRows()
 	return v
 }
 
@@ -189,9 +204,7 @@ func newView(s *exposition.Snapshot, of recent, sources []Source, quietAfter tim
 const maxHolderRows = 1000
 
 // holders returns the rows of holders that have not ended.
-func (v *view) holders(
-	kind recorder.OwnerKind, holders []ledger.Holder, now time.Time, quietAfter time.Duration,
-) []holderRow {
+func (v *Page) holders(kind recorder.OwnerKind, holders []ledger.Holder) []holderRow {
 	rows := make([]holderRow, 0, len(holders))
 	for i := range holders {
 		h := &holders[i]
@@ -202,7 +215,7 @@ func (v *view) holders(
 			v.Ended++
 			continue
 		}
-		row := newHolderRow(h, now, quietAfter)
+		row := newHolderRow(h, v.of.Time, v.config.QuietAfter)
 		row.setRecent(v.recent[recorder.Owner{Kind: kind, Namespace: h.Namespace, Name: h.Name, Device: h.Device}])
 		row.unhealthy = v.states[h.Device] == ledger.StateUnhealthy
 		row.Stalled = v.stalled[h.Device] != ""
@@ -214,7 +227,7 @@ func (v *view) holders(
 	return slices.Clip(rows[:min(len(rows), maxHolderRows)])
 }
 
-func (v *view) indexOf(id driver.ID) int {
+func (v *Page) indexOf(id driver.ID) int {
 	i, known := v.index[id]
 	if !known {
 		i = len(v.IDs)
@@ -278,7 +291,7 @@ func newDeviceRow(d *ledger.Device, state ledger.State) deviceRow {
 		case d.Attribution == join.AttributionProcess:
 			line.Part = "by process"
 		default:
-			line.Part = fmt.Sprintf("%.0f %%", 100*s.Weight)
+			line.Part = percentOf(s.Weight)
 		}
 		row.Holders = append(row.Holders, line)
 	}
@@ -321,7 +334,7 @@ func taintMarks(taints []driver.Taint) []mark {
 		var what []string
 		for _, t := range taints {
 			if t.Effect == effect.name {
-				what = append(what, taintText(t))
+				what = append(what, taintText(t.String(), t.Rule))
 			}
 		}
 		if len(what) > 0 {
@@ -331,12 +344,12 @@ func taintMarks(taints []driver.Taint) []mark {
 	return marks
 }
 
-// taintText names a taint and its origin.
-func taintText(t driver.Taint) string {
-	if t.Rule != "" {
-		return t.String() + " (DeviceTaintRule " + t.Rule + ")"
+// taintText names a taint and its origin: a rule, or else a slice.
+func taintText(taint, rule string) string {
+	if rule != "" {
+		return taint + " (DeviceTaintRule " + rule + ")"
 	}
-	return t.String() + " (ResourceSlice)"
+	return taint + " (ResourceSlice)"
 }
 
 // podList names the first pods of a share. A namespace is written where it changes.
@@ -362,16 +375,16 @@ func podList(pods []podresources.Pod) string {
 
 func newHolderRow(h *ledger.Holder, now time.Time, quietAfter time.Duration) holderRow {
 	row := holderRow{
-		Namespace: h.Namespace, Name: h.Name, Device: h.Device, Held: duration(h.Allocated), figures: figuresOf(h.Values),
+		Namespace: h.Namespace, Name: h.Name, Device: h.Device, Held: Duration(h.Allocated), figures: figuresOf(h.Values),
 	}
 	for i := range h.Values {
 		if v := &h.Values[i]; v.Quantity == driver.ActiveSeconds && h.Allocated > 0 {
-			row.Active = fmt.Sprintf("%.0f %%", 100*min(1, v.Value/h.Allocated))
+			row.Active = percentOf(min(1, v.Value/h.Allocated))
 		}
 	}
 	if !h.LastActive.IsZero() {
 		if quiet := now.Sub(h.LastActive); quiet >= quietAfter {
-			row.quiet, row.Quiet = quiet, duration(quiet.Seconds())
+			row.quiet, row.Quiet = quiet, Duration(quiet.Seconds())
 		}
 	}
 	return row
@@ -379,28 +392,12 @@ func newHolderRow(h *ledger.Holder, now time.Time, quietAfter time.Duration) hol
 
 // figuresOf returns the figures of a row, except traffic.
 func figuresOf(values []ledger.Value) figures {
-	var f figures
-	hottest := math.Inf(-1)
-	var used, capacity string
+	var f Figures
 	for i := range values {
-		v := &values[i]
-		switch v.Quantity {
-		case driver.Utilization:
-			f.Utilization = percent(v.Value)
-		case driver.MemoryUsed:
-			used = scaled(v.Value, "B", 1024)
-		case driver.MemoryCapacity:
-			capacity = scaled(v.Value, "B", 1024)
-		case driver.Power:
-			f.Power = fmt.Sprintf("%.0f W", v.Value)
-		case driver.Temperature:
-			hottest = max(hottest, v.Value)
-			f.Temperature = fmt.Sprintf("%.0f °C", hottest)
-		}
+		f.set(values[i].Quantity, values[i].Value)
 	}
-	f.Memory = used
-	if used != "" && capacity != "" {
-		f.Memory += " of " + capacity
+	return figures{
+		Utilization: f.Text(driver.Utilization), Memory: f.Text(driver.MemoryUsed), Power: f.Text(driver.Power),
+		Temperature: f.Text(driver.Temperature),
 	}
-	return f
 }

@@ -1,6 +1,7 @@
-package web
+package present
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -227,12 +228,9 @@ func newTrend(times []time.Time, s *recorder.ChartSeries, spec *driver.Spec) (Tr
 		}
 	}
 	out := Trend{
-		Title: chartTitle(s), Name: strings.ReplaceAll(s.Quantity, "_", " "), Quantity: s.Quantity,
+		Title: chartTitle(s), Name: seriesName(spec, s.Labels), Quantity: s.Quantity,
 		Values: values, Least: ofSeries(least, s, spec), Most: ofSeries(most, s, spec), Last: ofSeries(last, s, spec),
 		lowest: least, highest: most,
-	}
-	if len(labels) > 0 {
-		out.Name += " (" + strings.Join(labels, " ") + ")"
 	}
 	return out, true
 }
@@ -273,7 +271,7 @@ func ofSeries(v float64, s *recorder.ChartSeries, spec *driver.Spec) string {
 	case !s.Rate:
 		return inUnit(v, spec)
 	case spec.Unit == "joules":
-		return fmt.Sprintf("%.0f W", v)
+		return watts(v)
 	case spec.Unit == "seconds":
 		return percent(v)
 	case spec.Unit == "bytes":
@@ -284,16 +282,20 @@ func ofSeries(v float64, s *recorder.ChartSeries, spec *driver.Spec) string {
 }
 
 // recorded returns the charts of a device, or of a claim's or pod's parts of devices.
-func (p *pages) recorded(
-	ctx context.Context, of recorder.Selection, catalogue driver.Catalogue,
-) ([]chartGroup, error) {
-	if p.Recorder == nil {
+func (v *Page) recorded(ctx context.Context, of Subject) ([]chartGroup, error) {
+	if v.config.Recorder == nil {
 		return nil, nil
 	}
-	of.Own = true
-	history, err := p.Recorder.History(ctx, of)
+	namespace, name, _ := strings.Cut(cmp.Or(of.Claim, of.Pod), "/")
+	chosen := recorder.Selection{Device: of.Device, Namespace: namespace, Own: true}
+	if of.Claim != "" {
+		chosen.Claim = name
+	} else {
+		chosen.Pod = name
+	}
+	history, err := v.config.Recorder.History(ctx, chosen)
 	if err != nil {
 		return nil, fmt.Errorf("read the recording: %w", err)
 	}
-	return charts(history.Chart, catalogue, nil), nil
+	return charts(history.Chart, v.catalogue, nil), nil
 }

@@ -1,4 +1,4 @@
-package web
+package present
 
 import (
 	"fmt"
@@ -67,6 +67,8 @@ type DeviceReport struct {
 	Divided      []DividedReport `json:"divided,omitempty"`
 	Unattributed []ValueReport   `json:"unattributed,omitempty"`
 	LastError    *time.Time      `json:"lastError,omitempty"`
+
+	of *ledger.Device // of the own node; nil: it was read as JSON
 }
 
 // DividedReport is how a quantity of a parent is divided among its partitions' claims.
@@ -131,6 +133,8 @@ type HolderReport struct {
 	// Stall is whether a claim that keeps the device busy makes progress; omitted: the device can't
 	// be judged.
 	Stall *StallReport `json:"stall,omitempty"`
+
+	advice string // the smallest fit, as text; "": unknown
 }
 
 // StallReport is a verdict on whether a claim that keeps its device busy makes progress, and what
@@ -168,6 +172,8 @@ type ValueReport struct {
 	Labels   map[string]string `json:"labels,omitempty"`
 	Value    float64           `json:"value"`
 	Source   string            `json:"source,omitempty"`
+
+	since time.Time // of a counter: since when it counts; zero: unknown
 }
 
 // WriteReport writes the [Report] of a snapshot as JSON, without keeping all of it in memory.
@@ -195,11 +201,7 @@ func WriteReport(w io.Writer, s *exposition.Snapshot, node string, quietAfter ti
 		}
 		list(o, part.name, n+len(part.behind), func(i int) HolderReport {
 			if i < n {
-				r := names.holder(&part.holders[i])
-				if v, judged := s.Stalled[part.holders[i].HolderKey]; judged {
-					r.Stall = stallReport(&v)
-				}
-				return r
+				return names.judged(s, &part.holders[i])
 			}
 			return names.holder(&part.behind[i-n])
 		})
@@ -234,7 +236,7 @@ func (n quantityNames) device(d *ledger.Device, state ledger.State) DeviceReport
 		Unlisted:    d.Entry.Unlisted,
 		Multiple:    d.Entry.Shareable, Missing: d.Missing, HealthReason: d.HealthReason, Attribution: d.Attribution,
 		AllocatedSeconds: d.Allocated,
-		Values:           n.values(d.Values), Unattributed: n.values(d.Unattributed), LastError: moment(d.LastError),
+		Values:           n.values(d.Values), Unattributed: n.values(d.Unattributed), LastError: moment(d.LastError), of: d,
 	}
 	if d.Up != ledger.UpUnknown {
 		up := d.Up == ledger.UpNow
@@ -296,6 +298,18 @@ func (n quantityNames) holder(h *ledger.Holder) HolderReport {
 		AllocatedSeconds: h.Allocated, ShareSeconds: h.Share, Values: n.values(h.Values),
 	}
 	r.Ended, r.LastActive, r.LastError = moment(h.Ended), moment(h.LastActive), moment(h.LastError)
+	if h.Advice != nil {
+		r.advice = h.Advice.Text()
+	}
+	return r
+}
+
+// judged returns a holder with the verdict on its progress.
+func (n quantityNames) judged(s *exposition.Snapshot, h *ledger.Holder) HolderReport {
+	r := n.holder(h)
+	if v, judged := s.Stalled[h.HolderKey]; judged {
+		r.Stall = stallReport(&v)
+	}
 	return r
 }
 
@@ -312,7 +326,7 @@ func (n quantityNames) values(values []ledger.Value) []ValueReport {
 	out := make([]ValueReport, 0, len(values))
 	for i := range values {
 		v := &values[i]
-		r := ValueReport{Quantity: n[v.Quantity].name, Value: v.Value, Source: v.Source}
+		r := ValueReport{Quantity: n[v.Quantity].name, Value: v.Value, Source: v.Source, since: v.Born}
 		for j, label := range n[v.Quantity].labels {
 			if r.Labels == nil {
 				r.Labels = map[string]string{}

@@ -1,4 +1,4 @@
-package web
+package present
 
 import (
 	"fmt"
@@ -8,7 +8,6 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
@@ -83,11 +82,9 @@ func (f *finding) Name(id string) string { return id[strings.LastIndex(id, "/")+
 const namedDevices = 6
 
 // findings returns one finding for each state that needs attention, the worst first.
-func (v *view) findings() []finding {
+func (v *Page) findings() []finding {
 	out := []finding{}
-	for _, state := range []ledger.State{
-		ledger.StateUnhealthy, ledger.StateStalled, ledger.StateQuiet, ledger.StateUnmeasured,
-	} {
+	for _, state := range alarming() {
 		found := finding{Class: StateClass(state), Devices: []string{}}
 		n := 0
 		for i := range v.Devices {
@@ -101,7 +98,7 @@ func (v *view) findings() []finding {
 			}
 		}
 		if n > 0 {
-			found.Text = fmt.Sprintf("%d %s", n, state)
+			found.Text = countOf(n, state)
 			out = append(out, found)
 		}
 	}
@@ -110,7 +107,7 @@ func (v *view) findings() []finding {
 
 // gatherAdmins moves holders with admin access to most devices, such as monitors, from the rows to
 // Everywhere.
-func (v *view) gatherAdmins() {
+func (v *Page) gatherAdmins() {
 	counts := map[holderLine]int{}
 	for i := range v.Devices {
 		for _, line := range v.Devices[i].Admins {
@@ -158,7 +155,7 @@ func partitioned(s *exposition.Snapshot) map[driver.ID]map[driver.Quantity]bool 
 
 // sums returns totals of all devices of the node. If a device and its partitions report the same
 // quantity, only the partitions are counted.
-func (v *view) sums(s *exposition.Snapshot) []fact {
+func (v *Page) sums(s *exposition.Snapshot) []fact {
 	held := map[driver.ID]bool{}
 	for i := range v.Devices {
 		if len(v.Devices[i].Holders) > 0 {
@@ -197,7 +194,7 @@ func (v *view) sums(s *exposition.Snapshot) []fact {
 }
 
 // traffic returns the sum of all devices' traffic, false if it is unknown for all of them.
-func (v *view) traffic() (rate float64, known bool) {
+func (v *Page) traffic() (rate float64, known bool) {
 	for owner, of := range v.recent {
 		if owner.Kind == recorder.OfDevice && !math.IsNaN(of.Traffic) {
 			rate, known = rate+of.Traffic, true

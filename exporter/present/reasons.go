@@ -1,13 +1,12 @@
-// Package explain has the meaning of reasons, and remedies, in words, for `check` and for the page.
-package explain
+package present
 
 import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
-// Source returns a remedy for a source that failed, or "" if that depends on the error.
-func Source(reason driver.Reason) (do string) {
+// Remedy returns a remedy for a source that failed, or "" if that depends on the error.
+func Remedy(reason driver.Reason) (do string) {
 	switch reason {
 	case driver.ReasonForbidden:
 		return "run as root with the capabilities that the error names, or mount what it reads: see the chart's values"

@@ -1,0 +1,284 @@
+package rules
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/query"
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/scrape"
+)
+
+// Replacement is a set of rules that record the series of another exporter from those of this one,
+// so that what asks for them has data without that exporter.
+type Replacement struct {
+	Exporter string // the name of the other exporter
+	Value    string // the name of its value in the chart
+	groups   []sourceGroup
+	options  Options
+}
+
+// Replacements returns the rules for each exporter that has them.
+func Replacements(o Options, catalog query.Catalog) ([]Replacement, error) {
+	// The last XID stays in its own record.
+	catalog.Add(query.Family{Name: lastXID, Unit: query.Unit{Scale: 1}, Labels: strings.Split(deviceLabels, ", ")})
+	var out []Replacement
+	var errs []error
+	for _, e := range []*otherExporter{dcgmExporter(), amdExporter()} {
+		r := Replacement{Exporter: e.name, Value: e.value, options: o}
+		recordings, err := e.recordings()
+		errs = append(errs, err)
+		for i := range recordings {
+			if i%mostRules == 0 {
+				r.groups = append(r.groups, sourceGroup{
+					Name: fmt.Sprintf("dra-exporter-compat-%s-%d", e.name, i/mostRules+1), Scope: Node, Every: "<compat interval>",
+				})
+			}
+			rule, err := recordings[i].rule(&o, catalog)
+			errs = append(errs, err)
+			g := &r.groups[len(r.groups)-1]
+			g.Rules = append(g.Rules, rule)
+		}
+		out = append(out, r)
+	}
+	return out, errors.Join(errs...)
+}
+
+// mostRules is how many rules a group has at most, see [recordingGroup].
+const mostRules = 20
+
+// Groups returns the rules with the options.
+func (r *Replacement) Groups() []Group { return resolved(&r.options, r.groups) }
+
+// Chart returns the rules for the Helm chart, as [Chart] does.
+func (r *Replacement) Chart() ([]byte, error) { return encodeSources(r.groups) }
+
+// otherExporter describes the series of another exporter. What they measure is in the preset by
+// which the source scrape reads that exporter: the rules are its inverse.
+type otherExporter struct {
+	name, value, preset string
+	vendor              string // of the devices, in dra_device_info
+	prefix              string // before all names
+	labels              []otherLabel
+	// more are the names that the preset does not have, or that need more than its entry.
+	more func(*otherExporter) []recording
+	skip []string // names in the preset that the rules do not give
+}
+
+// otherLabel is a label of the other exporter: what from matches of another label, or a constant.
+type otherLabel struct{ name, value, of, pattern string }
+
+// same returns a label with the value of one of ours.
+func same(name, ours string) otherLabel { return otherLabel{name, "$1", ours, "(.+)"} }
+
+func constant(name, value string) otherLabel { return otherLabel{name: name, value: value} }
+
+// holderLabels are those that all other exporters have. The device of ours is in dra_device_name,
+// since they have another device, and so is the rest of its identity, as in dcgm-exporter.
+func holderLabels() []otherLabel {
+	return []otherLabel{
+		same("dra_device_name", "device"), same("dra_driver_name", "driver"), same("dra_pool_name", "pool"),
+		same("dra_claim_name", "resourceclaim_name"), {"dra_claim_namespace", "$1", "claim", "[^/]+/(.+)"},
+		same("exported_namespace", "namespace"), same("exported_pod", "pod"), same("exported_container", "container"),
+		same("instance", "node"),
+	}
+}
+
+// The records on which those of the metrics are built: the devices of a vendor, those of them that
+// can be held (not a GPU with partitions), these with their holders, and with the labels of the
+// other exporter.
+func (e *otherExporter) devices() string { return "device:dra_" + e.vendor + ":info" }
+func (e *otherExporter) units() string   { return "device:dra_" + e.vendor + "_unit:info" }
+func (e *otherExporter) holders() string { return "pod_device:dra_" + e.vendor + ":info" }
+func (e *otherExporter) compat() string  { return "pod_device:dra_" + e.vendor + "_compat:info" }
+
+// The keys by which a metric of ours finds its holders, and the facts of devices.
+const (
+	compatDevice = "cluster, node, driver, pool, dra_device_name"
+	compatHolder = compatDevice + ", namespace, pod"
+	compatParent = "cluster, node, driver, pool, parent"
+	facts        = "uuid, model, pci_bus_id, parent, driver_version"
+	moreFacts    = "profile, serial, firmware_version"
+)
+
+func (e *otherExporter) recordings() ([]recording, error) {
+	series, err := e.series()
+	return slices.Concat(e.infos(), series, e.more(e)), err
+}
+
+// infos record who holds each device: one series for a device without a holder or with one, and one
+// for each pod that shares a device. A claim with admin access holds nothing.
+func (e *otherExporter) infos() []recording {
+	found := `topk by (<device>) (1, group by (<device>, ` + facts + `) (dra_device_info{vendor="` + e.vendor + `"}))`
+	return []recording{
+		{name: e.devices(), more: strings.Split(moreFacts, ", "), expr: `
+			` + found + `
+			  * on (<device>) group_left (` + moreFacts + `)
+			    topk by (<device>) (1, group by (<device>, ` + moreFacts + `) (dra_device_hardware_info))
+			or on (<device>)
+			` + found},
+		// A partition has the UUID and the address of its parent, as in the other exporters. Partitions
+		// that do not exist, and what can't be measured, have no dra_device_up.
+		{name: e.units(), expr: `
+			(
+			  ` + e.devices() + `{parent=""}
+			    unless on (<device>)
+			      label_replace(
+			        group by (` + compatParent + `) (` + e.devices() + `{parent!=""} and on (<device>) dra_device_up),
+			        "device", "$1", "parent", "(.+)"
+			      )
+			  or
+			  ` + e.devices() + `{parent!=""}
+			    * on (` + compatParent + `) group_left (uuid, pci_bus_id)
+			      label_replace(` + e.devices() + `{parent=""}, "parent", "$1", "device", "(.+)")
+			  or on (<device>)
+			  ` + e.devices() + `{parent!=""}
+			)
+			and on (<device>) dra_device_up`},
+		{name: e.holders(), more: []string{"namespace", "pod", "container", "resourceclaim_name", "claim"}, expr: `
+			label_join(
+			  topk by (<pod device>) (
+			    1,
+			    group by (<pod device>, container, resourceclaim_name) (
+			      dra_pod_claim_info unless on (<claim device>) dra_claim_device_info{admin_access="true"}
+			    )
+			  ),
+			  "claim", "/", "resourceclaim_name", "namespace"
+			)
+			  * on (<device>) group_left (` + facts + ", " + moreFacts + `) ` + e.units() + `
+			or on (<device>)
+			` + e.units()},
+		{name: e.compat(), more: []string{"job"}, expr: e.relabelled()},
+	}
+}
+
+// relabelled gives the holders the labels of the other exporter.
+func (e *otherExporter) relabelled() string {
+	kept := []string{"cluster", "node", "driver", "pool", "parent", "namespace", "pod", "container"}
+	expr := strings.Repeat("label_replace(", len(e.labels)) + "\n  " + e.holders()
+	for _, l := range e.labels {
+		expr += fmt.Sprintf(",\n  %q, %q, %q, %q)", l.name, l.value, l.of, l.pattern)
+		if !strings.HasPrefix(l.name, "exported_") && !slices.Contains(kept, l.name) {
+			kept = append(kept, l.name)
+		}
+	}
+	return "group by (" + strings.Join(kept, ", ") + "<exported labels>) (\n" + indent(expr) + "\n)"
+}
+
+// measure is what the series of one name measure.
+type measure struct {
+	device, pod string // expressions over <device> and <pod device>; without pod, holders do not divide it
+	// parent is whether partitions have the value of their parent, as in the other exporters.
+	parent bool
+	scale  float64 // our unit is their unit times this
+}
+
+// recording returns the record of a name: the holder's part where there is one, else the value of
+// the device.
+func (e *otherExporter) recording(name string, m measure) recording {
+	named := func(as, expr string) string {
+		return fmt.Sprintf("label_replace(\n%s,\n  %q, \"$1\", \"device\", \"(.+)\"\n)", indent(tidy(expr)), as)
+	}
+	var terms []string
+	term := func(holders, on, expr string) {
+		terms = append(terms, e.compat()+holders+"\n"+indent("* on ("+on+") group_left ()\n"+indent(expr)))
+	}
+	if m.parent {
+		term(`{parent!=""}`, compatParent, named("parent", m.device))
+	}
+	if m.pod != "" {
+		term(`{pod!=""}`, compatHolder, named("dra_device_name", m.pod))
+	}
+	term("", compatDevice, named("dra_device_name", m.device))
+	expr := "(\n" + indent(strings.Join(terms, "\nor\n")) + "\n)"
+	switch {
+	case m.scale > 1:
+		expr += fmt.Sprintf(" / %.0f", m.scale)
+	case m.scale < 1:
+		expr += fmt.Sprintf(" * %.0f", 1/m.scale)
+	}
+	return recording{name: e.prefix + name, expr: expr}
+}
+
+// series returns the records of the names in the preset.
+func (e *otherExporter) series() ([]recording, error) {
+	config, err := scrape.ParseConfig([]byte("endpoints: [{name: x, url: http://x, preset: "+e.preset+"}]"), "")
+	if err != nil {
+		return nil, fmt.Errorf("read preset of %s: %w", e.name, err)
+	}
+	catalogue := driver.Standard()
+	measures := map[string]measure{}
+	var names []string
+	for _, m := range config.Endpoints[0].Metrics {
+		q, known := catalogue.Named(m.Quantity)
+		switch {
+		case m.Combine != "" || slices.Contains(e.skip, m.Name) || strings.HasPrefix(m.Name, "amd_"):
+			continue
+		case !known:
+			return nil, fmt.Errorf("preset of %s: %s: there is no quantity %s", e.name, m.Name, m.Quantity)
+		case measures[m.Name] != measure{} && q != driver.LifetimeErrors: // a lifetime's count is what they show
+			continue
+		case measures[m.Name] == measure{}:
+			names = append(names, m.Name)
+		}
+		measures[m.Name] = measured(catalogue.Spec(q), q, &m)
+	}
+	var out []recording
+	for _, name := range names {
+		out = append(out, e.recording(name, measures[name]))
+	}
+	return out, nil
+}
+
+// measured returns what an entry of a preset measures.
+func measured(spec *driver.Spec, q driver.Quantity, m *scrape.Metric) measure {
+	out := measure{parent: m.Partition == "parent", scale: 1}
+	if m.Scale != nil {
+		out.scale = *m.Scale
+	}
+	selector := matchers(m.Labels)
+	out.device = of("device", spec, m.Labels, selector)
+	switch {
+	case q == driver.NeedsAttention: // absent series are conditions that the device does not have
+		out.device += " or on (<device>) 0 * max by (<device>) (dra_device_" + spec.Metric + ")"
+	case q == driver.Clock && m.Labels["domain"] == "sm": // some sources read only the clock that is the same
+		out.device += " or on (<device>) " + of("device", spec, m.Labels, `{domain="graphics"}`)
+	case spec.Sharing == driver.Additive:
+		out.pod = of("pod", spec, m.Labels, selector)
+	}
+	return out
+}
+
+// of returns the expression of a family of devices or pods. Series that differ in other labels than
+// those of the preset are added up.
+func of(kind string, spec *driver.Spec, labels map[string]string, selector string) string {
+	by, rest := "<device>", ""
+	if kind == "pod" {
+		by = "<pod device>"
+	}
+	for _, l := range spec.Labels {
+		if _, fixed := labels[l.Name]; !fixed {
+			rest += ", " + l.Name
+		}
+	}
+	expr := "max by (" + by + rest + ") (dra_" + kind + "_" + spec.Metric + selector + ")"
+	if rest != "" {
+		expr = "sum by (" + by + ") (" + expr + ")"
+	}
+	return expr
+}
+
+// matchers returns the selector of series with labels.
+func matchers(labels map[string]string) string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(labels)) {
+		out = append(out, fmt.Sprintf("%s=%q", name, labels[name]))
+	}
+	if out == nil {
+		return ""
+	}
+	return "{" + strings.Join(out, ", ") + "}"
+}

@@ -1,0 +1,63 @@
+package present
+
+import (
+	"io"
+
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+)
+
+// IncidentsReport is what /api/v1/incidents serves: open incidents first, then the others, the
+// newest first.
+type IncidentsReport struct {
+	Node      string               `json:"node"`
+	Incidents []*recorder.Incident `json:"incidents"`
+	// Next is the parameter before of the request for the next incidents; omitted: there are none.
+	Next string `json:"next,omitempty"`
+}
+
+// Write writes the report as JSON, one incident at a time.
+func (r IncidentsReport) Write(w io.Writer) error {
+	return writeList(w, r.Node, "incidents", r.Incidents, r.Next)
+}
+
+// HistoryReport is what /api/v1/history serves: the values of the last ten minutes of a device, or
+// of a claim's or pod's parts of devices, and the holders.
+type HistoryReport struct {
+	Node string `json:"node"`
+	recorder.History
+}
+
+// Write writes the report as JSON, one series at a time.
+func (r HistoryReport) Write(w io.Writer) error {
+	o := &object{w: w}
+	o.field("node", r.Node)
+	o.field("holders", r.Holders)
+	o.field("times", r.Times)
+	list(o, "series", len(r.Series), func(i int) *recorder.ChartSeries { return &r.Series[i] })
+	if r.Next > 0 {
+		o.field("next", r.Next)
+	}
+	return o.end()
+}
+
+// ReceiptsReport is what /api/v1/receipts serves, the newest receipt first.
+type ReceiptsReport struct {
+	Node     string              `json:"node"`
+	Receipts []*recorder.Receipt `json:"receipts"`
+	// Next is the parameter before of the request for older receipts; omitted: there are none.
+	Next string `json:"next,omitempty"`
+}
+
+// Write writes the report as JSON, one receipt at a time.
+func (r ReceiptsReport) Write(w io.Writer) error {
+	return writeList(w, r.Node, "receipts", r.Receipts, r.Next)
+}
+
+// writeList writes a node, a list and next as JSON, one element at a time.
+func writeList[T any](w io.Writer, node, name string, all []T, next string) error {
+	o := &object{w: w}
+	o.field("node", node)
+	list(o, name, len(all), func(i int) T { return all[i] })
+	o.optional("next", next)
+	return o.end()
+}

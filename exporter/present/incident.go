@@ -1,0 +1,208 @@
+package present
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+)
+
+// incidentsOf returns the newest incidents that hit a subject.
+func (n *known) incidentsOf(of Subject) Section {
+	s := Section{Title: "Incidents", Head: []string{"What happened", "State", "Began", "How often", "Last"}}
+	for _, i := range n.incidents {
+		if len(s.Rows) < maxIncidentRows && of.Hit(i) {
+			state, class := StateOf(i)
+			s.Rows = append(s.Rows, []Item{
+				{Text: i.Text, Incident: i.ID},
+				{Text: state, Class: class},
+				{Text: Clock(i.Onset)},
+				{Text: strconv.Itoa(i.Count)},
+				{Text: Clock(i.Last)},
+			})
+		}
+	}
+	return s
+}
+
+// StateOf returns one word that says whether an incident is open, and its CSS class.
+func StateOf(i *recorder.Incident) (word, class string) {
+	if i.Open() {
+		return "open", "bad"
+	}
+	return "resolved", "dim"
+}
+
+// incidentRow is a line of the page about an incident.
+type incidentRow struct {
+	ID    string   `json:"id"`
+	State string   `json:"state"`
+	Class string   `json:"class"`
+	Why   string   `json:"why,omitempty"` // why it is resolved
+	Text  string   `json:"text"`
+	Since string   `json:"since"`
+	For   string   `json:"for"`
+	Count int      `json:"count"`
+	Last  string   `json:"last"`
+	Hit   string   `json:"hit"`
+	Lines []string `json:"lines,omitempty"` // polylines of a small chart of the device
+	Mark  string   `json:"mark,omitempty"`  // the onset in that chart
+}
+
+// maxIncidentRows limits the incidents in the details of one device, claim or pod.
+const maxIncidentRows = 8
+
+func (v *Page) incidentRows() []incidentRow {
+	if v.config.Recorder == nil {
+		return nil
+	}
+	var out []incidentRow
+	for _, i := range v.config.Recorder.Incidents() {
+		row := incidentRow{
+			ID: i.ID, Text: i.Text, Since: Clock(i.Onset), For: Lasted(i, v.of.Time), Count: i.Count, Last: Clock(i.Last),
+			Hit: podsHit(i),
+		}
+		if !i.Open() {
+			row.Why = i.Resolution.Meaning()
+		}
+		row.State, row.Class = StateOf(i)
+		row.Lines, row.Mark = thumbnail(i, v.catalogue)
+		out = append(out, row)
+	}
+	return out
+}
+
+// podsHit names the pods that an incident hit, or may have hit.
+func podsHit(i *recorder.Incident) string {
+	names := First(i.Pods(), ", ")
+	if possible := First(i.PossiblePods(), ", "); possible != "" {
+		return strings.TrimPrefix(names+"; possibly "+possible, "; ")
+	}
+	return cmp.Or(names, "nobody")
+}
+
+// Lasted returns the duration of an incident, until now if it is open.
+func Lasted(i *recorder.Incident, now time.Time) string {
+	if !i.Open() {
+		now = *i.End
+	}
+	return Duration(max(0, now.Sub(i.Onset).Seconds()))
+}
+
+// thumbnail returns a small chart of the quantity that shows the device's work best: power, else
+// utilization, else traffic.
+func thumbnail(i *recorder.Incident, catalogue driver.Catalogue) (lines []string, mark string) {
+	if i.Chart == nil || len(i.Chart.Times) < 2 {
+		return nil, ""
+	}
+	for _, q := range []driver.Quantity{driver.Power, driver.Utilization, driver.IOBytes} {
+		for n := range i.Chart.Series {
+			s := &i.Chart.Series[n]
+			if s.Of != recorder.OfDevice || s.ID != i.Device || s.Quantity != q.String() {
+				continue
+			}
+			trend, ok := newTrend(i.Chart.Times, s, catalogue.Spec(q))
+			if !ok {
+				continue
+			}
+			line := newSparkline(newAxis(i.Chart.Times), &trend, []instant{{"onset", i.Onset}})
+			for _, m := range line.Marks {
+				mark = m.X
+			}
+			return line.Lines, mark
+		}
+	}
+	return nil, ""
+}
+
+// momentsOf returns the main moments of an incident, for its charts.
+func momentsOf(i *recorder.Incident) []instant {
+	out := []instant{{"onset", i.Onset}}
+	if i.Detected.Sub(i.Onset) >= 2*time.Second {
+		out = append(out, instant{"found", i.Detected})
+	}
+	if i.Count > 1 {
+		out = append(out, instant{"last", i.Last})
+	}
+	return out
+}
+
+// incidentFacts describes an incident, beginning with its course.
+func incidentFacts(i *recorder.Incident, now time.Time) Section {
+	facts := Section{Title: "Incident " + i.ID}
+	state, class := StateOf(i)
+	if !i.Open() {
+		state += " " + Clock(*i.End) + ": " + i.Resolution.Meaning()
+	}
+	facts.Rows = append(facts.Rows, []Item{{Text: "state"}, {Text: state, Class: class}})
+	facts.fact("began", Clock(i.Onset)+", lasts "+Lasted(i, now))
+	if !i.Open() {
+		facts.Rows[1][1].Text = Clock(i.Onset) + ", lasted " + Lasted(i, now)
+	}
+	if !i.NotBefore.IsZero() && slices.ContainsFunc(i.Holders, func(h recorder.Holder) bool { return h.Possible }) {
+		facts.fact("happened", "at some time between "+Clock(i.NotBefore)+" and "+Clock(i.Onset))
+	}
+	if i.Detected.Sub(i.Onset) >= 2*time.Second {
+		facts.fact("found", Clock(i.Detected))
+	}
+	if i.Count > 1 {
+		facts.fact("happened", fmt.Sprintf("%d times, last %s", i.Count, Clock(i.Last)))
+	}
+	facts.fact("kind", strings.TrimSpace(string(i.Kind)+" "+strings.ReplaceAll(i.Code, ",", ", ")))
+	facts.fact("meaning", i.Meaning())
+	if i.Source == "" {
+		facts.Rows = append(facts.Rows, []Item{{Text: "device"}, {Text: i.Device.String(), Device: i.Device.String()}})
+	}
+	facts.fact("source", i.Source)
+	if i.Chart != nil && len(i.Chart.Times) > 0 {
+		facts.fact("charts", "a minute before and after each line: dashed the onset, dotted when it was found, "+
+			"thin the latest occurrence")
+	}
+	return facts
+}
+
+// incident describes an incident: its facts, the holders of the device, and the recording.
+func (d *Detail) incident(i *recorder.Incident, now time.Time, catalogue driver.Catalogue) {
+	d.Title = i.Text
+	facts := incidentFacts(i, now)
+	// Holders that were hit come first.
+	holders := slices.SortedStableFunc(slices.Values(i.Holders), func(a, b recorder.Holder) int {
+		return compareFlags(a.Hit, b.Hit)
+	})
+	held := Section{Title: "Held by", Head: []string{"Claim", "Pod", "Device", "Since", "Until", "Hit"}}
+	for j := range holders {
+		h := &holders[j]
+		claim, until, pod, hit := "", "", Item{}, Item{Text: "no"}
+		if h.Claim != "" {
+			claim = h.Namespace + "/" + h.Claim
+		}
+		if h.Pod != "" {
+			pod.Text = h.Namespace + "/" + h.Pod
+			pod.Pod = pod.Text
+		}
+		if h.To != nil {
+			until = Clock(*h.To)
+		}
+		switch {
+		case h.Possible:
+			hit = Item{Text: "possibly", Class: "warn"}
+		case h.Hit:
+			hit = Item{Text: "yes", Class: "bad"}
+		}
+		held.Rows = append(held.Rows, []Item{
+			{Text: claim, Claim: claim},
+			pod,
+			{Text: h.Device, Device: h.String()},
+			{Text: Clock(h.From)},
+			{Text: until},
+			hit,
+		})
+	}
+	d.Sections = []Section{facts, held}
+	d.Charts = charts(i.Chart, catalogue, momentsOf(i))
+}
