@@ -3,6 +3,8 @@
 // that reads them.
 //
 // It imports only the standard library.
+//
+// Bounds (max…) are for what vendors' libraries send.
 package driver
 
 import (

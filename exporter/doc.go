@@ -6,4 +6,6 @@
 //
 // Knowledge about the node comes through the interfaces [Owners] and [Inventory], which package
 // node implements.
+//
+// Bounds (max…) are for what the kubelet and pods send.
 package exporter

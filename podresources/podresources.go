@@ -1,6 +1,8 @@
 // Package podresources determines which pods and claims hold a device. It requests the kubelet's
 // PodResources list, decides when an empty list takes effect, and watches the node's files for the
 // times at which ownership changes.
+//
+// Bounds (max…) are for what the kubelet and pods send.
 package podresources
 
 import (

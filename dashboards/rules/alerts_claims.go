@@ -66,7 +66,10 @@ func stalledAlerts(o *Options) []alert {
 				"other measured quantity shows progress, as when a collective operation hangs.{{ with printf " +
 				"\"count by (reason) (dra_claim_stalled{cluster='%s',node='%s',namespace='%s',resourceclaim_name='%s'} == 1)\" " +
 				"$labels.cluster $labels.node $labels.namespace $labels.resourceclaim_name | query }} Without progress: " +
-				"{{ (. | first).Labels.reason }}.{{ end }}",
+				"{{ (. | first).Labels.reason }}.{{ end }}{{ with printf " +
+				"\"max(dra_claim_quiet_seconds{cluster='%s',node='%s',namespace='%s',resourceclaim_name='%s'})\" " +
+				"$labels.cluster $labels.node $labels.namespace $labels.resourceclaim_name | query }} Quiet for " +
+				"{{ . | first | value | humanizeDuration }}.{{ end }}",
 			meaning: "For at least the exporter's --stalled.after, eight minutes by default, a kernel ran without a pause, " +
 				"the power was low, and compute pipes, memory traffic, copies, media engines and links, as far as they are " +
 				"measured, did almost nothing. Its pods did nothing on the host, by their cgroups. A kernel that waits for " +

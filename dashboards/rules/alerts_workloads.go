@@ -22,7 +22,8 @@ func stragglerAlerts(o *Options) []alert {
 			"longer with the same traffic, so that the others wait for it. `starved`: it pauses while the others " +
 			"poll, with the same traffic: its processor, storage or input is slow. Both need a member that has become " +
 			"different from the others within the last hours: the last stage of a pipeline and the holder of a popular " +
-			"expert are so by design. Without a measurement of traffic, " +
+			"expert are so by design. It must be different for 20 minutes while the members go on with their steps: while one " +
+			"of them saves a checkpoint, or validates, the others wait for it and nobody is slow. Without a measurement of traffic, " +
 			"`busy` and `starved` are unknown; without one of tensor cores, `busy` is. A slow link slows all members, so " +
 			"that none is named.",
 		diagnosis: "The table of members on the Workloads dashboard shows the members of a workload side by side. " +
@@ -36,6 +37,12 @@ func stragglerAlerts(o *Options) []alert {
 			`max by (<workload>, signal) (workload:dra_signal:median)`,
 		},
 	}}
+}
+
+// counted is a part of a text about a workload, with the number of the samples of a record.
+func counted(record, text string) string {
+	return `{{ with printf "count(` + record + `{cluster='%s',namespace='%s',workload_kind='%s',workload_name='%s'})" ` +
+		`$labels.cluster $labels.namespace $labels.workload_kind $labels.workload_name | query }}` + text + `{{ end }}`
 }
 
 // workloadStalledAlert is about workloads on several nodes, of which no node sees all members.
@@ -54,7 +61,9 @@ func workloadStalledAlert(o *Options) alert {
 			and on (<workload>) ` + all + ` > 1`,
 		summary: "{{ $labels.workload_kind }} {{ $labels.namespace }}/{{ $labels.workload_name }} does nothing on any node.",
 		description: "For {{ $value | humanizeDuration }} no member of the workload has shown progress: at least one keeps " +
-			"its device busy and does nothing, and the others do nothing either, or are idle.",
+			"its device busy and does nothing, and the others do nothing either, or are idle." +
+			counted(quietRecord, " {{ . | first | value }}") +
+			counted(memberRecord, " of {{ . | first | value }} members are busy and quiet, the others idle. None works on its host."),
 		meaning: "A node does not know what the members of a workload on other nodes do, and does not call a claim stalled " +
 			"that may wait for them (`dra_claim_stalled_unknown{reason=\"ranks_elsewhere\"}`). It exports for how long the " +
 			"claim has been quiet (`dra_claim_quiet_seconds`), and this rule sees all members. It fires if all that are " +

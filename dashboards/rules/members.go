@@ -38,6 +38,11 @@ const services = `workload_kind=~"Deployment|ReplicaSet|ReplicationController|Ro
 // indexed are the kinds of workloads whose members work in step even if no traffic shows it.
 const indexed = `workload_kind=~"JobSet|TrainJob|PyTorchJob|JAXJob|MPIJob|TFJob|PaddleJob|XGBoostJob"`
 
+// lasting is for how long a member is different before the others are said to wait for it in each
+// step: the means over ten minutes of a member that saves a checkpoint for ten minutes differ for
+// less.
+const lasting = "20m"
+
 // leastMembers is the number of members from which on a single one can't shift the median of a
 // workload.
 const leastMembers = 3
@@ -83,7 +88,8 @@ func members() []recording {
 		{name: quietRecord, unit: query.Unit{Seconds: 1, Scale: 1}, expr: `
 			` + memberRecord + `
 			  * on (<device>) group_left () max by (<device>) (dra_claim_quiet_seconds > 0)`},
-		// All but the reasons that say that it waits for another member.
+		// All but the reasons that say that it waits for another member, and members of the last hour
+		// whose exporter does not answer.
 		{name: progressRecord, expr: `
 			group by (<member>) (
 			  ` + memberRecord + ` and on (<device>) max by (<device>) (dra_claim_stalled) == 0
@@ -92,6 +98,9 @@ func members() []recording {
 			    dra_claim_stalled_unknown{reason!~"idle|ranks_elsewhere|another_rank_works|` +
 			`another_rank_idles|waited_before|host_spins"}
 			  )
+			  or
+			  last_over_time(` + memberRecord + `[1h])
+			    and on (cluster, node) max by (cluster, node) (up{job=~"<job>"}) == 0
 			)`},
 		// The models of the members of each workload.
 		{name: "workload_device:dra_member_model:info", expr: `
@@ -157,9 +166,12 @@ func slowest() []recording {
 	}
 	// The member has as much work as the others: a device with less work lowers its clocks.
 	working := "\n\t\t\tunless on (<member>) " + below("utilization", "")
-	// All members have the same traffic: they exchange it in collective operations.
+	// All members have the same traffic, and have had some for as long: they exchange it in collective
+	// operations, and go on with their steps. While one saves a checkpoint, the others wait.
 	collective := `
-			and on (<workload>) max by (<workload>) (` + medianRecord + `{signal="traffic"}) > 1e6
+			and on (<workload>) max by (<workload>) (
+			  min_over_time(` + medianRecord + `{signal="traffic"}[` + lasting + `])
+			) > 1e6
 			and on (<workload>) max by (<workload>) (` + spreadRecord + `{signal="traffic"})
 			  < 0.1 * max by (<workload>) (` + medianRecord + `{signal="traffic"})
 			unless on (<member>) ` + above("traffic", "") + `
@@ -170,21 +182,20 @@ func slowest() []recording {
 			    and on (<workload>) max by (<workload>) (` + spreadRecord + `{signal="traffic"})
 			      < 0.1 * max by (<workload>) (` + medianRecord + `{signal="traffic"})
 			  ))`
-	// The member has become different: the last stage of a pipeline is so by design.
-	became := func(signal, past, sign string) string {
+	// The member has become different, in each minute: the last stage of a pipeline is so by design.
+	became := func(signal, past, least, sign string) string {
+		difference := differenceRecord + `{signal="` + signal + `"}`
 		return `
 			and on (<member>) (
-			  max by (<member>) (` + differenceRecord + `{signal="` + signal + `"})
-			    - on (<member>) max by (<member>) (
-			      quantile_over_time(` + past + `, ` + differenceRecord + `{signal="` + signal + `"}[6h])
-			    ) ` + sign + `
+			  max by (<member>) (` + least + `_over_time(` + difference + `[` + lasting + `]))
+			    - on (<member>) max by (<member>) (quantile_over_time(` + past + `, ` + difference + `[6h])) ` + sign + `
 			)`
 	}
 	for _, r := range []struct{ reason, expr string }{
 		{"throttled", above("throttled", " + 0.1") + "\n\t\t\tand on (<member>) " + below("clock", "") + working + inStep},
 		{"low_clock", below("clock", "") + working + inStep},
-		{"busy", above("tensor", " + 0.05") + collective + became("tensor", "0.25", "> 0.05")},
-		{"starved", below("utilization", " - 0.1") + collective + became("utilization", "0.75", "< -0.1")},
+		{"busy", above("tensor", " + 0.05") + collective + became("tensor", "0.25", "min", "> 0.05")},
+		{"starved", below("utilization", " - 0.1") + collective + became("utilization", "0.75", "max", "< -0.1")},
 	} {
 		expr := "\n\t\t\tgroup by (<member>) (" + r.expr + "\n\t\t\t)"
 		if len(earlier) > 0 {

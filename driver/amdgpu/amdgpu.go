@@ -3,6 +3,8 @@
 //
 // Its sources are the kernel's documentation (Documentation/gpu/amdgpu) and headers. Files that
 // take long to read are not used: pcie_bw blocks for a second on some GPUs.
+//
+// Bounds (max…) are for what the kernel sends.
 package amdgpu
 
 import (

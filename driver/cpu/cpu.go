@@ -2,6 +2,8 @@
 //
 // A DRA device can be any set of CPUs. This package reports each CPU separately; the join sums
 // them.
+//
+// Bounds (max…) are for what the kernel sends.
 package cpu
 
 import (

@@ -7,6 +7,8 @@
 // assumed. The table of this package has the field of each quantity.
 //
 // Without cgo, [New] returns [ErrNoCgo].
+//
+// Bounds (max…) are for what vendors' libraries send.
 package dcgm
 
 import (

@@ -4,6 +4,8 @@
 //
 // A client is an open file of a device, including duplicates of the file
 // (Documentation/gpu/drm-usage-stats.rst of Linux).
+//
+// Bounds (max…) are for what the kernel and pods send.
 package drm
 
 import (

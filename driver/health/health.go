@@ -5,6 +5,8 @@
 // root>/plugins_registry, which return the name of the driver, the path of its service socket and
 // the versions of its services. Each registration socket is queried once, and again when it is
 // replaced. The only request to a driver is that for the stream.
+//
+// Bounds (max…) are for what DRA drivers send.
 package health
 
 import (

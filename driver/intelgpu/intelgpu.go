@@ -1,6 +1,8 @@
 // Package intelgpu reads Intel's GPUs (kernel drivers xe and i915), Gaudi accelerators (habanalabs)
 // and NPUs (intel_vpu) from sysfs. On request, it reads GPUs' engines from their performance
 // monitoring units.
+//
+// Bounds (max…) are for what the kernel sends.
 package intelgpu
 
 import (

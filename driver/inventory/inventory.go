@@ -1,6 +1,8 @@
 // Package inventory finds the hardware of DRA devices: by the attributes that drivers publish in
 // ResourceSlices (rules.go has a rule for each driver) and, for an allocation that no slice
 // describes, by the CDI specs that drivers write on the node.
+//
+// Bounds (max…) are for what DRA drivers send.
 package inventory
 
 import (

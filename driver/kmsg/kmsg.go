@@ -1,5 +1,7 @@
 // Package kmsg reads the errors of NVIDIA GPUs and NVSwitches from the kernel log, which has the
 // affected process and the severity. NVML and DCGM report only the codes of XIDs.
+//
+// Bounds (max…) are for what writers of the kernel log send.
 package kmsg
 
 import (

@@ -7,6 +7,8 @@
 // namespace is read from the net/dev of a process of that pod. This file shows the process's
 // namespace to any reader, without setns and without privileges. The state of its link is only in
 // the sysfs of that process, which needs CAP_SYS_PTRACE.
+//
+// Bounds (max…) are for what the kernel and pods send.
 package netdev
 
 import (

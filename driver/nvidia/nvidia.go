@@ -1,6 +1,8 @@
 // Package nvidia has what the sources of NVIDIA devices share: names of MIG devices, counters of
 // XID errors, and sessions with a library that are reopened after a failure. It imports no library
 // of NVIDIA.
+//
+// Bounds (max…) are for what vendors' libraries send.
 package nvidia
 
 import (

@@ -1,6 +1,8 @@
 // Package nvme reads NVMe controllers on the PCI bus and their namespaces: bytes read and written,
 // busy time, requests in flight and temperatures, from <sysfs>/class/nvme. A controller that a
 // program in user space drives (vfio, SPDK) is not there.
+//
+// Bounds (max…) are for what the kernel sends.
 package nvme
 
 import (

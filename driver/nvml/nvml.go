@@ -4,6 +4,8 @@
 // NVML's header, nvml.h; the tables of this package have the function or field of each quantity.
 //
 // Without cgo, [New] returns [ErrNoCgo].
+//
+// Bounds (max…) are for what vendors' libraries send.
 package nvml
 
 import (

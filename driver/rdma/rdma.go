@@ -4,6 +4,8 @@
 // all devices; the device of a claim is found by its PCI function, network interface or name. In
 // the exclusive mode, a device can be only in the network namespace of a pod: it is then read from
 // the sysfs of a process of that pod, which needs CAP_SYS_PTRACE.
+//
+// Bounds (max…) are for what the kernel and pods send.
 package rdma
 
 import (

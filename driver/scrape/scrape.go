@@ -7,6 +7,8 @@
 //
 // The time of a reading is the estimated time at which the exporter refreshed the value
 // (freshness.go).
+//
+// Bounds (max…) are for what other exporters send.
 package scrape
 
 import (

@@ -1,6 +1,8 @@
 // Package sysfs reads attributes, NUMA nodes, PCI addresses and hwmon sensors in the kernel's file
 // systems. Its functions for files also suit untrusted files: they do not block on pipes, and read
 // at most a maximum size.
+//
+// Bounds (max…) are for what the kernel sends.
 package sysfs
 
 import (

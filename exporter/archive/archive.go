@@ -1,6 +1,8 @@
 // Package archive keeps documents in a folder over restarts. Each document is a file of compressed
 // JSON, whose checksum shows whether it is damaged. A file is complete or absent, whenever the
 // process or the machine stops.
+//
+// Bounds (max…) are for what the kernel sends: files of a damaged disk.
 package archive
 
 import (

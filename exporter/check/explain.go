@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -45,7 +46,7 @@ func callTrouble(socket string, err error) Finding {
 			Do:   "try again later: another client on the node sends too many requests",
 		}
 	case driver.ReasonTooLarge:
-		return Finding{Text: fmt.Sprintf("%s: the answer has more than %d MiB", socket, podresources.MaxAnswer>>20)}
+		return Finding{Text: socket + ": the answer has more than " + present.Bytes(podresources.MaxAnswer)}
 	case driver.ReasonMalformed:
 		return Finding{Text: socket + ": the answer can't be decoded", Do: "check whether this is the kubelet's socket"}
 	default:

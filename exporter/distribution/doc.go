@@ -5,4 +5,6 @@
 // values above base^(i-1) and up to base^i, where base is 2^(2^-s)
 // (https://prometheus.io/docs/specs/native_histograms/). So a histogram can be exported as a native
 // one without loss.
+//
+// Bounds (max…) are for what vendors' libraries send.
 package distribution

@@ -2,7 +2,9 @@ package exposition_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -49,7 +51,7 @@ func newFanNode(maxSeries int) *fanNode {
 	return &fanNode{
 		catalogue: catalogue,
 		books:     ledger.New(ledger.Config{Retention: time.Minute, Catalogue: catalogue}),
-		limiter:   exposition.NewLimiter(maxSeries, nil),
+		limiter:   exposition.NewLimiter(maxSeries, everySource()),
 		now:       time.Unix(1_000_000, 0),
 	}
 }
@@ -137,9 +139,46 @@ func TestNewQuantity(t *testing.T) {
 	) {
 		t.Errorf("the report lacks it: %v, %s", err, &report)
 	}
+	n.presents(t, s, report.Bytes())
 	_, rejected = n.tick(101)
 	if len(rejected) != 1 || rejected[0].Reason != driver.ReasonOutOfRange {
 		t.Errorf("above its maximum: rejected %v", rejected)
+	}
+}
+
+// presents checks what people see of the quantity: on the page, and where the report is read.
+func (n *fanNode) presents(t *testing.T, s *exposition.Snapshot, report []byte) {
+	t.Helper()
+	page := present.NewPage(s, present.Config{QuietAfter: time.Minute})
+	var read present.Report
+	if err := json.Unmarshal(report, &read); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		of   present.Subject
+		want string
+	}{
+		{present.Subject{Device: "gpu-0"}, `fan power (front) +10 W +fans\n`},
+		{present.Subject{Device: "gpu-0"}, `fan energy (front) +10 J[^\n]* +fans`},
+		{present.Subject{Claim: "ns/claim-1"}, `fan power (front) +5 W`},
+		{present.Subject{Pod: "ns/pod-0"}, `fan power (front) +5 W`},
+	} {
+		onPage, err := page.Detail(t.Context(), tt.of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for where, d := range map[string]present.Detail{
+			"the page": onPage, "top and why": present.Describe(n.catalogue, &read, nil, tt.of),
+		} {
+			var lines []string
+			for i := range d.Sections {
+				lines = append(lines, d.Sections[i].Lines()...)
+			}
+			want := strings.NewReplacer("(", `\(`, ")", `\)`).Replace(tt.want)
+			if text := strings.Join(lines, "\n") + "\n"; !regexp.MustCompile(want).MatchString(text) {
+				t.Errorf("%s lacks %s of %+v:\n%s", where, want, tt.of, text)
+			}
+		}
 	}
 }
 

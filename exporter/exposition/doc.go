@@ -6,4 +6,6 @@
 // Prometheus (format.go): text, OpenMetrics and protobuf. The labels of a series are rendered once
 // and kept from scrape to scrape (labels.go), identified by pointers that stay the same from
 // snapshot to snapshot.
+//
+// Bounds (max…) are for what users send.
 package exposition

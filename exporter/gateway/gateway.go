@@ -2,6 +2,8 @@
 // of a claim, pod or device, and asks the exporter of that node, if the user may see the answer. It
 // has no state but caches. It sends requests only to the exporters of one Service, and to the API
 // server through [Finder] and package access.
+//
+// Bounds (max…) are for what clients of the HTTP port and other exporters send.
 package gateway
 
 import (

@@ -14,4 +14,6 @@
 //
 // The package is pure: it does no I/O, asks no clock, logs nothing and keeps no state. The order of
 // its inputs does not matter, except for the precedence of sources.
+//
+// Bounds (max…) are for what the kubelet and vendors' libraries send.
 package join

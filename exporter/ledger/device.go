@@ -8,6 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
+	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 )
 
 // deviceBook is the ledger's record of one device.
@@ -49,12 +50,12 @@ type holders struct {
 	holds     holds
 	present   int           // the number of holds that have not ended
 	owned     []owners      // one for each of shares
-	timeline  timeline      // not empty
+	timeline  segments      // not empty
 	late      time.Duration // the largest possible delay of a change in it
 	accrued   time.Time     // time up to which everything is decided and distributed
 	used      time.Time     // time of the previous tick
 	usesKnown bool          // the last segment has parts by process
-	periodList
+	periods   timeline.Periods
 }
 
 // deviceBooks are the records of all devices.
@@ -74,7 +75,7 @@ func (b deviceBooks) of(joined *join.Device, catalogue driver.Catalogue, now tim
 func newDeviceBook(id driver.ID, catalogue driver.Catalogue, now time.Time) *deviceBook {
 	d := &deviceBook{
 		id: id, born: now, deviceSeries: deviceSeries{catalogue: catalogue}, unattributed: account{born: now},
-		holders: holders{timeline: timeline{{unattributed: join.Evenly(1)}}, holds: holds{}},
+		holders: holders{timeline: segments{{unattributed: join.Evenly(1)}}, holds: holds{}},
 	}
 	d.unattributed.device = d
 	return d

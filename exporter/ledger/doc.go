@@ -4,7 +4,7 @@
 //
 // [Ledger.Advance] takes the join of one tick and returns an immutable [Snapshot]. Each device has
 //
-//   - a timeline: segments of time with the holders' portions (timeline.go), made from the holds of
+//   - a timeline: segments of time with the holders' portions (segments.go), made from the holds of
 //     the view (follow.go). Segments are decided up to the time until which the holders are known.
 //     Later ones are made again when a hold begins or ends. A change that becomes known too late
 //     takes effect from the decided time on, and is counted ([Snapshot.Corrections]);
@@ -15,9 +15,9 @@
 //     increments or, if the hardware has no counter, the integral of a gauge.
 //
 // Claims and pods have accounts of their charges (account.go), one for each UID (owners.go). The
-// counters of a name continue from one account to the next (book.go). [Timeline] says who held
-// which device when (periods.go). Names have the identities of claims and pods (names.go). Accounts
-// and names are kept for the retention after their end.
+// counters of a name continue from one account to the next (book.go). Package timeline says who
+// held which device when. Names have the identities of claims and pods (names.go). Accounts and
+// names are kept for the retention after their end.
 //
 // The files call each other in one direction. test/layout lists them in order, with what each does.
 //
@@ -43,4 +43,6 @@
 // The package asks no clock: each call has the time. Times are compared by the monotonic clock,
 // which is never set, and stops while the node is suspended. The package knows no names of metrics
 // or labels, and no limit of series; [Ledger.Evict] lets a limit drop ended holders.
+//
+// Bounds (max…) are for what the kubelet and vendors' libraries send.
 package ledger

@@ -85,7 +85,7 @@ func (d *deviceBook) doubtSpread(c *counter, highest float64, from, to time.Time
 
 // doubtHolds adds the possible errors of starts and ends of holds that are decided now: those in
 // [from, until]. Counts from before from have been charged already.
-func (t timeline) doubtHolds(from, until time.Time) {
+func (t segments) doubtHolds(from, until time.Time) {
 	for i := len(t) - 1; i > 0 && !t[i].from.Before(from); i-- {
 		s := &t[i]
 		if s.from.After(until) || s.judged || s.doubt == (podresources.Doubt{}) {

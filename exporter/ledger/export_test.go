@@ -5,6 +5,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
+	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 )
 
 // For the tests of the package ledger_test.
@@ -78,4 +79,4 @@ func (l *Ledger) AppendUnmarked(b []byte, clock func(time.Time) int64) []byte {
 }
 
 // Timeline returns who held which device when.
-func (l *Ledger) Timeline() *Timeline { return l.timeline }
+func (l *Ledger) Timeline() *timeline.Timeline { return l.timeline }

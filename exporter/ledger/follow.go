@@ -49,7 +49,7 @@ func (b *books) takeOver(d *deviceBook, shares, ended []join.Share, at, now time
 		}
 	}
 	for _, by := range known {
-		d.endPeriod(by.period, b.kept)
+		d.periods.End(by.period, b.kept)
 	}
 	from := d.accrued
 	b.change(d, all, shares, from, from, now)

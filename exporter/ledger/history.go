@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 )
 
 // MaxHistory is the default of Config.History: bytes for segments and periods. 2000 holders that
@@ -32,10 +33,10 @@ const periodBytes = 480
 
 // history is who held what in the last ten minutes.
 type history struct {
-	timeline  *Timeline // of the last tick
-	forgotten time.Time // when old periods were last forgotten
-	most      int       // the bytes beyond which it is made shorter
-	lost      int       // what mergeAll took away in this tick
+	timeline  *timeline.Timeline // of the last tick
+	forgotten time.Time          // when old periods were last forgotten
+	most      int                // the bytes beyond which it is made shorter
+	lost      int                // what mergeAll took away in this tick
 }
 
 // forgetEvery is the time between two removals of old periods.
@@ -48,24 +49,23 @@ func (l *Ledger) updateTimeline(now time.Time) {
 		l.forgotten, l.most = now, 0
 		for _, d := range l.devices {
 			d.shorten(forgetSettled, now.Add(-rememberFor), now)
-			d.forgetPeriods(now.Add(-rememberFor))
+			d.periods.Forget(now.Add(-rememberFor))
 		}
 	}
-	changed := map[driver.ID][]*Period{}
+	changed := map[driver.ID][]*timeline.Period{}
 	if bytes := l.devices.changedPeriods(changed); bytes > max(l.most, l.config.History) {
 		l.most = l.shorten(now) + l.config.History/4
 		l.devices.changedPeriods(changed)
 	}
-	l.timeline = l.timeline.with(changed)
+	l.timeline = l.timeline.With(changed)
 }
 
 // changedPeriods adds the changed periods of each device. It returns what the history of all takes.
-func (b deviceBooks) changedPeriods(to map[driver.ID][]*Period) (bytes int) {
+func (b deviceBooks) changedPeriods(to map[driver.ID][]*timeline.Period) (bytes int) {
 	for id, d := range b {
 		bytes += d.historyBytes()
-		if d.newPeriods {
-			to[id], d.newPeriods = slices.Clip(d.periods), false
-			d.periodsSaved = false
+		if all, changed := d.periods.News(); changed {
+			to[id], d.periodsSaved = all, false
 		}
 	}
 	return bytes
@@ -90,7 +90,7 @@ func (l *Ledger) shorten(now time.Time) (bytes int) {
 	return bytes
 }
 
-func (d *deviceBook) historyBytes() int { return d.timeline.bytes() + len(d.periods)*periodBytes }
+func (d *deviceBook) historyBytes() int { return d.timeline.bytes() + len(d.periods.All())*periodBytes }
 
 // shorten does a step with the segments and periods that ended before a moment. It returns how many
 // mergeAll takes away.
@@ -106,7 +106,7 @@ func (d *deviceBook) shorten(step int, before, now time.Time) (lost int) {
 	case mergeAll:
 		lost = len(d.timeline)
 		d.timeline = d.timeline.merged(end, rememberFor, true)
-		lost += d.forgetPeriods(before) - len(d.timeline)
+		lost += d.periods.Forget(before) - len(d.timeline)
 	}
 	return lost
 }
@@ -114,8 +114,8 @@ func (d *deviceBook) shorten(step int, before, now time.Time) (lost int) {
 // merged returns the timeline with one segment in place of those before the n-th that began in the
 // same span of time, and have the same holders, or any. The first one, whose time is settled in
 // part, stays. The accounts of merged segments wait for their readings anyway.
-func (t timeline) merged(n int, span time.Duration, anyHolders bool) timeline {
-	out := make(timeline, 0, len(t))
+func (t segments) merged(n int, span time.Duration, anyHolders bool) segments {
+	out := make(segments, 0, len(t))
 	before := t[0].before
 	for i := 0; i < len(t); {
 		next := i + 1
@@ -143,7 +143,7 @@ func (t timeline) merged(n int, span time.Duration, anyHolders bool) timeline {
 // mean part of the device in that time. Thus a counter's increment in all of it is divided as
 // before; that of a part of it, and the integral of a gauge, nearly so. What dropped holders had is
 // unattributed.
-func (t timeline) mean(until time.Time) segment {
+func (t segments) mean(until time.Time) segment {
 	out := t[0]
 	out.guessed = true
 	var claims, pods portionSums

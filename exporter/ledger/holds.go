@@ -8,6 +8,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -24,7 +25,7 @@ type interval struct {
 // a hold that ended before the decided time.
 type charged struct {
 	claim, pod *account // nil for admin access
-	period     *Period
+	period     *timeline.Period
 	facts      holdFacts          // when the hold was last taken in
 	lived      *podresources.Hold // when the claim's life last followed it
 	allocated  time.Time
@@ -56,7 +57,8 @@ type owners struct {
 // holds are the present holds of a device, and those that ended a moment ago.
 type holds map[podresources.HoldID]*charged
 
-// intervals yields the holds of shares. The containers of a pod have the same one.
+// intervals yields the holds of shares, each of them once: the containers of a pod have the same
+// hold, and the UID of the pod may be known for some of them only.
 func intervals(of ...[]join.Share) iter.Seq[interval] {
 	return func(yield func(interval) bool) {
 		for _, shares := range of {
@@ -64,16 +66,31 @@ func intervals(of ...[]join.Share) iter.Seq[interval] {
 				s := &shares[i]
 				for j := range s.Holders {
 					h := &s.Holders[j]
-					if j > 0 && s.Holders[j-1].Hold == h.Hold {
-						continue
-					}
-					if !yield(interval{Hold: h.Hold, share: s, pod: h.Pod, uid: h.UID}) {
+					uid, first := podUID(s.Holders, j)
+					if first && !yield(interval{Hold: h.Hold, share: s, pod: h.Pod, uid: uid}) {
 						return
 					}
 				}
 			}
 		}
 	}
+}
+
+// podUID returns the UID of the pod of a hold, if it is known, and whether the holder with that
+// index is the first one that has the hold. Holders are sorted by pod.
+func podUID(holders []podresources.Holder, index int) (uid string, first bool) {
+	of := &holders[index]
+	for i := index - 1; i >= 0 && holders[i].Pod == of.Pod; i-- {
+		if holders[i].Hold.ID == of.Hold.ID {
+			return "", false
+		}
+	}
+	for i := index; i < len(holders) && holders[i].Pod == of.Pod; i++ {
+		if holders[i].Hold.ID == of.Hold.ID && holders[i].UID != "" {
+			return holders[i].UID, true
+		}
+	}
+	return "", true
 }
 
 // intervalsOf returns the holds of present and of ended shares, sorted by share.
@@ -162,8 +179,8 @@ func (c *charged) isOther(h *interval) bool {
 
 // nextPeriod returns the period of a hold. A new period begins at begun. Times before decided do
 // not change.
-func (h *interval) nextPeriod(d *deviceBook, begun, decided time.Time) Period {
-	p := Period{
+func (h *interval) nextPeriod(d *deviceBook, begun, decided time.Time) timeline.Period {
+	p := timeline.Period{
 		Device: d.id, Pod: h.pod, Attribution: d.joined.Attribution, From: begun, Older: h.From.IsZero(),
 	}
 	by := h.by

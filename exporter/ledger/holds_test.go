@@ -164,6 +164,33 @@ func TestHoldsThatAreKnownLate(t *testing.T) {
 	}
 }
 
+// A hold has one holding period, if its pod has two containers, and a pod of the same name ended a
+// moment ago whose containers are sorted between them.
+func TestHoldOfTwoContainers(t *testing.T) {
+	both := func(uid string, from, to float64) podresources.Allocation {
+		a := held("a", from, to)
+		second := a.Holders[0]
+		a.Holders[0].Container, a.Holders[0].UID, second.UID, second.Container = "main", uid, "", "side"
+		a.Holders = append(a.Holders, second) // the pod's UID is known for one container
+		return a
+	}
+	books := ledger.New(exportertest.LedgerConfig())
+	view := podresources.View{At: jointest.Start()}
+	books.Advance(join.Join(join.Input{View: view}), view.At)
+	view.At = view.At.Add(time.Second)
+	view.Ended = []podresources.Allocation{both("uid-1", 0.2, 0.4), both("uid-2", 0.6, 0.8)}
+	inventory := driver.Inventory{jointest.ID("gpu-0"): {Hardware: driver.Hardware{UUID: "gpu-0"}}}
+	s := books.Advance(join.Join(join.Input{View: view, Inventory: inventory}), view.At)
+	var periods []string
+	for p := range s.Timeline.All() {
+		periods = append(periods, fmt.Sprint(p.PodUID, " ", p.From.Sub(jointest.Start()), " ", p.To.Sub(jointest.Start())))
+	}
+	slices.Sort(periods)
+	if want := []string{"uid-1 200ms 400ms", "uid-2 600ms 800ms"}; !slices.Equal(periods, want) {
+		t.Errorf("periods %q, want %q", periods, want)
+	}
+}
+
 // expect checks values of series, by family and one label as name=value.
 func expect(t *testing.T, x exportertest.Scraped, want map[[2]string]float64) {
 	t.Helper()

@@ -67,7 +67,7 @@ func (u *usage) contradict(found join.Contradiction, holders *segment, now time.
 // chargeActive charges periods of activity to their holders. If the use of processes or own CPUs is
 // known, only holders whose part of the activity exceeds the threshold are active; for own CPUs the
 // threshold is relative to these CPUs. For unknown own CPUs, the activity of the device decides.
-func (u *usage) chargeActive(t timeline) {
+func (u *usage) chargeActive(t segments) {
 	slices.SortStableFunc(u.spans, func(a, b span) int { return cmp.Or(a.from.Compare(b.from), a.to.Compare(b.to)) })
 	for i := range u.spans {
 		active := &u.spans[i]

@@ -8,6 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -163,7 +164,7 @@ func (l *Ledger) settleAbsent(view *podresources.View, ended map[driver.ID][]joi
 		l.settle(d, view, now)
 		d.forget(now)
 		if now.Sub(d.seen) > l.config.Retention+2*rememberFor { // later than all of its accounts
-			l.timeline = l.timeline.with(map[driver.ID][]*Period{id: nil})
+			l.timeline = l.timeline.With(map[driver.ID][]*timeline.Period{id: nil})
 			delete(l.devices, id)
 		}
 	}

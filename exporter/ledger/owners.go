@@ -41,7 +41,7 @@ func (b *books) resolve(d *deviceBook, all []interval, from, now time.Time) {
 			by.pod = b.pods.owner(d, h, byTime[:i], begun, now)
 			by.claim.useBy(by.pod)
 		}
-		by.period = d.setPeriod(by.period, h.nextPeriod(d, begun, from))
+		by.period = d.periods.Set(by.period, h.nextPeriod(d, begun, from))
 	}
 	for _, h := range byTime { // the account of the current holder is the newest of its name
 		if h.To.IsZero() && h.by.claim != nil {
@@ -51,7 +51,7 @@ func (b *books) resolve(d *deviceBook, all []interval, from, now time.Time) {
 	}
 	for id, by := range known { // holds that do not exist any more
 		if d.holds[id] != by && by.period != nil && by.period.To.IsZero() {
-			d.endPeriod(by.period, from)
+			d.periods.End(by.period, from)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 )
 
 // live plays seconds in which gpu-0 uses 10 J and pod p of claim c holds it. Each second has the
@@ -214,7 +215,7 @@ func TestTimeline(t *testing.T) {
 	}
 	u, v, admin := "c u p a 0.5 2.5", "c v p b 3.5 -", "admin  q uid-q 5.5 -"
 	for name, tc := range map[string]struct {
-		of       *ledger.Timeline
+		of       *timeline.Timeline
 		from, to float64
 		want     []string // + marks a period that covers all of it
 	}{

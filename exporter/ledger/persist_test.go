@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 )
 
 // log is what a ledger wrote.
@@ -190,8 +191,8 @@ func TestPeriodsOutliveRestart(t *testing.T) {
 			s = l.Advance(join.Join(w.Input()), w.Now)
 		}
 		whole := ledger.Kept{State: l.AppendState(nil, clockOf), Clock: timeOf, Time: w.Now, Continues: true}
-		before, after := map[ledger.Period]bool{}, map[ledger.Period]bool{}
-		add := func(to map[ledger.Period]bool, p ledger.Period) {
+		before, after := map[timeline.Period]bool{}, map[timeline.Period]bool{}
+		add := func(to map[timeline.Period]bool, p timeline.Period) {
 			p.From, p.To = p.From.Truncate(time.Microsecond), p.To.Truncate(time.Microsecond)
 			to[p] = true
 		}

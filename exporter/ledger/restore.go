@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
+	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -80,21 +81,21 @@ func (l *Ledger) restore(k Kept, now time.Time) error {
 func (l *Ledger) resumeHolds() {
 	last := podresources.HoldID(0)
 	for _, d := range l.devices {
-		for _, p := range d.periods {
+		for _, p := range d.periods.All() {
 			last = max(last, p.Hold)
 		}
 	}
 	for _, id := range slices.SortedFunc(maps.Keys(l.devices), driver.ID.Compare) {
 		d := l.devices[id]
-		for i, p := range d.periods {
+		for _, p := range d.periods.All() {
 			if !p.To.IsZero() {
 				continue
 			}
 			if p.Hold == 0 {
 				last++
 				numbered := *p
-				numbered.Hold, p = last, &numbered
-				d.periods[i] = p
+				numbered.Hold = last
+				p = d.periods.Set(p, numbered)
 			}
 			d.holds[p.Hold] = &charged{period: p}
 		}
@@ -114,7 +115,7 @@ func (l *Ledger) endAll(at time.Time) {
 // Resumed returns, after Restore, the holding periods that continue unless the kubelet's first
 // answer says otherwise. continues is false if the ledger knows nothing about the time before: then
 // all holds are new.
-func (l *Ledger) Resumed() (periods []*Period, continues bool) {
+func (l *Ledger) Resumed() (periods []*timeline.Period, continues bool) {
 	for p := range l.timeline.All() {
 		if p.To.IsZero() {
 			periods = append(periods, p)
@@ -399,7 +400,7 @@ func (r *restorer) held(number uint32, s saved.Held) error {
 	if d == nil {
 		return errRecord
 	}
-	var out timeline
+	var out segments
 	for _, of := range s.Segments {
 		next := segment{
 			from: r.at(of.From), claims: r.portions(of.Claims), pods: r.portions(of.Pods), guessed: of.Guessed,
@@ -434,8 +435,7 @@ func (r *restorer) periods(number uint32, s saved.Periods) error {
 		return errRecord
 	}
 	for _, p := range s.Periods {
-		d.newPeriods = true
-		d.periods = append(d.periods, &Period{
+		d.periods.Set(nil, timeline.Period{
 			Hold: podresources.HoldID(p.Hold), Device: d.id, ClaimUID: p.ClaimUID, ShareID: p.ShareID, PodUID: p.PodUID,
 			Claim: podresources.Claim{Namespace: p.Namespace, Name: p.Claim}, Older: p.Older, From: r.at(p.From),
 			Pod: podresources.Pod{Namespace: p.PodNamespace, Name: p.Pod}, Admin: p.Admin, To: r.at(p.To),
@@ -460,11 +460,9 @@ func (d *deviceBook) resume(ended, now time.Time, alone bool) {
 	d.timeline = d.timeline.append(segment{from: driver.Later(ended, last), unattributed: join.Evenly(1)})
 	d.accrued = now
 	d.timeline.endAccounts(nil, ended)
-	for i, p := range d.periods {
+	for _, p := range d.periods.All() {
 		if p.To.IsZero() {
-			over := *p
-			over.To = driver.Later(p.From, ended)
-			d.periods[i] = &over
+			d.periods.End(p, ended)
 		}
 	}
 }

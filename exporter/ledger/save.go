@@ -232,7 +232,7 @@ func (w *saver) portionsOf(of []portion) []saved.Portion {
 func (w *saver) periods(d *deviceBook) {
 	r := &w.records.periods
 	r.Periods = r.Periods[:0]
-	for _, p := range d.periods {
+	for _, p := range d.periods.All() {
 		r.Periods = append(r.Periods, saved.Period{
 			Namespace: p.Claim.Namespace, Claim: p.Claim.Name, ClaimUID: p.ClaimUID, ShareID: p.ShareID,
 			Pod: p.Pod.Name, PodNamespace: p.Pod.Namespace, PodUID: p.PodUID, Admin: p.Admin, Older: p.Older,

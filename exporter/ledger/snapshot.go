@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
+	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -63,8 +64,8 @@ type Snapshot struct {
 	// Rejected are readings of this tick that can't be, by those before. The join has rejected others.
 	Rejected []driver.Rejection
 
-	Timeline *Timeline // who held which device when
-	Failures []Failure // errors counted in this tick
+	Timeline *timeline.Timeline // who held which device when
+	Failures []Failure          // errors counted in this tick
 
 	Catalogue driver.Catalogue // of the values' quantities; nil: the standard one
 }

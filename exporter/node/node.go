@@ -5,6 +5,8 @@
 //
 // [New] returns a [Node] without network access. [Node.Watch] follows all changes; [Node.Observe]
 // asks for the holders; [Node.Describe] completes them and returns the inventory.
+//
+// Bounds (max…) are for what the kubelet and pods send.
 package node
 
 import (

@@ -214,8 +214,8 @@ type known struct {
 
 // Describe returns the details of a subject by the documents of a node. It has no sections if the
 // node does not have the subject.
-func Describe(r *Report, incidents []*recorder.Incident, of Subject) Detail {
-	n := known{Report: *r, incidents: incidents, catalogue: driver.Standard()}
+func Describe(catalogue driver.Catalogue, r *Report, incidents []*recorder.Incident, of Subject) Detail {
+	n := known{Report: *r, incidents: incidents, catalogue: catalogue}
 	d := n.describe(of)
 	d.tidy()
 	return d

@@ -45,6 +45,9 @@ func scaled(v float64, unit string, base float64) string {
 	return fmt.Sprintf("%.*g %s%s", digits, v, prefixes[i], unit)
 }
 
+// Bytes formats an amount of memory.
+func Bytes(v float64) string { return scaled(v, "B", 1024) }
+
 // Duration formats seconds in the unit that fits.
 func Duration(seconds float64) string {
 	switch {

@@ -1,6 +1,8 @@
 // Package program is the command line of dra-exporter: it turns flags into configurations of the
 // other packages and runs them. The caller provides the list of sources, so that the demo runs the
 // same program with simulated devices.
+//
+// Bounds (max…) are for what clients of the HTTP port and other exporters send.
 package program
 
 import (

@@ -35,12 +35,17 @@ import (
 // test/BENCHMARKS.md has its effect.
 const gcPercent = 30
 
-// serve samples and serves until ctx ends. lines receives the log.
-func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) error {
-	log := o.logger(lines)
+// collectOften sets the default of $GOGC.
+func collectOften() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
+}
+
+// serve samples and serves until ctx ends. lines receives the log.
+func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) error {
+	log := o.logger(lines)
+	collectOften()
 	if !o.pprof {
 		profileNoHeap()
 	}

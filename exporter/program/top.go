@@ -111,6 +111,7 @@ func (o *topOptions) addTable(c *kingpin.CmdClause) {
 // runTop shows a table until ctx ends, on the alternate screen of a terminal or as text. The
 // command why prints once.
 func runTop(ctx context.Context, o *options, command string, w io.Writer) error {
+	collectOften()
 	t := &o.top
 	isTable := command == commandTop
 	if isTable && t.interval <= 0 {

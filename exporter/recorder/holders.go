@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // holderOf returns a holding period in the form of documents.
-func holderOf(p *ledger.Period) Holder {
+func holderOf(p *timeline.Period) Holder {
 	h := Holder{
 		Namespace: p.Pod.Namespace, Claim: p.Claim.Name, ClaimUID: p.ClaimUID, Pod: p.Pod.Name, PodUID: p.PodUID,
 		ID: p.Device, Attribution: string(p.Attribution), Admin: p.Admin, From: p.From.UTC(),
@@ -27,7 +28,7 @@ func holderOf(p *ledger.Period) Holder {
 // is a point if it is known exactly.
 type occurrence struct {
 	from, to time.Time
-	hits     func(p *ledger.Period) bool
+	hits     func(p *timeline.Period) bool
 	certain  bool // the holders that hits chooses were certainly hit
 }
 
@@ -40,17 +41,17 @@ func (r *Recorder) occurrences(h *happening, s *ledger.Snapshot) []occurrence {
 	}
 	if h.claim != nil {
 		claim, uid := podresources.Claim{Namespace: h.claim.Namespace, Name: h.claim.Name}, uidOf(h.claim, s)
-		of := func(p *ledger.Period) bool { return p.Claim == claim && sameUID(p.ClaimUID, uid) }
+		of := func(p *timeline.Period) bool { return p.Claim == claim && sameUID(p.ClaimUID, uid) }
 		return []occurrence{{from: began.Add(-r.config.Interval), to: h.at, hits: of, certain: true}}
 	}
-	owners := func(p *ledger.Period) bool { return !p.Admin }
+	owners := func(p *timeline.Period) bool { return !p.Admin }
 	var out []occurrence
 	for i := range s.Failures {
 		f := &s.Failures[i]
 		switch {
 		case f.Device != h.device.ID || f.Labels != h.labels:
 		case f.Named:
-			named := func(p *ledger.Period) bool { return p.Pod == f.Pod && slices.Contains(f.Claims, p.Claim) }
+			named := func(p *timeline.Period) bool { return p.Pod == f.Pod && slices.Contains(f.Claims, p.Claim) }
 			out = append(out, occurrence{f.From, f.To, named, true})
 		default:
 			out = append(out, occurrence{f.From, f.To, owners, false})
@@ -78,7 +79,7 @@ func uidOf(claim *ledger.HolderKey, s *ledger.Snapshot) string {
 // occurrence, and which of them it hit. If the time is not known exactly, notBefore is the earliest
 // time.
 func (r *Recorder) holdersAt(h *happening, s *ledger.Snapshot) (holders []Holder, notBefore time.Time) {
-	at := map[*ledger.Period]int{}
+	at := map[*timeline.Period]int{}
 	holders = []Holder{} // not nil: JSON has a list
 	for _, o := range r.occurrences(h, s) {
 		if o.from.Before(o.to) && (notBefore.IsZero() || o.from.Before(notBefore)) {
@@ -101,8 +102,8 @@ func (r *Recorder) holdersAt(h *happening, s *ledger.Snapshot) (holders []Holder
 }
 
 // periods yields the periods of the device, and of its partitions, in which it may have happened.
-func (o *occurrence) periods(h *happening, s *ledger.Snapshot) iter.Seq[*ledger.Period] {
-	return func(yield func(*ledger.Period) bool) {
+func (o *occurrence) periods(h *happening, s *ledger.Snapshot) iter.Seq[*timeline.Period] {
+	return func(yield func(*timeline.Period) bool) {
 		for i := range s.Devices {
 			if !within(&s.Devices[i], h.device) {
 				continue

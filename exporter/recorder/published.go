@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 )
 
 // publication is the recorder's state after a snapshot. It is immutable, so that readers need no
@@ -15,7 +15,7 @@ type publication struct {
 	tape
 
 	at, recorded time.Time // times of the snapshot, and of the last one on the tape
-	timeline     *ledger.Timeline
+	timeline     *timeline.Timeline
 	incidents    []*Incident // in the order of their detection
 	suspected    []*Incident
 	receipts     []*Receipt // ordered by time

@@ -8,6 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
+	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 )
 
 // resolve ends incidents whose conditions are over, and returns them.
@@ -117,8 +118,8 @@ func (r *Recorder) stallOver(i *Incident, now time.Time) (Resolution, time.Time)
 }
 
 // held returns the last holding period of a holder, nil if unknown.
-func (r *Recorder) held(h *Holder) *ledger.Period {
-	var last *ledger.Period
+func (r *Recorder) held(h *Holder) *timeline.Period {
+	var last *timeline.Period
 	for p := range r.timeline.Held(h.ID, h.From, r.published.Load().at) {
 		if p.Claim.Name == h.Claim && p.Pod.Namespace == h.Namespace && p.Pod.Name == h.Pod &&
 			sameUID(p.ClaimUID, h.ClaimUID) && sameUID(p.PodUID, h.PodUID) && (last == nil || p.From.After(last.From)) {

@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
+	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -72,7 +73,7 @@ type nodeOf struct {
 	now     time.Time
 	devices []ledger.Device
 	claims  []ledger.Holder
-	periods []*ledger.Period // of the devices
+	periods []*timeline.Period // of the devices
 }
 
 // hold adds a device that a claim holds for a pod.
@@ -90,7 +91,7 @@ func (n *nodeOf) hold(device, claim, pod string, edit ...func(*join.Device)) {
 	}
 	n.devices = append(n.devices, ledger.Device{Device: &d, Key: &d.ID})
 	n.claims = append(n.claims, ledger.Holder{HolderKey: &ledger.HolderKey{Namespace: "team", Name: claim, Device: id}})
-	n.periods = append(n.periods, &ledger.Period{
+	n.periods = append(n.periods, &timeline.Period{
 		Device: id, Claim: d.Shares[0].Claim, Pod: d.Shares[0].Holders[0].Pod, From: n.now,
 	})
 }
@@ -113,7 +114,7 @@ func (n *nodeOf) snapshot(of ...[]reading) *ledger.Snapshot {
 		}
 	}
 	return &ledger.Snapshot{
-		Time: n.now, Devices: n.devices, Claims: n.claims, Timeline: ledger.NewTimeline(n.periods...),
+		Time: n.now, Devices: n.devices, Claims: n.claims, Timeline: timeline.New(n.periods...),
 	}
 }
 

@@ -83,21 +83,23 @@ type book struct {
 	last      Values // bytes so far
 	at        [NumSignals]time.Time
 	throttled int
-	slowest   float64 // lowest clock
+	rests     int  // consecutive readings without a kernel at high clocks, up to the last one
+	ready     mean // power of these but for the first, which may have that of before
 
 	// The last window.
-	fresh      bool // the window has just ended
-	from       time.Time
-	class      class
-	why        Reason   // why the class is not working and not quiet
-	shows      []Signal // what shows progress
-	missing    []Signal // engines that are not measured
-	level      Values
-	lowest     float64 // lowest clock
-	ownPCIe    float64 // PCIe traffic that the reading of counters causes, in bytes per second
-	quietTimes int
-	otherTimes int // unclear or pausing windows since QuietSince
-	ending     wait
+	fresh   bool // the window has just ended
+	from    time.Time
+	class   class
+	why     Reason   // why the class is not working and not quiet
+	shows   []Signal // what shows progress
+	missing []Signal // engines that are not measured
+	level   Values
+	// unreferenced reports that the claim is quiet, and that its power at work is not known.
+	unreferenced bool
+	ownPCIe      float64 // PCIe traffic that the reading of counters causes, in bytes per second
+	quietTimes   int
+	otherTimes   int // unclear or pausing windows since QuietSince
+	ending       wait
 }
 
 // wait is a mode of power in which a claim was quiet.
@@ -111,12 +113,11 @@ func (b *book) add(r *Reading, now time.Time) time.Duration {
 	if b.began.IsZero() {
 		b.began, b.last = now, NoValues()
 	}
-	if b.ticks++; b.ticks == 1 || !(r.Values[Clock] >= b.slowest) {
-		b.slowest = r.Values[Clock]
-	}
+	b.ticks++
 	if r.Throttled {
 		b.throttled++
 	}
+	b.rest(&r.Values)
 	for s := range NumSignals {
 		v := r.Values[s]
 		switch {
@@ -133,6 +134,24 @@ func (b *book) add(r *Reading, now time.Time) time.Duration {
 	return now.Sub(b.began)
 }
 
+// mean is the sum of values and their number.
+type mean struct {
+	sum float64
+	n   int
+}
+
+// rest adds a reading that may be of a device without kernels and with a context open: most claims
+// have some of them before their first kernel.
+func (b *book) rest(v *Values) {
+	if !(v[Busy] < restingBelow/5 && v[Clock] >= readyClock && v.Measured(Power)) {
+		b.rests = 0
+		return
+	}
+	if b.rests++; b.rests > 1 {
+		b.ready.sum, b.ready.n = b.ready.sum+v[Power], b.ready.n+1
+	}
+}
+
 // measure ends the present window.
 func (b *book) measure(j *Judge, r *Reading, now time.Time) {
 	enough := max(1, int(measuredShare*float64(now.Sub(b.began))/float64(j.interval)))
@@ -143,7 +162,7 @@ func (b *book) measure(j *Judge, r *Reading, now time.Time) {
 		}
 	}
 	throttled := 2*b.throttled > b.ticks
-	b.from, b.began, b.ticks, b.throttled, b.lowest = b.began, now, 0, 0, b.slowest
+	b.from, b.began, b.ticks, b.throttled = b.began, now, 0, 0
 	b.sums, b.counts = [NumSignals]float64{}, [NumSignals]int{}
 	b.class, b.why = b.classify(j, r, throttled)
 	b.fresh = true
@@ -164,11 +183,16 @@ func (b *book) reference() float64 { return b.Peaks[referenceWindows-1] }
 func (b *book) learn(j *Judge, now time.Time) {
 	v := &b.level
 	b.Network = b.Network || v[Receive] >= muchTraffic || v[Send] >= muchTraffic
+	known, seen := j.idle[b.Device]
+	known.Device = b.Device
+	if b.ready.n > 0 {
+		known.Ready = b.ready.sum / float64(b.ready.n) // of now: it depends on the temperature
+		b.ready = mean{}
+		j.idle[b.Device] = known
+	}
 	switch {
 	case b.class == resting && v[Busy] < restingBelow/5:
-		known, seen := j.idle[b.Device]
-		known.learn(v, b.lowest, seen)
-		known.Device = b.Device
+		known.learn(v, seen)
 		j.idle[b.Device] = known
 	case b.class == working:
 		b.Progress, b.Shows = now, b.shows
@@ -185,12 +209,8 @@ func (b *book) learn(j *Judge, now time.Time) {
 const readyClock, sleepingClock = 0.5, 0.3
 
 // learn adds a window without kernels.
-func (i *idle) learn(v *Values, lowestClock float64, seen bool) {
-	switch {
-	case !v.Measured(Power):
-	case lowestClock >= readyClock:
-		i.Ready = v[Power] // of now: it depends on the temperature
-	case !(v[Clock] > sleepingClock) && (i.Watts == 0 || v[Power] < i.Watts):
+func (i *idle) learn(v *Values, seen bool) {
+	if v.Measured(Power) && !(v[Clock] > sleepingClock) && (i.Watts == 0 || v[Power] < i.Watts) {
 		i.Watts = v[Power]
 	}
 	if v.Measured(PCIe) && (!seen || v[PCIe] < i.Host) { // higher traffic is a transfer

@@ -10,4 +10,6 @@
 // See README.md for the rule and its figures.
 //
 // The package is pure: no I/O, no clock, no log.
+//
+// Bounds (max…) are for what vendors' libraries send.
 package stall

@@ -55,8 +55,10 @@ func (s HostSignal) silent() float64 {
 
 const (
 	// spinningThread is the CPU time per second of the thread that waits for a busy device, with that
-	// of its helpers, and otherThreads that of all others of a job that does nothing.
-	spinningThread, otherThreads = 1.05, 0.25
+	// of its helpers, spinningThreads that with the thread that polls the network for it
+	// (github.com/NVIDIA/nccl/issues/374), and otherThreads that of all others of a job that does
+	// nothing.
+	spinningThread, spinningThreads, otherThreads = 1.05, 2.1, 0.25
 	// sleepingThread is the CPU time per second and busy device up to which no thread runs without a
 	// pause.
 	sleepingThread = 0.2
@@ -117,17 +119,23 @@ const (
 // host is what the pods of a group do on the host.
 type host struct {
 	class hostClass
+	more  bool         // more than a thread for each device, idle or busy, which may only poll
 	shows []HostSignal // signals that show work
 	read  []HostSignal // signals that were read of all pods
 }
 
-// hostOf returns what pods do on the host, of which busy devices have a thread that may wait.
-func (j *Judge) hostOf(uids map[string]bool, busy int, now time.Time) host {
+// hostOf returns what the pods of a group do on the host. Each busy device has a thread that may
+// wait.
+func (j *Judge) hostOf(g *group, now time.Time) host {
 	sum := HostValues{}
-	if len(uids) == 0 {
+	if len(g.pods) == 0 {
 		return host{}
 	}
-	for uid := range uids {
+	waiting := spinningThread * float64(g.busy)
+	if g.exchanged {
+		waiting = spinningThreads * float64(g.busy)
+	}
+	for uid := range g.pods {
 		p := j.pods[uid]
 		if p.measured.IsZero() || now.Sub(p.measured) > hostWindows*j.window {
 			return host{}
@@ -140,7 +148,7 @@ func (j *Judge) hostOf(uids map[string]bool, busy int, now time.Time) host {
 	for s := range NumHostSignals {
 		limit := s.silent()
 		if s == CPU {
-			limit = spinningThread*float64(busy) + otherThreads
+			limit = waiting + otherThreads
 		}
 		if !math.IsNaN(sum[s]) {
 			h.read = append(h.read, s)
@@ -149,12 +157,14 @@ func (j *Judge) hostOf(uids map[string]bool, busy int, now time.Time) host {
 			h.shows = append(h.shows, s)
 		}
 	}
+	h.more = len(h.shows) > 1 || len(h.shows) == 1 && h.shows[0] != CPU ||
+		sum[CPU] > spinningThread*float64(g.ranks)+otherThreads
 	switch {
 	case len(h.shows) > 0:
 		h.class = hostWorks
 	case math.IsNaN(sum[CPU]) || math.IsNaN(sum[Faults]) || math.IsNaN(sum[HostMemory]):
 		h.class = hostUnknown
-	case sum[CPU] > sleepingThread*float64(max(1, busy)):
+	case sum[CPU] > sleepingThread*float64(max(1, g.busy)):
 		h.class = hostSpins
 	}
 	return h

@@ -160,7 +160,7 @@ func (j *Judge) conclude(books []*book, now time.Time) {
 		g.add(b)
 	}
 	for _, g := range groups {
-		g.host = j.hostOf(g.pods, g.busy, now)
+		g.host = j.hostOf(g, now)
 	}
 	for _, b := range books {
 		g := groups[b.group]
@@ -236,6 +236,9 @@ func (j *Judge) verdict(b *book, g *group, now time.Time) Verdict {
 	}
 	if b.Progress.IsZero() || now.Sub(b.Progress) >= j.after || b.class == unmeasured && b.why == NoBusy {
 		v.Unknown, v.Missing = cmp.Or(b.why, TooShort), b.missing
+		if v.Unknown == Idle && g.host.class == hostWorks && g.host.more {
+			v.Unknown = HostWorks
+		}
 		return v
 	}
 	v.Progress = b.Shows
@@ -259,10 +262,14 @@ func (j *Judge) silenceNeeded(b *book, g *group) (time.Duration, Reason) {
 			return 0, HostSpins
 		}
 		return 0, RanksUnseen
+	case g.host.class == hostSpins && b.unreferenced:
+		return 0, HostSpins // the thread may compute what the first kernel waits for
 	case g.host.class == hostSpins:
 		return max(longest, waited), HostSpins
 	case g.resting > 0:
 		return max(longest, waited), RankIdles
+	case b.unreferenced:
+		return max(longest, waited), NoReference
 	case waited > j.after:
 		return waited, WaitedBefore
 	default:

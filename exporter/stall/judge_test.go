@@ -1,6 +1,7 @@
 package stall_test
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
+	"github.com/dra-exporter/dra-exporter/exporter/stall/judgetest"
 	"github.com/dra-exporter/dra-exporter/exporter/stall/stalltest"
 )
 
@@ -42,16 +44,24 @@ func hangs(then stalltest.Load) stalltest.Kind {
 	}
 }
 
+func play(trace stalltest.Trace) *judgetest.Player {
+	p, err := judgetest.New(trace)
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
 // last returns the last verdict after a time, with an edit of the readings of each second.
-func last(kind stalltest.Kind, length time.Duration, edit func(*player, *stalltest.Sample)) stall.Verdict {
+func last(kind stalltest.Kind, length time.Duration, edit func(*judgetest.Player, *stalltest.Sample)) stall.Verdict {
 	trace := kind.Trace(1, length)
-	p := newPlayer(trace)
+	p := play(trace)
 	var v stall.Verdict
 	for s := range trace.Samples {
 		if edit != nil {
 			edit(p, s)
 		}
-		v = p.play(s)
+		v = p.Play(s)[0]
 	}
 	return v
 }
@@ -60,10 +70,10 @@ func last(kind stalltest.Kind, length time.Duration, edit func(*player, *stallte
 // adds one.
 func TestEvidence(t *testing.T) {
 	const after = worksFor + stall.DefaultAfter + time.Minute
-	without := func(fields ...stalltest.Field) func(*player, *stalltest.Sample) {
-		return func(_ *player, s *stalltest.Sample) {
+	without := func(fields ...stalltest.Field) func(*judgetest.Player, *stalltest.Sample) {
+		return func(_ *judgetest.Player, s *stalltest.Sample) {
 			for _, f := range fields {
-				s.Values[f] = nan()
+				s.Values[f] = math.NaN()
 			}
 		}
 	}
@@ -71,6 +81,12 @@ func TestEvidence(t *testing.T) {
 		l := spins()
 		change(&l)
 		return hangs(l)
+	}
+	// exchanges is a hang of a claim that exchanged data over a network, while threads run.
+	exchanges := func(threads float64) stalltest.Kind {
+		kind := with(func(l *stalltest.Load) { l.CPU = threads })
+		kind.Phases[1].Load.NetworkIn, kind.Phases[1].Load.NetworkOut = 5e9, 5e9
+		return kind
 	}
 	whole := hangs(spins())
 	several := whole
@@ -83,7 +99,7 @@ func TestEvidence(t *testing.T) {
 	work.Phases[2].Others = stalltest.OthersWork
 	for name, tc := range map[string]struct {
 		kind stalltest.Kind
-		edit func(*player, *stalltest.Sample)
+		edit func(*judgetest.Player, *stalltest.Sample)
 		want string
 		more func(v *stall.Verdict) bool
 	}{
@@ -96,20 +112,35 @@ func TestEvidence(t *testing.T) {
 		"without SMs, with integers": {whole, without(stalltest.SM), "stalled", nil},
 		"without integers, with SMs": {whole, without(stalltest.Int), "stalled", nil},
 		"without cgroups": {
-			whole, func(p *player, _ *stalltest.Sample) { p.noHost = true }, "unknown (no_host)", nil,
+			whole, func(p *judgetest.Player, _ *stalltest.Sample) { p.NoHost = true }, "unknown (no_host)", nil,
 		},
 		"without page faults": {whole, without(stalltest.PageFaults), "unknown (no_host)", nil},
-		"without storage":     {whole, without(stalltest.HostRead), "stalled", nil},
+		"without storage":     {whole, without(stalltest.HostRead, stalltest.HostWritten), "stalled", nil},
 		"of a Job with several members": {
-			whole, func(p *player, _ *stalltest.Sample) { p.readings[0].Elsewhere = true }, "unknown (ranks_elsewhere)", nil,
+			whole, func(p *judgetest.Player, _ *stalltest.Sample) { p.Readings[0].Elsewhere = true }, "unknown (ranks_elsewhere)", nil,
 		},
 		"a thread runs": {
 			kind: with(func(l *stalltest.Load) { l.CPU = 1 }), want: "unknown (host_spins)",
 		},
 		"two threads run": {kind: with(func(l *stalltest.Load) { l.CPU = 2 }), want: "unknown (host_works)"},
-		"a checkpoint":    {kind: with(func(l *stalltest.Load) { l.Written = 1e7 }), want: "unknown (host_works)"},
-		"page faults":     {kind: with(func(l *stalltest.Load) { l.Faults = 1e3 }), want: "unknown (host_works)"},
-		"a download":      {kind: with(func(l *stalltest.Load) { l.PodIn = 5e6 }), want: "unknown (host_works)"},
+		"two threads run, of which one may poll the network": {
+			kind: exchanges(2), want: "unknown (host_spins)",
+		},
+		"three threads run, of which one may poll the network": {
+			kind: exchanges(3), want: "unknown (host_works)",
+		},
+		"idle while a thread runs": {
+			kind: with(func(l *stalltest.Load) { l.Busy, l.SM, l.Int, l.CPU = 0, 0, 0, 1 }), want: "unknown (idle)",
+		},
+		"idle while the host works": {
+			kind: with(func(l *stalltest.Load) { l.Busy, l.SM, l.Int, l.CPU = 0, 0, 0, 2 }), want: "unknown (host_works)",
+		},
+		"one of the blocks that spin works": {
+			kind: with(func(l *stalltest.Load) { l.SM, l.Int, l.FP32 = 0.48, 0.014, 0.0022 }), want: "unknown (unclear)",
+		},
+		"a checkpoint": {kind: with(func(l *stalltest.Load) { l.Written = 1e7 }), want: "unknown (host_works)"},
+		"page faults":  {kind: with(func(l *stalltest.Load) { l.Faults = 1e3 }), want: "unknown (host_works)"},
+		"a download":   {kind: with(func(l *stalltest.Load) { l.PodIn = 5e6 }), want: "unknown (host_works)"},
 		"a poller over PCIe": {
 			kind: with(func(l *stalltest.Load) { l.ToDevice, l.SM, l.Int = 64e6, 0.015, 0 }), want: "unknown (unclear)",
 		},
@@ -194,11 +225,51 @@ func TestNeverSeenIdle(t *testing.T) {
 			t.Errorf("%s: the verdict is %s, want %s: %s", name, v.State(), tc.want, v.Evidence())
 		}
 	}
-	kind := hangs(spins())
-	kind.Phases = kind.Phases[2:] // it has never worked
-	if v := last(kind, time.Hour, nil); v.Unknown != stall.NoReference {
-		t.Errorf("a claim that has never worked: %s", v.State())
+}
+
+// A claim that has never worked is stalled after 40 minutes if the device's idle power with a
+// context open is known, and that of each active SM is too low for work.
+func TestNeverWorked(t *testing.T) {
+	for name, tc := range map[string]struct {
+		idle time.Duration // before, with a context open
+		then stalltest.Load
+		want string
+	}{
+		"a spin":                          {20 * time.Second, spins(), "stalled"},
+		"a spin, never idle":              {0, spins(), "unknown (no_reference)"},
+		"a spin, while a thread runs":     {20 * time.Second, threadRuns(), "unknown (host_spins)"},
+		"dependent loads on the same SMs": {20 * time.Second, someLoads(), "unknown (no_reference)"},
+	} {
+		kind := hangs(tc.then)
+		kind.Phases = kind.Phases[2:]
+		if tc.idle > 0 {
+			kind.Phases = slices.Insert(kind.Phases, 0, stalltest.Phase{
+				Name: "start", For: tc.idle, Load: stalltest.Load{Context: true, CPU: 1, Anon: gib},
+			})
+		}
+		for _, at := range []time.Duration{39 * time.Minute, 42 * time.Minute} {
+			want := tc.want
+			if want == "stalled" && at < 40*time.Minute {
+				want = "unknown (no_reference)"
+			}
+			if v := last(kind, at, nil); v.State() != want {
+				t.Errorf("%s: after %v the verdict is %s, want %s: %s", name, at, v.State(), want, v.Evidence())
+			}
+		}
 	}
+}
+
+func threadRuns() stalltest.Load {
+	l := spins()
+	l.CPU = 1
+	return l
+}
+
+// someLoads are dependent loads in L2 by as many SMs as a wait has.
+func someLoads() stalltest.Load {
+	l := spins()
+	l.Int, l.L2 = 0.121*0.0128, 0.121
+	return l
 }
 
 // The time for which a claim is quiet is known to the second, and 0 while it works. It begins again
@@ -214,9 +285,9 @@ func TestQuiet(t *testing.T) {
 		{Name: "quiet again", For: 7 * time.Minute, Load: spins()},
 	}
 	trace := kind.Trace(1, worksFor+47*time.Minute)
-	p := newPlayer(trace)
+	p := play(trace)
 	for s := range trace.Samples {
-		v := p.play(s)
+		v := p.Play(s)[0]
 		at := s.At.Sub(stalltest.Start())
 		switch {
 		case v.Stalled != nil:
@@ -258,12 +329,12 @@ func TestIntervals(t *testing.T) {
 		{time.Second, time.Minute, 75 * time.Second},
 	} {
 		trace := hangs(spins()).Trace(1, worksFor+30*time.Minute)
-		p := newPlayer(trace)
-		p.judge = stall.New(tc.after, tc.interval)
+		p := play(trace)
+		p.Judge = stall.New(tc.after, tc.interval)
 		found := time.Duration(0)
 		for s := range trace.Samples {
 			at := s.At.Sub(stalltest.Start())
-			if at%tc.interval == 0 && found == 0 && p.play(s).Stalled != nil {
+			if at%tc.interval == 0 && found == 0 && p.Play(s)[0].Stalled != nil {
 				found = at - worksFor
 			}
 		}
@@ -279,7 +350,7 @@ func TestIntervals(t *testing.T) {
 func TestRestore(t *testing.T) {
 	const away = 20 * time.Minute
 	trace := hangs(spins()).Trace(1, 2*time.Hour)
-	p := newPlayer(trace)
+	p := play(trace)
 	began, found := worksFor+stall.DefaultAfter/2, time.Duration(0)
 	for s := range trace.Samples {
 		at := s.At.Sub(stalltest.Start())
@@ -287,16 +358,16 @@ func TestRestore(t *testing.T) {
 		case at > began && at < began+away:
 			continue
 		case at == began+away:
-			state := p.judge.AppendState(nil, nil)
-			if more := p.judge.AppendChanges(nil, nil); len(more) > 0 {
+			state := p.Judge.AppendState(nil, nil)
+			if more := p.Judge.AppendChanges(nil, nil); len(more) > 0 {
 				t.Errorf("%d bytes are written though no window has ended", len(more))
 			}
-			p.judge = stall.New(0, time.Second)
-			if err := p.judge.Restore(state); err != nil {
+			p.Judge = stall.New(0, time.Second)
+			if err := p.Judge.Restore(state); err != nil {
 				t.Fatal(err)
 			}
 		}
-		v := p.play(s)
+		v := p.Play(s)[0]
 		if at == began+away && v.State() != "not stalled" {
 			t.Errorf("at first the verdict is %s", v.State())
 		}
@@ -304,7 +375,7 @@ func TestRestore(t *testing.T) {
 			found = at - began - away
 		}
 	}
-	if left := stall.DefaultAfter / 2; found < left-time.Minute || found > left+3*p.judge.Window() {
+	if left := stall.DefaultAfter / 2; found < left-time.Minute || found > left+3*p.Judge.Window() {
 		t.Errorf("found %v after the restart, want what was left of %v", found, left)
 	}
 	if err := stall.New(0, 0).Restore([]byte("no")); err == nil {

@@ -46,7 +46,7 @@ func (b *book) bandOf(s Signal) band {
 	case s == Int:
 		return perSM(active)
 	case slices.Contains([]Signal{Tensor, FP64, FP32, FP16}, s):
-		of := band{0.003, 0.008}
+		of := band{0.001, 0.008}
 		if active >= leastSM {
 			small := perSM(active)
 			of = band{min(of.quiet, small.quiet), min(of.life, small.life)}
@@ -112,7 +112,7 @@ func (b *book) unmeasured() []Signal {
 func (b *book) classify(j *Judge, r *Reading, throttled bool) (class, Reason) {
 	known := j.idle[b.Device]
 	b.ownPCIe = known.Host
-	b.missing = nil
+	b.missing, b.unreferenced = nil, false
 	if b.shows = b.progress(); len(b.shows) > 0 && b.level.Measured(Busy) {
 		return working, Known
 	}
@@ -162,7 +162,11 @@ func (b *book) compare(known idle, r *Reading) (class, Reason) {
 	case known.Ready > 0 && active >= wideSM && watts-ready >= worksPerSM*active*(most-ready):
 		return working, Known // such as dependent loads, which use no pipe
 	case !compares:
-		return unclear, NoReference
+		b.unreferenced = known.Ready > 0 && b.idles(watts-known.Ready, most-known.Ready, most)
+		if !b.unreferenced {
+			return unclear, NoReference
+		}
+		return quiet, Known
 	case watts-low > lowPower*(reference-low):
 		return unclear, Unclear
 	case known.Ready == 0 && (!b.level.Measured(Int) || wide && watts > ready):
@@ -172,6 +176,13 @@ func (b *book) compare(known idle, r *Reading) (class, Reason) {
 	default:
 		return quiet, Known
 	}
+}
+
+// idles reports whether a device, of which the integer pipe and the SMs are measured, draws so
+// little above its idle power that each active SM can only wait, whatever the claim did before.
+func (b *book) idles(drawn, span, most float64) bool {
+	active := b.level[SM]
+	return active >= fewSM && b.level.Measured(Int) && drawn <= max(spinsPerSM*active*span, idleDrift/2*most)
 }
 
 // spins reports whether the power above the idle level is that of a kernel that waits.

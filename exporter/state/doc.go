@@ -34,4 +34,6 @@
 //
 // A killed process loses what it has not served. A loss of power may lose what was written in the
 // last [syncEvery].
+//
+// Bounds (max…) are for what the kernel sends: files of a damaged disk.
 package state

@@ -36,7 +36,7 @@ func (s *Subject) of() present.Subject {
 // describe describes a subject by the answers of a node. It returns nothing if the node does not
 // have the subject.
 func (a *answer) describe(of Subject) []string {
-	d := present.Describe(a.report, a.incidents, of.of())
+	d := present.Describe(driver.Standard(), a.report, a.incidents, of.of())
 	if len(d.Sections) == 0 {
 		return nil
 	}

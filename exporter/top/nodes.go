@@ -1,5 +1,7 @@
 // Package top shows the devices of one or several nodes as a live table. It gets them from the
 // nodes' exporters. It implements `dra-exporter top`.
+//
+// Bounds (max…) are for what other exporters and the API server send.
 package top
 
 import (

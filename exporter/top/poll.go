@@ -35,7 +35,14 @@ type fleet struct {
 	memory  *decode.Budget
 }
 
-// poll finds the nodes and asks all of them at once. It keeps the last report of nodes that do not
+// Nodes are asked side by side, but each answer that is being read takes memory. A node that does
+// not answer in that time gives its place up, so that it does not delay others.
+const (
+	places       = 64
+	placeTimeout = 100 * time.Millisecond
+)
+
+// poll finds the nodes and asks all of them. It keeps the last report of nodes that do not
 // answer, and forgets nodes that are gone.
 func (f *fleet) poll(ctx context.Context, find func(context.Context) ([]Node, error)) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
@@ -50,6 +57,7 @@ func (f *fleet) poll(ctx context.Context, find func(context.Context) ([]Node, er
 	before := f.answers
 	f.answers = map[string]*answer{}
 	var asking sync.WaitGroup
+	taken := make(chan struct{}, places)
 	for _, n := range nodes {
 		if f.answers[n.Name] != nil {
 			continue // it is listed twice
@@ -59,7 +67,13 @@ func (f *fleet) poll(ctx context.Context, find func(context.Context) ([]Node, er
 			a = &answer{name: n.Name}
 		}
 		f.answers[n.Name], a.node = a, n
-		asking.Go(func() { a.renew(ctx, n, f.memory.Open(maxNode)) })
+		taken <- struct{}{}
+		free := sync.OnceFunc(func() { <-taken })
+		asking.Go(func() {
+			defer free()
+			defer time.AfterFunc(placeTimeout, free).Stop()
+			a.renew(ctx, n, f.memory.Open(maxNode))
+		})
 	}
 	asking.Wait()
 	for name, a := range before {

@@ -1,6 +1,8 @@
 // Package web serves the metrics (written by package exposition), the HTML page at /, the snapshot
 // as JSON ([Report]), probes and profiles. All answers are made from the latest snapshot. A request
 // causes no reading, and the cost of all requests together is bounded ([NewServer]).
+//
+// Bounds (max…) are for what clients of the HTTP port send.
 package web
 
 import (

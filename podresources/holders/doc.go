@@ -9,4 +9,6 @@
 // A hold ends, or begins again, only by evidence that was requested later than the evidence that it
 // contradicts. A list is complete, an event is not. Only [Asker], which asks the kubelet, does I/O
 // or uses a clock.
+//
+// Bounds (max…) are for what the kubelet and the API server send.
 package holders

@@ -1,5 +1,7 @@
 // Package kube gets from the API server what the kubelet does not report about allocated devices:
 // ResourceSlices, ResourceClaims, pods and DeviceTaintRules.
+//
+// Bounds (max…) are for what the API server and users send.
 package kube
 
 import (

@@ -146,9 +146,10 @@ func TestImports(t *testing.T) {
 		"exporter/distribution": nil,
 		"exporter/fit":          {"driver", "exporter/join", "podresources"},
 		"exporter/stall":        {"driver"},
+		"exporter/timeline":     {"driver", "exporter/join", "podresources"},
 		"exporter/ledger": {
 			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger/meter",
-			"exporter/ledger/saved", "exporter/stall", "podresources",
+			"exporter/ledger/saved", "exporter/stall", "exporter/timeline", "podresources",
 		},
 		"exporter/ledger/meter": {"driver"},
 		"exporter/exposition": {
@@ -156,7 +157,8 @@ func TestImports(t *testing.T) {
 			"podresources",
 		},
 		"exporter/recorder": {
-			"driver", "driver/nvidia/xid", "exporter/join", "exporter/ledger", "exporter/stall", "podresources",
+			"driver", "driver/nvidia/xid", "exporter/join", "exporter/ledger", "exporter/stall", "exporter/timeline",
+			"podresources",
 		},
 		"exporter/archive":      {"driver", "exporter/state"},
 		"exporter/ledger/saved": {"driver", "exporter/state/former"},

@@ -47,11 +47,10 @@ partition        parts of what a parent counts reach the holders of its partitio
 One device, of these parts:
 device           the record of a device, and whether its hardware is still the same
 idle             when it was active
-periods          its holding periods, as others see them
 known            what was known of its shares at which tick
 meters           its meters and counters
 holds            the holds of pods, and who is charged for each
-timeline         segments of time, and what is charged to the holders of each
+segments         spans of time with the same holders, and what is charged to the holders of each
 account          what a claim or a pod was charged
 meter            the readings of one series, and their sum
 

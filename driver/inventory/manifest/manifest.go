@@ -3,6 +3,8 @@
 //
 // Input is not trusted: its size, depth and number of rows are bounded, and YAML aliases, which can
 // expand a few bytes to gigabytes and which kubectl does not write, are rejected.
+//
+// Bounds (max…) are for what administrators and DRA drivers send.
 package manifest
 
 import (

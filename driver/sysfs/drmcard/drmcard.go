@@ -1,5 +1,7 @@
 // Package drmcard lists graphics cards and accelerators in the kernel's class drm, for sources that
 // read them: card and render number, PCI address, kernel driver and hwmon folder.
+//
+// Bounds (max…) are for what the kernel sends.
 package drmcard
 
 import (

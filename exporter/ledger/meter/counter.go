@@ -1,6 +1,8 @@
 // Package meter computes amounts from readings: what a hardware counter counted between two
 // readings, and the integral of a gauge. It is pure: no I/O, no clock, and no knowledge of devices
 // or holders.
+//
+// Bounds (max…) are for what vendors' libraries send.
 package meter
 
 import (

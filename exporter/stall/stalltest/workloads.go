@@ -173,6 +173,34 @@ func evenWorkloads() []Workload { //nolint:funlen // a table
 			}),
 		},
 		{
+			Name: "validation-on-rank-0", Why: "rank 0 validates on its device for ten minutes of each hour, the others spin",
+			Source: "reasoning", Kind: "PyTorchJob",
+			Members: members(8, func(i, minute int) Second {
+				switch {
+				case minute%60 < 50:
+					return inStep()
+				case i == 0:
+					return Second{Utilization: 0.97, Tensor: 0.5, SM: 0.8, Clock: 0.98, Watts: 600}
+				default:
+					return Second{Utilization: 1, Tensor: 0, SM: 0.12, Clock: 1, Watts: 127}
+				}
+			}),
+		},
+		{
+			Name: "tokenizes-after-an-hour", Why: "rank 0 prepares data on its host for 35 minutes, the others spin",
+			Source: "reasoning", Kind: "PyTorchJob",
+			Members: members(8, func(i, minute int) Second {
+				switch {
+				case minute < becameAt || minute >= becameAt+35:
+					return inStep()
+				case i == 0:
+					return Second{Clock: 1, Watts: 120}
+				default:
+					return Second{Utilization: 1, SM: 0.12, Clock: 1, Watts: 127}
+				}
+			}),
+		},
+		{
 			Name: "checkpoint-of-rank-0", Why: "rank 0 writes for ten minutes of each hour, the others spin",
 			Source: "recording wait_checkpoint", Kind: "PyTorchJob",
 			Members: members(8, func(i, minute int) Second {

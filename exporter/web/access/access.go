@@ -1,6 +1,8 @@
 // Package access restricts pages to users whom the API server allows to read them, like the
 // kubelet's own endpoints. A TokenReview identifies the user of a bearer token. A
 // SubjectAccessReview decides whether that user may get the path, as a non-resource URL of RBAC.
+//
+// Bounds (max…) are for what clients of the HTTP port and the API server send.
 package access
 
 import (

@@ -1,5 +1,7 @@
 // Package decode reads JSON documents of exporters that may lie. It reads them element by element,
 // and bounds the number of elements and the memory that they take, also for all documents together.
+//
+// Bounds (max…) are for what other exporters send.
 package decode
 
 import (

@@ -5,6 +5,8 @@
 // many events that differ only by their message. The recorder itself is not used: it drops events
 // without counting them, its retries block the next events, and after a restart it creates a second
 // object for the same event.
+//
+// Bounds (max…) are for what the API server sends.
 package events
 
 import (

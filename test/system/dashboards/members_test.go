@@ -95,11 +95,12 @@ func counted(rate course) course {
 // stragglerStories make the alert on stragglers fire for each reason. It must not fire if nothing
 // shows that the other members wait for the member that differs.
 func stragglerStories() []story {
-	fires := func(name, reason string, change, all func(*member)) story {
+	// fires is about a member that is slow from minute 20 to 60, and is named from some minute on.
+	fires := func(name, reason string, from int, change, all func(*member)) story {
 		alert := "DRAWorkloadStraggler namespace=a device=gpu-3 reason=" + reason
 		return story{
 			name: name, series: ranks(change, all),
-			checks: []check{{19, nil}, {40, []string{alert}}, {59, []string{alert}}, {90, nil}},
+			checks: []check{{19, nil}, {from, []string{alert}}, {59, []string{alert}}, {90, nil}},
 		}
 	}
 	silent := func(name string, change, all func(*member)) story {
@@ -115,11 +116,11 @@ func stragglerStories() []story {
 		return slices.Concat(first.series(), second.series())
 	}
 	stories := []story{
-		fires("a rank that heat slows down", "throttled", hot, nil),
-		fires("a rank that heat slows down, without a measurement of traffic", "throttled", hot, unlinked),
-		fires("a rank with a low clock", "low_clock", slow, nil),
-		fires("a rank that computes for longer", "busy", busier, nil),
-		fires("a rank that waits for its input while the others spin", "starved", starving, nil),
+		fires("a rank that heat slows down", "throttled", 40, hot, nil),
+		fires("a rank that heat slows down, without a measurement of traffic", "throttled", 40, hot, unlinked),
+		fires("a rank with a low clock", "low_clock", 40, slow, nil),
+		fires("a rank that computes for longer", "busy", 50, busier, nil),
+		fires("a rank that waits for its input while the others spin", "starved", 50, starving, nil),
 		silent("all ranks are hot", nil, hot),
 		silent("a rank that idles at a low clock", func(m *member) {
 			slow(m)
@@ -162,12 +163,16 @@ func workloadStory(w *stalltest.Workload) story {
 		s.series = append(s.series, series{of.Metric, of.Labels, course(of.Value)})
 	}
 	// Signals are means over 10 minutes, and the alert fires after 5 and for 5 more: it may start and
-	// end 15 minutes later than the truth. No check is in these minutes.
-	const late = 15
+	// end 15 minutes later than the truth, and busy and starved last for 20 before. No check is in
+	// these minutes.
 	for _, at := range []int{50, 85, 100, 110, 170} {
 		var fires []string
 		settled := true
 		for _, slow := range w.Stragglers {
+			late := 15
+			if slow.Reason == "busy" || slow.Reason == "starved" {
+				late = 35
+			}
 			switch {
 			case at >= slow.From+late && at < slow.To:
 				fires = append(fires, fmt.Sprintf(
@@ -184,36 +189,62 @@ func workloadStory(w *stalltest.Workload) story {
 	return s
 }
 
-// quietStories are of two members on two nodes, of which the first is quiet from minute 20 to 100.
+// quietStories are of members on several nodes, of which all but the last are quiet from minute 20
+// to 100.
 func quietStories() []story {
 	alert := "DRAWorkloadStalled namespace=a"
-	of := func(name, kind, other string, want []string) story {
+	of := func(name, kind string, want []string, does ...string) story {
 		var all []series
-		for i, node := range []string{"n1", "n2"} {
+		for i, other := range does {
+			node := fmt.Sprintf("n%d", i+1)
 			m := rank(node, fmt.Sprintf("gpu-%d", i), func(m *member) { m.kind = kind })
 			all = append(all, m.series()...)
 			claim := fmt.Sprintf(`namespace="a", resourceclaim_name="llm-%s", driver="gpu.x", pool=%q, device=%[1]q, `+
 				`node=%[2]q, instance=%[2]q, job="dra-exporter"`, m.device, m.node)
 			quiet := series{"dra_claim_quiet_seconds", claim, rising(60).from(20).without(100, minutes)}
 			switch {
-			case i == 0 || other == "quiet":
+			case other == "quiet":
 				all = append(all, quiet)
+			case other == "not scraped":
+				all = append(all[:len(all)-len(m.series())], gone(m.series(), m.node, 50)...)
 			case other == "works":
 				all = append(all, series{"dra_claim_stalled", claim + `, reason=""`, always(0)})
 			default:
 				all = append(all, series{"dra_claim_stalled_unknown", claim + fmt.Sprintf(", reason=%q", other), always(1)})
 			}
 		}
-		return story{name: name, series: all, checks: []check{{15, nil}, {58, nil}, {70, want}, {99, want}, {115, nil}}}
+		var before, after []string
+		if slices.Contains(does, "not scraped") {
+			down := "DRAExporterDown"
+			before, want, after = []string{down}, []string{down}, []string{down}
+		}
+		return story{
+			name: name, series: all, checks: []check{{15, nil}, {58, before}, {70, want}, {99, want}, {115, after}},
+		}
 	}
 	return []story{
-		of("all members are quiet", "JobSet", "quiet", []string{alert}),
-		of("the other member is idle", "JobSet", "idle", []string{alert}),
-		of("the other member works", "JobSet", "works", nil),
-		of("the other member works on its host", "JobSet", "host_works", nil),
-		of("the other member is not measured", "JobSet", "no_engines", nil),
-		of("a server without requests", "Deployment", "quiet", nil),
+		of("all members are quiet", "JobSet", []string{alert}, "quiet", "quiet"),
+		of("the other member is idle", "JobSet", []string{alert}, "quiet", "idle"),
+		of("the other member works", "JobSet", nil, "quiet", "works"),
+		of("the other member works on its host", "JobSet", nil, "quiet", "host_works"),
+		of("the other member is not measured", "JobSet", nil, "quiet", "no_engines"),
+		of("the exporter of the other member is down", "JobSet", nil, "quiet", "quiet", "not scraped"),
+		of("a server without requests", "Deployment", nil, "quiet", "quiet"),
 	}
+}
+
+// gone are series of a node whose exporter is down from a minute on.
+func gone(all []series, node string, from int) []series {
+	out := []series{{"up", fmt.Sprintf(`node=%[1]q, instance=%[1]q, job="dra-exporter"`, node), func(minute int) (float64, bool) {
+		if minute < from {
+			return 1, true
+		}
+		return 0, true
+	}}}
+	for _, s := range all {
+		out = append(out, series{s.name, s.labels, s.value.without(from, minutes)})
+	}
+	return out
 }
 
 // TestMembers compares median, spread and deviations of five members on two nodes with arithmetic

@@ -44,18 +44,10 @@ spec:
 // API server, with the rights of the chart. The API server decides who sees what: alice, who may
 // get the claims of one namespace, sees these and no others.
 func (w *world) testGateway(t *testing.T) {
-	const own = release + "-gateway"
 	w.apply(others)
 	t.Cleanup(func() { _, _ = w.cluster.Kubectl(w.Context(), "", "delete", "namespace", "team-b", "--wait=true") })
 	w.kubectl("wait", "--for=condition=Ready", "pod", "--all", "-n", "team-b", "--timeout="+startTimeout.String())
-	w.install(object{"gateway": object{"enabled": true}})
-	w.kubectl("rollout", "status", "deployment/"+own, "-n", namespace, "--timeout="+startTimeout.String())
-	var pods corev1.PodList
-	raw := w.kubectl("get", "pods", "-n", namespace, "-l", "app.kubernetes.io/name="+own, "-o", "json")
-	if err := json.Unmarshal([]byte(raw), &pods); err != nil || len(pods.Items) != 1 {
-		t.Fatalf("%d pods of the gateway, %v", len(pods.Items), err)
-	}
-	address := "http://" + pods.Items[0].Status.PodIP + ":10985"
+	address := w.installGateway(object{})
 
 	for _, account := range []string{"alice", "lead"} {
 		w.kubectl("create", "serviceaccount", account, "-n", namespace)
@@ -84,12 +76,16 @@ func (w *world) testGateway(t *testing.T) {
 		content, err := io.ReadAll(response.Body)
 		return response.StatusCode, response.Header.Get("Location") + "\n" + string(content), err
 	}
-	live.Await(t, startTimeout, "the gateway shows the claims of the node", func() error {
+	look := func() (body string, err error) {
 		status, body, err := get("lead", "/")
 		if err == nil && (status != http.StatusOK || !strings.Contains(body, "default/single") ||
 			!strings.Contains(body, "team-b/secret")) {
 			err = fmt.Errorf("status %d:\n%s", status, body)
 		}
+		return body, err
+	}
+	live.Await(t, startTimeout, "the gateway shows the claims of the node", func() error {
+		_, err := look()
 		return err
 	})
 	live.Await(t, startTimeout, "alice sees her claims", func() error { // once the API server's authorizer knows the role
@@ -139,6 +135,28 @@ func (w *world) testGateway(t *testing.T) {
 	if _, err := w.ask(t, "top", "--once"); err == nil || !strings.Contains(err.Error(), "asks for credentials") {
 		t.Errorf("top, of an exporter that asks for tokens: %v", err)
 	}
+	t.Run("StolenToken", func(t *testing.T) { w.testStolenToken(t, address, look) })
+	address = w.installGateway(object{"certificate": object{"from": "generated"}})
+	t.Run("Certificate", func(t *testing.T) { w.testCertificate(t, look) })
+}
+
+// installGateway installs the chart with its gateway, whose exporters ask for tokens, and with more
+// values of web. It returns the gateway's address.
+func (w *world) installGateway(web object) (address string) {
+	w.Helper()
+	web["kubeAuthorization"] = object{"enabled": true}
+	w.install(object{"gateway": object{"enabled": true}, "web": web})
+	w.kubectl("rollout", "status", "deployment/"+release+"-gateway", "-n", namespace, "--timeout="+startTimeout.String())
+	live.Await(w, startTimeout, "there is one pod of the gateway", func() error {
+		var pods corev1.PodList
+		raw := w.kubectl("get", "pods", "-n", namespace, "-l", "app.kubernetes.io/name="+release+"-gateway", "-o", "json")
+		if err := json.Unmarshal([]byte(raw), &pods); err != nil || len(pods.Items) != 1 {
+			return fmt.Errorf("%d pods of the gateway, %w", len(pods.Items), err)
+		}
+		address = "http://" + pods.Items[0].Status.PodIP + ":10985"
+		return nil
+	})
+	return address
 }
 
 // testTop runs top and why for all nodes, through the API server.

@@ -40,6 +40,7 @@ type lab struct {
 	gateway *program
 	stood   func() []standstill.Span
 	closing chan struct{} // closed when the lab ends
+	lies    string        // what nodes that lie answer to all; "": see lie
 
 	mu       sync.Mutex
 	manners  map[int]manner    // of the nodes that are not honest
@@ -177,14 +178,21 @@ func (l *lab) drip(w http.ResponseWriter, r *http.Request) {
 
 // lie returns a document with far more elements than a node has.
 func (l *lab) lie(path string) string {
-	switch path {
-	case "/api/v1/summary":
-		return `{"incidents":[{}` + strings.Repeat(",{}", 510<<10/3-10) + "]}"
-	case "/api/v1/snapshot":
-		return `{"claims":[{}` + strings.Repeat(",{}", 8<<20/3) + "]}"
+	switch {
+	case l.lies != "":
+		return l.lies
+	case path == "/api/v1/summary":
+		return many("incidents", 510<<10)
+	case path == "/api/v1/snapshot":
+		return many("claims", 8<<20)
 	default:
-		return `{"incidents":[{}` + strings.Repeat(",{}", 8<<20/3) + "]}"
+		return many("incidents", 8<<20)
 	}
+}
+
+// many returns a document of a size with a list of empty elements.
+func many(list string, size int) string {
+	return `{"` + list + `":[{}` + strings.Repeat(",{}", (size-len(list)-10)/3) + "]}"
 }
 
 // truth returns what a node with eight devices and claims answers. One node in a hundred changes

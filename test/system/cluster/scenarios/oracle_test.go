@@ -330,9 +330,9 @@ func (n *namespace) showsPrepared(pod, claim string) (more int) {
 }
 
 // keeps checks, on every snapshot until lift is called, that the namespace's pods hold what they
-// hold now and that their devices are read. If the exporter reads none of the vendor's devices, the
-// pods' devices need not be read either: the vendor's exporter has then not answered within a
-// second.
+// hold now and that their devices are read. If the exporter reads none of the devices of an
+// endpoint of the vendor's exporter, the pods' devices there need not be read either: the endpoint
+// has then not answered within a second.
 func (n *namespace) keeps(count int) (lift func()) {
 	n.Helper()
 	all, _ := n.agree(count)
@@ -340,12 +340,11 @@ func (n *namespace) keeps(count int) (lift func()) {
 	read := func(e *running, strictly bool) func(*present.Report) error {
 		want := e.expect(all)
 		return func(r *present.Report) error {
-			away := !strictly && !n.vendor.isRead(r)
 			for _, h := range want {
 				if e.noClaims && (!n.vendor.has(h.Device) || contradicts) {
 					continue // The hardware or the device is unknown.
 				}
-				if away && n.vendor.has(h.Device) {
+				if !strictly && n.vendor.has(h.Device) && !n.vendor.answers(r, h.Device, e.noClaims) {
 					continue
 				}
 				if d := deviceOf(r, h.Device); d.Up == nil || !*d.Up {

@@ -86,13 +86,35 @@ func (v *vendor) named(uuid string) string {
 }
 
 // has reports whether the vendor's exporter has a device.
-func (v *vendor) has(device string) bool {
-	return slices.ContainsFunc(slices.Concat(v.gpus, v.plugged), func(g gpu) bool { return g.name == device })
+func (v *vendor) has(device string) bool { return v.endpoint(device, false) != "" }
+
+// endpoint returns the prefix of the metrics by which an exporter reads a device: by names, as
+// namesConfig says, or by hardware. It is empty if the vendor's exporter does not have the device.
+func (v *vendor) endpoint(device string, names bool) string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	i := slices.IndexFunc(slices.Concat(v.gpus, v.plugged), func(g gpu) bool { return g.name == device })
+	switch {
+	case i < 0:
+		return ""
+	case i >= len(v.gpus):
+		return "gpu"
+	case names:
+		return "named"
+	case v.gpus[i].uuid == "":
+		return "partition"
+	default:
+		return "gpu"
+	}
 }
 
-// isRead reports whether an exporter reads any of the vendor's devices.
-func (v *vendor) isRead(r *present.Report) bool {
-	return slices.ContainsFunc(r.Devices, func(d present.DeviceReport) bool { return d.Up != nil && *d.Up && v.has(d.Device) })
+// answers reports whether an exporter reads any device of a device's endpoint: each endpoint is
+// requested by itself.
+func (v *vendor) answers(r *present.Report, device string, names bool) bool {
+	of := v.endpoint(device, names)
+	return slices.ContainsFunc(r.Devices, func(d present.DeviceReport) bool {
+		return d.Up != nil && *d.Up && v.endpoint(d.Device, names) == of
+	})
 }
 
 // replace replaces the hardware of a device. The load stays the same. The new counter is

@@ -1,6 +1,8 @@
-package stall_test
+// Package judgetest plays the jobs of stalltest to a judge of stall, as the exporter does.
+package judgetest
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -13,23 +15,28 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// player passes a trace to a judge: that of the first device, and for the other devices of the pod
+// Player passes a trace to a judge: that of the first device, and for the other devices of the pod
 // what the trace says of them.
-type player struct {
-	judge    *stall.Judge
-	trace    stalltest.Trace
-	readings []stall.Reading
-	hosted   time.Time // of the last reading of the host
-	noHost   bool
+type Player struct {
+	Judge    *stall.Judge
+	Readings []stall.Reading // of the devices of the pod
+	NoHost   bool            // the pod's cgroups can't be read
+
+	trace  stalltest.Trace
+	hosted time.Time // of the last reading of the host
 }
 
 const podUID = "6c61b571-6b3c-4d5e-8f0b-9b8d5c1a0001"
 
-func newPlayer(trace stalltest.Trace) *player {
-	p := &player{judge: stall.New(0, time.Second), trace: trace}
-	meta := metaOf(&trace.Pod)
+// New returns a player with a judge that has seen nothing.
+func New(trace stalltest.Trace) (*Player, error) {
+	p := &Player{Judge: stall.New(0, time.Second), trace: trace}
+	meta, err := metaOf(&trace.Pod)
+	if err != nil {
+		return nil, err
+	}
 	for i := range trace.Devices {
-		p.readings = append(p.readings, stall.Reading{
+		p.Readings = append(p.Readings, stall.Reading{
 			Key: stall.Key{
 				Namespace: "team", Claim: "job",
 				Device: driver.ID{Driver: "gpu.test", Pool: "node", Device: string(rune('a' + i))},
@@ -38,11 +45,11 @@ func newPlayer(trace stalltest.Trace) *player {
 			Limit: trace.Model.LimitWatts, MaxLimit: trace.Model.LimitWatts,
 		})
 	}
-	return p
+	return p, nil
 }
 
 // metaOf returns what the exporter knows of a pod.
-func metaOf(of *stalltest.Pod) *podresources.PodMeta {
+func metaOf(of *stalltest.Pod) (*podresources.PodMeta, error) {
 	pod := corev1.Pod{}
 	pod.Name, pod.Namespace, pod.UID = "pod", "team", podUID
 	pod.Labels, pod.Annotations = of.Labels, of.Annotations
@@ -55,30 +62,29 @@ func metaOf(of *stalltest.Pod) *podresources.PodMeta {
 	}
 	_, facts, ok := podresources.NewPodFacts(&pod, &podresources.Selection{})
 	if !ok {
-		panic("the pod is not valid")
+		return nil, fmt.Errorf("the pod of a %s is not valid", of.WorkloadKind)
 	}
-	return facts.Meta
+	return facts.Meta, nil
 }
 
-// play passes a sample, and returns the verdict on the first device.
-func (p *player) play(s *stalltest.Sample) stall.Verdict {
-	for i := range p.readings {
-		r := &p.readings[i]
+// Play passes a sample, and returns the verdicts on the devices of the pod, valid until the next
+// call.
+func (p *Player) Play(s *stalltest.Sample) []stall.Verdict {
+	for i := range p.Readings {
+		r := &p.Readings[i]
+		r.Values = valuesOf(&s.Values)
 		switch {
-		case i == 0 || s.Others == stalltest.InStep || s.Others == stalltest.OthersUnknown:
-			r.Values = valuesOf(&s.Values)
-		case s.Others == stalltest.OthersGone && i < len(p.readings)-1:
-			r.Values = valuesOf(&s.Values) // the last one has ended
+		case i == 0, s.Others == stalltest.InStep, s.Others == stalltest.OthersUnknown,
+			s.Others == stalltest.OthersGone && i < len(p.Readings)-1: // the last one has ended
 		default:
-			r.Values = valuesOf(&s.Values)
 			others(&r.Values, s.Others, &p.trace.Model)
 		}
 	}
-	if s.At.Sub(p.hosted) >= p.judge.Window() && !p.noHost {
+	if s.At.Sub(p.hosted) >= p.Judge.Window() && !p.NoHost {
 		p.hosted = s.At
-		p.judge.ObserveHost(s.At, map[string]stall.HostValues{podUID: hostOf(&s.Values)})
+		p.Judge.ObserveHost(s.At, map[string]stall.HostValues{podUID: hostOf(&s.Values)})
 	}
-	return p.judge.Observe(s.At, p.readings)[0]
+	return p.Judge.Observe(s.At, p.Readings)
 }
 
 // others replaces the activity of another rank of the pod.
@@ -135,15 +141,26 @@ func valuesOf(of *stalltest.Values) stall.Values {
 	return v
 }
 
-// hostOf returns the signals of the pod on the host.
+// hostOf returns the signals of the pod on the host. Of recordings, what was not recorded is left
+// out: bytes read from block devices, and the page cache.
 func hostOf(of *stalltest.Values) stall.HostValues {
 	return stall.HostValues{
 		stall.CPU:        of[stalltest.HostCPU],
-		stall.Storage:    of[stalltest.HostRead] + of[stalltest.HostWritten],
+		stall.Storage:    sum(of[stalltest.HostRead], of[stalltest.HostWritten]),
 		stall.Faults:     of[stalltest.PageFaults],
-		stall.HostMemory: of[stalltest.HostAnon] + of[stalltest.HostFile],
-		stall.PodNetwork: of[stalltest.PodReceived] + of[stalltest.PodTransmitted],
+		stall.HostMemory: sum(of[stalltest.HostAnon], of[stalltest.HostFile]),
+		stall.PodNetwork: sum(of[stalltest.PodReceived], of[stalltest.PodTransmitted]),
 	}
 }
 
-func nan() float64 { return math.NaN() }
+// sum returns the sum of the values that are measured, NaN if none is.
+func sum(a, b float64) float64 {
+	switch {
+	case math.IsNaN(a):
+		return b
+	case math.IsNaN(b):
+		return a
+	default:
+		return a + b
+	}
+}

@@ -10,9 +10,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// timeline has the holders of a device over time, as segments in order of time. Each lasts until
-// the next one begins. The first begins at the zero time; the last is open.
-type timeline []segment
+// segments are the holders of a device over time, in order of time. Each lasts until the next one
+// begins. The first begins at the zero time; the last is open.
+type segments []segment
 
 // segment is a span of time in which the holders and their portions did not change. Both lists are
 // empty for a free device. Otherwise the weights of each list sum to 1, and the uses of the claims
@@ -204,7 +204,7 @@ func (s *segment) bytes() int {
 
 // append adds the present segment. The accounts of holders that it does not have are kept for those
 // before.
-func (t timeline) append(s segment) timeline {
+func (t segments) append(s segment) segments {
 	if len(t) == 0 {
 		return append(t, s)
 	}
@@ -221,13 +221,13 @@ func (t timeline) append(s segment) timeline {
 }
 
 // bytes returns what the past segments take.
-func (t timeline) bytes() int { return t.last().before - t[0].before }
+func (t segments) bytes() int { return t.last().before - t[0].before }
 
 // last returns the present segment.
-func (t timeline) last() *segment { return &t[len(t)-1] }
+func (t segments) last() *segment { return &t[len(t)-1] }
 
 // at returns the index of the segment that covers the moment.
-func (t timeline) at(moment time.Time) int {
+func (t segments) at(moment time.Time) int {
 	i := len(t) - 1
 	for i > 0 && t[i].from.After(moment) {
 		i--
@@ -236,11 +236,11 @@ func (t timeline) at(moment time.Time) int {
 }
 
 // on returns the segment that covers the moment.
-func (t timeline) on(moment time.Time) *segment { return &t[t.at(moment)] }
+func (t segments) on(moment time.Time) *segment { return &t[t.at(moment)] }
 
 // each calls f for every segment that overlaps the span, with the overlap. The overlaps make up the
 // span. For an empty span it calls f with the segment at that time.
-func (t timeline) each(from, to time.Time, f func(s *segment, from, to time.Time)) {
+func (t segments) each(from, to time.Time, f func(s *segment, from, to time.Time)) {
 	for i := t.at(from); i < len(t); i++ {
 		start, end := t[i].from, to
 		if i+1 < len(t) && t[i+1].from.Before(to) {
@@ -257,7 +257,7 @@ func (t timeline) each(from, to time.Time, f func(s *segment, from, to time.Time
 }
 
 // since returns the timeline without the segments that ended by the moment.
-func (t timeline) since(moment time.Time) timeline {
+func (t segments) since(moment time.Time) segments {
 	i := max(t.at(moment), t.beyond())
 	if i <= 0 {
 		return t
@@ -266,7 +266,7 @@ func (t timeline) since(moment time.Time) timeline {
 }
 
 // beyond returns how many of the oldest segments exceed these limits.
-func (t timeline) beyond() int {
+func (t segments) beyond() int {
 	portions := 0
 	for i := range slices.Backward(t) {
 		portions += len(t[i].claims) + len(t[i].pods)
@@ -278,7 +278,7 @@ func (t timeline) beyond() int {
 }
 
 // useOf returns the account's present parts of the device's quantities.
-func (t timeline) useOf(a *account) join.Use {
+func (t segments) useOf(a *account) join.Use {
 	if p := t.last().portionOf(a); p != nil {
 		return p.use
 	}
@@ -286,7 +286,7 @@ func (t timeline) useOf(a *account) join.Use {
 }
 
 // open adds totals for counters to all accounts in the timeline.
-func (t timeline) open(counters []*counter) {
+func (t segments) open(counters []*counter) {
 	for i := range t {
 		for p := range t[i].portions() {
 			p.account.open(counters)
@@ -295,7 +295,7 @@ func (t timeline) open(counters []*counter) {
 }
 
 // replace replaces an account by another one.
-func (t timeline) replace(a, by *account) {
+func (t segments) replace(a, by *account) {
 	for i := range t {
 		for p := range t[i].portions() {
 			if p.account == a {
@@ -307,7 +307,7 @@ func (t timeline) replace(a, by *account) {
 
 // endAccounts ends the accounts that are in past segments, or in segments that were replaced from a
 // time on, and not in the last segment.
-func (t timeline) endAccounts(replaced timeline, from time.Time) {
+func (t segments) endAccounts(replaced segments, from time.Time) {
 	done := map[*account]bool{}
 	for p := range t.last().portions() {
 		done[p.account] = true
