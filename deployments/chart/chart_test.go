@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	certmanagerv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	"github.com/google/go-cmp/cmp"
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	chart "helm.sh/helm/v4/pkg/chart/v2"
@@ -90,7 +91,7 @@ func (o *objects) add(t *testing.T, document string) {
 		"Deployment": &appsv1.Deployment{}, "Role": &rbacv1.Role{}, "RoleBinding": &rbacv1.RoleBinding{},
 		"Ingress":          &networkingv1.Ingress{},
 		"GrafanaDashboard": &metav1.PartialObjectMetadata{}, "HTTPRoute": &metav1.PartialObjectMetadata{},
-		"Issuer": &metav1.PartialObjectMetadata{}, "Certificate": &metav1.PartialObjectMetadata{},
+		"Issuer": &certmanagerv1.Issuer{}, "Certificate": &certmanagerv1.Certificate{},
 	}[meta.Kind]
 	if into == nil {
 		t.Fatalf("unknown kind %s", meta.Kind)

@@ -448,7 +448,7 @@ func (c *Checker) devices(r join.Result) {
 	}
 	if len(r.Devices) > 0 && telemetry == 0 {
 		c.report.add(Finding{
-			Status: Fail, What: "telemetry", Text: fmt.Sprintf("none of %s has telemetry", present.Count(len(r.Devices), "device")),
+			Status: Fail, What: "telemetry", Text: "none of " + present.Count(len(r.Devices), "device") + " has telemetry",
 			Do: "see the reasons above; only the holders of the devices can be exported",
 		})
 	}

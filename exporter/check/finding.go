@@ -91,7 +91,8 @@ func (r *Report) WriteText(w io.Writer, verbose bool, clean func(string) string)
 			line("", "", "error: "+f.Detail)
 		}
 	}
-	fmt.Fprintf(&out, "%s: %s, %s\n", r.Worst(), present.Count(r.Failures, "failure"), present.Count(r.Warnings, "warning"))
+	fmt.Fprintf(&out, "%s: %s, %s\n", r.Worst(), present.Count(r.Failures, "failure"),
+		present.Count(r.Warnings, "warning"))
 	_, err := io.WriteString(w, out.String())
 	return err
 }

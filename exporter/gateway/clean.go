@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -98,7 +99,8 @@ func rawText() []string {
 func (c *cleaner) tag(kind html.TokenType, token *html.Token) []byte {
 	out := []byte("<" + token.Data)
 	for _, a := range token.Attr {
-		if slices.Contains(c.common, a.Key) || slices.Contains(c.elements[token.Data], a.Key) {
+		known := slices.Contains(c.common, a.Key) || slices.Contains(c.elements[token.Data], a.Key)
+		if known && (token.Data != "a" || a.Key != "href" || isWeb(a.Val)) {
 			out = fmt.Appendf(out, ` %s="%s"`, a.Key, html.EscapeString(a.Val))
 		}
 	}
@@ -106,6 +108,12 @@ func (c *cleaner) tag(kind html.TokenType, token *html.Token) []byte {
 		out = append(out, '/')
 	}
 	return append(out, '>')
+}
+
+// isWeb reports whether a link leads to a page, and not to a script.
+func isWeb(link string) bool {
+	u, err := url.Parse(strings.TrimSpace(link))
+	return err == nil && slices.Contains([]string{"", "http", "https"}, u.Scheme)
 }
 
 // allowed reports whether an exporter's page has an element with such attributes.

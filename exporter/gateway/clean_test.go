@@ -66,6 +66,14 @@ func TestClean(t *testing.T) {
 			`<a href="page/detail?claim=a/b">b</a>`,
 		},
 		{
+			`<a href="javascript:x()">b</a><a href=" JAVASCRIPT:x()"><a href="java&#9;script:x()"><a href="data:text/html,x">`,
+			`<a>b</a><a><a><a>`,
+		},
+		{
+			`<a href="https://grafana.example.com/d/a?x=b&amp;y=%2F">b</a><a href="#claim=a/b">`,
+			`<a href="https://grafana.example.com/d/a?x=b&amp;y=%2F">b</a><a href="#claim=a/b">`,
+		},
+		{
 			`<!--[if x]><meta http-equiv=refresh><![endif]-->x`,
 			`x`,
 		},

@@ -83,6 +83,9 @@ func (s *Section) Lines() []string {
 	for _, row := range s.Rows {
 		texts := make([]string, 0, len(row))
 		for _, cell := range row {
+			if cell.Incident != "" {
+				cell.Text += " (" + cell.Incident + ")" // in place of a link
+			}
 			texts = append(texts, cell.Text)
 		}
 		line(texts...)

@@ -42,8 +42,8 @@ type Device struct {
 // String returns DRIVER/POOL/DEVICE.
 func (r *Device) String() string { return r.Driver + "/" + r.Pool + "/" + r.Device }
 
-// Devices returns a row for each device of a report.
-func Devices(r *Report) []Device {
+// Devices returns a row for each device of the report from an exporter.
+func Devices(r *Report, from string) []Device {
 	active := map[[3]string]time.Time{}
 	for _, holders := range [][]HolderReport{r.Claims, r.Plugins} {
 		for i := range holders {
@@ -60,7 +60,7 @@ func Devices(r *Report) []Device {
 		d := &r.Devices[i]
 		row := Device{
 			Node: r.Node, Driver: d.Driver, Pool: d.Pool, Device: d.Device, Model: d.Model, Unlisted: d.Unlisted,
-			Why: string(d.Missing), Figures: Figures{State: d.State}, Claims: []string{}, Pods: []string{}, Report: d,
+			Why: string(d.Missing), Figures: Figures{State: d.State}, Claims: []string{}, Pods: []string{}, Report: d, From: from,
 		}
 		row.setAll(catalogue, d.Values)
 		if last, ok := active[[3]string{d.Driver, d.Pool, d.Device}]; ok {
@@ -183,9 +183,9 @@ func linksOf(r *Report) links {
 }
 
 // ClaimHolders returns a row for each claim of a report that holds a device.
-func ClaimHolders(r *Report) []Holder {
+func ClaimHolders(r *Report, from string) []Holder {
 	between := linksOf(r)
-	out := holders(r, r.Claims)
+	out := holders(r, from, r.Claims)
 	for i := range out {
 		out[i].Claims, out[i].Pods = []string{out[i].String()}, distinct(between.pods[out[i].String()])
 	}
@@ -193,9 +193,9 @@ func ClaimHolders(r *Report) []Holder {
 }
 
 // PodHolders returns a row for each pod of a report that holds a device.
-func PodHolders(r *Report) []Holder {
+func PodHolders(r *Report, from string) []Holder {
 	between := linksOf(r)
-	out := holders(r, r.Pods, r.YoungPods)
+	out := holders(r, from, r.Pods, r.YoungPods)
 	for i := range out {
 		out[i].Claims, out[i].Pods = distinct(between.claims[out[i].String()]), []string{out[i].String()}
 	}
@@ -203,7 +203,7 @@ func PodHolders(r *Report) []Holder {
 }
 
 // holders returns a row for each holder that has not ended and is not aggregated.
-func holders(r *Report, lists ...[]HolderReport) []Holder {
+func holders(r *Report, from string, lists ...[]HolderReport) []Holder {
 	states := map[string]ledger.State{}
 	for i := range r.Devices {
 		states[r.Devices[i].String()] = r.Devices[i].State
@@ -221,7 +221,7 @@ func holders(r *Report, lists ...[]HolderReport) []Holder {
 			if !known {
 				n = len(out)
 				at[key] = n
-				out = append(out, Holder{Node: r.Node, Namespace: part.Namespace, Name: part.Name, Devices: []string{}})
+				out = append(out, Holder{Node: r.Node, Namespace: part.Namespace, Name: part.Name, Devices: []string{}, From: from})
 			}
 			h, of := &out[n], Figures{State: states[part.String()]}
 			of.setAll(catalogue, part.Values)

@@ -93,7 +93,7 @@ func TestAllNodes(t *testing.T) {
 		{"top --once --node=node-1 --view=pods", []string{"team/rank-1"}, []string{"rank-2"}, true},
 		{"incidents --once", []string{"gpu-0: XID 31", "team/rank-1", "team/rank-2"}, nil, true},
 		{"why team/train-2", []string{
-			"Claim team/train-2 on node-2", "stalled: ", "for 60 min", "gpu-0: XID 31  open",
+			"Claim team/train-2 on node-2", "stalled: ", "for 60 min", "gpu-0: XID 31 (i",
 			"power  500 W  (300 W to 500 W)",
 		}, []string{"node-1"}, false},
 		{"claim -n team train-1", []string{"Claim team/train-1 on node-1"}, nil, true}, // the API server has no such claim

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -270,17 +271,38 @@ func TestHistoryComesInParts(t *testing.T) {
 	}
 }
 
-// BenchmarkRecord measures the cost of a tick.
+// BenchmarkRecord measures the processor time of a tick of the recorder, and that of the verdicts
+// on stalled claims, which are a part of it.
 func BenchmarkRecord(b *testing.B) {
-	w := newWorld(64, 500)
-	r := New(Config{Interval: time.Second})
-	b.ReportAllocs()
-	for b.Loop() {
-		b.StopTimer()
-		w.tick()
-		b.StartTimer()
-		r.Record(w.Snapshot)
+	part := func(run func(*ledger.Snapshot)) func(b *testing.B) {
+		return func(b *testing.B) {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			w := newWorld(64, 500)
+			var used time.Duration
+			b.ReportAllocs()
+			for b.Loop() {
+				w.tick()
+				before := threadTime(b)
+				run(w.Snapshot)
+				used += threadTime(b) - before
+			}
+			b.ReportMetric(float64(used.Nanoseconds())/float64(b.N), "cpu-ns/op")
+		}
 	}
+	r, s := New(Config{Interval: time.Second}), newStallsOf()
+	b.Run("all", part(func(of *ledger.Snapshot) { r.Record(of) }))
+	b.Run("stalled", part(func(of *ledger.Snapshot) { s.observe(of) }))
+}
+
+// threadTime is the processor time of the present thread.
+func threadTime(b *testing.B) time.Duration {
+	b.Helper()
+	var usage unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_THREAD, &usage); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
 // The ring returns the values of a plain list, within its precision: also for series that appear,

@@ -19,7 +19,6 @@ type stalls struct {
 	groups   map[*ledger.HolderKey]group
 	before   map[*ledger.HolderKey]group // at the previous snapshot
 	turn     uint64
-	devices  map[driver.ID]*ledger.Device // of the present snapshot
 	readings []stall.Reading
 	keys     []*ledger.HolderKey // of readings
 	host     hostReader
@@ -37,6 +36,7 @@ type group struct {
 	pods      []string // UIDs of the claim's pods
 	elsewhere bool     // the workload may have ranks on other nodes
 	due       uint64   // the turn at which it is determined again
+	at        int      // index of the device in the last snapshot
 }
 
 // regroup is the number of snapshots after which a claim's workload is determined again.
@@ -45,8 +45,7 @@ const regroup = 60
 func newStalls(config *Config) *stalls {
 	return &stalls{
 		judge: stall.New(config.StalledAfter, config.Interval), groups: map[*ledger.HolderKey]group{},
-		before: map[*ledger.HolderKey]group{}, devices: map[driver.ID]*ledger.Device{},
-		host: hostReader{read: config.Works},
+		before: map[*ledger.HolderKey]group{}, host: hostReader{read: config.Works},
 	}
 }
 
@@ -54,22 +53,24 @@ func newStalls(config *Config) *stalls {
 // draw power.
 func (b *stalls) observe(s *ledger.Snapshot) map[*ledger.HolderKey]stall.Verdict {
 	b.turn++
-	for i := range s.Devices {
-		b.devices[s.Devices[i].ID] = &s.Devices[i]
-	}
 	b.readings, b.keys = b.readings[:0], b.keys[:0]
 	b.before, b.groups = b.groups, b.before
 	clear(b.groups)
 	for i := range s.Claims {
 		h := &s.Claims[i]
-		d := b.devices[h.Device]
-		if !h.Ended.IsZero() || d == nil {
+		if !h.Ended.IsZero() {
 			continue
 		}
 		of, known := b.before[h.HolderKey]
+		of.at = deviceAt(s, h.Device, of.at)
+		if of.at < 0 {
+			continue
+		}
+		d := &s.Devices[of.at]
 		if !known || b.turn >= of.due {
+			at := of.at
 			of = groupOf(d, h)
-			of.due = b.turn + regroup
+			of.due, of.at = b.turn+regroup, at
 		}
 		b.groups[h.HolderKey] = of
 		r := readingOf(d)
@@ -79,7 +80,6 @@ func (b *stalls) observe(s *ledger.Snapshot) map[*ledger.HolderKey]stall.Verdict
 		r.Group, r.Pods, r.Elsewhere = of.name, of.pods, of.elsewhere
 		b.readings, b.keys = append(b.readings, r), append(b.keys, h.HolderKey)
 	}
-	clear(b.devices) // drop references to the snapshot
 	b.observeHost(s.Time)
 	out := make(map[*ledger.HolderKey]stall.Verdict, len(b.keys))
 	for i, v := range b.judge.Observe(s.Time, b.readings) {
@@ -88,6 +88,15 @@ func (b *stalls) observe(s *ledger.Snapshot) map[*ledger.HolderKey]stall.Verdict
 		}
 	}
 	return out
+}
+
+// deviceAt returns the index of a device in a snapshot, -1 if it is not there. It is most likely at
+// the index that it had in the last one.
+func deviceAt(s *ledger.Snapshot, id driver.ID, before int) int {
+	if before < len(s.Devices) && s.Devices[before].ID == id {
+		return before
+	}
+	return slices.IndexFunc(s.Devices, func(d ledger.Device) bool { return d.ID == id })
 }
 
 // observeHost passes what the pods of the readings do on the host, if there is something new.

@@ -95,7 +95,7 @@ func (j *Judge) Window() time.Duration { return j.window }
 func (j *Judge) Observe(now time.Time, readings []Reading) []Verdict {
 	j.forget(now)
 	j.turn, j.now = j.turn+1, now
-	ended := false
+	ended, seen := false, 0
 	books := j.observed[:0]
 	for i := range readings {
 		r := &readings[i]
@@ -107,6 +107,9 @@ func (j *Judge) Observe(now time.Time, readings []Reading) []Verdict {
 			b = &book{Key: r.Key, Verdict: Verdict{Unknown: cmp.Or(r.Unknown, TooShort), Quiet: NoQuiet, Since: now}}
 			j.books[r.Key] = b
 		}
+		if b.turn != j.turn {
+			seen++
+		}
 		b.turn, b.group, b.unknown, b.pods, b.elsewhere = j.turn, r.group(), r.Unknown, r.Pods, r.Elsewhere
 		books = append(books, b)
 		if b.add(r, now) >= j.window {
@@ -114,7 +117,9 @@ func (j *Judge) Observe(now time.Time, readings []Reading) []Verdict {
 			b.measure(j, r, now)
 		}
 	}
-	maps.DeleteFunc(j.books, func(_ Key, b *book) bool { return b.turn != j.turn })
+	if seen < len(j.books) {
+		maps.DeleteFunc(j.books, func(_ Key, b *book) bool { return b.turn != j.turn })
+	}
 	if ended {
 		j.changed = true
 		j.conclude(books, now)

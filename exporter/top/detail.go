@@ -28,9 +28,16 @@ func (s *Subject) historyQuery() url.Values {
 
 // of returns the subject as the presenter knows it.
 func (s *Subject) of() present.Subject {
-	return map[View]present.Subject{
-		ViewDevices: {Device: s.Name}, ViewClaims: {Claim: s.Name}, ViewPods: {Pod: s.Name}, ViewIncidents: {Incident: s.Name},
-	}[s.View]
+	switch s.View {
+	case ViewClaims:
+		return present.Subject{Claim: s.Name}
+	case ViewPods:
+		return present.Subject{Pod: s.Name}
+	case ViewIncidents:
+		return present.Subject{Incident: s.Name}
+	case ViewDevices, ViewNamespaces:
+	}
+	return present.Subject{Device: s.Name}
 }
 
 // describe describes a subject by the answers of a node. It returns nothing if the node does not

@@ -16,7 +16,8 @@ func sortHolders(rows []present.Holder, by Order, reverse bool) {
 		if by == ByDevice {
 			order = present.CompareNames(strings.Join(a.Devices, " "), strings.Join(b.Devices, " "))
 		}
-		return cmp.Or(reversed(order, reverse), present.CompareNames(a.String(), b.String()), present.CompareNames(a.Node, b.Node))
+		return cmp.Or(reversed(order, reverse), present.CompareNames(a.String(), b.String()),
+			present.CompareNames(a.Node, b.Node))
 	})
 }
 
@@ -31,40 +32,34 @@ func filterHolders(rows []present.Holder, text string) []present.Holder {
 
 // holderColumns returns the columns of claims, pods or namespaces.
 func holderColumns(view View, nodes, wide bool) []Column[present.Holder] {
-	state := Column[present.Holder]{Title: "STATE", cell: func(h *present.Holder) string { return known(string(h.State)) }}
-	values := measured(wide, func(h *present.Holder) *present.Figures { return &h.Figures })
+	type row = present.Holder
+	state := text("STATE", 0, 0, func(h *row) string { return known(string(h.State)) })
+	values := measured(wide, func(h *row) *present.Figures { return &h.Figures })
 	if view == ViewNamespaces {
-		count := func(title string, of func(*present.Holder) []string) Column[present.Holder] {
-			return Column[present.Holder]{Title: title, Right: true, cell: func(h *present.Holder) string { return strconv.Itoa(len(of(h))) }}
+		count := func(title string, of func(*row) []string) Column[row] {
+			return number(title, 0, func(h *row) string { return strconv.Itoa(len(of(h))) })
 		}
-		return append([]Column[present.Holder]{
-			{Title: "NAMESPACE", least: 12, cell: (*present.Holder).String},
+		return append([]Column[row]{
+			text("NAMESPACE", 12, 0, (*row).String),
 			state,
-			count("DEVICES", func(h *present.Holder) []string { return h.Devices }),
-			count("CLAIMS", func(h *present.Holder) []string { return h.Claims }),
-			count("PODS", func(h *present.Holder) []string { return h.Pods }),
+			count("DEVICES", func(h *row) []string { return h.Devices }),
+			count("CLAIMS", func(h *row) []string { return h.Claims }),
+			count("PODS", func(h *row) []string { return h.Pods }),
 		}, values...)
 	}
-	title, other := "CLAIM", Column[present.Holder]{
-		Title: "PODS", least: 18, cell: func(h *present.Holder) string { return short(h.Pods, h.Namespace, wide) },
-	}
+	title := "CLAIM"
+	other := text("PODS", 18, 0, func(h *row) string { return short(h.Pods, h.Namespace, wide) })
 	if view == ViewPods {
-		title, other = "POD", Column[present.Holder]{
-			Title: "CLAIMS", least: 14, drop: 6, cell: func(h *present.Holder) string { return short(h.Claims, h.Namespace, wide) },
-		}
+		title = "POD"
+		other = text("CLAIMS", 14, 6, func(h *row) string { return short(h.Claims, h.Namespace, wide) })
 	}
-	out := []Column[present.Holder]{{Title: title, least: 26, cell: (*present.Holder).String}}
+	out := []Column[row]{text(title, 26, 0, (*row).String)}
 	if nodes {
-		out = append(out, Column[present.Holder]{Title: "NODE", least: 8, cell: func(h *present.Holder) string { return h.Node }})
+		out = append(out, text("NODE", 8, 0, func(h *row) string { return h.Node }))
 	}
 	out = append(append(out, state), values...)
-	return append(out,
-		Column[present.Holder]{Title: "HELD", Right: true, drop: 4, cell: func(h *present.Holder) string {
-			return present.Duration(h.HeldSeconds)
-		}},
-		Column[present.Holder]{Title: "DEVICES", least: 10, drop: 5, cell: func(h *present.Holder) string {
-			return list(h.DeviceNames(), wide)
-		}}, other)
+	return append(out, number("HELD", 4, func(h *row) string { return present.Duration(h.HeldSeconds) }),
+		text("DEVICES", 10, 5, func(h *row) string { return list(h.DeviceNames(), wide) }), other)
 }
 
 // short lists names. It omits the namespace if it is that of the row.

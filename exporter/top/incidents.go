@@ -51,27 +51,22 @@ func (i *Incident) state() string {
 
 // incidentColumns returns the columns of incidents.
 func incidentColumns(nodes, wide bool) []Column[Incident] {
-	var out []Column[Incident]
+	type row = Incident
+	var out []Column[row]
 	if nodes {
-		out = append(out, Column[Incident]{Title: "NODE", least: 8, cell: func(i *Incident) string { return i.Node }})
+		out = append(out, text("NODE", 8, 0, func(i *row) string { return i.Node }))
 	}
 	out = append(out,
-		Column[Incident]{Title: "STATE", cell: (*Incident).state},
-		Column[Incident]{Title: "INCIDENT", least: 30, cell: func(i *Incident) string { return i.Text }},
-		Column[Incident]{Title: "BEGAN", cell: func(i *Incident) string { return present.ClockOfDay(i.Onset) }},
-		Column[Incident]{Title: "LASTS", Right: true, drop: 3, cell: func(i *Incident) string {
-			return present.Lasted(i.Incident, i.now)
-		}},
-		Column[Incident]{Title: "TIMES", Right: true, cell: func(i *Incident) string { return strconv.Itoa(i.Count) }},
-		Column[Incident]{Title: "LAST", drop: 2, cell: func(i *Incident) string { return present.ClockOfDay(i.Last) }},
-		Column[Incident]{Title: "HIT", least: 16, cell: func(i *Incident) string { return list(i.Pods(), wide) }})
+		text("STATE", 0, 0, (*row).state),
+		text("INCIDENT", 30, 0, func(i *row) string { return i.Text }),
+		text("BEGAN", 0, 0, func(i *row) string { return present.ClockOfDay(i.Onset) }),
+		number("LASTS", 3, func(i *row) string { return present.Lasted(i.Incident, i.now) }),
+		number("TIMES", 0, func(i *row) string { return strconv.Itoa(i.Count) }),
+		text("LAST", 0, 2, func(i *row) string { return present.ClockOfDay(i.Last) }),
+		text("HIT", 16, 0, func(i *row) string { return list(i.Pods(), wide) }))
 	if wide {
-		out = append(out,
-			Column[Incident]{
-				Title: "CLAIMS", least: 18, drop: 4,
-				cell: func(i *Incident) string { return list(i.Claims(), wide) },
-			},
-			Column[Incident]{Title: "ID", drop: 1, cell: func(i *Incident) string { return i.ID }})
+		out = append(out, text("CLAIMS", 18, 4, func(i *row) string { return list(i.Claims(), wide) }),
+			text("ID", 0, 1, func(i *row) string { return i.ID }))
 	}
 	return out
 }

@@ -120,8 +120,8 @@ type NodeAnswer struct {
 // everything returns the rows of all nodes with a report.
 func (f *fleet) everything() Everything {
 	out := Everything{
-		Nodes: []NodeAnswer{}, Devices: []present.Device{}, Claims: []present.Holder{}, Pods: []present.Holder{}, Namespaces: []present.Holder{},
-		Incidents: []Incident{},
+		Nodes: []NodeAnswer{}, Devices: []present.Device{}, Claims: []present.Holder{}, Pods: []present.Holder{},
+		Namespaces: []present.Holder{}, Incidents: []Incident{},
 	}
 	for name, a := range f.answers {
 		said := NodeAnswer{Name: name}
@@ -130,16 +130,9 @@ func (f *fleet) everything() Everything {
 		}
 		if r := a.report; r != nil {
 			said.Name, said.Time = cmp.Or(r.Node, name), r.Time
-			for _, row := range present.Devices(r) {
-				row.From = name
-				out.Devices = append(out.Devices, row)
-			}
-			for from, into := range map[*[]present.Holder]*[]present.Holder{new(present.ClaimHolders(r)): &out.Claims, new(present.PodHolders(r)): &out.Pods} {
-				for _, row := range *from {
-					row.From = name
-					*into = append(*into, row)
-				}
-			}
+			out.Devices = append(out.Devices, present.Devices(r, name)...)
+			out.Claims = append(out.Claims, present.ClaimHolders(r, name)...)
+			out.Pods = append(out.Pods, present.PodHolders(r, name)...)
 			out.Incidents = append(out.Incidents, a.happened()...)
 		}
 		out.Nodes = append(out.Nodes, said)

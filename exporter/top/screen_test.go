@@ -200,7 +200,7 @@ func TestDescribe(t *testing.T) {
 		}
 		for _, want := range []string{
 			"on node-1, as of ", "state of the device  quiet: held, and not used for some seconds", "90 s ago",
-			"gpu-0: XID 31  open   ", "power  600 W  (0 W to 600 W)",
+			"gpu-0: XID 31 (7)  open   ", "power  600 W  (0 W to 600 W)",
 		} {
 			if !strings.Contains(out.String(), want) {
 				t.Errorf("%s: no %q in\n%s", name, want, out.String())

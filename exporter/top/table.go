@@ -86,44 +86,49 @@ type Column[T any] struct {
 	cell  func(*T) string
 }
 
+// text returns a column of texts.
+func text[T any](title string, least, drop int, cell func(*T) string) Column[T] {
+	return Column[T]{Title: title, least: least, drop: drop, cell: cell}
+}
+
+// number returns a column of numbers.
+func number[T any](title string, drop int, cell func(*T) string) Column[T] {
+	return Column[T]{Title: title, Right: true, drop: drop, cell: cell}
+}
+
 // deviceColumns returns the columns: with nodes for several nodes, and with everything if wide. On
 // a narrow terminal, the claim is omitted first, then memory; power and pods stay.
 func deviceColumns(nodes, wide bool) []Column[present.Device] {
-	var out []Column[present.Device]
+	type row = present.Device
+	var out []Column[row]
 	if nodes {
-		out = append(out, Column[present.Device]{Title: "NODE", least: 8, cell: func(r *present.Device) string { return r.Node }})
+		out = append(out, text("NODE", 8, 0, func(r *row) string { return r.Node }))
 	}
 	if wide {
-		out = append(out,
-			Column[present.Device]{Title: "DRIVER", least: 8, drop: 2, cell: func(r *present.Device) string { return r.Driver }},
-			Column[present.Device]{Title: "POOL", least: 8, drop: 1, cell: func(r *present.Device) string { return r.Pool }})
+		out = append(out, text("DRIVER", 8, 2, func(r *row) string { return r.Driver }),
+			text("POOL", 8, 1, func(r *row) string { return r.Pool }))
 	}
-	out = append(out,
-		Column[present.Device]{Title: "DEVICE", least: 12, cell: func(r *present.Device) string { return r.Device }},
-		Column[present.Device]{Title: "STATE", cell: (*present.Device).StateText})
-	out = append(out, measured(wide, func(r *present.Device) *present.Figures { return &r.Figures })...)
+	out = append(out, text("DEVICE", 12, 0, func(r *row) string { return r.Device }), text("STATE", 0, 0, (*row).StateText))
+	out = append(out, measured(wide, func(r *row) *present.Figures { return &r.Figures })...)
 	if wide {
-		out = append(out, Column[present.Device]{Title: "MODEL", least: 8, drop: 3, cell: func(r *present.Device) string { return r.Model }})
+		out = append(out, text("MODEL", 8, 3, func(r *row) string { return r.Model }))
 	}
-	return append(out,
-		Column[present.Device]{Title: "CLAIM", least: 18, drop: 6, cell: func(r *present.Device) string { return list(r.Claims, wide) }},
-		Column[present.Device]{Title: "PODS", least: 18, cell: func(r *present.Device) string { return list(r.Pods, wide) }})
+	return append(out, text("CLAIM", 18, 6, func(r *row) string { return list(r.Claims, wide) }),
+		text("PODS", 18, 0, func(r *row) string { return list(r.Pods, wide) }))
 }
 
 // measured returns the columns of values, including those of the wide table.
 func measured[T any](wide bool, of func(*T) *present.Figures) []Column[T] {
-	column := func(title string, q driver.Quantity, drop int) Column[T] {
-		return Column[T]{Title: title, Right: true, drop: drop, cell: func(r *T) string { return known(of(r).Text(q)) }}
+	figure := func(title string, q driver.Quantity, drop int) Column[T] {
+		return number(title, drop, func(r *T) string { return known(of(r).Text(q)) })
 	}
 	out := []Column[T]{
-		column("UTIL", driver.Utilization, 0), column("MEMORY", driver.MemoryUsed, 7), column("POWER", driver.Power, 0),
+		figure("UTIL", driver.Utilization, 0), figure("MEMORY", driver.MemoryUsed, 7), figure("POWER", driver.Power, 0),
 	}
 	if wide {
-		out = append(out, column("TEMP", driver.Temperature, 5), column("ENERGY", driver.Energy, 4))
+		out = append(out, figure("TEMP", driver.Temperature, 5), figure("ENERGY", driver.Energy, 4))
 	}
-	return append(out, Column[T]{
-		Title: "QUIET", Right: true, drop: 8, cell: func(r *T) string { return known(of(r).Quiet()) },
-	})
+	return append(out, number("QUIET", 8, func(r *T) string { return known(of(r).Quiet()) }))
 }
 
 // known returns a text, or a dash for an unknown one.

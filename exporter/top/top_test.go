@@ -63,7 +63,7 @@ func TestSortAndFilter(t *testing.T) {
 		device("gpu-3", ledger.StateUnhealthy, value("power", 7)),
 		device("gpu-4", ledger.StateQuiet, value("utilization", 0)),
 		device("gpu-5", ledger.StateStalled, value("utilization", 1)))
-	rows := present.Devices(&r)
+	rows := present.Devices(&r, "")
 	for _, tt := range []struct {
 		by      Order
 		reverse bool
@@ -104,7 +104,7 @@ func TestRows(t *testing.T) {
 		return present.HolderReport{ID: d.ID, LastActive: &at, Ended: ended}
 	}
 	r.Claims = []present.HolderReport{holder(time.Minute, nil), holder(90*time.Second, nil), holder(time.Second, &r.Time)}
-	row := present.Devices(&r)[0]
+	row := present.Devices(&r, "")[0]
 	if diff := cmp.Diff([][]string{{"a/c2", "a/c10"}, {"a/p2", "a/p10"}}, [][]string{row.Claims, row.Pods}); diff != "" {
 		t.Errorf("holders: %s", diff)
 	}
@@ -120,7 +120,7 @@ func TestLayoutFits(t *testing.T) {
 		Namespace: "team", Claim: strings.Repeat("長い", 20), Pods: []string{"team/" + strings.Repeat("p", 90)},
 	}}
 	r := report("node-1", d, device("gpu-1", ledger.StateFree))
-	rows := present.Devices(&r)
+	rows := present.Devices(&r, "")
 	for _, width := range []int{20, 60, 80, 120, 400} {
 		table := layout(rows, deviceColumns(true, true), width, same)
 		for _, line := range append(table.Lines, table.Titles) {
@@ -162,7 +162,7 @@ func TestLayoutNarrow(t *testing.T) {
 		{80, "DEVICE STATE UTIL POWER QUIET PODS", "gpu-6-partition-1"},
 		{60, "DEVICE STATE UTIL POWER PODS", "gpu-6-p…tion-1"},
 	} {
-		table := layout(present.Devices(&r), deviceColumns(false, false), tt.width, same)
+		table := layout(present.Devices(&r, ""), deviceColumns(false, false), tt.width, same)
 		if titles := strings.Join(strings.Fields(table.Titles), " "); titles != tt.titles {
 			t.Errorf("at %d the columns are %s, want %s", tt.width, titles, tt.titles)
 		}

@@ -16,8 +16,8 @@ import (
 // sentence is how the documentation of a package names who sends what its bounds are for.
 var sentence = regexp.MustCompile(`(?m)^Bounds \(max…\) are for what (.+?) sends?[.:]`)
 
-// TestSenders checks that each bound of the code names who sends what it bounds, in the documentation
-// of its package, by the words of SECURITY.md's table.
+// TestSenders checks that each bound of the code names who sends what it bounds, in the
+// documentation of its package, by the words of SECURITY.md's table.
 func TestSenders(t *testing.T) {
 	security, err := os.ReadFile(filepath.Join(root, "SECURITY.md"))
 	if err != nil {
@@ -104,7 +104,7 @@ func checkSenders(doc string, known []string) []string {
 }
 
 func TestCheckSenders(t *testing.T) {
-	known := senders("## Who may send what\n\n| who | trusted | so |\n| kubelet, kernel | x | y |\n| pods: all | x | y |\n\n## B\n")
+	known := senders("## Who may send what\n\n| who | trusted | so |\n| kubelet, kernel | x | y |\n| pods: all | x | y |\n")
 	for doc, want := range map[string]int{
 		"Bounds (max…) are for what the kernel sends.\n": 0, "Bounds (max…) are for what the kubelet and pods send.\n": 0,
 		"Package a does.\n": 1, "Bounds (max…) are for what nobody sends.\n": 1,

@@ -24,7 +24,10 @@ func TestEfficiencies(t *testing.T) {
 		if math.Abs(flops/n-e.FLOPs) > 0.005 {
 			t.Errorf("%s: %.4f, want %.4f", e.Name, flops/n, e.FLOPs)
 		}
-		if math.Abs(tensor/n*clock/n-e.FLOPs) > 0.05 {
+		if means := tensor / n * clock / n; math.Abs(means-e.Means) > 0.002 {
+			t.Errorf("%s: the product of means is %.4f, want %.4f", e.Name, means, e.Means)
+		}
+		if math.Abs(e.Means-e.FLOPs) > 0.05 {
 			wrong++
 		}
 	}

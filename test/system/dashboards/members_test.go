@@ -235,12 +235,13 @@ func quietStories() []story {
 
 // gone are series of a node whose exporter is down from a minute on.
 func gone(all []series, node string, from int) []series {
-	out := []series{{"up", fmt.Sprintf(`node=%[1]q, instance=%[1]q, job="dra-exporter"`, node), func(minute int) (float64, bool) {
+	up := func(minute int) (float64, bool) {
 		if minute < from {
 			return 1, true
 		}
 		return 0, true
-	}}}
+	}
+	out := []series{{"up", fmt.Sprintf(`node=%[1]q, instance=%[1]q, job="dra-exporter"`, node), up}}
 	for _, s := range all {
 		out = append(out, series{s.name, s.labels, s.value.without(from, minutes)})
 	}

@@ -39,8 +39,8 @@ func TestStalledGroups(t *testing.T) {
 			s.checks[0].fire = []string{"DRAWorkloadStalled namespace=a"}
 		}
 		stories = append(stories, s.inCluster())
-		fmt.Fprintf(&checks, "  - {eval_time: %dm, expr: 'min(min_over_time((timestamp(ALERTS{alertname=\"DRAWorkloadStalled\", "+
-			"alertstate=\"firing\", cluster=\"%s\"}) / 60)[1d:1m]))', exp_samples: [%s]}\n", dayMinutes-1, g.Name, fires)
+		fmt.Fprintf(&checks, "  - {eval_time: %dm, expr: 'min(min_over_time((timestamp(ALERTS{"+
+			"alertname=\"DRAWorkloadStalled\", alertstate=\"firing\", cluster=\"%s\"}) / 60)[1d:1m]))', exp_samples: [%s]}\n", dayMinutes-1, g.Name, fires)
 		reason, named := unknown[g.Name]
 		if g.Hangs && fires == "" && !(named && slices.Contains(last, reason)) {
 			t.Errorf("%s: it is not found, and its members are unknown for %q", g.Name, last)
@@ -178,14 +178,15 @@ func TestStalledText(t *testing.T) {
 			"DRAClaimStalled", "node: n0, namespace: a, resourceclaim_name: llm-gpu-0",
 			"Claim a/llm-gpu-0 keeps its devices busy without progress.",
 			"1 of the claim's devices on node n0 are fully utilized without a pause, but no other measured quantity shows " +
-				"progress, as when a collective operation hangs. Without progress: power,tensor,pcie,cpu,storage. Quiet for 1h 0m 0s.",
+				"progress, as when a collective operation hangs. Without progress: power,tensor,pcie,cpu,storage. Quiet for " +
+				"1h 0m 0s.",
 		},
 		{
 			"DRAWorkloadStalled", "namespace: a, workload_kind: JobSet, workload_name: llm, driver: gpu.x",
 			"JobSet a/llm does nothing on any node.",
 			"For 1h 0m 0s no member of the workload has shown progress: at least one keeps its device busy and does nothing, " +
-				"and the others do nothing either, or are idle. 2 of 3 members are busy and quiet, the others idle. None works on " +
-				"its host.",
+				"and the others do nothing either, or are idle. 2 of 3 members are busy and quiet, the others idle. None works " +
+				"on its host.",
 		},
 	} {
 		fmt.Fprintf(&file, "  - eval_time: 30m\n    alertname: %s\n    exp_alerts:\n    - exp_labels: {cluster: texts, "+

@@ -46,7 +46,9 @@ func stragglerGroups(t *testing.T) []rules.Group {
 	var out []rules.Group
 	for _, g := range allGroups(t) {
 		if !strings.Contains(g.Name, "members") {
-			g.Rules = slices.DeleteFunc(slices.Clone(g.Rules), func(r rules.Rule) bool { return !slices.Contains(read, r.Record) })
+			g.Rules = slices.DeleteFunc(slices.Clone(g.Rules), func(r rules.Rule) bool {
+				return !slices.Contains(read, r.Record)
+			})
 		}
 		if len(g.Rules) > 0 {
 			out = append(out, g)

@@ -120,7 +120,7 @@ func reportedQuiet(r present.Report) []string {
 
 func listedQuiet(r present.Report) []string {
 	var out []string
-	for _, row := range top.Filter(present.Devices(&r), string(ledger.StateQuiet)) {
+	for _, row := range top.Filter(present.Devices(&r, ""), string(ledger.StateQuiet)) {
 		out = append(out, row.Device)
 	}
 	return out

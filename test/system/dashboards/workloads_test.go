@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+	"github.com/dra-exporter/dra-exporter/exporter/stall/stalltest"
 )
 
 // TestWorkloads compares the records by workload with arithmetic by hand: what the same pods on two
@@ -179,4 +180,35 @@ func workloadsByHand() []byHand {
 		}},
 		{`workload:dra_devices:count`, map[string]float64{llm: 2, notebook: 2, after: 2}},
 	}
+}
+
+// TestFLOPUtilization compares the record of devices with the truth of generated jobs whose tensor
+// activity and clock vary together, from what their exporter has integrated.
+func TestFLOPUtilization(t *testing.T) {
+	t.Parallel()
+	const minute = 100
+	s := story{name: "flops", checks: []check{{minute: minute}}}
+	var checks strings.Builder
+	for _, e := range stalltest.Efficiencies() {
+		var seconds []float64
+		sum := 0.0
+		for s := range e.Trace(1, minutes*time.Minute).Samples {
+			sum += s.Values[stalltest.Tensor] * s.Values[stalltest.Clock] / s.Values[stalltest.ClockMax]
+			if s.At.Sub(stalltest.Start())%time.Minute == 0 {
+				seconds = append(seconds, sum)
+			}
+		}
+		want := e.FLOPs
+		if e.Name == "flops-throttled-later" { // after two hours
+			want = 0.6
+		}
+		sums := func(minute int) (float64, bool) { return seconds[minute], true }
+		s.series = append(s.series, series{"dra_device_tensor_seconds_total", deviceLabels(e.Name), sums})
+		fmt.Fprintf(&checks, "  - {eval_time: %dm, expr: 'sum(abs(device:dra_flop_utilization:ratio{device=%q} - %g) "+
+			"<= bool 0.005)', exp_samples: [{labels: '{}', value: 1}]}\n", minute, e.Name, want)
+	}
+	var file strings.Builder
+	write(&file, s.inCluster())
+	file.WriteString(checks.String())
+	testRules(t, workloadRules(t, promtoolEvery), file.String())
 }

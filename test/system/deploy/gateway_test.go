@@ -167,10 +167,10 @@ func (w *world) testTop(t *testing.T) {
 	}{
 		{"top --once", []string{"5 held", "gpu-0", "default/single", node.Name}},
 		{"top --once --view=pods", []string{"default/both-a", "default/both-b"}},
-		{"why default/both", []string{"claim default/both on " + node.Name, "both-a, default/both-b"}},
-		{"why -n default single", []string{"claim default/single on " + node.Name}},
-		{"why default/part-a", []string{"claim default/part-a on " + node.Name, "shared-0"}},
-		{"why shared-0", []string{"device shared-0 on " + node.Name, "part-b"}},
+		{"why default/both", []string{"Claim default/both on " + node.Name, "both-a, default/both-b"}},
+		{"why -n default single", []string{"Claim default/single on " + node.Name}},
+		{"why default/part-a", []string{"Claim default/part-a on " + node.Name, "shared-0"}},
+		{"why shared-0", []string{"Device shared-0 on " + node.Name, "part-b"}},
 		{"top --view=incidents --once", []string{"incident"}},
 	} {
 		said, err := w.ask(t, strings.Fields(test.args)...)

@@ -154,18 +154,29 @@ func (l *lab) ends(user, path, want string) {
 	}
 }
 
-// A node's page can lead nowhere by itself: the gateway removes what could.
+// A node's page can lead nowhere by itself, and has nothing that runs, so that it can read neither
+// cookies of the gateway nor pages of other nodes: the gateway removes what could, and forbids it
+// once more by its policy.
 func TestHostilePage(t *testing.T) {
 	l := newLab(t, 1, nil)
 	a := l.get("lead", "/node/"+nodeOf(0)+"/")
 	if a.status != http.StatusOK || !strings.Contains(string(a.body), "the page of "+nodeOf(0)) {
 		t.Fatalf("status %d: %s", a.status, a.body)
 	}
-	if strings.Contains(string(a.body), "evil") {
+	if strings.Contains(string(a.body), "evil") || strings.Contains(string(a.body), "<script") {
 		t.Errorf("the page has\n%s", a.body)
 	}
-	if csp := strings.Join(a.header.Values("Content-Security-Policy"), "; "); !strings.Contains(csp, "sandbox") {
-		t.Errorf("the policy is %q", csp)
+	policy := strings.Join(a.header.Values("Content-Security-Policy"), "; ")
+	for _, want := range []string{
+		"default-src 'none'", "script-src 'self'", "connect-src 'self'", "form-action 'none'", "base-uri 'none'",
+		"frame-ancestors 'none'", "sandbox ",
+	} {
+		if !strings.Contains(policy, want) {
+			t.Errorf("the policy is %q, without %q", policy, want)
+		}
+	}
+	if strings.Contains(policy, "unsafe") || strings.Contains(policy, "top-navigation") || a.header.Get("Set-Cookie") != "" {
+		t.Errorf("the headers are %v", a.header)
 	}
 }
 

@@ -182,7 +182,7 @@ func TestTop(t *testing.T) {
 	if status != 0 {
 		t.Errorf("exit status %d, want 0: %s", status, stderr)
 	}
-	for _, want := range []string{"2 devices, 1 held", "gpu-0", "50.0 %", "100.0 W", "team/a"} {
+	for _, want := range []string{"2 devices, 1 held", "gpu-0", "50.0 %", "100 W", "team/a"} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("output of top without %q:\n%s", want, stdout)
 		}

@@ -111,6 +111,8 @@ func (l *lab) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	if r.URL.Path == "/" {
 		w.Header().Set("Content-Type", "text/html")
+		w.Header().Set("Set-Cookie", "evil=1")
+		w.Header().Set("Content-Security-Policy", "script-src 'unsafe-inline'")
 	}
 	switch how {
 	case hangs:
@@ -219,7 +221,11 @@ func (l *lab) truth(i int, path string) string {
 	case "/":
 		return `<!doctype html><html><head><meta charset="utf-8"><title>` + nodeOf(i) + `</title>
 			<meta http-equiv="refresh" content="0;url=https://evil.example.com"></head>
-			<body><h1>the page of ` + nodeOf(i) + `</h1><form action="https://evil.example.com"></form></body></html>`
+			<script>fetch("../node-1/page/rows").then((a) => evil(document.cookie, a))</script>
+			<script src="../node-1/api/v1/snapshot?evil"></script>
+			<body onload="evil()"><h1>the page of ` + nodeOf(i) + `</h1><form action="https://evil.example.com"></form>
+			<img src="https://evil.example.com" onerror="evil()"><svg onload="evil()"></svg><iframe src="evil"></iframe>
+			<a href="javascript:evil()">a</a><style>@import "https://evil.example.com"</style></body></html>`
 	default:
 		return `{"incidents":[]}`
 	}

@@ -1,14 +1,18 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 )
 
@@ -87,6 +91,7 @@ func TestStalled(t *testing.T) {
 		strings.Join(incidents[0].Pods(), " ") != "team/hangs" {
 		t.Errorf("the incidents are %+v", incidents)
 	}
+	p.witnesses(low)
 	const text = "busy, and does nothing"
 	if body := string(p.page("/page/detail?claim=team/claim-hangs").body); !strings.Contains(body, text) {
 		t.Errorf("the details of the claim do not have %q: %s", text, body)
@@ -100,4 +105,76 @@ func TestStalled(t *testing.T) {
 
 func engines() []string {
 	return []string{"tensor", "fp64", "fp32", "fp16", "int", "sm", "dram", "decoder"}
+}
+
+// witnesses compares what the verdicts of TestStalled stand on, in JSON and on the page.
+func (p *program) witnesses(low string) {
+	p.t.Helper()
+	if v := p.verdict("claim-hangs"); v.Stalled == nil || !*v.Stalled || v.Before != "not stalled" || v.Since.IsZero() ||
+		v.Quiet == nil || strings.Join(append(v.Silent, v.Host...), ",") != low || len(v.HostWork) > 0 || v.Ranks != 1 ||
+		v.Still != 1 {
+		p.t.Errorf("the witnesses of a stalled claim are %+v", v)
+	}
+	if v := p.verdict("claim-blind"); v.Stalled != nil || v.Unknown != stall.NoEngines ||
+		!slices.Contains(v.Missing, "tensor") {
+		p.t.Errorf("the witnesses of a claim that is not measured are %+v", v)
+	}
+	for claim, words := range map[string][]string{
+		"claim-hangs": {
+			"nothing shows progress: neither power, tensor, fp64", "The pods show no work on the host by cpu, page faults",
+			"before: not stalled",
+		},
+		"claim-works": {"Progress: tensor"},
+		"claim-blind": {"Unknown: nothing shows progress, and not all engines", "Not measured: tensor"},
+	} {
+		body := string(p.page("/page/detail?claim=team/" + claim).body)
+		for _, word := range words {
+			if !strings.Contains(body, word) {
+				p.t.Errorf("the details of %s lack %q: %s", claim, word, body)
+			}
+		}
+	}
+}
+
+// verdict returns what the JSON has of a claim's progress.
+func (p *program) verdict(claim string) present.StallReport {
+	for _, h := range p.report().Claims {
+		if h.Name == claim && h.Stall != nil {
+			return *h.Stall
+		}
+	}
+	return present.StallReport{}
+}
+
+// check says of how many pods that hold devices the cgroups can be read, and what follows if not.
+func TestCheckWorks(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.setPods(pod("team", "seen", "claim-seen", gpu(0)), pod("team", "blind", "claim-blind", gpu(1)))
+	for i, name := range []string{"seen", "blind"} {
+		n.addPod("team", name, fmt.Sprintf("6c61b571-6b3c-4d5e-8f0b-9b8d5c1a%04d", i))
+	}
+	args := append(n.flags(flags{"inventory.file": n.inventory(gpus(2))}).args(), "check", "-o", "json")
+	for i, want := range []struct{ status, text string }{
+		{"WARN", "CPU and memory of 1 of 2 pods that hold devices are readable, storage of 0, network of 0; for the others " +
+			"it is unknown whether a claim is stalled (no_host)"},
+		{"OK", "CPU and memory of 2 of 2 pods that hold devices are readable, storage of 0, network of 0"},
+	} {
+		folder := cgroup(fmt.Sprintf("6c61b571-6b3c-4d5e-8f0b-9b8d5c1a%04d", i))
+		n.write(folder+"/cpu.stat", "usage_usec 1000\n")
+		n.write(folder+"/memory.stat", "anon 4096\nfile 4096\npgfault 10\n")
+		_, stdout, stderr := run(t, args)
+		var report struct {
+			Findings []struct{ Status, What, Text string }
+		}
+		if err := json.Unmarshal([]byte(stdout), &report); err != nil {
+			t.Fatalf("%v: %s %s", err, stdout, stderr)
+		}
+		at := slices.IndexFunc(report.Findings, func(f struct{ Status, What, Text string }) bool {
+			return f.What == "pods' cgroups"
+		})
+		if at < 0 || report.Findings[at].Status != want.status || report.Findings[at].Text != want.text {
+			t.Errorf("with the cgroups of %d pods: %s", i+1, stdout)
+		}
+	}
 }

@@ -106,7 +106,7 @@ func TestTopInTerminal(t *testing.T) {
 	term.keys("2")
 	term.await("CLAIM ", "team/claim-a")
 	term.keys("Enter")
-	term.await("claim team/claim-a on ", "device gpu-0 on ", "Esc back")
+	term.await("Claim team/claim-a on ", "state of the device", "Esc back")
 	term.awaitThat("power of what is recorded", func(screen string) bool {
 		term.keys("End") // the end moves when what is recorded arrives
 		return strings.Contains(screen, "power  100 W") && strings.Contains(screen, "⣿")

@@ -74,19 +74,21 @@ type share struct {
 // them. A claim may have its devices as long as it is reserved for a pod that has not ended,
 // although they are prepared later and unprepared earlier. With whileReserved a share lasts as long
 // as the reservation. Without it, a share lasts while the claim is prepared and a pod uses the
-// request.
-func (w *world) shares(all []span, way way, whileReserved bool) map[string][]share {
+// request. With contradicted there are also the shares of the claims that are prepared in
+// namespaces where the kubelet contradicts the API server.
+func (w *world) shares(all []span, way way, whileReserved, contradicted bool) map[string][]share {
 	out := map[string][]share{}
 	contradictory := w.ownership.contradictory()
 	for _, s := range all {
 		if (way.noClaims || way.noPods) && w.ownership.truth.Unlisted(s.event.UID) ||
-			!way.noClaims && contradictory[s.event.Namespace] {
+			!way.noClaims && contradictory[s.event.Namespace] && !contradicted {
 			continue
 		}
 		if whileReserved {
 			s.from, s.to = w.ownership.truth.Reservation(s.event.UID, s.from, s.to)
 		}
-		if end, ok := w.ownership.forcedAt(s.event.Namespace + "/" + s.event.Name); ok && end.Before(s.to) {
+		if end, ok := w.ownership.forcedAt(s.event.Namespace + "/" + s.event.Name); ok && end.Before(s.to) &&
+			!(contradicted && contradictory[s.event.Namespace]) {
 			s.to = end
 		}
 		for _, d := range s.event.Devices {
@@ -165,11 +167,11 @@ func (w *world) compareCharges(t *testing.T, e *running) {
 	}
 	except := w.ownership.contradictory()
 	whole := spans(events, r.Time)
-	reserved := w.shares(whole, e.way, true)
-	for name, all := range w.shares(whole, e.way, false) {
-		wide := w.vendor.charge(name, reserved[name])
+	reserved, crowded := w.shares(whole, e.way, true, false), w.shares(whole, e.way, false, true)
+	for name, all := range w.shares(whole, e.way, false, false) {
+		wide, narrow := w.vendor.charge(name, reserved[name]), w.vendor.charge(name, crowded[name])
 		for claim, want := range w.vendor.charge(name, all) {
-			least, most := min(want, wide[claim]), max(want, wide[claim])
+			least, most := min(want, wide[claim], narrow[claim]), max(want, wide[claim])
 			if ns, _, _ := strings.Cut(claim, "/"); except[ns] {
 				continue
 			}
