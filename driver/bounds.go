@@ -37,10 +37,8 @@ const (
 	ZeroNeedsOther
 )
 
-// bound sets the bounds of the quantity's unit, and its codes. The total of a counter is bounded by
-// its rate.
+// bound sets the bounds of the quantity's unit. The total of a counter is bounded by its rate.
 func (s *Spec) bound() {
-	s.codes = codesOf(s)
 	if s.Type == Counter {
 		s.boundRate()
 		s.Max = s.MaxRate * countsFor

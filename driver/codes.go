@@ -1,31 +1,37 @@
 package driver
 
-import (
-	"cmp"
-	"slices"
-	"sort"
+// Ends of a range of codes, but for the rounding of a source that has scaled them.
+const (
+	below = 1 - 1e-12
+	above = 1 + 1e-12
 )
 
-// code is a range of numbers that stand for "no value" in an interface, in that interface's own
-// unit.
-type code struct{ low, high float64 }
-
-// numberCodes returns the codes by which interfaces say that there is no number. They are wider
-// than 16 bits, so that hardware hardly has such a value; if it has, one reading of it is lost.
-func numberCodes() [5]code {
-	return [...]code{
+// IsCode reports whether a number, in an interface's own unit, is one by which interfaces say that
+// there is no number. They are wider than 16 bits, so that hardware hardly has such a value; if it
+// has, one reading of it is lost.
+func IsCode(number float64) bool {
+	switch {
+	case number < 0x7ffffff0*below:
+		return false
+	case number <= 0x7ffffffe*above:
 		// dcgm_structs.h: DCGM_INT32_BLANK and, above it, NOT_FOUND, NOT_SUPPORTED, NOT_PERMISSIONED.
 		// dcgm-exporter prints them, and those of 64 bits, as numbers.
-		{0x7ffffff0, 0x7ffffffe},
+		return true
+	case number < (1<<47)*below:
 		// nvml.h: NVML_VALUE_NOT_AVAILABLE is -1, which a field of 32 bits without sign returns like
 		// this. kgd_pp_interface.h: amdgpu sets all bits of what a table of metrics lacks.
-		{1<<32 - 1, 1<<32 - 1},
+		return number >= (1<<32-1)*below && number <= (1<<32-1)*above
+	case number <= (1<<47+3)*above:
 		// dcgm_structs.h: DCGM_FP64_BLANK and, above it, NOT_FOUND, NOT_SUPPORTED, NOT_PERMISSIONED.
-		{1 << 47, 1<<47 + 3},
+		return true
+	case number < 0x7ffffffffffffff0*below:
+		return false
+	case number <= 0x7ffffffffffffffe*above:
 		// dcgm_structs.h: DCGM_INT64_BLANK and the others. A double has one number for all of them.
-		{0x7ffffffffffffff0, 0x7ffffffffffffffe},
+		return true
+	default:
 		// NVML_VALUE_NOT_AVAILABLE and amdgpu's tables, in 64 bits.
-		{1<<64 - 1, 1<<64 - 1},
+		return number >= (1<<64-1)*below && number <= (1<<64-1)*above
 	}
 }
 
@@ -33,60 +39,39 @@ func numberCodes() [5]code {
 // there is no value. Only gauges whose bounds include it need it.
 const codeOf16Bits = 1<<16 - 1
 
-// scalesOf returns the factors from the units in which interfaces give a quantity to its own.
-func scalesOf(unit string) []float64 {
+// maxScales is the highest number of units in which interfaces give a quantity.
+const maxScales = 6
+
+// scalesOf returns the factors from the units in which interfaces give a quantity to its own,
+// followed by zeros.
+func scalesOf(unit string) [maxScales]float64 {
 	const milli, micro, nano, percent, kibi, mebi = 1e-3, 1e-6, 1e-9, 1e-2, 1 << 10, 1 << 20
 	switch unit {
 	case "seconds":
-		return []float64{1, milli, micro, nano}
+		return [...]float64{1, milli, micro, nano, 0, 0}
 	case "joules", "watts", "volts", "celsius":
-		return []float64{1, milli, micro}
+		return [...]float64{1, milli, micro, 0, 0, 0}
 	case "hertz":
-		return []float64{1, 1e3, 1e6}
+		return [...]float64{1, 1e3, 1e6, 0, 0, 0}
 	case "bytes":
-		return []float64{1, 4, kibi, 1e3, mebi, 1e6}
+		return [...]float64{1, 4, kibi, 1e3, mebi, 1e6}
 	case "ratio":
-		return []float64{1, percent}
+		return [...]float64{1, percent, 0, 0, 0, 0}
 	default:
-		return []float64{1}
+		return [...]float64{1, 0, 0, 0, 0, 0}
 	}
-}
-
-// codesOf returns the codes of a quantity in its unit, sorted.
-func codesOf(s *Spec) []code {
-	const rounding = 1e-12
-	var out []code
-	add := func(c code, scale float64) {
-		out = append(out, code{c.low * scale * (1 - rounding), c.high * scale * (1 + rounding)})
-	}
-	for _, scale := range scalesOf(s.Unit) {
-		for _, c := range numberCodes() {
-			add(c, scale)
-		}
-	}
-	switch {
-	case s.Unit == "volts":
-		add(code{codeOf16Bits, codeOf16Bits}, 1e-3)
-	case s.Name == "fan_rotation":
-		add(code{codeOf16Bits, codeOf16Bits}, 1)
-	}
-	slices.SortFunc(out, func(a, b code) int { return cmp.Compare(a.low, b.low) })
-	return out
 }
 
 // isCode reports whether a value stands for "no value".
 func (s *Spec) isCode(value float64) bool {
-	if len(s.codes) == 0 || value < s.codes[0].low {
-		return false
+	switch {
+	case s.Unit == "volts" && value >= codeOf16Bits*1e-3*below && value <= codeOf16Bits*1e-3*above,
+		s.Name == "fan_rotation" && value == codeOf16Bits:
+		return true
 	}
-	i := sort.Search(len(s.codes), func(i int) bool { return s.codes[i].low > value })
-	return value <= s.codes[i-1].high
-}
-
-// IsCode reports whether a number stands for "no value", in an interface's own unit.
-func IsCode(number float64) bool {
-	for _, c := range numberCodes() {
-		if number >= c.low && number <= c.high {
+	scales := scalesOf(s.Unit)
+	for i := 0; i < maxScales && scales[i] > 0; i++ {
+		if IsCode(value / scales[i]) {
 			return true
 		}
 	}

@@ -178,8 +178,7 @@ type Spec struct {
 	// MaxRate, of a counter, is more than any device can count in a second; 0: unknown.
 	MaxRate float64
 	// Zero is the meaning of 0.
-	Zero  Zero
-	codes []code // values that stand for "no value"
+	Zero Zero
 
 	// Basis is the basis of division of an additive quantity.
 	Basis Basis
@@ -277,9 +276,7 @@ func (c Catalogue) OrStandard() Catalogue {
 func (c Catalogue) With(more ...Spec) Catalogue {
 	out := slices.Concat(c, more)
 	for i := range out[len(c):] {
-		s := &out[len(c)+i]
-		s.codes = codesOf(s)
-		s.boundRate()
+		out[len(c)+i].boundRate()
 	}
 	return out
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 )
@@ -187,6 +188,8 @@ func ReasonOf(err error) Reason {
 		return ReasonReadOnly
 	case errors.Is(err, fs.ErrPermission):
 		return ReasonForbidden
+	case errors.Is(err, strconv.ErrSyntax), errors.Is(err, strconv.ErrRange):
+		return ReasonMalformed
 	default:
 		return ReasonOther
 	}

@@ -61,9 +61,10 @@ func nodeDevices() []Panel {
 			}},
 		},
 		{
-			Title:       "Where the values come from",
-			Description: "Source of each quantity. A counter that is the integral of a gauge is marked as such.", Kind: Table,
-			NoData: "nothing is measured", Width: 12, Height: 8,
+			Title: "Where the values come from",
+			Description: "Source of each quantity that is not measured itself, and in brackets how it is computed: as the " +
+				"integral of a gauge, an estimate, or a part of the parent's value. With --metrics.quantity-source=on, of all.",
+			Kind: Table, NoData: "all is measured, or nothing", Width: 12, Height: 8,
 			Targets: []Target{{
 				Expr: `count by (driver, quantity, source) (` +
 					`group by (<device>, quantity, source) (dra_device_quantity_source_info{<of device>}))`,

@@ -64,7 +64,7 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// The values have a switch for groups of metrics, which are on by default. The test of
+// The values have a switch for groups of metrics, and the program's defaults. The test of
 // exporter/cmd/dra-exporter checks that each group has one.
 func TestGroupsOfMetrics(t *testing.T) {
 	of := func(v values) map[string][]string {
@@ -90,5 +90,9 @@ func TestGroupsOfMetrics(t *testing.T) {
 	}
 	if got := of(values{"metrics": values{"pods": "info"}})["--metrics.pods"]; !slices.Equal(got, []string{"info"}) {
 		t.Errorf("--metrics.pods is %q, want info", got)
+	}
+	all := of(values{"metrics": values{"quantitySource": true}})["--metrics.quantity-source"]
+	if !slices.Equal(all, []string{"on"}) { // by default, only those of estimates
+		t.Errorf("--metrics.quantity-source is %q, want on", all)
 	}
 }

@@ -77,7 +77,7 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	at := s.now()
 	all, err := parseStat(file)
 	if err != nil {
-		err = fmt.Errorf("read CPU times of %s: %w", s.path, err)
+		err = driver.WithReason(driver.ReasonMalformed, fmt.Errorf("read CPU times of %s: %w", s.path, err))
 	}
 	return s.samples(all, at), err
 }

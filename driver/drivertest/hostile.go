@@ -89,6 +89,10 @@ func Wrongs() []Wrong {
 			Value: func(_ *driver.Spec, truth truth, second, _ float64) float64 { return truth(second) },
 		},
 	}
+	ways = append(ways, Wrong{
+		Name: "more than the device can", For: 3, Value: moreThanCan,
+		Quiet: func(s *driver.Spec) bool { return s.Name != "power" && s.Name != "energy" && s.Name != "io_bytes" },
+	})
 	for _, name := range []string{"wrap at 2^32", "wrap at 2^53"} {
 		ways = append(ways, Wrong{Name: name, Value: wrapped, Quiet: always})
 	}
@@ -98,6 +102,25 @@ func Wrongs() []Wrong {
 	}
 	return ways
 }
+
+// moreThanCan is a value that some device may have, but not this one.
+func moreThanCan(s *driver.Spec, truth func(second float64) float64, second, _ float64) float64 {
+	switch {
+	case s.Name == "power":
+		return 2 * hostileWatts
+	case s.Type == driver.Gauge:
+		return truth(second)
+	default:
+		return truth(second) + s.MaxRate
+	}
+}
+
+// hostileWatts is the power limit of the device, and the others are those of its link.
+const (
+	hostileWatts      = 300
+	hostileLanes      = 16
+	hostileGeneration = 5
+)
 
 // wrapped is the value of a counter that wraps.
 func wrapped(s *driver.Spec, truth func(second float64) float64, second, since float64) float64 {
@@ -180,7 +203,20 @@ func (h *Hostile) Truth(spec *driver.Spec, second float64) float64 {
 	case spec.Failure:
 		return hostileUnits
 	default:
-		return spec.MaxRate * h.Rate * (hostileUnits + second)
+		return h.Most(spec) * h.Rate * (hostileUnits + second)
+	}
+}
+
+// Most is the highest rate of a counter per second, by the limits of the device if it has them. For
+// a short time it may be exceeded by half.
+func (h *Hostile) Most(spec *driver.Spec) float64 {
+	switch spec.Name {
+	case "energy":
+		return hostileWatts * 1.5
+	case "io_bytes":
+		return driver.LinkBytesPerSecond("pcie", hostileGeneration, hostileLanes) * 1.5
+	default:
+		return spec.MaxRate
 	}
 }
 
@@ -188,11 +224,11 @@ func (h *Hostile) Truth(spec *driver.Spec, second float64) float64 {
 func hostileGauge(spec *driver.Spec) float64 {
 	switch {
 	case spec.Name == "power_limit":
-		return 300
+		return hostileWatts
 	case spec.Link == driver.LinkHasLanes:
-		return 16
+		return hostileLanes
 	case spec.Link == driver.LinkHasGeneration:
-		return 5
+		return hostileGeneration
 	}
 	switch spec.Unit {
 	case "ratio":

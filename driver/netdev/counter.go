@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
 const (
@@ -37,26 +38,26 @@ func counterFiles() [numCounters]counterFile {
 
 // counter continues a counter of the kernel across its resets.
 type counter struct {
-	read       bool      // at the last measurement
-	known      bool      // was read at all
-	fromZero   bool      // the first value seen counts as zero
-	raw, value uint64    // the kernel's value, and ours
-	since      time.Time // when value was zero; the zero time: unknown
-	rebase     bool      // the kernel's next value does not continue the last one: the increase is unknown
+	sysfs.Continued
+	read     bool      // at the last measurement
+	fromZero bool      // the first value seen counts as zero
+	since    time.Time // when the value was zero; the zero time: unknown
+	rebase   bool      // the kernel's next value does not continue the last one: the increase is unknown
 }
 
-// advance stores the kernel's value at a time. A value that fell was reset to zero.
+// advance stores the kernel's value at a time.
 func (c *counter) advance(raw uint64, at time.Time) {
 	switch {
-	case c.known && c.rebase:
-	case c.known && raw >= c.raw:
-		c.value += raw - c.raw
-	case c.known:
-		c.value += raw
-	case c.fromZero:
+	case driver.IsCode(float64(raw)):
+		c.Value = raw // for this reading
+		return
+	case c.Known() && c.rebase:
+		c.Jump(raw)
+	case !c.Known() && c.fromZero:
+		c.Jump(raw)
 		c.since = at
 	default:
-		c.value = raw
+		c.Advance(raw)
 	}
-	c.known, c.raw, c.rebase = true, raw, false
+	c.rebase = false
 }

@@ -107,7 +107,7 @@ func (i *netInterface) report(readings []driver.Reading) []driver.Reading {
 	for n, f := range counterFiles() {
 		if c := &i.counters[n]; c.read {
 			readings = append(readings, driver.Reading{
-				Quantity: f.quantity, Labels: f.labels, Value: float64(c.value), At: i.at, Since: c.since,
+				Quantity: f.quantity, Labels: f.labels, Value: float64(c.Value), At: i.at, Since: c.since,
 			})
 		}
 	}

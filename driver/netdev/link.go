@@ -58,7 +58,7 @@ func (l *link) report(readings []driver.Reading, i *netInterface) []driver.Readi
 	}
 	if l.downs.read {
 		readings = append(readings, driver.Reading{
-			Quantity: driver.Errors, Labels: driver.Labels{"link_down"}, Value: float64(l.downs.value), At: i.at,
+			Quantity: driver.Errors, Labels: driver.Labels{"link_down"}, Value: float64(l.downs.Value), At: i.at,
 			Since: l.downs.since,
 		})
 	}

@@ -94,7 +94,7 @@ devices/0000:3b:00.0/hwmon/hwmon0/temp1_input: 40000
 func advance(m *machine) {
 	for name, i := range m.source.known {
 		for n, f := range counterFiles() {
-			m.set(name, f.path, i.counters[n].raw+uint64(1500*(n+1)))
+			m.set(name, f.path, i.counters[n].Raw+uint64(1500*(n+1)))
 		}
 	}
 }

@@ -10,19 +10,13 @@ import (
 
 // counter continues a counter of the device across resets. Tools can reset the counters of ports.
 type counter struct {
-	known      bool
-	missing    bool // the last attempt found no value
-	raw, value uint64
+	sysfs.Continued
+	missing bool // the last attempt found no value
 }
 
 func (c *counter) advance(raw uint64) {
-	switch {
-	case c.known && raw >= c.raw:
-		c.value += raw - c.raw
-	default: // the first value, or one that fell, counts in full
-		c.value += raw
-	}
-	c.known, c.missing, c.raw = true, false, raw
+	c.Continued.Advance(raw)
+	c.missing = false
 }
 
 // errNoValue is the error of a file that says that the device has no such value.

@@ -139,10 +139,10 @@ func (p *port) value(r reading, rank int) (sum float64, ok bool) {
 		if f.rank != rank || f.reading() != r {
 			continue
 		}
-		if !f.known || f.missing {
+		if !f.Known() || f.missing {
 			return 0, false
 		}
-		sum, ok = sum+float64(f.value)*f.scale, true
+		sum, ok = sum+float64(f.Value)*f.scale, true
 	}
 	return sum, ok
 }

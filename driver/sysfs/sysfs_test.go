@@ -272,7 +272,7 @@ func TestSensors(t *testing.T) {
 		t.Fatalf("%v, %v", broken, err)
 	}
 	var r sysfs.Reader
-	if celsius, err := broken[0].Read(&r); driver.ReasonOf(err) != driver.ReasonOther {
+	if celsius, err := broken[0].Read(&r); driver.ReasonOf(err) != driver.ReasonMalformed {
 		t.Errorf("what is no number: %v, %v", celsius, err)
 	}
 }

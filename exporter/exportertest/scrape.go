@@ -42,9 +42,17 @@ func Render(s *exposition.Snapshot, c exposition.Config) *exposition.Renderer {
 // Unix returns seconds since 1970.
 func Unix(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
-// Classic returns the option for classic buckets. With it, the text formats have all families.
+// Classic returns the options for classic buckets and for all sources of quantities. With them, the
+// text formats have all series.
 func Classic() exposition.Choices {
-	return exposition.Choices{exposition.GroupHistograms: exposition.Classic}
+	out := allSources()
+	out[exposition.GroupHistograms] = exposition.Classic
+	return out
+}
+
+// allSources returns the option for the sources of all quantities.
+func allSources() exposition.Choices {
+	return exposition.Choices{exposition.GroupQuantitySource: exposition.On}
 }
 
 // Text returns the scrape in the text format, with the classic buckets of histograms.

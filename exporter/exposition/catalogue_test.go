@@ -51,7 +51,7 @@ func newFanNode(maxSeries int) *fanNode {
 	return &fanNode{
 		catalogue: catalogue,
 		books:     ledger.New(ledger.Config{Retention: time.Minute, Catalogue: catalogue}),
-		limiter:   exposition.NewLimiter(maxSeries, nil),
+		limiter:   exposition.NewLimiter(maxSeries, everySource()),
 		now:       time.Unix(1_000_000, 0),
 	}
 }

@@ -160,7 +160,10 @@ func TestFormats(t *testing.T) {
 			for _, format := range exposition.Formats() {
 				written, config := families, config
 				if format.FormatType() == expfmt.TypeProtoDelim {
-					config.Choices = exposition.Choices{exposition.GroupHistograms: exposition.Off}
+					config.Choices = exposition.Choices{
+						exposition.GroupHistograms:     exposition.Off,
+						exposition.GroupQuantitySource: config.Choices.Of(exposition.GroupQuantitySource),
+					}
 				}
 				if config.Choices.Of(exposition.GroupHistograms) != exposition.Classic {
 					written = slices.DeleteFunc(slices.Clone(families), func(f *dto.MetricFamily) bool {

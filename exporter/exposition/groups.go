@@ -32,14 +32,17 @@ const (
 	GroupHistograms     Group = "histograms"      // distributions over time of claims
 )
 
-// The choices for groups. All groups have Off, and all but GroupHistograms have On.
+// The choices for groups. All groups have Off, and all but GroupHistograms have On, which is the
+// default of all but GroupQuantitySource.
 const (
-	On        = "on"
-	Off       = "off"
-	Info      = "info"      // of GroupPods: only the identities of pods and what they hold
-	Native    = "native"    // of GroupHistograms, its default: native histograms, only in protobuf
-	Classic   = "classic"   // of GroupHistograms: also with classic buckets, in all formats
-	Estimates = "estimates" // of GroupQuantitySource: only for quantities that are not measured themselves
+	On      = "on"
+	Off     = "off"
+	Info    = "info"    // of GroupPods: only the identities of pods and what they hold
+	Native  = "native"  // of GroupHistograms, its default: native histograms, only in protobuf
+	Classic = "classic" // of GroupHistograms: also with classic buckets, in all formats
+	// Estimates, of GroupQuantitySource, its default: only for quantities that are not measured
+	// themselves.
+	Estimates = "estimates"
 )
 
 // GroupInfo describes a group for flags and documents.
@@ -65,9 +68,9 @@ func Groups() []GroupInfo {
 		},
 		{
 			GroupQuantitySource,
-			"The source of each quantity of a device: on, estimates (only quantities that are integrals, parts of a " +
-				"parent's value, or estimates) or off.",
-			[]string{On, Estimates, Off},
+			"The source of each quantity of a device: estimates (only quantities that are integrals, parts of a parent's " +
+				"value, or estimates), on or off.",
+			[]string{Estimates, On, Off},
 			704,
 		},
 		{GroupTopology, "How close the devices of a pod are to each other: on or off.", []string{On, Off}, 0},
@@ -99,8 +102,9 @@ func (c Choices) Of(g Group) string {
 	switch g {
 	case GroupHistograms:
 		return Native
-	case GroupErrors, GroupPeaks, GroupPods, GroupQuantitySource, GroupTopology, GroupFit, GroupEfficiency,
-		GroupLifecycle:
+	case GroupQuantitySource:
+		return Estimates
+	case GroupErrors, GroupPeaks, GroupPods, GroupTopology, GroupFit, GroupEfficiency, GroupLifecycle:
 		return On
 	default:
 		panic(fmt.Sprintf("there is no group %q", g))

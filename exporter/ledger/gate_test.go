@@ -114,3 +114,29 @@ func TestLimitsOfTheDevice(t *testing.T) {
 		})
 	}
 }
+
+// A source that reads rarely repeats its last reading at each tick. Nothing explains a doubted one
+// by being repeated.
+func TestRepeatedReadingExplainsNothing(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("c0", "p0")
+	tick := func(value float64, at time.Time) exportertest.Scraped {
+		h.Read(driver.Reading{
+			Quantity: driver.Errors, Labels: driver.Labels{"pcie_replay"}, Value: value, At: at,
+		}, driver.Reading{Quantity: driver.Power, Value: 50})
+		return h.Tick(time.Second)
+	}
+	var x exportertest.Scraped
+	rejected := 0
+	for _, value := range []float64{300, 100, 301} {
+		at := h.Now
+		for range 10 {
+			x = tick(value, at)
+			rejected += len(h.Last.Rejected)
+		}
+	}
+	h.Expect(x, map[[2]string]float64{{"dra_device_errors_total", "kind=pcie_replay"}: 1})
+	if rejected != 1 {
+		t.Errorf("%d readings were rejected, want 1", rejected)
+	}
+}

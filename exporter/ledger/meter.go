@@ -93,7 +93,7 @@ func (m *meter) observe(r join.Reading, now time.Time) driver.Reason {
 		m.source, m.have, m.queue = r.Source, false, m.queue[:0]
 		m.series = m.series.from(r.Source)
 	}
-	newest := m.last.At
+	newest := driver.Later(m.last.At, m.before.Doubted.At)
 	if n := len(m.queue); n > 0 {
 		newest = m.queue[n-1].At
 	}

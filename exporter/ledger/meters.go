@@ -92,6 +92,9 @@ func (d *deviceSeries) readBefore(r *join.Reading, tick uint64) (at time.Time) {
 		return at
 	}
 	for _, m := range d.meters {
+		if m.spec.Zero == driver.ZeroNeedsOther && !m.proven {
+			continue // it may have begun in this tick, without a reading
+		}
 		if before, known := m.newestBefore(tick); known && m.source == r.Source && before.After(at) {
 			at = before
 		}

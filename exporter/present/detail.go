@@ -270,8 +270,8 @@ func (n *known) facts(d *DeviceReport) Section {
 			s.stalled(h.Stall)
 		}
 	}
-	if d.of != nil {
-		s.contradiction(d.of)
+	if d.Own != nil {
+		s.contradiction(d.Own)
 	}
 	for _, of := range [...]struct{ name, text string }{
 		{"driver", d.Driver},
@@ -296,7 +296,7 @@ func (n *known) facts(d *DeviceReport) Section {
 	if d.Unlisted {
 		s.fact("listed", "in no ResourceSlice: no claim can ask for it")
 	}
-	if d.of != nil && d.of.Entry.ManyNodes {
+	if d.Own != nil && d.Own.Entry.ManyNodes {
 		s.fact("offered to", "several nodes")
 	}
 	s.fact("not healthy", d.HealthReason)
@@ -305,8 +305,8 @@ func (n *known) facts(d *DeviceReport) Section {
 	}
 	if d.AllocatedSeconds > 0 {
 		text := Duration(d.AllocatedSeconds)
-		if d.of != nil {
-			text += " since " + Clock(d.of.Born)
+		if d.Own != nil {
+			text += " since " + Clock(d.Own.Born)
 		}
 		s.fact("held for", text)
 	}
@@ -386,8 +386,8 @@ func (n *known) values(title string, values []ValueReport) Section {
 	for i := range values {
 		v := &values[i]
 		name, text := v.Texts(n.catalogue)
-		if !v.since.IsZero() && specOf(n.catalogue, v.Quantity).Type == driver.Counter {
-			text += " since " + Clock(v.since)
+		if !v.Since.IsZero() && specOf(n.catalogue, v.Quantity).Type == driver.Counter {
+			text += " since " + Clock(v.Since)
 		}
 		if v.Quantity == driver.Errors.String() {
 			var labels driver.Labels
@@ -431,7 +431,7 @@ func (n *known) absent(d *DeviceReport) Section {
 	}
 	for q := range n.catalogue {
 		if spec := &n.catalogue[q]; !spec.Internal && !found[spec.Name] {
-			why, do := whyAbsent(driver.Quantity(q), d.of.Absent, n.sources, readers)
+			why, do := whyAbsent(driver.Quantity(q), d.Own.Absent, n.sources, readers)
 			lacks[reason{why, do}] = append(lacks[reason{why, do}], nameOf(spec.Name))
 		}
 	}
@@ -482,7 +482,7 @@ func (n *known) claim(name string) []Section {
 		}
 		facts := n.holding(h)
 		facts.fact("UID", h.UID)
-		facts.fact("smallest fit", h.advice)
+		facts.fact("smallest fit", h.Advice)
 		out = append(out, facts)
 		values := n.values("Values of the claim", h.Values)
 		if d := n.deviceOf(h.ID); d != nil {

@@ -68,7 +68,7 @@ type DeviceReport struct {
 	Unattributed []ValueReport   `json:"unattributed,omitempty"`
 	LastError    *time.Time      `json:"lastError,omitempty"`
 
-	of *ledger.Device // of the own node; nil: it was read as JSON
+	Own *ledger.Device `json:"-"` // of the own node; nil: it was read as JSON
 }
 
 // DividedReport is how a quantity of a parent is divided among its partitions' claims.
@@ -134,7 +134,7 @@ type HolderReport struct {
 	// be judged.
 	Stall *StallReport `json:"stall,omitempty"`
 
-	advice string // the smallest fit, as text; "": unknown
+	Advice string `json:"-"` // the smallest fit, as text; "": unknown
 }
 
 // StallReport is a verdict on whether a claim that keeps its device busy makes progress, and what
@@ -173,7 +173,7 @@ type ValueReport struct {
 	Value    float64           `json:"value"`
 	Source   string            `json:"source,omitempty"`
 
-	since time.Time // of a counter: since when it counts; zero: unknown
+	Since time.Time `json:"-"` // of a counter: since when it counts; zero: unknown
 }
 
 // WriteReport writes the [Report] of a snapshot as JSON, without keeping all of it in memory.
@@ -236,7 +236,7 @@ func (n quantityNames) device(d *ledger.Device, state ledger.State) DeviceReport
 		Unlisted:    d.Entry.Unlisted,
 		Multiple:    d.Entry.Shareable, Missing: d.Missing, HealthReason: d.HealthReason, Attribution: d.Attribution,
 		AllocatedSeconds: d.Allocated,
-		Values:           n.values(d.Values), Unattributed: n.values(d.Unattributed), LastError: moment(d.LastError), of: d,
+		Values:           n.values(d.Values), Unattributed: n.values(d.Unattributed), LastError: moment(d.LastError), Own: d,
 	}
 	if d.Up != ledger.UpUnknown {
 		up := d.Up == ledger.UpNow
@@ -299,7 +299,7 @@ func (n quantityNames) holder(h *ledger.Holder) HolderReport {
 	}
 	r.Ended, r.LastActive, r.LastError = moment(h.Ended), moment(h.LastActive), moment(h.LastError)
 	if h.Advice != nil {
-		r.advice = h.Advice.Text()
+		r.Advice = h.Advice.Text()
 	}
 	return r
 }
@@ -326,7 +326,7 @@ func (n quantityNames) values(values []ledger.Value) []ValueReport {
 	out := make([]ValueReport, 0, len(values))
 	for i := range values {
 		v := &values[i]
-		r := ValueReport{Quantity: n[v.Quantity].name, Value: v.Value, Source: v.Source, since: v.Born}
+		r := ValueReport{Quantity: n[v.Quantity].name, Value: v.Value, Source: v.Source, Since: v.Born}
 		for j, label := range n[v.Quantity].labels {
 			if r.Labels == nil {
 				r.Labels = map[string]string{}

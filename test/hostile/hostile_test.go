@@ -48,13 +48,14 @@ func newNode(t *testing.T, hardware driver.Hardware) *node {
 // tick advances the node by a second.
 func (n *node) tick() {
 	n.t.Helper()
-	n.samples, _ = n.source.Sample(context.Background()) // an error is what the source says of wrong input
+	var err error
+	n.samples, err = n.source.Sample(context.Background())
 	in := join.Input{
 		View: podresources.View{
 			At: n.now, Allocations: []podresources.Allocation{jointest.Allocation("gpu-0", "claim", "pod")},
 		},
 		Inventory: driver.Inventory{jointest.ID("gpu-0"): {Hardware: n.hardware, Local: true}},
-		Sources:   []join.SourceSamples{{Name: n.source.Name(), Samples: n.samples}},
+		Sources:   []join.SourceSamples{{Name: n.source.Name(), Samples: n.samples, Failed: driver.ReasonOf(err)}},
 	}
 	if n.last == nil {
 		n.start = n.now
@@ -89,6 +90,12 @@ func (n *node) wantCalm() exportertest.Scraped {
 	for _, i := range n.flight.Incidents() {
 		n.t.Errorf("an incident: %s %s", i.Kind, i.Code)
 	}
+	return n.wantNumbers()
+}
+
+// wantNumbers fails the test if a served value is none.
+func (n *node) wantNumbers() exportertest.Scraped {
+	n.t.Helper()
 	x := exportertest.Scrape(n.t, n.last)
 	for family, rows := range x {
 		for labels, v := range rows {
@@ -138,6 +145,40 @@ func TestHostile(t *testing.T) {
 	}
 }
 
+// A quantity of which 0 means that there is no sensor is absent, with that reason, if a device has
+// never shown anything else. So is what is computed from it.
+func TestNoSensor(t *testing.T) {
+	for q, spec := range driver.Standard() {
+		if spec.Zero == driver.ZeroIsValue || spec.Derived || spec.Internal {
+			continue
+		}
+		t.Run(spec.Name, func(t *testing.T) {
+			n := newNode(t, driver.Hardware{UUID: drivertest.HostileUUID})
+			n.source = &drivertest.Hostile{
+				Quantity: driver.Quantity(q), Rate: 1e-3, Now: func() time.Time { return n.now },
+				Wrong: drivertest.Wrong{
+					Name:  "0",
+					Value: func(*driver.Spec, func(float64) float64, float64, float64) float64 { return 0 },
+				},
+			}
+			for range 5 {
+				n.tick()
+			}
+			x := n.wantCalm()
+			for _, holder := range []string{"device", "claim", "pod"} {
+				for _, metric := range []string{spec.Metric, spec.Peak} {
+					if rows := x["dra_"+holder+"_"+metric]; len(rows) > 0 && q != int(driver.Energy) {
+						t.Errorf("%s of the %s: %v", metric, holder, rows)
+					}
+				}
+			}
+			if reasons := n.reasons(driver.Quantity(q)); len(reasons) != 1 || reasons[0] != string(driver.ReasonZero) {
+				t.Errorf("rejected as %q", reasons)
+			}
+		})
+	}
+}
+
 // checkTruth compares what is served after some seconds with the truth.
 func checkTruth(t *testing.T, h *drivertest.Hostile, x exportertest.Scraped, seconds float64) {
 	t.Helper()
@@ -160,7 +201,7 @@ func checkTruth(t *testing.T, h *drivertest.Hostile, x exportertest.Scraped, sec
 			case driver.Quantity(q) != h.Quantity:
 			case spec.Type == driver.Gauge && !lasts(h.Wrong) && got != want:
 				t.Errorf("%s is %v, want %v", spec.Name, got, want)
-			case spec.Type == driver.Counter && got > want+spec.MaxRate*meter.Slack.Seconds()*1.01:
+			case spec.Type == driver.Counter && got > want+h.Most(&spec)*meter.Slack.Seconds()*1.01:
 				t.Errorf("%s counts %v, and the truth is %v", spec.Name, got, want)
 			case spec.Failure && got != 0 && (h.Wrong.Quiet == nil || !h.Wrong.Quiet(&spec)):
 				t.Errorf("%s counts %v", spec.Name, got)

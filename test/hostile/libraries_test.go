@@ -18,10 +18,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
-// spoilFields returns the places of a GPU of a fake library: its numbers. The library returns them
-// in its own types and units.
-func spoilFields(gpu any, leave ...string) map[string]func(string) func() {
-	places := map[string]func(string) func(){}
+// fields returns the places of a GPU of a fake library: its numbers. The library returns them in
+// its own types and units.
+func fields(gpu any, leave ...string) (out []place) {
 	var add func(prefix string, of reflect.Value)
 	add = func(prefix string, of reflect.Value) {
 		for i := range of.NumField() {
@@ -31,17 +30,17 @@ func spoilFields(gpu any, leave ...string) map[string]func(string) func() {
 			case field.Kind() == reflect.Struct:
 				add(name+".", field)
 			case field.Kind() == reflect.Float64 && !math.IsNaN(field.Float()):
-				places[name] = func(number string) func() {
+				out = append(out, place{name: name, read: field.Float, write: func(number string) func() {
 					was := field.Float()
 					v, _ := strconv.ParseFloat(number, 64)
 					field.SetFloat(v)
 					return func() { field.SetFloat(was) }
-				}
+				}})
 			}
 		}
 	}
 	add("", reflect.ValueOf(gpu).Elem())
-	return places
+	return out
 }
 
 // NVML, by a fake of the library.
@@ -67,8 +66,9 @@ func TestNVML(t *testing.T) {
 	gpu := &machine.GPUs[0]
 	start := gpu.Energy
 	play(t, n, input{
-		places: spoilFields(gpu, "Counters", "ProcessTime", "SamplePeriod", "BusySince"), watts: 1e4,
-		pass: func() float64 { machine.Advance(1); return gpu.Energy - start },
+		places: fields(gpu, "Counters", "ProcessTime", "SamplePeriod", "BusySince"), varies: true,
+		pass:   func() { machine.Advance(1) },
+		joules: func() float64 { return gpu.Energy - start },
 	})
 }
 
@@ -100,7 +100,8 @@ func TestDCGM(t *testing.T) {
 	gpu := &machine.GPUs[0]
 	start := gpu.Energy
 	play(t, n, input{
-		places: spoilFields(gpu, "Work"), watts: 1e4,
-		pass: func() float64 { machine.Advance(1); return gpu.Energy - start },
+		places: fields(gpu, "Work"), varies: true,
+		pass:   func() { machine.Advance(1) },
+		joules: func() float64 { return gpu.Energy - start },
 	})
 }

@@ -50,10 +50,11 @@ func (f flags) args() []string {
 }
 
 // command returns the program with env as its complete environment, in a time zone whose clocks
-// change every 5 s.
+// change every 5 s, with the sources of all quantities.
 func command(ctx context.Context, args []string, env ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, os.Getenv(programPath), args...)
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "TZ=" + os.Getenv(zonePath)}, env...)
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "TZ=" + os.Getenv(zonePath),
+		"DRA_EXPORTER_METRICS_QUANTITY_SOURCE=on"}, env...)
 	return cmd
 }
 

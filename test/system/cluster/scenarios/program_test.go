@@ -52,6 +52,7 @@ func (w *world) flags() []string {
 		"--web.listen-address=127.0.0.1:0",
 		"--web.last-scrape-timeout=0s",
 		"--node-name=" + node.Name,
+		"--metrics.quantity-source=on",
 		"--kubelet.root=" + w.cluster.KubeletRoot(),
 		"--path.podlogs=" + w.cluster.PodLogs(),
 		"--path.cdi=" + w.cluster.CDI(),

@@ -1,0 +1,64 @@
+package docs
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+)
+
+// TestUnread: deployments/SIZING.md lists the families of claims and pods, of what is unattributed
+// and of peaks that no board, rule or document reads. Readings of devices are for whoever has such
+// hardware.
+func TestUnread(t *testing.T) {
+	var readers []string
+	for _, pattern := range []string{"rules.yaml", "grafana/*.json", "compat/*.yaml"} {
+		files, err := filepath.Glob(filepath.Join(root, "dashboards/out", pattern))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %d files, %v", pattern, len(files), err)
+		}
+		for _, file := range files {
+			content, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			readers = append(readers, string(content))
+		}
+	}
+	const list = "deployments/SIZING.md"
+	var listed []string
+	for _, d := range read(t) {
+		switch d.Path {
+		case "exporter/METRICS.md", "CHANGELOG.md": // they name all
+		case list:
+			_, rest, _ := strings.Cut(strings.Join(d.Lines, "\n"), "reads these series;")
+			rest, after, _ := strings.Cut(rest, ".\n\n")
+			for _, m := range regexp.MustCompile("`(dra_[a-z_]+)`").FindAllStringSubmatch(rest, -1) {
+				listed = append(listed, m[1])
+			}
+			readers = append(readers, after)
+		default:
+			readers = append(readers, strings.Join(d.Lines, "\n"))
+		}
+	}
+	all := strings.Join(readers, "\n")
+	var unread []string
+	for _, f := range exposition.Families(driver.Standard()) {
+		derived := !strings.HasPrefix(f.Name, "dra_device_") || strings.HasPrefix(f.Name, "dra_device_unattributed_") ||
+			f.Spec != nil && f.Spec.Derived
+		if derived && !regexp.MustCompile(`\b`+f.Name+`(_bucket|_sum|_count)?\b`).MatchString(all) {
+			unread = append(unread, f.Name)
+		}
+	}
+	slices.Sort(unread)
+	if diff := cmp.Diff(unread, listed); diff != "" || len(unread) == 0 {
+		t.Errorf("%s: -unread +listed:\n%s", list, diff)
+	}
+}
