@@ -45,6 +45,11 @@ func gateEndpoint(url string) string {
   - {name: xids, quantity: errors, labels: {kind: xid}}
   - {name: lifetime, quantity: lifetime_errors, labels: {kind: ecc_corrected}}
   - {name: violation, quantity: throttled_seconds, scale: 1e-9, labels: {reason: power}}
+  - {name: limit, quantity: power_limit, labels: {limit: max}}
+  - {name: lanes, quantity: link_width_max, labels: {link: pcie}}
+  - {name: generation, quantity: link_generation_max, labels: {link: pcie}}
+  - {name: traffic, quantity: io_bytes, labels: {link: pcie, direction: receive}}
+  - {name: active, quantity: active_seconds}
 `, url, gpuDriver)
 }
 
@@ -200,15 +205,18 @@ func TestGateRubbish(t *testing.T) {
 	}
 	p, s := gated(t, page)
 	p.eventually("read", func() bool { return p.scrape().is(50, "dra_device_power_watts", "device", "gpu-0") })
-	for _, v := range []string{"NaN", "+Inf", "-Inf"} {
+	for _, v := range []string{"NaN", "+Inf", "-Inf", "-5"} {
 		rubbish.Store(&v)
 		s.after(p, 2)
+		m := p.scrape()
+		m.want(0, "dra_device_up", "device", "gpu-0")
+		m.want(1, "dra_exporter_unresolved_devices", "driver", gpuDriver, "reason", "rejected")
 	}
 	m := p.scrape()
-	m.want(0, "dra_device_up", "device", "gpu-0")
-	m.want(1, "dra_exporter_unresolved_devices", "driver", gpuDriver, "reason", "rejected")
-	if !m.rejected("energy", "not_finite") {
-		t.Error("nothing of energy was counted as not_finite")
+	for _, reason := range []string{"not_finite", "negative"} {
+		if !m.rejected("energy", reason) || !m.rejected("power", reason) {
+			t.Errorf("nothing of power or energy was counted as %s", reason)
+		}
 	}
 	rubbish.Store(nil)
 	p.eventually("values again", func() bool { return p.scrape().is(1, "dra_device_up", "device", "gpu-0") })
@@ -218,6 +226,52 @@ func TestGateRubbish(t *testing.T) {
 	v, _ := p.scrape().value("dra_claim_energy_joules_total", "resourceclaim_name", "claim-a")
 	if most := 50 * float64(s.steps.Load()); v > most || math.IsNaN(v) {
 		t.Errorf("the claim is charged %v J, at most %v J are possible", v, most)
+	}
+}
+
+// More than the device can do is not charged: joules above its power limit, bytes above the speed of
+// its link, busy time above the time that has passed, and errors above any rate. What follows is
+// charged again.
+func TestGateLimits(t *testing.T) {
+	t.Parallel()
+	const watts, bytes, busy = 52.0, 1e6, 0.5 // in a step, which takes at least a second
+	var jump atomic.Int64                     // 1: the counters have jumped
+	page := func(step int) string {
+		jumped, n := float64(jump.Load()), float64(step)
+		page := "power{uuid=%[1]q} 52\nlimit{uuid=%[1]q} 300\nlanes{uuid=%[1]q} 4\ngeneration{uuid=%[1]q} 1\n" +
+			"energy_joules{uuid=%[1]q} %[2]v\ntraffic{uuid=%[1]q} %[3]v\nactive{uuid=%[1]q} %[4]v\nreplays{uuid=%[1]q} %[5]v\n"
+		return fmt.Sprintf(page, uuid(0), 1e6+watts*n+4e4*jumped, 1e9+bytes*n+2e12*jumped, 1e3+busy*n+1e3*jumped,
+			7+1e7*jumped)
+	}
+	p, s := gated(t, page)
+	charged := func(m metrics, what string) float64 {
+		v, _ := m.value("dra_claim_"+what+"_total", "resourceclaim_name", "claim-a")
+		return v
+	}
+	p.eventually("charged", func() bool { return charged(p.scrape(), "energy_joules") >= 2*watts })
+	before := charged(p.scrape(), "energy_joules")
+	jump.Store(1)
+	s.after(p, 8)
+	m, most := p.scrape(), float64(s.steps.Load())
+	for what, rate := range map[string]float64{"energy_joules": watts, "io_bytes": bytes, "active_seconds": busy} {
+		if got := charged(m, what); got <= 0 || got > rate*most {
+			t.Errorf("%v of %s are charged, at most %v are true", got, what, rate*most)
+		}
+	}
+	if after := charged(m, "energy_joules"); after < before+3*watts {
+		t.Errorf("%v J are charged, and after eight more readings %v", before, after)
+	}
+	m.want(0, "dra_device_errors_total", "device", "gpu-0", "kind", "pcie_replay")
+	for _, quantity := range []string{"energy", "io_bytes", "active_seconds", "errors"} {
+		if !m.rejected(quantity, "rate") {
+			t.Errorf("nothing of %s was counted as rate", quantity)
+		}
+		if n := strings.Count(p.Log(), "input=scrape/vendor/"+quantity+" reason=rate "); n != 1 {
+			t.Errorf("the log has %d lines about %s", n, quantity)
+		}
+	}
+	if incidents := p.incidents(); len(incidents) > 0 {
+		t.Errorf("incidents: %+v", incidents)
 	}
 }
 
