@@ -22,6 +22,14 @@ type Wrong struct {
 	Back time.Duration
 	// Twice: a second sample of the device has the value.
 	Twice bool
+	// Began: a counter, except one of errors, says that it began a moment before it was wrong.
+	Began bool
+	// Exact: a counter is charged what is true, although it was wrong.
+	Exact bool
+	// GoesOn: although it is wrong to the end, it counts on.
+	GoesOn bool
+	// Fast: it counts more than the device can, for so long that only the highest rate is a bound.
+	Fast bool
 	// Quiet: nothing shows that it is wrong, or it is not.
 	Quiet func(spec *driver.Spec) bool
 }
@@ -50,12 +58,44 @@ func Wrongs() []Wrong {
 		{Name: "NaN", Value: constant(math.NaN()), For: 2},
 		{Name: "infinite", Value: constant(math.Inf(1)), For: 2},
 		{Name: "minus infinite", Value: constant(math.Inf(-1)), For: 2},
+		{Name: "1e300", Value: constant(1e300), For: 2},
 		{Name: "-1", Value: constant(-1), For: 2, Quiet: func(s *driver.Spec) bool { return !s.NonNegative }},
 		{Name: "0", Value: constant(0), For: 2, Quiet: zero},
-		{Name: "dropout for 1", Value: constant(0), For: 1, Quiet: zero},
-		{Name: "dropout for 3", Value: constant(0), For: 3, Quiet: zero},
+		{Name: "dropout for 1", Value: constant(0), For: 1, Quiet: zero, Exact: true},
+		{Name: "dropout for 3", Value: constant(0), For: 3, Quiet: zero, Exact: true},
 		{
-			Name: "dropout, not very deep", For: 3, Quiet: gauges,
+			Name: "dropout that counts", For: 3, Quiet: always, Exact: true,
+			Value: func(_ *driver.Spec, truth truth, second, since float64) float64 {
+				return truth(second) - truth(since-1)
+			},
+		},
+		{
+			Name: "began again, with too much", For: 3, Began: true, Exact: true,
+			Quiet: func(s *driver.Spec) bool { return s.Type == driver.Gauge || s.Failure },
+			Value: func(_ *driver.Spec, truth truth, second, _ float64) float64 { return truth(second) },
+		},
+		{
+			Name: "goes on from a third", GoesOn: true,
+			Quiet: func(s *driver.Spec) bool { return s.Type == driver.Gauge || s.Failure },
+			Value: func(s *driver.Spec, truth truth, second, since float64) float64 {
+				if s.Type == driver.Gauge || s.Failure { // so many errors can have happened after a restart
+					return truth(second)
+				}
+				return truth(second) - truth(since)*2/3
+			},
+		},
+		{
+			Name: "three times too fast", Fast: true,
+			Quiet: func(s *driver.Spec) bool { return s.Type == driver.Gauge || s.Failure },
+			Value: func(s *driver.Spec, truth truth, second, since float64) float64 {
+				if s.Failure {
+					return truth(second)
+				}
+				return truth(second) + 3*s.MaxRate*(second-since)
+			},
+		},
+		{
+			Name: "dropout, not very deep", For: 3, Quiet: gauges, Exact: true,
 			Value: func(_ *driver.Spec, truth truth, _, since float64) float64 { return truth(since) / 3 },
 		},
 		{
@@ -96,6 +136,16 @@ func Wrongs() []Wrong {
 	for _, name := range []string{"wrap at 2^32", "wrap at 2^53"} {
 		ways = append(ways, Wrong{Name: name, Value: wrapped, Quiet: always})
 	}
+	ways = append(ways, Wrong{
+		Name: "code in thousandths", For: 2,
+		Value: func(s *driver.Spec, _ truth, _, _ float64) float64 {
+			code := HostileCodes()["DCGM_INT32_BLANK"]
+			if slices.Contains([]string{"joules", "watts", "volts", "celsius", "seconds"}, s.Unit) {
+				code *= 1e-3
+			}
+			return code
+		},
+	})
 	codes := HostileCodes()
 	for _, name := range slices.Sorted(maps.Keys(codes)) {
 		ways = append(ways, Wrong{Name: "code " + name, Value: constant(codes[name]), For: 2})
@@ -108,7 +158,7 @@ func moreThanCan(s *driver.Spec, truth func(second float64) float64, second, _ f
 	switch {
 	case s.Name == "power":
 		return 2 * hostileWatts
-	case s.Type == driver.Gauge:
+	case s.Type == driver.Gauge || s.Failure: // so many errors can happen
 		return truth(second)
 	default:
 		return truth(second) + s.MaxRate
@@ -186,6 +236,9 @@ func (h *Hostile) Sample(context.Context) ([]driver.Sample, error) {
 		if wrong && r.Quantity == h.Quantity {
 			r.Value = h.Wrong.Value(&spec, truth, second, from)
 			r.At = now.Add(-h.Wrong.Back)
+			if h.Wrong.Began && spec.Type == driver.Counter && !spec.Failure {
+				r.Since = h.start.Add(time.Duration(from*float64(time.Second)) - time.Second/2)
+			}
 		}
 		s.Readings = append(s.Readings, r)
 	}
