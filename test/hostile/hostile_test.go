@@ -183,8 +183,8 @@ func TestNoSensor(t *testing.T) {
 	}
 }
 
-// charged reports whether all ways are played with a quantity, also in a short test: what is charged,
-// and what makes incidents.
+// charged reports whether all ways are played with a quantity, also in a short test: what is
+// charged, and what makes incidents.
 func charged(q driver.Quantity) bool {
 	return q == driver.Power || q == driver.Energy || q == driver.IOBytes || q == driver.Errors || q == driver.LifetimeErrors
 }

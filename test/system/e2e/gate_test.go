@@ -229,8 +229,8 @@ func TestGateRubbish(t *testing.T) {
 	}
 }
 
-// More than the device can do is not charged: joules above its power limit, bytes above the speed of
-// its link, busy time above the time that has passed, and errors above any rate. What follows is
+// More than the device can do is not charged: joules above its power limit, bytes above the speed
+// of its link, busy time above the time that has passed, and errors above any rate. What follows is
 // charged again.
 func TestGateLimits(t *testing.T) {
 	t.Parallel()
