@@ -85,8 +85,8 @@ type answer struct {
 // newAnswers returns answers that may keep the given number of tenths of MaxAnswers.
 func newAnswers(c *Config, tenths int, making, turns chan struct{}) *answers {
 	return &answers{
-		latest: c.Latest, giveWay: c.GiveWay, log: c.Log, most: tenths * cmp.Or(c.MaxAnswers, MaxAnswers) / 10, making: making, turns: turns,
-		sizes: map[string]int{}, faults: map[string]string{},
+		latest: c.Latest, giveWay: c.GiveWay, log: c.Log, most: tenths * cmp.Or(c.MaxAnswers, MaxAnswers) / 10,
+		making: making, turns: turns, sizes: map[string]int{}, faults: map[string]string{},
 	}
 }
 
