@@ -154,9 +154,8 @@ func TestCompatQueries(t *testing.T) {
 	t.Parallel()
 	demo := readDemo(t, "nvidia")
 	now := demo[len(demo)-1].at
-	pages := slices.SortedFunc(slices.Values(slices.Concat(demo, recordedH100(t, now.Add(-time.Second/2)))), func(a, b page) int {
-		return a.at.Compare(b.at)
-	})
+	pages := slices.Concat(demo, recordedH100(t, now.Add(-time.Second/2)))
+	slices.SortStableFunc(pages, func(a, b page) int { return a.at.Compare(b.at) })
 	e := recordPages(t, pages, replacement(t, "dcgm-exporter", nil))
 	checkAsked(t, e, now, "dcgm-exporter", "")
 	checkOnce(t, e, now, demo[len(demo)-1].text)
@@ -391,15 +390,14 @@ func checkParts(t *testing.T, e *engine, now time.Time) {
 		devices := 0
 		for device, pods := range valuesBy(t, e, now, m.theirs+`{GPU_I_ID=""}`, "dra_device_name", "pod") {
 			want := valuesBy(t, e, now, m.ours, "device", "device")[device][device]
-			switch free := len(pods) == 1 && hasKey(pods, ""); {
-			case m.rest == "": // each holder has the whole value
+			if m.rest == "" { // each holder has the whole value
 				for pod, v := range pods {
 					if math.Abs(v-want*m.unit) > 1e-6*math.Max(v, 1) {
 						t.Errorf("%s of %s and %q is %v, want %v", m.theirs, device, pod, v, want*m.unit)
 					}
 				}
-			default:
-				if !free {
+			} else {
+				if free := len(pods) == 1 && hasKey(pods, ""); !free {
 					want -= valuesBy(t, e, now, m.rest, "device", "device")[device][device]
 				}
 				sum := 0.
