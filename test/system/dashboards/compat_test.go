@@ -133,7 +133,13 @@ func recordPages(t *testing.T, pages []page, groups []rules.Group) *engine {
 		}
 		last[source] = now
 	}
+	var before time.Time
 	for _, p := range pages {
+		// The rules have one result a millisecond, and two nodes may have a page of the same one.
+		if next := before.Add(time.Millisecond); p.at.Before(next) {
+			p.at = next
+		}
+		before = p.at
 		now := scraped(p.text, p.at, "cluster", "c1", "node", p.node, "instance", p.node, "job", "dra-exporter")
 		e.add(t, now...)
 		marked(p.node, now, p.at)
