@@ -164,7 +164,7 @@ func soilDuplicate(in *join.Input) (counted []driver.Rejection) {
 	alone := join.Join(join.Input{
 		Inventory: in.Inventory, Sources: []join.SourceSamples{{Name: s.Name, Samples: []driver.Sample{last}}},
 	})
-	bad := func(r driver.Rejection) bool { return strings.HasPrefix(r.Input, s.Name+"/") }
+	bad := func(r driver.Rejection) bool { return r.Input == s.Name || strings.HasPrefix(r.Input, s.Name+"/") }
 	if slices.ContainsFunc(alone.Rejected, bad) {
 		return nil
 	}
