@@ -23,9 +23,9 @@ func stragglerAlerts(o *Options) []alert {
 			"poll, with the same traffic: its processor, storage or input is slow. Both need a member that has become " +
 			"different from the others within the last hours: the last stage of a pipeline and the holder of a popular " +
 			"expert are so by design. It must be different for 20 minutes while the members go on with their steps: while one " +
-			"of them saves a checkpoint, or validates, the others wait for it and nobody is slow. Without a measurement of traffic, " +
-			"`busy` and `starved` are unknown; without one of tensor cores, `busy` is. A slow link slows all members, so " +
-			"that none is named.",
+			"of them saves a checkpoint, or validates, the others wait for it and nobody is slow. Without a measurement of " +
+			"traffic, `busy` and `starved` are unknown; without one of tensor cores, `busy` is. A slow link slows all " +
+			"members, so that none is named.",
 		diagnosis: "The table of members on the Workloads dashboard shows the members of a workload side by side. " +
 			"[DRADeviceThrottled](#dradevicethrottled) and [DRADeviceLinkSlow](#dradevicelinkslow) of the device " +
 			"say more. Replicas of a service that work on their own can differ for good reasons.",
@@ -63,7 +63,8 @@ func workloadStalledAlert(o *Options) alert {
 		description: "For {{ $value | humanizeDuration }} no member of the workload has shown progress: at least one keeps " +
 			"its device busy and does nothing, and the others do nothing either, or are idle." +
 			counted(quietRecord, " {{ . | first | value }}") +
-			counted(memberRecord, " of {{ . | first | value }} members are busy and quiet, the others idle. None works on its host."),
+			counted(memberRecord, " of {{ . | first | value }} members are busy and quiet, the others idle. "+
+				"None works on its host."),
 		meaning: "A node does not know what the members of a workload on other nodes do, and does not call a claim stalled " +
 			"that may wait for them (`dra_claim_stalled_unknown{reason=\"ranks_elsewhere\"}`). It exports for how long the " +
 			"claim has been quiet (`dra_claim_quiet_seconds`), and this rule sees all members. It fires if all that are " +

@@ -81,7 +81,8 @@ func constant(name, value string) otherLabel { return otherLabel{name: name, val
 func holderLabels() []otherLabel {
 	return []otherLabel{
 		same("dra_device_name", "device"), same("dra_driver_name", "driver"), same("dra_pool_name", "pool"),
-		same("dra_claim_name", "resourceclaim_name"), {"dra_claim_namespace", "$1", "claim", "[^/]+/(.+)"},
+		same("dra_claim_name", "resourceclaim_name"),
+		{"dra_claim_namespace", "$1", "claim", "[^/]+/(.+)"},
 		same("exported_namespace", "namespace"), same("exported_pod", "pod"), same("exported_container", "container"),
 		same("instance", "node"),
 	}
@@ -158,14 +159,15 @@ func (e *otherExporter) infos() []recording {
 // relabelled gives the holders the labels of the other exporter.
 func (e *otherExporter) relabelled() string {
 	kept := []string{"cluster", "node", "driver", "pool", "parent", "namespace", "pod", "container"}
-	expr := strings.Repeat("label_replace(", len(e.labels)) + "\n  " + e.holders()
+	var expr strings.Builder
+	expr.WriteString(strings.Repeat("label_replace(", len(e.labels)) + "\n  " + e.holders())
 	for _, l := range e.labels {
-		expr += fmt.Sprintf(",\n  %q, %q, %q, %q)", l.name, l.value, l.of, l.pattern)
+		fmt.Fprintf(&expr, ",\n  %q, %q, %q, %q)", l.name, l.value, l.of, l.pattern)
 		if !strings.HasPrefix(l.name, "exported_") && !slices.Contains(kept, l.name) {
 			kept = append(kept, l.name)
 		}
 	}
-	return "group by (" + strings.Join(kept, ", ") + "<exported labels>) (\n" + indent(expr) + "\n)"
+	return "group by (" + strings.Join(kept, ", ") + "<exported labels>) (\n" + indent(expr.String()) + "\n)"
 }
 
 // measure is what the series of one name measure.

@@ -11,12 +11,14 @@ func dcgmExporter() *otherExporter {
 	return &otherExporter{
 		name: "dcgm-exporter", value: "dcgmExporter", preset: "dcgm-exporter", vendor: "nvidia",
 		labels: slices.Concat(holderLabels(), []otherLabel{
-			same("gpu", "device"), {"gpu", "$1", "device", `gpu-(\d+)(-.*)?`},
+			same("gpu", "device"),
+			{"gpu", "$1", "device", `gpu-(\d+)(-.*)?`},
 			{"GPU_I_ID", "$1", "device", `gpu-\d+-.*?(\d+(?:-\d+)?)`},
 			{"GPU_I_ID", "$1", "device", `(MIG-.+)`},
 			same("GPU_I_PROFILE", "profile"),
 			{"device", "nvidia$1", "device", `gpu-(\d+)(-.*)?`},
-			same("UUID", "uuid"), {"pci_bus_id", "0000$1", "pci_bus_id", "(.+)"},
+			same("UUID", "uuid"),
+			{"pci_bus_id", "0000$1", "pci_bus_id", "(.+)"},
 			same("modelName", "model"), same("DCGM_FI_DRIVER_VERSION", "driver_version"),
 			same("DCGM_FI_SYSTEM_DRIVER_VERSION", "driver_version"),
 			same("Hostname", "node"), same("hostname", "node"), constant("job", "<dcgm job>"),
@@ -84,7 +86,8 @@ func amdExporter() *otherExporter {
 		name: "amd-device-metrics-exporter", value: "amdDeviceMetricsExporter", preset: "amd-device-metrics-exporter",
 		vendor: "amd", prefix: "<amd prefix>",
 		labels: slices.Concat(holderLabels(), []otherLabel{
-			same("gpu_id", "device"), {"gpu_id", "$1", "device", `gpu-(\d+)(-.*)?`},
+			same("gpu_id", "device"),
+			{"gpu_id", "$1", "device", `gpu-(\d+)(-.*)?`},
 			same("gpu_uuid", "uuid"), same("serial_number", "serial"), same("card_series", "model"),
 			same("vbios_version", "firmware_version"), same("driver_version", "driver_version"),
 			same("gpu_compute_partition_type", "profile"), same("hostname", "node"), same("cluster_name", "cluster"),

@@ -186,7 +186,9 @@ func TestReplacements(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_XID_ERRORS", "gpu_gfx_activity"} {
+	for _, name := range []string{
+		"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_XID_ERRORS", "gpu_gfx_activity",
+	} {
 		if !records[name] {
 			t.Errorf("%s is not recorded", name)
 		}

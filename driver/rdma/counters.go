@@ -15,7 +15,7 @@ type counter struct {
 }
 
 func (c *counter) advance(raw uint64) {
-	c.Continued.Advance(raw)
+	c.Advance(raw)
 	c.missing = false
 }
 

@@ -221,12 +221,6 @@ func newTrend(times []time.Time, s *recorder.ChartSeries, spec *driver.Spec) (Tr
 	if math.IsNaN(last) || len(values) != len(times) {
 		return Trend{}, false
 	}
-	labels := make([]string, 0, len(s.Labels))
-	for _, l := range spec.Labels {
-		if text := s.Labels[l.Name]; text != "" {
-			labels = append(labels, text)
-		}
-	}
 	out := Trend{
 		Title: chartTitle(s), Name: seriesName(spec, s.Labels), Quantity: s.Quantity,
 		Values: values, Least: ofSeries(least, s, spec), Most: ofSeries(most, s, spec), Last: ofSeries(last, s, spec),

@@ -10,7 +10,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"

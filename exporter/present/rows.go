@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"

@@ -40,7 +40,7 @@ type Device struct {
 }
 
 // String returns DRIVER/POOL/DEVICE.
-func (r *Device) String() string { return r.Driver + "/" + r.Pool + "/" + r.Device }
+func (d *Device) String() string { return d.Driver + "/" + d.Pool + "/" + d.Device }
 
 // Devices returns a row for each device of the report from an exporter.
 func Devices(r *Report, from string) []Device {
@@ -60,7 +60,8 @@ func Devices(r *Report, from string) []Device {
 		d := &r.Devices[i]
 		row := Device{
 			Node: r.Node, Driver: d.Driver, Pool: d.Pool, Device: d.Device, Model: d.Model, Unlisted: d.Unlisted,
-			Why: string(d.Missing), Figures: Figures{State: d.State}, Claims: []string{}, Pods: []string{}, Report: d, From: from,
+			Why: string(d.Missing), Figures: Figures{State: d.State}, Claims: []string{}, Pods: []string{}, Report: d,
+			From: from,
 		}
 		row.setAll(catalogue, d.Values)
 		if last, ok := active[[3]string{d.Driver, d.Pool, d.Device}]; ok {

@@ -117,7 +117,8 @@ func TestEvidence(t *testing.T) {
 		"without page faults": {whole, without(stalltest.PageFaults), "unknown (no_host)", nil},
 		"without storage":     {whole, without(stalltest.HostRead, stalltest.HostWritten), "stalled", nil},
 		"of a Job with several members": {
-			whole, func(p *judgetest.Player, _ *stalltest.Sample) { p.Readings[0].Elsewhere = true }, "unknown (ranks_elsewhere)", nil,
+			whole, func(p *judgetest.Player, _ *stalltest.Sample) { p.Readings[0].Elsewhere = true },
+			"unknown (ranks_elsewhere)", nil,
 		},
 		"a thread runs": {
 			kind: with(func(l *stalltest.Load) { l.CPU = 1 }), want: "unknown (host_spins)",

@@ -108,7 +108,8 @@ func deviceColumns(nodes, wide bool) []Column[present.Device] {
 		out = append(out, text("DRIVER", 8, 2, func(r *row) string { return r.Driver }),
 			text("POOL", 8, 1, func(r *row) string { return r.Pool }))
 	}
-	out = append(out, text("DEVICE", 12, 0, func(r *row) string { return r.Device }), text("STATE", 0, 0, (*row).StateText))
+	out = append(out, text("DEVICE", 12, 0, func(r *row) string { return r.Device }),
+		text("STATE", 0, 0, (*row).StateText))
 	out = append(out, measured(wide, func(r *row) *present.Figures { return &r.Figures })...)
 	if wide {
 		out = append(out, text("MODEL", 8, 3, func(r *row) string { return r.Model }))

@@ -85,8 +85,8 @@ type answer struct {
 // newAnswers returns answers that may keep the given number of tenths of MaxAnswers.
 func newAnswers(c *Config, tenths int, making, turns chan struct{}) *answers {
 	return &answers{
-		latest: c.Latest, giveWay: c.GiveWay, log: c.Log, most: tenths * cmp.Or(c.MaxAnswers, MaxAnswers) / 10, making: making, turns: turns,
-		sizes: map[string]int{}, faults: map[string]string{},
+		latest: c.Latest, giveWay: c.GiveWay, log: c.Log, most: tenths * cmp.Or(c.MaxAnswers, MaxAnswers) / 10,
+		making: making, turns: turns, sizes: map[string]int{}, faults: map[string]string{},
 	}
 }
 
@@ -110,7 +110,7 @@ func (a *answers) serve(w http.ResponseWriter, r *http.Request, name string, nam
 	a.read(found, controller)
 	w.Header().Add("Vary", "Accept-Encoding")
 	if names != nil || !AcceptsGzip(r.Header) {
-		found.decompress(w, names, a.turns, func() { a.giveWay(r.Context()) })
+		found.decompress(r.Context(), w, names, a.turns, a.giveWay)
 		return
 	}
 	w.Header().Set("Content-Encoding", "gzip")
@@ -202,12 +202,14 @@ func (t inTurns) Read(p []byte) (int, error) {
 
 // decompress sends the selected families uncompressed. It ends at the first error, since the client
 // is gone or too slow. It holds no turn while it waits for its client.
-func (a *answer) decompress(w http.ResponseWriter, names []string, turns chan struct{}, giveWay func()) {
+func (a *answer) decompress(
+	ctx context.Context, w http.ResponseWriter, names []string, turns chan struct{}, giveWay func(context.Context),
+) {
 	plain, err := gzip.NewReader(bytes.NewReader(a.body))
 	if err != nil {
 		panic(err) // the body is not gzip: a bug
 	}
-	body := inTurns{plain, turns, giveWay}
+	body := inTurns{plain, turns, func() { giveWay(ctx) }}
 	if names == nil {
 		w.Header().Set("Content-Length", strconv.Itoa(a.size))
 		w.WriteHeader(a.status)

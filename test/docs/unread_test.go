@@ -20,7 +20,7 @@ import (
 func TestUnread(t *testing.T) {
 	var readers []string
 	for _, pattern := range []string{"rules.yaml", "grafana/*.json", "compat/*.yaml"} {
-		files, err := filepath.Glob(filepath.Join(root, "dashboards/out", pattern))
+		files, err := filepath.Glob(filepath.Join(root, "dashboards", "out", pattern))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %d files, %v", pattern, len(files), err)
 		}

@@ -152,7 +152,8 @@ func TestIntelGPU(t *testing.T) {
 	const pci, watts = "0000:4d:00.0", 300
 	f := newFiles(t, "../../driver/intelgpu/testdata/server.tree")
 	folder := "devices/pci0000:4c/" + pci
-	playFiles(t, f, driver.Hardware{PCI: pci}, func() driver.Source { return intelgpu.New(intelgpu.Config{Sysfs: f.root}) },
+	source := func() driver.Source { return intelgpu.New(intelgpu.Config{Sysfs: f.root}) }
+	playFiles(t, f, driver.Hardware{PCI: pci}, source,
 		input{
 			rates: map[driver.Quantity]float64{driver.Energy: watts}, refresh: 11,
 			pass: func() {
@@ -189,8 +190,8 @@ func TestRDMA(t *testing.T) {
 // An NVMe drive, by its files.
 func TestNVMe(t *testing.T) {
 	f := newFiles(t, "../../driver/nvme/testdata/server.tree")
-	playFiles(t, f, driver.Hardware{PCI: "0000:3b:00.0"}, func() driver.Source { return nvme.New(f.root) }, input{refresh: 11},
-		"/nvme/nvme0/")
+	playFiles(t, f, driver.Hardware{PCI: "0000:3b:00.0"}, func() driver.Source { return nvme.New(f.root) },
+		input{refresh: 11}, "/nvme/nvme0/")
 }
 
 // CPUs, by the kernel's table of their times.

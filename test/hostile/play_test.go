@@ -193,17 +193,18 @@ func (p *player) check(after string) {
 	p.t.Helper()
 	for i := range p.last.Claims {
 		for _, v := range p.last.Claims[i].Values {
-			spec, most := v.Quantity.Spec(), 0.0
+			spec := v.Quantity.Spec()
 			if spec.Type == driver.Gauge || spec.Failure {
 				continue
 			}
-			if most = p.truth(v.Quantity) + spec.MaxRate*meter.Slack.Seconds(); v.Value > most {
+			if most := p.truth(v.Quantity) + spec.MaxRate*meter.Slack.Seconds(); v.Value > most {
 				p.t.Fatalf("%s: %v of %s are charged, at most %v are true", after, v.Value, spec.Name, most)
 			}
 		}
 	}
 	if errors := p.countErrors(); errors > p.errors {
-		p.t.Fatalf("%s: %v errors are counted: %v", after, errors-p.errors, exportertest.Scrape(p.t, p.last)["dra_device_errors_total"])
+		p.t.Fatalf("%s: %v errors are counted: %v", after, errors-p.errors,
+			exportertest.Scrape(p.t, p.last)["dra_device_errors_total"])
 	}
 	for _, i := range p.flight.Incidents() {
 		if i.Kind != recorder.SourceDown { // as it is if all that it reads is wrong

@@ -88,10 +88,8 @@ func (o *Ownership) compareContainers(s *snapshot, late time.Duration) []error {
 			continue // waiting to be started
 		}
 		o.compared++
-		if o.Stopped != nil && (standstill.Span{From: ended.Add(-late), To: ended.Add(late)}).Overlap(o.Stopped()) > 0 {
-			continue
-		}
-		if o.EndsFromServer && reason == podresources.ReasonRestarted && meets(o.Truth.known[h.uid], from, s.at) {
+		if o.Stopped != nil && (standstill.Span{From: ended.Add(-late), To: ended.Add(late)}).Overlap(o.Stopped()) > 0 ||
+			o.EndsFromServer && reason == podresources.ReasonRestarted && meets(o.Truth.known[h.uid], from, s.at) {
 			continue
 		}
 		o.shown = max(o.shown, s.at.Sub(ended))

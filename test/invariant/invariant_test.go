@@ -21,7 +21,9 @@ func report(second int) *present.Report {
 		Devices: []present.DeviceReport{{
 			Up: new(true),
 			ID: id, Values: joules(100 + done), Unattributed: joules(100), AllocatedSeconds: float64(second),
-			Shares: []present.ShareReport{{Namespace: "team", Claim: "c", Weight: 1}, {Namespace: "ops", Claim: "m", Admin: true}},
+			Shares: []present.ShareReport{
+				{Namespace: "team", Claim: "c", Weight: 1}, {Namespace: "ops", Claim: "m", Admin: true},
+			},
 		}},
 		Claims: []present.HolderReport{{
 			Namespace: "team", Name: "c", ID: id, Values: joules(done),
@@ -109,8 +111,8 @@ func TestCheck(t *testing.T) {
 			},
 		},
 		{
-			name: "another one has the name, and the former is lost", second: 3, before: func(r *present.Report) { another(r, 15) },
-			spoil: func(*present.Report) {}, want: "falls from 35 to 30",
+			name: "another one has the name, and the former is lost", second: 3,
+			before: func(r *present.Report) { another(r, 15) }, spoil: func(*present.Report) {}, want: "falls from 35 to 30",
 		},
 		{name: "pod is lost", second: 3, spoil: func(r *present.Report) {
 			r.Pods = r.Pods[:1]

@@ -182,7 +182,8 @@ func TestOwnership(t *testing.T) {
 			if tt.want == "" && len(wrong) > 0 || !strings.Contains(said, tt.want) {
 				t.Errorf("wrong: %s, want %q", said, tt.want)
 			}
-			r := &present.Report{Claims: []present.HolderReport{{Namespace: "team", Name: "c", ID: gpu, AllocatedSeconds: tt.held}}}
+			held := present.HolderReport{Namespace: "team", Name: "c", ID: gpu, AllocatedSeconds: tt.held}
+			r := &present.Report{Claims: []present.HolderReport{held}}
 			if sums := o.Seconds(r); (sums.Check() != nil) != tt.off {
 				t.Errorf("%+v: %v", sums, sums.Check())
 			}

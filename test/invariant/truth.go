@@ -95,7 +95,8 @@ func (f fact) possible() bool { return f == reserved || f == named || f == kille
 
 // NewTruth returns the truth of a node without observations.
 func NewTruth(node string) *Truth {
-	return &Truth{Node: node, holds: map[hold]*times{}, pods: map[types.UID]*listedPod{}, ended: map[types.UID]bool{},
+	return &Truth{
+		Node: node, holds: map[hold]*times{}, pods: map[types.UID]*listedPod{}, ended: map[types.UID]bool{},
 		known: map[types.UID][]interval{},
 	}
 }

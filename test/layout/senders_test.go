@@ -104,7 +104,8 @@ func checkSenders(doc string, known []string) []string {
 }
 
 func TestCheckSenders(t *testing.T) {
-	known := senders("## Who may send what\n\n| who | trusted | so |\n| kubelet, kernel | x | y |\n| pods: all | x | y |\n")
+	known := senders("## Who may send what\n\n| who | trusted | so |\n" +
+		"| kubelet, kernel | x | y |\n| pods: all | x | y |\n")
 	for doc, want := range map[string]int{
 		"Bounds (max…) are for what the kernel sends.\n": 0, "Bounds (max…) are for what the kubelet and pods send.\n": 0,
 		"Package a does.\n": 1, "Bounds (max…) are for what nobody sends.\n": 1,

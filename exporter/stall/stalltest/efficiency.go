@@ -20,12 +20,16 @@ func Efficiencies() []Efficiency {
 	return []Efficiency{
 		{job("flops-steady", "the same activity at the same clock all the time", "reasoning",
 			work("steps", 0, busy(0.5, 0.9))), 0.45, 0.45},
-		{job("flops-alternate", "steps at the full clock, and longer pauses in which the clock falls to its lowest",
-			"reasoning", loop(0, work("steps", 24*second, busy(0.8, 1)), wait("batch", 36*second, OthersHost, pause))),
-			0.32, 0.161},
-		{job("flops-capped", "a cap of power lowers the clock while the tensor pipe works, and not while it pauses",
-			"reasoning", loop(0, work("steps", 30*second, busy(0.8, 0.708)), wait("batch", 30*second, OthersHost, open(20)))),
-			0.283, 0.341},
+		{
+			job("flops-alternate", "steps at the full clock, and longer pauses in which the clock falls to its lowest",
+				"reasoning", loop(0, work("steps", 24*second, busy(0.8, 1)), wait("batch", 36*second, OthersHost, pause))),
+			0.32, 0.161,
+		},
+		{
+			job("flops-capped", "a cap of power lowers the clock while the tensor pipe works, and not while it pauses",
+				"reasoning", loop(0, work("steps", 30*second, busy(0.8, 0.708)), wait("batch", 30*second, OthersHost, open(20)))),
+			0.283, 0.341,
+		},
 		{job("flops-throttled-later", "after half of the time heat takes half of the clock", "reasoning",
 			work("cool", 2*hour, busy(0.6, 1)), work("hot", 2*hour, busy(0.6, 0.5))), 0.45, 0.45},
 		{job("flops-of-bursts", "short bursts between long pauses at the lowest clock", "reasoning",

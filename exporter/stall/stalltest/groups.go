@@ -138,8 +138,8 @@ func healthyGroups() []Group { //nolint:funlen // a table
 					work("steps", 0, steps),
 				}
 			}),
-		group("group-prepares-for-long", "after an hour, rank 0 prepares the next part of the data in eight processes for 90 "+
-			"minutes, its device idles", "reasoning: tokenizing of a large corpus", pyTorchJob, 4, func(i int) []Phase {
+		group("group-prepares-for-long", "after an hour, rank 0 prepares the next part of the data in eight processes for "+
+			"90 minutes, its device idles", "reasoning: tokenizing of a large corpus", pyTorchJob, 4, func(i int) []Phase {
 			return []Phase{loop(0, work("steps", hour, steps),
 				leaderElse(i, work("prepare", 90*minute, open(72).host(8, 20e3).disk(40e6, 60e6)),
 					wait("barrier", 90*minute, OthersHost, spinNet(72, 16))))}

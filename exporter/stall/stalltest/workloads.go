@@ -76,6 +76,20 @@ func slowWorkloads() []Workload {
 	}
 }
 
+// lateMember returns members of which the last joins later, and reads weights before it works.
+func lateMember() []Member {
+	late := members(6, func(int, int) Second { return inStep() })
+	late[5].First = 75
+	at := late[5].At
+	late[5].At = func(minute int) Second {
+		if minute < 80 {
+			return Second{Clock: 0.17, Watts: 75}
+		}
+		return at(minute)
+	}
+	return late
+}
+
 // evenWorkloads have members that are all as fast, or of which nobody can tell who is slow.
 func evenWorkloads() []Workload { //nolint:funlen // a table
 	low := func(s Second, clock, watts float64) Second {
@@ -89,15 +103,6 @@ func evenWorkloads() []Workload { //nolint:funlen // a table
 			Utilization: 0.99, Tensor: 0.62, SM: 0.93, Clock: 0.99, Watts: 380,
 			Traffic: 6e9,
 		}.noisy("worker-3", minute)
-	}
-	late := members(6, func(int, int) Second { return inStep() })
-	late[5].First = 75
-	at := late[5].At
-	late[5].At = func(minute int) Second {
-		if minute < 80 {
-			return Second{Clock: 0.17, Watts: 75}
-		}
-		return at(minute)
 	}
 	replaced := members(6, func(int, int) Second { return inStep() })
 	replaced[4].Last = 70
@@ -113,7 +118,7 @@ func evenWorkloads() []Workload { //nolint:funlen // a table
 		},
 		{
 			Name: "late-member", Why: "a member joins after 75 minutes, and reads weights for five", Source: "reasoning",
-			Kind: "JobSet", Members: late,
+			Kind: "JobSet", Members: lateMember(),
 		},
 		{
 			Name: "replaced-member", Why: "a member moves to another node", Source: "reasoning: elastic training",

@@ -202,12 +202,12 @@ func quietStories() []story {
 			claim := fmt.Sprintf(`namespace="a", resourceclaim_name="llm-%s", driver="gpu.x", pool=%q, device=%[1]q, `+
 				`node=%[2]q, instance=%[2]q, job="dra-exporter"`, m.device, m.node)
 			quiet := series{"dra_claim_quiet_seconds", claim, rising(60).from(20).without(100, minutes)}
-			switch {
-			case other == "quiet":
+			switch other {
+			case "quiet":
 				all = append(all, quiet)
-			case other == "not scraped":
+			case "not scraped":
 				all = append(all[:len(all)-len(m.series())], gone(m.series(), m.node, 50)...)
-			case other == "works":
+			case "works":
 				all = append(all, series{"dra_claim_stalled", claim + `, reason=""`, always(0)})
 			default:
 				all = append(all, series{"dra_claim_stalled_unknown", claim + fmt.Sprintf(", reason=%q", other), always(1)})

@@ -27,7 +27,8 @@ func TestCheckedRules(t *testing.T) {
 	}
 	for _, name := range []string{"dcgm-exporter", "amd-device-metrics-exporter"} {
 		file := filepath.Join(filepath.Dir(shipped), "compat", name+".yaml")
-		said, err := exec.Command(program(t, "PROMTOOL"), "check", "rules", "--lint=all", "--lint-fatal", file).CombinedOutput()
+		check := exec.Command(program(t, "PROMTOOL"), "check", "rules", "--lint=all", "--lint-fatal", file)
+		said, err := check.CombinedOutput()
 		if err != nil {
 			t.Errorf("%s: %v\n%s", file, err, said)
 		}

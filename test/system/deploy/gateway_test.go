@@ -178,7 +178,7 @@ func (w *world) testTop(t *testing.T) {
 			t.Errorf("%s: %v", test.args, err)
 		}
 		for _, want := range test.want {
-			if !strings.Contains(strings.ToLower(said), want) {
+			if !strings.Contains(strings.ToLower(said), strings.ToLower(want)) {
 				t.Errorf("%s: no %q in\n%s", test.args, want, said)
 			}
 		}

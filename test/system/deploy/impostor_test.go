@@ -6,8 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"io"
-	"log"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -44,7 +43,7 @@ func (w *world) startImpostor(t *testing.T, certificates ...tls.Certificate) *im
 		defer i.mu.Unlock()
 		i.tokens = append(i.tokens, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
 	}))
-	i.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes
+	i.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // of handshakes
 	_ = i.Listener.Close()
 	i.Listener = listener
 	if certificates == nil {

@@ -44,7 +44,7 @@ func needed() map[string]map[string][]string {
 			"PID namespace": nil,                                               // no change in the host's PID namespace
 		},
 		"token, volume pods-api": {
-			"volume podlogs": {"podlogs", "pods"},
+			"volume podlogs": {"podlogs", "pods", "pods' cgroups"}, // a cgroup has the UID of its pod
 		},
 	}
 }

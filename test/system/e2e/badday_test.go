@@ -175,7 +175,8 @@ func TestHostilePage(t *testing.T) {
 			t.Errorf("the policy is %q, without %q", policy, want)
 		}
 	}
-	if strings.Contains(policy, "unsafe") || strings.Contains(policy, "top-navigation") || a.header.Get("Set-Cookie") != "" {
+	if strings.Contains(policy, "unsafe") || strings.Contains(policy, "top-navigation") ||
+		a.header.Get("Set-Cookie") != "" {
 		t.Errorf("the headers are %v", a.header)
 	}
 }

@@ -53,8 +53,10 @@ func (f flags) args() []string {
 // change every 5 s, with the sources of all quantities.
 func command(ctx context.Context, args []string, env ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, os.Getenv(programPath), args...)
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "TZ=" + os.Getenv(zonePath),
-		"DRA_EXPORTER_METRICS_QUANTITY_SOURCE=on"}, env...)
+	cmd.Env = append([]string{
+		"PATH=" + os.Getenv("PATH"), "TZ=" + os.Getenv(zonePath),
+		"DRA_EXPORTER_METRICS_QUANTITY_SOURCE=on",
+	}, env...)
 	return cmd
 }
 

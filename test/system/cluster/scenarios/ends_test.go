@@ -118,7 +118,9 @@ func (n *namespace) shows(pod *corev1.Pod) {
 			if err != nil {
 				return err
 			}
-			shown := slices.ContainsFunc(holdReports(r, n.name), func(h present.HoldReport) bool { return h.UID == string(pod.UID) })
+			shown := slices.ContainsFunc(holdReports(r, n.name), func(h present.HoldReport) bool {
+				return h.UID == string(pod.UID)
+			})
 			if !e.noPods && !shown {
 				wrong = errors.Join(wrong, fmt.Errorf("%s shows %v", e.name, holdsOfExporter(r, n.name)))
 			}

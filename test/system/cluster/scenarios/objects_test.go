@@ -221,7 +221,8 @@ func (n *namespace) finish(pod string) {
 			if n.containers {
 				err = errors.Join(err, tellProcesses(of["io.kubernetes.pod.uid"]))
 			} else {
-				_, stopped := n.ownership.runtime.StopContainer(n.Context(), &runtimeapi.StopContainerRequest{ContainerId: c.GetId()})
+				stop := &runtimeapi.StopContainerRequest{ContainerId: c.GetId()}
+				_, stopped := n.ownership.runtime.StopContainer(n.Context(), stop)
 				err = errors.Join(err, stopped)
 			}
 			running++

@@ -88,7 +88,7 @@ func (w *world) shares(all []span, way way, whileReserved, contradicted bool) ma
 			s.from, s.to = w.ownership.truth.Reservation(s.event.UID, s.from, s.to)
 		}
 		if end, ok := w.ownership.forcedAt(s.event.Namespace + "/" + s.event.Name); ok && end.Before(s.to) &&
-			!(contradicted && contradictory[s.event.Namespace]) {
+			(!contradicted || !contradictory[s.event.Namespace]) {
 			s.to = end
 		}
 		for _, d := range s.event.Devices {

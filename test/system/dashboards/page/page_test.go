@@ -35,6 +35,7 @@ func TestPage(t *testing.T) {
 	t.Run("fired alert", func(t *testing.T) { testFiredAlert(t, browser, demo) })
 	t.Run("cluster", func(t *testing.T) { testGateway(t, browser, demo) })
 	t.Run("names that are markup", func(t *testing.T) { testHostile(t, browser) })
+	t.Run("hostile node", func(t *testing.T) { testHostileNode(t, browser) })
 }
 
 // rows is an expression of the rows of a table that are not filtered out.

