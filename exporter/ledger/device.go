@@ -102,11 +102,12 @@ func (d *deviceBook) filledBy(m *meter, now time.Time) *counter {
 	if !m.sums {
 		return nil
 	}
-	hardware := d.findMeter(m.sum)
+	sum := m.of(m.sum)
+	hardware := d.findMeter(sum)
 	if hardware != nil && !hardware.seen.Before(d.identified) && now.Sub(hardware.now.At) < rememberFor {
 		return nil
 	}
-	return d.counter(m.sum, now)
+	return d.counter(sum, now)
 }
 
 // dividedCounter returns the counter of the partition's part of a parent's counter.

@@ -18,8 +18,8 @@ type meter struct {
 	last   driver.Reading // the last distributed reading
 	have   bool
 	queue  []queued
-	before readings.Counter // of a counter: what the readings before last say
-	since  time.Time        // when its source began to count, by the newest reading
+	before *readings.Counter // of a counter: what the readings before last say
+	since  time.Time         // when its source began to count, by the newest reading
 	// replaced reports that the next reading is the first one of other hardware.
 	replaced bool
 	now      join.Reading // the newest reading, distributed or not
@@ -28,18 +28,17 @@ type meter struct {
 	series   *Series
 
 	spec     *driver.Spec
-	gauge    int       // index among the device's attributed gauges; -1: it is none of them
-	additive bool      // its quantity is additive
-	counts   bool      // it is a counter, not a gauge
-	proven   bool      // another value than 0 was read
-	sums     bool      // its integral fills a counter
-	sum      seriesKey // the counter that it fills
-	bounds   bool      // its values limit the rate of a counter
-	bounded  seriesKey // the counter that it limits
-	limits   bool      // it is a limit of a counter, whatever its label
+	gauge    int  // index among the device's attributed gauges; -1: it is none of them
+	additive bool // its quantity is additive
+	counts   bool // it is a counter, not a gauge
+	proven   bool // another value than 0 was read
+	sums     bool // its integral fills a counter, sum
+	limits   bool // it is a limit of a counter, limited, whatever its label
+	whole    bool // its label is one of the limit's own: the counter that it limits has none
+	peaks    bool // its highest value is kept, as peak
+	sum      driver.Quantity
 	limited  driver.Quantity
-	peaks    bool      // its highest value is kept
-	peak     seriesKey // the series of its highest value
+	peak     driver.Quantity
 
 	divided bool    // the value is a part of the parent's; the device does not measure it
 	kept    float64 // for a parent: the part that is not of its partitions
@@ -65,17 +64,25 @@ func newMeter(key seriesKey, catalogue driver.Catalogue) *meter {
 		additive: spec.Sharing == driver.Additive,
 		counts:   spec.Type == driver.Counter,
 	}
-	m.sum.labels = key.labels
-	m.sum.quantity, m.sums = catalogue.Named(spec.Integral)
-	m.bounded, m.bounds = m.sum, m.sums
-	m.limited, m.limits = catalogue.Named(spec.Limits)
-	if slices.Contains(spec.LimitLabels, key.labels[0]) {
-		m.bounded = seriesKey{}
-		m.bounded.quantity, m.bounds = m.limited, m.limits
+	if m.counts {
+		m.before = &readings.Counter{}
 	}
-	m.peak.labels = key.labels
-	m.peak.quantity, m.peaks = catalogue.Named(spec.Peak)
+	m.sum, m.sums = catalogue.Named(spec.Integral)
+	m.limited, m.limits = catalogue.Named(spec.Limits)
+	m.whole = slices.Contains(spec.LimitLabels, key.labels[0])
+	m.peak, m.peaks = catalogue.Named(spec.Peak)
 	return m
+}
+
+// of is the series of another quantity with the meter's labels.
+func (m *meter) of(q driver.Quantity) seriesKey { return seriesKey{q, m.key.labels} }
+
+// bounds returns the counter whose rate the meter's values limit, if there is one.
+func (m *meter) bounds() (bounded seriesKey, ok bool) {
+	if m.whole {
+		return seriesKey{quantity: m.limited}, m.limits
+	}
+	return m.of(m.sum), m.sums
 }
 
 // maxQueue is the largest number of queued readings.
@@ -93,7 +100,10 @@ func (m *meter) observe(r join.Reading, now time.Time) driver.Reason {
 		m.source, m.have, m.queue = r.Source, false, m.queue[:0]
 		m.series = m.series.from(r.Source)
 	}
-	newest := driver.Later(m.last.At, m.before.Doubted.At)
+	newest := m.last.At
+	if m.counts {
+		newest = driver.Later(newest, m.before.Doubted.At)
+	}
 	if n := len(m.queue); n > 0 {
 		newest = m.queue[n-1].At
 	}

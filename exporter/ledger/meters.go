@@ -130,10 +130,11 @@ func (d *deviceSeries) bound(m *meter, value float64) {
 	if m.limits {
 		d.widen(m, value)
 	}
-	if !m.bounds {
+	bounded, ok := m.bounds()
+	if !ok {
 		return
 	}
-	switch c := d.find(m.bounded); {
+	switch c := d.find(bounded); {
 	case c == nil:
 	case m.sums:
 		c.read = max(c.read, value)
@@ -158,10 +159,11 @@ func (d *deviceSeries) widen(m *meter, value float64) {
 
 // peak records a reading of a gauge with a peak.
 func (d *deviceSeries) peak(m *meter, value float64) {
-	i := slices.IndexFunc(d.highest, func(v Value) bool { return seriesKey{v.Quantity, v.Labels} == m.peak })
+	peak := m.of(m.peak)
+	i := slices.IndexFunc(d.highest, func(v Value) bool { return seriesKey{v.Quantity, v.Labels} == peak })
 	if i < 0 {
 		i = len(d.highest)
-		d.highest = append(d.highest, Value{Series: newSeries(m.peak)})
+		d.highest = append(d.highest, Value{Series: newSeries(peak)})
 	}
 	d.highest[i].Value = max(d.highest[i].Value, value)
 }
@@ -170,7 +172,7 @@ func (d *deviceSeries) peak(m *meter, value float64) {
 // power, or else the observed rate of the counter; 0 if unknown.
 func (d *deviceSeries) idleRate(c *counter) float64 {
 	for _, m := range d.meters {
-		if m.sums && m.sum == c.key {
+		if m.sums && m.of(m.sum) == c.key {
 			return m.idle
 		}
 	}

@@ -291,9 +291,11 @@ func (r *restorer) meter(d *deviceBook, s *saved.Meter, last float64, at time.Ti
 	m.source, m.since, m.idle, m.have, m.seen, m.series = s.Source, stamped(s.Since), s.Idle, true, r.kept.Time, series
 	m.last = driver.Reading{Quantity: series.Quantity, Labels: series.Labels, Value: last, At: at}
 	m.now = join.Reading{Reading: m.last, Source: m.source}
-	l := &s.Left
-	m.before.Doubted = r.point(s.Doubted)
-	m.before.Left = readings.Line{Point: r.point(l.From), To: r.point(l.To), Counted: l.Counted}
+	if m.counts {
+		l := &s.Left
+		m.before.Doubted = r.point(s.Doubted)
+		m.before.Left = readings.Line{Point: r.point(l.From), To: r.point(l.To), Counted: l.Counted}
+	}
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/distribution"
+	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -139,6 +140,19 @@ func (m *meter) persistent() bool {
 	return (m.counts || m.sums || m.spec.Distributed) && m.have && !m.divided
 }
 
+// before adds what the readings of a counter before the last one say.
+func (w *saver) before(to *saved.Meter, c *readings.Counter) {
+	if p := c.Doubted; !p.At.IsZero() {
+		to.Doubted = saved.Point{Value: p.Value, At: w.at(p.At)}
+	}
+	if l := &c.Left; !l.At.IsZero() {
+		to.Left = saved.Line{
+			From: saved.Point{Value: l.Value, At: w.at(l.At)}, To: saved.Point{Value: l.To.Value, At: w.at(l.To.At)},
+			Counted: l.Counted,
+		}
+	}
+}
+
 func (w *saver) device(d *deviceBook) {
 	r, c := &w.records.device, &w.records.counts
 	*r = saved.Device{
@@ -175,14 +189,8 @@ func (w *saver) device(d *deviceBook) {
 		}
 		meter := saved.Meter{Series: w.series(newSeries(m.key), 0), Since: stamp(m.since), Idle: m.idle}
 		meter.Source = m.source
-		if p := m.before.Doubted; !p.At.IsZero() {
-			meter.Doubted = saved.Point{Value: p.Value, At: w.at(p.At)}
-		}
-		if l := &m.before.Left; !l.At.IsZero() {
-			meter.Left = saved.Line{
-				From: saved.Point{Value: l.Value, At: w.at(l.At)}, To: saved.Point{Value: l.To.Value, At: w.at(l.To.At)},
-				Counted: l.Counted,
-			}
+		if m.counts {
+			w.before(&meter, m.before)
 		}
 		r.Meters = append(r.Meters, meter)
 		c.Values, c.At = append(c.Values, m.last.Value), append(c.At, w.at(m.last.At))

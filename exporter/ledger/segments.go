@@ -370,7 +370,7 @@ func (s *segment) charge(
 func (s *segment) peak(m *meter, value float64) {
 	for p := range s.portions() {
 		if !p.account.dropped {
-			p.account.peak(m.peak, value*p.use[m.spec.Basis])
+			p.account.peak(m.of(m.peak), value*p.use[m.spec.Basis])
 		}
 	}
 }

@@ -86,7 +86,7 @@ func (d *deviceBook) refuse(m *meter, r *driver.Reading, source string) driver.R
 		d.joined.Lack(driver.Absence{Quantity: r.Quantity, Why: driver.AbsentZero})
 		return driver.ReasonZero
 	case m.sums:
-		if c := d.find(m.sum); c != nil && r.Value > c.most() {
+		if c := d.find(m.of(m.sum)); c != nil && r.Value > c.most() {
 			return driver.ReasonOutOfRange
 		}
 	}

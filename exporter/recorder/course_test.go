@@ -163,6 +163,14 @@ func TestLossNeedsWitness(t *testing.T) {
 		},
 		{name: "the source fails", change: down},
 		{
+			name: "the source answers without it, and with what is no number of another device", want: "absent",
+			change: func(s *story) { without(s); s.In.Sources[0].Failed = driver.ReasonMalformed },
+		},
+		{
+			name:   "the source answers with nothing but what is no number",
+			change: func(s *story) { s.In.Sources[0].Samples, s.In.Sources[0].Failed = nil, driver.ReasonMalformed },
+		},
+		{
 			name: "the source fails, and then answers without it", change: down, want: "absent", witness: func(s *story) {
 				s.ReadOf("gpu-1", jointest.Watts(1))
 				s.ReadOf("gpu-2", jointest.Watts(1))

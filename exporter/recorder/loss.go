@@ -142,7 +142,8 @@ func (d *detector) loss(now *condition, of *ledger.Device, s *ledger.Snapshot) [
 }
 
 // witnessOf returns the evidence that an unreadable device is lost; "": none. A source that answers
-// with impossible values, or with what is no number, has not lost the device.
+// with impossible values, or with what is no number, has not lost the device; but a device of which
+// it knows nothing, while it reads others, is gone, whatever the others say.
 func (d *detector) witnessOf(now *condition, of *ledger.Device) string {
 	if away := now.downSince.Sub(now.offBus); !now.offBus.IsZero() && away.Abs() <= offBusWithin {
 		return lostByBus
@@ -154,7 +155,8 @@ func (d *detector) witnessOf(now *condition, of *ledger.Device) string {
 		if source.failed == driver.ReasonGPULost && unreadable {
 			return lostByDriver
 		}
-		answer = answer && !source.down && source.failed != driver.ReasonMalformed
+		garbled := source.failed == driver.ReasonMalformed && of.Device.Missing != join.MissingNoMatch
+		answer = answer && !source.down && !garbled
 	}
 	switch {
 	case now.listed && of.Entry.Unlisted:

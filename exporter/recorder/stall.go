@@ -53,7 +53,7 @@ func newStalls(config *Config) *stalls {
 // draw power.
 func (b *stalls) observe(s *ledger.Snapshot) map[*ledger.HolderKey]stall.Verdict {
 	b.turn++
-	b.readings, b.keys = b.readings[:0], b.keys[:0]
+	b.readings, b.keys = slices.Grow(b.readings[:0], len(s.Claims)), slices.Grow(b.keys[:0], len(s.Claims))
 	b.before, b.groups = b.groups, b.before
 	clear(b.groups)
 	for i := range s.Claims {

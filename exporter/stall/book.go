@@ -79,9 +79,9 @@ type book struct {
 	began     time.Time
 	ticks     int
 	sums      [NumSignals]float64
-	counts    [NumSignals]int
-	last      Values // bytes so far
-	at        [NumSignals]time.Time
+	counts    [NumSignals]int32
+	last      [byteSignals]float64   // bytes so far, from PCIe on
+	at        [byteSignals]time.Time // of last; zero: there is none
 	throttled int
 	rests     int  // consecutive readings without a kernel at high clocks, up to the last one
 	ready     mean // power of these but for the first, which may have that of before
@@ -111,7 +111,7 @@ type wait struct {
 // add adds a reading to the present window, and returns the duration of the window so far.
 func (b *book) add(r *Reading, now time.Time) time.Duration {
 	if b.began.IsZero() {
-		b.began, b.last = now, NoValues()
+		b.began = now
 	}
 	b.ticks++
 	if r.Throttled {
@@ -125,10 +125,11 @@ func (b *book) add(r *Reading, now time.Time) time.Duration {
 		case !s.isBytes():
 			b.sums[s], b.counts[s] = b.sums[s]+v, b.counts[s]+1
 		default:
-			if elapsed := now.Sub(b.at[s]).Seconds(); b.last.Measured(s) && elapsed > 0 {
-				b.sums[s], b.counts[s] = b.sums[s]+max(0, v-b.last[s])/elapsed, b.counts[s]+1
+			i := s - PCIe
+			if elapsed := now.Sub(b.at[i]).Seconds(); !b.at[i].IsZero() && elapsed > 0 {
+				b.sums[s], b.counts[s] = b.sums[s]+max(0, v-b.last[i])/elapsed, b.counts[s]+1
 			}
-			b.last[s], b.at[s] = v, now
+			b.last[i], b.at[i] = v, now
 		}
 	}
 	return now.Sub(b.began)
@@ -157,13 +158,13 @@ func (b *book) measure(j *Judge, r *Reading, now time.Time) {
 	enough := max(1, int(measuredShare*float64(now.Sub(b.began))/float64(j.interval)))
 	b.level = NoValues()
 	for s := range NumSignals {
-		if b.counts[s] >= enough {
+		if int(b.counts[s]) >= enough {
 			b.level[s] = b.sums[s] / float64(b.counts[s])
 		}
 	}
 	throttled := 2*b.throttled > b.ticks
 	b.from, b.began, b.ticks, b.throttled = b.began, now, 0, 0
-	b.sums, b.counts = [NumSignals]float64{}, [NumSignals]int{}
+	b.sums, b.counts = [NumSignals]float64{}, [NumSignals]int32{}
 	b.class, b.why = b.classify(j, r, throttled)
 	b.fresh = true
 	b.learn(j, now)

@@ -96,7 +96,7 @@ func (j *Judge) Observe(now time.Time, readings []Reading) []Verdict {
 	j.forget(now)
 	j.turn, j.now = j.turn+1, now
 	ended, seen := false, 0
-	books := j.observed[:0]
+	books := slices.Grow(j.observed[:0], len(readings))
 	for i := range readings {
 		r := &readings[i]
 		b := j.books[r.Key]
@@ -124,7 +124,7 @@ func (j *Judge) Observe(now time.Time, readings []Reading) []Verdict {
 		j.changed = true
 		j.conclude(books, now)
 	}
-	j.observed, j.verdicts = books, j.verdicts[:0]
+	j.observed, j.verdicts = books, slices.Grow(j.verdicts[:0], len(books))
 	for _, b := range books {
 		j.verdicts = append(j.verdicts, b.Verdict)
 	}

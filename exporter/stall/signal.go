@@ -29,6 +29,9 @@ const (
 	NumSignals
 )
 
+// byteSignals is the number of the signals that are bytes counted so far, which are the last ones.
+const byteSignals = NumSignals - PCIe
+
 // String returns the signal's name, as in the label reason of dra_claim_stalled.
 func (s Signal) String() string {
 	return [...]string{
