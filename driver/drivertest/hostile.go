@@ -37,98 +37,32 @@ type Wrong struct {
 // hostileUnits is the first value of the counters of a hostile source, in what they count a second.
 const hostileUnits = 1e5
 
+// within reports of which quantities a gauge with the value of hostileGauge can be so much larger.
+func within(factor, plus float64) func(*driver.Spec) bool {
+	return func(s *driver.Spec) bool {
+		v := hostileGauge(s)*factor + plus
+		return s.Type == driver.Gauge && (s.Max == 0 || v <= s.Max)
+	}
+}
+
+type hostileTruth = func(float64) float64
+
+func constant(v float64) func(*driver.Spec, hostileTruth, float64, float64) float64 {
+	return func(*driver.Spec, hostileTruth, float64, float64) float64 { return v }
+}
+
+func isGauge(s *driver.Spec) bool          { return s.Type == driver.Gauge }
+func isGaugeOrFailure(s *driver.Spec) bool { return s.Type == driver.Gauge || s.Failure }
+func always(*driver.Spec) bool             { return true }
+
+// zeroIsValue reports whether a gauge that had another value may be 0.
+func zeroIsValue(s *driver.Spec) bool {
+	return (s.Zero == driver.ZeroIsValue || s.Zero == driver.ZeroNeedsOther) && s.Type == driver.Gauge
+}
+
 // Wrongs returns the ways. Codes for "no value" are one each, for each of their widths.
 func Wrongs() []Wrong {
-	type truth = func(float64) float64
-	constant := func(v float64) func(*driver.Spec, truth, float64, float64) float64 {
-		return func(*driver.Spec, truth, float64, float64) float64 { return v }
-	}
-	gauges := func(s *driver.Spec) bool { return s.Type == driver.Gauge }
-	always := func(*driver.Spec) bool { return true }
-	zero := func(s *driver.Spec) bool { // of a gauge that had another value
-		return (s.Zero == driver.ZeroIsValue || s.Zero == driver.ZeroNeedsOther) && s.Type == driver.Gauge
-	}
-	within := func(factor, plus float64) func(*driver.Spec) bool { // what a gauge with the value of hostileGauge can be
-		return func(s *driver.Spec) bool {
-			v := hostileGauge(s)*factor + plus
-			return s.Type == driver.Gauge && (s.Max == 0 || v <= s.Max)
-		}
-	}
-	ways := []Wrong{
-		{Name: "NaN", Value: constant(math.NaN()), For: 2},
-		{Name: "infinite", Value: constant(math.Inf(1)), For: 2},
-		{Name: "minus infinite", Value: constant(math.Inf(-1)), For: 2},
-		{Name: "1e300", Value: constant(1e300), For: 2},
-		{Name: "-1", Value: constant(-1), For: 2, Quiet: func(s *driver.Spec) bool { return !s.NonNegative }},
-		{Name: "0", Value: constant(0), For: 2, Quiet: zero},
-		{Name: "dropout for 1", Value: constant(0), For: 1, Quiet: zero, Exact: true},
-		{Name: "dropout for 3", Value: constant(0), For: 3, Quiet: zero, Exact: true},
-		{
-			Name: "dropout that counts", For: 3, Quiet: always, Exact: true,
-			Value: func(_ *driver.Spec, truth truth, second, since float64) float64 {
-				return truth(second) - truth(since-1)
-			},
-		},
-		{
-			Name: "began again, with too much", For: 3, Began: true, Exact: true,
-			Quiet: func(s *driver.Spec) bool { return s.Type == driver.Gauge || s.Failure },
-			Value: func(_ *driver.Spec, truth truth, second, _ float64) float64 { return truth(second) },
-		},
-		{
-			Name: "goes on from a third", GoesOn: true,
-			Quiet: func(s *driver.Spec) bool { return s.Type == driver.Gauge || s.Failure },
-			Value: func(s *driver.Spec, truth truth, second, since float64) float64 {
-				if s.Type == driver.Gauge || s.Failure { // so many errors can have happened after a restart
-					return truth(second)
-				}
-				return truth(second) - truth(since)*2/3
-			},
-		},
-		{
-			Name: "three times too fast", Fast: true,
-			Quiet: func(s *driver.Spec) bool { return s.Type == driver.Gauge || s.Failure },
-			Value: func(s *driver.Spec, truth truth, second, since float64) float64 {
-				if s.Failure {
-					return truth(second)
-				}
-				return truth(second) + 3*s.MaxRate*(second-since)
-			},
-		},
-		{
-			Name: "dropout, not very deep", For: 3, Quiet: gauges, Exact: true,
-			Value: func(_ *driver.Spec, truth truth, _, since float64) float64 { return truth(since) / 3 },
-		},
-		{
-			Name: "restart", Quiet: always,
-			Value: func(_ *driver.Spec, truth truth, second, since float64) float64 { return truth(second) - truth(since) },
-		},
-		{
-			Name: "stuck", For: 3, Quiet: always,
-			Value: func(_ *driver.Spec, truth truth, _, since float64) float64 { return truth(since - 1) },
-		},
-		{
-			Name: "jump by 10^6", For: 3,
-			Quiet: func(s *driver.Spec) bool { return s.Type == driver.Counter && s.MaxRate > 1e5 || within(1, 1e6)(s) },
-			Value: func(_ *driver.Spec, truth truth, second, _ float64) float64 { return truth(second) + 1e6 },
-		},
-		{
-			Name: "unit off by 10^3", For: 3,
-			Quiet: func(s *driver.Spec) bool { return s.Type == driver.Counter && s.MaxRate > 1e8 || within(1e3, 0)(s) },
-			Value: func(_ *driver.Spec, truth truth, second, _ float64) float64 { return truth(second) * 1e3 },
-		},
-		{
-			Name: "unit off by 10^-3", For: 3, Quiet: gauges,
-			Value: func(_ *driver.Spec, truth truth, second, _ float64) float64 { return truth(second) / 1e3 },
-		},
-		{
-			Name: "time backwards", For: 2, Back: time.Minute,
-			Value: func(_ *driver.Spec, truth truth, second, _ float64) float64 { return truth(second) },
-		},
-		{
-			Name: "doubled device", For: 2, Twice: true,
-			Value: func(_ *driver.Spec, truth truth, second, _ float64) float64 { return truth(second) },
-		},
-	}
+	ways := slices.Concat(impossible(), dropouts(), plausible())
 	ways = append(ways, Wrong{
 		Name: "more than the device can", For: 3, Value: moreThanCan,
 		Quiet: func(s *driver.Spec) bool { return s.Name != "power" && s.Name != "energy" && s.Name != "io_bytes" },
@@ -138,7 +72,7 @@ func Wrongs() []Wrong {
 	}
 	ways = append(ways, Wrong{
 		Name: "code in thousandths", For: 2,
-		Value: func(s *driver.Spec, _ truth, _, _ float64) float64 {
+		Value: func(s *driver.Spec, _ hostileTruth, _, _ float64) float64 {
 			code := HostileCodes()["DCGM_INT32_BLANK"]
 			if slices.Contains([]string{"joules", "watts", "volts", "celsius", "seconds"}, s.Unit) {
 				code *= 1e-3
@@ -151,6 +85,99 @@ func Wrongs() []Wrong {
 		ways = append(ways, Wrong{Name: "code " + name, Value: constant(codes[name]), For: 2})
 	}
 	return ways
+}
+
+// impossible are values that cannot be, and none at all.
+func impossible() []Wrong {
+	return []Wrong{
+		{Name: "NaN", Value: constant(math.NaN()), For: 2},
+		{Name: "infinite", Value: constant(math.Inf(1)), For: 2},
+		{Name: "minus infinite", Value: constant(math.Inf(-1)), For: 2},
+		{Name: "1e300", Value: constant(1e300), For: 2},
+		{Name: "-1", Value: constant(-1), For: 2, Quiet: func(s *driver.Spec) bool { return !s.NonNegative }},
+		{Name: "0", Value: constant(0), For: 2, Quiet: zeroIsValue},
+		{Name: "dropout for 1", Value: constant(0), For: 1, Quiet: zeroIsValue, Exact: true},
+		{Name: "dropout for 3", Value: constant(0), For: 3, Quiet: zeroIsValue, Exact: true},
+	}
+}
+
+// dropouts are counters that fall, and what only looks like a restart.
+func dropouts() []Wrong {
+	return []Wrong{
+		{
+			Name: "dropout that counts", For: 3, Quiet: always, Exact: true,
+			Value: func(_ *driver.Spec, truth hostileTruth, second, since float64) float64 {
+				return truth(second) - truth(since-1)
+			},
+		},
+		{
+			Name: "began again, with too much", For: 3, Began: true, Exact: true,
+			Quiet: isGaugeOrFailure,
+			Value: func(_ *driver.Spec, truth hostileTruth, second, _ float64) float64 { return truth(second) },
+		},
+		{
+			Name: "goes on from a third", GoesOn: true,
+			Quiet: isGaugeOrFailure,
+			Value: func(s *driver.Spec, truth hostileTruth, second, since float64) float64 {
+				if isGaugeOrFailure(s) { // so many errors can have happened after a restart
+					return truth(second)
+				}
+				return truth(second) - truth(since)*2/3
+			},
+		},
+		{
+			Name: "three times too fast", Fast: true,
+			Quiet: isGaugeOrFailure,
+			Value: func(s *driver.Spec, truth hostileTruth, second, since float64) float64 {
+				if s.Failure {
+					return truth(second)
+				}
+				return truth(second) + 3*s.MaxRate*(second-since)
+			},
+		},
+		{
+			Name: "dropout, not very deep", For: 3, Quiet: isGauge, Exact: true,
+			Value: func(_ *driver.Spec, truth hostileTruth, _, since float64) float64 { return truth(since) / 3 },
+		},
+	}
+}
+
+// plausible are values that could be those of another device, unit or time.
+func plausible() []Wrong {
+	return []Wrong{
+		{
+			Name: "restart", Quiet: always,
+			Value: func(_ *driver.Spec, truth hostileTruth, second, since float64) float64 {
+				return truth(second) - truth(since)
+			},
+		},
+		{
+			Name: "stuck", For: 3, Quiet: always,
+			Value: func(_ *driver.Spec, truth hostileTruth, _, since float64) float64 { return truth(since - 1) },
+		},
+		{
+			Name: "jump by 10^6", For: 3,
+			Quiet: func(s *driver.Spec) bool { return s.Type == driver.Counter && s.MaxRate > 1e5 || within(1, 1e6)(s) },
+			Value: func(_ *driver.Spec, truth hostileTruth, second, _ float64) float64 { return truth(second) + 1e6 },
+		},
+		{
+			Name: "unit off by 10^3", For: 3,
+			Quiet: func(s *driver.Spec) bool { return s.Type == driver.Counter && s.MaxRate > 1e8 || within(1e3, 0)(s) },
+			Value: func(_ *driver.Spec, truth hostileTruth, second, _ float64) float64 { return truth(second) * 1e3 },
+		},
+		{
+			Name: "unit off by 10^-3", For: 3, Quiet: isGauge,
+			Value: func(_ *driver.Spec, truth hostileTruth, second, _ float64) float64 { return truth(second) / 1e3 },
+		},
+		{
+			Name: "time backwards", For: 2, Back: time.Minute,
+			Value: func(_ *driver.Spec, truth hostileTruth, second, _ float64) float64 { return truth(second) },
+		},
+		{
+			Name: "doubled device", For: 2, Twice: true,
+			Value: func(_ *driver.Spec, truth hostileTruth, second, _ float64) float64 { return truth(second) },
+		},
+	}
 }
 
 // moreThanCan is a value that some device may have, but not this one.
@@ -227,12 +254,7 @@ func (h *Hostile) Sample(context.Context) ([]driver.Sample, error) {
 			continue
 		}
 		truth := func(second float64) float64 { return h.Truth(&spec, second) }
-		r := driver.Reading{Quantity: driver.Quantity(q), Value: truth(second), At: now}
-		for i, l := range spec.Labels {
-			if r.Labels[i] = "x"; l.Values != nil {
-				r.Labels[i] = l.Values[0]
-			}
-		}
+		r := driver.Reading{Quantity: driver.Quantity(q), Value: truth(second), At: now, Labels: hostileLabels(&spec)}
 		if wrong && r.Quantity == h.Quantity {
 			r.Value = h.Wrong.Value(&spec, truth, second, from)
 			r.At = now.Add(-h.Wrong.Back)
@@ -246,6 +268,15 @@ func (h *Hostile) Sample(context.Context) ([]driver.Sample, error) {
 		return []driver.Sample{s, s}, nil
 	}
 	return []driver.Sample{s}, nil
+}
+
+func hostileLabels(spec *driver.Spec) (out driver.Labels) {
+	for i, l := range spec.Labels {
+		if out[i] = "x"; l.Values != nil {
+			out[i] = l.Values[0]
+		}
+	}
+	return out
 }
 
 // Truth is the true value of a quantity, in seconds since the first sample. Failures do not happen.

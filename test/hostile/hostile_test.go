@@ -186,7 +186,12 @@ func TestNoSensor(t *testing.T) {
 // charged reports whether all ways are played with a quantity, also in a short test: what is
 // charged, and what makes incidents.
 func charged(q driver.Quantity) bool {
-	return q == driver.Power || q == driver.Energy || q == driver.IOBytes || q == driver.Errors || q == driver.LifetimeErrors
+	switch q {
+	case driver.Power, driver.Energy, driver.IOBytes, driver.Errors, driver.LifetimeErrors:
+		return true
+	default:
+		return false
+	}
 }
 
 // checkTruth compares what is served after some seconds with the truth.
