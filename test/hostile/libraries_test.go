@@ -67,8 +67,9 @@ func TestNVML(t *testing.T) {
 	start := gpu.Energy
 	play(t, n, input{
 		places: fields(gpu, "Counters", "ProcessTime", "SamplePeriod", "BusySince"), varies: true,
-		// A fault that is not mended: after all ways in all places, 1e300 in all places at once counts
-		// the 23 recoveries of NVLink once, as if they were new.
+		// A fault that is not mended: in all places, the ways take so long that the driver's refusal of
+		// NVLink's recoveries outlives the ledger's memory of them (ten minutes). Their old count of 23 is
+		// new, then.
 		sampled: true,
 		pass:    func() { machine.Advance(1) },
 		joules:  func() float64 { return gpu.Energy - start },
