@@ -67,9 +67,8 @@ func TestNVML(t *testing.T) {
 	start := gpu.Energy
 	play(t, n, input{
 		places: fields(gpu, "Counters", "ProcessTime", "SamplePeriod", "BusySince"), varies: true,
-		// A fault that is not mended: in all places, the ways take so long that the driver's refusal of
-		// NVLink's recoveries outlives the ledger's memory of them (ten minutes). Their old count of 23 is
-		// new, then.
+		// A fault that is not mended: all ways in all places take longer than the ledger remembers a
+		// counter that the driver refuses (ten minutes). NVLink's old 23 recoveries are new, then.
 		sampled: true,
 		pass:    func() { machine.Advance(1) },
 		joules:  func() float64 { return gpu.Energy - start },
