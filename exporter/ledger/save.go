@@ -173,10 +173,10 @@ func (w *saver) device(d *deviceBook) {
 	}
 	for of := range d.byIndex() {
 		counter := saved.Counter{
-			Series: w.series(of.series, 0), Filler: of.filler, Sums: of.sums, Idle: of.idle, Limit: of.limit,
+			Series: w.series(of.series, 0), Filler: of.filler.String(), Sums: of.sums, Idle: of.idle, Limit: of.limit,
 			Fastest: rounded(of.fastest), Read: rounded(of.read),
 		}
-		counter.Source = of.series.Source
+		counter.From(of.series.Origin)
 		r.Counters = append(r.Counters, counter)
 		if c.Totals = append(c.Totals, of.total); of.index >= 0 {
 			c.Totals = append(c.Totals, d.unattributed.totals[of.index].value)
@@ -188,7 +188,7 @@ func (w *saver) device(d *deviceBook) {
 			continue
 		}
 		meter := saved.Meter{Series: w.series(newSeries(m.key), 0), Since: stamp(m.since), Idle: m.idle}
-		meter.Source = m.source
+		meter.From(m.origin)
 		if m.counts {
 			w.before(&meter, m.before)
 		}
