@@ -5,8 +5,6 @@ import (
 	"math"
 	"slices"
 	"time"
-
-	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
 // Moment is a time on the clock that continues over restarts of the process, in microseconds; 0:
@@ -85,14 +83,6 @@ type Series struct {
 	Value    float64 `cbor:"7,keyasint,omitempty"` // further keys: see Counter and Meter
 	Label2   string  `cbor:"60,keyasint,omitempty"`
 	Computed uint8   `cbor:"61,keyasint,omitempty"` // earlier programs had it as text, in Source
-}
-
-// From sets the origin.
-func (s *Series) From(o join.Origin) { s.Source, s.Computed = o.Source, uint8(o.Computed) }
-
-// Origin returns the origin.
-func (s *Series) Origin() join.Origin {
-	return join.ParseOrigin(s.Source).With(join.Computed(s.Computed))
 }
 
 // Device is a device with its counters and meters.
