@@ -14,7 +14,6 @@ const (
 	MaxPortions    = maxPortions
 	RememberFor    = rememberFor
 	MaxIntegration = readings.MaxIntegration
-	IntegralSuffix = integralSuffix
 )
 
 // Sizes returns the number of meters, counters and segments that the ledger keeps for a device.

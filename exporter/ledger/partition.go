@@ -286,7 +286,7 @@ func (d *deviceBook) dividePresent(tick uint64, now time.Time, config *Config) {
 			}
 			own := p.book.dividedCounter(c.key, now)
 			own.present, own.seen = tick, now
-			own.series = own.series.dividedFrom(c.series.Source, p.Activity)
+			own.series = own.series.dividedFrom(c.series.Origin, p.Activity)
 		}
 	}
 }
@@ -317,7 +317,7 @@ func (d *deviceBook) divideGauge(m *meter, tick uint64, now time.Time) {
 		if m.peaks && !m.now.At.Before(p.holders.from) {
 			p.holders.peak(m, own.now.Value)
 		}
-		own.series = own.series.dividedFrom(m.series.Source, p.Activity)
+		own.series = own.series.dividedFrom(m.series.Origin, p.Activity)
 	}
 	if m.kept < 1e-12 { // a rounding error is not unattributed
 		m.kept = 0

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/distribution"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -116,6 +117,8 @@ func (w *saver) series(s *Series, value float64) saved.Series {
 	}
 }
 
+func setOrigin(to *saved.Series, o join.Origin) { to.Source, to.Computed = o.Source, uint8(o.Computed) }
+
 func (w *saver) values(to []saved.Series, values []Value) []saved.Series {
 	for _, v := range values {
 		to = append(to, w.series(v.Series, v.Value))
@@ -173,10 +176,10 @@ func (w *saver) device(d *deviceBook) {
 	}
 	for of := range d.byIndex() {
 		counter := saved.Counter{
-			Series: w.series(of.series, 0), Filler: of.filler, Sums: of.sums, Idle: of.idle, Limit: of.limit,
+			Series: w.series(of.series, 0), Filler: of.filler.String(), Sums: of.sums, Idle: of.idle, Limit: of.limit,
 			Fastest: rounded(of.fastest), Read: rounded(of.read),
 		}
-		counter.Source = of.series.Source
+		setOrigin(&counter.Series, of.series.Origin)
 		r.Counters = append(r.Counters, counter)
 		if c.Totals = append(c.Totals, of.total); of.index >= 0 {
 			c.Totals = append(c.Totals, d.unattributed.totals[of.index].value)
@@ -188,7 +191,7 @@ func (w *saver) device(d *deviceBook) {
 			continue
 		}
 		meter := saved.Meter{Series: w.series(newSeries(m.key), 0), Since: stamp(m.since), Idle: m.idle}
-		meter.Source = m.source
+		setOrigin(&meter.Series, m.origin)
 		if m.counts {
 			w.before(&meter, m.before)
 		}

@@ -3,10 +3,10 @@ package ledger
 import (
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 )
 
@@ -23,16 +23,16 @@ func (d *deviceBook) observe(tick uint64, now time.Time) {
 		if m == nil {
 			before := d.readBefore(&r, tick)
 			if m = d.meter(key); !before.IsZero() {
-				m.beginAt(before, r.Source)
+				m.beginAt(before, r.Origin)
 			}
 		}
-		if reason := d.refuse(m, &r.Reading, r.Source); reason != "" {
-			d.reject(r.Source, reason, &r.Reading)
+		if reason := d.refuse(m, &r.Reading, r.Origin); reason != "" {
+			d.reject(r.Origin, reason, &r.Reading)
 			continue
 		}
 		m.present, m.seen, m.now, m.divided = tick, now, r, false
 		if reason := m.observe(r, now); reason != "" {
-			d.reject(r.Source, reason, &r.Reading)
+			d.reject(r.Origin, reason, &r.Reading)
 		}
 		if d.joined.Parent != "" && m.spec.MeasuresBasis && m.spec.Basis == driver.ByTime {
 			d.activity = d.activity.with(r.At, r.Value)
@@ -76,12 +76,12 @@ func (d *deviceBook) settle(horizon, now time.Time, config *Config) {
 
 // refuse returns why a reading is none, by earlier readings of the device; "": it is one. A gauge
 // may not exceed the highest rate of its counter.
-func (d *deviceBook) refuse(m *meter, r *driver.Reading, source string) driver.Reason {
+func (d *deviceBook) refuse(m *meter, r *driver.Reading, origin join.Origin) driver.Reason {
 	m.proven = m.proven || r.Value != 0
 	switch {
 	case m.spec.Zero == driver.ZeroNeedsOther && !m.proven:
 		if m.counts {
-			m.beginAt(r.At, source) // a counter that turns out to be real counts from here
+			m.beginAt(r.At, origin) // a counter that turns out to be real counts from here
 		}
 		d.joined.Lack(driver.Absence{Quantity: r.Quantity, Why: driver.AbsentZero})
 		return driver.ReasonZero
@@ -94,10 +94,9 @@ func (d *deviceBook) refuse(m *meter, r *driver.Reading, source string) driver.R
 }
 
 // reject records that a reading was rejected.
-func (d *deviceBook) reject(source string, reason driver.Reason, r *driver.Reading) {
-	source, _, _ = strings.Cut(source, " (")
+func (d *deviceBook) reject(origin join.Origin, reason driver.Reason, r *driver.Reading) {
 	d.rejected = append(d.rejected, driver.Rejection{
-		Input: driver.InputOf(source, d.catalogue.Spec(r.Quantity)), Reason: reason, Count: 1,
+		Input: driver.InputOf(origin.Source, d.catalogue.Spec(r.Quantity)), Reason: reason, Count: 1,
 		Example: r.Example(d.catalogue),
 	})
 }
@@ -142,18 +141,18 @@ func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config 
 		case counts && readings.Fits(next.Value, next.Since, next.At, c.most()):
 			d.tally(c, next.Value, next.Since, next.At, true, config)
 		case counts:
-			d.reject(m.source, driver.ReasonRate, &next)
+			d.reject(m.origin, driver.ReasonRate, &next)
 		}
 	} else {
 		step := m.before.Next(m.last, next, readings.Limits{
 			Most: c.most(), Known: c.highest(), Patient: c.spec.Failure,
 		})
 		if step.Reason != "" {
-			d.reject(m.source, step.Reason, &next)
+			d.reject(m.origin, step.Reason, &next)
 			return
 		}
 		if step.Returned {
-			d.reject(m.source, driver.ReasonFall, &m.last)
+			d.reject(m.origin, driver.ReasonFall, &m.last)
 		}
 		d.observeUse(m, next, step.Amount/max(next.At.Sub(step.From).Seconds(), 1e-3))
 		d.tally(c, step.Amount, step.From, next.At, step.Exact, config)
