@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
@@ -370,7 +369,7 @@ func (c *CDI) bad(f *specFile, at time.Time, err error) (gone []change) {
 func reasonOf(err error) driver.Reason {
 	var pathError *fs.PathError
 	switch {
-	case errors.Is(err, manifest.ErrTooLarge), errors.Is(err, sysfs.ErrTooLarge):
+	case errors.Is(err, sysfs.ErrTooLarge):
 		return driver.ReasonLargeSpec
 	case errors.As(err, &pathError):
 		return driver.ReasonUnreadableSpec
