@@ -410,14 +410,14 @@ func (r *restorer) held(number uint32, s saved.Held) error {
 	var out segments
 	for _, of := range s.Segments {
 		next := segment{
-			from: r.at(of.From), claims: r.portions(of.Claims), pods: r.portions(of.Pods), guessed: of.Guessed,
-			attribution: join.Attribution(of.Attribution),
+			From: r.at(of.From), Claims: r.parts(of.Claims), Pods: r.parts(of.Pods), Guessed: of.Guessed,
+			Attribution: join.Attribution(of.Attribution),
 		}
-		next.setUnattributed()
+		next.SetUnattributed()
 		if len(out) == 0 {
-			next.from = time.Time{}
+			next.From = time.Time{}
 		}
-		out = out.append(next)
+		out = out.Append(next)
 	}
 	if len(out) > 0 {
 		d.timeline = out
@@ -425,13 +425,13 @@ func (r *restorer) held(number uint32, s saved.Held) error {
 	return nil
 }
 
-func (r *restorer) portions(of []saved.Portion) (out []portion) {
+func (r *restorer) parts(of []saved.Portion) (out []part) {
 	for _, p := range of {
 		a := r.accounts[p.Account]
 		if a == nil { // it was dropped
 			a = &account{dropped: true}
 		}
-		out = append(out, portion{account: a, weight: p.Weight, use: join.Evenly(p.Weight), own: 1})
+		out = append(out, part{Holder: a, Weight: p.Weight, Use: join.Evenly(p.Weight), Own: 1})
 	}
 	return out
 }
@@ -463,10 +463,10 @@ func (d *deviceBook) resume(ended, now time.Time, alone bool) {
 	if !alone {
 		return
 	}
-	last := d.timeline.last().from
-	d.timeline = d.timeline.append(segment{from: driver.Later(ended, last), unattributed: join.Evenly(1)})
+	last := d.timeline.Last().From
+	d.timeline = d.timeline.Append(segment{From: driver.Later(ended, last), Unattributed: join.Evenly(1)})
 	d.accrued = now
-	d.timeline.endAccounts(nil, ended)
+	endAccounts(d.timeline, nil, ended)
 	for _, p := range d.periods.All() {
 		if p.To.IsZero() {
 			d.periods.End(p, ended)

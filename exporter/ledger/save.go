@@ -87,7 +87,7 @@ type saver struct {
 		observation  saved.Observation
 		name         saved.Name
 	}
-	portions  []saved.Portion
+	parts     []saved.Portion
 	histogram distribution.Histogram
 }
 
@@ -214,30 +214,30 @@ func (w *saver) device(d *deviceBook) {
 // second.
 func (w *saver) held(d *deviceBook) {
 	r := &w.records.held
-	r.Segments, w.portions = r.Segments[:0], w.portions[:0]
-	first := d.timeline.at(d.unsettled(d.clock))
+	r.Segments, w.parts = r.Segments[:0], w.parts[:0]
+	first := d.timeline.At(d.unsettled(d.clock))
 	for i := max(first, len(d.timeline)-maxHeld); i < len(d.timeline); i++ {
 		s := &d.timeline[i]
-		if i > first && s.sameHolders(&d.timeline[i-1]) {
+		if i > first && s.SameHolders(&d.timeline[i-1]) {
 			continue
 		}
 		segment := saved.Segment{
-			Claims: w.portionsOf(s.claims), Pods: w.portionsOf(s.pods), Guessed: s.guessed, Attribution: string(s.attribution),
+			Claims: w.partsOf(s.Claims), Pods: w.partsOf(s.Pods), Guessed: s.Guessed, Attribution: string(s.Attribution),
 		}
 		if i > first {
-			segment.From = w.at(s.from)
+			segment.From = w.at(s.From)
 		}
 		r.Segments = append(r.Segments, segment)
 	}
 	w.Put(saved.KindHeld, &d.object, r)
 }
 
-func (w *saver) portionsOf(of []portion) []saved.Portion {
-	first := len(w.portions)
+func (w *saver) partsOf(of []part) []saved.Portion {
+	first := len(w.parts)
 	for i := range of {
-		w.portions = append(w.portions, saved.Portion{Account: w.Number(&of[i].account.object), Weight: of[i].weight})
+		w.parts = append(w.parts, saved.Portion{Account: w.Number(&of[i].Holder.object), Weight: of[i].Weight})
 	}
-	return w.portions[first:]
+	return w.parts[first:]
 }
 
 func (w *saver) periods(d *deviceBook) {

@@ -35,7 +35,7 @@ func (d *deviceBook) observe(tick uint64, now time.Time) {
 			d.reject(r.Origin, reason, &r.Reading)
 		}
 		if d.joined.Parent != "" && m.spec.MeasuresBasis && m.spec.Basis == driver.ByTime {
-			d.activity = d.activity.with(r.At, r.Value)
+			d.activity = d.activity.With(r.At, r.Value)
 		}
 	}
 	for _, m := range d.meters {
@@ -70,7 +70,7 @@ func (d *deviceBook) settle(horizon, now time.Time, config *Config) {
 		m.queue = slices.Delete(m.queue, 0, n)
 	}
 	d.watched = d.watched || d.measured
-	d.contradict(d.joined.Contradiction(config.IdleThreshold), d.timeline.last(), now)
+	d.contradict(d.joined.Contradiction(config.IdleThreshold), d.timeline.Last(), now)
 	d.chargeActive(d.timeline)
 }
 
@@ -106,7 +106,7 @@ func (d *deviceBook) reject(origin join.Origin, reason driver.Reason, r *driver.
 func (d *deviceBook) measure(m *meter, next driver.Reading, now time.Time, config *Config) {
 	if m.peaks {
 		d.peak(m, next.Value)
-		d.timeline.on(next.At).peak(m, next.Value*m.kept)
+		m.keepPeak(d.timeline.On(next.At), next.Value*m.kept)
 	}
 	d.observeDistribution(m, next)
 	d.observeUse(m, next, 0)
@@ -233,7 +233,7 @@ func (d *deviceBook) distribute(c *counter, amount float64, from, to time.Time, 
 		if c.spec.Divided && len(d.parts) > 0 {
 			here = d.chargeParts(c, here, from, to, by)
 		}
-		d.unattributed.charge(c, s.charge(c, here, here, to.Sub(from), by, d.clock), d.clock)
+		d.unattributed.charge(c, charge(s, c, here, here, to.Sub(from), by, d.clock), d.clock)
 	})
 }
 
@@ -246,19 +246,19 @@ func (d *deviceBook) accrue(horizon time.Time) {
 	if !horizon.After(from) {
 		return
 	}
-	d.timeline.doubtHolds(from, horizon)
-	d.timeline.each(from, horizon, func(s *segment, from, to time.Time) {
+	doubtHolds(d.timeline, from, horizon)
+	d.timeline.Each(from, horizon, func(s *segment, from, to time.Time) {
 		seconds := to.Sub(from).Seconds()
-		if len(s.claims) > 0 {
+		if len(s.Claims) > 0 {
 			d.allocated += seconds
 		}
-		for i := range s.claims {
-			s.claims[i].account.divide(s.attribution)
+		for i := range s.Claims {
+			s.Claims[i].Holder.divide(s.Attribution)
 		}
-		for p := range s.portions() {
-			p.account.allocated += seconds
-			p.account.share += seconds * p.weight
-			p.account.charged = d.clock
+		for p := range s.Parts() {
+			p.Holder.allocated += seconds
+			p.Holder.share += seconds * p.Weight
+			p.Holder.charged = d.clock
 		}
 	})
 	d.accrued = horizon
