@@ -29,8 +29,8 @@ const (
 	// axisWidth is the width in pixels of the axes of panels whose times are in line.
 	axisWidth = 110
 
-	// Widths of a table's columns in pixels: the least one, the least one of a number with a unit, and
-	// that of long names.
+	// Widths of a table's columns in pixels: the least one, the least one of a number with a unit,
+	// and that of long names.
 	narrowColumn, numberColumn, wideColumn = 80, 130, 175
 )
 
@@ -238,8 +238,8 @@ func (p *Panel) target(i int) (cogQuery, error) {
 // changes.
 const recordedEvery = "1m"
 
-// barEvery is the smallest step of bars: a multiple of the time between two evaluations of increases,
-// so that each bar has as many. A month has about mostBars days.
+// barEvery is the smallest step of bars: a multiple of the time between two evaluations of
+// increases, so that each bar has as many. A month has about mostBars days.
 const (
 	barEvery = "4m"
 	mostBars = 28

@@ -21,7 +21,8 @@ func claim() Board {
 	}
 }
 
-// inLine makes graphs as wide as the dashboard, one below the other, so that their times are in line.
+// inLine makes graphs as wide as the dashboard, one below the other, so that their times are in
+// line.
 func inLine(panels ...Panel) []Panel {
 	for i := range panels {
 		panels[i].Width, panels[i].Height, panels[i].aligned = columns, 5, true
@@ -291,15 +292,6 @@ func claimSharing() []Panel {
 					Column: "Memory used", Unit: "bytes",
 				},
 			},
-		},
-		{
-			Title: "Pods of the claim over time", Description: "Pods that used the claim's devices over time.", Kind: Timeline,
-			NoData: "no pod used it", Width: 12, Height: 8,
-			states: []state{{"1", "uses devices of the claim", blue}}, Total: true,
-			Targets: []Target{{
-				Expr:   `group by (cluster, namespace, pod) (dra_pod_claim_info{<of claims>, pod=~"$pod"})`,
-				Legend: "{{namespace}}/{{pod}}",
-			}},
 		},
 		line("Utilization by pod", "Utilization by each pod that uses devices of the claim.", "percentunit", "not measured",
 			"{{namespace}}/{{pod}} {{device}} {{node}}",

@@ -20,9 +20,8 @@ func fleet() Board {
 			{stuckRow, stuckClaims()},
 			{"Waste and use", fleetUse()},
 			{failingRow, failing()},
-			{clusterRow, clusterClaims()},
 		},
-		folded: []string{problemRow, stuckRow, "Waste and use", failingRow, clusterRow},
+		folded: []string{problemRow, stuckRow, "Waste and use", failingRow},
 	}
 }
 
@@ -31,7 +30,6 @@ const (
 	problemRow = "Devices with problems, and incidents"
 	stuckRow   = "Claims that stall or wait for their driver"
 	failingRow = "Hardware that fails more often"
-	clusterRow = "Claims of the cluster"
 )
 
 // failing are the nodes and devices that fail more often than their cluster.
@@ -76,12 +74,9 @@ func devicesOf(states string) string {
 // claimedDevices is the number of claimed devices by model.
 const claimedDevices = `max by (cluster, driver, vendor, model) (cluster:dra_claimed_devices:count{<of models>})`
 
-// utilization is the mean of the claimed devices that report it, by the labels if there are any.
-func utilization(by string) string {
-	const of = `{cluster=~"$cluster", driver=~"$driver"})`
-	return `sum` + by + ` (max by (cluster, driver) (cluster:dra_utilization:sum` + of + `) ` +
-		`/ sum` + by + ` (max by (cluster, driver, at_most) (cluster:dra_utilization:count` + of + `)`
-}
+// utilization is the mean of the claimed devices that report it.
+const utilization = `sum(max by (cluster, driver) (cluster:dra_utilization:sum{cluster=~"$cluster", driver=~"$driver"})) ` +
+	`/ sum(max by (cluster, driver, at_most) (cluster:dra_utilization:count{cluster=~"$cluster", driver=~"$driver"}))`
 
 func number(title, description, expr string, steps ...step) Panel {
 	return Panel{
@@ -117,7 +112,7 @@ func fleetNow() []Panel {
 		{
 			Title: "Utilization", Description: "Mean utilization of the claimed devices that report it.", Kind: Stat,
 			Unit: "percentunit", NoData: "no exporter",
-			Targets: []Target{{Expr: utilization("")}}, Width: 3,
+			Targets: []Target{{Expr: utilization}}, Width: 3,
 			Height: 4,
 			steps:  []step{{0, red}, {0.2, orange}, {0.5, green}}, link: "dra-nodes",
 		},
@@ -206,38 +201,6 @@ func fleetUse() []Panel {
 				Legend: "{{at_most}}",
 			}},
 		},
-		{
-			Title: "Devices by vendor and model", Description: "Devices by vendor and model, and how many of them are in use.",
-			Kind: Table, NoData: "no exporter", Width: 24, Height: 6, sort: "All",
-			Targets: []Target{
-				{
-					Expr:   `sum by (driver, vendor, model) (` + devicesOf(`, state!="partitioned"`) + `)`,
-					Column: "All", Unit: "none",
-				},
-				{Expr: `sum by (driver, vendor, model) (` + claimedDevices + `)`, Column: "Claimed", Unit: "none"},
-				{
-					Expr: `sum by (driver, vendor, model) (` + devicesOf(`, state="idle"`) + `)`, Column: "Idle",
-					Unit: "none",
-				},
-				{
-					Expr: `sum by (driver, vendor, model) (` + devicesOf(`, state="free"`) + `)`, Column: "Free",
-					Unit: "none",
-				},
-				{
-					Expr: `sum by (driver, vendor, model) (` + devicesOf(`, state="unhealthy"`) + `)`, Column: "Unhealthy",
-					Unit: "none",
-				},
-			},
-		},
-		{
-			Title: "Utilization by driver", Description: "Mean utilization of the claimed devices of each driver.", Kind: Graph,
-			Unit: "percentunit", max: 1,
-			NoData: "no device reports utilization", Width: 12, Height: 8,
-			Targets: []Target{{
-				Expr:   utilization(" by (driver)"),
-				Legend: "{{driver}}",
-			}},
-		},
 	}
 }
 
@@ -273,8 +236,8 @@ func idleCost(selected string) string {
 }
 
 // topIdle are the claims of the table "Top ten of waste", by driver: idle is how many idle devices
-// they hold, price what they cost per day, and listed has the ten with the highest price, and the ten
-// with the most idle devices in case few have a price.
+// they hold, price what they cost per day, and listed has the ten with the highest price, and the
+// ten with the most idle devices in case few have a price.
 func topIdle(selected string) (idle, price, listed string) {
 	idle = `max by (<claim driver>) (claim:dra_idle_devices:count{cluster=~"$cluster", node=~"$node", ` +
 		`driver=~"$driver", namespace=~"$namespace"` + selected + `} > 0)`
@@ -418,14 +381,32 @@ func sickDevices() Panel {
 	}
 }
 
+// stuckClaims are the claims that wait or make no progress. Those of the whole cluster, also
+// without a node, come from the metrics of kube-state-metrics.
 func stuckClaims() []Panel {
+	const (
+		of    = `{cluster=~"$cluster", namespace=~"$namespace"}`
+		named = `, "resourceclaim_name", "$1", "resourceclaim", "(.+)")`
+		key   = "cluster, namespace, resourceclaim_name"
+	)
 	return []Panel{
 		stalledTable(),
+		{
+			Title: "Pending claims", Description: "The 20 claims that have waited the longest for devices.",
+			Kind: Table, NoData: "no claim is pending, or kube-state-metrics has no metrics of claims", Width: 8, Height: 6,
+			MayBeEmpty: "where kube-state-metrics has no metrics of claims",
+			Targets: []Target{{
+				Expr: `bottomk(20, max by (` + key + `) (label_replace(kube_resourceclaim_created` + of + named + `)
+					and on (` + key + `) (max by (` + key + `) (label_replace(kube_resourceclaim_status_allocated` + of + named +
+					`) == 0)) * 1000`,
+				Column: "Created", Unit: "dateTimeFromNow",
+			}},
+		},
 		{
 			Title: "Claims that wait for their driver",
 			Description: "Claims that hold devices which their driver has not prepared, so that no pod can use them. If this " +
 				"lasts longer than some seconds, see DRAClaimNotPrepared in the runbook.",
-			Kind: Table, NoData: "none", Width: 12, Height: 6, MayBeEmpty: "while all claims are prepared", Total: true,
+			Kind: Table, NoData: "none", Width: 8, Height: 6, MayBeEmpty: "while all claims are prepared", Total: true,
 			Targets: []Target{{
 				Expr: `topk(20, count by (<claim driver>) (group by (<claim device>) (dra_claim_device_info{cluster=~"$cluster", ` +
 					`node=~"$node", driver=~"$driver", namespace=~"$namespace", state="allocated", admin_access="false"})))`,
@@ -442,7 +423,7 @@ func stalledTable() Panel {
 		Description: "Claims that keep a device busy without progress, as when a collective operation hangs: the " +
 			"quantities that are far below their baseline, and the power of the claim. Click a claim to open its dashboard. " +
 			"See DRAClaimStalled in the runbook.",
-		Kind: Table, NoData: "none", Width: 12, Height: 6, MayBeEmpty: "while no claim is stalled", sort: "Power",
+		Kind: Table, NoData: "none", Width: 8, Height: 6, MayBeEmpty: "while no claim is stalled", sort: "Power",
 		limit: 20,
 		Targets: []Target{
 			{Expr: `max by (<claim device>, reason) (dra_claim_stalled` + of + ` == 1) and on (<claim device>) ` +

@@ -313,8 +313,8 @@ func TestAnnotations(t *testing.T) {
 	}
 }
 
-// TestFleet checks that the eight numbers and the pictures come first, then what is wrong, critical alerts first,
-// and that numbers link to dashboards that exist.
+// TestFleet checks that the eight numbers and the pictures come first, then what is wrong, critical
+// alerts first, and that numbers link to dashboards that exist.
 func TestFleet(t *testing.T) {
 	b := fleet()
 	got := decode(t, &b)

@@ -4,8 +4,8 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
 )
 
-// holders has, for each device that is held, one series with the label holder: its claim, or how many
-// claims share it.
+// holders has, for each device that is held, one series with the label holder: its claim, or how
+// many claims share it.
 func holders(of string) string {
 	count := `max by (<device>) (dra_device_allocations{` + of + `}`
 	return `group by (<device>, holder) (label_join(
@@ -43,8 +43,8 @@ func heldOverTime(of, only string) Panel {
 	}
 }
 
-// holderColors give holders colors by the first letter of the claim and by whether its last digit is
-// odd, so that those which follow each other on a device mostly differ.
+// holderColors give holders colors by the first letter of the claim and by whether its last digit
+// is odd, so that those which follow each other on a device mostly differ.
 func holderColors() []map[string]any {
 	out := []map[string]any{{"type": "value", "options": map[string]any{"free": map[string]any{"color": "transparent", "index": 0}}}}
 	color := func(pattern, color string) {

@@ -178,26 +178,6 @@ func nodeErrors() []Panel {
 				},
 			},
 		},
-		{
-			Title: "Incidents by kind",
-			Description: "Incidents in the selected time range, and how often each happened. The page of the node's exporter " +
-				"shows the course of each incident, what was recorded, and which claims it hit.",
-			Kind: Table, NoData: "none", Width: 12, Height: 8, MayBeEmpty: "without an incident", sort: "Times", limit: 20,
-			Targets: []Target{{
-				Expr:   `topk(20, round(max by (<node>, kind) (increase(dra_exporter_incidents_total{<of nodes>}[$__range]))) > 0)`,
-				Column: "Times", Unit: "none",
-			}},
-		},
-		{
-			Title:       "Last errors by kind",
-			Description: "When each device last had an error of each kind, in the last day.", Kind: Table, NoData: "none",
-			Width: 12, Height: 8, MayBeEmpty: "without errors", sort: "Last one", limit: 50,
-			Targets: []Target{{
-				Expr: `topk(50, max by (<device>, kind, code) ` +
-					`(last_over_time(device:dra_error:timestamp_seconds{<of device>}[1d]))) * 1000`,
-				Column: "Last one", Unit: "dateTimeFromNow",
-			}},
-		},
 		line("Link traffic", "Bytes per second on each link.", "binBps", "not measured",
 			"{{device}} {{node}} {{link}} {{direction}}",
 			`max by (<device>, link, direction) (rate(dra_device_io_bytes_total{<of device>}[$__rate_interval]))`),

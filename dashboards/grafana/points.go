@@ -55,7 +55,8 @@ func (p *points) panel() cog.Builder[dashboard.Panel] {
 	return out
 }
 
-// calculated adds a field to a table: an operation on one field, or on a field and a field or number.
+// calculated adds a field to a table: an operation on one field, or on a field and a field or
+// number.
 func calculated(name, operator, left, right string) dashboard.DataTransformerConfig {
 	options := map[string]any{"alias": name, "mode": "unary", "unary": map[string]any{"operator": operator, "fieldName": left}}
 	switch {
@@ -99,16 +100,17 @@ func stateColors() []colored {
 	}
 }
 
-// The map of the cluster: how many devices it shows, and the smallest and the widest cell in pixels.
+// The map of the cluster: how many devices it shows, and the smallest and the widest cell in
+// pixels.
 const (
 	shownOnMap            = 10_000
 	leastCell, widestCell = 3, 24
 )
 
 // clusterMap is a map of the devices, a cell for each, line by line like a text: devices of a node
-// are side by side, with a gap before those of the next. The longer the text, the longer its lines, and
-// the smaller its cells. Grafana scales the sizes of points from the smallest to the largest value:
-// gaps are the former, and one cell that is not seen is the latter.
+// are side by side, with a gap before those of the next. The longer the text, the longer its lines,
+// and the smaller its cells. Grafana scales the sizes of points from the smallest to the largest
+// value: gaps are the former, and one cell that is not seen is the latter.
 func clusterMap() Panel {
 	var states []string
 	mapping := map[string]dashboard.ValueMappingResult{"0": {Text: new(""), Color: new("transparent"), Index: new(int32(0))}}

@@ -117,7 +117,8 @@ func workloadTables() []Panel {
 		{
 			Title: "Workloads by device-hours",
 			Description: "The workloads with the most device-hours, by driver. Stalled: busy without progress. " +
-				"FLOP utilization: the share of the tensor cores' highest rate, where a source measures them. " +
+				"FLOP utilization: the share of the tensor cores' highest rate, where a source measures them. Goodput: the share of " +
+				"the hours held that was not lost; empty if nothing was. " +
 				"Throttled: of each device the reason that took " +
 				"the longest. Peak memory: the most that one pod had of one device. Click a workload to select it, a namespace " +
 				"for its showback.",
@@ -134,6 +135,11 @@ func workloadTables() []Panel {
 						workloadSum("flop_measured_share_seconds", "<workload>") + " > 0)"),
 					Column: "FLOP utilization", Unit: "percentunit",
 				},
+				{
+					Expr: top("clamp_min(1 - " + workloadSum("lost_share_seconds", "<workload>") + " / " +
+						workloadSum("allocated_share_seconds", "<workload>") + ", 0)"),
+					Column: "Goodput", Unit: "percentunit",
+				},
 				{Expr: top(workloadSum("idle_share_seconds", "<workload>") + " / 3600"), Column: "Idle device-hours", Unit: "h"},
 				{Expr: top(workloadSum("stalled_share_seconds", "<workload>") + " / 3600"), Column: "Stalled", Unit: "h"},
 				{Expr: top(workloadSum("energy_joules", "<workload>") + " / 3.6e6"), Column: "Energy", Unit: "kwatth"},
@@ -149,25 +155,12 @@ func workloadTables() []Panel {
 				},
 			},
 		},
-		lostHours(),
 	}
 }
 
 func memberTables() []Panel {
 	return []Panel{
 		membersSideBySide(),
-		{
-			Title: "Incidents",
-			Description: "Errors of devices while pods of the workload held them, by kind: an error counts once for a " +
-				"workload, however many of its pods hold the device.",
-			Kind: Table, NoData: "none", Width: 12, Height: 7, sort: "Errors", limit: shownWorkloads,
-			hide:       []string{"driver", "queue"},
-			MayBeEmpty: "without an error",
-			Targets: []Target{{
-				Expr:   fmt.Sprintf(`topk(%d, round(%s) > 0)`, shownWorkloads, workloadSum("errors", "<workload>, kind")),
-				Column: "Errors", Unit: "short",
-			}},
-		},
 		{
 			Title:       "Pods of workloads",
 			Description: "Pods that hold devices now, those with the most devices. Click a pod for the dashboard of its claim.",
@@ -221,36 +214,6 @@ func energyOfWork() Panel {
 				Column: "Per device-second", Unit: "cps",
 			},
 		},
-	}
-}
-
-// lostHours is a table of the device-hours that workloads lost, by cause.
-func lostHours() Panel {
-	lost := workloadSum("lost_share_seconds", "<workload>")
-	shown := fmt.Sprintf(` and on (<workload>) topk(%d, %s)`, shownWorkloads, lost)
-	targets := []Target{
-		{Expr: fmt.Sprintf(`topk(%d, %s / 3600 > 0)`, shownWorkloads, lost), Column: "Lost", Unit: "h"},
-		{
-			Expr: `clamp_min(1 - ` + lost + ` / on (<workload>) ` +
-				workloadSum("allocated_share_seconds", "<workload>") + `, 0)` + shown,
-			Column: "Goodput", Unit: "percentunit",
-		},
-	}
-	for i, cause := range rules.LostCauses() {
-		targets = append(targets, Target{
-			Expr: fmt.Sprintf(`sum by (<workload>) (max by (<workload>, cause) (`+
-				`sum_over_time(workload:dra_lost_share_seconds:increase$hours{<of workloads>, cause=%q}[$__range]))) / 3600 > 0`,
-				cause) + shown,
-			Column: []string{"Incidents", "Waiting", "Idle", "Throttled"}[i], Unit: "h",
-		})
-	}
-	return Panel{
-		Title: "Lost device-hours of workloads",
-		Description: "Device-hours that were held and lost: while an incident that hit the claim was open, the device " +
-			"was allocated and not prepared, idle, or throttled. An hour counts once, for the first of these. Goodput: the " +
-			"share of the hours held that was not lost.",
-		Kind: Table, NoData: "nothing was lost", Width: 24, Height: 8, sort: "Lost", limit: shownWorkloads, Targets: targets,
-		MayBeEmpty: "where nothing is lost",
 	}
 }
 
@@ -317,8 +280,8 @@ func crossNUMA() Panel {
 	}
 }
 
-// workloadPictures show which workloads waste what they hold, whose members leave the pack, and what
-// was lost.
+// workloadPictures show which workloads waste what they hold, whose members leave the pack, and
+// what was lost.
 func workloadPictures() []Panel {
 	held := workloadSum("allocated_share_seconds", "<workload>")
 	top := func(expr string) string { return topWorkloads(expr, pointsOfWorkloads) }

@@ -11,8 +11,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
-// TestOverview: a device is held by one pod after another, for a while by two at once, and monitored
-// with admin access. An incident hits it, another one hits another device.
+// TestOverview: a device is held by one pod after another, for a while by two at once, and
+// monitored with admin access. An incident hits it, another one hits another device.
 func TestOverview(t *testing.T) {
 	begin := jointest.Start()
 	at := func(seconds int) time.Time { return begin.Add(time.Duration(seconds) * time.Second) }
