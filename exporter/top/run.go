@@ -41,8 +41,8 @@ type Config struct {
 const again = 1100 * time.Millisecond
 
 // Print prints the rows of one moment; as JSON, those of all views. It asks twice if there is
-// traffic to be measured. If some exporters fail, it prints the answers of the others and returns an
-// error.
+// traffic to be measured. If some exporters fail, it prints the answers of the others and returns
+// an error.
 func Print(ctx context.Context, c Config, w io.Writer) error {
 	p := printer{Config: c}
 	p.ask(ctx)

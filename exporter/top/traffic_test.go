@@ -98,8 +98,8 @@ func TestTrafficColumn(t *testing.T) {
 	}
 }
 
-// The keys are those of htop: F1 shows them, F6 what the rows can be sorted by, F4 filters, capitals
-// sort at once, F10 quits. NO_COLOR leaves colors out.
+// The keys are those of htop: F1 shows them, F6 what the rows can be sorted by, F4 filters,
+// capitals sort at once, F10 quits. NO_COLOR leaves colors out.
 func TestKeys(t *testing.T) {
 	t.Setenv("NO_COLOR", "1")
 	terminal := &readable{SimulationScreen: tcell.NewSimulationScreen("UTF-8")}
