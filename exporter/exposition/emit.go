@@ -58,7 +58,7 @@ func (s *Snapshot) walk(e *emission) {
 		e.claim(&s.Claims[i], s)
 	}
 	for i := range s.Pods {
-		e.pod(&s.Pods[i])
+		e.pod(&s.Pods[i], s.Time)
 	}
 	e.infos(s)
 	for i := range s.Lives {
@@ -175,13 +175,25 @@ func (e *emission) fit(base *labels, a *fit.Advice) {
 	}
 }
 
-func (e *emission) pod(h *ledger.Holder) {
+func (e *emission) pod(h *ledger.Holder, now time.Time) {
 	if !e.on(famPodAllocated) { // like everything else about a pod and its device
 		return
 	}
 	pod := e.cache.holder("pod", h)
 	defer pod.end()
 	e.holder(h, pod, famPodQuantity, famPodAllocated, famPodShare)
+	if !h.Unclaimed {
+		return
+	}
+	m := h.Metrics()
+	shown := driver.Later(m.Born, m.Shown)
+	e.counter(famPodUnclaimed, pod, m.Allocated, m.Born, shown)
+	if m.Used >= 0 {
+		e.counter(famPodUsed, pod, m.Used, m.Born, shown)
+	}
+	if !h.LastActive.IsZero() {
+		e.gauge(famPodLastActive, pod.base(), unixPast(h.LastActive, now))
+	}
 }
 
 // unresolved is the key for the count of devices without telemetry.

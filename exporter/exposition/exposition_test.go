@@ -109,6 +109,13 @@ func TestEveryFamily(t *testing.T) {
 		t.Errorf("what is unknown has a value: %v", got)
 	}
 	x["dra_claim_stalled_unknown"] = unknown["dra_claim_stalled_unknown"]
+	plugged := exportertest.NewHistory(t)
+	plug(plugged, "p")
+	plugged.Read(driver.Reading{Quantity: driver.Utilization, Value: 0.5})
+	unclaimed := plugged.Tick(time.Second)
+	for _, family := range unclaimedFamilies() {
+		x[family] = unclaimed[family]
+	}
 	for name := range exportertest.DescribedFamilies() {
 		if len(x[name]) == 0 {
 			t.Errorf("%s is described and was not seen", name)

@@ -65,6 +65,9 @@ const (
 	famPodTopology
 	famPodAllocated
 	famPodShare
+	famPodUnclaimed
+	famPodUsed
+	famPodLastActive
 	famDriverPreparation
 	famDriverFirstActivity
 	famUnresolved

@@ -49,6 +49,7 @@ type account struct {
 	watched    bool // its own activity has been known at some time
 	young      bool // a pod that has held the device for less than the book's minLifetime
 	aggregated bool // it is for the young pods of a workload
+	unclaimed  bool // it is of a pod that a device plugin gave the device, without a claim
 
 	users []User   // the pods that used it
 	life  *life    // nil: unknown

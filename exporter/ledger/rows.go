@@ -221,7 +221,7 @@ func (w *rowWriter) row(a *account) Holder {
 		a.watched = true
 		a.changed()
 	}
-	h := Holder{HolderKey: &a.key, UID: a.uid, Amounts: a.amounts(), Ended: a.ended, LastError: a.lastError}
+	h := Holder{HolderKey: &a.key, UID: a.uid, Amounts: a.amounts(), Ended: a.ended, LastError: a.lastError, Unclaimed: a.unclaimed}
 	h.Values = w.slab[start:len(w.slab):len(w.slab)]
 	if a.ended.IsZero() && a.device.measured {
 		h.LastActive = a.active
