@@ -73,7 +73,7 @@ const (
 		`$labels.cluster $labels.node $labels.namespace $labels.resourceclaim_name | query }} ` +
 		`Its devices cost {{ . | first | value | printf "%.2f" }} a day.{{ end }}`
 	// podIdleSince says the same of a pod without a claim.
-	podIdleSince = `{{ with printf "time() - max(dra_pod_last_active_timestamp_seconds{cluster='%s',node='%s',` +
+	podIdleSince = `{{ with printf "time() - max(dra_pod_unclaimed_last_active_timestamp_seconds{cluster='%s',node='%s',` +
 		`namespace='%s',pod='%s'})" $labels.cluster $labels.node $labels.namespace $labels.pod | query }} ` +
 		`The last activity was {{ . | first | value | humanizeDuration }} ago.{{ end }}` +
 		`{{ with printf "claim:dra_cost:per_day{cluster='%s',node='%s',namespace='%s',resourceclaim_name='',pod='%s'}" ` +

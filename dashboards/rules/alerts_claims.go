@@ -66,7 +66,7 @@ func claimAlerts(o *Options) []alert {
 				"the exporter copy that with `--pod-annotation`.",
 			queries: []string{
 				`sort_desc(max by (<pod>) (claim:dra_idle_cost:per_day{resourceclaim_name=""}))`,
-				`time() - max by (<pod>) (dra_pod_last_active_timestamp_seconds)`,
+				`time() - max by (<pod>) (dra_pod_unclaimed_last_active_timestamp_seconds)`,
 			},
 		},
 	}

@@ -10,13 +10,13 @@ import (
 // unclaimed are the pods that hold a device by a device plugin, without a claim.
 const unclaimed = "pod_device:dra_unclaimed:info"
 
-// ofHolders is a value of each device of each holder: value returns that of the claims, and of the
-// pods, those with the device by a claim included, which it leaves out.
+// ofHolders is a value of each device of each holder; value returns that of a kind of holders. Pods
+// without a claim have families of their own, which are empty in a cluster of claims.
 func ofHolders(value func(kind string) string) string {
 	return `(
 			  max by (<claim device>) (` + value("claim") + `)
 			  or
-			  max by (<pod device>) (` + value("pod") + ` and on (<pod device>) dra_pod_unclaimed_seconds_total)
+			  max by (<pod device>) (` + value("pod_unclaimed") + `)
 			)`
 }
 
@@ -64,7 +64,7 @@ func idleDevices() []recording {
 	return []recording{
 		{name: unclaimed, expr: `
 			group by (<pod device>) (
-			  dra_pod_claim_info{resourceclaim_name=""} and on (<pod device>) dra_pod_unclaimed_seconds_total
+			  dra_pod_claim_info{resourceclaim_name=""} and on (<pod device>) dra_pod_unclaimed_allocated_seconds_total
 			)`},
 		{name: "device:dra_allocated_seconds:increase", expr: `
 			max by (<device>) (increase(dra_device_allocated_seconds_total[<idle window>])) > 0`},
@@ -87,11 +87,9 @@ func idleDevices() []recording {
 			)
 			  / on (<device>) (max by (<device>) (count_over_time(dra_device_allocated_seconds_total[<idle window>])) > 0)`},
 		{name: held, expr: `
-			(
-			  max by (<claim device>) (increase(dra_claim_allocated_seconds_total[<idle window>]) > <held seconds>)
-			  or
-			  max by (<pod device>) (increase(dra_pod_unclaimed_seconds_total[<idle window>]) > <held seconds>)
-			)
+			` + ofHolders(func(kind string) string {
+			return "increase(dra_" + kind + "_allocated_seconds_total[<idle window>]) > <held seconds>"
+		}) + `
 			and on (<device>) (device:dra_measured:ratio >= <held>)`},
 		{name: "claim_device:dra_active:ratio", expr: ofClaim(
 			`max by (<claim device>) (increase(dra_claim_active_seconds_total[<idle window>]))`,
@@ -108,7 +106,7 @@ func idleDevices() []recording {
 		{name: "claim_device:dra_used:ratio", expr: ofClaim(
 			`max by (<claim device>) (increase(dra_claim_used_seconds_total[<idle window>]))`, "device:dra_used:ratio") + `
 			or` + ofPod(
-			`max by (<pod device>) (increase(dra_pod_used_seconds_total[<idle window>]))`, "device:dra_used:ratio")},
+			`max by (<pod device>) (increase(dra_pod_unclaimed_used_seconds_total[<idle window>]))`, "device:dra_used:ratio")},
 		// A device without a link can do nothing: that is an error, and not idleness.
 		{name: "claim_device:dra_idle:bool", expr: `
 			(claim_device:dra_used:ratio < bool 0 and on (<device>) (` + linkDown + `))
@@ -392,7 +390,7 @@ func namespacesOfNodes() []recording {
 			    max by (<claim device>, link, direction) (rate(dra_claim_io_bytes_total{link=~"network|rdma"}[<rate>]))
 			    or
 			    max by (<pod device>, link, direction) (
-			      rate(dra_pod_io_bytes_total{link=~"network|rdma"}[<rate>]) and on (<pod device>) dra_pod_unclaimed_seconds_total
+			      rate(dra_pod_unclaimed_io_bytes_total{link=~"network|rdma"}[<rate>])
 			    )
 			  )
 			    * on (<device>) group_left (model) device:dra_model:info

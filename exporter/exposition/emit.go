@@ -182,17 +182,27 @@ func (e *emission) pod(h *ledger.Holder, now time.Time) {
 	pod := e.cache.holder("pod", h)
 	defer pod.end()
 	e.holder(h, pod, famPodQuantity, famPodAllocated, famPodShare)
-	if !h.Unclaimed {
-		return
+	if h.Unclaimed {
+		e.unclaimed(h, pod, now)
 	}
+}
+
+// unclaimed passes what rules add to the claims'.
+func (e *emission) unclaimed(h *ledger.Holder, pod *owner, now time.Time) {
 	m := h.Metrics()
-	shown := driver.Later(m.Born, m.Shown)
-	e.counter(famPodUnclaimed, pod, m.Allocated, m.Born, shown)
+	matured, shown := e.cache.since(m.Shown), driver.Later(m.Born, m.Shown)
+	for i := range m.Values {
+		if isUnclaimed(m.Values[i].Quantity) {
+			e.value(famUnclaimedQuantity, pod, &m.Values[i], matured)
+		}
+	}
+	e.counter(famUnclaimedAllocated, pod, m.Allocated, m.Born, shown)
+	e.counter(famUnclaimedShare, pod, m.Share, m.Born, shown)
 	if m.Used >= 0 {
-		e.counter(famPodUsed, pod, m.Used, m.Born, shown)
+		e.counter(famUnclaimedUsed, pod, m.Used, m.Born, shown)
 	}
 	if !h.LastActive.IsZero() {
-		e.gauge(famPodLastActive, pod.base(), unixPast(h.LastActive, now))
+		e.gauge(famUnclaimedLastActive, pod.base(), unixPast(h.LastActive, now))
 	}
 }
 
@@ -314,11 +324,11 @@ func (e *emission) taints(base *labels, d *ledger.Device) {
 }
 
 func (e *emission) deviceValues(device *owner, d *ledger.Device) {
-	type origin struct {
+	type read struct {
 		quantity driver.Quantity
-		source   string
+		origin   join.Origin
 	}
-	var seen origin
+	var seen read
 	for i := range d.Values {
 		v := &d.Values[i]
 		switch v.Quantity {
@@ -333,8 +343,8 @@ func (e *emission) deviceValues(device *owner, d *ledger.Device) {
 		default:
 			e.value(famDeviceQuantity, device, v, never)
 		}
-		if o := (origin{v.Quantity, v.Source}); (i == 0 || o != seen) && !e.isFact(v.Quantity) {
-			same := func(b ledger.Value) bool { return b.Quantity == o.quantity && b.Source == o.source }
+		if o := (read{v.Quantity, v.Origin}); (i == 0 || o != seen) && !e.isFact(v.Quantity) {
+			same := func(b ledger.Value) bool { return b.Quantity == o.quantity && b.Origin == o.origin }
 			if !slices.ContainsFunc(d.Values[:i], same) {
 				e.quantitySource(device, v.Series)
 			}
@@ -346,7 +356,7 @@ func (e *emission) deviceValues(device *owner, d *ledger.Device) {
 func (e *emission) isFact(q driver.Quantity) bool { return e.specs.Spec(q).Fact }
 
 func (e *emission) quantitySource(device *owner, s *ledger.Series) {
-	if !e.on(famDeviceQuantitySource) || e.choices.Of(GroupQuantitySource) == Estimates && !ledger.Estimated(s.Source) {
+	if !e.on(famDeviceQuantitySource) || e.choices.Of(GroupQuantitySource) == Estimates && s.Origin.Computed == 0 {
 		return
 	}
 	e.gauge(famDeviceQuantitySource, e.cache.source(device, s), 1)

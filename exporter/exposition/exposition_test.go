@@ -111,10 +111,13 @@ func TestEveryFamily(t *testing.T) {
 	x["dra_claim_stalled_unknown"] = unknown["dra_claim_stalled_unknown"]
 	plugged := exportertest.NewHistory(t)
 	plug(plugged, "p")
-	plugged.Read(driver.Reading{Quantity: driver.Utilization, Value: 0.5})
-	unclaimed := plugged.Tick(time.Second)
-	for _, family := range unclaimedFamilies() {
-		x[family] = unclaimed[family]
+	link := driver.Labels{"pcie", "receive"}
+	plugged.Read(driver.Reading{Quantity: driver.Utilization, Value: 0.5}, jointest.Watts(10),
+		driver.Reading{Quantity: driver.IOBytes, Labels: link, Value: 1})
+	for family, series := range plugged.Tick(time.Second) {
+		if strings.HasPrefix(family, "dra_pod_unclaimed_") {
+			x[family] = series
+		}
 	}
 	for name := range exportertest.DescribedFamilies() {
 		if len(x[name]) == 0 {

@@ -208,18 +208,22 @@ func podFamilies() map[familyID]Family {
 			"dra_pod_allocated_share_seconds_total",
 			"Time in which the pod held the device, divided among the pods that held it at the same time.", pod,
 		),
-		famPodUnclaimed: allocatedFamily(
-			"dra_pod_unclaimed_seconds_total", "Time in which the pod held the device by a device plugin. Absent for a pod "+
-				"that has the device by a claim.", pod,
+		famUnclaimedAllocated: allocatedFamily(
+			"dra_pod_unclaimed_allocated_seconds_total", "Time in which a pod held the device by a device plugin, without a "+
+				"claim.", pod,
 		),
-		famPodUsed: allocatedFamily(
-			"dra_pod_used_seconds_total", "Time in which a pod without a claim used the device: as "+
-				"dra_claim_used_seconds_total of claims. Absent for a pod that has the device by a claim.", pod,
+		famUnclaimedShare: allocatedFamily(
+			"dra_pod_unclaimed_allocated_share_seconds_total", "The same, divided among all that held the device at the "+
+				"same time.", pod,
 		),
-		famPodLastActive: {
-			Name: "dra_pod_last_active_timestamp_seconds", Unit: "seconds", Origin: fromLedger, Labels: pod,
+		famUnclaimedUsed: allocatedFamily(
+			"dra_pod_unclaimed_used_seconds_total", "Time in which a pod without a claim used the device: as "+
+				"dra_claim_used_seconds_total of claims.", pod,
+		),
+		famUnclaimedLastActive: {
+			Name: "dra_pod_unclaimed_last_active_timestamp_seconds", Unit: "seconds", Origin: fromLedger, Labels: pod,
 			Help: "Unix time at which a pod without a claim last used the device: as " +
-				"dra_claim_last_active_timestamp_seconds of claims. Absent for a pod that has the device by a claim.",
+				"dra_claim_last_active_timestamp_seconds of claims.",
 		},
 		famPodInfo: {
 			Name: "dra_pod_info", info: true, Origin: fromKubelet + ", Pods API or API server, pod log folders",

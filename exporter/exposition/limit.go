@@ -103,7 +103,8 @@ func fixedRank(id familyID) rank {
 		return rankVital
 	case famClaimInfo, famClaimDeviceInfo, famClaimNetwork, famPodInfo, famPodClaimInfo, famPodTopology:
 		return rankHolderInfo
-	case famPodAllocated, famPodShare, famPodUnclaimed, famPodUsed, famPodLastActive:
+	case famPodAllocated, famPodShare, famUnclaimedAllocated, famUnclaimedShare, famUnclaimedUsed,
+		famUnclaimedLastActive:
 		return rankPod
 	case famClaimAllocatedAt, famClaimLastActive, famClaimStalled, famClaimStalledUnknown, famClaimQuiet,
 		famClaimIncidentOpen, famClaimIncidentOnset, famClaimLastError,

@@ -16,7 +16,8 @@ import (
 // unclaimedFamilies are those of pods that have a device by a device plugin, without a claim.
 func unclaimedFamilies() []string {
 	return []string{
-		"dra_pod_unclaimed_seconds_total", "dra_pod_used_seconds_total", "dra_pod_last_active_timestamp_seconds",
+		"dra_pod_unclaimed_allocated_seconds_total", "dra_pod_unclaimed_used_seconds_total",
+		"dra_pod_unclaimed_last_active_timestamp_seconds",
 	}
 }
 

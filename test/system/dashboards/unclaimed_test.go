@@ -15,12 +15,12 @@ func unclaimed(pod, device, attribution string, active course) []series {
 			"dra_pod_claim_info",
 			labels + fmt.Sprintf(`, container="c", claim_name="", resourceclaim_name="", attribution=%q`, attribution), always(1),
 		},
-		{"dra_pod_unclaimed_seconds_total", labels, rising(60)},
-		{"dra_pod_allocated_share_seconds_total", labels, rising(60)},
-		{"dra_pod_power_watts", labels, always(50)},
+		{"dra_pod_unclaimed_allocated_seconds_total", labels, rising(60)},
+		{"dra_pod_unclaimed_allocated_share_seconds_total", labels, rising(60)},
+		{"dra_pod_unclaimed_power_watts", labels, always(50)},
 	}
 	if used := active.above(busyPerMinute); used != nil && attribution == "exclusive" {
-		out = append(out, series{"dra_pod_used_seconds_total", labels, used})
+		out = append(out, series{"dra_pod_unclaimed_used_seconds_total", labels, used})
 	}
 	return out
 }
@@ -44,7 +44,7 @@ func unclaimedStories() []story {
 	network := ofDriver("net.x", slices.Concat(plugged("p", "eth0", nil), []series{
 		{"dra_device_io_bytes_total", deviceLabels("eth0") + `, link="network", direction="receive"`, rising(12000)},
 		{"dra_device_used_seconds_total", deviceLabels("eth0"), rising(0)},
-		{"dra_pod_used_seconds_total", `namespace="a", pod="p", ` + deviceLabels("eth0"), rising(0)},
+		{"dra_pod_unclaimed_used_seconds_total", `namespace="a", pod="p", ` + deviceLabels("eth0"), rising(0)},
 	}))
 	return []story{
 		{
@@ -100,17 +100,15 @@ func bothKinds(active course) []series {
 	half := rising(30)
 	return slices.Concat(d.series(), c.series(), unclaimed("p", "gpu-0", "equal", nil)[:2], []series{
 		{"dra_claim_allocated_share_seconds_total", claimLabels("a", "c", "gpu-0"), half},
-		{"dra_pod_allocated_share_seconds_total", `namespace="a", pod="p", ` + deviceLabels("gpu-0"), half},
-		{"dra_pod_allocated_share_seconds_total", `namespace="a", pod="q", ` + deviceLabels("gpu-0"), half},
+		{"dra_pod_unclaimed_allocated_share_seconds_total", `namespace="a", pod="p", ` + deviceLabels("gpu-0"), half},
 		{"dra_claim_power_watts", claimLabels("a", "c", "gpu-0"), always(50)},
-		{"dra_pod_power_watts", `namespace="a", pod="p", ` + deviceLabels("gpu-0"), always(30)},
-		{"dra_pod_power_watts", `namespace="a", pod="q", ` + deviceLabels("gpu-0"), always(50)},
+		{"dra_pod_unclaimed_power_watts", `namespace="a", pod="p", ` + deviceLabels("gpu-0"), always(30)},
 	})
 }
 
 // A device that a claim and a pod of a device plugin hold is counted once, in the fleet and in the
-// namespace of both, and their parts add up. Pod q has the device by the claim, and adds nothing.
-// Pod s has two devices by a device plugin, of which one works, and one is free.
+// namespace of both, and their parts add up. Pod s has two devices by a device plugin, of which one
+// works, and one is free.
 func TestUnclaimed(t *testing.T) {
 	t.Parallel()
 	s := story{name: "unclaimed", alone: true, series: slices.Concat(bothKinds(rising(0)),
