@@ -98,7 +98,7 @@ func (o *offers) update(ctx context.Context, now time.Time) {
 	o.known.Store(&known)
 }
 
-// hardwareOf returns the devices that are hardware by their IDs: of several shares of a device, one.
+// hardwareOf returns the devices that are hardware by their IDs: of the shares of a device, one.
 // Other plugins offer what is no device, such as permissions.
 func hardwareOf(ids []driver.ID, sysfs string) map[driver.ID]inventory.PluginDevice {
 	out, seen := map[driver.ID]inventory.PluginDevice{}, map[driver.ID]bool{}
