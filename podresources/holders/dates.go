@@ -314,19 +314,6 @@ func (d *Dates) lastEnd(key *holdKey) time.Time {
 	return time.Time{}
 }
 
-// ofWhole returns the hold of the whole device that the hold of a share replaces: kubelets before
-// 1.35 do not report shares, and the claim from the API server does so a moment later.
-func (d *Dates) ofWhole(key holdKey) *dated {
-	if key.share == "" {
-		return nil
-	}
-	key.share = ""
-	if whole := d.holds[key]; whole != nil && whole.call < d.calls {
-		return whole
-	}
-	return nil
-}
-
 func (d *Dates) withhold(view *podresources.View, device driver.ID, from time.Time) {
 	d.waiting = true
 	if view.Waiting == nil {
