@@ -40,9 +40,8 @@ type listedPod struct {
 	uid     string // empty: unknown
 	kubelet podresources.Instance
 	devices bool // it holds devices
-	// If later answers lack the pod and it is kept: why there is no proof of its end, and the time of
-	// the first such answer.
-	proof         proof
+	// If later answers lack the pod and it is kept: the reason, and the time of the first such answer.
+	kept          podresources.Reason
 	unlistedSince time.Time // zero: the last answer lists it
 	last          time.Time // if unlistedSince is set: when the last answer that lists it was requested
 	cgroup        podresources.CgroupState
@@ -201,7 +200,7 @@ func (e *Evidence) unlistPod(name podresources.Pod, before *listedPod, a *Answer
 	}
 	found := e.proofOf(e.believed(&l, p, a), l.cgroup, l.unlistedSince, a.Asked)
 	if found == noneRestarted || found == noneProcesses && (p == nil || !p.ends()) {
-		l.proof = found
+		l.kept = found
 		return &l
 	}
 	runs := p != nil && p.state == Ending && p.Running > 0 && p.missing.IsZero()
@@ -322,7 +321,7 @@ func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at ti
 			continue
 		}
 		if state == podresources.CgroupGone ||
-			l.proof == noneProcesses && !l.unlistedSince.IsZero() && state != podresources.CgroupAlive {
+			l.kept == noneProcesses && !l.unlistedSince.IsZero() && state != podresources.CgroupAlive {
 			ended[name] = true
 			continue
 		}
@@ -435,7 +434,7 @@ func sameSlice(a, b []podresources.Allocation) bool {
 // doubts reports whether any pod is kept because the kubelet may not know its pods yet.
 func (e *Evidence) doubts() bool {
 	for _, l := range e.listed {
-		if l.devices && !l.unlistedSince.IsZero() && l.proof == noneRestarted {
+		if l.devices && !l.unlistedSince.IsZero() && l.kept == noneRestarted {
 			return true
 		}
 	}
@@ -446,7 +445,7 @@ func (e *Evidence) doubts() bool {
 // is so if no pod is kept for a limited time.
 func (e *Evidence) settled() bool {
 	for _, l := range e.listed {
-		if !l.unlistedSince.IsZero() && l.proof != noneProcesses {
+		if !l.unlistedSince.IsZero() && l.kept != noneProcesses {
 			return false
 		}
 	}

@@ -8,33 +8,20 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// proof is what shows, or fails to show, that a pod has ended that an answer of the kubelet lacks.
-type proof uint8
+// proof is what shows that a pod has ended that an answer of the kubelet lacks or, if nothing does,
+// the reason why it is kept.
+type proof = podresources.Reason
 
 const (
-	// proofOfKubelet: the answer is believed for the pod.
-	proofOfKubelet proof = iota
-	// proofOfCgroup: the pod's cgroup was removed.
-	proofOfCgroup
+	proofOfKubelet proof = "kubelet" // the answer is believed for the pod
+	proofOfCgroup  proof = "cgroup"  // the pod's cgroup was removed
 	// proofOfTime: a restarted kubelet has lacked the pod for the grace, and no process of it is known.
-	proofOfTime
+	proofOfTime proof = "time"
 	// noneProcesses: the answer is believed for the pod, but its cgroup has processes.
-	noneProcesses
+	noneProcesses = podresources.ReasonProcesses
 	// noneRestarted: the kubelet may not know its pods yet.
-	noneRestarted
+	noneRestarted = podresources.ReasonRestarted
 )
-
-// reason returns why a pod is kept for lack of a proof.
-func (p proof) reason() podresources.Reason {
-	switch p {
-	case noneProcesses:
-		return podresources.ReasonProcesses
-	case noneRestarted:
-		return podresources.ReasonRestarted
-	default:
-		return ""
-	}
-}
 
 // proofOf returns the proof that an unlisted pod has ended. believed reports whether the answer that
 // lacks it is believed for it; since is when it was first missing.

@@ -178,7 +178,7 @@ func (r *resolver) listedHold(p *pod, name podresources.Pod) *podresources.Hold 
 	}
 	switch {
 	case l != nil && !l.unlistedSince.IsZero():
-		h.Reason, h.Since = l.proof.reason(), l.unlistedSince
+		h.Reason, h.Since = l.kept, l.unlistedSince
 	case !r.failing.IsZero() && r.now.Sub(r.failing) >= unansweredAfter:
 		h.Reason, h.Since = podresources.ReasonNoAnswer, r.failing
 	case p != nil && p.state == Ending:
