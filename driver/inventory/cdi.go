@@ -142,18 +142,6 @@ func (c *CDI) Written() iter.Seq2[time.Time, []string] {
 	}
 }
 
-// ClaimUID returns the UID of the claim for which the specs of devices were written: the value of
-// DRA_CLAIM_UID in their container edits, which drivers of classic DRA set (Spiderpool, pkg/dra).
-// It returns "" if there is none.
-func (c *CDI) ClaimUID(names []string) string {
-	devices := *c.devices.Load()
-	var uids []string
-	for _, name := range names {
-		uids = append(uids, devices[name].claimUID)
-	}
-	return only(uids)
-}
-
 // CPUs returns the CPUs of the claim for which the specs of devices were written, ascending; nil if
 // no spec has them. Specs of dra-driver-cpu have them (kind dra.k8s.io/cpu): all devices of a claim
 // share one CDI device, which has the CPUs of all of them. The caller must not change the result.

@@ -149,7 +149,6 @@ func (e *Evidence) endUnlisted(listed map[podresources.Pod]*listedPod, a *Answer
 		case !p.isMissing() || !p.missing.Before(a.Asked):
 		case e.proofOf(e.knowsPods(a.Asked), a.Cgroups[uid], p.missing, a.Asked) != noneRestarted:
 			e.drop(uid)
-			e.names = nil
 		}
 	}
 }

@@ -14,13 +14,13 @@ func unlistedShares(c *podresources.ClaimFacts, a *podresources.Allocation) []st
 	}
 	var shares []string
 	for i := range c.Results {
-		if c.Results[i].Device != a.Device {
-			continue
-		}
-		if c.Results[i].ShareID == "" {
+		switch r := &c.Results[i]; {
+		case r.Device != a.Device:
+		case r.ShareID == "":
 			return nil
+		default:
+			shares = append(shares, r.ShareID)
 		}
-		shares = append(shares, c.Results[i].ShareID)
 	}
 	return shares
 }

@@ -33,8 +33,8 @@ type Object struct {
 	Raw      json.RawMessage
 }
 
-// Objects returns the objects of one kind of resource.k8s.io, of the versions v1, v1beta2, v1beta1,
-// v1alpha3 and v1alpha2, in the order of the file. Objects of other kinds are ignored. malformed is
+// Objects returns the objects of one kind of resource.k8s.io, of the versions v1, v1beta2, v1beta1
+// and v1alpha3, in the order of the file. Objects of other kinds are ignored. malformed is
 // the number of list items that are not objects.
 //
 // It returns an error that names the document if the file is not valid YAML or JSON, if a document
@@ -104,9 +104,8 @@ func (f *finder) visit(raw json.RawMessage, h header, item *int) error {
 	if h.Kind != f.kind || apiGroup != group {
 		return nil
 	}
-	if !slices.Contains([]string{"v1", "v1beta2", "v1beta1", "v1alpha3", "v1alpha2"}, version) {
-		return fmt.Errorf("%s of item %d has the unknown apiVersion %.64q (known: v1, v1beta2, v1beta1, v1alpha3, v1alpha2 "+
-			"of %s)",
+	if !slices.Contains([]string{"v1", "v1beta2", "v1beta1", "v1alpha3"}, version) {
+		return fmt.Errorf("%s of item %d has the unknown apiVersion %.64q (known: v1, v1beta2, v1beta1, v1alpha3 of %s)",
 			h.Kind, *item, h.APIVersion, group)
 	}
 	f.objects = append(f.objects, Object{Document: f.document, Item: *item, Raw: raw})
