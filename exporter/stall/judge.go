@@ -91,44 +91,62 @@ func (j *Judge) Window() time.Duration { return j.window }
 
 // Observe adds the readings of all held devices at one time. It returns verdicts in the same order,
 // valid until the next call: for readings in which Busy is measured, or which can't be judged.
-// Other claims are forgotten.
-func (j *Judge) Observe(now time.Time, readings []Reading) []Verdict {
+// Other claims are forgotten. Verdicts on claims of the previous call are the same unless
+// concluded.
+func (j *Judge) Observe(now time.Time, readings []Reading) (verdicts []Verdict, concluded bool) {
 	j.forget(now)
 	j.turn, j.now = j.turn+1, now
-	ended, seen := false, 0
+	seen, same := 0, len(readings) == len(j.observed)
 	books := slices.Grow(j.observed[:0], len(readings))
 	for i := range readings {
 		r := &readings[i]
-		b := j.books[r.Key]
-		if b == nil {
-			b = j.adopt(r.Key)
-		}
-		if b == nil {
-			b = &book{Key: r.Key, Verdict: Verdict{Unknown: cmp.Or(r.Unknown, TooShort), Quiet: NoQuiet, Since: now}}
-			j.books[r.Key] = b
-		}
+		b := j.bookOf(r, i, now)
+		same = same && b == j.observed[i]
 		if b.turn != j.turn {
 			seen++
 		}
 		b.turn, b.group, b.unknown, b.pods, b.elsewhere = j.turn, r.group(), r.Unknown, r.Pods, r.Elsewhere
+		if b.Verdict.Unknown == NotJudged && r.Unknown != NotJudged {
+			b.Verdict.Unknown, same = cmp.Or(r.Unknown, TooShort), false
+		}
 		books = append(books, b)
 		if b.add(r, now) >= j.window {
-			ended = true
+			concluded = true
 			b.measure(j, r, now)
 		}
 	}
 	if seen < len(j.books) {
 		maps.DeleteFunc(j.books, func(_ Key, b *book) bool { return b.turn != j.turn })
 	}
-	if ended {
+	if concluded {
 		j.changed = true
 		j.conclude(books, now)
 	}
-	j.observed, j.verdicts = books, slices.Grow(j.verdicts[:0], len(books))
-	for _, b := range books {
-		j.verdicts = append(j.verdicts, b.Verdict)
+	j.observed = books
+	if !same || concluded {
+		j.verdicts = j.verdicts[:0]
+		for _, b := range books {
+			j.verdicts = append(j.verdicts, b.Verdict)
+		}
 	}
-	return j.verdicts
+	return j.verdicts, concluded
+}
+
+// bookOf returns the book of a claim, which is most likely that of the reading at the same index of
+// the last call.
+func (j *Judge) bookOf(r *Reading, i int, now time.Time) *book {
+	if i < len(j.observed) && j.observed[i].Key == r.Key {
+		return j.observed[i]
+	}
+	b := j.books[r.Key]
+	if b == nil {
+		b = j.adopt(r.Key)
+	}
+	if b == nil {
+		b = &book{Key: r.Key, Verdict: Verdict{Unknown: cmp.Or(r.Unknown, TooShort), Quiet: NoQuiet, Since: now}}
+		j.books[r.Key] = b
+	}
+	return b
 }
 
 // groupKey identifies a group by its name, or by the claim if it has none.
