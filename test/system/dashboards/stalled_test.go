@@ -161,10 +161,13 @@ func TestStalledText(t *testing.T) {
 	s := story{name: "texts", checks: []check{{minute: 30, fire: []string{
 		"DRAClaimStalled namespace=a resourceclaim_name=llm-gpu-0",
 	}}}}
-	for i, v := range []stall.Verdict{verdict, idle, {Unknown: stall.RanksUnseen, Quiet: time.Hour}} {
+	for i, v := range []stall.Verdict{verdict, idle, {Unknown: stall.RanksUnseen, Quiet: time.Hour}, idle} {
 		m := member{
 			node: fmt.Sprintf("n%d", i), device: fmt.Sprintf("gpu-%d", i), attribution: "exclusive", kind: "JobSet",
 			workloadName: "llm",
+		}
+		if i == 3 {
+			m.workloadName = "another"
 		}
 		s.series = append(s.series, m.series()...)
 		s.series = append(s.series, verdictSeries(&m, slices.Repeat([]stall.Verdict{v}, minutes))...)
