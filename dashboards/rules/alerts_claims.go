@@ -57,8 +57,8 @@ func claimAlerts(o *Options) []alert {
 	}
 }
 
-// otherDevices are the other members of a stalled claim's workload, at most eight, each with what it
-// does: stalled, or why that is unknown.
+// otherDevices are the other members of a stalled claim's workload, at most eight, each with what
+// it does: stalled, or why that is unknown.
 const otherDevices = `topk(8, ` + memberRecord + ` * on (<device>) group_left (reason) topk by (<device>) (1, ` +
 	`dra_claim_stalled_unknown or label_replace(dra_claim_stalled == 1, 'reason', 'stalled', '', '')) ` +
 	`unless on (<device>) dra_claim_stalled{<it>} ` +

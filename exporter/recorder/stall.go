@@ -37,7 +37,6 @@ type judged struct {
 	group group
 	due   uint64 // the turn at which the group is determined again
 	at    int    // index of the device in the last snapshot
-	shown bool   // it has a verdict
 }
 
 // group is a claim's part of a workload.
@@ -65,19 +64,13 @@ func newStalls(config *Config) *stalls {
 func (b *stalls) observe(s *ledger.Snapshot) (verdicts map[*ledger.HolderKey]stall.Verdict, changed bool) {
 	b.read(s)
 	b.observeHost(s.Time)
-	changed = !slices.Equal(b.claims, b.before)
-	for i, c := range b.claims {
-		if shown := b.readings[i].Unknown != stall.NotJudged; c.shown != shown {
-			c.shown, changed = shown, true
-		}
-	}
-	judged, concluded := b.judge.Observe(s.Time, b.readings)
-	if !changed && !concluded {
+	judged, changed := b.judge.Observe(s.Time, b.readings)
+	if !changed && slices.Equal(b.claims, b.before) {
 		return b.verdicts, false
 	}
 	b.verdicts = make(map[*ledger.HolderKey]stall.Verdict, len(b.claims))
 	for i, c := range b.claims {
-		if c.shown {
+		if b.readings[i].Unknown != stall.NotJudged {
 			b.verdicts[c.key] = judged[i]
 		}
 	}

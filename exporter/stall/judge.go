@@ -91,45 +91,45 @@ func (j *Judge) Window() time.Duration { return j.window }
 
 // Observe adds the readings of all held devices at one time. It returns verdicts in the same order,
 // valid until the next call: for readings in which Busy is measured, or which can't be judged.
-// Other claims are forgotten. Verdicts on claims of the previous call are the same unless
-// concluded.
-func (j *Judge) Observe(now time.Time, readings []Reading) (verdicts []Verdict, concluded bool) {
+// Other claims are forgotten. Unless changed, claims and verdicts are those of the previous call.
+func (j *Judge) Observe(now time.Time, readings []Reading) (verdicts []Verdict, changed bool) {
 	j.forget(now)
 	j.turn, j.now = j.turn+1, now
-	seen, same := 0, len(readings) == len(j.observed)
+	seen, ended := 0, false
+	changed = len(readings) != len(j.observed)
 	books := slices.Grow(j.observed[:0], len(readings))
 	for i := range readings {
 		r := &readings[i]
 		b := j.bookOf(r, i, now)
-		same = same && b == j.observed[i]
+		changed = changed || b != j.observed[i] || (b.unknown == NotJudged) != (r.Unknown == NotJudged)
 		if b.turn != j.turn {
 			seen++
 		}
 		b.turn, b.group, b.unknown, b.pods, b.elsewhere = j.turn, r.group(), r.Unknown, r.Pods, r.Elsewhere
 		if b.Verdict.Unknown == NotJudged && r.Unknown != NotJudged {
-			b.Verdict.Unknown, same = cmp.Or(r.Unknown, TooShort), false
+			b.Verdict.Unknown = cmp.Or(r.Unknown, TooShort)
 		}
 		books = append(books, b)
 		if b.add(r, now) >= j.window {
-			concluded = true
+			ended = true
 			b.measure(j, r, now)
 		}
 	}
 	if seen < len(j.books) {
 		maps.DeleteFunc(j.books, func(_ Key, b *book) bool { return b.turn != j.turn })
 	}
-	if concluded {
-		j.changed = true
+	if ended {
+		j.changed, changed = true, true
 		j.conclude(books, now)
 	}
 	j.observed = books
-	if !same || concluded {
+	if changed {
 		j.verdicts = j.verdicts[:0]
 		for _, b := range books {
 			j.verdicts = append(j.verdicts, b.Verdict)
 		}
 	}
-	return j.verdicts, concluded
+	return j.verdicts, changed
 }
 
 // bookOf returns the book of a claim, which is most likely that of the reading at the same index of
