@@ -70,19 +70,9 @@ func (w *world) series(n int, labels driver.Labels) []ledger.Value {
 
 // asGPUs gives the devices what is measured of a GPU, in place of values of their own.
 func (w *world) asGPUs() {
-	of := func(q driver.Quantity, labels ...string) *ledger.Series {
-		s := &ledger.Series{Quantity: q}
-		copy(s.Labels[:], labels)
-		return s
-	}
 	for i := range w.Devices {
-		all := []*ledger.Series{of(driver.Utilization), of(driver.Power), of(driver.Energy), of(driver.MemoryUsed)}
-		for _, engine := range []string{"sm", "tensor", "fp64", "fp32", "fp16", "int", "dram", "decoder"} {
-			all = append(all, of(driver.EngineUtilization, engine))
-		}
-		all = append(all, of(driver.IOBytes, "pcie", "receive"), of(driver.IOBytes, "nvlink", "receive"), of(driver.Clock, "sm"))
-		for n, s := range all {
-			w.Devices[i].Values[n].Series = s
+		for n, r := range works() {
+			w.Devices[i].Values[n].Series = &ledger.Series{Quantity: r.quantity, Labels: splitLabels(r.label)}
 		}
 	}
 }
