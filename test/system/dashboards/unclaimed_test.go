@@ -13,7 +13,8 @@ func unclaimed(pod, device, attribution string, active course) []series {
 	out := []series{
 		{
 			"dra_pod_claim_info",
-			labels + fmt.Sprintf(`, container="c", claim_name="", resourceclaim_name="", attribution=%q`, attribution), always(1),
+			labels + fmt.Sprintf(`, container="c", claim_name="", resourceclaim_name="", attribution=%q`, attribution),
+			always(1),
 		},
 		{"dra_pod_unclaimed_allocated_seconds_total", labels, rising(60)},
 		{"dra_pod_unclaimed_allocated_share_seconds_total", labels, rising(60)},
