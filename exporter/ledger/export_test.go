@@ -13,6 +13,7 @@ const (
 	MaxSegments    = maxSegments
 	MaxPortions    = maxPortions
 	RememberFor    = rememberFor
+	MaxCodes       = maxCodes
 	MaxIntegration = readings.MaxIntegration
 	IntegralSuffix = integralSuffix
 )

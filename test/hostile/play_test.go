@@ -29,8 +29,6 @@ type input struct {
 	refresh int
 	// varies: the values of gauges change without being spoiled.
 	varies bool
-	// sampled: not all ways are played in all places, also in a long test.
-	sampled bool
 }
 
 // place is where an input has a number.
@@ -110,7 +108,7 @@ func play(t *testing.T, n *node, in input) {
 	before, all, number := p.gauges(), ways(), 0
 	p.errors = n.countErrors()
 	stride := 1
-	if testing.Short() || in.sampled { // make test-deep runs all
+	if testing.Short() { // make test-deep runs all
 		stride += len(in.places) * len(all) / 80
 	}
 	for _, place := range in.places {
