@@ -15,8 +15,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Labels that are new at every tick do not make the ledger grow without limit. Of the last values of
-// error codes, a number is kept beside those that were read a short time ago.
+// Labels that are new at every tick do not make the ledger grow without limit. Of the last values
+// of error codes, a number is kept beside those that were read a short time ago.
 func TestNewLabelsAreForgotten(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	for i := range 2 * ledger.MaxCodes {

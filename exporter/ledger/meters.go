@@ -85,8 +85,8 @@ func (d *deviceSeries) byIndex() iter.Seq[*counter] {
 }
 
 // maxCodes is the number of a device's errors with a code that are remembered while they are not
-// read, as those of a source that can't read the device for a while. Sources that count by code have
-// at most [nvidia.MaxCodes] of them.
+// read, as when a source can't read the device for a while. Sources that count by code have at most
+// as many (nvidia.MaxCodes).
 const maxCodes = 256
 
 // codes returns the number of known errors with a code.

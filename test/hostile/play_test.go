@@ -29,6 +29,10 @@ type input struct {
 	refresh int
 	// varies: the values of gauges change without being spoiled.
 	varies bool
+	// text: its numbers are written as text, which may be anything.
+	text bool
+	// silent are quantities that are not rejected as malformed: they have no number of their own.
+	silent []driver.Quantity
 }
 
 // place is where an input has a number.
@@ -106,6 +110,11 @@ func play(t *testing.T, n *node, in input) {
 		p.rates = map[driver.Quantity]float64{driver.Energy: p.gauge(driver.Power)}
 	}
 	before, all, number := p.gauges(), ways(), 0
+	if in.text {
+		all = append(all, way{
+			name: "no number", readings: max(1, in.refresh), number: func(float64, float64) string { return noNumber },
+		})
+	}
 	p.errors = n.countErrors()
 	stride := 1
 	if testing.Short() { // make test-deep runs all
@@ -113,7 +122,7 @@ func play(t *testing.T, n *node, in input) {
 	}
 	for _, place := range in.places {
 		for _, way := range all {
-			if number++; number%stride == 0 {
+			if number++; number%stride == 0 || way.number(0, 0) == noNumber {
 				p.spoil(way, place)
 				p.calm(max(2, in.refresh))
 				p.check(place.name + ": " + way.name)
@@ -140,8 +149,33 @@ func play(t *testing.T, n *node, in input) {
 		rejected += count
 	}
 	t.Logf("%d places, %d rejections", len(in.places), rejected)
+	if in.text {
+		p.wantMalformed()
+	}
 	if joules := p.truth(driver.Energy); rejected == 0 || n.total(driver.Energy) < 0.5*joules {
 		t.Errorf("%d rejections; %v J of %v J are charged", rejected, n.total(driver.Energy), joules)
+	}
+}
+
+// noNumber is a text that is no number.
+const noNumber = "none"
+
+// wantMalformed fails the test unless every quantity of the source was rejected as malformed, or is
+// silent.
+func (p *player) wantMalformed() {
+	p.t.Helper()
+	for i := range p.last.Devices {
+		for _, v := range p.last.Devices[i].Values {
+			spec := v.Quantity.Spec()
+			source, _, _ := strings.Cut(v.Source, " (")
+			if spec.Derived || source != p.source.Name() || strings.Contains(v.Source, "integral") {
+				continue
+			}
+			malformed := p.rejected[driver.InputOf(source, &spec)+" "+string(driver.ReasonMalformed)] > 0
+			if malformed == slices.Contains(p.silent, v.Quantity) {
+				p.t.Errorf("%s: rejected as malformed: %v, which is not as expected", spec.Name, malformed)
+			}
+		}
 	}
 }
 
