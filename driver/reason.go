@@ -82,7 +82,6 @@ const (
 	ReasonMissingDevice        Reason = "missing_device"         // a device without name
 	ReasonMissingResource      Reason = "missing_resource"       // a device of a device plugin without resource name
 	ReasonMissingCDI           Reason = "missing_cdi"            // an empty CDI name
-	ReasonClassicDRA           Reason = "classic_dra"            // a CDI name of classic DRA that is not VENDOR/CLASS=NAME
 	ReasonMalformedObject      Reason = "malformed_object"       // an object of the API
 	ReasonMalformedSlice       Reason = "malformed_slice"        // a ResourceSlice
 	ReasonMalformedDevice      Reason = "malformed_device"       // a device of a slice
@@ -133,7 +132,7 @@ func Reasons() []Reason {
 		ReasonOverwritten, ReasonStale, ReasonUnknownQuantity, ReasonNoMatch, ReasonPartition, ReasonFact,
 		ReasonHolder, ReasonConsumed, ReasonMissingPod, ReasonMissingContainer, ReasonMissingClaim,
 		ReasonMissingDriver, ReasonMissingPool, ReasonMissingDevice, ReasonMissingResource,
-		ReasonMissingCDI, ReasonClassicDRA, ReasonMalformedObject, ReasonMalformedSlice,
+		ReasonMissingCDI, ReasonMalformedObject, ReasonMalformedSlice,
 		ReasonMalformedDevice, ReasonMalformedAttribute, ReasonMalformedCapacity,
 		ReasonMalformedTaint, ReasonTooManySlices, ReasonTooManyDevices, ReasonTooManyAttributes,
 		ReasonDuplicateDevice, ReasonNodeSelector, ReasonMalformedPod, ReasonMalformedClaim, ReasonMalformedRequest,

@@ -44,7 +44,7 @@ type SelfMetrics struct {
 	shown atomic.Pointer[map[string]driver.Reason] // see States
 
 	mu     sync.Mutex
-	states map[string]string            // by source: why it is down; "": it is up
+	states map[string]sourceState
 	totals map[string]driver.Rejections // by input: its last total
 	logged map[driver.Rejection]bool    // what has been logged, without counts
 	lost   driver.Reason                // why events can't be written
@@ -55,7 +55,7 @@ type SelfMetrics struct {
 func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logger) *SelfMetrics {
 	m := &SelfMetrics{
 		log:    log,
-		states: map[string]string{},
+		states: map[string]sourceState{},
 		totals: map[string]driver.Rejections{},
 		logged: map[driver.Rejection]bool{},
 	}
@@ -228,27 +228,34 @@ func (m *SelfMetrics) Observe(source string, took time.Duration, err error, now 
 		m.success.WithLabelValues(source).Set(float64(now.UnixNano()) / 1e9)
 	}
 	m.mu.Lock()
-	before, known := m.setState(source, string(why))
+	state := sourceState{why: why}
+	before, known := m.setState(source, state)
 	m.mu.Unlock()
 	switch {
-	case why != "" && string(why) != before:
+	case why != "" && state != before:
 		m.log.Warn("source is down", "name", source, "reason", why, "err", err)
-	case why == "" && known && before != "":
+	case why == "" && known && before != state:
 		m.log.Info("source is up again", "name", source)
 	}
 }
 
+// sourceState is why a source is down; empty: it is up. An absent one is neither.
+type sourceState struct {
+	why    driver.Reason
+	absent bool
+}
+
 // setState sets the state of a source and returns its earlier state. m.mu is held.
-func (m *SelfMetrics) setState(source, why string) (before string, known bool) {
+func (m *SelfMetrics) setState(source string, state sourceState) (before sourceState, known bool) {
 	before, known = m.states[source]
-	m.states[source] = why
-	if known && before == why {
+	m.states[source] = state
+	if known && before == state {
 		return before, known
 	}
 	shown := make(map[string]driver.Reason, len(m.states))
-	for source, why := range m.states {
-		if !strings.HasPrefix(why, absentPrefix) {
-			shown[source] = driver.Reason(why)
+	for source, state := range m.states {
+		if !state.absent {
+			shown[source] = state.why
 		}
 	}
 	m.shown.Store(&shown)
@@ -275,19 +282,16 @@ func (m *SelfMetrics) ObserveReader(name string, took time.Duration, err error, 
 	}
 }
 
-// absentPrefix begins the state of an absent source.
-const absentPrefix = "absent: "
-
 // Absent records that an optional source is not served, or may not be read. That is not a failure:
 // the source is neither up nor down. It is logged at first and when the reason changes.
 func (m *SelfMetrics) Absent(source string, err error) {
-	why := absentPrefix + string(driver.ReasonOf(err))
+	state := sourceState{why: driver.ReasonOf(err), absent: true}
 	m.mu.Lock()
-	before, _ := m.setState(source, why)
+	before, _ := m.setState(source, state)
 	m.up.DeleteLabelValues(source)
 	m.success.DeleteLabelValues(source)
 	m.mu.Unlock()
-	if why != before {
+	if state != before {
 		m.log.Info("an optional source is not used", "name", source, "err", err)
 	}
 }

@@ -30,7 +30,6 @@ type ClaimFacts struct {
 	// Read is when the API server or the file gave these facts; zero if unknown.
 	Read    time.Time
 	Results []ClaimResult
-	Classic *Classic // nil if it is not of classic DRA
 }
 
 // ClaimResult is an element of status.allocation.devices.results, with the element of
@@ -178,9 +177,6 @@ func (c *ClaimFacts) ReservedUID(name string) string {
 // Covers reports whether the claim has the device or share of the allocation, as far as its API
 // version says.
 func (c *ClaimFacts) Covers(a *Allocation) bool {
-	if a.Classic() {
-		return c.Classic != nil
-	}
 	return slices.ContainsFunc(c.Results,
 		func(r ClaimResult) bool { return r.Device == a.Device && r.ShareID == a.ShareID })
 }

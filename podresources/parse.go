@@ -30,8 +30,7 @@ const (
 // claims in the answer does not matter.
 //
 // A device that a device plugin gave (ContainerResources.devices) is an allocation of its pod: its
-// driver is the name of the resource, its pool is empty, its name is the plugin's ID. Kubelets 1.27
-// to 1.30 list claims by CDI names alone: see [Allocation.Classic].
+// driver is the name of the resource, its pool is empty, its name is the plugin's ID.
 //
 // A pod, container, claim, device or CDI name that is not usable is left out, and is counted once
 // by reason. Names are only checked for length and UTF-8; the API server checks the rest.
@@ -180,12 +179,8 @@ func (p *parser) claim(holder Holder, entry *v1.DynamicResource) {
 	}
 	p.entries++
 	p.scratch = append(p.scratch[:0], entry.ClaimResources...)
-	rows, class := sortInPlace(p.scratch, compareRows), className(entry)
+	rows := sortInPlace(p.scratch, compareRows)
 	for i, row := range rows {
-		if isClassic(row) {
-			p.classic(holder, claim, class, row)
-			continue
-		}
 		if reason := checkRow(row); reason != "" {
 			p.reject(reason)
 			continue
@@ -286,12 +281,6 @@ func ownCDI(before, shown []*v1.CDIDevice) []*v1.CDIDevice {
 		}
 	}
 	return shown[len(before):]
-}
-
-// isClassic reports whether a row has only CDI names, as from kubelets before 1.31.
-func isClassic(row *v1.ClaimResource) bool {
-	return row.GetDriverName() == "" && row.GetPoolName() == "" && row.GetDeviceName() == "" &&
-		len(row.GetCdiDevices()) > 0
 }
 
 // checkRow returns the reason why a device is rejected, or "".

@@ -229,14 +229,13 @@ func TestParse(t *testing.T) {
 			},
 			want: []Allocation{{Claim: claim, Device: gpuID(0), CDI: cdi(0), Holders: []Holder{holder("a", "main")}}},
 			rejections: driver.Rejections{
-				driver.ReasonClassicDRA:       1,
 				driver.ReasonInvalidUTF8:      2,
 				driver.ReasonMalformed:        1,
 				driver.ReasonMissingCDI:       1,
 				driver.ReasonMissingClaim:     3,
 				driver.ReasonMissingContainer: 1,
 				driver.ReasonMissingDevice:    1,
-				driver.ReasonMissingDriver:    2,
+				driver.ReasonMissingDriver:    3,
 				driver.ReasonMissingPod:       2,
 				driver.ReasonMissingPool:      1,
 				driver.ReasonTooLong:          2,
@@ -394,8 +393,6 @@ func FuzzParse(f *testing.F) {
 		test.Pod("ns", "a", test.Container("", test.Claim("", "", test.Device("", "", "", "x")))),
 		test.Pod("ns", "a", test.Container("main", test.Claim("ns", "claim", gpu(0), gpu(1), gpu(0)))),
 		test.Pod("ns", "a", test.WithDevices(test.Container("main"), "nvidia.com/gpu", "GPU-1", "", "GPU-1")),
-		test.Pod("ns", "a",
-			test.Container("main", test.Classic("ns", "claim", "class", "k8s.d.example.com/claim=x", "y", ""))),
 	} {
 		wire, err := proto.Marshal(answerOf(seed))
 		if err != nil {
@@ -414,7 +411,7 @@ func FuzzParse(f *testing.F) {
 		}
 		for i, a := range allocations {
 			if len(a.Holders) == 0 || a.Device.Driver == "" || a.Device.Device == "" || a.Claim.Namespace == "" ||
-				(a.Device.Pool == "") != (a.ByPlugin() || a.Classic()) {
+				(a.Device.Pool == "") != a.ByPlugin() {
 				t.Errorf("not whole: %+v", a)
 			}
 			if i > 0 && a.Compare(allocations[i-1]) == 0 {

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
@@ -141,18 +140,6 @@ func (c *CDI) Written() iter.Seq2[time.Time, []string] {
 			}
 		}
 	}
-}
-
-// ClaimUID returns the UID of the claim for which the specs of devices were written: the value of
-// DRA_CLAIM_UID in their container edits, which drivers of classic DRA set (Spiderpool, pkg/dra).
-// It returns "" if there is none.
-func (c *CDI) ClaimUID(names []string) string {
-	devices := *c.devices.Load()
-	var uids []string
-	for _, name := range names {
-		uids = append(uids, devices[name].claimUID)
-	}
-	return only(uids)
 }
 
 // CPUs returns the CPUs of the claim for which the specs of devices were written, ascending; nil if
@@ -370,7 +357,7 @@ func (c *CDI) bad(f *specFile, at time.Time, err error) (gone []change) {
 func reasonOf(err error) driver.Reason {
 	var pathError *fs.PathError
 	switch {
-	case errors.Is(err, manifest.ErrTooLarge), errors.Is(err, sysfs.ErrTooLarge):
+	case errors.Is(err, sysfs.ErrTooLarge):
 		return driver.ReasonLargeSpec
 	case errors.As(err, &pathError):
 		return driver.ReasonUnreadableSpec

@@ -32,10 +32,9 @@ var (
 
 // specDevice is a device of a CDI spec.
 type specDevice struct {
-	name     string // qualified: vendor/class=name
-	hw       driver.Hardware
-	claimUID string // UID of the claim for which it was written; empty: unknown
-	cpus     []int  // CPUs of the claim for which it was written, ascending; nil: unknown
+	name string // qualified: vendor/class=name
+	hw   driver.Hardware
+	cpus []int // CPUs of the claim for which it was written, ascending; nil: unknown
 }
 
 // parseSpec returns the devices of a CDI spec in YAML or JSON, according to the container edits of
@@ -68,10 +67,7 @@ func parseSpec(data []byte) (devices []specDevice, malformed int, err error) {
 			malformed++
 			continue
 		}
-		device := specDevice{
-			name: parser.QualifiedName(vendor, class, d.Name), hw: hardwareOf(d),
-			claimUID: claimUIDIn(d.ContainerEdits.Env),
-		}
+		device := specDevice{name: parser.QualifiedName(vendor, class, d.Name), hw: hardwareOf(d)}
 		if spec.Kind == cpuKind {
 			device.cpus = cpusIn(d.ContainerEdits.Env)
 		}
@@ -99,16 +95,6 @@ func cpusIn(env []string) []int {
 	}
 	slices.Sort(cpus)
 	return slices.Compact(cpus)
-}
-
-// claimUIDIn returns the value of the environment variable DRA_CLAIM_UID, "" if there is none.
-func claimUIDIn(env []string) string {
-	for _, e := range env {
-		if uid, ok := strings.CutPrefix(e, "DRA_CLAIM_UID="); ok && manifest.ValidName(uid) {
-			return uid
-		}
-	}
-	return ""
 }
 
 // hardwareOf returns the hardware that the edits of a device identify, or its name if that is a

@@ -29,7 +29,7 @@ const (
 
 // ParseSlices returns the devices that the ResourceSlices in a file offer to a node. The file has
 // the format of `kubectl get resourceslices -o yaml` (or json): a List, single objects, or several
-// documents, of resource.k8s.io/v1, v1beta2, v1beta1, v1alpha3 or v1alpha2. Objects of other kinds
+// documents, of resource.k8s.io/v1, v1beta2, v1beta1 or v1alpha3. Objects of other kinds
 // are ignored, and so are slices and devices of other nodes unless node is empty. Of each pool,
 // only the newest complete generation counts.
 //

@@ -64,15 +64,11 @@ func DecodeSlice(raw json.RawMessage) (Slice, bool) {
 			Name string `json:"name"`
 		} `json:"metadata"`
 		Spec slice `json:"spec"`
-		classicSlice
 	}
 	if json.Unmarshal(raw, &object) != nil {
 		return Slice{}, false
 	}
 	s := Slice{object.Metadata.Name, object.Spec}
-	if object.DriverName != "" {
-		s.spec = object.slice()
-	}
 	return s, manifest.ValidName(s.spec.Driver) && manifest.ValidName(s.spec.Pool.Name)
 }
 

@@ -302,11 +302,11 @@ func (e *emission) taints(base *labels, d *ledger.Device) {
 }
 
 func (e *emission) deviceValues(device *owner, d *ledger.Device) {
-	type origin struct {
+	type read struct {
 		quantity driver.Quantity
-		source   string
+		origin   join.Origin
 	}
-	var seen origin
+	var seen read
 	for i := range d.Values {
 		v := &d.Values[i]
 		switch v.Quantity {
@@ -321,8 +321,8 @@ func (e *emission) deviceValues(device *owner, d *ledger.Device) {
 		default:
 			e.value(famDeviceQuantity, device, v, never)
 		}
-		if o := (origin{v.Quantity, v.Source}); (i == 0 || o != seen) && !e.isFact(v.Quantity) {
-			same := func(b ledger.Value) bool { return b.Quantity == o.quantity && b.Source == o.source }
+		if o := (read{v.Quantity, v.Origin}); (i == 0 || o != seen) && !e.isFact(v.Quantity) {
+			same := func(b ledger.Value) bool { return b.Quantity == o.quantity && b.Origin == o.origin }
 			if !slices.ContainsFunc(d.Values[:i], same) {
 				e.quantitySource(device, v.Series)
 			}
@@ -334,7 +334,7 @@ func (e *emission) deviceValues(device *owner, d *ledger.Device) {
 func (e *emission) isFact(q driver.Quantity) bool { return e.specs.Spec(q).Fact }
 
 func (e *emission) quantitySource(device *owner, s *ledger.Series) {
-	if !e.on(famDeviceQuantitySource) || e.choices.Of(GroupQuantitySource) == Estimates && !ledger.Estimated(s.Source) {
+	if !e.on(famDeviceQuantitySource) || e.choices.Of(GroupQuantitySource) == Estimates && s.Origin.Computed == 0 {
 		return
 	}
 	e.gauge(famDeviceQuantitySource, e.cache.source(device, s), 1)

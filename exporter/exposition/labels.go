@@ -328,7 +328,7 @@ func (c *labelCache) source(device *owner, s *ledger.Series) *labels {
 	row := device.sources.find(s)
 	if row == nil {
 		name := c.specs.Spec(s.Quantity).Name
-		row = device.sources.add(s, device.labels.with("quantity", name, "source", s.Source))
+		row = device.sources.add(s, device.labels.with("quantity", name, "source", s.Origin.String()))
 	}
 	return *row
 }

@@ -20,7 +20,7 @@ type Event struct {
 	Pod    podresources.Pod
 	Claims []podresources.Claim // the pod's claims on this device
 
-	origin
+	place
 }
 
 // events returns the events of the device's counters, ordered by time, with the holders that their
@@ -30,7 +30,7 @@ func (j *joiner) events(d *Device, all []Event) []Event {
 	var out []Event
 	for _, e := range all {
 		counted := slices.ContainsFunc(d.Readings, func(r Reading) bool {
-			return r.Quantity == e.Quantity && r.Labels == e.Labels && r.origin == e.origin
+			return r.Quantity == e.Quantity && r.Labels == e.Labels && r.place == e.place
 		})
 		if !counted || e.At.IsZero() || len(out) == MaxEvents {
 			continue

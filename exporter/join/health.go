@@ -35,8 +35,8 @@ func (d *Device) addHealth(facts *deviceFacts, view *podresources.View, preceden
 	}
 	add := func(status driver.HealthStatus, source string, precedence int) {
 		if status != driver.HealthNone {
-			from := origin{precedence: precedence}
-			d.Readings = append(d.Readings, Reading{Reading: status.Reading(view.At), Source: source, origin: from})
+			from := place{precedence: precedence}
+			d.Readings = append(d.Readings, Reading{Reading: status.Reading(view.At), Origin: Origin{Source: source}, place: from})
 		}
 	}
 	pods, slices := precedence, precedence+1
@@ -60,7 +60,7 @@ func (f *deviceFacts) healthReason(d *Device) string {
 	for i := range d.Readings {
 		r := &d.Readings[i]
 		if r.Quantity == driver.Health && r.Value > 0 && r.Labels[0] != driver.HealthGood.String() {
-			if reason := f.healthReasons[r.Source]; validLabel(reason) {
+			if reason := f.healthReasons[r.Origin.Source]; validLabel(reason) {
 				return reason
 			}
 		}

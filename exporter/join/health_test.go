@@ -115,7 +115,7 @@ func TestHealthPrecedence(t *testing.T) {
 			})
 			got := ""
 			for _, r := range result.Devices[0].Readings {
-				got += r.Labels[0] + " of " + r.Source
+				got += r.Labels[0] + " of " + r.Origin.String()
 			}
 			if got != tc.want || len(result.Rejected) > 0 {
 				t.Errorf("%q, rejected %v, want %q", got, result.Rejected, tc.want)

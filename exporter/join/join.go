@@ -78,18 +78,18 @@ type Device struct {
 	Missing      MissingReason    // why there is no telemetry (health alone is none); empty: there is some
 }
 
-// Reading is a reading and its source.
+// Reading is a reading and its origin.
 type Reading struct {
 	driver.Reading
-	Source string
+	Origin Origin
 
-	origin
+	place
 	cpus  int  // number of CPUs whose readings it sums; 0: not a reading of CPUs
 	event bool // its source does not read the device itself, or can't at present
 }
 
-// origin is the position of a reading's source and sample.
-type origin struct{ precedence, sample int }
+// place is the position of a reading's source and sample.
+type place struct{ precedence, sample int }
 
 // MissingReason is why a device has no telemetry.
 type MissingReason string
@@ -195,7 +195,7 @@ func (j *joiner) match(source SourceSamples, precedence int) {
 	}
 	for i := range samples {
 		sample := &samples[i]
-		from := origin{precedence: precedence, sample: i}
+		from := place{precedence: precedence, sample: i}
 		if sample.FromLog {
 			from.precedence -= logPrecedence
 		}
@@ -222,7 +222,7 @@ func (j *joiner) match(source SourceSamples, precedence int) {
 
 // give adds a sample to a device. The first source that has a version of the driver replaces the
 // slice's, which is a semantic version: 550.163.1 for 550.163.01.
-func (j *joiner) give(n int, source string, from origin, sample *driver.Sample) {
+func (j *joiner) give(n int, source string, from place, sample *driver.Sample) {
 	d := &j.devices[n]
 	if !healthOnly(sample) && !sample.FromLog {
 		j.facts[n].matched = true
@@ -235,7 +235,7 @@ func (j *joiner) give(n int, source string, from origin, sample *driver.Sample) 
 	j.index.learn(n, &sample.Hardware)
 	j.facts[n].processes = mergeProcesses(j.facts[n].processes, sample.Processes)
 	for _, e := range sample.Events {
-		j.facts[n].events = append(j.facts[n].events, Event{Event: e, origin: from})
+		j.facts[n].events = append(j.facts[n].events, Event{Event: e, place: from})
 	}
 	for _, a := range sample.Absent {
 		d.Lack(a)
@@ -252,12 +252,12 @@ func (j *joiner) give(n int, source string, from origin, sample *driver.Sample) 
 		if r.Quantity == driver.Health && sample.HealthReason != "" {
 			j.facts[n].noteReason(source, sample.HealthReason)
 		}
-		name := source
+		of := Origin{Source: source}
 		if r.Estimated {
-			name += estimateSuffix
+			of = of.With(Estimated)
 		}
 		d.Readings = append(d.Readings, Reading{
-			Reading: r, Source: name, origin: from, event: sample.Unreadable || sample.FromLog,
+			Reading: r, Origin: of, place: from, event: sample.Unreadable || sample.FromLog,
 		})
 	}
 }
@@ -268,9 +268,6 @@ func (d *Device) Lack(a driver.Absence) {
 		d.Absent = append(d.Absent, a)
 	}
 }
-
-// estimateSuffix is appended to the source's name for readings that the source estimates.
-const estimateSuffix = " (estimate)"
 
 // compareSamples orders samples by their hardware's identifiers, so that the order of the input
 // does not matter for samples of the same hardware.

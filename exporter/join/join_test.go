@@ -122,7 +122,7 @@ func TestEstimatesAreNamed(t *testing.T) {
 	sample := jointest.Sample(h, jointest.Watts(1), driver.Reading{Quantity: driver.Energy, Value: 2, Estimated: true})
 	got := map[driver.Quantity]string{}
 	for _, r := range joined(map[string]driver.Hardware{"dev": h}, nil, sample)["dev"].Readings {
-		got[r.Quantity] = r.Source
+		got[r.Quantity] = r.Origin.String()
 	}
 	if diff := cmp.Diff(map[driver.Quantity]string{driver.Power: "a", driver.Energy: "a (estimate)"}, got); diff != "" {
 		t.Errorf("sources (-want +got):\n%s", diff)
@@ -366,7 +366,7 @@ func TestOwners(t *testing.T) {
 	})
 	got := map[string]string{}
 	for _, r := range r.Devices[0].Readings {
-		got[r.Quantity.String()+" "+r.Labels[0]] = r.Source
+		got[r.Quantity.String()+" "+r.Labels[0]] = r.Origin.String()
 	}
 	want := map[string]string{
 		"io_bytes pcie": "a", "io_bytes nvlink": "b", "temperature core": "a", "power ": "b", "health healthy": "a",

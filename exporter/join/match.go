@@ -276,7 +276,7 @@ func singleCPU(sample *driver.Sample) (int, bool) {
 
 // matchCPU adds the readings of one CPU to the devices that have the CPU. A device's reading is the
 // mean over its CPUs: a device with 4 of 8 CPUs busy has a utilization of 0.5.
-func (j *joiner) matchCPU(source string, from origin, cpu int, sample *driver.Sample) {
+func (j *joiner) matchCPU(source string, from place, cpu int, sample *driver.Sample) {
 	for _, n := range j.index.cpu[cpu] {
 		d := &j.devices[n]
 		j.facts[n].matched, j.facts[n].answered = true, true
@@ -290,7 +290,7 @@ func (j *joiner) matchCPU(source string, from origin, cpu int, sample *driver.Sa
 				j.facts[n].keepBusy(d, cpu, r.Value)
 			}
 			r.Value /= float64(len(d.Entry.CPUs))
-			if !d.addCPU(Reading{Reading: r, Source: source, origin: from, cpus: 1}) {
+			if !d.addCPU(Reading{Reading: r, Origin: Origin{Source: source}, place: from, cpus: 1}) {
 				j.rejectValue(source, driver.ReasonDuplicate, &r)
 			}
 		}

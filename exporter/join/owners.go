@@ -3,7 +3,6 @@ package join
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
@@ -30,9 +29,9 @@ func (j *joiner) settleOwners(d *Device) {
 				d.OtherUtilization = max(d.OtherUtilization, r.Value)
 			case r.precedence != owner:
 			case len(kept) > 0 && compareReadings(&r, &kept[len(kept)-1]) == 0:
-				j.rejectValue(strings.TrimSuffix(r.Source, estimateSuffix), driver.ReasonDuplicate, &r.Reading)
+				j.rejectValue(r.Origin.Source, driver.ReasonDuplicate, &r.Reading)
 			case len(kept) == MaxReadings:
-				j.rejectValue(strings.TrimSuffix(r.Source, estimateSuffix), driver.ReasonTooMany, &r.Reading)
+				j.rejectValue(r.Origin.Source, driver.ReasonTooMany, &r.Reading)
 			default:
 				kept = append(kept, r)
 			}

@@ -102,10 +102,10 @@ func TestOneOwner(t *testing.T) {
 			got := map[string]string{}
 			for _, r := range device.Readings {
 				name := ownedPart(r.Quantity, r.Labels)
-				if got[name] != "" && got[name] != r.Source {
-					t.Fatalf("%s of %v is of %s and %s", name, device.ID, got[name], r.Source)
+				if got[name] != "" && got[name] != r.Origin.String() {
+					t.Fatalf("%s of %v is of %s and %s", name, device.ID, got[name], r.Origin.String())
 				}
-				got[name] = r.Source
+				got[name] = r.Origin.String()
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Fatalf("owners on %v (-want +got):\n%s", device.ID, diff)
@@ -150,7 +150,7 @@ func TestPartitionByNumber(t *testing.T) {
 			jointest.Sample(tc.second, energy, driver.Reading{Quantity: driver.Power, Value: 9}),
 		}}
 		d := Join(Input{Inventory: inventory, Sources: []SourceSamples{a, b}}).Devices[0]
-		if len(d.Readings) != tc.want || d.Readings[0].Source != "a" || d.Readings[0].Value != 1 {
+		if len(d.Readings) != tc.want || d.Readings[0].Origin.String() != "a" || d.Readings[0].Value != 1 {
 			t.Errorf("%v: readings %v", tc.second, d.Readings)
 		}
 		if d.Entry.UUID != "MIG-a" {
@@ -249,7 +249,7 @@ func TestWitness(t *testing.T) {
 		d := Join(Input{Inventory: inventory, Sources: sources}).Devices[0]
 		var out []string
 		for _, r := range d.Readings {
-			out = append(out, r.Source+" "+r.Labels[0]+r.Labels[1])
+			out = append(out, r.Origin.String()+" "+r.Labels[0]+r.Labels[1])
 		}
 		for _, e := range d.Events {
 			out = append(out, fmt.Sprint("event ", e.PID, " ", e.Named))

@@ -28,7 +28,7 @@ func (j *joiner) deriveThroughput(d *Device) {
 	if busy == nil || clock == nil || highest == 0 {
 		return
 	}
-	r := Reading{Source: busy.Source, Reading: driver.Reading{
+	r := Reading{Origin: busy.Origin, Reading: driver.Reading{
 		Quantity: driver.TensorThroughput, Value: busy.Value * min(1, clock.Value/highest), At: busy.At,
 	}}
 	at, _ := slices.BinarySearchFunc(d.Readings, r, func(a, b Reading) int { return compareReadings(&a, &b) })

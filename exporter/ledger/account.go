@@ -111,6 +111,9 @@ func (a *account) drop() {
 	a.dropped, a.name, a.totals, a.gauges, a.witnessed, a.users, a.fit = true, nil, nil, nil, nil, nil, nil
 }
 
+// Dropped reports whether the account is dropped.
+func (a *account) Dropped() bool { return a.dropped }
+
 // present returns the account that has replaced this one, or the account itself.
 func (a *account) present() *account {
 	for a != nil && a.into != nil {

@@ -158,7 +158,7 @@ func (a *account) take(of *account) {
 			a.peak(seriesKey{v.Quantity, v.Labels}, v.Value)
 		}
 	}
-	a.device.timeline.replace(of, a)
+	a.device.timeline.Replace(of, a)
 }
 
 // release drops accounts that are no longer exported and that no queued reading can charge, after

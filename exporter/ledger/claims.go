@@ -87,7 +87,7 @@ func (a *account) close() Closed {
 			continue
 		}
 		c.Amounts = append(c.Amounts, Amount{
-			Quantity: t.counter.key.quantity, Labels: t.counter.key.labels, Source: t.counter.series.Source,
+			Quantity: t.counter.key.quantity, Labels: t.counter.key.labels, Origin: t.counter.series.Origin,
 			Value: t.value, Bound: a.bound(t), Measured: min(t.measured, a.allocated),
 		})
 	}

@@ -41,7 +41,7 @@ type User struct {
 type Amount struct {
 	Quantity driver.Quantity
 	Labels   driver.Labels
-	Source   string
+	Origin   join.Origin
 	Value    float64
 	Bound    float64 // largest error of the value
 	Measured float64 // seconds of the hold with readings

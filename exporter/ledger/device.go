@@ -7,6 +7,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/divide"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 )
@@ -32,8 +33,8 @@ type deviceBook struct {
 
 	parent   *deviceBook // the device that this one is a part of; nil: none known
 	parts    []*deviceBook
-	activity activity // of a partition
-	weighed  []part   // of a parent: the last result of weigh
+	activity divide.Activity // of a partition
+	weighed  []partition     // of a parent: the last result of weigh
 
 	object       saved.Object
 	saved        saved.Device // its record
@@ -46,7 +47,7 @@ type holders struct {
 	shares    []join.Share // of the last tick
 	ended     []join.Share // ended holds, of the last tick
 	left      []time.Time  // times at which the last processes of present holders ended
-	known     knownTicks
+	known     divide.Known
 	holds     holds
 	present   int           // the number of holds that have not ended
 	owned     []owners      // one for each of shares
@@ -75,7 +76,7 @@ func (b deviceBooks) of(joined *join.Device, catalogue driver.Catalogue, now tim
 func newDeviceBook(id driver.ID, catalogue driver.Catalogue, now time.Time) *deviceBook {
 	d := &deviceBook{
 		id: id, born: now, deviceSeries: deviceSeries{catalogue: catalogue}, unattributed: account{born: now},
-		holders: holders{timeline: segments{{unattributed: join.Evenly(1)}}, holds: holds{}},
+		holders: holders{timeline: segments{{Unattributed: join.Evenly(1)}}, holds: holds{}},
 	}
 	d.unattributed.device = d
 	return d
@@ -88,7 +89,7 @@ func (d *deviceBook) counter(key seriesKey, now time.Time) *counter {
 	if c == nil {
 		c = d.newCounter(key, now)
 		d.unattributed.open(d.attributed)
-		d.timeline.open(d.attributed)
+		openAll(d.timeline, d.attributed)
 	}
 	return c
 }

@@ -108,7 +108,7 @@ func (d *deviceBook) observeDistribution(m *meter, next driver.Reading) {
 		if m.spec.Divided && len(d.parts) > 0 {
 			p.value = d.distributeParts(m, p, since, until)
 		}
-		s.distribute(m, p)
+		distribute(s, m, p)
 	})
 }
 
@@ -128,18 +128,18 @@ func (d *deviceBook) distributeParts(m *meter, whole piece, since, until time.Ti
 		here := piece{whole.from, whole.to, whole.value * p.Fraction}
 		left -= here.value
 		if !p.book.measuresItself() {
-			p.holders.distribute(m, here)
+			distribute(p.holders, m, here)
 		}
 	}
 	return max(0, left)
 }
 
 // distribute adds a piece to the distributions of the claims that hold the device.
-func (s *segment) distribute(m *meter, p piece) {
-	for i := range s.claims {
-		holder := &s.claims[i]
-		if a := holder.account; a.claim != nil && !a.dropped {
-			a.claim.of(m.key, a).add(a, piece{p.from, p.to, p.value * holder.use[m.spec.Basis]})
+func distribute(s *segment, m *meter, p piece) {
+	for i := range s.Claims {
+		holder := &s.Claims[i]
+		if a := holder.Holder; a.claim != nil && !a.dropped {
+			a.claim.of(m.key, a).add(a, piece{p.from, p.to, p.value * holder.Use[m.spec.Basis]})
 		}
 	}
 }

@@ -4,7 +4,7 @@
 //
 // [Ledger.Advance] takes the join of one tick and returns an immutable [Snapshot]. Each device has
 //
-//   - a timeline: segments of time with the holders' portions (segments.go), made from the holds of
+//   - a timeline: segments of time with the holders' parts (package divide), made from the holds of
 //     the view (follow.go). Segments are decided up to the time until which the holders are known.
 //     Later ones are made again when a hold begins or ends. A change that becomes known too late
 //     takes effect from the decided time on, and is counted ([Snapshot.Corrections]);

@@ -30,15 +30,15 @@ func (d *deviceBook) eachEdge(
 ) {
 	for i := len(d.timeline) - 1; i > 0; i-- {
 		s := &d.timeline[i]
-		if !s.from.Add(d.late).After(from) {
+		if !s.From.Add(d.late).After(from) {
 			return
 		}
-		if !s.from.Add(s.doubt.Late).After(from) || !s.from.Add(-s.doubt.Early).Before(to) {
+		if !s.From.Add(s.Doubt.Late).After(from) || !s.From.Add(-s.Doubt.Early).Before(to) {
 			continue
 		}
-		at := s.from.Sub(from).Seconds()
-		e := edge{at, at - s.doubt.Early.Seconds(), at + s.doubt.Late.Seconds()}
-		s.eachChanged(&d.timeline[i-1], c.spec.Basis, func(a *account, by float64) { f(a, by, e) })
+		at := s.From.Sub(from).Seconds()
+		e := edge{at, at - s.Doubt.Early.Seconds(), at + s.Doubt.Late.Seconds()}
+		s.EachChange(&d.timeline[i-1], c.spec.Basis, func(a *account, by float64) { f(a, by, e) })
 	}
 }
 
@@ -85,16 +85,16 @@ func (d *deviceBook) doubtSpread(c *counter, highest float64, from, to time.Time
 
 // doubtHolds adds the possible errors of starts and ends of holds that are decided now: those in
 // [from, until]. Counts from before from have been charged already.
-func (t segments) doubtHolds(from, until time.Time) {
-	for i := len(t) - 1; i > 0 && !t[i].from.Before(from); i-- {
+func doubtHolds(t segments, from, until time.Time) {
+	for i := len(t) - 1; i > 0 && !t[i].From.Before(from); i-- {
 		s := &t[i]
-		if s.from.After(until) || s.judged || s.doubt == (podresources.Doubt{}) {
+		if s.From.After(until) || s.Judged || s.Doubt == (podresources.Doubt{}) {
 			continue
 		}
-		s.judged = true
-		unread := max(0, from.Sub(s.from.Add(-s.doubt.Early)))
-		s.eachChanged(&t[i-1], driver.ByTime, func(a *account, _ float64) {
-			a.edges += (s.doubt.Early + s.doubt.Late).Seconds()
+		s.Judged = true
+		unread := max(0, from.Sub(s.From.Add(-s.Doubt.Early)))
+		s.EachChange(&t[i-1], driver.ByTime, func(a *account, _ float64) {
+			a.edges += (s.Doubt.Early + s.Doubt.Late).Seconds()
 			a.unread += unread.Seconds()
 		})
 	}

@@ -4,18 +4,18 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/divide"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 )
 
 // For the tests of the package ledger_test.
 const (
-	MaxSegments    = maxSegments
-	MaxPortions    = maxPortions
+	MaxSegments    = divide.MaxSegments
+	MaxPortions    = divide.MaxParts
 	RememberFor    = rememberFor
 	MaxCodes       = maxCodes
 	MaxIntegration = readings.MaxIntegration
-	IntegralSuffix = integralSuffix
 )
 
 // Sizes returns the number of meters, counters and segments that the ledger keeps for a device.
@@ -36,7 +36,7 @@ func (l *Ledger) History() int {
 // Portions returns the number of portions of a device for which the ledger has memory.
 func (l *Ledger) Portions(id driver.ID) (n int) {
 	for _, s := range l.devices[id].timeline {
-		n += cap(s.claims) + cap(s.pods)
+		n += cap(s.Claims) + cap(s.Pods)
 	}
 	return n
 }

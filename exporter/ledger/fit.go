@@ -67,14 +67,14 @@ func (d *deviceBook) observeUse(m *meter, next driver.Reading, rate float64) {
 	}
 	d.each(m.last.At, next.At, func(s *segment, from, to time.Time) {
 		seconds := to.Sub(from).Seconds()
-		for i := range s.claims {
-			p := &s.claims[i]
-			f := p.account.fit
-			if f == nil || p.account.dropped {
+		for i := range s.Claims {
+			p := &s.Claims[i]
+			f := p.Holder.fit
+			if f == nil || p.Holder.dropped {
 				continue
 			}
-			f.divided = f.divided || len(s.claims) > 1 && !s.measured
-			if part := next.Value * p.use[m.spec.Basis]; q == driver.Utilization {
+			f.divided = f.divided || len(s.Claims) > 1 && !s.Measured
+			if part := next.Value * p.Use[m.spec.Basis]; q == driver.Utilization {
 				f.activity.Observe(part, seconds)
 			} else {
 				f.observeMemory(part, seconds)
@@ -100,8 +100,8 @@ func (f *fitting) observeMemory(part, seconds float64) {
 // several holders is unknown: each may have all of it.
 func (d *deviceBook) observeEngine(m *meter, next driver.Reading, rate float64) {
 	d.each(m.last.At, next.At, func(s *segment, from, to time.Time) {
-		for i := range s.claims {
-			if f := s.claims[i].account.fit; f != nil && !s.claims[i].account.dropped {
+		for i := range s.Claims {
+			if f := s.Claims[i].Holder.fit; f != nil && !s.Claims[i].Holder.dropped {
 				f.use(m.key.labels[0], next.Value, rate, to.Sub(from).Seconds())
 			}
 		}

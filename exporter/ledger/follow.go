@@ -6,6 +6,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/divide"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -17,7 +18,7 @@ func (b *books) follow(d *deviceBook, shares, ended []join.Share, at, now time.T
 	if d.resumed && !at.After(b.kept) || !d.resumed && sameSlice(shares, d.shares) && sameSlice(ended, d.ended) {
 		return
 	}
-	d.known = d.known.with(knownTick{since, shares}, d.accrued)
+	d.known = d.known.With(divide.Tick{Since: since, Shares: shares}, d.accrued)
 	if d.resumed {
 		b.takeOver(d, shares, ended, at, now)
 	} else if from, earliest, changed := b.firstChange(d, shares, ended, at); changed {
@@ -53,9 +54,9 @@ func (b *books) takeOver(d *deviceBook, shares, ended []join.Share, at, now time
 	}
 	from := d.accrued
 	b.change(d, all, shares, from, from, now)
-	if s := d.timeline.on(from); s.from.Equal(from) { // ended holds may have ended at any time until now
-		s.doubt.Late = max(s.doubt.Late, at.Sub(from))
-		d.late = max(d.late, s.doubt.Late)
+	if s := d.timeline.On(from); s.From.Equal(from) { // ended holds may have ended at any time until now
+		s.Doubt.Late = max(s.Doubt.Late, at.Sub(from))
+		d.late = max(d.late, s.Doubt.Late)
 	}
 }
 
@@ -114,26 +115,26 @@ func (b *books) change(
 // renew replaces the timeline from a time on. The change at that time may have happened earlier, by
 // at most before.
 func (b *books) renew(d *deviceBook, all []interval, from time.Time, before time.Duration, now time.Time) {
-	n := slices.IndexFunc(d.timeline, func(s segment) bool { return !s.from.Before(from) })
+	n := slices.IndexFunc(d.timeline, func(s segment) bool { return !s.From.Before(from) })
 	if n < 0 {
 		n = len(d.timeline)
 	}
 	replaced := slices.Clone(d.timeline[n:])
 	d.timeline = d.timeline[:n]
-	for _, cut := range d.known.cuts(all, from) {
-		shares, owned, divided := d.known.heldAt(all, cut)
-		s := segmentOf(shares, owned, divided, cut)
+	for _, cut := range d.known.Cuts(from, edgesOf(all)...) {
+		shares, owned, divided := d.heldAt(all, cut)
+		s := divide.NewSegment(shares, owned, divided, cut)
 		doubt, edge := doubtAt(all, cut)
 		if cut.Equal(from) {
 			doubt.Early = max(doubt.Early, before)
 		}
-		s.doubt, d.late = doubt, max(d.late, doubt.Late)
-		if n := len(d.timeline); n == 0 || edge || !d.timeline[n-1].samePortions(&s) {
-			d.timeline = d.timeline.append(s)
+		s.Doubt, d.late = doubt, max(d.late, doubt.Late)
+		if n := len(d.timeline); n == 0 || edge || !d.timeline[n-1].SameParts(&s) {
+			d.timeline = d.timeline.Append(s)
 		}
 	}
-	d.timeline.endAccounts(replaced, from)
-	d.timeline = d.timeline.since(now.Add(-rememberFor))
+	endAccounts(d.timeline, replaced, from)
+	d.timeline = d.timeline.Since(now.Add(-rememberFor))
 	for i := range all {
 		h := &all[i]
 		if h.From.IsZero() && h.by.pod != nil {
@@ -147,6 +148,28 @@ func (b *books) renew(d *deviceBook, all []interval, from time.Time, before time
 	}
 }
 
+// heldAt returns the shares that were held at a moment, with who is charged for each, and how they
+// divided the device then.
+func (d *deviceBook) heldAt(
+	all []interval, moment time.Time,
+) (out []join.Share, owned []owners, divided join.Attribution) {
+	for i := range all {
+		h := &all[i]
+		if h.From.After(moment) || !h.To.IsZero() && !h.To.After(moment) {
+			continue
+		}
+		if n := len(out); n == 0 || out[n-1].Compare(h.share.Allocation) != 0 || out[n-1].Admin != h.share.Admin {
+			out, owned = append(out, *h.share), append(owned, owners{Claim: h.by.claim})
+			out[n].Pods = nil
+		}
+		last, of := &out[len(out)-1], &owned[len(owned)-1]
+		if n := len(last.Pods); n == 0 || last.Pods[n-1] != h.pod {
+			last.Pods, of.Pods = append(last.Pods, h.pod), append(of.Pods, h.by.pod)
+		}
+	}
+	return out, owned, d.known.Divide(out, moment)
+}
+
 // use updates the present holders' parts by the use of their processes since the previous tick.
 func (d *deviceBook) use(since, now time.Time) {
 	known := slices.ContainsFunc(d.shares, func(s join.Share) bool { return s.Uses != nil || s.Own != nil })
@@ -154,19 +177,18 @@ func (d *deviceBook) use(since, now time.Time) {
 		return
 	}
 	d.usesKnown = known
-	last := d.timeline.last()
-	fresh := segmentOf(d.shares, d.owned, d.joined.Attribution, last.from)
+	last := d.timeline.Last()
+	fresh := divide.NewSegment(d.shares, d.owned, d.joined.Attribution, last.From)
 	switch {
-	case last.samePortions(&fresh):
-	case since.After(last.from):
-		fresh.from = since
-		d.timeline = d.timeline.append(fresh)
+	case last.SameParts(&fresh):
+	case since.After(last.From):
+		fresh.From = since
+		d.timeline = d.timeline.Append(fresh)
 	default:
-		fresh.doubt, fresh.judged, fresh.before = last.doubt, last.judged, last.before
-		*last = fresh
+		last.Redo(&fresh)
 	}
-	if d.timeline.beyond() > len(d.timeline)/2 {
-		d.timeline = d.timeline.since(now.Add(-rememberFor))
+	if d.timeline.Beyond() > len(d.timeline)/2 {
+		d.timeline = d.timeline.Since(now.Add(-rememberFor))
 	}
 }
 

@@ -48,12 +48,6 @@ func (h *interval) holdFacts() holdFacts {
 	return holdFacts{share: s.ShareID, claimUID: s.ClaimUID, uid: h.uid, weight: s.Weight, admin: s.Admin, holders: n}
 }
 
-// owners are the accounts that are charged for a share: that of its claim, and those of its pods.
-type owners struct {
-	claim *account
-	pods  []*account
-}
-
 // holds are the present holds of a device, and those that ended a moment ago.
 type holds map[podresources.HoldID]*charged
 
@@ -133,6 +127,15 @@ func byDevice(shares []join.Share) map[driver.ID][]join.Share {
 	return out
 }
 
+// edgesOf returns the times at which holds begin and end.
+func edgesOf(all []interval) []time.Time {
+	out := make([]time.Time, 0, 2*len(all))
+	for i := range all {
+		out = append(out, all[i].From, all[i].To)
+	}
+	return out
+}
+
 // doubtAt returns the possible error of a time if holds begin or end then.
 func doubtAt(all []interval, moment time.Time) (doubt podresources.Doubt, edge bool) {
 	add := func(at time.Time, of podresources.Doubt) {
@@ -161,9 +164,9 @@ func (o holds) of(shares []join.Share) []owners {
 		for j := range s.Holders {
 			h := &s.Holders[j]
 			by := o[h.Hold.ID]
-			out[i].claim = by.claim
+			out[i].Claim = by.claim
 			if j == 0 || s.Holders[j-1].Pod != h.Pod {
-				out[i].pods = append(out[i].pods, by.pod)
+				out[i].Pods = append(out[i].Pods, by.pod)
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/divide"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 )
 
@@ -57,8 +58,8 @@ func (u *usage) contradict(found join.Contradiction, holders *segment, now time.
 	u.contradicted = found
 	from := driver.Later(u.contradictedSince, now.Add(-readings.MaxIntegration))
 	u.spans = append(u.spans, span{from: from, to: now, all: true})
-	for _, p := range holders.claims {
-		if f := p.account.fit; f != nil {
+	for _, p := range holders.Claims {
+		if f := p.Holder.fit; f != nil {
 			f.conflict = true
 		}
 	}
@@ -71,17 +72,17 @@ func (u *usage) chargeActive(t segments) {
 	slices.SortStableFunc(u.spans, func(a, b span) int { return cmp.Or(a.from.Compare(b.from), a.to.Compare(b.to)) })
 	for i := range u.spans {
 		active := &u.spans[i]
-		t.each(active.from, active.to, func(s *segment, from, to time.Time) {
-			if since := driver.Later(from, u.usedUntil); len(s.claims) > 0 && to.After(since) {
+		t.Each(active.from, active.to, func(s *segment, from, to time.Time) {
+			if since := driver.Later(from, u.usedUntil); len(s.Claims) > 0 && to.After(since) {
 				u.inUse += to.Sub(since).Seconds()
 				u.usedUntil = to
 			}
-			for _, p := range s.claims {
+			for _, p := range s.Claims {
 				if active.charge(s, &p, from, to) {
-					p.account.firstActiveIn(from, to, s.attribution)
+					p.Holder.firstActiveIn(from, to, s.Attribution)
 				}
 			}
-			for _, p := range s.pods {
+			for _, p := range s.Pods {
 				active.charge(s, &p, from, to)
 			}
 		})
@@ -90,18 +91,18 @@ func (u *usage) chargeActive(t segments) {
 }
 
 // charge charges a part of the span to a holder, and reports whether it was active then.
-func (a *span) charge(s *segment, p *portion, from, to time.Time) bool {
+func (a *span) charge(s *segment, p *part, from, to time.Time) bool {
 	active := a.of(s, p)
 	switch {
 	case active:
-		p.account.activeIn(from, to)
-	case s.sampled:
-		p.account.perhapsActiveIn(from, to)
+		p.Holder.activeIn(from, to)
+	case s.Sampled:
+		p.Holder.perhapsActiveIn(from, to)
 	}
 	return active
 }
 
 // of reports whether a holder was active in the span.
-func (a *span) of(s *segment, p *portion) bool {
-	return a.all || !s.measured || p.own == unknownOwn || a.activity*p.use[driver.ByTime] > a.threshold*p.own
+func (a *span) of(s *segment, p *part) bool {
+	return a.all || !s.Measured || p.Own == divide.UnknownOwn || a.activity*p.Use[driver.ByTime] > a.threshold*p.Own
 }

@@ -35,8 +35,8 @@ func TestIntegral(t *testing.T) {
 		sources[l["quantity"]+" from "+l["source"]]++
 	}
 	want := map[string]float64{
-		"power from a": 1, "utilization from a": 1, "energy from a" + ledger.IntegralSuffix: 1,
-		"active_seconds from a" + ledger.IntegralSuffix: 1,
+		"power from a": 1, "utilization from a": 1, "energy from a" + " (integral of its gauge)": 1,
+		"active_seconds from a" + " (integral of its gauge)": 1,
 	}
 	if diff := cmp.Diff(want, sources); diff != "" {
 		t.Errorf("sources: %s", diff)

@@ -14,7 +14,7 @@ import (
 // time are known.
 type meter struct {
 	key    seriesKey
-	source string
+	origin join.Origin    // of the readings
 	last   driver.Reading // the last distributed reading
 	have   bool
 	queue  []queued
@@ -96,9 +96,9 @@ const maxBack = time.Second
 // older one is ignored, which is the reason that is returned. If the source of the series changes,
 // its counter begins with its present value.
 func (m *meter) observe(r join.Reading, now time.Time) driver.Reason {
-	if m.source != r.Source {
-		m.source, m.have, m.queue = r.Source, false, m.queue[:0]
-		m.series = m.series.from(r.Source)
+	if m.origin != r.Origin {
+		m.origin, m.have, m.queue = r.Origin, false, m.queue[:0]
+		m.series = m.series.from(r.Origin)
 	}
 	newest := m.last.At
 	if m.counts {
@@ -122,9 +122,9 @@ func (m *meter) observe(r join.Reading, now time.Time) driver.Reason {
 }
 
 // beginAt makes the meter begin with a count of 0 at a time.
-func (m *meter) beginAt(at time.Time, source string) {
-	m.source, m.have = source, true
-	m.series = m.series.from(source)
+func (m *meter) beginAt(at time.Time, origin join.Origin) {
+	m.origin, m.have = origin, true
+	m.series = m.series.from(origin)
 	m.last = driver.Reading{Quantity: m.key.quantity, Labels: m.key.labels, At: at}
 }
 
@@ -182,11 +182,11 @@ type counter struct {
 	spec    *driver.Spec
 	index   int // index among the device's attributed counters; -1: it is none of them
 	total   float64
-	settled time.Time // everything before has been distributed
-	present uint64    // the tick at which it was last filled
-	seen    time.Time // time of that tick
-	filler  string    // the source that fills it
-	sums    bool      // it is filled with the integral of its gauge
+	settled time.Time   // everything before has been distributed
+	present uint64      // the tick at which it was last filled
+	seen    time.Time   // time of that tick
+	filler  join.Origin // of the meter that fills it
+	sums    bool        // it is filled with the integral of its gauge
 	series  *Series
 
 	limit   float64                      // the highest possible rate per second; 0: unknown
@@ -201,15 +201,15 @@ type counter struct {
 
 // fill records which meter fills the counter.
 func (c *counter) fill(m *meter) {
-	if c.filler == m.source && c.sums == m.sums {
+	if c.filler == m.origin && c.sums == m.sums {
 		return
 	}
-	c.filler, c.sums, c.divided = m.source, m.sums, false
-	source := m.source
+	c.filler, c.sums, c.divided = m.origin, m.sums, false
 	if m.sums {
-		source += integralSuffix
+		c.series = c.series.from(m.origin.With(join.Integral))
+	} else {
+		c.series = c.series.from(m.origin)
 	}
-	c.series = c.series.from(source)
 }
 
 // headroom is how far a device may exceed its limits for a short time: it controls a mean.

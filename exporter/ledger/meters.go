@@ -110,7 +110,7 @@ func (d *deviceSeries) readBefore(r *join.Reading, tick uint64) (at time.Time) {
 		if m.spec.Zero == driver.ZeroNeedsOther && !m.proven {
 			continue // it may have begun in this tick, without a reading
 		}
-		if before, known := m.newestBefore(tick); known && m.source == r.Source && before.After(at) {
+		if before, known := m.newestBefore(tick); known && m.origin == r.Origin && before.After(at) {
 			at = before
 		}
 	}

@@ -6,100 +6,18 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
-	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 )
 
-// part is a partition of a device and its holders during a span of time without changes.
-type part struct {
+// partition is a partition of a device and its holders during a span of time without changes.
+type partition struct {
 	join.Part
 	book    *deviceBook
 	holders *segment
 }
 
-// utilization is a reading of a utilization.
-type utilization struct {
-	at    time.Time
-	value float64
-}
-
-// activity is the utilization of a partition, ordered by time, as long as readings of its parent
-// from that time are not distributed.
-type activity []utilization
-
-// with adds a reading, if it is newer than the last one.
-func (a activity) with(at time.Time, value float64) activity {
-	if n := len(a); n > 0 && !at.After(a[n-1].at) {
-		return a
-	}
-	if len(a) >= maxSegments {
-		a = slices.Delete(a, 0, len(a)/2)
-	}
-	return append(a, utilization{at, value})
-}
-
-// since removes the readings that do not matter for the time after the moment.
-func (a activity) since(moment time.Time) activity {
-	n := 0
-	for n+1 < len(a) && !a[n+1].at.After(moment) {
-		n++
-	}
-	if n == 0 {
-		return a
-	}
-	return slices.Delete(a, 0, n)
-}
-
-// mean returns the mean utilization in a span of time. It changes evenly between two readings, and
-// is constant before the first and after the last one. It is unknown (-1) if no reading is within
-// maxIntegration of the span, or if the span is after the last reading and the partition is no
-// longer read.
-func (a activity) mean(from, to time.Time, read bool) float64 {
-	if last := len(a) - 1; !read && last >= 0 && to.After(a[last].at) {
-		if from.After(a[last].at) {
-			return -1
-		}
-		to = a[last].at
-	}
-	near := slices.ContainsFunc(a, func(l utilization) bool {
-		return from.Sub(l.at) <= readings.MaxIntegration && l.at.Sub(to) <= readings.MaxIntegration
-	})
-	if !near {
-		return -1
-	}
-	if !from.Before(to) {
-		return a.at(from)
-	}
-	sum, at, value := 0.0, from, a.at(from)
-	add := func(next utilization) {
-		sum += (value + next.value) / 2 * next.at.Sub(at).Seconds()
-		at, value = next.at, next.value
-	}
-	for _, l := range a {
-		if l.at.After(from) && l.at.Before(to) {
-			add(l)
-		}
-	}
-	add(utilization{to, a.at(to)})
-	return sum / to.Sub(from).Seconds()
-}
-
-// at returns the utilization at a moment. There must be at least one reading.
-func (a activity) at(moment time.Time) float64 {
-	i := slices.IndexFunc(a, func(l utilization) bool { return !l.at.Before(moment) })
-	switch {
-	case i < 0:
-		return a[len(a)-1].value
-	case i == 0:
-		return a[0].value
-	}
-	before, after := a[i-1], a[i]
-	part := float64(moment.Sub(before.at)) / float64(after.at.Sub(before.at))
-	return before.value + part*(after.value-before.value)
-}
-
 // activeIn returns the mean utilization of a partition in a span of time, -1 if unknown.
 func (d *deviceBook) activeIn(from, to, tick time.Time) float64 {
-	return d.activity.mean(from, to, d.measured && d.seen.Equal(tick))
+	return d.activity.Mean(from, to, d.measured && d.seen.Equal(tick))
 }
 
 // link sets the parents of devices that are partitions.
@@ -131,7 +49,7 @@ func (d *deviceBook) unlink() {
 // forget unlinks a partition that is gone, once no reading of its parent from the time of its holds
 // is to come.
 func (d *deviceBook) forget(now time.Time) {
-	if d.parent != nil && d.timeline.last().from.Before(d.parent.unsettled(now)) {
+	if d.parent != nil && d.timeline.Last().From.Before(d.parent.unsettled(now)) {
 		d.unlink()
 	}
 }
@@ -140,19 +58,19 @@ func (d *deviceBook) forget(now time.Time) {
 // partitions changed. The pieces make up the span.
 func (d *deviceBook) each(from, to time.Time, f func(s *segment, from, to time.Time)) {
 	if len(d.parts) == 0 {
-		d.timeline.each(from, to, f)
+		d.timeline.Each(from, to, f)
 		return
 	}
 	var cuts []time.Time
 	for _, p := range d.parts {
-		for _, s := range p.timeline[p.timeline.at(from)+1:] {
-			if s.from.After(from) && s.from.Before(to) {
-				cuts = append(cuts, s.from)
+		for _, s := range p.timeline[p.timeline.At(from)+1:] {
+			if s.From.After(from) && s.From.Before(to) {
+				cuts = append(cuts, s.From)
 			}
 		}
 	}
 	slices.SortFunc(cuts, time.Time.Compare)
-	d.timeline.each(from, to, func(s *segment, from, to time.Time) {
+	d.timeline.Each(from, to, func(s *segment, from, to time.Time) {
 		for _, cut := range cuts {
 			if cut.After(from) && cut.Before(to) {
 				f(s, from, cut)
@@ -166,21 +84,21 @@ func (d *deviceBook) each(from, to time.Time, f func(s *segment, from, to time.T
 // weigh returns the device's partitions in a span without changes of holders, with each one's
 // fraction of what the device did. idle is that of [join.DivideParent]. The result is valid until
 // the next call.
-func (d *deviceBook) weigh(from, to time.Time, idle float64) []part {
+func (d *deviceBook) weigh(from, to time.Time, idle float64) []partition {
 	return d.weighBy(from, to, from, idle)
 }
 
 // weighBy returns the partitions with their holders at a moment, divided by their activity in
 // another span of time.
-func (d *deviceBook) weighBy(from, to, held time.Time, idle float64) []part {
+func (d *deviceBook) weighBy(from, to, held time.Time, idle float64) []partition {
 	d.weighed = d.weighed[:0]
 	parts := make([]join.Part, 0, len(d.parts))
 	for _, p := range d.parts {
-		holders := &p.timeline[p.timeline.at(held)]
+		holders := &p.timeline[p.timeline.At(held)]
 		w := join.Part{
-			Share: p.joined.Entry.ParentShare, Activity: p.activeIn(from, to, d.clock), Held: len(holders.claims) > 0,
+			Share: p.joined.Entry.ParentShare, Activity: p.activeIn(from, to, d.clock), Held: len(holders.Claims) > 0,
 		}
-		d.weighed = append(d.weighed, part{book: p, holders: holders})
+		d.weighed = append(d.weighed, partition{book: p, holders: holders})
 		parts = append(parts, w)
 	}
 	join.DivideParent(parts, idle)
@@ -211,7 +129,7 @@ func (d *deviceBook) chargeParts(
 		if !p.book.measuresItself() {
 			own := p.book.dividedCounter(c.key, d.clock)
 			own.limit, own.read, own.fastest = c.limit, c.read, c.fastest
-			rest := p.holders.charge(own, here, amount, to.Sub(from), by, d.clock)
+			rest := charge(p.holders, own, here, amount, to.Sub(from), by, d.clock)
 			own.total += here - rest
 			here = rest
 		}
@@ -232,7 +150,7 @@ func (d *deviceBook) wasIdle(from, to time.Time, config *Config) bool {
 	known := false
 	for _, p := range d.parts {
 		a := p.activeIn(from, to, d.clock)
-		held := len(p.timeline[p.timeline.at(to)].claims) > 0
+		held := len(p.timeline[p.timeline.At(to)].Claims) > 0
 		if a > config.IdleThreshold || a < 0 && held {
 			return false
 		}
@@ -261,7 +179,7 @@ func lower(a, b float64) float64 {
 // power.
 func (d *deviceBook) dividePresent(tick uint64, now time.Time, config *Config) {
 	for _, p := range d.parts {
-		p.activity = p.activity.since(d.unsettled(now))
+		p.activity = p.activity.Since(d.unsettled(now))
 	}
 	for _, m := range d.meters {
 		if m.counts || !m.spec.Divided || m.divided {
@@ -286,7 +204,7 @@ func (d *deviceBook) dividePresent(tick uint64, now time.Time, config *Config) {
 			}
 			own := p.book.dividedCounter(c.key, now)
 			own.present, own.seen = tick, now
-			own.series = own.series.dividedFrom(c.series.Source, p.Activity)
+			own.series = own.series.dividedFrom(c.series.Origin, p.Activity)
 		}
 	}
 }
@@ -306,7 +224,7 @@ func (d *deviceBook) divideGauge(m *meter, tick uint64, now time.Time) {
 			m.lost += p.Fraction
 			continue
 		}
-		m.lost += p.Fraction * p.holders.unattributed[m.spec.Basis]
+		m.lost += p.Fraction * p.holders.Unattributed[m.spec.Basis]
 		own := p.book.findMeter(m.key)
 		if own == nil {
 			own = p.book.meter(m.key)
@@ -314,10 +232,10 @@ func (d *deviceBook) divideGauge(m *meter, tick uint64, now time.Time) {
 		}
 		own.present, own.seen = tick, now
 		own.now.Value = m.now.Value * p.Fraction
-		if m.peaks && !m.now.At.Before(p.holders.from) {
-			p.holders.peak(m, own.now.Value)
+		if m.peaks && !m.now.At.Before(p.holders.From) {
+			m.keepPeak(p.holders, own.now.Value)
 		}
-		own.series = own.series.dividedFrom(m.series.Source, p.Activity)
+		own.series = own.series.dividedFrom(m.series.Origin, p.Activity)
 	}
 	if m.kept < 1e-12 { // a rounding error is not unattributed
 		m.kept = 0

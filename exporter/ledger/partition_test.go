@@ -368,3 +368,30 @@ func TestPartitionIsPending(t *testing.T) {
 		{claimEnergy, "resourceclaim_name=late"}: 150, {restEnergy, "device=gpu-0"}: 50,
 	})
 }
+
+// The node's sum over devices has each joule once, also after a restart: what the parent counted is
+// not a counter of its partitions.
+func TestPartitionsContinue(t *testing.T) {
+	p := newPartitioned(t)
+	p.read(200, 0, 1, 0)
+	p.Pass(time.Second)
+	p.read(200, 100, 1, 0)
+	x := p.Tick(time.Second)
+	before := x.One(t, claimEnergy, "resourceclaim_name=c0")
+	var k log
+	k.write(p.Ledger, p.Now)
+	p.Restart(k.Kept, p.Now)
+	p.read(200, 300, 1, 0)
+	p.Pass(time.Second)
+	p.read(200, 500, 1, 0)
+	x = p.Tick(time.Second)
+	if got := x.One(t, claimEnergy, "resourceclaim_name=c0"); got <= before {
+		t.Errorf("the claim has %v J after the restart, %v J before", got, before)
+	}
+	if got := x["dra_device_energy_joules_total"]; len(got) != 1 {
+		t.Errorf("devices count energy: %v", got)
+	}
+	if got := x.Matching(sourceInfo, "device=part-0", "quantity=energy", "source=a (divided)"); len(got) != 1 {
+		t.Errorf("the sources are %v", x[sourceInfo])
+	}
+}

@@ -195,6 +195,10 @@ func stamped(s saved.Stamp) time.Time {
 	return time.Unix(0, int64(s))
 }
 
+func originOf(s *saved.Series) join.Origin {
+	return join.ParseOrigin(s.Source).With(join.Computed(s.Computed))
+}
+
 // series returns a series. known is false if the catalogue lacks its quantity.
 func (r *restorer) series(s *saved.Series) (out *Series, known bool) {
 	q, known := r.ledger.config.Catalogue.Named(s.Quantity)
@@ -202,7 +206,7 @@ func (r *restorer) series(s *saved.Series) (out *Series, known bool) {
 		return nil, false
 	}
 	out = &Series{
-		Quantity: q, Labels: driver.Labels{s.Label0, s.Label1, s.Label2}, Source: s.Source, Born: stamped(s.Born),
+		Quantity: q, Labels: driver.Labels{s.Label0, s.Label1, s.Label2}, Origin: originOf(s), Born: stamped(s.Born),
 		Shown: stamped(s.Shown),
 	}
 	own := len(r.ledger.config.Catalogue.Spec(q).Labels)
@@ -266,8 +270,9 @@ func (r *restorer) counter(d *deviceBook, s *saved.Counter, totals *[]float64, s
 	}
 	c := d.counter(seriesKey{series.Quantity, series.Labels}, r.kept.Time)
 	c.series, c.seen, c.settled = series, r.kept.Time, r.at(settled)
-	c.filler, c.sums, c.idle, c.limit = s.Filler, s.Sums, s.Idle, max(s.Limit, c.limit)
+	c.filler, c.sums, c.idle, c.limit = join.ParseOrigin(s.Filler), s.Sums, s.Idle, max(s.Limit, c.limit)
 	c.fastest, c.read = s.Fastest, s.Read
+	c.divided = series.Origin.Computed&(join.Divided|join.DividedByShare) != 0
 	to := []*float64{&c.total}
 	if c.index >= 0 {
 		to = append(to, &d.unattributed.totals[c.index].value)
@@ -288,9 +293,9 @@ func (r *restorer) meter(d *deviceBook, s *saved.Meter, last float64, at time.Ti
 		return errRecord
 	}
 	m := d.meter(seriesKey{series.Quantity, series.Labels})
-	m.source, m.since, m.idle, m.have, m.seen, m.series = s.Source, stamped(s.Since), s.Idle, true, r.kept.Time, series
+	m.origin, m.since, m.idle, m.have, m.seen, m.series = originOf(&s.Series), stamped(s.Since), s.Idle, true, r.kept.Time, series
 	m.last = driver.Reading{Quantity: series.Quantity, Labels: series.Labels, Value: last, At: at}
-	m.now = join.Reading{Reading: m.last, Source: m.source}
+	m.now = join.Reading{Reading: m.last, Origin: m.origin}
 	if m.counts {
 		l := &s.Left
 		m.before.Doubted = r.point(s.Doubted)
@@ -405,14 +410,14 @@ func (r *restorer) held(number uint32, s saved.Held) error {
 	var out segments
 	for _, of := range s.Segments {
 		next := segment{
-			from: r.at(of.From), claims: r.portions(of.Claims), pods: r.portions(of.Pods), guessed: of.Guessed,
-			attribution: join.Attribution(of.Attribution),
+			From: r.at(of.From), Claims: r.parts(of.Claims), Pods: r.parts(of.Pods), Guessed: of.Guessed,
+			Attribution: join.Attribution(of.Attribution),
 		}
-		next.setUnattributed()
+		next.SetUnattributed()
 		if len(out) == 0 {
-			next.from = time.Time{}
+			next.From = time.Time{}
 		}
-		out = out.append(next)
+		out = out.Append(next)
 	}
 	if len(out) > 0 {
 		d.timeline = out
@@ -420,13 +425,13 @@ func (r *restorer) held(number uint32, s saved.Held) error {
 	return nil
 }
 
-func (r *restorer) portions(of []saved.Portion) (out []portion) {
+func (r *restorer) parts(of []saved.Portion) (out []part) {
 	for _, p := range of {
 		a := r.accounts[p.Account]
 		if a == nil { // it was dropped
 			a = &account{dropped: true}
 		}
-		out = append(out, portion{account: a, weight: p.Weight, use: join.Evenly(p.Weight), own: 1})
+		out = append(out, part{Holder: a, Weight: p.Weight, Use: join.Evenly(p.Weight), Own: 1})
 	}
 	return out
 }
@@ -458,10 +463,10 @@ func (d *deviceBook) resume(ended, now time.Time, alone bool) {
 	if !alone {
 		return
 	}
-	last := d.timeline.last().from
-	d.timeline = d.timeline.append(segment{from: driver.Later(ended, last), unattributed: join.Evenly(1)})
+	last := d.timeline.Last().From
+	d.timeline = d.timeline.Append(segment{From: driver.Later(ended, last), Unattributed: join.Evenly(1)})
 	d.accrued = now
-	d.timeline.endAccounts(nil, ended)
+	endAccounts(d.timeline, nil, ended)
 	for _, p := range d.periods.All() {
 		if p.To.IsZero() {
 			d.periods.End(p, ended)

@@ -64,7 +64,7 @@ func (d *deviceBook) row(tick uint64, room *deviceRoom) Device {
 		}
 		return s
 	}
-	last := d.timeline.last()
+	last := d.timeline.Last()
 	ages := take(&room.ages, d.numValues())[:d.numValues()]
 	s.Values = take(&room.values, d.numValues())
 	s.Unattributed = take(&room.values, d.numUnattributed())
@@ -75,7 +75,7 @@ func (d *deviceBook) row(tick uint64, room *deviceRoom) Device {
 		v := Value{m.series, m.now.Value}
 		s.Values = append(s.Values, v)
 		if m.gauge >= 0 {
-			v.Value *= m.kept*last.unattributed[m.spec.Basis] + m.lost
+			v.Value *= m.kept*last.Unattributed[m.spec.Basis] + m.lost
 			s.Unattributed = append(s.Unattributed, v)
 		}
 	}
@@ -288,11 +288,11 @@ func (m *Amounts) addGauges(a *account, tick uint64) {
 // use returns the account's parts of the device's quantities.
 func (a *account) use() join.Use {
 	if !a.aggregated {
-		return a.device.timeline.useOf(a)
+		return a.device.timeline.Last().UseOf(a)
 	}
 	var sum join.Use
 	for _, m := range a.members {
-		sum.Add(a.device.timeline.useOf(m))
+		sum.Add(a.device.timeline.Last().UseOf(m))
 	}
 	return sum
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/distribution"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -86,7 +87,7 @@ type saver struct {
 		observation  saved.Observation
 		name         saved.Name
 	}
-	portions  []saved.Portion
+	parts     []saved.Portion
 	histogram distribution.Histogram
 }
 
@@ -115,6 +116,8 @@ func (w *saver) series(s *Series, value float64) saved.Series {
 		Born: stamp(s.Born), Shown: stamp(s.Shown), Value: value,
 	}
 }
+
+func setOrigin(to *saved.Series, o join.Origin) { to.Source, to.Computed = o.Source, uint8(o.Computed) }
 
 func (w *saver) values(to []saved.Series, values []Value) []saved.Series {
 	for _, v := range values {
@@ -173,10 +176,10 @@ func (w *saver) device(d *deviceBook) {
 	}
 	for of := range d.byIndex() {
 		counter := saved.Counter{
-			Series: w.series(of.series, 0), Filler: of.filler, Sums: of.sums, Idle: of.idle, Limit: of.limit,
+			Series: w.series(of.series, 0), Filler: of.filler.String(), Sums: of.sums, Idle: of.idle, Limit: of.limit,
 			Fastest: rounded(of.fastest), Read: rounded(of.read),
 		}
-		counter.Source = of.series.Source
+		setOrigin(&counter.Series, of.series.Origin)
 		r.Counters = append(r.Counters, counter)
 		if c.Totals = append(c.Totals, of.total); of.index >= 0 {
 			c.Totals = append(c.Totals, d.unattributed.totals[of.index].value)
@@ -188,7 +191,7 @@ func (w *saver) device(d *deviceBook) {
 			continue
 		}
 		meter := saved.Meter{Series: w.series(newSeries(m.key), 0), Since: stamp(m.since), Idle: m.idle}
-		meter.Source = m.source
+		setOrigin(&meter.Series, m.origin)
 		if m.counts {
 			w.before(&meter, m.before)
 		}
@@ -211,30 +214,30 @@ func (w *saver) device(d *deviceBook) {
 // second.
 func (w *saver) held(d *deviceBook) {
 	r := &w.records.held
-	r.Segments, w.portions = r.Segments[:0], w.portions[:0]
-	first := d.timeline.at(d.unsettled(d.clock))
+	r.Segments, w.parts = r.Segments[:0], w.parts[:0]
+	first := d.timeline.At(d.unsettled(d.clock))
 	for i := max(first, len(d.timeline)-maxHeld); i < len(d.timeline); i++ {
 		s := &d.timeline[i]
-		if i > first && s.sameHolders(&d.timeline[i-1]) {
+		if i > first && s.SameHolders(&d.timeline[i-1]) {
 			continue
 		}
 		segment := saved.Segment{
-			Claims: w.portionsOf(s.claims), Pods: w.portionsOf(s.pods), Guessed: s.guessed, Attribution: string(s.attribution),
+			Claims: w.partsOf(s.Claims), Pods: w.partsOf(s.Pods), Guessed: s.Guessed, Attribution: string(s.Attribution),
 		}
 		if i > first {
-			segment.From = w.at(s.from)
+			segment.From = w.at(s.From)
 		}
 		r.Segments = append(r.Segments, segment)
 	}
 	w.Put(saved.KindHeld, &d.object, r)
 }
 
-func (w *saver) portionsOf(of []portion) []saved.Portion {
-	first := len(w.portions)
+func (w *saver) partsOf(of []part) []saved.Portion {
+	first := len(w.parts)
 	for i := range of {
-		w.portions = append(w.portions, saved.Portion{Account: w.Number(&of[i].account.object), Weight: of[i].weight})
+		w.parts = append(w.parts, saved.Portion{Account: w.Number(&of[i].Holder.object), Weight: of[i].Weight})
 	}
-	return w.portions[first:]
+	return w.parts[first:]
 }
 
 func (w *saver) periods(d *deviceBook) {

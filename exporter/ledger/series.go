@@ -2,10 +2,10 @@ package ledger
 
 import (
 	"cmp"
-	"strings"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
 // Series is the identity of a value. It is immutable and belongs to one device or holder. The same
@@ -13,9 +13,9 @@ import (
 type Series struct {
 	Quantity driver.Quantity
 	Labels   driver.Labels
-	Source   string    // for values of a device
-	Born     time.Time // for counters: since when it counts
-	Shown    time.Time // for counters: when it was first in a snapshot
+	Origin   join.Origin // for values of a device
+	Born     time.Time   // for counters: since when it counts
+	Shown    time.Time   // for counters: when it was first in a snapshot
 }
 
 // Value is a number and its identity.
@@ -41,36 +41,20 @@ func (k seriesKey) compare(other seriesKey) int {
 	return k.labels.Compare(&other.labels)
 }
 
-// from returns the series with another source.
-func (s *Series) from(source string) *Series {
+// from returns the series with another origin; the same series if it has that one.
+func (s *Series) from(origin join.Origin) *Series {
+	if s.Origin == origin {
+		return s
+	}
 	other := *s
-	other.Source = source
+	other.Origin = origin
 	return &other
 }
 
-// integralSuffix is appended to the source's name if a gauge is integrated because there is no
-// hardware counter.
-const integralSuffix = " (integral of its gauge)"
-
-// Estimated reports whether the values of a source are not measured: they are integrals, parts of a
-// parent's values, or estimates.
-func Estimated(source string) bool { return strings.HasSuffix(source, ")") }
-
-// Suffixes of the names of sources, for quantities of a parent that are divided among the holders
-// of a partition.
-const (
-	dividedSuffix        = " (divided)"
-	dividedByShareSuffix = " (divided by share)" // the activity of the partition is unknown
-)
-
-// dividedFrom returns the series for parts of the parent's values, which source measures.
-func (s *Series) dividedFrom(source string, activity float64) *Series {
-	suffix := dividedSuffix
+// dividedFrom returns the series for parts of a parent's value. activity is that of the partition.
+func (s *Series) dividedFrom(parent join.Origin, activity float64) *Series {
 	if activity < 0 {
-		suffix = dividedByShareSuffix
+		return s.from(parent.With(join.DividedByShare))
 	}
-	if len(s.Source) == len(source)+len(suffix) && s.Source[:len(source)] == source && s.Source[len(source):] == suffix {
-		return s
-	}
-	return s.from(source + suffix)
+	return s.from(parent.With(join.Divided))
 }

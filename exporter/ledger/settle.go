@@ -3,10 +3,10 @@ package ledger
 import (
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 )
 
@@ -23,19 +23,19 @@ func (d *deviceBook) observe(tick uint64, now time.Time) {
 		if m == nil {
 			before := d.readBefore(&r, tick)
 			if m = d.meter(key); !before.IsZero() {
-				m.beginAt(before, r.Source)
+				m.beginAt(before, r.Origin)
 			}
 		}
-		if reason := d.refuse(m, &r.Reading, r.Source); reason != "" {
-			d.reject(r.Source, reason, &r.Reading)
+		if reason := d.refuse(m, &r.Reading, r.Origin); reason != "" {
+			d.reject(r.Origin, reason, &r.Reading)
 			continue
 		}
 		m.present, m.seen, m.now, m.divided = tick, now, r, false
 		if reason := m.observe(r, now); reason != "" {
-			d.reject(r.Source, reason, &r.Reading)
+			d.reject(r.Origin, reason, &r.Reading)
 		}
 		if d.joined.Parent != "" && m.spec.MeasuresBasis && m.spec.Basis == driver.ByTime {
-			d.activity = d.activity.with(r.At, r.Value)
+			d.activity = d.activity.With(r.At, r.Value)
 		}
 	}
 	for _, m := range d.meters {
@@ -70,18 +70,18 @@ func (d *deviceBook) settle(horizon, now time.Time, config *Config) {
 		m.queue = slices.Delete(m.queue, 0, n)
 	}
 	d.watched = d.watched || d.measured
-	d.contradict(d.joined.Contradiction(config.IdleThreshold), d.timeline.last(), now)
+	d.contradict(d.joined.Contradiction(config.IdleThreshold), d.timeline.Last(), now)
 	d.chargeActive(d.timeline)
 }
 
 // refuse returns why a reading is none, by earlier readings of the device; "": it is one. A gauge
 // may not exceed the highest rate of its counter.
-func (d *deviceBook) refuse(m *meter, r *driver.Reading, source string) driver.Reason {
+func (d *deviceBook) refuse(m *meter, r *driver.Reading, origin join.Origin) driver.Reason {
 	m.proven = m.proven || r.Value != 0
 	switch {
 	case m.spec.Zero == driver.ZeroNeedsOther && !m.proven:
 		if m.counts {
-			m.beginAt(r.At, source) // a counter that turns out to be real counts from here
+			m.beginAt(r.At, origin) // a counter that turns out to be real counts from here
 		}
 		d.joined.Lack(driver.Absence{Quantity: r.Quantity, Why: driver.AbsentZero})
 		return driver.ReasonZero
@@ -94,10 +94,9 @@ func (d *deviceBook) refuse(m *meter, r *driver.Reading, source string) driver.R
 }
 
 // reject records that a reading was rejected.
-func (d *deviceBook) reject(source string, reason driver.Reason, r *driver.Reading) {
-	source, _, _ = strings.Cut(source, " (")
+func (d *deviceBook) reject(origin join.Origin, reason driver.Reason, r *driver.Reading) {
 	d.rejected = append(d.rejected, driver.Rejection{
-		Input: driver.InputOf(source, d.catalogue.Spec(r.Quantity)), Reason: reason, Count: 1,
+		Input: driver.InputOf(origin.Source, d.catalogue.Spec(r.Quantity)), Reason: reason, Count: 1,
 		Example: r.Example(d.catalogue),
 	})
 }
@@ -107,7 +106,7 @@ func (d *deviceBook) reject(source string, reason driver.Reason, r *driver.Readi
 func (d *deviceBook) measure(m *meter, next driver.Reading, now time.Time, config *Config) {
 	if m.peaks {
 		d.peak(m, next.Value)
-		d.timeline.on(next.At).peak(m, next.Value*m.kept)
+		m.keepPeak(d.timeline.On(next.At), next.Value*m.kept)
 	}
 	d.observeDistribution(m, next)
 	d.observeUse(m, next, 0)
@@ -142,18 +141,18 @@ func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config 
 		case counts && readings.Fits(next.Value, next.Since, next.At, c.most()):
 			d.tally(c, next.Value, next.Since, next.At, true, config)
 		case counts:
-			d.reject(m.source, driver.ReasonRate, &next)
+			d.reject(m.origin, driver.ReasonRate, &next)
 		}
 	} else {
 		step := m.before.Next(m.last, next, readings.Limits{
 			Most: c.most(), Known: c.highest(), Patient: c.spec.Failure,
 		})
 		if step.Reason != "" {
-			d.reject(m.source, step.Reason, &next)
+			d.reject(m.origin, step.Reason, &next)
 			return
 		}
 		if step.Returned {
-			d.reject(m.source, driver.ReasonFall, &m.last)
+			d.reject(m.origin, driver.ReasonFall, &m.last)
 		}
 		d.observeUse(m, next, step.Amount/max(next.At.Sub(step.From).Seconds(), 1e-3))
 		d.tally(c, step.Amount, step.From, next.At, step.Exact, config)
@@ -234,7 +233,7 @@ func (d *deviceBook) distribute(c *counter, amount float64, from, to time.Time, 
 		if c.spec.Divided && len(d.parts) > 0 {
 			here = d.chargeParts(c, here, from, to, by)
 		}
-		d.unattributed.charge(c, s.charge(c, here, here, to.Sub(from), by, d.clock), d.clock)
+		d.unattributed.charge(c, charge(s, c, here, here, to.Sub(from), by, d.clock), d.clock)
 	})
 }
 
@@ -247,19 +246,19 @@ func (d *deviceBook) accrue(horizon time.Time) {
 	if !horizon.After(from) {
 		return
 	}
-	d.timeline.doubtHolds(from, horizon)
-	d.timeline.each(from, horizon, func(s *segment, from, to time.Time) {
+	doubtHolds(d.timeline, from, horizon)
+	d.timeline.Each(from, horizon, func(s *segment, from, to time.Time) {
 		seconds := to.Sub(from).Seconds()
-		if len(s.claims) > 0 {
+		if len(s.Claims) > 0 {
 			d.allocated += seconds
 		}
-		for i := range s.claims {
-			s.claims[i].account.divide(s.attribution)
+		for i := range s.Claims {
+			s.Claims[i].Holder.divide(s.Attribution)
 		}
-		for p := range s.portions() {
-			p.account.allocated += seconds
-			p.account.share += seconds * p.weight
-			p.account.charged = d.clock
+		for p := range s.Parts() {
+			p.Holder.allocated += seconds
+			p.Holder.share += seconds * p.Weight
+			p.Holder.charged = d.clock
 		}
 	})
 	d.accrued = horizon

@@ -90,12 +90,12 @@ func (d *deviceBook) witness(c *counter, amount float64, from, to time.Time) {
 func (d *deviceBook) witnessTime(c *counter, amount float64, from, to time.Time) {
 	span := float64(to.Sub(from))
 	d.eachBook(func(b *deviceBook) {
-		b.timeline.each(from, to, func(s *segment, from, to time.Time) {
+		b.timeline.Each(from, to, func(s *segment, from, to time.Time) {
 			part := 1.0
 			if span > 0 {
 				part = float64(to.Sub(from)) / span
 			}
-			s.eachHolder(func(a *account, _ bool) { a.witness(c.key, amount*part, d.clock) })
+			eachHolder(s, func(a *account, _ bool) { a.witness(c.key, amount*part, d.clock) })
 		})
 	})
 }
@@ -112,7 +112,7 @@ func (d *deviceBook) witnessErrors(c *counter, amount float64, from, to time.Tim
 		amount--
 		d.failed(failure.at(&e))
 		eachBook(func(b *deviceBook) {
-			b.timeline[b.timeline.at(e.at)].eachHolder(func(a *account, pod bool) {
+			eachHolder(b.timeline.On(e.at), func(a *account, pod bool) {
 				if !e.Named || a.isHit(&e.Event, pod) {
 					a.fail(c.key, 1, e.at, d.clock)
 				}
@@ -126,8 +126,8 @@ func (d *deviceBook) witnessErrors(c *counter, amount float64, from, to time.Tim
 	d.failed(failure)
 	eachBook(func(b *deviceBook) {
 		var hit []*account
-		b.timeline.each(from, to, func(s *segment, _, _ time.Time) {
-			s.eachHolder(func(a *account, _ bool) {
+		b.timeline.Each(from, to, func(s *segment, _, _ time.Time) {
+			eachHolder(s, func(a *account, _ bool) {
 				if !slices.Contains(hit, a) {
 					hit = append(hit, a)
 					a.fail(c.key, amount, to, d.clock)

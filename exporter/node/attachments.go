@@ -60,7 +60,7 @@ func (a *attachments) current() []driver.Attachment {
 
 // attached returns the devices that may be network interfaces of pods: devices whose driver reports
 // the interface's name in the claim's status (KEP-4817); interfaces of the host, and RDMA devices,
-// both of which keep their names; and claims of classic DRA for the pod's own network.
+// both of which keep their names.
 func attached(allocations []podresources.Allocation, inventory driver.Inventory) []attachment {
 	var out []attachment
 	for i := range allocations {
@@ -69,9 +69,6 @@ func attached(allocations []podresources.Allocation, inventory driver.Inventory)
 		name := hardware.NetDev
 		if a.Network != nil && a.Network.Interface != "" {
 			name = a.Network.Interface
-		}
-		if name == "" && a.Classic() {
-			name = podInterface(a.Device.Driver)
 		}
 		if name == "" && hardware.RDMADev == "" || a.Admin || a.ByPlugin() {
 			continue
@@ -85,15 +82,6 @@ func attached(allocations []podresources.Allocation, inventory driver.Inventory)
 		})
 	}
 	return out
-}
-
-// podInterface returns the pod's interface that claims of a classic DRA driver refer to, "" for
-// none. Spiderpool's claims are for the pod's default interface, eth0.
-func podInterface(driverName string) string {
-	if driverName == "netresources.spidernet.io" {
-		return "eth0"
-	}
-	return ""
 }
 
 // podsOf returns the known UIDs of the holders' pods, each once.

@@ -46,15 +46,6 @@ func TestAttached(t *testing.T) {
 			podresources.Allocation{Claim: claim, Device: id("gone"), Network: &podresources.Network{Interface: "net1"}},
 			[]attachment{{driver.Attachment{Driver: "dra.net", Device: "gone", Interface: "net1"}, []string{"a", "b"}}},
 		},
-		"of classic DRA": {
-			podresources.Allocation{Claim: claim, Device: driver.ID{Driver: "netresources.spidernet.io", Device: "uid"}},
-			[]attachment{
-				{driver.Attachment{Driver: "netresources.spidernet.io", Device: "uid", Interface: "eth0"}, []string{"a", "b"}},
-			},
-		},
-		"of classic DRA, no network": {
-			podresources.Allocation{Claim: claim, Device: driver.ID{Driver: "intel.com", Device: "card0"}}, nil,
-		},
 		"is no interface":  {podresources.Allocation{Claim: claim, Device: id("gpu"), Network: &podresources.Network{}}, nil},
 		"admin access":     {podresources.Allocation{Claim: claim, Device: id("nic"), Admin: true}, nil},
 		"by device plugin": {podresources.Allocation{Device: id("nic")}, nil},

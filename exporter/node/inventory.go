@@ -23,26 +23,6 @@ type cdiDevice struct {
 // after it was last held, so that its last readings are counted.
 const rememberHeld = 10 * time.Minute
 
-// withClaimUIDs returns the allocations with the UIDs of classic DRA claims that only CDI specs
-// have. The argument is not changed.
-func (n *Node) withClaimUIDs(allocations []podresources.Allocation) []podresources.Allocation {
-	shared := true
-	for i := range allocations {
-		if a := &allocations[i]; !a.Classic() || a.ClaimUID != "" {
-			continue
-		}
-		uid := n.cdi.ClaimUID(allocations[i].CDI)
-		if uid == "" {
-			continue
-		}
-		if shared {
-			allocations, shared = slices.Clone(allocations), false
-		}
-		allocations[i].ClaimUID = uid
-	}
-	return allocations
-}
-
 // withHeld returns the inventory plus devices that were in it and are still held. A kubelet that
 // starts deletes the slices of its node (wipeResourceSlices in pkg/kubelet/cm/dra/plugin). Drivers
 // take seconds to publish them again, and their devices stay held. The argument is not changed.

@@ -315,7 +315,7 @@ func (n *Node) describe(now time.Time) ([]podresources.Allocation, driver.Invent
 	held, signs := n.book.Holds(now, n.view.At)
 	n.report(&held, now)
 	// Each step returns its arguments, or changed copies of them.
-	allocations := n.withClaimUIDs(held.Allocations)
+	allocations := held.Allocations
 	allocations = n.withPending(allocations)
 	all := n.withHeld(allocations, n.slices())
 	all = n.withoutDrivers(all)

@@ -418,8 +418,7 @@ func (n *known) absent(d *DeviceReport) Section {
 	}
 	found, readers := map[string]bool{}, map[string]bool{}
 	for i := range d.Values {
-		name, _, _ := strings.Cut(d.Values[i].Source, " ")
-		found[d.Values[i].Quantity], readers[name] = true, true
+		found[d.Values[i].Quantity], readers[join.ParseOrigin(d.Values[i].Source).Source] = true, true
 	}
 	type reason struct{ why, do string }
 	lacks := map[reason][]string{}

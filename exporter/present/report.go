@@ -243,7 +243,7 @@ func (n quantityNames) device(d *ledger.Device, state ledger.State) DeviceReport
 		r.Up = &up
 	}
 	for _, s := range d.Divided {
-		r.Divided = append(r.Divided, DividedReport{n[s.Quantity].name, s.Source})
+		r.Divided = append(r.Divided, DividedReport{n[s.Quantity].name, s.Origin.String()})
 	}
 	for _, t := range d.Entry.Taints {
 		r.Taints = append(r.Taints, TaintReport{Taint: t.String(), Source: t.Source(), Rule: t.Rule})
@@ -326,7 +326,7 @@ func (n quantityNames) values(values []ledger.Value) []ValueReport {
 	out := make([]ValueReport, 0, len(values))
 	for i := range values {
 		v := &values[i]
-		r := ValueReport{Quantity: n[v.Quantity].name, Value: v.Value, Source: v.Source, Since: v.Born}
+		r := ValueReport{Quantity: n[v.Quantity].name, Value: v.Value, Source: v.Origin.String(), Since: v.Born}
 		for j, label := range n[v.Quantity].labels {
 			if r.Labels == nil {
 				r.Labels = map[string]string{}

@@ -2,7 +2,6 @@ package recorder
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -61,7 +60,7 @@ func sourcesOf(d *ledger.Device, before []string) []string {
 	var room [4]string
 	out := room[:0]
 	for i := range d.Values {
-		name, _, _ := strings.Cut(d.Values[i].Source, " (")
+		name := d.Values[i].Origin.Source
 		if d.Values[i].Quantity != driver.Health && name != "" && !slices.Contains(out, name) {
 			out = append(out, name)
 		}

@@ -181,9 +181,9 @@ func receiptOf(c *ledger.Closed, catalogue driver.Catalogue) ReceiptDevice {
 	for i := range c.Amounts {
 		a := &c.Amounts[i]
 		f := newFigure(a.Quantity, a.Labels, a.Value, catalogue)
-		f.ErrorBound, f.MeasuredSeconds, f.Source = &a.Bound, a.Measured, a.Source
+		f.ErrorBound, f.MeasuredSeconds, f.Source = &a.Bound, a.Measured, a.Origin.String()
 		if a.Quantity == driver.Energy {
-			f.SensorError = sensorErrorOf(c.Model, a.Source)
+			f.SensorError = sensorErrorOf(c.Model, a.Origin)
 		}
 		out.Figures = append(out.Figures, f)
 	}

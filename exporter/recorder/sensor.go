@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
 // SensorError describes the error of a sensor.
@@ -35,12 +35,12 @@ func sensors() []sensor {
 }
 
 // sensorErrorOf returns the known error of a model's power sensor, nil if unknown.
-func sensorErrorOf(model, source string) *SensorError {
+func sensorErrorOf(model string, origin join.Origin) *SensorError {
 	words := strings.FieldsFunc(model, func(r rune) bool { return r == ' ' || r == '-' || r == '_' })
 	for _, s := range sensors() {
 		if slices.Contains(words, s.model) {
 			return &SensorError{
-				SampledRatio: s.sampled, Of: "power", Counter: !ledger.Estimated(source), Source: s.source,
+				SampledRatio: s.sampled, Of: "power", Counter: origin.Computed == 0, Source: s.source,
 			}
 		}
 	}

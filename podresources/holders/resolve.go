@@ -73,9 +73,8 @@ func Holds(e *Evidence, now time.Time) Holdings {
 		r.usePod(uid)
 	}
 	health := podresources.Health(r.health, e.allocations)
-	classic := podresources.ClassicDevices(e.allocations)
 	for i := range e.allocations {
-		r.list(e.allocations[i], health, classic)
+		r.list(e.allocations[i], health)
 	}
 	r.complete()
 	return r.finish()

@@ -79,7 +79,7 @@ func (c *ConflictLog) News(now []Conflict, at time.Time) []Conflict {
 func (r *resolver) disagree(
 	p *pod, a *podresources.Allocation, claim *podresources.ClaimFacts, shares bool,
 ) (conflict, used bool) {
-	if a.ByPlugin() || a.Classic() || claim.Classic != nil || len(claim.Results) == 0 {
+	if a.ByPlugin() || len(claim.Results) == 0 {
 		return false, false
 	}
 	c := Conflict{Claim: a.Claim, Pod: p.Pod, UID: p.UID, Device: a.Device}

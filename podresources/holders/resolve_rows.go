@@ -9,13 +9,10 @@ import (
 )
 
 // list adds the rows of an allocation in the kubelet's answer.
-func (r *resolver) list(
-	a podresources.Allocation, health map[driver.ID]podresources.DeviceHealth, classic map[podresources.Claim]int,
-) {
+func (r *resolver) list(a podresources.Allocation, health map[driver.ID]podresources.DeviceHealth) {
 	claim := r.claims[a.Claim]
 	of := health[a.Device]
 	a.Health, a.HealthReason = of.Health, of.Message
-	claim.CompleteClassic(&a, classic[a.Claim] == 1)
 	shares := unlistedShares(&claim, &a)
 	if len(shares) == 0 {
 		claim.Complete(&a)
@@ -100,9 +97,6 @@ func (r *resolver) complete() {
 
 func (r *resolver) completeClaim(claim podresources.Claim) {
 	facts, known := r.claims[claim]
-	if facts.Classic != nil {
-		return
-	}
 	listed := r.ofClaim[claim]
 	holders := r.holders(listed)
 	for _, u := range r.used[claim] {

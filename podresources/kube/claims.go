@@ -31,7 +31,7 @@ const (
 
 // ParseClaims returns the facts of the ResourceClaims in a file with the output of `kubectl get
 // resourceclaims -A -o yaml` (or json): a List, single objects or several documents, of
-// resource.k8s.io/v1, v1beta2, v1beta1, v1alpha3 or v1alpha2. Objects of other kinds are ignored. A
+// resource.k8s.io/v1, v1beta2, v1beta1 or v1alpha3. Objects of other kinds are ignored. A
 // claim that has not been allocated has no results.
 //
 // A malformed claim, or a malformed element of one, is omitted and counted by reason. A file that
@@ -63,7 +63,7 @@ func ParseClaims(data []byte) (map[podresources.Claim]podresources.ClaimFacts, d
 }
 
 // claimObject has the used fields of a ResourceClaim, in the JSON form that v1, v1beta2, v1beta1
-// and v1alpha3 share, and the corresponding ones of v1alpha2.
+// and v1alpha3 share.
 type claimObject struct {
 	Metadata struct {
 		Name        string            `json:"name"`
@@ -74,16 +74,13 @@ type claimObject struct {
 		Annotations map[string]string `json:"annotations"`
 	} `json:"metadata"`
 	Spec struct {
-		ResourceClassName string `json:"resourceClassName"` // v1alpha2
-		Devices           struct {
+		Devices struct {
 			Requests []json.RawMessage `json:"requests"`
 		} `json:"devices"`
 	} `json:"spec"`
 	Status struct {
-		DriverName string `json:"driverName"` // v1alpha2
 		Allocation *struct {
-			ResourceHandles     []json.RawMessage `json:"resourceHandles"` // v1alpha2
-			AllocationTimestamp json.RawMessage   `json:"allocationTimestamp"`
+			AllocationTimestamp json.RawMessage `json:"allocationTimestamp"`
 			Devices             struct {
 				Results []json.RawMessage `json:"results"`
 			} `json:"devices"`
@@ -149,10 +146,7 @@ func parseClaim(raw json.RawMessage, labels []podresources.Chosen,
 		facts.PodClaimName = name
 	}
 	facts.Extended = meta.Annotations[extendedClaimAnnotation] == "true"
-	facts.Classic = object.classic()
-	if allocation := object.Status.Allocation; allocation != nil && facts.Classic != nil {
-		facts.Results = parseHandles(allocation.ResourceHandles, facts.Classic, rejected)
-	} else if allocation != nil {
+	if allocation := object.Status.Allocation; allocation != nil {
 		facts.AllocatedAt = parseTime(allocation.AllocationTimestamp, rejected)
 		classes := deviceClasses(object.Spec.Devices.Requests, rejected)
 		facts.Results = parseResults(allocation.Devices.Results, classes, rejected)

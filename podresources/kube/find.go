@@ -135,7 +135,7 @@ func (f *Finder) deviceNode(ctx context.Context, selector, pool, device string) 
 	query := url.Values{"fieldSelector": {selector}, "limit": {fmt.Sprint(slicePageSize)}}
 	for {
 		p, err := f.list(ctx, func(ctx context.Context) (io.ReadCloser, error) {
-			return f.versions.get(ctx, "resourceslices", func(string) url.Values { return query })
+			return f.versions.get(ctx, "resourceslices", query)
 		})
 		if err != nil {
 			return "", err

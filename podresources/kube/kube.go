@@ -232,10 +232,8 @@ func (n *Node) sliceFeed(half int) *feed {
 	f := n.newFeed()
 	f.limit = slicePageSize
 	f.get = func(ctx context.Context, query url.Values) (io.ReadCloser, error) {
-		return n.versions.get(ctx, "resourceslices", func(version string) url.Values {
-			query.Set("fieldSelector", sliceSelector(half, n.config.Name, version))
-			return query
-		})
+		query.Set("fieldSelector", sliceSelector(half, n.config.Name))
+		return n.versions.get(ctx, "resourceslices", query)
 	}
 	f.fill = func() (func(json.RawMessage), func(time.Time)) { return n.slices.fill(half) }
 	f.update = func(object json.RawMessage, gone bool) { n.slices.update(half, object, gone) }

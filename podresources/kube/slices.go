@@ -47,17 +47,12 @@ const (
 	nodelessSlices
 )
 
-// sliceSelector selects the slices of a half; the API server keeps an index of spec.nodeName. In
-// v1alpha2 slices have no spec.
-func sliceSelector(half int, node, version string) string {
+// sliceSelector selects the slices of a half; the API server keeps an index of spec.nodeName.
+func sliceSelector(half int, node string) string {
 	if half == nodelessSlices {
 		node = ""
 	}
-	field := "spec.nodeName="
-	if version == classicVersion {
-		field = "nodeName="
-	}
-	return field + node
+	return "spec.nodeName=" + node
 }
 
 // fill begins a new set of all slices of a half.

@@ -119,7 +119,7 @@ func (s *taintRuleSet) rejections() driver.Rejections {
 func (n *Node) taintRuleFeed() *feed {
 	f := n.newFeed()
 	f.get = func(ctx context.Context, query url.Values) (io.ReadCloser, error) {
-		return n.taintVersions.get(ctx, "devicetaintrules", func(string) url.Values { return query })
+		return n.taintVersions.get(ctx, "devicetaintrules", query)
 	}
 	f.fill, f.update = n.taintRules.fill, n.taintRules.update
 	return f

@@ -18,12 +18,8 @@ const resourceGroup = "/apis/resource.k8s.io"
 // v1 since Kubernetes 1.34, v1beta2 1.33, v1beta1 1.32, v1alpha3 1.31; later ones serve other
 // things under that name, beside v1beta1).
 func resourceVersions() []string {
-	return []string{"v1", "v1beta2", "v1beta1", "v1alpha3", classicVersion}
+	return []string{"v1", "v1beta2", "v1beta1", "v1alpha3"}
 }
-
-// classicVersion is the version of classic DRA in Kubernetes 1.26 to 1.30. Only 1.30 has
-// ResourceSlices in it.
-const classicVersion = "v1alpha2"
 
 // versions requests objects of resource.k8s.io in the best version that is served, which it finds
 // by trying them. It is safe for concurrent use.
@@ -42,13 +38,12 @@ func newVersions(api API, now func() time.Time, list []string) *versions {
 }
 
 // get opens the response to a GET of a resource (resourceslices, or
-// namespaces/NS/resourceclaims/NAME) with the query for the version.
-func (v *versions) get(ctx context.Context, resource string, query func(version string) url.Values,
-) (io.ReadCloser, error) {
+// namespaces/NS/resourceclaims/NAME) with a query.
+func (v *versions) get(ctx context.Context, resource string, query url.Values) (io.ReadCloser, error) {
 	var err error
 	for _, version := range v.order() {
 		var body io.ReadCloser
-		body, err = v.api.Get(ctx, resourceGroup+"/"+version+"/"+resource, query(version))
+		body, err = v.api.Get(ctx, resourceGroup+"/"+version+"/"+resource, query)
 		if !isPathMissing(err) {
 			v.served(version, err)
 			return body, err
@@ -105,5 +100,5 @@ func (v *versions) known() string {
 // claim opens the response to a GET of a claim.
 func (v *versions) claim(ctx context.Context, claim podresources.Claim) (io.ReadCloser, error) {
 	path := "namespaces/" + url.PathEscape(claim.Namespace) + "/resourceclaims/" + url.PathEscape(claim.Name)
-	return v.get(ctx, path, func(string) url.Values { return nil })
+	return v.get(ctx, path, nil)
 }

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
@@ -51,19 +50,6 @@ func Share(driver, pool, device, shareID string, cdi ...string) *v1.ClaimResourc
 	resource := Device(driver, pool, device, cdi...)
 	resource.ShareId = proto.String(shareID)
 	return resource
-}
-
-// Classic returns a claim of classic DRA as kubelets 1.27 to 1.30 list it: with the name of its
-// resource class in a field that newer versions of the proto lack, and with CDI names for devices.
-func Classic(namespace, name, class string, cdi ...string) *v1.DynamicResource {
-	const classNameField = 1 // k8s.io/kubelet v0.30 pkg/apis/podresources/v1/api.proto
-	claim := &v1.DynamicResource{
-		ClaimNamespace: namespace, ClaimName: name,
-		ClaimResources: []*v1.ClaimResource{Device("", "", "", cdi...)},
-	}
-	unknown := protowire.AppendTag(nil, classNameField, protowire.BytesType)
-	claim.ProtoReflect().SetUnknown(protowire.AppendString(unknown, class))
-	return claim
 }
 
 // WithDevices adds devices of a device plugin to a container, each in an entry of its own, as the

@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
@@ -167,8 +168,8 @@ func (p *player) wantMalformed() {
 	for i := range p.last.Devices {
 		for _, v := range p.last.Devices[i].Values {
 			spec := v.Quantity.Spec()
-			source, _, _ := strings.Cut(v.Source, " (")
-			if spec.Derived || source != p.source.Name() || strings.Contains(v.Source, "integral") {
+			source := v.Origin.Source
+			if spec.Derived || source != p.source.Name() || v.Origin.Computed&join.Integral != 0 {
 				continue
 			}
 			malformed := p.rejected[driver.InputOf(source, &spec)+" "+string(driver.ReasonMalformed)] > 0

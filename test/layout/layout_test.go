@@ -148,10 +148,11 @@ func TestImports(t *testing.T) {
 		"exporter/stall":        {"driver"},
 		"exporter/timeline":     {"driver", "exporter/join", "podresources"},
 		"exporter/ledger": {
-			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger/meter",
-			"exporter/ledger/saved", "exporter/stall", "exporter/timeline", "podresources",
+			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger/divide",
+			"exporter/ledger/meter", "exporter/ledger/saved", "exporter/stall", "exporter/timeline", "podresources",
 		},
-		"exporter/ledger/meter": {"driver"},
+		"exporter/ledger/meter":  {"driver"},
+		"exporter/ledger/divide": {"driver", "exporter/join", "exporter/ledger/meter", "podresources"},
 		"exporter/exposition": {
 			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger", "exporter/stall",
 			"podresources",

@@ -47,10 +47,9 @@ partition        parts of what a parent counts reach the holders of its partitio
 One device, of these parts:
 device           the record of a device, and whether its hardware is still the same
 idle             when it was active
-known            what was known of its shares at which tick
 meters           its meters and counters
 holds            the holds of pods, and who is charged for each
-segments         spans of time with the same holders, and what is charged to the holders of each
+charge           what is charged to the holders of a segment
 account          what a claim or a pod was charged
 meter            the readings of one series, and their sum
 
@@ -86,6 +85,40 @@ func TestLedgerCalls(t *testing.T) {
 	}
 	if calls < 300 {
 		t.Errorf("%d calls between files were looked at", calls)
+	}
+}
+
+// rooms are the packages of what is kept about the past, in the order in which data goes through
+// them: each imports only packages above it.
+const rooms = `
+timeline         who held what when
+ledger/meter     from readings to increments
+ledger/divide    an increment among holders
+ledger/saved     records of the persistent state
+ledger           accounts, and what is exported of them
+recorder         incidents and receipts
+`
+
+// TestRooms checks that data goes in one direction through the packages.
+func TestRooms(t *testing.T) {
+	before, imports := map[string]bool{}, 0
+	for line := range strings.Lines(strings.TrimSpace(rooms)) {
+		room := "exporter/" + strings.Fields(line)[0]
+		for _, p := range list(t, "./"+room) {
+			for _, path := range p.Imports {
+				name := strings.TrimPrefix(path, module+"/")
+				switch later := strings.Contains(rooms, "\n"+strings.TrimPrefix(name, "exporter/")+" "); {
+				case before[name]:
+					imports++
+				case later:
+					t.Errorf("%s imports %s, which comes after it", room, name)
+				}
+			}
+		}
+		before[room] = true
+	}
+	if imports < 6 {
+		t.Errorf("%d imports between rooms were looked at", imports)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/distribution"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
@@ -73,6 +74,10 @@ func (d dumper) of(v reflect.Value) {
 		d.print("{")
 		for i := range v.NumField() {
 			if f := v.Type().Field(i); f.IsExported() && !skipped(v.Type(), f.Name) && !v.Field(i).IsZero() {
+				if origin, is := v.Field(i).Interface().(join.Origin); is {
+					d.print("Source:", origin, " ")
+					continue
+				}
 				d.print(f.Name, ":")
 				d.of(v.Field(i))
 				d.print(" ")

@@ -3,8 +3,6 @@ package manifest
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -17,7 +15,6 @@ import (
 func TestObjects(t *testing.T) {
 	const one = "apiVersion: resource.k8s.io/v1\nkind: ResourceSlice\nid: 1\n"
 	two := `{"apiVersion":"resource.k8s.io/v1beta1","kind":"ResourceSlice","id":2}`
-	sorted := `{"apiVersion":"resource.k8s.io/v1beta1","id":2,"kind":"ResourceSlice"}` // after a comment it is YAML
 	for name, tc := range map[string]struct {
 		data      string
 		want      []Object
@@ -31,13 +28,7 @@ func TestObjects(t *testing.T) {
 			0,
 		},
 		"windows":       {"---\r\n" + two + "\r\n---\r\n" + two, []Object{{1, 0, raw(two)}, {2, 0, raw(two)}}, 0},
-		"marker's line": {"--- " + two + "\n--- # comment\n" + two, []Object{{1, 0, raw(two)}, {2, 0, raw(sorted)}}, 0},
-		"end marker":    {two + "\n...\n---\n" + two, []Object{{1, 0, raw(two)}, {2, 0, raw(two)}}, 0},
-		"bare document": {
-			one + "...\n" + two,
-			[]Object{{1, 0, raw(`{"apiVersion":"resource.k8s.io/v1","id":1,"kind":"ResourceSlice"}`)}, {2, 0, raw(two)}},
-			0,
-		},
+		"marker's line": {two + "\n--- # comment\n" + two, []Object{{1, 0, raw(two)}, {2, 0, raw(two)}}, 0},
 		"no alias": {
 			"apiVersion: v1\nkind: Pod\ntext: a & b *c\nmore: |\n  *x &x\n---\n" + two,
 			[]Object{{2, 0, raw(two)}},
@@ -76,12 +67,8 @@ func TestObjects(t *testing.T) {
 			[]Object{{1, 2, raw(two)}},
 			0,
 		},
-		"lists without end": {
-			strings.Repeat(`{"apiVersion":"v1","kind":"List","items":[`, 9) + strings.Repeat("]}", 9), nil,
-			1,
-		},
 		"dashes in a value": {
-			"apiVersion: resource.k8s.io/v1\nkind: DeviceClass\ntext: |\n  ---\n  x\nmore: a---b\n----x: 1\n", nil, 0,
+			"apiVersion: resource.k8s.io/v1\nkind: DeviceClass\ntext: |\n  ---\n  x\nmore: a---b\n", nil, 0,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -89,7 +76,11 @@ func TestObjects(t *testing.T) {
 			if err != nil || malformed != tc.malformed {
 				t.Errorf("%d malformed, want %d; error %v", malformed, tc.malformed, err)
 			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
+			content := cmp.Transformer("JSON", func(raw json.RawMessage) (content any) {
+				_ = json.Unmarshal(raw, &content)
+				return content
+			})
+			if diff := cmp.Diff(tc.want, got, content); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
@@ -105,24 +96,21 @@ func TestObjectsErrors(t *testing.T) {
 			"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod}\n",
 			"no object of resource.k8s.io, but a Pod of v1",
 		},
-		"not YAML":  {good + "---\na: [\n", "document 2 (from line 3): read YAML: "},
-		"not JSON":  {`{"a":`, "document 1 (from line 1): read JSON: "},
-		"not UTF-8": {"a: \xff\n", "document 1 (from line 1): read YAML: "},
-		"scalar":    {"hello", "document 1 (from line 1): not a Kubernetes object"},
-		"no kind":   {"apiVersion: v1\n", "document 1 (from line 1): not a Kubernetes object"},
-		"array":     {"[1]", "document 1 (from line 1): not a Kubernetes object"},
+		"not YAML":  {good + "---\na: [\n", "document 2: error converting YAML to JSON: "},
+		"not JSON":  {`{"a":`, "document 1: unexpected EOF"},
+		"not UTF-8": {"a: \xff\n", "document 1: error converting YAML to JSON: "},
+		"scalar":    {"hello", "document 1: not a Kubernetes object"},
+		"no kind":   {"apiVersion: v1\n", "document 1: not a Kubernetes object"},
+		"array":     {"[1]", "document 1: not a Kubernetes object"},
 		"unknown version": {
 			good + "---\n" + strings.Replace(good, "/v1", "/v1alpha1", 1),
-			`document 2 (from line 3): ResourceSlice of item 0 has the unknown apiVersion "resource.k8s.io/v1alpha1"`,
+			`document 2: ResourceSlice of item 0 has the unknown apiVersion "resource.k8s.io/v1alpha1"`,
 		},
 		"version in list": {
 			"apiVersion: v1\nkind: List\nitems:\n- apiVersion: resource.k8s.io/v2\n  kind: ResourceSlice\n",
-			`document 1 (from line 1): ResourceSlice of item 1 has the unknown apiVersion "resource.k8s.io/v2"`,
+			`document 1: ResourceSlice of item 1 has the unknown apiVersion "resource.k8s.io/v2"`,
 		},
-		"alias":        {"a: &x 1\nb: *x\n", "line 2: YAML aliases are not accepted"},
-		"alias as key": {"a: &x 1\n*x : 2\n", "line 2: YAML aliases are not accepted"},
-		"merge":        {"a: &x {b: 1}\nc:\n  <<: *x\n", "line 3: YAML aliases are not accepted"},
-		"not a number": {"a: .nan\n", "document 1 (from line 1): read YAML: "},
+		"not a number": {"a: .nan\n", "document 1: error converting YAML to JSON: "},
 		"key":          {"? [a]\n: b\n", "invalid map key"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -132,49 +120,6 @@ func TestObjectsErrors(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestHostile feeds inputs that would cost a naive reader its memory, its stack or hours.
-func TestHostile(t *testing.T) {
-	const size = 8 << 20 // above each bound but MaxBytes
-	var laughs strings.Builder
-	laughs.WriteString("a0: &a0 x\n")
-	for i := range 40 {
-		fmt.Fprintf(&laughs, "a%d: &a%[1]d [*a%[2]d, *a%[2]d, *a%[2]d]\n", i+1, i)
-	}
-	for name, data := range map[string]string{
-		"billion laughs":   laughs.String(),
-		"long scalar":      "a: &a " + strings.Repeat("x", 1<<20) + "\nb: [" + strings.Repeat("*a,", 1000) + "]\n",
-		"deep flow":        strings.Repeat("[", size),
-		"deep flow map":    "a: " + strings.Repeat("{a: ", size/4),
-		"deep JSON":        strings.Repeat(`{"a":`, size/5),
-		"deep block":       strings.Repeat("- ", size/2),
-		"deep indentation": indentation(3000),
-		"deep keys":        strings.Repeat("? ", size/2),
-		"many rows":        "a:\n" + strings.Repeat("- a\n", size/4),
-		"many elements":    "a: [" + strings.Repeat("a,", size/2) + "]",
-		"many documents":   strings.Repeat("---\n[]\n", 1<<20),
-		"one line":         "a: " + strings.Repeat("x", size),
-		"one quoted line":  `a: "` + strings.Repeat("x", size),
-		"too large":        strings.Repeat("#", MaxBytes+1),
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got, _, err := Objects([]byte(data), "ResourceSlice"); err == nil || len(got) > 0 {
-				t.Errorf("%d objects, error %v", len(got), err)
-			}
-		})
-	}
-	if _, _, err := Objects(make([]byte, MaxBytes+1), "X"); !errors.Is(err, ErrTooLarge) {
-		t.Errorf("error %v, want %v", err, ErrTooLarge)
-	}
-}
-
-func indentation(depth int) string {
-	var b strings.Builder
-	for i := range depth {
-		b.WriteString(strings.Repeat(" ", i) + "a:\n")
-	}
-	return b.String()
 }
 
 func TestScalars(t *testing.T) {
@@ -196,8 +141,7 @@ func TestScalars(t *testing.T) {
 
 func TestToJSON(t *testing.T) {
 	for data, ok := range map[string]bool{
-		"a: 1": true, `{"a":1}`: true, "---\na: 1\n": true, "": false,
-		"a: 1\n---\nb: 2\n": false, "a: [": false,
+		"a: 1": true, `{"a":1}`: true, "---\na: 1\n": true, "a: [": false,
 	} {
 		if _, err := ToJSON([]byte(data)); (err == nil) != ok {
 			t.Errorf("%q: error %v", data, err)

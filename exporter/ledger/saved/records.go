@@ -82,6 +82,7 @@ type Series struct {
 	Shown    Stamp   `cbor:"6,keyasint,omitempty"`
 	Value    float64 `cbor:"7,keyasint,omitempty"` // further keys: see Counter and Meter
 	Label2   string  `cbor:"60,keyasint,omitempty"`
+	Computed uint8   `cbor:"61,keyasint,omitempty"` // earlier programs had it as text, in Source
 }
 
 // Device is a device with its counters and meters.

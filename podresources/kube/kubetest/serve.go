@@ -41,12 +41,8 @@ func (s *Server) parse(r *http.Request) (request, bool) {
 		initial: q.Get("sendInitialEvents") == "true" && q.Get("resourceVersionMatch") == "NotOlderThan",
 		from:    q.Get("resourceVersion"), timeout: time.Duration(seconds) * time.Second, limit: limit, skip: skip,
 	}
-	field := "spec.nodeName="
-	if strings.HasPrefix(r.URL.Path, "/apis/resource.k8s.io/v1alpha2/") {
-		field = "nodeName=" // it has no spec; the real server rejects the other field
-	}
 	for selector := range strings.SplitSeq(q.Get("fieldSelector"), ",") {
-		if node, ok := strings.CutPrefix(selector, field); ok {
+		if node, ok := strings.CutPrefix(selector, "spec.nodeName="); ok {
 			out.node = &node
 		} else if node, ok := strings.CutPrefix(selector, "status.nominatedNodeName="); ok {
 			out.nominated = &node

@@ -207,10 +207,7 @@ func (s *Server) Put(resource string, raw []byte) {
 	name, _ := metadata["name"].(string)
 	namespace, _ := metadata["namespace"].(string)
 	spec, _ := content["spec"].(map[string]any)
-	node, ok := spec["nodeName"].(string)
-	if !ok {
-		node, _ = content["nodeName"].(string) // a slice of v1alpha2
-	}
+	node, _ := spec["nodeName"].(string)
 
 	s.mu.Lock()
 	defer s.mu.Unlock()

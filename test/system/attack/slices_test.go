@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
@@ -109,8 +110,7 @@ func (s *sliceServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	switch {
 	case query.Get("sendInitialEvents") != "": // as before Kubernetes 1.34
-		w.WriteHeader(http.StatusUnprocessableEntity)
-		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "code": 422, "reason": "Invalid"})
+		refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "")
 	case query.Get("watch") != "":
 		w.WriteHeader(http.StatusOK)
 		w.(http.Flusher).Flush()
@@ -122,11 +122,19 @@ func (s *sliceServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.HasSuffix(r.URL.Path, "/resourceslices"), strings.HasSuffix(r.URL.Path, "/pods"):
 		_, _ = w.Write([]byte(`{"metadata":{"resourceVersion":"5"},"items":[]}`))
 	default:
-		w.WriteHeader(http.StatusNotFound)
-		_ = json.NewEncoder(w).Encode(map[string]any{
-			"kind": "Status", "code": 404, "reason": "NotFound", "details": map[string]any{"name": path.Base(r.URL.Path)},
-		})
+		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound, path.Base(r.URL.Path))
 	}
+}
+
+// refuse sends an error as the API server does. client-go takes one without its status for that of
+// another server.
+func refuse(w http.ResponseWriter, code int32, reason metav1.StatusReason, name string) {
+	w.WriteHeader(int(code))
+	_ = json.NewEncoder(w).Encode(metav1.Status{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+		Status:   metav1.StatusFailure, Code: code, Reason: reason,
+		Details: &metav1.StatusDetails{Name: name},
+	})
 }
 
 // list sends a page of the slices of the node.

@@ -1,4 +1,4 @@
-package ledger
+package divide
 
 import (
 	"slices"
@@ -7,69 +7,46 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
-// knownTick is the knowledge about a device from one tick to the next.
-type knownTick struct {
-	since  time.Time
-	shares []join.Share // with the use of their processes, or their own CPUs, since then
+// Known is what was known about a device at its ticks, ordered by time.
+type Known []Tick
+
+// Tick is what is known about a device from one tick to the next.
+type Tick struct {
+	Since  time.Time
+	Shares []join.Share // with the use of their processes, or their own CPUs, since then
 }
 
-// knownTicks is the knowledge about a device, ordered by time.
-type knownTicks []knownTick
-
-// with adds the knowledge since the last tick. Decided times are dropped, except for one tick,
+// With adds the knowledge since the last tick. Decided times are dropped, except for one tick,
 // since parts of own CPUs stay the same until the share ends.
-func (k knownTicks) with(tick knownTick, decided time.Time) knownTicks {
-	return append(slices.Delete(k, 0, max(k.at(decided)-1, len(k)-maxSegments, 0)), tick)
+func (k Known) With(tick Tick, decided time.Time) Known {
+	return append(slices.Delete(k, 0, max(k.at(decided)-1, len(k)-MaxSegments, 0)), tick)
 }
 
 // at returns the index of the knowledge about a moment.
-func (k knownTicks) at(moment time.Time) int {
+func (k Known) at(moment time.Time) int {
 	i := len(k) - 1
-	for i > 0 && k[i].since.After(moment) {
+	for i > 0 && k[i].Since.After(moment) {
 		i--
 	}
 	return i
 }
 
-// cuts returns from, and the later times at which holds change or knowledge begins.
-func (k knownTicks) cuts(all []interval, from time.Time) []time.Time {
-	out := []time.Time{from}
-	for i := range all {
-		out = append(out, all[i].From, all[i].To)
-	}
+// Cuts returns a time, and those of the given ones and of the ticks that are later, in order.
+func (k Known) Cuts(from time.Time, others ...time.Time) []time.Time {
+	out := append(others, from)
 	for i := range k {
-		out = append(out, k[i].since)
+		out = append(out, k[i].Since)
 	}
 	out = slices.DeleteFunc(out, func(t time.Time) bool { return t.Before(from) })
 	slices.SortFunc(out, time.Time.Compare)
 	return slices.CompactFunc(out, time.Time.Equal)
 }
 
-// heldAt returns the shares that were held at a moment, with the pods that held them, divided by
-// the knowledge about that moment.
-func (k knownTicks) heldAt(
-	all []interval, moment time.Time,
-) (out []join.Share, owned []owners, divided join.Attribution) {
-	for i := range all {
-		h := &all[i]
-		if h.From.After(moment) || !h.To.IsZero() && !h.To.After(moment) {
-			continue
-		}
-		if n := len(out); n == 0 || out[n-1].Compare(h.share.Allocation) != 0 || out[n-1].Admin != h.share.Admin {
-			out, owned = append(out, *h.share), append(owned, owners{claim: h.by.claim})
-			out[n].Pods = nil
-		}
-		last, of := &out[len(out)-1], &owned[len(owned)-1]
-		if n := len(last.Pods); n == 0 || last.Pods[n-1] != h.pod {
-			last.Pods, of.pods = append(last.Pods, h.pod), append(of.pods, h.by.pod)
-		}
-	}
-	k.recall(out, k.at(moment))
-	return out, owned, attributionOf(out, join.Divide(out))
-}
-
-// attributionOf returns the attribution of shares: by their use if that is known, else divided.
-func attributionOf(shares []join.Share, divided join.Attribution) join.Attribution {
+// Divide sets the shares' use to what is known about a moment. It returns how they divide the
+// device: by their use if that is known.
+func (k Known) Divide(shares []join.Share, moment time.Time) join.Attribution {
+	k.recall(shares, k.at(moment))
+	divided := join.Divide(shares)
 	for i := range shares {
 		switch s := &shares[i]; {
 		case s.Admin:
@@ -85,13 +62,13 @@ func attributionOf(shares []join.Share, divided join.Attribution) join.Attributi
 // recall sets the shares' use to that of a tick. Use by processes is known only if it is known for
 // all of the shares' pods. Own CPUs stay the same until the share ends. If they were not known yet,
 // their present use is assumed, as far as the other shares leave that much of the device.
-func (k knownTicks) recall(shares []join.Share, tick int) {
+func (k Known) recall(shares []join.Share, tick int) {
 	var taken, wanted join.Use
 	var late []*join.Share
 	byProcess, byCPUs := true, false
 	for i := range shares {
 		s := &shares[i]
-		then := findShare(k[tick].shares, s)
+		then := findShare(k[tick].Shares, s)
 		if then != nil {
 			pods, admin := s.Pods, s.Admin
 			*s = *then
@@ -117,9 +94,9 @@ func (k knownTicks) recall(shares []join.Share, tick int) {
 
 // recallOwn sets a share's own CPUs to those last known before a tick. It returns false if they
 // were not known then.
-func (k knownTicks) recallOwn(s *join.Share, tick int) bool {
+func (k Known) recallOwn(s *join.Share, tick int) bool {
 	for j := tick - 1; j >= 0; j-- {
-		if then := findShare(k[j].shares, s); then != nil {
+		if then := findShare(k[j].Shares, s); then != nil {
 			s.Own = then.Own
 			return true
 		}
