@@ -1,6 +1,9 @@
 package rules
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // notPrepared is how long the devices of a claim may wait for their driver. A driver that restarts,
 // or an image that is pulled, takes less.
@@ -54,6 +57,22 @@ func claimAlerts(o *Options) []alert {
 	}
 }
 
+// otherDevices are the other members of a stalled claim's workload, at most eight, each with what
+// it does: stalled, or why that is unknown.
+const otherDevices = `topk(8, ` + memberRecord + ` * on (<device>) group_left (reason) topk by (<device>) (1, ` +
+	`dra_claim_stalled_unknown or label_replace(dra_claim_stalled == 1, 'reason', 'stalled', '', '')) ` +
+	`unless on (<device>) dra_claim_stalled{<it>} ` +
+	`and on (<workload>) (` + memberRecord + ` and on (<device>) dra_claim_stalled{<it>}))`
+
+// ofClaim is a part of a text about a claim, with the answer to a query in which <it> are the
+// claim's labels.
+func ofClaim(query, text string) string {
+	query = strings.NewReplacer(append(labelWords(), "<it>",
+		"cluster='%[1]s',node='%[2]s',namespace='%[3]s',resourceclaim_name='%[4]s'")...).Replace(query)
+	return `{{ with printf "` + query + `" $labels.cluster $labels.node $labels.namespace $labels.resourceclaim_name ` +
+		`| query }}` + text + `{{ end }}`
+}
+
 // stalledAlerts are about claims that are busy without progress.
 func stalledAlerts(o *Options) []alert {
 	return []alert{
@@ -63,13 +82,14 @@ func stalledAlerts(o *Options) []alert {
 			count by (<claim>) (max by (<claim device>) (dra_claim_stalled) == 1)`,
 			summary: aClaim + " keeps its devices busy without progress.",
 			description: "{{ $value }} of the claim's devices on " + aNode + " are fully utilized without a pause, but no " +
-				"other measured quantity shows progress, as when a collective operation hangs.{{ with printf " +
-				"\"count by (reason) (dra_claim_stalled{cluster='%s',node='%s',namespace='%s',resourceclaim_name='%s'} == 1)\" " +
-				"$labels.cluster $labels.node $labels.namespace $labels.resourceclaim_name | query }} Without progress: " +
-				"{{ (. | first).Labels.reason }}.{{ end }}{{ with printf " +
-				"\"max(dra_claim_quiet_seconds{cluster='%s',node='%s',namespace='%s',resourceclaim_name='%s'})\" " +
-				"$labels.cluster $labels.node $labels.namespace $labels.resourceclaim_name | query }} Quiet for " +
-				"{{ . | first | value | humanizeDuration }}.{{ end }}",
+				"other measured quantity shows progress, as when a collective operation hangs." +
+				ofClaim("count by (reason) (dra_claim_stalled{<it>} == 1)",
+					" Without progress: {{ (. | first).Labels.reason }}.") +
+				ofClaim("max(dra_claim_quiet_seconds{<it>})", " Quiet for {{ . | first | value | humanizeDuration }}.") +
+				ofClaim(otherDevices, " Other devices of its workload:"+
+					"{{ range $n, $of := sortByLabel \"device\" . }}{{ if $n }},{{ end }} "+
+					"{{ $of.Labels.device }} of pod {{ $of.Labels.pod }} on node {{ $of.Labels.node }} "+
+					"({{ $of.Labels.reason }}){{ end }}.{{ else }} No other device of its workload is known."),
 			meaning: "For at least the exporter's --stalled.after, eight minutes by default, a kernel ran without a pause, " +
 				"the power was low, and compute pipes, memory traffic, copies, media engines and links, as far as they are " +
 				"measured, did almost nothing. Its pods did nothing on the host, by their cgroups. A kernel that waits for " +
