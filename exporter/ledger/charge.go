@@ -9,10 +9,10 @@ import (
 
 // A device's holders are accounts.
 type (
-	segments = divide.Segments[*account]
-	segment  = divide.Segment[*account]
-	part     = divide.Part[*account]
-	owners   = divide.Charged[*account]
+	segments      = divide.Segments[*account]
+	segment       = divide.Segment[*account]
+	part          = divide.Part[*account]
+	shareAccounts = divide.Charged[*account]
 )
 
 // certainty has what the readings say about the error of an amount.

@@ -419,7 +419,7 @@ func (r *restorer) held(number uint32, s saved.Held) error {
 	return nil
 }
 
-func (r *restorer) parts(of []saved.Portion) (out []part) {
+func (r *restorer) parts(of []saved.Part) (out []part) {
 	for _, p := range of {
 		a := r.accounts[p.Account]
 		if a == nil { // it was dropped

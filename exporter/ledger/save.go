@@ -87,7 +87,7 @@ type saver struct {
 		observation  saved.Observation
 		name         saved.Name
 	}
-	parts     []saved.Portion
+	parts     []saved.Part
 	histogram distribution.Histogram
 }
 
@@ -232,10 +232,10 @@ func (w *saver) held(d *deviceBook) {
 	w.Put(saved.KindHeld, &d.object, r)
 }
 
-func (w *saver) partsOf(of []part) []saved.Portion {
+func (w *saver) partsOf(of []part) []saved.Part {
 	first := len(w.parts)
 	for i := range of {
-		w.parts = append(w.parts, saved.Portion{Account: w.Number(&of[i].Holder.object), Weight: of[i].Weight})
+		w.parts = append(w.parts, saved.Part{Account: w.Number(&of[i].Holder.object), Weight: of[i].Weight})
 	}
 	return w.parts[first:]
 }
