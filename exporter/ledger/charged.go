@@ -69,7 +69,7 @@ func (b *accountBook) named(h *hold) (namespace, name, uid string, present *acco
 func (b *accountBook) accountOf(d *deviceBook, h *hold, before []*hold, begun, now time.Time) *account {
 	namespace, name, uid, present := b.named(h)
 	present = present.present()
-	if present != nil && present.aggregated {
+	if present != nil && present.youth.aggregated {
 		if !h.To.IsZero() {
 			return present
 		}
