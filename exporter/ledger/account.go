@@ -33,8 +33,8 @@ type account struct {
 	written written
 }
 
-// accountSums are what an account was charged. The totals are in the order of the device's attributed
-// counters; counters that came after the account ended are absent.
+// accountSums are what an account was charged. The totals are in the order of the device's
+// attributed counters; counters that came after the account ended are absent.
 type accountSums struct {
 	allocated float64 // seconds in which it held the device
 	share     float64 // the same, divided among the holders at that time
