@@ -26,6 +26,8 @@ type account struct {
 	charged time.Time // the tick at which it was last charged for anything
 	dropped bool      // its retention is over, or Evict dropped it
 
+	unclaimed bool // it is of a pod that a device plugin gave the device, without a claim
+
 	accountSums
 	activeTime
 	ofClaim claimFacts

@@ -216,7 +216,9 @@ type rowWriter struct {
 func (w *rowWriter) row(a *account) Holder {
 	start := len(w.slab)
 	w.slab = a.appendValues(w.slab, w.tick)
-	h := Holder{HolderKey: &a.key, UID: a.uid, Amounts: a.amounts(), Ended: a.ended, LastError: a.lastError}
+	h := Holder{
+		HolderKey: &a.key, UID: a.uid, Amounts: a.amounts(), Ended: a.ended, Unclaimed: a.unclaimed, LastError: a.lastError,
+	}
 	h.Values = w.slab[start:len(w.slab):len(w.slab)]
 	if a.ended.IsZero() && a.device.measured {
 		h.LastActive = a.active

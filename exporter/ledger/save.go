@@ -140,7 +140,7 @@ func rounded(rate float64) float64 {
 
 // persistent reports whether the next process needs the meter's last reading.
 func (m *meter) persistent() bool {
-	return (m.counts || m.sums || m.spec.Distributed) && m.have && !m.divided
+	return (m.counts || m.sums || m.spec.Distributed) && m.have && !m.divided && !m.replaced
 }
 
 // before adds what the readings of a counter before the last one say.

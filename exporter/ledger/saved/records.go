@@ -177,11 +177,11 @@ type Held struct {
 
 // Segment is a time with the same holders. It ends when the next one begins.
 type Segment struct {
-	From        Moment    `cbor:"1,keyasint,omitempty"`
+	From        Moment `cbor:"1,keyasint,omitempty"`
 	Claims      []Part `cbor:"2,keyasint,omitempty"`
 	Pods        []Part `cbor:"3,keyasint,omitempty"`
-	Guessed     bool      `cbor:"5,keyasint,omitempty"`
-	Attribution string    `cbor:"6,keyasint,omitempty"`
+	Guessed     bool   `cbor:"5,keyasint,omitempty"`
+	Attribution string `cbor:"6,keyasint,omitempty"`
 }
 
 // Part is the part of a device that an account has.
