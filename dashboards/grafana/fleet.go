@@ -229,9 +229,9 @@ func oversizedClaims() Panel {
 	}
 }
 
-// idleCost is the cost per day of each claim all of whose devices are idle.
+// idleCost is the cost per day of each claim, or pod without one, all of whose devices are idle.
 func idleCost(selected string) string {
-	return `max by (<claim>) (claim:dra_idle_cost:per_day{cluster=~"$cluster", node=~"$node", namespace=~"$namespace"` +
+	return `max by (<holder>) (claim:dra_idle_cost:per_day{cluster=~"$cluster", node=~"$node", namespace=~"$namespace"` +
 		selected + `})`
 }
 
@@ -239,11 +239,11 @@ func idleCost(selected string) string {
 // they hold, price what they cost per day, and listed has the ten with the highest price, and the
 // ten with the most idle devices in case few have a price.
 func topIdle(selected string) (idle, price, listed string) {
-	idle = `max by (<claim driver>) (claim:dra_idle_devices:count{cluster=~"$cluster", node=~"$node", ` +
+	idle = `max by (<holder driver>) (claim:dra_idle_devices:count{cluster=~"$cluster", node=~"$node", ` +
 		`driver=~"$driver", namespace=~"$namespace"` + selected + `} > 0)`
-	price = `topk(10, group by (<claim driver>) (` + idle + `) * on (<claim>) group_left () (` + idleCost(selected) + `))`
-	listed = `(group by (<claim driver>) (` + price + `) ` +
-		`or on (<claim driver>) group by (<claim driver>) (topk(10, ` + idle + `)))`
+	price = `topk(10, group by (<holder driver>) (` + idle + `) * on (<holder>) group_left () (` + idleCost(selected) + `))`
+	listed = `(group by (<holder driver>) (` + price + `) ` +
+		`or on (<holder driver>) group by (<holder driver>) (topk(10, ` + idle + `)))`
 	return idle, price, listed
 }
 
@@ -255,45 +255,50 @@ func idleNames() list {
 }
 
 func idleClaims() Panel {
-	names := idleNames().selector()
+	list := idleNames()
+	names := list.of + `=~"$` + list.name + `|"` // pods without a claim have no name of one
 	idle, price, listed := topIdle(", " + names)
 	// Rows that are not listed are removed before sums are computed, since there may be many.
-	of := func(metric string) string { return metric + `{` + names + `} and on (<claim driver>) ` + listed }
-	// The part of each idle device that the claim holds.
-	idleShares := `max by (<claim device>) (` + of("dra_claim_allocated_share_seconds_total") + `) ` +
-		`/ max by (<claim device>) (` + of("dra_claim_allocated_seconds_total") + ` > 0) ` +
-		`and on (<claim device>) (claim_device:dra_idle:bool{` + names + `} == 1)) ` +
+	of := func(name string) string {
+		return `(dra_claim_` + name + `{` + names + `} or dra_pod_unclaimed_` + name + `) and on (<holder driver>) ` + listed
+	}
+	// The part of each idle device that the claim or pod holds.
+	idleShares := `max by (<holder device>) (` + of("allocated_share_seconds_total") + `) ` +
+		`/ max by (<holder device>) (` + of("allocated_seconds_total") + ` > 0) ` +
+		`and on (<holder device>) (claim_device:dra_idle:bool{` + names + `} == 1)) ` +
 		`* on (<device>) group_left () max by (<device>) (device:dra_weight:ratio)`
 	idleShares = "(" + idleShares
 	return Panel{
 		Title: "Top ten of waste",
-		Description: "The ten claims that hold idle devices and cost the most, by driver. Device-hours are those of the " +
+		Description: "The ten claims, and pods that hold devices without a claim, that cost the most while their devices are " +
+			"idle, by driver. Device-hours are those of the " +
 			"idle devices since one of the driver was last active; shared devices and partitions count by their part. " +
 			"The price is that of the whole claim, and there is none while one of its devices is used. Click a claim to " +
 			"open its dashboard.",
 		Kind: Table, NoData: "no claim is idle", Width: 24, Height: 8, sort: "Wasted per day", limit: 10, Total: true,
 		Targets: []Target{
-			{Expr: idle + ` and on (<claim driver>) ` + listed, Column: "Idle devices", Unit: "none"},
+			{Expr: idle + ` and on (<holder driver>) ` + listed, Column: "Idle devices", Unit: "none"},
 			{
-				Expr:   `max by (<claim driver>) (` + of("claim:dra_devices:count") + `)`,
+				Expr:   `max by (<holder driver>) (claim:dra_devices:count{` + names + `} and on (<holder driver>) ` + listed + `)`,
 				Column: "Devices", Unit: "none",
 			},
 			{Expr: price, Column: "Wasted per day", Unit: "currency:¤"},
 			{
-				Expr: `(time() - max by (<claim driver>) (` + of("dra_claim_last_active_timestamp_seconds") + `)) / 3600 ` +
-					`* on (<claim driver>) sum by (<claim driver>) (` + idleShares + `)`,
+				Expr: `(time() - max by (<holder driver>) (` + of("last_active_timestamp_seconds") + `)) / 3600 ` +
+					`* on (<holder driver>) sum by (<holder driver>) (` + idleShares + `)`,
 				Column: "Idle device-hours", Unit: "h",
 			},
 			{
-				Expr:   `max by (<claim driver>) (` + of("dra_claim_last_active_timestamp_seconds") + `) * 1000`,
+				Expr:   `max by (<holder driver>) (` + of("last_active_timestamp_seconds") + `) * 1000`,
 				Column: "Last active", Unit: "dateTimeFromNow",
 			},
 			{
-				Expr:   `sum by (<claim driver>) (max by (<claim device>) (` + of("dra_claim_memory_used_bytes") + `))`,
+				Expr: `sum by (<claim driver>) (max by (<claim device>) (dra_claim_memory_used_bytes{` + names +
+					`} and on (<claim driver>) ` + listed + `))`,
 				Column: "Memory held", Unit: "bytes",
 			},
 			{
-				Expr:   `sum by (<claim driver>) (max by (<claim device>) (` + of("dra_claim_power_watts") + `))`,
+				Expr:   `sum by (<holder driver>) (max by (<holder device>) (` + of("power_watts") + `))`,
 				Column: "Power", Unit: "watt",
 			},
 		},

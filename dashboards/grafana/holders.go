@@ -4,25 +4,35 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
 )
 
-// holders has, for each device that is held, one series with the label holder: its claim, or how
-// many claims share it.
+// eachHolder has a series with the label holder for each claim that holds a device, and for each pod
+// that holds one without a claim.
+func eachHolder(of string) string {
+	return `group by (<device>, holder) (
+		  label_join(dra_claim_device_info{` + of + `, admin_access="false"}, "holder", "/", "namespace", "resourceclaim_name")
+		  or label_join(pod_device:dra_unclaimed:info{` + of + `}, "holder", "/", "namespace", "pod")
+		)`
+}
+
+// holders has one series for each device that is held: its holder, or how many share it.
 func holders(of string) string {
-	count := `max by (<device>) (dra_device_allocations{` + of + `}`
-	return `group by (<device>, holder) (label_join(
-		    dra_claim_device_info{` + of + `, admin_access="false"}, "holder", "/", "namespace", "resourceclaim_name"
-		  )) and on (<device>) ` + count + ` == 1)
+	each := eachHolder(of)
+	count := `count by (<device>) (` + each + `)`
+	return each + ` and on (<device>) ` + count + ` == 1
 		or on (<device>) label_replace(
-		  count_values by (<device>) ("holder", ` + count + ` > 1)), "holder", "$1 claims", "holder", "(.+)"
+		  count_values by (<device>) ("holder", ` + count + ` > 1), "holder", "$1 holders", "holder", "(.+)"
 		)`
 }
 
 // heldOverTime is a timeline of who held each device, in line with the graphs above it.
 func heldOverTime(of, only string) Panel {
-	free := `label_replace(max by (<device>) (dra_device_allocations{` + of + `} == 0), "holder", "free", "node", ".*")`
+	free := `label_replace(
+		  group by (<device>) (dra_device_allocations{` + of + `}) unless on (<device>) ` + eachHolder(of) + `,
+		  "holder", "free", "node", ".*"
+		)`
 	return Panel{
 		Title: "Who held the devices",
-		Description: "The claim that held each device, without admin access, or how many claims shared it. Nothing is shown " +
-			"while the device was unknown.",
+		Description: "The claim that held each device, or the pod that held it without a claim, or how many shared it. Admin " +
+			"access does not count. Nothing is shown while the device was unknown.",
 		Kind: Timeline, NoData: "no device was known", Width: 24, Height: 7, aligned: true,
 		Targets: []Target{{
 			Expr: `label_join((` + holders(of) + `
@@ -52,7 +62,7 @@ func holderColors() []map[string]any {
 			"pattern": "/" + pattern + "/", "result": map[string]any{"color": color, "index": len(out)},
 		}})
 	}
-	color(`^[0-9]+ claims$`, grey)
+	color(`^[0-9]+ holders$`, grey)
 	for _, of := range [][3]string{{"a-h", blue, "dark-blue"}, {"i-p", green, "dark-green"}, {"q-z0-9", purple, "dark-purple"}} {
 		color(`^[^/]*/[`+of[0]+`].*[13579][^0-9]*$`, of[2])
 		color(`^[^/]*/[`+of[0]+`]`, of[1])
