@@ -4,8 +4,8 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
 )
 
-// eachHolder has a series with the label holder for each claim that holds a device, and for each pod
-// that holds one without a claim.
+// eachHolder has a series with the label holder for each claim that holds a device, and for each
+// pod that holds one without a claim.
 func eachHolder(of string) string {
 	return `group by (<device>, holder) (
 		  label_join(dra_claim_device_info{` + of + `, admin_access="false"}, "holder", "/", "namespace", "resourceclaim_name")

@@ -11,8 +11,8 @@ import (
 )
 
 // TestHolders evaluates who holds each device: nobody, a claim, three claims, a monitor with admin
-// access, a pod without a claim; and the map, which has a cell for each, a gap for the node, and one
-// that is not seen.
+// access, a pod without a claim; and the map, which has a cell for each, a gap for the node, and
+// one that is not seen.
 func TestHolders(t *testing.T) {
 	t.Parallel()
 	holds := func(device, claim, admin string) series {
