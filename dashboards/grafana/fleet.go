@@ -95,7 +95,7 @@ func linked(uid string, p Panel) Panel {
 
 func fleetNow() []Panel {
 	return []Panel{
-		number("Claimed", "Devices that are held by at least one claim. Admin access does not count.",
+		number("Claimed", "Devices that are held by a claim, or by a pod of a device plugin. Admin access does not count.",
 			`sum(`+claimedDevices+`) or 0 * sum(`+devicesOf("")+`)`, step{0, blue}),
 		linked("dra-namespaces", number("Idle",
 			"Claimed devices that were idle during the idle window. Devices without telemetry are not included.",
@@ -163,8 +163,8 @@ func wasteOverTime(title, what, record, scaled, unit string) Panel {
 	}
 	return Panel{
 		Title: title,
-		Description: what + " while claims of the namespace held them, for the ten namespaces that wasted the most hours in " +
-			"the last day. Shared devices are divided among their claims.",
+		Description: what + " while the namespace held them, for the ten namespaces that wasted the most hours in " +
+			"the last day. Shared devices are divided among their holders.",
 		Kind: Graph, Unit: unit, NoData: "nothing was idle", Width: 8, Height: 8, bars: true,
 		MayBeEmpty: "while nothing is idle",
 		Targets: []Target{{
@@ -178,7 +178,7 @@ func wasteOverTime(title, what, record, scaled, unit string) Panel {
 func freeByModel() Panel {
 	return Panel{
 		Title:       "Free devices by model",
-		Description: "Devices that no claim holds, that can be read and are healthy and not tainted.",
+		Description: "Devices that nobody holds, that can be read and are healthy and not tainted.",
 		Kind:        Graph, Unit: "none", NoData: "no device is free", Width: 8, Height: 8, stacked: true, below: true,
 		MayBeEmpty: "while no device is free",
 		Targets: []Target{{
@@ -241,15 +241,16 @@ func idleCost(selected string) string {
 func topIdle(selected string) (idle, price, listed string) {
 	idle = `max by (<holder driver>) (claim:dra_idle_devices:count{cluster=~"$cluster", node=~"$node", ` +
 		`driver=~"$driver", namespace=~"$namespace"` + selected + `} > 0)`
-	price = `topk(10, group by (<holder driver>) (` + idle + `) * on (<holder>) group_left () (` + idleCost(selected) + `))`
+	price = `topk(10, group by (<holder driver>) (` + idle + `) ` +
+		`* on (<holder>) group_left () (` + idleCost(selected) + `))`
 	listed = `(group by (<holder driver>) (` + price + `) ` +
 		`or on (<holder driver>) group by (<holder driver>) (topk(10, ` + idle + `)))`
 	return idle, price, listed
 }
 
 // idleNames is the list of the names of the claims that are listed. The table reads the series of
-// these alone, and those of pods without a claim: a large fleet has tens of thousands, which each of
-// its queries would read.
+// these alone, and those of pods without a claim: a large fleet has tens of thousands, which each
+// of its queries would read.
 func idleNames() list {
 	_, _, listed := topIdle("")
 	return list{name: "idle_claims", label: "Idle claims", of: "resourceclaim_name", expr: listed}
@@ -307,7 +308,7 @@ func idleClaims() Panel {
 }
 
 // alertLabels are the labels that distinguish alerts.
-const alertLabels = "alertname, severity, cluster, node, namespace, resourceclaim_name, driver, pool, device, " +
+const alertLabels = "alertname, severity, cluster, node, namespace, resourceclaim_name, pod, driver, pool, device, " +
 	"action, source, reason"
 
 // firing are the firing alerts of a severity.
@@ -346,7 +347,7 @@ func sickDevices() Panel {
 	return Panel{
 		Title: "Devices with problems",
 		Description: "Devices that are unhealthy, need attention, had an error in the last day or are tainted, at most " +
-			"20, in this order: why, what to do, how many claims hold them, the time and kind of their last error, and since " +
+			"20, in this order: why, what to do, how many hold them, the time and kind of their last error, and since " +
 			"when an alert holds. Click a device for its dashboard.",
 		Kind: Table, NoData: "no device has a problem", Width: 24, Height: 6, MayBeEmpty: "while no device has a problem",
 		sort: rank, hide: []string{"pool"},
