@@ -1,13 +1,16 @@
 package rules
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // notPrepared is how long the devices of a claim may wait for their driver. A driver that restarts,
 // or an image that is pulled, takes less.
 const notPrepared = 10 * time.Minute
 
 // idleClaim selects the claims all of whose devices are idle, with the number of devices.
-const idleClaim = `max by (<claim>) (claim:dra_wasted_devices:count)`
+const idleClaim = `max by (<claim>) (claim:dra_wasted_devices:count{resourceclaim_name!=""})`
 
 // memoryHeld is the memory that each idle claim has in use.
 const memoryHeld = `max by (<claim>) (claim:dra_wasted_memory_bytes:sum)`
@@ -51,7 +54,41 @@ func claimAlerts(o *Options) []alert {
 				memoryHeld,
 			},
 		},
+		{
+			name: "DRAPodIdle", severity: warning, hold: o.IdleFor, keep: o.KeepFiring,
+			expr: `
+			max by (<pod>) (claim:dra_wasted_devices:count{resourceclaim_name=""})`,
+			summary: aPod + " holds devices and does not use them.",
+			description: "All devices that a device plugin gave to the pod on " + aNode + " ({{ $value }}) were used for less " +
+				"than <used percent> of the last <idle window>." + thresholds + podIdleSince,
+			meaning: "As [DRAClaimIdle](#draclaimidle), for a pod that has its devices from a device plugin, without a claim. " +
+				"Devices that the pod has by a claim are not included.",
+			diagnosis: "`dra_pod_memory_used_bytes` of the pod: a loaded model without requests, or a job that hangs, has " +
+				"memory in use. The exporter's page shows for how long the pod has been quiet; the pod's logs show why.",
+			mitigation: "Ask the owner, or delete the pod. If it may be idle, set `<opt out>=off` as its annotation, and let " +
+				"the exporter copy that with `--pod-annotation`.",
+			queries: []string{
+				`sort_desc(max by (<pod>) (claim:dra_idle_cost:per_day{resourceclaim_name=""}))`,
+				`time() - max by (<pod>) (dra_pod_unclaimed_last_active_timestamp_seconds)`,
+			},
+		},
 	}
+}
+
+// otherDevices are the other members of a stalled claim's workload, at most eight, each with what
+// it does: stalled, or why that is unknown.
+const otherDevices = `topk(8, ` + memberRecord + ` * on (<device>) group_left (reason) topk by (<device>) (1, ` +
+	`dra_claim_stalled_unknown or label_replace(dra_claim_stalled == 1, 'reason', 'stalled', '', '')) ` +
+	`unless on (<device>) dra_claim_stalled{<it>} ` +
+	`and on (<workload>) (` + memberRecord + ` and on (<device>) dra_claim_stalled{<it>}))`
+
+// ofClaim is a part of a text about a claim, with the answer to a query in which <it> are the
+// claim's labels.
+func ofClaim(query, text string) string {
+	query = strings.NewReplacer(append(labelWords(), "<it>",
+		"cluster='%[1]s',node='%[2]s',namespace='%[3]s',resourceclaim_name='%[4]s'")...).Replace(query)
+	return `{{ with printf "` + query + `" $labels.cluster $labels.node $labels.namespace $labels.resourceclaim_name ` +
+		`| query }}` + text + `{{ end }}`
 }
 
 // stalledAlerts are about claims that are busy without progress.
@@ -63,13 +100,14 @@ func stalledAlerts(o *Options) []alert {
 			count by (<claim>) (max by (<claim device>) (dra_claim_stalled) == 1)`,
 			summary: aClaim + " keeps its devices busy without progress.",
 			description: "{{ $value }} of the claim's devices on " + aNode + " are fully utilized without a pause, but no " +
-				"other measured quantity shows progress, as when a collective operation hangs.{{ with printf " +
-				"\"count by (reason) (dra_claim_stalled{cluster='%s',node='%s',namespace='%s',resourceclaim_name='%s'} == 1)\" " +
-				"$labels.cluster $labels.node $labels.namespace $labels.resourceclaim_name | query }} Without progress: " +
-				"{{ (. | first).Labels.reason }}.{{ end }}{{ with printf " +
-				"\"max(dra_claim_quiet_seconds{cluster='%s',node='%s',namespace='%s',resourceclaim_name='%s'})\" " +
-				"$labels.cluster $labels.node $labels.namespace $labels.resourceclaim_name | query }} Quiet for " +
-				"{{ . | first | value | humanizeDuration }}.{{ end }}",
+				"other measured quantity shows progress, as when a collective operation hangs." +
+				ofClaim("count by (reason) (dra_claim_stalled{<it>} == 1)",
+					" Without progress: {{ (. | first).Labels.reason }}.") +
+				ofClaim("max(dra_claim_quiet_seconds{<it>})", " Quiet for {{ . | first | value | humanizeDuration }}.") +
+				ofClaim(otherDevices, " Other devices of its workload:"+
+					"{{ range $n, $of := sortByLabel \"device\" . }}{{ if $n }},{{ end }} "+
+					"{{ $of.Labels.device }} of pod {{ $of.Labels.pod }} on node {{ $of.Labels.node }} "+
+					"({{ $of.Labels.reason }}){{ end }}.{{ else }} No other device of its workload is known."),
 			meaning: "For at least the exporter's --stalled.after, eight minutes by default, a kernel ran without a pause, " +
 				"the power was low, and compute pipes, memory traffic, copies, media engines and links, as far as they are " +
 				"measured, did almost nothing. Its pods did nothing on the host, by their cgroups. A kernel that waits for " +
@@ -129,7 +167,7 @@ func partlyIdleAlerts(o *Options) []alert {
 			name: "DRAClaimPartlyIdle", severity: info, hold: o.IdleFor, keep: o.KeepFiring,
 			expr: `
 			(
-			  claim:dra_idle_devices:count / (claim:dra_devices:count > 1) >= <partly>
+			  claim:dra_idle_devices:count{resourceclaim_name!=""} / (claim:dra_devices:count > 1) >= <partly>
 			  and on (<claim driver>) claim_device:dra_active:ratio
 			)
 			unless on (<claim>) (claim:dra_idle:bool == 1)
@@ -150,7 +188,7 @@ func partlyIdleAlerts(o *Options) []alert {
 			name: "DRAClaimNetworkQuiet", severity: info, hold: o.IdleFor, keep: o.KeepFiring, off: !o.QuietNetwork,
 			expr: `
 			(
-			  claim:dra_idle_devices:count == claim:dra_devices:count
+			  claim:dra_idle_devices:count{resourceclaim_name!=""} == claim:dra_devices:count
 			  and on (<claim driver>) claim_device:dra_io:rate
 			)
 			unless on (<claim>) (claim:dra_idle:bool == 1 unless on (<claim>) claim:dra_network_only:bool)

@@ -106,13 +106,15 @@ func (r *Recorder) Judge() *stall.Judge { return r.stalls.judge }
 // Record adds a snapshot, which must not be older than the previous one.
 func (r *Recorder) Record(s *ledger.Snapshot) News {
 	happened := r.detector.observe(s)
-	stalled := r.stalls.observe(s)
+	stalled, judged := r.stalls.observe(s)
 	r.timeline = s.Timeline
 	// A tick that a hint caused shortly after a regular one adds nothing to a chart.
 	if s.Time.Sub(r.ring.before) >= r.config.Interval*3/4 || len(happened) > 0 {
 		r.ring.record(s)
 	}
-	happened = append(happened, r.stall(stalled, s)...)
+	if judged {
+		happened = append(happened, r.stall(stalled, s)...)
+	}
 	news := News{Stalled: stalled}
 	r.grow()
 	for i := range happened {

@@ -16,11 +16,12 @@ import (
 // stalls passes the claims of snapshots to package stall.
 type stalls struct {
 	judge    *stall.Judge
-	groups   map[*ledger.HolderKey]group
-	before   map[*ledger.HolderKey]group // at the previous snapshot
+	claims   []*judged       // of the last snapshot, in its order
+	before   []*judged       // of the previous one
+	devices  []deviceReading // by index in the last snapshot
 	turn     uint64
-	readings []stall.Reading
-	keys     []*ledger.HolderKey // of readings
+	readings []stall.Reading                     // of claims
+	verdicts map[*ledger.HolderKey]stall.Verdict // published, and so never changed
 	host     hostReader
 }
 
@@ -30,70 +31,99 @@ type hostReader struct {
 	began time.Time                                           // of the last read
 }
 
+// judged is a claim on a device, with its part of a workload.
+type judged struct {
+	key   *ledger.HolderKey
+	group group
+	due   uint64 // the turn at which the group is determined again
+	at    int    // index of the device in the last snapshot
+}
+
 // group is a claim's part of a workload.
 type group struct {
 	name      string
 	pods      []string // UIDs of the claim's pods
 	elsewhere bool     // the workload may have ranks on other nodes
-	due       uint64   // the turn at which it is determined again
-	at        int      // index of the device in the last snapshot
+}
+
+// deviceReading is what all claims of a device share.
+type deviceReading struct {
+	stall.Reading
+	turn uint64 // at which it was made
 }
 
 // regroup is the number of snapshots after which a claim's workload is determined again.
 const regroup = 60
 
 func newStalls(config *Config) *stalls {
-	return &stalls{
-		judge: stall.New(config.StalledAfter, config.Interval), groups: map[*ledger.HolderKey]group{},
-		before: map[*ledger.HolderKey]group{}, host: hostReader{read: config.Works},
-	}
+	return &stalls{judge: stall.New(config.StalledAfter, config.Interval), host: hostReader{read: config.Works}}
 }
 
-// observe adds a snapshot, and returns a verdict for each claim and device that can be busy and
-// draw power.
-func (b *stalls) observe(s *ledger.Snapshot) map[*ledger.HolderKey]stall.Verdict {
+// observe adds a snapshot. It returns a verdict for each claim and device that can be busy and draw
+// power, and whether any of them may differ from that of the previous snapshot.
+func (b *stalls) observe(s *ledger.Snapshot) (verdicts map[*ledger.HolderKey]stall.Verdict, changed bool) {
+	b.read(s)
+	b.observeHost(s.Time)
+	judged, changed := b.judge.Observe(s.Time, b.readings)
+	if !changed && slices.Equal(b.claims, b.before) {
+		return b.verdicts, false
+	}
+	b.verdicts = make(map[*ledger.HolderKey]stall.Verdict, len(b.claims))
+	for i, c := range b.claims {
+		if b.readings[i].Unknown != stall.NotJudged {
+			b.verdicts[c.key] = judged[i]
+		}
+	}
+	return b.verdicts, true
+}
+
+// read makes a reading for each claim that holds a device of the snapshot.
+func (b *stalls) read(s *ledger.Snapshot) {
 	b.turn++
-	b.readings, b.keys = slices.Grow(b.readings[:0], len(s.Claims)), slices.Grow(b.keys[:0], len(s.Claims))
-	b.before, b.groups = b.groups, b.before
-	clear(b.groups)
+	b.before, b.claims = b.claims, b.before[:0]
+	b.readings = slices.Grow(b.readings[:0], len(s.Claims))
+	if n := len(s.Devices) - len(b.devices); n > 0 {
+		b.devices = append(b.devices, make([]deviceReading, n)...)
+	}
+	next := 0
 	for i := range s.Claims {
 		h := &s.Claims[i]
 		if !h.Ended.IsZero() {
 			continue
 		}
-		of, known := b.before[h.HolderKey]
-		of.at = deviceAt(s, h.Device, of.at)
-		if of.at < 0 {
+		var c *judged
+		c, next = claimOf(b.before, h.HolderKey, next)
+		if c.at = deviceAt(s, h.Device, c.at); c.at < 0 {
 			continue
 		}
-		d := &s.Devices[of.at]
-		if !known || b.turn >= of.due {
-			at := of.at
-			of = groupOf(d, h)
-			of.due, of.at = b.turn+regroup, at
+		d := &s.Devices[c.at]
+		if b.turn >= c.due {
+			c.group, c.due = groupOf(d, h), b.turn+regroup
 		}
-		b.groups[h.HolderKey] = of
-		r := readingOf(d)
-		r.Key = stall.Key{
-			Namespace: h.Namespace, Claim: h.Name, Device: h.Device, Since: h.Born.Round(0).UTC(),
+		of := &b.devices[c.at]
+		if of.turn != b.turn {
+			of.Reading, of.turn = readingOf(d), b.turn
 		}
-		r.Group, r.Pods, r.Elsewhere = of.name, of.pods, of.elsewhere
-		b.readings, b.keys = append(b.readings, r), append(b.keys, h.HolderKey)
+		b.claims, b.readings = append(b.claims, c), append(b.readings, of.Reading)
+		r := &b.readings[len(b.readings)-1]
+		r.Key = stall.Key{Namespace: h.Namespace, Claim: h.Name, Device: h.Device, Since: h.Born.Round(0).UTC()}
+		r.Group, r.Pods, r.Elsewhere = c.group.name, c.group.pods, c.group.elsewhere
 	}
-	b.observeHost(s.Time)
-	out := make(map[*ledger.HolderKey]stall.Verdict, len(b.keys))
-	for i, v := range b.judge.Observe(s.Time, b.readings) {
-		if b.readings[i].Unknown != stall.NotJudged {
-			out[b.keys[i]] = v
-		}
+}
+
+// claimOf returns what is known of a claim, and the index after it. Since snapshots have the same
+// order, it is at next in those of the previous snapshot, or follows later.
+func claimOf(before []*judged, key *ledger.HolderKey, next int) (*judged, int) {
+	if n := slices.IndexFunc(before[next:], func(c *judged) bool { return c.key == key }); n >= 0 {
+		return before[next+n], next + n + 1
 	}
-	return out
+	return &judged{key: key}, next
 }
 
 // deviceAt returns the index of a device in a snapshot, -1 if it is not there. It is most likely at
 // the index that it had in the last one.
 func deviceAt(s *ledger.Snapshot, id driver.ID, before int) int {
-	if before < len(s.Devices) && s.Devices[before].ID == id {
+	if before >= 0 && before < len(s.Devices) && s.Devices[before].ID == id {
 		return before
 	}
 	return slices.IndexFunc(s.Devices, func(d ledger.Device) bool { return d.ID == id })
@@ -134,7 +164,7 @@ func (b *stalls) observeHost(now time.Time) {
 // the time at which the claim is found to be stalled, the ring may have forgotten it.
 const suspectAfter = DefaultKeep / 2
 
-// stall returns the claims that have begun to stall since the previous snapshot.
+// stall returns the claims that have begun to stall since the previous verdicts.
 func (r *Recorder) stall(now map[*ledger.HolderKey]stall.Verdict, s *ledger.Snapshot) []happening {
 	var out []happening
 	suspected := r.suspected[:0:0]

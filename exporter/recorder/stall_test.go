@@ -2,6 +2,7 @@ package recorder
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -168,7 +169,7 @@ func TestWhatIsJudged(t *testing.T) {
 	judge := newStallsOf()
 	var got map[*ledger.HolderKey]stall.Verdict
 	for range 200 { // long enough for a working level
-		got = judge.observe(n.snapshot(readings...))
+		got, _ = judge.observe(n.snapshot(readings...))
 	}
 	want := map[string]stall.Reason{
 		"alone": stall.Known, "shared": stall.Shared, "part": stall.Part, "dark": stall.NoBusy, "blind": stall.NoEngines,
@@ -181,6 +182,54 @@ func TestWhatIsJudged(t *testing.T) {
 			t.Errorf("%s: %+v, want the reason %q", key.Name, v, reason)
 		}
 	}
+}
+
+// Claims that come and go have a verdict, or have none, from the same snapshot on, whatever the
+// others do: also in between two windows, and if a device gets a measurement that it lacked.
+func TestVerdictsFollowClaims(t *testing.T) {
+	n := nodeOf{now: jointest.Start()}
+	n.hold("gpu-0", "b", "p0")
+	n.hold("gpu-1", "c", "p1")
+	n.hold("gpu-2", "d", "p2")
+	r := New(configOf())
+	dark := []reading{{driver.IOBytes, "network", 5}}
+	check := func(want string, readings ...[]reading) {
+		t.Helper()
+		s := n.snapshot(readings...)
+		got := r.Record(s).Stalled
+		names := ""
+		for i := range s.Claims {
+			if v, judged := got[s.Claims[i].HolderKey]; judged {
+				names += s.Claims[i].Name + " " + string(v.Unknown) + " "
+			}
+		}
+		if names != want || len(got) != strings.Count(want, " ")/2 {
+			t.Errorf("after %v: %d verdicts: %s, want %s", n.now.Sub(jointest.Start()), len(got), names, want)
+		}
+	}
+	for range 100 {
+		r.Record(n.snapshot(works(), works(), dark))
+	}
+	check("b  c  ", works(), works(), dark)
+	check("b  c  d too_short ", works(), works(), works())
+	n.hold("gpu-3", "a", "p3")
+	last := len(n.devices) - 1
+	n.devices[0], n.devices[last] = n.devices[last], n.devices[0]
+	n.claims[0], n.claims[last] = n.claims[last], n.claims[0]
+	n.periods[0], n.periods[last] = n.periods[last], n.periods[0]
+	check("a too_short c  d too_short b  ", works(), works(), works(), works())
+	n.claims[1].Ended = n.now
+	check("a too_short d too_short b  ", works(), works(), works(), works())
+	n.claims = slices.Delete(n.claims, 1, 2)
+	check("a too_short d too_short b  ", works(), works(), works(), works())
+	of := *n.claims[0].HolderKey
+	n.claims[0].HolderKey, n.claims[0].Born = &of, n.now // another claim of that name
+	check("a too_short d too_short b  ", works(), works(), works(), works())
+	check("a too_short d too_short ", works(), works(), works(), dark)
+	for range 40 {
+		r.Record(n.snapshot(works(), works(), works(), dark))
+	}
+	check("a  d  ", works(), works(), works(), dark)
 }
 
 // sends is a network device that sends and receives, after some seconds.
@@ -203,10 +252,10 @@ func TestOtherSignsOfLife(t *testing.T) {
 	for i := range 20 * 60 {
 		decodes := append(spins(), reading{driver.EngineUtilization, "decoder", 0.9})
 		if i < 600 {
-			got = judge.observe(n.snapshot(works(), sends(i), works(), works()))
+			got, _ = judge.observe(n.snapshot(works(), sends(i), works(), works()))
 			continue
 		}
-		got = judge.observe(n.snapshot(spins(), sends(i), decodes, spins()))
+		got, _ = judge.observe(n.snapshot(spins(), sends(i), decodes, spins()))
 	}
 	for key, v := range got {
 		if (v.Stalled != nil) != (key.Name == "hangs") || v.Unknown != stall.Known {

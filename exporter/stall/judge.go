@@ -91,26 +91,24 @@ func (j *Judge) Window() time.Duration { return j.window }
 
 // Observe adds the readings of all held devices at one time. It returns verdicts in the same order,
 // valid until the next call: for readings in which Busy is measured, or which can't be judged.
-// Other claims are forgotten.
-func (j *Judge) Observe(now time.Time, readings []Reading) []Verdict {
+// Other claims are forgotten. Unless changed, claims and verdicts are those of the previous call.
+func (j *Judge) Observe(now time.Time, readings []Reading) (verdicts []Verdict, changed bool) {
 	j.forget(now)
 	j.turn, j.now = j.turn+1, now
-	ended, seen := false, 0
+	seen, ended := 0, false
+	changed = len(readings) != len(j.observed)
 	books := slices.Grow(j.observed[:0], len(readings))
 	for i := range readings {
 		r := &readings[i]
-		b := j.books[r.Key]
-		if b == nil {
-			b = j.adopt(r.Key)
-		}
-		if b == nil {
-			b = &book{Key: r.Key, Verdict: Verdict{Unknown: cmp.Or(r.Unknown, TooShort), Quiet: NoQuiet, Since: now}}
-			j.books[r.Key] = b
-		}
+		b := j.bookOf(r, i, now)
+		changed = changed || b != j.observed[i] || (b.unknown == NotJudged) != (r.Unknown == NotJudged)
 		if b.turn != j.turn {
 			seen++
 		}
 		b.turn, b.group, b.unknown, b.pods, b.elsewhere = j.turn, r.group(), r.Unknown, r.Pods, r.Elsewhere
+		if b.Verdict.Unknown == NotJudged && r.Unknown != NotJudged {
+			b.Verdict.Unknown = cmp.Or(r.Unknown, TooShort)
+		}
 		books = append(books, b)
 		if b.add(r, now) >= j.window {
 			ended = true
@@ -121,14 +119,34 @@ func (j *Judge) Observe(now time.Time, readings []Reading) []Verdict {
 		maps.DeleteFunc(j.books, func(_ Key, b *book) bool { return b.turn != j.turn })
 	}
 	if ended {
-		j.changed = true
+		j.changed, changed = true, true
 		j.conclude(books, now)
 	}
-	j.observed, j.verdicts = books, slices.Grow(j.verdicts[:0], len(books))
-	for _, b := range books {
-		j.verdicts = append(j.verdicts, b.Verdict)
+	j.observed = books
+	if changed {
+		j.verdicts = j.verdicts[:0]
+		for _, b := range books {
+			j.verdicts = append(j.verdicts, b.Verdict)
+		}
 	}
-	return j.verdicts
+	return j.verdicts, changed
+}
+
+// bookOf returns the book of a claim, which is most likely that of the reading at the same index of
+// the last call.
+func (j *Judge) bookOf(r *Reading, i int, now time.Time) *book {
+	if i < len(j.observed) && j.observed[i].Key == r.Key {
+		return j.observed[i]
+	}
+	b := j.books[r.Key]
+	if b == nil {
+		b = j.adopt(r.Key)
+	}
+	if b == nil {
+		b = &book{Key: r.Key, Verdict: Verdict{Unknown: cmp.Or(r.Unknown, TooShort), Quiet: NoQuiet, Since: now}}
+		j.books[r.Key] = b
+	}
+	return b
 }
 
 // groupKey identifies a group by its name, or by the claim if it has none.

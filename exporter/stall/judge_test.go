@@ -240,6 +240,8 @@ func TestNeverWorked(t *testing.T) {
 		"a spin, never idle":              {0, spins(), "unknown (no_reference)"},
 		"a spin, while a thread runs":     {20 * time.Second, threadRuns(), "unknown (host_spins)"},
 		"dependent loads on the same SMs": {20 * time.Second, someLoads(), "unknown (no_reference)"},
+		"a spin of some blocks":           {20 * time.Second, spinsOn(0.04), "stalled"},
+		"a spin of few blocks":            {20 * time.Second, spinsOn(0.02), "unknown (no_reference)"}, // or their work
 	} {
 		kind := hangs(tc.then)
 		kind.Phases = kind.Phases[2:]
@@ -263,6 +265,13 @@ func TestNeverWorked(t *testing.T) {
 func threadRuns() stalltest.Load {
 	l := spins()
 	l.CPU = 1
+	return l
+}
+
+// spinsOn is a wait of blocks on a share of the SMs.
+func spinsOn(share float64) stalltest.Load {
+	l := spins()
+	l.Int, l.SM = l.Int*share/l.SM, share
 	return l
 }
 

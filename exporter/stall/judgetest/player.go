@@ -84,7 +84,8 @@ func (p *Player) Play(s *stalltest.Sample) []stall.Verdict {
 		p.hosted = s.At
 		p.Judge.ObserveHost(s.At, map[string]stall.HostValues{podUID: hostOf(&s.Values)})
 	}
-	return p.Judge.Observe(s.At, p.Readings)
+	verdicts, _ := p.Judge.Observe(s.At, p.Readings)
+	return verdicts
 }
 
 // others replaces the activity of another rank of the pod.

@@ -150,7 +150,7 @@ func verdictSeries(m *member, verdicts []stall.Verdict) []series {
 }
 
 // TestStalledText compares the texts of both alerts with what they must say: which signals show
-// nothing, of the devices and of their hosts, of how many members, and for how long.
+// nothing, of the devices and of their hosts, for how long, and what the other members do.
 func TestStalledText(t *testing.T) {
 	t.Parallel()
 	verdict := stall.Verdict{
@@ -161,10 +161,13 @@ func TestStalledText(t *testing.T) {
 	s := story{name: "texts", checks: []check{{minute: 30, fire: []string{
 		"DRAClaimStalled namespace=a resourceclaim_name=llm-gpu-0",
 	}}}}
-	for i, v := range []stall.Verdict{verdict, idle, {Unknown: stall.RanksUnseen, Quiet: time.Hour}} {
+	for i, v := range []stall.Verdict{verdict, idle, {Unknown: stall.RanksUnseen, Quiet: time.Hour}, idle} {
 		m := member{
 			node: fmt.Sprintf("n%d", i), device: fmt.Sprintf("gpu-%d", i), attribution: "exclusive", kind: "JobSet",
 			workloadName: "llm",
+		}
+		if i == 3 {
+			m.workloadName = "another"
 		}
 		s.series = append(s.series, m.series()...)
 		s.series = append(s.series, verdictSeries(&m, slices.Repeat([]stall.Verdict{v}, minutes))...)
@@ -180,7 +183,8 @@ func TestStalledText(t *testing.T) {
 			"Claim a/llm-gpu-0 keeps its devices busy without progress.",
 			"1 of the claim's devices on node n0 are fully utilized without a pause, but no other measured quantity shows " +
 				"progress, as when a collective operation hangs. Without progress: power,tensor,pcie,cpu,storage. Quiet for " +
-				"1h 0m 0s.",
+				"1h 0m 0s. Other devices of its workload: gpu-1 of pod llm-gpu-1 on node n1 (idle), gpu-2 of pod llm-gpu-2 on " +
+				"node n2 (ranks_elsewhere).",
 		},
 		{
 			"DRAWorkloadStalled", "namespace: a, workload_kind: JobSet, workload_name: llm, driver: gpu.x",
