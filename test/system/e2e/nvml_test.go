@@ -178,9 +178,9 @@ func TestShortPodsByNVML(t *testing.T) {
 
 var gpusFor = flag.Duration("gpus.for", 0, "how long TestCostOfGPUs measures the whole program")
 
-// With the times of an H100's calls, eight GPUs that are held take at most 0.35 % of a core each for
-// the library, and 4 % with the rest of the program. The rest depends on the machine's load: it is
-// held to the limit only with -gpus.for.
+// With the times of an H100's calls, eight GPUs that are held take at most 0.35 % of a core each
+// for the library, and 4 % with the rest of the program. The rest depends on the machine's load: it
+// is held to the limit only with -gpus.for.
 func TestCostOfGPUs(t *testing.T) {
 	for name, processes := range map[string]int{"a process each": 1, "two processes each": 2} {
 		t.Run(name, func(t *testing.T) { costOfGPUs(t, processes) })
