@@ -33,9 +33,9 @@ const (
 	progressRecord = "workload_device:dra_progress:info"
 )
 
-// services are the kinds of workloads whose pods work on their own, or wait for requests: their
+// inStepOnly omits the kinds of workloads whose pods work on their own, or wait for requests: their
 // members are not compared, and one that does nothing has nothing to do.
-const services = `workload_kind=~"Deployment|ReplicaSet|ReplicationController|Rollout|DaemonSet|Service|` +
+const inStepOnly = `workload_kind!~"Deployment|ReplicaSet|ReplicationController|Rollout|DaemonSet|Service|` +
 	`InferenceService|RayService|LeaderWorkerSet|StatefulSet|Pod"`
 
 // indexed are the kinds of workloads whose members work in step even if no traffic shows it.
@@ -123,13 +123,12 @@ func stragglers() []recording {
 		// Most pods are a workload of their own: they are left out before sums are computed.
 		{name: comparedRecord, unit: unknown, expr: fmt.Sprintf(`
 			max by (<member>, signal) (
-			  %s
-			  and on (<workload>) count by (<workload>) (group by (<member>) (%s)) >= %d
-			  unless on (<workload>) %s{%s}
+			  %s{%s}
+			  and on (<workload>) count by (<workload>) (group by (<member>) (%s{%s})) >= %d
 			  unless on (<workload>) count by (<workload>) (
 			    group by (<workload>, model) (workload_device:dra_member_model:info)
 			  ) > 1
-			)`, SignalRecord, memberRecord, leastMembers, memberRecord, services)},
+			)`, SignalRecord, inStepOnly, memberRecord, inStepOnly, leastMembers)},
 		{name: medianRecord, unit: unknown, expr: fmt.Sprintf(`
 			quantile by (<workload>, signal) (0.5, %s)
 			and on (<workload>, signal) count by (<workload>, signal) (%s) >= %d`, comparedRecord,
