@@ -164,6 +164,8 @@ type StallReport struct {
 	Ranks   int `json:"ranks"`
 	Working int `json:"working"`
 	Still   int `json:"still"`
+	// Peers are these devices if there are several, at most 16, with what each does.
+	Peers []stall.Peer `json:"peers,omitempty"`
 }
 
 // ValueReport is a value of a quantity.
@@ -345,6 +347,7 @@ func stallReport(v *stall.Verdict) *StallReport {
 		Unknown: v.Unknown, Text: v.Evidence(), Since: v.Since.UTC(), Before: v.Before, WithoutProgress: v.For.Seconds(),
 		Progress: texts(v.Progress), Silent: texts(v.Stalled), Missing: texts(v.Missing), Host: texts(v.Host),
 		HostWork: texts(v.HostShows), Ranks: v.Ranks, Working: v.Working, Still: v.Still,
+		Peers: v.Peers,
 	}
 	if v.Unknown == stall.Known {
 		stalled := v.Stalled != nil
