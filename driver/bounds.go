@@ -71,9 +71,31 @@ func (s *Spec) boundRate() {
 	}
 }
 
+// malformed is a NaN with bits of its own.
+const malformed = 0x7ff8_6d61_6c66_6f72
+
+// Malformed returns the value of a reading whose source found something else where a number is. The
+// reading is rejected as [ReasonMalformed], so that it is counted by its quantity; conversions of
+// its unit change nothing about that.
+func Malformed() float64 { return math.Float64frombits(malformed) }
+
+// IsMalformed reports whether a value is that of [Malformed].
+func IsMalformed(value float64) bool { return math.Float64bits(value) == malformed }
+
+// NumberOf returns the number that a source has parsed, [Malformed] if the error says that it is
+// none. It is false for other errors.
+func NumberOf[T int64 | uint64 | float64](number T, err error) (float64, bool) {
+	if err != nil && ReasonOf(err) == ReasonMalformed {
+		return Malformed(), true
+	}
+	return float64(number), err == nil
+}
+
 // Check returns the reason to reject a value, or "" for a value that a device can have.
 func (s *Spec) Check(value float64) Reason {
 	switch {
+	case IsMalformed(value):
+		return ReasonMalformed
 	case math.IsNaN(value) || math.IsInf(value, 0):
 		return ReasonNotFinite
 	case s.NonNegative && value < 0:

@@ -1,7 +1,9 @@
 package driver_test
 
 import (
+	"io/fs"
 	"math"
+	"strconv"
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -92,5 +94,24 @@ func TestCodes(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// What is no number is rejected as malformed, also after a conversion of its unit. Files that do
+// not exist have no reading.
+func TestMalformed(t *testing.T) {
+	spec := driver.Power.Spec()
+	parsed := func(text string) (float64, bool) { return driver.NumberOf(strconv.ParseUint(text, 10, 64)) }
+	for text, want := range map[string]driver.Reason{"7": "", "-7": driver.ReasonMalformed, "x": driver.ReasonMalformed} {
+		watts, ok := parsed(text)
+		if got := spec.Check(watts * 1e-6); !ok || got != want {
+			t.Errorf("%s: %v, %q; want %q", text, ok, got, want)
+		}
+	}
+	if _, ok := driver.NumberOf(uint64(7), fs.ErrNotExist); ok {
+		t.Error("a file that does not exist has a number")
+	}
+	if got := spec.Check(math.NaN()); got != driver.ReasonNotFinite {
+		t.Errorf("NaN is %q", got)
 	}
 }

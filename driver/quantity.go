@@ -213,8 +213,11 @@ type Spec struct {
 	Activity     Activity
 	ActiveLabels []string
 	// Failure means that an increase is an error of the device, whose time
-	// dra_device_last_error_timestamp_seconds shows.
-	Failure bool
+	// dra_device_last_error_timestamp_seconds shows. AppearLabels are the values of the first label
+	// whose series appear with their first error: its value counts if the device was read before. A
+	// source may begin to read the others at any time.
+	Failure      bool
+	AppearLabels []string
 	// State means that the values of the first label are exclusive states. The present one has value
 	// 1.
 	State bool
@@ -440,7 +443,7 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 				{Name: "code"},
 				{Name: labelSeverity, Values: []string{"fatal", severityNonfatal, "unknown"}, Optional: true},
 			},
-			Failure: true,
+			Failure: true, AppearLabels: []string{"xid"},
 		}
 	case ThrottledSeconds:
 		return Spec{

@@ -140,6 +140,10 @@ func words() []string {
 		"<claim>", "cluster, node, namespace, resourceclaim_name",
 		"<claim driver>", "cluster, node, namespace, resourceclaim_name, driver",
 		"<claim device>", "cluster, node, namespace, resourceclaim_name, driver, pool, device",
+		// A holder is a claim, or a pod without one.
+		"<holder>", "cluster, node, namespace, resourceclaim_name, pod",
+		"<holder driver>", "cluster, node, namespace, resourceclaim_name, pod, driver",
+		"<holder device>", "cluster, node, namespace, resourceclaim_name, pod, driver, pool, device",
 		"<pod>", "cluster, node, namespace, pod",
 		"<pod device>", "cluster, node, namespace, pod, driver, pool, device",
 		"<workload>", "cluster, namespace, workload_kind, workload_name, queue, driver",

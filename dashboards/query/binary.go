@@ -119,7 +119,7 @@ func (k *checker) matched(e *parser.BinaryExpr, left, right Answer) Answer {
 	case m.Card == parser.CardOneToMany:
 		return k.grouped(right, left, m.Include)
 	case e.Op == parser.LOR:
-		return Answer{Labels: intersection(left.Labels, right.Labels)}
+		return Answer{Labels: append(intersection(left.Labels, right.Labels), holderOf(left, right)...)}
 	case m.On && !e.Op.IsSetOperator() && !e.Op.IsComparisonOperator():
 		return Answer{Labels: m.MatchingLabels}
 	default:
@@ -134,6 +134,16 @@ func (k *checker) grouped(many, one Answer, include []string) Answer {
 		}
 	}
 	return Answer{Labels: slices.Concat(many.Labels, include), open: many.open}
+}
+
+// holderOf returns the labels of holders that only one side has: the holder of a device is a claim,
+// or a pod without one, and a series has the label of its own.
+func holderOf(left, right Answer) []string {
+	labels := []string{"resourceclaim_name", "pod"}
+	if !slices.ContainsFunc(labels, left.Has) || !slices.ContainsFunc(labels, right.Has) {
+		return nil
+	}
+	return slices.DeleteFunc(labels, func(label string) bool { return left.Has(label) == right.Has(label) })
 }
 
 func intersection(a, b []string) []string {

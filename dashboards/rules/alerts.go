@@ -60,6 +60,7 @@ func alerts(o *Options) []alertGroup {
 
 const (
 	aClaim  = "Claim {{ $labels.namespace }}/{{ $labels.resourceclaim_name }}"
+	aPod    = "Pod {{ $labels.namespace }}/{{ $labels.pod }}"
 	aDevice = "Device {{ $labels.device }} of {{ $labels.driver }} on node {{ $labels.node }}"
 	aNode   = "node {{ $labels.node }}"
 
@@ -70,6 +71,13 @@ const (
 		`{{ . | first | value | humanizeDuration }} ago.{{ end }}` +
 		`{{ with printf "claim:dra_cost:per_day{cluster='%s',node='%s',namespace='%s',resourceclaim_name='%s'}" ` +
 		`$labels.cluster $labels.node $labels.namespace $labels.resourceclaim_name | query }} ` +
+		`Its devices cost {{ . | first | value | printf "%.2f" }} a day.{{ end }}`
+	// podIdleSince says the same of a pod without a claim.
+	podIdleSince = `{{ with printf "time() - max(dra_pod_unclaimed_last_active_timestamp_seconds{cluster='%s',node='%s',` +
+		`namespace='%s',pod='%s'})" $labels.cluster $labels.node $labels.namespace $labels.pod | query }} ` +
+		`The last activity was {{ . | first | value | humanizeDuration }} ago.{{ end }}` +
+		`{{ with printf "claim:dra_cost:per_day{cluster='%s',node='%s',namespace='%s',resourceclaim_name='',pod='%s'}" ` +
+		`$labels.cluster $labels.node $labels.namespace $labels.pod | query }} ` +
 		`Its devices cost {{ . | first | value | printf "%.2f" }} a day.{{ end }}`
 	// thresholds says above which values the exporter of the node counts a device as used.
 	thresholds = `{{ with printf "dra_exporter_idle_threshold_ratio{cluster='%s',node='%s'}" $labels.cluster ` +

@@ -10,7 +10,7 @@ import (
 const notPrepared = 10 * time.Minute
 
 // idleClaim selects the claims all of whose devices are idle, with the number of devices.
-const idleClaim = `max by (<claim>) (claim:dra_wasted_devices:count)`
+const idleClaim = `max by (<claim>) (claim:dra_wasted_devices:count{resourceclaim_name!=""})`
 
 // memoryHeld is the memory that each idle claim has in use.
 const memoryHeld = `max by (<claim>) (claim:dra_wasted_memory_bytes:sum)`
@@ -52,6 +52,24 @@ func claimAlerts(o *Options) []alert {
 			mitigation: "If it hangs, take a stack trace and restart the job. If it has no requests, scale it down. " + optOut,
 			queries: []string{
 				memoryHeld,
+			},
+		},
+		{
+			name: "DRAPodIdle", severity: warning, hold: o.IdleFor, keep: o.KeepFiring,
+			expr: `
+			max by (<pod>) (claim:dra_wasted_devices:count{resourceclaim_name=""})`,
+			summary: aPod + " holds devices and does not use them.",
+			description: "All devices that a device plugin gave to the pod on " + aNode + " ({{ $value }}) were used for less " +
+				"than <used percent> of the last <idle window>." + thresholds + podIdleSince,
+			meaning: "As [DRAClaimIdle](#draclaimidle), for a pod that has its devices from a device plugin, without a claim. " +
+				"Devices that the pod has by a claim are not included.",
+			diagnosis: "`dra_pod_memory_used_bytes` of the pod: a loaded model without requests, or a job that hangs, has " +
+				"memory in use. The exporter's page shows for how long the pod has been quiet; the pod's logs show why.",
+			mitigation: "Ask the owner, or delete the pod. If it may be idle, set `<opt out>=off` as its annotation, and let " +
+				"the exporter copy that with `--pod-annotation`.",
+			queries: []string{
+				`sort_desc(max by (<pod>) (claim:dra_idle_cost:per_day{resourceclaim_name=""}))`,
+				`time() - max by (<pod>) (dra_pod_unclaimed_last_active_timestamp_seconds)`,
 			},
 		},
 	}
@@ -149,7 +167,7 @@ func partlyIdleAlerts(o *Options) []alert {
 			name: "DRAClaimPartlyIdle", severity: info, hold: o.IdleFor, keep: o.KeepFiring,
 			expr: `
 			(
-			  claim:dra_idle_devices:count / (claim:dra_devices:count > 1) >= <partly>
+			  claim:dra_idle_devices:count{resourceclaim_name!=""} / (claim:dra_devices:count > 1) >= <partly>
 			  and on (<claim driver>) claim_device:dra_active:ratio
 			)
 			unless on (<claim>) (claim:dra_idle:bool == 1)
@@ -170,7 +188,7 @@ func partlyIdleAlerts(o *Options) []alert {
 			name: "DRAClaimNetworkQuiet", severity: info, hold: o.IdleFor, keep: o.KeepFiring, off: !o.QuietNetwork,
 			expr: `
 			(
-			  claim:dra_idle_devices:count == claim:dra_devices:count
+			  claim:dra_idle_devices:count{resourceclaim_name!=""} == claim:dra_devices:count
 			  and on (<claim driver>) claim_device:dra_io:rate
 			)
 			unless on (<claim>) (claim:dra_idle:bool == 1 unless on (<claim>) claim:dra_network_only:bool)

@@ -7,29 +7,65 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
-// idleDevices record the activity of each device of each claim within the idle window. A device
-// counts only if it was held and measured for most of the window: the counters of claims do not
+// unclaimed are the pods that hold a device by a device plugin, without a claim.
+const unclaimed = "pod_device:dra_unclaimed:info"
+
+// ofHolders is a value of each device of each holder; value returns that of a kind of holders. Pods
+// without a claim have families of their own, which are empty in a cluster of claims.
+func ofHolders(value func(kind string) string) string {
+	return `(
+			  max by (<claim device>) (` + value("claim") + `)
+			  or
+			  max by (<pod device>) (` + value("pod_unclaimed") + `)
+			)`
+}
+
+// heldNow are the devices that holders have now.
+const heldNow = `(
+			  group by (<claim device>) (dra_claim_device_info{admin_access="false"})
+			  or
+			  ` + unclaimed + `
+			)`
+
+// deeper indents the lines of an expression but the first by one more step.
+func deeper(expr string) string { return strings.ReplaceAll(expr, "\n\t\t\t", "\n\t\t\t  ") }
+
+// idleDevices record the activity of each device of each holder within the idle window: of a claim,
+// or of a pod without one, whose series have the label pod and no resourceclaim_name. A device
+// counts only if it was held and measured for most of the window: the counters of holders do not
 // increase while their device is unreadable, which must not count as idle. increase() handles the
 // counter resets when the exporter restarts.
 func idleDevices() []recording {
-	// Devices that a claim held for less than its share of the window, or that were not measured for
+	// Devices that were held for less than their share of the window, or that were not measured for
 	// that share, are left out here.
 	const held = "claim_device:dra_allocated_seconds:increase"
-	// ofClaim is the activity of the devices that a claim has for itself, and that of the devices
-	// that it shares.
-	ofClaim := func(increase, ofDevice string) string {
+	// of is the activity of the devices that a holder has for itself, and that of the devices that it
+	// shares.
+	of := func(by, info, held, increase, ofDevice string) string {
 		return `
 			(
 			    ` + increase + `
-			      / on (<claim device>) (` + held + ` > 0)
-			    and on (<claim device>) dra_claim_device_info{admin_access="false", attribution=~"exclusive|process"}
+			      / on (` + by + `) (` + held + ` > 0)
+			    and on (` + by + `) ` + info + `, attribution=~"exclusive|process"}
 			  or
-			    group by (<claim device>) (dra_claim_device_info{admin_access="false", attribution=~"equal|capacity"})
+			    group by (` + by + `) (` + info + `, attribution=~"equal|capacity"})
 			      * on (<device>) group_left () ` + ofDevice + `
-			    and on (<claim device>) ` + held + `
+			    and on (` + by + `) ` + held + `
 			)`
 	}
+	ofClaim := func(increase, ofDevice string) string {
+		return of("<claim device>", `dra_claim_device_info{admin_access="false"`, held+`{resourceclaim_name!=""}`, increase,
+			ofDevice)
+	}
+	ofPod := func(increase, ofDevice string) string {
+		return of("<pod device>", `dra_pod_claim_info{resourceclaim_name=""`, held+`{resourceclaim_name=""}`, increase,
+			ofDevice)
+	}
 	return []recording{
+		{name: unclaimed, expr: `
+			group by (<pod device>) (
+			  dra_pod_claim_info{resourceclaim_name=""} and on (<pod device>) dra_pod_unclaimed_allocated_seconds_total
+			)`},
 		{name: "device:dra_allocated_seconds:increase", expr: `
 			max by (<device>) (increase(dra_device_allocated_seconds_total[<idle window>])) > 0`},
 		{name: "device:dra_active:ratio", expr: `
@@ -51,7 +87,9 @@ func idleDevices() []recording {
 			)
 			  / on (<device>) (max by (<device>) (count_over_time(dra_device_allocated_seconds_total[<idle window>])) > 0)`},
 		{name: held, expr: `
-			max by (<claim device>) (increase(dra_claim_allocated_seconds_total[<idle window>]) > <held seconds>)
+			` + ofHolders(func(kind string) string {
+			return "increase(dra_" + kind + "_allocated_seconds_total[<idle window>]) > <held seconds>"
+		}) + `
 			and on (<device>) (device:dra_measured:ratio >= <held>)`},
 		{name: "claim_device:dra_active:ratio", expr: ofClaim(
 			`max by (<claim device>) (increase(dra_claim_active_seconds_total[<idle window>]))`,
@@ -64,9 +102,11 @@ func idleDevices() []recording {
 			    )`,
 			"device:dra_io:rate") + `
 			unless on (<device>) dra_device_active_seconds_total`},
-		// The share of the time in which the claim used the device: above the thresholds of its exporter.
+		// The share of the time in which the holder used the device: above its exporter's thresholds.
 		{name: "claim_device:dra_used:ratio", expr: ofClaim(
-			`max by (<claim device>) (increase(dra_claim_used_seconds_total[<idle window>]))`, "device:dra_used:ratio")},
+			`max by (<claim device>) (increase(dra_claim_used_seconds_total[<idle window>]))`, "device:dra_used:ratio") + `
+			or` + ofPod(
+			`max by (<pod device>) (increase(dra_pod_unclaimed_used_seconds_total[<idle window>]))`, "device:dra_used:ratio")},
 		// A device without a link can do nothing: that is an error, and not idleness.
 		{name: "claim_device:dra_idle:bool", expr: `
 			(claim_device:dra_used:ratio < bool 0 and on (<device>) (` + linkDown + `))
@@ -78,33 +118,36 @@ func idleDevices() []recording {
 // linkDown are the devices with links none of which is up.
 const linkDown = `max by (<device>) (dra_device_link_up) == 0`
 
-// idleClaims count, by claim and driver, the devices held and those of them that are idle. A claim
-// is idle if all devices are, of each of its drivers that have a measured one: not while its GPU is
-// busy and its network device is quiet, nor the other way round. What can't be measured by its
-// nature, such as a channel, does not matter.
+// idleClaims count, by holder and driver, the devices held and those of them that are idle. A
+// holder is idle if all devices are, of each of its drivers that have a measured one: not while its
+// GPU is busy and its network device is quiet, nor the other way round. What can't be measured by
+// its nature, such as a channel, does not matter.
 func idleClaims() []recording {
 	return []recording{
 		{name: "claim:dra_devices:count", expr: `
-			count by (<claim driver>) (group by (<claim device>) (dra_claim_device_info{admin_access="false"}))`},
+			count by (<holder driver>) ` + heldNow},
 		{name: "claim:dra_idle_devices:count", expr: `
-			sum by (<claim driver>) (claim_device:dra_idle:bool)`},
+			sum by (<holder driver>) (claim_device:dra_idle:bool)`},
 		{name: "claim:dra_idle:bool", expr: `
-			min by (<claim>) (claim:dra_idle_devices:count == bool claim:dra_devices:count)`},
+			min by (<holder>) (claim:dra_idle_devices:count == bool claim:dra_devices:count)`},
 		{name: "claim:dra_network_only:bool", expr: `
-			group by (<claim>) (claim_device:dra_io:rate) unless on (<claim>) claim_device:dra_active:ratio`},
+			group by (<holder>) (claim_device:dra_used:ratio and on (<device>) device:dra_io:rate)
+			unless on (<holder>) (claim_device:dra_used:ratio and on (<device>) device:dra_active:ratio)`},
 		{name: "claim:dra_idle_alerts:off", expr: `
 			group by (<claim>) (dra_claim_info{label_<opt out>="off"})
 			or
 			group by (<claim>) (
-			  dra_pod_claim_info and on (cluster, node, namespace, pod) dra_pod_info{annotation_<opt out>="off"}
-			)`},
-		// The devices of the claims that are idle as a whole and whose devices have a utilization. Of
+			  dra_pod_claim_info and on (<pod>) dra_pod_info{annotation_<opt out>="off"}
+			)
+			or
+			group by (<pod>) (` + unclaimed + ` and on (<pod>) dra_pod_info{annotation_<opt out>="off"})`},
+		// The devices of the holders that are idle as a whole and whose devices have a utilization. Of
 		// claims that have only network devices see DRAClaimNetworkQuiet.
 		{name: "claim:dra_wasted_devices:count", expr: `
-			sum by (<claim>) (claim:dra_devices:count)
-			and on (<claim>) (claim:dra_idle:bool == 1)
-			unless on (<claim>) claim:dra_network_only:bool
-			unless on (<claim>) claim:dra_idle_alerts:off`},
+			sum by (<holder>) (claim:dra_devices:count)
+			and on (<holder>) (claim:dra_idle:bool == 1)
+			unless on (<holder>) claim:dra_network_only:bool
+			unless on (<holder>) claim:dra_idle_alerts:off`},
 		// The memory that these have in use.
 		{name: "claim:dra_wasted_memory_bytes:sum", expr: `
 			sum by (<claim>) (
@@ -244,17 +287,17 @@ func prices() []recording {
 	}
 }
 
-// costs are the costs of a day of each claim. They change only when the claim's devices do.
+// costs are the costs of a day of each holder. They change only when the holder's devices do.
 func costs() []recording {
 	return []recording{
 		{name: "claim:dra_cost:per_day", unit: query.Unit{Money: 1, Scale: 1}, expr: `
-			sum by (<claim>) (
-			  group by (<claim device>) (dra_claim_device_info{admin_access="false"})
+			sum by (<holder>) (
+			  ` + deeper(heldNow) + `
 			    * on (<device>) group_left () (device:dra_price:per_hour / on (<device>) (device:dra_allocations:max > 0))
 			) * 24`},
-		// Of the claims that are idle as a whole.
+		// Of the holders that are idle as a whole.
 		{name: "claim:dra_idle_cost:per_day", unit: query.Unit{Money: 1, Scale: 1}, expr: `
-			claim:dra_cost:per_day and on (<claim>) (claim:dra_idle:bool == 1)`},
+			claim:dra_cost:per_day and on (<holder>) (claim:dra_idle:bool == 1)`},
 	}
 }
 
@@ -308,13 +351,13 @@ func incidents() []recording {
 }
 
 // namespacesOfNodes are the showback of each namespace on each node, by the second. Shared devices
-// are divided among their claims, and the hours of a partition count by its part of its parent, so
+// are divided among their holders, and the hours of a partition count by its part of its parent, so
 // that no device-second is counted twice.
 func namespacesOfNodes() []recording {
 	const (
 		shares = "claim_device:dra_allocated_share_seconds:rate"
 		joules = "claim_device:dra_energy_joules:rate"
-		idle   = ` and on (<claim device>) (claim_device:dra_idle:bool == 1)`
+		idle   = ` and on (<holder device>) (claim_device:dra_idle:bool == 1)`
 		weight = "device:dra_weight:ratio"
 		price  = "(device:dra_price:per_hour / 3600)"
 		plain  = "device:dra_model:info"
@@ -326,13 +369,15 @@ func namespacesOfNodes() []recording {
 			    * on (<device>) group_left (model, cluster_device) ` + factor + `
 			)`}
 	}
-	rate := func(counter string) string { return "max by (<claim device>) (rate(" + counter + "[<rate>]))" }
+	rate := func(counter string) string {
+		return ofHolders(func(kind string) string { return "rate(dra_" + kind + "_" + counter + "[<rate>])" })
+	}
 	return []recording{
-		{name: shares, expr: "\n\t\t\t" + rate("dra_claim_allocated_share_seconds_total")},
-		{name: joules, expr: "\n\t\t\t" + rate("dra_claim_energy_joules_total")},
+		{name: shares, expr: "\n\t\t\t" + rate("allocated_share_seconds_total")},
+		{name: joules, expr: "\n\t\t\t" + rate("energy_joules_total")},
 		of("allocated_share_seconds:rate", shares, weight),
 		of("unpriced_share_seconds:rate", "("+shares+" unless on (<device>) device:dra_price:per_hour)", weight),
-		of("active_seconds:rate", rate("dra_claim_active_seconds_total"), weight),
+		of("active_seconds:rate", deeper(rate("active_seconds_total")), weight),
 		of("energy_joules:rate", joules, plain),
 		of("cost:rate", shares, price),
 		of("idle_share_seconds:rate", "("+shares+idle+")", weight),
@@ -341,11 +386,23 @@ func namespacesOfNodes() []recording {
 		// Each node measures its own traffic, that of the devices of the cluster too.
 		{name: "node_namespace:dra_network_bytes:rate", expr: `
 			sum by (cluster, node, namespace, driver, model) (
-			  max by (<claim device>, link, direction) (rate(dra_claim_io_bytes_total{link=~"network|rdma"}[<rate>]))
+			  (
+			    max by (<claim device>, link, direction) (rate(dra_claim_io_bytes_total{link=~"network|rdma"}[<rate>]))
+			    or
+			    max by (<pod device>, link, direction) (
+			      rate(dra_pod_unclaimed_io_bytes_total{link=~"network|rdma"}[<rate>])
+			    )
+			  )
 			    * on (<device>) group_left (model) device:dra_model:info
 			)`},
+		// A device of several holders without a claim counts once, and not beside a claim.
 		{name: "node_namespace:dra_devices:count", expr: `
-			sum by (cluster, node, namespace, driver) (claim:dra_devices:count)`},
+			count by (cluster, node, namespace, driver) (
+			  group by (<claim device>) (dra_claim_device_info{admin_access="false"})
+			  or
+			  group by (<device>, namespace) (` + unclaimed + `)
+			    unless on (<device>, namespace) dra_claim_device_info{admin_access="false"}
+			)`},
 		// How many of its claims have each device of the cluster.
 		{name: "node_namespace:dra_cluster_devices:count", expr: `
 			count by (cluster, node, namespace, driver, cluster_device) (
@@ -354,7 +411,7 @@ func namespacesOfNodes() []recording {
 			)`},
 		{name: "node_namespace:dra_power_watts:sum", expr: `
 			sum by (cluster, node, namespace, driver, cluster_device) (
-			  max by (<claim device>) (dra_claim_power_watts)
+			  ` + deeper(ofHolders(func(kind string) string { return "dra_" + kind + "_power_watts" })) + `
 			    * on (<device>) group_left (cluster_device) device:dra_model:info
 			)`},
 	}

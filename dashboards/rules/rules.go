@@ -215,7 +215,7 @@ func (a *alert) rule(o *Options, catalog query.Catalog) (source, error) {
 }
 
 // dashboardOf returns the path of the dashboard of what an alert is about: the claim, the device,
-// the exporter of a node, or all exporters.
+// the namespace of a pod, the exporter of a node, or all exporters.
 func dashboardOf(a query.Answer) string {
 	board, labels := "dra-exporter", []string{"cluster", "node"}
 	switch {
@@ -223,6 +223,8 @@ func dashboardOf(a query.Answer) string {
 		board, labels = "dra-claim", []string{"cluster", "node", "namespace", "resourceclaim_name"}
 	case a.Has("device"):
 		board, labels = "dra-nodes", []string{"cluster", "node", "driver", "device"}
+	case a.Has("pod"):
+		board, labels = "dra-workloads", []string{"cluster", "namespace"}
 	case !a.Has("node"):
 		board, labels = "dra-fleet", []string{"cluster"}
 	}
@@ -237,13 +239,15 @@ func dashboardOf(a query.Answer) string {
 }
 
 // pageOf returns the path of what an alert is about on the page of its node's exporter: the details
-// of the claim or the device, else the whole page.
+// of the claim, the device or the pod, else the whole page.
 func pageOf(a query.Answer) string {
 	switch {
 	case a.Has("namespace") && a.Has("resourceclaim_name"):
 		return "/#claim={{ $labels.namespace | urlquery }}/{{ $labels.resourceclaim_name | urlquery }}"
 	case a.Has("driver") && a.Has("pool") && a.Has("device"):
 		return "/#device={{ $labels.driver | urlquery }}/{{ $labels.pool | urlquery }}/{{ $labels.device | urlquery }}"
+	case a.Has("namespace") && a.Has("pod"):
+		return "/#pod={{ $labels.namespace | urlquery }}/{{ $labels.pod | urlquery }}"
 	default:
 		return "/"
 	}

@@ -151,7 +151,8 @@ func (r *reading) fail(file string, err error) {
 	}
 }
 
-// number returns the number in a file of the device, false if there is none.
+// number returns the number in a file of the device, [driver.Malformed] if it has something else,
+// false if there is none.
 func (r *reading) number(file string) (float64, bool) {
 	value, err := r.reader.Value(r.dir, file)
 	var n int64
@@ -159,7 +160,7 @@ func (r *reading) number(file string) (float64, bool) {
 		n, err = strconv.ParseInt(string(value), 10, 64)
 	}
 	r.fail(file, err)
-	return float64(n), err == nil
+	return driver.NumberOf(n, err)
 }
 
 // monitor returns the number in a file of the device's hwmon, false if there is none.
@@ -265,7 +266,7 @@ func (r *reading) readFast() {
 		}
 	}
 	at := r.now()
-	if counts, counted := r.metrics.value("energy_accumulator"); counted && ok {
+	if counts, counted := r.metrics.value("energy_accumulator"); counted && ok && watts > 0 {
 		r.energy.observe(counts, watts, at)
 		if r.energy.unit > 0 {
 			r.add(driver.Energy, float64(counts)*r.energy.unit)
@@ -301,7 +302,7 @@ func (r *reading) packagePower() (float64, bool) {
 	const micro = 1e-6
 	for _, file := range [...]string{"power1_average", "power1_input"} {
 		if n, ok := r.monitor(file); ok {
-			return n * micro, n > 0
+			return n * micro, n != 0
 		}
 	}
 	for _, field := range [...]string{"curr_socket_power", "average_socket_power"} {

@@ -3,6 +3,7 @@ package amdgpu
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -65,11 +66,10 @@ func (r *reading) readTemperatures() {
 	r.fail("hwmon", err)
 	for _, sensor := range sensors {
 		celsius, err := sensor.Read(&r.reader)
-		if err != nil {
-			r.fail(sensor.Label, err)
-			continue
+		r.fail(sensor.Label, err)
+		if n, ok := driver.NumberOf(celsius, err); ok {
+			add(sensorName(sensor.Label), n)
 		}
-		add(sensorName(sensor.Label), celsius)
 	}
 	const degrees, hundredths = 1, 100
 	for _, sensor := range [...]struct {
@@ -102,12 +102,11 @@ func (r *reading) readVoltages() {
 	r.fail("hwmon", err)
 	for _, supply := range supplies {
 		volts, err := supply.Read(&r.reader)
-		if err != nil {
-			r.fail(supply.Label, err)
-			continue
+		r.fail(supply.Label, err)
+		if n, ok := driver.NumberOf(volts, err); ok {
+			seen[supplyName(supply.Label)] = true
+			r.add(driver.Voltage, n, supplyName(supply.Label))
 		}
-		seen[supplyName(supply.Label)] = true
-		r.add(driver.Voltage, volts, supplyName(supply.Label))
 	}
 	const milli = 1e-3
 	for _, supply := range [...]struct{ field, name string }{
@@ -170,7 +169,7 @@ func (r *reading) readMaxClocks() {
 	for _, clock := range [...]struct{ states, domain string }{{"pp_dpm_sclk", "graphics"}, {"pp_dpm_mclk", "memory"}} {
 		content, err := r.content(clock.states)
 		r.fail(clock.states, err)
-		if hertz := highestState(content); hertz > 0 {
+		if hertz := highestState(content); hertz != 0 {
 			r.add(driver.ClockMax, hertz, clock.domain)
 		}
 	}
@@ -205,8 +204,8 @@ func clockOf(state []byte) (float64, bool) {
 	if !ok {
 		return 0, false
 	}
-	megahertz, err := strconv.ParseUint(string(number), 10, 32)
-	return float64(megahertz) * 1e6, err == nil
+	megahertz, _ := driver.NumberOf(strconv.ParseUint(string(number), 10, 32))
+	return megahertz * 1e6, true
 }
 
 // readLimits reads the power limits, and the configured speed of the fan.
@@ -215,7 +214,7 @@ func (r *reading) readLimits() {
 	for _, limit := range [...]struct{ file, name string }{
 		{"power1_cap", "enforced"}, {"power1_cap_default", "default"}, {"power1_cap_min", "min"}, {"power1_cap_max", "max"},
 	} {
-		if n, ok := r.monitor(limit.file); ok && (n > 0 || limit.name == "min") { // 0 W: see power
+		if n, ok := r.monitor(limit.file); ok && (n != 0 || limit.name == "min") { // 0 W: see power
 			r.add(driver.PowerLimit, n*micro, limit.name)
 		}
 	}
@@ -244,7 +243,7 @@ func (r *reading) readFan() {
 	case set == 0:
 		set, most, known = rpm, fastest, true
 	}
-	if ok && known && most > 0 {
+	if ok && known && most != 0 {
 		r.add(driver.FanSpeed, set/most)
 	}
 }
@@ -262,7 +261,7 @@ func (r *reading) readLink() {
 		{"current_link_speed", driver.LinkGeneration, parseGeneration},
 		{"max_link_speed", driver.LinkGenerationMax, parseGeneration},
 	} {
-		least, found := 0., false
+		least, found := math.Inf(1), false
 		folder := r.folder
 		for driver.NormalizePCI(filepath.Base(folder)) != "" {
 			value, err := r.reader.Value(sysfs.WorkingDir, filepath.Join(folder, fact.file))
@@ -270,8 +269,8 @@ func (r *reading) readLink() {
 				r.fail(fact.file, err)
 				break // a link without a file for a bridge ends at the processor
 			}
-			if n, ok := fact.parse(string(value)); ok && (!found || n < least) {
-				least, found = n, true
+			if n, ok := fact.parse(string(value)); ok {
+				least, found = min(least, n), true
 			}
 			folder = filepath.Dir(folder)
 		}
@@ -284,8 +283,8 @@ func (r *reading) readLink() {
 // parseWidth parses a number of lanes. 0 and 255 mean that there is no link, or that the width is
 // unknown.
 func parseWidth(text string) (float64, bool) {
-	n, err := strconv.ParseUint(text, 10, 8)
-	return float64(n), err == nil && n > 0 && n < 255
+	n, ok := driver.NumberOf(strconv.ParseUint(text, 10, 8))
+	return n, ok && n != 0 && n != 255
 }
 
 // parseGeneration returns the PCIe generation for a speed such as "16.0 GT/s PCIe".
@@ -319,13 +318,13 @@ func (r *reading) readErrors() {
 		}
 		counts := parseErrors(content)
 		if n, ok := counts["ue"]; ok {
-			r.add(driver.Errors, float64(n), "ecc_uncorrected", block)
+			r.add(driver.Errors, n, "ecc_uncorrected", block)
 		}
 		if n, ok := counts["ce"]; ok {
-			r.add(driver.Errors, float64(n), "ecc_corrected", block)
+			r.add(driver.Errors, n, "ecc_corrected", block)
 		}
 		if n, ok := counts["de"]; ok {
-			r.add(driver.Errors, float64(n), "ras", block+"_deferred")
+			r.add(driver.Errors, n, "ras", block+"_deferred")
 		}
 	}
 	if n, ok := r.number("pcie_replay_count"); ok {
@@ -341,13 +340,11 @@ func (r *reading) readErrors() {
 
 // parseErrors parses a RAS file with lines "ue: 0" (uncorrected), "ce: 0" (corrected) and, for
 // memory controllers, "de: 0" (deferred).
-func parseErrors(content []byte) map[string]uint64 {
-	counts := map[string]uint64{}
+func parseErrors(content []byte) map[string]float64 {
+	counts := map[string]float64{}
 	for line := range bytes.Lines(content) {
 		name, value, _ := bytes.Cut(bytes.TrimSpace(line), []byte(": "))
-		if n, err := strconv.ParseUint(string(value), 10, 64); err == nil {
-			counts[string(name)] = n
-		}
+		counts[string(name)], _ = driver.NumberOf(strconv.ParseUint(string(value), 10, 64))
 	}
 	return counts
 }

@@ -88,6 +88,15 @@ func (s *Source) samples(all []ticks, at time.Time) []driver.Sample {
 	numbers := make([]int, len(all)) // of all samples, each of which gets one
 	readings := make([]driver.Reading, 0, 2*len(all))
 	for i, t := range all {
+		numbers[i] = t.cpu
+		hardware, begin := driver.Hardware{CPUs: numbers[i : i+1 : i+1]}, len(readings)
+		if t.garbled {
+			for _, q := range Fills() {
+				readings = append(readings, driver.Reading{Quantity: q, Value: driver.Malformed(), At: at})
+			}
+			samples[i] = driver.Sample{Hardware: hardware, Readings: readings[begin:len(readings):len(readings)]}
+			continue
+		}
 		c := s.cpus[t.cpu]
 		if c == nil {
 			c = &state{active: t.busy, busy: t.busy}
@@ -102,13 +111,8 @@ func (s *Source) samples(all []ticks, at time.Time) []driver.Sample {
 			c.startWindow(t, at)
 			c.utilizationAt = time.Time{}
 		}
-		numbers[i] = t.cpu
-		begin := len(readings)
 		readings = c.report(readings, at)
-		samples[i] = driver.Sample{
-			Hardware: driver.Hardware{CPUs: numbers[i : i+1 : i+1]},
-			Readings: readings[begin:len(readings):len(readings)],
-		}
+		samples[i] = driver.Sample{Hardware: hardware, Readings: readings[begin:len(readings):len(readings)]}
 	}
 	return samples
 }

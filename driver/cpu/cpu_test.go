@@ -107,7 +107,7 @@ func (m *machine) want(what string, cpu int, active, utilization float64, at tim
 }
 
 func TestUtilization(t *testing.T) {
-	m := newMachine(t, ticks{0, 1000, 9000}, ticks{5, 50, 50})
+	m := newMachine(t, times(0, 1000, 9000), times(5, 50, 50))
 	m.want("first", 0, 10, -1, time.Time{})
 	m.run(25, 75)
 	first := m.clock
@@ -127,7 +127,7 @@ func TestUtilization(t *testing.T) {
 // TestBackwards: the kernel's idle and iowait may fall, and its busy times by a little, or in a
 // reset.
 func TestBackwards(t *testing.T) {
-	m := newMachine(t, ticks{0, 1000, 9000})
+	m := newMachine(t, times(0, 1000, 9000))
 	m.sample()
 	m.run(50, 50)
 	first := m.clock
@@ -149,7 +149,7 @@ func TestBackwards(t *testing.T) {
 	second := m.clock
 
 	m.clock = m.clock.Add(time.Second)
-	m.times[0] = ticks{0, 7, 20000}
+	m.times[0] = times(0, 7, 20000)
 	m.write()
 	m.want("reset", 0, 11.3, 20./95, second)
 	m.run(75, 25)
@@ -157,7 +157,7 @@ func TestBackwards(t *testing.T) {
 }
 
 func TestHotplug(t *testing.T) {
-	m := newMachine(t, ticks{0, 100, 100}, ticks{1, 100, 100})
+	m := newMachine(t, times(0, 100, 100), times(1, 100, 100))
 	m.sample()
 	m.run(50, 50)
 	m.want("before", 1, 1.5, 0.5, m.clock)
@@ -179,7 +179,7 @@ func TestSuite(t *testing.T) {
 	var current *machine
 	fresh := func(tb testing.TB) *machine {
 		tb.Helper()
-		current = newMachine(tb, ticks{0, 1000, 9000}, ticks{1, 5, 10}, ticks{3, 0, 0})
+		current = newMachine(tb, times(0, 1000, 9000), times(1, 5, 10), times(3, 0, 0))
 		return current
 	}
 	fault := func(name, line, instead string, hits func(cpu int) bool, silent bool) drivertest.Fault {
@@ -231,7 +231,7 @@ func TestUnreadable(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := newMachine(t, ticks{0, 1, 1}).source.Sample(ctx); !errors.Is(err, context.Canceled) {
+	if _, err := newMachine(t, times(0, 1, 1)).source.Sample(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("with a context that has ended: %v", err)
 	}
 }
@@ -261,7 +261,7 @@ func TestProperties(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		clock := time.Unix(1_800_000_000, 0)
 		s := New("/nowhere")
-		now := ticks{cpu: 7, busy: rapid.Uint64Range(0, 1e6).Draw(r, "busy"), idle: 1e6}
+		now := times(7, rapid.Uint64Range(0, 1e6).Draw(r, "busy"), 1e6)
 		before := s.samples([]ticks{now}, clock)
 		for range rapid.IntRange(1, 30).Draw(r, "steps") {
 			clock = clock.Add(time.Duration(rapid.IntRange(1, 2000).Draw(r, "ms")) * time.Millisecond)
@@ -289,11 +289,11 @@ func TestProperties(t *testing.T) {
 func BenchmarkSample(b *testing.B) {
 	for _, n := range []int{16, 512, maxCPUs} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
-			times := make([]ticks, n)
-			for i := range times {
-				times[i] = ticks{i, uint64(i) * 123456, 9876543}
+			all := make([]ticks, n)
+			for i := range all {
+				all[i] = times(i, uint64(i)*123456, 9876543)
 			}
-			m := newMachine(b, times...)
+			m := newMachine(b, all...)
 			benchmark(b, m.source, n)
 		})
 	}

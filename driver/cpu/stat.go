@@ -24,6 +24,7 @@ const (
 type ticks struct {
 	cpu        int
 	busy, idle uint64
+	garbled    bool // its line has something else than its times
 }
 
 var (
@@ -36,8 +37,8 @@ var (
 )
 
 // parseStat returns the times of the online CPUs: the lines cpuN at the top of /proc/stat (proc(5),
-// Documentation/filesystems/proc.rst). It reads no further. Malformed lines are omitted; the error
-// has the first one and their number.
+// Documentation/filesystems/proc.rst). It reads no further. Malformed lines have no times, and are
+// omitted if they have no number of a CPU; the error has the first one and their number.
 func parseStat(r io.Reader) ([]ticks, error) {
 	lines := bufio.NewReaderSize(r, maxLine)
 	var all []ticks
@@ -60,10 +61,11 @@ func parseStat(r io.Reader) ([]ticks, error) {
 			continue
 		}
 		t, isSum, err := parseLine(line)
-		switch {
-		case isSum:
-		case err != nil:
+		if err != nil {
 			bad.add(err)
+		}
+		switch {
+		case isSum, err != nil && !t.garbled:
 		case seen[t.cpu]:
 			bad.add(fmt.Errorf("cpu%d: %w", t.cpu, errTwice))
 		default:
@@ -133,12 +135,12 @@ func parseLine(line []byte) (t ticks, isSum bool, err error) {
 			err = addTicks(&t.busy, field)
 		}
 		if err != nil {
-			return ticks{}, false, fmt.Errorf("%.32q, column %d: %w", line, column, err)
+			return ticks{cpu: t.cpu, garbled: column > 0}, false, fmt.Errorf("%.32q, column %d: %w", line, column, err)
 		}
 		column++
 	}
 	if column <= steal {
-		return ticks{}, false, fmt.Errorf("%.32q: %w", line, errColumns)
+		return ticks{cpu: t.cpu, garbled: true}, false, fmt.Errorf("%.32q: %w", line, errColumns)
 	}
 	return t, false, nil
 }

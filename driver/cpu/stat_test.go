@@ -15,6 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// times returns the times of a CPU.
+func times(cpu int, busy, idle uint64) ticks { return ticks{cpu: cpu, busy: busy, idle: idle} }
+
 func testdata(tb testing.TB, name string) []byte {
 	tb.Helper()
 	content, err := os.ReadFile(filepath.Join("testdata", name))
@@ -30,31 +33,47 @@ func TestParseStat(t *testing.T) {
 	all := make([]ticks, maxCPUs)
 	for n := range all {
 		fmt.Fprintf(&tooMany, "cpu%d 1 0 0 0 0 0 0 0\n", n)
-		all[n] = ticks{n, 1, 0}
+		all[n] = times(n, 1, 0)
 	}
 	for _, tc := range []struct {
 		name, stat string
 		want       []ticks
 		err        error
 	}{
-		{"offline", string(testdata(t, "stat-offline")), []ticks{{0, 180, 4400}, {1, 340, 3300}, {3, 610, 2200}}, nil},
-		{"no guests yet", "cpu0 1 2 3 4 5 6 7 8\n", []ticks{{0, 27, 9}}, nil},
-		{"columns to come", "cpu0 1 2 3 4 5 6 7 8 9 10 11 12\n", []ticks{{0, 27, 9}}, nil},
-		{"no end of line", "cpu0 1 2 3 4 5 6 7 8", []ticks{{0, 27, 9}}, nil},
-		{"stops at the rest", "cpu0 1 2 3 4 5 6 7 8\nintr 1\ncpu1 1 2 3 4 5 6 7 8\n", []ticks{{0, 27, 9}}, nil},
-		{"long rest", "cpu0 1 2 3 4 5 6 7 8\nintr" + strings.Repeat(" 0", maxLine), []ticks{{0, 27, 9}}, nil},
-		{"too few columns", "cpu0 1 2 3 4 5 6 7\ncpu1 1 2 3 4 5 6 7 8\n", []ticks{{1, 27, 9}}, errColumns},
-		{"twice", "cpu1 1 2 3 4 5 6 7 8\ncpu1 2 2 3 4 5 6 7 8\n", []ticks{{1, 27, 9}}, errTwice},
-		{"no number", "cpux 1 2 3 4 5 6 7 8\ncpu1 1 2 3 4 5 6 7 8\n", []ticks{{1, 27, 9}}, errNumber},
-		{"CPU too high", "cpu8192 1 2 3 4 5 6 7 8\ncpu8191 1 2 3 4 5 6 7 8\n", []ticks{{8191, 27, 9}}, errNumber},
-		{"garbage", "cpu0 1 2 3 ? 5 6 7 8\ncpu1 1 2 3 4 5 6 7 8\n", []ticks{{1, 27, 9}}, strconv.ErrSyntax},
-		{"negative", "cpu0 -1 2 3 4 5 6 7 8\ncpu1 1 2 3 4 5 6 7 8\n", []ticks{{1, 27, 9}}, strconv.ErrSyntax},
+		{
+			"offline", string(testdata(t, "stat-offline")),
+			[]ticks{times(0, 180, 4400), times(1, 340, 3300), times(3, 610, 2200)},
+			nil,
+		},
+		{"no guests yet", "cpu0 1 2 3 4 5 6 7 8\n", []ticks{times(0, 27, 9)}, nil},
+		{"columns to come", "cpu0 1 2 3 4 5 6 7 8 9 10 11 12\n", []ticks{times(0, 27, 9)}, nil},
+		{"no end of line", "cpu0 1 2 3 4 5 6 7 8", []ticks{times(0, 27, 9)}, nil},
+		{"stops at the rest", "cpu0 1 2 3 4 5 6 7 8\nintr 1\ncpu1 1 2 3 4 5 6 7 8\n", []ticks{times(0, 27, 9)}, nil},
+		{"long rest", "cpu0 1 2 3 4 5 6 7 8\nintr" + strings.Repeat(" 0", maxLine), []ticks{times(0, 27, 9)}, nil},
+		{
+			"too few columns", "cpu0 1 2 3 4 5 6 7\ncpu1 1 2 3 4 5 6 7 8\n",
+			[]ticks{{garbled: true}, times(1, 27, 9)},
+			errColumns,
+		},
+		{"twice", "cpu1 1 2 3 4 5 6 7 8\ncpu1 2 2 3 4 5 6 7 8\n", []ticks{times(1, 27, 9)}, errTwice},
+		{"no number", "cpux 1 2 3 4 5 6 7 8\ncpu1 1 2 3 4 5 6 7 8\n", []ticks{times(1, 27, 9)}, errNumber},
+		{"CPU too high", "cpu8192 1 2 3 4 5 6 7 8\ncpu8191 1 2 3 4 5 6 7 8\n", []ticks{times(8191, 27, 9)}, errNumber},
+		{
+			"garbage", "cpu0 1 2 3 ? 5 6 7 8\ncpu1 1 2 3 4 5 6 7 8\n",
+			[]ticks{{garbled: true}, times(1, 27, 9)},
+			strconv.ErrSyntax,
+		},
+		{
+			"negative", "cpu0 -1 2 3 4 5 6 7 8\ncpu1 1 2 3 4 5 6 7 8\n",
+			[]ticks{{garbled: true}, times(1, 27, 9)},
+			strconv.ErrSyntax,
+		},
 		{
 			"time too high", "cpu0 1 2 3 4 5 6 7 9007199254740993\ncpu1 1 2 3 4 5 6 7 8\n",
-			[]ticks{{1, 27, 9}},
+			[]ticks{{garbled: true}, times(1, 27, 9)},
 			strconv.ErrRange,
 		},
-		{"long", "cpu0" + strings.Repeat(" 1", maxLine) + "\ncpu1 1 2 3 4 5 6 7 8\n", []ticks{{1, 27, 9}}, errLong},
+		{"long", "cpu0" + strings.Repeat(" 1", maxLine) + "\ncpu1 1 2 3 4 5 6 7 8\n", []ticks{times(1, 27, 9)}, errLong},
 		{"as many as can be", tooMany.String(), all, nil},
 		{"too many", tooMany.String() + "cpu0 1 2 3 4 5 6 7 8\n", all, errTooMany},
 		{"none", "intr 1 2 3\n", nil, errNone},

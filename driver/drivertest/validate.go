@@ -124,7 +124,7 @@ func readings(list []driver.Reading, now time.Time) error {
 	seen := map[name]bool{}
 	for _, r := range list {
 		n := name{r.Quantity, r.Labels}
-		if seen[n] {
+		if seen[n] && !driver.IsMalformed(r.Value) { // it may be there beside others
 			errs = append(errs, fmt.Errorf("%v%q: reading is there twice", r.Quantity, r.Labels))
 		}
 		seen[n] = true
@@ -161,9 +161,10 @@ func labels(r driver.Reading) error {
 	return nil
 }
 
+// value checks a reading's value. One that is malformed is rejected by the gate for all sources.
 func value(r driver.Reading) error {
 	spec := r.Quantity.Spec()
-	if reason := spec.Check(r.Value); reason != "" {
+	if reason := spec.Check(r.Value); reason != "" && reason != driver.ReasonMalformed {
 		return fmt.Errorf("value %v: %s", r.Value, reason)
 	}
 	return nil

@@ -372,14 +372,26 @@ func TestNobodyHolds(t *testing.T) {
 	}
 }
 
-// Values that can't be used are counted, and those of a file that is too large are an error.
-func TestRejected(t *testing.T) {
+// Values that can't be used are malformed readings, and those of a file that is too large are an
+// error.
+func TestMalformed(t *testing.T) {
 	m := newMachine(t)
 	m.pod(amd, 10)
-	m.open(10, 3, "/dev/dri/renderD128", saysAMD(1, 0, 1024)+"drm-engine-dma: 5 parsecs\n")
-	m.sample()
-	if got := m.source.Rejected(); got[driver.ReasonMalformed] != 2 { // it was found, and read
-		t.Errorf("rejected %v", got)
+	m.open(10, 3, "/dev/dri/renderD128", saysAMD(1, 0, 1024)+"drm-engine-dma: 5 parsecs\ndrm-memory-gtt: 5 stones\n")
+	malformed := map[driver.Quantity]int{}
+	samples, err := m.source.Sample(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range samples {
+		for _, r := range s.Readings {
+			if driver.IsMalformed(r.Value) {
+				malformed[r.Quantity]++
+			}
+		}
+	}
+	if diff := cmp.Diff(map[driver.Quantity]int{driver.Utilization: 1, driver.MemoryUsed: 1}, malformed); diff != "" {
+		t.Errorf("malformed (-want +got):\n%s", diff)
 	}
 	m.later(time.Second)
 	m.open(10, 3, "/dev/dri/renderD128", saysAMD(1, 0, 1024)+string(make([]byte, maxFile)))

@@ -3,7 +3,6 @@ package drm
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -20,8 +19,8 @@ const cgroupsAtOnce = 256
 
 // podMemory is the memory of a pod on devices.
 type podMemory struct {
-	at    time.Time         // when it was read last, or tried
-	byPCI map[string]uint64 // bytes; nil: the controller is not enabled for pods
+	at    time.Time          // when it was read last, or tried
+	byPCI map[string]float64 // bytes; nil: the controller is not enabled for pods
 }
 
 // readMemory reads the device memory of the machine and of pods, if the kernel has the cgroup
@@ -30,15 +29,15 @@ type podMemory struct {
 func (s *Source) readMemory(r *report) error {
 	root := filepath.Join(s.Sysfs, "fs", "cgroup")
 	used, err := s.readRegions(root, "dmem.current")
-	if err != nil || used == nil {
+	if used == nil {
 		clear(s.pods)
 		return err
 	}
-	capacity, err := s.readRegions(root, "dmem.capacity")
+	capacity, failed := s.readRegions(root, "dmem.capacity")
 	for d, f := range r.figures {
 		f.dmem, f.capacity = valueOf(used, d.hardware.PCI), valueOf(capacity, d.hardware.PCI)
 	}
-	err = cmp.Or(err, s.readPods(r))
+	err = cmp.Or(err, failed, s.readPods(r))
 	for d, f := range r.figures {
 		for _, i := range f.pods {
 			pod := &r.pods[i]
@@ -55,7 +54,7 @@ func (s *Source) readMemory(r *report) error {
 }
 
 // valueOf returns the value of a key, nil if there is none.
-func valueOf(values map[string]uint64, key string) *uint64 {
+func valueOf(values map[string]float64, key string) *float64 {
 	if value, ok := values[key]; ok && key != "" {
 		return &value
 	}
@@ -104,7 +103,7 @@ func (s *Source) readPods(r *report) error {
 
 // readRegions reads a file of the controller. It returns the bytes of memory by PCI address, or nil
 // if the file does not exist.
-func (s *Source) readRegions(folder, file string) (map[string]uint64, error) {
+func (s *Source) readRegions(folder, file string) (map[string]float64, error) {
 	text, err := sysfs.ReadInto(sysfs.WorkingDir, filepath.Join(folder, file), s.buffer)
 	if sysfs.IsAbsent(err) {
 		return nil, nil
@@ -114,27 +113,28 @@ func (s *Source) readRegions(folder, file string) (map[string]uint64, error) {
 	}
 	values, err := parseRegions(text)
 	if err != nil {
-		return nil, fmt.Errorf("read the device memory of a cgroup: %w", err)
+		err = fmt.Errorf("read the device memory of a cgroup: %w", err)
 	}
-	return values, nil
+	return values, err
 }
 
 // parseRegions returns the bytes of local memory of each device, by PCI address, from lines such as
-// "drm/0000:03:00.0/vram0 8388608". It ignores other regions.
-func parseRegions(text []byte) (map[string]uint64, error) {
-	values := map[string]uint64{}
+// "drm/0000:03:00.0/vram0 8388608"; [driver.Malformed] for those of which one has no number, which
+// is an error. It ignores other regions.
+func parseRegions(text []byte) (map[string]float64, error) {
+	var failed error
+	values := map[string]float64{}
 	for line := range bytes.Lines(text) {
-		region, number, found := strings.Cut(string(bytes.TrimSpace(line)), " ")
+		region, number, _ := strings.Cut(string(bytes.TrimSpace(line)), " ")
 		path, ok := strings.CutPrefix(region, "drm/")
 		pci, name, _ := strings.Cut(path, "/")
 		if !ok || !strings.HasPrefix(name, "vram") || driver.NormalizePCI(pci) != pci || pci == "" {
 			continue
 		}
 		n, err := strconv.ParseUint(number, 10, 64)
-		if !found || err != nil {
-			return nil, driver.WithReason(driver.ReasonMalformed, errors.New("a region of memory without a number"))
-		}
-		values[pci] += n
+		bytes, _ := driver.NumberOf(n, err)
+		values[pci] += bytes
+		failed = cmp.Or(failed, err)
 	}
-	return values, nil
+	return values, failed
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
@@ -89,17 +90,17 @@ func TestManyCgroups(t *testing.T) {
 }
 
 func TestParseRegions(t *testing.T) {
-	for text, want := range map[string]map[string]uint64{
+	for text, want := range map[string]map[string]float64{
 		"":     {},
 		"\n\n": {},
 		"drm/0000:03:00.0/vram0 12\ndrm/0000:03:00.0/vram1 30\n": {intel: 42},
 		"drm/0000:03:00.0/stolen 12\ndrm/card0/vram 1\nx 5\n":    {},
-		"drm/0000:03:00.0/vram0 max\n":                           nil,
-		"drm/0000:03:00.0/vram0\n":                               nil,
-		"drm/0000:03:00.0/vram0 -1\n":                            nil,
+		"drm/0000:03:00.0/vram0 max\n":                           {intel: driver.Malformed()},
+		"drm/0000:03:00.0/vram0\n":                               {intel: driver.Malformed()},
+		"drm/0000:03:00.0/vram0 -1\ndrm/0000:03:00.0/vram1 3\n":  {intel: driver.Malformed()},
 	} {
 		got, err := parseRegions([]byte(text))
-		if diff := cmp.Diff(want, got); diff != "" || (err != nil) != (want == nil) {
+		if diff := cmp.Diff(want, got, cmpopts.EquateNaNs()); diff != "" || (err != nil) != driver.IsMalformed(want[intel]) {
 			t.Errorf("%q: error %v (-want +got):\n%s", text, err, diff)
 		}
 	}
@@ -110,13 +111,18 @@ func FuzzParseRegions(f *testing.F) {
 	f.Add([]byte("drm/0000:03:00.0/vram0 max\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		values, err := parseRegions(text)
-		if err != nil && (values != nil || driver.ReasonOf(err) != driver.ReasonMalformed) {
-			t.Errorf("%q: %v, error %v", text, values, err)
+		if err != nil && driver.ReasonOf(err) != driver.ReasonMalformed {
+			t.Errorf("%q: error %v", text, err)
 		}
-		for pci := range values {
+		malformed := false
+		for pci, bytes := range values {
+			malformed = malformed || driver.IsMalformed(bytes)
 			if driver.NormalizePCI(pci) != pci || pci == "" {
 				t.Errorf("%q: %q is no PCI address", text, pci)
 			}
+		}
+		if malformed != (err != nil) {
+			t.Errorf("%q: %v, error %v", text, values, err)
 		}
 	})
 }

@@ -12,7 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -36,7 +35,6 @@ type Source struct {
 	pods      map[string]*podMemory
 	parser    parser
 	buffer    []byte
-	malformed atomic.Int64
 	limits    limits
 }
 
@@ -44,10 +42,7 @@ type Source struct {
 // The next samples continue with the rest.
 type limits struct{ scans, files, reads, cgroups, processes int }
 
-var (
-	_ driver.Source           = (*Source)(nil)
-	_ driver.RejectionCounter = (*Source)(nil)
-)
+var _ driver.Source = (*Source)(nil)
 
 // Config has the settings of a source.
 type Config struct {
@@ -82,13 +77,6 @@ func New(c Config) *Source {
 // Name returns drm.
 func (*Source) Name() string { return "drm" }
 
-// Rejected returns the number of values of clients that could not be used.
-func (s *Source) Rejected() driver.Rejections {
-	out := driver.Rejections{}
-	out.Add(driver.ReasonMalformed, int(s.malformed.Load()))
-	return out
-}
-
 // Sample returns a sample of each device that pods hold and about which clients report something.
 // If a process of these pods cannot be read for lack of permission, the device's sample has no
 // readings, because they would be incomplete, and Sample returns an error.
@@ -111,7 +99,6 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	}
 	r := s.newReport(pods)
 	bad.Add(s.readMemory(r))
-	s.malformed.Store(int64(s.parser.malformed))
 	if err := ctx.Err(); err != nil {
 		bad.Add(fmt.Errorf("read DRM clients: %w", err))
 	}

@@ -24,7 +24,15 @@ type client struct {
 
 	engines []engine
 	regions []region
+	garbled [numKinds]int // the numbers of values that could not be used
 }
+
+// The kinds of values.
+const (
+	ofEngines = iota
+	ofMemory
+	numKinds
+)
 
 // engine is the use of one kind of engine. Fields without their bit in has are 0.
 type engine struct {
@@ -71,8 +79,6 @@ func (r *region) bytes() uint64 {
 type parser struct {
 	client
 	names map[string]string
-	// malformed is the number of values that could not be used.
-	malformed int
 }
 
 // parse parses a file of fdinfo. It returns false if the file is not that of a DRM client, or if
@@ -98,8 +104,8 @@ func (p *parser) parse(text []byte) (*client, bool) {
 				p.id, identified = id, true
 			}
 		default:
-			if !p.measure(key, value) {
-				p.malformed++
+			if kind, ok := p.measure(key, value); !ok {
+				p.garbled[kind]++
 			}
 		}
 	}
@@ -141,9 +147,9 @@ type unit struct {
 	times  uint64
 }
 
-// measure stores the value of a key, given without "drm-". It returns false for a malformed value.
-// It ignores other keys. Times of engines with the same name are summed.
-func (p *parser) measure(key, value []byte) bool {
+// measure stores the value of a key, given without "drm-". It returns false for a malformed value,
+// with its kind. It ignores other keys. Times of engines with the same name are summed.
+func (p *parser) measure(key, value []byte) (kind int, ok bool) {
 	for _, k := range [...]struct {
 		prefix string
 		unit   unit
@@ -167,20 +173,20 @@ func (p *parser) measure(key, value []byte) bool {
 		}
 		n, ok := k.unit.parse(value)
 		if !ok || n == 0 && k.bit&(hasCapacity|hasHighest) != 0 {
-			return false
+			return ofEngines, false
 		}
 		e := p.engine(p.name(name))
 		if e == nil {
-			return false
+			return ofEngines, false
 		}
 		field := k.field(e)
 		if k.bit == hasTime && n <= math.MaxUint64-*field {
 			n += *field
 		}
 		*field, e.has = n, e.has|k.bit
-		return true
+		return ofEngines, true
 	}
-	return p.measureMemory(key, value)
+	return ofMemory, p.measureMemory(key, value)
 }
 
 // measureMemory is measure for memory. Resident memory has one of two keys.

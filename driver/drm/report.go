@@ -28,8 +28,9 @@ type figures struct {
 	all        totals
 	processes  map[int]*totals
 	// Memory of cgroups on the device, in bytes; nil: not counted.
-	dmem, capacity *uint64
-	podMemory      map[int]uint64 // by process
+	dmem, capacity *float64
+	podMemory      map[int]float64 // by process
+	garbled        [numKinds]int
 }
 
 // totals has sums over clients.
@@ -83,7 +84,7 @@ func (s *Source) newReport(pods []driver.PodProcesses) *report {
 func (r *report) of(d *device) *figures {
 	f := r.figures[d]
 	if f == nil {
-		f = &figures{processes: map[int]*totals{}, podMemory: map[int]uint64{}}
+		f = &figures{processes: map[int]*totals{}, podMemory: map[int]float64{}}
 		r.figures[d] = f
 	}
 	return f
@@ -105,6 +106,9 @@ func (r *report) sum(f *figures, u *usage) {
 			process.add(e.name, e.busy)
 			f.all.add(e.name, e.busy)
 		}
+	}
+	for kind := range u.garbled {
+		f.garbled[kind] += u.garbled[kind]
 	}
 	if u.hasMemory {
 		process.memory, process.hasMemory = process.memory+u.memory, true
@@ -158,10 +162,15 @@ func (r *report) readings(d *device, f *figures) []driver.Reading {
 		})
 	}
 	if f.capacity != nil {
-		add(driver.MemoryCapacity, "", float64(*f.capacity), false)
+		add(driver.MemoryCapacity, "", *f.capacity, false)
 	}
 	if f.dmem != nil {
-		add(driver.MemoryUsed, "", float64(*f.dmem), false)
+		add(driver.MemoryUsed, "", *f.dmem, false)
+	}
+	for kind, q := range [numKinds]driver.Quantity{ofEngines: driver.Utilization, ofMemory: driver.MemoryUsed} {
+		for range f.garbled[kind] {
+			add(q, "", driver.Malformed(), true)
+		}
 	}
 	if f.incomplete {
 		return out
@@ -207,7 +216,7 @@ func (r *report) processes(f *figures) []driver.Process {
 		}
 	}
 	for pid, bytes := range f.podMemory {
-		byPID[pid] = append(byPID[pid], driver.Reading{Quantity: driver.MemoryUsed, Value: float64(bytes), At: r.at})
+		byPID[pid] = append(byPID[pid], driver.Reading{Quantity: driver.MemoryUsed, Value: bytes, At: r.at})
 	}
 	out := make([]driver.Process, 0, len(byPID))
 	for _, pid := range slices.Sorted(maps.Keys(byPID)) {

@@ -25,6 +25,7 @@ type usage struct {
 	engines   []engineUse
 	memory    uint64 // bytes
 	hasMemory bool
+	garbled   [numKinds]int
 }
 
 // sharedFile is the file of a client in one of its processes.
@@ -134,7 +135,7 @@ func (u *usage) update(c *client, at time.Time) {
 		u.engines[i].advance(now, elapsed)
 	}
 	u.memory, u.hasMemory = c.memory()
-	u.at = at
+	u.garbled, u.at = c.garbled, at
 }
 
 // advance stores the use of an engine after a time. A value that falls is ignored until it is

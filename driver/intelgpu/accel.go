@@ -79,9 +79,12 @@ func ofAccel(reader *sysfs.Reader, root, name string) *device {
 // which is the machine's, and its clock.
 func (p *pass) measureNPU() {
 	d := p.device
-	if busy, ok := p.number("npu_busy_time_us"); ok {
-		p.add(driver.ActiveSeconds, float64(busy)*micro)
-		d.busy.Advance(busy, p.at)
+	busy, ok := p.value("npu_busy_time_us")
+	if ok {
+		p.add(driver.ActiveSeconds, busy*micro)
+	}
+	if ok && !driver.IsMalformed(busy) {
+		d.busy.Advance(uint64(busy), p.at)
 	} else {
 		d.busy.Stop()
 	}

@@ -102,12 +102,22 @@ func (p *pass) text(path string) string {
 	return string(value)
 }
 
+// value returns the number in a file of the device, [driver.Malformed] if it has something else,
+// false if there is none.
+func (p *pass) value(path string) (float64, bool) {
+	n, err := p.source.reader.Number(p.dir, path)
+	if err != nil {
+		p.fail("read "+path, err)
+	}
+	return driver.NumberOf(n, err)
+}
+
 // gauge adds the number in a file, converted to the quantity's unit. A limit or capacity of 0 is
 // unknown, and is omitted.
 func (p *pass) gauge(path string, unit float64, q driver.Quantity, labels ...string) {
-	n, ok := p.number(path)
-	if ok && (n > 0 || q != driver.PowerLimit && q != driver.MemoryCapacity) {
-		p.add(q, float64(n)*unit, labels...)
+	n, ok := p.value(path)
+	if ok && (n != 0 || q != driver.PowerLimit && q != driver.MemoryCapacity) {
+		p.add(q, n*unit, labels...)
 	}
 }
 
@@ -251,13 +261,16 @@ func (p *pass) measureEnergy() {
 		files = []string{d.energy}
 	}
 	for _, file := range files {
-		microjoules, ok := p.number(d.monitor + file)
+		microjoules, ok := p.value(d.monitor + file)
 		if !ok || microjoules == 0 {
 			continue
 		}
+		p.add(driver.Energy, microjoules*micro)
+		if driver.IsMalformed(microjoules) {
+			break
+		}
 		d.energy = file
-		p.add(driver.Energy, float64(microjoules)*micro)
-		d.power.Advance(microjoules, p.at)
+		d.power.Advance(uint64(microjoules), p.at)
 		if microwatts, at, ok := d.power.Rate(); ok {
 			p.readings = append(p.readings, driver.Reading{Quantity: driver.Power, Value: microwatts * micro, At: at})
 		}
@@ -294,8 +307,8 @@ func (p *pass) measureRest() {
 // max.
 func (p *pass) measureLimits() {
 	for _, file := range [...]string{"/power1_max", "/power2_max", "/power1_cap", "/power2_cap"} {
-		if n, ok := p.number(p.device.monitor + file); ok && n > 0 {
-			p.add(driver.PowerLimit, float64(n)*micro, "enforced")
+		if n, ok := p.value(p.device.monitor + file); ok && n != 0 {
+			p.add(driver.PowerLimit, n*micro, "enforced")
 			break
 		}
 	}
@@ -322,10 +335,10 @@ func (p *pass) measureSensors() {
 			value, err := sensor.Read(&p.source.reader)
 			if err != nil {
 				p.fail("read the "+kind.what+" "+sensor.Label, err)
-				continue
 			}
+			value, ok := driver.NumberOf(value, err)
 			name := sensorName(p.device, sensor.Label)
-			if !seen[name] {
+			if ok && !seen[name] {
 				seen[name] = true
 				p.add(kind.quantity, value, name)
 			}
@@ -353,19 +366,19 @@ func (p *pass) measureCapacity() {
 		p.gauge(d.node+"/lmem_total_bytes", 1, driver.MemoryCapacity)
 		return
 	}
-	tiles, sum := []string{}, uint64(0)
+	tiles, sum := []string{}, 0.0
 	for _, gt := range d.gts {
 		if slices.Contains(tiles, gt.tile) {
 			continue
 		}
 		tiles = append(tiles, gt.tile)
-		size, ok := p.number(gt.tile + "/physical_vram_size_bytes")
+		size, ok := p.value(gt.tile + "/physical_vram_size_bytes")
 		if !ok {
 			return
 		}
 		sum += size
 	}
-	if sum > 0 {
-		p.add(driver.MemoryCapacity, float64(sum))
+	if sum != 0 {
+		p.add(driver.MemoryCapacity, sum)
 	}
 }

@@ -176,11 +176,11 @@ func (p *pass) measureGTs() {
 func (p *pass) measureClocks() {
 	clocks, highest, throttles := map[string]float64{}, map[string]float64{}, map[string]bool{}
 	for _, gt := range p.device.gts {
-		if n, ok := p.number(gt.clock); ok {
-			clocks[gt.engine] = max(clocks[gt.engine], float64(n)*megahertz)
+		if n, ok := p.value(gt.clock); ok {
+			clocks[gt.engine] = max(clocks[gt.engine], n*megahertz)
 		}
-		if n, ok := p.number(gt.maxClock); ok {
-			highest[gt.engine] = max(highest[gt.engine], float64(n)*megahertz)
+		if n, ok := p.value(gt.maxClock); ok {
+			highest[gt.engine] = max(highest[gt.engine], n*megahertz)
 		}
 		p.throttling(gt, throttles)
 	}
@@ -215,15 +215,15 @@ func boolean(b bool) float64 {
 // slightly different times.
 const maxIdle = 1.5
 
-// busyShare returns the share of time in which a GT was not idle, false if unknown. A counter that
-// stays 0 has never counted.
+// busyShare returns the share of time in which a GT was not idle, [driver.Malformed] if its file
+// has no number, false if unknown. A counter that stays 0 has never counted.
 func (p *pass) busyShare(g *gt) (share float64, at time.Time, ok bool) {
-	raw, ok := p.number(g.idle)
-	if !ok || raw == 0 {
+	raw, ok := p.value(g.idle)
+	if !ok || raw == 0 || driver.IsMalformed(raw) {
 		g.idling.Stop()
-		return 0, at, false
+		return raw, p.at, ok && raw != 0
 	}
-	g.idling.Advance(raw, p.at)
+	g.idling.Advance(uint64(raw), p.at)
 	perSecond, at, ok := g.idling.Rate()
 	idle := perSecond * milli
 	if !ok || idle > maxIdle || idle == 0 && p.isStuck(g) {
@@ -248,8 +248,11 @@ func (p *pass) throttling(g *gt, active map[string]bool) {
 	if g.throttled == "" {
 		return
 	}
-	status, ok := p.number(g.throttled)
-	if !ok {
+	status, ok := p.value(g.throttled)
+	if driver.IsMalformed(status) {
+		p.add(driver.ThrottleActive, status, "other")
+	}
+	if !ok || driver.IsMalformed(status) {
 		return
 	}
 	for _, name := range []string{"power", "thermal", "hw_thermal", "other"} {

@@ -61,12 +61,14 @@ func TestWithoutGT(t *testing.T) {
 	}
 }
 
-// A device without any readable value is unreadable.
+// A device without any readable value is unreadable. One whose values are no numbers is not.
 func TestUnreadable(t *testing.T) {
-	m := newMachine(t, one(i915)+oneCard+"gt_act_freq_mhz: fast\n")
-	samples, err := m.source.Sample(m.Context())
-	if err == nil || len(samples) != 1 || !samples[0].Unreadable {
-		t.Errorf("samples %+v, error %v", samples, err)
+	for file, unreadable := range map[string]bool{"gt_act_freq_mhz/folder: 1\n": true, "gt_act_freq_mhz: fast\n": false} {
+		m := newMachine(t, one(i915)+oneCard+file)
+		samples, err := m.source.Sample(m.Context())
+		if err == nil || len(samples) != 1 || samples[0].Unreadable != unreadable {
+			t.Errorf("samples %+v, error %v, want one that is unreadable: %v", samples, err, unreadable)
+		}
 	}
 }
 

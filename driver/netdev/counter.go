@@ -40,6 +40,7 @@ func counterFiles() [numCounters]counterFile {
 type counter struct {
 	sysfs.Continued
 	read     bool      // at the last measurement
+	garbled  bool      // the last measurement found something else than a number
 	fromZero bool      // the first value seen counts as zero
 	since    time.Time // when the value was zero; the zero time: unknown
 	rebase   bool      // the kernel's next value does not continue the last one: the increase is unknown
@@ -60,4 +61,26 @@ func (c *counter) advance(raw uint64, at time.Time) {
 		c.Advance(raw)
 	}
 	c.rebase = false
+}
+
+// take records what came of reading the counter: the kernel's value, or an error.
+func (c *counter) take(raw uint64, err error, at time.Time) {
+	c.read, c.garbled = err == nil, driver.ReasonOf(err) == driver.ReasonMalformed
+	if c.read {
+		c.advance(raw, at)
+	}
+}
+
+// lose records that the counter could not be read.
+func (c *counter) lose() { c.read, c.garbled = false, false }
+
+// report appends the reading of the counter, if there is one.
+func (c *counter) report(to []driver.Reading, q driver.Quantity, labels driver.Labels, at time.Time) []driver.Reading {
+	switch {
+	case c.garbled:
+		return append(to, driver.Reading{Quantity: q, Labels: labels, Value: driver.Malformed(), At: at})
+	case c.read:
+		return append(to, driver.Reading{Quantity: q, Labels: labels, Value: float64(c.Value), At: at, Since: c.since})
+	}
+	return to
 }

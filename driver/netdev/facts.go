@@ -1,6 +1,7 @@
 package netdev
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -34,17 +35,21 @@ func readFacts(r *sysfs.Reader, folder, name string, at time.Time) (facts, error
 	line, err := r.Value(sysfs.WorkingDir, filepath.Join(folder, "speed"))
 	if err == nil {
 		f.speed, err = parseSpeed(line)
+		f.speed, _ = driver.NumberOf(f.speed, err)
 	}
 	if err != nil && !sysfs.IsAbsent(err) {
-		return f, fmt.Errorf("read speed of network interface %s: %w", name, err)
+		err = fmt.Errorf("read speed of network interface %s: %w", name, err)
+	} else {
+		err = nil
 	}
 	if f.hardware.PCI == "" && f.hardware.Parent != "" {
-		return f, nil // the sensors are those of its parent
+		return f, err // the sensors are those of its parent
 	}
-	if f.temperatures, err = readTemperatures(r, device, at); err != nil {
-		return f, fmt.Errorf("read temperature of network interface %s: %w", name, err)
+	var failed error
+	if f.temperatures, failed = readTemperatures(r, device, at); failed != nil {
+		err = cmp.Or(err, fmt.Errorf("read temperature of network interface %s: %w", name, failed))
 	}
-	return f, nil
+	return f, err
 }
 
 // readTemperatures reads the sensors of the interface's device, with the driver's labels: those of
@@ -57,12 +62,12 @@ func readTemperatures(r *sysfs.Reader, device string, at time.Time) ([]driver.Re
 	var readings []driver.Reading
 	for _, s := range sensors {
 		celsius, failed := s.Read(r)
-		switch {
-		case failed == nil:
+		if value, ok := driver.NumberOf(celsius, failed); ok {
 			readings = append(readings, driver.Reading{
-				Quantity: driver.Temperature, Labels: driver.Labels{s.Label}, Value: celsius, At: at,
+				Quantity: driver.Temperature, Labels: driver.Labels{s.Label}, Value: value, At: at,
 			})
-		case !sysfs.IsAbsent(failed) && err == nil:
+		}
+		if failed != nil && !sysfs.IsAbsent(failed) && err == nil {
 			err = failed
 		}
 	}

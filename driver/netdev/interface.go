@@ -54,10 +54,8 @@ func (s *Source) measure(root *os.File, name string, bad *sysfs.Problems) *netIn
 	}
 	for n, f := range counterFiles() {
 		raw, err := s.file.Number(folder, f.path)
-		i.counters[n].read = err == nil
-		if err == nil {
-			i.counters[n].advance(raw, i.at)
-		} else {
+		i.counters[n].take(raw, err, i.at)
+		if err != nil {
 			addUnlessAbsent(bad, err, name, f.path)
 		}
 	}
@@ -97,21 +95,17 @@ func (s *Source) refresh(i *netInterface, name string, bad *sysfs.Problems) {
 // lose records that no counter could be read.
 func (i *netInterface) lose() {
 	for n := range i.counters {
-		i.counters[n].read = false
+		i.counters[n].lose()
 	}
-	i.link.known, i.link.downs.read = false, false
+	i.link.lose()
 }
 
 // report appends the interface's last readings.
 func (i *netInterface) report(readings []driver.Reading) []driver.Reading {
 	for n, f := range counterFiles() {
-		if c := &i.counters[n]; c.read {
-			readings = append(readings, driver.Reading{
-				Quantity: f.quantity, Labels: f.labels, Value: float64(c.Value), At: i.at, Since: c.since,
-			})
-		}
+		readings = i.counters[n].report(readings, f.quantity, f.labels, i.at)
 	}
-	if i.facts.speed > 0 {
+	if i.facts.speed != 0 {
 		readings = append(readings, driver.Reading{
 			Quantity: driver.Capacity, Labels: driver.Labels{"speed"}, Value: i.facts.speed, At: i.facts.at,
 		})

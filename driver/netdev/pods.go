@@ -52,8 +52,8 @@ type place struct {
 type found struct {
 	*driver.Attachment
 	place
-	pid      int // a process there
-	counters [numCounters]uint64
+	pid    int // a process there
+	counts counts
 }
 
 // samplePods appends samples of devices that are interfaces of pods. A device whose interface or
@@ -124,10 +124,9 @@ func (r *podReader) find(a *driver.Attachment) (found, bool) {
 		if id == 0 || id == r.host || id == f.namespace {
 			continue
 		}
-		counters, ok, err := parseTable(r.tables[id].table, a.Interface)
+		counted, ok, err := parseTable(r.tables[id].table, a.Interface)
 		if err != nil {
 			r.bad.Add(fmt.Errorf("read network interface %s of a pod: %w", a.Interface, err))
-			return f, false
 		}
 		if !ok {
 			continue
@@ -137,7 +136,7 @@ func (r *podReader) find(a *driver.Attachment) (found, bool) {
 				a.Device))
 			return f, false
 		}
-		f.place, f.pid, f.counters = place{id, a.Interface}, pid, counters
+		f.place, f.pid, f.counts = place{id, a.Interface}, pid, counted
 	}
 	return f, f.namespace != 0
 }
@@ -190,9 +189,8 @@ func (r *podReader) sample(f *found) driver.Sample {
 	i.seen, i.at = r.start, r.source.now()
 	i.move(f.namespace)
 	i.index = 0 // it may return with another index
-	for n, raw := range f.counters {
-		i.counters[n].read = true
-		i.counters[n].advance(raw, i.at)
+	for n, raw := range f.counts.values {
+		i.counters[n].take(raw, f.counts.bad[n], i.at)
 	}
 	r.readLinkInPod(i, f)
 	return driver.Sample{Driver: f.Driver, Device: f.Device, Readings: i.report(nil)}

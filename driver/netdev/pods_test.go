@@ -216,7 +216,7 @@ func TestAmbiguousInterfaces(t *testing.T) {
 		{
 			"garbage",
 			[]driver.Attachment{{Driver: "dra.net", Device: "nic-0", Interface: "net1", PIDs: []int{9}}},
-			0,
+			1,
 			"invalid syntax",
 		},
 		{
@@ -228,7 +228,7 @@ func TestAmbiguousInterfaces(t *testing.T) {
 		{
 			"garbage is its own alone",
 			[]driver.Attachment{{Driver: "dra.net", Device: "bad", Interface: "net1", PIDs: []int{9}}, nic},
-			1,
+			2,
 			"invalid syntax",
 		},
 	} {
@@ -311,12 +311,12 @@ func FuzzTable(f *testing.F) {
 	f.Add([]byte(tableHead), "lo")
 	f.Add([]byte("a:b:1 2"), "a")
 	f.Fuzz(func(t *testing.T, table []byte, name string) {
-		counters, ok, err := parseTable(table, name)
-		if ok && err != nil || ok && !strings.Contains(string(table), name) {
+		r, ok, err := parseTable(table, name)
+		if ok && (err == nil) != (r.bad == [numCounters]error{}) || ok && !strings.Contains(string(table), name) {
 			t.Errorf("parseTable(%q, %q) = %v, %v", table, name, ok, err)
 		}
-		for _, c := range counters {
-			if ok && c > 0 && !strings.Contains(string(table), strconv.FormatUint(c, 10)) {
+		for n, c := range r.values {
+			if ok && c > 0 && r.bad[n] == nil && !strings.Contains(string(table), strconv.FormatUint(c, 10)) {
 				t.Errorf("parseTable(%q, %q) has %d", table, name, c)
 			}
 		}

@@ -12,9 +12,15 @@ func tableColumns() [numCounters]int { return [numCounters]int{0, 8, 1, 9, 2, 10
 
 const numColumns = 16
 
+// counts has the counters of one interface, or why they are no numbers.
+type counts struct {
+	values [numCounters]uint64
+	bad    [numCounters]error
+}
+
 // parseTable returns the counters of one interface in a /proc/net/dev. ok is false if the interface
-// is missing.
-func parseTable(table []byte, name string) (counters [numCounters]uint64, ok bool, err error) {
+// is missing, or its row is none. The error is about the row, or about its last malformed column.
+func parseTable(table []byte, name string) (r counts, ok bool, err error) {
 	for line := range bytes.Lines(table) {
 		have, rest, isRow := bytes.Cut(line, []byte(":"))
 		if !isRow || string(bytes.TrimSpace(have)) != name {
@@ -22,14 +28,14 @@ func parseTable(table []byte, name string) (counters [numCounters]uint64, ok boo
 		}
 		fields := bytes.Fields(rest)
 		if len(fields) < numColumns {
-			return counters, false, fmt.Errorf("%d columns of net/dev, want %d", len(fields), numColumns)
+			return r, false, fmt.Errorf("%d columns of net/dev, want %d", len(fields), numColumns)
 		}
 		for n, column := range tableColumns() {
-			if counters[n], err = strconv.ParseUint(string(fields[column]), 10, 64); err != nil {
-				return counters, false, fmt.Errorf("column %d of net/dev: %w", column+1, err)
+			if r.values[n], r.bad[n] = strconv.ParseUint(string(fields[column]), 10, 64); r.bad[n] != nil {
+				err = fmt.Errorf("column %d of net/dev: %w", column+1, r.bad[n])
 			}
 		}
-		return counters, true, nil
+		return r, true, err
 	}
-	return counters, false, nil
+	return r, false, nil
 }

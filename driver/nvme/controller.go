@@ -26,6 +26,7 @@ type controller struct {
 type namespace struct {
 	name    string
 	isKnown bool // the last attempt to read it succeeded
+	garbled bool // the last attempt found something else than its statistics
 	stat    stat
 	busy    sysfs.Meter
 }
@@ -68,11 +69,10 @@ func (s *Source) measure(c *controller, whole bool, bad *sysfs.Problems) bool {
 	c.at = s.now()
 	for _, n := range c.namespaces {
 		content, err := sysfs.ReadFile(filepath.Join(c.folder, n.name, "stat"), maxStat)
-		n.isKnown = false
 		if err == nil {
 			n.stat, err = parseStat(string(content))
-			n.isKnown = err == nil
 		}
+		n.isKnown, n.garbled = err == nil, driver.ReasonOf(err) == driver.ReasonMalformed
 		if n.isKnown {
 			n.busy.Advance(n.stat.busy, c.at)
 			continue
@@ -122,12 +122,12 @@ func (s *Source) measureTemperatures(c *controller, bad *sysfs.Problems) {
 	}
 	for _, sensor := range sensors {
 		celsius, err := sensor.Read(&s.reader)
-		switch {
-		case err == nil:
+		if value, ok := driver.NumberOf(celsius, err); ok {
 			c.rest = append(c.rest, driver.Reading{
-				Quantity: driver.Temperature, Labels: driver.Labels{sensor.Label}, Value: celsius, At: c.slowAt,
+				Quantity: driver.Temperature, Labels: driver.Labels{sensor.Label}, Value: value, At: c.slowAt,
 			})
-		case !sysfs.IsAbsent(err):
+		}
+		if err != nil && !sysfs.IsAbsent(err) {
 			bad.Add(fmt.Errorf("read temperature %s of NVMe controller %s: %w", sensor.Label, c.name, err))
 		}
 	}
@@ -139,18 +139,16 @@ func (s *Source) measureTemperatures(c *controller, bad *sysfs.Problems) {
 func (s *Source) measureSize(c *controller, bad *sysfs.Problems) {
 	sum := func(unit func(n *namespace) (float64, bool), file string) (total float64, ok bool) {
 		for _, n := range c.namespaces {
-			value, err := s.reader.Number(sysfs.WorkingDir, filepath.Join(c.folder, n.name, file))
-			if err != nil {
-				if !sysfs.IsAbsent(err) {
-					bad.Add(fmt.Errorf("read %s of NVMe namespace %s: %w", file, n.name, err))
-				}
-				return 0, false
+			number, err := s.reader.Number(sysfs.WorkingDir, filepath.Join(c.folder, n.name, file))
+			if err != nil && !sysfs.IsAbsent(err) {
+				bad.Add(fmt.Errorf("read %s of NVMe namespace %s: %w", file, n.name, err))
 			}
+			value, isThere := driver.NumberOf(number, err)
 			bytes, known := unit(n)
-			if !known {
+			if !isThere || !known {
 				return 0, false
 			}
-			total, ok = total+float64(value)*bytes, true
+			total, ok = total+value*bytes, true
 		}
 		return total, ok
 	}
@@ -162,7 +160,7 @@ func (s *Source) measureSize(c *controller, bad *sysfs.Problems) {
 	}
 	used, ok := sum(func(n *namespace) (float64, bool) {
 		block, err := s.reader.Number(sysfs.WorkingDir, filepath.Join(c.folder, n.name, "queue", "logical_block_size"))
-		return float64(block), err == nil
+		return driver.NumberOf(block, err)
 	}, "nuse")
 	if ok {
 		c.rest = append(c.rest, driver.Reading{Quantity: driver.StorageUsed, Value: used, At: c.slowAt})
@@ -201,6 +199,9 @@ func (c *controller) report() []driver.Reading {
 	var sum stat
 	highest, at, isKnown := 0.0, time.Time{}, true
 	for _, n := range c.namespaces {
+		if n.garbled {
+			return c.reportGarbled(readings)
+		}
 		if !n.isKnown {
 			return readings
 		}
@@ -225,6 +226,19 @@ func (c *controller) report() []driver.Reading {
 	return readings
 }
 
+// reportGarbled appends the readings of which a namespace has no numbers.
+func (c *controller) reportGarbled(readings []driver.Reading) []driver.Reading {
+	for _, r := range [...]driver.Reading{
+		{Quantity: driver.IOBytes, Labels: driver.Labels{"storage", "receive"}},
+		{Quantity: driver.IOBytes, Labels: driver.Labels{"storage", "transmit"}},
+		{Quantity: driver.RequestsInFlight}, {Quantity: driver.Utilization}, {Quantity: driver.ActiveSeconds},
+	} {
+		r.Value, r.At = driver.Malformed(), c.at
+		readings = append(readings, r)
+	}
+	return readings
+}
+
 // stat has the kernel's counters of a block device.
 type stat struct {
 	read, written uint64 // sectors
@@ -238,7 +252,7 @@ const (
 	milliseconds = 1000    // in a second
 )
 
-var errStat = errors.New("not the statistics of a block device")
+var errStat = driver.WithReason(driver.ReasonMalformed, errors.New("not the statistics of a block device"))
 
 // parseStat returns the statistics of a block device by its file stat: numbers in one line, 11 or
 // more (Documentation/block/stat.rst).

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
@@ -12,11 +13,12 @@ import (
 type counter struct {
 	sysfs.Continued
 	missing bool // the last attempt found no value
+	garbled bool // the last attempt found something else than a number
 }
 
 func (c *counter) advance(raw uint64) {
 	c.Advance(raw)
-	c.missing = false
+	c.missing, c.garbled = false, false
 }
 
 // errNoValue is the error of a file that says that the device has no such value.
@@ -32,18 +34,20 @@ func parseCounter(value []byte) (uint64, error) {
 }
 
 // parseState parses the file state of a port, such as "4: ACTIVE" (enum ib_port_state in
-// include/rdma/ib_verbs.h), and reports whether the port is up.
-func parseState(value []byte) (up bool, err error) {
+// include/rdma/ib_verbs.h), and returns 1 if the port is up, else 0.
+func parseState(value []byte) (up float64, err error) {
 	const down, active, deferred = 1, 4, 5
 	number, _, _ := bytes.Cut(value, []byte(":"))
 	state, err := strconv.ParseUint(string(number), 10, 8)
 	switch {
 	case err != nil:
-		return false, err
+		return 0, err
 	case state < down || state > deferred:
-		return false, errNoValue
+		return 0, errNoValue
+	case state >= active:
+		return 1, nil
 	}
-	return state >= active, nil
+	return 0, nil
 }
 
 // parseRate parses the file rate of a port, such as "100 Gb/sec (4X EDR)", in bytes per second.
@@ -63,7 +67,7 @@ func parseRate(value []byte) (float64, error) {
 	return gigabits * bytesPerGigabit, nil
 }
 
-var errRate = errors.New("not a rate in Gb/sec")
+var errRate = driver.WithReason(driver.ReasonMalformed, errors.New("not a rate in Gb/sec"))
 
 // isAbsent reports whether an error means that the value does not exist.
 func isAbsent(err error) bool { return sysfs.IsAbsent(err) || errors.Is(err, errNoValue) }

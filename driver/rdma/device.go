@@ -27,8 +27,8 @@ type port struct {
 	chosen   map[reading]int
 	unknown  []string // names of counters that the tables do not have
 	stateful bool     // its state could be read
-	up       bool
-	rate     float64 // bytes per second; 0: unknown, or the port is down
+	up       float64  // 1 or 0
+	rate     float64  // bytes per second; 0: unknown, or the port is down
 }
 
 // counterFile is a file below a port's folder.
@@ -108,7 +108,7 @@ func (s *Source) read(dir sysfs.Dir, name string, p *port, traffic bool, bad *sy
 			f.advance(raw)
 			continue
 		}
-		f.missing = true
+		f.missing, f.garbled = true, driver.ReasonOf(err) == driver.ReasonMalformed
 		if !isAbsent(err) {
 			bad.Add(fmt.Errorf("read %s of port %s of RDMA device %s: %w", f.path, p.number, name, err))
 		}
@@ -133,11 +133,14 @@ func (p *port) has(r reading, rank int) bool {
 	return ok
 }
 
-// value returns the sum of the files of a rank.
+// value returns the sum of the files of a rank, [driver.Malformed] if one of them has no number.
 func (p *port) value(r reading, rank int) (sum float64, ok bool) {
 	for _, f := range p.files {
 		if f.rank != rank || f.reading() != r {
 			continue
+		}
+		if f.garbled {
+			return driver.Malformed(), true
 		}
 		if !f.Known() || f.missing {
 			return 0, false
@@ -154,17 +157,15 @@ func (s *Source) readState(dir sysfs.Dir, name string, p *port, bad *sysfs.Probl
 			bad.Add(fmt.Errorf("read %s of port %s of RDMA device %s: %w", file, p.number, name, err))
 		}
 	}
-	p.stateful, p.up, p.rate = false, false, 0
+	p.stateful, p.up, p.rate = false, 0, 0
 	value, err := s.reader.Value(dir, "ports/"+p.number+"/state")
 	if err == nil {
 		p.up, err = parseState(value)
 	}
 	if err != nil {
 		fail("state", err)
-		return
 	}
-	p.stateful = true
-	if !p.up {
+	if p.up, p.stateful = driver.NumberOf(p.up, err); p.up != 1 {
 		return // its rate is that of the last link, or the lowest
 	}
 	if value, err = s.reader.Value(dir, "ports/"+p.number+"/rate"); err == nil {
@@ -173,6 +174,7 @@ func (s *Source) readState(dir sysfs.Dir, name string, p *port, bad *sysfs.Probl
 	if err != nil {
 		fail("rate", err)
 	}
+	p.rate, _ = driver.NumberOf(p.rate, err)
 }
 
 // report returns the sums over all ports, without their states. A reading that one of the ports
@@ -203,16 +205,12 @@ func (s *Source) report(d *device) []driver.Reading {
 		if !p.stateful {
 			continue
 		}
-		up := 0.0
-		if p.up {
-			up = 1
-		}
 		rate += p.rate
 		readings = append(readings, driver.Reading{
-			Quantity: driver.LinkUp, Labels: driver.Labels{"rdma", p.number}, Value: up, At: d.slowAt,
+			Quantity: driver.LinkUp, Labels: driver.Labels{"rdma", p.number}, Value: p.up, At: d.slowAt,
 		})
 	}
-	if rate > 0 {
+	if rate != 0 {
 		readings = append(readings, driver.Reading{
 			Quantity: driver.Capacity, Labels: driver.Labels{"speed"}, Value: rate, At: d.slowAt,
 		})

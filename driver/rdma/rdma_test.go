@@ -284,7 +284,7 @@ func FuzzParsers(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, value []byte) {
-		if up, err := parseState(value); up && err != nil {
+		if up, err := parseState(value); up != 0 && err != nil {
 			t.Errorf("state %q is up with error %v", value, err)
 		}
 		if rate, err := parseRate(value); !(rate >= 0 && rate < 1e15) || err != nil && rate != 0 {

@@ -4,6 +4,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // maxAER is the maximum size of a file of PCIe errors, which has a line for each of at most 32
@@ -29,12 +31,11 @@ func totalAER(device, file, total string) (float64, bool) {
 	return parseAER(string(content), total)
 }
 
-// parseAER returns the number in the line with a name.
+// parseAER returns the number in the line with a name, [driver.Malformed] if there is none.
 func parseAER(content, name string) (float64, bool) {
 	for line := range strings.Lines(content) {
 		if fields := strings.Fields(line); len(fields) == 2 && fields[0] == name {
-			n, err := strconv.ParseUint(fields[1], 10, 64)
-			return float64(n), err == nil
+			return driver.NumberOf(strconv.ParseUint(fields[1], 10, 64))
 		}
 	}
 	return 0, false

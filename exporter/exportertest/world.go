@@ -26,6 +26,9 @@ type World struct {
 	stalled bool // the kubelet does not answer
 	sources []*simSource
 	events  []string // possible events; frequent ones appear more than once
+	// Plain: a counter falls only in ways that leave no doubt about what it has counted, by a little
+	// or to 0 from a value that it does not reach again. It is set before the sources are added.
+	Plain bool
 
 	// Seen is the kubelet's last answer. Signs has the pods and CDI specs that appeared or
 	// disappeared.
@@ -127,6 +130,9 @@ func (w *World) AddSource(name string, quantities ...driver.Quantity) {
 			every := rapid.SampledFrom([]int{1, 1, 2, 5}).Draw(w.t, "every")
 			series := &simSeries{device: d, every: every, rate: w.rate(q)}
 			series.reading = driver.Reading{Quantity: q, At: w.Now, Value: series.rate}
+			if w.Plain {
+				series.reading.Value += 10 * series.highest()
+			}
 			switch q {
 			case driver.IOBytes:
 				series.reading.Labels = driver.Labels{"pcie", "receive"}
@@ -197,6 +203,9 @@ func (s *simSeries) refresh(now time.Time) {
 	}
 	r.At = now
 }
+
+// highest returns more than twice what a counter counts in 100 s; 0 for a gauge.
+func (s *simSeries) highest() float64 { return 250 * s.reading.Quantity.Spec().MaxRate }
 
 // hints adds random signs of pods and CDI specs within the coming pause. The holds that they
 // announce may or may not follow.
@@ -275,7 +284,14 @@ func (w *World) event() {
 		}
 	case "fall":
 		if s := w.drawSeries(); s.reading.Quantity.Spec().Type == driver.Counter {
-			s.reading.Value *= rapid.SampledFrom([]float64{0.95, 0.5, 0.3, 0}).Draw(w.t, "to")
+			to := []float64{0.95, 0.5, 0.3, 0}
+			if w.Plain {
+				to = []float64{0.95, 0}
+			}
+			if w.Plain && s.reading.Value < s.highest() {
+				to = []float64{0.95}
+			}
+			s.reading.Value *= rapid.SampledFrom(to).Draw(w.t, "to")
 		}
 	case "rate":
 		s := w.drawSeries()

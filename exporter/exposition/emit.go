@@ -58,7 +58,7 @@ func (s *Snapshot) walk(e *emission) {
 		e.claim(&s.Claims[i], s)
 	}
 	for i := range s.Pods {
-		e.pod(&s.Pods[i])
+		e.pod(&s.Pods[i], s.Time)
 	}
 	e.infos(s)
 	for i := range s.Lives {
@@ -175,13 +175,35 @@ func (e *emission) fit(base *labels, a *fit.Advice) {
 	}
 }
 
-func (e *emission) pod(h *ledger.Holder) {
+func (e *emission) pod(h *ledger.Holder, now time.Time) {
 	if !e.on(famPodAllocated) { // like everything else about a pod and its device
 		return
 	}
 	pod := e.cache.holder("pod", h)
 	defer pod.end()
 	e.holder(h, pod, famPodQuantity, famPodAllocated, famPodShare)
+	if h.Unclaimed {
+		e.unclaimed(h, pod, now)
+	}
+}
+
+// unclaimed passes what rules add to the claims'.
+func (e *emission) unclaimed(h *ledger.Holder, pod *owner, now time.Time) {
+	m := h.Metrics()
+	matured, shown := e.cache.since(m.Shown), driver.Later(m.Born, m.Shown)
+	for i := range m.Values {
+		if isUnclaimed(m.Values[i].Quantity) {
+			e.value(famUnclaimedQuantity, pod, &m.Values[i], matured)
+		}
+	}
+	e.counter(famUnclaimedAllocated, pod, m.Allocated, m.Born, shown)
+	e.counter(famUnclaimedShare, pod, m.Share, m.Born, shown)
+	if m.Used >= 0 {
+		e.counter(famUnclaimedUsed, pod, m.Used, m.Born, shown)
+	}
+	if !h.LastActive.IsZero() {
+		e.gauge(famUnclaimedLastActive, pod.base(), unixPast(h.LastActive, now))
+	}
 }
 
 // unresolved is the key for the count of devices without telemetry.

@@ -109,6 +109,16 @@ func TestEveryFamily(t *testing.T) {
 		t.Errorf("what is unknown has a value: %v", got)
 	}
 	x["dra_claim_stalled_unknown"] = unknown["dra_claim_stalled_unknown"]
+	plugged := exportertest.NewHistory(t)
+	plug(plugged, "p")
+	link := driver.Labels{"pcie", "receive"}
+	plugged.Read(driver.Reading{Quantity: driver.Utilization, Value: 0.5}, jointest.Watts(10),
+		driver.Reading{Quantity: driver.IOBytes, Labels: link, Value: 1})
+	for family, series := range plugged.Tick(time.Second) {
+		if strings.HasPrefix(family, "dra_pod_unclaimed_") {
+			x[family] = series
+		}
+	}
 	for name := range exportertest.DescribedFamilies() {
 		if len(x[name]) == 0 {
 			t.Errorf("%s is described and was not seen", name)

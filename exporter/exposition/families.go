@@ -27,7 +27,8 @@ type Family struct {
 }
 
 // familyID is the number of a family. The fixed families come first. Then come, for each quantity,
-// the families of devices, claims, pods, unattributed parts, and distributions.
+// the families of devices, claims, pods, pods without a claim, unattributed parts, and
+// distributions.
 type familyID int
 
 const (
@@ -65,6 +66,10 @@ const (
 	famPodTopology
 	famPodAllocated
 	famPodShare
+	famUnclaimedAllocated
+	famUnclaimedShare
+	famUnclaimedUsed
+	famUnclaimedLastActive
 	famDriverPreparation
 	famDriverFirstActivity
 	famUnresolved
@@ -78,7 +83,8 @@ const (
 	famDeviceQuantity       = numFixedFamilies
 	famClaimQuantity        = famDeviceQuantity + driver.MaxQuantities
 	famPodQuantity          = famClaimQuantity + driver.MaxQuantities
-	famUnattributedQuantity = famPodQuantity + driver.MaxQuantities
+	famUnclaimedQuantity    = famPodQuantity + driver.MaxQuantities
+	famUnattributedQuantity = famUnclaimedQuantity + driver.MaxQuantities
 	famClaimDistribution    = famUnattributedQuantity + driver.MaxQuantities
 	numFamilies             = famClaimDistribution + driver.MaxQuantities
 )
@@ -130,6 +136,9 @@ func allFamilies(catalogue driver.Catalogue, choices Choices) *[numFamilies]Fami
 		case driver.Additive:
 			add(famClaimQuantity, attributedFamily("dra_claim_", "The claim's part. ", spec, claimLabelNames()), rankClaim)
 			add(famPodQuantity, attributedFamily("dra_pod_", "The pod's part. ", spec, podLabelNames()), rankPod)
+			if isUnclaimed(q) {
+				add(famUnclaimedQuantity, attributedFamily("dra_pod_unclaimed_", unclaimedHelp, spec, podLabelNames()), rankPod)
+			}
 			add(famUnattributedQuantity, attributedFamily("dra_device_unattributed_",
 				"The unattributed part, which is charged to no claim. ", spec, deviceLabelNames()), rankUnattributed)
 			if spec.Distributed {
@@ -143,6 +152,14 @@ func allFamilies(catalogue driver.Catalogue, choices Choices) *[numFamilies]Fami
 	}
 	return &all
 }
+
+// isUnclaimed reports whether pods without a claim have a family of their own of a quantity, which
+// rules add to that of claims. They need not read all pods for that.
+func isUnclaimed(q driver.Quantity) bool {
+	return q == driver.ActiveSeconds || q == driver.Energy || q == driver.IOBytes || q == driver.Power
+}
+
+const unclaimedHelp = "The part of a pod that has the device by a device plugin, without a claim. "
 
 func deviceLabelNames() []string { return []string{"driver", "pool", "device"} }
 

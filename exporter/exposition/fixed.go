@@ -208,6 +208,23 @@ func podFamilies() map[familyID]Family {
 			"dra_pod_allocated_share_seconds_total",
 			"Time in which the pod held the device, divided among the pods that held it at the same time.", pod,
 		),
+		famUnclaimedAllocated: allocatedFamily(
+			"dra_pod_unclaimed_allocated_seconds_total", "Time in which a pod held the device by a device plugin, without a "+
+				"claim.", pod,
+		),
+		famUnclaimedShare: allocatedFamily(
+			"dra_pod_unclaimed_allocated_share_seconds_total", "The same, divided among all that held the device at the "+
+				"same time.", pod,
+		),
+		famUnclaimedUsed: allocatedFamily(
+			"dra_pod_unclaimed_used_seconds_total", "Time in which a pod without a claim used the device: as "+
+				"dra_claim_used_seconds_total of claims.", pod,
+		),
+		famUnclaimedLastActive: {
+			Name: "dra_pod_unclaimed_last_active_timestamp_seconds", Unit: "seconds", Origin: fromLedger, Labels: pod,
+			Help: "Unix time at which a pod without a claim last used the device: as " +
+				"dra_claim_last_active_timestamp_seconds of claims.",
+		},
 		famPodInfo: {
 			Name: "dra_pod_info", info: true, Origin: fromKubelet + ", Pods API or API server, pod log folders",
 			Labels: []string{

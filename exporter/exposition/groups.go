@@ -139,7 +139,7 @@ func quantityGroups(first familyID, spec *driver.Spec) []Group {
 	case spec.SoleLabels != nil && first == famClaimQuantity:
 		out = append(out, GroupEfficiency)
 	}
-	if first == famPodQuantity {
+	if first == famPodQuantity || first == famUnclaimedQuantity {
 		out = append(out, GroupPods)
 	}
 	return out

@@ -103,7 +103,8 @@ func fixedRank(id familyID) rank {
 		return rankVital
 	case famClaimInfo, famClaimDeviceInfo, famClaimNetwork, famPodInfo, famPodClaimInfo, famPodTopology:
 		return rankHolderInfo
-	case famPodAllocated, famPodShare:
+	case famPodAllocated, famPodShare, famUnclaimedAllocated, famUnclaimedShare, famUnclaimedUsed,
+		famUnclaimedLastActive:
 		return rankPod
 	case famClaimAllocatedAt, famClaimLastActive, famClaimStalled, famClaimStalledUnknown, famClaimQuiet,
 		famClaimIncidentOpen, famClaimIncidentOnset, famClaimLastError,
@@ -138,7 +139,7 @@ func (l *Limiter) Apply(books *ledger.Ledger, s *ledger.Snapshot) *Snapshot {
 			ended := l.counting()
 			e := l.emission(&ended, out)
 			if pod {
-				e.pod(h)
+				e.pod(h, s.Time)
 			} else {
 				e.claim(h, out)
 			}

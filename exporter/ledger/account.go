@@ -21,7 +21,6 @@ type account struct {
 	name   *name // nil: not known yet, or it has none
 
 	earlier *account // the previous account with the name, if it is kept; nil: none
-	carried *carried // nil: nothing
 
 	born    time.Time // when its hold began
 	ended   time.Time // when its hold ended; zero: it holds the device
@@ -49,6 +48,7 @@ type account struct {
 	watched    bool // its own activity has been known at some time
 	young      bool // a pod that has held the device for less than the book's minLifetime
 	aggregated bool // it is for the young pods of a workload
+	unclaimed  bool // it is of a pod that a device plugin gave the device, without a claim
 
 	users []User   // the pods that used it
 	life  *life    // nil: unknown
@@ -290,31 +290,6 @@ func (a *account) useBy(pod *account) {
 		a.users = append(a.users, User{pod.key.Name, pod.uid})
 	}
 	a.changed()
-}
-
-// show reports whether a total is exported. If a counter could not be read since the account was
-// opened, its total is absent, not 0.
-func (a *account) show(t *total, tick uint64, now time.Time) bool {
-	if t.series == nil && (t.value > 0 || a.ended.IsZero() && t.counter.present == tick) {
-		key := t.counter.key
-		t.series = &Series{
-			Quantity: key.quantity, Labels: key.labels, Born: a.born, Shown: now,
-		}
-		a.changed()
-	}
-	return t.series != nil
-}
-
-// gauge returns the series of the account's part of a gauge.
-func (a *account) gauge(m *meter) *Series {
-	for len(a.gauges) <= m.gauge {
-		a.gauges = append(a.gauges, nil)
-	}
-	s := &a.gauges[m.gauge]
-	if *s == nil {
-		*s = newSeries(m.key)
-	}
-	return *s
 }
 
 // amounts returns the account's amounts, without values.

@@ -23,12 +23,17 @@ type books struct {
 type accountBook struct {
 	accounts map[HolderKey]*account // the newest account of each name
 	order    []*account             // by key; nil: not sorted yet
+	released map[HolderKey]*Amounts // charges of earlier accounts of a name that are not kept any more
 	ofPods   bool
 	fits     bool // advice is given
 
 	minLifetime time.Duration // younger accounts are young; 0: none is
 
 	distributions distributions
+}
+
+func newBook() accountBook {
+	return accountBook{accounts: map[HolderKey]*account{}, released: map[HolderKey]*Amounts{}}
 }
 
 // all yields all accounts.
@@ -86,9 +91,7 @@ func (b *accountBook) begin(d *deviceBook, key HolderKey, born, now time.Time) *
 	newest := b.accounts[key]
 	if newest != nil && born.Before(newest.born) { // its hold became known late
 		a.follows(newest.earlier)
-		a.release(newest.released())
 		newest.follows(a)
-		newest.release(nil)
 	} else {
 		a.follows(newest)
 		b.accounts[key] = a
@@ -111,9 +114,7 @@ func (b *accountBook) reopen(a *account, now time.Time) {
 		return
 	}
 	later.follows(a.earlier)
-	later.release(a.released())
 	a.follows(b.accounts[a.key])
-	a.release(nil)
 	b.accounts[a.key] = a
 	b.order = nil
 }
@@ -161,6 +162,44 @@ func (a *account) take(of *account) {
 	a.device.timeline.Replace(of, a)
 }
 
+// show makes the series of what the accounts have from this tick on. If a counter could not be read
+// since an account was opened, its total is absent, not 0.
+func (b *accountBook) show(tick uint64, now time.Time) {
+	for a := range b.all() {
+		for i := range a.totals {
+			t := &a.totals[i]
+			if t.series == nil && (t.value > 0 || a.ended.IsZero() && t.counter.present == tick) {
+				t.series = newSeries(t.counter.key)
+				t.series.Born, t.series.Shown = a.born, now
+				a.changed()
+			}
+		}
+		if a.ended.IsZero() {
+			a.showPresent(tick)
+		}
+	}
+}
+
+// showPresent makes the series of the parts of the device's gauges. It records whether the activity
+// of the account is known.
+func (a *account) showPresent(tick uint64) {
+	for _, m := range a.device.meters {
+		if m.gauge < 0 || m.present != tick {
+			continue
+		}
+		for len(a.gauges) <= m.gauge {
+			a.gauges = append(a.gauges, nil)
+		}
+		if a.gauges[m.gauge] == nil {
+			a.gauges[m.gauge] = newSeries(m.key)
+		}
+	}
+	if a.device.measured && !a.watched && a.device.joined.Attribution.Certain() {
+		a.watched = true
+		a.changed()
+	}
+}
+
 // release drops accounts that are no longer exported and that no queued reading can charge, after
 // calling before for each. Accounts of one name are dropped from the oldest on.
 func (b *accountBook) release(now time.Time, retention time.Duration, before func(*account)) {
@@ -176,7 +215,7 @@ func (b *accountBook) releaseOldest(
 	if a.earlier != nil && b.releaseOldest(a.earlier, now, retention, before) || a.kept(now, retention) {
 		return true
 	}
-	b.carry(a, now)
+	b.carry(a)
 	before(a)
 	a.drop()
 	b.remove(a)
@@ -193,12 +232,28 @@ func (a *account) settled(now time.Time) bool {
 	return !a.ended.IsZero() && !a.device.unsettled(now).Before(a.ended)
 }
 
-// carry adds the charges of an account that is about to be released to those carried by the next
-// account of its name.
-func (b *accountBook) carry(a *account, now time.Time) {
+// carry adds the charges of the oldest account of a name, which is about to be released, to those
+// that are carried.
+func (b *accountBook) carry(a *account) {
 	if later := b.laterThan(a); later != nil {
-		later.release(later.carriedUntil(now))
+		b.released[a.key] = b.before(later)
 	}
+}
+
+// before returns the charges of all earlier accounts of an account's name, nil if there were none.
+func (b *accountBook) before(a *account) *Amounts {
+	e := a.earlier
+	if e == nil {
+		return b.released[a.key]
+	}
+	own := e.amounts()
+	for i := range e.totals {
+		if t := &e.totals[i]; t.series != nil {
+			own.Values = append(own.Values, Value{t.series, t.value})
+		}
+	}
+	own.Values = append(own.Values, e.counted()...)
+	return own.plus(b.before(e), e)
 }
 
 // remove removes an account from the book.
@@ -207,14 +262,12 @@ func (b *accountBook) remove(a *account) {
 	switch later := b.laterThan(a); {
 	case later != nil:
 		later.follows(a.earlier)
-		if later.released() == nil {
-			later.release(a.released())
-		}
 	case a.earlier != nil:
 		b.accounts[a.key] = a.earlier
 		b.order = nil
 	default:
 		delete(b.accounts, a.key)
+		delete(b.released, a.key)
 		b.order = nil
 	}
 }
@@ -233,64 +286,10 @@ func (b *accountBook) evict(rows ...*[]Holder) {
 	}
 }
 
-// carried has the charges of earlier accounts of the name: only counters.
-type carried struct {
-	released *Amounts // charges of accounts that are not kept any more; nil: none
-
-	// before has the charges of all earlier accounts; nil: not summed yet, or there are none. It is
-	// immutable, and valid as long as its inputs below stay the same.
-	before  *Amounts
-	of      *account // the previous account of the name
-	deeper  *Amounts // the sum that the previous account carries
-	charged time.Time
-	used    float64
-}
-
 // follows sets the previous account of the name, if that is still kept.
 func (a *account) follows(earlier *account) {
 	a.earlier = earlier
 	a.changed()
-}
-
-// release sets the charges of earlier accounts that are not kept any more, and drops the sum.
-func (a *account) release(all *Amounts) {
-	a.carried = nil
-	if all != nil {
-		a.carried = &carried{released: all}
-	}
-	a.changed()
-}
-
-// released returns the charges of earlier accounts that are not kept any more, nil for none.
-func (a *account) released() *Amounts {
-	if a.carried == nil {
-		return nil
-	}
-	return a.carried.released
-}
-
-// carriedUntil returns the charges of all earlier accounts of the name, nil if there were none.
-func (a *account) carriedUntil(now time.Time) *Amounts {
-	e := a.earlier
-	if e == nil {
-		return a.released()
-	}
-	if a.carried == nil {
-		a.carried = &carried{}
-	}
-	c, deeper := a.carried, e.carriedUntil(now)
-	if c.before == nil || c.of != e || c.deeper != deeper || !c.charged.Equal(e.charged) || c.used != e.used {
-		own := e.amounts()
-		for i := range e.totals {
-			if t := &e.totals[i]; e.show(t, 0, now) {
-				own.Values = append(own.Values, Value{t.series, t.value})
-			}
-		}
-		own.Values = append(own.Values, e.counted()...)
-		c.before = own.plus(deeper, e)
-		c.of, c.deeper, c.charged, c.used = e, deeper, e.charged, e.used
-	}
-	return c.before
 }
 
 // plus returns the amounts of an account's name: counters are added to those of before, gauges are

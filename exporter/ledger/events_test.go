@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -189,4 +190,82 @@ func TestFirstErrorOfACode(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An error that has not been read for longer than the ledger remembers counters is not new when it
+// is read again, whatever its kind, also by another process. What it has counted since is.
+func TestErrorsReturn(t *testing.T) {
+	const old, more = 23, 2
+	for name, tc := range map[string]struct {
+		labels   driver.Labels
+		silent   bool // nothing of the device is read meanwhile
+		restarts bool
+		codes    int // other codes, read before
+	}{
+		"a counter that is refused":             {labels: driver.Labels{"nvlink", "recovery"}},
+		"after a restart":                       {labels: driver.Labels{"nvlink", "recovery"}, restarts: true},
+		"from a log":                            {labels: driver.Labels{"xid", "1"}},
+		"from a log, after a restart":           {labels: driver.Labels{"xid", "1"}, restarts: true},
+		"the source was down":                   {labels: driver.Labels{"xid", "1"}, silent: true},
+		"more codes than are remembered":        {labels: driver.Labels{"xid", "1"}, codes: ledger.MaxCodes},
+		"more codes than that, after a restart": {labels: driver.Labels{"xid", "1"}, codes: ledger.MaxCodes, restarts: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := exportertest.NewHistory(t)
+			h.Hold("c0", "p0")
+			errors := driver.Reading{Quantity: driver.Errors, Labels: tc.labels, Value: old}
+			readings := []driver.Reading{jointest.Watts(300), errors}
+			for i := range tc.codes {
+				readings = append(readings, driver.Reading{
+					Quantity: driver.Errors, Labels: driver.Labels{"xid", fmt.Sprint(1000 + i)}, Value: 1,
+				})
+			}
+			h.Read(readings...)
+			h.Pass(time.Second)
+			for range int(ledger.RememberFor/time.Second) + 10 {
+				h.Read(jointest.Watts(300))
+				if tc.silent {
+					h.In.Sources[0].Samples = nil
+				}
+				h.Pass(time.Second)
+			}
+			if meters, _, _ := h.Ledger.Sizes(jointest.ID("gpu-0")); meters > ledger.MaxCodes+1 {
+				t.Errorf("the ledger keeps %d meters", meters)
+			}
+			if tc.restarts {
+				var k log
+				k.write(h.Ledger, h.Now.Add(-time.Second))
+				h.Ledger = restored(t, k.Kept, h.Now)
+			}
+			h.Read(jointest.Watts(300), errors)
+			h.Pass(time.Second)
+			errors.Value += more
+			h.Read(jointest.Watts(300), errors)
+			h.Pass(time.Second)
+			h.Expect(h.Tick(time.Second), map[[2]string]float64{
+				{"dra_device_errors_total", "code=" + tc.labels[1]}: more,
+			})
+		})
+	}
+}
+
+// The first value of a counter that a source may begin to read at any time is no error, but that of
+// a code in a log is, unless it is that of other hardware.
+func TestFirstErrors(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	errors := func(kind, code string, value float64) driver.Reading {
+		return driver.Reading{Quantity: driver.Errors, Labels: driver.Labels{kind, code}, Value: value}
+	}
+	tick := func(uuid string, want map[[2]string]float64, readings ...driver.Reading) {
+		named(h, driver.Hardware{UUID: uuid}, append(readings, energyReading(1))...)
+		h.Expect(h.Tick(time.Second), want)
+	}
+	tick("A", nil)
+	tick("A", map[[2]string]float64{
+		{"dra_device_errors_total", "code=recovery"}: 0, {"dra_device_errors_total", "code=31"}: 2,
+	}, errors("nvlink", "recovery", 23), errors("xid", "31", 2))
+	tick("B", map[[2]string]float64{{"dra_device_errors_total", "code=63"}: 0}, errors("xid", "63", 4))
+	tick("B", map[[2]string]float64{
+		{"dra_device_errors_total", "code=63"}: 0, {"dra_device_errors_total", "code=79"}: 1,
+	}, errors("xid", "63", 4), errors("xid", "79", 1))
 }

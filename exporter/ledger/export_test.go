@@ -14,6 +14,7 @@ const (
 	MaxSegments    = divide.MaxSegments
 	MaxPortions    = divide.MaxParts
 	RememberFor    = rememberFor
+	MaxCodes       = maxCodes
 	MaxIntegration = readings.MaxIntegration
 )
 

@@ -79,8 +79,10 @@ func New(config Config) *Ledger {
 		config: config, devices: deviceBooks{}, names: newNames(), advisor: advisor{config: config.Fit},
 		lives: livesBook{byDriver: map[string]*driverLives{}},
 	}
-	l.claims = accountBook{accounts: map[HolderKey]*account{}, fits: config.Advise}
-	l.pods = accountBook{accounts: map[HolderKey]*account{}, ofPods: true, minLifetime: config.MinLifetime}
+	l.claims = newBook()
+	l.claims.fits = config.Advise
+	l.pods = newBook()
+	l.pods.ofPods, l.pods.minLifetime = true, config.MinLifetime
 	if !config.WithoutDistributions {
 		l.claims.distributions = distributions{}
 	}
@@ -170,9 +172,11 @@ func (l *Ledger) settleAbsent(view *podresources.View, ended map[driver.ID][]joi
 	}
 }
 
-// release makes pods mature, and drops records whose retention is over.
+// release makes pods mature, shows what is new, and drops records whose retention is over.
 func (l *Ledger) release(now time.Time) {
 	l.pods.aggregate(&l.names.pods, now)
+	l.claims.show(l.tick, now)
+	l.pods.show(l.tick, now)
 	l.claims.release(now, l.config.Retention, l.closing.closeDropped)
 	l.pods.release(now, l.config.Retention, func(*account) {})
 	l.names.keep(&l.claims, &l.pods, now, l.config.Retention)

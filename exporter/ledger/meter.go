@@ -128,9 +128,15 @@ func (m *meter) beginAt(at time.Time, origin join.Origin) {
 	m.last = driver.Reading{Quantity: m.key.quantity, Labels: m.key.labels, At: at}
 }
 
-// newestBefore returns the time of the newest reading before a tick.
+// coded reports whether it counts the errors of one code.
+func (m *meter) coded() bool { return m.counts && m.spec.Failure && m.key.labels[1] != "" }
+
+// newestBefore returns the time of the newest reading of the present hardware before a tick.
 func (m *meter) newestBefore(tick uint64) (at time.Time, known bool) {
 	n := len(m.queue)
+	if m.replaced || m.present == tick && n > 0 && m.queue[n-1].first {
+		return at, false
+	}
 	if m.present == tick { // the newest one is from this tick
 		n--
 	}

@@ -84,11 +84,26 @@ func (d *deviceSeries) byIndex() iter.Seq[*counter] {
 	}
 }
 
+// maxCodes is the number of a device's errors with a code that are remembered while they are not
+// read, as when a source can't read the device for a while. Sources that count by code have at most
+// as many (nvidia.MaxCodes).
+const maxCodes = 256
+
+// codes returns the number of known errors with a code.
+func (d *deviceSeries) codes() (n int) {
+	for _, m := range d.meters {
+		if m.coded() {
+			n++
+		}
+	}
+	return n
+}
+
 // readBefore returns when the source of r last read the device without this error code, if r is its
-// first reading. It is zero if that is unknown, as for totals, which a source may begin to read at
-// any time.
+// first error. It is zero if that is unknown: if the source may begin to read the counter at any
+// time, or if there were more codes than are remembered.
 func (d *deviceSeries) readBefore(r *join.Reading, tick uint64) (at time.Time) {
-	if spec := d.catalogue.Spec(r.Quantity); !spec.Failure || spec.Type != driver.Counter || r.Labels[1] == "" {
+	if !slices.Contains(d.catalogue.Spec(r.Quantity).AppearLabels, r.Labels[0]) || d.codes() >= maxCodes {
 		return at
 	}
 	for _, m := range d.meters {
@@ -98,17 +113,26 @@ func (d *deviceSeries) readBefore(r *join.Reading, tick uint64) (at time.Time) {
 		if before, known := m.newestBefore(tick); known && m.origin == r.Origin && before.After(at) {
 			at = before
 		}
-		if m.replaced {
-			return time.Time{}
-		}
 	}
 	return at
 }
 
-// prune drops series with open labels that have not been read for long, such as error codes. Errors
-// of a device that is down stay.
+// prune drops series with open labels that have not been read for long. The last values of errors
+// with a code are kept, up to a number, so that an old error is not new when it is read again.
+// Errors of a device that is down stay.
 func (d *deviceSeries) prune(now time.Time, down bool) {
-	d.meters = slices.DeleteFunc(d.meters, func(m *meter) bool { return !m.additive && now.Sub(m.seen) > rememberFor })
+	tooMany := d.codes() - maxCodes
+	d.meters = slices.DeleteFunc(d.meters, func(m *meter) bool {
+		switch {
+		case m.additive || now.Sub(m.seen) <= rememberFor:
+			return false
+		case m.coded():
+			tooMany--
+			return tooMany >= 0
+		default:
+			return true
+		}
+	})
 	d.counters = slices.DeleteFunc(d.counters, func(c *counter) bool {
 		return c.index < 0 && (!c.spec.Failure || !down) && now.Sub(c.seen) > rememberFor
 	})

@@ -43,6 +43,7 @@ func (b *books) resolve(d *deviceBook, all []interval, from, now time.Time) {
 		}
 		by.period = d.periods.Set(by.period, h.nextPeriod(d, begun, from))
 	}
+	markUnclaimed(byTime)
 	for _, h := range byTime { // the account of the current holder is the newest of its name
 		if h.To.IsZero() && h.by.claim != nil {
 			b.claims.reopen(h.by.claim.present(), now)
@@ -52,6 +53,19 @@ func (b *books) resolve(d *deviceBook, all []interval, from, now time.Time) {
 	for id, by := range known { // holds that do not exist any more
 		if d.holds[id] != by && by.period != nil && by.period.To.IsZero() {
 			d.periods.End(by.period, from)
+		}
+	}
+}
+
+// markUnclaimed marks the accounts of pods that have the device by a device plugin alone. The mark
+// stays: the series of such a pod do not end before its others.
+func markUnclaimed(all []*interval) {
+	plugged := func(h *interval, is bool) bool { return h.by.pod != nil && h.share.ByPlugin() == is }
+	for _, h := range all {
+		if plugged(h, true) && !h.by.pod.aggregated && !slices.ContainsFunc(all, func(o *interval) bool {
+			return plugged(o, false) && o.by.pod == h.by.pod
+		}) {
+			h.by.pod.unclaimed = true
 		}
 	}
 }

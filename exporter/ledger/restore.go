@@ -351,12 +351,6 @@ func (r *restorer) account(number uint32, s saved.Account) error {
 	for _, u := range s.Users {
 		a.users = append(a.users, User{u.Name, u.UID})
 	}
-	if m := s.Released; m != nil {
-		a.release(&Amounts{
-			Born: stamped(m.Born), Shown: stamped(m.Shown), Values: r.values(m.Values), Allocated: m.Allocated,
-			Share: m.Share, Used: m.Used,
-		})
-	}
 	r.accounts[number] = a
 	return nil
 }
@@ -486,6 +480,12 @@ func (r *restorer) chain() error {
 		book := &r.ledger.claims
 		if r.Accounts[number].OfPod {
 			book = &r.ledger.pods
+		}
+		if m := r.Accounts[number].Released; m != nil {
+			book.released[a.key] = &Amounts{
+				Born: stamped(m.Born), Shown: stamped(m.Shown), Values: r.values(m.Values), Allocated: m.Allocated,
+				Share: m.Share, Used: m.Used,
+			}
 		}
 		if !later[a] {
 			book.accounts[a.key] = a

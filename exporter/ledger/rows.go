@@ -183,7 +183,7 @@ func (b *accountBook) rows(tick uint64, now time.Time, retention time.Duration) 
 		}
 	}
 	w := rowWriter{
-		slab: make([]Value, 0, n), distributions: make([]Distribution, 0, b.distributions.number()), tick: tick, now: now,
+		slab: make([]Value, 0, n), distributions: make([]Distribution, 0, b.distributions.number()), tick: tick,
 	}
 	for _, newest := range accounts {
 		shown := false
@@ -197,7 +197,7 @@ func (b *accountBook) rows(tick uint64, now time.Time, retention time.Duration) 
 			default:
 				shown = true
 				out.newest = append(out.newest, w.row(a))
-				w.complete(&out.newest[len(out.newest)-1], a)
+				w.complete(b, &out.newest[len(out.newest)-1], a)
 			}
 		}
 	}
@@ -210,18 +210,15 @@ type rowWriter struct {
 	distributions []Distribution
 	claim         *claimDistributions // of the previous row
 	tick          uint64
-	now           time.Time
 }
 
 // row returns the charges of an account alone.
 func (w *rowWriter) row(a *account) Holder {
 	start := len(w.slab)
-	w.slab = a.appendValues(w.slab, w.tick, w.now)
-	if a.ended.IsZero() && a.device.measured && !a.watched && a.device.joined.Attribution.Certain() {
-		a.watched = true
-		a.changed()
+	w.slab = a.appendValues(w.slab, w.tick)
+	h := Holder{
+		HolderKey: &a.key, UID: a.uid, Amounts: a.amounts(), Ended: a.ended, Unclaimed: a.unclaimed, LastError: a.lastError,
 	}
-	h := Holder{HolderKey: &a.key, UID: a.uid, Amounts: a.amounts(), Ended: a.ended, LastError: a.lastError}
 	h.Values = w.slab[start:len(w.slab):len(w.slab)]
 	if a.ended.IsZero() && a.device.measured {
 		h.LastActive = a.active
@@ -233,8 +230,8 @@ func (w *rowWriter) row(a *account) Holder {
 }
 
 // complete adds the metrics of the name to the row of the name's newest account.
-func (w *rowWriter) complete(h *Holder, a *account) {
-	if before := a.carriedUntil(w.now); before != nil {
+func (w *rowWriter) complete(b *accountBook, h *Holder, a *account) {
+	if before := b.before(a); before != nil {
 		h.Named = h.plus(before, a)
 		for e := range a.earlier.andEarlier() { // a pod that was replaced may still run
 			if e.ended.IsZero() && !e.young {
@@ -248,14 +245,12 @@ func (w *rowWriter) complete(h *Holder, a *account) {
 	}
 }
 
-func (a *account) appendValues(out []Value, tick uint64, now time.Time) []Value {
+func (a *account) appendValues(out []Value, tick uint64) []Value {
 	out = a.appendGauges(out, tick)
 	for i := range a.totals {
-		t := &a.totals[i]
-		if !a.show(t, tick, now) {
-			continue
+		if t := &a.totals[i]; t.series != nil {
+			out = append(out, Value{t.series, t.value})
 		}
-		out = append(out, Value{t.series, t.value})
 	}
 	return append(out, a.witnessed...)
 }
@@ -268,7 +263,7 @@ func (a *account) appendGauges(out []Value, tick uint64) []Value {
 	part := a.use()
 	for _, m := range a.device.meters {
 		if m.present == tick && m.gauge >= 0 {
-			out = append(out, Value{a.gauge(m), m.now.Value * m.kept * part[m.spec.Basis]})
+			out = append(out, Value{a.gauges[m.gauge], m.now.Value * m.kept * part[m.spec.Basis]})
 		}
 	}
 	return out

@@ -33,7 +33,7 @@ func (l *Ledger) save(b []byte, clock func(time.Time) int64, whole bool) []byte 
 	}
 	for _, book := range [2]*accountBook{&l.claims, &l.pods} {
 		for a := range book.all() {
-			w.accountAndSums(a, book.ofPods)
+			w.accountAndSums(a, book)
 		}
 		for key, c := range book.distributions {
 			w.distributions(key, c)
@@ -140,7 +140,7 @@ func rounded(rate float64) float64 {
 
 // persistent reports whether the next process needs the meter's last reading.
 func (m *meter) persistent() bool {
-	return (m.counts || m.sums || m.spec.Distributed) && m.have && !m.divided
+	return (m.counts || m.sums || m.spec.Distributed) && m.have && !m.divided && !m.replaced
 }
 
 // before adds what the readings of a counter before the last one say.
@@ -254,7 +254,7 @@ func (w *saver) periods(d *deviceBook) {
 	w.Put(saved.KindPeriods, &d.object, r)
 }
 
-func (w *saver) accountAndSums(a *account, ofPods bool) {
+func (w *saver) accountAndSums(a *account, of *accountBook) {
 	if a.dropped {
 		return
 	}
@@ -263,18 +263,18 @@ func (w *saver) accountAndSums(a *account, ofPods bool) {
 	}
 	number := w.Number(&a.object)
 	if w.Whole() || !a.saved {
-		w.account(a, ofPods)
+		w.account(a, of)
 	}
 	w.Put(saved.KindSums, &a.object, w.sumsOf(a))
 	if a.fit != nil && (w.Whole() || a.fit.due || (w.turn+uint64(number))%seldom == 0) {
 		w.fit(a)
 	}
-	if !ofPods && (w.Whole() || !a.ended.IsZero() || (w.turn+uint64(number))%notSoOften == 0) {
+	if !of.ofPods && (w.Whole() || !a.ended.IsZero() || (w.turn+uint64(number))%notSoOften == 0) {
 		w.Put(saved.KindDoubts, &a.object, w.doubtsOf(a))
 	}
 }
 
-func (w *saver) account(a *account, ofPods bool) {
+func (w *saver) account(a *account, of *accountBook) {
 	over := a.closed && (a.closedBefore || w.turn-a.closedAt >= closingTurns)
 	if over {
 		a.users = nil
@@ -283,15 +283,12 @@ func (w *saver) account(a *account, ofPods bool) {
 	r := &w.records.account
 	*r = saved.Account{
 		Witnessed: r.Witnessed[:0], Shown: r.Shown[:0], Users: r.Users[:0],
-		Device: w.Number(&a.device.object), Namespace: a.key.Namespace, Name: a.key.Name, UID: a.uid, OfPod: ofPods,
+		Device: w.Number(&a.device.object), Namespace: a.key.Namespace, Name: a.key.Name, UID: a.uid, OfPod: of.ofPods,
 		Born: stamp(a.born), Ended: w.at(a.ended), Matured: stamp(a.matured), LastError: stamp(a.lastError),
 		Watched: a.watched, Young: a.young, Aggregated: a.aggregated, Attribution: string(a.attribution),
 		Partial: a.partial, Closed: over, Allocated: stamp(v.Allocated), Waiting: w.at(v.Waiting),
 		Prepared: w.at(v.Prepared), FirstActive: w.at(v.FirstActive), Unprepared: w.at(v.Unprepared),
 		CountedPreparation: v.countedPreparation, CountedActivity: v.countedActivity,
-	}
-	if a.earlier != nil {
-		r.Earlier = w.Number(&a.earlier.object)
 	}
 	for i := range a.witnessed {
 		r.Witnessed = append(r.Witnessed, w.series(a.witnessed[i].Series, 0))
@@ -306,7 +303,9 @@ func (w *saver) account(a *account, ofPods bool) {
 	for _, u := range a.users {
 		r.Users = append(r.Users, saved.User{Name: u.Name, UID: u.UID})
 	}
-	if m := a.released(); m != nil {
+	if a.earlier != nil {
+		r.Earlier = w.Number(&a.earlier.object)
+	} else if m := of.released[a.key]; m != nil {
 		r.Released = &saved.Amounts{
 			Born: stamp(m.Born), Shown: stamp(m.Shown), Values: w.values(nil, m.Values), Allocated: m.Allocated,
 			Share: m.Share, Used: m.Used,

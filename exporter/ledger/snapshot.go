@@ -141,6 +141,7 @@ type Holder struct {
 	// name was kept. Metrics returns them.
 	Named      *Amounts
 	Ended      time.Time // zero: it holds the device now
+	Unclaimed  bool      // it is a pod that holds the device only by a device plugin
 	LastActive time.Time // when the device was last active while it held the device; zero: not measured
 	LastError  time.Time // time of the last error that hit it; zero: none
 	// Distributions are those of a claim, over all of its devices of one driver. The row of the first

@@ -109,6 +109,7 @@ type Node struct {
 	works       works                          // of the pods that hold devices
 	paths       pciPaths                       // where PCI devices are
 	vendors     atomic.Pointer[map[string]int] // number of readable devices by vendor
+	offers      offers                         // what device plugins offer
 
 	podState func(uid string) podresources.CgroupState // reads the pod's cgroup
 
@@ -154,6 +155,10 @@ func New(c Config) (*Node, error) {
 	n.cgroups.Report, n.cdi.Report, n.drivers.Report = n.reading("cgroups"), n.reading("cdi"), n.reading("drivers")
 	n.plugin = pluginDevices{
 		sysfs: c.Sysfs, reader: driver.NewReader[inventory.PluginDevice]("find an interface", n.reading("interfaces")),
+	}
+	n.offers = offers{
+		client: client, sysfs: c.Sysfs, metrics: c.Metrics,
+		reader: driver.NewReader[map[driver.ID]inventory.PluginDevice]("find offered devices", n.reading("interfaces")),
 	}
 	n.cpus = cpuSets{
 		sysfs: c.Sysfs, cdi: n.cdi, reader: driver.NewReader[[]int]("read which CPUs are where", n.reading("cpus")),
@@ -236,6 +241,7 @@ func (n *Node) Watch(ctx context.Context) {
 	})
 	watching.Go(func() { n.followPods(ctx) })
 	watching.Go(func() { n.drivers.Watch(ctx) })
+	watching.Go(func() { n.offers.follow(ctx) })
 	if n.kube != nil {
 		n.followKube(ctx, &watching)
 	}
@@ -321,7 +327,7 @@ func (n *Node) describe(now time.Time) ([]podresources.Allocation, driver.Invent
 	all = n.withoutDrivers(all)
 	all = n.withCDI(allocations, all, now)
 	all = n.withRules(all)
-	allocations, all = n.plugin.identify(allocations, all, now)
+	allocations, all = n.plugin.identify(allocations, n.offers.current(), all, now)
 	allocations = withMembers(allocations, all)
 	allocations, all = n.cpus.complete(allocations, all, now)
 	return allocations, all, signs

@@ -21,8 +21,9 @@ type pluginDevices struct {
 // pluginDevice is a device of a device plugin.
 type pluginDevice struct {
 	inventory.PluginDevice
-	held time.Time // when it was last held
-	dra  driver.ID // the DRA device with the same hardware
+	held    time.Time // when it was last held
+	offered bool      // by its plugin, now
+	dra     driver.ID // the DRA device with the same hardware
 }
 
 // identify merges devices that both DRA and a device plugin know: the device plugin's device gets
@@ -30,15 +31,15 @@ type pluginDevice struct {
 // kubelet that starts deletes the slices of its node, see withHeld.)
 //
 // It returns the allocations with these IDs, and the inventory plus the devices that only device
-// plugins know, held now or recently. The arguments are not changed.
+// plugins know: offered, or held now or recently. The arguments are not changed.
 func (p *pluginDevices) identify(
-	allocations []podresources.Allocation, all driver.Inventory, now time.Time,
+	allocations []podresources.Allocation, offered map[driver.ID]inventory.PluginDevice, all driver.Inventory, now time.Time,
 ) ([]podresources.Allocation, driver.Inventory) {
-	if len(
-		p.known,
-	) == 0 && !slices.ContainsFunc(allocations, func(a podresources.Allocation) bool { return a.ByPlugin() }) {
+	if len(p.known) == 0 && len(offered) == 0 &&
+		!slices.ContainsFunc(allocations, func(a podresources.Allocation) bool { return a.ByPlugin() }) {
 		return allocations, all
 	}
+	p.offer(offered)
 	index := inventory.NewPluginIndex(all)
 	identified, more := slices.Clone(allocations), maps.Clone(all)
 	if more == nil {
@@ -53,7 +54,7 @@ func (p *pluginDevices) identify(
 		}
 	}
 	for listed, d := range p.known {
-		if now.Sub(d.held) > rememberHeld {
+		if !d.offered && now.Sub(d.held) > rememberHeld {
 			delete(p.known, listed)
 			continue
 		}
@@ -63,6 +64,25 @@ func (p *pluginDevices) identify(
 		}
 	}
 	return identified, more
+}
+
+// offer records which devices are offered now.
+func (p *pluginDevices) offer(offered map[driver.ID]inventory.PluginDevice) {
+	for listed, d := range p.known {
+		_, d.offered = offered[listed]
+	}
+	for listed, d := range offered {
+		if p.known[listed] == nil {
+			p.add(listed, &pluginDevice{PluginDevice: d, offered: true})
+		}
+	}
+}
+
+func (p *pluginDevices) add(listed driver.ID, d *pluginDevice) {
+	if p.known == nil {
+		p.known = map[driver.ID]*pluginDevice{}
+	}
+	p.known[listed] = d
 }
 
 func (p *pluginDevices) device(listed driver.ID) *pluginDevice {
@@ -76,10 +96,7 @@ func (p *pluginDevices) device(listed driver.ID) *pluginDevice {
 		return &pluginDevice{PluginDevice: inventory.NewPluginDevice(listed.Driver, listed.Device, "")}
 	}
 	d := &pluginDevice{PluginDevice: made}
-	if p.known == nil {
-		p.known = map[driver.ID]*pluginDevice{}
-	}
-	p.known[listed] = d
+	p.add(listed, d)
 	return d
 }
 

@@ -29,7 +29,7 @@ func TestPluginDevicesIdentified(t *testing.T) {
 	identified := func(at time.Duration, allocations []podresources.Allocation, all driver.Inventory) (driver.ID, int) {
 		t.Helper()
 		before := cmp.Diff(nil, allocations)
-		out, more := p.identify(allocations, all, now.Add(at))
+		out, more := p.identify(allocations, nil, all, now.Add(at))
 		if cmp.Diff(nil, allocations) != before || len(inventory) != 1 {
 			t.Error("the arguments have changed")
 		}
@@ -50,7 +50,7 @@ func TestPluginDevicesIdentified(t *testing.T) {
 	if id, n := identified(2*time.Second, listed, nil); id != gpu || n != 1 {
 		t.Errorf("while its slice is away it is %v among %d devices", id, n)
 	}
-	if _, more := p.identify(listed, nil, now.Add(2*time.Second)); more[gpu].UUID != "GPU-1" {
+	if _, more := p.identify(listed, nil, nil, now.Add(2*time.Second)); more[gpu].UUID != "GPU-1" {
 		t.Errorf("while its slice is away it is %+v", more)
 	}
 	if _, n := identified(2*time.Second, nil, nil); n != 1 {
@@ -59,7 +59,7 @@ func TestPluginDevicesIdentified(t *testing.T) {
 	if _, n := identified(rememberHeld+3*time.Second, nil, nil); n != 0 {
 		t.Errorf("%d devices long after it", n)
 	}
-	if out, more := p.identify(listed[:1], inventory, now); len(out) != 1 || len(more) != 1 {
+	if out, more := p.identify(listed[:1], nil, inventory, now); len(out) != 1 || len(more) != 1 {
 		t.Errorf("without device plugins: %v, %v", out, more)
 	}
 }

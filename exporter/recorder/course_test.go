@@ -167,6 +167,13 @@ func TestLossNeedsWitness(t *testing.T) {
 			change: func(s *story) { without(s); s.In.Sources[0].Failed = driver.ReasonMalformed },
 		},
 		{
+			name: "the source answers with what is no number of it, and with values of others",
+			change: func(s *story) {
+				s.Read(driver.Reading{Quantity: driver.Power, Value: driver.Malformed()})
+				s.In.Sources[0].Failed = driver.ReasonMalformed
+			},
+		},
+		{
 			name:   "the source answers with nothing but what is no number",
 			change: func(s *story) { s.In.Sources[0].Samples, s.In.Sources[0].Failed = nil, driver.ReasonMalformed },
 		},

@@ -147,11 +147,8 @@ func (e *Evidence) endUnlisted(listed map[podresources.Pod]*listedPod, a *Answer
 		case p.ends() && p.since.Before(a.Asked):
 			e.put(p.apply(unlisted, a.Asked))
 		case !p.isMissing() || !p.missing.Before(a.Asked):
-		case e.knowsPods(a.Asked), a.Cgroups[uid] == podresources.CgroupGone,
-			a.Cgroups[uid] != podresources.CgroupAlive &&
-				a.Asked.Sub(driver.Later(p.missing, e.kubelet.since)) >= e.grace:
+		case e.proofOf(e.knowsPods(a.Asked), a.Cgroups[uid], p.missing, a.Asked) != noneRestarted:
 			e.drop(uid)
-			e.names = nil
 		}
 	}
 }
@@ -200,15 +197,9 @@ func (e *Evidence) unlistPod(name podresources.Pod, before *listedPod, a *Answer
 	if cgroup, asked := a.Cgroups[uid]; asked {
 		l.cgroup = cgroup
 	}
-	believed := e.believed(&l, p, a)
-	switch {
-	case l.cgroup == podresources.CgroupGone:
-	case believed && l.cgroup == podresources.CgroupAlive && (p == nil || !p.ends()):
-		l.kept = podresources.ReasonProcesses
-		return &l
-	case !believed &&
-		(l.cgroup == podresources.CgroupAlive || a.Asked.Sub(driver.Later(l.unlistedSince, e.kubelet.since)) < e.grace):
-		l.kept = podresources.ReasonRestarted
+	found := e.proofOf(e.believed(&l, p, a), l.cgroup, l.unlistedSince, a.Asked)
+	if found == noneRestarted || found == noneProcesses && (p == nil || !p.ends()) {
+		l.kept = found
 		return &l
 	}
 	runs := p != nil && p.state == Ending && p.Running > 0 && p.missing.IsZero()
@@ -218,12 +209,12 @@ func (e *Evidence) unlistPod(name podresources.Pod, before *listedPod, a *Answer
 			return &l
 		}
 		after := p.apply(unlisted, a.Asked)
-		after.gone = l.cgroup == podresources.CgroupGone || p.Started && a.Kubelet != "" && before.kubelet == a.Kubelet
+		after.gone = found == proofOfCgroup || p.Started && a.Kubelet != "" && before.kubelet == a.Kubelet
 		e.put(after)
 	}
 	switch {
 	case p != nil:
-	case l.cgroup == podresources.CgroupGone:
+	case found == proofOfCgroup:
 		e.endUID(name, endedUID{uid: uid, at: a.Asked})
 	case a.Kubelet != "" && before.kubelet == a.Kubelet:
 		e.endUID(name, endedUID{uid: uid, kubelet: a.Kubelet, at: a.Asked})
@@ -263,50 +254,6 @@ func (e *Evidence) wasAnother(p *pod, asked time.Time) bool {
 	}
 	for _, other := range e.pods {
 		if other.Pod == p.Pod && other.state.over() && asked.Sub(other.over) < catchUp {
-			return true
-		}
-	}
-	return false
-}
-
-// believed reports whether an answer without a listed pod proves that the pod has ended. p is nil
-// if no object of the pod is known. The answer is proof if its kubelet process has listed the pod,
-// has reported the end of the pod, or has listed pods from the API server for kubeletSettles. A
-// restarted kubelet lists nothing at first, then static pods, then the pods that it reads from the
-// API server. If the kubelet process is unknown, it must have listed a pod from the API server. An
-// answer without any pods proves nothing by itself: the exporter runs in a pod of the node. It is
-// proof together with a list of the Pods API that lacks the pod and that was requested after the
-// last answer with the pod, if both answers are from one kubelet process.
-func (e *Evidence) believed(l *listedPod, p *pod, a *Answer) bool {
-	switch {
-	case p != nil && p.ends() && !p.since.Before(e.kubelet.since) && p.since.Before(a.Asked):
-		return true
-	case p != nil && p.isMissing() && l.kubelet == a.Kubelet && a.Kubelet != "" &&
-		p.missing.After(l.last) && p.missing.Before(a.Asked):
-		return true
-	case len(a.Pods) == 0:
-		return false
-	case a.Kubelet == "":
-		return !e.kubelet.ready.IsZero()
-	default:
-		return l.kubelet == a.Kubelet || e.knowsPods(a.Asked)
-	}
-}
-
-// knowsPods reports whether the kubelet has listed pods from the API server for kubeletSettles,
-// after which it knows all of them.
-func (e *Evidence) knowsPods(asked time.Time) bool {
-	return !e.kubelet.ready.IsZero() && asked.Sub(e.kubelet.ready) >= kubeletSettles
-}
-
-// listsPodOfServer reports whether an answer lists a pod from the API server: one with a claim,
-// which a static pod can't have, or one whose UID is not the hash of a manifest.
-func (e *Evidence) listsPodOfServer(a *Answer) bool {
-	if slices.ContainsFunc(a.Allocations, func(a podresources.Allocation) bool { return !a.ByPlugin() }) {
-		return true
-	}
-	for name := range a.Pods {
-		if uid := e.uidAnswered(a, name); uid != "" && !e.isStatic(uid) {
 			return true
 		}
 	}
@@ -373,7 +320,7 @@ func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at ti
 			continue
 		}
 		if state == podresources.CgroupGone ||
-			l.kept == podresources.ReasonProcesses && !l.unlistedSince.IsZero() && state != podresources.CgroupAlive {
+			l.kept == noneProcesses && !l.unlistedSince.IsZero() && state != podresources.CgroupAlive {
 			ended[name] = true
 			continue
 		}
@@ -486,7 +433,7 @@ func sameSlice(a, b []podresources.Allocation) bool {
 // doubts reports whether any pod is kept because the kubelet may not know its pods yet.
 func (e *Evidence) doubts() bool {
 	for _, l := range e.listed {
-		if l.devices && !l.unlistedSince.IsZero() && l.kept == podresources.ReasonRestarted {
+		if l.devices && !l.unlistedSince.IsZero() && l.kept == noneRestarted {
 			return true
 		}
 	}
@@ -497,7 +444,7 @@ func (e *Evidence) doubts() bool {
 // is so if no pod is kept for a limited time.
 func (e *Evidence) settled() bool {
 	for _, l := range e.listed {
-		if !l.unlistedSince.IsZero() && l.kept != podresources.ReasonProcesses {
+		if !l.unlistedSince.IsZero() && l.kept != noneProcesses {
 			return false
 		}
 	}

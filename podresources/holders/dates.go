@@ -210,23 +210,20 @@ func (d *Dates) hold(
 		d.dateAgain(h, a, holder, when)
 	}
 	h.call = d.calls
-	left := when.left(a, holder)
-	if left.Before(h.hold.From) || left.IsZero() {
-		left = h.hold.Left
+	after := *h.hold
+	after.Reason, after.Since = given.Reason, given.Since
+	if left := when.left(a, holder); !left.IsZero() && !left.Before(after.From) {
+		after.Left = left
 	}
-	prepared := h.hold.Prepared
 	if a.State == podresources.StatePrepared && !h.ready {
-		h.ready, prepared = true, when.prepared(a, h)
+		h.ready, after.Prepared = true, when.prepared(a, h)
 	}
-	if given.Wanted.IsZero() || !h.hold.Wanted.IsZero() && h.hold.Wanted.Before(given.Wanted) {
-		given.Wanted = h.hold.Wanted
+	if wanted := given.Wanted; after.Wanted.IsZero() || !wanted.IsZero() && wanted.Before(after.Wanted) {
+		after.Wanted = wanted
 	}
-	if h.hold.Reason != given.Reason || !h.hold.Since.Equal(given.Since) || !h.hold.Left.Equal(left) ||
-		!h.hold.Prepared.Equal(prepared) || !h.hold.Wanted.Equal(given.Wanted) {
-		h.hold = &podresources.Hold{
-			ID: h.hold.ID, Of: h.hold.Of, From: h.hold.From, FromDoubt: h.hold.FromDoubt, Left: left,
-			Reason: given.Reason, Since: given.Since, Wanted: given.Wanted, Prepared: prepared,
-		}
+	if after != *h.hold {
+		changed := after
+		h.hold = &changed
 	}
 	return h
 }
@@ -312,19 +309,6 @@ func (d *Dates) lastEnd(key *holdKey) time.Time {
 		}
 	}
 	return time.Time{}
-}
-
-// ofWhole returns the hold of the whole device that the hold of a share replaces: kubelets before
-// 1.35 do not report shares, and the claim from the API server does so a moment later.
-func (d *Dates) ofWhole(key holdKey) *dated {
-	if key.share == "" {
-		return nil
-	}
-	key.share = ""
-	if whole := d.holds[key]; whole != nil && whole.call < d.calls {
-		return whole
-	}
-	return nil
 }
 
 func (d *Dates) withhold(view *podresources.View, device driver.ID, from time.Time) {

@@ -69,7 +69,7 @@ func (e *Evidence) put(p *pod) {
 func (e *Evidence) drop(uid string) {
 	if e.pods[uid] != nil {
 		delete(e.pods, uid)
-		e.changed = true
+		e.names, e.changed = nil, true
 	}
 }
 
@@ -277,7 +277,6 @@ func (e *Evidence) deletePod(uid string, at time.Time) {
 		p = &pod{PodFacts: podresources.PodFacts{UID: uid}, seen: at}
 	case p.Static:
 		e.drop(uid)
-		e.names = nil
 		return
 	}
 	if !p.ends() && !p.state.over() {
@@ -401,7 +400,6 @@ func (e *Evidence) dropNominated(now time.Time) {
 	for uid, p := range e.pods {
 		if p.state == Waiting && !p.left.IsZero() && now.Sub(p.left) >= keepNominated {
 			e.drop(uid)
-			e.names = nil
 		}
 	}
 }

@@ -7,25 +7,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// unlistedShares returns the claim's shares of the device if the kubelet lists the device without a
-// share: kubelets before 1.35 do not report shares.
-func unlistedShares(c *podresources.ClaimFacts, a *podresources.Allocation) []string {
-	if a.ShareID != "" {
-		return nil
-	}
-	var shares []string
-	for i := range c.Results {
-		if c.Results[i].Device != a.Device {
-			continue
-		}
-		if c.Results[i].ShareID == "" {
-			return nil
-		}
-		shares = append(shares, c.Results[i].ShareID)
-	}
-	return shares
-}
-
 // given returns the holders that were given the device, by the request for which it was allocated.
 // devices is the number of the claim's devices.
 func (r *resolver) given(a *podresources.Allocation, devices int) []podresources.Holder {

@@ -34,6 +34,7 @@ type Kubelet struct {
 
 	mu        sync.Mutex
 	answer    []byte
+	offered   *v1.AllocatableResourcesResponse // nil: GetAllocatableResources is not served
 	script    []Step
 	scripted  time.Time // when script began
 	calls     int
@@ -76,7 +77,7 @@ func (k *Kubelet) Start(socket string) error {
 		grpc.UnaryInterceptor(k.intercept),
 		grpc.WaitForHandlers(true),
 	)
-	v1.RegisterPodResourcesListerServer(server, v1.UnimplementedPodResourcesListerServer{})
+	v1.RegisterPodResourcesListerServer(server, lister{kubelet: k})
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	k.socket, k.server, k.served = socket, server, served
@@ -153,6 +154,40 @@ func (k *Kubelet) Script(steps ...Step) {
 	k.script, k.scripted = steps, time.Now()
 }
 
+// Offer sets the devices of a device plugin's resource that GetAllocatableResources lists from now
+// on. It is not served before, as by an old kubelet.
+func (k *Kubelet) Offer(resource string, ids ...string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	offered := &v1.AllocatableResourcesResponse{
+		Devices: []*v1.ContainerDevices{{ResourceName: resource, DeviceIds: ids}},
+	}
+	for _, d := range k.offered.GetDevices() {
+		if d.ResourceName != resource {
+			offered.Devices = append(offered.Devices, d)
+		}
+	}
+	k.offered = offered
+}
+
+// lister serves what [Kubelet.intercept] does not answer.
+type lister struct {
+	v1.UnimplementedPodResourcesListerServer
+	kubelet *Kubelet
+}
+
+// GetAllocatableResources implements [v1.PodResourcesListerServer].
+func (l lister) GetAllocatableResources(
+	ctx context.Context, request *v1.AllocatableResourcesRequest,
+) (*v1.AllocatableResourcesResponse, error) {
+	l.kubelet.mu.Lock()
+	defer l.kubelet.mu.Unlock()
+	if l.kubelet.offered == nil {
+		return l.UnimplementedPodResourcesListerServer.GetAllocatableResources(ctx, request)
+	}
+	return l.kubelet.offered, nil
+}
+
 // Calls returns the number of List calls that arrived, including refused ones.
 func (k *Kubelet) Calls() int {
 	k.mu.Lock()
@@ -167,7 +202,7 @@ func (k *Kubelet) CallTimes() []time.Time {
 	return append([]time.Time(nil), k.callTimes...)
 }
 
-// intercept answers List; the other methods are left to the handler, which does not implement them.
+// intercept answers List; the other methods are left to the handler.
 func (k *Kubelet) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo,
 	handler grpc.UnaryHandler,
 ) (any, error) {

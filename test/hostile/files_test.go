@@ -123,7 +123,7 @@ func playFiles(
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, h)
-		n.source, n.now = source(), time.Now()
+		n.source, n.now, in.text = source(), time.Now(), true
 		pass := in.pass
 		in.pass = func() {
 			time.Sleep(time.Second)
@@ -143,8 +143,9 @@ func playFiles(
 func TestAMDGPU(t *testing.T) {
 	const pci = "0000:0c:00.0"
 	f := newFiles(t, "../../driver/amdgpu/testdata/server.tree")
-	playFiles(t, f, driver.Hardware{PCI: pci}, func() driver.Source { return amdgpu.New(f.root) }, input{refresh: 11}, pci,
-		"class", "device", "vendor", "unique_id")
+	playFiles(t, f, driver.Hardware{PCI: pci}, func() driver.Source { return amdgpu.New(f.root) }, input{
+		refresh: 11, silent: []driver.Quantity{driver.LinkGeneration, driver.LinkGenerationMax}, // by texts
+	}, pci, "class", "device", "vendor", "unique_id")
 }
 
 // GPUs of Intel, by their files: one of xe and one of i915.
@@ -162,7 +163,8 @@ func TestIntelGPU(t *testing.T) {
 				f.count(folder+"/tile0/gt0/gtidle/idle_residency_ms", 400)
 				f.count(folder+"/tile1/gt1/gtidle/idle_residency_ms", 500)
 			},
-			varies: true, // rates of what is idle
+			varies: true,                            // rates of what is idle
+			silent: []driver.Quantity{driver.Power}, // that of the energy
 		}, pci, "vendor")
 }
 
@@ -184,14 +186,14 @@ func TestRDMA(t *testing.T) {
 	f := newFiles(t, "../../driver/rdma/testdata/server.tree")
 	playFiles(t, f, driver.Hardware{RDMADev: "mlx5_0"}, func() driver.Source {
 		return rdma.New(driver.Host{Sysfs: f.root, Procfs: f.root + "/proc"})
-	}, input{refresh: 11}, "/infiniband/mlx5_0/")
+	}, input{refresh: 11, silent: []driver.Quantity{driver.LinkUp}}, "/infiniband/mlx5_0/") // a text
 }
 
 // An NVMe drive, by its files.
 func TestNVMe(t *testing.T) {
 	f := newFiles(t, "../../driver/nvme/testdata/server.tree")
 	playFiles(t, f, driver.Hardware{PCI: "0000:3b:00.0"}, func() driver.Source { return nvme.New(f.root) },
-		input{refresh: 11}, "/nvme/nvme0/")
+		input{refresh: 11, silent: []driver.Quantity{driver.Health}}, "/nvme/nvme0/") // a text
 }
 
 // CPUs, by the kernel's table of their times.
@@ -243,6 +245,7 @@ proc/10/fdinfo/none: x
 		})
 	}, input{
 		varies: true,
+		silent: []driver.Quantity{driver.EngineUtilization}, // a part of the utilization
 		pass: func() {
 			busy += 600_000_000
 			write()

@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
@@ -29,8 +30,10 @@ type input struct {
 	refresh int
 	// varies: the values of gauges change without being spoiled.
 	varies bool
-	// sampled: not all ways are played in all places, also in a long test.
-	sampled bool
+	// text: its numbers are written as text, which may be anything.
+	text bool
+	// silent are quantities that are not rejected as malformed: they have no number of their own.
+	silent []driver.Quantity
 }
 
 // place is where an input has a number.
@@ -108,14 +111,19 @@ func play(t *testing.T, n *node, in input) {
 		p.rates = map[driver.Quantity]float64{driver.Energy: p.gauge(driver.Power)}
 	}
 	before, all, number := p.gauges(), ways(), 0
+	if in.text {
+		all = append(all, way{
+			name: "no number", readings: max(1, in.refresh), number: func(float64, float64) string { return noNumber },
+		})
+	}
 	p.errors = n.countErrors()
 	stride := 1
-	if testing.Short() || in.sampled { // make test-deep runs all
+	if testing.Short() { // make test-deep runs all
 		stride += len(in.places) * len(all) / 80
 	}
 	for _, place := range in.places {
 		for _, way := range all {
-			if number++; number%stride == 0 {
+			if number++; number%stride == 0 || way.number(0, 0) == noNumber {
 				p.spoil(way, place)
 				p.calm(max(2, in.refresh))
 				p.check(place.name + ": " + way.name)
@@ -142,8 +150,33 @@ func play(t *testing.T, n *node, in input) {
 		rejected += count
 	}
 	t.Logf("%d places, %d rejections", len(in.places), rejected)
+	if in.text {
+		p.wantMalformed()
+	}
 	if joules := p.truth(driver.Energy); rejected == 0 || n.total(driver.Energy) < 0.5*joules {
 		t.Errorf("%d rejections; %v J of %v J are charged", rejected, n.total(driver.Energy), joules)
+	}
+}
+
+// noNumber is a text that is no number.
+const noNumber = "none"
+
+// wantMalformed fails the test unless every quantity of the source was rejected as malformed, or is
+// silent.
+func (p *player) wantMalformed() {
+	p.t.Helper()
+	for i := range p.last.Devices {
+		for _, v := range p.last.Devices[i].Values {
+			spec := v.Quantity.Spec()
+			source := v.Origin.Source
+			if spec.Derived || source != p.source.Name() || v.Origin.Computed&join.Integral != 0 {
+				continue
+			}
+			malformed := p.rejected[driver.InputOf(source, &spec)+" "+string(driver.ReasonMalformed)] > 0
+			if malformed == slices.Contains(p.silent, v.Quantity) {
+				p.t.Errorf("%s: rejected as malformed: %v, which is not as expected", spec.Name, malformed)
+			}
+		}
 	}
 }
 

@@ -421,7 +421,7 @@ func exporterStories() []story {
 			checks: []check{
 				{29, nil}, {48, []string{
 					"DRAExporterConflicts",
-					"DRAClaimDeviceConflict namespace=team resourceclaim_name=c device=gpu-25 allocated_device=gpu-4",
+					"DRAClaimDeviceConflict namespace=team resourceclaim_name=c pod=p device=gpu-25 allocated_device=gpu-4",
 				}}, {75, nil},
 			},
 		},

@@ -97,7 +97,7 @@ func counted(rate course) course {
 func stragglerStories() []story {
 	// fires is about a member that is slow from minute 20 to 60, and is named from some minute on.
 	fires := func(name, reason string, from int, change, all func(*member)) story {
-		alert := "DRAWorkloadStraggler namespace=a device=gpu-3 reason=" + reason
+		alert := "DRAWorkloadStraggler namespace=a pod=llm-gpu-3 device=gpu-3 reason=" + reason
 		return story{
 			name: name, series: ranks(change, all),
 			checks: []check{{19, nil}, {from, []string{alert}}, {59, []string{alert}}, {90, nil}},
@@ -176,7 +176,7 @@ func workloadStory(w *stalltest.Workload) story {
 			switch {
 			case at >= slow.From+late && at < slow.To:
 				fires = append(fires, fmt.Sprintf(
-					"DRAWorkloadStraggler namespace=a device=gpu-%d reason=%s", slow.Member, slow.Reason,
+					"DRAWorkloadStraggler namespace=a pod=worker-%d device=gpu-%[1]d reason=%s", slow.Member, slow.Reason,
 				))
 			case at >= slow.From && at < slow.To+late:
 				settled = false

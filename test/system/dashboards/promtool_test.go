@@ -57,7 +57,8 @@ func TestCheckedRules(t *testing.T) {
 // which it must not fire.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
-	stories := slices.Concat(idleStories(), oversizedStories(), idleEdges(), sharingStories(), deviceStories(),
+	stories := slices.Concat(idleStories(), oversizedStories(), idleEdges(), sharingStories(), unclaimedStories(),
+		deviceStories(),
 		errorStories(), hardwareStories(), linkStories(), networkLinkStories(), exporterStories(), stragglerStories())
 	var file strings.Builder
 	// All stories run at the same time, each in its own cluster, but for the long ones, so that the
@@ -209,7 +210,7 @@ func (s *story) length() int {
 }
 
 // subject are the labels that distinguish the alerts of a check.
-const subject = "alertname, cluster, namespace, resourceclaim_name, device, allocated_device, action, reason, source"
+const subject = "alertname, cluster, namespace, resourceclaim_name, pod, device, allocated_device, action, reason, source"
 
 // inCluster returns the story in a cluster with the story's name. An exporter is up unless the
 // story says otherwise.
