@@ -213,8 +213,8 @@ func podFamilies() map[familyID]Family {
 				"claim.", pod,
 		),
 		famUnclaimedShare: allocatedFamily(
-			"dra_pod_unclaimed_allocated_share_seconds_total", "The same, divided among all that held the device at the "+
-				"same time.", pod,
+			"dra_pod_unclaimed_allocated_share_seconds_total", "Time in which a pod held the device by a device plugin, "+
+				"without a claim, divided among all that held the device at the same time.", pod,
 		),
 		famUnclaimedUsed: allocatedFamily(
 			"dra_pod_unclaimed_used_seconds_total", "Time in which a pod without a claim used the device: as "+

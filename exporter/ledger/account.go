@@ -12,59 +12,67 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// account is what a claim or pod was charged for one device. Its totals are in the order of the
-// device's attributed counters; counters that came after it ended are absent.
+// account is what a claim or pod was charged for one device.
 type account struct {
-	key    HolderKey
-	uid    string // empty: not known yet
-	device *deviceBook
-	name   *name // nil: not known yet, or it has none
-
+	key     HolderKey
+	uid     string // empty: not known yet
+	device  *deviceBook
+	name    *name    // nil: not known yet, or it has none
 	earlier *account // the previous account with the name, if it is kept; nil: none
+	into    *account // the account that has replaced it and has its amounts; nil: none
 
 	born    time.Time // when its hold began
 	ended   time.Time // when its hold ended; zero: it holds the device
 	charged time.Time // the tick at which it was last charged for anything
+	dropped bool      // its retention is over, or Evict dropped it
 
+	unclaimed bool // it is of a pod that a device plugin gave the device, without a claim
+
+	accountSums
+	activeTime
+	ofClaim claimFacts
+	youth   youth
+	written written
+}
+
+// accountSums are what an account was charged. The totals are in the order of the device's
+// attributed counters; counters that came after the account ended are absent.
+type accountSums struct {
 	allocated float64 // seconds in which it held the device
 	share     float64 // the same, divided among the holders at that time
 	edges     float64 // of a claim: possible error of its starts and ends, in seconds
 	unread    float64 // the part of edges that became known after the readings had been charged
 	totals    []total
-	gauges    []*Series           // of its parts of the device's gauges, by their numbers
-	witnessed []Value             // what happened to the device while it held it, and its peaks
-	lastError time.Time           // the last error among witnessed; zero: none
-	claim     *claimDistributions // nil: none are kept
+	gauges    []*Series // of its parts of the device's gauges, by their numbers
+	witnessed []Value   // what happened to the device while it held it, and its peaks
+	lastError time.Time // the last error among witnessed; zero: none
+}
 
-	fit *fitting // nil: there is no advice
+// claimFacts are what only the account of a claim has.
+type claimFacts struct {
+	distributions *claimDistributions // nil: none are kept
+	fit           *fitting            // nil: there is no advice
+	life          *life               // nil: unknown
+	users         []User              // the pods that used it
+	attribution   join.Attribution    // the least certain way in which the device was divided
+	partial       bool                // it began before the kubelet's first answer
+	closed        bool                // its charges were reported as a [Closed]
+	closedBefore  bool                // by an earlier process
+}
 
-	// Of a claim: the least certain way in which the device was divided; it began before the
-	// kubelet's first answer; its charges were reported as a [Closed].
-	attribution     join.Attribution
-	partial, closed bool
-	closedBefore    bool // an earlier process reported it
+// youth has whether an account of a pod is exported by itself, or in that of its workload.
+type youth struct {
+	young      bool       // it has held the device for less than the book's minLifetime
+	matured    time.Time  // when it ceased to be young; zero: it never was young
+	workload   *account   // of a young account: the account of its workload; nil: not known yet
+	aggregated bool       // it is for the young pods of a workload
+	members    []*account // of an aggregated account: the number of present holders
+}
 
-	dropped    bool // its retention is over, or Evict dropped it
-	watched    bool // its own activity has been known at some time
-	young      bool // a pod that has held the device for less than the book's minLifetime
-	aggregated bool // it is for the young pods of a workload
-	unclaimed  bool // it is of a pod that a device plugin gave the device, without a claim
-
-	users []User   // the pods that used it
-	life  *life    // nil: unknown
-	into  *account // the account that has replaced it and has its amounts; nil: none
-
-	active    time.Time // when the device was last active while it held the device
-	used      float64   // seconds in which the device was active for it
-	usedUntil time.Time // earlier activity is counted in used
-	unsampled float64   // seconds before usedUntil in which others were active, and no sample has shown that it was
-
-	matured  time.Time  // when it ceased to be young; zero: it never was young
-	workload *account   // of a young account: the account of its workload; nil: not known yet
-	members  []*account // of an aggregated account: the number of present holders
-
+// written is what was last written of an account.
+type written struct {
 	object   saved.Object
-	saved    bool   // its record need not be made again
+	current  bool   // its record need not be made again
 	closedAt uint64 // the turn of the saver at which it was closed; 0: it is not closed
 }
 
@@ -78,7 +86,7 @@ type total struct {
 }
 
 // changed records that the contents of [saved.Account] have changed since it was written.
-func (a *account) changed() { a.saved = false }
+func (a *account) changed() { a.written.current = false }
 
 // open adds totals for the device's attributed counters that the account does not have.
 func (a *account) open(counters []*counter) {
@@ -108,7 +116,7 @@ func (a *account) setEnd(at time.Time) {
 // drop marks the account as dropped and frees its amounts. The timeline of the device still refers
 // to it for a while.
 func (a *account) drop() {
-	a.dropped, a.name, a.totals, a.gauges, a.witnessed, a.users, a.fit = true, nil, nil, nil, nil, nil, nil
+	a.dropped, a.name, a.totals, a.gauges, a.witnessed, a.ofClaim.users, a.ofClaim.fit = true, nil, nil, nil, nil, nil, nil
 }
 
 // Dropped reports whether the account is dropped.
@@ -135,15 +143,15 @@ func (a *account) andEarlier() iter.Seq[*account] {
 	}
 }
 
-func (a *account) ofClaim() claimOf { return claimOf{a.key.Namespace, a.key.Name, a.uid} }
+func (a *account) claim() claimOf { return claimOf{a.key.Namespace, a.key.Name, a.uid} }
 
 // toClose reports whether the account is of a claim and not closed.
-func (a *account) toClose() bool { return !a.closed && a.key.Name != "" }
+func (a *account) toClose() bool { return !a.ofClaim.closed && a.key.Name != "" }
 
 // isHit reports whether the account is of the pod that an event names, or of a claim of that pod.
 func (a *account) isHit(e *join.Event, pod bool) bool {
-	if a.aggregated {
-		return slices.ContainsFunc(a.members, func(m *account) bool { return m.isHit(e, pod) })
+	if a.youth.aggregated {
+		return slices.ContainsFunc(a.youth.members, func(m *account) bool { return m.isHit(e, pod) })
 	}
 	if pod {
 		return e.Pod == podresources.Pod{Namespace: a.key.Namespace, Name: a.key.Name}
@@ -166,36 +174,6 @@ func (a *account) charge(c *counter, amount float64, tick time.Time) {
 	if c.index < len(a.totals) && amount > 0 {
 		a.totals[c.index].value += amount
 		a.charged = tick
-	}
-}
-
-// samplesApart is the longest time between two samples of a holder in which the device's activity
-// may be its own too. NVIDIA's driver has 5 samples a second of a GPU, each of one process: of 150
-// samples, one that has a fiftieth of the time has none in one of 20 cases.
-const samplesApart = 30 * time.Second
-
-// perhapsActiveIn records that the device was active, and that the holder was not by the samples of
-// processes. If a sample follows soon, it was active in between.
-func (a *account) perhapsActiveIn(from, to time.Time) {
-	if from = driver.Later(from, a.usedUntil); to.After(from) {
-		a.unsampled += to.Sub(from).Seconds()
-		a.usedUntil = to
-	}
-}
-
-// activeIn records that the holder was active in a span of time. Time that is recorded twice counts
-// once.
-func (a *account) activeIn(from, to time.Time) {
-	if from.Sub(a.active) <= samplesApart {
-		a.used += a.unsampled
-	}
-	a.unsampled = 0
-	if to.After(a.active) {
-		a.active = to
-	}
-	if from = driver.Later(from, a.usedUntil); to.After(from) {
-		a.used += to.Sub(from).Seconds()
-		a.usedUntil = to
 	}
 }
 
@@ -249,8 +227,8 @@ func (a *account) seen(key seriesKey) *Value {
 
 // divide records how the device was divided while the account's claim held it.
 func (a *account) divide(by join.Attribution) {
-	if by != a.attribution && by.LessCertain(a.attribution) {
-		a.attribution = by
+	if by != a.ofClaim.attribution && by.LessCertain(a.ofClaim.attribution) {
+		a.ofClaim.attribution = by
 		a.changed()
 	}
 }
@@ -280,21 +258,21 @@ const maxUsers = 1024
 
 // useBy records that a pod uses the account's claim.
 func (a *account) useBy(pod *account) {
-	i := slices.IndexFunc(a.users, func(u User) bool {
+	i := slices.IndexFunc(a.ofClaim.users, func(u User) bool {
 		return u.Name == pod.key.Name && (u.UID == pod.uid || u.UID == "" || pod.uid == "")
 	})
 	switch {
 	case i >= 0:
-		a.users[i].UID = cmp.Or(pod.uid, a.users[i].UID)
-	case len(a.users) < maxUsers:
-		a.users = append(a.users, User{pod.key.Name, pod.uid})
+		a.ofClaim.users[i].UID = cmp.Or(pod.uid, a.ofClaim.users[i].UID)
+	case len(a.ofClaim.users) < maxUsers:
+		a.ofClaim.users = append(a.ofClaim.users, User{pod.key.Name, pod.uid})
 	}
 	a.changed()
 }
 
 // amounts returns the account's amounts, without values.
 func (a *account) amounts() Amounts {
-	out := Amounts{Born: a.born, Shown: a.matured, Allocated: a.allocated, Share: a.share, Used: -1}
+	out := Amounts{Born: a.born, Shown: a.youth.matured, Allocated: a.allocated, Share: a.share, Used: -1}
 	if a.watched {
 		out.Used = a.used
 	}
@@ -315,18 +293,18 @@ type life struct {
 
 // lived returns the life of the account's claim, to be changed. It creates it if necessary.
 func (a *account) lived() *life {
-	if a.life == nil {
-		a.life = &life{}
+	if a.ofClaim.life == nil {
+		a.ofClaim.life = &life{}
 	}
-	return a.life
+	return a.ofClaim.life
 }
 
 // known returns the known part of the life of the account's claim.
 func (a *account) known() life {
-	if a.life == nil {
+	if a.ofClaim.life == nil {
 		return life{}
 	}
-	return *a.life
+	return *a.ofClaim.life
 }
 
 // takeLife completes the life of the claim with that of another account.
@@ -350,7 +328,7 @@ func (a *account) takeLife(of *life) {
 
 // firstActiveIn records the claim's first activity, if the division of its device makes it certain.
 func (a *account) firstActiveIn(from, to time.Time, divided join.Attribution) {
-	if a.partial || !divided.Certain() {
+	if a.ofClaim.partial || !divided.Certain() {
 		return
 	}
 	if v := a.lived(); v.FirstActive.IsZero() && to.After(v.Prepared) {
@@ -363,7 +341,7 @@ func (a *account) firstActiveIn(from, to time.Time, divided join.Attribution) {
 func (a *account) lifeAtEnd() Life {
 	out := a.known().Life
 	out.Ended = a.ended
-	if !out.FirstActive.IsZero() && a.attribution.Certain() {
+	if !out.FirstActive.IsZero() && a.ofClaim.attribution.Certain() {
 		out.LastActive = a.active
 	}
 	return out

@@ -75,7 +75,7 @@ func (b *accountBook) of(key HolderKey, uid string) *account {
 		return nil
 	}
 	for a := range b.accounts[key].andEarlier() {
-		if a.uid == uid && !a.closed {
+		if a.uid == uid && !a.ofClaim.closed {
 			return a
 		}
 	}
@@ -84,9 +84,11 @@ func (b *accountBook) of(key HolderKey, uid string) *account {
 
 // begin opens an account.
 func (b *accountBook) begin(d *deviceBook, key HolderKey, born, now time.Time) *account {
-	a := &account{key: key, device: d, born: born, active: now, young: b.minLifetime > 0}
+	a := &account{
+		key: key, device: d, born: born, activeTime: activeTime{active: now}, youth: youth{young: b.minLifetime > 0},
+	}
 	if b.fits && key.Name != "" {
-		a.fit = &fitting{}
+		a.ofClaim.fit = &fitting{}
 	}
 	newest := b.accounts[key]
 	if newest != nil && born.Before(newest.born) { // its hold became known late
@@ -130,12 +132,12 @@ func (b *accountBook) merge(a, of *account) {
 	a.used += of.used
 	a.usedUntil, a.charged = driver.Later(a.usedUntil, of.usedUntil), driver.Later(a.charged, of.charged)
 	a.lastError = driver.Later(a.lastError, of.lastError)
-	if of.life != nil {
-		a.takeLife(of.life)
+	if of.ofClaim.life != nil {
+		a.takeLife(of.ofClaim.life)
 	}
-	a.users, a.partial = append(a.users, of.users...), a.partial || of.partial
+	a.ofClaim.users, a.ofClaim.partial = append(a.ofClaim.users, of.ofClaim.users...), a.ofClaim.partial || of.ofClaim.partial
 	a.changed()
-	a.divide(of.attribution)
+	a.divide(of.ofClaim.attribution)
 	b.remove(of)
 	of.drop()
 }

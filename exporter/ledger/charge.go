@@ -9,10 +9,10 @@ import (
 
 // A device's holders are accounts.
 type (
-	segments = divide.Segments[*account]
-	segment  = divide.Segment[*account]
-	part     = divide.Part[*account]
-	owners   = divide.Charged[*account]
+	segments      = divide.Segments[*account]
+	segment       = divide.Segment[*account]
+	part          = divide.Part[*account]
+	shareAccounts = divide.Charged[*account]
 )
 
 // certainty has what the readings say about the error of an amount.
@@ -55,8 +55,8 @@ func eachHolder(s *segment, f func(a *account, pod bool)) {
 	var workloads []*account
 	for i := range s.Pods {
 		a := s.Pods[i].Holder
-		w := a.workload
-		if a.aggregated {
+		w := a.youth.workload
+		if a.youth.aggregated {
 			w = a
 		} else {
 			f(a, true)
@@ -86,7 +86,7 @@ func endAccounts(t, replaced segments, from time.Time) {
 	}
 	end := func(s *segment, until time.Time) {
 		for p := range s.Parts() {
-			if !p.Holder.aggregated && !done[p.Holder] {
+			if !p.Holder.youth.aggregated && !done[p.Holder] {
 				done[p.Holder] = true
 				p.Holder.end(until)
 			}

@@ -29,7 +29,7 @@ func (c *closing) close(claims *accountBook, written bool, now time.Time) []Clos
 	}
 	for a := range claims.all() {
 		if a.toClose() && !a.ended.IsZero() && now.Sub(a.ended) >= closeAfter {
-			due[a.ofClaim()] = true
+			due[a.claim()] = true
 		}
 	}
 	if len(due) == 0 {
@@ -37,15 +37,15 @@ func (c *closing) close(claims *accountBook, written bool, now time.Time) []Clos
 	}
 	for a := range claims.all() {
 		if a.toClose() && (a.ended.IsZero() || now.Sub(a.ended) < closeAfter) {
-			delete(due, a.ofClaim())
+			delete(due, a.claim())
 		}
 	}
 	var out []Closed
 	for a := range claims.all() {
-		if a.toClose() && due[a.ofClaim()] {
+		if a.toClose() && due[a.claim()] {
 			out = append(out, a.close())
 			if !written { // a persistent state needs them until it has recorded the close
-				a.users = nil
+				a.ofClaim.users = nil
 			}
 		}
 	}
@@ -70,12 +70,12 @@ func (c *closing) closeDropped(a *account) {
 }
 
 func (a *account) close() Closed {
-	a.closed = true
+	a.ofClaim.closed = true
 	a.changed()
 	c := Closed{
-		HolderKey: a.key, UID: a.uid, Born: a.born, Ended: a.ended, Partial: a.partial, Attribution: a.attribution,
+		HolderKey: a.key, UID: a.uid, Born: a.born, Ended: a.ended, Partial: a.ofClaim.partial, Attribution: a.ofClaim.attribution,
 		Life: a.lifeAtEnd(), Held: a.allocated, HeldBound: a.edges, Amounts: make([]Amount, 0, len(a.totals)),
-		Users: slices.Clone(a.users), Witnessed: slices.Clone(a.witnessed),
+		Users: slices.Clone(a.ofClaim.users), Witnessed: slices.Clone(a.witnessed),
 	}
 	if a.device.joined != nil {
 		c.Model = a.device.joined.Entry.Model
@@ -114,7 +114,7 @@ type livesBook struct {
 func (b *livesBook) observe(claims *accountBook, began, now time.Time) {
 	var due []*account
 	for a := range claims.all() {
-		if v := a.life; v != nil && a.key.Name != "" && !v.Prepared.IsZero() &&
+		if v := a.ofClaim.life; v != nil && a.key.Name != "" && !v.Prepared.IsZero() &&
 			(!v.countedPreparation && !v.Waiting.IsZero() || !v.countedActivity && !v.FirstActive.IsZero()) {
 			due = append(due, a)
 		}
@@ -134,7 +134,7 @@ func (b *livesBook) observe(claims *accountBook, began, now time.Time) {
 func (d *driverLives) observe(claims *accountBook, of *account, now time.Time) (added bool) {
 	all, devices := of.known(), []*account(nil)
 	for a := range claims.all() {
-		if a.key.Device.Driver != of.key.Device.Driver || a.ofClaim() != of.ofClaim() {
+		if a.key.Device.Driver != of.key.Device.Driver || a.claim() != of.claim() {
 			continue
 		}
 		v := a.known()
@@ -199,7 +199,7 @@ func (v *advisor) advise(claims *accountBook, devices []join.Device, now time.Ti
 	var uses []fit.Use
 	var of []*fitting
 	for a := range claims.all() {
-		f := a.fit
+		f := a.ofClaim.fit
 		if f == nil || f.final {
 			continue
 		}

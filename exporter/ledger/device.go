@@ -49,13 +49,13 @@ type holders struct {
 	left      []time.Time  // times at which the last processes of present holders ended
 	known     divide.Known
 	holds     holds
-	present   int           // the number of holds that have not ended
-	owned     []owners      // one for each of shares
-	timeline  segments      // not empty
-	late      time.Duration // the largest possible delay of a change in it
-	accrued   time.Time     // time up to which everything is decided and distributed
-	used      time.Time     // time of the previous tick
-	usesKnown bool          // the last segment has parts by process
+	present   int             // the number of holds that have not ended
+	accounts  []shareAccounts // one for each of shares
+	timeline  segments        // not empty
+	late      time.Duration   // the largest possible delay of a change in it
+	accrued   time.Time       // time up to which everything is decided and distributed
+	used      time.Time       // time of the previous tick
+	usesKnown bool            // the last segment has parts by process
 	periods   timeline.Periods
 }
 

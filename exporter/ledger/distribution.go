@@ -62,25 +62,25 @@ func (all distributions) enter(a *account) {
 		return
 	}
 	key := claimKey{a.key.Namespace, a.key.Name, a.key.Device.Driver}
-	a.claim = all[key]
-	if a.claim == nil {
-		a.claim = &claimDistributions{}
-		all[key] = a.claim
+	a.ofClaim.distributions = all[key]
+	if a.ofClaim.distributions == nil {
+		a.ofClaim.distributions = &claimDistributions{}
+		all[key] = a.ofClaim.distributions
 	}
-	a.claim.accounts = append(a.claim.accounts, a)
+	a.ofClaim.distributions.accounts = append(a.ofClaim.distributions.accounts, a)
 }
 
 // leave removes a dropped account from its claim's distributions. With the last account, the
 // distributions are removed.
 func (all distributions) leave(a *account) {
-	if a.claim == nil {
+	if a.ofClaim.distributions == nil {
 		return
 	}
-	a.claim.accounts = slices.DeleteFunc(a.claim.accounts, func(other *account) bool { return other == a })
-	for _, d := range a.claim.quantities {
+	a.ofClaim.distributions.accounts = slices.DeleteFunc(a.ofClaim.distributions.accounts, func(other *account) bool { return other == a })
+	for _, d := range a.ofClaim.distributions.quantities {
 		d.known = slices.DeleteFunc(d.known, func(k known) bool { return k.account == a })
 	}
-	if len(a.claim.accounts) == 0 {
+	if len(a.ofClaim.distributions.accounts) == 0 {
 		delete(all, claimKey{a.key.Namespace, a.key.Name, a.key.Device.Driver})
 	}
 }
@@ -138,8 +138,8 @@ func (d *deviceBook) distributeParts(m *meter, whole piece, since, until time.Ti
 func distribute(s *segment, m *meter, p piece) {
 	for i := range s.Claims {
 		holder := &s.Claims[i]
-		if a := holder.Holder; a.claim != nil && !a.dropped {
-			a.claim.of(m.key, a).add(a, piece{p.from, p.to, p.value * holder.Use[m.spec.Basis]})
+		if a := holder.Holder; a.ofClaim.distributions != nil && !a.dropped {
+			a.ofClaim.distributions.of(m.key, a).add(a, piece{p.from, p.to, p.value * holder.Use[m.spec.Basis]})
 		}
 	}
 }

@@ -63,7 +63,7 @@ func (l *Ledger) Distributions() int { return len(l.claims.distributions) }
 func (l *Ledger) AppendUnmarked(b []byte, clock func(time.Time) int64) []byte {
 	for _, book := range [2]*accountBook{&l.claims, &l.pods} {
 		for a := range book.all() {
-			a.saved = false
+			a.written.current = false
 		}
 	}
 	for _, d := range l.devices {

@@ -38,7 +38,7 @@ type fitting struct {
 
 // noteEnd records the share of a claim that has ended.
 func (a *account) noteEnd(s *join.Share) {
-	f := a.fit
+	f := a.ofClaim.fit
 	if f == nil || f.final {
 		return
 	}
@@ -69,7 +69,7 @@ func (d *deviceBook) observeUse(m *meter, next driver.Reading, rate float64) {
 		seconds := to.Sub(from).Seconds()
 		for i := range s.Claims {
 			p := &s.Claims[i]
-			f := p.Holder.fit
+			f := p.Holder.ofClaim.fit
 			if f == nil || p.Holder.dropped {
 				continue
 			}
@@ -101,7 +101,7 @@ func (f *fitting) observeMemory(part, seconds float64) {
 func (d *deviceBook) observeEngine(m *meter, next driver.Reading, rate float64) {
 	d.each(m.last.At, next.At, func(s *segment, from, to time.Time) {
 		for i := range s.Claims {
-			if f := s.Claims[i].Holder.fit; f != nil && !s.Claims[i].Holder.dropped {
+			if f := s.Claims[i].Holder.ofClaim.fit; f != nil && !s.Claims[i].Holder.dropped {
 				f.use(m.key.labels[0], next.Value, rate, to.Sub(from).Seconds())
 			}
 		}

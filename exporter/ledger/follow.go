@@ -22,7 +22,7 @@ func (b *books) follow(d *deviceBook, shares, ended []join.Share, at, now time.T
 	if d.resumed {
 		b.takeOver(d, shares, ended, at, now)
 	} else if from, earliest, changed := b.firstChange(d, shares, ended, at); changed {
-		b.change(d, intervalsOf(shares, ended), shares, from, earliest, now)
+		b.change(d, sortedHolds(shares, ended), shares, from, earliest, now)
 	}
 	b.followLives(d, shares, ended)
 	d.shares, d.ended, d.left = shares, ended, leftTimes(shares)
@@ -34,10 +34,10 @@ func (b *books) follow(d *deviceBook, shares, ended []join.Share, at, now time.T
 // is known.
 func (b *books) takeOver(d *deviceBook, shares, ended []join.Share, at, now time.Time) {
 	d.resumed = false
-	all := intervalsOf(shares, nil)
+	all := sortedHolds(shares, nil)
 	for _, by := range d.holds {
 		if len(d.holds) == 1 && !by.period.Admin {
-			all = intervalsOf(shares, ended)
+			all = sortedHolds(shares, ended)
 		}
 	}
 	known := d.holds
@@ -72,7 +72,7 @@ func (b *books) firstChange(
 ) (first, earliest time.Time, changed bool) {
 	first = at
 	late, present := at, 0
-	for h := range intervals(shares, ended) {
+	for h := range holdsIn(shares, ended) {
 		if h.To.IsZero() {
 			present++
 		}
@@ -105,16 +105,16 @@ func (b *books) firstChange(
 // change takes in the holds, and renews the timeline from a time on. earliest is the earliest
 // possible time of the change.
 func (b *books) change(
-	d *deviceBook, all []interval, shares []join.Share, from, earliest, now time.Time,
+	d *deviceBook, all []hold, shares []join.Share, from, earliest, now time.Time,
 ) {
 	b.resolve(d, all, from, now)
 	b.renew(d, all, from, from.Sub(earliest), now)
-	d.owned = d.holds.of(shares)
+	d.accounts = d.holds.of(shares)
 }
 
 // renew replaces the timeline from a time on. The change at that time may have happened earlier, by
 // at most before.
-func (b *books) renew(d *deviceBook, all []interval, from time.Time, before time.Duration, now time.Time) {
+func (b *books) renew(d *deviceBook, all []hold, from time.Time, before time.Duration, now time.Time) {
 	n := slices.IndexFunc(d.timeline, func(s segment) bool { return !s.From.Before(from) })
 	if n < 0 {
 		n = len(d.timeline)
@@ -122,8 +122,8 @@ func (b *books) renew(d *deviceBook, all []interval, from time.Time, before time
 	replaced := slices.Clone(d.timeline[n:])
 	d.timeline = d.timeline[:n]
 	for _, cut := range d.known.Cuts(from, edgesOf(all)...) {
-		shares, owned, divided := d.heldAt(all, cut)
-		s := divide.NewSegment(shares, owned, divided, cut)
+		shares, accounts, divided := d.heldAt(all, cut)
+		s := divide.NewSegment(shares, accounts, divided, cut)
 		doubt, edge := doubtAt(all, cut)
 		if cut.Equal(from) {
 			doubt.Early = max(doubt.Early, before)
@@ -138,7 +138,7 @@ func (b *books) renew(d *deviceBook, all []interval, from time.Time, before time
 	for i := range all {
 		h := &all[i]
 		if h.From.IsZero() && h.by.pod != nil {
-			h.by.pod.young = false
+			h.by.pod.youth.young = false
 			h.by.pod.changed()
 			b.markPartial(h.by.claim, h.share)
 		}
@@ -151,23 +151,23 @@ func (b *books) renew(d *deviceBook, all []interval, from time.Time, before time
 // heldAt returns the shares that were held at a moment, with who is charged for each, and how they
 // divided the device then.
 func (d *deviceBook) heldAt(
-	all []interval, moment time.Time,
-) (out []join.Share, owned []owners, divided join.Attribution) {
+	all []hold, moment time.Time,
+) (out []join.Share, accounts []shareAccounts, divided join.Attribution) {
 	for i := range all {
 		h := &all[i]
 		if h.From.After(moment) || !h.To.IsZero() && !h.To.After(moment) {
 			continue
 		}
 		if n := len(out); n == 0 || out[n-1].Compare(h.share.Allocation) != 0 || out[n-1].Admin != h.share.Admin {
-			out, owned = append(out, *h.share), append(owned, owners{Claim: h.by.claim})
+			out, accounts = append(out, *h.share), append(accounts, shareAccounts{Claim: h.by.claim})
 			out[n].Pods = nil
 		}
-		last, of := &out[len(out)-1], &owned[len(owned)-1]
+		last, of := &out[len(out)-1], &accounts[len(accounts)-1]
 		if n := len(last.Pods); n == 0 || last.Pods[n-1] != h.pod {
 			last.Pods, of.Pods = append(last.Pods, h.pod), append(of.Pods, h.by.pod)
 		}
 	}
-	return out, owned, d.known.Divide(out, moment)
+	return out, accounts, d.known.Divide(out, moment)
 }
 
 // use updates the present holders' parts by the use of their processes since the previous tick.
@@ -178,7 +178,7 @@ func (d *deviceBook) use(since, now time.Time) {
 	}
 	d.usesKnown = known
 	last := d.timeline.Last()
-	fresh := divide.NewSegment(d.shares, d.owned, d.joined.Attribution, last.From)
+	fresh := divide.NewSegment(d.shares, d.accounts, d.joined.Attribution, last.From)
 	switch {
 	case last.SameParts(&fresh):
 	case since.After(last.From):
@@ -212,10 +212,10 @@ func (b *books) markPartial(a *account, s *join.Share) {
 	if !s.AllocatedAt.Before(b.started) {
 		return
 	}
-	a.partial = true
+	a.ofClaim.partial = true
 	a.changed()
-	if a.fit != nil {
-		a.fit.partial = true
+	if a.ofClaim.fit != nil {
+		a.ofClaim.fit.partial = true
 	}
 }
 
@@ -223,7 +223,7 @@ func (b *books) markPartial(a *account, s *join.Share) {
 // them has changed.
 func (b *books) followLives(d *deviceBook, shares, ended []join.Share) {
 	news := len(ended) > 0
-	for h := range intervals(shares) {
+	for h := range holdsIn(shares) {
 		by := d.holds[h.ID]
 		news = news || by.lived != h.Hold || !by.allocated.Equal(h.share.AllocatedAt)
 		by.lived, by.allocated = h.Hold, h.share.AllocatedAt
@@ -231,7 +231,7 @@ func (b *books) followLives(d *deviceBook, shares, ended []join.Share) {
 	if !news {
 		return
 	}
-	for h := range intervals(shares, ended) {
+	for h := range holdsIn(shares, ended) {
 		if by := d.holds[h.ID]; by != nil && by.claim != nil && by.claim.key.Name != "" {
 			b.followLife(by.claim.present(), h.share, h.Hold)
 		}

@@ -29,7 +29,7 @@ func TestFirstChange(t *testing.T) {
 	nothing := func(parts) {}
 	ended := start.Add(30 * time.Second)
 	known := holds{}
-	for h := range intervals(shares(nothing)) {
+	for h := range holdsIn(shares(nothing)) {
 		known[h.ID] = &charged{facts: h.holdFacts()}
 	}
 	for name, test := range map[string]struct {

@@ -12,8 +12,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// interval is a hold of the device, as a tick has it.
-type interval struct {
+// hold is a hold of the device, as a tick has it.
+type hold struct {
 	*podresources.Hold
 	share *join.Share
 	pod   podresources.Pod
@@ -40,7 +40,7 @@ type holdFacts struct {
 	holders              int
 }
 
-func (h *interval) holdFacts() holdFacts {
+func (h *hold) holdFacts() holdFacts {
 	if !h.To.IsZero() {
 		return holdFacts{to: h.To}
 	}
@@ -51,17 +51,17 @@ func (h *interval) holdFacts() holdFacts {
 // holds are the present holds of a device, and those that ended a moment ago.
 type holds map[podresources.HoldID]*charged
 
-// intervals yields the holds of shares, each of them once: the containers of a pod have the same
+// holdsIn yields the holds of shares, each of them once: the containers of a pod have the same
 // hold, and the UID of the pod may be known for some of them only.
-func intervals(of ...[]join.Share) iter.Seq[interval] {
-	return func(yield func(interval) bool) {
+func holdsIn(of ...[]join.Share) iter.Seq[hold] {
+	return func(yield func(hold) bool) {
 		for _, shares := range of {
 			for i := range shares {
 				s := &shares[i]
 				for j := range s.Holders {
 					h := &s.Holders[j]
 					uid, first := podUID(s.Holders, j)
-					if first && !yield(interval{Hold: h.Hold, share: s, pod: h.Pod, uid: uid}) {
+					if first && !yield(hold{Hold: h.Hold, share: s, pod: h.Pod, uid: uid}) {
 						return
 					}
 				}
@@ -87,13 +87,13 @@ func podUID(holders []podresources.Holder, index int) (uid string, first bool) {
 	return "", true
 }
 
-// intervalsOf returns the holds of present and of ended shares, sorted by share.
-func intervalsOf(shares, ended []join.Share) []interval {
-	out := make([]interval, 0, len(shares)+len(ended))
-	for h := range intervals(shares, ended) {
+// sortedHolds returns the holds of present and of ended shares, sorted by share.
+func sortedHolds(shares, ended []join.Share) []hold {
+	out := make([]hold, 0, len(shares)+len(ended))
+	for h := range holdsIn(shares, ended) {
 		out = append(out, h)
 	}
-	slices.SortStableFunc(out, func(a, b interval) int { return a.share.Compare(b.share.Allocation) })
+	slices.SortStableFunc(out, func(a, b hold) int { return a.share.Compare(b.share.Allocation) })
 	return out
 }
 
@@ -102,7 +102,7 @@ func sameSlice(a, b []join.Share) bool { return len(a) == len(b) && (len(a) == 0
 // leftTimes returns the times at which the last processes of present holders ended, in order.
 func leftTimes(shares []join.Share) []time.Time {
 	var out []time.Time
-	for h := range intervals(shares) {
+	for h := range holdsIn(shares) {
 		if !h.share.Admin && !h.Left.IsZero() {
 			out = append(out, h.Left)
 		}
@@ -128,7 +128,7 @@ func byDevice(shares []join.Share) map[driver.ID][]join.Share {
 }
 
 // edgesOf returns the times at which holds begin and end.
-func edgesOf(all []interval) []time.Time {
+func edgesOf(all []hold) []time.Time {
 	out := make([]time.Time, 0, 2*len(all))
 	for i := range all {
 		out = append(out, all[i].From, all[i].To)
@@ -137,7 +137,7 @@ func edgesOf(all []interval) []time.Time {
 }
 
 // doubtAt returns the possible error of a time if holds begin or end then.
-func doubtAt(all []interval, moment time.Time) (doubt podresources.Doubt, edge bool) {
+func doubtAt(all []hold, moment time.Time) (doubt podresources.Doubt, edge bool) {
 	add := func(at time.Time, of podresources.Doubt) {
 		if at.Equal(moment) {
 			edge = true
@@ -156,9 +156,9 @@ func widened(d podresources.Doubt, later time.Duration) podresources.Doubt {
 	return podresources.Doubt{Early: d.Early + later, Late: max(0, d.Late-later)}
 }
 
-// of returns the owners of the present shares.
-func (o holds) of(shares []join.Share) []owners {
-	out := make([]owners, len(shares))
+// of returns the accounts of the present shares.
+func (o holds) of(shares []join.Share) []shareAccounts {
+	out := make([]shareAccounts, len(shares))
 	for i := range shares {
 		s := &shares[i]
 		for j := range s.Holders {
@@ -175,14 +175,14 @@ func (o holds) of(shares []join.Share) []owners {
 
 // isOther reports whether the claim or pod of a hold is a different one than the one that was
 // charged: its UID was outdated.
-func (c *charged) isOther(h *interval) bool {
+func (c *charged) isOther(h *hold) bool {
 	other := func(a *account, uid string) bool { return a != nil && uid != "" && a.uid != "" && a.uid != uid }
 	return other(c.claim, h.share.ClaimUID) || other(c.pod, h.uid)
 }
 
 // nextPeriod returns the period of a hold. A new period begins at begun. Times before decided do
 // not change.
-func (h *interval) nextPeriod(d *deviceBook, begun, decided time.Time) timeline.Period {
+func (h *hold) nextPeriod(d *deviceBook, begun, decided time.Time) timeline.Period {
 	p := timeline.Period{
 		Device: d.id, Pod: h.pod, Attribution: d.joined.Attribution, From: begun, Older: h.From.IsZero(),
 	}

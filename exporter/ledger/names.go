@@ -142,7 +142,7 @@ func (n *names) keep(claims, pods *accountBook, now time.Time, retention time.Du
 	for a := range pods.all() {
 		of := n.pods.of(a, podresources.Pod{Namespace: a.key.Namespace, Name: a.key.Name})
 		of.keep(now, a.exported(now, retention))
-		if of != nil && !a.young {
+		if of != nil && !a.youth.young {
 			of.mature = now
 		}
 	}

@@ -316,10 +316,18 @@ func (r *restorer) account(number uint32, s saved.Account) error {
 	}
 	a := &account{
 		key: HolderKey{s.Namespace, s.Name, d.id}, uid: s.UID, device: d, born: stamped(s.Born), ended: r.at(s.Ended),
-		charged: r.at(s.Ended), matured: stamped(s.Matured), lastError: stamped(s.LastError), watched: s.Watched,
-		young: s.Young, aggregated: s.Aggregated, attribution: join.Attribution(s.Attribution), partial: s.Partial,
-		closed: s.Closed, closedBefore: s.Closed, allocated: sums.Allocated, share: sums.Share, used: sums.Used,
-		active: r.at(sums.Active), usedUntil: r.at(sums.UsedUntil), edges: doubts.Edges, unread: doubts.Unread,
+		charged: r.at(s.Ended),
+		accountSums: accountSums{
+			allocated: sums.Allocated, share: sums.Share, edges: doubts.Edges, unread: doubts.Unread,
+			lastError: stamped(s.LastError),
+		},
+		activeTime: activeTime{
+			active: r.at(sums.Active), used: sums.Used, usedUntil: r.at(sums.UsedUntil), watched: s.Watched,
+		},
+		ofClaim: claimFacts{
+			attribution: join.Attribution(s.Attribution), partial: s.Partial, closed: s.Closed, closedBefore: s.Closed,
+		},
+		youth: youth{young: s.Young, matured: stamped(s.Matured), aggregated: s.Aggregated},
 	}
 	if a.ended.IsZero() {
 		a.charged = r.kept.Time
@@ -349,7 +357,7 @@ func (r *restorer) account(number uint32, s saved.Account) error {
 	}
 	a.witnessed = r.values(s.Witnessed)
 	for _, u := range s.Users {
-		a.users = append(a.users, User{u.Name, u.UID})
+		a.ofClaim.users = append(a.ofClaim.users, User{u.Name, u.UID})
 	}
 	r.accounts[number] = a
 	return nil
@@ -368,7 +376,7 @@ func (r *restorer) fit(number uint32, s saved.Fit) error {
 		memory: s.Use.Memory, measured: s.Use.Measured, readings: s.Use.Readings, level: s.Use.Level, grown: s.Use.Grown,
 		near: s.Use.Near, copies: s.Use.Copies, media: s.Use.Media, peers: s.Use.Peers,
 	}
-	a.fit = f
+	a.ofClaim.fit = f
 	if e := s.Ended; e != nil {
 		f.ended = &join.Share{Allocation: podresources.Allocation{ShareID: e.ShareID, Request: e.Request, Admin: e.Admin}}
 		for _, c := range e.Consumed {
@@ -386,12 +394,12 @@ func (r *restorer) fit(number uint32, s saved.Fit) error {
 // resumeFit restores the use of the account's claim. It is written rarely, but a new peak of the
 // memory is written at once.
 func (a *account) resumeFit() {
-	if a.fit == nil {
-		a.fit = &fitting{}
+	if a.ofClaim.fit == nil {
+		a.ofClaim.fit = &fitting{}
 	}
 	for _, v := range a.witnessed {
-		if v.Quantity == driver.MemoryUsedPeak && !a.fit.final {
-			a.fit.memory = max(a.fit.memory, v.Value)
+		if v.Quantity == driver.MemoryUsedPeak && !a.ofClaim.fit.final {
+			a.ofClaim.fit.memory = max(a.ofClaim.fit.memory, v.Value)
 		}
 	}
 }
@@ -419,7 +427,7 @@ func (r *restorer) held(number uint32, s saved.Held) error {
 	return nil
 }
 
-func (r *restorer) parts(of []saved.Portion) (out []part) {
+func (r *restorer) parts(of []saved.Part) (out []part) {
 	for _, p := range of {
 		a := r.accounts[p.Account]
 		if a == nil { // it was dropped

@@ -190,7 +190,7 @@ func (b *accountBook) rows(tick uint64, now time.Time, retention time.Duration) 
 		for a := newest; a != nil; a = a.earlier {
 			switch {
 			case !a.exported(now, retention):
-			case a.young:
+			case a.youth.young:
 				out.young = append(out.young, w.row(a))
 			case shown:
 				out.earlier = append(out.earlier, w.row(a))
@@ -223,8 +223,8 @@ func (w *rowWriter) row(a *account) Holder {
 	if a.ended.IsZero() && a.device.measured {
 		h.LastActive = a.active
 	}
-	if a.fit != nil && (a.ended.IsZero() || a.fit.final) {
-		h.Advice = a.fit.advice
+	if a.ofClaim.fit != nil && (a.ended.IsZero() || a.ofClaim.fit.final) {
+		h.Advice = a.ofClaim.fit.advice
 	}
 	return h
 }
@@ -234,14 +234,14 @@ func (w *rowWriter) complete(b *accountBook, h *Holder, a *account) {
 	if before := b.before(a); before != nil {
 		h.Named = h.plus(before, a)
 		for e := range a.earlier.andEarlier() { // a pod that was replaced may still run
-			if e.ended.IsZero() && !e.young {
+			if e.ended.IsZero() && !e.youth.young {
 				h.Named.addGauges(e, w.tick)
 			}
 		}
 	}
-	if a.claim != w.claim {
-		w.claim = a.claim
-		h.Distributions = a.claim.rows(&w.distributions)
+	if a.ofClaim.distributions != w.claim {
+		w.claim = a.ofClaim.distributions
+		h.Distributions = a.ofClaim.distributions.rows(&w.distributions)
 	}
 }
 
@@ -282,11 +282,11 @@ func (m *Amounts) addGauges(a *account, tick uint64) {
 
 // use returns the account's parts of the device's quantities.
 func (a *account) use() join.Use {
-	if !a.aggregated {
+	if !a.youth.aggregated {
 		return a.device.timeline.Last().UseOf(a)
 	}
 	var sum join.Use
-	for _, m := range a.members {
+	for _, m := range a.youth.members {
 		sum.Add(a.device.timeline.Last().UseOf(m))
 	}
 	return sum

@@ -87,7 +87,7 @@ type saver struct {
 		observation  saved.Observation
 		name         saved.Name
 	}
-	parts     []saved.Portion
+	parts     []saved.Part
 	histogram distribution.Histogram
 }
 
@@ -232,10 +232,10 @@ func (w *saver) held(d *deviceBook) {
 	w.Put(saved.KindHeld, &d.object, r)
 }
 
-func (w *saver) partsOf(of []part) []saved.Portion {
+func (w *saver) partsOf(of []part) []saved.Part {
 	first := len(w.parts)
 	for i := range of {
-		w.parts = append(w.parts, saved.Portion{Account: w.Number(&of[i].Holder.object), Weight: of[i].Weight})
+		w.parts = append(w.parts, saved.Part{Account: w.Number(&of[i].Holder.written.object), Weight: of[i].Weight})
 	}
 	return w.parts[first:]
 }
@@ -258,35 +258,35 @@ func (w *saver) accountAndSums(a *account, of *accountBook) {
 	if a.dropped {
 		return
 	}
-	if a.closed && a.closedAt == 0 {
-		a.closedAt = w.turn
+	if a.ofClaim.closed && a.written.closedAt == 0 {
+		a.written.closedAt = w.turn
 	}
-	number := w.Number(&a.object)
-	if w.Whole() || !a.saved {
+	number := w.Number(&a.written.object)
+	if w.Whole() || !a.written.current {
 		w.account(a, of)
 	}
-	w.Put(saved.KindSums, &a.object, w.sumsOf(a))
-	if a.fit != nil && (w.Whole() || a.fit.due || (w.turn+uint64(number))%seldom == 0) {
+	w.Put(saved.KindSums, &a.written.object, w.sumsOf(a))
+	if a.ofClaim.fit != nil && (w.Whole() || a.ofClaim.fit.due || (w.turn+uint64(number))%seldom == 0) {
 		w.fit(a)
 	}
 	if !of.ofPods && (w.Whole() || !a.ended.IsZero() || (w.turn+uint64(number))%notSoOften == 0) {
-		w.Put(saved.KindDoubts, &a.object, w.doubtsOf(a))
+		w.Put(saved.KindDoubts, &a.written.object, w.doubtsOf(a))
 	}
 }
 
 func (w *saver) account(a *account, of *accountBook) {
-	over := a.closed && (a.closedBefore || w.turn-a.closedAt >= closingTurns)
+	over := a.ofClaim.closed && (a.ofClaim.closedBefore || w.turn-a.written.closedAt >= closingTurns)
 	if over {
-		a.users = nil
+		a.ofClaim.users = nil
 	}
 	v := a.known()
 	r := &w.records.account
 	*r = saved.Account{
 		Witnessed: r.Witnessed[:0], Shown: r.Shown[:0], Users: r.Users[:0],
 		Device: w.Number(&a.device.object), Namespace: a.key.Namespace, Name: a.key.Name, UID: a.uid, OfPod: of.ofPods,
-		Born: stamp(a.born), Ended: w.at(a.ended), Matured: stamp(a.matured), LastError: stamp(a.lastError),
-		Watched: a.watched, Young: a.young, Aggregated: a.aggregated, Attribution: string(a.attribution),
-		Partial: a.partial, Closed: over, Allocated: stamp(v.Allocated), Waiting: w.at(v.Waiting),
+		Born: stamp(a.born), Ended: w.at(a.ended), Matured: stamp(a.youth.matured), LastError: stamp(a.lastError),
+		Watched: a.watched, Young: a.youth.young, Aggregated: a.youth.aggregated, Attribution: string(a.ofClaim.attribution),
+		Partial: a.ofClaim.partial, Closed: over, Allocated: stamp(v.Allocated), Waiting: w.at(v.Waiting),
 		Prepared: w.at(v.Prepared), FirstActive: w.at(v.FirstActive), Unprepared: w.at(v.Unprepared),
 		CountedPreparation: v.countedPreparation, CountedActivity: v.countedActivity,
 	}
@@ -300,19 +300,19 @@ func (w *saver) account(a *account, of *accountBook) {
 		}
 		r.Shown = append(r.Shown, shown)
 	}
-	for _, u := range a.users {
+	for _, u := range a.ofClaim.users {
 		r.Users = append(r.Users, saved.User{Name: u.Name, UID: u.UID})
 	}
 	if a.earlier != nil {
-		r.Earlier = w.Number(&a.earlier.object)
+		r.Earlier = w.Number(&a.earlier.written.object)
 	} else if m := of.released[a.key]; m != nil {
 		r.Released = &saved.Amounts{
 			Born: stamp(m.Born), Shown: stamp(m.Shown), Values: w.values(nil, m.Values), Allocated: m.Allocated,
 			Share: m.Share, Used: m.Used,
 		}
 	}
-	w.Put(saved.KindAccount, &a.object, r)
-	a.saved = over || !a.closed
+	w.Put(saved.KindAccount, &a.written.object, r)
+	a.written.current = over || !a.ofClaim.closed
 }
 
 func (w *saver) sumsOf(a *account) *saved.Sums {
@@ -340,7 +340,7 @@ func (w *saver) doubtsOf(a *account) *saved.Doubts {
 }
 
 func (w *saver) fit(a *account) {
-	f, r := a.fit, &w.records.fit
+	f, r := a.ofClaim.fit, &w.records.fit
 	*r = saved.Fit{
 		Activity: binary(r.Activity, &f.activity), Bandwidth: binary(r.Bandwidth, &f.bandwidth), Engine: f.engine,
 		Divided: f.divided, Partial: f.partial, Conflict: f.conflict, Several: f.several,
@@ -359,7 +359,7 @@ func (w *saver) fit(a *account) {
 		r.Advice, _ = json.Marshal(f.advice) // cannot fail: all types can be encoded
 	}
 	f.due = false
-	w.Put(saved.KindFit, &a.object, r)
+	w.Put(saved.KindFit, &a.written.object, r)
 }
 
 func (w *saver) distributions(key claimKey, c *claimDistributions) {

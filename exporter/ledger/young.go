@@ -14,7 +14,7 @@ func (b *accountBook) aggregate(pods *roster[podresources.Pod], now time.Time) {
 		return
 	}
 	for a := range b.all() {
-		a.members = a.members[:0]
+		a.youth.members = a.youth.members[:0]
 	}
 	for _, a := range b.youngOnes() {
 		end := now
@@ -23,11 +23,11 @@ func (b *accountBook) aggregate(pods *roster[podresources.Pod], now time.Time) {
 		}
 		switch {
 		case end.Sub(a.born) >= b.minLifetime:
-			a.young, a.workload, a.matured = false, nil, now
+			a.youth.young, a.youth.workload, a.youth.matured = false, nil, now
 			a.changed()
 		case a.ended.IsZero():
-			a.workload = b.workloadOf(a, pods, now)
-			a.workload.members = append(a.workload.members, a)
+			a.youth.workload = b.workloadOf(a, pods, now)
+			a.youth.workload.youth.members = append(a.youth.workload.youth.members, a)
 		case a.device.accrued.Before(a.ended): // a hold that becomes known late may continue it
 		default:
 			w := b.workloadOf(a, pods, now)
@@ -39,8 +39,8 @@ func (b *accountBook) aggregate(pods *roster[podresources.Pod], now time.Time) {
 	}
 	for _, a := range b.accounts {
 		switch {
-		case !a.aggregated:
-		case len(a.members) > 0:
+		case !a.youth.aggregated:
+		case len(a.youth.members) > 0:
 			a.setEnd(time.Time{})
 		case a.ended.IsZero():
 			a.end(now)
@@ -57,23 +57,23 @@ func (b *accountBook) workloadOf(a *account, pods *roster[podresources.Pod], now
 		meta = n.meta
 	}
 	name := AggregatedName(meta)
-	if a.workload == nil || a.workload.dropped || a.workload.key.Name != name {
+	if a.youth.workload == nil || a.youth.workload.dropped || a.youth.workload.key.Name != name {
 		key := HolderKey{a.key.Namespace, name, a.key.Device}
 		w := b.accounts[key]
 		if w == nil {
 			w = b.begin(a.device, key, a.born, now)
 		}
 		b.reopen(w, now)
-		w.young, w.aggregated = false, true
+		w.youth.young, w.youth.aggregated = false, true
 		w.changed()
-		a.workload = w
+		a.youth.workload = w
 	}
 	n := pods.note(podresources.Pod{Namespace: a.key.Namespace, Name: name}, "", now)
 	n.meta = &podresources.PodMeta{}
 	if meta != nil {
 		n.meta = &podresources.PodMeta{WorkloadKind: meta.WorkloadKind, WorkloadName: meta.WorkloadName, Queue: meta.Queue}
 	}
-	return a.workload
+	return a.youth.workload
 }
 
 // youngOnes returns the young accounts sorted by name and device, the newest of each first.
@@ -81,7 +81,7 @@ func (b *accountBook) youngOnes() []*account {
 	var out []*account
 	for _, newest := range b.sorted() {
 		for a := range newest.andEarlier() {
-			if a.young {
+			if a.youth.young {
 				out = append(out, a)
 			}
 		}

@@ -20,6 +20,8 @@ type Figures struct {
 	Temperature    *float64     `json:"temperatureCelsius,omitempty"` // the highest
 	Energy         *float64     `json:"energyJoules,omitempty"`
 	QuietSeconds   *float64     `json:"quietSeconds,omitempty"` // since a holder was last active
+	Traffic        *float64     `json:"trafficBytesPerSecond,omitempty"`
+	IOBytes        *float64     `json:"-"` // over networks, of which traffic is the rate
 }
 
 // Device is a device, as tables show it. Unknown values are nil or empty.
@@ -89,7 +91,18 @@ func (f *Figures) setAll(catalogue driver.Catalogue, values []ValueReport) {
 		if q, known := catalogue.Named(v.Quantity); known {
 			f.set(q, v.Value)
 		}
+		if link := v.Labels["link"]; v.Quantity == driver.IOBytes.String() && (link == "network" || link == "rdma") {
+			f.IOBytes = sum(f.IOBytes, &v.Value)
+		}
 	}
+}
+
+// TrafficText returns the traffic in its unit, "" if it is unknown.
+func (f *Figures) TrafficText() string {
+	if f.Traffic == nil {
+		return ""
+	}
+	return scaled(*f.Traffic, "B/s", 1000)
 }
 
 // field returns where the figure of a quantity is kept; nil: no figure shows it.
@@ -141,8 +154,9 @@ func (f *Figures) Quiet() string {
 	return Duration(*f.QuietSeconds)
 }
 
-// Holder is a claim, a pod, or a namespace with everything that its claims hold. Its values are its
-// parts of the devices': the utilization is the mean over devices, all others are sums.
+// Holder is a claim, a pod, or a namespace with everything that its claims and pods hold. Its
+// values are its parts of the devices': the utilization is the mean over devices, all others are
+// sums.
 type Holder struct {
 	Node      string `json:"node,omitempty"` // of claims and pods
 	Namespace string `json:"namespace"`
@@ -186,7 +200,7 @@ func linksOf(r *Report) links {
 // ClaimHolders returns a row for each claim of a report that holds a device.
 func ClaimHolders(r *Report, from string) []Holder {
 	between := linksOf(r)
-	out := holders(r, from, r.Claims)
+	out := holders(r, from, ofNamed, r.Claims)
 	for i := range out {
 		out[i].Claims, out[i].Pods = []string{out[i].String()}, distinct(between.pods[out[i].String()])
 	}
@@ -196,15 +210,35 @@ func ClaimHolders(r *Report, from string) []Holder {
 // PodHolders returns a row for each pod of a report that holds a device.
 func PodHolders(r *Report, from string) []Holder {
 	between := linksOf(r)
-	out := holders(r, from, r.Pods, r.YoungPods)
+	out := holders(r, from, ofNamed, r.Pods, r.YoungPods)
 	for i := range out {
 		out[i].Claims, out[i].Pods = distinct(between.claims[out[i].String()]), []string{out[i].String()}
 	}
 	return out
 }
 
-// holders returns a row for each holder that has not ended and is not aggregated.
-func holders(r *Report, from string, lists ...[]HolderReport) []Holder {
+// UnclaimedHolders returns a row for each namespace of a report with pods that hold devices by
+// device plugins, without a claim. It has these devices and pods, and no name.
+func UnclaimedHolders(r *Report, from string) []Holder {
+	pods := map[string][]string{}
+	for i := range r.Devices {
+		for _, s := range r.Devices[i].Shares {
+			if s.Claim == "" {
+				pods[s.Namespace] = append(pods[s.Namespace], s.Pods...)
+			}
+		}
+	}
+	out := holders(r, from, func(part *HolderReport) bool { return part.Name == "" }, r.Plugins)
+	for i := range out {
+		out[i].Claims, out[i].Pods = []string{}, distinct(pods[out[i].Namespace])
+	}
+	return out
+}
+
+func ofNamed(part *HolderReport) bool { return part.Name != "" }
+
+// holders returns a row for each holder of some that has not ended and is not aggregated.
+func holders(r *Report, from string, some func(*HolderReport) bool, lists ...[]HolderReport) []Holder {
 	states := map[string]ledger.State{}
 	for i := range r.Devices {
 		states[r.Devices[i].String()] = r.Devices[i].State
@@ -214,7 +248,7 @@ func holders(r *Report, from string, lists ...[]HolderReport) []Holder {
 	for _, list := range lists {
 		for i := range list {
 			part := &list[i]
-			if part.Ended != nil || part.Aggregated || part.Name == "" {
+			if part.Ended != nil || part.Aggregated || !some(part) {
 				continue
 			}
 			key := part.Namespace + "/" + part.Name
@@ -249,7 +283,7 @@ func (h *Holder) add(of *Figures, devices int) {
 		h.Utilization = &mean
 	}
 	h.MemoryUsed, h.Power = sum(h.MemoryUsed, of.MemoryUsed), sum(h.Power, of.Power)
-	h.Energy = sum(h.Energy, of.Energy)
+	h.Energy, h.IOBytes, h.Traffic = sum(h.Energy, of.Energy), sum(h.IOBytes, of.IOBytes), sum(h.Traffic, of.Traffic)
 	if of.QuietSeconds != nil && (h.QuietSeconds == nil || *of.QuietSeconds < *h.QuietSeconds) {
 		h.QuietSeconds = of.QuietSeconds
 	}
@@ -268,8 +302,8 @@ func sum(a, b *float64) *float64 {
 	}
 }
 
-// NamespaceHolders sums the claims of each namespace over all nodes. A claim with pods on several
-// nodes counts once.
+// NamespaceHolders sums the claims of each namespace, and what its pods hold without a claim, over
+// all nodes. A claim with pods on several nodes counts once, and so does a device.
 func NamespaceHolders(claims []Holder) []Holder {
 	var out []Holder
 	at := map[string]int{}

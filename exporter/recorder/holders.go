@@ -44,7 +44,7 @@ func (r *Recorder) occurrences(h *happening, s *ledger.Snapshot) []occurrence {
 		of := func(p *timeline.Period) bool { return p.Claim == claim && sameUID(p.ClaimUID, uid) }
 		return []occurrence{{from: began.Add(-r.config.Interval), to: h.at, hits: of, certain: true}}
 	}
-	owners := func(p *timeline.Period) bool { return !p.Admin }
+	charged := func(p *timeline.Period) bool { return !p.Admin }
 	var out []occurrence
 	for i := range s.Failures {
 		f := &s.Failures[i]
@@ -54,11 +54,11 @@ func (r *Recorder) occurrences(h *happening, s *ledger.Snapshot) []occurrence {
 			named := func(p *timeline.Period) bool { return p.Pod == f.Pod && slices.Contains(f.Claims, p.Claim) }
 			out = append(out, occurrence{f.From, f.To, named, true})
 		default:
-			out = append(out, occurrence{f.From, f.To, owners, false})
+			out = append(out, occurrence{f.From, f.To, charged, false})
 		}
 	}
 	if len(out) == 0 {
-		out = append(out, occurrence{began.Add(-r.config.Interval), began, owners, false})
+		out = append(out, occurrence{began.Add(-r.config.Interval), began, charged, false})
 	}
 	return out
 }

@@ -131,9 +131,9 @@ const maxPeers = 16
 // Peer is a device of a workload on the node, with what it does: idle, pausing, working, unclear,
 // quiet or unmeasured.
 type Peer struct {
-	Claim  string    `json:"claim"`
-	Device driver.ID `json:"device"`
-	Does   string    `json:"does"`
+	Claim  string
+	Device driver.ID
+	Does   string
 }
 
 // String returns the peer in words.

@@ -123,6 +123,7 @@ func (f *fleet) everything() Everything {
 		Nodes: []NodeAnswer{}, Devices: []present.Device{}, Claims: []present.Holder{}, Pods: []present.Holder{},
 		Namespaces: []present.Holder{}, Incidents: []Incident{},
 	}
+	var unclaimed []present.Holder
 	for name, a := range f.answers {
 		said := NodeAnswer{Name: name}
 		if a.err != nil {
@@ -133,11 +134,12 @@ func (f *fleet) everything() Everything {
 			out.Devices = append(out.Devices, present.Devices(r, name)...)
 			out.Claims = append(out.Claims, present.ClaimHolders(r, name)...)
 			out.Pods = append(out.Pods, present.PodHolders(r, name)...)
+			unclaimed = append(unclaimed, present.UnclaimedHolders(r, name)...)
 			out.Incidents = append(out.Incidents, a.happened()...)
 		}
 		out.Nodes = append(out.Nodes, said)
 	}
-	out.Namespaces = append(out.Namespaces, present.NamespaceHolders(out.Claims)...)
+	out.Namespaces = append(out.Namespaces, present.NamespaceHolders(slices.Concat(out.Claims, unclaimed))...)
 	slices.SortFunc(out.Nodes, func(a, b NodeAnswer) int { return present.CompareNames(a.Name, b.Name) })
 	return out
 }

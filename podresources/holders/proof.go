@@ -15,7 +15,7 @@ type proof = podresources.Reason
 const (
 	proofOfKubelet proof = "kubelet" // the answer is believed for the pod
 	proofOfCgroup  proof = "cgroup"  // the pod's cgroup was removed
-	// proofOfTime: a restarted kubelet has lacked the pod for the grace, and no process of it is known.
+	// proofOfTime: a restarted kubelet has lacked the pod for the grace, and no process is known.
 	proofOfTime proof = "time"
 	// noneProcesses: the answer is believed for the pod, but its cgroup has processes.
 	noneProcesses = podresources.ReasonProcesses
@@ -23,8 +23,8 @@ const (
 	noneRestarted = podresources.ReasonRestarted
 )
 
-// proofOf returns the proof that an unlisted pod has ended. believed reports whether the answer that
-// lacks it is believed for it; since is when it was first missing.
+// proofOf returns the proof that an unlisted pod has ended. believed reports whether the answer
+// that lacks it is believed for it; since is when it was first missing.
 func (e *Evidence) proofOf(believed bool, cgroup podresources.CgroupState, since, asked time.Time) proof {
 	switch alive := cgroup == podresources.CgroupAlive; {
 	case cgroup == podresources.CgroupGone:

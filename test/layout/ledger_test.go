@@ -33,7 +33,7 @@ names            what identifies claims and pods
 Who is charged for a device when:
 history          who held what in the last ten minutes, within its bound
 follow           holds that begin and end become segments of the timeline
-owners           which account is charged for a hold
+charged          which account is charged for a hold
 book             the accounts of all claims, or of all pods, by name, and what goes on from one to the next
 
 What is read, divided:

@@ -177,15 +177,15 @@ type Held struct {
 
 // Segment is a time with the same holders. It ends when the next one begins.
 type Segment struct {
-	From        Moment    `cbor:"1,keyasint,omitempty"`
-	Claims      []Portion `cbor:"2,keyasint,omitempty"`
-	Pods        []Portion `cbor:"3,keyasint,omitempty"`
-	Guessed     bool      `cbor:"5,keyasint,omitempty"`
-	Attribution string    `cbor:"6,keyasint,omitempty"`
+	From        Moment `cbor:"1,keyasint,omitempty"`
+	Claims      []Part `cbor:"2,keyasint,omitempty"`
+	Pods        []Part `cbor:"3,keyasint,omitempty"`
+	Guessed     bool   `cbor:"5,keyasint,omitempty"`
+	Attribution string `cbor:"6,keyasint,omitempty"`
 }
 
-// Portion is the part of a device that an account has.
-type Portion struct {
+// Part is the part of a device that an account has.
+type Part struct {
 	_       struct{} `cbor:",toarray"`
 	Account uint32   // its number
 	Weight  float64

@@ -159,7 +159,7 @@ func compareGolden(t *testing.T, name string, got []byte) {
 // from machine to machine, and removes the metrics of the Go runtime.
 func stable(exposition []byte) []byte {
 	volatile := regexp.MustCompile(`^(dra_\w+_(allocated|active|used|share)_seconds_total|dra_\w+_energy_joules_total|` +
-		`dra_claim_last_active_timestamp_seconds|dra_exporter_\w*timestamp_seconds|dra_exporter_source_duration_seconds\w*|` +
+		`dra_\w+_last_active_timestamp_seconds|dra_exporter_\w*timestamp_seconds|dra_exporter_source_duration_seconds\w*|` +
 		`dra_exporter_longest_tick_seconds|` +
 		`dra_exporter_build_info)(\{.*\})? `)
 	labels := regexp.MustCompile(`^dra_exporter_build_info\{.*\}`)

@@ -11,10 +11,10 @@ import (
 // decided. An account belongs to one UID of a claim or pod. As long as the UID is unknown, the
 // account belongs to the name, and to holds without a gap between them. The account stays the same
 // when the UID becomes known or unknown.
-func (b *books) resolve(d *deviceBook, all []interval, from, now time.Time) {
+func (b *books) resolve(d *deviceBook, all []hold, from, now time.Time) {
 	known := d.holds
 	d.holds, d.present = make(holds, len(all)), 0
-	byTime := make([]*interval, 0, len(all))
+	byTime := make([]*hold, 0, len(all))
 	for i := range all {
 		h := &all[i]
 		if h.by = known[h.ID]; h.by == nil {
@@ -26,7 +26,7 @@ func (b *books) resolve(d *deviceBook, all []interval, from, now time.Time) {
 		}
 		byTime = append(byTime, h)
 	}
-	slices.SortStableFunc(byTime, func(a, b *interval) int { return a.From.Compare(b.From) })
+	slices.SortStableFunc(byTime, func(a, b *hold) int { return a.From.Compare(b.From) })
 	for i, h := range byTime {
 		by := h.by
 		if !h.To.IsZero() && !h.To.After(from) && by.period == nil {
@@ -37,8 +37,8 @@ func (b *books) resolve(d *deviceBook, all []interval, from, now time.Time) {
 		case h.share.Admin: // earlier charges, from before it had admin access, may be dropped
 			by.claim, by.pod = nil, nil
 		case h.To.IsZero() || h.To.After(from):
-			by.claim = b.claims.owner(d, h, byTime[:i], begun, now)
-			by.pod = b.pods.owner(d, h, byTime[:i], begun, now)
+			by.claim = b.claims.accountOf(d, h, byTime[:i], begun, now)
+			by.pod = b.pods.accountOf(d, h, byTime[:i], begun, now)
 			by.claim.useBy(by.pod)
 		}
 		by.period = d.periods.Set(by.period, h.nextPeriod(d, begun, from))
@@ -59,10 +59,10 @@ func (b *books) resolve(d *deviceBook, all []interval, from, now time.Time) {
 
 // markUnclaimed marks the accounts of pods that have the device by a device plugin alone. The mark
 // stays: the series of such a pod do not end before its others.
-func markUnclaimed(all []*interval) {
-	plugged := func(h *interval, is bool) bool { return h.by.pod != nil && h.share.ByPlugin() == is }
+func markUnclaimed(all []*hold) {
+	plugged := func(h *hold, is bool) bool { return h.by.pod != nil && h.share.ByPlugin() == is }
 	for _, h := range all {
-		if plugged(h, true) && !h.by.pod.aggregated && !slices.ContainsFunc(all, func(o *interval) bool {
+		if plugged(h, true) && !h.by.pod.youth.aggregated && !slices.ContainsFunc(all, func(o *hold) bool {
 			return plugged(o, false) && o.by.pod == h.by.pod
 		}) {
 			h.by.pod.unclaimed = true
@@ -71,19 +71,19 @@ func markUnclaimed(all []*interval) {
 }
 
 // named returns a hold's name in the book, its UID ("": unknown), and its account (nil: none).
-func (b *accountBook) named(h *interval) (namespace, name, uid string, present *account) {
+func (b *accountBook) named(h *hold) (namespace, name, uid string, present *account) {
 	if b.ofPods {
 		return h.pod.Namespace, h.pod.Name, h.uid, h.by.pod
 	}
 	return h.share.Claim.Namespace, h.share.Claim.Name, h.share.ClaimUID, h.by.claim
 }
 
-// owner returns the account of a hold. A new account begins at begun. before are the holds that
+// accountOf returns the account of a hold. A new account begins at begun. before are the holds that
 // began earlier.
-func (b *accountBook) owner(d *deviceBook, h *interval, before []*interval, begun, now time.Time) *account {
+func (b *accountBook) accountOf(d *deviceBook, h *hold, before []*hold, begun, now time.Time) *account {
 	namespace, name, uid, present := b.named(h)
 	present = present.present()
-	if present != nil && present.aggregated {
+	if present != nil && present.youth.aggregated {
 		if !h.To.IsZero() {
 			return present
 		}
@@ -117,7 +117,7 @@ func (b *accountBook) owner(d *deviceBook, h *interval, before []*interval, begu
 // continued returns the newest account of a name if a new hold may belong to it, since one of
 // the UIDs is unknown, and there is no gap before the hold. Allocations by device plugins have
 // no UID, and share one account.
-func (b *accountBook) continued(key HolderKey, uid string, h *interval, before []*interval) *account {
+func (b *accountBook) continued(key HolderKey, uid string, h *hold, before []*hold) *account {
 	a := b.accounts[key]
 	switch {
 	case a == nil, a.uid != "" && uid != "":
