@@ -4,15 +4,18 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
 )
 
-// holders has, for each device that is held, one series with the label holder: its claim, or how
-// many claims share it.
+// holders has, for each device that is held, one series with the label holder: its claim, its pod
+// if a device plugin gave it the device, or how many share it.
 func holders(of string) string {
 	count := `max by (<device>) (dra_device_allocations{` + of + `}`
 	return `group by (<device>, holder) (label_join(
 		    dra_claim_device_info{` + of + `, admin_access="false"}, "holder", "/", "namespace", "resourceclaim_name"
 		  )) and on (<device>) ` + count + ` == 1)
+		or on (<device>) group by (<device>, holder) (label_join(
+		    dra_pod_claim_info{` + of + `, resourceclaim_name=""}, "holder", "/", "namespace", "pod"
+		  )) and on (<device>) ` + count + ` == 1)
 		or on (<device>) label_replace(
-		  count_values by (<device>) ("holder", ` + count + ` > 1)), "holder", "$1 claims", "holder", "(.+)"
+		  count_values by (<device>) ("holder", ` + count + ` > 1)), "holder", "$1 holders", "holder", "(.+)"
 		)`
 }
 
@@ -21,8 +24,8 @@ func heldOverTime(of, only string) Panel {
 	free := `label_replace(max by (<device>) (dra_device_allocations{` + of + `} == 0), "holder", "free", "node", ".*")`
 	return Panel{
 		Title: "Who held the devices",
-		Description: "The claim that held each device, without admin access, or how many claims shared it. Nothing is shown " +
-			"while the device was unknown.",
+		Description: "The claim that held each device, without admin access, or the pod that a device plugin gave it to, or " +
+			"how many shared it. Nothing is shown while the device was unknown.",
 		Kind: Timeline, NoData: "no device was known", Width: 24, Height: 7, aligned: true,
 		Targets: []Target{{
 			Expr: `label_join((` + holders(of) + `
