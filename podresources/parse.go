@@ -30,8 +30,8 @@ const (
 // claims in the answer does not matter.
 //
 // A device that a device plugin gave (ContainerResources.devices) is an allocation of its pod: its
-// driver is the name of the resource, its pool is empty, its name is the plugin's ID. So has a device
-// that a kubelet before 1.31 lists for a claim no pool.
+// driver is the name of the resource, its pool is empty, its name is the plugin's ID. The pool
+// of a claim's device that a kubelet before 1.31 lists is empty, too.
 //
 // A pod, container, claim, device or CDI name that is not usable is left out, and is counted once
 // by reason. Names are only checked for length and UTF-8; the API server checks the rest.

@@ -29,8 +29,8 @@ type ownPage struct {
 	Grafana string
 }
 
-// redact removes what belongs to others from what a node has of a holder: texts and other holders of
-// incidents, pods of other namespaces, and all of its devices but their states and its shares.
+// redact removes what belongs to others from what a node has of a holder: texts and other holders
+// of incidents, pods of other namespaces, and all of its devices but their states and its shares.
 func (h holder) redact(r *present.Report, incidents []*recorder.Incident) {
 	for i := range r.Devices {
 		d := &r.Devices[i]
