@@ -166,7 +166,7 @@ func words() []string {
 // that panels may use.
 func Catalog(rules query.Catalog) query.Catalog {
 	labels := []string{
-		"alertname", "alertstate", "severity", "action", "namespace", "resourceclaim_name", "driver",
+		"alertname", "alertstate", "severity", "action", "namespace", "resourceclaim_name", "pod", "driver",
 		"pool", "device", "source", "reason", "kind", "code",
 	}
 	rules.Add(query.Family{Name: "ALERTS", Unit: query.Unit{Scale: 1}, Labels: labels})

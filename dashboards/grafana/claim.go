@@ -73,9 +73,10 @@ func claimSummary() []Panel {
 	energy.decimals, energy.Total = 3, true
 	return []Panel{
 		fact("Devices held", "Devices that the claim holds now, without admin access.", "none", "none held",
-			`sum(max by (<claim driver>) (claim:dra_devices:count{<of claims>}))`, step{0, blue}),
+			`sum(max by (<claim driver>) (claim:dra_devices:count{<of claims>, resourceclaim_name!=""}))`, step{0, blue}),
 		fact("Devices idle", "The claim's devices that were idle during the idle window.", "none", "not measured",
-			`sum(max by (<claim driver>) (claim:dra_idle_devices:count{<of claims>}))`, step{0, green}, step{1, orange}),
+			`sum(max by (<claim driver>) (claim:dra_idle_devices:count{<of claims>, resourceclaim_name!=""}))`,
+			step{0, green}, step{1, orange}),
 		total(fact("Last active", "When one of the devices was last active. If none was, when the exporter first saw "+
 			"the claim.",
 			"dateTimeFromNow", "not measured",

@@ -95,7 +95,7 @@ func linked(uid string, p Panel) Panel {
 
 func fleetNow() []Panel {
 	return []Panel{
-		number("Claimed", "Devices that are held by at least one claim. Admin access does not count.",
+		number("Claimed", "Devices that are held by a claim, or by a pod of a device plugin. Admin access does not count.",
 			`sum(`+claimedDevices+`) or 0 * sum(`+devicesOf("")+`)`, step{0, blue}),
 		linked("dra-namespaces", number("Idle",
 			"Claimed devices that were idle during the idle window. Devices without telemetry are not included.",
@@ -163,8 +163,8 @@ func wasteOverTime(title, what, record, scaled, unit string) Panel {
 	}
 	return Panel{
 		Title: title,
-		Description: what + " while claims of the namespace held them, for the ten namespaces that wasted the most hours in " +
-			"the last day. Shared devices are divided among their claims.",
+		Description: what + " while the namespace held them, for the ten namespaces that wasted the most hours in " +
+			"the last day. Shared devices are divided among their holders.",
 		Kind: Graph, Unit: unit, NoData: "nothing was idle", Width: 8, Height: 8, bars: true,
 		MayBeEmpty: "while nothing is idle",
 		Targets: []Target{{
@@ -178,7 +178,7 @@ func wasteOverTime(title, what, record, scaled, unit string) Panel {
 func freeByModel() Panel {
 	return Panel{
 		Title:       "Free devices by model",
-		Description: "Devices that no claim holds, that can be read and are healthy and not tainted.",
+		Description: "Devices that nobody holds, that can be read and are healthy and not tainted.",
 		Kind:        Graph, Unit: "none", NoData: "no device is free", Width: 8, Height: 8, stacked: true, below: true,
 		MayBeEmpty: "while no device is free",
 		Targets: []Target{{
@@ -229,76 +229,78 @@ func oversizedClaims() Panel {
 	}
 }
 
-// idleCost is the cost per day of each claim, or pod without one, all of whose devices are idle.
+// idleCost is the cost per day of each holder all of whose devices are idle.
 func idleCost(selected string) string {
 	return `max by (<holder>) (claim:dra_idle_cost:per_day{cluster=~"$cluster", node=~"$node", namespace=~"$namespace"` +
 		selected + `})`
 }
 
-// topIdle are the claims of the table "Top ten of waste", by driver: idle is how many idle devices
-// they hold, price what they cost per day, and listed has the ten with the highest price, and the
-// ten with the most idle devices in case few have a price.
+// topIdle are the holders of the table "Top ten of waste", claims and pods without a claim, by
+// driver: idle is how many idle devices they hold, price what they cost per day, and listed has the
+// ten with the highest price, and the ten with the most idle devices in case few have a price.
 func topIdle(selected string) (idle, price, listed string) {
 	idle = `max by (<holder driver>) (claim:dra_idle_devices:count{cluster=~"$cluster", node=~"$node", ` +
 		`driver=~"$driver", namespace=~"$namespace"` + selected + `} > 0)`
-	price = `topk(10, group by (<holder driver>) (` + idle + `) * on (<holder>) group_left () (` + idleCost(selected) + `))`
+	price = `topk(10, group by (<holder driver>) (` + idle + `) ` +
+		`* on (<holder>) group_left () (` + idleCost(selected) + `))`
 	listed = `(group by (<holder driver>) (` + price + `) ` +
 		`or on (<holder driver>) group by (<holder driver>) (topk(10, ` + idle + `)))`
 	return idle, price, listed
 }
 
 // idleNames is the list of the names of the claims that are listed. The table reads the series of
-// these alone: a large fleet has tens of thousands, which each of its queries would read.
+// these alone, and those of pods without a claim: a large fleet has tens of thousands, which each
+// of its queries would read.
 func idleNames() list {
 	_, _, listed := topIdle("")
 	return list{name: "idle_claims", label: "Idle claims", of: "resourceclaim_name", expr: listed}
 }
 
 func idleClaims() Panel {
-	list := idleNames()
-	names := list.of + `=~"$` + list.name + `|"` // pods without a claim have no name of one
+	l := idleNames()
+	names := l.of + `=~"$` + l.name + `|"` // pods without a claim have no such label
 	idle, price, listed := topIdle(", " + names)
 	// Rows that are not listed are removed before sums are computed, since there may be many.
-	of := func(name string) string {
-		return `(dra_claim_` + name + `{` + names + `} or dra_pod_unclaimed_` + name + `) and on (<holder driver>) ` + listed
+	of := func(metric string) string { return metric + `{` + names + `} and on (<holder driver>) ` + listed }
+	// A value of each device of each holder.
+	parts := func(metric string) string {
+		return `((max by (<claim device>) (dra_claim_` + metric + `{` + names + `}) or max by (<pod device>) ` +
+			`(dra_pod_unclaimed_` + metric + `{cluster=~"$cluster", node=~"$node", namespace=~"$namespace"})) ` +
+			`and on (<holder driver>) ` + listed + `)`
 	}
-	// The part of each idle device that the claim or pod holds.
-	idleShares := `max by (<holder device>) (` + of("allocated_share_seconds_total") + `) ` +
-		`/ max by (<holder device>) (` + of("allocated_seconds_total") + ` > 0) ` +
+	// The part of each idle device that the holder has.
+	idleShares := `(` + parts("allocated_share_seconds_total") + ` / on (<holder device>) (` +
+		parts("allocated_seconds_total") + ` > 0) ` +
 		`and on (<holder device>) (claim_device:dra_idle:bool{` + names + `} == 1)) ` +
 		`* on (<device>) group_left () max by (<device>) (device:dra_weight:ratio)`
-	idleShares = "(" + idleShares
+	active := `max by (<holder driver>) (` + parts("last_active_timestamp_seconds") + `)`
 	return Panel{
 		Title: "Top ten of waste",
-		Description: "The ten claims, and pods that hold devices without a claim, that cost the most while their devices are " +
-			"idle, by driver. Device-hours are those of the " +
-			"idle devices since one of the driver was last active; shared devices and partitions count by their part. " +
-			"The price is that of the whole claim, and there is none while one of its devices is used. Click a claim to " +
-			"open its dashboard.",
+		Description: "The ten claims, and pods with devices of a device plugin, that hold idle devices and cost the most, " +
+			"by driver. Device-hours are those of the idle devices since one of the driver was last active; shared devices " +
+			"and partitions count by their part. The price is that of all of the holder's devices, and there is none while " +
+			"one of them is used. Click a claim to open its dashboard.",
 		Kind: Table, NoData: "no claim is idle", Width: 24, Height: 8, sort: "Wasted per day", limit: 10, Total: true,
 		Targets: []Target{
 			{Expr: idle + ` and on (<holder driver>) ` + listed, Column: "Idle devices", Unit: "none"},
 			{
-				Expr:   `max by (<holder driver>) (claim:dra_devices:count{` + names + `} and on (<holder driver>) ` + listed + `)`,
+				Expr:   `max by (<holder driver>) (` + of("claim:dra_devices:count") + `)`,
 				Column: "Devices", Unit: "none",
 			},
 			{Expr: price, Column: "Wasted per day", Unit: "currency:¤"},
 			{
-				Expr: `(time() - max by (<holder driver>) (` + of("last_active_timestamp_seconds") + `)) / 3600 ` +
+				Expr: `(time() - ` + active + `) / 3600 ` +
 					`* on (<holder driver>) sum by (<holder driver>) (` + idleShares + `)`,
 				Column: "Idle device-hours", Unit: "h",
 			},
+			{Expr: active + ` * 1000`, Column: "Last active", Unit: "dateTimeFromNow"},
 			{
-				Expr:   `max by (<holder driver>) (` + of("last_active_timestamp_seconds") + `) * 1000`,
-				Column: "Last active", Unit: "dateTimeFromNow",
-			},
-			{
-				Expr: `sum by (<claim driver>) (max by (<claim device>) (dra_claim_memory_used_bytes{` + names +
-					`} and on (<claim driver>) ` + listed + `))`,
+				Expr: `sum by (<claim driver>) (max by (<claim device>) (dra_claim_memory_used_bytes{` + names + `} ` +
+					`and on (<claim driver>) ` + listed + `))`,
 				Column: "Memory held", Unit: "bytes",
 			},
 			{
-				Expr:   `sum by (<holder driver>) (max by (<holder device>) (` + of("power_watts") + `))`,
+				Expr:   `sum by (<holder driver>) (` + parts("power_watts") + `)`,
 				Column: "Power", Unit: "watt",
 			},
 		},
@@ -306,7 +308,7 @@ func idleClaims() Panel {
 }
 
 // alertLabels are the labels that distinguish alerts.
-const alertLabels = "alertname, severity, cluster, node, namespace, resourceclaim_name, driver, pool, device, " +
+const alertLabels = "alertname, severity, cluster, node, namespace, resourceclaim_name, pod, driver, pool, device, " +
 	"action, source, reason"
 
 // firing are the firing alerts of a severity.
@@ -345,7 +347,7 @@ func sickDevices() Panel {
 	return Panel{
 		Title: "Devices with problems",
 		Description: "Devices that are unhealthy, need attention, had an error in the last day or are tainted, at most " +
-			"20, in this order: why, what to do, how many claims hold them, the time and kind of their last error, and since " +
+			"20, in this order: why, what to do, how many hold them, the time and kind of their last error, and since " +
 			"when an alert holds. Click a device for its dashboard.",
 		Kind: Table, NoData: "no device has a problem", Width: 24, Height: 6, MayBeEmpty: "while no device has a problem",
 		sort: rank, hide: []string{"pool"},
@@ -362,9 +364,8 @@ func sickDevices() Panel {
 				Column: rank, Unit: "none",
 			},
 			{
-				Expr: `count by (<device>) (group by (<device>, namespace, resourceclaim_name) ` +
-					`(dra_claim_device_info{<of devices>, admin_access="false"}` + ofSick + `))`,
-				Column: "Claims", Unit: "none",
+				Expr:   `max by (<device>) (dra_device_allocations{<of devices>}` + ofSick + `) > 0`,
+				Column: "Holders", Unit: "none",
 			},
 			// The kind of the last error.
 			{

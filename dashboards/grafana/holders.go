@@ -23,20 +23,23 @@ func holders(of string) string {
 		)`
 }
 
-// heldOverTime is a timeline of who held each device, in line with the graphs above it.
+// heldOverTime is a timeline of who held each device, in line with the graphs above it. A row has
+// the name of the device, and of its node if there are several.
 func heldOverTime(of, only string) Panel {
-	free := `label_replace(
+	held := `((` + holders(of) + `
+		or on (<device>) label_replace(
 		  group by (<device>) (dra_device_allocations{` + of + `}) unless on (<device>) ` + eachHolder(of) + `,
 		  "holder", "free", "node", ".*"
-		)`
+		))` + only + `)`
+	oneNode := `on () count(group by (<node>) (` + held + `)) == 1`
 	return Panel{
 		Title: "Who held the devices",
-		Description: "The claim that held each device, or the pod that held it without a claim, or how many shared it. Admin " +
-			"access does not count. Nothing is shown while the device was unknown.",
+		Description: "The claim that held each device, without admin access, or the pod that a device plugin gave it to, or " +
+			"how many shared it. Nothing is shown while the device was unknown.",
 		Kind: Timeline, NoData: "no device was known", Width: 24, Height: 7, aligned: true,
 		Targets: []Target{{
-			Expr: `label_join((` + holders(of) + `
-				or on (<device>) ` + free + `)` + only + `, "held", " ", "node", "device")`,
+			Expr: `label_join(` + held + ` and ` + oneNode + `, "held", " ", "device")
+				or label_join(` + held + ` unless ` + oneNode + `, "held", " ", "node", "device")`,
 			Legend: "{{holder}} {{node}}",
 		}},
 		reshape: []dashboard.DataTransformerConfig{

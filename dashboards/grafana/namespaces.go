@@ -7,7 +7,7 @@ func namespaces() Board {
 		search: "namespace", recorded: true,
 		uses: []string{"cluster", "namespace", "driver", "model"},
 		Description: "Device-hours, active share, energy and cost by namespace in the selected time range. Shared devices " +
-			"are divided among their claims, and a partition counts by its part of its parent, so that no device-hour is " +
+			"are divided among their holders, and a partition counts by its part of its parent, so that no device-hour is " +
 			"counted " +
 			"twice. Prices are part of the rules.",
 		since:  "now-30d",
@@ -36,7 +36,7 @@ func showbackTotal() []Panel {
 		}
 	}
 	return append([]Panel{
-		of("Total device-hours", "Device-hours held by claims in the selected time range.", "h",
+		of("Total device-hours", "Device-hours held by claims and pods in the selected time range.", "h",
 			sumOf("allocated_share_seconds", "")+" / 3600", 2, step{0, blue}),
 		of("Active share of measured time",
 			"Active time of all devices divided by the time held. Devices without utilization never count as active: select a "+
@@ -44,7 +44,7 @@ func showbackTotal() []Panel {
 			"percentunit",
 			sumOf("active_seconds", "")+" / "+sumOf("allocated_share_seconds", ""), 1, step{0, red}, step{0.2, orange},
 			step{0.5, green}),
-		of("Total energy", "Energy used by devices for claims in the selected time range.", "kwatth",
+		of("Total energy", "Energy used by devices for their holders in the selected time range.", "kwatth",
 			sumOf("energy_joules", "")+" / 3.6e6", 3, step{0, blue}),
 		of("Total cost", "Price of the device-hours, in the currency of the rules' prices. Hours without a price cost "+
 			"nothing.",
@@ -110,11 +110,11 @@ func showbackTime() []Panel {
 		return p
 	}
 	return []Panel{
-		bars("Device-hours held", "Device-hours that claims of the namespace held.", "h", "allocated_share_seconds", " / 3600"),
-		bars("Device-hours of activity", "Device-hours in which the devices were active for the namespace's claims.", "h",
+		bars("Device-hours held", "Device-hours that the namespace held.", "h", "allocated_share_seconds", " / 3600"),
+		bars("Device-hours of activity", "Device-hours in which the devices were active for the namespace.", "h",
 			"active_seconds", " / 3600"),
 		bars("Cost by namespace", "Price of the device-hours.", "currency:¤", "cost", ""),
-		bars("Energy by namespace", "Energy that the devices used for the namespace's claims.", "kwatth", "energy_joules",
+		bars("Energy by namespace", "Energy that the devices used for the namespace.", "kwatth", "energy_joules",
 			" / 3.6e6"),
 	}
 }

@@ -57,7 +57,7 @@ func deviceList() Panel {
 			},
 			{Expr: `max by (<device>, profile, serial, firmware_version, cuda_version) (dra_device_hardware_info{` +
 				`<of device>})`},
-			{Expr: `max by (<device>) (dra_device_allocations{<of device>})`, Column: "Claims", Unit: "none"},
+			{Expr: `max by (<device>) (dra_device_allocations{<of device>})`, Column: "Holders", Unit: "none"},
 			{
 				Expr: `max by (<device>) (dra_device_last_error_timestamp_seconds{<of device>}) * 1000`, Column: "Last error",
 				Unit: "dateTimeFromNow",
@@ -68,10 +68,13 @@ func deviceList() Panel {
 
 func claimsOnDevices() Panel {
 	return Panel{
-		Title: "Claims on the devices", Description: "Claims that hold the selected devices now.", Kind: Table,
-		NoData: "no device is held", Width: 12, Height: 8,
+		Title:       "Holders of the devices",
+		Description: "Claims that hold the selected devices now, and pods that hold them by a device plugin, without a claim.",
+		Kind:        Table,
+		NoData:      "no device is held", Width: 12, Height: 8,
 		Targets: []Target{{Expr: `max by (<device>, namespace, resourceclaim_name, attribution) ` +
-			`(dra_claim_device_info{<of device>, admin_access="false"})`}},
+			`(dra_claim_device_info{<of device>, admin_access="false"}) or max by (<device>, namespace, pod, attribution) ` +
+			`(dra_pod_claim_info{<of device>, resourceclaim_name=""})`}},
 	}
 }
 
@@ -111,7 +114,7 @@ func nodeUse() []Panel {
 	return []Panel{
 		engines, occupancy, reserved, lost,
 		orEmpty("where all use is attributed",
-			line("Unattributed use", "Utilization of devices that no claim holds, or by processes that belong to no holder.",
+			line("Unattributed use", "Utilization of devices that nobody holds, or by processes that belong to no holder.",
 				"percentunit", "not measured", "{{device}} {{node}}",
 				`max by (<device>) (dra_device_unattributed_utilization_ratio{<of device>}) > 0.01`)),
 		claimsOnDevices(), whereFrom(),

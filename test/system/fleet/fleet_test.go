@@ -40,6 +40,7 @@ const (
 	// comparedRecord selects the series of rules.SignalRecord whose workload has enough members, and
 	// differenceRecord has a series for some of these.
 	comparedRecord   = "workload_device:dra_signal:compared"
+	excessRecord     = "workload_device:dra_signal:excess"
 	differenceRecord = "workload_device:dra_signal:difference"
 
 	fewSeries  = 50
@@ -142,7 +143,7 @@ func selectedFrom(rule string) string {
 	switch _, record, _ := strings.Cut(rule, ": "); record {
 	case comparedRecord:
 		return rules.SignalRecord
-	case differenceRecord:
+	case differenceRecord, excessRecord:
 		return comparedRecord
 	default:
 		return ""
