@@ -30,6 +30,8 @@ type input struct {
 	refresh int
 	// varies: the values of gauges change without being spoiled.
 	varies bool
+	// ownRejections is how often the source itself rejected something; nil: it does not count that.
+	ownRejections func() int
 	// text: its numbers are written as text, which may be anything.
 	text bool
 	// silent are quantities that are not rejected as malformed: they have no number of their own.
@@ -146,6 +148,9 @@ func play(t *testing.T, n *node, in input) {
 		}
 	}
 	rejected := 0
+	if in.ownRejections != nil {
+		rejected = in.ownRejections()
+	}
 	for _, count := range n.rejected {
 		rejected += count
 	}
