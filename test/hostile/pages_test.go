@@ -62,6 +62,7 @@ func playPage(t *testing.T, preset, file string) {
 	const watts = 300
 	in := input{
 		rates: map[driver.Quantity]float64{driver.Energy: watts}, ownRejections: func() int { return source.rejected },
+		replaced: preset == "gke-tpu-device-plugin", // it has each number twice, of the node and of the container
 	}
 	before := source.values(t)
 	counts := map[int]float64{} // the lines of energy, with what they count for a joule
