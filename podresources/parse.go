@@ -30,7 +30,8 @@ const (
 // claims in the answer does not matter.
 //
 // A device that a device plugin gave (ContainerResources.devices) is an allocation of its pod: its
-// driver is the name of the resource, its pool is empty, its name is the plugin's ID.
+// driver is the name of the resource, its pool is empty, its name is the plugin's ID. The pool
+// of a claim's device that a kubelet before 1.31 lists is empty, too.
 //
 // A pod, container, claim, device or CDI name that is not usable is left out, and is counted once
 // by reason. Names are only checked for length and UTF-8; the API server checks the rest.
@@ -181,6 +182,10 @@ func (p *parser) claim(holder Holder, entry *v1.DynamicResource) {
 	p.scratch = append(p.scratch[:0], entry.ClaimResources...)
 	rows := sortInPlace(p.scratch, compareRows)
 	for i, row := range rows {
+		if row.GetDriverName()+row.GetPoolName()+row.GetDeviceName() == "" && len(row.GetCdiDevices()) > 0 {
+			p.classic(holder, claim, row)
+			continue
+		}
 		if reason := checkRow(row); reason != "" {
 			p.reject(reason)
 			continue
@@ -281,6 +286,24 @@ func ownCDI(before, shown []*v1.CDIDevice) []*v1.CDIDevice {
 		}
 	}
 	return shown[len(before):]
+}
+
+// classic adds the devices of a claim of classic DRA, of which kubelets 1.27 to 1.30 list CDI names
+// alone: the driver is the vendor of the name, and the pool is empty.
+func (p *parser) classic(holder Holder, claim Claim, row *v1.ClaimResource) {
+	for _, cdi := range row.GetCdiDevices() {
+		kind, name, _ := strings.Cut(cdi.GetName(), "=")
+		vendor, _, _ := strings.Cut(strings.TrimPrefix(kind, "k8s."), "/")
+		if reason := cmp.Or(
+			checkName(cdi.GetName(), maxCDIName, driver.ReasonMissingCDI),
+			checkName(vendor, maxDriverName, driver.ReasonMissingDriver),
+			checkName(name, maxName, driver.ReasonMissingDevice),
+		); reason != "" {
+			p.reject(reason)
+			continue
+		}
+		p.row(holder, rowKey{claim: claim, device: driver.ID{Driver: vendor, Device: name}}, []*v1.CDIDevice{cdi})
+	}
 }
 
 // checkRow returns the reason why a device is rejected, or "".

@@ -116,6 +116,21 @@ func TestParse(t *testing.T) {
 				Holders: []Holder{holder("a", "one"), holder("a", "two"), holder("b", "main")},
 			}},
 		},
+		"of classic DRA": {
+			pods: []*v1.PodResources{test.Pod("ns", "a", test.Container("main", test.Claim("ns", "claim",
+				test.Device("", "", "", "k8s.nic.example.com/claim=uid", "example.com/gpu=0", "example.com/gpu=", "/=x"))))},
+			want: []Allocation{
+				{
+					Claim: claim, Device: driver.ID{Driver: "example.com", Device: "0"}, CDI: cdi(0),
+					Holders: []Holder{holder("a", "main")},
+				},
+				{
+					Claim: claim, Device: driver.ID{Driver: "nic.example.com", Device: "uid"},
+					CDI: []string{"k8s.nic.example.com/claim=uid"}, Holders: []Holder{holder("a", "main")},
+				},
+			},
+			rejections: driver.Rejections{driver.ReasonMissingDevice: 1, driver.ReasonMissingDriver: 1},
+		},
 		"shares": {
 			pods: []*v1.PodResources{test.Pod("ns", "a", test.Container("main", test.Claim("ns", "claim",
 				test.Share("gpu.example.com", "node", "gpu-0", "s2", "example.com/gpu=s2"),
@@ -234,8 +249,8 @@ func TestParse(t *testing.T) {
 				driver.ReasonMissingCDI:       1,
 				driver.ReasonMissingClaim:     3,
 				driver.ReasonMissingContainer: 1,
-				driver.ReasonMissingDevice:    1,
-				driver.ReasonMissingDriver:    3,
+				driver.ReasonMissingDevice:    2,
+				driver.ReasonMissingDriver:    2,
 				driver.ReasonMissingPod:       2,
 				driver.ReasonMissingPool:      1,
 				driver.ReasonTooLong:          2,
@@ -411,7 +426,7 @@ func FuzzParse(f *testing.F) {
 		}
 		for i, a := range allocations {
 			if len(a.Holders) == 0 || a.Device.Driver == "" || a.Device.Device == "" || a.Claim.Namespace == "" ||
-				(a.Device.Pool == "") != a.ByPlugin() {
+				a.ByPlugin() && a.Device.Pool != "" {
 				t.Errorf("not whole: %+v", a)
 			}
 			if i > 0 && a.Compare(allocations[i-1]) == 0 {

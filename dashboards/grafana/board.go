@@ -3,6 +3,8 @@
 package grafana
 
 import (
+	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
+
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 )
 
@@ -25,6 +27,7 @@ type Board struct {
 	lists  []list
 	// recorded means that the variables offer values of recorded metrics, which the panels show.
 	recorded bool
+	since    string // the start of the time range when it is opened; empty: an hour before
 }
 
 // Row is a titled row of panels.
@@ -58,6 +61,12 @@ type Panel struct {
 	view     int      // the id of the only panel that it opens there; 0: all
 	axis     string   // of a heat map: the unit of the values, where Unit is that of the cells
 	axisMin  float32  // of a heat map: where the axis begins; 0: from the data
+	bars     bool     // of a graph: stacked bars, one for each step
+	below    bool     // of a graph: the legend is a list below it
+	aligned  bool     // no legend, and an axis as wide as that of other such panels: times are in line
+	points   *points  // of a chart of points: which fields it shows
+	reshape  []dashboard.DataTransformerConfig
+	fields   []dashboard.DashboardFieldConfigSourceOverrides
 	// MayBeEmpty is the reason why the panel may have no data although nothing is wrong.
 	MayBeEmpty string
 }
@@ -80,6 +89,7 @@ const (
 	Table    Kind = "table"
 	Heatmap  Kind = "heatmap"
 	Timeline Kind = "state-timeline"
+	Points   Kind = "xychart"
 )
 
 // rank is the column of a table that orders its rows, the highest first, and is not shown.
@@ -156,7 +166,7 @@ func words() []string {
 // that panels may use.
 func Catalog(rules query.Catalog) query.Catalog {
 	labels := []string{
-		"alertname", "alertstate", "severity", "action", "namespace", "resourceclaim_name", "driver",
+		"alertname", "alertstate", "severity", "action", "namespace", "resourceclaim_name", "pod", "driver",
 		"pool", "device", "source", "reason", "kind", "code",
 	}
 	rules.Add(query.Family{Name: "ALERTS", Unit: query.Unit{Scale: 1}, Labels: labels})

@@ -1,6 +1,7 @@
 package grafana
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,8 +26,11 @@ const (
 	tag     = "dra"
 	columns = 24 // columns of Grafana's grid
 
-	// Widths of a table's columns in pixels: the least one, the least one of a number with a unit, and
-	// that of long names.
+	// axisWidth is the width in pixels of the axes of panels whose times are in line.
+	axisWidth = 110
+
+	// Widths of a table's columns in pixels: the least one, the least one of a number with a unit,
+	// and that of long names.
 	narrowColumn, numberColumn, wideColumn = 80, 130, 175
 )
 
@@ -37,7 +41,7 @@ func titleColumn(title string) int { return max(narrowColumn, 8*len(title)+24) }
 func (b *Board) JSON(catalog query.Catalog) ([]byte, error) {
 	//nolint:staticcheck // schema v2 works only with Grafana 12 and newer
 	builder := dashboard.NewDashboardBuilder(b.Title).Uid(b.UID).Description(b.Description).Tags([]string{tag}).
-		Readonly().Timezone("browser").Time("now-1h", "now").Refresh("1m").Tooltip(dashboard.DashboardCursorSyncCrosshair).
+		Readonly().Timezone("browser").Time(cmp.Or(b.since, "now-1h"), "now").Refresh("1m").Tooltip(dashboard.DashboardCursorSyncCrosshair).
 		Variables(b.variables()).Annotations(b.annotations()).Links(b.links())
 	built, err := builder.Build()
 	if err != nil {
@@ -115,7 +119,10 @@ func (p *Panel) build(b *Board, catalog query.Catalog) (dashboard.Panel, error) 
 		return panel, fmt.Errorf("build: %w", err)
 	}
 	panel.Title, panel.Description, panel.Datasource = new(p.Title), new(p.Description), new(source())
-	if p.recorded() {
+	switch {
+	case p.bars:
+		panel.Interval, panel.MaxDataPoints = new(barEvery), new(float64(mostBars))
+	case p.recorded():
 		panel.Interval = new(recordedEvery)
 	}
 	if panel.FieldConfig == nil {
@@ -129,7 +136,7 @@ func (p *Panel) build(b *Board, catalog query.Catalog) (dashboard.Panel, error) 
 	if p.max > 0 {
 		defaults.Min, defaults.Max = new(0.0), new(p.max)
 	}
-	if p.stacked {
+	if p.stacked || p.bars {
 		defaults.Min = new(0.0) // stacked values need an axis that starts at 0
 	}
 	if decimals, fixed := p.decimalsOf(p.Unit); fixed {
@@ -137,8 +144,8 @@ func (p *Panel) build(b *Board, catalog query.Catalog) (dashboard.Panel, error) 
 	}
 	mode := dashboard.FieldColorModeIdThresholds
 	switch {
-	case p.Kind != Graph: // thresholds would give all lines of a graph the same color
-	case p.stacked:
+	case p.Kind != Graph && !p.aligned: // thresholds would give all lines of a graph the same color
+	case p.stacked || p.bars:
 		// Adjacent areas need different colors, and a color by name may occur twice.
 		mode = dashboard.FieldColorModeIdPaletteClassic
 	default:
@@ -171,6 +178,8 @@ func (p *Panel) build(b *Board, catalog query.Catalog) (dashboard.Panel, error) 
 	if p.Kind == Table {
 		p.columns(&panel, b, catalog)
 	}
+	panel.Transformations = append(panel.Transformations, p.reshape...)
+	panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, p.fields...)
 	return panel, nil
 }
 
@@ -193,10 +202,10 @@ func (p *Panel) decimalsOf(unit string) (decimals int, fixed bool) {
 	switch {
 	case p.decimals > 0:
 		return p.decimals, true
-	case unit == "h" || unit == "kwatth" || strings.HasPrefix(unit, "currency:"):
+	case p.Kind != Graph && (unit == "h" || unit == "kwatth" || strings.HasPrefix(unit, "currency:")):
 		return 2, true
 	default:
-		return 0, unit == "none" && p.Kind != Graph && p.Kind != Heatmap // kinds whose axes need decimals
+		return 0, unit == "none" && !slices.Contains([]Kind{Graph, Heatmap, Points, Timeline}, p.Kind) // kinds whose axes need decimals
 	}
 }
 
@@ -206,7 +215,7 @@ func (p *Panel) target(i int) (cogQuery, error) {
 	q := prometheus.NewDataqueryBuilder().Datasource(source()).RefId(refID(i)).Expr(Expand(t.Expr)).
 		EditorMode(prometheus.QueryEditorModeCode).LegendFormat(t.Legend)
 	switch p.Kind {
-	case Table:
+	case Table, Points:
 		q.Instant().Format(prometheus.PromQueryFormatTable)
 	case Stat:
 		if strings.Contains(t.Expr, "$__range") {
@@ -228,6 +237,13 @@ func (p *Panel) target(i int) (cogQuery, error) {
 // recordedEvery is the smallest step of panels that show records: between two evaluations nothing
 // changes.
 const recordedEvery = "1m"
+
+// barEvery is the smallest step of bars: a multiple of the time between two evaluations of
+// increases, so that each bar has as many. A month has about mostBars days.
+const (
+	barEvery = "4m"
+	mostBars = 28
+)
 
 // recorded reports whether all queries of the panel read records, whose names have colons.
 func (p *Panel) recorded() bool {
@@ -314,14 +330,31 @@ func (p *Panel) kind() cog.Builder[dashboard.Panel] {
 				Scale(heatmap.HeatmapColorScaleExponential).Exponent(0.5).Steps(64).Fill("dark-orange")).
 			YAxis(axis)
 	case Timeline:
-		return statetimeline.NewPanelBuilder().ShowValue(common.VisibilityModeNever).MergeValues(true).RowHeight(0.8).
-			FillOpacity(80).LineWidth(0).Legend(common.NewVizLegendOptionsBuilder().DisplayMode(common.LegendDisplayModeList).
-			Placement(common.LegendPlacementBottom).ShowLegend(true).Calcs([]string{})).Tooltip(tooltip)
+		list := common.NewVizLegendOptionsBuilder().DisplayMode(common.LegendDisplayModeList).
+			Placement(common.LegendPlacementBottom).ShowLegend(!p.aligned).Calcs([]string{})
+		timeline := statetimeline.NewPanelBuilder().ShowValue(common.VisibilityModeNever).MergeValues(true).RowHeight(0.8).
+			FillOpacity(80).LineWidth(0).Legend(list).Tooltip(tooltip)
+		if p.aligned {
+			timeline.ShowValue(common.VisibilityModeAuto).AlwaysInsertNulls().AxisWidth(axisWidth)
+		}
+		return timeline
+	case Points:
+		return p.points.panel()
 	default:
 		graph := timeseries.NewPanelBuilder().Legend(legend).Tooltip(tooltip).LineWidth(1).FillOpacity(10).
 			ShowPoints(common.VisibilityModeNever).SpanNulls(common.BoolOrFloat64{Bool: new(false)})
-		if p.stacked {
+		if p.stacked || p.bars {
 			graph.FillOpacity(60).Stacking(common.NewStackingConfigBuilder().Mode(common.StackingModeNormal).Group("A"))
+		}
+		if p.bars {
+			graph.DrawStyle(common.GraphDrawStyleBars).FillOpacity(80).LineWidth(0)
+		}
+		if p.aligned {
+			graph.AxisWidth(axisWidth).FillOpacity(0)
+		}
+		if p.aligned || p.bars || p.below {
+			graph.Legend(legend.DisplayMode(common.LegendDisplayModeList).Placement(common.LegendPlacementBottom).
+				Calcs([]string{}).ShowLegend(!p.aligned))
 		}
 		if p.Unit == "none" || p.Unit == "cps" || p.Unit == "pps" {
 			graph.AxisSoftMax(1) // not 100 if all values are 0

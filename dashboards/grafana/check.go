@@ -75,7 +75,7 @@ func (p *Panel) check(catalog query.Catalog) error {
 	require(p.Width > 0 && p.Width <= columns && p.Height > 0, "no size")
 	require(p.Unit != "" || p.Kind == Table || p.Kind == Timeline, "no unit")
 	require((p.Kind == Heatmap) == (p.axis != ""), "the unit of the axis is required for heat maps and only there")
-	require((p.Kind == Timeline) == (len(p.states) > 0),
+	require((p.Kind == Timeline && !p.aligned) == (len(p.states) > 0),
 		"states are required for timelines and not allowed for other kinds")
 	total := false
 	for _, t := range p.Targets {
@@ -104,7 +104,7 @@ func (p *Panel) checkTarget(t Target, catalog query.Catalog) (merged bool, err e
 		return false, fmt.Errorf("%s: %w", t.Expr, err)
 	}
 	unit := p.Unit
-	if p.Kind == Table {
+	if p.Kind == Table || p.Kind == Points {
 		unit = t.Unit
 	}
 	if unit == "" {
@@ -122,7 +122,7 @@ func (p *Panel) checkTarget(t Target, catalog query.Catalog) (merged bool, err e
 			return false, err
 		}
 	}
-	if p.Kind != Table && p.Kind != Stat && t.Legend == "" && !answer.Native {
+	if !slices.Contains([]Kind{Table, Stat, Points}, p.Kind) && t.Legend == "" && !answer.Native {
 		return false, fmt.Errorf("%s has no legend", t.Expr)
 	}
 	for _, label := range legendLabels(t.Legend) {

@@ -9,14 +9,41 @@ func claim() Board {
 		Description: "Activity of a claim's devices, the other claims that share them, and the pods that used them over " +
 			"time.",
 		Rows: []Row{
-			{"Summary", claimSummary()},
+			{"Summary", append(claimSummary(), claimPictures()...)},
+			{"Devices", []Panel{claimDevices(), claimFit()}},
 			{"Activity", claimActivity()},
 			{"Distribution over time", claimDistributions()},
 			{"Errors and incidents", claimIncidents()},
 			{"Sharing and pods", claimSharing()},
 			{"Status", claimStatus()},
 		},
+		folded: []string{"Activity", "Distribution over time", "Errors and incidents", "Sharing and pods", "Status"},
 	}
+}
+
+// inLine makes graphs as wide as the dashboard, one below the other, so that their times are in
+// line.
+func inLine(panels ...Panel) []Panel {
+	for i := range panels {
+		panels[i].Width, panels[i].Height, panels[i].aligned = columns, 5, true
+	}
+	return panels
+}
+
+// claimPictures are what the claim's devices did, above who held them.
+func claimPictures() []Panel {
+	utilization := line("Utilization by device", "The claim's share of each device's utilization.", "percentunit",
+		"not measured", "{{device}} {{node}}",
+		`max by (<device>) (dra_claim_utilization_ratio{<of claims>})`)
+	utilization.max = 1
+	return append(inLine(
+		utilization,
+		line("Power by device", "The claim's share of each device's power.", "watt", "not measured", "{{device}} {{node}}",
+			`max by (<device>) (dra_claim_power_watts{<of claims>})`),
+		line("Memory used", "The claim's share of each device's memory in use.", "bytes", "not measured",
+			"{{device}} {{node}}", `max by (<device>) (dra_claim_memory_used_bytes{<of claims>})`),
+	), heldOverTime("<of devices>",
+		` and on (<device>) group by (<device>) (last_over_time(dra_claim_device_info{<of claims>}[$__range] @ end()))`))
 }
 
 // total marks a panel whose values are of several devices.
@@ -46,9 +73,10 @@ func claimSummary() []Panel {
 	energy.decimals, energy.Total = 3, true
 	return []Panel{
 		fact("Devices held", "Devices that the claim holds now, without admin access.", "none", "none held",
-			`sum(max by (<claim driver>) (claim:dra_devices:count{<of claims>}))`, step{0, blue}),
+			`sum(max by (<claim driver>) (claim:dra_devices:count{<of claims>, resourceclaim_name!=""}))`, step{0, blue}),
 		fact("Devices idle", "The claim's devices that were idle during the idle window.", "none", "not measured",
-			`sum(max by (<claim driver>) (claim:dra_idle_devices:count{<of claims>}))`, step{0, green}, step{1, orange}),
+			`sum(max by (<claim driver>) (claim:dra_idle_devices:count{<of claims>, resourceclaim_name!=""}))`,
+			step{0, green}, step{1, orange}),
 		total(fact("Last active", "When one of the devices was last active. If none was, when the exporter first saw "+
 			"the claim.",
 			"dateTimeFromNow", "not measured",
@@ -56,27 +84,29 @@ func claimSummary() []Panel {
 		fact("Allocated", "When the claim was allocated.", "dateTimeFromNow", "unknown without the API or an inventory file",
 			`max(dra_claim_allocated_timestamp_seconds{<of claims of all drivers>}) * 1000`, step{0, blue}),
 		hours, energy,
-		{
-			Title: "Devices of the claim",
-			Description: "Devices that the claim holds now, how they are divided among claims, and how active each was in the " +
-				"idle window. State: prepared, or allocated while the driver has yet to prepare it.",
-			Kind: Table, NoData: "the claim holds nothing now", Width: 24, Height: 7,
-			Targets: []Target{
-				{Expr: `max by (<claim device>, request, share_id, device_class, admin_access, attribution, state) ` +
-					`(dra_claim_device_info{<of claims>})`},
-				{Expr: `max by (<claim device>) (claim_device:dra_active:ratio{` +
-					`<of claims>})`, Column: "Active", Unit: "percentunit"},
-				{Expr: `max by (<claim device>) (dra_claim_memory_used_bytes{<of claims>})`, Column: "Memory used", Unit: "bytes"},
-				{Expr: `max by (<claim device>) (dra_claim_memory_used_peak_bytes{` +
-					`<of claims>})`, Column: "Peak memory", Unit: "bytes"},
-				{Expr: `max by (<claim device>) (dra_claim_power_peak_watts{<of claims>})`, Column: "Peak power", Unit: "watt"},
-				{
-					Expr:   `max by (<claim device>) (dra_claim_last_error_timestamp_seconds{<of claims>}) * 1000`,
-					Column: "Last error", Unit: "dateTimeFromNow",
-				},
+	}
+}
+
+func claimDevices() Panel {
+	return Panel{
+		Title: "Devices of the claim",
+		Description: "Devices that the claim holds now, how they are divided among claims, and how active each was in the " +
+			"idle window. State: prepared, or allocated while the driver has yet to prepare it.",
+		Kind: Table, NoData: "the claim holds nothing now", Width: 24, Height: 7,
+		Targets: []Target{
+			{Expr: `max by (<claim device>, request, share_id, device_class, admin_access, attribution, state) ` +
+				`(dra_claim_device_info{<of claims>})`},
+			{Expr: `max by (<claim device>) (claim_device:dra_active:ratio{` +
+				`<of claims>})`, Column: "Active", Unit: "percentunit"},
+			{Expr: `max by (<claim device>) (dra_claim_memory_used_bytes{<of claims>})`, Column: "Memory used", Unit: "bytes"},
+			{Expr: `max by (<claim device>) (dra_claim_memory_used_peak_bytes{` +
+				`<of claims>})`, Column: "Peak memory", Unit: "bytes"},
+			{Expr: `max by (<claim device>) (dra_claim_power_peak_watts{<of claims>})`, Column: "Peak power", Unit: "watt"},
+			{
+				Expr:   `max by (<claim device>) (dra_claim_last_error_timestamp_seconds{<of claims>}) * 1000`,
+				Column: "Last error", Unit: "dateTimeFromNow",
 			},
 		},
-		claimFit(),
 	}
 }
 
@@ -160,10 +190,6 @@ func line(title, description, unit, noData, legend, expr string) Panel {
 }
 
 func claimActivity() []Panel {
-	utilization := line("Utilization by device", "The claim's share of each device's utilization.", "percentunit",
-		"not measured", "{{device}} {{node}}",
-		`max by (<device>) (dra_claim_utilization_ratio{<of claims>})`)
-	utilization.max = 1
 	energy := line("Active time",
 		"Share of the time in which the claim kept each device busy, from activity counters. It includes activity between "+
 			"two samples.",
@@ -187,11 +213,7 @@ func claimActivity() []Panel {
 		)`)
 	flops.max = 1
 	return []Panel{
-		utilization, energy, engines, flops,
-		line("Memory used", "The claim's share of each device's memory in use.", "bytes", "not measured",
-			"{{device}} {{node}}", `max by (<device>) (dra_claim_memory_used_bytes{<of claims>})`),
-		line("Power by device", "The claim's share of each device's power.", "watt", "not measured", "{{device}} {{node}}",
-			`max by (<device>) (dra_claim_power_watts{<of claims>})`),
+		energy, engines, flops,
 		line("Traffic by link", "The claim's share of the traffic on its devices' links.", "binBps", "not measured",
 			"{{link}} {{direction}} {{device}} {{node}}",
 			`sum by (<device>, link, direction) (
@@ -271,15 +293,6 @@ func claimSharing() []Panel {
 					Column: "Memory used", Unit: "bytes",
 				},
 			},
-		},
-		{
-			Title: "Pods of the claim over time", Description: "Pods that used the claim's devices over time.", Kind: Timeline,
-			NoData: "no pod used it", Width: 12, Height: 8,
-			states: []state{{"1", "uses devices of the claim", blue}}, Total: true,
-			Targets: []Target{{
-				Expr:   `group by (cluster, namespace, pod) (dra_pod_claim_info{<of claims>, pod=~"$pod"})`,
-				Legend: "{{namespace}}/{{pod}}",
-			}},
 		},
 		line("Utilization by pod", "Utilization by each pod that uses devices of the claim.", "percentunit", "not measured",
 			"{{namespace}}/{{pod}} {{device}} {{node}}",

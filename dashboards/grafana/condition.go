@@ -43,16 +43,6 @@ func nodeFaults() []Panel {
 				Expr: `max by (<device>, action, reason) (dra_device_needs_attention{<of device>, action!="none"}) == 1`,
 			}},
 		}),
-		orEmpty(unreported, Panel{
-			Title: "Errors over the lifetime",
-			Description: "Errors that the device has recorded over its lifetime, including those before the exporter started. " +
-				"Devices without such errors are omitted.",
-			Kind: Table, NoData: "no device has recorded errors", Width: 12, Height: 8, sort: "Errors",
-			Targets: []Target{{
-				Expr:   `max by (<device>, kind, code) (dra_device_lifetime_errors{<of device>}) > 0`,
-				Column: "Errors", Unit: "none",
-			}},
-		}),
 	}
 }
 

@@ -15,22 +15,21 @@ func fleet() Board {
 		Description: "Claimed, idle, free and unhealthy devices, and the waste by namespace.",
 		Rows: []Row{
 			{"Now", fleetNow()},
-			{"Problems", fleetTrouble()},
+			{"What to act on", []Panel{firingAlerts(), idleClaims()}},
+			{problemRow, []Panel{sickDevices(), incidentsTable()}},
 			{stuckRow, stuckClaims()},
-			{"Waste", fleetWaste()},
-			{"Use", fleetUse()},
+			{"Waste and use", fleetUse()},
 			{failingRow, failing()},
-			{clusterRow, clusterClaims()},
 		},
-		folded: []string{stuckRow, failingRow, clusterRow},
+		folded: []string{problemRow, stuckRow, "Waste and use", failingRow},
 	}
 }
 
 // The rows whose panels are empty in most clusters.
 const (
+	problemRow = "Devices with problems, and incidents"
 	stuckRow   = "Claims that stall or wait for their driver"
 	failingRow = "Hardware that fails more often"
-	clusterRow = "Claims of the cluster"
 )
 
 // failing are the nodes and devices that fail more often than their cluster.
@@ -75,12 +74,9 @@ func devicesOf(states string) string {
 // claimedDevices is the number of claimed devices by model.
 const claimedDevices = `max by (cluster, driver, vendor, model) (cluster:dra_claimed_devices:count{<of models>})`
 
-// utilization is the mean of the claimed devices that report it, by the labels if there are any.
-func utilization(by string) string {
-	const of = `{cluster=~"$cluster", driver=~"$driver"})`
-	return `sum` + by + ` (max by (cluster, driver) (cluster:dra_utilization:sum` + of + `) ` +
-		`/ sum` + by + ` (max by (cluster, driver, at_most) (cluster:dra_utilization:count` + of + `)`
-}
+// utilization is the mean of the claimed devices that report it.
+const utilization = `sum(max by (cluster, driver) (cluster:dra_utilization:sum{cluster=~"$cluster", driver=~"$driver"})) ` +
+	`/ sum(max by (cluster, driver, at_most) (cluster:dra_utilization:count{cluster=~"$cluster", driver=~"$driver"}))`
 
 func number(title, description, expr string, steps ...step) Panel {
 	return Panel{
@@ -99,7 +95,7 @@ func linked(uid string, p Panel) Panel {
 
 func fleetNow() []Panel {
 	return []Panel{
-		number("Claimed", "Devices that are held by at least one claim. Admin access does not count.",
+		number("Claimed", "Devices that are held by a claim, or by a pod of a device plugin. Admin access does not count.",
 			`sum(`+claimedDevices+`) or 0 * sum(`+devicesOf("")+`)`, step{0, blue}),
 		linked("dra-namespaces", number("Idle",
 			"Claimed devices that were idle during the idle window. Devices without telemetry are not included.",
@@ -116,7 +112,7 @@ func fleetNow() []Panel {
 		{
 			Title: "Utilization", Description: "Mean utilization of the claimed devices that report it.", Kind: Stat,
 			Unit: "percentunit", NoData: "no exporter",
-			Targets: []Target{{Expr: utilization("")}}, Width: 3,
+			Targets: []Target{{Expr: utilization}}, Width: 3,
 			Height: 4,
 			steps:  []step{{0, red}, {0.2, orange}, {0.5, green}}, link: "dra-nodes",
 		},
@@ -139,105 +135,71 @@ func fleetNow() []Panel {
 			steps: []step{{0, green}, {1, orange}}, MayBeEmpty: "without a firing alert", Total: true,
 			link: "dra-fleet", view: firingAlertsID,
 		},
+		clusterMap(), devicesByState(),
+		wasteOverTime("Waste by namespace", "Device-hours in which devices were idle", "idle_share_seconds", " / 3600", "h"),
+		wasteOverTime("Cost of waste by namespace", "What these hours cost at the prices of the rules", "idle_cost", "",
+			"currency:¤"),
+		freeByModel(),
+	}
+}
+
+func devicesByState() Panel {
+	return Panel{
+		Title: "Devices by state",
+		Description: "Devices by state. A device has one state, the first that applies: unhealthy, stalled, unmeasured, " +
+			"idle, active, partitioned, tainted, free. A partitioned device counts beside its partitions.",
+		Kind: Graph, Unit: "none", NoData: "no exporter", Width: 12, Height: 9, stacked: true,
+		Targets: []Target{{Expr: `sum by (state) (` + devicesOf("") + `)`, Legend: "{{state}}"}},
+		colors:  stateColors(),
+	}
+}
+
+// wasteOverTime are bars of an increase of idle claims, by namespace: of the namespaces that wasted
+// the most device-hours in the day before the end of the time range.
+func wasteOverTime(title, what, record, scaled, unit string) Panel {
+	by := func(record, span string) string {
+		return `sum by (<namespace>) (max by (<namespace>, driver, model) (sum_over_time(namespace:dra_` + record +
+			`:increase$hours{<of namespaces>}[` + span + `)))`
+	}
+	return Panel{
+		Title: title,
+		Description: what + " while the namespace held them, for the ten namespaces that wasted the most hours in " +
+			"the last day. Shared devices are divided among their holders.",
+		Kind: Graph, Unit: unit, NoData: "nothing was idle", Width: 8, Height: 8, bars: true,
+		MayBeEmpty: "while nothing is idle",
+		Targets: []Target{{
+			Expr: by(record, "$__interval]") + scaled + ` > 0 and on (<namespace>) topk(10, ` +
+				by("idle_share_seconds", "1d] @ end()") + ` > 0)`,
+			Legend: "{{namespace}} {{cluster}}",
+		}},
+	}
+}
+
+func freeByModel() Panel {
+	return Panel{
+		Title:       "Free devices by model",
+		Description: "Devices that nobody holds, that can be read and are healthy and not tainted.",
+		Kind:        Graph, Unit: "none", NoData: "no device is free", Width: 8, Height: 8, stacked: true, below: true,
+		MayBeEmpty: "while no device is free",
+		Targets: []Target{{
+			Expr: `sum by (driver, model) (` + devicesOf(`, state="free"`) + `)`, Legend: "{{model}} {{driver}}",
+		}},
 	}
 }
 
 func fleetUse() []Panel {
 	return []Panel{
-		{
-			Title: "Devices by state",
-			Description: "Devices by state. A device has one state, the first that applies: unhealthy, stalled, unmeasured, " +
-				"idle, active, partitioned, tainted, free. A partitioned device counts beside its partitions.",
-			Kind: Graph, Unit: "none", NoData: "no exporter", Width: 12, Height: 9, stacked: true,
-			Targets: []Target{{Expr: `sum by (state) (` + devicesOf("") + `)`, Legend: "{{state}}"}},
-			colors: []colored{
-				{"active", green},
-				{"idle", orange},
-				{"free", blue},
-				{"unhealthy", red},
-				{"stalled", darkRed},
-				{"unmeasured", yellow},
-				{"tainted", purple},
-				{"partitioned", grey},
-			},
-		},
+		oversizedClaims(),
 		{
 			Title: "Distribution of utilization",
 			Description: "Number of claimed devices by utilization. Two bands, one at the top and one at the bottom, mean " +
 				"that some claimed devices are wasted.",
-			Kind: Heatmap, Unit: "none", axis: "percentunit", NoData: "no device reports utilization", Width: 12, Height: 9,
+			Kind: Heatmap, Unit: "none", axis: "percentunit", NoData: "no device reports utilization", Width: 12, Height: 8,
 			Targets: []Target{{
 				Expr: `sum by (at_most) (max by (cluster, driver, at_most) (` +
 					`cluster:dra_utilization:count{cluster=~"$cluster", driver=~"$driver"}))`,
 				Legend: "{{at_most}}",
 			}},
-		},
-		{
-			Title: "Devices by vendor and model", Description: "Devices by vendor and model, and how many of them are in use.",
-			Kind: Table, NoData: "no exporter", Width: 14, Height: 6, sort: "All",
-			Targets: []Target{
-				{
-					Expr:   `sum by (driver, vendor, model) (` + devicesOf(`, state!="partitioned"`) + `)`,
-					Column: "All", Unit: "none",
-				},
-				{Expr: `sum by (driver, vendor, model) (` + claimedDevices + `)`, Column: "Claimed", Unit: "none"},
-				{
-					Expr: `sum by (driver, vendor, model) (` + devicesOf(`, state="idle"`) + `)`, Column: "Idle",
-					Unit: "none",
-				},
-				{
-					Expr: `sum by (driver, vendor, model) (` + devicesOf(`, state="free"`) + `)`, Column: "Free",
-					Unit: "none",
-				},
-				{
-					Expr: `sum by (driver, vendor, model) (` + devicesOf(`, state="unhealthy"`) + `)`, Column: "Unhealthy",
-					Unit: "none",
-				},
-			},
-		},
-		{
-			Title: "Utilization by driver", Description: "Mean utilization of the claimed devices of each driver.", Kind: Graph,
-			Unit: "percentunit", max: 1,
-			NoData: "no device reports utilization", Width: 10, Height: 6,
-			Targets: []Target{{
-				Expr:   utilization(" by (driver)"),
-				Legend: "{{driver}}",
-			}},
-		},
-	}
-}
-
-func fleetWaste() []Panel {
-	return []Panel{
-		wasteOfNamespaces(),
-		idleClaims(),
-		oversizedClaims(),
-		topOfWorkloads("Top idle workloads", "The workloads with the most device-hours in which their devices were idle, in "+
-			"the day before the end of the selected time range. "+
-			"Click a workload for its dashboard.", "idle_share_seconds", "Idle device-hours", 24),
-	}
-}
-
-func wasteOfNamespaces() Panel {
-	idle := sumOf("idle_share_seconds", "<namespace>")
-	shown := ` and on (<namespace>) topk(20, ` + idle + `)`
-	return Panel{
-		Title: "Waste by namespace",
-		Description: "The 20 namespaces with the most idle device-hours in the selected time range, what part of their " +
-			"device-hours that is, the energy that idle devices used, and what the claims that are idle now cost per day at " +
-			"the prices of the rules. Shared devices are divided among their claims.",
-		Kind: Table, NoData: "nothing was idle", Width: 24, Height: 6, sort: "Idle device-hours", limit: 20,
-		Targets: []Target{
-			{Expr: `topk(20, ` + idle + ` / 3600)`, Column: "Idle device-hours", Unit: "h"},
-			{
-				Expr:   idle + ` / ` + sumOf("allocated_share_seconds", "<namespace>") + shown,
-				Column: "Share of the time held", Unit: "percentunit",
-			},
-			{
-				Expr:   sumOf("idle_energy_joules", "<namespace>") + ` / 3.6e6` + shown,
-				Column: "Wasted energy", Unit: "kwatth",
-			},
-			{Expr: `sum by (<namespace>) (` + idleCost("") + `)` + shown, Column: "Wasted per day", Unit: "currency:¤"},
 		},
 	}
 }
@@ -267,71 +229,78 @@ func oversizedClaims() Panel {
 	}
 }
 
-// idleCost is the cost per day of each claim all of whose devices are idle.
+// idleCost is the cost per day of each holder all of whose devices are idle.
 func idleCost(selected string) string {
-	return `max by (<claim>) (claim:dra_idle_cost:per_day{cluster=~"$cluster", node=~"$node", namespace=~"$namespace"` +
+	return `max by (<holder>) (claim:dra_idle_cost:per_day{cluster=~"$cluster", node=~"$node", namespace=~"$namespace"` +
 		selected + `})`
 }
 
-// topIdle are the claims of the table "Top idle claims", by driver: idle is how many idle devices
-// they hold, price what they cost per day, and listed has the 20 with the highest price, and the 20
-// with the most idle devices in case few have a price.
+// topIdle are the holders of the table "Top ten of waste", claims and pods without a claim, by
+// driver: idle is how many idle devices they hold, price what they cost per day, and listed has the
+// ten with the highest price, and the ten with the most idle devices in case few have a price.
 func topIdle(selected string) (idle, price, listed string) {
-	idle = `max by (<claim driver>) (claim:dra_idle_devices:count{cluster=~"$cluster", node=~"$node", ` +
+	idle = `max by (<holder driver>) (claim:dra_idle_devices:count{cluster=~"$cluster", node=~"$node", ` +
 		`driver=~"$driver", namespace=~"$namespace"` + selected + `} > 0)`
-	price = `topk(20, group by (<claim driver>) (` + idle + `) * on (<claim>) group_left () (` + idleCost(selected) + `))`
-	listed = `(group by (<claim driver>) (` + price + `) ` +
-		`or on (<claim driver>) group by (<claim driver>) (topk(20, ` + idle + `)))`
+	price = `topk(10, group by (<holder driver>) (` + idle + `) ` +
+		`* on (<holder>) group_left () (` + idleCost(selected) + `))`
+	listed = `(group by (<holder driver>) (` + price + `) ` +
+		`or on (<holder driver>) group by (<holder driver>) (topk(10, ` + idle + `)))`
 	return idle, price, listed
 }
 
 // idleNames is the list of the names of the claims that are listed. The table reads the series of
-// these alone: a large fleet has tens of thousands, which each of its queries would read.
+// these alone, and those of pods without a claim: a large fleet has tens of thousands, which each
+// of its queries would read.
 func idleNames() list {
 	_, _, listed := topIdle("")
 	return list{name: "idle_claims", label: "Idle claims", of: "resourceclaim_name", expr: listed}
 }
 
 func idleClaims() Panel {
-	names := idleNames().selector()
+	l := idleNames()
+	names := l.of + `=~"$` + l.name + `|"` // pods without a claim have no such label
 	idle, price, listed := topIdle(", " + names)
 	// Rows that are not listed are removed before sums are computed, since there may be many.
-	of := func(metric string) string { return metric + `{` + names + `} and on (<claim driver>) ` + listed }
-	// The part of each idle device that the claim holds.
-	idleShares := `max by (<claim device>) (` + of("dra_claim_allocated_share_seconds_total") + `) ` +
-		`/ max by (<claim device>) (` + of("dra_claim_allocated_seconds_total") + ` > 0) ` +
-		`and on (<claim device>) (claim_device:dra_idle:bool{` + names + `} == 1)) ` +
+	of := func(metric string) string { return metric + `{` + names + `} and on (<holder driver>) ` + listed }
+	// A value of each device of each holder.
+	parts := func(metric string) string {
+		return `((max by (<claim device>) (dra_claim_` + metric + `{` + names + `}) or max by (<pod device>) ` +
+			`(dra_pod_unclaimed_` + metric + `{cluster=~"$cluster", node=~"$node", namespace=~"$namespace"})) ` +
+			`and on (<holder driver>) ` + listed + `)`
+	}
+	// The part of each idle device that the holder has.
+	idleShares := `(` + parts("allocated_share_seconds_total") + ` / on (<holder device>) (` +
+		parts("allocated_seconds_total") + ` > 0) ` +
+		`and on (<holder device>) (claim_device:dra_idle:bool{` + names + `} == 1)) ` +
 		`* on (<device>) group_left () max by (<device>) (device:dra_weight:ratio)`
-	idleShares = "(" + idleShares
+	active := `max by (<holder driver>) (` + parts("last_active_timestamp_seconds") + `)`
 	return Panel{
-		Title: "Top idle claims",
-		Description: "The 20 claims that hold idle devices and cost the most, by driver. Device-hours are those of the " +
-			"idle devices since one of the driver was last active; shared devices and partitions count by their part. " +
-			"The price is that of the whole claim, and there is none while one of its devices is used. Click a claim to " +
-			"open its dashboard.",
-		Kind: Table, NoData: "no claim is idle", Width: 24, Height: 6, sort: "Wasted per day", limit: 20, Total: true,
+		Title: "Top ten of waste",
+		Description: "The ten claims, and pods with devices of a device plugin, that hold idle devices and cost the most, " +
+			"by driver. Device-hours are those of the idle devices since one of the driver was last active; shared devices " +
+			"and partitions count by their part. The price is that of all of the holder's devices, and there is none while " +
+			"one of them is used. Click a claim to open its dashboard.",
+		Kind: Table, NoData: "no claim is idle", Width: 24, Height: 8, sort: "Wasted per day", limit: 10, Total: true,
 		Targets: []Target{
-			{Expr: idle + ` and on (<claim driver>) ` + listed, Column: "Idle devices", Unit: "none"},
+			{Expr: idle + ` and on (<holder driver>) ` + listed, Column: "Idle devices", Unit: "none"},
 			{
-				Expr:   `max by (<claim driver>) (` + of("claim:dra_devices:count") + `)`,
+				Expr:   `max by (<holder driver>) (` + of("claim:dra_devices:count") + `)`,
 				Column: "Devices", Unit: "none",
 			},
 			{Expr: price, Column: "Wasted per day", Unit: "currency:¤"},
 			{
-				Expr: `(time() - max by (<claim driver>) (` + of("dra_claim_last_active_timestamp_seconds") + `)) / 3600 ` +
-					`* on (<claim driver>) sum by (<claim driver>) (` + idleShares + `)`,
+				Expr: `(time() - ` + active + `) / 3600 ` +
+					`* on (<holder driver>) sum by (<holder driver>) (` + idleShares + `)`,
 				Column: "Idle device-hours", Unit: "h",
 			},
+			{Expr: active + ` * 1000`, Column: "Last active", Unit: "dateTimeFromNow"},
 			{
-				Expr:   `max by (<claim driver>) (` + of("dra_claim_last_active_timestamp_seconds") + `) * 1000`,
-				Column: "Last active", Unit: "dateTimeFromNow",
-			},
-			{
-				Expr:   `sum by (<claim driver>) (max by (<claim device>) (` + of("dra_claim_memory_used_bytes") + `))`,
+				Expr: `sum by (<claim driver>) (max by (<claim device>) (dra_claim_memory_used_bytes{` + names + `} ` +
+					`and on (<claim driver>) ` + listed + `))`,
 				Column: "Memory held", Unit: "bytes",
 			},
 			{
-				Expr:   `sum by (<claim driver>) (max by (<claim device>) (` + of("dra_claim_power_watts") + `))`,
+				Expr:   `sum by (<holder driver>) (` + parts("power_watts") + `)`,
 				Column: "Power", Unit: "watt",
 			},
 		},
@@ -339,7 +308,7 @@ func idleClaims() Panel {
 }
 
 // alertLabels are the labels that distinguish alerts.
-const alertLabels = "alertname, severity, cluster, node, namespace, resourceclaim_name, driver, pool, device, " +
+const alertLabels = "alertname, severity, cluster, node, namespace, resourceclaim_name, pod, driver, pool, device, " +
 	"action, source, reason"
 
 // firing are the firing alerts of a severity.
@@ -355,79 +324,95 @@ const (
 	shownSick   = 20
 )
 
-// firingAlertsID is the id of the panel "Firing alerts", the first one after the eight numbers.
-const firingAlertsID = 11
+// firingAlertsID is the id of the panel "Firing alerts", the first one after the pictures.
+const firingAlertsID = 16
 
-// fleetTrouble are the panels of failures, which a person on call needs first.
-func fleetTrouble() []Panel {
-	ofSick := ` and on (<device>) (` + sick() + `)`
-	return []Panel{
-		{
-			Title: "Firing alerts",
-			Description: "Firing alerts of dra-exporter's rules, at most 50, critical ones first. Click an alert for its " +
-				"section of the runbook, a claim, device or node for its dashboard.",
-			Kind: Table, NoData: "none", Width: 24, Height: 6, sort: rank, hide: []string{"pool"}, limit: shownAlerts,
-			Targets: []Target{{
-				Expr: fmt.Sprintf("topk(%d, 2 + ", shownAlerts) + firing(`severity="critical"`) +
-					"\nor 1 + " + firing(`severity="warning"`) + "\nor " + firing(`severity!~"critical|warning"`) + ")",
-				Column: rank, Unit: "none",
-			}},
-			MayBeEmpty: "without a firing alert",
-		},
-		{
-			Title: "Devices with problems",
-			Description: "Devices that are unhealthy, need attention, had an error in the last day or are tainted, at most " +
-				"20, in this order: why, what to do, how many claims hold them, the time and kind of their last error, and since " +
-				"when an alert holds. Click a device for its dashboard.",
-			Kind: Table, NoData: "no device has a problem", Width: 24, Height: 6, MayBeEmpty: "while no device has a problem",
-			sort: rank, hide: []string{"pool"},
-			// What may have several rows for a device comes first: Grafana adds the values of later
-			// queries to all rows of the device.
-			Targets: []Target{
-				{Expr: `max by (<device>, action, reason) (dra_device_needs_attention{<of devices>} == 1` + ofSick + `)`},
-				{Expr: `group by (<device>, key, effect) (dra_device_tainted{<of devices>, effect!="None"}` + ofSick + `)`},
-				{Expr: `max by (<device>, health) (label_replace(dra_device_health_reason_info{<of devices>}` + ofSick +
-					`, "health", "$1", "reason", "(.*)"))`},
-				{
-					Expr: `max by (<device>, state) (device:dra_state:info{<of devices>}) * on (<device>) group_left () ` +
-						`(` + sick() + `)`,
-					Column: rank, Unit: "none",
-				},
-				{
-					Expr: `count by (<device>) (group by (<device>, namespace, resourceclaim_name) ` +
-						`(dra_claim_device_info{<of devices>, admin_access="false"}` + ofSick + `))`,
-					Column: "Claims", Unit: "none",
-				},
-				// The kind of the last error.
-				{
-					Expr: `topk by (<device>) (1, max by (<device>, kind, code) ` +
-						`(last_over_time(device:dra_error:timestamp_seconds{<of devices>}[1d]))) * 1000` + ofSick,
-					Unit: "dateTimeFromNow",
-				},
-				{
-					Expr:   `max by (<device>) (dra_device_last_error_timestamp_seconds{<of devices>}` + ofSick + `) * 1000`,
-					Column: "Last error", Unit: "dateTimeFromNow",
-				},
-				{
-					Expr: `min by (<device>) (ALERTS_FOR_STATE{<of devices>, ` +
-						`alertname=~"DRADevice(Unhealthy|Down|Errors|NeedsAttention)|` +
-						`DRATaintedDeviceHeld"}) * 1000` + ofSick,
-					Column: "Since", Unit: "dateTimeFromNow",
-				},
-			},
-		},
-		incidentsTable(),
+func firingAlerts() Panel {
+	return Panel{
+		Title: "Firing alerts",
+		Description: "Firing alerts of dra-exporter's rules, at most 50, critical ones first. Click an alert for its " +
+			"section of the runbook, a claim, device or node for its dashboard.",
+		Kind: Table, NoData: "none", Width: 24, Height: 6, sort: rank, hide: []string{"pool"}, limit: shownAlerts,
+		Targets: []Target{{
+			Expr: fmt.Sprintf("topk(%d, 2 + ", shownAlerts) + firing(`severity="critical"`) +
+				"\nor 1 + " + firing(`severity="warning"`) + "\nor " + firing(`severity!~"critical|warning"`) + ")",
+			Column: rank, Unit: "none",
+		}},
+		MayBeEmpty: "without a firing alert",
 	}
 }
 
+func sickDevices() Panel {
+	ofSick := ` and on (<device>) (` + sick() + `)`
+	return Panel{
+		Title: "Devices with problems",
+		Description: "Devices that are unhealthy, need attention, had an error in the last day or are tainted, at most " +
+			"20, in this order: why, what to do, how many hold them, the time and kind of their last error, and since " +
+			"when an alert holds. Click a device for its dashboard.",
+		Kind: Table, NoData: "no device has a problem", Width: 24, Height: 6, MayBeEmpty: "while no device has a problem",
+		sort: rank, hide: []string{"pool"},
+		// What may have several rows for a device comes first: Grafana adds the values of later
+		// queries to all rows of the device.
+		Targets: []Target{
+			{Expr: `max by (<device>, action, reason) (dra_device_needs_attention{<of devices>} == 1` + ofSick + `)`},
+			{Expr: `group by (<device>, key, effect) (dra_device_tainted{<of devices>, effect!="None"}` + ofSick + `)`},
+			{Expr: `max by (<device>, health) (label_replace(dra_device_health_reason_info{<of devices>}` + ofSick +
+				`, "health", "$1", "reason", "(.*)"))`},
+			{
+				Expr: `max by (<device>, state) (device:dra_state:info{<of devices>}) * on (<device>) group_left () ` +
+					`(` + sick() + `)`,
+				Column: rank, Unit: "none",
+			},
+			{
+				Expr:   `max by (<device>) (dra_device_allocations{<of devices>}` + ofSick + `) > 0`,
+				Column: "Holders", Unit: "none",
+			},
+			// The kind of the last error.
+			{
+				Expr: `topk by (<device>) (1, max by (<device>, kind, code) ` +
+					`(last_over_time(device:dra_error:timestamp_seconds{<of devices>}[1d]))) * 1000` + ofSick,
+				Unit: "dateTimeFromNow",
+			},
+			{
+				Expr:   `max by (<device>) (dra_device_last_error_timestamp_seconds{<of devices>}` + ofSick + `) * 1000`,
+				Column: "Last error", Unit: "dateTimeFromNow",
+			},
+			{
+				Expr: `min by (<device>) (ALERTS_FOR_STATE{<of devices>, ` +
+					`alertname=~"DRADevice(Unhealthy|Down|Errors|NeedsAttention)|` +
+					`DRATaintedDeviceHeld"}) * 1000` + ofSick,
+				Column: "Since", Unit: "dateTimeFromNow",
+			},
+		},
+	}
+}
+
+// stuckClaims are the claims that wait or make no progress. Those of the whole cluster, also
+// without a node, come from the metrics of kube-state-metrics.
 func stuckClaims() []Panel {
+	const (
+		of    = `{cluster=~"$cluster", namespace=~"$namespace"}`
+		named = `, "resourceclaim_name", "$1", "resourceclaim", "(.+)")`
+		key   = "cluster, namespace, resourceclaim_name"
+	)
 	return []Panel{
 		stalledTable(),
+		{
+			Title: "Pending claims", Description: "The 20 claims that have waited the longest for devices.",
+			Kind: Table, NoData: "no claim is pending, or kube-state-metrics has no metrics of claims", Width: 8, Height: 6,
+			MayBeEmpty: "where kube-state-metrics has no metrics of claims",
+			Targets: []Target{{
+				Expr: `bottomk(20, max by (` + key + `) (label_replace(kube_resourceclaim_created` + of + named + `)
+					and on (` + key + `) (max by (` + key + `) (label_replace(kube_resourceclaim_status_allocated` + of + named +
+					`) == 0)) * 1000`,
+				Column: "Created", Unit: "dateTimeFromNow",
+			}},
+		},
 		{
 			Title: "Claims that wait for their driver",
 			Description: "Claims that hold devices which their driver has not prepared, so that no pod can use them. If this " +
 				"lasts longer than some seconds, see DRAClaimNotPrepared in the runbook.",
-			Kind: Table, NoData: "none", Width: 12, Height: 6, MayBeEmpty: "while all claims are prepared", Total: true,
+			Kind: Table, NoData: "none", Width: 8, Height: 6, MayBeEmpty: "while all claims are prepared", Total: true,
 			Targets: []Target{{
 				Expr: `topk(20, count by (<claim driver>) (group by (<claim device>) (dra_claim_device_info{cluster=~"$cluster", ` +
 					`node=~"$node", driver=~"$driver", namespace=~"$namespace", state="allocated", admin_access="false"})))`,
@@ -444,7 +429,7 @@ func stalledTable() Panel {
 		Description: "Claims that keep a device busy without progress, as when a collective operation hangs: the " +
 			"quantities that are far below their baseline, and the power of the claim. Click a claim to open its dashboard. " +
 			"See DRAClaimStalled in the runbook.",
-		Kind: Table, NoData: "none", Width: 12, Height: 6, MayBeEmpty: "while no claim is stalled", sort: "Power",
+		Kind: Table, NoData: "none", Width: 8, Height: 6, MayBeEmpty: "while no claim is stalled", sort: "Power",
 		limit: 20,
 		Targets: []Target{
 			{Expr: `max by (<claim device>, reason) (dra_claim_stalled` + of + ` == 1) and on (<claim device>) ` +

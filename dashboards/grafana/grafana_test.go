@@ -313,8 +313,8 @@ func TestAnnotations(t *testing.T) {
 	}
 }
 
-// TestFleet checks that the eight numbers come first, then what is wrong, critical alerts first,
-// and that numbers link to dashboards that exist.
+// TestFleet checks that the eight numbers and the pictures come first, then what is wrong, critical
+// alerts first, and that numbers link to dashboards that exist.
 func TestFleet(t *testing.T) {
 	b := fleet()
 	got := decode(t, &b)
@@ -323,7 +323,12 @@ func TestFleet(t *testing.T) {
 			t.Errorf("panel %d is %q: a %s at %d", i, p.Title, p.Type, p.GridPos.Y)
 		}
 	}
-	first := got.Panels[10]
+	for _, p := range got.Panels[9:14] {
+		if p.Type == string(Table) || p.GridPos.Y+p.GridPos.H > 22 {
+			t.Errorf("%q is a %s that ends at %d: people look first, on one screen", p.Title, p.Type, p.GridPos.Y+p.GridPos.H)
+		}
+	}
+	first := got.Panels[15]
 	if first.Title != "Firing alerts" || first.ID != firingAlertsID ||
 		len(first.Transformations) != 4 || first.Transformations[1].ID != "sortBy" ||
 		first.Transformations[1].Options.Sort[0].Field != "Value" {
@@ -443,10 +448,10 @@ func TestFolded(t *testing.T) {
 		height int
 		empty  []string // these may be, and say what is right then
 	}{
-		{fleet(), 72, []string{
-			"Alerts", "Firing alerts", "Devices with problems", "Incidents", "Oversized claims", "Top idle workloads",
+		{fleet(), 42, []string{
+			"Alerts", "Firing alerts", "Waste by namespace", "Cost of waste by namespace", "Free devices by model",
 		}},
-		{nodes(), 24, nil},
+		{nodes(), 38, nil},
 	} {
 		got, height := decode(t, &tt.board), 0
 		titles := map[string]bool{}

@@ -7,10 +7,12 @@ func namespaces() Board {
 		search: "namespace", recorded: true,
 		uses: []string{"cluster", "namespace", "driver", "model"},
 		Description: "Device-hours, active share, energy and cost by namespace in the selected time range. Shared devices " +
-			"are divided among their claims, and a partition counts by its part of its parent, so that no device-hour is " +
+			"are divided among their holders, and a partition counts by its part of its parent, so that no device-hour is " +
 			"counted " +
 			"twice. Prices are part of the rules.",
-		Rows: []Row{{"Total", showbackTotal()}, {"By namespace", showbackTables()}, {"Over time", showbackTime()}},
+		since:  "now-30d",
+		Rows:   []Row{{"Total", showbackTotal()}, {"By namespace", showbackTables()}, {pricesRow, showbackDetails()}},
+		folded: []string{pricesRow},
 	}
 }
 
@@ -33,8 +35,8 @@ func showbackTotal() []Panel {
 			Width:   6, Height: 4, steps: steps, decimals: decimals,
 		}
 	}
-	return []Panel{
-		of("Total device-hours", "Device-hours held by claims in the selected time range.", "h",
+	return append([]Panel{
+		of("Total device-hours", "Device-hours held by claims and pods in the selected time range.", "h",
 			sumOf("allocated_share_seconds", "")+" / 3600", 2, step{0, blue}),
 		of("Active share of measured time",
 			"Active time of all devices divided by the time held. Devices without utilization never count as active: select a "+
@@ -42,17 +44,25 @@ func showbackTotal() []Panel {
 			"percentunit",
 			sumOf("active_seconds", "")+" / "+sumOf("allocated_share_seconds", ""), 1, step{0, red}, step{0.2, orange},
 			step{0.5, green}),
-		of("Total energy", "Energy used by devices for claims in the selected time range.", "kwatth",
+		of("Total energy", "Energy used by devices for their holders in the selected time range.", "kwatth",
 			sumOf("energy_joules", "")+" / 3.6e6", 3, step{0, blue}),
 		of("Total cost", "Price of the device-hours, in the currency of the rules' prices. Hours without a price cost "+
 			"nothing.",
 			"currency:¤", sumOf("cost", ""), 2, step{0, blue}),
-	}
+	}, showbackTime()...)
 }
 
+// pricesRow has what explains the sums.
+const pricesRow = "Workloads, and what has no price"
+
 func showbackTables() []Panel {
-	columns := func(by string) []Target {
-		return []Target{
+	const by = "<namespace>, driver, model"
+	return []Panel{{
+		Title: "Namespaces by driver and model",
+		Description: "Devices held and used by namespace, driver and model, which determines the price. Click a column title " +
+			"to sort, a namespace to select it.",
+		Kind: Table, NoData: "nothing was held", Width: 24, Height: 9, sort: "Device-hours",
+		Targets: []Target{
 			{Expr: sumOf("allocated_share_seconds", by) + " / 3600", Column: "Device-hours", Unit: "h"},
 			{
 				Expr: sumOf("active_seconds", by) + " / " + sumOf("allocated_share_seconds", by), Column: "Active",
@@ -63,30 +73,20 @@ func showbackTables() []Panel {
 			{Expr: sumOf("network_bytes", by), Column: "Network traffic", Unit: "bytes"},
 			{Expr: sumOf("cost", by), Column: "Cost", Unit: "currency:¤"},
 			{Expr: sumOf("idle_cost", by), Column: "Wasted", Unit: "currency:¤"},
-		}
-	}
+		},
+	}}
+}
+
+func showbackDetails() []Panel {
 	return []Panel{
-		{
-			Title:       "Namespaces",
-			Description: "Devices held and used by each namespace. Click a column title to sort, a namespace to select it.",
-			Kind:        Table,
-			NoData:      "nothing was held", Width: 24, Height: 7, sort: "Device-hours", Targets: columns("<namespace>"),
-		},
-		{
-			Title:       "Namespaces by driver and model",
-			Description: "Devices held and used by namespace and model, which determines the price.", Kind: Table,
-			NoData: "nothing was held",
-			Width:  24, Height: 9, sort: "Device-hours", Targets: columns("<namespace>, driver, model"),
-		},
 		topOfWorkloads("Top workloads", "The workloads with the most device-hours in the day before the end of the selected "+
 			"time range. Click a workload for its dashboard.",
-			"allocated_share_seconds", "Device-hours", 24),
+			"allocated_share_seconds", "Device-hours", 12),
 		{
 			Title: "Without a price",
-			Description: "Device-hours that cost nothing here, because the rules have no price for the model, or because " +
-				"it is " +
+			Description: "Device-hours that cost nothing here, because the rules have no price for the model, or because it is " +
 				"unknown which part of its parent a partition is.",
-			Kind: Table, NoData: "everything has a price", Width: 24, Height: 6, sort: "Device-hours",
+			Kind: Table, NoData: "everything has a price", Width: 12, Height: 6, sort: "Device-hours",
 			Targets: []Target{{
 				Expr: sumOf("unpriced_share_seconds", "<namespace>, driver, model") + " / 3600 > 0", Column: "Device-hours",
 				Unit: "h",
@@ -95,31 +95,26 @@ func showbackTables() []Panel {
 	}
 }
 
+// showbackTime are bars of what each namespace held, used and cost: in a month, of each day.
 func showbackTime() []Panel {
 	// Of thousands, those with the most device-hours in the last day: not in months, which takes long.
-	most := func(expr string) string {
-		return expr + ` and on (<namespace>) topk(20, sum by (<namespace>) (max by (<namespace>, driver, model) (` +
-			`sum_over_time(namespace:dra_allocated_share_seconds:increase$hours{<of namespaces>}[1d] @ end()))))`
+	by := func(record, span string) string {
+		return `sum by (<namespace>) (max by (<namespace>, driver, model) (sum_over_time(namespace:dra_` + record +
+			`:increase$hours{<of namespaces>}[` + span + `)))`
 	}
-	held := line("Devices held",
-		"Devices held by the namespace's claims, without admin access. A shared device counts once per claim.", "none",
-		"nothing was held", "{{namespace}} {{cluster}}",
-		most(`sum by (<namespace>) (max by (<namespace>, driver) (namespace:dra_devices:count{<of drivers of namespaces>}))`))
-	power := line("Power by namespace", "Power drawn for the namespace's claims.", "watt", "not measured",
-		"{{namespace}} {{cluster}}",
-		most(`sum by (<namespace>) (max by (<namespace>, driver) (namespace:dra_power_watts:sum{<of drivers of `+
-			`namespaces>}))`))
-	daily := line("Device-hours per day",
-		"Device-hours of the 24 hours before each point. The value at midnight is the sum of a day.", "h",
-		"nothing was held", "{{namespace}} {{cluster}}",
-		most(`sum by (<namespace>) (max by (<namespace>, driver, model) (`+
-			`sum_over_time(namespace:dra_allocated_share_seconds:increase$hours{<of namespaces>}[1d]))) / 3600`))
-	busy := line("Devices busy",
-		"Device-seconds of activity per second: 1 means one device that is always busy. A partition counts by its part.",
-		"none",
-		"not measured", "{{namespace}} {{cluster}}",
-		most(`sum by (<namespace>) (max by (<namespace>, driver, model) (namespace:dra_active_devices:sum{<of `+
-			`namespaces>}))`))
-	held.stacked, power.stacked, busy.stacked = true, true, true
-	return []Panel{held, busy, power, daily}
+	bars := func(title, description, unit, record, scaled string) Panel {
+		p := line(title, description+" Over a month, each bar is a day; over an hour, four minutes. The 20 namespaces with the "+
+			"most device-hours in the last day.", unit, "nothing was held", "{{namespace}} {{cluster}}",
+			by(record, "$__interval]")+scaled+` and on (<namespace>) topk(20, `+by("allocated_share_seconds", "1d] @ end()")+`)`)
+		p.bars = true
+		return p
+	}
+	return []Panel{
+		bars("Device-hours held", "Device-hours that the namespace held.", "h", "allocated_share_seconds", " / 3600"),
+		bars("Device-hours of activity", "Device-hours in which the devices were active for the namespace.", "h",
+			"active_seconds", " / 3600"),
+		bars("Cost by namespace", "Price of the device-hours.", "currency:¤", "cost", ""),
+		bars("Energy by namespace", "Energy that the devices used for the namespace.", "kwatth", "energy_joules",
+			" / 3.6e6"),
+	}
 }

@@ -9,7 +9,8 @@ func nodes() Board {
 		Description: "Health, temperature, clocks, throttling, errors and links of the devices, and the claims that hold " +
 			"them.",
 		Rows: []Row{
-			{"Devices", nodeDevices()},
+			{"Over time", nodePictures()},
+			{"Devices", []Panel{deviceList()}},
 			{"Condition of devices", nodeCondition()},
 			{"Use of devices", nodeUse()},
 			{"Heat, power and clocks", nodeHeat()},
@@ -19,66 +20,80 @@ func nodes() Board {
 	}
 }
 
-func nodeDevices() []Panel {
-	return []Panel{
-		{
-			Title: "Device list",
-			Description: "Every selected device with its identity, state and driver version. A device that is in no " +
-				"ResourceSlice, such as a GPU whose MIG devices are static, can't be requested. " +
-				"A device that is not node-local is offered to several nodes.",
-			Kind: Table, NoData: "no device", Width: 24, Height: 9, sort: rank,
-			Targets: []Target{
-				{Expr: `max by (<device>, vendor, model, listed, node_local, parent, uuid, pci_bus_id, numa_node, ` +
-					`driver_version) (dra_device_info{<of device>, model=~"$model"})`},
-				{
-					Expr: `1 + max by (<device>, state) (device:dra_state:info{<of device>, state="unhealthy"})
+// nodePictures are what the devices did, above who held them.
+func nodePictures() []Panel {
+	utilization := line("Device utilization", "Share of the time in which any engine of the device was busy.",
+		"percentunit", "not measured", "{{device}} {{node}}",
+		`max by (<device>) (dra_device_utilization_ratio{<of device>})`)
+	memory := line("Device memory in use", "Memory in use as a share of the device's memory.", "percentunit",
+		"not measured", "{{device}} {{node}}",
+		`max by (<device>) (dra_device_memory_used_bytes{<of device>}) /
+			max by (<device>) (dra_device_memory_capacity_bytes{<of device>})`)
+	memory.steps = []step{{0, blue}, {0.95, red}}
+	utilization.max, memory.max = 1, 1
+	return append(inLine(
+		utilization,
+		line("Device power", "Power that each device draws.", "watt", "not measured", "{{device}} {{node}}",
+			`max by (<device>) (dra_device_power_watts{<of device>})`),
+		memory,
+	), heldOverTime("<of device>", ""))
+}
+
+func deviceList() Panel {
+	return Panel{
+		Title: "Device list",
+		Description: "Every selected device with its identity, state and driver version. A device that is in no " +
+			"ResourceSlice, such as a GPU whose MIG devices are static, can't be requested. " +
+			"A device that is not node-local is offered to several nodes.",
+		Kind: Table, NoData: "no device", Width: 24, Height: 9, sort: rank,
+		Targets: []Target{
+			{Expr: `max by (<device>, vendor, model, listed, node_local, parent, uuid, pci_bus_id, numa_node, ` +
+				`driver_version) (dra_device_info{<of device>, model=~"$model"})`},
+			{
+				Expr: `1 + max by (<device>, state) (device:dra_state:info{<of device>, state="unhealthy"})
 						or max by (<device>, state) (device:dra_state:info{<of device>, state="stalled"})
 						or 0 * max by (<device>, state) (device:dra_state:info{<of device>})`,
-					Column: rank, Unit: "none",
-				},
-				{Expr: `max by (<device>, profile, serial, firmware_version, cuda_version) (dra_device_hardware_info{` +
-					`<of device>})`},
-				{Expr: `max by (<device>) (dra_device_allocations{<of device>})`, Column: "Claims", Unit: "none"},
-				{
-					Expr: `max by (<device>) (dra_device_last_error_timestamp_seconds{<of device>}) * 1000`, Column: "Last error",
-					Unit: "dateTimeFromNow",
-				},
+				Column: rank, Unit: "none",
 			},
-		},
-		{
-			Title:       "Held over time",
-			Description: "Number of claims that held the device, without admin access. Nothing is shown while it was free.",
-			Kind:        Timeline, NoData: "no device was held", Width: 12, Height: 8,
-			states: []state{
-				{"1", "one claim", blue},
-				{"2", "two claims", purple},
-				{"3", "three claims", orange},
-				{"4", "four claims or more", red},
+			{Expr: `max by (<device>, profile, serial, firmware_version, cuda_version) (dra_device_hardware_info{` +
+				`<of device>})`},
+			{Expr: `max by (<device>) (dra_device_allocations{<of device>})`, Column: "Holders", Unit: "none"},
+			{
+				Expr: `max by (<device>) (dra_device_last_error_timestamp_seconds{<of device>}) * 1000`, Column: "Last error",
+				Unit: "dateTimeFromNow",
 			},
-			Targets: []Target{{
-				Expr:   `clamp_max(max by (<device>) (dra_device_allocations{<of device>}) > 0, 4)`,
-				Legend: "{{device}} {{node}}",
-			}},
-		},
-		{
-			Title: "Where the values come from",
-			Description: "Source of each quantity that is not measured itself, and in brackets how it is computed: as the " +
-				"integral of a gauge, an estimate, or a part of the parent's value. With --metrics.quantity-source=on, of all.",
-			Kind: Table, NoData: "all is measured, or nothing", Width: 12, Height: 8,
-			Targets: []Target{{
-				Expr: `count by (driver, quantity, source) (` +
-					`group by (<device>, quantity, source) (dra_device_quantity_source_info{<of device>}))`,
-				Column: "Devices", Unit: "none",
-			}},
-			Total: true,
 		},
 	}
 }
 
+func claimsOnDevices() Panel {
+	return Panel{
+		Title:       "Holders of the devices",
+		Description: "Claims that hold the selected devices now, and pods that hold them by a device plugin, without a claim.",
+		Kind:        Table,
+		NoData:      "no device is held", Width: 12, Height: 8,
+		Targets: []Target{{Expr: `max by (<device>, namespace, resourceclaim_name, attribution) ` +
+			`(dra_claim_device_info{<of device>, admin_access="false"}) or max by (<device>, namespace, pod, attribution) ` +
+			`(dra_pod_claim_info{<of device>, resourceclaim_name=""})`}},
+	}
+}
+
+func whereFrom() Panel {
+	return Panel{
+		Title: "Where the values come from",
+		Description: "Source of each quantity that is not measured itself, and in brackets how it is computed: as the " +
+			"integral of a gauge, an estimate, or a part of the parent's value. With --metrics.quantity-source=on, of all.",
+		Kind: Table, NoData: "all is measured, or nothing", Width: 12, Height: 8,
+		Targets: []Target{{
+			Expr: `count by (driver, quantity, source) (` +
+				`group by (<device>, quantity, source) (dra_device_quantity_source_info{<of device>}))`,
+			Column: "Devices", Unit: "none",
+		}},
+		Total: true,
+	}
+}
+
 func nodeUse() []Panel {
-	utilization := line("Device utilization", "Share of the time in which any engine of the device was busy.",
-		"percentunit", "not measured", "{{device}} {{node}}",
-		`max by (<device>) (dra_device_utilization_ratio{<of device>})`)
 	engines := line("Engine utilization", "Share of the time in which each engine was busy.", "percentunit",
 		"no source reports engines", "{{device}} {{node}} {{engine}}",
 		`max by (<device>, engine) (dra_device_engine_utilization_ratio{<of device>})`)
@@ -92,29 +107,17 @@ func nodeUse() []Panel {
 			"are too small for it.",
 		"percentunit", "no source reports it", "{{device}} {{node}}",
 		`max by (<device>) (dra_device_occupancy_ratio{<of device>})`)
-	memory := line("Device memory in use", "Memory in use as a share of the device's memory.", "percentunit",
-		"not measured", "{{device}} {{node}}",
-		`max by (<device>) (dra_device_memory_used_bytes{<of device>}) /
-			max by (<device>) (dra_device_memory_capacity_bytes{<of device>})`)
 	reserved := orEmpty("where no source reports it", line("Reserved device memory",
 		"Memory that is reserved for the driver and the firmware of the device.", "bytes", "no source reports it",
 		"{{device}} {{node}}", `max by (<device>) (dra_device_memory_reserved_bytes{<of device>})`))
-	memory.steps = []step{{0, blue}, {0.95, red}}
-	for _, p := range []*Panel{&utilization, &engines, &occupancy, &memory} {
-		p.max = 1
-	}
+	engines.max, occupancy.max = 1, 1
 	return []Panel{
-		utilization, engines, memory, occupancy, reserved, lost,
+		engines, occupancy, reserved, lost,
 		orEmpty("where all use is attributed",
-			line("Unattributed use", "Utilization of devices that no claim holds, or by processes that belong to no holder.",
+			line("Unattributed use", "Utilization of devices that nobody holds, or by processes that belong to no holder.",
 				"percentunit", "not measured", "{{device}} {{node}}",
 				`max by (<device>) (dra_device_unattributed_utilization_ratio{<of device>}) > 0.01`)),
-		{
-			Title: "Claims on the devices", Description: "Claims that hold the selected devices now.", Kind: Table,
-			NoData: "no device is held", Width: 12, Height: 8,
-			Targets: []Target{{Expr: `max by (<device>, namespace, resourceclaim_name, attribution) ` +
-				`(dra_claim_device_info{<of device>, admin_access="false"})`}},
-		},
+		claimsOnDevices(), whereFrom(),
 	}
 }
 
@@ -135,8 +138,6 @@ func nodeHeat() []Panel {
 	throttled.steps = []step{{0, blue}, {0.2, orange}}
 	return []Panel{
 		heat, throttled,
-		line("Device power", "Power that each device draws.", "watt", "not measured", "{{device}} {{node}}",
-			`max by (<device>) (dra_device_power_watts{<of device>})`),
 		orEmpty("where no source reports limits", line("Power limits",
 			"The limit in force now, the default of the device, and the lowest and highest that can be set.",
 			"watt", "no source reports limits", "{{device}} {{node}} {{limit}}",
@@ -179,26 +180,6 @@ func nodeErrors() []Panel {
 					Unit: "dateTimeFromNow",
 				},
 			},
-		},
-		{
-			Title: "Incidents by kind",
-			Description: "Incidents in the selected time range, and how often each happened. The page of the node's exporter " +
-				"shows the course of each incident, what was recorded, and which claims it hit.",
-			Kind: Table, NoData: "none", Width: 12, Height: 8, MayBeEmpty: "without an incident", sort: "Times", limit: 20,
-			Targets: []Target{{
-				Expr:   `topk(20, round(max by (<node>, kind) (increase(dra_exporter_incidents_total{<of nodes>}[$__range]))) > 0)`,
-				Column: "Times", Unit: "none",
-			}},
-		},
-		{
-			Title:       "Last errors by kind",
-			Description: "When each device last had an error of each kind, in the last day.", Kind: Table, NoData: "none",
-			Width: 12, Height: 8, MayBeEmpty: "without errors", sort: "Last one", limit: 50,
-			Targets: []Target{{
-				Expr: `topk(50, max by (<device>, kind, code) ` +
-					`(last_over_time(device:dra_error:timestamp_seconds{<of device>}[1d]))) * 1000`,
-				Column: "Last one", Unit: "dateTimeFromNow",
-			}},
 		},
 		line("Link traffic", "Bytes per second on each link.", "binBps", "not measured",
 			"{{device}} {{node}} {{link}} {{direction}}",

@@ -213,13 +213,23 @@ func widths() map[string]int {
 	}
 }
 
+// carry is the part of links that keeps the data source and the time range.
+const carry = "?${__url_time_range}&${datasource:queryparam}&${cluster:queryparam}"
+
+// deviceURL is the dashboard of a device.
+func deviceURL(node, driver, device string) string {
+	return "/d/dra-nodes" + carry + "&var-node=" + node + "&var-driver=" + driver + "&var-device=" + device
+}
+
 // cells are links from a cell to the dashboard of the object that it names, which keep the data
 // source and the time range, and to its page, if there is one; and the widths and colors of cells.
 func cells(pages map[string]string) []dashboard.DashboardFieldConfigSourceOverrides {
-	const carry = "?${__url_time_range}&${datasource:queryparam}&${cluster:queryparam}"
 	link := func(column, uid, selection string) dashboard.DashboardFieldConfigSourceOverrides {
-		title := "This " + strings.ToLower(column)
-		links := []map[string]any{{"title": title, "url": "/d/" + uid + carry + selection}}
+		title, url := "This "+strings.ToLower(column), "/d/"+uid+carry+selection
+		if column == "Device" {
+			url = deviceURL("${__data.fields.Node}", "${__data.fields.Driver}", "${__value.raw}")
+		}
+		links := []map[string]any{{"title": title, "url": url}}
 		if page := pages[column]; page != "" {
 			links = append(links, map[string]any{"title": title + " on the page of its node", "url": page, "targetBlank": true})
 		}
@@ -239,8 +249,7 @@ func cells(pages map[string]string) []dashboard.DashboardFieldConfigSourceOverri
 			"&var-kind=${__data.fields[\"Part of a\"]}&var-workload=${__value.raw}"),
 		link("Namespace", "dra-namespaces", "&var-namespace=${__value.raw}"),
 		link("Node", "dra-nodes", "&var-node=${__value.raw}"),
-		link("Device", "dra-nodes", "&var-node=${__data.fields.Node}&var-driver=${__data.fields.Driver}"+
-			"&var-device=${__value.raw}"),
+		link("Device", "", ""),
 		override("Alert", dashboard.DynamicConfigValue{Id: "links", Value: []map[string]any{{
 			"title": "Runbook", "url": rules.RunbookURL + "#${__value.raw}", "targetBlank": true,
 		}}}),

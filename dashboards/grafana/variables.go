@@ -130,7 +130,7 @@ func (b *Board) rankOfNamespaces() string {
 // rankOfClaims ranks, by labels, the claims that match the text box: those first that held devices
 // for the longest. Claims without recorded series come last.
 func (b *Board) rankOfClaims(by, selected string) string {
-	selected = `{cluster=~"$cluster"` + selected + b.found("claim", "resourceclaim_name") + `}`
+	selected = `{cluster=~"$cluster", resourceclaim_name!=""` + selected + b.found("claim", "resourceclaim_name") + `}`
 	return `sum by (` + by + `) (max by (<claim driver>) (sum_over_time(claim:dra_devices:count` + selected +
 		`[$__range])))
 		or 0 * group by (` + by + `) (dra_claim_info` + selected + `)`

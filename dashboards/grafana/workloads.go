@@ -3,6 +3,8 @@ package grafana
 import (
 	"fmt"
 
+	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
+
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 )
 
@@ -18,12 +20,15 @@ func workloads() Board {
 		Rows: []Row{
 			{"Total", workloadTotal()},
 			{"By workload", workloadTables()},
-			{"Over time", workloadTime()},
+			{memberRow, memberTables()},
 			{workRow, []Panel{energyOfWork(), crossNUMA()}},
 		},
-		folded: []string{workRow},
+		folded: []string{memberRow, workRow},
 	}
 }
+
+// memberRow has what the pictures of pods and members are about.
+const memberRow = "Pods, members and errors"
 
 // workRow is empty in most clusters: it needs metrics of servers, or pods across NUMA nodes.
 const workRow = "Energy of each unit of work, and pods across NUMA nodes"
@@ -82,14 +87,14 @@ func workloadTotal() []Panel {
 		return Panel{
 			Title: title, Description: description, Kind: Stat, Unit: unit, NoData: noData,
 			Targets: []Target{{Expr: expr}},
-			Width:   4, Height: 4, steps: steps, decimals: decimals,
+			Width:   4, Height: 3, steps: steps, decimals: decimals,
 		}
 	}
 	const held = `sum_over_time(workload:dra_allocated_share_seconds:increase$hours{<of workloads>}[$__range])`
 	errors := of("Errors of devices", "Errors of devices while the workloads held them. One that hit several workloads "+
 		"counts for each.", "none", "none", "round("+workloadSum("errors", "")+")", 0, step{0, green}, step{0.5, red})
 	errors.MayBeEmpty = "without an error"
-	return []Panel{
+	return append([]Panel{
 		of("Workloads", "Workloads that held devices in the selected time range.", "none", "nothing was held",
 			`count(group by (cluster, namespace, workload_kind, workload_name) (`+held+` > 0))`, 0, step{0, blue}),
 		of("Device-hours of workloads", "Device-hours held by pods of the workloads in the selected time range.", "h",
@@ -103,7 +108,7 @@ func workloadTotal() []Panel {
 		of("Idle device-hours", "Device-hours in which the devices were idle while pods of the workloads held them.", "h",
 			"nothing was idle", workloadSum("idle_share_seconds", "")+" / 3600", 2, step{0, green}, step{1, orange}),
 		errors,
-	}
+	}, workloadPictures()...)
 }
 
 func workloadTables() []Panel {
@@ -112,11 +117,12 @@ func workloadTables() []Panel {
 		{
 			Title: "Workloads by device-hours",
 			Description: "The workloads with the most device-hours, by driver. Stalled: busy without progress. " +
-				"FLOP utilization: the share of the tensor cores' highest rate, where a source measures them. " +
+				"FLOP utilization: the share of the tensor cores' highest rate, where a source measures them. Goodput: the share of " +
+				"the hours held that was not lost; empty if nothing was. " +
 				"Throttled: of each device the reason that took " +
 				"the longest. Peak memory: the most that one pod had of one device. Click a workload to select it, a namespace " +
 				"for its showback.",
-			Kind: Table, NoData: "nothing was held", Width: 24, Height: 11, sort: "Device-hours", limit: shownWorkloads,
+			Kind: Table, NoData: "nothing was held", Width: 24, Height: 10, sort: "Device-hours", limit: shownWorkloads,
 			Targets: []Target{
 				{Expr: top(workloadSum("allocated_share_seconds", "<workload>") + " / 3600"), Column: "Device-hours", Unit: "h"},
 				{
@@ -128,6 +134,11 @@ func workloadTables() []Panel {
 					Expr: top(workloadSum("flop_share_seconds", "<workload>") + " / (" +
 						workloadSum("flop_measured_share_seconds", "<workload>") + " > 0)"),
 					Column: "FLOP utilization", Unit: "percentunit",
+				},
+				{
+					Expr: top("clamp_min(1 - " + workloadSum("lost_share_seconds", "<workload>") + " / " +
+						workloadSum("allocated_share_seconds", "<workload>") + ", 0)"),
+					Column: "Goodput", Unit: "percentunit",
 				},
 				{Expr: top(workloadSum("idle_share_seconds", "<workload>") + " / 3600"), Column: "Idle device-hours", Unit: "h"},
 				{Expr: top(workloadSum("stalled_share_seconds", "<workload>") + " / 3600"), Column: "Stalled", Unit: "h"},
@@ -144,18 +155,12 @@ func workloadTables() []Panel {
 				},
 			},
 		},
-		{
-			Title: "Incidents",
-			Description: "Errors of devices while pods of the workload held them, by kind: an error counts once for a " +
-				"workload, however many of its pods hold the device.",
-			Kind: Table, NoData: "none", Width: 12, Height: 7, sort: "Errors", limit: shownWorkloads,
-			hide:       []string{"driver", "queue"},
-			MayBeEmpty: "without an error",
-			Targets: []Target{{
-				Expr:   fmt.Sprintf(`topk(%d, round(%s) > 0)`, shownWorkloads, workloadSum("errors", "<workload>, kind")),
-				Column: "Errors", Unit: "short",
-			}},
-		},
+	}
+}
+
+func memberTables() []Panel {
+	return []Panel{
+		membersSideBySide(),
 		{
 			Title:       "Pods of workloads",
 			Description: "Pods that hold devices now, those with the most devices. Click a pod for the dashboard of its claim.",
@@ -170,7 +175,6 @@ func workloadTables() []Panel {
 				Column: "Devices", Unit: "none",
 			}},
 		},
-		lostHours(), membersSideBySide(),
 	}
 }
 
@@ -210,36 +214,6 @@ func energyOfWork() Panel {
 				Column: "Per device-second", Unit: "cps",
 			},
 		},
-	}
-}
-
-// lostHours is a table of the device-hours that workloads lost, by cause.
-func lostHours() Panel {
-	lost := workloadSum("lost_share_seconds", "<workload>")
-	shown := fmt.Sprintf(` and on (<workload>) topk(%d, %s)`, shownWorkloads, lost)
-	targets := []Target{
-		{Expr: fmt.Sprintf(`topk(%d, %s / 3600 > 0)`, shownWorkloads, lost), Column: "Lost", Unit: "h"},
-		{
-			Expr: `clamp_min(1 - ` + lost + ` / on (<workload>) ` +
-				workloadSum("allocated_share_seconds", "<workload>") + `, 0)` + shown,
-			Column: "Goodput", Unit: "percentunit",
-		},
-	}
-	for i, cause := range rules.LostCauses() {
-		targets = append(targets, Target{
-			Expr: fmt.Sprintf(`sum by (<workload>) (max by (<workload>, cause) (`+
-				`sum_over_time(workload:dra_lost_share_seconds:increase$hours{<of workloads>, cause=%q}[$__range]))) / 3600 > 0`,
-				cause) + shown,
-			Column: []string{"Incidents", "Waiting", "Idle", "Throttled"}[i], Unit: "h",
-		})
-	}
-	return Panel{
-		Title: "Lost device-hours of workloads",
-		Description: "Device-hours that were held and lost: while an incident that hit the claim was open, the device " +
-			"was allocated and not prepared, idle, or throttled. An hour counts once, for the first of these. Goodput: the " +
-			"share of the hours held that was not lost.",
-		Kind: Table, NoData: "nothing was lost", Width: 24, Height: 8, sort: "Lost", limit: shownWorkloads, Targets: targets,
-		MayBeEmpty: "where nothing is lost",
 	}
 }
 
@@ -306,25 +280,65 @@ func crossNUMA() Panel {
 	}
 }
 
-func workloadTime() []Panel {
-	top := func(expr string) string {
-		return fmt.Sprintf(`%s
-			and on (<workload>) topk(%d, max by (<workload>)
-			  (sum_over_time(workload:dra_allocated_share_seconds:increase$hours{<of workloads>}[$__range] @ end())))`,
-			expr, linesOfWorkloads)
+// workloadPictures show which workloads waste what they hold, whose members leave the pack, and
+// what was lost.
+func workloadPictures() []Panel {
+	held := workloadSum("allocated_share_seconds", "<workload>")
+	top := func(expr string) string { return topWorkloads(expr, pointsOfWorkloads) }
+	lost := line("Device-hours lost by cause",
+		"Device-hours that were held and lost: while an incident that hit the claim was open, the device was allocated and "+
+			"not prepared, idle, or throttled. An hour counts once, for the first of these.", "h", "nothing was lost", "{{cause}}",
+		`sum by (cause) (max by (<workload>, cause) (sum_over_time(workload:dra_lost_share_seconds:increase$hours{`+
+			`<of workloads>}[$__interval]))) / 3600`)
+	lost.bars, lost.Width, lost.Height, lost.MayBeEmpty = true, 8, 9, "where nothing is lost"
+	lost.colors = []colored{{"incident", red}, {"waiting", yellow}, {"idle", orange}, {"throttled", purple}}
+	return []Panel{
+		{
+			Title: "Efficiency by device-hours",
+			Description: "A point for each of the 100 workloads with the most device-hours: how much of the time its devices were " +
+				"active. What is on the right and low wastes the most. Click a point to select the workload.",
+			Kind: Points, Unit: "none", NoData: "nothing was held", Width: 8, Height: 9,
+			Targets: []Target{
+				{Expr: top(held + " / 3600"), Unit: "h"},
+				{Expr: top(workloadSum("active_seconds", "<workload>") + " / (" + held + " > 0)"), Unit: "percentunit"},
+			},
+			points: &points{title: "Workload", x: "Device-hours", y: "Active", color: "Active", least: 9, most: 9},
+			reshape: []dashboard.DataTransformerConfig{
+				transformed("merge", map[string]any{}),
+				transformed("organize", map[string]any{
+					"excludeByName": map[string]bool{"Time": true},
+					"renameByName":  map[string]string{"Value #A": "Device-hours", "Value #B": "Active"},
+				}),
+			},
+			fields: []dashboard.DashboardFieldConfigSourceOverrides{
+				override("Device-hours", append(soft(0, 0), dashboard.DynamicConfigValue{Id: "unit", Value: shownUnit("h")})...),
+				override("Active",
+					dashboard.DynamicConfigValue{Id: "unit", Value: "percentunit"}, dashboard.DynamicConfigValue{Id: "min", Value: 0},
+					dashboard.DynamicConfigValue{Id: "max", Value: 1}, dashboard.DynamicConfigValue{Id: "links", Value: []map[string]any{{
+						"title": "This workload", "oneClick": true, "url": "/d/dra-workloads" + carry +
+							"&var-namespace=${__data.fields.namespace}&var-kind=${__data.fields.workload_kind}" +
+							"&var-workload=${__data.fields.workload_name}",
+					}}}),
+			},
+			steps: []step{{0, red}, {0.2, orange}, {0.5, green}},
+		},
+		membersThatDiffer(), lost,
 	}
-	const legend = "{{namespace}}/{{workload_name}} {{driver}} {{cluster}}"
-	held := line("Devices held by workload",
-		"Devices that pods of the workload hold, of the ten workloads with the most device-hours. A device of several "+
-			"workloads counts for each.", "none", "nothing was held", legend,
-		top(`max by (<workload>) (workload:dra_devices:count{<of workloads>})`))
-	held.stacked = true
-	active := line("Active share by workload",
-		"Active time divided by the time held, in the minutes before each point, of the ten workloads with the most "+
-			"device-hours.", "percentunit",
-		"not measured", legend, top(`clamp_max(
-			max by (<workload>) (workload:dra_active_seconds:increase{<of workloads>})
-			  / (max by (<workload>) (workload:dra_allocated_share_seconds:increase{<of workloads>}) > 0), 1)`))
-	active.max = 1
-	return []Panel{held, active}
+}
+
+// pointsOfWorkloads is how many workloads have a point.
+const pointsOfWorkloads = 100
+
+// membersThatDiffer are lines of the members that are farthest from the median of their workload.
+func membersThatDiffer() Panel {
+	of := `{<of workloads>, node=~"$node"}`
+	p := line("Members that leave the pack",
+		"How far members of workloads are from the median of their workload, in deviations, over ten minutes: the ten "+
+			"members that differ most. 3 is far, and 10 stands for all more. A workload is compared if it has three members of one driver.", "none",
+		"no workload has three members of one driver", "{{pod}} {{device}} {{node}}",
+		`clamp_max(max by (<member>) (`+rules.DeviationsRecord+of+`), 10) and on (<member>) topk(10, max by (<member>) (`+
+			rules.DeviationsRecord+of+` @ end()))`)
+	p.Width, p.Height, p.below, p.steps = 8, 9, true, []step{{0, blue}, {3, red}}
+	p.MayBeEmpty = "where no workload has three devices of one driver"
+	return p
 }

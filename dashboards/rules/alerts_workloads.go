@@ -49,7 +49,7 @@ func counted(record, text string) string {
 func workloadStalledAlert(o *Options) alert {
 	const (
 		quiet = `max by (<member>) (` + quietRecord + `)`
-		all   = `count by (<workload>) (group by (<member>) (` + memberRecord + `))`
+		all   = `count by (<workload>) (group by (<member>) (` + memberRecord + `{` + inStepOnly + `}))`
 	)
 	// A workload of which a member does something, or is not measured, may go on.
 	return alert{
@@ -57,7 +57,6 @@ func workloadStalledAlert(o *Options) alert {
 		expr: `
 			min by (<workload>) (` + quiet + `) >= 2400
 			unless on (<workload>) ` + progressRecord + `
-			unless on (<workload>) ` + memberRecord + `{` + services + `}
 			and on (<workload>) ` + all + ` > 1`,
 		summary: "{{ $labels.workload_kind }} {{ $labels.namespace }}/{{ $labels.workload_name }} does nothing on any node.",
 		description: "For {{ $value | humanizeDuration }} no member of the workload has shown progress: at least one keeps " +

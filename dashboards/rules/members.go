@@ -22,6 +22,9 @@ const (
 	// SignalRecord has the activity of each member, by signal.
 	SignalRecord = "workload_device:dra_signal:avg"
 
+	// excessRecord is how far members are above or, below 0, below three spreads around the median of
+	// their workload. Most members have none.
+	excessRecord = "workload_device:dra_signal:excess"
 	// differenceRecord is how far each member is above the median of its workload, while that works.
 	differenceRecord = "workload_device:dra_signal:difference"
 	// quietRecord is how long each member has been quiet, and progressRecord are the members of which
@@ -30,9 +33,9 @@ const (
 	progressRecord = "workload_device:dra_progress:info"
 )
 
-// services are the kinds of workloads whose pods work on their own, or wait for requests: their
+// inStepOnly omits the kinds of workloads whose pods work on their own, or wait for requests: their
 // members are not compared, and one that does nothing has nothing to do.
-const services = `workload_kind=~"Deployment|ReplicaSet|ReplicationController|Rollout|DaemonSet|Service|` +
+const inStepOnly = `workload_kind!~"Deployment|ReplicaSet|ReplicationController|Rollout|DaemonSet|Service|` +
 	`InferenceService|RayService|LeaderWorkerSet|StatefulSet|Pod"`
 
 // indexed are the kinds of workloads whose members work in step even if no traffic shows it.
@@ -120,13 +123,12 @@ func stragglers() []recording {
 		// Most pods are a workload of their own: they are left out before sums are computed.
 		{name: comparedRecord, unit: unknown, expr: fmt.Sprintf(`
 			max by (<member>, signal) (
-			  %s
-			  and on (<workload>) count by (<workload>) (group by (<member>) (%s)) >= %d
-			  unless on (<workload>) %s{%s}
+			  %s{%s}
+			  and on (<workload>) count by (<workload>) (group by (<member>) (%s{%s})) >= %d
 			  unless on (<workload>) count by (<workload>) (
 			    group by (<workload>, model) (workload_device:dra_member_model:info)
 			  ) > 1
-			)`, SignalRecord, memberRecord, leastMembers, memberRecord, services)},
+			)`, SignalRecord, inStepOnly, memberRecord, inStepOnly, leastMembers)},
 		{name: medianRecord, unit: unknown, expr: fmt.Sprintf(`
 			quantile by (<workload>, signal) (0.5, %s)
 			and on (<workload>, signal) count by (<workload>, signal) (%s) >= %d`, comparedRecord,
@@ -145,27 +147,28 @@ func stragglers() []recording {
 			  abs(` + comparedRecord + ` - on (<workload>, signal) group_left () ` + medianRecord + `)
 			    / on (<workload>, signal) group_left () (` + spreadRecord + ` > 0)
 			)`},
+		{name: excessRecord, unit: unknown, expr: `
+			` + distance("-", ">") + `
+			or
+			` + distance("+", "<")},
 	}, slowest()...)
+}
+
+// distance is that of members from three spreads off the median of their workload, of those that
+// are beyond it.
+func distance(sign, beyond string) string {
+	return `(` + comparedRecord + ` - on (<workload>, signal) group_left () ` + medianRecord + `) ` + sign +
+		` on (<workload>, signal) group_left () (3 * ` + spreadRecord + `) ` + beyond + ` 0`
 }
 
 // slowest are the members that differ, by the first reason that applies to them.
 func slowest() []recording {
 	var earlier []string
 	var out []recording
-	of := func(name string) string { return comparedRecord + `{signal="` + name + `"}` }
-	limit := func(name, sign, more string) string {
-		return `max by (<workload>) (` + medianRecord + `{signal="` + name + `"} ` + sign + ` 3 * ` +
-			spreadRecord + `{signal="` + name + `"})` + more
-	}
-	const than = ` on (<workload>) group_left () `
-	above := func(name, more string) string {
-		return of(name) + " >" + than + `(` + limit(name, "+", more) + `)`
-	}
-	below := func(name, more string) string {
-		return of(name) + " <" + than + `(` + limit(name, "-", more) + `)`
-	}
+	of := func(name, limit string) string { return excessRecord + `{signal="` + name + `"} ` + limit }
+	below := func(name string) string { return of(name, "< 0") }
 	// The member has as much work as the others: a device with less work lowers its clocks.
-	working := "\n\t\t\tunless on (<member>) " + below("utilization", "")
+	working := "\n\t\t\tunless on (<member>) " + below("utilization")
 	// All members have the same traffic, and have had some for as long: they exchange it in collective
 	// operations, and go on with their steps. While one saves a checkpoint, the others wait.
 	collective := `
@@ -174,8 +177,7 @@ func slowest() []recording {
 			) > 1e6
 			and on (<workload>) max by (<workload>) (` + spreadRecord + `{signal="traffic"})
 			  < 0.1 * max by (<workload>) (` + medianRecord + `{signal="traffic"})
-			unless on (<member>) ` + above("traffic", "") + `
-			unless on (<member>) ` + below("traffic", "")
+			unless on (<member>) ` + excessRecord + `{signal="traffic"}`
 	inStep := `
 			and on (<workload>) (` + memberRecord + `{` + indexed + `} or on (<workload>) (
 			    max by (<workload>) (` + medianRecord + `{signal="traffic"}) > 1e6
@@ -192,10 +194,10 @@ func slowest() []recording {
 			)`
 	}
 	for _, r := range []struct{ reason, expr string }{
-		{"throttled", above("throttled", " + 0.1") + "\n\t\t\tand on (<member>) " + below("clock", "") + working + inStep},
-		{"low_clock", below("clock", "") + working + inStep},
-		{"busy", above("tensor", " + 0.05") + collective + became("tensor", "0.25", "min", "> 0.05")},
-		{"starved", below("utilization", " - 0.1") + collective + became("utilization", "0.75", "max", "< -0.1")},
+		{"throttled", of("throttled", "> 0.1") + "\n\t\t\tand on (<member>) " + below("clock") + working + inStep},
+		{"low_clock", below("clock") + working + inStep},
+		{"busy", of("tensor", "> 0.05") + collective + became("tensor", "0.25", "min", "> 0.05")},
+		{"starved", of("utilization", "< -0.1") + collective + became("utilization", "0.75", "max", "< -0.1")},
 	} {
 		expr := "\n\t\t\tgroup by (<member>) (" + r.expr + "\n\t\t\t)"
 		if len(earlier) > 0 {

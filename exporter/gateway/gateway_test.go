@@ -23,6 +23,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/exporter/web/access"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
@@ -500,10 +501,10 @@ func TestRights(t *testing.T) {
 		has        []string
 	}{
 		{"alice", claim, 200, []string{
-			"train-team-a", "pod-team-a", "utilization 25.0 %", "xid 79", "active",
-			`href="` + grafana + `/d/dra-claim?var-node=n1&amp;var-namespace=team-a&amp;var-claim=train-team-a"`,
+			"train-team-a", "pod-team-a", "25.0 %", "xid 79", "active",
+			`href="` + grafana + `/d/dra-claim?var-claim=train-team-a&amp;var-namespace=team-a&amp;var-node=n1"`,
 		}},
-		{"alice", pod, 200, []string{"pod-team-a", "xid 79", "&amp;var-pod=pod-team-a"}},
+		{"alice", pod, 200, []string{"pod-team-a", "xid 79", "var-pod=pod-team-a"}},
 		{"alice", "/", 200, []string{"train-team-a", "xid", "n1"}},
 		{"alice", other, 403, nil},
 		{"alice", "/pod/team-b/pod-team-b?node=n1", 403, nil},
@@ -544,8 +545,11 @@ func TestRights(t *testing.T) {
 		}
 	}
 	program, body := c.get("alice", claim, "Accept", "application/json")
-	var page ownPage
-	if err := json.Unmarshal([]byte(body), &page); err != nil || len(page.Devices) != 1 || len(page.Incidents) != 1 {
+	var page struct {
+		Report    present.Report
+		Incidents []*recorder.Incident
+	}
+	if err := json.Unmarshal([]byte(body), &page); err != nil || len(page.Report.Devices) != 1 || len(page.Incidents) != 1 {
 		t.Errorf("%s %s: %v", program.Status, body, err)
 	}
 }

@@ -4,14 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web/access"
@@ -23,81 +23,37 @@ type holder struct{ Kind, Namespace, Name string }
 
 func (h holder) String() string { return h.Namespace + "/" + h.Name }
 
-// ownPage is the page of a claim or pod for users who may not see everything of its node. It has
-// nothing of other namespaces. Programs can get it as JSON.
+// ownPage is the page of a claim or pod for users who may not see everything of its node.
 type ownPage struct {
-	Kind      string        `json:"kind"`
-	Namespace string        `json:"namespace"`
-	Name      string        `json:"name"`
-	Node      string        `json:"node"`
-	Time      time.Time     `json:"time"`
-	Devices   []ownDevice   `json:"devices"`
-	Incidents []ownIncident `json:"incidents"`
-
-	Grafana string `json:"-"`
+	present.Detail
+	Grafana string
 }
 
-// ownDevice is a claim's or pod's part of a device.
-type ownDevice struct {
-	driver.ID
-	State  ledger.State          `json:"state,omitempty"` // of the device; "": the holder has ended
-	Claims []string              `json:"claims,omitempty"`
-	Pods   []string              `json:"pods,omitempty"`
-	Since  time.Time             `json:"since"`
-	Ended  *time.Time            `json:"ended,omitempty"`
-	Active *time.Time            `json:"lastActive,omitempty"`
-	Values []present.ValueReport `json:"values,omitempty"`
-}
-
-// ownIncident is the part of an incident that the user may see. It omits the text and the holders,
-// which may name objects of other namespaces.
-type ownIncident struct {
-	Kind   recorder.Kind `json:"kind"`
-	Code   string        `json:"code,omitempty"`
-	Device driver.ID     `json:"device,omitzero"`
-	Onset  time.Time     `json:"onset"`
-	Last   time.Time     `json:"last"`
-	Count  int           `json:"count"`
-	End    *time.Time    `json:"end,omitempty"`
-}
-
-// newOwnPage returns the page of a holder. All rows, shares and incidents are the holder's.
-func newOwnPage(of holder, node string, r *present.Report, incidents []*recorder.Incident) ownPage {
-	out := ownPage{Kind: of.Kind, Namespace: of.Namespace, Name: of.Name, Node: node, Time: r.Time}
-	rows := r.Claims
-	if of.Kind == "pod" {
-		rows = slices.Concat(r.Pods, r.YoungPods)
-	}
-	for i := range rows {
-		h := &rows[i]
-		d := ownDevice{
-			ID: h.ID, Since: h.Since, Ended: h.Ended, Active: h.LastActive,
-			Values: append(h.Values,
-				present.ValueReport{Quantity: "allocated_seconds", Value: h.AllocatedSeconds}),
+// redact removes what belongs to others from what a node has of a holder: texts and other holders
+// of incidents, pods of other namespaces, and all of its devices but their states and its shares.
+func (h holder) redact(r *present.Report, incidents []*recorder.Incident) {
+	for i := range r.Devices {
+		d := &r.Devices[i]
+		for j := range d.Shares {
+			s := &d.Shares[j]
+			s.Pods = slices.DeleteFunc(s.Pods, h.isForeign)
+			s.Holds = slices.DeleteFunc(s.Holds, func(of present.HoldReport) bool { return h.isForeign(of.Pod) })
 		}
-		if h.Ended == nil {
-			d.fill(of, r.Devices)
-		}
-		out.Devices = append(out.Devices, d)
+		*d = present.DeviceReport{ID: d.ID, State: d.State, Attribution: d.Attribution, Shares: d.Shares}
 	}
-	for _, i := range incidents {
-		out.Incidents = append(out.Incidents, ownIncident{i.Kind, i.Code, i.Device, i.Onset, i.Last, i.Count, i.End})
-	}
-	return out
-}
-
-// fill adds the state of the device, and the holder's claims and pods that have it.
-func (d *ownDevice) fill(of holder, devices []present.DeviceReport) {
-	for i := range devices {
-		if devices[i].ID != d.ID {
-			continue
-		}
-		d.State = devices[i].State
-		for _, s := range devices[i].Shares {
-			d.share(of.Namespace, &s)
+	for n, i := range incidents {
+		incidents[n] = &recorder.Incident{
+			Kind: i.Kind, Code: i.Code, Device: i.Device, Onset: i.Onset, Last: i.Last, Count: i.Count, End: i.End,
+			Text: fmt.Sprintf("%s %s on %s", i.Kind, strings.ReplaceAll(i.Code, ",", ", "), i.Device),
+			Holders: slices.DeleteFunc(i.Holders, func(of recorder.Holder) bool {
+				return of.Namespace != h.Namespace || of.Claim != h.Name && of.Pod != h.Name
+			}),
 		}
 	}
 }
+
+// isForeign reports whether a pod is of another namespace.
+func (h holder) isForeign(pod string) bool { return !strings.HasPrefix(pod, h.Namespace+"/") }
 
 // has reports whether a share belongs to the holder.
 func (h holder) has(s *present.ShareReport) bool {
@@ -105,18 +61,6 @@ func (h holder) has(s *present.ShareReport) bool {
 		return false
 	}
 	return h.Kind == "claim" && s.Claim == h.Name || h.Kind == "pod" && slices.Contains(s.Pods, h.String())
-}
-
-// share adds a share's claim, and its pods in the namespace.
-func (d *ownDevice) share(namespace string, s *present.ShareReport) {
-	if s.Claim != "" {
-		d.Claims = append(d.Claims, s.Claim)
-	}
-	for _, p := range s.Pods {
-		if name, own := strings.CutPrefix(p, namespace+"/"); own {
-			d.Pods = append(d.Pods, name)
-		}
-	}
 }
 
 // serveOwn serves a claim or pod to users who may see it, but not everything of its node.
@@ -131,14 +75,24 @@ func (g *gateway) serveOwn(w http.ResponseWriter, r *http.Request, user *access.
 		g.respondFailure(w, node, err)
 		return
 	}
-	content := newOwnPage(of, node, &report, incidents)
+	of.redact(&report, incidents)
 	if strings.Contains(r.Header.Get("Accept"), "application/json") {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(content) // fails if the client is gone
+		_ = json.NewEncoder(w).Encode(map[string]any{"report": report, "incidents": incidents}) // fails if the client is gone
 		return
 	}
-	content.Grafana = g.Grafana
-	g.pages.serve(w, r, "own.html", "", func() any { return content })
+	g.pages.serve(w, r, "own.html", "", func() any {
+		report.Node = node
+		d := present.Describe(driver.Standard(), &report, incidents, of.subject())
+		d.Sections = slices.DeleteFunc(d.Sections, func(s present.Section) bool { return s.IsAbsent() })
+		page := ownPage{Detail: d}
+		if g.Grafana != "" {
+			page.Grafana = g.Grafana + "/d/dra-claim?" + url.Values{
+				"var-node": {node}, "var-namespace": {of.Namespace}, "var-" + of.Kind: {of.Name},
+			}.Encode()
+		}
+		return page
+	})
 }
 
 // readOwn reads what a node knows of a holder. Devices are those that it shares.
@@ -187,10 +141,4 @@ func (h holder) isRow(row *present.HolderReport) bool {
 func (h holder) hasDevice(d *present.DeviceReport) bool {
 	d.Shares = slices.DeleteFunc(d.Shares, func(s present.ShareReport) bool { return !h.has(&s) })
 	return len(d.Shares) > 0
-}
-
-// figure describes a value.
-func figure(v present.ValueReport) string {
-	name, text := v.Texts(driver.Standard())
-	return name + " " + text
 }

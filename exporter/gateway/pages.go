@@ -7,7 +7,6 @@ import (
 	"html/template"
 	"io"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/klauspost/compress/gzip"
@@ -30,15 +29,12 @@ type pages struct {
 }
 
 func newPages() *pages {
-	functions := template.FuncMap{"clock": present.Clock, "figure": figure, "spaced": spaced}
+	functions := template.FuncMap{"clock": present.Clock}
 	return &pages{
 		templates: template.Must(template.New("").Funcs(functions).ParseFS(files, "page/*.html")),
 		making:    make(chan struct{}, 1), kept: cache.NewLRUExpireCache(maxRendered),
 	}
 }
-
-// spaced returns a list of names such that its line can break.
-func spaced(names string) string { return strings.ReplaceAll(names, ",", ", ") }
 
 // page is a page, compressed.
 type page struct {

@@ -24,6 +24,7 @@ type sparkline struct {
 	Name, Least, Most, Last string   // the quantity; its values in the unit of the page
 	Lines                   []string // points of polylines, one for each period without a gap
 	Marks                   []chartMark
+	quantity                string
 }
 
 // chartMark is a moment in a chart.
@@ -230,7 +231,7 @@ func newTrend(times []time.Time, s *recorder.ChartSeries, spec *driver.Spec) (Tr
 }
 
 func newSparkline(along axis, t *Trend, moments []instant) sparkline {
-	out := sparkline{Name: t.Name, Least: t.Least, Most: t.Most, Last: t.Last}
+	out := sparkline{Name: t.Name, Least: t.Least, Most: t.Most, Last: t.Last, quantity: t.Quantity}
 	// The axis begins at 0, unless values are negative, so that a small change looks small.
 	low, high := min(0, t.lowest), max(t.highest, 0)
 	if high == low {
@@ -275,13 +276,13 @@ func ofSeries(v float64, s *recorder.ChartSeries, spec *driver.Spec) string {
 	}
 }
 
-// recorded returns the charts of a device, or of a claim's or pod's parts of devices.
-func (v *Page) recorded(ctx context.Context, of Subject) ([]chartGroup, error) {
+// recorded adds the charts of a device, or of a claim's or pod's parts of devices.
+func (v *Page) recorded(ctx context.Context, d *Detail, of Subject, incidents []*recorder.Incident) error {
 	if v.config.Recorder == nil {
-		return nil, nil
+		return nil
 	}
 	namespace, name, _ := strings.Cut(cmp.Or(of.Claim, of.Pod), "/")
-	chosen := recorder.Selection{Device: of.Device, Namespace: namespace, Own: true}
+	chosen := recorder.Selection{Device: of.Device, Namespace: namespace, Own: true, Last: overviewOf}
 	if of.Claim != "" {
 		chosen.Claim = name
 	} else {
@@ -289,7 +290,11 @@ func (v *Page) recorded(ctx context.Context, of Subject) ([]chartGroup, error) {
 	}
 	history, err := v.config.Recorder.History(ctx, chosen)
 	if err != nil {
-		return nil, fmt.Errorf("read the recording: %w", err)
+		return fmt.Errorf("read the recording: %w", err)
 	}
-	return charts(history.Chart, v.catalogue, nil), nil
+	d.Charts = charts(history.Chart, v.catalogue, nil)
+	if of.Device != "" && len(d.Charts) == 1 {
+		d.Overview = newOverview(history, d.Charts[0].Charts, incidents, of)
+	}
+	return nil
 }

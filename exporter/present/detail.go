@@ -21,6 +21,7 @@ import (
 type Detail struct {
 	Node, Title, Time string
 	Sections          []Section // none: no such device, claim, pod or incident
+	Overview          *overview // of a device; nil: nothing is recorded
 	Charts            []chartGroup
 }
 
@@ -157,7 +158,7 @@ func (v *Page) Detail(ctx context.Context, of Subject) (d Detail, err error) {
 	}
 	d.tidy()
 	if of.Incident == "" {
-		d.Charts, err = v.recorded(ctx, of)
+		err = v.recorded(ctx, &d, of, n.incidents)
 	}
 	return d, err
 }

@@ -164,6 +164,16 @@ type StallReport struct {
 	Ranks   int `json:"ranks"`
 	Working int `json:"working"`
 	Still   int `json:"still"`
+	// Peers are these devices if there are several, at most 16, with what each does.
+	Peers []PeerReport `json:"peers,omitempty"`
+}
+
+// PeerReport is a device of a claim's workload on the node, with what it does: idle, pausing,
+// working, unclear, quiet or unmeasured.
+type PeerReport struct {
+	Claim  string    `json:"claim"`
+	Device driver.ID `json:"device"`
+	Does   string    `json:"does"`
 }
 
 // ValueReport is a value of a quantity.
@@ -345,6 +355,9 @@ func stallReport(v *stall.Verdict) *StallReport {
 		Unknown: v.Unknown, Text: v.Evidence(), Since: v.Since.UTC(), Before: v.Before, WithoutProgress: v.For.Seconds(),
 		Progress: texts(v.Progress), Silent: texts(v.Stalled), Missing: texts(v.Missing), Host: texts(v.Host),
 		HostWork: texts(v.HostShows), Ranks: v.Ranks, Working: v.Working, Still: v.Still,
+	}
+	for _, p := range v.Peers {
+		out.Peers = append(out.Peers, PeerReport(p))
 	}
 	if v.Unknown == stall.Known {
 		stalled := v.Stalled != nil

@@ -20,6 +20,8 @@ type Figures struct {
 	Temperature    *float64     `json:"temperatureCelsius,omitempty"` // the highest
 	Energy         *float64     `json:"energyJoules,omitempty"`
 	QuietSeconds   *float64     `json:"quietSeconds,omitempty"` // since a holder was last active
+	Traffic        *float64     `json:"trafficBytesPerSecond,omitempty"`
+	IOBytes        *float64     `json:"-"` // over networks, of which traffic is the rate
 }
 
 // Device is a device, as tables show it. Unknown values are nil or empty.
@@ -89,7 +91,18 @@ func (f *Figures) setAll(catalogue driver.Catalogue, values []ValueReport) {
 		if q, known := catalogue.Named(v.Quantity); known {
 			f.set(q, v.Value)
 		}
+		if link := v.Labels["link"]; v.Quantity == driver.IOBytes.String() && (link == "network" || link == "rdma") {
+			f.IOBytes = sum(f.IOBytes, &v.Value)
+		}
 	}
+}
+
+// TrafficText returns the traffic in its unit, "" if it is unknown.
+func (f *Figures) TrafficText() string {
+	if f.Traffic == nil {
+		return ""
+	}
+	return scaled(*f.Traffic, "B/s", 1000)
 }
 
 // field returns where the figure of a quantity is kept; nil: no figure shows it.
@@ -270,7 +283,7 @@ func (h *Holder) add(of *Figures, devices int) {
 		h.Utilization = &mean
 	}
 	h.MemoryUsed, h.Power = sum(h.MemoryUsed, of.MemoryUsed), sum(h.Power, of.Power)
-	h.Energy = sum(h.Energy, of.Energy)
+	h.Energy, h.IOBytes, h.Traffic = sum(h.Energy, of.Energy), sum(h.IOBytes, of.IOBytes), sum(h.Traffic, of.Traffic)
 	if of.QuietSeconds != nil && (h.QuietSeconds == nil || *of.QuietSeconds < *h.QuietSeconds) {
 		h.QuietSeconds = of.QuietSeconds
 	}

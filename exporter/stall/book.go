@@ -50,6 +50,10 @@ const (
 	quiet            // a kernel ran without pause, and nothing else happened
 )
 
+func (c class) String() string {
+	return [...]string{"unmeasured", "idle", "pausing", "working", "unclear", "quiet"}[c]
+}
+
 // book is the history of one claim on one device. Fields with JSON names are persistent.
 type book struct {
 	Key   `json:"key"`

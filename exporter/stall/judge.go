@@ -168,6 +168,7 @@ type group struct {
 	exchanged bool // they had much traffic
 	worked    bool // a rank has worked
 	pods      map[string]bool
+	peers     []Peer
 	host      host
 }
 
@@ -196,7 +197,12 @@ func (j *Judge) conclude(books []*book, now time.Time) {
 		if !b.QuietSince.IsZero() && (g.host.class == hostWorks || g.working > 0) {
 			b.AliveUntil = now
 		}
-		b.conclude(j.verdict(b, g, now), now)
+		if g.ranks > 1 && b.isRank() && len(g.peers) < maxPeers {
+			g.peers = append(g.peers, Peer{b.Claim, b.Device, b.class.String()})
+		}
+	}
+	for _, b := range books {
+		b.conclude(j.verdict(b, groups[b.group], now), now)
 	}
 }
 
@@ -208,7 +214,7 @@ func (g *group) add(b *book) {
 	g.networked = g.networked || b.networked()
 	g.network = g.network || b.level.Measured(Send) || b.level.Measured(Receive)
 	g.exchanged = g.exchanged || b.Network
-	if !b.level.Measured(Busy) || b.unknown == NotJudged {
+	if !b.isRank() {
 		return
 	}
 	g.ranks++
@@ -227,10 +233,14 @@ func (g *group) add(b *book) {
 	}
 }
 
+// isRank reports whether the device may run a rank of the workload.
+func (b *book) isRank() bool { return b.level.Measured(Busy) && b.unknown != NotJudged }
+
 // verdict returns the verdict at a time.
 func (j *Judge) verdict(b *book, g *group, now time.Time) Verdict {
 	v := Verdict{
 		Quiet: NoQuiet, Host: g.host.read, HostShows: g.host.shows, Ranks: g.ranks, Working: g.working, Still: g.still,
+		Peers: g.peers,
 	}
 	if b.unknown != Known {
 		v.Unknown = b.unknown

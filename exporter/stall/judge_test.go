@@ -3,6 +3,7 @@ package stall_test
 import (
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -328,6 +329,26 @@ func TestChange(t *testing.T) {
 		"cpu,storage,page_faults,host_memory,pod_network"
 	if v.Why() != want {
 		t.Errorf("it stands on %q, want %q", v.Why(), want)
+	}
+}
+
+// A verdict names the devices of its workload on the node, and what each does.
+func TestPeers(t *testing.T) {
+	kind := hangs(spins())
+	kind.Devices = 3
+	kind.Phases[2].Others = stalltest.OthersIdle
+	v := last(kind, worksFor+stall.DefaultAfter+3*time.Minute, nil)
+	var does []string
+	for _, p := range v.Peers {
+		does = append(does, p.String())
+	}
+	t.Log(v.Evidence())
+	if want := "Of 3 ranks on this node, 0 work and 1 do nothing: "; !strings.Contains(v.Evidence(), want+
+		strings.Join(does, ", ")+".") || len(does) != 3 || v.Peers[0].Does != "quiet" || v.Peers[1].Does != "idle" {
+		t.Errorf("%q: %s", does, v.Evidence())
+	}
+	if v := last(hangs(spins()), worksFor, nil); len(v.Peers) > 0 {
+		t.Errorf("a device without others has %v", v.Peers)
 	}
 }
 

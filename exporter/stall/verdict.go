@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // Reason is why a verdict is unknown.
@@ -115,11 +117,27 @@ type Verdict struct {
 	// Ranks is the number of the workload's devices on the node, of which Working show progress and
 	// Still show nothing.
 	Ranks, Working, Still int
+	// Peers are these devices if there are several, at most 16. They are not persistent.
+	Peers []Peer `json:"-"`
 
 	// Since is when the verdict became this one, and Before what it was; "": nothing.
 	Since  time.Time
 	Before string
 }
+
+// maxPeers limits the peers that a verdict names.
+const maxPeers = 16
+
+// Peer is a device of a workload on the node, with what it does: idle, pausing, working, unclear,
+// quiet or unmeasured.
+type Peer struct {
+	Claim  string
+	Device driver.ID
+	Does   string
+}
+
+// String returns the peer in words.
+func (p Peer) String() string { return p.Claim + " on " + p.Device.Device + " is " + p.Does }
 
 // State returns the verdict in a word or two: stalled, not stalled, or unknown with its reason.
 func (v *Verdict) State() string {
@@ -170,7 +188,7 @@ func (v *Verdict) Evidence() string {
 		say("The pods show no work on the host by %s.", words(v.Host))
 	}
 	if v.Ranks > 1 {
-		say("Of %d ranks on this node, %d work and %d do nothing.", v.Ranks, v.Working, v.Still)
+		say("Of %d ranks on this node, %d work and %d do nothing: %s.", v.Ranks, v.Working, v.Still, words(v.Peers))
 	}
 	if v.Before != "" {
 		say("Since %s; before: %s.", v.Since.UTC().Format(time.RFC3339), v.Before)

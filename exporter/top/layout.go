@@ -43,6 +43,11 @@ func fit[T any](cells [][]string, columns []Column[T], width int) []int {
 			natural[c] = max(natural[c], uniseg.StringWidth(text))
 		}
 	}
+	for c := range columns {
+		if columns[c].spare && !slices.ContainsFunc(cells[1:], func(row []string) bool { return row[c] != known("") }) {
+			natural[c] = 0
+		}
+	}
 	for {
 		widths := slices.Clone(natural)
 		if width <= 0 || shrink(widths, columns, width) {

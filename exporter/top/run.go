@@ -36,17 +36,47 @@ type Config struct {
 	Clean    func(string) string // replaces characters that control a terminal
 }
 
-// Print asks once and prints the rows; as JSON, those of all views. If some exporters fail, it
-// prints the answers of the others and returns an error.
+// again is the time after which [Print] asks again for the rates of counters. Exporters have a new
+// report each second.
+const again = 1100 * time.Millisecond
+
+// Print prints the rows of one moment; as JSON, those of all views. It asks twice if there is
+// traffic to be measured. If some exporters fail, it prints the answers of the others and returns
+// an error.
 func Print(ctx context.Context, c Config, w io.Writer) error {
-	var f fleet
-	f.poll(ctx, c.Find)
-	if all := f.everything(); len(all.Devices) > 0 || f.err(c.View) == nil {
-		if err := c.print(&f, &all, w); err != nil {
+	p := printer{Config: c}
+	p.ask(ctx)
+	if len(p.before) > 0 && c.Interval > 0 {
+		select {
+		case <-time.After(again):
+			p.ask(ctx)
+		case <-ctx.Done():
+		}
+	}
+	return p.write(w)
+}
+
+// printer prints rows.
+type printer struct {
+	Config
+	fleet  fleet
+	all    Everything
+	before flows
+}
+
+func (p *printer) ask(ctx context.Context) {
+	p.fleet.poll(ctx, p.Find)
+	p.all, p.before = p.fleet.measured(p.before)
+}
+
+func (p *printer) write(w io.Writer) error {
+	failed := p.fleet.err(p.View)
+	if len(p.all.Devices) > 0 || failed == nil {
+		if err := p.print(&p.fleet, &p.all, w); err != nil {
 			return err
 		}
 	}
-	return f.err(c.View)
+	return failed
 }
 
 func (c *Config) print(f *fleet, all *Everything, w io.Writer) error {
@@ -149,7 +179,9 @@ func (a *answer) recording(ctx context.Context, of Subject) (*recorder.Chart, ti
 // Repeat prints the rows repeatedly until ctx ends, for output without a terminal. Failures after
 // the first round are printed, and do not end it.
 func Repeat(ctx context.Context, c Config, w io.Writer) error {
-	if err := Print(ctx, c, w); err != nil {
+	p := printer{Config: c}
+	p.ask(ctx)
+	if err := p.write(w); err != nil {
 		return err
 	}
 	for ticker := time.NewTicker(c.Interval); ; {
@@ -162,7 +194,8 @@ func Repeat(ctx context.Context, c Config, w io.Writer) error {
 		if _, err := fmt.Fprintln(w); err != nil {
 			return err
 		}
-		if err := Print(ctx, c, w); err != nil && ctx.Err() == nil {
+		p.ask(ctx)
+		if err := p.write(w); err != nil && ctx.Err() == nil {
 			if _, failed := fmt.Fprintln(w, c.Clean(err.Error())); failed != nil {
 				return failed
 			}

@@ -38,11 +38,13 @@ type screen struct {
 	colours  bool
 	fleet    *fleet
 	all      Everything
+	before   flows
 	chosen   Everything // filtered and sorted
 	first    int        // the first visible row
 	at       int        // the selected row
 	typing   bool       // the user types the filter
 	details  *details   // shown in place of the table; nil: none
+	menu     *menu      // the same
 	recorded chan recorded
 }
 
@@ -90,7 +92,7 @@ func (v *screen) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case v.fleet = <-polled:
-			v.all = v.fleet.everything()
+			v.all, v.before = v.fleet.measured(v.before)
 			v.arrange()
 		case news := <-v.recorded:
 			news.of.chart, news.of.span, news.of.err, news.of.asked = news.chart, news.span, news.err, true
@@ -197,7 +199,14 @@ func (v *screen) press(ctx context.Context, e *tcell.EventKey) (quit bool) {
 	if e.Key() == tcell.KeyCtrlC {
 		return true
 	}
-	if v.typing {
+	if is, quit := v.function(e.Key()); is {
+		return quit
+	}
+	switch {
+	case v.menu != nil:
+		v.pick(e)
+		return false
+	case v.typing:
 		v.edit(e)
 		return false
 	}
@@ -249,7 +258,12 @@ func (v *screen) turn(by int) {
 }
 
 func (v *screen) command(key rune, at *int) (quit bool) {
+	if order, is := sorters()[key]; is {
+		v.Order = order
+	}
 	switch key {
+	case 'h', '?':
+		v.openHelp()
 	case 'q':
 		if v.details == nil {
 			return true
@@ -266,7 +280,7 @@ func (v *screen) command(key rune, at *int) (quit bool) {
 	case 's':
 		orders := Orders()
 		v.Order = orders[(slices.Index(orders, v.Order)+1)%len(orders)]
-	case 'r':
+	case 'r', 'I':
 		v.Reverse = !v.Reverse
 	case 'w':
 		if v.Format == FormatWide {
@@ -304,8 +318,9 @@ func (v *screen) edit(e *tcell.EventKey) {
 const headLines = 4
 
 const (
-	help        = "q quit  Enter details  s sort  r reverse  / filter  w wide"
-	helpDetails = "Esc back  ↑↓ scroll"
+	help        = "F1 help  F3 / filter  F6 sort  Enter details  F10 quit"
+	helpDetails = "Esc back  ↑↓ scroll  F1 help  F10 quit"
+	helpMenu    = "↑↓ Enter choose  Esc back"
 )
 
 func (v *screen) draw(now time.Time) {
@@ -317,9 +332,12 @@ func (v *screen) draw(now time.Time) {
 		v.put(2, v.Clean(strings.Join(troubles, "; ")), v.colour(tcell.ColorRed))
 	}
 	shown := max(0, height-headLines-1)
-	if v.details != nil {
+	switch {
+	case v.menu != nil:
+		v.drawMenu(width, shown)
+	case v.details != nil:
 		v.drawDetails(width, shown)
-	} else {
+	default:
 		v.drawTable(width, shown)
 	}
 	v.put(height-1, v.footer(), tcell.StyleDefault.Dim(true))
@@ -394,7 +412,10 @@ func (v *screen) footer() string {
 	if v.typing {
 		return "filter: " + v.Clean(v.Filter) + "_"
 	}
-	if v.details != nil {
+	switch {
+	case v.menu != nil:
+		return helpMenu
+	case v.details != nil:
 		return helpDetails
 	}
 	out := "by " + string(v.Order)

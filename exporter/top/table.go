@@ -20,13 +20,14 @@ const (
 	ByUtilization Order = "utilization"
 	ByMemory      Order = "memory"
 	ByPower       Order = "power"
+	ByTraffic     Order = "traffic"
 	ByQuiet       Order = "quiet"
 	ByClaim       Order = "claim"
 )
 
 // Orders returns all orders.
 func Orders() []Order {
-	return []Order{ByState, ByDevice, ByUtilization, ByMemory, ByPower, ByQuiet, ByClaim}
+	return []Order{ByState, ByDevice, ByUtilization, ByMemory, ByPower, ByTraffic, ByQuiet, ByClaim}
 }
 
 // sortRows sorts rows by an order, then by node and device.
@@ -54,6 +55,8 @@ func compare(a, b *present.Figures, by Order) int {
 		return compareNumbers(b.MemoryUsed, a.MemoryUsed)
 	case ByPower:
 		return compareNumbers(b.Power, a.Power)
+	case ByTraffic:
+		return compareNumbers(b.Traffic, a.Traffic)
 	case ByQuiet:
 		return compareNumbers(b.QuietSeconds, a.QuietSeconds)
 	case ByClaim, ByDevice:
@@ -83,6 +86,7 @@ type Column[T any] struct {
 	Right bool // numbers
 	least int  // the smallest width to which it is cut; 0: never cut
 	drop  int  // if lines do not fit, the lowest is omitted first; 0: never
+	spare bool // it is omitted if no row has a value
 	cell  func(*T) string
 }
 
@@ -129,7 +133,9 @@ func measured[T any](wide bool, of func(*T) *present.Figures) []Column[T] {
 	if wide {
 		out = append(out, figure("TEMP", driver.Temperature, 5), figure("ENERGY", driver.Energy, 4))
 	}
-	return append(out, number("QUIET", 8, func(r *T) string { return known(of(r).Quiet()) }))
+	traffic := number("TRAFFIC", 9, func(r *T) string { return known(of(r).TrafficText()) })
+	traffic.spare = true
+	return append(out, traffic, number("QUIET", 8, func(r *T) string { return known(of(r).Quiet()) }))
 }
 
 // known returns a text, or a dash for an unknown one.

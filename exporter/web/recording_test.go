@@ -77,6 +77,7 @@ func TestRecordings(t *testing.T) {
 		},
 		"/page/detail?device=gpu-0": {
 			"Recorded: gpu-0", "100 W to 129 W", "polyline", `<a href="?incident=` + id + `">gpu-0: XID 31</a>`,
+			`<a href="?claim=team%2fa"><title>team/p held it from`, `<title>gpu-0: XID 31, `,
 		},
 		"/page/detail?claim=team/a": {
 			"Recorded: claim team/a on gpu-0", "polyline", `<a href="?incident=` + id + `">gpu-0: XID 31</a>`,
@@ -96,6 +97,13 @@ func TestRecordings(t *testing.T) {
 				t.Errorf("%s: status %d, without %q: %s", path, status, text, body)
 			}
 		}
+	}
+	_, body := fetch(t, url+"/page/detail?device=gpu-0")
+	if overview, table := strings.Index(body, `class="overview"`), strings.Index(body, "<table"); overview < 0 || overview > table {
+		t.Errorf("the chart is at %d, the first table at %d", overview, table)
+	}
+	if hidden := strings.Index(body, `<details class="absent">`); hidden < 0 || strings.Contains(body[:hidden], "<h3>Absent") {
+		t.Error("what is absent is not in a line that opens")
 	}
 	if _, body := fetch(t, url+"/page/detail?device=gpu-0"); strings.Contains(body, "<figcaption>energy") {
 		t.Error("there is a chart of the energy beside that of the power")

@@ -265,38 +265,6 @@ func TestTruthOfPartitions(t *testing.T) {
 	}
 }
 
-func TestChangesRefused(t *testing.T) {
-	m := machine(t)
-	later := start().Add(time.Second)
-	if err := m.Begin("gpu-0", Workload{Name: "a", Weight: 1}, later); err != nil {
-		t.Fatal(err)
-	}
-	for name, test := range map[string]struct{ got, want error }{
-		"unknown device":   {m.Begin("gpu-9", Workload{Name: "b"}, later), ErrUnknownDevice},
-		"twice":            {m.Begin("gpu-0", Workload{Name: "a"}, later), ErrHeld},
-		"partitioned":      {m.Begin("gpu-1", Workload{Name: "b", Weight: 1}, later), ErrPartitioned},
-		"the past":         {m.Begin("gpu-0", Workload{Name: "b"}, start()), ErrOrder},
-		"weight":           {m.Begin("gpu-0", Workload{Name: "b", Weight: -1}, later), ErrWorkload},
-		"load":             {m.Begin("gpu-0", Workload{Name: "b", Load: Constant(2)}, later), ErrWorkload},
-		"not there":        {m.End("gpu-0", "b", later), ErrUnknownWorkload},
-		"load of nobody":   {m.SetLoad("gpu-0", "b", Idle(), later), ErrUnknownWorkload},
-		"too much of load": {m.SetLoad("gpu-0", "a", Constant(2), later), ErrWorkload},
-	} {
-		if !errors.Is(test.got, test.want) {
-			t.Errorf("%s: %v, want %v", name, test.got, test.want)
-		}
-	}
-	if err := m.Begin("gpu-1", Workload{Name: "admin"}, later); err != nil {
-		t.Errorf("admin access to a partitioned device: %v", err)
-	}
-	if _, err := New(start(), 1, devices()[0], devices()[0]); err == nil {
-		t.Error("two devices of one name: no error")
-	}
-	if _, err := New(start(), 1, Device{Name: "part", Parent: "nobody"}); !errors.Is(err, ErrUnknownDevice) {
-		t.Errorf("a part of nothing: %v", err)
-	}
-}
-
 // TestRefresh: readings are constant between two refreshes, and are those of the time of the
 // refresh.
 func TestRefresh(t *testing.T) {
@@ -335,72 +303,6 @@ func TestRefresh(t *testing.T) {
 	now = start().Add(-time.Second)
 	if _, err := slow.Sample(t.Context()); !errors.Is(err, errTooEarly) {
 		t.Errorf("before the start: %v", err)
-	}
-}
-
-func TestOptions(t *testing.T) {
-	m := machine(t)
-	if err := m.Begin("gpu-0", Workload{Name: "a", Weight: 1, Load: Ramp(0, 1, 10*time.Second)}, start()); err != nil {
-		t.Fatal(err)
-	}
-	read := func(o Options, q driver.Quantity) (float64, bool) {
-		o.Now = func() time.Time { return start().Add(10 * time.Second) }
-		samples, err := NewSource(m, o).Sample(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, r := range samples[0].Readings {
-			if r.Quantity == q {
-				return r.Value, true
-			}
-		}
-		return 0, false
-	}
-	type got struct {
-		value float64
-		there bool
-	}
-	for name, test := range map[string]struct {
-		options  Options
-		quantity driver.Quantity
-		want     got
-	}{
-		"of the moment":          {Options{}, driver.Utilization, got{1, true}},
-		"of the last two":        {Options{Window: 2 * time.Second}, driver.Utilization, got{0.9, true}},
-		"power of the last two":  {Options{Window: 2 * time.Second}, driver.Power, got{70 + 630*0.9, true}},
-		"window before it began": {Options{Window: time.Hour}, driver.Utilization, got{0.5, true}},
-		"no energy counter":      {Options{WithoutEnergyCounter: true}, driver.Energy, got{}},
-		"no active counter":      {Options{}, driver.ActiveSeconds, got{}},
-		"active counter":         {Options{ActiveCounter: true}, driver.ActiveSeconds, got{m.devices[0].active + 5, true}},
-	} {
-		value, there := read(test.options, test.quantity)
-		if there != test.want.there || !near(value, test.want.value) {
-			t.Errorf("%s: %v, %v, want %+v", name, value, there, test.want)
-		}
-	}
-}
-
-func TestDeterministic(t *testing.T) {
-	play := func(seed uint64) []driver.Sample {
-		m, err := New(start(), seed, devices()...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := m.Begin("gpu-0", Workload{Name: "a", Weight: 1, Load: Bursts(seed, time.Second, 0.5, 0, 1)},
-			start()); err != nil {
-			t.Fatal(err)
-		}
-		samples, err := NewSource(m, Options{Now: func() time.Time { return start().Add(time.Minute) }}).Sample(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return samples
-	}
-	if diff := cmp.Diff(play(1), play(1)); diff != "" {
-		t.Errorf("one seed, two pasts:\n%s", diff)
-	}
-	if cmp.Equal(play(1), play(2)) {
-		t.Error("two seeds, one past")
 	}
 }
 

@@ -1,7 +1,6 @@
 package simnode
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -265,41 +264,6 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// TestSharedClaim checks that a claim and its CDI spec exist until the last pod that holds it has
-// ended.
-func TestSharedClaim(t *testing.T) {
-	clock := newClock()
-	n := newNode(t, Options{Now: clock.read})
-	spec := func(name string) PodSpec {
-		c := device("gpu", sim.Constant(1), 0, "gpu-0")
-		c.Object = "both"
-		return PodSpec{Namespace: "ns", Name: name, Claims: []ClaimSpec{c}}
-	}
-	specs := func() int {
-		files, err := os.ReadDir(n.path(cdiPath))
-		must(t, err)
-		return len(files)
-	}
-	must(t, n.StartPod(spec("a")))
-	clock.now = clock.now.Add(10 * time.Second)
-	must(t, n.StartPod(spec("b")))
-	clock.now = clock.now.Add(10 * time.Second)
-	must(t, n.StopPod("ns", "a"))
-	if specs() != 1 {
-		t.Error("the claim's spec was removed with the first pod")
-	}
-	clock.now = clock.now.Add(10 * time.Second)
-	must(t, n.StopPod("ns", "b"))
-	if specs() != 0 {
-		t.Error("the claim's spec remains after the last pod")
-	}
-	for _, u := range n.Uses(clock.now) {
-		if u.Truth.HeldSeconds != 20 || u.Truth.ActiveSeconds != 15 {
-			t.Errorf("%s: %+v, want 20 s, 15 s of them its own", u.Pod.Name, u.Truth)
-		}
-	}
-}
-
 // TestSharedDevice checks that a claim's share of a device is proportional to its capacity,
 // independent of the number of pods.
 func TestSharedDevice(t *testing.T) {
@@ -317,50 +281,5 @@ func TestSharedDevice(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]float64{"a": 1, "b": 1, "c": 6}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-func TestRefused(t *testing.T) {
-	for name, test := range map[string]struct {
-		first, second PodSpec
-		want          error
-	}{
-		"exclusive": {
-			PodSpec{Name: "a", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-0")}},
-			PodSpec{Name: "b", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-0")}},
-			ErrTaken,
-		},
-		"exclusive, in one claim": {
-			PodSpec{Name: "a"},
-			PodSpec{Name: "b", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-0", "gpu-0")}},
-			ErrTaken,
-		},
-		"capacity": {
-			PodSpec{Name: "a", Claims: []ClaimSpec{share("50Gi", sim.Idle(), 0, "gpu-7")}},
-			PodSpec{Name: "b", Claims: []ClaimSpec{share("31Gi", sim.Idle(), 0, "gpu-7")}},
-			ErrCapacity,
-		},
-		"device": {
-			PodSpec{Name: "a"},
-			PodSpec{Name: "b", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-99")}},
-			ErrUnknownDevice,
-		},
-		"partitioned": {
-			PodSpec{Name: "a"},
-			PodSpec{Name: "b", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-6")}},
-			sim.ErrPartitioned,
-		},
-		"name": {PodSpec{Name: "a"}, PodSpec{Name: "a"}, ErrRunning},
-	} {
-		t.Run(name, func(t *testing.T) {
-			n := newNode(t, Options{})
-			must(t, n.StartPod(test.first))
-			if err := n.StartPod(test.second); !errors.Is(err, test.want) {
-				t.Errorf("%v, want %v", err, test.want)
-			}
-		})
-	}
-	if err := newNode(t, Options{}).StopPod("ns", "nobody"); !errors.Is(err, ErrNotRunning) {
-		t.Errorf("stop of an unknown pod: %v", err)
 	}
 }

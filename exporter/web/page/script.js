@@ -337,7 +337,9 @@
       a.setAttribute('href', address(kind, name));
     }
     const top = shown === query ? dialog.scrollTop : 0;
+    const open = shown === query && [...inside.querySelectorAll('details')].map((d) => d.open);
     inside.replaceChildren(main ?? 'There is no snapshot yet.');
+    inside.querySelectorAll('details').forEach((d, i) => { d.open = open[i] ?? false; });
     shown = query;
     if (!dialog.open) dialog.showModal();
     dialog.scrollTop = top;

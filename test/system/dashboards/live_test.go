@@ -398,12 +398,11 @@ func checkBoard(f *findings, prometheus server, board grafana.Board, cluster str
 				for i, target := range p.Targets {
 					queries++
 					unit := panel.Unit
-					if panel.Kind == grafana.Table {
+					if panel.Kind == grafana.Table || panel.Kind == grafana.Points {
 						unit = panel.Targets[i].Unit
 					}
-					if panel.Kind == grafana.Timeline {
-						states := p.FieldConfig.Defaults.Mappings[0].Options
-						checkStates(f, prometheus, panel.Title, target.Expr, states, cluster, began)
+					if mappings := p.FieldConfig.Defaults.Mappings; panel.Kind == grafana.Timeline && len(mappings) > 0 {
+						checkStates(f, prometheus, panel.Title, target.Expr, mappings[0].Options, cluster, began)
 					}
 					found += checkQuery(f, prometheus, panel, target.Expr, unit, target.Instant, cluster, began)
 				}
@@ -432,7 +431,7 @@ func checkQuery(f *findings, prometheus server, panel grafana.Panel, expr, unit 
 	if err != nil {
 		f.Errorf("%q: %v", panel.Title, err)
 	}
-	if len(got) == 0 && panel.MayBeEmpty == "" && panel.Kind != grafana.Table {
+	if len(got) == 0 && panel.MayBeEmpty == "" && panel.Kind != grafana.Table && panel.Kind != grafana.Points {
 		f.Errorf("%q: no data for %s", panel.Title, filled)
 	}
 	for _, series := range got {

@@ -90,7 +90,7 @@ func TestLogin(t *testing.T) {
 	link := "/claim/team/claim-a?node=" + nodeName
 	g.eventually("the claim is known", func() bool {
 		status, body := get(person, "/oauth2/start?rd="+url.QueryEscape(link))
-		return status == http.StatusOK && strings.Contains(body, "gpu-0") && strings.Contains(body, "claim team/claim-a")
+		return status == http.StatusOK && strings.Contains(body, "gpu-0") && strings.Contains(body, "Claim team/claim-a")
 	})
 	for _, forged := range [][]string{nil, headers} {
 		if status, body := get(person, "/", forged...); status != http.StatusOK || !strings.Contains(body, "team/claim-a") ||

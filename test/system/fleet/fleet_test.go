@@ -27,6 +27,12 @@ const (
 	maxLines = 100
 	maxBytes = 2_000_000
 
+	// The map has a cell for each device, of which it shows 10 000, and the holder of each, and so is
+	// no list that someone reads. Its response may be larger.
+	mapOfCluster = "dra-fleet: Map of the cluster"
+	mapLines     = 2 * 10_000
+	mapBytes     = 5_000_000
+
 	// limits divides the limits of queries, so that the small fleets reach a limit of 20 like a
 	// large one.
 	limits = 10
@@ -34,6 +40,7 @@ const (
 	// comparedRecord selects the series of rules.SignalRecord whose workload has enough members, and
 	// differenceRecord has a series for some of these.
 	comparedRecord   = "workload_device:dra_signal:compared"
+	excessRecord     = "workload_device:dra_signal:excess"
 	differenceRecord = "workload_device:dra_signal:difference"
 
 	fewSeries  = 50
@@ -107,6 +114,12 @@ func TestScale(t *testing.T) {
 		if c.Kind == ruleRow {
 			continue
 		}
+		if name == mapOfCluster {
+			if size := mapLines * float64(c.Bytes) / max(1, float64(c.Series)); c.Series < large || size > mapBytes {
+				t.Errorf("%s has %d lines with %d nodes, and would return %.1f MB", name, c.Series, large, size/1e6)
+			}
+			continue
+		}
 		lines := extrapolate(float64(b.Series), float64(c.Series))
 		if c.limited {
 			lines *= limits
@@ -130,7 +143,7 @@ func selectedFrom(rule string) string {
 	switch _, record, _ := strings.Cut(rule, ": "); record {
 	case comparedRecord:
 		return rules.SignalRecord
-	case differenceRecord:
+	case differenceRecord, excessRecord:
 		return comparedRecord
 	default:
 		return ""

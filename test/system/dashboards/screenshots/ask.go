@@ -20,6 +20,7 @@ type board struct {
 	Answers   map[int][]json.RawMessage `json:"answers"`
 	From      int64                     `json:"from"` // milliseconds since 1970
 	To        int64                     `json:"to"`
+	Chosen    map[string]string         `json:"chosen"` // values of variables
 }
 
 // shipped is the part of a dashboard's JSON that is used: of panels that are open at first.
@@ -63,6 +64,11 @@ func (a *asker) wait(ctx context.Context) error {
 
 // boards returns all dashboards, by UID.
 func (a *asker) boards(ctx context.Context) (map[string]board, error) {
+	// The dashboards of one claim and of one node.
+	chosen := map[string]map[string]string{
+		"dra-claim": {"namespace": "team-nlp", "claim": "llm-pretrain-0-gpus"}, "dra-nodes": {"node": "demo-node"},
+		"dra-network": {"node": "demo-node"},
+	}
 	out := map[string]board{}
 	for _, b := range grafana.Boards() {
 		content, err := os.ReadFile("../../../dashboards/out/grafana/" + b.UID + ".json")
@@ -76,10 +82,11 @@ func (a *asker) boards(ctx context.Context) (map[string]board, error) {
 		drawn := board{
 			Dashboard: content, Answers: map[int][]json.RawMessage{},
 			From: a.now.Add(-a.span).UnixMilli(), To: a.now.UnixMilli(),
+			Chosen: chosen[b.UID],
 		}
 		for _, p := range dashboard.Panels {
 			for _, target := range p.Targets {
-				expr := grafana.Fill(target.Expr, nil, seconds(a.span), seconds(a.rate), seconds(a.step))
+				expr := grafana.Fill(target.Expr, chosen[b.UID], seconds(a.span), seconds(a.rate), seconds(a.step))
 				answer, err := a.ask(ctx, expr, target.Instant)
 				if err != nil {
 					return nil, fmt.Errorf("dashboard %s: panel %q: %w", b.UID, p.Title, err)

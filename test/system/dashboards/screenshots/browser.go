@@ -99,18 +99,17 @@ func write(path string, shot []byte) error {
 	return os.WriteFile(path, out.Bytes(), 0o644)
 }
 
-// drawBoard draws a whole dashboard as it looks on a screen of that width, in a tab that shows the
-// site.
-func drawBoard(tab context.Context, uid string, width int64, path string) error {
+// drawBoard draws a whole dashboard as it looks on a screen, in a tab that shows the site.
+func drawBoard(tab context.Context, uid string, on screen, path string) error {
 	ctx, cancel := context.WithTimeout(tab, limit)
 	defer cancel()
 	var height int64
-	err := chromedp.Do(ctx, chromedp.EmulateViewport(width, 1000))
+	err := chromedp.Do(ctx, chromedp.EmulateViewport(on.width, 1000))
 	if err == nil {
-		height, err = chromedp.Run(ctx, chromedp.Evaluate[int64](fmt.Sprintf("draw(%q)", uid), chromedp.EvalAwaitPromise))
+		height, err = chromedp.Run(ctx, chromedp.Evaluate[int64](fmt.Sprintf("draw(%q, %q)", uid, on.mode), chromedp.EvalAwaitPromise))
 	}
 	if err == nil { // what is outside of the window is not painted whole
-		err = chromedp.Do(ctx, chromedp.EmulateViewport(width, height))
+		err = chromedp.Do(ctx, chromedp.EmulateViewport(on.width, height))
 	}
 	if err == nil {
 		_, err = chromedp.Run(ctx, chromedp.Evaluate[int64]("settled()", chromedp.EvalAwaitPromise))

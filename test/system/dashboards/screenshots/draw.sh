@@ -36,6 +36,8 @@ export NODE_PATH="$PICTURES/node_modules"
 	--loader:.ttf=dataurl --loader:.svg=dataurl --log-level=error
 go run -C test/system/dashboards ./screenshots -prometheus="http://$prometheus" -exporter="http://$exporter" \
 	-site="$work/site" -out="$out"
-cp "$out/dra-fleet.png" "$out/dra-namespaces.png" dashboards
+for board in dashboards/out/grafana/*.json; do
+	cp "$out/$(basename "${board%.json}").png" dashboards
+done
 test/system/dashboards/screenshots/panels.sh >dashboards/pictures.sum
 cp "$out"/page.png "$out"/on-call-*.png exporter

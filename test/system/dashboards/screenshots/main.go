@@ -32,8 +32,16 @@ func main() {
 	}
 }
 
-// sizes are the widths of the screens, in pixels, by the end of the pictures' names.
-func sizes() map[string]int64 { return map[string]int64{"": 1600, "-narrow": 500} }
+// screen is the width of a screen in pixels, and its theme.
+type screen struct {
+	width int64
+	mode  string
+}
+
+// screens are those on which a dashboard is drawn, by the end of the pictures' names.
+func screens() map[string]screen {
+	return map[string]screen{"": {1600, "dark"}, "-narrow": {500, "dark"}, "-light": {1600, "light"}}
+}
 
 func run(ctx context.Context) error {
 	prometheus := flag.String("prometheus", "http://127.0.0.1:9090", "address of Prometheus")
@@ -43,6 +51,7 @@ func run(ctx context.Context) error {
 	step := flag.Duration("step", 2*time.Second, "time between two points of a graph")
 	site := flag.String("site", "", "folder of the site that draws a dashboard")
 	out := flag.String("out", ".", "folder of the pictures")
+	only := flag.String("only", "", "draw this dashboard alone")
 	flag.Parse()
 
 	browser, closeBrowser, err := startBrowser(ctx)
@@ -50,15 +59,11 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer closeBrowser()
-	// Its rates need an earlier response.
-	page, err := open(browser, *exporter, 1300, 1490)
-	if err != nil {
-		return err
-	}
 	a := asker{prometheus: live.At(*prometheus), span: *span, rate: *rate, step: *step}
-	link, err := a.alerted(ctx)
-	if err != nil {
-		return err
+	if *only == "" {
+		if err := a.drawPages(ctx, browser, *exporter, *out); err != nil {
+			return err
+		}
 	}
 	if err := a.wait(ctx); err != nil {
 		return err
@@ -72,27 +77,43 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := await(page, `document.querySelector('td .bad[title^="busy, and does nothing"]')`); err != nil {
-		return err
-	}
-	if err := picture(page, filepath.Join(*out, "page.png")); err != nil {
-		return err
-	}
-	if err := story(browser, link, *out); err != nil {
-		return err
-	}
 	tab, err := open(browser, address, 1600, 1000)
 	if err != nil {
 		return err
 	}
 	for _, board := range grafana.Boards() {
-		for end, width := range sizes() {
-			if err := drawBoard(tab, board.UID, width, filepath.Join(*out, board.UID+end+".png")); err != nil {
+		if *only != "" && board.UID != *only {
+			continue
+		}
+		for end, on := range screens() {
+			if err := drawBoard(tab, board.UID, on, filepath.Join(*out, board.UID+end+".png")); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// drawPages draws the exporter's page, and the way from an alert to the pod that was hit.
+func (a *asker) drawPages(ctx, browser context.Context, exporter, out string) error {
+	page, err := open(browser, exporter, 1300, 1490) // its rates need an earlier response
+	if err != nil {
+		return err
+	}
+	link, err := a.alerted(ctx)
+	if err != nil {
+		return err
+	}
+	if err := a.wait(ctx); err != nil {
+		return err
+	}
+	if err := await(page, `document.querySelector('td .bad[title^="busy, and does nothing"]')`); err != nil {
+		return err
+	}
+	if err := picture(page, filepath.Join(out, "page.png")); err != nil {
+		return err
+	}
+	return story(browser, link, out)
 }
 
 // serve serves the site, and each dashboard with its answers as /boards/UID, until the program

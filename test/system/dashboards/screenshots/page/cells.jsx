@@ -6,7 +6,7 @@ import * as schemes from 'd3-scale-chromatic';
 
 // plot returns the configuration of a plot whose axes are the time and the rows, from the lowest up.
 // paint is called with the canvas, and with the pixels of a time and of a row's edge.
-function plot({ rows, range, theme, paint }) {
+function plot({ rows, range, theme, paint, axisWidth }) {
   const builder = new UPlotConfigBuilder('utc');
   builder.addScale({
     scaleKey: 'x',
@@ -33,6 +33,7 @@ function plot({ rows, range, theme, paint }) {
   builder.addAxis({
     scaleKey: 'rows',
     placement: AxisPlacement.Left,
+    size: axisWidth,
     theme,
     grid: { show: false },
     ticks: { show: false },
@@ -126,16 +127,17 @@ export function Heatmap({ panel, data, range, width, height, theme }) {
 // Timeline colors the times in which a row has the same value, merged.
 export function Timeline({ panel, data, range, width, height, theme }) {
   const series = data
-    .map((frame) => ({
-      times: frame.fields[0].values,
-      field: numbers(frame)[0],
-      name: getFieldDisplayName(numbers(frame)[0], frame),
-    }))
+    .flatMap((frame) =>
+      frame.fields
+        .filter((field) => field.type === FieldType.number || field.type === FieldType.string)
+        .map((field) => ({ times: frame.fields[0].values, field, name: getFieldDisplayName(field, frame) })),
+    )
     .reverse();
   const config = plot({
     rows: series.map((s) => s.name),
     range,
     theme,
+    axisWidth: panel.fieldConfig.defaults.custom.axisWidth,
     paint: (canvas, x, y) =>
       series.forEach(({ times, field }, i) => {
         const tall = (y(i) - y(i + 1)) * panel.options.rowHeight,
@@ -145,10 +147,21 @@ export function Timeline({ panel, data, range, width, height, theme }) {
           const last = times[n - 1],
             goes = n < times.length && times[n] - last < 1.5 * step;
           if (goes && field.values[n] === field.values[first]) continue;
-          canvas.fillStyle = field.display(field.values[first]).color;
-          canvas.globalAlpha = (field.config.custom?.fillOpacity ?? 70) / 100;
-          canvas.fillRect(x(times[first]), top, x(goes ? times[n] : last + step) - x(times[first]), tall);
+          const { text, color } = field.display(field.values[first] ?? ''),
+            left = x(times[first]),
+            wide = x(goes ? times[n] : last + step) - left;
           first = n;
+          if (field.values[n - 1] == null) continue;
+          canvas.fillStyle = color;
+          canvas.globalAlpha = color === '#00000000' ? 0 : (field.config.custom?.fillOpacity ?? 70) / 100;
+          canvas.fillRect(left, top, wide, tall);
+          if (panel.options.showValue !== 'auto' || tall < 12 * devicePixelRatio) continue;
+          canvas.globalAlpha = 1;
+          canvas.font = `${12 * devicePixelRatio}px Inter, Helvetica, Arial, sans-serif`;
+          if (canvas.measureText(text).width > wide) continue;
+          [canvas.textBaseline, canvas.textAlign] = ['middle', 'left'];
+          canvas.fillStyle = theme.colors.text.primary;
+          canvas.fillText(text, Math.max(left, x(range.from)) + 4, top + tall / 2);
         }
       }),
   });
@@ -163,7 +176,7 @@ export function Timeline({ panel, data, range, width, height, theme }) {
       height={height}
       config={config}
       legend={
-        <VizLayout.Legend placement="bottom">
+        panel.options.legend.showLegend && <VizLayout.Legend placement="bottom">
           <VizLegend placement="bottom" displayMode={LegendDisplayMode.List} items={items} />
         </VizLayout.Legend>
       }

@@ -137,7 +137,12 @@ const custom = [
   'stacking',
   'thresholdsStyle',
   'axisPlacement',
+  'axisSoftMin',
   'axisSoftMax',
+  'axisWidth',
+  'barMaxWidth',
+  'pointSize',
+  'insertNulls',
   'scaleDistribution',
 ].map((name) => ({ ...option(name), id: `custom.${name}`, isCustom: true }));
 
@@ -172,8 +177,13 @@ export function overridden(panel, data, theme) {
 
 export function registerTransformers() {
   const { mergeTransformer, sortByTransformer, organizeFieldsTransformer, limitTransformer } = standardTransformers;
+  const { calculateFieldTransformer, convertFieldTypeTransformer, labelsToFieldsTransformer, groupingToMatrixTransformer } =
+    standardTransformers;
   standardTransformersRegistry.setInit(() =>
-    [mergeTransformer, sortByTransformer, organizeFieldsTransformer, limitTransformer].map((t) => ({
+    [
+      mergeTransformer, sortByTransformer, organizeFieldsTransformer, limitTransformer, calculateFieldTransformer,
+      convertFieldTypeTransformer, labelsToFieldsTransformer, groupingToMatrixTransformer,
+    ].map((t) => ({
       id: t.id,
       name: t.name,
       defaultOptions: t.defaultOptions,

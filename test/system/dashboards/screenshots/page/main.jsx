@@ -10,14 +10,15 @@ import { GlobalStyles, PanelChrome } from '@grafana/ui';
 import { frames, overridden, registerTransformers } from './data.js';
 import { Graph, Stat, TableOf } from './panels.jsx';
 import { Heatmap, Timeline } from './cells.jsx';
+import { Points } from './points.jsx';
 
-const theme = createTheme({ colors: { mode: 'dark' } });
 const kinds = {
   stat: Stat,
   timeseries: Graph,
   table: TableOf,
   heatmap: Heatmap,
   'state-timeline': Timeline,
+  xychart: Points,
 };
 
 // Grafana's grid: 24 columns, and rows of 30 pixels; 8 pixels between panels. On narrow screens each
@@ -43,7 +44,7 @@ function stack(panels, width) {
   });
 }
 
-function Panel({ panel, data, range, at }) {
+function Panel({ panel, data, range, at, theme }) {
   const style = { position: 'absolute', ...at };
   if (panel.type === 'row') return <h2 style={style}>{panel.collapsed ? '▸' : '▾'} {panel.title}</h2>;
   const Kind = kinds[panel.type];
@@ -73,7 +74,7 @@ function Panel({ panel, data, range, at }) {
   );
 }
 
-function Board({ dashboard, drawn, range }) {
+function Board({ dashboard, drawn, range, chosen, theme }) {
   const width = document.documentElement.clientWidth - 4 * gap;
   const places =
     width < narrow ? stack(dashboard.panels, width) : dashboard.panels.map((p) => place(p.gridPos, width));
@@ -87,13 +88,13 @@ function Board({ dashboard, drawn, range }) {
           .map((v) => (
             <span key={v.name}>
               <label>{v.label}</label>
-              {v.current?.text ?? 'Prometheus'}
+              {v.type === 'textbox' ? '' : (chosen?.[v.name] ?? v.current?.text ?? 'Prometheus')}
             </span>
           ))}
       </nav>
       <main style={{ height: Math.max(...places.map((at) => at.top + at.height)) }}>
         {dashboard.panels.map((p, i) => (
-          <Panel key={p.id} panel={p} data={drawn[i]} range={range} at={places[i]} />
+          <Panel key={p.id} panel={p} data={drawn[i]} range={range} at={places[i]} theme={theme} />
         ))}
       </main>
       <footer>
@@ -106,9 +107,12 @@ function Board({ dashboard, drawn, range }) {
 const root = createRoot(document.getElementById('root'));
 registerTransformers();
 
-// draw draws a dashboard for the present width of the window, and returns its height.
-window.draw = async (uid) => {
-  const { dashboard, answers, from, to } = await (await fetch(`/boards/${uid}`)).json();
+// draw draws a dashboard for the present width of the window, dark or light, and returns its height.
+window.draw = async (uid, mode) => {
+  const theme = createTheme({ colors: { mode } });
+  document.body.style.background = theme.colors.background.canvas;
+  document.body.style.color = theme.colors.text.primary;
+  const { dashboard, answers, from, to, chosen } = await (await fetch(`/boards/${uid}`)).json();
   const range = { from, to };
   const drawn = await Promise.all(
     dashboard.panels.map(async (panel) => {
@@ -120,7 +124,7 @@ window.draw = async (uid) => {
       return overridden(panel, await lastValueFrom(transformed), theme);
     }),
   );
-  root.render(<Board key={uid + window.innerWidth} dashboard={dashboard} drawn={drawn} range={range} />);
+  root.render(<Board key={uid + mode + window.innerWidth} dashboard={dashboard} drawn={drawn} range={range} chosen={chosen} theme={theme} />);
   return settled();
 };
 

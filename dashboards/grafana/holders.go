@@ -1,0 +1,64 @@
+package grafana
+
+import (
+	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
+)
+
+// holders has, for each device that is held, one series with the label holder: its claim, its pod
+// if a device plugin gave it the device, or how many share it.
+func holders(of string) string {
+	count := `max by (<device>) (dra_device_allocations{` + of + `}`
+	return `group by (<device>, holder) (label_join(
+		    dra_claim_device_info{` + of + `, admin_access="false"}, "holder", "/", "namespace", "resourceclaim_name"
+		  )) and on (<device>) ` + count + ` == 1)
+		or on (<device>) group by (<device>, holder) (label_join(
+		    dra_pod_claim_info{` + of + `, resourceclaim_name=""}, "holder", "/", "namespace", "pod"
+		  )) and on (<device>) ` + count + ` == 1)
+		or on (<device>) label_replace(
+		  count_values by (<device>) ("holder", ` + count + ` > 1)), "holder", "$1 holders", "holder", "(.+)"
+		)`
+}
+
+// heldOverTime is a timeline of who held each device, in line with the graphs above it.
+func heldOverTime(of, only string) Panel {
+	free := `label_replace(max by (<device>) (dra_device_allocations{` + of + `} == 0), "holder", "free", "node", ".*")`
+	return Panel{
+		Title: "Who held the devices",
+		Description: "The claim that held each device, without admin access, or the pod that a device plugin gave it to, or " +
+			"how many shared it. Nothing is shown while the device was unknown.",
+		Kind: Timeline, NoData: "no device was known", Width: 24, Height: 7, aligned: true,
+		Targets: []Target{{
+			Expr: `label_join((` + holders(of) + `
+				or on (<device>) ` + free + `)` + only + `, "held", " ", "node", "device")`,
+			Legend: "{{holder}} {{node}}",
+		}},
+		reshape: []dashboard.DataTransformerConfig{
+			transformed("labelsToFields", map[string]any{"mode": "columns", "keepLabels": []string{"held", "holder"}}),
+			transformed("merge", map[string]any{}), sorted("Time", false),
+			transformed("groupingToMatrix", map[string]any{
+				"columnField": "held", "rowField": "Time", "valueField": "holder", "emptyValue": "null",
+			}),
+		},
+		fields: []dashboard.DashboardFieldConfigSourceOverrides{{
+			Matcher:    dashboard.MatcherConfig{Id: "byRegexp", Options: "/.*/"},
+			Properties: []dashboard.DynamicConfigValue{{Id: "mappings", Value: holderColors()}},
+		}},
+	}
+}
+
+// holderColors give holders colors by the first letter of the claim and by whether its last digit
+// is odd, so that those which follow each other on a device mostly differ.
+func holderColors() []map[string]any {
+	out := []map[string]any{{"type": "value", "options": map[string]any{"free": map[string]any{"color": "transparent", "index": 0}}}}
+	color := func(pattern, color string) {
+		out = append(out, map[string]any{"type": "regex", "options": map[string]any{
+			"pattern": "/" + pattern + "/", "result": map[string]any{"color": color, "index": len(out)},
+		}})
+	}
+	color(`^[0-9]+ claims$`, grey)
+	for _, of := range [][3]string{{"a-h", blue, "dark-blue"}, {"i-p", green, "dark-green"}, {"q-z0-9", purple, "dark-purple"}} {
+		color(`^[^/]*/[`+of[0]+`].*[13579][^0-9]*$`, of[2])
+		color(`^[^/]*/[`+of[0]+`]`, of[1])
+	}
+	return out
+}

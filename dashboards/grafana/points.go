@@ -1,0 +1,189 @@
+package grafana
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/grafana/grafana-foundation-sdk/go/cog"
+	"github.com/grafana/grafana-foundation-sdk/go/common"
+	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
+	"github.com/grafana/grafana-foundation-sdk/go/xychart"
+)
+
+// points names the fields of a chart of points.
+type points struct {
+	title       string // of what hovering over a point shows
+	x, y, color string
+	size        string // empty: all points have the size
+	isMap       bool   // squares without axes
+	least, most int32  // sizes in pixels
+}
+
+// built is a builder of what is there.
+type built[T any] struct{ value T }
+
+func (b built[T]) Build() (T, error) { return b.value, nil }
+
+func byName(field string) xychart.MatcherConfig {
+	return xychart.MatcherConfig{Id: "byName", Options: field}
+}
+
+// panel returns the builder of a chart of points.
+func (p *points) panel() cog.Builder[dashboard.Panel] {
+	series := xychart.XYSeriesConfig{
+		Name:  &xychart.XychartXYSeriesConfigName{Fixed: &p.title},
+		Frame: &xychart.XychartXYSeriesConfigFrame{Matcher: xychart.MatcherConfig{Id: "byIndex", Options: 0}},
+		X:     &xychart.XychartXYSeriesConfigX{Matcher: byName(p.x)},
+		Y:     &xychart.XychartXYSeriesConfigY{Matcher: byName(p.y)},
+		Color: &xychart.XychartXYSeriesConfigColor{Matcher: byName(p.color)},
+	}
+	size := xychart.XychartFieldConfigPointSize{Fixed: &p.most, Min: &p.least, Max: &p.most}
+	if p.size != "" {
+		series.Size = &xychart.XychartXYSeriesConfigSize{Matcher: byName(p.size)}
+	}
+	out := xychart.NewPanelBuilder().Mapping(xychart.SeriesMappingManual).Show(xychart.XYShowModePoints).
+		PointSize(built[xychart.XychartFieldConfigPointSize]{size}).PointStrokeWidth(1).FillOpacity(60).
+		Series([]cog.Builder[xychart.XYSeriesConfig]{built[xychart.XYSeriesConfig]{series}}).
+		Legend(common.NewVizLegendOptionsBuilder().ShowLegend(false).DisplayMode(common.LegendDisplayModeHidden).
+			Placement(common.LegendPlacementBottom).Calcs([]string{})).
+		Tooltip(common.NewVizTooltipOptionsBuilder().Mode(common.TooltipDisplayModeSingle).Sort(common.SortOrderNone))
+	if p.isMap {
+		out.PointShape(xychart.PointShapeSquare).AxisPlacement(common.AxisPlacementHidden).AxisGridShow(false).
+			PointStrokeWidth(0).FillOpacity(100)
+	}
+	return out
+}
+
+// calculated adds a field to a table: an operation on one field, or on a field and a field or
+// number.
+func calculated(name, operator, left, right string) dashboard.DataTransformerConfig {
+	options := map[string]any{"alias": name, "mode": "unary", "unary": map[string]any{"operator": operator, "fieldName": left}}
+	switch {
+	case operator == "index":
+		options = map[string]any{"alias": name, "mode": "index"}
+	case right != "":
+		operand := func(of string) map[string]any {
+			if _, err := strconv.Atoi(of); err == nil {
+				return map[string]any{"fixed": of}
+			}
+			return map[string]any{"matcher": map[string]any{"id": "byName", "options": of}}
+		}
+		options = map[string]any{"alias": name, "mode": "binary", "binary": map[string]any{
+			"left": operand(left), "operator": operator, "right": operand(right),
+		}}
+	}
+	return dashboard.DataTransformerConfig{Id: "calculateField", Options: options}
+}
+
+func transformed(id string, options map[string]any) dashboard.DataTransformerConfig {
+	return dashboard.DataTransformerConfig{Id: id, Options: options}
+}
+
+// sorted sorts a table by a field. Rows with the same value keep their order.
+func sorted(field string, descending bool) dashboard.DataTransformerConfig {
+	return transformed("sortBy", map[string]any{"sort": []map[string]any{{"field": field, "desc": descending}}})
+}
+
+// stateColors are the colors of the states of devices, the same in all panels: what needs attention
+// comes last.
+func stateColors() []colored {
+	return []colored{
+		{"free", blue},
+		{"tainted", purple},
+		{"partitioned", grey},
+		{"active", green},
+		{"unmeasured", yellow},
+		{"idle", orange},
+		{"stalled", darkRed},
+		{"unhealthy", red},
+	}
+}
+
+// The map of the cluster: how many devices it shows, and the smallest and the widest cell in
+// pixels.
+const (
+	shownOnMap            = 10_000
+	leastCell, widestCell = 3, 24
+)
+
+// clusterMap is a map of the devices, a cell for each, line by line like a text: devices of a node
+// are side by side, with a gap before those of the next. The longer the text, the longer its lines,
+// and the smaller its cells. Grafana scales the sizes of points from the smallest to the largest
+// value: gaps are the former, and one cell that is not seen is the latter.
+func clusterMap() Panel {
+	var states []string
+	mapping := map[string]dashboard.ValueMappingResult{"0": {Text: new(""), Color: new("transparent"), Index: new(int32(0))}}
+	for i, s := range stateColors() {
+		states = append(states, fmt.Sprintf(`%d + group by (<device>) (device:dra_state:info{<of devices>, state=%q})`, i, s.series))
+		mapping[strconv.Itoa(i+1)] = dashboard.ValueMappingResult{
+			Text: new(s.series), Color: new(s.color), Index: new(int32(i + 1)),
+		}
+	}
+	const (
+		devices = `group by (<device>) (device:dra_state:info{<of devices>})`
+		nodes   = `group by (<node>) (device:dra_state:info{<of devices>})`
+		// The cells of a line: 2.6 is the width of the panel by its height.
+		line = `clamp_min(ceil(sqrt(2.6 * (count(` + devices + `) + count(` + nodes + `)))), 16)`
+	)
+	// The area of a cell as a share of that of the widest one.
+	size := fmt.Sprintf(`(clamp(500 / %s, %d, %d) ^ 2 - %d) / %d`, line, leastCell, widestCell, leastCell*leastCell,
+		widestCell*widestCell-leastCell*leastCell)
+	cells := fmt.Sprintf(`(
+		topk(%d, (`+strings.Join(states, "\nor ")+`)
+		  * on (<device>) group_left (model) max by (<device>, model) (device:dra_model:info{<of devices>, model=~"$model"}))
+		  * on () group_left (size) count_values("size", `+size+`)
+		or label_replace(label_replace(clamp_max(`+nodes+`, 0), "device", "~", "node", ".*"), "size", "0", "node", ".*")
+		or label_replace(clamp_max(count(`+devices+`), 0), "size", "1", "", "")
+		)
+		* on () group_left (columns) count_values("columns", `+line+`)`, shownOnMap)
+	return Panel{
+		Title: "Map of the cluster",
+		Description: "A cell for each device, those of a node side by side, by state; the colors are those of \"Devices by " +
+			"state\". Hover over a cell for its node, model and holder; click it for its dashboard. Of more than 10 000 devices " +
+			"those that need attention are shown.",
+		Kind: Points, Unit: "none", NoData: "no exporter", Width: 12, Height: 9, Total: true,
+		Targets: []Target{
+			{Expr: cells, Unit: "none"},
+			{Expr: fmt.Sprintf(`topk(%d, %s)
+				and on (<device>) device:dra_model:info{<of devices>, model=~"$model"}`, shownOnMap, holders("<of devices>")), Unit: "none"},
+		},
+		points: &points{title: "Device", x: "Column", y: "Line", color: "State", size: "Size", isMap: true, least: leastCell, most: widestCell},
+		reshape: []dashboard.DataTransformerConfig{
+			transformed("merge", map[string]any{}), sorted("device", false), sorted("node", false), sorted("cluster", false),
+			transformed("convertFieldType", map[string]any{"fields": map[string]any{}, "conversions": []map[string]any{
+				{"targetField": "columns", "destinationType": "number"}, {"targetField": "size", "destinationType": "number"},
+			}}),
+			calculated("row", "index", "", ""), calculated("part", "/", "row", "columns"), calculated("whole", "floor", "part", ""),
+			calculated("before", "*", "whole", "columns"), calculated("Column", "-", "row", "before"),
+			calculated("Line", "-", "0", "whole"),
+			transformed("organize", map[string]any{
+				"excludeByName": map[string]bool{
+					"Time": true, "Value #B": true, "columns": true, "row": true, "part": true, "whole": true, "before": true,
+				},
+				"renameByName": map[string]string{"Value #A": "State", "size": "Size"},
+			}),
+		},
+		fields: []dashboard.DashboardFieldConfigSourceOverrides{
+			override("Line", dashboard.DynamicConfigValue{Id: "links", Value: []map[string]any{{
+				"title": "This device", "oneClick": true, "url": deviceURL("${__data.fields.node}", "${__data.fields.driver}", "${__data.fields.device}"),
+			}}}),
+			{
+				Matcher:    dashboard.MatcherConfig{Id: "byRegexp", Options: "/.*/"},
+				Properties: []dashboard.DynamicConfigValue{{Id: "noValue", Value: ""}},
+			},
+			override("Column", soft(-1, 16)...),
+			override("Line", soft(-5, 1)...),
+			override("State", dashboard.DynamicConfigValue{
+				Id: "mappings", Value: []map[string]any{{"type": "value", "options": mapping}},
+			}),
+		},
+	}
+}
+
+// soft is the least range of an axis.
+func soft(least, most float64) []dashboard.DynamicConfigValue {
+	return []dashboard.DynamicConfigValue{
+		{Id: "custom.axisSoftMin", Value: least}, {Id: "custom.axisSoftMax", Value: most},
+	}
+}
