@@ -109,7 +109,8 @@ func TestClaimsOfCluster(t *testing.T) {
 	claimPanels(t, e, at)
 }
 
-// claimPanels evaluates the panel of the Fleet dashboard that reads kube-state-metrics' own metrics.
+// claimPanels evaluates the panel of the Fleet dashboard that reads kube-state-metrics' own
+// metrics.
 func claimPanels(t *testing.T, e *engine, at time.Time) {
 	t.Helper()
 	want := answers{
