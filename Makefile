@@ -229,7 +229,7 @@ test-integrations: deps build cluster-build $(PROMETHEUS) $(PROMETHEUS_ADAPTER) 
 
 .PHONY: test-gpu
 test-gpu: ## compare readings of NVIDIA GPUs with nvidia-smi; reports clearly if there is none; RECORD=DIR records them
-	@go test -count=1 -v -run 'AgainstNvidiaSMI|Recordings' ./test/gpu $(if $(RECORD),-args -record=$(abspath $(RECORD)))
+	@go test -count=1 -v -run 'AgainstNvidiaSMI|Recordings|CallTimes' ./test/gpu $(if $(RECORD),-args -record=$(abspath $(RECORD)))
 
 BENCH ?= .
 COUNT ?= 6

@@ -435,14 +435,11 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 			Metric: "errors_total", Type: Counter, Sharing: Witnessed, NonNegative: true, MaxRate: maxErrors,
 			Help: "Errors that the device or its driver reported. Those of NVLink 5 (XID 144 to 150) and of " +
 				"NVSwitches (codes from 10000 on) have the severity that the driver logs; a nonfatal error hits no holder.",
-			Labels: []Label{
-				{Name: "kind", Values: []string{
-					"xid", "ecc_corrected", "ecc_uncorrected", "pcie_replay", "ras", "link_down", "row_remap", "page_retirement",
-					"nvlink", "pcie_aer", "port", "other",
-				}},
-				{Name: "code"},
-				{Name: labelSeverity, Values: []string{"fatal", severityNonfatal, "unknown"}, Optional: true},
-			},
+			Labels: append(
+				errorLabels("xid", "ecc_corrected", "ecc_uncorrected", "pcie_replay", "ras", "link_down", "row_remap",
+					"page_retirement", "nvlink", "pcie_aer", "port", "other"),
+				Label{Name: labelSeverity, Values: []string{"fatal", severityNonfatal, "unknown"}, Optional: true},
+			),
 			Failure: true, AppearLabels: []string{"xid"},
 		}
 	case ThrottledSeconds:
@@ -518,6 +515,8 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 		return conditionSpec(q)
 	}
 }
+
+func errorLabels(kinds ...string) []Label { return []Label{{Name: "kind", Values: kinds}, {Name: "code"}} }
 
 func directions() Label { return Label{Name: "direction", Values: []string{"receive", "transmit"}} }
 

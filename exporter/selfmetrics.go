@@ -93,7 +93,8 @@ func (m *SelfMetrics) makeSourceMetrics() {
 			"source.",
 	}, []string{"source"})
 	m.duration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "dra_exporter_source_duration_seconds", Help: "How long a reading of the source took.",
+		Name:    "dra_exporter_source_duration_seconds",
+		Help:    "How long a reading of the source took: the sum and the count, and with --histograms=classic the buckets.",
 		Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
 	}, []string{"source"})
 	m.rejected = prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -4,32 +4,42 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
 )
 
-// holders has, for each device that is held, one series with the label holder: its claim, its pod
-// if a device plugin gave it the device, or how many share it.
-func holders(of string) string {
-	count := `max by (<device>) (dra_device_allocations{` + of + `}`
-	return `group by (<device>, holder) (label_join(
-		    dra_claim_device_info{` + of + `, admin_access="false"}, "holder", "/", "namespace", "resourceclaim_name"
-		  )) and on (<device>) ` + count + ` == 1)
-		or on (<device>) group by (<device>, holder) (label_join(
-		    dra_pod_claim_info{` + of + `, resourceclaim_name=""}, "holder", "/", "namespace", "pod"
-		  )) and on (<device>) ` + count + ` == 1)
-		or on (<device>) label_replace(
-		  count_values by (<device>) ("holder", ` + count + ` > 1)), "holder", "$1 holders", "holder", "(.+)"
+// eachHolder has a series with the label holder for each claim that holds a device, and for each
+// pod that holds one without a claim.
+func eachHolder(of string) string {
+	return `group by (<device>, holder) (
+		  label_join(dra_claim_device_info{` + of + `, admin_access="false"}, "holder", "/", "namespace", "resourceclaim_name")
+		  or label_join(pod_device:dra_unclaimed:info{` + of + `}, "holder", "/", "namespace", "pod")
 		)`
 }
 
-// heldOverTime is a timeline of who held each device, in line with the graphs above it.
+// holders has one series for each device that is held: its holder, or how many share it.
+func holders(of string) string {
+	each := eachHolder(of)
+	count := `count by (<device>) (` + each + `)`
+	return each + ` and on (<device>) ` + count + ` == 1
+		or on (<device>) label_replace(
+		  count_values by (<device>) ("holder", ` + count + ` > 1), "holder", "$1 holders", "holder", "(.+)"
+		)`
+}
+
+// heldOverTime is a timeline of who held each device, in line with the graphs above it. A row has
+// the name of the device, and of its node if there are several.
 func heldOverTime(of, only string) Panel {
-	free := `label_replace(max by (<device>) (dra_device_allocations{` + of + `} == 0), "holder", "free", "node", ".*")`
+	held := `((` + holders(of) + `
+		or on (<device>) label_replace(
+		  group by (<device>) (dra_device_allocations{` + of + `}) unless on (<device>) ` + eachHolder(of) + `,
+		  "holder", "free", "node", ".*"
+		))` + only + `)`
+	oneNode := `on () count(group by (<node>) (` + held + `)) == 1`
 	return Panel{
 		Title: "Who held the devices",
 		Description: "The claim that held each device, without admin access, or the pod that a device plugin gave it to, or " +
 			"how many shared it. Nothing is shown while the device was unknown.",
 		Kind: Timeline, NoData: "no device was known", Width: 24, Height: 7, aligned: true,
 		Targets: []Target{{
-			Expr: `label_join((` + holders(of) + `
-				or on (<device>) ` + free + `)` + only + `, "held", " ", "node", "device")`,
+			Expr: `label_join(` + held + ` and ` + oneNode + `, "held", " ", "device")
+				or label_join(` + held + ` unless ` + oneNode + `, "held", " ", "node", "device")`,
 			Legend: "{{holder}} {{node}}",
 		}},
 		reshape: []dashboard.DataTransformerConfig{
@@ -55,7 +65,7 @@ func holderColors() []map[string]any {
 			"pattern": "/" + pattern + "/", "result": map[string]any{"color": color, "index": len(out)},
 		}})
 	}
-	color(`^[0-9]+ claims$`, grey)
+	color(`^[0-9]+ holders$`, grey)
 	for _, of := range [][3]string{{"a-h", blue, "dark-blue"}, {"i-p", green, "dark-green"}, {"q-z0-9", purple, "dark-purple"}} {
 		color(`^[^/]*/[`+of[0]+`].*[13579][^0-9]*$`, of[2])
 		color(`^[^/]*/[`+of[0]+`]`, of[1])

@@ -57,13 +57,6 @@ func networkClaims() []Panel {
 				},
 			},
 		},
-		{
-			Title:       "Network data of the claims",
-			Description: "Interface and addresses of the claims' devices, as their drivers report them.", Kind: Table,
-			NoData: "no driver reports network data", Width: 24, Height: 6,
-			Targets: []Target{{Expr: `max by (<claim device>, interface, ip, hardware_address) (dra_claim_network_info{` +
-				`<of claims>})`}},
-		},
 	}
 }
 

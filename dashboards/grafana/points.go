@@ -104,7 +104,7 @@ func stateColors() []colored {
 // pixels.
 const (
 	shownOnMap            = 10_000
-	leastCell, widestCell = 3, 24
+	leastCell, widestCell = 3, 28
 )
 
 // clusterMap is a map of the devices, a cell for each, line by line like a text: devices of a node
@@ -124,24 +124,29 @@ func clusterMap() Panel {
 		devices = `group by (<device>) (device:dra_state:info{<of devices>})`
 		nodes   = `group by (<node>) (device:dra_state:info{<of devices>})`
 		// The cells of a line: 2.6 is the width of the panel by its height.
-		line = `clamp_min(ceil(sqrt(2.6 * (count(` + devices + `) + count(` + nodes + `)))), 16)`
+		line = `clamp_min(ceil(sqrt(2.6 * (count(` + devices + `) + count(` + nodes + `)))), 12)`
 	)
 	// The area of a cell as a share of that of the widest one.
-	size := fmt.Sprintf(`(clamp(500 / %s, %d, %d) ^ 2 - %d) / %d`, line, leastCell, widestCell, leastCell*leastCell,
+	size := fmt.Sprintf(`(clamp(450 / %s, %d, %d) ^ 2 - %d) / %d`, line, leastCell, widestCell, leastCell*leastCell,
 		widestCell*widestCell-leastCell*leastCell)
+	// gpu-2 comes before gpu-10, what is last has the highest character, and the cell that is not
+	// seen is the last.
 	cells := fmt.Sprintf(`(
-		topk(%d, (`+strings.Join(states, "\nor ")+`)
-		  * on (<device>) group_left (model) max by (<device>, model) (device:dra_model:info{<of devices>, model=~"$model"}))
+		topk(%d, label_replace(label_replace(
+		    (`+strings.Join(states, "\nor ")+`)
+		    * on (<device>) group_left (model) max by (<device>, model) (device:dra_model:info{<of devices>, model=~"$model"}),
+		    "order", "$1", "device", "(.*)"), "order", "${1}0$2", "device", "(.*[^0-9])([0-9])"
+		  ))
 		  * on () group_left (size) count_values("size", `+size+`)
-		or label_replace(label_replace(clamp_max(`+nodes+`, 0), "device", "~", "node", ".*"), "size", "0", "node", ".*")
-		or label_replace(clamp_max(count(`+devices+`), 0), "size", "1", "", "")
+		or label_replace(label_replace(clamp_max(`+nodes+`, 0), "order", "\uffff", "", ""), "size", "0", "", "")
+		or label_replace(label_replace(clamp_max(count(`+devices+`), 0), "size", "1", "", ""), "cluster", "\uffff", "", "")
 		)
 		* on () group_left (columns) count_values("columns", `+line+`)`, shownOnMap)
 	return Panel{
 		Title: "Map of the cluster",
-		Description: "A cell for each device, those of a node side by side, by state; the colors are those of \"Devices by " +
-			"state\". Hover over a cell for its node, model and holder; click it for its dashboard. Of more than 10 000 devices " +
-			"those that need attention are shown.",
+		Description: "A cell for each device, those of a node side by side with a gap before the next, in lines like a text; " +
+			"the colors are those of \"Devices by state\". Hover over a cell for its node, model and holder; click it for its " +
+			"dashboard. Of more than 10 000 devices those that need attention are shown.",
 		Kind: Points, Unit: "none", NoData: "no exporter", Width: 12, Height: 9, Total: true,
 		Targets: []Target{
 			{Expr: cells, Unit: "none"},
@@ -150,7 +155,7 @@ func clusterMap() Panel {
 		},
 		points: &points{title: "Device", x: "Column", y: "Line", color: "State", size: "Size", isMap: true, least: leastCell, most: widestCell},
 		reshape: []dashboard.DataTransformerConfig{
-			transformed("merge", map[string]any{}), sorted("device", false), sorted("node", false), sorted("cluster", false),
+			transformed("merge", map[string]any{}), sorted("order", false), sorted("node", false), sorted("cluster", false),
 			transformed("convertFieldType", map[string]any{"fields": map[string]any{}, "conversions": []map[string]any{
 				{"targetField": "columns", "destinationType": "number"}, {"targetField": "size", "destinationType": "number"},
 			}}),
@@ -159,7 +164,7 @@ func clusterMap() Panel {
 			calculated("Line", "-", "0", "whole"),
 			transformed("organize", map[string]any{
 				"excludeByName": map[string]bool{
-					"Time": true, "Value #B": true, "columns": true, "row": true, "part": true, "whole": true, "before": true,
+					"Time": true, "Value #B": true, "columns": true, "order": true, "row": true, "part": true, "whole": true, "before": true,
 				},
 				"renameByName": map[string]string{"Value #A": "State", "size": "Size"},
 			}),
@@ -172,8 +177,8 @@ func clusterMap() Panel {
 				Matcher:    dashboard.MatcherConfig{Id: "byRegexp", Options: "/.*/"},
 				Properties: []dashboard.DynamicConfigValue{{Id: "noValue", Value: ""}},
 			},
-			override("Column", soft(-1, 16)...),
-			override("Line", soft(-5, 1)...),
+			override("Column", soft(-1, 12)...),
+			override("Line", soft(-3, 1)...),
 			override("State", dashboard.DynamicConfigValue{
 				Id: "mappings", Value: []map[string]any{{"type": "value", "options": mapping}},
 			}),

@@ -34,9 +34,6 @@ type list struct {
 	expr        string
 }
 
-// selector restricts series to the values of the list.
-func (l list) selector() string { return l.of + `=~"$` + l.name + `"` }
-
 // query is Grafana's query for the values.
 func (v *variable) query() string {
 	if v.rank == "" {

@@ -277,10 +277,11 @@ func (o *Options) page() string {
 	return strings.TrimSuffix(o.Page, "/")
 }
 
-// byGateway returns a text with a link to the gateway in place of one to a claim or a device on the
-// page of a node, if there is a gateway. The link has the node: the API server may not know it.
+// byGateway returns a text with a link to the gateway in place of one to a claim, a device or a pod
+// on the page of a node, if there is a gateway. The link has the node: the API server may not know
+// it.
 func (o *Options) byGateway(text string) string {
-	for _, kind := range []string{"claim", "device"} {
+	for _, kind := range []string{"claim", "device", "pod"} {
 		if of, found := strings.CutPrefix(text, "<page>/#"+kind+"="); found && o.Gateway != "" {
 			return strings.TrimSuffix(o.Gateway, "/") + "/" + kind + "/" + of + "?node=" + onNode
 		}

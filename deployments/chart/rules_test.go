@@ -278,7 +278,11 @@ func TestChangedAlert(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	for id, r := range seen {
-		about := strings.HasPrefix(r.Alert, "DRAClaim") || strings.HasPrefix(r.Alert, "DRAWorkload")
+		about := strings.HasPrefix(r.Alert, "DRAClaim") || strings.HasPrefix(r.Alert, "DRAWorkload") ||
+			strings.HasPrefix(r.Alert, "DRAPod") // which may be in a namespace without a claim
+		if strings.HasPrefix(r.Alert, "DRAPod") != strings.Contains(r.Expr, "dra_pod_claim_info{namespace") {
+			t.Errorf("%s: its expression is %s", id, r.Expr)
+		}
 		if about != strings.Contains(r.Expr, "dev-.*") {
 			t.Errorf("%s: its expression is %s", id, r.Expr)
 		}

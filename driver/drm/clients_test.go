@@ -32,33 +32,6 @@ func memory(device float64, processes ...int) figure {
 	return f
 }
 
-// A client counts once: for the first of the processes that share it, in one of its files.
-func TestSharedClient(t *testing.T) {
-	m := newMachine(t)
-	m.pod(amd, 11, 10, 12)
-	m.busy(10, 3, 1, 0)
-	m.busy(10, 4, 1, 0) // a duplicate
-	m.busy(11, 3, 1, 0) // inherited by a fork
-	m.busy(12, 3, 2, 0) // of its own
-	m.expect("at first", map[string]figure{amd: memory(2*mib, 10, 12)})
-	m.later(time.Second)
-	for pid := 10; pid < 12; pid++ {
-		m.busy(pid, 3, 1, time.Second/4)
-	}
-	m.busy(12, 3, 2, time.Second/2)
-	want := figure{
-		at{"memory_used": 2 * mib, "utilization": 0.75, "engine_utilization render": 0.75},
-		each{10: {"memory_used": mib, "utilization": 0.25}, 12: {"memory_used": mib, "utilization": 0.5}},
-	}
-	m.expect("used by both", map[string]figure{amd: want})
-	m.exit(10)
-	m.later(time.Second)
-	m.busy(11, 3, 1, time.Second*3/4)
-	m.busy(12, 3, 2, time.Second*3/4)
-	want.Processes = each{11: {"memory_used": mib, "utilization": 0.5}, 12: {"memory_used": mib, "utilization": 0.25}}
-	m.expect("the first has ended, and the other one has it", map[string]figure{amd: want})
-}
-
 // Clients of two devices may have the same ID.
 func TestTwoDevices(t *testing.T) {
 	m := newMachine(t)
@@ -287,33 +260,6 @@ func TestKFD(t *testing.T) {
 	}
 	if got := got[intel].Processes[11]["utilization"]; got != 0.5 {
 		t.Errorf("Intel's GPU: %v, want 0.5", got)
-	}
-}
-
-// A process that may not be looked into hides what its pod does with its devices: nothing is said
-// of these, with an error. Other devices are read.
-func TestForbidden(t *testing.T) {
-	m := newMachine(t)
-	m.pod(amd, 10)
-	m.pod(amd, 11)
-	m.pod(intel, 30)
-	m.busy(10, 3, 1, 0)
-	m.busy(11, 3, 2, 0)
-	m.open(30, 3, "/dev/dri/renderD129", saysIntel(3, 0, 100))
-	m.sample()
-	m.source.processes[11].forbidden = unix.EACCES
-	m.source.processes[11].due = m.clock.Add(time.Second)
-	samples, err := m.source.Sample(t.Context())
-	if driver.ReasonOf(err) != driver.ReasonForbidden {
-		t.Errorf("error %v", err)
-	}
-	want := map[string]figure{amd: {at{}, each{}}, intel: {at{"memory_used": 8 * mib}, each{30: {"memory_used": 8 * mib}}}}
-	if diff := cmp.Diff(want, figuresOf(samples)); diff != "" {
-		t.Errorf("samples (-want +got):\n%s", diff)
-	}
-	m.later(time.Second)
-	if got := m.sample()[amd]; len(got.Processes) != 2 || got.Device["memory_used"] != 2*mib {
-		t.Errorf("allowed again: %+v", got)
 	}
 }
 

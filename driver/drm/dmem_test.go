@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
@@ -86,23 +85,6 @@ func TestManyCgroups(t *testing.T) {
 	}
 	if m.sample(); len(m.source.pods) != 0 {
 		t.Errorf("%d pods are remembered", len(m.source.pods))
-	}
-}
-
-func TestParseRegions(t *testing.T) {
-	for text, want := range map[string]map[string]float64{
-		"":     {},
-		"\n\n": {},
-		"drm/0000:03:00.0/vram0 12\ndrm/0000:03:00.0/vram1 30\n": {intel: 42},
-		"drm/0000:03:00.0/stolen 12\ndrm/card0/vram 1\nx 5\n":    {},
-		"drm/0000:03:00.0/vram0 max\n":                           {intel: driver.Malformed()},
-		"drm/0000:03:00.0/vram0\n":                               {intel: driver.Malformed()},
-		"drm/0000:03:00.0/vram0 -1\ndrm/0000:03:00.0/vram1 3\n":  {intel: driver.Malformed()},
-	} {
-		got, err := parseRegions([]byte(text))
-		if diff := cmp.Diff(want, got, cmpopts.EquateNaNs()); diff != "" || (err != nil) != driver.IsMalformed(want[intel]) {
-			t.Errorf("%q: error %v (-want +got):\n%s", text, err, diff)
-		}
 	}
 }
 

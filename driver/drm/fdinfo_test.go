@@ -1,10 +1,8 @@
 package drm
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -105,66 +103,6 @@ func TestParse(t *testing.T) {
 				t.Errorf("%s: %v (-want +got):\n%s", name, ok, diff)
 			}
 		}
-	}
-}
-
-// A file that is not a client's is ignored. An unusable value affects only its own key.
-func TestParseMalformed(t *testing.T) {
-	const client = "drm-driver: xe\ndrm-client-id: 1\n"
-	long := strings.Repeat("a", maxName+1)
-	var many strings.Builder
-	for i := range maxEngines + 1 {
-		fmt.Fprintf(&many, "drm-engine-e%d: 1 ns\n", i)
-	}
-	for name, tc := range map[string]struct {
-		text      string
-		ok        bool
-		malformed int
-		engines   int
-		regions   int
-	}{
-		"no DRM file":        {text: said(t, "eventfd")},
-		"empty":              {},
-		"without ID":         {text: "drm-driver: xe\n"},
-		"without driver":     {text: "drm-client-id: 1\n"},
-		"ID is no number":    {text: "drm-driver: xe\ndrm-client-id: x\n"},
-		"keys missing":       {text: client, ok: true},
-		"no end of line":     {text: client + "drm-engine-a: 7 ns", ok: true, engines: 1},
-		"no unit":            {text: client + "drm-engine-a: 7\ndrm-memory-b: 8\n", ok: true, engines: 1, regions: 1},
-		"another unit":       {text: client + "drm-engine-a: 7 ms\ndrm-memory-b: 8 GiB\n", ok: true, malformed: 2},
-		"no number":          {text: client + "drm-engine-a: ns\ndrm-cycles-a: -1\n", ok: true, malformed: 2},
-		"capacity 0":         {text: client + "drm-engine-capacity-a: 0\n", ok: true, malformed: 1},
-		"frequency 0":        {text: client + "drm-maxfreq-a: 0 MHz\n", ok: true, malformed: 1},
-		"too large":          {text: client + "drm-memory-b: 18014398509481984 KiB\n", ok: true, malformed: 1},
-		"without a name":     {text: client + "drm-engine-: 1 ns\ndrm-memory-: 1\n", ok: true, malformed: 2},
-		"name too long":      {text: client + "drm-engine-" + long + ": 1 ns\n", ok: true, malformed: 1},
-		"too many":           {text: client + many.String(), ok: true, malformed: 1, engines: maxEngines},
-		"of another meaning": {text: client + "drm-shared-vram: ?\ndrm-client-name: drm-engine-x: 1\n", ok: true},
-	} {
-		var p parser
-		c, ok := p.parse([]byte(tc.text))
-		malformed := c.garbled[ofEngines] + c.garbled[ofMemory]
-		if ok != tc.ok || malformed != tc.malformed || len(c.engines) != tc.engines || len(c.regions) != tc.regions {
-			t.Errorf("%s: %v, %d malformed: %+v", name, ok, malformed, c)
-		}
-	}
-}
-
-// Frequencies have thousands, memory has 1024.
-func TestUnits(t *testing.T) {
-	const text = "drm-driver: x\ndrm-client-id: 1\ndrm-maxfreq-a: 2 MHz\ndrm-maxfreq-b: 3 KHz\ndrm-maxfreq-c: 4 Hz\n" +
-		"drm-maxfreq-d: 5\ndrm-resident-a: 2 MiB\ndrm-resident-b: 3 KiB\ndrm-resident-c: 4\n"
-	var p parser
-	c, _ := p.parse([]byte(text))
-	var got []uint64
-	for _, e := range c.engines {
-		got = append(got, e.highest)
-	}
-	for _, r := range c.regions {
-		got = append(got, r.bytes())
-	}
-	if want := []uint64{2e6, 3e3, 4, 5, 2 * mib, 3 * kib, 4}; !slices.Equal(got, want) {
-		t.Errorf("%d, want %d", got, want)
 	}
 }
 

@@ -180,37 +180,6 @@ func TestRecreated(t *testing.T) {
 	}
 }
 
-// TestReturned: the counters of an interface that was in a pod's network namespace continue.
-func TestReturned(t *testing.T) {
-	m := newMachine(t, "server.tree")
-	const name, file = "enxusb", "statistics/rx_bytes"
-	target, err := os.Readlink(m.path(name, ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.set(name, file, 1000)
-	m.sample()
-	m.remove(m.path(name, ""))
-	m.later()
-	if s, ok := m.sample()[name]; ok {
-		t.Errorf("sample of an interface that is gone: %+v", s)
-	}
-	m.later()
-	m.Write("class/net/" + name + " -> " + target + "\n")
-	m.set(name, file, 9000)
-	if got := received(m.sample()[name]); got.Value != 9000 || !got.Since.IsZero() {
-		t.Errorf("back again: %+v, want 9000", got)
-	}
-
-	m.remove(m.path(name, ""))
-	m.sample()
-	m.Clock = m.Clock.Add(remember + time.Second)
-	m.sample()
-	if m.source.known[name] != nil {
-		t.Errorf("an interface that has been gone for %v is still known", remember)
-	}
-}
-
 // TestFactsAreRefreshed: changes behind an interface are visible within factsEvery, and at once if
 // it is created again.
 func TestFactsAreRefreshed(t *testing.T) {
@@ -316,18 +285,6 @@ func TestTurns(t *testing.T) {
 	}
 	if len(read) != virtuals {
 		t.Errorf("%d of %d interfaces without hardware had their turn", len(read), virtuals)
-	}
-}
-
-func TestErrorsAreCounted(t *testing.T) {
-	m := newMachine(t, "server.tree")
-	m.Write("class/net/bond0/statistics/rx_bytes: ?\nclass/net/enxusb/statistics/rx_bytes: ?\nclass/net/enxusb/speed: " +
-		"fast\n")
-	_, err := m.source.Sample(t.Context())
-	const want = `read statistics/rx_bytes of network interface bond0: strconv.ParseUint: parsing "?": invalid syntax ` +
-		`(and 2 more errors)`
-	if err == nil || err.Error() != want {
-		t.Errorf("error %v, want %v", err, want)
 	}
 }
 

@@ -1,7 +1,6 @@
 package scrape
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -110,25 +109,6 @@ func TestFills(t *testing.T) {
 	}
 }
 
-func TestSample(t *testing.T) {
-	_, s, c := gpuPage(t, "")
-	gpu := func(uuid string, busy, energy float64) driver.Sample {
-		return driver.Sample{
-			Driver: "gpu.nvidia.com", Hardware: driver.Hardware{UUID: uuid},
-			Readings: []driver.Reading{
-				{Quantity: driver.Utilization, Value: busy, At: c.now()},
-				{Quantity: driver.Energy, Value: energy, At: c.now()},
-			},
-		}
-	}
-	if diff := cmp.Diff([]driver.Sample{gpu("GPU-1", 0.25, 1), gpu("GPU-2", 0.75, 2)}, sampled(t, s)); diff != "" {
-		t.Error(diff)
-	}
-	if s.Name() != "scrape/vendor" {
-		t.Errorf("name is %s", s.Name())
-	}
-}
-
 // The endpoint is asked once an interval, however often the source is called, and the times of the
 // calls do not make the intervals longer.
 func TestSampleKeepsTheInterval(t *testing.T) {
@@ -166,23 +146,6 @@ func TestSampleInterval(t *testing.T) {
 	}
 	if n := p.requests.Load(); n != 41 {
 		t.Errorf("%d requests in 100 s, want one each 2.5 s", n)
-	}
-}
-
-func TestSampleDates(t *testing.T) {
-	p, s, c := gpuPage(t, "  refresh: 30s\n")
-	start := c.now()
-	at := func() time.Duration { return sampled(t, s)[0].Readings[0].At.Sub(start) }
-	var got []time.Duration
-	for range 9 {
-		got = append(got, at())
-		c.advance(5 * time.Second)
-	}
-	p.set(strings.Replace(gpuText, "1000", "1001", 1))
-	got = append(got, at())
-	want := []time.Duration{0, 0, 0, 0, 0, 0, 0, 5e9, 10e9, 45e9}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
 	}
 }
 
@@ -399,20 +362,6 @@ func TestRejected(t *testing.T) {
 	}
 }
 
-func TestMatchDevice(t *testing.T) {
-	p := &page{}
-	p.set("busy{name=\"gpu-0\"} 0.5\n")
-	s := source(t, serve(t, p), `
-  driver: gpu.example.com
-  match: {label: name, hardware: device}
-  metrics: [{name: busy, quantity: utilization}]
-`, testNow)
-	got := sampled(t, s)
-	if len(got) != 1 || got[0].Driver != "gpu.example.com" || got[0].Device != "gpu-0" {
-		t.Errorf("%+v", got)
-	}
-}
-
 // Failures leave the readings until they are stale, and the error until a request succeeds.
 func TestSampleFailure(t *testing.T) {
 	p, s, c := gpuPage(t, "  timeout: 1s\n")
@@ -441,21 +390,6 @@ func TestSampleFailure(t *testing.T) {
 	c.advance(5 * time.Second)
 	if samples := sampled(t, s); len(samples[0].Readings) != 2 {
 		t.Errorf("after it went well again: %+v", samples)
-	}
-}
-
-func TestSampleCancelled(t *testing.T) {
-	p, s, _ := gpuPage(t, "")
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := s.Sample(ctx); err == nil {
-		t.Error("no error")
-	}
-	if n := p.requests.Load(); n != 0 {
-		t.Errorf("%d requests", n)
-	}
-	if n := len(sampled(t, s)); n != 2 {
-		t.Errorf("%d samples after it", n)
 	}
 }
 

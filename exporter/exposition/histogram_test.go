@@ -3,12 +3,14 @@ package exposition
 import (
 	"bytes"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
 	"google.golang.org/protobuf/encoding/protodelim"
 	"google.golang.org/protobuf/testing/protocmp"
 	"pgregory.net/rapid"
@@ -128,4 +130,42 @@ func BenchmarkNativeHistogram(b *testing.B) {
 	}
 	b.SetBytes(int64(len(body)))
 	b.ReportMetric(float64(len(body)), "B/histogram")
+}
+
+// A histogram of the registry has buckets only where classic ones are chosen, else its sum and
+// count.
+func TestOwnBuckets(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	h := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "dra_exporter_x_seconds", Help: "x.", Buckets: []float64{1, 2},
+	})
+	registry.MustRegister(h)
+	h.Observe(1.5)
+	none := func() *Snapshot { return nil }
+	for choice, buckets := range map[string]int{Native: 1, Classic: 3, Off: 1} {
+		e := New(registry, none, Config{
+			Choices: Choices{GroupHistograms: choice},
+		})
+		for _, f := range formats() {
+			var out bytes.Buffer
+			if _, err := e.Write(&out, f); err != nil {
+				t.Fatal(err)
+			}
+			if f.FormatType() == expfmt.TypeProtoDelim {
+				var got dto.MetricFamily
+				if err := protodelim.UnmarshalFrom(&out, &got); err != nil {
+					t.Fatal(err)
+				}
+				h := got.Metric[0].Histogram
+				if h.GetSampleSum() != 1.5 || h.GetSampleCount() != 1 || len(h.Bucket) != buckets-1 {
+					t.Errorf("%s, protobuf: %v", choice, h)
+				}
+				continue
+			}
+			text := out.String()
+			if n := strings.Count(text, "_bucket{"); n != buckets || !strings.Contains(text, "dra_exporter_x_seconds_sum 1.5\n") {
+				t.Errorf("%s, %v: %d buckets, want %d:\n%s", choice, f.FormatType(), n, buckets, text)
+			}
+		}
+	}
 }

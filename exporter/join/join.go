@@ -84,8 +84,8 @@ type Reading struct {
 	Origin Origin
 
 	place
-	cpus  int  // number of CPUs whose readings it sums; 0: not a reading of CPUs
-	event bool // its source does not read the device itself, or can't at present
+	cpus  int32 // number of CPUs whose readings it sums; 0: not a reading of CPUs
+	event bool  // its source does not read the device itself, or can't at present
 }
 
 // place is the position of a reading's source and sample.

@@ -343,42 +343,6 @@ func TestCPUs(t *testing.T) {
 	}
 }
 
-// The first source that reads a quantity owns it, and where it has links or engines each of these.
-func TestOwners(t *testing.T) {
-	io := func(link string, v float64) driver.Reading {
-		return driver.Reading{Quantity: driver.IOBytes, Labels: driver.Labels{link, "receive"}, Value: v}
-	}
-	health := func(status string) driver.Reading {
-		return driver.Reading{Quantity: driver.Health, Labels: driver.Labels{status}, Value: 1}
-	}
-	sensor := func(name string) driver.Reading {
-		return driver.Reading{Quantity: driver.Temperature, Labels: driver.Labels{name}, Value: 30}
-	}
-	x := driver.Hardware{UUID: "x"}
-	r := Join(Input{
-		Inventory: driver.Inventory{jointest.ID("gpu"): {Hardware: x}},
-		Sources: []SourceSamples{
-			{Name: "a", Samples: []driver.Sample{jointest.Sample(x, io("pcie", 1), sensor("core"), health("healthy"))}},
-			{Name: "b", Samples: []driver.Sample{
-				jointest.Sample(x, io("pcie", 2), io("nvlink", 3), sensor("memory"), jointest.Watts(4), health("unhealthy")),
-			}},
-		},
-	})
-	got := map[string]string{}
-	for _, r := range r.Devices[0].Readings {
-		got[r.Quantity.String()+" "+r.Labels[0]] = r.Origin.String()
-	}
-	want := map[string]string{
-		"io_bytes pcie": "a", "io_bytes nvlink": "b", "temperature core": "a", "power ": "b", "health healthy": "a",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-	if len(r.Rejected) != 0 {
-		t.Errorf("rejected: %v", r.Rejected)
-	}
-}
-
 // Join changes no input.
 func TestJoinChangesNoInput(t *testing.T) {
 	input := func() Input {

@@ -326,6 +326,6 @@ func (d *Device) addCPU(r Reading) bool {
 // mean would be wrong.
 func dropPartialCPUs(d *Device) {
 	d.Readings = slices.DeleteFunc(d.Readings, func(r Reading) bool {
-		return r.cpus != 0 && r.cpus != len(d.Entry.CPUs)
+		return r.cpus != 0 && int(r.cpus) != len(d.Entry.CPUs)
 	})
 }

@@ -4,8 +4,6 @@ import (
 	"math"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
@@ -50,37 +48,4 @@ func TestDivideParent(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Whatever the partitions are, their parts sum to at most the whole, and to all of it if one is
-// active and no activity is unknown.
-func TestDivideParentSums(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		var parts []join.Part
-		active, shares := false, 0.0
-		for range rapid.IntRange(0, 9).Draw(t, "partitions") {
-			p := join.Part{
-				Share:    rapid.SampledFrom([]float64{0, 1e-9, 1. / 7, 0.25, 0.5, 1}).Draw(t, "share"),
-				Activity: rapid.SampledFrom([]float64{-1, 0, 1e-12, 0.3, 1}).Draw(t, "activity"),
-				Held:     rapid.Bool().Draw(t, "held"),
-			}
-			active = active || p.Activity > 0 && p.Share > 0
-			if p.Held || p.Activity > 0 {
-				shares += p.Share
-			}
-			parts = append(parts, p)
-		}
-		join.DivideParent(parts, rapid.SampledFrom([]float64{0, 0.3}).Draw(t, "idle"))
-		sum := 0.0
-		for _, p := range parts {
-			if p.Fraction < 0 || p.Fraction > 0 && !p.Held && p.Activity <= 0 {
-				t.Fatalf("%+v", p)
-			}
-			sum += p.Fraction
-		}
-		if sum > 1+1e-12 || active && shares >= 1 && sum < 1-1e-9 {
-			t.Fatalf("%+v have %v", parts, sum)
-		}
-	})
 }

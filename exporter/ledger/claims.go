@@ -206,7 +206,7 @@ func (v *advisor) advise(claims *accountBook, devices []join.Device, now time.Ti
 		u := f.useOf(a.key, a.born)
 		u.Number = len(of)
 		if !a.ended.IsZero() {
-			if f.ended == nil || f.several || !a.settled(now) && now.Sub(a.ended) < rememberFor {
+			if f.ended == nil || f.Several || !a.settled(now) && now.Sub(a.ended) < rememberFor {
 				continue
 			}
 			u.Ended = f.ended

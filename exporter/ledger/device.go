@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -164,8 +165,8 @@ func (d *deviceBook) eachBook(f func(*deviceBook)) {
 // identity identifies the hardware behind a device's name. Fields that have never been known are
 // empty.
 type identity struct {
-	uuid, pci, netdev, rdma string
-	cpus                    []int
+	names [4]string // UUID, PCI address, network interface, RDMA device
+	cpus  []int
 }
 
 // identityOf returns the identity of hardware. uuid is its probable UUID.
@@ -173,17 +174,15 @@ func identityOf(h *driver.Hardware, uuid string) identity {
 	if !strings.EqualFold(uuid, h.UUID) {
 		uuid = strings.ToLower(h.UUID)
 	}
-	return identity{uuid: uuid, pci: h.PCI, netdev: h.NetDev, rdma: h.RDMADev, cpus: h.CPUs}
+	return identity{[...]string{uuid, h.PCI, h.NetDev, h.RDMADev}, h.CPUs}
 }
 
-// replacedBy reports whether other is different hardware. The first field that both have decides,
-// in the order UUID, PCI address, network interface, RDMA device, CPUs.
+// replacedBy reports whether other is different hardware. The first name that both have decides,
+// else the CPUs.
 func (i *identity) replacedBy(other *identity) bool {
-	for _, field := range [...][2]string{
-		{i.uuid, other.uuid}, {i.pci, other.pci}, {i.netdev, other.netdev}, {i.rdma, other.rdma},
-	} {
-		if field[0] != "" && field[1] != "" {
-			return field[0] != field[1]
+	for n, name := range i.names {
+		if name != "" && other.names[n] != "" {
+			return name != other.names[n]
 		}
 	}
 	return len(i.cpus) > 0 && len(other.cpus) > 0 && !slices.Equal(i.cpus, other.cpus)
@@ -191,13 +190,8 @@ func (i *identity) replacedBy(other *identity) bool {
 
 // learn fills empty fields from other, which is the same hardware.
 func (i *identity) learn(other *identity) {
-	for _, field := range []struct {
-		to   *string
-		from string
-	}{{&i.uuid, other.uuid}, {&i.pci, other.pci}, {&i.netdev, other.netdev}, {&i.rdma, other.rdma}} {
-		if field.from != "" {
-			*field.to = field.from
-		}
+	for n, name := range other.names {
+		i.names[n] = cmp.Or(name, i.names[n])
 	}
 	if len(other.cpus) > 0 {
 		i.cpus = other.cpus
@@ -208,7 +202,7 @@ func (i *identity) learn(other *identity) {
 // baselines: nothing is counted between the last reading of the old hardware and the first of the
 // new one. The device's counters and holders continue.
 func (d *deviceBook) identify(h *driver.Hardware, now time.Time) {
-	present := identityOf(h, d.identity.uuid)
+	present := identityOf(h, d.identity.names[0])
 	if !d.identity.replacedBy(&present) {
 		d.identity.learn(&present)
 		return

@@ -8,6 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -15,25 +16,13 @@ import (
 type fitting struct {
 	activity  distribution.Histogram // of its part of the device's utilization
 	bandwidth distribution.Histogram // of the device's memory; its part is unknown
-	memory    float64                // highest memory in use, in bytes
-	measured  float64                // seconds in which the memory was measured
-	readings  float64                // number of readings of the memory
-	level     float64                // memory in bytes when its peak last grew
-	grown     float64                // value of measured at that time
-	near      float64                // seconds since then in which the memory was near that level
-	divided   bool                   // its part was unknown at some time
-	partial   bool                   // it began before the first measurement
-	conflict  bool                   // at some time the device worked although its utilization was 0
+	saved.Use
+	saved.FitFacts
 
-	copies, media float64 // highest use of engines of the device
-	engine        string  // name of the engine of media
-	peers         float64 // highest rate over links between devices, in bytes per second
-
-	ended   *join.Share // its share when it ended; nil: it holds the device
-	several bool        // it had further shares
-	final   bool        // the advice is for the ended claim
-	due     bool        // to be persisted at the next tick
-	advice  *fit.Advice // immutable; nil: not yet
+	ended  *join.Share // its share when it ended; nil: it holds the device
+	final  bool        // the advice is for the ended claim
+	due    bool        // to be persisted at the next tick
+	advice *fit.Advice // immutable; nil: not yet
 }
 
 // noteEnd records the share of a claim that has ended.
@@ -42,7 +31,7 @@ func (a *account) noteEnd(s *join.Share) {
 	if f == nil || f.final {
 		return
 	}
-	f.several = f.several || f.ended != nil && f.ended.ShareID != s.ShareID
+	f.Several = f.Several || f.ended != nil && f.ended.ShareID != s.ShareID
 	f.ended = &join.Share{Allocation: podresources.Allocation{
 		ShareID: s.ShareID, Request: s.Request, Admin: s.Admin, Consumed: s.Consumed,
 	}}
@@ -73,12 +62,12 @@ func (d *deviceBook) observeUse(m *meter, next driver.Reading, rate float64) {
 			if f == nil || p.Holder.dropped {
 				continue
 			}
-			f.divided = f.divided || len(s.Claims) > 1 && !s.Measured
+			f.Divided = f.Divided || len(s.Claims) > 1 && !s.Measured
 			if part := next.Value * p.Use[m.spec.Basis]; q == driver.Utilization {
 				f.activity.Observe(part, seconds)
 			} else {
 				f.observeMemory(part, seconds)
-				f.readings += seconds / next.At.Sub(m.last.At).Seconds()
+				f.Readings += seconds / next.At.Sub(m.last.At).Seconds()
 			}
 		}
 	})
@@ -86,13 +75,13 @@ func (d *deviceBook) observeUse(m *meter, next driver.Reading, rate float64) {
 
 // observeMemory adds memory that was in use for some seconds.
 func (f *fitting) observeMemory(part, seconds float64) {
-	f.memory = max(f.memory, part)
-	f.measured += seconds
-	if part > f.level*(1+fit.Growth) {
-		f.level, f.grown, f.near = part, f.measured, 0
+	f.Memory = max(f.Memory, part)
+	f.Measured += seconds
+	if part > f.Level*(1+fit.Growth) {
+		f.Level, f.Grown, f.Near = part, f.Measured, 0
 	}
-	if part >= f.level*(1-fit.NearPeak) {
-		f.near += seconds
+	if part >= f.Level*(1-fit.NearPeak) {
+		f.Near += seconds
 	}
 }
 
@@ -114,31 +103,31 @@ func (f *fitting) use(name string, value, rate, seconds float64) {
 	case "dram":
 		f.bandwidth.Observe(value, seconds)
 	case "copy":
-		f.copies = max(f.copies, value)
+		f.Copies = max(f.Copies, value)
 	case "encoder", "decoder", "jpeg", "ofa", "video", "video_enhance":
-		if value > f.media {
-			f.media, f.engine = value, name
+		if value > f.Media {
+			f.Media, f.Engine = value, name
 		}
 	case "nvlink", "xgmi":
-		f.peers = max(f.peers, rate)
+		f.Peers = max(f.Peers, rate)
 	}
 }
 
 func (f *fitting) useOf(key HolderKey, born time.Time) fit.Use {
 	u := fit.Use{
 		Claim:  podresources.Claim{Namespace: key.Namespace, Name: key.Name},
-		Device: key.Device, Memory: f.memory, Divided: f.divided, Partial: f.partial, Since: born, Contradicted: f.conflict,
-		Copies: f.copies, Media: f.media, Engine: f.engine, Peers: f.peers,
+		Device: key.Device, Memory: f.Memory, Divided: f.Divided, Partial: f.Partial, Since: born, Contradicted: f.Conflict,
+		Copies: f.Copies, Media: f.Media, Engine: f.Engine, Peers: f.Peers,
 	}
 	if f.bandwidth.Seconds() > 0 {
 		u.Bandwidth = f.bandwidth.Quantile(fit.Quantile)
 	}
-	u.Settled = time.Duration((f.measured - f.grown) * float64(time.Second))
-	u.AtPeak = f.near / max(f.measured, 1)
-	if f.readings > 0 {
-		u.MemoryEvery = time.Duration(f.measured / f.readings * float64(time.Second))
+	u.Settled = time.Duration((f.Measured - f.Grown) * float64(time.Second))
+	u.AtPeak = f.Near / max(f.Measured, 1)
+	if f.Readings > 0 {
+		u.MemoryEvery = time.Duration(f.Measured / f.Readings * float64(time.Second))
 	}
-	if seconds := min(f.activity.Seconds(), f.measured); seconds > 0 {
+	if seconds := min(f.activity.Seconds(), f.Measured); seconds > 0 {
 		u.Measured = time.Duration(seconds * float64(time.Second))
 		u.Activity, u.MaxActivity = f.activity.Quantile(fit.Quantile), f.activity.Max()
 	}

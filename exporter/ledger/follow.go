@@ -215,7 +215,7 @@ func (b *books) markPartial(a *account, s *join.Share) {
 	a.ofClaim.partial = true
 	a.changed()
 	if a.ofClaim.fit != nil {
-		a.ofClaim.fit.partial = true
+		a.ofClaim.fit.Partial = true
 	}
 }
 

@@ -60,7 +60,7 @@ func (u *usage) contradict(found join.Contradiction, holders *segment, now time.
 	u.spans = append(u.spans, span{from: from, to: now, all: true})
 	for _, p := range holders.Claims {
 		if f := p.Holder.ofClaim.fit; f != nil {
-			f.conflict = true
+			f.Conflict = true
 		}
 	}
 }

@@ -221,3 +221,31 @@ func TestLifeOfSeveral(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
+
+// A receipt has what was charged for the first time in the tick in which it is made.
+func TestReceiptHasFirstCharge(t *testing.T) {
+	closedAt := func(readAt int) (tick int, of ledger.Closed) {
+		h := exportertest.NewHistory(t)
+		h.Energy(1000)
+		h.Pass(time.Second)
+		h.Hold("c0", "p0")
+		for tick := range 60 {
+			if tick == 10 {
+				h.Free("c0")
+			}
+			if h.Read(); tick == readAt {
+				h.Energy(7000)
+			}
+			if h.Pass(time.Second); len(h.Last.Closed) > 0 {
+				return tick, h.Last.Closed[0]
+			}
+		}
+		t.Fatal("the claim is not closed")
+		return 0, ledger.Closed{}
+	}
+	tick, without := closedAt(-1)
+	_, with := closedAt(tick)
+	if len(without.Amounts) != 0 || len(with.Amounts) != 1 || with.Amounts[0].Value < 500 {
+		t.Errorf("the receipt has %+v without a reading, %+v with one when it is made", without.Amounts, with.Amounts)
+	}
+}

@@ -232,7 +232,7 @@ func (r *restorer) device(number uint32, s saved.Device) error {
 	}
 	d.seen, d.used, d.clock = now, now, now
 	d.born, d.lastError, d.read, d.watched = stamped(s.Born), stamped(s.LastError), s.Read, s.Watched
-	d.identity = identity{s.UUID, s.PCI, s.NetDev, s.RDMA, s.CPUs}
+	d.identity = identity{[...]string{s.UUID, s.PCI, s.NetDev, s.RDMA}, s.CPUs}
 	d.allocated, d.inUse = counts.Allocated, counts.InUse
 	d.accrued, d.usedUntil = r.at(counts.Accrued), r.at(counts.UsedUntil)
 	if len(counts.Settled) != len(s.Counters) || len(counts.Values) != len(s.Meters) || len(counts.At) != len(s.Meters) ||
@@ -371,11 +371,7 @@ func (r *restorer) fit(number uint32, s saved.Fit) error {
 	if !r.ledger.claims.fits {
 		return nil
 	}
-	f := &fitting{
-		engine: s.Engine, divided: s.Divided, partial: s.Partial, conflict: s.Conflict, several: s.Several,
-		memory: s.Use.Memory, measured: s.Use.Measured, readings: s.Use.Readings, level: s.Use.Level, grown: s.Use.Grown,
-		near: s.Use.Near, copies: s.Use.Copies, media: s.Use.Media, peers: s.Use.Peers,
-	}
+	f := &fitting{FitFacts: s.FitFacts, Use: s.Use}
 	a.ofClaim.fit = f
 	if e := s.Ended; e != nil {
 		f.ended = &join.Share{Allocation: podresources.Allocation{ShareID: e.ShareID, Request: e.Request, Admin: e.Admin}}
@@ -399,7 +395,7 @@ func (a *account) resumeFit() {
 	}
 	for _, v := range a.witnessed {
 		if v.Quantity == driver.MemoryUsedPeak && !a.ofClaim.fit.final {
-			a.ofClaim.fit.memory = max(a.ofClaim.fit.memory, v.Value)
+			a.ofClaim.fit.Memory = max(a.ofClaim.fit.Memory, v.Value)
 		}
 	}
 }

@@ -157,11 +157,11 @@ func (w *saver) before(to *saved.Meter, c *readings.Counter) {
 }
 
 func (w *saver) device(d *deviceBook) {
-	r, c := &w.records.device, &w.records.counts
+	r, c, names := &w.records.device, &w.records.counts, &d.identity.names
 	*r = saved.Device{
 		DeviceFacts: saved.DeviceFacts{
-			Driver: d.id.Driver, Pool: d.id.Pool, Name: d.id.Device, Born: stamp(d.born), UUID: d.identity.uuid,
-			PCI: d.identity.pci, NetDev: d.identity.netdev, RDMA: d.identity.rdma, Read: d.read, Watched: d.watched,
+			Driver: d.id.Driver, Pool: d.id.Pool, Name: d.id.Device, Born: stamp(d.born), UUID: names[0],
+			PCI: names[1], NetDev: names[2], RDMA: names[3], Read: d.read, Watched: d.watched,
 			LastError: stamp(d.lastError),
 		},
 		CPUs: d.identity.cpus, Counters: r.Counters[:0], Meters: r.Meters[:0], Highest: r.Highest[:0],
@@ -342,12 +342,8 @@ func (w *saver) doubtsOf(a *account) *saved.Doubts {
 func (w *saver) fit(a *account) {
 	f, r := a.ofClaim.fit, &w.records.fit
 	*r = saved.Fit{
-		Activity: binary(r.Activity, &f.activity), Bandwidth: binary(r.Bandwidth, &f.bandwidth), Engine: f.engine,
-		Divided: f.divided, Partial: f.partial, Conflict: f.conflict, Several: f.several,
-		Use: saved.Use{
-			Memory: f.memory, Measured: f.measured, Readings: f.readings, Level: f.level, Grown: f.grown, Near: f.near,
-			Copies: f.copies, Media: f.media, Peers: f.peers,
-		},
+		Activity: binary(r.Activity, &f.activity), Bandwidth: binary(r.Bandwidth, &f.bandwidth),
+		FitFacts: f.FitFacts, Use: f.Use,
 	}
 	if s := f.ended; s != nil {
 		r.Ended = &saved.Share{ShareID: s.ShareID, Request: s.Request, Admin: s.Admin}

@@ -12,7 +12,8 @@ import (
 )
 
 // Limits of the checks of passwords. A check takes some 60 ms. exporter-toolkit makes one check at
-// a time, and remembers the results of a hundred.
+// a time, and remembers the results of a hundred: with it alone, a scrape took up to 5.6 s while 50
+// clients guessed passwords for 20 s on two busy processors, and with this 62 ms.
 const (
 	maxChecks       = 16 // checks at a time, of passwords that are not known to have been right
 	maxClientChecks = 2  // the same for one client

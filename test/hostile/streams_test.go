@@ -4,16 +4,20 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	healthv1 "k8s.io/kubelet/pkg/apis/dra-health/v1"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/health"
 	"github.com/dra-exporter/dra-exporter/driver/health/healthtest"
+	"github.com/dra-exporter/dra-exporter/driver/kmsg"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 )
 
@@ -88,6 +92,79 @@ func TestHealth(t *testing.T) {
 			t.Errorf("nothing was rejected as %s", reason)
 		}
 	}
+}
+
+// hostileLog returns records of the kernel log, none of which says that something has failed, by
+// what is wrong with them. XXX stands for the number and the time of the next record.
+func hostileLog() map[string]string {
+	const xid = "NVRM: Xid (PCI:0000:65:00): "
+	out := map[string]string{
+		"no number of a record": "4,x,1,-;" + xid + "79, GPU has fallen off the bus.", "no text": "XXX", "no record": ";;;;",
+		"a user's record": "12,XXX,-;" + xid + "79, GPU has fallen off the bus.",
+		"no place":        "4,XXX,-;NVRM: Xid (PCI:): 79, GPU has fallen off the bus.",
+		"another place":   "4,XXX,-;NVRM: Xid (PCI:NaN:-1:zz): 79, GPU has fallen off the bus.",
+		"cut":             "4,XXX,-;NVRM: Xid (PCI:0000:65",
+		"no code":         "4,XXX,-;" + xid,
+		"an old record":   "4,1,1,-;" + xid + "79, x",
+		"no error":        "4,XXX,-;" + xid + "154, GPU recovery action changed from 0x0 (None) to 0x0 (None)",
+		"long":            "4,XXX,-;" + strings.Repeat("x", 1<<15) + xid + "79, x",
+		"binary":          "4,XXX,-;\x00\x1b[2J\xff" + xid + "\x00, x",
+		"SXid of 0":       "4,XXX,-;nvidia-nvswitch0: SXid (PCI:0000:65:00.0): 0, Fatal, Link 1 x",
+		"no SXid":         "4,XXX,-;nvidia-nvswitch0: SXid (PCI:0000:65:00.0): x, Fatal, Link 1 x",
+		"time of 2^63":    "4,9,9223372036854775807,-;" + xid + "79, x",
+	}
+	for _, code := range []string{"-1", "NaN", "9223372036854775807", "18446744073709551616", "1e3", "0x4f", "79.5"} {
+		out["code "+code] = "4,XXX,-;" + xid + code + ", GPU has fallen off the bus."
+	}
+	return out
+}
+
+// The kernel log, by its records.
+func TestKernelLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, sequence := newFiles(t), 5000
+		drivertest.WriteTree(t, f.root, `
+sys/bus/pci/devices/0000:65:00.0/vendor: 0x10de
+sys/bus/pci/devices/0000:65:00.0/class: 0x030200
+kmsg: 6,5000,0,-;Linux
+`)
+		log := filepath.Join(f.root, "kmsg")
+		n := newNode(t, driver.Hardware{PCI: "0000:65:00.0"})
+		source := kmsg.New(driver.Host{Kmsg: log, Sysfs: filepath.Join(f.root, "sys"), Procfs: filepath.Join(f.root, "proc")})
+		n.source = source
+		tick := func() {
+			time.Sleep(time.Second)
+			n.now = time.Now()
+			n.tick()
+		}
+		write := func(records ...string) {
+			for _, r := range records {
+				sequence++
+				r = strings.ReplaceAll(r, "XXX", fmt.Sprint(sequence, ",", 1000*sequence))
+				f.write(log, f.read(log)+r+"\n")
+			}
+			tick()
+			tick()
+		}
+		tick()
+		var all []string
+		for name, record := range hostileLog() {
+			all = append(all, record)
+			write(record)
+			if errors := n.countErrors(); errors > 0 {
+				t.Fatalf("%s: %v errors are counted", name, errors)
+			}
+		}
+		write(all...)
+		n.wantCalm()
+		if errors := n.countErrors(); errors > 0 || source.Rejected()[driver.ReasonMalformed] == 0 {
+			t.Errorf("%v errors are counted; rejected %v", errors, source.Rejected())
+		}
+		write("4,XXX,-;NVRM: Xid (PCI:0000:65:00): 31, pid=1, name=x, Ch 00000008")
+		if errors := n.countErrors(); errors != 1 {
+			t.Errorf("%v errors are counted of a true one", errors)
+		}
+	})
 }
 
 // statuses returns the values of the device's status.

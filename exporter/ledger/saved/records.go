@@ -292,21 +292,33 @@ type Doubt struct {
 type Fit struct {
 	Activity  []byte `cbor:"4,keyasint,omitempty"` // histograms
 	Bandwidth []byte `cbor:"5,keyasint,omitempty"`
-	Engine    string `cbor:"6,keyasint,omitempty"`
-	Divided   bool   `cbor:"7,keyasint,omitempty"`
-	Partial   bool   `cbor:"8,keyasint,omitempty"`
-	Conflict  bool   `cbor:"9,keyasint,omitempty"`
-	Several   bool   `cbor:"10,keyasint,omitempty"`
-	Ended     *Share `cbor:"11,keyasint,omitempty"` // its share when it ended
-	Advice    []byte `cbor:"12,keyasint,omitempty"` // for an ended claim, in JSON
-	Use       Use    `cbor:"13,keyasint"`
+	FitFacts
+	Ended  *Share `cbor:"11,keyasint,omitempty"` // its share when it ended
+	Advice []byte `cbor:"12,keyasint,omitempty"` // for an ended claim, in JSON
+	Use    Use    `cbor:"13,keyasint"`
+}
+
+// FitFacts are facts about a claim's use of a device.
+type FitFacts struct {
+	Engine   string `cbor:"6,keyasint,omitempty"`  // name of the engine of Media
+	Divided  bool   `cbor:"7,keyasint,omitempty"`  // its part was unknown at some time
+	Partial  bool   `cbor:"8,keyasint,omitempty"`  // it began before the first measurement
+	Conflict bool   `cbor:"9,keyasint,omitempty"`  // at some time the device worked although its utilization was 0
+	Several  bool   `cbor:"10,keyasint,omitempty"` // when it ended, it had further shares
 }
 
 // Use has the numbers of a claim's use of a device.
 type Use struct {
-	_                                        struct{} `cbor:",toarray"`
-	Memory, Measured, Readings               float64
-	Level, Grown, Near, Copies, Media, Peers float64
+	_        struct{} `cbor:",toarray"`
+	Memory   float64  // highest memory in use, in bytes
+	Measured float64  // seconds in which the memory was measured
+	Readings float64  // number of readings of the memory
+	Level    float64  // memory in bytes when its peak last grew
+	Grown    float64  // value of Measured at that time
+	Near     float64  // seconds since then in which the memory was near that level
+	Copies   float64  // highest use of an engine that copies
+	Media    float64  // highest use of an engine for media
+	Peers    float64  // highest rate over links between devices, in bytes per second
 }
 
 // Share is a claim's share of a device.

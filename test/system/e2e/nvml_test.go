@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"debug/elf"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -172,6 +173,70 @@ func TestShortPodsByNVML(t *testing.T) {
 	const most = 0.008
 	if median := deviations[pods/2]; median < -most || median > most { // of some, a busy machine delays the readings
 		t.Errorf("a pod is charged %.2f %% too much", 100*median)
+	}
+}
+
+var gpusFor = flag.Duration("gpus.for", 0, "how long TestCostOfGPUs measures the whole program")
+
+// With the times of an H100's calls, eight GPUs that are held take at most 0.35 % of a core each
+// for the library, and 4 % with the rest of the program. The rest depends on the machine's load: it
+// is held to the limit only with -gpus.for.
+func TestCostOfGPUs(t *testing.T) {
+	for name, processes := range map[string]int{"a process each": 1, "two processes each": 2} {
+		t.Run(name, func(t *testing.T) { costOfGPUs(t, processes) })
+	}
+}
+
+func costOfGPUs(t *testing.T, processes int) {
+	const number = 8
+	const ofLibrary, ofProgram = number * 0.35e-2, 4e-2
+	machine, err := nvmltest.New(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine.Reset(number)
+	machine.CostAsH100(processes > 1)
+	n := newNode(t)
+	var devices [][2]string
+	var pods []*v1.PodResources
+	for i := range number {
+		device, uid := fmt.Sprint("gpu-", i), fmt.Sprintf("00000000-0000-4000-8000-00000000770%d", i)
+		devices = append(devices, [2]string{
+			device, "{type: {string: gpu}, uuid: {string: " + machine.GPUs[i].UUID() + "}}",
+		})
+		pods = append(pods, pod("team", device, device, podresourcestest.Device(nvidiaDriver, nodeName, device)))
+		n.addPod("team", device, uid)
+		for j := range processes {
+			pid := 7000 + 10*i + j
+			n.mkdir(fmt.Sprint("proc/", pid))
+			n.write(fmt.Sprint("proc/", pid, "/cgroup"), "0::/kubepods/pod"+uid+"/x\n")
+			machine.GPUs[i].Processes[j] = nvmltest.Process{
+				PID: int64(pid), Memory: 1 << 30, Utilization: 1 / float64(processes), GPUInstance: -1,
+			}
+		}
+	}
+	if err := machine.Live(); err != nil {
+		t.Fatal(err)
+	}
+	n.setPods(pods...)
+	p := start(t, n.flags(flags{"inventory.file": n.inventory(slice(nvidiaDriver, devices...))}),
+		"LD_LIBRARY_PATH="+filepath.Dir(machine.Library))
+	stop := work(machine)
+	defer stop()
+	p.eventually("all GPUs are measured", func() bool {
+		return len(p.scrape().rows("dra_claim_utilization_ratio")) == number
+	})
+	time.Sleep(2 * time.Second)
+	begun, cpu, spent := time.Now(), p.cpu(), machine.Spent()
+	for rest := max(*gpusFor, 15*time.Second); rest > 0; rest = max(*gpusFor, 15*time.Second) - time.Since(begun) {
+		p.page("/metrics", "Accept", acceptProtobuf)
+		time.Sleep(min(15*time.Second, rest))
+	}
+	took := time.Since(begun).Seconds()
+	library, program := (machine.Spent()-spent).Seconds()/took, (p.cpu()-cpu).Seconds()/took
+	t.Logf("in %.0f s: %.2f %% of a core, %.2f %% of it in the library's calls", took, 100*program, 100*library)
+	if library > ofLibrary || library < ofLibrary/10 || *gpusFor > 0 && program > ofProgram {
+		t.Errorf("want at most %.2f %%, %.2f %% of it in the library's calls", 100*ofProgram, 100*ofLibrary)
 	}
 }
 

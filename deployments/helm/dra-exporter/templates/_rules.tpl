@@ -142,7 +142,8 @@ groups: {{- toYaml $groups | nindent 2 }}
 {{- fail (printf "prometheusRule.alerts.%s.ignoreNamespaces: the alert is not about a claim" .rule.id) -}}
 {{- end -}}
 {{- if and $ignored .rule.namespaced -}}
-{{- $expr = printf "(\n  %s\n)\nunless on (cluster, namespace) dra_claim_device_info{namespace=~%q}" ($expr | replace "\n" "\n  ") (join "|" $ignored) -}}
+{{- $info := hasPrefix "DRAPod" .rule.id | ternary "dra_pod_claim_info" "dra_claim_device_info" -}}
+{{- $expr = printf "(\n  %s\n)\nunless on (cluster, namespace) %s{namespace=~%q}" ($expr | replace "\n" "\n  ") $info (join "|" $ignored) -}}
 {{- end -}}
 {{- $_ := set $out "expr" $expr -}}
 {{- with .rule.record -}}
