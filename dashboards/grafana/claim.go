@@ -5,7 +5,8 @@ func claim() Board {
 	return Board{
 		UID: "dra-claim", Title: "DRA / Claim",
 		search: "claim", uses: []string{"cluster", "node", "namespace", "claim", "pod", "driver"},
-		one: []string{"namespace", "claim"},
+		one:   []string{"namespace", "claim"},
+		lists: []list{claimNodes()},
 		Description: "Activity of a claim's devices, the other claims that share them, and the pods that used them over " +
 			"time.",
 		Rows: []Row{
@@ -30,6 +31,15 @@ func inLine(panels ...Panel) []Panel {
 	return panels
 }
 
+// claimNodes is the list of the nodes of the claim: the holders of all devices of a fleet take long
+// to read.
+func claimNodes() list {
+	return list{
+		name: "held_on", label: "Nodes of the claim", of: "node",
+		expr: `group by (<node>) (last_over_time(dra_claim_device_info{<of claims>}[$__range]))`,
+	}
+}
+
 // claimPictures are what the claim's devices did, above who held them.
 func claimPictures() []Panel {
 	utilization := line("Utilization by device", "The claim's share of each device's utilization.", "percentunit",
@@ -42,7 +52,7 @@ func claimPictures() []Panel {
 			`max by (<device>) (dra_claim_power_watts{<of claims>})`),
 		line("Memory used", "The claim's share of each device's memory in use.", "bytes", "not measured",
 			"{{device}} {{node}}", `max by (<device>) (dra_claim_memory_used_bytes{<of claims>})`),
-	), heldOverTime("<of devices>",
+	), heldOverTime(`cluster=~"$cluster", node=~"$`+claimNodes().name+`", driver=~"$driver"`,
 		` and on (<device>) group by (<device>) (last_over_time(dra_claim_device_info{<of claims>}[$__range] @ end()))`))
 }
 

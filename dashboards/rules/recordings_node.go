@@ -30,19 +30,14 @@ const heldNow = `(
 // deeper indents the lines of an expression but the first by one more step.
 func deeper(expr string) string { return strings.ReplaceAll(expr, "\n\t\t\t", "\n\t\t\t  ") }
 
-// idleDevices record the activity of each device of each holder within the idle window: of a claim,
-// or of a pod without one, whose series have the label pod and no resourceclaim_name. A device
-// counts only if it was held and measured for most of the window: the counters of holders do not
-// increase while their device is unreadable, which must not count as idle. increase() handles the
-// counter resets when the exporter restarts.
-func idleDevices() []recording {
-	// Devices that were held for less than their share of the window, or that were not measured for
-	// that share, are left out here.
-	const held = "claim_device:dra_allocated_seconds:increase"
-	// of is the activity of the devices that a holder has for itself, and that of the devices that it
-	// shares.
-	of := func(by, info, held, increase, ofDevice string) string {
-		return `
+// heldLong are the devices that were held for their share of the window, and measured for it.
+// Others are left out.
+const heldLong = "claim_device:dra_allocated_seconds:increase"
+
+// activity is the activity of the devices that a holder has for itself, and that of the devices
+// that it shares.
+func activity(by, info, held, increase, ofDevice string) string {
+	return `
 			(
 			    ` + increase + `
 			      / on (` + by + `) (` + held + ` > 0)
@@ -52,14 +47,21 @@ func idleDevices() []recording {
 			      * on (<device>) group_left () ` + ofDevice + `
 			    and on (` + by + `) ` + held + `
 			)`
-	}
+}
+
+// idleDevices record the activity of each device of each holder within the idle window: of a claim,
+// or of a pod without one, whose series have the label pod and no resourceclaim_name. A device
+// counts only if it was held and measured for most of the window: the counters of holders do not
+// increase while their device is unreadable, which must not count as idle. increase() handles the
+// counter resets when the exporter restarts.
+func idleDevices() []recording {
 	ofClaim := func(increase, ofDevice string) string {
-		return of("<claim device>", `dra_claim_device_info{admin_access="false"`, held+`{resourceclaim_name!=""}`, increase,
-			ofDevice)
+		return activity("<claim device>", `dra_claim_device_info{admin_access="false"`, heldLong+`{resourceclaim_name!=""}`,
+			increase, ofDevice)
 	}
 	ofPod := func(increase, ofDevice string) string {
-		return of("<pod device>", `dra_pod_claim_info{resourceclaim_name=""`, held+`{resourceclaim_name=""}`, increase,
-			ofDevice)
+		return activity("<pod device>", `dra_pod_claim_info{resourceclaim_name=""`, heldLong+`{resourceclaim_name=""}`,
+			increase, ofDevice)
 	}
 	return []recording{
 		{name: unclaimed, expr: `
@@ -86,7 +88,7 @@ func idleDevices() []recording {
 			    max by (<device>) (count_over_time(dra_device_io_bytes_total{link=~"network|rdma"}[<idle window>]))
 			)
 			  / on (<device>) (max by (<device>) (count_over_time(dra_device_allocated_seconds_total[<idle window>])) > 0)`},
-		{name: held, expr: `
+		{name: heldLong, expr: `
 			` + ofHolders(func(kind string) string {
 			return "increase(dra_" + kind + "_allocated_seconds_total[<idle window>]) > <held seconds>"
 		}) + `

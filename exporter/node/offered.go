@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync/atomic"
 	"time"
 
@@ -91,9 +92,7 @@ func (o *offers) update(ctx context.Context, now time.Time) {
 		return // the read hangs, which has been reported
 	}
 	if started { // plugins register one by one with a kubelet that has started
-		for id, d := range o.current() {
-			known[id] = d
-		}
+		maps.Copy(known, o.current())
 	}
 	o.known.Store(&known)
 }

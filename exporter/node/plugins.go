@@ -33,7 +33,8 @@ type pluginDevice struct {
 // It returns the allocations with these IDs, and the inventory plus the devices that only device
 // plugins know: offered, or held now or recently. The arguments are not changed.
 func (p *pluginDevices) identify(
-	allocations []podresources.Allocation, offered map[driver.ID]inventory.PluginDevice, all driver.Inventory, now time.Time,
+	allocations []podresources.Allocation, offered map[driver.ID]inventory.PluginDevice, all driver.Inventory,
+	now time.Time,
 ) ([]podresources.Allocation, driver.Inventory) {
 	if len(p.known) == 0 && len(offered) == 0 &&
 		!slices.ContainsFunc(allocations, func(a podresources.Allocation) bool { return a.ByPlugin() }) {

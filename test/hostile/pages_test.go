@@ -3,80 +3,116 @@ package hostile
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
+	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/scrape"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 )
 
 // The pages of other exporters, by their presets.
 func TestPages(t *testing.T) {
-	for _, test := range []struct {
-		preset, label, device, energy string
-		unit                          float64 // of energy, in joules
-	}{
-		{preset: "dcgm-exporter", device: "GPU-", label: "UUID", energy: "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", unit: 1e-3},
-		{preset: "dcgm-exporter-4.6", device: "GPU-", label: "UUID", energy: "DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL", unit: 1},
-		{preset: "nvidia-gpu-exporter", device: "", label: "uuid", energy: "nvidia_smi_energy_joules_total", unit: 1},
-	} {
-		t.Run(test.preset, func(t *testing.T) {
-			content, err := os.ReadFile("../../driver/scrape/testdata/" + test.preset + ".prom")
-			if err != nil {
-				t.Fatal(err)
-			}
-			found := regexp.MustCompile(test.label + `="(` + test.device + `[^"]+)"`).FindSubmatch(content)
-			if found == nil {
-				t.Fatal("no device")
-			}
-			uuid := string(found[1])
-			if test.device == "" {
-				uuid = "GPU-" + strings.TrimPrefix(uuid, "GPU-")
-			}
-			page := string(content)
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, page) }))
-			t.Cleanup(server.Close)
-			config, err := scrape.ParseConfig(fmt.Appendf(nil,
-				"endpoints:\n- {name: page, preset: %s, url: %s, interval: 1s, refresh: 0s}\n", test.preset, server.URL),
-				t.TempDir())
-			if err != nil {
-				t.Fatal(err)
-			}
-			n := newNode(t, driver.Hardware{UUID: uuid})
-			n.source = &live{endpoint: config.Endpoints[0], now: func() time.Time { return n.now }}
-			var places []place
-			for line := range strings.SplitSeq(page, "\n") {
-				name, _, labelled := strings.Cut(line, "{")
-				if !labelled || strings.HasPrefix(line, "#") || !strings.Contains(line, string(found[1])) {
-					continue
-				}
-				at := regexp.MustCompile(`(?m)^(` + regexp.QuoteMeta(name) + `\{.*\}) (.*)$`)
-				places = append(places, place{
-					name: name,
-					read: func() float64 { v, _ := strconv.ParseFloat(at.FindStringSubmatch(page)[2], 64); return v },
-					write: func(number string) func() {
-						whole := page
-						page = at.ReplaceAllString(page, "$1 "+number)
-						return func() { page = whole }
-					},
-				})
-			}
-			const watts = 300
-			play(t, n, input{places: places, rates: map[driver.Quantity]float64{driver.Energy: watts}, pass: func() {
-				for _, p := range places {
-					if p.name == test.energy {
-						p.write(strconv.FormatFloat(p.read()+watts/test.unit, 'f', 3, 64))
-					}
-				}
-			}})
-		})
+	files, err := filepath.Glob("../../driver/scrape/testdata/*.prom")
+	if err != nil || len(files) < 10 {
+		t.Fatalf("%d pages: %v", len(files), err)
 	}
+	for _, file := range files {
+		preset := strings.TrimSuffix(filepath.Base(file), ".prom")
+		t.Run(preset, func(t *testing.T) { playPage(t, preset, file) })
+	}
+}
+
+// playPage plays the page of a preset with the numbers of the device of which it has the most.
+func playPage(t *testing.T, preset, file string) {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	timed := regexp.MustCompile(`(?m)^([^#].* [^ ]+) \d{13}$`) // the times of samples are those of the node
+	p := &page{lines: strings.Split(timed.ReplaceAllString(string(content), "$1"), "\n")}
+	server := httptest.NewServer(p)
+	t.Cleanup(server.Close)
+	config, err := scrape.ParseConfig(fmt.Appendf(nil,
+		"endpoints:\n- {name: page, preset: %s, url: %s, interval: 1s, refresh: 0s}\n", preset, server.URL), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(t, driver.Hardware{})
+	source := &live{endpoint: config.Endpoints[0], now: func() time.Time { return n.now }}
+	n.source = source
+	samples, err := source.Sample(t.Context())
+	if err != nil || len(samples) == 0 {
+		t.Fatalf("%d samples: %v", len(samples), err)
+	}
+	device := slices.MaxFunc(samples, func(a, b driver.Sample) int { return len(a.Readings) - len(b.Readings) })
+	n.hardware, source.of, source.named = device.Hardware, device.Hardware, device.Device
+	const watts = 300
+	in := input{
+		rates: map[driver.Quantity]float64{driver.Energy: watts}, ownRejections: func() int { return source.rejected },
+		replaced: preset == "gke-tpu-device-plugin", // it has each number twice, of the node and of the container
+	}
+	before := source.values(t)
+	counts := map[int]float64{} // the lines of energy, with what they count for a joule
+	for i := range p.lines {
+		line := place{name: p.lines[i], read: func() float64 { return p.read(i) }, write: func(number string) func() {
+			return p.write(i, number)
+		}}
+		if !number().MatchString(p.lines[i]) {
+			continue
+		}
+		undo := line.write(strconv.FormatFloat(line.read()+1, 'f', -1, 64))
+		after := source.values(t)
+		if joules := after["energy"] - before["energy"]; joules != 0 {
+			counts[i] = 1 / joules
+		}
+		undo()
+		if !maps.Equal(before, after) {
+			in.places = append(in.places, line)
+		}
+	}
+	if len(counts) == 0 {
+		in.rates = nil // that of its power, if it has one
+	}
+	in.pass = func() {
+		for i, count := range counts {
+			p.write(i, strconv.FormatFloat(p.read(i)+watts*count, 'f', 3, 64))
+		}
+	}
+	play(t, n, in)
+}
+
+// page is what another exporter serves.
+type page struct{ lines []string }
+
+func (p *page) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	fmt.Fprint(w, strings.Join(p.lines, "\n"))
+}
+
+// number finds the number in a line.
+func number() *regexp.Regexp { return regexp.MustCompile(`^([^#{ ]+(?:\{.*\})? )([^ ]+)(.*)$`) }
+
+func (p *page) read(line int) float64 {
+	v, _ := strconv.ParseFloat(number().FindStringSubmatch(p.lines[line])[2], 64)
+	return v
+}
+
+func (p *page) write(line int, text string) (restore func()) {
+	was := p.lines[line]
+	p.lines[line] = number().ReplaceAllString(was, "${1}"+text+"${3}")
+	return func() { p.lines[line] = was }
 }
 
 // live is a source that scrapes at each Sample, by a new source, since an endpoint is asked at most
@@ -84,6 +120,9 @@ func TestPages(t *testing.T) {
 type live struct {
 	endpoint scrape.Endpoint
 	now      func() time.Time
+	of       driver.Hardware // the node's device
+	named    string          // its name on the page; "": it has none
+	rejected int             // the number of rows that were rejected
 }
 
 func (l *live) Name() string { return "scrape/page" }
@@ -94,11 +133,41 @@ func (l *live) Sample(ctx context.Context) ([]driver.Sample, error) {
 		return nil, err
 	}
 	samples, err := s.Sample(ctx)
+	for _, count := range s.Rejected() {
+		l.rejected += count
+	}
 	for i := range samples {
-		samples[i].Driver = ""
+		samples[i].Driver = jointest.ID("gpu-0").Driver
+		if l.named != "" && samples[i].Device == l.named {
+			samples[i].Device = jointest.ID("gpu-0").Device
+		}
 		for j := range samples[i].Readings {
 			samples[i].Readings[j].At = l.now()
 		}
 	}
 	return samples, err
+}
+
+// device returns the name of the node's device in samples.
+func (l *live) device() string {
+	if l.named == "" {
+		return ""
+	}
+	return jointest.ID("gpu-0").Device
+}
+
+// values returns what is read of the node's device now.
+func (l *live) values(t *testing.T) map[string]float64 {
+	t.Helper()
+	samples, err := l.Sample(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]float64{}
+	for i := range samples {
+		if reflect.DeepEqual(samples[i].Hardware, l.of) && samples[i].Device == l.device() {
+			maps.Copy(out, drivertest.Values(samples[i]))
+		}
+	}
+	return out
 }

@@ -103,13 +103,15 @@ func hostileLog() map[string]string {
 		"a user's record": "12,XXX,-;" + xid + "79, GPU has fallen off the bus.",
 		"no place":        "4,XXX,-;NVRM: Xid (PCI:): 79, GPU has fallen off the bus.",
 		"another place":   "4,XXX,-;NVRM: Xid (PCI:NaN:-1:zz): 79, GPU has fallen off the bus.",
-		"cut":             "4,XXX,-;NVRM: Xid (PCI:0000:65", "no code": "4,XXX,-;" + xid, "an old record": "4,1,1,-;" + xid + "79, x",
-		"no error":     "4,XXX,-;" + xid + "154, GPU recovery action changed from 0x0 (None) to 0x0 (None)",
-		"long":         "4,XXX,-;" + strings.Repeat("x", 1<<15) + xid + "79, x",
-		"binary":       "4,XXX,-;\x00\x1b[2J\xff" + xid + "\x00, x",
-		"SXid of 0":    "4,XXX,-;nvidia-nvswitch0: SXid (PCI:0000:65:00.0): 0, Fatal, Link 1 x",
-		"no SXid":      "4,XXX,-;nvidia-nvswitch0: SXid (PCI:0000:65:00.0): x, Fatal, Link 1 x",
-		"time of 2^63": "4,9,9223372036854775807,-;" + xid + "79, x",
+		"cut":             "4,XXX,-;NVRM: Xid (PCI:0000:65",
+		"no code":         "4,XXX,-;" + xid,
+		"an old record":   "4,1,1,-;" + xid + "79, x",
+		"no error":        "4,XXX,-;" + xid + "154, GPU recovery action changed from 0x0 (None) to 0x0 (None)",
+		"long":            "4,XXX,-;" + strings.Repeat("x", 1<<15) + xid + "79, x",
+		"binary":          "4,XXX,-;\x00\x1b[2J\xff" + xid + "\x00, x",
+		"SXid of 0":       "4,XXX,-;nvidia-nvswitch0: SXid (PCI:0000:65:00.0): 0, Fatal, Link 1 x",
+		"no SXid":         "4,XXX,-;nvidia-nvswitch0: SXid (PCI:0000:65:00.0): x, Fatal, Link 1 x",
+		"time of 2^63":    "4,9,9223372036854775807,-;" + xid + "79, x",
 	}
 	for _, code := range []string{"-1", "NaN", "9223372036854775807", "18446744073709551616", "1e3", "0x4f", "79.5"} {
 		out["code "+code] = "4,XXX,-;" + xid + code + ", GPU has fallen off the bus."

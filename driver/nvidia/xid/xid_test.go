@@ -62,6 +62,24 @@ func TestCatalog(t *testing.T) {
 	}
 }
 
+// The table has exactly the codes that NVIDIA's catalog does not call unused.
+func TestCodes(t *testing.T) {
+	used := map[int]bool{}
+	for _, r := range [][2]int{
+		{8, 8}, {11, 11}, {13, 14}, {25, 25}, {31, 32}, {37, 41}, {43, 46}, {48, 48}, {54, 54}, {60, 60}, {62, 64},
+		{66, 72}, {74, 80}, {82, 86}, {88, 89}, {92, 107}, {109, 110}, {119, 121}, {126, 137}, {139, 172},
+	} {
+		for code := r[0]; code <= r[1]; code++ {
+			used[code] = true
+		}
+	}
+	for code := range 1000 {
+		if m := xid.Of(strconv.Itoa(code), xid.NoSeverity); (m.First > 0) != used[code] {
+			t.Errorf("XID %d: it is called unused: %v, and the table has %+v", code, !used[code], m)
+		}
+	}
+}
+
 // The patterns match the codes of an action and no others.
 func TestPattern(t *testing.T) {
 	type class struct {

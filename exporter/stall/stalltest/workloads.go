@@ -96,13 +96,16 @@ func evenWorkloads() []Workload { //nolint:funlen // a table
 		s.Clock, s.Watts = clock, watts
 		return s
 	}
-	mixed := members(4, func(int, int) Second { return inStep() })
-	mixed[3].Model = A100()
-	mixed[3].At = func(minute int) Second {
-		return Second{
-			Utilization: 0.99, Tensor: 0.62, SM: 0.93, Clock: 0.99, Watts: 380,
-			Traffic: 6e9,
-		}.noisy("worker-3", minute)
+	mixed := func(clock float64) []Member {
+		out := members(4, func(int, int) Second { return inStep() })
+		out[3].Model = A100()
+		out[3].At = func(minute int) Second {
+			return Second{
+				Utilization: 0.99, Tensor: 0.62, SM: 0.93, Clock: clock, Watts: 380,
+				Traffic: 6e9,
+			}.noisy("worker-3", minute)
+		}
+		return out
 	}
 	replaced := members(6, func(int, int) Second { return inStep() })
 	replaced[4].Last = 70
@@ -114,7 +117,11 @@ func evenWorkloads() []Workload { //nolint:funlen // a table
 		},
 		{
 			Name: "h100-and-a100", Why: "each at its own full clock: 1980 and 1410 MHz", Source: "reasoning",
-			Kind: "PyTorchJob", Members: mixed,
+			Kind: "PyTorchJob", Members: mixed(0.99),
+		},
+		{
+			Name: "h100-and-capped-a100", Why: "models have their own limits of power, and are not compared",
+			Source: "reasoning", Kind: "PyTorchJob", Members: mixed(0.8),
 		},
 		{
 			Name: "late-member", Why: "a member joins after 75 minutes, and reads weights for five", Source: "reasoning",
@@ -266,6 +273,16 @@ func unequalWorkloads() []Workload { //nolint:funlen // a table
 			Name: "array-of-simulations", Why: "an indexed job of independent simulations of different sizes",
 			Source: "reasoning", Kind: "Job",
 			Members: each(replica(1), replica(0.95), replica(0.4), replica(0.99), replica(0.7), replica(1)),
+		},
+		{
+			Name: "array-with-a-slow-card", Why: "nobody waits for the simulation on it", Source: "reasoning", Kind: "Job",
+			Members: members(5, func(i, _ int) Second {
+				s := replica(1)
+				if i == 3 {
+					s.Clock = 0.6
+				}
+				return s
+			}),
 		},
 		{
 			Name: "pipeline", Why: "the last stage has the loss and the largest matrix, the first one the embedding",

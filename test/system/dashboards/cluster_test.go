@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 
-	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 )
@@ -110,44 +109,21 @@ func TestClaimsOfCluster(t *testing.T) {
 	claimPanels(t, e, at)
 }
 
-// claimPanels evaluates the panels of the Fleet dashboard that read kube-state-metrics' own
+// claimPanels evaluates the panel of the Fleet dashboard that reads kube-state-metrics' own
 // metrics.
 func claimPanels(t *testing.T, e *engine, at time.Time) {
 	t.Helper()
-	asked := 0
-	wanted := map[string]answers{
-		"Pending claims": {
-			`{cluster="c1", namespace="other", resourceclaim_name="waiting"}`: 1.70000003e12,
-			`{cluster="c1", namespace="team", resourceclaim_name="waiting"}`:  1.70000006e12,
-		},
-		"Devices by namespace and driver": {`{cluster="c1", driver="gpu.nvidia.com", namespace="team"}`: 4},
+	want := answers{
+		`{cluster="c1", namespace="other", resourceclaim_name="waiting"}`: 1.70000003e12,
+		`{cluster="c1", namespace="team", resourceclaim_name="waiting"}`:  1.70000006e12,
 	}
-	for _, p := range panels() {
-		if wanted[p.Title] == nil || !strings.Contains(p.Targets[0].Expr, "kube_resourceclaim") {
-			continue
-		}
-		asked++
-		got, err := e.answers(filled(p.Targets[0].Expr, nil), at)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := wanted[p.Title].differ(spelled(got)); diff != "" {
-			t.Errorf("%s: %s\ngot %v", p.Title, diff, got)
-		}
+	got, err := e.answers(panelQuery(t, "dra-fleet", "Pending claims", 0), at)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if asked != 2 {
-		t.Errorf("%d panels read kube-state-metrics' metrics of claims, want 2", asked)
+	if diff := want.differ(spelled(got)); diff != "" {
+		t.Errorf("%s\ngot %v", diff, got)
 	}
-}
-
-func panels() []grafana.Panel {
-	var out []grafana.Panel
-	for _, board := range grafana.Boards() {
-		for _, row := range board.Rows {
-			out = append(out, row.Panels...)
-		}
-	}
-	return out
 }
 
 // spelled returns answers with all labels in braces, as {__name__="x", …}.
