@@ -295,7 +295,7 @@ func workloadPictures() []Panel {
 	return []Panel{
 		{
 			Title: "Efficiency by device-hours",
-			Description: "A point for each of the 100 workloads with the most device-hours: how much of the time its devices were " +
+			Description: "A point for each of the 50 workloads with the most device-hours: how much of the time its devices were " +
 				"active. What is on the right and low wastes the most. Click a point to select the workload.",
 			Kind: Points, Unit: "none", NoData: "nothing was held", Width: 8, Height: 9,
 			Targets: []Target{
@@ -327,7 +327,7 @@ func workloadPictures() []Panel {
 }
 
 // pointsOfWorkloads is how many workloads have a point.
-const pointsOfWorkloads = 100
+const pointsOfWorkloads = 50
 
 // membersThatDiffer are lines of the members that are farthest from the median of their workload.
 func membersThatDiffer() Panel {

@@ -20,7 +20,7 @@ const hang = 30 * time.Second
 func testOnCall(t *testing.T, browser browser, address string) {
 	namespace, name, _ := strings.Cut(hanging, "/")
 	labels := map[string]string{
-		"namespace": namespace, "resourceclaim_name": name,
+		"namespace": namespace, "resourceclaim_name": name, "pod": "finetune-0-rank-0",
 		"driver": "gpu.example.com", "pool": "demo-node", "device": "gpu-3",
 	}
 	links := pageLinks(t, labels)
@@ -102,8 +102,8 @@ func pageLinks(t *testing.T, labels map[string]string) map[string]string {
 			return url.QueryEscape(labels[label.FindStringSubmatch(of)[1]])
 		})
 	}
-	if len(out) != 3 || out["DRAClaimStalled"] == "" {
-		t.Fatalf("the links are %v, want those of a claim, a device and a node", out)
+	if len(out) != 4 || out["DRAClaimStalled"] == "" {
+		t.Fatalf("the links are %v, want those of a claim, a pod, a device and a node", out)
 	}
 	return out
 }
