@@ -150,8 +150,8 @@ func clusterMap() Panel {
 	return Panel{
 		Title: "Map of the cluster",
 		Description: "A cell for each device, those of a node side by side with a gap before the next, in lines like a " +
-			"text; the colors are those of \"Devices by state\". Hover over a cell for its node, model and holder; click it for " +
-			"its dashboard. Of more than 10 000 devices those that need attention are shown.",
+			"text; the colors are those of \"Devices by state\". Hover over a cell for its node, model and holder; click it " +
+			"for its dashboard. Of more than 10 000 devices those that need attention are shown.",
 		Kind: Points, Unit: "none", NoData: "no exporter", Width: 12, Height: 9, Total: true,
 		Targets: []Target{
 			{Expr: cells, Unit: "none"},
