@@ -62,12 +62,20 @@ func scalesOf(unit string) [maxScales]float64 {
 	}
 }
 
+// leastCode is below the lowest code in any of the units in which interfaces give a quantity, but
+// for times, which some give in nanoseconds, and but for codes of 16 bits.
+const leastCode = 0x7ffffff0 * 1e-6 * below
+
 // isCode reports whether a value stands for "no value".
 func (s *Spec) isCode(value float64) bool {
 	switch {
+	case value < codeOf16Bits*1e-3*below && s.Unit != "seconds":
+		return false
 	case s.Unit == "volts" && value >= codeOf16Bits*1e-3*below && value <= codeOf16Bits*1e-3*above,
 		s.Name == "fan_rotation" && value == codeOf16Bits:
 		return true
+	case value < leastCode && s.Unit != "seconds":
+		return false
 	}
 	scales := scalesOf(s.Unit)
 	for i := 0; i < maxScales && scales[i] > 0; i++ {

@@ -215,17 +215,16 @@ func dynamicDevices(answer *v1.ListPodResourcesResponse) int {
 	return n
 }
 
-// row adds one device of one claim of one container, and returns its allocation, nil if the device
-// is not usable. The pointer is valid until the next call.
-func (p *parser) row(holder Holder, key rowKey, cdi []*v1.CDIDevice) *Allocation {
+// row adds one device of one claim of one container.
+func (p *parser) row(holder Holder, key rowKey, cdi []*v1.CDIDevice) {
 	i, known := p.rows[key]
 	switch {
 	case known && p.lastEntry[i] == p.entries:
 		p.reject(driver.ReasonDuplicate)
-		return nil
+		return
 	case len(p.allocations)+p.holders >= p.most && (!known || p.isNewPod(i, holder)):
 		p.reject(driver.ReasonTooMany)
-		return nil
+		return
 	case !known:
 		i = len(p.allocations)
 		p.rows[key] = i
@@ -241,7 +240,6 @@ func (p *parser) row(holder Holder, key rowKey, cdi []*v1.CDIDevice) *Allocation
 		a.Holders = append(a.Holders, holder)
 	}
 	p.setCDI(a, cdi)
-	return a
 }
 
 // isNewPod reports whether an allocation does not have the holder's pod yet. Pods come in order.

@@ -41,7 +41,8 @@ func titleColumn(title string) int { return max(narrowColumn, 8*len(title)+24) }
 func (b *Board) JSON(catalog query.Catalog) ([]byte, error) {
 	//nolint:staticcheck // schema v2 works only with Grafana 12 and newer
 	builder := dashboard.NewDashboardBuilder(b.Title).Uid(b.UID).Description(b.Description).Tags([]string{tag}).
-		Readonly().Timezone("browser").Time(cmp.Or(b.since, "now-1h"), "now").Refresh("1m").Tooltip(dashboard.DashboardCursorSyncCrosshair).
+		Readonly().Timezone("browser").Time(cmp.Or(b.since, "now-1h"), "now").Refresh("1m").
+		Tooltip(dashboard.DashboardCursorSyncCrosshair).
 		Variables(b.variables()).Annotations(b.annotations()).Links(b.links())
 	built, err := builder.Build()
 	if err != nil {
@@ -142,16 +143,7 @@ func (p *Panel) build(b *Board, catalog query.Catalog) (dashboard.Panel, error) 
 	if decimals, fixed := p.decimalsOf(p.Unit); fixed {
 		defaults.Decimals = new(float64(decimals))
 	}
-	mode := dashboard.FieldColorModeIdThresholds
-	switch {
-	case p.Kind != Graph && !p.aligned: // thresholds would give all lines of a graph the same color
-	case p.stacked || p.bars:
-		// Adjacent areas need different colors, and a color by name may occur twice.
-		mode = dashboard.FieldColorModeIdPaletteClassic
-	default:
-		mode = dashboard.FieldColorModeIdPaletteClassicByName
-	}
-	defaults.Color = &dashboard.FieldColor{Mode: mode}
+	defaults.Color = &dashboard.FieldColor{Mode: p.colorMode()}
 	defaults.Mappings = p.mappings()
 	if p.link != "" {
 		url := "/d/" + p.link + "?${__url_time_range}&" + b.selection(p.link)
@@ -183,6 +175,19 @@ func (p *Panel) build(b *Board, catalog query.Catalog) (dashboard.Panel, error) 
 	return panel, nil
 }
 
+// colorMode is what the colors of values or series follow. Thresholds would give all lines of a
+// graph the same color; adjacent areas need different ones, and a color by name may occur twice.
+func (p *Panel) colorMode() dashboard.FieldColorModeId {
+	switch {
+	case p.Kind != Graph && !p.aligned:
+		return dashboard.FieldColorModeIdThresholds
+	case p.stacked || p.bars:
+		return dashboard.FieldColorModeIdPaletteClassic
+	default:
+		return dashboard.FieldColorModeIdPaletteClassicByName
+	}
+}
+
 // shownUnit returns the unit in the panel's JSON. Grafana scales its own units of hours and energy,
 // so that a column has "68 s" beside "2.4 weeks": those of sums are fixed.
 func shownUnit(unit string) string {
@@ -205,7 +210,8 @@ func (p *Panel) decimalsOf(unit string) (decimals int, fixed bool) {
 	case p.Kind != Graph && (unit == "h" || unit == "kwatth" || strings.HasPrefix(unit, "currency:")):
 		return 2, true
 	default:
-		return 0, unit == "none" && !slices.Contains([]Kind{Graph, Heatmap, Points, Timeline}, p.Kind) // kinds whose axes need decimals
+		axes := []Kind{Graph, Heatmap, Points, Timeline} // which need decimals
+		return 0, unit == "none" && !slices.Contains(axes, p.Kind)
 	}
 }
 
@@ -303,9 +309,6 @@ func (p *Panel) mappings() []dashboard.ValueMapping {
 
 // kind returns the builder for the panel's kind with the settings that all panels of the kind have.
 func (p *Panel) kind() cog.Builder[dashboard.Panel] {
-	legend := common.NewVizLegendOptionsBuilder().ShowLegend(true).
-		DisplayMode(common.LegendDisplayModeTable).Placement(common.LegendPlacementRight).
-		Calcs([]string{"lastNotNull", "max"}).SortBy("Last *").SortDesc(true)
 	tooltip := common.NewVizTooltipOptionsBuilder().Mode(common.TooltipDisplayModeMulti).Sort(common.SortOrderDescending)
 	last := common.NewReduceDataOptionsBuilder().Calcs([]string{"lastNotNull"}).Values(false)
 	switch p.Kind {
@@ -341,27 +344,35 @@ func (p *Panel) kind() cog.Builder[dashboard.Panel] {
 	case Points:
 		return p.points.panel()
 	default:
-		graph := timeseries.NewPanelBuilder().Legend(legend).Tooltip(tooltip).LineWidth(1).FillOpacity(10).
-			ShowPoints(common.VisibilityModeNever).SpanNulls(common.BoolOrFloat64{Bool: new(false)})
-		if p.stacked || p.bars {
-			graph.FillOpacity(60).Stacking(common.NewStackingConfigBuilder().Mode(common.StackingModeNormal).Group("A"))
-		}
-		if p.bars {
-			graph.DrawStyle(common.GraphDrawStyleBars).FillOpacity(80).LineWidth(0)
-		}
-		if p.aligned {
-			graph.AxisWidth(axisWidth).FillOpacity(0)
-		}
-		if p.aligned || p.bars || p.below {
-			graph.Legend(legend.DisplayMode(common.LegendDisplayModeList).Placement(common.LegendPlacementBottom).
-				Calcs([]string{}).ShowLegend(!p.aligned))
-		}
-		if p.Unit == "none" || p.Unit == "cps" || p.Unit == "pps" {
-			graph.AxisSoftMax(1) // not 100 if all values are 0
-		}
-		if len(p.steps) > 0 {
-			graph.ThresholdsStyle(common.NewGraphThresholdsStyleConfigBuilder().Mode(common.GraphThresholdsStyleModeDashed))
-		}
-		return graph
+		return p.graph(tooltip)
 	}
+}
+
+// graph returns the builder of a graph of lines, areas or bars.
+func (p *Panel) graph(tooltip cog.Builder[common.VizTooltipOptions]) cog.Builder[dashboard.Panel] {
+	legend := common.NewVizLegendOptionsBuilder().ShowLegend(true).
+		DisplayMode(common.LegendDisplayModeTable).Placement(common.LegendPlacementRight).
+		Calcs([]string{"lastNotNull", "max"}).SortBy("Last *").SortDesc(true)
+	graph := timeseries.NewPanelBuilder().Legend(legend).Tooltip(tooltip).LineWidth(1).FillOpacity(10).
+		ShowPoints(common.VisibilityModeNever).SpanNulls(common.BoolOrFloat64{Bool: new(false)})
+	if p.stacked || p.bars {
+		graph.FillOpacity(60).Stacking(common.NewStackingConfigBuilder().Mode(common.StackingModeNormal).Group("A"))
+	}
+	if p.bars {
+		graph.DrawStyle(common.GraphDrawStyleBars).FillOpacity(80).LineWidth(0)
+	}
+	if p.aligned {
+		graph.AxisWidth(axisWidth).FillOpacity(0)
+	}
+	if p.aligned || p.bars || p.below {
+		graph.Legend(legend.DisplayMode(common.LegendDisplayModeList).Placement(common.LegendPlacementBottom).
+			Calcs([]string{}).ShowLegend(!p.aligned))
+	}
+	if p.Unit == "none" || p.Unit == "cps" || p.Unit == "pps" {
+		graph.AxisSoftMax(1) // not 100 if all values are 0
+	}
+	if len(p.steps) > 0 {
+		graph.ThresholdsStyle(common.NewGraphThresholdsStyleConfigBuilder().Mode(common.GraphThresholdsStyleModeDashed))
+	}
+	return graph
 }

@@ -1,6 +1,7 @@
 package grafana
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -103,13 +104,7 @@ func (p *Panel) checkTarget(t Target, catalog query.Catalog) (merged bool, err e
 	if err := p.checkTitles(answer.Labels); err != nil {
 		return false, fmt.Errorf("%s: %w", t.Expr, err)
 	}
-	unit := p.Unit
-	if p.Kind == Table || p.Kind == Points {
-		unit = t.Unit
-	}
-	if unit == "" {
-		unit = "none"
-	}
+	unit := p.unitOf(t)
 	want, err := query.GrafanaUnit(unit)
 	if err != nil {
 		return false, err
@@ -138,6 +133,14 @@ func (p *Panel) checkTarget(t Target, catalog query.Catalog) (merged bool, err e
 		return false, fmt.Errorf("%s gives one value for several devices, and the panel is not marked as a total", t.Expr)
 	}
 	return answer.Merged, nil
+}
+
+// unitOf is the unit of a query's values, "none" if there is none.
+func (p *Panel) unitOf(t Target) string {
+	if p.Kind == Table || p.Kind == Points {
+		return cmp.Or(t.Unit, "none")
+	}
+	return cmp.Or(p.Unit, "none")
 }
 
 // checkTitles returns an error unless each label has the title of a column, or is none.

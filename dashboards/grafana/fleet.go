@@ -75,7 +75,8 @@ func devicesOf(states string) string {
 const claimedDevices = `max by (cluster, driver, vendor, model) (cluster:dra_claimed_devices:count{<of models>})`
 
 // utilization is the mean of the claimed devices that report it.
-const utilization = `sum(max by (cluster, driver) (cluster:dra_utilization:sum{cluster=~"$cluster", driver=~"$driver"})) ` +
+const utilization = `sum(max by (cluster, driver) (` +
+	`cluster:dra_utilization:sum{cluster=~"$cluster", driver=~"$driver"})) ` +
 	`/ sum(max by (cluster, driver, at_most) (cluster:dra_utilization:count{cluster=~"$cluster", driver=~"$driver"}))`
 
 func number(title, description, expr string, steps ...step) Panel {

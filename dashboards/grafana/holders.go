@@ -8,7 +8,9 @@ import (
 // pod that holds one without a claim.
 func eachHolder(of string) string {
 	return `group by (<device>, holder) (
-		  label_join(dra_claim_device_info{` + of + `, admin_access="false"}, "holder", "/", "namespace", "resourceclaim_name")
+		  label_join(
+		    dra_claim_device_info{` + of + `, admin_access="false"}, "holder", "/", "namespace", "resourceclaim_name"
+		  )
 		  or label_join(pod_device:dra_unclaimed:info{` + of + `}, "holder", "/", "namespace", "pod")
 		)`
 }
@@ -34,8 +36,8 @@ func heldOverTime(of, only string) Panel {
 	oneNode := `on () count(group by (<node>) (` + held + `)) == 1`
 	return Panel{
 		Title: "Who held the devices",
-		Description: "The claim that held each device, without admin access, or the pod that a device plugin gave it to, or " +
-			"how many shared it. Nothing is shown while the device was unknown.",
+		Description: "The claim that held each device, without admin access, or the pod that a device plugin gave it to, " +
+			"or how many shared it. Nothing is shown while the device was unknown.",
 		Kind: Timeline, NoData: "no device was known", Width: 24, Height: 7, aligned: true,
 		Targets: []Target{{
 			Expr: `label_join(` + held + ` and ` + oneNode + `, "held", " ", "device")
@@ -44,7 +46,7 @@ func heldOverTime(of, only string) Panel {
 		}},
 		reshape: []dashboard.DataTransformerConfig{
 			transformed("labelsToFields", map[string]any{"mode": "columns", "keepLabels": []string{"held", "holder"}}),
-			transformed("merge", map[string]any{}), sorted("Time", false),
+			transformed("merge", map[string]any{}), sorted("Time"),
 			transformed("groupingToMatrix", map[string]any{
 				"columnField": "held", "rowField": "Time", "valueField": "holder", "emptyValue": "null",
 			}),
@@ -59,14 +61,19 @@ func heldOverTime(of, only string) Panel {
 // holderColors give holders colors by the first letter of the claim and by whether its last digit
 // is odd, so that those which follow each other on a device mostly differ.
 func holderColors() []map[string]any {
-	out := []map[string]any{{"type": "value", "options": map[string]any{"free": map[string]any{"color": "transparent", "index": 0}}}}
+	free := map[string]any{"color": "transparent", "index": 0}
+	out := []map[string]any{{"type": "value", "options": map[string]any{"free": free}}}
 	color := func(pattern, color string) {
 		out = append(out, map[string]any{"type": "regex", "options": map[string]any{
 			"pattern": "/" + pattern + "/", "result": map[string]any{"color": color, "index": len(out)},
 		}})
 	}
 	color(`^[0-9]+ holders$`, grey)
-	for _, of := range [][3]string{{"a-h", blue, "dark-blue"}, {"i-p", green, "dark-green"}, {"q-z0-9", purple, "dark-purple"}} {
+	for _, of := range [][3]string{
+		{"a-h", blue, "dark-blue"},
+		{"i-p", green, "dark-green"},
+		{"q-z0-9", purple, "dark-purple"},
+	} {
 		color(`^[^/]*/[`+of[0]+`].*[13579][^0-9]*$`, of[2])
 		color(`^[^/]*/[`+of[0]+`]`, of[1])
 	}

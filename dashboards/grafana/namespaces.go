@@ -59,8 +59,8 @@ func showbackTables() []Panel {
 	const by = "<namespace>, driver, model"
 	return []Panel{{
 		Title: "Namespaces by driver and model",
-		Description: "Devices held and used by namespace, driver and model, which determines the price. Click a column title " +
-			"to sort, a namespace to select it.",
+		Description: "Devices held and used by namespace, driver and model, which determines the price. Click a column " +
+			"title to sort, a namespace to select it.",
 		Kind: Table, NoData: "nothing was held", Width: 24, Height: 9, sort: "Device-hours",
 		Targets: []Target{
 			{Expr: sumOf("allocated_share_seconds", by) + " / 3600", Column: "Device-hours", Unit: "h"},
@@ -84,8 +84,8 @@ func showbackDetails() []Panel {
 			"allocated_share_seconds", "Device-hours", 12),
 		{
 			Title: "Without a price",
-			Description: "Device-hours that cost nothing here, because the rules have no price for the model, or because it is " +
-				"unknown which part of its parent a partition is.",
+			Description: "Device-hours that cost nothing here, because the rules have no price for the model, or because it " +
+				"is unknown which part of its parent a partition is.",
 			Kind: Table, NoData: "everything has a price", Width: 12, Height: 6, sort: "Device-hours",
 			Targets: []Target{{
 				Expr: sumOf("unpriced_share_seconds", "<namespace>, driver, model") + " / 3600 > 0", Column: "Device-hours",
@@ -103,8 +103,8 @@ func showbackTime() []Panel {
 			`:increase$hours{<of namespaces>}[` + span + `)))`
 	}
 	bars := func(title, description, unit, record, scaled string) Panel {
-		p := line(title, description+" Over a month, each bar is a day; over an hour, four minutes. The 20 namespaces with the "+
-			"most device-hours in the last day.", unit, "nothing was held", "{{namespace}} {{cluster}}",
+		p := line(title, description+" Over a month, each bar is a day; over an hour, four minutes. The 20 namespaces with "+
+			"the most device-hours in the last day.", unit, "nothing was held", "{{namespace}} {{cluster}}",
 			by(record, "$__interval]")+scaled+` and on (<namespace>) topk(20, `+by("allocated_share_seconds", "1d] @ end()")+`)`)
 		p.bars = true
 		return p

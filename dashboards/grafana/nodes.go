@@ -69,7 +69,7 @@ func deviceList() Panel {
 func claimsOnDevices() Panel {
 	return Panel{
 		Title:       "Holders of the devices",
-		Description: "Claims that hold the selected devices now, and pods that hold them by a device plugin, without a claim.",
+		Description: "Claims that hold the selected devices now, and pods that hold them by a device plugin.",
 		Kind:        Table,
 		NoData:      "no device is held", Width: 12, Height: 8,
 		Targets: []Target{{Expr: `max by (<device>, namespace, resourceclaim_name, attribution) ` +

@@ -58,7 +58,8 @@ func (p *points) panel() cog.Builder[dashboard.Panel] {
 // calculated adds a field to a table: an operation on one field, or on a field and a field or
 // number.
 func calculated(name, operator, left, right string) dashboard.DataTransformerConfig {
-	options := map[string]any{"alias": name, "mode": "unary", "unary": map[string]any{"operator": operator, "fieldName": left}}
+	unary := map[string]any{"operator": operator, "fieldName": left}
+	options := map[string]any{"alias": name, "mode": "unary", "unary": unary}
 	switch {
 	case operator == "index":
 		options = map[string]any{"alias": name, "mode": "index"}
@@ -81,8 +82,8 @@ func transformed(id string, options map[string]any) dashboard.DataTransformerCon
 }
 
 // sorted sorts a table by a field. Rows with the same value keep their order.
-func sorted(field string, descending bool) dashboard.DataTransformerConfig {
-	return transformed("sortBy", map[string]any{"sort": []map[string]any{{"field": field, "desc": descending}}})
+func sorted(field string) dashboard.DataTransformerConfig {
+	return transformed("sortBy", map[string]any{"sort": []map[string]any{{"field": field, "desc": false}}})
 }
 
 // stateColors are the colors of the states of devices, the same in all panels: what needs attention
@@ -113,9 +114,12 @@ const (
 // value: gaps are the former, and one cell that is not seen is the latter.
 func clusterMap() Panel {
 	var states []string
-	mapping := map[string]dashboard.ValueMappingResult{"0": {Text: new(""), Color: new("transparent"), Index: new(int32(0))}}
+	mapping := map[string]dashboard.ValueMappingResult{
+		"0": {Text: new(""), Color: new("transparent"), Index: new(int32(0))},
+	}
 	for i, s := range stateColors() {
-		states = append(states, fmt.Sprintf(`%d + group by (<device>) (device:dra_state:info{<of devices>, state=%q})`, i, s.series))
+		states = append(states,
+			fmt.Sprintf(`%d + group by (<device>) (device:dra_state:info{<of devices>, state=%q})`, i, s.series))
 		mapping[strconv.Itoa(i+1)] = dashboard.ValueMappingResult{
 			Text: new(s.series), Color: new(s.color), Index: new(int32(i + 1)),
 		}
@@ -134,7 +138,8 @@ func clusterMap() Panel {
 	cells := fmt.Sprintf(`(
 		topk(%d, label_replace(label_replace(
 		    (`+strings.Join(states, "\nor ")+`)
-		    * on (<device>) group_left (model) max by (<device>, model) (device:dra_model:info{<of devices>, model=~"$model"}),
+		    * on (<device>) group_left (model)
+		      max by (<device>, model) (device:dra_model:info{<of devices>, model=~"$model"}),
 		    "order", "$1", "device", "(.*)"), "order", "${1}0$2", "device", "(.*[^0-9])([0-9])"
 		  ))
 		  * on () group_left (size) count_values("size", `+size+`)
@@ -144,34 +149,41 @@ func clusterMap() Panel {
 		* on () group_left (columns) count_values("columns", `+line+`)`, shownOnMap)
 	return Panel{
 		Title: "Map of the cluster",
-		Description: "A cell for each device, those of a node side by side with a gap before the next, in lines like a text; " +
-			"the colors are those of \"Devices by state\". Hover over a cell for its node, model and holder; click it for its " +
-			"dashboard. Of more than 10 000 devices those that need attention are shown.",
+		Description: "A cell for each device, those of a node side by side with a gap before the next, in lines like a " +
+			"text; the colors are those of \"Devices by state\". Hover over a cell for its node, model and holder; click it " +
+			"for its dashboard. Of more than 10 000 devices those that need attention are shown.",
 		Kind: Points, Unit: "none", NoData: "no exporter", Width: 12, Height: 9, Total: true,
 		Targets: []Target{
 			{Expr: cells, Unit: "none"},
 			{Expr: fmt.Sprintf(`topk(%d, %s)
-				and on (<device>) device:dra_model:info{<of devices>, model=~"$model"}`, shownOnMap, holders("<of devices>")), Unit: "none"},
+				and on (<device>) device:dra_model:info{<of devices>, model=~"$model"}`, shownOnMap, holders("<of devices>")),
+				Unit: "none"},
 		},
-		points: &points{title: "Device", x: "Column", y: "Line", color: "State", size: "Size", isMap: true, least: leastCell, most: widestCell},
+		points: &points{
+			title: "Device", x: "Column", y: "Line", color: "State", size: "Size", isMap: true,
+			least: leastCell, most: widestCell,
+		},
 		reshape: []dashboard.DataTransformerConfig{
-			transformed("merge", map[string]any{}), sorted("order", false), sorted("node", false), sorted("cluster", false),
+			transformed("merge", map[string]any{}), sorted("order"), sorted("node"), sorted("cluster"),
 			transformed("convertFieldType", map[string]any{"fields": map[string]any{}, "conversions": []map[string]any{
 				{"targetField": "columns", "destinationType": "number"}, {"targetField": "size", "destinationType": "number"},
 			}}),
-			calculated("row", "index", "", ""), calculated("part", "/", "row", "columns"), calculated("whole", "floor", "part", ""),
+			calculated("row", "index", "", ""), calculated("part", "/", "row", "columns"),
+			calculated("whole", "floor", "part", ""),
 			calculated("before", "*", "whole", "columns"), calculated("Column", "-", "row", "before"),
 			calculated("Line", "-", "0", "whole"),
 			transformed("organize", map[string]any{
 				"excludeByName": map[string]bool{
-					"Time": true, "Value #B": true, "columns": true, "order": true, "row": true, "part": true, "whole": true, "before": true,
+					"Time": true, "Value #B": true, "columns": true, "order": true, "row": true, "part": true, "whole": true,
+					"before": true,
 				},
 				"renameByName": map[string]string{"Value #A": "State", "size": "Size"},
 			}),
 		},
 		fields: []dashboard.DashboardFieldConfigSourceOverrides{
 			override("Line", dashboard.DynamicConfigValue{Id: "links", Value: []map[string]any{{
-				"title": "This device", "oneClick": true, "url": deviceURL("${__data.fields.node}", "${__data.fields.driver}", "${__data.fields.device}"),
+				"title": "This device", "oneClick": true,
+				"url": deviceURL("${__data.fields.node}", "${__data.fields.driver}", "${__data.fields.device}"),
 			}}}),
 			{
 				Matcher:    dashboard.MatcherConfig{Id: "byRegexp", Options: "/.*/"},

@@ -117,8 +117,8 @@ func workloadTables() []Panel {
 		{
 			Title: "Workloads by device-hours",
 			Description: "The workloads with the most device-hours, by driver. Stalled: busy without progress. " +
-				"FLOP utilization: the share of the tensor cores' highest rate, where a source measures them. Goodput: the share of " +
-				"the hours held that was not lost; empty if nothing was. " +
+				"FLOP utilization: the share of the tensor cores' highest rate, where a source measures them. Goodput: the share " +
+				"of the hours held that was not lost; empty if nothing was. " +
 				"Throttled: of each device the reason that took " +
 				"the longest. Peak memory: the most that one pod had of one device. Click a workload to select it, a namespace " +
 				"for its showback.",
@@ -287,7 +287,8 @@ func workloadPictures() []Panel {
 	top := func(expr string) string { return topWorkloads(expr, pointsOfWorkloads) }
 	lost := line("Device-hours lost by cause",
 		"Device-hours that were held and lost: while an incident that hit the claim was open, the device was allocated and "+
-			"not prepared, idle, or throttled. An hour counts once, for the first of these.", "h", "nothing was lost", "{{cause}}",
+			"not prepared, idle, or throttled. An hour counts once, for the first of these.",
+		"h", "nothing was lost", "{{cause}}",
 		`sum by (cause) (max by (<workload>, cause) (sum_over_time(workload:dra_lost_share_seconds:increase$hours{`+
 			`<of workloads>}[$__interval]))) / 3600`)
 	lost.bars, lost.Width, lost.Height, lost.MayBeEmpty = true, 8, 9, "where nothing is lost"
@@ -295,8 +296,8 @@ func workloadPictures() []Panel {
 	return []Panel{
 		{
 			Title: "Efficiency by device-hours",
-			Description: "A point for each of the 100 workloads with the most device-hours: how much of the time its devices were " +
-				"active. What is on the right and low wastes the most. Click a point to select the workload.",
+			Description: "A point for each of the 50 workloads with the most device-hours: how much of the time its devices " +
+				"were active. What is on the right and low wastes the most. Click a point to select the workload.",
 			Kind: Points, Unit: "none", NoData: "nothing was held", Width: 8, Height: 9,
 			Targets: []Target{
 				{Expr: top(held + " / 3600"), Unit: "h"},
@@ -314,7 +315,8 @@ func workloadPictures() []Panel {
 				override("Device-hours", append(soft(0, 0), dashboard.DynamicConfigValue{Id: "unit", Value: shownUnit("h")})...),
 				override("Active",
 					dashboard.DynamicConfigValue{Id: "unit", Value: "percentunit"}, dashboard.DynamicConfigValue{Id: "min", Value: 0},
-					dashboard.DynamicConfigValue{Id: "max", Value: 1}, dashboard.DynamicConfigValue{Id: "links", Value: []map[string]any{{
+					dashboard.DynamicConfigValue{Id: "max", Value: 1},
+					dashboard.DynamicConfigValue{Id: "links", Value: []map[string]any{{
 						"title": "This workload", "oneClick": true, "url": "/d/dra-workloads" + carry +
 							"&var-namespace=${__data.fields.namespace}&var-kind=${__data.fields.workload_kind}" +
 							"&var-workload=${__data.fields.workload_name}",
@@ -327,14 +329,15 @@ func workloadPictures() []Panel {
 }
 
 // pointsOfWorkloads is how many workloads have a point.
-const pointsOfWorkloads = 100
+const pointsOfWorkloads = 50
 
 // membersThatDiffer are lines of the members that are farthest from the median of their workload.
 func membersThatDiffer() Panel {
 	of := `{<of workloads>, node=~"$node"}`
 	p := line("Members that leave the pack",
 		"How far members of workloads are from the median of their workload, in deviations, over ten minutes: the ten "+
-			"members that differ most. 3 is far, and 10 stands for all more. A workload is compared if it has three members of one driver.", "none",
+			"members that differ most. 3 is far, and 10 stands for all more. A workload is compared if it has three "+
+			"members of one driver.", "none",
 		"no workload has three members of one driver", "{{pod}} {{device}} {{node}}",
 		`clamp_max(max by (<member>) (`+rules.DeviationsRecord+of+`), 10) and on (<member>) topk(10, max by (<member>) (`+
 			rules.DeviationsRecord+of+` @ end()))`)

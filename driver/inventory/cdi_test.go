@@ -96,7 +96,8 @@ func TestParseSpecMalformed(t *testing.T) {
 		"class":      "kind: v/-\ndevices: [{name: a}]",
 		"long kind":  "kind: v/" + strings.Repeat("x", 253) + "\ndevices: [{name: a}]",
 		"no devices": "kind: v/c\n", "devices' type": "kind: v/c\ndevices: 7",
-		"aliases": "kind: v/c\ndevices: [&a [x,x,x,x,x,x,x,x,x], &b [*a,*a,*a,*a,*a,*a,*a,*a], &c [*b,*b,*b,*b,*b,*b,*b,*b], " +
+		"aliases": "kind: v/c\ndevices: [&a [x,x,x,x,x,x,x,x,x], &b [*a,*a,*a,*a,*a,*a,*a,*a], " +
+			"&c [*b,*b,*b,*b,*b,*b,*b,*b], " +
 			"&d [*c,*c,*c,*c,*c,*c,*c,*c], &e [*d,*d,*d,*d,*d,*d,*d,*d], &f [*e,*e,*e,*e,*e,*e,*e,*e], [*f,*f,*f,*f,*f,*f]]",
 		"many": "kind: v/c\ndevices: [" + strings.Repeat("{name: a},", maxSpecDevices+1) + "]",
 	} {

@@ -549,7 +549,8 @@ func TestRights(t *testing.T) {
 		Report    present.Report
 		Incidents []*recorder.Incident
 	}
-	if err := json.Unmarshal([]byte(body), &page); err != nil || len(page.Report.Devices) != 1 || len(page.Incidents) != 1 {
+	err := json.Unmarshal([]byte(body), &page)
+	if err != nil || len(page.Report.Devices) != 1 || len(page.Incidents) != 1 {
 		t.Errorf("%s %s: %v", program.Status, body, err)
 	}
 }

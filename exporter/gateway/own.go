@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -44,7 +43,7 @@ func (h holder) redact(r *present.Report, incidents []*recorder.Incident) {
 	for n, i := range incidents {
 		incidents[n] = &recorder.Incident{
 			Kind: i.Kind, Code: i.Code, Device: i.Device, Onset: i.Onset, Last: i.Last, Count: i.Count, End: i.End,
-			Text: fmt.Sprintf("%s %s on %s", i.Kind, strings.ReplaceAll(i.Code, ",", ", "), i.Device),
+			Text: strings.TrimSpace(string(i.Kind)+" "+strings.ReplaceAll(i.Code, ",", ", ")) + " on " + i.Device.String(),
 			Holders: slices.DeleteFunc(i.Holders, func(of recorder.Holder) bool {
 				return of.Namespace != h.Namespace || of.Claim != h.Name && of.Pod != h.Name
 			}),

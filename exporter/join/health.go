@@ -36,7 +36,7 @@ func (d *Device) addHealth(facts *deviceFacts, view *podresources.View, preceden
 	add := func(status driver.HealthStatus, source string, precedence int) {
 		if status != driver.HealthNone {
 			from := place{precedence: precedence}
-			d.Readings = append(d.Readings, Reading{Reading: status.Reading(view.At), Origin: Origin{Source: source}, place: from})
+			d.Readings = append(d.Readings, Reading{Reading: status.Reading(view.At), Origin: Origin{source, 0}, place: from})
 		}
 	}
 	pods, slices := precedence, precedence+1

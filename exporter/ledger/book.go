@@ -135,7 +135,8 @@ func (b *accountBook) merge(a, of *account) {
 	if of.ofClaim.life != nil {
 		a.takeLife(of.ofClaim.life)
 	}
-	a.ofClaim.users, a.ofClaim.partial = append(a.ofClaim.users, of.ofClaim.users...), a.ofClaim.partial || of.ofClaim.partial
+	a.ofClaim.users = append(a.ofClaim.users, of.ofClaim.users...)
+	a.ofClaim.partial = a.ofClaim.partial || of.ofClaim.partial
 	a.changed()
 	a.divide(of.ofClaim.attribution)
 	b.remove(of)

@@ -73,7 +73,8 @@ func (a *account) close() Closed {
 	a.ofClaim.closed = true
 	a.changed()
 	c := Closed{
-		HolderKey: a.key, UID: a.uid, Born: a.born, Ended: a.ended, Partial: a.ofClaim.partial, Attribution: a.ofClaim.attribution,
+		HolderKey: a.key, UID: a.uid, Born: a.born, Ended: a.ended,
+		Partial: a.ofClaim.partial, Attribution: a.ofClaim.attribution,
 		Life: a.lifeAtEnd(), Held: a.allocated, HeldBound: a.edges, Amounts: make([]Amount, 0, len(a.totals)),
 		Users: slices.Clone(a.ofClaim.users), Witnessed: slices.Clone(a.witnessed),
 	}

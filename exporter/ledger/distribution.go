@@ -73,14 +73,15 @@ func (all distributions) enter(a *account) {
 // leave removes a dropped account from its claim's distributions. With the last account, the
 // distributions are removed.
 func (all distributions) leave(a *account) {
-	if a.ofClaim.distributions == nil {
+	of := a.ofClaim.distributions
+	if of == nil {
 		return
 	}
-	a.ofClaim.distributions.accounts = slices.DeleteFunc(a.ofClaim.distributions.accounts, func(other *account) bool { return other == a })
-	for _, d := range a.ofClaim.distributions.quantities {
+	of.accounts = slices.DeleteFunc(of.accounts, func(other *account) bool { return other == a })
+	for _, d := range of.quantities {
 		d.known = slices.DeleteFunc(d.known, func(k known) bool { return k.account == a })
 	}
-	if len(a.ofClaim.distributions.accounts) == 0 {
+	if len(of.accounts) == 0 {
 		delete(all, claimKey{a.key.Namespace, a.key.Name, a.key.Device.Driver})
 	}
 }

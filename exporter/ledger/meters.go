@@ -121,7 +121,10 @@ func (d *deviceSeries) readBefore(r *join.Reading, tick uint64) (at time.Time) {
 // with a code are kept, up to a number, so that an old error is not new when it is read again.
 // Errors of a device that is down stay.
 func (d *deviceSeries) prune(now time.Time, down bool) {
-	tooMany := d.codes() - maxCodes
+	tooMany := 0
+	if len(d.meters) > maxCodes {
+		tooMany = d.codes() - maxCodes
+	}
 	d.meters = slices.DeleteFunc(d.meters, func(m *meter) bool {
 		switch {
 		case m.additive || now.Sub(m.seen) <= rememberFor:

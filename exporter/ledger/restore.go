@@ -293,7 +293,8 @@ func (r *restorer) meter(d *deviceBook, s *saved.Meter, last float64, at time.Ti
 		return errRecord
 	}
 	m := d.meter(seriesKey{series.Quantity, series.Labels})
-	m.origin, m.since, m.idle, m.have, m.seen, m.series = originOf(&s.Series), stamped(s.Since), s.Idle, true, r.kept.Time, series
+	m.origin, m.series, m.have = originOf(&s.Series), series, true
+	m.since, m.idle, m.seen = stamped(s.Since), s.Idle, r.kept.Time
 	m.last = driver.Reading{Quantity: series.Quantity, Labels: series.Labels, Value: last, At: at}
 	m.now = join.Reading{Reading: m.last, Origin: m.origin}
 	if m.counts {

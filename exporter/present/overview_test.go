@@ -36,7 +36,8 @@ func TestOverview(t *testing.T) {
 		{Text: "gpu-1: XID 79", Device: jointest.ID("gpu-1"), Onset: at(30)},
 	}
 	of := Subject{Device: jointest.ID("gpu-0").String()}
-	got := newOverview(history, []sparkline{line(driver.Utilization), line(driver.Clock), line(driver.Power)}, incidents, of)
+	lines := []sparkline{line(driver.Utilization), line(driver.Clock), line(driver.Power)}
+	got := newOverview(history, lines, incidents, of)
 	var bands [][3]string
 	for _, b := range got.Bands {
 		bands = append(bands, [3]string{b.Name, b.X, b.Width})

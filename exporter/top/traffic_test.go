@@ -24,7 +24,8 @@ func network(seconds int) present.Report {
 	values := []present.ValueReport{
 		bytes("network", "receive"), bytes("rdma", "transmit"), bytes("pcie", "receive"),
 	}
-	r := report("node-1", device("gpu-0", ledger.StateFree, value("power", 70)), device("eth0", ledger.StateActive, values...))
+	r := report("node-1", device("gpu-0", ledger.StateFree, value("power", 70)),
+		device("eth0", ledger.StateActive, values...))
 	r.Time = r.Time.Add(time.Duration(seconds) * time.Second)
 	r.Devices[1].Shares = []present.ShareReport{{Namespace: "team", Claim: "nic", Pods: []string{"team/p"}}}
 	part := present.HolderReport{Namespace: "team", Name: "nic", ID: r.Devices[1].ID, Values: values}
@@ -79,7 +80,8 @@ func TestTrafficColumn(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(out.String(), "\n")
-	if !strings.Contains(lines[2], "TRAFFIC") || !strings.HasPrefix(lines[3], "eth0") || !strings.Contains(lines[3], " 100 MB/s ") {
+	if !strings.Contains(lines[2], "TRAFFIC") || !strings.HasPrefix(lines[3], "eth0") ||
+		!strings.Contains(lines[3], " 100 MB/s ") {
 		t.Errorf("asked until second %d:\n%s", asked, out.String())
 	}
 	if strings.Contains(out.String(), "\x1b") {
@@ -92,7 +94,8 @@ func TestTrafficColumn(t *testing.T) {
 		rows []present.Device
 		has  bool
 	}{{rows, true}, {rows[:1], false}} {
-		if table := layout(tt.rows, deviceColumns(true, false), 120, same); strings.Contains(table.Titles, "TRAFFIC") != tt.has {
+		table := layout(tt.rows, deviceColumns(true, false), 120, same)
+		if strings.Contains(table.Titles, "TRAFFIC") != tt.has {
 			t.Errorf("%d rows have the columns %s", len(tt.rows), table.Titles)
 		}
 	}

@@ -99,10 +99,12 @@ func TestRecordings(t *testing.T) {
 		}
 	}
 	_, body := fetch(t, url+"/page/detail?device=gpu-0")
-	if overview, table := strings.Index(body, `class="overview"`), strings.Index(body, "<table"); overview < 0 || overview > table {
+	overview, table := strings.Index(body, `class="overview"`), strings.Index(body, "<table")
+	if overview < 0 || overview > table {
 		t.Errorf("the chart is at %d, the first table at %d", overview, table)
 	}
-	if hidden := strings.Index(body, `<details class="absent">`); hidden < 0 || strings.Contains(body[:hidden], "<h3>Absent") {
+	hidden := strings.Index(body, `<details class="absent">`)
+	if hidden < 0 || strings.Contains(body[:hidden], "<h3>Absent") {
 		t.Error("what is absent is not in a line that opens")
 	}
 	if _, body := fetch(t, url+"/page/detail?device=gpu-0"); strings.Contains(body, "<figcaption>energy") {

@@ -74,7 +74,7 @@ func (d dumper) of(v reflect.Value) {
 		d.print("{")
 		for i := range v.NumField() {
 			if f := v.Type().Field(i); f.IsExported() && !skipped(v.Type(), f.Name) && !v.Field(i).IsZero() {
-				if origin, is := v.Field(i).Interface().(join.Origin); is {
+				if origin, is := reflect.TypeAssert[join.Origin](v.Field(i)); is {
 					d.print("Source:", origin, " ")
 					continue
 				}

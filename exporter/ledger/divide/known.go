@@ -33,7 +33,7 @@ func (k Known) at(moment time.Time) int {
 
 // Cuts returns a time, and those of the given ones and of the ticks that are later, in order.
 func (k Known) Cuts(from time.Time, others ...time.Time) []time.Time {
-	out := append(others, from)
+	out := slices.Concat([]time.Time{from}, others)
 	for i := range k {
 		out = append(out, k[i].Since)
 	}

@@ -161,8 +161,8 @@ func TestCheckWorks(t *testing.T) {
 		n.write(cgroup(uid(i))+"/cpu.stat", "usage_usec 1000\n")
 		n.write(cgroup(uid(i))+"/memory.stat", "anon 4096\nfile 4096\npgfault 10\n")
 	}
-	const some = "CPU and memory of 1 of 2 pods that hold devices are readable, storage of 0, network of 0; for the others " +
-		"it is unknown whether a claim is stalled (no_host)"
+	const some = "CPU and memory of 1 of 2 pods that hold devices are readable, storage of 0, network of 0; for the " +
+		"others it is unknown whether a claim is stalled (no_host)"
 	for i, want := range []struct {
 		before       func()
 		status, text string

@@ -314,7 +314,7 @@ func (v *view) panel(ctx context.Context, p *panel) (row, error) {
 		if err != nil {
 			return r, err
 		}
-		if p.Type == "table" { // its queries are columns
+		if p.Type == "table" || p.Type == "xychart" { // its queries are columns
 			c.Series = max(c.Series, r.Series) - r.Series
 		}
 		r.cost, r.limited = r.add(c), r.limited || v.limited(target.Expr)

@@ -27,10 +27,10 @@ const (
 	maxLines = 100
 	maxBytes = 2_000_000
 
-	// The map has a cell for each device, of which it shows 10 000, and the holder of each, and so is
-	// no list that someone reads. Its response may be larger.
+	// The map has a cell for each device, of which it shows 10 000, and so is no list that someone
+	// reads. Its response may be larger.
 	mapOfCluster = "dra-fleet: Map of the cluster"
-	mapLines     = 2 * 10_000
+	mapLines     = 10_000
 	mapBytes     = 5_000_000
 
 	// limits divides the limits of queries, so that the small fleets reach a limit of 20 like a
@@ -42,6 +42,9 @@ const (
 	comparedRecord   = "workload_device:dra_signal:compared"
 	excessRecord     = "workload_device:dra_signal:excess"
 	differenceRecord = "workload_device:dra_signal:difference"
+
+	// differing is the panel of members that differ from others.
+	differing = "dra-workloads: Members that leave the pack"
 
 	fewSeries  = 50
 	fewSamples = 2000
@@ -98,7 +101,8 @@ func TestScale(t *testing.T) {
 		if c.Series > 0 {
 			answered++
 		}
-		if superlinear(float64(a.Samples), float64(b.Samples), float64(c.Samples), fewSamples) {
+		// A larger fleet has more workloads with enough members to be compared.
+		if name != differing && superlinear(float64(a.Samples), float64(b.Samples), float64(c.Samples), fewSamples) {
 			t.Errorf("%s reads %d, %d, %d samples of %d, %d, %d nodes", name, a.Samples, b.Samples, c.Samples,
 				small, medium, large)
 		}

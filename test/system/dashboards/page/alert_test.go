@@ -46,7 +46,7 @@ func testFiredAlert(t *testing.T, browser browser, demo string) {
 	shows(browser.open(t, withoutNode, as("lead")))
 
 	own := browser.open(t, link, as("alice"))
-	own.await("the claim alone", `document.querySelector('main.detail h2')?.textContent === 'claim `+hanging+`'`)
+	own.await("the claim alone", `document.querySelector('main.detail h2')?.textContent === 'Claim `+hanging+`'`)
 	text := value[string](own, `document.body.innerText`)
 	if !strings.Contains(text, "claim_stalled") || strings.Contains(text, "team-vision") {
 		t.Errorf("the page of the claim has\n%s", text)
