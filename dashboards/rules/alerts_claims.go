@@ -57,7 +57,7 @@ func claimAlerts(o *Options) []alert {
 		{
 			name: "DRAPodIdle", severity: warning, hold: o.IdleFor, keep: o.KeepFiring,
 			expr: `
-			max by (<pod>) (claim:dra_wasted_devices:count{resourceclaim_name=""})`,
+			max by (<pod>) (claim:dra_wasted_devices:count{resourceclaim_name=""}) > 0`,
 			summary: aPod + " holds devices and does not use them.",
 			description: "All devices that a device plugin gave to the pod on " + aNode + " ({{ $value }}) were used for less " +
 				"than <used percent> of the last <idle window>." + thresholds + podIdleSince,

@@ -20,13 +20,6 @@ func ofHolders(value func(kind string) string) string {
 			)`
 }
 
-// heldNow are the devices that holders have now.
-const heldNow = `(
-			  group by (<claim device>) (dra_claim_device_info{admin_access="false"})
-			  or
-			  ` + unclaimed + `
-			)`
-
 // deeper indents the lines of an expression but the first by one more step.
 func deeper(expr string) string { return strings.ReplaceAll(expr, "\n\t\t\t", "\n\t\t\t  ") }
 
@@ -127,7 +120,9 @@ const linkDown = `max by (<device>) (dra_device_link_up) == 0`
 func idleClaims() []recording {
 	return []recording{
 		{name: "claim:dra_devices:count", expr: `
-			count by (<holder driver>) ` + heldNow},
+			count by (<claim driver>) (group by (<claim device>) (dra_claim_device_info{admin_access="false"}))
+			or
+			count by (<pod>, driver) (` + unclaimed + `)`},
 		{name: "claim:dra_idle_devices:count", expr: `
 			sum by (<holder driver>) (claim_device:dra_idle:bool)`},
 		{name: "claim:dra_idle:bool", expr: `
@@ -293,9 +288,16 @@ func prices() []recording {
 func costs() []recording {
 	return []recording{
 		{name: "claim:dra_cost:per_day", unit: query.Unit{Money: 1, Scale: 1}, expr: `
-			sum by (<holder>) (
-			  ` + deeper(heldNow) + `
-			    * on (<device>) group_left () (device:dra_price:per_hour / on (<device>) (device:dra_allocations:max > 0))
+			(
+			  sum by (<claim>) (
+			    group by (<claim device>) (dra_claim_device_info{admin_access="false"})
+			      * on (<device>) group_left () (device:dra_price:per_hour / on (<device>) (device:dra_allocations:max > 0))
+			  )
+			  or
+			  sum by (<pod>) (
+			    ` + unclaimed + `
+			      * on (<device>) group_left () (device:dra_price:per_hour / on (<device>) (device:dra_allocations:max > 0))
+			  )
 			) * 24`},
 		// Of the holders that are idle as a whole.
 		{name: "claim:dra_idle_cost:per_day", unit: query.Unit{Money: 1, Scale: 1}, expr: `
