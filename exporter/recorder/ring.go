@@ -70,8 +70,7 @@ type meta struct {
 // track is a series being recorded.
 type track struct {
 	*meta
-	seen  uint64 // the last tick that had it
-	place int    // position in the ring's order
+	seen uint64 // the last tick that had it
 
 	// For a counter: its clock, and the value and time at which the clock last advanced. rate is the
 	// rate between the last two advances, and is valid until the next.
@@ -79,6 +78,7 @@ type track struct {
 	last  float64
 	at    time.Duration
 	rate  code
+	place int32 // position in the ring's order
 }
 
 // clock is the time up to which a device's counter counts, since the ring began. Counters of its
@@ -242,7 +242,7 @@ func (r *ring) clockOf(id driver.ID, v *ledger.Value, s *ledger.Snapshot) *clock
 
 // put records the value of a series.
 func (r *ring) put(t *track, v *ledger.Value) {
-	r.next = t.place + 1
+	r.next = int(t.place) + 1
 	t.seen = r.tick
 	if !t.counter {
 		r.frame[t.place] = codeOf(v.Value)
@@ -295,7 +295,7 @@ func (r *ring) open(v *ledger.Value, owner *Owner) *track {
 	counter := r.catalogue.Spec(v.Quantity).Type == driver.Counter
 	t := r.newTrack()
 	*t.meta = meta{v.Series, owner, counter}
-	t.place, t.rate, t.at = len(r.order), absent, math.MinInt64
+	t.place, t.rate, t.at = int32(len(r.order)), absent, math.MinInt64
 	if counter && !r.before.IsZero() && v.Born.After(r.before) {
 		t.at = v.Born.Sub(r.began)
 	} else if counter {
@@ -386,7 +386,7 @@ func (r *ring) forget(ticks int) {
 	r.series = make([]*meta, len(r.order), len(r.order)+len(r.order)/16)
 	used, clocks := map[*Owner]bool{}, map[*clock]bool{}
 	for place, t := range r.order {
-		t.place, r.series[place] = place, t.meta
+		t.place, r.series[place] = int32(place), t.meta
 		used[t.owner], clocks[t.clock] = true, true
 	}
 	for key, o := range r.owners {
