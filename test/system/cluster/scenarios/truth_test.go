@@ -75,7 +75,8 @@ type share struct {
 // although they are prepared later and unprepared earlier. With whileReserved a share lasts as long
 // as the reservation. Without it, a share lasts while the claim is prepared and a pod uses the
 // request. With contradicted there are also the shares of the claims that are prepared in
-// namespaces where the kubelet contradicts the API server.
+// namespaces where the kubelet contradicts the API server, whose objects don't say how long a
+// device is used there.
 func (w *world) shares(all []span, way way, whileReserved, contradicted bool) map[string][]share {
 	out := map[string][]share{}
 	contradictory := w.ownership.contradictory()
@@ -102,7 +103,7 @@ func (w *world) shares(all []span, way way, whileReserved, contradicted bool) ma
 				}
 			}
 			used := s
-			if !way.noClaims && !way.noPods && !whileReserved {
+			if !way.noClaims && !way.noPods && !whileReserved && !contradictory[s.event.Namespace] {
 				last := w.ownership.truth.LastUse(s.event.UID, driver.ID{Driver: d.Driver, Pool: d.Pool, Device: d.Device})
 				if !last.IsZero() && last.Before(used.to) {
 					used.to = last
