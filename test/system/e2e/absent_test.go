@@ -13,6 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard/drmcardtest"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
@@ -77,6 +78,33 @@ func TestFanOfRest(t *testing.T) {
 		return p.scrape().is(29, "dra_device_fan_rpm", "device", "card")
 	})
 	p.scrape().want(0, "dra_device_fan_speed_ratio", "device", "card")
+}
+
+// Files that have text in place of numbers cost their own values, which are counted by quantity: a
+// card of which no number can be read answers, and is not lost.
+func TestGarbledFiles(t *testing.T) {
+	t.Parallel()
+	root := amdCard(t, "")
+	p := startCard(t, root)
+	garbled := func(quantity string) bool {
+		return p.scrape().positive("dra_exporter_input_rejected_total", "input", "amdgpu/"+quantity, "reason", "malformed")
+	}
+	drivertest.WriteTree(t, root, amdFolder+"hwmon/hwmon1/power1_average: many\n")
+	p.eventually("the power is no number", func() bool { return garbled("power") })
+	m := p.scrape()
+	m.want(0.5, "dra_device_utilization_ratio", "device", "card")
+	m.wantNone("dra_device_power_watts", "device", "card")
+	drivertest.WriteTree(t, root, amdFolder+"gpu_busy_percent: x\n"+amdFolder+"mem_info_vram_used: -\n"+
+		amdFolder+"mem_info_vram_total: \x01\n")
+	p.eventually("nothing is a number", func() bool {
+		return garbled("utilization") && garbled("memory_used") && garbled("memory_capacity") &&
+			p.scrape().is(1, "dra_exporter_unresolved_devices", "driver", "gpu.example.com", "reason", "rejected")
+	})
+	for _, i := range p.incidents() {
+		if i.Kind == recorder.DeviceLost {
+			t.Errorf("the device is lost: %s", i.Text)
+		}
+	}
 }
 
 // amdFolder is the folder of the card of amdCard.
