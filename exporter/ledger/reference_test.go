@@ -43,6 +43,7 @@ type refMoment struct {
 type refHolding struct {
 	device       driver.ID
 	claim, share string
+	uid          string // of the claim, as last known; empty: unknown
 	pod          string
 	admin        bool
 	consumed     []driver.Amount
@@ -155,6 +156,7 @@ func (f *reference) hold(w *exportertest.World, now time.Time) {
 					f.holdings[i].from = time.Time{}
 				}
 			}
+			i = f.identify(i, a.ClaimUID)
 			kept[i] = true
 		}
 	}
@@ -163,12 +165,45 @@ func (f *reference) hold(w *exportertest.World, now time.Time) {
 			x.to = f.date(&w.Signs, now, x.pod, x.claim, true, x.left)
 		}
 	}
+	f.inherit()
 	for _, c := range w.Signs.Changes {
 		for i := range f.holdings {
 			x := &f.holdings[i]
 			isNew := c.At.After(f.answered) && !c.At.After(now)
 			if kept[i] && isNew && c.Gone && about(c, x.pod, x.claim) && !c.At.Before(x.from) {
 				x.left = c.At
+			}
+		}
+	}
+}
+
+// identify takes in the UID of a holding's claim, and returns the index of the holding that then
+// holds. A claim is a UID: if it changes, another claim of that name has the device since the last
+// answer, as the time before that is charged already.
+func (f *reference) identify(i int, uid string) int {
+	x := &f.holdings[i]
+	if uid == "" || x.uid == uid {
+		return i
+	}
+	if x.uid == "" || x.admin {
+		x.uid = uid
+		return i
+	}
+	next := *x
+	next.uid, next.from, x.to = uid, f.answered, f.answered
+	f.holdings = append(f.holdings, next)
+	return len(f.holdings) - 1
+}
+
+// inherit gives holdings of claims without a known UID that of another holding of the claim without
+// a gap before them: as long as no other UID is known, it is the same claim.
+func (f *reference) inherit() {
+	for i := range f.holdings {
+		for _, o := range f.holdings {
+			x := &f.holdings[i]
+			gap := !o.to.IsZero() && o.to.Before(x.from)
+			if x.uid == "" && o.device == x.device && o.claim == x.claim && !gap {
+				x.uid = o.uid
 			}
 		}
 	}
