@@ -370,8 +370,10 @@ func (f *reference) allocate(id driver.ID, from, to time.Time) {
 		if len(claims) > 0 {
 			f.sums[refKey{id, "dra_device_allocated_seconds_total", ""}] += exportertest.Grain.Seconds()
 		}
+		for claim, uids := range f.uidsAt(id, at) {
+			f.sums[refKey{id, "dra_claim_allocated_seconds_total", claim}] += exportertest.Grain.Seconds() * float64(uids)
+		}
 		for claim, weight := range claims {
-			f.sums[refKey{id, "dra_claim_allocated_seconds_total", claim}] += exportertest.Grain.Seconds()
 			f.sums[refKey{id, "dra_claim_allocated_share_seconds_total", claim}] += exportertest.Grain.Seconds() * weight
 		}
 		for pod, weight := range pods {
@@ -379,6 +381,21 @@ func (f *reference) allocate(id driver.ID, from, to time.Time) {
 			f.sums[refKey{id, "dra_pod_allocated_share_seconds_total", pod}] += exportertest.Grain.Seconds() * weight
 		}
 	}
+}
+
+// uidsAt returns the number of claims of each name that hold a device at a time. The last share of
+// one may end while another one of that name has the others: both have the time.
+func (f *reference) uidsAt(id driver.ID, at time.Time) map[string]int {
+	out := map[string]int{}
+	seen := map[[2]string]bool{}
+	for _, x := range f.holdings {
+		holds := x.device == id && !x.admin && !x.from.After(at) && (x.to.IsZero() || at.Before(x.to))
+		if key := [2]string{x.claim, x.uid}; holds && !seen[key] {
+			seen[key] = true
+			out[x.claim]++
+		}
+	}
+	return out
 }
 
 // holders returns the parts of the claims and pods that hold a device at a time.
