@@ -24,7 +24,7 @@ func conditionSpec(q Quantity) Spec {
 		return Spec{
 			Name:   "lifetime_errors",
 			Metric: "lifetime_errors", NonNegative: true, Max: maxErrors * countsFor, Fact: true,
-			Help: "Errors that the device has recorded over its lifetime, including those before the exporter started.",
+			Help:   "Errors that the device has recorded over its lifetime, including those before the exporter started.",
 			Labels: errorLabels("ecc_corrected", "ecc_uncorrected", "row_remap", "page_retirement"),
 		}
 	case PowerLimit:

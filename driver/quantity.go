@@ -516,7 +516,9 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 	}
 }
 
-func errorLabels(kinds ...string) []Label { return []Label{{Name: "kind", Values: kinds}, {Name: "code"}} }
+func errorLabels(kinds ...string) []Label {
+	return []Label{{Name: "kind", Values: kinds}, {Name: "code"}}
+}
 
 func directions() Label { return Label{Name: "direction", Values: []string{"receive", "transmit"}} }
 

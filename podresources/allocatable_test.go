@@ -38,11 +38,14 @@ func TestParseAllocatable(t *testing.T) {
 		},
 		"what is not usable": {
 			devices: []*v1.ContainerDevices{
-				{DeviceIds: []string{"x"}}, nil, {ResourceName: gpu, DeviceIds: []string{"", "\xff", strings.Repeat("x", 300), "y"}},
+				{DeviceIds: []string{"x"}},
+				nil,
+				{ResourceName: gpu, DeviceIds: []string{"", "\xff", strings.Repeat("x", 300), "y"}},
 			},
 			want: []driver.ID{id(gpu, "y")},
 			rejected: driver.Rejections{
-				driver.ReasonMissingResource: 2, driver.ReasonMissingDevice: 1, driver.ReasonInvalidUTF8: 1, driver.ReasonTooLong: 1,
+				driver.ReasonMissingResource: 2, driver.ReasonMissingDevice: 1, driver.ReasonInvalidUTF8: 1,
+				driver.ReasonTooLong: 1,
 			},
 		},
 		"too many": {

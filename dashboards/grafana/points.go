@@ -108,21 +108,13 @@ const (
 	leastCell, widestCell = 3, 28
 )
 
-// clusterMap is a map of the devices, a cell for each, line by line like a text: devices of a node
-// are side by side, with a gap before those of the next. The longer the text, the longer its lines,
-// and the smaller its cells. Grafana scales the sizes of points from the smallest to the largest
-// value: gaps are the former, and one cell that is not seen is the latter.
-func clusterMap() Panel {
+// mapCells is the query of the cells of the map: the state of each device, with its model and the
+// texts by which they are sorted, and the columns of the map.
+func mapCells() string {
 	var states []string
-	mapping := map[string]dashboard.ValueMappingResult{
-		"0": {Text: new(""), Color: new("transparent"), Index: new(int32(0))},
-	}
 	for i, s := range stateColors() {
 		states = append(states,
 			fmt.Sprintf(`%d + group by (<device>) (device:dra_state:info{<of devices>, state=%q})`, i, s.series))
-		mapping[strconv.Itoa(i+1)] = dashboard.ValueMappingResult{
-			Text: new(s.series), Color: new(s.color), Index: new(int32(i + 1)),
-		}
 	}
 	const (
 		devices = `group by (<device>) (device:dra_state:info{<of devices>})`
@@ -135,7 +127,7 @@ func clusterMap() Panel {
 		widestCell*widestCell-leastCell*leastCell)
 	// gpu-2 comes before gpu-10, what is last has the highest character, and the cell that is not
 	// seen is the last.
-	cells := fmt.Sprintf(`(
+	return fmt.Sprintf(`(
 		topk(%d, label_replace(label_replace(
 		    (`+strings.Join(states, "\nor ")+`)
 		    * on (<device>) group_left (model)
@@ -147,6 +139,21 @@ func clusterMap() Panel {
 		or label_replace(label_replace(clamp_max(count(`+devices+`), 0), "size", "1", "", ""), "cluster", "\uffff", "", "")
 		)
 		* on () group_left (columns) count_values("columns", `+line+`)`, shownOnMap)
+}
+
+// clusterMap is a map of the devices, a cell for each, line by line like a text: devices of a node
+// are side by side, with a gap before those of the next. The longer the text, the longer its lines,
+// and the smaller its cells. Grafana scales the sizes of points from the smallest to the largest
+// value: gaps are the former, and one cell that is not seen is the latter.
+func clusterMap() Panel {
+	mapping := map[string]dashboard.ValueMappingResult{
+		"0": {Text: new(""), Color: new("transparent"), Index: new(int32(0))},
+	}
+	for i, s := range stateColors() {
+		mapping[strconv.Itoa(i+1)] = dashboard.ValueMappingResult{
+			Text: new(s.series), Color: new(s.color), Index: new(int32(i + 1)),
+		}
+	}
 	return Panel{
 		Title: "Map of the cluster",
 		Description: "A cell for each device, those of a node side by side with a gap before the next, in lines like a " +
@@ -154,10 +161,12 @@ func clusterMap() Panel {
 			"for its dashboard. Of more than 10 000 devices those that need attention are shown.",
 		Kind: Points, Unit: "none", NoData: "no exporter", Width: 12, Height: 9, Total: true,
 		Targets: []Target{
-			{Expr: cells, Unit: "none"},
-			{Expr: fmt.Sprintf(`topk(%d, %s)
+			{Expr: mapCells(), Unit: "none"},
+			{
+				Expr: fmt.Sprintf(`topk(%d, %s)
 				and on (<device>) device:dra_model:info{<of devices>, model=~"$model"}`, shownOnMap, holders("<of devices>")),
-				Unit: "none"},
+				Unit: "none",
+			},
 		},
 		points: &points{
 			title: "Device", x: "Column", y: "Line", color: "State", size: "Size", isMap: true,

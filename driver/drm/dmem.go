@@ -132,8 +132,8 @@ func parseRegions(text []byte) (map[string]float64, error) {
 			continue
 		}
 		n, err := strconv.ParseUint(number, 10, 64)
-		bytes, _ := driver.NumberOf(n, err)
-		values[pci] += bytes
+		used, _ := driver.NumberOf(n, err)
+		values[pci] += used
 		failed = cmp.Or(failed, err)
 	}
 	return values, failed

@@ -231,7 +231,9 @@ func (c *controller) reportGarbled(readings []driver.Reading) []driver.Reading {
 	for _, r := range [...]driver.Reading{
 		{Quantity: driver.IOBytes, Labels: driver.Labels{"storage", "receive"}},
 		{Quantity: driver.IOBytes, Labels: driver.Labels{"storage", "transmit"}},
-		{Quantity: driver.RequestsInFlight}, {Quantity: driver.Utilization}, {Quantity: driver.ActiveSeconds},
+		{Quantity: driver.RequestsInFlight},
+		{Quantity: driver.Utilization},
+		{Quantity: driver.ActiveSeconds},
 	} {
 		r.Value, r.At = driver.Malformed(), c.at
 		readings = append(readings, r)

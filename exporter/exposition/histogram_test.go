@@ -163,7 +163,8 @@ func TestOwnBuckets(t *testing.T) {
 				continue
 			}
 			text := out.String()
-			if n := strings.Count(text, "_bucket{"); n != buckets || !strings.Contains(text, "dra_exporter_x_seconds_sum 1.5\n") {
+			n := strings.Count(text, "_bucket{")
+			if n != buckets || !strings.Contains(text, "dra_exporter_x_seconds_sum 1.5\n") {
 				t.Errorf("%s, %v: %d buckets, want %d:\n%s", choice, f.FormatType(), n, buckets, text)
 			}
 		}

@@ -28,13 +28,14 @@ func steps() [4]string {
 
 // String returns the source, and each step in parentheses.
 func (o Origin) String() string {
-	text := o.Source
+	var text strings.Builder
+	text.WriteString(o.Source)
 	for i, step := range steps() {
 		if o.Computed&(1<<i) != 0 {
-			text += step
+			text.WriteString(step)
 		}
 	}
-	return text
+	return text.String()
 }
 
 // ParseOrigin is the inverse of String.

@@ -103,8 +103,8 @@ func TestRecordings(t *testing.T) {
 	if overview < 0 || overview > table {
 		t.Errorf("the chart is at %d, the first table at %d", overview, table)
 	}
-	hidden := strings.Index(body, `<details class="absent">`)
-	if hidden < 0 || strings.Contains(body[:hidden], "<h3>Absent") {
+	before, _, hidden := strings.Cut(body, `<details class="absent">`)
+	if !hidden || strings.Contains(before, "<h3>Absent") {
 		t.Error("what is absent is not in a line that opens")
 	}
 	if _, body := fetch(t, url+"/page/detail?device=gpu-0"); strings.Contains(body, "<figcaption>energy") {

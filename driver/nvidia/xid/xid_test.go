@@ -65,11 +65,18 @@ func TestCatalog(t *testing.T) {
 // The table has exactly the codes that NVIDIA's catalog does not call unused.
 func TestCodes(t *testing.T) {
 	used := map[int]bool{}
-	for _, r := range [][2]int{
-		{8, 8}, {11, 11}, {13, 14}, {25, 25}, {31, 32}, {37, 41}, {43, 46}, {48, 48}, {54, 54}, {60, 60}, {62, 64},
-		{66, 72}, {74, 80}, {82, 86}, {88, 89}, {92, 107}, {109, 110}, {119, 121}, {126, 137}, {139, 172},
-	} {
-		for code := r[0]; code <= r[1]; code++ {
+	for r := range strings.FieldsSeq("8 11 13-14 25 31-32 37-41 43-46 48 54 60 62-64 66-72 74-80 82-86 88-89 92-107 " +
+		"109-110 119-121 126-137 139-172") {
+		first, last, several := strings.Cut(r, "-")
+		if !several {
+			last = first
+		}
+		from, _ := strconv.Atoi(first)
+		to, err := strconv.Atoi(last)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for code := from; code <= to; code++ {
 			used[code] = true
 		}
 	}

@@ -22,7 +22,8 @@ func TestHolders(t *testing.T) {
 	}
 	podLabels := `namespace="old", pod="p", ` + deviceLabels("gpu-4")
 	all := []series{
-		holds("gpu-1", "a", "false"), holds("gpu-2", "a", "false"), holds("gpu-2", "b", "false"), holds("gpu-2", "c", "false"),
+		holds("gpu-1", "a", "false"),
+		holds("gpu-2", "a", "false"), holds("gpu-2", "b", "false"), holds("gpu-2", "c", "false"),
 		holds("gpu-3", "monitor", "true"),
 		{"dra_pod_claim_info", `resourceclaim_name="", ` + podLabels, always(1)},
 		{"dra_pod_unclaimed_allocated_seconds_total", podLabels, rising(60)},
@@ -53,8 +54,10 @@ func TestHolders(t *testing.T) {
 		"device, holder": {panelQuery(t, "dra-nodes", who, 0), map[string]float64{
 			"gpu-0 free": 1, "gpu-1 team/a": 1, "gpu-2 3 holders": 1, "gpu-3 free": 1, "gpu-4 old/p": 1,
 		}},
-		"device": {panelQuery(t, "dra-fleet", "Map of the cluster", 1), map[string]float64{"gpu-1": 1, "gpu-2": 1, "gpu-4": 1}},
-		"size":   {panelQuery(t, "dra-fleet", "Map of the cluster", 0), map[string]float64{"0": 1, "1": 6}},
+		"device": {
+			panelQuery(t, "dra-fleet", "Map of the cluster", 1), map[string]float64{"gpu-1": 1, "gpu-2": 1, "gpu-4": 1},
+		},
+		"size": {panelQuery(t, "dra-fleet", "Map of the cluster", 0), map[string]float64{"0": 1, "1": 6}},
 	} {
 		fmt.Fprintf(&file, "  - {eval_time: 30m, expr: %q, exp_samples: [%s]}\n", "count by ("+by+") ("+tt.expr+")",
 			samples(by, tt.want))

@@ -210,7 +210,8 @@ func (s *story) length() int {
 }
 
 // subject are the labels that distinguish the alerts of a check.
-const subject = "alertname, cluster, namespace, resourceclaim_name, pod, device, allocated_device, action, reason, source"
+const subject = "alertname, cluster, namespace, resourceclaim_name, pod, device, allocated_device, action, reason, " +
+	"source"
 
 // inCluster returns the story in a cluster with the story's name. An exporter is up unless the
 // story says otherwise.

@@ -83,7 +83,7 @@ func TestNodeWithoutDRA(t *testing.T) {
 	// Health, and what is free.
 	for i, state := range map[int]string{0: "active", 2: "active", 3: "free"} {
 		m.want(1, "dra_device_up", of(i)...)
-		is := string(stateOf(p.report(), uuid(i)))
+		is := stateOf(p.report(), uuid(i))
 		if is != state {
 			t.Errorf("GPU %d is %s, want %s", i, is, state)
 		}

@@ -106,7 +106,8 @@ func drawBoard(tab context.Context, uid string, on screen, path string) error {
 	var height int64
 	err := chromedp.Do(ctx, chromedp.EmulateViewport(on.width, 1000))
 	if err == nil {
-		height, err = chromedp.Run(ctx, chromedp.Evaluate[int64](fmt.Sprintf("draw(%q, %q)", uid, on.mode), chromedp.EvalAwaitPromise))
+		call := fmt.Sprintf("draw(%q, %q)", uid, on.mode)
+		height, err = chromedp.Run(ctx, chromedp.Evaluate[int64](call, chromedp.EvalAwaitPromise))
 	}
 	if err == nil { // what is outside of the window is not painted whole
 		err = chromedp.Do(ctx, chromedp.EmulateViewport(on.width, height))
