@@ -384,15 +384,23 @@ func (f *reference) allocate(id driver.ID, from, to time.Time) {
 }
 
 // uidsAt returns the number of claims of each name that hold a device at a time. The last share of
-// one may end while another one of that name has the others: both have the time.
+// one may end while another one of that name has the others: both have the time. A share is of one
+// claim, that of its present pods.
 func (f *reference) uidsAt(id driver.ID, at time.Time) map[string]int {
-	out := map[string]int{}
-	seen := map[[2]string]bool{}
+	shares := map[[2]string]string{}
 	for _, x := range f.holdings {
-		holds := x.device == id && !x.admin && !x.from.After(at) && (x.to.IsZero() || at.Before(x.to))
-		if key := [2]string{x.claim, x.uid}; holds && !seen[key] {
+		if x.device == id && !x.admin && !x.from.After(at) && (x.to.IsZero() || at.Before(x.to)) {
+			key := [2]string{x.claim, x.share}
+			if _, known := shares[key]; !known || x.to.IsZero() {
+				shares[key] = x.uid
+			}
+		}
+	}
+	out, seen := map[string]int{}, map[[2]string]bool{}
+	for share, uid := range shares {
+		if key := [2]string{share[0], uid}; !seen[key] {
 			seen[key] = true
-			out[x.claim]++
+			out[share[0]]++
 		}
 	}
 	return out
