@@ -43,6 +43,7 @@ type refMoment struct {
 type refHolding struct {
 	device       driver.ID
 	claim, share string
+	uid          string // of the claim, as last known; empty: unknown
 	pod          string
 	admin        bool
 	consumed     []driver.Amount
@@ -155,6 +156,7 @@ func (f *reference) hold(w *exportertest.World, now time.Time) {
 					f.holdings[i].from = time.Time{}
 				}
 			}
+			i = f.identify(i, a.ClaimUID)
 			kept[i] = true
 		}
 	}
@@ -163,12 +165,45 @@ func (f *reference) hold(w *exportertest.World, now time.Time) {
 			x.to = f.date(&w.Signs, now, x.pod, x.claim, true, x.left)
 		}
 	}
+	f.inherit()
 	for _, c := range w.Signs.Changes {
 		for i := range f.holdings {
 			x := &f.holdings[i]
 			isNew := c.At.After(f.answered) && !c.At.After(now)
 			if kept[i] && isNew && c.Gone && about(c, x.pod, x.claim) && !c.At.Before(x.from) {
 				x.left = c.At
+			}
+		}
+	}
+}
+
+// identify takes in the UID of a holding's claim, and returns the index of the holding that then
+// holds. A claim is a UID: if it changes, another claim of that name has the device since the last
+// answer, as the time before that is charged already.
+func (f *reference) identify(i int, uid string) int {
+	x := &f.holdings[i]
+	if uid == "" || x.uid == uid {
+		return i
+	}
+	if x.uid == "" || x.admin {
+		x.uid = uid
+		return i
+	}
+	next := *x
+	next.uid, next.from, x.to = uid, f.answered, f.answered
+	f.holdings = append(f.holdings, next)
+	return len(f.holdings) - 1
+}
+
+// inherit gives holdings of claims without a known UID that of another holding of the claim without
+// a gap before them: as long as no other UID is known, it is the same claim.
+func (f *reference) inherit() {
+	for i := range f.holdings {
+		for _, o := range f.holdings {
+			x := &f.holdings[i]
+			gap := !o.to.IsZero() && o.to.Before(x.from)
+			if x.uid == "" && o.device == x.device && o.claim == x.claim && !gap {
+				x.uid = o.uid
 			}
 		}
 	}
@@ -335,8 +370,10 @@ func (f *reference) allocate(id driver.ID, from, to time.Time) {
 		if len(claims) > 0 {
 			f.sums[refKey{id, "dra_device_allocated_seconds_total", ""}] += exportertest.Grain.Seconds()
 		}
+		for claim, uids := range f.uidsAt(id, at) {
+			f.sums[refKey{id, "dra_claim_allocated_seconds_total", claim}] += exportertest.Grain.Seconds() * float64(uids)
+		}
 		for claim, weight := range claims {
-			f.sums[refKey{id, "dra_claim_allocated_seconds_total", claim}] += exportertest.Grain.Seconds()
 			f.sums[refKey{id, "dra_claim_allocated_share_seconds_total", claim}] += exportertest.Grain.Seconds() * weight
 		}
 		for pod, weight := range pods {
@@ -344,6 +381,29 @@ func (f *reference) allocate(id driver.ID, from, to time.Time) {
 			f.sums[refKey{id, "dra_pod_allocated_share_seconds_total", pod}] += exportertest.Grain.Seconds() * weight
 		}
 	}
+}
+
+// uidsAt returns the number of claims of each name that hold a device at a time. The last share of
+// one may end while another one of that name has the others: both have the time. A share is of one
+// claim, that of its present pods.
+func (f *reference) uidsAt(id driver.ID, at time.Time) map[string]int {
+	shares := map[[2]string]string{}
+	for _, x := range f.holdings {
+		if x.device == id && !x.admin && !x.from.After(at) && (x.to.IsZero() || at.Before(x.to)) {
+			key := [2]string{x.claim, x.share}
+			if _, known := shares[key]; !known || x.to.IsZero() {
+				shares[key] = x.uid
+			}
+		}
+	}
+	out, seen := map[string]int{}, map[[2]string]bool{}
+	for share, uid := range shares {
+		if key := [2]string{share[0], uid}; !seen[key] {
+			seen[key] = true
+			out[share[0]]++
+		}
+	}
+	return out
 }
 
 // holders returns the parts of the claims and pods that hold a device at a time.
