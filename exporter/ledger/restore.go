@@ -271,7 +271,7 @@ func (r *restorer) counter(d *deviceBook, s *saved.Counter, totals *[]float64, s
 	c := d.counter(seriesKey{series.Quantity, series.Labels}, r.kept.Time)
 	c.series, c.seen, c.settled = series, r.kept.Time, r.at(settled)
 	c.filler, c.sums, c.idle, c.limit = join.ParseOrigin(s.Filler), s.Sums, s.Idle, max(s.Limit, c.limit)
-	c.fastest, c.read = s.Fastest, s.Read
+	c.fastest, c.read, c.widest = s.Fastest, s.Read, s.Widest
 	c.divided = series.Origin.Computed&(join.Divided|join.DividedByShare) != 0
 	to := []*float64{&c.total}
 	if c.index >= 0 {

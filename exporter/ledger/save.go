@@ -177,7 +177,7 @@ func (w *saver) device(d *deviceBook) {
 	for of := range d.byIndex() {
 		counter := saved.Counter{
 			Series: w.series(of.series, 0), Filler: of.filler.String(), Sums: of.sums, Idle: of.idle, Limit: of.limit,
-			Fastest: rounded(of.fastest), Read: rounded(of.read),
+			Fastest: rounded(of.fastest), Read: rounded(of.read), Widest: of.widest,
 		}
 		setOrigin(&counter.Series, of.series.Origin)
 		r.Counters = append(r.Counters, counter)

@@ -36,6 +36,8 @@ type node struct {
 	last     *exposition.Snapshot
 	rejected map[string]int // by input and reason
 	samples  []driver.Sample
+	ended    bool // the claim has
+	closed   []ledger.Closed
 }
 
 func newNode(t *testing.T, hardware driver.Hardware) *node {
@@ -62,6 +64,9 @@ func (n *node) tick() {
 		n.start = n.now
 	}
 	in.View.Allocations[0].Holders[0].Hold = &podresources.Hold{From: n.start}
+	if n.ended {
+		in.View.Allocations = nil
+	}
 	joined := n.joiner.Join(in)
 	s := n.ledger.Advance(joined, n.now)
 	for _, of := range [][]driver.Rejection{joined.Rejected, s.Rejected} {
@@ -70,6 +75,7 @@ func (n *node) tick() {
 		}
 	}
 	n.flight.Record(s)
+	n.closed = s.Closed
 	n.last = exportertest.Whole(s)
 	n.now = n.now.Add(time.Second)
 }
@@ -197,6 +203,12 @@ func charged(q driver.Quantity) bool {
 // checkTruth compares what is served after some seconds with the truth.
 func checkTruth(t *testing.T, h *drivertest.Hostile, x exportertest.Scraped, seconds float64) {
 	t.Helper()
+	checkTruthEach(t, h, x, seconds, 1)
+}
+
+// checkTruthEach is checkTruth for a source that reads each so many seconds.
+func checkTruthEach(t *testing.T, h *drivertest.Hostile, x exportertest.Scraped, seconds, each float64) {
+	t.Helper()
 	for q, spec := range driver.Standard() {
 		rows := x["dra_device_"+spec.Metric]
 		if spec.Derived || spec.Internal {
@@ -216,7 +228,7 @@ func checkTruth(t *testing.T, h *drivertest.Hostile, x exportertest.Scraped, sec
 			case driver.Quantity(q) != h.Quantity:
 			case spec.Type == driver.Gauge && !lasts(h.Wrong) && got != want:
 				t.Errorf("%s is %v, want %v", spec.Name, got, want)
-			case spec.Type == driver.Counter && got > want+ahead(h, &spec, seconds):
+			case spec.Type == driver.Counter && got > want+ahead(h, &spec, seconds, each):
 				t.Errorf("%s counts %v, and the truth is %v", spec.Name, got, want)
 			case spec.Failure && got != 0 && (h.Wrong.Quiet == nil || !h.Wrong.Quiet(&spec)):
 				t.Errorf("%s counts %v", spec.Name, got)
@@ -234,8 +246,8 @@ func checkTruth(t *testing.T, h *drivertest.Hostile, x exportertest.Scraped, sec
 }
 
 // ahead is by how much the charge of a counter may exceed the truth.
-func ahead(h *drivertest.Hostile, spec *driver.Spec, seconds float64) float64 {
-	switch slack := h.Most(spec) * meter.Slack.Seconds() * 1.01; {
+func ahead(h *drivertest.Hostile, spec *driver.Spec, seconds, each float64) float64 {
+	switch slack := h.Most(spec) * (meter.Slack.Seconds() + each - 1) * 1.01; {
 	case h.Wrong.Exact && !spec.Failure:
 		return h.Truth(spec, seconds) * 1e-9
 	case h.Wrong.Fast:

@@ -133,6 +133,7 @@ type Counter struct {
 	Limit   float64 `cbor:"11,keyasint,omitempty"`
 	Fastest float64 `cbor:"12,keyasint,omitempty"`
 	Read    float64 `cbor:"13,keyasint,omitempty"`
+	Widest  float64 `cbor:"14,keyasint,omitempty"`
 }
 
 // Meter is a meter of a device whose last reading is needed.
