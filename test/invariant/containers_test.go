@@ -95,3 +95,31 @@ func TestOwnershipOfContainers(t *testing.T) {
 		})
 	}
 }
+
+// A pod that was deleted by force holds its devices as long as it has a sandbox, however slow the
+// kubelet is, and no longer.
+func TestKilledPodRunsOn(t *testing.T) {
+	for shown, want := range map[int]string{42: "", 46: "and it does not"} {
+		o := Ownership{Truth: NewTruth("node1"), Containers: &Containers{}}
+		said := ""
+		for second := range 60 {
+			at := time.Unix(1e9+int64(second), 0)
+			var pods []*corev1.Pod
+			c, ready := claim(), map[types.UID]bool{}
+			if second >= 8 && second < 30 {
+				pods, c = append(pods, pod("a")), claim("a")
+			}
+			if second >= 10 && second < 40 {
+				ready["a"] = true
+			}
+			o.Truth.Observe(at, at, pods, []*resourceapi.ResourceClaim{c})
+			o.Containers.Observe(at, at, ready)
+			for _, err := range o.Check(holding(at, second >= 10 && second < shown)) {
+				said += err.Error() + "\n"
+			}
+		}
+		if want == "" && said != "" || !strings.Contains(said, want) {
+			t.Errorf("shown until %d: %q, want %q", shown, said, want)
+		}
+	}
+}

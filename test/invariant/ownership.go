@@ -165,7 +165,7 @@ func (o *Ownership) compare(s *snapshot, late time.Duration) []error {
 		}
 		this := o.row(h.namespace, h.claim, h.id, h.share)
 		last[this] = life.last(last[this], s.at)
-		if life.mayHold(from, until) {
+		if life.mayHold(from, until) || o.runs(life.gone, from, until) {
 			possible[this] = true
 			whole := this.whole()
 			undescribed[whole] = undescribed[whole] || !covers(life.of[started], from, s.at)
@@ -241,6 +241,15 @@ func whilePrepared(all []interval, prepared []standstill.Span) []interval {
 // mayHold reports whether the claim may have held the device at some time of a span.
 func (t *times) mayHold(from, until time.Time) bool {
 	return meets(t.of[reserved], from, until) || meets(t.of[killed], from, until)
+}
+
+// runs reports whether one of the pods had a sandbox at some time of a span, by the runtime: a pod
+// that was deleted by force holds its devices as long as that, however slow the kubelet is.
+func (o *Ownership) runs(pods []types.UID, from, until time.Time) bool {
+	return o.Containers != nil && slices.ContainsFunc(pods, func(uid types.UID) bool {
+		r := o.Containers.pods[uid]
+		return r != nil && meets(r.ready, from, until)
+	})
 }
 
 // last returns the latest of a time and the last end of the claim's reservations before another

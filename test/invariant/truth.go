@@ -78,6 +78,7 @@ const killTime = 3 * time.Second
 type times struct {
 	admin bool
 	pods  map[types.UID]bool // pods for which the claim was last observed to be reserved
+	gone  []types.UID        // pods that were deleted by force
 	of    [numFacts][]interval
 }
 
@@ -246,6 +247,7 @@ func (t *Truth) kill(uid types.UID, at time.Time) {
 	for _, life := range t.holds {
 		if life.pods[uid] {
 			life.of[killed] = append(life.of[killed], interval{from: at, until: at.Add(killTime), closed: true})
+			life.gone = append(life.gone, uid)
 		}
 	}
 }
