@@ -92,11 +92,11 @@ func TestHostileRepeats(t *testing.T) {
 	})
 }
 
-// What no device can have is rejected as that from the first reading on, when there is nothing to
+// What no device can have counted in its life is rejected as that from the first reading on, when there is nothing to
 // compare it with.
 func TestHostileFromTheBeginning(t *testing.T) {
 	for q, spec := range driver.Standard() {
-		if spec.Derived || spec.Internal || spec.Max == 0 {
+		if spec.Derived || spec.Internal || spec.Type == driver.Gauge && driver.Quantity(q) != driver.LifetimeErrors {
 			continue
 		}
 		t.Run(spec.Name, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestHostileFromTheBeginning(t *testing.T) {
 				Quantity: driver.Quantity(q), Rate: 1e-3, Now: func() time.Time { return n.now },
 				Wrong: drivertest.Wrong{
 					Name: "more than any device has", For: 3,
-					Value: func(s *driver.Spec, _ func(float64) float64, _, _ float64) float64 { return 1.25 * s.Max },
+					Value: func(*driver.Spec, func(float64) float64, float64, float64) float64 { return 7e22 },
 				},
 			}
 			n.source = h
