@@ -92,8 +92,8 @@ func TestHostileRepeats(t *testing.T) {
 	})
 }
 
-// What no device can have counted in its life is rejected as that from the first reading on, when there is nothing to
-// compare it with.
+// What no device can have counted in its life is rejected as that from the first reading on, when
+// there is nothing to compare it with.
 func TestHostileFromTheBeginning(t *testing.T) {
 	for q, spec := range driver.Standard() {
 		if spec.Derived || spec.Internal || spec.Type == driver.Gauge && driver.Quantity(q) != driver.LifetimeErrors {
