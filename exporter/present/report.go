@@ -352,7 +352,7 @@ func (n quantityNames) values(values []ledger.Value) []ValueReport {
 
 func stallReport(v *stall.Verdict) *StallReport {
 	out := &StallReport{
-		Unknown: v.Unknown, Text: v.Evidence(), Since: v.Since.UTC(), Before: v.Before, WithoutProgress: v.For.Seconds(),
+		Unknown: v.Unknown, Text: progressOf(v), Since: v.Since.UTC(), Before: v.Before, WithoutProgress: v.For.Seconds(),
 		Progress: texts(v.Progress), Silent: texts(v.Stalled), Missing: texts(v.Missing), Host: texts(v.Host),
 		HostWork: texts(v.HostShows), Ranks: v.Ranks, Working: v.Working, Still: v.Still,
 	}

@@ -1,7 +1,6 @@
 package stall
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
@@ -164,42 +163,4 @@ func (v *Verdict) Why() string {
 		names = append(names, s.String())
 	}
 	return strings.Join(names, ",")
-}
-
-// Evidence returns what the verdict stands on, as sentences: for people.
-func (v *Verdict) Evidence() string {
-	var out []string
-	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
-	switch {
-	case v.Unknown != Known:
-		say("Unknown: %s.", v.Unknown.Meaning())
-	case v.Stalled != nil:
-		say("For %s, nothing shows progress: neither %s.", v.For.Round(time.Second), words(v.Stalled))
-	case len(v.Progress) > 0:
-		say("Progress: %s.", words(v.Progress))
-	}
-	if len(v.Missing) > 0 {
-		say("Not measured: %s.", words(v.Missing))
-	}
-	switch {
-	case len(v.HostShows) > 0:
-		say("The pods' %s show work on the host.", words(v.HostShows))
-	case len(v.Host) > 0:
-		say("The pods show no work on the host by %s.", words(v.Host))
-	}
-	if v.Ranks > 1 {
-		say("Of %d ranks on this node, %d work and %d do nothing: %s.", v.Ranks, v.Working, v.Still, words(v.Peers))
-	}
-	if v.Before != "" {
-		say("Since %s; before: %s.", v.Since.UTC().Format(time.RFC3339), v.Before)
-	}
-	return strings.Join(out, " ")
-}
-
-func words[S fmt.Stringer](signals []S) string {
-	names := make([]string, len(signals))
-	for i, s := range signals {
-		names[i] = strings.ReplaceAll(s.String(), "_", " ")
-	}
-	return strings.Join(names, ", ")
 }

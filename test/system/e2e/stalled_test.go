@@ -121,7 +121,7 @@ func (p *program) witnesses(low string) {
 	}
 	for claim, words := range map[string][]string{
 		"claim-hangs": {
-			"nothing shows progress: neither power, tensor, fp64", "The pods show no work on the host by cpu, page faults",
+			"none of these has shown progress: power, tensor, fp64", "The pods show no work on the host by cpu, page faults",
 			"before: not stalled",
 		},
 		"claim-works": {"Progress: tensor"},
