@@ -47,6 +47,27 @@ func TestSuspicionOutlivesRestart(t *testing.T) {
 	}
 }
 
+// A line that was left before a restart goes on after it: its first reading then is the second one
+// of the line, and counts at once.
+func TestDoubtedLineGoesOnAfterARestart(t *testing.T) {
+	const high, low = 22_543_283.0, 7e6
+	h := exportertest.NewHistory(t)
+	h.Hold("c0", "p0")
+	for i := range 3 {
+		h.Energy(high + 52*float64(i))
+		h.Pass(time.Second)
+	}
+	h.Energy(low)
+	h.Pass(time.Second)
+	var k log
+	k.write(h.Ledger, h.Now)
+	h.Restart(k.Kept, h.Now)
+	h.Energy(low + 52)
+	h.Expect(h.Tick(time.Second), map[[2]string]float64{
+		{"dra_claim_energy_joules_total", "resourceclaim_name=c0"}: 3 * 52,
+	})
+}
+
 // An energy counter that has never shown anything but 0 is that of a device without a sensor: there
 // is no energy. The integral of its power replaces it, if there is a power.
 func TestEnergyOfNoSensor(t *testing.T) {
