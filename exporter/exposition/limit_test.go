@@ -66,6 +66,12 @@ func seriesBound(r join.Result, s *exposition.Snapshot) int {
 		ofClaims      = 3 // dra_claim_device_info, when it was used last, and for how long
 		lives         = 2 * 11
 	)
+	ofUnclaimed := attributed + times + 2 // of a pod without a claim: its part, its use, and when it was last
+	for _, pod := range s.Pods {
+		if pod.Unclaimed {
+			bound += ofUnclaimed
+		}
+	}
 	holders := (len(s.Claims) + len(s.Pods)) * (attributed + peaks + times)
 	bound += holders + len(s.Claims)*(distributions+ofClaims) + lives*len(s.Lives)
 	return bound + 2*len(s.ClaimInfos) + len(s.PodInfos)
