@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -14,8 +13,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/dra-exporter/dra-exporter/exporter/present"
 )
 
 // meters is an endpoint with counters that also increase between readings: 1000 bytes a second
@@ -174,7 +171,7 @@ func written(t *testing.T, folder string) bool {
 }
 
 // Counters continue over a restart. What the devices counted in between is charged to the claims
-// that held them all the time, and so are errors in between.
+// that held them all the time, and so are errors in between. Peaks are kept.
 func TestStateOutlivesRestart(t *testing.T) {
 	t.Parallel()
 	for name, end := range endings() {
@@ -189,6 +186,7 @@ func TestStateOutlivesRestart(t *testing.T) {
 			n.setPods(pod("team", "a", "claim-a", gpu(0)), pod("team", "c", "claim-c", gpu(1)))
 			m.faulty.Store(true)
 			m.faults.Add(2)
+			m.memory.Store(10 << 30)
 			time.Sleep(4 * time.Second) // the program is away
 			p = start(t, f)
 			p.eventually("it reads", func() bool { return p.scrape().positive("dra_device_errors_total", "code", "94") })
@@ -196,6 +194,8 @@ func TestStateOutlivesRestart(t *testing.T) {
 			goesOn(t, counters, p.counters())
 			after.want(1, "dra_claim_errors_total", "resourceclaim_name", "claim-a", "code", "94")
 			after.want(2, "dra_claim_errors_total", "resourceclaim_name", "claim-a", "code", "31")
+			after.want(10<<30, "dra_claim_memory_used_bytes", "resourceclaim_name", "claim-a")
+			after.want(60<<30, "dra_claim_memory_used_peak_bytes", "resourceclaim_name", "claim-a")
 			held, _ := after.value("dra_claim_allocated_seconds_total", "resourceclaim_name", "claim-a")
 			was, _ := before.value("dra_claim_allocated_seconds_total", "resourceclaim_name", "claim-a")
 			all, _ := after.value("dra_device_io_bytes_total", "device", "gpu-0")
@@ -299,42 +299,6 @@ func TestSecondInstance(t *testing.T) {
 	p = start(t, f)
 	p.held(2)
 	goesOn(t, before, p.counters())
-}
-
-// The highest use of memory is kept over a restart, and with it the advice: a partition that fits
-// only the present use of the claim is not advised.
-func TestPeakOutlivesRestart(t *testing.T) {
-	t.Parallel()
-	const peak, now = 60 << 30, 10 << 30
-	for name, end := range endings() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n, m, f := stateNode(t)
-			n.setPods()
-			n.inventory(fmt.Sprintf(fitSlices, nodeName, uuid(0)))
-			f = f.with(flags{"fit.after": "5s"})
-			p := start(t, f)
-			p.eventually("reading", func() bool { return p.scrape().is(1, "dra_device_up", "device", "gpu-0") })
-			n.setPods(pod("team", "a", "claim-a", gpu(0)))
-			p.held(4)
-			m.memory.Store(now)
-			p.held(7)
-			end(p, f)
-			p = start(t, f)
-			p.scrape().want(peak, "dra_claim_memory_used_peak_bytes", "resourceclaim_name", "claim-a")
-			var advice present.FitReport
-			p.eventually("advised", func() bool {
-				if err := json.Unmarshal(p.page("/api/v1/fit").body, &advice); err != nil {
-					t.Fatal(err)
-				}
-				return len(advice.Claims) == 1 && advice.Claims[0].Memory != nil
-			})
-			if c := advice.Claims[0]; c.Memory.PeakBytes != peak || c.Alternative != nil {
-				t.Errorf("the advice is %s", c.Text)
-			}
-			p.scrape().wantNone("dra_claim_fit_unused_ratio")
-		})
-	}
 }
 
 // Every claim has one receipt with all its charges, whenever the program ends or is killed. This

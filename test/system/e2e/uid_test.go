@@ -13,99 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 )
-
-// Each XID kills the pod that holds the GPU, and the next pod holds it when the vendor's exporter
-// is read again. The incidents name both as possible hits, and the metrics count it for both. A pod
-// that holds its GPU all the time is certainly hit.
-func TestXIDsThatKill(t *testing.T) {
-	t.Parallel()
-	const gpus8, survivor = 8, 7
-	n := newNode(t)
-	pods := func(generation string) (out []*v1.PodResources) {
-		for i := range gpus8 {
-			name := fmt.Sprintf("%s-%d", generation, i)
-			if i == survivor {
-				name = fmt.Sprintf("first-%d", i)
-			}
-			n.addPod("team", name, "uid-"+name)
-			out = append(out, pod("team", name, "claim-"+name, gpu(i)))
-		}
-		return out
-	}
-	n.setPods(pods("first")...)
-	var away atomic.Bool
-	var xids, failures atomic.Int64
-	url := vendor(t, func(w http.ResponseWriter, r *http.Request) {
-		if away.Load() {
-			failures.Add(1)
-			http.Error(w, "away", http.StatusServiceUnavailable)
-			return
-		}
-		var text strings.Builder
-		for i := range gpus8 {
-			fmt.Fprintf(&text, "power{uuid=%q} 100\nxid_total{uuid=%[1]q,code=\"79\"} %d\n", uuid(i), xids.Load())
-		}
-		fixed(text.String())(w, r)
-	})
-	p := start(t, n.flags(flags{
-		"inventory.file": n.inventory(gpus(gpus8)),
-		"source.scrape.config": n.scrapeConfig(endpoint("vendor", url) +
-			"  - {name: xid_total, quantity: errors, labels: {kind: xid}, labels_from: {code: code}}\n"),
-	}))
-	held := func(generation string) func() bool {
-		return func() bool {
-			m := p.scrape()
-			return m.is(1, "dra_pod_claim_info", "pod", generation+"-0") && len(m.rows("dra_pod_claim_info")) == gpus8
-		}
-	}
-	p.eventually("held", held("first"))
-	p.eventually("errors are read", func() bool { return len(p.scrape().rows("dra_device_errors_total")) == gpus8 })
-	away.Store(true)
-	p.eventually("away", func() bool { return failures.Load() > 0 })
-	for i := range gpus8 {
-		if i != survivor {
-			n.endPod(fmt.Sprintf("uid-first-%d", i))
-		}
-	}
-	n.setPods(pods("next")...)
-	p.eventually("held by the next", held("next"))
-	xids.Store(1)
-	away.Store(false)
-	var all []*recorder.Incident
-	p.eventually("the incidents", func() bool {
-		all = slices.DeleteFunc(p.incidents(), func(i *recorder.Incident) bool { return i.Kind != recorder.XID })
-		return len(all) == gpus8
-	})
-	for _, i := range all {
-		number := strings.TrimPrefix(i.Device.Device, "gpu-")
-		hit, possible := []string(nil), []string{"team/first-" + number, "team/next-" + number}
-		if number == fmt.Sprint(survivor) {
-			hit, possible = []string{"team/first-" + number}, nil
-		}
-		if diff := cmp.Diff([2][]string{hit, possible}, [2][]string{i.Pods(), i.PossiblePods()}); diff != "" {
-			t.Errorf("pods that the XID of gpu-%s hit for sure, and possibly (-want +got):\n%s", number, diff)
-		}
-		for _, name := range slices.Concat(hit, possible) {
-			p.scrape().want(1, "dra_pod_errors_total", "pod", strings.TrimPrefix(name, "team/"), "code", "79")
-		}
-	}
-	if rows := p.scrape().rows("dra_pod_errors_total"); len(rows) != 2*gpus8-1 {
-		t.Errorf("the metrics count errors for %d pods, want %d", len(rows), 2*gpus8-1)
-	}
-	if log := p.Log(); strings.Count(log, "possible_pods=\"[team/first-") != gpus8-1 {
-		t.Errorf("the log does not have the possible hits: %s", log)
-	}
-	if body := string(p.page("/").body); !strings.Contains(body, "possibly team/first-0, team/next-0") {
-		t.Error("the page does not have the possible hits")
-	}
-}
 
 // 40 XIDs occur. Each kills its pod 0.2 to 1.5 s later, and another pod holds the GPU soon after.
 // The vendor's exporter is read every 5 s. Each incident names the pod that was killed, and may
