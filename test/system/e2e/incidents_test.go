@@ -1,11 +1,8 @@
 package e2e
 
 import (
-	"compress/gzip"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -49,28 +46,6 @@ func (p *program) recording(id string) *recorder.Incident {
 		p.t.Fatalf("%d incidents are called %s: %v", len(out.Incidents), id, err)
 	}
 	return out.Incidents[0]
-}
-
-// isStored reports whether a file has an incident with its recording.
-func isStored(t *testing.T, folder, id string) bool {
-	t.Helper()
-	file, err := os.Open(filepath.Join(folder, "incidents-"+id+".json.gz"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return false
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	text, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var i recorder.Incident
-	if err := json.NewDecoder(text).Decode(&i); err != nil {
-		t.Fatal(err)
-	}
-	return i.Chart != nil
 }
 
 // An XID is an incident of the pod that holds the device, in the JSON, on the page, in the log and

@@ -301,58 +301,6 @@ func TestSecondInstance(t *testing.T) {
 	goesOn(t, before, p.counters())
 }
 
-// Every claim has one receipt with all its charges, whenever the program ends or is killed. This
-// includes claims that ended while no program ran.
-func TestReceiptsOutliveRestarts(t *testing.T) {
-	t.Parallel()
-	for name, end := range endings() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			testReceiptsOutliveRestarts(t, end)
-		})
-	}
-}
-
-func testReceiptsOutliveRestarts(t *testing.T, end func(p *program, f flags)) {
-	t.Helper()
-	n, _, f := stateNode(t)
-	f = f.with(flags{"retention": "3s"}) // a receipt is made at the latest when the claim is forgotten
-	const restarts = 4
-	claim := func(i int) string { return fmt.Sprintf("claim-%d", i) }
-	holds := func(i int) { n.setPods(pod("team", fmt.Sprintf("pod-%d", i), claim(i), gpu(0))) }
-	seconds := func(p *program, i int) (held float64) {
-		p.eventually("the claim is charged", func() bool {
-			held, _ = p.scrape().value("dra_claim_allocated_seconds_total", "resourceclaim_name", claim(i))
-			return held >= 2
-		})
-		return held
-	}
-	var least []float64
-	for i := range restarts {
-		holds(2 * i)
-		p := start(t, f)
-		least = append(least, seconds(p, 2*i))
-		holds(2*i + 1) // the one before has ended
-		least = append(least, seconds(p, 2*i+1))
-		end(p, f)
-	}
-	n.setPods() // the last one ends meanwhile
-	p := start(t, f)
-	p.eventually("all receipts", func() bool { return len(p.receipts()) >= 2*restarts })
-	got := map[string]float64{}
-	for _, r := range p.receipts() {
-		if got[r.ResourceName] > 0 {
-			t.Errorf("%s has two receipts", r.ResourceName)
-		}
-		got[r.ResourceName] = r.Devices[0].Figures[0].ConsumedQuantity
-	}
-	for i, held := range least {
-		if got[claim(i)] < held-0.001 {
-			t.Errorf("%s was held for %v s, and its receipt says %v", claim(i), held, got[claim(i)])
-		}
-	}
-}
-
 // In the pod of the program, check reads the state folder of the program without changing it.
 // Without a state folder, it reports that nothing is kept over a restart.
 func TestCheckLooksAtState(t *testing.T) {
