@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/google/go-cmp/cmp"
 
@@ -36,18 +38,18 @@ func TestNewLibrary(t *testing.T) {
 	install(machine.Library)
 	s := newSource(t, c, func(config *Config) { config.Library = path })
 	for range 3 {
-		sample(t, s)
-		c.advance(1)
+		nvidiatest.Sample(t, s)
+		c.Advance(1)
 	}
 	if !mapped(t, path) {
 		t.Fatal("the library is not mapped: the test shows nothing")
 	}
 	machine.Users, machine.Init = 0, int64(nvml.ERROR_LIB_RM_VERSION_MISMATCH)
-	c.advance(1)
+	c.Advance(1)
 	if _, err := s.Sample(t.Context()); err == nil {
 		t.Fatal("no error while the library does not fit the driver")
 	}
-	c.advance(retryMost.Seconds())
+	c.Advance(retryMost.Seconds())
 	if _, err := s.Sample(t.Context()); err == nil || !strings.Contains(err.Error(), "nvmlInit_v2") {
 		t.Fatalf("while the library does not fit the driver: error %v", err)
 	}
@@ -55,8 +57,8 @@ func TestNewLibrary(t *testing.T) {
 		t.Error("the library that does not fit the driver is mapped still")
 	}
 	install(machine.NewLibrary)
-	c.advance(retryMost.Seconds())
-	for _, got := range sample(t, s) {
+	c.Advance(retryMost.Seconds())
+	for _, got := range nvidiatest.Sample(t, s) {
 		if got.Hardware.DriverVersion != nvmltest.NewVersion || len(got.Readings) == 0 {
 			t.Errorf("%s: driver %s, %d readings", got.Hardware.UUID, got.Hardware.DriverVersion, len(got.Readings))
 		}

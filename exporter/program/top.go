@@ -140,7 +140,7 @@ func runTop(ctx context.Context, o *options, command string, w io.Writer) error 
 	file, isFile := w.(*os.File)
 	switch {
 	case !isTable:
-		return top.Describe(ctx, c, subjects, widthOf(file), w)
+		return top.Describe(ctx, c, subjects, w)
 	case c.Format == top.FormatJSON:
 		return top.Print(ctx, c, plainJSON{w})
 	case t.once:
@@ -150,16 +150,6 @@ func runTop(ctx context.Context, o *options, command string, w io.Writer) error 
 	default:
 		return top.Repeat(ctx, c, w)
 	}
-}
-
-// widthOf returns the width of a terminal, or a default width for other files; nil is not a file.
-func widthOf(file *os.File) int {
-	if file != nil {
-		if width, _, err := term.GetSize(int(file.Fd())); err == nil {
-			return width
-		}
-	}
-	return 100
 }
 
 // subjects returns the possible meanings of the name, in the order in which they are tried.

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -149,50 +148,6 @@ func TestPodsAPI(t *testing.T) {
 	p.within(7*time.Second, "seen",
 		func() bool { return p.scrape().is(1, "dra_pod_info", "pod", "late", "uid", "uid-of-late") })
 	p.scrape().want(1, "dra_exporter_source_up", "source", "pods")
-}
-
-// A pod that ends for the kubelet holds what the kubelet listed last; one that is deleted holds
-// nothing, not even if that is before the kubelet's next list.
-func TestGoneBeforeTheNextAnswer(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	if err := n.kubelet.Set(recordedLater(t)); err != nil {
-		t.Fatal(err)
-	}
-	pods, err := podresourcestest.ServePods(n.path("pods.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pods.Stop)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "cc-1", UID: "uid-of-cc-1"}}
-	pods.Set(pod)
-	p := start(t, n.flags(nil))
-	p.eventually("held", func() bool { return p.scrape().is(1, "dra_pod_info", "pod", "cc-1", "uid", "uid-of-cc-1") })
-	n.kubelet.Behave(func(ctx context.Context, _ []byte) ([]byte, error) {
-		<-ctx.Done()
-		return nil, ctx.Err()
-	})
-	ended := pod.DeepCopy()
-	ended.Status.Phase = corev1.PodSucceeded
-	pods.Set(ended)
-	holds := func() bool {
-		_, holds := p.scrape().value("dra_pod_claim_info", "pod", "cc-1")
-		return holds
-	}
-	for range 8 {
-		time.Sleep(250 * time.Millisecond)
-		if !holds() {
-			t.Fatal("a pod that is listed holds nothing as soon as it ends")
-		}
-	}
-	pods.Remove("uid-of-cc-1")
-	p.eventually("gone", func() bool { return !holds() })
-	for range 12 {
-		time.Sleep(250 * time.Millisecond)
-		if holds() {
-			t.Fatal("a deleted pod holds its devices again")
-		}
-	}
 }
 
 // check prints what works, what fails, and why.

@@ -19,8 +19,6 @@ import (
 const (
 	nodeName   = "node1"
 	gpuDriver  = "gpu.example.com"
-	netDriver  = "dra.net"
-	cpuDriver  = "dra.cpu"
 	socketName = "kubelet.sock"
 )
 

@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
@@ -38,9 +40,9 @@ func TestNodeWithoutDRA(t *testing.T) {
 		}
 		return out.String()
 	}
-	a := &answering{}
-	a.set(func(step int) string { return served(step / 5) })
-	config := strings.Replace(endpoint("vendor", vendor(t, a.ServeHTTP)), gpuDriver, resource, 1) +
+	var answers atomic.Int64
+	url := vendor(t, func(w http.ResponseWriter, r *http.Request) { fixed(served(int(answers.Add(1))/5))(w, r) })
+	config := strings.Replace(endpoint("vendor", url), gpuDriver, resource, 1) +
 		"  - {name: faults_total, quantity: errors, labels: {kind: ecc_uncorrected}}\n"
 	p := start(t, n.flags(flags{"source.scrape.config": n.scrapeConfig(config)}))
 	p.eventually("charged, and an error counted", func() bool {

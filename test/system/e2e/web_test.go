@@ -1,12 +1,10 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"regexp"
@@ -15,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
@@ -80,70 +76,6 @@ func TestPprofAndPath(t *testing.T) {
 	p.page("/other")
 	if status := p.status("/metrics"); status != http.StatusNotFound {
 		t.Errorf("/metrics: status %d, want %d", status, http.StatusNotFound)
-	}
-}
-
-// Counters have their created timestamps in protobuf, and on request in OpenMetrics text.
-func TestFormats(t *testing.T) {
-	t.Parallel()
-	begun := time.Now()
-	_, f := busyNode(t)
-	p, created := start(t, f), start(t, f.with(flags{"web.created-samples": ""}))
-	p.eventually("charged", p.charged)
-	created.eventually("charged", created.charged)
-
-	a := p.page("/metrics", "Accept", acceptOpenMetrics)
-	if kind := a.header.Get("Content-Type"); !strings.HasPrefix(kind, "application/openmetrics-text") {
-		t.Errorf("content type %q, want OpenMetrics", kind)
-	}
-	if !bytes.HasSuffix(a.body, []byte("# EOF\n")) || bytes.Contains(a.body, []byte("_created")) {
-		t.Error("the response does not end like OpenMetrics, or has _created lines")
-	}
-	if body := created.page("/metrics", "Accept",
-		acceptOpenMetrics).body; !bytes.Contains(body, []byte("\ndra_pod_energy_joules_created{")) {
-		t.Error("--web.created-samples has no effect")
-	}
-
-	a = p.page("/metrics", "Accept", acceptProtobuf)
-	n := 0
-	for _, family := range parseProtobuf(t, a) {
-		if !strings.HasPrefix(family.GetName(), "dra_pod_") || family.GetType() != dto.MetricType_COUNTER {
-			continue
-		}
-		for _, row := range family.GetMetric() {
-			n++
-			if at := row.GetCounter().GetCreatedTimestamp().AsTime(); at.Before(begun.Add(-time.Second)) ||
-				at.After(time.Now()) {
-				t.Errorf("%s was created at %v, want a time after %v", family.GetName(), at, begun)
-			}
-		}
-	}
-	if n == 0 {
-		t.Error("protobuf has no counters of pods")
-	}
-	if a := p.page("/metrics", "Accept-Encoding", "gzip"); a.header.Get("Content-Encoding") != "gzip" {
-		t.Error("the response is not compressed on request")
-	}
-}
-
-func parseProtobuf(t *testing.T, a answer) []*dto.MetricFamily {
-	t.Helper()
-	format := expfmt.ResponseFormat(a.header)
-	if format.FormatType() != expfmt.TypeProtoDelim {
-		t.Fatalf("content type %q, want protobuf", a.header.Get("Content-Type"))
-	}
-	decoder := expfmt.NewDecoder(bytes.NewReader(a.body), format)
-	var out []*dto.MetricFamily
-	for {
-		family := new(dto.MetricFamily)
-		err := decoder.Decode(family)
-		if errors.Is(err, io.EOF) {
-			return out
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		out = append(out, family)
 	}
 }
 
