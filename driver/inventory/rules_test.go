@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // testdata/drivers.json has the entry of every kind of device of every driver in the table of
@@ -23,9 +24,7 @@ func TestRules(t *testing.T) {
 	var want map[string]map[string]driver.Entry
 	expected := json.NewDecoder(strings.NewReader(text))
 	expected.DisallowUnknownFields()
-	if err := expected.Decode(&want); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, expected.Decode(&want))
 	got := map[string]map[string]driver.Entry{}
 	for id, entry := range parse(t, readTestdata(t, "drivers.yaml"), "node1") {
 		if got[id.Driver] == nil {
@@ -117,10 +116,7 @@ func parse(t *testing.T, data []byte, node string) driver.Inventory {
 
 func readTestdata(tb testing.TB, name string) []byte {
 	tb.Helper()
-	data, err := os.ReadFile("testdata/" + name)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	data := must.Get(os.ReadFile("testdata/" + name))(tb)
 	return data
 }
 
