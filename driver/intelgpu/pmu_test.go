@@ -14,11 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // fakePMU replaces the kernel's counters in tests.
@@ -139,13 +140,9 @@ func TestPMU(t *testing.T) {
 		},
 		twoTiles: {"utilization": 0.75, "engine_utilization render": 0.75}, // has no PMU
 	} {
-		if diff := cmp.Diff(want, engines(got[address]), approximately); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", address, diff)
-		}
+		expect.Equal(t, address, want, engines(got[address]), approximately)
 	}
-	if diff := cmp.Diff(map[uint32]int{21: 0, 22: 4}, pmu.units); diff != "" {
-		t.Errorf("CPUs of units (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "CPUs of units", map[uint32]int{21: 0, 22: 4}, pmu.units)
 	for event, n := range pmu.opened {
 		if n != 1 {
 			t.Errorf("event %#x is open %d times", event, n)
@@ -167,9 +164,7 @@ func TestPMUUnavailable(t *testing.T) {
 		},
 		"no such events": {change: func(m *machine, _ *fakePMU) {
 			for _, unit := range []string{"xe_0000_03_00.0/events/engine-active-ticks", "i915_0000_0b_00.0"} {
-				if err := os.RemoveAll(filepath.Join(m.Root, "bus", "event_source", "devices", unit)); err != nil {
-					m.Fatal(err)
-				}
+				must.Do(m, os.RemoveAll(filepath.Join(m.Root, "bus", "event_source", "devices", unit)))
 			}
 		}},
 		"a format of the future": {change: func(m *machine, _ *fakePMU) {
@@ -195,9 +190,7 @@ func TestPMUUnavailable(t *testing.T) {
 			for _, s := range samples {
 				if s.Hardware.PCI == battlemage {
 					want := map[string]float64{"utilization": 0.75, "engine_utilization render": 0.75, "engine_utilization video": 0}
-					if diff := cmp.Diff(want, engines(s), approximately); diff != "" {
-						t.Errorf("(-want +got):\n%s", diff)
-					}
+					expect.Equal(t, "", want, engines(s), approximately)
 				}
 			}
 		})
@@ -227,18 +220,14 @@ func TestPMULifetime(t *testing.T) {
 		t.Errorf("%d counters are open, want %d", sum(), want)
 	}
 	for _, link := range []string{"virtfn0", "virtfn1"} {
-		if err := os.Remove(filepath.Join(m.Root, battlemageFolder, link)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Remove(filepath.Join(m.Root, battlemageFolder, link)))
 	}
 	m.later(slowEvery)
 	m.sample()
 	if want := 15 + 5; sum() != want {
 		t.Errorf("%d counters are open without virtual functions, want %d", sum(), want)
 	}
-	if err := os.RemoveAll(filepath.Join(m.Root, "class", "drm")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.RemoveAll(filepath.Join(m.Root, "class", "drm")))
 	m.later(time.Second)
 	m.sample()
 	if sum() != 0 {
@@ -280,19 +269,12 @@ func TestPerfGroup(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var content bytes.Buffer
-			if err := binary.Write(&content, binary.NativeEndian, tc.words); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, binary.Write(&content, binary.NativeEndian, tc.words))
 			path := filepath.Join(t.TempDir(), "counter")
-			if err := os.WriteFile(path, content.Bytes(), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(path, content.Bytes(), 0o600))
 			var g perfGroup
 			for range 2 {
-				fd, err := unix.Open(path, unix.O_RDONLY, 0)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fd := must.Get(unix.Open(path, unix.O_RDONLY, 0))(t)
 				g.counters = append(g.counters, fd)
 			}
 			defer g.close()
