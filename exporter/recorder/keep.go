@@ -11,8 +11,8 @@ import (
 )
 
 // tally is the number of occurrences of an incident. It is kept apart from the incident's document,
-// which is stored once a minute: if the process is killed, the ledger does not count an error again.
-type tally struct {
+// tally is the number of occurrences of an incident. It is kept apart from the document, which is
+// stored once a minute: if the process is killed, the ledger does not count an error again.
 	ID    string    `json:"id"`
 	Count int       `json:"count"`
 	Last  time.Time `json:"last"`
