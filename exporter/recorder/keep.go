@@ -10,9 +10,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// tally is the number of occurrences of an incident. It is kept apart from the incident's document,
 // tally is the number of occurrences of an incident. It is kept apart from the document, which is
 // stored once a minute: if the process is killed, the ledger does not count an error again.
+type tally struct {
 	ID    string    `json:"id"`
 	Count int       `json:"count"`
 	Last  time.Time `json:"last"`
