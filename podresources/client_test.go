@@ -16,6 +16,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // waitLimit is the longest time for which a test waits.
@@ -26,17 +27,10 @@ const waitLimit = time.Minute
 func dial(t *testing.T) (*test.Kubelet, *Client) {
 	t.Helper()
 	k := test.New()
-	if err := k.Set(recordedList(t)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, k.Set(recordedList(t)))
 	socket := filepath.Join(t.TempDir(), "kubelet %41?#.sock")
-	if err := k.Start(socket); err != nil {
-		t.Fatal(err)
-	}
-	c, err := NewClient(socket, Bounds{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, k.Start(socket))
+	c := must.Get(NewClient(socket, Bounds{}))(t)
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -55,10 +49,7 @@ func list(t *testing.T, c *Client, timeout time.Duration) (*v1.ListPodResourcesR
 
 func TestClientList(t *testing.T) {
 	_, c := dial(t)
-	got, err := list(t, c, waitLimit)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(list(t, c, waitLimit))(t)
 	if diff := cmp.Diff(recordedList(t), got, protocmp.Transform()); diff != "" {
 		t.Error(diff)
 	}
@@ -141,13 +132,8 @@ func TestClientTakesLargeAnswers(t *testing.T) {
 			test.Pod("ns", fmt.Sprintf("pod-%d", p), test.Container("one", claim), test.Container("two", claim)))
 	}
 	k, c := dial(t)
-	if err := k.SetPods(pods...); err != nil {
-		t.Fatal(err)
-	}
-	answer, err := list(t, c, waitLimit)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, k.SetPods(pods...))
+	answer := must.Get(list(t, c, waitLimit))(t)
 	allocations, rejections := Parse(answer)
 	if len(allocations) != 32 || len(allocations[0].Holders) != 200 || len(rejections) != 0 {
 		t.Errorf("%d allocations, %v", len(allocations), rejections)
@@ -158,10 +144,7 @@ func TestClientTakesLargeAnswers(t *testing.T) {
 func TestClientOneBadPod(t *testing.T) {
 	k, c := dial(t)
 	k.Behave(test.InvalidUTF8())
-	answer, err := list(t, c, waitLimit)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(list(t, c, waitLimit))(t)
 	allocations, rejections := Parse(answer)
 	want, _ := Parse(recordedList(t))
 	if diff := cmp.Diff(want, allocations); diff != "" {
@@ -185,9 +168,7 @@ func TestClientFindsARestartedKubelet(t *testing.T) {
 			t.Fatalf("while it is away: %v", err)
 		}
 	}
-	if err := k.Restart(t.Context(), time.Second, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, k.Restart(t.Context(), time.Second, time.Hour))
 	begin := time.Now()
 	answer, err := list(t, c, waitLimit)
 	for errors.Is(err, ErrUnavailable) && time.Since(begin) < waitLimit {
@@ -204,10 +185,7 @@ func TestClientFindsARestartedKubelet(t *testing.T) {
 }
 
 func TestClientBeforeTheKubelet(t *testing.T) {
-	c, err := NewClient(filepath.Join(t.TempDir(), "none.sock"), Bounds{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(NewClient(filepath.Join(t.TempDir(), "none.sock"), Bounds{}))(t)
 	if _, err := list(t, c, waitLimit); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("no socket: %v", err)
 	}
@@ -241,9 +219,7 @@ func TestClientTellsKubeletsApart(t *testing.T) {
 		t.Error("a kubelet that has left its socket behind is another one before the next one is there")
 	}
 	const tick = 20 * time.Millisecond // of the kernel's clock for files, and more
-	if err := k.Restart(t.Context(), tick, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, k.Restart(t.Context(), tick, 0))
 	if second := c.Instance(); second == first || second == "" {
 		t.Errorf("after a restart the kubelet is %q, and was %q", second, first)
 	}
@@ -267,9 +243,7 @@ func TestClientTellsConnectionsApart(t *testing.T) {
 	if first == "" || c.Instance() != first {
 		t.Errorf("over one connection the kubelet is %q, then %q", first, c.Instance())
 	}
-	if err := k.Restart(t.Context(), 0, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, k.Restart(t.Context(), 0, 0))
 	for begin := time.Now(); time.Since(begin) < waitLimit; time.Sleep(10 * time.Millisecond) {
 		if _, err := list(t, c, waitLimit); err == nil {
 			break

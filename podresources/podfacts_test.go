@@ -12,15 +12,14 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // recordedPods returns the pods of the recorded cluster.
 func recordedPods(t *testing.T) map[string]PodFacts {
 	t.Helper()
 	var list corev1.PodList
-	if err := yaml.Unmarshal(recorded(t, "pods.yaml"), &list); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, yaml.Unmarshal(recorded(t, "pods.yaml"), &list))
 	out := map[string]PodFacts{}
 	for i := range list.Items {
 		name, facts, ok := NewPodFacts(&list.Items[i], &Selection{})

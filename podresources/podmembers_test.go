@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func newMembers(t *testing.T) (*procfsTree, *PodMembers) {
@@ -146,13 +148,9 @@ func BenchmarkPodMembers(b *testing.B) {
 			uids = append(uids, uid)
 		}
 		dir := filepath.Join(root, strconv.Itoa(1+pid))
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, os.Mkdir(dir, 0o755))
 		text := "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + uid + ".slice/cri-containerd-0.scope\n"
-		if err := os.WriteFile(filepath.Join(dir, "cgroup"), []byte(text), 0o600); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, os.WriteFile(filepath.Join(dir, "cgroup"), []byte(text), 0o600))
 	}
 	b.ReportAllocs()
 	for b.Loop() {

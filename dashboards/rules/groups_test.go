@@ -145,14 +145,14 @@ func TestMeansOfMeans(t *testing.T) {
 		t.Errorf("only %d records are ratios: %v", len(means), means)
 	}
 	for expr, want := range map[string]int{
-		"avg by (cluster) (device:dra_active:ratio)":        1,
-		"avg (sum by (node) (device:dra_active:ratio) * 2)": 1,
+		"avg by (cluster) (device:dra_measured:ratio)":        1,
+		"avg (sum by (node) (device:dra_measured:ratio) * 2)": 1,
 		"avg (a / b)":  1,
 		"avg (a / 10)": 0,
 		"quantile (0.9, avg by (node) (dra_device_power_watts))":   1,
 		"sum (node:x:sum) / sum (node:x:count)":                    0,
 		"avg by (node) (max by (node, device) (dra_device_power))": 0,
-		"max by (node) (device:dra_active:ratio)":                  0,
+		"max by (node) (device:dra_measured:ratio)":                0,
 	} {
 		if got := meansOfMeans(t, expr, func(record string) bool { return means[record] }); len(got) != want {
 			t.Errorf("%s: %v, want %d", expr, got, want)

@@ -18,8 +18,18 @@ func exporters() []recording {
 	}
 }
 
-// fleet are sums over all nodes.
+// fleet are the devices of all nodes.
 func fleet() []recording {
+	return []recording{
+		{name: "cluster:dra_devices:count", expr: `
+			count by (cluster, driver, vendor, model, state) (
+			  ` + offeredOnce(rankedStates()) + `
+			)`},
+	}
+}
+
+// sums are sums over all nodes.
+func sums() []recording {
 	// If several nodes measure a device of the cluster, the highest value counts.
 	sum := func(what string) string {
 		return `
@@ -30,10 +40,6 @@ func fleet() []recording {
 			)`
 	}
 	return []recording{
-		{name: "cluster:dra_devices:count", expr: `
-			count by (cluster, driver, vendor, model, state) (
-			  ` + offeredOnce(rankedStates()) + `
-			)`},
 		{name: "cluster:dra_claimed_devices:count", expr: `
 			count by (cluster, driver, vendor, model) (
 			  ` + offeredOnce("\n\t\t\t    (max by (<device>) (device:dra_allocations:max) > 0)") + `

@@ -171,7 +171,7 @@ func TestTuned(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"[2h]", "< bool 0.07", `job=~"mine"`, "> 5760", "interval: 30s", "interval: 40s", ") * 40",
+		"[2h]", "< bool 0.07", `job=~"mine"`, "> 5760", "interval: 30s", "interval: 40s", "interval: 80s", ") * 80",
 		"7% of the last 2h",
 	} {
 		if !strings.Contains(string(text), want) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -83,12 +84,8 @@ func server(tb testing.TB) *machine {
 func (m *machine) file(name, content string) {
 	m.Helper()
 	path := filepath.Join(m.Root, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		m.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		m.Fatal(err)
-	}
+	must.Do(m, os.MkdirAll(filepath.Dir(path), 0o755))
+	must.Do(m, os.WriteFile(path, []byte(content), 0o600))
 }
 
 // has reports whether a file is there.
@@ -145,10 +142,7 @@ func (m *machine) later(d time.Duration) {
 // sample returns the samples by their GPU's address and the partition's number.
 func (m *machine) sample() map[string]driver.Sample {
 	m.Helper()
-	named, err := m.try()
-	if err != nil {
-		m.Fatal(err)
-	}
+	named := must.Get(m.try())(m)
 	return named
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestSource(t *testing.T) {
@@ -204,14 +205,10 @@ func TestTopologyDenied(t *testing.T) {
 		return nodes, denied, err
 	}
 	for _, folder := range []string{m.Root, filepath.Dir(m.Root)} { // for the other user
-		if err := os.Chmod(folder, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Chmod(folder, 0o755))
 	}
 	for _, node := range []string{"1", "2", "3"} {
-		if err := os.Chmod(m.Root+"/class/kfd/kfd/topology/nodes/"+node+"/gpu_id", 0); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Chmod(m.Root+"/class/kfd/kfd/topology/nodes/"+node+"/gpu_id", 0))
 	}
 	got, err := m.try()
 	if driver.ReasonOf(err) != driver.ReasonForbidden || !strings.Contains(err.Error(), "0000:22:00.0") {
@@ -317,9 +314,7 @@ func TestCopies(t *testing.T) {
 		}
 	}
 	expect("two processes", 0.8/4)
-	if err := os.Remove(filepath.Join(m.Root, kfdProcesses, "4001", "sdma_1001")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(m.Root, kfdProcesses, "4001", "sdma_1001")))
 	m.later(time.Second)
 	expect("one of them", 0.3/4)
 	m.Write(kfdProcesses + "4001/sdma_1001: 0\n")

@@ -18,6 +18,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -55,9 +56,7 @@ func render(times []ticks) string {
 
 func (m *machine) writeText(stat string) {
 	m.tb.Helper()
-	if err := os.WriteFile(m.source.path, []byte(stat), 0o644); err != nil {
-		m.tb.Fatal(err)
-	}
+	must.Do(m.tb, os.WriteFile(m.source.path, []byte(stat), 0o644))
 }
 
 // run lets all CPUs be busy and idle for so many ticks.
@@ -73,10 +72,7 @@ func (m *machine) run(busy, idle uint64) {
 // sample returns the readings of the CPUs by their numbers.
 func (m *machine) sample() map[int]map[driver.Quantity]driver.Reading {
 	m.tb.Helper()
-	samples, err := m.source.Sample(m.tb.Context())
-	if err != nil {
-		m.tb.Fatal(err)
-	}
+	samples := must.Get(m.source.Sample(m.tb.Context()))(m.tb)
 	all := map[int]map[driver.Quantity]driver.Reading{}
 	for _, s := range samples {
 		all[s.Hardware.CPUs[0]] = map[driver.Quantity]driver.Reading{}
@@ -219,9 +215,7 @@ func TestSuite(t *testing.T) {
 
 func TestUnreadable(t *testing.T) {
 	m := newMachine(t)
-	if err := os.Mkdir(m.source.path, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(m.source.path, 0o755))
 	if samples, err := m.source.Sample(t.Context()); len(samples) > 0 || err == nil {
 		t.Errorf("samples %v, error %v; want an error alone", samples, err)
 	}
@@ -239,14 +233,8 @@ func TestUnreadable(t *testing.T) {
 // TestThisMachine reads the CPUs that are really there.
 func TestThisMachine(t *testing.T) {
 	source := New("/proc")
-	before, err := source.Sample(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	after, err := source.Sample(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must.Get(source.Sample(t.Context()))(t)
+	after := must.Get(source.Sample(t.Context()))(t)
 	if err := errors.Join(drivertest.Validate(after, time.Now()), drivertest.Follows(before, after)); err != nil {
 		t.Error(err)
 	}
@@ -271,9 +259,7 @@ func TestProperties(t *testing.T) {
 			now.busy -= min(now.busy, rapid.SampledFrom([]uint64{0, 0, 1, 299, 1e5}).Draw(r, "busy back"))
 			now.idle -= min(now.idle, rapid.SampledFrom([]uint64{0, 0, 1, 1000}).Draw(r, "idle back"))
 			after := s.samples([]ticks{now}, clock)
-			if err := errors.Join(drivertest.Validate(after, clock), drivertest.Follows(before, after)); err != nil {
-				r.Fatal(err)
-			}
+			must.Do(r, errors.Join(drivertest.Validate(after, clock), drivertest.Follows(before, after)))
 			rise := after[0].Readings[0].Value - before[0].Readings[0].Value
 			if most := float64(now.busy) - float64(was.busy); rise > max(most, 0)/userHZ+1e-9 {
 				r.Fatalf("active for %v s, the kernel says %v ticks", rise, most)

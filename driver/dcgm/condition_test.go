@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -42,26 +44,15 @@ func TestNeedsAttention(t *testing.T) {
 				c := newClock(1)
 				machine.Vocabulary = vocabulary
 				s := newSource(t, c, nil)
-				sample(t, s)
+				nvidiatest.Sample(t, s)
 				tc.change(&machine.GPUs[0].Condition)
-				c.advance(newer.interval().Seconds())
-				if got := attention(sample(t, s)[0]); !slices.Equal(got, []string{want}) {
+				c.Advance(newer.interval().Seconds())
+				if got := nvidiatest.Attention(nvidiatest.Sample(t, s)[0]); !slices.Equal(got, []string{want}) {
 					t.Errorf("%q, want %q", got, want)
 				}
 			})
 		}
 	}
-}
-
-// attention lists the actions that a sample requests.
-func attention(s driver.Sample) []string {
-	var out []string
-	for _, r := range s.Readings {
-		if r.Quantity == driver.NeedsAttention && r.Value == 1 {
-			out = append(out, strings.TrimSpace(strings.Join(r.Labels[:], " ")))
-		}
-	}
-	return out
 }
 
 // readingsOf returns the readings of a quantity by their labels, after a time in which the engine
@@ -71,15 +62,9 @@ func readingsOf(t *testing.T, change func(*dcgmtest.Condition), q driver.Quantit
 	c := newClock(1)
 	change(&machine.GPUs[0].Condition)
 	s := newSource(t, c, nil)
-	sample(t, s)
-	c.advance(slow.interval().Seconds())
-	out := map[string]float64{}
-	for _, r := range sample(t, s)[0].Readings {
-		if r.Quantity == q {
-			out[strings.TrimSpace(strings.Join(r.Labels[:], " "))] = r.Value
-		}
-	}
-	return out
+	nvidiatest.Sample(t, s)
+	c.Advance(slow.interval().Seconds())
+	return nvidiatest.Readings(nvidiatest.Sample(t, s)[0], q)
 }
 
 // The state of a GPU in its fabric: dcgmFabricManagerStatus_t, and NVML's summary of its health.
@@ -129,7 +114,7 @@ func TestFanSpeed(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("vocabulary %d", vocabulary), func(t *testing.T) {
 			got := readingsOf(t, func(*dcgmtest.Condition) { machine.Vocabulary = vocabulary }, driver.FanSpeed)
-			if diff := cmp.Diff(map[string]float64{"": 0.35}, got, approximately()); diff != "" {
+			if diff := cmp.Diff(map[string]float64{"": 0.35}, got, nvidiatest.Approximately()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+
 	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
 	"github.com/google/go-cmp/cmp"
 
@@ -17,36 +19,17 @@ import (
 
 func nan() float64 { return math.NaN() }
 
-// values are the readings of a sample by name, in the quantities' units.
-func values(s driver.Sample) map[string]float64 {
-	out := map[string]float64{}
-	for _, r := range s.Readings {
-		name := r.Quantity.String()
-		for _, l := range r.Labels {
-			if l != "" {
-				name += " " + l
-			}
-		}
-		out[name] = r.Value
-	}
-	return out
-}
-
-func approximately() cmp.Option {
-	return cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) <= 1e-9*math.Max(math.Abs(a), 1) })
-}
-
 // Everything that the source reads of a GPU, against the machine's state in base units.
 func TestQuantities(t *testing.T) {
 	c := newClock(1)
 	g := &machine.GPUs[0]
 	s := newSource(t, c, nil)
-	sample(t, s)
+	nvidiatest.Sample(t, s)
 	for range 10 { // a second more would be the errors' next
-		c.advance(1)
-		sample(t, s)
+		c.Advance(1)
+		nvidiatest.Sample(t, s)
 	}
-	got := sample(t, s)[0]
+	got := nvidiatest.Sample(t, s)[0]
 	want := map[string]float64{
 		"utilization": g.Work.Graphics, "engine_utilization sm": g.Work.SM, "engine_utilization tensor": g.Work.Tensor,
 		"engine_utilization dram": g.Work.DRAM, "occupancy": g.Work.Occupancy,
@@ -85,7 +68,7 @@ func TestQuantities(t *testing.T) {
 		"lifetime_errors page_retirement sbe":     g.RetiredSBE,
 		"lifetime_errors page_retirement dbe":     g.RetiredDBE,
 	}
-	if diff := cmp.Diff(want, values(got), approximately()); diff != "" {
+	if diff := cmp.Diff(want, nvidiatest.Values(got), nvidiatest.Approximately()); diff != "" {
 		t.Errorf("readings (-want +got):\n%s", diff)
 	}
 	for _, r := range got.Readings {
@@ -111,9 +94,9 @@ func TestVocabularies(t *testing.T) {
 			machine.Vocabulary = int64(vocabulary)
 			g := &machine.GPUs[0]
 			s := newSource(t, c, nil)
-			sample(t, s)
-			c.advance(1)
-			got := values(sample(t, s)[0])
+			nvidiatest.Sample(t, s)
+			c.Advance(1)
+			got := nvidiatest.Values(nvidiatest.Sample(t, s)[0])
 			for name, want := range map[string]float64{
 				"energy": g.Energy, "clock sm": g.ClockSM, "clock memory": g.ClockMemory, "clock video": g.ClockVideo,
 				"power": g.Power, "fan_speed": g.Condition.Fan,
@@ -133,17 +116,17 @@ func TestInstances(t *testing.T) {
 	machine.Partition(1, 2)
 	machine.GPUs[1].Instances[1].ComputeInstances = 2
 	s := newSource(t, c, nil)
-	sample(t, s)
-	c.advance(1)
+	nvidiatest.Sample(t, s)
+	c.Advance(1)
 	machine.XID(1, 43, 0, 0)  // of the compute instance
 	machine.XID(1, 44, 0, -1) // of the GPU instance
 	machine.XID(1, 45, 1, 1)
 	machine.XID(1, 48, -1, -1)
-	c.advance(1)
-	samples := sample(t, s)
+	c.Advance(1)
+	samples := nvidiatest.Sample(t, s)
 	got := map[string]map[string]float64{}
 	for _, sample := range samples[1:] {
-		got[sample.Hardware.Instance] = values(sample)
+		got[sample.Hardware.Instance] = nvidiatest.Values(sample)
 	}
 	parent := got[""]
 	delete(got, "")
@@ -162,7 +145,7 @@ func TestInstances(t *testing.T) {
 		"8/0": {},
 		"8/1": {"errors xid 45": 1},
 	}
-	if diff := cmp.Diff(want, got, approximately()); diff != "" {
+	if diff := cmp.Diff(want, got, nvidiatest.Approximately()); diff != "" {
 		t.Errorf("readings of the instances (-want +got):\n%s", diff)
 	}
 	for _, name := range []string{"utilization", "memory_used", "memory_capacity", "occupancy", "engine_utilization sm"} {
@@ -187,8 +170,8 @@ func TestRepartition(t *testing.T) {
 	c := newClock(1)
 	s := newSource(t, c, nil)
 	instances := func() (out []string) {
-		c.advance(1)
-		for _, sample := range sample(t, s) {
+		c.Advance(1)
+		for _, sample := range nvidiatest.Sample(t, s) {
 			out = append(out, sample.Hardware.Instance)
 		}
 		return out
@@ -207,8 +190,8 @@ func TestRepartition(t *testing.T) {
 			t.Errorf("instances (-want +got):\n%s", diff)
 		}
 	}
-	c.advance(10)
-	if _, ok := readingOf(sample(t, s)[0], driver.MemoryUsed); !ok {
+	c.Advance(10)
+	if _, ok := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.MemoryUsed); !ok {
 		t.Error("the memory of a GPU whose MIG mode was switched off is not read")
 	}
 }
@@ -219,16 +202,16 @@ func TestOtherInstanceOfTheSameNumber(t *testing.T) {
 	c := newClock(1)
 	machine.Partition(0, 1)
 	s := newSource(t, c, nil)
-	sample(t, s)
-	c.advance(1)
+	nvidiatest.Sample(t, s)
+	c.Advance(1)
 	machine.XID(0, 43, 0, 0)
-	c.advance(1)
-	if n, _ := readingOf(sample(t, s)[1], driver.Errors, "xid", "43"); n != 1 {
+	c.Advance(1)
+	if n, _ := nvidiatest.Value(nvidiatest.Sample(t, s)[1], driver.Errors, "xid", "43"); n != 1 {
 		t.Errorf("the error was counted %v times", n)
 	}
 	machine.GPUs[0].Instances[0].Profile = 9
-	c.advance(1)
-	if n, ok := readingOf(sample(t, s)[1], driver.Errors, "xid", "43"); ok {
+	c.Advance(1)
+	if n, ok := nvidiatest.Value(nvidiatest.Sample(t, s)[1], driver.Errors, "xid", "43"); ok {
 		t.Errorf("a new instance has %v errors", n)
 	}
 }
@@ -238,33 +221,33 @@ func TestOtherInstanceOfTheSameNumber(t *testing.T) {
 func TestXIDs(t *testing.T) {
 	c := newClock(1)
 	machine.XID(0, 13, -1, -1) // before the exporter was there
-	c.advance(1)
+	c.Advance(1)
 	s := newSource(t, c, nil)
 	count := func(code string) float64 {
-		n, _ := readingOf(sample(t, s)[0], driver.Errors, "xid", code)
+		n, _ := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.Errors, "xid", code)
 		return n
 	}
 	if n := count("13"); n != 0 {
 		t.Errorf("an error of before was counted %v times", n)
 	}
-	c.advance(1)
+	c.Advance(1)
 	machine.XID(0, 31, -1, -1)
-	c.advance(0.01)
+	c.Advance(0.01)
 	machine.XID(0, 31, -1, -1)
 	machine.XID(0, 79, -1, -1)
-	c.advance(1)
+	c.Advance(1)
 	for range 5 {
 		if a, b := count("31"), count("79"); a != 2 || b != 1 {
 			t.Errorf("XID 31 was counted %v times, want 2, and 79 %v times, want 1", a, b)
 		}
-		c.advance(1)
+		c.Advance(1)
 	}
 	machine.XID(0, 31, -1, -1)
-	c.advance(1)
+	c.Advance(1)
 	if n := count("31"); n != 3 {
 		t.Errorf("XID 31 was counted %v times, want 3", n)
 	}
-	for _, r := range sample(t, s)[0].Readings {
+	for _, r := range nvidiatest.Sample(t, s)[0].Readings {
 		if r.Labels[0] == "xid" && r.Labels[1] == "31" && !r.Since.Before(c.Add(-7*time.Second)) {
 			t.Errorf("there was none until %v, though one came earlier", r.Since)
 		}
@@ -275,8 +258,8 @@ func TestHealth(t *testing.T) {
 	c := newClock(2)
 	s := newSource(t, c, nil)
 	status := func() (out []string) {
-		c.advance(10)
-		for _, sample := range sample(t, s) {
+		c.Advance(10)
+		for _, sample := range nvidiatest.Sample(t, s) {
 			for _, r := range sample.Readings {
 				if r.Quantity == driver.Health {
 					out = append(out, strings.TrimSpace(fmt.Sprintf("%s %v %s", r.Labels[0], r.Value, sample.HealthReason)))
@@ -307,12 +290,12 @@ func TestClockAhead(t *testing.T) {
 	machine.Time += 30
 	s := newSource(t, c, nil)
 	for range 3 {
-		for _, r := range sample(t, s)[0].Readings {
+		for _, r := range nvidiatest.Sample(t, s)[0].Readings {
 			if r.At.After(c.Time) {
 				t.Errorf("%v is of %v, and it is %v", r.Quantity, r.At, c.Time)
 			}
 		}
-		c.advance(1)
+		c.Advance(1)
 	}
 }
 
@@ -320,13 +303,14 @@ func TestClockAhead(t *testing.T) {
 func TestSlowReader(t *testing.T) {
 	c := newClock(1)
 	s := newSource(t, c, nil)
-	sample(t, s)
+	nvidiatest.Sample(t, s)
 	for range 4 {
-		c.advance(3)
-		sample(t, s)
+		c.Advance(3)
+		nvidiatest.Sample(t, s)
 	}
-	if v, _ := readingOf(sample(t, s)[0], driver.IOBytes, "pcie", "transmit"); v != 12*machine.GPUs[0].PCIeTransmitRate {
-		t.Errorf("%v bytes in 12 s at %v per second", v, machine.GPUs[0].PCIeTransmitRate)
+	rate := machine.GPUs[0].PCIeTransmitRate
+	if v, _ := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.IOBytes, "pcie", "transmit"); v != 12*rate {
+		t.Errorf("%v bytes in 12 s at %v per second", v, rate)
 	}
 }
 

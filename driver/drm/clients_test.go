@@ -15,6 +15,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // busy lets a process have a client of AMD's GPU open, which was busy for so long in all.
@@ -230,9 +231,7 @@ devices/platform/amdgpu_xcp_0/drm/renderD131/device -> ../../../amdgpu_xcp_0
 // A GPU of NVIDIA's driver is not read: its clients do not report what it computes.
 func TestNVIDIA(t *testing.T) {
 	m := newMachine(t)
-	if err := os.Remove(filepath.Join(m.root, "devices", "pci0000:c0", amd, "driver")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(m.root, "devices", "pci0000:c0", amd, "driver")))
 	m.write("devices/pci0000:c0/0000:c1:00.0/driver -> ../../../bus/pci/drivers/nvidia\n")
 	m.pod(amd, 10)
 	m.busy(10, 3, 1, 0)
@@ -270,9 +269,7 @@ func TestCapabilities(t *testing.T) {
 	m.pod(intel, 30)
 	m.busy(10, 3, 1, 0)
 	m.open(30, 3, "/dev/dri/renderD129", saysIntel(3, 0, 100))
-	if err := os.Chmod(filepath.Join(m.root, "proc", "10", "fd"), 0); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Chmod(filepath.Join(m.root, "proc", "10", "fd"), 0))
 	var samples []driver.Sample
 	var err error
 	withoutCapabilities(t, func() { samples, err = m.source.Sample(t.Context()) })
@@ -295,9 +292,7 @@ func withoutCapabilities(t *testing.T, f func()) {
 		}
 		done <- err
 	}()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, <-done)
 }
 
 // On a machine without devices, or without holders, nothing is read.
@@ -308,9 +303,7 @@ func TestNobodyHolds(t *testing.T) {
 		t.Errorf("%+v, asked %d times", got, m.asked)
 	}
 	for _, class := range []string{"drm", "accel"} {
-		if err := os.RemoveAll(filepath.Join(m.root, "class", class)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.RemoveAll(filepath.Join(m.root, "class", class)))
 	}
 	m.later(time.Hour)
 	if got := m.sample(); len(got) > 0 || m.asked != 1 {
@@ -325,10 +318,7 @@ func TestMalformed(t *testing.T) {
 	m.pod(amd, 10)
 	m.open(10, 3, "/dev/dri/renderD128", saysAMD(1, 0, 1024)+"drm-engine-dma: 5 parsecs\ndrm-memory-gtt: 5 stones\n")
 	malformed := map[driver.Quantity]int{}
-	samples, err := m.source.Sample(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	samples := must.Get(m.source.Sample(t.Context()))(t)
 	for _, s := range samples {
 		for _, r := range s.Readings {
 			if driver.IsMalformed(r.Value) {
@@ -396,9 +386,7 @@ func TestSource(t *testing.T) {
 					s := begin(tb)
 					return s, func() {
 						for _, file := range []string{"dmem.capacity", "dmem.current"} {
-							if err := os.Remove(filepath.Join(m.root, "fs", "cgroup", file)); err != nil {
-								tb.Fatal(err)
-							}
+							must.Do(tb, os.Remove(filepath.Join(m.root, "fs", "cgroup", file)))
 						}
 					}
 				},

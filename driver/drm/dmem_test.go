@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // regions writes a file of the controller dmem: bytes in the video memory of both cards.
@@ -18,12 +19,8 @@ func (m *machine) regions(file string, amdBytes, intelBytes any) {
 	text := fmt.Sprintf("drm/%s/vram %v\ndrm/%s/vram0 %v\ndrm/%s/vram1 0\ndrm/%s/mapped 77\nmem/x 5\n",
 		amd, amdBytes, intel, intelBytes, intel, amd)
 	path := filepath.Join(m.root, file)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		m.tb.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		m.tb.Fatal(err)
-	}
+	must.Do(m.tb, os.MkdirAll(filepath.Dir(path), 0o755))
+	must.Do(m.tb, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // Where the kernel counts the memory of cgroups on devices, that is the device's and the pods':
@@ -80,9 +77,7 @@ func TestManyCgroups(t *testing.T) {
 	if m.sample(); len(m.source.pods) != 1 {
 		t.Errorf("%d pods are remembered", len(m.source.pods))
 	}
-	if err := os.Remove(filepath.Join(m.root, "fs", "cgroup", "dmem.current")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(m.root, "fs", "cgroup", "dmem.current")))
 	if m.sample(); len(m.source.pods) != 0 {
 		t.Errorf("%d pods are remembered", len(m.source.pods))
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Removing any single file removes only its own values, without an error.
@@ -26,9 +28,7 @@ func TestEveryFile(t *testing.T) {
 	before := whole.sample()
 	for _, path := range filesOf(t, whole.root) {
 		m := prepare()
-		if err := os.Remove(filepath.Join(m.root, path)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Remove(filepath.Join(m.root, path)))
 		after := m.sample()
 		var touched string
 		switch {

@@ -21,6 +21,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/health/healthtest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -342,11 +343,8 @@ func TestManyPlugins(t *testing.T) {
 	d.Set(healthtest.Device("x", good, ""))
 	d.Start(t, n.root)
 	for i := range maxPlugins {
-		l, err := new(net.ListenConfig).Listen(t.Context(), "unix",
-			filepath.Join(n.root, "plugins_registry", fmt.Sprintf("z%d", i)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(new(net.ListenConfig).Listen(t.Context(), "unix",
+			filepath.Join(n.root, "plugins_registry", fmt.Sprintf("z%d", i))))(t)
 		l.(*net.UnixListener).SetUnlinkOnClose(false)
 		_ = l.Close()
 	}
@@ -377,9 +375,7 @@ func TestUnknownPlugin(t *testing.T) {
 // socket anywhere, or serve all on one.
 func TestEndpoint(t *testing.T) {
 	s := New(healthtest.Root(t))
-	if err := os.WriteFile(filepath.Join(s.root, "plugins", "here.sock"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(s.root, "plugins", "here.sock"), nil, 0o600))
 	for told, want := range map[string]string{
 		"":                                      "registration",
 		"/run/x.sock":                           "/run/x.sock",

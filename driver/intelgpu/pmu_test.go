@@ -19,6 +19,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // fakePMU replaces the kernel's counters in tests.
@@ -167,9 +168,7 @@ func TestPMUUnavailable(t *testing.T) {
 		},
 		"no such events": {change: func(m *machine, _ *fakePMU) {
 			for _, unit := range []string{"xe_0000_03_00.0/events/engine-active-ticks", "i915_0000_0b_00.0"} {
-				if err := os.RemoveAll(filepath.Join(m.Root, "bus", "event_source", "devices", unit)); err != nil {
-					m.Fatal(err)
-				}
+				must.Do(m, os.RemoveAll(filepath.Join(m.Root, "bus", "event_source", "devices", unit)))
 			}
 		}},
 		"a format of the future": {change: func(m *machine, _ *fakePMU) {
@@ -227,18 +226,14 @@ func TestPMULifetime(t *testing.T) {
 		t.Errorf("%d counters are open, want %d", sum(), want)
 	}
 	for _, link := range []string{"virtfn0", "virtfn1"} {
-		if err := os.Remove(filepath.Join(m.Root, battlemageFolder, link)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Remove(filepath.Join(m.Root, battlemageFolder, link)))
 	}
 	m.later(slowEvery)
 	m.sample()
 	if want := 15 + 5; sum() != want {
 		t.Errorf("%d counters are open without virtual functions, want %d", sum(), want)
 	}
-	if err := os.RemoveAll(filepath.Join(m.Root, "class", "drm")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.RemoveAll(filepath.Join(m.Root, "class", "drm")))
 	m.later(time.Second)
 	m.sample()
 	if sum() != 0 {
@@ -280,19 +275,12 @@ func TestPerfGroup(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var content bytes.Buffer
-			if err := binary.Write(&content, binary.NativeEndian, tc.words); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, binary.Write(&content, binary.NativeEndian, tc.words))
 			path := filepath.Join(t.TempDir(), "counter")
-			if err := os.WriteFile(path, content.Bytes(), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(path, content.Bytes(), 0o600))
 			var g perfGroup
 			for range 2 {
-				fd, err := unix.Open(path, unix.O_RDONLY, 0)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fd := must.Get(unix.Open(path, unix.O_RDONLY, 0))(t)
 				g.counters = append(g.counters, fd)
 			}
 			defer g.close()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // A GT's utilization is unknown where its counter of idle time can't be believed, and then the
@@ -189,12 +190,8 @@ func TestHotplug(t *testing.T) {
 	m.sample()
 	m.later(time.Second)
 	m.sample()
-	if err := os.Remove(filepath.Join(m.Root, "class", "drm", "card3")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(filepath.Join(m.Root, "class", "accel", "accel0")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(m.Root, "class", "drm", "card3")))
+	must.Do(t, os.Remove(filepath.Join(m.Root, "class", "accel", "accel0")))
 	m.later(time.Second)
 	got := m.sample()
 	if _, ok := got[arc]; ok {
@@ -211,9 +208,7 @@ func TestHotplug(t *testing.T) {
 	if energy := drivertest.Values(m.sample()[arc])["energy"]; energy != 40_300 {
 		t.Errorf("energy of a card that came back is %v", energy)
 	}
-	if err := os.RemoveAll(filepath.Join(m.Root, "devices", "pci0000:0a")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.RemoveAll(filepath.Join(m.Root, "devices", "pci0000:0a")))
 	if _, ok := m.sample()[arc]; ok {
 		t.Error("a card whose folder is gone has a sample")
 	}

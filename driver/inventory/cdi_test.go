@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // spec returns a CDI spec in YAML of kind vendor.test/dev; each device is "name" or
@@ -127,17 +128,11 @@ func sysfsTree(t *testing.T) string {
 		"class/infiniband_verbs/uverbs": "x",
 	} {
 		path := filepath.Join(root, link)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(target, path); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		must.Do(t, os.Symlink(target, path))
 	}
 	verbs := filepath.Join(root, "class", "infiniband_verbs", "uverbs1")
-	if err := os.MkdirAll(verbs, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(verbs, 0o700))
 	write(t, filepath.Join(verbs, "ibdev"), "mlx5_1\n")
 	return root
 }
@@ -242,9 +237,7 @@ func TestRefresh(t *testing.T) {
 		{"large on", func() error { return nil }, settleTime, nil},
 		{"no folder", func() error { return os.RemoveAll(dir) }, 0, []event{{true, []string{dev + "c"}}}},
 	} {
-		if err := step.change(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, step.change())
 		now = now.Add(step.after)
 		var got []event
 		for _, change := range c.refresh().changes {
@@ -285,13 +278,8 @@ func TestWrittenAt(t *testing.T) {
 		"before last": {-3 * time.Second, -2 * time.Second, 0},
 		"future":      {time.Second, -2 * time.Second, 0},
 	} {
-		if err := os.Chtimes(path, at, at.Add(tc.mtime)); err != nil {
-			t.Fatal(err)
-		}
-		info, err := os.Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Chtimes(path, at, at.Add(tc.mtime)))
+		info := must.Get(os.Stat(path))(t)
 		got := writtenAt(info, at.Add(tc.last), at)
 		if !got.Equal(at.Add(tc.want)) {
 			t.Errorf("%s: %v, want %v", name, got.Sub(at), tc.want)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestRecorded(t *testing.T) {
@@ -381,10 +382,7 @@ func BenchmarkParseSlices(b *testing.B) {
 	var list struct {
 		Items []json.RawMessage `json:"items"`
 	}
-	raw, err := yaml.YAMLToJSON(readTestdata(b, "resourceslices.yaml"))
-	if err != nil {
-		b.Fatal(err)
-	}
+	raw := must.Get(yaml.YAMLToJSON(readTestdata(b, "resourceslices.yaml")))(b)
 	var object map[string]any
 	if json.Unmarshal(raw, &list) != nil || json.Unmarshal(list.Items[0], &object) != nil {
 		b.Fatal("testdata")

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The IDs are those of real plugins; NewPluginDevice has references.
@@ -75,12 +76,8 @@ func TestPluginDevice(t *testing.T) {
 func link(t *testing.T, root, path, target string) {
 	t.Helper()
 	full := filepath.Join(root, filepath.FromSlash(path))
-	if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(target, full); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Dir(full), 0o755))
+	must.Do(t, os.Symlink(target, full))
 }
 
 func TestPluginIndex(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -84,10 +85,7 @@ func (m *machine) writeRaw(text string) {
 // sample returns the samples, which have no error.
 func (m *machine) sample() []driver.Sample {
 	m.Helper()
-	samples, err := m.Sample(m.Context())
-	if err != nil {
-		m.Fatal(err)
-	}
+	samples := must.Get(m.Sample(m.Context()))(m)
 	return samples
 }
 
@@ -364,9 +362,7 @@ func (m *machine) sampleError(want error) {
 // there is a GPU; it is read as soon as it can be.
 func TestUnreadable(t *testing.T) {
 	m := newMachine(t)
-	if err := os.Remove(m.path); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(m.path))
 	for range 2 { // also between two attempts
 		_, err := m.Sample(t.Context())
 		if driver.ReasonOf(err) != driver.ReasonAbsent {
@@ -392,9 +388,7 @@ func TestUnreadable(t *testing.T) {
 func TestNoGPU(t *testing.T) {
 	m := newMachine(t)
 	m.sysfs = t.TempDir()
-	if err := os.Remove(m.path); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(m.path))
 	if got := m.sample(); len(got) > 0 || m.file != nil || len(m.Describe()) != 1 {
 		t.Errorf("samples %+v, description %v", got, m.Describe())
 	}
@@ -407,17 +401,12 @@ func TestNoGPU(t *testing.T) {
 func TestWatch(t *testing.T) {
 	m := newMachine(t)
 	path := filepath.Join(m.root, "pipe")
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mkfifo(path, 0o600))
 	m.path = path
 	asked := make(chan int, 1)
 	m.podOf = func(pid int) string { asked <- pid; return "uid" }
 	m.sample()
-	pipe, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pipe := must.Get(os.OpenFile(path, os.O_WRONLY, 0))(t)
 	defer func() { _ = pipe.Close() }()
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -441,14 +430,9 @@ func TestWatch(t *testing.T) {
 func TestRecordsOneByOne(t *testing.T) {
 	m := newMachine(t)
 	m.path = filepath.Join(m.root, "pipe")
-	if err := unix.Mkfifo(m.path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, unix.Mkfifo(m.path, 0o600))
 	m.sample() // opens it
-	log, err := os.OpenFile(m.path, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := must.Get(os.OpenFile(m.path, os.O_WRONLY, 0))(t)
 	defer func() { _ = log.Close() }()
 	if _, err := unix.FcntlInt(log.Fd(), unix.F_SETFL, unix.O_DIRECT); err != nil {
 		t.Fatal(err)

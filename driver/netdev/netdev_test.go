@@ -19,6 +19,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -47,18 +48,14 @@ func newMachine(tb testing.TB, trees ...string) *machine {
 // set writes the value of an interface's file.
 func (m *machine) set(name, file string, value uint64) {
 	m.Helper()
-	if err := os.WriteFile(m.path(name, file), fmt.Appendln(nil, value), 0o644); err != nil {
-		m.Fatal(err)
-	}
+	must.Do(m, os.WriteFile(m.path(name, file), fmt.Appendln(nil, value), 0o644))
 }
 
 func (m *machine) path(name, file string) string { return filepath.Join(m.source.root, name, file) }
 
 func (m *machine) remove(path string) {
 	m.Helper()
-	if err := os.RemoveAll(path); err != nil {
-		m.Fatal(err)
-	}
+	must.Do(m, os.RemoveAll(path))
 }
 
 // later lets a second go by.
@@ -66,10 +63,7 @@ func (m *machine) later() { m.Clock = m.Clock.Add(time.Second) }
 
 func (m *machine) sample() map[string]driver.Sample {
 	m.Helper()
-	samples, err := m.source.Sample(m.Context())
-	if err != nil {
-		m.Fatal(err)
-	}
+	samples := must.Get(m.source.Sample(m.Context()))(m)
 	return byName(samples)
 }
 
@@ -303,15 +297,10 @@ func TestRootUnreadable(t *testing.T) {
 
 func TestTooManyInterfaces(t *testing.T) {
 	folder := t.TempDir()
-	root, err := os.Open(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(os.Open(folder))(t)
 	defer func() { _ = root.Close() }()
 	add := func(name string) {
-		if err := os.Symlink("nowhere", filepath.Join(folder, name)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Symlink("nowhere", filepath.Join(folder, name)))
 	}
 	for n := range maxInterfaces {
 		add(fmt.Sprintf("veth%d", n))

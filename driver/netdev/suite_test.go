@@ -10,6 +10,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestSuite(t *testing.T) {
@@ -46,9 +47,7 @@ devices/0000:3b:00.0/hwmon/hwmon0/temp1_input: 40000
 	const errorsFile = "statistics/rx_errors"
 	content := func(text string) func(*machine) {
 		return func(m *machine) {
-			if err := os.WriteFile(m.path("veth0", errorsFile), []byte(text), 0o644); err != nil {
-				m.Fatal(err)
-			}
+			must.Do(m, os.WriteFile(m.path("veth0", errorsFile), []byte(text), 0o644))
 		}
 	}
 	drivertest.Run(t, drivertest.Config{
@@ -76,15 +75,11 @@ devices/0000:3b:00.0/hwmon/hwmon0/temp1_input: 40000
 			// always.
 			fault("interface goes", func(m *machine) {
 				m.remove(m.path("veth0", "ifindex"))
-				if err := os.Symlink("/sys/class/net/lo/speed", m.path("veth0", "ifindex")); err != nil {
-					m.Fatal(err)
-				}
+				must.Do(m, os.Symlink("/sys/class/net/lo/speed", m.path("veth0", "ifindex")))
 			}, isFile("veth0", ""), true),
 			fault("pipe", func(m *machine) {
 				m.remove(m.path("veth0", errorsFile))
-				if err := syscall.Mkfifo(m.path("veth0", errorsFile), 0o644); err != nil {
-					m.Fatal(err)
-				}
+				must.Do(m, syscall.Mkfifo(m.path("veth0", errorsFile), 0o644))
 			}, isFile("veth0", errorsFile), false),
 		},
 	})

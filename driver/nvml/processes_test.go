@@ -7,6 +7,8 @@ import (
 	"math"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -33,16 +35,16 @@ func TestProcesses(t *testing.T) {
 		"77 memory_used": 1 << 30, "77 utilization": 0,
 		"78 utilization": 0.5, "4242 memory_used": 3 << 30, "4242 utilization": 0.25,
 	}
-	if diff := cmp.Diff(want, uses(of(t, sample(t, s), g.UUID()))); diff != "" {
+	if diff := cmp.Diff(want, uses(of(t, nvidiatest.Sample(t, s), g.UUID()))); diff != "" {
 		t.Errorf("processes (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(want, uses(of(t, sample(t, s), g.UUID()))); diff != "" {
+	if diff := cmp.Diff(want, uses(of(t, nvidiatest.Sample(t, s), g.UUID()))); diff != "" {
 		t.Errorf("processes at once again, before NVML has new samples (-want +got):\n%s", diff)
 	}
-	c.advance(1)
+	c.Advance(1)
 	g.Processes[0].Utilization = 0
 	want["4242 utilization"] = 0
-	samples := sample(t, s)
+	samples := nvidiatest.Sample(t, s)
 	if diff := cmp.Diff(want, uses(of(t, samples, g.UUID()))); diff != "" {
 		t.Errorf("processes after one went idle (-want +got):\n%s", diff)
 	}
@@ -83,14 +85,14 @@ func TestProcessTimes(t *testing.T) {
 			sum, zeros := map[string]float64{}, 0
 			const ticks = 250
 			for range ticks {
-				got := uses(of(t, sample(t, s), g.UUID()))
+				got := uses(of(t, nvidiatest.Sample(t, s), g.UUID()))
 				for _, pid := range []string{"11", "12", "13"} {
 					sum[pid] += got[pid+" utilization"] / ticks
 				}
 				if got["12 utilization"] == 0 {
 					zeros++
 				}
-				c.advance(1)
+				c.Advance(1)
 			}
 			want := map[string]float64{"11": 0.55, "12": 0.1, "13": 0}
 			if diff := cmp.Diff(want, sum, cmpopts.EquateApprox(0, 0.02)); diff != "" {
@@ -112,8 +114,8 @@ func TestProcessTimesAfterIdleTime(t *testing.T) {
 	s := newSource(t, c, nil)
 	tick := func(want float64, what string) {
 		t.Helper()
-		c.advance(1)
-		got := uses(of(t, sample(t, s), g.UUID()))["11 utilization"]
+		c.Advance(1)
+		got := uses(of(t, nvidiatest.Sample(t, s), g.UUID()))["11 utilization"]
 		if math.Abs(got-want) > 0.1 {
 			t.Errorf("%s: %v, want %v", what, got, want)
 		}
@@ -138,8 +140,8 @@ func TestProcessTimesAfterIdleTime(t *testing.T) {
 	for range 3 {
 		tick(0.6, "for a while as before")
 	}
-	c.advance(1)
-	if _, ok := uses(of(t, sample(t, s), g.UUID()))["11 utilization"]; ok {
+	c.Advance(1)
+	if _, ok := uses(of(t, nvidiatest.Sample(t, s), g.UUID()))["11 utilization"]; ok {
 		t.Error("without samples, the processes of a busy GPU have a utilization")
 	}
 	tick(0.6, "after the clock was set back")
@@ -158,19 +160,19 @@ func TestMPS(t *testing.T) {
 	want := map[string]float64{
 		"742 memory_used": 518 << 20, "742 utilization": g.Utilization, "760 memory_used": 66 << 20,
 	}
-	if diff := cmp.Diff(want, uses(of(t, sample(t, s), g.UUID()))); diff != "" {
+	if diff := cmp.Diff(want, uses(of(t, nvidiatest.Sample(t, s), g.UUID()))); diff != "" {
 		t.Errorf("one client (-want +got):\n%s", diff)
 	}
-	c.advance(1)
+	c.Advance(1)
 	g.Processes[2] = nvmltest.Process{PID: 773, Memory: 518 << 20, MPS: 1}
 	delete(want, "742 utilization")
 	want["773 memory_used"] = 518 << 20
-	if diff := cmp.Diff(want, uses(of(t, sample(t, s), g.UUID()))); diff != "" {
+	if diff := cmp.Diff(want, uses(of(t, nvidiatest.Sample(t, s), g.UUID()))); diff != "" {
 		t.Errorf("two clients (-want +got):\n%s", diff)
 	}
-	c.advance(1)
+	c.Advance(1)
 	g.Processes[1], g.Processes[2] = nvmltest.Process{PID: 11, Memory: 1 << 30}, nvmltest.Process{}
-	got := uses(of(t, sample(t, s), g.UUID()))
+	got := uses(of(t, nvidiatest.Sample(t, s), g.UUID()))
 	if math.Abs(got["760 utilization"]-0.7) > 0.1 || got["11 utilization"] != 0 {
 		t.Errorf("without clients: %v", got)
 	}
@@ -194,7 +196,7 @@ func TestAccounting(t *testing.T) {
 	memory := map[string]float64{"11 memory_used": 1 << 30, "12 memory_used": 1 << 30}
 	look := func(what string, want map[string]float64) {
 		t.Helper()
-		if diff := cmp.Diff(want, uses(of(t, sample(t, s), g.UUID())), approximately()); diff != "" {
+		if diff := cmp.Diff(want, uses(of(t, nvidiatest.Sample(t, s), g.UUID())), nvidiatest.Approximately()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", what, diff)
 		}
 	}
@@ -203,17 +205,17 @@ func TestAccounting(t *testing.T) {
 		t.Errorf("accounting that is off was asked for %d times", n)
 	}
 	g.Accounting = 1
-	c.advance(recheck.Seconds())
+	c.Advance(recheck.Seconds())
 	refuse()
 	look("the first look", memory)
-	c.advance(1)
+	c.Advance(1)
 	g.Processes[0].Accounted, g.Processes[0].AccountedBusy = 105, 32 // 5 samples, in which it was busy to 2/5
 	memory["11 utilization"] = 0.4
 	look("the second look", memory)
-	c.advance(0.1)
+	c.Advance(0.1)
 	look("no new sample", memory)
 	g.Processes[0].Accounted, g.Processes[0].AccountedBusy = 2, 1 // another process of that PID
-	c.advance(1)
+	c.Advance(1)
 	delete(memory, "11 utilization")
 	look("another process", memory)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver/inventory"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // readings are values by quantity and labels, such as errors/ecc_corrected/mem.
@@ -215,10 +216,7 @@ func devices(t *testing.T, preset, more string) map[string]readings {
 // label with it matches nothing.
 func TestSharedUUID(t *testing.T) {
 	const uuid = "tpu-0c2f3a5e-1111-2222-3333-444455556666" // of both TPUs in the slices
-	written, err := os.ReadFile("testdata/slices.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	written := must.Get(os.ReadFile("testdata/slices.yaml"))(t)
 	for _, test := range []struct {
 		name, slices string
 		want         int // devices with a reading
@@ -268,10 +266,7 @@ func TestPresetsDocumented(t *testing.T) {
 	for path, form := range map[string]string{
 		"README.md": "| `%s` |", "../../deployments/helm/dra-exporter/values.yaml": " %s",
 	} {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(path))(t)
 		for _, name := range presetNames() {
 			if !strings.Contains(string(text), fmt.Sprintf(form, name)) {
 				t.Errorf("%s does not name the preset %s", path, name)

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // recorder records its calls. It wants every metric except those that begin with x.
@@ -116,9 +117,7 @@ func TestParseProtobuf(t *testing.T) {
 	var body bytes.Buffer
 	encoder := expfmt.NewEncoder(&body, expfmt.NewFormat(expfmt.TypeProtoDelim))
 	for _, name := range []string{"a", "x", "n_total"} {
-		if err := encoder.Encode(families[name]); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, encoder.Encode(families[name]))
 	}
 	var r recorder
 	c, err := parseProtobuf(bytes.NewReader(body.Bytes()), &r)

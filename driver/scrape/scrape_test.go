@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // clock is moved by hand.
@@ -68,19 +69,13 @@ func serve(tb testing.TB, h http.Handler) string {
 // source returns a source of the url, with more fields of its endpoint.
 func source(tb testing.TB, url, fields string, now func() time.Time) *Source {
 	tb.Helper()
-	s, err := New(parsed(tb, url, fields), withClock(now))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	s := must.Get(New(parsed(tb, url, fields), withClock(now)))(tb)
 	return s
 }
 
 func parsed(tb testing.TB, url, fields string) Endpoint {
 	tb.Helper()
-	c, err := ParseConfig([]byte("endpoints:\n- name: vendor\n  url: "+url+fields), "")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	c := must.Get(ParseConfig([]byte("endpoints:\n- name: vendor\n  url: "+url+fields), ""))(tb)
 	return c.Endpoints[0]
 }
 
@@ -94,10 +89,7 @@ func gpuPage(tb testing.TB, fields string) (*page, *Source, *clock) {
 
 func sampled(t *testing.T, s *Source) []driver.Sample {
 	t.Helper()
-	samples, err := s.Sample(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	samples := must.Get(s.Sample(t.Context()))(t)
 	return samples
 }
 

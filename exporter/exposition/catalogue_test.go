@@ -169,7 +169,7 @@ func (n *fanNode) presents(t *testing.T, s *exposition.Snapshot, report []byte) 
 			t.Fatal(err)
 		}
 		for where, d := range map[string]present.Detail{
-			"the page": onPage, "top and why": present.Describe(n.catalogue, &read, nil, tt.of),
+			"the page": onPage, "top and why": present.Describe(n.catalogue, &read, nil, nil, tt.of),
 		} {
 			var lines []string
 			for i := range d.Sections {

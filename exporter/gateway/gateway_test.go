@@ -370,6 +370,12 @@ func TestAnswersOfNodes(t *testing.T) {
 				got.Header.Get("X-Content-Type-Options") != "nosniff" {
 				t.Errorf("policy %q", csp)
 			}
+			policy := strings.Join(got.Header.Values("Content-Security-Policy"), "")
+			for _, want := range []string{"base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'", "sandbox "} {
+				if name == "page" && (!strings.Contains(policy, want) || strings.Contains(policy, "top-navigation")) {
+					t.Errorf("the policy of a node's page is %q, without %q", policy, want)
+				}
+			}
 			for header, values := range got.Header {
 				if slices.Contains(values, "evil") {
 					t.Errorf("%s: %q is set", header, values)

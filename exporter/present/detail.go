@@ -215,13 +215,36 @@ type known struct {
 	info      *ledger.PodInfo // of the subject; nil: unknown
 }
 
-// Describe returns the details of a subject by the documents of a node. It has no sections if the
-// node does not have the subject.
-func Describe(catalogue driver.Catalogue, r *Report, incidents []*recorder.Incident, of Subject) Detail {
+// Describe returns the details of a subject by the documents of a node, with charts of what is
+// recorded of it; nil: nothing. It has no sections if the node does not have the subject.
+func Describe(
+	catalogue driver.Catalogue, r *Report, incidents []*recorder.Incident, recording *recorder.Chart, of Subject,
+) Detail {
 	n := known{Report: *r, incidents: incidents, catalogue: catalogue}
 	d := n.describe(of)
 	d.tidy()
+	if recording != nil {
+		d.Charts = charts(recording, catalogue, nil)
+	}
 	return d
+}
+
+// Lines returns the details as lines of text. Titles are not indented.
+func (d *Detail) Lines() []string {
+	out := []string{d.Title + " on " + d.Node + ", as of " + d.Time}
+	sections := slices.Clone(d.Sections)
+	for _, of := range d.Charts {
+		s := Section{Title: "Recorded of " + of.Title}
+		for i := range of.Charts {
+			c := &of.Charts[i]
+			s.add(c.Name, c.Last, "("+c.Least+" to "+c.Most+")", c.bars())
+		}
+		sections = append(sections, s)
+	}
+	for i := range sections {
+		out = append(append(out, "", sections[i].Title), sections[i].Lines()...)
+	}
+	return out
 }
 
 // describe returns the details of a subject, beginning with the incidents that hit it.

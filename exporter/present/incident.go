@@ -106,11 +106,10 @@ func thumbnail(i *recorder.Incident, catalogue driver.Catalogue) (lines []string
 			if s.Of != recorder.OfDevice || s.ID != i.Device || s.Quantity != q.String() {
 				continue
 			}
-			trend, ok := newTrend(i.Chart.Times, s, catalogue.Spec(q))
+			line, ok := newSparkline(newAxis(i.Chart.Times), s, catalogue.Spec(q), []instant{{"onset", i.Onset}})
 			if !ok {
 				continue
 			}
-			line := newSparkline(newAxis(i.Chart.Times), &trend, []instant{{"onset", i.Onset}})
 			for _, m := range line.Marks {
 				mark = m.X
 			}

@@ -309,7 +309,7 @@ func (n quantityNames) holder(h *ledger.Holder) HolderReport {
 	}
 	r.Ended, r.LastActive, r.LastError = moment(h.Ended), moment(h.LastActive), moment(h.LastError)
 	if h.Advice != nil {
-		r.Advice = h.Advice.Text()
+		r.Advice = FitText(h.Advice)
 	}
 	return r
 }

@@ -94,7 +94,7 @@ func TestAllNodes(t *testing.T) {
 		{"incidents --once", []string{"gpu-0: XID 31", "team/rank-1", "team/rank-2"}, nil, true},
 		{"why team/train-2", []string{
 			"Claim team/train-2 on node-2", "stalled: ", "for 60 min", "gpu-0: XID 31 (i",
-			"power  500 W  (300 W to 500 W)",
+			"\n\nRecorded of claim team/train on gpu-0\n  power  500 W  (300 W to 500 W)  ▅█\n",
 		}, []string{"node-1"}, false},
 		{"claim -n team train-1", []string{"Claim team/train-1 on node-1"}, nil, true}, // the API server has no such claim
 		{"why team/rank-2", []string{

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/gdamore/tcell/v2"
-	"github.com/rivo/uniseg"
 
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
@@ -85,7 +84,7 @@ func TestViews(t *testing.T) {
 		first []string
 	}{
 		{ViewDevices, 6, []string{"node-1", "gpu-0", "quiet", "70 W", "team/train"}},
-		{ViewClaims, 2, []string{"team/train", "quiet", "45.0 %", "670 W", "10 min", "gpu-0 gpu-1", "rank-0 rank-1"}},
+		{ViewClaims, 2, []string{"team/train", "quiet", "45.0 %", "670 W", "rank-0 rank-1", "gpu-0 gpu-1", "10 min"}},
 		{ViewPods, 4, []string{"team/rank-0", "quiet", "90 s", "70 W", "gpu-0", "train"}},
 		{ViewNamespaces, 1, []string{"team", "quiet", " 4 ", " 1 ", " 2 ", "1340 W"}},
 		{ViewIncidents, 2, []string{"node-1", "open", "gpu-0: XID 31"}},
@@ -168,7 +167,7 @@ func TestDetails(t *testing.T) {
 	has("POD ", "team/rank-0", "team/rank-1")
 	press("j")
 	terminal.InjectKey(tcell.KeyEnter, 0, tcell.ModNone)
-	has("Pod team/rank-1 on node-1", "state of the device  active", "power  600 W  (0 W to 600 W)", "⣿")
+	has("Pod team/rank-1 on node-1", "state of the device  active", "power  600 W  (0 W to 600 W)", "▄▄▅")
 	terminal.InjectKey(tcell.KeyEscape, 0, tcell.ModNone)
 	press("4")
 	has("NAMESPACE")
@@ -195,7 +194,7 @@ func TestDescribe(t *testing.T) {
 		"a pod, or else a device": {{View: ViewClaims, Name: "rank-0"}, {View: ViewPods, Name: "team/rank-0"}},
 	} {
 		var out strings.Builder
-		if err := Describe(t.Context(), c, of, 80, &out); err != nil {
+		if err := Describe(t.Context(), c, of, &out); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		for _, want := range []string{
@@ -207,34 +206,8 @@ func TestDescribe(t *testing.T) {
 			}
 		}
 	}
-	err := Describe(t.Context(), c, []Subject{{View: ViewClaims, Name: "team/no"}}, 80, &strings.Builder{})
+	err := Describe(t.Context(), c, []Subject{{View: ViewClaims, Name: "team/no"}}, &strings.Builder{})
 	if err == nil || err.Error() != "team/no: not found on any node that answered" {
 		t.Errorf("error %v", err)
-	}
-}
-
-// A chart of braille has the size that is asked for, rises with its values, and is empty before
-// them.
-func TestBraille(t *testing.T) {
-	var times []time.Time
-	var values []float64
-	begin := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
-	for i := range 301 { // five of ten minutes
-		times, values = append(times, begin.Add(time.Duration(i)*time.Second)), append(values, float64(i))
-	}
-	lines := braille(times, values, 10*time.Minute, 20, 2)
-	for _, line := range lines {
-		if uniseg.StringWidth(line) != 20 || !strings.HasPrefix(line, strings.Repeat("\u2800", 9)) {
-			t.Errorf("a line is %q", line)
-		}
-	}
-	if upper, lower := []rune(lines[0]), []rune(lines[1]); upper[19] != '⣿' || lower[19] != '⣿' || upper[11] != '\u2800' ||
-		lower[11] == '\u2800' {
-		t.Errorf("drawn as\n%s", strings.Join(lines, "\n"))
-	}
-	// Infrequent readings are connected; a zero is a line at the bottom.
-	times = []time.Time{begin, begin.Add(30 * time.Second)}
-	if got := braille(times, []float64{0, 0}, time.Minute, 4, 1)[0]; got != "⠀⢀⣀⣀" {
-		t.Errorf("two readings are %q", got)
 	}
 }

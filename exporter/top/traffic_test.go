@@ -2,6 +2,7 @@ package top
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -65,7 +66,7 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// At 120 columns the row of a network device has its traffic. Without one there is no such column.
+// The row of a network device has its traffic. Without one there is no such column.
 func TestTrafficColumn(t *testing.T) {
 	asked := 10
 	c := Config{Format: FormatTable, Clean: same, Order: ByTraffic, Interval: time.Hour}
@@ -88,21 +89,14 @@ func TestTrafficColumn(t *testing.T) {
 		t.Errorf("colors in what is no terminal: %q", out.String())
 	}
 	r := network(20)
-	rows := present.Devices(&r, "")
-	rows[1].Traffic = new(1e8)
-	for _, tt := range []struct {
-		rows []present.Device
-		has  bool
-	}{{rows, true}, {rows[:1], false}} {
-		table := layout(tt.rows, deviceColumns(true, false), 120, same)
-		if strings.Contains(table.Titles, "TRAFFIC") != tt.has {
-			t.Errorf("%d rows have the columns %s", len(tt.rows), table.Titles)
-		}
+	all := Everything{Devices: present.Devices(&r, "")}
+	if got := all.table(ViewDevices, true, false, same).titles; slices.Contains(got, "TRAFFIC") {
+		t.Errorf("without traffic the columns are %s", got)
 	}
 }
 
-// The keys are those of htop: F1 shows them, F6 what the rows can be sorted by, F4 filters,
-// capitals sort at once, F10 quits. NO_COLOR leaves colors out.
+// The keys are those of htop: F1 shows them, F6 sorts by the next order, F4 filters, capitals sort
+// at once, F10 quits. NO_COLOR leaves colors out.
 func TestKeys(t *testing.T) {
 	t.Setenv("NO_COLOR", "1")
 	terminal := &readable{SimulationScreen: tcell.NewSimulationScreen("UTF-8")}
@@ -144,8 +138,8 @@ func TestKeys(t *testing.T) {
 	key(tcell.KeyF1)
 	shows("Keys", "F3 F4 /  filter", "F10 q    quit")
 	key(tcell.KeyEscape, tcell.KeyF6)
-	shows("Sort by", "state", "device", "power", "traffic")
-	key(tcell.KeyDown, tcell.KeyDown, tcell.KeyDown, tcell.KeyDown, tcell.KeyEnter)
+	shows("gpu-0", "gpu-1", "by device")
+	terminal.InjectKey(tcell.KeyRune, 'W', tcell.ModNone)
 	shows("gpu-1", "gpu-0", "by power")
 	terminal.InjectKey(tcell.KeyRune, 'I', tcell.ModNone)
 	shows("gpu-0", "gpu-1", "by power, reversed")

@@ -47,8 +47,8 @@ func TestFitReport(t *testing.T) {
 		t.Errorf("at first, -want +got:\n%s", diff)
 	}
 	want := who
-	want.Text = "gpu-0, 40 GiB: peak 19 GiB and p99.9 activity 0 % of 2 min since 2023-11-14 22:13 UTC " +
-		"(it began before that), read each second: memory=20Gi fits; 1/2 unused"
+	want.Text = "gpu-0, 40 GiB: peak 19 GiB and p99.9 activity 0 % of 2 min since 2023-11-14 22:13:20 UTC " +
+		"(it began before that): memory=20Gi fits; 50 % unused"
 	want.MeasuredSeconds = 120
 	want.Memory = &present.MemoryFitReport{HeldBytes: 40 * gib, PeakBytes: 19 * gib, NeededRatio: 0.5}
 	want.Activity = &present.ActivityFitReport{}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestRecorded(t *testing.T) {
@@ -101,9 +102,7 @@ func TestVersions(t *testing.T) {
 	for _, version := range []string{"v1beta2", "v1beta1", "v1alpha3"} {
 		t.Run(version, func(t *testing.T) {
 			var list map[string]any
-			if err := yaml.Unmarshal(readTestdata(t), &list); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, yaml.Unmarshal(readTestdata(t), &list))
 			for _, item := range list["items"].([]any) {
 				object := item.(map[string]any)
 				object["apiVersion"] = "resource.k8s.io/" + version
@@ -336,9 +335,6 @@ func FuzzParseClaims(f *testing.F) {
 
 func readTestdata(tb testing.TB) []byte {
 	tb.Helper()
-	data, err := os.ReadFile("testdata/resourceclaims.yaml")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	data := must.Get(os.ReadFile("testdata/resourceclaims.yaml"))(tb)
 	return data
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // cluster is a node that follows an API server, within a synctest bubble.
@@ -40,10 +41,7 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{Server: kubetest.NewInMemory(), book: newBook(), states: map[string]string{}, counts: map[string]int{}}
-	client, err := newClient(&rest.Config{Host: c.URL(), Dial: c.Dial, UserAgent: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(newClient(&rest.Config{Host: c.URL(), Dial: c.Dial, UserAgent: "test"}))(t)
 	c.node = NewNode(Config{
 		API: client, Name: "node1", Book: c.book, Report: c.report, Absent: c.absent, Now: time.Now, LeftOut: c.cutOff,
 		Jitter: func() float64 { return 0 },
@@ -307,9 +305,7 @@ func TestNoCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	if err := os.WriteFile(file, server.Kubeconfig(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, server.Kubeconfig(), 0o600))
 	client, err := NewClient(file, "test")
 	if err != nil || client.Host() != server.URL() {
 		t.Fatalf("host %v, error %v", client, err)

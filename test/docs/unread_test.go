@@ -12,6 +12,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestUnread: deployments/SIZING.md lists the families of claims and pods, of what is unattributed
@@ -25,10 +26,7 @@ func TestUnread(t *testing.T) {
 			t.Fatalf("%s: %d files, %v", pattern, len(files), err)
 		}
 		for _, file := range files {
-			content, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			content := must.Get(os.ReadFile(file))(t)
 			readers = append(readers, string(content))
 		}
 	}

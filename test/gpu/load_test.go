@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 //go:embed load
@@ -24,9 +26,7 @@ var sources embed.FS
 func buildLoad(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, sources); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.CopyFS(dir, sources))
 	path := filepath.Join(dir, "load", "burden")
 	for _, args := range [][]string{
 		{"-O1", "-Wall", "-Werror", "-o", path, filepath.Join(dir, "load", "load.c"), "-ldl"},
@@ -111,21 +111,12 @@ func (l *load) kill() {
 // The load on the fake library: its calls in order, and the time of its kernels.
 func TestLoad(t *testing.T) {
 	path, calls := buildLoad(t), filepath.Join(t.TempDir(), "calls")
-	l, err := startLoad(t.Context(), path, "GPU-a", burden{Bytes: 1 << 20, Share: 0.4, Copy: 1 << 16},
-		fakeCUDA(path, calls)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(startLoad(t.Context(), path, "GPU-a", burden{Bytes: 1 << 20, Share: 0.4, Copy: 1 << 16},
+		fakeCUDA(path, calls)...))(t)
 	defer l.kill()
 	time.Sleep(500 * time.Millisecond)
-	copied, err := l.stop()
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(calls)
-	if err != nil {
-		t.Fatal(err)
-	}
+	copied := must.Get(l.stop())(t)
+	text := must.Get(os.ReadFile(calls))(t)
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	round := []string{"cuLaunchKernel 528 x 256, 20000000 ns 0", "cuCtxSynchronize 0", "cuMemcpyHtoD_v2 65536 0"}
 	want := append([]string{
@@ -153,9 +144,7 @@ func TestLoad(t *testing.T) {
 // If the load cannot use the GPU, it ends with an error.
 func TestLoadFails(t *testing.T) {
 	path, broken := buildLoad(t), t.TempDir()
-	if err := os.WriteFile(filepath.Join(broken, "libcuda.so.1"), []byte("no library"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(broken, "libcuda.so.1"), []byte("no library"), 0o600))
 	calls := filepath.Join(t.TempDir(), "calls")
 	for name, tc := range map[string]struct {
 		burden      burden

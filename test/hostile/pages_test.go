@@ -20,6 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/scrape"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The pages of other exporters, by their presets.
@@ -159,10 +160,7 @@ func (l *live) device() string {
 // values returns what is read of the node's device now.
 func (l *live) values(t *testing.T) map[string]float64 {
 	t.Helper()
-	samples, err := l.Sample(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	samples := must.Get(l.Sample(t.Context()))(t)
 	out := map[string]float64{}
 	for i := range samples {
 		if reflect.DeepEqual(samples[i].Hardware, l.of) && samples[i].Device == l.device() {

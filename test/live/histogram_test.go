@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The answer is one of Prometheus 3.15.
@@ -13,9 +15,7 @@ func TestHistogram(t *testing.T) {
 	const answer = `[1780000000.5, {"count": "4", "sum": "402.5", "buckets": [
 		[3, "-0.0009765625", "0.0009765625", "1"], [0, "98.70149282610239", "107.63474115247546", "3"]]}]`
 	var got Histogram
-	if err := json.Unmarshal([]byte(answer), &got); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(answer), &got))
 	want := Histogram{time.UnixMilli(1780000000500), 4, 402.5, []Bucket{
 		{-1. / 1024, 1. / 1024, 1},
 		{98.70149282610239, 107.63474115247546, 3},

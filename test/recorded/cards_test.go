@@ -15,6 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/intelgpu"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard/drmcardtest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestCards compares each recorded graphics card with what LACT shows of it.
@@ -79,9 +80,7 @@ func opinionOfLACT(t *testing.T, content []byte) map[string]float64 {
 			} `json:"link_info"`
 		}
 	}
-	if err := json.Unmarshal(content, &file); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(content, &file))
 	leaves := map[string]float64{}
 	flatten(leaves, "", file.Stats)
 	out := map[string]float64{}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -30,10 +31,7 @@ func devices() []Device {
 
 func machine(tb testing.TB) *Machine {
 	tb.Helper()
-	m, err := New(start(), 1, devices()...)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	m := must.Get(New(start(), 1, devices()...))(tb)
 	return m
 }
 
@@ -54,9 +52,7 @@ func TestDriver(t *testing.T) {
 						Name: strconv.Itoa(i), Weight: 1, MemoryBytes: 1e9,
 						Load: Bursts(uint64(i), 3*time.Second, 0.5, 0.1, 0.9),
 					}
-					if err := m.Begin(device, w, start()); err != nil {
-						tb.Fatal(err)
-					}
+					must.Do(tb, m.Begin(device, w, start()))
 				}
 				return m
 			}
@@ -103,10 +99,7 @@ func TestDriver(t *testing.T) {
 // each time.
 func TestConservation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m, err := New(start(), 1, devices()...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must.Get(New(start(), 1, devices()...))(t)
 		held := []string{"gpu-0", "eth0", "gpu-1-partition-0", "gpu-1-partition-3"}
 		workloads := []string{"a", "b", "c"}
 		now := start()
@@ -202,16 +195,11 @@ func TestTruth(t *testing.T) {
 func TestHang(t *testing.T) {
 	m := machine(t)
 	w := Workload{Name: "a", Weight: 1, Load: Hang(10*time.Second, Constant(1))}
-	if err := m.Begin("gpu-0", w, start()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.Begin("gpu-0", w, start()))
 	now := start().Add(10 * time.Second)
 	source := NewSource(m, Options{Now: func() time.Time { return now }, Window: time.Second, ActiveCounter: true})
 	read := func() map[string]float64 {
-		samples, err := source.Sample(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		samples := must.Get(source.Sample(t.Context()))(t)
 		out := map[string]float64{}
 		for _, r := range samples[0].Readings {
 			out[r.Quantity.Spec().Name+" "+r.Labels[0]] += r.Value
@@ -241,15 +229,10 @@ func TestHang(t *testing.T) {
 // TestTruthOfPartitions checks the energy of a GPU with four partitions, of which one is busy and
 // one idle.
 func TestTruthOfPartitions(t *testing.T) {
-	m, err := New(start(), 1, Partitioned(GPU("gpu.example.com", "gpu-0", 1), 4)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(New(start(), 1, Partitioned(GPU("gpu.example.com", "gpu-0", 1), 4)...))(t)
 	for name, load := range map[string]float64{"0": 0.8, "1": 0} {
 		w := Workload{Name: name, Weight: 1, Load: Constant(load)}
-		if err := m.Begin("gpu-0-partition-"+name, w, start()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, m.Begin("gpu-0-partition-"+name, w, start()))
 	}
 	end := start().Add(10 * time.Second)
 	idle, busy := 70.*10/4, 630*0.8*10/4
@@ -274,23 +257,16 @@ func TestRefresh(t *testing.T) {
 	slow := NewSource(m, Options{Now: func() time.Time { return now }, Refresh: 30 * time.Second})
 	sample := func(s *Source) []driver.Sample {
 		t.Helper()
-		samples, err := s.Sample(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		samples := must.Get(s.Sample(t.Context()))(t)
 		return samples
 	}
-	if err := m.Begin("gpu-0", Workload{Name: "a", Weight: 1, Load: Ramp(0, 1, time.Minute)}, start()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.Begin("gpu-0", Workload{Name: "a", Weight: 1, Load: Ramp(0, 1, time.Minute)}, start()))
 	now = start().Add(30 * time.Second)
 	want := sample(exact)
 	for _, seconds := range []int{30, 31, 59} {
 		now = start().Add(time.Duration(seconds) * time.Second)
 		if seconds == 31 {
-			if err := m.End("gpu-0", "a", now); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, m.End("gpu-0", "a", now))
 		}
 		if diff := cmp.Diff(want, sample(slow)); diff != "" {
 			t.Errorf("at %d s (-want +got):\n%s", seconds, diff)
@@ -338,9 +314,7 @@ func TestSlowed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Begin("gpu-0", Workload{Name: "w", Weight: 1, Load: Constant(0.5)}, start()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.Begin("gpu-0", Workload{Name: "w", Weight: 1, Load: Constant(0.5)}, start()))
 	samples, err := NewSource(m, Options{Now: func() time.Time { return start().Add(time.Minute) }}).Sample(t.Context())
 	if err != nil {
 		t.Fatal(err)

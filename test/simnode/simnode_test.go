@@ -18,6 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
@@ -34,10 +35,7 @@ func newClock() *clock { return &clock{time.Date(2026, 11, 21, 0, 0, 0, 0, time.
 // newNode returns a node with the demo's devices.
 func newNode(t *testing.T, options Options) *Node {
 	t.Helper()
-	n, err := New(t.TempDir(), 1, Demo(1, DefaultHang).Devices, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(New(t.TempDir(), 1, Demo(1, DefaultHang).Devices, options))(t)
 	return n
 }
 
@@ -48,7 +46,7 @@ func ask(t *testing.T, n *Node) []podresources.Allocation {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { must(t, conn.Close()) }()
+	defer func() { must.Do(t, conn.Close()) }()
 	answer, err := v1.NewPodResourcesListerClient(conn).List(t.Context(), &v1.ListPodResourcesRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -78,22 +76,15 @@ func read(t *testing.T, n *Node) (driver.Inventory, map[podresources.Claim]podre
 	return devices, claims
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestDemoOverTheSocket starts the demo's permanent pods and one visit, and compares what the
 // exporter reads of the node with the simulated data.
 func TestDemoOverTheSocket(t *testing.T) {
 	n := newNode(t, Options{Now: newClock().read})
-	must(t, n.Start())
+	must.Do(t, n.Start())
 	defer n.Close()
 	scenario := Demo(1, DefaultHang)
 	for _, p := range append(scenario.Standing, scenario.Visits[0].Pod) {
-		must(t, n.StartPod(p))
+		must.Do(t, n.StartPod(p))
 	}
 	inventoried, claims := read(t, n)
 	book := holders.NewBook(time.Minute, nil)
@@ -146,10 +137,10 @@ func checkSpecs(t *testing.T, n *Node, allocations []podresources.Allocation) {
 	t.Helper()
 	names := map[string]bool{}
 	files, err := filepath.Glob(n.path(cdiPath, "*.json"))
-	must(t, err)
+	must.Do(t, err)
 	for _, file := range files {
 		data, err := os.ReadFile(file)
-		must(t, err)
+		must.Do(t, err)
 		for _, part := range strings.Split(string(data), `"name":"`)[1:] {
 			name, _, _ := strings.Cut(part, `"`)
 			names[GPUDriver+"/gpu="+name] = true
@@ -176,7 +167,7 @@ func checkSpecs(t *testing.T, n *Node, allocations []podresources.Allocation) {
 func checkInventory(t *testing.T, n *Node, devices driver.Inventory) {
 	t.Helper()
 	samples, err := n.Source().Sample(t.Context())
-	must(t, err)
+	must.Do(t, err)
 	if len(samples) != len(devices) || len(devices) != len(n.Devices()) {
 		t.Errorf("%d samples, %d devices in slices, %d on the node", len(samples), len(devices), len(n.Devices()))
 	}
@@ -217,7 +208,7 @@ func TestSteps(t *testing.T) {
 		clock.now = clock.now.Add(time.Second)
 		count := func(pattern string) int {
 			files, err := filepath.Glob(n.path(pattern))
-			must(t, err)
+			must.Do(t, err)
 			return len(files)
 		}
 		_, claims := read(t, n)
@@ -229,11 +220,11 @@ func TestSteps(t *testing.T) {
 			len(ask(t, n)), n.machine.Total("gpu-0", clock.now).ActiveSeconds > before,
 		})
 	}})
-	must(t, n.Start())
+	must.Do(t, n.Start())
 	defer n.Close()
-	must(t,
+	must.Do(t,
 		n.StartPod(PodSpec{Namespace: "ns", Name: "pod", Claims: []ClaimSpec{device("gpu", sim.Constant(1), 0, "gpu-0")}}))
-	must(t, n.StopPod("ns", "pod"))
+	must.Do(t, n.StopPod("ns", "pod"))
 	want := []state{
 		{Step: StepClaimed, Claims: 1},
 		{Step: StepCgroup, Claims: 1, Cgroups: 1},
@@ -272,7 +263,7 @@ func TestSharedDevice(t *testing.T) {
 	both := share("20Gi", sim.Constant(1), 0, "gpu-7")
 	both.Object = "both"
 	for name, claim := range map[string]ClaimSpec{"a": both, "b": both, "c": share("60Gi", sim.Constant(1), 0, "gpu-7")} {
-		must(t, n.StartPod(PodSpec{Namespace: "ns", Name: name, Claims: []ClaimSpec{claim}}))
+		must.Do(t, n.StartPod(PodSpec{Namespace: "ns", Name: name, Claims: []ClaimSpec{claim}}))
 	}
 	clock.now = clock.now.Add(8 * time.Second)
 	got := map[string]float64{}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestObjects(t *testing.T) {
@@ -130,10 +131,7 @@ func TestScalars(t *testing.T) {
 	const want = `{"7":7,"T":true,"big":12345678901234567890,"e":"","f":1.5,"hex":16,"i":7,"neg":-7,"nil":null,` +
 		`"octal":15,"q":"7",` +
 		`"s":"a\"b\\c","t":true,"tilde":null,"time":"2026-11-21T01:59:17Z","true":true,"under":1000,"uni":"ü\n"}`
-	got, err := ToJSON([]byte(data))
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(ToJSON([]byte(data)))(t)
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

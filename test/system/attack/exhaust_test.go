@@ -14,6 +14,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // exhaustAttacks are the attacks on resources that the kernel limits for a process or a user.
@@ -107,9 +108,7 @@ func fullDisk(t testing.TB) {
 		case <-time.After(attackTime()):
 		}
 	}))
-	if err := os.Remove(filepath.Join(folder, "filler")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(folder, "filler")))
 	g.await("writing incidents", func() error {
 		if kept, err := filepath.Glob(filepath.Join(folder, "incidents-*")); err != nil || len(kept) == 0 {
 			return fmt.Errorf("%d incidents are in the folder, %w", len(kept), err)
@@ -136,9 +135,7 @@ func withFolder(t testing.TB, script string) (g *target, folder string) {
 	t.Helper()
 	node := largenode.Start(t)
 	inside := node.Path("incidents")
-	if err := os.Mkdir(inside, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(inside, 0o755))
 	flag := "state.dir"
 	if *before != "" {
 		flag = "incidents.dir"

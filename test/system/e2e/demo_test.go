@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The exporter reports the events that the demo plays.
@@ -111,9 +112,7 @@ func startDemo(t *testing.T, most time.Duration) (ctx context.Context, address s
 	run := exec.Command(demo, "--listen="+address) // without a context: it is interrupted below, not killed
 	var stderr strings.Builder
 	run.Stderr = &stderr
-	if err := run.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, run.Start())
 	return ctx, address, func() {
 		stop()
 		if err := errors.Join(run.Process.Signal(os.Interrupt), run.Wait()); err != nil {

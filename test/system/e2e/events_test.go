@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // sentEvents are the requests about Events that an API server was sent.
@@ -35,10 +36,7 @@ func (s *sentEvents) all() []corev1.Event {
 // eventsFront returns the address of an API server that also takes Events, which it returns.
 func eventsFront(t *testing.T, server *kubetest.Server) (address string, sent *sentEvents) {
 	t.Helper()
-	to, err := url.Parse(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	to := must.Get(url.Parse(server.URL()))(t)
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }, FlushInterval: -1,
 	}
@@ -72,10 +70,7 @@ func eventsFront(t *testing.T, server *kubetest.Server) (address string, sent *s
 func TestEventsOfBeginAndEnd(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	server, err := kubetest.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := must.Get(kubetest.New())(t)
 	t.Cleanup(server.Close)
 	server.Put(kubetest.Claims, fmt.Appendf(nil, `{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
 		"metadata": {"namespace": "team", "name": "claim", "uid": "uid-claim"}, "spec": {},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // maxEverything is the limit of the program's resident memory with everything on, in bytes.
@@ -141,15 +142,9 @@ func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 // and the Events that it was sent.
 func largeCluster(t *testing.T, n *largenode.Node) (kubeconfig string, sent *sentEvents) {
 	t.Helper()
-	server, err := kubetest.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := must.Get(kubetest.New())(t)
 	t.Cleanup(server.Close)
-	slice, err := yaml.YAMLToJSON([]byte(largenode.Inventory()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	slice := must.Get(yaml.YAMLToJSON([]byte(largenode.Inventory())))(t)
 	server.Put(kubetest.Slices, slice)
 	for i, pod := range largenode.PodList() {
 		server.Put(kubetest.Pods, fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Pod",

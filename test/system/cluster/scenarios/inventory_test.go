@@ -15,6 +15,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	resourcelisters "k8s.io/client-go/listers/resource/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // inventoryFile is the file for --inventory.file. It is kept up to date from the API server, as a
@@ -78,9 +80,7 @@ func startInventory(t *testing.T, client kubernetes.Interface, path string) *inv
 	ctx, cancel := context.WithCancel(context.Background())
 	factory.StartWithContext(ctx)
 	factory.WaitForCacheSync(ctx.Done())
-	if err := f.write(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.write())
 	var running sync.WaitGroup
 	running.Go(func() { f.follow(ctx, t, changed) })
 	t.Cleanup(func() {

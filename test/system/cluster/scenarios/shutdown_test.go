@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
@@ -104,9 +105,7 @@ func startLogind(t *testing.T) *logind {
 	if _, err := prop.Export(l.conn, logindPath, delay); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.conn.ExportMethodTable(map[string]any{"Inhibit": l.inhibit}, logindPath, logindManager); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.conn.ExportMethodTable(map[string]any{"Inhibit": l.inhibit}, logindPath, logindManager))
 	if reply, err := l.conn.RequestName(logindName, dbus.NameFlagDoNotQueue); err != nil ||
 		reply != dbus.RequestNameReplyPrimaryOwner {
 		t.Fatalf("own %s: %v, %v", logindName, reply, err)
@@ -140,17 +139,13 @@ func (l *logind) shutDown(t *testing.T) {
 	if err := l.lock.Close(); err != nil { // The kubelet has its own copy.
 		t.Fatal(err)
 	}
-	if err := l.conn.Emit(logindPath, logindManager+".PrepareForShutdown", true); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.conn.Emit(logindPath, logindManager+".PrepareForShutdown", true))
 }
 
 // released waits until the kubelet releases the lock.
 func (l *logind) released(t *testing.T) {
 	t.Helper()
-	if err := l.ended.SetReadDeadline(time.Now().Add(*waitLimit)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.ended.SetReadDeadline(time.Now().Add(*waitLimit)))
 	if _, err := io.ReadAll(l.ended); err != nil {
 		t.Errorf("the kubelet holds the lock: %v", err)
 	}
