@@ -21,6 +21,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/state"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // node is a node under load: so many devices, divided among so many pods of one claim each, and 15
@@ -134,15 +135,10 @@ func benchTick(b *testing.B, part string, devices, pods int) {
 		n.tick()
 		l.Advance(join.Join(n.in), n.now)
 	}
-	wire, err := proto.Marshal(answer(devices, pods))
-	if err != nil {
-		b.Fatal(err)
-	}
+	wire := must.Get(proto.Marshal(answer(devices, pods)))(b)
 	parse := func() {
 		var answer v1.ListPodResourcesResponse
-		if err := proto.Unmarshal(wire, &answer); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, proto.Unmarshal(wire, &answer))
 		parsed, _ := podresources.Parse(&answer)
 		for i := range parsed { // the holds of [newNode]
 			parsed[i].Holders = n.in.View.Allocations[i].Holders

@@ -21,6 +21,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -104,16 +105,11 @@ func sizeOf(t *testing.T, s *exposition.Snapshot, f expfmt.FormatType) answerSiz
 	if _, err := e.Write(&out, expfmt.NewFormat(f).WithEscapingScheme(model.NoEscaping)); err != nil {
 		t.Fatal(err)
 	}
-	z, err := gzip.NewWriterLevel(&compressed, web.CompressionLevel)
-	if err != nil {
-		t.Fatal(err)
-	}
+	z := must.Get(gzip.NewWriterLevel(&compressed, web.CompressionLevel))(t)
 	if _, err := z.Write(out.Bytes()); err != nil {
 		t.Fatal(err)
 	}
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, z.Close())
 	size := answerSize{plain: out.Len(), compressed: compressed.Len()}
 	for _, family := range exportertest.Decode(t, e) {
 		if f == expfmt.TypeProtoDelim || family.GetType().String() != "HISTOGRAM" {
@@ -177,10 +173,7 @@ func BenchmarkScrapeOfLargeNode(b *testing.B) {
 func benchAnswer(b *testing.B, scraped []*exposition.Snapshot, format expfmt.Format, compressed bool) {
 	s := scraped[0]
 	e := exposition.New(prometheus.NewRegistry(), func() *exposition.Snapshot { return s }, exposition.Config{})
-	z, err := gzip.NewWriterLevel(io.Discard, web.CompressionLevel)
-	if err != nil {
-		b.Fatal(err)
-	}
+	z := must.Get(gzip.NewWriterLevel(io.Discard, web.CompressionLevel))(b)
 	answer := func() {
 		var w io.Writer = &bytes.Buffer{}
 		if compressed {

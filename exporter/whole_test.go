@@ -25,6 +25,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/state"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -50,10 +51,7 @@ func newWireKubelet(tb testing.TB, devices, pods int) *wireKubelet {
 	tb.Helper()
 	k := &wireKubelet{}
 	for _, pod := range answer(devices, pods).PodResources {
-		wire, err := proto.Marshal(&v1.ListPodResourcesResponse{PodResources: []*v1.PodResources{pod}})
-		if err != nil {
-			tb.Fatal(err)
-		}
+		wire := must.Get(proto.Marshal(&v1.ListPodResourcesResponse{PodResources: []*v1.PodResources{pod}}))(tb)
 		k.pods = append(k.pods, wire)
 	}
 	return k
@@ -163,10 +161,7 @@ func (w *wholeNode) fill(tb testing.TB, each func(tick int)) {
 		w.Sampler.tick(tb.Context())
 		each(tick)
 	}
-	history, err := w.recorder.History(tb.Context(), recorder.Selection{Device: "gpu-7"})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	history := must.Get(w.recorder.History(tb.Context(), recorder.Selection{Device: "gpu-7"}))(tb)
 	if n := len(history.Times); n < 600 {
 		tb.Fatalf("the ring has %d ticks, want at least 600", n)
 	}

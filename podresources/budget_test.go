@@ -13,6 +13,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
@@ -59,9 +60,7 @@ func TestDeviceIDsOfOnePod(t *testing.T) {
 			"a-memory example.com/memory": maxPluginIDs, "a-memory example.com/gpu": 1, "other example.com/memory": 3,
 			"z-claim " + gpu(0).DriverName: 1,
 		}
-		if diff := cmp.Diff(want, count); diff != "" {
-			t.Errorf("%d IDs: allocations (-want +got):\n%s", n, diff)
-		}
+		expect.Equal(t, fmt.Sprintf("%d IDs: allocations", n), want, count)
 		if got := rejected[driver.ReasonTooManyIDs]; got != n-maxPluginIDs {
 			t.Errorf("%d IDs: rejected %v, want %d", n, rejected, n-maxPluginIDs)
 		}

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -50,9 +50,7 @@ func list(t *testing.T, c *Client, timeout time.Duration) (*v1.ListPodResourcesR
 func TestClientList(t *testing.T) {
 	_, c := dial(t)
 	got := must.Get(list(t, c, waitLimit))(t)
-	if diff := cmp.Diff(recordedList(t), got, protocmp.Transform()); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", recordedList(t), got, protocmp.Transform())
 }
 
 func TestClientErrors(t *testing.T) {
@@ -147,12 +145,8 @@ func TestClientOneBadPod(t *testing.T) {
 	answer := must.Get(list(t, c, waitLimit))(t)
 	allocations, rejections := Parse(answer)
 	want, _ := Parse(recordedList(t))
-	if diff := cmp.Diff(want, allocations); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff(driver.Rejections{driver.ReasonMalformed: 1}, rejections); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", want, allocations)
+	expect.Equal(t, "", driver.Rejections{driver.ReasonMalformed: 1}, rejections)
 }
 
 // TestClientFindsARestartedKubelet: the socket file remains and refuses connections, then the

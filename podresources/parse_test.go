@@ -17,6 +17,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -61,9 +62,7 @@ func TestParseRecorded(t *testing.T) {
 		must.Do(t, os.WriteFile(golden, []byte(got), 0o644))
 	}
 	want := must.Get(os.ReadFile(golden))(t)
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", string(want), got)
 }
 
 // gpu returns the device with a number, of the driver of most tests. It has one CDI name.
@@ -206,9 +205,7 @@ func TestParseCDI(t *testing.T) {
 			for _, a := range allocations {
 				got[a.Device.Device] = a.CDI
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, "", tt.want, got)
 		})
 	}
 }
@@ -229,9 +226,7 @@ func TestParseBounds(t *testing.T) {
 	if len(allocations) != kept {
 		t.Errorf("%d allocations, want %d", len(allocations), kept)
 	}
-	if diff := cmp.Diff(driver.Rejections{driver.ReasonTooMany: 1100*32 - kept}, rejections); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", driver.Rejections{driver.ReasonTooMany: 1100*32 - kept}, rejections)
 	for _, a := range allocations {
 		if a.Holders[0].Name >= fmt.Sprintf("pod-%04d", kept/32) {
 			t.Fatalf("%s was kept", a.Holders[0].Name)

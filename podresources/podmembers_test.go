@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -55,9 +56,7 @@ func TestPodMembers(t *testing.T) {
 	} {
 		procfs.clock = procfs.clock.Add(step.later)
 		step.do()
-		if diff := cmp.Diff(step.want, m.Of(step.of)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", step.name, diff)
-		}
+		expect.Equal(t, step.name, step.want, m.Of(step.of))
 	}
 	if m.known != nil || m.search != nil {
 		t.Error("what nobody asks for is remembered")

@@ -10,8 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -111,9 +110,7 @@ func TestPodProcesses(t *testing.T) {
 	} {
 		procfs.clock = procfs.clock.Add(step.later)
 		step.do()
-		if diff := cmp.Diff(step.want, p.Of(step.of)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", step.name, diff)
-		}
+		expect.Equal(t, step.name, step.want, p.Of(step.of))
 	}
 }
 

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -108,9 +108,7 @@ func TestPodWorks(t *testing.T) {
 			if (err != nil) != test.failing {
 				t.Errorf("the error is %v", err)
 			}
-			if diff := cmp.Diff(test.want, got, cmpopts.EquateNaNs()); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			expect.Equal(t, "", test.want, got, cmpopts.EquateNaNs())
 		})
 	}
 }

@@ -172,45 +172,30 @@ func TestHotplug(t *testing.T) {
 }
 
 func TestSuite(t *testing.T) {
-	var current *machine
-	fresh := func(tb testing.TB) *machine {
-		tb.Helper()
-		current = newMachine(tb, times(0, 1000, 9000), times(1, 5, 10), times(3, 0, 0))
-		return current
-	}
-	fault := func(name, line, instead string, hits func(cpu int) bool, silent bool) drivertest.Fault {
-		return drivertest.Fault{
-			Name: name,
-			New: func(tb testing.TB) (driver.Source, func()) {
-				tb.Helper()
-				m := fresh(tb)
-				return m.source, func() { m.writeText(regexp.MustCompile(line).ReplaceAllString(render(m.times), instead)) }
-			},
-			Hits:   func(s driver.Sample, _ driver.Reading) bool { return hits(s.Hardware.CPUs[0]) },
-			Silent: silent,
+	fault := func(name, line, instead string, hits func(cpu int) bool, silent bool) drivertest.FileFault[*machine] {
+		return drivertest.FileFault[*machine]{
+			Name: name, Silent: silent, Hits: func(s driver.Sample, _ driver.Reading) bool { return hits(s.Hardware.CPUs[0]) },
+			Break: func(m *machine) { m.writeText(regexp.MustCompile(line).ReplaceAllString(render(m.times), instead)) },
 		}
 	}
 	one := func(cpu int) bool { return cpu == 1 }
 	all := func(int) bool { return true }
-	drivertest.Run(t, drivertest.Config{
+	drivertest.Files[*machine]{
 		Fills: Fills(),
-		New: func(tb testing.TB) driver.Source {
-			tb.Helper()
-			return fresh(tb).source
+		New: func(tb testing.TB) *machine {
+			return newMachine(tb, times(0, 1000, 9000), times(1, 5, 10), times(3, 0, 0))
 		},
-		Now:     func() time.Time { return current.clock },
-		Advance: func() { current.run(30, 70) },
-		Absent: func(tb testing.TB) driver.Source {
-			tb.Helper()
-			return newMachine(tb).source
-		},
-		Faults: []drivertest.Fault{
+		Absent:  func(tb testing.TB) *machine { return newMachine(tb) },
+		Source:  func(m *machine) driver.Source { return m.source },
+		Now:     func(m *machine) time.Time { return m.clock },
+		Advance: func(m *machine) { m.run(30, 70) },
+		Faults: []drivertest.FileFault[*machine]{
 			fault("offline", `cpu1 .*\n`, "", one, true),
 			fault("garbage", `cpu1 `, "cpu1 ? ", one, false),
 			fault("number", `cpu1 `, "cpu99999 ", one, false),
 			fault("nothing", `(?s).*`, "", all, false),
 		},
-	})
+	}.Run(t)
 }
 
 func TestUnreadable(t *testing.T) {

@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -254,9 +254,7 @@ func TestKFD(t *testing.T) {
 	m.busy(10, 3, 1, time.Second)
 	m.open(11, 5, "/dev/dri/renderD129", saysIntel(3, 200, 200))
 	got := m.sample()
-	if diff := cmp.Diff(memory(2*mib, 10, 11), got[amd]); diff != "" {
-		t.Errorf("AMD's GPU (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "AMD's GPU", memory(2*mib, 10, 11), got[amd])
 	if got := got[intel].Processes[11]["utilization"]; got != 0.5 {
 		t.Errorf("Intel's GPU: %v, want 0.5", got)
 	}
@@ -326,9 +324,7 @@ func TestMalformed(t *testing.T) {
 			}
 		}
 	}
-	if diff := cmp.Diff(map[driver.Quantity]int{driver.Utilization: 1, driver.MemoryUsed: 1}, malformed); diff != "" {
-		t.Errorf("malformed (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "malformed", map[driver.Quantity]int{driver.Utilization: 1, driver.MemoryUsed: 1}, malformed)
 	m.later(time.Second)
 	m.open(10, 3, "/dev/dri/renderD128", saysAMD(1, 0, 1024)+string(make([]byte, maxFile)))
 	if _, err := m.source.Sample(t.Context()); err == nil {

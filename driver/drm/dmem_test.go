@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -68,9 +69,7 @@ func TestManyCgroups(t *testing.T) {
 		{10: {"memory_used": 1}, 11: {"memory_used": 2}},
 		{10: {"memory_used": 1}, 11: {"memory_used": 2}, 12: {"memory_used": 3}},
 	} {
-		if diff := cmp.Diff(want, m.sample()[amd].Processes); diff != "" {
-			t.Errorf("sample %d (-want +got):\n%s", i, diff)
-		}
+		expect.Equal(t, fmt.Sprintf("sample %d", i), want, m.sample()[amd].Processes)
 		m.later(time.Second)
 	}
 	m.pods = m.pods[:1]

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -158,9 +159,7 @@ func values(readings []driver.Reading) map[string]float64 {
 
 func (m *machine) expect(when string, want map[string]figure) {
 	m.tb.Helper()
-	if diff := cmp.Diff(want, m.sample()); diff != "" {
-		m.tb.Errorf("%s (-want +got):\n%s", when, diff)
-	}
+	expect.Equal(m.tb, when, want, m.sample())
 }
 
 type (

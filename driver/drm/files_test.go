@@ -1,6 +1,7 @@
 package drm
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -41,9 +43,7 @@ func TestEveryFile(t *testing.T) {
 		for device, want := range before {
 			got := after[device]
 			if device != touched {
-				if diff := cmp.Diff(want, got); diff != "" {
-					t.Errorf("without %s, of another device (-want +got):\n%s", path, diff)
-				}
+				expect.Equal(t, fmt.Sprintf("without %s, of another device", path), want, got)
 				continue
 			}
 			for name := range got.Device {

@@ -9,12 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/goleak"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -127,9 +127,7 @@ func TestHardware(t *testing.T) {
 		},
 		npu: {PCI: npu, Vendor: "intel", DeviceNodes: []string{"/dev/accel/accel1"}},
 	}
-	if diff := cmp.Diff(want, hardware); diff != "" {
-		t.Errorf("hardware (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "hardware", want, hardware)
 }
 
 // wholeServer has the server's readings after a second.
@@ -181,9 +179,7 @@ func TestValues(t *testing.T) {
 	m.later(time.Second)
 	second := m.sample()
 	for address, want := range wholeServer() {
-		if diff := cmp.Diff(want, drivertest.Values(second[address]), approximately); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", address, diff)
-		}
+		expect.Equal(t, address, want, drivertest.Values(second[address]), approximately)
 	}
 	if len(second) != len(wholeServer()) {
 		t.Errorf("%d samples", len(second))

@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -140,13 +140,9 @@ func TestPMU(t *testing.T) {
 		},
 		twoTiles: {"utilization": 0.75, "engine_utilization render": 0.75}, // has no PMU
 	} {
-		if diff := cmp.Diff(want, engines(got[address]), approximately); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", address, diff)
-		}
+		expect.Equal(t, address, want, engines(got[address]), approximately)
 	}
-	if diff := cmp.Diff(map[uint32]int{21: 0, 22: 4}, pmu.units); diff != "" {
-		t.Errorf("CPUs of units (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "CPUs of units", map[uint32]int{21: 0, 22: 4}, pmu.units)
 	for event, n := range pmu.opened {
 		if n != 1 {
 			t.Errorf("event %#x is open %d times", event, n)
@@ -194,9 +190,7 @@ func TestPMUUnavailable(t *testing.T) {
 			for _, s := range samples {
 				if s.Hardware.PCI == battlemage {
 					want := map[string]float64{"utilization": 0.75, "engine_utilization render": 0.75, "engine_utilization video": 0}
-					if diff := cmp.Diff(want, engines(s), approximately); diff != "" {
-						t.Errorf("(-want +got):\n%s", diff)
-					}
+					expect.Equal(t, "", want, engines(s), approximately)
 				}
 			}
 		})

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -176,9 +177,7 @@ func TestLookup(t *testing.T) {
 			t.Errorf("%s: -want +got:\n%s", names, diff)
 		}
 	}
-	if diff := cmp.Diff(driver.Rejections{driver.ReasonConflictingCDI: 1}, c.Rejected()); diff != "" {
-		t.Errorf("rejections: -want +got:\n%s", diff)
-	}
+	expect.Equal(t, "rejections", driver.Rejections{driver.ReasonConflictingCDI: 1}, c.Rejected())
 }
 
 // event is what Watch emits, less the time.
@@ -243,14 +242,10 @@ func TestRefresh(t *testing.T) {
 		for _, change := range c.refresh().changes {
 			got = append(got, event{change.gone, change.names})
 		}
-		if diff := cmp.Diff(step.want, got); diff != "" {
-			t.Errorf("%s: -want +got:\n%s", step.name, diff)
-		}
+		expect.Equal(t, step.name, step.want, got)
 	}
 	want := driver.Rejections{driver.ReasonMalformedSpec: 1, driver.ReasonLargeSpec: 1, driver.ReasonUnreadableSpec: 1}
-	if diff := cmp.Diff(want, c.Rejected()); diff != "" {
-		t.Errorf("rejections: -want +got:\n%s", diff)
-	}
+	expect.Equal(t, "rejections", want, c.Rejected())
 }
 
 func TestTooManySpecs(t *testing.T) {
@@ -264,9 +259,7 @@ func TestTooManySpecs(t *testing.T) {
 	if n := len(*c.devices.Load()); n != maxSpecs {
 		t.Errorf("%d devices, want %d", n, maxSpecs)
 	}
-	if diff := cmp.Diff(driver.Rejections{driver.ReasonTooManySpecs: 2}, c.Rejected()); diff != "" {
-		t.Errorf("rejections: -want +got:\n%s", diff)
-	}
+	expect.Equal(t, "rejections", driver.Rejections{driver.ReasonTooManySpecs: 2}, c.Rejected())
 }
 
 func TestWrittenAt(t *testing.T) {

@@ -6,9 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -66,9 +65,7 @@ func TestPluginDevice(t *testing.T) {
 			sysfs := t.TempDir()
 			link(t, sysfs, "class/net/eth1/device", "../../../0000:3b:00.0")
 			link(t, sysfs, "class/drm/card1/device", "../../../0000:03:00.0")
-			if diff := cmp.Diff(tc.want, NewPluginDevice(tc.resource, tc.id, sysfs)); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			expect.Equal(t, "", tc.want, NewPluginDevice(tc.resource, tc.id, sysfs))
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -33,9 +34,7 @@ func TestRules(t *testing.T) {
 		entry.Local = false // which TestPlacement is about
 		got[id.Driver][id.Device] = entry
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", want, got)
 }
 
 func TestVendorName(t *testing.T) {
@@ -98,9 +97,7 @@ func TestParseCPUList(t *testing.T) {
 		"0": {0}, "0-3,8": {0, 1, 2, 3, 8}, "5\n": {5}, "": nil, "3-1": nil, "1,": nil, "0-4294967295": nil,
 		"8191": {8191}, "8192": nil, "-1": nil, "a": nil,
 	} {
-		if diff := cmp.Diff(want, parseCPUList(list)); diff != "" {
-			t.Errorf("parseCPUList(%q): -want +got:\n%s", list, diff)
-		}
+		expect.Equal(t, fmt.Sprintf("parseCPUList(%q)", list), want, parseCPUList(list))
 	}
 }
 

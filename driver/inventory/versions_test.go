@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -31,9 +31,7 @@ func TestVersions(t *testing.T) {
 			"JSON, YAML and list": slices.Concat(objects[0], []byte("\n---\n"), asYAML(t, asList(t, "v1", "List", objects[1:]))),
 		} {
 			t.Run(version+"/"+form, func(t *testing.T) {
-				if diff := cmp.Diff(want, parse(t, data, "")); diff != "" {
-					t.Errorf("-want +got:\n%s", diff)
-				}
+				expect.Equal(t, "", want, parse(t, data, ""))
 			})
 		}
 	}

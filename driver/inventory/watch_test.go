@@ -15,6 +15,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -186,12 +187,8 @@ func TestWatchPolls(t *testing.T) {
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("error %v", err)
 		}
-		if diff := cmp.Diff([]event{came("a"), gone("a")}, got); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
-		if diff := cmp.Diff([]time.Duration{pollInterval, 2 * pollInterval}, times); diff != "" {
-			t.Errorf("times: -want +got:\n%s", diff)
-		}
+		expect.Equal(t, "", []event{came("a"), gone("a")}, got)
+		expect.Equal(t, "times", []time.Duration{pollInterval, 2 * pollInterval}, times)
 	})
 }
 
@@ -203,9 +200,7 @@ func TestWatcherAdd(t *testing.T) {
 	if w.add([]string{filepath.Join(dir, "missing"), dir}) {
 		t.Error("a folder that is not there is watched")
 	}
-	if diff := cmp.Diff([]string{dir}, w.notify.WatchList()); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", []string{dir}, w.notify.WatchList())
 	if !w.add([]string{dir}) {
 		t.Error("a folder that is watched is not watched")
 	}
@@ -272,9 +267,7 @@ func TestWatchHangs(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		if diff := cmp.Diff([]event{came("b")}, got); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
+		expect.Equal(t, "", []event{came("b")}, got)
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("error %v", err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -132,9 +133,7 @@ func TestXIDs(t *testing.T) {
 	for i := range want[0].Readings {
 		want[0].Readings[i].At = m.clock
 	}
-	if diff := cmp.Diff(want, m.sample()); diff != "" {
-		t.Errorf("a second later (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "a second later", want, m.sample())
 }
 
 // An error of a MIG device is that device's, by the UUID of its GPU; the GPU's where that is not
@@ -297,9 +296,7 @@ func TestForged(t *testing.T) {
 	if got := m.sample(); len(got) > 0 {
 		t.Errorf("forged: %+v", got)
 	}
-	if diff := cmp.Diff(driver.Rejections{driver.ReasonMalformed: 2}, m.Rejected()); diff != "" {
-		t.Errorf("rejected (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "rejected", driver.Rejections{driver.ReasonMalformed: 2}, m.Rejected())
 }
 
 // fakeLog answers like /dev/kmsg: one record, or one error, for each read.
@@ -328,9 +325,7 @@ func TestOverwritten(t *testing.T) {
 		t.Errorf("%v errors are counted, want 3", n)
 	}
 	want := driver.Rejections{driver.ReasonOverwritten: 40, driver.ReasonTooLarge: 1}
-	if diff := cmp.Diff(want, m.Rejected()); diff != "" {
-		t.Errorf("rejected (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "rejected", want, m.Rejected())
 }
 
 // A log that fails is opened again, and records that were read are not counted twice.

@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -96,9 +96,7 @@ func TestRecordedMachine(t *testing.T) {
 		"ifb0": {NetDev: "ifb0"},
 		"ifb1": {NetDev: "ifb1"},
 	}
-	if diff := cmp.Diff(want, hardware); diff != "" {
-		t.Errorf("hardware (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "hardware", want, hardware)
 	if got := drivertest.Values(samples["eth0"]); len(got) != numCounters+1 || got["link_up network"] != 1 {
 		t.Errorf("%d readings of eth0, whose speed is unknown: %v", len(got), got)
 	}
@@ -126,9 +124,7 @@ func TestServer(t *testing.T) {
 		"bond0":        {NetDev: "bond0"},
 		"veth0a1b2c3d": {NetDev: "veth0a1b2c3d"},
 	}
-	if diff := cmp.Diff(want, hardware); diff != "" {
-		t.Errorf("hardware (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "hardware", want, hardware)
 	counters := map[string]float64{
 		"io_bytes network receive": 100000000, "io_bytes network transmit": 10000001,
 		"network_packets receive": 1000002, "network_packets transmit": 100003,
@@ -137,9 +133,7 @@ func TestServer(t *testing.T) {
 	}
 	withSpeed := maps.Clone(counters)
 	withSpeed["capacity speed"], withSpeed["link_up network"], withSpeed["errors link_down"] = 12.5e9, 1, 3
-	if diff := cmp.Diff(withSpeed, drivertest.Values(samples["ens1f0np0"])); diff != "" {
-		t.Errorf("readings of the physical function (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "readings of the physical function", withSpeed, drivertest.Values(samples["ens1f0np0"]))
 	for name, want := range map[string]float64{"enxusb": 125e6, "ens1f0v0": 0, "bond0": 0, "veth0a1b2c3d": 0} {
 		if got := drivertest.Values(samples[name])["capacity speed"]; got != want {
 			t.Errorf("speed of %s is %v bytes per second, want %v", name, got, want)
@@ -216,9 +210,7 @@ func TestTemperature(t *testing.T) {
 	} {
 		got := drivertest.Values(named[name])
 		maps.DeleteFunc(got, func(key string, _ float64) bool { return !strings.HasPrefix(key, "temperature") })
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		expect.Equal(t, name, want, got)
 	}
 	m.Clock = m.Clock.Add(factsEvery)
 	m.Write(monitor + "temp1_input: hot\n")

@@ -8,11 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -86,9 +86,7 @@ func TestPodsInterface(t *testing.T) {
 		"network_errors receive": 3, "network_errors transmit": 11,
 		"network_drops receive": 4, "network_drops transmit": 12,
 	}
-	if diff := cmp.Diff(want, drivertest.Values(s)); diff != "" {
-		t.Errorf("readings (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "readings", want, drivertest.Values(s))
 	if got := received(s); !got.Since.IsZero() || !got.At.Equal(m.Clock) {
 		t.Errorf("%+v, want a value of unknown beginning at %v", got, m.Clock)
 	}

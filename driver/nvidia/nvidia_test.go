@@ -9,12 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/xid"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -99,9 +99,7 @@ func TestXIDs(t *testing.T) {
 			{Quantity: driver.Errors, Labels: driver.Labels{"xid", "79"}, At: before.Add(3 * time.Second)},
 		},
 	}
-	if diff := cmp.Diff(want, report()); diff != "" {
-		t.Errorf("the report (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "the report", want, report())
 	for code := range int64(nvidia.MaxCodes + 100) {
 		count(1000+code, "", before, time.Time{})
 	}

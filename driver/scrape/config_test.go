@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -64,9 +65,7 @@ endpoints:
 			},
 		},
 	}
-	if diff := cmp.Diff(want, e, cmp.AllowUnexported(Endpoint{}), cmpopts.IgnoreFields(Endpoint{}, "Client")); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", want, e, cmp.AllowUnexported(Endpoint{}), cmpopts.IgnoreFields(Endpoint{}, "Client"))
 }
 
 func TestParseConfigDefaults(t *testing.T) {

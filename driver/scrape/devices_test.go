@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/dra-exporter/dra-exporter/driver/inventory"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -136,9 +136,7 @@ func TestDevices(t *testing.T) {
 			if preset == "node-exporter" {
 				nics(t, got)
 			}
-			if diff := cmp.Diff(want, got, cmpopts.EquateApprox(1e-12, 0)); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			expect.Equal(t, "", want, got, cmpopts.EquateApprox(1e-12, 0))
 		})
 	}
 }
@@ -177,14 +175,8 @@ func nics(t *testing.T, got map[string]readings) {
 // devices returns the readings of the slices' devices from a preset's exposition, by device.
 func devices(t *testing.T, preset, more string) map[string]readings {
 	t.Helper()
-	body, err := os.ReadFile(filepath.Join("testdata", preset+".prom"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	written, err := os.ReadFile("testdata/slices.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := must.Get(os.ReadFile(filepath.Join("testdata", preset+".prom")))(t)
+	written := must.Get(os.ReadFile("testdata/slices.yaml"))(t)
 	devices, rejected, err := inventory.ParseSlices(written, "node1")
 	if err != nil || len(rejected) > 0 {
 		t.Fatalf("slices: %v, rejected %v", err, rejected)

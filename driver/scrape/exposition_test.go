@@ -10,11 +10,11 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -88,9 +88,7 @@ func TestParseExposition(t *testing.T) {
 			if _, err := parseExposition(iotest.HalfReader(strings.NewReader(test.text)), test.openMetrics, &r); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(test.want, r.lines); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, "", test.want, r.lines)
 		})
 	}
 }
@@ -128,9 +126,7 @@ func TestParseProtobuf(t *testing.T) {
 		"type a gauge", `a b="c" 1 @1970-01-01T00:00:01.000`, `a b="d" 2`, "type x counter",
 		"type n_total counter", "n_total 3",
 	}
-	if diff := cmp.Diff(want, r.lines); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", want, r.lines)
 	if _, err := parseProtobuf(bytes.NewReader(body.Bytes()[:body.Len()-1]), &recorder{}); err == nil {
 		t.Error("no error of an answer that is cut off")
 	}

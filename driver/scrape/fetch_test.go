@@ -196,10 +196,7 @@ func TestClientSettings(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := New(c.Endpoints[0], withClock(testNow))
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := must.Get(New(c.Endpoints[0], withClock(testNow)))(t)
 			samples, err := s.Sample(t.Context())
 			if test.reason != "" {
 				if err == nil || driver.ReasonOf(err) != test.reason {

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -114,9 +115,7 @@ func TestSampleKeepsTheInterval(t *testing.T) {
 		}
 		c.advance(250 * time.Millisecond)
 	}
-	if diff := cmp.Diff([]int{0, 20, 40, 60, 80, 100, 120}, asked); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", []int{0, 20, 40, 60, 80, 100, 120}, asked)
 	c.advance(time.Hour)
 	before := p.requests.Load()
 	for range 4 {
@@ -188,9 +187,7 @@ func TestTimesDoNotGoBack(t *testing.T) {
 	p.set("busy{UUID=\"a\"} 1\nenergy{UUID=\"a\"} 1\n")
 	got = append(got, sampled(t, s)[0].Readings[0].At.Sub(start))
 	want := []time.Duration{-1e9, -1e9, 12e9, 40e9}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", want, got)
 }
 
 // After the wall clock went back, timestamps of samples are believed, although they are before
@@ -269,9 +266,7 @@ busy_created{UUID="a"} 1000000000.5
 driver= device= uuid=b pci= netdev=
   energy 8
 `
-	if diff := cmp.Diff(want, lines(sampled(t, s))); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", want, lines(sampled(t, s)))
 }
 
 func TestRejected(t *testing.T) {
@@ -344,9 +339,7 @@ func TestRejected(t *testing.T) {
 					got = append(got, fmt.Sprintf("%s %v %v", sample.Hardware.PCI, r.Quantity, r.Value))
 				}
 			}
-			if diff := cmp.Diff(test.want, strings.Join(got, "\n")); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, "", test.want, strings.Join(got, "\n"))
 			if rejected := s.Rejected(); !maps.Equal(test.rejected, rejected) {
 				t.Errorf("rejected %v, want %v", rejected, test.rejected)
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -237,9 +238,7 @@ func TestSensors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(map[string]float64{"edge": 45.5, "temp2": -5, "edge temp10": 50}, read(t, sensors)); diff != "" {
-		t.Errorf("temperatures (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "temperatures", map[string]float64{"edge": 45.5, "temp2": -5, "edge temp10": 50}, read(t, sensors))
 	voltages, err := sysfs.Voltages(sysfs.PCIDevice(root, "0000:3b:00.0"))
 	if diff := cmp.Diff(map[string]float64{"vddgfx": 0.825, "in1": -12}, read(t, voltages)); diff != "" || err != nil {
 		t.Errorf("voltages, error %v (-want +got):\n%s", err, diff)

@@ -25,6 +25,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // busyHistory is one with all families of a device and its holder.
@@ -221,10 +223,7 @@ func TestParts(t *testing.T) {
 	e := exposition.New(own, func() *exposition.Snapshot { return s }, exposition.Config{})
 	for _, format := range exposition.Formats() {
 		var out bytes.Buffer
-		parts, err := e.Write(&out, format)
-		if err != nil {
-			t.Fatal(err)
-		}
+		parts := must.Get(e.Write(&out, format))(t)
 		end, families := 0, 0
 		for i, part := range parts {
 			if part.Begin != end || (part.Family == "") != (i == len(parts)-1) {
@@ -389,9 +388,7 @@ func TestHealth(t *testing.T) {
 				want = map[string]float64{"healthy": 0, "unhealthy": 0, "unknown": 0}
 				want[tc.want] = 1
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, "", want, got)
 		})
 	}
 }

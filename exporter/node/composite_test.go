@@ -6,12 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // composite has slices and claims as the composite DRA driver creates them. The device gpu-0--eth2
@@ -92,9 +92,7 @@ status:
 // NIC themselves. The group is not hardware.
 func TestComposite(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "inventory.yaml")
-	if err := os.WriteFile(file, []byte(composite), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, []byte(composite), 0o600))
 	n := newTestNode(t, Config{Name: "node1", InventoryFile: file})
 	n.book.PodChanged(podresources.PodFacts{
 		Pod: podresources.Pod{Namespace: "team", Name: "trainer"}, UID: "pod-uid", Started: true,
@@ -130,9 +128,7 @@ func TestComposite(t *testing.T) {
 		"gpu.nvidia.com/gpu-0": "energy of pair", "gpu.nvidia.com/gpu-1": "no_match", "dra.net/eth2": "io_bytes of pair",
 		"composite.dra.example.io/gpu-0--eth2": "no_source", "composite.dra.example.io/gpu-1--eth2": "no_source",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("devices -want +got:\n%s", diff)
-	}
+	expect.Equal(t, "devices", want, got)
 	unknown := driver.Inventory{held.Device: {Members: []driver.Hardware{{UUID: "x"}}}}
 	if left := withMembers([]podresources.Allocation{held}, unknown); len(left) != 1 || left[0].Device != held.Device {
 		t.Errorf("a group of unknown devices became %+v", left)

@@ -7,8 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // A merged chart has the times of all charts in the windows, and for each time the values of the
@@ -41,10 +42,6 @@ func TestMergedCharts(t *testing.T) {
 	for _, s := range got.Series {
 		values[s.Labels["sensor"]] = s.Values.Floats()
 	}
-	if diff := cmp.Diff(want, values, cmpopts.EquateNaNs()); diff != "" {
-		t.Errorf("values (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]time.Time{at(1), at(2), at(3), at(4), at(9)}, got.Times); diff != "" {
-		t.Errorf("times (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "values", want, values, cmpopts.EquateNaNs())
+	expect.Equal(t, "times", []time.Time{at(1), at(2), at(3), at(4), at(9)}, got.Times)
 }

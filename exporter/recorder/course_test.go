@@ -5,12 +5,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // health is a reading of the health.
@@ -79,9 +78,7 @@ func TestOrder(t *testing.T) {
 	for _, i := range s.Incidents() {
 		got = append(got, i.Kind)
 	}
-	if diff := cmp.Diff([]recorder.Kind{recorder.LinkDown, recorder.Unhealthy}, got); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", []recorder.Kind{recorder.LinkDown, recorder.Unhealthy}, got)
 	s.link(1, health("unhealthy"))
 	s.pass(1)
 	if i := s.Incidents()[0]; i.Kind != recorder.Unhealthy || i.Count != 2 || !i.Open() {

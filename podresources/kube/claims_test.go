@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -87,9 +87,7 @@ func TestRecorded(t *testing.T) {
 			Results: single("gpu-4", "gpu", "gpu.example.com"),
 		},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", want, got)
 }
 
 // TestVersions checks that v1beta2 and v1beta1, which does not nest the class in exactly, give the
@@ -118,9 +116,7 @@ func TestVersions(t *testing.T) {
 			if err != nil || len(rejected) > 0 {
 				t.Fatalf("rejected %v, error %v", rejected, err)
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			expect.Equal(t, "", want, got)
 		})
 	}
 }
@@ -271,9 +267,7 @@ func TestParseClaims(t *testing.T) {
 			if tc.reason != "" {
 				wantRejected = driver.Rejections{tc.reason: 1}
 			}
-			if diff := cmp.Diff(wantRejected, rejected); diff != "" {
-				t.Errorf("rejections: -want +got:\n%s", diff)
-			}
+			expect.Equal(t, "rejections", wantRejected, rejected)
 			if tc.reason == driver.ReasonTooManyResults {
 				if n := len(got[podresources.Claim{Namespace: "ns", Name: "c"}].Results); n != maxResults {
 					t.Errorf("%d results, want %d", n, maxResults)
@@ -284,9 +278,7 @@ func TestParseClaims(t *testing.T) {
 			if tc.want != nil {
 				want[podresources.Claim{Namespace: "ns", Name: "c"}] = *tc.want
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			expect.Equal(t, "", want, got)
 		})
 	}
 }

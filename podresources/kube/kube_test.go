@@ -12,13 +12,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/rest"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -121,9 +121,7 @@ func (c *cluster) wantDevices(t *testing.T, names ...string) {
 	for _, name := range names {
 		want[name] = true
 	}
-	if diff := cmp.Diff(want, c.devices()); diff != "" {
-		t.Errorf("devices: -want +got:\n%s", diff)
-	}
+	expect.Equal(t, "devices", want, c.devices())
 }
 
 // sliceJSON is a ResourceSlice of one device. A field of its spec selects the nodes.
@@ -331,7 +329,5 @@ func TestJoinedReport(t *testing.T) {
 	first(0, nil)
 	second(0, nil)
 	first(0, errMalformed)
-	if diff := cmp.Diff([]string{"answer too large", "<nil>", "malformed answer"}, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", []string{"answer too large", "<nil>", "malformed answer"}, got)
 }

@@ -13,11 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/nvml"
 	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -148,9 +147,7 @@ func notComparedOn(t *testing.T, l look, uuid string) {
 	}
 	slices.Sort(want)
 	slices.Sort(got)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("not compared (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "not compared", want, got)
 }
 
 // findsWrongValues changes the output of nvidia-smi in one place after the other.
@@ -306,9 +303,7 @@ func TestCompareSources(t *testing.T) {
 		"clock sm": differs, "occupancy": notCompared,
 		"memory_used": differs,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("verdicts (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "verdicts", want, got)
 }
 
 // An incomplete recording is rejected.

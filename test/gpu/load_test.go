@@ -13,8 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -124,15 +123,11 @@ func TestLoad(t *testing.T) {
 		"cuCtxSetCurrent 0",
 		"cuMemAlloc_v2 1048576 0", "cuMemsetD8_v2 0 1048576 0", "cuModuleLoadData 0", "cuModuleGetFunction spin 0",
 	}, round...)
-	if diff := cmp.Diff(want, lines[:min(len(want), len(lines))]); diff != "" {
-		t.Errorf("first calls (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "first calls", want, lines[:min(len(want), len(lines))])
 	rounds := (len(lines) - len(want) + len(round)) / len(round)
 	for i := range rounds {
 		begun := len(want) - len(round) + i*len(round)
-		if diff := cmp.Diff(round, lines[begun:begun+len(round)]); diff != "" {
-			t.Errorf("calls of round %d (-want +got):\n%s", i, diff)
-		}
+		expect.Equal(t, fmt.Sprintf("calls of round %d", i), round, lines[begun:begun+len(round)])
 	}
 	// Periods are 50 ms in the mean, and at least 35 ms: 500 ms have at most a few more rounds than
 	// requested.

@@ -38,10 +38,7 @@ func TestPages(t *testing.T) {
 // playPage plays the page of a preset with the numbers of the device of which it has the most.
 func playPage(t *testing.T, preset, file string) {
 	t.Helper()
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(file))(t)
 	timed := regexp.MustCompile(`(?m)^([^#].* [^ ]+) \d{13}$`) // the times of samples are those of the node
 	p := &page{lines: strings.Split(timed.ReplaceAllString(string(content), "$1"), "\n")}
 	server := httptest.NewServer(p)

@@ -5,8 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -20,9 +19,7 @@ func TestHistogram(t *testing.T) {
 		{-1. / 1024, 1. / 1024, 1},
 		{98.70149282610239, 107.63474115247546, 3},
 	}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", want, got)
 	for _, broken := range []string{
 		`[1, {"count": "x", "sum": "1"}]`, `[1, {"count": "1", "sum": "1", "buckets": [[0, "1"]]}]`, `[1, "2"]`,
 	} {

@@ -2,17 +2,18 @@ package sim
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"strconv"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -174,16 +175,12 @@ func TestTruth(t *testing.T) {
 	gpu := Truth{HeldSeconds: 20, ShareSeconds: 12.5, ActiveSeconds: 5 + 10*0.875/4}
 	gpu.Joules = 70*12.5 + 630*gpu.ActiveSeconds
 	gpu.ReceiveBytes, gpu.TransmitBytes = 12e9*gpu.ActiveSeconds, 5e9*gpu.ActiveSeconds
-	if diff := cmp.Diff(gpu, m.Truth("a", at(40))); diff != "" {
-		t.Errorf("a (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "a", gpu, m.Truth("a", at(40)))
 	b := m.Truth("b", at(40))
 	if b.HeldSeconds != 20 || b.ShareSeconds != 17.5 || b.ActiveSeconds != 10*0.875*3/4 {
 		t.Errorf("b: %+v", b)
 	}
-	if diff := cmp.Diff(Truth{HeldSeconds: 20}, m.Truth("admin", at(40))); diff != "" {
-		t.Errorf("admin access (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "admin access", Truth{HeldSeconds: 20}, m.Truth("admin", at(40)))
 	m.Forget("a")
 	if got := m.Truth("a", at(40)); got != (Truth{}) {
 		t.Errorf("forgotten: %+v", got)
@@ -268,14 +265,10 @@ func TestRefresh(t *testing.T) {
 		if seconds == 31 {
 			must.Do(t, m.End("gpu-0", "a", now))
 		}
-		if diff := cmp.Diff(want, sample(slow)); diff != "" {
-			t.Errorf("at %d s (-want +got):\n%s", seconds, diff)
-		}
+		expect.Equal(t, fmt.Sprintf("at %d s", seconds), want, sample(slow))
 	}
 	now = start().Add(time.Minute)
-	if diff := cmp.Diff(sample(exact), sample(slow)); diff != "" {
-		t.Errorf("renewed (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "renewed", sample(exact), sample(slow))
 	now = start().Add(-time.Second)
 	if _, err := slow.Sample(t.Context()); !errors.Is(err, errTooEarly) {
 		t.Errorf("before the start: %v", err)
@@ -310,10 +303,7 @@ func TestPastIsBounded(t *testing.T) {
 func TestSlowed(t *testing.T) {
 	slow := GPU("gpu.example.com", "gpu-0", 1)
 	slow.Slowed, slow.TensorPart, slow.ThrottledShare = 0.4, 0.1, 0.5
-	m, err := New(start(), 1, slow)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(New(start(), 1, slow))(t)
 	must.Do(t, m.Begin("gpu-0", Workload{Name: "w", Weight: 1, Load: Constant(0.5)}, start()))
 	samples, err := NewSource(m, Options{Now: func() time.Time { return start().Add(time.Minute) }}).Sample(t.Context())
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
@@ -47,10 +48,7 @@ func ask(t *testing.T, n *Node) []podresources.Allocation {
 		t.Fatal(err)
 	}
 	defer func() { must.Do(t, conn.Close()) }()
-	answer, err := v1.NewPodResourcesListerClient(conn).List(t.Context(), &v1.ListPodResourcesRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(v1.NewPodResourcesListerClient(conn).List(t.Context(), &v1.ListPodResourcesRequest{}))(t)
 	allocations, rejected := podresources.Parse(answer)
 	if len(rejected) > 0 {
 		t.Errorf("the kubelet's answer: %v", rejected)
@@ -61,10 +59,7 @@ func ask(t *testing.T, n *Node) []podresources.Allocation {
 // read returns the inventory and the claims of the node's file.
 func read(t *testing.T, n *Node) (driver.Inventory, map[podresources.Claim]podresources.ClaimFacts) {
 	t.Helper()
-	data, err := os.ReadFile(n.path(inventoryPath))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(n.path(inventoryPath)))(t)
 	devices, rejectedDevices, err := inventory.ParseSlices(data, Name)
 	if err != nil || len(rejectedDevices) > 0 {
 		t.Errorf("slices: %v, %v", err, rejectedDevices)
@@ -238,9 +233,7 @@ func TestSteps(t *testing.T) {
 		{Step: StepUnprepared, Claims: 1, Logs: 1},
 		{Step: StepRemoved},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "", want, got)
 	uses := n.Uses(clock.now)
 	if len(uses) != 1 || uses[0].To.Sub(uses[0].From) != 10*time.Second {
 		t.Fatalf("uses %+v, want one of 10 s", uses)
@@ -250,9 +243,7 @@ func TestSteps(t *testing.T) {
 		HeldSeconds: 10, ShareSeconds: 10, ActiveSeconds: 2, Joules: 70*10 + 630*2,
 		ReceiveBytes: 2 * 12e9, TransmitBytes: 2 * 5e9,
 	}
-	if diff := cmp.Diff(want10, uses[0].Truth); diff != "" {
-		t.Errorf("truth (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "truth", want10, uses[0].Truth)
 }
 
 // TestSharedDevice checks that a claim's share of a device is proportional to its capacity,
@@ -270,7 +261,5 @@ func TestSharedDevice(t *testing.T) {
 	for _, u := range n.Uses(clock.now) {
 		got[u.Pod.Name] = u.Truth.ShareSeconds
 	}
-	if diff := cmp.Diff(map[string]float64{"a": 1, "b": 1, "c": 6}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "", map[string]float64{"a": 1, "b": 1, "c": 6}, got)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -81,9 +82,7 @@ func TestObjects(t *testing.T) {
 				_ = json.Unmarshal(raw, &content)
 				return content
 			})
-			if diff := cmp.Diff(tc.want, got, content); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			expect.Equal(t, "", tc.want, got, content)
 		})
 	}
 }
@@ -132,9 +131,7 @@ func TestScalars(t *testing.T) {
 		`"octal":15,"q":"7",` +
 		`"s":"a\"b\\c","t":true,"tilde":null,"time":"2026-11-21T01:59:17Z","true":true,"under":1000,"uni":"ü\n"}`
 	got := must.Get(ToJSON([]byte(data)))(t)
-	if diff := cmp.Diff(want, string(got)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", want, string(got))
 }
 
 func TestToJSON(t *testing.T) {

@@ -6,11 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard/drmcardtest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -71,9 +70,7 @@ func TestList(t *testing.T) {
 			Hwmon: gpu + "/hwmon/hwmon4",
 		},
 	}
-	if diff := cmp.Diff(want, cards); diff != "" {
-		t.Errorf("cards (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "cards", want, cards)
 	if name := cards[2].Name(); name != "card10" {
 		t.Errorf("name %q", name)
 	}
@@ -132,9 +129,7 @@ func TestRecorded(t *testing.T) {
 				t.Errorf("hwmon %q of %q", got.Hwmon, got.Device)
 			}
 			got.Hwmon, got.Device, got.NUMANode = "", "", ""
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("card (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, "card", want, got)
 		})
 	}
 }

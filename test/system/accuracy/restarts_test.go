@@ -112,10 +112,7 @@ func newRestarted(t *testing.T) *restarted {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
 	devices := []simnode.Device{simnode.GPU(2, 0), simnode.Shared(simnode.GPU(2, 1)), simnode.GPU(2, 2), simnode.GPU(2, 3)}
-	node, err := simnode.New(root, 2, devices, simnode.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	node := must.Get(simnode.New(root, 2, devices, simnode.Options{}))(t)
 	must.Do(t, node.Start())
 	t.Cleanup(node.Close)
 	for pod, request := range map[string]simnode.Request{

@@ -314,20 +314,14 @@ func (s *soak) settle() map[string]float64 {
 // values collects the exporter's garbage and returns the values.
 func (s *soak) values() map[string]float64 {
 	s.t.Helper()
-	response, err := s.client.Get(s.url("/debug/pprof/heap?gc=1&debug=1"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	response := must.Get(s.client.Get(s.url("/debug/pprof/heap?gc=1&debug=1")))(s.t)
 	profile, err := readAnswer(response)
 	response.Body.Close()
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	time.Sleep(time.Second) // until the metrics are those of another rendering
-	a, err := s.scrape(time.Minute)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	a := must.Get(s.scrape(time.Minute))(s.t)
 	values := map[string]float64{}
 	for name, in := range map[string]struct{ text, key string }{
 		resident:   {a.body, "\nprocess_resident_memory_bytes "},

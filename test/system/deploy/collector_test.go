@@ -43,10 +43,7 @@ func (w *world) testCollector(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "collector.yaml")
 	must.Do(t, os.WriteFile(path, content, 0o600))
-	listener, err := w.network.listen(t.Context(), node.Address+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(w.network.listen(t.Context(), node.Address+":0"))(t)
 	received := otlp.Start(t, listener)
 	cmd := w.cluster.Command(w.Context(), program, "--config="+path)
 	cmd.Env = append(cmd.Environ(), "OTLP_ENDPOINT="+listener.Addr().String())

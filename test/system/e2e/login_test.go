@@ -76,10 +76,7 @@ func TestLogin(t *testing.T) {
 			t.Errorf("%s without a login: status %d:\n%.400s", path, status, body)
 		}
 	}
-	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	jar := must.Get(cookiejar.New(nil))(t)
 	person := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: startTimeout, Jar: jar}
 	// The link of an alert leads through the login to the claim.
 	link := "/claim/team/claim-a?node=" + nodeName

@@ -229,10 +229,7 @@ func costOfGPUs(t *testing.T, processes int) {
 // The program needs no vendor's library to start: it opens them at run time and is not linked with
 // them.
 func TestNotLinked(t *testing.T) {
-	program, err := elf.Open(os.Getenv(programPath))
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must.Get(elf.Open(os.Getenv(programPath)))(t)
 	defer program.Close()
 	libraries, err := program.ImportedLibraries()
 	if err != nil || len(libraries) == 0 {

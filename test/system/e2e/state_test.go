@@ -164,10 +164,7 @@ func written(t *testing.T, folder string) bool {
 	if err != nil || len(segments) == 0 {
 		t.Fatalf("segments: %q, %v", segments, err)
 	}
-	b, err := os.ReadFile(slices.Max(segments))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(slices.Max(segments)))(t)
 	n := len(b) - len("\x01\x00\x00\x00CRC.M")
 	return n >= 0 && bytes.HasPrefix(b[n:], []byte{1, 0, 0, 0}) && bytes.HasSuffix(b, []byte("M"))
 }

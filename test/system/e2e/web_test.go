@@ -98,10 +98,7 @@ func TestWebConfig(t *testing.T) {
 		"secret": http.StatusOK, "wrong": http.StatusUnauthorized,
 		"": http.StatusUnauthorized,
 	} {
-		request, err := http.NewRequest(http.MethodGet, "https://"+p.Address+"/metrics", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		request := must.Get(http.NewRequest(http.MethodGet, "https://"+p.Address+"/metrics", http.NoBody))(t)
 		if password != "" {
 			request.SetBasicAuth("prometheus", password)
 		}

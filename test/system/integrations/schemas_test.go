@@ -97,10 +97,7 @@ func definitionsOf(t *testing.T, module, path string) []apiextensionsv1.CustomRe
 	}
 	var downloaded struct{ Dir string }
 	must.Do(t, json.Unmarshal(said, &downloaded))
-	content, err := os.ReadFile(filepath.Join(downloaded.Dir, filepath.FromSlash(path)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(filepath.Join(downloaded.Dir, filepath.FromSlash(path))))(t)
 	var out []apiextensionsv1.CustomResourceDefinition
 	for _, document := range regexp.MustCompile(`(?m)^---.*$`).Split(string(content), -1) {
 		var d apiextensionsv1.CustomResourceDefinition
@@ -136,10 +133,7 @@ func check(t *testing.T, of *apiextensionsv1.JSONSchemaProps, content map[string
 	t.Helper()
 	var internal apiextensions.JSONSchemaProps
 	must.Do(t, apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(of, &internal, nil))
-	structural, err := schema.NewStructural(&internal)
-	if err != nil {
-		t.Fatal(err)
-	}
+	structural := must.Get(schema.NewStructural(&internal))(t)
 	validator, _, err := validation.NewSchemaValidator(&internal)
 	if err != nil {
 		t.Fatal(err)
