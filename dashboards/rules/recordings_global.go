@@ -167,19 +167,5 @@ func namespaces() []recording {
 			expr: sum(increase.what+":rate", by),
 		})
 	}
-	return append(out,
-		recording{name: "namespace:dra_active_devices:sum", expr: sum("active_seconds:rate", by)},
-		// A device of the cluster counts on the node on which most claims have it.
-		recording{name: "namespace:dra_devices:count", expr: `
-			sum by (cluster, namespace, driver) (
-			  max by (cluster, node, namespace, driver) (node_namespace:dra_devices:count)
-			  or
-			  max by (cluster, namespace, driver, cluster_device) (node_namespace:dra_cluster_devices:count)
-			    - on (cluster, namespace, driver, cluster_device)
-			    sum by (cluster, namespace, driver, cluster_device) (
-			      max by (cluster, node, namespace, driver, cluster_device) (node_namespace:dra_cluster_devices:count)
-			    )
-			)`},
-		recording{name: "namespace:dra_power_watts:sum", expr: sum("power_watts:sum", "namespace, driver")},
-	)
+	return out
 }

@@ -201,9 +201,7 @@ func deviceStates() []recording {
 		// The parents of partitions that are held, or exist, and those that no slice lists.
 		whole = `label_replace(
 			  group by (cluster, node, driver, pool, parent) (
-			    dra_device_info{parent!=""} and on (<device>) (device:dra_allocations:max > 0)
-			    or
-			    dra_device_info{parent!=""} and on (<device>) (dra_device_up == 1)
+			    dra_device_info{parent!=""} and on (<device>) (device:dra_allocations:max > 0 or device:dra_ready:info)
 			    or
 			    dra_device_info{parent!=""} and on (cluster, node, driver, pool, parent)
 			      label_replace(dra_device_info{listed="false"}, "parent", "$1", "device", "(.+)")
@@ -236,10 +234,10 @@ func deviceStates() []recording {
 			`))
 	state(ledger.StateIdle, `(min by (<device>) (claim_device:dra_idle:bool) == 1)`)
 	state(ledger.StateActive, one("device:dra_allocations:max > 0"))
+	out = append(out, recording{name: "device:dra_ready:info", expr: `
+			group by (<device>) (device:dra_allocations:max == 0) and on (<device>) (dra_device_up == 1)`})
 	state(ledger.StatePartitioned, one("device:dra_allocations:max == 0")+`
 			and on (<device>) `+whole)
-	out = append(out, recording{name: "device:dra_ready:info", expr: `
-			group by (<device>) (device:dra_allocations:max == 0) and on (<device>) dra_device_up`})
 	state(ledger.StateTainted, "device:dra_ready:info"+`
 			and on (<device>) dra_device_tainted{effect=~"NoSchedule|NoExecute"}`)
 	state(ledger.StateFree, "device:dra_ready:info")
@@ -415,11 +413,6 @@ func namespacesOfNodes() []recording {
 			count by (cluster, node, namespace, driver, cluster_device) (
 			  group by (<claim device>) (dra_claim_device_info{admin_access="false"})
 			    * on (<device>) group_left (cluster_device) device:dra_model:info{cluster_device!=""}
-			)`},
-		{name: "node_namespace:dra_power_watts:sum", expr: `
-			sum by (cluster, node, namespace, driver, cluster_device) (
-			  ` + deeper(ofHolders(func(kind string) string { return "dra_" + kind + "_power_watts" })) + `
-			    * on (<device>) group_left (cluster_device) device:dra_model:info
 			)`},
 	}
 }
