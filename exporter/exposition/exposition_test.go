@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -172,10 +173,11 @@ func TestFormats(t *testing.T) {
 			for _, format := range exposition.Formats() {
 				written, config := families, config
 				if format.FormatType() == expfmt.TypeProtoDelim {
-					config.Choices = exposition.Choices{
-						exposition.GroupHistograms:     exposition.Off,
-						exposition.GroupQuantitySource: config.Choices.Of(exposition.GroupQuantitySource),
+					config.Choices = maps.Clone(config.Choices)
+					if config.Choices == nil {
+						config.Choices = exposition.Choices{}
 					}
+					config.Choices[exposition.GroupHistograms] = exposition.Off
 				}
 				if config.Choices.Of(exposition.GroupHistograms) != exposition.Classic {
 					written = slices.DeleteFunc(slices.Clone(families), func(f *dto.MetricFamily) bool {

@@ -16,6 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -172,9 +173,7 @@ func TestDetails(t *testing.T) {
 	terminal.InjectKey(tcell.KeyEnter, 0, tcell.ModNone)
 	has("gpu-0: XID 31 on node-1", "Incident 7", "team/rank-0")
 	press("qq")
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, <-ended)
 	terminal.Fini()
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -318,9 +319,7 @@ func TestShow(t *testing.T) {
 	screen.InjectKey(tcell.KeyRune, 's', tcell.ModNone)
 	awaitText(t, screen, func(text string) bool { return strings.Contains(text, `by device, 1 with "gpu-0"`) })
 	screen.InjectKey(tcell.KeyRune, 'q', tcell.ModNone)
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, <-ended)
 	screen.Fini()
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -146,9 +147,7 @@ func TestKeys(t *testing.T) {
 	terminal.InjectKey(tcell.KeyRune, '1', tcell.ModNone)
 	shows("gpu-1", "filter: 1_")
 	key(tcell.KeyF10)
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, <-ended)
 	cells, _, _ := terminal.GetContents()
 	for _, c := range cells {
 		foreground, background, _ := c.Style.Decompose()

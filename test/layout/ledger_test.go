@@ -163,9 +163,7 @@ func backCalls(t *testing.T, files map[string]string, order string, target ...st
 		parsed = append(parsed, file)
 	}
 	conf := types.Config{Importer: importer.ForCompiler(set, "gc", exportData(t, target...))}
-	if _, err := conf.Check("p", set, parsed, info); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(conf.Check("p", set, parsed, info))(t)
 	for _, file := range parsed {
 		for _, declared := range file.Decls {
 			caller := "a declaration"
