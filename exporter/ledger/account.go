@@ -145,7 +145,7 @@ func (a *account) andEarlier() iter.Seq[*account] {
 
 func (a *account) fullName() fullName { return fullName{a.key.Namespace, a.key.Name} }
 
-func (a *account) claim() claimOf { return claimOf{a.key.Namespace, a.key.Name, a.uid} }
+func (a *account) claim() ClaimID { return ClaimID{a.key.Namespace, a.key.Name, a.uid} }
 
 // toClose reports whether the account is of a claim and not closed.
 func (a *account) toClose() bool { return !a.ofClaim.closed && a.key.Name != "" }

@@ -53,7 +53,7 @@ func (b *accountBook) all() iter.Seq[*account] {
 // sorted returns the newest account of each name, sorted by name and device.
 func (b *accountBook) sorted() []*account {
 	if b.order == nil {
-		b.order = slices.SortedFunc(maps.Values(b.accounts), func(x, y *account) int { return x.key.compare(y.key) })
+		b.order = slices.SortedFunc(maps.Values(b.accounts), func(x, y *account) int { return x.key.Compare(y.key) })
 	}
 	return b.order
 }
@@ -251,7 +251,7 @@ func (b *accountBook) before(a *account) *Amounts {
 		}
 	}
 	own.Values = append(own.Values, e.counted()...)
-	return own.plus(b.before(e), e)
+	return plus(&own, b.before(e), e)
 }
 
 // remove removes an account from the book.
@@ -292,7 +292,7 @@ func (a *account) follows(earlier *account) {
 
 // plus returns the amounts of an account's name: counters are added to those of before, gauges are
 // the account's.
-func (m *Amounts) plus(before *Amounts, a *account) *Amounts {
+func plus(m, before *Amounts, a *account) *Amounts {
 	out := *m
 	if before == nil {
 		return &out
@@ -305,7 +305,7 @@ func (m *Amounts) plus(before *Amounts, a *account) *Amounts {
 	}
 	out.Values = make([]Value, 0, len(m.Values)+len(before.Values))
 	for _, v := range m.Values {
-		if i := before.find(v.Series); i >= 0 && a.isCounter(v.Quantity) {
+		if i := before.Find(v.Series); i >= 0 && a.isCounter(v.Quantity) {
 			v.Value += before.Values[i].Value
 			if was := before.Values[i].Series; !was.Shown.After(v.Shown) { // otherwise it was charged late
 				v.Series = was
@@ -314,7 +314,7 @@ func (m *Amounts) plus(before *Amounts, a *account) *Amounts {
 		out.Values = append(out.Values, v)
 	}
 	for _, v := range before.Values {
-		if m.find(v.Series) < 0 {
+		if m.Find(v.Series) < 0 {
 			out.Values = append(out.Values, v)
 		}
 	}

@@ -23,9 +23,9 @@ type closing struct {
 // close closes the accounts of claims that have ended on all of their devices, and returns them
 // sorted by claim and device. written: the state is persistent.
 func (c *closing) close(claims *accountBook, written bool, now time.Time) []Closed {
-	due := map[claimOf]bool{}
+	due := map[ClaimID]bool{}
 	for i := range c.dropped {
-		due[c.dropped[i].claim()] = true
+		due[c.dropped[i].Claim()] = true
 	}
 	for a := range claims.all() {
 		if a.toClose() && !a.ended.IsZero() && now.Sub(a.ended) >= closeAfter {
@@ -50,10 +50,10 @@ func (c *closing) close(claims *accountBook, written bool, now time.Time) []Clos
 		}
 	}
 	c.dropped = slices.DeleteFunc(c.dropped, func(d Closed) bool {
-		if due[d.claim()] {
+		if due[d.Claim()] {
 			out = append(out, d)
 		}
-		return due[d.claim()]
+		return due[d.Claim()]
 	})
 	slices.SortFunc(out, func(x, y Closed) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.UID, y.UID),
@@ -139,17 +139,17 @@ func (d *driverLives) observe(claims *accountBook, of *account, now time.Time) (
 			continue
 		}
 		v := a.known()
-		all.join(&v.Life)
+		all.Join(&v.Life)
 		all.countedPreparation = all.countedPreparation || v.countedPreparation
 		all.countedActivity = all.countedActivity || v.countedActivity
 		devices = append(devices, a)
 	}
 	if took, known := all.Preparation(); known && !all.countedPreparation {
-		d.Preparation.observe(took, now)
+		observeDuration(&d.Preparation, took, now)
 		all.countedPreparation, added = true, true
 	}
 	if took, known := all.FirstActivity(); known && !all.countedActivity {
-		d.FirstActivity.observe(took, now)
+		observeDuration(&d.FirstActivity, took, now)
 		all.countedActivity, added = true, true
 	}
 	for _, a := range devices {
@@ -160,7 +160,7 @@ func (d *driverLives) observe(claims *accountBook, of *account, now time.Time) (
 	return added
 }
 
-func (d *Durations) observe(took time.Duration, now time.Time) {
+func observeDuration(d *Durations, took time.Duration, now time.Time) {
 	if d.Shown.IsZero() {
 		d.Shown = now
 	}

@@ -98,7 +98,7 @@ const maxBack = time.Second
 func (m *meter) observe(r join.Reading, now time.Time) driver.Reason {
 	if m.origin != r.Origin {
 		m.origin, m.have, m.queue = r.Origin, false, m.queue[:0]
-		m.series = m.series.from(r.Origin)
+		m.series = m.series.From(r.Origin)
 	}
 	newest := m.last.At
 	if m.counts {
@@ -124,7 +124,7 @@ func (m *meter) observe(r join.Reading, now time.Time) driver.Reason {
 // beginAt makes the meter begin with a count of 0 at a time.
 func (m *meter) beginAt(at time.Time, origin join.Origin) {
 	m.origin, m.have = origin, true
-	m.series = m.series.from(origin)
+	m.series = m.series.From(origin)
 	m.last = driver.Reading{Quantity: m.key.quantity, Labels: m.key.labels, At: at}
 }
 
@@ -206,9 +206,9 @@ func (c *counter) fill(m *meter) {
 	}
 	c.filler, c.sums, c.divided = m.origin, m.sums, false
 	if m.sums {
-		c.series = c.series.from(m.origin.With(join.Integral))
+		c.series = c.series.From(m.origin.With(join.Integral))
 	} else {
-		c.series = c.series.from(m.origin)
+		c.series = c.series.From(m.origin)
 	}
 }
 

@@ -180,7 +180,7 @@ func (i *infos) of(
 			Young: !v.mature.Equal(now) && v.seen.Sub(v.since) < config.MinLifetime,
 		})
 	}
-	i.claims = unlessEqual(i.claims, i.freshClaims, ClaimInfo.same)
+	i.claims = unlessEqual(i.claims, i.freshClaims, ClaimInfo.Equal)
 	i.pods = unlessEqual(i.pods, i.freshPods, func(a, b PodInfo) bool { return a == b })
 	return i.claims, i.pods
 }

@@ -220,10 +220,10 @@ func (w *rowWriter) row(a *account) Holder {
 // complete adds the metrics of the name to the row of the name's newest account.
 func (w *rowWriter) complete(b *accountBook, h *Holder, a *account) {
 	if before := b.before(a); before != nil {
-		h.Named = h.plus(before, a)
+		h.Named = plus(&h.Amounts, before, a)
 		for e := range a.earlier.andEarlier() { // a pod that was replaced may still run
 			if e.ended.IsZero() && !e.youth.young {
-				h.Named.addGauges(e, w.tick)
+				e.addGauges(h.Named, w.tick)
 			}
 		}
 	}
@@ -257,10 +257,10 @@ func (a *account) appendGauges(out []Value, tick uint64) []Value {
 	return out
 }
 
-// addGauges adds the gauges of another account of the name that also holds the device.
-func (m *Amounts) addGauges(a *account, tick uint64) {
+// addGauges adds the account's gauges to those of a newer account of the name: both hold the device.
+func (a *account) addGauges(m *Amounts, tick uint64) {
 	for _, v := range a.appendGauges(nil, tick) {
-		if i := m.find(v.Series); i >= 0 {
+		if i := m.Find(v.Series); i >= 0 {
 			m.Values[i].Value += v.Value
 		} else {
 			m.Values = append(m.Values, v)

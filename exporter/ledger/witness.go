@@ -68,8 +68,8 @@ func (l *failureLog) failed(f Failure) {
 	l.failures = append(l.failures, f)
 }
 
-// at returns the failure of an event.
-func (f Failure) at(e *queuedEvent) Failure {
+// failure returns the failure of an event, given what all of the counter have.
+func (e *queuedEvent) failure(f Failure) Failure {
 	f.Count, f.From, f.To, f.Named, f.Pod, f.Claims = 1, e.at, e.at, e.Named, e.Pod, e.Claims
 	return f
 }
@@ -110,7 +110,7 @@ func (d *deviceBook) witnessErrors(c *counter, amount float64, from, to time.Tim
 	}
 	for _, e := range d.takeEvents(c.key, amount, to) {
 		amount--
-		d.failed(failure.at(&e))
+		d.failed(e.failure(failure))
 		eachBook(func(b *deviceBook) {
 			eachHolder(b.timeline.On(e.at), func(a *account, pod bool) {
 				if !e.Named || a.isHit(&e.Event, pod) {
