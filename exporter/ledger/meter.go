@@ -7,6 +7,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 )
 
@@ -25,7 +26,7 @@ type meter struct {
 	now      join.Reading // the newest reading, distributed or not
 	present  uint64       // the tick at which it was read
 	seen     time.Time    // time of that tick
-	series   *Series
+	series   *book.Series
 
 	spec     *driver.Spec
 	gauge    int  // index among the device's attributed gauges; -1: it is none of them
@@ -187,7 +188,7 @@ type counter struct {
 	seen    time.Time   // time of that tick
 	filler  join.Origin // of the meter that fills it
 	sums    bool        // it is filled with the integral of its gauge
-	series  *Series
+	series  *book.Series
 
 	limit   float64                      // the highest possible rate per second; 0: unknown
 	widest  float64                      // the highest of all limits that the device has, per second; 0: unknown

@@ -4,6 +4,7 @@ import (
 	"cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // seriesKey identifies a series of a device.
@@ -12,8 +13,8 @@ type seriesKey struct {
 	labels   driver.Labels
 }
 
-func newSeries(key seriesKey) *Series {
-	return &Series{Quantity: key.quantity, Labels: key.labels}
+func newSeries(key seriesKey) *book.Series {
+	return &book.Series{Quantity: key.quantity, Labels: key.labels}
 }
 
 func (k seriesKey) compare(other seriesKey) int {

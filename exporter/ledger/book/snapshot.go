@@ -1,4 +1,4 @@
-package ledger
+package book
 
 import (
 	"cmp"
@@ -68,6 +68,11 @@ type Snapshot struct {
 	Failures []Failure          // errors counted in this tick
 
 	Catalogue driver.Catalogue // of the values' quantities; nil: the standard one
+}
+
+// Evicter is a ledger whose ended claims and pods a limit may drop before their retention is over.
+type Evicter interface {
+	Evict(s *Snapshot, drop func(h *Holder, pod bool, until time.Time) bool)
 }
 
 // Claim returns the row of a claim and device, nil if there is none.
