@@ -14,6 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 )
 
@@ -35,7 +36,7 @@ func live(h *exportertest.History, seconds ...string) exportertest.Scraped {
 }
 
 // rowsOf returns the UIDs and joules of rows.
-func rowsOf(rows ...[]ledger.Holder) []string {
+func rowsOf(rows ...[]book.Holder) []string {
 	out := []string{}
 	for _, h := range slices.Concat(rows...) {
 		joules := 0.

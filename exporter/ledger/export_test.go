@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/divide"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/timeline"
@@ -46,7 +47,7 @@ func (l *Ledger) Parts(id driver.ID) int { return len(l.devices[id].parts) }
 
 // Distributed returns the time up to which the values of a claim's quantity are in its
 // distribution.
-func (l *Ledger) Distributed(h *HolderKey, q driver.Quantity) time.Time {
+func (l *Ledger) Distributed(h *book.HolderKey, q driver.Quantity) time.Time {
 	for _, d := range l.claims.distributions[claimKey{h.Namespace, h.Name, h.Device.Driver}].quantities {
 		if d.series.Quantity == q {
 			return d.summed
