@@ -76,12 +76,8 @@ func TestAccountsAreOfUIDs(t *testing.T) {
 			[]string{"w: 15", "v: 10", "u: 10"},
 			[]string{"c: 15", "b: 10", "a: 10"},
 		},
-		"known later": {
-			[]string{"-", "? a", "? ?", "u a", "u a"}, []string{"u: 35"}, []string{"a: 35"},
-		},
-		"unknown later": {
-			[]string{"-", "u a", "u a", "? ?", "? a"}, []string{"u: 35"}, []string{"a: 35"},
-		},
+		"known later":   {[]string{"-", "? a", "? ?", "u a", "u a"}, []string{"u: 35"}, []string{"a: 35"}},
+		"unknown later": {[]string{"-", "u a", "u a", "? ?", "? a"}, []string{"u: 35"}, []string{"a: 35"}},
 		"another one, known later": {
 			[]string{"-", "u a", "u a", "-", "? b", "? b", "v b"}, []string{"v: 25", "u: 20"}, []string{"b: 25", "a: 20"},
 		},
