@@ -30,7 +30,8 @@ import (
 
 // options are the values of the flags.
 type options struct {
-	groups []*flagGroup
+	groups  []*flagGroup
+	removed map[string]*bool // by flag
 
 	log   promslog.Config
 	web   *web.FlagConfig
@@ -153,6 +154,7 @@ func newOptions(app *kingpin.Application, sources []Source) *options {
 	read.Flag(
 		"source.scrape.config", "File that lists the metrics of co-installed exporters to join.",
 	).PlaceHolder("FILE").StringVar(&o.scrapeConfig)
+	o.addRemoved(app)
 	promslogflag.AddFlags(app, &o.log)
 	logs := o.group(app, "Log", commandCheck, commandGateway)
 	logs.names = []string{promslogflag.LevelFlagName, promslogflag.FormatFlagName}
