@@ -148,7 +148,6 @@ func New(c Config) (*Node, error) {
 		processes:   processes{members: podresources.NewPodMembers(c.Procfs, time.Now)},
 	}
 	n.book = holders.NewBook(c.EmptyGrace, n.Hint)
-	n.processes.cgroup = n.cgroups.Folder
 	n.works.pods = podresources.NewPodWorks(n.cgroups, podresources.NewPodProcesses(c.Procfs, time.Now), c.Procfs)
 	n.works.reader = driver.NewReader[map[string]podresources.PodWork]("read the work of pods", n.reading("pod_work"))
 	n.podState = n.cgroups.State
