@@ -108,11 +108,10 @@ type counterOptions struct {
 
 // recorderOptions are the flags of the flight recorder, and of persistent state.
 type recorderOptions struct {
-	stateDir        string
-	recorder        bool
-	incidentsDir    string
-	incidentsEvents bool
-	stalledAfter    time.Duration
+	stateDir     string
+	recorder     bool
+	incidentsDir string
+	stalledAfter time.Duration
 }
 
 // logger returns the program's log, as the flags have it.
@@ -274,11 +273,6 @@ func (o *recorderOptions) addRecorderFlags(g *flagGroup) {
 		"incidents.dir",
 		"Deprecated: use --state.dir, which has precedence.",
 	).PlaceHolder("FOLDER").StringVar(&o.incidentsDir)
-	g.Flag(
-		"incidents.events",
-		"Write an Event of Kubernetes about each pod and claim that an incident hits; needs the right to create and patch "+
-			"events.",
-	).BoolVar(&o.incidentsEvents)
 }
 
 // addSource adds the flags of a source.
