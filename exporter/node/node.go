@@ -327,7 +327,6 @@ func (n *Node) describe(now time.Time) ([]podresources.Allocation, driver.Invent
 	all = n.withCDI(allocations, all, now)
 	all = n.withRules(all)
 	allocations, all = n.plugin.identify(allocations, n.offers.current(), all, now)
-	allocations = withMembers(allocations, all)
 	allocations, all = n.cpus.complete(allocations, all, now)
 	return allocations, all, signs
 }
