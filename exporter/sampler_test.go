@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
@@ -20,6 +19,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // funcSource is a source made of a function.
@@ -349,9 +349,7 @@ func TestPodsAreRemembered(t *testing.T) {
 	}
 	expect := func(what string, got, want any) {
 		t.Helper()
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", what, diff)
-		}
+		expect.Equal(t, what, want, got)
 	}
 	for range 2 * lookupTurns {
 		expect("pods", of(1, 2, 3), map[int]string{1: "a", 2: "b", 3: ""})

@@ -17,6 +17,8 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -24,19 +26,13 @@ var update = flag.Bool("update", false, "write the golden files")
 // recorded returns a file of testdata/recorded.
 func recorded(t testing.TB, name string) []byte {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join("testdata", "recorded", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(filepath.Join("testdata", "recorded", name)))(t)
 	return content
 }
 
 func recordedList(t testing.TB) *v1.ListPodResourcesResponse {
 	t.Helper()
-	answer, err := test.ParseList(recorded(t, "list.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(test.ParseList(recorded(t, "list.json")))(t)
 	return answer
 }
 
@@ -63,17 +59,10 @@ func TestParseRecorded(t *testing.T) {
 	got := render(Parse(recordedList(t)))
 	golden := filepath.Join("testdata", "list.golden")
 	if *update {
-		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(golden, []byte(got), 0o644))
 	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Error(diff)
-	}
+	want := must.Get(os.ReadFile(golden))(t)
+	expect.Equal(t, "", string(want), got)
 }
 
 // gpu returns the device with a number, of the driver of most tests. It has one CDI name.
@@ -84,10 +73,7 @@ func gpu(n int) *v1.ClaimResource {
 // testdata/parse.txt has what each answer means.
 func TestParse(t *testing.T) {
 	want := map[string]string{}
-	content, err := os.ReadFile(filepath.Join("testdata", "parse.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(filepath.Join("testdata", "parse.txt")))(t)
 	for part := range strings.SplitSeq("\n"+strings.TrimSuffix(string(content), "\n"), "\n== ") {
 		name, text, _ := strings.Cut(part+"\n", "\n")
 		want[name] = text
@@ -219,9 +205,7 @@ func TestParseCDI(t *testing.T) {
 			for _, a := range allocations {
 				got[a.Device.Device] = a.CDI
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, "", tt.want, got)
 		})
 	}
 }
@@ -242,9 +226,7 @@ func TestParseBounds(t *testing.T) {
 	if len(allocations) != kept {
 		t.Errorf("%d allocations, want %d", len(allocations), kept)
 	}
-	if diff := cmp.Diff(driver.Rejections{driver.ReasonTooMany: 1100*32 - kept}, rejections); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", driver.Rejections{driver.ReasonTooMany: 1100*32 - kept}, rejections)
 	for _, a := range allocations {
 		if a.Holders[0].Name >= fmt.Sprintf("pod-%04d", kept/32) {
 			t.Fatalf("%s was kept", a.Holders[0].Name)
@@ -299,10 +281,7 @@ func TestParseProperties(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	wire, err := proto.Marshal(recordedList(f))
-	if err != nil {
-		f.Fatal(err)
-	}
+	wire := must.Get(proto.Marshal(recordedList(f)))(f)
 	f.Add(wire)
 	for _, seed := range []*v1.PodResources{
 		test.Pod("", ""),
@@ -310,10 +289,7 @@ func FuzzParse(f *testing.F) {
 		test.Pod("ns", "a", test.Container("main", test.Claim("ns", "claim", gpu(0), gpu(1), gpu(0)))),
 		test.Pod("ns", "a", test.WithDevices(test.Container("main"), "nvidia.com/gpu", "GPU-1", "", "GPU-1")),
 	} {
-		wire, err := proto.Marshal(answerOf(seed))
-		if err != nil {
-			f.Fatal(err)
-		}
+		wire := must.Get(proto.Marshal(answerOf(seed)))(f)
 		f.Add(wire)
 	}
 	f.Fuzz(func(t *testing.T, wire []byte) {

@@ -100,14 +100,14 @@ func claimSummary() []Panel {
 func claimDevices() Panel {
 	return Panel{
 		Title: "Devices of the claim",
-		Description: "Devices that the claim holds now, how they are divided among claims, and how active each was in the " +
-			"idle window. State: prepared, or allocated while the driver has yet to prepare it.",
+		Description: "Devices that the claim holds now, how they are divided among claims, and how active each is. " +
+			"State: prepared, or allocated while the driver has yet to prepare it.",
 		Kind: Table, NoData: "the claim holds nothing now", Width: 24, Height: 7,
 		Targets: []Target{
 			{Expr: `max by (<claim device>, request, share_id, device_class, admin_access, attribution, state) ` +
 				`(dra_claim_device_info{<of claims>})`},
-			{Expr: `max by (<claim device>) (claim_device:dra_active:ratio{` +
-				`<of claims>})`, Column: "Active", Unit: "percentunit"},
+			{Expr: `max by (<claim device>) (rate(dra_claim_active_seconds_total{` +
+				`<of claims>}[$__rate_interval]))`, Column: "Active", Unit: "percentunit"},
 			{Expr: `max by (<claim device>) (dra_claim_memory_used_bytes{<of claims>})`, Column: "Memory used", Unit: "bytes"},
 			{Expr: `max by (<claim device>) (dra_claim_memory_used_peak_bytes{` +
 				`<of claims>})`, Column: "Peak memory", Unit: "bytes"},

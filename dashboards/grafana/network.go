@@ -51,8 +51,8 @@ func networkClaims() []Panel {
 			NoData:      "none is idle", Width: 12, Height: 8,
 			Targets: []Target{
 				{
-					Expr: `max by (<claim device>) (claim_device:dra_io:rate{<of claims>}) ` +
-						`and on (<claim device>) (claim_device:dra_idle:bool == 1)`,
+					Expr: `sum by (<claim device>) (max by (<claim device>, link, direction) (` +
+						`rate(dra_claim_io_bytes_total{link=~"network|rdma", <of claims>}[$__rate_interval]))) and on (<claim device>) (claim_device:dra_idle:bool == 1)`,
 					Column: "Traffic", Unit: "binBps",
 				},
 			},

@@ -10,8 +10,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
-
-	"github.com/google/go-cmp/cmp"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/dcgm/dcgmtest"
@@ -80,9 +79,7 @@ func TestFabricState(t *testing.T) {
 			}
 			got := readingsOf(t, func(c *dcgmtest.Condition) { c.FabricStatus, c.FabricSummary = in[0], in[1] },
 				driver.FabricState)
-			if diff := cmp.Diff(states, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, "", states, got)
 		})
 	}
 }
@@ -91,9 +88,7 @@ func TestThrottleActive(t *testing.T) {
 	got := readingsOf(t, func(c *dcgmtest.Condition) { c.Throttling = 0x40 },
 		driver.ThrottleActive)
 	want := map[string]float64{"power": 0, "thermal": 0, "hw_thermal": 1, "hw_power_brake": 0, "other": 0}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "", want, got)
 }
 
 // NVLink 5 counts recoveries in a field of its own, and none of the older errors.
@@ -102,9 +97,7 @@ func TestNVLink5(t *testing.T) {
 		c.NVLinkCRC, c.NVLinkReplay, c.NVLinkRecovery, c.NVLink5Recovery = nan(), nan(), nan(), 7
 	}, driver.Errors)
 	maps.DeleteFunc(got, func(labels string, _ float64) bool { return !strings.HasPrefix(labels, "nvlink") })
-	if diff := cmp.Diff(map[string]float64{"nvlink recovery": 7}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "", map[string]float64{"nvlink recovery": 7}, got)
 }
 
 // The speed of the fan is a ratio or a percentage, depending on the engine.
@@ -114,9 +107,7 @@ func TestFanSpeed(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("vocabulary %d", vocabulary), func(t *testing.T) {
 			got := readingsOf(t, func(*dcgmtest.Condition) { machine.Vocabulary = vocabulary }, driver.FanSpeed)
-			if diff := cmp.Diff(map[string]float64{"": 0.35}, got, nvidiatest.Approximately()); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, "", map[string]float64{"": 0.35}, got, nvidiatest.Approximately())
 		})
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 
 	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
@@ -68,9 +68,7 @@ func TestQuantities(t *testing.T) {
 		"lifetime_errors page_retirement sbe":     g.RetiredSBE,
 		"lifetime_errors page_retirement dbe":     g.RetiredDBE,
 	}
-	if diff := cmp.Diff(want, nvidiatest.Values(got), nvidiatest.Approximately()); diff != "" {
-		t.Errorf("readings (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "readings", want, nvidiatest.Values(got), nvidiatest.Approximately())
 	for _, r := range got.Readings {
 		if age := c.Sub(r.At); age < 0 || age > 10*time.Second {
 			t.Errorf("%v%q is of %v ago", r.Quantity, r.Labels, age)
@@ -80,9 +78,7 @@ func TestQuantities(t *testing.T) {
 		UUID: g.UUID(), PCI: "0000:1b:00.0", Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3", Serial: "1650823456700",
 		FirmwareVersion: "96.00.61.00.01", DriverVersion: "580.65.06", CUDAVersion: "13.0",
 	}
-	if diff := cmp.Diff(wantHardware, got.Hardware); diff != "" {
-		t.Errorf("hardware (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "hardware", wantHardware, got.Hardware)
 }
 
 // The same is read whatever numbers the engine knows: those of 4.5, those of 4.6, and those that
@@ -145,9 +141,7 @@ func TestInstances(t *testing.T) {
 		"8/0": {},
 		"8/1": {"errors xid 45": 1},
 	}
-	if diff := cmp.Diff(want, got, nvidiatest.Approximately()); diff != "" {
-		t.Errorf("readings of the instances (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "readings of the instances", want, got, nvidiatest.Approximately())
 	for _, name := range []string{"utilization", "memory_used", "memory_capacity", "occupancy", "engine_utilization sm"} {
 		if v, ok := parent[name]; ok {
 			t.Errorf("the parent has %s %v, which its instances have too", name, v)
@@ -160,9 +154,7 @@ func TestInstances(t *testing.T) {
 		Kind: driver.KindPartition, Parent: machine.GPUs[1].UUID(), Instance: "7/0", Vendor: "nvidia",
 		Profile: "1g.10gb", DriverVersion: "580.65.06", CUDAVersion: "13.0",
 	}
-	if diff := cmp.Diff(wantHardware, samples[2].Hardware); diff != "" {
-		t.Errorf("hardware of an instance (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "hardware of an instance", wantHardware, samples[2].Hardware)
 }
 
 // A GPU that is partitioned, and otherwise partitioned, while it is read.
@@ -186,9 +178,7 @@ func TestRepartition(t *testing.T) {
 		{func() { machine.GPUs[0].MIG = 0 }, []string{""}},
 	} {
 		step.change()
-		if diff := cmp.Diff(step.want, instances()); diff != "" {
-			t.Errorf("instances (-want +got):\n%s", diff)
-		}
+		expect.Equal(t, "instances", step.want, instances())
 	}
 	c.Advance(10)
 	if _, ok := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.MemoryUsed); !ok {
@@ -278,9 +268,7 @@ func TestHealth(t *testing.T) {
 		{dcgm.DCGM_HEALTH_RESULT_PASS, "healthy 1"},
 	} {
 		machine.GPUs[1].Health = int64(step.health)
-		if diff := cmp.Diff([]string{"healthy 1", step.want}, status()); diff != "" {
-			t.Errorf("result %d (-want +got):\n%s", step.health, diff)
-		}
+		expect.Equal(t, fmt.Sprintf("result %d", step.health), []string{"healthy 1", step.want}, status())
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 
 	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
 
@@ -30,10 +31,7 @@ func newSource(tb testing.TB, c *nvidiatest.Clock, change func(*Config)) *Source
 	if change != nil {
 		change(&config)
 	}
-	s, err := New(config)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	s := must.Get(New(config))(tb)
 	s.callTimeout = time.Minute // for machines under load: what hangs has a test of its own
 	misuse := machine.Misuse
 	tb.Cleanup(func() {
@@ -162,10 +160,7 @@ func TestNoLibrary(t *testing.T) {
 		}
 		return
 	}
-	s, err := New(Config{Address: Embedded})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(New(Config{Address: Embedded}))(t)
 	for range 2 {
 		samples, err := s.Sample(t.Context())
 		if !errors.Is(err, driver.ErrAbsent) || driver.ReasonOf(err) != driver.ReasonNoLibrary ||
@@ -187,10 +182,7 @@ func TestFunctionMissing(t *testing.T) {
 		return
 	}
 	machine.Reset(2, 0)
-	s, err := New(Config{Address: Embedded})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(New(Config{Address: Embedded}))(t)
 	for range 2 {
 		samples, err := s.Sample(t.Context())
 		if driver.ReasonOf(err) != driver.ReasonNoLibrary || !strings.Contains(err.Error(), "no function dcgmHealthSet") ||

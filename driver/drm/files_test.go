@@ -1,6 +1,7 @@
 package drm
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -9,6 +10,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Removing any single file removes only its own values, without an error.
@@ -25,9 +29,7 @@ func TestEveryFile(t *testing.T) {
 	before := whole.sample()
 	for _, path := range filesOf(t, whole.root) {
 		m := prepare()
-		if err := os.Remove(filepath.Join(m.root, path)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Remove(filepath.Join(m.root, path)))
 		after := m.sample()
 		var touched string
 		switch {
@@ -39,9 +41,7 @@ func TestEveryFile(t *testing.T) {
 		for device, want := range before {
 			got := after[device]
 			if device != touched {
-				if diff := cmp.Diff(want, got); diff != "" {
-					t.Errorf("without %s, of another device (-want +got):\n%s", path, diff)
-				}
+				expect.Equal(t, fmt.Sprintf("without %s, of another device", path), want, got)
 				continue
 			}
 			for name := range got.Device {

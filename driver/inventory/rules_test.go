@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // testdata/drivers.json has the entry of every kind of device of every driver in the table of
@@ -23,9 +25,7 @@ func TestRules(t *testing.T) {
 	var want map[string]map[string]driver.Entry
 	expected := json.NewDecoder(strings.NewReader(text))
 	expected.DisallowUnknownFields()
-	if err := expected.Decode(&want); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, expected.Decode(&want))
 	got := map[string]map[string]driver.Entry{}
 	for id, entry := range parse(t, readTestdata(t, "drivers.yaml"), "node1") {
 		if got[id.Driver] == nil {
@@ -34,9 +34,7 @@ func TestRules(t *testing.T) {
 		entry.Local = false // which TestPlacement is about
 		got[id.Driver][id.Device] = entry
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", want, got)
 }
 
 func TestVendorName(t *testing.T) {
@@ -99,9 +97,7 @@ func TestParseCPUList(t *testing.T) {
 		"0": {0}, "0-3,8": {0, 1, 2, 3, 8}, "5\n": {5}, "": nil, "3-1": nil, "1,": nil, "0-4294967295": nil,
 		"8191": {8191}, "8192": nil, "-1": nil, "a": nil,
 	} {
-		if diff := cmp.Diff(want, parseCPUList(list)); diff != "" {
-			t.Errorf("parseCPUList(%q): -want +got:\n%s", list, diff)
-		}
+		expect.Equal(t, fmt.Sprintf("parseCPUList(%q)", list), want, parseCPUList(list))
 	}
 }
 
@@ -117,10 +113,7 @@ func parse(t *testing.T, data []byte, node string) driver.Inventory {
 
 func readTestdata(tb testing.TB, name string) []byte {
 	tb.Helper()
-	data, err := os.ReadFile("testdata/" + name)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	data := must.Get(os.ReadFile("testdata/" + name))(tb)
 	return data
 }
 

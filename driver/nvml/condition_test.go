@@ -3,6 +3,7 @@
 package nvml
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -72,9 +74,7 @@ func TestNeedsAttentionUnknown(t *testing.T) {
 	}
 	got := nvidiatest.Values(nvidiatest.Sample(t, newSource(t, newClock(), nil))[0])
 	maps.DeleteFunc(got, func(name string, _ float64) bool { return !strings.HasPrefix(name, "needs_attention") })
-	if diff := cmp.Diff(map[string]float64{}, got); diff != "" {
-		t.Errorf("readings (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "readings", map[string]float64{}, got)
 }
 
 // Values that rarely change are read once a minute.
@@ -145,9 +145,7 @@ func TestFabricState(t *testing.T) {
 				states[state] = 1
 			}
 			got := nvidiatest.Readings(nvidiatest.Sample(t, newSource(t, newClock(), nil))[0], driver.FabricState)
-			if diff := cmp.Diff(states, got); diff != "" {
-				t.Errorf("%v, driver %s (-want +got):\n%s", in, version, diff)
-			}
+			expect.Equal(t, fmt.Sprintf("%v, driver %s", in, version), states, got)
 		}
 	}
 }
@@ -168,9 +166,7 @@ func TestNVLink5(t *testing.T) {
 	c.NVLinkCRC, c.NVLinkReplay, c.NVLinkRecovery, c.NVLink5Recovery = nan(), nan(), nan(), 7
 	got := nvidiatest.Readings(nvidiatest.Sample(t, newSource(t, newClock(), nil))[0], driver.Errors)
 	maps.DeleteFunc(got, func(labels string, _ float64) bool { return !strings.HasPrefix(labels, "nvlink") })
-	if diff := cmp.Diff(map[string]float64{"nvlink recovery": 7}, got); diff != "" {
-		t.Errorf("errors (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "errors", map[string]float64{"nvlink recovery": 7}, got)
 }
 
 // A number or scope that a driver refuses is not supported, and no failure.
@@ -194,9 +190,7 @@ func TestAER(t *testing.T) {
 	})
 	got := nvidiatest.Readings(nvidiatest.Sample(t, s)[0], driver.Errors)
 	maps.DeleteFunc(got, func(labels string, _ float64) bool { return !strings.HasPrefix(labels, "pcie_aer") })
-	if diff := cmp.Diff(map[string]float64{"pcie_aer correctable": 5, "pcie_aer uncorrectable": 3}, got); diff != "" {
-		t.Errorf("errors (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "errors", map[string]float64{"pcie_aer correctable": 5, "pcie_aer uncorrectable": 3}, got)
 }
 
 func TestProofs(t *testing.T) { drivertest.CheckProofs(t, "../nvidia/README.md", "NVML", Fills()) }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/google/go-cmp/cmp"
@@ -24,16 +25,9 @@ func TestNewLibrary(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
 	install := func(library string) {
 		t.Helper()
-		content, err := os.ReadFile(library)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path+".new", content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(path+".new", path); err != nil {
-			t.Fatal(err)
-		}
+		content := must.Get(os.ReadFile(library))(t)
+		must.Do(t, os.WriteFile(path+".new", content, 0o600))
+		must.Do(t, os.Rename(path+".new", path))
 	}
 	install(machine.Library)
 	s := newSource(t, c, func(config *Config) { config.Library = path })
@@ -68,23 +62,14 @@ func TestNewLibrary(t *testing.T) {
 // mapped reports whether a library is in this process.
 func mapped(t *testing.T, path string) bool {
 	t.Helper()
-	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	maps := must.Get(os.ReadFile("/proc/self/maps"))(t)
 	return strings.Contains(string(maps), path)
 }
 
 // All functions that this package calls are forwarded.
 func TestForwarded(t *testing.T) {
-	forwarded, err := os.ReadFile("functions.h")
-	if err != nil {
-		t.Fatal(err)
-	}
-	called, err := os.ReadFile(filepath.Join("nvmltest", "fake", "functions.h"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	forwarded := must.Get(os.ReadFile("functions.h"))(t)
+	called := must.Get(os.ReadFile(filepath.Join("nvmltest", "fake", "functions.h")))(t)
 	functions := func(text []byte) (out []string) {
 		for line := range strings.Lines(string(text)) {
 			if name, ok := strings.CutPrefix(line,

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -35,9 +36,7 @@ func TestInstances(t *testing.T) {
 		Vendor:      "nvidia", Model: "NVIDIA H100 80GB HBM3 MIG 1g.10gb", Profile: "1g.10gb", DriverVersion: "580.65.06",
 		CUDAVersion: "13.0",
 	}
-	if diff := cmp.Diff(wantHardware, got.Hardware); diff != "" {
-		t.Errorf("hardware of an instance (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "hardware of an instance", wantHardware, got.Hardware)
 	if diff := cmp.Diff(listed(t, "gpu-1-mig-1g10gb-19-2").Placement, got.Hardware.Placement); diff != "" {
 		t.Errorf("the inventory has another placement (-inventory +source):\n%s", diff)
 	}
@@ -49,9 +48,7 @@ func TestInstances(t *testing.T) {
 		"engine_utilization dram":    0.02,
 		"engine_utilization encoder": 0.07 / 2,
 	}
-	if diff := cmp.Diff(want, nvidiatest.Values(got), nvidiatest.Approximately()); diff != "" {
-		t.Errorf("readings of an instance (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "readings of an instance", want, nvidiatest.Values(got), nvidiatest.Approximately())
 	whole := of(t, samples, parent.UUID())
 	for _, q := range []driver.Quantity{driver.Utilization, driver.MemoryUsed, driver.MemoryCapacity} {
 		if v, ok := nvidiatest.Value(whole, q); ok {
@@ -192,9 +189,7 @@ func TestInstancesWithoutGPM(t *testing.T) {
 	want := map[string]float64{
 		"memory_used": instance.Memory, "memory_capacity": instance.MemoryTotal, "memory_reserved": instance.MemoryReserved,
 	}
-	if diff := cmp.Diff(want, nvidiatest.Values(of(t, samples, instance.UUID()))); diff != "" {
-		t.Errorf("readings of an instance (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "readings of an instance", want, nvidiatest.Values(of(t, samples, instance.UUID())))
 	if v, ok := nvidiatest.Value(samples[0], driver.Utilization); ok {
 		t.Errorf("the parent's utilization is %v, which nobody knows", v)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/google/go-cmp/cmp"
@@ -35,9 +36,7 @@ func TestProcesses(t *testing.T) {
 		"77 memory_used": 1 << 30, "77 utilization": 0,
 		"78 utilization": 0.5, "4242 memory_used": 3 << 30, "4242 utilization": 0.25,
 	}
-	if diff := cmp.Diff(want, uses(of(t, nvidiatest.Sample(t, s), g.UUID()))); diff != "" {
-		t.Errorf("processes (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "processes", want, uses(of(t, nvidiatest.Sample(t, s), g.UUID())))
 	if diff := cmp.Diff(want, uses(of(t, nvidiatest.Sample(t, s), g.UUID()))); diff != "" {
 		t.Errorf("processes at once again, before NVML has new samples (-want +got):\n%s", diff)
 	}
@@ -45,13 +44,9 @@ func TestProcesses(t *testing.T) {
 	g.Processes[0].Utilization = 0
 	want["4242 utilization"] = 0
 	samples := nvidiatest.Sample(t, s)
-	if diff := cmp.Diff(want, uses(of(t, samples, g.UUID()))); diff != "" {
-		t.Errorf("processes after one went idle (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "processes after one went idle", want, uses(of(t, samples, g.UUID())))
 	wantInstance := map[string]float64{"99 memory_used": 1 << 20}
-	if diff := cmp.Diff(wantInstance, uses(of(t, samples, machine.GPUs[1].Instances[1].UUID()))); diff != "" {
-		t.Errorf("processes of an instance (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "processes of an instance", wantInstance, uses(of(t, samples, machine.GPUs[1].Instances[1].UUID())))
 	if got := uses(of(t, samples, machine.GPUs[1].UUID())); len(got) > 0 {
 		t.Errorf("processes of a GPU in MIG mode: %v", got)
 	}
@@ -95,9 +90,7 @@ func TestProcessTimes(t *testing.T) {
 				c.Advance(1)
 			}
 			want := map[string]float64{"11": 0.55, "12": 0.1, "13": 0}
-			if diff := cmp.Diff(want, sum, cmpopts.EquateApprox(0, 0.02)); diff != "" {
-				t.Errorf("means (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, "means", want, sum, cmpopts.EquateApprox(0, 0.02))
 			if zeros == 0 {
 				t.Error("each reading had a sample of each process, which proves nothing")
 			}
@@ -160,16 +153,12 @@ func TestMPS(t *testing.T) {
 	want := map[string]float64{
 		"742 memory_used": 518 << 20, "742 utilization": g.Utilization, "760 memory_used": 66 << 20,
 	}
-	if diff := cmp.Diff(want, uses(of(t, nvidiatest.Sample(t, s), g.UUID()))); diff != "" {
-		t.Errorf("one client (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "one client", want, uses(of(t, nvidiatest.Sample(t, s), g.UUID())))
 	c.Advance(1)
 	g.Processes[2] = nvmltest.Process{PID: 773, Memory: 518 << 20, MPS: 1}
 	delete(want, "742 utilization")
 	want["773 memory_used"] = 518 << 20
-	if diff := cmp.Diff(want, uses(of(t, nvidiatest.Sample(t, s), g.UUID()))); diff != "" {
-		t.Errorf("two clients (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "two clients", want, uses(of(t, nvidiatest.Sample(t, s), g.UUID())))
 	c.Advance(1)
 	g.Processes[1], g.Processes[2] = nvmltest.Process{PID: 11, Memory: 1 << 30}, nvmltest.Process{}
 	got := uses(of(t, nvidiatest.Sample(t, s), g.UUID()))

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
@@ -68,17 +68,13 @@ func TestQuantities(t *testing.T) {
 		"lifetime_errors page_retirement sbe":     g.RetiredSBE,
 		"lifetime_errors page_retirement dbe":     g.RetiredDBE,
 	}
-	if diff := cmp.Diff(want, nvidiatest.Values(got), nvidiatest.Approximately()); diff != "" {
-		t.Errorf("readings (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "readings", want, nvidiatest.Values(got), nvidiatest.Approximately())
 	wantHardware := driver.Hardware{
 		UUID: g.UUID(), PCI: "0000:1b:00.0", DeviceNodes: []string{"/dev/nvidia0"},
 		Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3", Serial: "1650823456700", FirmwareVersion: "96.00.61.00.01",
 		DriverVersion: "580.65.06", CUDAVersion: "13.0",
 	}
-	if diff := cmp.Diff(wantHardware, got.Hardware); diff != "" {
-		t.Errorf("hardware (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "hardware", wantHardware, got.Hardware)
 }
 
 // The numbers of the throttling fields depend on the driver. A number with another meaning in a
@@ -110,9 +106,7 @@ func TestDriverVersions(t *testing.T) {
 					got[r.Labels[0]] = r.Value
 				}
 			}
-			if diff := cmp.Diff(want, got, nvidiatest.Approximately()); diff != "" {
-				t.Errorf("seconds of throttling (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, "seconds of throttling", want, got, nvidiatest.Approximately())
 		})
 	}
 }
@@ -271,9 +265,7 @@ func TestTraffic(t *testing.T) {
 					got[name] = v
 				}
 			}
-			if diff := cmp.Diff(tc.want(g, 10), got, nvidiatest.Approximately()); diff != "" {
-				t.Errorf("traffic after 10 s (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, "traffic after 10 s", tc.want(g, 10), got, nvidiatest.Approximately())
 		})
 	}
 }
@@ -397,9 +389,7 @@ func TestNVLinkByGPM(t *testing.T) {
 		c.Advance(1)
 	}
 	want := map[string]float64{"io_bytes nvlink transmit": 10 * 1000 * 1024, "io_bytes nvlink receive": 10 * 3e6}
-	if diff := cmp.Diff(want, traffic(), nvidiatest.Approximately()); diff != "" {
-		t.Errorf("traffic after 10 s (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "traffic after 10 s", want, traffic(), nvidiatest.Approximately())
 	g.NVLinkTransmit, g.NVLinkReceive = 1<<40, 1<<41 // they count from another point
 	c.Advance(recheck.Seconds())
 	if got := traffic(); len(got) != 0 { // the time is too long for a mean
@@ -407,9 +397,7 @@ func TestNVLinkByGPM(t *testing.T) {
 	}
 	c.Advance(1)
 	want["io_bytes nvlink transmit"], want["io_bytes nvlink receive"] = 11*1000*1024, 11*3e6
-	if diff := cmp.Diff(want, traffic(), nvidiatest.Approximately()); diff != "" {
-		t.Errorf("traffic after the fields came to be supported (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "traffic after the fields came to be supported", want, traffic(), nvidiatest.Approximately())
 }
 
 // The library of an old driver lacks functions: they are not called, which would end the program.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -28,10 +29,7 @@ func newSource(tb testing.TB, c *nvidiatest.Clock, change func(*Config)) *Source
 	if change != nil {
 		change(&config)
 	}
-	s, err := New(config)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	s := must.Get(New(config))(tb)
 	s.callTimeout = time.Minute // for machines under load: what hangs has a test of its own
 	tb.Cleanup(func() {
 		if o := s.session.Current(); o != nil && machine.Users > 0 {
@@ -172,9 +170,7 @@ func TestNoLibrary(t *testing.T) {
 	machine.Reset(1)
 	missing := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
 	text := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
-	if err := os.WriteFile(text, []byte("no library\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(text, []byte("no library\n"), 0o600))
 	for path, want := range map[string]string{missing: "No such file", text: "too short"} {
 		s := newSource(t, newClock(), func(c *Config) { c.Library = path })
 		_, err := s.Sample(t.Context())
@@ -367,10 +363,7 @@ func TestPassthroughClosesFiles(t *testing.T) {
 
 func openDevices(t *testing.T) []string {
 	t.Helper()
-	fds, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fds := must.Get(os.ReadDir("/proc/self/fd"))(t)
 	var open []string
 	for _, fd := range fds {
 		if target, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && filepath.Dir(target) == machine.Files {
@@ -388,9 +381,7 @@ func TestFollowsTheDriversDevices(t *testing.T) {
 	var sysfs string
 	s := newSource(t, c, func(config *Config) { sysfs = config.Sysfs })
 	bind := func(address string) {
-		if err := os.MkdirAll(filepath.Join(sysfs, "bus", "pci", "drivers", "nvidia", address), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Join(sysfs, "bus", "pci", "drivers", "nvidia", address), 0o755))
 	}
 	bind("0000:1b:00.0")
 	nvidiatest.Sample(t, s)
@@ -407,9 +398,7 @@ func TestFollowsTheDriversDevices(t *testing.T) {
 	nvidiatest.Sample(t, s)
 	c.Advance(1)
 	of(t, nvidiatest.Sample(t, s), "GPU-new")
-	if err := os.Remove(filepath.Join(sysfs, "bus", "pci", "drivers", "nvidia", "0000:1c:00.0")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(sysfs, "bus", "pci", "drivers", "nvidia", "0000:1c:00.0")))
 	nvidiatest.Sample(t, s)
 	machine.Count = 1
 	c.Advance(1)

@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const minimal = `
@@ -63,9 +65,7 @@ endpoints:
 			},
 		},
 	}
-	if diff := cmp.Diff(want, e, cmp.AllowUnexported(Endpoint{}), cmpopts.IgnoreFields(Endpoint{}, "Client")); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", want, e, cmp.AllowUnexported(Endpoint{}), cmpopts.IgnoreFields(Endpoint{}, "Client"))
 }
 
 func TestParseConfigDefaults(t *testing.T) {
@@ -78,10 +78,7 @@ func TestParseConfigDefaults(t *testing.T) {
 		{"long interval", "\n  interval: 1m", time.Minute, 5 * time.Second},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c, err := ParseConfig([]byte(minimal[:len(minimal)-1]+strings.TrimSuffix(test.fields, "\n")+"\n"), "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := must.Get(ParseConfig([]byte(minimal[:len(minimal)-1]+strings.TrimSuffix(test.fields, "\n")+"\n"), ""))(t)
 			if e := c.Endpoints[0]; e.Interval != test.interval || e.Timeout != test.timeout || e.Refresh != nil {
 				t.Errorf("interval %v, timeout %v, refresh %v", e.Interval, e.Timeout, e.Refresh)
 			}
@@ -91,10 +88,7 @@ func TestParseConfigDefaults(t *testing.T) {
 
 // Each document of testdata/errors.yaml is wrong, with the error that its first line has.
 func TestParseConfigErrors(t *testing.T) {
-	content, err := os.ReadFile(filepath.Join("testdata", "errors.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(filepath.Join("testdata", "errors.yaml")))(t)
 	documents := strings.Split(string(content), "---\n")
 	if len(documents) < 40 {
 		t.Errorf("%d documents", len(documents))
@@ -161,26 +155,17 @@ endpoints:
 func TestLoad(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "scrape.yaml")
 	config := strings.Replace(minimal, "match:", "tls_config: {ca_file: ca.crt}\n  match:", 1)
-	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c, err := Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(config), 0o600))
+	c := must.Get(Load(path))(t)
 	if got, want := c.Endpoints[0].Client.TLSConfig.CAFile, filepath.Join(filepath.Dir(path), "ca.crt"); got != want {
 		t.Errorf("CA file is %s, want %s", got, want)
 	}
 	large := append(bytes.Repeat([]byte("# comment\n"), maxConfigBytes/10), "endpoints: []\n"...)
-	if err := os.WriteFile(path+".large", large, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path+".large", large, 0o600))
 	if _, err := Load(path + ".large"); err == nil || !errors.Is(err, sysfs.ErrTooLarge) {
 		t.Errorf("error %v, want that the file is too large", err)
 	}
-	if err := syscall.Mkfifo(path+".pipe", 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mkfifo(path+".pipe", 0o600))
 	if _, err := Load(path + ".pipe"); !errors.Is(err, sysfs.ErrNotRegular) { // without waiting for a writer
 		t.Errorf("error %v, want that the file is a pipe", err)
 	}

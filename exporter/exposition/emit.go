@@ -176,7 +176,7 @@ func (e *emission) fit(base *labels, a *fit.Advice) {
 }
 
 func (e *emission) pod(h *ledger.Holder, now time.Time) {
-	if !e.on(famPodAllocated) { // like everything else about a pod and its device
+	if !e.on(famPodShare) { // like everything else about a pod and its device
 		return
 	}
 	pod := e.cache.holder("pod", h)
@@ -400,7 +400,9 @@ func (e *emission) holder(h *ledger.Holder, of *owner, quantity, allocated, shar
 		e.value(quantity, of, &m.Values[i], matured)
 	}
 	shown := driver.Later(m.Born, m.Shown)
-	e.counter(allocated, of, m.Allocated, m.Born, shown)
+	if e.on(allocated) {
+		e.counter(allocated, of, m.Allocated, m.Born, shown)
+	}
 	e.counter(share, of, m.Share, m.Born, shown)
 }
 

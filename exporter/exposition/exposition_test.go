@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -24,6 +25,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // busyHistory is one with all families of a device and its holder.
@@ -170,10 +173,11 @@ func TestFormats(t *testing.T) {
 			for _, format := range exposition.Formats() {
 				written, config := families, config
 				if format.FormatType() == expfmt.TypeProtoDelim {
-					config.Choices = exposition.Choices{
-						exposition.GroupHistograms:     exposition.Off,
-						exposition.GroupQuantitySource: config.Choices.Of(exposition.GroupQuantitySource),
+					config.Choices = maps.Clone(config.Choices)
+					if config.Choices == nil {
+						config.Choices = exposition.Choices{}
 					}
+					config.Choices[exposition.GroupHistograms] = exposition.Off
 				}
 				if config.Choices.Of(exposition.GroupHistograms) != exposition.Classic {
 					written = slices.DeleteFunc(slices.Clone(families), func(f *dto.MetricFamily) bool {
@@ -219,10 +223,7 @@ func TestParts(t *testing.T) {
 	e := exposition.New(own, func() *exposition.Snapshot { return s }, exposition.Config{})
 	for _, format := range exposition.Formats() {
 		var out bytes.Buffer
-		parts, err := e.Write(&out, format)
-		if err != nil {
-			t.Fatal(err)
-		}
+		parts := must.Get(e.Write(&out, format))(t)
 		end, families := 0, 0
 		for i, part := range parts {
 			if part.Begin != end || (part.Family == "") != (i == len(parts)-1) {
@@ -387,9 +388,7 @@ func TestHealth(t *testing.T) {
 				want = map[string]float64{"healthy": 0, "unhealthy": 0, "unknown": 0}
 				want[tc.want] = 1
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, "", want, got)
 		})
 	}
 }

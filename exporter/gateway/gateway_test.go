@@ -28,6 +28,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web/access"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -58,10 +59,7 @@ type cluster struct {
 // root may do everything; alice may get the claims of team-a, nobody nothing.
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	api, err := kubetest.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	api := must.Get(kubetest.New())(t)
 	t.Cleanup(api.Close)
 	c := &cluster{T: t, api: api}
 	api.Allow("root", func(authorizationv1.SubjectAccessReviewSpec) bool { return true })
@@ -73,13 +71,8 @@ func newCluster(t *testing.T) *cluster {
 		}
 	})
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(path, api.Kubeconfig(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	client, err := kube.NewClient(path, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, api.Kubeconfig(), 0o600))
+	client := must.Get(kube.NewClient(path, "test"))(t)
 	transport := own{&http.Transport{}}
 	t.Cleanup(transport.CloseIdleConnections)
 	users := access.NewUsers(access.Config{
@@ -91,10 +84,7 @@ func newCluster(t *testing.T) *cluster {
 		Namespace: "dra", Service: "dra-exporter", Port: "metrics", MetricsPath: "/metrics", Grafana: grafana,
 		Log: log, Now: time.Now,
 	})})
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -592,10 +582,7 @@ func TestUnreachable(t *testing.T) {
 	c.node("bad", text("text/html", "no JSON"))
 	c.node("refuses", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
 	c.node("moved", http.RedirectHandler("http://127.0.0.1/", http.StatusFound).ServeHTTP)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	_ = listener.Close()
 	c.endpoint("down", "dra-exporter", listener.Addr().String(), `{"kind":"Pod"}`)
 	hold := make(chan struct{})

@@ -143,6 +143,8 @@ func (a *account) andEarlier() iter.Seq[*account] {
 	}
 }
 
+func (a *account) fullName() fullName { return fullName{a.key.Namespace, a.key.Name} }
+
 func (a *account) claim() claimOf { return claimOf{a.key.Namespace, a.key.Name, a.uid} }
 
 // toClose reports whether the account is of a claim and not closed.
@@ -154,9 +156,9 @@ func (a *account) isHit(e *join.Event, pod bool) bool {
 		return slices.ContainsFunc(a.youth.members, func(m *account) bool { return m.isHit(e, pod) })
 	}
 	if pod {
-		return e.Pod == podresources.Pod{Namespace: a.key.Namespace, Name: a.key.Name}
+		return fullName(e.Pod) == a.fullName()
 	}
-	return slices.Contains(e.Claims, podresources.Claim{Namespace: a.key.Namespace, Name: a.key.Name})
+	return slices.Contains(e.Claims, podresources.Claim(a.fullName()))
 }
 
 func (a *account) isCounter(q driver.Quantity) bool {

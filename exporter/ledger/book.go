@@ -23,6 +23,7 @@ type books struct {
 type accountBook struct {
 	accounts map[HolderKey]*account // the newest account of each name
 	order    []*account             // by key; nil: not sorted yet
+	names    names
 	released map[HolderKey]*Amounts // charges of earlier accounts of a name that are not kept any more
 	ofPods   bool
 	fits     bool // advice is given
@@ -33,7 +34,7 @@ type accountBook struct {
 }
 
 func newBook() accountBook {
-	return accountBook{accounts: map[HolderKey]*account{}, released: map[HolderKey]*Amounts{}}
+	return accountBook{accounts: map[HolderKey]*account{}, released: map[HolderKey]*Amounts{}, names: names{names: map[fullName]*name{}}}
 }
 
 // all yields all accounts.
@@ -218,7 +219,9 @@ func (b *accountBook) releaseOldest(
 	if a.earlier != nil && b.releaseOldest(a.earlier, now, retention, before) || a.kept(now, retention) {
 		return true
 	}
-	b.carry(a)
+	if later := b.laterThan(a); later != nil { // the name goes on with its charges
+		b.released[a.key] = b.before(later)
+	}
 	before(a)
 	a.drop()
 	b.remove(a)
@@ -233,14 +236,6 @@ func (a *account) kept(now time.Time, retention time.Duration) bool {
 // settled reports whether all readings from before the account's end have been distributed.
 func (a *account) settled(now time.Time) bool {
 	return !a.ended.IsZero() && !a.device.unsettled(now).Before(a.ended)
-}
-
-// carry adds the charges of the oldest account of a name, which is about to be released, to those
-// that are carried.
-func (b *accountBook) carry(a *account) {
-	if later := b.laterThan(a); later != nil {
-		b.released[a.key] = b.before(later)
-	}
 }
 
 // before returns the charges of all earlier accounts of an account's name, nil if there were none.

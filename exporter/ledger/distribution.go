@@ -29,9 +29,9 @@ type distributed struct {
 	known     []known
 
 	object   saved.Object
-	shown    bool          // the time shown is persistent
-	keeps    bool          // further observations are written to the state
-	observed []observation // not yet persisted
+	shown    bool                // the time shown is persistent
+	keeps    bool                // further observations are written to the state
+	observed []saved.Observation // not yet persisted
 }
 
 // known is the time up to which a device's value is known.
@@ -49,10 +49,8 @@ type piece struct {
 // distributions has the distributions of all claims; nil: none are kept.
 type distributions map[claimKey]*claimDistributions
 
-// observation is an observation that is not yet persisted.
-type observation struct{ value, seconds float64 }
-
-// maxObservations limits these; with more, the whole distribution is persisted instead.
+// maxObservations limits the observations that are not yet persisted; with more, the whole
+// distribution is persisted instead.
 const maxObservations = 32
 
 // enter adds a new account to the distributions of its claim. An allocation by a device plugin has
@@ -117,12 +115,8 @@ func (d *deviceBook) observeDistribution(m *meter, next driver.Reading) {
 // partitions, divided by the partitions' activity from since to until. It returns what is left for
 // the holders of the device.
 func (d *deviceBook) distributeParts(m *meter, whole piece, since, until time.Time) (left float64) {
-	idle := 0.0
-	if whole.value > 0 {
-		idle = min(1, m.idle/whole.value)
-	}
 	left = whole.value
-	for _, p := range d.weighBy(since, until, whole.from, idle) {
+	for _, p := range d.weigh(since, until, whole.from, idlePart(m.idle, whole.value)) {
 		if !p.Held || p.Share <= 0 {
 			continue
 		}
@@ -251,6 +245,6 @@ func (d *distributed) sum(until time.Time) {
 func (d *distributed) observe(value, seconds float64) {
 	d.histogram.Observe(value, seconds)
 	if d.keeps && len(d.observed) <= maxObservations {
-		d.observed = append(d.observed, observation{value, seconds})
+		d.observed = append(d.observed, saved.Observation{Value: value, Seconds: seconds})
 	}
 }

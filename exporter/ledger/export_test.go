@@ -69,10 +69,10 @@ func (l *Ledger) AppendUnmarked(b []byte, clock func(time.Time) int64) []byte {
 	for _, d := range l.devices {
 		d.periodsSaved = false
 	}
-	for _, n := range l.names.claims.names {
+	for _, n := range l.claims.names.names {
 		n.saved = nameFacts{}
 	}
-	for _, n := range l.names.pods.names {
+	for _, n := range l.pods.names.names {
 		n.saved = nameFacts{}
 	}
 	l.saver.turn-- // some records are written in certain turns only: this is the same turn

@@ -145,26 +145,8 @@ func (r *restorer) restore() error {
 			return err
 		}
 	}
-	for _, s := range r.Claims {
-		n := r.name(&s)
-		if s.Labelled {
-			n.labels = append([]string{}, s.Labels...)
-		}
-		r.ledger.names.claims.names[podresources.Claim{Namespace: s.Namespace, Name: s.Name}] = n
-	}
-	for _, s := range r.Pods {
-		n := r.name(&s)
-		if s.Known {
-			n.meta = &podresources.PodMeta{
-				OwnerKind: s.OwnerKind, OwnerName: s.OwnerName, WorkloadKind: s.WorkloadKind, WorkloadName: s.WorkloadName,
-				Queue: s.Queue,
-			}
-			if s.Labelled {
-				n.meta.Labels = append([]string{}, s.Labels...)
-			}
-		}
-		r.ledger.names.pods.names[podresources.Pod{Namespace: s.Namespace, Name: s.Name}] = n
-	}
+	r.names(&r.ledger.claims, r.Claims)
+	r.names(&r.ledger.pods, r.Pods)
 	return nil
 }
 
@@ -529,9 +511,26 @@ func (r *restorer) lives(_ uint32, s saved.Lives) error {
 		d.Preparation.UnmarshalBinary(s.Preparation), d.FirstActivity.UnmarshalBinary(s.Activity))
 }
 
-// name returns what claims and pods have in common.
-func (r *restorer) name(s *saved.Name) *name {
-	return &name{
-		uid: s.UID, allocatedAt: stamped(s.Allocated), seen: r.kept.Time, kept: r.kept.Time, needed: r.kept.Time,
+// names restores the names of claims or of pods.
+func (r *restorer) names(of *accountBook, records map[uint32]saved.Name) {
+	at := r.kept.Time
+	for _, s := range records {
+		n := &name{
+			key: fullName{s.Namespace, s.Name}, uid: s.UID, allocatedAt: stamped(s.Allocated), seen: at, kept: at, needed: at,
+		}
+		of.names.names[n.key] = n
+		var labels []string
+		if s.Labelled {
+			labels = append([]string{}, s.Labels...)
+		}
+		switch {
+		case !of.ofPods:
+			n.labels = labels
+		case s.Known:
+			n.meta = &podresources.PodMeta{
+				OwnerKind: s.OwnerKind, OwnerName: s.OwnerName, WorkloadKind: s.WorkloadKind, WorkloadName: s.WorkloadName,
+				Queue: s.Queue, Labels: labels,
+			}
+		}
 	}
 }

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"slices"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -154,22 +153,8 @@ func (b deviceBooks) markDown(devices []Device) {
 	}
 }
 
-// splitPlugins separates rows of device plugins, which have no name, from rows of claims. It keeps
-// their order.
-func splitPlugins(rows []Holder) (plugins, claims []Holder) {
-	for i := range rows {
-		if rows[i].Name == "" {
-			plugins = append(plugins, rows[i])
-		}
-	}
-	if len(plugins) > 0 {
-		rows = slices.DeleteFunc(rows, func(h Holder) bool { return h.Name == "" })
-	}
-	return plugins, rows
-}
-
-// rows are the rows of a book's exported accounts.
-type rows struct{ newest, earlier, young []Holder }
+// rows are the rows of a book's exported accounts. Those of device plugins have no name.
+type rows struct{ newest, plugins, earlier, young []Holder }
 
 // rows returns the rows of all exported accounts. Current holders have their parts of the device's
 // gauges.
@@ -186,7 +171,10 @@ func (b *accountBook) rows(tick uint64, now time.Time, retention time.Duration) 
 		slab: make([]Value, 0, n), distributions: make([]Distribution, 0, b.distributions.number()), tick: tick,
 	}
 	for _, newest := range accounts {
-		shown := false
+		shown, to := false, &out.newest
+		if newest.key.Name == "" {
+			to = &out.plugins
+		}
 		for a := newest; a != nil; a = a.earlier {
 			switch {
 			case !a.exported(now, retention):
@@ -196,8 +184,8 @@ func (b *accountBook) rows(tick uint64, now time.Time, retention time.Duration) 
 				out.earlier = append(out.earlier, w.row(a))
 			default:
 				shown = true
-				out.newest = append(out.newest, w.row(a))
-				w.complete(b, &out.newest[len(out.newest)-1], a)
+				*to = append(*to, w.row(a))
+				w.complete(b, &(*to)[len(*to)-1], a)
 			}
 		}
 	}

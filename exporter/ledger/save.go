@@ -38,12 +38,9 @@ func (l *Ledger) save(b []byte, clock func(time.Time) int64, whole bool) []byte 
 		for key, c := range book.distributions {
 			w.distributions(key, c)
 		}
-	}
-	for claim, n := range l.names.claims.names {
-		w.name(saved.KindClaim, claim.Namespace, claim.Name, n)
-	}
-	for pod, n := range l.names.pods.names {
-		w.name(saved.KindPod, pod.Namespace, pod.Name, n)
+		for _, n := range book.names.names {
+			w.name(book.ofPods, n)
+		}
 	}
 	for _, d := range l.lives.byDriver {
 		w.lives(d)
@@ -84,7 +81,6 @@ type saver struct {
 		doubts       saved.Doubts
 		fit          saved.Fit
 		distribution saved.Distribution
-		observation  saved.Observation
 		name         saved.Name
 	}
 	parts     []saved.Part
@@ -374,9 +370,8 @@ func (w *saver) distributions(key claimKey, c *claimDistributions) {
 			continue
 		}
 		w.Number(&d.object)
-		for _, o := range fresh {
-			w.records.observation = saved.Observation{Value: o.value, Seconds: o.seconds}
-			w.Observe(&d.object, &w.records.observation)
+		for i := range fresh {
+			w.Observe(&d.object, &fresh[i])
 		}
 	}
 }
@@ -397,7 +392,7 @@ type nameFacts struct {
 	labelled    int
 }
 
-func (w *saver) name(kind saved.Kind, namespace, text string, n *name) {
+func (w *saver) name(ofPods bool, n *name) {
 	fresh := w.Fresh(&n.object)
 	w.Number(&n.object)
 	facts := nameFacts{uid: n.uid, allocatedAt: n.allocatedAt, meta: n.meta, labelled: len(n.labels) + 1}
@@ -415,9 +410,13 @@ func (w *saver) name(kind saved.Kind, namespace, text string, n *name) {
 		meta, labels = *n.meta, n.meta.Labels
 	}
 	w.records.name = saved.Name{
-		Namespace: namespace, Name: text, UID: n.uid, Allocated: stamp(n.allocatedAt), Labels: labels,
+		Namespace: n.key.Namespace, Name: n.key.Name, UID: n.uid, Allocated: stamp(n.allocatedAt), Labels: labels,
 		OwnerKind: meta.OwnerKind, OwnerName: meta.OwnerName, WorkloadKind: meta.WorkloadKind,
 		WorkloadName: meta.WorkloadName, Queue: meta.Queue, Known: n.meta != nil, Labelled: labels != nil,
+	}
+	kind := saved.KindClaim
+	if ofPods {
+		kind = saved.KindPod
 	}
 	w.Put(kind, &n.object, &w.records.name)
 }

@@ -215,8 +215,7 @@ type ClaimInfo struct {
 	Ended       bool
 }
 
-// same reports whether both are equal.
-func (c *ClaimInfo) same(other *ClaimInfo) bool {
+func (c ClaimInfo) same(other ClaimInfo) bool {
 	return c.Claim == other.Claim && c.UID == other.UID && c.AllocatedAt.Equal(other.AllocatedAt) &&
 		c.Ended == other.Ended && slices.Equal(c.Labels, other.Labels)
 }

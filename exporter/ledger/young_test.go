@@ -148,7 +148,9 @@ func TestPodsGrowUp(t *testing.T) {
 func expectHeld(t *testing.T, s *exposition.Snapshot, born time.Time) {
 	t.Helper()
 	counters := 0
-	for _, f := range exportertest.Decode(t, exportertest.Render(s, exposition.Config{ZeroHold: 5 * time.Second})) {
+	for _, f := range exportertest.Decode(t, exportertest.Render(s, exposition.Config{
+		ZeroHold: 5 * time.Second, Choices: exportertest.Everything(),
+	})) {
 		for _, m := range f.Metric {
 			of := func(l *dto.LabelPair) bool { return l.GetName() == "pod" && l.GetValue() == "p0" }
 			if c := m.GetCounter(); c != nil && slices.ContainsFunc(m.Label, of) {

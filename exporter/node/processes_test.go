@@ -4,10 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // The holders of a requested device are the pods that use it. Pods with admin access and guests are
@@ -45,7 +44,5 @@ func TestProcesses(t *testing.T) {
 		{Devices: []driver.Hardware{hardware["gpu0"], hardware["gpu1"]}},
 		{Devices: []driver.Hardware{{}}}, // the predicate decides
 	}
-	if diff := cmp.Diff(want, ask()); diff != "" {
-		t.Errorf("holders (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "holders", want, ask())
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
@@ -172,9 +173,7 @@ func TestSourceInPlace(t *testing.T) {
 func TestLastSource(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "scrape.yaml")
 	text := "endpoints: [{name: there, url: 'http://127.0.0.1:1/metrics', preset: dcgm-exporter}]\n"
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(config, []byte(text), 0o600))
 	list := []Source{{Name: "last", Last: true, New: idle("last").open}, {Name: "first", New: idle("first").open}}
 	for _, tc := range []struct {
 		args []string

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // apiServer starts an API server with two nodes, which passes requests to their exporters. It
@@ -70,9 +72,7 @@ func apiServer(t *testing.T, refuse ...string) (kubeconfig string, asked func() 
 	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
 	content := `{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a}}],
 		clusters: [{name: a, cluster: {server: ` + server.URL + `}}]}`
-	if err := os.WriteFile(kubeconfig, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(kubeconfig, []byte(content), 0o600))
 	return kubeconfig, func() []string {
 		mu.Lock()
 		defer mu.Unlock()

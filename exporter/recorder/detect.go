@@ -42,7 +42,7 @@ type happening struct {
 	onset  time.Time // time of its start; the zero time: at
 	count  int
 	claim  *ledger.HolderKey // the claim that ended or stalls, if any
-	chart  *Chart            // the recording of its start; nil: the ring has it
+	chart  *Chart            // the recording of its start, which the ring may have forgotten; nil: none
 }
 
 func newDetector() *detector {

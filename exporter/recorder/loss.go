@@ -1,6 +1,7 @@
 package recorder
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -102,18 +103,10 @@ const offBusWithin = 5 * time.Minute
 
 // lossText describes the evidence of a loss.
 func lossText(code string) string {
-	switch code {
-	case lostByDriver:
-		return "its driver says so"
-	case lostByBus:
-		return "it fell off the bus (XID 79)"
-	case lostUnread:
-		return "its source answers and can't read it"
-	case lostBySlices:
-		return "its driver no longer lists it"
-	default:
-		return "its source answers without it"
-	}
+	return cmp.Or(map[string]string{
+		lostByDriver: "its driver says so", lostByBus: "it fell off the bus (XID 79)",
+		lostUnread: "its source answers and can't read it", lostBySlices: "its driver no longer lists it",
+	}[code], "its source answers without it")
 }
 
 // loss returns a happening if a device is newly lost: it was readable, is not any more, and there

@@ -39,8 +39,8 @@ type News struct {
 	Opened   []*Incident // new incidents
 	Repeated []Repeated  // incidents that recurred
 	Ended    []*Incident // incidents that are over
-	// Changed are the incidents to store, in their present state. An incident that recurs for the same
-	// holders is stored with its next chart; until then, AppendState has its number of occurrences.
+	// Changed are the incidents to store, in their present state. Until an incident that recurs is
+	// stored, AppendState has its number of occurrences.
 	Changed []*Incident
 	// Receipts are the receipts of claims that ended.
 	Receipts []*Receipt
@@ -152,11 +152,7 @@ func (r *Recorder) open(h *happening, s *ledger.Snapshot) (incident *Incident, i
 		again := *known
 		again.Holders = mergeHolders(known.Holders, i.Holders)
 		again.Last, again.Count, again.End, again.Resolution = i.Last, known.Count+i.Count, i.End, i.Resolution
-		if known.Open() && slices.Equal(known.Holders, again.Holders) {
-			r.put(n, &again) // AppendState has the number; the next chart is stored
-		} else {
-			r.replace(n, &again)
-		}
+		r.replace(n, &again)
 		return &again, false
 	}
 	r.number++
@@ -186,21 +182,16 @@ func (r *Recorder) incidentOf(h *happening, s *ledger.Snapshot) *Incident {
 	return i
 }
 
-// put replaces an incident by its next state.
-func (r *Recorder) put(n int, i *Incident) {
+// replace replaces an incident by its next state, which must be stored.
+func (r *Recorder) replace(n int, i *Incident) {
 	r.incidents = slices.Clone(r.incidents) // publications share the other one
 	r.incidents[n] = i
-}
-
-// replace is put for an incident that must be stored.
-func (r *Recorder) replace(n int, i *Incident) {
-	r.put(n, i)
 	r.changed[i.ID] = true
 }
 
 // storeEvery is the time between two stores of an incident, except for its end and its first
 // recording.
-const storeEvery = 30 * time.Second
+const storeEvery = time.Minute
 
 // toStore returns the changed incidents that are due to be stored: ended ones, and those not stored
 // for storeEvery.

@@ -122,6 +122,18 @@ type tape struct {
 	catalogue driver.Catalogue
 }
 
+// begins returns the time of the first tick; the zero time: there is none.
+func (r *tape) begins() time.Time {
+	switch {
+	case len(r.sealed) > 0:
+		return r.sealed[0].times[0]
+	case len(r.times) > 0:
+		return r.times[0]
+	default:
+		return time.Time{}
+	}
+}
+
 // ring keeps the values of snapshots within a memory limit. It is not safe for concurrent use;
 // others read its tapes.
 type ring struct {

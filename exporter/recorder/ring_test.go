@@ -20,6 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -123,10 +124,7 @@ func TestRingIsSmall(t *testing.T) {
 	if grown > 16 {
 		t.Errorf("the recorder takes %.1f MiB, want at most 16", grown)
 	}
-	h, err := r.History(t.Context(), Selection{Device: "gpu-7"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(r.History(t.Context(), Selection{Device: "gpu-7"}))(t)
 	if n := len(h.Times); n < 600 {
 		t.Errorf("the ring has %d ticks, want at least 600", n)
 	}
@@ -170,10 +168,7 @@ func TestSameValuesAreKeptOnce(t *testing.T) {
 			values, _ := new(decoder).decode(&l, len(c.times))
 			byName[l.owner.Kind] = append(byName[l.owner.Kind], values[1:]) // of the first tick counters have no rate
 		}
-		shown, err := chart(t.Context(), c, c.lines(), len(c.parts), r.ring.catalogue)
-		if err != nil {
-			t.Fatal(err)
-		}
+		shown := must.Get(chart(t.Context(), c, c.lines(), len(c.parts), r.ring.catalogue))(t)
 		all := shown.Series
 		claim, pod := all[0].Values, all[len(all)/2].Values
 		if all[0].Of != OfClaim || all[len(all)/2].Of != OfPod || &claim.data[0] != &pod.data[0] {
@@ -200,10 +195,7 @@ func TestPublicationsDoNotChange(t *testing.T) {
 	p := r.published.Load()
 	read := func() []ChartSeries {
 		c := p.cut(time.Time{}, p.recorded, func(*Owner) bool { return true })
-		all, err := chart(t.Context(), c, c.lines(), len(c.parts), p.catalogue)
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := must.Get(chart(t.Context(), c, c.lines(), len(c.parts), p.catalogue))(t)
 		return all.Series
 	}
 	before := read()
@@ -250,10 +242,7 @@ func TestHistoryComesInParts(t *testing.T) {
 	of.Device = "gpu-0"
 	parts := 0
 	for again := true; again; parts++ {
-		h, err := r.History(t.Context(), of)
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := must.Get(r.History(t.Context(), of))(t)
 		if n := len(h.Series) * len(h.Times); n > MaxValues {
 			t.Errorf("a part has %d values, want at most %d", n, MaxValues)
 		}
@@ -309,9 +298,7 @@ func BenchmarkRecord(b *testing.B) {
 func threadTime(b *testing.B) time.Duration {
 	b.Helper()
 	var usage unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_THREAD, &usage); err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, unix.Getrusage(unix.RUSAGE_THREAD, &usage))
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 

@@ -198,7 +198,7 @@ func (r *Recorder) suspect(key *ledger.HolderKey, v *stall.Verdict, of *ledger.D
 	onset := r.ring.fall(of.ID, now.Add(-v.For), r.stalls.judge.Window())
 	return &Incident{
 		ID: id, Kind: ClaimStalled, Device: of.ID, Onset: onset, Detected: onset, Last: onset,
-		parent: of.Parent, suspected: true,
+		parent:  of.Parent,
 		Holders: []Holder{{Namespace: key.Namespace, Claim: key.Name, ID: of.ID, Hit: true}},
 	}
 }

@@ -330,7 +330,7 @@ func TestCourseOfStall(t *testing.T) {
 				before = before || at.Before(fell.Add(-50*time.Second))
 				after = after || at.Sub(i.Detected).Abs() < 2*time.Second
 			}
-			if !before || !after {
+			if !before || after == test.thread { // after 35 minutes, only the fall was recorded early
 				t.Errorf("the recording of %d ticks lacks the minute before the fall, or the detection", len(i.Chart.Times))
 			}
 		})

@@ -16,6 +16,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // job is a node on which a claim of two pods holds two devices, and another one holds nothing any
@@ -91,9 +93,7 @@ func TestViews(t *testing.T) {
 	} {
 		var out strings.Builder
 		c := Config{Find: find, Format: FormatTable, Clean: same, View: tt.view, Order: ByState}
-		if err := Print(t.Context(), c, &out); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, Print(t.Context(), c, &out))
 		lines := strings.Split(strings.TrimRight(out.String(), "\n"), "\n")
 		if len(lines) != tt.lines+3 || !strings.Contains(lines[0], "2 incidents open") {
 			t.Fatalf("%s: %s", tt.view, out.String())
@@ -110,13 +110,9 @@ func TestViews(t *testing.T) {
 func TestJSON(t *testing.T) {
 	find := func(context.Context) ([]Node, error) { return []Node{job(t, "node-1")}, nil }
 	var out strings.Builder
-	if err := Print(t.Context(), Config{Find: find, Format: FormatJSON, Clean: same, View: ViewPods}, &out); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Print(t.Context(), Config{Find: find, Format: FormatJSON, Clean: same, View: ViewPods}, &out))
 	var got map[string][]map[string]any
-	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(out.String()), &got))
 	for name, want := range map[string]int{
 		"nodes": 1, "devices": 3, "claims": 1, "pods": 2, "namespaces": 1, "incidents": 1,
 	} {
@@ -135,9 +131,7 @@ func TestJSON(t *testing.T) {
 // Keys change the view, Enter shows details with the recording, and Escape shows the table again.
 func TestDetails(t *testing.T) {
 	terminal := &readable{SimulationScreen: tcell.NewSimulationScreen("UTF-8")}
-	if err := terminal.Init(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, terminal.Init())
 	terminal.SetSize(80, 24)
 	node := job(t, "node-1")
 	v := newScreen(Config{
@@ -179,9 +173,7 @@ func TestDetails(t *testing.T) {
 	terminal.InjectKey(tcell.KeyEnter, 0, tcell.ModNone)
 	has("gpu-0: XID 31 on node-1", "Incident 7", "team/rank-0")
 	press("qq")
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, <-ended)
 	terminal.Fini()
 }
 

@@ -25,6 +25,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -130,9 +132,7 @@ func TestColumns(t *testing.T) {
 	} {
 		var out strings.Builder
 		shown := all.table(ViewDevices, tt.nodes, tt.wide, same)
-		if err := shown.write(&out); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, shown.write(&out))
 		if got := regexp.MustCompile(" +").ReplaceAllString(out.String(), " "); got != tt.want {
 			t.Errorf("nodes %t, wide %t:\n%swant\n%s", tt.nodes, tt.wide, got, tt.want)
 		}
@@ -155,9 +155,7 @@ func TestStale(t *testing.T) {
 	}
 	var f fleet
 	f.poll(t.Context(), find)
-	if err := f.err(ViewDevices); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.err(ViewDevices))
 	fail = true
 	f.poll(t.Context(), find)
 	said := f.troubles(f.answers["a"].at.Add(3*time.Second), ViewDevices)
@@ -182,10 +180,7 @@ func TestFromURL(t *testing.T) {
 	for _, address := range []string{
 		server.URL, server.URL + "/", strings.TrimPrefix(server.URL, "http://"), server.URL + "/base",
 	} {
-		n, err := FromURL(server.Client(), address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(FromURL(server.Client(), address))(t)
 		if r, err := n.Fetch(t.Context(), newMemory().Open(maxNode)); err != nil || r.Node != "node-1" {
 			t.Errorf("%s: %+v, %v", address, r, err)
 		}
@@ -201,10 +196,7 @@ func TestFromURL(t *testing.T) {
 func TestFromName(t *testing.T) {
 	asked := make(chan string, 4)
 	serve := func(address string) *httptest.Server {
-		listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		listener := must.Get(new(net.ListenConfig).Listen(t.Context(), "tcp", address))(t)
 		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			asked <- r.Host
 			host, _, _ := net.SplitHostPort(r.Context().Value(http.LocalAddrContextKey).(net.Addr).String())
@@ -301,9 +293,7 @@ func TestFromKube(t *testing.T) {
 // The screen shows the rows, takes keys, and ends with q.
 func TestShow(t *testing.T) {
 	screen := &readable{SimulationScreen: tcell.NewSimulationScreen("UTF-8")}
-	if err := screen.Init(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, screen.Init())
 	screen.SetSize(100, 10)
 	v := newScreen(Config{
 		Find: func(context.Context) ([]Node, error) {
@@ -329,9 +319,7 @@ func TestShow(t *testing.T) {
 	screen.InjectKey(tcell.KeyRune, 's', tcell.ModNone)
 	awaitText(t, screen, func(text string) bool { return strings.Contains(text, `by device, 1 with "gpu-0"`) })
 	screen.InjectKey(tcell.KeyRune, 'q', tcell.ModNone)
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, <-ended)
 	screen.Fini()
 }
 

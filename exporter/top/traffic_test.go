@@ -12,6 +12,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // network is a node with a GPU and a network device, whose counters are those of a number of
@@ -77,9 +79,7 @@ func TestTrafficColumn(t *testing.T) {
 		}}}, nil
 	}
 	var out strings.Builder
-	if err := Print(t.Context(), c, &out); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Print(t.Context(), c, &out))
 	lines := strings.Split(out.String(), "\n")
 	if !strings.Contains(lines[2], "TRAFFIC") || !strings.HasPrefix(lines[3], "eth0") ||
 		!strings.Contains(lines[3], " 100 MB/s ") {
@@ -100,9 +100,7 @@ func TestTrafficColumn(t *testing.T) {
 func TestKeys(t *testing.T) {
 	t.Setenv("NO_COLOR", "1")
 	terminal := &readable{SimulationScreen: tcell.NewSimulationScreen("UTF-8")}
-	if err := terminal.Init(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, terminal.Init())
 	terminal.SetSize(120, 20)
 	v := newScreen(Config{
 		Find: func(context.Context) ([]Node, error) {
@@ -149,9 +147,7 @@ func TestKeys(t *testing.T) {
 	terminal.InjectKey(tcell.KeyRune, '1', tcell.ModNone)
 	shows("gpu-1", "filter: 1_")
 	key(tcell.KeyF10)
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, <-ended)
 	cells, _, _ := terminal.GetContents()
 	for _, c := range cells {
 		foreground, background, _ := c.Style.Decompose()

@@ -17,6 +17,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // A summary has the owners of devices and what needs attention. Its entity tag stays as long as
@@ -43,9 +44,7 @@ func TestSummary(t *testing.T) {
 		handler.ServeHTTP(w, r)
 		var out present.Summary
 		if w.Code == http.StatusOK {
-			if err := json.Unmarshal(w.Body.Bytes(), &out); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, json.Unmarshal(w.Body.Bytes(), &out))
 		}
 		return w, out
 	}

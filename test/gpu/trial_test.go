@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // bench is a machine with GPUs, real or fake.
@@ -71,10 +72,7 @@ func (b bench) try(t *testing.T) trial {
 	}
 	var loads []*load
 	for _, burden := range burdens() {
-		l, err := b.start(out.Device, burden)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(b.start(out.Device, burden))(t)
 		t.Cleanup(l.kill)
 		loads = append(loads, l)
 		out.Loads = append(out.Loads, loaded{PID: l.pid, Burden: burden})

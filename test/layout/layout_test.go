@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const (
@@ -266,10 +268,7 @@ func TestSources(t *testing.T) {
 // Tests in bubbles need testmain.Main, which keeps them from crashing the race detector.
 func TestBubbles(t *testing.T) {
 	has := func(folder, text string) bool {
-		files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		files := must.Get(filepath.Glob(filepath.Join(root, folder, "*_test.go")))(t)
 		return slices.ContainsFunc(files, func(path string) bool {
 			content, err := os.ReadFile(path)
 			return err == nil && bytes.Contains(content, []byte(text))
@@ -389,10 +388,7 @@ func TestTimesOfHolders(t *testing.T) {
 		if filepath.Dir(path) != "podresources/holders" || strings.HasSuffix(path, "_test.go") {
 			continue
 		}
-		content, err := os.ReadFile(filepath.Join(root, path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := must.Get(os.ReadFile(filepath.Join(root, path)))(t)
 		if unit.Match(content) {
 			with = append(with, filepath.Base(path))
 		}

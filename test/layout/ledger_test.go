@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // ledgerParts are the files of exporter/ledger in the order of calls: each file calls only files
@@ -63,20 +65,14 @@ series           what a number means
 // TestLedgerCalls checks that calls within exporter/ledger go in one direction.
 func TestLedgerCalls(t *testing.T) {
 	const folder = "exporter/ledger"
-	paths, err := filepath.Glob(filepath.Join(root, folder, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	paths := must.Get(filepath.Glob(filepath.Join(root, folder, "*.go")))(t)
 	files := map[string]string{}
 	for _, path := range paths {
 		name := strings.TrimSuffix(filepath.Base(path), ".go")
 		if strings.HasSuffix(name, "_test") || name == "doc" {
 			continue
 		}
-		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := must.Get(os.ReadFile(path))(t)
 		files[name] = string(content)
 	}
 	back, calls := backCalls(t, files, ledgerParts, "./"+folder)
@@ -163,16 +159,11 @@ func backCalls(t *testing.T, files map[string]string, order string, target ...st
 		if place[name] == 0 {
 			back = append(back, name+".go has no place in the order")
 		}
-		file, err := parser.ParseFile(set, name, text, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := must.Get(parser.ParseFile(set, name, text, parser.SkipObjectResolution))(t)
 		parsed = append(parsed, file)
 	}
 	conf := types.Config{Importer: importer.ForCompiler(set, "gc", exportData(t, target...))}
-	if _, err := conf.Check("p", set, parsed, info); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(conf.Check("p", set, parsed, info))(t)
 	for _, file := range parsed {
 		for _, declared := range file.Decls {
 			caller := "a declaration"
@@ -209,9 +200,7 @@ func exportData(t *testing.T, target ...string) importer.Lookup {
 		args := append([]string{"list", "-export", "-deps", "-json=ImportPath,Export"}, target...)
 		for decoder := json.NewDecoder(strings.NewReader(output(t, "go", args...))); decoder.More(); {
 			var p struct{ ImportPath, Export string }
-			if err := decoder.Decode(&p); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, decoder.Decode(&p))
 			files[p.ImportPath] = p.Export
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
@@ -111,30 +112,21 @@ func newRestarted(t *testing.T) *restarted {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
 	devices := []simnode.Device{simnode.GPU(2, 0), simnode.Shared(simnode.GPU(2, 1)), simnode.GPU(2, 2), simnode.GPU(2, 3)}
-	node, err := simnode.New(root, 2, devices, simnode.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := node.Start(); err != nil {
-		t.Fatal(err)
-	}
+	node := must.Get(simnode.New(root, 2, devices, simnode.Options{}))(t)
+	must.Do(t, node.Start())
 	t.Cleanup(node.Close)
 	for pod, request := range map[string]simnode.Request{
 		"alone": {Devices: []string{"gpu-0"}, Load: sim.Ramp(0.2, 0.9, 20*time.Second)},
 		"most":  {Devices: []string{"gpu-1"}, Memory: "60Gi", Load: sim.Constant(0.9)},
 		"least": {Devices: []string{"gpu-1"}, Memory: "20Gi", Load: sim.Constant(0.3)},
 	} {
-		if err := start(node, pod, request); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, start(node, pod, request))
 	}
 	m := &meters{node: node, source: node.Source()}
 	server := httptest.NewServer(m)
 	t.Cleanup(server.Close)
 	config := filepath.Join(root, "scrape.yaml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, metersConfig, server.URL, simnode.GPUDriver), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(config, fmt.Appendf(nil, metersConfig, server.URL, simnode.GPUDriver), 0o600))
 	return &restarted{node, m, append(node.Args(),
 		"--web.listen-address=127.0.0.1:0", "--web.last-scrape-timeout=0s", "--source.scrape.config="+config,
 		"--state.dir="+filepath.Join(root, "state"), "--retention="+receiptsAfter.String(),
@@ -353,10 +345,7 @@ func valueOf(values []present.ValueReport) float64 {
 // get reads a JSON response of the program.
 func get(t *testing.T, p *live.Program, path string, into any) {
 	t.Helper()
-	response, err := http.Get("http://" + p.Address + path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must.Get(http.Get("http://" + p.Address + path))(t)
 	defer response.Body.Close()
 	if err := json.NewDecoder(response.Body).Decode(into); err != nil {
 		t.Fatalf("%s: %v", path, err)

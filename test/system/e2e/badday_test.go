@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 var (
@@ -229,9 +230,7 @@ func (l *lab) top() (said string, peak int64) {
 	cmd := command(l.Context(), args)
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
-	if err := cmd.Start(); err != nil {
-		l.Fatal(err)
-	}
+	must.Do(l, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	for {

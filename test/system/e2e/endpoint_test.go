@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // If an endpoint fails, only its own readings are missing. The others are read, scrapes are
@@ -166,9 +167,7 @@ func TestInventoryBreaks(t *testing.T) {
 	n.inventory("a: [b")
 	p.eventually("down", func() bool { return p.scrape().is(0, "dra_exporter_source_up", "source", "slices") })
 	p.scrape().want(1, "dra_device_info", "device", "gpu-1", "uuid", uuid(1))
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(file))
 	time.Sleep(1500 * time.Millisecond) // a tick
 	p.scrape().want(1, "dra_device_info", "device", "gpu-1", "uuid", uuid(1))
 	n.inventory(gpus(3))

@@ -13,7 +13,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // maxEverything is the limit of the program's resident memory with everything on, in bytes.
@@ -130,9 +132,7 @@ func (p *program) written() float64 {
 // keep writes the response of a path to a file of the profile.
 func (p *program) keep(path, name string) {
 	p.t.Helper()
-	if err := os.WriteFile(filepath.Join(*profile, name), p.page(path).body, 0o600); err != nil {
-		p.t.Error(err)
-	}
+	expect.OK(p.t, os.WriteFile(filepath.Join(*profile, name), p.page(path).body, 0o600))
 }
 
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
@@ -140,15 +140,9 @@ func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 // largeCluster returns the kubeconfig of an API server with the slice, pods and claims of the node.
 func largeCluster(t *testing.T, n *largenode.Node) string {
 	t.Helper()
-	server, err := kubetest.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := must.Get(kubetest.New())(t)
 	t.Cleanup(server.Close)
-	slice, err := yaml.YAMLToJSON([]byte(largenode.Inventory()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	slice := must.Get(yaml.YAMLToJSON([]byte(largenode.Inventory())))(t)
 	server.Put(kubetest.Slices, slice)
 	for i, pod := range largenode.PodList() {
 		server.Put(kubetest.Pods, fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Pod",

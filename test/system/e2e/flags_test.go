@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // run runs the program to its end.
@@ -72,9 +74,7 @@ func TestEnvironment(t *testing.T) {
 	delete(f, "kubelet.podresources-socket")
 	n.kubelet.Stop()
 	n.mkdir("root/pod-resources")
-	if err := n.kubelet.Start(n.path("root/pod-resources/" + socketName)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.kubelet.Start(n.path("root/pod-resources/"+socketName)))
 	p := start(t, f, "DRA_EXPORTER_KUBELET_ROOT="+n.path("root"))
 	p.eventually("up", func() bool { return p.scrape().is(1, "dra_exporter_source_up", "source", "podresources") })
 }
@@ -93,9 +93,7 @@ func TestSourceOff(t *testing.T) {
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	if err := n.kubelet.Set(recordedList(t)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.kubelet.Set(recordedList(t)))
 	f := n.flags(flags{"inventory.file": filepath.Join("testdata", "recorded", "resourceslices.yaml")})
 	status, stdout, stderr := run(t, append(f.args(), "check"))
 	if status != 1 {

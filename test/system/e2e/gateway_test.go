@@ -12,6 +12,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // gateway starts the gateway with an API server.
@@ -63,10 +64,7 @@ func TestGateway(t *testing.T) {
 	settings := n.write("http.yaml", "authorization: {credentials: "+own+"}\n")
 	g := gateway(t, kubeconfig, "--exporter.http.config.file="+settings)
 	get := func(user, path string) (int, string) {
-		a, err := g.get(path, "Authorization", "Bearer "+user)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := must.Get(g.get(path, "Authorization", "Bearer "+user))(t)
 		return a.status, string(a.body)
 	}
 	g.eventually("the claims are there", func() bool {

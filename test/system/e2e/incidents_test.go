@@ -16,15 +16,14 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // incidents returns the response of /api/v1/incidents.
 func (p *program) incidents() []*recorder.Incident {
 	p.t.Helper()
 	var out present.IncidentsReport
-	if err := json.Unmarshal(p.page("/api/v1/incidents").body, &out); err != nil {
-		p.t.Fatal(err)
-	}
+	must.Do(p.t, json.Unmarshal(p.page("/api/v1/incidents").body, &out))
 	return out.Incidents
 }
 
@@ -32,9 +31,7 @@ func (p *program) incidents() []*recorder.Incident {
 func (p *program) receipts() []*recorder.Receipt {
 	p.t.Helper()
 	var out present.ReceiptsReport
-	if err := json.Unmarshal(p.page("/api/v1/receipts").body, &out); err != nil {
-		p.t.Fatal(err)
-	}
+	must.Do(p.t, json.Unmarshal(p.page("/api/v1/receipts").body, &out))
 	return out.Receipts
 }
 
@@ -118,9 +115,7 @@ func TestIncident(t *testing.T) {
 	time.Sleep(7 * time.Second) // what happens again is stored every 5 s
 	p.Kill()
 	for _, name := range []string{"incidents-0.json.gz", "receipts-0.json.gz"} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte("damaged"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(folder, name), []byte("damaged"), 0o600))
 	}
 	p = start(t, f)
 	if diff := cmp.Diff(receipts, p.receipts()); diff != "" {
@@ -143,9 +138,6 @@ func TestIncident(t *testing.T) {
 
 func files(t *testing.T, folder string) []string {
 	t.Helper()
-	names, err := filepath.Glob(filepath.Join(folder, "*.json.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := must.Get(filepath.Glob(filepath.Join(folder, "*.json.gz")))(t)
 	return names
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // apiServer starts an API server with the objects of a file in kubectl's format, and returns it
@@ -58,9 +59,7 @@ func podObject(namespace, name, phase string) []byte {
 func TestAPIServer(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	if err := n.kubelet.Set(recordedLater(t)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.kubelet.Set(recordedLater(t)))
 	server, kubeconfig := apiServer(t, n)
 	server.Put(kubetest.Pods, podObject("team-a", "cc-1", "Running"))
 	p := start(t, n.flags(flags{"kube": "auto", "kubeconfig": kubeconfig, "pod-label": "app"}))
@@ -119,13 +118,8 @@ func TestPodsAPI(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	list := recordedLater(t)
-	if err := n.kubelet.Set(list); err != nil {
-		t.Fatal(err)
-	}
-	pods, err := podresourcestest.ServePods(n.path("pods.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.kubelet.Set(list))
+	pods := must.Get(podresourcestest.ServePods(n.path("pods.sock")))(t)
 	t.Cleanup(pods.Stop)
 	pod := func(name, uid string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, UID: types.UID(uid)}}
@@ -139,9 +133,7 @@ func TestPodsAPI(t *testing.T) {
 	})
 	list.PodResources = append(list.PodResources, podresourcestest.Pod("team-a", "late", podresourcestest.Container("main",
 		podresourcestest.Claim("team-a", "late-claim", podresourcestest.Device(gpuDriver, nodeName, "gpu-7")))))
-	if err := n.kubelet.Set(list); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.kubelet.Set(list))
 	pods.Set(pod("late", "uid-of-late"))
 	// The kubelet's list was just requested: without the change of the pod, the next request would
 	// be ten seconds later.
@@ -154,9 +146,7 @@ func TestPodsAPI(t *testing.T) {
 func TestCheckAPIServer(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	if err := n.kubelet.Set(recordedLater(t)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.kubelet.Set(recordedLater(t)))
 	server, kubeconfig := apiServer(t, n)
 	check := func() (string, error) {
 		cmd := exec.CommandContext(t.Context(), os.Getenv(programPath),

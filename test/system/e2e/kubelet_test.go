@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"fmt"
-	"math"
 	"net/http"
 	"testing"
 	"time"
@@ -78,45 +76,6 @@ func TestKubeletInTrouble(t *testing.T) {
 			checkRate(t, n.kubelet.CallTimes())
 		})
 	}
-}
-
-// Events of ownership changes do not cause more requests to the kubelet than its limit.
-func TestStormOfHints(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.setPods(pod("team", "a", "claim-a", gpu(0)))
-	p := start(t, n.flags(flags{"inventory.file": n.inventory(gpus(1))}))
-	p.eventually("aware of the holders", func() bool { return holders(p) == 1 })
-	const storm = 5 * time.Second
-	before := n.kubelet.Calls()
-	for i, begun := 0, time.Now(); time.Since(begun) < storm; i++ {
-		uid := fmt.Sprintf("33333333-3333-4333-8333-%012d", i%50)
-		n.addPod("team", fmt.Sprintf("storm-%d", i%50), uid)
-		n.write("cdi/storm.json",
-			fmt.Sprintf(`{"cdiVersion":"0.6.0","kind":"example.com/gpu",
-				"devices":[{"name":"gpu-%d","containerEdits":{"env":["A=B"]}}]}`, i))
-		if i%7 == 0 {
-			p.scrape()
-		}
-		time.Sleep(2 * time.Millisecond)
-		n.endPod(uid)
-	}
-	if between := shortestPause(n.kubelet.CallTimes()[before:]); between > 800*time.Millisecond {
-		t.Errorf("at least %v between two calls: the events caused none", between)
-	}
-	checkRate(t, n.kubelet.CallTimes())
-	if got := holders(p); got != 1 {
-		t.Errorf("%d pods hold the device, want 1", got)
-	}
-}
-
-// shortestPause returns the shortest time between two consecutive calls.
-func shortestPause(calls []time.Time) time.Duration {
-	shortest := time.Duration(math.MaxInt64)
-	for i := 1; i < len(calls); i++ {
-		shortest = min(shortest, calls[i].Sub(calls[i-1]))
-	}
-	return shortest
 }
 
 // checkRate checks that the kubelet was called at most 3 times in any second.

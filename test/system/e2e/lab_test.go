@@ -15,6 +15,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
 
@@ -64,10 +65,7 @@ func newLab(t *testing.T, nodes int, manners map[int]manner, flags ...string) *l
 			return s.ResourceAttributes != nil && s.ResourceAttributes.Namespace == "team-1"
 		})
 	}
-	listener, err := net.Listen("tcp", "0.0.0.0:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "0.0.0.0:0"))(t)
 	server := &http.Server{Handler: http.HandlerFunc(l.serve), ReadHeaderTimeout: startTimeout}
 	done := make(chan struct{})
 	go func() {

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // meters is an endpoint with counters that also increase between readings: 1000 bytes a second
@@ -162,10 +164,7 @@ func written(t *testing.T, folder string) bool {
 	if err != nil || len(segments) == 0 {
 		t.Fatalf("segments: %q, %v", segments, err)
 	}
-	b, err := os.ReadFile(slices.Max(segments))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(slices.Max(segments)))(t)
 	n := len(b) - len("\x01\x00\x00\x00CRC.M")
 	return n >= 0 && bytes.HasPrefix(b[n:], []byte{1, 0, 0, 0}) && bytes.HasSuffix(b, []byte("M"))
 }
@@ -259,14 +258,9 @@ func TestDamagedState(t *testing.T) {
 		t.Fatalf("segments: %q, %v", segments, err)
 	}
 	for _, name := range segments {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(os.ReadFile(name))(t)
 		b[len(b)/2] ^= 1
-		if err := os.WriteFile(name, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(name, b, 0o600))
 	}
 	p = start(t, f)
 	p.held(1)

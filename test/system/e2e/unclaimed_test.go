@@ -9,6 +9,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // A node without DRA: no slices, no claims, no API server; a device plugin offers four GPUs and
@@ -19,10 +20,7 @@ func TestNodeWithoutDRA(t *testing.T) {
 	const resource = "nvidia.com/gpu"
 	n := newNode(t)
 	holder := func(pod, id string) {
-		answer, err := n.kubelet.Answer()
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(n.kubelet.Answer())(t)
 		n.setPods(append(answer.PodResources, podresourcestest.Pod("team", pod,
 			podresourcestest.WithDevices(podresourcestest.Container("main"), resource, id)))...)
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const (
@@ -84,10 +85,7 @@ func TestWebConfig(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	pool := live.Certificate(t, n.dir)
-	hash, err := bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost)
-	if err != nil {
-		t.Fatal(err)
-	}
+	hash := must.Get(bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost))(t)
 	config := n.write("web.yaml",
 		fmt.Sprintf("tls_server_config: {cert_file: cert.pem, key_file: key.pem}\nbasic_auth_users: {prometheus: %q}\n",
 			hash))
@@ -100,10 +98,7 @@ func TestWebConfig(t *testing.T) {
 		"secret": http.StatusOK, "wrong": http.StatusUnauthorized,
 		"": http.StatusUnauthorized,
 	} {
-		request, err := http.NewRequest(http.MethodGet, "https://"+p.Address+"/metrics", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		request := must.Get(http.NewRequest(http.MethodGet, "https://"+p.Address+"/metrics", http.NoBody))(t)
 		if password != "" {
 			request.SetBasicAuth("prometheus", password)
 		}
@@ -116,10 +111,7 @@ func TestWebConfig(t *testing.T) {
 		t.Error("the metrics are also served without TLS")
 	}
 	// Probes that only open the port are not logged.
-	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", p.Address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(new(net.Dialer).DialContext(t.Context(), "tcp", p.Address))(t)
 	conn.Close()
 	p.eventually("logged at level debug", func() bool {
 		return regexp.MustCompile(`level=DEBUG .*TLS handshake error.*EOF`).MatchString(p.Log())
@@ -206,10 +198,7 @@ func TestStopWithoutLastScrape(t *testing.T) {
 func TestStopWhileConnected(t *testing.T) {
 	t.Parallel()
 	p := start(t, newNode(t).flags(nil))
-	silent, err := net.Dial("tcp", p.Address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	silent := must.Get(net.Dial("tcp", p.Address))(t)
 	t.Cleanup(func() { _ = silent.Close() })
 	if status := p.Stop(); status != 0 {
 		t.Errorf("exit status %d, want 0", status)
