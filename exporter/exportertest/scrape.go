@@ -20,7 +20,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // TB is a *testing.T or a *rapid.T.
@@ -303,7 +303,7 @@ func (x Scraped) Sums() map[SumKey]*Division {
 
 // AddPlugins adds to the claims the parts that pods have through device plugins, which are in no
 // family of claims.
-func AddPlugins(sums map[SumKey]*Division, rows []ledger.Holder) {
+func AddPlugins(sums map[SumKey]*Division, rows []book.Holder) {
 	for i := range rows {
 		h := &rows[i]
 		values := map[SumKey]float64{

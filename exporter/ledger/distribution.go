@@ -6,6 +6,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/distribution"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 )
@@ -22,7 +23,7 @@ type claimDistributions struct {
 // distributed is the distribution of one quantity of a claim. Pieces wait until those of all
 // devices are known, so that they can be summed.
 type distributed struct {
-	series    *Series
+	series    *book.Series
 	histogram distribution.Growing
 	summed    time.Time // the histogram includes everything before
 	pieces    []piece

@@ -8,6 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -107,7 +108,7 @@ const rememberFor = 10 * time.Minute
 //  6. Names get the identities of claims and pods. Then pods become mature or are added to their
 //     workload's row, and records whose retention is over are dropped.
 //  7. The results are computed: periods, advice, the snapshot.
-func (l *Ledger) Advance(r join.Result, now time.Time) *Snapshot {
+func (l *Ledger) Advance(r join.Result, now time.Time) *book.Snapshot {
 	l.begin(&r, now)
 	ended := byDevice(r.Ended)
 	for _, d := range l.present {
@@ -183,8 +184,8 @@ func (l *Ledger) release(now time.Time) {
 	l.pods.keepNames(now, l.config.Retention)
 }
 
-func (l *Ledger) snapshot(r *join.Result, now time.Time) *Snapshot {
-	s := &Snapshot{
+func (l *Ledger) snapshot(r *join.Result, now time.Time) *book.Snapshot {
+	s := &book.Snapshot{
 		Time: now, Catalogue: l.config.Catalogue, Corrections: l.corrections, Sources: r.Sources, Timeline: l.timeline,
 		Forgotten: l.lost,
 		Closed:    l.closing.close(&l.claims, l.saver.On(), now), Lives: l.lives.snapshot(),
@@ -205,13 +206,13 @@ func (l *Ledger) snapshot(r *join.Result, now time.Time) *Snapshot {
 // Evict drops ended claims and pods before their retention is over, in the order of their ends, as
 // long as drop returns true. until is when the retention of h would be over. Evict removes them
 // from the ledger and from s, which must be the ledger's newest snapshot and not be in use yet.
-func (l *Ledger) Evict(s *Snapshot, drop func(h *Holder, pod bool, until time.Time) bool) {
+func (l *Ledger) Evict(s *book.Snapshot, drop func(h *book.Holder, pod bool, until time.Time) bool) {
 	type candidate struct {
-		row  *Holder
+		row  *book.Holder
 		book *accountBook
 	}
 	var ended []candidate
-	find := func(rows []Holder, book *accountBook) {
+	find := func(rows []book.Holder, book *accountBook) {
 		for i := range rows {
 			if h := &rows[i]; !h.Ended.IsZero() {
 				ended = append(ended, candidate{h, book})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -159,29 +160,29 @@ func (r *names) exported(now time.Time, retention time.Duration) iter.Seq[*name]
 
 // infos are the lists of a snapshot, made again at each tick.
 type infos struct {
-	claims, freshClaims []ClaimInfo
-	pods, freshPods     []PodInfo
+	claims, freshClaims []book.ClaimInfo
+	pods, freshPods     []book.PodInfo
 }
 
 // of returns the exported names.
 func (i *infos) of(
 	b *books, topology map[podresources.Pod]join.Topology, now time.Time, config *Config,
-) ([]ClaimInfo, []PodInfo) {
+) ([]book.ClaimInfo, []book.PodInfo) {
 	i.freshClaims, i.freshPods = i.freshClaims[:0], i.freshPods[:0]
 	for v := range b.claims.names.exported(now, config.Retention) {
-		i.freshClaims = append(i.freshClaims, ClaimInfo{
+		i.freshClaims = append(i.freshClaims, book.ClaimInfo{
 			Claim: podresources.Claim(v.key), UID: v.uid, AllocatedAt: v.allocatedAt, Labels: v.labels, Ended: !v.seen.Equal(now),
 		})
 	}
 	for v := range b.pods.names.exported(now, config.Retention) {
 		pod := podresources.Pod(v.key)
-		i.freshPods = append(i.freshPods, PodInfo{
+		i.freshPods = append(i.freshPods, book.PodInfo{
 			Pod: pod, UID: v.uid, Meta: v.meta, Ended: !v.seen.Equal(now), Topology: topology[pod],
 			Young: !v.mature.Equal(now) && v.seen.Sub(v.since) < config.MinLifetime,
 		})
 	}
-	i.claims = unlessEqual(i.claims, i.freshClaims, ClaimInfo.same)
-	i.pods = unlessEqual(i.pods, i.freshPods, func(a, b PodInfo) bool { return a == b })
+	i.claims = unlessEqual(i.claims, i.freshClaims, book.ClaimInfo.Equal)
+	i.pods = unlessEqual(i.pods, i.freshPods, func(a, b book.PodInfo) bool { return a == b })
 	return i.claims, i.pods
 }
 

@@ -202,7 +202,7 @@ func (d *deviceBook) dividePresent(tick uint64, now time.Time, config *Config) {
 			}
 			own := p.book.dividedCounter(c.key, now)
 			own.present, own.seen = tick, now
-			own.series = own.series.dividedFrom(c.series.Origin, p.Activity)
+			own.series = own.series.DividedFrom(c.series.Origin, p.Activity)
 		}
 	}
 }
@@ -229,7 +229,7 @@ func (d *deviceBook) divideGauge(m *meter, tick uint64, now time.Time) {
 		if m.peaks && !m.now.At.Before(p.holders.From) {
 			m.keepPeak(p.holders, own.now.Value)
 		}
-		own.series = own.series.dividedFrom(m.series.Origin, p.Activity)
+		own.series = own.series.DividedFrom(m.series.Origin, p.Activity)
 	}
 	if m.kept < 1e-12 { // a rounding error is not unattributed
 		m.kept = 0

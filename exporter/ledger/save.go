@@ -8,6 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/distribution"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -106,7 +107,7 @@ func stamp(t time.Time) saved.Stamp {
 }
 
 // series returns a series without its source.
-func (w *saver) series(s *Series, value float64) saved.Series {
+func (w *saver) series(s *book.Series, value float64) saved.Series {
 	return saved.Series{
 		Quantity: w.catalogue.Spec(s.Quantity).Name, Label0: s.Labels[0], Label1: s.Labels[1], Label2: s.Labels[2],
 		Born: stamp(s.Born), Shown: stamp(s.Shown), Value: value,
@@ -115,7 +116,7 @@ func (w *saver) series(s *Series, value float64) saved.Series {
 
 func setOrigin(to *saved.Series, o join.Origin) { to.Source, to.Computed = o.Source, uint8(o.Computed) }
 
-func (w *saver) values(to []saved.Series, values []Value) []saved.Series {
+func (w *saver) values(to []saved.Series, values []book.Value) []saved.Series {
 	for _, v := range values {
 		to = append(to, w.series(v.Series, v.Value))
 	}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -56,9 +57,9 @@ func (b *accountBook) workloadOf(a *account, now time.Time) *account {
 	if n := b.names.names[a.fullName()]; n != nil {
 		meta = n.meta
 	}
-	name := AggregatedName(meta)
+	name := book.AggregatedName(meta)
 	if a.youth.workload == nil || a.youth.workload.dropped || a.youth.workload.key.Name != name {
-		key := HolderKey{a.key.Namespace, name, a.key.Device}
+		key := book.HolderKey{Namespace: a.key.Namespace, Name: name, Device: a.key.Device}
 		w := b.accounts[key]
 		if w == nil {
 			w = b.begin(a.device, key, a.born, now)
