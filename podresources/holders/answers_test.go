@@ -394,7 +394,6 @@ func TestNothingThatWasReturnedChanges(t *testing.T) {
 // When the kubelet lists the next pod of a name, the log folder is still that of the earlier pod
 // for a moment. The UID of a pod that has ended does not hold a device again.
 func TestUIDOfAnEndedPod(t *testing.T) {
-	const staticUID = "0123456789abcdef0123456789abcdef"
 	for name, tt := range map[string]struct {
 		uid   string
 		state podresources.CgroupState // from the end of the pod on
