@@ -134,7 +134,7 @@ func podOf(name, uid string) PodFacts {
 
 // usesClaim makes the pod use a claim.
 func usesClaim(p PodFacts, claim string) PodFacts {
-	p.Claims = []PodClaim{{Name: "mine", Claim: claim}}
+	p.Claims = named("mine=" + claim)
 	return p
 }
 

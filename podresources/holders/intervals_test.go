@@ -6,11 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // datesTest calls Dates step by step.
@@ -48,7 +48,8 @@ func intervals(v podresources.View) (out []string) {
 	}
 	for _, a := range slices.Concat(v.Ended, v.Allocations) {
 		for _, h := range a.Holders {
-			out = append(out, fmt.Sprintf("%s%s %s [%s, %s)", a.Device.Device, a.ShareID, h.Name, ms(h.Hold.From), ms(h.Hold.To)))
+			device := a.Device.Device + a.ShareID
+			out = append(out, fmt.Sprintf("%s %s [%s, %s)", device, h.Name, ms(h.Hold.From), ms(h.Hold.To)))
 		}
 	}
 	return out
@@ -56,9 +57,7 @@ func intervals(v podresources.View) (out []string) {
 
 func (d *datesTest) expect(t *testing.T, what string, want ...string) {
 	t.Helper()
-	if diff := cmp.Diff(want, intervals(d.view)); diff != "" {
-		t.Errorf("%s: -want +got:\n%s", what, diff)
-	}
+	expect.Equal(t, what, want, intervals(d.view))
 }
 
 // A change between two answers has the time of its sign. Without a sign it has the middle between
@@ -297,9 +296,7 @@ func TestReasonChangesNoTime(t *testing.T) {
 		ID: before.ID, From: at(500), FromDoubt: podresources.Doubt{Early: half, Late: half},
 		Reason: podresources.ReasonListed, Since: at(0), Prepared: at(1000),
 	}
-	if diff := cmp.Diff(want, *after); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", want, *after)
 	if before.Reason != podresources.ReasonWaiting || !before.Since.Equal(at(900)) {
 		t.Errorf("what was returned has changed: %+v", before)
 	}
