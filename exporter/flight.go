@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
@@ -46,7 +46,7 @@ func NewFlightRecorder(
 
 // Record records a snapshot. It adds to the snapshot which claims stall and which incidents are
 // open.
-func (f *FlightRecorder) Record(s *ledger.Snapshot) {
+func (f *FlightRecorder) Record(s *book.Snapshot) {
 	news := f.Recorder.Record(s)
 	s.Stalled, s.Incidents = news.Stalled, news.Open
 	for _, i := range news.Opened {

@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -62,7 +63,7 @@ type State interface {
 // Recorder keeps the contents of snapshots. Record may add to a snapshot what needs earlier ones.
 // It returns soon.
 type Recorder interface {
-	Record(s *ledger.Snapshot)
+	Record(s *book.Snapshot)
 }
 
 // Sampler ticks. A tick reads all sources side by side and then asks for the holders, so that the

@@ -1,6 +1,7 @@
 package program
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -90,28 +91,11 @@ func messageOf(node string, i *recorder.Incident, kind string, h *recorder.Holde
 
 // reasonOf returns the reason field of an event about an incident.
 func reasonOf(kind recorder.Kind) string {
-	switch kind {
-	case recorder.XID:
-		return "DeviceXID"
-	case recorder.ECCUncorrected:
-		return "DeviceECCUncorrected"
-	case recorder.RAS:
-		return "DeviceRAS"
-	case recorder.NoExecuteTaint:
-		return "DeviceNoExecuteTaint"
-	case recorder.LinkDown:
-		return "DeviceLinkDown"
-	case recorder.DeviceLost:
-		return "DeviceLost"
-	case recorder.Unhealthy:
-		return "DeviceUnhealthy"
-	case recorder.ClaimEndsInError:
-		return "ClaimEndedInError"
-	case recorder.ClaimStalled:
-		return "ClaimStalled"
-	case recorder.SourceDown: // hits no pod
-		return "TelemetrySourceDown"
-	default:
-		return "DeviceIncident"
-	}
+	return cmp.Or(map[recorder.Kind]string{
+		recorder.XID: "DeviceXID", recorder.ECCUncorrected: "DeviceECCUncorrected", recorder.RAS: "DeviceRAS",
+		recorder.NoExecuteTaint: "DeviceNoExecuteTaint", recorder.LinkDown: "DeviceLinkDown",
+		recorder.DeviceLost: "DeviceLost", recorder.Unhealthy: "DeviceUnhealthy",
+		recorder.ClaimEndsInError: "ClaimEndedInError", recorder.ClaimStalled: "ClaimStalled",
+		recorder.SourceDown: "TelemetrySourceDown", // hits no pod
+	}[kind], "DeviceIncident")
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
@@ -195,9 +196,7 @@ func TestStory(t *testing.T) {
 		defer stop()
 		var playing sync.WaitGroup
 		playing.Go(func() {
-			if err := scenario.Run(ctx, node); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, scenario.Run(ctx, node))
 		})
 		d := &documents{stored: map[string][]byte{}}
 		d.live(t, node, killed)

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -131,9 +132,7 @@ func (p *program) written() float64 {
 // keep writes the response of a path to a file of the profile.
 func (p *program) keep(path, name string) {
 	p.t.Helper()
-	if err := os.WriteFile(filepath.Join(*profile, name), p.page(path).body, 0o600); err != nil {
-		p.t.Error(err)
-	}
+	expect.OK(p.t, os.WriteFile(filepath.Join(*profile, name), p.page(path).body, 0o600))
 }
 
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
