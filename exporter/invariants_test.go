@@ -20,6 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/invariant"
@@ -107,7 +108,7 @@ func TestAdminOwnsNothing(t *testing.T) {
 			}
 			for _, h := range slices.Concat(s.Claims, s.Pods) {
 				kind := "pod="
-				if slices.ContainsFunc(s.Claims, func(c ledger.Holder) bool { return c.Name == h.Name }) {
+				if slices.ContainsFunc(s.Claims, func(c book.Holder) bool { return c.Name == h.Name }) {
 					kind = "resourceclaim_name="
 				}
 				if !everOwner[kind+h.Name+h.Device.String()] {

@@ -17,6 +17,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/test/expect"
@@ -128,7 +129,7 @@ func TestHungSourceDelaysNobody(t *testing.T) {
 			if age := time.Since(latest.Time); age > time.Second {
 				t.Errorf("the snapshot is %v old, want at most a second", age)
 			}
-			if len(latest.Devices) != 1 || latest.Devices[0].Up != ledger.UpNow {
+			if len(latest.Devices) != 1 || latest.Devices[0].Up != book.UpNow {
 				t.Errorf("the other source's device is not up: %+v", latest.Devices)
 			}
 			up, err := gaugeOf(registry, "dra_exporter_source_up", "hung")
@@ -150,7 +151,7 @@ func TestPanickingSourceFailsAlone(t *testing.T) {
 		config := SamplerConfig{Sources: []driver.Source{bad, goodSource("good")}}
 		runSampler(t, config, func(s *Sampler, registry *prometheus.Registry) {
 			time.Sleep(2500 * time.Millisecond)
-			if s.Latest().Devices[0].Up != ledger.UpNow {
+			if s.Latest().Devices[0].Up != book.UpNow {
 				t.Error("the other source's device is not up")
 			}
 			if n := testutil.CollectAndCount(registry, "dra_exporter_source_errors_total"); n != 1 {

@@ -20,6 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -110,7 +111,7 @@ func benchSampler(b *testing.B, m *machine) {
 	}
 	active, latest := 0, s.Latest()
 	for i := range latest.Devices {
-		if latest.Devices[i].Up == ledger.UpNow {
+		if latest.Devices[i].Up == book.UpNow {
 			active++
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -43,9 +44,7 @@ func startWatch(t *testing.T, tree cgroupTree, notify *fsnotify.Watcher) watched
 			t.Errorf("watch ended with %v", err)
 		}
 		if notify != nil {
-			if err := notify.Close(); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, notify.Close())
 		}
 	})
 	return w

@@ -32,9 +32,7 @@ func dial(t *testing.T) (*test.Kubelet, *Client) {
 	must.Do(t, k.Start(socket))
 	c := must.Get(NewClient(socket, Bounds{}))(t)
 	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, c.Close())
 		k.Stop()
 	})
 	return k, c
@@ -153,9 +151,7 @@ func TestClientOneBadPod(t *testing.T) {
 // answers are empty, then complete.
 func TestClientFindsARestartedKubelet(t *testing.T) {
 	k, c := dial(t)
-	if _, err := list(t, c, waitLimit); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(list(t, c, waitLimit))(t)
 	k.Stop()
 	for range 3 {
 		if _, err := list(t, c, waitLimit); !errors.Is(err, ErrUnavailable) {
@@ -183,9 +179,7 @@ func TestClientBeforeTheKubelet(t *testing.T) {
 	if _, err := list(t, c, waitLimit); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("no socket: %v", err)
 	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, c.Close())
 }
 
 // A kubelet that has restarted on the same socket is another instance as soon as its socket exists.
@@ -197,9 +191,7 @@ func TestClientTellsKubeletsApart(t *testing.T) {
 		t.Fatal("a kubelet whose socket is there is unknown")
 	}
 	for range 2 {
-		if _, err := list(t, c, waitLimit); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(list(t, c, waitLimit))(t)
 		if c.Instance() != first {
 			t.Error("a kubelet that has answered is another one")
 		}
@@ -227,13 +219,9 @@ func TestClientTellsConnectionsApart(t *testing.T) {
 	if c.Instance() != "" {
 		t.Error("a kubelet is known before there is a connection")
 	}
-	if _, err := list(t, c, waitLimit); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(list(t, c, waitLimit))(t)
 	first := c.Instance()
-	if _, err := list(t, c, waitLimit); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(list(t, c, waitLimit))(t)
 	if first == "" || c.Instance() != first {
 		t.Errorf("over one connection the kubelet is %q, then %q", first, c.Instance())
 	}

@@ -15,24 +15,21 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func newCatalog(t *testing.T) query.Catalog {
 	t.Helper()
 	c := must.Get(query.NewCatalog())(t)
-	if _, err := rules.Groups(rules.Defaults(), c); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(rules.Groups(rules.Defaults(), c))(t)
 	return Catalog(c)
 }
 
 func TestBoards(t *testing.T) {
 	uids := map[string]bool{}
 	for _, b := range Boards() {
-		if err := b.Check(newCatalog(t)); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, b.Check(newCatalog(t)))
 		if uids[b.UID] || !strings.HasPrefix(b.Title, "DRA / ") || b.Description == "" {
 			t.Errorf("%s: %q", b.UID, b.Title)
 		}

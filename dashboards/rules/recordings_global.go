@@ -58,7 +58,7 @@ func sums() []recording {
 	}
 }
 
-// rankedStates are the states of the devices, the first of ledger.States() with the highest value.
+// rankedStates are the states of the devices, the first of book.States() with the highest value.
 func rankedStates() string {
 	states := slices.DeleteFunc(deviceStates(), func(r recording) bool { return r.name != stateRecord })
 	terms := make([]string, 0, len(states))

@@ -4,7 +4,7 @@ import (
 	"strings"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // unclaimed are the pods that hold a device by a device plugin, without a claim.
@@ -202,7 +202,7 @@ func capacities() []recording {
 // than this one can use too.
 const clusterDevice = "cluster_device"
 
-// deviceStates give each device one state: the first of ledger.States() that applies. Rules can't
+// deviceStates give each device one state: the first of book.States() that applies. Rules can't
 // see which devices are guests or unavailable. The former are unmeasured here, the latter are not
 // counted.
 func deviceStates() []recording {
@@ -219,7 +219,7 @@ func deviceStates() []recording {
 	)
 	var out []recording
 	var before []string
-	state := func(s ledger.State, expr string) {
+	state := func(s book.State, expr string) {
 		expr = "\n\t\t\t" + expr
 		if len(before) > 0 {
 			expr += "\n\t\t\tunless on (<device>) " + stateRecord + `{state=~"` + strings.Join(before, "|") + `"}`
@@ -228,30 +228,30 @@ func deviceStates() []recording {
 		out = append(out, recording{name: stateRecord, labels: map[string]string{"state": string(s)}, expr: expr})
 	}
 	one := func(expr string) string { return "group by (<device>) (" + expr + ")" }
-	state(ledger.StateUnhealthy, one(`
+	state(book.StateUnhealthy, one(`
 			  dra_device_health{status="unhealthy"} == 1
 			  or
 			  dra_device_up == 0
 			  or
 			  (`+linkDown+`) and on (<device>) (device:dra_allocations:max > 0)
 			`))
-	state(ledger.StateStalled, one("dra_claim_stalled == 1"))
-	state(ledger.StateUnmeasured, one(`
+	state(book.StateStalled, one("dra_claim_stalled == 1"))
+	state(book.StateUnmeasured, one(`
 			  device:dra_allocations:max > 0
 			  unless on (<device>) dra_device_active_seconds_total
 			  unless on (<device>) dra_device_io_bytes_total{link=~"network|rdma"}
 			`))
 	// What is idle is recorded less often than who holds what.
-	state(ledger.StateIdle, `(min by (<device>) (claim_device:dra_idle:bool) == 1)
+	state(book.StateIdle, `(min by (<device>) (claim_device:dra_idle:bool) == 1)
 			and on (<device>) (device:dra_allocations:max > 0)`)
-	state(ledger.StateActive, one("device:dra_allocations:max > 0"))
+	state(book.StateActive, one("device:dra_allocations:max > 0"))
 	out = append(out, recording{name: "device:dra_ready:info", expr: `
 			group by (<device>) (device:dra_allocations:max == 0) and on (<device>) (dra_device_up == 1)`})
-	state(ledger.StatePartitioned, one("device:dra_allocations:max == 0")+`
+	state(book.StatePartitioned, one("device:dra_allocations:max == 0")+`
 			and on (<device>) `+whole)
-	state(ledger.StateTainted, "device:dra_ready:info"+`
+	state(book.StateTainted, "device:dra_ready:info"+`
 			and on (<device>) dra_device_tainted{effect=~"NoSchedule|NoExecute"}`)
-	state(ledger.StateFree, "device:dra_ready:info")
+	state(book.StateFree, "device:dra_ready:info")
 	return out
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -220,9 +221,7 @@ func TestThisMachine(t *testing.T) {
 	source := New("/proc")
 	before := must.Get(source.Sample(t.Context()))(t)
 	after := must.Get(source.Sample(t.Context()))(t)
-	if err := errors.Join(drivertest.Validate(after, time.Now()), drivertest.Follows(before, after)); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, errors.Join(drivertest.Validate(after, time.Now()), drivertest.Follows(before, after)))
 	if len(after) < runtime.NumCPU() { // affinity may exclude some of them
 		t.Errorf("%d CPUs, of which this program may use %d", len(after), runtime.NumCPU())
 	}

@@ -220,7 +220,6 @@ devices/platform/amdgpu_xcp_0/drm/renderD131/device -> ../../../amdgpu_xcp_0
 
 	m = newMachine(t) // the first partition, which has the GPU's nodes
 	m.write("devices/pci0000:c0/0000:c1:00.0/current_compute_partition: CPX\n")
-	m.write("fs/cgroup/dmem.current: drm/" + amd + "/vram 2097152\n") // of all partitions together
 	m.pod("/dev/dri/card1", 10)
 	m.pod(amd, 20) // the GPU itself, without values
 	m.busy(10, 3, 1, 0)
@@ -336,8 +335,6 @@ func TestMalformed(t *testing.T) {
 func suite(tb testing.TB) *machine {
 	tb.Helper()
 	m := newMachine(tb)
-	m.write("fs/cgroup/dmem.capacity: drm/" + amd + "/vram 17163091968\n" +
-		"fs/cgroup/dmem.current: drm/" + amd + "/vram 2097152\n")
 	m.pod(amd, 10)
 	m.pod(npu, 20)
 	m.busy(10, 3, 1, 0)
@@ -373,26 +370,6 @@ func TestSource(t *testing.T) {
 				New: func(tb testing.TB) (driver.Source, func()) {
 					s := begin(tb)
 					return s, func() { m.pods = m.pods[1:] }
-				},
-			},
-			{
-				Name: "cgroups count no memory of devices", Silent: true,
-				Hits: func(_ driver.Sample, r driver.Reading) bool { return r.Quantity == driver.MemoryCapacity },
-				New: func(tb testing.TB) (driver.Source, func()) {
-					s := begin(tb)
-					return s, func() {
-						for _, file := range []string{"dmem.capacity", "dmem.current"} {
-							must.Do(tb, os.Remove(filepath.Join(m.root, "fs", "cgroup", file)))
-						}
-					}
-				},
-			},
-			{
-				Name: "the capacity of memory is no number",
-				Hits: func(_ driver.Sample, r driver.Reading) bool { return r.Quantity == driver.MemoryCapacity },
-				New: func(tb testing.TB) (driver.Source, func()) {
-					s := begin(tb)
-					return s, func() { m.write("fs/cgroup/dmem.capacity: drm/" + amd + "/vram ?\n") }
 				},
 			},
 		},

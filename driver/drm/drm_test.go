@@ -82,7 +82,7 @@ func (m *machine) later(d time.Duration) { m.clock = m.clock.Add(d) }
 
 // pod is a pod that holds the devices with these PCI addresses or nodes, and has these processes.
 func (m *machine) pod(devices string, pids ...int) {
-	pod := driver.PodProcesses{PIDs: pids, Cgroup: filepath.Join(m.root, fmt.Sprintf("pod%d", len(m.pods)))}
+	pod := driver.PodProcesses{PIDs: pids}
 	for d := range strings.FieldsSeq(devices) {
 		if strings.HasPrefix(d, "/") {
 			pod.Devices = append(pod.Devices, driver.Hardware{DeviceNodes: []string{d}})

@@ -13,6 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/health/healthtest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -50,9 +51,7 @@ func FuzzReport(f *testing.F) {
 			}
 		}
 		for _, at := range []time.Time{now, now.Add(maxTimeout + 1)} {
-			if err := drivertest.Validate(p.samples(at), at); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, drivertest.Validate(p.samples(at), at))
 		}
 	})
 }

@@ -73,11 +73,11 @@ func TestWindow(t *testing.T) {
 	m.sample()
 	m.later(time.Second)
 	want := utilization(t, m)
-	m.later(minWindow / 2)
+	m.later(50 * time.Millisecond)
 	if got := utilization(t, m); got != want {
 		t.Errorf("%+v after a short while, want %+v", got, want)
 	}
-	m.later(minWindow)
+	m.later(100 * time.Millisecond)
 	if got := utilization(t, m); !got.At.Equal(m.Clock) {
 		t.Errorf("%+v after a window, at %v", got, m.Clock)
 	}

@@ -99,9 +99,7 @@ func TestWatch(t *testing.T) {
 	t.Cleanup(func() { _ = file.Close() })
 	content := spec("slow")
 	for _, part := range []string{content[:30], content[30:]} {
-		if _, err := file.WriteString(part); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(file.WriteString(part))(t)
 	}
 	expectEvents(t, events, came("slow"))
 
@@ -213,9 +211,7 @@ func TestWaitOverflow(t *testing.T) {
 		w := watcher{events: make(chan fsnotify.Event, 1), errors: make(chan error, 1)}
 		returned := false
 		go func() {
-			if err := c.wait(t.Context(), w, true); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, c.wait(t.Context(), w, true))
 			returned = true
 		}()
 		w.events <- fsnotify.Event{Name: "/cdi/spec.123.tmp", Op: fsnotify.Create}

@@ -406,9 +406,7 @@ func TestWatch(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { m.Watch(ctx); close(ended) }()
-	if _, err := pipe.WriteString(m.record(fault)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(pipe.WriteString(m.record(fault)))(t)
 	if pid := <-asked; pid != 4242 {
 		t.Errorf("process %d is looked up", pid)
 	}
@@ -429,14 +427,10 @@ func TestRecordsOneByOne(t *testing.T) {
 	m.sample() // opens it
 	log := must.Get(os.OpenFile(m.path, os.O_WRONLY, 0))(t)
 	defer func() { _ = log.Close() }()
-	if _, err := unix.FcntlInt(log.Fd(), unix.F_SETFL, unix.O_DIRECT); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(unix.FcntlInt(log.Fd(), unix.F_SETFL, unix.O_DIRECT))(t)
 	write := func(record string) {
 		t.Helper()
-		if _, err := log.WriteString(record); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(log.WriteString(record))(t)
 	}
 	write("6,1,100,-;nvidia 0000:65:00.0: enabling device\n SUBSYSTEM=pci\n DEVICE=+pci:0000:65:00.0\n")
 	write("4,2,200,-;" + fault + "\n")

@@ -302,9 +302,7 @@ func TestTooManyInterfaces(t *testing.T) {
 		t.Errorf("%d names, error %v; want %d", len(names), err, maxInterfaces)
 	}
 	add("veth")
-	if _, err := root.Seek(0, io.SeekStart); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(root.Seek(0, io.SeekStart))(t)
 	if names, err := list(root); len(names) != maxInterfaces || err == nil {
 		t.Errorf("%d names, error %v; want %d and an error", len(names), err, maxInterfaces)
 	}
@@ -335,9 +333,7 @@ func TestThisMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(drivertest.Validate(after, time.Now()), drivertest.Follows(before, after)); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, errors.Join(drivertest.Validate(after, time.Now()), drivertest.Follows(before, after)))
 	entries, err := os.ReadDir("/sys/class/net")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)

@@ -196,9 +196,7 @@ func TestSession(t *testing.T) {
 	step(false, nil, 1)
 	closed := 0
 	for range 2 {
-		if err := s.Close(ctx, func(c *connection) error { closed = c.number; return nil }); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, s.Close(ctx, func(c *connection) error { closed = c.number; return nil }))
 	}
 	if closed != 1 || s.Current() != nil {
 		t.Errorf("session %d was closed, the current one is %v", closed, s.Current())
@@ -215,9 +213,7 @@ func TestSession(t *testing.T) {
 	step(true, nil, 4)
 	broken := errors.New("broken")
 	s.Fail(now, broken)
-	if err := s.Close(ctx, func(*connection) error { return nil }); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, s.Close(ctx, func(*connection) error { return nil }))
 	step(false, broken, 4)
 }
 

@@ -167,46 +167,6 @@ func TestMPS(t *testing.T) {
 	}
 }
 
-// If NVML does not report the processes' utilization, the driver's accounting does, if it is on.
-func TestAccounting(t *testing.T) {
-	c := newClock()
-	machine.Reset(1)
-	g := &machine.GPUs[0]
-	refuse := func() {
-		machine.Fail("nvmlDeviceGetProcessUtilization", 0, int(nvml.ERROR_NOT_SUPPORTED))
-		machine.Fail("nvmlDeviceGetProcessesUtilizationInfo", 0, int(nvml.ERROR_NOT_SUPPORTED))
-	}
-	refuse()
-	g.Processes = [8]nvmltest.Process{
-		{PID: 11, Memory: 1 << 30, Accounted: 100, AccountedBusy: 30},
-		{PID: 12, Memory: 1 << 30},
-	}
-	s := newSource(t, c, nil)
-	memory := map[string]float64{"11 memory_used": 1 << 30, "12 memory_used": 1 << 30}
-	look := func(what string, want map[string]float64) {
-		t.Helper()
-		expect.Equal(t, what, want, uses(of(t, nvidiatest.Sample(t, s), g.UUID())), nvidiatest.Approximately())
-	}
-	look("accounting is off", memory)
-	if n := machine.Calls("nvmlDeviceGetAccountingStats_v2"); n != 1 {
-		t.Errorf("accounting that is off was asked for %d times", n)
-	}
-	g.Accounting = 1
-	c.Advance(recheck.Seconds())
-	refuse()
-	look("the first look", memory)
-	c.Advance(1)
-	g.Processes[0].Accounted, g.Processes[0].AccountedBusy = 105, 32 // 5 samples, in which it was busy to 2/5
-	memory["11 utilization"] = 0.4
-	look("the second look", memory)
-	c.Advance(0.1)
-	look("no new sample", memory)
-	g.Processes[0].Accounted, g.Processes[0].AccountedBusy = 2, 1 // another process of that PID
-	c.Advance(1)
-	delete(memory, "11 utilization")
-	look("another process", memory)
-}
-
 func uses(s driver.Sample) map[string]float64 {
 	out := map[string]float64{}
 	for _, p := range s.Processes {

@@ -85,9 +85,7 @@ func TestParseExposition(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var r recorder
-			if _, err := parseExposition(iotest.HalfReader(strings.NewReader(test.text)), test.openMetrics, &r); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(parseExposition(iotest.HalfReader(strings.NewReader(test.text)), test.openMetrics, &r))(t)
 			expect.Equal(t, "", test.want, r.lines)
 		})
 	}
@@ -147,9 +145,7 @@ func FuzzParseExposition(f *testing.F) {
 	f.Add([]byte(strings.Repeat("b{u=\"\\\\\"} 1e309\n", 3)), false)
 	f.Fuzz(func(t *testing.T, body []byte, openMetrics bool) {
 		var r recorder
-		if _, err := parseExposition(bytes.NewReader(body), openMetrics, &r); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(parseExposition(bytes.NewReader(body), openMetrics, &r))(t)
 		_, _ = parseProtobuf(bytes.NewReader(body), &r) // any error, and no panic
 		for _, e := range endpoints {
 			checkAnswer(t, e, body, openMetrics)

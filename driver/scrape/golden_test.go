@@ -56,9 +56,7 @@ func collect(tb testing.TB, e Endpoint, body []byte, openMetrics bool) (answer, 
 		found = gpus(tb)
 	}
 	c := newCollector(e, rules, found, testNow(), answer{})
-	if _, err := parseExposition(bytes.NewReader(body), openMetrics, c); err != nil {
-		tb.Fatal(err)
-	}
+	must.Get(parseExposition(bytes.NewReader(body), openMetrics, c))(tb)
 	a := c.finish()
 	a.date(answer{}, testNow(), testNow())
 	return a, c.rejected
@@ -119,9 +117,7 @@ func TestGolden(t *testing.T) {
 			e := presetEndpoint(t, name, "")
 			a, rejected := collect(t, e, body, false)
 			samples := a.samples(a.sorted(nil), e.Driver, true)
-			if err := drivertest.Validate(usable(samples), testNow()); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, drivertest.Validate(usable(samples), testNow()))
 			got := lines(samples) + fmt.Sprintf("rejected %v\n", rejected)
 			golden(t, filepath.Join("testdata", name+".readings"), got)
 			unnamed(t, e, body)

@@ -111,9 +111,7 @@ func BenchmarkSample(b *testing.B) {
 	before, order := answer{}, []key(nil)
 	for b.Loop() {
 		c := newCollector(e, rules, newAMDGPUs(""), testNow(), answer{})
-		if _, err := parseExposition(strings.NewReader(body.String()), false, c); err != nil {
-			b.Fatal(err)
-		}
+		must.Get(parseExposition(strings.NewReader(body.String()), false, c))(b)
 		a := c.finish()
 		a.date(before, testNow(), testNow())
 		before = a

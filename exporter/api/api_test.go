@@ -20,6 +20,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/program"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
@@ -268,9 +269,7 @@ func TestAnswers(t *testing.T) {
 func checkAnswer(t *testing.T, published, answer string, changes [][2]string) {
 	t.Helper()
 	schema := closed(t, published)
-	if err := validate(schema, answer); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, validate(schema, answer))
 	for _, change := range changes {
 		broken := strings.Replace(answer, change[0], change[1], 1)
 		if broken == answer || validate(schema, broken) == nil {

@@ -57,9 +57,7 @@ func TestNativeHistogram(t *testing.T) {
 			Name: &f.Name, Help: &f.Help, Type: dto.MetricType_HISTOGRAM.Enum(), Unit: &f.Unit, Metric: []*dto.Metric{&metric},
 		}
 		var out bytes.Buffer
-		if _, err := protodelim.MarshalTo(&out, want); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(protodelim.MarshalTo(&out, want))(t)
 		p := protobufFormat{}
 		body := p.histogram(nil, f, l, h, born.UnixNano(), false)
 		head, tail := p.family(f, len(body))
@@ -145,9 +143,7 @@ func TestOwnBuckets(t *testing.T) {
 		})
 		for _, f := range formats() {
 			var out bytes.Buffer
-			if _, err := e.Write(&out, f); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(e.Write(&out, f))(t)
 			if f.FormatType() == expfmt.TypeProtoDelim {
 				var got dto.MetricFamily
 				must.Do(t, protodelim.UnmarshalFrom(&out, &got))

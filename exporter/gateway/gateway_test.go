@@ -21,7 +21,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
@@ -611,18 +611,18 @@ func TestUnreachable(t *testing.T) {
 // numbers.
 func TestOrder(t *testing.T) {
 	incident := []present.IncidentSummary{{Kind: "xid"}}
-	of := func(state ledger.State, n int) *present.Summary {
-		return &present.Summary{Devices: map[ledger.State]int{state: n, ledger.StateActive: 8}}
+	of := func(state book.State, n int) *present.Summary {
+		return &present.Summary{Devices: map[book.State]int{state: n, book.StateActive: 8}}
 	}
 	inOrder := []*state{
-		{node: "h", summary: of(ledger.StateUnhealthy, 1)},
+		{node: "h", summary: of(book.StateUnhealthy, 1)},
 		{node: "g", summary: &present.Summary{Incidents: incident}},
 		{node: "f", err: errUnexpected},
-		{node: "e", summary: of(ledger.StateStalled, 1)},
-		{node: "d", summary: of(ledger.StateQuiet, 7)},
+		{node: "e", summary: of(book.StateStalled, 1)},
+		{node: "d", summary: of(book.StateQuiet, 7)},
 		{node: "c", summary: &present.Summary{Down: map[string]driver.Reason{"nvml": driver.ReasonTimeout}}},
-		{node: "b", summary: of(ledger.StateFree, 8)},
-		{node: "a", summary: of(ledger.StateActive, 8)},
+		{node: "b", summary: of(book.StateFree, 8)},
+		{node: "a", summary: of(book.StateActive, 8)},
 	}
 	given := slices.Clone(inOrder)
 	slices.SortFunc(given, func(a, b *state) int { return strings.Compare(a.node, b.node) })

@@ -28,9 +28,7 @@ func TestOffers(t *testing.T) {
 	t.Cleanup(kubelet.Stop)
 	client := must.Get(podresources.NewClient(socket, podresources.Bounds{}))(t)
 	t.Cleanup(func() {
-		if err := client.Close(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, client.Close())
 	})
 	metrics := &recorded{rejected: map[string]int{}}
 	o := offers{

@@ -24,10 +24,7 @@ func TestProcesses(t *testing.T) {
 	for device, h := range hardware {
 		inventory[id(device)] = driver.Entry{Hardware: h}
 	}
-	h := processes{
-		members: podresources.NewPodMembers(t.TempDir(), time.Now),
-		cgroup:  func(uid string) string { return "cgroup of " + uid },
-	}
+	h := processes{members: podresources.NewPodMembers(t.TempDir(), time.Now)}
 	ask := func() []driver.PodProcesses {
 		return h.of(func(h *driver.Hardware) bool { return h.PCI != "" || h.NetDev == "" })
 	}
@@ -43,9 +40,9 @@ func TestProcesses(t *testing.T) {
 		{Device: id("unknown"), Holders: []podresources.Holder{pod("unknown")}},
 	}, inventory)
 	want := []driver.PodProcesses{
-		{Devices: []driver.Hardware{hardware["gpu0"]}, Cgroup: "cgroup of a"},
-		{Devices: []driver.Hardware{hardware["gpu0"], hardware["gpu1"]}, Cgroup: "cgroup of b"},
-		{Devices: []driver.Hardware{{}}, Cgroup: "cgroup of unknown"}, // the predicate decides
+		{Devices: []driver.Hardware{hardware["gpu0"]}},
+		{Devices: []driver.Hardware{hardware["gpu0"], hardware["gpu1"]}},
+		{Devices: []driver.Hardware{{}}}, // the predicate decides
 	}
 	expect.Equal(t, "holders", want, ask())
 }

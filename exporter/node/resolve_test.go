@@ -88,9 +88,7 @@ func TestClaimsThatTheKubeletDoesNotList(t *testing.T) {
 			})
 			want := counts(holders.UnresolvedReasons(), way.unresolved)
 			for {
-				if _, err := n.Observe(ctx); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(n.Observe(ctx))(t)
 				view, _ := n.Describe()
 				var got []string
 				for _, a := range view.Allocations {

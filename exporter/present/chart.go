@@ -138,39 +138,19 @@ func smooth(times []time.Time, rates []float64) []float64 {
 	return out
 }
 
-// axis is the time axis of a chart. It shortens times in which nothing was recorded.
+// axis is the time axis of a chart.
 type axis struct {
 	times  []time.Time
 	x      []float64 // of the times
 	breaks []bool    // nothing was recorded just before the time
 }
 
-// shownGap is the width at which a time without recordings is shown.
-const shownGap = chartWidth / 20
-
 func newAxis(times []time.Time) axis {
 	out := axis{times, make([]float64, len(times)), make([]bool, len(times))}
-	var steps []float64
+	whole := max(times[len(times)-1].Sub(times[0]).Seconds(), 1e-3)
 	for n := 1; n < len(times); n++ {
-		steps = append(steps, times[n].Sub(times[n-1]).Seconds())
-	}
-	if len(steps) == 0 {
-		return out
-	}
-	usual := slices.Sorted(slices.Values(steps))[len(steps)/2]
-	seconds, gaps := 0., 0.
-	for n, step := range steps {
-		if out.breaks[n+1] = step > max(10, 10*usual); out.breaks[n+1] {
-			gaps++
-		} else {
-			seconds += step
-		}
-	}
-	for n, step := range steps {
-		out.x[n+1] = out.x[n] + step*(chartWidth-gaps*shownGap)/max(seconds, 1e-3)
-		if out.breaks[n+1] {
-			out.x[n+1] = out.x[n] + shownGap
-		}
+		out.x[n] = chartWidth * times[n].Sub(times[0]).Seconds() / whole
+		out.breaks[n] = times[n].Sub(times[n-1]).Seconds() > max(10, 10*whole/float64(len(times)))
 	}
 	return out
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // FitReport is the smallest fit for each device of each claim, as /api/v1/fit
@@ -65,7 +65,7 @@ type AlternativeReport struct {
 // NewFitReport makes the report of a snapshot.
 func NewFitReport(s *exposition.Snapshot, node string) FitReport {
 	r := FitReport{Time: s.Time.UTC(), Node: node, Claims: []ClaimFitReport{}}
-	for _, claims := range [2][]ledger.Holder{s.Claims, s.EarlierClaims} {
+	for _, claims := range [2][]book.Holder{s.Claims, s.EarlierClaims} {
 		for i := range claims {
 			if claims[i].Advice != nil {
 				r.Claims = append(r.Claims, claimFit(&claims[i]))
@@ -75,7 +75,7 @@ func NewFitReport(s *exposition.Snapshot, node string) FitReport {
 	return r
 }
 
-func claimFit(h *ledger.Holder) ClaimFitReport {
+func claimFit(h *book.Holder) ClaimFitReport {
 	a := h.Advice
 	r := ClaimFitReport{
 		Namespace: h.Namespace, Name: h.Name, UID: h.UID, ID: h.Device,

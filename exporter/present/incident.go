@@ -125,9 +125,6 @@ func momentsOf(i *recorder.Incident) []instant {
 	if i.Detected.Sub(i.Onset) >= 2*time.Second {
 		out = append(out, instant{"found", i.Detected})
 	}
-	if i.Count > 1 {
-		out = append(out, instant{"last", i.Last})
-	}
 	return out
 }
 
@@ -159,8 +156,7 @@ func incidentFacts(i *recorder.Incident, now time.Time) Section {
 	}
 	facts.fact("source", i.Source)
 	if i.Chart != nil && len(i.Chart.Times) > 0 {
-		facts.fact("charts", "a minute before and after each line: dashed the onset, dotted when it was found, "+
-			"thin the latest occurrence")
+		facts.fact("charts", "from a minute before the onset: dashed the onset, dotted when it was found")
 	}
 	return facts
 }

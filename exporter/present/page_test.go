@@ -14,7 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/expect"
@@ -161,12 +161,12 @@ func TestNode(t *testing.T) {
 // A device and its partitions count once in the sums of the node.
 func TestSumsOfPartitions(t *testing.T) {
 	parent, part := jointest.ID("gpu-0"), jointest.ID("gpu-0-part")
-	value := func(q driver.Quantity, v float64) ledger.Value {
-		return ledger.Value{Series: &ledger.Series{Quantity: q}, Value: v}
+	value := func(q driver.Quantity, v float64) book.Value {
+		return book.Value{Series: &book.Series{Quantity: q}, Value: v}
 	}
-	s := &exposition.Snapshot{Snapshot: &ledger.Snapshot{Devices: []ledger.Device{
-		{Device: &join.Device{ID: parent}, Values: []ledger.Value{value(driver.Power, 700), value(driver.MemoryUsed, 4<<30)}},
-		{Device: &join.Device{ID: part, Parent: parent.Device}, Values: []ledger.Value{value(driver.MemoryUsed, 3<<30)}},
+	s := &exposition.Snapshot{Snapshot: &book.Snapshot{Devices: []book.Device{
+		{Device: &join.Device{ID: parent}, Values: []book.Value{value(driver.Power, 700), value(driver.MemoryUsed, 4<<30)}},
+		{Device: &join.Device{ID: part, Parent: parent.Device}, Values: []book.Value{value(driver.MemoryUsed, 3<<30)}},
 	}}}
 	want := []fact{{"held", "0 of 2 devices"}, {"memory", "3 GiB"}, {"power", "700 W"}}
 	expect.Equal(t, "", want, (&Page{}).sums(s))

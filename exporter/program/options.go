@@ -30,7 +30,8 @@ import (
 
 // options are the values of the flags.
 type options struct {
-	groups []*flagGroup
+	groups  []*flagGroup
+	removed map[string]*bool // by flag
 
 	log   promslog.Config
 	web   *web.FlagConfig
@@ -107,11 +108,10 @@ type counterOptions struct {
 
 // recorderOptions are the flags of the flight recorder, and of persistent state.
 type recorderOptions struct {
-	stateDir        string
-	recorder        bool
-	incidentsDir    string
-	incidentsEvents bool
-	stalledAfter    time.Duration
+	stateDir     string
+	recorder     bool
+	incidentsDir string
+	stalledAfter time.Duration
 }
 
 // logger returns the program's log, as the flags have it.
@@ -152,6 +152,7 @@ func newOptions(app *kingpin.Application, sources []Source) *options {
 	}
 	read.add("source.scrape.config", "=FILE", &o.scrapeConfig,
 		"File that lists the metrics of co-installed exporters to join.")
+	o.addRemoved(app)
 	promslogflag.AddFlags(app, &o.log)
 	logs := o.group(app, "Log", commandCheck, commandGateway)
 	logs.names = []string{promslogflag.LevelFlagName, promslogflag.FormatFlagName}
@@ -236,9 +237,6 @@ func (o *recorderOptions) addFlags(add addFlag) {
 	add("stalled.after", stall.DefaultAfter.String(), &o.stalledAfter,
 		"How long a claim must be busy without signs of life to be stalled.")
 	add("incidents.dir", "=FOLDER", &o.incidentsDir, "Deprecated: use --state.dir, which has precedence.")
-	add("incidents.events", "", &o.incidentsEvents,
-		"Write an Event of Kubernetes about each pod and claim that an incident hits; needs the right to create and patch "+
-			"events.")
 }
 
 // addSource adds the flags of a source.

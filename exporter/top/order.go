@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 )
 
@@ -64,7 +64,7 @@ func sortIncidents(all []Incident) {
 func compare(a, b *present.Figures, by Order) int {
 	switch by {
 	case ByState:
-		return ledger.CompareAttention(a.State, b.State)
+		return book.CompareAttention(a.State, b.State)
 	case ByUtilization:
 		return compareNumbers(b.Utilization, a.Utilization)
 	case ByMemory:

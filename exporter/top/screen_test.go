@@ -11,11 +11,12 @@ import (
 
 	"github.com/gdamore/tcell/v2"
 
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -24,9 +25,9 @@ import (
 func job(t *testing.T, name string) Node {
 	t.Helper()
 	r := report(name,
-		device("gpu-0", ledger.StateQuiet, value("power", 70), value("utilization", 0)),
-		device("gpu-1", ledger.StateActive, value("power", 600), value("utilization", 0.9)),
-		device("gpu-2", ledger.StateFree))
+		device("gpu-0", book.StateQuiet, value("power", 70), value("utilization", 0)),
+		device("gpu-1", book.StateActive, value("power", 600), value("utilization", 0.9)),
+		device("gpu-2", book.StateFree))
 	active, ended := r.Time.Add(-90*time.Second), r.Time
 	for i := range 2 {
 		d := &r.Devices[i]
@@ -172,9 +173,7 @@ func TestDetails(t *testing.T) {
 	terminal.InjectKey(tcell.KeyEnter, 0, tcell.ModNone)
 	has("gpu-0: XID 31 on node-1", "Incident 7", "team/rank-0")
 	press("qq")
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, <-ended)
 	terminal.Fini()
 }
 

@@ -22,9 +22,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -36,7 +37,7 @@ func report(node string, devices ...present.DeviceReport) present.Report {
 	return present.Report{Time: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC), Node: node, Devices: devices}
 }
 
-func device(name string, state ledger.State, values ...present.ValueReport) present.DeviceReport {
+func device(name string, state book.State, values ...present.ValueReport) present.DeviceReport {
 	return present.DeviceReport{
 		ID: driver.ID{Driver: "gpu.example.com", Pool: "pool", Device: name}, State: state, Values: values,
 	}
@@ -56,12 +57,12 @@ func names(rows []present.Device) string {
 
 func TestSortAndFilter(t *testing.T) {
 	r := report("node-1",
-		device("gpu-10", ledger.StateFree),
-		device("gpu-2", ledger.StateActive, value("utilization", 0.5), value("memory_used", 1)),
-		device("gpu-1", ledger.StateActive, value("utilization", 0.9)),
-		device("gpu-3", ledger.StateUnhealthy, value("power", 7)),
-		device("gpu-4", ledger.StateQuiet, value("utilization", 0)),
-		device("gpu-5", ledger.StateStalled, value("utilization", 1)))
+		device("gpu-10", book.StateFree),
+		device("gpu-2", book.StateActive, value("utilization", 0.5), value("memory_used", 1)),
+		device("gpu-1", book.StateActive, value("utilization", 0.9)),
+		device("gpu-3", book.StateUnhealthy, value("power", 7)),
+		device("gpu-4", book.StateQuiet, value("utilization", 0)),
+		device("gpu-5", book.StateStalled, value("utilization", 1)))
 	rows := present.Devices(&r, "")
 	for _, tt := range []struct {
 		by      Order
@@ -91,7 +92,7 @@ func TestSortAndFilter(t *testing.T) {
 // The shown holders of a device: its claims and pods, without admin access, and the time since the
 // last activity of any of them.
 func TestRows(t *testing.T) {
-	d := device("gpu-0", ledger.StateQuiet, value("temperature", 40), value("temperature", 60))
+	d := device("gpu-0", book.StateQuiet, value("temperature", 40), value("temperature", 60))
 	d.Shares = []present.ShareReport{
 		{Namespace: "a", Claim: "c10", Pods: []string{"a/p10", "a/p2"}},
 		{Namespace: "a", Claim: "c2", Pods: []string{"a/p2"}},
@@ -114,10 +115,10 @@ func TestRows(t *testing.T) {
 
 // Columns without a value are left out. The first names are listed, or all in the wide table.
 func TestColumns(t *testing.T) {
-	d := device("gpu-0", ledger.StateActive, value("power", 70))
+	d := device("gpu-0", book.StateActive, value("power", 70))
 	pods := []string{"team/a", "team/b", "team/c", "team/d"}
 	d.Shares = []present.ShareReport{{Namespace: "team", Claim: "c", Pods: pods}}
-	r := report("node-1", d, device("gpu-1", ledger.StateFree))
+	r := report("node-1", d, device("gpu-1", book.StateFree))
 	all := Everything{Devices: present.Devices(&r, "")}
 	for _, tt := range []struct {
 		nodes, wide bool
@@ -149,7 +150,7 @@ func TestStale(t *testing.T) {
 			if fail {
 				return present.Report{}, errors.New("connection refused")
 			}
-			return report("node-1", device("gpu-0", ledger.StateFree)), nil
+			return report("node-1", device("gpu-0", book.StateFree)), nil
 		}}}, nil
 	}
 	var f fleet
@@ -199,7 +200,7 @@ func TestFromName(t *testing.T) {
 		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			asked <- r.Host
 			host, _, _ := net.SplitHostPort(r.Context().Value(http.LocalAddrContextKey).(net.Addr).String())
-			_ = json.NewEncoder(w).Encode(report("node-"+host, device("gpu-0", ledger.StateFree)))
+			_ = json.NewEncoder(w).Encode(report("node-"+host, device("gpu-0", book.StateFree)))
 		}))
 		_ = s.Listener.Close()
 		s.Listener = listener
@@ -297,7 +298,7 @@ func TestShow(t *testing.T) {
 	v := newScreen(Config{
 		Find: func(context.Context) ([]Node, error) {
 			return []Node{{Name: "a", Fetch: func(context.Context, *decode.Account) (present.Report, error) {
-				return report("node-1", device("gpu-0", ledger.StateFree), device("gpu-1", ledger.StateUnhealthy)), nil
+				return report("node-1", device("gpu-0", book.StateFree), device("gpu-1", book.StateUnhealthy)), nil
 			}}}, nil
 		},
 		Interval: time.Hour, Order: ByState, Clean: same,
@@ -318,9 +319,7 @@ func TestShow(t *testing.T) {
 	screen.InjectKey(tcell.KeyRune, 's', tcell.ModNone)
 	awaitText(t, screen, func(text string) bool { return strings.Contains(text, `by device, 1 with "gpu-0"`) })
 	screen.InjectKey(tcell.KeyRune, 'q', tcell.ModNone)
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, <-ended)
 	screen.Fini()
 }
 

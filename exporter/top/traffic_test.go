@@ -9,9 +9,10 @@ import (
 
 	"github.com/gdamore/tcell/v2"
 
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -26,8 +27,8 @@ func network(seconds int) present.Report {
 	values := []present.ValueReport{
 		bytes("network", "receive"), bytes("rdma", "transmit"), bytes("pcie", "receive"),
 	}
-	r := report("node-1", device("gpu-0", ledger.StateFree, value("power", 70)),
-		device("eth0", ledger.StateActive, values...))
+	r := report("node-1", device("gpu-0", book.StateFree, value("power", 70)),
+		device("eth0", book.StateActive, values...))
 	r.Time = r.Time.Add(time.Duration(seconds) * time.Second)
 	r.Devices[1].Shares = []present.ShareReport{{Namespace: "team", Claim: "nic", Pods: []string{"team/p"}}}
 	part := present.HolderReport{Namespace: "team", Name: "nic", ID: r.Devices[1].ID, Values: values}
@@ -104,8 +105,8 @@ func TestKeys(t *testing.T) {
 	v := newScreen(Config{
 		Find: func(context.Context) ([]Node, error) {
 			return []Node{{Name: "a", Fetch: func(context.Context, *decode.Account) (present.Report, error) {
-				return report("node-1", device("gpu-0", ledger.StateUnhealthy, value("power", 70)),
-					device("gpu-1", ledger.StateActive, value("power", 600), value("utilization", 0.9))), nil
+				return report("node-1", device("gpu-0", book.StateUnhealthy, value("power", 70)),
+					device("gpu-1", book.StateActive, value("power", 600), value("utilization", 0.9))), nil
 			}}}, nil
 		},
 		Interval: time.Hour, Order: ByState, Clean: same,
@@ -146,9 +147,7 @@ func TestKeys(t *testing.T) {
 	terminal.InjectKey(tcell.KeyRune, '1', tcell.ModNone)
 	shows("gpu-1", "filter: 1_")
 	key(tcell.KeyF10)
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, <-ended)
 	cells, _, _ := terminal.GetContents()
 	for _, c := range cells {
 		foreground, background, _ := c.Style.Decompose()

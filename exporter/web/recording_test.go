@@ -15,7 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
@@ -219,7 +219,7 @@ func TestStalledIsShown(t *testing.T) {
 	exportertest.Play(h)
 	for i := range h.Last.Claims {
 		if key := h.Last.Claims[i].HolderKey; key.Name == "ten" {
-			h.Last.Stalled = map[*ledger.HolderKey]stall.Verdict{
+			h.Last.Stalled = map[*book.HolderKey]stall.Verdict{
 				key: {Stalled: []stall.Signal{stall.Power, stall.Memory}},
 			}
 		}

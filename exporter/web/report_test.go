@@ -11,7 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/expect"
@@ -40,7 +40,7 @@ func TestReportOfPartition(t *testing.T) {
 	var report present.Report
 	must.Do(t, json.Unmarshal([]byte(body), &report))
 	parent, part := report.Devices[0], report.Devices[1]
-	if parent.State != ledger.StatePartitioned || !parent.Unlisted || part.Unlisted {
+	if parent.State != book.StatePartitioned || !parent.Unlisted || part.Unlisted {
 		t.Errorf("the report says %s", body)
 	}
 	divided := []present.DividedReport{

@@ -14,7 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/must"
@@ -69,7 +69,7 @@ func TestSummary(t *testing.T) {
 	h.In.View.Allocations = nil
 	h.Pass(time.Second)
 	if fourth, got := get(first.Header().Get("Etag")); fourth.Code != http.StatusOK || len(got.Claims) != 0 ||
-		got.Devices[ledger.StateFree] == 0 {
+		got.Devices[book.StateFree] == 0 {
 		t.Errorf("after the claim: status %d, %+v", fourth.Code, got)
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
@@ -159,7 +160,7 @@ func (d *documents) live(t *testing.T, node *simnode.Node, length time.Duration)
 		},
 		PodOf: processes.PodUID, Ledger: ledger.New(ledger.Config{Retention: 5 * time.Minute, IdleThreshold: 0.01}),
 		Limiter: exposition.NewLimiter(0, nil), Metrics: metrics, Log: log,
-		Recorder: exporter.NewFlightRecorder(flight, metrics, log, d.keep(t), nil),
+		Recorder: exporter.NewFlightRecorder(flight, metrics, log, d.keep(t)),
 	})
 	ctx, kill := context.WithTimeout(t.Context(), length)
 	defer kill()
@@ -195,9 +196,7 @@ func TestStory(t *testing.T) {
 		defer stop()
 		var playing sync.WaitGroup
 		playing.Go(func() {
-			if err := scenario.Run(ctx, node); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, scenario.Run(ctx, node))
 		})
 		d := &documents{stored: map[string][]byte{}}
 		d.live(t, node, killed)

@@ -21,3 +21,11 @@ func Equal(tb TB, what string, want, got any, options ...cmp.Option) {
 		tb.Errorf("%s:\n%s", strings.TrimSpace(what+" (-want +got)"), diff)
 	}
 }
+
+// OK fails the test at an error.
+func OK(tb TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Errorf("%v", err)
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/dcgm"
 	"github.com/dra-exporter/dra-exporter/driver/nvml"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -46,9 +47,7 @@ func TestAgainstNvidiaSMI(t *testing.T) {
 	}
 	result := b.try(t)
 	if *recordIn != "" {
-		if err := record(*recordIn, result, origin(result)); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, record(*recordIn, result, origin(result)))
 	}
 	check(t, result)
 	t.Run("dcgm", func(t *testing.T) { againstDCGM(t, b) })

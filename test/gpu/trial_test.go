@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -221,7 +222,7 @@ func (t trial) checkMoved() (wrong, unchecked []string) {
 
 // claims returns how the exporter divides the busy device between two claims, each of a pod with
 // one of the processes.
-func (t trial) claims() *ledger.Snapshot {
+func (t trial) claims() *book.Snapshot {
 	id := driver.ID{Driver: "gpu.nvidia.com", Pool: "node", Device: "gpu"}
 	books := ledger.New(ledger.Config{Retention: time.Minute, IdleThreshold: 0.01})
 	pods := map[int]string{}
@@ -237,7 +238,7 @@ func (t trial) claims() *ledger.Snapshot {
 			}},
 		})
 	}
-	var snapshot *ledger.Snapshot
+	var snapshot *book.Snapshot
 	for _, samples := range t.BusySeries {
 		now := samples[0].Readings[0].At
 		for _, s := range samples {

@@ -20,6 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/netdev"
 	"github.com/dra-exporter/dra-exporter/driver/nvme"
 	"github.com/dra-exporter/dra-exporter/driver/rdma"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -49,9 +50,7 @@ func (f files) read(path string) string {
 }
 
 func (f files) write(path, content string) {
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		f.t.Error(err)
-	}
+	expect.OK(f.t, os.WriteFile(path, []byte(content), 0o600))
 }
 
 // numbers returns the places of the numbers in a text, which stand alone between spaces.

@@ -15,6 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/intelgpu"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard/drmcardtest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -43,9 +44,7 @@ func TestCards(t *testing.T) {
 			if err != nil || len(samples) != 1 {
 				t.Fatalf("%d samples, error %v", len(samples), err)
 			}
-			if err := drivertest.Validate(samples, time.Now()); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, drivertest.Validate(samples, time.Now()))
 			ours := drivertest.Values(samples[0])
 			for what, value := range ours {
 				if strings.HasPrefix(what, "throttle_active") {

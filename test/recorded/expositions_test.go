@@ -19,6 +19,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/scrape"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -269,9 +270,7 @@ func scraped(t *testing.T, text []byte, preset, sysfs string) map[string]float64
 			return reason != ""
 		})
 	}
-	if err := drivertest.Validate(samples, time.Now()); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, drivertest.Validate(samples, time.Now()))
 	t.Logf("check says %q, rejected %v", source.Describe(), source.Rejected())
 	out := map[string]float64{}
 	for _, s := range samples {

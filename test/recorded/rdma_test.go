@@ -14,6 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/rdma"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -37,9 +38,7 @@ func TestRDMA(t *testing.T) {
 		samples := map[string]driver.Sample{}
 		for range 2 { // one sample reads all of 8 devices
 			got := must.Get(source.Sample(t.Context()))(t)
-			if err := drivertest.Validate(got, time.Now()); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, drivertest.Validate(got, time.Now()))
 			for _, s := range got {
 				samples[s.Hardware.RDMADev] = s
 			}

@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
@@ -82,14 +83,10 @@ func inotifyOverflows(t testing.TB) {
 		setPods(t, g.node, append(largenode.PodList(), latePod("a-late")))
 		for ctx.Err() == nil {
 			for i := range batch {
-				if err := os.Mkdir(folder(i), 0o755); err != nil {
-					t.Error(err)
-				}
+				expect.OK(t, os.Mkdir(folder(i), 0o755))
 			}
 			for i := range batch {
-				if err := os.Remove(folder(i)); err != nil {
-					t.Error(err)
-				}
+				expect.OK(t, os.Remove(folder(i)))
 			}
 		}
 	})

@@ -209,11 +209,12 @@ func (g *target) shortPod(n int) (charge, bool) {
 	return c, failed == nil
 }
 
-// found returns the charge completed with the exposition's values of the pod.
+// found returns the charge completed with the exposition's values of the pod's claim.
 func (c charge) found(body string) charge {
 	c.isNotThere = true
 	for line := range strings.Lines(body) {
-		if !strings.HasPrefix(line, "dra_pod_allocated_seconds_total{") || !strings.Contains(line, `pod="`+c.pod+`"`) {
+		if !strings.HasPrefix(line, "dra_claim_allocated_seconds_total{") ||
+			!strings.Contains(line, `resourceclaim_name="`+c.pod+`"`) {
 			continue
 		}
 		line = strings.TrimSpace(line)

@@ -24,6 +24,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
@@ -172,9 +173,7 @@ func (h *holder) end(t *testing.T, signal syscall.Signal) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	if err := cluster.Down(h.dir); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, cluster.Down(h.dir))
 	if _, err := os.Stat(filepath.Join(h.dir, "etcd")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the files of the killed cluster are left: %v", err)
 	}
@@ -189,9 +188,7 @@ func start(t *testing.T) *cluster.Cluster {
 	t.Logf("started in %v", time.Since(begin).Round(time.Millisecond))
 	t.Cleanup(func() {
 		begin := time.Now()
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, c.Stop())
 		t.Logf("stopped in %v", time.Since(begin).Round(time.Millisecond))
 		if _, err := os.Stat(c.Dir()); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("the cluster's folder is left: %v", err)

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -29,9 +30,7 @@ func TestSweep(t *testing.T) {
 		t.Errorf("the folder of the cluster that lives has lost its files: %v", err)
 	}
 	for _, f := range []*folder{live, next} {
-		if err := f.remove(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, f.remove())
 	}
 }
 
@@ -58,7 +57,5 @@ func TestFolderIsTaken(t *testing.T) {
 	if err != nil {
 		t.Fatalf("the folder is not free again: %v", err)
 	}
-	if err := second.remove(); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, second.remove())
 }

@@ -51,9 +51,7 @@ func lend(t *testing.T, program string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.Copy(to, from); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.Copy(to, from))(t)
 	must.Do(t, to.Close())
 	return lent
 }

@@ -164,9 +164,7 @@ func (w *world) check(missing string, spec corev1.PodSpec) {
 func (w *world) run(name string, spec corev1.PodSpec) {
 	w.Helper()
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
-	if _, err := w.client.CoreV1().Pods(namespace).Create(w.Context(), &pod, metav1.CreateOptions{}); err != nil {
-		w.Fatal(err)
-	}
+	must.Get(w.client.CoreV1().Pods(namespace).Create(w.Context(), &pod, metav1.CreateOptions{}))(w)
 }
 
 // checked returns the output of check by the name of the line, with numbers masked. Some pods run

@@ -112,9 +112,7 @@ func (w *world) runHelmTest(t *testing.T, values object, addresses ...string) (c
 				alias := corev1.HostAlias{IP: ip, Hostnames: []string{release}}
 				pod.Spec.HostAliases = append(pod.Spec.HostAliases, alias)
 			}
-			if _, err := w.client.CoreV1().Pods(namespace).Create(t.Context(), &pod, metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(w.client.CoreV1().Pods(namespace).Create(t.Context(), &pod, metav1.CreateOptions{}))(t)
 		}
 	}
 	phase := w.ended(name)
@@ -137,9 +135,7 @@ func (w *world) makeSecrets(t *testing.T, webConfig string) *x509.CertPool {
 		"dra-exporter-password": {"ca.crt": certificate, "username": user, "password": password},
 	} {
 		secret := corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: content}
-		if _, err := w.client.CoreV1().Secrets(namespace).Create(t.Context(), &secret, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(w.client.CoreV1().Secrets(namespace).Create(t.Context(), &secret, metav1.CreateOptions{}))(t)
 	}
 	authority := x509.NewCertPool()
 	authority.AppendCertsFromPEM([]byte(certificate))

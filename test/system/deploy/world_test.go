@@ -23,6 +23,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/deployments/chart"
 	"github.com/dra-exporter/dra-exporter/deployments/image"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
@@ -58,9 +59,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, c.Stop())
 	})
 	w := &world{T: t, cluster: c, network: network(filepath.Join(filepath.Dir(c.Root()), "ns", "net"))}
 	config, err := c.Client()
@@ -125,9 +124,7 @@ func (w *world) install(more map[string]any) {
 
 func (w *world) apply(documents ...string) {
 	w.Helper()
-	if _, err := w.cluster.Kubectl(w.Context(), strings.Join(documents, "---\n"), "apply", "-f", "-"); err != nil {
-		w.Fatal(err)
-	}
+	must.Get(w.cluster.Kubectl(w.Context(), strings.Join(documents, "---\n"), "apply", "-f", "-"))(w)
 }
 
 func (w *world) kubectl(args ...string) string {

@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard/drmcardtest"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
@@ -40,6 +42,93 @@ func TestAbsentHasReason(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An APU whose files have the power of the package only has no power, and says why.
+func TestPackagePower(t *testing.T) {
+	t.Parallel()
+	const folder = amdFolder
+	for name, files := range map[string]string{
+		"MI300A":           folder + "device: 0x74a0\n",
+		"Renoir, Van Gogh": folder + "device: 0x163f\n" + folder + "hwmon/hwmon1/in1_label: vddnb\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := startCard(t, amdCard(t, files))
+			absent := p.absent()
+			for _, quantity := range []string{"power", "energy"} {
+				if absent[quantity] != inPackage {
+					t.Errorf("%s: %q", quantity, absent[quantity])
+				}
+			}
+			p.scrape().wantNone("dra_device_power_watts")
+			p.scrape().wantNone("dra_claim_energy_joules_total")
+		})
+	}
+}
+
+// The fan of an RX 5700 XT stands still: its sensor shows a rest of 29 of 3400 rotations beside a
+// setting of 65 of 255, which says what is wanted and not what is.
+func TestFanOfRest(t *testing.T) {
+	t.Parallel()
+	const monitor = amdFolder + "hwmon/hwmon1/"
+	p := startCard(t, amdCard(t, amdFolder+"device: 0x731f\n"+monitor+"fan1_input: 29\n"+monitor+"fan1_max: 3400\n"+
+		monitor+"pwm1: 65\n"+monitor+"pwm1_max: 255\n"))
+	p.eventually("the fan is read", func() bool {
+		return p.scrape().is(29, "dra_device_fan_rpm", "device", "card")
+	})
+	p.scrape().want(0, "dra_device_fan_speed_ratio", "device", "card")
+}
+
+// Files that have text in place of numbers cost their own values, which are counted by quantity: a
+// card of which no number can be read answers, and is not lost.
+func TestGarbledFiles(t *testing.T) {
+	t.Parallel()
+	root := amdCard(t, "")
+	p := startCard(t, root)
+	garbled := func(quantity string) bool {
+		return p.scrape().positive("dra_exporter_input_rejected_total", "input", "amdgpu/"+quantity, "reason", "malformed")
+	}
+	drivertest.WriteTree(t, root, amdFolder+"hwmon/hwmon1/power1_average: many\n")
+	p.eventually("the power is no number", func() bool { return garbled("power") })
+	m := p.scrape()
+	m.want(0.5, "dra_device_utilization_ratio", "device", "card")
+	m.wantNone("dra_device_power_watts", "device", "card")
+	drivertest.WriteTree(t, root, amdFolder+"gpu_busy_percent: x\n"+amdFolder+"mem_info_vram_used: -\n"+
+		amdFolder+"mem_info_vram_total: \x01\n")
+	p.eventually("nothing is a number", func() bool {
+		return garbled("utilization") && garbled("memory_used") && garbled("memory_capacity") &&
+			p.scrape().is(1, "dra_exporter_unresolved_devices", "driver", "gpu.example.com", "reason", "rejected")
+	})
+	for _, i := range p.incidents() {
+		if i.Kind == recorder.DeviceLost {
+			t.Errorf("the device is lost: %s", i.Text)
+		}
+	}
+}
+
+// amdFolder is the folder of the card of amdCard.
+const amdFolder = "devices/pci0000:00/0000:03:00.0/"
+
+// amdCard writes a tree of a card of AMD, with some files of its own.
+func amdCard(t *testing.T, files string) (root string) {
+	t.Helper()
+	root = t.TempDir()
+	drivertest.WriteTree(t, root, files+amdFolder+`vendor: 0x1002
+`+amdFolder+`class: 0x038000
+`+amdFolder+`driver -> ../../../bus/pci/drivers/amdgpu
+`+amdFolder+`gpu_busy_percent: 50
+`+amdFolder+`mem_info_vram_total: 1000000000
+`+amdFolder+`mem_info_vram_used: 1000
+`+amdFolder+`hwmon/hwmon1/name: amdgpu
+`+amdFolder+`hwmon/hwmon1/power1_average: 35000000
+`+amdFolder+`drm/card0/dev: 226:0
+`+amdFolder+`drm/renderD128/dev: 226:128
+class/drm/card0 -> ../../`+amdFolder+`drm/card0
+class/drm/card0/device -> ../../../0000:03:00.0
+class/drm/renderD128 -> ../../`+amdFolder+`drm/renderD128
+`)
+	return root
 }
 
 // startCard starts the program on the tree of one graphics card, which a pod holds, and waits for

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -112,5 +113,123 @@ func TestXIDWhileAway(t *testing.T) {
 		if all := p.incidents(); len(all) != 1 || all[0].Count != i+1 || strings.Join(all[0].Pods(), " ") != "team/a" {
 			t.Errorf("the incidents are %+v", all)
 		}
+	}
+}
+
+// If the kernel log can't be read, that is a failure on a node with a GPU, reported once with its
+// reason. Without a GPU it is not a failure.
+func TestNoKernelLog(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	if err := os.Remove(n.path("kmsg")); err != nil {
+		t.Fatal(err)
+	}
+	start(t, n.flags(nil)).scrape().want(1, "dra_exporter_source_up", "source", "kmsg")
+	drivertest.WriteTree(t, n.dir, nvidiaGPU)
+	p := start(t, n.flags(nil))
+	p.eventually("it is missed", func() bool {
+		errors, _ := p.scrape().value("dra_exporter_source_errors_total", "source", "kmsg", "reason", "absent")
+		return errors >= 3
+	})
+	p.scrape().want(0, "dra_exporter_source_up", "source", "kmsg")
+	if lines := strings.Count(p.Log(), "open the kernel log"); lines != 1 {
+		t.Errorf("the log has it %d times", lines)
+	}
+}
+
+// What the driver's line says counts: a nonfatal error of NVLink is counted and shown, hits nobody,
+// and is no incident; a fatal one is one; a recovery that is no longer needed is no error; a GPU
+// that is lost without an XID has the incidents of XID 79; an NVSwitch has its own errors.
+func TestSeverityOfErrors(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	drivertest.WriteTree(t, n.dir, nvidiaGPU+strings.ReplaceAll(nvidiaGPU, "0000:65", "0000:66"))
+	n.setPods(pod("team", "a", "claim-a", gpu(0)), pod("team", "b", "claim-b", gpu(1)),
+		pod("team", "s", "claim-s", podresourcestest.Device(gpuDriver, nodeName, "switch-0")))
+	var lost atomic.Bool
+	n.write("kmsg", "4,1,1000000,-;NVRM: loading NVIDIA UNIX\n")
+	identity := func(uuid, address string) string {
+		return fmt.Sprintf("{uuid: {string: %q}, resource.kubernetes.io/pciBusID: {string: %q}}", uuid, address)
+	}
+	p := start(t, n.flags(flags{
+		"source.scrape.config": n.scrapeConfig(endpoint("vendor", vendor(t, func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = fmt.Fprintf(w, "power{uuid=%q} 100\n", uuid(0))
+			if !lost.Load() {
+				_, _ = fmt.Fprintf(w, "power{uuid=%q} 100\n", uuid(1))
+			}
+		}))),
+		"inventory.file": n.inventory(slice(gpuDriver,
+			[2]string{"gpu-0", identity(uuid(0), "0000:65:00.0")}, [2]string{"gpu-1", identity(uuid(1), "0000:66:00.0")},
+			[2]string{"switch-0", `{resource.kubernetes.io/pciBusID: {string: "0000:c1:00.0"}}`})),
+	}))
+	p.eventually("held", func() bool { return len(p.scrape().rows("dra_claim_power_watts")) == 2 })
+	sequence := 1
+	log := func(text string) {
+		sequence++
+		n.append("kmsg", fmt.Sprintf("4,%d,%d000000,-;%s\n", sequence, sequence, text))
+	}
+	counted := func(name string, count float64, labels ...string) {
+		t.Helper()
+		p.eventually(fmt.Sprint(name, labels, " is ", count), func() bool { return p.scrape().is(count, name, labels...) })
+	}
+	text := func() (out string) {
+		for _, i := range p.incidents() {
+			out += fmt.Sprintf("%s [%s]\n", i.Text, strings.Join(append(i.Pods(), i.PossiblePods()...), " "))
+		}
+		return out
+	}
+
+	log("NVRM: Xid (PCI:0000:65:00): 145, RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x00000008 0x00000000)")
+	log("NVRM: Xid (PCI:0000:65:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)")
+	log("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO (First)")
+	log("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Severity 0 Engine instance 46 Sub-engine instance 00")
+	counted("dra_device_errors_total", 1, "device", "gpu-0", "kind", "xid", "code", "145", "severity", "nonfatal")
+	counted("dra_device_errors_total", 1, "device", "switch-0", "kind", "xid", "code", "28006", "severity", "nonfatal")
+	m := p.scrape()
+	m.want(1, "dra_claim_errors_total", "resourceclaim_name", "claim-a", "code", "145", "severity", "nonfatal")
+	m.wantNone("dra_device_errors_total", "code", "154")
+	m.wantNone("dra_claim_last_error_timestamp_seconds")
+	if got := text(); got != "" {
+		t.Errorf("nonfatal errors are incidents: %s", got)
+	}
+	detail := string(p.page("/page/detail?device=" + gpuDriver + "/" + nodeName + "/gpu-0").body)
+	for _, want := range []string{"xid 145 nonfatal", "error of NVLink 5; work goes on"} {
+		if !strings.Contains(detail, want) {
+			t.Errorf("the page of the device lacks %q", want)
+		}
+	}
+
+	log("NVRM: Xid (PCI:0000:65:00): 145, RLW_SRC_TRACK Fatal XC0 i0 Link 00 (0x00000007 0x00000001 0x00000000)")
+	log("nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 24007, Fatal, Link 30 sourcetrack timeout error")
+	counted("dra_device_errors_total", 1, "device", "gpu-0", "kind", "xid", "code", "145", "severity", "fatal")
+	counted("dra_device_errors_total", 1, "device", "switch-0", "kind", "xid", "code", "24007", "severity", "fatal")
+	log(`NVRM: The NVIDIA GPU 0000:66:00.0\x0aNVRM: (PCI ID: 10de:26b5) installed in this system has\x0aNVRM: fallen ` +
+		"off the bus and is not responding to commands.")
+	counted("dra_device_errors_total", 1, "device", "gpu-1", "kind", "xid", "code", "79")
+	log("NVRM: GPU 0000:66:00.0: GPU has fallen off the bus.")
+	log("NVRM: GPU1 nvAssertFailedNoLog: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0x0000000F) returned")
+	lost.Store(true)
+	p.eventually("the GPU is lost", func() bool { return strings.Contains(text(), "lost: it fell off the bus") })
+	for _, want := range []string{
+		"gpu-0: XID 145 (fatal) [team/a]\n", "switch-0: SXid 24007 (fatal) [team/s]\n", "gpu-1: XID 79 [team/b]\n",
+		"gpu-1: lost: it fell off the bus (XID 79) [team/b]\n",
+	} {
+		if got := text(); !strings.Contains(got, want) || strings.Count(got, "\n") != 4 {
+			t.Errorf("the incidents are\n%swant %s", got, want)
+		}
+	}
+	for _, i := range p.incidents() {
+		if i.Code != "145" {
+			continue
+		}
+		page := string(p.page("/page/detail?incident=" + i.ID).body)
+		if want := "error of NVLink 5; all work on the device ends"; i.Severity != "fatal" || !strings.Contains(page, want) {
+			t.Errorf("severity %s, and the page of the incident lacks %q", i.Severity, want)
+		}
+	}
+	m = p.scrape()
+	m.want(1, "dra_device_errors_total", "device", "gpu-1", "kind", "xid", "code", "79")
+	if at, ok := m.value("dra_claim_last_error_timestamp_seconds", "resourceclaim_name", "claim-a"); !ok || at == 0 {
+		t.Error("the fatal error did not hit the claim")
 	}
 }

@@ -109,6 +109,7 @@ func (n *node) flags(more flags) flags {
 		"path.cdi":                    n.path("cdi"),
 		"path.kmsg":                   n.path("kmsg"),
 		"counter.zero-hold":           "0s",
+		"metrics.details":             "on",
 	}.with(more)
 }
 

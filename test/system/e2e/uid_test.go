@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // 40 XIDs occur. Each kills its pod 0.2 to 1.5 s later, and another pod holds the GPU soon after.
@@ -68,9 +69,7 @@ func TestXIDsBetweenReadings(t *testing.T) {
 			time.Sleep(at)
 			counts[i].Store(1)
 			time.Sleep(dies)
-			if err := os.RemoveAll(n.path(cgroup(fmt.Sprintf("uid-first-%d", i)))); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, os.RemoveAll(n.path(cgroup(fmt.Sprintf("uid-first-%d", i)))))
 			hold(i, "")
 			time.Sleep(300 * time.Millisecond)
 			hold(i, "next")

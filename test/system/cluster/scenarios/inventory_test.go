@@ -16,6 +16,7 @@ import (
 	resourcelisters "k8s.io/client-go/listers/resource/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -71,11 +72,9 @@ func startInventory(t *testing.T, client kubernetes.Interface, path string) *inv
 		api.ResourceSlices().Informer(),
 		api.ResourceClaims().Informer(),
 	} {
-		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		must.Get(informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc: func(any) { notice() }, UpdateFunc: func(any, any) { notice() }, DeleteFunc: func(any) { notice() },
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	factory.StartWithContext(ctx)
@@ -99,9 +98,7 @@ func (f *inventoryFile) follow(ctx context.Context, t *testing.T, changed <-chan
 			return
 		case <-changed:
 		}
-		if err := f.write(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, f.write())
 		time.Sleep(50 * time.Millisecond)
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
@@ -92,7 +93,6 @@ func TestScenarios(t *testing.T) {
 			"ForceDeleted":       testForceDeleted,
 			"CrashLoop":          testCrashLoop,
 			"Recreated":          testRecreated,
-			"Events":             testEvents,
 			"Health":             testHealth,
 			"PodLevelClaims":     testPodLevelClaims,
 			"InitContainer":      testInitContainer,
@@ -172,9 +172,7 @@ func newCluster(t *testing.T, o cluster.Options) *world {
 		if t.Failed() {
 			logTails(t, c)
 		}
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, c.Stop())
 	})
 	config := must.Get(c.Client())(t)
 	client := must.Get(kubernetes.NewForConfig(config))(t)

@@ -18,6 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/invariant"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
@@ -132,9 +133,7 @@ func (o *ownership) startContainers(t *testing.T, socket string) {
 	t.Cleanup(func() {
 		cancel()
 		working.Wait()
-		if err := conn.Close(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, conn.Close())
 	})
 }
 

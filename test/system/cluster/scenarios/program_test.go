@@ -54,6 +54,7 @@ func (w *world) flags() []string {
 		"--web.last-scrape-timeout=0s",
 		"--node-name=" + node.Name,
 		"--metrics.quantity-source=on",
+		"--metrics.details=on",
 		"--kubelet.root=" + w.cluster.KubeletRoot(),
 		"--path.podlogs=" + w.cluster.PodLogs(),
 		"--path.cdi=" + w.cluster.CDI(),

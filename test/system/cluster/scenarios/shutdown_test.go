@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
@@ -97,14 +98,10 @@ func startLogind(t *testing.T) *logind {
 		return err
 	})
 	t.Cleanup(func() {
-		if err := l.conn.Close(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, l.conn.Close())
 	})
 	delay := prop.Map{logindManager: {"InhibitDelayMaxUSec": {Value: uint64(time.Hour / time.Microsecond)}}}
-	if _, err := prop.Export(l.conn, logindPath, delay); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(prop.Export(l.conn, logindPath, delay))(t)
 	must.Do(t, l.conn.ExportMethodTable(map[string]any{"Inhibit": l.inhibit}, logindPath, logindManager))
 	if reply, err := l.conn.RequestName(logindName, dbus.NameFlagDoNotQueue); err != nil ||
 		reply != dbus.RequestNameReplyPrimaryOwner {
@@ -149,7 +146,5 @@ func (l *logind) released(t *testing.T) {
 	if _, err := io.ReadAll(l.ended); err != nil {
 		t.Errorf("the kubelet holds the lock: %v", err)
 	}
-	if err := l.ended.Close(); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, l.ended.Close())
 }

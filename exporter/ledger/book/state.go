@@ -1,4 +1,4 @@
-package ledger
+package book
 
 import (
 	"cmp"
@@ -28,54 +28,58 @@ const (
 	StateFree        State = "free"
 )
 
-// States returns all states in order of precedence.
-func States() []State {
-	return []State{
-		StateUnhealthy, StateStalled, StateGuest, StateUnmeasured, StateIdle, StateQuiet, StateActive, StatePartitioned,
-		StateTainted, StateUnavailable, StateFree,
+// states has all states in order of precedence, with the order of the attention that they need
+// (broken, held but wasted, not readable, working, not held), and their definitions.
+func states() [11]stateFacts {
+	return [...]stateFacts{
+		{
+			StateUnhealthy, 0,
+			"its driver or the kubelet reports it unhealthy, it can no longer be read, or it is held without a link",
+		},
+		{StateStalled, 1, "held, busy without a pause, and nothing that is measured shows progress"},
+		{StateGuest, 6, "held, and handed to a virtual machine: the host can't read it"},
+		{StateUnmeasured, 4, "held, and no source reads whether it is active"},
+		{StateIdle, 2, "held, and not used for most of half an hour (recording rules; dashboards and alerts)"},
+		{StateQuiet, 3, "held, and not used for some seconds (the exporter; page and top)"},
+		{StateActive, 5, "held and used"},
+		{
+			StatePartitioned, 7,
+			"not held itself: its partitions are held, or exist, or are what can be allocated instead of it",
+		},
+		{StateTainted, 8, "not held; a taint with the effect NoSchedule or NoExecute keeps pods away"},
+		{StateUnavailable, 9, "not held: a partition not made yet, a second name, a channel, a device whose driver is gone"},
+		{StateFree, 10, "not held, and could be"},
 	}
+}
+
+type stateFacts struct {
+	State
+	attention int
+	meaning   string
+}
+
+func (s State) facts() stateFacts {
+	all := states()
+	if i := slices.IndexFunc(all[:], func(f stateFacts) bool { return f.State == s }); i >= 0 {
+		return all[i]
+	}
+	return stateFacts{attention: -1}
+}
+
+// States returns all states in order of precedence.
+func States() (out []State) {
+	for _, f := range states() {
+		out = append(out, f.State)
+	}
+	return out
 }
 
 // CompareAttention orders states by the attention that they need: broken, held but wasted, not
 // readable, working, not held.
-func CompareAttention(a, b State) int { return cmp.Compare(a.attention(), b.attention()) }
-
-func (s State) attention() int {
-	return slices.Index([]State{
-		StateUnhealthy, StateStalled, StateIdle, StateQuiet, StateUnmeasured, StateActive, StateGuest, StatePartitioned,
-		StateTainted, StateUnavailable, StateFree,
-	}, s)
-}
+func CompareAttention(a, b State) int { return cmp.Compare(a.facts().attention, b.facts().attention) }
 
 // Meaning returns the definition of the state as a sentence without a full stop.
-func (s State) Meaning() string {
-	switch s {
-	case StateUnhealthy:
-		return "its driver or the kubelet reports it unhealthy, it can no longer be read, or it is held without a link"
-	case StateStalled:
-		return "held, busy without a pause, and nothing that is measured shows progress"
-	case StateGuest:
-		return "held, and handed to a virtual machine: the host can't read it"
-	case StateUnmeasured:
-		return "held, and no source reads whether it is active"
-	case StateIdle:
-		return "held, and not used for most of half an hour (recording rules; dashboards and alerts)"
-	case StateQuiet:
-		return "held, and not used for some seconds (the exporter; page and top)"
-	case StateActive:
-		return "held and used"
-	case StatePartitioned:
-		return "not held itself: its partitions are held, or exist, or are what can be allocated instead of it"
-	case StateTainted:
-		return "not held; a taint with the effect NoSchedule or NoExecute keeps pods away"
-	case StateUnavailable:
-		return "not held: a partition not made yet, a second name, a channel, a device whose driver is gone"
-	case StateFree:
-		return "not held, and could be"
-	default:
-		return ""
-	}
-}
+func (s State) Meaning() string { return s.facts().meaning }
 
 // States returns the state of each device, in the order of Devices. A device is quiet if none of
 // its claims was active for quietAfter. No device is [StateIdle], which needs a longer history than

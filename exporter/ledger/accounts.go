@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // books are the accounts of claims and of pods.
@@ -16,14 +17,15 @@ type books struct {
 	started     time.Time // time of the first tick: claims allocated later began while this process ran
 	answered    time.Time // the first time until which the holders were known: nothing is charged before
 	kept        time.Time // end of the earlier process that this ledger continues; zero: none
-	corrections int       // of this tick; see [Snapshot.Corrections]
+	corrections int       // of this tick; see [book.Snapshot.Corrections]
 }
 
 // accountBook has the accounts of all claims, or of all pods.
 type accountBook struct {
-	accounts map[HolderKey]*account // the newest account of each name
-	order    []*account             // by key; nil: not sorted yet
-	released map[HolderKey]*Amounts // charges of earlier accounts of a name that are not kept any more
+	accounts map[book.HolderKey]*account // the newest account of each name
+	order    []*account                  // by key; nil: not sorted yet
+	names    names
+	released map[book.HolderKey]*book.Amounts // charges of earlier accounts of a name that are not kept any more
 	ofPods   bool
 	fits     bool // advice is given
 
@@ -33,7 +35,10 @@ type accountBook struct {
 }
 
 func newBook() accountBook {
-	return accountBook{accounts: map[HolderKey]*account{}, released: map[HolderKey]*Amounts{}}
+	return accountBook{
+		accounts: map[book.HolderKey]*account{}, released: map[book.HolderKey]*book.Amounts{},
+		names: names{names: map[fullName]*name{}},
+	}
 }
 
 // all yields all accounts.
@@ -52,7 +57,7 @@ func (b *accountBook) all() iter.Seq[*account] {
 // sorted returns the newest account of each name, sorted by name and device.
 func (b *accountBook) sorted() []*account {
 	if b.order == nil {
-		b.order = slices.SortedFunc(maps.Values(b.accounts), func(x, y *account) int { return x.key.compare(y.key) })
+		b.order = slices.SortedFunc(maps.Values(b.accounts), func(x, y *account) int { return x.key.Compare(y.key) })
 	}
 	return b.order
 }
@@ -70,7 +75,7 @@ func (b *accountBook) laterThan(a *account) *account {
 }
 
 // of returns the account with a UID that is not closed, nil if there is none or the UID is unknown.
-func (b *accountBook) of(key HolderKey, uid string) *account {
+func (b *accountBook) of(key book.HolderKey, uid string) *account {
 	if uid == "" {
 		return nil
 	}
@@ -83,7 +88,7 @@ func (b *accountBook) of(key HolderKey, uid string) *account {
 }
 
 // begin opens an account.
-func (b *accountBook) begin(d *deviceBook, key HolderKey, born, now time.Time) *account {
+func (b *accountBook) begin(d *deviceBook, key book.HolderKey, born, now time.Time) *account {
 	a := &account{
 		key: key, device: d, born: born, activeTime: activeTime{active: now}, youth: youth{young: b.minLifetime > 0},
 	}
@@ -218,7 +223,9 @@ func (b *accountBook) releaseOldest(
 	if a.earlier != nil && b.releaseOldest(a.earlier, now, retention, before) || a.kept(now, retention) {
 		return true
 	}
-	b.carry(a)
+	if later := b.laterThan(a); later != nil { // the name goes on with its charges
+		b.released[a.key] = b.before(later)
+	}
 	before(a)
 	a.drop()
 	b.remove(a)
@@ -235,16 +242,8 @@ func (a *account) settled(now time.Time) bool {
 	return !a.ended.IsZero() && !a.device.unsettled(now).Before(a.ended)
 }
 
-// carry adds the charges of the oldest account of a name, which is about to be released, to those
-// that are carried.
-func (b *accountBook) carry(a *account) {
-	if later := b.laterThan(a); later != nil {
-		b.released[a.key] = b.before(later)
-	}
-}
-
 // before returns the charges of all earlier accounts of an account's name, nil if there were none.
-func (b *accountBook) before(a *account) *Amounts {
+func (b *accountBook) before(a *account) *book.Amounts {
 	e := a.earlier
 	if e == nil {
 		return b.released[a.key]
@@ -252,11 +251,11 @@ func (b *accountBook) before(a *account) *Amounts {
 	own := e.amounts()
 	for i := range e.totals {
 		if t := &e.totals[i]; t.series != nil {
-			own.Values = append(own.Values, Value{t.series, t.value})
+			own.Values = append(own.Values, book.Value{Series: t.series, Value: t.value})
 		}
 	}
 	own.Values = append(own.Values, e.counted()...)
-	return own.plus(b.before(e), e)
+	return plus(&own, b.before(e), e)
 }
 
 // remove removes an account from the book.
@@ -276,7 +275,7 @@ func (b *accountBook) remove(a *account) {
 }
 
 // evict removes the dropped accounts from the book, and their rows from the given ones.
-func (b *accountBook) evict(rows ...*[]Holder) {
+func (b *accountBook) evict(rows ...*[]book.Holder) {
 	for _, newest := range b.accounts {
 		for a := range newest.andEarlier() {
 			if a.dropped {
@@ -285,7 +284,7 @@ func (b *accountBook) evict(rows ...*[]Holder) {
 		}
 	}
 	for _, of := range rows {
-		*of = slices.DeleteFunc(*of, func(h Holder) bool { return b.accounts[*h.HolderKey] == nil })
+		*of = slices.DeleteFunc(*of, func(h book.Holder) bool { return b.accounts[*h.HolderKey] == nil })
 	}
 }
 
@@ -297,7 +296,7 @@ func (a *account) follows(earlier *account) {
 
 // plus returns the amounts of an account's name: counters are added to those of before, gauges are
 // the account's.
-func (m *Amounts) plus(before *Amounts, a *account) *Amounts {
+func plus(m, before *book.Amounts, a *account) *book.Amounts {
 	out := *m
 	if before == nil {
 		return &out
@@ -308,9 +307,9 @@ func (m *Amounts) plus(before *Amounts, a *account) *Amounts {
 	if before.Used >= 0 {
 		out.Used = max(0, m.Used) + before.Used
 	}
-	out.Values = make([]Value, 0, len(m.Values)+len(before.Values))
+	out.Values = make([]book.Value, 0, len(m.Values)+len(before.Values))
 	for _, v := range m.Values {
-		if i := before.find(v.Series); i >= 0 && a.isCounter(v.Quantity) {
+		if i := before.Find(v.Series); i >= 0 && a.isCounter(v.Quantity) {
 			v.Value += before.Values[i].Value
 			if was := before.Values[i].Series; !was.Shown.After(v.Shown) { // otherwise it was charged late
 				v.Series = was
@@ -319,7 +318,7 @@ func (m *Amounts) plus(before *Amounts, a *account) *Amounts {
 		out.Values = append(out.Values, v)
 	}
 	for _, v := range before.Values {
-		if m.find(v.Series) < 0 {
+		if m.Find(v.Series) < 0 {
 			out.Values = append(out.Values, v)
 		}
 	}

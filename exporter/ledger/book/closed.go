@@ -1,4 +1,4 @@
-package ledger
+package book
 
 import (
 	"iter"
@@ -47,17 +47,18 @@ type Amount struct {
 	Measured float64 // seconds of the hold with readings
 }
 
-// claimOf identifies a claim.
-type claimOf struct{ namespace, name, uid string }
+// ClaimID identifies a claim.
+type ClaimID struct{ Namespace, Name, UID string }
 
-func (c *Closed) claim() claimOf { return claimOf{c.Namespace, c.Name, c.UID} }
+// Claim identifies the claim.
+func (c *Closed) Claim() ClaimID { return ClaimID{c.Namespace, c.Name, c.UID} }
 
 // ClosedClaims yields the devices of each claim.
 func (s *Snapshot) ClosedClaims() iter.Seq[[]Closed] {
 	return func(yield func([]Closed) bool) {
 		for all := s.Closed; len(all) > 0; {
 			n := 1
-			for n < len(all) && all[n].claim() == all[0].claim() {
+			for n < len(all) && all[n].Claim() == all[0].Claim() {
 				n++
 			}
 			if !yield(all[:n:n]) {
@@ -116,12 +117,13 @@ func between(from, to time.Time) (took time.Duration, known bool) {
 func LifeOf(devices []Closed) Life {
 	out := devices[0].Life
 	for i := range devices[1:] {
-		out.join(&devices[1:][i].Life)
+		out.Join(&devices[1:][i].Life)
 	}
 	return out
 }
 
-func (l *Life) join(other *Life) {
+// Join completes the life with that of another device of the claim: see [LifeOf].
+func (l *Life) Join(other *Life) {
 	l.Allocated = driver.Later(l.Allocated, other.Allocated)
 	l.Waiting = bothKnown(l.Waiting, other.Waiting, driver.Earlier)
 	l.Prepared = bothKnown(l.Prepared, other.Prepared, driver.Later)

@@ -1,4 +1,4 @@
-package ledger
+package book
 
 import (
 	"cmp"
@@ -70,9 +70,14 @@ type Snapshot struct {
 	Catalogue driver.Catalogue // of the values' quantities; nil: the standard one
 }
 
+// Evicter is a ledger whose ended claims and pods a limit may drop before their retention is over.
+type Evicter interface {
+	Evict(s *Snapshot, drop func(h *Holder, pod bool, until time.Time) bool)
+}
+
 // Claim returns the row of a claim and device, nil if there is none.
 func (s *Snapshot) Claim(key *HolderKey) *Holder {
-	if n, found := sort.Find(len(s.Claims), func(i int) int { return key.compare(*s.Claims[i].HolderKey) }); found {
+	if n, found := sort.Find(len(s.Claims), func(i int) int { return key.Compare(*s.Claims[i].HolderKey) }); found {
 		return &s.Claims[n]
 	}
 	return nil
@@ -168,7 +173,8 @@ type HolderKey struct {
 	Device          driver.ID
 }
 
-func (k HolderKey) compare(other HolderKey) int {
+// Compare orders holders by name, then by device.
+func (k HolderKey) Compare(other HolderKey) int {
 	return cmp.Or(
 		strings.Compare(k.Namespace, other.Namespace), strings.Compare(k.Name, other.Name), k.Device.Compare(other.Device),
 	)
@@ -201,8 +207,8 @@ type Amounts struct {
 	Used float64
 }
 
-// find returns the index of the value with an identity, -1 if there is none.
-func (m *Amounts) find(s *Series) int {
+// Find returns the index of the value with an identity, -1 if there is none.
+func (m *Amounts) Find(s *Series) int {
 	return slices.IndexFunc(m.Values, func(v Value) bool { return v.Quantity == s.Quantity && v.Labels == s.Labels })
 }
 
@@ -215,8 +221,8 @@ type ClaimInfo struct {
 	Ended       bool
 }
 
-// same reports whether both are equal.
-func (c *ClaimInfo) same(other *ClaimInfo) bool {
+// Equal reports whether both are equal.
+func (c ClaimInfo) Equal(other ClaimInfo) bool {
 	return c.Claim == other.Claim && c.UID == other.UID && c.AllocatedAt.Equal(other.AllocatedAt) &&
 		c.Ended == other.Ended && slices.Equal(c.Labels, other.Labels)
 }
