@@ -85,12 +85,9 @@ const (
 	ReasonMalformedObject     Reason = "malformed_object"       // an object of the API
 	ReasonMalformedSlice      Reason = "malformed_slice"        // a ResourceSlice
 	ReasonMalformedDevice     Reason = "malformed_device"       // a device of a slice
-	ReasonMalformedAttribute  Reason = "malformed_attribute"    // an attribute; the device is kept
 	ReasonMalformedCapacity   Reason = "malformed_capacity"     // a capacity; the device is kept
-	ReasonMalformedTaint      Reason = "malformed_taint"        // a taint; the device is kept
 	ReasonTooManySlices       Reason = "too_many_slices"        // slices beyond the bound
 	ReasonTooManyDevices      Reason = "too_many_devices"       // devices beyond the bound
-	ReasonTooManyAttributes   Reason = "too_many_attributes"    // a device with too many attributes
 	ReasonDuplicateDevice     Reason = "duplicate_device"       // the first one counts
 	ReasonNodeSelector        Reason = "node_selector_labels"   // devices selected by node labels that are unknown
 	ReasonMalformedPod        Reason = "malformed_pod"          // an object of the API
@@ -127,8 +124,8 @@ func Reasons() []Reason {
 		ReasonHolder, ReasonConsumed, ReasonMissingPod, ReasonMissingContainer, ReasonMissingClaim,
 		ReasonMissingDriver, ReasonMissingPool, ReasonMissingDevice, ReasonMissingResource,
 		ReasonMissingCDI, ReasonMalformedObject, ReasonMalformedSlice,
-		ReasonMalformedDevice, ReasonMalformedAttribute, ReasonMalformedCapacity,
-		ReasonMalformedTaint, ReasonTooManySlices, ReasonTooManyDevices, ReasonTooManyAttributes,
+		ReasonMalformedDevice, ReasonMalformedCapacity,
+		ReasonTooManySlices, ReasonTooManyDevices,
 		ReasonDuplicateDevice, ReasonNodeSelector, ReasonMalformedPod, ReasonMalformedClaim,
 		ReasonTooManyClaims,
 		ReasonDuplicateClaim, ReasonMalformedSpec, ReasonMalformedCDI, ReasonLargeSpec,
