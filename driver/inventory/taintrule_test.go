@@ -122,7 +122,6 @@ func TestAddTaints(t *testing.T) {
 func FuzzDecodeTaintRule(f *testing.F) {
 	f.Add(ruleJSON("a", `"deviceSelector":{"driver":"gpu.test","pool":"node1"},`+maintenance))
 	f.Add(ruleJSON("b", maintenance))
-
 	f.Fuzz(func(t *testing.T, data []byte) {
 		rule, reason := DecodeTaintRule(data)
 		switch {
