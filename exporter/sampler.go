@@ -241,7 +241,7 @@ func (s *Sampler) tick(ctx context.Context) (retry time.Time) {
 	s.progress.enter("joining", s.Now())
 	result := s.joiner.Join(in)
 	s.Metrics.Reject(result.Rejected...)
-	result.Topology = s.topology.of(result.Devices, now)
+	result.Topology = s.topology.update(result.View.Allocations, result.Devices, now)
 	snapshot := s.Ledger.Advance(result, now)
 	s.Metrics.Reject(snapshot.Rejected...)
 	s.Metrics.Corrected(snapshot.Corrections)

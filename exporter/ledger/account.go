@@ -185,7 +185,7 @@ func (a *account) charge(c *counter, amount float64, tick time.Time) {
 // fail counts errors. tick is the time of the present tick.
 func (a *account) fail(key seriesKey, errors float64, at, tick time.Time) {
 	a.witness(key, errors, tick)
-	if hits := a.device.catalogue.Spec(key.quantity).Hits(key.labels); hits && !a.dropped && at.After(a.lastError) {
+	if !a.dropped && at.After(a.lastError) && a.device.catalogue.Spec(key.quantity).Hits(key.labels) {
 		a.lastError = at
 		a.changed()
 	}
