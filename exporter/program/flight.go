@@ -29,11 +29,11 @@ func newFlight(
 		Interval: o.interval, StalledAfter: o.stalledAfter, Bytes: m.of(recorder.MaxBytes),
 		Works: n.Works,
 	})}
-	k.resumeStalls(f.Judge(), log)
+	k.resumePart(partStalls, f.Judge(), f.Judge().Restore, log)
 	var keep func(kind, id string, content any)
 	if k.documents != nil {
 		f.Restore(archive.Load(k.documents, exporter.IncidentDocument, (*recorder.Incident).Valid))
-		k.resumeTallies(f.Recorder, log)
+		k.resumePart(partTallies, f.Recorder, f.RestoreTallies, log)
 		f.RestoreReceipts(archive.Load(k.documents, exporter.ReceiptDocument, (*recorder.Receipt).Valid))
 		f.documents, keep = k.documents, k.documents.Keep
 	}
