@@ -44,7 +44,8 @@ func (s Scenario) WithPlugin(seed uint64) Scenario {
 	return s
 }
 
-// Only returns the part of the scenario that has the devices of one driver, or of the device plugin.
+// Only returns the part of the scenario that has the devices of one driver, or of the device
+// plugin.
 func (s Scenario) Only(driverName string) Scenario {
 	s.Devices = slices.DeleteFunc(slices.Clone(s.Devices), func(d Device) bool { return d.Driver != driverName })
 	lacks := func(device string) bool {

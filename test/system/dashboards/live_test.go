@@ -486,13 +486,13 @@ func plausible(unit string, v float64) bool {
 	case "percentunit":
 		return within(0, 1.02) // rates are extrapolated
 	case "watt":
-		return within(0, 8*700*1.1)
+		return within(0, 15*700*1.1)
 	case "celsius":
 		return within(20, 100)
 	case "hertz":
 		return within(1e8, 3e9)
 	case "bytes":
-		return within(0, 8*80*1<<30) || within(0, 1e13) // memory or traffic
+		return within(0, 15*80*1<<30) || within(0, 1e13) // memory or traffic
 	case "binBps":
 		return within(0, 12*12.5e9*2)
 	case "pps":
@@ -500,9 +500,9 @@ func plausible(unit string, v float64) bool {
 	case "h":
 		return within(0, 4) // 23 devices for some minutes
 	case "kwatth":
-		return within(0, 0.5)
+		return within(0, 15*0.7*0.1) // six minutes of 15 GPUs
 	case "currency:¤":
-		return within(0, 8*3*24) // a day of 8 GPUs
+		return within(0, 15*3*24) // a day of 15 GPUs
 	case "s":
 		return within(-1, 60)
 	case "dateTimeFromNow":
