@@ -187,9 +187,6 @@ type Entry struct {
 	// Socketless devices need no preparation on the node (skipNodeOperations, KEP-5945), so that their
 	// driver may have no socket here.
 	Socketless bool
-	// Members identify the devices of other drivers that a composite device groups, each by one or
-	// more of UUID, PCI, NetDev and RDMADev. The composite device is not hardware itself.
-	Members []Hardware
 	// Shareable devices may be allocated several times (allowMultipleAllocations,
 	// KEP-5075).
 	Shareable bool

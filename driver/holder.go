@@ -4,8 +4,6 @@ package driver
 type PodProcesses struct {
 	// Devices are those of the requested devices that the pod holds.
 	Devices []Hardware
-	// Cgroup is the path of the pod's cgroup; empty: unknown.
-	Cgroup string
 	// PIDs are the processes that the last search found, ascending, as numbered in the procfs that the
 	// source reads. A process may have ended since, and its PID may have been reused.
 	PIDs []int

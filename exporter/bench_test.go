@@ -3,6 +3,7 @@ package exporter
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/state"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // node is a node under load: so many devices, divided among so many pods of one claim each, and 15
@@ -107,6 +109,36 @@ func (n *node) tick() {
 	}
 }
 
+// swing sets every reading to what a device has that does almost nothing and the maximum in two
+// minutes, with some per cent of noise, which differs by device. Counters count on, and errors
+// where they happen.
+func (n *node) swing(began time.Time, noise func() float64, happens func(device int, kind string) bool) {
+	for i := range n.samples {
+		phase := n.now.Sub(began).Minutes()/2 + float64(i)/float64(len(n.samples))
+		for j := range n.samples[i].Readings {
+			r := &n.samples[i].Readings[j]
+			r.At = n.now
+			level := (0.5 - 0.4*math.Cos(2*math.Pi*phase)) * (1 + 0.05*(2*noise()-1))
+			switch r.Quantity {
+			case driver.Energy, driver.IOBytes:
+				r.Value += 1e3 * level
+			case driver.MemoryCapacity:
+				r.Value = 8e10
+			case driver.MemoryUsed:
+				r.Value = 8e10 * level
+			case driver.Power:
+				r.Value = 700 * level
+			case driver.Errors:
+				if happens(i, r.Labels[0]) {
+					r.Value++
+				}
+			default:
+				r.Value = level
+			}
+		}
+	}
+}
+
 func sizes(b *testing.B, run func(b *testing.B, devices, pods int)) {
 	b.Helper()
 	for _, devices := range []int{8, 64, 512} {
@@ -134,15 +166,10 @@ func benchTick(b *testing.B, part string, devices, pods int) {
 		n.tick()
 		l.Advance(join.Join(n.in), n.now)
 	}
-	wire, err := proto.Marshal(answer(devices, pods))
-	if err != nil {
-		b.Fatal(err)
-	}
+	wire := must.Get(proto.Marshal(answer(devices, pods)))(b)
 	parse := func() {
 		var answer v1.ListPodResourcesResponse
-		if err := proto.Unmarshal(wire, &answer); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, proto.Unmarshal(wire, &answer))
 		parsed, _ := podresources.Parse(&answer)
 		for i := range parsed { // the holds of [newNode]
 			parsed[i].Holders = n.in.View.Allocations[i].Holders
@@ -202,53 +229,17 @@ func benchScrape(b *testing.B, format expfmt.Format, devices, pods int) {
 func benchRender(b *testing.B, s *exposition.Snapshot, format expfmt.Format) {
 	e := exposition.New(prometheus.NewRegistry(), func() *exposition.Snapshot { return s }, exposition.Config{})
 	var out bytes.Buffer
-	if _, err := e.Write(&out, format); err != nil {
-		b.Fatal(err)
-	}
+	must.Get(e.Write(&out, format))(b)
 	b.ReportAllocs()
 	userBefore, systemBefore := cpuTime(b)
 	for b.Loop() {
 		out.Reset()
-		if _, err := e.Write(&out, format); err != nil {
-			b.Fatal(err)
-		}
+		must.Get(e.Write(&out, format))(b)
 	}
 	user, system := cpuTime(b)
 	b.ReportMetric((user+system-userBefore-systemBefore).Seconds()*1e3/float64(b.N), "cpu-ms/op")
 	b.ReportMetric(float64(s.Series), "series")
 	b.ReportMetric(float64(out.Len()), "bytes")
-}
-
-// BenchmarkHistograms measures the claims' distributions in a scrape in protobuf, after two minutes
-// of readings that swing between almost nothing and the maximum.
-func BenchmarkHistograms(b *testing.B) {
-	for _, choice := range []string{exposition.Native, exposition.Off} {
-		b.Run(choice, func(b *testing.B) {
-			n := newNode(64, 500)
-			config := exportertest.LedgerConfig()
-			config.WithoutDistributions = choice == exposition.Off
-			l, limiter := ledger.New(config), exposition.NewLimiter(0, nil)
-			var s *exposition.Snapshot
-			for tick := range 120 {
-				n.tick()
-				for i := range n.samples {
-					for j := range n.samples[i].Readings {
-						part := float64((tick*37+i*13+j*7)%101) / 100
-						switch r := &n.samples[i].Readings[j]; r.Quantity {
-						case driver.Utilization:
-							r.Value = part
-						case driver.Power:
-							r.Value = 70 + 630*part
-						case driver.MemoryUsed:
-							r.Value = 8e10 * part
-						}
-					}
-				}
-				s = limiter.Apply(l, l.Advance(join.Join(n.in), n.now))
-			}
-			benchRender(b, s, expfmt.NewFormat(expfmt.TypeProtoDelim).WithEscapingScheme(model.NoEscaping))
-		})
-	}
 }
 
 // BenchmarkState measures the cost and the size of writing the changes of a tick, and the whole

@@ -24,6 +24,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -123,9 +124,7 @@ func (c *chain) step(t *testing.T) {
 func (c *chain) observe(t *testing.T) {
 	t.Helper()
 	now, book := time.Now(), c.node.Book
-	if _, err := c.node.Observe(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.node.Observe(t.Context()))(t)
 	held, _ := book.Holds(now, time.Time{})
 	wanted := holders.Wanted{Claims: map[podresources.Claim]holders.WantedClaim{}}
 	for d := range c.devices / 8 { // more takes too long
@@ -151,9 +150,7 @@ func (c *chain) observe(t *testing.T) {
 	in.Sources = []join.SourceSamples{source}
 	c.latest = c.limiter.Apply(c.ledger, c.ledger.Advance(join.Join(in), now))
 	if c.tick%5 == 0 {
-		if _, err := c.renderer.Write(io.Discard, expfmt.NewFormat(expfmt.TypeOpenMetrics)); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.renderer.Write(io.Discard, expfmt.NewFormat(expfmt.TypeOpenMetrics)))(t)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The cost in new series of pods of 20 s with a claim each, 1000 an hour, with and without
@@ -79,9 +80,7 @@ func churn(t *testing.T, churnPods int, minLifetime time.Duration) (claims, pods
 		}
 		for len(h.In.View.Allocations) > 0 {
 			var first int
-			if _, err := fmt.Sscanf(h.In.View.Allocations[0].Claim.Name, "c-%d", &first); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(fmt.Sscanf(h.In.View.Allocations[0].Claim.Name, "c-%d", &first))(t)
 			if at < tick+time.Duration(first)*every+life {
 				break
 			}

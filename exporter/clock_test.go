@@ -13,6 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/testclock"
 )
@@ -74,7 +75,7 @@ func TestSamplerWhenTheClockIsSet(t *testing.T) {
 			t.Parallel()
 			clock := testclock.New()
 			s := steppedSampler(t, clock)
-			expect := func(up ledger.Up, pods int) {
+			expect := func(up book.Up, pods int) {
 				t.Helper()
 				s.tick(t.Context())
 				d := &s.Latest().Devices[0]
@@ -86,14 +87,14 @@ func TestSamplerWhenTheClockIsSet(t *testing.T) {
 					t.Errorf("the pods of %v are known, want %d", got, pods)
 				}
 			}
-			expect(ledger.UpNow, 1)
+			expect(book.UpNow, 1)
 			begun := clock.Now()
 			clock.Set(step)
 			clock.Pass(s.maxAge() - time.Second) // the source answered some moments after the clock began
 			if err := s.Health(); err != nil {
 				t.Error(err)
 			}
-			expect(ledger.UpNow, 1)
+			expect(book.UpNow, 1)
 			ticker, hints := time.NewTicker(time.Hour), make(chan struct{}, 1)
 			defer ticker.Stop()
 			hints <- struct{}{}
@@ -106,7 +107,7 @@ func TestSamplerWhenTheClockIsSet(t *testing.T) {
 				t.Error("a tick that was postponed does not come")
 			}
 			clock.Pass(s.maxAge())
-			expect(ledger.Down, 0)
+			expect(book.Down, 0)
 			clock.Set(-2 * step)
 			clock.Pass(s.MaxAge)
 			if s.Health() != nil {

@@ -20,9 +20,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/invariant"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Invariant 1: whatever happens, the claims' parts and the unattributed part sum to the device's
@@ -45,19 +47,12 @@ func TestConservation(t *testing.T) {
 			w.Step(exportertest.Pauses())
 			s := limiter.Apply(nil, l.Advance(join.Join(w.Input()), w.Now))
 			var out bytes.Buffer
-			if err := present.WriteReport(&out, s, "node1", time.Minute); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, present.WriteReport(&out, s, "node1", time.Minute))
 			var report present.Report
-			if err := json.Unmarshal(out.Bytes(), &report); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, json.Unmarshal(out.Bytes(), &report))
 			parser := expfmt.NewTextParser(model.UTF8Validation)
 			text := exportertest.Encode(t, exportertest.Render(s, shown), expfmt.NewFormat(expfmt.TypeTextPlain))
-			families, err := parser.TextToMetricFamilies(strings.NewReader(text))
-			if err != nil {
-				t.Fatal(err)
-			}
+			families := must.Get(parser.TextToMetricFamilies(strings.NewReader(text)))(t)
 			if wrong := append(reports.Check(&report), scrapes.Check(families)...); len(wrong) > 0 {
 				t.Fatalf("tick %d: %v", w.Tick, errors.Join(wrong...))
 			}
@@ -113,7 +108,7 @@ func TestAdminOwnsNothing(t *testing.T) {
 			}
 			for _, h := range slices.Concat(s.Claims, s.Pods) {
 				kind := "pod="
-				if slices.ContainsFunc(s.Claims, func(c ledger.Holder) bool { return c.Name == h.Name }) {
+				if slices.ContainsFunc(s.Claims, func(c book.Holder) bool { return c.Name == h.Name }) {
 					kind = "resourceclaim_name="
 				}
 				if !everOwner[kind+h.Name+h.Device.String()] {

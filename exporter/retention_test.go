@@ -13,7 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // Invariant 6: when a holder ends, its gauges and its rows about holders disappear. Its counters
@@ -25,7 +25,7 @@ func TestNothingIsLost(t *testing.T) {
 		exportertest.Replay(t, func(w *exportertest.World, r join.Result, s *exposition.Snapshot) {
 			x := exportertest.Scrape(t, s)
 			present := map[string]bool{}
-			if slices.ContainsFunc(s.Claims, func(h ledger.Holder) bool { return h.Name == "" }) {
+			if slices.ContainsFunc(s.Claims, func(h book.Holder) bool { return h.Name == "" }) {
 				t.Fatal("what a device plugin gave is a claim")
 			}
 			for _, h := range slices.Concat(s.Claims, s.EarlierClaims, s.Pods, s.EarlierPods) {

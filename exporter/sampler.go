@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -62,7 +63,7 @@ type State interface {
 // Recorder keeps the contents of snapshots. Record may add to a snapshot what needs earlier ones.
 // It returns soon.
 type Recorder interface {
-	Record(s *ledger.Snapshot)
+	Record(s *book.Snapshot)
 }
 
 // Sampler ticks. A tick reads all sources side by side and then asks for the holders, so that the
@@ -240,7 +241,7 @@ func (s *Sampler) tick(ctx context.Context) (retry time.Time) {
 	s.progress.enter("joining", s.Now())
 	result := s.joiner.Join(in)
 	s.Metrics.Reject(result.Rejected...)
-	result.Topology = s.topology.of(result.Devices, now)
+	result.Topology = s.topology.update(result.View.Allocations, result.Devices, now)
 	snapshot := s.Ledger.Advance(result, now)
 	s.Metrics.Reject(snapshot.Rejected...)
 	s.Metrics.Corrected(snapshot.Corrections)

@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
@@ -18,8 +17,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // funcSource is a source made of a function.
@@ -128,7 +129,7 @@ func TestHungSourceDelaysNobody(t *testing.T) {
 			if age := time.Since(latest.Time); age > time.Second {
 				t.Errorf("the snapshot is %v old, want at most a second", age)
 			}
-			if len(latest.Devices) != 1 || latest.Devices[0].Up != ledger.UpNow {
+			if len(latest.Devices) != 1 || latest.Devices[0].Up != book.UpNow {
 				t.Errorf("the other source's device is not up: %+v", latest.Devices)
 			}
 			up, err := gaugeOf(registry, "dra_exporter_source_up", "hung")
@@ -150,7 +151,7 @@ func TestPanickingSourceFailsAlone(t *testing.T) {
 		config := SamplerConfig{Sources: []driver.Source{bad, goodSource("good")}}
 		runSampler(t, config, func(s *Sampler, registry *prometheus.Registry) {
 			time.Sleep(2500 * time.Millisecond)
-			if s.Latest().Devices[0].Up != ledger.UpNow {
+			if s.Latest().Devices[0].Up != book.UpNow {
 				t.Error("the other source's device is not up")
 			}
 			if n := testutil.CollectAndCount(registry, "dra_exporter_source_errors_total"); n != 1 {
@@ -349,9 +350,7 @@ func TestPodsAreRemembered(t *testing.T) {
 	}
 	expect := func(what string, got, want any) {
 		t.Helper()
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", what, diff)
-		}
+		expect.Equal(t, what, want, got)
 	}
 	for range 2 * lookupTurns {
 		expect("pods", of(1, 2, 3), map[int]string{1: "a", 2: "b", 3: ""})

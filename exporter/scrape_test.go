@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"math"
 	"math/rand/v2"
 	"runtime/debug"
 	"testing"
@@ -21,6 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -65,29 +65,9 @@ func scrapedNode(failing int, config ledger.Config) (scraped []*exposition.Snaps
 	l, limiter := ledger.New(config), exposition.NewLimiter(0, nil)
 	for tick := range 130 {
 		n.tick()
-		for i := range n.samples {
-			phase := n.now.Sub(began).Minutes()/2 + float64(i)/float64(len(n.samples))
-			for j := range n.samples[i].Readings {
-				r := &n.samples[i].Readings[j]
-				level := (0.5 - 0.4*math.Cos(2*math.Pi*phase)) * (1 + 0.05*(2*random.Float64()-1))
-				switch r.Quantity {
-				case driver.Energy, driver.IOBytes:
-					r.Value += 1e3 * level
-				case driver.MemoryCapacity:
-					r.Value = 8e10
-				case driver.MemoryUsed:
-					r.Value = 8e10 * level
-				case driver.Power:
-					r.Value = 700 * level
-				case driver.Errors:
-					if failing > 0 && i%failing == 0 && tick%60 == 0 {
-						r.Value++
-					}
-				default:
-					r.Value = level
-				}
-			}
-		}
+		n.swing(began, random.Float64, func(device int, _ string) bool {
+			return failing > 0 && device%failing == 0 && tick%60 == 0
+		})
 		s := limiter.Apply(l, l.Advance(join.Join(n.in), n.now))
 		if tick%15 == 9 && tick > 60 {
 			scraped = append(scraped, s)
@@ -101,19 +81,10 @@ func sizeOf(t *testing.T, s *exposition.Snapshot, f expfmt.FormatType) answerSiz
 	t.Helper()
 	e := exposition.New(prometheus.NewRegistry(), func() *exposition.Snapshot { return s }, exposition.Config{})
 	var out, compressed bytes.Buffer
-	if _, err := e.Write(&out, expfmt.NewFormat(f).WithEscapingScheme(model.NoEscaping)); err != nil {
-		t.Fatal(err)
-	}
-	z, err := gzip.NewWriterLevel(&compressed, web.CompressionLevel)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := z.Write(out.Bytes()); err != nil {
-		t.Fatal(err)
-	}
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(e.Write(&out, expfmt.NewFormat(f).WithEscapingScheme(model.NoEscaping)))(t)
+	z := must.Get(gzip.NewWriterLevel(&compressed, web.CompressionLevel))(t)
+	must.Get(z.Write(out.Bytes()))(t)
+	must.Do(t, z.Close())
 	size := answerSize{plain: out.Len(), compressed: compressed.Len()}
 	for _, family := range exportertest.Decode(t, e) {
 		if f == expfmt.TypeProtoDelim || family.GetType().String() != "HISTOGRAM" {
@@ -177,19 +148,14 @@ func BenchmarkScrapeOfLargeNode(b *testing.B) {
 func benchAnswer(b *testing.B, scraped []*exposition.Snapshot, format expfmt.Format, compressed bool) {
 	s := scraped[0]
 	e := exposition.New(prometheus.NewRegistry(), func() *exposition.Snapshot { return s }, exposition.Config{})
-	z, err := gzip.NewWriterLevel(io.Discard, web.CompressionLevel)
-	if err != nil {
-		b.Fatal(err)
-	}
+	z := must.Get(gzip.NewWriterLevel(io.Discard, web.CompressionLevel))(b)
 	answer := func() {
 		var w io.Writer = &bytes.Buffer{}
 		if compressed {
 			z.Reset(io.Discard)
 			w = z
 		}
-		if _, err := e.Write(w, format); err != nil {
-			b.Fatal(err)
-		}
+		must.Get(e.Write(w, format))(b)
 		if compressed {
 			_ = z.Close() // writing to discards it
 		}

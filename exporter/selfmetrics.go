@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	versioncollector "github.com/prometheus/client_golang/prometheus/collectors/version"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -32,11 +33,11 @@ type SelfMetrics struct {
 	conflicts, unresolved *prometheus.GaugeVec
 	conflict              *prometheus.GaugeVec
 	idle, idleNetwork     prometheus.Gauge
-	incidents, events     *prometheus.CounterVec
+	incidents             *prometheus.CounterVec
 	open, onset           *prometheus.GaugeVec // of incidents
 	receipts, lines       *prometheus.CounterVec
+	corrections           *prometheus.CounterVec
 	tick                  prometheus.Gauge
-	corrections           prometheus.Counter
 	stateBytes, stateLate *prometheus.CounterVec
 
 	log *slog.Logger
@@ -47,7 +48,6 @@ type SelfMetrics struct {
 	states map[string]sourceState
 	totals map[string]driver.Rejections // by input: its last total
 	logged map[driver.Rejection]bool    // what has been logged, without counts
-	lost   driver.Reason                // why events can't be written
 }
 
 // NewSelfMetrics registers the metrics, together with those of the process, the Go runtime and the
@@ -59,141 +59,108 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 		totals: map[string]driver.Rejections{},
 		logged: map[driver.Rejection]bool{},
 	}
-	m.makeSourceMetrics()
-	m.makeJoinMetrics()
-	m.makeRecorderMetrics()
-	m.makeProcessMetrics()
-	m.makeStateMetrics()
+	r := maker{promauto.With(registry)}
+	m.makeSourceMetrics(r)
+	m.makeJoinMetrics(r)
+	m.makeRecorderMetrics(r)
+	m.makeProcessMetrics(r)
+	m.makeStateMetrics(r)
 	m.LogDropped(0)
-	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "dra_exporter_node_info", Help: "The node that the exporter runs on.",
-		ConstLabels: prometheus.Labels{"node": node},
-	})
-	info.Set(1)
-	registry.MustRegister(
-		m.up, m.errors, m.success, m.duration, m.rejected, m.conflicts, m.conflict, m.unresolved, m.idle,
-		m.idleNetwork, m.incidents, m.open, m.onset, m.events, m.receipts, m.lines, m.tick, m.corrections, m.stateBytes,
-		m.stateLate, info,
-		versioncollector.NewCollector("dra_exporter"), collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-	)
+	m.Corrected(0)
+	r.gauges("dra_exporter_node_info", "The node that the exporter runs on.", "node").WithLabelValues(node).Set(1)
+	registry.MustRegister(versioncollector.NewCollector("dra_exporter"), collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
+// maker makes and registers metrics.
+type maker struct{ promauto.Factory }
+
+func (r maker) gauges(name, help string, labels ...string) *prometheus.GaugeVec {
+	return r.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+}
+
+func (r maker) counters(name, help string, labels ...string) *prometheus.CounterVec {
+	return r.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+}
+
+func (r maker) gauge(name, help string) prometheus.Gauge {
+	return r.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+}
+
 // makeSourceMetrics makes the metrics of sources and of rejected input.
-func (m *SelfMetrics) makeSourceMetrics() {
-	m.up = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "dra_exporter_source_up", Help: "1 if the last reading of the source succeeded, else 0.",
-	}, []string{"source"})
-	m.errors = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "dra_exporter_source_errors_total", Help: "Readings of the source that failed, by reason.",
-	}, []string{"source", "reason"})
-	m.success = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "dra_exporter_source_last_success_timestamp_seconds", Help: "Unix time of the last successful reading of the " +
-			"source.",
-	}, []string{"source"})
-	m.duration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+func (m *SelfMetrics) makeSourceMetrics(r maker) {
+	m.up = r.gauges("dra_exporter_source_up", "1 if the last reading of the source succeeded, else 0.", "source")
+	m.errors = r.counters("dra_exporter_source_errors_total",
+		"Readings of the source that failed, by reason.", "source", "reason")
+	m.success = r.gauges("dra_exporter_source_last_success_timestamp_seconds",
+		"Unix time of the last successful reading of the source.", "source")
+	m.duration = r.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "dra_exporter_source_duration_seconds",
 		Help:    "How long a reading of the source took: the sum and the count, and with --histograms=classic the buckets.",
 		Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
 	}, []string{"source"})
-	m.rejected = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "dra_exporter_input_rejected_total",
-		Help: "Rows, objects and readings of an input that could not be used, and requests and connections that were " +
-			"refused or closed early, by reason. The input of readings is SOURCE/QUANTITY.",
-	}, []string{"input", "reason"})
+	m.rejected = r.counters("dra_exporter_input_rejected_total",
+		"Rows, objects and readings of an input that could not be used, and requests and connections that were refused or "+
+			"closed early, by reason. The input of readings is SOURCE/QUANTITY.", "input", "reason")
 }
 
 // makeJoinMetrics makes the metrics of contradictions and unknowns about pods and devices, and of
 // the idle thresholds.
-func (m *SelfMetrics) makeJoinMetrics() {
-	m.conflicts = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "dra_exporter_conflicts",
-		Help: "Contradictions, by kind. Between the kubelet's PodResources and the API server's claims: device (the " +
-			"claim's allocation has another device; a pod that runs is charged for both), reservation (the claim is not " +
-			"reserved for the pod; the kubelet's answer is used). Of a device: activity (its utilization is 0 but its power, " +
-			"an engine or another source shows activity; the device does not count as idle).",
-	}, []string{"kind"})
-	m.conflict = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "dra_exporter_conflict_info",
-		Help: "Contradictions between the kubelet and the API server, by pod and device, at most 64: the kubelet lists " +
-			"the device for the pod. allocated_device is the device that the claim is allocated and that the kubelet does " +
-			"not list for it; the scheduler may give the other one to another pod.",
-	}, []string{"kind", "namespace", "pod", "resourceclaim_name", "driver", "pool", "device", "allocated_device"})
-	m.unresolved = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "dra_exporter_unresolved_pods",
-		Help: "Pods with claims for which it is unknown what they hold, by reason: claim_name_unknown, claim_unknown, or " +
-			"request_unknown (they count as holders of the whole claim).",
-	}, []string{"reason"})
-	m.idle = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "dra_exporter_idle_threshold_ratio",
-		Help: "The utilization, 0 to 1, up to which a device is idle (--idle.threshold).",
-	})
-	m.idleNetwork = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "dra_exporter_idle_network_threshold_bytes_per_second",
-		Help: "The traffic up to which a network device is idle (--idle.network-threshold).",
-	})
+func (m *SelfMetrics) makeJoinMetrics(r maker) {
+	m.conflicts = r.gauges("dra_exporter_conflicts",
+		"Contradictions, by kind. Between the kubelet's PodResources and the API server's claims: device (the claim's "+
+			"allocation has another device; a pod that runs is charged for both), reservation (the claim is not reserved for "+
+			"the pod; the kubelet's answer is used). Of a device: activity (its utilization is 0 but its power, an engine or "+
+			"another source shows activity; the device does not count as idle).", "kind")
+	m.conflict = r.gauges("dra_exporter_conflict_info",
+		"Contradictions between the kubelet and the API server, by pod and device, at most 64: the kubelet lists the "+
+			"device for the pod. allocated_device is the device that the claim is allocated and that the kubelet does not list "+
+			"for it; the scheduler may give the other one to another pod.",
+		"kind", "namespace", "pod", "resourceclaim_name", "driver", "pool", "device", "allocated_device")
+	m.unresolved = r.gauges("dra_exporter_unresolved_pods",
+		"Pods with claims for which it is unknown what they hold, by reason: claim_name_unknown, claim_unknown, or "+
+			"request_unknown (they count as holders of the whole claim).", "reason")
+	m.idle = r.gauge("dra_exporter_idle_threshold_ratio",
+		"The utilization, 0 to 1, up to which a device is idle (--idle.threshold).")
+	m.idleNetwork = r.gauge("dra_exporter_idle_network_threshold_bytes_per_second",
+		"The traffic up to which a network device is idle (--idle.network-threshold).")
 }
 
 // makeRecorderMetrics makes the metrics of the flight recorder.
-func (m *SelfMetrics) makeRecorderMetrics() {
-	m.incidents = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "dra_exporter_incidents_total",
-		Help: "Occurrences of what the flight recorder keeps as incidents, by kind: xid, ecc_uncorrected, ras, link_down, " +
-			"device_lost (the device can no longer be read, which its driver, its source or the inventory confirms), " +
-			"no_execute_taint, unhealthy, claim_ends_in_error (a claim ended soon after an error that hit it, or on a failed " +
-			"device), claim_stalled (the claim is busy without progress), source_down (a source of telemetry fails as a " +
-			"whole). Each repetition counts, also within one incident.",
-	}, []string{"kind"})
-	m.open = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "dra_exporter_incidents_open",
-		Help: "Number of open incidents, by kind (see dra_exporter_incidents_total). An incident of an error ends when the " +
-			"error has not happened for ten minutes and the device is readable and healthy.",
-	}, []string{"kind"})
-	m.onset = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "dra_exporter_incident_onset_timestamp_seconds",
-		Help: "Unix time at which the newest open incident of the kind began. Absent if none is open.",
-	}, []string{"kind"})
-	m.events = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "dra_exporter_incident_events_total",
-		Help: "Kubernetes Events about incidents (--incidents.events), by result: created, updated (the count of an " +
-			"existing Event was increased), suppressed (too many of one pod or claim; retried a minute later), or why an " +
-			"Event is lost: forbidden, absent (the namespace is deleted), uid_unknown (of the pod or claim), too_many, " +
-			"unavailable, timeout and others.",
-	}, []string{"result"})
-	m.receipts = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "dra_exporter_receipts_total",
-		Help: "Ended claims for which the flight recorder has written a receipt.",
-	}, nil)
+func (m *SelfMetrics) makeRecorderMetrics(r maker) {
+	m.incidents = r.counters("dra_exporter_incidents_total",
+		"Occurrences of what the flight recorder keeps as incidents, by kind: xid, ecc_uncorrected, ras, link_down, "+
+			"device_lost (the device can no longer be read, which its driver, its source or the inventory confirms), "+
+			"no_execute_taint, unhealthy, claim_ends_in_error (a claim ended soon after an error that hit it, or on a failed "+
+			"device), claim_stalled (the claim is busy without progress), source_down (a source of telemetry fails as a "+
+			"whole). Each repetition counts, also within one incident.", "kind")
+	m.open = r.gauges("dra_exporter_incidents_open",
+		"Number of open incidents, by kind (see dra_exporter_incidents_total). An incident of an error ends when the error "+
+			"has not happened for ten minutes and the device is readable and healthy.", "kind")
+	m.onset = r.gauges("dra_exporter_incident_onset_timestamp_seconds",
+		"Unix time at which the newest open incident of the kind began. Absent if none is open.", "kind")
+	m.receipts = r.counters("dra_exporter_receipts_total",
+		"Ended claims for which the flight recorder has written a receipt.")
 }
 
 // makeProcessMetrics makes the metrics of the log, of ticks and of late corrections.
-func (m *SelfMetrics) makeProcessMetrics() {
-	m.lines = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "dra_exporter_log_lines_dropped_total",
-		Help: "Log lines that were dropped because the reader of the log was too slow.",
-	}, nil)
-	m.tick = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "dra_exporter_longest_tick_seconds",
-		Help: "Duration of the longest tick of the last ten minutes, from the start of its readings to its snapshot.",
-	})
-	m.corrections = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "dra_exporter_late_corrections_total",
-		Help: "Holding periods whose start or end became known only after the readings of that time were charged. The " +
-			"correction applies only from the last charged reading on.",
-	})
+func (m *SelfMetrics) makeProcessMetrics(r maker) {
+	m.lines = r.counters("dra_exporter_log_lines_dropped_total",
+		"Log lines that were dropped because the reader of the log was too slow.")
+	m.tick = r.gauge("dra_exporter_longest_tick_seconds",
+		"Duration of the longest tick of the last ten minutes, from the start of its readings to its snapshot.")
+	m.corrections = r.counters("dra_exporter_late_corrections_total",
+		"Holding periods whose start or end became known only after the readings of that time were charged. The correction "+
+			"applies only from the last charged reading on.")
 }
 
 // makeStateMetrics makes the metrics of the state folder.
-func (m *SelfMetrics) makeStateMetrics() {
-	m.stateBytes = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "dra_exporter_state_written_bytes_total", Help: "Bytes written to the state folder (--state.dir).",
-	}, nil)
-	m.stateLate = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "dra_exporter_state_late_ticks_total",
-		Help: "Ticks whose values were served before they were written to the state folder, because the disk is slow, full " +
-			"or hangs. If the exporter is killed at such a time, its counters start at 0 again, with a new created timestamp.",
-	}, nil)
+func (m *SelfMetrics) makeStateMetrics(r maker) {
+	m.stateBytes = r.counters("dra_exporter_state_written_bytes_total", "Bytes written to the state folder (--state.dir).")
+	m.stateLate = r.counters("dra_exporter_state_late_ticks_total",
+		"Ticks whose values were served before they were written to the state folder, because the disk is slow, full or "+
+			"hangs. If the exporter is killed at such a time, its counters start at 0 again, with a new created timestamp.")
 }
 
 // StateWritten counts bytes written to the state folder. With 0, it makes the counters visible.
@@ -396,37 +363,8 @@ func (m *SelfMetrics) OpenIncidents(byKind map[string][]time.Time) {
 	}
 }
 
-// Event counts an event about an incident by its result. With 0, it makes the counter of the result
-// visible.
-func (m *SelfMetrics) Event(result string, count int) {
-	m.events.WithLabelValues(result).Add(float64(count))
-}
-
-// EventSent records the outcome of a request to write an event, and logs changes. A deleted
-// namespace is not an error.
-func (m *SelfMetrics) EventSent(err error) {
-	why := driver.ReasonOf(err)
-	if why == driver.ReasonAbsent {
-		return
-	}
-	m.mu.Lock()
-	before := m.lost
-	m.lost = why
-	m.mu.Unlock()
-	switch why {
-	case before:
-	case "":
-		m.log.Info("events about incidents are written again")
-	case driver.ReasonForbidden:
-		m.log.Warn("events about incidents are not written: the service account needs the right to create and patch events "+
-			"(the chart's incidents.events gives it)", "reason", why, "err", err)
-	default:
-		m.log.Warn("events about incidents are not written", "reason", why, "err", err)
-	}
-}
-
 // Corrected counts holds whose start or end became known too late.
-func (m *SelfMetrics) Corrected(holds int) { m.corrections.Add(float64(holds)) }
+func (m *SelfMetrics) Corrected(holds int) { m.corrections.WithLabelValues().Add(float64(holds)) }
 
 // LongestTick sets the duration of the longest recent tick.
 func (m *SelfMetrics) LongestTick(took time.Duration) { m.tick.Set(took.Seconds()) }
@@ -462,7 +400,6 @@ func SelfFamilies() ([]exposition.Family, error) {
 	m.UnresolvedPods(map[string]int{"reason": 0})
 	m.Incident("kind", 0)
 	m.OpenIncidents(map[string][]time.Time{"kind": {time.Unix(0, 0)}})
-	m.Event("result", 0)
 	m.Receipts(0)
 	m.StateWritten(0)
 	gathered, err := registry.Gather()

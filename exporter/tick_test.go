@@ -20,7 +20,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // machine has 64 partitions of AMD GPUs with a process on each, and as many RDMA devices. Each
@@ -109,7 +111,7 @@ func benchSampler(b *testing.B, m *machine) {
 	}
 	active, latest := 0, s.Latest()
 	for i := range latest.Devices {
-		if latest.Devices[i].Up == ledger.UpNow {
+		if latest.Devices[i].Up == book.UpNow {
 			active++
 		}
 	}
@@ -127,8 +129,6 @@ func benchSampler(b *testing.B, m *machine) {
 func cpuTime(tb testing.TB) (user, system time.Duration) {
 	tb.Helper()
 	var usage unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
-		tb.Fatal(err)
-	}
+	must.Do(tb, unix.Getrusage(unix.RUSAGE_SELF, &usage))
 	return time.Duration(usage.Utime.Nano()), time.Duration(usage.Stime.Nano())
 }

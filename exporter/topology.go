@@ -16,88 +16,47 @@ type Paths interface {
 	PCIPaths(addresses []string) (paths map[string]driver.PCIPath, complete bool)
 }
 
-// retryPaths is the time after which paths that could not be read are read again.
-const retryPaths = 30 * time.Second
+// topologyEvery is the time after which topologies are computed again although the allocations have
+// not changed: a source may have learnt where a device is.
+const topologyEvery = 5 * time.Second
 
-// topologies computes the topology of pods when its dependencies have changed.
+// topologies computes the topology of pods when the allocations have changed.
 type topologies struct {
-	paths  Paths // nil: no topology is wanted
-	known  map[podresources.Pod]join.Topology
-	retry  time.Time // zero: all paths are known
-	before dependencies
-	spare  dependencies // memory for reuse
+	paths Paths // nil: no topology is wanted
+	known map[podresources.Pod]join.Topology
+	of    []podresources.Allocation // of known
+	next  time.Time
 }
 
-// dependencies is what the topology of pods depends on.
-type dependencies struct {
-	hardware []placed
-	shares   []int // number of pods of each share
-	pods     []podresources.Pod
-}
-
-// placed is what a device's position depends on.
-type placed struct {
-	id                                  driver.ID
-	kind                                driver.Kind
-	pci, uuid, parent, parentName, numa string
-	root                                string
-	cpus                                bool
-	holders                             int
-}
-
-// of returns the topologies of the pods that hold devices.
-func (t *topologies) of(devices []join.Device, now time.Time) map[podresources.Pod]join.Topology {
-	if t.paths == nil {
-		return nil
-	}
-	d := dependencies{t.spare.hardware[:0], t.spare.shares[:0], t.spare.pods[:0]}
-	for i := range devices {
-		h := &devices[i].Entry.Hardware
-		first := len(d.shares)
-		for j := range devices[i].Shares {
-			s := &devices[i].Shares[j]
-			if s.Admin {
-				continue
-			}
-			d.shares = append(d.shares, len(s.Pods))
-			d.pods = append(d.pods, s.Pods...)
-		}
-		d.hardware = append(d.hardware, placed{
-			devices[i].ID, h.Kind, h.PCI, h.UUID, h.Parent, devices[i].Parent, h.NUMANode, h.PCIeRoot, len(h.CPUs) > 0,
-			len(d.shares) - first,
-		})
-	}
-	t.spare = d
-	if d.equal(&t.before) && (t.retry.IsZero() || now.Before(t.retry)) {
+// update returns the topologies of the pods that hold devices. It keeps the allocations.
+func (t *topologies) update(
+	allocations []podresources.Allocation, devices []join.Device, now time.Time,
+) map[podresources.Pod]join.Topology {
+	same := len(allocations) == len(t.of) && (len(t.of) == 0 || &allocations[0] == &t.of[0])
+	if t.paths == nil || same && now.Before(t.next) {
 		return t.known
 	}
-	t.spare = t.before
-	paths, complete := t.paths.PCIPaths(d.addresses())
-	t.known, t.before, t.retry = join.Topologies(devices, paths), d, time.Time{}
-	if !complete {
-		t.retry = now.Add(retryPaths)
-	}
+	paths, _ := t.paths.PCIPaths(addresses(devices)) // what could not be read is read the next time
+	t.known, t.of, t.next = join.Topologies(devices, paths), allocations, now.Add(topologyEvery)
 	return t.known
 }
 
-func (d *dependencies) equal(other *dependencies) bool {
-	return slices.Equal(d.hardware, other.hardware) && slices.Equal(d.shares, other.shares) &&
-		slices.Equal(d.pods, other.pods)
-}
-
 // addresses returns the PCI addresses of the held devices, and of their parents.
-func (d *dependencies) addresses() []string {
+func addresses(devices []join.Device) []string {
 	var out []string
 	parents := map[driver.ID]bool{}
-	for i := range d.hardware {
-		if p := &d.hardware[i]; p.holders > 0 && p.parent != "" {
-			parents[driver.ID{Driver: p.id.Driver, Pool: p.id.Pool, Device: p.parentName}] = true
-			out = append(out, driver.NormalizePCI(p.parent))
+	held := func(d *join.Device) bool {
+		return slices.ContainsFunc(d.Shares, func(s join.Share) bool { return !s.Admin })
+	}
+	for i := range devices {
+		if d := &devices[i]; held(d) && d.Entry.Parent != "" {
+			parents[driver.ID{Driver: d.ID.Driver, Pool: d.ID.Pool, Device: d.Parent}] = true
+			out = append(out, driver.NormalizePCI(d.Entry.Parent))
 		}
 	}
-	for i := range d.hardware {
-		if p := &d.hardware[i]; p.holders > 0 || parents[p.id] {
-			out = append(out, p.pci)
+	for i := range devices {
+		if d := &devices[i]; held(d) || parents[d.ID] {
+			out = append(out, d.Entry.PCI)
 		}
 	}
 	slices.SortFunc(out, strings.Compare)

@@ -24,8 +24,8 @@ func (p *fakePaths) PCIPaths(addresses []string) (map[string]driver.PCIPath, boo
 	return map[string]driver.PCIPath{"0000:01:00.0": {NUMANode: "0"}, "0000:02:00.0": {NUMANode: "1"}}, true
 }
 
-// TestTopologyPerChange checks that topologies are computed when their dependencies change, and not
-// at each tick.
+// TestTopologyPerChange checks that topologies are computed when the allocations change, and each
+// five seconds, and not at each tick.
 func TestTopologyPerChange(t *testing.T) {
 	paths := &fakePaths{}
 	pods := topologies{paths: paths}
@@ -43,10 +43,14 @@ func TestTopologyPerChange(t *testing.T) {
 		return out
 	}
 	now := time.Unix(0, 0)
+	var allocations []podresources.Allocation
 	check := func(what string, devices []join.Device, want join.Proximity, asked int) {
 		t.Helper()
 		now = now.Add(time.Second)
-		if got := pods.of(devices, now)[pod].Farthest; got != want {
+		if asked > len(paths.asked) && what != "asked again" {
+			allocations = make([]podresources.Allocation, 1)
+		}
+		if got := pods.update(allocations, devices, now)[pod].Farthest; got != want {
 			t.Errorf("%s: %q, want %q", what, got, want)
 		}
 		if len(paths.asked) != asked {
@@ -73,7 +77,7 @@ func TestTopologyPerChange(t *testing.T) {
 	paths.hangs = true
 	check("sysfs hangs", devices("pod", "pod"), "", 6)
 	check("too early to ask again", devices("pod", "pod"), "", 6)
-	now, paths.hangs = now.Add(retryPaths), false
+	now, paths.hangs = now.Add(topologyEvery), false
 	check("asked again", devices("pod", "pod"), join.Across, 7)
 	check("known", devices("pod", "pod"), join.Across, 7)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // standingInventory is an inventory that stands from the second call on, until it is released.
@@ -99,9 +100,7 @@ func TestHealthBeforeTheFirstSnapshot(t *testing.T) {
 		config := SamplerConfig{Owners: inventory, Inventory: inventory}
 		runSampler(t, config, func(s *Sampler, _ *prometheus.Registry) {
 			time.Sleep(time.Minute - time.Millisecond)
-			if err := s.Health(); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, s.Health())
 			time.Sleep(2 * time.Millisecond)
 			if s.Health() == nil {
 				t.Error("healthy without a snapshot after a minute")

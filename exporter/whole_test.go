@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
-	"math"
 	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
@@ -25,6 +24,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/state"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -50,10 +50,7 @@ func newWireKubelet(tb testing.TB, devices, pods int) *wireKubelet {
 	tb.Helper()
 	k := &wireKubelet{}
 	for _, pod := range answer(devices, pods).PodResources {
-		wire, err := proto.Marshal(&v1.ListPodResourcesResponse{PodResources: []*v1.PodResources{pod}})
-		if err != nil {
-			tb.Fatal(err)
-		}
+		wire := must.Get(proto.Marshal(&v1.ListPodResourcesResponse{PodResources: []*v1.PodResources{pod}}))(tb)
 		k.pods = append(k.pods, wire)
 	}
 	return k
@@ -119,39 +116,20 @@ func newWholeNode(tb testing.TB, devices, pods int) *wholeNode {
 		Owners: node, Inventory: node, Paths: &fakePaths{},
 		Sources: []driver.Source{source},
 		Ledger:  ledger.New(exportertest.LedgerConfig()), Limiter: exposition.NewLimiter(0, nil), Metrics: metrics, Log: log,
-		Recorder: NewFlightRecorder(w.recorder, metrics, log, func(string, string, any) {}, func(*recorder.Incident, int) {}),
+		Recorder: NewFlightRecorder(w.recorder, metrics, log, func(string, string, any) {}),
 	})
 	return w
 }
 
-// next advances a second, in which every reading changes by some per cent, as measured values do,
-// and swings between almost nothing and the maximum in two minutes. In each second, every eighth
-// device has an uncorrectable error.
+// next advances a second, in which every reading swings. In each minute, every eighth device has an
+// uncorrectable error, and every device a corrected one.
 func (w *wholeNode) next() {
 	w.now = w.now.Add(time.Second)
 	w.kubelet.shuffle()
-	for i := range w.node.samples {
-		phase := w.now.Sub(w.began).Minutes()/2 + float64(i)/float64(len(w.node.samples))
-		for j := range w.node.samples[i].Readings {
-			r := &w.node.samples[i].Readings[j]
-			r.At = w.now
-			level := (0.5 - 0.4*math.Cos(2*math.Pi*phase)) * (1 + 0.05*(2*rand.Float64()-1))
-			switch r.Quantity {
-			case driver.Energy, driver.IOBytes:
-				r.Value += 1e3 * level
-			case driver.MemoryUsed, driver.MemoryCapacity:
-				r.Value = 8e10 * level
-			case driver.Power:
-				r.Value = 700 * level
-			case driver.Errors:
-				if (r.Labels[0] == "ecc_corrected" || i%8 == 0) && int(w.now.Sub(w.began).Seconds())%60 == 0 {
-					r.Value++
-				}
-			default:
-				r.Value = level
-			}
-		}
-	}
+	minute := int(w.now.Sub(w.began).Seconds())%60 == 0
+	w.swing(w.began, rand.Float64, func(device int, kind string) bool {
+		return minute && (kind == "ecc_corrected" || device%8 == 0)
+	})
 }
 
 // fill lets so much time pass that the ring is full.
@@ -163,10 +141,7 @@ func (w *wholeNode) fill(tb testing.TB, each func(tick int)) {
 		w.Sampler.tick(tb.Context())
 		each(tick)
 	}
-	history, err := w.recorder.History(tb.Context(), recorder.Selection{Device: "gpu-7"})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	history := must.Get(w.recorder.History(tb.Context(), recorder.Selection{Device: "gpu-7"}))(tb)
 	if n := len(history.Times); n < 600 {
 		tb.Fatalf("the ring has %d ticks, want at least 600", n)
 	}
@@ -240,9 +215,7 @@ func TestHeapOfLargeNode(t *testing.T) {
 		}
 		for _, format := range []expfmt.FormatType{expfmt.TypeProtoDelim, expfmt.TypeTextPlain} {
 			var out bytes.Buffer
-			if _, err := e.Write(&out, expfmt.NewFormat(format).WithEscapingScheme(model.NoEscaping)); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(e.Write(&out, expfmt.NewFormat(format).WithEscapingScheme(model.NoEscaping)))(t)
 		}
 	})
 	grown := heapInUse() - before

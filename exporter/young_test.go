@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -105,9 +106,9 @@ func sameOthers(t *rapid.T, want, got exportertest.Scraped) {
 }
 
 // withYoung returns the snapshot with rows of young pods, as if they were old.
-func withYoung(s *ledger.Snapshot) *ledger.Snapshot {
+func withYoung(s *book.Snapshot) *book.Snapshot {
 	out := *s
-	out.Pods = append(append([]ledger.Holder{}, s.Pods...), s.Young...)
+	out.Pods = append(append([]book.Holder{}, s.Pods...), s.Young...)
 	return &out
 }
 
@@ -135,10 +136,10 @@ func newPodBook() *podBook {
 func (b *podBook) sum() float64 { return b.gone + exportertest.SumOf(b.last) }
 
 // observe notes the present counters. A young pod that vanishes was added to its workload.
-func (b *podBook) observe(t *rapid.T, key exportertest.SumKey, now map[string]float64, s *ledger.Snapshot) {
+func (b *podBook) observe(t *rapid.T, key exportertest.SumKey, now map[string]float64, s *book.Snapshot) {
 	t.Helper()
 	born, young := map[string]time.Time{}, map[string]bool{}
-	for _, rows := range [2][]ledger.Holder{s.Pods, s.Young} {
+	for _, rows := range [2][]book.Holder{s.Pods, s.Young} {
 		for i := range rows {
 			if h := &rows[i]; h.Device.String() == key.Device {
 				born[h.Namespace+"/"+h.Name] = h.Metrics().Born

@@ -6,11 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 func TestParseAllocatable(t *testing.T) {
@@ -57,15 +57,11 @@ func TestParseAllocatable(t *testing.T) {
 			t.Parallel()
 			got, rejected := ParseAllocatable(&v1.AllocatableResourcesResponse{Devices: tc.devices})
 			if tc.number == 0 {
-				if diff := cmp.Diff(tc.want, got, cmpopts.EquateEmpty()); diff != "" {
-					t.Errorf("-want +got:\n%s", diff)
-				}
+				expect.Equal(t, "", tc.want, got, cmpopts.EquateEmpty())
 			} else if len(got) != tc.number {
 				t.Errorf("%d devices, want %d", len(got), tc.number)
 			}
-			if diff := cmp.Diff(tc.rejected, rejected, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("rejected: -want +got:\n%s", diff)
-			}
+			expect.Equal(t, "rejected", tc.rejected, rejected, cmpopts.EquateEmpty())
 		})
 	}
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -32,10 +34,7 @@ func plugged(name, resource string, devices int) *v1.PodResources {
 func decoded(t *testing.T, pods ...*v1.PodResources) ([]Allocation, driver.Rejections) {
 	t.Helper()
 	rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
-	answer, err := new(Decoder).Decode(wireOf(t, pods...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(new(Decoder).Decode(wireOf(t, pods...)))(t)
 	return Parse(answer)
 }
 
@@ -61,9 +60,7 @@ func TestDeviceIDsOfOnePod(t *testing.T) {
 			"a-memory example.com/memory": maxPluginIDs, "a-memory example.com/gpu": 1, "other example.com/memory": 3,
 			"z-claim " + gpu(0).DriverName: 1,
 		}
-		if diff := cmp.Diff(want, count); diff != "" {
-			t.Errorf("%d IDs: allocations (-want +got):\n%s", n, diff)
-		}
+		expect.Equal(t, fmt.Sprintf("%d IDs: allocations", n), want, count)
 		if got := rejected[driver.ReasonTooManyIDs]; got != n-maxPluginIDs {
 			t.Errorf("%d IDs: rejected %v, want %d", n, rejected, n-maxPluginIDs)
 		}
@@ -122,10 +119,7 @@ func TestLargeAnswers(t *testing.T) {
 			for range 3 {
 				pods := slices.Concat(held, tt.pods)
 				rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
-				answer, err := d.Decode(wireOf(t, pods...))
-				if err != nil {
-					t.Fatal(err)
-				}
+				answer := must.Get(d.Decode(wireOf(t, pods...)))(t)
 				var names []string
 				kept := 0
 				for _, pod := range answer.PodResources {
@@ -160,10 +154,7 @@ func TestBoundsWithLessMemory(t *testing.T) {
 	for share, rows := range map[float64]int{0.25: 1024, 0.125: 512} {
 		bounds := FullBounds().Times(share)
 		decoder := Decoder{Bounds: bounds}
-		answer, err := decoder.Decode(wireOf(t, pods...))
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(decoder.Decode(wireOf(t, pods...)))(t)
 		allocations, rejected := bounds.Parse(answer)
 		if n := len(answer.GetPodResources()); n != min(len(pods), maxAnswerPods/int(1/share)) {
 			t.Errorf("share %v: %d pods are kept", share, n)
@@ -206,10 +197,7 @@ func TestStuckPod(t *testing.T) {
 		if n == 164 && len(wire) < 18_000_000 {
 			t.Errorf("the answer has %d bytes", len(wire))
 		}
-		answer, err := d.Decode(slices.Collect(slices.Chunk(wire, 16<<10))...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(d.Decode(slices.Collect(slices.Chunk(wire, 16<<10))...))(t)
 		if kept := proto.Size(answer); kept > 8<<10 {
 			t.Errorf("of %d bytes %d are kept", len(wire), kept)
 		}
@@ -257,9 +245,7 @@ func BenchmarkAnswer(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				var answer v1.ListPodResourcesResponse
-				if err := proto.Unmarshal(wires[i%2], &answer); err != nil {
-					b.Fatal(err)
-				}
+				must.Do(b, proto.Unmarshal(wires[i%2], &answer))
 				Parse(&answer)
 			}
 		})
@@ -268,10 +254,7 @@ func BenchmarkAnswer(b *testing.B) {
 			var d Decoder
 			var before *v1.ListPodResourcesResponse
 			for i := 0; b.Loop(); i++ {
-				answer, err := d.Decode(wires[i%2])
-				if err != nil {
-					b.Fatal(err)
-				}
+				answer := must.Get(d.Decode(wires[i%2]))(b)
 				if answer != before {
 					Parse(answer)
 				}

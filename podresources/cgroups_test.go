@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const (
@@ -42,16 +44,12 @@ func (c cgroupTree) path(name string) string { return filepath.Join(c.sysfs, "fs
 
 func (c cgroupTree) mkdir(name string) {
 	c.t.Helper()
-	if err := os.MkdirAll(c.path(name), 0o755); err != nil {
-		c.t.Fatal(err)
-	}
+	must.Do(c.t, os.MkdirAll(c.path(name), 0o755))
 }
 
 func (c cgroupTree) write(name, content string) {
 	c.t.Helper()
-	if err := os.WriteFile(c.path(name), []byte(content), 0o644); err != nil {
-		c.t.Fatal(err)
-	}
+	must.Do(c.t, os.WriteFile(c.path(name), []byte(content), 0o644))
 }
 
 // pod creates the cgroup of a pod, and in it that of a container, with or without processes.
@@ -74,9 +72,7 @@ func (c cgroupTree) pod(name string, processes bool) {
 
 func (c cgroupTree) remove(name string) {
 	c.t.Helper()
-	if err := os.RemoveAll(c.path(name)); err != nil {
-		c.t.Fatal(err)
-	}
+	must.Do(c.t, os.RemoveAll(c.path(name)))
 }
 
 // layout has the cgroup paths of a kubelet's pods, by quality of service.

@@ -18,6 +18,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // watched is a running watch with the changes that it reports.
@@ -42,9 +44,7 @@ func startWatch(t *testing.T, tree cgroupTree, notify *fsnotify.Watcher) watched
 			t.Errorf("watch ended with %v", err)
 		}
 		if notify != nil {
-			if err := notify.Close(); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, notify.Close())
 		}
 	})
 	return w
@@ -52,10 +52,7 @@ func startWatch(t *testing.T, tree cgroupTree, notify *fsnotify.Watcher) watched
 
 func newNotify(t *testing.T) *fsnotify.Watcher {
 	t.Helper()
-	notify, err := fsnotify.NewBufferedWatcher(cgroupEvents)
-	if err != nil {
-		t.Fatal(err)
-	}
+	notify := must.Get(fsnotify.NewBufferedWatcher(cgroupEvents))(t)
 	return notify
 }
 
@@ -144,9 +141,7 @@ func TestWatchOverflow(t *testing.T) {
 	notify := newNotify(t)
 	w := startWatch(t, tree, notify)
 	for _, dir := range notify.WatchList() {
-		if err := notify.Remove(dir); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, notify.Remove(dir))
 	}
 	tree.pod("kubepods/pod"+uidB, true)
 	tree.remove("kubepods/pod" + uidA)
@@ -303,9 +298,7 @@ func TestWatchLate(t *testing.T) {
 		changes = nil
 		dir := filepath.Join(tree.sysfs, "fs", "cgroup", l.path(l.burstable, uid))
 		there := time.Now().Add(-age)
-		if err := errors.Join(os.MkdirAll(dir, 0o755), os.Chtimes(dir, there, there)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(os.MkdirAll(dir, 0o755), os.Chtimes(dir, there, there)))
 		w.handle(fsnotify.Event{Name: dir, Op: fsnotify.Create})
 		if len(changes) != 1 || changes[0].Gone || changes[0].PodUID != uid {
 			t.Fatalf("emitted %+v", changes)

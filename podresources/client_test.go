@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
@@ -16,6 +15,8 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // waitLimit is the longest time for which a test waits.
@@ -26,21 +27,12 @@ const waitLimit = time.Minute
 func dial(t *testing.T) (*test.Kubelet, *Client) {
 	t.Helper()
 	k := test.New()
-	if err := k.Set(recordedList(t)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, k.Set(recordedList(t)))
 	socket := filepath.Join(t.TempDir(), "kubelet %41?#.sock")
-	if err := k.Start(socket); err != nil {
-		t.Fatal(err)
-	}
-	c, err := NewClient(socket, Bounds{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, k.Start(socket))
+	c := must.Get(NewClient(socket, Bounds{}))(t)
 	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, c.Close())
 		k.Stop()
 	})
 	return k, c
@@ -55,13 +47,8 @@ func list(t *testing.T, c *Client, timeout time.Duration) (*v1.ListPodResourcesR
 
 func TestClientList(t *testing.T) {
 	_, c := dial(t)
-	got, err := list(t, c, waitLimit)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(recordedList(t), got, protocmp.Transform()); diff != "" {
-		t.Error(diff)
-	}
+	got := must.Get(list(t, c, waitLimit))(t)
+	expect.Equal(t, "", recordedList(t), got, protocmp.Transform())
 }
 
 func TestClientErrors(t *testing.T) {
@@ -141,13 +128,8 @@ func TestClientTakesLargeAnswers(t *testing.T) {
 			test.Pod("ns", fmt.Sprintf("pod-%d", p), test.Container("one", claim), test.Container("two", claim)))
 	}
 	k, c := dial(t)
-	if err := k.SetPods(pods...); err != nil {
-		t.Fatal(err)
-	}
-	answer, err := list(t, c, waitLimit)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, k.SetPods(pods...))
+	answer := must.Get(list(t, c, waitLimit))(t)
 	allocations, rejections := Parse(answer)
 	if len(allocations) != 32 || len(allocations[0].Holders) != 200 || len(rejections) != 0 {
 		t.Errorf("%d allocations, %v", len(allocations), rejections)
@@ -158,36 +140,25 @@ func TestClientTakesLargeAnswers(t *testing.T) {
 func TestClientOneBadPod(t *testing.T) {
 	k, c := dial(t)
 	k.Behave(test.InvalidUTF8())
-	answer, err := list(t, c, waitLimit)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(list(t, c, waitLimit))(t)
 	allocations, rejections := Parse(answer)
 	want, _ := Parse(recordedList(t))
-	if diff := cmp.Diff(want, allocations); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff(driver.Rejections{driver.ReasonMalformed: 1}, rejections); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", want, allocations)
+	expect.Equal(t, "", driver.Rejections{driver.ReasonMalformed: 1}, rejections)
 }
 
 // TestClientFindsARestartedKubelet: the socket file remains and refuses connections, then the
 // answers are empty, then complete.
 func TestClientFindsARestartedKubelet(t *testing.T) {
 	k, c := dial(t)
-	if _, err := list(t, c, waitLimit); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(list(t, c, waitLimit))(t)
 	k.Stop()
 	for range 3 {
 		if _, err := list(t, c, waitLimit); !errors.Is(err, ErrUnavailable) {
 			t.Fatalf("while it is away: %v", err)
 		}
 	}
-	if err := k.Restart(t.Context(), time.Second, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, k.Restart(t.Context(), time.Second, time.Hour))
 	begin := time.Now()
 	answer, err := list(t, c, waitLimit)
 	for errors.Is(err, ErrUnavailable) && time.Since(begin) < waitLimit {
@@ -204,16 +175,11 @@ func TestClientFindsARestartedKubelet(t *testing.T) {
 }
 
 func TestClientBeforeTheKubelet(t *testing.T) {
-	c, err := NewClient(filepath.Join(t.TempDir(), "none.sock"), Bounds{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(NewClient(filepath.Join(t.TempDir(), "none.sock"), Bounds{}))(t)
 	if _, err := list(t, c, waitLimit); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("no socket: %v", err)
 	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, c.Close())
 }
 
 // A kubelet that has restarted on the same socket is another instance as soon as its socket exists.
@@ -225,9 +191,7 @@ func TestClientTellsKubeletsApart(t *testing.T) {
 		t.Fatal("a kubelet whose socket is there is unknown")
 	}
 	for range 2 {
-		if _, err := list(t, c, waitLimit); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(list(t, c, waitLimit))(t)
 		if c.Instance() != first {
 			t.Error("a kubelet that has answered is another one")
 		}
@@ -241,9 +205,7 @@ func TestClientTellsKubeletsApart(t *testing.T) {
 		t.Error("a kubelet that has left its socket behind is another one before the next one is there")
 	}
 	const tick = 20 * time.Millisecond // of the kernel's clock for files, and more
-	if err := k.Restart(t.Context(), tick, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, k.Restart(t.Context(), tick, 0))
 	if second := c.Instance(); second == first || second == "" {
 		t.Errorf("after a restart the kubelet is %q, and was %q", second, first)
 	}
@@ -257,19 +219,13 @@ func TestClientTellsConnectionsApart(t *testing.T) {
 	if c.Instance() != "" {
 		t.Error("a kubelet is known before there is a connection")
 	}
-	if _, err := list(t, c, waitLimit); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(list(t, c, waitLimit))(t)
 	first := c.Instance()
-	if _, err := list(t, c, waitLimit); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(list(t, c, waitLimit))(t)
 	if first == "" || c.Instance() != first {
 		t.Errorf("over one connection the kubelet is %q, then %q", first, c.Instance())
 	}
-	if err := k.Restart(t.Context(), 0, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, k.Restart(t.Context(), 0, 0))
 	for begin := time.Now(); time.Since(begin) < waitLimit; time.Sleep(10 * time.Millisecond) {
 		if _, err := list(t, c, waitLimit); err == nil {
 			break

@@ -12,18 +12,13 @@ import (
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestDecode(t *testing.T) {
 	good := test.Pod("ns", "good", test.Container("main", test.Claim("ns", "claim", gpu(0))))
-	wire, err := proto.Marshal(answerOf(good))
-	if err != nil {
-		t.Fatal(err)
-	}
-	withBadPod, err := test.InvalidUTF8()(t.Context(), wire)
-	if err != nil {
-		t.Fatal(err)
-	}
+	wire := must.Get(proto.Marshal(answerOf(good)))(t)
+	withBadPod := must.Get(test.InvalidUTF8()(t.Context(), wire))(t)
 	name := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), make([]byte, maxPod+1))
 	large := protowire.AppendBytes(protowire.AppendTag(nil, podResourcesField, protowire.BytesType), name)
 	withField := protowire.AppendVarint(protowire.AppendTag(bytes.Clone(wire), 9, protowire.VarintType), 300)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // A driver counts as gone when no process has answered on its sockets for a minute, and as back
@@ -25,13 +26,8 @@ func TestDrivers(t *testing.T) {
 	serve := func(driver, name string) net.Listener {
 		t.Helper()
 		folder := filepath.Join(root, "plugins", driver)
-		if err := os.MkdirAll(folder, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		l, err := new(net.ListenConfig).Listen(t.Context(), "unix", filepath.Join(folder, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(folder, 0o755))
+		l := must.Get(new(net.ListenConfig).Listen(t.Context(), "unix", filepath.Join(folder, name)))(t)
 		l.(*net.UnixListener).SetUnlinkOnClose(false)
 		t.Cleanup(func() { _ = l.Close() })
 		return l
@@ -40,9 +36,7 @@ func TestDrivers(t *testing.T) {
 	killed := serve("killed", "dra.sock")
 	serve("upgraded", "dra.0123.sock")
 	_ = serve("upgraded", "dra.sock").Close()
-	if err := os.MkdirAll(filepath.Join(root, "plugins", "uninstalled"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Join(root, "plugins", "uninstalled"), 0o755))
 	drivers := map[string]bool{
 		"lives": true, "killed": true, "upgraded": true, "uninstalled": true, "elsewhere": true,
 		"..": true, "a/b": true,
@@ -71,9 +65,7 @@ func TestDrivers(t *testing.T) {
 	look(time.Second, "uninstalled", "killed")
 	serve("killed", "dra.sock")
 	look(time.Second, "uninstalled")
-	if err := os.RemoveAll(filepath.Join(root, "plugins")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.RemoveAll(filepath.Join(root, "plugins")))
 	look(time.Hour)
 	if got := d.Gone(map[string]bool{"lives": true}); got != nil {
 		t.Errorf("gone are %v", got)

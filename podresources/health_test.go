@@ -3,10 +3,10 @@ package podresources
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // A status that only a later kubelet may report does not count as healthy.
@@ -25,7 +25,5 @@ func TestHealthOfStatus(t *testing.T) {
 	want := []driver.HealthStatus{
 		driver.HealthGood, driver.HealthBad, driver.HealthUnknown, driver.HealthUnknown, driver.HealthUnknown,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", want, got)
 }

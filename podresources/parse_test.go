@@ -11,13 +11,14 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -25,19 +26,13 @@ var update = flag.Bool("update", false, "write the golden files")
 // recorded returns a file of testdata/recorded.
 func recorded(t testing.TB, name string) []byte {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join("testdata", "recorded", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(filepath.Join("testdata", "recorded", name)))(t)
 	return content
 }
 
 func recordedList(t testing.TB) *v1.ListPodResourcesResponse {
 	t.Helper()
-	answer, err := test.ParseList(recorded(t, "list.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(test.ParseList(recorded(t, "list.json")))(t)
 	return answer
 }
 
@@ -64,17 +59,10 @@ func TestParseRecorded(t *testing.T) {
 	got := render(Parse(recordedList(t)))
 	golden := filepath.Join("testdata", "list.golden")
 	if *update {
-		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(golden, []byte(got), 0o644))
 	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Error(diff)
-	}
+	want := must.Get(os.ReadFile(golden))(t)
+	expect.Equal(t, "", string(want), got)
 }
 
 // gpu returns the device with a number, of the driver of most tests. It has one CDI name.
@@ -82,187 +70,86 @@ func gpu(n int) *v1.ClaimResource {
 	return test.Device("gpu.example.com", "node", fmt.Sprintf("gpu-%d", n), fmt.Sprintf("example.com/gpu=%d", n))
 }
 
+// testdata/parse.txt has what each answer means.
 func TestParse(t *testing.T) {
-	gpuID := func(n int) driver.ID {
-		return driver.ID{Driver: "gpu.example.com", Pool: "node", Device: fmt.Sprintf("gpu-%d", n)}
+	want := map[string]string{}
+	content := must.Get(os.ReadFile(filepath.Join("testdata", "parse.txt")))(t)
+	for part := range strings.SplitSeq("\n"+strings.TrimSuffix(string(content), "\n"), "\n== ") {
+		name, text, _ := strings.Cut(part+"\n", "\n")
+		want[name] = text
 	}
-	cdi := func(n int) []string { return []string{fmt.Sprintf("example.com/gpu=%d", n)} }
-	holder := func(pod, container string) Holder {
-		return Holder{Pod: Pod{Namespace: "ns", Name: pod}, Container: container}
-	}
-	claim := Claim{Namespace: "ns", Name: "claim"}
 	// retried is what kubernetes issue 141335 makes of a claim: its devices again and again, names
 	// still accumulating.
 	retried := test.Claim("ns", "claim", gpu(0), gpu(1), gpu(0), gpu(1), gpu(0), gpu(1))
 
-	for name, tt := range map[string]struct {
-		pods       []*v1.PodResources
-		want       []Allocation
-		rejections driver.Rejections
-	}{
-		"nothing": {},
-		"pods without devices": {pods: []*v1.PodResources{
+	for name, pods := range map[string][]*v1.PodResources{
+		"nothing": nil,
+		"pods without devices": {
 			test.Pod("ns", "a"), test.Pod("ns", "b", test.Container("main")),
 			test.Pod("ns", "c", test.Container("main", test.Claim("ns", "claim"))),
-		}},
+		},
 		"shared claim": {
-			pods: []*v1.PodResources{
-				test.Pod("ns", "b", test.Container("main", test.Claim("ns", "claim", gpu(0)))),
-				test.Pod("ns", "a", test.Container("two", test.Claim("ns", "claim", gpu(0))),
-					test.Container("one", test.Claim("ns", "claim", gpu(0)))),
-			},
-			want: []Allocation{{
-				Claim: claim, Device: gpuID(0), CDI: cdi(0),
-				Holders: []Holder{holder("a", "one"), holder("a", "two"), holder("b", "main")},
-			}},
+			test.Pod("ns", "b", test.Container("main", test.Claim("ns", "claim", gpu(0)))),
+			test.Pod("ns", "a", test.Container("two", test.Claim("ns", "claim", gpu(0))),
+				test.Container("one", test.Claim("ns", "claim", gpu(0)))),
 		},
-		"of classic DRA": {
-			pods: []*v1.PodResources{test.Pod("ns", "a", test.Container("main", test.Claim("ns", "claim",
-				test.Device("", "", "", "k8s.nic.example.com/claim=uid", "example.com/gpu=0", "example.com/gpu=", "/=x"))))},
-			want: []Allocation{
-				{
-					Claim: claim, Device: driver.ID{Driver: "example.com", Device: "0"}, CDI: cdi(0),
-					Holders: []Holder{holder("a", "main")},
-				},
-				{
-					Claim: claim, Device: driver.ID{Driver: "nic.example.com", Device: "uid"},
-					CDI: []string{"k8s.nic.example.com/claim=uid"}, Holders: []Holder{holder("a", "main")},
-				},
-			},
-			rejections: driver.Rejections{driver.ReasonMissingDevice: 1, driver.ReasonMissingDriver: 1},
-		},
-		"shares": {
-			pods: []*v1.PodResources{test.Pod("ns", "a", test.Container("main", test.Claim("ns", "claim",
-				test.Share("gpu.example.com", "node", "gpu-0", "s2", "example.com/gpu=s2"),
-				test.Share("gpu.example.com", "node", "gpu-0", "s1", "example.com/gpu=s1"))))},
-			want: []Allocation{
-				{
-					Claim: claim, Device: gpuID(0), ShareID: "s1", CDI: []string{"example.com/gpu=s1"},
-					Holders: []Holder{holder("a", "main")},
-				},
-				{
-					Claim: claim, Device: gpuID(0), ShareID: "s2", CDI: []string{"example.com/gpu=s2"},
-					Holders: []Holder{holder("a", "main")},
-				},
-			},
-		},
-		"duplicates without end": {
-			pods: []*v1.PodResources{test.Pod("ns", "a", test.Container("main", retried))},
-			want: []Allocation{
-				{Claim: claim, Device: gpuID(0), CDI: cdi(0), Holders: []Holder{holder("a", "main")}},
-				{Claim: claim, Device: gpuID(1), CDI: cdi(1), Holders: []Holder{holder("a", "main")}},
-			},
-			rejections: driver.Rejections{driver.ReasonDuplicate: 4},
-		},
-		"two requests of one claim list it twice": {
-			pods: []*v1.PodResources{test.Pod("ns", "a",
-				test.Container("main", test.Claim("ns", "claim", gpu(0)), test.Claim("ns", "claim", gpu(0))))},
-			want: []Allocation{{Claim: claim, Device: gpuID(0), CDI: cdi(0), Holders: []Holder{holder("a", "main")}}},
-		},
+		"of classic DRA": {test.Pod("ns", "a", test.Container("main", test.Claim("ns", "claim",
+			test.Device("", "", "", "k8s.nic.example.com/claim=uid", "example.com/gpu=0", "example.com/gpu=", "/=x"))))},
+		"shares": {test.Pod("ns", "a", test.Container("main", test.Claim("ns", "claim",
+			test.Share("gpu.example.com", "node", "gpu-0", "s2", "example.com/gpu=s2"),
+			test.Share("gpu.example.com", "node", "gpu-0", "s1", "example.com/gpu=s1"))))},
+		"duplicates without end": {test.Pod("ns", "a", test.Container("main", retried))},
+		"two requests of one claim list it twice": {test.Pod("ns", "a",
+			test.Container("main", test.Claim("ns", "claim", gpu(0)), test.Claim("ns", "claim", gpu(0))))},
 		"a pod twice": {
-			pods: []*v1.PodResources{
-				test.Pod("ns", "a", test.Container("one", test.Claim("ns", "claim", gpu(0))),
-					test.Container("two", test.Claim("ns", "claim", gpu(0)))),
-				test.Pod("ns", "a", test.Container("one", test.Claim("ns", "claim", gpu(0)))),
-			},
-			want: []Allocation{{
-				Claim: claim, Device: gpuID(0), CDI: cdi(0),
-				Holders: []Holder{holder("a", "one"), holder("a", "two")},
-			}},
+			test.Pod("ns", "a", test.Container("one", test.Claim("ns", "claim", gpu(0))),
+				test.Container("two", test.Claim("ns", "claim", gpu(0)))),
+			test.Pod("ns", "a", test.Container("one", test.Claim("ns", "claim", gpu(0)))),
 		},
 		"device plugins": {
-			pods: []*v1.PodResources{
-				test.Pod("ns", "a",
-					test.WithDevices(test.Container("main", test.Claim("ns", "claim", gpu(0))), "nvidia.com/gpu", "GPU-1",
-						"GPU-2::0")),
-				test.Pod("ns", "b", test.WithDevices(test.Container("main"), "nvidia.com/gpu", "GPU-1"),
-					test.WithDevices(test.Container("side"), "nvidia.com/gpu", "GPU-1")),
-			},
-			want: []Allocation{
-				{Claim: claim, Device: gpuID(0), CDI: cdi(0), Holders: []Holder{holder("a", "main")}},
-				{
-					Claim: Claim{Namespace: "ns"}, Device: driver.ID{Driver: "nvidia.com/gpu", Device: "GPU-1"},
-					Holders: []Holder{holder("a", "main")},
-				},
-				{
-					Claim: Claim{Namespace: "ns"}, Device: driver.ID{Driver: "nvidia.com/gpu", Device: "GPU-1"},
-					Holders: []Holder{holder("b", "main"), holder("b", "side")},
-				},
-				{
-					Claim: Claim{Namespace: "ns"}, Device: driver.ID{Driver: "nvidia.com/gpu", Device: "GPU-2::0"},
-					Holders: []Holder{holder("a", "main")},
-				},
-			},
+			test.Pod("ns", "a",
+				test.WithDevices(test.Container("main", test.Claim("ns", "claim", gpu(0))), "nvidia.com/gpu", "GPU-1",
+					"GPU-2::0")),
+			test.Pod("ns", "b", test.WithDevices(test.Container("main"), "nvidia.com/gpu", "GPU-1"),
+				test.WithDevices(test.Container("side"), "nvidia.com/gpu", "GPU-1")),
 		},
-		"bad rows of device plugins": {
-			pods: []*v1.PodResources{test.Pod("ns", "a", &v1.ContainerResources{Name: "main", Devices: []*v1.ContainerDevices{
+		"bad rows of device plugins": {test.Pod("ns", "a", &v1.ContainerResources{
+			Name: "main", Devices: []*v1.ContainerDevices{
 				nil,
 				{ResourceName: "nvidia.com/gpu"},
 				{ResourceName: "", DeviceIds: []string{"GPU-1"}},
 				{ResourceName: strings.Repeat("r", 318), DeviceIds: []string{"GPU-1"}},
 				{ResourceName: "nvidia.com/gpu", DeviceIds: []string{"", "GPU-\xff", "GPU-1", "GPU-1"}},
 				{ResourceName: "nvidia.com/gpu", DeviceIds: []string{"GPU-1"}},
-			}})},
-			want: []Allocation{{
-				Claim:  Claim{Namespace: "ns"},
-				Device: driver.ID{Driver: "nvidia.com/gpu", Device: "GPU-1"}, Holders: []Holder{holder("a", "main")},
-			}},
-			rejections: driver.Rejections{
-				driver.ReasonDuplicate: 1, driver.ReasonInvalidUTF8: 1, driver.ReasonMissingDevice: 1,
-				driver.ReasonMissingResource: 1, driver.ReasonTooLong: 1,
 			},
-		},
-		"hostile names are kept": {
-			pods: []*v1.PodResources{test.Pod("n\"s", "a\nb", test.Container("{x=\"\\", test.Claim("ns", "claim", gpu(0))))},
-			want: []Allocation{{
-				Claim: claim, Device: gpuID(0), CDI: cdi(0),
-				Holders: []Holder{{Pod: Pod{"n\"s", "a\nb"}, Container: "{x=\"\\"}},
-			}},
-		},
+		})},
+		"hostile names are kept": {test.Pod("n\"s", "a\nb", test.Container("{x=\"\\", test.Claim("ns", "claim", gpu(0))))},
 		"bad rows cost themselves": {
-			pods: []*v1.PodResources{
+			nil,
+			test.Pod("ns", ""),
+			test.Pod("", "a"),
+			test.Pod("ns", strings.Repeat("a", 254)),
+			test.Pod("ns", "a\xff"),
+			test.Pod("ns", "a", nil, test.Container("", test.Claim("ns", "claim", gpu(7))), test.Container("main",
 				nil,
-				test.Pod("ns", ""),
-				test.Pod("", "a"),
-				test.Pod("ns", strings.Repeat("a", 254)),
-				test.Pod("ns", "a\xff"),
-				test.Pod("ns", "a", nil, test.Container("", test.Claim("ns", "claim", gpu(7))), test.Container("main",
-					nil,
-					test.Claim("ns", "", gpu(7)),
-					test.Claim("", "claim", gpu(7)),
-					test.Claim("ns", "claim",
-						test.Device("", "node", "gpu-7"),
-						test.Device(strings.Repeat("d", 64), "node", "gpu-7"),
-						test.Device("gpu.example.com", "", "gpu-7", "example.com/gpu=7"),
-						test.Device("gpu.example.com", "node", ""),
-						test.Share("gpu.example.com", "node", "gpu-7", "\xff"),
-						test.Device("", "", "", "no CDI name"),
-						test.Device("gpu.example.com", "node", "gpu-0", "", "example.com/gpu=0"),
-					),
-					&v1.DynamicResource{ClaimNamespace: "ns", ClaimName: "nil", ClaimResources: []*v1.ClaimResource{nil}},
-				)),
-			},
-			want: []Allocation{{Claim: claim, Device: gpuID(0), CDI: cdi(0), Holders: []Holder{holder("a", "main")}}},
-			rejections: driver.Rejections{
-				driver.ReasonInvalidUTF8:      2,
-				driver.ReasonMalformed:        1,
-				driver.ReasonMissingCDI:       1,
-				driver.ReasonMissingClaim:     3,
-				driver.ReasonMissingContainer: 1,
-				driver.ReasonMissingDevice:    2,
-				driver.ReasonMissingDriver:    2,
-				driver.ReasonMissingPod:       2,
-				driver.ReasonMissingPool:      1,
-				driver.ReasonTooLong:          2,
-			},
+				test.Claim("ns", "", gpu(7)),
+				test.Claim("", "claim", gpu(7)),
+				test.Claim("ns", "claim",
+					test.Device("", "node", "gpu-7"),
+					test.Device(strings.Repeat("d", 64), "node", "gpu-7"),
+					test.Device("gpu.example.com", "", "gpu-7", "example.com/gpu=7"),
+					test.Device("gpu.example.com", "node", ""),
+					test.Share("gpu.example.com", "node", "gpu-7", "\xff"),
+					test.Device("", "", "", "no CDI name"),
+					test.Device("gpu.example.com", "node", "gpu-0", "", "example.com/gpu=0"),
+				),
+				&v1.DynamicResource{ClaimNamespace: "ns", ClaimName: "nil", ClaimResources: []*v1.ClaimResource{nil}},
+			)),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, rejections := Parse(answerOf(tt.pods...))
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Error(diff)
-			}
-			if diff := cmp.Diff(tt.rejections, rejections, cmpopts.EquateEmpty()); diff != "" {
+			text, ok := want[name]
+			if diff := cmp.Diff(text, render(Parse(answerOf(pods...)))); diff != "" || !ok {
 				t.Error(diff)
 			}
 		})
@@ -318,9 +205,7 @@ func TestParseCDI(t *testing.T) {
 			for _, a := range allocations {
 				got[a.Device.Device] = a.CDI
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, "", tt.want, got)
 		})
 	}
 }
@@ -341,9 +226,7 @@ func TestParseBounds(t *testing.T) {
 	if len(allocations) != kept {
 		t.Errorf("%d allocations, want %d", len(allocations), kept)
 	}
-	if diff := cmp.Diff(driver.Rejections{driver.ReasonTooMany: 1100*32 - kept}, rejections); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", driver.Rejections{driver.ReasonTooMany: 1100*32 - kept}, rejections)
 	for _, a := range allocations {
 		if a.Holders[0].Name >= fmt.Sprintf("pod-%04d", kept/32) {
 			t.Fatalf("%s was kept", a.Holders[0].Name)
@@ -398,10 +281,7 @@ func TestParseProperties(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	wire, err := proto.Marshal(recordedList(f))
-	if err != nil {
-		f.Fatal(err)
-	}
+	wire := must.Get(proto.Marshal(recordedList(f)))(f)
 	f.Add(wire)
 	for _, seed := range []*v1.PodResources{
 		test.Pod("", ""),
@@ -409,10 +289,7 @@ func FuzzParse(f *testing.F) {
 		test.Pod("ns", "a", test.Container("main", test.Claim("ns", "claim", gpu(0), gpu(1), gpu(0)))),
 		test.Pod("ns", "a", test.WithDevices(test.Container("main"), "nvidia.com/gpu", "GPU-1", "", "GPU-1")),
 	} {
-		wire, err := proto.Marshal(answerOf(seed))
-		if err != nil {
-			f.Fatal(err)
-		}
+		wire := must.Get(proto.Marshal(answerOf(seed)))(f)
 		f.Add(wire)
 	}
 	f.Fuzz(func(t *testing.T, wire []byte) {

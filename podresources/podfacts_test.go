@@ -12,15 +12,15 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // recordedPods returns the pods of the recorded cluster.
 func recordedPods(t *testing.T) map[string]PodFacts {
 	t.Helper()
 	var list corev1.PodList
-	if err := yaml.Unmarshal(recorded(t, "pods.yaml"), &list); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, yaml.Unmarshal(recorded(t, "pods.yaml"), &list))
 	out := map[string]PodFacts{}
 	for i := range list.Items {
 		name, facts, ok := NewPodFacts(&list.Items[i], &Selection{})
@@ -69,9 +69,7 @@ func TestRecordedPods(t *testing.T) {
 		Health: append(health("claim:gpus", "gpu-1", "gpu-2", "gpu-3"), health("claim:gpus/big", "gpu-1", "gpu-2")...),
 	}
 	got := podNamed(pods, "team-a", "multi")
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("multi: -want +got:\n%s", diff)
-	}
+	expect.Equal(t, "multi", want, got)
 	if shared := podNamed(pods, "team-b", "share-1").Claims; len(shared) != 1 || shared[0].Claim != "shared-claim" {
 		t.Errorf("share-1 has the claims %v", shared)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // logTree is a folder with the logs of pods.
@@ -26,18 +27,14 @@ func newLogTree(t *testing.T) logTree {
 func (l logTree) mkdir(names ...string) {
 	l.t.Helper()
 	for _, name := range names {
-		if err := os.Mkdir(filepath.Join(l.path, name), 0o755); err != nil {
-			l.t.Fatal(err)
-		}
+		must.Do(l.t, os.Mkdir(filepath.Join(l.path, name), 0o755))
 	}
 }
 
 // touch sets the time at which a folder changed; "." is the folder of all pods.
 func (l logTree) touch(name string, at time.Time) {
 	l.t.Helper()
-	if err := os.Chtimes(filepath.Join(l.path, name), at, at); err != nil {
-		l.t.Fatal(err)
-	}
+	must.Do(l.t, os.Chtimes(filepath.Join(l.path, name), at, at))
 }
 
 func TestPodLogs(t *testing.T) {
@@ -48,9 +45,7 @@ func TestPodLogs(t *testing.T) {
 	tree.touch("ns_twice_"+uidA, limiterStart)
 	tree.touch("ns_twice_"+uidB, limiterStart.Add(time.Second))
 	tree.touch("ns_twice_"+uidC, limiterStart.Add(-time.Second))
-	if err := os.WriteFile(filepath.Join(tree.path, "ns_file_"+uidA), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(tree.path, "ns_file_"+uidA), nil, 0o644))
 	logs := NewPodLogs(tree.path, nil)
 	for pod, want := range map[Pod]string{
 		{"ns", "a"}: uidA, {"ns", "static-node1"}: uidStatic, {"ns", "twice"}: uidB,
@@ -105,9 +100,7 @@ func TestPodLogsAway(t *testing.T) {
 	if logs.UID(Pod{"ns", "a"}, limiterStart) != uidA {
 		t.Error("not found")
 	}
-	if err := os.RemoveAll(tree.path); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.RemoveAll(tree.path))
 	if logs.UID(Pod{"ns", "a"}, limiterStart.Add(time.Hour)) != uidA || logs.err == nil {
 		t.Errorf("a folder that is away: error %v", logs.err)
 	}

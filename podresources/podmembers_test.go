@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func newMembers(t *testing.T) (*procfsTree, *PodMembers) {
@@ -53,9 +56,7 @@ func TestPodMembers(t *testing.T) {
 	} {
 		procfs.clock = procfs.clock.Add(step.later)
 		step.do()
-		if diff := cmp.Diff(step.want, m.Of(step.of)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", step.name, diff)
-		}
+		expect.Equal(t, step.name, step.want, m.Of(step.of))
 	}
 	if m.known != nil || m.search != nil {
 		t.Error("what nobody asks for is remembered")
@@ -146,13 +147,9 @@ func BenchmarkPodMembers(b *testing.B) {
 			uids = append(uids, uid)
 		}
 		dir := filepath.Join(root, strconv.Itoa(1+pid))
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, os.Mkdir(dir, 0o755))
 		text := "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + uid + ".slice/cri-containerd-0.scope\n"
-		if err := os.WriteFile(filepath.Join(dir, "cgroup"), []byte(text), 0o600); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, os.WriteFile(filepath.Join(dir, "cgroup"), []byte(text), 0o600))
 	}
 	b.ReportAllocs()
 	for b.Loop() {

@@ -10,7 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // procfsTree is a procfs with processes of pods, and a clock.
@@ -30,25 +31,19 @@ func (p *procfsTree) process(pid int, uid string, started int) {
 func (p *procfsTree) in(pid int, cgroup string, state rune, started int) {
 	p.t.Helper()
 	dir := filepath.Join(p.path, strconv.Itoa(pid))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		p.t.Fatal(err)
-	}
+	must.Do(p.t, os.MkdirAll(dir, 0o755))
 	for file, text := range map[string]string{
 		"cgroup": "0::" + cgroup + "\n",
 		"stat": fmt.Sprintf("%d (a) S 1 (b\n) %c 1%s %d 4096 100 18446744073709551615\n", pid, state,
 			strings.Repeat(" 7", 17), started),
 	} {
-		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-			p.t.Fatal(err)
-		}
+		must.Do(p.t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
 	}
 }
 
 func (p *procfsTree) exit(pid int) {
 	p.t.Helper()
-	if err := os.RemoveAll(filepath.Join(p.path, strconv.Itoa(pid))); err != nil {
-		p.t.Fatal(err)
-	}
+	must.Do(p.t, os.RemoveAll(filepath.Join(p.path, strconv.Itoa(pid))))
 }
 
 const podA, podB = "aaaaaaaa-0000-4000-8000-000000000000", "bbbbbbbb-0000-4000-8000-000000000000"
@@ -56,9 +51,7 @@ const podA, podB = "aaaaaaaa-0000-4000-8000-000000000000", "bbbbbbbb-0000-4000-8
 func newProcfsTree(t *testing.T) (*procfsTree, *PodProcesses) {
 	t.Helper()
 	procfs := &procfsTree{t: t, path: t.TempDir(), clock: time.Unix(1_800_000_000, 0)}
-	if err := os.Mkdir(filepath.Join(procfs.path, "sys"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(filepath.Join(procfs.path, "sys"), 0o755))
 	return procfs, NewPodProcesses(procfs.path, func() time.Time { return procfs.clock })
 }
 
@@ -117,9 +110,7 @@ func TestPodProcesses(t *testing.T) {
 	} {
 		procfs.clock = procfs.clock.Add(step.later)
 		step.do()
-		if diff := cmp.Diff(step.want, p.Of(step.of)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", step.name, diff)
-		}
+		expect.Equal(t, step.name, step.want, p.Of(step.of))
 	}
 }
 
@@ -130,9 +121,7 @@ func TestPodProcessesSearchesInSteps(t *testing.T) {
 	p.atOnce = 10
 	const others = 30
 	for pid := range others {
-		if err := os.Mkdir(filepath.Join(procfs.path, strconv.Itoa(1+pid)), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Mkdir(filepath.Join(procfs.path, strconv.Itoa(1+pid)), 0o755))
 	}
 	procfs.process(others+1, podA, 5001)
 	procfs.process(others+2, podA, 5000)

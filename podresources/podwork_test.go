@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const (
@@ -63,12 +65,8 @@ func TestPodWorks(t *testing.T) {
 		"the host's network": {
 			change: func(_ cgroupTree, procfs string) {
 				path := func(pid string) string { return filepath.Join(procfs, pid, "net", "dev") }
-				if err := os.Remove(path("1")); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.Link(path("300"), path("1")); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.Remove(path("1")))
+				must.Do(t, os.Link(path("300"), path("1")))
 			},
 			want: without(func(w *PodWork) { w.Network = math.NaN() }),
 		},
@@ -98,12 +96,8 @@ func TestPodWorks(t *testing.T) {
 			procfs.process(300, uidA, 5000)
 			for _, pid := range []string{"1", "300"} {
 				dir := filepath.Join(procfs.path, pid, "net")
-				if err := os.MkdirAll(dir, 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(filepath.Join(dir, "dev"), []byte(netDev), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.MkdirAll(dir, 0o755))
+				must.Do(t, os.WriteFile(filepath.Join(dir, "dev"), []byte(netDev), 0o644))
 			}
 			cgroups := NewCgroups(tree.sysfs, time.Now)
 			cgroups.scan(func(string) {})
@@ -114,9 +108,7 @@ func TestPodWorks(t *testing.T) {
 			if (err != nil) != test.failing {
 				t.Errorf("the error is %v", err)
 			}
-			if diff := cmp.Diff(test.want, got, cmpopts.EquateNaNs()); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			expect.Equal(t, "", test.want, got, cmpopts.EquateNaNs())
 		})
 	}
 }

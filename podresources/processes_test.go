@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const testUID = "0a1b2c3d-0000-4000-8000-00000000000f"
@@ -33,12 +35,8 @@ func cgroupTexts() map[string]string {
 func TestPodOfProcess(t *testing.T) {
 	for text, want := range cgroupTexts() {
 		procfs := t.TempDir()
-		if err := os.Mkdir(filepath.Join(procfs, "42"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(procfs, "42", "cgroup"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Mkdir(filepath.Join(procfs, "42"), 0o755))
+		must.Do(t, os.WriteFile(filepath.Join(procfs, "42", "cgroup"), []byte(text), 0o600))
 		p := NewProcesses(procfs)
 		if got := p.PodUID(42); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)

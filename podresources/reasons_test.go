@@ -8,14 +8,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The README has all reasons with the same descriptions.
 func TestReasonsAreDocumented(t *testing.T) {
-	content, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile("README.md"))(t)
 	_, table, found := strings.Cut(string(content), "| reason | what is known |\n| --- | --- |\n")
 	if !found {
 		t.Fatal("README.md has no table of reasons")

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // recordings returns the folders of recorded nodes, as saved by make cluster-record.
@@ -45,10 +46,7 @@ const withoutShares = "testdata/recordings/kubelet-1.34"
 func TestRecordedHolds(t *testing.T) {
 	for _, folder := range recordings(t) {
 		t.Run(filepath.Base(folder), func(t *testing.T) {
-			answer, err := test.ParseList(recordingFile(t, folder, "list.json"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := must.Get(test.ParseList(recordingFile(t, folder, "list.json")))(t)
 			allocations, rejected := Parse(answer)
 			if len(rejected) > 0 {
 				t.Errorf("rejected: %v", rejected)
@@ -83,9 +81,7 @@ func holdsOfClaims(t *testing.T, folder string, shares bool) []string {
 		pending[Pod{Namespace: pod.Namespace, Name: pod.Name}] = pod.Status.Phase == corev1.PodPending
 	}
 	var claims resourceapi.ResourceClaimList
-	if err := yaml.Unmarshal(recordingFile(t, folder, "resourceclaims.yaml"), &claims); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, yaml.Unmarshal(recordingFile(t, folder, "resourceclaims.yaml"), &claims))
 	var out []string
 	for i := range claims.Items {
 		c := &claims.Items[i]
@@ -155,9 +151,7 @@ func TestRecordedEvents(t *testing.T) {
 func recordedObjects(t *testing.T, folder string) []corev1.Pod {
 	t.Helper()
 	var pods corev1.PodList
-	if err := yaml.Unmarshal(recordingFile(t, folder, "pods.yaml"), &pods); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, yaml.Unmarshal(recordingFile(t, folder, "pods.yaml"), &pods))
 	return pods.Items
 }
 
@@ -173,9 +167,7 @@ func recordedEvents(t *testing.T, folder string) map[string]PodFacts {
 			Type string
 			Pod  corev1.Pod
 		}
-		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal(lines.Bytes(), &event))
 		if kind = event.Type; kind == "INITIAL_SYNC_COMPLETE" {
 			continue
 		}
@@ -193,9 +185,6 @@ func recordedEvents(t *testing.T, folder string) map[string]PodFacts {
 
 func recordingFile(t *testing.T, folder, name string) []byte {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(folder, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(filepath.Join(folder, name)))(t)
 	return content
 }

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestShipped compares the generated files with the shipped ones.
@@ -45,10 +47,7 @@ func TestOnly(t *testing.T) {
 
 // The rules of deployments/compose are those of -demo, and flags after it override its windows.
 func TestDemo(t *testing.T) {
-	want, err := os.ReadFile("../../deployments/compose/rules.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(os.ReadFile("../../deployments/compose/rules.yaml"))(t)
 	rules := func(args ...string) []byte {
 		dir := t.TempDir()
 		if status := run(append([]string{"-out=" + dir, "-only=rules.yaml"}, args...), io.Discard); status != 0 {
@@ -90,9 +89,7 @@ func tree(t *testing.T, root string) map[string][]byte {
 
 func TestBadUse(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, nil, 0o600))
 	tests := []struct {
 		args   []string
 		status int

@@ -80,11 +80,12 @@ func claimSummary() []Panel {
 
 func claimDevices() Panel {
 	return tableOf("Devices of the claim", "Devices that the claim holds now, how they are divided among claims, and "+
-		"how active each was in the idle window. State: prepared, or allocated while the driver has yet to prepare it.",
+		"how active each is. State: prepared, or allocated while the driver has yet to prepare it.",
 		"the claim holds nothing now", 24, 7,
 		labelsOf(`max by (<claim device>, request, share_id, device_class, admin_access, attribution, state) `+
 			`(dra_claim_device_info{<of claims>})`),
-		columnOf("Active", "percentunit", `max by (<claim device>) (claim_device:dra_active:ratio{<of claims>})`),
+		columnOf("Active", "percentunit",
+			`max by (<claim device>) (rate(dra_claim_active_seconds_total{<of claims>}[$__rate_interval]))`),
 		columnOf("Memory used", "bytes", `max by (<claim device>) (dra_claim_memory_used_bytes{<of claims>})`),
 		columnOf("Peak memory", "bytes", `max by (<claim device>) (dra_claim_memory_used_peak_bytes{<of claims>})`),
 		columnOf("Peak power", "watt", `max by (<claim device>) (dra_claim_power_peak_watts{<of claims>})`),

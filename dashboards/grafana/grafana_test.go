@@ -15,26 +15,21 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func newCatalog(t *testing.T) query.Catalog {
 	t.Helper()
-	c, err := query.NewCatalog()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := rules.Groups(rules.Defaults(), c); err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(query.NewCatalog())(t)
+	must.Get(rules.Groups(rules.Defaults(), c))(t)
 	return Catalog(c)
 }
 
 func TestBoards(t *testing.T) {
 	uids := map[string]bool{}
 	for _, b := range Boards() {
-		if err := b.Check(newCatalog(t)); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, b.Check(newCatalog(t)))
 		if uids[b.UID] || !strings.HasPrefix(b.Title, "DRA / ") || b.Description == "" {
 			t.Errorf("%s: %q", b.UID, b.Title)
 		}
@@ -51,10 +46,7 @@ func TestRemovedMetric(t *testing.T) {
 	used, all := map[string]bool{}, newCatalog(t)
 	word := regexp.MustCompile(`\w+_\w+|\bup\{`)
 	for _, b := range Boards() {
-		text, err := b.JSON(all)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(b.JSON(all))(t)
 		for _, name := range word.FindAllString(string(text), -1) {
 			name = strings.TrimSuffix(name, "{")
 			if _, is := all[name]; !is || used[name] {
@@ -213,14 +205,9 @@ type link struct {
 
 func decode(t *testing.T, b *Board) board {
 	t.Helper()
-	content, err := b.JSON(newCatalog(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(b.JSON(newCatalog(t)))(t)
 	var out board
-	if err := json.Unmarshal(content, &out); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(content, &out))
 	return out
 }
 
@@ -393,10 +380,7 @@ func TestSickFirst(t *testing.T) {
 func TestTables(t *testing.T) {
 	tables := 0
 	for _, b := range Boards() {
-		content, err := b.JSON(newCatalog(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := must.Get(b.JSON(newCatalog(t)))(t)
 		got := decode(t, &b)
 		for _, p := range got.panels() {
 			if p.Type != "table" {
@@ -519,21 +503,13 @@ func TestNumbers(t *testing.T) {
 
 func TestKubernetesForms(t *testing.T) {
 	b := fleet()
-	content, err := b.JSON(newCatalog(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(b.JSON(newCatalog(t)))(t)
 	var configMap, operator object
 	for into, write := range map[*object]func() ([]byte, error){
 		&configMap: func() ([]byte, error) { return b.ConfigMap(content) }, &operator: b.GrafanaDashboard,
 	} {
-		text, err := write()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := yaml.Unmarshal(text, into); err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(write())(t)
+		must.Do(t, yaml.Unmarshal(text, into))
 	}
 	if configMap.Metadata.Labels["grafana_dashboard"] != "1" || configMap.Data["dra-fleet.json"] != string(content) {
 		t.Errorf("the ConfigMap is %+v", configMap.Metadata)

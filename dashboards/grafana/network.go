@@ -33,8 +33,9 @@ func networkClaims() []Panel {
 				`(rate(dra_claim_io_bytes_total{<of claims>, link=~"network|rdma"}[$__rate_interval])))`))),
 		tableOf("Idle network claims", "Claims with network devices whose traffic was below the idle threshold during "+
 			"the idle window.", "none is idle", 12, 8,
-			columnOf("Traffic", "binBps", `max by (<claim device>) (claim_device:dra_io:rate{<of claims>}) and on `+
-				`(<claim device>) (claim_device:dra_idle:bool == 1)`)),
+			columnOf("Traffic", "binBps", `sum by (<claim device>) (max by (<claim device>, link, direction) `+
+				`(rate(dra_claim_io_bytes_total{link=~"network|rdma", <of claims>}[$__rate_interval]))) `+
+				`and on (<claim device>) (claim_device:dra_idle:bool == 1)`)),
 	}
 }
 

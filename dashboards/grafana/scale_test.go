@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // templating is the part of Grafana's JSON that says what can be chosen.
@@ -42,14 +44,9 @@ func TestChoices(t *testing.T) {
 		"dra-claim": {"namespace", "claim"}, "dra-nodes": {"node"}, "dra-network": {"node"},
 	}
 	for _, b := range Boards() {
-		content, err := b.JSON(newCatalog(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := must.Get(b.JSON(newCatalog(t)))(t)
 		var built templating
-		if err := json.Unmarshal(content, &built); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal(content, &built))
 		searches := false
 		for _, v := range built.Templating.List[1:] {
 			one := slices.Contains(first[b.UID], v.Name)
@@ -118,10 +115,7 @@ func TestLinks(t *testing.T) {
 		}
 	}
 	for _, from := range Boards() {
-		content, err := from.JSON(newCatalog(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := must.Get(from.JSON(newCatalog(t)))(t)
 		// Links of the dashboard, and of its numbers: those of tables name what they are about.
 		urls := regexp.MustCompile(`"url": "/d/([a-z-]+)\?([^"]*)"`)
 		for _, match := range urls.FindAllStringSubmatch(string(content), -1) {
@@ -153,10 +147,7 @@ func TestBounded(t *testing.T) {
 			for _, p := range row.Panels {
 				for _, target := range p.Targets {
 					expr := Expand(target.Expr)
-					answer, err := catalog.Check(checkable(expr))
-					if err != nil {
-						t.Fatal(err)
-					}
+					answer := must.Get(catalog.Check(checkable(expr)))(t)
 					if !slices.ContainsFunc(answer.Labels, func(l string) bool { return slices.Contains(many, l) }) {
 						continue
 					}

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestGrafanaCom: each dashboard asks for one data source of the type Prometheus, and names no
@@ -31,9 +33,7 @@ func TestGrafanaCom(t *testing.T) {
 			ID       *int
 			UID      string
 		}
-		if err := json.Unmarshal(shared, &got); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal(shared, &got))
 		if len(got.Inputs) != 1 || got.Inputs[0].Name != dataSourceInput || got.Inputs[0].PluginID != "prometheus" ||
 			len(got.Requires) < 4 || got.ID != nil || got.UID == "" {
 			t.Errorf("%s: %+v", path, got)

@@ -3,14 +3,13 @@ package query
 import (
 	"strings"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func catalog(t *testing.T) Catalog {
 	t.Helper()
-	c, err := NewCatalog()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(NewCatalog())(t)
 	return c
 }
 

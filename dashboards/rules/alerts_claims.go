@@ -168,7 +168,9 @@ func partlyIdleAlerts(o *Options) []alert {
 			expr: `
 			(
 			  claim:dra_idle_devices:count{resourceclaim_name!=""} / (claim:dra_devices:count > 1) >= <partly>
-			  and on (<claim driver>) claim_device:dra_active:ratio
+			  and on (<claim driver>) (
+			    claim_device:dra_used:ratio and on (<device>) ` + measuredRecord + `{by="utilization"}
+			  )
 			)
 			unless on (<claim>) (claim:dra_idle:bool == 1)
 			unless on (<claim>) claim:dra_idle_alerts:off`,
@@ -180,7 +182,7 @@ func partlyIdleAlerts(o *Options) []alert {
 			diagnosis:  "The table of devices in the Claim dashboard: are always the same devices idle, or do they alternate?",
 			mitigation: "Request fewer devices, or make the job use them. " + optOut,
 			queries: []string{
-				`max by (<claim device>) (claim_device:dra_active:ratio) and on (<claim driver>) ` +
+				`max by (<claim device>) (rate(dra_claim_active_seconds_total[<idle window>])) and on (<claim driver>) ` +
 					`(claim:dra_idle_devices:count > 0)`,
 			},
 		},
@@ -189,7 +191,9 @@ func partlyIdleAlerts(o *Options) []alert {
 			expr: `
 			(
 			  claim:dra_idle_devices:count{resourceclaim_name!=""} == claim:dra_devices:count
-			  and on (<claim driver>) claim_device:dra_io:rate
+			  and on (<claim driver>) (
+			    claim_device:dra_used:ratio and on (<device>) ` + measuredRecord + `{by="traffic"}
+			  )
 			)
 			unless on (<claim>) (claim:dra_idle:bool == 1 unless on (<claim>) claim:dra_network_only:bool)
 			unless on (<claim>) claim:dra_idle_alerts:off`,
@@ -203,7 +207,8 @@ func partlyIdleAlerts(o *Options) []alert {
 			diagnosis:  "The Network dashboard: whether there was ever traffic.",
 			mitigation: "Request no network device for workloads that need none. " + optOut,
 			queries: []string{
-				`max by (<claim device>) (claim_device:dra_io:rate)`,
+				`sum by (<claim device>) (max by (<claim device>, link, direction) (` +
+					`rate(dra_claim_io_bytes_total{link=~"network|rdma"}[<idle window>])))`,
 			},
 		},
 		oversizedAlert(o),

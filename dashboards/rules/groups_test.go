@@ -6,15 +6,14 @@ import (
 	"testing"
 
 	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // read returns the metrics that a rule reads.
 func read(t *testing.T, expr string) []string {
 	t.Helper()
-	parsed, err := parser.NewParser(parser.Options{}).ParseExpr(expr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	parsed := must.Get(parser.NewParser(parser.Options{}).ParseExpr(expr))(t)
 	var out []string
 	parser.Inspect(parsed, func(node parser.Node, _ []parser.Node) error {
 		if selector, ok := node.(*parser.VectorSelector); ok && !slices.Contains(out, selector.Name) {
@@ -75,10 +74,7 @@ func TestGroups(t *testing.T) {
 func TestExpectedClusters(t *testing.T) {
 	o := Defaults()
 	o.Clusters = []string{"east", `w"est`}
-	groups, err := Groups(o, newCatalog(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	groups := must.Get(Groups(o, newCatalog(t)))(t)
 	const want = `absent(cluster:dra_exporters:count{cluster="east"})` + "\nor\n" +
 		`absent(cluster:dra_exporters:count{cluster="w\"est"})`
 	for _, g := range groups {
@@ -95,10 +91,7 @@ func TestExpectedClusters(t *testing.T) {
 // series.
 func meansOfMeans(t *testing.T, expr string, isMean func(record string) bool) []string {
 	t.Helper()
-	parsed, err := parser.NewParser(parser.Options{}).ParseExpr(expr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	parsed := must.Get(parser.NewParser(parser.Options{}).ParseExpr(expr))(t)
 	var out []string
 	parser.Inspect(parsed, func(node parser.Node, path []parser.Node) error {
 		mean := false
@@ -145,14 +138,14 @@ func TestMeansOfMeans(t *testing.T) {
 		t.Errorf("only %d records are ratios: %v", len(means), means)
 	}
 	for expr, want := range map[string]int{
-		"avg by (cluster) (device:dra_active:ratio)":        1,
-		"avg (sum by (node) (device:dra_active:ratio) * 2)": 1,
+		"avg by (cluster) (device:dra_measured:ratio)":        1,
+		"avg (sum by (node) (device:dra_measured:ratio) * 2)": 1,
 		"avg (a / b)":  1,
 		"avg (a / 10)": 0,
 		"quantile (0.9, avg by (node) (dra_device_power_watts))":   1,
 		"sum (node:x:sum) / sum (node:x:count)":                    0,
 		"avg by (node) (max by (node, device) (dra_device_power))": 0,
-		"max by (node) (device:dra_active:ratio)":                  0,
+		"max by (node) (device:dra_measured:ratio)":                0,
 	} {
 		if got := meansOfMeans(t, expr, func(record string) bool { return means[record] }); len(got) != want {
 			t.Errorf("%s: %v, want %d", expr, got, want)

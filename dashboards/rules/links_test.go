@@ -3,6 +3,8 @@ package rules
 import (
 	"strings"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Links of alerts are absolute: those to what has no address are left out.
@@ -12,10 +14,7 @@ func TestLinks(t *testing.T) {
 	} {
 		o := Defaults()
 		o.Grafana, o.Page = test.grafana, test.page
-		groups, err := Groups(o, newCatalog(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		groups := must.Get(Groups(o, newCatalog(t)))(t)
 		for _, g := range groups {
 			for _, r := range g.Rules {
 				for name, begin := range map[string]string{"dashboard_url": test.grafana, "page_url": test.page} {
@@ -44,10 +43,7 @@ func TestLinks(t *testing.T) {
 func TestLinksByGateway(t *testing.T) {
 	o := Defaults()
 	o.Gateway, o.Page = "https://dra.example.com/", "https://other.example.com"
-	groups, err := Groups(o, newCatalog(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	groups := must.Get(Groups(o, newCatalog(t)))(t)
 	want := map[string]string{
 		"DRAClaimStalled": "https://dra.example.com/claim/{{ $labels.namespace | urlquery }}/" +
 			"{{ $labels.resourceclaim_name | urlquery }}?node={{ $labels.node | urlquery }}",

@@ -1,10 +1,6 @@
 package rules
 
-import (
-	"strings"
-
-	"github.com/dra-exporter/dra-exporter/dashboards/query"
-)
+import "github.com/dra-exporter/dra-exporter/dashboards/query"
 
 // LostCauses are the causes of lost device-hours, in order of precedence: an hour with two causes
 // is lost once, to the first of them.
@@ -18,26 +14,35 @@ func lostHours() []recording {
 		lost = "pod_device:dra_lost_share_seconds:rate"
 		held = "pod_device:dra_allocated_share_seconds:rate"
 	)
-	ofClaims := func(claims string) string {
-		return held + `
-			and on (<pod device>) (dra_pod_claim_info and on (<claim device>) ` + claims + `)`
-	}
-	exprs := map[string]string{
-		"incident": ofClaims(`dra_claim_incident_open == 1`),
-		"waiting":  ofClaims(`dra_claim_device_info{state="allocated", admin_access="false"}`),
-		"idle":     held + ` and on (<device>) device:dra_state:info{state="idle"}`,
-		"throttled": held + `
+	// The causes that hit a claim, and so the pods that use it there: an incident before waiting.
+	out := []recording{{name: lost, expr: `
+			max by (<pod device>, <of workload>, cluster_device, cause) (
+			  ` + held + `
+			    * on (<pod device>) group_left (cause) (topk by (<pod device>) (1, max by (<pod device>, cause) (
+			      dra_pod_claim_info * on (<claim device>) group_left (cause) (
+			        label_replace(group by (<claim device>) (dra_claim_incident_open == 1), "cause", "incident", "", "")
+			        or on (<claim device>)
+			        label_replace(
+			          group by (<claim device>) (dra_claim_device_info{state="allocated", admin_access="false"}) - 1,
+			          "cause", "waiting", "", ""
+			        )
+			      )
+			    )) >= bool 0)
+			)`}}
+	earlier := "incident|waiting"
+	for _, r := range []struct{ cause, expr string }{
+		{"idle", held + ` and on (<device>) device:dra_state:info{state="idle"}`},
+		{"throttled", held + `
 			  * on (<pod device>) group_left () clamp_max(
 			    max by (<pod device>) (rate(dra_pod_throttled_seconds_total{reason!="idle"}[<rate>])), 1
-			  ) > 0`,
-	}
-	var out []recording
-	for i, cause := range LostCauses() {
-		expr := "\n\t\t\tmax by (<pod device>, <of workload>, cluster_device) (\n\t\t\t" + exprs[cause]
-		if i > 0 {
-			expr += "\n\t\t\tunless on (<pod device>) " + lost + `{cause=~"` + strings.Join(LostCauses()[:i], "|") + `"}`
-		}
-		out = append(out, recording{name: lost, labels: map[string]string{"cause": cause}, expr: expr + "\n\t\t\t)"})
+			  ) > 0`},
+	} {
+		out = append(out, recording{name: lost, labels: map[string]string{"cause": r.cause}, expr: `
+			max by (<pod device>, <of workload>, cluster_device) (
+			` + r.expr + `
+			unless on (<pod device>) ` + lost + `{cause=~"` + earlier + `"}
+			)`})
+		earlier += "|" + r.cause
 	}
 	return append(out, recording{name: "node_workload:dra_lost_share_seconds:rate", expr: `
 			sum by (<workload>, node, cluster_device, cause) (` + lost + `)`})

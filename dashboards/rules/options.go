@@ -18,7 +18,8 @@ import (
 type Options struct {
 	// Interval is how often the records are evaluated that alerts on exporters and lost devices need.
 	Interval time.Duration
-	// IdleInterval is how often all other records are evaluated, which are the expensive ones.
+	// IdleInterval is how often idle holders and the states of devices are recorded. Hours, money and
+	// what else is slow are recorded half as often, see longInterval.
 	IdleInterval time.Duration
 	RateWindow   time.Duration // of rates that are recorded: at least 4 scrape intervals
 
@@ -229,7 +230,7 @@ func (o *Options) words() []string {
 		"<interval>", duration(o.Interval),
 		"<idle interval>", duration(o.IdleInterval),
 		"<long interval>", number(o.longInterval().Seconds()) + "s",
-		"<idle interval seconds>", number(o.IdleInterval.Seconds()),
+		"<long interval seconds>", number(o.longInterval().Seconds()),
 		"<rate>", duration(o.RateWindow),
 		"<idle window>", duration(o.IdleWindow),
 		"<held seconds>", number(math.Round(o.IdleHeld*o.IdleWindow.Seconds()*1e3) / 1e3),

@@ -14,7 +14,7 @@ type recording struct {
 	labels map[string]string
 	// more are labels that only some of the series have.
 	more []string
-	// perInterval is whether the value is the increase per evaluation interval, which is <idle
+	// perInterval is whether the value is the increase per evaluation interval, which is <long
 	// interval>, in unit: the rate times the interval. Its sum over any time is a total in which gaps
 	// count nothing.
 	perInterval bool
@@ -35,20 +35,24 @@ type recordingGroup struct {
 // elsewhere, over the records of many servers.
 func recordings() []recordingGroup {
 	return []recordingGroup{
-		{"dra-exporter-idle", Node, "<idle interval>", slices.Concat(idleDevices(), idleClaims())},
 		{"dra-exporter-nodes", Node, "<interval>", slices.Concat(lostDevices(), nodes())},
-		{"dra-exporter-devices", Node, "<idle interval>", slices.Concat(
-			devices(), deviceStates(), deviceErrors(), prices(), sumsOfNodes(), incidents(),
+		{"dra-exporter-devices", Node, "<idle interval>", slices.Concat(held(), deviceErrors())},
+		{"dra-exporter-models", Node, "<long interval>", slices.Concat(
+			models(), prices(), sumsOfNodes(), readings(), incidents(), optOuts(), holdings(),
 		)},
-		{"dra-exporter-namespaces", Node, "<idle interval>", namespacesOfNodes()},
-		{"dra-exporter-workloads", Node, "<idle interval>", slices.Concat(costs(), workloadsOfNodes())},
+		{"dra-exporter-idle", Node, "<idle interval>", slices.Concat(
+			idleDevices(), idleClaims(), deviceStates(), capacities(),
+		)},
+		{"dra-exporter-namespaces", Node, "<long interval>", namespacesOfNodes()},
+		{"dra-exporter-workloads", Node, "<long interval>", slices.Concat(costs(), workloadsOfNodes())},
 		{"dra-exporter-lost", Node, "<long interval>", lostHours()},
-		{"dra-exporter-work", Node, "<idle interval>", work()},
+		{"dra-exporter-work", Node, "<long interval>", work()},
 		{"dra-exporter-members", Node, "<long interval>", members()},
 		{"dra-exporter-exporters-global", Global, "<interval>", exporters()},
 		{"dra-exporter-global", Global, "<idle interval>", fleet()},
-		{"dra-exporter-namespaces-global", Global, "<idle interval>", slices.Concat(clusterDevices(), namespaces())},
-		{"dra-exporter-workloads-global", Global, "<idle interval>", workloads()},
+		{"dra-exporter-sums-global", Global, "<long interval>", sums()},
+		{"dra-exporter-namespaces-global", Global, "<long interval>", slices.Concat(clusterDevices(), namespaces())},
+		{"dra-exporter-workloads-global", Global, "<long interval>", workloads()},
 		{"dra-exporter-members-global", Global, "<long interval>", stragglers()},
 		{"dra-exporter-hours-global", Global, Hourly, hours()},
 		{"dra-exporter-failures-global", Global, Hourly, failures()},

@@ -18,8 +18,18 @@ func exporters() []recording {
 	}
 }
 
-// fleet are sums over all nodes.
+// fleet are the devices of all nodes.
 func fleet() []recording {
+	return []recording{
+		{name: "cluster:dra_devices:count", expr: `
+			count by (cluster, driver, vendor, model, state) (
+			  ` + offeredOnce(rankedStates()) + `
+			)`},
+	}
+}
+
+// sums are sums over all nodes.
+func sums() []recording {
 	// If several nodes measure a device of the cluster, the highest value counts.
 	sum := func(what string) string {
 		return `
@@ -30,10 +40,6 @@ func fleet() []recording {
 			)`
 	}
 	return []recording{
-		{name: "cluster:dra_devices:count", expr: `
-			count by (cluster, driver, vendor, model, state) (
-			  ` + offeredOnce(rankedStates()) + `
-			)`},
 		{name: "cluster:dra_claimed_devices:count", expr: `
 			count by (cluster, driver, vendor, model) (
 			  ` + offeredOnce("\n\t\t\t    (max by (<device>) (device:dra_allocations:max) > 0)") + `
@@ -52,7 +58,7 @@ func fleet() []recording {
 	}
 }
 
-// rankedStates are the states of the devices, the first of ledger.States() with the highest value.
+// rankedStates are the states of the devices, the first of book.States() with the highest value.
 func rankedStates() string {
 	states := slices.DeleteFunc(deviceStates(), func(r recording) bool { return r.name != stateRecord })
 	terms := make([]string, 0, len(states))
@@ -161,19 +167,5 @@ func namespaces() []recording {
 			expr: sum(increase.what+":rate", by),
 		})
 	}
-	return append(out,
-		recording{name: "namespace:dra_active_devices:sum", expr: sum("active_seconds:rate", by)},
-		// A device of the cluster counts on the node on which most claims have it.
-		recording{name: "namespace:dra_devices:count", expr: `
-			sum by (cluster, namespace, driver) (
-			  max by (cluster, node, namespace, driver) (node_namespace:dra_devices:count)
-			  or
-			  max by (cluster, namespace, driver, cluster_device) (node_namespace:dra_cluster_devices:count)
-			    - on (cluster, namespace, driver, cluster_device)
-			    sum by (cluster, namespace, driver, cluster_device) (
-			      max by (cluster, node, namespace, driver, cluster_device) (node_namespace:dra_cluster_devices:count)
-			    )
-			)`},
-		recording{name: "namespace:dra_power_watts:sum", expr: sum("power_watts:sum", "namespace, driver")},
-	)
+	return out
 }

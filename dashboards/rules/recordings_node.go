@@ -4,7 +4,7 @@ import (
 	"strings"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // unclaimed are the pods that hold a device by a device plugin, without a claim.
@@ -23,90 +23,80 @@ func ofHolders(value func(kind string) string) string {
 // deeper indents the lines of an expression but the first by one more step.
 func deeper(expr string) string { return strings.ReplaceAll(expr, "\n\t\t\t", "\n\t\t\t  ") }
 
-// heldLong are the devices that were held for their share of the window, and measured for it.
-// Others are left out.
+// heldLong are the devices that their holder has had for its share of the window, and that were
+// measured for it. Others are left out.
 const heldLong = "claim_device:dra_allocated_seconds:increase"
 
-// activity is the activity of the devices that a holder has for itself, and that of the devices
-// that it shares.
-func activity(by, info, held, increase, ofDevice string) string {
-	return `
-			(
-			    ` + increase + `
-			      / on (` + by + `) (` + held + ` > 0)
-			    and on (` + by + `) ` + info + `, attribution=~"exclusive|process"}
-			  or
-			    group by (` + by + `) (` + info + `, attribution=~"equal|capacity"})
-			      * on (<device>) group_left () ` + ofDevice + `
-			    and on (` + by + `) ` + held + `
-			)`
-}
+// measuredRecord is the share of the idle window in which each device was measured, by what: its
+// label by is "utilization", or "traffic" of devices that have nothing else.
+const measuredRecord = "device:dra_measured:ratio"
 
-// idleDevices record the activity of each device of each holder within the idle window: of a claim,
-// or of a pod without one, whose series have the label pod and no resourceclaim_name. A device
-// counts only if it was held and measured for most of the window: the counters of holders do not
-// increase while their device is unreadable, which must not count as idle. increase() handles the
-// counter resets when the exporter restarts.
-func idleDevices() []recording {
-	ofClaim := func(increase, ofDevice string) string {
-		return activity("<claim device>", `dra_claim_device_info{admin_access="false"`, heldLong+`{resourceclaim_name!=""}`,
-			increase, ofDevice)
-	}
-	ofPod := func(increase, ofDevice string) string {
-		return activity("<pod device>", `dra_pod_claim_info{resourceclaim_name=""`, heldLong+`{resourceclaim_name=""}`,
-			increase, ofDevice)
-	}
+// holdings record the devices that are held for most of the idle window. A device counts only if it
+// was measured meanwhile: the counters of holders do not increase while their device is unreadable,
+// which must not count as idle.
+func holdings() []recording {
 	return []recording{
-		{name: unclaimed, expr: `
-			group by (<pod device>) (
-			  dra_pod_claim_info{resourceclaim_name=""} and on (<pod device>) dra_pod_unclaimed_allocated_seconds_total
-			)`},
-		{name: "device:dra_allocated_seconds:increase", expr: `
-			max by (<device>) (increase(dra_device_allocated_seconds_total[<idle window>])) > 0`},
-		{name: "device:dra_active:ratio", expr: `
-			max by (<device>) (increase(dra_device_active_seconds_total[<idle window>]))
-			  / on (<device>) (device:dra_allocated_seconds:increase > 0)`},
-		{name: "device:dra_used:ratio", expr: `
-			max by (<device>) (increase(dra_device_used_seconds_total[<idle window>]))
-			  / on (<device>) (device:dra_allocated_seconds:increase > 0)`},
-		{name: "device:dra_io:rate", expr: `
-			sum by (<device>) (
-			  max by (<device>, link, direction) (increase(dra_device_io_bytes_total{link=~"network|rdma"}[<idle window>]))
-			)
-			  / on (<device>) (device:dra_allocated_seconds:increase > 0)`},
-		{name: "device:dra_measured:ratio", expr: `
+		{name: measuredRecord, more: []string{"by"}, expr: `
 			(
-			    max by (<device>) (count_over_time(dra_device_active_seconds_total[<idle window>]))
-			  or
-			    max by (<device>) (count_over_time(dra_device_io_bytes_total{link=~"network|rdma"}[<idle window>]))
+			    label_replace(max by (<device>) (
+			      count_over_time(dra_device_active_seconds_total[<idle window>])
+			    ), "by", "utilization", "", "")
+			  or on (<device>)
+			    label_replace(max by (<device>) (
+			      count_over_time(dra_device_io_bytes_total{link=~"network|rdma"}[<idle window>])
+			    ), "by", "traffic", "", "")
 			)
-			  / on (<device>) (max by (<device>) (count_over_time(dra_device_allocated_seconds_total[<idle window>])) > 0)`},
+			  / on (<device>) group_left ()
+			    (max by (<device>) (count_over_time(dra_device_allocated_seconds_total[<idle window>])) > 0)`},
 		{name: heldLong, expr: `
 			` + ofHolders(func(kind string) string {
 			return "increase(dra_" + kind + "_allocated_seconds_total[<idle window>]) > <held seconds>"
 		}) + `
-			and on (<device>) (device:dra_measured:ratio >= <held>)`},
-		{name: "claim_device:dra_active:ratio", expr: ofClaim(
-			`max by (<claim device>) (increase(dra_claim_active_seconds_total[<idle window>]))`,
-			"device:dra_active:ratio")},
-		{name: "claim_device:dra_io:rate", expr: ofClaim(
-			`sum by (<claim device>) (
-			      max by (<claim device>, link, direction) (
-			        increase(dra_claim_io_bytes_total{link=~"network|rdma"}[<idle window>])
-			      )
-			    )`,
-			"device:dra_io:rate") + `
-			unless on (<device>) dra_device_active_seconds_total`},
-		// The share of the time in which the holder used the device: above its exporter's thresholds.
-		{name: "claim_device:dra_used:ratio", expr: ofClaim(
-			`max by (<claim device>) (increase(dra_claim_used_seconds_total[<idle window>]))`, "device:dra_used:ratio") + `
-			or` + ofPod(
-			`max by (<pod device>) (increase(dra_pod_unclaimed_used_seconds_total[<idle window>]))`, "device:dra_used:ratio")},
+			and on (<device>) (` + measuredRecord + ` >= <held>)`},
+	}
+}
+
+// idleDevices record which share of the idle window each device of each holder was used: of a
+// claim, or of a pod without one, whose series have the label pod and no resourceclaim_name. If
+// holders share the device, and it is unknown which of them uses it, any use counts for each.
+// increase() handles the counter resets when the exporter restarts.
+func idleDevices() []recording {
+	const (
+		claims, known, unknown = `dra_claim_device_info{admin_access="false", attribution=~`, `"exclusive|process"}`, `"equal|capacity"}`
+		pods                   = `dra_pod_claim_info{resourceclaim_name="", attribution=~`
+	)
+	return []recording{
+		// Above the thresholds of the exporter.
+		{name: "claim_device:dra_used:ratio", expr: `
+			(
+			    max by (<claim device>) (increase(dra_claim_used_seconds_total[<idle window>]))
+			    and on (<claim device>) ` + claims + known + `
+			  or
+			    max by (<pod device>) (increase(dra_pod_unclaimed_used_seconds_total[<idle window>]))
+			    and on (<pod device>) ` + pods + known + `
+			  or
+			    (group by (<claim device>) (` + claims + unknown + `) or group by (<pod device>) (` + pods + unknown + `))
+			      * on (<device>) group_left () max by (<device>) (increase(dra_device_used_seconds_total[<idle window>]))
+			) / (` + heldLong + ` > 0)`},
 		// A device without a link can do nothing: that is an error, and not idleness.
 		{name: "claim_device:dra_idle:bool", expr: `
 			(claim_device:dra_used:ratio < bool 0 and on (<device>) (` + linkDown + `))
 			or
 			(claim_device:dra_used:ratio < bool <used share>)`},
+	}
+}
+
+// optOuts are the holders that may be idle.
+func optOuts() []recording {
+	return []recording{
+		{name: "claim:dra_idle_alerts:off", expr: `
+			group by (<claim>) (dra_claim_info{label_<opt out>="off"})
+			or
+			group by (<claim>) (
+			  dra_pod_claim_info and on (<pod>) dra_pod_info{annotation_<opt out>="off"}
+			)
+			or
+			group by (<pod>) (dra_pod_claim_info{resourceclaim_name=""} and on (<pod>) dra_pod_info{annotation_<opt out>="off"})`},
 	}
 }
 
@@ -128,16 +118,8 @@ func idleClaims() []recording {
 		{name: "claim:dra_idle:bool", expr: `
 			min by (<holder>) (claim:dra_idle_devices:count == bool claim:dra_devices:count)`},
 		{name: "claim:dra_network_only:bool", expr: `
-			group by (<holder>) (claim_device:dra_used:ratio and on (<device>) device:dra_io:rate)
-			unless on (<holder>) (claim_device:dra_used:ratio and on (<device>) device:dra_active:ratio)`},
-		{name: "claim:dra_idle_alerts:off", expr: `
-			group by (<claim>) (dra_claim_info{label_<opt out>="off"})
-			or
-			group by (<claim>) (
-			  dra_pod_claim_info and on (<pod>) dra_pod_info{annotation_<opt out>="off"}
-			)
-			or
-			group by (<pod>) (` + unclaimed + ` and on (<pod>) dra_pod_info{annotation_<opt out>="off"})`},
+			group by (<holder>) (claim_device:dra_used:ratio and on (<device>) ` + measuredRecord + `{by="traffic"})
+			unless on (<holder>) (claim_device:dra_used:ratio and on (<device>) ` + measuredRecord + `{by="utilization"})`},
 		// The devices of the holders that are idle as a whole and whose devices have a utilization. Of
 		// claims that have only network devices see DRAClaimNetworkQuiet.
 		{name: "claim:dra_wasted_devices:count", expr: `
@@ -153,18 +135,28 @@ func idleClaims() []recording {
 	}
 }
 
-// lostDevices are those that are claimed and can't be read.
-func lostDevices() []recording {
+// held record who holds what now.
+func held() []recording {
 	return []recording{
 		{name: "device:dra_allocations:max", expr: `
 			max by (<device>) (dra_device_allocations)`},
-		{name: "device:dra_lost:info", expr: `
-			group by (<device>) (dra_device_up == 0 and on (<device>) (device:dra_allocations:max > 0))`},
+		{name: unclaimed, expr: `
+			group by (<pod device>) (
+			  dra_pod_claim_info{resourceclaim_name=""} and on (<pod device>) dra_pod_unclaimed_allocated_seconds_total
+			)`},
 	}
 }
 
-// devices record what many other rules need of each device, once for each device.
-func devices() []recording {
+// lostDevices are those that are claimed and can't be read.
+func lostDevices() []recording {
+	return []recording{
+		{name: "device:dra_lost:info", expr: `
+			group by (<device>) (dra_device_up == 0 and on (<device>) (dra_device_allocations > 0))`},
+	}
+}
+
+// models record what many other rules need of each device, once for each device.
+func models() []recording {
 	return []recording{
 		// While two scrapes differ, one of them is taken. A device of the cluster, which other nodes can
 		// use too, has its name there as cluster_device: sums over nodes count it once by that.
@@ -177,6 +169,12 @@ func devices() []recording {
 			  or
 			  group by (<device>, vendor, model) (dra_device_info{node_local!="false"})
 			)`},
+	}
+}
+
+// capacities are how much of the capacity of devices is consumed.
+func capacities() []recording {
+	return []recording{
 		// How much of its capacity the claims of the node consume.
 		{name: "device:dra_consumed_capacity:ratio", unit: query.Unit{Scale: 1}, expr: `
 			sum by (<device>, resource) (max by (<claim device>, share_id, resource) (dra_claim_consumed_capacity))
@@ -195,7 +193,7 @@ func devices() []recording {
 // than this one can use too.
 const clusterDevice = "cluster_device"
 
-// deviceStates give each device one state: the first of ledger.States() that applies. Rules can't
+// deviceStates give each device one state: the first of book.States() that applies. Rules can't
 // see which devices are guests or unavailable. The former are unmeasured here, the latter are not
 // counted.
 func deviceStates() []recording {
@@ -203,9 +201,7 @@ func deviceStates() []recording {
 		// The parents of partitions that are held, or exist, and those that no slice lists.
 		whole = `label_replace(
 			  group by (cluster, node, driver, pool, parent) (
-			    dra_device_info{parent!=""} and on (<device>) (device:dra_allocations:max > 0)
-			    or
-			    dra_device_info{parent!=""} and on (<device>) (dra_device_up == 1)
+			    dra_device_info{parent!=""} and on (<device>) (device:dra_allocations:max > 0 or device:dra_ready:info)
 			    or
 			    dra_device_info{parent!=""} and on (cluster, node, driver, pool, parent)
 			      label_replace(dra_device_info{listed="false"}, "parent", "$1", "device", "(.+)")
@@ -214,7 +210,7 @@ func deviceStates() []recording {
 	)
 	var out []recording
 	var before []string
-	state := func(s ledger.State, expr string) {
+	state := func(s book.State, expr string) {
 		expr = "\n\t\t\t" + expr
 		if len(before) > 0 {
 			expr += "\n\t\t\tunless on (<device>) " + stateRecord + `{state=~"` + strings.Join(before, "|") + `"}`
@@ -223,28 +219,28 @@ func deviceStates() []recording {
 		out = append(out, recording{name: stateRecord, labels: map[string]string{"state": string(s)}, expr: expr})
 	}
 	one := func(expr string) string { return "group by (<device>) (" + expr + ")" }
-	state(ledger.StateUnhealthy, one(`
+	state(book.StateUnhealthy, one(`
 			  dra_device_health{status="unhealthy"} == 1
 			  or
 			  dra_device_up == 0
 			  or
 			  (`+linkDown+`) and on (<device>) (device:dra_allocations:max > 0)
 			`))
-	state(ledger.StateStalled, one("dra_claim_stalled == 1"))
-	state(ledger.StateUnmeasured, one(`
+	state(book.StateStalled, one("dra_claim_stalled == 1"))
+	state(book.StateUnmeasured, one(`
 			  device:dra_allocations:max > 0
 			  unless on (<device>) dra_device_active_seconds_total
 			  unless on (<device>) dra_device_io_bytes_total{link=~"network|rdma"}
 			`))
-	state(ledger.StateIdle, `(min by (<device>) (claim_device:dra_idle:bool) == 1)`)
-	state(ledger.StateActive, one("device:dra_allocations:max > 0"))
-	state(ledger.StatePartitioned, one("device:dra_allocations:max == 0")+`
-			and on (<device>) `+whole)
+	state(book.StateIdle, `(min by (<device>) (claim_device:dra_idle:bool) == 1)`)
+	state(book.StateActive, one("device:dra_allocations:max > 0"))
 	out = append(out, recording{name: "device:dra_ready:info", expr: `
-			group by (<device>) (device:dra_allocations:max == 0) and on (<device>) dra_device_up`})
-	state(ledger.StateTainted, "device:dra_ready:info"+`
+			group by (<device>) (device:dra_allocations:max == 0) and on (<device>) (dra_device_up == 1)`})
+	state(book.StatePartitioned, one("device:dra_allocations:max == 0")+`
+			and on (<device>) `+whole)
+	state(book.StateTainted, "device:dra_ready:info"+`
 			and on (<device>) dra_device_tainted{effect=~"NoSchedule|NoExecute"}`)
-	state(ledger.StateFree, "device:dra_ready:info")
+	state(book.StateFree, "device:dra_ready:info")
 	return out
 }
 
@@ -335,14 +331,19 @@ func nodes() []recording {
 	return []recording{
 		{name: "node:dra_exporter_up:max", expr: `
 			max by (cluster, node) (up{job=~"<job>"})`},
-		// Their quotient is the mean duration of a source's readings.
+		// Only the sources that fail have a series.
+		{name: "node:dra_failing_source:info", expr: `
+			group by (cluster, node, source) (max by (cluster, node, source) (dra_exporter_source_up) == 0)`},
+	}
+}
+
+// readings are how long the readings of each source take: the quotient is the mean.
+func readings() []recording {
+	return []recording{
 		{name: "node:dra_source_duration_seconds:rate", unit: query.Unit{Seconds: 1, Scale: 1}, expr: `
 			max by (cluster, node, source) (rate(dra_exporter_source_duration_seconds_sum[<rate>]))`},
 		{name: "node:dra_source_readings:rate", unit: query.Unit{Scale: 1}, expr: `
 			max by (cluster, node, source) (rate(dra_exporter_source_duration_seconds_count[<rate>]))`},
-		// Only the sources that fail have a series.
-		{name: "node:dra_failing_source:info", expr: `
-			group by (cluster, node, source) (max by (cluster, node, source) (dra_exporter_source_up) == 0)`},
 	}
 }
 
@@ -412,11 +413,6 @@ func namespacesOfNodes() []recording {
 			count by (cluster, node, namespace, driver, cluster_device) (
 			  group by (<claim device>) (dra_claim_device_info{admin_access="false"})
 			    * on (<device>) group_left (cluster_device) device:dra_model:info{cluster_device!=""}
-			)`},
-		{name: "node_namespace:dra_power_watts:sum", expr: `
-			sum by (cluster, node, namespace, driver, cluster_device) (
-			  ` + deeper(ofHolders(func(kind string) string { return "dra_" + kind + "_power_watts" })) + `
-			    * on (<device>) group_left (cluster_device) device:dra_model:info
 			)`},
 	}
 }

@@ -164,7 +164,7 @@ func (r *recording) rule(o *Options, catalog query.Catalog) (source, error) {
 	}
 	family.Labels = append(family.Labels, r.more...)
 	if r.perInterval {
-		rule.Expr = fmt.Sprintf("(\n%s\n) * <idle interval seconds>", indent(rule.Expr))
+		rule.Expr = fmt.Sprintf("(\n%s\n) * <long interval seconds>", indent(rule.Expr))
 	}
 	if r.unit != (query.Unit{}) {
 		family.Unit = r.unit

@@ -13,23 +13,19 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func newCatalog(t *testing.T) query.Catalog {
 	t.Helper()
-	c, err := query.NewCatalog()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(query.NewCatalog())(t)
 	return c
 }
 
 func newGroups(t *testing.T) []Group {
 	t.Helper()
-	groups, err := Groups(Defaults(), newCatalog(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	groups := must.Get(Groups(Defaults(), newCatalog(t)))(t)
 	return groups
 }
 
@@ -66,10 +62,7 @@ func TestAlertsAreComplete(t *testing.T) {
 	alerts := 0
 	o := Defaults()
 	o.Grafana, o.Page = "https://grafana.example.com", "http://{{ $labels.node }}:10985/"
-	groups, err := Groups(o, newCatalog(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	groups := must.Get(Groups(o, newCatalog(t)))(t)
 	for _, g := range groups {
 		for _, r := range g.Rules {
 			if r.Alert == "" {
@@ -100,13 +93,8 @@ func TestAlertsAreComplete(t *testing.T) {
 // TestRunbook checks that the shipped runbook is up to date and has the section that each alert's
 // runbook_url names.
 func TestRunbook(t *testing.T) {
-	shipped, err := os.ReadFile("../RUNBOOK.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(Runbook(Defaults())), string(shipped)); diff != "" {
-		t.Errorf("the shipped runbook is out of date (-want +got):\n%s", diff)
-	}
+	shipped := must.Get(os.ReadFile("../RUNBOOK.md"))(t)
+	expect.Equal(t, "the shipped runbook is out of date", string(Runbook(Defaults())), string(shipped))
 	anchors := map[string]bool{}
 	for _, section := range strings.Split(string(shipped), "\n## ")[1:] {
 		title, text, _ := strings.Cut(section, "\n")
@@ -132,26 +120,16 @@ func TestRunbook(t *testing.T) {
 
 func TestBothForms(t *testing.T) {
 	groups := newGroups(t)
-	plain, err := File(groups)
-	if err != nil {
-		t.Fatal(err)
-	}
-	operator, err := PrometheusRule("dra-exporter", groups)
-	if err != nil {
-		t.Fatal(err)
-	}
+	plain := must.Get(File(groups))(t)
+	operator := must.Get(PrometheusRule("dra-exporter", groups))(t)
 	var file struct{ Groups []Group }
 	var object struct {
 		APIVersion string `yaml:"apiVersion"`
 		Kind       string
 		Spec       struct{ Groups []Group }
 	}
-	if err := yaml.Unmarshal(plain, &file); err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.Unmarshal(operator, &object); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, yaml.Unmarshal(plain, &file))
+	must.Do(t, yaml.Unmarshal(operator, &object))
 	if diff := cmp.Diff(file.Groups, object.Spec.Groups); diff != "" || object.Kind != "PrometheusRule" {
 		t.Errorf("the rules of %s %s differ from the file's:\n%s", object.APIVersion, object.Kind, diff)
 	}
@@ -162,16 +140,10 @@ func TestTuned(t *testing.T) {
 	o := Defaults()
 	o.IdleWindow, o.IdleUsedShare, o.Job = 2*time.Hour, 0.07, "mine"
 	o.Interval, o.IdleInterval = 30*time.Second, 40*time.Second
-	groups, err := Groups(o, newCatalog(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := File(groups)
-	if err != nil {
-		t.Fatal(err)
-	}
+	groups := must.Get(Groups(o, newCatalog(t)))(t)
+	text := must.Get(File(groups))(t)
 	for _, want := range []string{
-		"[2h]", "< bool 0.07", `job=~"mine"`, "> 5760", "interval: 30s", "interval: 40s", ") * 40",
+		"[2h]", "< bool 0.07", `job=~"mine"`, "> 5760", "interval: 30s", "interval: 40s", "interval: 80s", ") * 80",
 		"7% of the last 2h",
 	} {
 		if !strings.Contains(string(text), want) {

@@ -85,8 +85,11 @@ func TestGroupsOfMetrics(t *testing.T) {
 			t.Errorf("%s is %q where its value is false, and %q by default", flag, got, defaults[flag])
 		}
 	}
-	if groups < 6 || groups != len(off) {
+	if groups < 6 || groups != len(off)-1 { // details is off by default
 		t.Errorf("%d of %d groups have a switch", groups, len(off))
+	}
+	if got := of(values{"metrics": values{"details": true}})["--metrics.details"]; !slices.Equal(got, []string{"on"}) {
+		t.Errorf("--metrics.details is %q, want on", got)
 	}
 	if got := of(values{"metrics": values{"pods": "info"}})["--metrics.pods"]; !slices.Equal(got, []string{"info"}) {
 		t.Errorf("--metrics.pods is %q, want info", got)

@@ -5,7 +5,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -138,48 +137,10 @@ func copyMonitoring() error {
 	if err := program.Run(); err != nil {
 		return fmt.Errorf("generate rules and dashboards: %w", err)
 	}
-	rules := filepath.Join(folder, "files", "rules.yaml")
-	if err := copyFile(filepath.Join(from, "chart", "rules.yaml"), rules); err != nil {
+	files := filepath.Join(folder, "files")
+	if err := os.RemoveAll(files); err != nil {
 		return err
 	}
-	replaced, err := filepath.Glob(filepath.Join(from, "chart", "compat", "*.yaml"))
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Join(folder, "files", "compat"), 0o755); err != nil {
-		return err
-	}
-	for _, path := range replaced {
-		if err := copyFile(path, filepath.Join(folder, "files", "compat", filepath.Base(path))); err != nil {
-			return err
-		}
-	}
-	to := filepath.Join(folder, "files", "dashboards")
-	if err := os.RemoveAll(to); err != nil {
-		return err
-	}
-	dashboards, err := filepath.Glob(filepath.Join(from, "grafana", "*.json"))
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(to, 0o755); err != nil {
-		return err
-	}
-	for _, path := range dashboards {
-		if err := copyFile(path, filepath.Join(to, filepath.Base(path))); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func copyFile(from, to string) error {
-	data, err := os.ReadFile(from)
-	if err != nil {
-		return err
-	}
-	if old, err := os.ReadFile(to); err == nil && bytes.Equal(old, data) {
-		return nil
-	}
-	return os.WriteFile(to, data, 0o644)
+	return errors.Join(os.CopyFS(files, os.DirFS(filepath.Join(from, "chart"))),
+		os.CopyFS(filepath.Join(files, "dashboards"), os.DirFS(filepath.Join(from, "grafana"))))
 }

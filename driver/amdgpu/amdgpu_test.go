@@ -15,6 +15,8 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -83,12 +85,8 @@ func server(tb testing.TB) *machine {
 func (m *machine) file(name, content string) {
 	m.Helper()
 	path := filepath.Join(m.Root, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		m.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		m.Fatal(err)
-	}
+	must.Do(m, os.MkdirAll(filepath.Dir(path), 0o755))
+	must.Do(m, os.WriteFile(path, []byte(content), 0o600))
 }
 
 // has reports whether a file is there.
@@ -145,10 +143,7 @@ func (m *machine) later(d time.Duration) {
 // sample returns the samples by their GPU's address and the partition's number.
 func (m *machine) sample() map[string]driver.Sample {
 	m.Helper()
-	named, err := m.try()
-	if err != nil {
-		m.Fatal(err)
-	}
+	named := must.Get(m.try())(m)
 	return named
 }
 
@@ -201,9 +196,7 @@ func TestHardware(t *testing.T) {
 			DeviceNodes: []string{"/dev/dri/card5", "/dev/dri/renderD131"},
 		},
 	}
-	if diff := cmp.Diff(want, hardware); diff != "" {
-		t.Errorf("hardware (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "hardware", want, hardware)
 }
 
 // after returns the samples of a server after two minutes.
@@ -256,9 +249,7 @@ func TestReadings(t *testing.T) {
 		},
 	} {
 		equal := cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) <= 1e-6*math.Abs(b) })
-		if diff := cmp.Diff(want, values(got[name]), equal); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		expect.Equal(t, name, want, values(got[name]), equal)
 	}
 }
 
@@ -368,9 +359,7 @@ func TestRemovedFiles(t *testing.T) {
 			if strings.HasPrefix(key, samplesOf(path)) {
 				want = slices.DeleteFunc(want, func(s string) bool { return slices.Contains(gone[path], s) })
 			}
-			if diff := cmp.Diff(want, seriesOf(got[key])); diff != "" {
-				t.Errorf("%s is removed: %s (-want +got):\n%s", path, key, diff)
-			}
+			expect.Equal(t, fmt.Sprintf("%s is removed: %s", path, key), want, seriesOf(got[key]))
 		}
 		delete(gone, path)
 	})

@@ -6,9 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // card is one graphics card at the PCI address 0000:03:00.0.
@@ -168,9 +167,7 @@ func TestFan(t *testing.T) {
 				monitor + "pwm1_max": "255",
 			}, 1, 3, nil)
 			want := map[string]float64{"fan_speed": tc.speed, "fan_rotation fan1": tc.rotation}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, "", want, got)
 		})
 	}
 }
@@ -190,15 +187,11 @@ func TestTableSensors(t *testing.T) {
 		"voltage graphics": 0.985, "voltage soc": 0.768, "voltage memory": 0.704,
 		"clock soc": 300e6, "clock video": 25e6, "clock decoder": 26e6, "clock video1": 27e6,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("of a card (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "of a card", want, got)
 	got = cardWith(t, map[string]string{"hwmon/hwmon1/temp1_input": "38000", "hwmon/hwmon1/temp1_label": "edge"}, 3, 0,
 		map[string][]uint64{"apu_temperature_gfx": {3812}, "apu_temperature_soc": {4062}, "apu_temperature_skin": {3598}})
 	want = map[string]float64{"temperature edge": 38, "temperature soc": 40.62, "temperature skin": 35.98}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("of an APU (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "of an APU", want, got)
 }
 
 // A card of the driver radeon has its sensors, and is read. The tree is written from the kernel's
@@ -209,9 +202,7 @@ func TestRadeon(t *testing.T) {
 		"devices/pci0000:00/0000:03:00.0/hwmon/hwmon1/pwm1: 51\n"+
 		"devices/pci0000:00/0000:03:00.0/hwmon/hwmon1/pwm1_max: 255\n")
 	want := map[string]float64{"temperature edge": 61, "fan_speed": 0.2}
-	if diff := cmp.Diff(want, read(m)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "", want, read(m))
 }
 
 // An APU without a value of its GPU's power says why it has none.

@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The counter of energy is believed in the unit in which it agrees with power over a minute, and no
@@ -79,12 +81,9 @@ func TestThrottle(t *testing.T) {
 	clock := time.Unix(1_800_000_000, 0)
 	seconds := func(cycles, power uint64) float64 {
 		t.Helper()
-		m, err := p.parse(table(t, 1, 8, map[string][]uint64{
+		m := must.Get(p.parse(table(t, 1, 8, map[string][]uint64{
 			"accumulation_counter": {cycles}, "ppt_residency_acc": {power}, "vr_thm_residency_acc": {0},
-		}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		})))(t)
 		meter.observe(&m, clock)
 		clock = clock.Add(4 * time.Second)
 		got := meter.readings()

@@ -13,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -21,45 +20,27 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestSource(t *testing.T) {
-	var current *machine
-	newSource := func(tb testing.TB) *machine {
-		tb.Helper()
-		current = server(tb)
-		return current
-	}
-	fault := func(name, file, content string, hits func(driver.Reading) bool) drivertest.Fault {
-		return drivertest.Fault{
-			Name: name,
-			New: func(tb testing.TB) (driver.Source, func()) {
-				tb.Helper()
-				m := newSource(tb)
-				return m.source, func() {
-					m.later(slowEvery)
-					m.file(file, content)
-				}
-			},
+	fault := func(name, file, content string, hits func(driver.Reading) bool) drivertest.FileFault[*machine] {
+		return drivertest.FileFault[*machine]{
+			Name: name, Break: func(m *machine) { m.later(slowEvery); m.file(file, content) },
 			Hits: func(s driver.Sample, r driver.Reading) bool { return s.Hardware.PCI == "0000:0c:00.0" && hits(r) },
 		}
 	}
 	of := func(q driver.Quantity, label string) func(driver.Reading) bool {
 		return func(r driver.Reading) bool { return r.Quantity == q && r.Labels[0] == label }
 	}
-	drivertest.Run(t, drivertest.Config{
-		Fills: Fills(),
-		New: func(tb testing.TB) driver.Source {
-			tb.Helper()
-			return newSource(tb).source
-		},
-		Advance: func() { current.later(slowEvery) },
-		Now:     func() time.Time { return current.Clock },
-		Absent: func(tb testing.TB) driver.Source {
-			tb.Helper()
-			return newMachine(tb).source
-		},
-		Faults: []drivertest.Fault{
+	drivertest.Files[*machine]{
+		Fills: Fills(), New: server,
+		Absent:  func(tb testing.TB) *machine { return newMachine(tb) },
+		Source:  func(m *machine) driver.Source { return m.source },
+		Now:     func(m *machine) time.Time { return m.Clock },
+		Advance: func(m *machine) { m.later(slowEvery) },
+		Faults: []drivertest.FileFault[*machine]{
 			fault("a file without a number", whole+"mem_busy_percent", "much\n", of(driver.EngineUtilization, "dram")),
 			fault("a sensor without a number", whole+"hwmon/hwmon3/temp2_input", "hot\n", of(driver.Temperature, "junction")),
 			fault("a table of an unknown version", whole+"gpu_metrics", "\x04\x00\x09\x09", func(r driver.Reading) bool {
@@ -67,7 +48,7 @@ func TestSource(t *testing.T) {
 				return engine || r.Quantity == driver.ThrottledSeconds || r.Quantity == driver.IOBytes
 			}),
 		},
-	})
+	}.Run(t)
 }
 
 // The form of the table of quantities in the README.
@@ -146,21 +127,15 @@ func TestTopology(t *testing.T) {
 	m := server(t)
 	names := func() []string { return slices.Sorted(maps.Keys(m.sample())) }
 	two := []string{"0000:0c:00.0", "0000:22:00.0", "0000:22:00.0 0", "0000:22:00.0 1", "0000:41:00.0"}
-	if diff := cmp.Diff(two, names()); diff != "" {
-		t.Errorf("two partitions (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "two partitions", two, names())
 	const nodes = "class/kfd/kfd/topology/nodes/"
 	m.file(nodes+"2/gpu_id", "0\n")
 	m.later(time.Second)
-	if diff := cmp.Diff(two, names()); diff != "" {
-		t.Errorf("of the same generation (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "of the same generation", two, names())
 	m.file("class/kfd/kfd/topology/generation_id", "3\n")
 	m.later(slowEvery)
 	one := []string{"0000:0c:00.0", "0000:22:00.0", "0000:41:00.0"}
-	if diff := cmp.Diff(one, names()); diff != "" {
-		t.Errorf("one partition (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "one partition", one, names())
 	got := m.sample()["0000:22:00.0"]
 	if v := values(got); v["utilization"] != 0.33 || len(got.Hardware.DeviceNodes) != 2 {
 		t.Errorf("not partitioned: %v %v", v, got.Hardware)
@@ -178,9 +153,7 @@ func TestTopology(t *testing.T) {
 		}
 		m.renew()
 		got := m.sample()
-		if diff := cmp.Diff(two, slices.Sorted(maps.Keys(got))); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", how, diff)
-		}
+		expect.Equal(t, how, two, slices.Sorted(maps.Keys(got)))
 		if devices := got["0000:22:00.0 1"].Hardware.DeviceNodes; !slices.Contains(devices, "/dev/dri/card3") {
 			t.Errorf("%s: partition 1 has %v", how, devices)
 		}
@@ -204,14 +177,10 @@ func TestTopologyDenied(t *testing.T) {
 		return nodes, denied, err
 	}
 	for _, folder := range []string{m.Root, filepath.Dir(m.Root)} { // for the other user
-		if err := os.Chmod(folder, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Chmod(folder, 0o755))
 	}
 	for _, node := range []string{"1", "2", "3"} {
-		if err := os.Chmod(m.Root+"/class/kfd/kfd/topology/nodes/"+node+"/gpu_id", 0); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Chmod(m.Root+"/class/kfd/kfd/topology/nodes/"+node+"/gpu_id", 0))
 	}
 	got, err := m.try()
 	if driver.ReasonOf(err) != driver.ReasonForbidden || !strings.Contains(err.Error(), "0000:22:00.0") {
@@ -317,9 +286,7 @@ func TestCopies(t *testing.T) {
 		}
 	}
 	expect("two processes", 0.8/4)
-	if err := os.Remove(filepath.Join(m.Root, kfdProcesses, "4001", "sdma_1001")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(m.Root, kfdProcesses, "4001", "sdma_1001")))
 	m.later(time.Second)
 	expect("one of them", 0.3/4)
 	m.Write(kfdProcesses + "4001/sdma_1001: 0\n")

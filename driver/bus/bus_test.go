@@ -13,6 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/bus"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -114,9 +115,7 @@ func TestHotplug(t *testing.T) {
 	root, now := t.TempDir(), time.Unix(1_800_000_000, 0)
 	hardware := bus.Hardware{ID: "10de", Classes: []string{"12", "03"}}
 	s := bus.New(&fake{}, hardware, driver.Host{Sysfs: root}, func() time.Time { return now })
-	if _, err := s.Sample(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.Sample(t.Context()))(t)
 	drivertest.WriteTree(t, root, machine)
 	now = now.Add(10 * time.Second)
 	if _, err := s.Sample(t.Context()); err == nil {

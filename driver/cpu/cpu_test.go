@@ -18,6 +18,8 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -55,9 +57,7 @@ func render(times []ticks) string {
 
 func (m *machine) writeText(stat string) {
 	m.tb.Helper()
-	if err := os.WriteFile(m.source.path, []byte(stat), 0o644); err != nil {
-		m.tb.Fatal(err)
-	}
+	must.Do(m.tb, os.WriteFile(m.source.path, []byte(stat), 0o644))
 }
 
 // run lets all CPUs be busy and idle for so many ticks.
@@ -73,10 +73,7 @@ func (m *machine) run(busy, idle uint64) {
 // sample returns the readings of the CPUs by their numbers.
 func (m *machine) sample() map[int]map[driver.Quantity]driver.Reading {
 	m.tb.Helper()
-	samples, err := m.source.Sample(m.tb.Context())
-	if err != nil {
-		m.tb.Fatal(err)
-	}
+	samples := must.Get(m.source.Sample(m.tb.Context()))(m.tb)
 	all := map[int]map[driver.Quantity]driver.Reading{}
 	for _, s := range samples {
 		all[s.Hardware.CPUs[0]] = map[driver.Quantity]driver.Reading{}
@@ -176,52 +173,35 @@ func TestHotplug(t *testing.T) {
 }
 
 func TestSuite(t *testing.T) {
-	var current *machine
-	fresh := func(tb testing.TB) *machine {
-		tb.Helper()
-		current = newMachine(tb, times(0, 1000, 9000), times(1, 5, 10), times(3, 0, 0))
-		return current
-	}
-	fault := func(name, line, instead string, hits func(cpu int) bool, silent bool) drivertest.Fault {
-		return drivertest.Fault{
-			Name: name,
-			New: func(tb testing.TB) (driver.Source, func()) {
-				tb.Helper()
-				m := fresh(tb)
-				return m.source, func() { m.writeText(regexp.MustCompile(line).ReplaceAllString(render(m.times), instead)) }
-			},
-			Hits:   func(s driver.Sample, _ driver.Reading) bool { return hits(s.Hardware.CPUs[0]) },
-			Silent: silent,
+	fault := func(name, line, instead string, hits func(cpu int) bool, silent bool) drivertest.FileFault[*machine] {
+		return drivertest.FileFault[*machine]{
+			Name: name, Silent: silent, Hits: func(s driver.Sample, _ driver.Reading) bool { return hits(s.Hardware.CPUs[0]) },
+			Break: func(m *machine) { m.writeText(regexp.MustCompile(line).ReplaceAllString(render(m.times), instead)) },
 		}
 	}
 	one := func(cpu int) bool { return cpu == 1 }
 	all := func(int) bool { return true }
-	drivertest.Run(t, drivertest.Config{
+	drivertest.Files[*machine]{
 		Fills: Fills(),
-		New: func(tb testing.TB) driver.Source {
-			tb.Helper()
-			return fresh(tb).source
+		New: func(tb testing.TB) *machine {
+			return newMachine(tb, times(0, 1000, 9000), times(1, 5, 10), times(3, 0, 0))
 		},
-		Now:     func() time.Time { return current.clock },
-		Advance: func() { current.run(30, 70) },
-		Absent: func(tb testing.TB) driver.Source {
-			tb.Helper()
-			return newMachine(tb).source
-		},
-		Faults: []drivertest.Fault{
+		Absent:  func(tb testing.TB) *machine { return newMachine(tb) },
+		Source:  func(m *machine) driver.Source { return m.source },
+		Now:     func(m *machine) time.Time { return m.clock },
+		Advance: func(m *machine) { m.run(30, 70) },
+		Faults: []drivertest.FileFault[*machine]{
 			fault("offline", `cpu1 .*\n`, "", one, true),
 			fault("garbage", `cpu1 `, "cpu1 ? ", one, false),
 			fault("number", `cpu1 `, "cpu99999 ", one, false),
 			fault("nothing", `(?s).*`, "", all, false),
 		},
-	})
+	}.Run(t)
 }
 
 func TestUnreadable(t *testing.T) {
 	m := newMachine(t)
-	if err := os.Mkdir(m.source.path, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(m.source.path, 0o755))
 	if samples, err := m.source.Sample(t.Context()); len(samples) > 0 || err == nil {
 		t.Errorf("samples %v, error %v; want an error alone", samples, err)
 	}
@@ -239,17 +219,9 @@ func TestUnreadable(t *testing.T) {
 // TestThisMachine reads the CPUs that are really there.
 func TestThisMachine(t *testing.T) {
 	source := New("/proc")
-	before, err := source.Sample(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	after, err := source.Sample(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(drivertest.Validate(after, time.Now()), drivertest.Follows(before, after)); err != nil {
-		t.Error(err)
-	}
+	before := must.Get(source.Sample(t.Context()))(t)
+	after := must.Get(source.Sample(t.Context()))(t)
+	expect.OK(t, errors.Join(drivertest.Validate(after, time.Now()), drivertest.Follows(before, after)))
 	if len(after) < runtime.NumCPU() { // affinity may exclude some of them
 		t.Errorf("%d CPUs, of which this program may use %d", len(after), runtime.NumCPU())
 	}
@@ -271,9 +243,7 @@ func TestProperties(t *testing.T) {
 			now.busy -= min(now.busy, rapid.SampledFrom([]uint64{0, 0, 1, 299, 1e5}).Draw(r, "busy back"))
 			now.idle -= min(now.idle, rapid.SampledFrom([]uint64{0, 0, 1, 1000}).Draw(r, "idle back"))
 			after := s.samples([]ticks{now}, clock)
-			if err := errors.Join(drivertest.Validate(after, clock), drivertest.Follows(before, after)); err != nil {
-				r.Fatal(err)
-			}
+			must.Do(r, errors.Join(drivertest.Validate(after, clock), drivertest.Follows(before, after)))
 			rise := after[0].Readings[0].Value - before[0].Readings[0].Value
 			if most := float64(now.busy) - float64(was.busy); rise > max(most, 0)/userHZ+1e-9 {
 				r.Fatalf("active for %v s, the kernel says %v ticks", rise, most)

@@ -13,6 +13,8 @@ import (
 	"testing/iotest"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // times returns the times of a CPU.
@@ -20,10 +22,7 @@ func times(cpu int, busy, idle uint64) ticks { return ticks{cpu: cpu, busy: busy
 
 func testdata(tb testing.TB, name string) []byte {
 	tb.Helper()
-	content, err := os.ReadFile(filepath.Join("testdata", name))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(filepath.Join("testdata", name)))(tb)
 	return content
 }
 

@@ -9,7 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/dcgm/dcgmtest"
@@ -42,26 +43,15 @@ func TestNeedsAttention(t *testing.T) {
 				c := newClock(1)
 				machine.Vocabulary = vocabulary
 				s := newSource(t, c, nil)
-				sample(t, s)
+				nvidiatest.Sample(t, s)
 				tc.change(&machine.GPUs[0].Condition)
-				c.advance(newer.interval().Seconds())
-				if got := attention(sample(t, s)[0]); !slices.Equal(got, []string{want}) {
+				c.Advance(newer.interval().Seconds())
+				if got := nvidiatest.Attention(nvidiatest.Sample(t, s)[0]); !slices.Equal(got, []string{want}) {
 					t.Errorf("%q, want %q", got, want)
 				}
 			})
 		}
 	}
-}
-
-// attention lists the actions that a sample requests.
-func attention(s driver.Sample) []string {
-	var out []string
-	for _, r := range s.Readings {
-		if r.Quantity == driver.NeedsAttention && r.Value == 1 {
-			out = append(out, strings.TrimSpace(strings.Join(r.Labels[:], " ")))
-		}
-	}
-	return out
 }
 
 // readingsOf returns the readings of a quantity by their labels, after a time in which the engine
@@ -71,15 +61,9 @@ func readingsOf(t *testing.T, change func(*dcgmtest.Condition), q driver.Quantit
 	c := newClock(1)
 	change(&machine.GPUs[0].Condition)
 	s := newSource(t, c, nil)
-	sample(t, s)
-	c.advance(slow.interval().Seconds())
-	out := map[string]float64{}
-	for _, r := range sample(t, s)[0].Readings {
-		if r.Quantity == q {
-			out[strings.TrimSpace(strings.Join(r.Labels[:], " "))] = r.Value
-		}
-	}
-	return out
+	nvidiatest.Sample(t, s)
+	c.Advance(slow.interval().Seconds())
+	return nvidiatest.Readings(nvidiatest.Sample(t, s)[0], q)
 }
 
 // The state of a GPU in its fabric: dcgmFabricManagerStatus_t, and NVML's summary of its health.
@@ -95,9 +79,7 @@ func TestFabricState(t *testing.T) {
 			}
 			got := readingsOf(t, func(c *dcgmtest.Condition) { c.FabricStatus, c.FabricSummary = in[0], in[1] },
 				driver.FabricState)
-			if diff := cmp.Diff(states, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, "", states, got)
 		})
 	}
 }
@@ -106,9 +88,7 @@ func TestThrottleActive(t *testing.T) {
 	got := readingsOf(t, func(c *dcgmtest.Condition) { c.Throttling = 0x40 },
 		driver.ThrottleActive)
 	want := map[string]float64{"power": 0, "thermal": 0, "hw_thermal": 1, "hw_power_brake": 0, "other": 0}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "", want, got)
 }
 
 // NVLink 5 counts recoveries in a field of its own, and none of the older errors.
@@ -117,9 +97,7 @@ func TestNVLink5(t *testing.T) {
 		c.NVLinkCRC, c.NVLinkReplay, c.NVLinkRecovery, c.NVLink5Recovery = nan(), nan(), nan(), 7
 	}, driver.Errors)
 	maps.DeleteFunc(got, func(labels string, _ float64) bool { return !strings.HasPrefix(labels, "nvlink") })
-	if diff := cmp.Diff(map[string]float64{"nvlink recovery": 7}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "", map[string]float64{"nvlink recovery": 7}, got)
 }
 
 // The speed of the fan is a ratio or a percentage, depending on the engine.
@@ -129,9 +107,7 @@ func TestFanSpeed(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("vocabulary %d", vocabulary), func(t *testing.T) {
 			got := readingsOf(t, func(*dcgmtest.Condition) { machine.Vocabulary = vocabulary }, driver.FanSpeed)
-			if diff := cmp.Diff(map[string]float64{"": 0.35}, got, approximately()); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, "", map[string]float64{"": 0.35}, got, nvidiatest.Approximately())
 		})
 	}
 }

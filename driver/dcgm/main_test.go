@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+
 	"go.uber.org/goleak"
 
 	"github.com/dra-exporter/dra-exporter/driver/dcgm/dcgmtest"
@@ -50,4 +52,11 @@ func load() (dir string, err error) {
 		return "", errors.Join(err, os.RemoveAll(dir))
 	}
 	return dir, machine.Load()
+}
+
+// newClock returns a clock, and makes the machine one of so many GPUs at that time.
+func newClock(gpus int) *nvidiatest.Clock {
+	c := nvidiatest.NewClock(machine)
+	machine.Reset(gpus, float64(c.Unix()))
+	return c
 }

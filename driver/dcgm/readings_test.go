@@ -9,44 +9,27 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+
 	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 func nan() float64 { return math.NaN() }
 
-// values are the readings of a sample by name, in the quantities' units.
-func values(s driver.Sample) map[string]float64 {
-	out := map[string]float64{}
-	for _, r := range s.Readings {
-		name := r.Quantity.String()
-		for _, l := range r.Labels {
-			if l != "" {
-				name += " " + l
-			}
-		}
-		out[name] = r.Value
-	}
-	return out
-}
-
-func approximately() cmp.Option {
-	return cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) <= 1e-9*math.Max(math.Abs(a), 1) })
-}
-
 // Everything that the source reads of a GPU, against the machine's state in base units.
 func TestQuantities(t *testing.T) {
 	c := newClock(1)
 	g := &machine.GPUs[0]
 	s := newSource(t, c, nil)
-	sample(t, s)
+	nvidiatest.Sample(t, s)
 	for range 10 { // a second more would be the errors' next
-		c.advance(1)
-		sample(t, s)
+		c.Advance(1)
+		nvidiatest.Sample(t, s)
 	}
-	got := sample(t, s)[0]
+	got := nvidiatest.Sample(t, s)[0]
 	want := map[string]float64{
 		"utilization": g.Work.Graphics, "engine_utilization sm": g.Work.SM, "engine_utilization tensor": g.Work.Tensor,
 		"engine_utilization dram": g.Work.DRAM, "occupancy": g.Work.Occupancy,
@@ -85,9 +68,7 @@ func TestQuantities(t *testing.T) {
 		"lifetime_errors page_retirement sbe":     g.RetiredSBE,
 		"lifetime_errors page_retirement dbe":     g.RetiredDBE,
 	}
-	if diff := cmp.Diff(want, values(got), approximately()); diff != "" {
-		t.Errorf("readings (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "readings", want, nvidiatest.Values(got), nvidiatest.Approximately())
 	for _, r := range got.Readings {
 		if age := c.Sub(r.At); age < 0 || age > 10*time.Second {
 			t.Errorf("%v%q is of %v ago", r.Quantity, r.Labels, age)
@@ -97,9 +78,7 @@ func TestQuantities(t *testing.T) {
 		UUID: g.UUID(), PCI: "0000:1b:00.0", Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3", Serial: "1650823456700",
 		FirmwareVersion: "96.00.61.00.01", DriverVersion: "580.65.06", CUDAVersion: "13.0",
 	}
-	if diff := cmp.Diff(wantHardware, got.Hardware); diff != "" {
-		t.Errorf("hardware (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "hardware", wantHardware, got.Hardware)
 }
 
 // The same is read whatever numbers the engine knows: those of 4.5, those of 4.6, and those that
@@ -111,9 +90,9 @@ func TestVocabularies(t *testing.T) {
 			machine.Vocabulary = int64(vocabulary)
 			g := &machine.GPUs[0]
 			s := newSource(t, c, nil)
-			sample(t, s)
-			c.advance(1)
-			got := values(sample(t, s)[0])
+			nvidiatest.Sample(t, s)
+			c.Advance(1)
+			got := nvidiatest.Values(nvidiatest.Sample(t, s)[0])
 			for name, want := range map[string]float64{
 				"energy": g.Energy, "clock sm": g.ClockSM, "clock memory": g.ClockMemory, "clock video": g.ClockVideo,
 				"power": g.Power, "fan_speed": g.Condition.Fan,
@@ -133,17 +112,17 @@ func TestInstances(t *testing.T) {
 	machine.Partition(1, 2)
 	machine.GPUs[1].Instances[1].ComputeInstances = 2
 	s := newSource(t, c, nil)
-	sample(t, s)
-	c.advance(1)
+	nvidiatest.Sample(t, s)
+	c.Advance(1)
 	machine.XID(1, 43, 0, 0)  // of the compute instance
 	machine.XID(1, 44, 0, -1) // of the GPU instance
 	machine.XID(1, 45, 1, 1)
 	machine.XID(1, 48, -1, -1)
-	c.advance(1)
-	samples := sample(t, s)
+	c.Advance(1)
+	samples := nvidiatest.Sample(t, s)
 	got := map[string]map[string]float64{}
 	for _, sample := range samples[1:] {
-		got[sample.Hardware.Instance] = values(sample)
+		got[sample.Hardware.Instance] = nvidiatest.Values(sample)
 	}
 	parent := got[""]
 	delete(got, "")
@@ -162,9 +141,7 @@ func TestInstances(t *testing.T) {
 		"8/0": {},
 		"8/1": {"errors xid 45": 1},
 	}
-	if diff := cmp.Diff(want, got, approximately()); diff != "" {
-		t.Errorf("readings of the instances (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "readings of the instances", want, got, nvidiatest.Approximately())
 	for _, name := range []string{"utilization", "memory_used", "memory_capacity", "occupancy", "engine_utilization sm"} {
 		if v, ok := parent[name]; ok {
 			t.Errorf("the parent has %s %v, which its instances have too", name, v)
@@ -177,9 +154,7 @@ func TestInstances(t *testing.T) {
 		Kind: driver.KindPartition, Parent: machine.GPUs[1].UUID(), Instance: "7/0", Vendor: "nvidia",
 		Profile: "1g.10gb", DriverVersion: "580.65.06", CUDAVersion: "13.0",
 	}
-	if diff := cmp.Diff(wantHardware, samples[2].Hardware); diff != "" {
-		t.Errorf("hardware of an instance (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "hardware of an instance", wantHardware, samples[2].Hardware)
 }
 
 // A GPU that is partitioned, and otherwise partitioned, while it is read.
@@ -187,8 +162,8 @@ func TestRepartition(t *testing.T) {
 	c := newClock(1)
 	s := newSource(t, c, nil)
 	instances := func() (out []string) {
-		c.advance(1)
-		for _, sample := range sample(t, s) {
+		c.Advance(1)
+		for _, sample := range nvidiatest.Sample(t, s) {
 			out = append(out, sample.Hardware.Instance)
 		}
 		return out
@@ -203,12 +178,10 @@ func TestRepartition(t *testing.T) {
 		{func() { machine.GPUs[0].MIG = 0 }, []string{""}},
 	} {
 		step.change()
-		if diff := cmp.Diff(step.want, instances()); diff != "" {
-			t.Errorf("instances (-want +got):\n%s", diff)
-		}
+		expect.Equal(t, "instances", step.want, instances())
 	}
-	c.advance(10)
-	if _, ok := readingOf(sample(t, s)[0], driver.MemoryUsed); !ok {
+	c.Advance(10)
+	if _, ok := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.MemoryUsed); !ok {
 		t.Error("the memory of a GPU whose MIG mode was switched off is not read")
 	}
 }
@@ -219,16 +192,16 @@ func TestOtherInstanceOfTheSameNumber(t *testing.T) {
 	c := newClock(1)
 	machine.Partition(0, 1)
 	s := newSource(t, c, nil)
-	sample(t, s)
-	c.advance(1)
+	nvidiatest.Sample(t, s)
+	c.Advance(1)
 	machine.XID(0, 43, 0, 0)
-	c.advance(1)
-	if n, _ := readingOf(sample(t, s)[1], driver.Errors, "xid", "43"); n != 1 {
+	c.Advance(1)
+	if n, _ := nvidiatest.Value(nvidiatest.Sample(t, s)[1], driver.Errors, "xid", "43"); n != 1 {
 		t.Errorf("the error was counted %v times", n)
 	}
 	machine.GPUs[0].Instances[0].Profile = 9
-	c.advance(1)
-	if n, ok := readingOf(sample(t, s)[1], driver.Errors, "xid", "43"); ok {
+	c.Advance(1)
+	if n, ok := nvidiatest.Value(nvidiatest.Sample(t, s)[1], driver.Errors, "xid", "43"); ok {
 		t.Errorf("a new instance has %v errors", n)
 	}
 }
@@ -238,33 +211,33 @@ func TestOtherInstanceOfTheSameNumber(t *testing.T) {
 func TestXIDs(t *testing.T) {
 	c := newClock(1)
 	machine.XID(0, 13, -1, -1) // before the exporter was there
-	c.advance(1)
+	c.Advance(1)
 	s := newSource(t, c, nil)
 	count := func(code string) float64 {
-		n, _ := readingOf(sample(t, s)[0], driver.Errors, "xid", code)
+		n, _ := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.Errors, "xid", code)
 		return n
 	}
 	if n := count("13"); n != 0 {
 		t.Errorf("an error of before was counted %v times", n)
 	}
-	c.advance(1)
+	c.Advance(1)
 	machine.XID(0, 31, -1, -1)
-	c.advance(0.01)
+	c.Advance(0.01)
 	machine.XID(0, 31, -1, -1)
 	machine.XID(0, 79, -1, -1)
-	c.advance(1)
+	c.Advance(1)
 	for range 5 {
 		if a, b := count("31"), count("79"); a != 2 || b != 1 {
 			t.Errorf("XID 31 was counted %v times, want 2, and 79 %v times, want 1", a, b)
 		}
-		c.advance(1)
+		c.Advance(1)
 	}
 	machine.XID(0, 31, -1, -1)
-	c.advance(1)
+	c.Advance(1)
 	if n := count("31"); n != 3 {
 		t.Errorf("XID 31 was counted %v times, want 3", n)
 	}
-	for _, r := range sample(t, s)[0].Readings {
+	for _, r := range nvidiatest.Sample(t, s)[0].Readings {
 		if r.Labels[0] == "xid" && r.Labels[1] == "31" && !r.Since.Before(c.Add(-7*time.Second)) {
 			t.Errorf("there was none until %v, though one came earlier", r.Since)
 		}
@@ -275,8 +248,8 @@ func TestHealth(t *testing.T) {
 	c := newClock(2)
 	s := newSource(t, c, nil)
 	status := func() (out []string) {
-		c.advance(10)
-		for _, sample := range sample(t, s) {
+		c.Advance(10)
+		for _, sample := range nvidiatest.Sample(t, s) {
 			for _, r := range sample.Readings {
 				if r.Quantity == driver.Health {
 					out = append(out, strings.TrimSpace(fmt.Sprintf("%s %v %s", r.Labels[0], r.Value, sample.HealthReason)))
@@ -295,9 +268,7 @@ func TestHealth(t *testing.T) {
 		{dcgm.DCGM_HEALTH_RESULT_PASS, "healthy 1"},
 	} {
 		machine.GPUs[1].Health = int64(step.health)
-		if diff := cmp.Diff([]string{"healthy 1", step.want}, status()); diff != "" {
-			t.Errorf("result %d (-want +got):\n%s", step.health, diff)
-		}
+		expect.Equal(t, fmt.Sprintf("result %d", step.health), []string{"healthy 1", step.want}, status())
 	}
 }
 
@@ -307,12 +278,12 @@ func TestClockAhead(t *testing.T) {
 	machine.Time += 30
 	s := newSource(t, c, nil)
 	for range 3 {
-		for _, r := range sample(t, s)[0].Readings {
+		for _, r := range nvidiatest.Sample(t, s)[0].Readings {
 			if r.At.After(c.Time) {
 				t.Errorf("%v is of %v, and it is %v", r.Quantity, r.At, c.Time)
 			}
 		}
-		c.advance(1)
+		c.Advance(1)
 	}
 }
 
@@ -320,13 +291,14 @@ func TestClockAhead(t *testing.T) {
 func TestSlowReader(t *testing.T) {
 	c := newClock(1)
 	s := newSource(t, c, nil)
-	sample(t, s)
+	nvidiatest.Sample(t, s)
 	for range 4 {
-		c.advance(3)
-		sample(t, s)
+		c.Advance(3)
+		nvidiatest.Sample(t, s)
 	}
-	if v, _ := readingOf(sample(t, s)[0], driver.IOBytes, "pcie", "transmit"); v != 12*machine.GPUs[0].PCIeTransmitRate {
-		t.Errorf("%v bytes in 12 s at %v per second", v, machine.GPUs[0].PCIeTransmitRate)
+	rate := machine.GPUs[0].PCIeTransmitRate
+	if v, _ := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.IOBytes, "pcie", "transmit"); v != 12*rate {
+		t.Errorf("%v bytes in 12 s at %v per second", v, rate)
 	}
 }
 

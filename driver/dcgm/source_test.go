@@ -10,9 +10,11 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 
 	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
 
@@ -22,44 +24,14 @@ import (
 
 const engineAddress = "127.0.0.1:5555"
 
-// clock is the time of a test, which the test alone sets; the engine's is the same.
-type clock struct {
-	mu sync.Mutex
-	time.Time
-}
-
-// newClock returns a clock, and makes the machine one of so many GPUs at that time.
-func newClock(gpus int) *clock {
-	c := &clock{Time: time.Unix(1_800_000_000, 0)}
-	machine.Reset(gpus, float64(c.Unix()))
-	return c
-}
-
-func (c *clock) now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.Time
-}
-
-// advance lets the machine work, and advances the clock.
-func (c *clock) advance(seconds float64) {
-	c.mu.Lock()
-	c.Time = c.Add(time.Duration(seconds * float64(time.Second)))
-	c.mu.Unlock()
-	machine.Advance(seconds)
-}
-
 // newSource returns a source on the machine, which lets go of the engine when the test ends.
-func newSource(tb testing.TB, c *clock, change func(*Config)) *Source {
+func newSource(tb testing.TB, c *nvidiatest.Clock, change func(*Config)) *Source {
 	tb.Helper()
-	config := Config{Address: engineAddress, Profiling: true, Now: c.now}
+	config := Config{Address: engineAddress, Profiling: true, Now: c.Now}
 	if change != nil {
 		change(&config)
 	}
-	s, err := New(config)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	s := must.Get(New(config))(tb)
 	s.callTimeout = time.Minute // for machines under load: what hangs has a test of its own
 	misuse := machine.Misuse
 	tb.Cleanup(func() {
@@ -71,28 +43,6 @@ func newSource(tb testing.TB, c *clock, change func(*Config)) *Source {
 		}
 	})
 	return s
-}
-
-// sample samples a machine without errors.
-func sample(tb testing.TB, s *Source) []driver.Sample {
-	tb.Helper()
-	samples, err := s.Sample(tb.Context())
-	if err != nil {
-		tb.Fatalf("sample: %v", err)
-	}
-	return samples
-}
-
-// readingOf returns a reading of a sample, false if there is none.
-func readingOf(s driver.Sample, q driver.Quantity, labels ...string) (float64, bool) {
-	var want driver.Labels
-	copy(want[:], labels)
-	for _, r := range s.Readings {
-		if r.Quantity == q && r.Labels == want {
-			return r.Value, true
-		}
-	}
-	return 0, false
 }
 
 func TestSuite(t *testing.T) {
@@ -116,7 +66,7 @@ func TestSuite(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			drivertest.Run(t, suite(func() *clock {
+			drivertest.Run(t, suite(func() *nvidiatest.Clock {
 				c := newClock(tc.gpus)
 				tc.layout()
 				return c
@@ -126,8 +76,8 @@ func TestSuite(t *testing.T) {
 }
 
 // suite is the configuration of drivertest for a machine.
-func suite(layout func() *clock) drivertest.Config {
-	var c *clock
+func suite(layout func() *nvidiatest.Clock) drivertest.Config {
+	var c *nvidiatest.Clock
 	var open *Source // there can be only one
 	fresh := func(tb testing.TB) *Source {
 		if open != nil && open.session.Current() != nil {
@@ -151,8 +101,8 @@ func suite(layout func() *clock) drivertest.Config {
 	return drivertest.Config{
 		Fills:   Fills(),
 		New:     func(tb testing.TB) driver.Source { return fresh(tb) },
-		Advance: func() { c.advance(1) },
-		Now:     func() time.Time { return c.now() },
+		Advance: func() { c.Advance(1) },
+		Now:     func() time.Time { return c.Now() },
 		Absent: func(tb testing.TB) driver.Source {
 			s := fresh(tb)
 			machine.Count = 0
@@ -162,21 +112,21 @@ func suite(layout func() *clock) drivertest.Config {
 			{
 				Name: "a GPU is lost",
 				New: func(tb testing.TB) (driver.Source, func()) {
-					return fresh(tb), func() { machine.GPUs[0].Lost = 1; c.advance(10) }
+					return fresh(tb), func() { machine.GPUs[0].Lost = 1; c.Advance(10) }
 				},
 				Hits: read(first),
 			},
 			{
 				Name: "the engine reads nothing new of a GPU",
 				New: func(tb testing.TB) (driver.Source, func()) {
-					return fresh(tb), func() { machine.GPUs[0].Stalled = 1; c.advance(60) }
+					return fresh(tb), func() { machine.GPUs[0].Stalled = 1; c.Advance(60) }
 				},
 				Hits: read(first),
 			},
 			{
 				Name: "the memory's temperature is not supported", Silent: true,
 				New: func(tb testing.TB) (driver.Source, func()) {
-					return fresh(tb), func() { machine.GPUs[0].MemoryTemperature = nan(); c.advance(1) }
+					return fresh(tb), func() { machine.GPUs[0].MemoryTemperature = nan(); c.Advance(1) }
 				},
 				Hits: func(s driver.Sample, r driver.Reading) bool {
 					return of(first)(s, r) && r.Labels[0] == "memory" && r.Quantity == driver.Temperature
@@ -210,10 +160,7 @@ func TestNoLibrary(t *testing.T) {
 		}
 		return
 	}
-	s, err := New(Config{Address: Embedded})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(New(Config{Address: Embedded}))(t)
 	for range 2 {
 		samples, err := s.Sample(t.Context())
 		if !errors.Is(err, driver.ErrAbsent) || driver.ReasonOf(err) != driver.ReasonNoLibrary ||
@@ -235,10 +182,7 @@ func TestFunctionMissing(t *testing.T) {
 		return
 	}
 	machine.Reset(2, 0)
-	s, err := New(Config{Address: Embedded})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(New(Config{Address: Embedded}))(t)
 	for range 2 {
 		samples, err := s.Sample(t.Context())
 		if driver.ReasonOf(err) != driver.ReasonNoLibrary || !strings.Contains(err.Error(), "no function dcgmHealthSet") ||
@@ -262,16 +206,16 @@ func TestReconnect(t *testing.T) {
 	c := newClock(2)
 	machine.Partition(1, 2)
 	s := newSource(t, c, nil)
-	sample(t, s)
-	c.advance(1)
-	before := sample(t, s)
+	nvidiatest.Sample(t, s)
+	c.Advance(1)
+	before := nvidiatest.Sample(t, s)
 	machine.XID(0, 31, -1, -1)
-	c.advance(1)
-	sample(t, s)
+	c.Advance(1)
+	nvidiatest.Sample(t, s)
 	machine.Down = 1
 	attempts := machine.Calls("dcgmConnect_v2")
 	for i := range 120 {
-		c.advance(1)
+		c.Advance(1)
 		samples, err := s.Sample(t.Context())
 		if err == nil || len(samples) != 4 {
 			t.Fatalf("second %d without an engine: %d samples, error %v", i, len(samples), err)
@@ -289,17 +233,17 @@ func TestReconnect(t *testing.T) {
 	machine.Down = 0
 	machine.Restart()
 	machine.XID(0, 31, -1, -1)
-	c.advance(retryMost.Seconds())
-	sample(t, s)
-	c.advance(1)
-	after := sample(t, s)
+	c.Advance(retryMost.Seconds())
+	nvidiatest.Sample(t, s)
+	c.Advance(1)
+	after := nvidiatest.Sample(t, s)
 	if err := drivertest.Follows(before, after); err != nil {
 		t.Errorf("after the engine came back: %v", err)
 	}
-	if n, _ := readingOf(after[0], driver.Errors, "xid", "31"); n != 2 {
+	if n, _ := nvidiatest.Value(after[0], driver.Errors, "xid", "31"); n != 2 {
 		t.Errorf("%v XID errors were counted, want the one before and the one while nobody was connected", n)
 	}
-	if n, _ := readingOf(after[0], driver.Power); n != machine.GPUs[0].Power {
+	if n, _ := nvidiatest.Value(after[0], driver.Power); n != machine.GPUs[0].Power {
 		t.Errorf("power is %v after the engine came back", n)
 	}
 }
@@ -321,29 +265,17 @@ func TestHung(t *testing.T) {
 				if driver.ReasonOf(err) != driver.ReasonHung || len(samples) != 0 {
 					t.Fatalf("got %d samples and error %v", len(samples), err)
 				}
-				c.advance(1)
+				c.Advance(1)
 			}
-			atMostGoroutines(t, before+1)
+			nvidiatest.AtMostGoroutines(t, before+1)
 			machine.Hang(function, false)
 			s.callTimeout = time.Minute
-			sample(t, s)
-			c.advance(1)
-			if samples := sample(t, s); len(samples) != 2 || len(samples[0].Readings) == 0 {
+			nvidiatest.Sample(t, s)
+			c.Advance(1)
+			if samples := nvidiatest.Sample(t, s); len(samples) != 2 || len(samples[0].Readings) == 0 {
 				t.Errorf("samples once it returned: %v", samples)
 			}
 		})
-	}
-}
-
-// atMostGoroutines waits for the goroutines that have done their work to be gone.
-func atMostGoroutines(t *testing.T, most int) {
-	t.Helper()
-	now := runtime.NumGoroutine()
-	for end := time.Now().Add(10 * time.Second); now > most && time.Now().Before(end); now = runtime.NumGoroutine() {
-		runtime.Gosched()
-	}
-	if now > most {
-		t.Errorf("there are %d goroutines, want at most %d", now, most)
 	}
 }
 
@@ -354,15 +286,15 @@ func TestEmbedded(t *testing.T) {
 	s := newSource(t, c, func(config *Config) {
 		config.Address, config.Passthrough = Embedded, func() bool { return passthrough }
 	})
-	if samples := sample(t, s); len(samples) != 2 || machine.Embedded != 1 {
+	if samples := nvidiatest.Sample(t, s); len(samples) != 2 || machine.Embedded != 1 {
 		t.Errorf("%d samples of 2 GPUs, embedded %d", len(samples), machine.Embedded)
 	}
 	passthrough = true
-	if samples := sample(t, s); len(samples) != 0 || machine.Embedded != 0 {
+	if samples := nvidiatest.Sample(t, s); len(samples) != 0 || machine.Embedded != 0 {
 		t.Errorf("%d samples, embedded %d while GPUs may be handed to guests", len(samples), machine.Embedded)
 	}
 	passthrough = false
-	if samples := sample(t, s); len(samples) != 2 || len(samples[1].Readings) == 0 {
+	if samples := nvidiatest.Sample(t, s); len(samples) != 2 || len(samples[1].Readings) == 0 {
 		t.Errorf("samples after that: %v", samples)
 	}
 }
@@ -375,14 +307,14 @@ func TestAddresses(t *testing.T) {
 		Embedded:         "dcgmStartEmbedded", "localhost": "", ":5555": "", "": "", "http://localhost": "", "on": "",
 	} {
 		c := newClock(1)
-		s, err := New(Config{Address: address, Now: c.now})
+		s, err := New(Config{Address: address, Now: c.Now})
 		if (err == nil) != (want != "") {
 			t.Errorf("%q: error %v", address, err)
 		}
 		if err != nil {
 			continue
 		}
-		if sample(t, s); machine.Calls(want) != 1 {
+		if nvidiatest.Sample(t, s); machine.Calls(want) != 1 {
 			t.Errorf("%q: %s was not called", address, want)
 		}
 		if err := s.close(t.Context()); err != nil || machine.Misuse != 0 {
@@ -403,18 +335,18 @@ func TestProfilingRefused(t *testing.T) {
 		if err != nil {
 			failed++
 		}
-		if v, _ := readingOf(samples[0], driver.Utilization); v != machine.GPUs[0].Utilization {
+		if v, _ := nvidiatest.Value(samples[0], driver.Utilization); v != machine.GPUs[0].Utilization {
 			t.Fatalf("utilization is %v", v)
 		}
-		c.advance(1)
+		c.Advance(1)
 	}
 	if failed != 1 {
 		t.Errorf("%d of 60 samples failed, want the first", failed)
 	}
 	machine.Profiling = 0
-	sample(t, s)
-	c.advance(1)
-	if v, _ := readingOf(sample(t, s)[0], driver.Utilization); v != machine.GPUs[0].Work.Graphics {
+	nvidiatest.Sample(t, s)
+	c.Advance(1)
+	if v, _ := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.Utilization); v != machine.GPUs[0].Work.Graphics {
 		t.Errorf("utilization is %v once the engine profiles", v)
 	}
 	if entities, fields := machine.Groups(); entities != 2 || fields != 7 {
@@ -427,13 +359,13 @@ func TestUnitsRefused(t *testing.T) {
 	c := newClock(1)
 	machine.Units = -36 // DCGM_ST_PROFILING_NOT_SUPPORTED
 	s := newSource(t, c, nil)
-	sample(t, s)
-	c.advance(10)
-	got := sample(t, s)[0]
-	if v, _ := readingOf(got, driver.Occupancy); v != machine.GPUs[0].Work.Occupancy {
+	nvidiatest.Sample(t, s)
+	c.Advance(10)
+	got := nvidiatest.Sample(t, s)[0]
+	if v, _ := nvidiatest.Value(got, driver.Occupancy); v != machine.GPUs[0].Work.Occupancy {
 		t.Errorf("occupancy is %v", v)
 	}
-	if v, ok := readingOf(got, driver.EngineUtilization, "jpeg"); ok {
+	if v, ok := nvidiatest.Value(got, driver.EngineUtilization, "jpeg"); ok {
 		t.Errorf("there is a reading of jpeg: %v", v)
 	}
 }
@@ -442,8 +374,8 @@ func TestNotAskedForProfiling(t *testing.T) {
 	c := newClock(1)
 	machine.Profiling = -36
 	s := newSource(t, c, func(config *Config) { config.Profiling = false })
-	sample(t, s)
-	for _, r := range sample(t, s)[0].Readings {
+	nvidiatest.Sample(t, s)
+	for _, r := range nvidiatest.Sample(t, s)[0].Readings {
 		if r.Quantity == driver.Occupancy || r.Quantity == driver.IOBytes || r.Labels[0] == "jpeg" {
 			t.Errorf("there is a reading of %v", r.Quantity)
 		}
@@ -454,18 +386,18 @@ func TestNotAskedForProfiling(t *testing.T) {
 func TestErrorsNameTheirReason(t *testing.T) {
 	c := newClock(2)
 	s := newSource(t, c, nil)
-	sample(t, s)
-	c.advance(1)
+	nvidiatest.Sample(t, s)
+	c.Advance(1)
 	machine.GPUs[1].Lost = 1
 	machine.XID(1, 79, -1, -1)
-	c.advance(10)
+	c.Advance(10)
 	samples, err := s.Sample(t.Context())
 	if driver.ReasonOf(err) != driver.ReasonGPULost || !strings.Contains(err.Error(), machine.GPUs[1].UUID()) {
 		t.Errorf("of a lost GPU: %v", err)
 	}
 	reported := func(what string) {
 		t.Helper()
-		if n, _ := readingOf(samples[1], driver.Errors, "xid", "79"); n != 1 || !samples[1].Unreadable {
+		if n, _ := nvidiatest.Value(samples[1], driver.Errors, "xid", "79"); n != 1 || !samples[1].Unreadable {
 			t.Errorf("of %s XID 79 is reported %v times, unreadable: %v", what, n, samples[1].Unreadable)
 		}
 	}

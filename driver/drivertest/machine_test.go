@@ -6,9 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // Each file that is read is away while it is tested, and there again afterwards; the others stay.
@@ -38,9 +37,7 @@ func TestRemoveEach(t *testing.T) {
 	if testing.Short() {
 		delete(want, "a/y") // the first of every five files is tested
 	}
-	if diff := cmp.Diff(want, seen); diff != "" {
-		t.Errorf("what is there (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "what is there", want, seen)
 	if content, err := os.ReadFile(filepath.Join(m.Root, "a", "x")); string(content) != "1\n" {
 		t.Errorf("put back: %q, %v", content, err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // BenchmarkSample reads the clients of 500 pods on disk, one sample per second. Each pod has 3
@@ -29,10 +30,7 @@ func BenchmarkSample(b *testing.B) {
 			s.now = func() time.Time { return clock }
 			sample := func() []driver.Sample {
 				clock = clock.Add(time.Second)
-				samples, err := s.Sample(b.Context())
-				if err != nil {
-					b.Fatal(err)
-				}
+				samples := must.Get(s.Sample(b.Context()))(b)
 				return samples
 			}
 			for range 100 { // until all processes are found

@@ -10,11 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // busy lets a process have a client of AMD's GPU open, which was busy for so long in all.
@@ -219,7 +220,6 @@ devices/platform/amdgpu_xcp_0/drm/renderD131/device -> ../../../amdgpu_xcp_0
 
 	m = newMachine(t) // the first partition, which has the GPU's nodes
 	m.write("devices/pci0000:c0/0000:c1:00.0/current_compute_partition: CPX\n")
-	m.write("fs/cgroup/dmem.current: drm/" + amd + "/vram 2097152\n") // of all partitions together
 	m.pod("/dev/dri/card1", 10)
 	m.pod(amd, 20) // the GPU itself, without values
 	m.busy(10, 3, 1, 0)
@@ -230,9 +230,7 @@ devices/platform/amdgpu_xcp_0/drm/renderD131/device -> ../../../amdgpu_xcp_0
 // A GPU of NVIDIA's driver is not read: its clients do not report what it computes.
 func TestNVIDIA(t *testing.T) {
 	m := newMachine(t)
-	if err := os.Remove(filepath.Join(m.root, "devices", "pci0000:c0", amd, "driver")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(m.root, "devices", "pci0000:c0", amd, "driver")))
 	m.write("devices/pci0000:c0/0000:c1:00.0/driver -> ../../../bus/pci/drivers/nvidia\n")
 	m.pod(amd, 10)
 	m.busy(10, 3, 1, 0)
@@ -255,9 +253,7 @@ func TestKFD(t *testing.T) {
 	m.busy(10, 3, 1, time.Second)
 	m.open(11, 5, "/dev/dri/renderD129", saysIntel(3, 200, 200))
 	got := m.sample()
-	if diff := cmp.Diff(memory(2*mib, 10, 11), got[amd]); diff != "" {
-		t.Errorf("AMD's GPU (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "AMD's GPU", memory(2*mib, 10, 11), got[amd])
 	if got := got[intel].Processes[11]["utilization"]; got != 0.5 {
 		t.Errorf("Intel's GPU: %v, want 0.5", got)
 	}
@@ -270,9 +266,7 @@ func TestCapabilities(t *testing.T) {
 	m.pod(intel, 30)
 	m.busy(10, 3, 1, 0)
 	m.open(30, 3, "/dev/dri/renderD129", saysIntel(3, 0, 100))
-	if err := os.Chmod(filepath.Join(m.root, "proc", "10", "fd"), 0); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Chmod(filepath.Join(m.root, "proc", "10", "fd"), 0))
 	var samples []driver.Sample
 	var err error
 	withoutCapabilities(t, func() { samples, err = m.source.Sample(t.Context()) })
@@ -295,9 +289,7 @@ func withoutCapabilities(t *testing.T, f func()) {
 		}
 		done <- err
 	}()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, <-done)
 }
 
 // On a machine without devices, or without holders, nothing is read.
@@ -308,9 +300,7 @@ func TestNobodyHolds(t *testing.T) {
 		t.Errorf("%+v, asked %d times", got, m.asked)
 	}
 	for _, class := range []string{"drm", "accel"} {
-		if err := os.RemoveAll(filepath.Join(m.root, "class", class)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.RemoveAll(filepath.Join(m.root, "class", class)))
 	}
 	m.later(time.Hour)
 	if got := m.sample(); len(got) > 0 || m.asked != 1 {
@@ -325,10 +315,7 @@ func TestMalformed(t *testing.T) {
 	m.pod(amd, 10)
 	m.open(10, 3, "/dev/dri/renderD128", saysAMD(1, 0, 1024)+"drm-engine-dma: 5 parsecs\ndrm-memory-gtt: 5 stones\n")
 	malformed := map[driver.Quantity]int{}
-	samples, err := m.source.Sample(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	samples := must.Get(m.source.Sample(t.Context()))(t)
 	for _, s := range samples {
 		for _, r := range s.Readings {
 			if driver.IsMalformed(r.Value) {
@@ -336,9 +323,7 @@ func TestMalformed(t *testing.T) {
 			}
 		}
 	}
-	if diff := cmp.Diff(map[driver.Quantity]int{driver.Utilization: 1, driver.MemoryUsed: 1}, malformed); diff != "" {
-		t.Errorf("malformed (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "malformed", map[driver.Quantity]int{driver.Utilization: 1, driver.MemoryUsed: 1}, malformed)
 	m.later(time.Second)
 	m.open(10, 3, "/dev/dri/renderD128", saysAMD(1, 0, 1024)+string(make([]byte, maxFile)))
 	if _, err := m.source.Sample(t.Context()); err == nil {
@@ -350,8 +335,6 @@ func TestMalformed(t *testing.T) {
 func suite(tb testing.TB) *machine {
 	tb.Helper()
 	m := newMachine(tb)
-	m.write("fs/cgroup/dmem.capacity: drm/" + amd + "/vram 17163091968\n" +
-		"fs/cgroup/dmem.current: drm/" + amd + "/vram 2097152\n")
 	m.pod(amd, 10)
 	m.pod(npu, 20)
 	m.busy(10, 3, 1, 0)
@@ -387,28 +370,6 @@ func TestSource(t *testing.T) {
 				New: func(tb testing.TB) (driver.Source, func()) {
 					s := begin(tb)
 					return s, func() { m.pods = m.pods[1:] }
-				},
-			},
-			{
-				Name: "cgroups count no memory of devices", Silent: true,
-				Hits: func(_ driver.Sample, r driver.Reading) bool { return r.Quantity == driver.MemoryCapacity },
-				New: func(tb testing.TB) (driver.Source, func()) {
-					s := begin(tb)
-					return s, func() {
-						for _, file := range []string{"dmem.capacity", "dmem.current"} {
-							if err := os.Remove(filepath.Join(m.root, "fs", "cgroup", file)); err != nil {
-								tb.Fatal(err)
-							}
-						}
-					}
-				},
-			},
-			{
-				Name: "the capacity of memory is no number",
-				Hits: func(_ driver.Sample, r driver.Reading) bool { return r.Quantity == driver.MemoryCapacity },
-				New: func(tb testing.TB) (driver.Source, func()) {
-					s := begin(tb)
-					return s, func() { m.write("fs/cgroup/dmem.capacity: drm/" + amd + "/vram ?\n") }
 				},
 			},
 		},

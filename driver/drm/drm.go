@@ -1,6 +1,5 @@
 // Package drm reads the use of graphics cards (class drm) and accelerators (class accel) by their
-// DRM clients, from /proc/<pid>/fdinfo of the processes of pods that hold such devices. It also
-// reads the device memory of cgroups (dmem), if the kernel counts it.
+// DRM clients, from /proc/<pid>/fdinfo of the processes of pods that hold such devices.
 //
 // A client is an open file of a device, including duplicates of the file
 // (Documentation/gpu/drm-usage-stats.rst of Linux).
@@ -32,7 +31,6 @@ type Source struct {
 	order     []*usage // of clients, in the order in which they are read
 	next      int      // in order
 	changed   bool     // the present clients are not those of order
-	pods      map[string]*podMemory
 	parser    parser
 	buffer    []byte
 	limits    limits
@@ -40,7 +38,7 @@ type Source struct {
 
 // limits has the maximum numbers of what one sample reads, and of processes whose state is kept.
 // The next samples continue with the rest.
-type limits struct{ scans, files, reads, cgroups, processes int }
+type limits struct{ scans, files, reads, processes int }
 
 var _ driver.Source = (*Source)(nil)
 
@@ -59,17 +57,17 @@ func FromHost(h driver.Host) (driver.Source, error) {
 
 // Fills returns the quantities that the source reads.
 func Fills() []driver.Quantity {
-	return []driver.Quantity{driver.Utilization, driver.EngineUtilization, driver.MemoryUsed, driver.MemoryCapacity}
+	return []driver.Quantity{driver.Utilization, driver.EngineUtilization, driver.MemoryUsed}
 }
 
 // New returns a source, without reading anything.
 func New(c Config) *Source {
 	return &Source{
 		Config: c, now: time.Now, cards: drmcard.NewLister(c.Sysfs),
-		processes: map[int]*process{}, clients: map[clientID]*usage{}, pods: map[string]*podMemory{},
+		processes: map[int]*process{}, clients: map[clientID]*usage{},
 		buffer: make([]byte, maxFile),
 		limits: limits{
-			scans: scansAtOnce, files: filesAtOnce, reads: readsAtOnce, cgroups: cgroupsAtOnce, processes: maxProcesses,
+			scans: scansAtOnce, files: filesAtOnce, reads: readsAtOnce, processes: maxProcesses,
 		},
 	}
 }
@@ -98,7 +96,6 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 		return nil, bad.Err()
 	}
 	r := s.newReport(pods)
-	bad.Add(s.readMemory(r))
 	if err := ctx.Err(); err != nil {
 		bad.Add(fmt.Errorf("read DRM clients: %w", err))
 	}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -80,7 +82,7 @@ func (m *machine) later(d time.Duration) { m.clock = m.clock.Add(d) }
 
 // pod is a pod that holds the devices with these PCI addresses or nodes, and has these processes.
 func (m *machine) pod(devices string, pids ...int) {
-	pod := driver.PodProcesses{PIDs: pids, Cgroup: filepath.Join(m.root, fmt.Sprintf("pod%d", len(m.pods)))}
+	pod := driver.PodProcesses{PIDs: pids}
 	for d := range strings.FieldsSeq(devices) {
 		if strings.HasPrefix(d, "/") {
 			pod.Devices = append(pod.Devices, driver.Hardware{DeviceNodes: []string{d}})
@@ -96,16 +98,12 @@ func (m *machine) open(pid, fd int, path, says string) {
 	m.tb.Helper()
 	m.write(fmt.Sprintf("proc/%d/fd/%d -> %s\nproc/%d/fdinfo/none: x\n", pid, fd, path, pid))
 	file := filepath.Join(m.root, "proc", fmt.Sprint(pid), "fdinfo", fmt.Sprint(fd))
-	if err := os.WriteFile(file, []byte(says), 0o600); err != nil {
-		m.tb.Fatal(err)
-	}
+	must.Do(m.tb, os.WriteFile(file, []byte(says), 0o600))
 }
 
 func (m *machine) exit(pid int) {
 	m.tb.Helper()
-	if err := os.RemoveAll(filepath.Join(m.root, "proc", fmt.Sprint(pid))); err != nil {
-		m.tb.Fatal(err)
-	}
+	must.Do(m.tb, os.RemoveAll(filepath.Join(m.root, "proc", fmt.Sprint(pid))))
 }
 
 // saysAMD is the fdinfo of a client of the AMD GPU.
@@ -124,13 +122,8 @@ func saysIntel(id int, cycles, total uint64) string {
 // sample returns the readings by the devices' PCI addresses or nodes.
 func (m *machine) sample() map[string]figure {
 	m.tb.Helper()
-	samples, err := m.source.Sample(m.tb.Context())
-	if err != nil {
-		m.tb.Fatal(err)
-	}
-	if err := drivertest.Validate(samples, m.clock); err != nil {
-		m.tb.Fatal(err)
-	}
+	samples := must.Get(m.source.Sample(m.tb.Context()))(m.tb)
+	must.Do(m.tb, drivertest.Validate(samples, m.clock))
 	return figuresOf(samples)
 }
 
@@ -166,9 +159,7 @@ func values(readings []driver.Reading) map[string]float64 {
 
 func (m *machine) expect(when string, want map[string]figure) {
 	m.tb.Helper()
-	if diff := cmp.Diff(want, m.sample()); diff != "" {
-		m.tb.Errorf("%s (-want +got):\n%s", when, diff)
-	}
+	expect.Equal(m.tb, when, want, m.sample())
 }
 
 type (

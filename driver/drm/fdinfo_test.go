@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const (
@@ -18,10 +20,7 @@ const (
 // said is the client in a driver's file in testdata.
 func said(tb testing.TB, name string) string {
 	tb.Helper()
-	text, err := os.ReadFile(filepath.Join("testdata", name+".fdinfo"))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(filepath.Join("testdata", name+".fdinfo")))(tb)
 	return string(text)
 }
 
@@ -112,10 +111,7 @@ func FuzzParse(f *testing.F) {
 		f.Fatal(files, err)
 	}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(file))(f)
 		f.Add(text)
 	}
 	f.Add([]byte("drm-driver:x\ndrm-client-id:1\ndrm-maxfreq-a:1 KHz\ndrm-cycles-a:18446744073709551615\n"))

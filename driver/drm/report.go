@@ -14,7 +14,6 @@ import (
 type report struct {
 	source  *Source
 	at      time.Time
-	pods    []driver.PodProcesses
 	figures map[*device]*figures
 	// forbidden is the error of a process that cannot be read for lack of permission.
 	forbidden error
@@ -22,15 +21,11 @@ type report struct {
 
 // figures has the values of a device that pods hold.
 type figures struct {
-	pods       []int // that hold it
-	incomplete bool  // this process may not read one of their processes
-	kfd        bool  // one of them computes, which its clients do not report
+	incomplete bool // this process may not read one of their processes
+	kfd        bool // one of them computes, which its clients do not report
 	all        totals
 	processes  map[int]*totals
-	// Memory of cgroups on the device, in bytes; nil: not counted.
-	dmem, capacity *float64
-	podMemory      map[int]float64 // by process
-	garbled        [numKinds]int
+	garbled    [numKinds]int
 }
 
 // totals has sums over clients.
@@ -48,7 +43,7 @@ type share struct {
 
 // newReport returns the sums over clients of the devices that the pods hold.
 func (s *Source) newReport(pods []driver.PodProcesses) *report {
-	r := &report{source: s, at: s.now(), pods: pods, figures: map[*device]*figures{}}
+	r := &report{source: s, at: s.now(), figures: map[*device]*figures{}}
 	for i := range pods {
 		var forbidden error
 		for _, pid := range pods[i].PIDs {
@@ -62,7 +57,6 @@ func (s *Source) newReport(pods []driver.PodProcesses) *report {
 		for n := range pods[i].Devices {
 			for _, d := range s.ofHardware(&pods[i].Devices[n]) {
 				f := r.of(d)
-				f.pods = append(f.pods, i)
 				f.incomplete = f.incomplete || forbidden != nil
 			}
 		}
@@ -84,7 +78,7 @@ func (s *Source) newReport(pods []driver.PodProcesses) *report {
 func (r *report) of(d *device) *figures {
 	f := r.figures[d]
 	if f == nil {
-		f = &figures{processes: map[int]*totals{}, podMemory: map[int]float64{}}
+		f = &figures{processes: map[int]*totals{}}
 		r.figures[d] = f
 	}
 	return f
@@ -156,28 +150,22 @@ func (r *report) samples() []driver.Sample {
 // device has no clients.
 func (r *report) readings(d *device, f *figures) []driver.Reading {
 	var out []driver.Reading
-	add := func(q driver.Quantity, label string, value float64, estimated bool) {
+	add := func(q driver.Quantity, label string, value float64) {
 		out = append(out, driver.Reading{
-			Quantity: q, Labels: driver.Labels{label}, Value: value, At: r.at, Estimated: estimated,
+			Quantity: q, Labels: driver.Labels{label}, Value: value, At: r.at, Estimated: true,
 		})
-	}
-	if f.capacity != nil {
-		add(driver.MemoryCapacity, "", *f.capacity, false)
-	}
-	if f.dmem != nil {
-		add(driver.MemoryUsed, "", *f.dmem, false)
 	}
 	for kind, q := range [numKinds]driver.Quantity{ofEngines: driver.Utilization, ofMemory: driver.MemoryUsed} {
 		for range f.garbled[kind] {
-			add(q, "", driver.Malformed(), true)
+			add(q, "", driver.Malformed())
 		}
 	}
 	if f.incomplete {
 		return out
 	}
 	d.hasMemory = d.hasMemory || f.all.hasMemory
-	if d.hasMemory && f.dmem == nil {
-		add(driver.MemoryUsed, "", float64(f.all.memory), true)
+	if d.hasMemory {
+		add(driver.MemoryUsed, "", float64(f.all.memory))
 	}
 	if f.kfd {
 		return out
@@ -193,53 +181,32 @@ func (r *report) readings(d *device, f *figures) []driver.Reading {
 	if !d.busy {
 		return out
 	}
-	add(driver.Utilization, "", f.all.busiest(), true)
+	add(driver.Utilization, "", f.all.busiest())
 	for _, label := range slices.Sorted(maps.Keys(d.engines)) {
-		add(driver.EngineUtilization, label, labels[label], true)
+		add(driver.EngineUtilization, label, labels[label])
 	}
 	return out
 }
 
-// processes returns the use of a device by each process. The memory of a pod's cgroup is attributed
-// to one of its processes and replaces that of all of them.
+// processes returns the use of a device by each process.
 func (r *report) processes(f *figures) []driver.Process {
-	byPID := map[int][]driver.Reading{}
-	if !f.incomplete {
-		counted := r.counted(f)
-		for pid, t := range f.processes {
-			if len(t.engines) > 0 && !f.kfd {
-				byPID[pid] = append(byPID[pid], driver.Reading{Quantity: driver.Utilization, Value: t.busiest(), At: r.at})
-			}
-			if t.hasMemory && !counted[pid] {
-				byPID[pid] = append(byPID[pid], driver.Reading{Quantity: driver.MemoryUsed, Value: float64(t.memory), At: r.at})
-			}
+	if f.incomplete {
+		return nil
+	}
+	var out []driver.Process
+	for _, pid := range slices.Sorted(maps.Keys(f.processes)) {
+		t, p := f.processes[pid], driver.Process{PID: pid}
+		if len(t.engines) > 0 && !f.kfd {
+			p.Readings = append(p.Readings, driver.Reading{Quantity: driver.Utilization, Value: t.busiest(), At: r.at})
 		}
-	}
-	for pid, bytes := range f.podMemory {
-		byPID[pid] = append(byPID[pid], driver.Reading{Quantity: driver.MemoryUsed, Value: bytes, At: r.at})
-	}
-	out := make([]driver.Process, 0, len(byPID))
-	for _, pid := range slices.Sorted(maps.Keys(byPID)) {
-		out = append(out, driver.Process{PID: pid, Readings: byPID[pid]})
+		if t.hasMemory {
+			p.Readings = append(p.Readings, driver.Reading{Quantity: driver.MemoryUsed, Value: float64(t.memory), At: r.at})
+		}
+		if len(p.Readings) > 0 {
+			out = append(out, p)
+		}
 	}
 	return out
-}
-
-// counted returns the processes of pods whose cgroup's memory is known.
-func (r *report) counted(f *figures) map[int]bool {
-	counted := map[int]bool{}
-	if len(f.podMemory) == 0 {
-		return counted
-	}
-	for _, i := range f.pods {
-		pids := r.pods[i].PIDs
-		if slices.ContainsFunc(pids, func(pid int) bool { _, ok := f.podMemory[pid]; return ok }) {
-			for _, pid := range pids {
-				counted[pid] = true
-			}
-		}
-	}
-	return counted
 }
 
 // engineLabel returns the label for a driver's name of a kind of engine; "" if there is none.

@@ -13,6 +13,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/health/healthtest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Whatever a driver reports, the kept data is bounded, and every sample is valid.
@@ -27,10 +29,7 @@ func FuzzReport(f *testing.F) {
 			HealthCheckTimeoutSeconds: -1 << 63, LastUpdatedTime: 1<<63 - 1,
 		}},
 	} {
-		wire, err := proto.Marshal(&healthv1.NodeWatchResourcesResponse{Devices: devices})
-		if err != nil {
-			f.Fatal(err)
-		}
+		wire := must.Get(proto.Marshal(&healthv1.NodeWatchResourcesResponse{Devices: devices}))(f)
 		f.Add(wire)
 	}
 	const room = 4
@@ -52,9 +51,7 @@ func FuzzReport(f *testing.F) {
 			}
 		}
 		for _, at := range []time.Time{now, now.Add(maxTimeout + 1)} {
-			if err := drivertest.Validate(p.samples(at), at); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, drivertest.Validate(p.samples(at), at))
 		}
 	})
 }

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	healthv1 "k8s.io/kubelet/pkg/apis/dra-health/v1"
 	healthv1alpha1 "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
@@ -21,6 +20,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/health/healthtest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -300,9 +301,7 @@ func TestMisbehaving(t *testing.T) {
 		driver.ReasonMissingPool: 1, driver.ReasonMissingDevice: 1, driver.ReasonTooLong: 1, driver.ReasonDuplicate: 1,
 		driver.ReasonTooManyDevices: 2,
 	}
-	if diff := cmp.Diff(want, n.Rejected()); diff != "" {
-		t.Errorf("rejected -want +got:\n%s", diff)
-	}
+	expect.Equal(t, "rejected", want, n.Rejected())
 	message := n.plugins[filepath.Join(n.root, "plugins_registry", "a-reg.sock")].devices[deviceKey{"node", "2"}].message
 	if !strings.HasPrefix(message, "two lines [0m éé") || !strings.HasSuffix(message, "é…") ||
 		len(message) > driver.MaxMessage {
@@ -342,11 +341,8 @@ func TestManyPlugins(t *testing.T) {
 	d.Set(healthtest.Device("x", good, ""))
 	d.Start(t, n.root)
 	for i := range maxPlugins {
-		l, err := new(net.ListenConfig).Listen(t.Context(), "unix",
-			filepath.Join(n.root, "plugins_registry", fmt.Sprintf("z%d", i)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(new(net.ListenConfig).Listen(t.Context(), "unix",
+			filepath.Join(n.root, "plugins_registry", fmt.Sprintf("z%d", i))))(t)
 		l.(*net.UnixListener).SetUnlinkOnClose(false)
 		_ = l.Close()
 	}
@@ -365,9 +361,7 @@ func TestUnknownPlugin(t *testing.T) {
 	if _, err := n.Sample(n.ctx); err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff(driver.Rejections{driver.ReasonOther: 1}, n.Rejected()); diff != "" {
-		t.Errorf("rejected -want +got:\n%s", diff)
-	}
+	expect.Equal(t, "rejected", driver.Rejections{driver.ReasonOther: 1}, n.Rejected())
 	if got := n.Describe(); len(got) != 1 || !strings.HasPrefix(got[0], "csi-reg.sock: ask a plugin what it is: ") {
 		t.Errorf("described as %q", got)
 	}
@@ -377,9 +371,7 @@ func TestUnknownPlugin(t *testing.T) {
 // socket anywhere, or serve all on one.
 func TestEndpoint(t *testing.T) {
 	s := New(healthtest.Root(t))
-	if err := os.WriteFile(filepath.Join(s.root, "plugins", "here.sock"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(s.root, "plugins", "here.sock"), nil, 0o600))
 	for told, want := range map[string]string{
 		"":                                      "registration",
 		"/run/x.sock":                           "/run/x.sock",

@@ -34,7 +34,6 @@ type device struct {
 	energy    string      // file with the energy, once chosen
 	power     sysfs.Meter // of the energy
 	busy      sysfs.Meter // of an NPU's busy time
-	counters  *counters
 
 	isDiscovered   bool
 	failed         bool // something could not be read the last time
@@ -165,10 +164,8 @@ func (p *pass) measure(whole bool) {
 	case intelVPU:
 		p.measureNPU()
 	default:
-		p.bad.Add(d.counters.read(p.at))
 		p.measureGTs()
 		p.measureEnergy()
-		p.readings = append(p.readings, d.counters.readings(0)...)
 	}
 	d.fast, d.fastAt, p.readings = p.readings, p.at, nil
 	if !whole {
@@ -226,9 +223,6 @@ func (p *pass) discover() {
 		d.functions = append(d.functions, functions[n])
 	}
 	p.discoverGTs(tiles)
-	if p.source.PMU && d.hardware.Kind == driver.KindDevice {
-		p.openCounters(tiles)
-	}
 }
 
 // findMonitor returns the hwmon of the device itself. i915 has others for its GTs.

@@ -165,7 +165,7 @@ func (p *pass) measureGTs() {
 		p.addAt(at, driver.Utilization, all)
 	}
 	for _, engine := range []string{"render", "video"} {
-		if share, ok := busy[engine]; ok && !partial[engine] && !p.device.counters.has(engine) {
+		if share, ok := busy[engine]; ok && !partial[engine] {
 			p.addAt(at, driver.EngineUtilization, share, engine)
 		}
 	}

@@ -1,6 +1,5 @@
 // Package intelgpu reads Intel's GPUs (kernel drivers xe and i915), Gaudi accelerators (habanalabs)
-// and NPUs (intel_vpu) from sysfs. On request, it reads GPUs' engines from their performance
-// monitoring units.
+// and NPUs (intel_vpu) from sysfs.
 //
 // Bounds (max…) are for what the kernel sends.
 package intelgpu
@@ -28,8 +27,8 @@ const (
 // Source reads all GPUs and accelerators of Intel. It is a [driver.Source].
 //
 // Utilization and power are means since the previous sample. A virtual function has a sample
-// without readings unless PMU is set, since sysfs has no values for it. A suspended GPU is not
-// woken: its utilization is 0, and everything else is absent.
+// without readings, since sysfs has no values for it. A suspended GPU is not woken: its utilization
+// is 0, and everything else is absent.
 type Source struct {
 	Config
 	now    func() time.Time
@@ -38,7 +37,6 @@ type Source struct {
 	known  map[string]*device // by PCI address
 	order  []*device          // in the kernel's order, graphics cards first
 	reader sysfs.Reader
-	open   opener
 }
 
 var _ driver.Source = (*Source)(nil)
@@ -46,17 +44,11 @@ var _ driver.Source = (*Source)(nil)
 // Config is the configuration of a source.
 type Config struct {
 	Sysfs string // mount point of the host's sysfs
-	// PMU enables reading engines of GPUs from performance monitoring units. It needs CAP_PERFMON, or
-	// a kernel.perf_event_paranoid below 1.
-	PMU bool
 }
-
-// PMUSwitch is the name of the flag that sets Config.PMU.
-const PMUSwitch = "pmu"
 
 // FromHost returns the source of a machine.
 func FromHost(h driver.Host) (driver.Source, error) {
-	return New(Config{Sysfs: h.Sysfs, PMU: slices.Contains(h.Switches, PMUSwitch)}), nil
+	return New(Config{Sysfs: h.Sysfs}), nil
 }
 
 // Fills returns the quantities that the source reads.
@@ -73,7 +65,7 @@ func Fills() []driver.Quantity {
 func New(c Config) *Source {
 	return &Source{
 		Config: c, now: time.Now, cards: drmcard.NewLister(c.Sysfs), accels: accels{root: c.Sysfs},
-		known: map[string]*device{}, open: openPerf,
+		known: map[string]*device{},
 	}
 }
 
@@ -130,9 +122,6 @@ func (s *Source) list(now time.Time, bad *sysfs.Problems) {
 		s.known[d.hardware.PCI] = d
 		s.order = append(s.order, d)
 	}
-	for _, gone := range before {
-		gone.counters.close()
-	}
 }
 
 // measure reads a device. It returns false if the device is gone.
@@ -154,17 +143,11 @@ func (s *Source) measure(d *device, whole bool, bad *sysfs.Problems) bool {
 
 // samples returns the samples of the devices that were read, and of their virtual functions.
 func (s *Source) samples(devices []*device) []driver.Sample {
-	own := map[string][]driver.Reading{} // readings of virtual functions, by address
-	for _, d := range devices {
-		for i, address := range d.functions {
-			own[address] = d.counters.readings(i + 1)
-		}
-	}
-	samples := make([]driver.Sample, 0, len(devices)+len(own))
+	samples := make([]driver.Sample, 0, len(devices))
 	for _, d := range devices {
 		hardware := d.hardware
 		hardware.DeviceNodes = slices.Clone(hardware.DeviceNodes)
-		readings := slices.Concat(d.fast, d.slow, own[hardware.PCI])
+		readings := slices.Concat(d.fast, d.slow)
 		samples = append(samples, driver.Sample{
 			Hardware: hardware, Readings: readings, Unreadable: len(readings) == 0 && d.failed,
 		})
@@ -179,7 +162,6 @@ func (s *Source) samples(devices []*device) []driver.Sample {
 					Kind: driver.KindPartition, PCI: address, Parent: d.hardware.PCI, Vendor: "intel",
 					NUMANode: d.hardware.NUMANode,
 				},
-				Readings: own[address],
 			})
 		}
 	}

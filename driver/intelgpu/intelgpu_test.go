@@ -9,12 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/goleak"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -92,10 +93,7 @@ func (m *machine) later(d time.Duration) {
 // sample returns the samples by PCI address.
 func (m *machine) sample() map[string]driver.Sample {
 	m.Helper()
-	samples, err := m.source.Sample(m.Context())
-	if err != nil {
-		m.Fatal(err)
-	}
+	samples := must.Get(m.source.Sample(m.Context()))(m)
 	named := map[string]driver.Sample{}
 	for _, s := range samples {
 		named[s.Hardware.PCI] = s
@@ -129,9 +127,7 @@ func TestHardware(t *testing.T) {
 		},
 		npu: {PCI: npu, Vendor: "intel", DeviceNodes: []string{"/dev/accel/accel1"}},
 	}
-	if diff := cmp.Diff(want, hardware); diff != "" {
-		t.Errorf("hardware (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "hardware", want, hardware)
 }
 
 // wholeServer has the server's readings after a second.
@@ -183,9 +179,7 @@ func TestValues(t *testing.T) {
 	m.later(time.Second)
 	second := m.sample()
 	for address, want := range wholeServer() {
-		if diff := cmp.Diff(want, drivertest.Values(second[address]), approximately); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", address, diff)
-		}
+		expect.Equal(t, address, want, drivertest.Values(second[address]), approximately)
 	}
 	if len(second) != len(wholeServer()) {
 		t.Errorf("%d samples", len(second))

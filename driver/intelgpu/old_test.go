@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // one is a GPU of the driver i915 or xe at 0000:00:02.0, and nothing that it shows.
@@ -93,9 +94,7 @@ func TestLimits(t *testing.T) {
 			const monitor = oneFolder + "hwmon/hwmon1/"
 			m := newMachine(t, one(tc.kernelDriver)+monitor+"name: "+tc.kernelDriver+"\n")
 			drivertest.WriteTree(t, m.Root, limits(monitor, tc.files))
-			if diff := cmp.Diff(tc.want, drivertest.Values(m.sample()["0000:00:02.0"])); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, "", tc.want, drivertest.Values(m.sample()["0000:00:02.0"]))
 		})
 	}
 }

@@ -3,15 +3,16 @@ package intelgpu
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // A GT's utilization is unknown where its counter of idle time can't be believed, and then the
@@ -72,11 +73,11 @@ func TestWindow(t *testing.T) {
 	m.sample()
 	m.later(time.Second)
 	want := utilization(t, m)
-	m.later(minWindow / 2)
+	m.later(50 * time.Millisecond)
 	if got := utilization(t, m); got != want {
 		t.Errorf("%+v after a short while, want %+v", got, want)
 	}
-	m.later(minWindow)
+	m.later(100 * time.Millisecond)
 	if got := utilization(t, m); !got.At.Equal(m.Clock) {
 		t.Errorf("%+v after a window, at %v", got, m.Clock)
 	}
@@ -102,9 +103,7 @@ func TestSuspended(t *testing.T) {
 	m.Write(battlemageFolder + "power/runtime_status: suspended\n" + battlemageFolder + "tile0/gt0/gtidle/name: unread\n")
 	m.later(slowEvery)
 	want := map[string]float64{"utilization": 0, "engine_utilization render": 0, "engine_utilization video": 0}
-	if diff := cmp.Diff(want, drivertest.Values(m.sample()[battlemage])); diff != "" {
-		t.Errorf("while it is suspended (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "while it is suspended", want, drivertest.Values(m.sample()[battlemage]))
 	m.Write(battlemageFolder + "power/runtime_status: active\n" + battlemageFolder + "tile0/gt0/gtidle/name: gt0-rc\n")
 	m.later(time.Second)
 	got := drivertest.Values(m.sample()[battlemage])
@@ -113,9 +112,7 @@ func TestSuspended(t *testing.T) {
 	}
 	m.later(slowEvery)
 	m.sample()
-	if diff := cmp.Diff(len(wholeServer()[battlemage]), len(drivertest.Values(m.sample()[battlemage]))); diff != "" {
-		t.Errorf("series later (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "series later", len(wholeServer()[battlemage]), len(drivertest.Values(m.sample()[battlemage])))
 }
 
 // A status that names no reason is another reason; reasons of later hardware have a name.
@@ -189,12 +186,8 @@ func TestHotplug(t *testing.T) {
 	m.sample()
 	m.later(time.Second)
 	m.sample()
-	if err := os.Remove(filepath.Join(m.Root, "class", "drm", "card3")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(filepath.Join(m.Root, "class", "accel", "accel0")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(m.Root, "class", "drm", "card3")))
+	must.Do(t, os.Remove(filepath.Join(m.Root, "class", "accel", "accel0")))
 	m.later(time.Second)
 	got := m.sample()
 	if _, ok := got[arc]; ok {
@@ -211,9 +204,7 @@ func TestHotplug(t *testing.T) {
 	if energy := drivertest.Values(m.sample()[arc])["energy"]; energy != 40_300 {
 		t.Errorf("energy of a card that came back is %v", energy)
 	}
-	if err := os.RemoveAll(filepath.Join(m.Root, "devices", "pci0000:0a")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.RemoveAll(filepath.Join(m.Root, "devices", "pci0000:0a")))
 	if _, ok := m.sample()[arc]; ok {
 		t.Error("a card whose folder is gone has a sample")
 	}
@@ -277,52 +268,28 @@ func cards(n int) string {
 }
 
 func TestSource(t *testing.T) {
-	var clock *machine
-	newSource := func(tb testing.TB) *machine {
-		tb.Helper()
-		clock = newMachine(tb, server(tb))
-		clock.sample() // rates are of the second one
-		clock.later(time.Second)
-		return clock
-	}
-	fault := func(name, tree, address string, hits func(driver.Reading) bool) drivertest.Fault {
-		return drivertest.Fault{
-			Name: name,
-			New: func(tb testing.TB) (driver.Source, func()) {
-				tb.Helper()
-				m := newSource(tb)
-				return m.source, func() {
-					m.Write(tree)
-					m.later(slowEvery)
-				}
-			},
+	fault := func(name, tree, address string, hits func(driver.Reading) bool) drivertest.FileFault[*machine] {
+		return drivertest.FileFault[*machine]{
+			Name: name, Break: func(m *machine) { m.Write(tree); m.later(slowEvery) },
 			Hits: func(s driver.Sample, r driver.Reading) bool { return s.Hardware.PCI == address && hits(r) },
 		}
 	}
 	of := func(quantities ...driver.Quantity) func(driver.Reading) bool {
-		return func(r driver.Reading) bool {
-			for _, q := range quantities {
-				if r.Quantity == q && r.Labels[0] != "video" {
-					return true
-				}
-			}
-			return false
-		}
+		return func(r driver.Reading) bool { return slices.Contains(quantities, r.Quantity) && r.Labels[0] != "video" }
 	}
-	drivertest.Run(t, drivertest.Config{
+	drivertest.Files[*machine]{
 		Fills: Fills(),
-		New: func(tb testing.TB) driver.Source {
-			tb.Helper()
-			return newSource(tb).source
+		New: func(tb testing.TB) *machine {
+			m := newMachine(tb, server(tb))
+			m.sample() // rates are of the second one
+			m.later(time.Second)
+			return m
 		},
-		Advance: func() { clock.later(slowEvery) },
-		Now:     func() time.Time { return clock.Clock },
-		Absent: func(tb testing.TB) driver.Source {
-			tb.Helper()
-			clock = newMachine(tb)
-			return clock.source
-		},
-		Faults: []drivertest.Fault{
+		Absent:  func(tb testing.TB) *machine { return newMachine(tb) },
+		Source:  func(m *machine) driver.Source { return m.source },
+		Now:     func(m *machine) time.Time { return m.Clock },
+		Advance: func(m *machine) { m.later(slowEvery) },
+		Faults: []drivertest.FileFault[*machine]{
 			fault("idle time without a number", battlemageFolder+"tile0/gt0/gtidle/idle_residency_ms: long\n", battlemage,
 				of(driver.Utilization, driver.EngineUtilization)),
 			fault("energy without a number", arcFolder+"hwmon/hwmon6/energy1_input: much\n", arc,
@@ -335,7 +302,7 @@ func TestSource(t *testing.T) {
 			fault("a temperature without a number", battlemageFolder+"hwmon/hwmon3/temp3_input: hot\n", battlemage,
 				func(r driver.Reading) bool { return r.Quantity == driver.Temperature && r.Labels[0] == "memory" }),
 		},
-	})
+	}.Run(t)
 }
 
 // BenchmarkSample reads GPUs, of a tree on disk, a second a sample; and a machine without any.

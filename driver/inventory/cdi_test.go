@@ -12,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // spec returns a CDI spec in YAML of kind vendor.test/dev; each device is "name" or
@@ -127,17 +129,11 @@ func sysfsTree(t *testing.T) string {
 		"class/infiniband_verbs/uverbs": "x",
 	} {
 		path := filepath.Join(root, link)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(target, path); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		must.Do(t, os.Symlink(target, path))
 	}
 	verbs := filepath.Join(root, "class", "infiniband_verbs", "uverbs1")
-	if err := os.MkdirAll(verbs, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(verbs, 0o700))
 	write(t, filepath.Join(verbs, "ibdev"), "mlx5_1\n")
 	return root
 }
@@ -181,9 +177,7 @@ func TestLookup(t *testing.T) {
 			t.Errorf("%s: -want +got:\n%s", names, diff)
 		}
 	}
-	if diff := cmp.Diff(driver.Rejections{driver.ReasonConflictingCDI: 1}, c.Rejected()); diff != "" {
-		t.Errorf("rejections: -want +got:\n%s", diff)
-	}
+	expect.Equal(t, "rejections", driver.Rejections{driver.ReasonConflictingCDI: 1}, c.Rejected())
 }
 
 // event is what Watch emits, less the time.
@@ -242,22 +236,16 @@ func TestRefresh(t *testing.T) {
 		{"large on", func() error { return nil }, settleTime, nil},
 		{"no folder", func() error { return os.RemoveAll(dir) }, 0, []event{{true, []string{dev + "c"}}}},
 	} {
-		if err := step.change(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, step.change())
 		now = now.Add(step.after)
 		var got []event
 		for _, change := range c.refresh().changes {
 			got = append(got, event{change.gone, change.names})
 		}
-		if diff := cmp.Diff(step.want, got); diff != "" {
-			t.Errorf("%s: -want +got:\n%s", step.name, diff)
-		}
+		expect.Equal(t, step.name, step.want, got)
 	}
 	want := driver.Rejections{driver.ReasonMalformedSpec: 1, driver.ReasonLargeSpec: 1, driver.ReasonUnreadableSpec: 1}
-	if diff := cmp.Diff(want, c.Rejected()); diff != "" {
-		t.Errorf("rejections: -want +got:\n%s", diff)
-	}
+	expect.Equal(t, "rejections", want, c.Rejected())
 }
 
 func TestTooManySpecs(t *testing.T) {
@@ -271,9 +259,7 @@ func TestTooManySpecs(t *testing.T) {
 	if n := len(*c.devices.Load()); n != maxSpecs {
 		t.Errorf("%d devices, want %d", n, maxSpecs)
 	}
-	if diff := cmp.Diff(driver.Rejections{driver.ReasonTooManySpecs: 2}, c.Rejected()); diff != "" {
-		t.Errorf("rejections: -want +got:\n%s", diff)
-	}
+	expect.Equal(t, "rejections", driver.Rejections{driver.ReasonTooManySpecs: 2}, c.Rejected())
 }
 
 func TestWrittenAt(t *testing.T) {
@@ -285,13 +271,8 @@ func TestWrittenAt(t *testing.T) {
 		"before last": {-3 * time.Second, -2 * time.Second, 0},
 		"future":      {time.Second, -2 * time.Second, 0},
 	} {
-		if err := os.Chtimes(path, at, at.Add(tc.mtime)); err != nil {
-			t.Fatal(err)
-		}
-		info, err := os.Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Chtimes(path, at, at.Add(tc.mtime)))
+		info := must.Get(os.Stat(path))(t)
 		got := writtenAt(info, at.Add(tc.last), at)
 		if !got.Equal(at.Add(tc.want)) {
 			t.Errorf("%s: %v, want %v", name, got.Sub(at), tc.want)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // cpuSpec is what dra-driver-cpu writes, in one file for all claims (pkg/driver, cdi.go and
@@ -35,9 +36,7 @@ func TestCPUsOfSpecs(t *testing.T) {
 		t.Errorf("without claims: %v, rejected %v", got, c.Rejected())
 	}
 	write(t, path, cpuSpec(`[`+cpuDevice("claim-1", `"DRA_CPUSET_1=8,0-3,2"`)+`]`))
-	if diff := cmp.Diff([]int{0, 1, 2, 3, 8}, cpus("vendor.test/dev=x", first)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", []int{0, 1, 2, 3, 8}, cpus("vendor.test/dev=x", first))
 	changes := func(devices string) []change {
 		write(t, path, cpuSpec(devices))
 		return c.refresh().changes
@@ -47,9 +46,7 @@ func TestCPUsOfSpecs(t *testing.T) {
 	if len(came) != 1 || came[0].gone || !cmp.Equal([]string{second}, came[0].names) {
 		t.Errorf("a second claim: %+v", came)
 	}
-	if diff := cmp.Diff([]int{4}, cpus(second)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", []int{4}, cpus(second))
 	gone := changes(`[` + cpuDevice("claim-2", `"DRA_CPUSET_2=4"`) + `]`)
 	if len(gone) != 1 || !gone[0].gone || !cmp.Equal([]string{first}, gone[0].names) {
 		t.Errorf("the first is gone: %+v", gone)
@@ -59,9 +56,7 @@ func TestCPUsOfSpecs(t *testing.T) {
 		`"DRA_CPUSET_1=0","DRA_CPUSET_2=1"`: nil, `"DRA_CPUSET_1=9999"`: nil,
 	} {
 		write(t, path, cpuSpec(`[`+cpuDevice("claim-1", env)+`]`))
-		if diff := cmp.Diff(want, cpus(first)); diff != "" {
-			t.Errorf("%s: -want +got:\n%s", env, diff)
-		}
+		expect.Equal(t, env, want, cpus(first))
 	}
 	write(t, path, `{"kind":"vendor.test/dev","devices":[`+cpuDevice("claim-1", `"DRA_CPUSET_1=0"`)+`]}`)
 	if got := cpus("vendor.test/dev=claim-1"); got != nil {

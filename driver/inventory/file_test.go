@@ -10,6 +10,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestFile(t *testing.T) {
@@ -37,21 +38,13 @@ func TestFile(t *testing.T) {
 
 	replacement := filepath.Join(dir, "new") // another inode, same size and time: a ConfigMap's swap
 	write(t, replacement, "seven")
-	if err := os.Chtimes(replacement, now, now); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chtimes(path, now, now); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Chtimes(replacement, now, now))
+	must.Do(t, os.Chtimes(path, now, now))
 	expect("three", true)
-	if err := os.Rename(replacement, path); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Rename(replacement, path))
 	expect("seven", true)
 
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(path))
 	if _, _, err := f.Load(); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("error %v, want %v", err, os.ErrNotExist)
 	}
@@ -67,9 +60,7 @@ func TestFileRacy(t *testing.T) {
 	f.now = func() time.Time { return at.Add(time.Millisecond) }
 	for _, content := range []string{"a", "b"} {
 		write(t, path, content)
-		if err := os.Chtimes(path, at, at); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Chtimes(path, at, at))
 		if data, changed, err := f.Load(); string(data) != content || !changed || err != nil {
 			t.Errorf("Load() = %q, %v, %v; want %q", data, changed, err, content)
 		}
@@ -80,13 +71,9 @@ func TestFileRefused(t *testing.T) {
 	dir := t.TempDir()
 	large := filepath.Join(dir, "large")
 	write(t, large, "")
-	if err := os.Truncate(large, manifest.MaxBytes+1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Truncate(large, manifest.MaxBytes+1))
 	pipe := filepath.Join(dir, "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mkfifo(pipe, 0o600))
 	for path, want := range map[string]error{
 		large: sysfs.ErrTooLarge, pipe: sysfs.ErrNotRegular, dir: sysfs.ErrNotRegular,
 	} {
@@ -98,7 +85,5 @@ func TestFileRefused(t *testing.T) {
 
 func write(t *testing.T, path, content string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(content), 0o600))
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestRecorded(t *testing.T) {
@@ -39,9 +41,7 @@ func TestRecorded(t *testing.T) {
 			Policies: []driver.RequestPolicy{{Resource: "memory", Min: 10 << 30, Step: 10 << 30}},
 		},
 	} {
-		if diff := cmp.Diff(want, got[id]); diff != "" {
-			t.Errorf("%v: -want +got:\n%s", id, diff)
-		}
+		expect.Equal(t, fmt.Sprintf("%v", id), want, got[id])
 	}
 	if other := parse(t, readTestdata(t, "resourceslices.yaml"), "node2"); len(other) != 0 {
 		t.Errorf("node2 has %d devices of node1", len(other))
@@ -198,9 +198,7 @@ func TestNewestGeneration(t *testing.T) {
 		names = append(names, id.Pool+"/"+id.Device)
 	}
 	slices.Sort(names)
-	if diff := cmp.Diff([]string{"other-pool/c", "p/a", "p/b"}, names); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", []string{"other-pool/c", "p/a", "p/b"}, names)
 }
 
 // TestMalformed checks that a fault affects nothing else: the device "ok" is always there, and so
@@ -280,12 +278,8 @@ func TestMalformed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
-			if diff := cmp.Diff(driver.Rejections{tc.reason: 1}, rejected); diff != "" {
-				t.Errorf("rejections: -want +got:\n%s", diff)
-			}
+			expect.Equal(t, "", want, got)
+			expect.Equal(t, "rejections", driver.Rejections{tc.reason: 1}, rejected)
 		})
 	}
 }
@@ -381,10 +375,7 @@ func BenchmarkParseSlices(b *testing.B) {
 	var list struct {
 		Items []json.RawMessage `json:"items"`
 	}
-	raw, err := yaml.YAMLToJSON(readTestdata(b, "resourceslices.yaml"))
-	if err != nil {
-		b.Fatal(err)
-	}
+	raw := must.Get(yaml.YAMLToJSON(readTestdata(b, "resourceslices.yaml")))(b)
 	var object map[string]any
 	if json.Unmarshal(raw, &list) != nil || json.Unmarshal(list.Items[0], &object) != nil {
 		b.Fatal("testdata")

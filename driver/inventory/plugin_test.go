@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The IDs are those of real plugins; NewPluginDevice has references.
@@ -65,9 +65,7 @@ func TestPluginDevice(t *testing.T) {
 			sysfs := t.TempDir()
 			link(t, sysfs, "class/net/eth1/device", "../../../0000:3b:00.0")
 			link(t, sysfs, "class/drm/card1/device", "../../../0000:03:00.0")
-			if diff := cmp.Diff(tc.want, NewPluginDevice(tc.resource, tc.id, sysfs)); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			expect.Equal(t, "", tc.want, NewPluginDevice(tc.resource, tc.id, sysfs))
 		})
 	}
 }
@@ -75,12 +73,8 @@ func TestPluginDevice(t *testing.T) {
 func link(t *testing.T, root, path, target string) {
 	t.Helper()
 	full := filepath.Join(root, filepath.FromSlash(path))
-	if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(target, full); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Dir(full), 0o755))
+	must.Do(t, os.Symlink(target, full))
 }
 
 func TestPluginIndex(t *testing.T) {

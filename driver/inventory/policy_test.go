@@ -4,9 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // The amounts are those of the API's own description of CapacityRequestPolicy.
@@ -57,9 +56,7 @@ func TestPolicies(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := in[driver.ID{Driver: "d.test", Pool: "p", Device: "g"}].Policies
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("policies, -want +got:\n%s", diff)
-			}
+			expect.Equal(t, "policies,", tc.want, got)
 			if rejected[driver.ReasonMalformedCapacity] != tc.rejected {
 				t.Errorf("rejected %v, want %d", rejected, tc.rejected)
 			}

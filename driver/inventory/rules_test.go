@@ -1,224 +1,31 @@
 package inventory
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
-// TestRules holds one entry for every kind of device of every driver in the table of rules.
+// testdata/drivers.json has the entry of every kind of device of every driver in the table of
+// rules.
 func TestRules(t *testing.T) {
-	const mi, gi = 1 << 20, 1 << 30
-	h100 := driver.Hardware{
-		Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3", DriverVersion: "580.65.6", CUDAVersion: "13.0",
-	}
-	want := map[string]map[string]driver.Entry{
-		"gpu.nvidia.com": {
-			"gpu-0": {
-				Hardware: with(h100, func(h *driver.Hardware) {
-					h.UUID, h.PCI, h.NUMANode = "GPU-11111111-0000-0000-0000-000000000000", "0000:19:00.0", "0"
-					h.PCIeRoot = "pci0000:15"
-				}),
-				Capacity: []driver.Amount{{Resource: "memory", Value: 81559 * mi}},
-			},
-			// The parents of static MIG devices, which no slice lists.
-			"gpu-1": {Unlisted: true, Hardware: with(h100, func(h *driver.Hardware) {
-				h.UUID, h.PCI, h.PCIeRoot = "GPU-11111111-0000-0000-0000-000000000001", "0000:3b:00.0", "pci0000:36"
-			})},
-			"gpu-2": {Unlisted: true, Hardware: with(h100, func(h *driver.Hardware) {
-				h.UUID = "GPU-11111111-0000-0000-0000-000000000002"
-			})},
-			"gpu-1-mig-1g10gb-19-0": {
-				Hardware: with(h100, func(h *driver.Hardware) {
-					h.Kind, h.Parent = driver.KindPartition, "GPU-11111111-0000-0000-0000-000000000001"
-					h.Placement, h.Profile, h.PCIeRoot = "nvidia/1/19/0", "1g.10gb", "pci0000:36"
-				}),
-				Capacity: []driver.Amount{{Resource: "memory", Value: 9984 * mi}, {Resource: "multiprocessors", Value: 16}},
-			},
-			"gpu-2-mig-3g40gb-9-4": {Hardware: with(h100, func(h *driver.Hardware) {
-				h.Kind, h.Parent = driver.KindPartition, "GPU-11111111-0000-0000-0000-000000000002"
-				h.UUID, h.Placement = "MIG-22222222-0000-0000-0000-000000000000", "nvidia/2/9/4"
-			})},
-			"gpu-vfio-3": {
-				Hardware: driver.Hardware{
-					Kind: driver.KindPassthrough, Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3",
-					UUID: "GPU-11111111-0000-0000-0000-000000000003", PCI: "0000:5d:00.0",
-				},
-				Taints: []driver.Taint{{
-					Key: "gpu.nvidia.com/unhealthy", Value: "xid-79", Effect: "NoExecute", Health: driver.HealthBad,
-				}},
-			},
-		},
-		"compute-domain.nvidia.com": {
-			"channel-0": {Hardware: driver.Hardware{Kind: driver.KindChannel, Vendor: "nvidia"}},
-			"daemon-0":  {Hardware: driver.Hardware{Kind: driver.KindChannel, Vendor: "nvidia"}},
-		},
-		"gpu.amd.com": {
-			"gpu-1-129": {
-				Hardware: driver.Hardware{
-					PCI: "0000:0c:00.0", DeviceNodes: []string{"/dev/dri/card1", "/dev/dri/renderD129"},
-					Vendor: "amd", Model: "AMD_Instinct_MI300X_OAM", DriverVersion: "6.12.12", PCIeRoot: "pci0000:00",
-				},
-				Capacity: []driver.Amount{{Resource: "memory", Value: 192 * gi}},
-			},
-			"gpu-2-130": {Hardware: driver.Hardware{
-				Kind: driver.KindPartition, Parent: "0000:22:00.0", DeviceNodes: []string{"/dev/dri/card2", "/dev/dri/renderD130"},
-				Vendor: "amd", Model: "AMD_Instinct_MI300X_OAM", Profile: "cpx_nps4", DriverVersion: "B8F4D1A2",
-			}},
-			"gpu-3-131": {Hardware: driver.Hardware{
-				PCI: "0000:26:00.0", DeviceNodes: []string{"/dev/dri/card3", "/dev/dri/renderD131"}, NUMANode: "1",
-				Vendor: "amd", Model: "AMD Instinct MI300X", DriverVersion: "6.14.14", PCIeRoot: "pci0000:20",
-			}},
-			"gpu-4-132": {Hardware: driver.Hardware{
-				Kind: driver.KindPartition, Parent: "0000:46:00.0", DeviceNodes: []string{"/dev/dri/card4", "/dev/dri/renderD132"},
-				NUMANode: "0", Vendor: "amd", Model: "AMD Instinct MI300X", Profile: "cpx_nps1", DriverVersion: "6.14.14",
-			}},
-			"gpu-vfio-0": {Hardware: driver.Hardware{
-				Kind: driver.KindPassthrough, PCI: "0000:86:02.0", NUMANode: "0", Vendor: "amd",
-			}},
-			// The parents of partitions, which no slice lists.
-			"gpu-0000-22-00-0": {Unlisted: true, Hardware: driver.Hardware{
-				PCI: "0000:22:00.0", Vendor: "amd", Model: "AMD_Instinct_MI300X_OAM", DriverVersion: "B8F4D1A2",
-			}},
-			"gpu-0000-46-00-0": {Unlisted: true, Hardware: driver.Hardware{
-				PCI: "0000:46:00.0", NUMANode: "0", Vendor: "amd", Model: "AMD Instinct MI300X", DriverVersion: "6.14.14",
-			}},
-		},
-		"dra.networking.k8s.aws": {
-			"rocep172s0": {Hardware: driver.Hardware{NetDev: "ens164", RDMADev: "rocep172s0"}},
-		},
-		"tpu.google.com": {
-			"accel0": {Hardware: driver.Hardware{
-				Vendor: "google", Model: "v5e", Index: "0", DeviceNodes: []string{"/dev/accel0"},
-			}},
-			"accel1": {Hardware: driver.Hardware{
-				Vendor: "google", Model: "v5e", Index: "1", DeviceNodes: []string{"/dev/accel1"},
-			}},
-			"vfio-0": {Hardware: driver.Hardware{Vendor: "google", Model: "v6e", Index: "2"}},
-		},
-		"ascend.project-hami.io": {
-			"npu-0": {Hardware: driver.Hardware{Vendor: "huawei", Model: "Ascend910B3", Index: "0"}},
-			"npu-1": {Hardware: driver.Hardware{Vendor: "huawei", Model: "Ascend910B3", Index: "1"}},
-		},
-		"dra.hygon.com": {
-			"hcu-0000-33-00-0": {Hardware: driver.Hardware{
-				UUID: "TPXS300002100601", PCI: "0000:33:00.0", Vendor: "hygon", Model: "K100_AI",
-			}},
-		},
-		"tenstorrent.com": {
-			"chip-0": {Hardware: driver.Hardware{
-				UUID: "9476231234567890123", PCI: "0000:41:00.0", Vendor: "tenstorrent", Model: "n300", Index: "1/0",
-			}},
-		},
-		"npu.rebellions.ai": {
-			"rbln0": {Hardware: driver.Hardware{
-				UUID: "a5bd9b1f-0f3e-4c57-9b3f-2c6e4d3d7e11", PCI: "0000:23:00.0", Vendor: "rebellions", Model: "RBLN-CA25",
-			}},
-			"vfio-0000-24-00-0": {Hardware: driver.Hardware{
-				Kind: driver.KindPassthrough, PCI: "0000:24:00.0", Vendor: "rebellions", Model: "RBLN-CA25",
-			}},
-		},
-		"spyre.ibm.com": {
-			"0000-1a-00-0": {Hardware: driver.Hardware{PCI: "0000:1a:00.0", Vendor: "ibm", NUMANode: "1"}},
-			"0000-1a-00-1": {Hardware: driver.Hardware{
-				Kind: driver.KindPartition, PCI: "0000:1a:00.1", Parent: "0000:1a:00.0", Vendor: "ibm",
-			}},
-			"0000-1b-00-0": {Hardware: driver.Hardware{PCI: "0000:1b:00.0", Vendor: "ibm", NUMANode: "0"}},
-		},
-		"dra.nvme": {
-			"nvme-0": {Hardware: driver.Hardware{
-				UUID: "S64GNE0R100001", PCI: "0000:3b:00.0", NUMANode: "0", Model: "SAMSUNG MZQL21T9HCJR",
-				Serial: "S64GNE0R100001",
-			}},
-		},
-		"neuron.aws.com": {
-			"neuron-device-3": {Hardware: driver.Hardware{Vendor: "amazon", DeviceNodes: []string{"/dev/neuron3"}}},
-		},
-		"gpu.deckhouse.io": {
-			"gpu-a": {Hardware: driver.Hardware{
-				UUID: "GPU-55555555-0000-0000-0000-000000000000", PCI: "0000:65:00.0", Vendor: "nvidia",
-			}},
-			"gpu-b": {Hardware: driver.Hardware{
-				Kind: driver.KindPartition, UUID: "MIG-66666666-0000-0000-0000-000000000000",
-				Parent: "GPU-55555555-0000-0000-0000-000000000001",
-			}},
-			"gpu-c": {Hardware: driver.Hardware{Kind: driver.KindPassthrough, PCI: "0000:67:00.0"}},
-		},
-		"gpu.intel.com": {
-			"0000-03-00-0-0x56c0": {Hardware: driver.Hardware{
-				PCI: "0000:03:00.0", Vendor: "intel", Model: "Flex 170", PCIeRoot: "pci0000:00",
-			}},
-			"0000-03-00-1-0x56c0": {Hardware: driver.Hardware{
-				Kind: driver.KindPartition, PCI: "0000:03:00.1", Vendor: "intel", Model: "Flex 170",
-			}},
-		},
-		"gaudi.intel.com": {
-			"0000-b3-00-0-0x1020": {
-				Hardware: driver.Hardware{PCI: "0000:b3:00.0", Vendor: "intel", Model: "Gaudi2", Serial: "AM50033534"},
-				Health:   driver.HealthGood,
-			},
-		},
-		"qat.intel.com": {
-			"qatvf-0000-6d-00-1": {Hardware: driver.Hardware{Kind: driver.KindPartition, PCI: "0000:6d:00.1", Vendor: "intel"}},
-		},
-		"hami-core-gpu.project-hami.io": {
-			"hami-gpu-0": {
-				Hardware: driver.Hardware{
-					UUID: "GPU-33333333-0000-0000-0000-000000000000", PCI: "0000:65:00.0",
-					Vendor: "nvidia", Model: "Tesla T4", DriverVersion: "570.86.15",
-				},
-				Capacity:  []driver.Amount{{Resource: "cores", Value: 100}, {Resource: "memory", Value: 15360 * mi}},
-				Shareable: true,
-			},
-		},
-		"dra.net": {
-			"eth1": {Hardware: driver.Hardware{
-				PCI: "0000:9c:00.0", NetDev: "eth1", RDMADev: "mlx5_1", NUMANode: "1",
-				Vendor: "mellanox", Model: "MT2910 Family [ConnectX-7]",
-			}},
-			"pci-0000-9c-00-2": {Hardware: driver.Hardware{
-				Kind: driver.KindPartition, PCI: "0000:9c:00.2", RDMADev: "mlx5_2", NUMANode: "1",
-			}},
-			"net-mv2gqmjsgm2dknrx": {Hardware: driver.Hardware{NetDev: "dummy_long-name"}},
-		},
-		"sriovnetwork.k8snetworkplumbingwg.io": {
-			"0000-3b-02-1": {Hardware: driver.Hardware{
-				Kind: driver.KindPartition, PCI: "0000:3b:02.1", Parent: "0000:3b:00.0", Vendor: "mellanox", NUMANode: "0",
-			}},
-		},
-		"dra.cpu": {
-			"cpudev007":   {Hardware: driver.Hardware{CPUs: []int{7}, NUMANode: "0"}},
-			"cpudevl3000": {Hardware: driver.Hardware{CPUs: []int{1, 3, 8}}},
-			"cpudevnuma000": {
-				Hardware: driver.Hardware{NUMANode: "0"}, Capacity: []driver.Amount{{Resource: "cpu", Value: 64}}, Shareable: true,
-			},
-			"cpudevset000": {Hardware: driver.Hardware{CPUs: []int{0, 1, 2, 3, 8, 10}}},
-		},
-		"gpu.example.com": {
-			"gpu-0-full": {Hardware: driver.Hardware{
-				UUID: "GPU-44444444-0000-0000-0000-000000000000", Model: "LATEST-GPU-MODEL", DriverVersion: "1.0.0",
-				Index: "0",
-			}},
-			"gpu-0-partition-1": {Hardware: driver.Hardware{
-				Kind: driver.KindPartition, Parent: "GPU-44444444-0000-0000-0000-000000000000",
-				Model: "LATEST-GPU-MODEL", DriverVersion: "1.0.0",
-			}},
-		},
-		"npu.unknown.test": {
-			"npu-0": {Hardware: driver.Hardware{
-				UUID: "NPU-1", PCI: "0000:41:00.0", Vendor: "Acme", Model: "N1",
-				DriverVersion: "1.2",
-			}},
-			"npu-0-vf-1": {Hardware: driver.Hardware{
-				Kind: driver.KindPartition, PCI: "0000:41:00.1", Parent: "0000:41:00.0",
-			}},
-			"npu-0-part-1": {Hardware: driver.Hardware{Kind: driver.KindPartition, Parent: "NPU-1"}},
-			"npu-1":        {Hardware: driver.Hardware{Kind: driver.KindPassthrough}},
-		},
-	}
+	text := strings.NewReplacer(
+		`"partition"`, fmt.Sprint(driver.KindPartition), `"passthrough"`, fmt.Sprint(driver.KindPassthrough),
+		`"channel"`, fmt.Sprint(driver.KindChannel), `"healthy"`, fmt.Sprint(uint8(driver.HealthGood)),
+		`"unhealthy"`, fmt.Sprint(uint8(driver.HealthBad)),
+	).Replace(string(readTestdata(t, "drivers.json")))
+	var want map[string]map[string]driver.Entry
+	expected := json.NewDecoder(strings.NewReader(text))
+	expected.DisallowUnknownFields()
+	must.Do(t, expected.Decode(&want))
 	got := map[string]map[string]driver.Entry{}
 	for id, entry := range parse(t, readTestdata(t, "drivers.yaml"), "node1") {
 		if got[id.Driver] == nil {
@@ -227,14 +34,7 @@ func TestRules(t *testing.T) {
 		entry.Local = false // which TestPlacement is about
 		got[id.Driver][id.Device] = entry
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-}
-
-func with(h driver.Hardware, change func(*driver.Hardware)) driver.Hardware {
-	change(&h)
-	return h
+	expect.Equal(t, "", want, got)
 }
 
 func TestVendorName(t *testing.T) {
@@ -297,9 +97,7 @@ func TestParseCPUList(t *testing.T) {
 		"0": {0}, "0-3,8": {0, 1, 2, 3, 8}, "5\n": {5}, "": nil, "3-1": nil, "1,": nil, "0-4294967295": nil,
 		"8191": {8191}, "8192": nil, "-1": nil, "a": nil,
 	} {
-		if diff := cmp.Diff(want, parseCPUList(list)); diff != "" {
-			t.Errorf("parseCPUList(%q): -want +got:\n%s", list, diff)
-		}
+		expect.Equal(t, fmt.Sprintf("parseCPUList(%q)", list), want, parseCPUList(list))
 	}
 }
 
@@ -315,10 +113,7 @@ func parse(t *testing.T, data []byte, node string) driver.Inventory {
 
 func readTestdata(tb testing.TB, name string) []byte {
 	tb.Helper()
-	data, err := os.ReadFile("testdata/" + name)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	data := must.Get(os.ReadFile("testdata/" + name))(tb)
 	return data
 }
 

@@ -158,11 +158,8 @@ func newOffered(d *device, local bool) offered {
 	out := offered{name: d.name, consumes: d.consumes, entry: driver.Entry{
 		Hardware: describe(*d), Capacity: d.capacity, Policies: d.policies, Taints: d.taints,
 		Shareable: d.shareable, Local: local,
-		Conditional: d.conditional, Health: healthOfAttributes(d.attributes), Members: membersOf(d.attributes),
+		Conditional: d.conditional, Health: healthOfAttributes(d.attributes),
 	}}
-	if out.entry.Members != nil {
-		out.entry.Kind = driver.KindChannel
-	}
 	if h := &out.entry.Hardware; h.Kind == driver.KindPartition && h.Vendor == "nvidia" {
 		out.slices = nvidia.ComputeSlices(h.Profile)
 		out.pci = d.attributes.pci(standardPCIBusID)
@@ -177,11 +174,6 @@ func (o *Offer) Size() int { return o.size }
 func sizeOf(e *driver.Entry) int {
 	h := &e.Hardware
 	size := len(h.CPUs) * 8
-	for i := range e.Members {
-		size += deviceSize / 2
-		p := &e.Members[i]
-		size += len(p.UUID) + len(p.PCI) + len(p.NetDev) + len(p.RDMADev)
-	}
 	for _, text := range [...]string{
 		h.UUID, h.PCI, h.Parent, h.Placement, h.Instance, h.NetDev, h.RDMADev, h.Index, h.Vendor, h.Model,
 		h.Profile, h.Serial, h.FirmwareVersion, h.DriverVersion, h.CUDAVersion, h.NUMANode,

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 func ruleJSON(name, spec string) []byte {
@@ -82,9 +83,7 @@ func TestTaintRuleSelects(t *testing.T) {
 					got = append(got, id)
 				}
 			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			expect.Equal(t, "", tc.want, got)
 		})
 	}
 }
@@ -106,9 +105,7 @@ func TestAddTaints(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" || surplus != 0 {
 		t.Errorf("%d too many; -want +got:\n%s", surplus, diff)
 	}
-	if diff := cmp.Diff(driver.Inventory{id: {Taints: []driver.Taint{worn}}, other: {}}, listed); diff != "" {
-		t.Errorf("the argument was changed: -want +got:\n%s", diff)
-	}
+	expect.Equal(t, "the argument was changed", driver.Inventory{id: {Taints: []driver.Taint{worn}}, other: {}}, listed)
 	if spare := taints[:2][1]; spare != (driver.Taint{}) {
 		t.Errorf("the argument's array was written to: %v", spare)
 	}

@@ -7,8 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestVersions writes the same slices in the three versions, in YAML and JSON, as documents and as
@@ -29,9 +31,7 @@ func TestVersions(t *testing.T) {
 			"JSON, YAML and list": slices.Concat(objects[0], []byte("\n---\n"), asYAML(t, asList(t, "v1", "List", objects[1:]))),
 		} {
 			t.Run(version+"/"+form, func(t *testing.T) {
-				if diff := cmp.Diff(want, parse(t, data, "")); diff != "" {
-					t.Errorf("-want +got:\n%s", diff)
-				}
+				expect.Equal(t, "", want, parse(t, data, ""))
 			})
 		}
 	}
@@ -41,9 +41,7 @@ func TestVersions(t *testing.T) {
 func inVersion(t *testing.T, doc, version string) json.RawMessage {
 	t.Helper()
 	var object map[string]any
-	if err := yaml.Unmarshal([]byte(doc), &object); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, yaml.Unmarshal([]byte(doc), &object))
 	object["apiVersion"] = "resource.k8s.io/" + version
 	if version == "v1beta1" || version == "v1alpha3" {
 		spec := object["spec"].(map[string]any)
@@ -55,10 +53,7 @@ func inVersion(t *testing.T, doc, version string) json.RawMessage {
 			spec["devices"].([]any)[i] = map[string]any{"name": name, "basic": basic}
 		}
 	}
-	raw, err := json.Marshal(object)
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := must.Get(json.Marshal(object))(t)
 	return raw
 }
 
@@ -74,19 +69,13 @@ func flattenCapacity(basic map[string]any, version string) {
 
 func asList(t *testing.T, apiVersion, kind string, items []json.RawMessage) []byte {
 	t.Helper()
-	raw, err := json.Marshal(map[string]any{"apiVersion": apiVersion, "kind": kind, "items": items})
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := must.Get(json.Marshal(map[string]any{"apiVersion": apiVersion, "kind": kind, "items": items}))(t)
 	return raw
 }
 
 func asYAML(t *testing.T, raw []byte) []byte {
 	t.Helper()
-	out, err := yaml.JSONToYAML(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(yaml.JSONToYAML(raw))(t)
 	return out
 }
 

@@ -15,6 +15,8 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // watching runs Watch until the test ends and returns the emitted changes.
@@ -68,9 +70,7 @@ func qualified(names []string) []string {
 func TestWatch(t *testing.T) {
 	root := t.TempDir()
 	static, late, link := filepath.Join(root, "static"), filepath.Join(root, "late"), filepath.Join(root, "link")
-	if err := errors.Join(os.Mkdir(static, 0o700), os.Symlink(late, link)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(os.Mkdir(static, 0o700), os.Symlink(late, link)))
 	write(t, filepath.Join(static, "before.yaml"), spec("before"))
 	c := NewCDI([]string{static + "/", link}, "")
 	c.Load()
@@ -82,18 +82,14 @@ func TestWatch(t *testing.T) {
 		t.Helper()
 		tmp := filepath.Join(dir, "spec.123.tmp")
 		write(t, tmp, content)
-		if err := os.Rename(tmp, filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Rename(tmp, filepath.Join(dir, name)))
 	}
 	rename(static, "claim.json", spec("claim-gpu-0=/dev/nvidia0", "claim-gpu-1=/dev/nvidia1"))
 	expectEvents(t, events, came("claim-gpu-0", "claim-gpu-1"))
 	if h, ok := c.Lookup(qualified([]string{"claim-gpu-1"})); !ok || len(h.DeviceNodes) != 1 {
 		t.Errorf("%+v, found %v", h, ok)
 	}
-	if err := os.Remove(filepath.Join(static, "claim.json")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(static, "claim.json")))
 	expectEvents(t, events, gone("claim-gpu-0", "claim-gpu-1"))
 
 	file, err := os.Create(filepath.Join(static, "slow.yaml")) // half a spec, then the other half
@@ -103,24 +99,18 @@ func TestWatch(t *testing.T) {
 	t.Cleanup(func() { _ = file.Close() })
 	content := spec("slow")
 	for _, part := range []string{content[:30], content[30:]} {
-		if _, err := file.WriteString(part); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(file.WriteString(part))(t)
 	}
 	expectEvents(t, events, came("slow"))
 
 	for round := range 2 {
-		if err := os.Mkdir(late, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Mkdir(late, 0o700))
 		name := fmt.Sprint("late-", round)
 		rename(late, "late.yaml", spec(name))
 		expectEvents(t, events, came(name))
 		rename(late, "more.yaml", spec("more"))
 		expectEvents(t, events, came("more"))
-		if err := os.RemoveAll(late); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.RemoveAll(late))
 		for left := 2; left > 0; { // in one look or two
 			e := <-events
 			if !e.Gone {
@@ -142,18 +132,14 @@ func TestWatchBurst(t *testing.T) {
 	for i := range n {
 		paths[i] = filepath.Join(dir, fmt.Sprintf("%d.yaml", i))
 		write(t, paths[i]+".tmp", spec(fmt.Sprint("d", i)))
-		if err := os.Rename(paths[i]+".tmp", paths[i]); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Rename(paths[i]+".tmp", paths[i]))
 	}
 	seen := map[string]int{}
 	for range n {
 		seen[(<-events).Names[0]]++
 	}
 	for _, path := range paths {
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Remove(path))
 	}
 	for range n {
 		e := <-events
@@ -192,21 +178,15 @@ func TestWatchPolls(t *testing.T) {
 		write(t, path, spec("a"))
 		<-time.NewTimer(pollInterval + time.Millisecond).C
 		synctest.Wait()
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Remove(path))
 		<-time.NewTimer(pollInterval).C
 		synctest.Wait()
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("error %v", err)
 		}
-		if diff := cmp.Diff([]event{came("a"), gone("a")}, got); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
-		if diff := cmp.Diff([]time.Duration{pollInterval, 2 * pollInterval}, times); diff != "" {
-			t.Errorf("times: -want +got:\n%s", diff)
-		}
+		expect.Equal(t, "", []event{came("a"), gone("a")}, got)
+		expect.Equal(t, "times", []time.Duration{pollInterval, 2 * pollInterval}, times)
 	})
 }
 
@@ -218,9 +198,7 @@ func TestWatcherAdd(t *testing.T) {
 	if w.add([]string{filepath.Join(dir, "missing"), dir}) {
 		t.Error("a folder that is not there is watched")
 	}
-	if diff := cmp.Diff([]string{dir}, w.notify.WatchList()); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", []string{dir}, w.notify.WatchList())
 	if !w.add([]string{dir}) {
 		t.Error("a folder that is watched is not watched")
 	}
@@ -233,9 +211,7 @@ func TestWaitOverflow(t *testing.T) {
 		w := watcher{events: make(chan fsnotify.Event, 1), errors: make(chan error, 1)}
 		returned := false
 		go func() {
-			if err := c.wait(t.Context(), w, true); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, c.wait(t.Context(), w, true))
 			returned = true
 		}()
 		w.events <- fsnotify.Event{Name: "/cdi/spec.123.tmp", Op: fsnotify.Create}
@@ -258,9 +234,7 @@ func TestWatchHangs(t *testing.T) {
 	write(t, filepath.Join(dir, "a.yaml"), spec("a=/dev/nvidia0"))
 	synctest.Test(t, func(t *testing.T) {
 		c := NewCDI([]string{dir}, "")
-		if err := c.Load(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Load())
 		release := make(chan struct{})
 		c.readFile = func(path string, limit int64) ([]byte, error) {
 			<-release
@@ -289,9 +263,7 @@ func TestWatchHangs(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		if diff := cmp.Diff([]event{came("b")}, got); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
+		expect.Equal(t, "", []event{came("b")}, got)
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("error %v", err)

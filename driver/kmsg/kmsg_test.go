@@ -17,6 +17,8 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -84,10 +86,7 @@ func (m *machine) writeRaw(text string) {
 // sample returns the samples, which have no error.
 func (m *machine) sample() []driver.Sample {
 	m.Helper()
-	samples, err := m.Sample(m.Context())
-	if err != nil {
-		m.Fatal(err)
-	}
+	samples := must.Get(m.Sample(m.Context()))(m)
 	return samples
 }
 
@@ -134,9 +133,7 @@ func TestXIDs(t *testing.T) {
 	for i := range want[0].Readings {
 		want[0].Readings[i].At = m.clock
 	}
-	if diff := cmp.Diff(want, m.sample()); diff != "" {
-		t.Errorf("a second later (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "a second later", want, m.sample())
 }
 
 // An error of a MIG device is that device's, by the UUID of its GPU; the GPU's where that is not
@@ -299,9 +296,7 @@ func TestForged(t *testing.T) {
 	if got := m.sample(); len(got) > 0 {
 		t.Errorf("forged: %+v", got)
 	}
-	if diff := cmp.Diff(driver.Rejections{driver.ReasonMalformed: 2}, m.Rejected()); diff != "" {
-		t.Errorf("rejected (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "rejected", driver.Rejections{driver.ReasonMalformed: 2}, m.Rejected())
 }
 
 // fakeLog answers like /dev/kmsg: one record, or one error, for each read.
@@ -330,9 +325,7 @@ func TestOverwritten(t *testing.T) {
 		t.Errorf("%v errors are counted, want 3", n)
 	}
 	want := driver.Rejections{driver.ReasonOverwritten: 40, driver.ReasonTooLarge: 1}
-	if diff := cmp.Diff(want, m.Rejected()); diff != "" {
-		t.Errorf("rejected (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "rejected", want, m.Rejected())
 }
 
 // A log that fails is opened again, and records that were read are not counted twice.
@@ -364,9 +357,7 @@ func (m *machine) sampleError(want error) {
 // there is a GPU; it is read as soon as it can be.
 func TestUnreadable(t *testing.T) {
 	m := newMachine(t)
-	if err := os.Remove(m.path); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(m.path))
 	for range 2 { // also between two attempts
 		_, err := m.Sample(t.Context())
 		if driver.ReasonOf(err) != driver.ReasonAbsent {
@@ -392,9 +383,7 @@ func TestUnreadable(t *testing.T) {
 func TestNoGPU(t *testing.T) {
 	m := newMachine(t)
 	m.sysfs = t.TempDir()
-	if err := os.Remove(m.path); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(m.path))
 	if got := m.sample(); len(got) > 0 || m.file != nil || len(m.Describe()) != 1 {
 		t.Errorf("samples %+v, description %v", got, m.Describe())
 	}
@@ -407,24 +396,17 @@ func TestNoGPU(t *testing.T) {
 func TestWatch(t *testing.T) {
 	m := newMachine(t)
 	path := filepath.Join(m.root, "pipe")
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mkfifo(path, 0o600))
 	m.path = path
 	asked := make(chan int, 1)
 	m.podOf = func(pid int) string { asked <- pid; return "uid" }
 	m.sample()
-	pipe, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pipe := must.Get(os.OpenFile(path, os.O_WRONLY, 0))(t)
 	defer func() { _ = pipe.Close() }()
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { m.Watch(ctx); close(ended) }()
-	if _, err := pipe.WriteString(m.record(fault)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(pipe.WriteString(m.record(fault)))(t)
 	if pid := <-asked; pid != 4242 {
 		t.Errorf("process %d is looked up", pid)
 	}
@@ -441,23 +423,14 @@ func TestWatch(t *testing.T) {
 func TestRecordsOneByOne(t *testing.T) {
 	m := newMachine(t)
 	m.path = filepath.Join(m.root, "pipe")
-	if err := unix.Mkfifo(m.path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, unix.Mkfifo(m.path, 0o600))
 	m.sample() // opens it
-	log, err := os.OpenFile(m.path, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := must.Get(os.OpenFile(m.path, os.O_WRONLY, 0))(t)
 	defer func() { _ = log.Close() }()
-	if _, err := unix.FcntlInt(log.Fd(), unix.F_SETFL, unix.O_DIRECT); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(unix.FcntlInt(log.Fd(), unix.F_SETFL, unix.O_DIRECT))(t)
 	write := func(record string) {
 		t.Helper()
-		if _, err := log.WriteString(record); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(log.WriteString(record))(t)
 	}
 	write("6,1,100,-;nvidia 0000:65:00.0: enabling device\n SUBSYSTEM=pci\n DEVICE=+pci:0000:65:00.0\n")
 	write("4,2,200,-;" + fault + "\n")

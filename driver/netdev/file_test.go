@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestParseSpeed(t *testing.T) {
@@ -47,10 +49,7 @@ func TestIsRepresentor(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	tree, err := os.ReadFile("testdata/server.tree")
-	if err != nil {
-		f.Fatal(err)
-	}
+	tree := must.Get(os.ReadFile("testdata/server.tree"))(f)
 	for line := range strings.Lines(string(tree)) {
 		if _, content, ok := strings.Cut(line, ": "); ok {
 			f.Add([]byte(content))

@@ -14,11 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -47,18 +48,14 @@ func newMachine(tb testing.TB, trees ...string) *machine {
 // set writes the value of an interface's file.
 func (m *machine) set(name, file string, value uint64) {
 	m.Helper()
-	if err := os.WriteFile(m.path(name, file), fmt.Appendln(nil, value), 0o644); err != nil {
-		m.Fatal(err)
-	}
+	must.Do(m, os.WriteFile(m.path(name, file), fmt.Appendln(nil, value), 0o644))
 }
 
 func (m *machine) path(name, file string) string { return filepath.Join(m.source.root, name, file) }
 
 func (m *machine) remove(path string) {
 	m.Helper()
-	if err := os.RemoveAll(path); err != nil {
-		m.Fatal(err)
-	}
+	must.Do(m, os.RemoveAll(path))
 }
 
 // later lets a second go by.
@@ -66,10 +63,7 @@ func (m *machine) later() { m.Clock = m.Clock.Add(time.Second) }
 
 func (m *machine) sample() map[string]driver.Sample {
 	m.Helper()
-	samples, err := m.source.Sample(m.Context())
-	if err != nil {
-		m.Fatal(err)
-	}
+	samples := must.Get(m.source.Sample(m.Context()))(m)
 	return byName(samples)
 }
 
@@ -102,9 +96,7 @@ func TestRecordedMachine(t *testing.T) {
 		"ifb0": {NetDev: "ifb0"},
 		"ifb1": {NetDev: "ifb1"},
 	}
-	if diff := cmp.Diff(want, hardware); diff != "" {
-		t.Errorf("hardware (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "hardware", want, hardware)
 	if got := drivertest.Values(samples["eth0"]); len(got) != numCounters+1 || got["link_up network"] != 1 {
 		t.Errorf("%d readings of eth0, whose speed is unknown: %v", len(got), got)
 	}
@@ -132,9 +124,7 @@ func TestServer(t *testing.T) {
 		"bond0":        {NetDev: "bond0"},
 		"veth0a1b2c3d": {NetDev: "veth0a1b2c3d"},
 	}
-	if diff := cmp.Diff(want, hardware); diff != "" {
-		t.Errorf("hardware (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "hardware", want, hardware)
 	counters := map[string]float64{
 		"io_bytes network receive": 100000000, "io_bytes network transmit": 10000001,
 		"network_packets receive": 1000002, "network_packets transmit": 100003,
@@ -143,9 +133,7 @@ func TestServer(t *testing.T) {
 	}
 	withSpeed := maps.Clone(counters)
 	withSpeed["capacity speed"], withSpeed["link_up network"], withSpeed["errors link_down"] = 12.5e9, 1, 3
-	if diff := cmp.Diff(withSpeed, drivertest.Values(samples["ens1f0np0"])); diff != "" {
-		t.Errorf("readings of the physical function (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "readings of the physical function", withSpeed, drivertest.Values(samples["ens1f0np0"]))
 	for name, want := range map[string]float64{"enxusb": 125e6, "ens1f0v0": 0, "bond0": 0, "veth0a1b2c3d": 0} {
 		if got := drivertest.Values(samples[name])["capacity speed"]; got != want {
 			t.Errorf("speed of %s is %v bytes per second, want %v", name, got, want)
@@ -222,9 +210,7 @@ func TestTemperature(t *testing.T) {
 	} {
 		got := drivertest.Values(named[name])
 		maps.DeleteFunc(got, func(key string, _ float64) bool { return !strings.HasPrefix(key, "temperature") })
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		expect.Equal(t, name, want, got)
 	}
 	m.Clock = m.Clock.Add(factsEvery)
 	m.Write(monitor + "temp1_input: hot\n")
@@ -303,15 +289,10 @@ func TestRootUnreadable(t *testing.T) {
 
 func TestTooManyInterfaces(t *testing.T) {
 	folder := t.TempDir()
-	root, err := os.Open(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(os.Open(folder))(t)
 	defer func() { _ = root.Close() }()
 	add := func(name string) {
-		if err := os.Symlink("nowhere", filepath.Join(folder, name)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Symlink("nowhere", filepath.Join(folder, name)))
 	}
 	for n := range maxInterfaces {
 		add(fmt.Sprintf("veth%d", n))
@@ -321,9 +302,7 @@ func TestTooManyInterfaces(t *testing.T) {
 		t.Errorf("%d names, error %v; want %d", len(names), err, maxInterfaces)
 	}
 	add("veth")
-	if _, err := root.Seek(0, io.SeekStart); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(root.Seek(0, io.SeekStart))(t)
 	if names, err := list(root); len(names) != maxInterfaces || err == nil {
 		t.Errorf("%d names, error %v; want %d and an error", len(names), err, maxInterfaces)
 	}
@@ -354,9 +333,7 @@ func TestThisMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(drivertest.Validate(after, time.Now()), drivertest.Follows(before, after)); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, errors.Join(drivertest.Validate(after, time.Now()), drivertest.Follows(before, after)))
 	entries, err := os.ReadDir("/sys/class/net")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)

@@ -8,11 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const tableHead = `Inter-|   Receive                                                |  Transmit
@@ -30,23 +31,15 @@ func row(name string, bytes uint64) string {
 func (m *machine) process(pid int, rows ...string) {
 	m.Helper()
 	path := m.table(pid)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		m.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(tableHead+strings.Join(rows, "")), 0o644); err != nil {
-		m.Fatal(err)
-	}
+	must.Do(m, os.MkdirAll(filepath.Dir(path), 0o755))
+	must.Do(m, os.WriteFile(path, []byte(tableHead+strings.Join(rows, "")), 0o644))
 }
 
 // sibling makes a process in the network namespace of another.
 func (m *machine) sibling(pid, of int) {
 	m.Helper()
-	if err := os.MkdirAll(filepath.Dir(m.table(pid)), 0o755); err != nil {
-		m.Fatal(err)
-	}
-	if err := os.Link(m.table(of), m.table(pid)); err != nil {
-		m.Fatal(err)
-	}
+	must.Do(m, os.MkdirAll(filepath.Dir(m.table(pid)), 0o755))
+	must.Do(m, os.Link(m.table(of), m.table(pid)))
 }
 
 func (m *machine) table(pid int) string {
@@ -66,10 +59,7 @@ func (m *machine) attach(hardware driver.Hardware, pids ...int) {
 // device returns the sample of nic-0 by its name, or of the host's interface that it is.
 func (m *machine) device(netDev string) (sample driver.Sample, ok bool) {
 	m.Helper()
-	samples, err := m.source.Sample(m.Context())
-	if err != nil {
-		m.Fatal(err)
-	}
+	samples := must.Get(m.source.Sample(m.Context()))(m)
 	for _, s := range samples {
 		if s.Device == "nic-0" || netDev != "" && s.Hardware.NetDev == netDev {
 			if ok {
@@ -96,9 +86,7 @@ func TestPodsInterface(t *testing.T) {
 		"network_errors receive": 3, "network_errors transmit": 11,
 		"network_drops receive": 4, "network_drops transmit": 12,
 	}
-	if diff := cmp.Diff(want, drivertest.Values(s)); diff != "" {
-		t.Errorf("readings (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "readings", want, drivertest.Values(s))
 	if got := received(s); !got.Since.IsZero() || !got.At.Equal(m.Clock) {
 		t.Errorf("%+v, want a value of unknown beginning at %v", got, m.Clock)
 	}
@@ -135,10 +123,7 @@ func TestPodsProcesses(t *testing.T) {
 func TestMovesToPodAndBack(t *testing.T) {
 	const name, file, drops = "enxusb", "statistics/rx_bytes", "statistics/rx_dropped"
 	m := newMachine(t, "server.tree")
-	target, err := os.Readlink(m.path(name, ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	target := must.Get(os.Readlink(m.path(name, "")))(t)
 	device := driver.Hardware{NetDev: name}
 	check := func(what string, bytes, dropped float64) {
 		t.Helper()
@@ -270,10 +255,7 @@ func TestMoveProperties(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := newMachine(t)
 		m.Write(veths(1, files[:1]))
-		target, err := os.Readlink(m.path(name, ""))
-		if err != nil {
-			rt.Fatal(err)
-		}
+		target := must.Get(os.Readlink(m.path(name, "")))(rt)
 		kernel, index := uint64(500), uint64(9)
 		host := true
 		m.set(name, "ifindex", index)

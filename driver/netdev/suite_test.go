@@ -10,6 +10,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestSuite(t *testing.T) {
@@ -21,14 +22,7 @@ devices/virtual/net/veth1/operstate: up
 devices/virtual/net/veth1/carrier_down_count: 1
 devices/0000:3b:00.0/hwmon/hwmon0/temp1_input: 40000
 `
-	var current *machine
 	all := counterFiles()
-	fresh := func(tb testing.TB) *machine {
-		tb.Helper()
-		current = newMachine(tb)
-		current.Write(veths(2, all[:]) + card)
-		return current
-	}
 	isFile := func(name, file string) func(driver.Sample, driver.Reading) bool {
 		return func(s driver.Sample, r driver.Reading) bool {
 			return s.Hardware.NetDev == name && (file == "" || r.Quantity == driver.NetworkErrors && r.Labels[0] == "receive")
@@ -36,34 +30,27 @@ devices/0000:3b:00.0/hwmon/hwmon0/temp1_input: 40000
 	}
 	fault := func(name string, breakIt func(*machine), hits func(driver.Sample, driver.Reading) bool,
 		silent bool,
-	) drivertest.Fault {
-		return drivertest.Fault{Name: name, Hits: hits, Silent: silent, New: func(tb testing.TB) (driver.Source, func()) {
-			tb.Helper()
-			m := fresh(tb)
-			return m.source, func() { breakIt(m) }
-		}}
+	) drivertest.FileFault[*machine] {
+		return drivertest.FileFault[*machine]{Name: name, Hits: hits, Silent: silent, Break: breakIt}
 	}
 	const errorsFile = "statistics/rx_errors"
 	content := func(text string) func(*machine) {
 		return func(m *machine) {
-			if err := os.WriteFile(m.path("veth0", errorsFile), []byte(text), 0o644); err != nil {
-				m.Fatal(err)
-			}
+			must.Do(m, os.WriteFile(m.path("veth0", errorsFile), []byte(text), 0o644))
 		}
 	}
-	drivertest.Run(t, drivertest.Config{
+	drivertest.Files[*machine]{
 		Fills: Fills(),
-		New: func(tb testing.TB) driver.Source {
-			tb.Helper()
-			return fresh(tb).source
+		New: func(tb testing.TB) *machine {
+			m := newMachine(tb)
+			m.Write(veths(2, all[:]) + card)
+			return m
 		},
-		Now: func() time.Time { return current.Clock },
-		Absent: func(tb testing.TB) driver.Source {
-			tb.Helper()
-			return newMachine(tb).source
-		},
-		Advance: func() { current.later(); advance(current) },
-		Faults: []drivertest.Fault{
+		Absent:  func(tb testing.TB) *machine { return newMachine(tb) },
+		Source:  func(m *machine) driver.Source { return m.source },
+		Now:     func(m *machine) time.Time { return m.Clock },
+		Advance: func(m *machine) { m.later(); advance(m) },
+		Faults: []drivertest.FileFault[*machine]{
 			fault("file missing", func(m *machine) { m.remove(m.path("veth0", errorsFile)) }, isFile("veth0", errorsFile), true),
 			fault("interface missing", func(m *machine) { m.remove(m.path("veth0", "")) }, isFile("veth0", ""), true),
 			fault("garbage", content("many\n"), isFile("veth0", errorsFile), false),
@@ -76,18 +63,14 @@ devices/0000:3b:00.0/hwmon/hwmon0/temp1_input: 40000
 			// always.
 			fault("interface goes", func(m *machine) {
 				m.remove(m.path("veth0", "ifindex"))
-				if err := os.Symlink("/sys/class/net/lo/speed", m.path("veth0", "ifindex")); err != nil {
-					m.Fatal(err)
-				}
+				must.Do(m, os.Symlink("/sys/class/net/lo/speed", m.path("veth0", "ifindex")))
 			}, isFile("veth0", ""), true),
 			fault("pipe", func(m *machine) {
 				m.remove(m.path("veth0", errorsFile))
-				if err := syscall.Mkfifo(m.path("veth0", errorsFile), 0o644); err != nil {
-					m.Fatal(err)
-				}
+				must.Do(m, syscall.Mkfifo(m.path("veth0", errorsFile), 0o644))
 			}, isFile("veth0", errorsFile), false),
 		},
-	})
+	}.Run(t)
 }
 
 // advance raises the counters of all interfaces.

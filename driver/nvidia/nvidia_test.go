@@ -9,12 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/xid"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -99,9 +99,7 @@ func TestXIDs(t *testing.T) {
 			{Quantity: driver.Errors, Labels: driver.Labels{"xid", "79"}, At: before.Add(3 * time.Second)},
 		},
 	}
-	if diff := cmp.Diff(want, report()); diff != "" {
-		t.Errorf("the report (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "the report", want, report())
 	for code := range int64(nvidia.MaxCodes + 100) {
 		count(1000+code, "", before, time.Time{})
 	}
@@ -198,9 +196,7 @@ func TestSession(t *testing.T) {
 	step(false, nil, 1)
 	closed := 0
 	for range 2 {
-		if err := s.Close(ctx, func(c *connection) error { closed = c.number; return nil }); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, s.Close(ctx, func(c *connection) error { closed = c.number; return nil }))
 	}
 	if closed != 1 || s.Current() != nil {
 		t.Errorf("session %d was closed, the current one is %v", closed, s.Current())
@@ -217,9 +213,7 @@ func TestSession(t *testing.T) {
 	step(true, nil, 4)
 	broken := errors.New("broken")
 	s.Fail(now, broken)
-	if err := s.Close(ctx, func(*connection) error { return nil }); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, s.Close(ctx, func(*connection) error { return nil }))
 	step(false, broken, 4)
 }
 

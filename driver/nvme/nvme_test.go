@@ -4,16 +4,18 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/goleak"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -75,10 +77,7 @@ func (m *machine) replace(path, content string) {
 // sample returns the samples by PCI address.
 func (m *machine) sample() map[string]driver.Sample {
 	m.Helper()
-	samples, err := m.source.Sample(m.Context())
-	if err != nil {
-		m.Fatal(err)
-	}
+	samples := must.Get(m.source.Sample(m.Context()))(m)
 	named := map[string]driver.Sample{}
 	for _, s := range samples {
 		named[s.Hardware.PCI] = s
@@ -98,9 +97,7 @@ func TestHardware(t *testing.T) {
 		otherPort: {PCI: otherPort, Serial: "S2"},
 		function:  {PCI: function, UUID: "S3", Serial: "S3", Kind: driver.KindPartition, Parent: firstPort},
 	}
-	if diff := cmp.Diff(want, hardware); diff != "" {
-		t.Errorf("hardware (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "hardware", want, hardware)
 }
 
 // wholeServer has the server's readings after a second.
@@ -131,9 +128,7 @@ func TestValues(t *testing.T) {
 	m.later(time.Second)
 	got := m.sample()
 	for address, want := range wholeServer() {
-		if diff := cmp.Diff(want, drivertest.Values(got[address]), cmpopts.EquateApprox(0, 1e-9)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", address, diff)
-		}
+		expect.Equal(t, address, want, drivertest.Values(got[address]), cmpopts.EquateApprox(0, 1e-9))
 	}
 }
 
@@ -245,55 +240,33 @@ func tree(n int) string {
 }
 
 func TestSource(t *testing.T) {
-	var clock *machine
-	newSource := func(tb testing.TB) *machine {
-		tb.Helper()
-		clock = newMachine(tb, server(tb))
-		clock.sample() // the utilization is of the second one
-		clock.later(time.Second)
-		return clock
-	}
-	fault := func(name, tree string, hits ...driver.Quantity) drivertest.Fault {
-		return drivertest.Fault{
-			Name: name,
-			New: func(tb testing.TB) (driver.Source, func()) {
-				tb.Helper()
-				m := newSource(tb)
-				return m.source, func() {
-					m.Write(tree)
-					m.later(slowEvery)
-				}
-			},
+	fault := func(name, tree string, hits ...driver.Quantity) drivertest.FileFault[*machine] {
+		return drivertest.FileFault[*machine]{
+			Name: name, Break: func(m *machine) { m.Write(tree); m.later(slowEvery) },
 			Hits: func(s driver.Sample, r driver.Reading) bool {
-				for _, q := range hits {
-					if s.Hardware.PCI == drive && r.Quantity == q && r.Labels[0] != "Sensor 1" {
-						return true
-					}
-				}
-				return false
+				return s.Hardware.PCI == drive && slices.Contains(hits, r.Quantity) && r.Labels[0] != "Sensor 1"
 			},
 		}
 	}
 	all := []driver.Quantity{driver.IOBytes, driver.RequestsInFlight, driver.Utilization, driver.ActiveSeconds}
-	drivertest.Run(t, drivertest.Config{
+	drivertest.Files[*machine]{
 		Fills: Fills(),
-		New: func(tb testing.TB) driver.Source {
-			tb.Helper()
-			return newSource(tb).source
+		New: func(tb testing.TB) *machine {
+			m := newMachine(tb, server(tb))
+			m.sample() // the utilization is of the second one
+			m.later(time.Second)
+			return m
 		},
-		Advance: func() { clock.later(slowEvery) },
-		Now:     func() time.Time { return clock.Clock },
-		Absent: func(tb testing.TB) driver.Source {
-			tb.Helper()
-			clock = newMachine(tb)
-			return clock.source
-		},
-		Faults: []drivertest.Fault{
+		Absent:  func(tb testing.TB) *machine { return newMachine(tb) },
+		Source:  func(m *machine) driver.Source { return m.source },
+		Now:     func(m *machine) time.Time { return m.Clock },
+		Advance: func(m *machine) { m.later(slowEvery) },
+		Faults: []drivertest.FileFault[*machine]{
 			fault("statistics without numbers", driveFolder+"nvme0n1/stat: a b c d e f g h i j k\n", all...),
 			fault("statistics that are cut off", driveFolder+"nvme0n1/stat: 1 2 3\n", all...),
 			fault("a temperature without a number", driveFolder+"hwmon2/temp1_input: warm\n", driver.Temperature),
 		},
-	})
+	}.Run(t)
 }
 
 // BenchmarkSample reads drives, of a tree on disk, a second a sample; and a machine without any.

@@ -3,11 +3,15 @@
 package nvml
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -45,31 +49,20 @@ func TestNeedsAttention(t *testing.T) {
 				machine.Reset(1)
 				machine.SetDriver(version)
 				s := newSource(t, c, nil)
-				sample(t, s)
+				nvidiatest.Sample(t, s)
 				tc.change(&machine.GPUs[0].Condition)
-				c.advance(rareInterval.Seconds())
-				if got := attention(sample(t, s)[0]); !slices.Equal(got, []string{want}) {
+				c.Advance(rareInterval.Seconds())
+				if got := nvidiatest.Attention(nvidiatest.Sample(t, s)[0]); !slices.Equal(got, []string{want}) {
 					t.Errorf("%s: %q, want %q", version, got, want)
 				}
 				machine.GPUs[0].Condition = nvmltest.Condition{}
-				c.advance(rareInterval.Seconds())
-				if got := attention(sample(t, s)[0]); !slices.Equal(got, []string{"none ok"}) {
+				c.Advance(rareInterval.Seconds())
+				if got := nvidiatest.Attention(nvidiatest.Sample(t, s)[0]); !slices.Equal(got, []string{"none ok"}) {
 					t.Errorf("%s, when it is over: %q", version, got)
 				}
 			}
 		})
 	}
-}
-
-// attention lists the actions that a sample requests.
-func attention(s driver.Sample) []string {
-	var out []string
-	for _, r := range s.Readings {
-		if r.Quantity == driver.NeedsAttention && r.Value == 1 {
-			out = append(out, strings.TrimSpace(strings.Join(r.Labels[:], " ")))
-		}
-	}
-	return out
 }
 
 // A GPU without any of these values is not reported as fine.
@@ -79,11 +72,9 @@ func TestNeedsAttentionUnknown(t *testing.T) {
 		RemapPending: nan(), RemapFailed: nan(), RetirementPending: nan(), ChannelRepair: nan(), SRAMThreshold: nan(),
 		Unrepairable: nan(), RecoveryAction: nan(), LifetimeCorrected: nan(), LifetimeUncorrected: nan(),
 	}
-	got := values(sample(t, newSource(t, newClock(), nil))[0])
+	got := nvidiatest.Values(nvidiatest.Sample(t, newSource(t, newClock(), nil))[0])
 	maps.DeleteFunc(got, func(name string, _ float64) bool { return !strings.HasPrefix(name, "needs_attention") })
-	if diff := cmp.Diff(map[string]float64{}, got); diff != "" {
-		t.Errorf("readings (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "readings", map[string]float64{}, got)
 }
 
 // Values that rarely change are read once a minute.
@@ -92,8 +83,8 @@ func TestRareQueries(t *testing.T) {
 	machine.Reset(1)
 	s := newSource(t, c, nil)
 	for range 60 {
-		sample(t, s)
-		c.advance(1)
+		nvidiatest.Sample(t, s)
+		c.Advance(1)
 	}
 	for _, q := range conditionQueries() {
 		want := map[time.Duration]int{rareInterval: 1, slowInterval: 6, 0: 60}[q.every]
@@ -107,17 +98,6 @@ func TestRareQueries(t *testing.T) {
 			t.Errorf("%s was called %d times in a minute, want %d", q.function, machine.Calls(q.function), want)
 		}
 	}
-}
-
-// readingsOf returns the readings of a quantity by their labels.
-func readingsOf(s driver.Sample, q driver.Quantity) map[string]float64 {
-	out := map[string]float64{}
-	for _, r := range s.Readings {
-		if r.Quantity == q {
-			out[strings.TrimSpace(strings.Join(r.Labels[:], " "))] = r.Value
-		}
-	}
-	return out
 }
 
 // Why a GPU is throttled now, by the bits of nvml.h. An idle GPU and chosen clocks are no
@@ -135,7 +115,7 @@ func TestThrottleActive(t *testing.T) {
 				want[reason] = 1
 			}
 			s := newSource(t, newClock(), func(c *Config) { c.Library = library })
-			if diff := cmp.Diff(want, readingsOf(sample(t, s)[0], driver.ThrottleActive)); diff != "" {
+			if diff := cmp.Diff(want, nvidiatest.Readings(nvidiatest.Sample(t, s)[0], driver.ThrottleActive)); diff != "" {
 				t.Errorf("%#x (-want +got):\n%s", int(mask), diff)
 			}
 		}
@@ -164,10 +144,8 @@ func TestFabricState(t *testing.T) {
 			if state != "" {
 				states[state] = 1
 			}
-			got := readingsOf(sample(t, newSource(t, newClock(), nil))[0], driver.FabricState)
-			if diff := cmp.Diff(states, got); diff != "" {
-				t.Errorf("%v, driver %s (-want +got):\n%s", in, version, diff)
-			}
+			got := nvidiatest.Readings(nvidiatest.Sample(t, newSource(t, newClock(), nil))[0], driver.FabricState)
+			expect.Equal(t, fmt.Sprintf("%v, driver %s", in, version), states, got)
 		}
 	}
 }
@@ -176,7 +154,7 @@ func TestFabricState(t *testing.T) {
 func TestPerformanceState(t *testing.T) {
 	machine.Reset(1)
 	machine.GPUs[0].Condition.PerformanceState = 32
-	if v, ok := value(sample(t, newSource(t, newClock(), nil))[0], driver.PerformanceState); ok {
+	if v, ok := nvidiatest.Value(nvidiatest.Sample(t, newSource(t, newClock(), nil))[0], driver.PerformanceState); ok {
 		t.Errorf("NVML_PSTATE_UNKNOWN is read as %v", v)
 	}
 }
@@ -186,11 +164,9 @@ func TestNVLink5(t *testing.T) {
 	machine.Reset(1)
 	c := &machine.GPUs[0].Condition
 	c.NVLinkCRC, c.NVLinkReplay, c.NVLinkRecovery, c.NVLink5Recovery = nan(), nan(), nan(), 7
-	got := readingsOf(sample(t, newSource(t, newClock(), nil))[0], driver.Errors)
+	got := nvidiatest.Readings(nvidiatest.Sample(t, newSource(t, newClock(), nil))[0], driver.Errors)
 	maps.DeleteFunc(got, func(labels string, _ float64) bool { return !strings.HasPrefix(labels, "nvlink") })
-	if diff := cmp.Diff(map[string]float64{"nvlink recovery": 7}, got); diff != "" {
-		t.Errorf("errors (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "errors", map[string]float64{"nvlink recovery": 7}, got)
 }
 
 // A number or scope that a driver refuses is not supported, and no failure.
@@ -198,7 +174,8 @@ func TestRefusedField(t *testing.T) {
 	machine.Reset(1)
 	c := &machine.GPUs[0].Condition
 	c.NVLinkRecovery, c.NVLink5Recovery = nan(), -1
-	if v, ok := readingsOf(sample(t, newSource(t, newClock(), nil))[0], driver.Errors)["nvlink recovery"]; ok {
+	got := nvidiatest.Sample(t, newSource(t, newClock(), nil))[0]
+	if v, ok := nvidiatest.Value(got, driver.Errors, "nvlink", "recovery"); ok {
 		t.Errorf("nvlink recovery is %v", v)
 	}
 }
@@ -211,11 +188,9 @@ func TestAER(t *testing.T) {
 		drivertest.WriteTree(t, config.Sysfs, folder+"aer_dev_correctable: TOTAL_ERR_COR 5\n"+
 			folder+"aer_dev_nonfatal: TOTAL_ERR_NONFATAL 2\n"+folder+"aer_dev_fatal: TOTAL_ERR_FATAL 1")
 	})
-	got := readingsOf(sample(t, s)[0], driver.Errors)
+	got := nvidiatest.Readings(nvidiatest.Sample(t, s)[0], driver.Errors)
 	maps.DeleteFunc(got, func(labels string, _ float64) bool { return !strings.HasPrefix(labels, "pcie_aer") })
-	if diff := cmp.Diff(map[string]float64{"pcie_aer correctable": 5, "pcie_aer uncorrectable": 3}, got); diff != "" {
-		t.Errorf("errors (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "errors", map[string]float64{"pcie_aer correctable": 5, "pcie_aer uncorrectable": 3}, got)
 }
 
 func TestProofs(t *testing.T) { drivertest.CheckProofs(t, "../nvidia/README.md", "NVML", Fills()) }

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/must"
+
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/google/go-cmp/cmp"
 
@@ -22,32 +25,25 @@ func TestNewLibrary(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
 	install := func(library string) {
 		t.Helper()
-		content, err := os.ReadFile(library)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path+".new", content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(path+".new", path); err != nil {
-			t.Fatal(err)
-		}
+		content := must.Get(os.ReadFile(library))(t)
+		must.Do(t, os.WriteFile(path+".new", content, 0o600))
+		must.Do(t, os.Rename(path+".new", path))
 	}
 	install(machine.Library)
 	s := newSource(t, c, func(config *Config) { config.Library = path })
 	for range 3 {
-		sample(t, s)
-		c.advance(1)
+		nvidiatest.Sample(t, s)
+		c.Advance(1)
 	}
 	if !mapped(t, path) {
 		t.Fatal("the library is not mapped: the test shows nothing")
 	}
 	machine.Users, machine.Init = 0, int64(nvml.ERROR_LIB_RM_VERSION_MISMATCH)
-	c.advance(1)
+	c.Advance(1)
 	if _, err := s.Sample(t.Context()); err == nil {
 		t.Fatal("no error while the library does not fit the driver")
 	}
-	c.advance(retryMost.Seconds())
+	c.Advance(retryMost.Seconds())
 	if _, err := s.Sample(t.Context()); err == nil || !strings.Contains(err.Error(), "nvmlInit_v2") {
 		t.Fatalf("while the library does not fit the driver: error %v", err)
 	}
@@ -55,8 +51,8 @@ func TestNewLibrary(t *testing.T) {
 		t.Error("the library that does not fit the driver is mapped still")
 	}
 	install(machine.NewLibrary)
-	c.advance(retryMost.Seconds())
-	for _, got := range sample(t, s) {
+	c.Advance(retryMost.Seconds())
+	for _, got := range nvidiatest.Sample(t, s) {
 		if got.Hardware.DriverVersion != nvmltest.NewVersion || len(got.Readings) == 0 {
 			t.Errorf("%s: driver %s, %d readings", got.Hardware.UUID, got.Hardware.DriverVersion, len(got.Readings))
 		}
@@ -66,23 +62,14 @@ func TestNewLibrary(t *testing.T) {
 // mapped reports whether a library is in this process.
 func mapped(t *testing.T, path string) bool {
 	t.Helper()
-	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	maps := must.Get(os.ReadFile("/proc/self/maps"))(t)
 	return strings.Contains(string(maps), path)
 }
 
 // All functions that this package calls are forwarded.
 func TestForwarded(t *testing.T) {
-	forwarded, err := os.ReadFile("functions.h")
-	if err != nil {
-		t.Fatal(err)
-	}
-	called, err := os.ReadFile(filepath.Join("nvmltest", "fake", "functions.h"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	forwarded := must.Get(os.ReadFile("functions.h"))(t)
+	called := must.Get(os.ReadFile(filepath.Join("nvmltest", "fake", "functions.h")))(t)
 	functions := func(text []byte) (out []string) {
 		for line := range strings.Lines(string(text)) {
 			if name, ok := strings.CutPrefix(line,

@@ -42,7 +42,6 @@ type gpu struct {
 	traffic     map[string]trafficMethod // by kind of link
 	sampled     [2]sampledTraffic        // transmit, receive
 	times       processTimes
-	accounts    map[int]account          // by process
 	busy        map[int][]driver.Reading // the last utilization of each process
 }
 

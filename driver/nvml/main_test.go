@@ -8,6 +8,8 @@ import (
 	"os"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+
 	"go.uber.org/goleak"
 
 	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
@@ -30,3 +32,5 @@ func TestMain(m *testing.M) {
 		os.Exit(status)
 	}))
 }
+
+func newClock() *nvidiatest.Clock { return nvidiatest.NewClock(machine) }

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -19,9 +22,9 @@ func TestInstances(t *testing.T) {
 	machine.GPUs[1].NarrowPCIe, machine.GPUs[1].NVLinkTransmit, machine.GPUs[1].NVLinkReceive = 1, nan(), nan()
 	machine.Partition(1, 3)
 	s := newSource(t, c, nil)
-	sample(t, s)
-	c.advance(1)
-	samples := sample(t, s)
+	nvidiatest.Sample(t, s)
+	c.Advance(1)
+	samples := nvidiatest.Sample(t, s)
 	if len(samples) != 5 {
 		t.Fatalf("%d samples of 2 GPUs and 3 instances", len(samples))
 	}
@@ -33,9 +36,7 @@ func TestInstances(t *testing.T) {
 		Vendor:      "nvidia", Model: "NVIDIA H100 80GB HBM3 MIG 1g.10gb", Profile: "1g.10gb", DriverVersion: "580.65.06",
 		CUDAVersion: "13.0",
 	}
-	if diff := cmp.Diff(wantHardware, got.Hardware); diff != "" {
-		t.Errorf("hardware of an instance (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "hardware of an instance", wantHardware, got.Hardware)
 	if diff := cmp.Diff(listed(t, "gpu-1-mig-1g10gb-19-2").Placement, got.Hardware.Placement); diff != "" {
 		t.Errorf("the inventory has another placement (-inventory +source):\n%s", diff)
 	}
@@ -47,16 +48,14 @@ func TestInstances(t *testing.T) {
 		"engine_utilization dram":    0.02,
 		"engine_utilization encoder": 0.07 / 2,
 	}
-	if diff := cmp.Diff(want, values(got), approximately()); diff != "" {
-		t.Errorf("readings of an instance (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "readings of an instance", want, nvidiatest.Values(got), nvidiatest.Approximately())
 	whole := of(t, samples, parent.UUID())
 	for _, q := range []driver.Quantity{driver.Utilization, driver.MemoryUsed, driver.MemoryCapacity} {
-		if v, ok := value(whole, q); ok {
+		if v, ok := nvidiatest.Value(whole, q); ok {
 			t.Errorf("the parent has %v %v, which its instances have too", q, v)
 		}
 	}
-	if v, _ := value(whole, driver.Power); v != parent.Power {
+	if v, _ := nvidiatest.Value(whole, driver.Power); v != parent.Power {
 		t.Errorf("power of the parent is %v", v)
 	}
 	if len(whole.Hardware.DeviceNodes) > 0 {
@@ -104,8 +103,8 @@ func TestRepartition(t *testing.T) {
 	s := newSource(t, c, nil)
 	g := &machine.GPUs[0]
 	uuids := func() (out []string) {
-		c.advance(1)
-		for _, sample := range sample(t, s) {
+		c.Advance(1)
+		for _, sample := range nvidiatest.Sample(t, s) {
 			out = append(out, sample.Hardware.UUID)
 		}
 		return out
@@ -133,14 +132,14 @@ func TestRepartition(t *testing.T) {
 	if machine.GPMSamples != 4 {
 		t.Errorf("%d GPM samples are allocated for 2 instances", machine.GPMSamples)
 	}
-	if got := of(t, sample(t, s), "MIG-new").Hardware.Placement; got != "nvidia/0/9/4" {
+	if got := of(t, nvidiatest.Sample(t, s), "MIG-new").Hardware.Placement; got != "nvidia/0/9/4" {
 		t.Errorf("placement %q", got)
 	}
 	g.MIG = 0
-	c.advance(1)
-	if got := sample(t, s); len(got) != 1 {
+	c.Advance(1)
+	if got := nvidiatest.Sample(t, s); len(got) != 1 {
 		t.Errorf("after MIG was switched off: %v", got)
-	} else if _, ok := value(got[0], driver.MemoryUsed); !ok {
+	} else if _, ok := nvidiatest.Value(got[0], driver.MemoryUsed); !ok {
 		t.Error("the memory of a GPU whose MIG mode was switched off is not read")
 	}
 }
@@ -154,9 +153,9 @@ func TestSharedGPUInstance(t *testing.T) {
 	second := &machine.GPUs[0].Instances[1]
 	second.GPUInstance, second.ComputeInstance = machine.GPUs[0].Instances[0].GPUInstance, 1
 	s := newSource(t, c, nil)
-	sample(t, s)
-	c.advance(1)
-	samples := sample(t, s)
+	nvidiatest.Sample(t, s)
+	c.Advance(1)
+	samples := nvidiatest.Sample(t, s)
 	for i := range 3 {
 		got := of(t, samples, machine.GPUs[0].Instances[i].UUID())
 		if shared := i < 2; shared != (len(got.Readings) == 0) || shared != (got.Hardware.Placement == "") {
@@ -165,10 +164,11 @@ func TestSharedGPUInstance(t *testing.T) {
 	}
 	machine.XID(0, 43, int(second.GPUInstance), 1)
 	for range 2 {
-		c.advance(1)
-		samples = sample(t, s)
+		c.Advance(1)
+		samples = nvidiatest.Sample(t, s)
 		for i, want := range []float64{0, 1, 0} {
-			if n, _ := value(of(t, samples, machine.GPUs[0].Instances[i].UUID()), driver.Errors, "xid", "43"); n != want {
+			instance := of(t, samples, machine.GPUs[0].Instances[i].UUID())
+			if n, _ := nvidiatest.Value(instance, driver.Errors, "xid", "43"); n != want {
 				t.Errorf("compute instance %d has %v XID errors, want %v", i, n, want)
 			}
 		}
@@ -182,17 +182,15 @@ func TestInstancesWithoutGPM(t *testing.T) {
 	machine.GPUs[0].GPM = 0
 	machine.Partition(0, 1)
 	s := newSource(t, c, nil)
-	sample(t, s)
-	c.advance(1)
-	samples := sample(t, s)
+	nvidiatest.Sample(t, s)
+	c.Advance(1)
+	samples := nvidiatest.Sample(t, s)
 	instance := &machine.GPUs[0].Instances[0]
 	want := map[string]float64{
 		"memory_used": instance.Memory, "memory_capacity": instance.MemoryTotal, "memory_reserved": instance.MemoryReserved,
 	}
-	if diff := cmp.Diff(want, values(of(t, samples, instance.UUID()))); diff != "" {
-		t.Errorf("readings of an instance (-want +got):\n%s", diff)
-	}
-	if v, ok := value(samples[0], driver.Utilization); ok {
+	expect.Equal(t, "readings of an instance", want, nvidiatest.Values(of(t, samples, instance.UUID())))
+	if v, ok := nvidiatest.Value(samples[0], driver.Utilization); ok {
 		t.Errorf("the parent's utilization is %v, which nobody knows", v)
 	}
 }

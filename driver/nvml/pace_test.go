@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
 )
@@ -35,29 +37,29 @@ func TestPace(t *testing.T) {
 	g := &machine.GPUs[0]
 	g.Utilization, g.Power = 0, 70
 	s := newSource(t, c, paced)
-	sample(t, s)
-	c.advance(1)
-	before := sample(t, s)[0] // GPM has its second sample
-	if busy := reading(t, before, driver.Utilization); busy.Value != 0 || !busy.At.Equal(c.now()) {
+	nvidiatest.Sample(t, s)
+	c.Advance(1)
+	before := nvidiatest.Sample(t, s)[0] // GPM has its second sample
+	if busy := reading(t, before, driver.Utilization); busy.Value != 0 || !busy.At.Equal(c.Now()) {
 		t.Fatalf("a second after the start, the utilization is %+v", busy)
 	}
 	step := func(what string, want bool) {
 		t.Helper()
-		c.advance(1)
+		c.Advance(1)
 		energy, calls := g.Energy, machine.Calls("nvmlDeviceGetTotalEnergyConsumption")
-		now := sample(t, s)[0]
+		now := nvidiatest.Sample(t, s)[0]
 		called := machine.Calls("nvmlDeviceGetTotalEnergyConsumption") > calls
 		read, busy := reading(t, now, driver.Energy), reading(t, now, driver.Utilization)
-		complete := read.At.Equal(c.now())
-		if complete != want || called != want || busy.At.Equal(c.now()) != want || complete && read.Value != energy {
+		complete := read.At.Equal(c.Now())
+		if complete != want || called != want || busy.At.Equal(c.Now()) != want || complete && read.Value != energy {
 			t.Errorf("%s: read %v, called %v, energy %+v, utilization %+v; want %v", what, complete, called, read, busy, want)
 		}
 		if len(now.Readings) != len(before.Readings) {
 			t.Errorf("%s: %d readings, of %d", what, len(now.Readings), len(before.Readings))
 		}
 		for _, q := range []driver.Quantity{driver.Power, driver.MemoryUsed} {
-			if at := reading(t, now, q).At; !at.Equal(c.now()) {
-				t.Errorf("%s: %v of %v, now %v", what, q, at, c.now())
+			if at := reading(t, now, q).At; !at.Equal(c.Now()) {
+				t.Errorf("%s: %v of %v, now %v", what, q, at, c.Now())
 			}
 		}
 	}
@@ -95,10 +97,10 @@ func TestPaceOfMIG(t *testing.T) {
 	machine.Partition(0, 2)
 	s := newSource(t, c, paced)
 	energyIsRead := func() bool {
-		c.advance(1)
-		return reading(t, sample(t, s)[0], driver.Energy).At.Equal(c.now())
+		c.Advance(1)
+		return reading(t, nvidiatest.Sample(t, s)[0], driver.Energy).At.Equal(c.Now())
 	}
-	sample(t, s)
+	nvidiatest.Sample(t, s)
 	if energyIsRead() {
 		t.Error("energy is read each second")
 	}
@@ -121,18 +123,18 @@ func TestPaceIsExact(t *testing.T) {
 	g.Utilization = 0
 	g.Processes[0] = nvmltest.Process{PID: 100, Memory: 1 << 30, GPUInstance: -1}
 	s := newSource(t, c, paced)
-	sample(t, s)
-	c.advance(1)
-	before := reading(t, sample(t, s)[0], driver.Utilization).At
+	nvidiatest.Sample(t, s)
+	c.Advance(1)
+	before := reading(t, nvidiatest.Sample(t, s)[0], driver.Utilization).At
 	active, truth := 0., 0.
 	for second := range 60 {
 		g.Utilization = float64(second%7) / 10
 		truth += g.Utilization
-		c.advance(1)
+		c.Advance(1)
 		if second == 59 {
 			s.ReadAll()
 		}
-		now := sample(t, s)[0]
+		now := nvidiatest.Sample(t, s)[0]
 		busy := reading(t, now, driver.Utilization)
 		active += busy.Value * busy.At.Sub(before).Seconds()
 		before = busy.At
@@ -159,13 +161,13 @@ func TestCost(t *testing.T) {
 			}
 			s := newSource(t, c, paced)
 			for range 2 {
-				sample(t, s)
-				c.advance(1)
+				nvidiatest.Sample(t, s)
+				c.Advance(1)
 			}
 			before := machine.Spent()
 			for range seconds {
-				sample(t, s)
-				c.advance(1)
+				nvidiatest.Sample(t, s)
+				c.Advance(1)
 			}
 			spent := (machine.Spent() - before) / seconds
 			t.Logf("%v a second", spent)

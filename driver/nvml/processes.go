@@ -196,7 +196,7 @@ func newestOf(samples []nvml.ProcessUtilizationSample) uint64 {
 
 // samplesOfProcesses returns the samples that are newer than since, in NVML's microseconds, by the
 // first function that the device supports; drivers reject the older one on Blackwell. If it
-// supports neither, accountedProcesses is used and known is false, as after an error.
+// supports neither, known is false, as after an error.
 func (r *reader) samplesOfProcesses(
 	device nvml.Device, since uint64,
 ) (samples []nvml.ProcessUtilizationSample, known bool) {
@@ -217,9 +217,6 @@ func (r *reader) samplesOfProcesses(
 			}
 			return samples, kindOf(answer) == answered || kindOf(answer) == nothingNow
 		}
-	}
-	if r.lost == nil {
-		r.accountedProcesses(device)
 	}
 	return nil, false
 }

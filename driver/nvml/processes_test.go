@@ -7,6 +7,9 @@ import (
 	"math"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -33,23 +36,17 @@ func TestProcesses(t *testing.T) {
 		"77 memory_used": 1 << 30, "77 utilization": 0,
 		"78 utilization": 0.5, "4242 memory_used": 3 << 30, "4242 utilization": 0.25,
 	}
-	if diff := cmp.Diff(want, uses(of(t, sample(t, s), g.UUID()))); diff != "" {
-		t.Errorf("processes (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(want, uses(of(t, sample(t, s), g.UUID()))); diff != "" {
+	expect.Equal(t, "processes", want, uses(of(t, nvidiatest.Sample(t, s), g.UUID())))
+	if diff := cmp.Diff(want, uses(of(t, nvidiatest.Sample(t, s), g.UUID()))); diff != "" {
 		t.Errorf("processes at once again, before NVML has new samples (-want +got):\n%s", diff)
 	}
-	c.advance(1)
+	c.Advance(1)
 	g.Processes[0].Utilization = 0
 	want["4242 utilization"] = 0
-	samples := sample(t, s)
-	if diff := cmp.Diff(want, uses(of(t, samples, g.UUID()))); diff != "" {
-		t.Errorf("processes after one went idle (-want +got):\n%s", diff)
-	}
+	samples := nvidiatest.Sample(t, s)
+	expect.Equal(t, "processes after one went idle", want, uses(of(t, samples, g.UUID())))
 	wantInstance := map[string]float64{"99 memory_used": 1 << 20}
-	if diff := cmp.Diff(wantInstance, uses(of(t, samples, machine.GPUs[1].Instances[1].UUID()))); diff != "" {
-		t.Errorf("processes of an instance (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "processes of an instance", wantInstance, uses(of(t, samples, machine.GPUs[1].Instances[1].UUID())))
 	if got := uses(of(t, samples, machine.GPUs[1].UUID())); len(got) > 0 {
 		t.Errorf("processes of a GPU in MIG mode: %v", got)
 	}
@@ -83,19 +80,17 @@ func TestProcessTimes(t *testing.T) {
 			sum, zeros := map[string]float64{}, 0
 			const ticks = 250
 			for range ticks {
-				got := uses(of(t, sample(t, s), g.UUID()))
+				got := uses(of(t, nvidiatest.Sample(t, s), g.UUID()))
 				for _, pid := range []string{"11", "12", "13"} {
 					sum[pid] += got[pid+" utilization"] / ticks
 				}
 				if got["12 utilization"] == 0 {
 					zeros++
 				}
-				c.advance(1)
+				c.Advance(1)
 			}
 			want := map[string]float64{"11": 0.55, "12": 0.1, "13": 0}
-			if diff := cmp.Diff(want, sum, cmpopts.EquateApprox(0, 0.02)); diff != "" {
-				t.Errorf("means (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, "means", want, sum, cmpopts.EquateApprox(0, 0.02))
 			if zeros == 0 {
 				t.Error("each reading had a sample of each process, which proves nothing")
 			}
@@ -112,8 +107,8 @@ func TestProcessTimesAfterIdleTime(t *testing.T) {
 	s := newSource(t, c, nil)
 	tick := func(want float64, what string) {
 		t.Helper()
-		c.advance(1)
-		got := uses(of(t, sample(t, s), g.UUID()))["11 utilization"]
+		c.Advance(1)
+		got := uses(of(t, nvidiatest.Sample(t, s), g.UUID()))["11 utilization"]
 		if math.Abs(got-want) > 0.1 {
 			t.Errorf("%s: %v, want %v", what, got, want)
 		}
@@ -138,8 +133,8 @@ func TestProcessTimesAfterIdleTime(t *testing.T) {
 	for range 3 {
 		tick(0.6, "for a while as before")
 	}
-	c.advance(1)
-	if _, ok := uses(of(t, sample(t, s), g.UUID()))["11 utilization"]; ok {
+	c.Advance(1)
+	if _, ok := uses(of(t, nvidiatest.Sample(t, s), g.UUID()))["11 utilization"]; ok {
 		t.Error("without samples, the processes of a busy GPU have a utilization")
 	}
 	tick(0.6, "after the clock was set back")
@@ -158,64 +153,18 @@ func TestMPS(t *testing.T) {
 	want := map[string]float64{
 		"742 memory_used": 518 << 20, "742 utilization": g.Utilization, "760 memory_used": 66 << 20,
 	}
-	if diff := cmp.Diff(want, uses(of(t, sample(t, s), g.UUID()))); diff != "" {
-		t.Errorf("one client (-want +got):\n%s", diff)
-	}
-	c.advance(1)
+	expect.Equal(t, "one client", want, uses(of(t, nvidiatest.Sample(t, s), g.UUID())))
+	c.Advance(1)
 	g.Processes[2] = nvmltest.Process{PID: 773, Memory: 518 << 20, MPS: 1}
 	delete(want, "742 utilization")
 	want["773 memory_used"] = 518 << 20
-	if diff := cmp.Diff(want, uses(of(t, sample(t, s), g.UUID()))); diff != "" {
-		t.Errorf("two clients (-want +got):\n%s", diff)
-	}
-	c.advance(1)
+	expect.Equal(t, "two clients", want, uses(of(t, nvidiatest.Sample(t, s), g.UUID())))
+	c.Advance(1)
 	g.Processes[1], g.Processes[2] = nvmltest.Process{PID: 11, Memory: 1 << 30}, nvmltest.Process{}
-	got := uses(of(t, sample(t, s), g.UUID()))
+	got := uses(of(t, nvidiatest.Sample(t, s), g.UUID()))
 	if math.Abs(got["760 utilization"]-0.7) > 0.1 || got["11 utilization"] != 0 {
 		t.Errorf("without clients: %v", got)
 	}
-}
-
-// If NVML does not report the processes' utilization, the driver's accounting does, if it is on.
-func TestAccounting(t *testing.T) {
-	c := newClock()
-	machine.Reset(1)
-	g := &machine.GPUs[0]
-	refuse := func() {
-		machine.Fail("nvmlDeviceGetProcessUtilization", 0, int(nvml.ERROR_NOT_SUPPORTED))
-		machine.Fail("nvmlDeviceGetProcessesUtilizationInfo", 0, int(nvml.ERROR_NOT_SUPPORTED))
-	}
-	refuse()
-	g.Processes = [8]nvmltest.Process{
-		{PID: 11, Memory: 1 << 30, Accounted: 100, AccountedBusy: 30},
-		{PID: 12, Memory: 1 << 30},
-	}
-	s := newSource(t, c, nil)
-	memory := map[string]float64{"11 memory_used": 1 << 30, "12 memory_used": 1 << 30}
-	look := func(what string, want map[string]float64) {
-		t.Helper()
-		if diff := cmp.Diff(want, uses(of(t, sample(t, s), g.UUID())), approximately()); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", what, diff)
-		}
-	}
-	look("accounting is off", memory)
-	if n := machine.Calls("nvmlDeviceGetAccountingStats_v2"); n != 1 {
-		t.Errorf("accounting that is off was asked for %d times", n)
-	}
-	g.Accounting = 1
-	c.advance(recheck.Seconds())
-	refuse()
-	look("the first look", memory)
-	c.advance(1)
-	g.Processes[0].Accounted, g.Processes[0].AccountedBusy = 105, 32 // 5 samples, in which it was busy to 2/5
-	memory["11 utilization"] = 0.4
-	look("the second look", memory)
-	c.advance(0.1)
-	look("no new sample", memory)
-	g.Processes[0].Accounted, g.Processes[0].AccountedBusy = 2, 1 // another process of that PID
-	c.advance(1)
-	delete(memory, "11 utilization")
-	look("another process", memory)
 }
 
 func uses(s driver.Sample) map[string]float64 {

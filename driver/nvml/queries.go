@@ -58,7 +58,6 @@ func optionalFunctions() []string {
 		"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3",
 		"nvmlDeviceGetMPSComputeRunningProcesses_v3",
 		"nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo",
-		"nvmlDeviceGetAccountingStats_v2",
 		"nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetRepairStatus", "nvmlDeviceGetUnrepairableMemoryFlag_v1",
 		"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons",
 		"nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetMarginTemperature",

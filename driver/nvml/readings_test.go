@@ -10,8 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
@@ -20,24 +22,6 @@ import (
 
 func nan() float64 { return math.NaN() }
 
-// values are the readings of a sample by name, in the quantities' units, to nine digits.
-func values(s driver.Sample) map[string]float64 {
-	out := map[string]float64{}
-	for _, r := range s.Readings {
-		name := r.Quantity.String()
-		for _, l := range r.Labels {
-			if l != "" {
-				name += " " + l
-			}
-		}
-		if r.Estimated {
-			name += " (estimated)"
-		}
-		out[name] = math.Round(r.Value*1e9) / 1e9
-	}
-	return out
-}
-
 // Everything that the source reads of a GPU, against the machine's state in base units.
 func TestQuantities(t *testing.T) {
 	c := newClock()
@@ -45,9 +29,9 @@ func TestQuantities(t *testing.T) {
 	g := &machine.GPUs[0]
 	g.GPM = 0
 	s := newSource(t, c, nil)
-	sample(t, s)
-	c.advance(1)
-	got := of(t, sample(t, s), g.UUID())
+	nvidiatest.Sample(t, s)
+	c.Advance(1)
+	got := of(t, nvidiatest.Sample(t, s), g.UUID())
 	want := map[string]float64{
 		"utilization": g.Utilization, "memory_used": g.Memory, "memory_capacity": g.MemoryTotal,
 		"power": g.Power, "energy": g.Energy,
@@ -84,17 +68,13 @@ func TestQuantities(t *testing.T) {
 		"lifetime_errors page_retirement sbe":     g.RetiredSBE,
 		"lifetime_errors page_retirement dbe":     g.RetiredDBE,
 	}
-	if diff := cmp.Diff(want, values(got), approximately()); diff != "" {
-		t.Errorf("readings (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "readings", want, nvidiatest.Values(got), nvidiatest.Approximately())
 	wantHardware := driver.Hardware{
 		UUID: g.UUID(), PCI: "0000:1b:00.0", DeviceNodes: []string{"/dev/nvidia0"},
 		Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3", Serial: "1650823456700", FirmwareVersion: "96.00.61.00.01",
 		DriverVersion: "580.65.06", CUDAVersion: "13.0",
 	}
-	if diff := cmp.Diff(wantHardware, got.Hardware); diff != "" {
-		t.Errorf("hardware (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "hardware", wantHardware, got.Hardware)
 }
 
 // The numbers of the throttling fields depend on the driver. A number with another meaning in a
@@ -121,14 +101,12 @@ func TestDriverVersions(t *testing.T) {
 			}
 			maps.DeleteFunc(want, func(reason string, _ float64) bool { return !slices.Contains(reasons, reason) })
 			got := map[string]float64{}
-			for _, r := range of(t, sample(t, newSource(t, newClock(), nil)), g.UUID()).Readings {
+			for _, r := range of(t, nvidiatest.Sample(t, newSource(t, newClock(), nil)), g.UUID()).Readings {
 				if r.Quantity == driver.ThrottledSeconds {
 					got[r.Labels[0]] = r.Value
 				}
 			}
-			if diff := cmp.Diff(want, got, approximately()); diff != "" {
-				t.Errorf("seconds of throttling (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, "seconds of throttling", want, got, nvidiatest.Approximately())
 		})
 	}
 }
@@ -139,13 +117,13 @@ func TestGPM(t *testing.T) {
 	machine.Reset(1)
 	g := &machine.GPUs[0]
 	s := newSource(t, c, nil)
-	first := values(of(t, sample(t, s), g.UUID()))
+	first := nvidiatest.Values(of(t, nvidiatest.Sample(t, s), g.UUID()))
 	if first["utilization"] != g.Utilization || first["occupancy"] != 0 {
 		t.Errorf("the first sample has utilization %v and occupancy %v", first["utilization"], first["occupancy"])
 	}
 	g.Utilization = 0.505 // no percentage has this value
-	c.advance(1)
-	got := values(of(t, sample(t, s), g.UUID()))
+	c.Advance(1)
+	got := nvidiatest.Values(of(t, nvidiatest.Sample(t, s), g.UUID()))
 	for name, want := range map[string]float64{
 		"utilization": 0.505, "engine_utilization sm": 0.505 / 2, "occupancy": 0.505 / 4,
 		"engine_utilization tensor": 0.505 / 8,
@@ -158,8 +136,8 @@ func TestGPM(t *testing.T) {
 		}
 	}
 	g.Utilization = 0.9
-	c.advance(0.05) // too soon for another GPM sample: the readings are those of before, with their time
-	for _, r := range of(t, sample(t, s), g.UUID()).Readings {
+	c.Advance(0.05) // too soon for another GPM sample: the readings are those of before, with their time
+	for _, r := range of(t, nvidiatest.Sample(t, s), g.UUID()).Readings {
 		if r.Quantity == driver.Utilization && (math.Abs(r.Value-0.505) > 1e-6 || !r.At.Equal(c.Add(-50*time.Millisecond))) {
 			t.Errorf("utilization %v of %v", r.Value, r.At)
 		}
@@ -178,7 +156,7 @@ func TestNUMANode(t *testing.T) {
 		s := newSource(t, c, func(config *Config) {
 			drivertest.WriteTree(t, config.Sysfs, "bus/pci/devices/0000:1b:00.0/numa_node: "+content)
 		})
-		for _, got := range sample(t, s) {
+		for _, got := range nvidiatest.Sample(t, s) {
 			if got.Hardware.NUMANode != want {
 				t.Errorf("%q: %s is of node %q, want %q", content, got.Hardware.UUID, got.Hardware.NUMANode, want)
 			}
@@ -193,14 +171,14 @@ func TestSlowFields(t *testing.T) {
 	g := &machine.GPUs[0]
 	s := newSource(t, c, nil)
 	for range 10 {
-		sample(t, s)
-		c.advance(1)
+		nvidiatest.Sample(t, s)
+		c.Advance(1)
 	}
 	if n := machine.Calls("nvmlDeviceGetFieldValues"); n != 10+1 {
 		t.Errorf("nvmlDeviceGetFieldValues was called %d times in 10 samples, want one each and one for what is slow", n)
 	}
 	g.Corrected += 7
-	if v, _ := value(sample(t, s)[0], driver.Errors, "ecc_corrected"); v != g.Corrected {
+	if v, _ := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.Errors, "ecc_corrected"); v != g.Corrected {
 		t.Errorf("ecc_corrected is %v after 10 s, want %v", v, g.Corrected)
 	}
 }
@@ -215,8 +193,8 @@ func TestGPMWithoutEncoders(t *testing.T) {
 	s := newSource(t, c, nil)
 	var got map[string]float64
 	for range 10 {
-		got = values(of(t, sample(t, s), g.UUID()))
-		c.advance(1)
+		got = nvidiatest.Values(of(t, nvidiatest.Sample(t, s), g.UUID()))
+		c.Advance(1)
 	}
 	for name, want := range map[string]float64{"occupancy": g.Utilization / 4, "engine_utilization encoder": g.Encoder} {
 		if math.Abs(got[name]-want) > 1e-6 {
@@ -227,10 +205,11 @@ func TestGPMWithoutEncoders(t *testing.T) {
 		t.Errorf("nvmlGpmMetricsGet was called %d times for 9 means", calls)
 	}
 	machine.GPMMetrics = 0
-	c.advance(recheck.Seconds())
-	sample(t, s)
-	c.advance(1)
-	if v, _ := value(of(t, sample(t, s), g.UUID()), driver.EngineUtilization, "encoder"); math.Abs(v-0.4) > 1e-6 {
+	c.Advance(recheck.Seconds())
+	nvidiatest.Sample(t, s)
+	c.Advance(1)
+	whole := of(t, nvidiatest.Sample(t, s), g.UUID())
+	if v, _ := nvidiatest.Value(whole, driver.EngineUtilization, "encoder"); math.Abs(v-0.4) > 1e-6 {
 		t.Errorf("encoder is %v once the driver knows the metric", v)
 	}
 }
@@ -270,10 +249,10 @@ func TestTraffic(t *testing.T) {
 			g := &machine.GPUs[0]
 			tc.change(g)
 			s := newSource(t, c, nil)
-			sample(t, s)
+			nvidiatest.Sample(t, s)
 			for range 10 {
-				c.advance(1)
-				sample(t, s)
+				c.Advance(1)
+				nvidiatest.Sample(t, s)
 			}
 			calls := machine.Calls("nvmlDeviceGetPcieThroughput")
 			if calls != 0 && calls != 4 {
@@ -281,14 +260,12 @@ func TestTraffic(t *testing.T) {
 			}
 			g.GPM, g.NarrowPCIe = 1, 0 // a method that counts from another point is no better now
 			got := map[string]float64{}
-			for name, v := range values(of(t, sample(t, s), g.UUID())) {
+			for name, v := range nvidiatest.Values(of(t, nvidiatest.Sample(t, s), g.UUID())) {
 				if len(name) > 13 && name[:13] == "io_bytes pcie" {
 					got[name] = v
 				}
 			}
-			if diff := cmp.Diff(tc.want(g, 10), got, approximately()); diff != "" {
-				t.Errorf("traffic after 10 s (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, "traffic after 10 s", tc.want(g, 10), got, nvidiatest.Approximately())
 		})
 	}
 }
@@ -304,7 +281,7 @@ func TestMemoryTemperature(t *testing.T) {
 		machine.Reset(1)
 		machine.SetDriver(tc.driver)
 		machine.GPUs[0].MemoryTemperature = tc.celsius
-		got, ok := value(sample(t, newSource(t, newClock(), nil))[0], driver.Temperature, "memory")
+		got, ok := nvidiatest.Value(nvidiatest.Sample(t, newSource(t, newClock(), nil))[0], driver.Temperature, "memory")
 		if ok != tc.want || ok && got != tc.celsius {
 			t.Errorf("%s: %v °C is read as %v, %v", tc.driver, tc.celsius, got, ok)
 		}
@@ -328,11 +305,11 @@ func TestGPMUnits(t *testing.T) {
 			g := &machine.GPUs[0]
 			tc.set(g)
 			s := newSource(t, c, nil)
-			sample(t, s)
-			c.advance(1)
-			got := of(t, sample(t, s), g.UUID())
+			nvidiatest.Sample(t, s)
+			c.Advance(1)
+			got := of(t, nvidiatest.Sample(t, s), g.UUID())
 			for engine, want := range tc.want {
-				if v, _ := value(got, driver.EngineUtilization, engine); math.Abs(v-want) > 1e-6 {
+				if v, _ := nvidiatest.Value(got, driver.EngineUtilization, engine); math.Abs(v-want) > 1e-6 {
 					t.Errorf("%s is %v, want %v", engine, v, want)
 				}
 			}
@@ -348,15 +325,15 @@ func TestGPMUnitWithoutValue(t *testing.T) {
 	g := &machine.GPUs[0]
 	g.MaxMIG = 0
 	s := newSource(t, c, nil)
-	sample(t, s)
-	c.advance(1)
-	got := of(t, sample(t, s), g.UUID())
-	if v, _ := value(got, driver.EngineUtilization, "decoder"); math.Abs(v-0.5) > 1e-6 {
+	nvidiatest.Sample(t, s)
+	c.Advance(1)
+	got := of(t, nvidiatest.Sample(t, s), g.UUID())
+	if v, _ := nvidiatest.Value(got, driver.EngineUtilization, "decoder"); math.Abs(v-0.5) > 1e-6 {
 		t.Errorf("decoder is %v, want that of the one unit that has a value", v)
 	}
 	machine.GPMNaN = int64(nvml.GPM_METRIC_GRAPHICS_UTIL)
-	c.advance(1)
-	if v, ok := value(of(t, sample(t, s), g.UUID()), driver.Utilization); !ok || v != g.Utilization {
+	c.Advance(1)
+	if v, ok := nvidiatest.Value(of(t, nvidiatest.Sample(t, s), g.UUID()), driver.Utilization); !ok || v != g.Utilization {
 		t.Errorf("utilization is %v, want NVML's own where GPM answers NaN", v)
 	}
 }
@@ -371,19 +348,19 @@ func TestNVLinkCounterAtZero(t *testing.T) {
 			g := &machine.GPUs[0]
 			g.NVLinkTransmit, g.NVLinkReceive = 0, 0
 			s := newSource(t, c, nil)
-			sample(t, s)
+			nvidiatest.Sample(t, s)
 			for range 10 {
-				c.advance(1)
+				c.Advance(1)
 				if !counts {
 					g.NVLinkTransmit = 0
 				}
-				sample(t, s)
+				nvidiatest.Sample(t, s)
 			}
-			got, ok := value(sample(t, s)[0], driver.IOBytes, "nvlink", "receive")
+			got, ok := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.IOBytes, "nvlink", "receive")
 			if want := map[bool]float64{false: 10 * 3e6, true: 0}[counts]; !ok || math.Abs(got-want) > 1 {
 				t.Errorf("%v bytes were received, want %v", got, want)
 			}
-			got, _ = value(sample(t, s)[0], driver.IOBytes, "nvlink", "transmit")
+			got, _ = nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.IOBytes, "nvlink", "transmit")
 			if want := 10 * 1000 * 1024.; math.Abs(got-want) > 1 {
 				t.Errorf("%v bytes were transmitted, want %v", got, want)
 			}
@@ -400,7 +377,7 @@ func TestNVLinkByGPM(t *testing.T) {
 	s := newSource(t, c, nil)
 	traffic := func() map[string]float64 {
 		got := map[string]float64{}
-		for name, v := range values(of(t, sample(t, s), g.UUID())) {
+		for name, v := range nvidiatest.Values(of(t, nvidiatest.Sample(t, s), g.UUID())) {
 			if strings.HasPrefix(name, "io_bytes nvlink") {
 				got[name] = v
 			}
@@ -408,34 +385,26 @@ func TestNVLinkByGPM(t *testing.T) {
 		return got
 	}
 	for range 10 {
-		sample(t, s)
-		c.advance(1)
+		nvidiatest.Sample(t, s)
+		c.Advance(1)
 	}
 	want := map[string]float64{"io_bytes nvlink transmit": 10 * 1000 * 1024, "io_bytes nvlink receive": 10 * 3e6}
-	if diff := cmp.Diff(want, traffic(), approximately()); diff != "" {
-		t.Errorf("traffic after 10 s (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "traffic after 10 s", want, traffic(), nvidiatest.Approximately())
 	g.NVLinkTransmit, g.NVLinkReceive = 1<<40, 1<<41 // they count from another point
-	c.advance(recheck.Seconds())
+	c.Advance(recheck.Seconds())
 	if got := traffic(); len(got) != 0 { // the time is too long for a mean
 		t.Errorf("traffic after 10 minutes: %v", got)
 	}
-	c.advance(1)
+	c.Advance(1)
 	want["io_bytes nvlink transmit"], want["io_bytes nvlink receive"] = 11*1000*1024, 11*3e6
-	if diff := cmp.Diff(want, traffic(), approximately()); diff != "" {
-		t.Errorf("traffic after the fields came to be supported (-want +got):\n%s", diff)
-	}
-}
-
-func approximately() cmp.Option {
-	return cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) <= 1e-6*math.Max(math.Abs(a), 1) })
+	expect.Equal(t, "traffic after the fields came to be supported", want, traffic(), nvidiatest.Approximately())
 }
 
 // The library of an old driver lacks functions: they are not called, which would end the program.
 func TestOldLibrary(t *testing.T) {
 	machine.Reset(1)
 	s := newSource(t, newClock(), func(c *Config) { c.Library = machine.OldLibrary })
-	got := values(of(t, sample(t, s), machine.GPUs[0].UUID()))
+	got := nvidiatest.Values(of(t, nvidiatest.Sample(t, s), machine.GPUs[0].UUID()))
 	if got["temperature gpu"] != machine.GPUs[0].Temperature {
 		t.Errorf("temperature is %v", got["temperature gpu"])
 	}
@@ -459,15 +428,15 @@ func TestUnsupportedIsNotAskedFor(t *testing.T) {
 	machine.GPUs[0].JPEG = nan()
 	s := newSource(t, c, nil)
 	for range 20 {
-		sample(t, s)
-		c.advance(1)
+		nvidiatest.Sample(t, s)
+		c.Advance(1)
 	}
 	if n := machine.Calls("nvmlDeviceGetJpgUtilization"); n != 1 {
 		t.Errorf("asked for %d times in 20 s", n)
 	}
 	machine.GPUs[0].JPEG = 0.5
-	c.advance(recheck.Seconds())
-	if v, ok := value(sample(t, s)[0], driver.EngineUtilization, "jpeg"); !ok || v != 0.5 {
+	c.Advance(recheck.Seconds())
+	if v, ok := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.EngineUtilization, "jpeg"); !ok || v != 0.5 {
 		t.Errorf("jpeg is %v after it came to be supported", v)
 	}
 }
@@ -506,7 +475,7 @@ func TestOldDriverIsDescribed(t *testing.T) {
 			machine.Reset(1)
 			machine.SetDriver(version)
 			s := newSource(t, newClock(), nil)
-			sample(t, s)
+			nvidiatest.Sample(t, s)
 			got := strings.Join(s.Describe(), "\n")
 			if want == "" && got != "" || !strings.Contains(got, want) {
 				t.Errorf("check says %q, want %q", got, want)

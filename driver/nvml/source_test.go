@@ -10,9 +10,11 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -20,39 +22,14 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 )
 
-// clock is the time of a test, which the test alone sets.
-type clock struct {
-	mu sync.Mutex
-	time.Time
-}
-
-func newClock() *clock { return &clock{Time: time.Unix(1_800_000_000, 0)} }
-
-func (c *clock) now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.Time
-}
-
-// advance lets the machine work, and advances the clock.
-func (c *clock) advance(seconds float64) {
-	c.mu.Lock()
-	c.Time = c.Add(time.Duration(seconds * float64(time.Second)))
-	c.mu.Unlock()
-	machine.Advance(seconds)
-}
-
 // newSource returns a source on the machine, which lets go of the library when the test ends.
-func newSource(tb testing.TB, c *clock, change func(*Config)) *Source {
+func newSource(tb testing.TB, c *nvidiatest.Clock, change func(*Config)) *Source {
 	tb.Helper()
-	config := Config{Library: machine.Library, Sysfs: tb.TempDir(), Now: c.now}
+	config := Config{Library: machine.Library, Sysfs: tb.TempDir(), Now: c.Now}
 	if change != nil {
 		change(&config)
 	}
-	s, err := New(config)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	s := must.Get(New(config))(tb)
 	s.callTimeout = time.Minute // for machines under load: what hangs has a test of its own
 	tb.Cleanup(func() {
 		if o := s.session.Current(); o != nil && machine.Users > 0 {
@@ -65,16 +42,6 @@ func newSource(tb testing.TB, c *clock, change func(*Config)) *Source {
 	return s
 }
 
-// sample samples a machine without errors.
-func sample(tb testing.TB, s *Source) []driver.Sample {
-	tb.Helper()
-	samples, err := s.Sample(tb.Context())
-	if err != nil {
-		tb.Fatalf("sample: %v", err)
-	}
-	return samples
-}
-
 // of returns the sample of the hardware with that UUID.
 func of(tb testing.TB, samples []driver.Sample, uuid string) driver.Sample {
 	tb.Helper()
@@ -85,18 +52,6 @@ func of(tb testing.TB, samples []driver.Sample, uuid string) driver.Sample {
 	}
 	tb.Fatalf("no sample of %s", uuid)
 	return driver.Sample{}
-}
-
-// value returns a reading of a sample, false if there is none.
-func value(s driver.Sample, q driver.Quantity, labels ...string) (float64, bool) {
-	var want driver.Labels
-	copy(want[:], labels)
-	for _, r := range s.Readings {
-		if r.Quantity == q && r.Labels == want {
-			return r.Value, true
-		}
-	}
-	return 0, false
 }
 
 func TestSuite(t *testing.T) {
@@ -149,8 +104,8 @@ func suite(layout func()) drivertest.Config {
 	return drivertest.Config{
 		Fills:   Fills(),
 		New:     fresh,
-		Advance: func() { c.advance(11) }, // beyond the interval of slow fields
-		Now:     c.now,
+		Advance: func() { c.Advance(11) }, // beyond the interval of slow fields
+		Now:     c.Now,
 		Absent: func(tb testing.TB) driver.Source {
 			return newSource(tb, c, func(config *Config) { config.Library = filepath.Join(tb.TempDir(), "libnvidia-ml.so.1") })
 		},
@@ -193,8 +148,8 @@ func TestNoDriver(t *testing.T) {
 		t.Error("NVML is initialised again at once")
 	}
 	machine.Reset(1)
-	c.advance(retryFirst.Seconds())
-	if samples := sample(t, s); len(samples) != 1 || len(samples[0].Readings) == 0 {
+	c.Advance(retryFirst.Seconds())
+	if samples := nvidiatest.Sample(t, s); len(samples) != 1 || len(samples[0].Readings) == 0 {
 		t.Errorf("samples after the driver came: %v", samples)
 	}
 }
@@ -215,9 +170,7 @@ func TestNoLibrary(t *testing.T) {
 	machine.Reset(1)
 	missing := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
 	text := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
-	if err := os.WriteFile(text, []byte("no library\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(text, []byte("no library\n"), 0o600))
 	for path, want := range map[string]string{missing: "No such file", text: "too short"} {
 		s := newSource(t, newClock(), func(c *Config) { c.Library = path })
 		_, err := s.Sample(t.Context())
@@ -246,9 +199,9 @@ func TestHungInitialisation(t *testing.T) {
 			t.Errorf("it took %v", took)
 		}
 	}
-	atMostGoroutines(t, before+1)
+	nvidiatest.AtMostGoroutines(t, before+1)
 	machine.Hang("nvmlInit_v2", -1, false)
-	if samples := sample(t, s); len(samples) != 2 {
+	if samples := nvidiatest.Sample(t, s); len(samples) != 2 {
 		t.Errorf("%d samples once it returned", len(samples))
 	}
 }
@@ -259,7 +212,7 @@ func TestHungGPU(t *testing.T) {
 	c := newClock()
 	machine.Reset(8)
 	s := newSource(t, c, nil)
-	sample(t, s)
+	nvidiatest.Sample(t, s)
 	s.callTimeout = callTimeout
 	hung := machine.GPUs[3].UUID()
 	const function = "nvmlDeviceGetPowerUsage"
@@ -267,7 +220,7 @@ func TestHungGPU(t *testing.T) {
 	defer machine.Hang(function, 3, false)
 	before := runtime.NumGoroutine()
 	for i := range 5 {
-		c.advance(1)
+		c.Advance(1)
 		begun := time.Now()
 		samples, err := s.Sample(t.Context())
 		took := time.Since(begun)
@@ -299,28 +252,16 @@ func TestHungGPU(t *testing.T) {
 			t.Errorf("sample %d took %v: it waited for the GPU that hangs", i, took)
 		}
 	}
-	atMostGoroutines(t, before+1)
+	nvidiatest.AtMostGoroutines(t, before+1)
 	machine.Hang(function, 3, false)
 	readAgain(t, s, c, hung)
 }
 
-// atMostGoroutines waits for the goroutines that have done their work to be gone.
-func atMostGoroutines(t *testing.T, most int) {
-	t.Helper()
-	now := runtime.NumGoroutine()
-	for end := time.Now().Add(10 * time.Second); now > most && time.Now().Before(end); now = runtime.NumGoroutine() {
-		runtime.Gosched()
-	}
-	if now > most {
-		t.Errorf("there are %d goroutines, want at most %d", now, most)
-	}
-}
-
 // readAgain samples until a device has readings again.
-func readAgain(t *testing.T, s *Source, c *clock, uuid string) {
+func readAgain(t *testing.T, s *Source, c *nvidiatest.Clock, uuid string) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
-		c.advance(1)
+		c.Advance(1)
 		samples, _ := s.Sample(t.Context())
 		if len(of(t, samples, uuid).Readings) > 0 {
 			return
@@ -337,21 +278,21 @@ func TestLostGPU(t *testing.T) {
 	machine.Reset(3)
 	machine.Partition(1, 2)
 	s := newSource(t, c, nil)
-	sample(t, s)
-	c.advance(1)
-	sample(t, s)
+	nvidiatest.Sample(t, s)
+	c.Advance(1)
+	nvidiatest.Sample(t, s)
 	machine.GPUs[1].Lost = 1
 	machine.XID(1, 79, -1, -1)
 	lost, generation := machine.GPUs[1].UUID(), machine.Generation
 	for range 30 {
-		c.advance(1)
+		c.Advance(1)
 		samples, err := s.Sample(t.Context())
 		if driver.ReasonOf(err) != driver.ReasonGPULost {
 			t.Fatalf("after %v: error %v", c.Sub(newClock().Time), err)
 		}
 		for _, sample := range samples {
 			isLost := sample.Hardware.UUID == lost || sample.Hardware.Parent == lost
-			reported, _ := value(sample, driver.Errors, "xid", "79")
+			reported, _ := nvidiatest.Value(sample, driver.Errors, "xid", "79")
 			if isLost != sample.Unreadable || isLost == (len(sample.Readings) > 1) {
 				t.Fatalf("%s has %d readings, unreadable: %v", sample.Hardware.UUID, len(sample.Readings), sample.Unreadable)
 			}
@@ -368,9 +309,9 @@ func TestLostGPU(t *testing.T) {
 	}
 	machine.GPUs[1].Lost = 0
 	readAgain(t, s, c, lost)
-	c.advance(1)
-	got := of(t, sample(t, s), lost)
-	if n, ok := value(got, driver.Errors, "xid", "79"); !ok || n != 1 {
+	c.Advance(1)
+	got := of(t, nvidiatest.Sample(t, s), lost)
+	if n, ok := nvidiatest.Value(got, driver.Errors, "xid", "79"); !ok || n != 1 {
 		t.Errorf("XID 79 was counted %v times", n)
 	}
 }
@@ -379,10 +320,10 @@ func TestDriverReload(t *testing.T) {
 	c := newClock()
 	machine.Reset(2)
 	s := newSource(t, c, nil)
-	sample(t, s)
+	nvidiatest.Sample(t, s)
 	machine.Users, machine.Init = 0, int64(nvml.ERROR_LIB_RM_VERSION_MISMATCH)
 	for range 3 {
-		c.advance(1)
+		c.Advance(1)
 		samples, err := s.Sample(t.Context())
 		if err == nil || len(samples) != 2 || len(samples[0].Readings)+len(samples[1].Readings) != 0 {
 			t.Fatalf("without the driver: %d samples, error %v", len(samples), err)
@@ -390,9 +331,9 @@ func TestDriverReload(t *testing.T) {
 	}
 	machine.Init = 0
 	machine.GPUs[0].Energy = 1
-	c.advance(retryMost.Seconds())
-	samples := sample(t, s)
-	if got, _ := value(of(t, samples, machine.GPUs[1].UUID()), driver.Power); got != machine.GPUs[1].Power {
+	c.Advance(retryMost.Seconds())
+	samples := nvidiatest.Sample(t, s)
+	if got, _ := nvidiatest.Value(of(t, samples, machine.GPUs[1].UUID()), driver.Power); got != machine.GPUs[1].Power {
 		t.Errorf("power after the reload: %v", got)
 	}
 }
@@ -404,7 +345,7 @@ func TestPassthroughClosesFiles(t *testing.T) {
 		machine.Reset(4)
 		s := newSource(t, c, func(config *Config) { config.Passthrough = func() bool { return passthrough } })
 		for range 3 {
-			samples := sample(t, s)
+			samples := nvidiatest.Sample(t, s)
 			if len(samples) != 4 || len(samples[0].Readings) == 0 {
 				t.Fatalf("passthrough %v: %d samples", passthrough, len(samples))
 			}
@@ -415,17 +356,14 @@ func TestPassthroughClosesFiles(t *testing.T) {
 			if !passthrough && len(open) != 4 {
 				t.Errorf("the fake has %v open, and not the files of 4 devices: the test shows nothing", open)
 			}
-			c.advance(1)
+			c.Advance(1)
 		}
 	}
 }
 
 func openDevices(t *testing.T) []string {
 	t.Helper()
-	fds, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fds := must.Get(os.ReadDir("/proc/self/fd"))(t)
 	var open []string
 	for _, fd := range fds {
 		if target, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && filepath.Dir(target) == machine.Files {
@@ -443,15 +381,13 @@ func TestFollowsTheDriversDevices(t *testing.T) {
 	var sysfs string
 	s := newSource(t, c, func(config *Config) { sysfs = config.Sysfs })
 	bind := func(address string) {
-		if err := os.MkdirAll(filepath.Join(sysfs, "bus", "pci", "drivers", "nvidia", address), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Join(sysfs, "bus", "pci", "drivers", "nvidia", address), 0o755))
 	}
 	bind("0000:1b:00.0")
-	sample(t, s)
+	nvidiatest.Sample(t, s)
 	generation := machine.Generation
-	c.advance(1)
-	sample(t, s)
+	c.Advance(1)
+	nvidiatest.Sample(t, s)
 	if machine.Generation != generation {
 		t.Error("NVML is initialised anew though nothing changed")
 	}
@@ -459,16 +395,14 @@ func TestFollowsTheDriversDevices(t *testing.T) {
 	machine.GPUs[1] = machine.GPUs[0]
 	machine.GPUs[1].SetUUID("GPU-new", "NVIDIA H100")
 	bind("0000:1c:00.0")
-	sample(t, s)
-	c.advance(1)
-	of(t, sample(t, s), "GPU-new")
-	if err := os.Remove(filepath.Join(sysfs, "bus", "pci", "drivers", "nvidia", "0000:1c:00.0")); err != nil {
-		t.Fatal(err)
-	}
-	sample(t, s)
+	nvidiatest.Sample(t, s)
+	c.Advance(1)
+	of(t, nvidiatest.Sample(t, s), "GPU-new")
+	must.Do(t, os.Remove(filepath.Join(sysfs, "bus", "pci", "drivers", "nvidia", "0000:1c:00.0")))
+	nvidiatest.Sample(t, s)
 	machine.Count = 1
-	c.advance(1)
-	if samples := sample(t, s); len(samples) != 1 {
+	c.Advance(1)
+	if samples := nvidiatest.Sample(t, s); len(samples) != 1 {
 		t.Errorf("%d samples of one GPU", len(samples))
 	}
 }

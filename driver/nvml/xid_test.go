@@ -5,6 +5,8 @@ package nvml
 import (
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
@@ -13,15 +15,15 @@ func TestXIDs(t *testing.T) {
 	machine.Reset(2)
 	machine.Partition(1, 2)
 	s := newSource(t, c, nil)
-	sample(t, s)
+	nvidiatest.Sample(t, s)
 	before := c.Time
-	c.advance(1)
+	c.Advance(1)
 	machine.XID(0, 31, -1, -1)
 	machine.XID(0, 31, -1, -1)
 	machine.XID(1, 13, 8, 0)
 	machine.XID(1, 48, 99, 0) // of an instance that is not there
 	for range 2 {
-		samples := sample(t, s)
+		samples := nvidiatest.Sample(t, s)
 		for _, tc := range []struct {
 			uuid, code string
 			want       float64
@@ -30,7 +32,7 @@ func TestXIDs(t *testing.T) {
 			{machine.GPUs[1].Instances[1].UUID(), "13", 1},
 			{machine.GPUs[1].UUID(), "48", 1},
 		} {
-			got, ok := value(of(t, samples, tc.uuid), driver.Errors, "xid", tc.code)
+			got, ok := nvidiatest.Value(of(t, samples, tc.uuid), driver.Errors, "xid", tc.code)
 			if !ok || got != tc.want {
 				t.Errorf("%s: XID %s counted %v times, want %v", tc.uuid, tc.code, got, tc.want)
 			}
@@ -40,6 +42,6 @@ func TestXIDs(t *testing.T) {
 				t.Errorf("XID %s counts since %v, want the sample before, %v", r.Labels[1], r.Since, before)
 			}
 		}
-		c.advance(1)
+		c.Advance(1)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const (
@@ -44,9 +45,7 @@ func TestPods(t *testing.T) {
 				t.Errorf("in the pod: %+v", s)
 			}
 			for _, path := range []string{"class", "devices"} {
-				if err := os.RemoveAll(filepath.Join(m.Root, "proc", "42", "root", "sys", path)); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.RemoveAll(filepath.Join(m.Root, "proc", "42", "root", "sys", path)))
 			}
 			if s, ok := m.sample()["nic"]; ok {
 				t.Errorf("gone from the pod: %+v", s)
@@ -100,9 +99,7 @@ func TestNotInPods(t *testing.T) {
 func TestPodsLinks(t *testing.T) {
 	m := newMachine(t, server(t), exclusive)
 	secret := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(secret, "mlx5_7", "ports", "1", "counters"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Join(secret, "mlx5_7", "ports", "1", "counters"), 0o700))
 	m.Write("proc/42/root/sys/class/infiniband -> " + secret + "\n")
 	m.attached = []driver.Attachment{attachment(driver.Hardware{RDMADev: "mlx5_7"}, 42)}
 	if samples := m.sample(); len(samples) != 6 {
@@ -113,10 +110,7 @@ func TestPodsLinks(t *testing.T) {
 // The sysfs of the machine is one, and a folder of a test is not.
 func TestIsSysfs(t *testing.T) {
 	for path, want := range map[string]bool{"/sys": true, t.TempDir(): false} {
-		dir, err := sysfs.OpenDir(sysfs.WorkingDir, path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		dir := must.Get(sysfs.OpenDir(sysfs.WorkingDir, path))(t)
 		if got := sysfs.IsSysfs(dir); got != want {
 			t.Errorf("%s: %v", path, got)
 		}

@@ -7,13 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/rdma/rdmatest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -46,10 +47,7 @@ func newMachine(tb testing.TB, trees ...string) *machine {
 // sample returns the samples by the devices' names.
 func (m *machine) sample() map[string]driver.Sample {
 	m.Helper()
-	samples, err := m.source.Sample(m.Context())
-	if err != nil {
-		m.Fatal(err)
-	}
+	samples := must.Get(m.source.Sample(m.Context()))(m)
 	named := map[string]driver.Sample{}
 	for _, s := range samples {
 		named[s.Hardware.RDMADev+s.Device] = s
@@ -74,9 +72,7 @@ func TestHardware(t *testing.T) {
 		"rxe0":  {RDMADev: "rxe0", NetDev: "dummy0"},
 		"efa_0": {RDMADev: "efa_0", PCI: "0000:00:06.0"},
 	}
-	if diff := cmp.Diff(want, hardware); diff != "" {
-		t.Errorf("hardware (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "hardware", want, hardware)
 }
 
 // Counts of ports in words of four octets become bytes. Ports are summed. A port that is down has
@@ -227,54 +223,32 @@ func TestInTurns(t *testing.T) {
 }
 
 func TestSource(t *testing.T) {
-	var clock *machine
-	newSource := func(tb testing.TB) *machine {
-		tb.Helper()
-		clock = newMachine(tb, server(tb))
-		return clock
-	}
 	const port = "devices/pci0000:3a/0000:3b:00.0/infiniband/mlx5_0/ports/1/"
-	fault := func(name, tree string, silent bool, hits func(driver.Reading) bool) drivertest.Fault {
-		return drivertest.Fault{
-			Name: name, Silent: silent,
-			New: func(tb testing.TB) (driver.Source, func()) {
-				tb.Helper()
-				m := newSource(tb)
-				return m.source, func() {
-					m.Write(tree)
-					m.Later(slowEvery)
-				}
-			},
+	fault := func(name, tree string, silent bool, hits func(driver.Reading) bool) drivertest.FileFault[*machine] {
+		return drivertest.FileFault[*machine]{
+			Name: name, Silent: silent, Break: func(m *machine) { m.Write(tree); m.Later(slowEvery) },
 			Hits: func(s driver.Sample, r driver.Reading) bool { return s.Hardware.RDMADev == "mlx5_0" && hits(r) },
 		}
 	}
-	drivertest.Run(t, drivertest.Config{
-		Fills: Fills(),
-		New: func(tb testing.TB) driver.Source {
-			tb.Helper()
-			return newSource(tb).source
-		},
-		Advance: func() { clock.Later(slowEvery) },
-		Now:     func() time.Time { return clock.Clock },
-		Absent: func(tb testing.TB) driver.Source {
-			tb.Helper()
-			return newMachine(tb).source
-		},
-		Faults: []drivertest.Fault{
+	ofState := func(r driver.Reading) bool { return r.Quantity == driver.LinkUp || r.Quantity == driver.Capacity }
+	drivertest.Files[*machine]{
+		Fills:   Fills(),
+		New:     func(tb testing.TB) *machine { return newMachine(tb, server(tb)) },
+		Absent:  func(tb testing.TB) *machine { return newMachine(tb) },
+		Source:  func(m *machine) driver.Source { return m.source },
+		Now:     func(m *machine) time.Time { return m.Clock },
+		Advance: func(m *machine) { m.Later(slowEvery) },
+		Faults: []drivertest.FileFault[*machine]{
 			fault("a counter without a number", port+"counters/port_rcv_data: many\n", false,
 				func(r driver.Reading) bool { return r.Labels == driver.Labels{"rdma", "receive"} }),
 			fault("a counter that the hardware does not have", port+"counters/symbol_error: N/A (no PMA)\n", true,
 				func(r driver.Reading) bool { return r.Labels[1] == "symbol_error" }),
-			fault("a state without a number", port+"state: ACTIVE\n", false, func(r driver.Reading) bool {
-				return r.Quantity == driver.LinkUp || r.Quantity == driver.Capacity
-			}),
-			fault("a state of the future", port+"state: 9: UNKNOWN\n", true, func(r driver.Reading) bool {
-				return r.Quantity == driver.LinkUp || r.Quantity == driver.Capacity
-			}),
+			fault("a state without a number", port+"state: ACTIVE\n", false, ofState),
+			fault("a state of the future", port+"state: 9: UNKNOWN\n", true, ofState),
 			fault("a rate without a number", port+"rate: fast\n", false,
 				func(r driver.Reading) bool { return r.Quantity == driver.Capacity }),
 		},
-	})
+	}.Run(t)
 }
 
 func FuzzParsers(f *testing.F) {

@@ -7,9 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // portTree returns the tree of a device with one port and these counters; those of counters/ are
@@ -100,9 +99,7 @@ func TestDrivers(t *testing.T) {
 			m := newMachine(t, portTree("dev_0", tc.na, tc.counters))
 			m.sample()
 			m.Later(slowEvery)
-			if diff := cmp.Diff(tc.want, drivertest.Values(m.sample()["dev_0"])); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, "", tc.want, drivertest.Values(m.sample()["dev_0"]))
 			if lines := m.source.Describe(); len(lines) > 0 {
 				t.Errorf("check says %q", lines)
 			}

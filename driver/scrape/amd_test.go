@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // machine has two GPUs of AMD's: a whole one, and one with three partitions.
@@ -32,13 +33,9 @@ func gpus(tb testing.TB) *amdGPUs {
 	} {
 		drivertest.WriteTree(tb, root, "class/kfd/kfd/topology/nodes/"+node+"/gpu_id: 100"+node+"\n")
 		path := root + "/class/kfd/kfd/topology/nodes/" + node + "/properties"
-		if err := os.WriteFile(path, []byte(properties), 0o600); err != nil {
-			tb.Fatal(err)
-		}
+		must.Do(tb, os.WriteFile(path, []byte(properties), 0o600))
 	}
 	found := newAMDGPUs(root)
-	if err := found.refresh(testNow()); err != nil {
-		tb.Fatal(err)
-	}
+	must.Do(tb, found.refresh(testNow()))
 	return found
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // If an answer exceeds one bound, the part within it is used, and the rest is counted.
@@ -77,10 +78,7 @@ func TestBoundsAreShared(t *testing.T) {
 		for i := range n {
 			fmt.Fprintf(&file, "- name: e%d\n  url: http://127.0.0.1:1/%s", i, gpuFields)
 		}
-		c, err := ParseConfig([]byte(file.String()), "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(ParseConfig([]byte(file.String()), ""))(t)
 		var all bounds
 		for i := range c.Endpoints {
 			b := c.Endpoints[i].bounds()
@@ -120,17 +118,11 @@ func TestHostileMemory(t *testing.T) {
 	}))
 	const fields = gpuFields + "  - {name: temp, quantity: temperature, labels_from: {sensor: s}}\n"
 	file := "endpoints:\n- name: long\n  url: " + url + fields + "- name: short\n  url: " + short + fields
-	config, err := ParseConfig([]byte(file), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(ParseConfig([]byte(file), ""))(t)
 	var sources []*Source
 	for _, e := range config.Endpoints {
 		e.Timeout = time.Minute // the race detector takes its time
-		s, err := New(e, withClock(c.now))
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(New(e, withClock(c.now)))(t)
 		sources = append(sources, s)
 	}
 	before := liveHeap()

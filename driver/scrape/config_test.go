@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const minimal = `
@@ -63,9 +65,7 @@ endpoints:
 			},
 		},
 	}
-	if diff := cmp.Diff(want, e, cmp.AllowUnexported(Endpoint{}), cmpopts.IgnoreFields(Endpoint{}, "Client")); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", want, e, cmp.AllowUnexported(Endpoint{}), cmpopts.IgnoreFields(Endpoint{}, "Client"))
 }
 
 func TestParseConfigDefaults(t *testing.T) {
@@ -78,10 +78,7 @@ func TestParseConfigDefaults(t *testing.T) {
 		{"long interval", "\n  interval: 1m", time.Minute, 5 * time.Second},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c, err := ParseConfig([]byte(minimal[:len(minimal)-1]+strings.TrimSuffix(test.fields, "\n")+"\n"), "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := must.Get(ParseConfig([]byte(minimal[:len(minimal)-1]+strings.TrimSuffix(test.fields, "\n")+"\n"), ""))(t)
 			if e := c.Endpoints[0]; e.Interval != test.interval || e.Timeout != test.timeout || e.Refresh != nil {
 				t.Errorf("interval %v, timeout %v, refresh %v", e.Interval, e.Timeout, e.Refresh)
 			}
@@ -89,180 +86,18 @@ func TestParseConfigDefaults(t *testing.T) {
 	}
 }
 
+// Each document of testdata/errors.yaml is wrong, with the error that its first line has.
 func TestParseConfigErrors(t *testing.T) {
-	endpoint := func(replacements ...string) string {
-		return strings.NewReplacer(replacements...).Replace(minimal)
+	content := must.Get(os.ReadFile(filepath.Join("testdata", "errors.yaml")))(t)
+	documents := strings.Split(string(content), "---\n")
+	if len(documents) < 40 {
+		t.Errorf("%d documents", len(documents))
 	}
-	metric := func(m string) string { return endpoint("{name: busy, quantity: utilization, scale: 0.01}", m) }
-	for _, test := range []struct{ name, config, want string }{
-		{"no YAML", "endpoints: [", "yaml: line 1: did not find expected node content"},
-		{"empty", "", "endpoints: got 0, want 1 to 100"},
-		{"unknown top field", minimal + "\nglobal: {}", "line 9: field global not found"},
-		{"unknown field", endpoint("url:", "location: x\n  url:"), `endpoint "vendor": line 4: field location not found`},
-		{
-			"unknown field of a metric", metric("{name: x, quantity: power, factor: 2}"),
-			`endpoint "vendor": line 7: field factor not found`,
-		},
-		{"field twice", endpoint("url:", "url: x\n  url:"), `endpoint "vendor": line 5: field url already set`},
-		{"wrong type", endpoint("vendor", "[a]"), `endpoint 1: line 3: cannot unmarshal !!seq into string`},
-		{
-			"bad interval", endpoint("url:", "interval: soon\n  url:"),
-			`endpoint "vendor": interval: not a valid duration string: "soon"`,
-		},
-		{"short interval", endpoint("url:", "interval: 1ms\n  url:"), `endpoint "vendor": interval: 1ms is shorter than 1s`},
-		{
-			"long timeout", endpoint("url:", "timeout: 6s\n  url:"),
-			`endpoint "vendor": timeout: 6s is not above 0 and within the interval, 5s`,
-		},
-		{
-			"no name", endpoint("vendor", `""`),
-			`endpoint 1: name: "" is not 1 to 63 letters, digits, dots, dashes and underscores`,
-		},
-		{
-			"bad name", endpoint("vendor", "a/b"),
-			`endpoint "a/b": name: "a/b" is not 1 to 63 letters, digits, dots, dashes and underscores`,
-		},
-		{"no url", endpoint("http://127.0.0.1:9400/metrics", `""`), `endpoint "vendor": url: "" is not an http or https URL`},
-		{
-			"file url", endpoint("http://127.0.0.1:9400", "file:///etc"),
-			`endpoint "vendor": url: "file:///etc/metrics" is not an http or https URL`,
-		},
-		{
-			"password in url", endpoint("http://", "http://a:b@"),
-			`endpoint "vendor": url: a user or password belongs in basic_auth`,
-		},
-		{
-			"no match", endpoint("match: {label: UUID, hardware: uuid}", ""),
-			`endpoint "vendor": match: label: "" is not a label name`,
-		},
-		{
-			"unknown hardware", endpoint("hardware: uuid", "hardware: mac"),
-			`endpoint "vendor": match: hardware: "mac" is not one of uuid, pci, netdev, rdma, node, index, serial, device`,
-		},
-		{
-			"device without driver", endpoint("hardware: uuid", "hardware: device"),
-			`endpoint "vendor": match: hardware: device needs the field driver`,
-		},
-		{
-			"index without driver", endpoint("hardware: uuid", "hardware: index"),
-			`endpoint "vendor": match: hardware: index needs the field driver`,
-		},
-		{
-			"second label", endpoint("hardware: uuid", "hardware: uuid, with: 'a b'"),
-			`endpoint "vendor": match: with: "a b" is not a label name`,
-		},
-		{
-			"pattern", endpoint("hardware: uuid", "hardware: uuid, pattern: '('"),
-			`endpoint "vendor": match: pattern: error parsing regexp: missing closing ): ` + "`^(?:()$`",
-		},
-		{
-			"long pattern", endpoint("hardware: uuid", "hardware: uuid, pattern: "+strings.Repeat("a", 257)),
-			`endpoint "vendor": match: pattern: longer than 256 bytes`,
-		},
-		{
-			"parts of nothing", endpoint("hardware: uuid", "hardware: uuid, per: {metric: info}"),
-			`endpoint "vendor": match: per: needs a metric and a label`,
-		},
-		{
-			"metric's match", endpoint("scale: 0.01", "match: {label: card, hardware: card}"),
-			`endpoint "vendor": metrics: busy: match: hardware: "card" is not one of uuid, pci, netdev, rdma, node, index, ` +
-				`serial, device`,
-		},
-		{
-			"combine", endpoint("scale: 0.01", "combine: mean"),
-			`endpoint "vendor": metrics: busy: combine: "mean" is neither max nor sum`,
-		},
-		{
-			"combined counter", endpoint("quantity: utilization", "quantity: energy, combine: sum"),
-			`endpoint "vendor": metrics: busy: combine: energy is a counter, whose sum would fall when a series disappears`,
-		},
-		{
-			"partition's number", endpoint("url:", "partition: {label: a, number: 'a b'}\n  url:"),
-			`endpoint "vendor": partition: number: "a b" is not a label name`,
-		},
-		{
-			"partition's number without GPU", endpoint("url:", "partition: {label: a, number: b}\n  url:"),
-			`endpoint "vendor": partition: number: only with match: hardware: serial`,
-		},
-		{
-			"partition without label", endpoint("url:", "partition: {whole: [spx]}\n  url:"),
-			`endpoint "vendor": partition: label: missing`,
-		},
-		{
-			"both authorizations", endpoint("url:", "basic_auth: {username: a}\n  authorization: {credentials: b}\n  url:"),
-			`endpoint "vendor": client settings: at most one of basic_auth, oauth2 & authorization must be configured`,
-		},
-		{
-			"no metrics", endpoint("\n  - {name: busy, quantity: utilization, scale: 0.01}", " []"),
-			`endpoint "vendor": metrics: got 0, want 1 to 1000`,
-		},
-		{
-			"unknown preset", endpoint("url:", "preset: gpus\n  url:"),
-			`endpoint "vendor": preset: "gpus" is not one of dcgm-exporter, dcgm-exporter-4.6, nvidia-gpu-exporter, ` +
-				`hami-vgpu-monitor, amd-device-metrics-exporter, xpumd, gaudi-metric-exporter, neuron-monitor, ` +
-				`gke-tpu-device-plugin, ascend-npu-exporter, furiosa-metrics-exporter, tenstorrent-telemetry, node-exporter`,
-		},
-		{
-			"same name twice", minimal + strings.TrimPrefix(minimal, "\nendpoints:\n"),
-			`endpoint "vendor": name: duplicate`,
-		},
-		{"metric without name", metric("{quantity: power}"), `endpoint "vendor": metrics: 1: name: "" is not a metric name`},
-		{
-			"bad metric name", metric("{name: a b, quantity: power}"),
-			`endpoint "vendor": metrics: a b: name: "a b" is not a metric name`,
-		},
-		{
-			"unknown quantity", metric("{name: x, quantity: volume}"),
-			`endpoint "vendor": metrics: x: quantity: unknown quantity "volume"`,
-		},
-		{
-			"quantity of drivers alone", metric("{name: x, quantity: health}"),
-			`endpoint "vendor": metrics: x: quantity: unknown quantity "health"`,
-		},
-		{
-			"zero scale", metric("{name: x, quantity: power, scale: 0}"),
-			`endpoint "vendor": metrics: x: scale: 0 is not above 0 and finite`,
-		},
-		{
-			"scale not a number", metric("{name: x, quantity: power, scale: .nan}"),
-			`endpoint "vendor": metrics: x: scale: NaN is not above 0 and finite`,
-		},
-		{
-			"label that is none", metric("{name: x, quantity: power, labels: {sensor: a}}"),
-			`endpoint "vendor": metrics: x: labels: power has no label "sensor"`,
-		},
-		{
-			"label from that is none", metric("{name: x, quantity: power, labels_from: {sensor: a}}"),
-			`endpoint "vendor": metrics: x: labels_from: power has no label "sensor"`,
-		},
-		{
-			"value outside a closed list", metric("{name: x, quantity: network_drops, labels: {direction: up}}"),
-			`endpoint "vendor": metrics: x: labels: direction: "up" is not one of receive, transmit`,
-		},
-		{
-			"closed list without value", metric("{name: x, quantity: network_drops}"),
-			`endpoint "vendor": metrics: x: labels: network_drops needs direction, one of receive, transmit`,
-		},
-		{
-			"label given twice", metric("{name: x, quantity: temperature, labels: {sensor: a}, labels_from: {sensor: b}}"),
-			`endpoint "vendor": metrics: x: labels_from: sensor is also in labels`,
-		},
-		{
-			"label from no label", metric("{name: x, quantity: temperature, labels_from: {sensor: a b}}"),
-			`endpoint "vendor": metrics: x: labels_from: sensor: "a b" is not a label name`,
-		},
-		{
-			"where no label", metric("{name: x, quantity: power, where: {a b: c}}"),
-			`endpoint "vendor": metrics: x: where: "a b" is not a label name`,
-		},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			_, err := ParseConfig([]byte(test.config), "")
-			if err == nil {
-				t.Fatal("no error")
-			}
-			if diff := cmp.Diff(test.want, err.Error()); diff != "" {
-				t.Error(diff)
+	for _, document := range documents {
+		want, _, _ := strings.Cut(strings.TrimPrefix(document, "# "), "\n")
+		t.Run(want, func(t *testing.T) {
+			if _, err := ParseConfig([]byte(document), ""); err == nil || err.Error() != want {
+				t.Errorf("got  %v\nwant %s\n%s", err, want, document)
 			}
 		})
 	}
@@ -320,26 +155,17 @@ endpoints:
 func TestLoad(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "scrape.yaml")
 	config := strings.Replace(minimal, "match:", "tls_config: {ca_file: ca.crt}\n  match:", 1)
-	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c, err := Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(config), 0o600))
+	c := must.Get(Load(path))(t)
 	if got, want := c.Endpoints[0].Client.TLSConfig.CAFile, filepath.Join(filepath.Dir(path), "ca.crt"); got != want {
 		t.Errorf("CA file is %s, want %s", got, want)
 	}
 	large := append(bytes.Repeat([]byte("# comment\n"), maxConfigBytes/10), "endpoints: []\n"...)
-	if err := os.WriteFile(path+".large", large, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path+".large", large, 0o600))
 	if _, err := Load(path + ".large"); err == nil || !errors.Is(err, sysfs.ErrTooLarge) {
 		t.Errorf("error %v, want that the file is too large", err)
 	}
-	if err := syscall.Mkfifo(path+".pipe", 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mkfifo(path+".pipe", 0o600))
 	if _, err := Load(path + ".pipe"); !errors.Is(err, sysfs.ErrNotRegular) { // without waiting for a writer
 		t.Errorf("error %v, want that the file is a pipe", err)
 	}

@@ -9,11 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/dra-exporter/dra-exporter/driver/inventory"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // readings are values by quantity and labels, such as errors/ecc_corrected/mem.
@@ -135,9 +136,7 @@ func TestDevices(t *testing.T) {
 			if preset == "node-exporter" {
 				nics(t, got)
 			}
-			if diff := cmp.Diff(want, got, cmpopts.EquateApprox(1e-12, 0)); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			expect.Equal(t, "", want, got, cmpopts.EquateApprox(1e-12, 0))
 		})
 	}
 }
@@ -176,14 +175,8 @@ func nics(t *testing.T, got map[string]readings) {
 // devices returns the readings of the slices' devices from a preset's exposition, by device.
 func devices(t *testing.T, preset, more string) map[string]readings {
 	t.Helper()
-	body, err := os.ReadFile(filepath.Join("testdata", preset+".prom"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	written, err := os.ReadFile("testdata/slices.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := must.Get(os.ReadFile(filepath.Join("testdata", preset+".prom")))(t)
+	written := must.Get(os.ReadFile("testdata/slices.yaml"))(t)
 	devices, rejected, err := inventory.ParseSlices(written, "node1")
 	if err != nil || len(rejected) > 0 {
 		t.Fatalf("slices: %v, rejected %v", err, rejected)
@@ -215,10 +208,7 @@ func devices(t *testing.T, preset, more string) map[string]readings {
 // label with it matches nothing.
 func TestSharedUUID(t *testing.T) {
 	const uuid = "tpu-0c2f3a5e-1111-2222-3333-444455556666" // of both TPUs in the slices
-	written, err := os.ReadFile("testdata/slices.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	written := must.Get(os.ReadFile("testdata/slices.yaml"))(t)
 	for _, test := range []struct {
 		name, slices string
 		want         int // devices with a reading
@@ -268,10 +258,7 @@ func TestPresetsDocumented(t *testing.T) {
 	for path, form := range map[string]string{
 		"README.md": "| `%s` |", "../../deployments/helm/dra-exporter/values.yaml": " %s",
 	} {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(path))(t)
 		for _, name := range presetNames() {
 			if !strings.Contains(string(text), fmt.Sprintf(form, name)) {
 				t.Errorf("%s does not name the preset %s", path, name)

@@ -10,11 +10,12 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // recorder records its calls. It wants every metric except those that begin with x.
@@ -84,12 +85,8 @@ func TestParseExposition(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var r recorder
-			if _, err := parseExposition(iotest.HalfReader(strings.NewReader(test.text)), test.openMetrics, &r); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(test.want, r.lines); diff != "" {
-				t.Error(diff)
-			}
+			must.Get(parseExposition(iotest.HalfReader(strings.NewReader(test.text)), test.openMetrics, &r))(t)
+			expect.Equal(t, "", test.want, r.lines)
 		})
 	}
 }
@@ -116,9 +113,7 @@ func TestParseProtobuf(t *testing.T) {
 	var body bytes.Buffer
 	encoder := expfmt.NewEncoder(&body, expfmt.NewFormat(expfmt.TypeProtoDelim))
 	for _, name := range []string{"a", "x", "n_total"} {
-		if err := encoder.Encode(families[name]); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, encoder.Encode(families[name]))
 	}
 	var r recorder
 	c, err := parseProtobuf(bytes.NewReader(body.Bytes()), &r)
@@ -129,9 +124,7 @@ func TestParseProtobuf(t *testing.T) {
 		"type a gauge", `a b="c" 1 @1970-01-01T00:00:01.000`, `a b="d" 2`, "type x counter",
 		"type n_total counter", "n_total 3",
 	}
-	if diff := cmp.Diff(want, r.lines); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", want, r.lines)
 	if _, err := parseProtobuf(bytes.NewReader(body.Bytes()[:body.Len()-1]), &recorder{}); err == nil {
 		t.Error("no error of an answer that is cut off")
 	}
@@ -152,9 +145,7 @@ func FuzzParseExposition(f *testing.F) {
 	f.Add([]byte(strings.Repeat("b{u=\"\\\\\"} 1e309\n", 3)), false)
 	f.Fuzz(func(t *testing.T, body []byte, openMetrics bool) {
 		var r recorder
-		if _, err := parseExposition(bytes.NewReader(body), openMetrics, &r); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(parseExposition(bytes.NewReader(body), openMetrics, &r))(t)
 		_, _ = parseProtobuf(bytes.NewReader(body), &r) // any error, and no panic
 		for _, e := range endpoints {
 			checkAnswer(t, e, body, openMetrics)

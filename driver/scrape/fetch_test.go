@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestErrors(t *testing.T) {
@@ -108,10 +109,7 @@ func TestErrors(t *testing.T) {
 }
 
 func TestConnectionRefused(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	listener.Close()
 	s := source(t, "http://"+listener.Addr().String(), gpuFields, testNow)
 	if _, err := s.Sample(t.Context()); driver.ReasonOf(err) != driver.ReasonUnavailable {
@@ -183,9 +181,7 @@ func TestClientSettings(t *testing.T) {
 	dir := t.TempDir()
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	for name, content := range map[string][]byte{"ca.crt": ca, "password": []byte("secret")} {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, name), content, 0o600))
 	}
 	for _, test := range []struct {
 		name, settings string
@@ -200,10 +196,7 @@ func TestClientSettings(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := New(c.Endpoints[0], withClock(testNow))
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := must.Get(New(c.Endpoints[0], withClock(testNow)))(t)
 			samples, err := s.Sample(t.Context())
 			if test.reason != "" {
 				if err == nil || driver.ReasonOf(err) != test.reason {

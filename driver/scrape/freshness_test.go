@@ -4,10 +4,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
@@ -121,9 +121,7 @@ func TestFreshness(t *testing.T) {
 				at := f.date(epoch.Add(seconds(s.at)), s.changed)
 				got = append(got, int(at.Sub(epoch)/time.Second))
 			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, "", test.want, got)
 		})
 	}
 }

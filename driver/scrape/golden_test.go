@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -30,10 +30,7 @@ func recorded(tb testing.TB) [][]byte {
 	}
 	var bodies [][]byte
 	for _, path := range paths {
-		body, err := os.ReadFile(path)
-		if err != nil {
-			tb.Fatal(err)
-		}
+		body := must.Get(os.ReadFile(path))(tb)
 		bodies = append(bodies, body)
 	}
 	return bodies
@@ -53,18 +50,13 @@ func presetEndpoint(tb testing.TB, preset, more string) Endpoint {
 // collect returns the answer that the endpoint makes of a body.
 func collect(tb testing.TB, e Endpoint, body []byte, openMetrics bool) (answer, driver.Rejections) {
 	tb.Helper()
-	rules, err := compile(&e)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	rules := must.Get(compile(&e))(tb)
 	found := newAMDGPUs("")
 	if rules.gpus {
 		found = gpus(tb)
 	}
 	c := newCollector(e, rules, found, testNow(), answer{})
-	if _, err := parseExposition(bytes.NewReader(body), openMetrics, c); err != nil {
-		tb.Fatal(err)
-	}
+	must.Get(parseExposition(bytes.NewReader(body), openMetrics, c))(tb)
 	a := c.finish()
 	a.date(answer{}, testNow(), testNow())
 	return a, c.rejected
@@ -121,16 +113,11 @@ func usable(samples []driver.Sample) []driver.Sample {
 func TestGolden(t *testing.T) {
 	for _, name := range presetNames() {
 		t.Run(name, func(t *testing.T) {
-			body, err := os.ReadFile(filepath.Join("testdata", name+".prom"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			body := must.Get(os.ReadFile(filepath.Join("testdata", name+".prom")))(t)
 			e := presetEndpoint(t, name, "")
 			a, rejected := collect(t, e, body, false)
 			samples := a.samples(a.sorted(nil), e.Driver, true)
-			if err := drivertest.Validate(usable(samples), testNow()); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, drivertest.Validate(usable(samples), testNow()))
 			got := lines(samples) + fmt.Sprintf("rejected %v\n", rejected)
 			golden(t, filepath.Join("testdata", name+".readings"), got)
 			unnamed(t, e, body)
@@ -141,17 +128,10 @@ func TestGolden(t *testing.T) {
 func golden(t *testing.T, path, got string) {
 	t.Helper()
 	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, []byte(got), 0o644))
 	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Error(diff)
-	}
+	want := must.Get(os.ReadFile(path))(t)
+	expect.Equal(t, "", string(want), got)
 }
 
 // unnamed fails for metrics of the preset that its recorded exposition does not have.

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // The identity in a label's value, for each kind of match.
@@ -118,18 +119,14 @@ func TestUnmatched(t *testing.T) {
 		t.Errorf("before the first answer: %v", got)
 	}
 	sampled(t, s)
-	if diff := cmp.Diff([]string{"power", "board", "chip"}, s.Unmatched()); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", []string{"power", "board", "chip"}, s.Unmatched())
 	c.advance(2 * 1e9)
 	p.set("busy_new{UUID=\"GPU-1\"} 1\nchip{UUID=\"GPU-1\"} 50\n")
 	sampled(t, s)
 	p.set("busy_new{UUID=\"GPU-1\"} 1\n")
 	c.advance(2 * 1e9)
 	sampled(t, s)
-	if diff := cmp.Diff([]string{"power", "board"}, s.Unmatched()); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", []string{"power", "board"}, s.Unmatched())
 }
 
 // Where a label stands for none, another one is tried; without, the series is left out, and the

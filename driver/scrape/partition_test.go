@@ -10,6 +10,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/scrape/scrapetest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // dcgm-exporter's values of GPU instances belong to these. Values that it repeats for each of them
@@ -94,9 +95,7 @@ func TestPartitions(t *testing.T) {
 				hardware = test.hardware
 			}
 			s := source(t, serve(t, p), strings.Replace(fields, "HARDWARE", hardware, 1), testNow)
-			if diff := cmp.Diff(test.want, parts(sampled(t, s))); diff != "" {
-				t.Errorf("readings (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, "readings", test.want, parts(sampled(t, s)))
 			if rejected := s.Rejected(); !maps.Equal(test.rejected, rejected) {
 				t.Errorf("rejected %v, want %v", rejected, test.rejected)
 			}

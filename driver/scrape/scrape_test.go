@@ -15,6 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // clock is moved by hand.
@@ -68,19 +70,13 @@ func serve(tb testing.TB, h http.Handler) string {
 // source returns a source of the url, with more fields of its endpoint.
 func source(tb testing.TB, url, fields string, now func() time.Time) *Source {
 	tb.Helper()
-	s, err := New(parsed(tb, url, fields), withClock(now))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	s := must.Get(New(parsed(tb, url, fields), withClock(now)))(tb)
 	return s
 }
 
 func parsed(tb testing.TB, url, fields string) Endpoint {
 	tb.Helper()
-	c, err := ParseConfig([]byte("endpoints:\n- name: vendor\n  url: "+url+fields), "")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	c := must.Get(ParseConfig([]byte("endpoints:\n- name: vendor\n  url: "+url+fields), ""))(tb)
 	return c.Endpoints[0]
 }
 
@@ -94,10 +90,7 @@ func gpuPage(tb testing.TB, fields string) (*page, *Source, *clock) {
 
 func sampled(t *testing.T, s *Source) []driver.Sample {
 	t.Helper()
-	samples, err := s.Sample(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	samples := must.Get(s.Sample(t.Context()))(t)
 	return samples
 }
 
@@ -122,9 +115,7 @@ func TestSampleKeepsTheInterval(t *testing.T) {
 		}
 		c.advance(250 * time.Millisecond)
 	}
-	if diff := cmp.Diff([]int{0, 20, 40, 60, 80, 100, 120}, asked); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", []int{0, 20, 40, 60, 80, 100, 120}, asked)
 	c.advance(time.Hour)
 	before := p.requests.Load()
 	for range 4 {
@@ -196,9 +187,7 @@ func TestTimesDoNotGoBack(t *testing.T) {
 	p.set("busy{UUID=\"a\"} 1\nenergy{UUID=\"a\"} 1\n")
 	got = append(got, sampled(t, s)[0].Readings[0].At.Sub(start))
 	want := []time.Duration{-1e9, -1e9, 12e9, 40e9}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", want, got)
 }
 
 // After the wall clock went back, timestamps of samples are believed, although they are before
@@ -277,9 +266,7 @@ busy_created{UUID="a"} 1000000000.5
 driver= device= uuid=b pci= netdev=
   energy 8
 `
-	if diff := cmp.Diff(want, lines(sampled(t, s))); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", want, lines(sampled(t, s)))
 }
 
 func TestRejected(t *testing.T) {
@@ -352,9 +339,7 @@ func TestRejected(t *testing.T) {
 					got = append(got, fmt.Sprintf("%s %v %v", sample.Hardware.PCI, r.Quantity, r.Value))
 				}
 			}
-			if diff := cmp.Diff(test.want, strings.Join(got, "\n")); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, "", test.want, strings.Join(got, "\n"))
 			if rejected := s.Rejected(); !maps.Equal(test.rejected, rejected) {
 				t.Errorf("rejected %v, want %v", rejected, test.rejected)
 			}

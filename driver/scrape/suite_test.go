@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/scrape/scrapetest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // dcgm returns a simulated dcgm-exporter of two GPUs, one of them partitioned, that work.
@@ -104,18 +105,13 @@ func BenchmarkSample(b *testing.B) {
 	for i := range 13 {
 		body.WriteString(strings.ReplaceAll(power(text), "DCGM_FI_DEV_POWER_USAGE", fmt.Sprintf("DCGM_FI_OTHER_%d", i)))
 	}
-	rules, err := compile(&e)
-	if err != nil {
-		b.Fatal(err)
-	}
+	rules := must.Get(compile(&e))(b)
 	b.SetBytes(int64(body.Len()))
 	b.ReportAllocs()
 	before, order := answer{}, []key(nil)
 	for b.Loop() {
 		c := newCollector(e, rules, newAMDGPUs(""), testNow(), answer{})
-		if _, err := parseExposition(strings.NewReader(body.String()), false, c); err != nil {
-			b.Fatal(err)
-		}
+		must.Get(parseExposition(strings.NewReader(body.String()), false, c))(b)
 		a := c.finish()
 		a.date(before, testNow(), testNow())
 		before = a

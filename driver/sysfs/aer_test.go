@@ -10,6 +10,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestAER(t *testing.T) {
@@ -34,9 +35,7 @@ func TestAER(t *testing.T) {
 				if content == "" {
 					continue
 				}
-				if err := os.WriteFile(filepath.Join(dir, file), []byte(content), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.WriteFile(filepath.Join(dir, file), []byte(content), 0o600))
 			}
 			corrected, uncorrected, ok := sysfs.AER(dir)
 			if ok != tc.ok || ok && !cmp.Equal([2]float64{corrected, uncorrected}, tc.want, cmpopts.EquateNaNs()) {

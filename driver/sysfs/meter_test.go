@@ -1,14 +1,14 @@
 package sysfs_test
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 func TestMeter(t *testing.T) {
@@ -52,8 +52,6 @@ func TestDue(t *testing.T) {
 		2: {"never": true, "later": true},
 		9: {"never": true, "later": true, "late": true, "of the future": true},
 	} {
-		if diff := cmp.Diff(want, sysfs.Due(names, at, now, time.Minute, most)); diff != "" {
-			t.Errorf("at most %d (-want +got):\n%s", most, diff)
-		}
+		expect.Equal(t, fmt.Sprintf("at most %d", most), want, sysfs.Due(names, at, now, time.Minute, most))
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestPCIPathOf reads trees as the kernel has them (Documentation/ABI/testing/sysfs-bus-pci).
@@ -47,12 +48,8 @@ func TestPCIPathOf(t *testing.T) {
 			write := func(path, content string) {
 				t.Helper()
 				path = filepath.Join(root, path)
-				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(path, []byte(content+"\n"), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+				must.Do(t, os.WriteFile(path, []byte(content+"\n"), 0o644))
 			}
 			write("bus/pci/devices/README", "")
 			if tt.online != "" {
@@ -64,9 +61,7 @@ func TestPCIPathOf(t *testing.T) {
 					write("devices/"+tt.folder+"/numa_node", tt.node)
 				}
 				link := PCIDevice(root, address)
-				if err := os.Symlink("../../../devices/"+tt.folder, link); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.Symlink("../../../devices/"+tt.folder, link))
 			}
 			got, err := PCIPathOf(root, address)
 			if err != nil || got != tt.want {
@@ -75,9 +70,7 @@ func TestPCIPathOf(t *testing.T) {
 		})
 	}
 	root := t.TempDir()
-	if err := os.MkdirAll(PCIDevice(root, address), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(PCIDevice(root, address), 0o755))
 	if got, err := PCIPathOf(root, address); err == nil {
 		t.Errorf("a folder in place of a link: %+v, want an error", got)
 	}

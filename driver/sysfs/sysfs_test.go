@@ -16,6 +16,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // odd makes a folder with a pipe without a writer, a socket, a folder, and links to them.
@@ -23,15 +25,9 @@ func odd(t *testing.T) []string {
 	t.Helper()
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
-	if err := syscall.Mkfifo(path("pipe"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(path("folder"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("pipe", path("link")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mkfifo(path("pipe"), 0o600))
+	must.Do(t, os.Mkdir(path("folder"), 0o700))
+	must.Do(t, os.Symlink("pipe", path("link")))
 	return []string{path("pipe"), path("folder"), path("link"), os.DevNull}
 }
 
@@ -54,9 +50,7 @@ func TestNotRegular(t *testing.T) {
 
 func TestReadFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, []byte("12345678"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte("12345678"), 0o600))
 	if data, err := sysfs.ReadFile(path, 8); err != nil || string(data) != "12345678" {
 		t.Errorf("%q, %v", data, err)
 	}
@@ -96,24 +90,16 @@ func TestReader(t *testing.T) {
 		"newline": {"\n", "", sysfs.ErrEmpty}, "empty": {"", "", sysfs.ErrEmpty},
 		"longest": {long, long, nil}, "too long": {long + "1", "", sysfs.ErrTooLarge},
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(tc.content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, name), []byte(tc.content), 0o600))
 		var r sysfs.Reader
 		if got, err := r.Value(sysfs.WorkingDir,
 			filepath.Join(dir, name)); string(got) != tc.want || !errors.Is(err, tc.err) {
 			t.Errorf("%s: %q, %v; want %q, %v", name, got, err, tc.want, tc.err)
 		}
 	}
-	parent, err := os.Open(filepath.Dir(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	parent := must.Get(os.Open(filepath.Dir(dir)))(t)
 	defer parent.Close()
-	below, err := sysfs.OpenDir(sysfs.Dir(parent.Fd()), filepath.Base(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	below := must.Get(sysfs.OpenDir(sysfs.Dir(parent.Fd()), filepath.Base(dir)))(t)
 	defer below.Close()
 	var r sysfs.Reader
 	if n, err := r.Number(below, "value"); n != 4 || err != nil {
@@ -123,9 +109,7 @@ func TestReader(t *testing.T) {
 		t.Errorf("number %d, %v", n, err)
 	}
 	// An opened file belongs to the folder, not to its name.
-	if err := os.Rename(dir, dir+"-moved"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Rename(dir, dir+"-moved"))
 	if n, err := r.Number(below, "value"); n != 4 || err != nil {
 		t.Errorf("number %d, %v after the folder was renamed", n, err)
 	}
@@ -254,9 +238,7 @@ func TestSensors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(map[string]float64{"edge": 45.5, "temp2": -5, "edge temp10": 50}, read(t, sensors)); diff != "" {
-		t.Errorf("temperatures (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "temperatures", map[string]float64{"edge": 45.5, "temp2": -5, "edge temp10": 50}, read(t, sensors))
 	voltages, err := sysfs.Voltages(sysfs.PCIDevice(root, "0000:3b:00.0"))
 	if diff := cmp.Diff(map[string]float64{"vddgfx": 0.825, "in1": -12}, read(t, voltages)); diff != "" || err != nil {
 		t.Errorf("voltages, error %v (-want +got):\n%s", err, diff)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -80,8 +80,8 @@ func schemaOf(path string, of any, comments map[string]string) ([]byte, error) {
 // words returns the schema of a type whose values are words of a list, or nil for other types.
 func words(of reflect.Type) *jsonschema.Schema {
 	switch of {
-	case reflect.TypeFor[ledger.State]():
-		return list("State of the device, as the page calls it.", ledger.States())
+	case reflect.TypeFor[book.State]():
+		return list("State of the device, as the page calls it.", book.States())
 	case reflect.TypeFor[join.MissingReason]():
 		return list("Why the device has no telemetry.", join.MissingReasons())
 	case reflect.TypeFor[fit.Kind]():

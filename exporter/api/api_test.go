@@ -20,7 +20,9 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/program"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
 )
 
@@ -41,18 +43,12 @@ func all() []string {
 // The published schemas are those of the types.
 func TestPublished(t *testing.T) {
 	t.Parallel()
-	schemas, err := Schemas()
-	if err != nil {
-		t.Fatal(err)
-	}
+	schemas := must.Get(Schemas())(t)
 	if len(schemas) != len(all()) {
 		t.Errorf("%d schemas, want %d", len(schemas), len(all()))
 	}
 	for _, path := range all() {
-		got, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(os.ReadFile(path))(t)
 		if !bytes.Equal(got, schemas[path]) {
 			t.Errorf("%s is stale: go generate ./... in this folder", path)
 		}
@@ -63,25 +59,14 @@ func TestPublished(t *testing.T) {
 // only the values of the lists.
 func closed(t *testing.T, published string) *jsonschema.Schema {
 	t.Helper()
-	text, err := os.ReadFile(published)
-	if err != nil {
-		t.Fatal(err)
-	}
-	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(published))(t)
+	document := must.Get(jsonschema.UnmarshalJSON(bytes.NewReader(text)))(t)
 	shut(document)
 	compiler := jsonschema.NewCompiler()
 	compiler.AssertFormat()
 	id := base + published
-	if err := compiler.AddResource(id, document); err != nil {
-		t.Fatal(err)
-	}
-	schema, err := compiler.Compile(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, compiler.AddResource(id, document))
+	schema := must.Get(compiler.Compile(id))(t)
 	return schema
 }
 
@@ -183,13 +168,8 @@ func newDemo(t *testing.T) demo {
 	scenario := simnode.Demo(1, simnode.DefaultHang)
 	scenario.Devices[1].XIDEvery = time.Second
 	scenario.Visits[0].From, scenario.Visits[0].To = 0, 500*time.Millisecond
-	node, err := simnode.New(filepath.Join(t.TempDir(), "node"), 1, scenario.Devices, simnode.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := node.Start(); err != nil {
-		t.Fatal(err)
-	}
+	node := must.Get(simnode.New(filepath.Join(t.TempDir(), "node"), 1, scenario.Devices, simnode.Options{}))(t)
+	must.Do(t, node.Start())
 	t.Cleanup(node.Close)
 	return demo{node, scenario}
 }
@@ -289,9 +269,7 @@ func TestAnswers(t *testing.T) {
 func checkAnswer(t *testing.T, published, answer string, changes [][2]string) {
 	t.Helper()
 	schema := closed(t, published)
-	if err := validate(schema, answer); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, validate(schema, answer))
 	for _, change := range changes {
 		broken := strings.Replace(answer, change[0], change[1], 1)
 		if broken == answer || validate(schema, broken) == nil {
@@ -320,10 +298,7 @@ func TestDescribed(t *testing.T) {
 
 func checkDescribed(t *testing.T, path, required, field string) {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(path))(t)
 	var schema struct {
 		Defs map[string]struct {
 			Description string
@@ -331,9 +306,7 @@ func checkDescribed(t *testing.T, path, required, field string) {
 			Required    []string
 		} `json:"$defs"`
 	}
-	if err := json.Unmarshal(text, &schema); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(text, &schema))
 	if len(schema.Defs) < 3 || !slices.Contains(schema.Defs[required].Required, field) {
 		t.Errorf("%d types; of %s are required %v", len(schema.Defs), required, schema.Defs[required].Required)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -34,15 +35,10 @@ func TestSocketTrouble(t *testing.T) {
 		}
 	}
 	expect("there is no such socket")
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.ListenUnix("unix", &net.UnixAddr{Name: path}))(t)
 	listener.SetUnlinkOnClose(false)
 	expect("")
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, listener.Close())
 	expect("nothing listens")
 }
 
@@ -60,9 +56,7 @@ func TestWorst(t *testing.T) {
 	}
 	var out bytes.Buffer
 	clean := func(s string) string { return strings.ReplaceAll(s, "\x1b", "?") }
-	if err := r.WriteText(&out, false, clean); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.WriteText(&out, false, clean))
 	said, summary := out.String(), "\nFAIL: 1 failure, 2 warnings\n"
 	if strings.Contains(said, "\x1b") || !strings.HasSuffix(said, summary) {
 		t.Errorf("the text is %q", said)

@@ -34,19 +34,22 @@ func NewInputs() *Inputs {
 	}}
 }
 
-// Observe implements [node.Metrics].
-func (i *Inputs) Observe(input string, _ time.Duration, err error, _ time.Time) {
+// set changes what was collected.
+func (i *Inputs) set(change func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.errs[input] = err
+	change()
+}
+
+// Observe implements [node.Metrics].
+func (i *Inputs) Observe(input string, _ time.Duration, err error, _ time.Time) {
+	i.set(func() { i.errs[input] = err })
 }
 
 // ObserveReader implements [node.Metrics].
 func (i *Inputs) ObserveReader(name string, _ time.Duration, err error, _ time.Time) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
 	if err != nil {
-		i.failed[name] = err
+		i.set(func() { i.failed[name] = err })
 	}
 }
 
@@ -55,43 +58,31 @@ func (*Inputs) Absent(string, error) {}
 
 // Reject implements [node.Metrics].
 func (i *Inputs) Reject(rejected ...driver.Rejection) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	for _, one := range rejected {
-		if i.rejections[one.Input] == nil {
-			i.rejections[one.Input] = driver.Rejections{}
+	i.set(func() {
+		for _, one := range rejected {
+			if i.rejections[one.Input] == nil {
+				i.rejections[one.Input] = driver.Rejections{}
+			}
+			i.rejections[one.Input].Add(one.Reason, one.Count)
 		}
-		i.rejections[one.Input].Add(one.Reason, one.Count)
-	}
+	})
 }
 
 // RejectTotal implements [node.Metrics].
 func (i *Inputs) RejectTotal(input string, totals driver.Rejections) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.rejections[input] = totals
+	i.set(func() { i.rejections[input] = totals })
 }
 
 // Conflicts implements [node.Metrics].
-func (i *Inputs) Conflicts(byKind map[string]int) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.conflicts = byKind
-}
+func (i *Inputs) Conflicts(byKind map[string]int) { i.set(func() { i.conflicts = byKind }) }
 
 // Contradicted implements [node.Metrics].
 func (i *Inputs) Contradicted(conflicts []holders.Conflict) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.contradicted = conflicts
+	i.set(func() { i.contradicted = conflicts })
 }
 
 // UnresolvedPods implements [node.Metrics].
-func (i *Inputs) UnresolvedPods(byReason map[string]int) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.unresolved = byReason
-}
+func (i *Inputs) UnresolvedPods(byReason map[string]int) { i.set(func() { i.unresolved = byReason }) }
 
 // copy returns a copy of the collected errors and counts.
 func (i *Inputs) copy() found {

@@ -13,6 +13,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/exporter/distribution"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // observation is a value and the seconds for which it stood.
@@ -131,9 +133,7 @@ func library(t *rapid.T, m model) *dto.Histogram {
 		h.Observe(o.value)
 	}
 	var out dto.Metric
-	if err := h.Write(&out); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, h.Write(&out))
 	return out.GetHistogram()
 }
 
@@ -268,12 +268,8 @@ func TestClone(t *testing.T) {
 	c := h.Clone()
 	h.Observe(1, 10)
 	c.Observe(2, 4)
-	if diff := cmp.Diff(map[int]int64{0: 2, 8: 7}, bucketsIn(&c)); diff != "" {
-		t.Errorf("the copy (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(map[int]int64{0: 12, 8: 3}, bucketsIn(h)); diff != "" {
-		t.Errorf("the original (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "the copy", map[int]int64{0: 2, 8: 7}, bucketsIn(&c))
+	expect.Equal(t, "the original", map[int]int64{0: 12, 8: 3}, bucketsIn(h))
 }
 
 // TestGrowing: each view is the histogram of the observations before it, whatever is observed
@@ -344,13 +340,8 @@ func TestBinary(t *testing.T) {
 			}
 		}
 		observe(&h)
-		b, err := h.AppendBinary(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := again.UnmarshalBinary(b); err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(h.AppendBinary(nil))(t)
+		must.Do(t, again.UnmarshalBinary(b))
 		observe(&h, &again)
 		want, _ := h.AppendBinary(nil)
 		if got, _ := again.AppendBinary(nil); !bytes.Equal(got, want) {

@@ -85,7 +85,7 @@ func (h *History) Resume(k ledger.Kept) {
 func NewHistory(t *testing.T) *History {
 	t.Helper()
 	return &History{
-		t: t, Ledger: ledger.New(LedgerConfig()), Limiter: exposition.NewLimiter(0, allSources()), Now: jointest.Start(),
+		t: t, Ledger: ledger.New(LedgerConfig()), Limiter: exposition.NewLimiter(0, Everything()), Now: jointest.Start(),
 		Dates: &Dates{},
 		In: join.Input{
 			Inventory: driver.Inventory{jointest.ID("gpu-0"): {Hardware: driver.Hardware{UUID: "gpu-0"}}},

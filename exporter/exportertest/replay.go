@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // Retention is the retention of all ledgers of this package.
@@ -42,7 +43,7 @@ func Replay(t *rapid.T, check func(w *World, r join.Result, s *exposition.Snapsh
 }
 
 // Whole returns a snapshot without a limit on series.
-func Whole(s *ledger.Snapshot) *exposition.Snapshot {
+func Whole(s *book.Snapshot) *exposition.Snapshot {
 	return exposition.NewLimiter(0, nil).Apply(nil, s)
 }
 

@@ -20,7 +20,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // TB is a *testing.T or a *rapid.T.
@@ -45,14 +45,14 @@ func Unix(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 // Classic returns the options for classic buckets and for all sources of quantities. With them, the
 // text formats have all series.
 func Classic() exposition.Choices {
-	out := allSources()
+	out := Everything()
 	out[exposition.GroupHistograms] = exposition.Classic
 	return out
 }
 
-// allSources returns the option for the sources of all quantities.
-func allSources() exposition.Choices {
-	return exposition.Choices{exposition.GroupQuantitySource: exposition.On}
+// Everything returns the options for the families and series that are off by default.
+func Everything() exposition.Choices {
+	return exposition.Choices{exposition.GroupQuantitySource: exposition.On, exposition.GroupDetails: exposition.On}
 }
 
 // Text returns the scrape in the text format, with the classic buckets of histograms.
@@ -303,7 +303,7 @@ func (x Scraped) Sums() map[SumKey]*Division {
 
 // AddPlugins adds to the claims the parts that pods have through device plugins, which are in no
 // family of claims.
-func AddPlugins(sums map[SumKey]*Division, rows []ledger.Holder) {
+func AddPlugins(sums map[SumKey]*Division, rows []book.Holder) {
 	for i := range rows {
 		h := &rows[i]
 		values := map[SumKey]float64{

@@ -16,6 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // crowded returns a snapshot of devices that each have some readings and as many claims, of one pod
@@ -79,15 +80,11 @@ func BenchmarkFormat(b *testing.B) {
 // benchWrite runs write, once before the clock runs: labels are rendered in the first scrape.
 func benchWrite(b *testing.B, series int, write func(out *bytes.Buffer) error) {
 	var out bytes.Buffer
-	if err := write(&out); err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, write(&out))
 	b.ReportAllocs()
 	for b.Loop() {
 		out.Reset()
-		if err := write(&out); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, write(&out))
 	}
 	b.SetBytes(int64(out.Len()))
 	b.ReportMetric(float64(series), "series")

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
@@ -51,7 +52,7 @@ func newFanNode(maxSeries int) *fanNode {
 	return &fanNode{
 		catalogue: catalogue,
 		books:     ledger.New(ledger.Config{Retention: time.Minute, Catalogue: catalogue}),
-		limiter:   exposition.NewLimiter(maxSeries, everySource()),
+		limiter:   exposition.NewLimiter(maxSeries, exportertest.Everything()),
 		now:       time.Unix(1_000_000, 0),
 	}
 }
@@ -168,7 +169,7 @@ func (n *fanNode) presents(t *testing.T, s *exposition.Snapshot, report []byte) 
 			t.Fatal(err)
 		}
 		for where, d := range map[string]present.Detail{
-			"the page": onPage, "top and why": present.Describe(n.catalogue, &read, nil, tt.of),
+			"the page": onPage, "top and why": present.Describe(n.catalogue, &read, nil, nil, tt.of),
 		} {
 			var lines []string
 			for i := range d.Sections {

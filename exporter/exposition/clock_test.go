@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/testclock"
 )
@@ -20,7 +21,7 @@ func TestWallClockGoesBack(t *testing.T) {
 	l := ledger.New(exportertest.LedgerConfig())
 	start := time.Now() // with a monotonic clock
 	gpu := jointest.ID("gpu-0")
-	tick := func(now time.Time, busy float64) *ledger.Snapshot {
+	tick := func(now time.Time, busy float64) *book.Snapshot {
 		return l.Advance(join.Join(join.Input{
 			Inventory: driver.Inventory{gpu: {Hardware: driver.Hardware{UUID: "GPU-0"}}},
 			View: podresources.View{
@@ -34,7 +35,7 @@ func TestWallClockGoesBack(t *testing.T) {
 			}}},
 		}), now)
 	}
-	created := func(s *ledger.Snapshot) (n int) {
+	created := func(s *book.Snapshot) (n int) {
 		for _, f := range exportertest.Decode(t, exportertest.Render(exportertest.Whole(s), exposition.Config{})) {
 			for _, m := range f.GetMetric() {
 				at := m.GetCounter().GetCreatedTimestamp()

@@ -12,7 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/distribution"
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -20,7 +20,7 @@ import (
 // sink receives the series of a snapshot. Only counters have an age.
 type sink interface {
 	put(id familyID, labels *labels, value float64, a age)
-	putDistribution(id familyID, labels *labels, d *ledger.Distribution, a age)
+	putDistribution(id familyID, labels *labels, d *book.Distribution, a age)
 }
 
 // emission walks over a snapshot for a sink.
@@ -31,8 +31,8 @@ type emission struct {
 	specs    driver.Catalogue
 	cache    *labelCache // nil: the sink needs no labels, and gets none
 
-	young map[podresources.Pod]bool    // pods without series of their own
-	sole  map[driver.ID]*ledger.Device // devices of one claim alone
+	young map[podresources.Pod]bool  // pods without series of their own
+	sole  map[driver.ID]*book.Device // devices of one claim alone
 
 	collecting bool // the walk collects facts, whose labels are not cached
 }
@@ -43,7 +43,7 @@ func (e *emission) on(id familyID) bool { return !e.families[id].off }
 // walk passes every series of the chosen groups to the sink, including those that the limit drops.
 func (s *Snapshot) walk(e *emission) {
 	missing := map[unresolved]int{}
-	e.young, e.sole = youngPods(s.PodInfos), map[driver.ID]*ledger.Device{}
+	e.young, e.sole = youngPods(s.PodInfos), map[driver.ID]*book.Device{}
 	for i := range s.Devices {
 		d := &s.Devices[i]
 		e.device(d)
@@ -73,21 +73,21 @@ func (s *Snapshot) walk(e *emission) {
 }
 
 // lives passes the durations between states of a driver's claims.
-func (e *emission) lives(d *ledger.DriverLives) {
+func (e *emission) lives(d *book.DriverLives) {
 	row := e.pairs("driver", d.Driver)
-	put := func(id familyID, of *ledger.Durations) {
+	put := func(id familyID, of *book.Durations) {
 		if of.Shown.IsZero() || !e.on(id) {
 			return
 		}
 		view := distribution.ViewOf(&of.Histogram)
-		e.putDistribution(id, row, &ledger.Distribution{View: view}, e.cache.age(d.Born, of.Shown))
+		e.putDistribution(id, row, &book.Distribution{View: view}, e.cache.age(d.Born, of.Shown))
 	}
 	put(famDriverPreparation, &d.Preparation)
 	put(famDriverFirstActivity, &d.FirstActivity)
 }
 
 // youngPods returns the young pods, nil if there are none.
-func youngPods(infos []ledger.PodInfo) map[podresources.Pod]bool {
+func youngPods(infos []book.PodInfo) map[podresources.Pod]bool {
 	var young map[podresources.Pod]bool
 	for i := range infos {
 		if infos[i].Young {
@@ -100,7 +100,7 @@ func youngPods(infos []ledger.PodInfo) map[podresources.Pod]bool {
 	return young
 }
 
-func (e *emission) claim(h *ledger.Holder, s *Snapshot) {
+func (e *emission) claim(h *book.Holder, s *Snapshot) {
 	claim := e.cache.holder("resourceclaim_name", h)
 	defer claim.end()
 	e.holder(h, claim, famClaimQuantity, famClaimAllocated, famClaimShare)
@@ -130,7 +130,7 @@ func (e *emission) claim(h *ledger.Holder, s *Snapshot) {
 }
 
 // ofDevice passes the device's values that are never divided, if only this claim holds the device.
-func (e *emission) ofDevice(h *ledger.Holder, claim *owner) {
+func (e *emission) ofDevice(h *book.Holder, claim *owner) {
 	if !h.Ended.IsZero() {
 		return
 	}
@@ -175,8 +175,8 @@ func (e *emission) fit(base *labels, a *fit.Advice) {
 	}
 }
 
-func (e *emission) pod(h *ledger.Holder, now time.Time) {
-	if !e.on(famPodAllocated) { // like everything else about a pod and its device
+func (e *emission) pod(h *book.Holder, now time.Time) {
+	if !e.on(famPodShare) { // like everything else about a pod and its device
 		return
 	}
 	pod := e.cache.holder("pod", h)
@@ -188,7 +188,7 @@ func (e *emission) pod(h *ledger.Holder, now time.Time) {
 }
 
 // unclaimed passes what rules add to the claims'.
-func (e *emission) unclaimed(h *ledger.Holder, pod *owner, now time.Time) {
+func (e *emission) unclaimed(h *book.Holder, pod *owner, now time.Time) {
 	m := h.Metrics()
 	matured, shown := e.cache.since(m.Shown), driver.Later(m.Born, m.Shown)
 	for i := range m.Values {
@@ -236,7 +236,7 @@ func (e *emission) counter(id familyID, of *owner, value float64, born, shown ti
 	e.put(id, of.base(), value, e.cache.age(born, shown))
 }
 
-func (e *emission) device(d *ledger.Device) {
+func (e *emission) device(d *book.Device) {
 	device := e.cache.device(d)
 	defer device.end()
 	base := device.base()
@@ -245,7 +245,7 @@ func (e *emission) device(d *ledger.Device) {
 		e.gauge(famDeviceHardware, e.with(base, "profile", h.Profile, "serial", h.Serial,
 			"firmware_version", h.FirmwareVersion, "cuda_version", h.CUDAVersion), 1)
 	}
-	if d.Up != ledger.UpUnknown {
+	if d.Up != book.UpUnknown {
 		e.gauge(famDeviceUp, base, float64(d.Up))
 	}
 	e.gauge(famDeviceAllocations, base, float64(d.Allocations()))
@@ -310,7 +310,7 @@ func reasonLabel(message string) string {
 }
 
 // taints passes each taint once, even if several rules set it.
-func (e *emission) taints(base *labels, d *ledger.Device) {
+func (e *emission) taints(base *labels, d *book.Device) {
 	for i, t := range d.Entry.Taints {
 		same := func(b driver.Taint) bool {
 			return b.Key == t.Key && b.Value == t.Value && b.Effect == t.Effect && b.Source() == t.Source()
@@ -323,7 +323,7 @@ func (e *emission) taints(base *labels, d *ledger.Device) {
 	}
 }
 
-func (e *emission) deviceValues(device *owner, d *ledger.Device) {
+func (e *emission) deviceValues(device *owner, d *book.Device) {
 	type read struct {
 		quantity driver.Quantity
 		origin   join.Origin
@@ -344,7 +344,7 @@ func (e *emission) deviceValues(device *owner, d *ledger.Device) {
 			e.value(famDeviceQuantity, device, v, never)
 		}
 		if o := (read{v.Quantity, v.Origin}); (i == 0 || o != seen) && !e.isFact(v.Quantity) {
-			same := func(b ledger.Value) bool { return b.Quantity == o.quantity && b.Origin == o.origin }
+			same := func(b book.Value) bool { return b.Quantity == o.quantity && b.Origin == o.origin }
 			if !slices.ContainsFunc(d.Values[:i], same) {
 				e.quantitySource(device, v.Series)
 			}
@@ -355,7 +355,7 @@ func (e *emission) deviceValues(device *owner, d *ledger.Device) {
 
 func (e *emission) isFact(q driver.Quantity) bool { return e.specs.Spec(q).Fact }
 
-func (e *emission) quantitySource(device *owner, s *ledger.Series) {
+func (e *emission) quantitySource(device *owner, s *book.Series) {
 	if !e.on(famDeviceQuantitySource) || e.choices.Of(GroupQuantitySource) == Estimates && s.Origin.Computed == 0 {
 		return
 	}
@@ -365,7 +365,7 @@ func (e *emission) quantitySource(device *owner, s *ledger.Series) {
 // health passes all statuses; the current one has the value 1. If a source reports several, the
 // worst is the current one. values must begin with those of health, which are sorted by status:
 // healthy, unhealthy, unknown.
-func (e *emission) health(base *labels, values []ledger.Value) {
+func (e *emission) health(base *labels, values []book.Value) {
 	present := ""
 	for _, v := range values {
 		if v.Quantity == driver.Health && v.Value > 0 && present != "unhealthy" {
@@ -386,26 +386,28 @@ func (e *emission) health(base *labels, values []ledger.Value) {
 
 // value passes a value of an owner. shown is when a snapshot first had it, by the clock of
 // age.shown.
-func (e *emission) value(first familyID, of *owner, v *ledger.Value, shown int64) {
+func (e *emission) value(first familyID, of *owner, v *book.Value, shown int64) {
 	s := e.cache.series(of, v.Series)
 	if id := first + familyID(s.quantity); e.on(id) {
 		e.put(id, s.labels, v.Value, age{s.age.born, max(s.age.shown, shown)})
 	}
 }
 
-func (e *emission) holder(h *ledger.Holder, of *owner, quantity, allocated, share familyID) {
+func (e *emission) holder(h *book.Holder, of *owner, quantity, allocated, share familyID) {
 	m := h.Metrics()
 	matured := e.cache.since(m.Shown)
 	for i := range m.Values {
 		e.value(quantity, of, &m.Values[i], matured)
 	}
 	shown := driver.Later(m.Born, m.Shown)
-	e.counter(allocated, of, m.Allocated, m.Born, shown)
+	if e.on(allocated) {
+		e.counter(allocated, of, m.Allocated, m.Born, shown)
+	}
 	e.counter(share, of, m.Share, m.Born, shown)
 }
 
 // distributions passes the distributions of a claim.
-func (e *emission) distributions(h *ledger.Holder, claim *owner) {
+func (e *emission) distributions(h *book.Holder, claim *owner) {
 	for i := range h.Distributions {
 		d := &h.Distributions[i]
 		id := famClaimDistribution + familyID(d.Quantity)
@@ -417,7 +419,7 @@ func (e *emission) distributions(h *ledger.Holder, claim *owner) {
 	}
 }
 
-func (e *emission) infoLabels(base *labels, d *ledger.Device) *labels {
+func (e *emission) infoLabels(base *labels, d *book.Device) *labels {
 	h := &d.Entry.Hardware
 	return e.with(base, "vendor", h.Vendor, "model", h.Model, "uuid", h.UUID, "pci_bus_id", h.PCI,
 		"parent", d.Parent, "numa_node", h.NUMANode, "driver_version", h.DriverVersion,

@@ -16,7 +16,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/distribution"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // Renderer writes the metrics of the latest snapshot together with those of a registry. It makes no
@@ -226,8 +226,8 @@ type rendering struct {
 type row struct {
 	labels       *labels
 	value        float64
-	born         int64                // the created timestamp in nanoseconds of Unix time; 0: none
-	distribution *ledger.Distribution // nil: the value
+	born         int64              // the created timestamp in nanoseconds of Unix time; 0: none
+	distribution *book.Distribution // nil: the value
 }
 
 func (r *rendering) take(s *Snapshot, cache *labelCache, c Config) {
@@ -251,12 +251,12 @@ func (r *rendering) put(id familyID, l *labels, value float64, a age) {
 	r.add(id, row{labels: l, value: value, born: r.begun(a)})
 }
 
-func (r *rendering) putDistribution(id familyID, l *labels, d *ledger.Distribution, a age) {
+func (r *rendering) putDistribution(id familyID, l *labels, d *book.Distribution, a age) {
 	if r.drops(&r.families[id]) {
 		return
 	}
 	if a.shown > r.held {
-		d = &ledger.Distribution{}
+		d = &book.Distribution{}
 	}
 	r.add(id, row{labels: l, born: r.begun(a), distribution: d})
 }

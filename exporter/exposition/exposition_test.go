@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -21,9 +22,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // busyHistory is one with all families of a device and its holder.
@@ -75,18 +78,18 @@ func busyHistory(t *testing.T) *exportertest.History {
 // them.
 func TestEveryFamily(t *testing.T) {
 	h := busyHistory(t)
-	h.Last.Incidents = map[*ledger.HolderKey][]ledger.OpenIncident{
+	h.Last.Incidents = map[*book.HolderKey][]book.OpenIncident{
 		h.Last.Claims[0].HolderKey: {{Kind: "xid", Onset: h.Last.Time}},
 	}
-	h.Last.Stalled = map[*ledger.HolderKey]stall.Verdict{
+	h.Last.Stalled = map[*book.HolderKey]stall.Verdict{
 		h.Last.Claims[0].HolderKey: {Stalled: []stall.Signal{stall.Power}},
 	}
-	lives := ledger.DriverLives{Driver: "gpu.example.com", Born: h.Now}
-	for _, d := range []*ledger.Durations{&lives.Preparation, &lives.FirstActivity} {
+	lives := book.DriverLives{Driver: "gpu.example.com", Born: h.Now}
+	for _, d := range []*book.Durations{&lives.Preparation, &lives.FirstActivity} {
 		d.Shown = h.Now
 		d.Observe(3, 1)
 	}
-	h.Last.Lives = []ledger.DriverLives{lives}
+	h.Last.Lives = []book.DriverLives{lives}
 	h.Last.Devices[0].HealthReason = "Row remapping failed, bank 0x7 of 123456789 rows: " + strings.Repeat("x", 100)
 	h.Last.PodInfos[0].Topology = join.Topology{Closest: join.SameSwitch, Farthest: join.Across}
 	x := exportertest.Scrape(t, h.Last)
@@ -170,10 +173,11 @@ func TestFormats(t *testing.T) {
 			for _, format := range exposition.Formats() {
 				written, config := families, config
 				if format.FormatType() == expfmt.TypeProtoDelim {
-					config.Choices = exposition.Choices{
-						exposition.GroupHistograms:     exposition.Off,
-						exposition.GroupQuantitySource: config.Choices.Of(exposition.GroupQuantitySource),
+					config.Choices = maps.Clone(config.Choices)
+					if config.Choices == nil {
+						config.Choices = exposition.Choices{}
 					}
+					config.Choices[exposition.GroupHistograms] = exposition.Off
 				}
 				if config.Choices.Of(exposition.GroupHistograms) != exposition.Classic {
 					written = slices.DeleteFunc(slices.Clone(families), func(f *dto.MetricFamily) bool {
@@ -219,10 +223,7 @@ func TestParts(t *testing.T) {
 	e := exposition.New(own, func() *exposition.Snapshot { return s }, exposition.Config{})
 	for _, format := range exposition.Formats() {
 		var out bytes.Buffer
-		parts, err := e.Write(&out, format)
-		if err != nil {
-			t.Fatal(err)
-		}
+		parts := must.Get(e.Write(&out, format))(t)
 		end, families := 0, 0
 		for i, part := range parts {
 			if part.Begin != end || (part.Family == "") != (i == len(parts)-1) {
@@ -387,9 +388,7 @@ func TestHealth(t *testing.T) {
 				want = map[string]float64{"healthy": 0, "unhealthy": 0, "unknown": 0}
 				want[tc.want] = 1
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, "", want, got)
 		})
 	}
 }

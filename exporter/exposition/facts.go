@@ -6,7 +6,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -25,7 +25,7 @@ func (c *collector) put(id familyID, labels *labels, value float64, _ age) {
 }
 
 // putDistribution does nothing: no fact is a distribution.
-func (c *collector) putDistribution(familyID, *labels, *ledger.Distribution, age) {}
+func (c *collector) putDistribution(familyID, *labels, *book.Distribution, age) {}
 
 // putFacts passes the facts that put passes. A cache keeps them as long as key is the same.
 func putFacts[K comparable](
@@ -64,7 +64,7 @@ func (e *emission) infos(s *Snapshot) {
 	}
 }
 
-// claimKey has all fields of a [ledger.ClaimInfo]. Its labels do not change.
+// claimKey has all fields of a [book.ClaimInfo]. Its labels do not change.
 type claimKey struct {
 	podresources.Claim
 	uid         string
@@ -73,7 +73,7 @@ type claimKey struct {
 	ended       bool
 }
 
-func claimKeyOf(c *ledger.ClaimInfo) claimKey {
+func claimKeyOf(c *book.ClaimInfo) claimKey {
 	return claimKey{c.Claim, c.UID, c.AllocatedAt, sliceOf(c.Labels), c.Ended}
 }
 
@@ -90,7 +90,7 @@ func sliceOf[T any](s []T) slice[T] {
 	return slice[T]{&s[0], len(s)}
 }
 
-func (e *emission) claimInfo(c *ledger.ClaimInfo) {
+func (e *emission) claimInfo(c *book.ClaimInfo) {
 	name := e.pairs("namespace", c.Namespace, "resourceclaim_name", c.Name)
 	e.gauge(famClaimInfo, e.with(e.with(name, "uid", c.UID), c.Labels...), 1)
 	if !c.AllocatedAt.IsZero() && !c.Ended {
@@ -98,7 +98,7 @@ func (e *emission) claimInfo(c *ledger.ClaimInfo) {
 	}
 }
 
-func (e *emission) podInfo(p *ledger.PodInfo) {
+func (e *emission) podInfo(p *book.PodInfo) {
 	if p.Young {
 		return
 	}
@@ -110,7 +110,7 @@ func (e *emission) podInfo(p *ledger.PodInfo) {
 }
 
 // podLabels returns the labels of dra_pod_info.
-func (e *emission) podLabels(p *ledger.PodInfo) *labels {
+func (e *emission) podLabels(p *book.PodInfo) *labels {
 	var meta podresources.PodMeta
 	if p.Meta != nil {
 		meta = *p.Meta
@@ -122,7 +122,7 @@ func (e *emission) podLabels(p *ledger.PodInfo) *labels {
 }
 
 // shares passes the holders of the device.
-func (e *emission) shares(d *ledger.Device) {
+func (e *emission) shares(d *book.Device) {
 	for i := range d.Shares {
 		s := &d.Shares[i]
 		putFacts(e, (*labelCache).shareFacts, e.shareKey(d, s), func(to *emission) { to.share(d, s) })
@@ -149,7 +149,7 @@ type shareKey struct {
 	network     *podresources.Network
 }
 
-func (e *emission) shareKey(d *ledger.Device, s *join.Share) shareKey {
+func (e *emission) shareKey(d *book.Device, s *join.Share) shareKey {
 	k := shareKey{
 		device: d.Key, claim: s.Claim, share: s.ShareID, request: s.Request, class: s.DeviceClass,
 		attribution: d.Attribution, admin: s.Admin, byProcess: s.ByProcess, state: s.State,
@@ -168,7 +168,7 @@ func (e *emission) shareKey(d *ledger.Device, s *join.Share) shareKey {
 	return k
 }
 
-func (e *emission) share(d *ledger.Device, s *join.Share) {
+func (e *emission) share(d *book.Device, s *join.Share) {
 	if e.on(famPodClaimInfo) {
 		e.holders(d, s)
 	}
@@ -197,7 +197,7 @@ func (e *emission) share(d *ledger.Device, s *join.Share) {
 	}
 }
 
-func (e *emission) holders(d *ledger.Device, s *join.Share) {
+func (e *emission) holders(d *book.Device, s *join.Share) {
 	among := join.AttributionEqual
 	switch {
 	case s.Admin:

@@ -148,6 +148,9 @@ func allFamilies(catalogue driver.Catalogue, choices Choices) *[numFamilies]Fami
 	}
 	for id := range all {
 		f := &all[id]
+		if isDetail(f) {
+			f.Groups = append(f.Groups, GroupDetails)
+		}
 		f.off = !choices.exports(f)
 	}
 	return &all

@@ -29,11 +29,12 @@ const (
 	GroupFit            Group = "fit"             // how much of its devices a claim has needed
 	GroupEfficiency     Group = "efficiency"      // how well a claim uses the engines of its devices
 	GroupLifecycle      Group = "lifecycle"       // how long claims take to be prepared and to become active
+	GroupDetails        Group = "details"         // what no dashboard, rule or document of the project reads
 	GroupHistograms     Group = "histograms"      // distributions over time of claims
 )
 
 // The choices for groups. All groups have Off, and all but GroupHistograms have On, which is the
-// default of all but GroupQuantitySource.
+// default of all but GroupQuantitySource and GroupDetails.
 const (
 	On      = "on"
 	Off     = "off"
@@ -82,6 +83,11 @@ func Groups() []GroupInfo {
 			0,
 		},
 		{
+			GroupDetails, "Families that no dashboard, rule or document reads (deployments/SIZING.md lists them): off or on.",
+			[]string{Off, On},
+			1256,
+		},
+		{
 			GroupHistograms,
 			"Distributions over time of utilization, memory and power of each claim: native (native histograms, only in " +
 				"protobuf), classic (also with classic buckets, in all formats: 22 to 34 series each; and with the buckets of " +
@@ -105,6 +111,8 @@ func (c Choices) Of(g Group) string {
 		return Native
 	case GroupQuantitySource:
 		return Estimates
+	case GroupDetails:
+		return Off
 	case GroupErrors, GroupPeaks, GroupPods, GroupTopology, GroupFit, GroupEfficiency, GroupLifecycle:
 		return On
 	default:
@@ -144,4 +152,19 @@ func quantityGroups(first familyID, spec *driver.Spec) []Group {
 		out = append(out, GroupPods)
 	}
 	return out
+}
+
+// isDetail reports whether no dashboard, rule or document of the project reads a family. A test of
+// test/docs compares this with what they read.
+func isDetail(f *Family) bool {
+	switch f.Name {
+	case "dra_claim_tensor_seconds_total", "dra_claim_tensor_throughput_ratio", "dra_device_memory_used_peak_bytes",
+		"dra_device_power_peak_watts", "dra_device_tensor_throughput_ratio",
+		"dra_device_unattributed_active_seconds_total", "dra_device_unattributed_memory_used_bytes",
+		"dra_device_unattributed_tensor_seconds_total", "dra_device_unattributed_tensor_throughput_ratio",
+		"dra_pod_allocated_seconds_total", "dra_pod_power_peak_watts", "dra_pod_tensor_throughput_ratio":
+		return true
+	default:
+		return false
+	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/distribution"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func powerFamily() *Family {
@@ -51,24 +52,18 @@ func TestNativeHistogram(t *testing.T) {
 		var metric dto.Metric
 		library := prometheus.MustNewConstNativeHistogram(desc, h.Count(), h.Sum(), buckets, nil, h.Zero(),
 			int32(h.Schema()), distribution.ZeroThreshold, born, "team", "c0")
-		if err := library.Write(&metric); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, library.Write(&metric))
 		want := &dto.MetricFamily{
 			Name: &f.Name, Help: &f.Help, Type: dto.MetricType_HISTOGRAM.Enum(), Unit: &f.Unit, Metric: []*dto.Metric{&metric},
 		}
 		var out bytes.Buffer
-		if _, err := protodelim.MarshalTo(&out, want); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(protodelim.MarshalTo(&out, want))(t)
 		p := protobufFormat{}
 		body := p.histogram(nil, f, l, h, born.UnixNano(), false)
 		head, tail := p.family(f, len(body))
 		written := slices.Concat(head, body, tail)
 		got := &dto.MetricFamily{}
-		if err := protodelim.UnmarshalFrom(bytes.NewReader(written), got); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, protodelim.UnmarshalFrom(bytes.NewReader(written), got))
 		if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 			t.Errorf("not as client_golang writes it: %s", diff)
 		}
@@ -148,14 +143,10 @@ func TestOwnBuckets(t *testing.T) {
 		})
 		for _, f := range formats() {
 			var out bytes.Buffer
-			if _, err := e.Write(&out, f); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(e.Write(&out, f))(t)
 			if f.FormatType() == expfmt.TypeProtoDelim {
 				var got dto.MetricFamily
-				if err := protodelim.UnmarshalFrom(&out, &got); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, protodelim.UnmarshalFrom(&out, &got))
 				h := got.Metric[0].Histogram
 				if h.GetSampleSum() != 1.5 || h.GetSampleCount() != 1 || len(h.Bucket) != buckets-1 {
 					t.Errorf("%s, protobuf: %v", choice, h)

@@ -6,10 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // Data of API objects about holders is shown. Data about names stays for the retention, and data
@@ -52,9 +51,7 @@ func TestFactsShown(t *testing.T) {
 				got[family] = slices.Sorted(maps.Keys(rows))
 			}
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
+		expect.Equal(t, "", want, got)
 	}
 	check(h.Tick(time.Second), now)
 

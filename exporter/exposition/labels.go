@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // labels are the labels of a series as the formats write them. They are rendered once and copied
@@ -138,12 +138,12 @@ type labelCache struct {
 
 	// Entries of objects with the same pointer in all snapshots of the ledger.
 	devices sequence[*driver.ID, *owner]
-	holders sequence[*ledger.HolderKey, *owner]
+	holders sequence[*book.HolderKey, *owner]
 
 	// Entries of facts about claims and pods from the kubelet and the API server.
 	shares sequence[shareKey, []fact]
 	claims sequence[claimKey, []fact]
-	pods   sequence[ledger.PodInfo, []fact]
+	pods   sequence[book.PodInfo, []fact]
 
 	// All other entries, by text.
 	rows    recent[string, *labels]
@@ -155,8 +155,8 @@ type labelCache struct {
 // owner is the owner of series: a device, or a claim or pod and its device. nil has no labels.
 type owner struct {
 	labels  *labels // identify the owner
-	series  sequence[*ledger.Series, series]
-	sources sequence[*ledger.Series, *labels] // of a device's series
+	series  sequence[*book.Series, series]
+	sources sequence[*book.Series, *labels] // of a device's series
 }
 
 // base returns the labels that identify the owner.
@@ -182,7 +182,7 @@ func (o *owner) end() {
 	o.sources.end()
 }
 
-// series is the exported form of a [ledger.Series], which is immutable.
+// series is the exported form of a [book.Series], which is immutable.
 type series struct {
 	labels   *labels
 	age      age
@@ -263,7 +263,7 @@ func (c *labelCache) since(t time.Time) int64 {
 }
 
 // device returns the owner of a device's series. The caller must call its end.
-func (c *labelCache) device(d *ledger.Device) *owner {
+func (c *labelCache) device(d *book.Device) *owner {
 	if c == nil {
 		return nil
 	}
@@ -280,7 +280,7 @@ func (c *labelCache) device(d *ledger.Device) *owner {
 
 // holder returns the owner of the series of a claim or pod and its device. name is the label for
 // the name of the claim or pod. The caller must call its end.
-func (c *labelCache) holder(name string, h *ledger.Holder) *owner {
+func (c *labelCache) holder(name string, h *book.Holder) *owner {
 	if c == nil {
 		return nil
 	}
@@ -295,7 +295,7 @@ func (c *labelCache) holder(name string, h *ledger.Holder) *owner {
 }
 
 // series returns the exported form of a series of an owner.
-func (c *labelCache) series(of *owner, s *ledger.Series) series {
+func (c *labelCache) series(of *owner, s *book.Series) series {
 	if c == nil {
 		return series{quantity: s.Quantity}
 	}
@@ -308,7 +308,7 @@ func (c *labelCache) series(of *owner, s *ledger.Series) series {
 
 // distribution returns the exported form of a distribution of a claim, which is that of all its
 // devices of a driver.
-func (c *labelCache) distribution(claim *owner, h *ledger.Holder, s *ledger.Series) series {
+func (c *labelCache) distribution(claim *owner, h *book.Holder, s *book.Series) series {
 	if c == nil {
 		return series{quantity: s.Quantity}
 	}
@@ -321,7 +321,7 @@ func (c *labelCache) distribution(claim *owner, h *ledger.Holder, s *ledger.Seri
 }
 
 // source returns the labels of the series that names the source of a device's quantity.
-func (c *labelCache) source(device *owner, s *ledger.Series) *labels {
+func (c *labelCache) source(device *owner, s *book.Series) *labels {
 	if c == nil {
 		return nil
 	}
@@ -334,7 +334,7 @@ func (c *labelCache) source(device *owner, s *ledger.Series) *labels {
 }
 
 // newSeries returns the exported form of a series with these labels and its own.
-func (c *labelCache) newSeries(base *labels, s *ledger.Series) series {
+func (c *labelCache) newSeries(base *labels, s *book.Series) series {
 	row := base
 	if names := c.names[s.Quantity]; len(names) > 0 {
 		var more []string
@@ -348,9 +348,9 @@ func (c *labelCache) newSeries(base *labels, s *ledger.Series) series {
 	return series{labels: row, age: c.age(s.Born, s.Shown), quantity: s.Quantity}
 }
 
-func (c *labelCache) shareFacts() *sequence[shareKey, []fact]     { return &c.shares }
-func (c *labelCache) claimFacts() *sequence[claimKey, []fact]     { return &c.claims }
-func (c *labelCache) podFacts() *sequence[ledger.PodInfo, []fact] { return &c.pods }
+func (c *labelCache) shareFacts() *sequence[shareKey, []fact]   { return &c.shares }
+func (c *labelCache) claimFacts() *sequence[claimKey, []fact]   { return &c.claims }
+func (c *labelCache) podFacts() *sequence[book.PodInfo, []fact] { return &c.pods }
 
 // with returns base.with of the names and values, from the cache if it has them.
 func (c *labelCache) with(base *labels, namesAndValues ...string) *labels {

@@ -5,12 +5,12 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // Snapshot is a ledger's snapshot with the decision which of its series are exported.
 type Snapshot struct {
-	*ledger.Snapshot
+	*book.Snapshot
 	Series  int // number of exported ones, without the exporter's own
 	Dropped int // number of those that the limit drops
 
@@ -66,7 +66,7 @@ func (c *counting) put(id familyID, _ *labels, _ float64, _ age) {
 	}
 }
 
-func (c *counting) putDistribution(id familyID, _ *labels, _ *ledger.Distribution, _ age) {
+func (c *counting) putDistribution(id familyID, _ *labels, _ *book.Distribution, _ age) {
 	f := &c.families[id]
 	c.ranks[f.rank] += f.Series(c.classic)
 }
@@ -117,7 +117,7 @@ func fixedRank(id familyID) rank {
 
 // Apply decides which series of the ledger's newest snapshot are exported. It may drop rows of s,
 // which must not be in use elsewhere yet.
-func (l *Limiter) Apply(books *ledger.Ledger, s *ledger.Snapshot) *Snapshot {
+func (l *Limiter) Apply(books book.Evicter, s *book.Snapshot) *Snapshot {
 	out := &Snapshot{Snapshot: s}
 	if l.families == nil {
 		l.families = allFamilies(s.Catalogue.OrStandard(), l.choices)
@@ -132,7 +132,7 @@ func (l *Limiter) Apply(books *ledger.Ledger, s *ledger.Snapshot) *Snapshot {
 		most = l.max * 9 / 10
 	}
 	if over := c.atLeast(0) - most; over > 0 {
-		books.Evict(s, func(h *ledger.Holder, pod bool, until time.Time) bool {
+		books.Evict(s, func(h *book.Holder, pod bool, until time.Time) bool {
 			if over <= 0 {
 				return false
 			}

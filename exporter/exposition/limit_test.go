@@ -20,7 +20,7 @@ func TestBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.SampledFrom([]int{0, 0, 1, 30, 60, 120}).Draw(t, "max")
 		w := exportertest.NewWorld(t)
-		l, limiter := ledger.New(exportertest.LedgerConfig()), exposition.NewLimiter(limit, everySource())
+		l, limiter := ledger.New(exportertest.LedgerConfig()), exposition.NewLimiter(limit, exportertest.Everything())
 		for range rapid.IntRange(3, exportertest.Steps).Draw(t, "steps") {
 			w.Step(exportertest.Pauses())
 			r := join.Join(w.Input())
@@ -77,11 +77,6 @@ func seriesBound(r join.Result, s *exposition.Snapshot) int {
 	return bound + 2*len(s.ClaimInfos) + len(s.PodInfos)
 }
 
-// everySource is the option for the series that exportertest.Scrape sees.
-func everySource() exposition.Choices {
-	return exposition.Choices{exposition.GroupQuantitySource: exposition.On}
-}
-
 // families are the ranks' families, the first dropped first.
 func families() []string {
 	return []string{
@@ -127,7 +122,7 @@ func crowd(t *testing.T, maxSeries int) *exportertest.History {
 		h.Energy(float64(i))
 		h.Pass(time.Second)
 	}
-	h.Limiter = exposition.NewLimiter(maxSeries, everySource())
+	h.Limiter = exposition.NewLimiter(maxSeries, exportertest.Everything())
 	h.Pass(time.Second)
 	return h
 }
@@ -165,7 +160,7 @@ func TestLimitDropsFamilies(t *testing.T) {
 	crowd := func(most, claims int) (*exportertest.History, exportertest.Scraped) {
 		h := exportertest.NewHistory(t)
 		h.Ledger = ledger.New(ledger.Config{Retention: exportertest.Retention})
-		h.Limiter = exposition.NewLimiter(most, everySource())
+		h.Limiter = exposition.NewLimiter(most, exportertest.Everything())
 		for i := range claims {
 			h.Hold(fmt.Sprintf("c%d", i), fmt.Sprintf("p%d", i))
 		}

@@ -10,6 +10,8 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Numbers are written as client_golang's encoder writes them.
@@ -29,9 +31,7 @@ func TestNumbers(t *testing.T) {
 			expfmt.TypeTextPlain: textFormat{}, expfmt.TypeOpenMetrics: openMetricsFormat{},
 		} {
 			var want bytes.Buffer
-			if err := expfmt.NewEncoder(&want, expfmt.NewFormat(kind)).Encode(f); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, expfmt.NewEncoder(&want, expfmt.NewFormat(kind)).Encode(f))
 			if got := string(
 				own.sample(nil, &Family{Name: "m"}, nil, value, 0),
 			); got != strings.TrimPrefix(want.String(), "# TYPE m gauge\n") {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/distribution"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // Plain returns the families of a snapshot as client_golang has them, made of nothing but the
@@ -115,7 +115,7 @@ func (p *plain) put(id familyID, l *labels, value float64, a age) {
 	m.Counter = &dto.Counter{Value: &value, CreatedTimestamp: p.born(a)}
 }
 
-func (p *plain) putDistribution(id familyID, l *labels, d *ledger.Distribution, a age) {
+func (p *plain) putDistribution(id familyID, l *labels, d *book.Distribution, a age) {
 	m := p.begin(id, l)
 	if m == nil {
 		return

@@ -6,11 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // unclaimedFamilies are those of pods that have a device by a device plugin, without a claim.
@@ -67,9 +66,7 @@ func TestUnclaimed(t *testing.T) {
 	plug(h, "both")
 	x = ticks(0.5, 3)
 	for _, family := range unclaimedFamilies()[:1] { // three holders divide it equally: whose use is unknown
-		if diff := cmp.Diff([]string{"plugged"}, pods(x, family)); diff != "" {
-			t.Errorf("%s: -want +got:\n%s", family, diff)
-		}
+		expect.Equal(t, family, []string{"plugged"}, pods(x, family))
 	}
 
 	h.In.View.Allocations = nil

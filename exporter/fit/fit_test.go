@@ -6,12 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 const (
@@ -94,7 +94,7 @@ func config() fit.Config {
 func advise(uses []fit.Use, devices []join.Device) string {
 	var out []string
 	for _, a := range fit.Advise(uses, devices, config()) {
-		out = append(out, a.Text())
+		out = append(out, present.FitText(&a))
 	}
 	return strings.Join(out, "\n")
 }
@@ -112,66 +112,66 @@ func TestPartitions(t *testing.T) {
 	}{
 		"of the issue": {
 			whole, "gpu-0", 11 * gib, 0.18,
-			"gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 18 % of 26 h, read each second: 1g.20gb fits; 6/7 unused",
+			"gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 18 % of 26.0 h: 1g.20gb fits; 86 % unused",
 		},
 		"one multiprocessor too many": {
 			whole, "gpu-0", 11 * gib, 0.188,
-			"gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 19 % of 26 h, read each second: 2g.20gb fits; 5/7 unused",
+			"gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 19 % of 26.0 h: 2g.20gb fits; 71 % unused",
 		},
 		"memory within the margin": {
 			whole, "gpu-0", 9300 << 20, 0.1,
-			"gpu-0, 80 GiB: peak 9.08 GiB and p99.9 activity 10 % of 26 h, read each second: 1g.10gb fits; 6/7 unused",
+			"gpu-0, 80 GiB: peak 9.08 GiB and p99.9 activity 10 % of 26.0 h: 1g.10gb fits; 86 % unused",
 		},
 		"memory beyond the margin": {
 			whole, "gpu-0", 9500 << 20, 0.1,
-			"gpu-0, 80 GiB: peak 9.28 GiB and p99.9 activity 10 % of 26 h, read each second: 1g.20gb fits; 6/7 unused",
+			"gpu-0, 80 GiB: peak 9.28 GiB and p99.9 activity 10 % of 26.0 h: 1g.20gb fits; 86 % unused",
 		},
 		"nearly all": {
 			whole, "gpu-0", 70 * gib, 0.18,
-			"gpu-0, 80 GiB: peak 70 GiB and p99.9 activity 18 % of 26 h, read each second: " + nothing,
+			"gpu-0, 80 GiB: peak 70 GiB and p99.9 activity 18 % of 26.0 h: " + nothing,
 		},
 		"of a partition": {
 			append(mig(), part("3g.40gb", 3, 60, 40448<<20, heldBy("a"), func(d *join.Device) { d.ID = id("mig") })),
 			"mig", 11 * gib, 0.4, // of 60 multiprocessors: 24, 25.3 with the margin
-			"mig, 39.5 GiB: peak 11 GiB and p99.9 activity 40 % of 26 h, read each second: 1g.20gb fits; 2/3 unused",
+			"mig, 39.5 GiB: peak 11 GiB and p99.9 activity 40 % of 26.0 h: 1g.20gb fits; 67 % unused",
 		},
 		"of another model": {
 			[]join.Device{device("gpu-1", heldBy("a")), part("1g.20gb", 1, 26, 20096<<20, func(d *join.Device) {
 				d.Entry.Model = "A100"
 			})},
-			"gpu-1", 11 * gib, 0.1, "gpu-1, 80 GiB: peak 11 GiB and p99.9 activity 10 % of 26 h, read each second: " + nothing,
+			"gpu-1", 11 * gib, 0.1, "gpu-1, 80 GiB: peak 11 GiB and p99.9 activity 10 % of 26.0 h: " + nothing,
 		},
 		"of another GPU of the model": {
 			[]join.Device{device("gpu-1", heldBy("a")), part("1g.20gb", 1, 26, 20096<<20)},
 			"gpu-1", 11 * gib, 0.1,
-			"gpu-1, 80 GiB: peak 11 GiB and p99.9 activity 10 % of 26 h, read each second: 1g.20gb fits; 6/7 unused",
+			"gpu-1, 80 GiB: peak 11 GiB and p99.9 activity 10 % of 26.0 h: 1g.20gb fits; 86 % unused",
 		},
 		"of another pool": {
 			[]join.Device{device("gpu-1", heldBy("a")), part("1g.20gb", 1, 26, 20096<<20, func(d *join.Device) {
 				d.ID.Pool = "node2"
 			})},
-			"gpu-1", 11 * gib, 0.1, "gpu-1, 80 GiB: peak 11 GiB and p99.9 activity 10 % of 26 h, read each second: " + nothing,
+			"gpu-1", 11 * gib, 0.1, "gpu-1, 80 GiB: peak 11 GiB and p99.9 activity 10 % of 26.0 h: " + nothing,
 		},
 		"tainted": {
 			[]join.Device{device("gpu-0", heldBy("a")), part("1g.20gb", 1, 26, 20096<<20, func(d *join.Device) {
 				d.Entry.Taints = []driver.Taint{{Key: "x", Effect: "NoSchedule"}}
 			})},
-			"gpu-0", 11 * gib, 0.1, "gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 10 % of 26 h, read each second: " + nothing,
+			"gpu-0", 11 * gib, 0.1, "gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 10 % of 26.0 h: " + nothing,
 		},
 		"unlisted": {
 			[]join.Device{device("gpu-0", heldBy("a")), part("1g.20gb", 1, 26, 20096<<20, func(d *join.Device) {
 				d.Entry.Unlisted = true
 			})},
-			"gpu-0", 11 * gib, 0.1, "gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 10 % of 26 h, read each second: " + nothing,
+			"gpu-0", 11 * gib, 0.1, "gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 10 % of 26.0 h: " + nothing,
 		},
 		"of unknown size": {
 			[]join.Device{device("gpu-0", heldBy("a")), part("half", 0, 0, 40*gib)},
-			"gpu-0", 11 * gib, 0.1, "gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 10 % of 26 h, read each second: " + nothing,
+			"gpu-0", 11 * gib, 0.1, "gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 10 % of 26.0 h: " + nothing,
 		},
 		"without a profile": {
 			[]join.Device{device("gpu-0", heldBy("a")), part("", 3.5, 0, 40*gib)},
 			"gpu-0", 11 * gib, 0.47, // 49.5 % of the half that it is
-			"gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 47 % of 26 h, read each second: gpu-0- fits; 1/2 unused",
+			"gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 47 % of 26.0 h: gpu-0- fits; 50 % unused",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestShares(t *testing.T) {
 	}
 	memory := func(v float64) driver.Amount { return driver.Amount{Resource: "memory", Value: v} }
 	half := heldBy("a", consumes(memory(40*gib)))
-	const used = "peak 10 GiB and p99.9 activity 20 % of 26 h, read each second: "
+	const used = "peak 10 GiB and p99.9 activity 20 % of 26.0 h: "
 	for name, tc := range map[string]struct {
 		device join.Device
 		want   string
@@ -200,11 +200,11 @@ func TestShares(t *testing.T) {
 		},
 		"in steps": {
 			device("gpu-0", half, shareable(driver.RequestPolicy{Resource: "memory", Min: 10 * gib, Step: 10 * gib})),
-			"gpu-0, 40 GiB: " + used + "memory=20Gi fits; 1/2 unused",
+			"gpu-0, 40 GiB: " + used + "memory=20Gi fits; 50 % unused",
 		},
 		"of a list": {
 			device("gpu-0", half, shareable(driver.RequestPolicy{Resource: "memory", Values: []float64{8 * gib, 30 * gib}})),
-			"gpu-0, 40 GiB: " + used + "memory=30Gi fits; 1/4 unused",
+			"gpu-0, 40 GiB: " + used + "memory=30Gi fits; 25 % unused",
 		},
 		"in a range": {
 			device("gpu-0", half, shareable(driver.RequestPolicy{Resource: "memory", Max: 17247 << 20})), // 16.84 GiB
@@ -221,7 +221,7 @@ func TestShares(t *testing.T) {
 			"gpu-0, 40 GiB: " + used + "cores=22,memory=11Gi fits; 64 % unused",
 		},
 		"what it consumes is not known": {
-			device("gpu-0", heldBy("a"), shareable()), "gpu-0: " + fit.UnknownSize.Meaning(),
+			device("gpu-0", heldBy("a"), shareable()), "gpu-0: " + "the size of the device, or of the share, is not known",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -232,7 +232,7 @@ func TestShares(t *testing.T) {
 		})
 	}
 	if got := advise([]fit.Use{use("gpu-0", 0, 0)}, []join.Device{device("gpu-0", half, shareable())}); got !=
-		"gpu-0, 40 GiB: peak 0 MiB and p99.9 activity 0 % of 26 h, read each second: memory=1Gi fits; 98 % unused" {
+		"gpu-0, 40 GiB: peak 0 B and p99.9 activity 0 % of 26.0 h: memory=1Gi fits; 98 % unused" {
 		t.Errorf("of what was never used: %s", got)
 	}
 	// a whole device, where another one is shared
@@ -254,10 +254,10 @@ func TestFewerDevices(t *testing.T) {
 	const (
 		nothing = ": nothing smaller is offered into which the claim would have fitted"
 		others  = ": the claim's other devices suffice"
-		busy    = "gpu-0, 80 GiB: peak 30 GiB and p99.9 activity 90 % of 26 h, read each second"
+		busy    = "gpu-0, 80 GiB: peak 30 GiB and p99.9 activity 90 % of 26.0 h"
 	)
 	idle := func(i int, memory float64) string {
-		return fmt.Sprintf("gpu-%d, 80 GiB: peak %g GiB and p99.9 activity 0 %% of 26 h, read each second", i, memory)
+		return fmt.Sprintf("gpu-%d, 80 GiB: peak %g GiB and p99.9 activity 0 %% of 26.0 h", i, memory)
 	}
 	moment, unknown := use("gpu-1", 2*gib, 0), use("gpu-2", 0, 0)
 	moment.MaxActivity, unknown.Measured = 0.5, 0
@@ -295,13 +295,11 @@ func TestFewerDevices(t *testing.T) {
 		"one of unknown use": {
 			four()[:3],
 			[]fit.Use{use("gpu-0", 30*gib, 0.9), use("gpu-1", 2*gib, 0), unknown},
-			[]string{busy + nothing, idle(1, 2) + nothing, "gpu-2: " + fit.NotMeasured.Meaning()},
+			[]string{busy + nothing, idle(1, 2) + nothing, "gpu-2: " + "the activity or the memory of the device is not measured"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(strings.Join(tc.want, "\n"), advise(tc.uses, tc.devices)); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			expect.Equal(t, "", strings.Join(tc.want, "\n"), advise(tc.uses, tc.devices))
 		})
 	}
 }

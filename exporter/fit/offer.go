@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
@@ -197,11 +199,15 @@ func (d *claimDevice) veto(s size, partition bool, margin float64) Veto {
 	}
 }
 
-// shareName names a share by its consumed capacity.
+// shareName names a share by its consumed capacity, as Kubernetes writes it: memory=12Gi.
 func shareName(consumed []driver.Amount) string {
 	names := make([]string, 0, len(consumed))
 	for _, c := range consumed {
-		names = append(names, c.Resource+"="+quantity(c.Resource, c.Value))
+		format := resource.DecimalSI
+		if c.Resource == memory {
+			format = resource.BinarySI
+		}
+		names = append(names, c.Resource+"="+resource.NewMilliQuantity(int64(math.Round(1000*c.Value)), format).String())
 	}
 	return strings.Join(names, ",")
 }

@@ -193,7 +193,7 @@ func TestReplay(t *testing.T) {
 		for i := range all {
 			a := &all[i]
 			if !a.Known() {
-				t.Fatalf("%s", a.Text())
+				t.Fatalf("%+v", a)
 			}
 			if a.Reason == fit.Advised {
 				advised[a.Alternative.Kind]++

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/web/access"
 )
@@ -137,21 +137,21 @@ type nodeRow struct {
 
 // count is the number of devices in a state.
 type count struct {
-	State ledger.State
+	State book.State
 	N     int
 }
 
 // Class is the CSS class of the count.
 func (c count) Class() string { return present.StateClass(c.State) }
 
-func counts(of map[ledger.State]int) []count {
+func counts(of map[book.State]int) []count {
 	var out []count
-	for _, s := range ledger.States() {
+	for _, s := range book.States() {
 		if of[s] > 0 {
 			out = append(out, count{s, of[s]})
 		}
 	}
-	slices.SortStableFunc(out, func(a, b count) int { return ledger.CompareAttention(a.State, b.State) })
+	slices.SortStableFunc(out, func(a, b count) int { return book.CompareAttention(a.State, b.State) })
 	return out
 }
 
@@ -161,7 +161,7 @@ func newClusterPage(nodes []*state, v *view, listed error) clusterPage {
 	if listed != nil {
 		out.Trouble = "the API server did not return the addresses of the exporters"
 	}
-	total := map[ledger.State]int{}
+	total := map[book.State]int{}
 	ranks := map[string][]int{}
 	for _, s := range nodes {
 		row, rank := newRow(s, v)
@@ -196,7 +196,7 @@ func newRow(s *state, v *view) (nodeRow, []int) {
 	if of == nil {
 		of = &present.Summary{}
 	}
-	states := map[ledger.State]int{} // of the devices, or of the claims that the user may see
+	states := map[book.State]int{} // of the devices, or of the claims that the user may see
 	for _, c := range of.Claims {
 		if v.may(c.Namespace) {
 			row.Claims = append(row.Claims, c)
@@ -221,8 +221,8 @@ func newRow(s *state, v *view) (nodeRow, []int) {
 		unreachable = 1
 	}
 	return row, []int{
-		states[ledger.StateUnhealthy], len(row.Incidents), unreachable, states[ledger.StateStalled],
-		states[ledger.StateQuiet] + states[ledger.StateIdle], len(row.Sources), states[ledger.StateFree],
+		states[book.StateUnhealthy], len(row.Incidents), unreachable, states[book.StateStalled],
+		states[book.StateQuiet] + states[book.StateIdle], len(row.Sources), states[book.StateFree],
 	}
 }
 

@@ -21,13 +21,14 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/exporter/web/access"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -58,10 +59,7 @@ type cluster struct {
 // root may do everything; alice may get the claims of team-a, nobody nothing.
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	api, err := kubetest.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	api := must.Get(kubetest.New())(t)
 	t.Cleanup(api.Close)
 	c := &cluster{T: t, api: api}
 	api.Allow("root", func(authorizationv1.SubjectAccessReviewSpec) bool { return true })
@@ -73,13 +71,8 @@ func newCluster(t *testing.T) *cluster {
 		}
 	})
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(path, api.Kubeconfig(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	client, err := kube.NewClient(path, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, api.Kubeconfig(), 0o600))
+	client := must.Get(kube.NewClient(path, "test"))(t)
 	transport := own{&http.Transport{}}
 	t.Cleanup(transport.CloseIdleConnections)
 	users := access.NewUsers(access.Config{
@@ -91,10 +84,7 @@ func newCluster(t *testing.T) *cluster {
 		Namespace: "dra", Service: "dra-exporter", Port: "metrics", MetricsPath: "/metrics", Grafana: grafana,
 		Log: log, Now: time.Now,
 	})})
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -370,6 +360,12 @@ func TestAnswersOfNodes(t *testing.T) {
 				got.Header.Get("X-Content-Type-Options") != "nosniff" {
 				t.Errorf("policy %q", csp)
 			}
+			policy := strings.Join(got.Header.Values("Content-Security-Policy"), "")
+			for _, want := range []string{"base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'", "sandbox "} {
+				if name == "page" && (!strings.Contains(policy, want) || strings.Contains(policy, "top-navigation")) {
+					t.Errorf("the policy of a node's page is %q, without %q", policy, want)
+				}
+			}
 			for header, values := range got.Header {
 				if slices.Contains(values, "evil") {
 					t.Errorf("%s: %q is set", header, values)
@@ -586,10 +582,7 @@ func TestUnreachable(t *testing.T) {
 	c.node("bad", text("text/html", "no JSON"))
 	c.node("refuses", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
 	c.node("moved", http.RedirectHandler("http://127.0.0.1/", http.StatusFound).ServeHTTP)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	_ = listener.Close()
 	c.endpoint("down", "dra-exporter", listener.Addr().String(), `{"kind":"Pod"}`)
 	hold := make(chan struct{})
@@ -618,18 +611,18 @@ func TestUnreachable(t *testing.T) {
 // numbers.
 func TestOrder(t *testing.T) {
 	incident := []present.IncidentSummary{{Kind: "xid"}}
-	of := func(state ledger.State, n int) *present.Summary {
-		return &present.Summary{Devices: map[ledger.State]int{state: n, ledger.StateActive: 8}}
+	of := func(state book.State, n int) *present.Summary {
+		return &present.Summary{Devices: map[book.State]int{state: n, book.StateActive: 8}}
 	}
 	inOrder := []*state{
-		{node: "h", summary: of(ledger.StateUnhealthy, 1)},
+		{node: "h", summary: of(book.StateUnhealthy, 1)},
 		{node: "g", summary: &present.Summary{Incidents: incident}},
 		{node: "f", err: errUnexpected},
-		{node: "e", summary: of(ledger.StateStalled, 1)},
-		{node: "d", summary: of(ledger.StateQuiet, 7)},
+		{node: "e", summary: of(book.StateStalled, 1)},
+		{node: "d", summary: of(book.StateQuiet, 7)},
 		{node: "c", summary: &present.Summary{Down: map[string]driver.Reason{"nvml": driver.ReasonTimeout}}},
-		{node: "b", summary: of(ledger.StateFree, 8)},
-		{node: "a", summary: of(ledger.StateActive, 8)},
+		{node: "b", summary: of(book.StateFree, 8)},
+		{node: "a", summary: of(book.StateActive, 8)},
 	}
 	given := slices.Clone(inOrder)
 	slices.SortFunc(given, func(a, b *state) int { return strings.Compare(a.node, b.node) })

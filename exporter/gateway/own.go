@@ -82,7 +82,7 @@ func (g *gateway) serveOwn(w http.ResponseWriter, r *http.Request, user *access.
 	}
 	g.pages.serve(w, r, "own.html", "", func() any {
 		report.Node = node
-		d := present.Describe(driver.Standard(), &report, incidents, of.subject())
+		d := present.Describe(driver.Standard(), &report, incidents, nil, of.subject())
 		d.Sections = slices.DeleteFunc(d.Sections, func(s present.Section) bool { return s.IsAbsent() })
 		page := ownPage{Detail: d}
 		if g.Grafana != "" {

@@ -26,16 +26,10 @@ const (
 
 // Meaning describes the evidence.
 func (c Contradiction) Meaning() string {
-	switch c {
-	case PowerContradicts:
-		return "its power is more than half of its limit"
-	case EngineContradicts:
-		return "an engine of it, or its memory, is busy"
-	case SourceContradicts:
-		return "another source reads a utilization"
-	default:
-		return ""
-	}
+	return map[Contradiction]string{
+		PowerContradicts:  "its power is more than half of its limit",
+		EngineContradicts: "an engine of it, or its memory, is busy", SourceContradicts: "another source reads a utilization",
+	}[c]
 }
 
 // Contradiction returns the evidence against the device's utilization, if that is at most the

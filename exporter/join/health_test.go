@@ -4,13 +4,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // Health in pods' statuses is shown for any device. It does not make a device measured, nor one
@@ -153,11 +152,7 @@ func TestNamed(t *testing.T) {
 	for i := range result.Devices {
 		got[result.Devices[i].ID] = len(result.Devices[i].Readings)
 	}
-	if diff := cmp.Diff(map[driver.ID]int{first: 0, second: 1, vfio: 1, held.Device: 1}, got); diff != "" {
-		t.Errorf("readings -want +got:\n%s", diff)
-	}
+	expect.Equal(t, "readings", map[driver.ID]int{first: 0, second: 1, vfio: 1, held.Device: 1}, got)
 	want := []driver.Rejection{{Input: "health", Reason: driver.ReasonNoMatch, Count: 2}}
-	if diff := cmp.Diff(want, result.Rejected); diff != "" {
-		t.Errorf("rejected -want +got:\n%s", diff)
-	}
+	expect.Equal(t, "rejected", want, result.Rejected)
 }

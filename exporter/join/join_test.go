@@ -8,6 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // joined joins with one source and returns the devices by name.
@@ -124,9 +125,7 @@ func TestEstimatesAreNamed(t *testing.T) {
 	for _, r := range joined(map[string]driver.Hardware{"dev": h}, nil, sample)["dev"].Readings {
 		got[r.Quantity] = r.Origin.String()
 	}
-	if diff := cmp.Diff(map[driver.Quantity]string{driver.Power: "a", driver.Energy: "a (estimate)"}, got); diff != "" {
-		t.Errorf("sources (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "sources", map[driver.Quantity]string{driver.Power: "a", driver.Energy: "a (estimate)"}, got)
 }
 
 func TestGaps(t *testing.T) {
@@ -333,9 +332,7 @@ func TestCPUs(t *testing.T) {
 			for _, r := range d.Readings {
 				got = append(got, r.Value)
 			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, "", tc.want, got)
 			if tc.want == nil && d.Missing != MissingUnreadable {
 				t.Errorf("the reason is %q", d.Missing)
 			}
@@ -362,7 +359,5 @@ func TestJoinChangesNoInput(t *testing.T) {
 	}
 	in := input()
 	Join(in)
-	if diff := cmp.Diff(input(), in); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", input(), in)
 }

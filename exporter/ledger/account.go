@@ -8,13 +8,14 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // account is what a claim or pod was charged for one device.
 type account struct {
-	key     HolderKey
+	key     book.HolderKey
 	uid     string // empty: not known yet
 	device  *deviceBook
 	name    *name    // nil: not known yet, or it has none
@@ -43,9 +44,9 @@ type accountSums struct {
 	edges     float64 // of a claim: possible error of its starts and ends, in seconds
 	unread    float64 // the part of edges that became known after the readings had been charged
 	totals    []total
-	gauges    []*Series // of its parts of the device's gauges, by their numbers
-	witnessed []Value   // what happened to the device while it held it, and its peaks
-	lastError time.Time // the last error among witnessed; zero: none
+	gauges    []*book.Series // of its parts of the device's gauges, by their numbers
+	witnessed []book.Value   // what happened to the device while it held it, and its peaks
+	lastError time.Time      // the last error among witnessed; zero: none
 }
 
 // claimFacts are what only the account of a claim has.
@@ -53,10 +54,10 @@ type claimFacts struct {
 	distributions *claimDistributions // nil: none are kept
 	fit           *fitting            // nil: there is no advice
 	life          *life               // nil: unknown
-	users         []User              // the pods that used it
+	users         []book.User         // the pods that used it
 	attribution   join.Attribution    // the least certain way in which the device was divided
 	partial       bool                // it began before the kubelet's first answer
-	closed        bool                // its charges were reported as a [Closed]
+	closed        bool                // its charges were reported as a [book.Closed]
 	closedBefore  bool                // by an earlier process
 }
 
@@ -80,9 +81,9 @@ type written struct {
 type total struct {
 	counter  *counter
 	value    float64
-	doubt    float64 // of a claim: possible error of the value, by the readings
-	measured float64 // of a claim: seconds with readings
-	series   *Series // nil: the counter was not read since the account was opened
+	doubt    float64      // of a claim: possible error of the value, by the readings
+	measured float64      // of a claim: seconds with readings
+	series   *book.Series // nil: the counter was not read since the account was opened
 }
 
 // changed records that the contents of [saved.Account] have changed since it was written.
@@ -143,7 +144,11 @@ func (a *account) andEarlier() iter.Seq[*account] {
 	}
 }
 
-func (a *account) claim() claimOf { return claimOf{a.key.Namespace, a.key.Name, a.uid} }
+func (a *account) fullName() fullName { return fullName{a.key.Namespace, a.key.Name} }
+
+func (a *account) claim() book.ClaimID {
+	return book.ClaimID{Namespace: a.key.Namespace, Name: a.key.Name, UID: a.uid}
+}
 
 // toClose reports whether the account is of a claim and not closed.
 func (a *account) toClose() bool { return !a.ofClaim.closed && a.key.Name != "" }
@@ -154,9 +159,9 @@ func (a *account) isHit(e *join.Event, pod bool) bool {
 		return slices.ContainsFunc(a.youth.members, func(m *account) bool { return m.isHit(e, pod) })
 	}
 	if pod {
-		return e.Pod == podresources.Pod{Namespace: a.key.Namespace, Name: a.key.Name}
+		return fullName(e.Pod) == a.fullName()
 	}
-	return slices.Contains(e.Claims, podresources.Claim{Namespace: a.key.Namespace, Name: a.key.Name})
+	return slices.Contains(e.Claims, podresources.Claim(a.fullName()))
 }
 
 func (a *account) isCounter(q driver.Quantity) bool {
@@ -180,7 +185,7 @@ func (a *account) charge(c *counter, amount float64, tick time.Time) {
 // fail counts errors. tick is the time of the present tick.
 func (a *account) fail(key seriesKey, errors float64, at, tick time.Time) {
 	a.witness(key, errors, tick)
-	if hits := a.device.catalogue.Spec(key.quantity).Hits(key.labels); hits && !a.dropped && at.After(a.lastError) {
+	if !a.dropped && at.After(a.lastError) && a.device.catalogue.Spec(key.quantity).Hits(key.labels) {
 		a.lastError = at
 		a.changed()
 	}
@@ -209,7 +214,7 @@ func (a *account) peak(key seriesKey, value float64) {
 }
 
 // seen returns the account's witnessed value of a series. A new one is 0.
-func (a *account) seen(key seriesKey) *Value {
+func (a *account) seen(key seriesKey) *book.Value {
 	i := 0 // there are few
 	for ; i < len(a.witnessed); i++ {
 		order := seriesKey{a.witnessed[i].Quantity, a.witnessed[i].Labels}.compare(key)
@@ -220,7 +225,7 @@ func (a *account) seen(key seriesKey) *Value {
 			break
 		}
 	}
-	a.witnessed = slices.Insert(a.witnessed, i, Value{Series: newSeries(key)})
+	a.witnessed = slices.Insert(a.witnessed, i, book.Value{Series: newSeries(key)})
 	a.changed()
 	return &a.witnessed[i]
 }
@@ -258,21 +263,21 @@ const maxUsers = 1024
 
 // useBy records that a pod uses the account's claim.
 func (a *account) useBy(pod *account) {
-	i := slices.IndexFunc(a.ofClaim.users, func(u User) bool {
+	i := slices.IndexFunc(a.ofClaim.users, func(u book.User) bool {
 		return u.Name == pod.key.Name && (u.UID == pod.uid || u.UID == "" || pod.uid == "")
 	})
 	switch {
 	case i >= 0:
 		a.ofClaim.users[i].UID = cmp.Or(pod.uid, a.ofClaim.users[i].UID)
 	case len(a.ofClaim.users) < maxUsers:
-		a.ofClaim.users = append(a.ofClaim.users, User{pod.key.Name, pod.uid})
+		a.ofClaim.users = append(a.ofClaim.users, book.User{Name: pod.key.Name, UID: pod.uid})
 	}
 	a.changed()
 }
 
 // amounts returns the account's amounts, without values.
-func (a *account) amounts() Amounts {
-	out := Amounts{Born: a.born, Shown: a.youth.matured, Allocated: a.allocated, Share: a.share, Used: -1}
+func (a *account) amounts() book.Amounts {
+	out := book.Amounts{Born: a.born, Shown: a.youth.matured, Allocated: a.allocated, Share: a.share, Used: -1}
 	if a.watched {
 		out.Used = a.used
 	}
@@ -280,14 +285,14 @@ func (a *account) amounts() Amounts {
 }
 
 // counted returns the counters among the witnessed values.
-func (a *account) counted() []Value {
-	return slices.DeleteFunc(slices.Clone(a.witnessed), func(v Value) bool { return !a.isCounter(v.Quantity) })
+func (a *account) counted() []book.Value {
+	return slices.DeleteFunc(slices.Clone(a.witnessed), func(v book.Value) bool { return !a.isCounter(v.Quantity) })
 }
 
 // life is the life of a claim's account. The flags report which of its durations the driver's
 // distributions have counted.
 type life struct {
-	Life
+	book.Life
 	countedPreparation, countedActivity bool
 }
 
@@ -338,7 +343,7 @@ func (a *account) firstActiveIn(from, to time.Time, divided join.Attribution) {
 }
 
 // lifeAtEnd returns the life of a claim that has ended.
-func (a *account) lifeAtEnd() Life {
+func (a *account) lifeAtEnd() book.Life {
 	out := a.known().Life
 	out.Ended = a.ended
 	if !out.FirstActive.IsZero() && a.ofClaim.attribution.Certain() {

@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -107,7 +108,7 @@ type full struct {
 
 	tick   int
 	ledger *ledger.Ledger
-	last   *ledger.Snapshot
+	last   *book.Snapshot
 }
 
 func (f *full) now() time.Time { return jointest.Start().Add(time.Duration(f.tick) * time.Second) }
@@ -222,7 +223,7 @@ func TestLateReadingIsDividedInAShortHistory(t *testing.T) {
 			lost += f.last.Forgotten
 		}
 		out := map[string]float64{}
-		for _, rows := range [][]ledger.Holder{f.last.Claims, f.last.Pods} {
+		for _, rows := range [][]book.Holder{f.last.Claims, f.last.Pods} {
 			for i := range rows {
 				for _, v := range rows[i].Values {
 					if v.Quantity == driver.IOBytes {

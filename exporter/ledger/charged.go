@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // resolve determines which accounts are charged for a device's holds. Times before from are
@@ -89,7 +90,7 @@ func (b *accountBook) accountOf(d *deviceBook, h *hold, before []*hold, begun, n
 		}
 		present = nil
 	}
-	key := HolderKey{namespace, name, d.id}
+	key := book.HolderKey{Namespace: namespace, Name: name, Device: d.id}
 	known := b.of(key, uid)
 	a := present
 	switch {
@@ -117,7 +118,7 @@ func (b *accountBook) accountOf(d *deviceBook, h *hold, before []*hold, begun, n
 // continued returns the newest account of a name if a new hold may belong to it, since one of
 // the UIDs is unknown, and there is no gap before the hold. Allocations by device plugins have
 // no UID, and share one account.
-func (b *accountBook) continued(key HolderKey, uid string, h *hold, before []*hold) *account {
+func (b *accountBook) continued(key book.HolderKey, uid string, h *hold, before []*hold) *account {
 	a := b.accounts[key]
 	switch {
 	case a == nil, a.uid != "" && uid != "":

@@ -14,6 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 )
 
@@ -35,7 +36,7 @@ func live(h *exportertest.History, seconds ...string) exportertest.Scraped {
 }
 
 // rowsOf returns the UIDs and joules of rows.
-func rowsOf(rows ...[]ledger.Holder) []string {
+func rowsOf(rows ...[]book.Holder) []string {
 	out := []string{}
 	for _, h := range slices.Concat(rows...) {
 		joules := 0.
@@ -75,12 +76,8 @@ func TestAccountsAreOfUIDs(t *testing.T) {
 			[]string{"w: 15", "v: 10", "u: 10"},
 			[]string{"c: 15", "b: 10", "a: 10"},
 		},
-		"known later": {
-			[]string{"-", "? a", "? ?", "u a", "u a"}, []string{"u: 35"}, []string{"a: 35"},
-		},
-		"unknown later": {
-			[]string{"-", "u a", "u a", "? ?", "? a"}, []string{"u: 35"}, []string{"a: 35"},
-		},
+		"known later":   {[]string{"-", "? a", "? ?", "u a", "u a"}, []string{"u: 35"}, []string{"a: 35"}},
+		"unknown later": {[]string{"-", "u a", "u a", "? ?", "? a"}, []string{"u: 35"}, []string{"a: 35"}},
 		"another one, known later": {
 			[]string{"-", "u a", "u a", "-", "? b", "? b", "v b"}, []string{"v: 25", "u: 20"}, []string{"b: 25", "a: 20"},
 		},

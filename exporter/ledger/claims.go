@@ -8,6 +8,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 )
 
@@ -17,15 +18,15 @@ const closeAfter = 40 * time.Second
 
 // closing makes the receipts of claims.
 type closing struct {
-	dropped []Closed // dropped accounts of claims that are not closed yet
+	dropped []book.Closed // dropped accounts of claims that are not closed yet
 }
 
 // close closes the accounts of claims that have ended on all of their devices, and returns them
 // sorted by claim and device. written: the state is persistent.
-func (c *closing) close(claims *accountBook, written bool, now time.Time) []Closed {
-	due := map[claimOf]bool{}
+func (c *closing) close(claims *accountBook, written bool, now time.Time) []book.Closed {
+	due := map[book.ClaimID]bool{}
 	for i := range c.dropped {
-		due[c.dropped[i].claim()] = true
+		due[c.dropped[i].Claim()] = true
 	}
 	for a := range claims.all() {
 		if a.toClose() && !a.ended.IsZero() && now.Sub(a.ended) >= closeAfter {
@@ -40,7 +41,7 @@ func (c *closing) close(claims *accountBook, written bool, now time.Time) []Clos
 			delete(due, a.claim())
 		}
 	}
-	var out []Closed
+	var out []book.Closed
 	for a := range claims.all() {
 		if a.toClose() && due[a.claim()] {
 			out = append(out, a.close())
@@ -49,13 +50,13 @@ func (c *closing) close(claims *accountBook, written bool, now time.Time) []Clos
 			}
 		}
 	}
-	c.dropped = slices.DeleteFunc(c.dropped, func(d Closed) bool {
-		if due[d.claim()] {
+	c.dropped = slices.DeleteFunc(c.dropped, func(d book.Closed) bool {
+		if due[d.Claim()] {
 			out = append(out, d)
 		}
-		return due[d.claim()]
+		return due[d.Claim()]
 	})
-	slices.SortFunc(out, func(x, y Closed) int {
+	slices.SortFunc(out, func(x, y book.Closed) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.UID, y.UID),
 			x.Device.Compare(y.Device), x.Born.Compare(y.Born))
 	})
@@ -69,25 +70,27 @@ func (c *closing) closeDropped(a *account) {
 	}
 }
 
-func (a *account) close() Closed {
+func (a *account) close() book.Closed {
 	a.ofClaim.closed = true
 	a.changed()
-	c := Closed{
+	c := book.Closed{
 		HolderKey: a.key, UID: a.uid, Born: a.born, Ended: a.ended,
 		Partial: a.ofClaim.partial, Attribution: a.ofClaim.attribution,
-		Life: a.lifeAtEnd(), Held: a.allocated, HeldBound: a.edges, Amounts: make([]Amount, 0, len(a.totals)),
+		Life: a.lifeAtEnd(), Held: a.allocated, HeldBound: a.edges, Amounts: make([]book.Amount, 0, len(a.totals)),
 		Users: slices.Clone(a.ofClaim.users), Witnessed: slices.Clone(a.witnessed),
 	}
 	if a.device.joined != nil {
 		c.Model = a.device.joined.Entry.Model
 	}
-	slices.SortFunc(c.Users, func(x, y User) int { return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.UID, y.UID)) })
+	slices.SortFunc(c.Users, func(x, y book.User) int {
+		return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.UID, y.UID))
+	})
 	for i := range a.totals {
 		t := &a.totals[i]
 		if t.series == nil {
 			continue
 		}
-		c.Amounts = append(c.Amounts, Amount{
+		c.Amounts = append(c.Amounts, book.Amount{
 			Quantity: t.counter.key.quantity, Labels: t.counter.key.labels, Origin: t.counter.series.Origin,
 			Value: t.value, Bound: a.bound(t), Measured: min(t.measured, a.allocated),
 		})
@@ -97,7 +100,7 @@ func (a *account) close() Closed {
 
 // driverLives are the distributions of one driver.
 type driverLives struct {
-	DriverLives
+	book.DriverLives
 	object saved.Object
 }
 
@@ -107,7 +110,7 @@ const maxLives = 32
 // livesBook has the distributions of all drivers.
 type livesBook struct {
 	byDriver map[string]*driverLives
-	copies   []DriverLives // for snapshots; nil: to be made again
+	copies   []book.DriverLives // for snapshots; nil: to be made again
 }
 
 // observe adds new facts about claims to the distributions of their drivers. Each claim counts once
@@ -123,7 +126,7 @@ func (b *livesBook) observe(claims *accountBook, began, now time.Time) {
 	for _, of := range due {
 		driver := of.key.Device.Driver
 		if b.byDriver[driver] == nil && len(b.byDriver) < maxLives {
-			b.byDriver[driver] = &driverLives{DriverLives: DriverLives{Driver: driver, Born: began}}
+			b.byDriver[driver] = &driverLives{DriverLives: book.DriverLives{Driver: driver, Born: began}}
 		}
 		if d := b.byDriver[driver]; d != nil && d.observe(claims, of, now) {
 			b.copies = nil
@@ -139,17 +142,17 @@ func (d *driverLives) observe(claims *accountBook, of *account, now time.Time) (
 			continue
 		}
 		v := a.known()
-		all.join(&v.Life)
+		all.Join(&v.Life)
 		all.countedPreparation = all.countedPreparation || v.countedPreparation
 		all.countedActivity = all.countedActivity || v.countedActivity
 		devices = append(devices, a)
 	}
 	if took, known := all.Preparation(); known && !all.countedPreparation {
-		d.Preparation.observe(took, now)
+		observeDuration(&d.Preparation, took, now)
 		all.countedPreparation, added = true, true
 	}
 	if took, known := all.FirstActivity(); known && !all.countedActivity {
-		d.FirstActivity.observe(took, now)
+		observeDuration(&d.FirstActivity, took, now)
 		all.countedActivity, added = true, true
 	}
 	for _, a := range devices {
@@ -160,7 +163,7 @@ func (d *driverLives) observe(claims *accountBook, of *account, now time.Time) (
 	return added
 }
 
-func (d *Durations) observe(took time.Duration, now time.Time) {
+func observeDuration(d *book.Durations, took time.Duration, now time.Time) {
 	if d.Shown.IsZero() {
 		d.Shown = now
 	}
@@ -169,7 +172,7 @@ func (d *Durations) observe(took time.Duration, now time.Time) {
 
 // snapshot returns copies of the distributions, sorted by driver. They are the same as the last
 // ones if nothing was added.
-func (b *livesBook) snapshot() []DriverLives {
+func (b *livesBook) snapshot() []book.DriverLives {
 	if b.copies != nil || len(b.byDriver) == 0 {
 		return b.copies
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/test/testclock"
@@ -31,7 +32,7 @@ const (
 )
 
 // run plays all ticks and returns the last snapshot. The test fails if a counter falls.
-func (c clock) run(t *testing.T) *ledger.Snapshot {
+func (c clock) run(t *testing.T) *book.Snapshot {
 	t.Helper()
 	config := exportertest.LedgerConfig()
 	config.Retention = clockTicks * clockTick
@@ -41,7 +42,7 @@ func (c clock) run(t *testing.T) *ledger.Snapshot {
 	var reading time.Time
 	var joules float64
 	var dates holders.Dates
-	var s *ledger.Snapshot
+	var s *book.Snapshot
 	before := map[string]float64{}
 	for i := range clockTicks {
 		now := start.Add(time.Duration(i) * clockTick)
@@ -84,9 +85,9 @@ func (c clock) run(t *testing.T) *ledger.Snapshot {
 }
 
 // clockSums returns the sums of the device and its claims.
-func clockSums(s *ledger.Snapshot) map[string]float64 {
+func clockSums(s *book.Snapshot) map[string]float64 {
 	out := map[string]float64{}
-	add := func(who string, values []ledger.Value) {
+	add := func(who string, values []book.Value) {
 		for _, v := range values {
 			if v.Quantity == driver.Energy || v.Quantity == driver.ActiveSeconds {
 				out[fmt.Sprint(who, " ", v.Quantity)] = v.Value

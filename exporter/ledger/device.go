@@ -8,6 +8,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/divide"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 	"github.com/dra-exporter/dra-exporter/exporter/timeline"
@@ -134,16 +135,16 @@ func (d *deviceBook) unsettled(now time.Time) time.Time {
 }
 
 // up returns whether the device is readable, and why not.
-func (d *deviceBook) up() (Up, join.MissingReason) {
+func (d *deviceBook) up() (book.Up, join.MissingReason) {
 	switch missing := d.joined.Missing; {
 	case missing == join.MissingNone:
-		return UpNow, missing
+		return book.UpNow, missing
 	case missing == join.MissingRejected:
-		return Down, missing
+		return book.Down, missing
 	case missing == join.MissingUnreadable, d.read && !unreadable(missing):
-		return Down, join.MissingUnreadable
+		return book.Down, join.MissingUnreadable
 	default:
-		return UpUnknown, missing
+		return book.UpUnknown, missing
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/distribution"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 )
@@ -22,16 +23,16 @@ type claimDistributions struct {
 // distributed is the distribution of one quantity of a claim. Pieces wait until those of all
 // devices are known, so that they can be summed.
 type distributed struct {
-	series    *Series
+	series    *book.Series
 	histogram distribution.Growing
 	summed    time.Time // the histogram includes everything before
 	pieces    []piece
 	known     []known
 
 	object   saved.Object
-	shown    bool          // the time shown is persistent
-	keeps    bool          // further observations are written to the state
-	observed []observation // not yet persisted
+	shown    bool                // the time shown is persistent
+	keeps    bool                // further observations are written to the state
+	observed []saved.Observation // not yet persisted
 }
 
 // known is the time up to which a device's value is known.
@@ -49,10 +50,8 @@ type piece struct {
 // distributions has the distributions of all claims; nil: none are kept.
 type distributions map[claimKey]*claimDistributions
 
-// observation is an observation that is not yet persisted.
-type observation struct{ value, seconds float64 }
-
-// maxObservations limits these; with more, the whole distribution is persisted instead.
+// maxObservations limits the observations that are not yet persisted; with more, the whole
+// distribution is persisted instead.
 const maxObservations = 32
 
 // enter adds a new account to the distributions of its claim. An allocation by a device plugin has
@@ -117,12 +116,8 @@ func (d *deviceBook) observeDistribution(m *meter, next driver.Reading) {
 // partitions, divided by the partitions' activity from since to until. It returns what is left for
 // the holders of the device.
 func (d *deviceBook) distributeParts(m *meter, whole piece, since, until time.Time) (left float64) {
-	idle := 0.0
-	if whole.value > 0 {
-		idle = min(1, m.idle/whole.value)
-	}
 	left = whole.value
-	for _, p := range d.weighBy(since, until, whole.from, idle) {
+	for _, p := range d.weigh(since, until, whole.from, idlePart(m.idle, whole.value)) {
 		if !p.Held || p.Share <= 0 {
 			continue
 		}
@@ -251,6 +246,6 @@ func (d *distributed) sum(until time.Time) {
 func (d *distributed) observe(value, seconds float64) {
 	d.histogram.Observe(value, seconds)
 	if d.keeps && len(d.observed) <= maxObservations {
-		d.observed = append(d.observed, observation{value, seconds})
+		d.observed = append(d.observed, saved.Observation{Value: value, Seconds: seconds})
 	}
 }

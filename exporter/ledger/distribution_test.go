@@ -10,11 +10,12 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // distributionOf formats a claim's distribution: the seconds, the sum, and the seconds of each
 // bucket with its upper bound. Without a distribution it returns "".
-func distributionOf(t *testing.T, s *ledger.Snapshot, claim string, q driver.Quantity) string {
+func distributionOf(t *testing.T, s *book.Snapshot, claim string, q driver.Quantity) string {
 	t.Helper()
 	var found []string
 	for i := range s.Claims {

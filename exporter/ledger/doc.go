@@ -2,12 +2,13 @@
 // counter: for the device, for every claim and pod that held it, and unattributed. It is the only
 // state behind the metrics.
 //
-// [Ledger.Advance] takes the join of one tick and returns an immutable [Snapshot]. Each device has
+// [Ledger.Advance] takes the join of one tick and returns an immutable [book.Snapshot]. Each device
+// has
 //
 //   - a timeline: segments of time with the holders' parts (package divide), made from the holds of
 //     the view (follow.go). Segments are decided up to the time until which the holders are known.
 //     Later ones are made again when a hold begins or ends. A change that becomes known too late
-//     takes effect from the decided time on, and is counted ([Snapshot.Corrections]);
+//     takes effect from the decided time on, and is counted ([book.Snapshot.Corrections]);
 //   - a meter for each series that is read (meter.go). A reading waits in it until the holders at
 //     its time are known. Then it is distributed over the segments since the previous reading
 //     (settle.go);

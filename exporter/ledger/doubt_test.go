@@ -13,6 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/test/sim"
@@ -41,7 +42,7 @@ type busyNode struct {
 	claims  map[string]*busyClaim
 	most    int // number of claims
 	ledger  *ledger.Ledger
-	closed  []ledger.Closed
+	closed  []book.Closed
 
 	dates   holders.Dates
 	changes []podresources.Change
@@ -259,7 +260,7 @@ func (n *busyNode) count(d *busyDevice, readings []driver.Reading) {
 func (n *busyNode) check() (median float64) {
 	n.t.Helper()
 	within, all := map[string]int{}, map[string]int{}
-	compare := func(c *ledger.Closed, what string, value, bound, truth float64) {
+	compare := func(c *book.Closed, what string, value, bound, truth float64) {
 		all[what]++
 		if math.Abs(value-truth) <= bound+1e-9*truth {
 			within[what]++
@@ -451,7 +452,7 @@ func TestDoubts(t *testing.T) {
 			if tc.other {
 				h.Hold("b", "other").ShareID = "1"
 			}
-			var closed []ledger.Closed
+			var closed []book.Closed
 			var answer []podresources.Allocation // the last answer
 			for second := range 80 {
 				switch second {
@@ -480,7 +481,7 @@ func TestDoubts(t *testing.T) {
 				t.Fatalf("%d claims were closed", len(closed))
 			}
 			c := &closed[0]
-			a := c.Amounts[slices.IndexFunc(c.Amounts, func(a ledger.Amount) bool { return a.Quantity == driver.Energy })]
+			a := c.Amounts[slices.IndexFunc(c.Amounts, func(a book.Amount) bool { return a.Quantity == driver.Energy })]
 			got := []float64{a.Value, a.Bound, a.Measured, c.Held, c.HeldBound}
 			want := []float64{tc.energy, tc.bound, tc.measured, tc.held, tc.heldBound}
 			for i := range got {

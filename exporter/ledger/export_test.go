@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/divide"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/timeline"
@@ -20,13 +21,11 @@ const (
 
 // Sizes returns the number of meters, counters and segments that the ledger keeps for a device.
 func (l *Ledger) Sizes(id driver.ID) (meters, counters, segments int) {
-	d := l.devices[id]
-	return len(d.meters), len(d.counters), len(d.timeline)
+	return len(l.devices[id].meters), len(l.devices[id].counters), len(l.devices[id].timeline)
 }
 
 // History returns what who held what takes, in bytes, as the ledger counts it.
-func (l *Ledger) History() int {
-	bytes := 0
+func (l *Ledger) History() (bytes int) {
 	for _, d := range l.devices {
 		bytes += d.historyBytes()
 	}
@@ -46,7 +45,7 @@ func (l *Ledger) Parts(id driver.ID) int { return len(l.devices[id].parts) }
 
 // Distributed returns the time up to which the values of a claim's quantity are in its
 // distribution.
-func (l *Ledger) Distributed(h *HolderKey, q driver.Quantity) time.Time {
+func (l *Ledger) Distributed(h *book.HolderKey, q driver.Quantity) time.Time {
 	for _, d := range l.claims.distributions[claimKey{h.Namespace, h.Name, h.Device.Driver}].quantities {
 		if d.series.Quantity == q {
 			return d.summed
@@ -65,15 +64,12 @@ func (l *Ledger) AppendUnmarked(b []byte, clock func(time.Time) int64) []byte {
 		for a := range book.all() {
 			a.written.current = false
 		}
+		for _, n := range book.names.names {
+			n.saved = nameFacts{}
+		}
 	}
 	for _, d := range l.devices {
 		d.periodsSaved = false
-	}
-	for _, n := range l.names.claims.names {
-		n.saved = nameFacts{}
-	}
-	for _, n := range l.names.pods.names {
-		n.saved = nameFacts{}
 	}
 	l.saver.turn-- // some records are written in certain turns only: this is the same turn
 	return l.AppendChanges(b, clock)

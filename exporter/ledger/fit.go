@@ -7,6 +7,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/distribution"
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -113,7 +114,7 @@ func (f *fitting) use(name string, value, rate, seconds float64) {
 	}
 }
 
-func (f *fitting) useOf(key HolderKey, born time.Time) fit.Use {
+func (f *fitting) useOf(key book.HolderKey, born time.Time) fit.Use {
 	u := fit.Use{
 		Claim:  podresources.Claim{Namespace: key.Namespace, Name: key.Name},
 		Device: key.Device, Memory: f.Memory, Divided: f.Divided, Partial: f.Partial, Since: born, Contradicted: f.Conflict,

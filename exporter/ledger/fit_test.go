@@ -2,7 +2,6 @@ package ledger_test
 
 import (
 	"math"
-	"strings"
 	"testing"
 	"time"
 
@@ -117,8 +116,8 @@ func TestAdviceForEndedClaim(t *testing.T) {
 	fitting(h, 70, 0.9, 79) // of no claim
 	x := exportertest.Scrape(t, h.Last)
 	a := expectFit(t, h, fit.Advised)
-	if a.Memory != 18*gib || a.MaxActivity != 0.2 || !strings.Contains(a.Text(), "2g.20gb would have fitted") {
-		t.Errorf("advice %+v: %s", a, a.Text())
+	if a.Memory != 18*gib || a.MaxActivity != 0.2 || a.Alternative.Name != "2g.20gb" || a.Ended == nil {
+		t.Errorf("advice %+v", a)
 	}
 	if got := x.Matching("dra_claim_fit_ratio"); len(got) > 0 {
 		t.Errorf("metrics of a claim that ended: %v", got)
@@ -208,9 +207,6 @@ func TestAdviceOnWhatBeganBefore(t *testing.T) {
 	if !a.Partial || a.Since.Sub(began).Abs() > 2*time.Second {
 		t.Errorf("it is measured since %v, want %v", a.Since, began)
 	}
-	if want := "since " + began.UTC().Format("2006-01-02 15:04"); !strings.Contains(a.Text(), want) {
-		t.Errorf("the advice is %q, without %q", a.Text(), want)
-	}
 	h.Free("a")
 	fitting(h, 1, 0, 0)
 	h.Hold("b", "p0")
@@ -224,8 +220,8 @@ func TestAdviceOnWhatBeganBefore(t *testing.T) {
 	h.Ledger = strict()
 	h.In.View.Allocations[0].AllocatedAt = h.Now
 	fitting(h, 300, 0.2, 18)
-	if a := expectFit(t, h, fit.Advised); a.Partial || strings.Contains(a.Text(), "since") {
-		t.Errorf("a claim that was measured from its beginning: %q", a.Text())
+	if a := expectFit(t, h, fit.Advised); a.Partial {
+		t.Errorf("a claim that was measured from its beginning: %+v", a)
 	}
 }
 
@@ -268,7 +264,7 @@ func TestVetoesAreRemembered(t *testing.T) {
 			h.Pass(time.Second)
 		}
 		if a := expectFit(t, h, fit.NothingSmaller); a.Veto != veto {
-			t.Errorf("%s: %s", veto, a.Text())
+			t.Errorf("%s: %+v", veto, a)
 		}
 	}
 }

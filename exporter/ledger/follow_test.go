@@ -26,10 +26,8 @@ func TestFirstChange(t *testing.T) {
 		change(parts{&s, &s.Holders[0], hold})
 		return []join.Share{s}
 	}
-	nothing := func(parts) {}
-	ended := start.Add(30 * time.Second)
 	known := holds{}
-	for h := range holdsIn(shares(nothing)) {
+	for h := range holdsIn(shares(func(parts) {})) {
 		known[h.ID] = &charged{facts: h.holdFacts()}
 	}
 	for name, test := range map[string]struct {
@@ -37,13 +35,13 @@ func TestFirstChange(t *testing.T) {
 		first       time.Time // zero: nothing has changed
 		corrections int
 	}{
-		"nothing":          {nothing, time.Time{}, 0},
+		"nothing":          {func(parts) {}, time.Time{}, 0},
 		"reason":           {func(p parts) { p.hold.Reason = "r" }, time.Time{}, 0},
 		"allocated":        {func(p parts) { p.AllocatedAt = start }, time.Time{}, 0},
 		"prepared":         {func(p parts) { p.hold.Prepared = start }, time.Time{}, 0},
 		"another hold":     {func(p parts) { p.hold.ID = 2 }, start.Add(20 * time.Second), 1},
 		"another share":    {func(p parts) { p.hold.ID, p.hold.Of = 2, 1 }, at, 0},
-		"the end":          {func(p parts) { p.hold.To = ended }, ended, 0},
+		"the end":          {func(p parts) { p.hold.To = start.Add(30 * time.Second) }, start.Add(30 * time.Second), 0},
 		"UID of the pod":   {func(p parts) { p.holder.UID = "p2" }, at, 0},
 		"another pod":      {func(p parts) { p.Holders = append(p.Holders, *p.holder) }, at, 0},
 		"weight":           {func(p parts) { p.Weight = 1 }, at, 0},

@@ -16,6 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/state"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -198,7 +199,7 @@ func labelsText(labels driver.Labels) []string {
 	return strings.Fields(strings.Join(labels[:], " "))
 }
 
-func closedText(c *ledger.Closed) string {
+func closedText(c *book.Closed) string {
 	at := func(t time.Time) int64 { return max(0, t.UnixMicro()) }
 	l := c.Life
 	out := fmt.Sprintf("closed %v %s %d %d partial %v %s users %v held %.6f ±%.6f life", c.HolderKey, c.UID, at(c.Born),

@@ -6,7 +6,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // A suspicion that begins before a restart of the process ends as it would have without: the old
@@ -167,7 +167,7 @@ func TestRepeatedReadingExplainsNothing(t *testing.T) {
 // claim's measured time lacks it, and the bound of its charge has it.
 func TestUndecidedFallWidensTheBound(t *testing.T) {
 	const high, watts, most, seconds = 22_543_283.0, 250.0, 300.0, 10
-	receipt := func(t *testing.T, read func(second int, truth float64) float64) ledger.Amount {
+	receipt := func(t *testing.T, read func(second int, truth float64) float64) book.Amount {
 		t.Helper()
 		h := exportertest.NewHistory(t)
 		h.Hold("c0", "p0")
@@ -188,7 +188,7 @@ func TestUndecidedFallWidensTheBound(t *testing.T) {
 			}
 		}
 		t.Fatal("the claim has no receipt of its energy")
-		return ledger.Amount{}
+		return book.Amount{}
 	}
 	sure := receipt(t, func(_ int, truth float64) float64 { return truth })
 	truth := sure.Value

@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -113,7 +114,7 @@ func TestHoldsThatAreKnownLate(t *testing.T) {
 		for _, every := range []int{1, 3} { // seconds from one reading to the next
 			t.Run(fmt.Sprintf("%s, readings each %d s", name, every), func(t *testing.T) {
 				books := ledger.New(exportertest.LedgerConfig())
-				var s *ledger.Snapshot
+				var s *book.Snapshot
 				corrections := 0
 				for second, v := range tc.views {
 					now := jointest.Start().Add(time.Duration(second) * time.Second)

@@ -9,6 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // Used time is the time above the threshold, no matter how far above: 200 s of 100 s at 50 %, 100 s
@@ -187,7 +188,7 @@ func TestContradictions(t *testing.T) {
 			if used := c.Used > 100; used != works {
 				t.Errorf("used for %v s of 120", c.Used)
 			}
-			if state := h.Last.States(30 * time.Second)[0]; (state == ledger.StateActive) != works {
+			if state := h.Last.States(30 * time.Second)[0]; (state == book.StateActive) != works {
 				t.Errorf("the state is %s", state)
 			}
 		})
@@ -241,7 +242,7 @@ func TestOneThreshold(t *testing.T) {
 					want = busy*1e9 > threshold.network
 				}
 				claim, device := &h.Last.Claims[0], &h.Last.Devices[0]
-				active := h.Last.States(30 * time.Second)[0] == ledger.StateActive
+				active := h.Last.States(30 * time.Second)[0] == book.StateActive
 				recent := h.Last.Time.Sub(claim.LastActive) < 30*time.Second
 				if active != want || recent != want || (claim.Used > 50) != want || (device.Used > 50) != want {
 					t.Errorf("%+v, %v busy, network %v: the state is active: %v, last active: %v, used %v and %v s; want %v",

@@ -8,6 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -62,7 +63,7 @@ type Ledger struct {
 	devices deviceBooks
 	present []*deviceBook // of this tick, in the order of the join
 	books
-	names names
+	infos infos // of the last snapshot
 	history
 	closing   closing
 	advisor   advisor
@@ -76,7 +77,7 @@ func New(config Config) *Ledger {
 	config.Catalogue = config.catalogue()
 	config.History = cmp.Or(config.History, MaxHistory)
 	l := &Ledger{
-		config: config, devices: deviceBooks{}, names: newNames(), advisor: advisor{config: config.Fit},
+		config: config, devices: deviceBooks{}, advisor: advisor{config: config.Fit},
 		lives: livesBook{byDriver: map[string]*driverLives{}},
 	}
 	l.claims = newBook()
@@ -107,7 +108,7 @@ const rememberFor = 10 * time.Minute
 //  6. Names get the identities of claims and pods. Then pods become mature or are added to their
 //     workload's row, and records whose retention is over are dropped.
 //  7. The results are computed: periods, advice, the snapshot.
-func (l *Ledger) Advance(r join.Result, now time.Time) *Snapshot {
+func (l *Ledger) Advance(r join.Result, now time.Time) *book.Snapshot {
 	l.begin(&r, now)
 	ended := byDevice(r.Ended)
 	for _, d := range l.present {
@@ -124,7 +125,7 @@ func (l *Ledger) Advance(r join.Result, now time.Time) *Snapshot {
 	}
 	l.claims.distributions.settle(now)
 	l.lives.observe(&l.claims, l.started, now)
-	l.names.observe(&r, now)
+	l.observeNames(&r, now)
 	l.release(now)
 	l.updateTimeline(now)
 	l.advisor.advise(&l.claims, r.Devices, now)
@@ -174,17 +175,17 @@ func (l *Ledger) settleAbsent(view *podresources.View, ended map[driver.ID][]joi
 
 // release makes pods mature, shows what is new, and drops records whose retention is over.
 func (l *Ledger) release(now time.Time) {
-	l.pods.aggregate(&l.names.pods, now)
+	l.pods.aggregate(now)
 	l.claims.show(l.tick, now)
 	l.pods.show(l.tick, now)
 	l.claims.release(now, l.config.Retention, l.closing.closeDropped)
 	l.pods.release(now, l.config.Retention, func(*account) {})
-	l.names.keep(&l.claims, &l.pods, now, l.config.Retention)
-	l.names.release(now, l.config.Retention)
+	l.claims.keepNames(now, l.config.Retention)
+	l.pods.keepNames(now, l.config.Retention)
 }
 
-func (l *Ledger) snapshot(r *join.Result, now time.Time) *Snapshot {
-	s := &Snapshot{
+func (l *Ledger) snapshot(r *join.Result, now time.Time) *book.Snapshot {
+	s := &book.Snapshot{
 		Time: now, Catalogue: l.config.Catalogue, Corrections: l.corrections, Sources: r.Sources, Timeline: l.timeline,
 		Forgotten: l.lost,
 		Closed:    l.closing.close(&l.claims, l.saver.On(), now), Lives: l.lives.snapshot(),
@@ -196,43 +197,45 @@ func (l *Ledger) snapshot(r *join.Result, now time.Time) *Snapshot {
 	s.Devices, s.Failures = rowsOf(l.present, l.tick)
 	l.devices.markDown(s.Devices)
 	claims, pods := l.claims.rows(l.tick, now, l.config.Retention), l.pods.rows(l.tick, now, l.config.Retention)
-	s.Plugins, s.Claims = splitPlugins(claims.newest)
+	s.Plugins, s.Claims = claims.plugins, claims.newest
 	s.EarlierClaims, s.Young, s.Pods, s.EarlierPods = claims.earlier, pods.young, pods.newest, pods.earlier
-	s.ClaimInfos, s.PodInfos = l.names.snapshot(r.Topology, now, &l.config)
+	s.ClaimInfos, s.PodInfos = l.infos.of(&l.books, r.Topology, now, &l.config)
 	return s
 }
 
 // Evict drops ended claims and pods before their retention is over, in the order of their ends, as
 // long as drop returns true. until is when the retention of h would be over. Evict removes them
 // from the ledger and from s, which must be the ledger's newest snapshot and not be in use yet.
-func (l *Ledger) Evict(s *Snapshot, drop func(h *Holder, pod bool, until time.Time) bool) {
+func (l *Ledger) Evict(s *book.Snapshot, drop func(h *book.Holder, pod bool, until time.Time) bool) {
 	type candidate struct {
-		row  *Holder
+		row  *book.Holder
 		book *accountBook
 	}
 	var ended []candidate
-	for _, of := range []struct {
-		rows []Holder
-		book *accountBook
-	}{{s.Claims, &l.claims}, {s.Pods, &l.pods}} {
-		for i := range of.rows {
-			if h := &of.rows[i]; !h.Ended.IsZero() {
-				ended = append(ended, candidate{h, of.book})
+	find := func(rows []book.Holder, book *accountBook) {
+		for i := range rows {
+			if h := &rows[i]; !h.Ended.IsZero() {
+				ended = append(ended, candidate{h, book})
 			}
 		}
 	}
+	find(s.Claims, &l.claims)
+	find(s.Pods, &l.pods)
 	slices.SortStableFunc(ended, func(a, b candidate) int { return a.row.Ended.Compare(b.row.Ended) })
-	n := 0
-	for n < len(ended) && drop(ended[n].row, ended[n].book == &l.pods, ended[n].row.Ended.Add(l.config.Retention)) {
-		for a := range ended[n].book.accounts[*ended[n].row.HolderKey].andEarlier() {
-			if ended[n].book == &l.claims {
+	dropped := false
+	for _, c := range ended {
+		if !drop(c.row, c.book.ofPods, c.row.Ended.Add(l.config.Retention)) {
+			break
+		}
+		dropped = true
+		for a := range c.book.accounts[*c.row.HolderKey].andEarlier() {
+			if !c.book.ofPods {
 				l.closing.closeDropped(a)
 			}
 			a.drop()
 		}
-		n++
 	}
-	if n > 0 {
+	if dropped {
 		l.claims.evict(&s.Claims, &s.EarlierClaims)
 		l.pods.evict(&s.Pods, &s.EarlierPods)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
@@ -23,7 +24,7 @@ func TestLateReadingIsChargedToWhoHeldTheDevice(t *testing.T) {
 		Holders: []podresources.Holder{{Pod: podresources.Pod{Namespace: "team", Name: "pod"}, Container: "main"}},
 	}
 	var dates holders.Dates
-	var s *ledger.Snapshot
+	var s *book.Snapshot
 	for second := range 40 {
 		now := start.Add(time.Duration(second) * time.Second)
 		var held []podresources.Allocation
@@ -42,7 +43,7 @@ func TestLateReadingIsChargedToWhoHeldTheDevice(t *testing.T) {
 	if len(s.Pods) != 1 || len(s.Claims) != 1 {
 		t.Fatalf("got %d pods and %d claims, want one of each", len(s.Pods), len(s.Claims))
 	}
-	for _, h := range []ledger.Holder{s.Pods[0], s.Claims[0]} {
+	for _, h := range []book.Holder{s.Pods[0], s.Claims[0]} {
 		if got := h.Values[0].Value; got < 29.99 || got > 30.01 {
 			t.Errorf("%s was charged %v J, want the 30 J of its 3 s", h.Name, got)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -24,7 +24,7 @@ type lifeStory struct {
 	from, to int // when the device is busy
 	edit     func(a *podresources.Allocation)
 	other    bool // another claim holds the device too
-	closed   []ledger.Closed
+	closed   []book.Closed
 }
 
 const lifeCDI = "example.com/gpu=gpu-0"
@@ -83,7 +83,7 @@ func (s *lifeStory) second(i int) {
 }
 
 // seconds returns the durations of a life in seconds; -1: unknown.
-func seconds(l ledger.Life) map[string]float64 {
+func seconds(l book.Life) map[string]float64 {
 	out := map[string]float64{}
 	for name, of := range map[string]func() (time.Duration, bool){
 		"preparation": l.Preparation, "first activity": l.FirstActivity, "activity": l.Activity, "idle end": l.IdleEnd,
@@ -106,7 +106,7 @@ func TestLife(t *testing.T) {
 	if len(s.closed) != 1 {
 		t.Fatalf("%d claims were closed, want 1", len(s.closed))
 	}
-	life := ledger.LifeOf(s.closed)
+	life := book.LifeOf(s.closed)
 	want := map[string]float64{
 		"preparation": 4.2, "first activity": 3.5, "activity": 10, "idle end": 4.5, "unpreparation": 1,
 	}
@@ -169,8 +169,8 @@ func TestLifeUnknown(t *testing.T) {
 			}
 			s.Now = sec(float64(tc.first))
 			s.play(tc.first, 70)
-			closed := slices.DeleteFunc(s.closed, func(c ledger.Closed) bool { return c.Name != "claim" })
-			if diff := cmp.Diff(tc.want, seconds(ledger.LifeOf(closed))); diff != "" {
+			closed := slices.DeleteFunc(s.closed, func(c book.Closed) bool { return c.Name != "claim" })
+			if diff := cmp.Diff(tc.want, seconds(book.LifeOf(closed))); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
@@ -191,7 +191,7 @@ func TestLifeOverRestart(t *testing.T) {
 			want := map[string]float64{
 				"preparation": 4.2, "first activity": 3.5, "activity": 10, "idle end": 4.5, "unpreparation": 1,
 			}
-			life := ledger.LifeOf(s.closed)
+			life := book.LifeOf(s.closed)
 			if diff := cmp.Diff(want, seconds(life)); diff != "" {
 				t.Errorf("-want +got:\n%s\n%+v", diff, life)
 			}
@@ -206,7 +206,7 @@ func TestLifeOverRestart(t *testing.T) {
 // A claim of several devices is prepared with the last device, and active with the first. What is
 // unknown of one device is unknown of the claim, except the activity of devices that had none.
 func TestLifeOfSeveral(t *testing.T) {
-	one := ledger.Life{
+	one := book.Life{
 		Allocated: sec(0), Waiting: sec(1), Prepared: sec(5), FirstActive: sec(9), LastActive: sec(20), Ended: sec(30),
 		Unprepared: sec(31),
 	}
@@ -214,7 +214,7 @@ func TestLifeOfSeveral(t *testing.T) {
 	two.Prepared, two.FirstActive, two.LastActive, two.Unprepared = sec(7), sec(8), sec(19), time.Time{}
 	idle := one
 	idle.FirstActive, idle.LastActive = time.Time{}, time.Time{}
-	got := ledger.LifeOf([]ledger.Closed{{Life: one}, {Life: two}, {Life: idle}})
+	got := book.LifeOf([]book.Closed{{Life: one}, {Life: two}, {Life: idle}})
 	want := one
 	want.Prepared, want.FirstActive, want.Unprepared = sec(7), sec(8), time.Time{}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -224,7 +224,7 @@ func TestLifeOfSeveral(t *testing.T) {
 
 // A receipt has what was charged for the first time in the tick in which it is made.
 func TestReceiptHasFirstCharge(t *testing.T) {
-	closedAt := func(readAt int) (tick int, of ledger.Closed) {
+	closedAt := func(readAt int) (tick int, of book.Closed) {
 		h := exportertest.NewHistory(t)
 		h.Energy(1000)
 		h.Pass(time.Second)
@@ -241,7 +241,7 @@ func TestReceiptHasFirstCharge(t *testing.T) {
 			}
 		}
 		t.Fatal("the claim is not closed")
-		return 0, ledger.Closed{}
+		return 0, book.Closed{}
 	}
 	tick, without := closedAt(-1)
 	_, with := closedAt(tick)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 )
 
@@ -25,7 +26,7 @@ type meter struct {
 	now      join.Reading // the newest reading, distributed or not
 	present  uint64       // the tick at which it was read
 	seen     time.Time    // time of that tick
-	series   *Series
+	series   *book.Series
 
 	spec     *driver.Spec
 	gauge    int  // index among the device's attributed gauges; -1: it is none of them
@@ -98,7 +99,7 @@ const maxBack = time.Second
 func (m *meter) observe(r join.Reading, now time.Time) driver.Reason {
 	if m.origin != r.Origin {
 		m.origin, m.have, m.queue = r.Origin, false, m.queue[:0]
-		m.series = m.series.from(r.Origin)
+		m.series = m.series.From(r.Origin)
 	}
 	newest := m.last.At
 	if m.counts {
@@ -124,7 +125,7 @@ func (m *meter) observe(r join.Reading, now time.Time) driver.Reason {
 // beginAt makes the meter begin with a count of 0 at a time.
 func (m *meter) beginAt(at time.Time, origin join.Origin) {
 	m.origin, m.have = origin, true
-	m.series = m.series.from(origin)
+	m.series = m.series.From(origin)
 	m.last = driver.Reading{Quantity: m.key.quantity, Labels: m.key.labels, At: at}
 }
 
@@ -187,7 +188,7 @@ type counter struct {
 	seen    time.Time   // time of that tick
 	filler  join.Origin // of the meter that fills it
 	sums    bool        // it is filled with the integral of its gauge
-	series  *Series
+	series  *book.Series
 
 	limit   float64                      // the highest possible rate per second; 0: unknown
 	widest  float64                      // the highest of all limits that the device has, per second; 0: unknown
@@ -206,9 +207,9 @@ func (c *counter) fill(m *meter) {
 	}
 	c.filler, c.sums, c.divided = m.origin, m.sums, false
 	if m.sums {
-		c.series = c.series.from(m.origin.With(join.Integral))
+		c.series = c.series.From(m.origin.With(join.Integral))
 	} else {
-		c.series = c.series.from(m.origin)
+		c.series = c.series.From(m.origin)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // deviceSeries has the meters and counters of one device.
@@ -14,10 +15,10 @@ type deviceSeries struct {
 	catalogue  driver.Catalogue
 	meters     []*meter
 	counters   []*counter
-	attributed []*counter // by index
-	gauges     int        // the number of attributed gauges
-	highest    []Value    // of gauges with peaks
-	identified time.Time  // the tick at which its hardware was last replaced; zero: never
+	attributed []*counter   // by index
+	gauges     int          // the number of attributed gauges
+	highest    []book.Value // of gauges with peaks
+	identified time.Time    // the tick at which its hardware was last replaced; zero: never
 }
 
 func (d *deviceSeries) findMeter(key seriesKey) *meter {
@@ -187,10 +188,10 @@ func (d *deviceSeries) widen(m *meter, value float64) {
 // peak records a reading of a gauge with a peak.
 func (d *deviceSeries) peak(m *meter, value float64) {
 	peak := m.of(m.peak)
-	i := slices.IndexFunc(d.highest, func(v Value) bool { return seriesKey{v.Quantity, v.Labels} == peak })
+	i := slices.IndexFunc(d.highest, func(v book.Value) bool { return seriesKey{v.Quantity, v.Labels} == peak })
 	if i < 0 {
 		i = len(d.highest)
-		d.highest = append(d.highest, Value{Series: newSeries(peak)})
+		d.highest = append(d.highest, book.Value{Series: newSeries(peak)})
 	}
 	d.highest[i].Value = max(d.highest[i].Value, value)
 }

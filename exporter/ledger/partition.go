@@ -81,16 +81,10 @@ func (d *deviceBook) each(from, to time.Time, f func(s *segment, from, to time.T
 	})
 }
 
-// weigh returns the device's partitions in a span without changes of holders, with each one's
-// fraction of what the device did. idle is that of [join.DivideParent]. The result is valid until
-// the next call.
-func (d *deviceBook) weigh(from, to time.Time, idle float64) []partition {
-	return d.weighBy(from, to, from, idle)
-}
-
-// weighBy returns the partitions with their holders at a moment, divided by their activity in
-// another span of time.
-func (d *deviceBook) weighBy(from, to, held time.Time, idle float64) []partition {
+// weigh returns the device's partitions with their holders at a moment, and each one's fraction of
+// what the device did, divided by their activity in a span of time. idle is that of
+// [join.DivideParent]. The result is valid until the next call.
+func (d *deviceBook) weigh(from, to, held time.Time, idle float64) []partition {
 	d.weighed = d.weighed[:0]
 	parts := make([]join.Part, 0, len(d.parts))
 	for _, p := range d.parts {
@@ -116,11 +110,7 @@ func (d *deviceBook) chargeParts(
 ) (left float64) {
 	left = amount
 	by.guessed = true
-	idle := 0.0
-	if amount > 0 {
-		idle = min(1, d.idleRate(c)*to.Sub(from).Seconds()/amount)
-	}
-	for _, p := range d.weigh(from, to, idle) {
+	for _, p := range d.weigh(from, to, from, idlePart(d.idleRate(c)*to.Sub(from).Seconds(), amount)) {
 		if !p.Held || p.Fraction <= 0 {
 			continue
 		}
@@ -167,6 +157,14 @@ func (d *deviceBook) wasIdle(from, to time.Time, config *Config) bool {
 	return known
 }
 
+// idlePart returns which part of a value a device has while it is idle.
+func idlePart(idle, value float64) float64 {
+	if value <= 0 {
+		return 0
+	}
+	return min(1, idle/value)
+}
+
 // lower returns the lower of two values, where 0 means unknown.
 func lower(a, b float64) float64 {
 	if a > 0 && (b <= 0 || a < b) {
@@ -198,24 +196,20 @@ func (d *deviceBook) dividePresent(tick uint64, now time.Time, config *Config) {
 		if len(d.parts) == 0 || !c.spec.Divided || c.divided || c.present != tick {
 			continue
 		}
-		for _, p := range d.weigh(now, now, 0) {
+		for _, p := range d.weigh(now, now, now, 0) {
 			if !p.Held || p.Share <= 0 || p.book.measuresItself() {
 				continue
 			}
 			own := p.book.dividedCounter(c.key, now)
 			own.present, own.seen = tick, now
-			own.series = own.series.dividedFrom(c.series.Origin, p.Activity)
+			own.series = own.series.DividedFrom(c.series.Origin, p.Activity)
 		}
 	}
 }
 
 // divideGauge divides the present value of a gauge among the holders of the partitions.
 func (d *deviceBook) divideGauge(m *meter, tick uint64, now time.Time) {
-	idle := 0.0
-	if m.now.Value > 0 {
-		idle = min(1, m.idle/m.now.Value)
-	}
-	for _, p := range d.weigh(now, now, idle) {
+	for _, p := range d.weigh(now, now, now, idlePart(m.idle, m.now.Value)) {
 		if !p.Held || p.Share <= 0 {
 			continue
 		}
@@ -235,7 +229,7 @@ func (d *deviceBook) divideGauge(m *meter, tick uint64, now time.Time) {
 		if m.peaks && !m.now.At.Before(p.holders.From) {
 			m.keepPeak(p.holders, own.now.Value)
 		}
-		own.series = own.series.dividedFrom(m.series.Origin, p.Activity)
+		own.series = own.series.DividedFrom(m.series.Origin, p.Activity)
 	}
 	if m.kept < 1e-12 { // a rounding error is not unattributed
 		m.kept = 0

@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
@@ -460,7 +461,7 @@ func amountOf(amounts []driver.Amount, resource string) float64 {
 
 // compareDistributions compares the distributions of the claims' utilization with the steps up to
 // the time that they cover.
-func (f *reference) compareDistributions(t *rapid.T, w *exportertest.World, l *ledger.Ledger, s *ledger.Snapshot) {
+func (f *reference) compareDistributions(t *rapid.T, w *exportertest.World, l *ledger.Ledger, s *book.Snapshot) {
 	t.Helper()
 	for _, h := range s.Claims {
 		for i := range h.Distributions {

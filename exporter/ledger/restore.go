@@ -10,6 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/distribution"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 	"github.com/dra-exporter/dra-exporter/exporter/timeline"
@@ -145,26 +146,8 @@ func (r *restorer) restore() error {
 			return err
 		}
 	}
-	for _, s := range r.Claims {
-		n := r.name(&s)
-		if s.Labelled {
-			n.labels = append([]string{}, s.Labels...)
-		}
-		r.ledger.names.claims.names[podresources.Claim{Namespace: s.Namespace, Name: s.Name}] = n
-	}
-	for _, s := range r.Pods {
-		n := r.name(&s)
-		if s.Known {
-			n.meta = &podresources.PodMeta{
-				OwnerKind: s.OwnerKind, OwnerName: s.OwnerName, WorkloadKind: s.WorkloadKind, WorkloadName: s.WorkloadName,
-				Queue: s.Queue,
-			}
-			if s.Labelled {
-				n.meta.Labels = append([]string{}, s.Labels...)
-			}
-		}
-		r.ledger.names.pods.names[podresources.Pod{Namespace: s.Namespace, Name: s.Name}] = n
-	}
+	r.names(&r.ledger.claims, r.Claims)
+	r.names(&r.ledger.pods, r.Pods)
 	return nil
 }
 
@@ -200,12 +183,12 @@ func originOf(s *saved.Series) join.Origin {
 }
 
 // series returns a series. known is false if the catalogue lacks its quantity.
-func (r *restorer) series(s *saved.Series) (out *Series, known bool) {
+func (r *restorer) series(s *saved.Series) (out *book.Series, known bool) {
 	q, known := r.ledger.config.Catalogue.Named(s.Quantity)
 	if !known {
 		return nil, false
 	}
-	out = &Series{
+	out = &book.Series{
 		Quantity: q, Labels: driver.Labels{s.Label0, s.Label1, s.Label2}, Origin: originOf(s), Born: stamped(s.Born),
 		Shown: stamped(s.Shown),
 	}
@@ -214,10 +197,10 @@ func (r *restorer) series(s *saved.Series) (out *Series, known bool) {
 }
 
 // values returns the values whose quantities are known.
-func (r *restorer) values(of []saved.Series) (out []Value) {
+func (r *restorer) values(of []saved.Series) (out []book.Value) {
 	for i := range of {
 		if s, known := r.series(&of[i]); known {
-			out = append(out, Value{s, of[i].Value})
+			out = append(out, book.Value{Series: s, Value: of[i].Value})
 		}
 	}
 	return out
@@ -316,7 +299,7 @@ func (r *restorer) account(number uint32, s saved.Account) error {
 		return errRecord
 	}
 	a := &account{
-		key: HolderKey{s.Namespace, s.Name, d.id}, uid: s.UID, device: d, born: stamped(s.Born), ended: r.at(s.Ended),
+		key: book.HolderKey{Namespace: s.Namespace, Name: s.Name, Device: d.id}, uid: s.UID, device: d, born: stamped(s.Born), ended: r.at(s.Ended),
 		charged: r.at(s.Ended),
 		accountSums: accountSums{
 			allocated: sums.Allocated, share: sums.Share, edges: doubts.Edges, unread: doubts.Unread,
@@ -334,7 +317,7 @@ func (r *restorer) account(number uint32, s saved.Account) error {
 		a.charged = r.kept.Time
 	}
 	v := life{
-		Life{
+		book.Life{
 			Allocated: stamped(s.Allocated), Waiting: r.at(s.Waiting), Prepared: r.at(s.Prepared),
 			FirstActive: r.at(s.FirstActive), Unprepared: r.at(s.Unprepared),
 		}, s.CountedPreparation, s.CountedActivity,
@@ -358,7 +341,7 @@ func (r *restorer) account(number uint32, s saved.Account) error {
 	}
 	a.witnessed = r.values(s.Witnessed)
 	for _, u := range s.Users {
-		a.ofClaim.users = append(a.ofClaim.users, User{u.Name, u.UID})
+		a.ofClaim.users = append(a.ofClaim.users, book.User{Name: u.Name, UID: u.UID})
 	}
 	r.accounts[number] = a
 	return nil
@@ -482,23 +465,23 @@ func (r *restorer) chain() error {
 		}
 	}
 	for number, a := range r.accounts {
-		book := &r.ledger.claims
+		of := &r.ledger.claims
 		if r.Accounts[number].OfPod {
-			book = &r.ledger.pods
+			of = &r.ledger.pods
 		}
 		if m := r.Accounts[number].Released; m != nil {
-			book.released[a.key] = &Amounts{
+			of.released[a.key] = &book.Amounts{
 				Born: stamped(m.Born), Shown: stamped(m.Shown), Values: r.values(m.Values), Allocated: m.Allocated,
 				Share: m.Share, Used: m.Used,
 			}
 		}
 		if !later[a] {
-			book.accounts[a.key] = a
+			of.accounts[a.key] = a
 		}
-		if book.fits && a.key.Name != "" {
+		if of.fits && a.key.Name != "" {
 			a.resumeFit()
 		}
-		book.distributions.enter(a)
+		of.distributions.enter(a)
 	}
 	return nil
 }
@@ -520,7 +503,7 @@ func (r *restorer) distribution(_ uint32, s *saved.Distribution) error {
 
 // lives restores the distributions of a driver.
 func (r *restorer) lives(_ uint32, s saved.Lives) error {
-	d := &driverLives{DriverLives: DriverLives{Driver: s.Driver, Born: stamped(s.Born)}}
+	d := &driverLives{DriverLives: book.DriverLives{Driver: s.Driver, Born: stamped(s.Born)}}
 	d.Preparation.Shown, d.FirstActivity.Shown = stamped(s.Prepared), stamped(s.Active)
 	if d.Driver != "" {
 		r.ledger.lives.byDriver[d.Driver] = d
@@ -529,9 +512,26 @@ func (r *restorer) lives(_ uint32, s saved.Lives) error {
 		d.Preparation.UnmarshalBinary(s.Preparation), d.FirstActivity.UnmarshalBinary(s.Activity))
 }
 
-// name returns what claims and pods have in common.
-func (r *restorer) name(s *saved.Name) *name {
-	return &name{
-		uid: s.UID, allocatedAt: stamped(s.Allocated), seen: r.kept.Time, kept: r.kept.Time, needed: r.kept.Time,
+// names restores the names of claims or of pods.
+func (r *restorer) names(of *accountBook, records map[uint32]saved.Name) {
+	at := r.kept.Time
+	for _, s := range records {
+		n := &name{
+			key: fullName{s.Namespace, s.Name}, uid: s.UID, allocatedAt: stamped(s.Allocated), seen: at, kept: at, needed: at,
+		}
+		of.names.names[n.key] = n
+		var labels []string
+		if s.Labelled {
+			labels = append([]string{}, s.Labels...)
+		}
+		switch {
+		case !of.ofPods:
+			n.labels = labels
+		case s.Known:
+			n.meta = &podresources.PodMeta{
+				OwnerKind: s.OwnerKind, OwnerName: s.OwnerName, WorkloadKind: s.WorkloadKind, WorkloadName: s.WorkloadName,
+				Queue: s.Queue, Labels: labels,
+			}
+		}
 	}
 }

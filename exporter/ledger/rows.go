@@ -1,16 +1,16 @@
 package ledger
 
 import (
-	"slices"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // rowsOf returns the rows of devices, and the errors counted at this tick.
-func rowsOf(devices []*deviceBook, tick uint64) (rows []Device, failures []Failure) {
-	rows, room := make([]Device, 0, len(devices)), roomFor(devices)
+func rowsOf(devices []*deviceBook, tick uint64) (rows []book.Device, failures []book.Failure) {
+	rows, room := make([]book.Device, 0, len(devices)), roomFor(devices)
 	for _, d := range devices {
 		rows = append(rows, d.row(tick, &room))
 		failures = append(failures, d.failures...)
@@ -20,7 +20,7 @@ func rowsOf(devices []*deviceBook, tick uint64) (rows []Device, failures []Failu
 
 // deviceRoom is memory for the values of all devices of a snapshot.
 type deviceRoom struct {
-	values []Value
+	values []book.Value
 	ages   []time.Duration
 }
 
@@ -30,7 +30,7 @@ func roomFor(devices []*deviceBook) deviceRoom {
 		ages += d.numValues()
 		values += d.numValues() + d.numUnattributed()
 	}
-	return deviceRoom{make([]Value, 0, values), make([]time.Duration, 0, ages)}
+	return deviceRoom{make([]book.Value, 0, values), make([]time.Duration, 0, ages)}
 }
 
 // numValues and numUnattributed return the largest possible number of the device's values in a
@@ -46,8 +46,8 @@ func take[T any](all *[]T, n int) []T {
 	return (*all)[used : used : used+n]
 }
 
-func (d *deviceBook) row(tick uint64, room *deviceRoom) Device {
-	s := Device{Device: d.joined, Key: &d.id, Allocated: d.allocated, Born: d.born, LastError: d.lastError}
+func (d *deviceBook) row(tick uint64, room *deviceRoom) book.Device {
+	s := book.Device{Device: d.joined, Key: &d.id, Allocated: d.allocated, Born: d.born, LastError: d.lastError}
 	s.Used = -1
 	if d.watched {
 		s.Used = d.inUse
@@ -59,7 +59,7 @@ func (d *deviceBook) row(tick uint64, room *deviceRoom) Device {
 	}
 	if s.Missing != join.MissingNone {
 		s.Values = d.health(tick)
-		if s.Up == Down {
+		if s.Up == book.Down {
 			s.Values = d.withFailures(s.Values)
 		}
 		return s
@@ -72,7 +72,7 @@ func (d *deviceBook) row(tick uint64, room *deviceRoom) Device {
 		if m.present != tick || m.counts || m.divided {
 			continue
 		}
-		v := Value{m.series, m.now.Value}
+		v := book.Value{Series: m.series, Value: m.now.Value}
 		s.Values = append(s.Values, v)
 		if m.gauge >= 0 {
 			v.Value *= m.kept*last.Unattributed[m.spec.Basis] + m.lost
@@ -83,7 +83,7 @@ func (d *deviceBook) row(tick uint64, room *deviceRoom) Device {
 		if c.present != tick || c.divided {
 			continue
 		}
-		v := Value{c.series, c.total}
+		v := book.Value{Series: c.series, Value: c.total}
 		s.Values = append(s.Values, v)
 		if !c.settled.IsZero() {
 			ages[len(s.Values)-1] = d.clock.Sub(c.settled)
@@ -99,8 +99,8 @@ func (d *deviceBook) row(tick uint64, room *deviceRoom) Device {
 }
 
 // divided returns the quantities for which the device's holders have parts of the parent's values.
-func (d *deviceSeries) divided(tick uint64) []*Series {
-	var out []*Series
+func (d *deviceSeries) divided(tick uint64) []*book.Series {
+	var out []*book.Series
 	for _, m := range d.meters {
 		if m.divided && m.present == tick {
 			out = append(out, m.series)
@@ -115,11 +115,11 @@ func (d *deviceSeries) divided(tick uint64) []*Series {
 }
 
 // health returns the health of a device that has no other telemetry.
-func (d *deviceSeries) health(tick uint64) []Value {
-	var values []Value
+func (d *deviceSeries) health(tick uint64) []book.Value {
+	var values []book.Value
 	for _, m := range d.meters {
 		if m.present == tick && m.key.quantity == driver.Health {
-			values = append(values, Value{m.series, m.now.Value})
+			values = append(values, book.Value{Series: m.series, Value: m.now.Value})
 		}
 	}
 	return values
@@ -127,10 +127,10 @@ func (d *deviceSeries) health(tick uint64) []Value {
 
 // withFailures appends the error counters of a device that can't be read: for a failed device,
 // these are the most interesting.
-func (d *deviceSeries) withFailures(values []Value) []Value {
+func (d *deviceSeries) withFailures(values []book.Value) []book.Value {
 	for _, c := range d.counters {
 		if c.spec.Failure {
-			values = append(values, Value{c.series, c.total})
+			values = append(values, book.Value{Series: c.series, Value: c.total})
 		}
 	}
 	return values
@@ -138,7 +138,7 @@ func (d *deviceSeries) withFailures(values []Value) []Value {
 
 // markDown marks devices as down that are held, not readable, and whose driver has had a readable
 // device. All other unreadable devices are unsupported.
-func (b deviceBooks) markDown(devices []Device) {
+func (b deviceBooks) markDown(devices []book.Device) {
 	read := map[string]bool{}
 	for _, d := range b {
 		if d.read {
@@ -149,33 +149,19 @@ func (b deviceBooks) markDown(devices []Device) {
 		d := &devices[i]
 		unread := d.Missing == join.MissingNoMatch || d.Missing == join.MissingNoSource && d.Entry.Kind.Measurable()
 		if unread && d.Attribution != join.AttributionNone && read[d.ID.Driver] {
-			d.Up = Down
+			d.Up = book.Down
 		}
 	}
 }
 
-// splitPlugins separates rows of device plugins, which have no name, from rows of claims. It keeps
-// their order.
-func splitPlugins(rows []Holder) (plugins, claims []Holder) {
-	for i := range rows {
-		if rows[i].Name == "" {
-			plugins = append(plugins, rows[i])
-		}
-	}
-	if len(plugins) > 0 {
-		rows = slices.DeleteFunc(rows, func(h Holder) bool { return h.Name == "" })
-	}
-	return plugins, rows
-}
-
-// rows are the rows of a book's exported accounts.
-type rows struct{ newest, earlier, young []Holder }
+// rows are the rows of a book's exported accounts. Those of device plugins have no name.
+type rows struct{ newest, plugins, earlier, young []book.Holder }
 
 // rows returns the rows of all exported accounts. Current holders have their parts of the device's
 // gauges.
 func (b *accountBook) rows(tick uint64, now time.Time, retention time.Duration) rows {
 	accounts := b.sorted()
-	out := rows{newest: make([]Holder, 0, len(accounts))}
+	out := rows{newest: make([]book.Holder, 0, len(accounts))}
 	n := 0
 	for _, newest := range accounts {
 		for a := newest; a != nil; a = a.earlier {
@@ -183,10 +169,13 @@ func (b *accountBook) rows(tick uint64, now time.Time, retention time.Duration) 
 		}
 	}
 	w := rowWriter{
-		slab: make([]Value, 0, n), distributions: make([]Distribution, 0, b.distributions.number()), tick: tick,
+		slab: make([]book.Value, 0, n), distributions: make([]book.Distribution, 0, b.distributions.number()), tick: tick,
 	}
 	for _, newest := range accounts {
-		shown := false
+		shown, to := false, &out.newest
+		if newest.key.Name == "" {
+			to = &out.plugins
+		}
 		for a := newest; a != nil; a = a.earlier {
 			switch {
 			case !a.exported(now, retention):
@@ -196,8 +185,8 @@ func (b *accountBook) rows(tick uint64, now time.Time, retention time.Duration) 
 				out.earlier = append(out.earlier, w.row(a))
 			default:
 				shown = true
-				out.newest = append(out.newest, w.row(a))
-				w.complete(b, &out.newest[len(out.newest)-1], a)
+				*to = append(*to, w.row(a))
+				w.complete(b, &(*to)[len(*to)-1], a)
 			}
 		}
 	}
@@ -206,17 +195,17 @@ func (b *accountBook) rows(tick uint64, now time.Time, retention time.Duration) 
 
 // rowWriter makes rows of accounts.
 type rowWriter struct {
-	slab          []Value
-	distributions []Distribution
+	slab          []book.Value
+	distributions []book.Distribution
 	claim         *claimDistributions // of the previous row
 	tick          uint64
 }
 
 // row returns the charges of an account alone.
-func (w *rowWriter) row(a *account) Holder {
+func (w *rowWriter) row(a *account) book.Holder {
 	start := len(w.slab)
 	w.slab = a.appendValues(w.slab, w.tick)
-	h := Holder{
+	h := book.Holder{
 		HolderKey: &a.key, UID: a.uid, Amounts: a.amounts(), Ended: a.ended, Unclaimed: a.unclaimed, LastError: a.lastError,
 	}
 	h.Values = w.slab[start:len(w.slab):len(w.slab)]
@@ -230,12 +219,12 @@ func (w *rowWriter) row(a *account) Holder {
 }
 
 // complete adds the metrics of the name to the row of the name's newest account.
-func (w *rowWriter) complete(b *accountBook, h *Holder, a *account) {
+func (w *rowWriter) complete(b *accountBook, h *book.Holder, a *account) {
 	if before := b.before(a); before != nil {
-		h.Named = h.plus(before, a)
+		h.Named = plus(&h.Amounts, before, a)
 		for e := range a.earlier.andEarlier() { // a pod that was replaced may still run
 			if e.ended.IsZero() && !e.youth.young {
-				h.Named.addGauges(e, w.tick)
+				e.addGauges(h.Named, w.tick)
 			}
 		}
 	}
@@ -245,34 +234,35 @@ func (w *rowWriter) complete(b *accountBook, h *Holder, a *account) {
 	}
 }
 
-func (a *account) appendValues(out []Value, tick uint64) []Value {
+func (a *account) appendValues(out []book.Value, tick uint64) []book.Value {
 	out = a.appendGauges(out, tick)
 	for i := range a.totals {
 		if t := &a.totals[i]; t.series != nil {
-			out = append(out, Value{t.series, t.value})
+			out = append(out, book.Value{Series: t.series, Value: t.value})
 		}
 	}
 	return append(out, a.witnessed...)
 }
 
 // appendGauges appends the account's parts of the device's gauges.
-func (a *account) appendGauges(out []Value, tick uint64) []Value {
+func (a *account) appendGauges(out []book.Value, tick uint64) []book.Value {
 	if !a.ended.IsZero() {
 		return out
 	}
 	part := a.use()
 	for _, m := range a.device.meters {
 		if m.present == tick && m.gauge >= 0 {
-			out = append(out, Value{a.gauges[m.gauge], m.now.Value * m.kept * part[m.spec.Basis]})
+			out = append(out, book.Value{Series: a.gauges[m.gauge], Value: m.now.Value * m.kept * part[m.spec.Basis]})
 		}
 	}
 	return out
 }
 
-// addGauges adds the gauges of another account of the name that also holds the device.
-func (m *Amounts) addGauges(a *account, tick uint64) {
+// addGauges adds the account's gauges to those of a newer account of the name that also holds the
+// device.
+func (a *account) addGauges(m *book.Amounts, tick uint64) {
 	for _, v := range a.appendGauges(nil, tick) {
-		if i := m.find(v.Series); i >= 0 {
+		if i := m.Find(v.Series); i >= 0 {
 			m.Values[i].Value += v.Value
 		} else {
 			m.Values = append(m.Values, v)
@@ -302,13 +292,13 @@ func (all distributions) number() int {
 }
 
 // rows returns the distributions of a claim. It appends them to all.
-func (c *claimDistributions) rows(all *[]Distribution) []Distribution {
+func (c *claimDistributions) rows(all *[]book.Distribution) []book.Distribution {
 	if c == nil {
 		return nil
 	}
 	out := take(all, len(c.quantities))
 	for _, d := range c.quantities {
-		out = append(out, Distribution{d.series, d.histogram.View()})
+		out = append(out, book.Distribution{Series: d.series, View: d.histogram.View()})
 	}
 	return out
 }

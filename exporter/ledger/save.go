@@ -8,6 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/distribution"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -38,12 +39,9 @@ func (l *Ledger) save(b []byte, clock func(time.Time) int64, whole bool) []byte 
 		for key, c := range book.distributions {
 			w.distributions(key, c)
 		}
-	}
-	for claim, n := range l.names.claims.names {
-		w.name(saved.KindClaim, claim.Namespace, claim.Name, n)
-	}
-	for pod, n := range l.names.pods.names {
-		w.name(saved.KindPod, pod.Namespace, pod.Name, n)
+		for _, n := range book.names.names {
+			w.name(book.ofPods, n)
+		}
 	}
 	for _, d := range l.lives.byDriver {
 		w.lives(d)
@@ -84,7 +82,6 @@ type saver struct {
 		doubts       saved.Doubts
 		fit          saved.Fit
 		distribution saved.Distribution
-		observation  saved.Observation
 		name         saved.Name
 	}
 	parts     []saved.Part
@@ -110,7 +107,7 @@ func stamp(t time.Time) saved.Stamp {
 }
 
 // series returns a series without its source.
-func (w *saver) series(s *Series, value float64) saved.Series {
+func (w *saver) series(s *book.Series, value float64) saved.Series {
 	return saved.Series{
 		Quantity: w.catalogue.Spec(s.Quantity).Name, Label0: s.Labels[0], Label1: s.Labels[1], Label2: s.Labels[2],
 		Born: stamp(s.Born), Shown: stamp(s.Shown), Value: value,
@@ -119,7 +116,7 @@ func (w *saver) series(s *Series, value float64) saved.Series {
 
 func setOrigin(to *saved.Series, o join.Origin) { to.Source, to.Computed = o.Source, uint8(o.Computed) }
 
-func (w *saver) values(to []saved.Series, values []Value) []saved.Series {
+func (w *saver) values(to []saved.Series, values []book.Value) []saved.Series {
 	for _, v := range values {
 		to = append(to, w.series(v.Series, v.Value))
 	}
@@ -374,9 +371,8 @@ func (w *saver) distributions(key claimKey, c *claimDistributions) {
 			continue
 		}
 		w.Number(&d.object)
-		for _, o := range fresh {
-			w.records.observation = saved.Observation{Value: o.value, Seconds: o.seconds}
-			w.Observe(&d.object, &w.records.observation)
+		for i := range fresh {
+			w.Observe(&d.object, &fresh[i])
 		}
 	}
 }
@@ -397,7 +393,7 @@ type nameFacts struct {
 	labelled    int
 }
 
-func (w *saver) name(kind saved.Kind, namespace, text string, n *name) {
+func (w *saver) name(ofPods bool, n *name) {
 	fresh := w.Fresh(&n.object)
 	w.Number(&n.object)
 	facts := nameFacts{uid: n.uid, allocatedAt: n.allocatedAt, meta: n.meta, labelled: len(n.labels) + 1}
@@ -415,9 +411,13 @@ func (w *saver) name(kind saved.Kind, namespace, text string, n *name) {
 		meta, labels = *n.meta, n.meta.Labels
 	}
 	w.records.name = saved.Name{
-		Namespace: namespace, Name: text, UID: n.uid, Allocated: stamp(n.allocatedAt), Labels: labels,
+		Namespace: n.key.Namespace, Name: n.key.Name, UID: n.uid, Allocated: stamp(n.allocatedAt), Labels: labels,
 		OwnerKind: meta.OwnerKind, OwnerName: meta.OwnerName, WorkloadKind: meta.WorkloadKind,
 		WorkloadName: meta.WorkloadName, Queue: meta.Queue, Known: n.meta != nil, Labelled: labels != nil,
+	}
+	kind := saved.KindClaim
+	if ofPods {
+		kind = saved.KindPod
 	}
 	w.Put(kind, &n.object, &w.records.name)
 }

@@ -2,27 +2,10 @@ package ledger
 
 import (
 	"cmp"
-	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
-
-// Series is the identity of a value. It is immutable and belongs to one device or holder. The same
-// identity has the same pointer in all snapshots.
-type Series struct {
-	Quantity driver.Quantity
-	Labels   driver.Labels
-	Origin   join.Origin // for values of a device
-	Born     time.Time   // for counters: since when it counts
-	Shown    time.Time   // for counters: when it was first in a snapshot
-}
-
-// Value is a number and its identity.
-type Value struct {
-	*Series
-	Value float64
-}
 
 // seriesKey identifies a series of a device.
 type seriesKey struct {
@@ -30,8 +13,8 @@ type seriesKey struct {
 	labels   driver.Labels
 }
 
-func newSeries(key seriesKey) *Series {
-	return &Series{Quantity: key.quantity, Labels: key.labels}
+func newSeries(key seriesKey) *book.Series {
+	return &book.Series{Quantity: key.quantity, Labels: key.labels}
 }
 
 func (k seriesKey) compare(other seriesKey) int {
@@ -39,22 +22,4 @@ func (k seriesKey) compare(other seriesKey) int {
 		return c
 	}
 	return k.labels.Compare(&other.labels)
-}
-
-// from returns the series with another origin; the same series if it has that one.
-func (s *Series) from(origin join.Origin) *Series {
-	if s.Origin == origin {
-		return s
-	}
-	other := *s
-	other.Origin = origin
-	return &other
-}
-
-// dividedFrom returns the series for parts of a parent's value. activity is that of the partition.
-func (s *Series) dividedFrom(parent join.Origin, activity float64) *Series {
-	if activity < 0 {
-		return s.from(parent.With(join.DividedByShare))
-	}
-	return s.from(parent.With(join.Divided))
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 )
 
@@ -49,7 +50,7 @@ func (d *deviceBook) observe(tick uint64, now time.Time) {
 	}
 	d.queueEvents(d.joined.Events, d.born, now)
 	up, _ := d.up()
-	d.prune(now, up == Down)
+	d.prune(now, up == book.Down)
 }
 
 // settle distributes the readings up to the horizon, the time up to which the holders are known.

@@ -11,22 +11,22 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // TestStates has a device for each state in a snapshot, and for each rule of precedence.
 func TestStates(t *testing.T) {
-	want := map[string]ledger.State{
-		"active": ledger.StateActive, "quiet": ledger.StateQuiet, "half-quiet": ledger.StateActive,
-		"power-only": ledger.StateUnmeasured, "guest": ledger.StateGuest, "idle-guest": ledger.StateUnavailable,
-		"free": ledger.StateFree, "admin": ledger.StateFree, "tainted": ledger.StateTainted, "hinted": ledger.StateFree,
-		"tainted-active": ledger.StateActive,
-		"sick":           ledger.StateUnhealthy, "sick-free": ledger.StateUnhealthy, "lost": ledger.StateUnhealthy,
-		"no-link": ledger.StateUnhealthy, "no-link-free": ledger.StateFree, "one-of-two-links": ledger.StateActive,
-		"whole": ledger.StatePartitioned, "part": ledger.StateActive, "no-part": ledger.StateUnavailable,
-		"unlisted": ledger.StatePartitioned, "unread-part": ledger.StateUnavailable,
-		"static": ledger.StatePartitioned, "static-part": ledger.StateFree, "uncut": ledger.StateFree,
-		"not-cut": ledger.StateUnavailable, "channel": ledger.StateUnavailable, "driverless": ledger.StateUnavailable,
+	want := map[string]book.State{
+		"active": book.StateActive, "quiet": book.StateQuiet, "half-quiet": book.StateActive,
+		"power-only": book.StateUnmeasured, "guest": book.StateGuest, "idle-guest": book.StateUnavailable,
+		"free": book.StateFree, "admin": book.StateFree, "tainted": book.StateTainted, "hinted": book.StateFree,
+		"tainted-active": book.StateActive,
+		"sick":           book.StateUnhealthy, "sick-free": book.StateUnhealthy, "lost": book.StateUnhealthy,
+		"no-link": book.StateUnhealthy, "no-link-free": book.StateFree, "one-of-two-links": book.StateActive,
+		"whole": book.StatePartitioned, "part": book.StateActive, "no-part": book.StateUnavailable,
+		"unlisted": book.StatePartitioned, "unread-part": book.StateUnavailable,
+		"static": book.StatePartitioned, "static-part": book.StateFree, "uncut": book.StateFree,
+		"not-cut": book.StateUnavailable, "channel": book.StateUnavailable, "driverless": book.StateUnavailable,
 	}
 	h := exportertest.NewHistory(t)
 	delete(h.In.Inventory, jointest.ID("gpu-0"))
@@ -109,7 +109,7 @@ func TestStatesAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	var rows []string
-	for _, s := range ledger.States() {
+	for _, s := range book.States() {
 		if s.Meaning() == "" {
 			t.Errorf("%s has no meaning", s)
 		}
@@ -122,14 +122,14 @@ func TestStatesAreDocumented(t *testing.T) {
 
 // Every state has its own place in the order of attention. Broken and wasted devices are first.
 func TestCompareAttention(t *testing.T) {
-	states := ledger.States()
-	slices.SortFunc(states, ledger.CompareAttention)
-	first := []ledger.State{ledger.StateUnhealthy, ledger.StateStalled, ledger.StateIdle}
-	if !slices.Equal(states[:3], first) || states[len(states)-1] != ledger.StateFree {
+	states := book.States()
+	slices.SortFunc(states, book.CompareAttention)
+	first := []book.State{book.StateUnhealthy, book.StateStalled, book.StateIdle}
+	if !slices.Equal(states[:3], first) || states[len(states)-1] != book.StateFree {
 		t.Errorf("the order is %v", states)
 	}
 	for i := 1; i < len(states); i++ {
-		if ledger.CompareAttention(states[i-1], states[i]) >= 0 {
+		if book.CompareAttention(states[i-1], states[i]) >= 0 {
 			t.Errorf("%s and %s have the same place", states[i-1], states[i])
 		}
 	}

@@ -203,7 +203,7 @@ func TestRecordedPods(t *testing.T) {
 			advised++
 			if r.killed {
 				killed++
-				t.Errorf("%s would have run out of memory: %s", name, a.Text())
+				t.Errorf("%s would have run out of memory: %+v", name, a)
 			}
 		}
 	}

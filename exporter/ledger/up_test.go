@@ -15,9 +15,8 @@ import (
 // be read is down.
 func TestUp(t *testing.T) {
 	h := exportertest.NewHistory(t)
-	h.In.Inventory[jointest.ID(
-		"mig-0",
-	)] = driver.Entry{Hardware: driver.Hardware{UUID: "MIG-0", Kind: driver.KindPartition}}
+	partition := driver.Hardware{UUID: "MIG-0", Kind: driver.KindPartition}
+	h.In.Inventory[jointest.ID("mig-0")] = driver.Entry{Hardware: partition}
 	h.In.Inventory[jointest.ID("twin")] = driver.Entry{Hardware: driver.Hardware{UUID: "gpu-0"}}
 	h.In.Inventory[jointest.ID("never")] = driver.Entry{Hardware: driver.Hardware{UUID: "never"}}
 	up := func(x exportertest.Scraped, want map[string]float64) {

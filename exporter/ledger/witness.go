@@ -6,12 +6,13 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // failureLog has the events and the errors of a device.
 type failureLog struct {
 	events    []queuedEvent
-	failures  []Failure // of this tick
+	failures  []book.Failure // of this tick
 	lastError time.Time
 }
 
@@ -63,13 +64,13 @@ func (l *failureLog) takeEvents(key seriesKey, amount float64, until time.Time) 
 }
 
 // failed records errors of the device.
-func (l *failureLog) failed(f Failure) {
+func (l *failureLog) failed(f book.Failure) {
 	l.lastError = driver.Later(l.lastError, f.To)
 	l.failures = append(l.failures, f)
 }
 
-// at returns the failure of an event.
-func (f Failure) at(e *queuedEvent) Failure {
+// failure returns the failure of an event, given what all of the counter have.
+func (e *queuedEvent) failure(f book.Failure) book.Failure {
 	f.Count, f.From, f.To, f.Named, f.Pod, f.Claims = 1, e.at, e.at, e.Named, e.Pod, e.Claims
 	return f
 }
@@ -103,14 +104,14 @@ func (d *deviceBook) witnessTime(c *counter, amount float64, from, to time.Time)
 // witnessErrors counts errors. Errors that the source reported as events hit the holders at the
 // time of the event. Errors of unknown time hit everyone who held the device within the span.
 func (d *deviceBook) witnessErrors(c *counter, amount float64, from, to time.Time) {
-	failure := Failure{Device: d.id, Labels: c.key.labels}
+	failure := book.Failure{Device: d.id, Labels: c.key.labels}
 	eachBook := d.eachBook
 	if c.spec.Sharing != driver.Witnessed { // not counted for holders
 		eachBook = func(func(*deviceBook)) {}
 	}
 	for _, e := range d.takeEvents(c.key, amount, to) {
 		amount--
-		d.failed(failure.at(&e))
+		d.failed(e.failure(failure))
 		eachBook(func(b *deviceBook) {
 			eachHolder(b.timeline.On(e.at), func(a *account, pod bool) {
 				if !e.Named || a.isHit(&e.Event, pod) {

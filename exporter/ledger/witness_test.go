@@ -14,6 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // xidLabels returns the labels of the error in these tests.
@@ -90,6 +91,25 @@ func TestErrorHitsWhoHeldTheDeviceThen(t *testing.T) {
 	errorsAt(h, 3, 100*time.Millisecond) // while nobody holds it
 	x = h.Tick(time.Second)
 	expectWitnessed(t, x, 3, map[string]float64{"a": 1, "a0": 1, "a1": 1, "b": 1, "b0": 1, "c": 1, "c0": 1})
+}
+
+// An error hits nobody who was dropped before a restart, even if it may have held the device then.
+func TestErrorOfForgottenHolder(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	errorsAt(h, 1)
+	h.Hold("a", "a0")
+	h.Pass(time.Second)
+	h.In.Sources[0].Samples = nil
+	h.Pass(10 * time.Second)
+	h.Free("a")
+	h.Pass(time.Second)
+	h.Pass(time.Second)
+	h.Ledger.Evict(h.Last.Snapshot, func(*book.Holder, bool, time.Time) bool { return true })
+	var k log
+	k.write(h.Ledger, h.Now)
+	h.Restart(k.Kept, h.Now)
+	errorsAt(h, 3)
+	expectWitnessed(t, h.Tick(time.Second), 2, map[string]float64{})
 }
 
 // An error of an unknown time hits all holders since the reading before.

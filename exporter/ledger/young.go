@@ -4,12 +4,13 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // aggregate makes young accounts mature that have lived long enough. Young accounts that have ended
 // are charged to the aggregated account of their workload, which replaces them.
-func (b *accountBook) aggregate(pods *roster[podresources.Pod], now time.Time) {
+func (b *accountBook) aggregate(now time.Time) {
 	if b.minLifetime <= 0 {
 		return
 	}
@@ -26,11 +27,11 @@ func (b *accountBook) aggregate(pods *roster[podresources.Pod], now time.Time) {
 			a.youth.young, a.youth.workload, a.youth.matured = false, nil, now
 			a.changed()
 		case a.ended.IsZero():
-			a.youth.workload = b.workloadOf(a, pods, now)
+			a.youth.workload = b.workloadOf(a, now)
 			a.youth.workload.youth.members = append(a.youth.workload.youth.members, a)
 		case a.device.accrued.Before(a.ended): // a hold that becomes known late may continue it
 		default:
-			w := b.workloadOf(a, pods, now)
+			w := b.workloadOf(a, now)
 			w.take(a)
 			w.charged = now
 			w.setEnd(driver.Later(w.ended, a.ended))
@@ -51,14 +52,14 @@ func (b *accountBook) aggregate(pods *roster[podresources.Pod], now time.Time) {
 }
 
 // workloadOf returns the aggregated account of a young account's workload.
-func (b *accountBook) workloadOf(a *account, pods *roster[podresources.Pod], now time.Time) *account {
+func (b *accountBook) workloadOf(a *account, now time.Time) *account {
 	var meta *podresources.PodMeta
-	if n := pods.names[podresources.Pod{Namespace: a.key.Namespace, Name: a.key.Name}]; n != nil {
+	if n := b.names.names[a.fullName()]; n != nil {
 		meta = n.meta
 	}
-	name := AggregatedName(meta)
+	name := book.AggregatedName(meta)
 	if a.youth.workload == nil || a.youth.workload.dropped || a.youth.workload.key.Name != name {
-		key := HolderKey{a.key.Namespace, name, a.key.Device}
+		key := book.HolderKey{Namespace: a.key.Namespace, Name: name, Device: a.key.Device}
 		w := b.accounts[key]
 		if w == nil {
 			w = b.begin(a.device, key, a.born, now)
@@ -68,7 +69,7 @@ func (b *accountBook) workloadOf(a *account, pods *roster[podresources.Pod], now
 		w.changed()
 		a.youth.workload = w
 	}
-	n := pods.note(podresources.Pod{Namespace: a.key.Namespace, Name: name}, "", now)
+	n := b.names.note(fullName{a.key.Namespace, name}, "", now)
 	n.meta = &podresources.PodMeta{}
 	if meta != nil {
 		n.meta = &podresources.PodMeta{WorkloadKind: meta.WorkloadKind, WorkloadName: meta.WorkloadName, Queue: meta.Queue}

@@ -15,6 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -134,7 +135,7 @@ func TestPodsGrowUp(t *testing.T) {
 		{"dra_pod_info", "pod=p0"}: 1, {"dra_pod_claim_info", "pod=p0"}: 1,
 		{"dra_pod_allocated_seconds_total", "pod=p0"}: 10.5,
 	})
-	p0 := h.Last.Pods[slices.IndexFunc(h.Last.Pods, func(h ledger.Holder) bool { return h.Name == "p0" })]
+	p0 := h.Last.Pods[slices.IndexFunc(h.Last.Pods, func(h book.Holder) bool { return h.Name == "p0" })]
 	if !p0.Born.Equal(born) || !p0.Shown.Equal(h.Last.Time) {
 		t.Errorf("p0 was born at %v and shown at %v, want %v and %v", p0.Born, p0.Shown, born, h.Last.Time)
 	}
@@ -148,7 +149,9 @@ func TestPodsGrowUp(t *testing.T) {
 func expectHeld(t *testing.T, s *exposition.Snapshot, born time.Time) {
 	t.Helper()
 	counters := 0
-	for _, f := range exportertest.Decode(t, exportertest.Render(s, exposition.Config{ZeroHold: 5 * time.Second})) {
+	for _, f := range exportertest.Decode(t, exportertest.Render(s, exposition.Config{
+		ZeroHold: 5 * time.Second, Choices: exportertest.Everything(),
+	})) {
 		for _, m := range f.Metric {
 			of := func(l *dto.LabelPair) bool { return l.GetName() == "pod" && l.GetValue() == "p0" }
 			if c := m.GetCounter(); c != nil && slices.ContainsFunc(m.Label, of) {
@@ -231,7 +234,7 @@ func TestShortPodIsAddedWhenItsEndIsDecided(t *testing.T) {
 	}
 	waiting := map[driver.ID]time.Time{jointest.ID("gpu-0"): sec(2)}
 	one, over, other := hold("a", 0.5, -1), hold("a", 0.5, 2.5), hold("b", 2, -1)
-	var s *ledger.Snapshot
+	var s *book.Snapshot
 	for second, v := range []podresources.View{
 		{},
 		{Allocations: []podresources.Allocation{one}},

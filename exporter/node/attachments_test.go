@@ -8,6 +8,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 func TestAttached(t *testing.T) {
@@ -53,9 +54,7 @@ func TestAttached(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tc.allocation.Holders = holders
 			got := attached([]podresources.Allocation{tc.allocation}, inventory)
-			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(attachment{}), cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("attachments (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, "attachments", tc.want, got, cmp.AllowUnexported(attachment{}), cmpopts.EquateEmpty())
 		})
 	}
 }

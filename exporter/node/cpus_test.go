@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The CPUs of a device that is a NUMA node are read from sysfs. Those of its claims are read from
@@ -23,12 +24,8 @@ func TestCPUSets(t *testing.T) {
 	spec := filepath.Join(cdi, "dra.cpu.json")
 	write := func(content string) {
 		t.Helper()
-		if err := os.WriteFile(spec, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := n.cdi.Load(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(spec, []byte(content), 0o600))
+		must.Do(t, n.cdi.Load())
 	}
 	write(`{"kind":"dra.k8s.io/cpu","devices":[{"name":"claim-1","containerEdits":{"env":["DRA_CPUSET_1=2-3,9"]}}]}`)
 	id := driver.ID{Driver: "dra.cpu", Pool: "node", Device: "cpudevnuma001"}

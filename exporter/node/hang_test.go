@@ -13,6 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/inventory"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // describeFor calls Describe once a second for a while, and returns the duration of the longest
@@ -65,17 +66,12 @@ func TestHungInventoryFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "inventory.yaml")
 	const one = "{apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: s}, spec: " +
 		"{driver: d.example.com, nodeName: node1, pool: {name: p, resourceSliceCount: 1}, devices: [{name: gpu-0}]}}\n"
-	if err := os.WriteFile(file, []byte(one), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, []byte(one), 0o600))
 	synctest.Test(t, func(t *testing.T) {
 		m := &recorded{rejected: map[string]int{}}
-		n, err := New(Config{
+		n := must.Get(New(Config{
 			Name: "node1", InventoryFile: file, PodResourcesSocket: "none", Metrics: m, Log: slog.New(slog.DiscardHandler),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		defer n.Close()
 		release := make(chan struct{})
 		n.reader.Start(t.Context(), func(context.Context) (*contents, error) { <-release; return nil, nil })

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -67,48 +66,6 @@ func (n *Node) withoutDrivers(listed driver.Inventory) driver.Inventory {
 		}
 	}
 	return marked
-}
-
-// withMembers replaces each allocation of a composite device by allocations of its members. The
-// composite driver allocates the members by its own claims, which no pod references. If a member is
-// not among the node's devices, the allocation of the composite device stays too. The argument is
-// not changed.
-func withMembers(allocations []podresources.Allocation, all driver.Inventory) []podresources.Allocation {
-	composite := func(a podresources.Allocation) bool { return len(all[a.Device].Members) > 0 }
-	if !slices.ContainsFunc(allocations, composite) {
-		return allocations
-	}
-	var out []podresources.Allocation
-	for _, a := range allocations {
-		members := all[a.Device].Members
-		found := 0
-		for i := range members {
-			if id, ok := deviceOf(&members[i], all); ok {
-				member := a
-				member.Device = id
-				out = append(out, member)
-				found++
-			}
-		}
-		if found == 0 || found < len(members) {
-			out = append(out, a)
-		}
-	}
-	return out
-}
-
-// deviceOf returns the ID of the device that is a member's hardware, the first one of several.
-func deviceOf(member *driver.Hardware, all driver.Inventory) (first driver.ID, found bool) {
-	same := func(a, b string) bool { return a != "" && a == b }
-	for id := range all {
-		h := all[id].Hardware
-		is := same(h.UUID, member.UUID) || same(h.PCI, member.PCI) || same(h.NetDev, member.NetDev) ||
-			same(h.RDMADev, member.RDMADev)
-		if is && h.Kind == driver.KindDevice && (!found || id.Compare(first) < 0) {
-			first, found = id, true
-		}
-	}
-	return first, found
 }
 
 // hasConditional reports whether a device has binding conditions.

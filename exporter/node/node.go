@@ -148,7 +148,6 @@ func New(c Config) (*Node, error) {
 		processes:   processes{members: podresources.NewPodMembers(c.Procfs, time.Now)},
 	}
 	n.book = holders.NewBook(c.EmptyGrace, n.Hint)
-	n.processes.cgroup = n.cgroups.Folder
 	n.works.pods = podresources.NewPodWorks(n.cgroups, podresources.NewPodProcesses(c.Procfs, time.Now), c.Procfs)
 	n.works.reader = driver.NewReader[map[string]podresources.PodWork]("read the work of pods", n.reading("pod_work"))
 	n.podState = n.cgroups.State
@@ -328,7 +327,6 @@ func (n *Node) describe(now time.Time) ([]podresources.Allocation, driver.Invent
 	all = n.withCDI(allocations, all, now)
 	all = n.withRules(all)
 	allocations, all = n.plugin.identify(allocations, n.offers.current(), all, now)
-	allocations = withMembers(allocations, all)
 	allocations, all = n.cpus.complete(allocations, all, now)
 	return allocations, all, signs
 }

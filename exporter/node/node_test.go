@@ -23,6 +23,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // recorded records what a node reports to its metrics.
@@ -83,10 +85,7 @@ func newTestNode(t *testing.T, c Config) *Node {
 	if c.Metrics == nil {
 		c.Metrics = &recorded{rejected: map[string]int{}}
 	}
-	n, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(New(c))(t)
 	t.Cleanup(n.Close)
 	return n
 }
@@ -165,9 +164,7 @@ func TestListed(t *testing.T) {
 // is done on the node need none (KEP-5945).
 func TestWithoutDrivers(t *testing.T) {
 	root := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(root, "plugins", "d"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Join(root, "plugins", "d"), 0o755))
 	now := time.Unix(1_700_000_000, 0)
 	n := &Node{drivers: podresources.NewDrivers(root, func() time.Time { return now })}
 	local, remote := driver.ID{Driver: "d", Device: "local"}, driver.ID{Driver: "d", Device: "remote"}
@@ -206,9 +203,7 @@ func TestWithHeld(t *testing.T) {
 		{allocations, nil, nil},
 	} {
 		before := maps.Clone(step.listed)
-		if diff := cmp.Diff(step.want, n.withHeld(step.holders, step.listed), cmpopts.EquateEmpty()); diff != "" {
-			t.Errorf("step %d (-want +got):\n%s", i, diff)
-		}
+		expect.Equal(t, fmt.Sprintf("step %d", i), step.want, n.withHeld(step.holders, step.listed), cmpopts.EquateEmpty())
 		if diff := cmp.Diff(before, step.listed); diff != "" {
 			t.Errorf("step %d changed what is listed:\n%s", i, diff)
 		}
@@ -219,27 +214,19 @@ func TestWithHeld(t *testing.T) {
 // file has not changed.
 func TestInventoryFileIsUpAtOnce(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "inventory.yaml")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, nil, 0o600))
 	old := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(file, old, old); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Chtimes(file, old, old))
 	m := &recorded{rejected: map[string]int{}}
 	newTestNode(t, Config{InventoryFile: file, Metrics: m})
-	if diff := cmp.Diff([]string{"slices: <nil>"}, m.observed); diff != "" {
-		t.Errorf("inputs that were observed (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "inputs that were observed", []string{"slices: <nil>"}, m.observed)
 }
 
 // Objects of the inventory file that can't be used are counted by input.
 func TestInventoryFileRejections(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "inventory.yaml")
 	text := "{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: c}, spec: 7}\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, []byte(text), 0o600))
 	m := &recorded{rejected: map[string]int{}}
 	newTestNode(t, Config{InventoryFile: file, Metrics: m})
 	if m.rejected["claims"] != 1 || len(m.rejected) != 1 {
@@ -280,9 +267,7 @@ func newKubeNode(t *testing.T) (n *Node, server *kubetest.Server, follow func())
 	}
 	t.Cleanup(server.Close)
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(kubeconfig, server.Kubeconfig(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(kubeconfig, server.Kubeconfig(), 0o600))
 	client, err := kube.NewClient(kubeconfig, "test")
 	if err != nil {
 		t.Fatal(err)

@@ -7,12 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	devices "github.com/dra-exporter/dra-exporter/driver/inventory"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The kubelet is asked at the start, each minute, and when it has started again; then plugins
@@ -22,20 +22,13 @@ func TestOffers(t *testing.T) {
 	kubelet, socket := podresourcestest.New(), filepath.Join(t.TempDir(), "k.sock")
 	start := func() {
 		t.Helper()
-		if err := kubelet.Start(socket); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, kubelet.Start(socket))
 	}
 	start()
 	t.Cleanup(kubelet.Stop)
-	client, err := podresources.NewClient(socket, podresources.Bounds{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(podresources.NewClient(socket, podresources.Bounds{}))(t)
 	t.Cleanup(func() {
-		if err := client.Close(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, client.Close())
 	})
 	metrics := &recorded{rejected: map[string]int{}}
 	o := offers{
@@ -52,9 +45,7 @@ func TestOffers(t *testing.T) {
 			got = append(got, id.Device)
 		}
 		slices.Sort(got)
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
+		expect.Equal(t, "", want, got)
 	}
 	expect(0)
 	if len(metrics.observed) > 0 || len(metrics.rejected) > 0 {
@@ -104,13 +95,9 @@ func TestOfferedDevices(t *testing.T) {
 		return slices.SortedFunc(maps.Keys(all), driver.ID.Compare)
 	}
 	plugged := driver.ID{Driver: "nvidia.com/gpu", Device: "GPU-2"}
-	if diff := cmp.Diff([]driver.ID{listed, plugged}, ids(offered)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", []driver.ID{listed, plugged}, ids(offered))
 	if _, all := p.identify(nil, offered, inventory, now); !all[plugged].Unlisted || all[plugged].UUID != "GPU-2" {
 		t.Errorf("the device that is only offered is %+v", all[plugged])
 	}
-	if diff := cmp.Diff([]driver.ID{listed}, ids(nil)); diff != "" {
-		t.Errorf("not offered any more: -want +got:\n%s", diff)
-	}
+	expect.Equal(t, "not offered any more", []driver.ID{listed}, ids(nil))
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestPCIPaths checks that each device is read once as long as it is asked for, and is read again
@@ -18,13 +19,9 @@ func TestPCIPaths(t *testing.T) {
 	put := func(address, port string) {
 		t.Helper()
 		link := filepath.Join(root, "bus", "pci", "devices", address)
-		if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(link), 0o755))
 		_ = os.Remove(link)
-		if err := os.Symlink("../../../devices/pci0000:00/"+port+"/"+address, link); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Symlink("../../../devices/pci0000:00/"+port+"/"+address, link))
 	}
 	p := pciPaths{sysfs: root, reader: driver.NewReader[map[string]driver.PCIPath]("read", nil)}
 	check := func(want map[string]driver.PCIPath, addresses ...string) {
@@ -41,9 +38,7 @@ func TestPCIPaths(t *testing.T) {
 	check(map[string]driver.PCIPath{first: at("0000:00:01.0")}, first)
 	check(map[string]driver.PCIPath{})
 	check(map[string]driver.PCIPath{first: at("0000:00:02.0")}, first)
-	if err := os.MkdirAll(filepath.Join(root, "bus", "pci", "devices", second), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Join(root, "bus", "pci", "devices", second), 0o755))
 	if got, complete := p.of([]string{first, second}); complete || got[first] != at("0000:00:02.0") {
 		t.Errorf("a device that can't be read: complete %v, %v", complete, got)
 	}

@@ -13,7 +13,6 @@ import (
 // safe for concurrent use.
 type processes struct {
 	members *podresources.PodMembers
-	cgroup  func(uid string) string // folder of a pod's cgroup
 
 	mu          sync.Mutex
 	allocations []podresources.Allocation
@@ -37,7 +36,7 @@ func (h *processes) of(asked func(*driver.Hardware) bool) []driver.PodProcesses 
 	members := h.members.Of(uids)
 	var out []driver.PodProcesses
 	for _, uid := range uids {
-		out = append(out, driver.PodProcesses{Devices: devices[uid], Cgroup: h.cgroup(uid), PIDs: members[uid]})
+		out = append(out, driver.PodProcesses{Devices: devices[uid], PIDs: members[uid]})
 	}
 	return out
 }

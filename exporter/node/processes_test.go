@@ -4,10 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // The holders of a requested device are the pods that use it. Pods with admin access and guests are
@@ -25,10 +24,7 @@ func TestProcesses(t *testing.T) {
 	for device, h := range hardware {
 		inventory[id(device)] = driver.Entry{Hardware: h}
 	}
-	h := processes{
-		members: podresources.NewPodMembers(t.TempDir(), time.Now),
-		cgroup:  func(uid string) string { return "cgroup of " + uid },
-	}
+	h := processes{members: podresources.NewPodMembers(t.TempDir(), time.Now)}
 	ask := func() []driver.PodProcesses {
 		return h.of(func(h *driver.Hardware) bool { return h.PCI != "" || h.NetDev == "" })
 	}
@@ -44,11 +40,9 @@ func TestProcesses(t *testing.T) {
 		{Device: id("unknown"), Holders: []podresources.Holder{pod("unknown")}},
 	}, inventory)
 	want := []driver.PodProcesses{
-		{Devices: []driver.Hardware{hardware["gpu0"]}, Cgroup: "cgroup of a"},
-		{Devices: []driver.Hardware{hardware["gpu0"], hardware["gpu1"]}, Cgroup: "cgroup of b"},
-		{Devices: []driver.Hardware{{}}, Cgroup: "cgroup of unknown"}, // the predicate decides
+		{Devices: []driver.Hardware{hardware["gpu0"]}},
+		{Devices: []driver.Hardware{hardware["gpu0"], hardware["gpu1"]}},
+		{Devices: []driver.Hardware{{}}}, // the predicate decides
 	}
-	if diff := cmp.Diff(want, ask()); diff != "" {
-		t.Errorf("holders (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "holders", want, ask())
 }

@@ -23,6 +23,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // podOfWays returns a pod whose claims the kubelet does not list. One is a claim of an init
@@ -86,9 +88,7 @@ func TestClaimsThatTheKubeletDoesNotList(t *testing.T) {
 			})
 			want := counts(holders.UnresolvedReasons(), way.unresolved)
 			for {
-				if _, err := n.Observe(ctx); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(n.Observe(ctx))(t)
 				view, _ := n.Describe()
 				var got []string
 				for _, a := range view.Allocations {
@@ -135,19 +135,14 @@ func newWay(t *testing.T, metrics Metrics, api, file, pods bool) *Node {
 	}
 	t.Cleanup(kubelet.Stop)
 	if pods {
-		served, err := podresourcestest.ServePods(c.PodsSocket)
-		if err != nil {
-			t.Fatal(err)
-		}
+		served := must.Get(podresourcestest.ServePods(c.PodsSocket))(t)
 		t.Cleanup(served.Stop)
 		served.Set(podOfWays(false))
 	}
 	claims := []string{claimOfWays("gpu-claim", "", "gpu-0"), claimOfWays("pod-nic-x7", "nic", "nic-0")}
 	if file {
 		c.InventoryFile = filepath.Join(dir, "inventory.yaml")
-		if err := os.WriteFile(c.InventoryFile, []byte(strings.Join(claims, "\n---\n")), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(c.InventoryFile, []byte(strings.Join(claims, "\n---\n")), 0o600))
 	}
 	if api {
 		c.API = apiOfWays(t, dir, claims)
@@ -163,27 +158,16 @@ func newWay(t *testing.T, metrics Metrics, api, file, pods bool) *Node {
 // apiOfWays returns a client of an API server that has the pod and its claims.
 func apiOfWays(t *testing.T, dir string, claims []string) *kube.Client {
 	t.Helper()
-	server, err := kubetest.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := must.Get(kubetest.New())(t)
 	t.Cleanup(server.Close)
-	pod, err := json.Marshal(podOfWays(true))
-	if err != nil {
-		t.Fatal(err)
-	}
+	pod := must.Get(json.Marshal(podOfWays(true)))(t)
 	server.Put(kubetest.Pods, pod)
 	for _, claim := range claims {
 		server.Put(kubetest.Claims, []byte(claim))
 	}
 	kubeconfig := filepath.Join(dir, "kubeconfig")
-	if err := os.WriteFile(kubeconfig, server.Kubeconfig(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	client, err := kube.NewClient(kubeconfig, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(kubeconfig, server.Kubeconfig(), 0o600))
+	client := must.Get(kube.NewClient(kubeconfig, "test"))(t)
 	return client
 }
 
@@ -210,16 +194,12 @@ func TestPendingInFile(t *testing.T) {
 		}
 		return out
 	}
-	if diff := cmp.Diff([]bool{false, true, false}, pending(n)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", []bool{false, true, false}, pending(n))
 	if allocations[1].Pending {
 		t.Error("the argument is changed")
 	}
 	without := newWay(t, &recorded{}, false, false, false)
-	if diff := cmp.Diff([]bool{false, false, false}, pending(without)); diff != "" {
-		t.Errorf("without claims: -want +got:\n%s", diff)
-	}
+	expect.Equal(t, "without claims", []bool{false, false, false}, pending(without))
 }
 
 // What is known of a claim when the kubelet lists its devices can be older: it was not allocated

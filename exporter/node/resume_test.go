@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // For the time since an earlier process ended, cgroups and CDI specs show the latest time at which
@@ -59,7 +60,5 @@ func TestResume(t *testing.T) {
 	}
 	near := cmp.Comparer(func(a, b time.Time) bool { return a.Sub(b).Abs() < time.Millisecond })
 	roughly := cmp.Comparer(func(a, b time.Duration) bool { return (a - b).Abs() < time.Millisecond })
-	if diff := cmp.Diff(want, signs.Changes, near, roughly); diff != "" {
-		t.Errorf("changes (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "changes", want, signs.Changes, near, roughly)
 }

@@ -25,6 +25,19 @@ type sparkline struct {
 	Lines                   []string // points of polylines, one for each period without a gap
 	Marks                   []chartMark
 	quantity                string
+	values                  []float64 // NaN where absent
+	low, high               float64   // of the axis
+}
+
+// bars returns the values as a line of bars, a character for each part of the time.
+func (s *sparkline) bars() string {
+	levels, out := []rune("▁▂▃▄▅▆▇█"), []rune(strings.Repeat(" ", min(60, len(s.values))))
+	for i, v := range s.values {
+		if !math.IsNaN(v) {
+			out[i*len(out)/len(s.values)] = levels[int((v-s.low)/(s.high-s.low)*float64(len(levels)-1))]
+		}
+	}
+	return string(out)
 }
 
 // chartMark is a moment in a chart.
@@ -45,55 +58,35 @@ const (
 	maxCharts = 16
 )
 
-// Trend is a series of a recording as a small chart shows it.
-type Trend struct {
-	Title, Name       string // its owner; the quantity with its labels
-	Quantity          string
-	Values            []float64 // at the times of the recording, NaN if absent; rates are smoothed
-	Least, Most, Last string    // values in the unit of the page
-	lowest, highest   float64
-}
-
-// Trends returns the series of a recording that change with a device's work. If a gauge and a
-// counter show the same, only the gauge is returned.
-func Trends(c *recorder.Chart, catalogue driver.Catalogue) []Trend {
+// charts returns small charts of a recording, one group per owner: the series that change with a
+// device's work. If a gauge and a counter show the same, only the gauge is shown.
+func charts(c *recorder.Chart, catalogue driver.Catalogue, moments []instant) []chartGroup {
 	if c == nil || len(c.Times) < 2 {
 		return nil
 	}
+	along := newAxis(c.Times)
 	type gauge struct{ title, quantity string }
 	gauges := map[gauge]bool{}
 	for i := range c.Series {
 		gauges[gauge{chartTitle(&c.Series[i]), c.Series[i].Quantity}] = true
 	}
-	var out []Trend
+	var out []chartGroup
 	for i := range c.Series {
 		s := &c.Series[i]
 		q, known := catalogue.Named(s.Quantity)
 		if !known || !followsWork(catalogue.Spec(q)) || gauges[gauge{chartTitle(s), gaugeOf(q)}] {
 			continue
 		}
-		if t, ok := newTrend(c.Times, s, catalogue.Spec(q)); ok {
-			out = append(out, t)
+		n := slices.IndexFunc(out, func(g chartGroup) bool { return g.Title == chartTitle(s) })
+		if n >= 0 && len(out[n].Charts) == maxCharts {
+			continue
 		}
-	}
-	return out
-}
-
-// charts returns small charts of a recording, one group per owner.
-func charts(c *recorder.Chart, catalogue driver.Catalogue, moments []instant) []chartGroup {
-	var out []chartGroup
-	var along axis
-	for _, t := range Trends(c, catalogue) {
-		if along.times == nil {
-			along = newAxis(c.Times)
-		}
-		n := slices.IndexFunc(out, func(g chartGroup) bool { return g.Title == t.Title })
-		if n < 0 {
-			n = len(out)
-			out = append(out, chartGroup{Title: t.Title})
-		}
-		if len(out[n].Charts) < maxCharts {
-			out[n].Charts = append(out[n].Charts, newSparkline(along, &t, moments))
+		line, ok := newSparkline(along, s, catalogue.Spec(q), moments)
+		switch {
+		case ok && n < 0:
+			out = append(out, chartGroup{chartTitle(s), []sparkline{line}})
+		case ok:
+			out[n].Charts = append(out[n].Charts, line)
 		}
 	}
 	return out
@@ -145,39 +138,19 @@ func smooth(times []time.Time, rates []float64) []float64 {
 	return out
 }
 
-// axis is the time axis of a chart. It shortens times in which nothing was recorded.
+// axis is the time axis of a chart.
 type axis struct {
 	times  []time.Time
 	x      []float64 // of the times
 	breaks []bool    // nothing was recorded just before the time
 }
 
-// shownGap is the width at which a time without recordings is shown.
-const shownGap = chartWidth / 20
-
 func newAxis(times []time.Time) axis {
 	out := axis{times, make([]float64, len(times)), make([]bool, len(times))}
-	var steps []float64
+	whole := max(times[len(times)-1].Sub(times[0]).Seconds(), 1e-3)
 	for n := 1; n < len(times); n++ {
-		steps = append(steps, times[n].Sub(times[n-1]).Seconds())
-	}
-	if len(steps) == 0 {
-		return out
-	}
-	usual := slices.Sorted(slices.Values(steps))[len(steps)/2]
-	seconds, gaps := 0., 0.
-	for n, step := range steps {
-		if out.breaks[n+1] = step > max(10, 10*usual); out.breaks[n+1] {
-			gaps++
-		} else {
-			seconds += step
-		}
-	}
-	for n, step := range steps {
-		out.x[n+1] = out.x[n] + step*(chartWidth-gaps*shownGap)/max(seconds, 1e-3)
-		if out.breaks[n+1] {
-			out.x[n+1] = out.x[n] + shownGap
-		}
+		out.x[n] = chartWidth * times[n].Sub(times[0]).Seconds() / whole
+		out.breaks[n] = times[n].Sub(times[n-1]).Seconds() > max(10, 10*whole/float64(len(times)))
 	}
 	return out
 }
@@ -207,11 +180,11 @@ func (a *axis) marks(moments []instant) []chartMark {
 	return out
 }
 
-// newTrend returns the trend of a series, false if the series has no value.
-func newTrend(times []time.Time, s *recorder.ChartSeries, spec *driver.Spec) (Trend, bool) {
+// newSparkline returns the chart of a series, false if the series has no value. Rates are smoothed.
+func newSparkline(along axis, s *recorder.ChartSeries, spec *driver.Spec, moments []instant) (sparkline, bool) {
 	values := s.Values.Floats()
-	if s.Rate && len(values) == len(times) {
-		values = smooth(times, values)
+	if s.Rate && len(values) == len(along.times) {
+		values = smooth(along.times, values)
 	}
 	least, most, last := math.Inf(1), math.Inf(-1), math.NaN()
 	for _, v := range values {
@@ -219,23 +192,18 @@ func newTrend(times []time.Time, s *recorder.ChartSeries, spec *driver.Spec) (Tr
 			least, most, last = min(least, v), max(most, v), v
 		}
 	}
-	if math.IsNaN(last) || len(values) != len(times) {
-		return Trend{}, false
+	if math.IsNaN(last) || len(values) != len(along.times) {
+		return sparkline{}, false
 	}
-	out := Trend{
-		Title: chartTitle(s), Name: seriesName(spec, s.Labels), Quantity: s.Quantity,
-		Values: values, Least: ofSeries(least, s, spec), Most: ofSeries(most, s, spec), Last: ofSeries(last, s, spec),
-		lowest: least, highest: most,
-	}
-	return out, true
-}
-
-func newSparkline(along axis, t *Trend, moments []instant) sparkline {
-	out := sparkline{Name: t.Name, Least: t.Least, Most: t.Most, Last: t.Last, quantity: t.Quantity}
 	// The axis begins at 0, unless values are negative, so that a small change looks small.
-	low, high := min(0, t.lowest), max(t.highest, 0)
+	low, high := min(0, least), max(most, 0)
 	if high == low {
 		high = low + 1
+	}
+	out := sparkline{
+		Name: seriesName(spec, s.Labels), Least: ofSeries(least, s, spec), Most: ofSeries(most, s, spec),
+		Last: ofSeries(last, s, spec), Marks: along.marks(moments), quantity: s.Quantity,
+		values: values, low: low, high: high,
 	}
 	y := func(v float64) float64 {
 		return chartHeight - chartMargin - (chartHeight-2*chartMargin)*(v-low)/(high-low)
@@ -247,7 +215,7 @@ func newSparkline(along axis, t *Trend, moments []instant) sparkline {
 		}
 		line = nil
 	}
-	for i, v := range t.Values {
+	for i, v := range values {
 		if math.IsNaN(v) || along.breaks[i] {
 			end()
 		}
@@ -256,8 +224,7 @@ func newSparkline(along axis, t *Trend, moments []instant) sparkline {
 		}
 	}
 	end()
-	out.Marks = along.marks(moments)
-	return out
+	return out, true
 }
 
 // ofSeries formats a value of a series.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -102,7 +102,7 @@ func (s *Section) fact(name, text string) {
 }
 
 // state adds a row with a state and its definition.
-func (s *Section) state(name string, of ledger.State) {
+func (s *Section) state(name string, of book.State) {
 	s.Rows = append(s.Rows, []Item{{Text: name}, {Text: string(of) + ": " + of.Meaning(), Class: StateClass(of)}})
 }
 
@@ -110,12 +110,12 @@ func (s *Section) state(name string, of ledger.State) {
 func (s *Section) stalled(verdict *StallReport) {
 	if verdict != nil && verdict.Stalled != nil && *verdict.Stalled {
 		why := stalledText(verdict.Silent, verdict.Host)
-		s.Rows = append(s.Rows, []Item{{Text: string(ledger.StateStalled)}, {Text: why, Class: "bad"}})
+		s.Rows = append(s.Rows, []Item{{Text: string(book.StateStalled)}, {Text: why, Class: "bad"}})
 	}
 }
 
 // contradiction adds a row with the evidence that the device works although its utilization is 0.
-func (s *Section) contradiction(d *ledger.Device) {
+func (s *Section) contradiction(d *book.Device) {
 	if d.Contradiction != join.NoContradiction {
 		text := "the utilization is 0, and " + d.Contradiction.Meaning() + ": it does not count as idle"
 		s.Rows = append(s.Rows, []Item{{Text: "contradiction"}, {Text: text, Class: "warn"}})
@@ -194,7 +194,7 @@ func (v *Page) known(of Subject) *known {
 			n.Devices = append(n.Devices, names.device(d, v.states[d.ID]))
 		}
 	}
-	at := slices.IndexFunc(v.of.PodInfos, func(p ledger.PodInfo) bool { return p.Namespace+"/"+p.Name == of.Pod })
+	at := slices.IndexFunc(v.of.PodInfos, func(p book.PodInfo) bool { return p.Namespace+"/"+p.Name == of.Pod })
 	if at >= 0 {
 		n.info = &v.of.PodInfos[at]
 	}
@@ -212,16 +212,39 @@ type known struct {
 	catalogue driver.Catalogue
 	own       bool // sources and info are known
 	sources   []Source
-	info      *ledger.PodInfo // of the subject; nil: unknown
+	info      *book.PodInfo // of the subject; nil: unknown
 }
 
-// Describe returns the details of a subject by the documents of a node. It has no sections if the
-// node does not have the subject.
-func Describe(catalogue driver.Catalogue, r *Report, incidents []*recorder.Incident, of Subject) Detail {
+// Describe returns the details of a subject by the documents of a node, with charts of what is
+// recorded of it; nil: nothing. It has no sections if the node does not have the subject.
+func Describe(
+	catalogue driver.Catalogue, r *Report, incidents []*recorder.Incident, recording *recorder.Chart, of Subject,
+) Detail {
 	n := known{Report: *r, incidents: incidents, catalogue: catalogue}
 	d := n.describe(of)
 	d.tidy()
+	if recording != nil {
+		d.Charts = charts(recording, catalogue, nil)
+	}
 	return d
+}
+
+// Lines returns the details as lines of text. Titles are not indented.
+func (d *Detail) Lines() []string {
+	out := []string{d.Title + " on " + d.Node + ", as of " + d.Time}
+	sections := slices.Clone(d.Sections)
+	for _, of := range d.Charts {
+		s := Section{Title: "Recorded of " + of.Title}
+		for i := range of.Charts {
+			c := &of.Charts[i]
+			s.add(c.Name, c.Last, "("+c.Least+" to "+c.Most+")", c.bars())
+		}
+		sections = append(sections, s)
+	}
+	for i := range sections {
+		out = append(append(out, "", sections[i].Title), sections[i].Lines()...)
+	}
+	return out
 }
 
 // describe returns the details of a subject, beginning with the incidents that hit it.

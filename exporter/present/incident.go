@@ -106,11 +106,10 @@ func thumbnail(i *recorder.Incident, catalogue driver.Catalogue) (lines []string
 			if s.Of != recorder.OfDevice || s.ID != i.Device || s.Quantity != q.String() {
 				continue
 			}
-			trend, ok := newTrend(i.Chart.Times, s, catalogue.Spec(q))
+			line, ok := newSparkline(newAxis(i.Chart.Times), s, catalogue.Spec(q), []instant{{"onset", i.Onset}})
 			if !ok {
 				continue
 			}
-			line := newSparkline(newAxis(i.Chart.Times), &trend, []instant{{"onset", i.Onset}})
 			for _, m := range line.Marks {
 				mark = m.X
 			}
@@ -125,9 +124,6 @@ func momentsOf(i *recorder.Incident) []instant {
 	out := []instant{{"onset", i.Onset}}
 	if i.Detected.Sub(i.Onset) >= 2*time.Second {
 		out = append(out, instant{"found", i.Detected})
-	}
-	if i.Count > 1 {
-		out = append(out, instant{"last", i.Last})
 	}
 	return out
 }
@@ -160,8 +156,7 @@ func incidentFacts(i *recorder.Incident, now time.Time) Section {
 	}
 	facts.fact("source", i.Source)
 	if i.Chart != nil && len(i.Chart.Times) > 0 {
-		facts.fact("charts", "a minute before and after each line: dashed the onset, dotted when it was found, "+
-			"thin the latest occurrence")
+		facts.fact("charts", "from a minute before the onset: dashed the onset, dotted when it was found")
 	}
 	return facts
 }

@@ -9,16 +9,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // Rows that need attention come first, and names are in natural order. A busy pod is not quiet, and
@@ -37,15 +36,11 @@ func TestRows(t *testing.T) {
 	for _, p := range v.Pods {
 		pods = append(pods, strings.TrimSpace(p.Name+" "+p.Quiet))
 	}
-	if diff := cmp.Diff([]string{
+	expect.Equal(t, "devices", []string{
 		"gpu-4 unhealthy", "gpu-3 quiet 2 min", "gpu-2 active", "gpu-6 active", "gpu-10 active", "nic active",
 		"gpu-5 tainted",
-	}, devices); diff != "" {
-		t.Errorf("devices: -want +got:\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"lazy 2 min", "busy", "half-a", "half-b", "net", "ten"}, claims); diff != "" {
-		t.Errorf("claims: -want +got:\n%s", diff)
-	}
+	}, devices)
+	expect.Equal(t, "claims", []string{"lazy 2 min", "busy", "half-a", "half-b", "net", "ten"}, claims)
 	if want := []string{"pod-of-lazy 2 min", "pod-of-busy"}; !slices.Equal(pods[:2], want) || len(pods) != 6 {
 		t.Errorf("pods: %v, want %v first", pods, want)
 	}
@@ -156,31 +151,25 @@ func TestNode(t *testing.T) {
 	for _, f := range v.Wrong {
 		said = append(said, f.Text+" "+f.Name(f.Devices[0])+" "+f.Class)
 	}
-	if diff := cmp.Diff([]string{"1 unhealthy gpu-4 bad", "1 quiet gpu-3 warn"}, said); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", []string{"1 unhealthy gpu-4 bad", "1 quiet gpu-3 warn"}, said)
 	want := []fact{
 		{"held", "5 of 7 devices"}, {"utilization of those held", "72.8 %"}, {"memory", "3 GiB of 240 GiB"},
 	}
-	if diff := cmp.Diff(want, v.Sums); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", want, v.Sums)
 }
 
 // A device and its partitions count once in the sums of the node.
 func TestSumsOfPartitions(t *testing.T) {
 	parent, part := jointest.ID("gpu-0"), jointest.ID("gpu-0-part")
-	value := func(q driver.Quantity, v float64) ledger.Value {
-		return ledger.Value{Series: &ledger.Series{Quantity: q}, Value: v}
+	value := func(q driver.Quantity, v float64) book.Value {
+		return book.Value{Series: &book.Series{Quantity: q}, Value: v}
 	}
-	s := &exposition.Snapshot{Snapshot: &ledger.Snapshot{Devices: []ledger.Device{
-		{Device: &join.Device{ID: parent}, Values: []ledger.Value{value(driver.Power, 700), value(driver.MemoryUsed, 4<<30)}},
-		{Device: &join.Device{ID: part, Parent: parent.Device}, Values: []ledger.Value{value(driver.MemoryUsed, 3<<30)}},
+	s := &exposition.Snapshot{Snapshot: &book.Snapshot{Devices: []book.Device{
+		{Device: &join.Device{ID: parent}, Values: []book.Value{value(driver.Power, 700), value(driver.MemoryUsed, 4<<30)}},
+		{Device: &join.Device{ID: part, Parent: parent.Device}, Values: []book.Value{value(driver.MemoryUsed, 3<<30)}},
 	}}}
 	want := []fact{{"held", "0 of 2 devices"}, {"memory", "3 GiB"}, {"power", "700 W"}}
-	if diff := cmp.Diff(want, (&Page{}).sums(s)); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", want, (&Page{}).sums(s))
 }
 
 func TestCompareNames(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -40,7 +40,7 @@ type Report struct {
 // DeviceReport is a device with its holders and values.
 type DeviceReport struct {
 	driver.ID
-	State            ledger.State       `json:"state"` // a state of the page
+	State            book.State         `json:"state"` // a state of the page
 	Vendor           string             `json:"vendor,omitempty"`
 	Model            string             `json:"model,omitempty"`
 	UUID             string             `json:"uuid,omitempty"`
@@ -68,7 +68,7 @@ type DeviceReport struct {
 	Unattributed []ValueReport   `json:"unattributed,omitempty"`
 	LastError    *time.Time      `json:"lastError,omitempty"`
 
-	Own *ledger.Device `json:"-"` // of the own node; nil: it was read as JSON
+	Own *book.Device `json:"-"` // of the own node; nil: it was read as JSON
 }
 
 // DividedReport is how a quantity of a parent is divided among its partitions' claims.
@@ -187,7 +187,7 @@ type ValueReport struct {
 }
 
 // WriteReport writes the [Report] of a snapshot as JSON, without keeping all of it in memory.
-// quietAfter is that of [ledger.Snapshot.States].
+// quietAfter is that of [book.Snapshot.States].
 func WriteReport(w io.Writer, s *exposition.Snapshot, node string, quietAfter time.Duration) error {
 	names := newQuantityNames(s.Catalogue.OrStandard())
 	states := s.States(quietAfter)
@@ -197,7 +197,7 @@ func WriteReport(w io.Writer, s *exposition.Snapshot, node string, quietAfter ti
 	list(o, "devices", len(states), func(i int) DeviceReport { return names.device(&s.Devices[i], states[i]) })
 	for _, part := range []struct {
 		name            string
-		holders, behind []ledger.Holder
+		holders, behind []book.Holder
 		always          bool
 	}{
 		{"claims", s.Claims, s.EarlierClaims, true},
@@ -236,7 +236,7 @@ func newQuantityNames(catalogue driver.Catalogue) quantityNames {
 	return names
 }
 
-func (n quantityNames) device(d *ledger.Device, state ledger.State) DeviceReport {
+func (n quantityNames) device(d *book.Device, state book.State) DeviceReport {
 	h := &d.Entry.Hardware
 	r := DeviceReport{
 		ID: d.ID, State: state, Vendor: h.Vendor, Model: h.Model, UUID: h.UUID, PCI: h.PCI, NetDev: h.NetDev,
@@ -248,8 +248,8 @@ func (n quantityNames) device(d *ledger.Device, state ledger.State) DeviceReport
 		AllocatedSeconds: d.Allocated,
 		Values:           n.values(d.Values), Unattributed: n.values(d.Unattributed), LastError: moment(d.LastError), Own: d,
 	}
-	if d.Up != ledger.UpUnknown {
-		up := d.Up == ledger.UpNow
+	if d.Up != book.UpUnknown {
+		up := d.Up == book.UpNow
 		r.Up = &up
 	}
 	for _, s := range d.Divided {
@@ -302,20 +302,20 @@ func holds(s *join.Share) iter.Seq[*podresources.Holder] {
 	}
 }
 
-func (n quantityNames) holder(h *ledger.Holder) HolderReport {
+func (n quantityNames) holder(h *book.Holder) HolderReport {
 	r := HolderReport{
 		Namespace: h.Namespace, Name: h.Name, Aggregated: h.IsAggregated(), UID: h.UID, ID: h.Device, Since: h.Born.UTC(),
 		AllocatedSeconds: h.Allocated, ShareSeconds: h.Share, Values: n.values(h.Values),
 	}
 	r.Ended, r.LastActive, r.LastError = moment(h.Ended), moment(h.LastActive), moment(h.LastError)
 	if h.Advice != nil {
-		r.Advice = h.Advice.Text()
+		r.Advice = FitText(h.Advice)
 	}
 	return r
 }
 
 // judged returns a holder with the verdict on its progress.
-func (n quantityNames) judged(s *exposition.Snapshot, h *ledger.Holder) HolderReport {
+func (n quantityNames) judged(s *exposition.Snapshot, h *book.Holder) HolderReport {
 	r := n.holder(h)
 	if v, judged := s.Stalled[h.HolderKey]; judged {
 		r.Stall = stallReport(&v)
@@ -332,7 +332,7 @@ func moment(t time.Time) *time.Time {
 	return &t
 }
 
-func (n quantityNames) values(values []ledger.Value) []ValueReport {
+func (n quantityNames) values(values []book.Value) []ValueReport {
 	out := make([]ValueReport, 0, len(values))
 	for i := range values {
 		v := &values[i]

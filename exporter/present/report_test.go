@@ -14,20 +14,21 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // The served report is complete, although it is written piece by piece, with and without lists.
 func TestReportIsWhole(t *testing.T) {
 	h := exportertest.NewHistory(t)
-	empty := exposition.NewLimiter(0, nil).Apply(ledger.New(ledger.Config{}), &ledger.Snapshot{Time: time.Unix(1000, 0)})
+	empty := exposition.NewLimiter(0, nil).Apply(ledger.New(ledger.Config{}), &book.Snapshot{Time: time.Unix(1000, 0)})
 	h.Read(jointest.Watts(70), driver.Reading{Quantity: driver.Energy, Value: 1})
 	h.In.View.Allocations = []podresources.Allocation{jointest.Allocation("gpu-0", "c", "p")}
 	h.Pass(time.Second)
 	few := *h.Last
 	full := few
 	holder := few.Claims[0]
-	full.Claims = []ledger.Holder{holder, holder}
+	full.Claims = []book.Holder{holder, holder}
 	full.Young, full.Plugins, full.Series, full.Dropped = few.Pods, few.Pods, 7, 8
 	for name, s := range map[string]*exposition.Snapshot{"empty": empty, "few": &few, "full": &full} {
 		var written bytes.Buffer

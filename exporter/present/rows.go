@@ -11,7 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -54,7 +54,7 @@ type Page struct {
 	config    Config
 	catalogue driver.Catalogue
 
-	states  map[driver.ID]ledger.State
+	states  map[driver.ID]book.State
 	stalled map[driver.ID]string // why the claims of these devices are stalled
 	index   map[driver.ID]int    // position in IDs
 	recent  recent
@@ -62,10 +62,10 @@ type Page struct {
 
 // tile is the number of devices in a state.
 type tile struct {
-	Count   int          `json:"count"`
-	State   ledger.State `json:"state"`
-	Meaning string       `json:"meaning"`
-	Class   string       `json:"class"`
+	Count   int        `json:"count"`
+	State   book.State `json:"state"`
+	Meaning string     `json:"meaning"`
+	Class   string     `json:"class"`
 }
 
 // trouble is a source that is down.
@@ -90,7 +90,7 @@ type deviceRow struct {
 
 	Name    string       `json:"id"`
 	Model   string       `json:"model"`
-	State   ledger.State `json:"state"`
+	State   book.State   `json:"state"`
 	Class   string       `json:"class"`
 	Why     string       `json:"why"`
 	Quiet   string       `json:"quiet,omitempty"` // for how long it has been quiet
@@ -150,7 +150,7 @@ func NewPage(s *exposition.Snapshot, c Config) *Page {
 		of: s, config: c, catalogue: s.Catalogue.OrStandard(),
 		Time: Clock(s.Time), Tiles: []tile{}, Troubles: []trouble{}, Devices: []deviceRow{},
 		IDs: []string{}, Claims: []holderRow{}, Pods: []holderRow{},
-		states: map[driver.ID]ledger.State{}, stalled: map[driver.ID]string{}, index: map[driver.ID]int{},
+		states: map[driver.ID]book.State{}, stalled: map[driver.ID]string{}, index: map[driver.ID]int{},
 	}
 	if c.Recorder != nil {
 		v.recent = c.Recorder.Recent(recorder.DefaultKeep, trendValues)
@@ -165,27 +165,27 @@ func NewPage(s *exposition.Snapshot, c Config) *Page {
 			v.Troubles = append(v.Troubles, trouble{source.Name, source.Down, Remedy(source.Down)})
 		}
 	}
-	counts, lastActive := map[ledger.State]int{}, s.LastActive()
+	counts, lastActive := map[book.State]int{}, s.LastActive()
 	for i, state := range s.States(c.QuietAfter) {
 		d := &s.Devices[i]
 		counts[state]++
 		v.states[d.ID] = state
 		row := newDeviceRow(d, state)
 		row.setRecent(v.recent[recorder.Owner{Kind: recorder.OfDevice, Device: d.ID}])
-		if state == ledger.StateStalled {
+		if state == book.StateStalled {
 			row.Why = v.stalled[d.ID]
 		}
-		if state == ledger.StateQuiet {
+		if state == book.StateQuiet {
 			row.Quiet = Duration(s.Time.Sub(lastActive[d.ID]).Seconds())
 		}
 		v.Devices = append(v.Devices, row)
 	}
 	slices.SortFunc(v.Devices, func(a, b deviceRow) int {
 		return cmp.Or(
-			ledger.CompareAttention(a.State, b.State), compareIDs(a.ID, b.ID),
+			book.CompareAttention(a.State, b.State), compareIDs(a.ID, b.ID),
 		)
 	})
-	for _, state := range ledger.States() {
+	for _, state := range book.States() {
 		if n := counts[state]; n > 0 {
 			v.Tiles = append(v.Tiles, tile{n, state, state.Meaning(), StateClass(state)})
 		}
@@ -203,7 +203,7 @@ func NewPage(s *exposition.Snapshot, c Config) *Page {
 const maxHolderRows = 1000
 
 // holders returns the rows of holders that have not ended.
-func (v *Page) holders(kind recorder.OwnerKind, holders []ledger.Holder) []holderRow {
+func (v *Page) holders(kind recorder.OwnerKind, holders []book.Holder) []holderRow {
 	rows := make([]holderRow, 0, len(holders))
 	for i := range holders {
 		h := &holders[i]
@@ -216,7 +216,7 @@ func (v *Page) holders(kind recorder.OwnerKind, holders []ledger.Holder) []holde
 		}
 		row := newHolderRow(h, v.of.Time, v.config.QuietAfter)
 		row.setRecent(v.recent[recorder.Owner{Kind: kind, Namespace: h.Namespace, Name: h.Name, Device: h.Device}])
-		row.unhealthy = v.states[h.Device] == ledger.StateUnhealthy
+		row.unhealthy = v.states[h.Device] == book.StateUnhealthy
 		row.Stalled = v.stalled[h.Device] != ""
 		row.device = v.indexOf(h.Device)
 		rows = append(rows, row)
@@ -258,20 +258,20 @@ func compareHolders(a, b holderRow) int {
 }
 
 // StateClass returns the CSS class of a state on the pages: good, warn, bad or dim.
-func StateClass(state ledger.State) string {
+func StateClass(state book.State) string {
 	switch state {
-	case ledger.StateActive, ledger.StatePartitioned:
+	case book.StateActive, book.StatePartitioned:
 		return "good"
-	case ledger.StateQuiet, ledger.StateIdle, ledger.StateUnmeasured, ledger.StateTainted:
+	case book.StateQuiet, book.StateIdle, book.StateUnmeasured, book.StateTainted:
 		return "warn"
-	case ledger.StateUnhealthy, ledger.StateStalled:
+	case book.StateUnhealthy, book.StateStalled:
 		return "bad"
 	default:
 		return "dim"
 	}
 }
 
-func newDeviceRow(d *ledger.Device, state ledger.State) deviceRow {
+func newDeviceRow(d *book.Device, state book.State) deviceRow {
 	row := deviceRow{
 		ID: d.ID, Name: d.ID.String(), Model: d.Entry.Model, State: state, Why: state.Meaning(), Class: StateClass(state),
 		Marks: taintMarks(d.Entry.Taints), figures: figuresOf(d.Values),
@@ -372,7 +372,7 @@ func podList(pods []podresources.Pod) string {
 	return strings.Join(names, ", ")
 }
 
-func newHolderRow(h *ledger.Holder, now time.Time, quietAfter time.Duration) holderRow {
+func newHolderRow(h *book.Holder, now time.Time, quietAfter time.Duration) holderRow {
 	row := holderRow{
 		Namespace: h.Namespace, Name: h.Name, Device: h.Device, Held: Duration(h.Allocated), figures: figuresOf(h.Values),
 	}
@@ -390,7 +390,7 @@ func newHolderRow(h *ledger.Holder, now time.Time, quietAfter time.Duration) hol
 }
 
 // figuresOf returns the figures of a row, except traffic.
-func figuresOf(values []ledger.Value) figures {
+func figuresOf(values []book.Value) figures {
 	var f Figures
 	for i := range values {
 		f.set(values[i].Quantity, values[i].Value)

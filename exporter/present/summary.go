@@ -7,7 +7,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -21,7 +21,7 @@ const MaxSummary = 512
 type Summary struct {
 	Node string `json:"node"`
 	// Devices is the number of devices by state.
-	Devices map[ledger.State]int `json:"devices"`
+	Devices map[book.State]int `json:"devices"`
 	// Claims are those that hold a device, without admin access. Those that need attention are first.
 	Claims []ClaimSummary `json:"claims"`
 	// Incidents are the open ones.
@@ -34,11 +34,11 @@ type Summary struct {
 
 // ClaimSummary is a claim that holds devices.
 type ClaimSummary struct {
-	Namespace string       `json:"namespace"`
-	Name      string       `json:"name"`
-	State     ledger.State `json:"state"` // of the device that needs attention most
-	Devices   int          `json:"devices"`
-	Pods      []string     `json:"pods"` // their names
+	Namespace string     `json:"namespace"`
+	Name      string     `json:"name"`
+	State     book.State `json:"state"` // of the device that needs attention most
+	Devices   int        `json:"devices"`
+	Pods      []string   `json:"pods"` // their names
 }
 
 // IncidentSummary is an incident that is open.
@@ -68,7 +68,7 @@ func summaryOf(i *recorder.Incident) IncidentSummary {
 func NewSummary(s *exposition.Snapshot, c Config) Summary {
 	states := s.States(c.QuietAfter)
 	out := Summary{
-		Node: c.Node, Devices: map[ledger.State]int{}, Claims: claimsOf(s, states), Incidents: []IncidentSummary{},
+		Node: c.Node, Devices: map[book.State]int{}, Claims: claimsOf(s, states), Incidents: []IncidentSummary{},
 		Down: downOf(c.Sources),
 	}
 	for _, state := range states {
@@ -99,7 +99,7 @@ func downOf(sources []Source) map[string]driver.Reason {
 }
 
 // claimsOf returns the claims that hold devices. states are the states of the devices.
-func claimsOf(s *exposition.Snapshot, states []ledger.State) []ClaimSummary {
+func claimsOf(s *exposition.Snapshot, states []book.State) []ClaimSummary {
 	claims := map[podresources.Claim]*ClaimSummary{}
 	for i, state := range states {
 		for _, share := range s.Devices[i].Shares {
@@ -112,7 +112,7 @@ func claimsOf(s *exposition.Snapshot, states []ledger.State) []ClaimSummary {
 				claims[share.Claim] = of
 			}
 			of.Devices++
-			if ledger.CompareAttention(state, of.State) < 0 {
+			if book.CompareAttention(state, of.State) < 0 {
 				of.State = state
 			}
 			for _, p := range share.Pods {
@@ -126,7 +126,7 @@ func claimsOf(s *exposition.Snapshot, states []ledger.State) []ClaimSummary {
 		out = append(out, *of)
 	}
 	slices.SortFunc(out, func(a, b ClaimSummary) int {
-		return cmp.Or(ledger.CompareAttention(a.State, b.State), CompareNames(a.Namespace, b.Namespace),
+		return cmp.Or(book.CompareAttention(a.State, b.State), CompareNames(a.Namespace, b.Namespace),
 			CompareNames(a.Name, b.Name))
 	})
 	return out

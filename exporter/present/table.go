@@ -7,21 +7,21 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // Figures are the state and values of a row. Unknown values are nil.
 type Figures struct {
-	State          ledger.State `json:"state"`
-	Utilization    *float64     `json:"utilizationRatio,omitempty"`
-	MemoryUsed     *float64     `json:"memoryUsedBytes,omitempty"`
-	MemoryCapacity *float64     `json:"memoryCapacityBytes,omitempty"`
-	Power          *float64     `json:"powerWatts,omitempty"`
-	Temperature    *float64     `json:"temperatureCelsius,omitempty"` // the highest
-	Energy         *float64     `json:"energyJoules,omitempty"`
-	QuietSeconds   *float64     `json:"quietSeconds,omitempty"` // since a holder was last active
-	Traffic        *float64     `json:"trafficBytesPerSecond,omitempty"`
-	IOBytes        *float64     `json:"-"` // over networks, of which traffic is the rate
+	State          book.State `json:"state"`
+	Utilization    *float64   `json:"utilizationRatio,omitempty"`
+	MemoryUsed     *float64   `json:"memoryUsedBytes,omitempty"`
+	MemoryCapacity *float64   `json:"memoryCapacityBytes,omitempty"`
+	Power          *float64   `json:"powerWatts,omitempty"`
+	Temperature    *float64   `json:"temperatureCelsius,omitempty"` // the highest
+	Energy         *float64   `json:"energyJoules,omitempty"`
+	QuietSeconds   *float64   `json:"quietSeconds,omitempty"` // since a holder was last active
+	Traffic        *float64   `json:"trafficBytesPerSecond,omitempty"`
+	IOBytes        *float64   `json:"-"` // over networks, of which traffic is the rate
 }
 
 // Device is a device, as tables show it. Unknown values are nil or empty.
@@ -239,7 +239,7 @@ func ofNamed(part *HolderReport) bool { return part.Name != "" }
 
 // holders returns a row for each holder of some that has not ended and is not aggregated.
 func holders(r *Report, from string, some func(*HolderReport) bool, lists ...[]HolderReport) []Holder {
-	states := map[string]ledger.State{}
+	states := map[string]book.State{}
 	for i := range r.Devices {
 		states[r.Devices[i].String()] = r.Devices[i].State
 	}
@@ -274,7 +274,7 @@ func holders(r *Report, from string, some func(*HolderReport) bool, lists ...[]H
 
 // add adds the values of some devices.
 func (h *Holder) add(of *Figures, devices int) {
-	if h.State == "" || of.State != "" && ledger.CompareAttention(of.State, h.State) < 0 {
+	if h.State == "" || of.State != "" && book.CompareAttention(of.State, h.State) < 0 {
 		h.State = of.State
 	}
 	if of.Utilization != nil {
@@ -341,7 +341,7 @@ func (h *Holder) DeviceNames() []string {
 
 // StateText returns the state, with the reason why there is no telemetry.
 func (d *Device) StateText() string {
-	if d.State == ledger.StateUnmeasured && d.Why != "" {
+	if d.State == book.StateUnmeasured && d.Why != "" {
 		return string(d.State) + " (" + d.Why + ")"
 	}
 	return string(d.State)
@@ -349,7 +349,7 @@ func (d *Device) StateText() string {
 
 // CountStates returns the number of devices, and of those in states that need attention.
 func CountStates(devices []Device) string {
-	held, counts := 0, map[ledger.State]int{}
+	held, counts := 0, map[book.State]int{}
 	for i := range devices {
 		counts[devices[i].State]++
 		if len(devices[i].Pods) > 0 {
@@ -366,9 +366,9 @@ func CountStates(devices []Device) string {
 }
 
 // alarming returns the states that need attention, the worst first.
-func alarming() []ledger.State {
-	return []ledger.State{ledger.StateUnhealthy, ledger.StateStalled, ledger.StateQuiet, ledger.StateUnmeasured}
+func alarming() []book.State {
+	return []book.State{book.StateUnhealthy, book.StateStalled, book.StateQuiet, book.StateUnmeasured}
 }
 
 // countOf formats a number of devices in a state.
-func countOf(n int, state ledger.State) string { return fmt.Sprintf("%d %s", n, state) }
+func countOf(n int, state book.State) string { return fmt.Sprintf("%d %s", n, state) }

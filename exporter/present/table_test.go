@@ -8,12 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // A namespace has what its claims hold and what its pods hold by device plugins. A device that both
@@ -30,10 +30,7 @@ func TestNamespaceHolders(t *testing.T) {
 	h.Pass(time.Second)
 	var written bytes.Buffer
 	var r Report
-	err := errors.Join(WriteReport(&written, h.Last, "node-1", time.Minute), json.Unmarshal(written.Bytes(), &r))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(WriteReport(&written, h.Last, "node-1", time.Minute), json.Unmarshal(written.Bytes(), &r)))
 	got := NamespaceHolders(slices.Concat(ClaimHolders(&r, ""), UnclaimedHolders(&r, "")))
 	if len(got) != 1 || got[0].Power == nil {
 		t.Fatalf("got %+v, want one namespace with a power", got)
@@ -46,8 +43,6 @@ func TestNamespaceHolders(t *testing.T) {
 		{got[0].Claims, []string{"team/c"}},
 		{got[0].Pods, []string{"team/p", "team/plugged"}},
 	} {
-		if diff := cmp.Diff(tc.want, tc.got); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
+		expect.Equal(t, "", tc.want, tc.got)
 	}
 }

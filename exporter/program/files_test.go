@@ -17,6 +17,7 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // badFiles returns files that no flag can use, by name.
@@ -94,16 +95,10 @@ func TestBadFiles(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	dir := t.TempDir()
 	for name, content := range badFiles() {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
-	if err := os.Mkdir(filepath.Join(dir, "folder"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(filepath.Join(dir, "folder"), 0o700))
+	must.Do(t, syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600))
 	for flag, inputs := range inputsOf() {
 		for _, input := range inputs {
 			value := strings.TrimSuffix(input, "/")
@@ -136,9 +131,7 @@ func tryBad(t *testing.T, dir, flag, value string) {
 		args = []string{command, "--all-nodes", "team/train"}
 	case command == commandGateway:
 		kubeconfig := filepath.Join(dir, "kubeconfig")
-		if err := os.WriteFile(kubeconfig, []byte(goodKubeconfig), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(kubeconfig, []byte(goodKubeconfig), 0o600))
 		args = []string{commandGateway, "--exporter.namespace=a", "--kubeconfig=" + kubeconfig}
 	default:
 		args = append(args, command)

@@ -3,6 +3,8 @@ package program
 import (
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/alecthomas/kingpin/v2"
 )
@@ -29,6 +31,48 @@ type flagGroup struct {
 	title string
 	users []string // commands besides serve
 	names []string
+
+	durations map[string]*time.Duration // by flag
+}
+
+// addFlag adds a flag that sets what to points to. value is the default, or several ones separated
+// by spaces; =WORD is none, and what stands for the value in the help.
+type addFlag = func(name, value string, to any, help string)
+
+// add is an [addFlag].
+func (g *flagGroup) add(name, value string, to any, help string) {
+	if d, ok := to.(*time.Duration); ok {
+		g.durations[name] = d
+	}
+	addTo(g)(name, value, to, help)
+}
+
+// addTo returns a function that adds flags to a group or a command.
+func addTo(of interface {
+	Flag(name, help string) *kingpin.FlagClause
+}) addFlag {
+	return func(name, value string, to any, help string) {
+		flag := of.Flag(name, help)
+		if hint, none := strings.CutPrefix(value, "="); none {
+			flag.PlaceHolder(hint)
+		} else if value != "" {
+			flag.Default(strings.Fields(value)...)
+		}
+		switch to := to.(type) {
+		case *bool:
+			flag.BoolVar(to)
+		case *int:
+			flag.IntVar(to)
+		case *float64:
+			flag.Float64Var(to)
+		case *time.Duration:
+			flag.DurationVar(to)
+		case *[]string:
+			flag.StringsVar(to)
+		case *string:
+			flag.StringVar(to)
+		}
+	}
 }
 
 // Flag adds a flag to the group.
@@ -44,7 +88,7 @@ func (g *flagGroup) usedBy(command string) bool {
 
 // group adds a group of flags.
 func (o *options) group(app *kingpin.Application, title string, users ...string) *flagGroup {
-	g := &flagGroup{app: app, title: title, users: users}
+	g := &flagGroup{app: app, title: title, users: users, durations: map[string]*time.Duration{}}
 	o.groups = append(o.groups, g)
 	return g
 }

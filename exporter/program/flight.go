@@ -2,7 +2,6 @@ package program
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 
@@ -10,49 +9,36 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/archive"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/podresources/kube"
-	"github.com/dra-exporter/dra-exporter/podresources/kube/events"
 )
 
-// flight is the flight recorder, the archive of its documents, and the writer of events.
+// flight is the flight recorder, the and the archive of its documents.
 type flight struct {
 	*recorder.Recorder                          // nil: none
 	recording          *exporter.FlightRecorder // nil: none
 	documents          *archive.Folder          // nil: none
-	events             *events.Writer           // nil: none
 }
 
 // newFlight returns the flight recorder for the flags, with the incidents of earlier processes.
 func newFlight(
-	o *options, m memory, k kept, n *node.Node, api *kube.Client, metrics *exporter.SelfMetrics, log *slog.Logger,
-) (flight, error) {
+	o *options, m memory, k kept, n *node.Node, metrics *exporter.SelfMetrics, log *slog.Logger,
+) flight {
 	if !o.recorder {
-		if o.incidentsEvents {
-			return flight{}, badFlag("incidents.events", errors.New("there are no incidents without the flight recorder"))
-		}
-		return flight{}, nil
+		return flight{}
 	}
 	f := flight{Recorder: recorder.New(recorder.Config{
 		Interval: o.interval, StalledAfter: o.stalledAfter, Bytes: m.of(recorder.MaxBytes),
 		Works: n.Works,
 	})}
-	k.resumeStalls(f.Judge(), log)
+	k.resumePart(partStalls, f.Judge(), f.Judge().Restore, log)
 	var keep func(kind, id string, content any)
 	if k.documents != nil {
 		f.Restore(archive.Load(k.documents, exporter.IncidentDocument, (*recorder.Incident).Valid))
-		k.resumeTallies(f.Recorder, log)
+		k.resumePart(partTallies, f.Recorder, f.RestoreTallies, log)
 		f.RestoreReceipts(archive.Load(k.documents, exporter.ReceiptDocument, (*recorder.Receipt).Valid))
 		f.documents, keep = k.documents, k.documents.Keep
 	}
-	var report func(*recorder.Incident, int)
-	if o.incidentsEvents {
-		if api == nil {
-			return flight{}, badFlag("incidents.events", errNoAPI)
-		}
-		f.events, report = newEvents(o.node, api, metrics)
-	}
-	f.recording = exporter.NewFlightRecorder(f.Recorder, metrics, log, keep, report)
-	return f, nil
+	f.recording = exporter.NewFlightRecorder(f.Recorder, metrics, log, keep)
+	return f
 }
 
 // sink returns the receiver of snapshots, nil for none.
@@ -63,7 +49,7 @@ func (f flight) sink() exporter.Recorder {
 	return f.recording
 }
 
-// run makes charts of incidents, and writes documents and events, until ctx ends.
+// run makes charts of incidents, and writes documents, until ctx ends.
 func (f flight) run(ctx context.Context) {
 	var writing sync.WaitGroup
 	if f.Recorder != nil {
@@ -71,9 +57,6 @@ func (f flight) run(ctx context.Context) {
 	}
 	if f.documents != nil {
 		writing.Go(func() { f.documents.Run(ctx) })
-	}
-	if f.events != nil {
-		writing.Go(func() { f.events.Run(ctx) })
 	}
 	writing.Wait()
 }

@@ -31,39 +31,27 @@ type gatewayOptions struct {
 }
 
 func (o *gatewayOptions) add(c *kingpin.CmdClause) {
-	c.Flag(
-		"exporter.namespace", "Namespace of the exporters' Service; default: that of the gateway's own service account.",
-	).PlaceHolder("NAME").StringVar(&o.namespace)
-	c.Flag(
-		"exporter.service", "Service of the exporters. Only its pods are asked.",
-	).Default("dra-exporter").StringVar(&o.service)
-	c.Flag("exporter.port", "Name of the Service's port.").Default("metrics").StringVar(&o.port)
 	c.Flag("exporter.scheme", "Scheme of requests to exporters: http or https.").Default("http").
 		EnumVar(&o.scheme, "http", "https")
-	c.Flag(
-		"exporter.metrics-path", "Path of the exporters' metrics.",
-	).Default("/metrics").StringVar(&o.metricsPath)
-	c.Flag(
-		"exporter.http.config.file",
+	add := addTo(c)
+	add("exporter.namespace", "=NAME", &o.namespace,
+		"Namespace of the exporters' Service; default: that of the gateway's own service account.")
+	add("exporter.service", "dra-exporter", &o.service, "Service of the exporters. Only its pods are asked.")
+	add("exporter.port", "metrics", &o.port, "Name of the Service's port.")
+	add("exporter.metrics-path", "/metrics", &o.metricsPath, "Path of the exporters' metrics.")
+	add("exporter.http.config.file", "=FILE", &o.httpConfig,
 		"The gateway's own credentials and TLS settings for exporters: Prometheus's settings of an HTTP client "+
-			"(tls_config, authorization, basic_auth).",
-	).PlaceHolder("FILE").StringVar(&o.httpConfig)
-	c.Flag(
-		"grafana.url", "Address of the Grafana with the dashboards, to which the pages link: https://grafana.example.com.",
-	).PlaceHolder("URL").StringVar(&o.grafana)
-	c.Flag(
-		"proxy.loopback",
+			"(tls_config, authorization, basic_auth).")
+	add("grafana.url", "=URL", &o.grafana,
+		"Address of the Grafana with the dashboards, to which the pages link: https://grafana.example.com.")
+	add("proxy.loopback", "", &o.proxy.Loopback,
 		"Trust X-Forwarded-User and X-Forwarded-Groups from clients on the loopback interface, such as an authenticating "+
-			"proxy in the same pod. Then anyone who may forward ports of the pod can act as any user.",
-	).BoolVar(&o.proxy.Loopback)
-	c.Flag(
-		"proxy.client-name",
+			"proxy in the same pod. Then anyone who may forward ports of the pod can act as any user.")
+	add("proxy.client-name", "=NAME", &o.proxy.Names,
 		"Trust these headers from clients with a certificate of this common name (repeatable), signed by the client CA of "+
-			"--web.config.file.",
-	).PlaceHolder("NAME").StringsVar(&o.proxy.Names)
-	c.Flag(
-		"proxy.prefix", "Prefix for the names of users and groups in these headers, like the API server's OIDC prefix.",
-	).StringVar(&o.proxy.Prefix)
+			"--web.config.file.")
+	add("proxy.prefix", "", &o.proxy.Prefix,
+		"Prefix for the names of users and groups in these headers, like the API server's OIDC prefix.")
 }
 
 // namespaceFile has the namespace of the service account.

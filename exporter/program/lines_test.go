@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // gate is a writer that blocks until it is opened.
@@ -79,21 +80,15 @@ func TestLogNeverWaits(t *testing.T) {
 // The program serves, samples and ends although it logs each tick to a full pipe that nobody reads.
 func TestFullPipeForTheLog(t *testing.T) {
 	var ends [2]int
-	if err := syscall.Pipe2(ends[:], syscall.O_CLOEXEC); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Pipe2(ends[:], syscall.O_CLOEXEC))
 	reader, full := os.NewFile(uintptr(ends[0]), "reader"), os.NewFile(uintptr(ends[1]), "log")
-	if err := syscall.SetNonblock(ends[1], true); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.SetNonblock(ends[1], true))
 	for {
 		if _, err := syscall.Write(ends[1], make([]byte, 4096)); err != nil {
 			break
 		}
 	}
-	if err := syscall.SetNonblock(ends[1], false); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.SetNonblock(ends[1], false))
 	address := live.FreeAddress(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	status := make(chan int)

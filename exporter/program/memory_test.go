@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // use is how much of the full budget a part of the program may use, in bytes.
@@ -38,10 +39,7 @@ func uses() []use {
 
 // The parts sum to the whole budget, and are equal to the documented ones.
 func TestMemoryParts(t *testing.T) {
-	documented, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	documented := must.Get(os.ReadFile("../README.md"))(t)
 	sum := 0
 	for _, u := range uses() {
 		sum += u.bytes

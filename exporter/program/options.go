@@ -30,7 +30,8 @@ import (
 
 // options are the values of the flags.
 type options struct {
-	groups []*flagGroup
+	groups  []*flagGroup
+	removed map[string]*bool // by flag
 
 	log   promslog.Config
 	web   *web.FlagConfig
@@ -107,11 +108,10 @@ type counterOptions struct {
 
 // recorderOptions are the flags of the flight recorder, and of persistent state.
 type recorderOptions struct {
-	stateDir        string
-	recorder        bool
-	incidentsDir    string
-	incidentsEvents bool
-	stalledAfter    time.Duration
+	stateDir     string
+	recorder     bool
+	incidentsDir string
+	stalledAfter time.Duration
 }
 
 // logger returns the program's log, as the flags have it.
@@ -140,98 +140,70 @@ func newOptions(app *kingpin.Application, sources []Source) *options {
 	app.Command(commandReference, "Print the reference of all metrics as Markdown.")
 
 	o.web = webflag.AddFlags(o.group(app, "HTTP server", commandGateway), ":10985")
-	o.addWebFlags(o.group(app, "HTTP server"))
-	o.addNodeFlags(o.group(app, "Node", commandCheck))
+	o.webOptions.addFlags(o.group(app, "HTTP server").add)
+	o.nodeOptions.addFlags(o.group(app, "Node", commandCheck).add)
 	o.addKubeFlags(app)
-	o.addCounterFlags(o.group(app, "Sampling and counters"))
+	o.counterOptions.addFlags(o.group(app, "Sampling and counters").add)
 	o.addGroupFlags(o.group(app, "Groups of metrics"))
-	o.addRecorderFlags(o.group(app, "Flight recorder"))
+	o.recorderOptions.addFlags(o.group(app, "Flight recorder").add)
 	read := o.group(app, "Sources", commandCheck)
 	for _, s := range sources {
 		o.addSource(read, s)
 	}
-	read.Flag(
-		"source.scrape.config", "File that lists the metrics of co-installed exporters to join.",
-	).PlaceHolder("FILE").StringVar(&o.scrapeConfig)
+	read.add("source.scrape.config", "=FILE", &o.scrapeConfig,
+		"File that lists the metrics of co-installed exporters to join.")
+	o.addRemoved(app)
 	promslogflag.AddFlags(app, &o.log)
 	logs := o.group(app, "Log", commandCheck, commandGateway)
 	logs.names = []string{promslogflag.LevelFlagName, promslogflag.FormatFlagName}
 	return o
 }
 
-// addWebFlags adds the flags of the HTTP server.
-func (o *webOptions) addWebFlags(g *flagGroup) {
-	g.Flag(
-		"web.telemetry-path", "Path under which to serve the metrics.",
-	).Default("/metrics").StringVar(&o.telemetryPath)
-	g.Flag(
-		"web.last-scrape-timeout",
-		"On SIGTERM, how long to wait for one more scrape if there was one in the last two minutes.",
-	).Default("15s").DurationVar(&o.lastScrape)
-	g.Flag(
-		"web.max-snapshot-age",
-		"Age of the latest snapshot from which /healthz and /readyz fail; at least three times --sample.interval.",
-	).Default("1m").DurationVar(&o.maxAge)
-	g.Flag(
-		"web.created-samples",
-		"Write _created lines in OpenMetrics text. Most scrapers make series of them; protobuf carries created "+
-			"timestamps without this.",
-	).BoolVar(&o.createdSamples)
-	g.Flag("web.api", "Serve JSON under /api/; the command top needs it.").Default("true").BoolVar(&o.withAPI)
-	g.Flag("web.page", "Serve the page at /.").Default("true").BoolVar(&o.withPage)
-	g.Flag(
-		"web.host",
+// addFlags adds the flags of the HTTP server.
+func (o *webOptions) addFlags(add addFlag) {
+	add("web.telemetry-path", "/metrics", &o.telemetryPath, "Path under which to serve the metrics.")
+	add("web.last-scrape-timeout", "15s", &o.lastScrape,
+		"On SIGTERM, how long to wait for one more scrape if there was one in the last two minutes.")
+	add("web.max-snapshot-age", "1m", &o.maxAge,
+		"Age of the latest snapshot from which /healthz and /readyz fail; at least three times --sample.interval.")
+	add("web.created-samples", "", &o.createdSamples,
+		"Write _created lines in OpenMetrics text. Most scrapers make series of them; protobuf carries created timestamps "+
+			"without this.")
+	add("web.api", "true", &o.withAPI, "Serve JSON under /api/; the command top needs it.")
+	add("web.page", "true", &o.withPage, "Serve the page at /.")
+	add("web.host", "=NAME", &o.hosts,
 		"Name under which browsers find the page and the JSON (repeatable), besides addresses, the node's name, and names "+
-			"without a dot or in .svc, .cluster.local, .internal: requests to others are refused.",
-	).PlaceHolder("NAME").StringsVar(&o.hosts)
-	g.Flag("web.pprof", "Serve profiles under /debug/pprof/.").BoolVar(&o.pprof)
-	g.Flag(
-		"web.kube-authorization",
-		"Restrict pages to bearer tokens that the API server allows to get the path (TokenReview, "+
-			"SubjectAccessReview); /healthz and /readyz stay open.",
-	).BoolVar(&o.kubeAuthorization)
+			"without a dot or in .svc, .cluster.local, .internal: requests to others are refused.")
+	add("web.pprof", "", &o.pprof, "Serve profiles under /debug/pprof/.")
+	add("web.kube-authorization", "", &o.kubeAuthorization,
+		"Restrict pages to bearer tokens that the API server allows to get the path (TokenReview, SubjectAccessReview); "+
+			"/healthz and /readyz stay open.")
 }
 
-// addCounterFlags adds the flags of sampling and of counters.
-func (o *counterOptions) addCounterFlags(g *flagGroup) {
-	g.Flag(
-		"sample.interval", "How often to read the devices and ask the kubelet.",
-	).Default("1s").DurationVar(&o.interval)
-	g.Flag(
-		"retention", "How long the counters of an ended claim or pod stay exported.",
-	).Default("5m").DurationVar(&o.retention)
-	g.Flag(
-		"pod.min-lifetime",
+// addFlags adds the flags of sampling and of counters.
+func (o *counterOptions) addFlags(add addFlag) {
+	add("sample.interval", "1s", &o.interval, "How often to read the devices and ask the kubelet.")
+	add("retention", "5m", &o.retention, "How long the counters of an ended claim or pod stay exported.")
+	add("pod.min-lifetime", "0s", &o.minLifetime,
 		"How long a pod must have held a device to have series of its own; until then it counts in those of its workload. "+
-			"0s: no minimum.",
-	).Default("0s").DurationVar(&o.minLifetime)
-	g.Flag(
-		"idle.threshold", "A device whose utilization is above it is active.",
-	).Default("0.01").Float64Var(&o.idleThreshold)
-	g.Flag(
-		"idle.network-threshold", "A network or RDMA device whose traffic is above it is active, in bytes per second.",
-	).Default("1e4").Float64Var(&o.networkThreshold)
-	g.Flag(
-		"idle.quiet-after", "The page and top call a held device quiet if no holder has used it for this time.",
-	).Default("30s").DurationVar(&o.quietAfter)
-	g.Flag(
-		"counter.zero-hold",
-		"Show a new counter at 0 until it is this old: a little more than the scrape interval, for a Prometheus "+
-			"without created timestamps.",
-	).Default("20s").DurationVar(&o.zeroHold)
-	g.Flag(
-		"max-series", "Highest number of dra_ series, without the exporter's own.",
-	).Default("50000").IntVar(&o.maxSeries)
+			"0s: no minimum.")
+	add("idle.threshold", "0.01", &o.idleThreshold, "A device whose utilization is above it is active.")
+	add("idle.network-threshold", "1e4", &o.networkThreshold,
+		"A network or RDMA device whose traffic is above it is active, in bytes per second.")
+	add("idle.quiet-after", "30s", &o.quietAfter,
+		"The page and top call a held device quiet if no holder has used it for this time.")
+	add("counter.zero-hold", "20s", &o.zeroHold,
+		"Show a new counter at 0 until it is this old: a little more than the scrape interval, for a Prometheus without "+
+			"created timestamps.")
+	add("max-series", "50000", &o.maxSeries, "Highest number of dra_ series, without the exporter's own.")
 }
 
 // addGroupFlags adds the flags of groups of metrics.
 func (o *counterOptions) addGroupFlags(g *flagGroup) {
-	g.Flag(
-		"fit.after", "How long a claim must have been measured before its smallest fit is shown: a cycle of its load.",
-	).Default("24h").DurationVar(&o.fitAfter)
-	g.Flag(
-		"fit.margin", "The part of the memory and compute of a claim's smallest fit that stays unused.",
-	).Default("0.05").Float64Var(&o.fitMargin)
+	g.add("fit.after", "24h", &o.fitAfter,
+		"How long a claim must have been measured before its smallest fit is shown: a cycle of its load.")
+	g.add("fit.margin", "0.05", &o.fitMargin,
+		"The part of the memory and compute of a claim's smallest fit that stays unused.")
 	o.groupChoices = map[exposition.Group]*string{}
 	for _, group := range exposition.Groups() {
 		flag := g.Flag(group.Group.Flag(), group.Help).Default(group.Choices[0])
@@ -256,27 +228,15 @@ func (o *recorderOptions) stateFolder() (path, flag string) {
 	return o.incidentsDir, "incidents.dir"
 }
 
-// addRecorderFlags adds the flags of the flight recorder, and of persistent state.
-func (o *recorderOptions) addRecorderFlags(g *flagGroup) {
-	g.Flag(
-		"state.dir",
-		"Folder on a disk of the node that keeps counters, incidents and receipts over a restart; default: none.",
-	).PlaceHolder("FOLDER").StringVar(&o.stateDir)
-	g.Flag(
-		"recorder", "Keep the last ten minutes of every quantity and holder, and the minute before and after an incident.",
-	).Default("true").BoolVar(&o.recorder)
-	g.Flag(
-		"stalled.after", "How long a claim must be busy without signs of life to be stalled.",
-	).Default(stall.DefaultAfter.String()).DurationVar(&o.stalledAfter)
-	g.Flag(
-		"incidents.dir",
-		"Deprecated: use --state.dir, which has precedence.",
-	).PlaceHolder("FOLDER").StringVar(&o.incidentsDir)
-	g.Flag(
-		"incidents.events",
-		"Write an Event of Kubernetes about each pod and claim that an incident hits; needs the right to create and patch "+
-			"events.",
-	).BoolVar(&o.incidentsEvents)
+// addFlags adds the flags of the flight recorder, and of persistent state.
+func (o *recorderOptions) addFlags(add addFlag) {
+	add("state.dir", "=FOLDER", &o.stateDir,
+		"Folder on a disk of the node that keeps counters, incidents and receipts over a restart; default: none.")
+	add("recorder", "true", &o.recorder,
+		"Keep the last ten minutes of every quantity and holder, and the minute before and after an incident.")
+	add("stalled.after", stall.DefaultAfter.String(), &o.stalledAfter,
+		"How long a claim must be busy without signs of life to be stalled.")
+	add("incidents.dir", "=FOLDER", &o.incidentsDir, "Deprecated: use --state.dir, which has precedence.")
 }
 
 // addSource adds the flags of a source.
@@ -318,58 +278,39 @@ func (o *sourceOptions) isSet(source string) bool {
 	) != ""
 }
 
-// addNodeFlags adds the flags for the inputs of the node.
-func (o *nodeOptions) addNodeFlags(g *flagGroup) {
-	g.Flag(
-		"node-name", "Name of this node; default: $NODE_NAME, else the host's name.",
-	).PlaceHolder("NAME").StringVar(&o.node)
-	g.Flag(
-		"kubelet.root", "Root folder of the kubelet.",
-	).Default("/var/lib/kubelet").StringVar(&o.kubeletRoot)
-	g.Flag(
-		"kubelet.podresources-socket",
-		"Socket of the PodResources service; default: pod-resources/kubelet.sock under the root.",
-	).PlaceHolder("SOCKET").StringVar(&o.socket)
-	g.Flag(
-		"kubelet.pods-socket",
-		"Socket of the kubelet's Pods API (Kubernetes 1.37); default: pods-api/pods-api.sock under the root.",
-	).PlaceHolder("SOCKET").StringVar(&o.podsSocket)
-	g.Flag(
-		"kubelet.empty-grace", "How long an empty answer is ignored if no cgroup proves that the pods have ended.",
-	).Default("60s").DurationVar(&o.emptyGrace)
-	g.Flag(
-		"path.podlogs", "Folder of the pods' logs; its names have the pods' UIDs.",
-	).Default("/var/log/pods").StringVar(&o.podLogs)
-	g.Flag("path.procfs", "Where procfs is mounted.").Default("/proc").StringVar(&o.paths.Procfs)
-	g.Flag("path.sysfs", "Where sysfs is mounted.").Default("/sys").StringVar(&o.paths.Sysfs)
-	g.Flag("path.kmsg", "The kernel log.").Default("/dev/kmsg").StringVar(&o.paths.Kmsg)
-	g.Flag("path.cdi", "Folder of CDI specs (repeatable).").Default("/etc/cdi", "/var/run/cdi").StringsVar(&o.cdi)
-	g.Flag(
-		"inventory.file",
-		"File of ResourceSlices and ResourceClaims, as kubectl get -o yaml prints them, in place of the API server's slices.",
-	).PlaceHolder("FILE").StringVar(&o.inventoryFile)
+// addFlags adds the flags for the inputs of the node.
+func (o *nodeOptions) addFlags(add addFlag) {
+	add("node-name", "=NAME", &o.node, "Name of this node; default: $NODE_NAME, else the host's name.")
+	add("kubelet.root", "/var/lib/kubelet", &o.kubeletRoot, "Root folder of the kubelet.")
+	add("kubelet.podresources-socket", "=SOCKET", &o.socket,
+		"Socket of the PodResources service; default: pod-resources/kubelet.sock under the root.")
+	add("kubelet.pods-socket", "=SOCKET", &o.podsSocket,
+		"Socket of the kubelet's Pods API (Kubernetes 1.37); default: pods-api/pods-api.sock under the root.")
+	add("kubelet.empty-grace", "60s", &o.emptyGrace,
+		"How long an empty answer is ignored if no cgroup proves that the pods have ended.")
+	add("path.podlogs", "/var/log/pods", &o.podLogs, "Folder of the pods' logs; its names have the pods' UIDs.")
+	add("path.procfs", "/proc", &o.paths.Procfs, "Where procfs is mounted.")
+	add("path.sysfs", "/sys", &o.paths.Sysfs, "Where sysfs is mounted.")
+	add("path.kmsg", "/dev/kmsg", &o.paths.Kmsg, "The kernel log.")
+	add("path.cdi", "/etc/cdi /var/run/cdi", &o.cdi, "Folder of CDI specs (repeatable).")
+	add("inventory.file", "=FILE", &o.inventoryFile,
+		"File of ResourceSlices and ResourceClaims, as kubectl get -o yaml prints them, in place of the API server's slices.")
 }
 
 // addKubeFlags adds the flags for the API server and for facts of its objects.
 func (o *options) addKubeFlags(app *kingpin.Application) {
-	o.group(
-		app, "API server", commandCheck, commandTop, commandWhy, removedIncidents, removedClaim, commandGateway,
-	).Flag(
-		"kubeconfig", "Kubeconfig of the API server; default: the service account's.",
-	).PlaceHolder("FILE").StringVar(&o.kubeconfig)
+	asked := []string{commandCheck, commandTop, commandWhy, removedIncidents, removedClaim, commandGateway}
+	add := o.group(app, "API server", asked...).add
+	add("kubeconfig", "=FILE", &o.kubeconfig, "Kubeconfig of the API server; default: the service account's.")
 	g := o.group(app, "API server", commandCheck)
 	g.Flag(
 		"kube", "Use of the API server: auto (in a cluster, or given a kubeconfig) or off.",
 	).Default("auto").EnumVar(&o.kube, "auto", "off")
-	g.Flag(
-		"pod-label", "Label of pods to show in dra_pod_info, as label_NAME (repeatable).",
-	).PlaceHolder("KEY").StringsVar(&o.podLabels)
-	g.Flag(
-		"pod-annotation", "Annotation of pods to show in dra_pod_info, as annotation_NAME (repeatable).",
-	).PlaceHolder("KEY").StringsVar(&o.podAnnotations)
-	g.Flag(
-		"claim-label", "Label of claims to show in dra_claim_info, as label_NAME (repeatable).",
-	).PlaceHolder("KEY").StringsVar(&o.claimLabels)
+	add = g.add
+	add("pod-label", "=KEY", &o.podLabels, "Label of pods to show in dra_pod_info, as label_NAME (repeatable).")
+	add("pod-annotation", "=KEY", &o.podAnnotations,
+		"Annotation of pods to show in dra_pod_info, as annotation_NAME (repeatable).")
+	add("claim-label", "=KEY", &o.claimLabels, "Label of claims to show in dra_claim_info, as label_NAME (repeatable).")
 }
 
 // validate checks the flags, and sets defaults that depend on others.
@@ -377,20 +318,15 @@ func (o *options) validate() error {
 	if err := pages.CheckMetricsPath(o.telemetryPath); err != nil {
 		return badFlag("web.telemetry-path", err)
 	}
-	for flag, d := range map[string]time.Duration{
-		"retention": o.retention, "pod.min-lifetime": o.minLifetime,
-		"counter.zero-hold": o.zeroHold, "kubelet.empty-grace": o.emptyGrace,
-		"web.last-scrape-timeout": o.lastScrape, "idle.quiet-after": o.quietAfter, "fit.after": o.fitAfter,
-	} {
-		if d < 0 {
-			return badFlag(flag, fmt.Errorf("%v is negative", d))
+	least := map[string]time.Duration{
+		"web.max-snapshot-age": minMaxAge, "sample.interval": minInterval, "stalled.after": 1,
+	}
+	for _, group := range o.groups {
+		for flag, d := range group.durations {
+			if *d < least[flag] {
+				return badFlag(flag, fmt.Errorf("%v is shorter than %v", *d, least[flag]))
+			}
 		}
-	}
-	if o.maxAge < minMaxAge {
-		return badFlag("web.max-snapshot-age", fmt.Errorf("%v is shorter than %v", o.maxAge, minMaxAge))
-	}
-	if o.interval < minInterval {
-		return badFlag("sample.interval", fmt.Errorf("%v is shorter than %v", o.interval, minInterval))
 	}
 	for flag, share := range map[string]float64{"idle.threshold": o.idleThreshold, "fit.margin": o.fitMargin} {
 		if !(share >= 0 && share < 1) {
@@ -399,9 +335,6 @@ func (o *options) validate() error {
 	}
 	if !(o.networkThreshold >= 0) {
 		return badFlag("idle.network-threshold", fmt.Errorf("%v is not 0 or more", o.networkThreshold))
-	}
-	if o.stalledAfter <= 0 {
-		return badFlag("stalled.after", fmt.Errorf("%v is not above 0", o.stalledAfter))
 	}
 	if o.maxSeries < 0 {
 		return badFlag("max-series", errors.New("is negative"))

@@ -21,6 +21,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/top"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // hostile has characters that could control a terminal: escape sequences in 7 and 8 bits, a bell, a
@@ -50,9 +51,7 @@ func TestPrintable(t *testing.T) {
 func TestLogsArePlain(t *testing.T) {
 	for _, name := range []string{"logfmt", "json"} {
 		format := promslog.NewFormat()
-		if err := format.Set(name); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, format.Set(name))
 		var out bytes.Buffer
 		promslog.New(&promslog.Config{Format: format, Writer: plain{&out}}).Warn("x"+hostile, "name", hostile)
 		text := out.String()
@@ -181,10 +180,7 @@ func TestErrorsOfTopArePlain(t *testing.T) {
 // answering returns the address of a server that sends the answer to each client.
 func answering(t *testing.T, answer string) string {
 	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	ended := make(chan struct{})
 	t.Cleanup(func() { _ = l.Close(); <-ended })
 	go func() {

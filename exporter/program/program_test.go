@@ -18,6 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
@@ -58,8 +59,6 @@ func TestBadUsage(t *testing.T) {
 		{"--source.broken", "--source.broken"},
 		{"--no-source.broken --source.unbuilt", "--source.unbuilt: not in this build"},
 		{"--no-source.broken --web.kube-authorization --kube=off", "--web.kube-authorization"},
-		{"--no-source.broken --incidents.events --kube=off", "--incidents.events: there is no API server"},
-		{"--no-source.broken --incidents.events --no-recorder", "--incidents.events: "},
 		{"top --interval=0s", "--interval"},
 		{"juggle", "unexpected juggle: --help lists the commands and their flags\n"},
 		{"chekc --verbose", "chekc"},
@@ -174,9 +173,7 @@ func TestSourceInPlace(t *testing.T) {
 func TestLastSource(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "scrape.yaml")
 	text := "endpoints: [{name: there, url: 'http://127.0.0.1:1/metrics', preset: dcgm-exporter}]\n"
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(config, []byte(text), 0o600))
 	list := []Source{{Name: "last", Last: true, New: idle("last").open}, {Name: "first", New: idle("first").open}}
 	for _, tc := range []struct {
 		args []string

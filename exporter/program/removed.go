@@ -1,6 +1,13 @@
 package program
 
-import "github.com/dra-exporter/dra-exporter/exporter/top"
+import (
+	"maps"
+	"slices"
+
+	"github.com/alecthomas/kingpin/v2"
+
+	"github.com/dra-exporter/dra-exporter/exporter/top"
+)
 
 // What has been removed is accepted for a release, and says what to use instead.
 const (
@@ -8,11 +15,32 @@ const (
 	removedClaim     = "claim"
 )
 
+// removedFlags returns the switches that have been removed, and what to use instead.
+func removedFlags() map[string]string {
+	return map[string]string{
+		"incidents.events":    "use alerts about dra_claim_incident_open, and /api/v1/incidents",
+		"source.intelgpu.pmu": "use --source.drm, which reads the engines that processes use",
+	}
+}
+
+// addRemoved adds the switches that have been removed.
+func (o *options) addRemoved(app *kingpin.Application) {
+	o.removed = map[string]*bool{}
+	for name := range removedFlags() {
+		o.removed[name] = app.Flag(name, "").Hidden().Bool()
+	}
+}
+
 // replaced returns the command in place of one that has been removed, and what to tell the user
 // about that and about removed flags.
 func (o *options) replaced(command string) (instead string, notices []string) {
 	if o.check.bundle != "" {
 		notices = append(notices, "--bundle has no effect: use check --output=json, and /api/v1/snapshot")
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.removed)) {
+		if *o.removed[name] {
+			notices = append(notices, "--"+name+" has no effect: "+removedFlags()[name])
+		}
 	}
 	switch command {
 	case removedIncidents:

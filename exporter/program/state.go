@@ -13,8 +13,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/archive"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
-	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/exporter/state"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
@@ -116,19 +114,18 @@ func (k kept) resume(
 	return books
 }
 
-// resumeStalls restores the judge of stalls, and adds it to the store.
-func (k kept) resumeStalls(judge *stall.Judge, log *slog.Logger) {
+// resumePart restores a part each of whose changes contains its whole state, and adds it to the
+// store.
+func (k kept) resumePart(name string, part state.Part, restore func([]byte) error, log *slog.Logger) {
 	if k.store == nil {
 		return
 	}
-	if k.restored != nil {
-		if last := k.last(partStalls); len(last) > 0 {
-			if err := judge.Restore(last); err != nil {
-				log.Warn("the state of stalled claims of an earlier process can't be read", "err", err)
-			}
+	if last := k.last(name); len(last) > 0 {
+		if err := restore(last); err != nil {
+			log.Warn("a part of the state of an earlier process can't be read", "part", name, "err", err)
 		}
 	}
-	k.store.Add(partStalls, judge)
+	k.store.Add(name, part)
 }
 
 // resumeSources restores the positions of sources that follow logs, and adds them to the store.
@@ -149,20 +146,12 @@ func (k kept) resumeSources(sources []driver.Source) {
 	}
 }
 
-// resumeTallies restores the number of occurrences of incidents, and adds it to the store.
-func (k kept) resumeTallies(r *recorder.Recorder, log *slog.Logger) {
-	if k.restored != nil {
-		if last := k.last(partTallies); len(last) > 0 {
-			if err := r.RestoreTallies(last); err != nil {
-				log.Warn("the numbers of occurrences of incidents can't be read", "err", err)
-			}
-		}
-	}
-	k.store.Add(partTallies, r)
-}
-
-// last returns the last state of a part each of whose changes contains its whole state.
+// last returns the last state of a part each of whose changes contains its whole state; nil: there
+// is none.
 func (k kept) last(part string) []byte {
+	if k.restored == nil {
+		return nil
+	}
 	last, changes := k.restored.Part(part)
 	if len(changes) > 0 {
 		last = changes[len(changes)-1]

@@ -46,10 +46,7 @@ func (o *topOptions) add(app *kingpin.Application) {
 	c := app.Command(commandTop, "Show a live table of one or several running exporters.")
 	o.addTargets(c)
 	o.addTable(c)
-	var views []string
-	for _, view := range top.Views() {
-		views = append(views, string(view))
-	}
+	views := texts(top.Views())
 	c.Flag("view", "Contents of the table: "+strings.Join(views, ", ")+".").Default(views[0]).EnumVar(&o.view, views...)
 	c.Flag("incidents", "The same as --view=incidents.").BoolVar(&o.incidents)
 	c = app.Command(removedIncidents, "").Hidden()
@@ -69,43 +66,40 @@ func (o *topOptions) add(app *kingpin.Application) {
 
 // addTargets adds the flags that select exporters.
 func (o *topOptions) addTargets(c *kingpin.CmdClause) {
-	c.Flag(
-		"url", "Address of an exporter, as URL or HOST:PORT (repeatable).",
-	).PlaceHolder("URL").Default("http://127.0.0.1:10985").StringsVar(&o.urls)
-	c.Flag(
-		"all-addresses", "Ask every address of the hosts in --url: all exporters behind a headless Service.",
-	).BoolVar(&o.eachIP)
-	c.Flag(
-		"all-nodes",
+	add := addTo(c)
+	add("url", "http://127.0.0.1:10985", &o.urls, "Address of an exporter, as URL or HOST:PORT (repeatable).")
+	add("all-addresses", "", &o.eachIP,
+		"Ask every address of the hosts in --url: all exporters behind a headless Service.")
+	add("all-nodes", "", &o.fromKube,
 		"Ask the exporters of all nodes through the API server, with --kubeconfig, $KUBECONFIG or ~/.kube/config: the pods "+
-			"labelled app.kubernetes.io/name=dra-exporter. It needs the right to get pods/proxy.",
-	).BoolVar(&o.fromKube)
-	c.Flag(
-		"node", "With --all-nodes: ask only the exporter of this node (repeatable).",
-	).PlaceHolder("NODE").StringsVar(&o.nodes)
-	c.Flag(
-		"http.config.file",
-		"Settings for exporters that require TLS or a password: Prometheus's settings of an HTTP client "+
-			"(tls_config, authorization, basic_auth).",
-	).PlaceHolder("FILE").StringVar(&o.httpConfig)
+			"labelled app.kubernetes.io/name=dra-exporter. It needs the right to get pods/proxy.")
+	add("node", "=NODE", &o.nodes, "With --all-nodes: ask only the exporter of this node (repeatable).")
+	add("http.config.file", "=FILE", &o.httpConfig,
+		"Settings for exporters that require TLS or a password: Prometheus's settings of an HTTP client (tls_config, "+
+			"authorization, basic_auth).")
 }
 
 // addTable adds the flags of a table.
 func (o *topOptions) addTable(c *kingpin.CmdClause) {
-	c.Flag("once", "Print the table once and exit.").BoolVar(&o.once)
 	c.Flag(
 		"output", "Format: table, wide or json; json prints once, and all views.",
 	).Short('o').Default("table").EnumVar(&o.output, "table", "wide", "json")
-	var orders []string
-	for _, order := range top.Orders() {
-		orders = append(orders, string(order))
-	}
+	orders := texts(top.Orders())
 	c.Flag("sort", "Sort by: "+strings.Join(orders, ", ")+".").Default("state").EnumVar(&o.sort, orders...)
-	c.Flag("reverse", "Reverse the order.").BoolVar(&o.reverse)
-	c.Flag(
-		"filter", "Show only rows with these words in a name, a model or the state.",
-	).PlaceHolder("WORDS").StringVar(&o.filter)
-	c.Flag("interval", "How often to refresh the table.").Default("1s").DurationVar(&o.interval)
+	add := addTo(c)
+	add("once", "", &o.once, "Print the table once and exit.")
+	add("reverse", "", &o.reverse, "Reverse the order.")
+	add("filter", "=WORDS", &o.filter, "Show only rows with these words in any column.")
+	add("interval", "1s", &o.interval, "How often to refresh the table.")
+}
+
+// texts returns values as strings.
+func texts[S ~string](of []S) []string {
+	var out []string
+	for _, s := range of {
+		out = append(out, string(s))
+	}
+	return out
 }
 
 // runTop shows a table until ctx ends, on the alternate screen of a terminal or as text. The
@@ -140,7 +134,7 @@ func runTop(ctx context.Context, o *options, command string, w io.Writer) error 
 	file, isFile := w.(*os.File)
 	switch {
 	case !isTable:
-		return top.Describe(ctx, c, subjects, widthOf(file), w)
+		return top.Describe(ctx, c, subjects, w)
 	case c.Format == top.FormatJSON:
 		return top.Print(ctx, c, plainJSON{w})
 	case t.once:
@@ -150,16 +144,6 @@ func runTop(ctx context.Context, o *options, command string, w io.Writer) error 
 	default:
 		return top.Repeat(ctx, c, w)
 	}
-}
-
-// widthOf returns the width of a terminal, or a default width for other files; nil is not a file.
-func widthOf(file *os.File) int {
-	if file != nil {
-		if width, _, err := term.GetSize(int(file.Fd())); err == nil {
-			return width
-		}
-	}
-	return 100
 }
 
 // subjects returns the possible meanings of the name, in the order in which they are tried.

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // apiServer starts an API server with two nodes, which passes requests to their exporters. It
@@ -70,9 +72,7 @@ func apiServer(t *testing.T, refuse ...string) (kubeconfig string, asked func() 
 	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
 	content := `{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a}}],
 		clusters: [{name: a, cluster: {server: ` + server.URL + `}}]}`
-	if err := os.WriteFile(kubeconfig, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(kubeconfig, []byte(content), 0o600))
 	return kubeconfig, func() []string {
 		mu.Lock()
 		defer mu.Unlock()
@@ -94,7 +94,7 @@ func TestAllNodes(t *testing.T) {
 		{"incidents --once", []string{"gpu-0: XID 31", "team/rank-1", "team/rank-2"}, nil, true},
 		{"why team/train-2", []string{
 			"Claim team/train-2 on node-2", "stalled: ", "for 60 min", "gpu-0: XID 31 (i",
-			"power  500 W  (300 W to 500 W)",
+			"\n\nRecorded of claim team/train on gpu-0\n  power  500 W  (300 W to 500 W)  ▅█\n",
 		}, []string{"node-1"}, false},
 		{"claim -n team train-1", []string{"Claim team/train-1 on node-1"}, nil, true}, // the API server has no such claim
 		{"why team/rank-2", []string{
@@ -148,6 +148,8 @@ func TestRemoved(t *testing.T) {
 		"incidents --all-nodes --once":            "use top --view=incidents",
 		"claim team/train-2 --all-nodes":          "use why NAMESPACE/NAME",
 		"check --bundle=a --kube=off":             "--bundle has no effect",
+		"check --incidents.events --kube=off":     "--incidents.events has no effect",
+		"check --source.intelgpu.pmu --kube=off":  "--source.intelgpu.pmu has no effect",
 		"why team/train-2 --all-nodes":            "",
 		"top --view=incidents --all-nodes --once": "",
 	} {

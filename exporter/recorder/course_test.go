@@ -5,12 +5,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // health is a reading of the health.
@@ -79,9 +78,7 @@ func TestOrder(t *testing.T) {
 	for _, i := range s.Incidents() {
 		got = append(got, i.Kind)
 	}
-	if diff := cmp.Diff([]recorder.Kind{recorder.LinkDown, recorder.Unhealthy}, got); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", []recorder.Kind{recorder.LinkDown, recorder.Unhealthy}, got)
 	s.link(1, health("unhealthy"))
 	s.pass(1)
 	if i := s.Incidents()[0]; i.Kind != recorder.Unhealthy || i.Count != 2 || !i.Open() {
@@ -226,8 +223,8 @@ func TestLossNeedsWitness(t *testing.T) {
 	}
 }
 
-// The recording of an incident exists a second after its detection, grows, has the latest
-// occurrence long after the ring has forgotten the onset, and continues in another process.
+// The recording of an incident exists a second after its detection, is stored within seconds, and
+// stays in another process, when it happens again.
 func TestRecordingOutlives(t *testing.T) {
 	s := newStory(t)
 	s.Hold("a", "a")
@@ -262,7 +259,6 @@ func TestRecordingOutlives(t *testing.T) {
 	s.pass(900 / 2)
 	s.link(2)
 	s.pass(1)
-	last := s.Incidents()[0].Last
 	s.pass(900)
 	keep()
 	i := stored[id]
@@ -271,20 +267,15 @@ func TestRecordingOutlives(t *testing.T) {
 	}
 	for name, at := range map[string]time.Time{
 		"the minute before": onset.Add(-58 * time.Second), "the onset": onset,
-		"the minute after":           onset.Add(58 * time.Second),
-		"the minute before the last": last.Add(-58 * time.Second), "the last": last, "and after": last.Add(58 * time.Second),
 	} {
 		if !reaches(i, at) {
 			t.Errorf("the recording lacks %s", name)
 		}
 	}
-	if reaches(i, onset.Add(150*time.Second)) || len(i.Chart.Times) > 250 {
-		t.Errorf("the recording of %d ticks has more than is needed", len(i.Chart.Times))
-	}
 }
 
-// An incident that recurs each minute is stored each minute, with its recording.
-func TestRepeatedIsStoredWithItsRecording(t *testing.T) {
+// An incident that recurs each minute is stored each minute.
+func TestRepeatedIsStored(t *testing.T) {
 	s := newStory(t)
 	s.Hold("a", "a")
 	s.link(0)
@@ -302,9 +293,6 @@ func TestRepeatedIsStoredWithItsRecording(t *testing.T) {
 	for _, news := range s.news {
 		for _, i := range news.Changed {
 			counts = append(counts, i.Count)
-			if last := i.Chart.Times[len(i.Chart.Times)-1]; i.Last.Sub(last) > time.Second {
-				t.Errorf("it is stored with a recording until %v, and happened last at %v", last, i.Last)
-			}
 		}
 	}
 	if len(counts) < 4 || len(counts) > 6 || counts[len(counts)-1] != 15 {

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // part is a series in one block.
@@ -133,7 +133,7 @@ func (l *line) compare(other *line) int {
 
 // lines returns the series of a cut, ordered and not decoded. Parts of the same series are joined.
 func (c cut) lines() []line {
-	index := map[*ledger.Series]int{}
+	index := map[*book.Series]int{}
 	var out []line
 	number, sizes := make([]int, len(c.parts)), []int(nil)
 	for n := range c.parts {

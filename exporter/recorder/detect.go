@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // detector finds what happened between two snapshots.
@@ -14,12 +14,12 @@ type detector struct {
 	devices map[driver.ID]condition
 	before  map[driver.ID]condition // at the previous snapshot
 	sources map[string]service
-	ended   map[*ledger.HolderKey]bool
+	ended   map[*book.HolderKey]bool
 }
 
 // condition is the condition of a device at a snapshot.
 type condition struct {
-	up        ledger.Up
+	up        book.Up
 	health    string
 	taints    []string // with the effect NoExecute
 	lastError time.Time
@@ -36,24 +36,24 @@ type happening struct {
 	kind   Kind
 	code   string
 	labels driver.Labels // of the error
-	device *ledger.Device
+	device *book.Device
 	source string
 	at     time.Time // time of the last occurrence
 	onset  time.Time // time of its start; the zero time: at
 	count  int
-	claim  *ledger.HolderKey // the claim that ended or stalls, if any
-	chart  *Chart            // the recording of its start; nil: the ring has it
+	claim  *book.HolderKey // the claim that ended or stalls, if any
+	chart  *Chart          // the recording of its start, which the ring may have forgotten; nil: none
 }
 
 func newDetector() *detector {
 	return &detector{
 		devices: map[driver.ID]condition{}, before: map[driver.ID]condition{}, sources: map[string]service{},
-		ended: map[*ledger.HolderKey]bool{},
+		ended: map[*book.HolderKey]bool{},
 	}
 }
 
 // observe returns what happened since the previous snapshot.
-func (d *detector) observe(s *ledger.Snapshot) []happening {
+func (d *detector) observe(s *book.Snapshot) []happening {
 	out := d.observeSources(s)
 	d.before, d.devices = d.devices, d.before
 	clear(d.devices)
@@ -73,7 +73,7 @@ func (d *detector) observe(s *ledger.Snapshot) []happening {
 	return append(out, d.ends(s)...)
 }
 
-func conditionOf(d *ledger.Device, before *condition) condition {
+func conditionOf(d *book.Device, before *condition) condition {
 	c := condition{
 		up: d.Up, lastError: d.LastError, sources: sourcesOf(d, before.sources), listed: !d.Entry.Unlisted,
 	}
@@ -97,7 +97,7 @@ func (c *condition) bad() bool {
 }
 
 // changes returns what got worse since the earlier condition.
-func (c *condition) changes(now condition, of *ledger.Device, at time.Time) []happening {
+func (c *condition) changes(now condition, of *book.Device, at time.Time) []happening {
 	var out []happening
 	if c.health != "" && c.health != "unhealthy" && now.health == "unhealthy" {
 		out = append(out, happening{kind: Unhealthy, device: of, at: at, count: 1})
@@ -111,7 +111,7 @@ func (c *condition) changes(now condition, of *ledger.Device, at time.Time) []ha
 }
 
 // failuresOf returns the errors that a device's counters counted at the snapshot.
-func failuresOf(of *ledger.Device, s *ledger.Snapshot) []happening {
+func failuresOf(of *book.Device, s *book.Snapshot) []happening {
 	var out []happening
 	for i := range s.Failures {
 		f := &s.Failures[i]
@@ -137,10 +137,10 @@ func failuresOf(of *ledger.Device, s *ledger.Snapshot) []happening {
 // ends returns the claims that ended while a device was in a bad condition, or within a minute of
 // an error that hit the claim. If the ledger does not keep errors by holder, an error of the device
 // counts for each of its claims.
-func (d *detector) ends(s *ledger.Snapshot) []happening {
+func (d *detector) ends(s *book.Snapshot) []happening {
 	byHolder := s.Catalogue.OrStandard().Spec(driver.Errors).Sharing == driver.Witnessed
 	var out []happening
-	ended := make(map[*ledger.HolderKey]bool, len(d.ended))
+	ended := make(map[*book.HolderKey]bool, len(d.ended))
 	for h := range endedClaims(s) {
 		ended[h.HolderKey] = true
 		c, last := d.devices[h.Device], h.LastError
@@ -150,7 +150,7 @@ func (d *detector) ends(s *ledger.Snapshot) []happening {
 		if d.ended[h.HolderKey] || !c.bad() && (last.IsZero() || h.Ended.Sub(last) >= recentError) {
 			continue
 		}
-		at := slices.IndexFunc(s.Devices, func(of ledger.Device) bool { return of.ID == h.Device })
+		at := slices.IndexFunc(s.Devices, func(of book.Device) bool { return of.ID == h.Device })
 		if at >= 0 {
 			out = append(out, happening{
 				kind: ClaimEndsInError, device: &s.Devices[at], at: h.Ended, count: 1, claim: h.HolderKey,
@@ -162,9 +162,9 @@ func (d *detector) ends(s *ledger.Snapshot) []happening {
 }
 
 // endedClaims yields the rows of ended claims.
-func endedClaims(s *ledger.Snapshot) iter.Seq[*ledger.Holder] {
-	return func(yield func(*ledger.Holder) bool) {
-		for _, rows := range [2][]ledger.Holder{s.EarlierClaims, s.Claims} {
+func endedClaims(s *book.Snapshot) iter.Seq[*book.Holder] {
+	return func(yield func(*book.Holder) bool) {
+		for _, rows := range [2][]book.Holder{s.EarlierClaims, s.Claims} {
 			for i := range rows {
 				if !rows[i].Ended.IsZero() && !yield(&rows[i]) {
 					return
@@ -175,7 +175,7 @@ func endedClaims(s *ledger.Snapshot) iter.Seq[*ledger.Holder] {
 }
 
 // within reports whether device is of, or a partition of it.
-func within(device, of *ledger.Device) bool {
+func within(device, of *book.Device) bool {
 	if device.ID == of.ID {
 		return true
 	}

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -34,7 +34,7 @@ type occurrence struct {
 
 // occurrences returns the occurrences of a happening. One that is not an error began in the
 // interval before it was detected.
-func (r *Recorder) occurrences(h *happening, s *ledger.Snapshot) []occurrence {
+func (r *Recorder) occurrences(h *happening, s *book.Snapshot) []occurrence {
 	began := h.at
 	if !h.onset.IsZero() {
 		began = h.onset
@@ -64,8 +64,8 @@ func (r *Recorder) occurrences(h *happening, s *ledger.Snapshot) []occurrence {
 }
 
 // uidOf returns the UID of a claim in a snapshot, empty if it is unknown.
-func uidOf(claim *ledger.HolderKey, s *ledger.Snapshot) string {
-	for _, rows := range [2][]ledger.Holder{s.Claims, s.EarlierClaims} {
+func uidOf(claim *book.HolderKey, s *book.Snapshot) string {
+	for _, rows := range [2][]book.Holder{s.Claims, s.EarlierClaims} {
 		for i := range rows {
 			if rows[i].HolderKey == claim {
 				return rows[i].UID
@@ -78,7 +78,7 @@ func uidOf(claim *ledger.HolderKey, s *ledger.Snapshot) string {
 // holdersAt returns the holders that may have held the device, or a partition of it, at an
 // occurrence, and which of them it hit. If the time is not known exactly, notBefore is the earliest
 // time.
-func (r *Recorder) holdersAt(h *happening, s *ledger.Snapshot) (holders []Holder, notBefore time.Time) {
+func (r *Recorder) holdersAt(h *happening, s *book.Snapshot) (holders []Holder, notBefore time.Time) {
 	at := map[*timeline.Period]int{}
 	holders = []Holder{} // not nil: JSON has a list
 	for _, o := range r.occurrences(h, s) {
@@ -102,7 +102,7 @@ func (r *Recorder) holdersAt(h *happening, s *ledger.Snapshot) (holders []Holder
 }
 
 // periods yields the periods of the device, and of its partitions, in which it may have happened.
-func (o *occurrence) periods(h *happening, s *ledger.Snapshot) iter.Seq[*timeline.Period] {
+func (o *occurrence) periods(h *happening, s *book.Snapshot) iter.Seq[*timeline.Period] {
 	return func(yield func(*timeline.Period) bool) {
 		for i := range s.Devices {
 			if !within(&s.Devices[i], h.device) {

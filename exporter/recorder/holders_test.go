@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // An error with a known time hits the holders at that time, and possibly one whose end is known
@@ -56,15 +57,9 @@ func TestHoldersAtAnError(t *testing.T) {
 // expectHits checks which claims an incident hit, and that the holders are these alone.
 func (s *story) expectHits(i *recorder.Incident, hit, possible []string) {
 	s.Helper()
-	if diff := cmp.Diff(hit, i.Claims()); diff != "" {
-		s.Errorf("claims that were hit (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(possible, i.PossibleClaims()); diff != "" {
-		s.Errorf("claims that may have been hit (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(hit, i.Pods()); diff != "" {
-		s.Errorf("pods that were hit (-want +got):\n%s", diff)
-	}
+	expect.Equal(s, "claims that were hit", hit, i.Claims())
+	expect.Equal(s, "claims that may have been hit", possible, i.PossibleClaims())
+	expect.Equal(s, "pods that were hit", hit, i.Pods())
 }
 
 // An error that happened between two readings, 5 s apart, hit the holders of all of that time, and

@@ -153,13 +153,12 @@ type Incident struct {
 	End        *time.Time `json:"end,omitempty"`
 	Resolution Resolution `json:"resolution,omitempty"`
 	Holders    []Holder   `json:"holders"`
-	// Chart is the recording, from a minute before to a minute after the onset, the detection and the
-	// last occurrence. It grows until then. It is present only in an incident that is requested by its
-	// ID.
+	// Chart is the recording, from a minute before the onset to a minute after the detection, as far
+	// back as the recorder reaches. It grows until then. It is present only in an incident that is
+	// requested by its ID.
 	Chart *Chart `json:"recording,omitempty"`
 
-	parent    string // of the device; "": it is not a partition
-	suspected bool   // a stalled claim that is not yet confirmed
+	parent string // of the device; "": it is not a partition
 }
 
 const (
@@ -272,29 +271,6 @@ func (i *Incident) Subject() string {
 		return "source " + i.Source
 	}
 	return i.Device.String()
-}
-
-// windows returns the recorded periods, ordered and without overlap.
-func (i *Incident) windows() (out [][2]time.Time) {
-	moments := []time.Time{i.Onset, i.Detected, i.Last}
-	slices.SortFunc(moments, time.Time.Compare)
-	for _, at := range moments {
-		from, to := at.Add(-evidence), at.Add(evidence)
-		if n := len(out) - 1; n >= 0 && !out[n][1].Before(from) {
-			out[n][1] = to
-			continue
-		}
-		out = append(out, [2]time.Time{from, to})
-	}
-	return out
-}
-
-// recorded returns when the recording is complete, unless the incident recurs.
-func (i *Incident) recorded() time.Time {
-	if i.Last.After(i.Detected) {
-		return i.Last.Add(evidence)
-	}
-	return i.Detected.Add(evidence)
 }
 
 // describe returns a description of what happened.

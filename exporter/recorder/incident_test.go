@@ -169,6 +169,13 @@ func TestConditions(t *testing.T) {
 	health := func(status string) driver.Reading {
 		return driver.Reading{Quantity: driver.Health, Labels: driver.Labels{status}, Value: 1}
 	}
+	nvlink := func(severity string) func(*story) {
+		return func(s *story) {
+			s.Read(jointest.Watts(1), driver.Reading{
+				Quantity: driver.Errors, Labels: driver.Labels{"xid", "145", severity}, Value: 1, Since: jointest.Start().Add(1),
+			})
+		}
+	}
 	taint := driver.Taint{Key: "gpu.example.com/bad", Effect: "NoExecute"}
 	tests := []struct {
 		name   string
@@ -208,6 +215,13 @@ func TestConditions(t *testing.T) {
 					Hardware: driver.Hardware{UUID: "gpu-0"}, Taints: []driver.Taint{{Key: "a", Effect: "NoSchedule"}},
 				}}
 			},
+		},
+		{
+			name: "nonfatal error of NVLink", begin: func(s *story) { s.Read(jointest.Watts(1)) }, change: nvlink("nonfatal"),
+		},
+		{
+			name: "fatal error of NVLink", want: recorder.XID, begin: func(s *story) { s.Read(jointest.Watts(1)) },
+			change: nvlink("fatal"),
 		},
 		{
 			name: "corrected error", begin: func(s *story) { s.Read(jointest.Watts(1)) },

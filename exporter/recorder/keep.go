@@ -10,9 +10,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// tally is the number of occurrences of an incident. It is kept apart from the incident's document,
-// which is stored only once a minute: if the process is killed, the ledger does not count an error
-// again.
+// tally is the number of occurrences of an incident. It is kept apart from the document, which is
+// stored once a minute: if the process is killed, the ledger does not count an error again.
 type tally struct {
 	ID    string    `json:"id"`
 	Count int       `json:"count"`
@@ -20,7 +19,7 @@ type tally struct {
 }
 
 // recently is the time for which an incident's document may lack its last occurrence.
-const recently = 2 * growEveryLate
+const recently = 2 * storeEvery
 
 // AppendState appends, as JSON, the number of occurrences of incidents whose documents may lack
 // some. It implements state.Part; clock is not needed. It must be called by the goroutine that

@@ -3,6 +3,8 @@ package recorder
 import (
 	"testing"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // An incident that another process knew has happened as often as that process knew, also where its
@@ -22,9 +24,7 @@ func TestTallies(t *testing.T) {
 	}
 	next := New(Config{Interval: time.Second})
 	next.Restore([]*Incident{incident("a", 5, at), incident("b", 9, at), incident("c", 4, now)})
-	if err := next.RestoreTallies(state); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, next.RestoreTallies(state))
 	for id, want := range map[string]int{"a": 7, "b": 9, "c": 4} {
 		i, err := next.Incident(t.Context(), id)
 		if err != nil || i.Count != want || id == "a" && !i.Last.Equal(now.Add(-time.Second)) {

@@ -1,13 +1,14 @@
 package recorder
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/xid"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // service is the history of a source.
@@ -24,7 +25,7 @@ const noneOfAll = string(driver.ReasonNoData)
 
 // observeSources returns the sources that have begun to fail as a whole. A source whose only device
 // the driver has lost does not count.
-func (d *detector) observeSources(s *ledger.Snapshot) []happening {
+func (d *detector) observeSources(s *book.Snapshot) []happening {
 	var out []happening
 	for i := range s.Sources {
 		of := &s.Sources[i]
@@ -56,7 +57,7 @@ func (d *detector) observeSources(s *ledger.Snapshot) []happening {
 
 // sourcesOf returns the names of the sources with readings of a device, without suffixes. It
 // returns before if they are the same.
-func sourcesOf(d *ledger.Device, before []string) []string {
+func sourcesOf(d *book.Device, before []string) []string {
 	var room [4]string
 	out := room[:0]
 	for i := range d.Values {
@@ -82,7 +83,7 @@ func (c *condition) follow(before *condition, failures []happening) {
 			c.offBus = failures[i].at
 		}
 	}
-	if c.up != ledger.UpNow {
+	if c.up != book.UpNow {
 		c.sources, c.listed, c.downSince, c.lost = before.sources, before.listed, before.downSince, before.lost
 	}
 }
@@ -102,24 +103,16 @@ const offBusWithin = 5 * time.Minute
 
 // lossText describes the evidence of a loss.
 func lossText(code string) string {
-	switch code {
-	case lostByDriver:
-		return "its driver says so"
-	case lostByBus:
-		return "it fell off the bus (XID 79)"
-	case lostUnread:
-		return "its source answers and can't read it"
-	case lostBySlices:
-		return "its driver no longer lists it"
-	default:
-		return "its source answers without it"
-	}
+	return cmp.Or(map[string]string{
+		lostByDriver: "its driver says so", lostByBus: "it fell off the bus (XID 79)",
+		lostUnread: "its source answers and can't read it", lostBySlices: "its driver no longer lists it",
+	}[code], "its source answers without it")
 }
 
 // loss returns a happening if a device is newly lost: it was readable, is not any more, and there
 // is evidence besides the missing answer.
-func (d *detector) loss(now *condition, of *ledger.Device, s *ledger.Snapshot) []happening {
-	if now.up != ledger.Down {
+func (d *detector) loss(now *condition, of *book.Device, s *book.Snapshot) []happening {
+	if now.up != book.Down {
 		now.downSince, now.lost = time.Time{}, false
 		return nil
 	}
@@ -143,7 +136,7 @@ func (d *detector) loss(now *condition, of *ledger.Device, s *ledger.Snapshot) [
 // witnessOf returns the evidence that an unreadable device is lost; "": none. A source that answers
 // with impossible values, or with what is no number, has not lost the device; but a device of which
 // it knows nothing, while it reads others, is gone, whatever the others say.
-func (d *detector) witnessOf(now *condition, of *ledger.Device) string {
+func (d *detector) witnessOf(now *condition, of *book.Device) string {
 	if away := now.downSince.Sub(now.offBus); !now.offBus.IsZero() && away.Abs() <= offBusWithin {
 		return lostByBus
 	}

@@ -25,8 +25,7 @@ type publication struct {
 func (r *Recorder) publish(at time.Time) {
 	p := &publication{
 		tape: r.ring.tape, at: at, recorded: r.ring.before, timeline: r.timeline,
-		incidents: r.incidents, receipts: r.receipts,
-		suspected: r.suspected,
+		incidents: r.incidents, suspected: r.suspected, receipts: r.receipts,
 	}
 	r.published.Store(p)
 	if slices.ContainsFunc(p.incidents, p.isGrowing) || len(p.suspected) > 0 {

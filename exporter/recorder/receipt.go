@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // Receipt is what a claim used from its start to its end. Fields of the FinOps Open Cost and Usage
@@ -51,7 +51,7 @@ type Lifecycle struct {
 }
 
 // newLifecycle returns the known part of a claim's life.
-func newLifecycle(l *ledger.Life) Lifecycle {
+func newLifecycle(l *book.Life) Lifecycle {
 	at := func(t time.Time) *time.Time {
 		if t.IsZero() {
 			return nil
@@ -137,7 +137,7 @@ func (r *Receipt) Valid() bool {
 const MaxReceipts = 256
 
 // newReceipt returns the receipt of a claim. devices are the charges for each of its devices.
-func newReceipt(devices []ledger.Closed, catalogue driver.Catalogue, number int) *Receipt {
+func newReceipt(devices []book.Closed, catalogue driver.Catalogue, number int) *Receipt {
 	first := &devices[0]
 	out := &Receipt{
 		ChargeCategory: "Usage", ResourceType: "ResourceClaim", ResourceName: first.Name, SubAccountName: first.Namespace,
@@ -166,14 +166,14 @@ func newReceipt(devices []ledger.Closed, catalogue driver.Catalogue, number int)
 	slices.SortFunc(out.Pods, func(a, b ReceiptPod) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.UID, b.UID))
 	})
-	life := ledger.LifeOf(devices)
+	life := book.LifeOf(devices)
 	out.Lifecycle = newLifecycle(&life)
 	out.ID = newID(out.ChargePeriodEnd, number)
 	return out
 }
 
 // receiptOf returns the charges for one device.
-func receiptOf(c *ledger.Closed, catalogue driver.Catalogue) ReceiptDevice {
+func receiptOf(c *book.Closed, catalogue driver.Catalogue) ReceiptDevice {
 	out := ReceiptDevice{ID: c.Device, Model: c.Model, Attribution: string(c.Attribution)}
 	out.Figures = append(out.Figures, Figure{
 		Quantity: "allocated_seconds", ConsumedUnit: "seconds", ConsumedQuantity: c.Held, ErrorBound: &c.HeldBound,

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
@@ -15,6 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // claimOnce lets a claim of a UID hold a device that uses 100 W for some seconds.
@@ -113,9 +112,7 @@ func TestSensorError(t *testing.T) {
 		}
 		s.Free("a")
 		s.pass(45)
-		if diff := cmp.Diff(tc.want, energyOf(s.Receipts()[0].Devices[0]).SensorError); diff != "" {
-			t.Errorf("%s: -want +got:\n%s", name, diff)
-		}
+		expect.Equal(t, name, tc.want, energyOf(s.Receipts()[0].Devices[0]).SensorError)
 	}
 }
 
@@ -245,7 +242,5 @@ func TestReceiptLifecycle(t *testing.T) {
 	want := recorder.Lifecycle{
 		Allocated: &allocated, Waiting: &allocated, Prepared: &prepared, Ended: &ended, PreparationSeconds: &wait,
 	}
-	if diff := cmp.Diff(want, all[0].Lifecycle); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", want, all[0].Lifecycle)
 }

@@ -7,28 +7,28 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // The last minutes of a device are means over equal periods of its most informative quantity. Its
 // traffic is that of the last ten seconds over all links, whenever it is read.
 func TestRecent(t *testing.T) {
 	ids := map[string]driver.ID{}
-	s := &ledger.Snapshot{Time: time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)}
-	add := func(name string, series ...ledger.Series) {
+	s := &book.Snapshot{Time: time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)}
+	add := func(name string, series ...book.Series) {
 		id := driver.ID{Driver: "example.com", Pool: "pool", Device: name}
-		d := ledger.Device{Device: &join.Device{ID: id}, Key: &id}
+		d := book.Device{Device: &join.Device{ID: id}, Key: &id}
 		ids[name] = id
 		for i := range series {
-			d.Values = append(d.Values, ledger.Value{Series: &series[i]})
+			d.Values = append(d.Values, book.Value{Series: &series[i]})
 		}
 		s.Devices = append(s.Devices, d)
 	}
-	bytes := func(link, direction string) ledger.Series {
-		return ledger.Series{Quantity: driver.IOBytes, Labels: driver.Labels{link, direction}}
+	bytes := func(link, direction string) book.Series {
+		return book.Series{Quantity: driver.IOBytes, Labels: driver.Labels{link, direction}}
 	}
-	power := ledger.Series{Quantity: driver.Power}
-	add("gpu", power, ledger.Series{Quantity: driver.Utilization}, bytes("pcie", "receive"))
+	power := book.Series{Quantity: driver.Power}
+	add("gpu", power, book.Series{Quantity: driver.Utilization}, bytes("pcie", "receive"))
 	add("old", power)
 	add("nic", bytes("network", "receive"), bytes("rdma", "transmit"))
 	r := New(Config{Interval: time.Second})

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -39,15 +39,15 @@ type News struct {
 	Opened   []*Incident // new incidents
 	Repeated []Repeated  // incidents that recurred
 	Ended    []*Incident // incidents that are over
-	// Changed are the incidents to store, in their present state. An incident that recurs for the same
-	// holders is stored with its next chart; until then, AppendState has its number of occurrences.
+	// Changed are the incidents to store, in their present state. Until an incident that recurs is
+	// stored, AppendState has its number of occurrences.
 	Changed []*Incident
 	// Receipts are the receipts of claims that ended.
 	Receipts []*Receipt
-	// Stalled is [ledger.Snapshot.Stalled].
-	Stalled map[*ledger.HolderKey]stall.Verdict
-	// Open is [ledger.Snapshot.Incidents].
-	Open map[*ledger.HolderKey][]ledger.OpenIncident
+	// Stalled is [book.Snapshot.Stalled].
+	Stalled map[*book.HolderKey]stall.Verdict
+	// Open is [book.Snapshot.Incidents].
+	Open map[*book.HolderKey][]book.OpenIncident
 }
 
 // Repeated is an incident that recurred.
@@ -63,8 +63,8 @@ type Recorder struct {
 	config   Config
 	detector *detector
 	stalls   *stalls
-	stalled  map[*ledger.HolderKey]stall.Verdict // at the previous snapshot
-	number   int                                 // number of incidents and receipts so far
+	stalled  map[*book.HolderKey]stall.Verdict // at the previous snapshot
+	number   int                               // number of incidents and receipts so far
 
 	ring      *ring
 	timeline  *timeline.Timeline // of the last snapshot
@@ -104,7 +104,7 @@ func (r *Recorder) Turns() chan struct{} { return r.turns }
 func (r *Recorder) Judge() *stall.Judge { return r.stalls.judge }
 
 // Record adds a snapshot, which must not be older than the previous one.
-func (r *Recorder) Record(s *ledger.Snapshot) News {
+func (r *Recorder) Record(s *book.Snapshot) News {
 	happened := r.detector.observe(s)
 	stalled, judged := r.stalls.observe(s)
 	r.timeline = s.Timeline
@@ -140,7 +140,7 @@ func (r *Recorder) Record(s *ledger.Snapshot) News {
 
 // open adds an incident, or an occurrence of a known one, and returns it. isNew: it was not known.
 // It returns nil if a known condition merely persists.
-func (r *Recorder) open(h *happening, s *ledger.Snapshot) (incident *Incident, isNew bool) {
+func (r *Recorder) open(h *happening, s *book.Snapshot) (incident *Incident, isNew bool) {
 	i := r.incidentOf(h, s)
 	for n, known := range slices.Backward(r.incidents) {
 		if !known.same(i) {
@@ -152,11 +152,7 @@ func (r *Recorder) open(h *happening, s *ledger.Snapshot) (incident *Incident, i
 		again := *known
 		again.Holders = mergeHolders(known.Holders, i.Holders)
 		again.Last, again.Count, again.End, again.Resolution = i.Last, known.Count+i.Count, i.End, i.Resolution
-		if known.Open() && slices.Equal(known.Holders, again.Holders) {
-			r.put(n, &again) // AppendState has the number; the next chart is stored
-		} else {
-			r.replace(n, &again)
-		}
+		r.replace(n, &again)
 		return &again, false
 	}
 	r.number++
@@ -167,7 +163,7 @@ func (r *Recorder) open(h *happening, s *ledger.Snapshot) (incident *Incident, i
 }
 
 // incidentOf returns an incident without an ID.
-func (r *Recorder) incidentOf(h *happening, s *ledger.Snapshot) *Incident {
+func (r *Recorder) incidentOf(h *happening, s *book.Snapshot) *Incident {
 	i := &Incident{
 		Kind: h.kind, Code: h.code, Source: h.source, Onset: h.at.UTC(), Detected: s.Time.UTC(), Last: h.at.UTC(),
 		Severity: h.labels[2], Count: h.count, Chart: h.chart, Holders: []Holder{}, // not nil: JSON has a list
@@ -186,21 +182,16 @@ func (r *Recorder) incidentOf(h *happening, s *ledger.Snapshot) *Incident {
 	return i
 }
 
-// put replaces an incident by its next state.
-func (r *Recorder) put(n int, i *Incident) {
+// replace replaces an incident by its next state, which must be stored.
+func (r *Recorder) replace(n int, i *Incident) {
 	r.incidents = slices.Clone(r.incidents) // publications share the other one
 	r.incidents[n] = i
-}
-
-// replace is put for an incident that must be stored.
-func (r *Recorder) replace(n int, i *Incident) {
-	r.put(n, i)
 	r.changed[i.ID] = true
 }
 
 // storeEvery is the time between two stores of an incident, except for its end and its first
 // recording.
-const storeEvery = 30 * time.Second
+const storeEvery = time.Minute
 
 // toStore returns the changed incidents that are due to be stored: ended ones, and those not stored
 // for storeEvery.
@@ -242,7 +233,7 @@ func (r *Recorder) grow() {
 }
 
 // receipt adds the receipt of a claim.
-func (r *Recorder) receipt(devices []ledger.Closed, s *ledger.Snapshot) (out *Receipt, isNew bool) {
+func (r *Recorder) receipt(devices []book.Closed, s *book.Snapshot) (out *Receipt, isNew bool) {
 	r.number++
 	out = newReceipt(devices, s.Catalogue.OrStandard(), r.number)
 	if slices.ContainsFunc(r.receipts, out.isOf) { // an earlier process has made it

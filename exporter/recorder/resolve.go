@@ -6,13 +6,13 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 )
 
 // resolve ends incidents whose conditions are over, and returns them.
-func (r *Recorder) resolve(s *ledger.Snapshot) []*Incident {
+func (r *Recorder) resolve(s *book.Snapshot) []*Incident {
 	var out []*Incident
 	for n, i := range r.incidents {
 		if !i.Open() {
@@ -39,7 +39,7 @@ func (r *Recorder) resolve(s *ledger.Snapshot) []*Incident {
 
 // gone returns a resolution if the device, source or claim of an incident has been absent for long,
 // else "".
-func (r *Recorder) gone(i *Incident, s *ledger.Snapshot) Resolution {
+func (r *Recorder) gone(i *Incident, s *book.Snapshot) Resolution {
 	var there bool
 	why := DeviceGone
 	switch i.Kind {
@@ -75,13 +75,13 @@ func (r *Recorder) resolution(i *Incident, now time.Time) Resolution {
 	over, why := false, Quiet
 	switch i.Kind {
 	case DeviceLost:
-		over, why = of.up == ledger.UpNow, Back
+		over, why = of.up == book.UpNow, Back
 	case Unhealthy:
 		over, why = of.health != "" && of.health != "unhealthy", Healthy
 	case NoExecuteTaint:
 		over, why = !slices.Contains(of.taints, i.Code), Untainted
 	case XID, ECCUncorrected, RAS, LinkDown:
-		over = now.Sub(i.Last) >= mergeWithin && of.up != ledger.Down && of.health != "unhealthy"
+		over = now.Sub(i.Last) >= mergeWithin && of.up != book.Down && of.health != "unhealthy"
 	case ClaimStalled, ClaimEndsInError, SourceDown:
 	}
 	if !known || !over {
@@ -133,23 +133,23 @@ func (r *Recorder) held(h *Holder) *timeline.Period {
 func sameUID(a, b string) bool { return a == b || a == "" || b == "" }
 
 // openOf returns the open incidents that hit each claim.
-func (r *Recorder) openOf(s *ledger.Snapshot) map[*ledger.HolderKey][]ledger.OpenIncident {
+func (r *Recorder) openOf(s *book.Snapshot) map[*book.HolderKey][]book.OpenIncident {
 	if !slices.ContainsFunc(r.incidents, (*Incident).Open) {
 		return nil
 	}
-	out := map[*ledger.HolderKey][]ledger.OpenIncident{}
-	var room []ledger.OpenIncident // room for one incident per claim, which mostly suffices
+	out := map[*book.HolderKey][]book.OpenIncident{}
+	var room []book.OpenIncident // room for one incident per claim, which mostly suffices
 	for _, i := range r.incidents {
 		for n := range i.Holders {
 			h := &i.Holders[n]
 			if !i.Open() || !h.Hit {
 				continue
 			}
-			row := s.Claim(&ledger.HolderKey{Namespace: h.Namespace, Name: h.Claim, Device: h.ID})
+			row := s.Claim(&book.HolderKey{Namespace: h.Namespace, Name: h.Claim, Device: h.ID})
 			if row == nil || !row.Ended.IsZero() || !sameUID(row.UID, h.ClaimUID) {
 				continue
 			}
-			of := ledger.OpenIncident{Kind: string(i.Kind), Onset: i.Onset}
+			of := book.OpenIncident{Kind: string(i.Kind), Onset: i.Onset}
 			if all := out[row.HolderKey]; all != nil {
 				out[row.HolderKey] = latest(all, of)
 				continue
@@ -162,7 +162,7 @@ func (r *Recorder) openOf(s *ledger.Snapshot) map[*ledger.HolderKey][]ledger.Ope
 }
 
 // latest adds an incident. It replaces an earlier one of the same kind.
-func latest(all []ledger.OpenIncident, i ledger.OpenIncident) []ledger.OpenIncident {
+func latest(all []book.OpenIncident, i book.OpenIncident) []book.OpenIncident {
 	for n := range all {
 		if all[n].Kind == i.Kind {
 			if i.Onset.After(all[n].Onset) {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // OwnerKind is the kind of a series' owner.
@@ -62,7 +62,7 @@ const (
 
 // meta identifies a series.
 type meta struct {
-	*ledger.Series
+	*book.Series
 	owner   *Owner
 	counter bool
 }
@@ -122,6 +122,18 @@ type tape struct {
 	catalogue driver.Catalogue
 }
 
+// begins returns the time of the first tick; the zero time: there is none.
+func (r *tape) begins() time.Time {
+	switch {
+	case len(r.sealed) > 0:
+		return r.sealed[0].times[0]
+	case len(r.times) > 0:
+		return r.times[0]
+	default:
+		return time.Time{}
+	}
+}
+
 // ring keeps the values of snapshots within a memory limit. It is not safe for concurrent use;
 // others read its tapes.
 type ring struct {
@@ -136,7 +148,7 @@ type ring struct {
 	now    time.Duration // since the first tick
 	frame  frame         // of this tick
 	codes  int           // number of codes in the present block
-	tracks map[*ledger.Series]*track
+	tracks map[*book.Series]*track
 	order  []*track // of the present block, in the order of their first values
 	free   []track  // memory for reuse
 	metas  []meta   // memory for their metadata
@@ -148,13 +160,13 @@ type ring struct {
 
 func newRing(keep time.Duration, maxBytes int) *ring {
 	return &ring{
-		keep: keep, maxBytes: maxBytes, tracks: map[*ledger.Series]*track{}, owners: map[any]*Owner{},
+		keep: keep, maxBytes: maxBytes, tracks: map[*book.Series]*track{}, owners: map[any]*Owner{},
 		clocks: map[clockKey]*clock{},
 	}
 }
 
 // record adds a snapshot.
-func (r *ring) record(s *ledger.Snapshot) {
+func (r *ring) record(s *book.Snapshot) {
 	if len(r.times) == blockTicks || r.codes >= maxCodes {
 		r.seal(s.Time)
 	}
@@ -175,7 +187,7 @@ func (r *ring) record(s *ledger.Snapshot) {
 	for i := range s.Claims {
 		r.holder(&s.Claims[i], OfClaim, s)
 	}
-	for _, pods := range [2][]ledger.Holder{s.Pods, s.Young} {
+	for _, pods := range [2][]book.Holder{s.Pods, s.Young} {
 		for i := range pods {
 			if !pods[i].IsAggregated() {
 				r.holder(&pods[i], OfPod, s)
@@ -188,7 +200,7 @@ func (r *ring) record(s *ledger.Snapshot) {
 }
 
 // device records a device.
-func (r *ring) device(d *ledger.Device) {
+func (r *ring) device(d *book.Device) {
 	for i := range d.Values {
 		v := &d.Values[i]
 		t := r.track(v.Series)
@@ -211,7 +223,7 @@ func (r *ring) device(d *ledger.Device) {
 }
 
 // holder records a claim or pod, until it ends.
-func (r *ring) holder(h *ledger.Holder, kind OwnerKind, s *ledger.Snapshot) {
+func (r *ring) holder(h *book.Holder, kind OwnerKind, s *book.Snapshot) {
 	if !h.Ended.IsZero() && !h.Ended.After(r.before) {
 		return
 	}
@@ -228,11 +240,11 @@ func (r *ring) holder(h *ledger.Holder, kind OwnerKind, s *ledger.Snapshot) {
 
 // clockOf returns the clock of a holder's counter: that of the device, or of its parent; nil if
 // neither has the counter.
-func (r *ring) clockOf(id driver.ID, v *ledger.Value, s *ledger.Snapshot) *clock {
+func (r *ring) clockOf(id driver.ID, v *book.Value, s *book.Snapshot) *clock {
 	if c := r.clocks[clockKey{id, labelled{v.Quantity, v.Labels}}]; c != nil {
 		return c
 	}
-	i := slices.IndexFunc(s.Devices, func(d ledger.Device) bool { return d.ID == id })
+	i := slices.IndexFunc(s.Devices, func(d book.Device) bool { return d.ID == id })
 	if i < 0 || s.Devices[i].Parent == "" {
 		return nil
 	}
@@ -241,7 +253,7 @@ func (r *ring) clockOf(id driver.ID, v *ledger.Value, s *ledger.Snapshot) *clock
 }
 
 // put records the value of a series.
-func (r *ring) put(t *track, v *ledger.Value) {
+func (r *ring) put(t *track, v *book.Value) {
 	r.next = int(t.place) + 1
 	t.seen = r.tick
 	if !t.counter {
@@ -267,7 +279,7 @@ func (r *ring) put(t *track, v *ledger.Value) {
 
 // track returns the track of a series, nil if the series is new. Snapshots mostly have the same
 // order of series.
-func (r *ring) track(key *ledger.Series) *track {
+func (r *ring) track(key *book.Series) *track {
 	if r.next < len(r.order) && r.order[r.next].Series == key {
 		return r.order[r.next]
 	}
@@ -282,7 +294,7 @@ func (r *ring) owner(key any, kind OwnerKind) *Owner {
 	switch key := key.(type) {
 	case *driver.ID:
 		o.Device = *key
-	case *ledger.HolderKey:
+	case *book.HolderKey:
 		o.Namespace, o.Name, o.Device = key.Namespace, key.Name, key.Device
 	}
 	r.owners[key] = o
@@ -291,7 +303,7 @@ func (r *ring) owner(key any, kind OwnerKind) *Owner {
 
 // open begins a series. A counter that began since the previous tick counts from 0. The first
 // increment of any other counter is unknown.
-func (r *ring) open(v *ledger.Value, owner *Owner) *track {
+func (r *ring) open(v *book.Value, owner *Owner) *track {
 	counter := r.catalogue.Spec(v.Quantity).Type == driver.Counter
 	t := r.newTrack()
 	*t.meta = meta{v.Series, owner, counter}

@@ -18,23 +18,24 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
 // world makes snapshots by hand: of devices with gauges and counters, and their claims and pods.
 type world struct {
-	*ledger.Snapshot
+	*book.Snapshot
 	random *rand.Rand
 }
 
 func newWorld(devices, holders int) *world {
-	w := &world{&ledger.Snapshot{Time: jointest.Start()}, rand.New(rand.NewPCG(1, 2))}
+	w := &world{&book.Snapshot{Time: jointest.Start()}, rand.New(rand.NewPCG(1, 2))}
 	for i := range devices {
 		id := jointest.ID(fmt.Sprintf("gpu-%d", i))
-		w.Devices = append(w.Devices, ledger.Device{
-			Device: &join.Device{ID: id}, Key: &id, Up: ledger.UpNow, Values: w.series(15, driver.Labels{"sm"}),
+		w.Devices = append(w.Devices, book.Device{
+			Device: &join.Device{ID: id}, Key: &id, Up: book.UpNow, Values: w.series(15, driver.Labels{"sm"}),
 		})
 	}
 	for i := range holders {
@@ -42,28 +43,28 @@ func newWorld(devices, holders int) *world {
 		share := join.Share{Allocation: jointest.Allocation(id.Device, fmt.Sprintf("claim-%d", i), fmt.Sprintf("pod-%d", i))}
 		share.Pods = []podresources.Pod{share.Holders[0].Pod}
 		w.Devices[i%devices].Shares = append(w.Devices[i%devices].Shares, share)
-		w.Claims = append(w.Claims, ledger.Holder{
-			HolderKey: &ledger.HolderKey{Namespace: "team", Name: fmt.Sprintf("claim-%d", i), Device: id},
-			Amounts:   ledger.Amounts{Values: w.series(9, driver.Labels{})},
+		w.Claims = append(w.Claims, book.Holder{
+			HolderKey: &book.HolderKey{Namespace: "team", Name: fmt.Sprintf("claim-%d", i), Device: id},
+			Amounts:   book.Amounts{Values: w.series(9, driver.Labels{})},
 		})
-		w.Pods = append(w.Pods, ledger.Holder{
-			HolderKey: &ledger.HolderKey{Namespace: "team", Name: fmt.Sprintf("pod-%d", i), Device: id},
-			Amounts:   ledger.Amounts{Values: w.series(9, driver.Labels{})},
+		w.Pods = append(w.Pods, book.Holder{
+			HolderKey: &book.HolderKey{Namespace: "team", Name: fmt.Sprintf("pod-%d", i), Device: id},
+			Amounts:   book.Amounts{Values: w.series(9, driver.Labels{})},
 		})
 	}
 	return w
 }
 
 // series returns values, every third of which is of a counter.
-func (w *world) series(n int, labels driver.Labels) []ledger.Value {
-	var out []ledger.Value
+func (w *world) series(n int, labels driver.Labels) []book.Value {
+	var out []book.Value
 	for i := range n {
-		s := &ledger.Series{Quantity: driver.EngineUtilization, Labels: labels}
+		s := &book.Series{Quantity: driver.EngineUtilization, Labels: labels}
 		s.Labels[1] = fmt.Sprint(i)
 		if i%3 == 0 {
 			s.Quantity = driver.Energy
 		}
-		out = append(out, ledger.Value{Series: s, Value: 100 * w.random.Float64()})
+		out = append(out, book.Value{Series: s, Value: 100 * w.random.Float64()})
 	}
 	return out
 }
@@ -72,7 +73,7 @@ func (w *world) series(n int, labels driver.Labels) []ledger.Value {
 func (w *world) asGPUs() {
 	for i := range w.Devices {
 		for n, r := range works() {
-			w.Devices[i].Values[n].Series = &ledger.Series{Quantity: r.quantity, Labels: splitLabels(r.label)}
+			w.Devices[i].Values[n].Series = &book.Series{Quantity: r.quantity, Labels: splitLabels(r.label)}
 		}
 	}
 }
@@ -82,7 +83,7 @@ func (w *world) tick() {
 	next := *w.Snapshot
 	next.Time = next.Time.Add(time.Second)
 	w.Snapshot = &next
-	change := func(values []ledger.Value) {
+	change := func(values []book.Value) {
 		for i := range values {
 			v := &values[i]
 			if v.Quantity == driver.Energy {
@@ -123,10 +124,7 @@ func TestRingIsSmall(t *testing.T) {
 	if grown > 16 {
 		t.Errorf("the recorder takes %.1f MiB, want at most 16", grown)
 	}
-	h, err := r.History(t.Context(), Selection{Device: "gpu-7"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(r.History(t.Context(), Selection{Device: "gpu-7"}))(t)
 	if n := len(h.Times); n < 600 {
 		t.Errorf("the ring has %d ticks, want at least 600", n)
 	}
@@ -170,10 +168,7 @@ func TestSameValuesAreKeptOnce(t *testing.T) {
 			values, _ := new(decoder).decode(&l, len(c.times))
 			byName[l.owner.Kind] = append(byName[l.owner.Kind], values[1:]) // of the first tick counters have no rate
 		}
-		shown, err := chart(t.Context(), c, c.lines(), len(c.parts), r.ring.catalogue)
-		if err != nil {
-			t.Fatal(err)
-		}
+		shown := must.Get(chart(t.Context(), c, c.lines(), len(c.parts), r.ring.catalogue))(t)
 		all := shown.Series
 		claim, pod := all[0].Values, all[len(all)/2].Values
 		if all[0].Of != OfClaim || all[len(all)/2].Of != OfPod || &claim.data[0] != &pod.data[0] {
@@ -200,10 +195,7 @@ func TestPublicationsDoNotChange(t *testing.T) {
 	p := r.published.Load()
 	read := func() []ChartSeries {
 		c := p.cut(time.Time{}, p.recorded, func(*Owner) bool { return true })
-		all, err := chart(t.Context(), c, c.lines(), len(c.parts), p.catalogue)
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := must.Get(chart(t.Context(), c, c.lines(), len(c.parts), p.catalogue))(t)
 		return all.Series
 	}
 	before := read()
@@ -250,10 +242,7 @@ func TestHistoryComesInParts(t *testing.T) {
 	of.Device = "gpu-0"
 	parts := 0
 	for again := true; again; parts++ {
-		h, err := r.History(t.Context(), of)
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := must.Get(r.History(t.Context(), of))(t)
 		if n := len(h.Series) * len(h.Times); n > MaxValues {
 			t.Errorf("a part has %d values, want at most %d", n, MaxValues)
 		}
@@ -283,7 +272,7 @@ func TestHistoryComesInParts(t *testing.T) {
 // BenchmarkRecord measures the processor time of a tick of the recorder, and that of the verdicts
 // on stalled claims, which are a part of it.
 func BenchmarkRecord(b *testing.B) {
-	part := func(run func(*ledger.Snapshot)) func(b *testing.B) {
+	part := func(run func(*book.Snapshot)) func(b *testing.B) {
 		return func(b *testing.B) {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
@@ -301,17 +290,15 @@ func BenchmarkRecord(b *testing.B) {
 		}
 	}
 	r, s := New(Config{Interval: time.Second}), newStallsOf()
-	b.Run("all", part(func(of *ledger.Snapshot) { r.Record(of) }))
-	b.Run("stalled", part(func(of *ledger.Snapshot) { s.observe(of) }))
+	b.Run("all", part(func(of *book.Snapshot) { r.Record(of) }))
+	b.Run("stalled", part(func(of *book.Snapshot) { s.observe(of) }))
 }
 
 // threadTime is the processor time of the present thread.
 func threadTime(b *testing.B) time.Duration {
 	b.Helper()
 	var usage unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_THREAD, &usage); err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, unix.Getrusage(unix.RUSAGE_THREAD, &usage))
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
@@ -324,12 +311,12 @@ func TestRingAgainstList(t *testing.T) {
 		d := &w.Devices[0]
 		d.Values = nil
 		id := *d.Key
-		series := make([]*ledger.Series, all)
+		series := make([]*book.Series, all)
 		totals := make([]float64, all)
 		for i := range series {
-			series[i] = &ledger.Series{Quantity: driver.Temperature, Labels: driver.Labels{fmt.Sprint(i)}}
+			series[i] = &book.Series{Quantity: driver.Temperature, Labels: driver.Labels{fmt.Sprint(i)}}
 			if i%2 == 0 {
-				series[i] = &ledger.Series{Quantity: driver.IOBytes, Labels: driver.Labels{"pcie", fmt.Sprint(i)}}
+				series[i] = &book.Series{Quantity: driver.IOBytes, Labels: driver.Labels{"pcie", fmt.Sprint(i)}}
 			}
 		}
 		r := newRing(time.Hour, 1<<20)
@@ -341,11 +328,11 @@ func TestRingAgainstList(t *testing.T) {
 		known := make([]time.Time, all) // when each counter was there last
 		var times []time.Time
 		for range rapid.IntRange(1, 3*blockTicks).Draw(t, "ticks") {
-			s := &ledger.Snapshot{Time: w.Time}
+			s := &book.Snapshot{Time: w.Time}
 			if len(times) > 0 {
 				s.Time = times[len(times)-1].Add(time.Duration(rapid.IntRange(1, 40).Draw(t, "pause")) * 100 * time.Millisecond)
 			}
-			var values []ledger.Value
+			var values []book.Value
 			for i := range all {
 				if rapid.IntRange(0, 5).Draw(t, "absent") == 0 {
 					continue
@@ -361,9 +348,9 @@ func TestRingAgainstList(t *testing.T) {
 				} else {
 					want[point{s.Time, i}] = v
 				}
-				values = append(values, ledger.Value{Series: series[i], Value: v})
+				values = append(values, book.Value{Series: series[i], Value: v})
 			}
-			s.Devices = []ledger.Device{{Device: &join.Device{ID: id}, Key: d.Key, Values: values}}
+			s.Devices = []book.Device{{Device: &join.Device{ID: id}, Key: d.Key, Values: values}}
 			r.record(s)
 			times = append(times, s.Time)
 		}
@@ -405,14 +392,14 @@ func TestRingAgainstList(t *testing.T) {
 // Rates are those between readings, and valid until the next: a source that is not read for a
 // while, or rarely, makes no spikes.
 func TestRatesAreBetweenReadings(t *testing.T) {
-	d := ledger.Device{
+	d := book.Device{
 		Device: &join.Device{ID: jointest.ID("gpu-0")}, Key: new(driver.ID),
-		Values: []ledger.Value{{Series: &ledger.Series{Quantity: driver.Energy}}}, Ages: []time.Duration{0},
+		Values: []book.Value{{Series: &book.Series{Quantity: driver.Energy}}}, Ages: []time.Duration{0},
 	}
-	s := &ledger.Snapshot{
-		Time: jointest.Start(), Devices: []ledger.Device{d},
-		Claims: []ledger.Holder{{HolderKey: &ledger.HolderKey{Name: "a", Device: d.ID}, Amounts: ledger.Amounts{
-			Values: []ledger.Value{{Series: &ledger.Series{Quantity: driver.Energy}}},
+	s := &book.Snapshot{
+		Time: jointest.Start(), Devices: []book.Device{d},
+		Claims: []book.Holder{{HolderKey: &book.HolderKey{Name: "a", Device: d.ID}, Amounts: book.Amounts{
+			Values: []book.Value{{Series: &book.Series{Quantity: driver.Energy}}},
 		}}},
 	}
 	r := newRing(time.Hour, 1<<20)

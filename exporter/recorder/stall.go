@@ -8,7 +8,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -20,8 +20,8 @@ type stalls struct {
 	before   []*judged       // of the previous one
 	devices  []deviceReading // by index in the last snapshot
 	turn     uint64
-	readings []stall.Reading                     // of claims
-	verdicts map[*ledger.HolderKey]stall.Verdict // published, and so never changed
+	readings []stall.Reading                   // of claims
+	verdicts map[*book.HolderKey]stall.Verdict // published, and so never changed
 	host     hostReader
 }
 
@@ -33,7 +33,7 @@ type hostReader struct {
 
 // judged is a claim on a device, with its part of a workload.
 type judged struct {
-	key   *ledger.HolderKey
+	key   *book.HolderKey
 	group group
 	due   uint64 // the turn at which the group is determined again
 	at    int    // index of the device in the last snapshot
@@ -61,14 +61,14 @@ func newStalls(config *Config) *stalls {
 
 // observe adds a snapshot. It returns a verdict for each claim and device that can be busy and draw
 // power, and whether any of them may differ from that of the previous snapshot.
-func (b *stalls) observe(s *ledger.Snapshot) (verdicts map[*ledger.HolderKey]stall.Verdict, changed bool) {
+func (b *stalls) observe(s *book.Snapshot) (verdicts map[*book.HolderKey]stall.Verdict, changed bool) {
 	b.read(s)
 	b.observeHost(s.Time)
 	judged, changed := b.judge.Observe(s.Time, b.readings)
 	if !changed && slices.Equal(b.claims, b.before) {
 		return b.verdicts, false
 	}
-	b.verdicts = make(map[*ledger.HolderKey]stall.Verdict, len(b.claims))
+	b.verdicts = make(map[*book.HolderKey]stall.Verdict, len(b.claims))
 	for i, c := range b.claims {
 		if b.readings[i].Unknown != stall.NotJudged {
 			b.verdicts[c.key] = judged[i]
@@ -78,7 +78,7 @@ func (b *stalls) observe(s *ledger.Snapshot) (verdicts map[*ledger.HolderKey]sta
 }
 
 // read makes a reading for each claim that holds a device of the snapshot.
-func (b *stalls) read(s *ledger.Snapshot) {
+func (b *stalls) read(s *book.Snapshot) {
 	b.turn++
 	b.before, b.claims = b.claims, b.before[:0]
 	b.readings = slices.Grow(b.readings[:0], len(s.Claims))
@@ -113,7 +113,7 @@ func (b *stalls) read(s *ledger.Snapshot) {
 
 // claimOf returns what is known of a claim, and the index after it. Since snapshots have the same
 // order, it is at next in those of the previous snapshot, or follows later.
-func claimOf(before []*judged, key *ledger.HolderKey, next int) (*judged, int) {
+func claimOf(before []*judged, key *book.HolderKey, next int) (*judged, int) {
 	if n := slices.IndexFunc(before[next:], func(c *judged) bool { return c.key == key }); n >= 0 {
 		return before[next+n], next + n + 1
 	}
@@ -122,11 +122,11 @@ func claimOf(before []*judged, key *ledger.HolderKey, next int) (*judged, int) {
 
 // deviceAt returns the index of a device in a snapshot, -1 if it is not there. It is most likely at
 // the index that it had in the last one.
-func deviceAt(s *ledger.Snapshot, id driver.ID, before int) int {
+func deviceAt(s *book.Snapshot, id driver.ID, before int) int {
 	if before >= 0 && before < len(s.Devices) && s.Devices[before].ID == id {
 		return before
 	}
-	return slices.IndexFunc(s.Devices, func(d ledger.Device) bool { return d.ID == id })
+	return slices.IndexFunc(s.Devices, func(d book.Device) bool { return d.ID == id })
 }
 
 // observeHost passes what the pods of the readings do on the host, if there is something new.
@@ -165,14 +165,14 @@ func (b *stalls) observeHost(now time.Time) {
 const suspectAfter = DefaultKeep / 2
 
 // stall returns the claims that have begun to stall since the previous verdicts.
-func (r *Recorder) stall(now map[*ledger.HolderKey]stall.Verdict, s *ledger.Snapshot) []happening {
+func (r *Recorder) stall(now map[*book.HolderKey]stall.Verdict, s *book.Snapshot) []happening {
 	var out []happening
 	suspected := r.suspected[:0:0]
 	for key, v := range now {
 		if v.Stalled == nil && v.For < suspectAfter || r.stalled[key].Stalled != nil {
 			continue
 		}
-		n := slices.IndexFunc(s.Devices, func(d ledger.Device) bool { return d.ID == key.Device })
+		n := slices.IndexFunc(s.Devices, func(d book.Device) bool { return d.ID == key.Device })
 		suspect := r.suspect(key, &v, &s.Devices[n], s.Time)
 		if v.Stalled == nil {
 			suspected = append(suspected, suspect)
@@ -188,7 +188,7 @@ func (r *Recorder) stall(now map[*ledger.HolderKey]stall.Verdict, s *ledger.Snap
 }
 
 // suspect returns an unconfirmed incident of a claim without signs of life.
-func (r *Recorder) suspect(key *ledger.HolderKey, v *stall.Verdict, of *ledger.Device, now time.Time) *Incident {
+func (r *Recorder) suspect(key *book.HolderKey, v *stall.Verdict, of *book.Device, now time.Time) *Incident {
 	id := "suspected " + key.Namespace + "/" + key.Name + " " + key.Device.String()
 	for _, known := range r.suspected {
 		if known.ID == id && known.Onset.After(now.Add(-v.For-2*r.stalls.judge.Window())) {
@@ -198,7 +198,7 @@ func (r *Recorder) suspect(key *ledger.HolderKey, v *stall.Verdict, of *ledger.D
 	onset := r.ring.fall(of.ID, now.Add(-v.For), r.stalls.judge.Window())
 	return &Incident{
 		ID: id, Kind: ClaimStalled, Device: of.ID, Onset: onset, Detected: onset, Last: onset,
-		parent: of.Parent, suspected: true,
+		parent:  of.Parent,
 		Holders: []Holder{{Namespace: key.Namespace, Claim: key.Name, ID: of.ID, Hit: true}},
 	}
 }
@@ -243,7 +243,7 @@ func median(times []time.Time, values []float64, from, to time.Time) float64 {
 }
 
 // groupOf returns the workload of a claim: that of its first pod, or the pod itself.
-func groupOf(d *ledger.Device, h *ledger.Holder) group {
+func groupOf(d *book.Device, h *book.Holder) group {
 	var out group
 	for i := range d.Shares {
 		s := &d.Shares[i]
@@ -267,7 +267,7 @@ func groupOf(d *ledger.Device, h *ledger.Holder) group {
 }
 
 // readingOf returns the reading of a held device.
-func readingOf(d *ledger.Device) stall.Reading {
+func readingOf(d *book.Device) stall.Reading {
 	r := stall.Reading{Values: stall.NoValues()}
 	clock, highest := math.NaN(), math.NaN()
 	for i := range d.Values {
@@ -308,7 +308,7 @@ func readingOf(d *ledger.Device) stall.Reading {
 }
 
 // labelOr returns the value if its first label is one of these, else what was known before.
-func labelOr(v *ledger.Value, before float64, labels ...string) float64 {
+func labelOr(v *book.Value, before float64, labels ...string) float64 {
 	if slices.Contains(labels, v.Labels[0]) {
 		return v.Value
 	}

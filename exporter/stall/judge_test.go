@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/exporter/stall/judgetest"
 	"github.com/dra-exporter/dra-exporter/exporter/stall/stalltest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const (
@@ -392,9 +393,7 @@ func TestRestore(t *testing.T) {
 				t.Errorf("%d bytes are written though no window has ended", len(more))
 			}
 			p.Judge = stall.New(0, time.Second)
-			if err := p.Judge.Restore(state); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, p.Judge.Restore(state))
 		}
 		v := p.Play(s)[0]
 		if at == began+away && v.State() != "not stalled" {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/exporter/stall/stalltest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const day = 24 * time.Hour
@@ -165,10 +166,7 @@ func TestHangs(t *testing.T) {
 // hang has the verdict 0: at once, after five minutes idle, and after five minutes idle with a
 // context open. What the recordings can prove is found.
 func TestRecordings(t *testing.T) {
-	recordings, err := stalltest.Recordings(os.DirFS("stalltest/testdata"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	recordings := must.Get(stalltest.Recordings(os.DirFS("stalltest/testdata")))(t)
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(table, "recording\tbefore\talarms\tfound after\tverdicts")

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -61,20 +62,12 @@ func TestKilled(t *testing.T) {
 		command := exec.CommandContext(t.Context(), os.Args[0])
 		command.Env = append(os.Environ(), childPath+"="+path)
 		command.Stderr = os.Stderr
-		out, err := command.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := command.Start(); err != nil {
-			t.Fatal(err)
-		}
+		out := must.Get(command.StdoutPipe())(t)
+		must.Do(t, command.Start())
 		lines := bufio.NewScanner(out)
 		first := true
 		for until := rand.IntN(60); lines.Scan(); until-- {
-			n, err := strconv.ParseInt(lines.Text(), 10, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			n := must.Get(strconv.ParseInt(lines.Text(), 10, 64))(t)
 			switch {
 			case first && n > 1 && n <= served:
 				t.Errorf("after %d was served a process goes on with %d", served, n)

@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // counter is a part: a sum, and when it was added to last.
@@ -53,11 +54,7 @@ func (c *counter) append(b []byte, n int64, clock func(time.Time) int64) []byte 
 // restoredCounter returns the counter of a restored state.
 func restoredCounter(t testing.TB, r *Restored) *counter {
 	t.Helper()
-	c, err := counterOf(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return must.Get(counterOf(r))(t)
 }
 
 func counterOf(r *Restored) (*counter, error) {
@@ -153,22 +150,17 @@ func (w *world) kill(s *Store) {
 // newest returns the newest segment, and its name.
 func (w *world) newest() ([]byte, string) {
 	w.Helper()
-	names, err := filepath.Glob(filepath.Join(w.path, prefix+"*"+suffix))
-	if err != nil || len(names) == 0 {
-		w.Fatalf("no segments, %v", err)
+	names := must.Get(filepath.Glob(filepath.Join(w.path, prefix+"*"+suffix)))(w)
+	if len(names) == 0 {
+		w.Fatal("no segments")
 	}
-	b, err := os.ReadFile(names[len(names)-1])
-	if err != nil {
-		w.Fatal(err)
-	}
-	return b, names[len(names)-1]
+	last := names[len(names)-1]
+	return must.Get(os.ReadFile(last))(w), last
 }
 
 func (w *world) rewrite(name string, b []byte) {
 	w.Helper()
-	if err := os.WriteFile(name, b, 0o600); err != nil {
-		w.Fatal(err)
-	}
+	must.Do(w, os.WriteFile(name, b, 0o600))
 }
 
 func TestStateOutlivesAnEnd(t *testing.T) {
@@ -293,9 +285,7 @@ func framesOf(t testing.TB, b []byte) []int {
 	var out []int
 	for rest := b; len(rest) > 0; {
 		_, _, after, err := next(rest)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		rest = after
 		out = append(out, len(b)-len(rest))
 	}
@@ -589,9 +579,7 @@ func TestFolderIsOpenedAgain(t *testing.T) {
 		"not set aside": func(w *world, _ *Store) {
 			b, name := w.newest()
 			w.rewrite(name, append([]byte{b[0] + 1}, b[1:]...))
-			if err := os.MkdirAll(name+aside+"not-empty/folder", 0o700); err != nil { // can't be removed
-				w.Fatal(err)
-			}
+			must.Do(w, os.MkdirAll(name+aside+"not-empty/folder", 0o700)) // can't be removed
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -696,11 +684,7 @@ func TestSizeIsBounded(t *testing.T) {
 
 func sizeOf(t testing.TB, path string) (sum int64) {
 	t.Helper()
-	entries, err := os.ReadDir(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
+	for _, e := range must.Get(os.ReadDir(path))(t) {
 		if info, err := e.Info(); err == nil {
 			sum += info.Size()
 		}

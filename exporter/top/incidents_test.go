@@ -10,6 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Incidents that are equal otherwise are sorted by node, in whatever order the nodes answer.
@@ -52,9 +53,7 @@ func TestIncidents(t *testing.T) {
 		Format: FormatTable, Clean: same, View: ViewIncidents,
 	}
 	var out strings.Builder
-	if err := Print(t.Context(), c, &out); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Print(t.Context(), c, &out))
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	for n, want := range map[int][]string{
 		len(lines) - 2: {"node-2", "open", "gpu-0: XID 31", " 60 min", " 29 ", "team/a"},
@@ -74,9 +73,7 @@ func TestIncidents(t *testing.T) {
 			Count int
 		}
 	}
-	if err := Print(t.Context(), c, &out); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Print(t.Context(), c, &out))
 	err := json.Unmarshal([]byte(out.String()), &all)
 	if got := all.Incidents; err != nil || len(got) != 1 || got[0].Node != "node-2" ||
 		got[0].Count != 29 {

@@ -110,6 +110,15 @@ type Everything struct {
 	Incidents  []Incident       `json:"incidents"`
 }
 
+// Incident is an incident of a node, as top shows it.
+type Incident struct {
+	Node string `json:"node"`
+	*recorder.Incident
+
+	now  time.Time // of the node
+	from string    // the exporter
+}
+
 // NodeAnswer is the outcome of asking a node.
 type NodeAnswer struct {
 	Name  string    `json:"name"`
@@ -146,10 +155,13 @@ func (f *fleet) everything() Everything {
 
 // chosen returns filtered and sorted rows.
 func (e *Everything) chosen(filter string, by Order, reverse bool) Everything {
+	holders := func(view View, rows []present.Holder) []present.Holder {
+		return choose(rows, holderColumns(view, true, true), filter)
+	}
 	out := Everything{
-		Nodes: e.Nodes, Devices: Filter(e.Devices, filter), Claims: filterHolders(e.Claims, filter),
-		Pods: filterHolders(e.Pods, filter), Namespaces: filterHolders(e.Namespaces, filter),
-		Incidents: filterIncidents(e.Incidents, filter),
+		Nodes: e.Nodes, Devices: Filter(e.Devices, filter), Claims: holders(ViewClaims, e.Claims),
+		Pods: holders(ViewPods, e.Pods), Namespaces: holders(ViewNamespaces, e.Namespaces),
+		Incidents: choose(e.Incidents, incidentColumns(true, true), filter),
 	}
 	sortRows(out.Devices, by, reverse)
 	for _, rows := range [][]present.Holder{out.Claims, out.Pods, out.Namespaces} {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
@@ -84,11 +85,11 @@ func (c *Config) print(f *fleet, all *Everything, w io.Writer) error {
 	if c.Format == FormatJSON {
 		return encode(w, chosen)
 	}
-	table := chosen.table(c.View, len(f.answers) > 1, c.Format == FormatWide, 0, c.Clean)
-	if _, err := fmt.Fprintf(w, "%s  %s\n\n%s\n", c.Clean(f.heading()), all.summary(), table.Titles); err != nil {
+	if _, err := fmt.Fprintf(w, "%s  %s\n\n", c.Clean(f.heading()), all.summary()); err != nil {
 		return err
 	}
-	return printLines(w, table.Lines)
+	table := chosen.table(c.View, len(f.answers) > 1, c.Format == FormatWide, c.Clean)
+	return table.write(w)
 }
 
 func encode(w io.Writer, document any) error {
@@ -97,30 +98,22 @@ func encode(w io.Writer, document any) error {
 	return encoder.Encode(document)
 }
 
-func printLines(w io.Writer, lines []string) error {
-	for _, line := range lines {
-		if _, err := fmt.Fprintln(w, line); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // errNotFound is the error for something that no node has.
 var errNotFound = errors.New("not found on any node that answered")
 
-// Describe asks once and describes the first of the subjects that a node has: the reasons for the
-// states of its devices, and the recording of the last ten minutes of a claim or pod. An exporter
-// that does not answer is an error, unless another one has the subject.
-func Describe(ctx context.Context, c Config, of []Subject, width int, w io.Writer) error {
+// Describe asks once and describes the first of the subjects that a node has, with what is recorded
+// of a claim, pod or incident. An exporter that does not answer is an error, unless another one has
+// the subject.
+func Describe(ctx context.Context, c Config, of []Subject, w io.Writer) error {
 	var f fleet
 	f.poll(ctx, c.Find)
 	for _, subject := range of {
-		if lines := f.describe(ctx, subject, width); len(lines) > 0 {
+		if lines := f.describe(ctx, subject); len(lines) > 0 {
 			for i := range lines {
 				lines[i] = c.Clean(lines[i])
 			}
-			return printLines(w, lines)
+			_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
+			return err
 		}
 	}
 	if err := f.err(c.View); err != nil {
@@ -130,50 +123,24 @@ func Describe(ctx context.Context, c Config, of []Subject, width int, w io.Write
 }
 
 // describe describes a subject by the answers of all nodes.
-func (f *fleet) describe(ctx context.Context, of Subject, width int) []string {
+func (f *fleet) describe(ctx context.Context, of Subject) []string {
 	var out []string
 	for _, name := range slices.SortedFunc(maps.Keys(f.answers), present.CompareNames) {
 		a := f.answers[name]
-		if a.report == nil {
+		if a.report == nil || len(a.describe(of, nil)) == 0 {
 			continue
 		}
-		lines := a.describe(of)
-		if len(lines) > 0 && (of.View == ViewClaims || of.View == ViewPods) {
-			lines = append(lines, a.charts(ctx, of, width)...)
+		var chart *recorder.Chart
+		var err error
+		if of.View != ViewDevices {
+			chart, err = a.recording(ctx, of)
 		}
-		out = append(out, lines...)
+		out = append(out, a.describe(of, chart)...)
+		if err != nil {
+			out = append(out, "", err.Error())
+		}
 	}
 	return out
-}
-
-// charts gets the recording of a subject, and draws it.
-func (a *answer) charts(ctx context.Context, of Subject, width int) []string {
-	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
-	defer cancel()
-	chart, span, err := a.recording(ctx, of)
-	if err != nil {
-		return []string{err.Error()}
-	}
-	return drawHistory(chart, span, width)
-}
-
-// recording gets the recording of a subject, and returns its duration.
-func (a *answer) recording(ctx context.Context, of Subject) (*recorder.Chart, time.Duration, error) {
-	switch {
-	case of.View == ViewIncidents && a.node.Incidents != nil:
-		found, err := a.node.Incidents(ctx, newMemory().Open(maxNode), of.Name)
-		if err != nil || len(found.Incidents) == 0 || found.Incidents[0].Chart == nil ||
-			len(found.Incidents[0].Chart.Times) == 0 {
-			return nil, 0, err
-		}
-		chart := found.Incidents[0].Chart
-		return chart, chart.Times[len(chart.Times)-1].Sub(chart.Times[0]) + time.Second, nil
-	case of.View != ViewIncidents && a.node.History != nil:
-		found, err := a.node.History(ctx, newMemory().Open(maxNode), of.historyQuery())
-		return found.Chart, historySpan, err
-	default:
-		return nil, 0, nil
-	}
 }
 
 // Repeat prints the rows repeatedly until ctx ends, for output without a terminal. Failures after

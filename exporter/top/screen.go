@@ -3,17 +3,15 @@ package top
 import (
 	"context"
 	"fmt"
-	"math"
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/gdamore/tcell/v2"
-	"github.com/rivo/uniseg"
+	"github.com/rivo/tview"
 
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
-	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
@@ -31,39 +29,32 @@ func Show(ctx context.Context, c Config) error {
 	return newScreen(c, terminal).run(ctx)
 }
 
-// screen is the state of the terminal. Only the goroutine of run uses it.
+// screen is the state of the terminal. Only the goroutine of run uses it, but for asked and wake.
 type screen struct {
 	Config
 	terminal tcell.Screen
-	colours  bool
-	fleet    *fleet
+	colours  map[string]tcell.Color // by class
+	polled                          // the last answers
 	all      Everything
 	before   flows
 	chosen   Everything // filtered and sorted
-	first    int        // the first visible row
-	at       int        // the selected row
-	typing   bool       // the user types the filter
-	details  *details   // shown in place of the table; nil: none
-	menu     *menu      // the same
-	recorded chan recorded
+	table    *tview.Table
+	rows     []row // of the table
+	text     *tview.TextView
+	typing   bool     // the user types the filter
+	help     bool     // the help is shown
+	details  *Subject // shown in place of the table; nil: none
+
+	asked atomic.Pointer[Subject] // details, for which poll gets the recording
+	wake  chan struct{}           // has a value when poll must not wait
 }
 
-// details are the details of a subject.
-type details struct {
-	of     Subject
-	first  int // the first visible line
-	chart  *recorder.Chart
-	span   time.Duration
-	err    error
-	asked  bool // a recording was received
-	cancel context.CancelFunc
-}
+// polled are the answers of all nodes, and the recording of the details.
+type polled struct {
+	*fleet
 
-// recorded is a recording for details.
-type recorded struct {
-	of    *details
+	of    *Subject // of the recording; nil: none
 	chart *recorder.Chart
-	span  time.Duration
 	err   error
 }
 
@@ -71,9 +62,18 @@ func newScreen(c Config, terminal tcell.Screen) *screen {
 	if c.View == "" {
 		c.View = ViewDevices
 	}
-	return &screen{
-		Config: c, terminal: terminal, colours: os.Getenv("NO_COLOR") == "", fleet: &fleet{}, recorded: make(chan recorded),
+	v := &screen{
+		Config: c, terminal: terminal, polled: polled{fleet: &fleet{}}, wake: make(chan struct{}, 1),
+		table: tview.NewTable().SetFixed(1, 1).SetSelectable(true, false).SetEvaluateAllRows(true),
+		text:  tview.NewTextView().SetDynamicColors(true).SetWordWrap(true).SetTextStyle(tcell.StyleDefault),
 	}
+	v.table.SetSelectedStyle(tcell.StyleDefault.Reverse(true)).SetBordersColor(tcell.ColorDefault).
+		SetBackgroundColor(tcell.ColorDefault)
+	v.text.SetBackgroundColor(tcell.ColorDefault)
+	if os.Getenv("NO_COLOR") == "" {
+		v.colours = map[string]tcell.Color{"bad": tcell.ColorRed, "warn": tcell.ColorYellow, "good": tcell.ColorGreen}
+	}
+	return v
 }
 
 func (v *screen) run(ctx context.Context) error {
@@ -82,8 +82,8 @@ func (v *screen) run(ctx context.Context) error {
 	events, quit := make(chan tcell.Event), make(chan struct{})
 	defer close(quit)
 	go v.terminal.ChannelEvents(events, quit)
-	polled := make(chan *fleet)
-	go v.poll(ctx, polled)
+	answers := make(chan polled)
+	go v.poll(ctx, answers)
 	clock := time.NewTicker(time.Second) // ages of stale answers grow
 	defer clock.Stop()
 	for {
@@ -91,15 +91,12 @@ func (v *screen) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case v.fleet = <-polled:
-			v.all, v.before = v.fleet.measured(v.before)
-			v.arrange()
-		case news := <-v.recorded:
-			news.of.chart, news.of.span, news.of.err, news.of.asked = news.chart, news.span, news.err, true
+		case v.polled = <-answers:
+			v.all, v.before = v.measured(v.before)
 		case event := <-events:
 			switch e := event.(type) {
 			case *tcell.EventKey:
-				if v.press(ctx, e) {
+				if v.press(e) {
 					return nil
 				}
 			case *tcell.EventResize:
@@ -108,147 +105,133 @@ func (v *screen) run(ctx context.Context) error {
 				return nil // the terminal is gone
 			}
 		case <-clock.C:
+			continue
 		}
+		v.arrange()
 	}
 }
 
 // poll asks repeatedly, and sends copies of the answers.
-func (v *screen) poll(ctx context.Context, polled chan<- *fleet) {
+func (v *screen) poll(ctx context.Context, answers chan<- polled) {
 	var f fleet
 	ticker := time.NewTicker(v.Interval)
 	defer ticker.Stop()
 	for {
 		f.poll(ctx, v.Find)
-		answers := make(map[string]*answer, len(f.answers))
+		out := polled{fleet: &fleet{answers: make(map[string]*answer, len(f.answers)), failed: f.failed}, of: v.asked.Load()}
 		for name, a := range f.answers {
 			kept := *a
-			answers[name] = &kept
+			out.answers[name] = &kept
+		}
+		if out.of != nil && f.answers[out.of.from] != nil {
+			out.chart, out.err = f.answers[out.of.from].recording(ctx, *out.of)
 		}
 		select {
-		case polled <- &fleet{answers: answers, failed: f.failed}:
+		case answers <- out:
 		case <-ctx.Done():
 			return
 		}
 		select {
 		case <-ticker.C:
+		case <-v.wake:
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-func (v *screen) arrange() { v.chosen = v.all.chosen(v.Filter, v.Order, v.Reverse) }
+// arrange fills in the table, or the text in its place.
+func (v *screen) arrange() {
+	v.chosen = v.all.chosen(v.Filter, v.Order, v.Reverse)
+	shown := v.chosen.table(v.View, len(v.answers) > 1, v.Format == FormatWide, v.Clean)
+	v.rows = shown.rows
+	at, _ := v.table.GetSelection()
+	v.table.Clear()
+	for n, title := range shown.titles {
+		cell := v.cell(n, title, tcell.StyleDefault.Underline(true))
+		v.table.SetCell(0, n, cell.SetSelectable(false))
+	}
+	for i, r := range v.rows {
+		for n, text := range r.cells {
+			v.table.SetCell(1+i, n, v.cell(n, text, tcell.StyleDefault.Foreground(v.colours[r.class])))
+		}
+	}
+	v.table.Select(max(1, min(at, len(v.rows))), 0)
+	switch {
+	case v.help:
+		v.text.SetText(tview.Escape(help))
+	case v.details != nil:
+		v.text.SetText(v.describe())
+	}
+}
 
-// recordEvery is the time between two requests for the recording of a subject.
-const recordEvery = 2 * time.Second
+// cell returns a cell of the table.
+func (v *screen) cell(column int, text string, style tcell.Style) *tview.TableCell {
+	if column > 0 {
+		text = " " + text // the gap between columns
+	}
+	return &tview.TableCell{Text: tview.Escape(text), Style: style}
+}
+
+// describe returns the details as text.
+func (v *screen) describe() string {
+	var lines []string
+	if a := v.answers[v.details.from]; a != nil && a.report != nil {
+		var chart *recorder.Chart
+		if v.of == v.details {
+			chart = v.chart
+		}
+		lines = a.describe(*v.details, chart)
+	}
+	switch {
+	case len(lines) == 0:
+		lines = []string{v.details.Name + " is gone"}
+	case v.of != v.details:
+		lines = append(lines, "", "loading the recording …")
+	case v.err != nil:
+		lines = append(lines, "", v.err.Error())
+	}
+	for i, line := range lines {
+		lines[i] = tview.Escape(v.Clean(line))
+		if !strings.HasPrefix(line, " ") {
+			lines[i] = "[::b]" + lines[i] + "[::-]"
+		}
+	}
+	return strings.Join(lines, "\n")
+}
 
 // open shows the details of the selected row; for a namespace, its claims.
-func (v *screen) open(ctx context.Context) {
-	if v.at >= v.chosen.count(v.View) {
+func (v *screen) open() {
+	at, _ := v.table.GetSelection()
+	if at > len(v.rows) || len(v.rows) == 0 {
 		return
 	}
-	of := v.chosen.subject(v.View, v.at)
+	of := v.rows[at-1].subject
 	if of.View == ViewNamespaces {
 		v.show(ViewClaims)
 		v.Filter = of.Name + "/"
 		return
 	}
-	v.details = &details{of: of}
-	ctx, v.details.cancel = context.WithCancel(ctx)
-	go v.record(ctx, v.details, *v.fleet.answers[of.from])
-}
-
-// record requests the recording of a subject repeatedly.
-func (v *screen) record(ctx context.Context, of *details, from answer) {
-	ticker := time.NewTicker(max(v.Interval, recordEvery))
-	defer ticker.Stop()
-	for {
-		asking, cancel := context.WithTimeout(ctx, fetchTimeout)
-		news := recorded{of: of}
-		news.chart, news.span, news.err = from.recording(asking, of.of)
-		cancel()
-		select {
-		case v.recorded <- news:
-		case <-ctx.Done():
-			return
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
+	v.details = &of
+	v.text.ScrollToBeginning()
+	v.asked.Store(&of)
+	select {
+	case v.wake <- struct{}{}:
+	default:
 	}
 }
 
-// closeDetails shows the table again.
-func (v *screen) closeDetails() {
-	if v.details != nil {
-		v.details.cancel()
-		v.details = nil
-	}
+// close shows the table again.
+func (v *screen) close() {
+	v.details, v.help = nil, false
+	v.asked.Store(nil)
 }
 
 // show shows a view from its first row.
 func (v *screen) show(view View) {
-	v.closeDetails()
-	v.View, v.at, v.first = view, 0, 0
-}
-
-// press handles a key. quit: the program ends.
-func (v *screen) press(ctx context.Context, e *tcell.EventKey) (quit bool) {
-	if e.Key() == tcell.KeyCtrlC {
-		return true
-	}
-	if is, quit := v.function(e.Key()); is {
-		return quit
-	}
-	switch {
-	case v.menu != nil:
-		v.pick(e)
-		return false
-	case v.typing:
-		v.edit(e)
-		return false
-	}
-	at := &v.at
-	if v.details != nil {
-		at = &v.details.first
-	}
-	_, height := v.terminal.Size()
-	page := max(1, height-headLines-1)
-	switch e.Key() {
-	case tcell.KeyEscape:
-		if v.details != nil {
-			v.closeDetails()
-		} else {
-			v.Filter = ""
-		}
-	case tcell.KeyEnter:
-		if v.details == nil {
-			v.open(ctx)
-		}
-	case tcell.KeyTab, tcell.KeyRight:
-		v.turn(1)
-	case tcell.KeyBacktab, tcell.KeyLeft:
-		v.turn(-1)
-	case tcell.KeyUp:
-		*at--
-	case tcell.KeyDown:
-		*at++
-	case tcell.KeyPgUp:
-		*at -= page
-	case tcell.KeyPgDn:
-		*at += page
-	case tcell.KeyHome:
-		*at = 0
-	case tcell.KeyEnd:
-		*at = math.MaxInt32
-	case tcell.KeyRune:
-		quit = v.command(e.Rune(), at)
-	default:
-	}
-	v.arrange()
-	return quit
+	v.close()
+	v.View = view
+	v.table.Select(1, 0).ScrollToBeginning()
 }
 
 // turn moves forward or back by a number of views.
@@ -257,42 +240,79 @@ func (v *screen) turn(by int) {
 	v.show(views[(slices.Index(views, v.View)+by+len(views))%len(views)])
 }
 
-func (v *screen) command(key rune, at *int) (quit bool) {
-	if order, is := sorters()[key]; is {
-		v.Order = order
-	}
-	switch key {
-	case 'h', '?':
-		v.openHelp()
-	case 'q':
-		if v.details == nil {
-			return true
+// help is what F1 shows. Function keys, and P, M, T and I, are those of htop.
+const help = `Keys
+F1 h ?   this help
+F3 F4 /  filter: rows that have all words in any column; Esc clears it
+F6 s     sort by the next: state, device, utilization, memory, power, traffic, quiet, claim
+P M T    sort by utilization, memory, time without activity
+W N      sort by power (watts), network traffic
+I r      reverse the order
+1 to 5   devices, claims, pods, namespaces, incidents; Tab goes to the next
+← →      more columns
+Enter    details and the recording of the selected row
+w        all columns
+F10 q    quit`
+
+// press handles a key. quit: the program ends.
+func (v *screen) press(e *tcell.EventKey) (quit bool) {
+	inText := v.help || v.details != nil
+	switch key := e.Key(); {
+	case key == tcell.KeyCtrlC, key == tcell.KeyF10:
+		return true
+	case v.typing:
+		v.edit(e)
+	case key == tcell.KeyEscape && !inText:
+		v.Filter = ""
+	case key == tcell.KeyEscape, inText && (key == tcell.KeyEnter || e.Rune() == 'q'):
+		v.close()
+	case key == tcell.KeyEnter:
+		v.open()
+	case key == tcell.KeyTab:
+		v.turn(1)
+	case key == tcell.KeyBacktab:
+		v.turn(-1)
+	case e.Rune() == 'q':
+		return true
+	case !v.command(e):
+		of := tview.Primitive(v.table)
+		if inText {
+			of = v.text
 		}
-		v.closeDetails()
-	case 'k':
-		*at--
-	case 'j':
-		*at++
-	case '1', '2', '3', '4', '5':
-		v.show(Views()[key-'1'])
-	case 'i':
-		v.show(ViewIncidents)
-	case 's':
-		orders := Orders()
-		v.Order = orders[(slices.Index(orders, v.Order)+1)%len(orders)]
-	case 'r', 'I':
-		v.Reverse = !v.Reverse
-	case 'w':
-		if v.Format == FormatWide {
-			v.Format = FormatTable
-		} else {
-			v.Format = FormatWide
-		}
-	case '/':
-		v.closeDetails()
-		v.typing = true
+		of.InputHandler()(e, func(tview.Primitive) {})
 	}
 	return false
+}
+
+// command handles the keys of commands, and reports whether a key is one.
+func (v *screen) command(e *tcell.EventKey) bool {
+	key := e.Rune()
+	by := map[rune]Order{'P': ByUtilization, 'M': ByMemory, 'T': ByQuiet, 'W': ByPower, 'N': ByTraffic}
+	orders := Orders()
+	switch {
+	case by[key] != "":
+		v.Order = by[key]
+	case key == 'h', key == '?', e.Key() == tcell.KeyF1:
+		v.help = true
+	case key >= '1' && key <= '5':
+		v.show(Views()[key-'1'])
+	case key == 'i':
+		v.show(ViewIncidents)
+	case key == 's', e.Key() == tcell.KeyF6:
+		v.Order = orders[(slices.Index(orders, v.Order)+1)%len(orders)]
+	case key == 'r', key == 'I':
+		v.Reverse = !v.Reverse
+	case key == 'w' && v.Format == FormatWide:
+		v.Format = FormatTable
+	case key == 'w':
+		v.Format = FormatWide
+	case key == '/', e.Key() == tcell.KeyF3, e.Key() == tcell.KeyF4:
+		v.close()
+		v.typing = true
+	default:
+		return false
+	}
+	return true
 }
 
 // edit changes the filter.
@@ -310,167 +330,53 @@ func (v *screen) edit(e *tcell.EventKey) {
 		v.Filter += string(e.Rune())
 	default:
 	}
-	v.at, v.first = 0, 0
-	v.arrange()
+	v.table.Select(1, 0)
 }
 
-// headLines is the number of lines above the rows: heading, views, troubles and titles.
-const headLines = 4
-
-const (
-	help        = "F1 help  F3 / filter  F6 sort  Enter details  F10 quit"
-	helpDetails = "Esc back  ↑↓ scroll  F1 help  F10 quit"
-	helpMenu    = "↑↓ Enter choose  Esc back"
-)
-
+// draw draws the heading, the views, the troubles, the table or text, and the footer.
 func (v *screen) draw(now time.Time) {
 	v.terminal.Clear()
 	width, height := v.terminal.Size()
-	v.put(0, v.Clean(v.fleet.heading())+"  "+v.all.summary(), tcell.StyleDefault.Bold(true))
-	v.drawTabs()
-	if troubles := v.fleet.troubles(now, v.View); len(troubles) > 0 {
-		v.put(2, v.Clean(strings.Join(troubles, "; ")), v.colour(tcell.ColorRed))
+	v.line(0, "[::b]", v.heading()+"  "+v.all.summary())
+	x := 0
+	for i, view := range Views() {
+		style := map[bool]string{true: "[::r]"}[view == v.View]
+		_, n := tview.Print(v.terminal, fmt.Sprintf("%s%d %s %d", style, i+1, view, v.chosen.count(view)), x, 1, width-x,
+			tview.AlignLeft, tcell.ColorDefault)
+		x += n + 2
 	}
-	shown := max(0, height-headLines-1)
-	switch {
-	case v.menu != nil:
-		v.drawMenu(width, shown)
-	case v.details != nil:
-		v.drawDetails(width, shown)
-	default:
-		v.drawTable(width, shown)
+	if troubles := v.troubles(now, v.View); len(troubles) > 0 {
+		v.line(2, map[bool]string{true: "[red]"}[v.colours != nil], strings.Join(troubles, "; "))
 	}
-	v.put(height-1, v.footer(), tcell.StyleDefault.Dim(true))
+	body := tview.Primitive(v.table)
+	if v.help || v.details != nil {
+		body = v.text
+	}
+	body.SetRect(0, 3, width, max(0, height-4))
+	body.Draw(v.terminal)
+	v.line(height-1, "[::d]", v.footer())
 	v.terminal.Show()
 }
 
-// drawTabs draws the names of the views with their keys, and their numbers of rows if they fit.
-func (v *screen) drawTabs() {
-	var tabs, short []string
-	for i, view := range Views() {
-		short = append(short, fmt.Sprintf("%d %s", i+1, view))
-		tabs = append(tabs, fmt.Sprintf("%d %s %d", i+1, view, v.chosen.count(view)))
-	}
-	if width, _ := v.terminal.Size(); len(strings.Join(tabs, gap)) > width {
-		tabs = short
-	}
-	x := 0
-	for i, text := range tabs {
-		style := tcell.StyleDefault
-		if Views()[i] == v.View {
-			style = style.Reverse(true)
-		}
-		v.putAt(x, 1, text, style)
-		x += len(text) + len(gap)
-	}
-}
-
-func (v *screen) drawTable(width, shown int) {
-	table := v.chosen.table(v.View, len(v.fleet.answers) > 1, v.Format == FormatWide, width, v.Clean)
-	v.at = max(0, min(v.at, len(table.Lines)-1))
-	v.first = max(0, min(v.first, v.at), v.at-shown+1)
-	v.put(headLines-1, table.Titles, tcell.StyleDefault.Underline(true))
-	for i := v.first; i < len(table.Lines) && i-v.first < shown; i++ {
-		style, line := v.styleAt(i), table.Lines[i]
-		if i == v.at {
-			style, line = style.Reverse(true), pad(line, width)
-		}
-		v.put(headLines+i-v.first, line, style)
-	}
-}
-
-func (v *screen) drawDetails(width, shown int) {
-	d := v.details
-	var lines []string
-	if a := v.fleet.answers[d.of.from]; a != nil && a.report != nil {
-		for _, line := range a.describe(d.of) {
-			lines = append(lines, wrap(line, width)...)
-		}
-	}
-	if len(lines) == 0 {
-		lines = []string{d.of.Name + " is gone"}
-	}
-	switch {
-	case d.err != nil:
-		lines = append(lines, "", d.err.Error())
-	case d.asked:
-		lines = append(lines, drawHistory(d.chart, d.span, width)...)
-	default:
-		lines = append(lines, "", "loading the recording …")
-	}
-	d.first = max(0, min(d.first, len(lines)-shown-1))
-	for i := d.first; i < len(lines) && i-d.first <= shown; i++ {
-		style := tcell.StyleDefault
-		if lines[i] != "" && !strings.HasPrefix(lines[i], " ") && i < len(lines) && lines[i][0] < 0x80 {
-			style = style.Bold(true)
-		}
-		v.put(headLines-1+i-d.first, v.Clean(lines[i]), style)
-	}
+// line writes a line in a style of tview.
+func (v *screen) line(y int, style, text string) {
+	width, _ := v.terminal.Size()
+	tview.Print(v.terminal, style+tview.Escape(v.Clean(text)), 0, y, width, tview.AlignLeft, tcell.ColorDefault)
 }
 
 func (v *screen) footer() string {
-	if v.typing {
-		return "filter: " + v.Clean(v.Filter) + "_"
-	}
 	switch {
-	case v.menu != nil:
-		return helpMenu
-	case v.details != nil:
-		return helpDetails
+	case v.typing:
+		return "filter: " + v.Filter + "_"
+	case v.help || v.details != nil:
+		return "Esc back  ↑↓ scroll  F1 help  F10 quit"
 	}
 	out := "by " + string(v.Order)
 	if v.Reverse {
 		out += ", reversed"
 	}
 	if v.Filter != "" {
-		out += fmt.Sprintf(", %d with %q", v.chosen.count(v.View), v.Clean(v.Filter))
+		out += fmt.Sprintf(", %d with %q", v.chosen.count(v.View), v.Filter)
 	}
-	return out + "  " + help
-}
-
-// styleAt returns the style of a line of the table.
-func (v *screen) styleAt(line int) tcell.Style {
-	switch v.View {
-	case ViewIncidents:
-		if v.chosen.Incidents[line].Open() {
-			return v.colour(tcell.ColorRed)
-		}
-		return tcell.StyleDefault
-	case ViewClaims, ViewPods, ViewNamespaces:
-		return v.styleOf(v.chosen.holders(v.View)[line].State)
-	case ViewDevices:
-	}
-	return v.styleOf(v.chosen.Devices[line].State)
-}
-
-func (v *screen) styleOf(s ledger.State) tcell.Style {
-	switch present.StateClass(s) {
-	case "bad":
-		return v.colour(tcell.ColorRed)
-	case "warn":
-		return v.colour(tcell.ColorYellow)
-	case "good":
-		return v.colour(tcell.ColorGreen)
-	default:
-		return tcell.StyleDefault
-	}
-}
-
-func (v *screen) colour(c tcell.Color) tcell.Style {
-	if !v.colours {
-		return tcell.StyleDefault
-	}
-	return tcell.StyleDefault.Foreground(c)
-}
-
-// put writes a line, cut to the width of the terminal.
-func (v *screen) put(y int, text string, style tcell.Style) { v.putAt(0, y, text, style) }
-
-func (v *screen) putAt(x, y int, text string, style tcell.Style) {
-	width, _ := v.terminal.Size()
-	for graphemes := uniseg.NewGraphemes(cut(text, width-x)); graphemes.Next(); {
-		runes := graphemes.Runes()
-		v.terminal.SetContent(x, y, runes[0], runes[1:], style)
-		x += graphemes.Width()
-	}
+	return out + "  F1 help  F3 / filter  F6 sort  Enter details  F10 quit"
 }

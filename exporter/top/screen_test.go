@@ -10,13 +10,14 @@ import (
 	"time"
 
 	"github.com/gdamore/tcell/v2"
-	"github.com/rivo/uniseg"
 
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // job is a node on which a claim of two pods holds two devices, and another one holds nothing any
@@ -24,9 +25,9 @@ import (
 func job(t *testing.T, name string) Node {
 	t.Helper()
 	r := report(name,
-		device("gpu-0", ledger.StateQuiet, value("power", 70), value("utilization", 0)),
-		device("gpu-1", ledger.StateActive, value("power", 600), value("utilization", 0.9)),
-		device("gpu-2", ledger.StateFree))
+		device("gpu-0", book.StateQuiet, value("power", 70), value("utilization", 0)),
+		device("gpu-1", book.StateActive, value("power", 600), value("utilization", 0.9)),
+		device("gpu-2", book.StateFree))
 	active, ended := r.Time.Add(-90*time.Second), r.Time
 	for i := range 2 {
 		d := &r.Devices[i]
@@ -85,16 +86,14 @@ func TestViews(t *testing.T) {
 		first []string
 	}{
 		{ViewDevices, 6, []string{"node-1", "gpu-0", "quiet", "70 W", "team/train"}},
-		{ViewClaims, 2, []string{"team/train", "quiet", "45.0 %", "670 W", "10 min", "gpu-0 gpu-1", "rank-0 rank-1"}},
+		{ViewClaims, 2, []string{"team/train", "quiet", "45.0 %", "670 W", "rank-0 rank-1", "gpu-0 gpu-1", "10 min"}},
 		{ViewPods, 4, []string{"team/rank-0", "quiet", "90 s", "70 W", "gpu-0", "train"}},
 		{ViewNamespaces, 1, []string{"team", "quiet", " 4 ", " 1 ", " 2 ", "1340 W"}},
 		{ViewIncidents, 2, []string{"node-1", "open", "gpu-0: XID 31"}},
 	} {
 		var out strings.Builder
 		c := Config{Find: find, Format: FormatTable, Clean: same, View: tt.view, Order: ByState}
-		if err := Print(t.Context(), c, &out); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, Print(t.Context(), c, &out))
 		lines := strings.Split(strings.TrimRight(out.String(), "\n"), "\n")
 		if len(lines) != tt.lines+3 || !strings.Contains(lines[0], "2 incidents open") {
 			t.Fatalf("%s: %s", tt.view, out.String())
@@ -111,13 +110,9 @@ func TestViews(t *testing.T) {
 func TestJSON(t *testing.T) {
 	find := func(context.Context) ([]Node, error) { return []Node{job(t, "node-1")}, nil }
 	var out strings.Builder
-	if err := Print(t.Context(), Config{Find: find, Format: FormatJSON, Clean: same, View: ViewPods}, &out); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Print(t.Context(), Config{Find: find, Format: FormatJSON, Clean: same, View: ViewPods}, &out))
 	var got map[string][]map[string]any
-	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(out.String()), &got))
 	for name, want := range map[string]int{
 		"nodes": 1, "devices": 3, "claims": 1, "pods": 2, "namespaces": 1, "incidents": 1,
 	} {
@@ -136,9 +131,7 @@ func TestJSON(t *testing.T) {
 // Keys change the view, Enter shows details with the recording, and Escape shows the table again.
 func TestDetails(t *testing.T) {
 	terminal := &readable{SimulationScreen: tcell.NewSimulationScreen("UTF-8")}
-	if err := terminal.Init(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, terminal.Init())
 	terminal.SetSize(80, 24)
 	node := job(t, "node-1")
 	v := newScreen(Config{
@@ -168,7 +161,7 @@ func TestDetails(t *testing.T) {
 	has("POD ", "team/rank-0", "team/rank-1")
 	press("j")
 	terminal.InjectKey(tcell.KeyEnter, 0, tcell.ModNone)
-	has("Pod team/rank-1 on node-1", "state of the device  active", "power  600 W  (0 W to 600 W)", "⣿")
+	has("Pod team/rank-1 on node-1", "state of the device  active", "power  600 W  (0 W to 600 W)", "▄▄▅")
 	terminal.InjectKey(tcell.KeyEscape, 0, tcell.ModNone)
 	press("4")
 	has("NAMESPACE")
@@ -180,9 +173,7 @@ func TestDetails(t *testing.T) {
 	terminal.InjectKey(tcell.KeyEnter, 0, tcell.ModNone)
 	has("gpu-0: XID 31 on node-1", "Incident 7", "team/rank-0")
 	press("qq")
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, <-ended)
 	terminal.Fini()
 }
 
@@ -195,7 +186,7 @@ func TestDescribe(t *testing.T) {
 		"a pod, or else a device": {{View: ViewClaims, Name: "rank-0"}, {View: ViewPods, Name: "team/rank-0"}},
 	} {
 		var out strings.Builder
-		if err := Describe(t.Context(), c, of, 80, &out); err != nil {
+		if err := Describe(t.Context(), c, of, &out); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		for _, want := range []string{
@@ -207,34 +198,8 @@ func TestDescribe(t *testing.T) {
 			}
 		}
 	}
-	err := Describe(t.Context(), c, []Subject{{View: ViewClaims, Name: "team/no"}}, 80, &strings.Builder{})
+	err := Describe(t.Context(), c, []Subject{{View: ViewClaims, Name: "team/no"}}, &strings.Builder{})
 	if err == nil || err.Error() != "team/no: not found on any node that answered" {
 		t.Errorf("error %v", err)
-	}
-}
-
-// A chart of braille has the size that is asked for, rises with its values, and is empty before
-// them.
-func TestBraille(t *testing.T) {
-	var times []time.Time
-	var values []float64
-	begin := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
-	for i := range 301 { // five of ten minutes
-		times, values = append(times, begin.Add(time.Duration(i)*time.Second)), append(values, float64(i))
-	}
-	lines := braille(times, values, 10*time.Minute, 20, 2)
-	for _, line := range lines {
-		if uniseg.StringWidth(line) != 20 || !strings.HasPrefix(line, strings.Repeat("\u2800", 9)) {
-			t.Errorf("a line is %q", line)
-		}
-	}
-	if upper, lower := []rune(lines[0]), []rune(lines[1]); upper[19] != '⣿' || lower[19] != '⣿' || upper[11] != '\u2800' ||
-		lower[11] == '\u2800' {
-		t.Errorf("drawn as\n%s", strings.Join(lines, "\n"))
-	}
-	// Infrequent readings are connected; a zero is a line at the bottom.
-	times = []time.Time{begin, begin.Add(30 * time.Second)}
-	if got := braille(times, []float64{0, 0}, time.Minute, 4, 1)[0]; got != "⠀⢀⣀⣀" {
-		t.Errorf("two readings are %q", got)
 	}
 }

@@ -2,163 +2,243 @@ package top
 
 import (
 	"cmp"
+	"fmt"
+	"io"
 	"slices"
+	"strconv"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 )
 
-// Order is a criterion for sorting rows.
-type Order string
+// View is a view of the table.
+type View string
 
-// The orders. The largest number comes first, and states that need attention come first.
+// The views, in the order of their keys: 1 to 5.
 const (
-	ByState       Order = "state"
-	ByDevice      Order = "device"
-	ByUtilization Order = "utilization"
-	ByMemory      Order = "memory"
-	ByPower       Order = "power"
-	ByTraffic     Order = "traffic"
-	ByQuiet       Order = "quiet"
-	ByClaim       Order = "claim"
+	ViewDevices    View = "devices"
+	ViewClaims     View = "claims"
+	ViewPods       View = "pods"
+	ViewNamespaces View = "namespaces"
+	ViewIncidents  View = "incidents"
 )
 
-// Orders returns all orders.
-func Orders() []Order {
-	return []Order{ByState, ByDevice, ByUtilization, ByMemory, ByPower, ByTraffic, ByQuiet, ByClaim}
+// Views returns all views.
+func Views() []View {
+	return []View{ViewDevices, ViewClaims, ViewPods, ViewNamespaces, ViewIncidents}
 }
 
-// sortRows sorts rows by an order, then by node and device.
-func sortRows(rows []present.Device, by Order, reverse bool) {
-	slices.SortStableFunc(rows, func(a, b present.Device) int {
-		order := compare(&a.Figures, &b.Figures, by)
-		if by == ByClaim {
-			order = present.CompareNames(strings.Join(a.Claims, " "), strings.Join(b.Claims, " "))
+// table is a view as text. Columns without a value are left out.
+type table struct {
+	titles []string
+	rows   []row
+}
+
+// row is a line of a table.
+type row struct {
+	cells   []string
+	class   string // of its state, as [present.StateClass] has it
+	subject Subject
+}
+
+// column is a column of a table.
+type column[T any] struct {
+	title string
+	cell  func(*T) string
+}
+
+// cellsOf returns a row in columns.
+func cellsOf[T any](of *T, columns []column[T]) []string {
+	var out []string
+	for _, c := range columns {
+		out = append(out, cmp.Or(c.cell(of), "-"))
+	}
+	return out
+}
+
+// tabulate lays out rows. clean replaces characters that control a terminal.
+func tabulate[T any](
+	rows []T, columns []column[T], clean func(string) string, about func(*T) (of Subject, class string),
+) table {
+	var out table
+	for i := range rows {
+		subject, class := about(&rows[i])
+		out.rows = append(out.rows, row{cellsOf(&rows[i], columns), class, subject})
+	}
+	for n := len(columns) - 1; n >= 0; n-- {
+		has := func(r row) bool { return r.cells[n] != "-" }
+		if len(rows) == 0 || slices.ContainsFunc(out.rows, has) {
+			out.titles = slices.Insert(out.titles, 0, columns[n].title)
+			continue
 		}
-		return cmp.Or(
-			reversed(order, reverse), present.CompareNames(a.Node, b.Node), present.CompareNames(a.Driver, b.Driver),
-			present.CompareNames(a.Pool, b.Pool), present.CompareNames(a.Device, b.Device),
-		)
+		for i := range out.rows {
+			out.rows[i].cells = slices.Delete(out.rows[i].cells, n, n+1)
+		}
+	}
+	for _, r := range out.rows {
+		for i, text := range r.cells {
+			r.cells[i] = clean(text)
+		}
+	}
+	return out
+}
+
+// write writes the table with aligned columns.
+func (t *table) write(w io.Writer) error {
+	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(out, strings.Join(t.titles, "\t")) // the error is Flush's
+	for _, r := range t.rows {
+		_, _ = fmt.Fprintln(out, strings.Join(r.cells, "\t"))
+	}
+	return out.Flush() //nolint:wrapcheck // it is w's
+}
+
+// choose returns the rows that contain all words of a text in any column.
+func choose[T any](rows []T, columns []column[T], text string) []T {
+	words := strings.Fields(strings.ToLower(text))
+	return slices.DeleteFunc(slices.Clone(rows), func(of T) bool {
+		all := strings.ToLower(strings.Join(cellsOf(&of, columns), " "))
+		return slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(all, word) })
 	})
-}
-
-// compare compares by an order. By names, all are equal.
-func compare(a, b *present.Figures, by Order) int {
-	switch by {
-	case ByState:
-		return ledger.CompareAttention(a.State, b.State)
-	case ByUtilization:
-		return compareNumbers(b.Utilization, a.Utilization)
-	case ByMemory:
-		return compareNumbers(b.MemoryUsed, a.MemoryUsed)
-	case ByPower:
-		return compareNumbers(b.Power, a.Power)
-	case ByTraffic:
-		return compareNumbers(b.Traffic, a.Traffic)
-	case ByQuiet:
-		return compareNumbers(b.QuietSeconds, a.QuietSeconds)
-	case ByClaim, ByDevice:
-	}
-	return 0
-}
-
-func reversed(order int, is bool) int {
-	if is {
-		return -order
-	}
-	return order
 }
 
 // Filter returns the rows that contain all words of a text: in a name, a model or the state.
 func Filter(rows []present.Device, text string) []present.Device {
-	return slices.DeleteFunc(slices.Clone(rows), func(r present.Device) bool {
-		return !hasWords(text, slices.Concat(
-			[]string{r.Node, r.Driver, r.Pool, r.Device, r.Model, string(r.State), r.Why}, r.Claims, r.Pods,
-		))
+	return choose(rows, deviceColumns(true, true), text)
+}
+
+// count returns how many rows a view has.
+func (e *Everything) count(view View) int {
+	return map[View]int{
+		ViewDevices: len(e.Devices), ViewClaims: len(e.Claims), ViewPods: len(e.Pods),
+		ViewNamespaces: len(e.Namespaces), ViewIncidents: len(e.Incidents),
+	}[view]
+}
+
+// table lays out a view: with nodes for several nodes, and with everything if wide.
+func (e *Everything) table(view View, nodes, wide bool, clean func(string) string) table {
+	holders := map[View][]present.Holder{ViewClaims: e.Claims, ViewPods: e.Pods, ViewNamespaces: e.Namespaces}
+	switch view {
+	case ViewIncidents:
+		return tabulate(e.Incidents, incidentColumns(nodes, wide), clean, func(i *Incident) (Subject, string) {
+			_, class := present.StateOf(i.Incident)
+			return Subject{view, i.ID, i.from}, class
+		})
+	case ViewClaims, ViewPods, ViewNamespaces:
+		return tabulate(holders[view], holderColumns(view, nodes, wide), clean, func(h *present.Holder) (Subject, string) {
+			return Subject{view, h.String(), h.From}, present.StateClass(h.State)
+		})
+	case ViewDevices:
+	}
+	return tabulate(e.Devices, deviceColumns(nodes, wide), clean, func(d *present.Device) (Subject, string) {
+		return Subject{ViewDevices, d.String(), d.From}, present.StateClass(d.State)
 	})
 }
 
-// Column is a column of a table.
-type Column[T any] struct {
-	Title string
-	Right bool // numbers
-	least int  // the smallest width to which it is cut; 0: never cut
-	drop  int  // if lines do not fit, the lowest is omitted first; 0: never
-	spare bool // it is omitted if no row has a value
-	cell  func(*T) string
-}
-
-// text returns a column of texts.
-func text[T any](title string, least, drop int, cell func(*T) string) Column[T] {
-	return Column[T]{Title: title, least: least, drop: drop, cell: cell}
-}
-
-// number returns a column of numbers.
-func number[T any](title string, drop int, cell func(*T) string) Column[T] {
-	return Column[T]{Title: title, Right: true, drop: drop, cell: cell}
-}
-
-// deviceColumns returns the columns: with nodes for several nodes, and with everything if wide. On
-// a narrow terminal, the claim is omitted first, then memory; power and pods stay.
-func deviceColumns(nodes, wide bool) []Column[present.Device] {
-	type row = present.Device
-	var out []Column[row]
+// deviceColumns returns the columns of devices. The first ones are seen on a narrow terminal.
+func deviceColumns(nodes, wide bool) []column[present.Device] {
+	type of = present.Device
+	var out []column[of]
 	if nodes {
-		out = append(out, text("NODE", 8, 0, func(r *row) string { return r.Node }))
+		out = append(out, column[of]{"NODE", func(d *of) string { return d.Node }})
 	}
+	out = append(out, column[of]{"DEVICE", func(d *of) string { return d.Device }},
+		column[of]{"STATE", (*of).StateText})
+	out = append(out, measured(wide, func(d *of) *present.Figures { return &d.Figures },
+		column[of]{"PODS", func(d *of) string { return list(d.Pods, wide) }})...)
+	out = append(out, column[of]{"CLAIM", func(d *of) string { return list(d.Claims, wide) }})
 	if wide {
-		out = append(out, text("DRIVER", 8, 2, func(r *row) string { return r.Driver }),
-			text("POOL", 8, 1, func(r *row) string { return r.Pool }))
+		out = append(out, column[of]{"MODEL", func(d *of) string { return d.Model }},
+			column[of]{"DRIVER", func(d *of) string { return d.Driver }},
+			column[of]{"POOL", func(d *of) string { return d.Pool }})
 	}
-	out = append(out, text("DEVICE", 12, 0, func(r *row) string { return r.Device }),
-		text("STATE", 0, 0, (*row).StateText))
-	out = append(out, measured(wide, func(r *row) *present.Figures { return &r.Figures })...)
-	if wide {
-		out = append(out, text("MODEL", 8, 3, func(r *row) string { return r.Model }))
-	}
-	return append(out, text("CLAIM", 18, 6, func(r *row) string { return list(r.Claims, wide) }),
-		text("PODS", 18, 0, func(r *row) string { return list(r.Pods, wide) }))
+	return out
 }
 
-// measured returns the columns of values, including those of the wide table.
-func measured[T any](wide bool, of func(*T) *present.Figures) []Column[T] {
-	figure := func(title string, q driver.Quantity, drop int) Column[T] {
-		return number(title, drop, func(r *T) string { return known(of(r).Text(q)) })
+// measured returns the columns of values, with others after the most important ones.
+func measured[T any](wide bool, of func(*T) *present.Figures, others ...column[T]) []column[T] {
+	figure := func(title string, q driver.Quantity) column[T] {
+		return column[T]{title, func(r *T) string { return of(r).Text(q) }}
 	}
-	out := []Column[T]{
-		figure("UTIL", driver.Utilization, 0), figure("MEMORY", driver.MemoryUsed, 7), figure("POWER", driver.Power, 0),
-	}
+	out := []column[T]{figure("UTIL", driver.Utilization), figure("POWER", driver.Power)}
+	out = append(append(out, others...), figure("MEMORY", driver.MemoryUsed))
 	if wide {
-		out = append(out, figure("TEMP", driver.Temperature, 5), figure("ENERGY", driver.Energy, 4))
+		out = append(out, figure("TEMP", driver.Temperature), figure("ENERGY", driver.Energy))
 	}
-	traffic := number("TRAFFIC", 9, func(r *T) string { return known(of(r).TrafficText()) })
-	traffic.spare = true
-	return append(out, traffic, number("QUIET", 8, func(r *T) string { return known(of(r).Quiet()) }))
+	return append(out, column[T]{"QUIET", func(r *T) string { return of(r).Quiet() }},
+		column[T]{"TRAFFIC", func(r *T) string { return of(r).TrafficText() }})
 }
 
-// known returns a text, or a dash for an unknown one.
-func known(text string) string { return cmp.Or(text, "-") }
+// holderColumns returns the columns of claims, pods or namespaces.
+func holderColumns(view View, nodes, wide bool) []column[present.Holder] {
+	type of = present.Holder
+	state := column[of]{"STATE", func(h *of) string { return string(h.State) }}
+	figures := func(h *of) *present.Figures { return &h.Figures }
+	if view == ViewNamespaces {
+		count := func(title string, names func(*of) []string) column[of] {
+			return column[of]{title, func(h *of) string { return strconv.Itoa(len(names(h))) }}
+		}
+		return append([]column[of]{
+			{"NAMESPACE", (*of).String},
+			state,
+			count("DEVICES", func(h *of) []string { return h.Devices }),
+			count("CLAIMS", func(h *of) []string { return h.Claims }),
+			count("PODS", func(h *of) []string { return h.Pods }),
+		}, measured(wide, figures)...)
+	}
+	title, other := "CLAIM", column[of]{"PODS", func(h *of) string { return short(h.Pods, h.Namespace, wide) }}
+	if view == ViewPods {
+		title, other = "POD", column[of]{"CLAIMS", func(h *of) string { return short(h.Claims, h.Namespace, wide) }}
+	}
+	out := []column[of]{{title, (*of).String}, state}
+	if nodes {
+		out = append(out, column[of]{"NODE", func(h *of) string { return h.Node }})
+	}
+	out = append(out, measured(wide, figures, other,
+		column[of]{"DEVICES", func(h *of) string { return list(h.DeviceNames(), wide) }})...)
+	return append(out, column[of]{"HELD", func(h *of) string { return present.Duration(h.HeldSeconds) }})
+}
+
+// incidentColumns returns the columns of incidents.
+func incidentColumns(nodes, wide bool) []column[Incident] {
+	type of = Incident
+	var out []column[of]
+	if nodes {
+		out = append(out, column[of]{"NODE", func(i *of) string { return i.Node }})
+	}
+	out = append(out,
+		column[of]{"STATE", func(i *of) string {
+			word, _ := present.StateOf(i.Incident)
+			return word
+		}},
+		column[of]{"INCIDENT", func(i *of) string { return i.Text }},
+		column[of]{"HIT", func(i *of) string { return list(i.Pods(), wide) }},
+		column[of]{"BEGAN", func(i *of) string { return present.ClockOfDay(i.Onset) }},
+		column[of]{"LASTS", func(i *of) string { return present.Lasted(i.Incident, i.now) }},
+		column[of]{"TIMES", func(i *of) string { return strconv.Itoa(i.Count) }},
+		column[of]{"LAST", func(i *of) string { return present.ClockOfDay(i.Last) }})
+	if wide {
+		out = append(out, column[of]{"CLAIMS", func(i *of) string { return list(i.Claims(), wide) }},
+			column[of]{"ID", func(i *of) string { return i.ID }})
+	}
+	return out
+}
 
 // list joins names: all, or the first three.
 func list(names []string, all bool) string {
 	if all {
-		return known(strings.Join(names, " "))
+		return strings.Join(names, " ")
 	}
-	return known(present.First(names, " "))
+	return present.First(names, " ")
 }
 
-// compareNumbers compares numbers; unknown numbers are the smallest.
-func compareNumbers(a, b *float64) int {
-	switch {
-	case a == nil && b == nil:
-		return 0
-	case a == nil:
-		return -1
-	case b == nil:
-		return 1
-	default:
-		return cmp.Compare(*a, *b)
+// short lists names. It omits the namespace if it is that of the row.
+func short(names []string, namespace string, all bool) string {
+	out := make([]string, 0, len(names))
+	for _, name := range names {
+		out = append(out, strings.TrimPrefix(name, namespace+"/"))
 	}
+	return list(out, all)
 }

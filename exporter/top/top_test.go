@@ -5,13 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -19,14 +19,14 @@ import (
 
 	"github.com/gdamore/tcell/v2"
 	"github.com/google/go-cmp/cmp"
-	"github.com/rivo/uniseg"
 	"go.uber.org/goleak"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
-	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -37,7 +37,7 @@ func report(node string, devices ...present.DeviceReport) present.Report {
 	return present.Report{Time: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC), Node: node, Devices: devices}
 }
 
-func device(name string, state ledger.State, values ...present.ValueReport) present.DeviceReport {
+func device(name string, state book.State, values ...present.ValueReport) present.DeviceReport {
 	return present.DeviceReport{
 		ID: driver.ID{Driver: "gpu.example.com", Pool: "pool", Device: name}, State: state, Values: values,
 	}
@@ -57,12 +57,12 @@ func names(rows []present.Device) string {
 
 func TestSortAndFilter(t *testing.T) {
 	r := report("node-1",
-		device("gpu-10", ledger.StateFree),
-		device("gpu-2", ledger.StateActive, value("utilization", 0.5), value("memory_used", 1)),
-		device("gpu-1", ledger.StateActive, value("utilization", 0.9)),
-		device("gpu-3", ledger.StateUnhealthy, value("power", 7)),
-		device("gpu-4", ledger.StateQuiet, value("utilization", 0)),
-		device("gpu-5", ledger.StateStalled, value("utilization", 1)))
+		device("gpu-10", book.StateFree),
+		device("gpu-2", book.StateActive, value("utilization", 0.5), value("memory_used", 1)),
+		device("gpu-1", book.StateActive, value("utilization", 0.9)),
+		device("gpu-3", book.StateUnhealthy, value("power", 7)),
+		device("gpu-4", book.StateQuiet, value("utilization", 0)),
+		device("gpu-5", book.StateStalled, value("utilization", 1)))
 	rows := present.Devices(&r, "")
 	for _, tt := range []struct {
 		by      Order
@@ -92,7 +92,7 @@ func TestSortAndFilter(t *testing.T) {
 // The shown holders of a device: its claims and pods, without admin access, and the time since the
 // last activity of any of them.
 func TestRows(t *testing.T) {
-	d := device("gpu-0", ledger.StateQuiet, value("temperature", 40), value("temperature", 60))
+	d := device("gpu-0", book.StateQuiet, value("temperature", 40), value("temperature", 60))
 	d.Shares = []present.ShareReport{
 		{Namespace: "a", Claim: "c10", Pods: []string{"a/p10", "a/p2"}},
 		{Namespace: "a", Claim: "c2", Pods: []string{"a/p2"}},
@@ -113,63 +113,32 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// Lines never exceed the width, whatever is in them; short texts are not cut.
-func TestLayoutFits(t *testing.T) {
-	d := device("gpu-0", ledger.StateActive)
-	d.Shares = []present.ShareReport{{
-		Namespace: "team", Claim: strings.Repeat("長い", 20), Pods: []string{"team/" + strings.Repeat("p", 90)},
-	}}
-	r := report("node-1", d, device("gpu-1", ledger.StateFree))
-	rows := present.Devices(&r, "")
-	for _, width := range []int{20, 60, 80, 120, 400} {
-		table := layout(rows, deviceColumns(true, true), width, same)
-		for _, line := range append(table.Lines, table.Titles) {
-			if got := uniseg.StringWidth(line); got > width {
-				t.Errorf("%d cells, want at most %d: %s", got, width, line)
-			}
-		}
-		if width >= 80 && !strings.Contains(table.Lines[0], "active") {
-			t.Errorf("the state is cut at %d: %s", width, table.Lines[0])
-		}
-	}
-	table := layout(rows, deviceColumns(false, false), 0, same)
-	if !strings.Contains(table.Lines[0], strings.Repeat("p", 90)) {
-		t.Errorf("cut without a width: %s", table.Lines[0])
-	}
-}
-
-// Names keep the end in which they differ. If lines do not fit, columns are left out, not cut: the
-// claim first, then memory; power and pods stay.
-func TestLayoutNarrow(t *testing.T) {
-	var devices []present.DeviceReport
-	for i := range 2 {
-		d := device(fmt.Sprintf("gpu-6-partition-%d", i), ledger.StateUnhealthy, value("power", 681),
-			value("memory_used", 7e10), value("memory_capacity", 8e10), value("utilization", 0.5))
-		d.Shares = []present.ShareReport{{
-			Namespace: "research", Claim: fmt.Sprintf("protein-folding-%d-gpu", i),
-			Pods: []string{fmt.Sprintf("research/protein-folding-%d", i)},
-		}}
-		devices = append(devices, d)
-	}
-	r := report("node-1", devices...)
+// Columns without a value are left out. The first names are listed, or all in the wide table.
+func TestColumns(t *testing.T) {
+	d := device("gpu-0", book.StateActive, value("power", 70))
+	pods := []string{"team/a", "team/b", "team/c", "team/d"}
+	d.Shares = []present.ShareReport{{Namespace: "team", Claim: "c", Pods: pods}}
+	r := report("node-1", d, device("gpu-1", book.StateFree))
+	all := Everything{Devices: present.Devices(&r, "")}
 	for _, tt := range []struct {
-		width  int
-		titles string
-		name   string
+		nodes, wide bool
+		want        string
 	}{
-		{140, "DEVICE STATE UTIL MEMORY POWER QUIET CLAIM PODS", "gpu-6-partition-1"},
-		{92, "DEVICE STATE UTIL MEMORY POWER QUIET PODS", "gpu-6-partition-1"},
-		{80, "DEVICE STATE UTIL POWER QUIET PODS", "gpu-6-partition-1"},
-		{60, "DEVICE STATE UTIL POWER PODS", "gpu-6-p…tion-1"},
+		{false, false, "DEVICE STATE POWER PODS CLAIM\n" +
+			"gpu-0 active 70 W team/a team/b team/c and 1 more team/c\ngpu-1 free - - -\n"},
+		{true, true, "NODE DEVICE STATE POWER PODS CLAIM DRIVER POOL\n" +
+			"node-1 gpu-0 active 70 W team/a team/b team/c team/d team/c gpu.example.com pool\n" +
+			"node-1 gpu-1 free - - - gpu.example.com pool\n"},
 	} {
-		table := layout(present.Devices(&r, ""), deviceColumns(false, false), tt.width, same)
-		if titles := strings.Join(strings.Fields(table.Titles), " "); titles != tt.titles {
-			t.Errorf("at %d the columns are %s, want %s", tt.width, titles, tt.titles)
+		var out strings.Builder
+		shown := all.table(ViewDevices, tt.nodes, tt.wide, same)
+		must.Do(t, shown.write(&out))
+		if got := regexp.MustCompile(" +").ReplaceAllString(out.String(), " "); got != tt.want {
+			t.Errorf("nodes %t, wide %t:\n%swant\n%s", tt.nodes, tt.wide, got, tt.want)
 		}
-		last := strings.Fields(table.Lines[1])
-		if last[0] != tt.name || !strings.HasPrefix(table.Lines[1][len(tt.name):], "  unhealthy") {
-			t.Errorf("at %d: %s, want %s first", tt.width, table.Lines[1], tt.name)
-		}
+	}
+	if none := (&Everything{}).table(ViewDevices, false, false, same); len(none.titles) != 9 {
+		t.Errorf("without rows the columns are %q", none.titles)
 	}
 }
 
@@ -181,14 +150,12 @@ func TestStale(t *testing.T) {
 			if fail {
 				return present.Report{}, errors.New("connection refused")
 			}
-			return report("node-1", device("gpu-0", ledger.StateFree)), nil
+			return report("node-1", device("gpu-0", book.StateFree)), nil
 		}}}, nil
 	}
 	var f fleet
 	f.poll(t.Context(), find)
-	if err := f.err(ViewDevices); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.err(ViewDevices))
 	fail = true
 	f.poll(t.Context(), find)
 	said := f.troubles(f.answers["a"].at.Add(3*time.Second), ViewDevices)
@@ -213,10 +180,7 @@ func TestFromURL(t *testing.T) {
 	for _, address := range []string{
 		server.URL, server.URL + "/", strings.TrimPrefix(server.URL, "http://"), server.URL + "/base",
 	} {
-		n, err := FromURL(server.Client(), address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(FromURL(server.Client(), address))(t)
 		if r, err := n.Fetch(t.Context(), newMemory().Open(maxNode)); err != nil || r.Node != "node-1" {
 			t.Errorf("%s: %+v, %v", address, r, err)
 		}
@@ -232,14 +196,11 @@ func TestFromURL(t *testing.T) {
 func TestFromName(t *testing.T) {
 	asked := make(chan string, 4)
 	serve := func(address string) *httptest.Server {
-		listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		listener := must.Get(new(net.ListenConfig).Listen(t.Context(), "tcp", address))(t)
 		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			asked <- r.Host
 			host, _, _ := net.SplitHostPort(r.Context().Value(http.LocalAddrContextKey).(net.Addr).String())
-			_ = json.NewEncoder(w).Encode(report("node-"+host, device("gpu-0", ledger.StateFree)))
+			_ = json.NewEncoder(w).Encode(report("node-"+host, device("gpu-0", book.StateFree)))
 		}))
 		_ = s.Listener.Close()
 		s.Listener = listener
@@ -332,14 +293,12 @@ func TestFromKube(t *testing.T) {
 // The screen shows the rows, takes keys, and ends with q.
 func TestShow(t *testing.T) {
 	screen := &readable{SimulationScreen: tcell.NewSimulationScreen("UTF-8")}
-	if err := screen.Init(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, screen.Init())
 	screen.SetSize(100, 10)
 	v := newScreen(Config{
 		Find: func(context.Context) ([]Node, error) {
 			return []Node{{Name: "a", Fetch: func(context.Context, *decode.Account) (present.Report, error) {
-				return report("node-1", device("gpu-0", ledger.StateFree), device("gpu-1", ledger.StateUnhealthy)), nil
+				return report("node-1", device("gpu-0", book.StateFree), device("gpu-1", book.StateUnhealthy)), nil
 			}}}, nil
 		},
 		Interval: time.Hour, Order: ByState, Clean: same,
@@ -360,9 +319,7 @@ func TestShow(t *testing.T) {
 	screen.InjectKey(tcell.KeyRune, 's', tcell.ModNone)
 	awaitText(t, screen, func(text string) bool { return strings.Contains(text, `by device, 1 with "gpu-0"`) })
 	screen.InjectKey(tcell.KeyRune, 'q', tcell.ModNone)
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, <-ended)
 	screen.Fini()
 }
 
@@ -405,34 +362,4 @@ func awaitText(t *testing.T, screen *readable, right func(string) bool) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Fatalf("the screen shows\n%s", screen.shown())
-}
-
-// At 80 columns names that differ in their middle are whole, and power stays: a pod's claims and
-// the last time of an incident are left out instead.
-func TestNamesAt80(t *testing.T) {
-	const pod, incident = "research/llm-pretrain-12-worker-0", "gpu-3: uncorrectable ECC error"
-	pods := []present.Holder{{
-		Namespace: "research", Name: "llm-pretrain-12-worker-0", Claims: []string{"research/llm-pretrain-12-gpus"},
-		Figures: present.Figures{
-			State: ledger.StateStalled, Utilization: new(1.0), MemoryUsed: new(7e10), Power: new(681.0),
-			QuietSeconds: new(300.0),
-		},
-	}}
-	happened := []Incident{{Incident: &recorder.Incident{
-		Text: incident, Onset: time.Unix(0, 0), Last: time.Unix(3600, 0), Count: 14,
-		Holders: []recorder.Holder{{Namespace: "research", Pod: "llm-pretrain-12-worker-0", Hit: true}},
-	}}}
-	for _, tt := range []struct {
-		table      Table
-		name       string
-		has, lacks string
-	}{
-		{layout(pods, holderColumns(ViewPods, false, false), 80, same), pod, "POWER", "CLAIMS"},
-		{layout(happened, incidentColumns(false, false), 80, same), incident, "HIT", "LAST "},
-	} {
-		if !strings.Contains(tt.table.Lines[0], tt.name) || !strings.Contains(tt.table.Titles, tt.has) ||
-			strings.Contains(tt.table.Titles, tt.lacks) {
-			t.Errorf("no %q, or no %s, in\n%s\n%s", tt.name, tt.has, tt.table.Titles, tt.table.Lines[0])
-		}
-	}
 }

@@ -2,15 +2,18 @@ package top
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/gdamore/tcell/v2"
 
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // network is a node with a GPU and a network device, whose counters are those of a number of
@@ -24,8 +27,8 @@ func network(seconds int) present.Report {
 	values := []present.ValueReport{
 		bytes("network", "receive"), bytes("rdma", "transmit"), bytes("pcie", "receive"),
 	}
-	r := report("node-1", device("gpu-0", ledger.StateFree, value("power", 70)),
-		device("eth0", ledger.StateActive, values...))
+	r := report("node-1", device("gpu-0", book.StateFree, value("power", 70)),
+		device("eth0", book.StateActive, values...))
 	r.Time = r.Time.Add(time.Duration(seconds) * time.Second)
 	r.Devices[1].Shares = []present.ShareReport{{Namespace: "team", Claim: "nic", Pods: []string{"team/p"}}}
 	part := present.HolderReport{Namespace: "team", Name: "nic", ID: r.Devices[1].ID, Values: values}
@@ -65,7 +68,7 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// At 120 columns the row of a network device has its traffic. Without one there is no such column.
+// The row of a network device has its traffic. Without one there is no such column.
 func TestTrafficColumn(t *testing.T) {
 	asked := 10
 	c := Config{Format: FormatTable, Clean: same, Order: ByTraffic, Interval: time.Hour}
@@ -76,9 +79,7 @@ func TestTrafficColumn(t *testing.T) {
 		}}}, nil
 	}
 	var out strings.Builder
-	if err := Print(t.Context(), c, &out); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Print(t.Context(), c, &out))
 	lines := strings.Split(out.String(), "\n")
 	if !strings.Contains(lines[2], "TRAFFIC") || !strings.HasPrefix(lines[3], "eth0") ||
 		!strings.Contains(lines[3], " 100 MB/s ") {
@@ -88,33 +89,24 @@ func TestTrafficColumn(t *testing.T) {
 		t.Errorf("colors in what is no terminal: %q", out.String())
 	}
 	r := network(20)
-	rows := present.Devices(&r, "")
-	rows[1].Traffic = new(1e8)
-	for _, tt := range []struct {
-		rows []present.Device
-		has  bool
-	}{{rows, true}, {rows[:1], false}} {
-		table := layout(tt.rows, deviceColumns(true, false), 120, same)
-		if strings.Contains(table.Titles, "TRAFFIC") != tt.has {
-			t.Errorf("%d rows have the columns %s", len(tt.rows), table.Titles)
-		}
+	all := Everything{Devices: present.Devices(&r, "")}
+	if got := all.table(ViewDevices, true, false, same).titles; slices.Contains(got, "TRAFFIC") {
+		t.Errorf("without traffic the columns are %s", got)
 	}
 }
 
-// The keys are those of htop: F1 shows them, F6 what the rows can be sorted by, F4 filters,
-// capitals sort at once, F10 quits. NO_COLOR leaves colors out.
+// The keys are those of htop: F1 shows them, F6 sorts by the next order, F4 filters, capitals sort
+// at once, F10 quits. NO_COLOR leaves colors out.
 func TestKeys(t *testing.T) {
 	t.Setenv("NO_COLOR", "1")
 	terminal := &readable{SimulationScreen: tcell.NewSimulationScreen("UTF-8")}
-	if err := terminal.Init(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, terminal.Init())
 	terminal.SetSize(120, 20)
 	v := newScreen(Config{
 		Find: func(context.Context) ([]Node, error) {
 			return []Node{{Name: "a", Fetch: func(context.Context, *decode.Account) (present.Report, error) {
-				return report("node-1", device("gpu-0", ledger.StateUnhealthy, value("power", 70)),
-					device("gpu-1", ledger.StateActive, value("power", 600), value("utilization", 0.9))), nil
+				return report("node-1", device("gpu-0", book.StateUnhealthy, value("power", 70)),
+					device("gpu-1", book.StateActive, value("power", 600), value("utilization", 0.9))), nil
 			}}}, nil
 		},
 		Interval: time.Hour, Order: ByState, Clean: same,
@@ -144,8 +136,8 @@ func TestKeys(t *testing.T) {
 	key(tcell.KeyF1)
 	shows("Keys", "F3 F4 /  filter", "F10 q    quit")
 	key(tcell.KeyEscape, tcell.KeyF6)
-	shows("Sort by", "state", "device", "power", "traffic")
-	key(tcell.KeyDown, tcell.KeyDown, tcell.KeyDown, tcell.KeyDown, tcell.KeyEnter)
+	shows("gpu-0", "gpu-1", "by device")
+	terminal.InjectKey(tcell.KeyRune, 'W', tcell.ModNone)
 	shows("gpu-1", "gpu-0", "by power")
 	terminal.InjectKey(tcell.KeyRune, 'I', tcell.ModNone)
 	shows("gpu-0", "gpu-1", "by power, reversed")
@@ -155,9 +147,7 @@ func TestKeys(t *testing.T) {
 	terminal.InjectKey(tcell.KeyRune, '1', tcell.ModNone)
 	shows("gpu-1", "filter: 1_")
 	key(tcell.KeyF10)
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, <-ended)
 	cells, _, _ := terminal.GetContents()
 	for _, c := range cells {
 		foreground, background, _ := c.Style.Decompose()

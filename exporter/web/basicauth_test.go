@@ -9,15 +9,14 @@ import (
 	"testing"
 
 	"golang.org/x/crypto/bcrypt"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // hashOf returns the hash of a password, of a cost.
 func hashOf(t *testing.T, password string, cost int) string {
 	t.Helper()
-	hash, err := bcrypt.GenerateFromPassword([]byte(password), cost)
-	if err != nil {
-		t.Fatal(err)
-	}
+	hash := must.Get(bcrypt.GenerateFromPassword([]byte(password), cost))(t)
 	return string(hash)
 }
 
@@ -33,10 +32,7 @@ func TestWrongPasswordsTakeTheSameTime(t *testing.T) {
 		v := newVerifier(func() (map[string]string, error) { return users, nil })
 		work := 0
 		v.compare = func(hash, password []byte) error {
-			cost, err := strconv.Atoi(string(hash[4:6]))
-			if err != nil {
-				t.Fatal(err)
-			}
+			cost := must.Get(strconv.Atoi(string(hash[4:6])))(t)
 			work += 1 << cost
 			if cost > bcrypt.MinCost+3 {
 				return bcrypt.ErrMismatchedHashAndPassword

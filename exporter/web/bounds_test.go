@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // rejections counts a server's rejections.
@@ -170,14 +171,10 @@ func TestConnections(t *testing.T) {
 // Connections take half of the files that the process may open, and no more than maxConnections.
 func TestConnectionLimit(t *testing.T) {
 	var was syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &was); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &was))
 	set := func(limit syscall.Rlimit) {
 		t.Helper()
-		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit))
 	}
 	defer set(was)
 	for files, want := range map[uint64]int{200: 100, 512: 256, 1024: 256} {
@@ -199,10 +196,7 @@ func TestSecurityHeaders(t *testing.T) {
 	served.BaseContext(nil)
 	server := httptest.NewServer(served.Handler)
 	defer server.Close()
-	response, err := http.Get(server.URL + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must.Get(http.Get(server.URL + "/metrics"))(t)
 	response.Body.Close()
 	policy := response.Header.Get("Content-Security-Policy")
 	if response.Header.Get("X-Content-Type-Options") != "nosniff" || !strings.Contains(policy, "default-src 'none'; ") ||

@@ -9,11 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // routesOf returns the statuses of the examples of all routes, by kind.
@@ -143,9 +143,7 @@ func TestReadersTakeTurns(t *testing.T) {
 		synctest.Wait()
 		mu.Lock()
 		want := map[string]int{c.MetricsPath: http.StatusOK, "/healthz": http.StatusOK, "/readyz": http.StatusOK}
-		if diff := cmp.Diff(want, answered); diff != "" {
-			t.Errorf("answered meanwhile (-want +got):\n%s", diff)
-		}
+		expect.Equal(t, "answered meanwhile", want, answered)
 		mu.Unlock()
 		<-turns
 		asking.Wait()

@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // A scraper with a right token is answered, on a new connection and on one that it keeps, while
@@ -33,10 +35,7 @@ func TestScrapeAmongSlowConnections(t *testing.T) {
 		}
 	})
 	server := NewServer(ServerConfig{Log: slog.DiscardHandler, Handler: handler})
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	var attackers []net.Conn
@@ -67,16 +66,11 @@ func TestScrapeAmongSlowConnections(t *testing.T) {
 		}
 		return nil
 	}
-	if err := scrape(kept); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, scrape(kept))
 	const unfinished, unanswered = "GET / HTTP/1.1\r\nHost: a\r\n", "GET /slow HTTP/1.1\r\nHost: a\r\n\r\n"
 	for round, request := range []string{unanswered, unfinished, unanswered, unfinished} {
 		for range 200 {
-			c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", listener.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := must.Get((&net.Dialer{}).DialContext(t.Context(), "tcp", listener.Addr().String()))(t)
 			_, _ = io.WriteString(c, request)
 			attackers = append(attackers, c)
 		}

@@ -6,12 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // A share of 40 GiB peaks at 19 GiB: with a margin of 5 % it needs 20 GiB, a quarter of the device.
@@ -43,12 +42,10 @@ func TestFitReport(t *testing.T) {
 	who.MeasuredSince = &since
 	early := who
 	early.Reason, early.Text = "not_measured", "gpu-0: the activity or the memory of the device is not measured"
-	if diff := cmp.Diff([]present.ClaimFitReport{early}, read(2)); diff != "" {
-		t.Errorf("at first, -want +got:\n%s", diff)
-	}
+	expect.Equal(t, "at first,", []present.ClaimFitReport{early}, read(2))
 	want := who
-	want.Text = "gpu-0, 40 GiB: peak 19 GiB and p99.9 activity 0 % of 2 min since 2023-11-14 22:13 UTC " +
-		"(it began before that), read each second: memory=20Gi fits; 1/2 unused"
+	want.Text = "gpu-0, 40 GiB: peak 19 GiB and p99.9 activity 0 % of 2 min since 2023-11-14 22:13:20 UTC " +
+		"(it began before that): memory=20Gi fits; 50 % unused"
 	want.MeasuredSeconds = 120
 	want.Memory = &present.MemoryFitReport{HeldBytes: 40 * gib, PeakBytes: 19 * gib, NeededRatio: 0.5}
 	want.Activity = &present.ActivityFitReport{}
@@ -56,9 +53,7 @@ func TestFitReport(t *testing.T) {
 		Kind: "share", Name: "memory=20Gi", Device: "gpu-0", Capacity: map[string]float64{"memory": 20 * gib},
 		MemoryBytes: 20 * gib, UnusedRatio: 0.5,
 	}
-	if diff := cmp.Diff([]present.ClaimFitReport{want}, read(120)); diff != "" {
-		t.Errorf("after two minutes, -want +got:\n%s", diff)
-	}
+	expect.Equal(t, "after two minutes,", []present.ClaimFitReport{want}, read(120))
 	if _, body := fetch(t, serving(t, h.Last, nil).URL+"/page/detail?claim=team/a"); !strings.Contains(body, want.Text) {
 		t.Errorf("the details of the claim do not have %q:\n%s", want.Text, body)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // A second after the last request, an old snapshot is no longer referenced. A snapshot is as large
@@ -69,9 +70,7 @@ func TestWrittenDocumentsAreWhole(t *testing.T) {
 			t.Fatal(err)
 		}
 		var written bytes.Buffer
-		if err := report.Write(&written); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, report.Write(&written))
 		whole, err := json.Marshal(report)
 		if err != nil {
 			t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The page and its rows have the same content, and name the device of each claim.
@@ -31,9 +32,7 @@ func TestRowsAsJSON(t *testing.T) {
 		Claims   [][]any
 		Troubles []struct{ Do string }
 	}
-	if err := json.Unmarshal([]byte(body), &rows); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(body), &rows))
 	first := rows.Claims[0]
 	if first[1] != "lazy" || rows.IDs[int(first[2].(float64))] != jointest.ID("gpu-3").String() || first[3] != "2 min" {
 		t.Errorf("the first claim is %v, with devices %v", first, rows.IDs)
@@ -62,15 +61,9 @@ func TestUnchanged(t *testing.T) {
 	latest := h.Last
 	server := serving(t, nil, func(c *Config) { c.Latest = func() *exposition.Snapshot { return latest } })
 	get := func(path, tag string) (int, string, string) {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, http.NoBody))(t)
 		r.Header.Set("If-None-Match", tag)
-		response, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		response := must.Get(http.DefaultClient.Do(r))(t)
 		defer response.Body.Close()
 		return response.StatusCode, response.Header.Get("Etag"), response.Header.Get("Content-Type")
 	}
@@ -149,10 +142,7 @@ func TestDetail(t *testing.T) {
 
 // Texts have a contrast of 4.5 to their background, in both schemes (WCAG 2.2, AA).
 func TestContrast(t *testing.T) {
-	css, err := pageFiles.ReadFile("page/style.css")
-	if err != nil {
-		t.Fatal(err)
-	}
+	css := must.Get(pageFiles.ReadFile("page/style.css"))(t)
 	light, dark, _ := strings.Cut(string(css), "prefers-color-scheme: dark")
 	for scheme, text := range map[string]string{"light": light, "dark": dark} {
 		colours := map[string]float64{}
@@ -175,10 +165,7 @@ func luminance(t *testing.T, colour string) float64 {
 	t.Helper()
 	sum := 0.0
 	for i, weight := range []float64{0.2126, 0.7152, 0.0722} {
-		n, err := strconv.ParseUint(colour[2*i:2*i+2], 16, 8)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(strconv.ParseUint(colour[2*i:2*i+2], 16, 8))(t)
 		c := float64(n) / 255
 		if c <= 0.04045 {
 			c /= 12.92

@@ -15,10 +15,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // recordedNode serves a node whose gpu-0 has had an XID while the claim a of the pod p held it.
@@ -199,15 +200,9 @@ func TestRecordingsAreShared(t *testing.T) {
 	} {
 		var tag string
 		for _, want := range []int{http.StatusOK, http.StatusNotModified} {
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+path, http.NoBody)
-			if err != nil {
-				t.Fatal(err)
-			}
+			request := must.Get(http.NewRequestWithContext(t.Context(), http.MethodGet, url+path, http.NoBody))(t)
 			request.Header.Set("If-None-Match", tag)
-			response, err := http.DefaultClient.Do(request)
-			if err != nil {
-				t.Fatal(err)
-			}
+			response := must.Get(http.DefaultClient.Do(request))(t)
 			_ = response.Body.Close()
 			tag = response.Header.Get("Etag")
 			if response.StatusCode != want || tag == "" {
@@ -224,7 +219,7 @@ func TestStalledIsShown(t *testing.T) {
 	exportertest.Play(h)
 	for i := range h.Last.Claims {
 		if key := h.Last.Claims[i].HolderKey; key.Name == "ten" {
-			h.Last.Stalled = map[*ledger.HolderKey]stall.Verdict{
+			h.Last.Stalled = map[*book.HolderKey]stall.Verdict{
 				key: {Stalled: []stall.Signal{stall.Power, stall.Memory}},
 			}
 		}
@@ -322,10 +317,7 @@ func TestReceipts(t *testing.T) {
 // amount with missing readings has the measured part of the time.
 func TestReceiptSaysWhatIsMeasured(t *testing.T) {
 	c := receiptNode(t)
-	d, err := present.NewPage(c.Latest(), c.about()).Detail(t.Context(), present.Subject{Claim: "team/a"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(present.NewPage(c.Latest(), c.about()).Detail(t.Context(), present.Subject{Claim: "team/a"}))(t)
 	rows := d.Sections[len(d.Sections)-1].Rows
 	for name, want := range map[string]string{"allocated seconds": "", "energy": "20 s"} {
 		n := slices.IndexFunc(rows, func(row []present.Item) bool { return row[0].Text == name })

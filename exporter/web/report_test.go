@@ -11,9 +11,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // A GPU that no slice lists, since its partitions are listed, is not free. The report has the
@@ -36,11 +38,9 @@ func TestReportOfPartition(t *testing.T) {
 	url := serving(t, h.Last, nil).URL
 	_, body := fetch(t, url+"/api/v1/snapshot")
 	var report present.Report
-	if err := json.Unmarshal([]byte(body), &report); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(body), &report))
 	parent, part := report.Devices[0], report.Devices[1]
-	if parent.State != ledger.StatePartitioned || !parent.Unlisted || part.Unlisted {
+	if parent.State != book.StatePartitioned || !parent.Unlisted || part.Unlisted {
 		t.Errorf("the report says %s", body)
 	}
 	divided := []present.DividedReport{
@@ -50,9 +50,7 @@ func TestReportOfPartition(t *testing.T) {
 		t.Errorf("what is divided (-want +got):\n%s, of the parent %v", diff, parent.Divided)
 	}
 	facts := []string{part.Profile, parent.Serial, parent.FirmwareVersion, parent.DriverVersion, parent.CUDAVersion}
-	if diff := cmp.Diff([]string{"1g.10gb", "1650823456700", "96.00.61.00.01", "580.65.06", "13.0"}, facts); diff != "" {
-		t.Errorf("facts (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "facts", []string{"1g.10gb", "1650823456700", "96.00.61.00.01", "580.65.06", "13.0"}, facts)
 	for device, wants := range map[string][]string{
 		"gpu-0": {"in no ResourceSlice", "1650823456700", "96.00.61.00.01", "580.65.06", "13.0"},
 		"part":  {"1g.10gb", "power, energy", "a (divided by share): its parent measures it"},

@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -26,6 +25,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // hostile is a name that would end an attribute, a line or a string if it were not escaped.
@@ -72,15 +73,9 @@ func serving(t *testing.T, latest *exposition.Snapshot, more func(*Config)) *htt
 
 func fetch(t *testing.T, url string) (status int, body string) {
 	t.Helper()
-	response, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must.Get(http.Get(url))(t)
 	defer response.Body.Close()
-	data, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(io.ReadAll(response.Body))(t)
 	return response.StatusCode, string(data)
 }
 
@@ -126,9 +121,7 @@ func TestServerEscapesNames(t *testing.T) {
 	}
 	_, body := fetch(t, server.URL+"/api/v1/snapshot")
 	var report present.Report
-	if err := json.Unmarshal([]byte(body), &report); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(body), &report))
 	if len(report.Devices) != 1 || report.Devices[0].Device != hostile || len(report.Pods) != 1 ||
 		report.Pods[0].Name != hostile {
 		t.Errorf("the report has other names: %s", body)
@@ -164,9 +157,7 @@ func TestTaintsAreShown(t *testing.T) {
 		{Taint: "maintenance=today:NoExecute", Source: "rule", Rule: "evacuate"},
 		{Taint: "preview:None", Source: "rule", Rule: "dry-run"},
 	}
-	if diff := cmp.Diff(want, reportOf(t, s).Devices[0].Taints); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", want, reportOf(t, s).Devices[0].Taints)
 }
 
 // Why each pod holds a device is in the report and in the details of the page, whatever the reason
@@ -189,9 +180,7 @@ func TestReasonsAreShown(t *testing.T) {
 	in := join.Input{View: podresources.View{At: at, Allocations: jointest.Held(a, both)}}
 	books := ledger.New(ledger.Config{Retention: time.Minute})
 	s := exposition.NewLimiter(0, nil).Apply(books, books.Advance(join.Join(in), at))
-	if diff := cmp.Diff(want, reportOf(t, s).Devices[0].Shares[0].Holds); diff != "" {
-		t.Errorf("the report: -want +got:\n%s", diff)
-	}
+	expect.Equal(t, "the report", want, reportOf(t, s).Devices[0].Shares[0].Holds)
 	server := serving(t, s, nil)
 	_, page := fetch(t, server.URL+"/page/detail?device=gpu-0")
 	for _, h := range want {
@@ -209,10 +198,8 @@ func TestReasonsAreShown(t *testing.T) {
 func reportOf(t *testing.T, s *exposition.Snapshot) (report present.Report) {
 	t.Helper()
 	var written bytes.Buffer
-	if err := errors.Join(present.WriteReport(&written, s, "node1", time.Minute),
-		json.Unmarshal(written.Bytes(), &report)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(present.WriteReport(&written, s, "node1", time.Minute),
+		json.Unmarshal(written.Bytes(), &report)))
 	return report
 }
 

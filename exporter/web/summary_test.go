@@ -14,9 +14,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // A summary has the owners of devices and what needs attention. Its entity tag stays as long as
@@ -43,9 +44,7 @@ func TestSummary(t *testing.T) {
 		handler.ServeHTTP(w, r)
 		var out present.Summary
 		if w.Code == http.StatusOK {
-			if err := json.Unmarshal(w.Body.Bytes(), &out); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, json.Unmarshal(w.Body.Bytes(), &out))
 		}
 		return w, out
 	}
@@ -70,7 +69,7 @@ func TestSummary(t *testing.T) {
 	h.In.View.Allocations = nil
 	h.Pass(time.Second)
 	if fourth, got := get(first.Header().Get("Etag")); fourth.Code != http.StatusOK || len(got.Claims) != 0 ||
-		got.Devices[ledger.StateFree] == 0 {
+		got.Devices[book.StateFree] == 0 {
 		t.Errorf("after the claim: status %d, %+v", fourth.Code, got)
 	}
 }

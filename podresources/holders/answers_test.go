@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // grace is the grace period of a book.
@@ -123,9 +123,7 @@ func (n *node) held() holdings {
 // expect compares the holders: pods by device.
 func (n *node) expect(when string, doubts bool, want holdings) {
 	n.t.Helper()
-	if diff := cmp.Diff(want, n.held()); diff != "" {
-		n.t.Errorf("%s: -want +got:\n%s", when, diff)
-	}
+	expect.Equal(n.t, when, want, n.held())
 	if n.doubts != doubts {
 		n.t.Errorf("%s: doubting is %v", when, n.doubts)
 	}
@@ -141,9 +139,7 @@ func (n *node) expectReasons(when string, want map[string]podresources.Reason) {
 			got[h.Name] = h.Hold.Reason
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		n.t.Errorf("%s: -want +got:\n%s", when, diff)
-	}
+	expect.Equal(n.t, when, want, got)
 }
 
 // expectKnown checks the time until which the holders are known.
@@ -394,7 +390,6 @@ func TestNothingThatWasReturnedChanges(t *testing.T) {
 // When the kubelet lists the next pod of a name, the log folder is still that of the earlier pod
 // for a moment. The UID of a pod that has ended does not hold a device again.
 func TestUIDOfAnEndedPod(t *testing.T) {
-	const staticUID = "0123456789abcdef0123456789abcdef"
 	for name, tt := range map[string]struct {
 		uid   string
 		state podresources.CgroupState // from the end of the pod on

@@ -5,8 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 func TestChangeLog(t *testing.T) {
@@ -43,9 +44,7 @@ func TestChangeLog(t *testing.T) {
 		{At: at(2310), CDI: []string{"v/c=2"}},
 		{At: at(2310), CDI: cdi, Gone: true},
 	}
-	if diff := cmp.Diff(want, l.since(at(2000))); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", want, l.since(at(2000)))
 	if got := l.since(at(2310)); len(got) != 0 {
 		t.Errorf("after the last: %v", got)
 	}

@@ -13,29 +13,22 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
-// recording returns a file of the recorded cluster.
+// recording returns a recorded file.
 func recording(t *testing.T, name string) []byte {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join("..", "testdata", "recorded", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return content
+	return must.Get(os.ReadFile(filepath.Join("..", "testdata", name)))(t)
 }
 
 // recordedNode returns the recorded cluster: the kubelet's list, and the pods.
 func recordedNode(t *testing.T) world {
 	t.Helper()
-	answer, err := test.ParseList(recording(t, "list.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(test.ParseList(recording(t, "recorded/list.json")))(t)
 	var pods corev1.PodList
-	if err := yaml.Unmarshal(recording(t, "pods.yaml"), &pods); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, yaml.Unmarshal(recording(t, "recorded/pods.yaml"), &pods))
 	var node world
 	node.listed, _ = podresources.Parse(answer)
 	for i := range pods.Items {
@@ -86,9 +79,7 @@ func TestApplyRequestsOnRecorded(t *testing.T) {
 		"gpu-1 big": {"all", "only-big"}, "gpu-2 big": {"all", "only-big"},
 		"gpu-3 small": {"all", "sidecar"},
 	}
-	if diff := cmp.Diff(want, containers); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", want, containers)
 }
 
 // If no other evidence has the UID of a pod, it is that of the claim's reservation. The input does
@@ -112,13 +103,9 @@ func TestReservedTellsUIDs(t *testing.T) {
 		}
 		return out
 	}
-	if diff := cmp.Diff([]string{"1", "9", "3", ""}, uids(node)); diff != "" {
-		t.Errorf("without pods: -want +got:\n%s", diff)
-	}
+	expect.Equal(t, "without pods", []string{"1", "9", "3", ""}, uids(node))
 	node.pods = []PodFacts{{Pod: Pod{Namespace: "ns", Name: "object"}, UID: "2"}}
-	if diff := cmp.Diff([]string{"1", "2", "3", ""}, uids(node)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", []string{"1", "2", "3", ""}, uids(node))
 	if holders[2].UID != "" {
 		t.Error("the input has changed")
 	}
@@ -162,15 +149,13 @@ func TestApply(t *testing.T) {
 		}
 		return out
 	}
-	uses := func(container string, uses ...ClaimUse) PodContainer {
-		return PodContainer{Name: container, Uses: uses}
-	}
 	facts := func(request string) map[Claim]ClaimFacts {
 		return map[Claim]ClaimFacts{claim: {
 			UID: "claim-uid", PodClaimName: "mine",
 			Results: []ClaimResult{{Device: device, Request: request, Admin: true}},
 		}}
 	}
+	claims, either := named("mine=claim"), uses("a:mine:r", "b:mine:s")
 	for name, tt := range map[string]struct {
 		claims map[Claim]ClaimFacts
 		pod    *PodFacts
@@ -179,107 +164,44 @@ func TestApply(t *testing.T) {
 	}{
 		"nothing known": {nil, nil, listed("a", "b"), []string{"a ", "b "}},
 		"another pod":   {facts("r"), nil, listed("a"), []string{"a "}},
-		"all requests": {
-			facts("r"),
-			&PodFacts{
-				Claims:     []PodClaim{{Name: "mine", Claim: "claim"}},
-				Containers: []PodContainer{uses("a", ClaimUse{Name: "mine"})},
-			},
-			listed("a"),
-			[]string{"a mine"},
-		},
-		"its request": {
-			facts("r"),
-			&PodFacts{
-				Claims: []PodClaim{{Name: "mine", Claim: "claim"}},
-				Containers: []PodContainer{
-					uses("a", ClaimUse{Name: "mine", Request: "r"}),
-					uses("b", ClaimUse{Name: "mine", Request: "s"}),
-				},
-			},
-			listed("a", "b"),
-			[]string{"a mine"},
-		},
+		"all requests":  {facts("r"), &PodFacts{Claims: claims, Containers: uses("a:mine")}, listed("a"), []string{"a mine"}},
+		"its request":   {facts("r"), &PodFacts{Claims: claims, Containers: either}, listed("a", "b"), []string{"a mine"}},
 		"a subrequest": {
-			facts("r/small"),
-			&PodFacts{
-				Claims: []PodClaim{{Name: "mine", Claim: "claim"}},
-				Containers: []PodContainer{
-					uses("a", ClaimUse{Name: "mine", Request: "r"}),
-					uses("b", ClaimUse{Name: "mine", Request: "s"}),
-				},
-			},
-			listed("a", "b"),
+			facts("r/small"), &PodFacts{Claims: claims, Containers: either}, listed("a", "b"),
 			[]string{"a mine"},
 		},
 		"several requests": {
 			facts("r"),
 			&PodFacts{
-				Claims:     []PodClaim{{Name: "mine", Claim: "claim"}},
-				Containers: []PodContainer{uses("a", ClaimUse{Name: "mine", Request: "s"}, ClaimUse{Name: "mine", Request: "r"})},
+				Claims:     claims,
+				Containers: []PodContainer{{Name: "a", Uses: []ClaimUse{{Name: "mine", Request: "s"}, either[0].Uses[0]}}},
 			},
 			listed("a"),
 			[]string{"a mine"},
 		},
 		"another claim's request": {
-			facts("r"),
-			&PodFacts{
-				Claims:     []PodClaim{{Name: "mine", Claim: "claim"}, {Name: "other", Claim: "c2"}},
-				Containers: []PodContainer{uses("a", ClaimUse{Name: "other", Request: "s"})},
-			},
-			listed("a"),
+			facts("r"), &PodFacts{Claims: named("mine=claim", "other=c2"), Containers: uses("a:other:s")}, listed("a"),
 			[]string{"a mine"},
 		},
 		"request of unknown claim": {
-			nil,
-			&PodFacts{
-				Claims:     []PodClaim{{Name: "mine", Claim: "claim"}},
-				Containers: []PodContainer{uses("a", ClaimUse{Name: "mine", Request: "s"})},
-			},
-			listed("a"),
+			nil, &PodFacts{Claims: claims, Containers: uses("a:mine:s")}, listed("a"),
 			[]string{"a mine"},
 		},
 		"no container's": {
-			facts("r"),
-			&PodFacts{
-				Claims: []PodClaim{{Name: "mine", Claim: "claim"}},
-				Containers: []PodContainer{
-					uses("a", ClaimUse{Name: "mine", Request: "s"}),
-					uses("b", ClaimUse{Name: "mine", Request: "s"}),
-				},
-			},
-			listed("a", "b"),
+			facts("r"), &PodFacts{Claims: claims, Containers: uses("a:mine:s", "b:mine:s")}, listed("a", "b"),
 			nil,
 		},
-		"named by the claim": {
-			facts("r"), &PodFacts{Claims: []PodClaim{{Name: "other", Claim: ""}, {Name: "mine", Claim: ""}}},
-			listed("a"),
-			[]string{"a mine"},
-		},
-		"the only one": {
-			nil, &PodFacts{Claims: []PodClaim{{Name: "known", Claim: "c2"}, {Name: "mine", Claim: ""}}}, listed("a"),
-			[]string{"a mine"},
-		},
-		"one of two": {
-			nil, &PodFacts{Claims: []PodClaim{{Name: "other", Claim: ""}, {Name: "mine", Claim: ""}}}, listed("a"),
-			[]string{"a "},
-		},
+		"named by the claim": {facts("r"), &PodFacts{Claims: named("other=", "mine=")}, listed("a"), []string{"a mine"}},
+		"the only one":       {nil, &PodFacts{Claims: named("known=c2", "mine=")}, listed("a"), []string{"a mine"}},
+		"one of two":         {nil, &PodFacts{Claims: named("other=", "mine=")}, listed("a"), []string{"a "}},
 		"extended resource": {
-			facts("c-0-r-0"),
-			&PodFacts{
-				ExtendedClaim: "claim",
-				ExtendedUses:  []PodContainer{uses("a", ClaimUse{Request: "c-0-r-0"}), uses("b", ClaimUse{Request: "c-1-r-0"})},
-			},
+			facts("c-0-r-0"), &PodFacts{ExtendedClaim: "claim", ExtendedUses: uses("a::c-0-r-0", "b::c-1-r-0")},
 			listed("a", "b"),
 			[]string{"a "},
 		},
 		"extended, and a template's": {
 			facts("c-0-r-0"),
-			&PodFacts{
-				Claims: []PodClaim{{Name: "mine2", Claim: ""}}, ExtendedClaim: "claim",
-				ExtendedUses: []PodContainer{uses("a", ClaimUse{Request: "c-0-r-0"})},
-			},
-			listed("a"),
+			&PodFacts{Claims: named("mine2="), ExtendedClaim: "claim", ExtendedUses: uses("a::c-0-r-0")}, listed("a"),
 			[]string{"a "},
 		},
 		"ending, and still listed": {facts("r"), &PodFacts{Local: true, Final: true}, listed("a"), []string{"a "}},
@@ -302,9 +224,7 @@ func TestApply(t *testing.T) {
 					got = append(got, h.Container+" "+h.ClaimName)
 				}
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			expect.Equal(t, "", tt.want, got)
 			if after := cmp.Diff([]Allocation{{Claim: claim, Device: device, Holders: tt.listed}}, given); after != before {
 				t.Errorf("the input changed: %s", after)
 			}

@@ -24,7 +24,7 @@ func claimed(device string, read int, pods ...string) (Claim, ClaimFacts) {
 func serverNode(t *testing.T) *node {
 	n := newNode(t)
 	pod := running("a", "uid-a", 0)
-	pod.Local, pod.Claims = false, []PodClaim{{Name: "gpu", Claim: "claim-gpu-0"}}
+	pod.Local, pod.Claims = false, named("gpu=claim-gpu-0")
 	n.PodsListed([]PodFacts{pod}, false, second(0))
 	n.ClaimRead(claimed("gpu-0", 0, "a"))
 	return n
@@ -73,7 +73,7 @@ func TestPodThatIsNotListedYet(t *testing.T) {
 	local := newNode(t)
 	local.uids = map[string]string{"a": "uid-a"}
 	pod := running("a", "uid-a", 0)
-	pod.Claims = []PodClaim{{Name: "gpu", Claim: "claim-gpu-0"}}
+	pod.Claims = named("gpu=claim-gpu-0")
 	local.PodChanged(pod, second(10))
 	local.ClaimRead(claimed("gpu-0", 10, "a"))
 	local.PodChanged(ended(pod), second(12))
@@ -90,7 +90,7 @@ func TestDeletedWhileAnAnswerIsOnItsWay(t *testing.T) {
 	n := newNode(t)
 	n.uids = map[string]string{"a": "uid-a"}
 	pod := running("a", "uid-a", 0)
-	pod.Claims = []PodClaim{{Name: "gpu", Claim: "claim-gpu-0"}}
+	pod.Claims = named("gpu=claim-gpu-0")
 	n.PodChanged(pod, second(0))
 	n.ClaimRead(claimed("gpu-0", 0, "a"))
 	n.answerTo(second(1), held("gpu-0", "a"))
@@ -111,7 +111,7 @@ func TestDeletedWhileAnAnswerIsOnItsWay(t *testing.T) {
 func TestClaimLeavesTheFile(t *testing.T) {
 	n := newNode(t)
 	pod := running("a", "uid-a", 0)
-	pod.Claims = []PodClaim{{Name: "gpu", Claim: "claim-gpu-0"}}
+	pod.Claims = named("gpu=claim-gpu-0")
 	n.PodChanged(pod, second(0))
 	claim, facts := claimed("gpu-0", 0, "a")
 	n.ClaimsListed(map[Claim]ClaimFacts{claim: facts}, second(0))
@@ -164,7 +164,7 @@ func TestClaimsAreAsOfTheirReading(t *testing.T) {
 func TestRequestThatNoPodNames(t *testing.T) {
 	of := func(name, request string) PodFacts {
 		p := running(name, "uid-"+name, 0)
-		p.Claims = []PodClaim{{Name: "shared", Claim: "c"}}
+		p.Claims = named("shared=c")
 		p.Containers = []PodContainer{{Name: "main", Listed: true, Uses: []ClaimUse{{Name: "shared", Request: request}}}}
 		return p
 	}
@@ -194,7 +194,7 @@ func TestRequestThatNoPodNames(t *testing.T) {
 func TestNominatedPods(t *testing.T) {
 	n := newNode(t)
 	pod := PodFacts{
-		Pod: podNamed("a"), UID: "uid-a", Nominated: true, Claims: []PodClaim{{Name: "gpu", Claim: "claim-gpu-0"}},
+		Pod: podNamed("a"), UID: "uid-a", Nominated: true, Claims: named("gpu=claim-gpu-0"),
 	}
 	n.NominatedListed([]PodFacts{pod}, second(0))
 	n.ClaimRead(claimed("gpu-0", 1, "a"))

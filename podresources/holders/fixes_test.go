@@ -1,159 +1,208 @@
-package holders_test
+package holders
 
 import (
+	"slices"
 	"testing"
 	"time"
 
-	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
-	"github.com/dra-exporter/dra-exporter/podresources/holders"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
-// Each of these tests reproduces a failure that TestModel found.
+// Each of these tests reproduces a failure that TestModel found. Numbers are seconds.
 
-// seconds is a time of these tests.
-func seconds(s int) time.Time { return time.Unix(1_700_000_000+int64(s), 0) }
+// story passes evidence to a book and checks who holds devices then. Its methods return it.
+type story struct {
+	*Book
+	t       testing.TB
+	kubelet podresources.Instance
+	now     int
+}
 
-// gives returns an answer that was requested after this number of seconds. In it, pods of these
-// names hold a device of claim c. It also lists the exporter's own pod.
-func gives(asked int, kubelet podresources.Instance, names ...string) *holders.Answer {
-	a := &holders.Answer{Asked: seconds(asked), Kubelet: kubelet, Pods: map[podresources.Pod]struct{}{
-		{Namespace: "monitoring", Name: "exporter"}: {},
-	}}
+func newStory(t testing.TB) *story {
+	return &story{Book: NewBook(time.Minute, nil), t: t, kubelet: "1"}
+}
+
+// of makes answers those of another kubelet from now on.
+func (s *story) of(kubelet podresources.Instance) *story {
+	s.kubelet = kubelet
+	return s
+}
+
+// changed passes the objects of pods.
+func (s *story) changed(now int, pods ...PodFacts) *story {
+	s.now = now
+	for _, p := range pods {
+		s.PodChanged(p, second(now))
+	}
+	return s
+}
+
+func (s *story) deleted(now int, uid string) *story {
+	s.now = now
+	s.PodDeleted(uid, second(now))
+	return s
+}
+
+// listed passes a list of pods: of the kubelet, or of the API server.
+func (s *story) listed(now int, local bool, pods ...PodFacts) *story {
+	s.now = now
+	s.PodsListed(pods, local, second(now))
+	return s
+}
+
+// reserves passes a claim that has a device and is reserved for a pod.
+func (s *story) reserves(read int, claim, device, uid string) *story {
+	s.ClaimRead(Claim{Namespace: "ns", Name: claim}, ClaimFacts{
+		UID: "u", Reserved: map[string]string{uid: "a"}, Read: second(read),
+		Results: []ClaimResult{{Device: deviceNamed(device)}},
+	})
+	return s
+}
+
+// answers passes an answer that the kubelet was asked for at a time. In it, pods of these names
+// hold devices of claim c. It also lists the exporter's own pod.
+func (s *story) answers(asked int, names ...string) *story {
+	return s.answered(s.answer(asked, names...))
+}
+
+func (s *story) answered(a *Answer) *story {
+	s.now = max(s.now, int(a.Asked.Sub(second(0)).Seconds()))
+	s.Answered(a)
+	return s
+}
+
+func (s *story) answer(asked int, names ...string) *Answer {
+	own := Pod{Namespace: "monitoring", Name: "exporter"}
+	a := &Answer{Asked: second(asked), Kubelet: s.kubelet, Pods: map[Pod]struct{}{own: {}}}
 	for _, name := range names {
-		pod := podresources.Pod{Namespace: "ns", Name: name}
-		a.Pods[pod] = struct{}{}
-		a.Allocations = append(a.Allocations, podresources.Allocation{
-			Claim:   podresources.Claim{Namespace: "ns", Name: "c"},
-			Device:  driver.ID{Driver: "v", Pool: "p", Device: "gpu-" + name},
-			Holders: []podresources.Holder{{Pod: pod, Container: "main"}},
-		})
+		a.Pods[podNamed(name)] = struct{}{}
+		a.Allocations = append(a.Allocations, held("gpu-"+name, name))
+		a.Allocations[len(a.Allocations)-1].Claim.Name = "c"
 	}
 	return a
 }
 
-func localPod(name, uid string) podresources.PodFacts {
-	return podresources.PodFacts{
-		Pod: podresources.Pod{Namespace: "ns", Name: name}, UID: uid, Local: true, Started: true, Running: 1,
+// lacks passes an answer without those pods, while the cgroup of one of them is gone ("": of none).
+func (s *story) lacks(asked int, gone string) *story {
+	a := s.answer(asked)
+	if gone != "" {
+		a.Cgroups = map[string]podresources.CgroupState{gone: podresources.CgroupGone}
 	}
+	return s.answered(a)
 }
 
-// uidsOf returns the UIDs of the holders, by all evidence.
-func uidsOf(b *holders.Book, now int) []string {
-	held, _ := b.Holds(seconds(now), time.Time{})
-	var out []string
+// empty passes an answer without any pod.
+func (s *story) empty(asked int) *story {
+	a := s.answer(asked)
+	a.Pods = nil
+	return s.answered(a)
+}
+
+// hold compares the UIDs of the holders, by all evidence.
+func (s *story) hold(want ...string) *story {
+	s.t.Helper()
+	held, _ := s.Holds(second(s.now), time.Time{})
+	var got []string
 	for _, a := range held.Allocations {
 		for _, h := range a.Holders {
-			out = append(out, h.UID)
+			got = append(got, h.UID)
 		}
 	}
-	return out
+	if !slices.Equal(got, want) {
+		s.t.Errorf("after %d s %q hold, not %q", s.now, got, want)
+	}
+	return s
 }
 
-func wantUIDs(t *testing.T, b *holders.Book, now int, want ...string) {
-	t.Helper()
-	got := uidsOf(b, now)
-	if len(got) != len(want) {
-		t.Fatalf("after %d s %q hold, not %q", now, got, want)
+// is compares the state of a pod.
+func (s *story) is(uid string, want State) *story {
+	s.t.Helper()
+	if got := s.States()[uid].State; got != want {
+		s.t.Errorf("after %d s the pod %q is %v, want %v", s.now, uid, got, want)
 	}
-	for i := range got {
-		if got[i] != want[i] {
-			t.Fatalf("after %d s %q hold, not %q", now, got, want)
-		}
-	}
+	return s
+}
+
+// staticUID is the UID of a static pod.
+const staticUID = "0123456789abcdef0123456789abcdef"
+
+// podOf returns a pod of the kubelet that runs.
+func podOf(name, uid string) PodFacts {
+	return PodFacts{Pod: podNamed(name), UID: uid, Local: true, Started: true, Running: 1}
+}
+
+// usesClaim makes the pod use a claim.
+func usesClaim(p PodFacts, claim string) PodFacts {
+	p.Claims = named("mine=" + claim)
+	return p
+}
+
+// ends returns the last status of a pod whose containers still run.
+func ends(p PodFacts) PodFacts {
+	p.Final = true
+	return p
+}
+
+// waits returns the pod before its containers have started.
+func waits(p PodFacts) PodFacts {
+	p.Started, p.Running = false, 0
+	return p
+}
+
+// served returns the pod as the API server has it.
+func served(p PodFacts) PodFacts {
+	p.Local = false
+	return p
+}
+
+// createdAt returns the pod with the time of its creation.
+func createdAt(p PodFacts, n int) PodFacts {
+	p.Created = second(n)
+	return p
+}
+
+// static returns the pod as a static one.
+func static(p PodFacts) PodFacts {
+	p.Static = true
+	return p
 }
 
 // The kubelet lists a pod under the name of a deleted pod before its Pods API has reported the new
 // one: the listed pod holds, and not as the deleted one. An answer that was requested earlier
 // proves nothing.
 func TestPodOfTheNameOfADeletedOne(t *testing.T) {
-	const kubelet = "kubelet"
-	b := holders.NewBook(time.Minute, nil)
-	b.PodChanged(localPod("a", "old"), seconds(1))
-	b.Answered(gives(2, kubelet, "a"))
-	wantUIDs(t, b, 2, "old")
-	b.PodDeleted("old", seconds(4))
-	wantUIDs(t, b, 4)
-	b.Answered(gives(3, kubelet, "a"))
-	wantUIDs(t, b, 4)
-	b.Answered(gives(5, kubelet, "a"))
-	wantUIDs(t, b, 5, "")
-	b.PodChanged(localPod("a", "new"), seconds(6))
-	wantUIDs(t, b, 6, "new")
+	newStory(t).changed(1, podOf("a", "old")).answers(2, "a").hold("old").deleted(4, "old").hold().
+		answers(3, "a").hold().answers(5, "a").hold("").changed(6, podOf("a", "new")).hold("new")
 }
 
 // The same after a pod that had ended and was no longer listed, and whose deletion was not
 // reported.
 func TestPodOfTheNameOfOneThatIsOver(t *testing.T) {
-	const kubelet = "kubelet"
-	b := holders.NewBook(time.Minute, nil)
-	b.PodChanged(localPod("a", "old"), seconds(1))
-	b.Answered(gives(2, kubelet, "a"))
-	over := localPod("a", "old")
-	over.Final, over.Running = true, 0
-	b.PodChanged(over, seconds(3))
-	wantUIDs(t, b, 3, "old")
-	b.Answered(gives(4, kubelet))
-	wantUIDs(t, b, 4)
-	b.Answered(gives(5, kubelet, "a"))
-	wantUIDs(t, b, 5, "")
+	old := podOf("a", "old")
+	newStory(t).changed(1, old).answers(2, "a").changed(3, ended(old)).hold("old").answers(4).hold().
+		answers(5, "a").hold("")
 }
 
 // The same after a pod that the kubelet ended. By its last status, a container still ran. Then its
 // cgroup was removed.
 func TestPodOfTheNameOfOneWhoseCgroupIsGone(t *testing.T) {
-	const kubelet = "kubelet"
-	b := holders.NewBook(time.Minute, nil)
-	b.PodChanged(localPod("a", "old"), seconds(1))
-	b.Answered(gives(2, kubelet, "a"))
-	ends := localPod("a", "old")
-	ends.Final = true
-	b.PodChanged(ends, seconds(3))
-	gone := gives(4, kubelet, "a")
-	gone.Cgroups = map[string]podresources.CgroupState{"old": podresources.CgroupGone}
-	b.Answered(gone)
-	wantUIDs(t, b, 4)
-	b.Answered(gives(5, kubelet, "a"))
-	wantUIDs(t, b, 5, "")
+	old := podOf("a", "old")
+	newStory(t).changed(1, old).answers(2, "a").changed(3, ends(old)).lacks(4, "old").hold().answers(5, "a").hold("")
 }
 
 // A pod that has ended stays ended when the kubelet has restarted and no longer knows it, and the
-// API server, which was away, still reports it as running. Found by the scenario
-// Restarts/ServerAway.
+// API server, which was away, still reports it as running. The next pod of the name is another one,
+// even before its object is known. The ended one is forgotten after some time. Found by the
+// scenario Restarts/ServerAway.
 func TestEndedPodThatTheServerHas(t *testing.T) {
-	const kubelet = "kubelet"
-	b := holders.NewBook(time.Minute, nil)
-	claim := podresources.Claim{Namespace: "ns", Name: "c"}
-	facts := podresources.ClaimFacts{
-		UID: "u", Reserved: map[string]string{"old": "a"}, Read: seconds(1),
-		Results: []podresources.ClaimResult{{Device: driver.ID{Driver: "v", Pool: "p", Device: "gpu-a"}}},
-	}
-	running := localPod("a", "old")
-	running.Claims = []podresources.PodClaim{{Name: "mine", Claim: "c"}}
-	b.ClaimRead(claim, facts)
-	b.PodChanged(running, seconds(1))
-	b.Answered(gives(2, kubelet, "a"))
-	wantUIDs(t, b, 2, "old")
-	over := running
-	over.Final, over.Running = true, 0
-	b.PodChanged(over, seconds(3))
-	b.Answered(gives(4, kubelet))
-	wantUIDs(t, b, 4)
-	b.PodsListed([]podresources.PodFacts{localPod("exporter", "other")}, true, seconds(5))
-	stale := running
-	stale.Local = false
-	b.PodsListed([]podresources.PodFacts{stale}, false, seconds(50))
-	facts.Read = seconds(50)
-	b.ClaimRead(claim, facts)
-	wantUIDs(t, b, 51)
-	// The next pod of the name is another one, even before its object is known.
-	b.PodsListed([]podresources.PodFacts{localPod("exporter", "other")}, true, seconds(52))
-	b.Answered(gives(53, kubelet, "a"))
-	wantUIDs(t, b, 53, "")
-	// It is forgotten after some time.
-	known := b.NumPods()
-	b.PodsListed([]podresources.PodFacts{localPod("exporter", "other")}, true, seconds(52+15*60))
-	if got := b.NumPods(); got >= known {
+	old, other := usesClaim(podOf("a", "old"), "c"), podOf("exporter", "other")
+	s := newStory(t).reserves(1, "c", "gpu-a", "old").changed(1, old).answers(2, "a").hold("old").
+		changed(3, ended(old)).answers(4).hold().
+		listed(5, true, other).listed(50, false, served(old)).reserves(50, "c", "gpu-a", "old").hold().
+		listed(52, true, other).answers(53, "a").hold("")
+	known := s.NumPods()
+	if got := s.listed(52+15*60, true, other).NumPods(); got >= known {
 		t.Errorf("%d pods are known, %d were", got, known)
 	}
 }
@@ -161,162 +210,90 @@ func TestEndedPodThatTheServerHas(t *testing.T) {
 // A pod that had finished when it was deleted does not come back with the list of a restarted
 // kubelet that has it as the API server had it: running. A pod that had not finished comes back.
 func TestFinishedPodIsNotRelisted(t *testing.T) {
-	const kubelet = "kubelet"
-	for name, finished := range map[string]bool{"finished": true, "not finished": false} {
-		t.Run(name, func(t *testing.T) {
-			b := holders.NewBook(time.Minute, nil)
-			claim := podresources.Claim{Namespace: "ns", Name: "c"}
-			b.ClaimRead(claim, podresources.ClaimFacts{
-				UID: "u", Reserved: map[string]string{"old": "a"}, Read: seconds(1),
-				Results: []podresources.ClaimResult{{Device: driver.ID{Driver: "v", Pool: "p", Device: "gpu-a"}}},
-			})
-			running := localPod("a", "old")
-			running.Claims = []podresources.PodClaim{{Name: "mine", Claim: "c"}}
-			b.PodChanged(running, seconds(1))
-			b.Answered(gives(2, kubelet, "a"))
-			wantUIDs(t, b, 2, "old")
-			if finished {
-				over := running
-				over.Final, over.Running = true, 0
-				b.PodChanged(over, seconds(3))
-			}
-			b.Answered(gives(4, kubelet))
-			b.PodDeleted("old", seconds(5))
-			wantUIDs(t, b, 5)
-			b.PodsListed([]podresources.PodFacts{running, localPod("exporter", "other")}, true, seconds(20))
-			if finished {
-				wantUIDs(t, b, 20)
-			} else {
-				wantUIDs(t, b, 20, "old")
-			}
-		})
+	old := usesClaim(podOf("a", "old"), "c")
+	for _, finished := range []bool{true, false} {
+		s := newStory(t).reserves(1, "c", "gpu-a", "old").changed(1, old).answers(2, "a").hold("old")
+		want := []string{"old"}
+		if finished {
+			s.changed(3, ended(old))
+			want = nil
+		}
+		s.answers(4).deleted(5, "old").hold().listed(20, true, old, podOf("exporter", "other")).hold(want...)
 	}
 }
 
 // A claim that was read before its pod was deleted is still reserved for that pod. The next pod of
 // the name does not get the deleted UID from it.
 func TestOldReservationNamesNoDeletedPod(t *testing.T) {
-	const kubelet = "kubelet"
-	b := holders.NewBook(time.Minute, nil)
-	b.PodChanged(localPod("a", "old"), seconds(1))
-	b.Answered(gives(2, kubelet, "a"))
-	b.ClaimRead(podresources.Claim{Namespace: "ns", Name: "c"}, podresources.ClaimFacts{
-		Reserved: map[string]string{"old": "a"}, Read: seconds(2),
-		Results: []podresources.ClaimResult{{Device: driver.ID{Driver: "v", Pool: "p", Device: "gpu-a"}}},
-	})
-	b.PodDeleted("old", seconds(3))
-	b.Answered(gives(4, kubelet, "a"))
-	wantUIDs(t, b, 4, "")
+	newStory(t).changed(1, podOf("a", "old")).answers(2, "a").reserves(2, "c", "gpu-a", "old").
+		deleted(3, "old").answers(4, "a").hold("")
 }
 
 // A static pod comes back with its UID after a late event and the removal of its cgroup had ended
-// it.
+// it. So does one whose deletion is the first news of it.
 func TestStaticPodComesBackAfterItsCgroup(t *testing.T) {
-	const uid = "0123456789abcdef0123456789abcdef"
-	const kubelet = "kubelet"
-	b := holders.NewBook(time.Minute, nil)
-	static := localPod("a", uid)
-	static.Static = true
-	b.PodChanged(static, seconds(1))
-	b.Answered(gives(2, kubelet, "a"))
-	b.PodDeleted(uid, seconds(3))
-	over := static
-	over.Final, over.Running = true, 0
-	b.PodChanged(over, seconds(3)) // late
-	gone := gives(4, kubelet)
-	gone.Cgroups = map[string]podresources.CgroupState{uid: podresources.CgroupGone}
-	b.Answered(gone)
-	wantUIDs(t, b, 4)
-	b.PodChanged(static, seconds(5))
-	b.Answered(gives(6, kubelet, "a"))
-	wantUIDs(t, b, 6, uid)
+	pod := static(podOf("a", staticUID))
+	newStory(t).changed(1, pod).answers(2, "a").deleted(3, staticUID).changed(3, ended(pod)).lacks(4, staticUID).hold().
+		changed(5, pod).answers(6, "a").hold(staticUID)
+	newStory(t).deleted(1, staticUID).changed(2, pod).answers(3, "a").hold(staticUID)
 }
 
 // A pod ended while the kubelet did not answer. When the kubelet then gives the same answer as
 // before, the name holds again: another pod may have it.
 func TestSameAnswerAfterAPodHadEnded(t *testing.T) {
-	const kubelet = "kubelet"
-	b := holders.NewBook(time.Minute, nil)
-	b.PodChanged(localPod("a", "old"), seconds(1))
-	answer := gives(2, kubelet, "a")
-	b.Answered(answer)
-	b.NotAnswered(map[string]podresources.CgroupState{"old": podresources.CgroupGone}, seconds(3))
-	wantUIDs(t, b, 3)
-	b.PodDeleted("old", seconds(4))
-	b.PodChanged(localPod("a", "new"), seconds(4))
+	s := newStory(t).changed(1, podOf("a", "old"))
+	answer := s.answer(2, "a")
 	again := *answer
-	again.Asked = seconds(5)
-	b.Answered(&again)
-	wantUIDs(t, b, 5, "new")
+	again.Asked = second(5)
+	s.answered(answer).NotAnswered(map[string]podresources.CgroupState{"old": podresources.CgroupGone}, second(3))
+	s.hold().deleted(4, "old").changed(4, podOf("a", "new")).answered(&again).hold("new")
 }
 
 // Reading equal claims from the file again is not reported as news. News would cause a request to
 // the kubelet.
 func TestSameFileIsNoNews(t *testing.T) {
 	news := 0
-	b := holders.NewBook(time.Minute, func() { news++ })
-	claims := map[podresources.Claim]podresources.ClaimFacts{{Namespace: "ns", Name: "c"}: {}}
-	for range 3 {
-		b.ClaimsListed(claims, seconds(1))
-	}
-	if news != 1 {
-		t.Fatalf("told of news %d times", news)
-	}
-	b.ClaimsListed(claims, seconds(2))
-	if news != 2 {
-		t.Fatalf("told of news %d times", news)
+	b := NewBook(time.Minute, func() { news++ })
+	claims := map[Claim]ClaimFacts{{Namespace: "ns", Name: "c"}: {}}
+	for i, read := range []int{1, 1, 1, 2} {
+		b.ClaimsListed(claims, second(read))
+		if want := 1 + i/3; news != want {
+			t.Errorf("reading %d: told of news %d times, want %d", i, news, want)
+		}
 	}
 }
 
 // The hold of a pod that the API reports while the kubelet does not answer began when its object
 // arrived, not at the kubelet's last answer.
 func TestHoldBeginsWithItsPodAtTheEarliest(t *testing.T) {
-	b := holders.NewBook(time.Minute, nil)
-	var dates holders.Dates
-	view := func(now int) podresources.View {
-		held, signs := b.Holds(seconds(now), seconds(now-1))
-		return dates.Date(held.Allocations, signs, seconds(now))
+	var dates Dates
+	s := newStory(t).answers(1)
+	view := func(now int) []string {
+		held, signs := s.Holds(second(now), second(now-1))
+		return intervals(dates.Date(held.Allocations, signs, second(now)))
 	}
-	b.Answered(gives(1, "kubelet"))
 	view(1)
-	pod := localPod("a", "uid")
-	pod.Started, pod.Running = false, 0
-	pod.Claims = []podresources.PodClaim{{Name: "local", Claim: "c"}}
-	b.PodChanged(pod, seconds(20))
-	b.ClaimRead(podresources.Claim{Namespace: "ns", Name: "c"}, podresources.ClaimFacts{
-		Reserved: map[string]string{"uid": "a"}, Read: seconds(21),
-		Results: []podresources.ClaimResult{{Device: driver.ID{Driver: "v", Pool: "p", Device: "gpu-a"}}},
-	})
-	got := view(21).Allocations
-	if len(got) != 1 || !got[0].Holders[0].Hold.From.Equal(seconds(20)) {
-		t.Fatalf("%+v", got)
-	}
+	s.changed(20, usesClaim(waits(podOf("a", "uid")), "c")).reserves(21, "c", "gpu-a", "uid")
+	expect.Equal(t, "", []string{"gpu-a a [20000, -)"}, view(21))
 }
 
 // A hold that comes back does not begin before its previous end, even if an earlier sign exists and
 // its UID is not known yet.
 func TestHoldsOfAPodFollowEachOther(t *testing.T) {
-	t.Run("of a UID", func(t *testing.T) { holdsFollowEachOther(t, "uid") })
-	t.Run("of a name", func(t *testing.T) { holdsFollowEachOther(t, "") })
-}
-
-func holdsFollowEachOther(t *testing.T, back string) {
-	var dates holders.Dates
-	held := gives(0, "kubelet", "a").Allocations
-	held[0].Holders[0].UID, held[0].CDI = "uid", []string{"v/gpu-a"}
-	written := podresources.Change{At: seconds(3), CDI: held[0].CDI}
-	removed := podresources.Change{At: seconds(4), Gone: true, PodUID: "uid"}
-	dates.Date(nil, holders.Signs{At: seconds(1)}, seconds(1))
-	dates.Date(held, holders.Signs{At: seconds(2)}, seconds(2))
-	view := dates.Date(nil, holders.Signs{At: seconds(2), Changes: []podresources.Change{removed}}, seconds(4))
-	if len(view.Ended) != 1 || !view.Ended[0].Holders[0].Hold.To.Equal(seconds(4)) {
-		t.Fatalf("%+v", view.Ended)
-	}
-	again := gives(0, "kubelet", "a").Allocations
-	again[0].Holders[0].UID, again[0].CDI = back, held[0].CDI
-	view = dates.Date(again, holders.Signs{At: seconds(5), Changes: []podresources.Change{written, removed}}, seconds(5))
-	if from := view.Allocations[0].Holders[0].Hold.From; !from.Equal(seconds(4)) {
-		t.Fatalf("it ended after 4 s, and began at %v", from)
+	for _, back := range []string{"uid-a", ""} {
+		a := uids(held("gpu-a", "a"))
+		a.CDI = []string{"v/gpu-a"}
+		written := Change{At: second(3), CDI: a.CDI}
+		removed := Change{At: second(4), Gone: true, PodUID: "uid-a"}
+		var d datesTest
+		d.call(1000)
+		d.call(2000, a)
+		d.view = d.Date(nil, Signs{At: second(2), Changes: []Change{removed}}, second(4))
+		d.expect(t, "it ends", "gpu-a a [1500, 4000)")
+		again := held("gpu-a", "a")
+		again.Holders[0].UID, again.CDI = back, a.CDI
+		d.view = d.Date([]Allocation{again}, Signs{At: second(5), Changes: []Change{written, removed}}, second(5))
+		d.expect(t, "it is back", "gpu-a a [1500, 4000)", "gpu-a a [4000, -)")
 	}
 }
 
@@ -324,212 +301,105 @@ func holdsFollowEachOther(t *testing.T, back string) {
 // with its name is another one. After a restart of the kubelet it may be the same pod.
 func TestPodThatEndedDoesNotComeBackByItsName(t *testing.T) {
 	for name, c := range map[string]struct {
-		before, lacks, after podresources.Instance
-		cgroup               podresources.CgroupState
-		want                 string
+		lacks podresources.Instance // the kubelet that does not list it, and then lists the name
+		gone  string                // the UID whose cgroup is gone
+		want  string
 	}{
-		"the same kubelet":                   {before: "1", lacks: "1", after: "1"},
-		"cgroup gone":                        {before: "1", lacks: "2", after: "2", cgroup: podresources.CgroupGone},
-		"a kubelet that did not know it yet": {before: "1", lacks: "2", after: "2", want: "old"},
+		"the same kubelet":                   {lacks: "1"},
+		"cgroup gone":                        {lacks: "2", gone: "old"},
+		"a kubelet that did not know it yet": {lacks: "2", want: "old"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := holders.NewBook(time.Second, nil)
-			pod := localPod("a", "old")
-			pod.Local = false
-			b.PodChanged(pod, seconds(1))
-			b.Answered(gives(2, c.before, "a"))
-			wantUIDs(t, b, 2, "old")
+			s := newStory(t)
+			s.Book = NewBook(time.Second, nil)
+			s.changed(1, served(podOf("a", "old"))).answers(2, "a").hold("old").of(c.lacks)
 			for asked := 3; asked < 6; asked++ {
-				lacks := gives(asked, c.lacks)
-				if c.cgroup != 0 {
-					lacks.Cgroups = map[string]podresources.CgroupState{"old": c.cgroup}
-				}
-				b.Answered(lacks)
+				s.lacks(asked, c.gone)
 			}
-			wantUIDs(t, b, 5)
-			b.Answered(gives(7, c.after, "a"))
-			wantUIDs(t, b, 7, c.want)
+			s.hold().answers(7, "a").hold(c.want)
 		})
 	}
 }
 
-// An answer that was requested before a pod was deleted does not list the next pod of its name.
+// An answer that was requested before a pod was deleted does not list the next pod of its name. An
+// equal one does, if it was requested after that pod was created.
 func TestOldAnswerIsNotOfTheNextPod(t *testing.T) {
-	b := holders.NewBook(time.Minute, nil)
-	b.PodChanged(localPod("a", "old"), seconds(1))
-	b.Answered(gives(2, "kubelet", "a"))
-	b.PodDeleted("old", seconds(4))
-	b.PodChanged(localPod("a", "new"), seconds(5))
-	b.Answered(gives(3, "kubelet", "a"))
-	wantUIDs(t, b, 5)
-	b.Answered(gives(6, "kubelet", "a"))
-	wantUIDs(t, b, 6, "new")
-}
-
-// An equal answer lists the next pod of the name if it was requested after that pod was created.
-func TestSameAnswerIsOfTheNextPod(t *testing.T) {
-	b := holders.NewBook(time.Minute, nil)
-	b.PodChanged(localPod("a", "old"), seconds(1))
-	answer := gives(3, "kubelet", "a")
-	b.PodDeleted("old", seconds(4))
-	b.PodChanged(localPod("a", "new"), seconds(5))
-	b.Answered(answer)
-	wantUIDs(t, b, 5)
+	old, next := podOf("a", "old"), podOf("a", "new")
+	newStory(t).changed(1, old).answers(2, "a").deleted(4, "old").changed(5, next).answers(3, "a").hold().
+		answers(6, "a").hold("new")
+	s := newStory(t).changed(1, old)
+	answer := s.answer(3, "a")
 	again := *answer
-	again.Asked = seconds(6)
-	b.Answered(&again)
-	wantUIDs(t, b, 6, "new")
+	again.Asked = second(6)
+	s.deleted(4, "old").changed(5, next).answered(answer).hold().answered(&again).hold("new")
 }
 
 // A pod that was listed before its object arrived is the pod whose object arrives first, and not
 // the next one of its name. Answers that were requested before the kubelet knew the next pod do not
 // end it.
 func TestListedPodIsTheOneWhoseObjectComesFirst(t *testing.T) {
-	b := holders.NewBook(time.Minute, nil)
-	b.Answered(gives(1, "kubelet", "a"))
-	b.PodChanged(localPod("a", "old"), seconds(2))
-	b.PodDeleted("old", seconds(3))
-	next := localPod("a", "new")
-	next.Started, next.Running = false, 0
-	b.PodChanged(next, seconds(4))
-	wantUIDs(t, b, 4)
-	b.Answered(gives(5, "kubelet"))
-	if state := b.States()["new"].State; state != holders.Bound {
-		t.Fatalf("the next pod is %v", state)
-	}
-	b.Answered(gives(6, "kubelet", "a"))
-	wantUIDs(t, b, 6, "new")
+	newStory(t).answers(1, "a").changed(2, podOf("a", "old")).deleted(3, "old").
+		changed(4, waits(podOf("a", "new"))).hold().answers(5).is("new", Bound).answers(6, "a").hold("new")
 }
 
 // After a change, the kubelet is asked until an answer arrives that was requested after the change.
 func TestQuietAfterAnAnswerThatWasAskedForLater(t *testing.T) {
-	b := holders.NewBook(time.Minute, nil)
-	b.Watching(seconds(1), seconds(1))
-	b.Answered(gives(5, "kubelet", "a"))
-	b.PodChanged(localPod("a", "a"), seconds(6))
-	if b.Quiet(seconds(10)) {
-		t.Fatal("the last answer was asked for before the change")
+	s := newStory(t)
+	s.Watching(second(1), second(1))
+	if s.answers(5, "a").changed(6, podOf("a", "a")).Quiet(second(10)) {
+		t.Error("the last answer was asked for before the change")
 	}
-	b.Answered(gives(10, "kubelet", "a"))
-	if !b.Quiet(seconds(11)) {
-		t.Fatal("it is asked again")
+	if !s.answers(10, "a").Quiet(second(11)) {
+		t.Error("it is asked again")
 	}
-}
-
-// A static pod whose deletion is the first news of it comes back with its UID.
-func TestUnknownStaticPodIsDeleted(t *testing.T) {
-	const uid = "0123456789abcdef0123456789abcdef"
-	b := holders.NewBook(time.Minute, nil)
-	b.PodDeleted(uid, seconds(1))
-	static := localPod("a", uid)
-	static.Static = true
-	b.PodChanged(static, seconds(2))
-	b.Answered(gives(3, "kubelet", "a"))
-	wantUIDs(t, b, 3, uid)
 }
 
 // A pod was deleted while the kubelet restarted. The new kubelet never knew it, and lists the next
 // pod of its name: no event reports the end.
 func TestPodThatWasReplacedDuringARestart(t *testing.T) {
-	b := holders.NewBook(time.Minute, nil)
-	old := localPod("a", "old")
-	old.Claims = []podresources.PodClaim{{Name: "local", Claim: "other"}}
-	b.PodChanged(old, seconds(1))
-	b.ClaimRead(podresources.Claim{Namespace: "ns", Name: "other"}, podresources.ClaimFacts{
-		Reserved: map[string]string{"old": "a"}, Read: seconds(1),
-		Results: []podresources.ClaimResult{{Device: driver.ID{Driver: "v", Pool: "p", Device: "gpu-other"}}},
-	})
-	b.Answered(gives(2, "1", "a"))
-	b.Answered(gives(4, "2"))
-	next := localPod("a", "new")
-	next.Created = seconds(5)
-	b.PodChanged(next, seconds(6))
-	b.Answered(gives(7, "2", "a"))
-	wantUIDs(t, b, 7, "new")
+	newStory(t).changed(1, usesClaim(podOf("a", "old"), "other")).reserves(1, "other", "gpu-other", "old").answers(2, "a").
+		of("2").answers(4).changed(6, createdAt(podOf("a", "new"), 5)).answers(7, "a").hold("new")
 }
 
 // The API server has the next pod of a name before the kubelet has dropped the previous one. When
 // the kubelet no longer lists the name, this does not end the next pod.
 func TestServerIsAheadOfTheKubelet(t *testing.T) {
-	b := holders.NewBook(time.Minute, nil)
-	pod := localPod("a", "old")
-	pod.Local = false
-	b.PodChanged(pod, seconds(1))
-	b.Answered(gives(2, "kubelet", "a"))
-	b.PodDeleted("old", seconds(3))
-	pod.UID, pod.Created, pod.Started, pod.Running = "new", seconds(4), false, 0
-	b.PodChanged(pod, seconds(4))
-	b.Answered(gives(5, "kubelet", "a"))
-	b.Answered(gives(6, "kubelet"))
-	if state := b.States()["new"].State; state != holders.Bound {
-		t.Fatalf("it is %v", state)
-	}
-	b.Answered(gives(7, "kubelet", "a"))
-	wantUIDs(t, b, 7, "new")
+	newStory(t).changed(1, served(podOf("a", "old"))).answers(2, "a").deleted(3, "old").
+		changed(4, waits(createdAt(served(podOf("a", "new")), 4))).answers(5, "a").answers(6).is("new", Bound).
+		answers(7, "a").hold("new")
 }
 
-// A pod was ending when the watch of the kubelet's pods broke. It has ended when neither the
-// kubelet's next list nor its next answer contains it.
+// A pod was ending, while its containers ran, when the watch of the kubelet's pods broke. It has
+// ended when neither the kubelet's next list nor its next answer contains it.
 func TestPodThatEndedBetweenTwoWatches(t *testing.T) {
-	b := holders.NewBook(time.Minute, nil)
-	pod := localPod("a", "uid")
-	b.PodChanged(pod, seconds(1))
-	b.Answered(gives(2, "kubelet", "a"))
-	pod.Final = true // its containers still run
-	b.PodChanged(pod, seconds(3))
-	b.PodsListed([]podresources.PodFacts{localPod("exporter", "exporter")}, true, seconds(5))
-	b.Answered(gives(6, "kubelet"))
-	if state := b.States()["uid"].State; state != holders.Ended {
-		t.Fatalf("it is %v", state)
-	}
+	pod := podOf("a", "uid")
+	newStory(t).changed(1, pod).answers(2, "a").changed(3, ends(pod)).listed(5, true, podOf("exporter", "exporter")).
+		answers(6).is("uid", Ended)
 }
 
 // An answer that was requested before the pod's object arrived does not disprove that object.
 func TestOlderAnswerEndsNoPod(t *testing.T) {
-	b := holders.NewBook(time.Minute, nil)
-	first := gives(1, "kubelet", "a")
-	first.UIDs = map[podresources.Pod]string{{Namespace: "ns", Name: "a"}: "uid"} // by its log folder
-	b.Answered(first)
-	b.PodChanged(localPod("a", "uid"), seconds(5))
-	b.Answered(gives(4, "kubelet"))
-	if state := b.States()["uid"].State; state != holders.Running {
-		t.Fatalf("it is %v", state)
-	}
+	s := newStory(t)
+	first := s.answer(1, "a")
+	first.UIDs = map[Pod]string{podNamed("a"): "uid"} // by its log folder
+	s.answered(first).changed(5, podOf("a", "uid")).answers(4).is("uid", Running)
 }
 
 // A pod that waits to be bound is not the pod of its name that the kubelet lists.
 func TestNominatedPodOfAListedName(t *testing.T) {
-	b := holders.NewBook(time.Minute, nil)
-	b.PodChanged(localPod("a", "old"), seconds(1))
-	next := localPod("a", "new")
-	next.Local, next.Started, next.Running, next.Nominated, next.Created = false, false, 0, true, seconds(2)
-	b.NominatedChanged(next, seconds(2))
-	b.Answered(gives(3, "kubelet", "a"))
-	wantUIDs(t, b, 3, "old")
-	b.PodDeleted("old", seconds(4))
-	b.Answered(gives(5, "kubelet", "a"))
-	wantUIDs(t, b, 5, "new")
+	next := waits(createdAt(served(podOf("a", "new")), 2))
+	next.Nominated = true
+	s := newStory(t).changed(1, podOf("a", "old"))
+	s.NominatedChanged(next, second(2))
+	s.answers(3, "a").hold("old").deleted(4, "old").answers(5, "a").hold("new")
 }
 
 // The API server has the next pod of a name, which never starts. Then the API server is away. The
 // pod has ended when the kubelet has not listed the name for a while.
 func TestPodThatEndsBeforeItsStartIsKnown(t *testing.T) {
-	b := holders.NewBook(time.Minute, nil)
-	pod := localPod("a", "old")
-	pod.Local = false
-	b.PodChanged(pod, seconds(1))
-	b.PodDeleted("old", seconds(2))
-	pod.UID, pod.Created, pod.Started, pod.Running = "new", seconds(3), false, 0
-	b.PodChanged(pod, seconds(3))
-	b.Answered(gives(4, "kubelet", "a"))
-	b.Answered(gives(5, "kubelet"))
-	if state := b.States()["new"].State; state != holders.Bound {
-		t.Fatalf("it is %v", state)
-	}
-	b.Answered(gives(8, "kubelet"))
-	if state := b.States()["new"].State; state != holders.Ended {
-		t.Fatalf("later it is %v", state)
-	}
+	newStory(t).changed(1, served(podOf("a", "old"))).deleted(2, "old").
+		changed(3, waits(createdAt(served(podOf("a", "new")), 3))).answers(4, "a").answers(5).is("new", Bound).
+		answers(8).is("new", Ended)
 }
 
 // The list of a restarted kubelet is incomplete. A pod that is known only by its object holds its
@@ -537,37 +407,27 @@ func TestPodThatEndsBeforeItsStartIsKnown(t *testing.T) {
 func TestPodThatARestartedKubeletDoesNotKnowYet(t *testing.T) {
 	for name, c := range map[string]struct {
 		ready bool // it lists a pod of the API server
-		asked int  // when the pod has ended
+		over  int  // when the pod has ended
 	}{
 		"it lists others": {true, 8},
 		"it lists none":   {false, 65},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := holders.NewBook(time.Minute, nil)
-			pod := localPod("a", "uid")
-			pod.Claims = []podresources.PodClaim{{Name: "local", Claim: "other"}}
-			b.PodsListed([]podresources.PodFacts{pod}, true, seconds(1))
-			b.ClaimRead(podresources.Claim{Namespace: "ns", Name: "other"}, podresources.ClaimFacts{
-				Reserved: map[string]string{"uid": "a"}, Read: seconds(1),
-				Results: []podresources.ClaimResult{{Device: driver.ID{Driver: "v", Pool: "p", Device: "gpu-other"}}},
-			})
-			b.Answered(gives(2, "1"))
-			other := localPod("exporter", "exporter")
+			other := podOf("exporter", "exporter")
 			other.Pod.Namespace = "monitoring"
-			b.PodsListed([]podresources.PodFacts{other}, true, seconds(4))
-			answer := func(asked int) {
-				a := gives(asked, "2")
+			s := newStory(t).listed(1, true, usesClaim(podOf("a", "uid"), "other")).reserves(1, "other", "gpu-other", "uid").
+				answers(2).listed(4, true, other).of("2")
+			answers := func(asked int) *story {
+				a := s.answer(asked)
 				a.Arrived = a.Asked.Add(time.Second)
 				if !c.ready {
 					a.Pods = nil
 				}
-				b.Answered(a)
+				return s.answered(a)
 			}
-			answer(5)
-			answer(c.asked - 1)
-			wantUIDs(t, b, c.asked-1, "uid")
-			answer(c.asked)
-			wantUIDs(t, b, c.asked)
+			answers(5)
+			answers(c.over - 1).hold("uid")
+			answers(c.over).hold()
 		})
 	}
 }
@@ -575,111 +435,56 @@ func TestPodThatARestartedKubeletDoesNotKnowYet(t *testing.T) {
 // A restarted kubelet may list only one pod of the API server in its first answer. The absence of
 // the others is believed from answers that are requested two seconds later.
 func TestRestartedKubeletIsGivenTimeFromItsFirstAnswer(t *testing.T) {
-	b := holders.NewBook(time.Minute, nil)
-	b.PodChanged(localPod("a", "uid"), seconds(1))
-	b.Answered(gives(2, "1", "a"))
-	first := gives(5, "2", "b")
-	first.Arrived = seconds(7)
-	b.Answered(first)
-	b.Answered(gives(8, "2", "b"))
-	wantUIDs(t, b, 8, "uid", "")
-	b.Answered(gives(9, "2", "b"))
-	wantUIDs(t, b, 9, "")
+	s := newStory(t).changed(1, podOf("a", "uid")).answers(2, "a").of("2")
+	first := s.answer(5, "b")
+	first.Arrived = second(7)
+	s.answered(first).answers(8, "b").hold("uid", "").answers(9, "b").hold("")
 }
 
 // The grace period starts again when the kubelet restarts again.
 func TestKubeletRestartsTwice(t *testing.T) {
-	b := holders.NewBook(10*time.Second, nil)
-	b.PodChanged(localPod("a", "uid"), seconds(1))
-	b.Answered(gives(2, "1", "a"))
-	b.Answered(gives(3, "2"))
-	b.Answered(gives(12, "3"))
-	b.Answered(gives(21, "3"))
-	wantUIDs(t, b, 21, "uid")
-	b.Answered(gives(22, "3"))
-	wantUIDs(t, b, 22)
+	s := newStory(t)
+	s.Book = NewBook(10*time.Second, nil)
+	s.changed(1, podOf("a", "uid")).answers(2, "a").of("2").answers(3).of("3").answers(12).answers(21).hold("uid").
+		answers(22).hold()
 }
 
 // An answer that was requested before the next pod of a name was seen lists the previous one,
 // although the news of the deletion arrives later.
 func TestOldAnswerIsOfThePodBefore(t *testing.T) {
-	b := holders.NewBook(time.Minute, nil)
-	old, next := localPod("a", "old"), localPod("a", "new")
-	next.Created = seconds(4)
-	b.PodChanged(old, seconds(1))
-	b.Answered(gives(2, "kubelet", "a"))
-	b.PodChanged(next, seconds(4))
-	b.Answered(gives(3, "kubelet", "a"))
-	wantUIDs(t, b, 4, "old")
-	b.PodDeleted("old", seconds(5))
-	b.Answered(gives(6, "kubelet", "a"))
-	wantUIDs(t, b, 6, "new")
+	newStory(t).changed(1, podOf("a", "old")).answers(2, "a").changed(4, createdAt(podOf("a", "new"), 4)).
+		answers(3, "a").hold("old").deleted(5, "old").answers(6, "a").hold("new")
 }
 
 // The last pod of a node ends while the kubelet restarts. The new kubelet reports the end and lists
 // no pod at all. This is believed about pods that the new kubelet itself has reported, and not
 // about those that only the previous one has.
 func TestLastPodEndsForARestartedKubelet(t *testing.T) {
-	for name, c := range map[string]struct {
-		said    int  // when a kubelet reports that the pod has ended
-		watched bool // the time since which its pods are watched
-		want    []string
-	}{
-		"the one that has restarted":                    {said: 5},
-		"the one that has restarted, before it answers": {said: 3, watched: true},
-		"the one before":                                {said: 3, want: []string{"uid"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := holders.NewBook(time.Minute, nil)
-			over := localPod("a", "uid")
-			b.PodChanged(over, seconds(1))
-			b.Answered(gives(2, "1", "a"))
-			over.Final, over.Running = true, 0
-			for asked := 3; asked < 7; asked++ {
-				if asked == c.said {
-					b.PodChanged(over, seconds(asked))
-				}
-				if asked == c.said && c.watched {
-					b.Watching(seconds(asked), seconds(asked))
-				}
-				none := gives(asked, "2")
-				none.Pods = nil
-				if asked > 3 {
-					b.Answered(none)
-				}
-			}
-			wantUIDs(t, b, 7, c.want...)
-		})
-	}
+	pod := podOf("a", "uid")
+	before := func() *story { return newStory(t).changed(1, pod).answers(2, "a").of("2") }
+	before().empty(4).changed(5, ended(pod)).empty(5).empty(6).hold()
+	s := before().changed(3, ended(pod))
+	s.Watching(second(3), second(3)) // the one that has restarted, before it answers
+	s.empty(4).empty(5).empty(6).hold()
+	before().changed(3, ended(pod)).empty(4).empty(5).empty(6).hold("uid")
 }
 
 // An answer that was requested before the next pod of a name was seen lists the devices of that
 // pod. It keeps them when the kubelet no longer answers and the cgroup of the previous pod is
 // removed.
 func TestNextPodHoldsWhileTheKubeletIsAway(t *testing.T) {
-	b := holders.NewBook(time.Minute, nil)
-	next := localPod("a", "new")
-	next.Created, next.Claims = seconds(4), []podresources.PodClaim{{Name: "local", Claim: "c"}}
-	b.PodChanged(localPod("a", "old"), seconds(1))
-	b.PodDeleted("old", seconds(4))
-	b.PodChanged(next, seconds(5))
-	b.Answered(gives(3, "kubelet", "a"))
-	wantUIDs(t, b, 6, "new")
-	b.NotAnswered(map[string]podresources.CgroupState{"old": podresources.CgroupGone}, seconds(7))
-	wantUIDs(t, b, 8, "new")
+	s := newStory(t).changed(1, podOf("a", "old")).deleted(4, "old").
+		changed(5, usesClaim(createdAt(podOf("a", "new"), 4), "c")).answers(3, "a").hold("new")
+	s.NotAnswered(map[string]podresources.CgroupState{"old": podresources.CgroupGone}, second(7))
+	s.now = 8
+	s.hold("new")
 }
 
 // A pod has ended, and the kubelet lists the next one of its name. The news of the deletion of the
 // first arrives after that.
 func TestDeletionComesAfterTheNextPod(t *testing.T) {
-	b := holders.NewBook(time.Minute, nil)
-	b.PodChanged(localPod("a", "old"), seconds(1))
-	b.Answered(gives(2, "kubelet", "a"))
-	b.Answered(gives(3, "kubelet"))
-	b.Answered(gives(4, "kubelet", "a"))
-	wantUIDs(t, b, 4, "")
-	b.PodDeleted("old", seconds(5))
-	wantUIDs(t, b, 5, "")
+	newStory(t).changed(1, podOf("a", "old")).answers(2, "a").answers(3).answers(4, "a").hold("").
+		deleted(5, "old").hold("")
 }
 
 // The watch of the kubelet's pods breaks, the last pods of the node end, and the next watch lists
@@ -690,21 +495,13 @@ func TestLastPodEndsWhileTheWatchIsBroken(t *testing.T) {
 		list    int                   // when the next watch asks for its list
 		want    []string
 	}{
-		"the same kubelet":                       {kubelet: "kubelet", list: 4},
-		"the list is older than the last answer": {kubelet: "kubelet", list: 1, want: []string{"uid"}},
+		"the same kubelet":                       {kubelet: "1", list: 4},
+		"the list is older than the last answer": {kubelet: "1", list: 1, want: []string{"uid"}},
 		"another kubelet":                        {kubelet: "2", list: 4, want: []string{"uid"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := holders.NewBook(time.Minute, nil)
-			b.PodChanged(localPod("a", "uid"), seconds(1))
-			b.Answered(gives(2, "kubelet", "a"))
-			b.PodsListed(nil, true, seconds(c.list))
-			for asked := 5; asked < 8; asked++ {
-				none := gives(asked, c.kubelet)
-				none.Pods = nil
-				b.Answered(none)
-				wantUIDs(t, b, asked, c.want...)
-			}
+			newStory(t).changed(1, podOf("a", "uid")).answers(2, "a").listed(c.list, true).of(c.kubelet).
+				empty(5).hold(c.want...).empty(6).hold(c.want...).empty(7).hold(c.want...)
 		})
 	}
 }
@@ -713,27 +510,10 @@ func TestLastPodEndsWhileTheWatchIsBroken(t *testing.T) {
 // server's next list, without any pod, proves it even before the kubelet's answers do. The
 // kubelet's own list does not prove it.
 func TestListWithoutAnyPod(t *testing.T) {
-	for name, c := range map[string]struct {
-		local bool
-		want  []string
-	}{
-		"of the API server": {local: false},
-		"of the kubelet":    {local: true, want: []string{"uid"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := holders.NewBook(time.Minute, nil)
-			pod := localPod("a", "uid")
-			pod.Local = c.local
-			b.PodChanged(pod, seconds(1))
-			b.Answered(gives(2, "kubelet", "a"))
-			b.PodsListed(nil, c.local, seconds(3))
-			wantUIDs(t, b, 3, c.want...)
-			b.Answered(gives(4, "kubelet", "a"))
-			wantUIDs(t, b, 4, c.want...)
-			none := gives(5, "kubelet")
-			none.Pods = nil
-			b.Answered(none)
-			wantUIDs(t, b, 5, c.want...)
-		})
+	for local, want := range map[bool][]string{false: nil, true: {"uid"}} {
+		pod := podOf("a", "uid")
+		pod.Local = local
+		newStory(t).changed(1, pod).answers(2, "a").listed(3, local).hold(want...).answers(4, "a").hold(want...).
+			empty(5).hold(want...)
 	}
 }

@@ -4,9 +4,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // The recorded pods have the health of the devices in the recorded answer, by the CDI names that
@@ -23,9 +22,7 @@ func TestRecordedHealth(t *testing.T) {
 		}
 	}
 	want := map[string]string{"gpu-1": "healthy", "gpu-2": "healthy", "gpu-3": "unhealthy"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", want, got)
 }
 
 func TestHealth(t *testing.T) {

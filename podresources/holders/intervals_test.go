@@ -6,11 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // datesTest calls Dates step by step.
@@ -38,7 +38,7 @@ func uids(a Allocation) Allocation {
 	return a
 }
 
-// intervals returns the holds of a view as texts: "device pod [from, to)" in milliseconds.
+// intervals returns the holds of a view as texts: "device#share pod [from, to)" in milliseconds.
 func intervals(v podresources.View) (out []string) {
 	ms := func(t time.Time) string {
 		if t.IsZero() {
@@ -48,7 +48,8 @@ func intervals(v podresources.View) (out []string) {
 	}
 	for _, a := range slices.Concat(v.Ended, v.Allocations) {
 		for _, h := range a.Holders {
-			out = append(out, fmt.Sprintf("%s %s [%s, %s)", a.Device.Device, h.Name, ms(h.Hold.From), ms(h.Hold.To)))
+			device := a.Device.Device + a.ShareID
+			out = append(out, fmt.Sprintf("%s %s [%s, %s)", device, h.Name, ms(h.Hold.From), ms(h.Hold.To)))
 		}
 	}
 	return out
@@ -56,9 +57,7 @@ func intervals(v podresources.View) (out []string) {
 
 func (d *datesTest) expect(t *testing.T, what string, want ...string) {
 	t.Helper()
-	if diff := cmp.Diff(want, intervals(d.view)); diff != "" {
-		t.Errorf("%s: -want +got:\n%s", what, diff)
-	}
+	expect.Equal(t, what, want, intervals(d.view))
 }
 
 // A change between two answers has the time of its sign. Without a sign it has the middle between
@@ -99,6 +98,7 @@ func TestIntervals(t *testing.T) {
 		"not prepared, with a sign":     {waits: true, changes: []Change{pod(1200, false)}, from: 1200, to: 4500},
 		"watched, and no end seen yet":  {watched: true, from: 1500, to: 5000},
 		"watched, and an end seen":      {watched: true, changes: []Change{pod(4200, true)}, from: 1500, to: 4200},
+		"watched, and seen earlier":     {watched: true, changes: []Change{pod(3900, true)}, from: 1500, to: 4000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := datesTest{signs: Signs{Watched: tc.watched}, all: tc.changes}
@@ -116,9 +116,9 @@ func TestIntervals(t *testing.T) {
 			}
 			d.call(5 * gap)
 			d.expect(t, "ended", fmt.Sprintf("gpu-0 p [%d, %d)", tc.from, tc.to))
-			d.call(tc.to + int(keepEnded.Milliseconds()))
-			d.expect(t, "for a while", fmt.Sprintf("gpu-0 p [%d, %d)", tc.from, tc.to))
-			d.call(tc.to + int(keepEnded.Milliseconds()) + 1)
+			d.call(tc.to + 10_000)
+			d.expect(t, "for ten seconds", fmt.Sprintf("gpu-0 p [%d, %d)", tc.from, tc.to))
+			d.call(tc.to + 10_001)
 			d.expect(t, "and not longer")
 		})
 	}
@@ -173,6 +173,48 @@ func TestHeldBeforeTheFirstAnswer(t *testing.T) {
 	d.expect(t, "ended", "gpu-0 p [-, 500)")
 }
 
+// The end of a pod's processes does not end its hold.
+func TestProcessesEnd(t *testing.T) {
+	d := datesTest{all: []Change{{At: at(2700), Gone: true, PodUID: "uid-p"}}}
+	d.call(0, uids(held("gpu-0", "p")))
+	for ms := 1000; ms <= 3000; ms += 1000 {
+		d.call(ms, uids(held("gpu-0", "p", "q")))
+		d.expect(t, "both hold", "gpu-0 p [-, -)", "gpu-0 q [500, -)")
+	}
+	expectTime(t, "left", d.view.Allocations[0].Holders[0].Hold.Left, 2700)
+	d.call(4000, uids(held("gpu-0", "q")))
+	d.expect(t, "one is not listed", "gpu-0 p [-, 3500)", "gpu-0 q [500, -)")
+	expectTime(t, "left", d.view.Ended[0].Holders[0].Hold.Left, 2700)
+}
+
+// A hold continues when its share becomes known.
+func TestShareIsKnownLater(t *testing.T) {
+	for _, pending := range []bool{false, true} {
+		var d datesTest
+		a := held("gpu-0", "p")
+		d.call(0)
+		a.Pending = pending
+		d.call(1000, a)
+		a.Pending, a.ShareID = false, "#1"
+		d.call(2000, a)
+		d.expect(t, fmt.Sprint("pending ", pending), "gpu-0#1 p [500, -)")
+	}
+}
+
+// If pods are watched, a hold without a sign began when the object of its pod arrived. If that
+// arrived during a request to the kubelet, the hold began at the start of the request, and not in
+// the middle between two answers.
+func TestHoldBeginsWithTheObjectOfItsPod(t *testing.T) {
+	for came, want := range map[int]string{800: "gpu-0 p [800, -)", 1001: "gpu-0 p [1000, -)"} {
+		d := datesTest{signs: Signs{Watched: true}}
+		d.call(0)
+		a := uids(held("gpu-0", "p"))
+		a.Holders[0].Hold = &podresources.Hold{Wanted: at(came)}
+		d.view = d.Date([]Allocation{a}, Signs{At: at(1000), Watched: true}, at(1005))
+		d.expect(t, fmt.Sprint("the object came at ", came), want)
+	}
+}
+
 // Pods that share a device have their own times. A pod of the same name with another UID is another
 // pod. A UID that becomes known, or unknown, changes nothing.
 func TestPodsAreDatedEach(t *testing.T) {
@@ -221,6 +263,18 @@ func TestPendingIsWithheld(t *testing.T) {
 		if waiting(&d) {
 			t.Errorf("%s: it waits for ever", name)
 		}
+		d = datesTest{}
+		d.call(0, pending)
+		if since, waits := d.view.Waiting[pending.Device]; !waits || !since.IsZero() {
+			t.Errorf("%s: since before the first answer it waits: %v, %v", name, waits, since)
+		}
+		if answered {
+			d.call(1000)
+			d.expect(t, "it went before it was known", "gpu-0 p [-, 500)")
+		} else {
+			d.call(2000, pending)
+			d.expect(t, "it is not known what it is", "gpu-0 p [-, -)")
+		}
 	}
 }
 
@@ -242,9 +296,7 @@ func TestReasonChangesNoTime(t *testing.T) {
 		ID: before.ID, From: at(500), FromDoubt: podresources.Doubt{Early: half, Late: half},
 		Reason: podresources.ReasonListed, Since: at(0), Prepared: at(1000),
 	}
-	if diff := cmp.Diff(want, *after); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", want, *after)
 	if before.Reason != podresources.ReasonWaiting || !before.Since.Equal(at(900)) {
 		t.Errorf("what was returned has changed: %+v", before)
 	}
@@ -270,6 +322,12 @@ func TestSameViewIsMadeOnce(t *testing.T) {
 	d.call(2000, allocations...)
 	if &d.view.Allocations[0] == &first.Allocations[0] {
 		t.Error("something went, and the view is not made again")
+	}
+	d.signs.Changes = nil
+	d.call(3000, allocations[:1]...)
+	ended := &d.view.Ended[0]
+	if d.call(4000, allocations[:1]...); &d.view.Ended[0] != ended {
+		t.Error("nothing ended, and what has ended is made again")
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 func podNamed(name string) Pod { return Pod{Namespace: "ns", Name: name} }
@@ -96,7 +97,7 @@ func TestDeletedPodStaysDeleted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			n.uids = map[string]string{"a": "1"}
-			pod.Claims = []PodClaim{{Name: "c", Claim: "claim-gpu-0"}}
+			pod.Claims = named("c=claim-gpu-0")
 			n.PodChanged(pod, second(0))
 			n.ClaimRead(Claim{Namespace: "ns", Name: "claim-gpu-0"}, ClaimFacts{
 				Read: second(0), Reserved: map[string]string{"1": "a"}, Results: []ClaimResult{{Device: deviceNamed("gpu-0")}},
@@ -144,7 +145,7 @@ func TestPodIsGoneBeforeTheNextAnswer(t *testing.T) {
 // third one: the API server no longer has an object of the first one.
 func TestReplacedPodHoldsNothing(t *testing.T) {
 	first := running("set-0", "1", 0)
-	first.Claims = []PodClaim{{Name: "c", Claim: "of-first"}}
+	first.Claims = named("c=of-first")
 	replacedBy := func(n *node, uid string, created int) { n.PodChanged(running("set-0", uid, created), second(1)) }
 	const listed, notListed = true, false
 	both := func(n *node) {
@@ -320,9 +321,7 @@ func TestPodsLifeIsHintedAt(t *testing.T) {
 	steps("it ends", 1, func() { n.PodChanged(ended(pod), second(5)) })
 	steps("it goes", 1, func() { n.PodDeleted("2", second(6)) })
 	steps("a late notification", 0, func() { n.PodChanged(pod, second(7)) })
-	if diff := cmp.Diff([]string{"2"}, endings(n.Book)); diff != "" {
-		t.Errorf("the ends are %s", diff)
-	}
+	expect.Equal(t, "the ends", []string{"2"}, endings(n.Book))
 }
 
 // The start of a termination is not the end: the kubelet's own status is Failed while containers
@@ -338,9 +337,7 @@ func TestEndIsNotedWithTheLastContainer(t *testing.T) {
 		t.Errorf("an end is noted while a container runs: %v", got)
 	}
 	n.PodChanged(ended(pod), second(2))
-	if diff := cmp.Diff([]string{"1"}, endings(n.Book)); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", []string{"1"}, endings(n.Book))
 	if p := n.evidence.pods["1"]; p.state != Ending || !p.since.Equal(second(1)) || !p.Started {
 		t.Errorf("it is %v since %v", p.state, p.since.Sub(at(0)))
 	}
@@ -353,7 +350,7 @@ func TestNamesStayKnown(t *testing.T) {
 	local := running("a", "1", 0)
 	local.Claims = []PodClaim{{Name: "gpus"}, {Name: "none"}}
 	served := local
-	served.Local, served.Claims, served.ExtendedClaim = false, []PodClaim{{Name: "gpus", Claim: "a-gpus-x"}}, "a-extended"
+	served.Local, served.Claims, served.ExtendedClaim = false, named("gpus=a-gpus-x"), "a-extended"
 	for name, tell := range map[string]func(b *Book){
 		"by a read":   func(b *Book) { b.PodChanged(local, second(0)); b.PodRead(served, second(1)) },
 		"by an event": func(b *Book) { b.PodChanged(served, second(0)) },

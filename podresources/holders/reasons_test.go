@@ -6,14 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // Each reason of the closed list results from its evidence.
 func TestReasons(t *testing.T) {
-	uses := PodFacts{Claims: []PodClaim{{Name: "gpu", Claim: "c"}}}
+	uses := PodFacts{Claims: named("gpu=c")}
 	started, nominated := uses, uses
 	started.Started, nominated.Nominated = true, true
 	read := ClaimFacts{Read: second(20)}
@@ -61,9 +60,7 @@ func TestReasons(t *testing.T) {
 			n.answer(time.Second)
 		}),
 	}
-	if diff := cmp.Diff(podresources.Reasons(), slices.Collect(maps.Keys(want)), sorted()); diff != "" {
-		t.Errorf("reasons: -list +tested:\n%s", diff)
-	}
+	expect.Equal(t, "reasons", slices.Sorted(slices.Values(podresources.Reasons())), slices.Sorted(maps.Keys(want)))
 	for reason, holdings := range want {
 		var got []podresources.Reason
 		for _, a := range holdings().Allocations {
@@ -74,19 +71,6 @@ func TestReasons(t *testing.T) {
 				got = append(got, h.Hold.Reason)
 			}
 		}
-		if diff := cmp.Diff([]podresources.Reason{reason}, got); diff != "" {
-			t.Errorf("%s: -want +got:\n%s", reason, diff)
-		}
+		expect.Equal(t, string(reason), []podresources.Reason{reason}, got)
 	}
-}
-
-func sorted() cmp.Option {
-	return cmp.Transformer("sorted", func(in []podresources.Reason) []string {
-		var out []string
-		for _, r := range in {
-			out = append(out, string(r))
-		}
-		slices.Sort(out)
-		return out
-	})
 }

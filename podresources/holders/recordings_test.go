@@ -3,17 +3,16 @@ package holders
 import (
 	"bytes"
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // A pod whose container ends repeatedly, and a pod that is being deleted, hold their devices as
@@ -21,24 +20,17 @@ import (
 // with a claim that cannot be prepared is listed, and holds nothing, not even the devices of its
 // other claim. Devices of device plugins are held like others.
 func TestRecordedLives(t *testing.T) {
-	answer, err := test.ParseList(lives(t, "list.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(test.ParseList(recording(t, "recordings/lives/list.json")))(t)
 	allocations, rejected := podresources.Parse(answer)
 	if len(rejected) > 0 {
 		t.Errorf("rejected: %v", rejected)
 	}
 	var objects corev1.PodList
-	if err := yaml.Unmarshal(lives(t, "pods.yaml"), &objects); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, yaml.Unmarshal(recording(t, "recordings/lives/pods.yaml"), &objects))
 	var local corev1.PodList
-	for line := range bytes.Lines(lives(t, "events.jsonl")) {
+	for line := range bytes.Lines(recording(t, "recordings/lives/events.jsonl")) {
 		var event struct{ Pod corev1.Pod }
-		if err := json.Unmarshal(line, &event); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal(line, &event))
 		local.Items = append(local.Items, event.Pod)
 	}
 	want := map[string][]string{
@@ -71,9 +63,7 @@ func TestRecordedLives(t *testing.T) {
 				got[h.Name] = append(got[h.Name], a.Device.String())
 			}
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("with pods from %s: -want +got:\n%s", from, diff)
-		}
+		expect.Equal(t, "with pods from "+from, want, got)
 	}
 	for _, pod := range answer.PodResources {
 		if pod.Name == "waiting" {
@@ -81,14 +71,4 @@ func TestRecordedLives(t *testing.T) {
 		}
 	}
 	t.Error("the pod that waits is not listed")
-}
-
-// lives returns a file of the recording "lives".
-func lives(t *testing.T, name string) []byte {
-	t.Helper()
-	content, err := os.ReadFile(filepath.Join("..", "testdata", "recordings", "lives", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return content
 }

@@ -6,9 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // uses describes the containers of a pod: "container" names no claim, "container:claim" a whole
@@ -26,15 +25,17 @@ func uses(containers ...string) []PodContainer {
 	return out
 }
 
-func TestResolve(t *testing.T) {
-	named := func(claims ...string) []PodClaim {
-		var out []PodClaim
-		for _, c := range claims {
-			name, claim, _ := strings.Cut(c, "=")
-			out = append(out, PodClaim{Name: name, Claim: claim})
-		}
-		return out
+// named returns the claims of a pod: "NAME=CLAIM", without a claim that is made from a template.
+func named(claims ...string) []PodClaim {
+	var out []PodClaim
+	for _, c := range claims {
+		name, claim, _ := strings.Cut(c, "=")
+		out = append(out, PodClaim{Name: name, Claim: claim})
 	}
+	return out
+}
+
+func TestResolve(t *testing.T) {
 	read := ClaimFacts{Read: second(20)}
 	stale := ClaimFacts{Read: second(5)}
 	deleted := ClaimFacts{Read: second(20), Deleted: true}
@@ -306,9 +307,7 @@ func TestResolve(t *testing.T) {
 			node.also, node.gone = tc.listed, map[string]bool{tc.exited: true}
 			before := fmt.Sprintf("%+v", node.listed)
 			got := node.holdings()
-			if diff := cmp.Diff(tc.want, holds(got.Allocations)); diff != "" {
-				t.Errorf("holds: -want +got:\n%s", diff)
-			}
+			expect.Equal(t, "holds", tc.want, holds(got.Allocations))
 			var conflicts, wants []string
 			for _, c := range got.Conflicts {
 				text := fmt.Sprint(c.Kind, " ", c.Claim.Name, " ", c.Device.Device, " ", c.Pod.Name)
@@ -317,13 +316,9 @@ func TestResolve(t *testing.T) {
 				}
 				conflicts = append(conflicts, text)
 			}
-			if diff := cmp.Diff(tc.conflicts, conflicts); diff != "" {
-				t.Errorf("conflicts: -want +got:\n%s", diff)
-			}
+			expect.Equal(t, "conflicts", tc.conflicts, conflicts)
 			if len(tc.unresolved)+len(got.Unresolved) > 0 {
-				if diff := cmp.Diff(tc.unresolved, got.Unresolved); diff != "" {
-					t.Errorf("unresolved: -want +got:\n%s", diff)
-				}
+				expect.Equal(t, "unresolved", tc.unresolved, got.Unresolved)
 			}
 			for c := range got.Wanted.Claims {
 				wants = append(wants, c.Name)
@@ -332,9 +327,7 @@ func TestResolve(t *testing.T) {
 				wants = append(wants, "pod/"+p.Name)
 			}
 			slices.Sort(wants)
-			if diff := cmp.Diff(tc.wants, wants); diff != "" {
-				t.Errorf("wants: -want +got:\n%s", diff)
-			}
+			expect.Equal(t, "wants", tc.wants, wants)
 			if after := fmt.Sprintf("%+v", node.listed); after != before {
 				t.Errorf("the input changed:\n%s\n%s", before, after)
 			}
@@ -347,7 +340,7 @@ func TestResolve(t *testing.T) {
 func TestConflictWithAdminAccess(t *testing.T) {
 	admin := ClaimFacts{Read: second(20), Results: []ClaimResult{{Device: deviceNamed("a"), Request: "r", Admin: true}}}
 	got := world{}.list("c", "b", "p/main").claim("c", admin, nil, "p").
-		pod("p", PodFacts{Started: true, Claims: []PodClaim{{Name: "mine", Claim: "c"}}}).holdings()
+		pod("p", PodFacts{Started: true, Claims: named("mine=c")}).holdings()
 	for _, a := range got.Allocations {
 		if !a.Admin {
 			t.Errorf("%s: no admin access", a.Device.Device)
@@ -370,7 +363,7 @@ func BenchmarkResolve(b *testing.B) {
 		name := fmt.Sprint("pod-", p)
 		pods = append(pods, name)
 		facts := PodFacts{
-			Started: true, Running: 1, Claims: []PodClaim{{Name: "mine", Claim: "c"}}, Containers: uses("main:mine"),
+			Started: true, Running: 1, Claims: named("mine=c"), Containers: uses("main:mine"),
 		}
 		if p%2 == 0 {
 			facts.Containers = uses("init:mine")
@@ -404,7 +397,5 @@ func TestConflictsAreLoggedOnce(t *testing.T) {
 		}
 		got = append(got, len(c.News(now, at(1000*i))))
 	}
-	if diff := cmp.Diff([]int{0, 0, 0, 1, 0, 0, 0, 0, 0, 1}, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", []int{0, 0, 0, 1, 0, 0, 0, 0, 0, 1}, got)
 }

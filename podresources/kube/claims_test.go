@@ -10,11 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestRecorded(t *testing.T) {
@@ -86,9 +87,7 @@ func TestRecorded(t *testing.T) {
 			Results: single("gpu-4", "gpu", "gpu.example.com"),
 		},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", want, got)
 }
 
 // TestVersions checks that v1beta2 and v1beta1, which does not nest the class in exactly, give the
@@ -101,9 +100,7 @@ func TestVersions(t *testing.T) {
 	for _, version := range []string{"v1beta2", "v1beta1", "v1alpha3"} {
 		t.Run(version, func(t *testing.T) {
 			var list map[string]any
-			if err := yaml.Unmarshal(readTestdata(t), &list); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, yaml.Unmarshal(readTestdata(t), &list))
 			for _, item := range list["items"].([]any) {
 				object := item.(map[string]any)
 				object["apiVersion"] = "resource.k8s.io/" + version
@@ -119,9 +116,7 @@ func TestVersions(t *testing.T) {
 			if err != nil || len(rejected) > 0 {
 				t.Fatalf("rejected %v, error %v", rejected, err)
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			expect.Equal(t, "", want, got)
 		})
 	}
 }
@@ -272,9 +267,7 @@ func TestParseClaims(t *testing.T) {
 			if tc.reason != "" {
 				wantRejected = driver.Rejections{tc.reason: 1}
 			}
-			if diff := cmp.Diff(wantRejected, rejected); diff != "" {
-				t.Errorf("rejections: -want +got:\n%s", diff)
-			}
+			expect.Equal(t, "rejections", wantRejected, rejected)
 			if tc.reason == driver.ReasonTooManyResults {
 				if n := len(got[podresources.Claim{Namespace: "ns", Name: "c"}].Results); n != maxResults {
 					t.Errorf("%d results, want %d", n, maxResults)
@@ -285,9 +278,7 @@ func TestParseClaims(t *testing.T) {
 			if tc.want != nil {
 				want[podresources.Claim{Namespace: "ns", Name: "c"}] = *tc.want
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			expect.Equal(t, "", want, got)
 		})
 	}
 }
@@ -336,9 +327,6 @@ func FuzzParseClaims(f *testing.F) {
 
 func readTestdata(tb testing.TB) []byte {
 	tb.Helper()
-	data, err := os.ReadFile("testdata/resourceclaims.yaml")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	data := must.Get(os.ReadFile("testdata/resourceclaims.yaml"))(tb)
 	return data
 }

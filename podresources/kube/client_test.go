@@ -14,6 +14,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // When the API server rejects a token, the client reads its file again and uses a renewed token for
@@ -31,9 +32,7 @@ func TestTokenIsReadAgain(t *testing.T) {
 	token, kubeconfig := filepath.Join(dir, "token"), filepath.Join(dir, "kubeconfig")
 	renew := func(content string) {
 		t.Helper()
-		if err := os.WriteFile(token, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(token, []byte(content), 0o600))
 	}
 	renew("first\n")
 	config := clientcmdapi.NewConfig()
@@ -44,13 +43,8 @@ func TestTokenIsReadAgain(t *testing.T) {
 	config.AuthInfos["c"] = &clientcmdapi.AuthInfo{TokenFile: token}
 	config.Contexts["c"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "c"}
 	config.CurrentContext = "c"
-	if err := clientcmd.WriteToFile(*config, kubeconfig); err != nil {
-		t.Fatal(err)
-	}
-	client, err := NewClient(kubeconfig, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, clientcmd.WriteToFile(*config, kubeconfig))
+	client := must.Get(NewClient(kubeconfig, "test"))(t)
 	defer client.rest.Client.CloseIdleConnections()
 	get := func(when string, want driver.Reason) {
 		t.Helper()
@@ -93,12 +87,9 @@ func TestRedirects(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	client, err := newClient(&rest.Config{
+	client := must.Get(newClient(&rest.Config{
 		Host: server.URL, BearerToken: "secret", TLSClientConfig: rest.TLSClientConfig{Insecure: true},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	defer client.rest.Client.CloseIdleConnections()
 	for path, want := range map[string]driver.Reason{
 		"/answer": "", "/same": "", "/other": driver.ReasonRedirected, "/plain": driver.ReasonRedirected,

@@ -13,12 +13,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 func TestSlicesFollowed(t *testing.T) {
@@ -306,9 +306,7 @@ func TestPodsFollowed(t *testing.T) {
 		check := func(what string) {
 			t.Helper()
 			synctest.Wait()
-			if diff := cmp.Diff(want, c.book.bound()); diff != "" {
-				t.Errorf("%s: -want +got:\n%s", what, diff)
-			}
+			expect.Equal(t, what, want, c.book.bound())
 		}
 		check("listed")
 		time.Sleep(time.Second)

@@ -7,11 +7,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 func TestClaims(t *testing.T) {
@@ -36,9 +35,7 @@ func TestClaims(t *testing.T) {
 				}},
 			}
 		}
-		if diff := cmp.Diff(want, c.book.known()); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
+		expect.Equal(t, "", want, c.book.known())
 		if got := c.Usage().Gets; got != 3 {
 			t.Errorf("%d gets for 3 claims", got)
 		}

@@ -12,13 +12,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/rest"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // cluster is a node that follows an API server, within a synctest bubble.
@@ -40,10 +41,7 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{Server: kubetest.NewInMemory(), book: newBook(), states: map[string]string{}, counts: map[string]int{}}
-	client, err := newClient(&rest.Config{Host: c.URL(), Dial: c.Dial, UserAgent: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(newClient(&rest.Config{Host: c.URL(), Dial: c.Dial, UserAgent: "test"}))(t)
 	c.node = NewNode(Config{
 		API: client, Name: "node1", Book: c.book, Report: c.report, Absent: c.absent, Now: time.Now, LeftOut: c.cutOff,
 		Jitter: func() float64 { return 0 },
@@ -123,9 +121,7 @@ func (c *cluster) wantDevices(t *testing.T, names ...string) {
 	for _, name := range names {
 		want[name] = true
 	}
-	if diff := cmp.Diff(want, c.devices()); diff != "" {
-		t.Errorf("devices: -want +got:\n%s", diff)
-	}
+	expect.Equal(t, "devices", want, c.devices())
 }
 
 // sliceJSON is a ResourceSlice of one device. A field of its spec selects the nodes.
@@ -307,9 +303,7 @@ func TestNoCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	if err := os.WriteFile(file, server.Kubeconfig(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, server.Kubeconfig(), 0o600))
 	client, err := NewClient(file, "test")
 	if err != nil || client.Host() != server.URL() {
 		t.Fatalf("host %v, error %v", client, err)
@@ -335,7 +329,5 @@ func TestJoinedReport(t *testing.T) {
 	first(0, nil)
 	second(0, nil)
 	first(0, errMalformed)
-	if diff := cmp.Diff([]string{"answer too large", "<nil>", "malformed answer"}, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", []string{"answer too large", "<nil>", "malformed answer"}, got)
 }

@@ -7,11 +7,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // reservedJSON is a ResourceClaim that holds one device and is reserved for pods.
@@ -48,9 +47,7 @@ func TestClaimsOfPods(t *testing.T) {
 		if got := want(3600, a); got < 5 || got > 20 {
 			t.Errorf("%d gets in an hour", got)
 		}
-		if diff := cmp.Diff(map[string]string{"a": "pod0"}, reserved()); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
+		expect.Equal(t, "", map[string]string{"a": "pod0"}, reserved())
 		want(1, a, b) // and asked for at once, since the pods are others
 		c.Put(kubetest.Claims, reservedJSON("c", "x", "a", "b"))
 		if got := want(4, a, b); got < 1 || len(reserved()) != 2 {
@@ -142,9 +139,7 @@ func TestPodLookedUp(t *testing.T) {
 			Claims: []podresources.PodClaim{{Name: "mine", Claim: "mine-1"}}, ExtendedClaim: "ext",
 			ExtendedUses: []podresources.PodContainer{{Name: "main", Uses: []podresources.ClaimUse{{Request: "q"}}}},
 		}}
-		if diff := cmp.Diff(want, c.book.read); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
+		expect.Equal(t, "", want, c.book.read)
 		if got := c.Usage().Gets; got != 1 || c.book.asked.Sub(begun) != 3*time.Second {
 			t.Errorf("%d gets, the last after %v", got, c.book.asked.Sub(begun))
 		}

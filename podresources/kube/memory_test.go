@@ -11,10 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -181,9 +180,7 @@ func TestSlicesOfOneDriver(t *testing.T) {
 		if all, _ := c.node.Inventory(); len(all) != 128+1 { // the last of the 40 had no room
 			t.Errorf("%d devices when there is room again", len(all))
 		}
-		if diff := cmp.Diff([]string{"hostile.test"}, c.cut); diff != "" {
-			t.Errorf("warned of: -want +got:\n%s", diff)
-		}
+		expect.Equal(t, "warned of", []string{"hostile.test"}, c.cut)
 		kept := c.node.slices.halves[ownSlices]
 		if len(kept.drivers) != 2 || kept.bytes != kept.drivers["hostile.test"]+kept.drivers["small.test"] {
 			t.Errorf("%d bytes are counted: %v", kept.bytes, kept.drivers)

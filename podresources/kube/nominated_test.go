@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // nominatedJSON is a pod for which the scheduler has chosen a node, and that it has bound to the
@@ -155,10 +156,7 @@ func TestCostOfNominatedPods(t *testing.T) {
 	if alone != beside {
 		t.Errorf("alone: %+v; beside 1000 pods that wait for another node: %+v", alone, beside)
 	}
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := must.Get(os.ReadFile("../README.md"))(t)
 	figures := fmt.Sprintf("%d requests and %d kB more an hour", alone.Requests, alone.Bytes/1000)
 	if !strings.Contains(strings.Join(strings.Fields(string(readme)), " "), figures) {
 		t.Errorf("README does not say %q", figures)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Sizes of a node's objects in JSON, with their managed fields, in bytes.
@@ -113,10 +114,7 @@ func TestCostIsTheNodesAlone(t *testing.T) {
 	if firstAlone != first || secondAlone != second {
 		t.Errorf("alone: %+v, then %+v; in a large cluster: %+v, then %+v", firstAlone, secondAlone, first, second)
 	}
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := must.Get(os.ReadFile("../README.md"))(t)
 	figures := fmt.Sprintf("%d requests and %d kB in its first hour, then %d requests and %d kB an hour",
 		first.Requests, (first.Bytes+500)/1000, second.Requests, (second.Bytes+500)/1000)
 	if !strings.Contains(strings.Join(strings.Fields(string(readme)), " "), figures) {

@@ -8,11 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // withStatus returns a claim of device x, and of share s of it, with these statuses.
@@ -86,14 +85,10 @@ func TestDeviceStatus(t *testing.T) {
 				{Device: id, Request: "r", DeviceClass: "class", Conditions: tc.conditions[0], Network: tc.network},
 				{Device: id, ShareID: "s", Request: "r", DeviceClass: "class", Conditions: tc.conditions[1]},
 			}
-			if diff := cmp.Diff(want, got[podresources.Claim{Namespace: "ns", Name: "c"}].Results); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			expect.Equal(t, "", want, got[podresources.Claim{Namespace: "ns", Name: "c"}].Results)
 			wantRejected := driver.Rejections{}
 			wantRejected.Add(driver.ReasonMalformedStatus, tc.rejected)
-			if diff := cmp.Diff(wantRejected, rejected); diff != "" {
-				t.Errorf("rejections: -want +got:\n%s", diff)
-			}
+			expect.Equal(t, "rejections", wantRejected, rejected)
 		})
 	}
 }
@@ -120,11 +115,9 @@ func TestRejected(t *testing.T) {
 		for _, source := range []string{SourceSlices, SourceClaims, SourcePods} {
 			got[source] = c.node.Rejected(source)
 		}
-		if diff := cmp.Diff(map[string]driver.Rejections{
+		expect.Equal(t, "", map[string]driver.Rejections{
 			SourceSlices: {"malformed_slice": 1}, SourceClaims: {driver.ReasonMalformedClaim: 1},
 			SourcePods: {"malformed_pod": 1},
-		}, got); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
+		}, got)
 	})
 }

@@ -7,10 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // ruleJSON is a DeviceTaintRule that taints a device of pool p; message is that of its status.
@@ -35,9 +34,7 @@ func (c *cluster) wantRules(t *testing.T, names ...string) {
 	for _, rule := range c.node.TaintRules() {
 		got = append(got, rule.Name)
 	}
-	if diff := cmp.Diff(names, got); diff != "" {
-		t.Errorf("rules: -want +got:\n%s", diff)
-	}
+	expect.Equal(t, "rules", names, got)
 }
 
 func (c *cluster) wantState(t *testing.T, source, want string) {
@@ -66,10 +63,7 @@ func TestTaintRulesFollowed(t *testing.T) {
 		c.wantRules(t, "a", "c")
 		c.Delete(kubetest.TaintRules, "", "a")
 		c.wantRules(t, "c")
-		if diff := cmp.Diff(driver.Rejections{driver.ReasonMalformedTaintRule: 1},
-			c.node.Rejected(SourceTaintRules)); diff != "" {
-			t.Errorf("rejected: -want +got:\n%s", diff)
-		}
+		expect.Equal(t, "rejected", driver.Rejections{driver.ReasonMalformedTaintRule: 1}, c.node.Rejected(SourceTaintRules))
 	})
 }
 
@@ -83,9 +77,7 @@ func TestTooManyTaintRules(t *testing.T) {
 	if n := len(s.all()); n != maxTaintRules {
 		t.Errorf("%d rules are kept", n)
 	}
-	if diff := cmp.Diff(driver.Rejections{driver.ReasonTooManyTaintRules: 2}, s.rejections()); diff != "" {
-		t.Errorf("rejected: -want +got:\n%s", diff)
-	}
+	expect.Equal(t, "rejected", driver.Rejections{driver.ReasonTooManyTaintRules: 2}, s.rejections())
 }
 
 // Rules that may not be read are not used, which is not a failure of a source. They are requested

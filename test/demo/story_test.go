@@ -25,6 +25,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
 )
@@ -103,9 +105,7 @@ func (d *documents) restore(t *testing.T, r *recorder.Recorder) {
 	if d.tallies == nil {
 		return
 	}
-	if err := r.RestoreTallies(d.tallies); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.RestoreTallies(d.tallies))
 }
 
 // live runs an exporter of the node with the demo's flags for a time, and ends it like a kill.
@@ -160,7 +160,7 @@ func (d *documents) live(t *testing.T, node *simnode.Node, length time.Duration)
 		},
 		PodOf: processes.PodUID, Ledger: ledger.New(ledger.Config{Retention: 5 * time.Minute, IdleThreshold: 0.01}),
 		Limiter: exposition.NewLimiter(0, nil), Metrics: metrics, Log: log,
-		Recorder: exporter.NewFlightRecorder(flight, metrics, log, d.keep(t), nil),
+		Recorder: exporter.NewFlightRecorder(flight, metrics, log, d.keep(t)),
 	})
 	ctx, kill := context.WithTimeout(t.Context(), length)
 	defer kill()
@@ -189,19 +189,14 @@ func TestStory(t *testing.T) {
 		scenario.Standing = slices.DeleteFunc(scenario.Standing, func(p simnode.PodSpec) bool {
 			return p.Name == "device-monitor-7xk2p"
 		})
-		node, err := simnode.New(filepath.Join(t.TempDir(), "node"), 1, scenario.Devices, simnode.Options{
+		node := must.Get(simnode.New(filepath.Join(t.TempDir(), "node"), 1, scenario.Devices, simnode.Options{
 			Sim: sim.Options{Window: time.Second, Down: scenario.Outage},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		ctx, stop := context.WithTimeout(t.Context(), length)
 		defer stop()
 		var playing sync.WaitGroup
 		playing.Go(func() {
-			if err := scenario.Run(ctx, node); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, scenario.Run(ctx, node))
 		})
 		d := &documents{stored: map[string][]byte{}}
 		d.live(t, node, killed)

@@ -18,6 +18,7 @@ import (
 	"go.yaml.in/yaml/v2"
 
 	"github.com/dra-exporter/dra-exporter/driver/scrape"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const (
@@ -27,10 +28,7 @@ const (
 
 func read(t *testing.T) []Document {
 	t.Helper()
-	all, err := Read(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(Read(root))(t)
 	if len(all) < 10 {
 		t.Fatalf("only %d documents", len(all))
 	}
@@ -294,10 +292,7 @@ func TestNames(t *testing.T) {
 // makeTargets lists the targets that make help shows.
 func makeTargets(t *testing.T) []string {
 	t.Helper()
-	said, err := exec.CommandContext(t.Context(), "make", "-C", root, "--no-print-directory", "help").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	said := must.Get(exec.CommandContext(t.Context(), "make", "-C", root, "--no-print-directory", "help").Output())(t)
 	var targets []string
 	for line := range strings.Lines(string(said)) {
 		if fields := strings.Fields(line); len(fields) > 0 {
@@ -342,10 +337,7 @@ func TestExceptions(t *testing.T) {
 	if count[Local] < 5 || count[Cluster] < 5 {
 		t.Errorf("%d commands are run locally, and %d on the cluster", count[Local], count[Cluster])
 	}
-	script, err := os.ReadFile(filepath.Join(root, ".ci", "run"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	script := must.Get(os.ReadFile(filepath.Join(root, ".ci", "run")))(t)
 	// The targets that Exceptions leaves to CI.
 	for _, target := range []string{"test", "verify", "lint", "test-race", "test-deep", "test-e2e"} {
 		if !regexp.MustCompile(`(?m)^run ` + target + `$`).Match(script) {

@@ -12,11 +12,12 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestUnread: deployments/SIZING.md lists the families of claims and pods, of what is unattributed
-// and of peaks that no board, rule or document reads. Readings of devices are for whoever has such
-// hardware.
+// and of peaks that no board, rule or document reads, and these are off by default. Readings of
+// devices are for whoever has such hardware.
 func TestUnread(t *testing.T) {
 	var readers []string
 	for _, pattern := range []string{"rules.yaml", "grafana/*.json", "compat/*.yaml"} {
@@ -25,10 +26,7 @@ func TestUnread(t *testing.T) {
 			t.Fatalf("%s: %d files, %v", pattern, len(files), err)
 		}
 		for _, file := range files {
-			content, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			content := must.Get(os.ReadFile(file))(t)
 			readers = append(readers, string(content))
 		}
 	}
@@ -38,7 +36,7 @@ func TestUnread(t *testing.T) {
 		switch d.Path {
 		case "exporter/METRICS.md", "CHANGELOG.md": // they name all
 		case list:
-			_, rest, _ := strings.Cut(strings.Join(d.Lines, "\n"), "reads these series;")
+			_, rest, _ := strings.Cut(strings.Join(d.Lines, "\n"), "reads these families,")
 			rest, after, _ := strings.Cut(rest, ".\n\n")
 			for _, m := range regexp.MustCompile("`(dra_[a-z_]+)`").FindAllStringSubmatch(rest, -1) {
 				listed = append(listed, m[1])
@@ -49,8 +47,11 @@ func TestUnread(t *testing.T) {
 		}
 	}
 	all := strings.Join(readers, "\n")
-	var unread []string
+	var unread, off []string
 	for _, f := range exposition.Families(driver.Standard()) {
+		if slices.Contains(f.Groups, exposition.GroupDetails) {
+			off = append(off, f.Name)
+		}
 		derived := !strings.HasPrefix(f.Name, "dra_device_") || strings.HasPrefix(f.Name, "dra_device_unattributed_") ||
 			f.Spec != nil && f.Spec.Derived
 		if derived && !regexp.MustCompile(`\b`+f.Name+`(_bucket|_sum|_count)?\b`).MatchString(all) {
@@ -58,6 +59,10 @@ func TestUnread(t *testing.T) {
 		}
 	}
 	slices.Sort(unread)
+	slices.Sort(off)
+	if diff := cmp.Diff(unread, off); diff != "" {
+		t.Errorf("-unread +off by default:\n%s", diff)
+	}
 	if diff := cmp.Diff(unread, listed); diff != "" || len(unread) == 0 {
 		t.Errorf("%s: -unread +listed:\n%s", list, diff)
 	}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"golang.org/x/sys/unix"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestCallTimes measures what calls of NVML's take on a real GPU: time, and time on the processor.
@@ -75,8 +77,6 @@ func TestCallTimes(t *testing.T) {
 func threadTime(t *testing.T) time.Duration {
 	t.Helper()
 	var at unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &at); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &at))
 	return time.Duration(at.Nano())
 }

@@ -13,11 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/nvml"
 	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // fakeMachine has three GPUs on the fake of NVML: the first is idle and not partitioned, the second
@@ -34,10 +34,7 @@ type fakeMachine struct {
 
 func newFakeMachine(t *testing.T) *fakeMachine {
 	t.Helper()
-	machine, err := nvmltest.New(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	machine := must.Get(nvmltest.New(t.Context(), t.TempDir()))(t)
 	d := &fakeMachine{
 		Machine: machine, now: time.Unix(1_800_000_000, 0), program: buildLoad(t),
 		calls: filepath.Join(t.TempDir(), "calls"),
@@ -114,13 +111,8 @@ func TestTrial(t *testing.T) {
 	done := b.try(t)
 	done.Loads[0].Copied = 20 * float64(done.Loads[0].Burden.Copy) // by the machine's clock, not by the test's
 	dir := t.TempDir()
-	if err := record(dir, done, "the fake"); err != nil {
-		t.Fatal(err)
-	}
-	result, err := replay(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, record(dir, done, "the fake"))
+	result := must.Get(replay(dir))(t)
 	if strings.Contains(result.Busy.query, "1320000000000") {
 		t.Error("the recording has serial numbers")
 	}
@@ -137,10 +129,7 @@ func TestTrial(t *testing.T) {
 // print, or defines differently, and the serial number, which a recording does not have.
 func notComparedOn(t *testing.T, l look, uuid string) {
 	t.Helper()
-	findings, err := compare(l)
-	if err != nil {
-		t.Fatal(err)
-	}
+	findings := must.Get(compare(l))(t)
 	var got []string
 	for _, f := range findings {
 		if f.verdict == notCompared && f.device == uuid {
@@ -158,25 +147,17 @@ func notComparedOn(t *testing.T, l look, uuid string) {
 	}
 	slices.Sort(want)
 	slices.Sort(got)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("not compared (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "not compared", want, got)
 }
 
 // findsWrongValues changes the output of nvidia-smi in one place after the other.
 func findsWrongValues(t *testing.T, l look) {
 	t.Helper()
 	wrong := func(l look) (out []finding) {
-		findings, err := compare(l)
-		if err != nil {
-			t.Fatal(err)
-		}
+		findings := must.Get(compare(l))(t)
 		return slices.DeleteFunc(findings, func(f finding) bool { return f.verdict == agrees || f.verdict == notCompared })
 	}
-	log, err := parseQuery(l.query)
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := must.Get(parseQuery(l.query))(t)
 	paths := []string{
 		"driver_version", "cuda_version", "gpu/product_name", "gpu/vbios_version", "gpu/pci/pci_bus_id", "gpu/uuid",
 		"gpu/processes/process_info/used_memory", "gpu/gpu_recovery_action", "gpu/fabric/status",
@@ -212,10 +193,7 @@ func findsWrongValues(t *testing.T, l look) {
 		default:
 			e.Text = "1" + was[1:]
 		}
-		text, err := xml.Marshal(log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(xml.Marshal(log))(t)
 		changed := l
 		if changed.query = string(text); len(wrong(changed)) == 0 {
 			t.Errorf("%s is %s instead of %s, which is not detected", path, e.Text, was)
@@ -325,9 +303,7 @@ func TestCompareSources(t *testing.T) {
 		"clock sm": differs, "occupancy": notCompared,
 		"memory_used": differs,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("verdicts (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "verdicts", want, got)
 }
 
 // An incomplete recording is rejected.

@@ -15,6 +15,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/dcgm"
 	"github.com/dra-exporter/dra-exporter/driver/nvml"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 var recordIn = flag.String("record", "", "folder to record the trial on hardware in")
@@ -45,9 +47,7 @@ func TestAgainstNvidiaSMI(t *testing.T) {
 	}
 	result := b.try(t)
 	if *recordIn != "" {
-		if err := record(*recordIn, result, origin(result)); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, record(*recordIn, result, origin(result)))
 	}
 	check(t, result)
 	t.Run("dcgm", func(t *testing.T) { againstDCGM(t, b) })
@@ -58,10 +58,7 @@ func check(t *testing.T, result trial) {
 	t.Helper()
 	for name, l := range map[string]look{"idle": result.Idle, "busy": result.Busy} {
 		t.Run(name, func(t *testing.T) {
-			findings, err := compare(l)
-			if err != nil {
-				t.Fatal(err)
-			}
+			findings := must.Get(compare(l))(t)
 			report(t, findings)
 		})
 	}
@@ -144,19 +141,13 @@ func origin(result trial) string {
 // Recordings from hardware are checked again. Without recordings, see testdata/README.md, there is
 // nothing to check; TestTrial checks a recording of the fake.
 func TestRecordings(t *testing.T) {
-	entries, err := os.ReadDir("testdata")
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir("testdata"))(t)
 	for _, e := range entries {
 		if !e.IsDir() {
 			continue
 		}
 		t.Run(e.Name(), func(t *testing.T) {
-			result, err := replay(filepath.Join("testdata", e.Name()))
-			if err != nil {
-				t.Fatal(err)
-			}
+			result := must.Get(replay(filepath.Join("testdata", e.Name())))(t)
 			check(t, result)
 		})
 	}

@@ -13,7 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 //go:embed load
@@ -24,9 +25,7 @@ var sources embed.FS
 func buildLoad(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, sources); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.CopyFS(dir, sources))
 	path := filepath.Join(dir, "load", "burden")
 	for _, args := range [][]string{
 		{"-O1", "-Wall", "-Werror", "-o", path, filepath.Join(dir, "load", "load.c"), "-ldl"},
@@ -111,21 +110,12 @@ func (l *load) kill() {
 // The load on the fake library: its calls in order, and the time of its kernels.
 func TestLoad(t *testing.T) {
 	path, calls := buildLoad(t), filepath.Join(t.TempDir(), "calls")
-	l, err := startLoad(t.Context(), path, "GPU-a", burden{Bytes: 1 << 20, Share: 0.4, Copy: 1 << 16},
-		fakeCUDA(path, calls)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(startLoad(t.Context(), path, "GPU-a", burden{Bytes: 1 << 20, Share: 0.4, Copy: 1 << 16},
+		fakeCUDA(path, calls)...))(t)
 	defer l.kill()
 	time.Sleep(500 * time.Millisecond)
-	copied, err := l.stop()
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(calls)
-	if err != nil {
-		t.Fatal(err)
-	}
+	copied := must.Get(l.stop())(t)
+	text := must.Get(os.ReadFile(calls))(t)
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	round := []string{"cuLaunchKernel 528 x 256, 20000000 ns 0", "cuCtxSynchronize 0", "cuMemcpyHtoD_v2 65536 0"}
 	want := append([]string{
@@ -133,15 +123,11 @@ func TestLoad(t *testing.T) {
 		"cuCtxSetCurrent 0",
 		"cuMemAlloc_v2 1048576 0", "cuMemsetD8_v2 0 1048576 0", "cuModuleLoadData 0", "cuModuleGetFunction spin 0",
 	}, round...)
-	if diff := cmp.Diff(want, lines[:min(len(want), len(lines))]); diff != "" {
-		t.Errorf("first calls (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "first calls", want, lines[:min(len(want), len(lines))])
 	rounds := (len(lines) - len(want) + len(round)) / len(round)
 	for i := range rounds {
 		begun := len(want) - len(round) + i*len(round)
-		if diff := cmp.Diff(round, lines[begun:begun+len(round)]); diff != "" {
-			t.Errorf("calls of round %d (-want +got):\n%s", i, diff)
-		}
+		expect.Equal(t, fmt.Sprintf("calls of round %d", i), round, lines[begun:begun+len(round)])
 	}
 	// Periods are 50 ms in the mean, and at least 35 ms: 500 ms have at most a few more rounds than
 	// requested.
@@ -153,9 +139,7 @@ func TestLoad(t *testing.T) {
 // If the load cannot use the GPU, it ends with an error.
 func TestLoadFails(t *testing.T) {
 	path, broken := buildLoad(t), t.TempDir()
-	if err := os.WriteFile(filepath.Join(broken, "libcuda.so.1"), []byte("no library"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(broken, "libcuda.so.1"), []byte("no library"), 0o600))
 	calls := filepath.Join(t.TempDir(), "calls")
 	for name, tc := range map[string]struct {
 		burden      burden

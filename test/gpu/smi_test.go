@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // element is an element of the output of `nvidia-smi -q -x` (nvsmi_device_v11.dtd to v13.dtd).
@@ -169,9 +171,7 @@ func TestParseLinks(t *testing.T) {
 		"Tx: 20 KiB\n" +
 		"\t Link 1: Data Rx: N/A\nGPU 1: NVIDIA H100 (UUID: GPU-b)\n\t Link 0: Data Rx: 7 KiB\n"
 	want := map[string]linkBytes{"GPU-a": {30 << 10, 1 << 10}, "GPU-b": {0, 7 << 10}}
-	if diff := cmp.Diff(want, parseLinks(text), cmp.AllowUnexported(linkBytes{})); diff != "" {
-		t.Errorf("links (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "links", want, parseLinks(text), cmp.AllowUnexported(linkBytes{}))
 }
 
 func TestParseQueryRejects(t *testing.T) {

@@ -9,14 +9,12 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/dcgm"
 	"github.com/dra-exporter/dra-exporter/driver/nvml"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The table of NVIDIA's quantities in driver/README.md says what the sources read.
 func TestTableOfQuantities(t *testing.T) {
-	document, err := os.ReadFile("../../driver/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	document := must.Get(os.ReadFile("../../driver/README.md"))(t)
 	rows := map[string][]string{}
 	for line := range strings.Lines(string(document)) {
 		if cells := strings.Split(line, " | "); len(cells) == 5 && strings.HasPrefix(line, "| `") {

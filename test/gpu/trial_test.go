@@ -11,7 +11,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // bench is a machine with GPUs, real or fake.
@@ -71,10 +73,7 @@ func (b bench) try(t *testing.T) trial {
 	}
 	var loads []*load
 	for _, burden := range burdens() {
-		l, err := b.start(out.Device, burden)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(b.start(out.Device, burden))(t)
 		t.Cleanup(l.kill)
 		loads = append(loads, l)
 		out.Loads = append(out.Loads, loaded{PID: l.pid, Burden: burden})
@@ -223,7 +222,7 @@ func (t trial) checkMoved() (wrong, unchecked []string) {
 
 // claims returns how the exporter divides the busy device between two claims, each of a pod with
 // one of the processes.
-func (t trial) claims() *ledger.Snapshot {
+func (t trial) claims() *book.Snapshot {
 	id := driver.ID{Driver: "gpu.nvidia.com", Pool: "node", Device: "gpu"}
 	books := ledger.New(ledger.Config{Retention: time.Minute, IdleThreshold: 0.01})
 	pods := map[int]string{}
@@ -239,7 +238,7 @@ func (t trial) claims() *ledger.Snapshot {
 			}},
 		})
 	}
-	var snapshot *ledger.Snapshot
+	var snapshot *book.Snapshot
 	for _, samples := range t.BusySeries {
 		now := samples[0].Readings[0].At
 		for _, s := range samples {

@@ -20,6 +20,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/netdev"
 	"github.com/dra-exporter/dra-exporter/driver/nvme"
 	"github.com/dra-exporter/dra-exporter/driver/rdma"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // files is a tree of files, such as sysfs, of which a source reads one device.
@@ -33,10 +35,7 @@ func newFiles(t *testing.T, paths ...string) files {
 	t.Helper()
 	f := files{t: t, root: t.TempDir()}
 	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(path))(t)
 		drivertest.WriteTree(t, f.root, string(text))
 	}
 	return f
@@ -51,9 +50,7 @@ func (f files) read(path string) string {
 }
 
 func (f files) write(path, content string) {
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		f.t.Error(err)
-	}
+	expect.OK(f.t, os.WriteFile(path, []byte(content), 0o600))
 }
 
 // numbers returns the places of the numbers in a text, which stand alone between spaces.
@@ -227,10 +224,7 @@ devices/pci0000:c0/`+pci+`/driver -> ../../../bus/pci/drivers/amdgpu
 proc/10/fd/5 -> /dev/dri/renderD128
 proc/10/fdinfo/none: x
 `)
-	client, err := os.ReadFile("../../driver/drm/testdata/amdgpu.fdinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(os.ReadFile("../../driver/drm/testdata/amdgpu.fdinfo"))(t)
 	busy, path := 5_000_000_000, filepath.Join(f.root, "proc", "10", "fdinfo", "5")
 	write := func() {
 		f.write(path, strings.Replace(string(client), "5000000000", strconv.Itoa(busy), 1))

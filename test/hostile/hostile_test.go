@@ -16,6 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -37,7 +38,7 @@ type node struct {
 	rejected map[string]int // by input and reason
 	samples  []driver.Sample
 	ended    bool // the claim has
-	closed   []ledger.Closed
+	closed   []book.Closed
 }
 
 func newNode(t *testing.T, hardware driver.Hardware) *node {

@@ -16,6 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/nvml"
 	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // fields returns the places of a GPU of a fake library: its numbers. The library returns them in
@@ -45,18 +46,12 @@ func fields(gpu any, leave ...string) (out []place) {
 
 // NVML, by a fake of the library.
 func TestNVML(t *testing.T) {
-	machine, err := nvmltest.New(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	machine := must.Get(nvmltest.New(t.Context(), t.TempDir()))(t)
 	machine.Reset(1)
 	n := newNode(t, driver.Hardware{})
-	source, err := nvml.New(nvml.Config{
+	source := must.Get(nvml.New(nvml.Config{
 		Library: machine.Library, Sysfs: t.TempDir(), Now: func() time.Time { return n.now },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	n.source = source
 	samples, err := source.Sample(t.Context())
 	if err != nil || len(samples) == 0 {
@@ -83,10 +78,7 @@ func TestDCGM(t *testing.T) {
 	}
 	n := newNode(t, driver.Hardware{})
 	machine.Reset(1, float64(n.now.UnixNano())/1e9)
-	source, err := dcgm.New(dcgm.Config{Address: "127.0.0.1:5555", Now: func() time.Time { return n.now }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := must.Get(dcgm.New(dcgm.Config{Address: "127.0.0.1:5555", Now: func() time.Time { return n.now }}))(t)
 	n.source = source
 	for range 3 {
 		machine.Advance(1)

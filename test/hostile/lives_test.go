@@ -10,6 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const wrongFrom = 8 // seconds after the start
@@ -42,9 +43,7 @@ func (n *node) restart() {
 		Clock: func(at int64) time.Time { return time.Unix(0, at) },
 	}
 	n.ledger = ledger.New(exportertest.LedgerConfig())
-	if err := n.ledger.Restore(kept, n.now); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, n.ledger.Restore(kept, n.now))
 }
 
 // A program that starts again while a source is wrong doubts what the earlier one doubted.

@@ -20,6 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/scrape"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The pages of other exporters, by their presets.
@@ -37,10 +38,7 @@ func TestPages(t *testing.T) {
 // playPage plays the page of a preset with the numbers of the device of which it has the most.
 func playPage(t *testing.T, preset, file string) {
 	t.Helper()
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(file))(t)
 	timed := regexp.MustCompile(`(?m)^([^#].* [^ ]+) \d{13}$`) // the times of samples are those of the node
 	p := &page{lines: strings.Split(timed.ReplaceAllString(string(content), "$1"), "\n")}
 	server := httptest.NewServer(p)
@@ -159,10 +157,7 @@ func (l *live) device() string {
 // values returns what is read of the node's device now.
 func (l *live) values(t *testing.T) map[string]float64 {
 	t.Helper()
-	samples, err := l.Sample(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	samples := must.Get(l.Sample(t.Context()))(t)
 	out := map[string]float64{}
 	for i := range samples {
 		if reflect.DeepEqual(samples[i].Hardware, l.of) && samples[i].Device == l.device() {

@@ -8,6 +8,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // scrape returns a scrape of a device that two pods share. The device has used so many joules,
@@ -40,10 +42,7 @@ dra_exporter_series 10
 `, 100+joules, joules, joules/2)
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	text = strings.ReplaceAll(strings.NewReplacer(edits...).Replace(text), "DEVICE", device)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := must.Get(parser.TextToMetricFamilies(strings.NewReader(text)))(t)
 	return families
 }
 

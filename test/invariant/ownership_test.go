@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
 
@@ -245,9 +245,7 @@ func TestOwnershipOfShares(t *testing.T) {
 		if except {
 			want = Sums{}
 		}
-		if diff := cmp.Diff(want, o.Seconds(&present.Report{})); diff != "" {
-			t.Errorf("excepted: %v, (-want +got):\n%s", except, diff)
-		}
+		expect.Equal(t, fmt.Sprintf("excepted: %v,", except), want, o.Seconds(&present.Report{}))
 	}
 }
 

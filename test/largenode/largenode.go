@@ -20,6 +20,7 @@ import (
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The size of the node, its name, and the driver of its devices.
@@ -62,16 +63,10 @@ func start(t testing.TB, errorsEvery time.Duration) *Node {
 		_ = os.RemoveAll(dir)
 	})
 	for _, folder := range []string{"cdi", "pods", "proc", "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice"} {
-		if err := os.MkdirAll(n.Path(folder), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(n.Path(folder), 0o755))
 	}
-	if err := n.Kubelet.SetPods(PodList()...); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Kubelet.Start(n.Path("kubelet.sock")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.Kubelet.SetPods(PodList()...))
+	must.Do(t, n.Kubelet.Start(n.Path("kubelet.sock")))
 	begun := time.Now()
 	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
@@ -103,9 +98,7 @@ func (n *Node) Path(name string) string { return filepath.Join(n.Dir, filepath.F
 // Write writes a file below the node's folder and returns its path.
 func (n *Node) Write(t testing.TB, name, text string) string {
 	t.Helper()
-	if err := os.WriteFile(n.Path(name), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(n.Path(name), []byte(text), 0o600))
 	return n.Path(name)
 }
 

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // After hours, fractions are between 0 and 1, counters have not fallen, and all readings except
@@ -33,10 +35,7 @@ func checkReadings(t *testing.T, errorsEvery time.Duration) {
 		same := 0
 		for line := range strings.Lines(readings(time.Duration(second)*time.Second, errorsEvery)) {
 			series, text, _ := strings.Cut(strings.TrimSpace(line), " ")
-			value, err := strconv.ParseFloat(text, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			value := must.Get(strconv.ParseFloat(text, 64))(t)
 			name, _, _ := strings.Cut(series, "{")
 			if value < 0 || fractions[name] && value > 1 {
 				t.Fatalf("%s is %v after %d s", series, value, second)

@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // ceilings is the table of the most lines of code that each package may have, of its product and of
@@ -41,19 +43,11 @@ type ceiling struct {
 }
 
 func TestCeilings(t *testing.T) {
-	before, err := os.ReadFile(ceilings)
-	if err != nil {
-		t.Fatal(err)
-	}
-	table, err := parseCeilings(string(before))
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must.Get(os.ReadFile(ceilings))(t)
+	table := must.Get(parseCeilings(string(before)))(t)
 	counts := countLines(t)
 	if *update {
-		if err := os.WriteFile(ceilings, []byte(renderCeilings(lowered(table, counts))), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(ceilings, []byte(renderCeilings(lowered(table, counts))), 0o644))
 		return
 	}
 	for _, problem := range compareCeilings(table, counts) {
@@ -147,10 +141,7 @@ func countLines(t *testing.T) map[string]int {
 		if filepath.Ext(file) != ".go" {
 			continue
 		}
-		source, err := os.ReadFile(filepath.Join(root, file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := must.Get(os.ReadFile(filepath.Join(root, file)))(t)
 		if n := codeLines(source); n > 0 {
 			folder := path.Dir(file)
 			if isTest(file) {

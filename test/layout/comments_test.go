@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // maxComment is the longest line of a comment, in columns with tabs as one. The linter lll limits
@@ -56,10 +58,7 @@ func TestLongCommentsFound(t *testing.T) {
 		"var x int // " + words + "\n":                             0,
 	} {
 		fset := token.NewFileSet()
-		file, err := parser.ParseFile(fset, "x.go", "package x\n\n"+text, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := must.Get(parser.ParseFile(fset, "x.go", "package x\n\n"+text, parser.ParseComments))(t)
 		if got := longComments(fset, file); len(got) != want {
 			t.Errorf("%q: %d long lines, want %d", text, len(got), want)
 		}

@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const (
@@ -148,17 +150,21 @@ func TestImports(t *testing.T) {
 		"exporter/stall":        {"driver"},
 		"exporter/timeline":     {"driver", "exporter/join", "podresources"},
 		"exporter/ledger": {
-			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger/divide",
-			"exporter/ledger/meter", "exporter/ledger/saved", "exporter/stall", "exporter/timeline", "podresources",
+			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger/book",
+			"exporter/ledger/divide", "exporter/ledger/meter", "exporter/ledger/saved", "exporter/timeline", "podresources",
+		},
+		"exporter/ledger/book": {
+			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/stall", "exporter/timeline",
+			"podresources",
 		},
 		"exporter/ledger/meter":  {"driver"},
 		"exporter/ledger/divide": {"driver", "exporter/join", "exporter/ledger/meter", "podresources"},
 		"exporter/exposition": {
-			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger", "exporter/stall",
+			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger/book", "exporter/stall",
 			"podresources",
 		},
 		"exporter/recorder": {
-			"driver", "driver/nvidia/xid", "exporter/join", "exporter/ledger", "exporter/stall", "exporter/timeline",
+			"driver", "driver/nvidia/xid", "exporter/join", "exporter/ledger/book", "exporter/stall", "exporter/timeline",
 			"podresources",
 		},
 		"exporter/archive":      {"driver", "exporter/state"},
@@ -166,7 +172,7 @@ func TestImports(t *testing.T) {
 		"exporter/state":        {"driver", "exporter/state/former"},
 		"exporter/state/former": {"driver"},
 		"exporter/present": {
-			"driver", "exporter/exposition", "exporter/fit", "exporter/join", "exporter/ledger",
+			"driver", "exporter/exposition", "exporter/fit", "exporter/join", "exporter/ledger/book",
 			"exporter/recorder", "exporter/stall", "podresources",
 		},
 		"exporter/web": {
@@ -176,7 +182,7 @@ func TestImports(t *testing.T) {
 		"exporter/web/client": nil,
 		"exporter/web/decode": {"exporter/present", "exporter/recorder"},
 		"exporter/gateway": {
-			"driver", "exporter/ledger", "exporter/present", "exporter/recorder", "exporter/web",
+			"driver", "exporter/ledger/book", "exporter/present", "exporter/recorder", "exporter/web",
 			"exporter/web/access", "exporter/web/decode",
 		},
 		"exporter/check": {
@@ -184,27 +190,26 @@ func TestImports(t *testing.T) {
 			"podresources/holders", "podresources/kube",
 		},
 		"exporter/api": {
-			"exporter/fit", "exporter/join", "exporter/ledger", "exporter/present", "exporter/recorder",
+			"exporter/fit", "exporter/join", "exporter/ledger/book", "exporter/present", "exporter/recorder",
 			"podresources",
 		},
 		"exporter/api/generate": {"exporter/api"},
 		"exporter/top": {
-			"driver", "exporter/ledger", "exporter/present", "exporter/recorder",
+			"driver", "exporter/ledger/book", "exporter/present", "exporter/recorder",
 			"exporter/web/decode",
 		},
 		"exporter/node": {
 			"driver", "driver/inventory", "podresources", "podresources/holders", "podresources/kube",
 		},
 		"exporter": {
-			"driver", "exporter/exposition", "exporter/join", "exporter/ledger", "exporter/recorder", "podresources",
-			"podresources/holders",
+			"driver", "exporter/exposition", "exporter/join", "exporter/ledger", "exporter/ledger/book",
+			"exporter/recorder", "podresources", "podresources/holders",
 		},
 		"exporter/program": {
 			"driver", "driver/scrape", "driver/sysfs", "exporter", "exporter/archive", "exporter/check",
 			"exporter/exposition", "exporter/fit", "exporter/gateway", "exporter/ledger", "exporter/node",
 			"exporter/present", "exporter/recorder", "exporter/stall", "exporter/state", "exporter/top",
 			"exporter/web", "exporter/web/access", "podresources", "podresources/holders", "podresources/kube",
-			"podresources/kube/events",
 		},
 	}
 	seen := 0
@@ -267,10 +272,7 @@ func TestSources(t *testing.T) {
 // Tests in bubbles need testmain.Main, which keeps them from crashing the race detector.
 func TestBubbles(t *testing.T) {
 	has := func(folder, text string) bool {
-		files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		files := must.Get(filepath.Glob(filepath.Join(root, folder, "*_test.go")))(t)
 		return slices.ContainsFunc(files, func(path string) bool {
 			content, err := os.ReadFile(path)
 			return err == nil && bytes.Contains(content, []byte(text))
@@ -390,10 +392,7 @@ func TestTimesOfHolders(t *testing.T) {
 		if filepath.Dir(path) != "podresources/holders" || strings.HasSuffix(path, "_test.go") {
 			continue
 		}
-		content, err := os.ReadFile(filepath.Join(root, path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := must.Get(os.ReadFile(filepath.Join(root, path)))(t)
 		if unit.Match(content) {
 			with = append(with, filepath.Base(path))
 		}

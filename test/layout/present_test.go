@@ -11,12 +11,14 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // laysOut are the packages that lay out what exporter/present says of devices, claims, pods and
 // incidents, or judge them. They format no value and no time of their own.
 func laysOut() []string {
-	return []string{"exporter/web", "exporter/top", "exporter/gateway", "exporter/check", "exporter/stall"}
+	return []string{"exporter/web", "exporter/top", "exporter/gateway", "exporter/check", "exporter/stall", "exporter/fit"}
 }
 
 // ofUnit matches formats of numbers with a unit, and texts that belong to a time.
@@ -31,10 +33,7 @@ func TestOnePresenter(t *testing.T) {
 		}
 		seen++
 		files := token.NewFileSet()
-		f, err := parser.ParseFile(files, path.Join(root, file), nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(parser.ParseFile(files, path.Join(root, file), nil, 0))(t)
 		for _, found := range formatted(f) {
 			t.Errorf("%v: %s: the package exporter/present has what people read", files.Position(found.at), found.what)
 		}
@@ -84,10 +83,7 @@ func TestFormatted(t *testing.T) {
 		`fmt.Sprintf("%d devices of %s", n, name)`: 0, `fmt.Errorf("%s: %w", of, err)`: 0, `"again"`: 0,
 		`strings.TrimSpace(text)`: 0, `fmt.Sprintf("%d shares", n)`: 0,
 	} {
-		f, err := parser.ParseFile(token.NewFileSet(), "", "package a\nvar b = "+code, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(parser.ParseFile(token.NewFileSet(), "", "package a\nvar b = "+code, 0))(t)
 		if got := formatted(f); len(got) != want {
 			t.Errorf("%s: %v, want %d", strings.TrimSpace(code), got, want)
 		}

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // sentence is how the documentation of a package names who sends what its bounds are for.
@@ -19,20 +21,14 @@ var sentence = regexp.MustCompile(`(?m)^Bounds \(max…\) are for what (.+?) sen
 // TestSenders checks that each bound of the code names who sends what it bounds, in the
 // documentation of its package, by the words of SECURITY.md's table.
 func TestSenders(t *testing.T) {
-	security, err := os.ReadFile(filepath.Join(root, "SECURITY.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	security := must.Get(os.ReadFile(filepath.Join(root, "SECURITY.md")))(t)
 	known := senders(string(security))
 	bounds, docs := map[string]int{}, map[string]string{}
 	for _, file := range tracked(t) {
 		if path.Ext(file) != ".go" || isTest(file) {
 			continue
 		}
-		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, file), nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(parser.ParseFile(token.NewFileSet(), filepath.Join(root, file), nil, parser.ParseComments))(t)
 		bounds[path.Dir(file)] += countBounds(f)
 		if f.Doc != nil {
 			docs[path.Dir(file)] += f.Doc.Text()

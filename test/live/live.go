@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // startTimeout is how long a program may take to start on a slow machine.
@@ -22,14 +24,9 @@ const startTimeout = 3 * time.Minute
 // Its output is logged if the test fails.
 func Start(t testing.TB, cmd *exec.Cmd, client *http.Client, ready string) {
 	t.Helper()
-	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := must.Get(os.Create(filepath.Join(t.TempDir(), "log")))(t)
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cmd.Start())
 	ended := make(chan struct{})
 	go func() {
 		_ = cmd.Wait() // the status is in ProcessState

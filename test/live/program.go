@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // stopTimeout is how long the exporter may take to end on a slow machine.
@@ -36,13 +38,8 @@ type Program struct {
 func Launch(t testing.TB, cmd *exec.Cmd) *Program {
 	t.Helper()
 	p := &Program{t: t, cmd: cmd, ended: make(chan struct{})}
-	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stderr := must.Get(cmd.StderrPipe())(t)
+	must.Do(t, cmd.Start())
 	listening := make(chan string, 1)
 	go p.follow(stderr, listening)
 	t.Cleanup(p.end)

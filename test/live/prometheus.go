@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Prometheus is a Prometheus that a test has started.
@@ -43,13 +45,9 @@ func StartPrometheus(t testing.TB, o PrometheusOptions) Prometheus {
 	}
 	dir := t.TempDir()
 	config := filepath.Join(dir, "prometheus.yml")
-	if err := os.WriteFile(config, []byte(o.Config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(config, []byte(o.Config), 0o600))
 	for name, content := range o.Files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
 	if o.Command == nil {
 		o.Command, o.Client, o.Address = exec.CommandContext, http.DefaultClient, FreeAddress(t)

@@ -15,6 +15,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/intelgpu"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard/drmcardtest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestCards compares each recorded graphics card with what LACT shows of it.
@@ -42,9 +44,7 @@ func TestCards(t *testing.T) {
 			if err != nil || len(samples) != 1 {
 				t.Fatalf("%d samples, error %v", len(samples), err)
 			}
-			if err := drivertest.Validate(samples, time.Now()); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, drivertest.Validate(samples, time.Now()))
 			ours := drivertest.Values(samples[0])
 			for what, value := range ours {
 				if strings.HasPrefix(what, "throttle_active") {
@@ -79,9 +79,7 @@ func opinionOfLACT(t *testing.T, content []byte) map[string]float64 {
 			} `json:"link_info"`
 		}
 	}
-	if err := json.Unmarshal(content, &file); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(content, &file))
 	leaves := map[string]float64{}
 	flatten(leaves, "", file.Stats)
 	out := map[string]float64{}

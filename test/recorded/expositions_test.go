@@ -19,6 +19,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/scrape"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // known is our quantity for a metric of a vendor's exporter, and its unit in ours.
@@ -119,15 +121,9 @@ func TestExpositions(t *testing.T) {
 	for _, path := range files {
 		name := strings.TrimSuffix(filepath.Base(path), ".prom")
 		t.Run(name, func(t *testing.T) {
-			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must.Get(os.ReadFile(path))(t)
 			parser := expfmt.NewTextParser(model.UTF8Validation)
-			families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
-			if err != nil {
-				t.Fatal(err)
-			}
+			families := must.Get(parser.TextToMetricFamilies(bytes.NewReader(text)))(t)
 			theirs, preset := opinionOfExposition(families)
 			if preset == "" {
 				t.Fatal("no preset has metrics of it")
@@ -274,9 +270,7 @@ func scraped(t *testing.T, text []byte, preset, sysfs string) map[string]float64
 			return reason != ""
 		})
 	}
-	if err := drivertest.Validate(samples, time.Now()); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, drivertest.Validate(samples, time.Now()))
 	t.Logf("check says %q, rejected %v", source.Describe(), source.Rejected())
 	out := map[string]float64{}
 	for _, s := range samples {

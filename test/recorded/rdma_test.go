@@ -14,6 +14,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/rdma"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestRDMA compares each recorded RDMA device with the values of procfs.
@@ -30,22 +32,13 @@ func TestRDMA(t *testing.T) {
 		}
 		seen[path] = true
 		root := t.TempDir()
-		if err := os.MkdirAll(filepath.Join(root, "class"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(path, filepath.Join(root, "class", "infiniband")); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Join(root, "class"), 0o755))
+		must.Do(t, os.Symlink(path, filepath.Join(root, "class", "infiniband")))
 		source := rdma.New(driver.Host{Sysfs: root})
 		samples := map[string]driver.Sample{}
 		for range 2 { // one sample reads all of 8 devices
-			got, err := source.Sample(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := drivertest.Validate(got, time.Now()); err != nil {
-				t.Error(err)
-			}
+			got := must.Get(source.Sample(t.Context()))(t)
+			expect.OK(t, drivertest.Validate(got, time.Now()))
 			for _, s := range got {
 				samples[s.Hardware.RDMADev] = s
 			}
@@ -53,14 +46,8 @@ func TestRDMA(t *testing.T) {
 		if lines := source.Describe(); len(lines) > 0 {
 			t.Errorf("counters that are not read: %q", lines)
 		}
-		fs, err := sysfs.NewFS(root)
-		if err != nil {
-			t.Fatal(err)
-		}
-		devices, err := fs.InfiniBandClass()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fs := must.Get(sysfs.NewFS(root))(t)
+		devices := must.Get(fs.InfiniBandClass())(t)
 		for name, device := range devices {
 			recording := filepath.Base(path) + "/" + name
 			t.Run(recording, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/distribution"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // dumper writes values as text: every exported field, floating-point numbers to the last bit.
@@ -20,7 +20,7 @@ func (d dumper) line(values ...any) { _, _ = fmt.Fprintln(d.out, values...) }
 
 func (d dumper) print(values ...any) { _, _ = fmt.Fprint(d.out, values...) }
 
-func (d dumper) snapshot(s *ledger.Snapshot) {
+func (d dumper) snapshot(s *book.Snapshot) {
 	for _, part := range []any{
 		s.Devices, s.Claims, s.Pods, s.EarlierClaims, s.EarlierPods, s.Young, s.Plugins, s.ClaimInfos, s.PodInfos, s.Lives,
 	} {

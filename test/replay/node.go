@@ -10,6 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
@@ -251,7 +252,7 @@ func (n *node) learnShare(i int) {
 }
 
 // advance runs a tick of the exporter.
-func (n *node) advance() (*ledger.Snapshot, recorder.News, error) {
+func (n *node) advance() (*book.Snapshot, recorder.News, error) {
 	if n.chance(150) {
 		if err := n.restart(); err != nil {
 			return nil, recorder.News{}, err

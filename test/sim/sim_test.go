@@ -2,17 +2,19 @@ package sim
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"strconv"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -30,10 +32,7 @@ func devices() []Device {
 
 func machine(tb testing.TB) *Machine {
 	tb.Helper()
-	m, err := New(start(), 1, devices()...)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	m := must.Get(New(start(), 1, devices()...))(tb)
 	return m
 }
 
@@ -54,9 +53,7 @@ func TestDriver(t *testing.T) {
 						Name: strconv.Itoa(i), Weight: 1, MemoryBytes: 1e9,
 						Load: Bursts(uint64(i), 3*time.Second, 0.5, 0.1, 0.9),
 					}
-					if err := m.Begin(device, w, start()); err != nil {
-						tb.Fatal(err)
-					}
+					must.Do(tb, m.Begin(device, w, start()))
 				}
 				return m
 			}
@@ -103,10 +100,7 @@ func TestDriver(t *testing.T) {
 // each time.
 func TestConservation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m, err := New(start(), 1, devices()...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must.Get(New(start(), 1, devices()...))(t)
 		held := []string{"gpu-0", "eth0", "gpu-1-partition-0", "gpu-1-partition-3"}
 		workloads := []string{"a", "b", "c"}
 		now := start()
@@ -181,16 +175,12 @@ func TestTruth(t *testing.T) {
 	gpu := Truth{HeldSeconds: 20, ShareSeconds: 12.5, ActiveSeconds: 5 + 10*0.875/4}
 	gpu.Joules = 70*12.5 + 630*gpu.ActiveSeconds
 	gpu.ReceiveBytes, gpu.TransmitBytes = 12e9*gpu.ActiveSeconds, 5e9*gpu.ActiveSeconds
-	if diff := cmp.Diff(gpu, m.Truth("a", at(40))); diff != "" {
-		t.Errorf("a (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "a", gpu, m.Truth("a", at(40)))
 	b := m.Truth("b", at(40))
 	if b.HeldSeconds != 20 || b.ShareSeconds != 17.5 || b.ActiveSeconds != 10*0.875*3/4 {
 		t.Errorf("b: %+v", b)
 	}
-	if diff := cmp.Diff(Truth{HeldSeconds: 20}, m.Truth("admin", at(40))); diff != "" {
-		t.Errorf("admin access (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "admin access", Truth{HeldSeconds: 20}, m.Truth("admin", at(40)))
 	m.Forget("a")
 	if got := m.Truth("a", at(40)); got != (Truth{}) {
 		t.Errorf("forgotten: %+v", got)
@@ -202,16 +192,11 @@ func TestTruth(t *testing.T) {
 func TestHang(t *testing.T) {
 	m := machine(t)
 	w := Workload{Name: "a", Weight: 1, Load: Hang(10*time.Second, Constant(1))}
-	if err := m.Begin("gpu-0", w, start()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.Begin("gpu-0", w, start()))
 	now := start().Add(10 * time.Second)
 	source := NewSource(m, Options{Now: func() time.Time { return now }, Window: time.Second, ActiveCounter: true})
 	read := func() map[string]float64 {
-		samples, err := source.Sample(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		samples := must.Get(source.Sample(t.Context()))(t)
 		out := map[string]float64{}
 		for _, r := range samples[0].Readings {
 			out[r.Quantity.Spec().Name+" "+r.Labels[0]] += r.Value
@@ -241,15 +226,10 @@ func TestHang(t *testing.T) {
 // TestTruthOfPartitions checks the energy of a GPU with four partitions, of which one is busy and
 // one idle.
 func TestTruthOfPartitions(t *testing.T) {
-	m, err := New(start(), 1, Partitioned(GPU("gpu.example.com", "gpu-0", 1), 4)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(New(start(), 1, Partitioned(GPU("gpu.example.com", "gpu-0", 1), 4)...))(t)
 	for name, load := range map[string]float64{"0": 0.8, "1": 0} {
 		w := Workload{Name: name, Weight: 1, Load: Constant(load)}
-		if err := m.Begin("gpu-0-partition-"+name, w, start()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, m.Begin("gpu-0-partition-"+name, w, start()))
 	}
 	end := start().Add(10 * time.Second)
 	idle, busy := 70.*10/4, 630*0.8*10/4
@@ -274,32 +254,21 @@ func TestRefresh(t *testing.T) {
 	slow := NewSource(m, Options{Now: func() time.Time { return now }, Refresh: 30 * time.Second})
 	sample := func(s *Source) []driver.Sample {
 		t.Helper()
-		samples, err := s.Sample(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		samples := must.Get(s.Sample(t.Context()))(t)
 		return samples
 	}
-	if err := m.Begin("gpu-0", Workload{Name: "a", Weight: 1, Load: Ramp(0, 1, time.Minute)}, start()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.Begin("gpu-0", Workload{Name: "a", Weight: 1, Load: Ramp(0, 1, time.Minute)}, start()))
 	now = start().Add(30 * time.Second)
 	want := sample(exact)
 	for _, seconds := range []int{30, 31, 59} {
 		now = start().Add(time.Duration(seconds) * time.Second)
 		if seconds == 31 {
-			if err := m.End("gpu-0", "a", now); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, m.End("gpu-0", "a", now))
 		}
-		if diff := cmp.Diff(want, sample(slow)); diff != "" {
-			t.Errorf("at %d s (-want +got):\n%s", seconds, diff)
-		}
+		expect.Equal(t, fmt.Sprintf("at %d s", seconds), want, sample(slow))
 	}
 	now = start().Add(time.Minute)
-	if diff := cmp.Diff(sample(exact), sample(slow)); diff != "" {
-		t.Errorf("renewed (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "renewed", sample(exact), sample(slow))
 	now = start().Add(-time.Second)
 	if _, err := slow.Sample(t.Context()); !errors.Is(err, errTooEarly) {
 		t.Errorf("before the start: %v", err)
@@ -334,13 +303,8 @@ func TestPastIsBounded(t *testing.T) {
 func TestSlowed(t *testing.T) {
 	slow := GPU("gpu.example.com", "gpu-0", 1)
 	slow.Slowed, slow.TensorPart, slow.ThrottledShare = 0.4, 0.1, 0.5
-	m, err := New(start(), 1, slow)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := m.Begin("gpu-0", Workload{Name: "w", Weight: 1, Load: Constant(0.5)}, start()); err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(New(start(), 1, slow))(t)
+	must.Do(t, m.Begin("gpu-0", Workload{Name: "w", Weight: 1, Load: Constant(0.5)}, start()))
 	samples, err := NewSource(m, Options{Now: func() time.Time { return start().Add(time.Minute) }}).Sample(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 )
 
@@ -21,9 +22,7 @@ func play(t *testing.T, seed uint64, d time.Duration) (uses []Use, totals map[dr
 		n := newNode(t, Options{})
 		ctx, cancel := context.WithTimeout(t.Context(), d)
 		defer cancel()
-		if err := Demo(seed, DefaultHang).Run(ctx, n); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, Demo(seed, DefaultHang).Run(ctx, n))
 		now := time.Now()
 		uses, totals = n.Uses(now), map[driver.ID]sim.Truth{}
 		for _, id := range n.Devices() {

@@ -18,6 +18,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
@@ -34,10 +36,7 @@ func newClock() *clock { return &clock{time.Date(2026, 11, 21, 0, 0, 0, 0, time.
 // newNode returns a node with the demo's devices.
 func newNode(t *testing.T, options Options) *Node {
 	t.Helper()
-	n, err := New(t.TempDir(), 1, Demo(1, DefaultHang).Devices, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(New(t.TempDir(), 1, Demo(1, DefaultHang).Devices, options))(t)
 	return n
 }
 
@@ -48,11 +47,8 @@ func ask(t *testing.T, n *Node) []podresources.Allocation {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { must(t, conn.Close()) }()
-	answer, err := v1.NewPodResourcesListerClient(conn).List(t.Context(), &v1.ListPodResourcesRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	defer func() { must.Do(t, conn.Close()) }()
+	answer := must.Get(v1.NewPodResourcesListerClient(conn).List(t.Context(), &v1.ListPodResourcesRequest{}))(t)
 	allocations, rejected := podresources.Parse(answer)
 	if len(rejected) > 0 {
 		t.Errorf("the kubelet's answer: %v", rejected)
@@ -63,10 +59,7 @@ func ask(t *testing.T, n *Node) []podresources.Allocation {
 // read returns the inventory and the claims of the node's file.
 func read(t *testing.T, n *Node) (driver.Inventory, map[podresources.Claim]podresources.ClaimFacts) {
 	t.Helper()
-	data, err := os.ReadFile(n.path(inventoryPath))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(n.path(inventoryPath)))(t)
 	devices, rejectedDevices, err := inventory.ParseSlices(data, Name)
 	if err != nil || len(rejectedDevices) > 0 {
 		t.Errorf("slices: %v, %v", err, rejectedDevices)
@@ -78,22 +71,15 @@ func read(t *testing.T, n *Node) (driver.Inventory, map[podresources.Claim]podre
 	return devices, claims
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestDemoOverTheSocket starts the demo's permanent pods and one visit, and compares what the
 // exporter reads of the node with the simulated data.
 func TestDemoOverTheSocket(t *testing.T) {
 	n := newNode(t, Options{Now: newClock().read})
-	must(t, n.Start())
+	must.Do(t, n.Start())
 	defer n.Close()
 	scenario := Demo(1, DefaultHang)
 	for _, p := range append(scenario.Standing, scenario.Visits[0].Pod) {
-		must(t, n.StartPod(p))
+		must.Do(t, n.StartPod(p))
 	}
 	inventoried, claims := read(t, n)
 	book := holders.NewBook(time.Minute, nil)
@@ -146,10 +132,10 @@ func checkSpecs(t *testing.T, n *Node, allocations []podresources.Allocation) {
 	t.Helper()
 	names := map[string]bool{}
 	files, err := filepath.Glob(n.path(cdiPath, "*.json"))
-	must(t, err)
+	must.Do(t, err)
 	for _, file := range files {
 		data, err := os.ReadFile(file)
-		must(t, err)
+		must.Do(t, err)
 		for _, part := range strings.Split(string(data), `"name":"`)[1:] {
 			name, _, _ := strings.Cut(part, `"`)
 			names[GPUDriver+"/gpu="+name] = true
@@ -176,7 +162,7 @@ func checkSpecs(t *testing.T, n *Node, allocations []podresources.Allocation) {
 func checkInventory(t *testing.T, n *Node, devices driver.Inventory) {
 	t.Helper()
 	samples, err := n.Source().Sample(t.Context())
-	must(t, err)
+	must.Do(t, err)
 	if len(samples) != len(devices) || len(devices) != len(n.Devices()) {
 		t.Errorf("%d samples, %d devices in slices, %d on the node", len(samples), len(devices), len(n.Devices()))
 	}
@@ -217,7 +203,7 @@ func TestSteps(t *testing.T) {
 		clock.now = clock.now.Add(time.Second)
 		count := func(pattern string) int {
 			files, err := filepath.Glob(n.path(pattern))
-			must(t, err)
+			must.Do(t, err)
 			return len(files)
 		}
 		_, claims := read(t, n)
@@ -229,11 +215,11 @@ func TestSteps(t *testing.T) {
 			len(ask(t, n)), n.machine.Total("gpu-0", clock.now).ActiveSeconds > before,
 		})
 	}})
-	must(t, n.Start())
+	must.Do(t, n.Start())
 	defer n.Close()
-	must(t,
+	must.Do(t,
 		n.StartPod(PodSpec{Namespace: "ns", Name: "pod", Claims: []ClaimSpec{device("gpu", sim.Constant(1), 0, "gpu-0")}}))
-	must(t, n.StopPod("ns", "pod"))
+	must.Do(t, n.StopPod("ns", "pod"))
 	want := []state{
 		{Step: StepClaimed, Claims: 1},
 		{Step: StepCgroup, Claims: 1, Cgroups: 1},
@@ -247,9 +233,7 @@ func TestSteps(t *testing.T) {
 		{Step: StepUnprepared, Claims: 1, Logs: 1},
 		{Step: StepRemoved},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "", want, got)
 	uses := n.Uses(clock.now)
 	if len(uses) != 1 || uses[0].To.Sub(uses[0].From) != 10*time.Second {
 		t.Fatalf("uses %+v, want one of 10 s", uses)
@@ -259,9 +243,7 @@ func TestSteps(t *testing.T) {
 		HeldSeconds: 10, ShareSeconds: 10, ActiveSeconds: 2, Joules: 70*10 + 630*2,
 		ReceiveBytes: 2 * 12e9, TransmitBytes: 2 * 5e9,
 	}
-	if diff := cmp.Diff(want10, uses[0].Truth); diff != "" {
-		t.Errorf("truth (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "truth", want10, uses[0].Truth)
 }
 
 // TestSharedDevice checks that a claim's share of a device is proportional to its capacity,
@@ -272,14 +254,12 @@ func TestSharedDevice(t *testing.T) {
 	both := share("20Gi", sim.Constant(1), 0, "gpu-7")
 	both.Object = "both"
 	for name, claim := range map[string]ClaimSpec{"a": both, "b": both, "c": share("60Gi", sim.Constant(1), 0, "gpu-7")} {
-		must(t, n.StartPod(PodSpec{Namespace: "ns", Name: name, Claims: []ClaimSpec{claim}}))
+		must.Do(t, n.StartPod(PodSpec{Namespace: "ns", Name: name, Claims: []ClaimSpec{claim}}))
 	}
 	clock.now = clock.now.Add(8 * time.Second)
 	got := map[string]float64{}
 	for _, u := range n.Uses(clock.now) {
 		got[u.Pod.Name] = u.Truth.ShareSeconds
 	}
-	if diff := cmp.Diff(map[string]float64{"a": 1, "b": 1, "c": 6}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "", map[string]float64{"a": 1, "b": 1, "c": 6}, got)
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestObjects(t *testing.T) {
@@ -80,9 +82,7 @@ func TestObjects(t *testing.T) {
 				_ = json.Unmarshal(raw, &content)
 				return content
 			})
-			if diff := cmp.Diff(tc.want, got, content); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			expect.Equal(t, "", tc.want, got, content)
 		})
 	}
 }
@@ -130,13 +130,8 @@ func TestScalars(t *testing.T) {
 	const want = `{"7":7,"T":true,"big":12345678901234567890,"e":"","f":1.5,"hex":16,"i":7,"neg":-7,"nil":null,` +
 		`"octal":15,"q":"7",` +
 		`"s":"a\"b\\c","t":true,"tilde":null,"time":"2026-11-21T01:59:17Z","true":true,"under":1000,"uni":"ü\n"}`
-	got, err := ToJSON([]byte(data))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, string(got)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	got := must.Get(ToJSON([]byte(data)))(t)
+	expect.Equal(t, "", want, string(got))
 }
 
 func TestToJSON(t *testing.T) {

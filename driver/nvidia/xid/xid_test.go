@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/xid"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The table is ordered, no code is in two rows, and each row says everything.
@@ -72,10 +73,7 @@ func TestCodes(t *testing.T) {
 			last = first
 		}
 		from, _ := strconv.Atoi(first)
-		to, err := strconv.Atoi(last)
-		if err != nil {
-			t.Fatal(err)
-		}
+		to := must.Get(strconv.Atoi(last))(t)
 		for code := from; code <= to; code++ {
 			used[code] = true
 		}

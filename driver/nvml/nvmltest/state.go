@@ -48,7 +48,6 @@ type GPU struct {
 	Lost                                   int64 // not 0: it has fallen off the bus
 	Minor, PCIDomain, PCIBus, PCIDevice    int64
 	MIG, MaxMIG, GPM, NarrowPCIe           int64
-	Accounting                             int64 // mode: 0 is off
 	PowerSmoothing                         int64 // it has the feature, with settings of 0
 	Encoders                               int64 // their number; an H100 has none
 	Power, Energy                          float64
@@ -113,10 +112,6 @@ type Process struct {
 	MPS                 int64 // not 0: it is a client of MPS
 	Memory, Utilization float64
 	GPUInstance         int64
-	// The driver's accounting of the process: the number of samples, and the sum of the utilization
-	// over them.
-	Accounted     int64
-	AccountedBusy float64
 }
 
 // Instance is a MIG device.

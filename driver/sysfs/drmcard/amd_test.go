@@ -8,6 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard/drmcardtest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // gpus are two AMD GPUs, the second of which has two partitions, and a card of another vendor with
@@ -45,10 +46,7 @@ class/kfd/kfd/topology/nodes/3/properties: location_id 268469768\ndomain 2\ndrm_
 
 func listAMD(tb testing.TB, root string) (drmcard.AMDGPUs, error) {
 	tb.Helper()
-	cards, err := list(root)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	cards := must.Get(list(root))(tb)
 	return drmcard.ListAMD(root, cards)
 }
 
@@ -59,22 +57,14 @@ func gpuTree(tb testing.TB, more string) string {
 	drivertest.WriteTree(tb, root, gpus+more)
 	for _, node := range []string{"0", "1", "2", "3"} {
 		path := root + "/class/kfd/kfd/topology/nodes/" + node + "/properties"
-		content, err := os.ReadFile(path)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(strings.ReplaceAll(string(content), `\n`, "\n")), 0o600); err != nil {
-			tb.Fatal(err)
-		}
+		content := must.Get(os.ReadFile(path))(tb)
+		must.Do(tb, os.WriteFile(path, []byte(strings.ReplaceAll(string(content), `\n`, "\n")), 0o600))
 	}
 	return root
 }
 
 func TestListAMD(t *testing.T) {
-	found, err := listAMD(t, gpuTree(t, ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	found := must.Get(listAMD(t, gpuTree(t, "")))(t)
 	for name, want := range map[string]string{
 		"692409005400": "0000:05:00.0", "cce0c6d49f5b0d86": "0000:05:00.0", "0xCCE0C6D49F5B0D86": "0000:05:00.0",
 		"69240900540a": "0002:86:01.0", "0000000000000000": "", "": "", "other": "",
@@ -114,9 +104,7 @@ func TestListAMDOldKernel(t *testing.T) {
 		root := gpuTree(t, "")
 		path := root + "/class/kfd/kfd/topology/nodes/3/properties"
 		properties := "location_id " + location + "\ndomain 2\ndrm_render_minor 131\n"
-		if err := os.WriteFile(path, []byte(properties), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, []byte(properties), 0o600))
 		found, err := listAMD(t, root)
 		if got, ok := found.Render("0002:86:01.0", 1); !ok || got != 131 || err != nil {
 			t.Errorf("location %s: render node %d, error %v", location, got, err)
@@ -157,14 +145,8 @@ devices/pci0000:00/0000:05:00.0/driver -> ../../../bus/pci/drivers/amdgpu
 devices/pci0000:00/0000:05:00.0/serial_number: N/A
 devices/pci0000:00/0000:05:00.0/unique_id: cce0c6d49f5b0d86
 `)
-	cards, err := list(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	gpus, err := drmcard.ListAMD(root, cards)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cards := must.Get(list(root))(t)
+	gpus := must.Get(drmcard.ListAMD(root, cards))(t)
 	for name, want := range map[string]string{
 		"ccff74a1-0000-1000-80e0-c6d49f5b0d86": "0000:05:00.0",
 		"CCFF74A1-0000-1000-80E0-C6D49F5B0D86": "0000:05:00.0",

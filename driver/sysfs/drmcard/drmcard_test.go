@@ -6,11 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard/drmcardtest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // machine has a GPU with connectors, a partition of it, a server's display controller, and a card
@@ -57,10 +57,7 @@ func list(root string) ([]drmcard.Card, error) {
 
 func TestList(t *testing.T) {
 	root := tree(t)
-	cards, err := list(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cards := must.Get(list(root))(t)
 	gpu := root + "/devices/pci0000:c0/0000:c1:00.0"
 	want := []drmcard.Card{
 		{
@@ -73,9 +70,7 @@ func TestList(t *testing.T) {
 			Hwmon: gpu + "/hwmon/hwmon4",
 		},
 	}
-	if diff := cmp.Diff(want, cards); diff != "" {
-		t.Errorf("cards (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "cards", want, cards)
 	if name := cards[2].Name(); name != "card10" {
 		t.Errorf("name %q", name)
 	}
@@ -103,21 +98,15 @@ func TestLister(t *testing.T) {
 	ask("again", false, 3)
 	clock = clock.Add(-time.Hour)
 	ask("the clock was set back", true, 3)
-	if err := os.Remove(root + "/class/drm/card2"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(root+"/class/drm/card2"))
 	ask("one is gone", true, 2)
 	drivertest.WriteTree(t, root, `
 class/drm/card0 -> ../../devices/pci0000:00/0000:04:00.0/drm/card0
 devices/pci0000:00/0000:04:00.0/drm/card0/device -> ../../../0000:04:00.0
 `)
-	if err := os.RemoveAll(root + "/devices/pci0000:00/0000:03:00.0"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.RemoveAll(root+"/devices/pci0000:00/0000:03:00.0"))
 	ask("another took the number", true, 2)
-	if err := os.RemoveAll(root + "/class/drm"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.RemoveAll(root+"/class/drm"))
 	ask("none is left", true, 0)
 	ask("none", false, 0)
 }
@@ -140,9 +129,7 @@ func TestRecorded(t *testing.T) {
 				t.Errorf("hwmon %q of %q", got.Hwmon, got.Device)
 			}
 			got.Hwmon, got.Device, got.NUMANode = "", "", ""
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("card (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, "card", want, got)
 		})
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/exporter/program"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const chart = "../../../deployments/helm/dra-exporter/"
@@ -32,16 +33,10 @@ func TestChart(t *testing.T) {
 		variable := strings.NewReplacer("--", "DRA_EXPORTER_", ".", "_", "-", "_").Replace(plain)
 		known = append(known, plain, strings.Replace(flag, "[no-]", "no-", 1), strings.ToUpper(variable))
 	}
-	templates, err := filepath.Glob(chart + "templates/*.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	templates := must.Get(filepath.Glob(chart + "templates/*.yaml"))(t)
 	named := 0
 	for _, path := range append(templates, chart+"templates/tests/scrape.yaml") {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(path))(t)
 		for line := range strings.Lines(string(text)) {
 			for _, flag := range name.FindAllString(line, -1) {
 				rest := line[strings.Index(line, flag)+len(flag):]
@@ -58,18 +53,13 @@ func TestChart(t *testing.T) {
 	if named < 40 {
 		t.Errorf("the templates name only %d flags and variables", named)
 	}
-	text, err := os.ReadFile(chart + "values.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(chart + "values.schema.json"))(t)
 	var schema struct {
 		Properties struct {
 			Metrics struct{ Properties map[string]any }
 		}
 	}
-	if err := json.Unmarshal(text, &schema); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(text, &schema))
 	next := regexp.MustCompile(`-[a-z]`)
 	for _, flag := range known {
 		group, is := strings.CutPrefix(flag, "--metrics.")

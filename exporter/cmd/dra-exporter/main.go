@@ -59,10 +59,6 @@ func sources() []program.Source {
 		},
 		{
 			Name: "intelgpu", Help: "Read Intel's GPUs, Gaudi accelerators and NPUs from sysfs.",
-			Switches: []program.Switch{{
-				Name: intelgpu.PMUSwitch,
-				Help: "Read engines of Intel's GPUs from performance monitoring units too, which takes CAP_PERFMON.",
-			}},
 			Fills: intelgpu.Fills(), New: intelgpu.FromHost,
 		},
 		{

@@ -8,15 +8,13 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/stall/stalltest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestLevels compares kinds with the recordings that they name: another source of truth than the
 // generator's own tables.
 func TestLevels(t *testing.T) {
-	recordings, err := stalltest.Recordings(os.DirFS("testdata"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	recordings := must.Get(stalltest.Recordings(os.DirFS("testdata")))(t)
 	for _, test := range []struct{ kind, phase, workload, device string }{
 		{"train-bf16", "steps", "train_bf16", "NVIDIA H200"},
 		{"fp32-monte-carlo", "simulate", "mc_fp32", "NVIDIA H100 80GB HBM3"},
@@ -87,10 +85,7 @@ func recordedMeans(t *testing.T, all []stalltest.Recording, workload, device str
 // TestOwnTraffic checks what reading the counters adds on PCIe: nothing before the first context,
 // and as much as was recorded beside a kernel that has none of its own.
 func TestOwnTraffic(t *testing.T) {
-	recordings, err := stalltest.Recordings(os.DirFS("testdata"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	recordings := must.Get(stalltest.Recordings(os.DirFS("testdata")))(t)
 	want := recordedMeans(t, recordings, "one_block_int", "NVIDIA H100 80GB HBM3")
 	got := phaseMeans(t, "one-block-integers", "work")
 	for _, f := range []stalltest.Field{stalltest.PCIeReceived, stalltest.PCIeTransmitted} {

@@ -2,11 +2,14 @@ package access
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/web/client"
@@ -28,10 +31,16 @@ func FuzzReview(f *testing.F) {
 	f.Add([]byte(`{"status":{"authenticated":"true"}}`), []byte(`{"status":{"allowed":1}}`))
 	f.Add([]byte(`{"kind":"Status","status":"Failure"}`), []byte(`{"status":`))
 	f.Fuzz(func(t *testing.T, token, access []byte) {
-		status, err := review(t.Context(), answers{token, access}, question{"token", "get", "/metrics"})
-		known := says(token, "authenticated")
+		var err error
+		gate := NewGate(Config{API: answers{token, access}, Report: func(_ time.Duration, failed error) {
+			err = cmp.Or(err, failed)
+		}, Limited: func() {}})
+		r, w := httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody), httptest.NewRecorder()
+		r.Header.Set("Authorization", "Bearer token")
+		gate.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(w, r)
+		status, known := w.Code, says(token, "authenticated")
 		switch {
-		case err != nil && (status != 0 || driver.ReasonOf(err) == driver.ReasonOther):
+		case err != nil && (status != http.StatusServiceUnavailable || driver.ReasonOf(err) == driver.ReasonOther):
 			t.Fatalf("status %d with error %v", status, err)
 		case status == http.StatusOK && (!known || !says(access, "allowed")),
 			status == http.StatusForbidden && !known:

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"slices"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -31,27 +30,6 @@ const (
 
 // maxReview is the largest size of an answer, in bytes: a user can be in many groups.
 const maxReview = 1 << 20
-
-// review returns the status of the API server's decision: OK, Unauthorized or Forbidden. An error
-// means that there is no decision.
-func review(ctx context.Context, api API, q question) (int, error) {
-	user, err := identify(ctx, api, q.token, Audience)
-	switch {
-	case err != nil:
-		return 0, err
-	case user == nil:
-		return http.StatusUnauthorized, nil
-	}
-	user.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Path: q.path, Verb: q.verb}
-	allowed, err := authorize(ctx, api, *user)
-	switch {
-	case err != nil:
-		return 0, err
-	case !allowed:
-		return http.StatusForbidden, nil
-	}
-	return http.StatusOK, nil
-}
 
 // Audience is the audience of tokens that are only for exporters. An exporter accepts them beside
 // tokens for the API server. Nobody else accepts them.

@@ -51,14 +51,15 @@ func (u *User) Name() string { return u.spec.User }
 // Users identifies users and decides what they may see. It caches decisions and limits questions
 // like a [Gate]. It is safe for concurrent use.
 type Users struct {
-	config Config
-	proxy  Proxy
-	limits *limits
-	asking singleflight.Group
-	users  *cache.LRUExpireCache // *User by hash of a token; nil: it is not valid
-	known  *cache.LRUExpireCache // hashes of tokens that were valid within the last hour
-	may    *cache.LRUExpireCache // bool by hash of a question
-	rates  *cache.LRUExpireCache // *rate.Limiter by hash of a user
+	config   Config
+	proxy    Proxy
+	audience string // of tokens that are valid beside those for the API server; "": none
+	limits   *limits
+	asking   singleflight.Group
+	users    *cache.LRUExpireCache // *User by hash of a token; nil: it is not valid
+	known    *cache.LRUExpireCache // hashes of tokens that were valid within the last hour
+	rights   *cache.LRUExpireCache // bool by hash of a question
+	rates    *cache.LRUExpireCache // *rate.Limiter by hash of a user
 }
 
 // NewUsers returns users with empty caches. Config.Open is not used.
@@ -66,7 +67,7 @@ func NewUsers(c Config, p Proxy) *Users {
 	return &Users{
 		config: c, proxy: p, limits: newLimits(),
 		users: cache.NewLRUExpireCache(maxDecisions), known: cache.NewLRUExpireCache(maxDecisions),
-		may: cache.NewLRUExpireCache(maxAnswers), rates: cache.NewLRUExpireCache(maxDecisions),
+		rights: cache.NewLRUExpireCache(maxAnswers), rates: cache.NewLRUExpireCache(maxDecisions),
 	}
 }
 
@@ -138,7 +139,7 @@ func (u *Users) ofToken(ctx context.Context, remote, token string) (*User, int) 
 		}
 		var spec *authorizationv1.SubjectAccessReviewSpec
 		err := u.ask(ctx, func(ctx context.Context) (err error) {
-			spec, err = identify(ctx, u.config.API, token, "")
+			spec, err = identify(ctx, u.config.API, token, u.audience)
 			return err
 		})
 		switch {
@@ -181,8 +182,12 @@ func (u *Users) ask(ctx context.Context, question func(context.Context) error) e
 // MayGet reports whether a user may get a path, by the rules of a [Gate]. An error means that there
 // is no decision.
 func (u *Users) MayGet(ctx context.Context, user *User, path string) (bool, error) {
+	return u.may(ctx, user, "get", path)
+}
+
+func (u *Users) may(ctx context.Context, user *User, verb, path string) (bool, error) {
 	what := user.spec
-	what.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Path: path, Verb: "get"}
+	what.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Path: path, Verb: verb}
 	return u.allowed(ctx, user, what)
 }
 
@@ -200,7 +205,7 @@ func (u *Users) allowed(ctx context.Context, user *User, what authorizationv1.Su
 	if err != nil {
 		return false, err
 	}
-	if cached, ok := u.may.Get(key); ok {
+	if cached, ok := u.rights.Get(key); ok {
 		return cached.(bool), nil
 	}
 	answer := u.asking.DoChan("may"+string(key[:]), func() (any, error) {
@@ -215,7 +220,7 @@ func (u *Users) allowed(ctx context.Context, user *User, what authorizationv1.Su
 		if err != nil {
 			return false, err
 		}
-		u.may.Add(key, yes, map[bool]time.Duration{true: allowedFor, false: refusedFor}[yes])
+		u.rights.Add(key, yes, map[bool]time.Duration{true: allowedFor, false: refusedFor}[yes])
 		return yes, nil
 	})
 	select {

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // honest is a snapshot with a field of each kind, and fields that this version does not know.
@@ -79,13 +79,9 @@ func TestHonest(t *testing.T) {
 	a := NewBudget(0, 1<<20).Open(1 << 20)
 	got, err := Report(strings.NewReader(honest), a, Filter{})
 	var want present.Report
-	if err := errors.Join(err, json.Unmarshal([]byte(honest), &want)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(err, json.Unmarshal([]byte(honest), &want)))
 	want.Plugins = nil // it is empty
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "", want, got)
 	summary, err := Summary(strings.NewReader(`{"node":"n","devices":{"active":8},"more":2,"down":{"nvml":"timeout"},
 		"claims":[{"namespace":"n","name":"c","state":"active","devices":2,"pods":["p"]}],
 		"incidents":[{"id":"1","kind":"xid","hit":["n/c"]}]}`), a)
@@ -175,9 +171,7 @@ func TestSize(t *testing.T) {
 func TestBudget(t *testing.T) {
 	b := NewBudget(10, 100)
 	first, second := b.Open(1000), b.Open(1000)
-	if err := first.take(110); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, first.take(110))
 	if err := second.take(10); err != nil {
 		t.Errorf("the share: %v", err)
 	}

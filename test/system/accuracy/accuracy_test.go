@@ -21,6 +21,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/program"
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
@@ -143,13 +144,8 @@ func newNode(t *testing.T, root string) *simnode.Node {
 		devices = append(devices, gpu)
 	}
 	devices = append(devices, simnode.PartitionedGPU(1, gpus, partitions)...)
-	node, err := simnode.New(root, 1, devices, simnode.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := node.Start(); err != nil {
-		t.Fatal(err)
-	}
+	node := must.Get(simnode.New(root, 1, devices, simnode.Options{}))(t)
+	must.Do(t, node.Start())
 	t.Cleanup(node.Close)
 	return node
 }

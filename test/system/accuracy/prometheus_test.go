@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const prometheusConfig = `
@@ -34,9 +35,6 @@ func startPrometheus(t *testing.T, interval time.Duration, exporters map[string]
 // query evaluates an expression at a time. A range selector gives the raw samples.
 func query(t *testing.T, p live.Prometheus, expression string, at time.Time) []live.Series {
 	t.Helper()
-	out, err := p.Query(t.Context(), expression, at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(p.Query(t.Context(), expression, at))(t)
 	return out
 }

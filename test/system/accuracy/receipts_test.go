@@ -9,6 +9,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // withinBounds is the part of the pods whose true use is within the bounds of their claims'
@@ -19,19 +20,11 @@ const withinBounds = 0.99
 // the machine is stalled: the bounds are wider by the share of stalled time.
 func compareReceipts(t *testing.T, exporter, address string, pods truth) {
 	t.Helper()
-	response, err := http.Get("http://" + address + "/api/v1/receipts")
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must.Get(http.Get("http://" + address + "/api/v1/receipts"))(t)
 	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(io.ReadAll(response.Body))(t)
 	var report present.ReceiptsReport
-	if err := json.Unmarshal(text, &report); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(text, &report))
 	compared, within, missing := 0, 0, len(pods)
 	var relative float64
 	for _, r := range report.Receipts {

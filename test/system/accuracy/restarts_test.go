@@ -20,6 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
@@ -111,30 +112,21 @@ func newRestarted(t *testing.T) *restarted {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
 	devices := []simnode.Device{simnode.GPU(2, 0), simnode.Shared(simnode.GPU(2, 1)), simnode.GPU(2, 2), simnode.GPU(2, 3)}
-	node, err := simnode.New(root, 2, devices, simnode.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := node.Start(); err != nil {
-		t.Fatal(err)
-	}
+	node := must.Get(simnode.New(root, 2, devices, simnode.Options{}))(t)
+	must.Do(t, node.Start())
 	t.Cleanup(node.Close)
 	for pod, request := range map[string]simnode.Request{
 		"alone": {Devices: []string{"gpu-0"}, Load: sim.Ramp(0.2, 0.9, 20*time.Second)},
 		"most":  {Devices: []string{"gpu-1"}, Memory: "60Gi", Load: sim.Constant(0.9)},
 		"least": {Devices: []string{"gpu-1"}, Memory: "20Gi", Load: sim.Constant(0.3)},
 	} {
-		if err := start(node, pod, request); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, start(node, pod, request))
 	}
 	m := &meters{node: node, source: node.Source()}
 	server := httptest.NewServer(m)
 	t.Cleanup(server.Close)
 	config := filepath.Join(root, "scrape.yaml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, metersConfig, server.URL, simnode.GPUDriver), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(config, fmt.Appendf(nil, metersConfig, server.URL, simnode.GPUDriver), 0o600))
 	return &restarted{node, m, append(node.Args(),
 		"--web.listen-address=127.0.0.1:0", "--web.last-scrape-timeout=0s", "--source.scrape.config="+config,
 		"--state.dir="+filepath.Join(root, "state"), "--retention="+receiptsAfter.String(),
@@ -308,19 +300,20 @@ func expectJoules(t *testing.T, name string, got, truth float64) {
 }
 
 // compareOthers compares the receipts of the short pods with their bounds, and prints their errors.
-// A pod that started and ended while the program was away has no receipt.
+// A pod has one receipt, and none if it started and ended while the program was away.
 func (r *restarted) compareOthers(t *testing.T, p *live.Program, still []standstill.Span) {
 	t.Helper()
 	var receipts present.ReceiptsReport
 	get(t, p, "/api/v1/receipts", &receipts)
 	pods := truthOf(r.node, r.meters.frozen, still)
-	n, within, charged, truth, bounds := 0, 0, 0.0, 0.0, 0.0
+	n, within, charged, truth, bounds, seen := 0, 0, 0.0, 0.0, 0.0, map[string]bool{}
 	for _, receipt := range receipts.Receipts {
 		f, pod := receipt.Figure(driver.Energy), receipt.Pods[0].Name
-		if f == nil || f.ErrorBound == nil || !cameAndWent(pod) {
+		if f == nil || f.ErrorBound == nil || !cameAndWent(pod) || seen[pod] {
 			t.Errorf("the receipt of %s: %+v", pod, receipt)
 			continue
 		}
+		seen[pod] = true
 		actual := pods[pod].joules
 		n, charged, truth, bounds = n+1, charged+f.ConsumedQuantity, truth+actual, bounds+*f.ErrorBound
 		if off := math.Abs(f.ConsumedQuantity - actual); off <= *f.ErrorBound+pods[pod].still*actual {
@@ -352,10 +345,7 @@ func valueOf(values []present.ValueReport) float64 {
 // get reads a JSON response of the program.
 func get(t *testing.T, p *live.Program, path string, into any) {
 	t.Helper()
-	response, err := http.Get("http://" + p.Address + path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must.Get(http.Get("http://" + p.Address + path))(t)
 	defer response.Body.Close()
 	if err := json.NewDecoder(response.Body).Decode(into); err != nil {
 		t.Fatalf("%s: %v", path, err)

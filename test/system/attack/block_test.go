@@ -16,6 +16,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // blockAttacks are the attacks by files that block.
@@ -36,9 +37,7 @@ func pipe(t testing.TB, path string) string {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mkfifo(path, 0o600))
 	return path
 }
 
@@ -113,9 +112,7 @@ func blockingCgroup(t testing.TB) {
 	cgroup := "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" +
 		strings.ReplaceAll(uid, "-", "_") + ".slice"
 	for _, folder := range []string{cgroup, "pods/team-0_" + pod + "_" + uid} {
-		if err := os.MkdirAll(node.Path(folder), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(node.Path(folder), 0o755))
 	}
 	g := launch(t, node, nil)
 	g.await("aware of the node", g.complete)
@@ -133,9 +130,7 @@ func blockingCgroup(t testing.TB) {
 		}
 	}
 	setPods("")
-	if err := node.Kubelet.Restart(t.Context(), 0, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, node.Kubelet.Restart(t.Context(), 0, 0))
 	g.expectShown(`reason="empty_disbelieved",source="podresources"`)
 	setPods("late")
 	g.expectShown(`pod="late"`)
@@ -171,9 +166,7 @@ func pipesForFlags(t testing.TB) {
 // error.
 func expectUsageError(t testing.TB, cmd *exec.Cmd) {
 	t.Helper()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cmd.Start())
 	begun := time.Now()
 	hung := time.AfterFunc(10*time.Second, func() { _ = cmd.Process.Kill() })
 	_ = cmd.Wait() // the state tells

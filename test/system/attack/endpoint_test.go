@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/test/largenode"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // endpointAttacks are the attacks by endpoints that the program scrapes.
@@ -37,10 +38,7 @@ func hostileEndpoints(t testing.TB) {
 	}))
 	t.Cleanup(hostile.Close)
 	node := largenode.Start(t)
-	config, err := os.ReadFile(node.Path("scrape.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(os.ReadFile(node.Path("scrape.yaml")))(t)
 	g := launch(t, node, map[string]string{"source.scrape.config": node.Write(t, "hostile.yaml",
 		string(config)+largenode.Endpoint("hostile-a", hostile.URL)+largenode.Endpoint("hostile-b", hostile.URL))})
 	logged := func() int { return strings.Count(g.Log(), "an input exceeds its limits") }

@@ -13,7 +13,9 @@ import (
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // exhaustAttacks are the attacks on resources that the kernel limits for a process or a user.
@@ -81,14 +83,10 @@ func inotifyOverflows(t testing.TB) {
 		setPods(t, g.node, append(largenode.PodList(), latePod("a-late")))
 		for ctx.Err() == nil {
 			for i := range batch {
-				if err := os.Mkdir(folder(i), 0o755); err != nil {
-					t.Error(err)
-				}
+				expect.OK(t, os.Mkdir(folder(i), 0o755))
 			}
 			for i := range batch {
-				if err := os.Remove(folder(i)); err != nil {
-					t.Error(err)
-				}
+				expect.OK(t, os.Remove(folder(i)))
 			}
 		}
 	})
@@ -107,9 +105,7 @@ func fullDisk(t testing.TB) {
 		case <-time.After(attackTime()):
 		}
 	}))
-	if err := os.Remove(filepath.Join(folder, "filler")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(folder, "filler")))
 	g.await("writing incidents", func() error {
 		if kept, err := filepath.Glob(filepath.Join(folder, "incidents-*")); err != nil || len(kept) == 0 {
 			return fmt.Errorf("%d incidents are in the folder, %w", len(kept), err)
@@ -136,9 +132,7 @@ func withFolder(t testing.TB, script string) (g *target, folder string) {
 	t.Helper()
 	node := largenode.Start(t)
 	inside := node.Path("incidents")
-	if err := os.Mkdir(inside, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(inside, 0o755))
 	flag := "state.dir"
 	if *before != "" {
 		flag = "incidents.dir"

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 var (
@@ -85,10 +87,7 @@ func TestAttacks(t *testing.T) {
 
 // The table of README.md lists all attacks, and no others.
 func TestTable(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := must.Get(os.ReadFile("README.md"))(t)
 	_, table, _ := strings.Cut(string(readme), "| attack | p99, age, resident | what limits the damage |\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	_, table, _ = strings.Cut(table, "\n") // the line below the head

@@ -18,6 +18,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // networkAttacks are the attacks by pods on the reading of their interfaces.
@@ -48,9 +49,7 @@ type nicPod struct {
 func newNICPod(t testing.TB) *nicPod {
 	t.Helper()
 	p := &nicPod{t: t, cgroup: filepath.Join(cgroupRoot(), fmt.Sprintf("attack%d", os.Getpid()), "kubepods", "pod"+nicUID)}
-	if err := os.MkdirAll(p.cgroup, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(p.cgroup, 0o755))
 	t.Cleanup(func() {
 		for _, container := range []string{"sandbox", "main"} {
 			remove(t, filepath.Join(p.cgroup, container))
@@ -84,16 +83,12 @@ func cgroupRoot() string {
 func (p *nicPod) start(container string, command ...string) int {
 	p.t.Helper()
 	folder := filepath.Join(p.cgroup, container)
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		p.t.Fatal(err)
-	}
+	must.Do(p.t, os.MkdirAll(folder, 0o755))
 	// The shell enters the cgroup and then becomes the command: no process of it is elsewhere.
 	cmd := exec.Command("sh", append([]string{"-c", `echo $$ > "$0"; exec "$@"`, filepath.Join(folder, "cgroup.procs")},
 		command...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		p.t.Fatal(err)
-	}
+	must.Do(p.t, cmd.Start())
 	p.t.Cleanup(func() {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		_ = cmd.Wait() // it was killed
@@ -136,16 +131,10 @@ func (p *nicPod) transmit(packets int) {
 // is no such interface.
 func (p *nicPod) packets() float64 {
 	p.t.Helper()
-	table, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", p.sandbox))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	table := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", p.sandbox)))(p.t)
 	for line := range strings.Lines(string(table)) {
 		if fields := strings.Fields(line); fields[0] == "net1:" {
-			n, err := strconv.ParseFloat(fields[10], 64)
-			if err != nil {
-				p.t.Fatal(err)
-			}
+			n := must.Get(strconv.ParseFloat(fields[10], 64))(p.t)
 			return n
 		}
 	}
@@ -178,15 +167,10 @@ func withNICs(t testing.TB, node *largenode.Node, procfs string) *target {
 		name := fmt.Sprintf("nic-%d", i)
 		claim := podresourcestest.Claim("team", name, podresourcestest.Device(netDriver, largenode.Name, name))
 		pods = append(pods, podresourcestest.Pod("team", name, podresourcestest.Container("main", claim)))
-		if err := os.Mkdir(node.Path("pods/team_"+name+"_"+uid), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Mkdir(node.Path("pods/team_"+name+"_"+uid), 0o755))
 	}
 	setPods(t, node, pods)
-	inventory, err := os.ReadFile(node.Path("inventory.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	inventory := must.Get(os.ReadFile(node.Path("inventory.yaml")))(t)
 	nics := fmt.Sprintf(`---
 apiVersion: resource.k8s.io/v1
 kind: ResourceSlice
@@ -254,9 +238,7 @@ const slack = 20
 
 func setPods(t testing.TB, node *largenode.Node, pods []*v1.PodResources) {
 	t.Helper()
-	if err := node.Kubelet.SetPods(pods...); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, node.Kubelet.SetPods(pods...))
 }
 
 // ownNamespace is a pod whose processes leave its network namespace for their own ones, in which
@@ -295,16 +277,12 @@ func manyProcesses(t testing.TB) {
 	node := largenode.Start(t)
 	for pid := 1; pid <= 50_000; pid++ {
 		dir := fmt.Sprintf("proc/%d/", pid)
-		if err := os.Mkdir(node.Path(dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Mkdir(node.Path(dir), 0o755))
 		node.Write(t, dir+"cgroup", "0::/kubepods/burstable/pod"+nicUID+"/container\n")
 		node.Write(t, dir+"stat", fmt.Sprintf("%d (a) S 1%s %d 4096 100\n", pid, strings.Repeat(" 7", 17), 1_000_000-pid))
 	}
 	const first = "proc/50000/net/"
-	if err := os.Mkdir(node.Path(first), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(node.Path(first), 0o755))
 	node.Write(t, first+"dev", "Inter-|   Receive          |  Transmit\n"+
 		" face |bytes    packets errs drop fifo frame compressed multicast|"+
 		"bytes    packets errs drop fifo colls carrier compressed\n"+

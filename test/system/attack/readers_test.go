@@ -15,6 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // sharers is the number of pods that share the only device of the small, busy node.
@@ -229,18 +230,12 @@ func (g *target) expectOtherSitesRefused() {
 // read the answer.
 func (g *target) ask(path, header, value string) (status int, allowed string) {
 	g.t.Helper()
-	request, err := http.NewRequestWithContext(g.t.Context(), http.MethodGet, g.url(path), http.NoBody)
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	request := must.Get(http.NewRequestWithContext(g.t.Context(), http.MethodGet, g.url(path), http.NoBody))(g.t)
 	request.Header.Set(header, value)
 	if header == "Host" {
 		request.Host = value
 	}
-	response, err := g.client.Do(request)
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	response := must.Get(g.client.Do(request))(g.t)
 	defer response.Body.Close()
 	_, _ = io.Copy(io.Discard, response.Body) // the status tells
 	return response.StatusCode, response.Header.Get("Access-Control-Allow-Origin")

@@ -18,6 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
 
@@ -62,10 +63,7 @@ func (c charge) String() string {
 // known immediately, as with Kubernetes 1.37 or with the API server.
 func servePods(t testing.TB, node *largenode.Node, pods []*v1.PodResources) *podresourcestest.Pods {
 	t.Helper()
-	served, err := podresourcestest.ServePods(node.Path("pods.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	served := must.Get(podresourcestest.ServePods(node.Path("pods.sock")))(t)
 	t.Cleanup(served.Stop)
 	for i, pod := range pods {
 		served.Set(running(pod.Namespace, pod.Name, fmt.Sprintf("cccccccc-0000-0000-0000-%012d", i)))
@@ -211,11 +209,12 @@ func (g *target) shortPod(n int) (charge, bool) {
 	return c, failed == nil
 }
 
-// found returns the charge completed with the exposition's values of the pod.
+// found returns the charge completed with the exposition's values of the pod's claim.
 func (c charge) found(body string) charge {
 	c.isNotThere = true
 	for line := range strings.Lines(body) {
-		if !strings.HasPrefix(line, "dra_pod_allocated_seconds_total{") || !strings.Contains(line, `pod="`+c.pod+`"`) {
+		if !strings.HasPrefix(line, "dra_claim_allocated_seconds_total{") ||
+			!strings.Contains(line, `resourceclaim_name="`+c.pod+`"`) {
 			continue
 		}
 		line = strings.TrimSpace(line)

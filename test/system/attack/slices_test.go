@@ -19,6 +19,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // sliceAttacks are the attacks by drivers that publish ResourceSlices.
@@ -90,15 +91,9 @@ func newSliceHandler(t testing.TB, node *largenode.Node, slices int) *sliceServe
 		slices: slices,
 		one:    kubetest.LargeSlice("NAME", "hostile.example.com", "NAME", fmt.Sprintf(`"nodeName":%q`, name), false),
 	}
-	inventory, err := os.ReadFile(node.Path("inventory.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	inventory := must.Get(os.ReadFile(node.Path("inventory.yaml")))(t)
 	for document := range strings.SplitSeq(string(inventory), "\n---\n") {
-		raw, err := yaml.YAMLToJSON([]byte(document))
-		if err != nil {
-			t.Fatal(err)
-		}
+		raw := must.Get(yaml.YAMLToJSON([]byte(document)))(t)
 		s.own = append(s.own, raw)
 	}
 	return s

@@ -23,6 +23,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 var scale = flag.Float64("scale", 0.001, "size of the soak; 1 is the whole one")
@@ -125,16 +126,10 @@ func due(i, often int) bool {
 // startSoak starts the program with an API server that has the node's slice.
 func startSoak(t *testing.T) *soak {
 	t.Helper()
-	server, err := kubetest.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := must.Get(kubetest.New())(t)
 	t.Cleanup(server.Close)
 	node := largenode.Start(t)
-	slice, err := yaml.YAMLToJSON([]byte(largenode.Inventory()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	slice := must.Get(yaml.YAMLToJSON([]byte(largenode.Inventory())))(t)
 	server.Put(kubetest.Slices, slice)
 	s := &soak{t: t, server: server, target: launch(t, node, map[string]string{
 		"kube": "auto", "kubeconfig": node.Write(t, "kubeconfig", string(server.Kubeconfig())), "inventory.file": "",
@@ -213,13 +208,9 @@ func (s *soak) batch(i int, restart, outage bool) {
 		s.server.Fail(func(string, bool) kubetest.Fault { return kubetest.Unavailable })
 		s.server.Expire()
 	}
-	if err := s.node.Kubelet.SetPods(pods...); err != nil {
-		s.t.Fatal(err)
-	}
+	must.Do(s.t, s.node.Kubelet.SetPods(pods...))
 	if restart {
-		if err := s.node.Kubelet.Restart(s.t.Context(), 200*time.Millisecond, 500*time.Millisecond); err != nil {
-			s.t.Fatal(err)
-		}
+		must.Do(s.t, s.node.Kubelet.Restart(s.t.Context(), 200*time.Millisecond, 500*time.Millisecond))
 		s.done.restarts++
 	}
 	prefix := fmt.Sprintf("pod=\"soak-%d-", i)
@@ -234,9 +225,7 @@ func (s *soak) batch(i int, restart, outage bool) {
 		s.server.Delete(kubetest.Pods, soakNamespace, name)
 		s.server.Delete(kubetest.Claims, soakNamespace, name)
 	}
-	if err := s.node.Kubelet.SetPods(largenode.PodList()...); err != nil {
-		s.t.Fatal(err)
-	}
+	must.Do(s.t, s.node.Kubelet.SetPods(largenode.PodList()...))
 }
 
 const soakNamespace = "soak"
@@ -325,20 +314,14 @@ func (s *soak) settle() map[string]float64 {
 // values collects the exporter's garbage and returns the values.
 func (s *soak) values() map[string]float64 {
 	s.t.Helper()
-	response, err := s.client.Get(s.url("/debug/pprof/heap?gc=1&debug=1"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	response := must.Get(s.client.Get(s.url("/debug/pprof/heap?gc=1&debug=1")))(s.t)
 	profile, err := readAnswer(response)
 	response.Body.Close()
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	time.Sleep(time.Second) // until the metrics are those of another rendering
-	a, err := s.scrape(time.Minute)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	a := must.Get(s.scrape(time.Minute))(s.t)
 	values := map[string]float64{}
 	for name, in := range map[string]struct{ text, key string }{
 		resident:   {a.body, "\nprocess_resident_memory_bytes "},

@@ -22,6 +22,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // programPath is the environment variable that names the program.
@@ -206,10 +207,7 @@ func (g *target) complete() error {
 // chartLimits returns the memory limit of the chart, and its $GOMEMLIMIT, both in bytes.
 func chartLimits(t testing.TB) (limit int64, goLimit string) {
 	t.Helper()
-	manifests, err := os.ReadFile("../../../deployments/manifests/dra-exporter.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	manifests := must.Get(os.ReadFile("../../../deployments/manifests/dra-exporter.yaml"))(t)
 	for document := range strings.SplitSeq(string(manifests), "\n---\n") {
 		var set appsv1.DaemonSet
 		if err := yaml.Unmarshal([]byte(document), &set); err != nil || set.Kind != "DaemonSet" {

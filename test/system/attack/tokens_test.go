@@ -21,6 +21,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // tokenAttacks are the attacks by clients with unknown tokens or wrong passwords.
@@ -65,10 +66,7 @@ func unknownTokens(t testing.TB) {
 	if said = len(g.logged()) - said; said > 10 {
 		t.Errorf("%d lines were logged", said)
 	}
-	a, err := g.scrape(honestTimeout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(g.scrape(honestTimeout))(t)
 	if up, err := valueOf(a.body, `dra_exporter_source_up{source="reviews"}`); err != nil || up != 1 {
 		t.Errorf("source_up of the reviews is %v, %v", up, err)
 	}
@@ -117,10 +115,7 @@ func newCertificateTarget(t testing.TB) *target {
 	t.Helper()
 	node := largenode.Start(t)
 	trust := live.Certificate(t, node.Dir)
-	own, err := tls.LoadX509KeyPair(node.Path("cert.pem"), node.Path("key.pem"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := must.Get(tls.LoadX509KeyPair(node.Path("cert.pem"), node.Path("key.pem")))(t)
 	g := launch(t, node, map[string]string{"web.config.file": node.Write(t, "web.yaml", `tls_server_config:
   {cert_file: cert.pem, key_file: key.pem, client_ca_file: cert.pem, client_auth_type: VerifyClientCertIfGiven}
 `)})

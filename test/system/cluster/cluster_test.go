@@ -24,6 +24,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
@@ -107,9 +109,7 @@ func TestUnreadCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := cluster.SuperviseUnread(t.Context(), dir, programs); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cluster.SuperviseUnread(t.Context(), dir, programs))
 	if left := leftovers(t, dir); len(left) > 0 {
 		t.Errorf("left after its end: %q", left)
 	}
@@ -141,13 +141,8 @@ func startHolder(t *testing.T, cmd *exec.Cmd, programs string) *holder {
 		h.cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	h.cmd.SysProcAttr.Setpgid = true
-	stdout, err := h.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := h.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stdout := must.Get(h.cmd.StdoutPipe())(t)
+	must.Do(t, h.cmd.Start())
 	t.Cleanup(func() { _ = h.cmd.Process.Kill() })
 	h.lines = bufio.NewScanner(stdout)
 	if !h.lines.Scan() {
@@ -169,9 +164,7 @@ func (h *holder) await(t *testing.T, want string) {
 // process of its cluster is left.
 func (h *holder) end(t *testing.T, signal syscall.Signal) {
 	t.Helper()
-	if err := syscall.Kill(-h.cmd.Process.Pid, signal); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Kill(-h.cmd.Process.Pid, signal))
 	_ = h.cmd.Wait() // The error only says that the process was killed.
 	deadline := time.Now().Add(waitLimit)
 	for len(leftovers(t, h.dir)) > 0 {
@@ -180,9 +173,7 @@ func (h *holder) end(t *testing.T, signal syscall.Signal) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	if err := cluster.Down(h.dir); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, cluster.Down(h.dir))
 	if _, err := os.Stat(filepath.Join(h.dir, "etcd")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the files of the killed cluster are left: %v", err)
 	}
@@ -193,16 +184,11 @@ func (h *holder) end(t *testing.T, signal syscall.Signal) {
 func start(t *testing.T) *cluster.Cluster {
 	t.Helper()
 	begin := time.Now()
-	c, err := cluster.Start(t.Context(), cluster.Options{Runtime: cluster.Containerd, Log: os.Stderr})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(cluster.Start(t.Context(), cluster.Options{Runtime: cluster.Containerd, Log: os.Stderr}))(t)
 	t.Logf("started in %v", time.Since(begin).Round(time.Millisecond))
 	t.Cleanup(func() {
 		begin := time.Now()
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, c.Stop())
 		t.Logf("stopped in %v", time.Since(begin).Round(time.Millisecond))
 		if _, err := os.Stat(c.Dir()); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("the cluster's folder is left: %v", err)
@@ -219,10 +205,7 @@ func leftovers(t *testing.T, dir string) []string {
 	t.Helper()
 	var left []string
 	for _, pattern := range []string{"/proc/[0-9]*/cmdline", "/proc/self/mountinfo", "/proc/self/cgroup"} {
-		files, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		files := must.Get(filepath.Glob(pattern))(t)
 		for _, file := range files {
 			content, err := os.ReadFile(file)
 			if err == nil && strings.Contains(string(content), dir) {
@@ -247,10 +230,7 @@ func leftovers(t *testing.T, dir string) []string {
 
 func kubectl(t *testing.T, c *cluster.Cluster, args ...string) string {
 	t.Helper()
-	output, err := c.Kubectl(t.Context(), "", args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	output := must.Get(c.Kubectl(t.Context(), "", args...))(t)
 	return string(output)
 }
 
@@ -265,9 +245,7 @@ func compare(a, b share) int {
 func allocated(t *testing.T, c *cluster.Cluster) map[string][]share {
 	t.Helper()
 	var list resourceapi.ResourceClaimList
-	if err := json.Unmarshal([]byte(kubectl(t, c, "get", "resourceclaims", "-A", "-o", "json")), &list); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(kubectl(t, c, "get", "resourceclaims", "-A", "-o", "json")), &list))
 	out := make(map[string][]share)
 	for _, claim := range list.Items {
 		if claim.Status.Allocation == nil {
@@ -290,11 +268,8 @@ func allocated(t *testing.T, c *cluster.Cluster) map[string][]share {
 // kubelet returns a client for the kubelet's PodResources socket.
 func kubelet(t *testing.T, c *cluster.Cluster) podresources.PodResourcesListerClient {
 	t.Helper()
-	conn, err := grpc.NewClient("unix://"+c.KubeletRoot()+"/pod-resources/kubelet.sock",
-		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(grpc.NewClient("unix://"+c.KubeletRoot()+"/pod-resources/kubelet.sock",
+		grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	return podresources.NewPodResourcesListerClient(conn)
 }
@@ -303,10 +278,7 @@ func kubelet(t *testing.T, c *cluster.Cluster) podresources.PodResourcesListerCl
 // quirks that the exporter must handle: the CDI names of a claim's devices accumulate from one
 // device to the next, and admin access is not shown.
 func testPodResources(t *testing.T, c *cluster.Cluster) {
-	resp, err := kubelet(t, c).List(t.Context(), &podresources.ListPodResourcesRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := must.Get(kubelet(t, c).List(t.Context(), &podresources.ListPodResourcesRequest{}))(t)
 	given := allocated(t, c)
 	want, got := make(map[string][]share), make(map[string][]share)
 	for pod, claim := range claims {

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/image"
 )
@@ -18,13 +19,9 @@ import (
 // images and the pod network.
 func testContainers(t *testing.T, c *cluster.Cluster) {
 	tar := filepath.Join(t.TempDir(), "other.tar")
-	if err := image.Write(tar,
-		image.Config{Name: "docker.io/library/other:1", Program: filepath.Join(c.Dir(), "ctr")}); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.ImportImage(t.Context(), tar); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, image.Write(tar,
+		image.Config{Name: "docker.io/library/other:1", Program: filepath.Join(c.Dir(), "ctr")}))
+	must.Do(t, c.ImportImage(t.Context(), tar))
 	kubectl(t, c, "apply", "-f", "testdata/containers.yaml")
 	for pod, want := range map[string]struct {
 		phase corev1.PodPhase

@@ -5,34 +5,24 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // A new cluster removes the folders of killed clusters and keeps those of running clusters.
 func TestSweep(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	live, err := newFolder("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	killed, err := newFolder("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	live := must.Get(newFolder(""))(t)
+	killed := must.Get(newFolder(""))(t)
 	for _, f := range []*folder{live, killed} {
-		if err := f.setPID(os.Getpid()); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.MkdirAll(filepath.Join(f.path, "etcd", "member"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, f.setPID(os.Getpid()))
+		must.Do(t, os.MkdirAll(filepath.Join(f.path, "etcd", "member"), 0o755))
 	}
 	if err := killed.lock.Close(); err != nil { // The kernel does the same when a process is killed.
 		t.Fatal(err)
 	}
-	next, err := newFolder("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := must.Get(newFolder(""))(t)
 	if _, err := os.Stat(killed.path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the folder of the killed cluster is there: %v", err)
 	}
@@ -40,9 +30,7 @@ func TestSweep(t *testing.T) {
 		t.Errorf("the folder of the cluster that lives has lost its files: %v", err)
 	}
 	for _, f := range []*folder{live, next} {
-		if err := f.remove(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, f.remove())
 	}
 }
 
@@ -64,14 +52,10 @@ func TestFolderIsTaken(t *testing.T) {
 	if _, err := newFolder(path); err == nil {
 		t.Error("a second cluster gets the folder too")
 	}
-	if err := first.remove(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, first.remove())
 	second, err := newFolder(path)
 	if err != nil {
 		t.Fatalf("the folder is not free again: %v", err)
 	}
-	if err := second.remove(); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, second.remove())
 }

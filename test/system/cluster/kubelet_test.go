@@ -3,7 +3,7 @@ package cluster
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 func TestPublishedModule(t *testing.T) {
@@ -37,7 +37,5 @@ replace (
 
 require k8s.io/kubernetes v1.36.3
 `
-	if diff := cmp.Diff(want, string(publishedModule([]byte(own), "v0.36.3", "v1.36.3"))); diff != "" {
-		t.Errorf("module (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "module", want, string(publishedModule([]byte(own), "v0.36.3", "v1.36.3")))
 }

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 )
 
@@ -18,16 +19,10 @@ const nobody = 65534
 // startUnprivileged starts a cluster without containers as user nobody.
 func startUnprivileged(t *testing.T) *holder {
 	t.Helper()
-	programs, err := cluster.BuildPrograms(t.Context(), cluster.Options{Log: os.Stderr})
-	if err != nil {
-		t.Fatal(err)
-	}
+	programs := must.Get(cluster.BuildPrograms(t.Context(), cluster.Options{Log: os.Stderr}))(t)
 	programs.Program = lend(t, programs.Program)
 	programs.Kubelet, programs.Self = programs.Program, lend(t, programs.Self)
-	encoded, err := json.Marshal(programs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	encoded := must.Get(json.Marshal(programs))(t)
 	cmd := exec.Command(lend(t, os.Args[0]))
 	cmd.Dir = os.TempDir()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
@@ -42,9 +37,7 @@ func lend(t *testing.T, program string) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Chmod(dir, 0o755))
 	lent := filepath.Join(dir, filepath.Base(program))
 	if os.Link(program, lent) == nil {
 		return lent
@@ -58,12 +51,8 @@ func lend(t *testing.T, program string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.Copy(to, from); err != nil {
-		t.Fatal(err)
-	}
-	if err := to.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.Copy(to, from))(t)
+	must.Do(t, to.Close())
 	return lent
 }
 
@@ -71,17 +60,11 @@ func lend(t *testing.T, program string) string {
 // that nothing of the cluster remains after Ctrl-C.
 func testUnprivileged(t *testing.T, h *holder) {
 	h.await(t, "ready")
-	info, err := os.Stat(h.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(os.Stat(h.dir))(t)
 	if owner := info.Sys().(*syscall.Stat_t).Uid; owner != nobody {
 		t.Errorf("the cluster is of user %d", owner)
 	}
-	c, err := cluster.Attach(h.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(cluster.Attach(h.dir))(t)
 	kubectl(t, c, "apply", "-f", "testdata/workloads.yaml")
 	awaitPods(t, c)
 	testPodResources(t, c)

@@ -85,15 +85,6 @@ func TestClaimsOfCluster(t *testing.T) {
 			`{__name__="namespace:dra_pending_claims:count", cluster="c1", namespace="other"}`: 1,
 			`{__name__="namespace:dra_pending_claims:count", cluster="c1", namespace="team"}`:  1,
 		},
-		"namespace:dra_allocated_claims:count": {
-			`{__name__="namespace:dra_allocated_claims:count", cluster="c1", namespace="team"}`: 3,
-		},
-		"namespace:dra_unreserved_claims:count": { // notebook-gpu, spare-gpu
-			`{__name__="namespace:dra_unreserved_claims:count", cluster="c1", namespace="team"}`: 2,
-		},
-		"cluster:dra_listed_devices:count": {
-			`{__name__="cluster:dra_listed_devices:count", cluster="c1", driver="gpu.nvidia.com"}`: 4,
-		},
 		"count by (node, resourceclaim_name) (" + documentedJoin(t) + ")": {
 			`{node="n1", resourceclaim_name="train-0-gpu"}`: 1, `{node="n2", resourceclaim_name="train-0-gpu"}`: 1,
 		},

@@ -379,15 +379,12 @@ func checkOnce(t *testing.T, e *engine, now time.Time, page []*dto.MetricFamily)
 func checkParts(t *testing.T, e *engine, now time.Time) {
 	t.Helper()
 	for _, m := range []struct {
-		theirs, ours, rest string
-		unit               float64
+		theirs, ours, parts string
+		unit                float64
 	}{
-		{"DCGM_FI_DEV_GPU_UTIL", "dra_device_utilization_ratio", "dra_device_unattributed_utilization_ratio", 100},
-		{
-			"DCGM_FI_DEV_FB_USED", "dra_device_memory_used_bytes", "dra_device_unattributed_memory_used_bytes",
-			1. / (1 << 20),
-		},
-		{"DCGM_FI_DEV_POWER_USAGE", "dra_device_power_watts", "dra_device_unattributed_power_watts", 1},
+		{"DCGM_FI_DEV_GPU_UTIL", "dra_device_utilization_ratio", "dra_pod_utilization_ratio", 100},
+		{"DCGM_FI_DEV_FB_USED", "dra_device_memory_used_bytes", "dra_pod_memory_used_bytes", 1. / (1 << 20)},
+		{"DCGM_FI_DEV_POWER_USAGE", "dra_device_power_watts", "dra_pod_power_watts", 1},
 		{"DCGM_FI_DEV_SM_CLOCK", `dra_device_clock_hertz{domain="graphics"}`, "", 1e-6},
 		{"DCGM_FI_DEV_GPU_TEMP", `dra_device_temperature_celsius{sensor="gpu"}`, "", 1},
 		{"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", `dra_device_engine_utilization_ratio{engine="tensor"}`, "", 1},
@@ -396,7 +393,7 @@ func checkParts(t *testing.T, e *engine, now time.Time) {
 		devices := 0
 		for device, pods := range valuesBy(t, e, now, m.theirs+`{GPU_I_ID=""}`, "dra_device_name", "pod") {
 			want := valuesBy(t, e, now, m.ours, "device", "device")[device][device]
-			if m.rest == "" { // each holder has the whole value
+			if m.parts == "" { // each holder has the whole value
 				for pod, v := range pods {
 					if math.Abs(v-want*m.unit) > 1e-6*math.Max(v, 1) {
 						t.Errorf("%s of %s and %q is %v, want %v", m.theirs, device, pod, v, want*m.unit)
@@ -404,7 +401,8 @@ func checkParts(t *testing.T, e *engine, now time.Time) {
 				}
 			} else {
 				if free := len(pods) == 1 && hasKey(pods, ""); !free {
-					want -= valuesBy(t, e, now, m.rest, "device", "device")[device][device]
+					parts := "sum by (node, device) (" + m.parts + ")"
+					want = valuesBy(t, e, now, parts, "device", "device")[device][device]
 				}
 				sum := 0.
 				for _, v := range pods {

@@ -72,9 +72,9 @@ func TestLostHours(t *testing.T) {
 // lostRules are the records by workload and those of lost hours.
 func lostRules(t *testing.T) []rules.Group {
 	t.Helper()
-	out := workloadRules(t, promtoolEvery)
+	out := workloadRules(t, idleEvery)
 	o := rules.Defaults()
-	o.IdleInterval = promtoolEvery
+	o.IdleInterval = idleEvery
 	at := slices.IndexFunc(out, func(g rules.Group) bool { return g.Scope == rules.Global })
 	for _, g := range groups(t, o) {
 		if g.Name == "dra-exporter-lost" {

@@ -96,13 +96,16 @@ func TestAlerts(t *testing.T) {
 func allGroups(t *testing.T) []rules.Group {
 	t.Helper()
 	o := rules.Defaults()
-	o.QuietNetwork, o.Oversized, o.IdleInterval = true, true, promtoolEvery
+	o.QuietNetwork, o.Oversized, o.IdleInterval = true, true, idleEvery
 	return groups(t, o)
 }
 
 // promtoolEvery is the interval at which promtool evaluates the rules, regardless of the interval
 // of their group.
 const promtoolEvery = time.Minute
+
+// idleEvery is the option with which sums are recorded as often.
+const idleEvery = promtoolEvery / 2
 
 // testRules runs tests in the format of promtool test rules over groups of rules, which it
 // evaluates each minute, in their order.

@@ -68,8 +68,8 @@ func playShortPods(t *testing.T, minLifetime time.Duration) (*engine, time.Time)
 		a.Holders[0].Meta = &podresources.PodMeta{WorkloadKind: kind, WorkloadName: name}
 		return a
 	}
-	every := rules.Defaults().IdleInterval
-	records := workloadRules(t, every)
+	every := 2 * rules.Defaults().IdleInterval
+	records := workloadRules(t, rules.Defaults().IdleInterval)
 	for second := 0; second <= 40*60; second += 5 {
 		h.In.View.Allocations = nil
 		minute, of := second/60, second%60

@@ -15,6 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/top"
 )
@@ -111,7 +112,7 @@ func evenlyUsed(t *testing.T, utilization, network float64) (*engine, time.Time,
 func reportedQuiet(r present.Report) []string {
 	var out []string
 	for i := range r.Devices {
-		if r.Devices[i].State == ledger.StateQuiet {
+		if r.Devices[i].State == book.StateQuiet {
 			out = append(out, r.Devices[i].Device)
 		}
 	}
@@ -120,7 +121,7 @@ func reportedQuiet(r present.Report) []string {
 
 func listedQuiet(r present.Report) []string {
 	var out []string
-	for _, row := range top.Filter(present.Devices(&r, ""), string(ledger.StateQuiet)) {
+	for _, row := range top.Filter(present.Devices(&r, ""), string(book.StateQuiet)) {
 		out = append(out, row.Device)
 	}
 	return out

@@ -126,9 +126,9 @@ func workColumn(t *testing.T, column string) string {
 // workRules are the records by workload and those of work.
 func workRules(t *testing.T) []rules.Group {
 	t.Helper()
-	needed := workloadRules(t, promtoolEvery)
+	needed := workloadRules(t, idleEvery)
 	o := rules.Defaults()
-	o.IdleInterval = promtoolEvery
+	o.IdleInterval = idleEvery
 	for _, g := range groups(t, o) {
 		if g.Name == "dra-exporter-work" {
 			needed = slices.DeleteFunc(needed, func(other rules.Group) bool { return other.Name == g.Name })

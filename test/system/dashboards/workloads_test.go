@@ -17,7 +17,7 @@ import (
 // nodes in each of two clusters hold for three hours, summed over the last two.
 func TestWorkloads(t *testing.T) {
 	t.Parallel()
-	needed := workloadRules(t, promtoolEvery)
+	needed := workloadRules(t, idleEvery)
 	var file strings.Builder
 	for _, twice := range []bool{false, true} {
 		fmt.Fprintf(&file, "- name: 'scraped twice: %v'\n  interval: 1m\n  input_series:\n", twice)
@@ -43,10 +43,10 @@ func TestWorkloads(t *testing.T) {
 }
 
 // workloadRules are the records by workload, and those that they use but for the devices' states.
-func workloadRules(t *testing.T, every time.Duration) []rules.Group {
+func workloadRules(t *testing.T, idle time.Duration) []rules.Group {
 	t.Helper()
 	o := rules.Defaults()
-	o.IdleInterval = every
+	o.IdleInterval = idle
 	var out []rules.Group
 	for _, g := range groups(t, o) {
 		g.Rules = slices.DeleteFunc(g.Rules, func(r rules.Rule) bool {
@@ -210,5 +210,5 @@ func TestFLOPUtilization(t *testing.T) {
 	var file strings.Builder
 	write(&file, s.inCluster())
 	file.WriteString(checks.String())
-	testRules(t, workloadRules(t, promtoolEvery), file.String())
+	testRules(t, workloadRules(t, idleEvery), file.String())
 }

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 	"github.com/dra-exporter/dra-exporter/test/system/otlp"
 )
@@ -26,9 +27,7 @@ func (w *world) testCollector(t *testing.T) {
 		t.Fatal(err)
 	}
 	var config object
-	if err := yaml.Unmarshal(content, &config); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, yaml.Unmarshal(content, &config))
 	receiver := config["receivers"].(object)["prometheus/dra"].(object)["config"].(object)
 	job := receiver["scrape_configs"].([]any)[0].(object)
 	job["scrape_interval"] = "1s"
@@ -43,13 +42,8 @@ func (w *world) testCollector(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "collector.yaml")
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	listener, err := w.network.listen(t.Context(), node.Address+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, content, 0o600))
+	listener := must.Get(w.network.listen(t.Context(), node.Address+":0"))(t)
 	received := otlp.Start(t, listener)
 	cmd := w.cluster.Command(w.Context(), program, "--config="+path)
 	cmd.Env = append(cmd.Environ(), "OTLP_ENDPOINT="+listener.Addr().String())

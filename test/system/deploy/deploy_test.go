@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
 
@@ -110,9 +111,7 @@ func (w *world) healthy(t *testing.T) corev1.Container {
 		t.Errorf("the container is %+v", status)
 	}
 	var events corev1.EventList
-	if err := json.Unmarshal([]byte(w.kubectl("get", "events", "-n", namespace, "-o", "json")), &events); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(w.kubectl("get", "events", "-n", namespace, "-o", "json")), &events))
 	for i := range events.Items {
 		if e := &events.Items[i]; e.Reason == "Unhealthy" &&
 			strings.Contains(e.Message, "Liveness") { // not ready at first is normal

@@ -11,30 +11,21 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/deployments/chart"
 	"github.com/dra-exporter/dra-exporter/driver/scrape"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The program accepts the scrape configuration that the chart renders for the simulated example's
 // values.
 func TestSimulatedExample(t *testing.T) {
 	deployments := filepath.Join("..", "..", "..", "deployments")
-	data, err := os.ReadFile(filepath.Join(deployments, "examples", "simulated", "values.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(filepath.Join(deployments, "examples", "simulated", "values.yaml")))(t)
 	var values map[string]any
-	if err := yaml.Unmarshal(data, &values); err != nil {
-		t.Fatal(err)
-	}
-	documents, err := chart.Render(filepath.Join(deployments, "helm", "dra-exporter"),
-		chart.Release{Name: release, Namespace: namespace, Values: values}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, yaml.Unmarshal(data, &values))
+	documents := must.Get(chart.Render(filepath.Join(deployments, "helm", "dra-exporter"),
+		chart.Release{Name: release, Namespace: namespace, Values: values}, false))(t)
 	for _, document := range documents {
 		var m corev1.ConfigMap
-		if err := yaml.Unmarshal([]byte(document), &m); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, yaml.Unmarshal([]byte(document), &m))
 		if config, ok := m.Data["scrape.yaml"]; ok {
 			if _, err := scrape.ParseConfig([]byte(config), "/"); err != nil {
 				t.Error(err)
@@ -49,10 +40,7 @@ func TestSimulatedExample(t *testing.T) {
 // known, and every expression compiles.
 func (w *world) testManifests(t *testing.T) {
 	deployments := filepath.Join("..", "..", "..", "deployments")
-	files, err := filepath.Glob(filepath.Join(deployments, "examples", "*.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.Get(filepath.Glob(filepath.Join(deployments, "examples", "*.yaml")))(t)
 	simulated := filepath.Join(deployments, "examples", "simulated")
 	files = append(files, filepath.Join(simulated, "vendor-exporter.yaml"), filepath.Join(simulated, "workloads.yaml"))
 	base := w.kubectl("apply", "--dry-run=server", "-k", filepath.Join(deployments, "manifests"))

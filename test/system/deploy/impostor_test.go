@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
 
@@ -33,10 +34,7 @@ type impostor struct {
 // startImpostor starts an impostor in the pods' network, with TLS if a certificate is given.
 func (w *world) startImpostor(t *testing.T, certificates ...tls.Certificate) *impostor {
 	t.Helper()
-	listener, err := w.network.listen(t.Context(), node.Address+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(w.network.listen(t.Context(), node.Address+":0"))(t)
 	i := &impostor{}
 	i.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		i.mu.Lock()
@@ -136,10 +134,7 @@ func (w *world) testCertificate(t *testing.T, look func() (string, error)) {
 		_, err := look()
 		return err
 	})
-	secret, err := w.client.CoreV1().Secrets(namespace).Get(t.Context(), release+"-tls", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	secret := must.Get(w.client.CoreV1().Secrets(namespace).Get(t.Context(), release+"-tls", metav1.GetOptions{}))(t)
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(secret.Data["ca.crt"])
 	for name, valid := range map[string]bool{release + "." + namespace + ".svc": true, "other": false} {

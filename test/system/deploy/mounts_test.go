@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // needed has the lines of dra-exporter check that change without a resource of the DaemonSet's
@@ -58,9 +59,7 @@ const checksAtOnce = 6
 func (w *world) testMounts(t *testing.T) {
 	var set appsv1.DaemonSet
 	raw := w.kubectl("get", "daemonset", release, "-n", namespace, "-o", "json")
-	if err := json.Unmarshal([]byte(raw), &set); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(raw), &set))
 	for _, volume := range set.Spec.Template.Spec.Volumes {
 		if _, ok := needed()[""]["volume "+volume.Name]; !ok {
 			t.Errorf("unknown volume %s", volume.Name)
@@ -165,9 +164,7 @@ func (w *world) check(missing string, spec corev1.PodSpec) {
 func (w *world) run(name string, spec corev1.PodSpec) {
 	w.Helper()
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
-	if _, err := w.client.CoreV1().Pods(namespace).Create(w.Context(), &pod, metav1.CreateOptions{}); err != nil {
-		w.Fatal(err)
-	}
+	must.Get(w.client.CoreV1().Pods(namespace).Create(w.Context(), &pod, metav1.CreateOptions{}))(w)
 }
 
 // checked returns the output of check by the name of the line, with numbers masked. Some pods run

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const (
@@ -36,9 +37,7 @@ func (w *world) testPassword(t *testing.T) {
 	example := filepath.Join("..", "..", "..", "deployments", "examples", "password")
 	authority := w.makeSecrets(t, readExample(t, filepath.Join(example, "web-config.yml")))
 	var values object
-	if err := yaml.UnmarshalStrict([]byte(readExample(t, filepath.Join(example, "values.yaml"))), &values); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, yaml.UnmarshalStrict([]byte(readExample(t, filepath.Join(example, "values.yaml"))), &values))
 	monitor, test := values["podMonitor"].(object), values["test"].(object)
 	monitor["interval"], monitor["scrapeTimeout"] = "1s", "1s"
 	test["httpConfig"].(object)["basic_auth"].(object)["password"] = password
@@ -68,17 +67,11 @@ func (w *world) testPasswordAccess(t *testing.T, authority *x509.CertPool) {
 		{"https://" + address + "/", "", 401},
 		{"http://" + address + "/metrics", password, 400},
 	} {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, test.url, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		request := must.Get(http.NewRequestWithContext(t.Context(), http.MethodGet, test.url, http.NoBody))(t)
 		if test.password != "" {
 			request.SetBasicAuth(user, test.password)
 		}
-		response, err := client.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		response := must.Get(client.Do(request))(t)
 		response.Body.Close()
 		if response.StatusCode != test.want {
 			t.Errorf("%s with the password %q: status %d, want %d", test.url, test.password, response.StatusCode, test.want)
@@ -107,25 +100,19 @@ func (w *world) runHelmTest(t *testing.T, values object, addresses ...string) (c
 	name := release + "-test"
 	for _, document := range w.render(values, true) {
 		var kind metav1.PartialObjectMetadata
-		if err := yaml.Unmarshal([]byte(document), &kind); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, yaml.Unmarshal([]byte(document), &kind))
 		switch {
 		case kind.Annotations["helm.sh/hook"] != "test":
 		case kind.Kind != "Pod":
 			w.apply(document)
 		default:
 			var pod corev1.Pod
-			if err := yaml.UnmarshalStrict([]byte(document), &pod); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, yaml.UnmarshalStrict([]byte(document), &pod))
 			for _, ip := range addresses {
 				alias := corev1.HostAlias{IP: ip, Hostnames: []string{release}}
 				pod.Spec.HostAliases = append(pod.Spec.HostAliases, alias)
 			}
-			if _, err := w.client.CoreV1().Pods(namespace).Create(t.Context(), &pod, metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(w.client.CoreV1().Pods(namespace).Create(t.Context(), &pod, metav1.CreateOptions{}))(t)
 		}
 	}
 	phase := w.ended(name)
@@ -138,10 +125,7 @@ func (w *world) runHelmTest(t *testing.T, values object, addresses ...string) (c
 // the scraper's. It returns a pool that trusts the certificate.
 func (w *world) makeSecrets(t *testing.T, webConfig string) *x509.CertPool {
 	t.Helper()
-	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
-	if err != nil {
-		t.Fatal(err)
-	}
+	hash := must.Get(bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost))(t)
 	certificate, key := selfSigned(t)
 	for name, content := range map[string]map[string]string{
 		"dra-exporter-web": {
@@ -151,9 +135,7 @@ func (w *world) makeSecrets(t *testing.T, webConfig string) *x509.CertPool {
 		"dra-exporter-password": {"ca.crt": certificate, "username": user, "password": password},
 	} {
 		secret := corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: content}
-		if _, err := w.client.CoreV1().Secrets(namespace).Create(t.Context(), &secret, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(w.client.CoreV1().Secrets(namespace).Create(t.Context(), &secret, metav1.CreateOptions{}))(t)
 	}
 	authority := x509.NewCertPool()
 	authority.AppendCertsFromPEM([]byte(certificate))
@@ -163,22 +145,13 @@ func (w *world) makeSecrets(t *testing.T, webConfig string) *x509.CertPool {
 // selfSigned returns a self-signed certificate for the exporter's name, and its key.
 func selfSigned(t *testing.T) (certificate, key string) {
 	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	private := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		DNSNames: []string{release}, IsCA: true, BasicConstraintsValid: true,
 	}
-	signed, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	encoded, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	signed := must.Get(x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private))(t)
+	encoded := must.Get(x509.MarshalPKCS8PrivateKey(private))(t)
 	public := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed})
 	return string(public), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}))
 }

@@ -10,6 +10,8 @@ import (
 
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 type object = map[string]any
@@ -52,10 +54,7 @@ func prometheusConfig(t *testing.T, m *monitoringv1.PodMonitor, kubeconfig strin
 		scrape["scrape_native_histograms"] = *m.Spec.ScrapeNativeHistograms
 	}
 	maps.Copy(scrape, clientConfig(endpoint, secret))
-	out, err := yaml.Marshal(object{"scrape_configs": []object{scrape}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(yaml.Marshal(object{"scrape_configs": []object{scrape}}))(t)
 	return string(out)
 }
 

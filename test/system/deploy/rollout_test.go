@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // rollout is a change of the DaemonSet.
@@ -74,10 +75,7 @@ func (w *world) testRollout(t *testing.T, prometheus live.Prometheus, r rollout)
 		}
 		return w.claims(prometheus)
 	})
-	all, err := prometheus.Query(t.Context(), `dra_claim_energy_joules_total[10m]`, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(prometheus.Query(t.Context(), `dra_claim_energy_joules_total[10m]`, time.Now()))(t)
 	names := map[string]int{}
 	var charged, truth float64
 	for _, s := range all {
@@ -112,10 +110,7 @@ func (w *world) testGoesOn(t *testing.T, prometheus live.Prometheus, r rollout) 
 	}
 	const counters = `{__name__=~"dra_(device|claim|pod)_.*_total"}[10m]`
 	at := time.Now()
-	samples, err := prometheus.Query(t.Context(), counters, at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	samples := must.Get(prometheus.Query(t.Context(), counters, at))(t)
 	families, over := map[string]bool{}, 0
 	for _, s := range samples {
 		families[s.Labels["__name__"]] = true

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
@@ -28,10 +29,7 @@ type vendor struct {
 // for it.
 func (v *vendor) start(t *testing.T, client kubernetes.Interface, on network) map[string]any {
 	t.Helper()
-	slices, err := client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	slices := must.Get(client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{}))(t)
 	var uuids []string
 	for i := range slices.Items {
 		for _, d := range slices.Items[i].Spec.Devices {
@@ -40,10 +38,7 @@ func (v *vendor) start(t *testing.T, client kubernetes.Interface, on network) ma
 			}
 		}
 	}
-	listener, err := on.listen(t.Context(), node.Address+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(on.listen(t.Context(), node.Address+":0"))(t)
 	begun := time.Now()
 	server := &http.Server{
 		ReadHeaderTimeout: time.Second,
@@ -82,14 +77,9 @@ func (v *vendor) start(t *testing.T, client kubernetes.Interface, on network) ma
 func nvidia(t *testing.T) object {
 	t.Helper()
 	dir := t.TempDir()
-	machine, err := nvmltest.New(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	machine := must.Get(nvmltest.New(t.Context(), dir))(t)
 	machine.Reset(2)
-	if err := machine.Live(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, machine.Live())
 	return object{
 		"nvidia":            object{"library": machine.Library},
 		"extraVolumes":      []any{object{"name": "nvidia-files", "hostPath": object{"path": dir}}},

@@ -23,7 +23,9 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/deployments/chart"
 	"github.com/dra-exporter/dra-exporter/deployments/image"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 )
 
@@ -57,9 +59,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, c.Stop())
 	})
 	w := &world{T: t, cluster: c, network: network(filepath.Join(filepath.Dir(c.Root()), "ns", "net"))}
 	config, err := c.Client()
@@ -76,12 +76,8 @@ func newWorld(t *testing.T) *world {
 	if program == "" {
 		t.Fatal("DRA_EXPORTER is not set: run this with make")
 	}
-	if err := image.Write(tar, image.Config{Program: program, Name: imageName, Created: time.Unix(0, 0)}); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.ImportImage(t.Context(), tar); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, image.Write(tar, image.Config{Program: program, Name: imageName, Created: time.Unix(0, 0)}))
+	must.Do(t, c.ImportImage(t.Context(), tar))
 	w.values = object{
 		"image":      object{"tag": "test"},
 		"paths":      object{"cdi": []any{"/var/run/cdi"}},
@@ -114,17 +110,13 @@ func (w *world) install(more map[string]any) {
 	var applied []string
 	for _, document := range w.render(more, false) {
 		var kind metav1.TypeMeta
-		if err := yaml.Unmarshal([]byte(document), &kind); err != nil {
-			w.Fatal(err)
-		}
+		must.Do(w, yaml.Unmarshal([]byte(document), &kind))
 		if kind.Kind != "PodMonitor" { // kinds that only clusters with the operator have
 			applied = append(applied, document)
 			continue
 		}
 		w.monitor = &monitoringv1.PodMonitor{}
-		if err := yaml.UnmarshalStrict([]byte(document), w.monitor); err != nil {
-			w.Fatal(err)
-		}
+		must.Do(w, yaml.UnmarshalStrict([]byte(document), w.monitor))
 	}
 	w.apply(applied...)
 	w.kubectl("rollout", "status", "daemonset/"+release, "-n", namespace, "--timeout="+startTimeout.String())
@@ -132,17 +124,12 @@ func (w *world) install(more map[string]any) {
 
 func (w *world) apply(documents ...string) {
 	w.Helper()
-	if _, err := w.cluster.Kubectl(w.Context(), strings.Join(documents, "---\n"), "apply", "-f", "-"); err != nil {
-		w.Fatal(err)
-	}
+	must.Get(w.cluster.Kubectl(w.Context(), strings.Join(documents, "---\n"), "apply", "-f", "-"))(w)
 }
 
 func (w *world) kubectl(args ...string) string {
 	w.Helper()
-	out, err := w.cluster.Kubectl(w.Context(), "", args...)
-	if err != nil {
-		w.Fatal(err)
-	}
+	out := must.Get(w.cluster.Kubectl(w.Context(), "", args...))(w)
 	return string(out)
 }
 
@@ -151,9 +138,7 @@ func (w *world) pods() []corev1.Pod {
 	w.Helper()
 	var all corev1.PodList
 	raw := w.kubectl("get", "pods", "-n", namespace, "-l", "app.kubernetes.io/name="+release, "-o", "json")
-	if err := json.Unmarshal([]byte(raw), &all); err != nil {
-		w.Fatal(err)
-	}
+	must.Do(w, json.Unmarshal([]byte(raw), &all))
 	var out []corev1.Pod
 	for i := range all.Items {
 		if all.Items[i].DeletionTimestamp == nil {

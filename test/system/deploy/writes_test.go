@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/dra-exporter/dra-exporter/deployments/image"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const writerName = "ghcr.io/dra-exporter/writable:test"
@@ -116,17 +117,11 @@ func (w *world) writer(t *testing.T) corev1.PodSpec {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if err := image.Write(tar, image.Config{Program: program, Name: writerName, Created: time.Unix(0, 0)}); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.cluster.ImportImage(t.Context(), tar); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, image.Write(tar, image.Config{Program: program, Name: writerName, Created: time.Unix(0, 0)}))
+	must.Do(t, w.cluster.ImportImage(t.Context(), tar))
 	var set appsv1.DaemonSet
-	if err := json.Unmarshal([]byte(w.kubectl("get", "daemonset", release, "-n", namespace, "-o", "json")),
-		&set); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(w.kubectl("get", "daemonset", release, "-n", namespace, "-o", "json")),
+		&set))
 	spec := set.Spec.Template.Spec
 	spec.RestartPolicy = corev1.RestartPolicyNever
 	c := &spec.Containers[0]

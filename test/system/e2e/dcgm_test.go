@@ -8,6 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/dcgm/dcgmtest"
 	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The program reads the same GPUs through NVML and DCGM. Each quantity comes from one source. The
@@ -16,14 +17,8 @@ import (
 // delays neither scrapes nor NVML.
 func TestDCGM(t *testing.T) {
 	t.Parallel()
-	nvidia, err := nvmltest.New(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	engine, err := dcgmtest.New(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nvidia := must.Get(nvmltest.New(t.Context(), t.TempDir()))(t)
+	engine := must.Get(dcgmtest.New(t.Context(), t.TempDir()))(t)
 	nvidia.Reset(2)
 	nvidia.Partition(1, 2)
 	engine.Reset(2, float64(time.Now().UnixMicro())/1e6)

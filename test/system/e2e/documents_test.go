@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/dra-exporter/dra-exporter/test/docs"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // setting has the conditions under which a test runs a command of a document.
@@ -41,14 +42,8 @@ const commandTimeout = 5 * time.Minute
 // that go's build cache is valid for it. Processes that a command starts end with the document.
 func TestDocuments(t *testing.T) {
 	t.Parallel()
-	root, err := filepath.Abs(filepath.Join("..", "..", ".."))
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := docs.Read(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(filepath.Abs(filepath.Join("..", "..", "..")))(t)
+	all := must.Get(docs.Read(root))(t)
 	unused := settings()
 	for _, d := range all {
 		for _, c := range docs.Commands([]docs.Document{d}) {
@@ -130,9 +125,7 @@ func steps(t *testing.T, blocks []docs.Block, tree string) []string {
 	stage := func(text string) string {
 		staged++
 		name := fmt.Sprintf(".staged-%d", staged)
-		if err := os.WriteFile(filepath.Join(tree, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(tree, name), []byte(text), 0o600))
 		return name
 	}
 	changed := map[string]string{} // the files as they are at this step
@@ -143,10 +136,7 @@ func steps(t *testing.T, blocks []docs.Block, tree string) []string {
 			if changed[b.File] == "" {
 				changed[b.File] = string(readFile(t, filepath.Join(tree, b.File)))
 			}
-			text, err := b.Apply(changed[b.File])
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must.Get(b.Apply(changed[b.File]))(t)
 			changed[b.File] = text
 		case docs.Go:
 			changed[b.File] = b.Text
@@ -171,10 +161,7 @@ func steps(t *testing.T, blocks []docs.Block, tree string) []string {
 
 func readFile(t *testing.T, path string) []byte {
 	t.Helper()
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(path))(t)
 	return content
 }
 
@@ -214,11 +201,7 @@ func copyTree(t *testing.T, root, to string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(to, path)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(to, path), content, info.Mode().Perm()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(filepath.Join(to, path)), 0o755))
+		must.Do(t, os.WriteFile(filepath.Join(to, path), content, info.Mode().Perm()))
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // If an endpoint fails, only its own readings are missing. The others are read, scrapes are
@@ -116,58 +117,6 @@ func hungMidway(w http.ResponseWriter, r *http.Request) {
 	<-r.Context().Done()
 }
 
-// An endpoint that never listens is reported by scrapes, and the device is held without telemetry.
-func TestEndpointAway(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.setPods(pod("team", "a", "claim-a", gpu(0)))
-	p := start(t, n.flags(flags{
-		"inventory.file":       n.inventory(gpus(1)),
-		"source.scrape.config": n.scrapeConfig(endpoint("away", "http://127.0.0.1:1/metrics")),
-	}))
-	p.eventually("counted", func() bool {
-		return p.scrape().positive("dra_exporter_source_errors_total", "source", "scrape/away", "reason", "unavailable")
-	})
-	m := p.scrape()
-	m.want(0, "dra_exporter_source_up", "source", "scrape/away")
-	m.wantNone("dra_device_power_watts")
-	m.wantNone("dra_claim_last_active_timestamp_seconds")
-}
-
-// Impossible values are rejected one by one, counted by reason, and missing rather than zero.
-func TestEndpointValues(t *testing.T) {
-	t.Parallel()
-	var exposition strings.Builder
-	for i, value := range []string{"NaN", "+Inf", "-Inf", "-1", "1e400", "100"} {
-		fmt.Fprintf(&exposition, "power{uuid=%q} %s\n", uuid(i), value)
-	}
-	fmt.Fprintf(&exposition, "utilization{uuid=%q} 50\n", uuid(5)) // not a ratio
-	fmt.Fprintf(&exposition, "temperature{uuid=%q} -5\n", uuid(5))
-	fmt.Fprintf(&exposition, "power{uuid=\"\xff\"} 1\npower{} 1\npower{uuid=\"unended} 1\n")
-	fmt.Fprintf(&exposition, "power{uuid=%q} 1\n", uuid(5)) // twice
-	n := newNode(t)
-	p := start(t, n.flags(flags{
-		"inventory.file":       n.inventory(gpus(6)),
-		"source.scrape.config": n.scrapeConfig(endpoint("vendor", vendor(t, fixed(exposition.String())))),
-	}))
-	p.eventually("reading", func() bool { return p.scrape().is(100, "dra_device_power_watts", "device", "gpu-5") })
-	m := p.scrape()
-	for reason, quantity := range map[string]string{
-		"not_finite": "/power", "negative": "/power", "out_of_range": "/utilization",
-		"no_match": "", "malformed": "", "duplicate": "",
-	} {
-		if !m.positive("dra_exporter_input_rejected_total", "input", "scrape/vendor"+quantity, "reason", reason) {
-			t.Errorf("nothing was counted as %s", reason)
-		}
-	}
-	if rows := m.rows("dra_device_power_watts"); len(rows) != 1 {
-		t.Errorf("%d devices have a power, want 1", len(rows))
-	}
-	m.wantNone("dra_device_utilization_ratio")
-	m.want(-5, "dra_device_temperature_celsius", "device", "gpu-5", "sensor", "gpu")
-	m.want(1, "dra_exporter_source_up", "source", "scrape/vendor")
-}
-
 // Names may have any characters that the kubelet passes on, if they are UTF-8 and not too long.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
@@ -218,9 +167,7 @@ func TestInventoryBreaks(t *testing.T) {
 	n.inventory("a: [b")
 	p.eventually("down", func() bool { return p.scrape().is(0, "dra_exporter_source_up", "source", "slices") })
 	p.scrape().want(1, "dra_device_info", "device", "gpu-1", "uuid", uuid(1))
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(file))
 	time.Sleep(1500 * time.Millisecond) // a tick
 	p.scrape().want(1, "dra_device_info", "device", "gpu-1", "uuid", uuid(1))
 	n.inventory(gpus(3))

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // fitSlices lists a GPU of 80 GiB, and the partitions that can be made of it, each with counters.
@@ -64,11 +65,9 @@ func TestFit(t *testing.T) {
 	m.want(0.18/0.95, "dra_claim_fit_ratio", "device", "gpu-0", "resource", "activity")
 
 	const text = "gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 18 % of "
-	const would = ", read each second: quarter fits; 3/4 unused"
+	const would = ": quarter fits; 75 % unused"
 	var report present.FitReport
-	if err := json.Unmarshal(p.page("/api/v1/fit").body, &report); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(p.page("/api/v1/fit").body, &report))
 	if len(report.Claims) != 1 || !strings.HasPrefix(report.Claims[0].Text, text) ||
 		!strings.HasSuffix(report.Claims[0].Text, would) {
 		t.Errorf("/api/v1/fit: %+v, want %q", report.Claims, text+"…"+would)

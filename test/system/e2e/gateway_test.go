@@ -1,29 +1,18 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
-	"flag"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"os"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 
-	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/test/live"
-)
-
-var (
-	gatewayNodes = flag.Int("gateway.nodes", 100, "simulated nodes of TestGatewayOfManyNodes")
-	gatewayFor   = flag.Duration("gateway.for", 0, "how long TestGatewayOfManyNodes looks at the nodes")
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // gateway starts the gateway with an API server.
@@ -75,10 +64,7 @@ func TestGateway(t *testing.T) {
 	settings := n.write("http.yaml", "authorization: {credentials: "+own+"}\n")
 	g := gateway(t, kubeconfig, "--exporter.http.config.file="+settings)
 	get := func(user, path string) (int, string) {
-		a, err := g.get(path, "Authorization", "Bearer "+user)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := must.Get(g.get(path, "Authorization", "Bearer "+user))(t)
 		return a.status, string(a.body)
 	}
 	g.eventually("the claims are there", func() bool {
@@ -113,92 +99,4 @@ func TestGateway(t *testing.T) {
 			t.Errorf("%s of alice: status %d:\n%s", path, status, body)
 		}
 	}
-}
-
-// The gateway reads many nodes. Each has its own address on the loopback interface, and one in a
-// hundred changes every 10 s. Reading all of them is fast and takes little processor time.
-func TestGatewayOfManyNodes(t *testing.T) {
-	n := newNodeWithoutKubelet(t)
-	api, kubeconfig := apiServer(t, n)
-	api.Allow("lead", func(authorizationv1.SubjectAccessReviewSpec) bool { return true })
-	var moved, answered atomic.Int64
-	begun := time.Now()
-	listener, err := net.Listen("tcp", "0.0.0.0:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var a, b, i int
-		_, _ = fmt.Sscanf(r.Host, "127.1.%d.%d:", &a, &b)
-		i = a*250 + b
-		state := "active"
-		if (i+int(time.Since(begun)/(10*time.Second)))%100 == 0 {
-			state = "quiet"
-		}
-		var claims []string
-		for c := range 8 {
-			claims = append(claims, fmt.Sprintf(`{"namespace":"team-%d","name":"train-%d-%d","state":%q,"devices":1,
-				"pods":["train-%d-%d-0"]}`, i%20, i, c, state, i, c))
-		}
-		body := fmt.Sprintf(`{"node":"n","devices":{%q:8},"claims":[%s],"incidents":[]}`, state, strings.Join(claims, ","))
-		moved.Add(400) // what the headers of a request and an answer take
-		w.Header().Set("Content-Type", "application/json")
-		if !web.Tagged(w, r, web.TagOf([]byte(body))) {
-			sent, _ := io.WriteString(w, body)
-			moved.Add(int64(sent))
-		}
-		answered.Add(1)
-	})}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = server.Serve(listener)
-	}()
-	t.Cleanup(func() { _ = server.Close(); <-done })
-	var endpoints []string
-	for i := range *gatewayNodes {
-		endpoints = append(endpoints, endpointOn(fmt.Sprintf("node-%d", i), fmt.Sprintf("127.1.%d.%d", i/250, i%250+1)))
-	}
-	_, port, _ := net.SplitHostPort(listener.Addr().String())
-	exporters(api, port, endpoints)
-	g := gateway(t, kubeconfig)
-	look := func() answer {
-		a, err := g.get("/", "Authorization", "Bearer lead", "Accept-Encoding", "gzip")
-		if err != nil || a.status != http.StatusOK {
-			t.Fatalf("status %d, %v", a.status, err)
-		}
-		return a
-	}
-	first := look()
-	t.Logf("%d nodes: the first page after %v, %d bytes, %d nodes answered", *gatewayNodes, first.took, len(first.body),
-		answered.Load())
-	used, since, before := cpuTime(t, g.PID()), time.Now(), moved.Load()
-	for time.Since(since) < *gatewayFor {
-		time.Sleep(5 * time.Second)
-		look()
-	}
-	if took := time.Since(since); *gatewayFor > 0 {
-		t.Logf("for %v: CPU %.2f %%, %.2f MB a minute, %.1f MiB resident, %.1f MiB at most", took.Round(time.Second),
-			100*(cpuTime(t, g.PID())-used).Seconds()/took.Seconds(), float64(moved.Load()-before)/1e6/took.Minutes(),
-			mib(g.memory("VmRSS")), mib(g.memory("VmHWM")))
-	}
-	g.eventually("all nodes are shown", func() bool {
-		a, err := g.get("/", "Authorization", "Bearer lead")
-		return err == nil && strings.Count(string(a.body), "data-node=") == *gatewayNodes &&
-			!strings.Contains(string(a.body), "has not answered yet")
-	})
-}
-
-// cpuTime returns the processor time that a process has used.
-func cpuTime(t *testing.T, pid int) time.Duration {
-	t.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	var user, system int
-	_, _ = fmt.Sscan(fields[11], &user)
-	_, _ = fmt.Sscan(fields[12], &system)
-	return time.Duration(user+system) * 10 * time.Millisecond
 }

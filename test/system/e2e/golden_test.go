@@ -18,6 +18,7 @@ import (
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 var update = flag.Bool("update", false, "update the golden files")
@@ -27,9 +28,7 @@ var update = flag.Bool("update", false, "update the golden files")
 func TestGoldenKubelet(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	if err := n.kubelet.Set(recordedList(t)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.kubelet.Set(recordedList(t)))
 	p := start(t, goldenSources(t, n.flags(flags{
 		"inventory.file": filepath.Join("testdata", "recorded", "resourceslices.yaml"),
 	})))
@@ -42,9 +41,7 @@ func TestGoldenKubelet(t *testing.T) {
 func TestGoldenClaims(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	if err := n.kubelet.Set(recordedLater(t)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.kubelet.Set(recordedLater(t)))
 	n.mkdir("pods/team-a_cc-1_b983f273-4bba-4023-b1be-f3ef1ae4e797")
 	inventory := n.write("inventory.yaml",
 		recorded(t, "resourceslices.yaml")+"---\n"+recorded(t, "resourceclaims-all.yaml"))
@@ -67,19 +64,13 @@ func TestGoldenClaims(t *testing.T) {
 
 func recorded(t *testing.T, name string) string {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("testdata", "recorded", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(filepath.Join("testdata", "recorded", name)))(t)
 	return string(data)
 }
 
 func recordedList(t *testing.T) *v1.ListPodResourcesResponse {
 	t.Helper()
-	list, err := podresourcestest.ParseList([]byte(recorded(t, "list.json")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := must.Get(podresourcestest.ParseList([]byte(recorded(t, "list.json"))))(t)
 	return list
 }
 
@@ -102,9 +93,7 @@ func recordedLater(t *testing.T) *v1.ListPodResourcesResponse {
 	}
 	for _, name := range []string{"get-cc-1.json", "get-cc-3.json", "get-extended.json"} {
 		var got v1.GetPodResourcesResponse
-		if err := protojson.Unmarshal([]byte(recorded(t, name)), &got); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, protojson.Unmarshal([]byte(recorded(t, name)), &got))
 		list.PodResources = append(list.PodResources, got.PodResources)
 	}
 	return list
@@ -142,14 +131,9 @@ func compareGolden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	path := filepath.Join("testdata", "golden", name)
 	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, got, 0o644))
 	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(os.ReadFile(path))(t)
 	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(string(got), "\n")); diff != "" {
 		t.Errorf("it differs from %s (-want +got; -update updates it):\n%s", path, diff)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // served is a value that an endpoint has served, and when.
@@ -80,10 +81,7 @@ scrape_configs:
 - {job_name: on, honor_labels: true, static_configs: [{targets: [%q]}]}
 `, p.Address)})
 	ask := func(expression string) float64 {
-		series, err := prometheus.Query(t.Context(), expression, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
+		series := must.Get(prometheus.Query(t.Context(), expression, time.Now()))(t)
 		if len(series) != 1 || len(series[0].Samples) != 1 {
 			return math.NaN()
 		}

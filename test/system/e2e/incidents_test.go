@@ -1,11 +1,8 @@
 package e2e
 
 import (
-	"compress/gzip"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -14,18 +11,28 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // incidents returns the response of /api/v1/incidents.
 func (p *program) incidents() []*recorder.Incident {
 	p.t.Helper()
 	var out present.IncidentsReport
-	if err := json.Unmarshal(p.page("/api/v1/incidents").body, &out); err != nil {
-		p.t.Fatal(err)
-	}
+	must.Do(p.t, json.Unmarshal(p.page("/api/v1/incidents").body, &out))
 	return out.Incidents
+}
+
+// receipts returns the response of /api/v1/receipts.
+func (p *program) receipts() []*recorder.Receipt {
+	p.t.Helper()
+	var out present.ReceiptsReport
+	must.Do(p.t, json.Unmarshal(p.page("/api/v1/receipts").body, &out))
+	return out.Receipts
 }
 
 // recording returns an incident with its recording.
@@ -38,34 +45,14 @@ func (p *program) recording(id string) *recorder.Incident {
 	return out.Incidents[0]
 }
 
-// isStored reports whether a file has an incident with its recording.
-func isStored(t *testing.T, folder, id string) bool {
-	t.Helper()
-	file, err := os.Open(filepath.Join(folder, "incidents-"+id+".json.gz"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return false
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	text, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var i recorder.Incident
-	if err := json.NewDecoder(text).Decode(&i); err != nil {
-		t.Fatal(err)
-	}
-	return i.Chart != nil
-}
-
 // An XID is an incident of the pod that holds the device, in the JSON, on the page, in the log and
-// in the metrics. It is kept after kill -9, even if another file is damaged.
+// in the metrics. It is kept after kill -9, and so is the receipt of a claim that has ended, even
+// if other files are damaged.
 func TestIncident(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.setPods(pod("team", "a", "claim-a", gpu(0)), pod("team", "b", "claim-b", gpu(1)))
+	a := pod("team", "a", "claim-a", gpu(0))
+	n.setPods(a, pod("team", "b", "claim-b", gpu(1)))
 	var xids atomic.Int64
 	vendor := vendor(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = fmt.Fprintf(w, "power{uuid=%q} 100\npower{uuid=%q} 200\nxid_total{uuid=%[1]q,code=\"79\"} %[3]d\n",
@@ -76,6 +63,7 @@ func TestIncident(t *testing.T) {
 	folder := n.path("incidents")
 	f := n.flags(flags{
 		"inventory.file": n.inventory(gpus(2)), "source.scrape.config": config, "incidents.dir": folder,
+		"retention": "3s", // a receipt is made at the latest when the claim is forgotten
 	})
 	p := start(t, f)
 	p.eventually("errors are read", func() bool {
@@ -114,13 +102,26 @@ func TestIncident(t *testing.T) {
 	p.scrape().want(3, "dra_exporter_incidents_total", "kind", "xid")
 	p.scrape().want(1, "dra_exporter_incidents_open", "kind", "xid")
 	p.scrape().want(1, "dra_claim_incident_open", "resourceclaim_name", "claim-a", "kind", "xid")
-	p.eventually("a file", func() bool { return len(files(t, folder)) == 1 })
+	n.setPods(a)
+	p.eventually("the receipt", func() bool { return len(p.receipts()) == 1 })
+	receipts := p.receipts()
+	if r := receipts[0]; r.SubAccountName != "team" || r.ResourceName != "claim-b" || r.ChargeCategory != "Usage" ||
+		len(r.Devices) != 1 || r.Devices[0].Device != "gpu-1" || r.Devices[0].Attribution != "exclusive" ||
+		r.Figure(driver.Energy) == nil || r.Figure(driver.Energy).ErrorBound == nil ||
+		r.Figure(driver.Energy).ConsumedUnit != "joules" || r.Figure(driver.Energy).MeasuredSeconds <= 0 {
+		t.Errorf("the receipt is %+v", r)
+	}
+	p.eventually("a file each", func() bool { return len(files(t, folder)) == 2 })
 	time.Sleep(7 * time.Second) // what happens again is stored every 5 s
 	p.Kill()
-	if err := os.WriteFile(filepath.Join(folder, "incidents-0.json.gz"), []byte("damaged"), 0o600); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"incidents-0.json.gz", "receipts-0.json.gz"} {
+		must.Do(t, os.WriteFile(filepath.Join(folder, name), []byte("damaged"), 0o600))
 	}
 	p = start(t, f)
+	if diff := cmp.Diff(receipts, p.receipts()); diff != "" {
+		t.Errorf("receipts after a restart (-before +after):\n%s", diff)
+	}
+	p.scrape().want(1, "dra_exporter_input_rejected_total", "input", "receipts", "reason", "malformed")
 	if all := p.incidents(); len(all) != 1 {
 		t.Fatalf("%d incidents after a restart, want 1", len(all))
 	}
@@ -137,9 +138,6 @@ func TestIncident(t *testing.T) {
 
 func files(t *testing.T, folder string) []string {
 	t.Helper()
-	names, err := filepath.Glob(filepath.Join(folder, "*.json.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := must.Get(filepath.Glob(filepath.Join(folder, "*.json.gz")))(t)
 	return names
 }

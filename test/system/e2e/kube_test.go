@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // apiServer starts an API server with the objects of a file in kubectl's format, and returns it
@@ -59,9 +59,7 @@ func podObject(namespace, name, phase string) []byte {
 func TestAPIServer(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	if err := n.kubelet.Set(recordedLater(t)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.kubelet.Set(recordedLater(t)))
 	server, kubeconfig := apiServer(t, n)
 	server.Put(kubetest.Pods, podObject("team-a", "cc-1", "Running"))
 	p := start(t, n.flags(flags{"kube": "auto", "kubeconfig": kubeconfig, "pod-label": "app"}))
@@ -120,13 +118,8 @@ func TestPodsAPI(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	list := recordedLater(t)
-	if err := n.kubelet.Set(list); err != nil {
-		t.Fatal(err)
-	}
-	pods, err := podresourcestest.ServePods(n.path("pods.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.kubelet.Set(list))
+	pods := must.Get(podresourcestest.ServePods(n.path("pods.sock")))(t)
 	t.Cleanup(pods.Stop)
 	pod := func(name, uid string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, UID: types.UID(uid)}}
@@ -140,9 +133,7 @@ func TestPodsAPI(t *testing.T) {
 	})
 	list.PodResources = append(list.PodResources, podresourcestest.Pod("team-a", "late", podresourcestest.Container("main",
 		podresourcestest.Claim("team-a", "late-claim", podresourcestest.Device(gpuDriver, nodeName, "gpu-7")))))
-	if err := n.kubelet.Set(list); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.kubelet.Set(list))
 	pods.Set(pod("late", "uid-of-late"))
 	// The kubelet's list was just requested: without the change of the pod, the next request would
 	// be ten seconds later.
@@ -151,57 +142,11 @@ func TestPodsAPI(t *testing.T) {
 	p.scrape().want(1, "dra_exporter_source_up", "source", "pods")
 }
 
-// A pod that ends for the kubelet holds what the kubelet listed last; one that is deleted holds
-// nothing, not even if that is before the kubelet's next list.
-func TestGoneBeforeTheNextAnswer(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	if err := n.kubelet.Set(recordedLater(t)); err != nil {
-		t.Fatal(err)
-	}
-	pods, err := podresourcestest.ServePods(n.path("pods.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pods.Stop)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "cc-1", UID: "uid-of-cc-1"}}
-	pods.Set(pod)
-	p := start(t, n.flags(nil))
-	p.eventually("held", func() bool { return p.scrape().is(1, "dra_pod_info", "pod", "cc-1", "uid", "uid-of-cc-1") })
-	n.kubelet.Behave(func(ctx context.Context, _ []byte) ([]byte, error) {
-		<-ctx.Done()
-		return nil, ctx.Err()
-	})
-	ended := pod.DeepCopy()
-	ended.Status.Phase = corev1.PodSucceeded
-	pods.Set(ended)
-	holds := func() bool {
-		_, holds := p.scrape().value("dra_pod_claim_info", "pod", "cc-1")
-		return holds
-	}
-	for range 8 {
-		time.Sleep(250 * time.Millisecond)
-		if !holds() {
-			t.Fatal("a pod that is listed holds nothing as soon as it ends")
-		}
-	}
-	pods.Remove("uid-of-cc-1")
-	p.eventually("gone", func() bool { return !holds() })
-	for range 12 {
-		time.Sleep(250 * time.Millisecond)
-		if holds() {
-			t.Fatal("a deleted pod holds its devices again")
-		}
-	}
-}
-
 // check prints what works, what fails, and why.
 func TestCheckAPIServer(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	if err := n.kubelet.Set(recordedLater(t)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.kubelet.Set(recordedLater(t)))
 	server, kubeconfig := apiServer(t, n)
 	check := func() (string, error) {
 		cmd := exec.CommandContext(t.Context(), os.Getenv(programPath),

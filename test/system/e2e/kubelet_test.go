@@ -1,10 +1,7 @@
 package e2e
 
 import (
-	"fmt"
-	"math"
 	"net/http"
-	"os"
 	"testing"
 	"time"
 
@@ -79,122 +76,6 @@ func TestKubeletInTrouble(t *testing.T) {
 			checkRate(t, n.kubelet.CallTimes())
 		})
 	}
-}
-
-// A slow kubelet delays nothing else.
-func TestKubeletSlow(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.setPods(pod("team", "a", "claim-a", gpu(0)))
-	n.kubelet.Behave(podresourcestest.Hang())
-	config := n.scrapeConfig(endpoint("vendor", vendor(t, fixed(fmt.Sprintf("power{uuid=%q} 100\n", uuid(0))))))
-	p := start(t, n.flags(flags{"inventory.file": n.inventory(gpus(1)), "source.scrape.config": config}))
-	p.eventually("reading the device", func() bool { return p.scrape().is(100, "dra_device_power_watts") })
-	n.kubelet.Behave(podresourcestest.Slow(2 * time.Second))
-	p.eventually("aware of the holders", func() bool { return holders(p) == 1 })
-	p.eventually("successful with the kubelet",
-		func() bool { return p.scrape().is(1, "dra_exporter_source_up", "source", "podresources") })
-	conserved(t, p.report())
-}
-
-// After a restart the kubelet's list is empty for some time. Pods whose cgroups have processes stay
-// holders during that time; a pod whose cgroup was removed does not.
-func TestKubeletRestartWithCgroups(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.addPod("team", "a", firstUID)
-	n.addPod("team", "b", secondUID)
-	n.setPods(pod("team", "a", "claim-a", gpu(0)), pod("team", "b", "claim-b", gpu(1)))
-	p := start(t, n.flags(flags{"inventory.file": n.inventory(gpus(2)), "kubelet.empty-grace": "100ms"}))
-	p.eventually("aware of the holders", func() bool { return holders(p) == 2 })
-	p.scrape().want(1, "dra_pod_info", "pod", "a", "uid", firstUID)
-
-	if err := n.kubelet.Restart(t.Context(), time.Second, time.Hour); err != nil {
-		t.Fatal(err)
-	}
-	p.eventually("in doubt", func() bool {
-		return p.scrape().positive("dra_exporter_source_errors_total", "source", "podresources", "reason",
-			"empty_disbelieved")
-	})
-	for range 4 {
-		if got := holders(p); got != 2 {
-			t.Errorf("%d pods hold devices while the kubelet restarts, want 2", got)
-		}
-		time.Sleep(500 * time.Millisecond)
-	}
-	n.endPod(secondUID)
-	p.eventually("without the pod whose cgroup was removed", func() bool { return holders(p) == 1 })
-	n.setPods(pod("team", "a", "claim-a", gpu(0)))
-	n.kubelet.Behave(podresourcestest.Full())
-	p.eventually("recovered", func() bool { return p.scrape().is(1, "dra_exporter_source_up", "source", "podresources") })
-	m := p.scrape()
-	m.want(1, "dra_pod_claim_info", "pod", "a", "device", "gpu-0")
-	m.wantNone("dra_pod_claim_info", "pod", "b")
-	m.want(0, "dra_device_allocations", "device", "gpu-1")
-	checkRate(t, n.kubelet.CallTimes())
-}
-
-// Without cgroups, an empty list takes effect after the grace period.
-func TestKubeletEmptyWithoutCgroups(t *testing.T) {
-	t.Parallel()
-	const grace = 4 * time.Second
-	n := newNode(t)
-	if err := os.RemoveAll(n.path("sys")); err != nil {
-		t.Fatal(err)
-	}
-	n.setPods(pod("team", "a", "claim-a", gpu(0)))
-	p := start(t, n.flags(flags{"inventory.file": n.inventory(gpus(1)), "kubelet.empty-grace": grace.String()}))
-	p.eventually("aware of the holders", func() bool { return holders(p) == 1 })
-	begun := time.Now()
-	n.kubelet.Behave(podresourcestest.Empty())
-	p.eventually("free", func() bool { return holders(p) == 0 })
-	if took := time.Since(begun); took < grace {
-		t.Errorf("the empty list took effect after %v, want at least %v", took, grace)
-	}
-	m := p.scrape()
-	m.want(1, "dra_exporter_source_up", "source", "podresources")
-	if _, n := m.sum("dra_pod_allocated_seconds_total", "pod", "a"); n != 1 {
-		t.Errorf("%d counters of the ended pod, want 1 during the retention", n)
-	}
-}
-
-// Events of ownership changes do not cause more requests to the kubelet than its limit.
-func TestStormOfHints(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.setPods(pod("team", "a", "claim-a", gpu(0)))
-	p := start(t, n.flags(flags{"inventory.file": n.inventory(gpus(1))}))
-	p.eventually("aware of the holders", func() bool { return holders(p) == 1 })
-	const storm = 5 * time.Second
-	before := n.kubelet.Calls()
-	for i, begun := 0, time.Now(); time.Since(begun) < storm; i++ {
-		uid := fmt.Sprintf("33333333-3333-4333-8333-%012d", i%50)
-		n.addPod("team", fmt.Sprintf("storm-%d", i%50), uid)
-		n.write("cdi/storm.json",
-			fmt.Sprintf(`{"cdiVersion":"0.6.0","kind":"example.com/gpu",
-				"devices":[{"name":"gpu-%d","containerEdits":{"env":["A=B"]}}]}`, i))
-		if i%7 == 0 {
-			p.scrape()
-		}
-		time.Sleep(2 * time.Millisecond)
-		n.endPod(uid)
-	}
-	if between := shortestPause(n.kubelet.CallTimes()[before:]); between > 800*time.Millisecond {
-		t.Errorf("at least %v between two calls: the events caused none", between)
-	}
-	checkRate(t, n.kubelet.CallTimes())
-	if got := holders(p); got != 1 {
-		t.Errorf("%d pods hold the device, want 1", got)
-	}
-}
-
-// shortestPause returns the shortest time between two consecutive calls.
-func shortestPause(calls []time.Time) time.Duration {
-	shortest := time.Duration(math.MaxInt64)
-	for i := 1; i < len(calls); i++ {
-		shortest = min(shortest, calls[i].Sub(calls[i-1]))
-	}
-	return shortest
 }
 
 // checkRate checks that the kubelet was called at most 3 times in any second.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
 
@@ -64,10 +65,7 @@ func newLab(t *testing.T, nodes int, manners map[int]manner, flags ...string) *l
 			return s.ResourceAttributes != nil && s.ResourceAttributes.Namespace == "team-1"
 		})
 	}
-	listener, err := net.Listen("tcp", "0.0.0.0:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "0.0.0.0:0"))(t)
 	server := &http.Server{Handler: http.HandlerFunc(l.serve), ReadHeaderTimeout: startTimeout}
 	done := make(chan struct{})
 	go func() {
@@ -111,8 +109,6 @@ func (l *lab) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	if r.URL.Path == "/" {
 		w.Header().Set("Content-Type", "text/html")
-		w.Header().Set("Set-Cookie", "evil=1")
-		w.Header().Set("Content-Security-Policy", "script-src 'unsafe-inline'")
 	}
 	switch how {
 	case hangs:
@@ -155,6 +151,13 @@ func (l *lab) hanging() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.open
+}
+
+// bytes returns how much the nodes have received and sent.
+func (l *lab) bytes() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.moved
 }
 
 // wait waits until the client or the lab is gone, for a time at most.
@@ -219,13 +222,7 @@ func (l *lab) truth(i int, path string) string {
 		return fmt.Sprintf(`{"node":%q,"time":"2026-01-01T00:00:00Z","claims":%s,"pods":[],"devices":[
 			{"driver":"gpu.example.com","pool":"p","device":"gpu-0","state":"active"}]}`, nodeOf(i), all)
 	case "/":
-		return `<!doctype html><html><head><meta charset="utf-8"><title>` + nodeOf(i) + `</title>
-			<meta http-equiv="refresh" content="0;url=https://evil.example.com"></head>
-			<script>fetch("../node-1/page/rows").then((a) => evil(document.cookie, a))</script>
-			<script src="../node-1/api/v1/snapshot?evil"></script>
-			<body onload="evil()"><h1>the page of ` + nodeOf(i) + `</h1><form action="https://evil.example.com"></form>
-			<img src="https://evil.example.com" onerror="evil()"><svg onload="evil()"></svg><iframe src="evil"></iframe>
-			<a href="javascript:evil()">a</a><style>@import "https://evil.example.com"</style></body></html>`
+		return "<!doctype html><title>" + nodeOf(i) + "</title>"
 	default:
 		return `{"incidents":[]}`
 	}

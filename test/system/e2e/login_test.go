@@ -29,6 +29,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestLogin logs users in at a real oauth2-proxy in front of the gateway, with the arguments from
@@ -60,17 +61,11 @@ func TestLogin(t *testing.T) {
 		"groups":["research","system:masters","ml"]`))
 
 	get := func(client *http.Client, path string, headers ...string) (int, string) {
-		request, err := http.NewRequest(http.MethodGet, proxy+path, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		request := must.Get(http.NewRequest(http.MethodGet, proxy+path, http.NoBody))(t)
 		for i := 0; i+1 < len(headers); i += 2 {
 			request.Header.Set(headers[i], headers[i+1])
 		}
-		a, err := do(client, request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := must.Get(do(client, request))(t)
 		return a.status, string(a.body)
 	}
 	headers := []string{"X-Forwarded-User", "lead", "X-Forwarded-Groups", "system:masters", "X-Forwarded-Email", "lead"}
@@ -81,10 +76,7 @@ func TestLogin(t *testing.T) {
 			t.Errorf("%s without a login: status %d:\n%.400s", path, status, body)
 		}
 	}
-	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	jar := must.Get(cookiejar.New(nil))(t)
 	person := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: startTimeout, Jar: jar}
 	// The link of an alert leads through the login to the claim.
 	link := "/claim/team/claim-a?node=" + nodeName
@@ -137,10 +129,7 @@ func startLogin(t *testing.T, gateway, issuer string) string {
 // documentedArguments returns the arguments of oauth2-proxy in the gateway's README.
 func documentedArguments(t *testing.T) []string {
 	t.Helper()
-	content, err := os.ReadFile("../../../exporter/gateway/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile("../../../exporter/gateway/README.md"))(t)
 	_, rest, _ := strings.Cut(string(content), "```yaml\nargs:")
 	block, _, _ := strings.Cut(rest, "```")
 	var out struct{ Args []string }
@@ -154,10 +143,7 @@ func documentedArguments(t *testing.T) []string {
 // returns its address.
 func provider(t *testing.T, user string) string {
 	t.Helper()
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.Get(rsa.GenerateKey(rand.Reader, 2048))(t)
 	encode := base64.RawURLEncoding.EncodeToString
 	mux := http.NewServeMux()
 	server := httptest.NewServer(mux)

@@ -1,8 +1,8 @@
 // Package e2e starts the real program with a test kubelet on a unix socket, and queries it over
 // HTTP.
 //
-// It needs Linux, root (for network namespaces) and ip of iproute2. $DRA_EXPORTER is the path of
-// the program, which is built if it is not set, and $PROMTOOL that of promtool.
+// It needs Linux and root. $DRA_EXPORTER is the path of the program, which is built if it is not
+// set, and $PROMTOOL that of promtool.
 package e2e
 
 import (
@@ -21,10 +21,6 @@ import (
 const programPath = "DRA_EXPORTER"
 
 func TestMain(m *testing.M) {
-	if address := os.Getenv(echoAddress); address != "" {
-		fmt.Fprintln(os.Stderr, runEcho(address))
-		os.Exit(1)
-	}
 	flag.Parse()
 	// Most tests wait for the program's ticks and backoffs, not for the processor.
 	if err := flag.Set("test.parallel", "8"); err != nil {

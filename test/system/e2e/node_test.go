@@ -13,14 +13,13 @@ import (
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The names of the node and of the driver of its devices.
 const (
 	nodeName   = "node1"
 	gpuDriver  = "gpu.example.com"
-	netDriver  = "dra.net"
-	cpuDriver  = "dra.cpu"
 	socketName = "kubelet.sock"
 )
 
@@ -61,25 +60,19 @@ func newNodeWithoutKubelet(t *testing.T) *node {
 
 func (n *node) startKubelet() {
 	n.t.Helper()
-	if err := n.kubelet.Start(n.path(socketName)); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, n.kubelet.Start(n.path(socketName)))
 }
 
 func (n *node) path(name string) string { return filepath.Join(n.dir, filepath.FromSlash(name)) }
 
 func (n *node) mkdir(name string) {
 	n.t.Helper()
-	if err := os.MkdirAll(n.path(name), 0o755); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, os.MkdirAll(n.path(name), 0o755))
 }
 
 func (n *node) write(name, text string) string {
 	n.t.Helper()
-	if err := os.WriteFile(n.path(name), []byte(text), 0o644); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, os.WriteFile(n.path(name), []byte(text), 0o644))
 	return n.path(name)
 }
 
@@ -98,9 +91,7 @@ func (n *node) append(name, text string) {
 
 func (n *node) setPods(pods ...*v1.PodResources) {
 	n.t.Helper()
-	if err := n.kubelet.SetPods(pods...); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, n.kubelet.SetPods(pods...))
 }
 
 // flags returns the flags that make the program use this node.
@@ -118,6 +109,7 @@ func (n *node) flags(more flags) flags {
 		"path.cdi":                    n.path("cdi"),
 		"path.kmsg":                   n.path("kmsg"),
 		"counter.zero-hold":           "0s",
+		"metrics.details":             "on",
 	}.with(more)
 }
 
@@ -132,9 +124,7 @@ func (n *node) addPod(namespace, name, uid string) {
 // endPod removes the cgroup of a pod.
 func (n *node) endPod(uid string) {
 	n.t.Helper()
-	if err := os.RemoveAll(n.path(cgroup(uid))); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, os.RemoveAll(n.path(cgroup(uid))))
 }
 
 func cgroup(uid string) string {

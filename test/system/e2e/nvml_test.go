@@ -14,6 +14,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const nvidiaDriver = "gpu.nvidia.com"
@@ -24,10 +25,7 @@ const nvidiaDriver = "gpu.nvidia.com"
 // are lost do not affect others.
 func TestNVML(t *testing.T) {
 	t.Parallel()
-	machine, err := nvmltest.New(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	machine := must.Get(nvmltest.New(t.Context(), t.TempDir()))(t)
 	machine.Reset(3)
 	machine.Partition(1, 2)
 	for i, pid := range []int64{4242, 4343} {
@@ -37,9 +35,7 @@ func TestNVML(t *testing.T) {
 		}
 	}
 	machine.GPUs[0].SamplePeriod = 1e-4 // so many samples that the shares are exact
-	if err := machine.Live(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, machine.Live())
 
 	n := newNode(t)
 	const instance = "gpu-1-mig-1g10gb-19-1"
@@ -116,17 +112,12 @@ func TestNVML(t *testing.T) {
 // counter is read every five seconds: it is also read when a pod or its process comes or goes.
 func TestShortPodsByNVML(t *testing.T) {
 	t.Parallel()
-	machine, err := nvmltest.New(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	machine := must.Get(nvmltest.New(t.Context(), t.TempDir()))(t)
 	machine.Reset(1)
 	g := &machine.GPUs[0]
 	const idle, busy = 80, 600
 	g.Power, g.Utilization = idle, 0
-	if err := machine.Live(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, machine.Live())
 	n := newNode(t)
 	p := start(t, n.flags(flags{
 		"inventory.file": n.inventory(slice(nvidiaDriver, [2]string{
@@ -190,10 +181,7 @@ func TestCostOfGPUs(t *testing.T) {
 func costOfGPUs(t *testing.T, processes int) {
 	const number = 8
 	const ofLibrary, ofProgram = number * 0.35e-2, 4e-2
-	machine, err := nvmltest.New(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	machine := must.Get(nvmltest.New(t.Context(), t.TempDir()))(t)
 	machine.Reset(number)
 	machine.CostAsH100(processes > 1)
 	n := newNode(t)
@@ -215,9 +203,7 @@ func costOfGPUs(t *testing.T, processes int) {
 			}
 		}
 	}
-	if err := machine.Live(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, machine.Live())
 	n.setPods(pods...)
 	p := start(t, n.flags(flags{"inventory.file": n.inventory(slice(nvidiaDriver, devices...))}),
 		"LD_LIBRARY_PATH="+filepath.Dir(machine.Library))
@@ -243,10 +229,7 @@ func costOfGPUs(t *testing.T, processes int) {
 // The program needs no vendor's library to start: it opens them at run time and is not linked with
 // them.
 func TestNotLinked(t *testing.T) {
-	program, err := elf.Open(os.Getenv(programPath))
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must.Get(elf.Open(os.Getenv(programPath)))(t)
 	defer program.Close()
 	libraries, err := program.ImportedLibraries()
 	if err != nil || len(libraries) == 0 {

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // A node in migration from device plugins to DRA, as the kubelet lists it: a GPU of a claim and one
@@ -17,13 +18,8 @@ import (
 func TestGoldenPlugins(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	list, err := podresourcestest.ParseList([]byte(recorded(t, filepath.Join("..", "plugins", "list.json"))))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := n.kubelet.Set(list); err != nil {
-		t.Fatal(err)
-	}
+	list := must.Get(podresourcestest.ParseList([]byte(recorded(t, filepath.Join("..", "plugins", "list.json")))))(t)
+	must.Do(t, n.kubelet.Set(list))
 	const mig = "MIG-bbbbbbbb-0000-0000-0000-000000000001"
 	var exposition strings.Builder
 	for i, id := range []string{uuid(0), uuid(1), uuid(2), uuid(3), mig} {
@@ -49,9 +45,7 @@ func TestGoldenPlugins(t *testing.T) {
 	}
 
 	// Pods with devices of plugins end like others, and their counters stay.
-	if err := n.kubelet.Set(&v1.ListPodResourcesResponse{PodResources: list.PodResources[:1]}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.kubelet.Set(&v1.ListPodResourcesResponse{PodResources: list.PodResources[:1]}))
 	p.eventually("ended", func() bool {
 		m := p.scrape()
 		_, held := m.value("dra_pod_claim_info", "pod", "sliced-a")

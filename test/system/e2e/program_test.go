@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const (
@@ -181,19 +182,13 @@ func (p *program) within(timeout time.Duration, what string, is func() bool) {
 // cpu returns the processor time of the program.
 func (p *program) cpu() time.Duration {
 	p.t.Helper()
-	d, err := p.CPU()
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	d := must.Get(p.CPU())(p.t)
 	return d
 }
 
 // memory returns a field of /proc/PID/status in bytes: VmRSS or VmHWM.
 func (p *program) memory(field string) int64 {
 	p.t.Helper()
-	n, err := p.Memory(field)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	n := must.Get(p.Memory(field))(p.t)
 	return n
 }

@@ -10,9 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 )
 
@@ -91,7 +89,6 @@ func TestStalled(t *testing.T) {
 		strings.Join(incidents[0].Pods(), " ") != "team/hangs" {
 		t.Errorf("the incidents are %+v", incidents)
 	}
-	p.witnesses(low)
 	const text = "busy, and does nothing"
 	if body := string(p.page("/page/detail?claim=team/claim-hangs").body); !strings.Contains(body, text) {
 		t.Errorf("the details of the claim do not have %q: %s", text, body)
@@ -105,45 +102,6 @@ func TestStalled(t *testing.T) {
 
 func engines() []string {
 	return []string{"tensor", "fp64", "fp32", "fp16", "int", "sm", "dram", "decoder"}
-}
-
-// witnesses compares what the verdicts of TestStalled stand on, in JSON and on the page.
-func (p *program) witnesses(low string) {
-	p.t.Helper()
-	if v := p.verdict("claim-hangs"); v.Stalled == nil || !*v.Stalled || v.Before != "not stalled" || v.Since.IsZero() ||
-		v.Quiet == nil || strings.Join(append(v.Silent, v.Host...), ",") != low || len(v.HostWork) > 0 || v.Ranks != 1 ||
-		v.Still != 1 {
-		p.t.Errorf("the witnesses of a stalled claim are %+v", v)
-	}
-	if v := p.verdict("claim-blind"); v.Stalled != nil || v.Unknown != stall.NoEngines ||
-		!slices.Contains(v.Missing, "tensor") {
-		p.t.Errorf("the witnesses of a claim that is not measured are %+v", v)
-	}
-	for claim, words := range map[string][]string{
-		"claim-hangs": {
-			"none of these has shown progress: power, tensor, fp64", "The pods show no work on the host by cpu, page faults",
-			"before: not stalled",
-		},
-		"claim-works": {"Progress: tensor"},
-		"claim-blind": {"Unknown: nothing shows progress, and not all engines", "Not measured: tensor"},
-	} {
-		body := string(p.page("/page/detail?claim=team/" + claim).body)
-		for _, word := range words {
-			if !strings.Contains(body, word) {
-				p.t.Errorf("the details of %s lack %q: %s", claim, word, body)
-			}
-		}
-	}
-}
-
-// verdict returns what the JSON has of a claim's progress.
-func (p *program) verdict(claim string) present.StallReport {
-	for _, h := range p.report().Claims {
-		if h.Name == claim && h.Stall != nil {
-			return *h.Stall
-		}
-	}
-	return present.StallReport{}
 }
 
 // check says of how many pods that hold devices the cgroups can be read, and what follows if not.

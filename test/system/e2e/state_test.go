@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -15,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // meters is an endpoint with counters that also increase between readings: 1000 bytes a second
@@ -165,16 +164,13 @@ func written(t *testing.T, folder string) bool {
 	if err != nil || len(segments) == 0 {
 		t.Fatalf("segments: %q, %v", segments, err)
 	}
-	b, err := os.ReadFile(slices.Max(segments))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(slices.Max(segments)))(t)
 	n := len(b) - len("\x01\x00\x00\x00CRC.M")
 	return n >= 0 && bytes.HasPrefix(b[n:], []byte{1, 0, 0, 0}) && bytes.HasSuffix(b, []byte("M"))
 }
 
 // Counters continue over a restart. What the devices counted in between is charged to the claims
-// that held them all the time, and so are errors in between.
+// that held them all the time, and so are errors in between. Peaks are kept.
 func TestStateOutlivesRestart(t *testing.T) {
 	t.Parallel()
 	for name, end := range endings() {
@@ -189,6 +185,7 @@ func TestStateOutlivesRestart(t *testing.T) {
 			n.setPods(pod("team", "a", "claim-a", gpu(0)), pod("team", "c", "claim-c", gpu(1)))
 			m.faulty.Store(true)
 			m.faults.Add(2)
+			m.memory.Store(10 << 30)
 			time.Sleep(4 * time.Second) // the program is away
 			p = start(t, f)
 			p.eventually("it reads", func() bool { return p.scrape().positive("dra_device_errors_total", "code", "94") })
@@ -196,6 +193,8 @@ func TestStateOutlivesRestart(t *testing.T) {
 			goesOn(t, counters, p.counters())
 			after.want(1, "dra_claim_errors_total", "resourceclaim_name", "claim-a", "code", "94")
 			after.want(2, "dra_claim_errors_total", "resourceclaim_name", "claim-a", "code", "31")
+			after.want(10<<30, "dra_claim_memory_used_bytes", "resourceclaim_name", "claim-a")
+			after.want(60<<30, "dra_claim_memory_used_peak_bytes", "resourceclaim_name", "claim-a")
 			held, _ := after.value("dra_claim_allocated_seconds_total", "resourceclaim_name", "claim-a")
 			was, _ := before.value("dra_claim_allocated_seconds_total", "resourceclaim_name", "claim-a")
 			all, _ := after.value("dra_device_io_bytes_total", "device", "gpu-0")
@@ -259,14 +258,9 @@ func TestDamagedState(t *testing.T) {
 		t.Fatalf("segments: %q, %v", segments, err)
 	}
 	for _, name := range segments {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(os.ReadFile(name))(t)
 		b[len(b)/2] ^= 1
-		if err := os.WriteFile(name, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(name, b, 0o600))
 	}
 	p = start(t, f)
 	p.held(1)
@@ -299,94 +293,6 @@ func TestSecondInstance(t *testing.T) {
 	p = start(t, f)
 	p.held(2)
 	goesOn(t, before, p.counters())
-}
-
-// The highest use of memory is kept over a restart, and with it the advice: a partition that fits
-// only the present use of the claim is not advised.
-func TestPeakOutlivesRestart(t *testing.T) {
-	t.Parallel()
-	const peak, now = 60 << 30, 10 << 30
-	for name, end := range endings() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n, m, f := stateNode(t)
-			n.setPods()
-			n.inventory(fmt.Sprintf(fitSlices, nodeName, uuid(0)))
-			f = f.with(flags{"fit.after": "5s"})
-			p := start(t, f)
-			p.eventually("reading", func() bool { return p.scrape().is(1, "dra_device_up", "device", "gpu-0") })
-			n.setPods(pod("team", "a", "claim-a", gpu(0)))
-			p.held(4)
-			m.memory.Store(now)
-			p.held(7)
-			end(p, f)
-			p = start(t, f)
-			p.scrape().want(peak, "dra_claim_memory_used_peak_bytes", "resourceclaim_name", "claim-a")
-			var advice present.FitReport
-			p.eventually("advised", func() bool {
-				if err := json.Unmarshal(p.page("/api/v1/fit").body, &advice); err != nil {
-					t.Fatal(err)
-				}
-				return len(advice.Claims) == 1 && advice.Claims[0].Memory != nil
-			})
-			if c := advice.Claims[0]; c.Memory.PeakBytes != peak || c.Alternative != nil {
-				t.Errorf("the advice is %s", c.Text)
-			}
-			p.scrape().wantNone("dra_claim_fit_unused_ratio")
-		})
-	}
-}
-
-// Every claim has one receipt with all its charges, whenever the program ends or is killed. This
-// includes claims that ended while no program ran.
-func TestReceiptsOutliveRestarts(t *testing.T) {
-	t.Parallel()
-	for name, end := range endings() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			testReceiptsOutliveRestarts(t, end)
-		})
-	}
-}
-
-func testReceiptsOutliveRestarts(t *testing.T, end func(p *program, f flags)) {
-	t.Helper()
-	n, _, f := stateNode(t)
-	f = f.with(flags{"retention": "3s"}) // a receipt is made at the latest when the claim is forgotten
-	const restarts = 4
-	claim := func(i int) string { return fmt.Sprintf("claim-%d", i) }
-	holds := func(i int) { n.setPods(pod("team", fmt.Sprintf("pod-%d", i), claim(i), gpu(0))) }
-	seconds := func(p *program, i int) (held float64) {
-		p.eventually("the claim is charged", func() bool {
-			held, _ = p.scrape().value("dra_claim_allocated_seconds_total", "resourceclaim_name", claim(i))
-			return held >= 2
-		})
-		return held
-	}
-	var least []float64
-	for i := range restarts {
-		holds(2 * i)
-		p := start(t, f)
-		least = append(least, seconds(p, 2*i))
-		holds(2*i + 1) // the one before has ended
-		least = append(least, seconds(p, 2*i+1))
-		end(p, f)
-	}
-	n.setPods() // the last one ends meanwhile
-	p := start(t, f)
-	p.eventually("all receipts", func() bool { return len(p.receipts()) >= 2*restarts })
-	got := map[string]float64{}
-	for _, r := range p.receipts() {
-		if got[r.ResourceName] > 0 {
-			t.Errorf("%s has two receipts", r.ResourceName)
-		}
-		got[r.ResourceName] = r.Devices[0].Figures[0].ConsumedQuantity
-	}
-	for i, held := range least {
-		if got[claim(i)] < held-0.001 {
-			t.Errorf("%s was held for %v s, and its receipt says %v", claim(i), held, got[claim(i)])
-		}
-	}
 }
 
 // In the pod of the program, check reads the state folder of the program without changing it.

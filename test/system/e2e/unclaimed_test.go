@@ -2,11 +2,14 @@ package e2e
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // A node without DRA: no slices, no claims, no API server; a device plugin offers four GPUs and
@@ -17,10 +20,7 @@ func TestNodeWithoutDRA(t *testing.T) {
 	const resource = "nvidia.com/gpu"
 	n := newNode(t)
 	holder := func(pod, id string) {
-		answer, err := n.kubelet.Answer()
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(n.kubelet.Answer())(t)
 		n.setPods(append(answer.PodResources, podresourcestest.Pod("team", pod,
 			podresourcestest.WithDevices(podresourcestest.Container("main"), resource, id)))...)
 	}
@@ -38,9 +38,9 @@ func TestNodeWithoutDRA(t *testing.T) {
 		}
 		return out.String()
 	}
-	a := &answering{}
-	a.set(func(step int) string { return served(step / 5) })
-	config := strings.Replace(endpoint("vendor", vendor(t, a.ServeHTTP)), gpuDriver, resource, 1) +
+	var answers atomic.Int64
+	url := vendor(t, func(w http.ResponseWriter, r *http.Request) { fixed(served(int(answers.Add(1))/5))(w, r) })
+	config := strings.Replace(endpoint("vendor", url), gpuDriver, resource, 1) +
 		"  - {name: faults_total, quantity: errors, labels: {kind: ecc_uncorrected}}\n"
 	p := start(t, n.flags(flags{"source.scrape.config": n.scrapeConfig(config)}))
 	p.eventually("charged, and an error counted", func() bool {

@@ -1,12 +1,10 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"regexp"
@@ -15,11 +13,10 @@ import (
 	"testing"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const (
@@ -83,79 +80,12 @@ func TestPprofAndPath(t *testing.T) {
 	}
 }
 
-// Counters have their created timestamps in protobuf, and on request in OpenMetrics text.
-func TestFormats(t *testing.T) {
-	t.Parallel()
-	begun := time.Now()
-	_, f := busyNode(t)
-	p, created := start(t, f), start(t, f.with(flags{"web.created-samples": ""}))
-	p.eventually("charged", p.charged)
-	created.eventually("charged", created.charged)
-
-	a := p.page("/metrics", "Accept", acceptOpenMetrics)
-	if kind := a.header.Get("Content-Type"); !strings.HasPrefix(kind, "application/openmetrics-text") {
-		t.Errorf("content type %q, want OpenMetrics", kind)
-	}
-	if !bytes.HasSuffix(a.body, []byte("# EOF\n")) || bytes.Contains(a.body, []byte("_created")) {
-		t.Error("the response does not end like OpenMetrics, or has _created lines")
-	}
-	if body := created.page("/metrics", "Accept",
-		acceptOpenMetrics).body; !bytes.Contains(body, []byte("\ndra_pod_energy_joules_created{")) {
-		t.Error("--web.created-samples has no effect")
-	}
-
-	a = p.page("/metrics", "Accept", acceptProtobuf)
-	n := 0
-	for _, family := range parseProtobuf(t, a) {
-		if !strings.HasPrefix(family.GetName(), "dra_pod_") || family.GetType() != dto.MetricType_COUNTER {
-			continue
-		}
-		for _, row := range family.GetMetric() {
-			n++
-			if at := row.GetCounter().GetCreatedTimestamp().AsTime(); at.Before(begun.Add(-time.Second)) ||
-				at.After(time.Now()) {
-				t.Errorf("%s was created at %v, want a time after %v", family.GetName(), at, begun)
-			}
-		}
-	}
-	if n == 0 {
-		t.Error("protobuf has no counters of pods")
-	}
-	if a := p.page("/metrics", "Accept-Encoding", "gzip"); a.header.Get("Content-Encoding") != "gzip" {
-		t.Error("the response is not compressed on request")
-	}
-}
-
-func parseProtobuf(t *testing.T, a answer) []*dto.MetricFamily {
-	t.Helper()
-	format := expfmt.ResponseFormat(a.header)
-	if format.FormatType() != expfmt.TypeProtoDelim {
-		t.Fatalf("content type %q, want protobuf", a.header.Get("Content-Type"))
-	}
-	decoder := expfmt.NewDecoder(bytes.NewReader(a.body), format)
-	var out []*dto.MetricFamily
-	for {
-		family := new(dto.MetricFamily)
-		err := decoder.Decode(family)
-		if errors.Is(err, io.EOF) {
-			return out
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		out = append(out, family)
-	}
-}
-
 // TLS and basic authentication are configured by exporter-toolkit's file.
 func TestWebConfig(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	pool := live.Certificate(t, n.dir)
-	hash, err := bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost)
-	if err != nil {
-		t.Fatal(err)
-	}
+	hash := must.Get(bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost))(t)
 	config := n.write("web.yaml",
 		fmt.Sprintf("tls_server_config: {cert_file: cert.pem, key_file: key.pem}\nbasic_auth_users: {prometheus: %q}\n",
 			hash))
@@ -168,10 +98,7 @@ func TestWebConfig(t *testing.T) {
 		"secret": http.StatusOK, "wrong": http.StatusUnauthorized,
 		"": http.StatusUnauthorized,
 	} {
-		request, err := http.NewRequest(http.MethodGet, "https://"+p.Address+"/metrics", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		request := must.Get(http.NewRequest(http.MethodGet, "https://"+p.Address+"/metrics", http.NoBody))(t)
 		if password != "" {
 			request.SetBasicAuth("prometheus", password)
 		}
@@ -184,10 +111,7 @@ func TestWebConfig(t *testing.T) {
 		t.Error("the metrics are also served without TLS")
 	}
 	// Probes that only open the port are not logged.
-	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", p.Address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(new(net.Dialer).DialContext(t.Context(), "tcp", p.Address))(t)
 	conn.Close()
 	p.eventually("logged at level debug", func() bool {
 		return regexp.MustCompile(`level=DEBUG .*TLS handshake error.*EOF`).MatchString(p.Log())
@@ -274,10 +198,7 @@ func TestStopWithoutLastScrape(t *testing.T) {
 func TestStopWhileConnected(t *testing.T) {
 	t.Parallel()
 	p := start(t, newNode(t).flags(nil))
-	silent, err := net.Dial("tcp", p.Address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	silent := must.Get(net.Dial("tcp", p.Address))(t)
 	t.Cleanup(func() { _ = silent.Close() })
 	if status := p.Stop(); status != 0 {
 		t.Errorf("exit status %d, want 0", status)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // zonePath is the environment variable with the file of the time zone in which the programs of all
@@ -52,10 +54,7 @@ func zone(from time.Time) []byte {
 // The program writes all times in UTC, and the created timestamps of counters are correct.
 func TestLocalTime(t *testing.T) {
 	t.Parallel()
-	local, err := time.LoadLocationFromTZData("changing", zone(time.Now()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	local := must.Get(time.LoadLocationFromTZData("changing", zone(time.Now())))(t)
 	_, winter := time.Now().In(local).Zone()
 	if _, summer := time.Now().Add(changeEvery).In(local).Zone(); summer-winter != 3600 && winter-summer != 3600 {
 		t.Fatalf("the clocks change from %d to %d s ahead of UTC", winter, summer)

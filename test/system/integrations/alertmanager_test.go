@@ -11,22 +11,18 @@ import (
 	"github.com/prometheus/alertmanager/config"
 	"github.com/prometheus/alertmanager/template"
 	"github.com/prometheus/common/model"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestAlertmanager expands the shipped configuration's texts with Alertmanager's own loader and
 // templates, for alerts of a claim and of a device.
 func TestAlertmanager(t *testing.T) {
-	c, err := config.LoadFile(filepath.Join(files, "alertmanager", "alertmanager.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(config.LoadFile(filepath.Join(files, "alertmanager", "alertmanager.yaml")))(t)
 	for i, name := range c.Templates {
 		c.Templates[i] = filepath.Join(files, "alertmanager", filepath.Base(name))
 	}
-	templates, err := template.FromGlobs(c.Templates)
-	if err != nil {
-		t.Fatal(err)
-	}
+	templates := must.Get(template.FromGlobs(c.Templates))(t)
 	templates.ExternalURL = &url.URL{Scheme: "https", Host: "alerts.example.com"}
 	slack, pagerduty := c.Receivers[0].SlackConfigs[0], c.Receivers[1].PagerdutyConfigs[0]
 	expand := func(text string, alerts ...*alert.Alert) string {

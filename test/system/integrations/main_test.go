@@ -11,6 +11,8 @@ import (
 
 	"go.uber.org/goleak"
 	"sigs.k8s.io/yaml"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -43,10 +45,7 @@ func program(t *testing.T, variable string) string {
 // shipped decodes a file of deployments/integrations.
 func shipped(t *testing.T, path string, into any) {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(files, path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(filepath.Join(files, path)))(t)
 	if err := yaml.UnmarshalStrict(content, into); err != nil {
 		t.Fatalf("%s: %v", path, err)
 	}
@@ -55,14 +54,9 @@ func shipped(t *testing.T, path string, into any) {
 // write writes a file as YAML, and returns its path.
 func write(t *testing.T, content any) string {
 	t.Helper()
-	data, err := yaml.Marshal(content)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(yaml.Marshal(content))(t)
 	path := filepath.Join(t.TempDir(), "file.yaml")
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, data, 0o600))
 	return path
 }
 

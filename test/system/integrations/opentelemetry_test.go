@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/otlp"
 )
 
@@ -19,10 +20,7 @@ func TestOpenTelemetry(t *testing.T) {
 	heavy(t)
 	demo := live.FreeAddress(t)
 	live.StartDemo(t, root, demo)
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	received := otlp.Start(t, listener)
 
 	var config object
@@ -87,10 +85,7 @@ func leftOver(t *testing.T, received *otlp.Sink) {
 
 func portOf(t *testing.T, address string) int {
 	t.Helper()
-	a, err := net.ResolveTCPAddr("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(net.ResolveTCPAddr("tcp", address))(t)
 	return a.Port
 }
 

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestPrometheusAgent: what the agent sends has the claims, and their native histograms.
@@ -75,9 +76,7 @@ func TestAutoscaling(t *testing.T) {
 		Rules []struct{ SeriesQuery, MetricsQuery string }
 	}
 	content := read("autoscaling/prometheus-adapter.yaml")(t)
-	if err := yaml.Unmarshal(content, &adapter); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, yaml.Unmarshal(content, &adapter))
 	for _, rule := range adapter.Rules {
 		series, _, _ := strings.Cut(rule.SeriesQuery, "{")
 		has(t, server, rule.SeriesQuery)

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"sigs.k8s.io/yaml"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestSchemas checks shipped objects as an API server would that has the custom resource
@@ -65,10 +67,7 @@ func TestSchemas(t *testing.T) {
 func read(path string) func(*testing.T) []byte {
 	return func(t *testing.T) []byte {
 		t.Helper()
-		content, err := os.ReadFile(filepath.Join(files, path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := must.Get(os.ReadFile(filepath.Join(files, path)))(t)
 		return content
 	}
 }
@@ -77,15 +76,9 @@ func read(path string) func(*testing.T) []byte {
 // keep_firing_for.
 func clusterRules(t *testing.T) []byte {
 	t.Helper()
-	rules, err := os.ReadFile(filepath.Join(root, "dashboards", "out", "rules.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := must.Get(os.ReadFile(filepath.Join(root, "dashboards", "out", "rules.yaml")))(t)
 	head := "apiVersion: monitoring.googleapis.com/v1\nkind: ClusterRules\nmetadata: {name: dra-exporter}\nspec:\n"
-	page, err := os.ReadFile(filepath.Join(files, "google", "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile(filepath.Join(files, "google", "README.md")))(t)
 	if !bytes.Contains(page, []byte(strings.ReplaceAll(head, "\n", `\n`))) {
 		t.Error("the page makes another object")
 	}
@@ -103,19 +96,12 @@ func definitionsOf(t *testing.T, module, path string) []apiextensionsv1.CustomRe
 		t.Fatalf("%v: %s", err, said)
 	}
 	var downloaded struct{ Dir string }
-	if err := json.Unmarshal(said, &downloaded); err != nil {
-		t.Fatal(err)
-	}
-	content, err := os.ReadFile(filepath.Join(downloaded.Dir, filepath.FromSlash(path)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(said, &downloaded))
+	content := must.Get(os.ReadFile(filepath.Join(downloaded.Dir, filepath.FromSlash(path))))(t)
 	var out []apiextensionsv1.CustomResourceDefinition
 	for _, document := range regexp.MustCompile(`(?m)^---.*$`).Split(string(content), -1) {
 		var d apiextensionsv1.CustomResourceDefinition
-		if err := yaml.Unmarshal([]byte(document), &d); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, yaml.Unmarshal([]byte(document), &d))
 		if d.Kind == "CustomResourceDefinition" {
 			out = append(out, d)
 		}
@@ -127,9 +113,7 @@ func definitionsOf(t *testing.T, module, path string) []apiextensionsv1.CustomRe
 func refused(t *testing.T, definitions []apiextensionsv1.CustomResourceDefinition, object []byte) []string {
 	t.Helper()
 	var content map[string]any
-	if err := yaml.Unmarshal(object, &content); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, yaml.Unmarshal(object, &content))
 	group, version, _ := strings.Cut(content["apiVersion"].(string), "/")
 	for _, d := range definitions {
 		if d.Spec.Group != group || d.Spec.Names.Kind != content["kind"] {
@@ -148,13 +132,8 @@ func refused(t *testing.T, definitions []apiextensionsv1.CustomResourceDefinitio
 func check(t *testing.T, of *apiextensionsv1.JSONSchemaProps, content map[string]any) []string {
 	t.Helper()
 	var internal apiextensions.JSONSchemaProps
-	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(of, &internal, nil); err != nil {
-		t.Fatal(err)
-	}
-	structural, err := schema.NewStructural(&internal)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(of, &internal, nil))
+	structural := must.Get(schema.NewStructural(&internal))(t)
 	validator, _, err := validation.NewSchemaValidator(&internal)
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestVictoriaMetrics: vmagent scrapes the demo with the shipped configuration, but for how it
@@ -50,22 +51,11 @@ func quickRules(t *testing.T) string {
 	o := rules.Defaults()
 	o.Interval, o.IdleInterval, o.RateWindow = 2*time.Second, 2*time.Second, 16*time.Second
 	o.IdleWindow, o.IdleFor, o.IdleHeld, o.KeepFiring = 20*time.Second, 2*time.Second, 0.5, 5*time.Second
-	catalog, err := query.NewCatalog()
-	if err != nil {
-		t.Fatal(err)
-	}
-	groups, err := rules.Groups(o, catalog)
-	if err != nil {
-		t.Fatal(err)
-	}
-	content, err := rules.File(groups)
-	if err != nil {
-		t.Fatal(err)
-	}
+	catalog := must.Get(query.NewCatalog())(t)
+	groups := must.Get(rules.Groups(o, catalog))(t)
+	content := must.Get(rules.File(groups))(t)
 	path := filepath.Join(t.TempDir(), "rules.yaml")
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, content, 0o600))
 	return path
 }
 

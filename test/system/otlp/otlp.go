@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	_ "google.golang.org/grpc/encoding/gzip" // which the Collector uses
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
@@ -124,9 +125,7 @@ func Start(t testing.TB, l net.Listener) *Sink {
 	go func() { ended <- server.Serve(l) }()
 	t.Cleanup(func() {
 		server.Stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, <-ended)
 	})
 	return received
 }

@@ -36,8 +36,9 @@
 {{- $r := .Values.prometheusRule -}}
 "<interval>": {{ $r.interval | quote }}
 "<idle interval>": {{ $r.idle.interval | quote }}
-"<long interval>": {{ min 240 (include "dra-exporter.seconds" $r.idle.interval | int64 | mul 2) (include "dra-exporter.seconds" $r.rateWindow | int64) | printf "%ds" | quote }}
-"<idle interval seconds>": {{ include "dra-exporter.seconds" $r.idle.interval | quote }}
+{{- $long := min 240 (include "dra-exporter.seconds" $r.idle.interval | int64 | mul 2) (include "dra-exporter.seconds" $r.rateWindow | int64) }}
+"<long interval>": {{ printf "%ds" $long | quote }}
+"<long interval seconds>": {{ $long | quote }}
 "<rate>": {{ $r.rateWindow | quote }}
 "<idle window>": {{ $r.idle.window | quote }}
 "<held seconds>": {{ include "dra-exporter.seconds" $r.idle.window | float64 | mulf $r.idle.held | printf "%g" | quote }}

@@ -251,22 +251,4 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProc
     return NVML_SUCCESS;
 }
 
-/* "NVML_ERROR_NOT_SUPPORTED if device doesn't support this feature or accounting mode is disabled", "NVML_ERROR_NOT_FOUND if process
- * stats were not found"; sumGpuUtil "in unit of pct * 100" (a guess: 10000 is all of the time), of sampleCount samples. */
-nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device, nvmlAccountingStats_v2_t *stats) {
-    OF(nvmlDeviceGetAccountingStats_v2, device, 0);
-    if (!g->accounting)
-        return NVML_ERROR_NOT_SUPPORTED;
-    for (int i = 0; i < MAX_PROCESSES; i++) {
-        const struct process *p = &g->processes[i];
-        if (p->pid != stats->pid || p->accounted == 0)
-            continue;
-        stats->isRunning = 1;
-        stats->sampleCount = (unsigned int)p->accounted;
-        stats->sumGpuUtil = (unsigned long long)llround(p->accounted_busy * 10000);
-        stats->startTime = 1700000000000000ULL;
-        return NVML_SUCCESS;
-    }
-    return NVML_ERROR_NOT_FOUND;
-}
 #endif

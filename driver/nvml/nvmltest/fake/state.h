@@ -24,8 +24,6 @@ struct process {
     double memory;         /* bytes; NaN: NVML_VALUE_NOT_AVAILABLE */
     double utilization;    /* share of the SMs' time */
     int64_t gpu_instance;  /* -1: none */
-    int64_t accounted;     /* samples that the driver's accounting has of it; 0: it has none */
-    double accounted_busy; /* the sum of its utilization over these */
 };
 
 struct instance { /* a MIG device: a compute instance of a GPU instance */
@@ -51,7 +49,6 @@ struct condition { /* in which the hardware is: flags are 0 or 1; NaN: not suppo
 struct gpu {
     int64_t lost; /* every call answers NVML_ERROR_GPU_IS_LOST */
     int64_t minor, pci_domain, pci_bus, pci_device, mig, mig_max, gpm_supported, narrow_pcie;
-    int64_t accounting; /* mode: 0 is off */
     int64_t power_smoothing; /* it has the feature, whose settings stand at 0 */
     int64_t encoders;        /* how many it has */
     double power, energy;

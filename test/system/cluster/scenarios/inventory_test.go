@@ -15,6 +15,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	resourcelisters "k8s.io/client-go/listers/resource/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // inventoryFile is the file for --inventory.file. It is kept up to date from the API server, as a
@@ -69,18 +72,14 @@ func startInventory(t *testing.T, client kubernetes.Interface, path string) *inv
 		api.ResourceSlices().Informer(),
 		api.ResourceClaims().Informer(),
 	} {
-		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		must.Get(informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc: func(any) { notice() }, UpdateFunc: func(any, any) { notice() }, DeleteFunc: func(any) { notice() },
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	factory.StartWithContext(ctx)
 	factory.WaitForCacheSync(ctx.Done())
-	if err := f.write(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.write())
 	var running sync.WaitGroup
 	running.Go(func() { f.follow(ctx, t, changed) })
 	t.Cleanup(func() {
@@ -99,9 +98,7 @@ func (f *inventoryFile) follow(ctx context.Context, t *testing.T, changed <-chan
 			return
 		case <-changed:
 		}
-		if err := f.write(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, f.write())
 		time.Sleep(50 * time.Millisecond)
 	}
 }

@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const (
@@ -65,12 +67,9 @@ func newLate(t *testing.T, kubelet string, answer time.Duration) *late {
 	t.Helper()
 	l := &late{answer: answer, dir: t.TempDir()}
 	dial := func(socket string) *grpc.ClientConn {
-		conn, err := grpc.NewClient("unix:"+filepath.Join(kubelet, socket),
+		conn := must.Get(grpc.NewClient("unix:"+filepath.Join(kubelet, socket),
 			grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
-		if err != nil {
-			t.Fatal(err)
-		}
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20))))(t)
 		t.Cleanup(func() { _ = conn.Close() })
 		return conn
 	}
@@ -108,10 +107,7 @@ func (l *late) restart(t *testing.T) {
 	if err := os.Remove(l.socket()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
-	listener, err := new(net.ListenConfig).Listen(context.WithoutCancel(t.Context()), "unix", l.socket())
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(new(net.ListenConfig).Listen(context.WithoutCancel(t.Context()), "unix", l.socket()))(t)
 	l.server = grpc.NewServer(grpc.WaitForHandlers(true))
 	podresources.RegisterPodResourcesListerServer(l.server, l)
 	podsv1alpha1.RegisterPodsServer(l.server, l)

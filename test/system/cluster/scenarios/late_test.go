@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
@@ -78,11 +79,8 @@ func TestLateKubelet(t *testing.T) {
 // watchDeletions watches the API server and records when exporters learn that a pod was deleted.
 func (w *world) watchDeletions(t *testing.T) *deletions {
 	t.Helper()
-	events, err := w.client.CoreV1().Pods("").Watch(t.Context(),
-		metav1.ListOptions{TimeoutSeconds: ptr.To(int64(time.Hour / time.Second))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	events := must.Get(w.client.CoreV1().Pods("").Watch(t.Context(),
+		metav1.ListOptions{TimeoutSeconds: ptr.To(int64(time.Hour / time.Second))}))(t)
 	var gone deletions
 	var running sync.WaitGroup
 	running.Go(func() {

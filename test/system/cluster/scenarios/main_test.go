@@ -24,6 +24,8 @@ import (
 	"k8s.io/client-go/rest"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/forward"
@@ -91,7 +93,6 @@ func TestScenarios(t *testing.T) {
 			"ForceDeleted":       testForceDeleted,
 			"CrashLoop":          testCrashLoop,
 			"Recreated":          testRecreated,
-			"Events":             testEvents,
 			"Health":             testHealth,
 			"PodLevelClaims":     testPodLevelClaims,
 			"InitContainer":      testInitContainer,
@@ -163,10 +164,7 @@ func newCluster(t *testing.T, o cluster.Options) *world {
 	t.Helper()
 	begin := time.Now()
 	o.Kubelet, o.Log = *kubelet, os.Stderr
-	c, err := cluster.Start(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(cluster.Start(t.Context(), o))(t)
 	t.Logf("the cluster started in %v", time.Since(begin).Round(time.Millisecond))
 	clusters.Store(t.Name(), c)
 	t.Cleanup(func() {
@@ -174,18 +172,10 @@ func newCluster(t *testing.T, o cluster.Options) *world {
 		if t.Failed() {
 			logTails(t, c)
 		}
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, c.Stop())
 	})
-	config, err := c.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(c.Client())(t)
+	client := must.Get(kubernetes.NewForConfig(config))(t)
 	w := &world{cluster: c, client: client, dir: t.TempDir(), containers: o.Runtime == cluster.Containerd}
 	w.sysfs, w.procfs = w.dir, w.dir // The machine's own devices and cgroups do not belong to the cluster.
 	if w.containers {
@@ -196,10 +186,7 @@ func newCluster(t *testing.T, o cluster.Options) *world {
 	waits, stopWaits := standstill.WatchPressure()
 	t.Cleanup(stopWaits)
 	w.stalls, w.waits = stalls, waits
-	slices, err := client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	slices := must.Get(client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{}))(t)
 	w.vendor = newVendor(slices.Items)
 	server := httptest.NewServer(w.vendor)
 	t.Cleanup(server.Close)
@@ -224,10 +211,7 @@ func kubeconfigOf(client *rest.Config, address string) *clientcmdapi.Config {
 // server that dial connects to.
 func forwarded(t *testing.T, dial func(context.Context) (net.Conn, error)) string {
 	t.Helper()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { forward.Serve(ctx, listener, dial) })

@@ -18,7 +18,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/invariant"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
@@ -45,19 +47,13 @@ type ownership struct {
 // server is back. While the API server is down, nothing is observed.
 func startOwnership(t *testing.T, c *cluster.Cluster) *ownership {
 	t.Helper()
-	config, err := c.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(c.Client())(t)
 	o := &ownership{
 		truth: invariant.NewTruth(node.Name), containers: &invariant.Containers{},
 		since: map[string]time.Time{}, blind: map[string]bool{}, forced: map[string]time.Time{},
 	}
 	config.ContentType = runtime.ContentTypeProtobuf
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(kubernetes.NewForConfig(config))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	var last time.Time // When the last answer arrived.
 	observe := func() {
@@ -95,10 +91,7 @@ func startOwnership(t *testing.T, c *cluster.Cluster) *ownership {
 // startContainers observes the sandboxes and containers of the runtime until the test ends.
 func (o *ownership) startContainers(t *testing.T, socket string) {
 	t.Helper()
-	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	client := runtimeapi.NewRuntimeServiceClient(conn)
 	o.runtime = client
 	ctx, cancel := context.WithCancel(context.Background())
@@ -140,9 +133,7 @@ func (o *ownership) startContainers(t *testing.T, socket string) {
 	t.Cleanup(func() {
 		cancel()
 		working.Wait()
-		if err := conn.Close(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, conn.Close())
 	})
 }
 

@@ -24,6 +24,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
 )
 
@@ -53,6 +54,7 @@ func (w *world) flags() []string {
 		"--web.last-scrape-timeout=0s",
 		"--node-name=" + node.Name,
 		"--metrics.quantity-source=on",
+		"--metrics.details=on",
 		"--kubelet.root=" + w.cluster.KubeletRoot(),
 		"--path.podlogs=" + w.cluster.PodLogs(),
 		"--path.cdi=" + w.cluster.CDI(),
@@ -77,13 +79,8 @@ func startExporter(t *testing.T, args []string) *program {
 	}}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	p.cmd.Env = append(os.Environ(), "GOGC=400") // With the default GOGC, collection takes a quarter of its CPU time.
-	stderr, err := p.cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stderr := must.Get(p.cmd.StderrPipe())(t)
+	must.Do(t, p.cmd.Start())
 	listening, ended := make(chan string, 1), make(chan struct{})
 	go func() {
 		defer close(ended)

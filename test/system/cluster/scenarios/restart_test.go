@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/deviceplugin"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/plugin"
@@ -277,9 +278,7 @@ func testDevices(t *testing.T, w *world) {
 		"cut-0": 80, "cut-0-partition-0": 20, "cut-0-partition-3": 20,
 		"shared-0": 80,
 	} {
-		if err := w.exporter.has("dra_device_capacity", gib*(1<<30), "device", device, "resource", "memory"); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, w.exporter.has("dra_device_capacity", gib*(1<<30), "device", device, "resource", "memory"))
 	}
 	if !deviceOf(r, "shared-0").Multiple || deviceOf(r, "gpu-0").Multiple {
 		t.Error("shared-0 alone of shared-0 and gpu-0 allows multiple allocations")

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
 
@@ -42,10 +43,7 @@ func (r right) streamed() bool { return r.verb == "list" }
 // chartRights returns the rights in the chart's ClusterRole.
 func chartRights(t *testing.T) []right {
 	t.Helper()
-	content, err := os.ReadFile(manifests)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(manifests))(t)
 	var rights []right
 	for document := range bytes.SplitSeq(content, []byte("\n---\n")) {
 		var role rbacv1.ClusterRole

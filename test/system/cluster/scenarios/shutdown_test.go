@@ -16,6 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
@@ -96,17 +98,11 @@ func startLogind(t *testing.T) *logind {
 		return err
 	})
 	t.Cleanup(func() {
-		if err := l.conn.Close(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, l.conn.Close())
 	})
 	delay := prop.Map{logindManager: {"InhibitDelayMaxUSec": {Value: uint64(time.Hour / time.Microsecond)}}}
-	if _, err := prop.Export(l.conn, logindPath, delay); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.conn.ExportMethodTable(map[string]any{"Inhibit": l.inhibit}, logindPath, logindManager); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(prop.Export(l.conn, logindPath, delay))(t)
+	must.Do(t, l.conn.ExportMethodTable(map[string]any{"Inhibit": l.inhibit}, logindPath, logindManager))
 	if reply, err := l.conn.RequestName(logindName, dbus.NameFlagDoNotQueue); err != nil ||
 		reply != dbus.RequestNameReplyPrimaryOwner {
 		t.Fatalf("own %s: %v, %v", logindName, reply, err)
@@ -140,21 +136,15 @@ func (l *logind) shutDown(t *testing.T) {
 	if err := l.lock.Close(); err != nil { // The kubelet has its own copy.
 		t.Fatal(err)
 	}
-	if err := l.conn.Emit(logindPath, logindManager+".PrepareForShutdown", true); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.conn.Emit(logindPath, logindManager+".PrepareForShutdown", true))
 }
 
 // released waits until the kubelet releases the lock.
 func (l *logind) released(t *testing.T) {
 	t.Helper()
-	if err := l.ended.SetReadDeadline(time.Now().Add(*waitLimit)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.ended.SetReadDeadline(time.Now().Add(*waitLimit)))
 	if _, err := io.ReadAll(l.ended); err != nil {
 		t.Errorf("the kubelet holds the lock: %v", err)
 	}
-	if err := l.ended.Close(); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, l.ended.Close())
 }

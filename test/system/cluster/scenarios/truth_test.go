@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/plugin"
 )
@@ -151,14 +152,8 @@ func testTruth(t *testing.T, w *world) {
 }
 
 func (w *world) compareCharges(t *testing.T, e *running) {
-	r, err := e.report()
-	if err != nil {
-		t.Fatal(err)
-	}
-	events, err := w.cluster.Journal()
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(e.report())(t)
+	events := must.Get(w.cluster.Journal())(t)
 	claims, worst, sum, allowed, stalled := 0, 0.0, 0.0, 1.0, 0.0
 	still := w.stalls()
 	if e.noClaims {

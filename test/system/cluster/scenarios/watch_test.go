@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/invariant"
 	"github.com/dra-exporter/dra-exporter/test/standstill"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
@@ -224,7 +225,5 @@ func (w *watch) finish(t *testing.T) {
 	sums := w.owners.Seconds(w.last)
 	t.Logf("claims held devices for %.1f s, in truth for %.1f to %.1f s; claim by claim these are %.1f s apart: %s",
 		sums.Said, sums.Least, sums.Most, sums.Apart, strings.Join(sums.Outside, "; "))
-	if err := sums.Check(); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, sums.Check())
 }

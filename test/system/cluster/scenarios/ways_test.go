@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/cpudriver"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
@@ -154,9 +155,7 @@ func (w *world) objects() []*running {
 func (w *world) startWays(t *testing.T) {
 	t.Helper()
 	kubeconfig := filepath.Join(w.dir, "kubeconfig")
-	if err := clientcmd.WriteToFile(*w.access, kubeconfig); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, clientcmd.WriteToFile(*w.access, kubeconfig))
 	w.inventory = startInventory(t, w.client, filepath.Join(w.dir, "inventory.json"))
 	w.ownership = startOwnership(t, w.cluster)
 	w.ownership.startContainers(t, w.cluster.RuntimeSocket())
@@ -205,8 +204,6 @@ func (w *world) scrapeConfig(t *testing.T, way way) string {
 		name, config = "scrape-names.yaml", namesConfig(w.vendorURL)
 	}
 	path := filepath.Join(w.dir, name)
-	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(config), 0o600))
 	return path
 }

@@ -1,0 +1,25 @@
+// Package must ends a test at an error that the test is not about.
+package must
+
+// TB is a test, such as testing.TB or rapid.T.
+type TB interface {
+	Helper()
+	Fatal(args ...any)
+}
+
+// Do ends the test if there is an error.
+func Do(tb TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Get returns what a function has returned, or ends the test at its error: must.Get(f())(t).
+func Get[T any](value T, err error) func(tb TB) T {
+	return func(tb TB) T {
+		tb.Helper()
+		Do(tb, err)
+		return value
+	}
+}
