@@ -50,72 +50,63 @@ const (
 
 // Reasons for which a part of an input is rejected. The comments describe that part.
 const (
-	ReasonMalformed            Reason = "malformed"              // not in the expected format, also of a whole response
-	ReasonDuplicate            Reason = "duplicate"              // the same identity as another row
-	ReasonTooMany              Reason = "too_many"               // beyond a bound on their number
-	ReasonTooManyIDs           Reason = "too_many_device_ids"    // of one pod and resource of a device plugin
-	ReasonTooLong              Reason = "too_long"               // a name
-	ReasonInvalidUTF8          Reason = "invalid_utf8"           // a name
-	ReasonLabel                Reason = "label"                  // a value that a label can't have
-	ReasonType                 Reason = "type"                   // a histogram or a summary
-	ReasonNotFinite            Reason = "not_finite"             // NaN or infinity
-	ReasonNegative             Reason = "negative"               // a negative value of a quantity that has none
-	ReasonOutOfRange           Reason = "out_of_range"           // outside the bounds of the quantity: often a wrong scale
-	ReasonNoValue              Reason = "no_value"               // a number that stands for "no value" (codes.go)
-	ReasonZero                 Reason = "zero"                   // 0 of a quantity that a device without its sensor has
-	ReasonRate                 Reason = "rate"                   // more than the device can do in that time
-	ReasonFall                 Reason = "fall"                   // a counter fell, and nothing explains it
-	ReasonNoTime               Reason = "no_time"                // a reading without its time
-	ReasonOverwritten          Reason = "overwritten"            // kernel log records, overwritten before they were read
-	ReasonStale                Reason = "stale"                  // a sample with a timestamp that is too old
-	ReasonUnknownQuantity      Reason = "unknown_quantity"       // a quantity outside the catalogue
-	ReasonNoMatch              Reason = "no_match"               // a series that identifies no hardware
-	ReasonPartition            Reason = "partition"              // a series of a partition, without the partition's name
-	ReasonFact                 Reason = "fact"                   // a fact of the inventory
-	ReasonHolder               Reason = "holder"                 // a pod that cannot hold the claim
-	ReasonConsumed             Reason = "consumed"               // a capacity that a claim consumes
-	ReasonMissingPod           Reason = "missing_pod"            // a pod without name or namespace
-	ReasonMissingContainer     Reason = "missing_container"      // a container without name
-	ReasonMissingClaim         Reason = "missing_claim"          // a claim without name or namespace
-	ReasonMissingDriver        Reason = "missing_driver"         // a device without driver
-	ReasonMissingPool          Reason = "missing_pool"           // a device without pool
-	ReasonMissingDevice        Reason = "missing_device"         // a device without name
-	ReasonMissingResource      Reason = "missing_resource"       // a device of a device plugin without resource name
-	ReasonMissingCDI           Reason = "missing_cdi"            // an empty CDI name
-	ReasonMalformedObject      Reason = "malformed_object"       // an object of the API
-	ReasonMalformedSlice       Reason = "malformed_slice"        // a ResourceSlice
-	ReasonMalformedDevice      Reason = "malformed_device"       // a device of a slice
-	ReasonMalformedAttribute   Reason = "malformed_attribute"    // an attribute; the device is kept
-	ReasonMalformedCapacity    Reason = "malformed_capacity"     // a capacity; the device is kept
-	ReasonMalformedTaint       Reason = "malformed_taint"        // a taint; the device is kept
-	ReasonTooManySlices        Reason = "too_many_slices"        // slices beyond the bound
-	ReasonTooManyDevices       Reason = "too_many_devices"       // devices beyond the bound
-	ReasonTooManyAttributes    Reason = "too_many_attributes"    // a device with too many attributes
-	ReasonDuplicateDevice      Reason = "duplicate_device"       // the first one counts
-	ReasonNodeSelector         Reason = "node_selector_labels"   // devices selected by node labels that are unknown
-	ReasonMalformedPod         Reason = "malformed_pod"          // an object of the API
-	ReasonMalformedClaim       Reason = "malformed_claim"        // a ResourceClaim
-	ReasonMalformedRequest     Reason = "malformed_request"      // a request; the device class stays unknown
-	ReasonMalformedResult      Reason = "malformed_result"       // an allocation result
-	ReasonMalformedStatus      Reason = "malformed_status"       // the status of a device
-	ReasonMalformedTimestamp   Reason = "malformed_timestamp"    // a timestamp
-	ReasonMalformedReservation Reason = "malformed_reservation"  // a pod in status.reservedFor
-	ReasonTooManyResults       Reason = "too_many_results"       // results beyond the bound
-	ReasonTooManyClaims        Reason = "too_many_claims"        // claims beyond the bound
-	ReasonDuplicateClaim       Reason = "duplicate_claim"        // the first one counts
-	ReasonMalformedSpec        Reason = "malformed_spec"         // a CDI spec
-	ReasonMalformedCDI         Reason = "malformed_cdi_device"   // a device of a CDI spec
-	ReasonLargeSpec            Reason = "spec_too_large"         // a CDI spec
-	ReasonUnreadableSpec       Reason = "unreadable_spec"        // a CDI spec
-	ReasonUnreadableFolder     Reason = "unreadable_folder"      // a folder of CDI specs
-	ReasonTooManySpecs         Reason = "too_many_specs"         // CDI specs beyond the bound
-	ReasonMalformedTaintRule   Reason = "malformed_taint_rule"   // a DeviceTaintRule
-	ReasonUnsupportedSelector  Reason = "unsupported_selector"   // a DeviceTaintRule with device class or CEL (v1alpha3)
-	ReasonTooManyTaints        Reason = "too_many_taints"        // taints of one device beyond the bound
-	ReasonTooManyTaintRules    Reason = "too_many_taint_rules"   // DeviceTaintRules beyond the bound
-	ReasonNewerFormat          Reason = "newer_format"           // a file that a newer version of the program wrote
-	ReasonOtherNode            Reason = "other_node"             // a file that another node wrote
-	ReasonConflictingCDI       Reason = "conflicting_cdi_device" // a CDI device that one folder defines twice
+	ReasonMalformed           Reason = "malformed"              // not in the expected format, also of a whole response
+	ReasonDuplicate           Reason = "duplicate"              // the same identity as another row
+	ReasonTooMany             Reason = "too_many"               // beyond a bound on their number
+	ReasonTooManyIDs          Reason = "too_many_device_ids"    // of one pod and resource of a device plugin
+	ReasonTooLong             Reason = "too_long"               // a name
+	ReasonInvalidUTF8         Reason = "invalid_utf8"           // a name
+	ReasonLabel               Reason = "label"                  // a value that a label can't have
+	ReasonType                Reason = "type"                   // a histogram or a summary
+	ReasonNotFinite           Reason = "not_finite"             // NaN or infinity
+	ReasonNegative            Reason = "negative"               // a negative value of a quantity that has none
+	ReasonOutOfRange          Reason = "out_of_range"           // outside the bounds of the quantity: often a wrong scale
+	ReasonNoValue             Reason = "no_value"               // a number that stands for "no value" (codes.go)
+	ReasonZero                Reason = "zero"                   // 0 of a quantity that a device without its sensor has
+	ReasonRate                Reason = "rate"                   // more than the device can do in that time
+	ReasonFall                Reason = "fall"                   // a counter fell, and nothing explains it
+	ReasonNoTime              Reason = "no_time"                // a reading without its time
+	ReasonOverwritten         Reason = "overwritten"            // kernel log records, overwritten before they were read
+	ReasonStale               Reason = "stale"                  // a sample with a timestamp that is too old
+	ReasonUnknownQuantity     Reason = "unknown_quantity"       // a quantity outside the catalogue
+	ReasonNoMatch             Reason = "no_match"               // a series that identifies no hardware
+	ReasonPartition           Reason = "partition"              // a series of a partition, without the partition's name
+	ReasonFact                Reason = "fact"                   // a fact of the inventory
+	ReasonHolder              Reason = "holder"                 // a pod that cannot hold the claim
+	ReasonConsumed            Reason = "consumed"               // a capacity that a claim consumes
+	ReasonMissingPod          Reason = "missing_pod"            // a pod without name or namespace
+	ReasonMissingContainer    Reason = "missing_container"      // a container without name
+	ReasonMissingClaim        Reason = "missing_claim"          // a claim without name or namespace
+	ReasonMissingDriver       Reason = "missing_driver"         // a device without driver
+	ReasonMissingPool         Reason = "missing_pool"           // a device without pool
+	ReasonMissingDevice       Reason = "missing_device"         // a device without name
+	ReasonMissingResource     Reason = "missing_resource"       // a device of a device plugin without resource name
+	ReasonMissingCDI          Reason = "missing_cdi"            // an empty CDI name
+	ReasonMalformedObject     Reason = "malformed_object"       // an object of the API
+	ReasonMalformedSlice      Reason = "malformed_slice"        // a ResourceSlice
+	ReasonMalformedDevice     Reason = "malformed_device"       // a device of a slice
+	ReasonMalformedCapacity   Reason = "malformed_capacity"     // a capacity; the device is kept
+	ReasonTooManySlices       Reason = "too_many_slices"        // slices beyond the bound
+	ReasonTooManyDevices      Reason = "too_many_devices"       // devices beyond the bound
+	ReasonDuplicateDevice     Reason = "duplicate_device"       // the first one counts
+	ReasonNodeSelector        Reason = "node_selector_labels"   // devices selected by node labels that are unknown
+	ReasonMalformedPod        Reason = "malformed_pod"          // an object of the API
+	ReasonMalformedClaim      Reason = "malformed_claim"        // a ResourceClaim
+	ReasonTooManyClaims       Reason = "too_many_claims"        // claims beyond the bound
+	ReasonDuplicateClaim      Reason = "duplicate_claim"        // the first one counts
+	ReasonMalformedSpec       Reason = "malformed_spec"         // a CDI spec
+	ReasonMalformedCDI        Reason = "malformed_cdi_device"   // a device of a CDI spec
+	ReasonLargeSpec           Reason = "spec_too_large"         // a CDI spec
+	ReasonUnreadableSpec      Reason = "unreadable_spec"        // a CDI spec
+	ReasonUnreadableFolder    Reason = "unreadable_folder"      // a folder of CDI specs
+	ReasonTooManySpecs        Reason = "too_many_specs"         // CDI specs beyond the bound
+	ReasonMalformedTaintRule  Reason = "malformed_taint_rule"   // a DeviceTaintRule
+	ReasonUnsupportedSelector Reason = "unsupported_selector"   // a DeviceTaintRule with device class or CEL (v1alpha3)
+	ReasonTooManyTaints       Reason = "too_many_taints"        // taints of one device beyond the bound
+	ReasonTooManyTaintRules   Reason = "too_many_taint_rules"   // DeviceTaintRules beyond the bound
+	ReasonNewerFormat         Reason = "newer_format"           // a file that a newer version of the program wrote
+	ReasonOtherNode           Reason = "other_node"             // a file that another node wrote
+	ReasonConflictingCDI      Reason = "conflicting_cdi_device" // a CDI device that one folder defines twice
 )
 
 // Reasons returns the closed list.
@@ -133,11 +124,10 @@ func Reasons() []Reason {
 		ReasonHolder, ReasonConsumed, ReasonMissingPod, ReasonMissingContainer, ReasonMissingClaim,
 		ReasonMissingDriver, ReasonMissingPool, ReasonMissingDevice, ReasonMissingResource,
 		ReasonMissingCDI, ReasonMalformedObject, ReasonMalformedSlice,
-		ReasonMalformedDevice, ReasonMalformedAttribute, ReasonMalformedCapacity,
-		ReasonMalformedTaint, ReasonTooManySlices, ReasonTooManyDevices, ReasonTooManyAttributes,
-		ReasonDuplicateDevice, ReasonNodeSelector, ReasonMalformedPod, ReasonMalformedClaim, ReasonMalformedRequest,
-		ReasonMalformedResult, ReasonMalformedStatus, ReasonMalformedTimestamp,
-		ReasonMalformedReservation, ReasonTooManyResults, ReasonTooManyClaims,
+		ReasonMalformedDevice, ReasonMalformedCapacity,
+		ReasonTooManySlices, ReasonTooManyDevices,
+		ReasonDuplicateDevice, ReasonNodeSelector, ReasonMalformedPod, ReasonMalformedClaim,
+		ReasonTooManyClaims,
 		ReasonDuplicateClaim, ReasonMalformedSpec, ReasonMalformedCDI, ReasonLargeSpec,
 		ReasonUnreadableSpec, ReasonUnreadableFolder, ReasonTooManySpecs, ReasonMalformedTaintRule,
 		ReasonUnsupportedSelector, ReasonTooManyTaints, ReasonTooManyTaintRules,

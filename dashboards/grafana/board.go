@@ -92,6 +92,12 @@ const (
 	Points   Kind = "xychart"
 )
 
+// The texts of panels that are empty where nothing happens, and without exporters or rules.
+const (
+	nothingHeld = "nothing held, or no rules loaded"
+	noDevice    = "no device: is an exporter scraped, are the rules loaded?"
+)
+
 // rank is the column of a table that orders its rows, the highest first, and is not shown.
 const rank = "Rank"
 
@@ -166,8 +172,8 @@ func words() []string {
 // that panels may use.
 func Catalog(rules query.Catalog) query.Catalog {
 	labels := []string{
-		"alertname", "alertstate", "severity", "action", "namespace", "resourceclaim_name", "pod", "driver",
-		"pool", "device", "source", "reason", "kind", "code",
+		"alertname", "alertstate", "severity", "action", "namespace", "resourceclaim_name", "pod", "driver", "pool",
+		"device", "source", "reason", "kind", "code",
 	}
 	rules.Add(query.Family{Name: "ALERTS", Unit: query.Unit{Scale: 1}, Labels: labels})
 	// Since when the condition of an alert holds.

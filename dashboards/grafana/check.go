@@ -76,8 +76,8 @@ func (p *Panel) check(catalog query.Catalog) error {
 	require(p.Width > 0 && p.Width <= columns && p.Height > 0, "no size")
 	require(p.Unit != "" || p.Kind == Table || p.Kind == Timeline, "no unit")
 	require((p.Kind == Heatmap) == (p.axis != ""), "the unit of the axis is required for heat maps and only there")
-	require((p.Kind == Timeline && !p.aligned) == (len(p.states) > 0),
-		"states are required for timelines and not allowed for other kinds")
+	require((p.Kind == Timeline && !p.aligned) == (len(p.states) > 0), "states are required for timelines and not "+
+		"allowed for other kinds")
 	total := false
 	for _, t := range p.Targets {
 		merged, err := p.checkTarget(t, catalog)

@@ -3,22 +3,15 @@ package grafana
 // claim is the dashboard of one claim or a few.
 func claim() Board {
 	return Board{
-		UID: "dra-claim", Title: "DRA / Claim",
-		search: "claim", uses: []string{"cluster", "node", "namespace", "claim", "pod", "driver"},
-		one:   []string{"namespace", "claim"},
-		lists: []list{claimNodes()},
-		Description: "Activity of a claim's devices, the other claims that share them, and the pods that used them over " +
-			"time.",
+		UID: "dra-claim", Title: "DRA / Claim", search: "claim",
+		uses: []string{"cluster", "node", "namespace", "claim", "pod", "driver"}, one: []string{"namespace", "claim"},
+		lists: []list{claimNodes()}, Description: "Activity of a claim's devices, the other claims that share them, and " +
+			"the pods that used them over time.",
 		Rows: []Row{
-			{"Summary", append(claimSummary(), claimPictures()...)},
-			{"Devices", []Panel{claimDevices(), claimFit()}},
-			{"Activity", claimActivity()},
-			{"Distribution over time", claimDistributions()},
-			{"Errors and incidents", claimIncidents()},
-			{"Sharing and pods", claimSharing()},
-			{"Status", claimStatus()},
-		},
-		folded: []string{"Activity", "Distribution over time", "Errors and incidents", "Sharing and pods", "Status"},
+			{"Summary", append(claimSummary(), claimPictures()...)}, {"Devices", []Panel{claimDevices(), claimFit()}},
+			{"Activity", claimActivity()}, {"Distribution over time", claimDistributions()},
+			{"Errors and incidents", claimIncidents()}, {"Sharing and pods", claimSharing()}, {"Status", claimStatus()},
+		}, folded: []string{"Activity", "Distribution over time", "Errors and incidents", "Sharing and pods", "Status"},
 	}
 }
 
@@ -43,90 +36,68 @@ func claimNodes() list {
 // claimPictures are what the claim's devices did, above who held them.
 func claimPictures() []Panel {
 	utilization := line("Utilization by device", "The claim's share of each device's utilization.", "percentunit",
-		"not measured", "{{device}} {{node}}",
+		"not measured; for network devices see Traffic by link", "{{device}} {{node}}",
 		`max by (<device>) (dra_claim_utilization_ratio{<of claims>})`)
 	utilization.max = 1
-	return append(inLine(
-		utilization,
+	return append(inLine(utilization,
 		line("Power by device", "The claim's share of each device's power.", "watt", "not measured", "{{device}} {{node}}",
 			`max by (<device>) (dra_claim_power_watts{<of claims>})`),
 		line("Memory used", "The claim's share of each device's memory in use.", "bytes", "not measured",
-			"{{device}} {{node}}", `max by (<device>) (dra_claim_memory_used_bytes{<of claims>})`),
-	), heldOverTime(`cluster=~"$cluster", node=~"$`+claimNodes().name+`", driver=~"$driver"`,
-		` and on (<device>) group by (<device>) (last_over_time(dra_claim_device_info{<of claims>}[$__range] @ end()))`))
-}
-
-// total marks a panel whose values are of several devices.
-func total(p Panel) Panel {
-	p.Total = true
-	return p
-}
-
-func fact(title, description, unit, noData, expr string, steps ...step) Panel {
-	return Panel{
-		Title: title, Description: description, Kind: Stat, Unit: unit, NoData: noData, Targets: []Target{{Expr: expr}},
-		Width: 4, Height: 4, steps: steps,
-	}
+			"{{device}} {{node}}", `max by (<device>) (dra_claim_memory_used_bytes{<of claims>})`)),
+		heldOverTime(`cluster=~"$cluster", node=~"$`+claimNodes().name+`", driver=~"$driver"`,
+			` and on (<device>) group by (<device>) (last_over_time(dra_claim_device_info{<of claims>}[$__range] @ end()))`))
 }
 
 func claimSummary() []Panel {
-	hours := fact("Device-hours",
+	hours := total(fact(4, 4, "Device-hours",
 		"Device-hours held by the claim in the selected time range. Shared devices are divided among their claims.", "h",
 		"not held",
 		`sum(max by (<claim device>) (increase(dra_claim_allocated_share_seconds_total{<of claims>}[$__range]))) / 3600`,
-		step{0, blue})
-	hours.decimals, hours.Total = 2, true
-	energy := fact("Energy", "Energy used by the claim's devices for it in the selected time range.", "kwatth",
-		"not measured",
-		`sum(max by (<claim device>) (increase(dra_claim_energy_joules_total{<of claims>}[$__range]))) / `+
-			`3.6e6`, step{0, blue})
-	energy.decimals, energy.Total = 3, true
+		step{0, blue}))
+	energy := precise(3,
+		total(fact(4, 4, "Energy", "Energy used by the claim's devices for it in the selected time range.", "kwatth",
+			"not measured",
+			`sum(max by (<claim device>) (increase(dra_claim_energy_joules_total{<of claims>}[$__range]))) / 3.6e6`, step{
+				0, blue,
+			})))
 	return []Panel{
-		fact("Devices held", "Devices that the claim holds now, without admin access.", "none", "none held",
+		fact(4, 4, "Devices held", "Devices that the claim holds now, without admin access.", "none", "none held",
 			`sum(max by (<claim driver>) (claim:dra_devices:count{<of claims>, resourceclaim_name!=""}))`, step{0, blue}),
-		fact("Devices idle", "The claim's devices that were idle during the idle window.", "none", "not measured",
-			`sum(max by (<claim driver>) (claim:dra_idle_devices:count{<of claims>, resourceclaim_name!=""}))`,
-			step{0, green}, step{1, orange}),
-		total(fact("Last active", "When one of the devices was last active. If none was, when the exporter first saw "+
-			"the claim.",
-			"dateTimeFromNow", "not measured",
+		fact(4, 4, "Devices idle", "The claim's devices that were idle during the idle window.", "none", "not measured",
+			`sum(max by (<claim driver>) (claim:dra_idle_devices:count{<of claims>, resourceclaim_name!=""}))`, step{
+				0, green,
+			}, step{1, orange}),
+		total(fact(4, 4, "Last active", "When one of the devices was last active. If none was, when the exporter first "+
+			"saw the claim.", "dateTimeFromNow", "not measured",
 			`max(dra_claim_last_active_timestamp_seconds{<of claims>}) * 1000`, step{0, blue})),
-		fact("Allocated", "When the claim was allocated.", "dateTimeFromNow", "unknown without the API or an inventory file",
+		fact(4, 4, "Allocated", "When the claim was allocated.", "dateTimeFromNow",
+			"unknown without the API or an inventory file",
 			`max(dra_claim_allocated_timestamp_seconds{<of claims of all drivers>}) * 1000`, step{0, blue}),
-		hours, energy,
+		hours,
+		energy,
 	}
 }
 
 func claimDevices() Panel {
-	return Panel{
-		Title: "Devices of the claim",
-		Description: "Devices that the claim holds now, how they are divided among claims, and how active each is. " +
-			"State: prepared, or allocated while the driver has yet to prepare it.",
-		Kind: Table, NoData: "the claim holds nothing now", Width: 24, Height: 7,
-		Targets: []Target{
-			{Expr: `max by (<claim device>, request, share_id, device_class, admin_access, attribution, state) ` +
-				`(dra_claim_device_info{<of claims>})`},
-			{Expr: `max by (<claim device>) (rate(dra_claim_active_seconds_total{` +
-				`<of claims>}[$__rate_interval]))`, Column: "Active", Unit: "percentunit"},
-			{Expr: `max by (<claim device>) (dra_claim_memory_used_bytes{<of claims>})`, Column: "Memory used", Unit: "bytes"},
-			{Expr: `max by (<claim device>) (dra_claim_memory_used_peak_bytes{` +
-				`<of claims>})`, Column: "Peak memory", Unit: "bytes"},
-			{Expr: `max by (<claim device>) (dra_claim_power_peak_watts{<of claims>})`, Column: "Peak power", Unit: "watt"},
-			{
-				Expr:   `max by (<claim device>) (dra_claim_last_error_timestamp_seconds{<of claims>}) * 1000`,
-				Column: "Last error", Unit: "dateTimeFromNow",
-			},
-		},
-	}
+	return tableOf("Devices of the claim", "Devices that the claim holds now, how they are divided among claims, and "+
+		"how active each is. State: prepared, or allocated while the driver has yet to prepare it.",
+		"the claim holds nothing now", 24, 7,
+		labelsOf(`max by (<claim device>, request, share_id, device_class, admin_access, attribution, state) `+
+			`(dra_claim_device_info{<of claims>})`),
+		columnOf("Active", "percentunit",
+			`max by (<claim device>) (rate(dra_claim_active_seconds_total{<of claims>}[$__rate_interval]))`),
+		columnOf("Memory used", "bytes", `max by (<claim device>) (dra_claim_memory_used_bytes{<of claims>})`),
+		columnOf("Peak memory", "bytes", `max by (<claim device>) (dra_claim_memory_used_peak_bytes{<of claims>})`),
+		columnOf("Peak power", "watt", `max by (<claim device>) (dra_claim_power_peak_watts{<of claims>})`),
+		columnOf("Last error", "dateTimeFromNow",
+			`max by (<claim device>) (dra_claim_last_error_timestamp_seconds{<of claims>}) * 1000`))
 }
 
 func claimStalled() Panel {
 	return Panel{
-		Title:       "Stalled",
-		Description: "When the claim kept a device busy without progress, as when a collective operation hangs.",
-		Kind:        Timeline, NoData: "it was not, or too little is measured to know", Width: 12, Height: 6,
-		MayBeEmpty: "while the claim is not stalled",
-		states:     []state{{"1", "stalled", red}},
+		Title: "Stalled", Description: "When the claim kept a device busy without progress, as when a collective " +
+			"operation hangs.", Kind: Timeline, NoData: "it was not, or too little is measured to know", Width: 12, Height: 6,
+		MayBeEmpty: "while the claim is not stalled", states: []state{{"1", "stalled", red}},
 		Targets: []Target{{
 			Expr: `max by (<claim device>) (dra_claim_stalled{<of claims>}) == 1`, Legend: "{{device}} {{node}}",
 		}},
@@ -136,73 +107,39 @@ func claimStalled() Panel {
 // claimHits are the tables of what hit the claim and its pods.
 func claimHits() []Panel {
 	return []Panel{
-		{
-			Title: "Errors that hit the claim",
-			Description: "Errors of the claim's devices in the selected time range while it held them, and when the last one " +
-				"of any kind was.",
-			Kind: Table, NoData: "no error hit it", Width: 12, Height: 6, MayBeEmpty: "without errors", sort: "Times", limit: 50,
-			Targets: []Target{
-				{
-					Expr: `topk(50, max by (<claim device>, kind, code) (increase(dra_claim_errors_total{<of claims>}[$__range])) ` +
-						`> 0)`,
-					Column: "Times", Unit: "none",
-				},
-				{
-					Expr:   `max by (<claim device>) (dra_claim_last_error_timestamp_seconds{<of claims>}) * 1000`,
-					Column: "Last one", Unit: "dateTimeFromNow",
-				},
-			},
-		},
-		{
-			Title: "Pods that were hit",
-			Description: "The same for each pod. An error that names a process hits only the pod of that process. " +
-				"Click a pod to see it alone.",
-			Kind: Table, NoData: "none", Width: 12, Height: 6, MayBeEmpty: "without errors", sort: "Times", limit: 50,
-			Targets: []Target{{
-				Expr: `topk(50, max by (<pod device>, kind, code) (increase(dra_pod_errors_total{<of pods>}[$__range])) > 0 ` +
-					`and on (<pod device>) dra_pod_claim_info{<of claims>})`,
-				Column: "Times", Unit: "none",
-			}},
-		},
+		orEmpty("without errors",
+			ranked("Times", 50, "Errors that hit the claim", "Errors of the claim's devices in the selected time range "+
+				"while it held them, and when the last one of any kind was.", "no error hit it", 12, 6,
+				columnOf("Times", "none",
+					`topk(50, max by (<claim device>, kind, code) (increase(dra_claim_errors_total{<of claims>}[$__range])) > 0)`),
+				columnOf("Last one", "dateTimeFromNow",
+					`max by (<claim device>) (dra_claim_last_error_timestamp_seconds{<of claims>}) * 1000`))),
+		orEmpty("without errors",
+			ranked("Times", 50, "Pods that were hit", "The same for each pod. An error that names a process hits only the "+
+				"pod of that process. Click a pod to see it alone.", "none", 12, 6,
+				columnOf("Times", "none", `topk(50, max by (<pod device>, kind, code) `+
+					`(increase(dra_pod_errors_total{<of pods>}[$__range])) > 0 and on (<pod device>) `+
+					`dra_pod_claim_info{<of claims>})`))),
 	}
 }
 
 func claimFit() Panel {
-	return Panel{
-		Title: "Smallest fit",
-		Description: "The smallest alternative on the node into which the claim would have fitted since it began, and what " +
-			"the claim needs of what it holds, by its peak memory and the 99.9th percentile of its activity, each with a " +
-			"margin.",
-		Kind: Table, NoData: "measured for less than an hour, or its use is unknown", Width: 24, Height: 6,
-		MayBeEmpty: "in the first hour",
-		Targets: []Target{
-			{
-				Expr:   `max by (<claim device>) (dra_claim_fit_ratio{<of claims>, resource="memory"})`,
-				Column: "Memory needed", Unit: "percentunit",
-			},
-			{
-				Expr:   `max by (<claim device>) (dra_claim_fit_ratio{<of claims>, resource="activity"})`,
-				Column: "Activity needed", Unit: "percentunit",
-			},
-			{
-				Expr:   `max by (<claim device>, alternative) (dra_claim_fit_unused_ratio{<of claims>})`,
-				Column: "Unused", Unit: "percentunit",
-			},
-		},
-	}
-}
-
-func line(title, description, unit, noData, legend, expr string) Panel {
-	return Panel{
-		Title: title, Description: description, Kind: Graph, Unit: unit, NoData: noData, Width: 12, Height: 8,
-		Targets: []Target{{Expr: expr, Legend: legend}},
-	}
+	return orEmpty("in the first hour",
+		tableOf("Smallest fit", "The smallest alternative on the node into which the claim would have fitted since it "+
+			"began, and what the claim needs of what it holds, by its peak memory and the 99.9th percentile of its "+
+			"activity, each with a margin.", "measured for less than an hour, or its use is unknown", 24, 6,
+			columnOf("Memory needed", "percentunit",
+				`max by (<claim device>) (dra_claim_fit_ratio{<of claims>, resource="memory"})`),
+			columnOf("Activity needed", "percentunit",
+				`max by (<claim device>) (dra_claim_fit_ratio{<of claims>, resource="activity"})`),
+			columnOf("Unused", "percentunit",
+				`max by (<claim device>, alternative) (dra_claim_fit_unused_ratio{<of claims>})`)))
 }
 
 func claimActivity() []Panel {
 	energy := line("Active time",
-		"Share of the time in which the claim kept each device busy, from activity counters. It includes activity between "+
-			"two samples.",
+		"Share of the time in which the claim kept each device busy, from activity counters. It includes activity "+
+			"between two samples.",
 		"percentunit", "not measured", "{{device}} {{node}}",
 		`clamp_max(sum by (<device>) (max by (<claim device>) (`+
 			`rate(dra_claim_active_seconds_total{<of claims>}[$__rate_interval])))
@@ -210,50 +147,46 @@ func claimActivity() []Panel {
 			`rate(dra_claim_allocated_seconds_total{<of claims>}[$__rate_interval]) > 0)),
 		  1)`)
 	energy.max = 1
-	engines := line("Engines of the claim", "Share of the time in which each engine was busy, of devices that the claim "+
-		"has to itself.", "percentunit", "no source reports engines, or the devices are shared",
+	engines := line("Engines of the claim", "Share of the time in which each engine was busy, of devices that the "+
+		"claim has to itself.", "percentunit", "no source reports engines, or the devices are shared",
 		"{{engine}} {{device}} {{node}}", `max by (<device>, engine) (dra_claim_engine_utilization_ratio{<of claims>})`)
 	engines.max = 1
-	flops := line("FLOP utilization", "Share of the highest rate of each device's tensor cores: the share of the time in "+
-		"which they were busy, times the clock divided by its highest.", "percentunit",
-		"no source reports tensor cores and clocks, or the devices are shared", "{{device}} {{node}}",
+	flops := line("FLOP utilization", "Share of the highest rate of each device's tensor cores: the share of the "+
+		"time in which they were busy, times the clock divided by its highest.", "percentunit", "no source reports "+
+		"tensor cores and clocks, or the devices are shared", "{{device}} {{node}}",
 		`max by (<device>) (
 		  device:dra_flop_utilization:ratio{<of devices>}
 		  and on (<device>) dra_claim_engine_utilization_ratio{<of claims>, engine="tensor"}
 		)`)
 	flops.max = 1
 	return []Panel{
-		energy, engines, flops,
+		energy,
+		engines,
+		flops,
 		line("Traffic by link", "The claim's share of the traffic on its devices' links.", "binBps", "not measured",
 			"{{link}} {{direction}} {{device}} {{node}}",
 			`sum by (<device>, link, direction) (
 			  max by (<claim device>, link, direction) (rate(dra_claim_io_bytes_total{<of claims>}[$__rate_interval])))`),
-		line("Power from the energy counter",
-			"Average power, as the rate of the claim's energy counter. It includes pods that live between two scrapes.", "watt",
-			"not measured", "{{device}} {{node}}",
-			`sum by (<device>) (max by (<claim device>) (rate(dra_claim_energy_joules_total{<of claims>}[$__rate_interval])))`),
+		line("Power from the energy counter", "Average power, as the rate of the claim's energy counter. It includes "+
+			"pods that live between two scrapes.", "watt", "not measured", "{{device}} {{node}}",
+			`sum by (<device>) (max by (<claim device>) `+
+				`(rate(dra_claim_energy_joules_total{<of claims>}[$__rate_interval])))`),
 	}
 }
 
 func claimIncidents() []Panel {
-	throttled := line("Throttled", "Share of the time in which each device ran below its clocks while the claim held it.",
-		"percentunit", "none, or not measured", "{{reason}} {{device}} {{node}}",
+	throttled := line("Throttled", "Share of the time in which each device ran below its clocks while the claim held "+
+		"it.", "percentunit", "none, or not measured", "{{reason}} {{device}} {{node}}",
 		`max by (<device>, reason) (rate(dra_claim_throttled_seconds_total{<of claims>}[$__rate_interval]))`)
 	throttled.max = 1
 	return append([]Panel{
-		{
-			Title: "Open incidents",
-			Description: "Open incidents that hit the claim, and when each began. The page of the node's exporter " +
-				"has the course of each, and what was recorded.",
-			Kind: Table, NoData: "none", Width: 24, Height: 4, MayBeEmpty: "without an incident", sort: "Began", limit: 20,
-			Targets: []Target{{
-				Expr:   `topk(20, max by (<device>, kind) (dra_claim_incident_onset_timestamp_seconds{<of claims>})) * 1000`,
-				Column: "Began", Unit: "dateTimeFromNow",
-			}},
-		},
-		line("Errors of its devices",
-			"Errors of each device while the claim held it, counted in full for each holder: do not sum over claims.", "none",
-			"none, or not measured", "{{kind}} {{code}} {{device}} {{node}}",
+		orEmpty("without an incident",
+			ranked("Began", 20, "Open incidents", "Open incidents that hit the claim, and when each began. The page of the "+
+				"node's exporter has the course of each, and what was recorded.", "none", 24, 4,
+				columnOf("Began", "dateTimeFromNow",
+					`topk(20, max by (<device>, kind) (dra_claim_incident_onset_timestamp_seconds{<of claims>})) * 1000`))),
+		line("Errors of its devices", "Errors of each device while the claim held it, counted in full for each holder: "+
+			"do not sum over claims.", "none", "none, or not measured", "{{kind}} {{code}} {{device}} {{node}}",
 			`round(max by (<device>, kind, code) (increase(dra_claim_errors_total{<of claims>}[$__rate_interval])))`),
 		throttled,
 		claimStalled(),
@@ -262,50 +195,29 @@ func claimIncidents() []Panel {
 
 func claimSharing() []Panel {
 	const same = `on (<device>) group by (<device>) (dra_claim_device_info{<of claims>, admin_access="false"})`
-	shared := line("Utilization of shared devices by claim",
-		"Utilization of this claim's devices by each claim that shares them. The sum is the device's utilization.",
-		"percentunit", "not measured",
+	shared := line("Utilization of shared devices by claim", "Utilization of this claim's devices by each claim that "+
+		"shares them. The sum is the device's utilization.", "percentunit", "not measured",
 		"{{namespace}}/{{resourceclaim_name}} {{device}} {{node}}",
 		`max by (<claim device>) (dra_claim_utilization_ratio{<of devices>} and `+same+`)`)
 	shared.stacked = true
 	return []Panel{
-		{
-			Title: "Claims on the same devices",
-			Description: "All claims on the devices that this claim holds, and how the device is divided among them: " +
-				"exclusive, cpus, process, capacity or equal. Nothing is attributed to admin access.",
-			Kind: Table, NoData: "the claim holds nothing now", Width: 12, Height: 8,
-			Targets: []Target{
-				{
-					Expr: `max by (<claim device>, share_id, admin_access, attribution) (dra_claim_device_info{<of devices>} and ` +
-						same + `)`,
-				},
-				{
-					Expr:   `max by (<claim device>, share_id) (dra_claim_consumed_capacity{<of devices>} and ` + same + `)`,
-					Column: "Consumed", Unit: "short",
-				},
-			},
-		},
+		tableOf("Claims on the same devices", "All claims on the devices that this claim holds, and how the device is "+
+			"divided among them: exclusive, cpus, process, capacity or equal. Nothing is attributed to admin access.",
+			"the claim holds nothing now", 12, 8,
+			labelsOf(`max by (<claim device>, share_id, admin_access, attribution) (dra_claim_device_info{<of devices>} `+
+				`and `+same+`)`),
+			columnOf("Consumed", "short",
+				`max by (<claim device>, share_id) (dra_claim_consumed_capacity{<of devices>} and `+same+`)`)),
 		shared,
-		{
-			Title:       "Pods of the claim",
-			Description: "Pods that use the claim's devices now, and how much of each. Click a pod to see it alone.",
-			Kind:        Table, NoData: "no pod uses it", Width: 24, Height: 6,
-			Targets: []Target{
-				{Expr: `max by (<pod device>, container) (dra_pod_claim_info{<of claims>, pod=~"$pod"})`},
-				{
-					Expr: `max by (<pod device>) (dra_pod_utilization_ratio{<of pods>} and on (<pod device>) ` +
-						`dra_pod_claim_info{<of claims>})`,
-					Column: "Utilization", Unit: "percentunit",
-				},
-				{
-					Expr: `max by (<pod device>) (dra_pod_memory_used_bytes{<of pods>} and on (<pod device>) ` +
-						`dra_pod_claim_info{<of claims>})`,
-					Column: "Memory used", Unit: "bytes",
-				},
-			},
-		},
-		line("Utilization by pod", "Utilization by each pod that uses devices of the claim.", "percentunit", "not measured",
-			"{{namespace}}/{{pod}} {{device}} {{node}}",
+		tableOf("Pods of the claim", "Pods that use the claim's devices now, and how much of each. Click a pod to see "+
+			"it alone.", "no pod uses it", 24, 6,
+			labelsOf(`max by (<pod device>, container) (dra_pod_claim_info{<of claims>, pod=~"$pod"})`),
+			columnOf("Utilization", "percentunit", `max by (<pod device>) (dra_pod_utilization_ratio{<of pods>} and on `+
+				`(<pod device>) dra_pod_claim_info{<of claims>})`),
+			columnOf("Memory used", "bytes", `max by (<pod device>) (dra_pod_memory_used_bytes{<of pods>} and on `+
+				`(<pod device>) dra_pod_claim_info{<of claims>})`)),
+		line("Utilization by pod", "Utilization by each pod that uses devices of the claim.", "percentunit",
+			"not measured", "{{namespace}}/{{pod}} {{device}} {{node}}",
 			`max by (<pod device>) (
 				dra_pod_utilization_ratio{<of pods>}
 				and on (<pod device>) dra_pod_claim_info{<of claims>})`),
@@ -314,22 +226,11 @@ func claimSharing() []Panel {
 
 func claimStatus() []Panel {
 	return []Panel{
-		{
-			Title:       "Conditions",
-			Description: "Conditions of the claim's devices, as their drivers report them in the claim's status.", Kind: Table,
-			NoData: "no driver reports conditions",
-			Width:  12, Height: 6,
-			Targets: []Target{{Expr: `max by (<claim device>, type, status) ` +
-				`(dra_claim_device_condition{<of claims>} == 1)`}},
-		},
-		{
-			Title: "Network data",
-			Description: "Interface, IP addresses and hardware address of the claim's network devices, as their drivers " +
-				"report them.",
-			Kind:   Table,
-			NoData: "no driver reports network data", Width: 12, Height: 6,
-			Targets: []Target{{Expr: `max by (<claim device>, interface, ip, hardware_address) ` +
-				`(dra_claim_network_info{<of claims>})`}},
-		},
+		tableOf("Conditions", "Conditions of the claim's devices, as their drivers report them in the claim's status.",
+			"no driver reports conditions", 12, 6,
+			labelsOf(`max by (<claim device>, type, status) (dra_claim_device_condition{<of claims>} == 1)`)),
+		tableOf("Network data", "Interface, IP addresses and hardware address of the claim's network devices, as their "+
+			"drivers report them.", "no driver reports network data", 12, 6,
+			labelsOf(`max by (<claim device>, interface, ip, hardware_address) (dra_claim_network_info{<of claims>})`)),
 	}
 }

@@ -41,25 +41,21 @@ const noDistribution = "not measured, or Prometheus does not scrape native histo
 func claimDistributions() []Panel {
 	var maps, graphs []Panel
 	table := Panel{
-		Title: "Quantiles in the selected time",
-		Description: "Values that the claim's part did not exceed in 50 %, 95 % and 99 % of the time, summed over its " +
-			"devices of the driver. Every reading counts, not only those at scrapes.",
+		Title: "Quantiles in the selected time", Description: "Values that the claim's part did not exceed in 50 %, 95 " +
+			"% and 99 % of the time, summed over its devices of the driver. Every reading counts, not only those at scrapes.",
 		Kind: Table, NoData: noDistribution, Width: 24, Height: 6,
 	}
 	for _, d := range distributions() {
 		maps = append(maps, Panel{
-			Title: d.name + " over time",
-			Description: "The share of the time that the claim's part had each value, from every reading. " + d.zero +
-				" Several claims count equally.",
-			Kind: Heatmap, Unit: "percentunit", axis: d.unit, axisMin: d.axisMin, NoData: noDistribution,
-			Width: 8, Height: 8,
+			Title: d.name + " over time", Description: "The share of the time that the claim's part had each value, from " +
+				"every reading. " + d.zero + " Several claims count equally.", Kind: Heatmap, Unit: "percentunit", axis: d.unit,
+			axisMin: d.axisMin, NoData: noDistribution, Width: 8, Height: 8,
 			Targets: []Target{{Expr: `avg(avg by (<claim driver>) (rate(` + d.metric + `{<of claims>}[$__rate_interval])))`}},
 		})
 		graph := Panel{
-			Title: d.name + ", quantiles",
-			Description: "Values that the claim's part did not exceed in 50 %, 95 % and 99 % of the time, summed over " +
-				"its devices of the driver. Over one minute, p99 is imprecise.",
-			Kind: Graph, Unit: d.unit, NoData: noDistribution, Width: 8, Height: 8,
+			Title: d.name + ", quantiles", Description: "Values that the claim's part did not exceed in 50 %, 95 % and 99 % " +
+				"of the time, summed over its devices of the driver. Over one minute, p99 is imprecise.", Kind: Graph,
+			Unit: d.unit, NoData: noDistribution, Width: 8, Height: 8,
 		}
 		for _, q := range quantiles() {
 			// Without observations a quantile is not a number.
@@ -68,10 +64,8 @@ func claimDistributions() []Panel {
 				Expr:   fmt.Sprintf(expr, q.value, "rate", d.metric, "$__rate_interval"),
 				Legend: q.name + " {{resourceclaim_name}} {{driver}} {{node}}",
 			})
-			table.Targets = append(table.Targets, Target{
-				Expr:   fmt.Sprintf(expr, q.value, "increase", d.metric, "$__range"),
-				Column: d.name + " " + q.name, Unit: d.unit,
-			})
+			table.Targets = append(table.Targets,
+				columnOf(d.name+" "+q.name, d.unit, fmt.Sprintf(expr, q.value, "increase", d.metric, "$__range")))
 		}
 		graphs = append(graphs, graph)
 	}

@@ -5,17 +5,12 @@ import "strings"
 // exporter is the dashboard of the exporter itself: the state of its sources and its cost.
 func exporter() Board {
 	return Board{
-		UID: "dra-exporter", Title: "DRA / Exporter",
-		search: "node", uses: []string{"cluster", "node"},
+		UID: "dra-exporter", Title: "DRA / Exporter", search: "node", uses: []string{"cluster", "node"},
 		Description: "State of the exporters' sources, results of the join, and cost of the exporters.",
 		Rows: []Row{
-			{"State", exporterState()},
-			{"Sources", exporterSources()},
-			{driversRow, append(exporterLives(), driverCalls()...)},
-			{joinsRow, exporterJoins()},
-			{"Cost", exporterCost()},
-		},
-		folded: []string{driversRow, joinsRow},
+			{"State", exporterState()}, {"Sources", exporterSources()},
+			{driversRow, append(exporterLives(), driverCalls()...)}, {joinsRow, exporterJoins()}, {"Cost", exporterCost()},
+		}, folded: []string{driversRow, joinsRow},
 	}
 }
 
@@ -32,48 +27,28 @@ func top(by, expr, of string) string {
 
 func exporterState() []Panel {
 	return []Panel{
+		fact(6, 4, "Exporters", "Number of exporters that Prometheus can scrape.", "none", "none is scraped",
+			`count(group by (<node>) (dra_exporter_node_info{<of nodes>}))`, step{0, blue}),
+		fact(6, 4, "Oldest snapshot", "Age of the oldest snapshot of any exporter. A few seconds plus the time since "+
+			"the scrape are normal.", "s", "none is scraped",
+			`time() - min(dra_exporter_snapshot_timestamp_seconds{<of nodes>})`, step{0, green}, step{60, orange}, step{
+				300, red,
+			}),
+		fact(6, 4, "Failing sources", "Sources that fail now, of all exporters.", "none", "none is scraped",
+			`count(group by (<node>, source) (node:dra_failing_source:info{<of nodes>})) or 0 * count(group by (<node>) `+
+				`(node:dra_exporter_up:max{<of nodes>} == 1))`, step{0, green}, step{1, red}),
+		orEmpty("where every device is measured",
+			fact(6, 4, "Devices without telemetry", "Devices that are known but cannot be measured, for any reason.", "none",
+				"none", `sum(max by (<node>, driver, reason) (dra_exporter_unresolved_devices{<of nodes>}))`, step{0, green}, step{
+					1, yellow,
+				})),
+		tableOf("Versions", "Number of exporters by version.", "none is scraped", 12, 7,
+			columnOf("Exporters", "none", `count by (version, revision, goversion) (group by (<node>, version, revision, `+
+				`goversion) (dra_exporter_build_info{<of nodes>}))`)),
 		{
-			Title: "Exporters", Description: "Number of exporters that Prometheus can scrape.", Kind: Stat, Unit: "none",
-			NoData: "none is scraped", Width: 6, Height: 4, steps: []step{{0, blue}},
-			Targets: []Target{{Expr: `count(group by (<node>) (dra_exporter_node_info{<of nodes>}))`}},
-		},
-		{
-			Title:       "Oldest snapshot",
-			Description: "Age of the oldest snapshot of any exporter. A few seconds plus the time since the scrape are normal.",
-			Kind:        Stat, Unit: "s", NoData: "none is scraped",
-			Width: 6, Height: 4, steps: []step{{0, green}, {60, orange}, {300, red}},
-			Targets: []Target{{Expr: `time() - min(dra_exporter_snapshot_timestamp_seconds{<of nodes>})`}},
-		},
-		{
-			Title: "Failing sources", Description: "Sources that fail now, of all exporters.", Kind: Stat, Unit: "none",
-			NoData: "none is scraped", Width: 6, Height: 4,
-			steps: []step{{0, green}, {1, red}},
-			Targets: []Target{{
-				Expr: `count(group by (<node>, source) (node:dra_failing_source:info{<of nodes>})) ` +
-					`or 0 * count(group by (<node>) (node:dra_exporter_up:max{<of nodes>} == 1))`,
-			}},
-		},
-		{
-			Title: "Devices without telemetry", Description: "Devices that are known but cannot be measured, for any reason.",
-			Kind: Stat, Unit: "none", NoData: "none", Width: 6, Height: 4,
-			steps:      []step{{0, green}, {1, yellow}},
-			Targets:    []Target{{Expr: `sum(max by (<node>, driver, reason) (dra_exporter_unresolved_devices{<of nodes>}))`}},
-			MayBeEmpty: "where every device is measured",
-		},
-		{
-			Title: "Versions", Description: "Number of exporters by version.", Kind: Table, NoData: "none is scraped",
-			Width: 12, Height: 7,
-			Targets: []Target{{
-				Expr: `count by (version, revision, goversion) (` +
-					`group by (<node>, version, revision, goversion) (dra_exporter_build_info{<of nodes>}))`,
-				Column: "Exporters", Unit: "none",
-			}},
-		},
-		{
-			Title:       "Failing sources over time",
-			Description: "When readings failed, of the 20 sources that failed for the longest in the selected time range.",
-			Kind:        Timeline, NoData: "no source failed", Width: 12, Height: 7, MayBeEmpty: "where no source failed",
-			states: []state{{"1", "fails", red}},
+			Title: "Failing sources over time", Description: "When readings failed, of the 20 sources that failed for the " +
+				"longest in the selected time range.", Kind: Timeline, NoData: "no source failed", Width: 12, Height: 7,
+			MayBeEmpty: "where no source failed", states: []state{{"1", "fails", red}},
 			Targets: []Target{{
 				Expr: `max by (<node>, source) (node:dra_failing_source:info{<of nodes>}) and on (<node>, source) topk(20, ` +
 					`max by (<node>, source) (count_over_time(node:dra_failing_source:info{<of nodes>}[$__range] @ end())))`,
@@ -85,33 +60,24 @@ func exporterState() []Panel {
 
 func exporterSources() []Panel {
 	return []Panel{
-		line("Mean duration of readings",
-			"Mean duration of the readings of each source over all nodes. Sources are read concurrently: a slow source delays "+
-				"neither the others nor scrapes.",
-			"s", "none is scraped", "{{source}}",
-			`sum by (source) (max by (<node>, source) (node:dra_source_duration_seconds:rate{<of nodes>})) `+
-				`/ (sum by (source) (max by (<node>, source) (node:dra_source_readings:rate{<of nodes>})) > 0)`),
-		line("Slowest sources",
-			"Mean duration of the readings of a source on a node, of the 20 that took the longest at the end.",
-			"s", "none is scraped", "{{source}} {{node}}",
-			top("<node>, source", `max by (<node>, source) (node:dra_source_duration_seconds:rate{<of nodes>}) `+
-				`/ on (<node>, source) (max by (<node>, source) (node:dra_source_readings:rate{<of nodes>}) > 0)`,
-				`max by (<node>, source) (node:dra_source_duration_seconds:rate{<of nodes>} <end>) `+
-					`/ on (<node>, source) (max by (<node>, source) (node:dra_source_readings:rate{<of nodes>} <end>) > 0)`)),
+		line("Mean duration of readings", "Mean duration of the readings of each source over all nodes. Sources are "+
+			"read concurrently: a slow source delays neither the others nor scrapes.", "s", "none is scraped", "{{source}}",
+			`sum by (source) (max by (<node>, source) (node:dra_source_duration_seconds:rate{<of nodes>})) / (sum by `+
+				`(source) (max by (<node>, source) (node:dra_source_readings:rate{<of nodes>})) > 0)`),
+		line("Slowest sources", "Mean duration of the readings of a source on a node, of the 20 that took the longest "+
+			"at the end.", "s", "none is scraped", "{{source}} {{node}}",
+			top("<node>, source", `max by (<node>, source) (node:dra_source_duration_seconds:rate{<of nodes>}) / on `+
+				`(<node>, source) (max by (<node>, source) (node:dra_source_readings:rate{<of nodes>}) > 0)`,
+				`max by (<node>, source) (node:dra_source_duration_seconds:rate{<of nodes>} <end>) / on (<node>, source) (max `+
+					`by (<node>, source) (node:dra_source_readings:rate{<of nodes>} <end>) > 0)`)),
 		orEmpty("where no reading ever failed",
 			line("Failed readings", "Failed readings per second, by reason.", "cps", "none failed", "{{source}} {{reason}}",
 				`sum by (source, reason) (max by (<node>, source, reason) (
 					rate(dra_exporter_source_errors_total{<of nodes>}[$__rate_interval])))`)),
-		{
-			Title: "Last success", Description: "Time of the last successful reading of the 20 sources for which it is the " +
-				"longest ago.", Kind: Table,
-			NoData: "none is scraped", Width: 12, Height: 8,
-			Targets: []Target{{
-				Expr: `bottomk(20, min by (<node>, source) (dra_exporter_source_last_success_timestamp_seconds{<of nodes>})) * ` +
-					`1000`,
-				Column: "Last success", Unit: "dateTimeFromNow",
-			}},
-		},
+		tableOf("Last success", "Time of the last successful reading of the 20 sources for which it is the longest ago.",
+			"none is scraped", 12, 8,
+			columnOf("Last success", "dateTimeFromNow",
+				`bottomk(20, min by (<node>, source) (dra_exporter_source_last_success_timestamp_seconds{<of nodes>})) * 1000`)),
 		orEmpty("where no input was ever rejected",
 			line("Rejected input", "Rows and readings per second that were rejected, by input and reason.", "cps",
 				"nothing is rejected", "{{input}} {{reason}}",
@@ -123,8 +89,8 @@ func exporterSources() []Panel {
 // exporterLives are the panels of how long claims stay in a state, by driver.
 func exporterLives() []Panel {
 	quantile := func(q, family string) string {
-		return `histogram_quantile(` + q + `, sum by (driver, le) (max by (<node>, driver, le) ` +
-			`(` + family + `_bucket{<of nodes>})))`
+		return `histogram_quantile(` + q + `, sum by (driver, le) (max by (<node>, driver, le) (` + family +
+			`_bucket{<of nodes>})))`
 	}
 	total := func(family string) string {
 		return `sum by (driver) (max by (<node>, driver) (` + family + `_count{<of nodes>}))`
@@ -134,21 +100,16 @@ func exporterLives() []Panel {
 		firstActivity = "dra_claim_first_activity_seconds"
 	)
 	return []Panel{
-		orEmpty("where no claim was created in the time shown", Panel{
-			Title: "Claims until they are prepared, and until they are active",
-			Description: "How long the claims of a driver waited until they were prepared, and from then until their use was " +
-				"first above the idle thresholds: how long pods wait for drivers, and how long jobs take until they compute. Of " +
-				"all claims since each exporter, or its state folder, was new.",
-			Kind: Table, NoData: "no claim was prepared", Width: 24, Height: 7, sort: "Prepared",
-			Targets: []Target{
-				{Expr: total(preparation), Column: "Prepared", Unit: "none"},
-				{Expr: quantile("0.5", preparation), Column: "Wait, median", Unit: "s"},
-				{Expr: quantile("0.95", preparation), Column: "Wait, p95", Unit: "s"},
-				{Expr: total(firstActivity), Column: "Became active", Unit: "none"},
-				{Expr: quantile("0.5", firstActivity), Column: "Until active, median", Unit: "s"},
-				{Expr: quantile("0.95", firstActivity), Column: "Until active, p95", Unit: "s"},
-			},
-		}),
+		orEmpty("where no claim was created in the time shown",
+			ranked("Prepared", 0, "Claims until they are prepared, and until they are active", "How long the claims of a "+
+				"driver waited until they were prepared, and from then until their use was first above the idle thresholds: "+
+				"how long pods wait for drivers, and how long jobs take until they compute. Of all claims since each "+
+				"exporter, or its state folder, was new.", "no claim was prepared", 24, 7,
+				columnOf("Prepared", "none", total(preparation)), columnOf("Wait, median", "s", quantile("0.5", preparation)),
+				columnOf("Wait, p95", "s", quantile("0.95", preparation)),
+				columnOf("Became active", "none", total(firstActivity)),
+				columnOf("Until active, median", "s", quantile("0.5", firstActivity)),
+				columnOf("Until active, p95", "s", quantile("0.95", firstActivity)))),
 	}
 }
 
@@ -161,101 +122,66 @@ func driverCalls() []Panel {
 	)
 	mean := func(by, family string) string {
 		of := func(part string) string {
-			return `sum by (` + by + `) (max by (<node>, ` + by + `) (increase(` + family + part +
-				`{<of nodes>}[$__range])))`
+			return `sum by (` + by + `) (max by (<node>, ` + by + `) (increase(` + family + part + `{<of nodes>}[$__range])))`
 		}
 		return of("_sum") + ` / (` + of("_count") + ` > 0)`
 	}
 	count := func(by, family string) string {
-		return `sum by (` + by + `) (max by (<node>, ` + by + `) (increase(` + family +
-			`_count{<of nodes>}[$__range]))) > 0`
+		return `sum by (` + by + `) (max by (<node>, ` + by + `) (increase(` + family + `_count{<of nodes>}[$__range]))) > 0`
 	}
 	return []Panel{
-		orEmpty("without metrics of the kubelet", Panel{
-			Title: "Calls of drivers by the kubelet",
-			Description: "Calls of each driver in the selected time range, by the kubelet's own metrics. The claims' mean " +
-				"wait minus the mean call is the time that the kubelet took, and pods that it handled first.",
-			Kind: Table, Width: 8, Height: 7, sort: "Calls",
-			NoData: "needs the kubelet's metrics (" + called + ") with the label node",
-			Targets: []Target{
-				{Expr: count("driver_name, method_name, grpc_status_code", called), Column: "Calls", Unit: "none"},
-				{Expr: mean("driver_name, method_name, grpc_status_code", called), Column: "Mean", Unit: "s"},
-			},
-		}),
-		orEmpty("without metrics of the kubelet", Panel{
-			Title: "Claims of pods, by the kubelet",
-			Description: "How long the kubelet took to prepare and to unprepare all claims of a pod, and how often it failed, " +
-				"in the selected time range.",
-			Kind: Table, Width: 8, Height: 7, sort: "Pods",
-			NoData: "needs the kubelet's metrics (" + operations + ") with the label node",
-			Targets: []Target{
-				{Expr: count("operation_name, is_error", operations), Column: "Pods", Unit: "none"},
-				{Expr: mean("operation_name, is_error", operations), Column: "Mean", Unit: "s"},
-			},
-		}),
-		orEmpty("without metrics of NVIDIA's DRA driver", Panel{
-			Title: "NVIDIA's DRA driver",
-			Description: "Requests to NVIDIA's DRA driver by its own metrics, requests in progress, and errors, in " +
-				"the selected time range.",
-			Kind: Table, Width: 8, Height: 7, sort: "Requests",
-			NoData: "needs the metrics of NVIDIA's DRA driver (" + nvidia + ") with the label node",
-			Targets: []Target{
-				{
-					Expr: `sum by (driver, error_type) (max by (<node>, driver, error_type) (` +
-						`increase(nvidia_dra_node_prepare_errors_total{<of nodes>}[$__range])) > 0)`,
-					Column: "Failed", Unit: "none",
-				},
-				{Expr: count("driver, operation", nvidia), Column: "Requests", Unit: "none"},
-				{Expr: mean("driver, operation", nvidia), Column: "Mean", Unit: "s"},
-				{
-					Expr: `sum by (driver, operation) (max by (<node>, driver, operation) (nvidia_dra_requests_inflight{` +
-						`<of nodes>}))`,
-					Column: "In progress", Unit: "none",
-				},
-			},
-		}),
+		orEmpty("without metrics of the kubelet",
+			ranked("Calls", 0, "Calls of drivers by the kubelet", "Calls of each driver in the selected time range, by the "+
+				"kubelet's own metrics. The claims' mean wait minus the mean call is the time that the kubelet took, and pods "+
+				"that it handled first.", "needs the kubelet's metrics ("+called+") with the label node", 8, 7,
+				columnOf("Calls", "none", count("driver_name, method_name, grpc_status_code", called)),
+				columnOf("Mean", "s", mean("driver_name, method_name, grpc_status_code", called)))),
+		orEmpty("without metrics of the kubelet",
+			ranked("Pods", 0, "Claims of pods, by the kubelet", "How long the kubelet took to prepare and to unprepare all "+
+				"claims of a pod, and how often it failed, in the selected time range.", "needs the kubelet's metrics ("+
+				operations+") with the label node", 8, 7,
+				columnOf("Pods", "none", count("operation_name, is_error", operations)),
+				columnOf("Mean", "s", mean("operation_name, is_error", operations)))),
+		orEmpty("without metrics of NVIDIA's DRA driver",
+			ranked("Requests", 0, "NVIDIA's DRA driver", "Requests to NVIDIA's DRA driver by its own metrics, requests in "+
+				"progress, and errors, in the selected time range.", "needs the metrics of NVIDIA's DRA driver ("+nvidia+") "+
+				"with the label node", 8, 7,
+				columnOf("Failed", "none", `sum by (driver, error_type) (max by (<node>, driver, error_type) `+
+					`(increase(nvidia_dra_node_prepare_errors_total{<of nodes>}[$__range])) > 0)`),
+				columnOf("Requests", "none", count("driver, operation", nvidia)),
+				columnOf("Mean", "s", mean("driver, operation", nvidia)),
+				columnOf("In progress", "none",
+					`sum by (driver, operation) (max by (<node>, driver, operation) (nvidia_dra_requests_inflight{<of nodes>}))`))),
 	}
 }
 
 func exporterJoins() []Panel {
 	return []Panel{
 		orEmpty("where every device is measured",
-			line("Devices without telemetry by reason",
-				"Devices that are not measured, by reason. The reasons no_source and not_instantiated are not failures.", "none",
-				"none", "{{driver}} {{reason}}",
+			line("Devices without telemetry by reason", "Devices that are not measured, by reason. The reasons no_source "+
+				"and not_instantiated are not failures.", "none", "none", "{{driver}} {{reason}}",
 				`sum by (driver, reason) (max by (<node>, driver, reason) (dra_exporter_unresolved_devices{<of nodes>}))`)),
-		{
-			Title: "Pods whose devices are unknown",
-			Description: "Pods with claims for which it is unknown what they hold, by reason. Their devices count as free, " +
-				"and nothing is charged to them. See DRAExporterUnresolvedPods in the runbook.",
-			Kind: Graph, Unit: "none", NoData: "none", Width: 12, Height: 8,
-			MayBeEmpty: "where the devices of all pods are known",
-			Targets: []Target{{
-				Expr: `topk(20, max by (<node>, reason) (dra_exporter_unresolved_pods{<of nodes>}) > ` +
-					`0)`, Legend: "{{reason}} {{node}}",
-			}},
-		},
-		{
-			Title: "Conflicts of kubelet and API server",
-			Description: "Rows of the kubelet that the API server's claims contradict, by kind. They last for seconds after a " +
-				"force delete. See DRAExporterConflicts in the runbook.",
-			Kind: Graph, Unit: "none", NoData: "none", Width: 12, Height: 8, MayBeEmpty: "without a conflict",
-			Targets: []Target{{
-				Expr: `topk(20, max by (<node>, kind) (dra_exporter_conflicts{<of nodes>}) > 0)`, Legend: "{{kind}} {{node}}",
-			}},
-		},
+		orEmpty("where the devices of all pods are known",
+			line("Pods whose devices are unknown", "Pods with claims for which it is unknown what they hold, by reason. "+
+				"Their devices count as free, and nothing is charged to them. See DRAExporterUnresolvedPods in the runbook.",
+				"none", "none", "{{reason}} {{node}}",
+				`topk(20, max by (<node>, reason) (dra_exporter_unresolved_pods{<of nodes>}) > 0)`)),
+		orEmpty("without a conflict",
+			line("Conflicts of kubelet and API server", "Rows of the kubelet that the API server's claims contradict, by "+
+				"kind. They last for seconds after a force delete. See DRAExporterConflicts in the runbook.", "none", "none",
+				"{{kind}} {{node}}", `topk(20, max by (<node>, kind) (dra_exporter_conflicts{<of nodes>}) > 0)`)),
 		line("Series", "Series of devices, claims and pods, of the 20 exporters with the most at the end.", "none",
 			"none is scraped", "{{node}}",
 			top("<node>", `max by (<node>) (dra_exporter_series{<of nodes>})`, `dra_exporter_series{<of nodes>} <end>`)),
-		orEmpty("where none are dropped", line("Series dropped", "Series that are dropped because of --max-series.", "none",
-			"none", "{{node}}", `topk(20, max by (<node>) (dra_exporter_series_dropped{<of nodes>}) > 0)`)),
-		line("Receipts", "Ended claims with a receipt, per second, over all nodes.", "cps",
-			"no flight recorder", "receipts",
-			`sum(max by (<node>) (rate(dra_exporter_receipts_total{<of nodes>}[$__rate_interval])))`),
+		orEmpty("where none are dropped",
+			line("Series dropped", "Series that are dropped because of --max-series.", "none", "none", "{{node}}",
+				`topk(20, max by (<node>) (dra_exporter_series_dropped{<of nodes>}) > 0)`)),
+		line("Receipts", "Ended claims with a receipt, per second, over all nodes.", "cps", "no flight recorder",
+			"receipts", `sum(max by (<node>) (rate(dra_exporter_receipts_total{<of nodes>}[$__rate_interval])))`),
 		line("Age of snapshots", "Age of the scraped snapshot over time, of the 20 exporters whose last one is the oldest.",
-			"s", "none is scraped", "{{node}}",
-			`time() - (max by (<node>) (dra_exporter_snapshot_timestamp_seconds{<of nodes>}) and on (<node>) bottomk(20, `+
-				`max by (<node>) (dra_exporter_snapshot_timestamp_seconds{<of nodes>} @ end())))`),
+			"s", "none is scraped", "{{node}}", `time() - (max by (<node>) `+
+				`(dra_exporter_snapshot_timestamp_seconds{<of nodes>}) and on (<node>) bottomk(20, max by (<node>) `+
+				`(dra_exporter_snapshot_timestamp_seconds{<of nodes>} @ end())))`),
 	}
 }
 
@@ -266,19 +192,20 @@ func exporterCost() []Panel {
 	)
 	return []Panel{
 		line("CPU", "CPU usage of the 20 exporters with the most at the end.", "none", "no process metrics", "{{node}}",
-			top("<node>", `sum by (<node>) (max by (<node>) (rate(process_cpu_seconds_total{<of nodes>}[$__rate_interval]) `+
-				``+own+`))`,
+			top("<node>",
+				`sum by (<node>) (max by (<node>) (rate(process_cpu_seconds_total{<of nodes>}[$__rate_interval]) `+own+`))`,
 				`rate(process_cpu_seconds_total{<of nodes>}[$__rate_interval] <end>) `+ownAtEnd)),
 		line("Resident memory", "Resident memory of the 20 exporters with the most at the end.", "bytes",
-			"no process metrics", "{{node}}", top("<node>", `max by (<node>) (process_resident_memory_bytes{<of nodes>} `+
-				``+own+`)`,
+			"no process metrics", "{{node}}",
+			top("<node>", `max by (<node>) (process_resident_memory_bytes{<of nodes>} `+own+`)`,
 				`process_resident_memory_bytes{<of nodes>} <end> `+ownAtEnd)),
 		line("Duration of scrapes", "Duration of Prometheus' scrapes, of the 20 exporters with the longest at the end.",
-			"s", "none is scraped", "{{node}}", top("<node>", `max by (<node>) (scrape_duration_seconds{<of nodes>} `+own+`)`,
+			"s", "none is scraped", "{{node}}",
+			top("<node>", `max by (<node>) (scrape_duration_seconds{<of nodes>} `+own+`)`,
 				`avg_over_time(scrape_duration_seconds{<of nodes>}[$__rate_interval] <end>) `+ownAtEnd)),
-		line("Goroutines",
-			"Goroutines of the 20 exporters with the most at the end. A number that rises continuously indicates a leak.",
-			"none", "no process metrics", "{{node}}", top("<node>", `max by (<node>) (go_goroutines{<of nodes>} `+own+`)`,
+		line("Goroutines", "Goroutines of the 20 exporters with the most at the end. A number that rises continuously "+
+			"indicates a leak.", "none", "no process metrics", "{{node}}",
+			top("<node>", `max by (<node>) (go_goroutines{<of nodes>} `+own+`)`,
 				`go_goroutines{<of nodes>} <end> `+ownAtEnd)),
 	}
 }

@@ -9,19 +9,14 @@ import (
 // fleet is the overview of the cluster.
 func fleet() Board {
 	return Board{
-		UID: "dra-fleet", Title: "DRA / Fleet",
-		search: "namespace", recorded: true, uses: []string{"cluster", "driver", "model", "namespace"},
-		lists:       []list{idleNames()},
-		Description: "Claimed, idle, free and unhealthy devices, and the waste by namespace.",
+		UID: "dra-fleet", Title: "DRA / Fleet", search: "namespace", recorded: true,
+		uses: []string{"cluster", "driver", "model", "namespace"}, lists: []list{idleNames()}, Description: "Claimed, " +
+			"idle, free and unhealthy devices, and the waste by namespace.",
 		Rows: []Row{
-			{"Now", fleetNow()},
-			{"What to act on", []Panel{firingAlerts(), idleClaims()}},
-			{problemRow, []Panel{sickDevices(), incidentsTable()}},
-			{stuckRow, stuckClaims()},
-			{"Waste and use", fleetUse()},
+			{"Now", fleetNow()}, {"What to act on", []Panel{firingAlerts(), idleClaims()}},
+			{problemRow, []Panel{sickDevices(), incidentsTable()}}, {stuckRow, stuckClaims()}, {"Waste and use", fleetUse()},
 			{failingRow, failing()},
-		},
-		folded: []string{problemRow, stuckRow, "Waste and use", failingRow},
+		}, folded: []string{problemRow, stuckRow, "Waste and use", failingRow},
 	}
 }
 
@@ -34,30 +29,22 @@ const (
 
 // failing are the nodes and devices that fail more often than their cluster.
 func failing() []Panel {
-	table := func(title, of, record, failed, by string) Panel {
+	failures := func(title, of, record, failed, by string) Panel {
 		last := `max by (` + by + `) (last_over_time(` + record + `{` + of + `}[2h]))`
 		shown := fmt.Sprintf(` and on (`+by+`) topk(%d, %s)`, shownAlerts, last)
-		return Panel{
-			Title: title,
-			Description: "At least how many times as often it failed as its cluster within a week (at three standard " +
-				"deviations). A failure is an hour in which a device was lost or unhealthy, or had a hardware error; one or two " +
-				"such hours are too few to be listed.",
-			Kind: Table, NoData: "no node or device stands out", Width: 12, Height: 7, sort: "At least × the cluster",
-			limit:      shownAlerts,
-			MayBeEmpty: "where no node or device stands out",
-			Targets: []Target{
-				{Expr: fmt.Sprintf(`topk(%d, %s)`, shownAlerts, last), Column: "At least × the cluster", Unit: "none"},
-				{
-					Expr:   `max by (` + by + `) (sum_over_time(` + failed + `{` + of + `}[7d]))` + shown,
-					Column: "Hours with a failure", Unit: "none",
-				},
-			},
-		}
+		return orEmpty("where no node or device stands out",
+			ranked("At least × the cluster", shownAlerts, title, "At least how many times as often it failed as its "+
+				"cluster within a week (at three standard deviations). A failure is an hour in which a device was lost or "+
+				"unhealthy, or had a hardware error; one or two such hours are too few to be listed.",
+				"no node or device stands out", 12, 7,
+				columnOf("At least × the cluster", "none", fmt.Sprintf(`topk(%d, %s)`, shownAlerts, last)),
+				columnOf("Hours with a failure", "none", `max by (`+by+`) (sum_over_time(`+failed+`{`+of+`}[7d]))`+shown)))
 	}
 	return []Panel{
-		table("Nodes that fail more often", `cluster=~"$cluster", node=~"$node"`, rules.FailingNodes,
+		failures("Nodes that fail more often", `cluster=~"$cluster", node=~"$node"`, rules.FailingNodes,
 			"node:dra_failed:info1h", "<node>"),
-		table("Devices that fail more often", `<of devices>`, rules.FailingDevices, "device:dra_failed:info1h", "<device>"),
+		failures("Devices that fail more often", `<of devices>`, rules.FailingDevices, "device:dra_failed:info1h",
+			"<device>"),
 	}
 }
 
@@ -75,81 +62,61 @@ func devicesOf(states string) string {
 const claimedDevices = `max by (cluster, driver, vendor, model) (cluster:dra_claimed_devices:count{<of models>})`
 
 // utilization is the mean of the claimed devices that report it.
-const utilization = `sum(max by (cluster, driver) (` +
-	`cluster:dra_utilization:sum{cluster=~"$cluster", driver=~"$driver"})) ` +
-	`/ sum(max by (cluster, driver, at_most) (cluster:dra_utilization:count{cluster=~"$cluster", driver=~"$driver"}))`
+const utilization = `sum(max by (cluster, driver) (cluster:dra_utilization:sum{cluster=~"$cluster", ` +
+	`driver=~"$driver"})) / sum(max by (cluster, driver, at_most) ` +
+	`(cluster:dra_utilization:count{cluster=~"$cluster", driver=~"$driver"}))`
 
 func number(title, description, expr string, steps ...step) Panel {
-	return Panel{
-		link:  "dra-nodes",
-		Title: title, Description: description, Kind: Stat, Unit: "none", NoData: "no exporter",
-		Targets: []Target{{Expr: expr}},
-		Width:   3, Height: 4, steps: steps,
-	}
-}
-
-// linked returns the panel with another link.
-func linked(uid string, p Panel) Panel {
-	p.link = uid
-	return p
+	return linked("dra-nodes", fact(3, 4, title, description, "none", "no exporter", expr, steps...))
 }
 
 func fleetNow() []Panel {
 	return []Panel{
 		number("Claimed", "Devices that are held by a claim, or by a pod of a device plugin. Admin access does not count.",
 			`sum(`+claimedDevices+`) or 0 * sum(`+devicesOf("")+`)`, step{0, blue}),
-		linked("dra-namespaces", number("Idle",
-			"Claimed devices that were idle during the idle window. Devices without telemetry are not included.",
-			counted("idle"), step{0, green}, step{1, orange})),
-		number("Free",
-			"Healthy devices with telemetry that no claim holds and no taint keeps claims away from. Of a partitioned device, "+
-				"the partitions count, not the device.",
-			counted("free"), step{0, blue}),
+		linked("dra-namespaces",
+			number("Idle", "Claimed devices that were idle during the idle window. Devices without telemetry are not "+
+				"included.", counted("idle"), step{0, green}, step{1, orange})),
+		number("Free", "Healthy devices with telemetry that no claim holds and no taint keeps claims away from. Of a "+
+			"partitioned device, the partitions count, not the device.", counted("free"), step{0, blue}),
 		number("Unhealthy", "Devices that their driver reports as unhealthy, or whose telemetry can no longer be read.",
 			counted("unhealthy"), step{0, green}, step{1, red}),
-		linked("dra-exporter", number("Unmeasured",
-			"Claimed devices without telemetry: whether they are idle is unknown.", counted("unmeasured"),
-			step{0, green}, step{1, yellow})),
-		{
-			Title: "Utilization", Description: "Mean utilization of the claimed devices that report it.", Kind: Stat,
-			Unit: "percentunit", NoData: "no exporter",
-			Targets: []Target{{Expr: utilization}}, Width: 3,
-			Height: 4,
-			steps:  []step{{0, red}, {0.2, orange}, {0.5, green}}, link: "dra-nodes",
-		},
-		{
-			Title: "Power", Description: "Total power of all devices that report it.", Kind: Stat, Unit: "watt",
-			NoData: "not measured",
-			Targets: []Target{{
-				Expr: `sum(max by (cluster, driver) (cluster:dra_power_watts:sum{cluster=~"$cluster", driver=~"$driver"}))`,
-			}}, Width: 3,
-			Height: 4,
-			steps:  []step{{0, blue}}, link: "dra-nodes",
-		},
+		linked("dra-exporter",
+			number("Unmeasured", "Claimed devices without telemetry: whether they are idle is unknown.",
+				counted("unmeasured"), step{0, green}, step{1, yellow})),
+		linked("dra-nodes",
+			fact(3, 4, "Utilization", "Mean utilization of the claimed devices that report it.", "percentunit", "not measured",
+				utilization, step{0, red}, step{0.2, orange}, step{0.5, green})),
+		linked("dra-nodes",
+			fact(3, 4, "Power", "Total power of all devices that report it.", "watt", "not measured",
+				`sum(max by (cluster, driver) (cluster:dra_power_watts:sum{cluster=~"$cluster", driver=~"$driver"}))`, step{
+					0, blue,
+				})),
 		{
 			Title: "Alerts", Description: "Firing alerts of dra-exporter's rules.", Kind: Stat, Unit: "none", NoData: "none",
 			Width: 3, Height: 4,
 			Targets: []Target{{
-				Expr: `count(group by (` + alertLabels + `) (` +
-					`ALERTS{alertname=~"DRA.*", alertstate="firing", cluster=~"$cluster"}))`,
+				Expr: `count(group by (` + alertLabels +
+					`) (ALERTS{alertname=~"DRA.*", alertstate="firing", cluster=~"$cluster"}))`,
 			}},
-			steps: []step{{0, green}, {1, orange}}, MayBeEmpty: "without a firing alert", Total: true,
-			link: "dra-fleet", view: firingAlertsID,
+			steps: []step{{0, green}, {1, orange}}, MayBeEmpty: "without a firing alert", Total: true, link: "dra-fleet",
+			view: firingAlertsID,
 		},
-		clusterMap(), devicesByState(),
-		wasteOverTime("Waste by namespace", "Device-hours in which devices were idle", "idle_share_seconds", " / 3600", "h"),
+		clusterMap(),
+		devicesByState(),
+		wasteOverTime("Waste by namespace", "Device-hours in which devices were idle", "idle_share_seconds", " / 3600",
+			"h", "nothing is known to be idle"),
 		wasteOverTime("Cost of waste by namespace", "What these hours cost at the prices of the rules", "idle_cost", "",
-			"currency:¤"),
+			"currency:¤", "nothing idle has a price"),
 		freeByModel(),
 	}
 }
 
 func devicesByState() Panel {
 	return Panel{
-		Title: "Devices by state",
-		Description: "Devices by state. A device has one state, the first that applies: unhealthy, stalled, unmeasured, " +
-			"idle, active, partitioned, tainted, free. A partitioned device counts beside its partitions.",
-		Kind: Graph, Unit: "none", NoData: "no exporter", Width: 12, Height: 9, stacked: true,
+		Title: "Devices by state", Description: "Devices by state. A device has one state, the first that applies: " +
+			"unhealthy, stalled, unmeasured, idle, active, partitioned, tainted, free. A partitioned device counts beside " +
+			"its partitions.", Kind: Graph, Unit: "none", NoData: noDevice, Width: 12, Height: 9, stacked: true,
 		Targets: []Target{{Expr: `sum by (state) (` + devicesOf("") + `)`, Legend: "{{state}}"}},
 		colors:  stateColors(),
 	}
@@ -157,31 +124,27 @@ func devicesByState() Panel {
 
 // wasteOverTime are bars of an increase of idle claims, by namespace: of the namespaces that wasted
 // the most device-hours in the day before the end of the time range.
-func wasteOverTime(title, what, record, scaled, unit string) Panel {
+func wasteOverTime(title, what, record, scaled, unit, noData string) Panel {
 	by := func(record, span string) string {
 		return `sum by (<namespace>) (max by (<namespace>, driver, model) (sum_over_time(namespace:dra_` + record +
 			`:increase$hours{<of namespaces>}[` + span + `)))`
 	}
 	return Panel{
-		Title: title,
-		Description: what + " while the namespace held them, for the ten namespaces that wasted the most hours in " +
-			"the last day. Shared devices are divided among their holders.",
-		Kind: Graph, Unit: unit, NoData: "nothing was idle", Width: 8, Height: 8, bars: true,
-		MayBeEmpty: "while nothing is idle",
+		Title: title, Description: what + " while the namespace held them, for the ten namespaces that wasted the most " +
+			"hours in the last day. Shared devices are divided among their holders.", Kind: Graph, Unit: unit,
+		NoData: noData, Width: 8, Height: 8, bars: true, MayBeEmpty: "while nothing is idle",
 		Targets: []Target{{
 			Expr: by(record, "$__interval]") + scaled + ` > 0 and on (<namespace>) topk(10, ` +
-				by("idle_share_seconds", "1d] @ end()") + ` > 0)`,
-			Legend: "{{namespace}} {{cluster}}",
+				by("idle_share_seconds", "1d] @ end()") + ` > 0)`, Legend: "{{namespace}} {{cluster}}",
 		}},
 	}
 }
 
 func freeByModel() Panel {
 	return Panel{
-		Title:       "Free devices by model",
-		Description: "Devices that nobody holds, that can be read and are healthy and not tainted.",
-		Kind:        Graph, Unit: "none", NoData: "no device is free", Width: 8, Height: 8, stacked: true, below: true,
-		MayBeEmpty: "while no device is free",
+		Title: "Free devices by model", Description: "Devices that nobody holds, that can be read and are healthy and " +
+			"not tainted.", Kind: Graph, Unit: "none", NoData: "no device is known to be free", Width: 8, Height: 8,
+		stacked: true, below: true, MayBeEmpty: "while no device is free",
 		Targets: []Target{{
 			Expr: `sum by (driver, model) (` + devicesOf(`, state="free"`) + `)`, Legend: "{{model}} {{driver}}",
 		}},
@@ -192,14 +155,12 @@ func fleetUse() []Panel {
 	return []Panel{
 		oversizedClaims(),
 		{
-			Title: "Distribution of utilization",
-			Description: "Number of claimed devices by utilization. Two bands, one at the top and one at the bottom, mean " +
-				"that some claimed devices are wasted.",
-			Kind: Heatmap, Unit: "none", axis: "percentunit", NoData: "no device reports utilization", Width: 12, Height: 8,
+			Title: "Distribution of utilization", Description: "Number of claimed devices by utilization. Two bands, one " +
+				"at the top and one at the bottom, mean that some claimed devices are wasted.", Kind: Heatmap, Unit: "none",
+			axis: "percentunit", NoData: "no device reports utilization", Width: 12, Height: 8,
 			Targets: []Target{{
-				Expr: `sum by (at_most) (max by (cluster, driver, at_most) (` +
-					`cluster:dra_utilization:count{cluster=~"$cluster", driver=~"$driver"}))`,
-				Legend: "{{at_most}}",
+				Expr: `sum by (at_most) (max by (cluster, driver, at_most) ` +
+					`(cluster:dra_utilization:count{cluster=~"$cluster", driver=~"$driver"}))`, Legend: "{{at_most}}",
 			}},
 		},
 	}
@@ -207,27 +168,19 @@ func fleetUse() []Panel {
 
 func oversizedClaims() Panel {
 	const (
-		unused = `max by (<claim device>, alternative) (dra_claim_fit_unused_ratio{cluster=~"$cluster", ` +
-			`node=~"$node", driver=~"$driver", namespace=~"$namespace"})`
+		unused = `max by (<claim device>, alternative) (dra_claim_fit_unused_ratio{cluster=~"$cluster", node=~"$node", ` +
+			`driver=~"$driver", namespace=~"$namespace"})`
 		hours = unused + ` * on (<claim device>) group_left () (max by (<claim device>) ` +
-			`(dra_claim_allocated_share_seconds_total and on (<claim device>) dra_claim_fit_unused_ratio) / 3600 ` +
-			`* on (<device>) group_left () max by (<device>) (device:dra_weight:ratio))`
+			`(dra_claim_allocated_share_seconds_total and on (<claim device>) dra_claim_fit_unused_ratio) / 3600 * on ` +
+			`(<device>) group_left () max by (<device>) (device:dra_weight:ratio))`
 	)
-	return Panel{
-		Title: "Oversized claims",
-		Description: "The 20 claims with the most device-hours that others could have used, because a smaller device on " +
-			"their node would have been enough for them. Wasted device-hours: since the claim began, or since the exporter " +
-			"started. Click a claim to open its dashboard.",
-		Kind: Table, NoData: "no claim is oversized", Width: 24, Height: 7, sort: "Wasted device-hours", limit: 20,
-		MayBeEmpty: "in the first hour",
-		Targets: []Target{
-			{
-				Expr:   unused + ` and on (<claim device>, alternative) topk(20, ` + hours + `)`,
-				Column: "Unused", Unit: "percentunit",
-			},
-			{Expr: `topk(20, ` + hours + `)`, Column: "Wasted device-hours", Unit: "h"},
-		},
-	}
+	return orEmpty("in the first hour",
+		ranked("Wasted device-hours", 20, "Oversized claims", "The 20 claims with the most device-hours that others "+
+			"could have used, because a smaller device on their node would have been enough for them. Wasted device-hours: "+
+			"since the claim began, or since the exporter started. Click a claim to open its dashboard.",
+			"no claim is oversized", 24, 7,
+			columnOf("Unused", "percentunit", unused+` and on (<claim device>, alternative) topk(20, `+hours+`)`),
+			columnOf("Wasted device-hours", "h", `topk(20, `+hours+`)`)))
 }
 
 // idleCost is the cost per day of each holder all of whose devices are idle.
@@ -242,10 +195,10 @@ func idleCost(selected string) string {
 func topIdle(selected string) (idle, price, listed string) {
 	idle = `max by (<holder driver>) (claim:dra_idle_devices:count{cluster=~"$cluster", node=~"$node", ` +
 		`driver=~"$driver", namespace=~"$namespace"` + selected + `} > 0)`
-	price = `topk(10, group by (<holder driver>) (` + idle + `) ` +
-		`* on (<holder>) group_left () (` + idleCost(selected) + `))`
-	listed = `(group by (<holder driver>) (` + price + `) ` +
-		`or on (<holder driver>) group by (<holder driver>) (topk(10, ` + idle + `)))`
+	price = `topk(10, group by (<holder driver>) (` + idle + `) * on (<holder>) group_left () (` +
+		idleCost(selected) + `))`
+	listed = `(group by (<holder driver>) (` + price + `) or on (<holder driver>) group by (<holder driver>) (topk(10, ` +
+		idle + `)))`
 	return idle, price, listed
 }
 
@@ -271,46 +224,27 @@ func idleClaims() Panel {
 	}
 	// The part of each idle device that the holder has.
 	idleShares := `(` + parts("allocated_share_seconds_total") + ` / on (<holder device>) (` +
-		parts("allocated_seconds_total") + ` > 0) ` +
-		`and on (<holder device>) (claim_device:dra_idle:bool{` + names + `} == 1)) ` +
-		`* on (<device>) group_left () max by (<device>) (device:dra_weight:ratio)`
+		parts("allocated_seconds_total") + ` > 0) and on (<holder device>) (claim_device:dra_idle:bool{` + names +
+		`} == 1)) * on (<device>) group_left () max by (<device>) (device:dra_weight:ratio)`
 	active := `max by (<holder driver>) (` + parts("last_active_timestamp_seconds") + `)`
-	return Panel{
-		Title: "Top ten of waste",
-		Description: "The ten claims, and pods with devices of a device plugin, that hold idle devices and cost the most, " +
-			"by driver. Device-hours are those of the idle devices since one of the driver was last active; shared devices " +
-			"and partitions count by their part. The price is that of all of the holder's devices, and there is none while " +
-			"one of them is used. Click a claim to open its dashboard.",
-		Kind: Table, NoData: "no claim is idle", Width: 24, Height: 8, sort: "Wasted per day", limit: 10, Total: true,
-		Targets: []Target{
-			{Expr: idle + ` and on (<holder driver>) ` + listed, Column: "Idle devices", Unit: "none"},
-			{
-				Expr:   `max by (<holder driver>) (` + of("claim:dra_devices:count") + `)`,
-				Column: "Devices", Unit: "none",
-			},
-			{Expr: price, Column: "Wasted per day", Unit: "currency:¤"},
-			{
-				Expr: `(time() - ` + active + `) / 3600 ` +
-					`* on (<holder driver>) sum by (<holder driver>) (` + idleShares + `)`,
-				Column: "Idle device-hours", Unit: "h",
-			},
-			{Expr: active + ` * 1000`, Column: "Last active", Unit: "dateTimeFromNow"},
-			{
-				Expr: `sum by (<claim driver>) (max by (<claim device>) (dra_claim_memory_used_bytes{` + names + `} ` +
-					`and on (<claim driver>) ` + listed + `))`,
-				Column: "Memory held", Unit: "bytes",
-			},
-			{
-				Expr:   `sum by (<holder driver>) (` + parts("power_watts") + `)`,
-				Column: "Power", Unit: "watt",
-			},
-		},
-	}
+	return total(ranked("Wasted per day", 10, "Top ten of waste", "The ten claims, and pods with devices of a device "+
+		"plugin, that hold idle devices and cost the most, by driver. Device-hours are those of the idle devices since "+
+		"one of the driver was last active; shared devices and partitions count by their part. The price is that of all "+
+		"of the holder's devices, and there is none while one of them is used. Click a claim to open its dashboard.",
+		"nothing is known to be idle", 24, 8, columnOf("Idle devices", "none", idle+` and on (<holder driver>) `+listed),
+		columnOf("Devices", "none", `max by (<holder driver>) (`+of("claim:dra_devices:count")+`)`),
+		columnOf("Wasted per day", "currency:¤", price),
+		columnOf("Idle device-hours", "h",
+			`(time() - `+active+`) / 3600 * on (<holder driver>) sum by (<holder driver>) (`+idleShares+`)`),
+		columnOf("Last active", "dateTimeFromNow", active+` * 1000`),
+		columnOf("Memory held", "bytes", `sum by (<claim driver>) (max by (<claim device>) (dra_claim_memory_used_bytes{`+
+			names+`} and on (<claim driver>) `+listed+`))`),
+		columnOf("Power", "watt", `sum by (<holder driver>) (`+parts("power_watts")+`)`)))
 }
 
 // alertLabels are the labels that distinguish alerts.
-const alertLabels = "alertname, severity, cluster, node, namespace, resourceclaim_name, pod, driver, pool, device, " +
-	"action, source, reason"
+const alertLabels = "alertname, severity, cluster, node, namespace, resourceclaim_name, pod, driver, pool, " +
+	"device, action, source, reason"
 
 // firing are the firing alerts of a severity.
 func firing(severity string) string {
@@ -330,15 +264,11 @@ const firingAlertsID = 16
 
 func firingAlerts() Panel {
 	return Panel{
-		Title: "Firing alerts",
-		Description: "Firing alerts of dra-exporter's rules, at most 50, critical ones first. Click an alert for its " +
-			"section of the runbook, a claim, device or node for its dashboard.",
-		Kind: Table, NoData: "none", Width: 24, Height: 6, sort: rank, hide: []string{"pool"}, limit: shownAlerts,
-		Targets: []Target{{
-			Expr: fmt.Sprintf("topk(%d, 2 + ", shownAlerts) + firing(`severity="critical"`) +
-				"\nor 1 + " + firing(`severity="warning"`) + "\nor " + firing(`severity!~"critical|warning"`) + ")",
-			Column: rank, Unit: "none",
-		}},
+		Title: "Firing alerts", Description: "Firing alerts of dra-exporter's rules, at most 50, critical ones first. " +
+			"Click an alert for its section of the runbook, a claim, device or node for its dashboard.", Kind: Table,
+		NoData: "none", Width: 24, Height: 6, sort: rank, hide: []string{"pool"}, limit: shownAlerts,
+		Targets: []Target{columnOf(rank, "none", fmt.Sprintf("topk(%d, 2 + ", shownAlerts)+firing(`severity="critical"`)+
+			"\nor 1 + "+firing(`severity="warning"`)+"\nor "+firing(`severity!~"critical|warning"`)+")")},
 		MayBeEmpty: "without a firing alert",
 	}
 }
@@ -348,8 +278,8 @@ func sickDevices() Panel {
 	return Panel{
 		Title: "Devices with problems",
 		Description: "Devices that are unhealthy, need attention, had an error in the last day or are tainted, at most " +
-			"20, in this order: why, what to do, how many hold them, the time and kind of their last error, and since " +
-			"when an alert holds. Click a device for its dashboard.",
+			"20, in this order: why, what to do, how many hold them, the time and kind of their last error, and since when " +
+			"an alert holds. Click a device for its dashboard.",
 		Kind: Table, NoData: "no device has a problem", Width: 24, Height: 6, MayBeEmpty: "while no device has a problem",
 		sort: rank, hide: []string{"pool"},
 		// What may have several rows for a device comes first: Grafana adds the values of later
@@ -357,11 +287,11 @@ func sickDevices() Panel {
 		Targets: []Target{
 			{Expr: `max by (<device>, action, reason) (dra_device_needs_attention{<of devices>} == 1` + ofSick + `)`},
 			{Expr: `group by (<device>, key, effect) (dra_device_tainted{<of devices>, effect!="None"}` + ofSick + `)`},
-			{Expr: `max by (<device>, health) (label_replace(dra_device_health_reason_info{<of devices>}` + ofSick +
-				`, "health", "$1", "reason", "(.*)"))`},
+			{Expr: `max by (<device>, health) (label_replace(dra_device_health_reason_info{<of devices>}` + ofSick + `, ` +
+				`"health", "$1", "reason", "(.*)"))`},
 			{
-				Expr: `max by (<device>, state) (device:dra_state:info{<of devices>}) * on (<device>) group_left () ` +
-					`(` + sick() + `)`,
+				Expr: `max by (<device>, state) (device:dra_state:info{<of devices>}) * on (<device>) group_left () (` + sick() +
+					`)`,
 				Column: rank, Unit: "none",
 			},
 			{
@@ -380,8 +310,7 @@ func sickDevices() Panel {
 			},
 			{
 				Expr: `min by (<device>) (ALERTS_FOR_STATE{<of devices>, ` +
-					`alertname=~"DRADevice(Unhealthy|Down|Errors|NeedsAttention)|` +
-					`DRATaintedDeviceHeld"}) * 1000` + ofSick,
+					`alertname=~"DRADevice(Unhealthy|Down|Errors|NeedsAttention)|DRATaintedDeviceHeld"}) * 1000` + ofSick,
 				Column: "Since", Unit: "dateTimeFromNow",
 			},
 		},
@@ -398,75 +327,53 @@ func stuckClaims() []Panel {
 	)
 	return []Panel{
 		stalledTable(),
-		{
-			Title: "Pending claims", Description: "The 20 claims that have waited the longest for devices.",
-			Kind: Table, NoData: "no claim is pending, or kube-state-metrics has no metrics of claims", Width: 8, Height: 6,
-			MayBeEmpty: "where kube-state-metrics has no metrics of claims",
-			Targets: []Target{{
-				Expr: `bottomk(20, max by (` + key + `) (label_replace(kube_resourceclaim_created` + of + named + `)
-					and on (` + key + `) (max by (` + key + `) (label_replace(kube_resourceclaim_status_allocated` + of + named +
-					`) == 0)) * 1000`,
-				Column: "Created", Unit: "dateTimeFromNow",
-			}},
-		},
-		{
-			Title: "Claims that wait for their driver",
-			Description: "Claims that hold devices which their driver has not prepared, so that no pod can use them. If this " +
-				"lasts longer than some seconds, see DRAClaimNotPrepared in the runbook.",
-			Kind: Table, NoData: "none", Width: 8, Height: 6, MayBeEmpty: "while all claims are prepared", Total: true,
-			Targets: []Target{{
-				Expr: `topk(20, count by (<claim driver>) (group by (<claim device>) (dra_claim_device_info{cluster=~"$cluster", ` +
-					`node=~"$node", driver=~"$driver", namespace=~"$namespace", state="allocated", admin_access="false"})))`,
-				Column: "Devices", Unit: "none",
-			}},
-		},
+		orEmpty("where kube-state-metrics has no metrics of claims",
+			tableOf("Pending claims", "The 20 claims that have waited the longest for devices.", "no claim is pending, or "+
+				"kube-state-metrics has no metrics of claims", 8, 6,
+				columnOf("Created", "dateTimeFromNow", `bottomk(20, max by (`+key+`) (label_replace(kube_resourceclaim_created`+
+					of+named+`)
+					and on (`+key+`) (max by (`+key+`) (label_replace(kube_resourceclaim_status_allocated`+of+named+`) == 0)) * `+
+					`1000`))),
+		orEmpty("while all claims are prepared",
+			total(tableOf("Claims that wait for their driver", "Claims that hold devices which their driver has not "+
+				"prepared, so that no pod can use them. If this lasts longer than some seconds, see DRAClaimNotPrepared in "+
+				"the runbook.", "none", 8, 6,
+				columnOf("Devices", "none", `topk(20, count by (<claim driver>) (group by (<claim device>) `+
+					`(dra_claim_device_info{cluster=~"$cluster", node=~"$node", driver=~"$driver", namespace=~"$namespace", `+
+					`state="allocated", admin_access="false"})))`)))),
 	}
 }
 
 func stalledTable() Panel {
 	const of = `{<of devices>, namespace=~"$namespace"}`
-	return Panel{
-		Title: "Stalled claims",
-		Description: "Claims that keep a device busy without progress, as when a collective operation hangs: the " +
-			"quantities that are far below their baseline, and the power of the claim. Click a claim to open its dashboard. " +
-			"See DRAClaimStalled in the runbook.",
-		Kind: Table, NoData: "none", Width: 8, Height: 6, MayBeEmpty: "while no claim is stalled", sort: "Power",
-		limit: 20,
-		Targets: []Target{
-			{Expr: `max by (<claim device>, reason) (dra_claim_stalled` + of + ` == 1) and on (<claim device>) ` +
-				`topk(20, ` + stalledPower + `)`},
-			{Expr: `topk(20, ` + stalledPower + `)`, Column: "Power", Unit: "watt"},
-		},
-	}
+	return orEmpty("while no claim is stalled",
+		ranked("Power", 20, "Stalled claims", "Claims that keep a device busy without progress, as when a collective "+
+			"operation hangs: the quantities that are far below their baseline, and the power of the claim. Click a claim "+
+			"to open its dashboard. See DRAClaimStalled in the runbook.", "none", 8, 6,
+			labelsOf(`max by (<claim device>, reason) (dra_claim_stalled`+of+` == 1) and on (<claim device>) topk(20, `+
+				stalledPower+`)`), columnOf("Power", "watt", `topk(20, `+stalledPower+`)`)))
 }
 
 // stalledPower is the power of the claims that are stalled.
-const stalledPower = `max by (<claim device>) (dra_claim_power_watts{<of devices>, namespace=~"$namespace"} ` +
-	`and on (<claim device>) (dra_claim_stalled == 1))`
+const stalledPower = `max by (<claim device>) (dra_claim_power_watts{<of devices>, namespace=~"$namespace"} and ` +
+	`on (<claim device>) (dra_claim_stalled == 1))`
 
 func incidentsTable() Panel {
-	return Panel{
-		Title: "Incidents",
-		Description: "Incidents in the selected time range by node and kind: how often they happened, and how many are " +
-			"open now, for the 20 most frequent. The page of the node's exporter shows the course of each incident, what was " +
-			"recorded, and which claims it hit. Click a node for its devices.",
-		Kind: Table, NoData: "none", Width: 24, Height: 5, MayBeEmpty: "without an incident", sort: "Times", limit: 20,
-		Targets: []Target{
-			{
-				Expr: `topk(20, round(max by (<node>, kind) (sum_over_time(node:dra_incidents:increase{` +
-					`<of nodes>}[$__range]))) > 0)`,
-				Column: "Times", Unit: "none",
-			},
-			{Expr: `topk(20, max by (<node>, kind) (dra_exporter_incidents_open{<of nodes>}) > ` +
-				`0)`, Column: "Open", Unit: "none"},
-		},
-	}
+	return orEmpty("without an incident",
+		ranked("Times", 20, "Incidents", "Incidents in the selected time range by node and kind: how often they "+
+			"happened, and how many are open now, for the 20 most frequent. The page of the node's exporter shows the "+
+			"course of each incident, what was recorded, and which claims it hit. Click a node for its devices.", "none", 24,
+			5,
+			columnOf("Times", "none",
+				`topk(20, round(max by (<node>, kind) (sum_over_time(node:dra_incidents:increase{<of nodes>}[$__range]))) > 0)`),
+			columnOf("Open", "none", `topk(20, max by (<node>, kind) (dra_exporter_incidents_open{<of nodes>}) > 0)`)))
 }
 
 // sick selects the devices that are unhealthy, need attention, had an error in the last day or are
 // tainted, the first shownSick in this order.
 func sick() string {
-	return fmt.Sprintf(`topk(%d,
+	return fmt.Sprintf(
+		`topk(%d,
 	3 + group by (<device>) (device:dra_state:info{<of devices>, state="unhealthy"})
 	  or on (<device>) 2 + group by (<device>) (dra_device_needs_attention{<of devices>} == 1)
 	  or on (<device>) 1 + group by (<device>) (dra_device_last_error_timestamp_seconds{<of devices>} > time() - 86400)

@@ -26,7 +26,7 @@ func holders(of string) string {
 }
 
 // heldOverTime is a timeline of who held each device, in line with the graphs above it. A row has
-// the name of the device, and of its node if there are several.
+// the name of the device, or the beginning of its UUID, and of its node if there are several.
 func heldOverTime(of, only string) Panel {
 	held := `((` + holders(of) + `
 		or on (<device>) label_replace(
@@ -35,13 +35,14 @@ func heldOverTime(of, only string) Panel {
 		))` + only + `)`
 	oneNode := `on () count(group by (<node>) (` + held + `)) == 1`
 	return Panel{
-		Title: "Who held the devices",
-		Description: "The claim that held each device, without admin access, or the pod that a device plugin gave it to, " +
-			"or how many shared it. Nothing is shown while the device was unknown.",
+		Title: "Who held the devices", Description: "The claim that held each device, without admin access, or the pod " +
+			"that a device plugin gave it to, or how many shared it. Nothing is shown while the device was unknown.",
 		Kind: Timeline, NoData: "no device was known", Width: 24, Height: 7, aligned: true,
 		Targets: []Target{{
-			Expr: `label_join(` + held + ` and ` + oneNode + `, "held", " ", "device")
-				or label_join(` + held + ` unless ` + oneNode + `, "held", " ", "node", "device")`,
+			Expr: `label_replace(
+				label_join(` + held + ` and ` + oneNode + `, "held", " ", "device")
+				or label_join(` + held + ` unless ` + oneNode + `, "held", " ", "node", "device"),
+				"held", "$1", "held", "(.*(?:GPU|MIG)-[0-9a-f]{8})-.*")`,
 			Legend: "{{holder}} {{node}}",
 		}},
 		reshape: []dashboard.DataTransformerConfig{
@@ -70,9 +71,7 @@ func holderColors() []map[string]any {
 	}
 	color(`^[0-9]+ holders$`, grey)
 	for _, of := range [][3]string{
-		{"a-h", blue, "dark-blue"},
-		{"i-p", green, "dark-green"},
-		{"q-z0-9", purple, "dark-purple"},
+		{"a-h", blue, "dark-blue"}, {"i-p", green, "dark-green"}, {"q-z0-9", purple, "dark-purple"},
 	} {
 		color(`^[^/]*/[`+of[0]+`].*[13579][^0-9]*$`, of[2])
 		color(`^[^/]*/[`+of[0]+`]`, of[1])

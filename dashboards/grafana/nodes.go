@@ -3,20 +3,13 @@ package grafana
 // nodes is the dashboard of the hardware, independent of claims.
 func nodes() Board {
 	return Board{
-		UID: "dra-nodes", Title: "DRA / Nodes and devices",
-		search: "node", uses: []string{"cluster", "node", "driver", "model", "device"},
-		one: []string{"node"},
-		Description: "Health, temperature, clocks, throttling, errors and links of the devices, and the claims that hold " +
-			"them.",
+		UID: "dra-nodes", Title: "DRA / Nodes and devices", search: "node",
+		uses: []string{"cluster", "node", "driver", "model", "device"}, one: []string{"node"}, Description: "Health, " +
+			"temperature, clocks, throttling, errors and links of the devices, and the claims that hold them.",
 		Rows: []Row{
-			{"Over time", nodePictures()},
-			{"Devices", []Panel{deviceList()}},
-			{"Condition of devices", nodeCondition()},
-			{"Use of devices", nodeUse()},
-			{"Heat, power and clocks", nodeHeat()},
-			{"Errors and links", nodeErrors()},
-		},
-		folded: []string{"Condition of devices", "Use of devices", "Heat, power and clocks", "Errors and links"},
+			{"Over time", nodePictures()}, {"Devices", []Panel{deviceList()}}, {"Condition of devices", nodeCondition()},
+			{"Use of devices", nodeUse()}, {"Heat, power and clocks", nodeHeat()}, {"Errors and links", nodeErrors()},
+		}, folded: []string{"Condition of devices", "Use of devices", "Heat, power and clocks", "Errors and links"},
 	}
 }
 
@@ -31,66 +24,42 @@ func nodePictures() []Panel {
 			max by (<device>) (dra_device_memory_capacity_bytes{<of device>})`)
 	memory.steps = []step{{0, blue}, {0.95, red}}
 	utilization.max, memory.max = 1, 1
-	return append(inLine(
-		utilization,
+	return append(inLine(utilization,
 		line("Device power", "Power that each device draws.", "watt", "not measured", "{{device}} {{node}}",
-			`max by (<device>) (dra_device_power_watts{<of device>})`),
-		memory,
-	), heldOverTime("<of device>", ""))
+			`max by (<device>) (dra_device_power_watts{<of device>})`), memory), heldOverTime("<of device>", ""))
 }
 
 func deviceList() Panel {
-	return Panel{
-		Title: "Device list",
-		Description: "Every selected device with its identity, state and driver version. A device that is in no " +
-			"ResourceSlice, such as a GPU whose MIG devices are static, can't be requested. " +
-			"A device that is not node-local is offered to several nodes.",
-		Kind: Table, NoData: "no device", Width: 24, Height: 9, sort: rank,
-		Targets: []Target{
-			{Expr: `max by (<device>, vendor, model, listed, node_local, parent, uuid, pci_bus_id, numa_node, ` +
-				`driver_version) (dra_device_info{<of device>, model=~"$model"})`},
-			{
-				Expr: `1 + max by (<device>, state) (device:dra_state:info{<of device>, state="unhealthy"})
+	return ranked(rank, 0, "Device list", "Every selected device with its identity, state and driver version. A "+
+		"claim can't request a device that is in no ResourceSlice: that of a device plugin, or a GPU whose MIG devices "+
+		"are static. A device that is not node-local is offered to several nodes.", noDevice, 24, 9,
+		labelsOf(`max by (<device>, vendor, model, listed, node_local, parent, uuid, pci_bus_id, numa_node, `+
+			`driver_version) (dra_device_info{<of device>, model=~"$model"})`),
+		columnOf(rank, "none",
+			`1 + max by (<device>, state) (device:dra_state:info{<of device>, state="unhealthy"})
 						or max by (<device>, state) (device:dra_state:info{<of device>, state="stalled"})
-						or 0 * max by (<device>, state) (device:dra_state:info{<of device>})`,
-				Column: rank, Unit: "none",
-			},
-			{Expr: `max by (<device>, profile, serial, firmware_version, cuda_version) (dra_device_hardware_info{` +
-				`<of device>})`},
-			{Expr: `max by (<device>) (dra_device_allocations{<of device>})`, Column: "Holders", Unit: "none"},
-			{
-				Expr: `max by (<device>) (dra_device_last_error_timestamp_seconds{<of device>}) * 1000`, Column: "Last error",
-				Unit: "dateTimeFromNow",
-			},
-		},
-	}
+						or 0 * max by (<device>, state) (device:dra_state:info{<of device>})`),
+		labelsOf(`max by (<device>, profile, serial, firmware_version, cuda_version) `+
+			`(dra_device_hardware_info{<of device>})`),
+		columnOf("Holders", "none", `max by (<device>) (dra_device_allocations{<of device>})`),
+		columnOf("Last error", "dateTimeFromNow",
+			`max by (<device>) (dra_device_last_error_timestamp_seconds{<of device>}) * 1000`))
 }
 
 func claimsOnDevices() Panel {
-	return Panel{
-		Title:       "Holders of the devices",
-		Description: "Claims that hold the selected devices now, and pods that hold them by a device plugin.",
-		Kind:        Table,
-		NoData:      "no device is held", Width: 12, Height: 8,
-		Targets: []Target{{Expr: `max by (<device>, namespace, resourceclaim_name, attribution) ` +
-			`(dra_claim_device_info{<of device>, admin_access="false"}) or max by (<device>, namespace, pod, attribution) ` +
-			`(dra_pod_claim_info{<of device>, resourceclaim_name=""})`}},
-	}
+	return tableOf("Holders of the devices", "Claims that hold the selected devices now, and pods that hold them by "+
+		"a device plugin.", "no device is held", 12, 8,
+		labelsOf(`max by (<device>, namespace, resourceclaim_name, attribution) (dra_claim_device_info{<of device>, `+
+			`admin_access="false"}) or max by (<device>, namespace, pod, attribution) (dra_pod_claim_info{<of device>, `+
+			`resourceclaim_name=""})`))
 }
 
 func whereFrom() Panel {
-	return Panel{
-		Title: "Where the values come from",
-		Description: "Source of each quantity that is not measured itself, and in brackets how it is computed: as the " +
-			"integral of a gauge, an estimate, or a part of the parent's value. With --metrics.quantity-source=on, of all.",
-		Kind: Table, NoData: "all is measured, or nothing", Width: 12, Height: 8,
-		Targets: []Target{{
-			Expr: `count by (driver, quantity, source) (` +
-				`group by (<device>, quantity, source) (dra_device_quantity_source_info{<of device>}))`,
-			Column: "Devices", Unit: "none",
-		}},
-		Total: true,
-	}
+	return total(tableOf("Where the values come from", "Source of each quantity that is not measured itself, and in "+
+		"brackets how it is computed: as the integral of a gauge, an estimate, or a part of the parent's value. With "+
+		"--metrics.quantity-source=on, of all.", "all is measured, or nothing", 12, 8,
+		columnOf("Devices", "none", `count by (driver, quantity, source) (group by (<device>, quantity, source) `+
+			`(dra_device_quantity_source_info{<of device>}))`)))
 }
 
 func nodeUse() []Panel {
@@ -98,39 +67,35 @@ func nodeUse() []Panel {
 		"no source reports engines", "{{device}} {{node}} {{engine}}",
 		`max by (<device>, engine) (dra_device_engine_utilization_ratio{<of device>})`)
 	lost := line("Devices lost", "Devices whose time was lost while workloads held them, by cause: an open incident, "+
-		"waiting for the driver, idleness, throttling. Of several causes the first counts.", "none", "nothing was lost",
-		"{{node}} {{cause}}", `sum by (<node>, cause) (max by (<workload>, node, cluster_device, cause) (`+
-			`node_workload:dra_lost_share_seconds:rate{<of devices>}))`)
+		"waiting for the driver, idleness, throttling. Of several causes the first counts.", "none",
+		"nothing is known to be lost", "{{node}} {{cause}}", `sum by (<node>, cause) (max by (<workload>, node, `+
+			`cluster_device, cause) (node_workload:dra_lost_share_seconds:rate{<of devices>}))`)
 	lost.MayBeEmpty = "where nothing is lost"
-	occupancy := line("Occupancy",
-		"Resident warps or waves as a share of the device's maximum. On a busy device a low value means that the kernels "+
-			"are too small for it.",
-		"percentunit", "no source reports it", "{{device}} {{node}}",
-		`max by (<device>) (dra_device_occupancy_ratio{<of device>})`)
-	reserved := orEmpty("where no source reports it", line("Reserved device memory",
-		"Memory that is reserved for the driver and the firmware of the device.", "bytes", "no source reports it",
-		"{{device}} {{node}}", `max by (<device>) (dra_device_memory_reserved_bytes{<of device>})`))
+	occupancy := line("Occupancy", "Resident warps or waves as a share of the device's maximum. On a busy device a "+
+		"low value means that the kernels are too small for it.", "percentunit", "no source reports it",
+		"{{device}} {{node}}", `max by (<device>) (dra_device_occupancy_ratio{<of device>})`)
+	reserved := orEmpty("where no source reports it",
+		line("Reserved device memory", "Memory that is reserved for the driver and the firmware of the device.", "bytes",
+			"no source reports it", "{{device}} {{node}}",
+			`max by (<device>) (dra_device_memory_reserved_bytes{<of device>})`))
 	engines.max, occupancy.max = 1, 1
 	return []Panel{
-		engines, occupancy, reserved, lost,
+		engines,
+		occupancy,
+		reserved,
+		lost,
 		orEmpty("where all use is attributed",
 			line("Unattributed use", "Utilization of devices that nobody holds, or by processes that belong to no holder.",
 				"percentunit", "not measured", "{{device}} {{node}}",
 				`max by (<device>) (dra_device_unattributed_utilization_ratio{<of device>}) > 0.01`)),
-		claimsOnDevices(), whereFrom(),
+		claimsOnDevices(),
+		whereFrom(),
 	}
-}
-
-// orEmpty marks the panel as one that may be empty although nothing is wrong.
-func orEmpty(why string, p Panel) Panel {
-	p.MayBeEmpty = why
-	return p
 }
 
 func nodeHeat() []Panel {
 	heat := line("Temperature", "Temperature of each sensor.", "celsius", "no source reports it",
-		"{{device}} {{node}} {{sensor}}",
-		`max by (<device>, sensor) (dra_device_temperature_celsius{<of device>})`)
+		"{{device}} {{node}} {{sensor}}", `max by (<device>, sensor) (dra_device_temperature_celsius{<of device>})`)
 	heat.steps = []step{{0, blue}, {80, orange}, {90, red}}
 	throttled := line("Throttled", "Share of the time in which the device ran below its maximum clocks, by reason.",
 		"percentunit", "no source reports it", "{{device}} {{node}} {{reason}}",
@@ -138,22 +103,22 @@ func nodeHeat() []Panel {
 	throttled.steps = []step{{0, blue}, {0.2, orange}}
 	return []Panel{
 		heat, throttled,
-		orEmpty("where no source reports limits", line("Power limits",
-			"The limit in force now, the default of the device, and the lowest and highest that can be set.",
-			"watt", "no source reports limits", "{{device}} {{node}} {{limit}}",
-			`max by (<device>, limit) (dra_device_power_limit_watts{<of device>})`)),
-		orEmpty("where no source reports it", line("Temperature margin",
-			"Difference between the temperature at which a device is throttled and its temperature.", "celsius",
-			"no source reports it",
-			"{{device}} {{node}}", `max by (<device>) (dra_device_temperature_margin_celsius{<of device>})`)),
-		orEmpty("where no device has a fan", line("Fans", "Speed that the fan is set to, as a share of its maximum.",
-			"percentunit", "no device has a fan", "{{device}} {{node}}",
-			`max by (<device>) (dra_device_fan_speed_ratio{<of device>})`)),
-		line("Clocks", "Frequency of each clock domain.", "hertz", "no source reports it", "{{device}} {{node}} {{domain}}",
-			`max by (<device>, domain) (dra_device_clock_hertz{<of device>})`),
-		orEmpty("where no source reports voltages", line("Voltages", "Voltage of each supply.", "volt",
-			"no source reports voltages", "{{device}} {{node}} {{domain}}",
-			`max by (<device>, domain) (dra_device_voltage_volts{<of device>})`)),
+		orEmpty("where no source reports limits",
+			line("Power limits", "The limit in force now, the default of the device, and the lowest and highest that can "+
+				"be set.", "watt", "no source reports limits", "{{device}} {{node}} {{limit}}",
+				`max by (<device>, limit) (dra_device_power_limit_watts{<of device>})`)),
+		orEmpty("where no source reports it",
+			line("Temperature margin", "Difference between the temperature at which a device is throttled and its "+
+				"temperature.", "celsius", "no source reports it", "{{device}} {{node}}",
+				`max by (<device>) (dra_device_temperature_margin_celsius{<of device>})`)),
+		orEmpty("where no device has a fan",
+			line("Fans", "Speed that the fan is set to, as a share of its maximum.", "percentunit", "no device has a fan",
+				"{{device}} {{node}}", `max by (<device>) (dra_device_fan_speed_ratio{<of device>})`)),
+		line("Clocks", "Frequency of each clock domain.", "hertz", "no source reports it",
+			"{{device}} {{node}} {{domain}}", `max by (<device>, domain) (dra_device_clock_hertz{<of device>})`),
+		orEmpty("where no source reports voltages",
+			line("Voltages", "Voltage of each supply.", "volt", "no source reports voltages",
+				"{{device}} {{node}} {{domain}}", `max by (<device>, domain) (dra_device_voltage_volts{<of device>})`)),
 	}
 }
 
@@ -163,24 +128,12 @@ func nodeErrors() []Panel {
 		`max by (<device>, kind, code, severity) (rate(dra_device_errors_total{<of device>}[$__rate_interval]))`)
 	return []Panel{
 		errors,
-		{
-			Title: "Errors in the time shown",
-			Description: "Errors in the selected time range, by kind and code. See DRADeviceErrors in the runbook for what to " +
-				"do about each.",
-			Kind:   Table,
-			NoData: "no source reports errors", Width: 12, Height: 8, sort: "Errors",
-			Targets: []Target{
-				{
-					Expr: `round(max by (<device>, kind, code, severity) (` +
-						`increase(dra_device_errors_total{<of device>}[$__range])))`,
-					Column: "Errors", Unit: "none",
-				},
-				{
-					Expr: `max by (<device>) (dra_device_last_error_timestamp_seconds{<of device>}) * 1000`, Column: "Last one",
-					Unit: "dateTimeFromNow",
-				},
-			},
-		},
+		ranked("Errors", 0, "Errors in the time shown", "Errors in the selected time range, by kind and code. See "+
+			"DRADeviceErrors in the runbook for what to do about each.", "no source reports errors", 12, 8,
+			columnOf("Errors", "none",
+				`round(max by (<device>, kind, code, severity) (increase(dra_device_errors_total{<of device>}[$__range])))`),
+			columnOf("Last one", "dateTimeFromNow",
+				`max by (<device>) (dra_device_last_error_timestamp_seconds{<of device>}) * 1000`)),
 		line("Link traffic", "Bytes per second on each link.", "binBps", "not measured",
 			"{{device}} {{node}} {{link}} {{direction}}",
 			`max by (<device>, link, direction) (rate(dra_device_io_bytes_total{<of device>}[$__rate_interval]))`),

@@ -90,14 +90,8 @@ func sorted(field string) dashboard.DataTransformerConfig {
 // comes last.
 func stateColors() []colored {
 	return []colored{
-		{"free", blue},
-		{"tainted", purple},
-		{"partitioned", grey},
-		{"active", green},
-		{"unmeasured", yellow},
-		{"idle", orange},
-		{"stalled", darkRed},
-		{"unhealthy", red},
+		{"free", blue}, {"tainted", purple}, {"partitioned", grey}, {"active", green}, {"unmeasured", yellow},
+		{"idle", orange}, {"stalled", darkRed}, {"unhealthy", red},
 	}
 }
 
@@ -159,7 +153,7 @@ func clusterMap() Panel {
 		Description: "A cell for each device, those of a node side by side with a gap before the next, in lines like a " +
 			"text; the colors are those of \"Devices by state\". Hover over a cell for its node, model and holder; click it " +
 			"for its dashboard. Of more than 10 000 devices those that need attention are shown.",
-		Kind: Points, Unit: "none", NoData: "no exporter", Width: 12, Height: 9, Total: true,
+		Kind: Points, Unit: "none", NoData: noDevice, Width: 12, Height: 9, Total: true,
 		Targets: []Target{
 			{Expr: mapCells(), Unit: "none"},
 			{

@@ -138,23 +138,20 @@ func valueField(i, of int) string {
 func columnTitles() map[string]string {
 	return map[string]string{
 		"cluster": "Cluster", "node": "Node", "namespace": "Namespace", "resourceclaim_name": "Claim", "pod": "Pod",
-		"driver": "Driver",
-		"pool":   "Pool", "device": "Device", "model": "Model", "vendor": "Vendor", "request": "Request",
-		"device_class": "Class",
-		"attribution":  "Divided", "share_id": "Share", "admin_access": "Admin", "container": "Container", "uuid": "UUID",
-		"pci_bus_id": "PCI", "parent": "Part of", "driver_version": "Driver version", "numa_node": "NUMA", "state": "State",
-		"profile": "Profile", "serial": "Serial", "firmware_version": "Firmware", "cuda_version": "CUDA",
-		"status": "Status", "type": "Condition", "reason": "Reason", "source": "Source", "quantity": "Quantity",
-		"kind": "Kind",
-		"code": "Code", "key": "Taint", "value": "Value of taint", "effect": "Effect", "interface": "Interface", "ip": "IP",
-		"hardware_address": "Hardware address", "alertname": "Alert", "severity": "Severity", "instance": "Instance",
-		"version":  "Version",
+		"driver": "Driver", "pool": "Pool", "device": "Device", "model": "Model", "vendor": "Vendor", "request": "Request",
+		"device_class": "Class", "attribution": "Divided", "share_id": "Share", "admin_access": "Admin",
+		"container": "Container", "uuid": "UUID", "pci_bus_id": "PCI", "parent": "Part of", "driver_version": "Driver " +
+			"version", "numa_node": "NUMA", "state": "State", "profile": "Profile", "serial": "Serial",
+		"firmware_version": "Firmware", "cuda_version": "CUDA", "status": "Status", "type": "Condition",
+		"reason": "Reason", "source": "Source", "quantity": "Quantity", "kind": "Kind", "code": "Code", "key": "Taint",
+		"value": "Value of taint", "effect": "Effect", "interface": "Interface", "ip": "IP", "hardware_address": "Hardware " +
+			"address", "alertname": "Alert", "severity": "Severity", "instance": "Instance", "version": "Version",
 		"revision": "Revision", "goversion": "Go", "input": "Input", "resource": "Resource", "action": "Action",
-		"listed": "Listed", "workload_kind": "Part of a", "workload_name": "Workload", "queue": "Queue", "closest": "Closest",
-		"farthest": "Farthest", "cause": "Cause", "work": "Work", "node_local": "Node-local",
+		"listed": "Listed", "workload_kind": "Part of a", "workload_name": "Workload", "queue": "Queue",
+		"closest": "Closest", "farthest": "Farthest", "cause": "Cause", "work": "Work", "node_local": "Node-local",
 		"alternative": "Smallest that fits", "health": "Health", "link": "Link", "error_type": "Error",
-		"driver_name": "Driver", "operation": "Operation", "operation_name": "Operation",
-		"method_name": "Call", "is_error": "Failed", "grpc_status_code": "Status",
+		"driver_name": "Driver", "operation": "Operation", "operation_name": "Operation", "method_name": "Call",
+		"is_error": "Failed", "grpc_status_code": "Status",
 	}
 }
 
@@ -207,9 +204,9 @@ func (b *Board) pages(shown func(label string) bool) map[string]string {
 // texts. All other columns share the remaining width.
 func widths() map[string]int {
 	return map[string]int{
-		"Alert": 250, "Claim": wideColumn, "Pod": wideColumn, "Model": wideColumn, "Workload": wideColumn,
-		"Driver": 140, "Kind": 150, "Taint": 200, "Effect": 110, "Device": 140, "State": 95, "Severity": 90,
-		"Namespace": 120, "Part of a": 105, "PCI": 115, "UUID": 320, "Serial": 130, "Driver version": 130, "Node-local": 105,
+		"Alert": 250, "Claim": wideColumn, "Pod": wideColumn, "Model": wideColumn, "Workload": wideColumn, "Driver": 140,
+		"Kind": 150, "Taint": 200, "Effect": 110, "Device": 140, "State": 95, "Severity": 90, "Namespace": 120,
+		"Part of a": 105, "PCI": 115, "UUID": 320, "Serial": 130, "Driver version": 130, "Node-local": 105,
 	}
 }
 
@@ -245,8 +242,8 @@ func cells(pages map[string]string) []dashboard.DashboardFieldConfigSourceOverri
 		link("Claim", "dra-claim", "&${node:queryparam}&var-namespace=${__data.fields.Namespace}&var-claim=${__value.raw}"),
 		link("Pod", "dra-claim", "&${node:queryparam}&${claim:queryparam}"+
 			"&var-namespace=${__data.fields.Namespace}&var-pod=${__value.raw}"),
-		link("Workload", "dra-workloads", "&var-namespace=${__data.fields.Namespace}"+
-			"&var-kind=${__data.fields[\"Part of a\"]}&var-workload=${__value.raw}"),
+		link("Workload", "dra-workloads", "&var-namespace=${__data.fields.Namespace}&var-kind=${__data.fields[\"Part of "+
+			"a\"]}&var-workload=${__value.raw}"),
 		link("Namespace", "dra-namespaces", "&var-namespace=${__value.raw}"),
 		link("Node", "dra-nodes", "&var-node=${__value.raw}"),
 		link("Device", "", ""),
@@ -260,7 +257,7 @@ func cells(pages map[string]string) []dashboard.DashboardFieldConfigSourceOverri
 		})...),
 		override("Listed", mapped(map[string]dashboard.ValueMappingResult{
 			"true":  {Text: new("yes"), Color: new("text"), Index: new(int32(0))},
-			"false": {Text: new("in no slice"), Color: new(yellow), Index: new(int32(1))},
+			"false": {Text: new("in no slice"), Color: new(blue), Index: new(int32(1))},
 		})...),
 		override("Node-local", mapped(map[string]dashboard.ValueMappingResult{
 			"true":  {Text: new("yes"), Color: new("text"), Index: new(int32(0))},

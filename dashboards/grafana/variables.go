@@ -102,13 +102,13 @@ func (b *Board) rankOfNodes() string {
 	found := `cluster=~"$cluster"` + b.found("node", "node")
 	// Nodes without records come last.
 	if b.UID == "dra-network" {
-		return `sum by (<node>) (max by (<node>, namespace, driver, model) (` +
-			`sum_over_time(node_namespace:dra_network_bytes:rate{` + found + `}[$__range])))
-			or 0 * sum by (<node>) (max by (<device>, link, direction) (` +
-			`rate(dra_device_io_bytes_total{` + found + `, link=~"network|rdma"}[$__rate_interval])))`
+		return `sum by (<node>) (max by (<node>, namespace, driver, model) ` +
+			`(sum_over_time(node_namespace:dra_network_bytes:rate{` + found + `}[$__range])))
+			or 0 * sum by (<node>) (max by (<device>, link, direction) (` + `rate(dra_device_io_bytes_total{` + found + `, ` +
+			`link=~"network|rdma"}[$__rate_interval])))`
 	}
-	return `1e9 + sum by (<node>) (max by (<device>) (` +
-		`count_over_time(device:dra_state:info{` + found + `, state="unhealthy"}[$__range])))
+	return `1e9 + sum by (<node>) (max by (<device>) (count_over_time(device:dra_state:info{` +
+		found + `, state="unhealthy"}[$__range])))
 		or sum by (<node>) (max by (<node>, namespace, driver) (` +
 		`sum_over_time(node_namespace:dra_devices:count{` + found + `}[$__range])))
 		or 0 * group by (<node>) (dra_exporter_build_info{` + found + `})`
@@ -119,8 +119,8 @@ func (b *Board) rankOfNamespaces() string {
 	if !b.recorded {
 		return b.rankOfClaims("<namespace>", `, node=~"$node"`)
 	}
-	return `sum by (<namespace>) (max by (<namespace>, driver, model) (` +
-		`sum_over_time(namespace:dra_allocated_share_seconds:increase$hours{cluster=~"$cluster"` +
+	return `sum by (<namespace>) (max by (<namespace>, driver, model) ` +
+		`(sum_over_time(namespace:dra_allocated_share_seconds:increase$hours{cluster=~"$cluster"` +
 		b.found("namespace", "namespace") + `}[$__range])))`
 }
 
@@ -183,9 +183,8 @@ func (b *Board) variables() []cog.Builder[dashboard.VariableModel] {
 			Refresh(dashboard.VariableRefreshOnTimeRangeChanged).Regex(`/of="([^"]+)"/`)})
 	}
 	all := dashboard.VariableOption{
-		Selected: new(true),
-		Text:     dashboard.StringOrArrayOfString{ArrayOfString: []string{"All"}},
-		Value:    dashboard.StringOrArrayOfString{ArrayOfString: []string{"$__all"}},
+		Selected: new(true), Text: dashboard.StringOrArrayOfString{ArrayOfString: []string{"All"}},
+		Value: dashboard.StringOrArrayOfString{ArrayOfString: []string{"$__all"}},
 	}
 	for _, v := range b.choices() {
 		if !slices.Contains(b.uses, v.name) {

@@ -11,19 +11,14 @@ import (
 // workloads is the dashboard of what each workload held and used, and of its devices' failures.
 func workloads() Board {
 	return Board{
-		UID: "dra-workloads", Title: "DRA / Workloads",
-		search: "workload", recorded: true,
-		uses: []string{"cluster", "namespace", "kind", "queue", "workload", "driver"},
-		Description: "What each workload (JobSet, Job, Deployment, RayCluster and so on) held and used, and what happened " +
-			"to its devices, in the selected time range: those with the most device-hours. A pod that nothing controls is a " +
-			"workload of kind Pod.",
+		UID: "dra-workloads", Title: "DRA / Workloads", search: "workload", recorded: true,
+		uses: []string{"cluster", "namespace", "kind", "queue", "workload", "driver"}, Description: "What each workload " +
+			"(JobSet, Job, Deployment, RayCluster and so on) held and used, and what happened to its devices, in the " +
+			"selected time range: those with the most device-hours. A pod that nothing controls is a workload of kind Pod.",
 		Rows: []Row{
-			{"Total", workloadTotal()},
-			{"By workload", workloadTables()},
-			{memberRow, memberTables()},
+			{"Total", workloadTotal()}, {"By workload", workloadTables()}, {memberRow, memberTables()},
 			{workRow, []Panel{energyOfWork(), crossNUMA()}},
-		},
-		folded: []string{memberRow, workRow},
+		}, folded: []string{memberRow, workRow},
 	}
 }
 
@@ -57,8 +52,8 @@ func workloadSumOver(name, by, span string) string {
 	case "lost_share_seconds":
 		once += ", cause"
 	}
-	return sum + ` (max by (` + once + `) (sum_over_time(workload:dra_` + name + `:increase$hours{<of ` +
-		`workloads>}[` + span + `])))`
+	return sum + ` (max by (` + once + `) (sum_over_time(workload:dra_` + name +
+		`:increase$hours{<of workloads>}[` + span + `])))`
 }
 
 // topWorkloads restricts an expression to the workloads with the most device-hours.
@@ -70,120 +65,86 @@ func topWorkloads(expr string, most int) string {
 // topOfWorkloads is a table of the workloads with the most device-hours of a kind in a day, for
 // other dashboards: there are thousands, and those dashboards are opened over months.
 func topOfWorkloads(title, description, record, column string, width uint32) Panel {
-	return Panel{
-		Title: title, Description: description, Kind: Table, NoData: "none", Width: width, Height: 6, sort: column,
-		limit: linesOfWorkloads, MayBeEmpty: "where no workload has such hours",
-		Targets: []Target{
-			{
-				Expr:   fmt.Sprintf(`topk(%d, %s / 3600 > 0)`, linesOfWorkloads, workloadSumOver(record, "<workload>", "1d")),
-				Column: column, Unit: "h",
-			},
-		},
-	}
+	return orEmpty("where no workload has such hours",
+		ranked(column, linesOfWorkloads, title, description, "none", width, 6,
+			columnOf(column, "h",
+				fmt.Sprintf(`topk(%d, %s / 3600 > 0)`, linesOfWorkloads, workloadSumOver(record, "<workload>", "1d")))))
 }
 
 func workloadTotal() []Panel {
-	of := func(title, description, unit, noData, expr string, decimals int, steps ...step) Panel {
-		return Panel{
-			Title: title, Description: description, Kind: Stat, Unit: unit, NoData: noData,
-			Targets: []Target{{Expr: expr}},
-			Width:   4, Height: 3, steps: steps, decimals: decimals,
-		}
-	}
 	const held = `sum_over_time(workload:dra_allocated_share_seconds:increase$hours{<of workloads>}[$__range])`
-	errors := of("Errors of devices", "Errors of devices while the workloads held them. One that hit several workloads "+
-		"counts for each.", "none", "none", "round("+workloadSum("errors", "")+")", 0, step{0, green}, step{0.5, red})
-	errors.MayBeEmpty = "without an error"
 	return append([]Panel{
-		of("Workloads", "Workloads that held devices in the selected time range.", "none", "nothing was held",
-			`count(group by (cluster, namespace, workload_kind, workload_name) (`+held+` > 0))`, 0, step{0, blue}),
-		of("Device-hours of workloads", "Device-hours held by pods of the workloads in the selected time range.", "h",
-			"nothing was held", workloadSum("allocated_share_seconds", "")+" / 3600", 2, step{0, blue}),
-		of("Active share", "Active time divided by the time held. Devices without utilization never count as active: select "+
-			"a driver to exclude them.", "percentunit", "nothing was held",
-			workloadSum("active_seconds", "")+" / "+workloadSum("allocated_share_seconds", ""), 1, step{0, red},
-			step{0.2, orange}, step{0.5, green}),
-		of("Energy of workloads", "Energy used by devices for pods of the workloads in the selected time range.", "kwatth",
-			"not measured", workloadSum("energy_joules", "")+" / 3.6e6", 3, step{0, blue}),
-		of("Idle device-hours", "Device-hours in which the devices were idle while pods of the workloads held them.", "h",
-			"nothing was idle", workloadSum("idle_share_seconds", "")+" / 3600", 2, step{0, green}, step{1, orange}),
-		errors,
+		fact(4, 3, "Workloads", "Workloads that held devices in the selected time range.", "none", nothingHeld,
+			`count(group by (cluster, namespace, workload_kind, workload_name) (`+held+` > 0))`, step{0, blue}),
+		fact(4, 3, "Device-hours of workloads", "Device-hours held by pods of the workloads in the selected time range.",
+			"h", nothingHeld, workloadSum("allocated_share_seconds", "")+" / 3600", step{0, blue}),
+		precise(1,
+			fact(4, 3, "Active share", "Active time divided by the time held. Devices without utilization never count as "+
+				"active: select a driver to exclude them.", "percentunit", "not measured", workloadSum("active_seconds", "")+" / "+
+				workloadSum("allocated_share_seconds", ""), step{0, red}, step{0.2, orange}, step{0.5, green})),
+		precise(3,
+			fact(4, 3, "Energy of workloads", "Energy used by devices for pods of the workloads in the selected time range.",
+				"kwatth", "not measured", workloadSum("energy_joules", "")+" / 3.6e6", step{0, blue})),
+		fact(4, 3, "Idle device-hours", "Device-hours in which the devices were idle while pods of the workloads held "+
+			"them.", "h", "nothing is known to be idle", workloadSum("idle_share_seconds", "")+" / 3600", step{0, green}, step{
+			1, orange,
+		}),
+		orEmpty("without an error",
+			fact(4, 3, "Errors of devices", "Errors of devices while the workloads held them. One that hit several "+
+				"workloads counts for each.", "none", "none", "round("+workloadSum("errors", "")+")", step{0, green}, step{
+				0.5, red,
+			})),
 	}, workloadPictures()...)
 }
 
 func workloadTables() []Panel {
 	top := func(expr string) string { return topWorkloads(expr, shownWorkloads) }
+	of := func(name string) string { return workloadSum(name, "<workload>") }
+	hours := func(name string) string { return top(of(name) + " / 3600") }
+	ratio := func(part, whole string) string { return top(of(part) + " / (" + of(whole) + " > 0)") }
 	return []Panel{
-		{
-			Title: "Workloads by device-hours",
-			Description: "The workloads with the most device-hours, by driver. Stalled: busy without progress. " +
-				"FLOP utilization: the share of the tensor cores' highest rate, where a source measures them. Goodput: the share " +
-				"of the hours held that was not lost; empty if nothing was. " +
-				"Throttled: of each device the reason that took " +
-				"the longest. Peak memory: the most that one pod had of one device. Click a workload to select it, a namespace " +
-				"for its showback.",
-			Kind: Table, NoData: "nothing was held", Width: 24, Height: 10, sort: "Device-hours", limit: shownWorkloads,
-			Targets: []Target{
-				{Expr: top(workloadSum("allocated_share_seconds", "<workload>") + " / 3600"), Column: "Device-hours", Unit: "h"},
-				{
-					Expr: top(workloadSum("active_seconds", "<workload>") + " / (" +
-						workloadSum("allocated_share_seconds", "<workload>") + " > 0)"),
-					Column: "Active", Unit: "percentunit",
-				},
-				{
-					Expr: top(workloadSum("flop_share_seconds", "<workload>") + " / (" +
-						workloadSum("flop_measured_share_seconds", "<workload>") + " > 0)"),
-					Column: "FLOP utilization", Unit: "percentunit",
-				},
-				{
-					Expr: top("clamp_min(1 - " + workloadSum("lost_share_seconds", "<workload>") + " / " +
-						workloadSum("allocated_share_seconds", "<workload>") + ", 0)"),
-					Column: "Goodput", Unit: "percentunit",
-				},
-				{Expr: top(workloadSum("idle_share_seconds", "<workload>") + " / 3600"), Column: "Idle device-hours", Unit: "h"},
-				{Expr: top(workloadSum("stalled_share_seconds", "<workload>") + " / 3600"), Column: "Stalled", Unit: "h"},
-				{Expr: top(workloadSum("energy_joules", "<workload>") + " / 3.6e6"), Column: "Energy", Unit: "kwatth"},
-				{Expr: top("round(" + workloadSum("errors", "<workload>") + ")"), Column: "Errors", Unit: "short"},
-				{Expr: top(workloadSum("throttled_seconds", "<workload>") + " / 3600"), Column: "Throttled", Unit: "h"},
-				{
-					Expr: top(`max by (<workload>) ` +
-						`(max_over_time(workload:dra_memory_used_peak_bytes:max{<of workloads>}[$__range]))`),
-					Column: "Peak memory", Unit: "bytes",
-				},
-				{
-					Expr: top(`max by (<workload>) (workload:dra_devices:count{<of workloads>})`), Column: "Devices now", Unit: "none",
-				},
-			},
-		},
+		ranked("Device-hours", shownWorkloads, "Workloads by device-hours", "The workloads with the most device-hours, "+
+			"by driver. Stalled: busy without progress. FLOP utilization: the share of the tensor cores' highest rate, "+
+			"where a source measures them. Goodput: the share of the hours held that was not lost; empty if nothing was. "+
+			"Throttled: of each device the reason that took the longest. Peak memory: the most that one pod had of one "+
+			"device. Click a workload to select it, a namespace for its showback.", nothingHeld, 24, 10,
+			columnOf("Device-hours", "h", hours("allocated_share_seconds")),
+			columnOf("Active", "percentunit", ratio("active_seconds", "allocated_share_seconds")),
+			columnOf("FLOP utilization", "percentunit", ratio("flop_share_seconds", "flop_measured_share_seconds")),
+			columnOf("Goodput", "percentunit",
+				top("clamp_min(1 - "+of("lost_share_seconds")+" / "+of("allocated_share_seconds")+", 0)")),
+			columnOf("Idle device-hours", "h", hours("idle_share_seconds")),
+			columnOf("Stalled", "h", hours("stalled_share_seconds")),
+			columnOf("Energy", "kwatth", top(of("energy_joules")+" / 3.6e6")),
+			columnOf("Errors", "short", top("round("+of("errors")+")")),
+			columnOf("Throttled", "h", hours("throttled_seconds")),
+			columnOf("Peak memory", "bytes",
+				top(`max by (<workload>) (max_over_time(workload:dra_memory_used_peak_bytes:max{<of workloads>}[$__range]))`)),
+			columnOf("Devices now", "none", top(`max by (<workload>) (workload:dra_devices:count{<of workloads>})`))),
 	}
 }
 
 func memberTables() []Panel {
 	return []Panel{
 		membersSideBySide(),
-		{
-			Title:       "Pods of workloads",
-			Description: "Pods that hold devices now, those with the most devices. Click a pod for the dashboard of its claim.",
-			Kind:        Table, NoData: "no pod holds a device", Width: 12, Height: 7, sort: "Devices", limit: shownWorkloads,
-			Total: true,
-			Targets: []Target{{
-				Expr: fmt.Sprintf(`topk(%d,
+		total(ranked("Devices", shownWorkloads, "Pods of workloads", "Pods that hold devices now, those with the most "+
+			"devices. Click a pod for the dashboard of its claim.", "no pod holds a device", 12, 7,
+			columnOf("Devices", "none",
+				fmt.Sprintf(
+					`topk(%d,
 					count by (<pod>) (group by (<pod device>) (dra_pod_claim_info{<of nodes>, driver=~"$driver", attribution!=""}))
 					  * on (<pod>) group_left (workload_kind, workload_name) topk by (<pod>)
 					    (1, group by (<pod>, workload_kind, workload_name) (pod:dra_workload:info{<of pods of workloads>}))
-				)`, shownWorkloads),
-				Column: "Devices", Unit: "none",
-			}},
-		},
+				)`, shownWorkloads)))),
 	}
 }
 
 // energyOfWork is a table of joules and device-time for each unit of work.
 func energyOfWork() Panel {
 	const (
-		done = `sum by (<served>, model, work) (max by (<served>, model, work) (sum_over_time(` +
-			`workload:dra_work:increase$hours{cluster=~"$cluster", namespace=~"$namespace", workload_kind=~"$kind", ` +
-			`workload_name=~"$workload", queue=~"$queue"}[$__range])) > 0)`
+		done = `sum by (<served>, model, work) (max by (<served>, model, work) ` +
+			`(sum_over_time(workload:dra_work:increase$hours{cluster=~"$cluster", namespace=~"$namespace", ` +
+			`workload_kind=~"$kind", workload_name=~"$workload", queue=~"$queue"}[$__range])) > 0)`
 		once = `max by (<workload>) (sum_over_time(workload:dra_`
 		held = once + `allocated_share_seconds:increase$hours{<of workloads>}[$__range]))`
 		used = once + `energy_joules:increase$hours{<of workloads>}[$__range]))`
@@ -191,30 +152,16 @@ func energyOfWork() Panel {
 	shown := fmt.Sprintf(` and on (<served>, model, work) topk(%d, %s)`, shownWorkloads, done)
 	// For a workload that serves several models, the energy of each of them is unknown.
 	one := shown + ` and on (<served>, work) count by (<served>, work) (` + done + `) == 1`
-	return Panel{
-		Title: "Energy and device-time for each unit of work",
-		Description: "Tokens that inference servers generate and read, and inferences of Triton, requests of " +
-			"TensorRT-LLM, by their own counters, " +
-			"and what the devices of the workload's pods took for each: of all its pods, and of drivers whose energy is " +
-			"measured. The README of the dashboards says how to add others, such as samples of a training.",
-		Kind: Table, Width: 24, Height: 8, sort: "Units", limit: shownWorkloads,
-		NoData: "needs metrics of vLLM, SGLang, TGI, Triton or TensorRT-LLM with the labels namespace, pod and node, or " +
-			"the record " +
-			rules.WorkRecord,
-		MayBeEmpty: "without metrics of an inference server",
-		Targets: []Target{
-			{Expr: fmt.Sprintf(`topk(%d, %s)`, shownWorkloads, done), Column: "Units", Unit: "short"},
-			{
-				Expr:   `sum by (<served>) (` + used + `) / on (<served>) group_right () ` + done + one,
-				Column: "Energy of each", Unit: "joule",
-			},
-			{
-				Expr: done + ` / on (<served>) group_left () sum by (<served>) (` + held +
-					` and on (<workload>) ` + used + ` > 0)` + one,
-				Column: "Per device-second", Unit: "cps",
-			},
-		},
-	}
+	return orEmpty("without metrics of an inference server",
+		ranked("Units", shownWorkloads, "Energy and device-time for each unit of work", "Tokens that inference servers "+
+			"generate and read, and inferences of Triton, requests of TensorRT-LLM, by their own counters, and what the "+
+			"devices of the workload's pods took for each: of all its pods, and of drivers whose energy is measured. The "+
+			"README of the dashboards says how to add others, such as samples of a training.", "needs metrics of vLLM, "+
+			"SGLang, TGI, Triton or TensorRT-LLM with the labels namespace, pod and node, or the record "+rules.WorkRecord,
+			24, 8, columnOf("Units", "short", fmt.Sprintf(`topk(%d, %s)`, shownWorkloads, done)),
+			columnOf("Energy of each", "joule", `sum by (<served>) (`+used+`) / on (<served>) group_right () `+done+one),
+			columnOf("Per device-second", "cps", done+` / on (<served>) group_left () sum by (<served>) (`+held+` and on `+
+				`(<workload>) `+used+` > 0)`+one)))
 }
 
 // membersSideBySide is a table of the members of workloads; those that differ most come first.
@@ -227,81 +174,62 @@ func membersSideBySide() Panel {
 		  max by (<member>) (%s{<of workloads>, node=~"$node"})
 		)`, shownWorkloads, rules.StragglerRecord, rules.DeviationsRecord)
 	signal := func(name, column, unit string) Target {
-		return Target{
-			Expr: fmt.Sprintf(`max by (<member>) (%s{<of workloads>, node=~"$node", `+
-				`signal=%q}%s)`, rules.SignalRecord, name, shown),
-			Column: column, Unit: unit,
-		}
+		return columnOf(column, unit,
+			fmt.Sprintf(`max by (<member>) (%s{<of workloads>, node=~"$node", signal=%q}%s)`, rules.SignalRecord, name,
+				shown))
 	}
-	return Panel{
-		Title: "Members of workloads side by side",
-		Description: "Devices that one pod of a workload has for itself, of workloads with three or more of one driver, as " +
-			"means over ten minutes: those first that are farthest from the median of their workload. Deviation: in " +
-			"deviations, in the column that differs most. Reason: why the others wait for it, see DRAWorkloadStraggler in the " +
-			"runbook; empty if nothing shows that they wait. Select a workload to see its members.",
-		Kind: Table, NoData: "no workload has three members of one driver", Width: 24, Height: 7, sort: "Deviation",
-		limit: shownWorkloads, MayBeEmpty: "where no workload has three devices of one driver",
-		Targets: []Target{
-			{
-				Expr:   `max by (<member>) (` + rules.DeviationsRecord + `{<of workloads>, node=~"$node"}` + shown + `)`,
-				Column: "Deviation", Unit: "none",
-			},
-			{Expr: `max by (<member>, reason) (` + rules.StragglerRecord + `{<of workloads>, node=~"$node"}` + shown + `)`},
+	return orEmpty("where no workload has three devices of one driver",
+		ranked("Deviation", shownWorkloads, "Members of workloads side by side", "Devices that one pod of a workload "+
+			"has for itself, of workloads with three or more of one driver, as means over ten minutes: those first that "+
+			"are farthest from the median of their workload. Deviation: in deviations, in the column that differs most. "+
+			"Reason: why the others wait for it, see DRAWorkloadStraggler in the runbook; empty if nothing shows that they "+
+			"wait. Select a workload to see its members.", "no workload has three members of one driver", 24, 7,
+			columnOf("Deviation", "none",
+				`max by (<member>) (`+rules.DeviationsRecord+`{<of workloads>, node=~"$node"}`+shown+`)`),
+			labelsOf(`max by (<member>, reason) (`+rules.StragglerRecord+`{<of workloads>, node=~"$node"}`+shown+`)`),
 			signal("tensor", "Tensor", "percentunit"), signal("utilization", "Utilization", "percentunit"),
 			signal("clock", "Clock of its maximum", "percentunit"), signal("throttled", "Throttled", "percentunit"),
-			signal("power", "Power", "watt"), signal("traffic", "Traffic", "binBps"),
-		},
-	}
+			signal("power", "Power", "watt"), signal("traffic", "Traffic", "binBps")))
 }
 
 // crossNUMA is a table of the pods whose devices are of several NUMA nodes.
 func crossNUMA() Panel {
 	const (
-		across = `group by (<pod>, closest, farthest) ` +
-			`(dra_pod_topology_info{cluster=~"$cluster", node=~"$node", namespace=~"$namespace", farthest="across"})`
-		traffic = `sum by (<pod>) (max by (<pod>, link, direction) (pod:dra_cross_numa_io_bytes:rate{` +
-			`cluster=~"$cluster", node=~"$node", namespace=~"$namespace"`
+		across = `group by (<pod>, closest, farthest) (dra_pod_topology_info{cluster=~"$cluster", node=~"$node", ` +
+			`namespace=~"$namespace", farthest="across"})`
+		traffic = `sum by (<pod>) (max by (<pod>, link, direction) ` +
+			`(pod:dra_cross_numa_io_bytes:rate{cluster=~"$cluster", node=~"$node", namespace=~"$namespace"`
 	)
-	return Panel{
-		Title: "Pods across NUMA nodes",
-		Description: "Pods that hold devices of several NUMA nodes, and the traffic on the links of their devices: what " +
-			"these exchange passes between the sockets. Closest: the closest pair of the pod's devices.",
-		Kind: Table, NoData: "none", Width: 24, Height: 7, sort: "All links", limit: shownPods,
-		MayBeEmpty: "where no pod has devices of several NUMA nodes",
-		Targets: []Target{
-			{Expr: fmt.Sprintf(`topk(%d, %s)`, shownPods, across)},
-			{Expr: fmt.Sprintf(`topk(%d, %s})))`, shownPods, traffic), Column: "All links", Unit: "binBps"},
-			{Expr: fmt.Sprintf(`topk(%d, %s, link="pcie"})))`, shownPods, traffic), Column: "PCIe", Unit: "binBps"},
-			{
-				Expr:   fmt.Sprintf(`topk(%d, %s, link=~"network|rdma"})))`, shownPods, traffic),
-				Column: "Network", Unit: "binBps",
-			},
-		},
-	}
+	return orEmpty("where no pod has devices of several NUMA nodes",
+		ranked("All links", shownPods, "Pods across NUMA nodes", "Pods that hold devices of several NUMA nodes, and the "+
+			"traffic on the links of their devices: what these exchange passes between the sockets. Closest: the closest "+
+			"pair of the pod's devices.", "none", 24, 7, labelsOf(fmt.Sprintf(`topk(%d, %s)`, shownPods, across)),
+			columnOf("All links", "binBps", fmt.Sprintf(`topk(%d, %s})))`, shownPods, traffic)),
+			columnOf("PCIe", "binBps", fmt.Sprintf(`topk(%d, %s, link="pcie"})))`, shownPods, traffic)),
+			columnOf("Network", "binBps", fmt.Sprintf(`topk(%d, %s, link=~"network|rdma"})))`, shownPods, traffic))))
 }
 
 // workloadPictures show which workloads waste what they hold, whose members leave the pack, and
 // what was lost.
 func workloadPictures() []Panel {
 	held := workloadSum("allocated_share_seconds", "<workload>")
+	active := workloadSum("active_seconds", "<workload>")
 	top := func(expr string) string { return topWorkloads(expr, pointsOfWorkloads) }
-	lost := line("Device-hours lost by cause",
-		"Device-hours that were held and lost: while an incident that hit the claim was open, the device was allocated and "+
-			"not prepared, idle, or throttled. An hour counts once, for the first of these.",
-		"h", "nothing was lost", "{{cause}}",
-		`sum by (cause) (max by (<workload>, cause) (sum_over_time(workload:dra_lost_share_seconds:increase$hours{`+
-			`<of workloads>}[$__interval]))) / 3600`)
+	lost := line("Device-hours lost by cause", "Device-hours that were held and lost: while an incident that hit the "+
+		"claim was open, the device was allocated and not prepared, idle, or throttled. An hour counts once, for the "+
+		"first of these.", "h", "nothing is known to be lost", "{{cause}}", `sum by (cause) (max by (<workload>, cause) `+
+		`(sum_over_time(workload:dra_lost_share_seconds:increase$hours{<of workloads>}[$__interval]))) / 3600`)
 	lost.bars, lost.Width, lost.Height, lost.MayBeEmpty = true, 8, 9, "where nothing is lost"
 	lost.colors = []colored{{"incident", red}, {"waiting", yellow}, {"idle", orange}, {"throttled", purple}}
 	return []Panel{
 		{
 			Title: "Efficiency by device-hours",
-			Description: "A point for each of the 50 workloads with the most device-hours: how much of the time its devices " +
-				"were active. What is on the right and low wastes the most. Click a point to select the workload.",
-			Kind: Points, Unit: "none", NoData: "nothing was held", Width: 8, Height: 9,
+			Description: "A point for each of the 50 workloads with the most device-hours: how much of the time its " +
+				"devices were active. What is on the right and low wastes the most. Click a point to select the workload.",
+			Kind: Points, Unit: "none", NoData: "nothing held whose activity is measured", Width: 8, Height: 9,
 			Targets: []Target{
-				{Expr: top(held + " / 3600"), Unit: "h"},
-				{Expr: top(workloadSum("active_seconds", "<workload>") + " / (" + held + " > 0)"), Unit: "percentunit"},
+				{Expr: top(held + " / 3600 and on (<workload>) " + active), Unit: "h"},
+				{Expr: top(active + " / (" + held + " > 0)"), Unit: "percentunit"},
 			},
 			points: &points{title: "Workload", x: "Device-hours", y: "Active", color: "Active", least: 9, most: 9},
 			reshape: []dashboard.DataTransformerConfig{
@@ -334,10 +262,9 @@ const pointsOfWorkloads = 50
 // membersThatDiffer are lines of the members that are farthest from the median of their workload.
 func membersThatDiffer() Panel {
 	of := `{<of workloads>, node=~"$node"}`
-	p := line("Members that leave the pack",
-		"How far members of workloads are from the median of their workload, in deviations, over ten minutes: the ten "+
-			"members that differ most. 3 is far, and 10 stands for all more. A workload is compared if it has three "+
-			"members of one driver.", "none",
+	p := line("Members that leave the pack", "How far members of workloads are from the median of their workload, in "+
+		"deviations, over ten minutes: the ten members that differ most. 3 is far, and 10 stands for all more. A "+
+		"workload is compared if it has three members of one driver.", "none",
 		"no workload has three members of one driver", "{{pod}} {{device}} {{node}}",
 		`clamp_max(max by (<member>) (`+rules.DeviationsRecord+of+`), 10) and on (<member>) topk(10, max by (<member>) (`+
 			rules.DeviationsRecord+of+` @ end()))`)

@@ -1,7 +1,6 @@
 package inventory
 
 import (
-	"encoding/json"
 	"errors"
 	"slices"
 	"strconv"
@@ -23,46 +22,20 @@ const (
 	standardPCIeRoot = "resource.kubernetes.io/pcieRoot"
 )
 
-// maxText is the maximum length of an attribute's string, in bytes. The API allows 64.
-const maxText = 253
-
 // attributes has a device's attributes by name. Names in the driver's own domain lack the domain:
 // for gpu.nvidia.com, both uuid and gpu.nvidia.com/uuid are uuid.
 type attributes map[string]resourcev1.DeviceAttribute
 
-// decodeAttributes omits attributes that are malformed, of an unknown type, or too long, and counts
-// them in rejected.
-func decodeAttributes(driverName string, raw map[string]json.RawMessage, rejected driver.Rejections) attributes {
-	out := make(attributes, len(raw))
-	for name, raw := range raw {
-		var value resourcev1.DeviceAttribute
-		if json.Unmarshal(raw, &value) != nil || !validAttribute(value) {
-			rejected.Add(driver.ReasonMalformedAttribute, 1)
-			continue
-		}
+// ownAttributes returns the attributes by name without the driver's own domain.
+func ownAttributes(driverName string, all map[string]resourcev1.DeviceAttribute) attributes {
+	out := make(attributes, len(all))
+	for name, value := range all {
 		bare, own := strings.CutPrefix(name, driverName+"/")
 		if _, known := out[bare]; !known || own {
 			out[bare] = value
 		}
 	}
 	return out
-}
-
-// validAttribute reports whether exactly one of the types is set, and within bounds.
-func validAttribute(a resourcev1.DeviceAttribute) bool {
-	set := 0
-	for _, is := range []bool{
-		a.IntValue != nil, a.BoolValue != nil, a.StringValue != nil, a.VersionValue != nil,
-		len(a.IntValues) > 0, len(a.BoolValues) > 0, len(a.StringValues) > 0, len(a.VersionValues) > 0,
-	} {
-		if is {
-			set++
-		}
-	}
-	if set != 1 || max(len(a.IntValues), len(a.BoolValues), len(a.StringValues), len(a.VersionValues)) > maxList {
-		return false
-	}
-	return !slices.ContainsFunc(texts(a), func(s string) bool { return len(s) > maxText })
 }
 
 // texts returns the strings or versions of an attribute.

@@ -20,11 +20,6 @@ const (
 	// so that a driver with too many devices does not displace those of other drivers.
 	maxDevices       = 16384
 	maxDriverDevices = 4096
-	// maxAttributes is the maximum number of attributes of a device, and that of its capacities and of
-	// its taints. The API allows 32.
-	maxAttributes = 256
-	// maxList is the maximum length of a list-valued attribute. Lists of CPUs are the longest.
-	maxList = 8192
 )
 
 // ParseSlices returns the devices that the ResourceSlices in a file offer to a node. The file has
@@ -33,7 +28,7 @@ const (
 // are ignored, and so are slices and devices of other nodes unless node is empty. Of each pool,
 // only the newest complete generation counts.
 //
-// A malformed device or attribute is omitted and counted by reason. A file that is malformed as a
+// A malformed device or amount is omitted and counted by reason. A file that is malformed as a
 // whole, or a slice of an unknown version, is an error that names the document.
 func ParseSlices(data []byte, node string) (driver.Inventory, driver.Rejections, error) {
 	objects, malformed, err := manifest.Objects(data, "ResourceSlice")

@@ -63,13 +63,10 @@ func (w *wirePolicy) decode() (driver.RequestPolicy, bool) {
 		malformed = malformed || err != nil
 		return value
 	}
-	malformed = len(w.Values) > maxAttributes
-	if !malformed {
-		for _, raw := range w.Values {
-			p.Values = append(p.Values, amount(raw))
-		}
-		slices.Sort(p.Values)
+	for _, raw := range w.Values {
+		p.Values = append(p.Values, amount(raw))
 	}
+	slices.Sort(p.Values)
 	if r := w.Range; r != nil {
 		p.Min, p.Max, p.Step = amount(r.Min), amount(r.Max), amount(r.Step)
 	}

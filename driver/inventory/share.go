@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
@@ -26,19 +25,12 @@ type wireCounters struct {
 	Counters map[string]json.RawMessage `json:"counters"`
 }
 
-// decodeCounters decodes counter sets. Malformed ones are omitted and counted as malformed
-// capacity.
-func decodeCounters(driverName string, raw []json.RawMessage, rejected driver.Rejections) []counters {
-	out := make([]counters, 0, len(raw))
-	for _, raw := range raw {
-		var wire wireCounters
-		if json.Unmarshal(raw, &wire) != nil || !manifest.ValidName(cmp.Or(wire.Name, wire.Set)) ||
-			len(wire.Counters) > maxAttributes {
-			rejected.Add(driver.ReasonMalformedCapacity, 1)
-			continue
-		}
+// decodeCounters returns counter sets. Malformed amounts are omitted and counted.
+func decodeCounters(driverName string, sets []wireCounters, rejected driver.Rejections) []counters {
+	out := make([]counters, 0, len(sets))
+	for _, s := range sets {
 		out = append(out, counters{
-			set: cmp.Or(wire.Name, wire.Set), amounts: decodeCapacity(driverName, wire.Counters, rejected),
+			set: cmp.Or(s.Name, s.Set), amounts: decodeCapacity(driverName, s.Counters, rejected),
 		})
 	}
 	return out

@@ -27,7 +27,7 @@ type slice struct {
 
 	PerDeviceNodeSelection bool              `json:"perDeviceNodeSelection"`
 	SkipNodeOperations     []string          `json:"skipNodeOperations"`
-	SharedCounters         []json.RawMessage `json:"sharedCounters"`
+	SharedCounters         []wireCounters    `json:"sharedCounters"`
 	Devices                []json.RawMessage `json:"devices"`
 }
 
@@ -42,12 +42,12 @@ type wireDevice struct {
 type wireBody struct {
 	nodeSelection
 
-	Attributes               map[string]json.RawMessage `json:"attributes"`
-	Capacity                 map[string]json.RawMessage `json:"capacity"`
-	Taints                   []json.RawMessage          `json:"taints"`
-	ConsumesCounters         []json.RawMessage          `json:"consumesCounters"`
-	AllowMultipleAllocations bool                       `json:"allowMultipleAllocations"`
-	BindingConditions        []json.RawMessage          `json:"bindingConditions"`
+	Attributes               map[string]resourcev1.DeviceAttribute `json:"attributes"`
+	Capacity                 map[string]json.RawMessage            `json:"capacity"`
+	Taints                   []resourcev1.DeviceTaint              `json:"taints"`
+	ConsumesCounters         []wireCounters                        `json:"consumesCounters"`
+	AllowMultipleAllocations bool                                  `json:"allowMultipleAllocations"`
+	BindingConditions        []json.RawMessage                     `json:"bindingConditions"`
 }
 
 // Slice is a ResourceSlice of any version, whose devices are not decoded yet.
@@ -237,22 +237,20 @@ func decodeDevice(driverName string, raw json.RawMessage, rejected driver.Reject
 	if wire.Basic != nil {
 		body = *wire.Basic
 	}
-	if max(len(body.Attributes), len(body.Capacity), len(body.ConsumesCounters), len(body.Taints)) > maxAttributes {
-		rejected.Add(driver.ReasonTooManyAttributes, 1)
-		return device{}, false
-	}
 	d := device{
 		driver: driverName, name: wire.Name,
 		nodeSelection: body.nodeSelection, shareable: body.AllowMultipleAllocations,
 		conditional: len(body.BindingConditions) > 0,
 	}
-	d.attributes = decodeAttributes(driverName, body.Attributes, rejected)
+	d.attributes = ownAttributes(driverName, body.Attributes)
 	d.capacity = decodeCapacity(driverName, body.Capacity, rejected)
 	if d.shareable {
 		d.policies = decodePolicies(driverName, body.Capacity, rejected)
 	}
 	d.consumes = decodeCounters(driverName, body.ConsumesCounters, rejected)
-	d.taints = decodeTaints(body.Taints, rejected)
+	for _, t := range body.Taints {
+		d.taints = append(d.taints, newTaint(t, ""))
+	}
 	return d, true
 }
 
@@ -276,25 +274,4 @@ func decodeCapacity(driverName string, raw map[string]json.RawMessage, rejected 
 	amounts, malformed := manifest.Amounts(driverName, values)
 	rejected.Add(driver.ReasonMalformedCapacity, malformed)
 	return amounts
-}
-
-func decodeTaints(raw []json.RawMessage, rejected driver.Rejections) []driver.Taint {
-	var out []driver.Taint
-	for _, raw := range raw {
-		var taint resourcev1.DeviceTaint
-		if json.Unmarshal(raw, &taint) != nil || !validTaint(taint) {
-			rejected.Add(driver.ReasonMalformedTaint, 1)
-			continue
-		}
-		out = append(out, newTaint(taint, ""))
-	}
-	return out
-}
-
-func validTaint(t resourcev1.DeviceTaint) bool {
-	effects := []resourcev1.DeviceTaintEffect{
-		resourcev1.DeviceTaintEffectNone, resourcev1.DeviceTaintEffectNoSchedule, resourcev1.DeviceTaintEffectNoExecute,
-	}
-	return manifest.ValidName(t.Key) && (t.Value == "" || manifest.ValidName(t.Value)) &&
-		slices.Contains(effects, t.Effect)
 }

@@ -45,7 +45,7 @@ func DecodeTaintRule(raw json.RawMessage) (rule TaintRule, reason driver.Reason)
 			Taint resourcev1.DeviceTaint `json:"taint"`
 		} `json:"spec"`
 	}
-	if json.Unmarshal(raw, &object) != nil || !manifest.ValidName(object.Metadata.Name) || !validTaint(object.Spec.Taint) {
+	if json.Unmarshal(raw, &object) != nil || !manifest.ValidName(object.Metadata.Name) {
 		return TaintRule{}, driver.ReasonMalformedTaintRule
 	}
 	rule = TaintRule{Name: object.Metadata.Name, taint: newTaint(object.Spec.Taint, object.Metadata.Name)}

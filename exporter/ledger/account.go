@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/distribution"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/divide"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -17,7 +19,7 @@ import (
 type account struct {
 	key     book.HolderKey
 	uid     string // empty: not known yet
-	device  *deviceBook
+	device  *device
 	name    *name    // nil: not known yet, or it has none
 	earlier *account // the previous account with the name, if it is kept; nil: none
 	into    *account // the account that has replaced it and has its amounts; nil: none
@@ -34,6 +36,70 @@ type account struct {
 	ofClaim claimFacts
 	youth   youth
 	written written
+}
+
+// A device's holders are accounts.
+type (
+	segments      = divide.Segments[*account]
+	segment       = divide.Segment[*account]
+	part          = divide.Part[*account]
+	shareAccounts = divide.Charged[*account]
+)
+
+// claimDistributions are the distributions of a claim, by quantity.
+type claimDistributions struct {
+	accounts   []*account // accounts of the claim's devices
+	quantities []*distributed
+}
+
+// distributed is the distribution of one quantity of a claim. Pieces wait until those of all
+// devices are known, so that they can be summed.
+type distributed struct {
+	series    *book.Series
+	histogram distribution.Growing
+	summed    time.Time // the histogram includes everything before
+	pieces    []piece
+	known     []known
+
+	object   saved.Object
+	shown    bool                // the time shown is persistent
+	keeps    bool                // further observations are written to the state
+	observed []saved.Observation // not yet persisted
+}
+
+// known is the time up to which a device's value is known.
+type known struct {
+	account *account
+	until   time.Time
+}
+
+// piece is a span of time with a constant value of a device.
+type piece struct {
+	from, to time.Time
+	value    float64
+}
+
+// device is what the accounts of a device know of it.
+type device struct {
+	id       driver.ID
+	joined   *join.Device // of the last tick that had the device
+	measured bool         // activity was measured in this tick
+	whole    *device      // the one that this one is a part of; nil: none known
+	timeline segments     // not empty
+	accrued  time.Time    // time up to which everything is decided and distributed
+	object   saved.Object
+	deviceSeries
+}
+
+// unsettled returns the time before which all readings have been distributed.
+func (d *device) unsettled(now time.Time) time.Time {
+	oldest := d.oldest(d.accrued, now)
+	if d.whole != nil {
+		if of := d.whole.unsettled(now); of.Before(oldest) {
+			return of
+		}
+	}
+	return oldest
 }
 
 // accountSums are what an account was charged. The totals are in the order of the device's
@@ -316,11 +382,8 @@ func (a *account) known() life {
 func (a *account) takeLife(of *life) {
 	v := a.lived()
 	for _, t := range []struct{ mine, other *time.Time }{
-		{&v.Allocated, &of.Allocated},
-		{&v.Waiting, &of.Waiting},
-		{&v.Prepared, &of.Prepared},
-		{&v.FirstActive, &of.FirstActive},
-		{&v.Unprepared, &of.Unprepared},
+		{&v.Allocated, &of.Allocated}, {&v.Waiting, &of.Waiting}, {&v.Prepared, &of.Prepared},
+		{&v.FirstActive, &of.FirstActive}, {&v.Unprepared, &of.Unprepared},
 	} {
 		if t.mine.IsZero() || !t.other.IsZero() && t.other.Before(*t.mine) {
 			*t.mine = *t.other
@@ -350,4 +413,44 @@ func (a *account) lifeAtEnd() book.Life {
 		out.LastActive = a.active
 	}
 	return out
+}
+
+// activeTime is how long a device was active for an account.
+type activeTime struct {
+	active    time.Time // when it was last active while the account held it
+	used      float64   // seconds in which it was active for the account
+	usedUntil time.Time // earlier activity is counted in used
+	unsampled float64   // seconds before usedUntil in which others were active, and no sample has shown that it was
+	watched   bool      // the account's own activity has been known at some time
+}
+
+// samplesApart is the longest time between two samples of a holder in which the device's activity
+// may be its own too. NVIDIA's driver has 5 samples a second of a GPU, each of one process: of 150
+// samples, one that has a fiftieth of the time has none in one of 20 cases.
+const samplesApart = 30 * time.Second
+
+// perhapsActiveIn records that the device was active, and that the holder was not by the samples of
+// processes. If a sample follows soon, it was active in between.
+func (a *activeTime) perhapsActiveIn(from, to time.Time) {
+	a.unsampled += uncounted(&a.usedUntil, from, to)
+}
+
+// activeIn records that the holder was active in a span of time. Time that is recorded twice counts
+// once.
+func (a *activeTime) activeIn(from, to time.Time) {
+	if from.Sub(a.active) <= samplesApart {
+		a.used += a.unsampled
+	}
+	a.unsampled = 0
+	a.active = driver.Later(a.active, to)
+	a.used += uncounted(&a.usedUntil, from, to)
+}
+
+// uncounted returns the seconds of a span of time that are after a time, which becomes its end.
+func uncounted(counted *time.Time, from, to time.Time) float64 {
+	if from = driver.Later(from, *counted); !to.After(from) {
+		return 0
+	}
+	*counted = to
+	return to.Sub(from).Seconds()
 }

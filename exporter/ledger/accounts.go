@@ -88,7 +88,7 @@ func (b *accountBook) of(key book.HolderKey, uid string) *account {
 }
 
 // begin opens an account.
-func (b *accountBook) begin(d *deviceBook, key book.HolderKey, born, now time.Time) *account {
+func (b *accountBook) begin(d *device, key book.HolderKey, born, now time.Time) *account {
 	a := &account{
 		key: key, device: d, born: born, activeTime: activeTime{active: now}, youth: youth{young: b.minLifetime > 0},
 	}

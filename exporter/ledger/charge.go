@@ -3,16 +3,6 @@ package ledger
 import (
 	"slices"
 	"time"
-
-	"github.com/dra-exporter/dra-exporter/exporter/ledger/divide"
-)
-
-// A device's holders are accounts.
-type (
-	segments      = divide.Segments[*account]
-	segment       = divide.Segment[*account]
-	part          = divide.Part[*account]
-	shareAccounts = divide.Charged[*account]
 )
 
 // certainty has what the readings say about the error of an amount.

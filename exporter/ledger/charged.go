@@ -42,7 +42,7 @@ func (b *books) resolve(d *deviceBook, all []hold, from, now time.Time) {
 			by.pod = b.pods.accountOf(d, h, byTime[:i], begun, now)
 			by.claim.useBy(by.pod)
 		}
-		by.period = d.periods.Set(by.period, h.nextPeriod(d, begun, from))
+		by.period = d.periods.Set(by.period, h.nextPeriod(d.id, d.joined.Attribution, begun, from))
 	}
 	markUnclaimed(byTime)
 	for _, h := range byTime { // the account of the current holder is the newest of its name
@@ -105,7 +105,7 @@ func (b *accountBook) accountOf(d *deviceBook, h *hold, before []*hold, begun, n
 		a = known
 	}
 	if a == nil {
-		a = b.begin(d, key, begun, now)
+		a = b.begin(&d.device, key, begun, now)
 	}
 	if uid != "" && uid != a.uid {
 		a.uid = uid

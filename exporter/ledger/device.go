@@ -16,17 +16,14 @@ import (
 
 // deviceBook is the ledger's record of one device.
 type deviceBook struct {
-	id       driver.ID
 	born     time.Time
-	seen     time.Time    // the last tick that had the device
-	clock    time.Time    // the current tick
-	joined   *join.Device // of the last tick that had the device
-	identity identity     // of the hardware
-	read     bool         // it has been read at least once
-	measured bool         // activity was measured in this tick
+	seen     time.Time // the last tick that had the device
+	clock    time.Time // the current tick
+	identity identity  // of the hardware
+	read     bool      // it has been read at least once
 
 	holders
-	deviceSeries
+	device
 	usage
 	failureLog
 	rejected     []driver.Rejection // readings of this tick
@@ -38,7 +35,6 @@ type deviceBook struct {
 	activity divide.Activity // of a partition
 	weighed  []partition     // of a parent: the last result of weigh
 
-	object       saved.Object
 	saved        saved.Device // its record
 	periodsSaved bool         // the record of its periods need not be made again
 	resumed      bool         // restored from an earlier process: the holders are not known yet
@@ -53,12 +49,17 @@ type holders struct {
 	holds     holds
 	present   int             // the number of holds that have not ended
 	accounts  []shareAccounts // one for each of shares
-	timeline  segments        // not empty
 	late      time.Duration   // the largest possible delay of a change in it
-	accrued   time.Time       // time up to which everything is decided and distributed
 	used      time.Time       // time of the previous tick
 	usesKnown bool            // the last segment has parts by process
 	periods   timeline.Periods
+}
+
+// partition is a partition of a device and its holders during a span of time without changes.
+type partition struct {
+	join.Part
+	book    *deviceBook
+	holders *segment
 }
 
 // deviceBooks are the records of all devices.
@@ -77,10 +78,12 @@ func (b deviceBooks) of(joined *join.Device, catalogue driver.Catalogue, now tim
 
 func newDeviceBook(id driver.ID, catalogue driver.Catalogue, now time.Time) *deviceBook {
 	d := &deviceBook{
-		id: id, born: now, deviceSeries: deviceSeries{catalogue: catalogue}, unattributed: account{born: now},
-		holders: holders{timeline: segments{{Unattributed: join.Evenly(1)}}, holds: holds{}},
+		device: device{
+			id: id, timeline: segments{{Unattributed: join.Evenly(1)}}, deviceSeries: deviceSeries{catalogue: catalogue},
+		},
+		born: now, unattributed: account{born: now}, holders: holders{holds: holds{}},
 	}
-	d.unattributed.device = d
+	d.unattributed.device = &d.device
 	return d
 }
 
@@ -121,17 +124,6 @@ func (d *deviceBook) dividedCounter(key seriesKey, now time.Time) *counter {
 		c.divided = true
 	}
 	return c
-}
-
-// unsettled returns the time before which all readings have been distributed.
-func (d *deviceBook) unsettled(now time.Time) time.Time {
-	oldest := d.oldest(d.accrued, now)
-	if d.parent != nil {
-		if of := d.parent.unsettled(now); of.Before(oldest) {
-			return of
-		}
-	}
-	return oldest
 }
 
 // up returns whether the device is readable, and why not.
@@ -215,4 +207,64 @@ func (d *deviceBook) identify(h *driver.Hardware, now time.Time) {
 	for _, c := range d.counters {
 		c.idle = 0
 	}
+}
+
+// failureLog has the events and the errors of a device.
+type failureLog struct {
+	events    []queuedEvent
+	failures  []book.Failure // of this tick
+	lastError time.Time
+}
+
+// queuedEvent is an event. It waits until the counter has counted it and its time is settled. Then
+// it is kept, so that a repeated event is recognized.
+type queuedEvent struct {
+	join.Event
+	at      time.Time // on the ledger's clock
+	counted bool
+}
+
+// maxQueuedEvents limits the remembered events of a device.
+const maxQueuedEvents = 4 * join.MaxEvents
+
+// queueEvents adds the new events of a tick. Events from before the device was known are in the
+// first readings of its counters.
+func (l *failureLog) queueEvents(events []join.Event, born, now time.Time) {
+	l.events = slices.DeleteFunc(l.events, func(q queuedEvent) bool { return now.Sub(q.at) > rememberFor })
+	for _, e := range events {
+		known := slices.ContainsFunc(l.events, func(q queuedEvent) bool {
+			return q.Quantity == e.Quantity && q.Labels == e.Labels && q.At.Equal(e.At) && q.PID == e.PID
+		})
+		if !known {
+			at := onClock(e.At, now)
+			l.events = append(l.events, queuedEvent{Event: e, at: at, counted: at.Before(born)})
+		}
+	}
+	if more := len(l.events) - maxQueuedEvents; more > 0 {
+		l.events = slices.Delete(l.events, 0, more)
+	}
+}
+
+// takeEvents returns the events that a counter has counted until a time, ordered by time, at most
+// amount of them.
+func (l *failureLog) takeEvents(key seriesKey, amount float64, until time.Time) []queuedEvent {
+	var out []queuedEvent
+	for i := range l.events {
+		e := &l.events[i]
+		if e.counted || e.Quantity != key.quantity || e.Labels != key.labels || e.at.After(until) {
+			continue
+		}
+		if float64(len(out)+1) > amount {
+			break
+		}
+		e.counted = true
+		out = append(out, *e)
+	}
+	return out
+}
+
+// failed records errors of the device.
+func (l *failureLog) failed(f book.Failure) {
+	l.lastError = driver.Later(l.lastError, f.To)
+	l.failures = append(l.failures, f)
 }

@@ -5,47 +5,12 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/distribution"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	readings "github.com/dra-exporter/dra-exporter/exporter/ledger/meter"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 )
 
 // claimKey identifies a claim's devices of one driver.
 type claimKey struct{ namespace, name, driver string }
-
-// claimDistributions are the distributions of a claim, by quantity.
-type claimDistributions struct {
-	accounts   []*account // accounts of the claim's devices
-	quantities []*distributed
-}
-
-// distributed is the distribution of one quantity of a claim. Pieces wait until those of all
-// devices are known, so that they can be summed.
-type distributed struct {
-	series    *book.Series
-	histogram distribution.Growing
-	summed    time.Time // the histogram includes everything before
-	pieces    []piece
-	known     []known
-
-	object   saved.Object
-	shown    bool                // the time shown is persistent
-	keeps    bool                // further observations are written to the state
-	observed []saved.Observation // not yet persisted
-}
-
-// known is the time up to which a device's value is known.
-type known struct {
-	account *account
-	until   time.Time
-}
-
-// piece is a span of time with a constant value of a device.
-type piece struct {
-	from, to time.Time
-	value    float64
-}
 
 // distributions has the distributions of all claims; nil: none are kept.
 type distributions map[claimKey]*claimDistributions

@@ -16,11 +16,12 @@
 //     increments or, if the hardware has no counter, the integral of a gauge.
 //
 // Claims and pods have accounts of their charges (account.go), one for each UID (charged.go). The
-// counters of a name continue from one account to the next (book.go). Package timeline says who
-// held which device when. Names have the identities of claims and pods (names.go). Accounts and
+// counters of a name continue from one account to the next (accounts.go). Package timeline says who
+// held which device when. Names have the identities of claims and pods (name.go). Accounts and
 // names are kept for the retention after their end.
 //
-// The files call each other in one direction. test/layout lists them in order, with what each does.
+// Each file uses only what files below it declare: test/layout lists them in order, with what each
+// does. What is exported is package book.
 //
 // Most partitions do not measure power and energy: their parents do. The holders of partitions get
 // parts of the parent's values (partition.go, [join.DivideParent]). Conservation holds for a parent

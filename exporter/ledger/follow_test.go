@@ -51,7 +51,7 @@ func TestFirstChange(t *testing.T) {
 		"none":             {func(p parts) { p.Holders = nil }, at, 0},
 	} {
 		var b books
-		d := &deviceBook{holders: holders{holds: known, present: 1, accrued: start.Add(20 * time.Second)}}
+		d := &deviceBook{device: device{accrued: start.Add(20 * time.Second)}, holders: holders{holds: known, present: 1}}
 		first, _, changed := b.firstChange(d, shares(test.change), nil, at)
 		if changed == test.first.IsZero() || changed && !first.Equal(test.first) || b.corrections != test.corrections {
 			t.Errorf("%s: %v, from %v, %d corrections, want %v and %d", name, changed, first.Sub(start), b.corrections,

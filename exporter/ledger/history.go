@@ -42,22 +42,22 @@ type history struct {
 // forgetEvery is the time between two removals of old periods.
 const forgetEvery = time.Minute
 
-// updateTimeline takes over the periods that this tick has changed, within the bound.
-func (l *Ledger) updateTimeline(now time.Time) {
-	l.lost = 0
-	if now.Sub(l.forgotten) >= forgetEvery {
-		l.forgotten, l.most = now, 0
-		for _, d := range l.devices {
+// update takes over the periods that this tick has changed, within a bound in bytes.
+func (h *history) update(devices deviceBooks, bound int, now time.Time) {
+	h.lost = 0
+	if now.Sub(h.forgotten) >= forgetEvery {
+		h.forgotten, h.most = now, 0
+		for _, d := range devices {
 			d.shorten(forgetSettled, now.Add(-rememberFor), now)
 			d.periods.Forget(now.Add(-rememberFor))
 		}
 	}
 	changed := map[driver.ID][]*timeline.Period{}
-	if bytes := l.devices.changedPeriods(changed); bytes > max(l.most, l.config.History) {
-		l.most = l.shorten(now) + l.config.History/4
-		l.devices.changedPeriods(changed)
+	if bytes := devices.changedPeriods(changed); bytes > max(h.most, bound) {
+		h.most = h.shorten(devices, bound, now) + bound/4
+		devices.changedPeriods(changed)
 	}
-	l.timeline = l.timeline.With(changed)
+	h.timeline = h.timeline.With(changed)
 }
 
 // changedPeriods adds the changed periods of each device. It returns what the history of all takes.
@@ -74,15 +74,15 @@ func (b deviceBooks) changedPeriods(to map[driver.ID][]*timeline.Period) (bytes 
 // shorten makes the history a quarter shorter than its bound if it can, and returns what it takes
 // then. The next time is when it has grown by a quarter of the bound, so that each entry costs
 // little; or after forgetEvery.
-func (l *Ledger) shorten(now time.Time) (bytes int) {
+func (h *history) shorten(devices deviceBooks, bound int, now time.Time) (bytes int) {
 	for step := range steps {
 		for age := rememberFor; age > time.Second; age = age / 4 * 3 {
 			bytes = 0
-			for _, d := range l.devices {
-				l.lost += d.shorten(step, now.Add(-age), now)
+			for _, d := range devices {
+				h.lost += d.shorten(step, now.Add(-age), now)
 				bytes += d.historyBytes()
 			}
-			if bytes <= l.config.History/4*3 {
+			if bytes <= bound/4*3 {
 				return bytes
 			}
 		}

@@ -99,7 +99,7 @@ func sortedHolds(shares, ended []join.Share) []hold {
 
 func sameSlice(a, b []join.Share) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 
-// leftTimes returns the times at which the last processes of present holders ended, in order.
+// leftTimes returns the times at which the last processes of present holders ended.
 func leftTimes(shares []join.Share) []time.Time {
 	var out []time.Time
 	for h := range holdsIn(shares) {
@@ -107,7 +107,6 @@ func leftTimes(shares []join.Share) []time.Time {
 			out = append(out, h.Left)
 		}
 	}
-	slices.SortFunc(out, time.Time.Compare)
 	return out
 }
 
@@ -182,9 +181,9 @@ func (c *charged) isOther(h *hold) bool {
 
 // nextPeriod returns the period of a hold. A new period begins at begun. Times before decided do
 // not change.
-func (h *hold) nextPeriod(d *deviceBook, begun, decided time.Time) timeline.Period {
+func (h *hold) nextPeriod(id driver.ID, divided join.Attribution, begun, decided time.Time) timeline.Period {
 	p := timeline.Period{
-		Device: d.id, Pod: h.pod, Attribution: d.joined.Attribution, From: begun, Older: h.From.IsZero(),
+		Device: id, Pod: h.pod, Attribution: divided, From: begun, Older: h.From.IsZero(),
 	}
 	by := h.by
 	if by.period != nil {

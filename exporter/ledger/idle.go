@@ -73,9 +73,8 @@ func (u *usage) chargeActive(t segments) {
 	for i := range u.spans {
 		active := &u.spans[i]
 		t.Each(active.from, active.to, func(s *segment, from, to time.Time) {
-			if since := driver.Later(from, u.usedUntil); len(s.Claims) > 0 && to.After(since) {
-				u.inUse += to.Sub(since).Seconds()
-				u.usedUntil = to
+			if len(s.Claims) > 0 {
+				u.inUse += uncounted(&u.usedUntil, from, to)
 			}
 			for _, p := range s.Claims {
 				if active.charge(s, &p, from, to) {
@@ -105,43 +104,4 @@ func (a *span) charge(s *segment, p *part, from, to time.Time) bool {
 // of reports whether a holder was active in the span.
 func (a *span) of(s *segment, p *part) bool {
 	return a.all || !s.Measured || p.Own == divide.UnknownOwn || a.activity*p.Use[driver.ByTime] > a.threshold*p.Own
-}
-
-// activeTime is how long a device was active for an account.
-type activeTime struct {
-	active    time.Time // when it was last active while the account held it
-	used      float64   // seconds in which it was active for the account
-	usedUntil time.Time // earlier activity is counted in used
-	unsampled float64   // seconds before usedUntil in which others were active, and no sample has shown that it was
-	watched   bool      // the account's own activity has been known at some time
-}
-
-// samplesApart is the longest time between two samples of a holder in which the device's activity
-// may be its own too. NVIDIA's driver has 5 samples a second of a GPU, each of one process: of 150
-// samples, one that has a fiftieth of the time has none in one of 20 cases.
-const samplesApart = 30 * time.Second
-
-// perhapsActiveIn records that the device was active, and that the holder was not by the samples of
-// processes. If a sample follows soon, it was active in between.
-func (a *activeTime) perhapsActiveIn(from, to time.Time) {
-	if from = driver.Later(from, a.usedUntil); to.After(from) {
-		a.unsampled += to.Sub(from).Seconds()
-		a.usedUntil = to
-	}
-}
-
-// activeIn records that the holder was active in a span of time. Time that is recorded twice counts
-// once.
-func (a *activeTime) activeIn(from, to time.Time) {
-	if from.Sub(a.active) <= samplesApart {
-		a.used += a.unsampled
-	}
-	a.unsampled = 0
-	if to.After(a.active) {
-		a.active = to
-	}
-	if from = driver.Later(from, a.usedUntil); to.After(from) {
-		a.used += to.Sub(from).Seconds()
-		a.usedUntil = to
-	}
 }

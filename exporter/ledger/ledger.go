@@ -6,52 +6,11 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
-
-// Config configures a [Ledger].
-type Config struct {
-	Retention        time.Duration // how long the counters of an ended claim or pod are kept
-	IdleThreshold    float64       // a device with a utilization above it is active
-	NetworkThreshold float64       // bytes per second; a network or RDMA device with traffic above it is active
-
-	WithoutErrors bool // do not count errors and throttled time for claims and pods
-	WithoutPeaks  bool // do not keep highest values
-	// WithoutDistributions: do not keep distributions over time of claims' gauges.
-	WithoutDistributions bool
-
-	Advise bool       // find the smallest fit for each claim
-	Fit    fit.Config // configures Advise
-
-	// MinLifetime is how long a pod must have held a device to get a row of its own; 0: no minimum.
-	// Until then, and also later if it ended before, it counts in the row of its workload. Pods in the
-	// kubelet's first answer have unknown, longer lifetimes, and get rows.
-	MinLifetime time.Duration
-
-	Catalogue driver.Catalogue // of the readings' quantities; nil: the standard one
-
-	History int // the most bytes for who held what in the last ten minutes; 0: MaxHistory
-}
-
-// catalogue returns the quantities, reduced to what the configuration keeps.
-func (c *Config) catalogue() driver.Catalogue {
-	out := slices.Clone(c.Catalogue.OrStandard())
-	for i := range out {
-		spec := &out[i]
-		if c.WithoutErrors && spec.Sharing == driver.Witnessed && spec.Type == driver.Counter {
-			spec.Sharing = driver.Intensive
-		}
-		if c.WithoutPeaks {
-			spec.Peak = ""
-		}
-		spec.Distributed = spec.Distributed && !c.WithoutDistributions
-	}
-	return out
-}
 
 // Ledger keeps who held each device when, and the sum of each counter: for the device, for each
 // claim and pod that held it, and unattributed. It is the only state behind the metrics.
@@ -90,10 +49,6 @@ func New(config Config) *Ledger {
 	return l
 }
 
-// rememberFor is how long the ledger keeps devices that are neither listed nor held, counters that
-// are not read, and the history of holders for late readings.
-const rememberFor = 10 * time.Minute
-
 // Advance adds the result of a tick and returns the new snapshot. now must not be before that of
 // the previous call. Each step needs the results of the earlier ones:
 //
@@ -127,7 +82,7 @@ func (l *Ledger) Advance(r join.Result, now time.Time) *book.Snapshot {
 	l.lives.observe(&l.claims, l.started, now)
 	l.observeNames(&r, now)
 	l.release(now)
-	l.updateTimeline(now)
+	l.history.update(l.devices, l.config.History, now)
 	l.advisor.advise(&l.claims, r.Devices, now)
 	return l.snapshot(&r, now)
 }
@@ -187,8 +142,7 @@ func (l *Ledger) release(now time.Time) {
 func (l *Ledger) snapshot(r *join.Result, now time.Time) *book.Snapshot {
 	s := &book.Snapshot{
 		Time: now, Catalogue: l.config.Catalogue, Corrections: l.corrections, Sources: r.Sources, Timeline: l.timeline,
-		Forgotten: l.lost,
-		Closed:    l.closing.close(&l.claims, l.saver.On(), now), Lives: l.lives.snapshot(),
+		Forgotten: l.lost, Closed: l.closing.close(&l.claims, l.saver.On(), now), Lives: l.lives.snapshot(),
 	}
 	for _, d := range l.present {
 		s.Rejected = append(s.Rejected, d.rejected...)
@@ -201,6 +155,42 @@ func (l *Ledger) snapshot(r *join.Result, now time.Time) *book.Snapshot {
 	s.EarlierClaims, s.Young, s.Pods, s.EarlierPods = claims.earlier, pods.young, pods.newest, pods.earlier
 	s.ClaimInfos, s.PodInfos = l.infos.of(&l.books, r.Topology, now, &l.config)
 	return s
+}
+
+// AppendState appends the state of the ledger for [Ledger.Restore]. clock converts times.
+func (l *Ledger) AppendState(b []byte, clock func(time.Time) int64) []byte {
+	return l.save(b, clock, true)
+}
+
+// AppendChanges appends the changes since its last call, or since AppendState.
+func (l *Ledger) AppendChanges(b []byte, clock func(time.Time) int64) []byte {
+	return l.save(b, clock, false)
+}
+
+func (l *Ledger) save(b []byte, clock func(time.Time) int64, whole bool) []byte {
+	w := &l.saver
+	w.Begin(b, whole)
+	w.clock, w.catalogue = clock, l.config.Catalogue
+	w.turn++
+	for _, d := range l.devices {
+		w.device(d)
+	}
+	for _, book := range [2]*accountBook{&l.claims, &l.pods} {
+		for a := range book.all() {
+			w.accountAndSums(a, book)
+		}
+		for key, c := range book.distributions {
+			w.distributions(key, c)
+		}
+		for _, n := range book.names.names {
+			w.name(book.ofPods, n)
+		}
+	}
+	for _, d := range l.lives.byDriver {
+		w.lives(d)
+	}
+	w.clock = nil
+	return w.End()
 }
 
 // Evict drops ended claims and pods before their retention is over, in the order of their ends, as

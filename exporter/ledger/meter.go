@@ -57,13 +57,8 @@ type queued struct {
 func newMeter(key seriesKey, catalogue driver.Catalogue) *meter {
 	spec := catalogue.Spec(key.quantity)
 	m := &meter{
-		key:      key,
-		series:   newSeries(key),
-		spec:     spec,
-		gauge:    -1,
-		kept:     1,
-		additive: spec.Sharing == driver.Additive,
-		counts:   spec.Type == driver.Counter,
+		key: key, series: newSeries(key), spec: spec, gauge: -1, kept: 1, additive: spec.Sharing == driver.Additive,
+		counts: spec.Type == driver.Counter,
 	}
 	if m.counts {
 		m.before = &readings.Counter{}

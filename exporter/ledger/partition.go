@@ -8,13 +8,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
-// partition is a partition of a device and its holders during a span of time without changes.
-type partition struct {
-	join.Part
-	book    *deviceBook
-	holders *segment
-}
-
 // activeIn returns the mean utilization of a partition in a span of time, -1 if unknown.
 func (d *deviceBook) activeIn(from, to, tick time.Time) float64 {
 	return d.activity.Mean(from, to, d.measured && d.seen.Equal(tick))
@@ -32,6 +25,7 @@ func (b deviceBooks) link(devices []*deviceBook) {
 		}
 		d.unlink()
 		if d.parent = parent; parent != nil {
+			d.whole = &parent.device
 			parent.parts = append(parent.parts, d)
 			slices.SortFunc(parent.parts, func(a, b *deviceBook) int { return a.id.Compare(b.id) })
 		}
@@ -42,7 +36,7 @@ func (b deviceBooks) link(devices []*deviceBook) {
 func (d *deviceBook) unlink() {
 	if d.parent != nil {
 		d.parent.parts = slices.DeleteFunc(d.parent.parts, func(p *deviceBook) bool { return p == d })
-		d.parent = nil
+		d.parent, d.whole = nil, nil
 	}
 }
 

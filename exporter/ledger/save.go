@@ -14,42 +14,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// AppendState appends the state of the ledger for [Ledger.Restore]. clock converts times.
-func (l *Ledger) AppendState(b []byte, clock func(time.Time) int64) []byte {
-	return l.save(b, clock, true)
-}
-
-// AppendChanges appends the changes since its last call, or since AppendState.
-func (l *Ledger) AppendChanges(b []byte, clock func(time.Time) int64) []byte {
-	return l.save(b, clock, false)
-}
-
-func (l *Ledger) save(b []byte, clock func(time.Time) int64, whole bool) []byte {
-	w := &l.saver
-	w.Begin(b, whole)
-	w.clock, w.catalogue = clock, l.config.Catalogue
-	w.turn++
-	for _, d := range l.devices {
-		w.device(d)
-	}
-	for _, book := range [2]*accountBook{&l.claims, &l.pods} {
-		for a := range book.all() {
-			w.accountAndSums(a, book)
-		}
-		for key, c := range book.distributions {
-			w.distributions(key, c)
-		}
-		for _, n := range book.names.names {
-			w.name(book.ofPods, n)
-		}
-	}
-	for _, d := range l.lives.byDriver {
-		w.lives(d)
-	}
-	w.clock = nil
-	return w.End()
-}
-
 // The number of turns between two writes of claims' use, and of possible errors. Both are written
 // when a process ends normally.
 const (
@@ -382,15 +346,6 @@ func (w *saver) lives(d *driverLives) {
 		Driver: d.Driver, Born: stamp(d.Born), Prepared: stamp(d.Preparation.Shown), Active: stamp(d.FirstActivity.Shown),
 		Preparation: binary(nil, &d.Preparation.Histogram), Activity: binary(nil, &d.FirstActivity.Histogram),
 	})
-}
-
-// nameFacts is what was last written of a name. Labels are immutable.
-type nameFacts struct {
-	uid         string
-	allocatedAt time.Time
-	meta        *podresources.PodMeta
-	labels      *string
-	labelled    int
 }
 
 func (w *saver) name(ofPods bool, n *name) {

@@ -37,6 +37,9 @@ func (o *options) replaced(command string) (instead string, notices []string) {
 	if o.check.bundle != "" {
 		notices = append(notices, "--bundle has no effect: use check --output=json, and /api/v1/snapshot")
 	}
+	if o.check.device != "" {
+		notices = append(notices, "--device has no effect: use why DEVICE")
+	}
 	for _, name := range slices.Sorted(maps.Keys(o.removed)) {
 		if *o.removed[name] {
 			notices = append(notices, "--"+name+" has no effect: "+removedFlags()[name])

@@ -8,7 +8,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -16,25 +15,15 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-const (
-	// maxClaims bounds the claims of a file, which has those of the whole cluster.
-	maxClaims = 131072
-	// maxResults bounds the devices and the requests of a claim. The API allows 32 of each.
-	maxResults = 512
-	// maxReserved bounds the pods of a claim. The API allows 256.
-	maxReserved = 4096
-	// maxTolerations bounds the tolerations of a device. The API allows 16.
-	maxTolerations = 64
-	// maxConsumed bounds the consumed capacities of a device.
-	maxConsumed = 256
-)
+// maxClaims bounds the claims of a file, which has those of the whole cluster.
+const maxClaims = 131072
 
 // ParseClaims returns the facts of the ResourceClaims in a file with the output of `kubectl get
 // resourceclaims -A -o yaml` (or json): a List, single objects or several documents, of
 // resource.k8s.io/v1, v1beta2, v1beta1 or v1alpha3. Objects of other kinds are ignored. A
 // claim that has not been allocated has no results.
 //
-// A malformed claim, or a malformed element of one, is omitted and counted by reason. A file that
+// A malformed claim is omitted, and so is a malformed amount of one; both are counted. A file that
 // cannot be parsed, or a claim of an unknown version, is an error that names the document.
 func ParseClaims(data []byte) (map[podresources.Claim]podresources.ClaimFacts, driver.Rejections, error) {
 	objects, malformed, err := manifest.Objects(data, "ResourceClaim")
@@ -69,24 +58,24 @@ type claimObject struct {
 		Name        string            `json:"name"`
 		Namespace   string            `json:"namespace"`
 		UID         string            `json:"uid"`
-		Created     json.RawMessage   `json:"creationTimestamp"`
+		Created     time.Time         `json:"creationTimestamp"`
 		Labels      map[string]string `json:"labels"`
 		Annotations map[string]string `json:"annotations"`
 	} `json:"metadata"`
 	Spec struct {
 		Devices struct {
-			Requests []json.RawMessage `json:"requests"`
+			Requests []request `json:"requests"`
 		} `json:"devices"`
 	} `json:"spec"`
 	Status struct {
 		Allocation *struct {
-			AllocationTimestamp json.RawMessage `json:"allocationTimestamp"`
+			AllocationTimestamp time.Time `json:"allocationTimestamp"`
 			Devices             struct {
-				Results []json.RawMessage `json:"results"`
+				Results []result `json:"results"`
 			} `json:"devices"`
 		} `json:"allocation"`
-		Devices     []json.RawMessage `json:"devices"`
-		ReservedFor []json.RawMessage `json:"reservedFor"`
+		Devices     []deviceStatus `json:"devices"`
+		ReservedFor []consumer     `json:"reservedFor"`
 	} `json:"status"`
 }
 
@@ -135,37 +124,28 @@ func parseClaim(raw json.RawMessage, labels []podresources.Chosen,
 	}
 	meta := object.Metadata
 	claim := podresources.Claim{Namespace: meta.Namespace, Name: meta.Name}
-	if !manifest.ValidName(meta.Name) || !manifest.ValidName(meta.Namespace) || !optional(meta.UID) {
+	if !manifest.ValidName(meta.Name) || !manifest.ValidName(meta.Namespace) {
 		return claim, podresources.ClaimFacts{}, false
 	}
 	facts := podresources.ClaimFacts{
-		UID: meta.UID, Created: parseTime(meta.Created, rejected), Labels: podresources.Choose(meta.Labels, labels),
+		UID: meta.UID, Created: utc(meta.Created), Labels: podresources.Choose(meta.Labels, labels),
 	}
-	facts.Reserved, facts.ReservedOther = parseReserved(object.Status.ReservedFor, rejected)
+	facts.Reserved, facts.ReservedOther = reservations(object.Status.ReservedFor)
 	if name := meta.Annotations[podClaimAnnotation]; manifest.ValidName(name) {
 		facts.PodClaimName = name
 	}
 	facts.Extended = meta.Annotations[extendedClaimAnnotation] == "true"
 	if allocation := object.Status.Allocation; allocation != nil {
-		facts.AllocatedAt = parseTime(allocation.AllocationTimestamp, rejected)
-		classes := deviceClasses(object.Spec.Devices.Requests, rejected)
-		facts.Results = parseResults(allocation.Devices.Results, classes, rejected)
-		addStatuses(facts.Results, object.Status.Devices, rejected)
+		facts.AllocatedAt = utc(allocation.AllocationTimestamp)
+		facts.Results = results(allocation.Devices.Results, deviceClasses(object.Spec.Devices.Requests), rejected)
+		addStatuses(facts.Results, object.Status.Devices)
 	}
 	return claim, facts, true
 }
 
-// parseTime returns a timestamp, or zero if it is absent or malformed. Malformed ones are counted.
-func parseTime(raw json.RawMessage, rejected driver.Rejections) time.Time {
-	var t *time.Time
-	if len(raw) == 0 {
-		return time.Time{}
-	}
-	if json.Unmarshal(raw, &t) != nil {
-		rejected.Add(driver.ReasonMalformedTimestamp, 1)
-		return time.Time{}
-	}
-	if t == nil {
+// utc returns a time in UTC, zero for zero.
+func utc(t time.Time) time.Time {
+	if t.IsZero() {
 		return time.Time{}
 	}
 	return t.UTC()
@@ -173,14 +153,9 @@ func parseTime(raw json.RawMessage, rejected driver.Rejections) time.Time {
 
 // deviceClasses returns the device class by request, or by request/subrequest, as results refer to
 // them.
-func deviceClasses(raw []json.RawMessage, rejected driver.Rejections) map[string]string {
+func deviceClasses(requests []request) map[string]string {
 	classes := map[string]string{}
-	for _, raw := range raw[:min(len(raw), maxResults)] {
-		var r request
-		if json.Unmarshal(raw, &r) != nil || len(r.FirstAvailable) > maxResults {
-			rejected.Add(driver.ReasonMalformedRequest, 1)
-			continue
-		}
+	for _, r := range requests {
 		classes[r.Name] = cmp.Or(r.Exactly.DeviceClassName, r.DeviceClassName)
 		for _, sub := range r.FirstAvailable {
 			classes[r.Name+"/"+sub.Name] = sub.DeviceClassName
@@ -189,32 +164,17 @@ func deviceClasses(raw []json.RawMessage, rejected driver.Rejections) map[string
 	return classes
 }
 
-func parseResults(raw []json.RawMessage, classes map[string]string,
-	rejected driver.Rejections,
-) []podresources.ClaimResult {
-	if surplus := len(raw) - maxResults; surplus > 0 {
-		rejected.Add(driver.ReasonTooManyResults, surplus)
-		raw = raw[:maxResults]
-	}
+// results returns the allocated devices. Malformed amounts are omitted and counted.
+func results(of []result, classes map[string]string, rejected driver.Rejections) []podresources.ClaimResult {
 	var out []podresources.ClaimResult
-	for _, raw := range raw {
-		var r result
-		if json.Unmarshal(raw, &r) != nil || !r.valid() {
-			rejected.Add(driver.ReasonMalformedResult, 1)
-			continue
-		}
+	for _, r := range of {
 		consumed, malformed := manifest.Amounts(r.Driver, r.ConsumedCapacity)
 		rejected.Add(driver.ReasonMalformedCapacity, malformed)
-		class := classes[r.Request]
-		if class != "" && !manifest.ValidName(class) {
-			rejected.Add(driver.ReasonMalformedRequest, 1)
-			class = ""
-		}
 		out = append(out, podresources.ClaimResult{
 			Device:      driver.ID{Driver: r.Driver, Pool: r.Pool, Device: r.Device},
 			ShareID:     r.ShareID,
 			Request:     r.Request,
-			DeviceClass: class,
+			DeviceClass: classes[r.Request],
 			Admin:       r.AdminAccess,
 			Consumed:    consumed,
 			Tolerations: tolerations(r.Tolerations),
@@ -222,13 +182,3 @@ func parseResults(raw []json.RawMessage, classes map[string]string,
 	}
 	return out
 }
-
-func (r result) valid() bool {
-	return manifest.ValidName(r.Driver) && manifest.ValidName(r.Pool) && manifest.ValidName(r.Device) &&
-		optional(r.ShareID) && optional(r.Request) && len(r.ConsumedCapacity) <= maxConsumed &&
-		len(r.Tolerations) <= maxTolerations &&
-		!slices.ContainsFunc(r.Tolerations, func(t toleration) bool { return !t.valid() })
-}
-
-// optional reports whether a name is valid or absent.
-func optional(name string) bool { return name == "" || manifest.ValidName(name) }

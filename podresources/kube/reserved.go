@@ -1,12 +1,5 @@
 package kube
 
-import (
-	"encoding/json"
-
-	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
-)
-
 // consumer is one of status.reservedFor.
 type consumer struct {
 	APIGroup string `json:"apiGroup"`
@@ -15,30 +8,19 @@ type consumer struct {
 	UID      string `json:"uid"`
 }
 
-// parseReserved returns the names of the pods for which a claim is reserved, by UID, nil for none;
+// reservations returns the names of the pods for which a claim is reserved, by UID, nil for none;
 // other reports whether something other than pods also uses the claim.
-func parseReserved(raw []json.RawMessage, rejected driver.Rejections) (pods map[string]string, other bool) {
-	if surplus := len(raw) - maxReserved; surplus > 0 {
-		rejected.Add(driver.ReasonMalformedReservation, surplus)
-		raw = raw[:maxReserved]
-	}
-	for _, raw := range raw {
-		var c consumer
-		if json.Unmarshal(raw, &c) != nil || !manifest.ValidName(c.Name) || !optional(c.UID) {
-			rejected.Add(driver.ReasonMalformedReservation, 1)
-			continue
-		}
-		if c.APIGroup != "" || c.Resource != "pods" {
+func reservations(of []consumer) (pods map[string]string, other bool) {
+	for _, c := range of {
+		switch {
+		case c.APIGroup != "" || c.Resource != "pods":
 			other = true
-			continue
+		case c.UID != "":
+			if pods == nil {
+				pods = map[string]string{}
+			}
+			pods[c.UID] = c.Name
 		}
-		if c.UID == "" {
-			continue
-		}
-		if pods == nil {
-			pods = map[string]string{}
-		}
-		pods[c.UID] = c.Name
 	}
 	return pods, other
 }
@@ -49,8 +31,6 @@ type toleration struct {
 	Value  string `json:"value"`
 	Effect string `json:"effect"`
 }
-
-func (t toleration) valid() bool { return optional(t.Key) && optional(t.Value) && optional(t.Effect) }
 
 // String returns the toleration in kubectl's format of taints. An omitted field matches anything.
 func (t toleration) String() string {

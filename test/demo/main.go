@@ -2,10 +2,11 @@
 // slices in a temporary folder, simulated devices, and pods that start and end. It needs no
 // cluster, no hardware and no privileges.
 //
-//	go run ./test/demo [--for=60s] [--listen=127.0.0.1:10985] [--seed=1] [--hang=2m]
+//	go run ./test/demo [--for=60s] [--listen=127.0.0.1:10985] [--seed=1] [--hang=2m] [--driver=dra.net]
 //
-// With --for it ends after that time, and fails unless the exporter joined pods with the telemetry
-// of their devices.
+// With --driver the node has the devices of that driver alone: gpu.example.com, dra.net, or
+// nvidia.com/gpu, whose devices come from a device plugin. With --for it ends after that time, and
+// fails unless the exporter joined pods with the telemetry of their devices.
 package main
 
 import (
@@ -37,6 +38,7 @@ type demo struct {
 	listen string
 	seed   uint64
 	hang   time.Duration // time at which a job hangs
+	driver string        // of all devices; empty: there are devices of several
 }
 
 // shortestHang is long enough for a baseline before the hang, with some readings in each window.
@@ -58,11 +60,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.Uint64Var(&d.seed, "seed", 1, "the same seed simulates the same pods on the same devices")
 	flags.DurationVar(&d.hang, "hang", simnode.DefaultHang,
 		"when a job hangs, after the start; its claim is found to be stalled after half as long again")
+	flags.StringVar(&d.driver, "driver", "", "simulate the devices of this driver alone")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
 	case err != nil || flags.NArg() > 0 || d.hang < shortestHang || d.hang > simnode.DefaultHang:
-		_, _ = fmt.Fprintln(stderr, "usage: demo [--for=60s] [--listen=127.0.0.1:10985] [--seed=1] [--hang=2m, from 30s on]")
+		_, _ = fmt.Fprintln(stderr, "usage: demo [--for=60s] [--listen=127.0.0.1:10985] [--seed=1] "+
+			"[--hang=2m, from 30s on] [--driver=dra.net]")
 		return exitUsage
 	}
 	if err := d.run(ctx, stdout, stderr); err != nil {
@@ -79,7 +83,10 @@ func (d demo) run(ctx context.Context, stdout, stderr io.Writer) (err error) {
 		return fmt.Errorf("make root: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(root)) }()
-	scenario := simnode.Demo(d.seed, d.hang)
+	scenario := simnode.Demo(d.seed, d.hang).WithPlugin(d.seed)
+	if d.driver != "" {
+		scenario = scenario.Only(d.driver)
+	}
 	// Real drivers report averages over a second of utilization and power.
 	options := simnode.Options{Sim: sim.Options{Window: time.Second, Down: scenario.Outage}, PodsAPI: true}
 	node, err := simnode.New(root, d.seed, scenario.Devices, options)
@@ -193,21 +200,27 @@ func printEvents(ctx context.Context, s simnode.Scenario, start, began time.Time
 }
 
 func (d demo) greet(w io.Writer) {
-	_, _ = fmt.Fprintf(w, `
-dra-exporter runs on a simulated node with 12 GPUs and 4 network interfaces. Pods start and end.
+	if d.driver != "" {
+		_, _ = fmt.Fprintf(w, "\ndra-exporter runs on a simulated node with devices of %s alone.\n", d.driver)
+	} else {
+		_, _ = fmt.Fprintf(w, `
+dra-exporter runs on a simulated node with 15 GPUs and 4 network interfaces. Pods start and end.
+A device plugin offers three of the GPUs, without DRA: translator-0 and notebook-cleo have one each.
 Three pods are the ranks of the training vision-pretrain: the others wait for vision-pretrain-2, whose
 gpu-10 is throttled. monte-carlo-0 keeps gpu-11 busy and hardly uses its tensor cores.
-Every 45 s there are page faults (XID 31) on gpu-1 and gpu-7. On gpu-3 a job hangs after %[2]v, until %[4]v.
-The exporter finds the stalled claim %[3]v later (by its flag --stalled.after; the default is 8 min). Later,
+Every 45 s there are page faults (XID 31) on gpu-1 and gpu-7. On gpu-3 a job hangs after %v, until %[3]v.
+The exporter finds the stalled claim %[2]v later (by its flag --stalled.after; the default is 8 min). Later,
 the link of eth1 goes down at times, the source of all devices fails for some seconds, and the driver loses
 gpu-4 for some minutes. Each of these events is printed below when it happens.
-
+`, d.hang, simnode.StalledAfter(d.hang), simnode.HangEnd)
+	}
+	_, _ = fmt.Fprintf(w, `
   page      http://%[1]s/
   metrics   http://%[1]s/metrics
   snapshot  http://%[1]s/api/v1/snapshot
   top       go run ./exporter/cmd/dra-exporter top --url=%[1]s
 
-`, d.listen, d.hang, simnode.StalledAfter(d.hang), simnode.HangEnd)
+`, d.listen)
 	if d.length == 0 {
 		_, _ = fmt.Fprintln(w, "Press Ctrl-C to end the demo.")
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/test/live"
+	"github.com/dra-exporter/dra-exporter/test/simnode"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -46,11 +47,24 @@ func TestDemo(t *testing.T) {
 	}
 	for _, want := range []string{
 		`page +http://127`, `top +go run ./exporter/cmd/dra-exporter top --url=127.0.0.1:\d+\n`,
-		`pods simulated +(1[6-9]|2[0-3])`, `joined +20 devices \(1[4-7] of them held\), (1|2)\d claims, (1|2)\d pods`,
+		`pods simulated +(1[8-9]|2[0-5])`, `joined +23 devices \(1[6-9] of them held\), (1|2)\d claims, (1|2)\d pods`,
 		`energy +(\d+\.\d) kJ`,
 	} {
 		if !regexp.MustCompile(want).MatchString(stdout) {
 			t.Errorf("output does not match %q:\n%s", want, stdout)
+		}
+	}
+}
+
+// The node with one driver alone: its devices, and the pods that hold them.
+func TestOneDriver(t *testing.T) {
+	for driverName, want := range map[string]string{
+		simnode.NICDriver:      `joined +4 devices \(3 of them held\), 3 claims, 3 pods`,
+		simnode.PluginResource: `joined +3 devices \(2 of them held\), 0 claims, 2 pods`,
+	} {
+		status, stdout, stderr := runDemo(t.Context(), t, "--for=3s", "--driver="+driverName)
+		if status != 0 || stderr != "" || !regexp.MustCompile(want).MatchString(stdout) {
+			t.Errorf("%s: status %d: %s\n%s", driverName, status, stderr, stdout)
 		}
 	}
 }

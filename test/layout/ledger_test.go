@@ -18,19 +18,20 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
-// ledgerParts are the files of exporter/ledger in the order of calls: each file calls only files
-// below it. The first word of a line is the file, the rest is its purpose.
+// ledgerParts are the files of exporter/ledger in the order in which data goes up through them:
+// each file uses only what files below it declare. The first word of a line is the file, the rest
+// is its purpose.
 const ledgerParts = `
 The whole:
-save             objects become the records of package saved, and those that have changed are written
 restore          records become the objects of an earlier process
-ledger           the configuration, and the order of a tick's steps
+ledger           the order of a tick's steps
+save             objects become the records of package saved, and those that have changed are written
 
 What is made of accounts and devices, each by itself:
 rows             the rows of a snapshot
 claims           of a claim: what it was charged when it ended, how far it came when, its smallest fit
 young            the accounts of pods that ended young become their workload's
-names            what identifies claims and pods
+names            who holds a device has a name
 
 Who is charged for a device when:
 history          who held what in the last ten minutes, within its bound
@@ -47,18 +48,24 @@ fit              what advice has to know of the use of a device
 partition        parts of what a parent counts reach the holders of its partitions
 
 One device, of these parts:
-device           the record of a device, and whether its hardware is still the same
+device           the record of a device, its errors, and whether its hardware is still the same
 idle             when it was active
-meters           its meters and counters
 holds            the holds of pods, and who is charged for each
 charge           what is charged to the holders of a segment
-account          what a claim or a pod was charged
+account          what a claim or a pod was charged, and what it knows of its device
+fitting          what a claim used of it
+meters           its meters and counters
 meter            the readings of one series, and their sum
+
+What everything knows:
+name             what identifies claims and pods
 series           what identifies a number of a device
+config           the configuration
 `
 
-// TestLedgerCalls checks that calls within exporter/ledger go in one direction.
-func TestLedgerCalls(t *testing.T) {
+// TestLedgerUses checks that what the files of exporter/ledger use of each other goes in one
+// direction: functions, types, fields and constants.
+func TestLedgerUses(t *testing.T) {
 	const folder = "exporter/ledger"
 	paths := must.Get(filepath.Glob(filepath.Join(root, folder, "*.go")))(t)
 	files := map[string]string{}
@@ -70,12 +77,12 @@ func TestLedgerCalls(t *testing.T) {
 		content := must.Get(os.ReadFile(path))(t)
 		files[name] = string(content)
 	}
-	back, calls := backCalls(t, files, ledgerParts, "./"+folder)
+	back, uses := backUses(t, files, ledgerParts, "./"+folder)
 	for _, call := range back {
 		t.Error(call)
 	}
-	if calls < 250 {
-		t.Errorf("%d calls between files were looked at", calls)
+	if uses < 2000 {
+		t.Errorf("%d uses between files were looked at", uses)
 	}
 }
 
@@ -114,31 +121,33 @@ func TestRooms(t *testing.T) {
 	}
 }
 
-// TestBackCalls checks that TestLedgerCalls detects a call of a function, a method and a method
-// value in an earlier file, and a file without a place.
-func TestBackCalls(t *testing.T) {
+// TestBackUses checks that TestLedgerUses detects a use of a function, a method, a method value,
+// a type and a field of an earlier file, and a file without a place.
+func TestBackUses(t *testing.T) {
 	files := map[string]string{
-		"top":    "package p\nfunc Top() { t := thing(0); t.bottom(); f := t.middle; f() }\nfunc (thing) top() {}",
+		"top":    "package p\ntype upper struct{ field int }\nfunc Top() { t := thing(0); t.bottom(); f := t.middle; f() }\nfunc (thing) top() {}",
 		"middle": "package p\nfunc (t thing) middle() { t.bottom() }",
 		"bottom": "package p\ntype thing int\nfunc (t thing) bottom() {}\n" +
-			"func back(t thing) { Top(); f := t.middle; f(); t.top() }",
+			"func back(t thing, u *upper) { Top(); f := t.middle; f(); t.top(); u.field++ }",
 		"other": "package p",
 	}
-	got, calls := backCalls(t, files, "top x\nmiddle y\nbottom z\ngone z")
+	got, uses := backUses(t, files, "top x\nmiddle y\nbottom z\ngone z")
 	want := []string{
-		"bottom.go: back calls middle of middle.go, which comes before it",
-		"bottom.go: back calls Top of top.go, which comes before it",
-		"bottom.go: back calls top of top.go, which comes before it",
+		"bottom.go: back uses Top of top.go, which comes before it",
+		"bottom.go: back uses field of top.go, which comes before it",
+		"bottom.go: back uses middle of middle.go, which comes before it",
+		"bottom.go: back uses top of top.go, which comes before it",
+		"bottom.go: back uses upper of top.go, which comes before it",
 		"gone.go is not there", "other.go has no place in the order",
 	}
-	if slices.Sort(got); !slices.Equal(got, slices.Sorted(slices.Values(want))) || calls != 6 {
-		t.Errorf("%d calls, found %q, want %q", calls, got, want)
+	if slices.Sort(got); !slices.Equal(got, slices.Sorted(slices.Values(want))) || uses != 11 {
+		t.Errorf("%d uses, found %q, want %q", uses, got, want)
 	}
 }
 
-// backCalls returns the calls of functions of one package that go to an earlier file in the order,
-// and the number of all calls between files. The package has the imports of the target.
-func backCalls(t *testing.T, files map[string]string, order string, target ...string) (back []string, calls int) {
+// backUses returns what files of one package use of an earlier one in the order, and the number of
+// all uses between files. The package has the imports of the target.
+func backUses(t *testing.T, files map[string]string, order string, target ...string) (back []string, uses int) {
 	t.Helper()
 	place := map[string]int{}
 	for line := range strings.Lines(order) {
@@ -162,29 +171,29 @@ func backCalls(t *testing.T, files map[string]string, order string, target ...st
 	must.Get(conf.Check("p", set, parsed, info))(t)
 	for _, file := range parsed {
 		for _, declared := range file.Decls {
-			caller := "a declaration"
+			user := "a declaration"
 			if f, is := declared.(*ast.FuncDecl); is {
-				caller = f.Name.Name
+				user = f.Name.Name
 			}
 			ast.Inspect(declared, func(n ast.Node) bool {
 				ident, _ := n.(*ast.Ident)
-				called, is := info.Uses[ident].(*types.Func)
-				if !is || called.Pkg() == nil || called.Pkg().Path() != "p" {
+				used := info.Uses[ident]
+				if used == nil || used.Pkg() == nil || used.Pkg().Path() != "p" {
 					return true
 				}
-				from, to := set.File(ident.Pos()).Name(), set.File(called.Origin().Pos()).Name()
+				from, to := set.File(ident.Pos()).Name(), set.File(used.Pos()).Name()
 				if from != to {
-					calls++
+					uses++
 				}
 				if place[from] > place[to] {
-					back = append(back, fmt.Sprintf("%s.go: %s calls %s of %s.go, which comes before it",
-						from, caller, called.Name(), to))
+					back = append(back, fmt.Sprintf("%s.go: %s uses %s of %s.go, which comes before it",
+						from, user, used.Name(), to))
 				}
 				return true
 			})
 		}
 	}
-	return back, calls
+	return back, uses
 }
 
 // exportData returns a function that opens the compiler's export data of a package that the target

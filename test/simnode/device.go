@@ -31,9 +31,13 @@ type Device struct {
 	// Counters are the device's part of its GPU (KEP-4815).
 	Counters *resourcev1.DeviceCounterConsumption
 	CDIClass string // of the driver's CDI devices; empty: the driver does not use CDI
+	Plugin   bool   // a device plugin offers it, under the resource of its Driver; no slice lists it
 }
 
 func (d *Device) id() driver.ID {
+	if d.Plugin {
+		return driver.ID{Driver: d.Driver, Device: d.Name}
+	}
 	return driver.ID{Driver: d.Driver, Pool: Name, Device: d.Name}
 }
 
@@ -63,8 +67,10 @@ func PartitionedGPU(seed uint64, index, partitions int) []Device {
 	return out
 }
 
-// multiprocessors is the number in a GPU.
-const multiprocessors = 132
+const (
+	multiprocessors = 132 // in a GPU
+	gpuModel        = "LATEST-GPU-MODEL"
+)
 
 // counters returns memory and multiprocessors of a GPU.
 func counters(gpu string, memory resource.Quantity, processors int) *resourcev1.DeviceCounterConsumption {
@@ -79,7 +85,7 @@ func gpuDevice(d sim.Device, index int) Device {
 		Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
 			"index":         {IntValue: new(int64(index))},
 			"uuid":          {StringValue: new(d.Hardware.UUID)},
-			"model":         {StringValue: new("LATEST-GPU-MODEL")},
+			"model":         {StringValue: new(gpuModel)},
 			"driverVersion": {VersionValue: new("1.0.0")},
 			// Four GPUs on each NUMA node, as the interfaces are.
 			"resource.kubernetes.io/numaNode": {IntValue: new(int64(index / 4))},
@@ -137,6 +143,9 @@ func (n *Node) resourceSlices(devices []Device) ([]byte, error) {
 	byDriver := map[string]*resourcev1.ResourceSlice{}
 	for i := range devices {
 		d := &devices[i]
+		if d.Plugin {
+			continue
+		}
 		slice, ok := byDriver[d.Driver]
 		if !ok {
 			slice = n.resourceSlice(d.Driver)

@@ -110,6 +110,7 @@ func New(root string, seed uint64, devices []Device, options Options) (*Node, er
 	if err := errors.Join(n.makeTree(), n.writeInventory()); err != nil {
 		return nil, fmt.Errorf("create simulated node: %w", err)
 	}
+	n.offer()
 	return n, nil
 }
 

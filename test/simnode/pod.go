@@ -22,6 +22,7 @@ type PodSpec struct {
 	PID             int      // of its process; 0: none is visible
 	Containers      []string // empty: one with the name main
 	Claims          []ClaimSpec
+	Plugged         []Request // of devices that a device plugin gives; only Devices, Load and Resident count
 }
 
 // ClaimSpec is a claim of a pod.
@@ -183,17 +184,29 @@ func (n *Node) hold(p *pod) error {
 				},
 				does: p.spec.Claims[i].request(a.request.Name),
 			}
-			if err := n.machine.Begin(a.device.Name, sim.Workload{
-				Name: use.workload(), Group: c.uid + a.shareID, Weight: a.weight(), MemoryBytes: use.does.Resident,
-				Spike: use.does.Spike,
-			}, at); err != nil {
-				return fmt.Errorf("hold devices: %w", err)
+			if err := n.begin(p, use, c.uid+a.shareID, a.weight()); err != nil {
+				return err
 			}
-			p.uses = append(p.uses, use)
+		}
+	}
+	for _, use := range n.plugged(p, at) {
+		if err := n.begin(p, use, p.uid, 1); err != nil {
+			return err
 		}
 	}
 	p.listed = true
 	return n.list()
+}
+
+// begin begins a use of a device by a pod. Those of a group share its weight.
+func (n *Node) begin(p *pod, use held, group string, weight float64) error {
+	if err := n.machine.Begin(use.Device.Device, sim.Workload{
+		Name: use.workload(), Group: group, Weight: weight, MemoryBytes: use.does.Resident, Spike: use.does.Spike,
+	}, use.From); err != nil {
+		return fmt.Errorf("hold devices: %w", err)
+	}
+	p.uses = append(p.uses, use)
+	return nil
 }
 
 // request returns the request with a name, none if another pod with more requests created the
@@ -274,6 +287,7 @@ func (p *pod) resources() *v1.PodResources {
 		}
 		containers = append(containers, podresourcestest.Container(name, claims...))
 	}
+	p.withPlugged(containers)
 	return podresourcestest.Pod(p.Namespace, p.Name, containers...)
 }
 

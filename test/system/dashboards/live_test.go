@@ -90,6 +90,7 @@ func TestLive(t *testing.T) {
 	want := []string{
 		"DRAClaimIdle research/notebook-bob-gpu", "DRAClaimNetworkQuiet team-vision/uploader-0-nic",
 		"DRAClaimIdleMemoryHeld research/notebook-ada-gpu", "DRAClaimStalled " + hangs, "DRAClaimOversized " + oversized,
+		"DRAPodIdle research/notebook-cleo",
 	}
 	for _, cluster := range clusters() {
 		for _, alert := range want {
@@ -146,9 +147,9 @@ func eventually(t *testing.T, look func(*findings)) {
 func checkAlerts(t *testing.T, prometheus server, cluster string) {
 	for alert, annotations := range prometheus.firing(t, cluster) {
 		switch strings.Fields(alert)[0] {
-		case "DRAClaimIdle", "DRAClaimIdleMemoryHeld", "DRAClaimNetworkQuiet":
+		case "DRAClaimIdle", "DRAClaimIdleMemoryHeld", "DRAClaimNetworkQuiet", "DRAPodIdle":
 			if !strings.Contains(alert, "notebook") && !strings.Contains(alert, "uploader") {
-				t.Errorf("%s fires for an active claim", alert)
+				t.Errorf("%s fires for an active holder", alert)
 			}
 		case "DRAClaimStalled":
 			if alert != "DRAClaimStalled "+hangs {
@@ -175,7 +176,7 @@ func checkAlerts(t *testing.T, prometheus server, cluster string) {
 }
 
 // checkRules checks that all rules can be evaluated, and the states of the demo's devices: there
-// are 20 with the partitioned parent, and some are busy only from time to time.
+// are 23 with the partitioned parent, and some are busy only from time to time.
 func checkRules(f *findings, prometheus server) {
 	var data struct {
 		Groups []struct {
@@ -210,7 +211,7 @@ func checkRules(f *findings, prometheus server) {
 			got[s.Labels["state"]] = s.Samples[0].Value
 			sum += s.Samples[0].Value
 		}
-		if sum != 20 || got["partitioned"] != 1 || got["unhealthy"] != 1 || got["idle"] != 3 || got["free"] < 1 ||
+		if sum != 23 || got["partitioned"] != 1 || got["unhealthy"] != 1 || got["idle"] != 4 || got["free"] < 2 ||
 			got["active"] < 10 ||
 			got["unmeasured"] != 0 {
 			f.Errorf("cluster %q: %v", cluster, got)
@@ -485,23 +486,23 @@ func plausible(unit string, v float64) bool {
 	case "percentunit":
 		return within(0, 1.02) // rates are extrapolated
 	case "watt":
-		return within(0, 8*700*1.1)
+		return within(0, 15*700*1.1)
 	case "celsius":
 		return within(20, 100)
 	case "hertz":
 		return within(1e8, 3e9)
 	case "bytes":
-		return within(0, 8*80*1<<30) || within(0, 1e13) // memory or traffic
+		return within(0, 15*80*1<<30) || within(0, 1e13) // memory or traffic
 	case "binBps":
 		return within(0, 12*12.5e9*2)
 	case "pps":
 		return within(0, 12.5e9/100)
 	case "h":
-		return within(0, 4) // 20 devices for some minutes
+		return within(0, 4) // 23 devices for some minutes
 	case "kwatth":
-		return within(0, 0.5)
+		return within(0, 15*0.7*0.1) // six minutes of 15 GPUs
 	case "currency:¤":
-		return within(0, 8*3*24) // a day of 8 GPUs
+		return within(0, 15*3*24) // a day of 15 GPUs
 	case "s":
 		return within(-1, 60)
 	case "dateTimeFromNow":

@@ -1,6 +1,7 @@
 package dashboards
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"testing"
@@ -38,7 +39,7 @@ func (s server) firing(t *testing.T, cluster string) map[string]map[string]strin
 	for _, a := range data.Alerts {
 		if a.State == "firing" && a.Labels["cluster"] == cluster {
 			out[strings.TrimSpace(a.Labels["alertname"]+" "+a.Labels["namespace"]+"/"+
-				a.Labels["resourceclaim_name"])] = a.Annotations
+				cmp.Or(a.Labels["resourceclaim_name"], a.Labels["pod"]))] = a.Annotations
 		}
 	}
 	return out

@@ -18,13 +18,17 @@ import (
 type board struct {
 	Dashboard json.RawMessage           `json:"dashboard"`
 	Answers   map[int][]json.RawMessage `json:"answers"`
-	From      int64                     `json:"from"` // milliseconds since 1970
+	Marks     []json.RawMessage         `json:"marks"` // the results of the annotations' queries
+	From      int64                     `json:"from"`  // milliseconds since 1970
 	To        int64                     `json:"to"`
 	Chosen    map[string]string         `json:"chosen"` // values of variables
 }
 
 // shipped is the part of a dashboard's JSON that is used: of panels that are open at first.
 type shipped struct {
+	Annotations struct {
+		List []struct{ Target struct{ Expr string } }
+	}
 	Panels []struct {
 		ID      int
 		Title   string
@@ -62,13 +66,24 @@ func (a *asker) wait(ctx context.Context) error {
 	}
 }
 
-// boards returns all dashboards, by UID.
-func (a *asker) boards(ctx context.Context) (map[string]board, error) {
-	// The dashboards of one claim and of one node.
-	chosen := map[string]map[string]string{
-		"dra-claim": {"namespace": "team-nlp", "claim": "llm-pretrain-0-gpus"}, "dra-nodes": {"node": "demo-node"},
-		"dra-network": {"node": "demo-node"},
+// chosen returns the values of variables, by dashboard: of one claim and of one node. Without data,
+// a list of values is empty, and so is its value.
+func chosen(world string) map[string]map[string]string {
+	node := map[string]string{"node": "demo-node"}
+	claim := map[string]string{"namespace": "team-nlp", "claim": "llm-pretrain-0-gpus"}
+	switch world {
+	case "empty":
+		node, claim = map[string]string{"node": ""}, map[string]string{"namespace": "", "claim": ""}
+	case "nvidia.com":
+		claim = map[string]string{"namespace": "", "claim": ""}
+	case "dra.net":
+		claim["claim"] = "llm-pretrain-0-nic"
 	}
+	return map[string]map[string]string{"dra-claim": claim, "dra-nodes": node, "dra-network": node}
+}
+
+// boards returns all dashboards, by UID.
+func (a *asker) boards(ctx context.Context, chosen map[string]map[string]string) (map[string]board, error) {
 	out := map[string]board{}
 	for _, b := range grafana.Boards() {
 		content, err := os.ReadFile("../../../dashboards/out/grafana/" + b.UID + ".json")
@@ -84,15 +99,25 @@ func (a *asker) boards(ctx context.Context) (map[string]board, error) {
 			From: a.now.Add(-a.span).UnixMilli(), To: a.now.UnixMilli(),
 			Chosen: chosen[b.UID],
 		}
+		ask := func(to *[]json.RawMessage, expr string, instant bool) error {
+			expr = grafana.Fill(expr, chosen[b.UID], seconds(a.span), seconds(a.rate), seconds(a.step))
+			answer, err := a.ask(ctx, expr, instant)
+			*to = append(*to, answer)
+			return err
+		}
+		for _, annotation := range dashboard.Annotations.List {
+			if err := ask(&drawn.Marks, annotation.Target.Expr, false); err != nil {
+				return nil, fmt.Errorf("dashboard %s: %w", b.UID, err)
+			}
+		}
 		for _, p := range dashboard.Panels {
+			answers := drawn.Answers[p.ID]
 			for _, target := range p.Targets {
-				expr := grafana.Fill(target.Expr, chosen[b.UID], seconds(a.span), seconds(a.rate), seconds(a.step))
-				answer, err := a.ask(ctx, expr, target.Instant)
-				if err != nil {
+				if err := ask(&answers, target.Expr, target.Instant); err != nil {
 					return nil, fmt.Errorf("dashboard %s: panel %q: %w", b.UID, p.Title, err)
 				}
-				drawn.Answers[p.ID] = append(drawn.Answers[p.ID], answer)
 			}
+			drawn.Answers[p.ID] = answers
 		}
 		out[b.UID] = drawn
 	}

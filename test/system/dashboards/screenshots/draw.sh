@@ -3,9 +3,14 @@
 # Prometheus scrapes the demo, and Grafana's own components draw the results of the panels' queries.
 # It needs node and chromium. $PROMETHEUS is the path of Prometheus, $PICTURES a folder with the
 # node_modules of page/package.json, and $OUT the folder of the pictures.
+#
+# With $WORLD it draws the dashboards of another world into bin/pictures/$WORLD, and changes no document:
+# empty (a Prometheus that scrapes nothing), gpu.example.com or dra.net (the devices of one driver), or
+# nvidia.com (a node without DRA, whose GPUs come from a device plugin).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../../.."
-exporter=127.0.0.1:20990 prometheus=127.0.0.1:20991 work=$(mktemp -d) out=$(realpath -m "${OUT:-bin/pictures}")
+world=${WORLD:-} exporter=127.0.0.1:20990 prometheus=127.0.0.1:20991 work=$(mktemp -d)
+out=$(realpath -m "${OUT:-bin/pictures}/$world")
 children=()
 trap 'kill "${children[@]}" 2>/dev/null || true; wait; rm -rf "$work"' EXIT
 
@@ -13,8 +18,10 @@ go build -o "$work/demo" ./test/demo &
 go run -C dashboards ./generate -out="$work" -interval=2s -rate.window=16s -idle.interval=2s -idle.window=30s -idle.for=5s \
 	-for=4s -price=LATEST-GPU-MODEL=3 -page.url="http://$exporter"
 wait $!
-DRA_EXPORTER_COUNTER_ZERO_HOLD=3s "$work/demo" --listen=$exporter >/dev/null &
-children+=($!)
+if [ "$world" != empty ]; then
+	DRA_EXPORTER_COUNTER_ZERO_HOLD=3s "$work/demo" --listen=$exporter --driver="${world/nvidia.com/nvidia.com\/gpu}" >/dev/null &
+	children+=($!)
+fi
 cat >"$work/prometheus.yml" <<CONFIG
 global: {scrape_interval: 2s, evaluation_interval: 2s, scrape_native_histograms: true}
 rule_files: [rules.yaml]
@@ -35,7 +42,8 @@ export NODE_PATH="$PICTURES/node_modules"
 	--jsx=automatic --format=iife --outfile="$work/site/page.js" --define:process.env.NODE_ENV='"production"' \
 	--loader:.ttf=dataurl --loader:.svg=dataurl --log-level=error
 go run -C test/system/dashboards ./screenshots -prometheus="http://$prometheus" -exporter="http://$exporter" \
-	-site="$work/site" -out="$out"
+	-site="$work/site" -out="$out" -world="$world"
+[ -z "$world" ] || exit 0
 for board in dashboards/out/grafana/*.json; do
 	cp "$out/$(basename "${board%.json}").png" dashboards
 done

@@ -52,6 +52,7 @@ func run(ctx context.Context) error {
 	site := flag.String("site", "", "folder of the site that draws a dashboard")
 	out := flag.String("out", ".", "folder of the pictures")
 	only := flag.String("only", "", "draw this dashboard alone")
+	world := flag.String("world", "", "what Prometheus scrapes: the demo; its devices of one driver; nothing (empty)")
 	flag.Parse()
 
 	browser, closeBrowser, err := startBrowser(ctx)
@@ -60,16 +61,18 @@ func run(ctx context.Context) error {
 	}
 	defer closeBrowser()
 	a := asker{prometheus: live.At(*prometheus), span: *span, rate: *rate, step: *step}
-	if *only == "" {
+	if *only == "" && *world == "" {
 		if err := a.drawPages(ctx, browser, *exporter, *out); err != nil {
 			return err
 		}
 	}
-	if err := a.wait(ctx); err != nil {
-		return err
+	if *world != "empty" {
+		if err := a.wait(ctx); err != nil {
+			return err
+		}
 	}
 	a.now = time.Now()
-	boards, err := a.boards(ctx)
+	boards, err := a.boards(ctx, chosen(*world))
 	if err != nil {
 		return err
 	}

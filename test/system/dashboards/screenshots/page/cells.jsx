@@ -3,6 +3,7 @@ import { FieldType, formattedValueToString, getFieldDisplayName, getValueFormat 
 import { AxisPlacement, LegendDisplayMode, ScaleDirection, ScaleOrientation } from '@grafana/schema';
 import { UPlotChart, UPlotConfigBuilder, VizLayout, VizLegend } from '@grafana/ui';
 import * as schemes from 'd3-scale-chromatic';
+import { mark } from './data.js';
 
 // plot returns the configuration of a plot whose axes are the time and the rows, from the lowest up.
 // paint is called with the canvas, and with the pixels of a time and of a row's edge.
@@ -125,7 +126,7 @@ export function Heatmap({ panel, data, range, width, height, theme }) {
 }
 
 // Timeline colors the times in which a row has the same value, merged.
-export function Timeline({ panel, data, range, width, height, theme }) {
+export function Timeline({ panel, data, range, marks, width, height, theme }) {
   const series = data
     .flatMap((frame) =>
       frame.fields
@@ -165,6 +166,7 @@ export function Timeline({ panel, data, range, width, height, theme }) {
         }
       }),
   });
+  mark(config, marks);
   const states = Object.values(panel.fieldConfig.defaults.mappings?.[0]?.options ?? {}).sort(
     (a, b) => a.index - b.index,
   );

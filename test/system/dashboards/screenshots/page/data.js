@@ -192,3 +192,46 @@ export function registerTransformers() {
     })),
   );
 }
+
+// marks are the times in milliseconds that the annotations mark, from the results of their queries:
+// points whose values are times, or spans in which there are values.
+export const marks = (annotations, answers, theme) =>
+  annotations.flatMap(({ iconColor, useValueForTime }, i) => {
+    const color = theme.visualization.getColorByName(iconColor);
+    return (answers[i] ?? []).flatMap(({ values }) =>
+      useValueForTime
+        ? [...new Set(values.map(([, v]) => +v))].map((at) => ({ from: at, to: at, color }))
+        : [{ from: values[0][0] * 1000, to: values.at(-1)[0] * 1000, color }],
+    );
+  });
+
+const marked = new WeakSet();
+
+// mark draws marks over a plot as Grafana does: dashed lines, and shades between them.
+export function mark(builder, all) {
+  if (marked.has(builder)) return;
+  marked.add(builder);
+  builder.addHook('draw', (u) => {
+    const { ctx, bbox } = u;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.clip();
+    ctx.setLineDash([5, 5]);
+    ctx.lineWidth = 2;
+    for (const { from, to, color } of all) {
+      const left = u.valToPos(from, 'x', true),
+        right = u.valToPos(to, 'x', true);
+      [ctx.fillStyle, ctx.strokeStyle, ctx.globalAlpha] = [color, color, 0.1];
+      ctx.fillRect(left, bbox.top, right - left, bbox.height);
+      ctx.globalAlpha = 1;
+      for (const at of from === to ? [left] : [left, right]) {
+        ctx.beginPath();
+        ctx.moveTo(at, bbox.top);
+        ctx.lineTo(at, bbox.top + bbox.height);
+        ctx.stroke();
+      }
+    }
+    ctx.restore();
+  });
+}

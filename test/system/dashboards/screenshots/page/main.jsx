@@ -7,7 +7,7 @@ import { createRoot } from 'react-dom/client';
 import { lastValueFrom } from 'rxjs';
 import { createTheme, FieldType, ThemeContext, transformDataFrame } from '@grafana/data';
 import { GlobalStyles, PanelChrome } from '@grafana/ui';
-import { frames, overridden, registerTransformers } from './data.js';
+import { frames, marks, overridden, registerTransformers } from './data.js';
 import { Graph, Stat, TableOf } from './panels.jsx';
 import { Heatmap, Timeline } from './cells.jsx';
 import { Points } from './points.jsx';
@@ -44,7 +44,7 @@ function stack(panels, width) {
   });
 }
 
-function Panel({ panel, data, range, at, theme }) {
+function Panel({ panel, data, range, marked, at, theme }) {
   const style = { position: 'absolute', ...at };
   if (panel.type === 'row') return <h2 style={style}>{panel.collapsed ? '▸' : '▾'} {panel.title}</h2>;
   const Kind = kinds[panel.type];
@@ -66,7 +66,7 @@ function Panel({ panel, data, range, at, theme }) {
               {panel.fieldConfig.defaults.noValue}
             </p>
           ) : (
-            <Kind panel={panel} data={data} range={range} width={width} height={height} theme={theme} />
+            <Kind panel={panel} data={data} range={range} marks={marked} width={width} height={height} theme={theme} />
           )
         }
       </PanelChrome>
@@ -74,7 +74,7 @@ function Panel({ panel, data, range, at, theme }) {
   );
 }
 
-function Board({ dashboard, drawn, range, chosen, theme }) {
+function Board({ dashboard, drawn, range, marked, chosen, theme }) {
   const width = document.documentElement.clientWidth - 4 * gap;
   const places =
     width < narrow ? stack(dashboard.panels, width) : dashboard.panels.map((p) => place(p.gridPos, width));
@@ -94,7 +94,7 @@ function Board({ dashboard, drawn, range, chosen, theme }) {
       </nav>
       <main style={{ height: Math.max(...places.map((at) => at.top + at.height)) }}>
         {dashboard.panels.map((p, i) => (
-          <Panel key={p.id} panel={p} data={drawn[i]} range={range} at={places[i]} theme={theme} />
+          <Panel key={p.id} panel={p} data={drawn[i]} range={range} marked={marked} at={places[i]} theme={theme} />
         ))}
       </main>
       <footer>
@@ -112,8 +112,9 @@ window.draw = async (uid, mode) => {
   const theme = createTheme({ colors: { mode } });
   document.body.style.background = theme.colors.background.canvas;
   document.body.style.color = theme.colors.text.primary;
-  const { dashboard, answers, from, to, chosen } = await (await fetch(`/boards/${uid}`)).json();
-  const range = { from, to };
+  const { dashboard, answers, marks: times, from, to, chosen } = await (await fetch(`/boards/${uid}`)).json();
+  const range = { from, to },
+    marked = marks(dashboard.annotations.list ?? [], times ?? [], theme);
   const drawn = await Promise.all(
     dashboard.panels.map(async (panel) => {
       const transformed = transformDataFrame(
@@ -124,7 +125,7 @@ window.draw = async (uid, mode) => {
       return overridden(panel, await lastValueFrom(transformed), theme);
     }),
   );
-  root.render(<Board key={uid + mode + window.innerWidth} dashboard={dashboard} drawn={drawn} range={range} chosen={chosen} theme={theme} />);
+  root.render(<Board key={uid + mode + window.innerWidth} dashboard={dashboard} drawn={drawn} range={range} marked={marked} chosen={chosen} theme={theme} />);
   return settled();
 };
 

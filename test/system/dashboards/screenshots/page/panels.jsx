@@ -7,6 +7,7 @@ import {
 } from '@grafana/data';
 import { BigValue, TimeSeries, VizRepeater } from '@grafana/ui';
 import { TableNG } from '@grafana/ui/unstable';
+import { mark } from './data.js';
 
 const reduced = ({ panel, data, theme }, sparkline) =>
   getFieldDisplayValues({
@@ -48,7 +49,7 @@ export function Stat(props) {
   );
 }
 
-export function Graph({ panel, data, range, width, height }) {
+export function Graph({ panel, data, range, marks, width, height }) {
   const from = dateTime(range.from),
     to = dateTime(range.to);
   return (
@@ -61,7 +62,9 @@ export function Graph({ panel, data, range, width, height }) {
       timeRange={{ from, to, raw: { from, to } }}
       legend={panel.options.legend}
       options={{}}
-    />
+    >
+      {(builder) => mark(builder, marks)}
+    </TimeSeries>
   );
 }
 
