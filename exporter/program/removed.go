@@ -18,7 +18,6 @@ const (
 // removedFlags returns the switches that have been removed, and what to use instead.
 func removedFlags() map[string]string {
 	return map[string]string{
-		"incidents.events":    "use alerts about dra_claim_incident_open, and /api/v1/incidents",
 		"source.intelgpu.pmu": "use --source.drm, which reads the engines that processes use",
 	}
 }

@@ -64,7 +64,10 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 	if err != nil {
 		return err
 	}
-	flight := newFlight(o, memory, kept, in.node, metrics, log)
+	flight, err := newFlight(o, memory, kept, in.node, in.api, metrics, log)
+	if err != nil {
+		return err
+	}
 
 	var paths exporter.Paths // nil: no topology of pods is wanted
 	if choices.Has(exposition.GroupTopology) {

@@ -149,7 +149,6 @@ func TestRemoved(t *testing.T) {
 		"claim team/train-2 --all-nodes":          "use why NAMESPACE/NAME",
 		"check --bundle=a --kube=off":             "--bundle has no effect",
 		"check --device=a --kube=off":             "use why DEVICE",
-		"check --incidents.events --kube=off":     "--incidents.events has no effect",
 		"check --source.intelgpu.pmu --kube=off":  "--source.intelgpu.pmu has no effect",
 		"why team/train-2 --all-nodes":            "",
 		"top --view=incidents --all-nodes --once": "",
