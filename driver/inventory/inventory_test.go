@@ -41,7 +41,7 @@ func TestRecorded(t *testing.T) {
 			Policies: []driver.RequestPolicy{{Resource: "memory", Min: 10 << 30, Step: 10 << 30}},
 		},
 	} {
-		expect.Equal(t, fmt.Sprintf("%v", id), want, got[id])
+		expect.Equal(t, id.String(), want, got[id])
 	}
 	if other := parse(t, readTestdata(t, "resourceslices.yaml"), "node2"); len(other) != 0 {
 		t.Errorf("node2 has %d devices of node1", len(other))
