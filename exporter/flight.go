@@ -21,12 +21,15 @@ type FlightRecorder struct {
 	metrics *SelfMetrics
 	log     *slog.Logger
 	keep    func(kind, id string, content any)
+	report  func(incident *recorder.Incident, times int)
 }
 
 // NewFlightRecorder returns a FlightRecorder. keep receives each document to persist, and again
-// when it has grown. It may be nil, and must not block.
+// when it has grown. report receives each incident with its number of occurrences since the last
+// report, again when it recurs, and with 0 when it is over. Both may be nil, and must not block.
 func NewFlightRecorder(
 	of *recorder.Recorder, metrics *SelfMetrics, log *slog.Logger, keep func(kind, id string, content any),
+	report func(incident *recorder.Incident, times int),
 ) *FlightRecorder {
 	for _, kind := range recorder.Kinds() {
 		metrics.Incident(string(kind), 0)
@@ -35,7 +38,10 @@ func NewFlightRecorder(
 	if keep == nil {
 		keep = func(string, string, any) {}
 	}
-	return &FlightRecorder{Recorder: of, metrics: metrics, log: log, keep: keep}
+	if report == nil {
+		report = func(*recorder.Incident, int) {}
+	}
+	return &FlightRecorder{Recorder: of, metrics: metrics, log: log, keep: keep, report: report}
 }
 
 // Record records a snapshot. It adds to the snapshot which claims stall and which incidents are
@@ -49,14 +55,17 @@ func (f *FlightRecorder) Record(s *book.Snapshot) {
 			"id", i.ID, "kind", i.Kind, "code", i.Code, "of", i.Subject(), "onset", i.Onset, "detected", i.Detected,
 			"count", i.Count, "text", i.Text,
 		}, hits(i)...)...)
+		f.report(i, i.Count)
 	}
 	for _, i := range news.Repeated {
 		f.metrics.Incident(string(i.Kind), i.Times)
 		f.logRepeated(i)
+		f.report(i.Incident, i.Times)
 	}
 	for _, i := range news.Ended {
 		f.log.Info("incident is over", "id", i.ID, "kind", i.Kind, "code", i.Code, "of", i.Subject(), "onset", i.Onset,
 			"end", *i.End, "resolution", i.Resolution, "count", i.Count)
+		f.report(i, 0)
 	}
 	for _, i := range news.Changed {
 		f.keep(IncidentDocument, i.ID, i)

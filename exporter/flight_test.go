@@ -25,7 +25,7 @@ func TestReceiptLine(t *testing.T) {
 		metrics := NewSelfMetrics(prometheus.NewRegistry(), "node1", slog.New(slog.DiscardHandler))
 		joules := 1.5
 		begun := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
-		NewFlightRecorder(nil, metrics, slog.New(handler), nil).logReceipt(&recorder.Receipt{
+		NewFlightRecorder(nil, metrics, slog.New(handler), nil, nil).logReceipt(&recorder.Receipt{
 			ID: "r1", SubAccountName: "team", ResourceName: "train", ResourceID: uid,
 			ChargePeriodStart: begun, ChargePeriodEnd: begun.Add(time.Minute), Devices: make([]recorder.ReceiptDevice, 2),
 			Total: []recorder.Figure{{Quantity: "energy", ConsumedQuantity: 30, ErrorBound: &joules}},

@@ -348,21 +348,21 @@ func TestPodsAreRemembered(t *testing.T) {
 		}
 		return s.podsOf(t.Context(), []join.SourceSamples{{Samples: []driver.Sample{sample}}}, time.Now())
 	}
-	expect := func(what string, got, want any) {
+	check := func(what string, got, want any) {
 		t.Helper()
 		expect.Equal(t, what, want, got)
 	}
 	for range 2 * lookupTurns {
-		expect("pods", of(1, 2, 3), map[int]string{1: "a", 2: "b", 3: ""})
+		check("pods", of(1, 2, 3), map[int]string{1: "a", 2: "b", 3: ""})
 	}
-	expect("lookups", lookups, map[int]int{1: 1 + 2, 2: 1 + 2, 3: 2 * lookupTurns})
+	check("lookups", lookups, map[int]int{1: 1 + 2, 2: 1 + 2, 3: 2 * lookupTurns})
 	of(1, 3) // 2 has ended
 	pods[1], pods[2] = "c", "d"
-	expect("pod of another process that has its number", of(1, 2, 3)[2], "d")
+	check("pod of another process that has its number", of(1, 2, 3)[2], "d")
 	for range lookupTurns {
 		of(1, 2, 3)
 	}
-	expect("pod of another process that no tick saw begin", of(1, 2, 3)[1], "c")
+	check("pod of another process that no tick saw begin", of(1, 2, 3)[1], "c")
 }
 
 // Owners that panic, or hang beyond their deadline, have failed, and the last known holders count.

@@ -33,7 +33,7 @@ type SelfMetrics struct {
 	conflicts, unresolved *prometheus.GaugeVec
 	conflict              *prometheus.GaugeVec
 	idle, idleNetwork     prometheus.Gauge
-	incidents             *prometheus.CounterVec
+	incidents, events     *prometheus.CounterVec
 	open, onset           *prometheus.GaugeVec // of incidents
 	receipts, lines       *prometheus.CounterVec
 	corrections           *prometheus.CounterVec
@@ -48,6 +48,7 @@ type SelfMetrics struct {
 	states map[string]sourceState
 	totals map[string]driver.Rejections // by input: its last total
 	logged map[driver.Rejection]bool    // what has been logged, without counts
+	lost   driver.Reason                // why events can't be written
 }
 
 // NewSelfMetrics registers the metrics, together with those of the process, the Go runtime and the
@@ -140,6 +141,11 @@ func (m *SelfMetrics) makeRecorderMetrics(r maker) {
 			"has not happened for ten minutes and the device is readable and healthy.", "kind")
 	m.onset = r.gauges("dra_exporter_incident_onset_timestamp_seconds",
 		"Unix time at which the newest open incident of the kind began. Absent if none is open.", "kind")
+	m.events = r.counters("dra_exporter_incident_events_total",
+		"Kubernetes Events about incidents (--incidents.events), by result: created, updated (the count of an existing "+
+			"Event was increased), suppressed (too many of one pod or claim; retried a minute later), or why an Event is lost: "+
+			"forbidden, absent (the namespace is deleted), uid_unknown (of the pod or claim), too_many, unavailable, timeout "+
+			"and others.", "result")
 	m.receipts = r.counters("dra_exporter_receipts_total",
 		"Ended claims for which the flight recorder has written a receipt.")
 }
@@ -363,6 +369,35 @@ func (m *SelfMetrics) OpenIncidents(byKind map[string][]time.Time) {
 	}
 }
 
+// Event counts an event about an incident by its result. With 0, it makes the counter of the result
+// visible.
+func (m *SelfMetrics) Event(result string, count int) {
+	m.events.WithLabelValues(result).Add(float64(count))
+}
+
+// EventSent records the outcome of a request to write an event, and logs changes. A deleted
+// namespace is not an error.
+func (m *SelfMetrics) EventSent(err error) {
+	why := driver.ReasonOf(err)
+	if why == driver.ReasonAbsent {
+		return
+	}
+	m.mu.Lock()
+	before := m.lost
+	m.lost = why
+	m.mu.Unlock()
+	switch why {
+	case before:
+	case "":
+		m.log.Info("events about incidents are written again")
+	case driver.ReasonForbidden:
+		m.log.Warn("events about incidents are not written: the service account needs the right to create and patch events "+
+			"(the chart's incidents.events gives it)", "reason", why, "err", err)
+	default:
+		m.log.Warn("events about incidents are not written", "reason", why, "err", err)
+	}
+}
+
 // Corrected counts holds whose start or end became known too late.
 func (m *SelfMetrics) Corrected(holds int) { m.corrections.WithLabelValues().Add(float64(holds)) }
 
@@ -400,6 +435,7 @@ func SelfFamilies() ([]exposition.Family, error) {
 	m.UnresolvedPods(map[string]int{"reason": 0})
 	m.Incident("kind", 0)
 	m.OpenIncidents(map[string][]time.Time{"kind": {time.Unix(0, 0)}})
+	m.Event("result", 0)
 	m.Receipts(0)
 	m.StateWritten(0)
 	gathered, err := registry.Gather()

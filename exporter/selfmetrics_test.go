@@ -79,3 +79,20 @@ func TestRejectedValueIsLogged(t *testing.T) {
 		t.Errorf("want 2 lines:\n%s", lines)
 	}
 }
+
+// Whether events can be written is logged when it changes, and a namespace that is gone changes
+// nothing.
+func TestEventSent(t *testing.T) {
+	var log strings.Builder
+	m := NewSelfMetrics(prometheus.NewRegistry(), "node", slog.New(slog.NewTextHandler(&log, nil)))
+	forbidden := driver.WithReason(driver.ReasonForbidden, errors.New("no"))
+	gone := driver.WithReason(driver.ReasonAbsent, errors.New("gone"))
+	for _, err := range []error{nil, gone, forbidden, forbidden, gone, forbidden, nil, nil} {
+		m.EventSent(err)
+	}
+	said := log.String()
+	if strings.Count(said, "\n") != 2 || strings.Count(said, "needs the right") != 1 ||
+		strings.Count(said, "are written again") != 1 {
+		t.Errorf("the log is %s", said)
+	}
+}

@@ -58,7 +58,7 @@ func TestStandingTick(t *testing.T) {
 			Log: slog.New(slog.NewTextHandler(&log, nil)),
 		}
 		runSampler(t, config, func(s *Sampler, _ *prometheus.Registry) {
-			expect := func(after time.Duration, want string, count int) {
+			check := func(after time.Duration, want string, count int) {
 				t.Helper()
 				time.Sleep(after)
 				got := ""
@@ -73,17 +73,17 @@ func TestStandingTick(t *testing.T) {
 					t.Errorf("the log has %d lines, want %d:\n%s", n, count, log.String())
 				}
 			}
-			expect(time.Second+time.Millisecond, "", 0) // the second tick has begun
-			expect(hungAfter, "", 0)
-			expect(watchInterval, "", 1)
-			expect(59*time.Second-hungAfter-watchInterval-2*time.Millisecond, "", 1)
+			check(time.Second+time.Millisecond, "", 0) // the second tick has begun
+			check(hungAfter, "", 0)
+			check(watchInterval, "", 1)
+			check(59*time.Second-hungAfter-watchInterval-2*time.Millisecond, "", 1)
 			const want = "no snapshot for 1m0s: describing the inventory has not returned for 59s"
-			expect(2*time.Millisecond, want, 1)
+			check(2*time.Millisecond, want, 1)
 			if !strings.Contains(log.String(), `part="describing the inventory"`) {
 				t.Errorf("the log does not name the part: %s", log.String())
 			}
 			close(inventory.release)
-			expect(2*time.Second, "", 2)
+			check(2*time.Second, "", 2)
 			if !strings.Contains(log.String(), "the sampler continues") {
 				t.Errorf("the log does not say that it goes on: %s", log.String())
 			}

@@ -116,7 +116,7 @@ func newWholeNode(tb testing.TB, devices, pods int) *wholeNode {
 		Owners: node, Inventory: node, Paths: &fakePaths{},
 		Sources: []driver.Source{source},
 		Ledger:  ledger.New(exportertest.LedgerConfig()), Limiter: exposition.NewLimiter(0, nil), Metrics: metrics, Log: log,
-		Recorder: NewFlightRecorder(w.recorder, metrics, log, func(string, string, any) {}),
+		Recorder: NewFlightRecorder(w.recorder, metrics, log, func(string, string, any) {}, func(*recorder.Incident, int) {}),
 	})
 	return w
 }

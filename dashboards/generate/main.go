@@ -109,7 +109,7 @@ func addFlags(flags *flag.FlagSet, o *rules.Options) {
 	flags.DurationVar(&o.Interval, "interval", o.Interval,
 		"how often records are evaluated that alerts on exporters and lost devices need")
 	flags.DurationVar(&o.IdleInterval, "idle.interval", o.IdleInterval,
-		"how often idle holders and states of devices are recorded, at most -rate.window; hours and money half as often")
+		"how often states of devices are recorded, at most -rate.window; idle holders, hours and money half as often")
 	flags.DurationVar(&o.RateWindow, "rate.window", o.RateWindow, "window of recorded rates: at least 4 scrape intervals")
 	flags.DurationVar(&o.IdleWindow, "idle.window", o.IdleWindow, "window over which a device must have been idle")
 	flags.Float64Var(&o.IdleHeld, "idle.held", o.IdleHeld,

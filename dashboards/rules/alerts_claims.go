@@ -10,7 +10,11 @@ import (
 const notPrepared = 10 * time.Minute
 
 // idleClaim selects the claims all of whose devices are idle, with the number of devices.
-const idleClaim = `max by (<claim>) (claim:dra_wasted_devices:count{resourceclaim_name!=""})`
+const idleClaim = `max by (<claim>) (claim:dra_wasted_devices:count` + ofClaimsOnly + `)`
+
+// ofClaimsOnly omits the pods without a claim. A selector of the label resourceclaim_name would
+// read the index of all claims.
+const ofClaimsOnly = " unless on (<pod>) " + unclaimed
 
 // memoryHeld is the memory that each idle claim has in use.
 const memoryHeld = `max by (<claim>) (claim:dra_wasted_memory_bytes:sum)`
@@ -57,7 +61,7 @@ func claimAlerts(o *Options) []alert {
 		{
 			name: "DRAPodIdle", severity: warning, hold: o.IdleFor, keep: o.KeepFiring,
 			expr: `
-			max by (<pod>) (claim:dra_wasted_devices:count{resourceclaim_name=""}) > 0`,
+			max by (<pod>) (claim:dra_wasted_devices:count and on (<pod>) ` + unclaimed + `) > 0`,
 			summary: aPod + " holds devices and does not use them.",
 			description: "All devices that a device plugin gave to the pod on " + aNode + " ({{ $value }}) were used for less " +
 				"than <used percent> of the last <idle window>." + thresholds + podIdleSince,
@@ -167,7 +171,7 @@ func partlyIdleAlerts(o *Options) []alert {
 			name: "DRAClaimPartlyIdle", severity: info, hold: o.IdleFor, keep: o.KeepFiring,
 			expr: `
 			(
-			  claim:dra_idle_devices:count{resourceclaim_name!=""} / (claim:dra_devices:count > 1) >= <partly>
+			  claim:dra_idle_devices:count / (claim:dra_devices:count > 1) >= <partly>` + ofClaimsOnly + `
 			  and on (<claim driver>) (
 			    claim_device:dra_used:ratio and on (<device>) ` + measuredRecord + `{by="utilization"}
 			  )
@@ -190,7 +194,7 @@ func partlyIdleAlerts(o *Options) []alert {
 			name: "DRAClaimNetworkQuiet", severity: info, hold: o.IdleFor, keep: o.KeepFiring, off: !o.QuietNetwork,
 			expr: `
 			(
-			  claim:dra_idle_devices:count{resourceclaim_name!=""} == claim:dra_devices:count
+			  claim:dra_idle_devices:count == claim:dra_devices:count` + ofClaimsOnly + `
 			  and on (<claim driver>) (
 			    claim_device:dra_used:ratio and on (<device>) ` + measuredRecord + `{by="traffic"}
 			  )

@@ -18,7 +18,7 @@ import (
 type Options struct {
 	// Interval is how often the records are evaluated that alerts on exporters and lost devices need.
 	Interval time.Duration
-	// IdleInterval is how often idle holders and the states of devices are recorded. Hours, money and
+	// IdleInterval is how often the states of devices are recorded. Idle holders, hours, money and
 	// what else is slow are recorded half as often, see longInterval.
 	IdleInterval time.Duration
 	RateWindow   time.Duration // of rates that are recorded: at least 4 scrape intervals
@@ -110,7 +110,7 @@ func defaultPrices() []Price {
 func Defaults() Options {
 	return Options{
 		Interval: time.Minute, IdleInterval: 2 * time.Minute, RateWindow: 5 * time.Minute,
-		IdleWindow: 30 * time.Minute, IdleHeld: 0.8, IdleUsedShare: 0.01, IdleFor: 5 * time.Minute,
+		IdleWindow: 30 * time.Minute, IdleHeld: 0.8, IdleUsedShare: 0.01, IdleFor: 3 * time.Minute,
 		IdleMemory: 1 << 30, PartlyIdleDevice: 0.5,
 		DownRatio: 0.2, ErrorWindow: 15 * time.Minute, ThrottledRatio: 0.2, MemoryFull: 0.95,
 		For: 5 * time.Minute, KeepFiring: 5 * time.Minute, StaleAfter: time.Minute, PendingFor: 15 * time.Minute,

@@ -35,14 +35,15 @@ type recordingGroup struct {
 // elsewhere, over the records of many servers.
 func recordings() []recordingGroup {
 	return []recordingGroup{
-		{"dra-exporter-nodes", Node, "<interval>", slices.Concat(lostDevices(), nodes())},
 		{"dra-exporter-devices", Node, "<idle interval>", slices.Concat(held(), deviceErrors())},
+		{"dra-exporter-nodes", Node, "<interval>", slices.Concat(lostDevices(), nodes())},
 		{"dra-exporter-models", Node, "<long interval>", slices.Concat(
-			models(), prices(), sumsOfNodes(), readings(), incidents(), optOuts(), holdings(),
+			models(), prices(), sumsOfNodes(), readings(), incidents(),
 		)},
-		{"dra-exporter-idle", Node, "<idle interval>", slices.Concat(
-			idleDevices(), idleClaims(), deviceStates(), capacities(),
+		{"dra-exporter-idle", Node, "<long interval>", slices.Concat(
+			holdings(), idleDevices(), optOuts(), idleClaims(),
 		)},
+		{"dra-exporter-states", Node, "<idle interval>", slices.Concat(deviceStates(), capacities())},
 		{"dra-exporter-namespaces", Node, "<long interval>", namespacesOfNodes()},
 		{"dra-exporter-workloads", Node, "<long interval>", slices.Concat(costs(), workloadsOfNodes())},
 		{"dra-exporter-lost", Node, "<long interval>", lostHours()},

@@ -27,6 +27,9 @@ func deeper(expr string) string { return strings.ReplaceAll(expr, "\n\t\t\t", "\
 // measured for it. Others are left out.
 const heldLong = "claim_device:dra_allocated_seconds:increase"
 
+// deviceHeld is how long each device was held in the idle window.
+const deviceHeld = "device:dra_allocated_seconds:increase"
+
 // measuredRecord is the share of the idle window in which each device was measured, by what: its
 // label by is "utilization", or "traffic" of devices that have nothing else.
 const measuredRecord = "device:dra_measured:ratio"
@@ -48,6 +51,8 @@ func holdings() []recording {
 			)
 			  / on (<device>) group_left ()
 			    (max by (<device>) (count_over_time(dra_device_allocated_seconds_total[<idle window>])) > 0)`},
+		{name: deviceHeld, expr: `
+			max by (<device>) (increase(dra_device_allocated_seconds_total[<idle window>])) > 0`},
 		{name: heldLong, expr: `
 			` + ofHolders(func(kind string) string {
 			return "increase(dra_" + kind + "_allocated_seconds_total[<idle window>]) > <held seconds>"
@@ -63,21 +68,25 @@ func holdings() []recording {
 func idleDevices() []recording {
 	const (
 		claims, known, unknown = `dra_claim_device_info{admin_access="false", attribution=~`, `"exclusive|process"}`, `"equal|capacity"}`
-		pods                   = `dra_pod_claim_info{resourceclaim_name="", attribution=~`
+		pods                   = unclaimed + `{attribution=~`
 	)
 	return []recording{
 		// Above the thresholds of the exporter.
 		{name: "claim_device:dra_used:ratio", expr: `
 			(
-			    max by (<claim device>) (increase(dra_claim_used_seconds_total[<idle window>]))
-			    and on (<claim device>) ` + claims + known + `
-			  or
-			    max by (<pod device>) (increase(dra_pod_unclaimed_used_seconds_total[<idle window>]))
-			    and on (<pod device>) ` + pods + known + `
+			    (
+			        max by (<claim device>) (increase(dra_claim_used_seconds_total[<idle window>]))
+			        and on (<claim device>) ` + claims + known + `
+			      or
+			        max by (<pod device>) (increase(dra_pod_unclaimed_used_seconds_total[<idle window>]))
+			        and on (<pod device>) ` + pods + known + `
+			    ) / (` + heldLong + ` > 0)
 			  or
 			    (group by (<claim device>) (` + claims + unknown + `) or group by (<pod device>) (` + pods + unknown + `))
 			      * on (<device>) group_left () max by (<device>) (increase(dra_device_used_seconds_total[<idle window>]))
-			) / (` + heldLong + ` > 0)`},
+			      / on (<device>) group_left () (` + deviceHeld + ` > 0)
+			    and ` + heldLong + `
+			)`},
 		// A device without a link can do nothing: that is an error, and not idleness.
 		{name: "claim_device:dra_idle:bool", expr: `
 			(claim_device:dra_used:ratio < bool 0 and on (<device>) (` + linkDown + `))
@@ -96,7 +105,7 @@ func optOuts() []recording {
 			  dra_pod_claim_info and on (<pod>) dra_pod_info{annotation_<opt out>="off"}
 			)
 			or
-			group by (<pod>) (dra_pod_claim_info{resourceclaim_name=""} and on (<pod>) dra_pod_info{annotation_<opt out>="off"})`},
+			group by (<pod>) (` + unclaimed + ` and on (<pod>) dra_pod_info{annotation_<opt out>="off"})`},
 	}
 }
 
@@ -109,10 +118,6 @@ const linkDown = `max by (<device>) (dra_device_link_up) == 0`
 // its nature, such as a channel, does not matter.
 func idleClaims() []recording {
 	return []recording{
-		{name: "claim:dra_devices:count", expr: `
-			count by (<claim driver>) (group by (<claim device>) (dra_claim_device_info{admin_access="false"}))
-			or
-			count by (<pod>, driver) (` + unclaimed + `)`},
 		{name: "claim:dra_idle_devices:count", expr: `
 			sum by (<holder driver>) (claim_device:dra_idle:bool)`},
 		{name: "claim:dra_idle:bool", expr: `
@@ -141,9 +146,13 @@ func held() []recording {
 		{name: "device:dra_allocations:max", expr: `
 			max by (<device>) (dra_device_allocations)`},
 		{name: unclaimed, expr: `
-			group by (<pod device>) (
+			group by (<pod device>, attribution) (
 			  dra_pod_claim_info{resourceclaim_name=""} and on (<pod device>) dra_pod_unclaimed_allocated_seconds_total
 			)`},
+		{name: "claim:dra_devices:count", expr: `
+			count by (<claim driver>) (group by (<claim device>) (dra_claim_device_info{admin_access="false"}))
+			or
+			count by (<pod>, driver) (` + unclaimed + `)`},
 	}
 }
 
@@ -151,7 +160,7 @@ func held() []recording {
 func lostDevices() []recording {
 	return []recording{
 		{name: "device:dra_lost:info", expr: `
-			group by (<device>) (dra_device_up == 0 and on (<device>) (dra_device_allocations > 0))`},
+			group by (<device>) (dra_device_up == 0 and on (<device>) (device:dra_allocations:max > 0))`},
 	}
 }
 
@@ -232,7 +241,9 @@ func deviceStates() []recording {
 			  unless on (<device>) dra_device_active_seconds_total
 			  unless on (<device>) dra_device_io_bytes_total{link=~"network|rdma"}
 			`))
-	state(book.StateIdle, `(min by (<device>) (claim_device:dra_idle:bool) == 1)`)
+	// What is idle is recorded less often than who holds what.
+	state(book.StateIdle, `(min by (<device>) (claim_device:dra_idle:bool) == 1)
+			and on (<device>) (device:dra_allocations:max > 0)`)
 	state(book.StateActive, one("device:dra_allocations:max > 0"))
 	out = append(out, recording{name: "device:dra_ready:info", expr: `
 			group by (<device>) (device:dra_allocations:max == 0) and on (<device>) (dra_device_up == 1)`})

@@ -99,7 +99,7 @@ func combinations() map[string]values {
 			"web":  values{"secretName": "web", "tcpProbes": true},
 			"test": values{"httpConfig": values{"basic_auth": values{"username": "a", "password": "b"}}},
 		},
-		"incidents":      {"incidents": values{"dir": "/var/lib/dra-exporter"}},
+		"incidents":      {"incidents": values{"events": true, "dir": "/var/lib/dra-exporter"}},
 		"incidents kept": {"incidents": values{"dir": "emptyDir"}},
 		"gateway": {
 			"gateway": values{

@@ -6,7 +6,25 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 )
+
+// The right to write events, and the flag, exist only if incidents.events is set.
+func TestEvents(t *testing.T) {
+	plain := renderObjects(t, values{})
+	o := renderObjects(t, values{"incidents": values{"events": true}})
+	want := append(slices.Clone(plain.role.Rules), rbacv1.PolicyRule{
+		APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"},
+	})
+	if diff := cmp.Diff(want, o.role.Rules); diff != "" {
+		t.Error(diff)
+	}
+	for of, wanted := range map[*objects]bool{&plain: false, &o: true} {
+		if got := slices.Contains(of.daemonSet.Spec.Template.Spec.Containers[0].Args, "--incidents.events"); got != wanted {
+			t.Errorf("the flag is set: %v, want %v", got, wanted)
+		}
+	}
+}
 
 // The state is in a folder of the host by default, or in a folder of the pod, or is not kept.
 func TestStateFolder(t *testing.T) {

@@ -38,6 +38,7 @@ func TestBadValues(t *testing.T) {
 		"clusters":  {"prometheusRule": values{"clusters": []any{""}}},
 		"price":     {"prometheusRule": values{"prices": []any{values{"models": ".*"}}}},
 		"no API":    {"kube": values{"enabled": false}, "web": values{"kubeAuthorization": values{"enabled": true}}},
+		"no writer": {"kube": values{"enabled": false}, "incidents": values{"events": true}},
 		"folder":    {"incidents": values{"dir": "incidents"}},
 		"root":      {"incidents": values{"dir": "/"}},
 		"no folder": {"state": values{"dir": ""}},

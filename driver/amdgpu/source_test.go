@@ -279,21 +279,21 @@ func TestCopies(t *testing.T) {
 		}
 		m.later(time.Second)
 	}
-	expect := func(what string, want float64) {
+	check := func(what string, want float64) {
 		t.Helper()
 		if busy, ok := of(); !ok || math.Abs(busy-want) > 1e-9 {
 			t.Errorf("%s: %v, %v; want %v", what, busy, ok, want)
 		}
 	}
-	expect("two processes", 0.8/4)
+	check("two processes", 0.8/4)
 	must.Do(t, os.Remove(filepath.Join(m.Root, kfdProcesses, "4001", "sdma_1001")))
 	m.later(time.Second)
-	expect("one of them", 0.3/4)
+	check("one of them", 0.3/4)
 	m.Write(kfdProcesses + "4001/sdma_1001: 0\n")
-	expect("one that begins again", 0.3/4)
+	check("one that begins again", 0.3/4)
 	m.Clock = m.Clock.Add(time.Second)
 	m.Write(kfdProcesses + "4001/sdma_1001: 90000000\n")
-	expect("one that says more than can be", 1)
+	check("one that says more than can be", 1)
 }
 
 // A sample asks a few of many processes, those first that were not asked for the longest time.

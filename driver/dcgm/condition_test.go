@@ -9,12 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
-	"github.com/dra-exporter/dra-exporter/test/expect"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/dcgm/dcgmtest"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // Each condition that needs an action appears alone, with its action. An earlier engine does not

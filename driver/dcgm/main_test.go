@@ -10,11 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
-
 	"go.uber.org/goleak"
 
 	"github.com/dra-exporter/dra-exporter/driver/dcgm/dcgmtest"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
 )
 
 // machine is the fake. A process can have only one. Each test resets it.

@@ -13,13 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
-	"github.com/dra-exporter/dra-exporter/test/must"
-
 	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 const engineAddress = "127.0.0.1:5555"

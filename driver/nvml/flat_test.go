@@ -8,9 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
-
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
 )
 
 // Threads, goroutines, files and memory stay constant over many ticks. All parallel calls hang

@@ -8,13 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
-	"github.com/dra-exporter/dra-exporter/test/must"
-
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
 	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // A new driver comes with a new library at the old path: that one is used, in the same process, and

@@ -6,13 +6,12 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
-	"github.com/dra-exporter/dra-exporter/test/expect"
-
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/inventory"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 func TestInstances(t *testing.T) {

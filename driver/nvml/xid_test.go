@@ -5,9 +5,8 @@ package nvml
 import (
 	"testing"
 
-	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
-
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
 )
 
 func TestXIDs(t *testing.T) {

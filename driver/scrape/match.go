@@ -33,8 +33,6 @@ func matchKinds() []string {
 	}
 }
 
-const maxPattern = 256 // bytes
-
 // Match defines which label of a series identifies the hardware, and how.
 type Match struct {
 	Label    string `yaml:"label"`
@@ -72,8 +70,6 @@ func (m *Match) check(driverName string) error {
 		return fmt.Errorf("hardware: %s needs the field driver", m.Hardware)
 	case m.Per != (Per{}) && (!isMetricName(m.Per.Metric) || !isLabelName(m.Per.Label)):
 		return errors.New("per: needs a metric and a label")
-	case len(m.Pattern) > maxPattern:
-		return fmt.Errorf("pattern: longer than %d bytes", maxPattern)
 	}
 	if m.Or != nil {
 		if err := m.Or.check(driverName); err != nil {

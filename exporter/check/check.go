@@ -34,10 +34,6 @@ type Config struct {
 	ReadState                      func() error  // reports whether what is there can be used
 	Deadline                       time.Duration // of each request, and of each source
 	IdleThreshold                  float64       // the utilization up to which a device is idle
-
-	// Device restricts the check to one device, and adds its holders with their evidence. It has the
-	// form DEVICE or DRIVER/POOL/DEVICE; empty: all devices.
-	Device string
 }
 
 // Checker reads each input of a node once. Run may be called once.
@@ -425,26 +421,12 @@ func (c *Checker) scraped(driverName string) string {
 // are one finding. It is a failure if no device has telemetry.
 func (c *Checker) devices(r join.Result) {
 	telemetry := 0
-	named := 0
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		if d.Missing == join.MissingNone {
 			telemetry++
 		}
-		if c.config.Device != "" && d.ID.Device != c.config.Device && d.ID.String() != c.config.Device {
-			continue
-		}
-		named++
 		c.addDevice(c.device(d), d.ID)
-		if c.config.Device != "" {
-			c.holds(d)
-		}
-	}
-	if c.config.Device != "" && named == 0 {
-		c.report.add(Finding{
-			Status: Fail, What: "device", Text: fmt.Sprintf("%s: the node has no such device", c.config.Device),
-			Do: "name a device that check lists without --device, as DEVICE or DRIVER/POOL/DEVICE",
-		})
 	}
 	if len(r.Devices) > 0 && telemetry == 0 {
 		c.report.add(Finding{

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"path/filepath"
 	"slices"
@@ -176,23 +175,6 @@ func TestUnmatched(t *testing.T) {
 		}
 		if !slices.Equal(got, test.want) {
 			t.Errorf("findings %q, want %q", got, test.want)
-		}
-	}
-}
-
-// The check of one device says why each pod holds it, for every reason.
-func TestReasonsAreShown(t *testing.T) {
-	for _, reason := range podresources.Reasons() {
-		a := jointest.Allocation("gpu-0", "c", "p")
-		a.Holders[0].Hold = &podresources.Hold{Reason: reason}
-		c := New(Config{Device: "gpu-0"})
-		c.devices(join.Join(join.Input{View: podresources.View{
-			At: time.Unix(1000, 0), Allocations: []podresources.Allocation{a},
-		}}))
-		want := fmt.Sprintf("held by the pod %s/p (UID uid-p) through the claim %s/c: %s",
-			a.Holders[0].Namespace, a.Claim.Namespace, reason)
-		if !slices.ContainsFunc(c.report.Findings, func(f Finding) bool { return f.Text == want }) {
-			t.Errorf("no finding says %q: %+v", want, c.report.Findings)
 		}
 	}
 }

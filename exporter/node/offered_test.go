@@ -36,7 +36,7 @@ func TestOffers(t *testing.T) {
 		reader: driver.NewReader[map[driver.ID]devices.PluginDevice]("find offered devices", nil),
 	}
 	now := time.Unix(1_700_000_000, 0)
-	expect := func(after time.Duration, want ...string) {
+	check := func(after time.Duration, want ...string) {
 		t.Helper()
 		now = now.Add(after)
 		o.update(t.Context(), now)
@@ -47,21 +47,21 @@ func TestOffers(t *testing.T) {
 		slices.Sort(got)
 		expect.Equal(t, "", want, got)
 	}
-	expect(0)
+	check(0)
 	if len(metrics.observed) > 0 || len(metrics.rejected) > 0 {
 		t.Errorf("an old kubelet is reported: %v, %v", metrics.observed, metrics.rejected)
 	}
 	kubelet.Offer("nvidia.com/gpu", "GPU-1", "GPU-2::0", "GPU-2::1")
 	kubelet.Offer("devices.kubevirt.io/kvm", "kvm0", "kvm1")
-	expect(offeredEvery / 2)
-	expect(offeredEvery/2, "GPU-1", "GPU-2::0")
+	check(offeredEvery / 2)
+	check(offeredEvery/2, "GPU-1", "GPU-2::0")
 	kubelet.Offer("nvidia.com/gpu", "GPU-1")
-	expect(offeredEvery/2, "GPU-1", "GPU-2::0")
-	expect(offeredEvery/2, "GPU-1")
+	check(offeredEvery/2, "GPU-1", "GPU-2::0")
+	check(offeredEvery/2, "GPU-1")
 
 	kubelet.Stop()
 	kubelet.Offer("nvidia.com/gpu", "GPU-3")
-	expect(offeredEvery, "GPU-1") // it is away
+	check(offeredEvery, "GPU-1") // it is away
 	start()
 	for range 100 { // the client connects again
 		if _, _, err := client.Allocatable(t.Context()); err == nil {
@@ -69,8 +69,8 @@ func TestOffers(t *testing.T) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	expect(offeredCheck, "GPU-1", "GPU-3")
-	expect(offeredEvery, "GPU-3")
+	check(offeredCheck, "GPU-1", "GPU-3")
+	check(offeredEvery, "GPU-3")
 	for _, said := range metrics.observed {
 		t.Errorf("reported: %s", said)
 	}

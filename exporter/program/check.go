@@ -25,10 +25,10 @@ type checkOptions struct {
 
 func (o *checkOptions) add(c *kingpin.CmdClause) {
 	c.Flag("output", "Format: text or json.").Short('o').Default("text").EnumVar(&o.output, "text", "json")
-	c.Flag("device", "Check only this device, and show who holds it and why.").PlaceHolder("DEVICE").StringVar(&o.device)
 	c.Flag("strict", "Fail on warnings too.").BoolVar(&o.strict)
 	c.Flag("verbose", "Print complete errors.").Short('v').BoolVar(&o.verbose)
 	c.Flag("bundle", "").Hidden().StringVar(&o.bundle) // removed
+	c.Flag("device", "").Hidden().StringVar(&o.device) // removed
 }
 
 // errCheck reports that check has printed a failure.
@@ -48,7 +48,7 @@ func runCheck(ctx context.Context, o *options, list []Source, log *slog.Logger, 
 		PodResourcesSocket: o.socket, PodsSocket: o.podsSocket, HasInventoryFile: o.inventoryFile != "",
 		StateDir: folder, CheckState: func() error { return state.Probe(folder) },
 		ReadState: func() error { return state.Check(state.Config{Path: folder, Node: o.node}) },
-		Deadline:  sourceDeadline, IdleThreshold: o.idleThreshold, Device: o.check.device,
+		Deadline:  sourceDeadline, IdleThreshold: o.idleThreshold,
 	}).Run(ctx)
 	if o.check.output == "json" {
 		err = report.WriteJSON(plainJSON{w})

@@ -2,6 +2,7 @@ package program
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 
@@ -9,21 +10,27 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/archive"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/podresources/kube"
+	"github.com/dra-exporter/dra-exporter/podresources/kube/events"
 )
 
-// flight is the flight recorder, the and the archive of its documents.
+// flight is the flight recorder, the archive of its documents, and the writer of events.
 type flight struct {
 	*recorder.Recorder                          // nil: none
 	recording          *exporter.FlightRecorder // nil: none
 	documents          *archive.Folder          // nil: none
+	events             *events.Writer           // nil: none
 }
 
 // newFlight returns the flight recorder for the flags, with the incidents of earlier processes.
 func newFlight(
-	o *options, m memory, k kept, n *node.Node, metrics *exporter.SelfMetrics, log *slog.Logger,
-) flight {
+	o *options, m memory, k kept, n *node.Node, api *kube.Client, metrics *exporter.SelfMetrics, log *slog.Logger,
+) (flight, error) {
 	if !o.recorder {
-		return flight{}
+		if o.incidentsEvents {
+			return flight{}, badFlag("incidents.events", errors.New("there are no incidents without the flight recorder"))
+		}
+		return flight{}, nil
 	}
 	f := flight{Recorder: recorder.New(recorder.Config{
 		Interval: o.interval, StalledAfter: o.stalledAfter, Bytes: m.of(recorder.MaxBytes),
@@ -37,8 +44,15 @@ func newFlight(
 		f.RestoreReceipts(archive.Load(k.documents, exporter.ReceiptDocument, (*recorder.Receipt).Valid))
 		f.documents, keep = k.documents, k.documents.Keep
 	}
-	f.recording = exporter.NewFlightRecorder(f.Recorder, metrics, log, keep)
-	return f
+	var report func(*recorder.Incident, int)
+	if o.incidentsEvents {
+		if api == nil {
+			return flight{}, badFlag("incidents.events", errNoAPI)
+		}
+		f.events, report = newEvents(o.node, api, metrics)
+	}
+	f.recording = exporter.NewFlightRecorder(f.Recorder, metrics, log, keep, report)
+	return f, nil
 }
 
 // sink returns the receiver of snapshots, nil for none.
@@ -49,7 +63,7 @@ func (f flight) sink() exporter.Recorder {
 	return f.recording
 }
 
-// run makes charts of incidents, and writes documents, until ctx ends.
+// run makes charts of incidents, and writes documents and events, until ctx ends.
 func (f flight) run(ctx context.Context) {
 	var writing sync.WaitGroup
 	if f.Recorder != nil {
@@ -57,6 +71,9 @@ func (f flight) run(ctx context.Context) {
 	}
 	if f.documents != nil {
 		writing.Go(func() { f.documents.Run(ctx) })
+	}
+	if f.events != nil {
+		writing.Go(func() { f.events.Run(ctx) })
 	}
 	writing.Wait()
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/common/config"
 	"github.com/prometheus/common/version"
-	toolkit "github.com/prometheus/exporter-toolkit/web"
 
 	"github.com/dra-exporter/dra-exporter/exporter/gateway"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
@@ -117,18 +116,11 @@ func runGateway(ctx context.Context, o *options, log *slog.Logger) error {
 	log.InfoContext(
 		ctx, "starting the gateway", "version", version.Info(), "exporters", o.gate.namespace+"/"+o.gate.service,
 	)
-	failed := make(chan error, 1)
-	go func() { failed <- toolkit.ListenAndServe(server, o.web, slog.New(newServerLog(log.Handler()))) }()
+	failed := listen(server, o, log)
 	select {
 	case err := <-failed:
-		return fmt.Errorf("serve HTTP: %w", err)
+		return err
 	case <-ctx.Done():
 	}
-	if err := (parts{server: server}).closeServer(ctx, log); err != nil {
-		return err
-	}
-	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	return errors.Join((parts{server: server}).closeServer(ctx, log), <-failed)
 }

@@ -108,10 +108,11 @@ type counterOptions struct {
 
 // recorderOptions are the flags of the flight recorder, and of persistent state.
 type recorderOptions struct {
-	stateDir     string
-	recorder     bool
-	incidentsDir string
-	stalledAfter time.Duration
+	stateDir        string
+	recorder        bool
+	incidentsDir    string
+	incidentsEvents bool
+	stalledAfter    time.Duration
 }
 
 // logger returns the program's log, as the flags have it.
@@ -237,6 +238,9 @@ func (o *recorderOptions) addFlags(add addFlag) {
 	add("stalled.after", stall.DefaultAfter.String(), &o.stalledAfter,
 		"How long a claim must be busy without signs of life to be stalled.")
 	add("incidents.dir", "=FOLDER", &o.incidentsDir, "Deprecated: use --state.dir, which has precedence.")
+	add("incidents.events", "", &o.incidentsEvents,
+		"Write an Event of Kubernetes about each pod and claim that an incident hits; needs the right to create and patch "+
+			"events.")
 }
 
 // addSource adds the flags of a source.

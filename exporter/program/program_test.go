@@ -59,6 +59,8 @@ func TestBadUsage(t *testing.T) {
 		{"--source.broken", "--source.broken"},
 		{"--no-source.broken --source.unbuilt", "--source.unbuilt: not in this build"},
 		{"--no-source.broken --web.kube-authorization --kube=off", "--web.kube-authorization"},
+		{"--no-source.broken --incidents.events --kube=off", "--incidents.events: there is no API server"},
+		{"--no-source.broken --incidents.events --no-recorder", "--incidents.events: "},
 		{"top --interval=0s", "--interval"},
 		{"juggle", "unexpected juggle: --help lists the commands and their flags\n"},
 		{"chekc --verbose", "chekc"},

@@ -18,7 +18,6 @@ const (
 // removedFlags returns the switches that have been removed, and what to use instead.
 func removedFlags() map[string]string {
 	return map[string]string{
-		"incidents.events":    "use alerts about dra_claim_incident_open, and /api/v1/incidents",
 		"source.intelgpu.pmu": "use --source.drm, which reads the engines that processes use",
 	}
 }
@@ -36,6 +35,9 @@ func (o *options) addRemoved(app *kingpin.Application) {
 func (o *options) replaced(command string) (instead string, notices []string) {
 	if o.check.bundle != "" {
 		notices = append(notices, "--bundle has no effect: use check --output=json, and /api/v1/snapshot")
+	}
+	if o.check.device != "" {
+		notices = append(notices, "--device has no effect: use why DEVICE")
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.removed)) {
 		if *o.removed[name] {

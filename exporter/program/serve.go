@@ -64,7 +64,10 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 	if err != nil {
 		return err
 	}
-	flight := newFlight(o, memory, kept, in.node, metrics, log)
+	flight, err := newFlight(o, memory, kept, in.node, in.api, metrics, log)
+	if err != nil {
+		return err
+	}
 
 	var paths exporter.Paths // nil: no topology of pods is wanted
 	if choices.Has(exposition.GroupTopology) {
@@ -152,14 +155,7 @@ func run(ctx context.Context, p parts, o *options, log *slog.Logger) error {
 	watching.Go(func() { p.watch(working) })
 	sampling.Go(func() { p.sampler.Run(working) })
 
-	failed := make(chan error, 1)
-	go func() {
-		err := toolkit.ListenAndServe(p.server, o.web, slog.New(newServerLog(log.Handler())))
-		if err != nil && !errors.Is(err, http.ErrServerClosed) {
-			err = fmt.Errorf("serve HTTP: %w", err)
-		}
-		failed <- err
-	}()
+	failed := listen(p.server, o, log)
 	select {
 	case err := <-failed:
 		stop()
@@ -173,12 +169,23 @@ func run(ctx context.Context, p parts, o *options, log *slog.Logger) error {
 	stop()
 	sampling.Wait()
 	watching.Wait()
-	err := p.closeServer(ctx, log)
-	if served := <-failed; !errors.Is(served, http.ErrServerClosed) {
-		err = errors.Join(err, served)
-	}
+	err := errors.Join(p.closeServer(ctx, log), <-failed)
 	log.InfoContext(ctx, "stopped")
 	return err
+}
+
+// listen serves until the server is closed. The channel receives why it failed; nil: it was closed.
+func listen(server *http.Server, o *options, log *slog.Logger) <-chan error {
+	failed := make(chan error, 1)
+	go func() {
+		err := toolkit.ListenAndServe(server, o.web, slog.New(newServerLog(log.Handler())))
+		if err == nil || errors.Is(err, http.ErrServerClosed) {
+			failed <- nil
+			return
+		}
+		failed <- fmt.Errorf("serve HTTP: %w", err)
+	}()
+	return failed
 }
 
 // closeServer stops the server once all requests are answered. After shutdownTimeout, it closes the

@@ -148,7 +148,7 @@ func TestRemoved(t *testing.T) {
 		"incidents --all-nodes --once":            "use top --view=incidents",
 		"claim team/train-2 --all-nodes":          "use why NAMESPACE/NAME",
 		"check --bundle=a --kube=off":             "--bundle has no effect",
-		"check --incidents.events --kube=off":     "--incidents.events has no effect",
+		"check --device=a --kube=off":             "use why DEVICE",
 		"check --source.intelgpu.pmu --kube=off":  "--source.intelgpu.pmu has no effect",
 		"why team/train-2 --all-nodes":            "",
 		"top --view=incidents --all-nodes --once": "",

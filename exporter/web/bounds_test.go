@@ -196,7 +196,10 @@ func TestSecurityHeaders(t *testing.T) {
 	served.BaseContext(nil)
 	server := httptest.NewServer(served.Handler)
 	defer server.Close()
-	response := must.Get(http.Get(server.URL + "/metrics"))(t)
+	response, err := http.Get(server.URL + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
 	response.Body.Close()
 	policy := response.Header.Get("Content-Security-Policy")
 	if response.Header.Get("X-Content-Type-Options") != "nosniff" || !strings.Contains(policy, "default-src 'none'; ") ||

@@ -73,10 +73,12 @@ func serving(t *testing.T, latest *exposition.Snapshot, more func(*Config)) *htt
 
 func fetch(t *testing.T, url string) (status int, body string) {
 	t.Helper()
-	response := must.Get(http.Get(url))(t)
+	response, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer response.Body.Close()
-	data := must.Get(io.ReadAll(response.Body))(t)
-	return response.StatusCode, string(data)
+	return response.StatusCode, string(must.Get(io.ReadAll(response.Body))(t))
 }
 
 func TestServerBeforeTheFirstSnapshot(t *testing.T) {

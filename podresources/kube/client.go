@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/transport"
@@ -131,6 +132,16 @@ func (c *Client) Post(ctx context.Context, path string, object []byte) (io.ReadC
 	body, err := c.rest.Post().AbsPath(path).MaxRetries(0).Body(object).Stream(ctx)
 	if err != nil {
 		return nil, withReason(fmt.Errorf("post %s: %w", path, err))
+	}
+	return body, nil
+}
+
+// Patch opens the response to a JSON merge patch (RFC 7386) of the object at path. Errors and
+// closing are as for Post.
+func (c *Client) Patch(ctx context.Context, path string, patch []byte) (io.ReadCloser, error) {
+	body, err := c.rest.Patch(types.MergePatchType).AbsPath(path).MaxRetries(0).Body(patch).Stream(ctx)
+	if err != nil {
+		return nil, withReason(fmt.Errorf("patch %s: %w", path, err))
 	}
 	return body, nil
 }

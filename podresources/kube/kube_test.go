@@ -198,12 +198,12 @@ func TestFaults(t *testing.T) {
 				c.follow(t)
 				time.Sleep(30 * time.Second)
 				for _, source := range []string{SourceSlices, SourceClaims, SourcePods} {
-					expect := want
+					state := want
 					if source == SourceClaims && fault == kubetest.Broken {
-						expect = "up" // a response that is not a claim counts as a malformed claim
+						state = "up" // a response that is not a claim counts as a malformed claim
 					}
-					if got := c.state(source); got != expect {
-						t.Errorf("%s: %s, want %s", source, got, expect)
+					if got := c.state(source); got != state {
+						t.Errorf("%s: %s, want %s", source, got, state)
 					}
 				}
 				if usage := c.Usage(); usage.Requests > 60 {

@@ -210,6 +210,7 @@ func TestImports(t *testing.T) {
 			"exporter/exposition", "exporter/fit", "exporter/gateway", "exporter/ledger", "exporter/node",
 			"exporter/present", "exporter/recorder", "exporter/stall", "exporter/state", "exporter/top",
 			"exporter/web", "exporter/web/access", "podresources", "podresources/holders", "podresources/kube",
+			"podresources/kube/events",
 		},
 	}
 	seen := 0

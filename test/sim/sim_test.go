@@ -158,18 +158,12 @@ func checkDevice(t *rapid.T, m *Machine, d Device, workloads []string, now time.
 // TestTruth checks numbers that are easy to compute by hand.
 func TestTruth(t *testing.T) {
 	m := machine(t)
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	at := func(seconds int) time.Time { return start().Add(time.Duration(seconds) * time.Second) }
-	must(m.Begin("gpu-0", Workload{Name: "a", Weight: 20, Load: Constant(0.5)}, at(10)))
-	must(m.Begin("gpu-0", Workload{Name: "b", Weight: 60, Load: Constant(1)}, at(20)))
-	must(m.Begin("gpu-0", Workload{Name: "admin", Load: Constant(1)}, at(20)))
-	must(m.End("gpu-0", "a", at(30)))
-	must(m.SetLoad("gpu-0", "b", Idle(), at(30)))
+	must.Do(t, m.Begin("gpu-0", Workload{Name: "a", Weight: 20, Load: Constant(0.5)}, at(10)))
+	must.Do(t, m.Begin("gpu-0", Workload{Name: "b", Weight: 60, Load: Constant(1)}, at(20)))
+	must.Do(t, m.Begin("gpu-0", Workload{Name: "admin", Load: Constant(1)}, at(20)))
+	must.Do(t, m.End("gpu-0", "a", at(30)))
+	must.Do(t, m.SetLoad("gpu-0", "b", Idle(), at(30)))
 
 	// From 20 to 30 s the load is 1/4·0.5 + 3/4·1 = 0.875; of it a has 1/4 and b 3/4.
 	gpu := Truth{HeldSeconds: 20, ShareSeconds: 12.5, ActiveSeconds: 5 + 10*0.875/4}

@@ -230,26 +230,26 @@ func TestCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{}
 		g := newGated(s)
-		expect := func(authorization string, status, asked int) {
+		check := func(authorization string, status, asked int) {
 			t.Helper()
 			if got := g.status("/metrics", authorization); got != status || s.asked() != asked {
 				t.Errorf("status %d after %d reviews, want %d after %d", got, s.asked(), status, asked)
 			}
 		}
-		expect("Bearer alice", 200, 2)
-		expect("Bearer alice", 200, 2)
-		expect("Bearer mallory", 401, 3)
-		expect("Bearer mallory", 401, 3)
+		check("Bearer alice", 200, 2)
+		check("Bearer alice", 200, 2)
+		check("Bearer mallory", 401, 3)
+		check("Bearer mallory", 401, 3)
 		time.Sleep(refusedFor + time.Second)
-		expect("Bearer mallory", 401, 4)
-		expect("Bearer alice", 200, 4)
+		check("Bearer mallory", 401, 4)
+		check("Bearer alice", 200, 4)
 		time.Sleep(allowedFor)
-		expect("Bearer alice", 200, 6)
+		check("Bearer alice", 200, 6)
 		s.set(func(s *server) { s.revoked = true })
-		expect("Bearer alice", 200, 6)
+		check("Bearer alice", 200, 6)
 		time.Sleep(allowedFor + time.Second)
-		expect("Bearer alice", 401, 7)
-		expect("Bearer alice", 401, 7)
+		check("Bearer alice", 401, 7)
+		check("Bearer alice", 401, 7)
 	})
 }
 

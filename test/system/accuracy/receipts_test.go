@@ -20,7 +20,10 @@ const withinBounds = 0.99
 // the machine is stalled: the bounds are wider by the share of stalled time.
 func compareReceipts(t *testing.T, exporter, address string, pods truth) {
 	t.Helper()
-	response := must.Get(http.Get("http://" + address + "/api/v1/receipts"))(t)
+	response, err := http.Get("http://" + address + "/api/v1/receipts")
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer response.Body.Close()
 	text := must.Get(io.ReadAll(response.Body))(t)
 	var report present.ReceiptsReport

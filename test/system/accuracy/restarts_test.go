@@ -345,7 +345,10 @@ func valueOf(values []present.ValueReport) float64 {
 // get reads a JSON response of the program.
 func get(t *testing.T, p *live.Program, path string, into any) {
 	t.Helper()
-	response := must.Get(http.Get("http://" + p.Address + path))(t)
+	response, err := http.Get("http://" + p.Address + path)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer response.Body.Close()
 	if err := json.NewDecoder(response.Body).Decode(into); err != nil {
 		t.Fatalf("%s: %v", path, err)

@@ -314,7 +314,10 @@ func (s *soak) settle() map[string]float64 {
 // values collects the exporter's garbage and returns the values.
 func (s *soak) values() map[string]float64 {
 	s.t.Helper()
-	response := must.Get(s.client.Get(s.url("/debug/pprof/heap?gc=1&debug=1")))(s.t)
+	response, err := s.client.Get(s.url("/debug/pprof/heap?gc=1&debug=1"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
 	profile, err := readAnswer(response)
 	response.Body.Close()
 	if err != nil {

@@ -30,16 +30,16 @@ var everythingFor = flag.Duration("everything", 20*time.Second,
 var profile = flag.String("profile", "", "a folder for profiles of that program, of the time that is measured")
 
 // The program runs with all features on for 64 devices and 500 pods: the state folder, the flight
-// recorder, incidents in files, advice, histograms, receipts, stalled claims, pods
+// recorder, incidents in files and as Events, advice, histograms, receipts, stalled claims, pods
 // and claims of the API server. While it is scraped in protobuf every 15 s, its processor time and
 // the amount that it writes are measured. Then all formats, the page and all JSON are requested
 // without a pause, compressed and not. The ring of the flight recorder is full only with
 // -everything=11m.
 func TestMemoryWithEverythingOn(t *testing.T) {
 	n := largenode.StartSteady(t)
-	kubeconfig := largeCluster(t, n)
+	kubeconfig, sent := largeCluster(t, n)
 	f := flags(n.Flags()).with(flags{
-		"kube": "auto", "kubeconfig": kubeconfig, "state.dir": n.Path("state"),
+		"kube": "auto", "kubeconfig": kubeconfig, "state.dir": n.Path("state"), "incidents.events": "",
 	})
 	delete(f, "inventory.file") // the API server has the slice
 	if *profile != "" {
@@ -76,8 +76,8 @@ func TestMemoryWithEverythingOn(t *testing.T) {
 	p.eventually("aware of an incident of each device with uncorrectable errors", func() bool {
 		return len(p.incidents()) >= largenode.Devices/8
 	})
-	if len(files(t, n.Path("state"))) == 0 {
-		t.Error("there are no files of incidents")
+	if len(files(t, n.Path("state"))) == 0 || len(sent.all()) == 0 {
+		t.Errorf("%d files and %d Events of incidents", len(files(t, n.Path("state"))), len(sent.all()))
 	}
 	if peak := p.memory("VmHWM"); peak > maxEverything {
 		t.Errorf("%.1f MiB were resident, want at most %d", mib(peak), maxEverything>>20)
@@ -137,8 +137,9 @@ func (p *program) keep(path, name string) {
 
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
-// largeCluster returns the kubeconfig of an API server with the slice, pods and claims of the node.
-func largeCluster(t *testing.T, n *largenode.Node) string {
+// largeCluster returns the kubeconfig of an API server with the slice, pods and claims of the node,
+// and the Events that it was sent.
+func largeCluster(t *testing.T, n *largenode.Node) (kubeconfig string, sent *sentEvents) {
 	t.Helper()
 	server := must.Get(kubetest.New())(t)
 	t.Cleanup(server.Close)
@@ -157,5 +158,6 @@ func largeCluster(t *testing.T, n *largenode.Node) string {
 			"reservedFor": [{"resource": "pods", "name": %[2]q, "uid": "uid-pod-%[3]d"}]}}`,
 			pod.Namespace, pod.Name, i, largenode.Driver, largenode.Name, i%largenode.Devices))
 	}
-	return n.Write(t, "kubeconfig", string(server.Kubeconfig()))
+	front, sent := eventsFront(t, server)
+	return n.Write(t, "kubeconfig", strings.ReplaceAll(string(server.Kubeconfig()), server.URL(), front)), sent
 }

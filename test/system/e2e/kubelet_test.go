@@ -10,11 +10,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-const (
-	firstUID  = "11111111-1111-4111-8111-111111111111"
-	secondUID = "22222222-2222-4222-8222-222222222222"
-)
-
 // holders returns the number of pods that hold a device.
 func holders(p *program) int {
 	p.t.Helper()

@@ -56,7 +56,7 @@ func command(ctx context.Context, args []string, env ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, os.Getenv(programPath), args...)
 	cmd.Env = append([]string{
 		"PATH=" + os.Getenv("PATH"), "TZ=" + os.Getenv(zonePath),
-		"DRA_EXPORTER_METRICS_QUANTITY_SOURCE=on",
+		"DRA_EXPORTER_METRICS_QUANTITY_SOURCE=on", "DRA_EXPORTER_METRICS_DETAILS=on",
 	}, env...)
 	return cmd
 }

@@ -135,7 +135,7 @@ func (m metrics) missing(lines string) (out []string) {
 		for _, pair := range label.FindAllStringSubmatch(inside, -1) {
 			labels = append(labels, pair[1:]...)
 		}
-		holds := false
+		var holds bool
 		switch want {
 		case "none":
 			holds = len(m.rows(name, labels...)) == 0

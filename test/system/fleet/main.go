@@ -36,7 +36,7 @@ const (
 // run measures, and returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o := options{checkout: "../../..", progress: stderr, began: time.Now()}
-	var against, save string
+	var against, save, older string
 	nodes := numbers{10}
 	flags := flag.NewFlagSet("fleet", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -50,13 +50,18 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.DurationVar(&o.long, "long", 0, "also open Fleet, Namespaces and Workloads over this time, from records alone, "+
 		"such as 720h")
 	flags.DurationVar(&o.lasting, "record", 15*time.Second, "the time between the two expositions of the program")
+	flags.StringVar(&older, "same", "", "measure nothing: compare what the rules of this older tree record of -history")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
 	case err != nil || flags.NArg() > 0:
 		return exitUsage
 	}
-	if err := compare(ctx, o, against, save, nodes, stdout); err != nil {
+	run := func() error { return compare(ctx, o, against, save, nodes, stdout) }
+	if older != "" {
+		run = func() error { return compareRules(ctx, o, older, stdout) }
+	}
+	if err := run(); err != nil {
 		_, _ = fmt.Fprintf(stderr, "fleet: %v\n", err)
 		return exitFailure
 	}

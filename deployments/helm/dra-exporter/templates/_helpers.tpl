@@ -190,6 +190,18 @@ true
 {{- end -}}
 
 {{/*
+Whether the exporter writes events.
+*/}}
+{{- define "dra-exporter.events" -}}
+{{- if .Values.incidents.events -}}
+{{- if not .Values.kube.enabled -}}
+{{- fail "incidents.events needs kube.enabled: events are written to the API server" -}}
+{{- end -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{/*
 The rest of a mount of the host: readOnly alone leaves what is mounted below it writable. API servers
 older than 1.30 do not have the field.
 */}}

@@ -93,6 +93,7 @@ func TestScenarios(t *testing.T) {
 			"ForceDeleted":       testForceDeleted,
 			"CrashLoop":          testCrashLoop,
 			"Recreated":          testRecreated,
+			"Events":             testEvents,
 			"Health":             testHealth,
 			"PodLevelClaims":     testPodLevelClaims,
 			"InitContainer":      testInitContainer,

@@ -1,0 +1,423 @@
+package events
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"path"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/testmain"
+)
+
+func TestMain(m *testing.M) { testmain.Main(m) }
+
+// server is a fake API server, which keeps events.
+type server struct {
+	mu      sync.Mutex
+	objects map[string]*corev1.Event
+	writes  []time.Time             // of events
+	fault   func(path string) error // nil: none
+	denied  bool                    // by reviews
+}
+
+func newServer() *server { return &server{objects: map[string]*corev1.Event{}} }
+
+func (s *server) Post(ctx context.Context, to string, object []byte) (io.ReadCloser, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if to == reviews {
+		return answer(&authorizationv1.SelfSubjectAccessReview{
+			Status: authorizationv1.SubjectAccessReviewStatus{Allowed: !s.denied},
+		})
+	}
+	var e corev1.Event
+	if err := json.Unmarshal(object, &e); err != nil {
+		return nil, err
+	}
+	return s.write(ctx, to+"/"+e.Name, func(before *corev1.Event) (*corev1.Event, error) {
+		if before != nil {
+			return nil, driver.WithReason(driver.ReasonServerError, apierrors.NewAlreadyExists(schema.GroupResource{}, e.Name))
+		}
+		return &e, nil
+	})
+}
+
+func (s *server) Patch(ctx context.Context, to string, patch []byte) (io.ReadCloser, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.write(ctx, to, func(before *corev1.Event) (*corev1.Event, error) {
+		if before == nil {
+			return nil, driver.WithReason(driver.ReasonAbsent, apierrors.NewNotFound(schema.GroupResource{}, path.Base(to)))
+		}
+		after := before.DeepCopy()
+		return after, json.Unmarshal(patch, after)
+	})
+}
+
+// write applies a change to the object at a path. s.mu is held.
+func (s *server) write(
+	ctx context.Context, to string, change func(*corev1.Event) (*corev1.Event, error),
+) (io.ReadCloser, error) {
+	s.writes = append(s.writes, time.Now())
+	if s.fault != nil {
+		if err := s.fault(to); err != nil {
+			return nil, err
+		}
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	after, err := change(s.objects[to])
+	if err != nil {
+		return nil, err
+	}
+	s.objects[to] = after
+	return answer(after)
+}
+
+func answer(object any) (io.ReadCloser, error) {
+	body, err := json.Marshal(object)
+	return io.NopCloser(bytes.NewReader(body)), err
+}
+
+// counts returns the counts of the events of an object, by reason and message.
+func (s *server) counts(of Object) map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := map[string]int{}
+	for _, e := range s.objects {
+		o := e.InvolvedObject
+		if (Object{o.Kind, o.Namespace, o.Name, string(o.UID)}) == of {
+			out[e.Reason+": "+e.Message] += int(e.Count)
+		}
+	}
+	return out
+}
+
+// run is a writer that runs, and what it counted.
+type run struct {
+	*Writer
+	stop func()
+
+	mu      sync.Mutex
+	results map[Result]int
+	states  []driver.Reason // that changed
+}
+
+func start(t *testing.T, api API) *run {
+	t.Helper()
+	r := &run{results: map[Result]int{}}
+	r.Writer = New(Config{
+		API: api, Node: "node-1",
+		Count: func(result Result) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.results[result]++
+		},
+		State: func(err error) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			why := driver.ReasonOf(err)
+			if len(r.states) == 0 || r.states[len(r.states)-1] != why {
+				r.states = append(r.states, why)
+			}
+		},
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.Run(ctx) }()
+	r.stop = func() { cancel(); <-ended }
+	t.Cleanup(r.stop)
+	return r
+}
+
+// want compares what was counted.
+func (r *run) want(t *testing.T, want map[Result]int) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if diff := cmp.Diff(want, r.results); diff != "" {
+		t.Errorf("results (-want +got):\n%s", diff)
+	}
+}
+
+func pod(n int) Object {
+	return Object{Pod, "team", fmt.Sprintf("pod-%d", n), fmt.Sprintf("uid-%d", n)}
+}
+
+func xid(of Object, times int) Event {
+	return Event{Object: of, Reason: "DeviceXID", Message: "XID 79", At: time.Now(), Times: times}
+}
+
+// An error that happens each second is one event, whose count is soon, and a minute after the end,
+// how often it happened. The object has what kubectl looks for.
+func TestRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		r := start(t, s)
+		began := time.Now()
+		for range 200 {
+			r.Write(xid(pod(1), 3), xid(Object{ResourceClaim, "team", "claim", "uid-c"}, 1))
+			time.Sleep(time.Second)
+		}
+		time.Sleep(time.Minute)
+		for of, want := range map[Object]int{pod(1): 600, {ResourceClaim, "team", "claim", "uid-c"}: 200} {
+			if diff := cmp.Diff(map[string]int{"DeviceXID: XID 79": want}, s.counts(of)); diff != "" {
+				t.Errorf("events of %v (-want +got):\n%s", of, diff)
+			}
+		}
+		r.want(t, map[Result]int{Created: 2, Updated: 8})
+		for _, e := range s.objects {
+			if e.FirstTimestamp.Sub(began) > time.Second || e.LastTimestamp.Sub(began) < 198*time.Second ||
+				e.Type != "Warning" || e.Source.Host != "node-1" || e.ReportingController != "dra-exporter" ||
+				e.Namespace != "team" || e.Kind != "Event" || e.InvolvedObject.APIVersion == "" {
+				t.Errorf("the event is %+v", e)
+			}
+		}
+	})
+}
+
+// A new writer continues the count of the event that its predecessor created. An event that the API
+// server has deleted is created again, with the complete count.
+func TestRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		for range 2 {
+			r := start(t, s)
+			r.Write(xid(pod(1), 2))
+			synctest.Wait()
+			r.Write(xid(pod(1), 1))
+			time.Sleep(2 * time.Minute)
+			r.stop()
+		}
+		if diff := cmp.Diff(map[string]int{"DeviceXID: XID 79": 6}, s.counts(pod(1))); diff != "" || len(s.objects) != 1 {
+			t.Errorf("events (-want +got):\n%s", diff)
+		}
+		r := start(t, s)
+		r.Write(xid(pod(1), 1))
+		time.Sleep(2 * time.Minute)
+		s.mu.Lock()
+		clear(s.objects)
+		s.mu.Unlock()
+		r.Write(xid(pod(1), 1))
+		time.Sleep(2 * time.Minute)
+		if diff := cmp.Diff(map[string]int{"DeviceXID: XID 79": 8}, s.counts(pod(1))); diff != "" {
+			t.Errorf("events after they expired (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// Many events of one pod that differ by their message alone are combined.
+func TestSimilar(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		r := start(t, s)
+		for n := range 30 {
+			e := xid(pod(1), 1)
+			e.Message = fmt.Sprintf("XID %d", n)
+			r.Write(e)
+			time.Sleep(10 * time.Second)
+		}
+		counts := s.counts(pod(1))
+		joint := 0
+		for text, count := range counts {
+			if strings.Contains(text, combined) {
+				joint += count
+			}
+		}
+		if len(counts) != 10 || joint < 15 {
+			t.Errorf("%d events, and %d times they were combined: %v", len(counts), joint, counts)
+		}
+	})
+}
+
+// What is too much of one pod at once is written later.
+func TestSuppressed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, newServer())
+		for n := range 40 {
+			e := xid(pod(1), 1)
+			e.Message = fmt.Sprintf("XID %d", n)
+			r.Write(e)
+		}
+		time.Sleep(time.Hour)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.results[Suppressed] == 0 || r.results[Created]+r.results[Updated] != 40 {
+			t.Errorf("of 40 events: %v", r.results)
+		}
+	})
+}
+
+// Without the right every event is counted as forbidden, and that is known before there is one.
+// With the right events are written again. What is about a namespace that ends is lost alone.
+func TestRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		s.denied = true
+		forbidden := driver.WithReason(driver.ReasonForbidden, fmt.Errorf("no"))
+		s.fault = func(string) error { return forbidden }
+		r := start(t, s)
+		synctest.Wait()
+		if diff := cmp.Diff([]driver.Reason{driver.ReasonForbidden}, r.states); diff != "" {
+			t.Errorf("states before the first event:\n%s", diff)
+		}
+		r.Write(xid(pod(1), 1), xid(pod(2), 1), xid(Object{Kind: Pod, Namespace: "team", Name: "unknown"}, 1))
+		time.Sleep(time.Minute)
+		r.want(t, map[Result]int{Result(driver.ReasonForbidden): 2, UIDUnknown: 1})
+		s.mu.Lock()
+		s.fault = func(to string) error {
+			if strings.Contains(to, "/ended/") {
+				return driver.WithReason(driver.ReasonAbsent, fmt.Errorf("the namespace ends"))
+			}
+			return nil
+		}
+		s.mu.Unlock()
+		r.Write(xid(Object{Pod, "ended", "x", "uid-x"}, 1), xid(pod(3), 1), xid(pod(1), 1))
+		time.Sleep(time.Minute)
+		r.want(t, map[Result]int{
+			Result(driver.ReasonForbidden): 2, UIDUnknown: 1, Result(driver.ReasonAbsent): 1, Created: 2,
+		})
+		if got := s.counts(pod(1))["DeviceXID: XID 79"]; got != 2 {
+			t.Errorf("the event that was refused before has the count %d, want 2", got)
+		}
+	})
+}
+
+// While the API server can't be reached, events wait for up to ten minutes.
+func TestUnreachable(t *testing.T) {
+	for _, test := range []struct {
+		outage time.Duration
+		want   map[Result]int
+	}{
+		{4 * time.Minute, map[Result]int{Created: 2}},
+		{15 * time.Minute, map[Result]int{Result(driver.ReasonUnavailable): 2}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer()
+			again := time.Now().Add(test.outage)
+			s.fault = func(string) error {
+				if time.Now().Before(again) {
+					return driver.WithReason(driver.ReasonUnavailable, fmt.Errorf("down"))
+				}
+				return nil
+			}
+			r := start(t, s)
+			r.Write(xid(pod(1), 1), xid(pod(2), 1))
+			time.Sleep(35 * time.Minute)
+			r.want(t, test.want)
+			if len(s.writes) > 40 {
+				t.Errorf("%d requests in %v", len(s.writes), test.outage)
+			}
+		})
+	}
+}
+
+// A storm of incidents costs the API server a burst and then a request a second; what does not fit
+// is counted. Nothing waits for it.
+func TestStorm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		r := start(t, s)
+		synctest.Wait()
+		began := time.Now()
+		for n := range 64 * 32 {
+			r.Write(xid(pod(n), 1))
+		}
+		if took := time.Since(began); took > 0 {
+			t.Errorf("to write events took %v", took)
+		}
+		time.Sleep(30 * time.Second)
+		s.mu.Lock()
+		if len(s.writes) > burst+31 {
+			t.Errorf("%d requests in 30 s", len(s.writes))
+		}
+		s.mu.Unlock()
+		time.Sleep(10 * time.Minute)
+		r.stop()
+		created, lost := r.results[Created], r.results[Result(driver.ReasonTooMany)]
+		if created != len(s.objects) || created > maxWaiting+burst+1 || created+lost != 64*32 {
+			t.Errorf("%d events are created, results %v", len(s.objects), r.results)
+		}
+	})
+}
+
+// At the end what waits is written, unless the API server hangs.
+func TestEnd(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer()
+			var api API = s
+			if hangs {
+				api = hanging{s}
+			}
+			r := start(t, api)
+			for n := range burst + 5 {
+				r.Write(xid(pod(n), 1))
+			}
+			synctest.Wait()
+			began := time.Now()
+			r.stop()
+			if took := time.Since(began); took > drainTimeout {
+				t.Errorf("the end took %v", took)
+			}
+			if got := len(s.objects); (got == burst+5) == hangs {
+				t.Errorf("%d events are written", got)
+			}
+			total := 0
+			for n := range maps.Values(r.results) {
+				total += n
+			}
+			if total != burst+5 {
+				t.Errorf("of %d events %d are counted: %v", burst+5, total, r.results)
+			}
+		})
+	}
+}
+
+// hanging answers reviews alone.
+type hanging struct{ *server }
+
+func (h hanging) Post(ctx context.Context, to string, object []byte) (io.ReadCloser, error) {
+	if to == reviews {
+		return h.server.Post(ctx, to, object)
+	}
+	<-ctx.Done()
+	return nil, driver.WithReason(driver.ReasonTimeout, ctx.Err())
+}
+
+// The names of events are names of objects, whatever the pod's is.
+func TestName(t *testing.T) {
+	w := New(Config{Node: "node-1"})
+	names := map[string]bool{}
+	for _, name := range []string{
+		"a", strings.Repeat("a", 253), strings.Repeat("a.", 126) + "a", strings.Repeat("a", 199) + "-b",
+	} {
+		for _, reason := range []string{"A", "B"} {
+			e := w.object(&entry{Event: Event{Object: Object{Pod, "team", name, "uid"}, Reason: reason, Message: "é" + name}})
+			names[e.Name] = true
+			if problems := validation.IsDNS1123Subdomain(e.Name); len(problems) > 0 {
+				t.Errorf("%s: %v", e.Name, problems)
+			}
+		}
+	}
+	if len(names) != 8 {
+		t.Errorf("%d names of 8 events", len(names))
+	}
+}

@@ -1,0 +1,287 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/model/value"
+	"github.com/prometheus/prometheus/promql"
+	"go.yaml.in/yaml/v3"
+)
+
+// The prefixes of the older records and alerts, and how often promtool compares.
+const (
+	wasRecord, wasAlert = "was_", "Was"
+	compareEvery        = 20 * time.Minute
+)
+
+// compareRules compares what the rules of two trees record of a day: promtool compares each record
+// and the alerts, evaluated each minute; and sums of the day are compared with each group evaluated
+// at its interval.
+func compareRules(ctx context.Context, o options, older string, stdout io.Writer) (err error) {
+	exposed, err := record(ctx, o.checkout, o.lasting)
+	if err != nil {
+		return err
+	}
+	t, err := parseTemplate(exposed)
+	if err != nil {
+		return err
+	}
+	end := t.at.Truncate(rulesEvery)
+	f := &fleet{template: t, begin: end.Add(-o.history), churn: rulesEvery}
+	was, err := loadRules(older)
+	if err != nil {
+		return err
+	}
+	now, err := loadRules(o.checkout)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "fleet-")
+	if err != nil {
+		return fmt.Errorf("make folder: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err := f.promtool(ctx, dir, was, now, o.history, stdout); err != nil {
+		return err
+	}
+	sums, err := f.sums(ctx, filepath.Join(dir, "was"), was, end)
+	if err != nil {
+		return err
+	}
+	others, err := f.sums(ctx, filepath.Join(dir, "now"), now, end)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(sums)) {
+		before, after := sums[name], others[name]
+		_, _ = fmt.Fprintf(stdout, "%s: %.6g in the day, %.6g before, %+.3f %%\n", name, after, before, 100*(after/before-1))
+	}
+	return nil
+}
+
+// promtool writes a test for promtool over a day of a node, and runs it.
+func (f *fleet) promtool(ctx context.Context, dir string, was, now []rulefmt.RuleGroup, day time.Duration,
+	stdout io.Writer,
+) error {
+	renamed := renamedRules(was)
+	order := make([]string, 0, len(was)+len(now))
+	for _, g := range slices.Concat(renamed, now) {
+		order = append(order, g.Name)
+	}
+	for name, groups := range map[string][]rulefmt.RuleGroup{"was.yaml": renamed, "now.yaml": now} {
+		text, err := yaml.Marshal(rulefmt.RuleGroups{Groups: groups})
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), text, 0o600)
+		}
+		if err != nil {
+			return fmt.Errorf("write rules: %w", err)
+		}
+	}
+	path := filepath.Join(dir, "test.yaml")
+	file, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("write the test of promtool: %w", err)
+	}
+	w := bufio.NewWriter(file)
+	_, _ = fmt.Fprintf(w, "rule_files: [was.yaml, now.yaml]\nevaluation_interval: 1m\ngroup_eval_order: [%s]\ntests:\n"+
+		"- interval: 1m\n  input_series:\n", strings.Join(order, ", "))
+	f.writeDay(w, day)
+	exprs := inequalities(was, now)
+	_, _ = fmt.Fprintln(w, "  promql_expr_test:")
+	for at := compareEvery; at < day; at += compareEvery {
+		for _, expr := range exprs {
+			_, _ = fmt.Fprintf(w, "  - {eval_time: %s, expr: %q}\n", model.Duration(at), expr)
+		}
+	}
+	if err := errors.Join(w.Flush(), file.Close()); err != nil {
+		return fmt.Errorf("write the test of promtool: %w", err)
+	}
+	program := os.Getenv("PROMTOOL")
+	if program == "" {
+		program = "promtool"
+	}
+	said, err := exec.CommandContext(ctx, program, "test", "rules", path).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("the rules differ: %w\n%s", err, said)
+	}
+	_, _ = fmt.Fprintf(stdout, "promtool: %d expressions, each at %d times of %s, find no difference\n", len(exprs),
+		(day-1)/compareEvery, model.Duration(day))
+	return nil
+}
+
+// writeDay writes the series of a node as promtool reads them, with a value each minute.
+func (f *fleet) writeDay(w io.Writer, day time.Duration) {
+	builder := labels.NewBuilder(labels.EmptyLabels())
+	for i := range f.series {
+		s := &f.series[i]
+		for minute := 0; minute <= int(day.Minutes()); {
+			at := func() time.Time { return f.begin.Add(time.Duration(minute) * time.Minute) }
+			number, since := f.generation(0, s.unit, at())
+			_, _ = fmt.Fprintf(w, "  - {series: %q, values: '", f.labelsOf(builder, s, 0, number).String())
+			if minute > 0 {
+				_, _ = fmt.Fprintf(w, "_x%d ", minute-1)
+			}
+			for ; minute <= int(day.Minutes()); minute++ {
+				if next, _ := f.generation(0, s.unit, at()); next != number {
+					break
+				}
+				_, _ = io.WriteString(w, strconv.FormatFloat(f.value(s, 0, since, at()), 'g', -1, 64)+" ")
+			}
+			_, _ = fmt.Fprintln(w, "stale'}")
+		}
+	}
+}
+
+// identifier matches names in expressions.
+var identifier = regexp.MustCompile(`[a-zA-Z_:][a-zA-Z0-9_:]*`)
+
+// renamedRules returns rules that record, read and fire under other names.
+func renamedRules(groups []rulefmt.RuleGroup) []rulefmt.RuleGroup {
+	names := map[string]bool{}
+	for _, g := range groups {
+		for _, r := range g.Rules {
+			names[r.Record] = true
+		}
+	}
+	var out []rulefmt.RuleGroup
+	for _, g := range groups {
+		g.Name, g.Rules = wasRecord+g.Name, slices.Clone(g.Rules)
+		for i := range g.Rules {
+			r := &g.Rules[i]
+			r.Expr = identifier.ReplaceAllStringFunc(r.Expr, func(name string) string {
+				if names[name] {
+					return wasRecord + name
+				}
+				return name
+			})
+			if r.Annotations = nil; r.Alert != "" {
+				r.Alert = wasAlert + r.Alert
+			} else {
+				r.Record = wasRecord + r.Record
+			}
+		}
+		out = append(out, g)
+	}
+	return out
+}
+
+// factor matches the seconds by which an increase is recorded.
+var factor = regexp.MustCompile(`\) \* ([0-9]+)$`)
+
+// inequalities are expressions with a result where two versions of a record, or of the alerts,
+// differ. Increases are recorded by the interval of their group.
+func inequalities(was, now []rulefmt.RuleGroup) []string {
+	factors := func(groups []rulefmt.RuleGroup) map[string]float64 {
+		out := map[string]float64{}
+		for _, g := range groups {
+			for _, r := range g.Rules {
+				out[r.Record] = 1
+				if found := factor.FindStringSubmatch(r.Expr); found != nil {
+					out[r.Record], _ = strconv.ParseFloat(found[1], 64)
+				}
+			}
+		}
+		return out
+	}
+	before, after := factors(was), factors(now)
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(after)) {
+		if _, ok := before[name]; !ok || name == "" {
+			continue
+		}
+		of := strings.TrimSuffix(name, "1h")
+		a, b := "max without (by) ("+name+")", "max without (by) ("+wasRecord+name+")"
+		out = append(out, fmt.Sprintf("%[1]s unless %[2]s or %[2]s unless %[1]s or abs(%[1]s - %[2]s * %[3]g) > 1e-9 * abs(%[1]s)",
+			a, b, max(1, after[of])/max(1, before[of])))
+	}
+	alerts, old := `ALERTS{alertname!~"`+wasAlert+`.*"}`,
+		`label_replace(ALERTS{alertname=~"`+wasAlert+`.*"}, "alertname", "$1", "alertname", "`+wasAlert+`(.*)")`
+	return append(out, alerts+" unless "+old+" or "+old+" unless "+alerts)
+}
+
+// sums evaluates each group at its interval, and returns the sums of recorded increases.
+func (f *fleet) sums(ctx context.Context, dir string, groups []rulefmt.RuleGroup, end time.Time,
+) (out map[string]float64, err error) {
+	db, err := open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	if err := history(ctx, db, f.writers(1), f.begin, end); err != nil {
+		return nil, err
+	}
+	e, last := newEngine(db), map[*rulefmt.Rule]promql.Vector{}
+	for at := f.begin.Add(every); !at.After(end); at = at.Add(every) {
+		for _, g := range groups {
+			interval := intervalOf(g)
+			if at.Sub(f.begin)%interval != 0 {
+				continue
+			}
+			for i := range g.Rules {
+				rule := &g.Rules[i]
+				result, _, err := e.instant(ctx, rule.Expr, at)
+				if err == nil {
+					err = writeResult(ctx, db, *rule, withEnds(last[rule], result), at.Add(-interval), at, interval)
+				}
+				if err != nil {
+					return nil, fmt.Errorf("rule %s: %w", ruleName(*rule), err)
+				}
+				last[rule] = result
+			}
+		}
+	}
+	return sumsOf(ctx, e, groups, f.begin, end)
+}
+
+// withEnds returns a result with the markers of the ends of series that only the result before has.
+func withEnds(before, result promql.Vector) promql.Vector {
+	has := map[uint64]bool{}
+	for _, s := range result {
+		has[s.Metric.Hash()] = true
+	}
+	out := slices.Clone(result)
+	for _, s := range before {
+		if !has[s.Metric.Hash()] {
+			s.F = math.Float64frombits(value.StaleNaN)
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func sumsOf(ctx context.Context, e engine, groups []rulefmt.RuleGroup, begin, end time.Time,
+) (map[string]float64, error) {
+	out := map[string]float64{}
+	for _, g := range groups {
+		for _, r := range g.Rules {
+			if strings.HasSuffix(r.Record, ":increase") && factor.MatchString(r.Expr) {
+				sum := fmt.Sprintf("sum(sum_over_time(%s[%s]))", r.Record, model.Duration(end.Sub(begin)))
+				result, _, err := e.instant(ctx, sum, end)
+				if err != nil {
+					return nil, err
+				}
+				for _, s := range result {
+					out[r.Record] = s.F
+				}
+			}
+		}
+	}
+	return out, nil
+}
