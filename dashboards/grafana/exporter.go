@@ -39,15 +39,15 @@ func exporterState() []Panel {
 				`(node:dra_exporter_up:max{<of nodes>} == 1))`, step{0, green}, step{1, red}),
 		orEmpty("where every device is measured",
 			fact(6, 4, "Devices without telemetry", "Devices that are known but cannot be measured, for any reason.", "none",
-				"none", `sum(max by (<node>, driver, reason) (dra_exporter_unresolved_devices{<of nodes>}))`, step{0, green}, step{
-					1, yellow,
-				})),
+				"none known", `sum(max by (<node>, driver, reason) (dra_exporter_unresolved_devices{<of nodes>}))`,
+				step{0, green}, step{1, yellow})),
 		tableOf("Versions", "Number of exporters by version.", "none is scraped", 12, 7,
 			columnOf("Exporters", "none", `count by (version, revision, goversion) (group by (<node>, version, revision, `+
 				`goversion) (dra_exporter_build_info{<of nodes>}))`)),
 		{
 			Title: "Failing sources over time", Description: "When readings failed, of the 20 sources that failed for the " +
-				"longest in the selected time range.", Kind: Timeline, NoData: "no source failed", Width: 12, Height: 7,
+				"longest in the selected time range.", Kind: Timeline, NoData: "no source is known to have failed",
+			Width: 12, Height: 7,
 			MayBeEmpty: "where no source failed", states: []state{{"1", "fails", red}},
 			Targets: []Target{{
 				Expr: `max by (<node>, source) (node:dra_failing_source:info{<of nodes>}) and on (<node>, source) topk(20, ` +
@@ -71,7 +71,8 @@ func exporterSources() []Panel {
 				`max by (<node>, source) (node:dra_source_duration_seconds:rate{<of nodes>} <end>) / on (<node>, source) (max `+
 					`by (<node>, source) (node:dra_source_readings:rate{<of nodes>} <end>) > 0)`)),
 		orEmpty("where no reading ever failed",
-			line("Failed readings", "Failed readings per second, by reason.", "cps", "none failed", "{{source}} {{reason}}",
+			line("Failed readings", "Failed readings per second, by reason.", "cps",
+				"none is known to have failed", "{{source}} {{reason}}",
 				`sum by (source, reason) (max by (<node>, source, reason) (
 					rate(dra_exporter_source_errors_total{<of nodes>}[$__rate_interval])))`)),
 		tableOf("Last success", "Time of the last successful reading of the 20 sources for which it is the longest ago.",
@@ -80,7 +81,7 @@ func exporterSources() []Panel {
 				`bottomk(20, min by (<node>, source) (dra_exporter_source_last_success_timestamp_seconds{<of nodes>})) * 1000`)),
 		orEmpty("where no input was ever rejected",
 			line("Rejected input", "Rows and readings per second that were rejected, by input and reason.", "cps",
-				"nothing is rejected", "{{input}} {{reason}}",
+				"nothing is known to be rejected", "{{input}} {{reason}}",
 				`sum by (input, reason) (max by (<node>, input, reason) (
 					rate(dra_exporter_input_rejected_total{<of nodes>}[$__rate_interval])))`)),
 	}

@@ -27,12 +27,12 @@ func networkClaims() []Panel {
 		total(line("Transmitted by claim", "Bytes per second transmitted for the claim by its network and RDMA devices.",
 			"binBps", none, "{{namespace}}/{{resourceclaim_name}} {{link}}", rate("transmit"))),
 		total(ranked("Received", 0, "Traffic in the time shown", "Bytes received and transmitted by each claim, and the "+
-			"current rate of both directions together.", none, 12, 8, columnOf("Received", "bytes", sum("receive")),
+			"current rate of both directions together.", none, 24, 6, columnOf("Received", "bytes", sum("receive")),
 			columnOf("Transmitted", "bytes", sum("transmit")),
 			columnOf("Now", "binBps", `sum by (<claim driver>) (max by (<claim device>, link, direction) `+
 				`(rate(dra_claim_io_bytes_total{<of claims>, link=~"network|rdma"}[$__rate_interval])))`))),
 		tableOf("Idle network claims", "Claims with network devices whose traffic was below the idle threshold during "+
-			"the idle window.", "none is idle", 12, 8,
+			"the idle window.", "none is known to be idle", 24, 5,
 			columnOf("Traffic", "binBps", `sum by (<claim device>) (max by (<claim device>, link, direction) `+
 				`(rate(dra_claim_io_bytes_total{link=~"network|rdma", <of claims>}[$__rate_interval]))) `+
 				`and on (<claim device>) (claim_device:dra_idle:bool == 1)`)),

@@ -24,7 +24,7 @@ const (
 // The limits of the response of a panel with this number of nodes, and of the values that a
 // variable offers.
 const (
-	maxLines = 100
+	maxLines = 120 // the demo's node has 14 GPUs with 8 engines each
 	maxBytes = 2_000_000
 
 	// The map has a cell for each device, of which it shows 10 000, and so is no list that someone

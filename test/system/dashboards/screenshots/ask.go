@@ -22,6 +22,8 @@ type board struct {
 	From      int64                     `json:"from"`  // milliseconds since 1970
 	To        int64                     `json:"to"`
 	Chosen    map[string]string         `json:"chosen"` // values of variables
+
+	took time.Duration // of the slowest query
 }
 
 // shipped is the part of a dashboard's JSON that is used: of panels that are open at first.
@@ -44,11 +46,12 @@ type asker struct {
 	prometheus       live.Prometheus
 	span, rate, step time.Duration
 	now              time.Time
+	waits            string // for values of this over the time range
 }
 
-// wait waits until the recording rules have values for the complete time range.
+// wait waits until there are values for the complete time range.
 func (a *asker) wait(ctx context.Context) error {
-	expr := "count_over_time(sum(cluster:dra_devices:count)[" + seconds(2*a.span) + ":" + seconds(a.step) + "]) * " +
+	expr := "count_over_time((" + a.waits + ")[" + seconds(2*a.span) + ":" + seconds(a.step) + "]) * " +
 		strconv.FormatFloat(a.step.Seconds(), 'f', -1, 64) + " >= " + strconv.FormatFloat(a.span.Seconds(), 'f', -1, 64)
 	ctx, cancel := context.WithTimeout(ctx, a.span+time.Minute)
 	defer cancel()
@@ -82,10 +85,15 @@ func chosen(world string) map[string]map[string]string {
 	return map[string]map[string]string{"dra-claim": claim, "dra-nodes": node, "dra-network": node}
 }
 
-// boards returns all dashboards, by UID.
-func (a *asker) boards(ctx context.Context, chosen map[string]map[string]string) (map[string]board, error) {
+// boards returns all dashboards, or only one, by UID.
+func (a *asker) boards(
+	ctx context.Context, only string, chosen map[string]map[string]string,
+) (map[string]board, error) {
 	out := map[string]board{}
 	for _, b := range grafana.Boards() {
+		if only != "" && b.UID != only {
+			continue
+		}
 		content, err := os.ReadFile("../../../dashboards/out/grafana/" + b.UID + ".json")
 		if err != nil {
 			return nil, fmt.Errorf("read dashboard: %w", err)
@@ -101,8 +109,9 @@ func (a *asker) boards(ctx context.Context, chosen map[string]map[string]string)
 		}
 		ask := func(to *[]json.RawMessage, expr string, instant bool) error {
 			expr = grafana.Fill(expr, chosen[b.UID], seconds(a.span), seconds(a.rate), seconds(a.step))
+			began := time.Now()
 			answer, err := a.ask(ctx, expr, instant)
-			*to = append(*to, answer)
+			*to, drawn.took = append(*to, answer), max(drawn.took, time.Since(began))
 			return err
 		}
 		for _, annotation := range dashboard.Annotations.List {
@@ -120,6 +129,7 @@ func (a *asker) boards(ctx context.Context, chosen map[string]map[string]string)
 			drawn.Answers[p.ID] = answers
 		}
 		out[b.UID] = drawn
+		fmt.Printf("%s: the slowest query takes %v\n", b.UID, drawn.took.Round(time.Millisecond))
 	}
 	return out, nil
 }

@@ -11,6 +11,7 @@ import (
 	"image/png"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -106,8 +107,9 @@ func drawBoard(tab context.Context, uid string, on screen, path string) error {
 	var height int64
 	err := chromedp.Do(ctx, chromedp.EmulateViewport(on.width, 1000))
 	if err == nil {
-		call := fmt.Sprintf("draw(%q, %q)", uid, on.mode)
+		began, call := time.Now(), fmt.Sprintf("draw(%q, %q)", uid, on.mode)
 		height, err = chromedp.Run(ctx, chromedp.Evaluate[int64](call, chromedp.EvalAwaitPromise))
+		fmt.Printf("%s: drawn in %v\n", filepath.Base(path), time.Since(began).Round(time.Millisecond))
 	}
 	if err == nil { // what is outside of the window is not painted whole
 		err = chromedp.Do(ctx, chromedp.EmulateViewport(on.width, height))

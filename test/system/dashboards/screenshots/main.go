@@ -52,19 +52,29 @@ func run(ctx context.Context) error {
 	site := flag.String("site", "", "folder of the site that draws a dashboard")
 	out := flag.String("out", ".", "folder of the pictures")
 	only := flag.String("only", "", "draw this dashboard alone")
-	world := flag.String("world", "", "what Prometheus scrapes: the demo; its devices of one driver; nothing (empty)")
+	world := flag.String("world", "",
+		"what Prometheus scrapes: the demo; its devices of one driver; nothing (empty); many nodes (their number)")
+	nodes := flag.Int("serve", 0, "serve the devices of so many nodes at the exporter's address, and draw nothing")
 	flag.Parse()
 
+	if *nodes > 0 {
+		return serveMany(*exporter, *nodes)
+	}
 	browser, closeBrowser, err := startBrowser(ctx)
 	if err != nil {
 		return err
 	}
 	defer closeBrowser()
-	a := asker{prometheus: live.At(*prometheus), span: *span, rate: *rate, step: *step}
+	a := asker{
+		prometheus: live.At(*prometheus), span: *span, rate: *rate, step: *step, waits: "sum(cluster:dra_devices:count)",
+	}
 	if *only == "" && *world == "" {
 		if err := a.drawPages(ctx, browser, *exporter, *out); err != nil {
 			return err
 		}
+	}
+	if _, err := strconv.Atoi(*world); err == nil {
+		*only, a.waits = "dra-fleet", "count(device:dra_state:info)"
 	}
 	if *world != "empty" {
 		if err := a.wait(ctx); err != nil {
@@ -72,7 +82,7 @@ func run(ctx context.Context) error {
 		}
 	}
 	a.now = time.Now()
-	boards, err := a.boards(ctx, chosen(*world))
+	boards, err := a.boards(ctx, *only, chosen(*world))
 	if err != nil {
 		return err
 	}
