@@ -255,13 +255,14 @@ func checkRanks(f *findings, prometheus server) {
 	}
 }
 
-// checkPower checks that the power of claims, including those of partitions, and the unattributed
-// power sum to the power of a cluster's devices, and that partitions have no power as devices.
+// checkPower checks that the power of claims, including those of partitions, the power of pods
+// without a claim, and the unattributed power sum to the power of a cluster's devices, and that partitions have no power as devices.
 func checkPower(f *findings, prometheus server, cluster string) {
 	for expr, want := range map[string]float64{
-		"(sum(dra_claim_power_watts{C}) + sum(dra_device_unattributed_power_watts{C})) / sum(dra_device_power_watts{C})": 1,
-		`sum(dra_device_power_watts{C, device!~".*partition.*"}) / sum(dra_device_power_watts{C})`:                       1,
-		`count(dra_claim_power_watts{C, device=~"gpu-6-partition-[01]"} > 0)`:                                            2,
+		"(sum(dra_claim_power_watts{C}) + sum(dra_pod_unclaimed_power_watts{C}) + " +
+			"sum(dra_device_unattributed_power_watts{C})) / sum(dra_device_power_watts{C})": 1,
+		`sum(dra_device_power_watts{C, device!~".*partition.*"}) / sum(dra_device_power_watts{C})`: 1,
+		`count(dra_claim_power_watts{C, device=~"gpu-6-partition-[01]"} > 0)`:                      2,
 	} {
 		got, err := prometheus.query(strings.ReplaceAll(expr, "{C", fmt.Sprintf("{cluster=%q", cluster)), 0)
 		if err != nil || len(got) != 1 {
