@@ -256,7 +256,8 @@ func checkRanks(f *findings, prometheus server) {
 }
 
 // checkPower checks that the power of claims, including those of partitions, the power of pods
-// without a claim, and the unattributed power sum to the power of a cluster's devices, and that partitions have no power as devices.
+// without a claim, and the unattributed power sum to the power of a cluster's devices, and that
+// partitions have no power as devices.
 func checkPower(f *findings, prometheus server, cluster string) {
 	for expr, want := range map[string]float64{
 		"(sum(dra_claim_power_watts{C}) + sum(dra_pod_unclaimed_power_watts{C}) + " +
