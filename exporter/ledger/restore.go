@@ -294,7 +294,7 @@ func (r *restorer) point(p saved.Point) readings.Point {
 
 func (r *restorer) account(number uint32, s saved.Account) error {
 	d, sums, doubts := r.devices[s.Device], r.Sums[number], r.Doubts[number]
-	if d == nil || s.Born == 0 || len(s.Shown) > len(d.attributed) || sums.Totals.Len() != len(s.Shown) ||
+	if d == nil || len(s.Shown) > len(d.attributed) || sums.Totals.Len() != len(s.Shown) ||
 		sums.Witnessed.Len() != len(s.Witnessed) || len(doubts.Totals) > len(s.Shown) {
 		return errRecord
 	}

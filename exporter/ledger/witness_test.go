@@ -112,6 +112,22 @@ func TestErrorOfForgottenHolder(t *testing.T) {
 	expectWitnessed(t, h.Tick(time.Second), 2, map[string]float64{})
 }
 
+// The state of a holder that is known before the kubelet has answered is read after a restart, and
+// its counters continue.
+func TestRestartBeforeTheFirstAnswer(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("a", "a0")
+	h.Energy(0)
+	h.TickWithoutAnswer(time.Second)
+	h.Energy(100)
+	h.TickWithoutAnswer(time.Second)
+	var k log
+	k.write(h.Ledger, h.Now)
+	h.Restart(k.Kept, h.Now)
+	h.Energy(300)
+	h.Expect(h.Tick(time.Second), map[[2]string]float64{{"dra_device_energy_joules_total", "device=gpu-0"}: 300})
+}
+
 // An error of an unknown time hits all holders since the reading before.
 func TestErrorOfUnknownTime(t *testing.T) {
 	h := exportertest.NewHistory(t)
