@@ -8,9 +8,13 @@ func claim() Board {
 		lists: []list{claimNodes()}, Description: "Activity of a claim's devices, the other claims that share them, and " +
 			"the pods that used them over time.",
 		Rows: []Row{
-			{"Summary", append(claimSummary(), claimPictures()...)}, {"Devices", []Panel{claimDevices(), claimFit()}},
-			{"Activity", claimActivity()}, {"Distribution over time", claimDistributions()},
-			{"Errors and incidents", claimIncidents()}, {"Sharing and pods", claimSharing()}, {"Status", claimStatus()},
+			{"Summary", append(claimSummary(), claimPictures()...)},
+			{"Devices", []Panel{claimDevices(), claimFit()}},
+			{"Activity", claimActivity()},
+			{"Distribution over time", claimDistributions()},
+			{"Errors and incidents", claimIncidents()},
+			{"Sharing and pods", claimSharing()},
+			{"Status", claimStatus()},
 		}, folded: []string{"Activity", "Distribution over time", "Errors and incidents", "Sharing and pods", "Status"},
 	}
 }

@@ -8,8 +8,11 @@ func exporter() Board {
 		UID: "dra-exporter", Title: "DRA / Exporter", search: "node", uses: []string{"cluster", "node"},
 		Description: "State of the exporters' sources, results of the join, and cost of the exporters.",
 		Rows: []Row{
-			{"State", exporterState()}, {"Sources", exporterSources()},
-			{driversRow, append(exporterLives(), driverCalls()...)}, {joinsRow, exporterJoins()}, {"Cost", exporterCost()},
+			{"State", exporterState()},
+			{"Sources", exporterSources()},
+			{driversRow, append(exporterLives(), driverCalls()...)},
+			{joinsRow, exporterJoins()},
+			{"Cost", exporterCost()},
 		}, folded: []string{driversRow, joinsRow},
 	}
 }

@@ -13,8 +13,11 @@ func fleet() Board {
 		uses: []string{"cluster", "driver", "model", "namespace"}, lists: []list{idleNames()}, Description: "Claimed, " +
 			"idle, free and unhealthy devices, and the waste by namespace.",
 		Rows: []Row{
-			{"Now", fleetNow()}, {"What to act on", []Panel{firingAlerts(), idleClaims()}},
-			{problemRow, []Panel{sickDevices(), incidentsTable()}}, {stuckRow, stuckClaims()}, {"Waste and use", fleetUse()},
+			{"Now", fleetNow()},
+			{"What to act on", []Panel{firingAlerts(), idleClaims()}},
+			{problemRow, []Panel{sickDevices(), incidentsTable()}},
+			{stuckRow, stuckClaims()},
+			{"Waste and use", fleetUse()},
 			{failingRow, failing()},
 		}, folded: []string{problemRow, stuckRow, "Waste and use", failingRow},
 	}

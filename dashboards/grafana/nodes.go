@@ -7,8 +7,12 @@ func nodes() Board {
 		uses: []string{"cluster", "node", "driver", "model", "device"}, one: []string{"node"}, Description: "Health, " +
 			"temperature, clocks, throttling, errors and links of the devices, and the claims that hold them.",
 		Rows: []Row{
-			{"Over time", nodePictures()}, {"Devices", []Panel{deviceList()}}, {"Condition of devices", nodeCondition()},
-			{"Use of devices", nodeUse()}, {"Heat, power and clocks", nodeHeat()}, {"Errors and links", nodeErrors()},
+			{"Over time", nodePictures()},
+			{"Devices", []Panel{deviceList()}},
+			{"Condition of devices", nodeCondition()},
+			{"Use of devices", nodeUse()},
+			{"Heat, power and clocks", nodeHeat()},
+			{"Errors and links", nodeErrors()},
 		}, folded: []string{"Condition of devices", "Use of devices", "Heat, power and clocks", "Errors and links"},
 	}
 }

@@ -90,8 +90,14 @@ func sorted(field string) dashboard.DataTransformerConfig {
 // comes last.
 func stateColors() []colored {
 	return []colored{
-		{"free", blue}, {"tainted", purple}, {"partitioned", grey}, {"active", green}, {"unmeasured", yellow},
-		{"idle", orange}, {"stalled", darkRed}, {"unhealthy", red},
+		{"free", blue},
+		{"tainted", purple},
+		{"partitioned", grey},
+		{"active", green},
+		{"unmeasured", yellow},
+		{"idle", orange},
+		{"stalled", darkRed},
+		{"unhealthy", red},
 	}
 }
 

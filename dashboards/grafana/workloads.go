@@ -16,7 +16,9 @@ func workloads() Board {
 			"(JobSet, Job, Deployment, RayCluster and so on) held and used, and what happened to its devices, in the " +
 			"selected time range: those with the most device-hours. A pod that nothing controls is a workload of kind Pod.",
 		Rows: []Row{
-			{"Total", workloadTotal()}, {"By workload", workloadTables()}, {memberRow, memberTables()},
+			{"Total", workloadTotal()},
+			{"By workload", workloadTables()},
+			{memberRow, memberTables()},
 			{workRow, []Panel{energyOfWork(), crossNUMA()}},
 		}, folded: []string{memberRow, workRow},
 	}

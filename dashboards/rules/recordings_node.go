@@ -67,8 +67,9 @@ func holdings() []recording {
 // increase() handles the counter resets when the exporter restarts.
 func idleDevices() []recording {
 	const (
-		claims, known, unknown = `dra_claim_device_info{admin_access="false", attribution=~`, `"exclusive|process"}`, `"equal|capacity"}`
-		pods                   = unclaimed + `{attribution=~`
+		claims         = `dra_claim_device_info{admin_access="false", attribution=~`
+		known, unknown = `"exclusive|process"}`, `"equal|capacity"}`
+		pods           = unclaimed + `{attribution=~`
 	)
 	return []recording{
 		// Above the thresholds of the exporter.

@@ -26,7 +26,7 @@ func TestDocumentedRelabelings(t *testing.T) {
 	for line := range strings.Lines(string(metrics)) {
 		if m := metric.FindStringSubmatch(line); m != nil {
 			all = append(all, m[1])
-		} else if m := group.FindStringSubmatch(line); m != nil && m[1] != "details" { // off by default
+		} else if m := group.FindStringSubmatch(line); len(m) > 1 && m[1] != "details" { // off by default
 			groups[m[1]] = names.FindAllString(line, -1)
 		}
 	}

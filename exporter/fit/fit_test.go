@@ -295,7 +295,9 @@ func TestFewerDevices(t *testing.T) {
 		"one of unknown use": {
 			four()[:3],
 			[]fit.Use{use("gpu-0", 30*gib, 0.9), use("gpu-1", 2*gib, 0), unknown},
-			[]string{busy + nothing, idle(1, 2) + nothing, "gpu-2: " + "the activity or the memory of the device is not measured"},
+			[]string{
+				busy + nothing, idle(1, 2) + nothing, "gpu-2: the activity or the memory of the device is not measured",
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -63,7 +63,7 @@ func sizeOf(d *join.Device) size {
 const memory = "memory"
 
 // isCompute reports whether a resource measures compute: multiprocessors, or percents (HAMi).
-func isCompute(resource string) bool { return resource == "cores" || resource == "multiprocessors" }
+func isCompute(name string) bool { return name == "cores" || name == "multiprocessors" }
 
 // share returns the size of a share with the given consumed capacity. Without compute among it, the
 // part of the compute is that of the memory. The part of the device is the mean of both parts, as
@@ -93,9 +93,9 @@ func (s size) share(of *driver.Entry, consumed []driver.Amount) size {
 	}
 }
 
-func amountOf(amounts []driver.Amount, resource string) float64 {
+func amountOf(amounts []driver.Amount, name string) float64 {
 	for _, a := range amounts {
-		if a.Resource == resource {
+		if a.Resource == name {
 			return a.Value
 		}
 	}

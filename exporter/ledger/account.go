@@ -382,8 +382,11 @@ func (a *account) known() life {
 func (a *account) takeLife(of *life) {
 	v := a.lived()
 	for _, t := range []struct{ mine, other *time.Time }{
-		{&v.Allocated, &of.Allocated}, {&v.Waiting, &of.Waiting}, {&v.Prepared, &of.Prepared},
-		{&v.FirstActive, &of.FirstActive}, {&v.Unprepared, &of.Unprepared},
+		{&v.Allocated, &of.Allocated},
+		{&v.Waiting, &of.Waiting},
+		{&v.Prepared, &of.Prepared},
+		{&v.FirstActive, &of.FirstActive},
+		{&v.Unprepared, &of.Unprepared},
 	} {
 		if t.mine.IsZero() || !t.other.IsZero() && t.other.Before(*t.mine) {
 			*t.mine = *t.other

@@ -82,7 +82,7 @@ func (l *Ledger) Advance(r join.Result, now time.Time) *book.Snapshot {
 	l.lives.observe(&l.claims, l.started, now)
 	l.observeNames(&r, now)
 	l.release(now)
-	l.history.update(l.devices, l.config.History, now)
+	l.update(l.devices, l.config.History, now)
 	l.advisor.advise(&l.claims, r.Devices, now)
 	return l.snapshot(&r, now)
 }

@@ -78,7 +78,8 @@ func (i *infos) of(
 	i.freshClaims, i.freshPods = i.freshClaims[:0], i.freshPods[:0]
 	for v := range b.claims.names.exported(now, config.Retention) {
 		i.freshClaims = append(i.freshClaims, book.ClaimInfo{
-			Claim: podresources.Claim(v.key), UID: v.uid, AllocatedAt: v.allocatedAt, Labels: v.labels, Ended: !v.seen.Equal(now),
+			Claim: podresources.Claim(v.key), UID: v.uid, AllocatedAt: v.allocatedAt, Labels: v.labels,
+			Ended: !v.seen.Equal(now),
 		})
 	}
 	for v := range b.pods.names.exported(now, config.Retention) {

@@ -73,7 +73,7 @@ func (l *Ledger) restore(k Kept, now time.Time) error {
 	}
 	l.kept = k.Time
 	l.resumeHolds()
-	l.history.update(l.devices, l.config.History, now)
+	l.update(l.devices, l.config.History, now)
 	return nil
 }
 
@@ -299,7 +299,8 @@ func (r *restorer) account(number uint32, s saved.Account) error {
 		return errRecord
 	}
 	a := &account{
-		key: book.HolderKey{Namespace: s.Namespace, Name: s.Name, Device: d.id}, uid: s.UID, device: &d.device, born: stamped(s.Born), ended: r.at(s.Ended),
+		key: book.HolderKey{Namespace: s.Namespace, Name: s.Name, Device: d.id}, uid: s.UID, device: &d.device,
+		born: stamped(s.Born), ended: r.at(s.Ended),
 		charged: r.at(s.Ended),
 		accountSums: accountSums{
 			allocated: sums.Allocated, share: sums.Share, edges: doubts.Edges, unread: doubts.Unread,

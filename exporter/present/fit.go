@@ -114,8 +114,8 @@ func FitText(a *fit.Advice) string {
 	if !a.Known() {
 		return a.Device.Device + ": " + fitMeaning(a.Reason)
 	}
-	text := fmt.Sprintf("%s, %s: peak %s and p99.9 activity %s of %s", a.Device.Device, Bytes(a.HeldMemory), Bytes(a.Memory),
-		atMost(a.Activity), Duration(a.Measured.Seconds()))
+	text := fmt.Sprintf("%s, %s: peak %s and p99.9 activity %s of %s", a.Device.Device, Bytes(a.HeldMemory),
+		Bytes(a.Memory), atMost(a.Activity), Duration(a.Measured.Seconds()))
 	if a.Partial {
 		text += " since " + Clock(a.Since) + " (it began before that)"
 	}

@@ -50,7 +50,8 @@ func (g *flagGroup) add(name, value string, to any, help string) {
 // addTo returns a function that adds flags to a group or a command.
 func addTo(of interface {
 	Flag(name, help string) *kingpin.FlagClause
-}) addFlag {
+},
+) addFlag {
 	return func(name, value string, to any, help string) {
 		flag := of.Flag(name, help)
 		if hint, none := strings.CutPrefix(value, "="); none {

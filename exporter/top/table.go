@@ -67,7 +67,7 @@ func tabulate[T any](
 		subject, class := about(&rows[i])
 		out.rows = append(out.rows, row{cellsOf(&rows[i], columns), class, subject})
 	}
-	for n := len(columns) - 1; n >= 0; n-- {
+	for n := range slices.Backward(columns) {
 		has := func(r row) bool { return r.cells[n] != "-" }
 		if len(rows) == 0 || slices.ContainsFunc(out.rows, has) {
 			out.titles = slices.Insert(out.titles, 0, columns[n].title)

@@ -125,7 +125,8 @@ func TestRooms(t *testing.T) {
 // a type and a field of an earlier file, and a file without a place.
 func TestBackUses(t *testing.T) {
 	files := map[string]string{
-		"top":    "package p\ntype upper struct{ field int }\nfunc Top() { t := thing(0); t.bottom(); f := t.middle; f() }\nfunc (thing) top() {}",
+		"top": "package p\ntype upper struct{ field int }\nfunc Top() { t := thing(0); t.bottom(); f := t.middle; f() }\n" +
+			"func (thing) top() {}",
 		"middle": "package p\nfunc (t thing) middle() { t.bottom() }",
 		"bottom": "package p\ntype thing int\nfunc (t thing) bottom() {}\n" +
 			"func back(t thing, u *upper) { Top(); f := t.middle; f(); t.top(); u.field++ }",

@@ -183,7 +183,7 @@ func renamedRules(groups []rulefmt.RuleGroup) []rulefmt.RuleGroup {
 }
 
 // factor matches the seconds by which an increase is recorded.
-var factor = regexp.MustCompile(`\) \* ([0-9]+)$`)
+var factor = regexp.MustCompile(`\) \* (\d+)$`)
 
 // inequalities are expressions with a result where two versions of a record, or of the alerts,
 // differ. Increases are recorded by the interval of their group.
@@ -208,8 +208,8 @@ func inequalities(was, now []rulefmt.RuleGroup) []string {
 		}
 		of := strings.TrimSuffix(name, "1h")
 		a, b := "max without (by) ("+name+")", "max without (by) ("+wasRecord+name+")"
-		out = append(out, fmt.Sprintf("%[1]s unless %[2]s or %[2]s unless %[1]s or abs(%[1]s - %[2]s * %[3]g) > 1e-9 * abs(%[1]s)",
-			a, b, max(1, after[of])/max(1, before[of])))
+		const differs = "%[1]s unless %[2]s or %[2]s unless %[1]s or abs(%[1]s - %[2]s * %[3]g) > 1e-9 * abs(%[1]s)"
+		out = append(out, fmt.Sprintf(differs, a, b, max(1, after[of])/max(1, before[of])))
 	}
 	alerts, old := `ALERTS{alertname!~"`+wasAlert+`.*"}`,
 		`label_replace(ALERTS{alertname=~"`+wasAlert+`.*"}, "alertname", "$1", "alertname", "`+wasAlert+`(.*)")`

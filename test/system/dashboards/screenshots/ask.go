@@ -107,31 +107,39 @@ func (a *asker) boards(
 			From: a.now.Add(-a.span).UnixMilli(), To: a.now.UnixMilli(),
 			Chosen: chosen[b.UID],
 		}
-		ask := func(to *[]json.RawMessage, expr string, instant bool) error {
-			expr = grafana.Fill(expr, chosen[b.UID], seconds(a.span), seconds(a.rate), seconds(a.step))
-			began := time.Now()
-			answer, err := a.ask(ctx, expr, instant)
-			*to, drawn.took = append(*to, answer), max(drawn.took, time.Since(began))
-			return err
-		}
-		for _, annotation := range dashboard.Annotations.List {
-			if err := ask(&drawn.Marks, annotation.Target.Expr, false); err != nil {
-				return nil, fmt.Errorf("dashboard %s: %w", b.UID, err)
-			}
-		}
-		for _, p := range dashboard.Panels {
-			answers := drawn.Answers[p.ID]
-			for _, target := range p.Targets {
-				if err := ask(&answers, target.Expr, target.Instant); err != nil {
-					return nil, fmt.Errorf("dashboard %s: panel %q: %w", b.UID, p.Title, err)
-				}
-			}
-			drawn.Answers[p.ID] = answers
+		if err := a.answer(ctx, &drawn, dashboard, chosen[b.UID]); err != nil {
+			return nil, fmt.Errorf("dashboard %s: %w", b.UID, err)
 		}
 		out[b.UID] = drawn
 		fmt.Printf("%s: the slowest query takes %v\n", b.UID, drawn.took.Round(time.Millisecond))
 	}
 	return out, nil
+}
+
+// answer adds the answers to all queries of a dashboard.
+func (a *asker) answer(ctx context.Context, drawn *board, of shipped, chosen map[string]string) error {
+	ask := func(to *[]json.RawMessage, expr string, instant bool) error {
+		expr = grafana.Fill(expr, chosen, seconds(a.span), seconds(a.rate), seconds(a.step))
+		began := time.Now()
+		answer, err := a.ask(ctx, expr, instant)
+		*to, drawn.took = append(*to, answer), max(drawn.took, time.Since(began))
+		return err
+	}
+	for _, annotation := range of.Annotations.List {
+		if err := ask(&drawn.Marks, annotation.Target.Expr, false); err != nil {
+			return err
+		}
+	}
+	for _, p := range of.Panels {
+		answers := drawn.Answers[p.ID]
+		for _, target := range p.Targets {
+			if err := ask(&answers, target.Expr, target.Instant); err != nil {
+				return fmt.Errorf("panel %q: %w", p.Title, err)
+			}
+		}
+		drawn.Answers[p.ID] = answers
+	}
+	return nil
 }
 
 // ask returns the data of Prometheus's response, for the time range or for its end.

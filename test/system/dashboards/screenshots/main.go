@@ -94,12 +94,17 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	return drawBoards(tab, *only, *out)
+}
+
+// drawBoards draws all dashboards, or only one, on all screens.
+func drawBoards(tab context.Context, only, out string) error {
 	for _, board := range grafana.Boards() {
-		if *only != "" && board.UID != *only {
+		if only != "" && board.UID != only {
 			continue
 		}
 		for end, on := range screens() {
-			if err := drawBoard(tab, board.UID, on, filepath.Join(*out, board.UID+end+".png")); err != nil {
+			if err := drawBoard(tab, board.UID, on, filepath.Join(out, board.UID+end+".png")); err != nil {
 				return err
 			}
 		}
