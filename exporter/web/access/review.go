@@ -49,7 +49,7 @@ func identify(
 	if own {
 		who.Spec.Audiences = []string{audience}
 	}
-	if err := create(ctx, api, tokenReviews, &who); err != nil || !who.Status.Authenticated {
+	if err := create(ctx, api, tokenReviews, &who, &who.Status); err != nil || !who.Status.Authenticated {
 		return nil, err
 	}
 	// An API server that knows no audiences answers for its own.
@@ -68,7 +68,7 @@ func authorize(ctx context.Context, api API, what authorizationv1.SubjectAccessR
 		TypeMeta: metav1.TypeMeta{APIVersion: authorizationv1.SchemeGroupVersion.String(), Kind: "SubjectAccessReview"},
 		Spec:     what,
 	}
-	err := create(ctx, api, accessReviews, &may)
+	err := create(ctx, api, accessReviews, &may, &may.Status)
 	return may.Status.Allowed && !may.Status.Denied, err
 }
 
@@ -80,8 +80,9 @@ func extra(from map[string]authenticationv1.ExtraValue) map[string]authorization
 	return to
 }
 
-// create posts a review and fills it in with the answer.
-func create(ctx context.Context, api API, path string, object any) error {
+// create posts a review and decodes the status of the answer into what status points to. The rest
+// of the answer is not used: the specification is shared by all requests of a user.
+func create(ctx context.Context, api API, path string, object, status any) error {
 	data, err := json.Marshal(object)
 	if err != nil {
 		return fmt.Errorf("encode review: %w", err)
@@ -98,7 +99,10 @@ func create(ctx context.Context, api API, path string, object any) error {
 	case len(data) > maxReview:
 		return driver.WithReason(driver.ReasonTooLarge, fmt.Errorf("answer of %s is too large", path))
 	}
-	if err := json.Unmarshal(data, object); err != nil {
+	answered := struct {
+		Status any `json:"status"`
+	}{status}
+	if err := json.Unmarshal(data, &answered); err != nil {
 		return driver.WithReason(driver.ReasonMalformed, fmt.Errorf("decode answer of %s: %w", path, err))
 	}
 	return nil
