@@ -80,10 +80,7 @@ func TestUnchanged(t *testing.T) {
 		s := *latest
 		s.Time = s.Time.Add(time.Second)
 		latest = &s
-		want := http.StatusNotModified
-		if changes {
-			want = http.StatusOK
-		}
+		want := map[bool]int{true: http.StatusOK, false: http.StatusNotModified}[changes]
 		if status, _, _ := get(path, tag); status != want {
 			t.Errorf("%s: status %d after another snapshot, want %d", path, status, want)
 		}

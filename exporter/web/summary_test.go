@@ -55,12 +55,15 @@ func TestSummary(t *testing.T) {
 	if diff := cmp.Diff(want, got.Claims); diff != "" || got.Devices[got.Claims[0].State] == 0 {
 		t.Errorf("%+v: %s", got, diff)
 	}
+	// Another document in between uses the compressor.
+	handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "http://node1/api/v1/snapshot", nil))
 	h.Read(jointest.Watts(90))
 	h.Pass(time.Second)
 	if second, _ := get(first.Header().Get("Etag")); second.Code != http.StatusNotModified {
 		t.Errorf("after another reading: status %d", second.Code)
 	}
 	down = driver.ReasonTimeout
+	h.Pass(time.Second)
 	third, got := get(first.Header().Get("Etag"))
 	if third.Code != http.StatusOK || len(got.Down) != 1 || got.Down["nvml"] != driver.ReasonTimeout {
 		t.Errorf("a source is down: status %d, %+v", third.Code, got)
