@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -115,15 +116,29 @@ func TestSwitchedOff(t *testing.T) {
 	}
 }
 
-// While something is made for readers, such as the chart of an incident, no other answer is made
-// for them; metrics and probes do not wait.
+// While something is made for readers, no other answer is made for them; metrics and probes do not
+// wait.
 func TestReadersTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := receiptNode(t)
 		c.Metrics = exposition.New(prometheus.NewRegistry(), c.Latest, exposition.Config{})
-		handler, turns := NewHandler(c), c.Recorder.Turns()
-		turns <- struct{}{}
+		type slow struct{}
+		pieces, held := 0, make(chan struct{})
+		c.GiveWay = func(ctx context.Context) {
+			if of, ok := ctx.Value(slow{}).(bool); ok && of {
+				if pieces++; pieces == 2 { // its first piece is being made
+					<-held
+				}
+			}
+		}
+		handler := NewHandler(c)
 		var asking sync.WaitGroup
+		asking.Go(func() {
+			ctx := context.WithValue(t.Context(), slow{}, true)
+			r := httptest.NewRequestWithContext(ctx, http.MethodGet, "http://10.0.0.7/api/v1/fit", http.NoBody)
+			handler.ServeHTTP(httptest.NewRecorder(), r)
+		})
+		synctest.Wait()
 		answered := map[string]int{}
 		var mu sync.Mutex
 		for _, route := range Routes(c.MetricsPath) {
@@ -145,7 +160,7 @@ func TestReadersTakeTurns(t *testing.T) {
 		want := map[string]int{c.MetricsPath: http.StatusOK, "/healthz": http.StatusOK, "/readyz": http.StatusOK}
 		expect.Equal(t, "answered meanwhile", want, answered)
 		mu.Unlock()
-		<-turns
+		close(held)
 		asking.Wait()
 		for path, status := range answered {
 			if status != http.StatusOK {

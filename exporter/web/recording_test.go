@@ -38,7 +38,6 @@ func recordedNode(t *testing.T) (string, *recorder.Recorder) {
 		h.Read(readings...)
 		h.Pass(time.Second)
 		r.Record(h.Last.Snapshot)
-		r.MakeCharts(t.Context())
 	}
 	server := httptest.NewServer(NewHandler(testConfig(h, r)))
 	t.Cleanup(server.Close)

@@ -53,9 +53,6 @@ func (c Config) routes() []route {
 	// Answers other than scrapes are made and decompressed one at a time, so that a processor stays
 	// free for scrapes and for the sampler.
 	turns := make(chan struct{}, 1)
-	if c.Recorder != nil {
-		turns = c.Recorder.Turns()
-	}
 	documents := newAnswers(&c, 2, turns, turns)
 	recordings := newAnswers(&c, 4, turns, turns) // many different ones, because of queries
 	snapshot := func(_ context.Context, w io.Writer, s *exposition.Snapshot) error {
