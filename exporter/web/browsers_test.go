@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
@@ -122,20 +122,15 @@ func TestReadersTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := receiptNode(t)
 		c.Metrics = exposition.New(prometheus.NewRegistry(), c.Latest, exposition.Config{})
-		type slow struct{}
-		pieces, held := 0, make(chan struct{})
-		c.GiveWay = func(ctx context.Context) {
-			if of, ok := ctx.Value(slow{}).(bool); ok && of {
-				if pieces++; pieces == 2 { // its first piece is being made
-					<-held
-				}
-			}
+		held := make(chan struct{})
+		c.Sources = func() []present.Source { // a part of the summary
+			<-held
+			return nil
 		}
 		handler := NewHandler(c)
 		var asking sync.WaitGroup
 		asking.Go(func() {
-			ctx := context.WithValue(t.Context(), slow{}, true)
-			r := httptest.NewRequestWithContext(ctx, http.MethodGet, "http://10.0.0.7/api/v1/fit", http.NoBody)
+			r := httptest.NewRequest(http.MethodGet, "http://10.0.0.7/api/v1/summary", http.NoBody)
 			handler.ServeHTTP(httptest.NewRecorder(), r)
 		})
 		synctest.Wait()
