@@ -362,9 +362,8 @@ func (e *emission) quantitySource(device *owner, s *book.Series) {
 	e.gauge(famDeviceQuantitySource, e.cache.source(device, s), 1)
 }
 
-// health passes all statuses; the current one has the value 1. If a source reports several, the
-// worst is the current one. values must begin with those of health, which are sorted by status:
-// healthy, unhealthy, unknown.
+// health passes the current status. If a source reports several, it is the worst. values must begin
+// with those of health, which are sorted by status: healthy, unhealthy, unknown.
 func (e *emission) health(base *labels, values []book.Value) {
 	present := ""
 	for _, v := range values {
@@ -372,15 +371,8 @@ func (e *emission) health(base *labels, values []book.Value) {
 			present = v.Labels[0]
 		}
 	}
-	if present == "" {
-		return
-	}
-	for _, status := range []string{"healthy", "unhealthy", "unknown"} {
-		is := 0.0
-		if status == present {
-			is = 1
-		}
-		e.gauge(famDeviceQuantity+familyID(driver.Health), e.with(base, "status", status), is)
+	if present != "" {
+		e.gauge(famDeviceQuantity+familyID(driver.Health), e.with(base, "status", present), 1)
 	}
 }
 
