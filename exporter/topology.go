@@ -1,6 +1,7 @@
 package exporter
 
 import (
+	"hash/maphash"
 	"slices"
 	"strings"
 	"time"
@@ -16,16 +17,18 @@ type Paths interface {
 	PCIPaths(addresses []string) (paths map[string]driver.PCIPath, complete bool)
 }
 
-// topologyEvery is the time after which topologies are computed again although the allocations have
-// not changed: a source may have learnt where a device is.
+// topologyEvery is the time between two looks at the hardware: a source may have learnt where a
+// device is, and paths that could not be read are read again.
 const topologyEvery = 5 * time.Second
 
-// topologies computes the topology of pods when the allocations have changed.
+// topologies computes the topology of pods when the allocations or the hardware have changed.
 type topologies struct {
-	paths Paths // nil: no topology is wanted
-	known map[podresources.Pod]join.Topology
-	of    []podresources.Allocation // of known
-	next  time.Time
+	paths    Paths // nil: no topology is wanted
+	known    map[podresources.Pod]join.Topology
+	of       []podresources.Allocation // of known
+	hardware uint64                    // of known; 0: not all paths could be read
+	seed     maphash.Seed
+	next     time.Time
 }
 
 // update returns the topologies of the pods that hold devices. It keeps the allocations.
@@ -36,9 +39,38 @@ func (t *topologies) update(
 	if t.paths == nil || same && now.Before(t.next) {
 		return t.known
 	}
-	paths, _ := t.paths.PCIPaths(addresses(devices)) // what could not be read is read the next time
-	t.known, t.of, t.next = join.Topologies(devices, paths), allocations, now.Add(topologyEvery)
+	t.next = now.Add(topologyEvery)
+	hardware := t.hash(devices)
+	if same && hardware == t.hardware {
+		return t.known
+	}
+	paths, complete := t.paths.PCIPaths(addresses(devices))
+	t.known, t.of, t.hardware = join.Topologies(devices, paths), allocations, hardware
+	if !complete {
+		t.hardware = 0
+	}
 	return t.known
+}
+
+// hash returns a number that changes with what the devices' positions depend on.
+func (t *topologies) hash(devices []join.Device) uint64 {
+	if t.seed == (maphash.Seed{}) {
+		t.seed = maphash.MakeSeed()
+	}
+	var sum maphash.Hash
+	sum.SetSeed(t.seed)
+	for i := range devices {
+		d := &devices[i]
+		e := &d.Entry
+		for _, text := range [...]string{
+			d.ID.Driver, d.ID.Pool, d.ID.Device, d.Parent, string(e.Kind), e.UUID, e.PCI, e.Parent, e.PCIeRoot, e.NUMANode,
+		} {
+			_, _ = sum.WriteString(text)
+			_ = sum.WriteByte(0)
+		}
+		_ = sum.WriteByte(byte(min(len(e.CPUs), 1)))
+	}
+	return sum.Sum64()
 }
 
 // addresses returns the PCI addresses of the held devices, and of their parents.
