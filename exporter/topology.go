@@ -1,8 +1,8 @@
 package exporter
 
 import (
-	"hash/maphash"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,8 +26,7 @@ type topologies struct {
 	paths    Paths // nil: no topology is wanted
 	known    map[podresources.Pod]join.Topology
 	of       []podresources.Allocation // of known
-	hardware uint64                    // of known; 0: not all paths could be read
-	seed     maphash.Seed
+	hardware []string                  // of known; nil: not all paths could be read
 	next     time.Time
 }
 
@@ -40,37 +39,28 @@ func (t *topologies) update(
 		return t.known
 	}
 	t.next = now.Add(topologyEvery)
-	hardware := t.hash(devices)
-	if same && hardware == t.hardware {
+	hardware := hardwareOf(devices)
+	if same && slices.Equal(hardware, t.hardware) {
 		return t.known
 	}
 	paths, complete := t.paths.PCIPaths(addresses(devices))
-	t.known, t.of, t.hardware = join.Topologies(devices, paths), allocations, hardware
 	if !complete {
-		t.hardware = 0
+		hardware = nil
 	}
+	t.known, t.of, t.hardware = join.Topologies(devices, paths), allocations, hardware
 	return t.known
 }
 
-// hash returns a number that changes with what the devices' positions depend on.
-func (t *topologies) hash(devices []join.Device) uint64 {
-	if t.seed == (maphash.Seed{}) {
-		t.seed = maphash.MakeSeed()
-	}
-	var sum maphash.Hash
-	sum.SetSeed(t.seed)
+// hardwareOf returns what the devices' positions depend on.
+func hardwareOf(devices []join.Device) []string {
+	out := make([]string, 0, 11*len(devices))
 	for i := range devices {
 		d := &devices[i]
-		e := &d.Entry
-		for _, text := range [...]string{
-			d.ID.Driver, d.ID.Pool, d.ID.Device, d.Parent, string(e.Kind), e.UUID, e.PCI, e.Parent, e.PCIeRoot, e.NUMANode,
-		} {
-			_, _ = sum.WriteString(text)
-			_ = sum.WriteByte(0)
-		}
-		_ = sum.WriteByte(byte(min(len(e.CPUs), 1)))
+		h := &d.Entry.Hardware
+		out = append(out, d.ID.Driver, d.ID.Pool, d.ID.Device, d.Parent, string(h.Kind), h.UUID, h.PCI, h.Parent, h.PCIeRoot,
+			h.NUMANode, strconv.Itoa(len(h.CPUs)))
 	}
-	return sum.Sum64()
+	return out
 }
 
 // addresses returns the PCI addresses of the held devices, and of their parents.

@@ -219,7 +219,7 @@ func (w *rowWriter) row(a *account) book.Holder {
 	return h
 }
 
-// complete adds the metrics of the name to the row of its newest account that is exported, the i-th.
+// complete adds the metrics of the name to the row of its newest exported account, the i-th.
 func (w *rowWriter) complete(h *book.Holder, l *lineage, i int) {
 	a := l.accounts[i]
 	if before := l.before(i); before != nil {
