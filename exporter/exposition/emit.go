@@ -241,10 +241,6 @@ func (e *emission) device(d *book.Device) {
 	defer device.end()
 	base := device.base()
 	e.gauge(famDeviceInfo, e.infoLabels(base, d), 1)
-	if h := &d.Entry.Hardware; h.Profile != "" || h.Serial != "" || h.FirmwareVersion != "" || h.CUDAVersion != "" {
-		e.gauge(famDeviceHardware, e.with(base, "profile", h.Profile, "serial", h.Serial,
-			"firmware_version", h.FirmwareVersion, "cuda_version", h.CUDAVersion), 1)
-	}
 	if d.Up != book.UpUnknown {
 		e.gauge(famDeviceUp, base, float64(d.Up))
 	}
@@ -415,7 +411,8 @@ func (e *emission) infoLabels(base *labels, d *book.Device) *labels {
 	h := &d.Entry.Hardware
 	return e.with(base, "vendor", h.Vendor, "model", h.Model, "uuid", h.UUID, "pci_bus_id", h.PCI,
 		"parent", d.Parent, "numa_node", h.NUMANode, "driver_version", h.DriverVersion,
-		"listed", strconv.FormatBool(!d.Entry.Unlisted), "node_local", nodeLocal(&d.Entry))
+		"listed", strconv.FormatBool(!d.Entry.Unlisted), "node_local", nodeLocal(&d.Entry), "profile", h.Profile,
+		"serial", h.Serial, "firmware_version", h.FirmwareVersion, "cuda_version", h.CUDAVersion)
 }
 
 // nodeLocal returns whether no other node can use the device. Only a slice has this information.
