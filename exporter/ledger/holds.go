@@ -155,23 +155,6 @@ func widened(d podresources.Doubt, later time.Duration) podresources.Doubt {
 	return podresources.Doubt{Early: d.Early + later, Late: max(0, d.Late-later)}
 }
 
-// of returns the accounts of the present shares.
-func (o holds) of(shares []join.Share) []shareAccounts {
-	out := make([]shareAccounts, len(shares))
-	for i := range shares {
-		s := &shares[i]
-		for j := range s.Holders {
-			h := &s.Holders[j]
-			by := o[h.Hold.ID]
-			out[i].Claim = by.claim
-			if j == 0 || s.Holders[j-1].Pod != h.Pod {
-				out[i].Pods = append(out[i].Pods, by.pod)
-			}
-		}
-	}
-	return out
-}
-
 // isOther reports whether the claim or pod of a hold is a different one than the one that was
 // charged: its UID was outdated.
 func (c *charged) isOther(h *hold) bool {
