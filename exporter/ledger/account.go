@@ -57,18 +57,12 @@ type distributed struct {
 	histogram distribution.Growing
 	summed    time.Time // the histogram includes everything before
 	pieces    []piece
-	known     []known
+	known     map[*account]time.Time // up to which the device's value is known
 
 	object   saved.Object
 	shown    bool                // the time shown is persistent
 	keeps    bool                // further observations are written to the state
 	observed []saved.Observation // not yet persisted
-}
-
-// known is the time up to which a device's value is known.
-type known struct {
-	account *account
-	until   time.Time
 }
 
 // piece is a span of time with a constant value of a device.
@@ -366,17 +360,16 @@ func (a *account) known() life {
 // takeLife completes the life of the claim with that of another account.
 func (a *account) takeLife(of *life) {
 	v := a.lived()
-	for _, t := range []struct{ mine, other *time.Time }{
-		{&v.Allocated, &of.Allocated},
-		{&v.Waiting, &of.Waiting},
-		{&v.Prepared, &of.Prepared},
-		{&v.FirstActive, &of.FirstActive},
-		{&v.Unprepared, &of.Unprepared},
-	} {
-		if t.mine.IsZero() || !t.other.IsZero() && t.other.Before(*t.mine) {
-			*t.mine = *t.other
+	take := func(mine *time.Time, other time.Time) {
+		if mine.IsZero() || !other.IsZero() && other.Before(*mine) {
+			*mine = other
 		}
 	}
+	take(&v.Allocated, of.Allocated)
+	take(&v.Waiting, of.Waiting)
+	take(&v.Prepared, of.Prepared)
+	take(&v.FirstActive, of.FirstActive)
+	take(&v.Unprepared, of.Unprepared)
 	v.countedPreparation = v.countedPreparation || of.countedPreparation
 	v.countedActivity = v.countedActivity || of.countedActivity
 	a.changed()

@@ -43,7 +43,7 @@ func (all distributions) leave(a *account) {
 	}
 	of.accounts = slices.DeleteFunc(of.accounts, func(other *account) bool { return other == a })
 	for _, d := range of.quantities {
-		d.known = slices.DeleteFunc(d.known, func(k known) bool { return k.account == a })
+		delete(d.known, a)
 	}
 	if len(of.accounts) == 0 {
 		delete(all, claimKey{a.key.Namespace, a.key.Name, a.key.Device.Driver})
@@ -83,9 +83,6 @@ func (d *deviceBook) observeDistribution(m *meter, next driver.Reading) {
 func (d *deviceBook) distributeParts(m *meter, whole piece, since, until time.Time) (left float64) {
 	left = whole.value
 	for _, p := range d.weigh(since, until, whole.from, idlePart(m.idle, whole.value)) {
-		if !p.Held || p.Share <= 0 {
-			continue
-		}
 		here := piece{whole.from, whole.to, whole.value * p.Fraction}
 		left -= here.value
 		if !p.book.measuresItself() {
@@ -119,6 +116,7 @@ func (c *claimDistributions) of(key seriesKey, a *account) *distributed {
 }
 
 func (c *claimDistributions) add(d *distributed) {
+	d.known = map[*account]time.Time{}
 	c.quantities = append(c.quantities, d)
 	slices.SortFunc(c.quantities, func(a, b *distributed) int { return int(a.series.Quantity) - int(b.series.Quantity) })
 }
@@ -126,20 +124,13 @@ func (c *claimDistributions) add(d *distributed) {
 // add adds a piece of the value of one of the claim's devices. It omits time for which a value is
 // known.
 func (d *distributed) add(a *account, p piece) {
-	i := slices.IndexFunc(d.known, func(k known) bool { return k.account == a })
-	if i < 0 {
-		i = len(d.known)
-		d.known = append(d.known, known{account: a})
-	}
-	for _, done := range [2]time.Time{d.known[i].until, d.summed} {
-		if p.from.Before(done) {
-			p.from = done
-		}
-	}
+	until := d.known[a]
+	p.from = driver.Later(d.summed, driver.Later(until, p.from))
 	if p.from.Before(p.to) {
-		d.known[i].until = p.to
+		until = p.to
 		d.pieces = append(d.pieces, p)
 	}
+	d.known[a] = until
 }
 
 // settle adds the sums of the claims' pieces to their distributions.
@@ -163,9 +154,9 @@ func (all distributions) settle(now time.Time) {
 func (c *claimDistributions) knownUntil(d *distributed, now time.Time) time.Time {
 	until := now
 	for _, a := range c.accounts {
-		last := a.born
-		if i := slices.IndexFunc(d.known, func(k known) bool { return k.account == a }); i >= 0 {
-			last = d.known[i].until
+		last, known := d.known[a]
+		if !known {
+			last = a.born
 		}
 		complete := !a.ended.IsZero() && !last.Before(a.ended)
 		if !complete && last.Before(until) && now.Sub(last) <= readings.MaxIntegration &&
