@@ -26,9 +26,7 @@ type hold struct {
 type charged struct {
 	claim, pod *account // nil for admin access
 	period     *timeline.Period
-	facts      holdFacts          // when the hold was last taken in
-	lived      *podresources.Hold // when the claim's life last followed it
-	allocated  time.Time
+	facts      holdFacts // when the hold was last taken in
 }
 
 // holdFacts are the facts about a hold on which charges depend.
