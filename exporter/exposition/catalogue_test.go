@@ -135,7 +135,7 @@ func TestNewQuantity(t *testing.T) {
 		t.Log(text)
 	}
 	var report bytes.Buffer
-	if err := present.WriteReport(&report, s, "node", time.Minute); err != nil || !bytes.Contains(
+	if err := present.WriteReport(&report, s, present.Config{Node: "node", QuietAfter: time.Minute}); err != nil || !bytes.Contains(
 		report.Bytes(), []byte(`{"quantity":"fan_power","labels":{"fan":"front"},"value":10,"source":"fans"}`),
 	) {
 		t.Errorf("the report lacks it: %v, %s", err, &report)
