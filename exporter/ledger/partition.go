@@ -75,7 +75,7 @@ func (d *deviceBook) each(from, to time.Time, f func(s *segment, from, to time.T
 	})
 }
 
-// weigh returns the device's held partitions with their holders at a moment, and each one's fraction
+// weigh returns the device's held partitions with their holders at a moment, and each one's part
 // of what the device did, divided by their activity in a span of time. idle is that of
 // [join.DivideParent]. The result is valid until the next call.
 func (d *deviceBook) weigh(from, to, held time.Time, idle float64) []partition {
