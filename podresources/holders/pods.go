@@ -2,7 +2,6 @@ package holders
 
 import (
 	"cmp"
-	"iter"
 	"reflect"
 	"slices"
 	"strings"
@@ -84,17 +83,6 @@ func (e *Evidence) drop(uid string) {
 	}
 	delete(e.pods, uid)
 	e.changed = true
-}
-
-// podsNamed yields the pods that have, or had, a name.
-func (e *Evidence) podsNamed(name podresources.Pod) iter.Seq[*pod] {
-	return func(yield func(*pod) bool) {
-		for _, uid := range e.named[name] {
-			if !yield(e.pods[uid]) {
-				return
-			}
-		}
-	}
 }
 
 // ends reports whether the pod is ending and none of its containers runs. It holds its devices
@@ -251,9 +239,9 @@ func (e *Evidence) identify(name podresources.Pod, uid string) {
 // existing pod may itself replace if it is ending. A running pod is never replaced: creation times
 // are from the API server's clock, which may have been set back.
 func (e *Evidence) replace(p *pod, isNew bool, at time.Time) *pod {
-	for other := range e.podsNamed(p.Pod) {
-		switch {
-		case other.UID == p.UID || other.Static || other.Nominated:
+	for _, uid := range e.named[p.Pod] {
+		switch other := e.pods[uid]; {
+		case uid == p.UID || other.Static || other.Nominated:
 		case other.Created.After(p.Created):
 			if p.state == Ending && !p.Static {
 				after := *p
@@ -379,18 +367,19 @@ func (e *Evidence) numWaiting() int {
 
 // uidOf returns the UID of the newest pod with that name, "" if none is known.
 func (e *Evidence) uidOf(name podresources.Pod) string {
-	if p := newest(e.podsNamed(name), func(p *pod) bool { return p.state == Deleted || p.forgotten().IsZero() }); p != nil {
+	if p := e.newest(name, func(p *pod) bool { return p.state == Deleted || p.forgotten().IsZero() }); p != nil {
 		return p.UID
 	}
 	return ""
 }
 
-// newest returns the newest of the pods of one name for which of is true, nil if there is none. A
-// pod that waits to be bound is not the newest one while a bound one lives: the kubelet can list
+// newest returns the newest of the pods with that name for which of is true, nil if there is none.
+// A pod that waits to be bound is not the newest one while a bound one lives: the kubelet can list
 // only that one.
-func newest(pods iter.Seq[*pod], of func(*pod) bool) *pod {
+func (e *Evidence) newest(name podresources.Pod, of func(*pod) bool) *pod {
 	var bound, waits *pod
-	for p := range pods {
+	for _, uid := range e.named[name] {
+		p := e.pods[uid]
 		best := &bound
 		if p.state == Waiting {
 			best = &waits
