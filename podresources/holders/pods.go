@@ -417,3 +417,62 @@ func (e *Evidence) dropNominated(now time.Time) {
 		}
 	}
 }
+
+// endedUID is the UID, from files of the node, of a pod that has ended. The next pod with its name
+// may be listed before there are files of it.
+type endedUID struct {
+	uid     string
+	kubelet podresources.Instance // another one may list the pod again; empty: none
+	at      time.Time
+}
+
+// uidListed returns the UID that a listed pod had when it was listed.
+func (e *Evidence) uidListed(name podresources.Pod, l *listedPod) string {
+	if l.uid != "" {
+		return l.uid
+	}
+	return e.uidOf(name)
+}
+
+// endUID remembers the UID of a pod without a known object that has ended. A static pod may be
+// started again with its UID.
+func (e *Evidence) endUID(name podresources.Pod, of endedUID) {
+	if of.uid != "" && !podresources.IsStaticUID(of.uid) && len(e.ended) < maxPods {
+		e.ended[name] = of
+	}
+}
+
+// isEnded reports whether the UID that files have for a listed pod is that of an earlier pod with
+// its name.
+func (e *Evidence) isEnded(a *Answer, name podresources.Pod) bool {
+	of, known := e.ended[name]
+	return known && of.uid == a.UIDs[name] && (of.kubelet == "" || of.kubelet == a.Kubelet)
+}
+
+// uidAnswered returns the UID of a pod that an answer lists, "" if it is unknown.
+func (e *Evidence) uidAnswered(a *Answer, name podresources.Pod) string {
+	if uid := a.UIDs[name]; uid != "" && !e.isEnded(a, name) {
+		return uid
+	}
+	uid := e.uidOf(name)
+	p := e.pods[uid]
+	if p.recreated(a.Asked) {
+		return ""
+	}
+	if p != nil && p.seen.After(a.Asked) {
+		return e.uidBefore(p, a.Asked)
+	}
+	return uid
+}
+
+// uidBefore returns the UID of the pod that had p's name when an answer was requested, before p was
+// seen. If no such pod is known, it is p's UID.
+func (e *Evidence) uidBefore(p *pod, asked time.Time) string {
+	before := e.newest(p.Pod, func(other *pod) bool {
+		return !other.seen.After(asked) && (!other.state.over() || other.over.After(asked))
+	})
+	if before == nil {
+		before = p
+	}
+	return before.UID
+}
