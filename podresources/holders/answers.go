@@ -98,45 +98,9 @@ func (e *Evidence) listPodsOf(a *Answer) map[podresources.Pod]*listedPod {
 	return next
 }
 
-// listPod records that an answer lists a pod. A static pod may be started again with the same UID,
-// whatever ended it.
-func (e *Evidence) listPod(l *listedPod, asked time.Time) {
-	p := e.pods[l.uid]
-	if p != nil && p.state == Ended && (p.by == unlisted && !p.gone || p.Static) && p.since.Before(asked) {
-		again := p.apply(listed, asked)
-		e.put(again.apply(factOf(&again.PodFacts), asked))
-	}
-}
-
 func (e *Evidence) isStatic(uid string) bool {
 	p := e.pods[uid]
 	return podresources.IsStaticUID(uid) || p != nil && p.Static
-}
-
-// doubts reports whether any pod is kept because the kubelet may not know its pods yet.
-func (e *Evidence) doubts() bool {
-	for _, l := range e.listed {
-		if l.devices && !l.unlistedSince.IsZero() && l.kept == noneRestarted {
-			return true
-		}
-	}
-	return false
-}
-
-// settled reports whether an equal answer with equal states of cgroups would change nothing. This
-// is so if no pod is kept for a limited time.
-func (e *Evidence) settled() bool {
-	for _, l := range e.listed {
-		if !l.unlistedSince.IsZero() && l.kept != noneProcesses {
-			return false
-		}
-	}
-	for _, p := range e.pods {
-		if p.isMissing() {
-			return false
-		}
-	}
-	return true
 }
 
 // nextChange returns the time at which the holders or their reasons change without new evidence;

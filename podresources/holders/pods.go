@@ -222,6 +222,16 @@ func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) {
 	}
 }
 
+// listPod records that an answer lists a pod. A static pod may be started again with the same UID,
+// whatever ended it.
+func (e *Evidence) listPod(l *listedPod, asked time.Time) {
+	p := e.pods[l.uid]
+	if p != nil && p.state == Ended && (p.by == unlisted && !p.gone || p.Static) && p.since.Before(asked) {
+		again := p.apply(listed, asked)
+		e.put(again.apply(factOf(&again.PodFacts), asked))
+	}
+}
+
 // onClock converts a time of the wall clock to the monotonic clock; now has both.
 func onClock(t, now time.Time) time.Time { return now.Add(t.Sub(now)) }
 

@@ -266,6 +266,32 @@ func (e *Evidence) unsureOf(answer *Answer, answered bool) []string {
 	return uids
 }
 
+// doubts reports whether any pod is kept because the kubelet may not know its pods yet.
+func (e *Evidence) doubts() bool {
+	for _, l := range e.listed {
+		if l.devices && !l.unlistedSince.IsZero() && l.kept == noneRestarted {
+			return true
+		}
+	}
+	return false
+}
+
+// settled reports whether an equal answer with equal states of cgroups would change nothing. This
+// is so if no pod is kept for a limited time.
+func (e *Evidence) settled() bool {
+	for _, l := range e.listed {
+		if !l.unlistedSince.IsZero() && l.kept != noneProcesses {
+			return false
+		}
+	}
+	for _, p := range e.pods {
+		if p.isMissing() {
+			return false
+		}
+	}
+	return true
+}
+
 // Quiet reports whether the kubelet need not be asked, since its last answer is still valid. If so,
 // the holders are known until shortly before now.
 func (b *Book) Quiet(now time.Time) bool {
