@@ -210,7 +210,8 @@ func (b *Book) Answered(answer *Answer) (believed bool) {
 	}
 	b.evidence.answer(answer)
 	b.version++
-	b.believed, b.settled = !b.evidence.doubts(), b.evidence.settled()
+	doubts, settled := b.evidence.doubts()
+	b.believed, b.settled = !doubts, settled
 	b.last, b.answeredVersion = *answer, b.version
 	return b.believed
 }

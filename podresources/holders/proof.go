@@ -200,8 +200,8 @@ func (e *Evidence) noAnswer(cgroups map[string]podresources.CgroupState, at time
 	return len(e.listed) != before
 }
 
-// takeCgroups processes the states of the cgroups of pods, by UID. If the kubelet does not answer, or
-// does not list a pod, they show whether it has ended.
+// takeCgroups processes the states of the cgroups of pods, by UID. If the kubelet does not answer,
+// or does not list a pod, they show whether it has ended.
 func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at time.Time) {
 	if len(states) == 0 {
 		return
@@ -266,30 +266,21 @@ func (e *Evidence) unsureOf(answer *Answer, answered bool) []string {
 	return uids
 }
 
-// doubts reports whether any pod is kept because the kubelet may not know its pods yet.
-func (e *Evidence) doubts() bool {
+// doubts reports whether any pod is kept because the kubelet may not know its pods yet, and whether
+// an equal answer with equal states of cgroups would change nothing. This is so if no pod is kept
+// for a limited time.
+func (e *Evidence) doubts() (doubts, settled bool) {
+	settled = true
 	for _, l := range e.listed {
-		if l.devices && !l.unlistedSince.IsZero() && l.kept == noneRestarted {
-			return true
-		}
-	}
-	return false
-}
-
-// settled reports whether an equal answer with equal states of cgroups would change nothing. This
-// is so if no pod is kept for a limited time.
-func (e *Evidence) settled() bool {
-	for _, l := range e.listed {
-		if !l.unlistedSince.IsZero() && l.kept != noneProcesses {
-			return false
+		if !l.unlistedSince.IsZero() {
+			doubts = doubts || l.devices && l.kept == noneRestarted
+			settled = settled && l.kept == noneProcesses
 		}
 	}
 	for _, p := range e.pods {
-		if p.isMissing() {
-			return false
-		}
+		settled = settled && !p.isMissing()
 	}
-	return true
+	return doubts, settled
 }
 
 // Quiet reports whether the kubelet need not be asked, since its last answer is still valid. If so,
