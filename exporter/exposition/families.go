@@ -35,6 +35,7 @@ const (
 	famDeviceInfo familyID = iota
 	famDeviceHardware
 	famDeviceUp
+	famDeviceState
 	famDeviceAllocations
 	famDeviceAllocated
 	famDeviceUsed
