@@ -90,6 +90,21 @@ func TestAlertsAreComplete(t *testing.T) {
 	}
 }
 
+// An idle pod without a claim is as urgent as an idle claim, and as soon.
+func TestIdlePodIsAsSevereAsIdleClaim(t *testing.T) {
+	alerts := map[string]Rule{}
+	for _, g := range newGroups(t) {
+		for _, r := range g.Rules {
+			if r.Alert == "DRAClaimIdle" || r.Alert == "DRAPodIdle" {
+				alerts[r.Alert] = Rule{Labels: r.Labels, For: r.For, KeepFiringFor: r.KeepFiringFor}
+			}
+		}
+	}
+	if diff := cmp.Diff(alerts["DRAClaimIdle"], alerts["DRAPodIdle"]); len(alerts) != 2 || diff != "" {
+		t.Errorf("%d alerts; -claim +pod:\n%s", len(alerts), diff)
+	}
+}
+
 // TestRunbook checks that the shipped runbook is up to date and has the section that each alert's
 // runbook_url names.
 func TestRunbook(t *testing.T) {

@@ -33,7 +33,6 @@ type familyID int
 
 const (
 	famDeviceInfo familyID = iota
-	famDeviceHardware
 	famDeviceUp
 	famDeviceState
 	famDeviceAllocations

@@ -38,7 +38,6 @@ func recordedNode(t *testing.T) (string, *recorder.Recorder) {
 		h.Read(readings...)
 		h.Pass(time.Second)
 		r.Record(h.Last.Snapshot)
-		r.MakeCharts(t.Context())
 	}
 	server := httptest.NewServer(NewHandler(testConfig(h, r)))
 	t.Cleanup(server.Close)
@@ -202,10 +201,7 @@ func TestRecordingsAreShared(t *testing.T) {
 		for _, want := range []int{http.StatusOK, http.StatusNotModified} {
 			request := must.Get(http.NewRequestWithContext(t.Context(), http.MethodGet, url+path, http.NoBody))(t)
 			request.Header.Set("If-None-Match", tag)
-			response, err := http.DefaultClient.Do(request)
-			if err != nil {
-				t.Fatal(err)
-			}
+			response := must.Get(http.DefaultClient.Do(request))(t)
 			_ = response.Body.Close()
 			tag = response.Header.Get("Etag")
 			if response.StatusCode != want || tag == "" {

@@ -1,6 +1,8 @@
 package scenarios
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/deviceplugin"
@@ -9,9 +11,11 @@ import (
 
 // On a node that migrates to DRA, a device plugin gives GPUs to pods. These pods hold their devices
 // and are charged, but no claim is. A GPU that the DRA driver also publishes is shown as one
-// device, and so are two time slices of one GPU.
+// device, and so are two time slices of one GPU. GPUs that no pod holds are known, since the kubelet
+// lists what plugins offer (GetAllocatableResources), also after pods have held them.
 func testDevicePlugin(t *testing.T, w *world) {
 	n := w.namespace(t, "device-plugin")
+	n.offered()
 	n.pod("whole", resourceSpec(deviceplugin.Whole, "2"))
 	n.pod("slice-a", resourceSpec(deviceplugin.Shared, "1"))
 	n.pod("slice-b", resourceSpec(deviceplugin.Shared, "1"))
@@ -44,10 +48,39 @@ func testDevicePlugin(t *testing.T, w *world) {
 	n.charges(deviceplugin.SlicedUUID, podPart("slice-a", 0.5), podPart("slice-b", 0.5))
 	n.healthy(gpudriver.Worn, gpudriver.WornUUID(), "healthy")
 	n.noClaims()
+	n.offered(deviceplugin.UnlistedUUID, deviceplugin.SlicedUUID)
 	n.remove("whole", 1)
 	n.agree(2)
+	n.offered(deviceplugin.SlicedUUID)
 	n.clear()
 	n.noClaims()
+	n.offered()
+}
+
+// offered waits until each exporter shows each GPU that only a device plugin offers, once, and that
+// somebody holds exactly the given ones.
+func (n *namespace) offered(heldUUIDs ...string) {
+	n.Helper()
+	eventually(n.T, "the exporters know what device plugins offer", func() error {
+		for _, e := range n.exporters {
+			r, err := e.report()
+			if err != nil {
+				return err
+			}
+			for _, uuid := range []string{deviceplugin.UnlistedUUID, deviceplugin.SlicedUUID, deviceplugin.SpareUUID} {
+				count, shares := 0, 0
+				for i := range r.Devices {
+					if r.Devices[i].UUID == uuid {
+						count, shares = count+1, shares+len(r.Devices[i].Shares)
+					}
+				}
+				if held := slices.Contains(heldUUIDs, uuid); count != 1 || held != (shares > 0) {
+					return fmt.Errorf("%s: %d devices are GPU %s, with %d shares; want one, held: %v", e.name, count, uuid, shares, held)
+				}
+			}
+		}
+		return nil
+	})
 }
 
 // noClaims checks that the exporters show no claim in the namespace, not even one without a name.
