@@ -245,9 +245,7 @@ func (e *emission) device(d *book.Device, state book.State) {
 	if d.Up != book.UpUnknown {
 		e.gauge(famDeviceUp, base, float64(d.Up))
 	}
-	if state != book.StateUnavailable {
-		e.gauge(famDeviceState, e.with(base, "state", exportedState(state), "reason", reasonOf(d, state)), 1)
-	}
+	e.state(base, d, state)
 	e.gauge(famDeviceAllocations, base, float64(d.Allocations()))
 	e.counter(famDeviceAllocated, device, d.Allocated, d.Born, d.Born)
 	if d.Used >= 0 {

@@ -29,11 +29,10 @@ func deviceFamilies() map[familyID]Family {
 		},
 		famDeviceState: {
 			Name: "dra_device_state", Origin: fromKubelet + ", sources", Labels: append(device, "state", "reason"),
-			Help: "1 for the state of the device, the first that applies: " + strings.Join(exportedStates(), ", ") + ". held: " +
-				"by a claim or a pod, and measured, whether it is used or not. Absent while nothing can hold the device, such as a " +
-				"possible MIG device. reason: of unhealthy " + reasonLost + " (held, and its telemetry is not readable), " +
-				reasonUnreadable + " (not held), " + reasonLinkDown + " (held, and no link is up) or " + reasonReported +
-				" (dra_device_health); of tainted and free " + reasonNoTelemetry + " (dra_device_up is not 1); else empty.",
+			Help: "1 for the state of the device, the first that applies: unhealthy, stalled, guest, unmeasured, held (and " +
+				"measured: used or not), partitioned, tainted, free. Absent while nothing can hold it, as a possible MIG device. " +
+				"reason: of unhealthy lost (held, and its telemetry is not readable), unreadable (not held), link_down (held, and " +
+				"no link is up) or reported (dra_device_health); of tainted and free no_telemetry; else empty.",
 		},
 		famDeviceAllocations: {
 			Name: "dra_device_allocations", Origin: fromKubelet, Labels: device,

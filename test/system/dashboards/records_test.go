@@ -9,8 +9,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
 )
 
-// TestRecords evaluates records: the states of a partitioned and an unhealthy device, the kind of a device's last error long after it, as on the Fleet dashboard, and the number of
-// incidents.
+// TestRecords evaluates records: the states of a partitioned and an unhealthy device, the kind of a
+// device's last error long after it, as on the Fleet dashboard, and the number of incidents.
 func TestRecords(t *testing.T) {
 	t.Parallel()
 	once := func(at int) course {
