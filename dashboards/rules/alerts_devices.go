@@ -27,7 +27,7 @@ func deviceAlerts(o *Options) []alert {
 		{
 			name: "DRATaintedDeviceHeld", severity: info, hold: o.For, keep: o.KeepFiring,
 			expr: `
-			max by (<device>, key, source) (dra_device_tainted{effect="NoExecute"})
+			max by (<device>, key, source) (dra_device_tainted{effect="NoExecute"}) == 1
 			and on (<device>) device:dra_allocations:max`,
 			summary: aDevice + " is tainted with NoExecute and still held.",
 			description: "Taint {{ $labels.key }}, set by a {{ $labels.source }}, evicts the pods that use the device, but a " +

@@ -248,7 +248,7 @@ func costs() []recording {
 	return []recording{
 		{name: "claim:dra_cost:per_day", unit: query.Unit{Money: 1, Scale: 1}, expr: `
 			24 * sum by (<holder>) (
-			  (group by (<claim device>) (dra_claim_device_info{admin_access="false"}) or ` + unclaimed + `)
+			  group by (<holder device>) (dra_claim_device_info{admin_access="false"} or ` + unclaimed + `)
 			    * on (<device>) group_left () (device:dra_price:per_hour / on (<device>) device:dra_allocations:max)
 			)`},
 		// Of the holders that are idle as a whole.
