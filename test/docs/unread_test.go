@@ -16,8 +16,8 @@ import (
 )
 
 // TestUnread: deployments/SIZING.md lists the families of claims and pods, of what is unattributed,
-// of peaks and of used time that no board, rule or document reads, and these are off by default. Readings of
-// devices are for whoever has such hardware.
+// of peaks and of used time that no board, rule or document reads, and these are off by default.
+// Readings of devices are for whoever has such hardware.
 func TestUnread(t *testing.T) {
 	var readers []string
 	for _, pattern := range []string{"rules.yaml", "grafana/*.json", "compat/*.yaml"} {
