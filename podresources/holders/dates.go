@@ -119,20 +119,12 @@ func (d *Dates) date(allocations []podresources.Allocation, signs Signs, now tim
 	d.calls++
 	d.waiting = false
 	all := slices.Clone(allocations)
-	view := podresources.View{At: when.until, Allocations: all}
-	withheld := map[int]bool{}
+	view := podresources.View{At: when.until, Allocations: make([]podresources.Allocation, 0, len(all))}
 	for i := range all {
-		if shown, from := d.dateHolders(&all[i], &when, now); !shown {
+		if shown, from := d.dateHolders(&all[i], &when, now); shown {
+			view.Allocations = append(view.Allocations, all[i])
+		} else {
 			d.withhold(&view, all[i].Device, from)
-			withheld[i] = true
-		}
-	}
-	if len(withheld) > 0 {
-		view.Allocations = make([]podresources.Allocation, 0, len(all))
-		for i := range all {
-			if !withheld[i] {
-				view.Allocations = append(view.Allocations, all[i])
-			}
 		}
 	}
 	d.end(&when, now)
@@ -310,11 +302,7 @@ func (d *Dates) withhold(view *podresources.View, device driver.ID, from time.Ti
 // end ends the holds that the present call does not have, and forgets those that ended more than
 // keepEnded ago.
 func (d *Dates) end(when *changeTimes, now time.Time) {
-	old := slices.IndexFunc(d.ended, func(a podresources.Allocation) bool { return now.Sub(endOf(&a)) <= keepEnded })
-	if old < 0 {
-		old = len(d.ended)
-	}
-	d.ended = slices.Delete(d.ended, 0, old)
+	d.ended = slices.DeleteFunc(d.ended, func(a podresources.Allocation) bool { return now.Sub(endOf(&a)) > keepEnded })
 	for i := range d.ended {
 		when.unprepare(&d.ended[i])
 	}
