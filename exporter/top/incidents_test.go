@@ -9,7 +9,6 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
-	"github.com/dra-exporter/dra-exporter/exporter/web/decode"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -28,13 +27,9 @@ func TestIncidents(t *testing.T) {
 	now := report("").Time
 	ended := now.Add(-time.Minute)
 	node := func(name string, i *recorder.Incident) Node {
-		return Node{
-			Name:  name,
-			Fetch: func(context.Context, *decode.Account) (present.Report, error) { return report(name), nil },
-			Incidents: func(context.Context, *decode.Account, string) (present.IncidentsReport, error) {
-				return present.IncidentsReport{Node: name, Incidents: []*recorder.Incident{i}}, nil
-			},
-		}
+		return answering(name, map[string]any{
+			snapshotPath: report(name), incidentsPath: present.IncidentsReport{Node: name, Incidents: []*recorder.Incident{i}},
+		})
 	}
 	c := Config{
 		Find: func(context.Context) ([]Node, error) {
