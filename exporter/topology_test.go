@@ -24,8 +24,8 @@ func (p *fakePaths) PCIPaths(addresses []string) (map[string]driver.PCIPath, boo
 	return map[string]driver.PCIPath{"0000:01:00.0": {NUMANode: "0"}, "0000:02:00.0": {NUMANode: "1"}}, true
 }
 
-// TestTopologyPerChange checks that topologies are computed when the allocations change, and each
-// five seconds, and not at each tick.
+// TestTopologyPerChange checks that topologies are computed when the allocations or the hardware
+// change, or not all paths could be read, and not at each tick.
 func TestTopologyPerChange(t *testing.T) {
 	paths := &fakePaths{}
 	pods := topologies{paths: paths}
@@ -80,4 +80,9 @@ func TestTopologyPerChange(t *testing.T) {
 	now, paths.hangs = now.Add(topologyEvery), false
 	check("asked again", devices("pod", "pod"), join.Across, 7)
 	check("known", devices("pod", "pod"), join.Across, 7)
+	now = now.Add(topologyEvery)
+	check("the hardware is the same", devices("pod", "pod"), join.Across, 7)
+	check("too early to look at the hardware", told, join.Across, 7)
+	now = now.Add(topologyEvery)
+	check("asked again", told, join.SameNUMANode, 8)
 }

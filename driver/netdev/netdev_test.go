@@ -215,7 +215,7 @@ func TestTemperature(t *testing.T) {
 	m.Clock = m.Clock.Add(factsEvery)
 	m.Write(monitor + "temp1_input: hot\n")
 	samples, err := m.source.Sample(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "read temperature of network interface ens1f0np0") {
+	if err == nil || !strings.Contains(err.Error(), "read sensor asic of network interface ens1f0np0") {
 		t.Errorf("error %v of a sensor that can't be read", err)
 	}
 	got := drivertest.Values(byName(samples)["ens1f0np0"])

@@ -56,7 +56,7 @@ func (c Config) routes() []route {
 	documents := newAnswers(&c, 2, turns, turns)
 	recordings := newAnswers(&c, 4, turns, turns) // many different ones, because of queries
 	snapshot := func(_ context.Context, w io.Writer, s *exposition.Snapshot) error {
-		return present.WriteReport(w, s, c.Node, c.QuietAfter)
+		return present.WriteReport(w, s, c.about())
 	}
 	summary := func(_ context.Context, w io.Writer, s *exposition.Snapshot) error {
 		return json.NewEncoder(w).Encode(present.NewSummary(s, c.about()))
