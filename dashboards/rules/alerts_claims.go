@@ -97,7 +97,7 @@ func stalledAlerts(o *Options) []alert {
 		{
 			name: "DRAClaimStalled", severity: warning, hold: o.For, keep: o.KeepFiring,
 			expr: `
-			count by (<claim>) (max by (<claim device>) (dra_claim_stalled) == 1)`,
+			count by (<claim>) (max by (<claim device>) (dra_claim_stalled{reason!=""}) == 1)`,
 			summary: aClaim + " keeps its devices busy without progress.",
 			description: "{{ $value }} of the claim's devices on " + aNode + " are fully utilized without a pause, but no " +
 				"other measured quantity shows progress, as when a collective operation hangs." +

@@ -27,8 +27,8 @@ func deviceAlerts(o *Options) []alert {
 		{
 			name: "DRATaintedDeviceHeld", severity: info, hold: o.For, keep: o.KeepFiring,
 			expr: `
-			max by (<device>, key, source) (dra_device_tainted{effect="NoExecute"})
-			and on (<device>) (device:dra_allocations:max > 0)`,
+			max by (<device>, key, source) (dra_device_tainted{effect="NoExecute"}) == 1
+			and on (<device>) device:dra_allocations:max`,
 			summary: aDevice + " is tainted with NoExecute and still held.",
 			description: "Taint {{ $labels.key }}, set by a {{ $labels.source }}, evicts the pods that use the device, but a " +
 				"claim has held it for <for>." + heldBy,
@@ -106,7 +106,7 @@ func lostDeviceAlerts(o *Options) []alert {
 			expr: `
 			count by (cluster, node) (group by (<device>) (device:dra_lost:info))
 			and on (cluster, node) (
-			  max by (cluster, node, source) (dra_exporter_source_up{source!~"` + holderSources + `"}) == 0
+			  max by (cluster, node, source) (node:dra_failing_source:info{source!~"` + holderSources + `"}) == 1
 			)`,
 			summary: "Claimed devices on " + aNode + " can no longer be read, since a source fails: {{ $value }}.",
 			description: `It has failed for <for>.{{ with printf "max by (source) (dra_exporter_source_up{cluster='%s',` +
@@ -134,7 +134,7 @@ func loadAlerts(o *Options) []alert {
 			name: "DRADeviceThrottled", severity: warning, hold: o.For, keep: o.KeepFiring,
 			expr: `
 			max by (<device>, reason) (rate(dra_device_throttled_seconds_total{reason!="idle"}[<error window>]) > <throttled>)
-			and on (<device>) (device:dra_allocations:max > 0)`,
+			and on (<device>) device:dra_allocations:max`,
 			summary: aDevice + " is throttled ({{ $labels.reason }}).",
 			description: "It ran below its maximum clocks for {{ $value | humanizePercentage }} of the last <error window>, " +
 				"with the reason {{ $labels.reason }}." + heldBy,

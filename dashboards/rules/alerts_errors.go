@@ -224,7 +224,7 @@ func valueAlerts(o *Options) []alert {
 		},
 		{
 			name: "DRAExporterSourceDown", severity: warning, hold: o.For, keep: o.KeepFiring,
-			expr:        `max by (cluster, node, source) (dra_exporter_source_up) == 0`,
+			expr:        `max by (cluster, node, source) (node:dra_failing_source:info) == 1`,
 			summary:     "Source {{ $labels.source }} of dra-exporter on " + aNode + " fails.",
 			description: "It has failed for <for>.",
 			meaning: "One of the exporter's sources cannot be read; the others continue. If `podresources` (the kubelet) " +

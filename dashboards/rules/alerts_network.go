@@ -5,7 +5,7 @@ func networkLinkAlerts(o *Options) []alert {
 	return []alert{
 		{
 			name: "DRADeviceLinkDown", severity: critical, hold: o.For, keep: o.KeepFiring,
-			expr:        "(" + linkDown + ") and on (<device>) (device:dra_allocations:max > 0)",
+			expr:        "max by (<device>) (" + linkDown + ") == 1",
 			summary:     aDevice + " is claimed, and its link is down.",
 			description: "No port of it has been up for <for> while a claim holds it." + heldBy,
 			meaning: "The device works but its link does not: the cause is the cable, the module, the switch port or, with " +
@@ -16,7 +16,7 @@ func networkLinkAlerts(o *Options) []alert {
 				"it, look at the switch.",
 			mitigation: "Taint the device, so that no new claim gets it; move the job. Reseat or replace cable and module; " +
 				"check the switch's port.",
-			queries: []string{linkDown},
+			queries: []string{`max by (<device>) (dra_device_link_up) == 0`},
 		},
 		{
 			name: "DRADeviceLinkFlapping", severity: warning, keep: o.KeepFiring,

@@ -409,7 +409,7 @@ type activeTime struct {
 	used      float64   // seconds in which it was active for the account
 	usedUntil time.Time // earlier activity is counted in used
 	unsampled float64   // seconds before usedUntil in which others were active, and no sample has shown that it was
-	watched   bool      // the account's own activity has been known at some time
+	watched   bool      // the device's activity has been measured at some time
 }
 
 // samplesApart is the longest time between two samples of a holder in which the device's activity
