@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 func TestNormalizePCI(t *testing.T) {
@@ -34,9 +35,7 @@ func TestNormalizePCI(t *testing.T) {
 		{"０000:3b:00.0", ""},     // a digit, but not of ASCII
 		{"\x10\x11:00:00.0", ""}, // digits with a bit missing
 	} {
-		if got := driver.NormalizePCI(tc.address); got != tc.want {
-			t.Errorf("NormalizePCI(%q) = %q, want %q", tc.address, got, tc.want)
-		}
+		expect.Is(t, driver.NormalizePCI(tc.address), tc.want, "NormalizePCI(%q) =", tc.address)
 	}
 }
 
@@ -53,12 +52,9 @@ func FuzzNormalizePCI(f *testing.F) {
 		if got == "" {
 			return
 		}
-		if strings.Trim(s, "0123456789abcdefABCDEF:.-_") != "" {
-			t.Errorf("NormalizePCI(%q) = %q of more than digits and separators", s, got)
-		}
-		if !normal.MatchString(got) {
-			t.Errorf("NormalizePCI(%q) = %q is not in the kernel's form", s, got)
-		}
+		expect.That(t, strings.Trim(s, "0123456789abcdefABCDEF:.-_") == "",
+			"NormalizePCI(%q) = %q of more than digits and separators", s, got)
+		expect.That(t, normal.MatchString(got), "NormalizePCI(%q) = %q is not in the kernel's form", s, got)
 		if again := driver.NormalizePCI(got); again != got {
 			t.Errorf("NormalizePCI(%q) = %q, and of that %q", s, got, again)
 		}
@@ -79,9 +75,7 @@ func TestIDCompare(t *testing.T) {
 	}
 	shuffled := []driver.ID{want[4], want[1], want[5], want[0], want[3], want[2]}
 	slices.SortFunc(shuffled, driver.ID.Compare)
-	if !slices.Equal(shuffled, want) {
-		t.Errorf("sorted: %v", shuffled)
-	}
+	expect.That(t, slices.Equal(shuffled, want), "sorted: %v", shuffled)
 	if got := want[3].String(); got != "a/b/c" {
 		t.Errorf("String() = %q", got)
 	}

@@ -69,9 +69,8 @@ func TestQuantities(t *testing.T) {
 	}
 	expect.Equal(t, "readings", want, nvidiatest.Values(got), nvidiatest.Approximately())
 	for _, r := range got.Readings {
-		if age := c.Sub(r.At); age < 0 || age > 10*time.Second {
-			t.Errorf("%v%q is of %v ago", r.Quantity, r.Labels, age)
-		}
+		age := c.Sub(r.At)
+		expect.That(t, age >= 0 && age <= 10*time.Second, "%v%q is of %v ago", r.Quantity, r.Labels, age)
 	}
 	wantHardware := driver.Hardware{
 		UUID: g.UUID(), PCI: "0000:1b:00.0", Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3", Serial: "1650823456700",
@@ -96,9 +95,7 @@ func TestVocabularies(t *testing.T) {
 				"energy": g.Energy, "clock sm": g.ClockSM, "clock memory": g.ClockMemory, "clock video": g.ClockVideo,
 				"power": g.Power, "fan_speed": g.Condition.Fan,
 			} {
-				if math.Abs(got[name]-want) > 1e-9*want {
-					t.Errorf("%s is %v, want %v", name, got[name], want)
-				}
+				expect.That(t, math.Abs(got[name]-want) <= 1e-9*want, "%s is %v, want %v", name, got[name], want)
 			}
 		})
 	}
@@ -142,13 +139,10 @@ func TestInstances(t *testing.T) {
 	}
 	expect.Equal(t, "readings of the instances", want, got, nvidiatest.Approximately())
 	for _, name := range []string{"utilization", "memory_used", "memory_capacity", "occupancy", "engine_utilization sm"} {
-		if v, ok := parent[name]; ok {
-			t.Errorf("the parent has %s %v, which its instances have too", name, v)
-		}
+		v, ok := parent[name]
+		expect.That(t, !ok, "the parent has %s %v, which its instances have too", name, v)
 	}
-	if parent["power"] != machine.GPUs[1].Power || parent["errors xid 48"] != 1 {
-		t.Errorf("the parent has %v", parent)
-	}
+	expect.That(t, parent["power"] == machine.GPUs[1].Power && parent["errors xid 48"] == 1, "the parent has %v", parent)
 	wantHardware := driver.Hardware{
 		Kind: driver.KindPartition, Parent: machine.GPUs[1].UUID(), Instance: "7/0", Vendor: "nvidia",
 		Profile: "1g.10gb", DriverVersion: "580.65.06", CUDAVersion: "13.0",
@@ -180,9 +174,8 @@ func TestRepartition(t *testing.T) {
 		expect.Equal(t, "instances", step.want, instances())
 	}
 	c.Advance(10)
-	if _, ok := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.MemoryUsed); !ok {
-		t.Error("the memory of a GPU whose MIG mode was switched off is not read")
-	}
+	_, ok := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.MemoryUsed)
+	expect.That(t, ok, "the memory of a GPU whose MIG mode was switched off is not read")
 }
 
 // A MIG device of another profile is another one, though its numbers are the same: nothing that was
@@ -226,9 +219,8 @@ func TestXIDs(t *testing.T) {
 	machine.XID(0, 79, -1, -1)
 	c.Advance(1)
 	for range 5 {
-		if a, b := count("31"), count("79"); a != 2 || b != 1 {
-			t.Errorf("XID 31 was counted %v times, want 2, and 79 %v times, want 1", a, b)
-		}
+		a, b := count("31"), count("79")
+		expect.That(t, a == 2 && b == 1, "XID 31 was counted %v times, want 2, and 79 %v times, want 1", a, b)
 		c.Advance(1)
 	}
 	machine.XID(0, 31, -1, -1)
@@ -278,9 +270,7 @@ func TestClockAhead(t *testing.T) {
 	s := newSource(t, c, nil)
 	for range 3 {
 		for _, r := range nvidiatest.Sample(t, s)[0].Readings {
-			if r.At.After(c.Time) {
-				t.Errorf("%v is of %v, and it is %v", r.Quantity, r.At, c.Time)
-			}
+			expect.That(t, !r.At.After(c.Time), "%v is of %v, and it is %v", r.Quantity, r.At, c.Time)
 		}
 		c.Advance(1)
 	}
@@ -296,9 +286,8 @@ func TestSlowReader(t *testing.T) {
 		nvidiatest.Sample(t, s)
 	}
 	rate := machine.GPUs[0].PCIeTransmitRate
-	if v, _ := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.IOBytes, "pcie", "transmit"); v != 12*rate {
-		t.Errorf("%v bytes in 12 s at %v per second", v, rate)
-	}
+	v, _ := nvidiatest.Value(nvidiatest.Sample(t, s)[0], driver.IOBytes, "pcie", "transmit")
+	expect.That(t, v == 12*rate, "%v bytes in 12 s at %v per second", v, rate)
 }
 
 // A rate applies to the time since the previous one, unless that is too long ago.
@@ -349,12 +338,8 @@ func FuzzNumber(f *testing.F) {
 		blank := dcgm.DCGM_FT_FP64_BLANK
 		if kind == dcgm.DCGM_FT_INT64 {
 			blank = float64(dcgm.DCGM_FT_INT64_BLANK)
-			if int64(bits) >= dcgm.DCGM_FT_INT64_BLANK {
-				t.Errorf("the blank value %x became %v", bits, v)
-			}
+			expect.That(t, int64(bits) < dcgm.DCGM_FT_INT64_BLANK, "the blank value %x became %v", bits, v)
 		}
-		if math.IsNaN(v) || math.IsInf(v, 0) || v > blank {
-			t.Errorf("type %d: %x became %v", kind, bits, v)
-		}
+		expect.That(t, !math.IsNaN(v) && !math.IsInf(v, 0) && v <= blank, "type %d: %x became %v", kind, bits, v)
 	})
 }

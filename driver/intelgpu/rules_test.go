@@ -43,13 +43,10 @@ func TestIdleCounter(t *testing.T) {
 			got := drivertest.Values(m.sample()[battlemage])
 			share, known := got["utilization"]
 			engine, knownEngine := got["engine_utilization render"]
-			if known != tc.known || knownEngine != tc.known || share != tc.want || engine != tc.want {
-				t.Errorf("utilization %v, %v, of the engine %v, %v; want %v, %v", share, known, engine, knownEngine, tc.want,
-					tc.known)
-			}
-			if _, ok := got["engine_utilization video"]; !ok {
-				t.Error("the other GT's is unknown too")
-			}
+			expect.That(t, known == tc.known && knownEngine == tc.known && share == tc.want && engine == tc.want,
+				"utilization %v, %v, of the engine %v, %v; want %v, %v", share, known, engine, knownEngine, tc.want, tc.known)
+			_, ok := got["engine_utilization video"]
+			expect.That(t, ok, "the other GT's is unknown too")
 		})
 	}
 }
@@ -61,9 +58,8 @@ func TestNoIdleState(t *testing.T) {
 		m.Write(arcGT + "rc6_enable: " + enabled + "\n")
 		m.sample()
 		m.Clock = m.Clock.Add(time.Second) // the counter stands still
-		if share, ok := drivertest.Values(m.sample()[arc])["utilization"]; ok != known || known && share != 1 {
-			t.Errorf("rc6_enable %s: utilization %v, %v", enabled, share, ok)
-		}
+		share, ok := drivertest.Values(m.sample()[arc])["utilization"]
+		expect.That(t, ok == known && (!known || share == 1), "rc6_enable %s: utilization %v, %v", enabled, share, ok)
 	}
 }
 
@@ -107,9 +103,7 @@ func TestSuspended(t *testing.T) {
 	m.Write(battlemageFolder + "power/runtime_status: active\n" + battlemageFolder + "tile0/gt0/gtidle/name: gt0-rc\n")
 	m.later(time.Second)
 	got := drivertest.Values(m.sample()[battlemage])
-	if got["energy"] == 0 || got["utilization"] != 0 || got["power"] != 0 {
-		t.Errorf("just after: %v", got)
-	}
+	expect.That(t, got["energy"] != 0 && got["utilization"] == 0 && got["power"] == 0, "just after: %v", got)
 	m.later(slowEvery)
 	m.sample()
 	expect.Equal(t, "series later", len(wholeServer()[battlemage]), len(drivertest.Values(m.sample()[battlemage])))
@@ -155,9 +149,7 @@ func TestStatus(t *testing.T) {
 				got += condition
 			}
 		}
-		if got != want {
-			t.Errorf("%s: %q, want %q", status, got, want)
-		}
+		expect.That(t, got == want, "%s: %q, want %q", status, got, want)
 	}
 }
 
@@ -174,9 +166,7 @@ func TestNPUInTurn(t *testing.T) {
 	}
 	m.later(npuEvery)
 	for _, r := range m.sample()[npu].Readings {
-		if !r.At.Equal(m.Clock) {
-			t.Errorf("%v is of %v, want %v", r.Quantity, r.At, m.Clock)
-		}
+		expect.That(t, r.At.Equal(m.Clock), "%v is of %v, want %v", r.Quantity, r.At, m.Clock)
 	}
 }
 
@@ -230,9 +220,7 @@ func TestInTurns(t *testing.T) {
 		}
 		m.Clock = m.Clock.Add(time.Second)
 	}
-	if len(read) != devices {
-		t.Errorf("%d devices were read wholly", len(read))
-	}
+	expect.That(t, len(read) == devices, "%d devices were read wholly", len(read))
 }
 
 // cards is a tree of GPUs of xe.

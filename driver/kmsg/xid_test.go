@@ -8,6 +8,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/xid"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The lines are as NVIDIA's drivers of several versions write them.
@@ -172,9 +173,8 @@ func FuzzKernelLog(f *testing.F) {
 			}
 			failures, _ := parseText(r.text)
 			for _, f := range failures {
-				if driver.NormalizePCI(f.pci) != f.pci || f.pci == "" && !f.lost || f.code < 0 || f.pid < 0 {
-					t.Fatalf("%q: %+v", r.text, f)
-				}
+				must.That(t, driver.NormalizePCI(f.pci) == f.pci && (f.pci != "" || f.lost) && f.code >= 0 && f.pid >= 0,
+					"%q: %+v", r.text, f)
 			}
 		}
 	})

@@ -96,9 +96,8 @@ func TestCounterProperties(t *testing.T) {
 			}
 			want += rise
 			c.advance(raw, time.Unix(int64(step)+2, 0))
-			if c.Value != want || !c.since.Equal(since) {
-				t.Fatalf("step %d: %v since %v, want %v since %v", step, c.Value, c.since, want, since)
-			}
+			must.That(t, c.Value == want && c.since.Equal(since),
+				"step %d: %v since %v, want %v since %v", step, c.Value, c.since, want, since)
 		}
 	})
 }

@@ -153,9 +153,8 @@ func TestFabricState(t *testing.T) {
 func TestPerformanceState(t *testing.T) {
 	machine.Reset(1)
 	machine.GPUs[0].Condition.PerformanceState = 32
-	if v, ok := nvidiatest.Value(nvidiatest.Sample(t, newSource(t, newClock(), nil))[0], driver.PerformanceState); ok {
-		t.Errorf("NVML_PSTATE_UNKNOWN is read as %v", v)
-	}
+	v, ok := nvidiatest.Value(nvidiatest.Sample(t, newSource(t, newClock(), nil))[0], driver.PerformanceState)
+	expect.That(t, !ok, "NVML_PSTATE_UNKNOWN is read as %v", v)
 }
 
 // NVLink 5 counts recoveries in a field of its own, and none of the older errors.
@@ -174,9 +173,8 @@ func TestRefusedField(t *testing.T) {
 	c := &machine.GPUs[0].Condition
 	c.NVLinkRecovery, c.NVLink5Recovery = nan(), -1
 	got := nvidiatest.Sample(t, newSource(t, newClock(), nil))[0]
-	if v, ok := nvidiatest.Value(got, driver.Errors, "nvlink", "recovery"); ok {
-		t.Errorf("nvlink recovery is %v", v)
-	}
+	v, ok := nvidiatest.Value(got, driver.Errors, "nvlink", "recovery")
+	expect.That(t, !ok, "nvlink recovery is %v", v)
 }
 
 // Errors of the PCIe link are the kernel's counts.

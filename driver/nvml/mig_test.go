@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/inventory"
 	"github.com/dra-exporter/dra-exporter/driver/nvidia/nvidiatest"
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 func TestInstances(t *testing.T) {
@@ -24,9 +25,7 @@ func TestInstances(t *testing.T) {
 	nvidiatest.Sample(t, s)
 	c.Advance(1)
 	samples := nvidiatest.Sample(t, s)
-	if len(samples) != 5 {
-		t.Fatalf("%d samples of 2 GPUs and 3 instances", len(samples))
-	}
+	must.That(t, len(samples) == 5, "%d samples of 2 GPUs and 3 instances", len(samples))
 	parent, instance := &machine.GPUs[1], &machine.GPUs[1].Instances[2]
 	got := of(t, samples, instance.UUID())
 	wantHardware := driver.Hardware{
@@ -57,9 +56,8 @@ func TestInstances(t *testing.T) {
 	if v, _ := nvidiatest.Value(whole, driver.Power); v != parent.Power {
 		t.Errorf("power of the parent is %v", v)
 	}
-	if len(whole.Hardware.DeviceNodes) > 0 {
-		t.Errorf("the parent has the device nodes %v, which its instances have too", whole.Hardware.DeviceNodes)
-	}
+	expect.That(t, len(whole.Hardware.DeviceNodes) == 0,
+		"the parent has the device nodes %v, which its instances have too", whole.Hardware.DeviceNodes)
 }
 
 // The share of a MIG device is by the compute slices of its profile.
@@ -116,9 +114,7 @@ func TestRepartition(t *testing.T) {
 		t.Fatalf("with 7 instances: %v", got)
 	}
 	uuids()
-	if machine.GPMSamples != 14 {
-		t.Errorf("%d GPM samples are allocated for 7 instances", machine.GPMSamples)
-	}
+	expect.That(t, machine.GPMSamples == 14, "%d GPM samples are allocated for 7 instances", machine.GPMSamples)
 	for i := 1; i < 7; i++ {
 		g.Instances[i].Present = 0
 	}
@@ -128,9 +124,7 @@ func TestRepartition(t *testing.T) {
 		t.Errorf("after another partitioning: %v", got)
 	}
 	uuids()
-	if machine.GPMSamples != 4 {
-		t.Errorf("%d GPM samples are allocated for 2 instances", machine.GPMSamples)
-	}
+	expect.That(t, machine.GPMSamples == 4, "%d GPM samples are allocated for 2 instances", machine.GPMSamples)
 	if got := of(t, nvidiatest.Sample(t, s), "MIG-new").Hardware.Placement; got != "nvidia/0/9/4" {
 		t.Errorf("placement %q", got)
 	}
@@ -167,9 +161,8 @@ func TestSharedGPUInstance(t *testing.T) {
 		samples = nvidiatest.Sample(t, s)
 		for i, want := range []float64{0, 1, 0} {
 			instance := of(t, samples, machine.GPUs[0].Instances[i].UUID())
-			if n, _ := nvidiatest.Value(instance, driver.Errors, "xid", "43"); n != want {
-				t.Errorf("compute instance %d has %v XID errors, want %v", i, n, want)
-			}
+			n, _ := nvidiatest.Value(instance, driver.Errors, "xid", "43")
+			expect.That(t, n == want, "compute instance %d has %v XID errors, want %v", i, n, want)
 		}
 	}
 }
@@ -189,7 +182,6 @@ func TestInstancesWithoutGPM(t *testing.T) {
 		"memory_used": instance.Memory, "memory_capacity": instance.MemoryTotal, "memory_reserved": instance.MemoryReserved,
 	}
 	expect.Equal(t, "readings of an instance", want, nvidiatest.Values(of(t, samples, instance.UUID())))
-	if v, ok := nvidiatest.Value(samples[0], driver.Utilization); ok {
-		t.Errorf("the parent's utilization is %v, which nobody knows", v)
-	}
+	v, ok := nvidiatest.Value(samples[0], driver.Utilization)
+	expect.That(t, !ok, "the parent's utilization is %v, which nobody knows", v)
 }

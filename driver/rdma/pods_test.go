@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -41,9 +42,8 @@ func TestPods(t *testing.T) {
 			m.attached = []driver.Attachment{attachment(h, 41, 42)}
 			s := m.sample()["nic"]
 			got := drivertest.Values(s)
-			if s.Driver != "dra.net" || got["io_bytes rdma receive"] != 1000 || got["link_up rdma 1"] != 1 {
-				t.Errorf("in the pod: %+v", s)
-			}
+			expect.That(t, s.Driver == "dra.net" && got["io_bytes rdma receive"] == 1000 && got["link_up rdma 1"] == 1,
+				"in the pod: %+v", s)
 			for _, path := range []string{"class", "devices"} {
 				must.Do(t, os.RemoveAll(filepath.Join(m.Root, "proc", "42", "root", "sys", path)))
 			}
@@ -88,9 +88,8 @@ func TestNotInPods(t *testing.T) {
 				m.source.isSysfs = sysfs.IsSysfs // the real one, which a folder of a test is not
 			}
 			samples, err := m.source.Sample(t.Context())
-			if !errors.Is(err, tc.want) || len(samples) != 6 {
-				t.Errorf("%d samples, error %v, want %v", len(samples), err, tc.want)
-			}
+			expect.That(t, errors.Is(err, tc.want) && len(samples) == 6,
+				"%d samples, error %v, want %v", len(samples), err, tc.want)
 		})
 	}
 }

@@ -100,9 +100,8 @@ func TestDrivers(t *testing.T) {
 			m.sample()
 			m.Later(slowEvery)
 			expect.Equal(t, "", tc.want, drivertest.Values(m.sample()["dev_0"]))
-			if lines := m.source.Describe(); len(lines) > 0 {
-				t.Errorf("check says %q", lines)
-			}
+			lines := m.source.Describe()
+			expect.That(t, len(lines) == 0, "check says %q", lines)
 		})
 	}
 }
@@ -124,9 +123,7 @@ func TestUnknownCounters(t *testing.T) {
 func TestTables(t *testing.T) {
 	seen := map[string]bool{}
 	for name := range strings.FieldsSeq(hardwareEvents + " " + hardwareOperations + settings) {
-		if seen[name] {
-			t.Errorf("%s is there twice", name)
-		}
+		expect.That(t, !seen[name], "%s is there twice", name)
 		seen[name] = true
 	}
 	for path, m := range newTables() {

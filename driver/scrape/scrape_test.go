@@ -367,9 +367,8 @@ func TestSampleFailure(t *testing.T) {
 				{Driver: first[1].Driver, Hardware: first[1].Hardware},
 			}
 		}
-		if diff := cmp.Diff(want, samples); diff != "" {
-			t.Fatalf("after %v: %s", elapsed, diff)
-		}
+		diff := cmp.Diff(want, samples)
+		must.That(t, diff == "", "after %v: %s", elapsed, diff)
 	}
 	p.handler.Store(nil)
 	c.advance(5 * time.Second)
@@ -391,12 +390,9 @@ func TestSorted(t *testing.T) {
 		for _, k := range order {
 			got = append(got, k.value)
 		}
-		if !slices.Equal(got, slices.Sorted(slices.Values(names))) {
-			t.Errorf("the keys of %q are in the order %q", names, got)
-		}
-		if again := a.sorted(order); len(order) > 0 && &again[0] != &order[0] {
-			t.Errorf("the keys of %q are sorted again", names)
-		}
+		expect.That(t, slices.Equal(got, slices.Sorted(slices.Values(names))),
+			"the keys of %q are in the order %q", names, got)
+		expect.That(t, len(order) == 0 || &a.sorted(order)[0] == &order[0], "the keys of %q are sorted again", names)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -64,9 +65,7 @@ func TestPCIPathOf(t *testing.T) {
 				must.Do(t, os.Symlink("../../../devices/"+tt.folder, link))
 			}
 			got, err := PCIPathOf(root, address)
-			if err != nil || got != tt.want {
-				t.Errorf("got %+v, %v, want %+v", got, err, tt.want)
-			}
+			expect.That(t, err == nil && got == tt.want, "got %+v, %v, want %+v", got, err, tt.want)
 		})
 	}
 	root := t.TempDir()

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 func TestDivideParent(t *testing.T) {
@@ -42,9 +43,8 @@ func TestDivideParent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			join.DivideParent(tc.parts, tc.idle)
 			for i, want := range tc.want {
-				if got := tc.parts[i].Fraction; math.Abs(got-want) > 1e-12 {
-					t.Errorf("partition %d has %v, want %v", i, got, want)
-				}
+				got := tc.parts[i].Fraction
+				expect.That(t, math.Abs(got-want) <= 1e-12, "partition %d has %v, want %v", i, got, want)
 			}
 		})
 	}

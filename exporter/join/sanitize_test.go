@@ -17,6 +17,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Invariant 7: what can't be used costs itself alone, and is counted.
@@ -42,9 +43,8 @@ func TestGarbageCostsItself(t *testing.T) {
 				r.Count, r.Example = 0, ""
 				got[r] += n
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Fatalf("rejected: %s", diff)
-			}
+			diff := cmp.Diff(want, got)
+			must.That(t, diff == "", "rejected: %s", diff)
 		})
 	})
 }

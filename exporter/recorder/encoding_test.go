@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Decoded values equal the encoded ones within the precision, and are absent where these were.
@@ -16,17 +18,13 @@ func TestEncoding(t *testing.T) {
 		)
 		values := rapid.SliceOfN(value, 0, 200).Draw(t, "values")
 		got := NewValues(values).Floats()
-		if len(got) != len(values) {
-			t.Fatalf("%d values became %d", len(values), len(got))
-		}
+		must.That(t, len(got) == len(values), "%d values became %d", len(values), len(got))
 		for i, v := range values {
 			// The smallest numbers have fewer bits: below the smallest value of any quantity, the precision
 			// is not relative.
 			absent := math.IsNaN(v) || math.IsInf(v, 0)
 			near := math.Abs(got[i]-v) <= Precision*math.Abs(v)+0x1p-1030
-			if absent != math.IsNaN(got[i]) || !absent && !near {
-				t.Fatalf("value %d is %v, was %v", i, got[i], v)
-			}
+			must.That(t, absent == math.IsNaN(got[i]) && (absent || near), "value %d is %v, was %v", i, got[i], v)
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // The last minutes of a device are means over equal periods of its most informative quantity. Its
@@ -61,10 +62,8 @@ func TestRecent(t *testing.T) {
 		gpu.Values[7] != 1 || !math.IsNaN(gpu.Traffic) {
 		t.Errorf("the GPU is %+v", gpu)
 	}
-	if old := of("old"); old.Quantity != driver.Power || old.Values[7] != 70 {
-		t.Errorf("one without utilization is %+v", old)
-	}
-	if nic := of("nic"); nic.Quantity != driver.IOBytes || math.Abs(nic.Traffic-6000) > 1 {
-		t.Errorf("the NIC is %+v", nic)
-	}
+	old := of("old")
+	expect.That(t, old.Quantity == driver.Power && old.Values[7] == 70, "one without utilization is %+v", old)
+	nic := of("nic")
+	expect.That(t, nic.Quantity == driver.IOBytes && math.Abs(nic.Traffic-6000) <= 1, "the NIC is %+v", nic)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/exporter/stall/judgetest"
 	"github.com/dra-exporter/dra-exporter/exporter/stall/stalltest"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -318,9 +319,7 @@ func TestQuiet(t *testing.T) {
 // A verdict that changes says since when, and what it was before.
 func TestChange(t *testing.T) {
 	v := last(hangs(spins()), worksFor+stall.DefaultAfter+3*time.Minute, nil)
-	if v.Before != "not stalled" {
-		t.Errorf("before it was %q", v.Before)
-	}
+	expect.That(t, v.Before == "not stalled", "before it was %q", v.Before)
 	since := v.Since.Sub(stalltest.Start())
 	if want := worksFor + stall.DefaultAfter; since < want-time.Minute || since > want+time.Minute {
 		t.Errorf("it is stalled since %v, want %v", since, want)
@@ -368,9 +367,8 @@ func TestIntervals(t *testing.T) {
 				found = at - worksFor
 			}
 		}
-		if found < min(tc.after, stall.DefaultAfter) || found > tc.latest {
-			t.Errorf("every %v, with %v: found after %v", tc.interval, tc.after, found)
-		}
+		expect.That(t, found >= min(tc.after, stall.DefaultAfter) && found <= tc.latest,
+			"every %v, with %v: found after %v", tc.interval, tc.after, found)
 	}
 }
 
@@ -389,9 +387,8 @@ func TestRestore(t *testing.T) {
 			continue
 		case at == began+away:
 			state := p.Judge.AppendState(nil, nil)
-			if more := p.Judge.AppendChanges(nil, nil); len(more) > 0 {
-				t.Errorf("%d bytes are written though no window has ended", len(more))
-			}
+			more := p.Judge.AppendChanges(nil, nil)
+			expect.That(t, len(more) == 0, "%d bytes are written though no window has ended", len(more))
 			p.Judge = stall.New(0, time.Second)
 			must.Do(t, p.Judge.Restore(state))
 		}
@@ -406,7 +403,5 @@ func TestRestore(t *testing.T) {
 	if left := stall.DefaultAfter / 2; found < left-time.Minute || found > left+3*p.Judge.Window() {
 		t.Errorf("found %v after the restart, want what was left of %v", found, left)
 	}
-	if err := stall.New(0, 0).Restore([]byte("no")); err == nil {
-		t.Error("what is no state is taken for one")
-	}
+	expect.That(t, stall.New(0, 0).Restore([]byte("no")) != nil, "what is no state is taken for one")
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -52,19 +53,16 @@ func TestSummary(t *testing.T) {
 	want := []present.ClaimSummary{{
 		Namespace: got.Claims[0].Namespace, Name: "c", State: got.Claims[0].State, Devices: 1, Pods: []string{"p1", "p2"},
 	}}
-	if diff := cmp.Diff(want, got.Claims); diff != "" || got.Devices[got.Claims[0].State] == 0 {
-		t.Errorf("%+v: %s", got, diff)
-	}
+	diff := cmp.Diff(want, got.Claims)
+	expect.That(t, diff == "" && got.Devices[got.Claims[0].State] != 0, "%+v: %s", got, diff)
 	h.Read(jointest.Watts(90))
 	h.Pass(time.Second)
-	if second, _ := get(first.Header().Get("Etag")); second.Code != http.StatusNotModified {
-		t.Errorf("after another reading: status %d", second.Code)
-	}
+	second, _ := get(first.Header().Get("Etag"))
+	expect.That(t, second.Code == http.StatusNotModified, "after another reading: status %d", second.Code)
 	down = driver.ReasonTimeout
 	third, got := get(first.Header().Get("Etag"))
-	if third.Code != http.StatusOK || len(got.Down) != 1 || got.Down["nvml"] != driver.ReasonTimeout {
-		t.Errorf("a source is down: status %d, %+v", third.Code, got)
-	}
+	expect.That(t, third.Code == http.StatusOK && len(got.Down) == 1 && got.Down["nvml"] == driver.ReasonTimeout,
+		"a source is down: status %d, %+v", third.Code, got)
 	down = ""
 	h.In.View.Allocations = nil
 	h.Pass(time.Second)

@@ -9,6 +9,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/dcgm"
 	"github.com/dra-exporter/dra-exporter/driver/nvml"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -33,7 +34,5 @@ func TestTableOfQuantities(t *testing.T) {
 		}
 		delete(rows, q.String())
 	}
-	if len(rows) > 0 {
-		t.Errorf("the table has the unknown quantities %v", rows)
-	}
+	expect.That(t, len(rows) == 0, "the table has the unknown quantities %v", rows)
 }

@@ -47,9 +47,7 @@ func awaitPod(t *testing.T, c *cluster.Cluster, name string, phase corev1.PodPha
 		if err == nil {
 			return
 		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
+		must.That(t, !time.Now().After(deadline), "%v", err)
 	}
 }
 

@@ -33,9 +33,7 @@ func startUnprivileged(t *testing.T) *holder {
 func lend(t *testing.T, program string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "lent") //nolint:usetesting // Other users can't enter the folder above t.TempDir.
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	must.Do(t, os.Chmod(dir, 0o755))
 	lent := filepath.Join(dir, filepath.Base(program))
@@ -43,14 +41,10 @@ func lend(t *testing.T, program string) string {
 		return lent
 	}
 	from, err := os.Open(program) // The program may be on another file system, so it is copied.
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer from.Close()
 	to, err := os.OpenFile(lent, os.O_CREATE|os.O_WRONLY, 0o755)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	must.Get(io.Copy(to, from))(t)
 	must.Do(t, to.Close())
 	return lent

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/deviceplugin"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
 )
@@ -25,9 +26,8 @@ func testDevicePlugin(t *testing.T, w *world) {
 	for _, h := range holds {
 		shares[h.Device] += h.Share
 	}
-	if s := shares[deviceplugin.SlicedUUID]; len(shares) != 3 || s != "01" && s != "10" {
-		t.Errorf("the shares of the devices are %q", shares)
-	}
+	s := shares[deviceplugin.SlicedUUID]
+	expect.That(t, len(shares) == 3 && (s == "01" || s == "10"), "the shares of the devices are %q", shares)
 	for id, want := range map[string]string{
 		gpudriver.WornUUID():      gpudriver.Name,
 		deviceplugin.UnlistedUUID: deviceplugin.Whole, deviceplugin.SlicedUUID: deviceplugin.Shared,
@@ -38,9 +38,7 @@ func testDevicePlugin(t *testing.T, w *world) {
 				drivers = append(drivers, r.Devices[i].Driver)
 			}
 		}
-		if len(drivers) != 1 || drivers[0] != want {
-			t.Errorf("GPU %s is a device of %q, want %s alone", id, drivers, want)
-		}
+		expect.That(t, len(drivers) == 1 && drivers[0] == want, "GPU %s is a device of %q, want %s alone", id, drivers, want)
 	}
 	worn := &held{hold: hold{Device: gpudriver.Worn}}
 	n.chargesBy(n.exporters, func(e *running) string { return e.device(worn) }, podPart("whole", 1))

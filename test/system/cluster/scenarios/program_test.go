@@ -71,9 +71,8 @@ func (w *world) flags() []string {
 func startExporter(t *testing.T, args []string) *program {
 	t.Helper()
 	path := os.Getenv(programPath)
-	if path == "" {
-		t.Fatalf("$%s does not name the exporter: run make test-e2e, or build it and say where it is", programPath)
-	}
+	must.That(t, path != "",
+		"$%s does not name the exporter: run make test-e2e, or build it and say where it is", programPath)
 	p := &program{cmd: exec.Command(path, args...), client: &http.Client{
 		Timeout: *waitLimit, Transport: &http.Transport{DisableCompression: true}, // Compression costs CPU time.
 	}}
@@ -306,9 +305,8 @@ func progresses(t *testing.T, what string, is func() (int, error)) {
 		if err == nil {
 			return
 		}
-		if ended := endedUnasked(t.Name()); ended != nil {
-			t.Fatalf("%s: %v: %v", what, err, ended)
-		}
+		ended := endedUnasked(t.Name())
+		must.That(t, ended == nil, "%s: %v: %v", what, err, ended)
 		if n != last {
 			last, deadline = n, time.Now().Add(*waitLimit)
 		}

@@ -189,9 +189,7 @@ func (w *world) compareCharges(t *testing.T, e *running) {
 			}
 		}
 	}
-	if claims < 20 {
-		t.Fatalf("%d claims say little", claims)
-	}
+	must.That(t, claims >= 20, "%d claims say little", claims)
 	mean := sum / float64(claims)
 	t.Logf("the joules of %d claims are off by %.1f J in the mean and %.1f J at worst", claims, mean, worst)
 	if mean > (allowed*usualTiming.Seconds()+stalled/float64(claims))*maxWatts {
