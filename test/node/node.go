@@ -209,8 +209,8 @@ func GPUs(node, driver string, count int) string {
 	return Slice(node, driver, devices...)
 }
 
-// Slice returns a ResourceSlice of a driver's devices on a node in YAML. Each device is a name and the YAML
-// of its attributes.
+// Slice returns a ResourceSlice of a driver's devices on a node in YAML. Each device is a name and
+// the YAML of its attributes.
 func Slice(node, driver string, devices ...[2]string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "---\napiVersion: resource.k8s.io/v1\nkind: ResourceSlice\nmetadata: {name: %s-%s}\nspec:\n"+

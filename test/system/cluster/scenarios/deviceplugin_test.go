@@ -12,8 +12,8 @@ import (
 
 // On a node that migrates to DRA, a device plugin gives GPUs to pods. These pods hold their devices
 // and are charged, but no claim is. A GPU that the DRA driver also publishes is shown as one
-// device, and so are two time slices of one GPU. GPUs that no pod holds are known, since the kubelet
-// lists what plugins offer (GetAllocatableResources), also after pods have held them.
+// device, and so are two time slices of one GPU. GPUs that no pod holds are known, since the
+// kubelet lists what plugins offer (GetAllocatableResources), also after pods have held them.
 func testDevicePlugin(t *testing.T, w *world) {
 	n := w.namespace(t, "device-plugin")
 	n.offered()
