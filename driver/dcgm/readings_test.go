@@ -4,6 +4,7 @@ package dcgm
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"strings"
 	"testing"
@@ -29,44 +30,17 @@ func TestQuantities(t *testing.T) {
 		nvidiatest.Sample(t, s)
 	}
 	got := nvidiatest.Sample(t, s)[0]
-	want := map[string]float64{
+	want := nvidiatest.Quantities(g)
+	maps.Copy(want, map[string]float64{
 		"utilization": g.Work.Graphics, "engine_utilization sm": g.Work.SM, "engine_utilization tensor": g.Work.Tensor,
-		"engine_utilization dram": g.Work.DRAM, "occupancy": g.Work.Occupancy,
-		"engine_utilization encoder": g.Encoder, "engine_utilization decoder": g.Decoder,
-		"engine_utilization jpeg": g.Work.JPEG, "engine_utilization ofa": g.Work.OFA,
-		"memory_used": g.Work.Memory, "memory_capacity": g.Work.MemoryTotal, "power": g.Power, "energy": g.Energy,
-		"temperature gpu": g.Temperature, "temperature memory": g.MemoryTemperature,
-		"clock sm": g.ClockSM, "clock memory": g.ClockMemory, "clock video": g.ClockVideo,
+		"engine_utilization dram": g.Work.DRAM, "occupancy": g.Work.Occupancy, "engine_utilization int": g.Work.Integer,
+		"engine_utilization fp64": g.Work.FP64, "engine_utilization fp32": g.Work.FP32, "engine_utilization fp16": g.Work.FP16,
 		"io_bytes pcie transmit": 10 * g.PCIeTransmitRate, "io_bytes pcie receive": 10 * g.PCIeReceiveRate,
 		"io_bytes nvlink transmit": 10 * g.NVLinkTransmitRate, "io_bytes nvlink receive": 10 * g.NVLinkReceiveRate,
 		"throttled_seconds power": g.ThrottledPower, "throttled_seconds thermal": g.ThrottledThermal,
 		"throttled_seconds sync_boost": g.ThrottledSyncBoost, "throttled_seconds board_limit": g.ThrottledBoardLimit,
-		"throttled_seconds reliability": g.ThrottledReliability,
-		"errors ecc_corrected":          g.Corrected, "errors ecc_uncorrected": g.Uncorrected,
-		"errors pcie_replay":           g.PCIeReplays,
-		"errors row_remap correctable": g.RemappedCorrected, "errors row_remap uncorrectable": g.RemappedUncorrected,
-		"errors page_retirement sbe": g.RetiredSBE, "errors page_retirement dbe": g.RetiredDBE,
-		"engine_utilization int": g.Work.Integer, "engine_utilization fp64": g.Work.FP64,
-		"engine_utilization fp32": g.Work.FP32, "engine_utilization fp16": g.Work.FP16,
-		"power_limit enforced": g.Condition.LimitEnforced, "power_limit default": g.Condition.LimitDefault,
-		"power_limit min": g.Condition.LimitMin, "power_limit max": g.Condition.LimitMax,
-		"performance_state":     g.Condition.PerformanceState,
-		"throttle_active power": 1, "throttle_active thermal": 0, "throttle_active hw_thermal": 0,
-		"throttle_active hw_power_brake": 0, "throttle_active other": 0,
-		"clock_max sm": g.Condition.ClockSMMax, "clock_max memory": g.Condition.ClockMemoryMax,
-		"link_width pcie": g.Condition.LinkWidth, "link_width_max pcie": g.Condition.LinkWidthMax,
-		"link_generation pcie": g.Condition.LinkGeneration, "link_generation_max pcie": g.Condition.LinkGenerationMax,
-		"errors nvlink crc": g.Condition.NVLinkCRC, "errors nvlink replay": g.Condition.NVLinkReplay,
-		"errors nvlink recovery": g.Condition.NVLinkRecovery, "fabric_state healthy": 1,
-		"memory_reserved": g.Work.MemoryReserved, "temperature_margin": g.Condition.Margin, "fan_speed": g.Condition.Fan,
-		"health healthy": 1, "needs_attention none ok": 1,
-		"lifetime_errors ecc_corrected":           g.Condition.LifetimeCorrected,
-		"lifetime_errors ecc_uncorrected":         g.Condition.LifetimeUncorrected,
-		"lifetime_errors row_remap correctable":   g.RemappedCorrected,
-		"lifetime_errors row_remap uncorrectable": g.RemappedUncorrected,
-		"lifetime_errors page_retirement sbe":     g.RetiredSBE,
-		"lifetime_errors page_retirement dbe":     g.RetiredDBE,
-	}
+		"throttled_seconds reliability": g.ThrottledReliability, "health healthy": 1,
+	})
 	expect.Equal(t, "readings", want, nvidiatest.Values(got), nvidiatest.Approximately())
 	for _, r := range got.Readings {
 		age := c.Sub(r.At)

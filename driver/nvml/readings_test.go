@@ -31,42 +31,16 @@ func TestQuantities(t *testing.T) {
 	nvidiatest.Sample(t, s)
 	c.Advance(1)
 	got := of(t, nvidiatest.Sample(t, s), g.UUID())
-	want := map[string]float64{
-		"utilization": g.Utilization, "memory_used": g.Memory, "memory_capacity": g.MemoryTotal,
-		"power": g.Power, "energy": g.Energy,
-		"temperature gpu": g.Temperature, "temperature memory": g.MemoryTemperature,
-		"clock graphics": g.ClockGraphics, "clock sm": g.ClockSM, "clock memory": g.ClockMem, "clock video": g.ClockVideo,
-		"engine_utilization dram": g.MemoryUtilization, "engine_utilization encoder": g.Encoder,
-		"engine_utilization decoder": g.Decoder, "engine_utilization jpeg": g.JPEG, "engine_utilization ofa": g.OFA,
+	want := nvidiatest.Quantities(g)
+	maps.Copy(want, map[string]float64{
+		"utilization": g.Utilization, "clock graphics": g.ClockGraphics, "engine_utilization dram": g.MemoryUtilization,
 		"io_bytes pcie transmit": g.PCIeTransmit, "io_bytes pcie receive": g.PCIeReceive,
 		"io_bytes nvlink transmit": g.NVLinkTransmit, "io_bytes nvlink receive": g.NVLinkReceive,
 		"throttled_seconds power": g.Throttled.Power, "throttled_seconds thermal": g.Throttled.SoftThermal,
 		"throttled_seconds hw_thermal": g.Throttled.HardThermal, "throttled_seconds hw_power_brake": g.Throttled.PowerBrake,
 		"throttled_seconds sync_boost": g.Throttled.SyncBoost, "throttled_seconds board_limit": g.Throttled.BoardLimit,
 		"throttled_seconds reliability": g.Throttled.Reliability,
-		"errors pcie_replay":            g.PCIeReplays, "errors ecc_corrected": g.Corrected,
-		"errors ecc_uncorrected":       g.Uncorrected,
-		"errors row_remap correctable": g.RemappedCorrected, "errors row_remap uncorrectable": g.RemappedUncorrected,
-		"errors page_retirement sbe": g.RetiredSBE, "errors page_retirement dbe": g.RetiredDBE,
-		"power_limit enforced": g.Condition.LimitEnforced, "power_limit default": g.Condition.LimitDefault,
-		"power_limit min": g.Condition.LimitMin, "power_limit max": g.Condition.LimitMax,
-		"performance_state":     g.Condition.PerformanceState,
-		"throttle_active power": 1, "throttle_active thermal": 0, "throttle_active hw_thermal": 0,
-		"throttle_active hw_power_brake": 0, "throttle_active other": 0,
-		"clock_max sm": g.Condition.ClockSMMax, "clock_max memory": g.Condition.ClockMemoryMax,
-		"link_width pcie": g.Condition.LinkWidth, "link_width_max pcie": g.Condition.LinkWidthMax,
-		"link_generation pcie": g.Condition.LinkGeneration, "link_generation_max pcie": g.Condition.LinkGenerationMax,
-		"errors nvlink crc": g.Condition.NVLinkCRC, "errors nvlink replay": g.Condition.NVLinkReplay,
-		"errors nvlink recovery": g.Condition.NVLinkRecovery, "fabric_state healthy": 1,
-		"memory_reserved": g.MemoryReserved, "temperature_margin": g.Condition.Margin, "fan_speed": g.Condition.Fan,
-		"needs_attention none ok":                 1,
-		"lifetime_errors ecc_corrected":           g.Condition.LifetimeCorrected,
-		"lifetime_errors ecc_uncorrected":         g.Condition.LifetimeUncorrected,
-		"lifetime_errors row_remap correctable":   g.RemappedCorrected,
-		"lifetime_errors row_remap uncorrectable": g.RemappedUncorrected,
-		"lifetime_errors page_retirement sbe":     g.RetiredSBE,
-		"lifetime_errors page_retirement dbe":     g.RetiredDBE,
-	}
+	})
 	expect.Equal(t, "readings", want, nvidiatest.Values(got), nvidiatest.Approximately())
 	wantHardware := driver.Hardware{
 		UUID: g.UUID(), PCI: "0000:1b:00.0", DeviceNodes: []string{"/dev/nvidia0"},
