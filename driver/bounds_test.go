@@ -86,9 +86,7 @@ func TestCodes(t *testing.T) {
 		spec := test.quantity.Spec()
 		for _, scale := range test.scales {
 			for name, code := range drivertest.HostileCodes() {
-				if got := spec.Check(code * scale); got != driver.ReasonNoValue {
-					t.Errorf("%v: %s × %v is %q", test.quantity, name, scale, got)
-				}
+				expect.Is(t, spec.Check(code*scale), driver.ReasonNoValue, "%v: %s × %v", test.quantity, name, scale)
 				if got := spec.Check(code * 0.999 * scale); got == driver.ReasonNoValue {
 					t.Errorf("%v: %s × 0.999 × %v is %q", test.quantity, name, scale, got)
 				}
@@ -111,7 +109,5 @@ func TestMalformed(t *testing.T) {
 	if _, ok := driver.NumberOf(uint64(7), fs.ErrNotExist); ok {
 		t.Error("a file that does not exist has a number")
 	}
-	if got := spec.Check(math.NaN()); got != driver.ReasonNotFinite {
-		t.Errorf("NaN is %q", got)
-	}
+	expect.Is(t, spec.Check(math.NaN()), driver.ReasonNotFinite, "NaN")
 }

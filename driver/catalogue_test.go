@@ -177,9 +177,8 @@ func TestShowsActivity(t *testing.T) {
 		{driver.IOBytes, driver.Labels{"rdma", "transmit"}, true},
 		{driver.IOBytes, driver.Labels{"pcie", "receive"}, false},
 	} {
-		if got := driver.Standard().Spec(tc.quantity).ShowsActivity(tc.labels); got != tc.want {
-			t.Errorf("%v%q shows activity: %v", tc.quantity, tc.labels, got)
-		}
+		expect.Is(t, driver.Standard().Spec(tc.quantity).ShowsActivity(tc.labels), tc.want,
+			"%v%q shows activity", tc.quantity, tc.labels)
 	}
 }
 

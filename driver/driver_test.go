@@ -68,25 +68,19 @@ func TestIDCompare(t *testing.T) {
 	want := []driver.ID{{}, {"a", "", "c"}, {"a", "b", ""}, {"a", "b", "c"}, {"a", "b", "d"}, {"b", "", ""}}
 	for i, a := range want {
 		for j, b := range want {
-			if got := a.Compare(b); got != min(1, max(-1, i-j)) {
-				t.Errorf("%v.Compare(%v) = %d", a, b, got)
-			}
+			expect.Is(t, a.Compare(b), min(1, max(-1, i-j)), "%v.Compare(%v)", a, b)
 		}
 	}
 	shuffled := []driver.ID{want[4], want[1], want[5], want[0], want[3], want[2]}
 	slices.SortFunc(shuffled, driver.ID.Compare)
 	expect.That(t, slices.Equal(shuffled, want), "sorted: %v", shuffled)
-	if got := want[3].String(); got != "a/b/c" {
-		t.Errorf("String() = %q", got)
-	}
+	expect.Is(t, want[3].String(), "a/b/c", "String()")
 }
 
 func TestMeasurable(t *testing.T) {
 	for kind, want := range map[driver.Kind]bool{
 		driver.KindDevice: true, driver.KindPartition: true, driver.KindPassthrough: false, driver.KindChannel: false,
 	} {
-		if got := kind.Measurable(); got != want {
-			t.Errorf("kind %d is measurable: %v", kind, got)
-		}
+		expect.Is(t, kind.Measurable(), want, "kind %d is measurable", kind)
 	}
 }

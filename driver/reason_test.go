@@ -70,9 +70,7 @@ func TestReasonOf(t *testing.T) {
 	} {
 		expect.Is(t, driver.ReasonOf(tc.err), tc.want, "ReasonOf(%v) =", tc.err)
 	}
-	if got := driver.Hung("call NVML").Error(); got != "call NVML: no answer in time" {
-		t.Errorf("hung: %q", got)
-	}
+	expect.Is(t, driver.Hung("call NVML").Error(), "call NVML: no answer in time", "hung")
 }
 
 func TestRejections(t *testing.T) {

@@ -159,9 +159,8 @@ func TestHotplug(t *testing.T) {
 	online := m.times
 	m.times = online[:1]
 	m.run(50, 50)
-	if got := m.sample(); len(got) != 1 {
-		t.Errorf("%d CPUs while one of two is offline", len(got))
-	}
+	got := m.sample()
+	expect.That(t, len(got) == 1, "%d CPUs while one of two is offline", len(got))
 	m.times = online
 	m.times[1].busy += 30
 	m.run(0, 100)

@@ -284,9 +284,7 @@ func TestIntegral(t *testing.T) {
 func TestPercentageOrRatio(t *testing.T) {
 	f := field{quantity: driver.Utilization, scale: percent}
 	for _, k := range []known{{value: value{number: 75, whole: true}}, {value: value{number: 0.75}}} {
-		if got := f.reading(k, time.Unix(1, 0)).Value; got != 0.75 {
-			t.Errorf("%v, whole %v, became %v", k.number, k.whole, got)
-		}
+		expect.Is(t, f.reading(k, time.Unix(1, 0)).Value, 0.75, "%v, whole %v, became", k.number, k.whole)
 	}
 }
 

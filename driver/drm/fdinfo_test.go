@@ -1,6 +1,7 @@
 package drm
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -129,8 +130,6 @@ func FuzzParse(f *testing.F) {
 		again.parse([]byte("drm-engine-stale: 1 ns\ndrm-memory-stale: 1\n" + string(text)))
 		other, _ := again.parse(text)
 		same := []cmp.Option{cmp.AllowUnexported(client{}, engine{}, region{}), cmpopts.EquateEmpty()}
-		if diff := cmp.Diff(*c, *other, same...); diff != "" {
-			t.Errorf("%q depends on what was parsed before: %s", text, diff)
-		}
+		expect.Equal(t, fmt.Sprintf("%q depends on what was parsed before", text), *c, *other, same...)
 	})
 }

@@ -70,9 +70,7 @@ func TestWindow(t *testing.T) {
 	m.later(time.Second)
 	want := utilization(t, m)
 	m.later(50 * time.Millisecond)
-	if got := utilization(t, m); got != want {
-		t.Errorf("%+v after a short while, want %+v", got, want)
-	}
+	expect.Is(t, utilization(t, m), want, "after a short while")
 	m.later(100 * time.Millisecond)
 	if got := utilization(t, m); !got.At.Equal(m.Clock) {
 		t.Errorf("%+v after a window, at %v", got, m.Clock)
@@ -130,9 +128,7 @@ func TestThrottling(t *testing.T) {
 		"pl2": "power", "psys_pl1": "power", "ratl": "thermal", "vr_thermalert": "hw_thermal", "iccmax": "other",
 		"of a later kernel": "other",
 	} {
-		if got := reasonName(reason); got != want {
-			t.Errorf("%s is %s, want %s", reason, got, want)
-		}
+		expect.Is(t, reasonName(reason), want, "%s", reason)
 	}
 }
 
@@ -186,14 +182,10 @@ func TestHotplug(t *testing.T) {
 	if _, ok := got[gaudi]; ok {
 		t.Error("an accelerator that is gone has a sample")
 	}
-	if share := drivertest.Values(got[battlemage])["utilization"]; share != 0.75 {
-		t.Errorf("utilization of a card that stayed is %v", share)
-	}
+	expect.Is(t, drivertest.Values(got[battlemage])["utilization"], 0.75, "utilization of a card that stayed")
 	m.Write("class/drm/card3 -> ../../" + strings.TrimSuffix(arcFolder, "/") + "/drm/card3\n")
 	m.later(time.Second)
-	if energy := drivertest.Values(m.sample()[arc])["energy"]; energy != 40_300 {
-		t.Errorf("energy of a card that came back is %v", energy)
-	}
+	expect.Is(t, drivertest.Values(m.sample()[arc])["energy"], 40_300, "energy of a card that came back")
 	must.Do(t, os.RemoveAll(filepath.Join(m.Root, "devices", "pci0000:0a")))
 	if _, ok := m.sample()[arc]; ok {
 		t.Error("a card whose folder is gone has a sample")

@@ -252,9 +252,7 @@ func TestTooManySpecs(t *testing.T) {
 	c := NewCDI([]string{dir}, "")
 	c.Load()
 	c.Load()
-	if n := len(*c.devices.Load()); n != maxSpecs {
-		t.Errorf("%d devices, want %d", n, maxSpecs)
-	}
+	expect.Is(t, len(*c.devices.Load()), maxSpecs, "devices")
 	expect.Equal(t, "rejections", driver.Rejections{driver.ReasonTooManySpecs: 2}, c.Rejected())
 }
 

@@ -164,9 +164,8 @@ func TestPlacement(t *testing.T) {
 				}
 				expect.That(t, err == nil && len(got) == 1 == tc.want && cmp.Equal(wantRejected, rejected),
 					"%d devices, want %v; rejected %v, want %v; error %v", len(got), tc.want, rejected, wantRejected, err)
-				if all := parse(t, []byte(data), ""); len(all) != 1 {
-					t.Errorf("%d devices of any node, want 1", len(all))
-				}
+				all := parse(t, []byte(data), "")
+				expect.That(t, len(all) == 1, "%d devices of any node, want 1", len(all))
 			})
 		}
 	}

@@ -97,9 +97,7 @@ func TestAddTaints(t *testing.T) {
 	diff := cmp.Diff(want, got)
 	expect.That(t, diff == "" && surplus == 0, "%d too many; -want +got:\n%s", surplus, diff)
 	expect.Equal(t, "the argument was changed", driver.Inventory{id: {Taints: []driver.Taint{worn}}, other: {}}, listed)
-	if spare := taints[:2][1]; spare != (driver.Taint{}) {
-		t.Errorf("the argument's array was written to: %v", spare)
-	}
+	expect.Is(t, taints[:2][1], (driver.Taint{}), "the argument's array was written to")
 	if worn.Source() != "slice" || byRule.Source() != "rule" {
 		t.Errorf("sources %s and %s", worn.Source(), byRule.Source())
 	}

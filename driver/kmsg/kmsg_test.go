@@ -310,9 +310,7 @@ func TestOverwritten(t *testing.T) {
 	first := m.record(fault)
 	m.sequence += 40
 	m.fakeLog(first, syscall.EPIPE, m.record(fault), syscall.EINTR, syscall.EINVAL, m.record(fault))
-	if n := m.sample()[0].Readings[0].Value; n != 3 {
-		t.Errorf("%v errors are counted, want 3", n)
-	}
+	expect.Is(t, m.sample()[0].Readings[0].Value, 3, "errors are counted")
 	want := driver.Rejections{driver.ReasonOverwritten: 40, driver.ReasonTooLarge: 1}
 	expect.Equal(t, "rejected", want, m.Rejected())
 }
@@ -351,9 +349,8 @@ func TestUnreadable(t *testing.T) {
 		}
 		m.pass(time.Second)
 	}
-	if reason := driver.ReasonOf(m.failure("open", &fs.PathError{Err: syscall.EPERM})); reason != driver.ReasonForbidden {
-		t.Errorf("not permitted has the reason %s", reason)
-	}
+	expect.Is(t, driver.ReasonOf(m.failure("open", &fs.PathError{Err: syscall.EPERM})), driver.ReasonForbidden,
+		"not permitted has the reason")
 	m.write(fault)
 	m.pass(retryInterval)
 	if got := m.sample(); len(got) > 0 {

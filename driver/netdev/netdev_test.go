@@ -310,9 +310,7 @@ func TestCrowded(t *testing.T) {
 	}
 	m.later()
 	m.sample()
-	if got := len(m.source.known); got != present {
-		t.Errorf("%d interfaces are known, want the %d that are there", got, present)
-	}
+	expect.Is(t, len(m.source.known), present, "interfaces are known that are there")
 }
 
 // TestThisMachine reads the network interfaces that are really there.

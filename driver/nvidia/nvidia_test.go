@@ -28,9 +28,7 @@ func TestPlacementInName(t *testing.T) {
 		"gpu-x-mig-1g10gb-19-0":     "",
 		"gpu-0-mig-1g10gb-19-":      "",
 	} {
-		if got := nvidia.PlacementInName(name); got != want {
-			t.Errorf("%s: %q, want %q", name, got, want)
-		}
+		expect.Is(t, nvidia.PlacementInName(name), want, "%s", name)
 	}
 }
 
@@ -61,9 +59,7 @@ func FuzzMIGNames(f *testing.F) {
 			t.Errorf("%s: placement %q, want %q", name, got, want)
 		}
 		expect.Is(t, nvidia.ParentInName(name), parent, "%s: parent", name)
-		if got := nvidia.ParentInName(parent); got != "" {
-			t.Errorf("%s has the parent %q", parent, got)
-		}
+		expect.Is(t, nvidia.ParentInName(parent), "", "%s has the parent", parent)
 	})
 }
 

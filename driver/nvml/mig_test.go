@@ -65,9 +65,7 @@ func TestShareOf(t *testing.T) {
 	for profile, want := range map[string]float64{
 		"1g.10gb": 1.0 / 7, "1g.10gb+me": 1.0 / 7, "7g.80gb": 1, "2c.4g.24gb": 2.0 / 7, "8g.80gb": 0, "": 0,
 	} {
-		if got := shareOf(profile, 7); got != want {
-			t.Errorf("%s: %v, want %v", profile, got, want)
-		}
+		expect.Is(t, shareOf(profile, 7), want, "%s", profile)
 	}
 }
 
@@ -125,9 +123,7 @@ func TestRepartition(t *testing.T) {
 	}
 	uuids()
 	expect.That(t, machine.GPMSamples == 4, "%d GPM samples are allocated for 2 instances", machine.GPMSamples)
-	if got := of(t, nvidiatest.Sample(t, s), "MIG-new").Hardware.Placement; got != "nvidia/0/9/4" {
-		t.Errorf("placement %q", got)
-	}
+	expect.Is(t, of(t, nvidiatest.Sample(t, s), "MIG-new").Hardware.Placement, "nvidia/0/9/4", "placement")
 	g.MIG = 0
 	c.Advance(1)
 	if got := nvidiatest.Sample(t, s); len(got) != 1 {

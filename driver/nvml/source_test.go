@@ -377,7 +377,6 @@ func TestFollowsTheDriversDevices(t *testing.T) {
 	nvidiatest.Sample(t, s)
 	machine.Count = 1
 	c.Advance(1)
-	if samples := nvidiatest.Sample(t, s); len(samples) != 1 {
-		t.Errorf("%d samples of one GPU", len(samples))
-	}
+	samples := nvidiatest.Sample(t, s)
+	expect.That(t, len(samples) == 1, "%d samples of one GPU", len(samples))
 }

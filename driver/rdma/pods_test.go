@@ -110,9 +110,7 @@ func TestPodsLinks(t *testing.T) {
 func TestIsSysfs(t *testing.T) {
 	for path, want := range map[string]bool{"/sys": true, t.TempDir(): false} {
 		dir := must.Get(sysfs.OpenDir(sysfs.WorkingDir, path))(t)
-		if got := sysfs.IsSysfs(dir); got != want {
-			t.Errorf("%s: %v", path, got)
-		}
+		expect.Is(t, sysfs.IsSysfs(dir), want, "%s", path)
 		dir.Close()
 	}
 }

@@ -185,9 +185,7 @@ func TestReset(t *testing.T) {
 		"after a reset: %v", got)
 	m.Write(port + "port_rcv_data: 25\n")
 	m.Later(time.Second)
-	if got := drivertest.Values(m.sample()["mlx4_0"])["io_bytes rdma receive"]; got != 2_800_000+100 {
-		t.Errorf("later: %v", got)
-	}
+	expect.Is(t, drivertest.Values(m.sample()["mlx4_0"])["io_bytes rdma receive"], 2_800_000+100, "later")
 }
 
 // Of many devices a sample reads the traffic of all, and all of a few: those that were not read for

@@ -153,9 +153,7 @@ func TestRedirects(t *testing.T) {
 	target := serve(t, p)
 	redirect := serve(t, http.RedirectHandler(target, http.StatusFound))
 	s := source(t, redirect, gpuFields+"  follow_redirects: true\n", testNow)
-	if n := len(sampled(t, s)); n != 2 {
-		t.Errorf("%d samples", n)
-	}
+	expect.Is(t, len(sampled(t, s)), 2, "samples")
 }
 
 func TestClientSettings(t *testing.T) {

@@ -122,9 +122,7 @@ func TestSampleKeepsTheInterval(t *testing.T) {
 		sampled(t, s)
 		c.advance(time.Second)
 	}
-	if n := p.requests.Load() - before; n != 1 {
-		t.Errorf("%d requests to make up for an hour", n)
-	}
+	expect.Is(t, p.requests.Load()-before, 1, "requests to make up for an hour")
 }
 
 // An interval whose ends fall between calls is not stretched to the next multiple of the calls'
@@ -135,9 +133,7 @@ func TestSampleInterval(t *testing.T) {
 		sampled(t, s)
 		c.advance(time.Second)
 	}
-	if n := p.requests.Load(); n != 41 {
-		t.Errorf("%d requests in 100 s, want one each 2.5 s", n)
-	}
+	expect.Is(t, p.requests.Load(), 41, "requests in 100 s each 2.5 s")
 }
 
 func TestTimestamps(t *testing.T) {
@@ -232,9 +228,7 @@ func TestAnswerDiffers(t *testing.T) {
 		{"lost its time", of(one, own), of(one, value{value: 3}), true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got := test.after.differs(test.before); got != test.want {
-				t.Errorf("differs: %v", got)
-			}
+			expect.Is(t, test.after.differs(test.before), test.want, "differs")
 		})
 	}
 }

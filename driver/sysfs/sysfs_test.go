@@ -122,9 +122,7 @@ func TestErrors(t *testing.T) {
 		syscall.EINVAL: {false, true}, syscall.EOPNOTSUPP: {false, true}, syscall.EIO: {}, syscall.EACCES: {},
 	} {
 		wrapped := &fs.PathError{Op: "read", Path: "x", Err: err}
-		if got := [2]bool{sysfs.IsGone(wrapped), sysfs.IsAbsent(wrapped)}; got != want {
-			t.Errorf("%v: gone, absent %v; want %v", err, got, want)
-		}
+		expect.Is(t, [2]bool{sysfs.IsGone(wrapped), sysfs.IsAbsent(wrapped)}, want, "%v: gone, absent", err)
 	}
 }
 
@@ -185,9 +183,7 @@ func TestDevices(t *testing.T) {
 		expect.Is(t, sysfs.PCIOf(root, tc.class, tc.name), tc.want, "PCI address of %s %q", tc.class, tc.name)
 	}
 	gpu := sysfs.PCIDevice(root, "0000:3b:00.0")
-	if got := sysfs.Bus(gpu); got != "pci" {
-		t.Errorf("bus %q", got)
-	}
+	expect.Is(t, sysfs.Bus(gpu), "pci", "bus")
 	if got := sysfs.Bus(sysfs.PCIDevice(root, "0000:3c:00.0")); got != "" {
 		t.Errorf("bus %q of a device without one", got)
 	}

@@ -3,8 +3,6 @@ package join
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -285,9 +283,7 @@ func TestPartition(t *testing.T) {
 		got[name] = device.Parent
 	}
 	want := map[string]string{"gpu": "", "mig-0": "gpu", "vf-0": "gpu", "mig-1": "GPU-of-elsewhere"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("parents: %s", diff)
-	}
+	expect.Equal(t, "parents", want, got)
 	expect.That(t, len(d["mig-0"].Readings) == 1 && d["mig-0"].Readings[0].Quantity == driver.MemoryUsed,
 		"the partition has %v", d["mig-0"].Readings)
 	expect.That(t, d["gpu"].Attribution == AttributionNone, "the parent is divided %q", d["gpu"].Attribution)

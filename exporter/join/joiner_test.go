@@ -6,7 +6,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -78,9 +77,7 @@ func TestJoinerForgetsWhatSamplesTaught(t *testing.T) {
 		want, got := join.Join(in), joiner.Join(in)
 		n := len(want.Devices[0].Readings)
 		must.That(t, known == (n > 1), "%d readings", n)
-		if diff := cmp.Diff(fmt.Sprintf("%+v", want), fmt.Sprintf("%+v", got)); diff != "" {
-			t.Errorf("known %v: %s", known, diff)
-		}
+		expect.Equal(t, fmt.Sprintf("known %v", known), fmt.Sprintf("%+v", want), fmt.Sprintf("%+v", got))
 	}
 }
 

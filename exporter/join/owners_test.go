@@ -211,9 +211,7 @@ func TestDriverVersion(t *testing.T) {
 				{Name: "second", Samples: []driver.Sample{jointest.Sample(hardware(tc.second), jointest.Watts(1))}},
 			},
 		}).Devices[0]
-		if got := d.Entry.DriverVersion; got != tc.want {
-			t.Errorf("%+v: %q", tc, got)
-		}
+		expect.Is(t, d.Entry.DriverVersion, tc.want, "%+v", tc)
 	}
 }
 

@@ -36,9 +36,8 @@ func TestAttributionOfPlugins(t *testing.T) {
 		{"dra_device_unattributed_energy_joules_total", "device=gpu-0"}: 0,
 		{"dra_device_allocations", "device=gpu-0"}:                      4,
 	})
-	if got := len(x.Matching("dra_pod_claim_info", "resourceclaim_name=", "claim_name=", "attribution=equal")); got != 3 {
-		t.Errorf("%d rows of device plugins in %v", got, x["dra_pod_claim_info"])
-	}
+	expect.Is(t, len(x.Matching("dra_pod_claim_info", "resourceclaim_name=", "claim_name=", "attribution=equal")), 3,
+		"rows of device plugins in %v", x["dra_pod_claim_info"])
 	for name := range x {
 		expect.That(t, len(x.Matching(name, "resourceclaim_name=")) == 0 || name == "dra_pod_claim_info",
 			"%s has a claim without a name: %v", name, x[name])

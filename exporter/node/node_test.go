@@ -121,9 +121,7 @@ bus/pci/devices/0000:02:00.0/driver -> ../../drivers/vfio-pci
 		}
 		answer(n, append(allocations, jointest.Allocation("other", "other", "other"))...)
 		n.Describe()
-		if got := n.Passthrough(); got != tc.expected {
-			t.Errorf("%s: %v", tc.name, got)
-		}
+		expect.Is(t, n.Passthrough(), tc.expected, "%s", tc.name)
 	}
 }
 

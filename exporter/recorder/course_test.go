@@ -56,9 +56,7 @@ func TestErrorEnds(t *testing.T) {
 		expect.That(t, i.Resolution == want && i.End.Sub(last) >= 600*time.Second && !i.End.After(s.Now),
 			"%s ended at %v as %s, want %s", i.Text, i.End.Sub(last), i.Resolution, want)
 	}
-	if n := len(ended()); n != 2 {
-		t.Errorf("%d of 2 incidents have ended", n)
-	}
+	expect.Is(t, len(ended()), 2, "of 2 incidents have ended")
 }
 
 // Readers have the incidents that are open first, then those that happened last.

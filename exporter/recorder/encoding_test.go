@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -36,8 +37,6 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01}, 1000)
 	f.Fuzz(func(t *testing.T, data []byte, ticks int) {
 		ticks = min(max(ticks, 0), 1<<16)
-		if got := len(decode(nil, data, ticks)); got != ticks {
-			t.Errorf("%d values, want %d", got, ticks)
-		}
+		expect.Is(t, len(decode(nil, data, ticks)), ticks, "values")
 	})
 }

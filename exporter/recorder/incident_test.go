@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
@@ -80,12 +78,8 @@ func TestErrorOfOneProcess(t *testing.T) {
 	i := one(t, s.pass(1))
 	expect.That(t, i.Kind == recorder.XID && i.Code == "31" && i.Onset.Equal(happened) && i.Open(),
 		"the incident is %+v", i)
-	if diff := cmp.Diff([]string{"team/b"}, i.Pods()); diff != "" {
-		t.Errorf("pods that were hit: %s", diff)
-	}
-	if diff := cmp.Diff([]string{"team/b"}, i.Claims()); diff != "" {
-		t.Errorf("claims that were hit: %s", diff)
-	}
+	expect.Equal(t, "pods that were hit", []string{"team/b"}, i.Pods())
+	expect.Equal(t, "claims that were hit", []string{"team/b"}, i.Claims())
 	expect.That(t, len(i.Holders) == 2, "the device had 2 holders, the incident has %+v", i.Holders)
 	s.Read(jointest.Watts(150))
 	s.pass(90)

@@ -1,12 +1,11 @@
 package stall_test
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/exporter/stall/judgetest"
@@ -202,9 +201,7 @@ func TestMissingEngines(t *testing.T) {
 		if v.Unknown != stall.NoEngines {
 			t.Errorf("%s: the verdict is %s", name, v.State())
 		}
-		if diff := cmp.Diff(tc.want, v.Missing); diff != "" {
-			t.Errorf("%s: missing are %s", name, diff)
-		}
+		expect.Equal(t, fmt.Sprintf("%s: missing", name), tc.want, v.Missing)
 	}
 }
 

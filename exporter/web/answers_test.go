@@ -259,9 +259,7 @@ func TestAnswerThatFails(t *testing.T) {
 			_, err := io.WriteString(w, "page")
 			return nil, err
 		}
-		if got := ask(encoding, bad); got != http.StatusInternalServerError {
-			t.Errorf("%q: status %d", encoding, got)
-		}
+		expect.Is(t, ask(encoding, bad), http.StatusInternalServerError, "%q: status", encoding)
 		d.latest = &exposition.Snapshot{}
 		if got := ask(encoding, good); got != http.StatusOK {
 			t.Errorf("%q: status %d for the next one", encoding, got)

@@ -109,7 +109,5 @@ func TestWrongPasswordsStop(t *testing.T) {
 	}
 	fail = nil
 	clear(users)
-	if got := ask("user", "wrong"); got != http.StatusAccepted {
-		t.Errorf("where nobody has a password, status %d", got)
-	}
+	expect.Is(t, ask("user", "wrong"), http.StatusAccepted, "where nobody has a password, status")
 }

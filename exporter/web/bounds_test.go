@@ -152,13 +152,9 @@ func TestConnections(t *testing.T) {
 	for _, c := range conns {
 		open.changed(c, http.StateClosed)
 	}
-	if got := counts.count["connections"][driver.ReasonTooMany]; got != 6 {
-		t.Errorf("%d were counted, want 6", got)
-	}
+	expect.Is(t, counts.count["connections"][driver.ReasonTooMany], 6, "were counted")
 	open.seats.Range(func(conn, _ any) bool { t.Errorf("%v is still known", conn); return true })
-	if n := len(open.arriving.members) + len(open.served.members) + len(open.known.members); n != 0 {
-		t.Errorf("%d members are left", n)
-	}
+	expect.Is(t, len(open.arriving.members)+len(open.served.members)+len(open.known.members), 0, "members are left")
 }
 
 // Connections take half of the files that the process may open, and no more than maxConnections.
@@ -173,9 +169,7 @@ func TestConnectionLimit(t *testing.T) {
 	for files, want := range map[uint64]int{200: 100, 512: 256, 1024: 256} {
 		must.That(t, files <= was.Max, "the process may open %d files, the test needs %d", was.Max, files)
 		set(syscall.Rlimit{Cur: files, Max: was.Max})
-		if got := connectionLimit(); got != want {
-			t.Errorf("%d connections with %d files, want %d", got, files, want)
-		}
+		expect.Is(t, connectionLimit(), want, "connections with %d files", files)
 	}
 }
 
@@ -198,9 +192,7 @@ func TestSecurityHeaders(t *testing.T) {
 	w := httptest.NewRecorder()
 	w.Header().Set("Content-Security-Policy", "configured")
 	secured(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
-	if got := w.Header().Get("Content-Security-Policy"); got != "configured" {
-		t.Errorf("Content-Security-Policy: %s", got)
-	}
+	expect.Is(t, w.Header().Get("Content-Security-Policy"), "configured", "Content-Security-Policy")
 }
 
 func TestCheckMetricsPath(t *testing.T) {

@@ -167,9 +167,7 @@ func TestReadersInFlight(t *testing.T) {
 		var asking sync.WaitGroup
 		for range maxReaders {
 			asking.Go(func() {
-				if got := ask("/api/v1/incidents"); got != http.StatusOK {
-					t.Errorf("status %d", got)
-				}
+				expect.Is(t, ask("/api/v1/incidents"), http.StatusOK, "status")
 			})
 			synctest.Wait()
 		}

@@ -67,9 +67,7 @@ func TestPiecesGiveWay(t *testing.T) {
 			return time.Since(from)
 		}
 		d.before = func() { pause = time.Second }
-		if took := took("gzip"); took != time.Second {
-			t.Errorf("an answer of one piece is made in %v", took)
-		}
+		expect.Is(t, took("gzip"), time.Second, "an answer of one piece is made in")
 		d.body = make([]byte, 3*pieceSize)
 		d.latest = &exposition.Snapshot{}
 		if took := took(""); took < 4*time.Second {

@@ -3,6 +3,7 @@ package web
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -13,7 +14,6 @@ import (
 	"time"
 	"weak"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
@@ -73,8 +73,6 @@ func TestWrittenDocumentsAreWhole(t *testing.T) {
 		if err := json.Unmarshal(whole, &want); err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s: %s", path, diff)
-		}
+		expect.Equal(t, fmt.Sprintf("%s", path), want, got)
 	}
 }

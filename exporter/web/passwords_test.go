@@ -100,9 +100,7 @@ func TestPasswords(t *testing.T) {
 		if got := askAll(server.Handler, asked{"192.0.2.3", "/", "right-new"}); got[200] != 1 {
 			t.Errorf("while a client reads slowly: answers %v by status", got)
 		}
-		if got := counts.count["requests"][driver.ReasonTooMany]; got != 10 {
-			t.Errorf("%d were counted, want 10", got)
-		}
+		expect.Is(t, counts.count["requests"][driver.ReasonTooMany], 10, "were counted")
 		time.Sleep(2 * time.Hour)
 	})
 }

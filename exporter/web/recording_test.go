@@ -214,9 +214,7 @@ func TestStalledIsShown(t *testing.T) {
 		order = append(order, d.Device)
 		order = append(order, string(d.State))
 	}
-	if got := strings.Join(order, " "); got != "gpu-4 unhealthy gpu-10 stalled gpu-3 quiet" {
-		t.Errorf("the first devices are %s", got)
-	}
+	expect.Is(t, strings.Join(order, " "), "gpu-4 unhealthy gpu-10 stalled gpu-3 quiet", "the first devices")
 	if v.Claims[0].Name != "ten" || !v.Claims[0].Stalled || v.Claims[1].Stalled || v.Pods[0].Name != "pod-of-ten" {
 		t.Errorf("the claims are %+v, the pods %+v", v.Claims, v.Pods)
 	}

@@ -66,9 +66,7 @@ func TestBlocks(t *testing.T) {
 	if got := Commands([]Document{d}); !slices.Equal(got, want) {
 		t.Errorf("commands %v, want %v", got, want)
 	}
-	if got := strings.Join(d.Prose(), ","); got != "text,,,,,,,,more,,," {
-		t.Errorf("prose %q", got)
-	}
+	expect.Is(t, strings.Join(d.Prose(), ","), "text,,,,,,,,more,,,", "prose")
 }
 
 func TestApply(t *testing.T) {

@@ -39,11 +39,11 @@ func That(tb TB, ok bool, format string, args ...any) {
 	}
 }
 
-// Is fails the test unless a value is the one that is wanted. The message begins with what the
-// value is.
+// Is fails the test unless a value is the one that is wanted. The message begins with the name of
+// the value.
 func Is[T comparable](tb TB, got, want T, what string, args ...any) {
 	if got != want {
 		tb.Helper()
-		tb.Errorf("%s is %v, want %v", fmt.Sprintf(what, args...), got, want)
+		tb.Errorf("%s: %v, want %v", fmt.Sprintf(what, args...), got, want)
 	}
 }

@@ -157,9 +157,7 @@ kmsg: 6,5000,0,-;Linux
 			t.Errorf("%v errors are counted; rejected %v", errors, source.Rejected())
 		}
 		write("4,XXX,-;NVRM: Xid (PCI:0000:65:00): 31, pid=1, name=x, Ch 00000008")
-		if errors := n.countErrors(); errors != 1 {
-			t.Errorf("%v errors are counted of a true one", errors)
-		}
+		expect.Is(t, n.countErrors(), 1, "errors are counted of a true one")
 	})
 }
 

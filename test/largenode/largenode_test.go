@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
@@ -52,8 +53,6 @@ func checkReadings(t *testing.T, errorsEvery time.Duration) {
 		must.That(t, same <= 0, "%d readings have not changed after %d s", same, second)
 	}
 	for minute := range 5 {
-		if want := Devices / 8 * int(time.Minute/errorsEvery); errors[minute] != want {
-			t.Errorf("%d errors in minute %d, want %d", errors[minute], minute, want)
-		}
+		expect.Is(t, errors[minute], Devices/8*int(time.Minute/errorsEvery), "errors in minute %d", minute)
 	}
 }

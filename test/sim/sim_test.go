@@ -172,9 +172,7 @@ func TestTruth(t *testing.T) {
 	expect.That(t, b.HeldSeconds == 20 && b.ShareSeconds == 17.5 && b.ActiveSeconds == 10*0.875*3/4, "b: %+v", b)
 	expect.Equal(t, "admin access", Truth{HeldSeconds: 20}, m.Truth("admin", at(40)))
 	m.Forget("a")
-	if got := m.Truth("a", at(40)); got != (Truth{}) {
-		t.Errorf("forgotten: %+v", got)
-	}
+	expect.Is(t, m.Truth("a", at(40)), (Truth{}), "forgotten")
 }
 
 // TestHang checks a GPU whose job hangs: it is as busy as before, at a power near that of an idle
@@ -276,9 +274,7 @@ func TestPastIsBounded(t *testing.T) {
 		}
 		now = now.Add(2 * time.Second)
 	}
-	if got := len(m.byName["gpu-0"].epochs); got != maxEpochs {
-		t.Errorf("%d epochs are kept", got)
-	}
+	expect.Is(t, len(m.byName["gpu-0"].epochs), maxEpochs, "epochs are kept")
 	if got := m.Truth("a", now).ActiveSeconds; got != maxEpochs {
 		t.Errorf("active for %v s, want %d", got, maxEpochs)
 	}

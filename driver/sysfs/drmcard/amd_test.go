@@ -90,9 +90,7 @@ func TestListAMDShared(t *testing.T) {
 	if got := found.PCI("692409005400"); got != "" || err != nil {
 		t.Errorf("it is %q, error %v", got, err)
 	}
-	if got := found.PCI("cce0c6d49f5b0d86"); got != "0000:05:00.0" {
-		t.Errorf("the unique ID is %q", got)
-	}
+	expect.Is(t, found.PCI("cce0c6d49f5b0d86"), "0000:05:00.0", "the unique ID")
 }
 
 // Nodes of earlier kernels have the partition's number in the function, or the same location.
@@ -115,9 +113,7 @@ func TestListAMDRecorded(t *testing.T) {
 			root := drmcardtest.Recorded(t, folder)
 			found, err := listAMD(t, root)
 			expect.OK(t, err)
-			if got := found.PCI(""); got != "" {
-				t.Errorf("a card without serial number is %q", got)
-			}
+			expect.Is(t, found.PCI(""), "", "a card without serial number")
 			render, ok := found.Render("0000:64:00.0", 0)
 			if !ok {
 				render = -1

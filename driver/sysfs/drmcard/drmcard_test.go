@@ -71,9 +71,7 @@ func TestList(t *testing.T) {
 		},
 	}
 	expect.Equal(t, "cards", want, cards)
-	if name := cards[2].Name(); name != "card10" {
-		t.Errorf("name %q", name)
-	}
+	expect.Is(t, cards[2].Name(), "card10", "name")
 	if cards, err := list(t.TempDir()); err != nil || len(cards) > 0 {
 		t.Errorf("without the class: %v, %v", cards, err)
 	}

@@ -277,9 +277,7 @@ func TestTogether(t *testing.T) {
 		var asking sync.WaitGroup
 		for range 50 {
 			asking.Go(func() {
-				if status := g.status("/metrics", "Bearer alice"); status != 200 {
-					t.Errorf("status %d", status)
-				}
+				expect.Is(t, g.status("/metrics", "Bearer alice"), 200, "status")
 			})
 		}
 		asking.Wait()
@@ -323,9 +321,7 @@ func TestFailures(t *testing.T) {
 			if status := g.status("/metrics", "Bearer alice"); status != 200 {
 				t.Errorf("%s: status %d when all is well again", name, status)
 			}
-			if diff := cmp.Diff([]string{"up", "up", test.reason, test.reason, "up", "up"}, g.outcomes); diff != "" {
-				t.Errorf("%s: %s", name, diff)
-			}
+			expect.Equal(t, fmt.Sprintf("%s", name), []string{"up", "up", test.reason, test.reason, "up", "up"}, g.outcomes)
 		}
 	})
 }

@@ -67,9 +67,7 @@ func TestRenewalInAFlood(t *testing.T) {
 				time.Sleep(allowedFor)
 				flooding(g)
 				for _, token := range []string{first, fmt.Sprint("Bearer ", jwt("alice", "good"), renewal)} {
-					if status := g.status("/metrics", token); status != 200 {
-						t.Errorf("%s: renewal %d: status %d", name, renewal, status)
-					}
+					expect.Is(t, g.status("/metrics", token), 200, "%s: renewal %d: status", name, renewal)
 				}
 			}
 		})
@@ -82,9 +80,7 @@ func TestNewClientInAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGated(&server{})
 		flood(g, 20, 60, 90, stranger)
-		if status := g.status("/metrics", "Bearer "+jwt("alice", "good")); status != 200 {
-			t.Errorf("status %d", status)
-		}
+		expect.Is(t, g.status("/metrics", "Bearer "+jwt("alice", "good")), 200, "status")
 		counts := map[int]int{}
 		for i := range 100 {
 			counts[g.status("/metrics", "Bearer "+jwt("alice", fmt.Sprint("bad", i)))]++

@@ -162,9 +162,7 @@ func startExporter(t *testing.T, node *simnode.Node, devices sim.Options, flags 
 	var running sync.WaitGroup
 	var said bytes.Buffer
 	running.Go(func() {
-		if status := program.Run(ctx, append(args, flags...), sources, &said, &said); status != 0 {
-			t.Errorf("the exporter ended with %d", status)
-		}
+		expect.Is(t, program.Run(ctx, append(args, flags...), sources, &said, &said), 0, "the exporter ended with")
 	})
 	t.Cleanup(func() {
 		cancel()

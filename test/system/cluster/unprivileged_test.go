@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster"
 )
@@ -55,9 +56,7 @@ func lend(t *testing.T, program string) string {
 func testUnprivileged(t *testing.T, h *holder) {
 	h.await(t, "ready")
 	info := must.Get(os.Stat(h.dir))(t)
-	if owner := info.Sys().(*syscall.Stat_t).Uid; owner != nobody {
-		t.Errorf("the cluster is of user %d", owner)
-	}
+	expect.Is(t, info.Sys().(*syscall.Stat_t).Uid, nobody, "the cluster is of user")
 	c := must.Get(cluster.Attach(h.dir))(t)
 	kubectl(t, c, "apply", "-f", "testdata/workloads.yaml")
 	awaitPods(t, c)

@@ -18,9 +18,7 @@ func (w *world) testIncidents(t *testing.T) {
 		return strings.TrimSpace(string(out))
 	}
 	for _, verb := range []string{"create", "patch"} {
-		if got := may(verb); got != "no" {
-			t.Errorf("by default the exporter may %s events: %q", verb, got)
-		}
+		expect.Is(t, may(verb), "no", "by default the exporter may %s events", verb)
 	}
 	w.install(object{"web": object{}, "incidents": object{"events": true}})
 	for verb, want := range map[string]string{"create": "yes", "patch": "yes", "delete": "no", "list": "no"} {

@@ -139,9 +139,8 @@ func TestHostileNames(t *testing.T) {
 	m.want(1, "dra_pod_claim_info", "pod", long, "device", hostile)
 	m.want(1, "dra_pod_claim_info", "pod", "twice", "device", "gpu-3")
 	m.want(1, "dra_pod_claim_info", "pod", "fine", "device", "gpu-4")
-	if rows := m.rows("dra_pod_claim_info"); len(rows) != 4 {
-		t.Errorf("%d pods hold devices, want 4", len(rows))
-	}
+	rows := m.rows("dra_pod_claim_info")
+	expect.That(t, len(rows) == 4, "%d pods hold devices, want 4", len(rows))
 	for _, reason := range []string{"too_long", "missing_pod", "duplicate", "malformed"} {
 		expect.That(t, m.positive("dra_exporter_input_rejected_total", "input", "podresources", "reason", reason),
 			"nothing was counted as %s", reason)

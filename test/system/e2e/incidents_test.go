@@ -129,9 +129,7 @@ func TestIncident(t *testing.T) {
 	}
 	p.scrape().want(1, "dra_exporter_input_rejected_total", "input", "incidents", "reason", "malformed")
 	off := start(t, n.flags(flags{"no-recorder": ""}))
-	if status := off.status("/api/v1/incidents"); status != http.StatusNotFound {
-		t.Errorf("without the recorder the status is %d", status)
-	}
+	expect.Is(t, off.status("/api/v1/incidents"), http.StatusNotFound, "without the recorder the status")
 }
 
 func files(t *testing.T, folder string) []string {

@@ -88,8 +88,6 @@ func TestHealth(t *testing.T) {
 	t.Parallel()
 	n := newNodeWithoutKubelet(t)
 	p := launch(t, n.flags(nil))
-	if status := p.status("/healthz"); status != http.StatusOK {
-		t.Errorf("/healthz: status %d", status)
-	}
+	expect.Is(t, p.status("/healthz"), http.StatusOK, "/healthz: status")
 	p.eventually("ready", func() bool { return p.status("/readyz") == http.StatusOK })
 }

@@ -58,9 +58,7 @@ func TestNodeWithoutDRA(t *testing.T) {
 			m.want(1, "dra_pod_claim_info", append(of(i), "pod", pod, "namespace", "team", "resourceclaim_name", "")...)
 		}
 	}
-	if rows := len(m.rows("dra_device_info")); rows != 4 {
-		t.Errorf("%d devices, want 4", rows)
-	}
+	expect.Is(t, len(m.rows("dra_device_info")), 4, "devices")
 	// What.
 	m.want(0.5, "dra_pod_utilization_ratio", append(of(0), "pod", "busy")...)
 	m.want(150, "dra_pod_power_watts", append(of(2), "pod", "slice-a")...)

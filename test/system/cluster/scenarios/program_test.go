@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/dra-exporter/dra-exporter/exporter/present"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
@@ -89,9 +90,7 @@ func startExporter(t *testing.T, args []string) *program {
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
 		<-ended
 		p.client.CloseIdleConnections()
-		if code := p.cmd.ProcessState.ExitCode(); code != 0 {
-			t.Errorf("the exporter ended with status %d", code)
-		}
+		expect.Is(t, p.cmd.ProcessState.ExitCode(), 0, "the exporter ended with status")
 		if t.Failed() {
 			t.Logf("the exporter's log: %s", live.Brief(strings.Join(p.log, "\n")))
 		}
