@@ -177,9 +177,7 @@ func FuzzParse(f *testing.F) {
 }
 
 func FuzzText(f *testing.F) {
-	for _, seed := range []string{
-		"0: 96Mhz *\n", "1: 1138Mhz *", "S: 19Mhz *", "ue: 1\nce: 2\n", "16.0 GT/s PCIe",
-	} {
+	for _, seed := range []string{"0: 96Mhz *\n", "1: 1138Mhz *", "S: 19Mhz *", "ue: 1\nce: 2\n", "16.0 GT/s PCIe"} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {

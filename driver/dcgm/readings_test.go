@@ -34,9 +34,10 @@ func TestQuantities(t *testing.T) {
 	maps.Copy(want, map[string]float64{
 		"utilization": g.Work.Graphics, "engine_utilization sm": g.Work.SM, "engine_utilization tensor": g.Work.Tensor,
 		"engine_utilization dram": g.Work.DRAM, "occupancy": g.Work.Occupancy, "engine_utilization int": g.Work.Integer,
-		"engine_utilization fp64": g.Work.FP64, "engine_utilization fp32": g.Work.FP32, "engine_utilization fp16": g.Work.FP16,
-		"io_bytes pcie transmit": 10 * g.PCIeTransmitRate, "io_bytes pcie receive": 10 * g.PCIeReceiveRate,
-		"io_bytes nvlink transmit": 10 * g.NVLinkTransmitRate, "io_bytes nvlink receive": 10 * g.NVLinkReceiveRate,
+		"engine_utilization fp64": g.Work.FP64, "engine_utilization fp32": g.Work.FP32,
+		"engine_utilization fp16": g.Work.FP16, "io_bytes pcie transmit": 10 * g.PCIeTransmitRate,
+		"io_bytes pcie receive": 10 * g.PCIeReceiveRate, "io_bytes nvlink transmit": 10 * g.NVLinkTransmitRate,
+		"io_bytes nvlink receive": 10 * g.NVLinkReceiveRate,
 		"throttled_seconds power": g.ThrottledPower, "throttled_seconds thermal": g.ThrottledThermal,
 		"throttled_seconds sync_boost": g.ThrottledSyncBoost, "throttled_seconds board_limit": g.ThrottledBoardLimit,
 		"throttled_seconds reliability": g.ThrottledReliability, "health healthy": 1,

@@ -122,10 +122,8 @@ func TestHardware(t *testing.T) {
 		function2: {PCI: function2, Vendor: "intel", NUMANode: "0", Kind: driver.KindPartition, Parent: battlemage},
 		twoTiles:  {PCI: twoTiles, Vendor: "intel", NUMANode: "1", DeviceNodes: nodes(2)},
 		arc:       {PCI: arc, Vendor: "intel", DeviceNodes: nodes(3)},
-		gaudi: {
-			PCI: gaudi, Vendor: "intel", NUMANode: "1", DeviceNodes: []string{"/dev/accel/accel0"}, Model: "GAUDI2",
-		},
-		npu: {PCI: npu, Vendor: "intel", DeviceNodes: []string{"/dev/accel/accel1"}},
+		gaudi:     {PCI: gaudi, Vendor: "intel", NUMANode: "1", DeviceNodes: []string{"/dev/accel/accel0"}, Model: "GAUDI2"},
+		npu:       {PCI: npu, Vendor: "intel", DeviceNodes: []string{"/dev/accel/accel1"}},
 	}
 	expect.Equal(t, "hardware", want, hardware)
 }

@@ -50,10 +50,8 @@ func nvidiaSlices(t *testing.T) []byte {
 	} {
 		for start := 0; start+p.size <= 8; start += p.step {
 			devices = append(devices, map[string]any{
-				"name": fmt.Sprintf("gpu-0-mig-%s-%d-%d", strings.ReplaceAll(p.profile, ".", ""), p.id, start),
-				"attributes": map[string]any{
-					"type": text("mig"), "parentUUID": text(uuid), "profile": text(p.profile),
-				},
+				"name":             fmt.Sprintf("gpu-0-mig-%s-%d-%d", strings.ReplaceAll(p.profile, ".", ""), p.id, start),
+				"attributes":       map[string]any{"type": text("mig"), "parentUUID": text(uuid), "profile": text(p.profile)},
 				"consumesCounters": []any{counters("counterSet", start, start+p.size, p.processors, p.memory)},
 			})
 		}

@@ -53,8 +53,7 @@ func FuzzMIGNames(f *testing.F) {
 		}
 		text := fmt.Sprintf("%dg.%dgb%s", compute, memory, attribute)
 		parent := fmt.Sprintf("gpu-%d", minor)
-		name := fmt.Sprintf("%s-mig-%s-%d-%d", parent,
-			strings.NewReplacer(".", "", "+", "-").Replace(text), profile, start)
+		name := fmt.Sprintf("%s-mig-%s-%d-%d", parent, strings.NewReplacer(".", "", "+", "-").Replace(text), profile, start)
 		if got, want := nvidia.PlacementInName(name), nvidia.Placement(int(minor), int(profile), int(start)); got != want {
 			t.Errorf("%s: placement %q, want %q", name, got, want)
 		}

@@ -143,9 +143,7 @@ func TestMPS(t *testing.T) {
 		{PID: 760, Memory: 66 << 20, Utilization: 0.7}, {PID: 742, Memory: 518 << 20, MPS: 1},
 	}
 	s := newSource(t, c, nil)
-	want := map[string]float64{
-		"742 memory_used": 518 << 20, "742 utilization": g.Utilization, "760 memory_used": 66 << 20,
-	}
+	want := map[string]float64{"742 memory_used": 518 << 20, "742 utilization": g.Utilization, "760 memory_used": 66 << 20}
 	expect.Equal(t, "one client", want, uses(of(t, nvidiatest.Sample(t, s), g.UUID())))
 	c.Advance(1)
 	g.Processes[2] = nvmltest.Process{PID: 773, Memory: 518 << 20, MPS: 1}

@@ -34,9 +34,7 @@ func attachment(h driver.Hardware, pids ...int) driver.Attachment {
 // In the exclusive mode, a pod's device is read through one of its processes, by name or PCI
 // function. Its counters continue when it moves to the host and back.
 func TestPods(t *testing.T) {
-	for name, h := range map[string]driver.Hardware{
-		"by name": {RDMADev: "mlx5_7"}, "by PCI": {PCI: "0000:3b:00.7"},
-	} {
+	for name, h := range map[string]driver.Hardware{"by name": {RDMADev: "mlx5_7"}, "by PCI": {PCI: "0000:3b:00.7"}} {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, server(t), exclusive, inPod)
 			m.attached = []driver.Attachment{attachment(h, 41, 42)}

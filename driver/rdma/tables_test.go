@@ -64,9 +64,7 @@ func TestDrivers(t *testing.T) {
 		"bnxt_re": {
 			false, `hw_counters/rx_bytes=1 hw_counters/tx_bytes=2 hw_counters/rx_pkts=3 hw_counters/tx_pkts=4
 				hw_counters/active_qps=9 hw_counters/oos_drop_count=5 hw_counters/rx_read_req=6`,
-			with(traffic(1, 2, 3, 4), map[string]float64{
-				"rdma_events oos_drop_count": 5, "rdma_operations rx_read_req": 6,
-			}),
+			with(traffic(1, 2, 3, 4), map[string]float64{"rdma_events oos_drop_count": 5, "rdma_operations rx_read_req": 6}),
 		},
 		"mana": {
 			false, `hw_counters/rx_bytes=1 hw_counters/tx_bytes=2 hw_counters/rx_packets=3 hw_counters/tx_packets=4

@@ -154,9 +154,7 @@ endpoints:
     {name: b, quantity: temperature, labels_from: {sensor: u}}]}
 `), "")
 	must.Do(tb, err)
-	for _, name := range []string{
-		"dcgm-exporter", "xpumd", "neuron-monitor", "tenstorrent-telemetry", "node-exporter",
-	} {
+	for _, name := range []string{"dcgm-exporter", "xpumd", "neuron-monitor", "tenstorrent-telemetry", "node-exporter"} {
 		c.Endpoints = append(c.Endpoints, presetEndpoint(tb, name, ""))
 	}
 	return c.Endpoints

@@ -38,10 +38,7 @@ func TestPCIPathOf(t *testing.T) {
 			"firmware tells no node, and there is one", "pci0000:00/0000:00:01.0/" + address, "-1", "0",
 			driver.PCIPath{Root: "pci0000:00", Port: "0000:00:01.0", NUMANode: "0"},
 		},
-		{
-			"no nodes", "pci0000:00/0000:00:01.0/" + address, "", "",
-			driver.PCIPath{Root: "pci0000:00", Port: "0000:00:01.0"},
-		},
+		{"no nodes", "pci0000:00/0000:00:01.0/" + address, "", "", driver.PCIPath{Root: "pci0000:00", Port: "0000:00:01.0"}},
 		{"not there", "", "", "0", driver.PCIPath{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

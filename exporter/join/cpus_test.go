@@ -187,8 +187,7 @@ func TestOwnCPUsOfOneClaim(t *testing.T) {
 	c.Free("ends")
 	c.hold("begins", []int{7}, "p1")
 	sign := func(pod string, after time.Duration, gone bool) {
-		c.Changes = append(c.Changes,
-			podresources.Change{At: c.Now.Add(after), Gone: gone, PodUID: "uid-" + pod})
+		c.Changes = append(c.Changes, podresources.Change{At: c.Now.Add(after), Gone: gone, PodUID: "uid-" + pod})
 	}
 	sign("p0", 200*time.Millisecond, true)
 	sign("p1", 600*time.Millisecond, false)

@@ -261,9 +261,7 @@ func TestRecordingOutlives(t *testing.T) {
 	if i.Count != 2 || i.Open() || len(s.Incidents()) != 1 {
 		t.Errorf("of %d incidents the first is %+v", len(s.Incidents()), i)
 	}
-	for name, at := range map[string]time.Time{
-		"the minute before": onset.Add(-58 * time.Second), "the onset": onset,
-	} {
+	for name, at := range map[string]time.Time{"the minute before": onset.Add(-58 * time.Second), "the onset": onset} {
 		expect.That(t, reaches(i, at), "the recording lacks %s", name)
 	}
 }

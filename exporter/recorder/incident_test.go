@@ -203,9 +203,7 @@ func TestConditions(t *testing.T) {
 				}}
 			},
 		},
-		{
-			name: "nonfatal error of NVLink", begin: func(s *story) { s.Read(jointest.Watts(1)) }, change: nvlink("nonfatal"),
-		},
+		{name: "nonfatal error of NVLink", begin: func(s *story) { s.Read(jointest.Watts(1)) }, change: nvlink("nonfatal")},
 		{
 			name: "fatal error of NVLink", want: recorder.XID, begin: func(s *story) { s.Read(jointest.Watts(1)) },
 			change: nvlink("fatal"),

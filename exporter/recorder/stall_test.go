@@ -116,9 +116,7 @@ func (n *nodeOf) snapshot(of ...[]reading) *book.Snapshot {
 			ended.To, n.periods[i] = n.now, &ended
 		}
 	}
-	return &book.Snapshot{
-		Time: n.now, Devices: n.devices, Claims: n.claims, Timeline: timeline.New(n.periods...),
-	}
+	return &book.Snapshot{Time: n.now, Devices: n.devices, Claims: n.claims, Timeline: timeline.New(n.periods...)}
 }
 
 // standsOn has the signals on which the verdict stands.

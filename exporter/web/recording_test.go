@@ -203,9 +203,7 @@ func TestStalledIsShown(t *testing.T) {
 	exportertest.Play(h)
 	for i := range h.Last.Claims {
 		if key := h.Last.Claims[i].HolderKey; key.Name == "ten" {
-			h.Last.Stalled = map[*book.HolderKey]stall.Verdict{
-				key: {Stalled: []stall.Signal{stall.Power, stall.Memory}},
-			}
+			h.Last.Stalled = map[*book.HolderKey]stall.Verdict{key: {Stalled: []stall.Signal{stall.Power, stall.Memory}}}
 		}
 	}
 	v := present.NewPage(h.Last, present.Config{QuietAfter: 30 * time.Second})

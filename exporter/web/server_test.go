@@ -159,9 +159,7 @@ func TestTaintsAreShown(t *testing.T) {
 func TestReasonsAreShown(t *testing.T) {
 	reasons := podresources.Reasons()
 	at := time.Unix(1000, 0)
-	a := podresources.Allocation{
-		Claim: podresources.Claim{Namespace: "team", Name: "train"}, Device: jointest.ID("gpu-0"),
-	}
+	a := podresources.Allocation{Claim: podresources.Claim{Namespace: "team", Name: "train"}, Device: jointest.ID("gpu-0")}
 	var want []present.HoldReport
 	for i, reason := range reasons {
 		pod := podresources.Pod{Namespace: "team", Name: fmt.Sprintf("rank-%02d", i)}

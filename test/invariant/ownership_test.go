@@ -443,9 +443,7 @@ func TestOwnershipOfWhatWasTakenBack(t *testing.T) {
 		"no journal":     {least: 39, misses: true},
 		"still prepared": {prepared: []standstill.Span{{From: at(0)}}, least: 39, misses: true},
 		"taken back":     {prepared: []standstill.Span{{From: at(0), To: at(20)}}, least: 20},
-		"prepared again": {
-			prepared: []standstill.Span{{From: at(0), To: at(20)}, {From: at(24)}}, least: 35, misses: true,
-		},
+		"prepared again": {prepared: []standstill.Span{{From: at(0), To: at(20)}, {From: at(24)}}, least: 35, misses: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := Ownership{Truth: NewTruth("node1")}

@@ -107,8 +107,9 @@ type Flags map[string]string
 func (n *Node) Flags() Flags {
 	return Flags{
 		"node-name": n.Name, "kube": "off", "kubelet.root": n.Path(kubelet),
-		"kubelet.podresources-socket": n.Path(Socket), "kubelet.pods-socket": n.Path(PodsSocket), "path.podlogs": n.Path(Logs),
-		"path.sysfs": n.Path(Sysfs), "path.procfs": n.Path(Procfs), "path.kmsg": n.Path(KernelLog), "path.cdi": n.Path(CDI),
+		"kubelet.podresources-socket": n.Path(Socket), "kubelet.pods-socket": n.Path(PodsSocket),
+		"path.podlogs": n.Path(Logs),
+		"path.sysfs":   n.Path(Sysfs), "path.procfs": n.Path(Procfs), "path.kmsg": n.Path(KernelLog), "path.cdi": n.Path(CDI),
 	}
 }
 

@@ -149,9 +149,7 @@ func (r registrar) GetInfo(ctx context.Context, _ *registration.InfoRequest) (*r
 			return nil, err
 		}
 	}
-	return &registration.PluginInfo{
-		Type: r.Type, Name: r.Name, Endpoint: r.Endpoint, SupportedVersions: r.Services,
-	}, nil
+	return &registration.PluginInfo{Type: r.Type, Name: r.Name, Endpoint: r.Endpoint, SupportedVersions: r.Services}, nil
 }
 
 type server struct {

@@ -22,13 +22,9 @@ func TestObjects(t *testing.T) {
 		want      []Object
 		malformed int
 	}{
-		"nothing":  {"", nil, 0},
-		"comments": {"# nothing\n---\n\n---\n# here\n", nil, 0},
-		"one": {
-			one,
-			[]Object{{1, 0, raw(`{"apiVersion":"resource.k8s.io/v1","id":1,"kind":"ResourceSlice"}`)}},
-			0,
-		},
+		"nothing":       {"", nil, 0},
+		"comments":      {"# nothing\n---\n\n---\n# here\n", nil, 0},
+		"one":           {one, []Object{{1, 0, raw(`{"apiVersion":"resource.k8s.io/v1","id":1,"kind":"ResourceSlice"}`)}}, 0},
 		"windows":       {"---\r\n" + two + "\r\n---\r\n" + two, []Object{{1, 0, raw(two)}, {2, 0, raw(two)}}, 0},
 		"marker's line": {two + "\n--- # comment\n" + two, []Object{{1, 0, raw(two)}, {2, 0, raw(two)}}, 0},
 		"no alias": {
@@ -47,9 +43,7 @@ func TestObjects(t *testing.T) {
 			0,
 		},
 		"other kind's alpha": {"apiVersion: resource.k8s.io/v1alpha3\nkind: DeviceTaintRule\n", nil, 0},
-		"other group": {
-			"apiVersion: example.com/v7\nkind: ResourceSlice\n---\n" + two, []Object{{2, 0, raw(two)}}, 0,
-		},
+		"other group":        {"apiVersion: example.com/v7\nkind: ResourceSlice\n---\n" + two, []Object{{2, 0, raw(two)}}, 0},
 		"list": {
 			`{"apiVersion":"v1","kind":"List","items":[` + two + `,7,{},` + two + `]}`,
 			[]Object{{1, 1, raw(two)}, {1, 4, raw(two)}},
@@ -132,9 +126,7 @@ func TestScalars(t *testing.T) {
 }
 
 func TestToJSON(t *testing.T) {
-	for data, ok := range map[string]bool{
-		"a: 1": true, `{"a":1}`: true, "---\na: 1\n": true, "a: [": false,
-	} {
+	for data, ok := range map[string]bool{"a: 1": true, `{"a":1}`: true, "---\na: 1\n": true, "a: [": false} {
 		_, err := ToJSON([]byte(data))
 		expect.That(t, (err == nil) == ok, "%q: error %v", data, err)
 	}

@@ -83,9 +83,7 @@ func askOnce(t *testing.T) {
 	t.Helper()
 	s := &server{}
 	limited := 0
-	u := NewUsers(Config{
-		API: s, Report: func(time.Duration, error) {}, Limited: func() { limited++ },
-	}, Proxy{})
+	u := NewUsers(Config{API: s, Report: func(time.Duration, error) {}, Limited: func() { limited++ }}, Proxy{})
 	request := func(token string) *http.Request {
 		r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
 		r.Header.Set("Authorization", "Bearer "+token)

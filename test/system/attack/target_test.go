@@ -84,17 +84,13 @@ func launch(t testing.TB, node *largenode.Node, flags map[string]string, args ..
 }
 
 // launchBy is launch with a command that becomes the program.
-func launchBy(
-	t testing.TB, node *largenode.Node, wrapper []string, flags map[string]string, args ...string,
-) *target {
+func launchBy(t testing.TB, node *largenode.Node, wrapper []string, flags map[string]string, args ...string) *target {
 	t.Helper()
 	limit, goLimit := chartLimits(t)
 	line := slices.Concat(wrapper, []string{os.Getenv(programPath)}, node.Flags().With(flags).Args(), args)
 	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GOMEMLIMIT=" + goLimit}
-	g := &target{
-		t: t, node: node, client: newClient(nil), most: maxResident, Program: live.Launch(t, cmd),
-	}
+	g := &target{t: t, node: node, client: newClient(nil), most: maxResident, Program: live.Launch(t, cmd)}
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)

@@ -114,8 +114,7 @@ func (w *world) writer(t *testing.T) corev1.PodSpec {
 	must.Do(t, image.Write(tar, image.Config{Program: program, Name: writerName, Created: time.Unix(0, 0)}))
 	must.Do(t, w.cluster.ImportImage(t.Context(), tar))
 	var set appsv1.DaemonSet
-	must.Do(t, json.Unmarshal([]byte(w.kubectl("get", "daemonset", release, "-n", namespace, "-o", "json")),
-		&set))
+	must.Do(t, json.Unmarshal([]byte(w.kubectl("get", "daemonset", release, "-n", namespace, "-o", "json")), &set))
 	spec := set.Spec.Template.Spec
 	spec.RestartPolicy = corev1.RestartPolicyNever
 	c := &spec.Containers[0]

@@ -39,9 +39,7 @@ func eventsFront(t *testing.T, server *kubetest.Server) (address string, sent *s
 	t.Helper()
 	to, err := url.Parse(server.URL())
 	must.Do(t, err)
-	proxy := &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }, FlushInterval: -1,
-	}
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }, FlushInterval: -1}
 	sent = &sentEvents{}
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var answer []byte

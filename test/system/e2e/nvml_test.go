@@ -188,9 +188,7 @@ func costOfGPUs(t *testing.T, processes int) {
 	var pods []*v1.PodResources
 	for i := range number {
 		device, uid := fmt.Sprint("gpu-", i), fmt.Sprintf("00000000-0000-4000-8000-00000000770%d", i)
-		devices = append(devices, [2]string{
-			device, "{type: {string: gpu}, uuid: {string: " + machine.GPUs[i].UUID() + "}}",
-		})
+		devices = append(devices, [2]string{device, "{type: {string: gpu}, uuid: {string: " + machine.GPUs[i].UUID() + "}}"})
 		pods = append(pods, pod("team", device, device, podresourcestest.Device(nvidiaDriver, nodeName, device)))
 		n.addPod("team", device, uid)
 		for j := range processes {

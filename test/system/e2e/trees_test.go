@@ -192,8 +192,7 @@ func TestRecordedCards(t *testing.T) {
 			own := slices.DeleteFunc(bytes.SplitAfter(stable(exposition), []byte("\n")), func(line []byte) bool {
 				return !bytes.Contains(line, []byte(`device="`))
 			})
-			compareGolden(t, filepath.Join("recorded", card.source+"-"+filepath.Base(card.folder)+".prom"),
-				bytes.Join(own, nil))
+			compareGolden(t, filepath.Join("recorded", card.source+"-"+filepath.Base(card.folder)+".prom"), bytes.Join(own, nil))
 		})
 	}
 }

@@ -34,9 +34,7 @@ func TestSchemas(t *testing.T) {
 			"github.com/GoogleCloudPlatform/prometheus-engine@v0.17.2", "manifests/setup.yaml",
 			read("google/podmonitoring.yaml"),
 		},
-		"ClusterRules": {
-			"github.com/GoogleCloudPlatform/prometheus-engine@v0.17.2", "manifests/setup.yaml", clusterRules,
-		},
+		"ClusterRules": {"github.com/GoogleCloudPlatform/prometheus-engine@v0.17.2", "manifests/setup.yaml", clusterRules},
 		"ScaledObject": {
 			"github.com/kedacore/keda/v2@v2.21.0", "config/crd/bases/keda.sh_scaledobjects.yaml",
 			read("autoscaling/scaledobject.yaml"),

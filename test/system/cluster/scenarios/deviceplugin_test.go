@@ -73,7 +73,8 @@ func (n *namespace) offered(heldUUIDs ...string) {
 					}
 				}
 				if held := slices.Contains(heldUUIDs, uuid); count != 1 || held != (shares > 0) {
-					return fmt.Errorf("%s: %d devices are GPU %s, with %d shares; want one, held: %v", e.name, count, uuid, shares, held)
+					return fmt.Errorf("%s: %d devices are GPU %s, with %d shares; want one, held: %v", e.name, count, uuid, shares,
+						held)
 				}
 			}
 		}

@@ -29,9 +29,7 @@ func TestPodGroups(t *testing.T) {
 	anchor.agree(1)
 	time.Sleep(time.Minute)
 	t.Run("Claims", func(t *testing.T) {
-		w.runAll(t, map[string]func(*testing.T, *world){
-			"Template": testPodGroupTemplate, "Named": testPodGroupNamed,
-		}, nil)
+		w.runAll(t, map[string]func(*testing.T, *world){"Template": testPodGroupTemplate, "Named": testPodGroupNamed}, nil)
 	})
 	w.finish(t)
 }
