@@ -453,7 +453,7 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 		return Spec{
 			Name:   "health",
 			Metric: "health", NonNegative: true, Max: 1,
-			Help:   "Health of the device as its driver reports it: 1 for the present status, 0 for the others.",
+			Help:   "Health of the device as its driver reports it: 1 for the present status. The others have no series.",
 			Labels: []Label{{Name: "status", Values: []string{"healthy", "unhealthy", "unknown"}}},
 			State:  true, Internal: true,
 		}

@@ -2,6 +2,7 @@ package exporter
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,16 +17,17 @@ type Paths interface {
 	PCIPaths(addresses []string) (paths map[string]driver.PCIPath, complete bool)
 }
 
-// topologyEvery is the time after which topologies are computed again although the allocations have
-// not changed: a source may have learnt where a device is.
+// topologyEvery is the time between two looks at the hardware: a source may have learnt where a
+// device is, and paths that could not be read are read again.
 const topologyEvery = 5 * time.Second
 
-// topologies computes the topology of pods when the allocations have changed.
+// topologies computes the topology of pods when the allocations or the hardware have changed.
 type topologies struct {
-	paths Paths // nil: no topology is wanted
-	known map[podresources.Pod]join.Topology
-	of    []podresources.Allocation // of known
-	next  time.Time
+	paths    Paths // nil: no topology is wanted
+	known    map[podresources.Pod]join.Topology
+	of       []podresources.Allocation // of known
+	hardware []string                  // of known; nil: not all paths could be read
+	next     time.Time
 }
 
 // update returns the topologies of the pods that hold devices. It keeps the allocations.
@@ -36,9 +38,29 @@ func (t *topologies) update(
 	if t.paths == nil || same && now.Before(t.next) {
 		return t.known
 	}
-	paths, _ := t.paths.PCIPaths(addresses(devices)) // what could not be read is read the next time
-	t.known, t.of, t.next = join.Topologies(devices, paths), allocations, now.Add(topologyEvery)
+	t.next = now.Add(topologyEvery)
+	hardware := hardwareOf(devices)
+	if same && slices.Equal(hardware, t.hardware) {
+		return t.known
+	}
+	paths, complete := t.paths.PCIPaths(addresses(devices))
+	if !complete {
+		hardware = nil
+	}
+	t.known, t.of, t.hardware = join.Topologies(devices, paths), allocations, hardware
 	return t.known
+}
+
+// hardwareOf returns what the devices' positions depend on.
+func hardwareOf(devices []join.Device) []string {
+	out := make([]string, 0, 11*len(devices))
+	for i := range devices {
+		d := &devices[i]
+		h := &d.Entry.Hardware
+		out = append(out, d.ID.Driver, d.ID.Pool, d.ID.Device, d.Parent, string(h.Kind), h.UUID, h.PCI, h.Parent, h.PCIeRoot,
+			h.NUMANode, strconv.Itoa(len(h.CPUs)))
+	}
+	return out
 }
 
 // addresses returns the PCI addresses of the held devices, and of their parents.

@@ -8,6 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // fakePaths are the paths of devices on two NUMA nodes, and the requested addresses.
@@ -24,8 +25,8 @@ func (p *fakePaths) PCIPaths(addresses []string) (map[string]driver.PCIPath, boo
 	return map[string]driver.PCIPath{"0000:01:00.0": {NUMANode: "0"}, "0000:02:00.0": {NUMANode: "1"}}, true
 }
 
-// TestTopologyPerChange checks that topologies are computed when the allocations change, and each
-// five seconds, and not at each tick.
+// TestTopologyPerChange checks that topologies are computed when the allocations or the hardware
+// change, or not all paths could be read, and not at each tick.
 func TestTopologyPerChange(t *testing.T) {
 	paths := &fakePaths{}
 	pods := topologies{paths: paths}
@@ -50,12 +51,8 @@ func TestTopologyPerChange(t *testing.T) {
 		if asked > len(paths.asked) && what != "asked again" {
 			allocations = make([]podresources.Allocation, 1)
 		}
-		if got := pods.update(allocations, devices, now)[pod].Farthest; got != want {
-			t.Errorf("%s: %q, want %q", what, got, want)
-		}
-		if len(paths.asked) != asked {
-			t.Errorf("%s: computed %d times, want %d", what, len(paths.asked), asked)
-		}
+		expect.Is(t, pods.update(allocations, devices, now)[pod].Farthest, want, "%s", what)
+		expect.That(t, len(paths.asked) == asked, "%s: computed %d times, want %d", what, len(paths.asked), asked)
 	}
 	check("one device", devices("pod", ""), "", 1)
 	check("the same", devices("pod", ""), "", 1)
@@ -80,4 +77,9 @@ func TestTopologyPerChange(t *testing.T) {
 	now, paths.hangs = now.Add(topologyEvery), false
 	check("asked again", devices("pod", "pod"), join.Across, 7)
 	check("known", devices("pod", "pod"), join.Across, 7)
+	now = now.Add(topologyEvery)
+	check("the hardware is the same", devices("pod", "pod"), join.Across, 7)
+	check("too early to look at the hardware", told, join.Across, 7)
+	now = now.Add(topologyEvery)
+	check("asked again", told, join.SameNUMANode, 8)
 }

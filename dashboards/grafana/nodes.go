@@ -38,13 +38,11 @@ func deviceList() Panel {
 		"claim can't request a device that is in no ResourceSlice: that of a device plugin, or a GPU whose MIG devices "+
 		"are static. A device that is not node-local is offered to several nodes.", noDevice, 24, 9,
 		labelsOf(`max by (<device>, vendor, model, listed, node_local, parent, uuid, pci_bus_id, numa_node, `+
-			`driver_version) (dra_device_info{<of device>, model=~"$model"})`),
+			`driver_version, profile, serial, firmware_version, cuda_version) (dra_device_info{<of device>, model=~"$model"})`),
 		columnOf(rank, "none",
 			`1 + max by (<device>, state) (device:dra_state:info{<of device>, state="unhealthy"})
 						or max by (<device>, state) (device:dra_state:info{<of device>, state="stalled"})
 						or 0 * max by (<device>, state) (device:dra_state:info{<of device>})`),
-		labelsOf(`max by (<device>, profile, serial, firmware_version, cuda_version) `+
-			`(dra_device_hardware_info{<of device>})`),
 		columnOf("Holders", "none", `max by (<device>) (dra_device_allocations{<of device>})`),
 		columnOf("Last error", "dateTimeFromNow",
 			`max by (<device>) (dra_device_last_error_timestamp_seconds{<of device>}) * 1000`))

@@ -93,6 +93,5 @@ const (
 		`device='%s',attribution!=''})" $labels.cluster $labels.node $labels.driver $labels.pool $labels.device | query }} ` +
 		`Used by{{ range $i, $c := . }}{{ if $i }},{{ end }} {{ $c.Labels.namespace }}/{{ $c.Labels.pod }}{{ end }}.{{ end }}`
 
-	optOut = "If this claim may be idle, set `<opt out>=off` as its label or as an annotation of its pod, and let the " +
-		"exporter copy that with `--claim-label` or `--pod-annotation`."
+	optOut = "If it may be idle, [silence the alert](README.md#tuning)."
 )

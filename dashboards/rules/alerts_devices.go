@@ -13,7 +13,7 @@ func deviceAlerts(o *Options) []alert {
 			summary:     aDevice + " is unhealthy.",
 			description: "Its driver has reported so for <for>." + heldBy,
 			meaning:     "The device's driver or the kubelet reports it as unhealthy. Work on it may fail or be wrong.",
-			diagnosis:   "The Node and device dashboard: errors, temperature, throttling, and who holds it.",
+			diagnosis:   "The Nodes dashboard: errors, temperature, throttling, and who holds it.",
 			mitigation: "If it is free, check that it is tainted (`dra_device_tainted`), so that it is not allocated: its " +
 				"driver taints it in the ResourceSlice; you can taint it with a DeviceTaintRule (Kubernetes 1.37) that names " +
 				"driver, pool and device. If it is claimed, inform the owner, drain the node, then see " +
@@ -92,7 +92,7 @@ func lostDeviceAlerts(o *Options) []alert {
 			description: "Its telemetry has failed for <for> while a claim holds it: it may have fallen off the bus, or its " +
 				"driver hangs." + heldBy,
 			meaning: "The device was readable before, or is claimed, and no source can read it now. Other devices of the " +
-				"node are not affected. `dra_exporter_unresolved_devices` counts devices by reason.",
+				"node are not affected.",
 			diagnosis: "`dra-exporter check` on the node shows what each source reads, or why it fails; then the kernel's log.",
 			mitigation: "A GPU that fell off the bus (Xid 79) needs a restart of the host. During an upgrade of the driver " +
 				"wait for its end.",
@@ -140,7 +140,7 @@ func loadAlerts(o *Options) []alert {
 				"with the reason {{ $labels.reason }}." + heldBy,
 			meaning: "The device limits its clocks: reason `thermal` is heat, `power` a power limit. A job on many devices " +
 				"is as slow as the slowest one.",
-			diagnosis: "The Node and device dashboard: temperature and power of the other devices. If one device is hot, its " +
+			diagnosis: "The Nodes dashboard: temperature and power of the other devices. If one device is hot, its " +
 				"own cooling is at fault; if all are, that of the rack.",
 			mitigation: "Thermal: check fans, air flow and coolant. Power: check the configured limit and the power supplies.",
 			queries: []string{

@@ -46,7 +46,7 @@ func errorAlerts(o *Options) []alert {
 	others := `kind="xid", code!~"` + strings.Join(append(known, severe), "|") + `"`
 	first := class(xid.RestartHost, critical, errors(xids(xid.RestartHost, false)), "restart the host")
 	first.meaning = errorsMeaning
-	first.diagnosis = "The Node and device dashboard: errors by kind and code, and the claims that held the device at " +
+	first.diagnosis = "The Nodes dashboard: errors by kind and code, and the claims that held the device at " +
 		"that time."
 	first.mitigation = errorsMitigation()
 	first.queries = []string{`max by (<device>, kind, code, severity) (increase(dra_device_errors_total[1d])) > 0`}
@@ -64,9 +64,9 @@ func errorAlerts(o *Options) []alert {
 
 const errorsMeaning = "A counter of the device's errors increased. The label `action` says what to do. Corrected ECC " +
 	"errors and PCIe replays cause no alert: they are normal at low rates, and the dashboard shows them. Xid 13, 31, 43 " +
-	"and 45 cause none either: a workload that reads a wrong address, or ends, causes them, and the device is healthy. " +
-	"Errors of NVLink 5 (Xid 144 to 150) and of NVSwitches (SXid) are fatal or nonfatal. Only the kernel log says which " +
-	"(source `kmsg`): without it their severity is unknown. A nonfatal error hits nobody."
+	"and 45 cause none either: the workload causes them, and the device is healthy. Only the kernel log (source " +
+	"[kmsg](../driver/kmsg/README.md)) says whether an error of NVLink 5 (Xid 144 to 150) or of an NVSwitch (SXid) is " +
+	"fatal: without it their severity is unknown. A nonfatal error hits nobody."
 
 // errorsMitigation returns what to do by action, and the meaning of each XID.
 func errorsMitigation() string {
@@ -87,8 +87,8 @@ func errorsMitigation() string {
 		},
 		{
 			xid.RestartWorkload, "", "",
-			"Usually caused by the workload: an illegal access, or a process that was killed. If different workloads on one " +
-				"device cause the same error, treat it as a hardware error.",
+			"Usually the workload's fault. If different workloads on one device cause the same error, treat it as a hardware " +
+				"error.",
 		},
 		{
 			xid.Watch, "", "; nonfatal ones of NVLink 5 and of NVSwitches; rows remapped, pages retired",
@@ -104,14 +104,17 @@ func errorsMitigation() string {
 		fmt.Fprintf(&b, "| `%s` | %sXid %s%s | %s |\n", row.action, row.before, codesOf(row.action), row.more, row.do)
 	}
 	b.WriteString("\nWhat each Xid means, by NVIDIA's Xid catalog for A100 and newer; older GPUs and newer drivers may " +
-		"differ. A code that is not here is to be investigated.\n\n| Xid | what | work | likely cause |\n" +
-		"| --- | --- | --- | --- |\n")
+		"differ. A code that is not here is to be investigated. What ends: the *process* that the error names, or *all* " +
+		"work on the device. Likely causes: *driver* includes its firmware, *link* the device at its other end. A \"?\" is " +
+		"not known.\n\n| Xid | what | ends | cause |\n| --- | --- | --- | --- |\n")
+	short := strings.NewReplacer(string(xid.Ends), "process", string(xid.AllEnds), "all", string(xid.GoesOn), "-",
+		string(xid.Unclear), "?", string(xid.Link), "link", string(xid.Driver), "driver", "the ", "")
 	for _, m := range xid.Table() {
-		work := string(m.Work)
+		ends := short.Replace(string(m.Work))
 		if m.BySeverity {
-			work = "if fatal, " + work + "; if not, work goes on"
+			ends += ", if fatal"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", m.Codes(), m.What, work, m.Cause)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", m.Codes(), m.What, ends, short.Replace(string(m.Cause)))
 	}
 	return strings.TrimSuffix(b.String(), "\n")
 }
@@ -210,9 +213,8 @@ func valueAlerts(o *Options) []alert {
 				" have no telemetry ({{ $labels.reason }}): {{ $value }}.",
 			description: "Metrics of their claims lack the use of these devices.",
 			meaning: "The exporter knows which claims hold these devices, but not which hardware they are, or it cannot " +
-				"read the hardware. `no_match`: no source has hardware with that identity. `no_inventory`: no slice, CDI spec or " +
-				"file identifies the hardware. `duplicate_hardware`: two devices identify the same hardware. `unreadable`: the " +
-				"source failed. (`no_source` and `not_instantiated` are not failures and cause no alert.)",
+				"read the hardware: `no_match`, `no_inventory`, `duplicate_hardware` and `unreadable` of the " +
+				"[reasons](../deployments/TROUBLESHOOTING.md#devices-have-no-telemetry).",
 			diagnosis: "`dra-exporter check` on the node shows the inventory and what each source reads.",
 			mitigation: "`no_match`: compare the slice's attributes with the hardware that the source reads; a vendor's " +
 				"exporter may need another `match`. `no_inventory`: give the exporter the API or `--inventory.file`.",

@@ -15,7 +15,7 @@ func hardwareAlerts(o *Options) []alert {
 	first.meaning = "The hardware records its faults, and its driver says what to do about them. The condition lasts " +
 		"until that is done, so the alert also fires for faults from before the exporter started. The label `reason` " +
 		"names the condition, `action` what ends it."
-	first.diagnosis = "The Node and device dashboard: conditions, errors over the device's lifetime, and the claims " +
+	first.diagnosis = "The Nodes dashboard: conditions, errors over the device's lifetime, and the claims " +
 		"that hold it. On the node, `nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT` shows the same for an NVIDIA GPU."
 	first.mitigation = attentionMitigation
 	first.queries = []string{`max by (<device>, reason, action) (dra_device_needs_attention) == 1`}
@@ -73,7 +73,7 @@ func linkAlerts(o *Options) []alert {
 				heldBy,
 			meaning: "The link between the device and its host was negotiated with fewer lanes than both have, often after " +
 				"the device or its riser was touched. With half of the lanes, transfers take twice as long.",
-			diagnosis: "The Node and device dashboard: links, errors of kind `pcie_aer` and `pcie_replay`. On the node, " +
+			diagnosis: "The Nodes dashboard: links, errors of kind `pcie_aer` and `pcie_replay`. On the node, " +
 				"`lspci -vv` shows the capability and the state of each link on the way (`LnkCap`, `LnkSta`).",
 			mitigation: "Drain the node and restart it. If the link stays narrow, reseat the device, its riser or " +
 				"its cable, and have it replaced if that does not help.",
@@ -101,7 +101,7 @@ func linkAlerts(o *Options) []alert {
 			description: "Within <error window>: {{ $value | printf \"%.0f\" }}." + heldBy,
 			meaning: "PCIe errors that the link could not correct, or NVLinks that went down and had to recover. Corrected " +
 				"errors and replays cause no alert: they are normal at low rates, and the dashboard shows them.",
-			diagnosis: "The Node and device dashboard: errors by kind and code. The kernel's log names the PCIe " +
+			diagnosis: "The Nodes dashboard: errors by kind and code. The kernel's log names the PCIe " +
 				"errors (`AER`); " +
 				"`nvidia-smi nvlink -e` shows the errors of each NVLink.",
 			mitigation: "After a single error, watch the device. If it happens again, drain it and run the vendor's " +

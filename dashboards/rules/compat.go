@@ -101,8 +101,7 @@ const (
 	compatDevice = "cluster, node, driver, pool, dra_device_name"
 	compatHolder = compatDevice + ", namespace, pod"
 	compatParent = "cluster, node, driver, pool, parent"
-	facts        = "uuid, model, pci_bus_id, parent, driver_version"
-	moreFacts    = "profile, serial, firmware_version"
+	facts        = "uuid, model, pci_bus_id, parent, driver_version, profile, serial, firmware_version"
 )
 
 func (e *otherExporter) recordings() ([]recording, error) {
@@ -113,14 +112,9 @@ func (e *otherExporter) recordings() ([]recording, error) {
 // infos record who holds each device: one series for a device without a holder or with one, and one
 // for each pod that shares a device. A claim with admin access holds nothing.
 func (e *otherExporter) infos() []recording {
-	found := `topk by (<device>) (1, group by (<device>, ` + facts + `) (dra_device_info{vendor="` + e.vendor + `"}))`
 	return []recording{
-		{name: e.devices(), more: strings.Split(moreFacts, ", "), expr: `
-			` + found + `
-			  * on (<device>) group_left (` + moreFacts + `)
-			    topk by (<device>) (1, group by (<device>, ` + moreFacts + `) (dra_device_hardware_info))
-			or on (<device>)
-			` + found},
+		{name: e.devices(), expr: `
+			topk by (<device>) (1, group by (<device>, ` + facts + `) (dra_device_info{vendor="` + e.vendor + `"}))`},
 		// A partition has the UUID and the address of its parent, as in the other exporters. Partitions
 		// that do not exist, and what can't be measured, have no dra_device_up.
 		{name: e.units(), expr: `
@@ -149,7 +143,7 @@ func (e *otherExporter) infos() []recording {
 			  ),
 			  "claim", "/", "resourceclaim_name", "namespace"
 			)
-			  * on (<device>) group_left (` + facts + ", " + moreFacts + `) ` + e.units() + `
+			  * on (<device>) group_left (` + facts + `) ` + e.units() + `
 			or on (<device>)
 			` + e.units()},
 		{name: e.compat(), more: []string{"job"}, expr: e.relabelled()},

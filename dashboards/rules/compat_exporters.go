@@ -98,7 +98,8 @@ func amdExporter() *otherExporter {
 				e.recording("gpu_free_vram", measure{scale: 1 << 20, device: `
 					max by (<device>) (dra_device_memory_capacity_bytes)
 					  - on (<device>) max by (<device>) (dra_device_memory_used_bytes)`}),
-				e.recording("gpu_health", measure{scale: 1, device: `max by (<device>) (dra_device_health{status="healthy"})`}),
+				e.recording("gpu_health", measure{scale: 1, device: `max by (<device>) (dra_device_health{status="healthy"})` +
+					` or on (<device>) 0 * max by (<device>) (dra_device_health)`}),
 				{name: e.prefix + "gpu_nodes_total", expr: `
 					count by (cluster, node, instance, job, hostname, cluster_name) (
 					  group by (<node>, driver, pool, dra_device_name, instance, job, hostname, cluster_name) (` + e.compat() + `)

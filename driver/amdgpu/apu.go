@@ -24,12 +24,12 @@ func (r *reading) identify() {
 		return
 	}
 	r.kind = kind{known: true, device: r.deviceID()}
-	r.kind.isAPU = r.kind.device == deviceMI300A || r.hwmon != "" && r.text(r.hwmon+"in1_label") == "vddnb"
+	r.kind.isAPU = r.kind.device == deviceMI300A || r.hwmon != "" && r.Text(r.hwmon+"in1_label") == "vddnb"
 }
 
 // deviceID returns the PCI device ID, 0 if unknown.
 func (r *reading) deviceID() uint16 {
-	id, err := strconv.ParseUint(strings.TrimPrefix(r.text("device"), "0x"), 16, 16)
+	id, err := strconv.ParseUint(strings.TrimPrefix(r.Text("device"), "0x"), 16, 16)
 	if err == nil {
 		return uint16(id)
 	}
@@ -78,10 +78,10 @@ func (r *reading) sharedMemory() (float64, bool) {
 	if !r.isAPU() {
 		return 0, false
 	}
-	own, known := r.number("mem_info_vram_total")
+	own, known := r.Value("mem_info_vram_total")
 	capacity := float64(r.bank)
 	if r.bank == 0 {
-		capacity, _ = r.number("mem_info_gtt_total")
+		capacity, _ = r.Value("mem_info_gtt_total")
 	}
 	return capacity, known && capacity > own
 }
@@ -91,16 +91,16 @@ func (r *reading) memoryCapacity() (float64, bool) {
 	if n, ok := r.sharedMemory(); ok {
 		return n, true
 	}
-	return r.number("mem_info_vram_total")
+	return r.Value("mem_info_vram_total")
 }
 
 // memoryUsed returns the memory in use. For an APU that uses the machine's memory, it includes the
 // memory reserved for the GPU.
 func (r *reading) memoryUsed() (float64, bool) {
-	used, ok := r.number("mem_info_vram_used")
+	used, ok := r.Value("mem_info_vram_used")
 	if _, shared := r.sharedMemory(); !shared {
 		return used, ok
 	}
-	more, known := r.number("mem_info_gtt_used")
+	more, known := r.Value("mem_info_gtt_used")
 	return used + more, ok && known
 }

@@ -3,11 +3,9 @@ package amdgpu
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -61,14 +59,12 @@ func unreadable(hardware driver.Hardware, err error) outcome {
 // reading is one reading of a GPU.
 type reading struct {
 	*gpu
-	dir      sysfs.Dir
-	folder   string
-	hwmon    string // path below the device's folder; "": none
-	bank     uint64 // bytes of memory by KFD; 0: unknown, or the GPU has several partitions
-	metrics  metrics
-	readings []driver.Reading
-	absent   []driver.Absence
-	bad      sysfs.Problems
+	sysfs.Attributes
+	folder  string
+	hwmon   string // path below the device's folder; "": none
+	bank    uint64 // bytes of memory by KFD; 0: unknown, or the GPU has several partitions
+	metrics metrics
+	absent  []driver.Absence
 }
 
 // errParts returns the error for a GPU whose partitions this process may not read.
@@ -87,14 +83,17 @@ func (g *gpu) read(card drmcard.Card, hardware driver.Hardware, parts []part, un
 		return unreadable(hardware, err)
 	}
 	defer dir.Close()
-	r := reading{gpu: g, dir: dir, folder: card.Device, bank: bankOf(parts)}
+	var bad sysfs.Problems
+	r := reading{gpu: g, folder: card.Device, bank: bankOf(parts), Attributes: sysfs.Attributes{
+		Dir: dir, Of: "the GPU", Now: g.now, Reader: &g.reader, Problems: &bad, MayBeEmpty: true,
+	}}
 	if card.Hwmon != "" {
 		r.hwmon = "hwmon/" + filepath.Base(card.Hwmon) + "/"
 	}
 	divided, asleep := len(parts) > 1, r.isAsleep()
-	if mode := r.text("current_compute_partition"); unknown && mode != "" && mode != "SPX" {
+	if mode := r.Text("current_compute_partition"); unknown && mode != "" && mode != "SPX" {
 		divided = true
-		r.bad.Add(errParts())
+		r.Problems.Add(errParts())
 	}
 	if whole && !asleep {
 		g.facts = r.readFacts()
@@ -105,7 +104,7 @@ func (g *gpu) read(card drmcard.Card, hardware driver.Hardware, parts []part, un
 	}
 	if asleep {
 		if !divided {
-			r.add(driver.Utilization, 0)
+			r.Add(driver.Utilization, 0)
 		}
 	} else {
 		r.readMetrics()
@@ -117,50 +116,23 @@ func (g *gpu) read(card drmcard.Card, hardware driver.Hardware, parts []part, un
 		if whole {
 			g.slow = r.readSlow(divided)
 		}
-		r.readings = append(r.readings, g.slow...)
+		r.Readings = append(r.Readings, g.slow...)
 	}
-	o := outcome{samples: []driver.Sample{{Hardware: hardware, Readings: r.readings, Absent: r.absent}}}
+	o := outcome{samples: []driver.Sample{{Hardware: hardware, Readings: r.Readings, Absent: r.absent}}}
 	for i, p := range parts {
 		o.nodes = append(o.nodes, p.node)
 		if divided {
 			o.samples = append(o.samples, r.partition(hardware, p, i, len(parts)))
 		}
 	}
-	o.err = r.bad.Err()
+	o.err = bad.Err()
 	return o
 }
 
 // isAsleep reports whether the kernel has suspended the unused GPU. Reading it would wake it.
 func (r *reading) isAsleep() bool {
-	status, err := r.reader.Value(r.dir, "power/runtime_status")
+	status, err := r.Reader.Value(r.Dir, "power/runtime_status")
 	return err == nil && string(status) == "suspended"
-}
-
-// add adds a reading with the present time.
-func (r *reading) add(q driver.Quantity, value float64, labels ...string) {
-	reading := driver.Reading{Quantity: q, Value: value, At: r.now()}
-	copy(reading.Labels[:], labels)
-	r.readings = append(r.readings, reading)
-}
-
-// fail records the error of a file, unless it means that there is no value. A file can be empty if
-// the chip lacks the value.
-func (r *reading) fail(file string, err error) {
-	if err != nil && !sysfs.IsAbsent(err) && !errors.Is(err, sysfs.ErrEmpty) {
-		r.bad.Add(fmt.Errorf("read %s: %w", file, err))
-	}
-}
-
-// number returns the number in a file of the device, [driver.Malformed] if it has something else,
-// false if there is none.
-func (r *reading) number(file string) (float64, bool) {
-	value, err := r.reader.Value(r.dir, file)
-	var n int64
-	if err == nil {
-		n, err = strconv.ParseInt(string(value), 10, 64)
-	}
-	r.fail(file, err)
-	return driver.NumberOf(n, err)
 }
 
 // monitor returns the number in a file of the device's hwmon, false if there is none.
@@ -168,24 +140,15 @@ func (r *reading) monitor(file string) (float64, bool) {
 	if r.hwmon == "" {
 		return 0, false
 	}
-	return r.number(r.hwmon + file)
-}
-
-// text returns the line of a file, "" for none.
-func (r *reading) text(file string) string {
-	value, err := r.reader.Value(r.dir, file)
-	if err != nil {
-		return "" // optional; boards may leave the file empty
-	}
-	return strings.ToValidUTF8(string(value), "")
+	return r.Value(r.hwmon + file)
 }
 
 // readFacts reads the properties of the GPU. A board without serial number is identified by the
 // number of its chip.
 func (r *reading) readFacts() facts {
 	return facts{
-		model: r.text("product_name"), serial: cmp.Or(r.text("serial_number"), r.text("unique_id")),
-		firmware: r.text("vbios_version"), profile: r.text("current_compute_partition"),
+		model: r.Text("product_name"), serial: cmp.Or(r.Text("serial_number"), r.Text("unique_id")),
+		firmware: r.Text("vbios_version"), profile: r.Text("current_compute_partition"),
 	}
 }
 
@@ -196,35 +159,41 @@ func (r *reading) readMetrics() {
 	if err == nil {
 		r.metrics, err = r.parser.parse(content)
 	}
-	r.fail(file, err)
+	r.Fail(file, err)
 }
 
 // readUse reads the activity of the whole GPU from files, or else from gpu_metrics.
 func (r *reading) readUse() {
-	if n, ok := r.busy("gpu_busy_percent", "average_gfx_activity"); ok {
-		r.add(driver.Utilization, n/wholePercent)
-	}
-	if n, ok := r.busy("mem_busy_percent", "average_umc_activity"); ok {
-		r.add(driver.EngineUtilization, n/wholePercent, "dram")
-	}
-	if n, ok := r.busy("vcn_busy_percent", "vcn_busy", "average_mm_activity", "average_vcn_activity"); ok {
-		r.add(driver.EngineUtilization, n/wholePercent, "video")
-	}
-	if n, ok := r.metrics.busy("jpeg_busy"); ok {
-		r.add(driver.EngineUtilization, n/wholePercent, "jpeg")
+	for _, engine := range [...]struct {
+		quantity driver.Quantity
+		name     string
+		file     string // or else the first of the fields that the table has
+		fields   []string
+	}{
+		{driver.Utilization, "", "gpu_busy_percent", []string{"average_gfx_activity"}},
+		{driver.EngineUtilization, "dram", "mem_busy_percent", []string{"average_umc_activity"}},
+		{
+			driver.EngineUtilization, "video", "vcn_busy_percent",
+			[]string{"vcn_busy", "average_mm_activity", "average_vcn_activity"},
+		},
+		{driver.EngineUtilization, "jpeg", "", []string{"jpeg_busy"}},
+	} {
+		if n, ok := r.busy(engine.file, engine.fields...); ok {
+			r.Add(engine.quantity, n/wholePercent, engine.name)
+		}
 	}
 	if n, ok := r.memoryUsed(); ok {
-		r.add(driver.MemoryUsed, n)
+		r.Add(driver.MemoryUsed, n)
 	}
-	if n, ok := r.number("mem_info_gtt_used"); ok {
-		r.add(driver.HostMemoryUsed, n)
-	}
+	r.Gauge("mem_info_gtt_used", 1, driver.HostMemoryUsed)
 }
 
 // busy returns a percentage from a file, or else from the first field of gpu_metrics that has one.
 func (r *reading) busy(file string, fields ...string) (float64, bool) {
-	if n, ok := r.number(file); ok {
-		return n, true
+	if file != "" {
+		if n, ok := r.Value(file); ok {
+			return n, true
+		}
 	}
 	for _, field := range fields {
 		if n, ok := r.metrics.busy(field); ok {
@@ -259,7 +228,7 @@ func (r *reading) readFast() {
 	watts, ok := r.power()
 	switch {
 	case ok:
-		r.add(driver.Power, watts)
+		r.Add(driver.Power, watts)
 	case r.isAPU():
 		for _, q := range [...]driver.Quantity{driver.Power, driver.Energy} {
 			r.absent = append(r.absent, driver.Absence{Quantity: q, Why: driver.AbsentPackage})
@@ -269,20 +238,21 @@ func (r *reading) readFast() {
 	if counts, counted := r.metrics.value("energy_accumulator"); counted && ok && watts > 0 {
 		r.energy.observe(counts, watts, at)
 		if r.energy.unit > 0 {
-			r.add(driver.Energy, float64(counts)*r.energy.unit)
+			r.Add(driver.Energy, float64(counts)*r.energy.unit)
 		}
 	}
 	r.throttle.observe(&r.metrics, at)
-	r.readings = append(r.readings, r.throttle.readings()...)
+	r.Readings = append(r.Readings, r.throttle.readings()...)
 	if status, ok := r.metrics.value("indep_throttle_status"); ok {
-		r.readings = append(r.readings, throttlers(r.believed(status), at)...)
+		r.Readings = append(r.Readings, throttlers(r.believed(status), at)...)
 	}
 	const kilobyte = 1 << 10
-	if n, ok := r.metrics.sum("xgmi_read_data_acc"); ok {
-		r.add(driver.IOBytes, float64(n)*kilobyte, "xgmi", "receive")
-	}
-	if n, ok := r.metrics.sum("xgmi_write_data_acc"); ok {
-		r.add(driver.IOBytes, float64(n)*kilobyte, "xgmi", "transmit")
+	for _, of := range [...]struct{ field, direction string }{
+		{"xgmi_read_data_acc", "receive"}, {"xgmi_write_data_acc", "transmit"},
+	} {
+		if n, ok := r.metrics.sum(of.field); ok {
+			r.Add(driver.IOBytes, float64(n)*kilobyte, "xgmi", of.direction)
+		}
 	}
 }
 
@@ -316,7 +286,7 @@ func (r *reading) packagePower() (float64, bool) {
 // partition returns the sample of a partition: the activity of its compute units (XCC) and engines.
 // A table without partitions has the values of all units, in the order of the partitions.
 func (r *reading) partition(gpu driver.Hardware, p part, i, of int) driver.Sample {
-	own := reading{gpu: r.gpu}
+	own := sysfs.Attributes{Now: r.now}
 	const field = "gfx_busy_inst"
 	prefix := strconv.Itoa(i) + "/"
 	busy, ok := r.metrics.mean(prefix+field, 0, r.metrics.spans[prefix+field].count)
@@ -324,18 +294,18 @@ func (r *reading) partition(gpu driver.Hardware, p part, i, of int) driver.Sampl
 		busy, ok = r.metrics.mean(field, i*all/of, (i+1)*all/of)
 	}
 	if ok {
-		own.add(driver.Utilization, busy/wholePercent)
+		own.Add(driver.Utilization, busy/wholePercent)
 	}
 	for _, engine := range [...]struct{ field, name string }{{"vcn_busy", "video"}, {"jpeg_busy", "jpeg"}} {
 		field := prefix + engine.field
 		if n, ok := r.metrics.mean(field, 0, r.metrics.spans[field].count); ok {
-			own.add(driver.EngineUtilization, n/wholePercent, engine.name)
+			own.Add(driver.EngineUtilization, n/wholePercent, engine.name)
 		}
 	}
 	if p.node.Capacity > 0 {
-		own.add(driver.MemoryCapacity, float64(p.node.Capacity))
+		own.Add(driver.MemoryCapacity, float64(p.node.Capacity))
 	}
-	return driver.Sample{Readings: own.readings, Hardware: driver.Hardware{
+	return driver.Sample{Readings: own.Readings, Hardware: driver.Hardware{
 		Kind: driver.KindPartition, Parent: gpu.PCI, Instance: strconv.Itoa(i), ParentShare: 1 / float64(of),
 		DeviceNodes: slices.Clone(p.devices), Vendor: gpu.Vendor, Model: gpu.Model, Profile: r.facts.profile,
 		Serial: gpu.Serial, FirmwareVersion: gpu.FirmwareVersion, NUMANode: gpu.NUMANode,

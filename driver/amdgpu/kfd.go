@@ -2,6 +2,7 @@ package amdgpu
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -107,26 +108,13 @@ func (p *processes) keep(pids []int) {
 // due returns the processes of which all nodes must be read: all processes if that is cheap,
 // otherwise those whose last such read is the oldest.
 func (p *processes) due(pids []int, nodes int) map[int]bool {
-	due := map[int]bool{}
+	now, at := p.now(), func(pid int) time.Time { return p.known[pid].scanned }
 	if nodes <= fewNodes {
-		for _, pid := range pids {
-			due[pid] = true
-		}
-		return due
+		return sysfs.Due(pids, at, now, 0, len(pids))
 	}
-	now := p.now()
-	var late []int
-	for _, pid := range pids {
-		if age := now.Sub(p.known[pid].scanned); age >= scanEvery || age < 0 {
-			late = append(late, pid)
-		}
-	}
-	slices.SortStableFunc(late, func(a, b int) int { return p.known[a].scanned.Compare(p.known[b].scanned) })
-	for i, pid := range late {
-		if i < againAtOnce || i < newAtOnce && p.known[pid].scanned.IsZero() {
-			due[pid] = true
-		}
-	}
+	due := sysfs.Due(pids, at, now, scanEvery, againAtOnce)
+	fresh := slices.DeleteFunc(slices.Clone(pids), func(pid int) bool { return !at(pid).IsZero() })
+	maps.Copy(due, sysfs.Due(fresh, at, now, scanEvery, newAtOnce))
 	return due
 }
 

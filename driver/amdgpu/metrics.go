@@ -165,46 +165,18 @@ func attributeSpans(data []byte) (map[string]span, error) {
 	return spans, nil
 }
 
-// attributeName returns the name of a used attribute, by its number in enum amdgpu_metrics_attr_id.
+// attributeName returns the name of a used attribute, by its number in enum
+// amdgpu_metrics_attr_id; "" for others.
 func attributeName(id int) string {
-	switch id {
-	case 0:
-		return "temperature_hotspot"
-	case 1:
-		return "temperature_mem"
-	case 3:
-		return "curr_socket_power"
-	case 4:
-		return "average_gfx_activity"
-	case 5:
-		return "average_umc_activity"
-	case 7:
-		return "energy_accumulator"
-	case 9:
-		return "accumulation_counter"
-	case 10:
-		return "prochot_residency_acc"
-	case 11:
-		return "ppt_residency_acc"
-	case 12:
-		return "socket_thm_residency_acc"
-	case 13:
-		return "vr_thm_residency_acc"
-	case 14:
-		return "hbm_thm_residency_acc"
-	case 25:
-		return "pcie_replay_count_acc"
-	case 29:
-		return "xgmi_read_data_acc"
-	case 30:
-		return "xgmi_write_data_acc"
-	case 40:
-		return "gfx_busy_inst"
-	case 41:
-		return "jpeg_busy"
-	case 42:
-		return "vcn_busy"
-	default:
+	names := [...]string{
+		0: "temperature_hotspot", 1: "temperature_mem", 3: "curr_socket_power", 4: "average_gfx_activity",
+		5: "average_umc_activity", 7: "energy_accumulator", 9: "accumulation_counter", 10: "prochot_residency_acc",
+		11: "ppt_residency_acc", 12: "socket_thm_residency_acc", 13: "vr_thm_residency_acc", 14: "hbm_thm_residency_acc",
+		25: "pcie_replay_count_acc", 29: "xgmi_read_data_acc", 30: "xgmi_write_data_acc",
+		40: "gfx_busy_inst", 41: "jpeg_busy", 42: "vcn_busy",
+	}
+	if id >= len(names) {
 		return ""
 	}
+	return names[id]
 }

@@ -17,7 +17,8 @@ const maxFiles = 256
 
 // readSlow reads values that change slowly, or that the kernel requests from the hardware.
 func (r *reading) readSlow(divided bool) []driver.Reading {
-	s := reading{gpu: r.gpu, dir: r.dir, folder: r.folder, hwmon: r.hwmon, metrics: r.metrics, bank: r.bank}
+	s := *r
+	s.Readings = nil
 	if !divided {
 		s.readCapacities()
 	}
@@ -28,17 +29,14 @@ func (r *reading) readSlow(divided bool) []driver.Reading {
 	s.readLimits()
 	s.readLink()
 	s.readErrors()
-	r.bad.Add(s.bad.Err())
-	return s.readings
+	return s.Readings
 }
 
 func (r *reading) readCapacities() {
 	if n, ok := r.memoryCapacity(); ok {
-		r.add(driver.MemoryCapacity, n)
+		r.Add(driver.MemoryCapacity, n)
 	}
-	if n, ok := r.number("mem_info_gtt_total"); ok {
-		r.add(driver.HostMemoryCapacity, n)
-	}
+	r.Gauge("mem_info_gtt_total", 1, driver.HostMemoryCapacity)
 }
 
 // sensorName returns the name of a sensor: the kernel's, except for mem.
@@ -55,27 +53,13 @@ func sensorName(label string) string {
 // readTemperatures reads the sensors of hwmon, and from gpu_metrics those of regulators, those of
 // an APU, and all that hwmon lacks. Table formats 2 and 3 have hundredths of a degree.
 func (r *reading) readTemperatures() {
-	seen := map[string]bool{}
-	add := func(name string, celsius float64) {
-		if !seen[name] {
-			seen[name] = true
-			r.add(driver.Temperature, celsius, name)
-		}
-	}
-	sensors, err := sysfs.Temperatures(r.folder)
-	r.fail("hwmon", err)
-	for _, sensor := range sensors {
-		celsius, err := sensor.Read(&r.reader)
-		r.fail(sensor.Label, err)
-		if n, ok := driver.NumberOf(celsius, err); ok {
-			add(sensorName(sensor.Label), n)
-		}
-	}
+	seen := r.Sensors(driver.Temperature, sysfs.Temperatures, r.folder, sensorName)
+	hasMonitor := len(seen) > 0
 	const degrees, hundredths = 1, 100
 	for _, sensor := range [...]struct {
 		field, name string
 		unit        float64 // numbers per degree
-		hasMonitor  bool    // hwmon has it, if it has any sensor
+		inMonitor   bool    // hwmon has it, if it has any sensor
 	}{
 		{"temperature_edge", "edge", degrees, true},
 		{"temperature_hotspot", "junction", degrees, true},
@@ -87,8 +71,9 @@ func (r *reading) readTemperatures() {
 		{"apu_temperature_soc", "soc", hundredths, false},
 		{"apu_temperature_skin", "skin", hundredths, false},
 	} {
-		if n, ok := r.metrics.value(sensor.field); ok && n > 0 && (!sensor.hasMonitor || len(sensors) == 0) {
-			add(sensor.name, float64(n)/sensor.unit)
+		if n, ok := r.metrics.value(sensor.field); ok && n > 0 && !seen[sensor.name] && !(sensor.inMonitor && hasMonitor) {
+			seen[sensor.name] = true
+			r.Add(driver.Temperature, float64(n)/sensor.unit, sensor.name)
 		}
 	}
 }
@@ -97,23 +82,13 @@ func (r *reading) readTemperatures() {
 // northbridge (Documentation/gpu/amdgpu/thermal.rst). It reads those that only gpu_metrics has, in
 // millivolts.
 func (r *reading) readVoltages() {
-	seen := map[string]bool{}
-	supplies, err := sysfs.Voltages(r.folder)
-	r.fail("hwmon", err)
-	for _, supply := range supplies {
-		volts, err := supply.Read(&r.reader)
-		r.fail(supply.Label, err)
-		if n, ok := driver.NumberOf(volts, err); ok {
-			seen[supplyName(supply.Label)] = true
-			r.add(driver.Voltage, n, supplyName(supply.Label))
-		}
-	}
+	seen := r.Sensors(driver.Voltage, sysfs.Voltages, r.folder, supplyName)
 	const milli = 1e-3
 	for _, supply := range [...]struct{ field, name string }{
 		{"voltage_gfx", "graphics"}, {"voltage_soc", "soc"}, {"voltage_mem", "memory"},
 	} {
 		if n, ok := r.metrics.value(supply.field); ok && n > 0 && !seen[supply.name] {
-			r.add(driver.Voltage, float64(n)*milli, supply.name)
+			r.Add(driver.Voltage, float64(n)*milli, supply.name)
 		}
 	}
 }
@@ -150,16 +125,16 @@ func (r *reading) readClocks() {
 	} {
 		if clock.monitor != "" {
 			if hertz, ok := r.monitor(clock.monitor); ok {
-				r.add(driver.Clock, hertz, clock.domain)
+				r.Add(driver.Clock, hertz, clock.domain)
 				continue
 			}
 		}
 		content, err := r.content(clock.states)
-		r.fail(clock.states, err)
+		r.Fail(clock.states, err)
 		if hertz, ok := parseState(content); ok {
-			r.add(driver.Clock, hertz, clock.domain)
+			r.Add(driver.Clock, hertz, clock.domain)
 		} else if n, ok := r.metrics.at("current_clocks", clock.position); ok && n > 0 {
-			r.add(driver.Clock, float64(n)*1e6, clock.domain)
+			r.Add(driver.Clock, float64(n)*1e6, clock.domain)
 		}
 	}
 }
@@ -168,9 +143,9 @@ func (r *reading) readClocks() {
 func (r *reading) readMaxClocks() {
 	for _, clock := range [...]struct{ states, domain string }{{"pp_dpm_sclk", "graphics"}, {"pp_dpm_mclk", "memory"}} {
 		content, err := r.content(clock.states)
-		r.fail(clock.states, err)
+		r.Fail(clock.states, err)
 		if hertz := highestState(content); hertz != 0 {
-			r.add(driver.ClockMax, hertz, clock.domain)
+			r.Add(driver.ClockMax, hertz, clock.domain)
 		}
 	}
 }
@@ -215,7 +190,7 @@ func (r *reading) readLimits() {
 		{"power1_cap", "enforced"}, {"power1_cap_default", "default"}, {"power1_cap_min", "min"}, {"power1_cap_max", "max"},
 	} {
 		if n, ok := r.monitor(limit.file); ok && (n != 0 || limit.name == "min") { // 0 W: see power
-			r.add(driver.PowerLimit, n*micro, limit.name)
+			r.Add(driver.PowerLimit, n*micro, limit.name)
 		}
 	}
 	r.readFan()
@@ -232,7 +207,7 @@ func (r *reading) readFan() {
 	const still = 0.01
 	rpm, turns := r.monitor("fan1_input")
 	if turns {
-		r.add(driver.FanRotation, rpm, "fan1")
+		r.Add(driver.FanRotation, rpm, "fan1")
 	}
 	set, ok := r.monitor("pwm1")
 	most, known := r.monitor("pwm1_max")
@@ -244,7 +219,7 @@ func (r *reading) readFan() {
 		set, most, known = rpm, fastest, true
 	}
 	if ok && known && most != 0 {
-		r.add(driver.FanSpeed, set/most)
+		r.Add(driver.FanSpeed, set/most)
 	}
 }
 
@@ -266,7 +241,7 @@ func (r *reading) readLink() {
 		for driver.NormalizePCI(filepath.Base(folder)) != "" {
 			value, err := r.reader.Value(sysfs.WorkingDir, filepath.Join(folder, fact.file))
 			if err != nil {
-				r.fail(fact.file, err)
+				r.Fail(fact.file, err)
 				break // a link without a file for a bridge ends at the processor
 			}
 			if n, ok := fact.parse(string(value)); ok {
@@ -275,7 +250,7 @@ func (r *reading) readLink() {
 			folder = filepath.Dir(folder)
 		}
 		if found {
-			r.add(fact.quantity, least, "pcie")
+			r.Add(fact.quantity, least, "pcie")
 		}
 	}
 }
@@ -304,8 +279,8 @@ func parseGeneration(text string) (float64, bool) {
 // readErrors reads the memory errors (RAS) and the errors of the PCIe link.
 func (r *reading) readErrors() {
 	const suffix = "_err_count"
-	names, err := sysfs.Names(r.dir, "ras", maxFiles)
-	r.fail("ras", err)
+	names, err := sysfs.Names(r.Dir, "ras", maxFiles)
+	r.Fail("ras", err)
 	for _, name := range names {
 		block, ok := strings.CutSuffix(name, suffix)
 		if !ok {
@@ -313,29 +288,24 @@ func (r *reading) readErrors() {
 		}
 		content, err := r.content("ras/" + name)
 		if err != nil {
-			r.fail("ras/"+name, err)
+			r.Fail("ras/"+name, err)
 			continue
 		}
 		counts := parseErrors(content)
-		if n, ok := counts["ue"]; ok {
-			r.add(driver.Errors, n, "ecc_uncorrected", block)
-		}
-		if n, ok := counts["ce"]; ok {
-			r.add(driver.Errors, n, "ecc_corrected", block)
-		}
-		if n, ok := counts["de"]; ok {
-			r.add(driver.Errors, n, "ras", block+"_deferred")
+		for _, kind := range [...]struct{ line, kind, code string }{
+			{"ue", "ecc_uncorrected", block}, {"ce", "ecc_corrected", block}, {"de", "ras", block + "_deferred"},
+		} {
+			if n, ok := counts[kind.line]; ok {
+				r.Add(driver.Errors, n, kind.kind, kind.code)
+			}
 		}
 	}
-	if n, ok := r.number("pcie_replay_count"); ok {
-		r.add(driver.Errors, n, "pcie_replay")
-	} else if n, ok := r.metrics.value("pcie_replay_count_acc"); ok {
-		r.add(driver.Errors, float64(n), "pcie_replay")
+	if !r.Gauge("pcie_replay_count", 1, driver.Errors, "pcie_replay") {
+		if n, ok := r.metrics.value("pcie_replay_count_acc"); ok {
+			r.Add(driver.Errors, float64(n), "pcie_replay")
+		}
 	}
-	if correctable, uncorrectable, ok := sysfs.AER(r.folder); ok {
-		r.add(driver.Errors, correctable, "pcie_aer", "correctable")
-		r.add(driver.Errors, uncorrectable, "pcie_aer", "uncorrectable")
-	}
+	r.AER(r.folder)
 }
 
 // parseErrors parses a RAS file with lines "ue: 0" (uncorrected), "ce: 0" (corrected) and, for

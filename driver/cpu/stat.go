@@ -7,15 +7,15 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
 const (
 	// maxCPUs is the maximum number of CPUs of Linux (NR_CPUS).
 	maxCPUs = 8192
-
-	// maxLine is the maximum length of the line of a CPU: a name and ten numbers.
-	maxLine = 512
-
+	// maxBytes is above the size of the lines of so many CPUs, each of a name and ten numbers.
+	maxBytes = 4 << 20
 	// maxTicks is the maximum of a counter: far above that of any CPU, and low enough for sums.
 	maxTicks = 1 << 53
 )
@@ -31,8 +31,6 @@ var (
 	errColumns = errors.New("too few columns")
 	errNumber  = errors.New("not the number of a CPU")
 	errTwice   = errors.New("CPU is there twice")
-	errLong    = errors.New("line is too long")
-	errTooMany = fmt.Errorf("more than %d lines of CPUs", maxCPUs)
 	errNone    = errors.New("no CPU in it")
 )
 
@@ -40,82 +38,29 @@ var (
 // Documentation/filesystems/proc.rst). It reads no further. Malformed lines have no times, and are
 // omitted if they have no number of a CPU; the error has the first one and their number.
 func parseStat(r io.Reader) ([]ticks, error) {
-	lines := bufio.NewReaderSize(r, maxLine)
+	lines := bufio.NewScanner(io.LimitReader(r, maxBytes))
 	var all []ticks
-	var bad rejects
+	var bad sysfs.Problems
 	seen := map[int]bool{}
-	for n := 0; ; n++ {
-		line, err := readLine(lines)
-		if !bytes.HasPrefix(line, []byte("cpu")) {
-			if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, errLong) {
-				return nil, err
-			}
-			break
-		}
-		if n > maxCPUs { // one line is the sum of all
-			bad.add(errTooMany)
-			break
-		}
-		if err != nil && !errors.Is(err, io.EOF) {
-			bad.add(err)
-			continue
-		}
-		t, isSum, err := parseLine(line)
-		if err != nil {
-			bad.add(err)
-		}
+	for lines.Scan() && bytes.HasPrefix(lines.Bytes(), []byte("cpu")) {
+		t, isSum, err := parseLine(lines.Bytes())
+		bad.Add(err)
 		switch {
 		case isSum, err != nil && !t.garbled:
 		case seen[t.cpu]:
-			bad.add(fmt.Errorf("cpu%d: %w", t.cpu, errTwice))
+			bad.Add(fmt.Errorf("cpu%d: %w", t.cpu, errTwice))
 		default:
 			seen[t.cpu] = true
 			all = append(all, t)
 		}
 	}
+	if err := lines.Err(); err != nil && !errors.Is(err, bufio.ErrTooLong) { // lines of interrupts are long
+		return nil, err
+	}
 	if len(all) == 0 {
-		bad.add(errNone)
+		bad.Add(errNone)
 	}
-	return all, bad.err()
-}
-
-// rejects has the error of the first malformed line and the number of all.
-type rejects struct {
-	first error
-	count int
-}
-
-func (r *rejects) add(err error) {
-	r.count++
-	if r.first == nil {
-		r.first = err
-	}
-}
-
-func (r *rejects) err() error {
-	if r.count < 2 {
-		return r.first
-	}
-	return fmt.Errorf("%w (and %d more errors)", r.first, r.count-1)
-}
-
-// readLine returns the next line, which is valid until the next call, or the start of a line that
-// is too long. It skips the rest of that line.
-func readLine(r *bufio.Reader) ([]byte, error) {
-	line, err := r.ReadSlice('\n')
-	if !errors.Is(err, bufio.ErrBufferFull) {
-		return line, err
-	}
-	if !bytes.HasPrefix(line, []byte("cpu")) {
-		return line, errLong // the end of what matters
-	}
-	for errors.Is(err, bufio.ErrBufferFull) {
-		_, err = r.ReadSlice('\n')
-	}
-	if err != nil && !errors.Is(err, io.EOF) {
-		return []byte("cpu"), err
-	}
-	return []byte("cpu"), errLong
+	return all, bad.Err()
 }
 
 // parseLine returns the times in the line of a CPU. Its columns are user, nice, system, idle,

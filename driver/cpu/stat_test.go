@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -49,7 +50,7 @@ func TestParseStat(t *testing.T) {
 		{"columns to come", "cpu0 1 2 3 4 5 6 7 8 9 10 11 12\n", []ticks{times(0, 27, 9)}, nil},
 		{"no end of line", "cpu0 1 2 3 4 5 6 7 8", []ticks{times(0, 27, 9)}, nil},
 		{"stops at the rest", "cpu0 1 2 3 4 5 6 7 8\nintr 1\ncpu1 1 2 3 4 5 6 7 8\n", []ticks{times(0, 27, 9)}, nil},
-		{"long rest", "cpu0 1 2 3 4 5 6 7 8\nintr" + strings.Repeat(" 0", maxLine), []ticks{times(0, 27, 9)}, nil},
+		{"long rest", "cpu0 1 2 3 4 5 6 7 8\nintr" + strings.Repeat(" 0", bufio.MaxScanTokenSize), []ticks{times(0, 27, 9)}, nil},
 		{
 			"too few columns", "cpu0 1 2 3 4 5 6 7\ncpu1 1 2 3 4 5 6 7 8\n",
 			[]ticks{{garbled: true}, times(1, 27, 9)},
@@ -73,9 +74,7 @@ func TestParseStat(t *testing.T) {
 			[]ticks{{garbled: true}, times(1, 27, 9)},
 			strconv.ErrRange,
 		},
-		{"long", "cpu0" + strings.Repeat(" 1", maxLine) + "\ncpu1 1 2 3 4 5 6 7 8\n", []ticks{times(1, 27, 9)}, errLong},
 		{"as many as can be", tooMany.String(), all, nil},
-		{"too many", tooMany.String() + "cpu0 1 2 3 4 5 6 7 8\n", all, errTooMany},
 		{"none", "intr 1 2 3\n", nil, errNone},
 		{"the sum alone", "cpu  1 2 3 4 5 6 7 8 9 10\n", nil, errNone},
 		{"empty", "", nil, errNone},
@@ -90,7 +89,7 @@ func TestParseStat(t *testing.T) {
 
 func TestParseStatOfReaderThatFails(t *testing.T) {
 	errRead := errors.New("input/output error")
-	for _, head := range []string{"", "cpu0 1 2 3 4 5 6 7 8\n", "cpu0 1 2", "cpu0" + strings.Repeat(" 1", maxLine)} {
+	for _, head := range []string{"", "cpu0 1 2 3 4 5 6 7 8\n", "cpu0 1 2"} {
 		r := io.MultiReader(strings.NewReader(head), iotest.ErrReader(errRead))
 		got, err := parseStat(r)
 		expect.That(t, errors.Is(err, errRead) && got == nil, "after %.30q: %v, %v", head, got, err)

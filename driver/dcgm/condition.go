@@ -57,60 +57,52 @@ func (d *state) coded(f *field, k known, now time.Time) ([]driver.Reading, bool)
 // repairs. Fields of schedule newer are in the order of their numbers, which is assumed to be that
 // of their age.
 func conditionFields() []field {
-	asks := func(id dcgm.Short, at schedule, action, reason string) field {
-		return field{id, anyGPU, at, driver.NeedsAttention, driver.Labels{action, reason}, one, false}
-	}
-	lifetime := func(id dcgm.Short, kind, code string) field {
-		return field{id, anyGPU, slow, driver.LifetimeErrors, driver.Labels{kind, code}, one, false}
-	}
-	gauge := func(id dcgm.Short, of scope, at schedule, q driver.Quantity, label string, scale float64) field {
-		return field{id, of, at, q, driver.Labels{label}, scale, false}
-	}
-	nvlink := func(id dcgm.Short, at schedule, code string) field {
-		return field{id, anyGPU, at, driver.Errors, driver.Labels{"nvlink", code}, one, false}
-	}
-	const whole = wholeGPU | instance
 	return []field{
 		// "Ratio of cycles the fp64 pipe is active", and so on.
-		gauge(dcgm.DCGM_FI_PROF_FP64_UTIL_RATIO, whole, pipes, driver.EngineUtilization, "fp64", one),
-		gauge(dcgm.DCGM_FI_PROF_FP32_UTIL_RATIO, whole, pipes, driver.EngineUtilization, "fp32", one),
-		gauge(dcgm.DCGM_FI_PROF_FP16_UTIL_RATIO, whole, pipes, driver.EngineUtilization, "fp16", one),
-		gauge(dcgm.DCGM_FI_PROF_INT_UTIL_RATIO, whole, pipes, driver.EngineUtilization, "int", one),
-		gauge(dcgm.DCGM_FI_DEV_FB_RESERVED, whole, slow, driver.MemoryReserved, "", mebibytes),
-		gauge(dcgm.DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS, anyGPU, slow, driver.PowerLimit, "enforced", one),
-		gauge(dcgm.DCGM_FI_DEV_BOARD_POWER_LIMIT_DEFAULT_WATTS, anyGPU, slow, driver.PowerLimit, "default", one),
-		gauge(dcgm.DCGM_FI_DEV_BOARD_POWER_LIMIT_MIN_WATTS, anyGPU, slow, driver.PowerLimit, "min", one),
-		gauge(dcgm.DCGM_FI_DEV_BOARD_POWER_LIMIT_MAX_WATTS, anyGPU, slow, driver.PowerLimit, "max", one),
-		gauge(dcgm.DCGM_FI_DEV_SM_MAX_CLOCK_HERTZ, anyGPU, slow, driver.ClockMax, "sm", one),
-		gauge(dcgm.DCGM_FI_DEV_MAX_SM_CLOCK, anyGPU, slow, driver.ClockMax, "sm", megahertz),
-		gauge(dcgm.DCGM_FI_DEV_MEMORY_MAX_CLOCK_HERTZ, anyGPU, slow, driver.ClockMax, "memory", one),
-		gauge(dcgm.DCGM_FI_DEV_MAX_MEM_CLOCK, anyGPU, slow, driver.ClockMax, "memory", megahertz),
-		gauge(dcgm.DCGM_FI_DEV_GPU_PSTATE, anyGPU, slow, driver.PerformanceState, "", one),
-		gauge(throttleReasons, anyGPU, fast, driver.ThrottleActive, "", one),
-		gauge(dcgm.DCGM_FI_DEV_PCIE_LINK_WIDTH, anyGPU, slow, driver.LinkWidth, "pcie", one),
-		gauge(dcgm.DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH, anyGPU, slow, driver.LinkWidthMax, "pcie", one),
-		gauge(dcgm.DCGM_FI_DEV_PCIE_LINK_GEN, anyGPU, slow, driver.LinkGeneration, "pcie", one),
-		gauge(dcgm.DCGM_FI_DEV_PCIE_MAX_LINK_GEN, anyGPU, slow, driver.LinkGenerationMax, "pcie", one),
-		gauge(fabricStatus, anyGPU, slow, driver.FabricState, "", one),
-		gauge(fabricSummary, anyGPU, newer, driver.FabricState, "", one),
-		gauge(dcgm.DCGM_FI_DEV_GPU_TEMP_MARGIN_CELSIUS, anyGPU, slow, driver.TemperatureMargin, "", one),
-		gauge(dcgm.DCGM_FI_DEV_FAN_SPEED_RATIO, anyGPU, slow, driver.FanSpeed, "", one),
-		gauge(dcgm.DCGM_FI_DEV_FAN_SPEED, anyGPU, slow, driver.FanSpeed, "", percent),
-		nvlink(dcgm.DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_TOTAL, slow, "crc"),
-		nvlink(dcgm.DCGM_FI_DEV_NVLINK_REPLAY_ERROR_TOTAL, slow, "replay"),
-		nvlink(dcgm.DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_TOTAL, slow, "recovery"),
-		nvlink(dcgm.DCGM_FI_DEV_NVLINK_RECOVERY_EVENT_TOTAL, newer, "recovery"), // of NVLink 5
-		asks(dcgm.DCGM_FI_DEV_ROW_REMAP_PENDING, slow, "reset", "row_remap_pending"),
-		asks(dcgm.DCGM_FI_DEV_ROW_REMAP_FAILED, slow, "rma", "row_remap_failed"),
-		asks(dcgm.DCGM_FI_DEV_PAGE_RETIRED_PENDING, slow, "reset", "page_retirement_pending"),
-		asks(dcgm.DCGM_FI_DEV_SRAM_EXCEEDED, slow, "rma", "sram_ecc_threshold"),
-		asks(dcgm.DCGM_FI_DEV_MEMORY_UNREPAIRABLE, newer, "rma", "unrepairable_memory"),
-		asks(recoveryAction, newer, "", ""),
-		lifetime(dcgm.DCGM_FI_DEV_ECC_SBE_AGG_TOTAL, "ecc_corrected", ""),
-		lifetime(dcgm.DCGM_FI_DEV_ECC_DBE_AGG_TOTAL, "ecc_uncorrected", ""),
-		lifetime(dcgm.DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL, "row_remap", "correctable"),
-		lifetime(dcgm.DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL, "row_remap", "uncorrectable"),
-		lifetime(dcgm.DCGM_FI_DEV_PAGE_RETIRED_SBE_TOTAL, "page_retirement", "sbe"),
-		lifetime(dcgm.DCGM_FI_DEV_PAGE_RETIRED_DBE_TOTAL, "page_retirement", "dbe"),
+		newField(dcgm.DCGM_FI_PROF_FP64_UTIL_RATIO, whole, pipes, one, driver.EngineUtilization, "fp64"),
+		newField(dcgm.DCGM_FI_PROF_FP32_UTIL_RATIO, whole, pipes, one, driver.EngineUtilization, "fp32"),
+		newField(dcgm.DCGM_FI_PROF_FP16_UTIL_RATIO, whole, pipes, one, driver.EngineUtilization, "fp16"),
+		newField(dcgm.DCGM_FI_PROF_INT_UTIL_RATIO, whole, pipes, one, driver.EngineUtilization, "int"),
+		newField(dcgm.DCGM_FI_DEV_FB_RESERVED, whole, slow, mebibytes, driver.MemoryReserved),
+		newField(dcgm.DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS, anyGPU, slow, one, driver.PowerLimit, "enforced"),
+		newField(dcgm.DCGM_FI_DEV_BOARD_POWER_LIMIT_DEFAULT_WATTS, anyGPU, slow, one, driver.PowerLimit, "default"),
+		newField(dcgm.DCGM_FI_DEV_BOARD_POWER_LIMIT_MIN_WATTS, anyGPU, slow, one, driver.PowerLimit, "min"),
+		newField(dcgm.DCGM_FI_DEV_BOARD_POWER_LIMIT_MAX_WATTS, anyGPU, slow, one, driver.PowerLimit, "max"),
+		newField(dcgm.DCGM_FI_DEV_SM_MAX_CLOCK_HERTZ, anyGPU, slow, one, driver.ClockMax, "sm"),
+		newField(dcgm.DCGM_FI_DEV_MAX_SM_CLOCK, anyGPU, slow, megahertz, driver.ClockMax, "sm"),
+		newField(dcgm.DCGM_FI_DEV_MEMORY_MAX_CLOCK_HERTZ, anyGPU, slow, one, driver.ClockMax, "memory"),
+		newField(dcgm.DCGM_FI_DEV_MAX_MEM_CLOCK, anyGPU, slow, megahertz, driver.ClockMax, "memory"),
+		newField(dcgm.DCGM_FI_DEV_GPU_PSTATE, anyGPU, slow, one, driver.PerformanceState),
+		newField(throttleReasons, anyGPU, fast, one, driver.ThrottleActive),
+		newField(dcgm.DCGM_FI_DEV_PCIE_LINK_WIDTH, anyGPU, slow, one, driver.LinkWidth, "pcie"),
+		newField(dcgm.DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH, anyGPU, slow, one, driver.LinkWidthMax, "pcie"),
+		newField(dcgm.DCGM_FI_DEV_PCIE_LINK_GEN, anyGPU, slow, one, driver.LinkGeneration, "pcie"),
+		newField(dcgm.DCGM_FI_DEV_PCIE_MAX_LINK_GEN, anyGPU, slow, one, driver.LinkGenerationMax, "pcie"),
+		newField(fabricStatus, anyGPU, slow, one, driver.FabricState),
+		newField(fabricSummary, anyGPU, newer, one, driver.FabricState),
+		newField(dcgm.DCGM_FI_DEV_GPU_TEMP_MARGIN_CELSIUS, anyGPU, slow, one, driver.TemperatureMargin),
+		newField(dcgm.DCGM_FI_DEV_FAN_SPEED_RATIO, anyGPU, slow, one, driver.FanSpeed),
+		newField(dcgm.DCGM_FI_DEV_FAN_SPEED, anyGPU, slow, percent, driver.FanSpeed),
+		newField(dcgm.DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_TOTAL, anyGPU, slow, one, driver.Errors, "nvlink", "crc"),
+		newField(dcgm.DCGM_FI_DEV_NVLINK_REPLAY_ERROR_TOTAL, anyGPU, slow, one, driver.Errors, "nvlink", "replay"),
+		newField(dcgm.DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_TOTAL, anyGPU, slow, one, driver.Errors, "nvlink", "recovery"),
+		newField(dcgm.DCGM_FI_DEV_NVLINK_RECOVERY_EVENT_TOTAL, anyGPU, newer, one, // of NVLink 5
+			driver.Errors, "nvlink", "recovery"),
+		newField(dcgm.DCGM_FI_DEV_ROW_REMAP_PENDING, anyGPU, slow, one, driver.NeedsAttention, "reset", "row_remap_pending"),
+		newField(dcgm.DCGM_FI_DEV_ROW_REMAP_FAILED, anyGPU, slow, one, driver.NeedsAttention, "rma", "row_remap_failed"),
+		newField(dcgm.DCGM_FI_DEV_PAGE_RETIRED_PENDING, anyGPU, slow, one,
+			driver.NeedsAttention, "reset", "page_retirement_pending"),
+		newField(dcgm.DCGM_FI_DEV_SRAM_EXCEEDED, anyGPU, slow, one, driver.NeedsAttention, "rma", "sram_ecc_threshold"),
+		newField(dcgm.DCGM_FI_DEV_MEMORY_UNREPAIRABLE, anyGPU, newer, one,
+			driver.NeedsAttention, "rma", "unrepairable_memory"),
+		newField(recoveryAction, anyGPU, newer, one, driver.NeedsAttention),
+		newField(dcgm.DCGM_FI_DEV_ECC_SBE_AGG_TOTAL, anyGPU, slow, one, driver.LifetimeErrors, "ecc_corrected"),
+		newField(dcgm.DCGM_FI_DEV_ECC_DBE_AGG_TOTAL, anyGPU, slow, one, driver.LifetimeErrors, "ecc_uncorrected"),
+		newField(dcgm.DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL, anyGPU, slow, one,
+			driver.LifetimeErrors, "row_remap", "correctable"),
+		newField(dcgm.DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL, anyGPU, slow, one,
+			driver.LifetimeErrors, "row_remap", "uncorrectable"),
+		newField(dcgm.DCGM_FI_DEV_PAGE_RETIRED_SBE_TOTAL, anyGPU, slow, one, driver.LifetimeErrors, "page_retirement", "sbe"),
+		newField(dcgm.DCGM_FI_DEV_PAGE_RETIRED_DBE_TOTAL, anyGPU, slow, one, driver.LifetimeErrors, "page_retirement", "dbe"),
 	}
 }

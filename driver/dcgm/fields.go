@@ -29,6 +29,8 @@ const (
 	anyGPU   scope = 1 << iota // every GPU, also in MIG mode, since instances do not have it
 	wholeGPU                   // only GPUs that are not in MIG mode: otherwise it would count twice
 	instance                   // MIG GPU instances
+
+	whole = wholeGPU | instance
 )
 
 // schedule defines how often, and under which conditions, the host engine reads a field.
@@ -78,107 +80,64 @@ const xidError = dcgm.DCGM_FI_DEV_XID_ERROR
 // even if the name in 4.6 ends with RATIO, MiB for FB_*, MHz for *_CLOCK and °C for temperatures.
 // Violations are in ns, like those of NVML from which they are read.
 func fields() []field {
-	nothing := driver.Labels{}
-	return append([]field{
-		{dcgm.DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO, wholeGPU | instance, profiling, driver.Utilization, nothing, one, false},
-		{dcgm.DCGM_FI_DEV_GPU_UTIL_RATIO, wholeGPU, fast, driver.Utilization, nothing, percent, false},
-		{
-			dcgm.DCGM_FI_PROF_SM_UTIL_RATIO, wholeGPU | instance, profiling, driver.EngineUtilization,
-			driver.Labels{"sm"},
-			one,
-			false,
-		},
-		{
-			dcgm.DCGM_FI_PROF_TENSOR_UTIL_RATIO, wholeGPU | instance, profiling, driver.EngineUtilization,
-			driver.Labels{"tensor"},
-			one, false,
-		},
-		{
-			dcgm.DCGM_FI_PROF_DRAM_UTIL_RATIO, wholeGPU | instance, profiling, driver.EngineUtilization,
-			driver.Labels{"dram"},
-			one, false,
-		},
-		{dcgm.DCGM_FI_DEV_MEM_COPY_UTIL, wholeGPU, fast, driver.EngineUtilization, driver.Labels{"dram"}, percent, false},
-		{dcgm.DCGM_FI_DEV_ENC_UTIL, wholeGPU, fast, driver.EngineUtilization, driver.Labels{"encoder"}, percent, false},
-		{dcgm.DCGM_FI_DEV_DEC_UTIL, wholeGPU, fast, driver.EngineUtilization, driver.Labels{"decoder"}, percent, false},
-		{dcgm.DCGM_FI_PROF_SM_OCCUPANCY_RATIO, wholeGPU | instance, profiling, driver.Occupancy, nothing, one, false},
-		{dcgm.DCGM_FI_DEV_FB_USED, wholeGPU | instance, fast, driver.MemoryUsed, nothing, mebibytes, false},
-		{dcgm.DCGM_FI_DEV_FB_TOTAL, wholeGPU | instance, fast, driver.MemoryCapacity, nothing, mebibytes, false},
-		{dcgm.DCGM_FI_DEV_BOARD_POWER_WATTS, anyGPU, fast, driver.Power, nothing, one, false},
+	return slices.Concat([]field{
+		newField(dcgm.DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO, whole, profiling, one, driver.Utilization),
+		newField(dcgm.DCGM_FI_DEV_GPU_UTIL_RATIO, wholeGPU, fast, percent, driver.Utilization),
+		newField(dcgm.DCGM_FI_PROF_SM_UTIL_RATIO, whole, profiling, one, driver.EngineUtilization, "sm"),
+		newField(dcgm.DCGM_FI_PROF_TENSOR_UTIL_RATIO, whole, profiling, one, driver.EngineUtilization, "tensor"),
+		newField(dcgm.DCGM_FI_PROF_DRAM_UTIL_RATIO, whole, profiling, one, driver.EngineUtilization, "dram"),
+		newField(dcgm.DCGM_FI_DEV_MEM_COPY_UTIL, wholeGPU, fast, percent, driver.EngineUtilization, "dram"),
+		newField(dcgm.DCGM_FI_DEV_ENC_UTIL, wholeGPU, fast, percent, driver.EngineUtilization, "encoder"),
+		newField(dcgm.DCGM_FI_DEV_DEC_UTIL, wholeGPU, fast, percent, driver.EngineUtilization, "decoder"),
+		newField(dcgm.DCGM_FI_PROF_SM_OCCUPANCY_RATIO, whole, profiling, one, driver.Occupancy),
+		newField(dcgm.DCGM_FI_DEV_FB_USED, whole, fast, mebibytes, driver.MemoryUsed),
+		newField(dcgm.DCGM_FI_DEV_FB_TOTAL, whole, fast, mebibytes, driver.MemoryCapacity),
+		newField(dcgm.DCGM_FI_DEV_BOARD_POWER_WATTS, anyGPU, fast, one, driver.Power),
 		// The older field comes first: the newer one may have whole joules.
-		{dcgm.DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION, anyGPU, fast, driver.Energy, nothing, millijoules, false},
-		{dcgm.DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL, anyGPU, fast, driver.Energy, nothing, one, false},
-		{dcgm.DCGM_FI_DEV_GPU_TEMP_CELSIUS, anyGPU, fast, driver.Temperature, driver.Labels{"gpu"}, one, false},
-		{dcgm.DCGM_FI_DEV_MEMORY_TEMP_CELSIUS, anyGPU, fast, driver.Temperature, driver.Labels{"memory"}, one, false},
-		{dcgm.DCGM_FI_DEV_SM_CLOCK_HERTZ, anyGPU, fast, driver.Clock, driver.Labels{"sm"}, one, false},
-		{dcgm.DCGM_FI_DEV_SM_CLOCK, anyGPU, fast, driver.Clock, driver.Labels{"sm"}, megahertz, false},
-		{dcgm.DCGM_FI_DEV_MEMORY_CLOCK_HERTZ, anyGPU, fast, driver.Clock, driver.Labels{"memory"}, one, false},
-		{dcgm.DCGM_FI_DEV_MEM_CLOCK, anyGPU, fast, driver.Clock, driver.Labels{"memory"}, megahertz, false},
-		{dcgm.DCGM_FI_DEV_VIDEO_CLOCK_HERTZ, anyGPU, fast, driver.Clock, driver.Labels{"video"}, one, false},
-		{dcgm.DCGM_FI_DEV_VIDEO_CLOCK, anyGPU, fast, driver.Clock, driver.Labels{"video"}, megahertz, false},
-		{dcgm.DCGM_FI_PROF_PCIE_TX_BYTES, anyGPU, profiling, driver.IOBytes, driver.Labels{"pcie", "transmit"}, one, true},
-		{dcgm.DCGM_FI_PROF_PCIE_RX_BYTES, anyGPU, profiling, driver.IOBytes, driver.Labels{"pcie", "receive"}, one, true},
-		{
-			dcgm.DCGM_FI_PROF_NVLINK_TX_BYTES, anyGPU, profiling, driver.IOBytes,
-			driver.Labels{"nvlink", "transmit"},
-			one,
-			true,
-		},
-		{dcgm.DCGM_FI_PROF_NVLINK_RX_BYTES, anyGPU, profiling, driver.IOBytes, driver.Labels{"nvlink", "receive"}, one, true},
-	}, troubleFields()...)
+		newField(dcgm.DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION, anyGPU, fast, millijoules, driver.Energy),
+		newField(dcgm.DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL, anyGPU, fast, one, driver.Energy),
+		newField(dcgm.DCGM_FI_DEV_GPU_TEMP_CELSIUS, anyGPU, fast, one, driver.Temperature, "gpu"),
+		newField(dcgm.DCGM_FI_DEV_MEMORY_TEMP_CELSIUS, anyGPU, fast, one, driver.Temperature, "memory"),
+		newField(dcgm.DCGM_FI_DEV_SM_CLOCK_HERTZ, anyGPU, fast, one, driver.Clock, "sm"),
+		newField(dcgm.DCGM_FI_DEV_SM_CLOCK, anyGPU, fast, megahertz, driver.Clock, "sm"),
+		newField(dcgm.DCGM_FI_DEV_MEMORY_CLOCK_HERTZ, anyGPU, fast, one, driver.Clock, "memory"),
+		newField(dcgm.DCGM_FI_DEV_MEM_CLOCK, anyGPU, fast, megahertz, driver.Clock, "memory"),
+		newField(dcgm.DCGM_FI_DEV_VIDEO_CLOCK_HERTZ, anyGPU, fast, one, driver.Clock, "video"),
+		newField(dcgm.DCGM_FI_DEV_VIDEO_CLOCK, anyGPU, fast, megahertz, driver.Clock, "video"),
+		newRate(dcgm.DCGM_FI_PROF_PCIE_TX_BYTES, "pcie", "transmit"),
+		newRate(dcgm.DCGM_FI_PROF_PCIE_RX_BYTES, "pcie", "receive"),
+		newRate(dcgm.DCGM_FI_PROF_NVLINK_TX_BYTES, "nvlink", "transmit"),
+		newRate(dcgm.DCGM_FI_PROF_NVLINK_RX_BYTES, "nvlink", "receive"),
+		newField(dcgm.DCGM_FI_DEV_POWER_VIOLATION, anyGPU, fast, nanoseconds, driver.ThrottledSeconds, "power"),
+		newField(dcgm.DCGM_FI_DEV_THERMAL_VIOLATION, anyGPU, fast, nanoseconds, driver.ThrottledSeconds, "thermal"),
+		newField(dcgm.DCGM_FI_DEV_SYNC_BOOST_VIOLATION, anyGPU, fast, nanoseconds, driver.ThrottledSeconds, "sync_boost"),
+		newField(dcgm.DCGM_FI_DEV_BOARD_LIMIT_VIOLATION, anyGPU, fast, nanoseconds, driver.ThrottledSeconds, "board_limit"),
+		newField(dcgm.DCGM_FI_DEV_RELIABILITY_VIOLATION, anyGPU, fast, nanoseconds, driver.ThrottledSeconds, "reliability"),
+		newField(dcgm.DCGM_FI_DEV_ECC_SBE_VOL_TOTAL, anyGPU, slow, one, driver.Errors, "ecc_corrected"),
+		newField(dcgm.DCGM_FI_DEV_ECC_DBE_VOL_TOTAL, anyGPU, slow, one, driver.Errors, "ecc_uncorrected"),
+		newField(dcgm.DCGM_FI_DEV_PCIE_REPLAY_TOTAL, anyGPU, slow, one, driver.Errors, "pcie_replay"),
+		newField(dcgm.DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL, anyGPU, slow, one, driver.Errors, "row_remap", "correctable"),
+		newField(dcgm.DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL, anyGPU, slow, one,
+			driver.Errors, "row_remap", "uncorrectable"),
+		newField(dcgm.DCGM_FI_DEV_PAGE_RETIRED_SBE_TOTAL, anyGPU, slow, one, driver.Errors, "page_retirement", "sbe"),
+		newField(dcgm.DCGM_FI_DEV_PAGE_RETIRED_DBE_TOTAL, anyGPU, slow, one, driver.Errors, "page_retirement", "dbe"),
+	}, conditionFields(), unitFields())
 }
 
-// troubleFields are the fields of throttling and errors.
-func troubleFields() []field {
-	return append([]field{
-		{dcgm.DCGM_FI_DEV_POWER_VIOLATION, anyGPU, fast, driver.ThrottledSeconds, driver.Labels{"power"}, nanoseconds, false},
-		{
-			dcgm.DCGM_FI_DEV_THERMAL_VIOLATION, anyGPU, fast, driver.ThrottledSeconds,
-			driver.Labels{"thermal"},
-			nanoseconds,
-			false,
-		},
-		{
-			dcgm.DCGM_FI_DEV_SYNC_BOOST_VIOLATION, anyGPU, fast, driver.ThrottledSeconds,
-			driver.Labels{"sync_boost"},
-			nanoseconds, false,
-		},
-		{
-			dcgm.DCGM_FI_DEV_BOARD_LIMIT_VIOLATION, anyGPU, fast, driver.ThrottledSeconds,
-			driver.Labels{"board_limit"},
-			nanoseconds, false,
-		},
-		{
-			dcgm.DCGM_FI_DEV_RELIABILITY_VIOLATION, anyGPU, fast, driver.ThrottledSeconds,
-			driver.Labels{"reliability"},
-			nanoseconds, false,
-		},
-		{dcgm.DCGM_FI_DEV_ECC_SBE_VOL_TOTAL, anyGPU, slow, driver.Errors, driver.Labels{"ecc_corrected"}, one, false},
-		{dcgm.DCGM_FI_DEV_ECC_DBE_VOL_TOTAL, anyGPU, slow, driver.Errors, driver.Labels{"ecc_uncorrected"}, one, false},
-		{dcgm.DCGM_FI_DEV_PCIE_REPLAY_TOTAL, anyGPU, slow, driver.Errors, driver.Labels{"pcie_replay"}, one, false},
-		{
-			dcgm.DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL, anyGPU, slow, driver.Errors,
-			driver.Labels{"row_remap", "correctable"},
-			one, false,
-		},
-		{
-			dcgm.DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL, anyGPU, slow, driver.Errors,
-			driver.Labels{"row_remap", "uncorrectable"},
-			one, false,
-		},
-		{
-			dcgm.DCGM_FI_DEV_PAGE_RETIRED_SBE_TOTAL, anyGPU, slow, driver.Errors,
-			driver.Labels{"page_retirement", "sbe"},
-			one,
-			false,
-		},
-		{
-			dcgm.DCGM_FI_DEV_PAGE_RETIRED_DBE_TOTAL, anyGPU, slow, driver.Errors,
-			driver.Labels{"page_retirement", "dbe"},
-			one,
-			false,
-		},
-	}, slices.Concat(conditionFields(), unitFields())...)
+// newField returns a field whose value, times the scale, is that of the quantity.
+func newField(
+	id dcgm.Short, of scope, at schedule, scale float64, quantity driver.Quantity, labels ...string,
+) field {
+	f := field{id: id, of: of, schedule: at, quantity: quantity, scale: scale}
+	copy(f.labels[:], labels)
+	return f
+}
+
+// newRate returns a profiling field of the bytes per second over a link in a direction.
+func newRate(id dcgm.Short, link, direction string) field {
+	f := newField(id, anyGPU, profiling, one, driver.IOBytes, link, direction)
+	f.rate = true
+	return f
 }
 
 // unitFields returns the fields of the units of engines, such as "Ratio of cycles each of the NVDEC
@@ -195,8 +154,7 @@ func unitFields() []field {
 		{dcgm.DCGM_FI_PROF_NVOFA_UTIL_0_RATIO, 2, "ofa"},
 	} {
 		for i := range many.count {
-			out = append(out,
-				field{many.first + i, wholeGPU | instance, units, driver.EngineUtilization, driver.Labels{many.engine}, one, false})
+			out = append(out, newField(many.first+i, whole, units, one, driver.EngineUtilization, many.engine))
 		}
 	}
 	return out

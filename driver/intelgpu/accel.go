@@ -79,9 +79,9 @@ func ofAccel(reader *sysfs.Reader, root, name string) *device {
 // which is the machine's, and its clock.
 func (p *pass) measureNPU() {
 	d := p.device
-	busy, ok := p.value("npu_busy_time_us")
+	busy, ok := p.Value("npu_busy_time_us")
 	if ok {
-		p.add(driver.ActiveSeconds, busy*micro)
+		p.Add(driver.ActiveSeconds, busy*micro)
 	}
 	if ok && !driver.IsMalformed(busy) {
 		d.busy.Advance(uint64(busy), p.at)
@@ -89,22 +89,22 @@ func (p *pass) measureNPU() {
 		d.busy.Stop()
 	}
 	if perSecond, at, ok := d.busy.Rate(); ok {
-		p.addAt(at, driver.Utilization, min(1, perSecond*micro))
+		p.AddAt(at, driver.Utilization, min(1, perSecond*micro))
 	}
-	p.gauge("npu_memory_utilization", 1, driver.MemoryUsed)
-	p.gauge("npu_current_frequency_mhz", megahertz, driver.Clock, "npu")
+	p.Gauge("npu_memory_utilization", 1, driver.MemoryUsed)
+	p.Gauge("npu_current_frequency_mhz", megahertz, driver.Clock, "npu")
 }
 
 // measureStatus reads whether a Gaudi needs attention, from the status that its kernel driver shows
 // (Documentation/ABI/testing/sysfs-driver-habanalabs).
 func (p *pass) measureStatus() {
 	const reason = "recovery_action"
-	switch strings.ToLower(p.text("status")) {
+	switch strings.ToLower(p.Text("status")) {
 	case "operational", "in reset", "in device creation", "in reset after device release":
-		p.add(driver.NeedsAttention, 1, "none", "ok")
+		p.Add(driver.NeedsAttention, 1, "none", "ok")
 	case "needs reset":
-		p.add(driver.NeedsAttention, 1, "reset", reason)
+		p.Add(driver.NeedsAttention, 1, "reset", reason)
 	case "malfunction", "disabled":
-		p.add(driver.NeedsAttention, 1, "investigate", reason)
+		p.Add(driver.NeedsAttention, 1, "investigate", reason)
 	}
 }

@@ -1,7 +1,6 @@
 package intelgpu
 
 import (
-	"fmt"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -68,71 +67,25 @@ func (d *device) isSame(other *device) bool {
 
 // pass is one read of a device, whose folder is open.
 type pass struct {
-	source   *Source
-	device   *device
-	dir      sysfs.Dir
-	at       time.Time
-	bad      *sysfs.Problems
-	readings []driver.Reading
+	sysfs.Attributes
+	device *device
+	at     time.Time
 }
 
-func (p *pass) add(q driver.Quantity, value float64, labels ...string) {
-	r := driver.Reading{Quantity: q, Value: value, At: p.at}
-	copy(r.Labels[:], labels)
-	p.readings = append(p.readings, r)
-}
-
-// number returns the number in a file of the device, false if there is none.
-func (p *pass) number(path string) (uint64, bool) {
-	n, err := p.source.reader.Number(p.dir, path)
-	if err != nil {
-		p.fail("read "+path, err)
+// limit adds a limit or capacity, of which 0 is unknown. It reports whether there is one.
+func (p *pass) limit(path string, unit float64, q driver.Quantity, labels ...string) bool {
+	n, ok := p.Value(path)
+	if ok = ok && n != 0; ok {
+		p.Add(q, n*unit, labels...)
 	}
-	return n, err == nil
-}
-
-// text returns the value in a file of the device, "" if there is none.
-func (p *pass) text(path string) string {
-	value, err := p.source.reader.Value(p.dir, path)
-	if err != nil {
-		p.fail("read "+path, err)
-		return ""
-	}
-	return string(value)
-}
-
-// value returns the number in a file of the device, [driver.Malformed] if it has something else,
-// false if there is none.
-func (p *pass) value(path string) (float64, bool) {
-	n, err := p.source.reader.Number(p.dir, path)
-	if err != nil {
-		p.fail("read "+path, err)
-	}
-	return driver.NumberOf(n, err)
-}
-
-// gauge adds the number in a file, converted to the quantity's unit. A limit or capacity of 0 is
-// unknown, and is omitted.
-func (p *pass) gauge(path string, unit float64, q driver.Quantity, labels ...string) {
-	n, ok := p.value(path)
-	if ok && (n != 0 || q != driver.PowerLimit && q != driver.MemoryCapacity) {
-		p.add(q, n*unit, labels...)
-	}
+	return ok
 }
 
 // names returns the names of the entries of a folder of the device.
 func (p *pass) names(path string) []string {
-	names, err := sysfs.Names(p.dir, path, maxEntries)
-	if err != nil {
-		p.fail("list "+path, err)
-	}
+	names, err := sysfs.Names(p.Dir, path, maxEntries)
+	p.Fail(path, err)
 	return names
-}
-
-func (p *pass) fail(operation string, err error) {
-	if !sysfs.IsAbsent(err) {
-		p.bad.Add(fmt.Errorf("%s of Intel device %s: %w", operation, p.device.hardware.PCI, err))
-	}
 }
 
 // The units of the kernel's files.
@@ -148,7 +101,7 @@ func (p *pass) measure(whole bool) {
 	if age := p.at.Sub(d.fastAt); d.driver == intelVPU && age >= 0 && age < npuEvery {
 		return
 	}
-	if d.isGPU() && p.text("power/runtime_status") == "suspended" {
+	if d.isGPU() && p.Text("power/runtime_status") == "suspended" {
 		p.measureSuspended()
 		return
 	}
@@ -157,9 +110,9 @@ func (p *pass) measure(whole bool) {
 	}
 	switch d.driver {
 	case habanalabs:
-		p.gauge("clk_cur_freq_mhz", megahertz, driver.Clock, "graphics")
+		p.Gauge("clk_cur_freq_mhz", megahertz, driver.Clock, "graphics")
 		if d.monitor != "" {
-			p.gauge(d.monitor+"/power1_input", micro, driver.Power)
+			p.Gauge(d.monitor+"/power1_input", micro, driver.Power)
 		}
 	case intelVPU:
 		p.measureNPU()
@@ -167,12 +120,12 @@ func (p *pass) measure(whole bool) {
 		p.measureGTs()
 		p.measureEnergy()
 	}
-	d.fast, d.fastAt, p.readings = p.readings, p.at, nil
+	d.fast, d.fastAt, p.Readings = p.Readings, p.at, nil
 	if !whole {
 		return
 	}
 	p.measureRest()
-	d.slow, d.slowAt = p.readings, p.at
+	d.slow, d.slowAt = p.Readings, p.at
 }
 
 func (d *device) isGPU() bool { return d.driver == xe || d.driver == i915 }
@@ -186,13 +139,13 @@ func (p *pass) measureSuspended() {
 		gt.idling.Stop()
 		if gt.engine != "" && !engines[gt.engine] {
 			engines[gt.engine] = true
-			p.add(driver.EngineUtilization, 0, gt.engine)
+			p.Add(driver.EngineUtilization, 0, gt.engine)
 		}
 	}
 	if d.hardware.Kind == driver.KindDevice {
-		p.add(driver.Utilization, 0)
+		p.Add(driver.Utilization, 0)
 	}
-	d.fast, d.fastAt, d.slow, d.slowAt = p.readings, p.at, nil, p.at
+	d.fast, d.fastAt, d.slow, d.slowAt = p.Readings, p.at, nil, p.at
 }
 
 // discover finds the parts of the device.
@@ -229,7 +182,7 @@ func (p *pass) discover() {
 func (p *pass) findMonitor() string {
 	for _, name := range p.names("hwmon") {
 		monitor := "hwmon/" + name
-		if !p.device.isGPU() || p.text(monitor+"/name") == p.device.driver {
+		if !p.device.isGPU() || p.Text(monitor+"/name") == p.device.driver {
 			return monitor
 		}
 	}
@@ -255,18 +208,18 @@ func (p *pass) measureEnergy() {
 		files = []string{d.energy}
 	}
 	for _, file := range files {
-		microjoules, ok := p.value(d.monitor + file)
+		microjoules, ok := p.Value(d.monitor + file)
 		if !ok || microjoules == 0 {
 			continue
 		}
-		p.add(driver.Energy, microjoules*micro)
+		p.Add(driver.Energy, microjoules*micro)
 		if driver.IsMalformed(microjoules) {
 			break
 		}
 		d.energy = file
 		d.power.Advance(uint64(microjoules), p.at)
 		if microwatts, at, ok := d.power.Rate(); ok {
-			p.readings = append(p.readings, driver.Reading{Quantity: driver.Power, Value: microwatts * micro, At: at})
+			p.AddAt(at, driver.Power, microwatts*micro)
 		}
 		return
 	}
@@ -277,17 +230,19 @@ func (p *pass) measureEnergy() {
 // temperatures, limits and capacities.
 func (p *pass) measureRest() {
 	d := p.device
-	p.measureSensors()
+	name := func(label string) string { return sensorName(d, label) }
+	p.Sensors(driver.Temperature, sysfs.Temperatures, d.folder, name)
+	p.Sensors(driver.Voltage, sysfs.Voltages, d.folder, name)
 	switch d.driver {
 	case habanalabs:
-		p.gauge("max_power", milli, driver.PowerLimit, "enforced")
+		p.limit("max_power", milli, driver.PowerLimit, "enforced")
 		p.measureStatus()
 	case xe, i915:
 		p.measureClocks()
 		if d.monitor != "" {
 			p.measureLimits()
 			for _, fan := range []string{"fan1", "fan2", "fan3"} {
-				p.gauge(d.monitor+"/"+fan+"_input", 1, driver.FanRotation, fan)
+				p.Gauge(d.monitor+"/"+fan+"_input", 1, driver.FanRotation, fan)
 			}
 		}
 		p.measureCapacity()
@@ -301,43 +256,12 @@ func (p *pass) measureRest() {
 // max.
 func (p *pass) measureLimits() {
 	for _, file := range [...]string{"/power1_max", "/power2_max", "/power1_cap", "/power2_cap"} {
-		if n, ok := p.value(p.device.monitor + file); ok && n != 0 {
-			p.add(driver.PowerLimit, n*micro, "enforced")
+		if p.limit(p.device.monitor+file, micro, driver.PowerLimit, "enforced") {
 			break
 		}
 	}
-	p.gauge(p.device.monitor+"/power1_rated_max", micro, driver.PowerLimit, "default")
-	p.gauge(p.device.monitor+"/power1_crit", micro, driver.PowerLimit, "critical")
-}
-
-// measureSensors reads the temperatures and voltages of hwmon.
-func (p *pass) measureSensors() {
-	for _, kind := range [...]struct {
-		what     string
-		list     func(folder string) ([]sysfs.Sensor, error)
-		quantity driver.Quantity
-	}{
-		{"temperature", sysfs.Temperatures, driver.Temperature},
-		{"voltage", sysfs.Voltages, driver.Voltage},
-	} {
-		sensors, err := kind.list(p.device.folder)
-		if err != nil {
-			p.fail("list sensors of "+kind.what, err)
-		}
-		seen := map[string]bool{}
-		for _, sensor := range sensors {
-			value, err := sensor.Read(&p.source.reader)
-			if err != nil {
-				p.fail("read the "+kind.what+" "+sensor.Label, err)
-			}
-			value, ok := driver.NumberOf(value, err)
-			name := sensorName(p.device, sensor.Label)
-			if ok && !seen[name] {
-				seen[name] = true
-				p.add(kind.quantity, value, name)
-			}
-		}
-	}
+	p.limit(p.device.monitor+"/power1_rated_max", micro, driver.PowerLimit, "default")
+	p.limit(p.device.monitor+"/power1_crit", micro, driver.PowerLimit, "critical")
 }
 
 // sensorName returns the common name of a GPU's sensor. xe calls the package pkg and the memory
@@ -357,7 +281,7 @@ func sensorName(d *device, label string) string {
 func (p *pass) measureCapacity() {
 	d := p.device
 	if d.driver == i915 {
-		p.gauge(d.node+"/lmem_total_bytes", 1, driver.MemoryCapacity)
+		p.limit(d.node+"/lmem_total_bytes", 1, driver.MemoryCapacity)
 		return
 	}
 	tiles, sum := []string{}, 0.0
@@ -366,13 +290,13 @@ func (p *pass) measureCapacity() {
 			continue
 		}
 		tiles = append(tiles, gt.tile)
-		size, ok := p.value(gt.tile + "/physical_vram_size_bytes")
+		size, ok := p.Value(gt.tile + "/physical_vram_size_bytes")
 		if !ok {
 			return
 		}
 		sum += size
 	}
 	if sum != 0 {
-		p.add(driver.MemoryCapacity, sum)
+		p.Add(driver.MemoryCapacity, sum)
 	}
 }

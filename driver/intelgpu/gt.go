@@ -83,7 +83,7 @@ func (p *pass) newGT(tile, folder string) *gt {
 		clock: folder + "/freq0/act_freq", maxClock: folder + "/freq0/rp0_freq",
 		throttled: folder + "/freq0/throttle/status",
 	}
-	switch name := p.text(folder + "/gtidle/name"); {
+	switch name := p.Text(folder + "/gtidle/name"); {
 	case strings.HasSuffix(name, "-rc"):
 		g.engine = "render"
 	case strings.HasSuffix(name, "-mc"):
@@ -95,13 +95,13 @@ func (p *pass) newGT(tile, folder string) *gt {
 
 // completeGT uses files of the card if the folder of the first GT lacks them.
 func (p *pass) completeGT(g *gt) {
-	if _, ok := p.number(g.clock); !ok {
+	if _, ok := p.Number(g.clock); !ok {
 		g.clock = p.device.node + "/gt_act_freq_mhz"
 	}
-	if _, ok := p.number(g.maxClock); !ok {
+	if _, ok := p.Number(g.maxClock); !ok {
 		g.maxClock = p.device.node + "/gt_RP0_freq_mhz"
 	}
-	if _, ok := p.number(g.idle); !ok {
+	if _, ok := p.Number(g.idle); !ok {
 		g.idle, g.status = p.device.node+rc6Folder+"rc6_residency_ms", p.device.node+rc6Folder+"rc6_enable"
 	}
 }
@@ -162,11 +162,11 @@ func (p *pass) measureGTs() {
 		busy[gt.engine] = max(busy[gt.engine], share)
 	}
 	if isKnown {
-		p.addAt(at, driver.Utilization, all)
+		p.AddAt(at, driver.Utilization, all)
 	}
 	for _, engine := range []string{"render", "video"} {
 		if share, ok := busy[engine]; ok && !partial[engine] {
-			p.addAt(at, driver.EngineUtilization, share, engine)
+			p.AddAt(at, driver.EngineUtilization, share, engine)
 		}
 	}
 }
@@ -176,32 +176,27 @@ func (p *pass) measureGTs() {
 func (p *pass) measureClocks() {
 	clocks, highest, throttles := map[string]float64{}, map[string]float64{}, map[string]bool{}
 	for _, gt := range p.device.gts {
-		if n, ok := p.value(gt.clock); ok {
+		if n, ok := p.Value(gt.clock); ok {
 			clocks[gt.engine] = max(clocks[gt.engine], n*megahertz)
 		}
-		if n, ok := p.value(gt.maxClock); ok {
+		if n, ok := p.Value(gt.maxClock); ok {
 			highest[gt.engine] = max(highest[gt.engine], n*megahertz)
 		}
 		p.throttling(gt, throttles)
 	}
 	for _, domain := range []struct{ engine, clock string }{{"render", "graphics"}, {"video", "video"}} {
 		if hertz, ok := clocks[domain.engine]; ok {
-			p.add(driver.Clock, hertz, domain.clock)
+			p.Add(driver.Clock, hertz, domain.clock)
 		}
 		if hertz, ok := highest[domain.engine]; ok {
-			p.add(driver.ClockMax, hertz, domain.clock)
+			p.Add(driver.ClockMax, hertz, domain.clock)
 		}
 	}
 	for _, reason := range []string{"power", "thermal", "hw_thermal", "other"} {
 		if active, ok := throttles[reason]; ok {
-			p.add(driver.ThrottleActive, boolean(active), reason)
+			p.Add(driver.ThrottleActive, boolean(active), reason)
 		}
 	}
-}
-
-func (p *pass) addAt(at time.Time, q driver.Quantity, value float64, labels ...string) {
-	p.add(q, value, labels...)
-	p.readings[len(p.readings)-1].At = at
 }
 
 func boolean(b bool) float64 {
@@ -218,7 +213,7 @@ const maxIdle = 1.5
 // busyShare returns the share of time in which a GT was not idle, [driver.Malformed] if its file
 // has no number, false if unknown. A counter that stays 0 has never counted.
 func (p *pass) busyShare(g *gt) (share float64, at time.Time, ok bool) {
-	raw, ok := p.value(g.idle)
+	raw, ok := p.Value(g.idle)
 	if !ok || raw == 0 || driver.IsMalformed(raw) {
 		g.idling.Stop()
 		return raw, p.at, ok && raw != 0
@@ -235,7 +230,7 @@ func (p *pass) busyShare(g *gt) (share float64, at time.Time, ok bool) {
 // isStuck reports whether a counter that does not rise says nothing about work: the GT is idle
 // (xe), or never enters its idle state (i915, whose file has a bit for each such state).
 func (p *pass) isStuck(g *gt) bool {
-	switch p.text(g.status) {
+	switch p.Text(g.status) {
 	case "gt-c6", "0":
 		return true
 	}
@@ -248,9 +243,9 @@ func (p *pass) throttling(g *gt, active map[string]bool) {
 	if g.throttled == "" {
 		return
 	}
-	status, ok := p.value(g.throttled)
+	status, ok := p.Value(g.throttled)
 	if driver.IsMalformed(status) {
-		p.add(driver.ThrottleActive, status, "other")
+		p.Add(driver.ThrottleActive, status, "other")
 	}
 	if !ok || driver.IsMalformed(status) {
 		return
@@ -263,7 +258,7 @@ func (p *pass) throttling(g *gt, active map[string]bool) {
 	}
 	explained := false
 	for _, reason := range g.reasons {
-		if set, ok := p.number(reason.path); ok && set != 0 {
+		if set, ok := p.Number(reason.path); ok && set != 0 {
 			active[reason.name], explained = true, true
 		}
 	}

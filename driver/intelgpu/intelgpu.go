@@ -135,7 +135,11 @@ func (s *Source) measure(d *device, whole bool, bad *sysfs.Problems) bool {
 	}
 	defer dir.Close()
 	before := bad.Len()
-	p := &pass{source: s, device: d, dir: dir, at: s.now(), bad: bad}
+	at := s.now()
+	p := &pass{device: d, at: at, Attributes: sysfs.Attributes{
+		Dir: dir, Of: "Intel device " + d.hardware.PCI, Now: func() time.Time { return at },
+		Reader: &s.reader, Problems: bad,
+	}}
 	p.measure(whole)
 	d.failed = bad.Len() > before
 	return true

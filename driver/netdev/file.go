@@ -2,11 +2,8 @@ package netdev
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"strconv"
-
-	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
 // parseSpeed converts the kernel's speed in Mbit/s to bytes per second; 0 if it is -1, which means
@@ -26,11 +23,4 @@ func nilAtEOF(err error) error {
 		return nil
 	}
 	return err
-}
-
-// addUnlessAbsent adds the error of a file, unless it means that the value does not exist.
-func addUnlessAbsent(bad *sysfs.Problems, err error, name, path string) {
-	if !sysfs.IsAbsent(err) {
-		bad.Add(fmt.Errorf("read %s of network interface %s: %w", path, name, err))
-	}
 }

@@ -43,21 +43,22 @@ func (s *Source) measure(root *os.File, name string, bad *sysfs.Problems) *netIn
 	i := s.interfaceOf(name, index)
 	i.move(0)
 	i.at = s.now()
-	s.refresh(i, name, bad)
+	a := sysfs.Attributes{
+		Dir: folder, Of: "network interface " + name, Now: func() time.Time { return i.at }, Reader: &s.file, Problems: bad,
+	}
+	s.refresh(i, name, &a)
 	if err != nil { // it exists, but the owner of its counters is unknown
-		bad.Add(fmt.Errorf("read ifindex of network interface %s: %w", name, err))
+		a.Fail("ifindex", err)
 		i.lose()
 		return i
 	}
 	if i.facts.physical {
-		i.readLink(&s.file, folder, name, bad)
+		i.readLink(&a)
 	}
 	for n, f := range counterFiles() {
 		raw, err := s.file.Number(folder, f.path)
 		i.counters[n].take(raw, err, i.at)
-		if err != nil {
-			addUnlessAbsent(bad, err, name, f.path)
-		}
+		a.Fail(f.path, err)
 	}
 	return i
 }
@@ -83,13 +84,10 @@ func (s *Source) interfaceOf(name string, index uint64) *netInterface {
 }
 
 // refresh reads the interface's facts if they are due.
-func (s *Source) refresh(i *netInterface, name string, bad *sysfs.Problems) {
-	if age := i.at.Sub(i.facts.at); age < factsEvery && age >= 0 && !i.facts.at.IsZero() {
-		return
+func (s *Source) refresh(i *netInterface, name string, a *sysfs.Attributes) {
+	if age := i.at.Sub(i.facts.at); age >= factsEvery || age < 0 || i.facts.at.IsZero() {
+		i.facts = readFacts(a, filepath.Join(s.root, name), name)
 	}
-	var err error
-	i.facts, err = readFacts(&s.file, filepath.Join(s.root, name), name, i.at)
-	bad.Add(err)
 }
 
 // lose records that no counter could be read.

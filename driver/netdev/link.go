@@ -1,9 +1,6 @@
 package netdev
 
 import (
-	"path/filepath"
-	"strconv"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
@@ -19,31 +16,23 @@ type link struct {
 // interface. It reads the operational state (RFC 2863, Documentation/networking/operstates.rst),
 // which takes no lock. It reads carrier only if that state is missing or "unknown". An interface
 // that is switched off has no link.
-func (i *netInterface) readLink(r *sysfs.Reader, folder sysfs.Dir, name string, bad *sysfs.Problems) {
+func (i *netInterface) readLink(a *sysfs.Attributes) {
 	l := &i.link
 	l.lose()
-	state, err := r.Value(folder, "operstate")
-	if err != nil {
-		addUnlessAbsent(bad, err, name, "operstate")
-	}
-	switch string(state) {
+	switch state := a.Text("operstate"); state {
 	case "up":
 		l.known, l.up = true, 1
 	case "down", "lowerlayerdown", "dormant", "testing", "notpresent":
 		l.known = true
 	default:
-		carrier, failed := r.Number(folder, "carrier")
-		if failed != nil {
-			addUnlessAbsent(bad, failed, name, "carrier")
-		}
-		if l.up, l.known = driver.NumberOf(carrier, failed); !l.known {
-			l.known = err == nil && sysfs.IsAbsent(failed) // carrier can't be read while the interface is off
+		carrier, err := a.Reader.Number(a.Dir, "carrier")
+		a.Fail("carrier", err)
+		if l.up, l.known = driver.NumberOf(carrier, err); !l.known {
+			l.known = state != "" && sysfs.IsAbsent(err) // carrier can't be read while the interface is off
 		}
 	}
-	downs, err := r.Number(folder, "carrier_down_count")
-	if err != nil {
-		addUnlessAbsent(bad, err, name, "carrier_down_count")
-	}
+	downs, err := a.Reader.Number(a.Dir, "carrier_down_count")
+	a.Fail("carrier_down_count", err)
 	l.downs.take(downs, err, i.at)
 }
 
@@ -67,25 +56,17 @@ func (l *link) report(readings []driver.Reading, i *netInterface) []driver.Readi
 // This needs CAP_SYS_PTRACE: without it, the link is unknown, but net/dev is still read.
 func (r *podReader) readLinkInPod(i *netInterface, f *found) {
 	i.link.lose()
-	root, err := sysfs.OpenDir(sysfs.WorkingDir, filepath.Join(r.source.Procfs, strconv.Itoa(f.pid), "root"))
-	if err != nil {
-		return
-	}
-	defer root.Close()
-	class, err := sysfs.OpenIn(root, "sys/class/net")
+	class, err := sysfs.OpenClass(r.source.Procfs, f.pid, "net", r.source.isSysfs)
 	if err != nil {
 		return
 	}
 	defer class.Close()
-	if !r.source.isSysfs(class) {
-		return
-	}
-	folder, err := sysfs.OpenDir(class, f.Interface)
+	folder, err := sysfs.OpenDevice(class, f.Interface, r.source.isSysfs)
 	if err != nil {
 		return
 	}
 	defer folder.Close()
-	if r.source.isSysfs(folder) {
-		i.readLink(&r.source.file, folder, f.Interface, r.bad)
-	}
+	i.readLink(&sysfs.Attributes{
+		Dir: folder, Of: "network interface " + f.Interface, Reader: &r.source.file, Problems: r.bad,
+	})
 }

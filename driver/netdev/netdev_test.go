@@ -215,7 +215,7 @@ func TestTemperature(t *testing.T) {
 	m.Clock = m.Clock.Add(factsEvery)
 	m.Write(monitor + "temp1_input: hot\n")
 	samples, err := m.source.Sample(t.Context())
-	expect.That(t, err != nil && strings.Contains(err.Error(), "read temperature of network interface ens1f0np0"),
+	expect.That(t, err != nil && strings.Contains(err.Error(), "read sensor asic of network interface ens1f0np0"),
 		"error %v of a sensor that can't be read", err)
 	got := drivertest.Values(byName(samples)["ens1f0np0"])
 	expect.That(t, driver.IsMalformed(got["temperature asic"]) && got["temperature temp2"] == 39.25,
@@ -262,9 +262,9 @@ func TestTurns(t *testing.T) {
 				read[name] = at
 			}
 		}
-		expect.That(t, now == virtualsAtOnce, "%d interfaces without hardware were read, want %d", now, virtualsAtOnce)
+		expect.Is(t, now, virtualsAtOnce, "interfaces without hardware were read")
 	}
-	expect.That(t, len(read) == virtuals, "%d of %d interfaces without hardware had their turn", len(read), virtuals)
+	expect.Is(t, len(read), virtuals, "interfaces without hardware had their turn")
 }
 
 func TestRootUnreadable(t *testing.T) {

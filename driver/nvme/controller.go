@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,56 +37,54 @@ func newController(folder, name, address string) *controller {
 	if address == "" {
 		return c
 	}
-	var reader sysfs.Reader
-	text := func(file string) string {
-		value, err := reader.Value(sysfs.WorkingDir, filepath.Join(folder, file))
-		if err != nil {
-			return ""
-		}
-		return strings.ToValidUTF8(string(value), "")
+	if dir, err := sysfs.OpenDir(sysfs.WorkingDir, folder); err == nil {
+		defer dir.Close()
+		facts := sysfs.Attributes{Dir: dir, Reader: &sysfs.Reader{}, Problems: &sysfs.Problems{}}
+		c.hardware.Serial, c.hardware.Model = facts.Text("serial"), facts.Text("model")
 	}
-	c.hardware.Serial, c.hardware.Model = text("serial"), text("model")
-	function, _ := sysfs.Follow(folder, "device")
-	c.hardware.NUMANode = sysfs.NUMANode(function)
-	if physical, ok := sysfs.Follow(function, "physfn"); ok {
-		c.hardware.Kind, c.hardware.Parent = driver.KindPartition, driver.NormalizePCI(filepath.Base(physical))
+	if function, ok := sysfs.Follow(folder, "device"); ok {
+		sysfs.Identify(&c.hardware, function)
 	}
 	return c
 }
 
 // measure reads a controller. It returns false if the controller no longer exists.
 func (s *Source) measure(c *controller, whole bool, bad *sysfs.Problems) bool {
-	if whole || c.namespaces == nil {
-		entries, err := sysfs.Names(sysfs.WorkingDir, c.folder, maxEntries)
-		if sysfs.IsGone(err) {
-			return false
+	dir, err := sysfs.OpenDir(sysfs.WorkingDir, c.folder)
+	if err != nil {
+		if !sysfs.IsGone(err) {
+			bad.Add(fmt.Errorf("open NVMe controller %s: %w", c.name, err))
 		}
-		if err != nil {
-			bad.Add(fmt.Errorf("list the namespaces of NVMe controller %s: %w", c.name, err))
-		} else {
+		return false
+	}
+	defer dir.Close()
+	a := sysfs.Attributes{Dir: dir, Of: "NVMe controller " + c.name, Now: s.now, Reader: &s.reader, Problems: bad}
+	if whole || c.namespaces == nil {
+		entries, err := sysfs.Names(dir, ".", maxEntries)
+		a.Fail("the namespaces", err)
+		if err == nil {
 			s.setNamespaces(c, entries)
 		}
 	}
 	c.at = s.now()
+	var buffer [maxStat]byte
 	for _, n := range c.namespaces {
-		content, err := sysfs.ReadFile(filepath.Join(c.folder, n.name, "stat"), maxStat)
+		content, err := sysfs.ReadInto(dir, n.name+"/stat", buffer[:])
 		if err == nil {
 			n.stat, err = parseStat(string(content))
 		}
+		a.Fail(n.name+"/stat", err)
 		n.isKnown, n.garbled = err == nil, driver.ReasonOf(err) == driver.ReasonMalformed
 		if n.isKnown {
 			n.busy.Advance(n.stat.busy, c.at)
-			continue
-		}
-		n.busy.Stop()
-		if !sysfs.IsAbsent(err) {
-			bad.Add(fmt.Errorf("read statistics of NVMe namespace %s: %w", n.name, err))
+		} else {
+			n.busy.Stop()
 		}
 	}
 	if whole {
-		s.measureTemperatures(c, bad)
-		s.measureSize(c, bad)
-		s.measureState(c, bad)
+		c.slowAt = s.now()
+		c.measureRest(&a)
+		c.rest = a.Readings
 	}
 	return true
 }
@@ -109,136 +108,97 @@ func (s *Source) setNamespaces(c *controller, entries []string) {
 	}
 }
 
-// measureTemperatures reads the sensors, which are below the controller, or in kernels before 5.11
-// below the PCI device.
-func (s *Source) measureTemperatures(c *controller, bad *sysfs.Problems) {
-	c.rest, c.slowAt = nil, s.now()
-	sensors, err := sysfs.ClassTemperatures(c.folder)
+// temperatures returns the sensors of a controller, given its folder. They are below the controller
+// or, in kernels before 5.11, below the PCI device.
+func temperatures(folder string) ([]sysfs.Sensor, error) {
+	sensors, err := sysfs.ClassTemperatures(folder)
 	if err == nil && len(sensors) == 0 {
-		sensors, err = sysfs.Temperatures(filepath.Join(c.folder, "device"))
+		return sysfs.Temperatures(filepath.Join(folder, "device"))
 	}
-	if err != nil && !sysfs.IsAbsent(err) {
-		bad.Add(fmt.Errorf("list the temperatures of NVMe controller %s: %w", c.name, err))
-	}
-	for _, sensor := range sensors {
-		celsius, err := sensor.Read(&s.reader)
-		if value, ok := driver.NumberOf(celsius, err); ok {
-			c.rest = append(c.rest, driver.Reading{
-				Quantity: driver.Temperature, Labels: driver.Labels{sensor.Label}, Value: value, At: c.slowAt,
-			})
-		}
-		if err != nil && !sysfs.IsAbsent(err) {
-			bad.Add(fmt.Errorf("read temperature %s of NVMe controller %s: %w", sensor.Label, c.name, err))
-		}
-	}
+	return sensors, err
 }
 
-// measureSize reads the size of the namespaces, in sectors of 512 bytes for any block size
-// (Documentation/ABI/stable/sysfs-block: size), and their allocated blocks (nuse in
-// drivers/nvme/host/sysfs.c, since Linux 6.8). A sum that lacks a namespace is absent.
-func (s *Source) measureSize(c *controller, bad *sysfs.Problems) {
-	sum := func(unit func(n *namespace) (float64, bool), file string) (total float64, ok bool) {
-		for _, n := range c.namespaces {
-			number, err := s.reader.Number(sysfs.WorkingDir, filepath.Join(c.folder, n.name, file))
-			if err != nil && !sysfs.IsAbsent(err) {
-				bad.Add(fmt.Errorf("read %s of NVMe namespace %s: %w", file, n.name, err))
-			}
-			value, isThere := driver.NumberOf(number, err)
-			bytes, known := unit(n)
-			if !isThere || !known {
-				return 0, false
-			}
-			total, ok = total+value*bytes, true
-		}
-		return total, ok
+// measureRest reads the temperatures; the size of the namespaces, in sectors of 512 bytes for any
+// block size (Documentation/ABI/stable/sysfs-block: size); their allocated blocks (nuse in
+// drivers/nvme/host/sysfs.c, since Linux 6.8); and the state (nvme_sysfs_show_state): live is
+// healthy, dead is unhealthy, and other states, such as resetting, are unknown.
+func (c *controller) measureRest(a *sysfs.Attributes) {
+	a.Sensors(driver.Temperature, temperatures, c.folder, sysfs.AsLabeled)
+	if size, ok := c.sum(a, "size", func(string) (float64, bool) { return sector, true }); ok {
+		a.Add(driver.Capacity, size, "storage")
 	}
-	size, ok := sum(func(*namespace) (float64, bool) { return sector, true }, "size")
-	if ok {
-		c.rest = append(c.rest, driver.Reading{
-			Quantity: driver.Capacity, Labels: driver.Labels{"storage"}, Value: size, At: c.slowAt,
-		})
+	block := func(namespace string) (float64, bool) { return a.Value(namespace + "/queue/logical_block_size") }
+	if used, ok := c.sum(a, "nuse", block); ok {
+		a.Add(driver.StorageUsed, used)
 	}
-	used, ok := sum(func(n *namespace) (float64, bool) {
-		block, err := s.reader.Number(sysfs.WorkingDir, filepath.Join(c.folder, n.name, "queue", "logical_block_size"))
-		return driver.NumberOf(block, err)
-	}, "nuse")
-	if ok {
-		c.rest = append(c.rest, driver.Reading{Quantity: driver.StorageUsed, Value: used, At: c.slowAt})
-	}
-}
-
-// measureState reads the state of the controller (nvme_sysfs_show_state in
-// drivers/nvme/host/sysfs.c): live is healthy, dead is unhealthy, and other states, such as
-// resetting, are unknown.
-func (s *Source) measureState(c *controller, bad *sysfs.Problems) {
-	value, err := s.reader.Value(sysfs.WorkingDir, filepath.Join(c.folder, "state"))
-	if err != nil {
-		if !sysfs.IsAbsent(err) {
-			bad.Add(fmt.Errorf("read the state of NVMe controller %s: %w", c.name, err))
-		}
-		return
-	}
-	health := driver.HealthUnknown
-	switch string(value) {
+	switch a.Text("state") {
+	case "":
 	case "live":
-		health = driver.HealthGood
+		a.Readings = append(a.Readings, driver.HealthGood.Reading(c.slowAt))
 	case "dead":
-		health = driver.HealthBad
+		a.Readings = append(a.Readings, driver.HealthBad.Reading(c.slowAt))
+	default:
+		a.Readings = append(a.Readings, driver.HealthUnknown.Reading(c.slowAt))
 	}
-	c.rest = append(c.rest, health.Reading(c.slowAt))
+}
+
+// sum returns the sum of the numbers in a file of all namespaces, in bytes. It returns false if one
+// of them lacks it, or its unit.
+func (c *controller) sum(
+	a *sysfs.Attributes, file string, unit func(namespace string) (bytes float64, ok bool),
+) (total float64, ok bool) {
+	for _, n := range c.namespaces {
+		number, isThere := a.Value(n.name + "/" + file)
+		bytes, known := unit(n.name)
+		if !isThere || !known {
+			return 0, false
+		}
+		total, ok = total+number*bytes, true
+	}
+	return total, ok
 }
 
 // report returns the sums over all namespaces. A reading that one of them lacks is absent, since
 // its sum would fall when a namespace disappears.
 func (c *controller) report() []driver.Reading {
-	readings := make([]driver.Reading, 0, 5+len(c.rest))
-	readings = append(readings, c.rest...)
+	out := sysfs.Attributes{Readings: slices.Clone(c.rest)}
 	if len(c.namespaces) == 0 {
-		return readings
+		return out.Readings
 	}
 	var sum stat
 	highest, at, isKnown := 0.0, time.Time{}, true
 	for _, n := range c.namespaces {
 		if n.garbled {
-			return c.reportGarbled(readings)
+			return c.reportGarbled(out)
 		}
 		if !n.isKnown {
-			return readings
+			return out.Readings
 		}
 		sum.read, sum.written, sum.inFlight = sum.read+n.stat.read, sum.written+n.stat.written, sum.inFlight+n.stat.inFlight
 		perSecond, when, ok := n.busy.Rate()
 		highest, at, isKnown = max(highest, perSecond/milliseconds), when, isKnown && ok
 	}
-	add := func(q driver.Quantity, value float64, at time.Time, labels ...string) {
-		r := driver.Reading{Quantity: q, Value: value, At: at}
-		copy(r.Labels[:], labels)
-		readings = append(readings, r)
-	}
-	add(driver.IOBytes, float64(sum.written)*sector, c.at, "storage", "receive")
-	add(driver.IOBytes, float64(sum.read)*sector, c.at, "storage", "transmit")
-	add(driver.RequestsInFlight, float64(sum.inFlight), c.at)
+	out.AddAt(c.at, driver.IOBytes, float64(sum.written)*sector, "storage", "receive")
+	out.AddAt(c.at, driver.IOBytes, float64(sum.read)*sector, "storage", "transmit")
+	out.AddAt(c.at, driver.RequestsInFlight, float64(sum.inFlight))
 	if isKnown {
-		add(driver.Utilization, min(1, highest), at)
+		out.AddAt(at, driver.Utilization, min(1, highest))
 	}
 	if len(c.namespaces) == 1 { // with several, busy times overlap
-		add(driver.ActiveSeconds, float64(c.namespaces[0].stat.busy)/milliseconds, c.at)
+		out.AddAt(c.at, driver.ActiveSeconds, float64(c.namespaces[0].stat.busy)/milliseconds)
 	}
-	return readings
+	return out.Readings
 }
 
-// reportGarbled appends the readings of which a namespace has no numbers.
-func (c *controller) reportGarbled(readings []driver.Reading) []driver.Reading {
-	for _, r := range [...]driver.Reading{
-		{Quantity: driver.IOBytes, Labels: driver.Labels{"storage", "receive"}},
-		{Quantity: driver.IOBytes, Labels: driver.Labels{"storage", "transmit"}},
-		{Quantity: driver.RequestsInFlight},
-		{Quantity: driver.Utilization},
-		{Quantity: driver.ActiveSeconds},
-	} {
-		r.Value, r.At = driver.Malformed(), c.at
-		readings = append(readings, r)
-	}
-	return readings
+// reportGarbled adds the readings of which a namespace has no numbers.
+func (c *controller) reportGarbled(out sysfs.Attributes) []driver.Reading {
+	none := driver.Malformed()
+	out.AddAt(c.at, driver.IOBytes, none, "storage", "receive")
+	out.AddAt(c.at, driver.IOBytes, none, "storage", "transmit")
+	out.AddAt(c.at, driver.RequestsInFlight, none)
+	out.AddAt(c.at, driver.Utilization, none)
+	out.AddAt(c.at, driver.ActiveSeconds, none)
+	return out.Readings
 }
 
 // stat has the kernel's counters of a block device.

@@ -17,17 +17,18 @@ const rareInterval = time.Minute
 
 // conditionQueries returns the queries of the condition and settings of the hardware.
 func conditionQueries() []query {
+	const watts = 1e-3
 	return []query{
 		{"nvmlDeviceGetSramEccErrorStatus", everyGPU, rareInterval, readSRAM},
 		{"nvmlDeviceGetRepairStatus", everyGPU, rareInterval, readRepairs},
 		{"nvmlDeviceGetUnrepairableMemoryFlag_v1", everyGPU, rareInterval, readUnrepairableMemory},
 		{
 			"nvmlDeviceGetEnforcedPowerLimit", everyGPU, slowInterval,
-			milliwatts("enforced", nvml.Device.GetEnforcedPowerLimit),
+			number(nvml.Device.GetEnforcedPowerLimit, watts, driver.PowerLimit, "enforced"),
 		},
 		{
 			"nvmlDeviceGetPowerManagementDefaultLimit", everyGPU, rareInterval,
-			milliwatts("default", nvml.Device.GetPowerManagementDefaultLimit),
+			number(nvml.Device.GetPowerManagementDefaultLimit, watts, driver.PowerLimit, "default"),
 		},
 		{"nvmlDeviceGetPowerManagementLimitConstraints", everyGPU, rareInterval, readPowerLimits},
 		{"nvmlDeviceGetMaxClockInfo", everyGPU, rareInterval, readMaxClocks},
@@ -42,24 +43,26 @@ func conditionQueries() []query {
 		},
 		{
 			"nvmlDeviceGetCurrPcieLinkWidth", everyGPU, slowInterval,
-			pcie(driver.LinkWidth, nvml.Device.GetCurrPcieLinkWidth),
+			number(nvml.Device.GetCurrPcieLinkWidth, one, driver.LinkWidth, "pcie"),
 		},
-		{
+		{ // the maximum of the device "and system": 8 lanes for a GPU in a slot of 8 lanes
 			"nvmlDeviceGetMaxPcieLinkWidth", everyGPU, rareInterval,
-			pcie(driver.LinkWidthMax, nvml.Device.GetMaxPcieLinkWidth),
+			number(nvml.Device.GetMaxPcieLinkWidth, one, driver.LinkWidthMax, "pcie"),
 		},
 		{
 			"nvmlDeviceGetCurrPcieLinkGeneration", everyGPU, slowInterval,
-			pcie(driver.LinkGeneration, nvml.Device.GetCurrPcieLinkGeneration),
+			number(nvml.Device.GetCurrPcieLinkGeneration, one, driver.LinkGeneration, "pcie"),
 		},
 		{
 			"nvmlDeviceGetMaxPcieLinkGeneration", everyGPU, rareInterval,
-			pcie(driver.LinkGenerationMax, nvml.Device.GetMaxPcieLinkGeneration),
+			number(nvml.Device.GetMaxPcieLinkGeneration, one, driver.LinkGenerationMax, "pcie"),
 		},
 		{"aer_dev_*", everyGPU, slowInterval, readAER},
 		{"nvmlDeviceGetGpuFabricInfoV", everyGPU, slowInterval, readFabric},
 		{"nvmlDeviceGetMarginTemperature", everyGPU, slowInterval, readMargin},
-		{"nvmlDeviceGetFanSpeed", everyGPU, slowInterval, readFan},
+		// The speed that the fan is set to, in percent of the maximum noise tolerance, "may exceed 100%
+		// in certain cases".
+		{"nvmlDeviceGetFanSpeed", everyGPU, slowInterval, number(nvml.Device.GetFanSpeed, percent, driver.FanSpeed)},
 	}
 }
 
@@ -67,35 +70,32 @@ func conditionQueries() []query {
 // fields. Their meaning is that in nvml.h and in the output of nvidia-smi -q of a B200
 // (testdata/hardware/qx-b200.xml of NVIDIA/k8s-test-infra).
 func conditionFields(branch int) []field {
-	asks := func(id uint32, name, action, reason string) field {
-		return field{id, name, 0, driver.NeedsAttention, driver.Labels{action, reason}, one}
-	}
-	lifetime := func(id uint32, name, kind, code string) field {
-		return field{id, name, 0, driver.LifetimeErrors, driver.Labels{kind, code}, one}
-	}
-	nvlink := func(id uint32, name, code string, scope uint32) field {
-		return field{id, name, scope, driver.Errors, driver.Labels{"nvlink", code}, one}
-	}
 	fields := []field{
-		nvlink(nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "crc", 0),
-		nvlink(nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, "NVLINK_REPLAY_ERROR_COUNT_TOTAL", "replay", 0),
-		nvlink(nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, "NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "recovery", 0),
-		asks(nvml.FI_DEV_REMAPPED_PENDING, "REMAPPED_PENDING", "reset", "row_remap_pending"),
-		asks(nvml.FI_DEV_REMAPPED_FAILURE, "REMAPPED_FAILURE", "rma", "row_remap_failed"),
-		asks(nvml.FI_DEV_RETIRED_PENDING, "RETIRED_PENDING", "reset", "page_retirement_pending"),
-		lifetime(nvml.FI_DEV_ECC_SBE_AGG_TOTAL, "ECC_SBE_AGG_TOTAL", "ecc_corrected", ""),
-		lifetime(nvml.FI_DEV_ECC_DBE_AGG_TOTAL, "ECC_DBE_AGG_TOTAL", "ecc_uncorrected", ""),
-		lifetime(nvml.FI_DEV_REMAPPED_COR, "REMAPPED_COR", "row_remap", "correctable"),
-		lifetime(nvml.FI_DEV_REMAPPED_UNC, "REMAPPED_UNC", "row_remap", "uncorrectable"),
-		lifetime(nvml.FI_DEV_RETIRED_SBE, "RETIRED_SBE", "page_retirement", "sbe"),
-		lifetime(nvml.FI_DEV_RETIRED_DBE, "RETIRED_DBE", "page_retirement", "dbe"),
+		newField(
+			nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", driver.Errors, "nvlink", "crc",
+		),
+		newField(
+			nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, "NVLINK_REPLAY_ERROR_COUNT_TOTAL", driver.Errors, "nvlink", "replay",
+		),
+		newField(
+			nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, "NVLINK_RECOVERY_ERROR_COUNT_TOTAL", driver.Errors, "nvlink", "recovery",
+		),
+		newField(nvml.FI_DEV_REMAPPED_PENDING, "REMAPPED_PENDING", driver.NeedsAttention, "reset", "row_remap_pending"),
+		newField(nvml.FI_DEV_REMAPPED_FAILURE, "REMAPPED_FAILURE", driver.NeedsAttention, "rma", "row_remap_failed"),
+		newField(nvml.FI_DEV_RETIRED_PENDING, "RETIRED_PENDING", driver.NeedsAttention, "reset", "page_retirement_pending"),
+		newField(nvml.FI_DEV_ECC_SBE_AGG_TOTAL, "ECC_SBE_AGG_TOTAL", driver.LifetimeErrors, "ecc_corrected"),
+		newField(nvml.FI_DEV_ECC_DBE_AGG_TOTAL, "ECC_DBE_AGG_TOTAL", driver.LifetimeErrors, "ecc_uncorrected"),
+		newField(nvml.FI_DEV_REMAPPED_COR, "REMAPPED_COR", driver.LifetimeErrors, "row_remap", "correctable"),
+		newField(nvml.FI_DEV_REMAPPED_UNC, "REMAPPED_UNC", driver.LifetimeErrors, "row_remap", "uncorrectable"),
+		newField(nvml.FI_DEV_RETIRED_SBE, "RETIRED_SBE", driver.LifetimeErrors, "page_retirement", "sbe"),
+		newField(nvml.FI_DEV_RETIRED_DBE, "RETIRED_DBE", driver.LifetimeErrors, "page_retirement", "dbe"),
 	}
 	if branch >= 550 { // NVLink 5 counts only recoveries; that allLinks is their sum is assumed
-		fields = append(fields, nvlink(nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, "NVLINK_COUNT_LINK_RECOVERY_EVENTS",
-			"recovery", allLinks))
+		fields = append(fields, links(nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, "NVLINK_COUNT_LINK_RECOVERY_EVENTS",
+			one, driver.Errors, "recovery"))
 	}
 	if branch >= 570 { // new in the header of CUDA 12.8
-		fields = append(fields, asks(nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, recoveryAction, "", ""))
+		fields = append(fields, newField(nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, recoveryAction, driver.NeedsAttention))
 	}
 	return fields
 }
@@ -142,17 +142,6 @@ func readUnrepairableMemory(r *reader, device nvml.Device) nvml.Return {
 	return answer
 }
 
-// milliwatts returns the query of a power limit in milliwatts.
-func milliwatts(limit string, get func(nvml.Device) (uint32, nvml.Return)) func(*reader, nvml.Device) nvml.Return {
-	return func(r *reader, device nvml.Device) nvml.Return {
-		v, answer := get(device)
-		if answer == nvml.SUCCESS {
-			r.add(driver.PowerLimit, float64(v)/1000, limit)
-		}
-		return answer
-	}
-}
-
 // readPowerLimits: the lowest and highest limits that can be set, in milliwatts.
 func readPowerLimits(r *reader, device nvml.Device) nvml.Return {
 	lowest, highest, answer := device.GetPowerManagementLimitConstraints()
@@ -181,18 +170,6 @@ func throttlingNow(get func(nvml.Device) (uint64, nvml.Return)) func(*reader, nv
 		mask, answer := get(device)
 		if answer == nvml.SUCCESS {
 			r.readings = append(r.readings, nvidia.ThrottleActive(mask, r.gpu.now())...)
-		}
-		return answer
-	}
-}
-
-// pcie returns the query of the width or generation of the PCIe link. The maximum is that of the
-// device "and system": 8 lanes for a GPU in a slot of 8 lanes.
-func pcie(q driver.Quantity, get func(nvml.Device) (int, nvml.Return)) func(*reader, nvml.Device) nvml.Return {
-	return func(r *reader, device nvml.Device) nvml.Return {
-		v, answer := get(device)
-		if answer == nvml.SUCCESS {
-			r.add(q, float64(v), "pcie")
 		}
 		return answer
 	}
@@ -233,16 +210,6 @@ func readMargin(r *reader, device nvml.Device) nvml.Return {
 	margin, answer := device.GetMarginTemperature()
 	if answer == nvml.SUCCESS {
 		r.add(driver.TemperatureMargin, float64(margin.MarginTemperature))
-	}
-	return answer
-}
-
-// readFan: the speed that the fan is set to, in percent of the maximum noise tolerance, "may exceed
-// 100% in certain cases".
-func readFan(r *reader, device nvml.Device) nvml.Return {
-	speed, answer := device.GetFanSpeed()
-	if answer == nvml.SUCCESS {
-		r.add(driver.FanSpeed, float64(speed)*percent)
 	}
 	return answer
 }

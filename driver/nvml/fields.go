@@ -75,19 +75,11 @@ func branch(version string) int {
 // reading, the first that the device supports counts.
 func fastFields(branch int) []field {
 	fields := []field{
-		{nvml.FI_DEV_MEMORY_TEMP, "MEMORY_TEMP", 0, driver.Temperature, driver.Labels{"memory"}, one},
-		{
-			nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, "NVLINK_THROUGHPUT_DATA_TX", allLinks, driver.IOBytes,
-			driver.Labels{"nvlink", "transmit"},
-			kibibytes,
-		},
-		{
-			nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, "NVLINK_THROUGHPUT_DATA_RX", allLinks, driver.IOBytes,
-			driver.Labels{"nvlink", "receive"},
-			kibibytes,
-		},
-		{nvml.FI_DEV_PCIE_COUNT_TX_BYTES, "PCIE_COUNT_TX_BYTES", 0, driver.IOBytes, driver.Labels{"pcie", "transmit"}, one},
-		{nvml.FI_DEV_PCIE_COUNT_RX_BYTES, "PCIE_COUNT_RX_BYTES", 0, driver.IOBytes, driver.Labels{"pcie", "receive"}, one},
+		newField(nvml.FI_DEV_MEMORY_TEMP, "MEMORY_TEMP", driver.Temperature, "memory"),
+		links(nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, "NVLINK_THROUGHPUT_DATA_TX", kibibytes, driver.IOBytes, "transmit"),
+		links(nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, "NVLINK_THROUGHPUT_DATA_RX", kibibytes, driver.IOBytes, "receive"),
+		newField(nvml.FI_DEV_PCIE_COUNT_TX_BYTES, "PCIE_COUNT_TX_BYTES", driver.IOBytes, "pcie", "transmit"),
+		newField(nvml.FI_DEV_PCIE_COUNT_RX_BYTES, "PCIE_COUNT_RX_BYTES", driver.IOBytes, "pcie", "receive"),
 		throttling(nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP, "CLOCKS_EVENT_REASON_SW_POWER_CAP", "power"),
 		throttling(nvml.FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST, "CLOCKS_EVENT_REASON_SYNC_BOOST", "sync_boost"),
 		throttling(nvml.FI_DEV_PERF_POLICY_BOARD_LIMIT, "PERF_POLICY_BOARD_LIMIT", "board_limit"),
@@ -97,21 +89,37 @@ func fastFields(branch int) []field {
 	return append(fields, throttling(nvml.FI_DEV_PERF_POLICY_THERMAL, "PERF_POLICY_THERMAL", "thermal"))
 }
 
+// newField returns a field in the unit of the quantity.
+func newField(id uint32, name string, quantity driver.Quantity, labels ...string) field {
+	f := field{id: id, name: name, quantity: quantity, scale: one}
+	copy(f.labels[:], labels)
+	return f
+}
+
+// links returns a field of all NVLinks, with the label nvlink and another one.
+func links(id uint32, name string, scale float64, quantity driver.Quantity, label string) field {
+	f := newField(id, name, quantity, "nvlink", label)
+	f.scope, f.scale = allLinks, scale
+	return f
+}
+
 // throttling returns a field that counts the nanoseconds of throttling for one reason.
 func throttling(id uint32, name, reason string) field {
-	return field{id, name, 0, driver.ThrottledSeconds, driver.Labels{reason}, nanoseconds}
+	f := newField(id, name, driver.ThrottledSeconds, reason)
+	f.scale = nanoseconds
+	return f
 }
 
 // slowFields returns the fields that are read every 10 s.
 func slowFields(branch int) []field {
 	return append([]field{
-		{nvml.FI_DEV_PCIE_REPLAY_COUNTER, "PCIE_REPLAY_COUNTER", 0, driver.Errors, driver.Labels{"pcie_replay"}, one},
-		{nvml.FI_DEV_ECC_SBE_VOL_TOTAL, "ECC_SBE_VOL_TOTAL", 0, driver.Errors, driver.Labels{"ecc_corrected"}, one},
-		{nvml.FI_DEV_ECC_DBE_VOL_TOTAL, "ECC_DBE_VOL_TOTAL", 0, driver.Errors, driver.Labels{"ecc_uncorrected"}, one},
-		{nvml.FI_DEV_REMAPPED_COR, "REMAPPED_COR", 0, driver.Errors, driver.Labels{"row_remap", "correctable"}, one},
-		{nvml.FI_DEV_REMAPPED_UNC, "REMAPPED_UNC", 0, driver.Errors, driver.Labels{"row_remap", "uncorrectable"}, one},
-		{nvml.FI_DEV_RETIRED_SBE, "RETIRED_SBE", 0, driver.Errors, driver.Labels{"page_retirement", "sbe"}, one},
-		{nvml.FI_DEV_RETIRED_DBE, "RETIRED_DBE", 0, driver.Errors, driver.Labels{"page_retirement", "dbe"}, one},
+		newField(nvml.FI_DEV_PCIE_REPLAY_COUNTER, "PCIE_REPLAY_COUNTER", driver.Errors, "pcie_replay"),
+		newField(nvml.FI_DEV_ECC_SBE_VOL_TOTAL, "ECC_SBE_VOL_TOTAL", driver.Errors, "ecc_corrected"),
+		newField(nvml.FI_DEV_ECC_DBE_VOL_TOTAL, "ECC_DBE_VOL_TOTAL", driver.Errors, "ecc_uncorrected"),
+		newField(nvml.FI_DEV_REMAPPED_COR, "REMAPPED_COR", driver.Errors, "row_remap", "correctable"),
+		newField(nvml.FI_DEV_REMAPPED_UNC, "REMAPPED_UNC", driver.Errors, "row_remap", "uncorrectable"),
+		newField(nvml.FI_DEV_RETIRED_SBE, "RETIRED_SBE", driver.Errors, "page_retirement", "sbe"),
+		newField(nvml.FI_DEV_RETIRED_DBE, "RETIRED_DBE", driver.Errors, "page_retirement", "dbe"),
 	}, conditionFields(branch)...)
 }
 

@@ -126,7 +126,9 @@ func (g *gpu) read() outcome {
 		r.memoryOfProcesses(g.handle)
 	}
 	if r.ask("nvmlDeviceGetPowerUsage") {
-		r.took("nvmlDeviceGetPowerUsage", readPower(&r, g.handle))
+		// The power of the GPU and associated circuitry such as memory; since Ampere, except for GA100,
+		// the mean of one second.
+		r.took("nvmlDeviceGetPowerUsage", number(nvml.Device.GetPowerUsage, 1e-3, driver.Power)(&r, g.handle))
 	}
 	g.pace.decide(&r)
 	if g.mig {

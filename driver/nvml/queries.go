@@ -35,14 +35,18 @@ func queries() []query {
 	return append([]query{
 		{"nvmlDeviceGetUtilizationRates", wholeGPU, always, readUtilization},
 		{"nvmlDeviceGetMemoryInfo_v2", wholeGPU, always, readMemory},
-		{"nvmlDeviceGetTotalEnergyConsumption", everyGPU, 0, readEnergy},
+		// Millijoules since the driver was loaded.
+		{
+			"nvmlDeviceGetTotalEnergyConsumption", everyGPU, 0,
+			number(nvml.Device.GetTotalEnergyConsumption, 1e-3, driver.Energy),
+		},
 		{"nvmlDeviceGetTemperatureV", everyGPU, 0, readTemperature},
-		{"nvmlDeviceGetTemperature", everyGPU, 0, readOldTemperature},
+		{"nvmlDeviceGetTemperature", everyGPU, 0, number(oldTemperature, one, driver.Temperature, "gpu")},
 		{"nvmlDeviceGetClockInfo", everyGPU, 0, readClocks},
-		{"nvmlDeviceGetEncoderUtilization", wholeGPU, 0, engine("encoder", nvml.Device.GetEncoderUtilization)},
-		{"nvmlDeviceGetDecoderUtilization", wholeGPU, 0, engine("decoder", nvml.Device.GetDecoderUtilization)},
-		{"nvmlDeviceGetJpgUtilization", wholeGPU, 0, engine("jpeg", nvml.Device.GetJpgUtilization)},
-		{"nvmlDeviceGetOfaUtilization", wholeGPU, 0, engine("ofa", nvml.Device.GetOfaUtilization)},
+		engine("nvmlDeviceGetEncoderUtilization", "encoder", nvml.Device.GetEncoderUtilization),
+		engine("nvmlDeviceGetDecoderUtilization", "decoder", nvml.Device.GetDecoderUtilization),
+		engine("nvmlDeviceGetJpgUtilization", "jpeg", nvml.Device.GetJpgUtilization),
+		engine("nvmlDeviceGetOfaUtilization", "ofa", nvml.Device.GetOfaUtilization),
 		{"nvmlDeviceGetFieldValues", everyGPU, 0, readFields(fastFields)},
 		{"nvmlDeviceGetFieldValues", everyGPU, slowInterval, readFields(slowFields)},
 	}, conditionQueries()...)
@@ -123,23 +127,23 @@ func readMemory(r *reader, device nvml.Device) nvml.Return {
 	return answer
 }
 
-// readPower: milliwatts of the GPU and associated circuitry such as memory; since Ampere, except
-// for GA100, the mean of one second.
-func readPower(r *reader, device nvml.Device) nvml.Return {
-	milliwatts, answer := device.GetPowerUsage()
-	if answer == nvml.SUCCESS {
-		r.add(driver.Power, float64(milliwatts)/1000)
+// number returns the query of a number, which the scale converts to the unit of the quantity. It is
+// not made if another query or GPM has the reading.
+func number[N int | uint32 | uint64](
+	get func(nvml.Device) (N, nvml.Return), scale float64, quantity driver.Quantity, labels ...string,
+) func(*reader, nvml.Device) nvml.Return {
+	var all driver.Labels
+	copy(all[:], labels)
+	return func(r *reader, device nvml.Device) nvml.Return {
+		if r.has(quantity, all) {
+			return nvml.SUCCESS
+		}
+		value, answer := get(device)
+		if answer == nvml.SUCCESS {
+			r.add(quantity, float64(value)*scale, labels...)
+		}
+		return answer
 	}
-	return answer
-}
-
-// readEnergy: millijoules since the driver was loaded.
-func readEnergy(r *reader, device nvml.Device) nvml.Return {
-	millijoules, answer := device.GetTotalEnergyConsumption()
-	if answer == nvml.SUCCESS {
-		r.add(driver.Energy, float64(millijoules)/1000)
-	}
-	return answer
 }
 
 // readTemperature: degrees Celsius.
@@ -151,16 +155,9 @@ func readTemperature(r *reader, device nvml.Device) nvml.Return {
 	return answer
 }
 
-// readOldTemperature reads the temperature with the function of drivers before 570.
-func readOldTemperature(r *reader, device nvml.Device) nvml.Return {
-	if r.has(driver.Temperature, driver.Labels{"gpu"}) {
-		return nvml.SUCCESS
-	}
-	celsius, answer := device.GetTemperature(nvml.TEMPERATURE_GPU)
-	if answer == nvml.SUCCESS {
-		r.add(driver.Temperature, float64(celsius), "gpu")
-	}
-	return answer
+// oldTemperature is the function of drivers before 570.
+func oldTemperature(device nvml.Device) (uint32, nvml.Return) {
+	return device.GetTemperature(nvml.TEMPERATURE_GPU)
 }
 
 // readClocks reads the clocks in MHz.
@@ -201,18 +198,12 @@ func (r *reader) clocks(
 	return answer
 }
 
-// engine returns the query of the utilization of one engine, in percent of NVML's sampling period.
-func engine(name string,
-	get func(nvml.Device) (utilization, period uint32, answer nvml.Return),
-) func(*reader, nvml.Device) nvml.Return {
-	return func(r *reader, device nvml.Device) nvml.Return {
-		if r.has(driver.EngineUtilization, driver.Labels{name}) { // by GPM
-			return nvml.SUCCESS
-		}
+// engine returns the query of the utilization of an engine, in percent of NVML's sampling period.
+func engine(
+	function, name string, get func(nvml.Device) (utilization, period uint32, answer nvml.Return),
+) query {
+	return query{function, wholeGPU, 0, number(func(device nvml.Device) (uint32, nvml.Return) {
 		utilization, _, answer := get(device)
-		if answer == nvml.SUCCESS {
-			r.add(driver.EngineUtilization, float64(utilization)*percent, name)
-		}
-		return answer
-	}
+		return utilization, answer
+	}, percent, driver.EngineUtilization, name)}
 }

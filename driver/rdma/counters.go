@@ -3,7 +3,10 @@ package rdma
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strconv"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
@@ -22,7 +25,7 @@ func (c *counter) advance(raw uint64) {
 }
 
 // errNoValue is the error of a file that says that the device has no such value.
-var errNoValue = errors.New("the device has no value")
+var errNoValue = fmt.Errorf("the device has no value: %w", unix.EOPNOTSUPP)
 
 // parseCounter parses the file of a counter. Older kernels write "N/A (no PMA)" if the hardware
 // does not count.
@@ -68,6 +71,3 @@ func parseRate(value []byte) (float64, error) {
 }
 
 var errRate = driver.WithReason(driver.ReasonMalformed, errors.New("not a rate in Gb/sec"))
-
-// isAbsent reports whether an error means that the value does not exist.
-func isAbsent(err error) bool { return sysfs.IsAbsent(err) || errors.Is(err, errNoValue) }

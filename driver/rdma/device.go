@@ -1,7 +1,6 @@
 package rdma
 
 import (
-	"fmt"
 	"path/filepath"
 	"strings"
 	"time"
@@ -42,10 +41,10 @@ type counterFile struct {
 const maxCounters = 1024
 
 // refresh lists the ports and their counters. Known counters continue.
-func (s *Source) refresh(d *device, dir sysfs.Dir, name string, bad *sysfs.Problems) {
-	numbers, err := sysfs.Names(dir, "ports", maxPorts)
+func (s *Source) refresh(d *device, a *sysfs.Attributes) {
+	numbers, err := sysfs.Names(a.Dir, "ports", maxPorts)
 	if err != nil && !sysfs.IsGone(err) {
-		bad.Add(fmt.Errorf("list the ports of RDMA device %s: %w", name, err))
+		a.Fail("ports", err)
 		return
 	}
 	known := map[string]*port{}
@@ -58,22 +57,17 @@ func (s *Source) refresh(d *device, dir sysfs.Dir, name string, bad *sysfs.Probl
 		if p == nil {
 			p = &port{number: number, chosen: map[reading]int{}, known: map[string]*counterFile{}}
 		}
-		s.list(p, dir, name, bad)
+		s.list(p, a)
 		d.ports = append(d.ports, p)
 	}
 }
 
 // list finds the counters of a port. A counter that reappears continues.
-func (s *Source) list(p *port, dir sysfs.Dir, name string, bad *sysfs.Problems) {
+func (s *Source) list(p *port, a *sysfs.Attributes) {
 	p.files, p.unknown = nil, nil
 	for _, folder := range [...]string{"counters", "hw_counters"} {
-		names, err := sysfs.Names(dir, "ports/"+p.number+"/"+folder, maxCounters)
-		if err != nil {
-			if !isAbsent(err) {
-				bad.Add(fmt.Errorf("list %s of port %s of RDMA device %s: %w", folder, p.number, name, err))
-			}
-			continue
-		}
+		names, err := sysfs.Names(a.Dir, p.path(folder), maxCounters)
+		a.Fail(p.path(folder), err)
 		for _, file := range names {
 			path := folder + "/" + file
 			m, ok := s.tables[path]
@@ -90,8 +84,11 @@ func (s *Source) list(p *port, dir sysfs.Dir, name string, bad *sysfs.Problems) 
 	}
 }
 
+// path returns the path of a file of the port, below the device.
+func (p *port) path(file string) string { return "ports/" + p.number + "/" + file }
+
 // read reads the counters of a port: those of traffic, or the others.
-func (s *Source) read(dir sysfs.Dir, name string, p *port, traffic bool, bad *sysfs.Problems) {
+func (p *port) read(a *sysfs.Attributes, traffic bool) {
 	for _, f := range p.files {
 		if f.isTraffic() != traffic {
 			continue
@@ -99,7 +96,7 @@ func (s *Source) read(dir sysfs.Dir, name string, p *port, traffic bool, bad *sy
 		if chosen, ok := p.chosen[f.reading()]; ok && f.rank > chosen {
 			continue // other files have the same reading
 		}
-		value, err := s.reader.Value(dir, "ports/"+p.number+"/"+f.path)
+		value, err := a.Reader.Value(a.Dir, p.path(f.path))
 		var raw uint64
 		if err == nil {
 			raw, err = parseCounter(value)
@@ -109,9 +106,7 @@ func (s *Source) read(dir sysfs.Dir, name string, p *port, traffic bool, bad *sy
 			continue
 		}
 		f.missing, f.garbled = true, driver.ReasonOf(err) == driver.ReasonMalformed
-		if !isAbsent(err) {
-			bad.Add(fmt.Errorf("read %s of port %s of RDMA device %s: %w", f.path, p.number, name, err))
-		}
+		a.Fail(p.path(f.path), err)
 	}
 	p.choose()
 }
@@ -151,39 +146,20 @@ func (p *port) value(r reading, rank int) (sum float64, ok bool) {
 }
 
 // readState reads the state and the rate of a port.
-func (s *Source) readState(dir sysfs.Dir, name string, p *port, bad *sysfs.Problems) {
-	fail := func(file string, err error) {
-		if !isAbsent(err) {
-			bad.Add(fmt.Errorf("read %s of port %s of RDMA device %s: %w", file, p.number, name, err))
-		}
+func (p *port) readState(a *sysfs.Attributes) {
+	p.rate = 0
+	if p.up, p.stateful = a.Parse(p.path("state"), parseState); p.up == 1 { // otherwise it is that of the last link
+		p.rate, _ = a.Parse(p.path("rate"), parseRate)
 	}
-	p.stateful, p.up, p.rate = false, 0, 0
-	value, err := s.reader.Value(dir, "ports/"+p.number+"/state")
-	if err == nil {
-		p.up, err = parseState(value)
-	}
-	if err != nil {
-		fail("state", err)
-	}
-	if p.up, p.stateful = driver.NumberOf(p.up, err); p.up != 1 {
-		return // its rate is that of the last link, or the lowest
-	}
-	if value, err = s.reader.Value(dir, "ports/"+p.number+"/rate"); err == nil {
-		p.rate, err = parseRate(value)
-	}
-	if err != nil {
-		fail("rate", err)
-	}
-	p.rate, _ = driver.NumberOf(p.rate, err)
 }
 
 // report returns the sums over all ports, without their states. A reading that one of the ports
 // lacks is absent, since its sum would fall when a port disappears.
-func (s *Source) report(d *device) []driver.Reading {
-	var readings []driver.Reading
+func (d *device) report() []driver.Reading {
+	var out sysfs.Attributes
 	if len(d.ports) > 0 {
 		first := d.ports[0]
-		readings = make([]driver.Reading, 0, len(first.files)+len(d.ports)+1)
+		out.Readings = make([]driver.Reading, 0, len(first.files)+len(d.ports)+1)
 		seen := make(map[reading]bool, len(first.files))
 		for _, f := range first.files {
 			r := f.reading()
@@ -196,26 +172,21 @@ func (s *Source) report(d *device) []driver.Reading {
 				at = d.at
 			}
 			if sum, ok := d.sum(r); ok {
-				readings = append(readings, driver.Reading{Quantity: r.quantity, Labels: r.labels, Value: sum, At: at})
+				out.AddAt(at, r.quantity, sum, r.labels[:]...)
 			}
 		}
 	}
 	rate := 0.0
 	for _, p := range d.ports {
-		if !p.stateful {
-			continue
+		if p.stateful {
+			rate += p.rate
+			out.AddAt(d.slowAt, driver.LinkUp, p.up, "rdma", p.number)
 		}
-		rate += p.rate
-		readings = append(readings, driver.Reading{
-			Quantity: driver.LinkUp, Labels: driver.Labels{"rdma", p.number}, Value: p.up, At: d.slowAt,
-		})
 	}
 	if rate != 0 {
-		readings = append(readings, driver.Reading{
-			Quantity: driver.Capacity, Labels: driver.Labels{"speed"}, Value: rate, At: d.slowAt,
-		})
+		out.AddAt(d.slowAt, driver.Capacity, rate, "speed")
 	}
-	return readings
+	return out.Readings
 }
 
 // sum returns the sum of a reading over all ports, false if one of them lacks it.
@@ -232,8 +203,7 @@ func (d *device) sum(r reading) (sum float64, ok bool) {
 }
 
 // identify returns the hardware of an RDMA device, given its folder: a PCI function, a part of one
-// (a virtual function, a scalable function on the auxiliary bus), or, for RDMA in software (rxe,
-// siw), a network interface.
+// or, for RDMA in software (rxe, siw), a network interface.
 func identify(reader *sysfs.Reader, folder, name string) driver.Hardware {
 	h := driver.Hardware{RDMADev: name}
 	behind, ok := sysfs.Follow(folder, "device")
@@ -244,23 +214,7 @@ func identify(reader *sysfs.Reader, folder, name string) driver.Hardware {
 	if entry := sysfs.Only(filepath.Join(behind, "net")); !strings.ContainsAny(entry, " /") {
 		h.NetDev = entry
 	}
-	function, bus := behind, sysfs.Bus(behind)
-	if bus == "auxiliary" {
-		function = filepath.Dir(behind)
-	}
-	if sysfs.Bus(function) != "pci" {
-		return h
-	}
-	address := driver.NormalizePCI(filepath.Base(function))
-	h.NUMANode = sysfs.NUMANode(function)
-	if bus == "auxiliary" {
-		h.Kind, h.Parent = driver.KindPartition, address
-		return h
-	}
-	h.PCI = address
-	if physical, ok := sysfs.Follow(function, "physfn"); ok {
-		h.Kind, h.Parent = driver.KindPartition, driver.NormalizePCI(filepath.Base(physical))
-	}
+	sysfs.Identify(&h, behind)
 	return h
 }
 

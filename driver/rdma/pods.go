@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -80,7 +79,7 @@ func (s *Source) sampleInPod(
 		*whole--
 	}
 	s.measure(dir, name, d, start, due, bad)
-	return driver.Sample{Driver: a.Driver, Device: a.Device, Readings: s.report(d)}
+	return driver.Sample{Driver: a.Driver, Device: a.Device, Readings: d.report()}
 }
 
 // shown reports whether the RDMA device is visible on the host.
@@ -97,23 +96,12 @@ func shown(samples []driver.Sample, h *driver.Hardware) bool {
 
 // find opens the folder of the device in the sysfs of a process, by its name, or else by its PCI
 // function. It returns no name if the device is not there or the process has ended.
-//
-// The files of the process are controlled by the pod: find opens only files within its root, and
-// only in a sysfs.
 func (s *Source) find(pid int, h *driver.Hardware, taken map[string]bool) (string, sysfs.Dir, error) {
-	root, err := sysfs.OpenDir(sysfs.WorkingDir, filepath.Join(s.Procfs, strconv.Itoa(pid), "root"))
-	if err != nil {
-		return "", 0, unlessEnded(err)
-	}
-	defer root.Close()
-	class, err := sysfs.OpenIn(root, "sys/class/infiniband")
+	class, err := sysfs.OpenClass(s.Procfs, pid, "infiniband", s.isSysfs)
 	if err != nil {
 		return "", 0, unlessEnded(err)
 	}
 	defer class.Close()
-	if !s.isSysfs(class) {
-		return "", 0, errNotSysfs
-	}
 	names := []string{h.RDMADev}
 	if h.RDMADev == "" {
 		if names, err = sysfs.Names(class, ".", maxDevices); err != nil {
@@ -124,13 +112,9 @@ func (s *Source) find(pid int, h *driver.Hardware, taken map[string]bool) (strin
 		if taken[name] || h.RDMADev == "" && pciOf(class, name) != h.PCI {
 			continue
 		}
-		dir, err := sysfs.OpenDir(class, name)
+		dir, err := sysfs.OpenDevice(class, name, s.isSysfs)
 		if err != nil {
 			return "", 0, unlessEnded(err)
-		}
-		if !s.isSysfs(dir) {
-			dir.Close()
-			return "", 0, errNotSysfs
 		}
 		return name, dir, nil
 	}
@@ -146,8 +130,6 @@ func pciOf(class sysfs.Dir, name string) string {
 	}
 	return driver.NormalizePCI(filepath.Base(string(target[:n])))
 }
-
-var errNotSysfs = errors.New("the pod has something else mounted at /sys")
 
 // unlessEnded returns nil for an error of a process that has ended or a file that does not exist,
 // and other errors unchanged.

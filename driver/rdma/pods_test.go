@@ -77,7 +77,7 @@ func TestNotInPods(t *testing.T) {
 		"an interface alone": {mode: exclusive, a: attachment(driver.Hardware{NetDev: "eth1"}, 42), fake: true},
 		"another device":     {mode: exclusive, a: attachment(driver.Hardware{RDMADev: "mlx5_9"}, 42)},
 		"ended":              {mode: exclusive, a: attachment(driver.Hardware{RDMADev: "mlx5_7"}, 43), fake: true},
-		"no sysfs":           {mode: exclusive, a: held, fake: true, want: errNotSysfs},
+		"no sysfs":           {mode: exclusive, a: held, fake: true, want: sysfs.ErrNotSysfs},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, server(t), tc.mode, inPod)

@@ -170,7 +170,7 @@ func (s *Source) sample(name string, start time.Time, whole bool, bad *sysfs.Pro
 	}
 	before := bad.Len()
 	s.measure(dir, name, d, start, whole, bad)
-	readings := s.report(d)
+	readings := d.report()
 	return driver.Sample{
 		Hardware: d.hardware, Readings: readings, Unreadable: len(readings) == 0 && bad.Len() > before,
 	}, true
@@ -178,21 +178,22 @@ func (s *Source) sample(name string, start time.Time, whole bool, bad *sysfs.Pro
 
 // measure reads a device, given its open folder.
 func (s *Source) measure(dir sysfs.Dir, name string, d *device, start time.Time, whole bool, bad *sysfs.Problems) {
+	a := sysfs.Attributes{Dir: dir, Of: "RDMA device " + name, Reader: &s.reader, Problems: bad}
 	d.seen = start
 	if whole || d.ports == nil {
-		s.refresh(d, dir, name, bad)
+		s.refresh(d, &a)
 	}
 	d.at = s.now()
 	for _, p := range d.ports {
-		s.read(dir, name, p, true, bad)
+		p.read(&a, true)
 	}
 	if !whole {
 		return
 	}
 	d.slowAt = s.now()
 	for _, p := range d.ports {
-		s.readState(dir, name, p, bad)
-		s.read(dir, name, p, false, bad)
+		p.readState(&a)
+		p.read(&a, false)
 	}
 }
 

@@ -2,10 +2,7 @@ package sysfs
 
 import (
 	"cmp"
-	"errors"
-	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -14,8 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxSensors is the maximum number of sensors of a device.
-const maxSensors = 64
+const (
+	maxSensors      = 64   // of a device
+	maxMonitorFiles = 4096 // of a folder of hwmon
+)
 
 // Sensor is a sensor of a device's hwmon (Documentation/hwmon/sysfs-interface.rst).
 type Sensor struct {
@@ -45,8 +44,8 @@ func ClassTemperatures(device string) ([]Sensor, error) {
 // sensors returns the sensors of one kind, with files KIND0_input, KIND1_input and so on, of the
 // monitors in a folder whose names have a prefix.
 func sensors(parent, prefix, kind string) ([]Sensor, error) {
-	monitors, err := names(parent)
-	if err != nil {
+	monitors, err := Names(WorkingDir, parent, maxMonitorFiles)
+	if err != nil && !IsGone(err) {
 		return nil, err
 	}
 	var found []Sensor
@@ -55,8 +54,8 @@ func sensors(parent, prefix, kind string) ([]Sensor, error) {
 			continue
 		}
 		folder := filepath.Join(parent, monitor)
-		files, err := names(folder)
-		if err != nil {
+		files, err := Names(WorkingDir, folder, maxMonitorFiles)
+		if err != nil && !IsGone(err) {
 			return nil, err
 		}
 		for _, file := range files {
@@ -108,22 +107,4 @@ func label(folder, name string) string {
 		return name
 	}
 	return strings.ToValidUTF8(string(value), "")
-}
-
-// names returns the names of the entries of a folder, none if it does not exist.
-func names(folder string) ([]string, error) {
-	f, err := os.Open(folder)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	found, err := f.Readdirnames(4096)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	slices.Sort(found)
-	return found, nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/state"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -76,10 +77,7 @@ func TestDamage(t *testing.T) {
 	f, counts := open(t, path)
 	bad := filepath.Join(path, "entries-2"+suffix)
 	keep(t, f, entry{"2", strings.Repeat("a text ", 9)})
-	whole, err := os.ReadFile(bad)
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := must.Get(os.ReadFile(bad))(t)
 	var damaged [][]byte
 	for n := range whole {
 		changed := slices.Clone(whole)
@@ -89,9 +87,7 @@ func TestDamage(t *testing.T) {
 	lost := 0
 	for _, content := range damaged {
 		keep(t, f, entry{"1", "x"}, entry{"3", "z"})
-		if err := os.WriteFile(bad, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(bad, content, 0o600))
 		before := counts[driver.ReasonMalformed]
 		got := load(f)
 		if !slices.Contains(got, "1 x") || !slices.Contains(got, "3 z") {
@@ -118,14 +114,9 @@ func TestKilledWhileWriting(t *testing.T) {
 	path := t.TempDir()
 	f, _ := open(t, path)
 	keep(t, f, entry{"1", "x"})
-	if err := os.WriteFile(filepath.Join(path, temporary+"1"), []byte("half"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(path, temporary+"1"), []byte("half"), 0o600))
 	f, counts := open(t, path)
-	left, err := os.ReadDir(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	left := must.Get(os.ReadDir(path))(t)
 	if got := load(f); !slices.Equal(got, []string{"1 x"}) || len(counts) > 0 || len(left) != 1 {
 		t.Errorf("the documents are %q, rejected %v, files %v", got, counts, left)
 	}
@@ -150,9 +141,7 @@ func TestBounds(t *testing.T) {
 
 func TestFileForFolder(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, nil, 0o600))
 	for _, path := range []string{file, filepath.Join(file, "below")} {
 		if _, err := Open(Config{Path: path, Report: func(time.Duration, error) {}}); err == nil {
 			t.Errorf("%s is taken for a folder", path)
@@ -205,9 +194,7 @@ func testOutage(t *testing.T, outage time.Duration) {
 			synctest.Wait()
 		}
 		time.Sleep(outage)
-		if err := os.Mkdir(path, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Mkdir(path, 0o700))
 		time.Sleep(2 * lastRetry)
 		got := load(f)
 		if len(got) != maxQueue || got[0] != "003 " || lost[driver.ReasonTooMany] != 3 || len(lost) != 1 {

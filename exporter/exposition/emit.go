@@ -241,10 +241,6 @@ func (e *emission) device(d *book.Device) {
 	defer device.end()
 	base := device.base()
 	e.gauge(famDeviceInfo, e.infoLabels(base, d), 1)
-	if h := &d.Entry.Hardware; h.Profile != "" || h.Serial != "" || h.FirmwareVersion != "" || h.CUDAVersion != "" {
-		e.gauge(famDeviceHardware, e.with(base, "profile", h.Profile, "serial", h.Serial,
-			"firmware_version", h.FirmwareVersion, "cuda_version", h.CUDAVersion), 1)
-	}
 	if d.Up != book.UpUnknown {
 		e.gauge(famDeviceUp, base, float64(d.Up))
 	}
@@ -362,9 +358,8 @@ func (e *emission) quantitySource(device *owner, s *book.Series) {
 	e.gauge(famDeviceQuantitySource, e.cache.source(device, s), 1)
 }
 
-// health passes all statuses; the current one has the value 1. If a source reports several, the
-// worst is the current one. values must begin with those of health, which are sorted by status:
-// healthy, unhealthy, unknown.
+// health passes the current status. If a source reports several, it is the worst. values must begin
+// with those of health, which are sorted by status: healthy, unhealthy, unknown.
 func (e *emission) health(base *labels, values []book.Value) {
 	present := ""
 	for _, v := range values {
@@ -372,15 +367,8 @@ func (e *emission) health(base *labels, values []book.Value) {
 			present = v.Labels[0]
 		}
 	}
-	if present == "" {
-		return
-	}
-	for _, status := range []string{"healthy", "unhealthy", "unknown"} {
-		is := 0.0
-		if status == present {
-			is = 1
-		}
-		e.gauge(famDeviceQuantity+familyID(driver.Health), e.with(base, "status", status), is)
+	if present != "" {
+		e.gauge(famDeviceQuantity+familyID(driver.Health), e.with(base, "status", present), 1)
 	}
 }
 
@@ -423,7 +411,8 @@ func (e *emission) infoLabels(base *labels, d *book.Device) *labels {
 	h := &d.Entry.Hardware
 	return e.with(base, "vendor", h.Vendor, "model", h.Model, "uuid", h.UUID, "pci_bus_id", h.PCI,
 		"parent", d.Parent, "numa_node", h.NUMANode, "driver_version", h.DriverVersion,
-		"listed", strconv.FormatBool(!d.Entry.Unlisted), "node_local", nodeLocal(&d.Entry))
+		"listed", strconv.FormatBool(!d.Entry.Unlisted), "node_local", nodeLocal(&d.Entry), "profile", h.Profile,
+		"serial", h.Serial, "firmware_version", h.FirmwareVersion, "cuda_version", h.CUDAVersion)
 }
 
 // nodeLocal returns whether no other node can use the device. Only a slice has this information.

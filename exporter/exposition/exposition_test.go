@@ -385,7 +385,6 @@ func TestHealth(t *testing.T) {
 			}
 			want := map[string]float64{}
 			if tc.want != "" {
-				want = map[string]float64{"healthy": 0, "unhealthy": 0, "unknown": 0}
 				want[tc.want] = 1
 			}
 			expect.Equal(t, "", want, got)

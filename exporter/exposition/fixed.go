@@ -15,16 +15,11 @@ func deviceFamilies() map[familyID]Family {
 			Name: "dra_device_info", Origin: fromInventory + ", sources",
 			Help: "Facts about the device; a label is empty if its value is unknown. parent: the device of which this one is " +
 				"a partition. listed=false: the device is in no ResourceSlice, such as a GPU whose MIG devices are static. " +
-				"node_local=false: its slice offers it to other nodes too.",
+				"node_local=false: its slice offers it to other nodes too. profile: the vendor's name for the size of a " +
+				"partition, such as 1g.10gb. serial: that of the board. firmware_version: that of the VBIOS. cuda_version: the " +
+				"newest CUDA version that the driver supports.",
 			Labels: append(device, "vendor", "model", "uuid", "pci_bus_id", "parent", "numa_node", "driver_version", "listed",
-				"node_local"),
-		},
-		famDeviceHardware: {
-			Name: "dra_device_hardware_info", Origin: fromInventory + ", sources",
-			Help: "More facts about the device; a label is empty if its value is unknown, and the series is absent if all " +
-				"are. profile: the vendor's name for the size of a partition, such as 1g.10gb. serial: that of the board. " +
-				"firmware_version: that of the VBIOS. cuda_version: the newest CUDA version that the driver supports.",
-			Labels: append(device, "profile", "serial", "firmware_version", "cuda_version"),
+				"node_local", "profile", "serial", "firmware_version", "cuda_version"),
 		},
 		famDeviceUp: {
 			Name: "dra_device_up", Origin: "sources", Labels: device,

@@ -99,7 +99,7 @@ func deviceRank(spec *driver.Spec) rank {
 
 func fixedRank(id familyID) rank {
 	switch id {
-	case famDeviceInfo, famDeviceHardware, famDeviceHealthReason, famDeviceUp:
+	case famDeviceInfo, famDeviceHealthReason, famDeviceUp:
 		return rankVital
 	case famClaimInfo, famClaimDeviceInfo, famClaimNetwork, famPodInfo, famPodClaimInfo, famPodTopology:
 		return rankHolderInfo

@@ -21,8 +21,6 @@ func TestHealthOfPods(t *testing.T) {
 	x := h.Tick(time.Second)
 	h.Expect(x, map[[2]string]float64{
 		{"dra_device_health", "status=healthy"}:                 1,
-		{"dra_device_health", "status=unhealthy"}:               0,
-		{"dra_device_health", "status=unknown"}:                 0,
 		{"dra_exporter_unresolved_devices", "reason=no_source"}: 1,
 		{"dra_device_quantity_source_info", "source=pods"}:      1,
 		{"dra_claim_allocated_seconds_total", "namespace=team"}: 0,
@@ -33,7 +31,6 @@ func TestHealthOfPods(t *testing.T) {
 	h.Expect(h.Tick(time.Second), map[[2]string]float64{
 		{"dra_device_up", "device=gpu-0"}:         1,
 		{"dra_device_health", "status=unhealthy"}: 1,
-		{"dra_device_health", "status=healthy"}:   0,
 	})
 	h.In.Sources[0].Samples = nil
 	h.Expect(h.Tick(time.Second), map[[2]string]float64{
@@ -56,7 +53,6 @@ func TestHealthOfSource(t *testing.T) {
 	x := h.Tick(time.Second)
 	h.Expect(x, map[[2]string]float64{
 		{"dra_device_health", "status=healthy"}:                 1,
-		{"dra_device_health", "status=unhealthy"}:               0,
 		{"dra_exporter_unresolved_devices", "reason=no_source"}: 1,
 	})
 	expect.That(t, len(x["dra_device_up"]) == 0, "health alone makes it up, or down: %v", x["dra_device_up"])

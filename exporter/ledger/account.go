@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"cmp"
-	"iter"
 	"slices"
 	"time"
 
@@ -17,12 +16,11 @@ import (
 
 // account is what a claim or pod was charged for one device.
 type account struct {
-	key     book.HolderKey
-	uid     string // empty: not known yet
-	device  *device
-	name    *name    // nil: not known yet, or it has none
-	earlier *account // the previous account with the name, if it is kept; nil: none
-	into    *account // the account that has replaced it and has its amounts; nil: none
+	key    book.HolderKey
+	uid    string // empty: not known yet
+	device *device
+	name   *name    // nil: not known yet, or it has none
+	into   *account // the account that has replaced it and has its amounts; nil: none
 
 	born    time.Time // when its hold began
 	ended   time.Time // when its hold ended; zero: it holds the device
@@ -195,19 +193,6 @@ func (a *account) present() *account {
 		a = a.into
 	}
 	return a
-}
-
-// andEarlier yields the account and the previous ones with the name, the newest first.
-func (a *account) andEarlier() iter.Seq[*account] {
-	return func(yield func(*account) bool) {
-		for a != nil {
-			next := a.earlier
-			if !yield(a) {
-				return
-			}
-			a = next
-		}
-	}
 }
 
 func (a *account) fullName() fullName { return fullName{a.key.Namespace, a.key.Name} }

@@ -22,10 +22,9 @@ type books struct {
 
 // accountBook has the accounts of all claims, or of all pods.
 type accountBook struct {
-	accounts map[book.HolderKey]*account // the newest account of each name
-	order    []*account                  // by key; nil: not sorted yet
+	accounts map[book.HolderKey]*lineage
+	order    []*lineage // by key; nil: not sorted yet
 	names    names
-	released map[book.HolderKey]*book.Amounts // charges of earlier accounts of a name that are not kept any more
 	ofPods   bool
 	fits     bool // advice is given
 
@@ -34,18 +33,21 @@ type accountBook struct {
 	distributions distributions
 }
 
+// lineage has the accounts of one name for one device.
+type lineage struct {
+	accounts []*account    // at least one, the oldest first
+	released *book.Amounts // charges of earlier ones that are not kept any more; nil: there were none
+}
+
 func newBook() accountBook {
-	return accountBook{
-		accounts: map[book.HolderKey]*account{}, released: map[book.HolderKey]*book.Amounts{},
-		names: names{names: map[fullName]*name{}},
-	}
+	return accountBook{accounts: map[book.HolderKey]*lineage{}, names: names{names: map[fullName]*name{}}}
 }
 
 // all yields all accounts.
 func (b *accountBook) all() iter.Seq[*account] {
 	return func(yield func(*account) bool) {
-		for _, newest := range b.accounts {
-			for a := range newest.andEarlier() {
+		for _, l := range b.accounts {
+			for _, a := range l.accounts {
 				if !yield(a) {
 					return
 				}
@@ -54,32 +56,38 @@ func (b *accountBook) all() iter.Seq[*account] {
 	}
 }
 
-// sorted returns the newest account of each name, sorted by name and device.
-func (b *accountBook) sorted() []*account {
+// sorted returns all accounts, sorted by name and device.
+func (b *accountBook) sorted() []*lineage {
 	if b.order == nil {
-		b.order = slices.SortedFunc(maps.Values(b.accounts), func(x, y *account) int { return x.key.Compare(y.key) })
+		b.order = slices.SortedFunc(maps.Values(b.accounts), func(x, y *lineage) int {
+			return x.accounts[0].key.Compare(y.accounts[0].key)
+		})
 	}
 	return b.order
 }
 
-// laterThan returns the next account with the name after a, nil if there is none.
-func (b *accountBook) laterThan(a *account) *account {
-	var later *account
-	for of := range b.accounts[a.key].andEarlier() {
-		if of == a {
-			break
-		}
-		later = of
+// newest returns the newest account; nil: there is none.
+func (l *lineage) newest() *account {
+	if l == nil {
+		return nil
 	}
-	return later
+	return l.accounts[len(l.accounts)-1]
+}
+
+// changedFrom records that the accounts from an index on follow others than before.
+func (l *lineage) changedFrom(i int) {
+	for _, a := range l.accounts[i:] {
+		a.changed()
+	}
 }
 
 // of returns the account with a UID that is not closed, nil if there is none or the UID is unknown.
 func (b *accountBook) of(key book.HolderKey, uid string) *account {
-	if uid == "" {
+	l := b.accounts[key]
+	if uid == "" || l == nil {
 		return nil
 	}
-	for a := range b.accounts[key].andEarlier() {
+	for _, a := range slices.Backward(l.accounts) {
 		if a.uid == uid && !a.ofClaim.closed {
 			return a
 		}
@@ -95,15 +103,17 @@ func (b *accountBook) begin(d *device, key book.HolderKey, born, now time.Time) 
 	if b.fits && key.Name != "" {
 		a.ofClaim.fit = &fitting{}
 	}
-	newest := b.accounts[key]
-	if newest != nil && born.Before(newest.born) { // its hold became known late
-		a.follows(newest.earlier)
-		newest.follows(a)
-	} else {
-		a.follows(newest)
-		b.accounts[key] = a
+	l := b.accounts[key]
+	if l == nil {
+		l = &lineage{}
+		b.accounts[key], b.order = l, nil
 	}
-	b.order = nil
+	i := len(l.accounts)
+	if i > 0 && born.Before(l.accounts[i-1].born) { // its hold became known late
+		i--
+	}
+	l.accounts = slices.Insert(l.accounts, i, a)
+	l.changedFrom(i)
 	b.distributions.enter(a)
 	a.open(d.attributed)
 	return a
@@ -116,14 +126,11 @@ func (b *accountBook) reopen(a *account, now time.Time) {
 		a.active = now
 	}
 	a.open(a.device.attributed)
-	later := b.laterThan(a)
-	if later == nil {
-		return
+	l := b.accounts[a.key]
+	if i := slices.Index(l.accounts, a); i < len(l.accounts)-1 {
+		l.accounts = append(slices.Delete(l.accounts, i, i+1), a)
+		l.changedFrom(i)
 	}
-	later.follows(a.earlier)
-	a.follows(b.accounts[a.key])
-	b.accounts[a.key] = a
-	b.order = nil
 }
 
 // merge adds the charges of an account to another one of the same claim or pod, which replaces it.
@@ -211,25 +218,15 @@ func (a *account) showPresent(tick uint64) {
 // release drops accounts that are no longer exported and that no queued reading can charge, after
 // calling before for each. Accounts of one name are dropped from the oldest on.
 func (b *accountBook) release(now time.Time, retention time.Duration, before func(*account)) {
-	for _, newest := range b.accounts {
-		b.releaseOldest(newest, now, retention, before)
+	for _, l := range b.accounts {
+		for len(l.accounts) > 0 && !l.accounts[0].kept(now, retention) {
+			a := l.accounts[0]
+			l.released = l.before(1) // the name goes on with its charges
+			before(a)
+			a.drop()
+			b.remove(a)
+		}
 	}
-}
-
-// releaseOldest drops the oldest accounts of a name, and reports whether any is left.
-func (b *accountBook) releaseOldest(
-	a *account, now time.Time, retention time.Duration, before func(*account),
-) (left bool) {
-	if a.earlier != nil && b.releaseOldest(a.earlier, now, retention, before) || a.kept(now, retention) {
-		return true
-	}
-	if later := b.laterThan(a); later != nil { // the name goes on with its charges
-		b.released[a.key] = b.before(later)
-	}
-	before(a)
-	a.drop()
-	b.remove(a)
-	return false
 }
 
 // kept reports whether the account is exported, or a queued reading can charge it.
@@ -242,42 +239,38 @@ func (a *account) settled(now time.Time) bool {
 	return !a.ended.IsZero() && !a.device.unsettled(now).Before(a.ended)
 }
 
-// before returns the charges of all earlier accounts of an account's name, nil if there were none.
-func (b *accountBook) before(a *account) *book.Amounts {
-	e := a.earlier
-	if e == nil {
-		return b.released[a.key]
-	}
-	own := e.amounts()
-	for i := range e.totals {
-		if t := &e.totals[i]; t.series != nil {
-			own.Values = append(own.Values, book.Value{Series: t.series, Value: t.value})
+// before returns the charges of all accounts before the n-th, nil if there were none.
+func (l *lineage) before(n int) *book.Amounts {
+	sum := l.released
+	for _, e := range l.accounts[:n] {
+		own := e.amounts()
+		for i := range e.totals {
+			if t := &e.totals[i]; t.series != nil {
+				own.Values = append(own.Values, book.Value{Series: t.series, Value: t.value})
+			}
 		}
+		own.Values = append(own.Values, e.counted()...)
+		sum = plus(&own, sum, e)
 	}
-	own.Values = append(own.Values, e.counted()...)
-	return plus(&own, b.before(e), e)
+	return sum
 }
 
 // remove removes an account from the book.
 func (b *accountBook) remove(a *account) {
 	b.distributions.leave(a)
-	switch later := b.laterThan(a); {
-	case later != nil:
-		later.follows(a.earlier)
-	case a.earlier != nil:
-		b.accounts[a.key] = a.earlier
-		b.order = nil
-	default:
+	l := b.accounts[a.key]
+	i := slices.Index(l.accounts, a)
+	if l.accounts = slices.Delete(l.accounts, i, i+1); len(l.accounts) == 0 {
 		delete(b.accounts, a.key)
-		delete(b.released, a.key)
 		b.order = nil
 	}
+	l.changedFrom(i)
 }
 
 // evict removes the dropped accounts from the book, and their rows from the given ones.
 func (b *accountBook) evict(rows ...*[]book.Holder) {
-	for _, newest := range b.accounts {
-		for a := range newest.andEarlier() {
+	for _, l := range b.accounts {
+		for _, a := range slices.Clone(l.accounts) {
 			if a.dropped {
 				b.remove(a)
 			}
@@ -286,12 +279,6 @@ func (b *accountBook) evict(rows ...*[]book.Holder) {
 	for _, of := range rows {
 		*of = slices.DeleteFunc(*of, func(h book.Holder) bool { return b.accounts[*h.HolderKey] == nil })
 	}
-}
-
-// follows sets the previous account of the name, if that is still kept.
-func (a *account) follows(earlier *account) {
-	a.earlier = earlier
-	a.changed()
 }
 
 // plus returns the amounts of an account's name: counters are added to those of before, gauges are

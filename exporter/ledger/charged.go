@@ -119,7 +119,7 @@ func (b *accountBook) accountOf(d *deviceBook, h *hold, before []*hold, begun, n
 // the UIDs is unknown, and there is no gap before the hold. Allocations by device plugins have
 // no UID, and share one account.
 func (b *accountBook) continued(key book.HolderKey, uid string, h *hold, before []*hold) *account {
-	a := b.accounts[key]
+	a := b.accounts[key].newest()
 	switch {
 	case a == nil, a.uid != "" && uid != "":
 		return nil

@@ -8,14 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/timeline"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // live plays seconds in which gpu-0 uses 10 J and pod p of claim c holds it. Each second has the
@@ -97,12 +96,8 @@ func TestAccountsAreOfUIDs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := exportertest.NewHistory(t)
 			x := live(h, tc.seconds...)
-			if diff := cmp.Diff(tc.claims, rowsOf(h.Last.Claims, h.Last.EarlierClaims)); diff != "" {
-				t.Errorf("claims (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(tc.pods, rowsOf(h.Last.Pods, h.Last.EarlierPods)); diff != "" {
-				t.Errorf("pods (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, "claims", tc.claims, rowsOf(h.Last.Claims, h.Last.EarlierClaims))
+			expect.Equal(t, "pods", tc.pods, rowsOf(h.Last.Pods, h.Last.EarlierPods))
 			charged := 10*h.Last.Time.Sub(jointest.Start()).Seconds() -
 				x.One(t, "dra_device_unattributed_energy_joules_total", "device=gpu-0")
 			h.Expect(x, map[[2]string]float64{
@@ -144,9 +139,7 @@ func TestSeriesGoOn(t *testing.T) {
 		{"dra_claim_allocated_seconds_total", row}: 3, {"dra_claim_info", "uid=v"}: 1,
 	}
 	h.Expect(x, expected)
-	if diff := cmp.Diff([]string{"v: 15", "u: 15"}, rowsOf(h.Last.Claims, h.Last.EarlierClaims)); diff != "" {
-		t.Errorf("claims (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "claims", []string{"v: 15", "u: 15"}, rowsOf(h.Last.Claims, h.Last.EarlierClaims))
 	v := &h.Last.Claims[0]
 	if want := jointest.Start().Add(2500 * time.Millisecond); !v.Born.Equal(want) || !v.LastError.IsZero() {
 		t.Errorf("v began at %v and was last hit at %v, want %v and never", v.Born, v.LastError, want)
@@ -238,9 +231,7 @@ func TestTimeline(t *testing.T) {
 				began := p.From.Sub(jointest.Start()).Seconds()
 				got = append(got, fmt.Sprintf("%s %s %s %s %v %s", p.Claim.Name, p.ClaimUID, p.Pod.Name, p.PodUID, began, to))
 			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			expect.Equal(t, "", tc.want, got)
 		})
 	}
 	h.Free("c")

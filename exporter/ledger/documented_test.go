@@ -11,15 +11,13 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // The example in exporter/ATTRIBUTION.md: a device uses 500 J in a second. Claim a (pod p0) holds
 // it all the time, claim b (pod p1) from 0.4 s on.
 func TestDocumentedExample(t *testing.T) {
-	readme, err := os.ReadFile("../ATTRIBUTION.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := must.Get(os.ReadFile("../ATTRIBUTION.md"))(t)
 	memory := func(gib float64) []driver.Amount {
 		return []driver.Amount{{Resource: "memory", Value: gib * (1 << 30)}}
 	}

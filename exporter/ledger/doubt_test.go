@@ -16,6 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/holders"
+	"github.com/dra-exporter/dra-exporter/test/must"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 )
 
@@ -110,10 +111,7 @@ func newBusyNode(t *testing.T, what troubles, claims int) *busyNode {
 				IdleWatts: 70, MaxWatts: 700,
 			})
 		}
-		machine, err := sim.New(n.now.Add(-time.Minute), uint64(i), gpus...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		machine := must.Get(sim.New(n.now.Add(-time.Minute), uint64(i), gpus...))(t)
 		group := &busyGroup{machine, sim.NewSource(machine, options)}
 		n.groups = append(n.groups, group)
 		for _, gpu := range gpus {
@@ -165,9 +163,7 @@ func (n *busyNode) play() {
 func (n *busyNode) change(d *busyDevice) {
 	at := d.change
 	if c := d.claim; c != nil {
-		if err := d.machine.End(d.name, c.name, at); err != nil {
-			n.t.Fatal(err)
-		}
+		must.Do(n.t, d.machine.End(d.name, c.name, at))
 		c.to, d.claim, d.change = at, nil, at.Add(n.between(0, 2*time.Second))
 		n.changes = append(n.changes, podresources.Change{At: at, PodUID: "uid-" + c.name, Gone: true})
 		return
@@ -180,9 +176,7 @@ func (n *busyNode) change(d *busyDevice) {
 	d.change = at.Add(n.between(n.shortest, n.longest))
 	n.claims[d.claim.name] = d.claim
 	n.changes = append(n.changes, podresources.Change{At: at, PodUID: "uid-" + d.claim.name})
-	if err := d.machine.Begin(d.name, sim.Workload{Name: d.claim.name, Weight: 1, Load: n.load()}, at); err != nil {
-		n.t.Fatal(err)
-	}
+	must.Do(n.t, d.machine.Begin(d.name, sim.Workload{Name: d.claim.name, Weight: 1, Load: n.load()}, at))
 }
 
 func (n *busyNode) load() sim.Profile {
@@ -220,10 +214,7 @@ func (n *busyNode) ask() {
 func (n *busyNode) read() []driver.Sample {
 	var out []driver.Sample
 	for i, g := range n.groups {
-		samples, err := g.source.Sample(n.t.Context())
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		samples := must.Get(g.source.Sample(n.t.Context()))(n.t)
 		for j := range samples {
 			d := n.devices[2*i+j]
 			n.count(d, samples[j].Readings)

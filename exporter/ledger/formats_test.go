@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
@@ -19,6 +17,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/state"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // saga is a node that has some of everything that a state keeps: a partition, a claim that is
@@ -138,9 +138,7 @@ func sagaClock(off time.Duration) (to func(time.Time) int64, from func(int64) ti
 // read returns the state of a folder.
 func (s *saga) read(t *testing.T, path string) (k ledger.Kept) {
 	copied := filepath.Join(t.TempDir(), "state") // it is written
-	if err := os.CopyFS(copied, os.DirFS(path)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.CopyFS(copied, os.DirFS(path)))
 	store := state.New(state.Config{
 		Path: copied, Node: "node", Boot: "boot", Report: func(_ time.Duration, err error) {
 			if err != nil {
@@ -163,9 +161,7 @@ func (s *saga) account(t *testing.T, k ledger.Kept) string {
 	s.Ledger, s.Dates, s.each = ledger.New(sagaConfig()), &exportertest.Dates{}, func() {}
 	_, k.Clock = sagaClock(0)
 	k.Time, k.Continues = s.Now.Add(-time.Second), true
-	if err := s.Ledger.Restore(k, s.Now); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Ledger.Restore(k, s.Now))
 	s.Resume(k)
 	s.ticks(1, time.Second)
 	var b strings.Builder
@@ -236,26 +232,19 @@ func TestFormats(t *testing.T) {
 			}
 		},
 	} {
-		b, err := os.ReadFile(filepath.Join("testdata", "format2", name+".txt"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(os.ReadFile(filepath.Join("testdata", "format2", name+".txt")))(t)
 		want := strings.Split(string(b), "\n")
 		t.Run("of format 2 "+name, func(t *testing.T) {
 			s := newSaga(t)
 			s.play()
 			k := s.read(t, filepath.Join("testdata", "format2", name))
-			if diff := cmp.Diff(want, strings.Split(s.account(t, k), "\n")); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			expect.Equal(t, "", want, strings.Split(s.account(t, k), "\n"))
 		})
 		t.Run("of this format "+name, func(t *testing.T) {
 			s, k := newSaga(t), ledger.Kept{}
 			write(s, &k)
 			s.play()
-			if diff := cmp.Diff(want, strings.Split(s.account(t, k), "\n")); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			expect.Equal(t, "", want, strings.Split(s.account(t, k), "\n"))
 		})
 	}
 }

@@ -148,18 +148,23 @@ func TestHoldsThatAreKnownLate(t *testing.T) {
 				if corrections != tc.corrections {
 					t.Errorf("%d corrections, want %d", corrections, tc.corrections)
 				}
-				x, rest := exportertest.Scrape(t, exportertest.Whole(s)), 30.
+				rest, want := 30., map[[2]string]float64{}
 				for claim, joules := range tc.joules {
 					rest -= joules
 					for _, of := range [][2]string{{"dra_claim_", "resourceclaim_name="}, {"dra_pod_", "pod=pod-"}} {
-						want := map[[2]string]float64{{of[0] + "energy_joules_total", of[1] + claim}: joules}
+						want[[2]string{of[0] + "energy_joules_total", of[1] + claim}] = joules
 						if len(tc.joules) == 1 {
 							want[[2]string{of[0] + "allocated_seconds_total", of[1] + claim}] = joules / 10
 						}
-						expect(t, x, want)
 					}
 				}
-				expect(t, x, map[[2]string]float64{{"dra_device_unattributed_energy_joules_total", "device=gpu-0"}: rest})
+				want[[2]string{"dra_device_unattributed_energy_joules_total", "device=gpu-0"}] = rest
+				x := exportertest.Scrape(t, exportertest.Whole(s))
+				for key, v := range want {
+					if got := x.One(t, key[0], key[1]); math.Abs(got-v) > 1e-9 {
+						t.Errorf("%s{%s} is %v, want %v", key[0], key[1], got, v)
+					}
+				}
 			})
 		}
 	}
@@ -189,15 +194,5 @@ func TestHoldOfTwoContainers(t *testing.T) {
 	slices.Sort(periods)
 	if want := []string{"uid-1 200ms 400ms", "uid-2 600ms 800ms"}; !slices.Equal(periods, want) {
 		t.Errorf("periods %q, want %q", periods, want)
-	}
-}
-
-// expect checks values of series, by family and one label as name=value.
-func expect(t *testing.T, x exportertest.Scraped, want map[[2]string]float64) {
-	t.Helper()
-	for key, v := range want {
-		if got := x.One(t, key[0], key[1]); math.Abs(got-v) > 1e-9 {
-			t.Errorf("%s{%s} is %v, want %v", key[0], key[1], got, v)
-		}
 	}
 }

@@ -176,8 +176,10 @@ func (l *Ledger) save(b []byte, clock func(time.Time) int64, whole bool) []byte 
 		w.device(d)
 	}
 	for _, book := range [2]*accountBook{&l.claims, &l.pods} {
-		for a := range book.all() {
-			w.accountAndSums(a, book)
+		for _, l := range book.accounts {
+			for i := range l.accounts {
+				w.accountAndSums(l, i, book)
+			}
 		}
 		for key, c := range book.distributions {
 			w.distributions(key, c)
@@ -218,7 +220,7 @@ func (l *Ledger) Evict(s *book.Snapshot, drop func(h *book.Holder, pod bool, unt
 			break
 		}
 		dropped = true
-		for a := range c.book.accounts[*c.row.HolderKey].andEarlier() {
+		for _, a := range c.book.accounts[*c.row.HolderKey].accounts {
 			if !c.book.ofPods {
 				l.closing.closeDropped(a)
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // lifeStory plays the life of a claim, in seconds since the start of the ledger: it is allocated at
@@ -170,9 +171,7 @@ func TestLifeUnknown(t *testing.T) {
 			s.Now = sec(float64(tc.first))
 			s.play(tc.first, 70)
 			closed := slices.DeleteFunc(s.closed, func(c book.Closed) bool { return c.Name != "claim" })
-			if diff := cmp.Diff(tc.want, seconds(book.LifeOf(closed))); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			expect.Equal(t, "", tc.want, seconds(book.LifeOf(closed)))
 		})
 	}
 }
@@ -217,9 +216,7 @@ func TestLifeOfSeveral(t *testing.T) {
 	got := book.LifeOf([]book.Closed{{Life: one}, {Life: two}, {Life: idle}})
 	want := one
 	want.Prepared, want.FirstActive, want.Unprepared = sec(7), sec(8), time.Time{}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	expect.Equal(t, "", want, got)
 }
 
 // A receipt has what was charged for the first time in the tick in which it is made.

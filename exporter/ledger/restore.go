@@ -459,25 +459,17 @@ func (d *deviceBook) resume(ended, now time.Time, alone bool) {
 
 // chain adds the accounts to the books, with the newest account of each name first.
 func (r *restorer) chain() error {
-	later := map[*account]bool{} // have a successor
-	for number, a := range r.accounts {
-		if a.earlier = r.accounts[r.Accounts[number].Earlier]; a.earlier != nil {
-			later[a.earlier] = true
-		}
+	later := map[uint32]bool{} // have a successor
+	for _, s := range r.Accounts {
+		later[s.Earlier] = true
 	}
 	for number, a := range r.accounts {
 		of := &r.ledger.claims
 		if r.Accounts[number].OfPod {
 			of = &r.ledger.pods
 		}
-		if m := r.Accounts[number].Released; m != nil {
-			of.released[a.key] = &book.Amounts{
-				Born: stamped(m.Born), Shown: stamped(m.Shown), Values: r.values(m.Values), Allocated: m.Allocated,
-				Share: m.Share, Used: m.Used,
-			}
-		}
-		if !later[a] {
-			of.accounts[a.key] = a
+		if !later[number] {
+			of.accounts[a.key] = r.lineage(number)
 		}
 		if of.fits && a.key.Name != "" {
 			a.resumeFit()
@@ -485,6 +477,23 @@ func (r *restorer) chain() error {
 		of.distributions.enter(a)
 	}
 	return nil
+}
+
+// lineage returns the accounts of a name, of which the newest has a number.
+func (r *restorer) lineage(number uint32) *lineage {
+	l, released := &lineage{}, (*saved.Amounts)(nil)
+	for r.accounts[number] != nil {
+		l.accounts, released = append(l.accounts, r.accounts[number]), r.Accounts[number].Released
+		number = r.Accounts[number].Earlier
+	}
+	slices.Reverse(l.accounts)
+	if m := released; m != nil {
+		l.released = &book.Amounts{
+			Born: stamped(m.Born), Shown: stamped(m.Shown), Values: r.values(m.Values), Allocated: m.Allocated,
+			Share: m.Share, Used: m.Used,
+		}
+	}
+	return l
 }
 
 // distribution restores the distribution of a claim. The claim's accounts must exist.

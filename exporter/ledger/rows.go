@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"slices"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -163,20 +164,20 @@ func (b *accountBook) rows(tick uint64, now time.Time, retention time.Duration) 
 	accounts := b.sorted()
 	out := rows{newest: make([]book.Holder, 0, len(accounts))}
 	n := 0
-	for _, newest := range accounts {
-		for a := newest; a != nil; a = a.earlier {
+	for _, l := range accounts {
+		for _, a := range l.accounts {
 			n += len(a.totals) + len(a.witnessed) + a.device.gauges
 		}
 	}
 	w := rowWriter{
 		slab: make([]book.Value, 0, n), distributions: make([]book.Distribution, 0, b.distributions.number()), tick: tick,
 	}
-	for _, newest := range accounts {
+	for _, l := range accounts {
 		shown, to := false, &out.newest
-		if newest.key.Name == "" {
+		if l.accounts[0].key.Name == "" {
 			to = &out.plugins
 		}
-		for a := newest; a != nil; a = a.earlier {
+		for i, a := range slices.Backward(l.accounts) {
 			switch {
 			case !a.exported(now, retention):
 			case a.youth.young:
@@ -186,7 +187,7 @@ func (b *accountBook) rows(tick uint64, now time.Time, retention time.Duration) 
 			default:
 				shown = true
 				*to = append(*to, w.row(a))
-				w.complete(b, &(*to)[len(*to)-1], a)
+				w.complete(&(*to)[len(*to)-1], l, i)
 			}
 		}
 	}
@@ -218,11 +219,12 @@ func (w *rowWriter) row(a *account) book.Holder {
 	return h
 }
 
-// complete adds the metrics of the name to the row of the name's newest account.
-func (w *rowWriter) complete(b *accountBook, h *book.Holder, a *account) {
-	if before := b.before(a); before != nil {
+// complete adds the metrics of the name to the row of its newest exported account, the i-th.
+func (w *rowWriter) complete(h *book.Holder, l *lineage, i int) {
+	a := l.accounts[i]
+	if before := l.before(i); before != nil {
 		h.Named = plus(&h.Amounts, before, a)
-		for e := range a.earlier.andEarlier() { // a pod that was replaced may still run
+		for _, e := range slices.Backward(l.accounts[:i]) { // a pod that was replaced may still run
 			if e.ended.IsZero() && !e.youth.young {
 				e.addGauges(h.Named, w.tick)
 			}

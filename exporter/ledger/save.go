@@ -215,7 +215,8 @@ func (w *saver) periods(d *deviceBook) {
 	w.Put(saved.KindPeriods, &d.object, r)
 }
 
-func (w *saver) accountAndSums(a *account, of *accountBook) {
+func (w *saver) accountAndSums(l *lineage, i int, of *accountBook) {
+	a := l.accounts[i]
 	if a.dropped {
 		return
 	}
@@ -224,7 +225,7 @@ func (w *saver) accountAndSums(a *account, of *accountBook) {
 	}
 	number := w.Number(&a.written.object)
 	if w.Whole() || !a.written.current {
-		w.account(a, of)
+		w.account(l, i, of)
 	}
 	w.Put(saved.KindSums, &a.written.object, w.sumsOf(a))
 	if a.ofClaim.fit != nil && (w.Whole() || a.ofClaim.fit.due || (w.turn+uint64(number))%seldom == 0) {
@@ -235,7 +236,8 @@ func (w *saver) accountAndSums(a *account, of *accountBook) {
 	}
 }
 
-func (w *saver) account(a *account, of *accountBook) {
+func (w *saver) account(l *lineage, i int, of *accountBook) {
+	a := l.accounts[i]
 	over := a.ofClaim.closed && (a.ofClaim.closedBefore || w.turn-a.written.closedAt >= closingTurns)
 	if over {
 		a.ofClaim.users = nil
@@ -264,9 +266,9 @@ func (w *saver) account(a *account, of *accountBook) {
 	for _, u := range a.ofClaim.users {
 		r.Users = append(r.Users, saved.User{Name: u.Name, UID: u.UID})
 	}
-	if a.earlier != nil {
-		r.Earlier = w.Number(&a.earlier.written.object)
-	} else if m := of.released[a.key]; m != nil {
+	if i > 0 {
+		r.Earlier = w.Number(&l.accounts[i-1].written.object)
+	} else if m := l.released; m != nil {
 		r.Released = &saved.Amounts{
 			Born: stamp(m.Born), Shown: stamp(m.Shown), Values: w.values(nil, m.Values), Allocated: m.Allocated,
 			Share: m.Share, Used: m.Used,

@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // TestStates has a device for each state in a snapshot, and for each rule of precedence.
@@ -104,10 +105,7 @@ func TestStates(t *testing.T) {
 
 // TestStatesAreDocumented checks the table of states in exporter/MEANING.md.
 func TestStatesAreDocumented(t *testing.T) {
-	readme, err := os.ReadFile("../MEANING.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := must.Get(os.ReadFile("../MEANING.md"))(t)
 	var rows []string
 	for _, s := range book.States() {
 		if s.Meaning() == "" {

@@ -20,6 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // sample is the use of a pod's GPU at a time in seconds. A value of -1 is unknown.
@@ -62,20 +63,11 @@ func recordedPods(t *testing.T) map[string][]sample {
 // eachRow calls do for each row of a recording.
 func eachRow(t *testing.T, file string, do func(pod string, at, value float64)) {
 	t.Helper()
-	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.Open(file))(t)
 	defer func() { _ = f.Close() }()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	z := must.Get(gzip.NewReader(f))(t)
 	rows := csv.NewReader(z)
-	head, err := rows.Read()
-	if err != nil {
-		t.Fatal(err)
-	}
+	head := must.Get(rows.Read())(t)
 	column := func(name string) int { return slices.Index(head, name) }
 	at, value, pod := column("timestamp_anon"), column("value"), column("container_ip")
 	for {

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"slices"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -38,8 +39,8 @@ func (b *accountBook) aggregate(now time.Time) {
 			b.remove(a)
 		}
 	}
-	for _, a := range b.accounts {
-		switch {
+	for _, l := range b.accounts {
+		switch a := l.newest(); {
 		case !a.youth.aggregated:
 		case len(a.youth.members) > 0:
 			a.setEnd(time.Time{})
@@ -60,7 +61,7 @@ func (b *accountBook) workloadOf(a *account, now time.Time) *account {
 	name := book.AggregatedName(meta)
 	if a.youth.workload == nil || a.youth.workload.dropped || a.youth.workload.key.Name != name {
 		key := book.HolderKey{Namespace: a.key.Namespace, Name: name, Device: a.key.Device}
-		w := b.accounts[key]
+		w := b.accounts[key].newest()
 		if w == nil {
 			w = b.begin(a.device, key, a.born, now)
 		}
@@ -80,8 +81,8 @@ func (b *accountBook) workloadOf(a *account, now time.Time) *account {
 // youngOnes returns the young accounts sorted by name and device, the newest of each first.
 func (b *accountBook) youngOnes() []*account {
 	var out []*account
-	for _, newest := range b.sorted() {
-		for a := range newest.andEarlier() {
+	for _, l := range b.sorted() {
+		for _, a := range slices.Backward(l.accounts) {
 			if a.youth.young {
 				out = append(out, a)
 			}

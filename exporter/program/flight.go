@@ -63,12 +63,9 @@ func (f flight) sink() exporter.Recorder {
 	return f.recording
 }
 
-// run makes charts of incidents, and writes documents and events, until ctx ends.
+// run writes documents and events until ctx ends.
 func (f flight) run(ctx context.Context) {
 	var writing sync.WaitGroup
-	if f.Recorder != nil {
-		writing.Go(func() { f.Run(ctx) })
-	}
 	if f.documents != nil {
 		writing.Go(func() { f.documents.Run(ctx) })
 	}

@@ -2,113 +2,52 @@ package recorder
 
 import (
 	"context"
-	"iter"
 	"slices"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// charts passes charts of incidents from the worker that makes them to the recorder.
-type charts struct {
-	wanted  chan struct{} // has a value when charts may be due
-	results chan charted
-	made    map[string]bool // by the ID of the incident: it is complete; used by the worker only
-}
-
-// charted is a finished chart of an incident.
-type charted struct {
-	id    string
-	chart *Chart
-}
-
-func newCharts() charts {
-	return charts{
-		wanted: make(chan struct{}, 1), results: make(chan charted, 2*MaxIncidents), made: map[string]bool{},
-	}
-}
-
-// request wakes the worker, without waiting.
-func (c *charts) request() {
-	select {
-	case c.wanted <- struct{}{}:
-	default:
-	}
-}
-
-// take returns the charts made since the last call.
-func (c *charts) take() iter.Seq2[string, *Chart] {
-	return func(yield func(string, *Chart) bool) {
-		for {
-			select {
-			case done := <-c.results:
-				if !yield(done.id, done.chart) {
-					return
-				}
-			default:
-				return
-			}
-		}
-	}
-}
-
-// Run makes and completes the charts of incidents until ctx ends.
-func (r *Recorder) Run(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-r.charts.wanted:
-		}
-		r.MakeCharts(ctx)
-	}
-}
-
-// MakeCharts makes the charts that are due: each is made soon after the detection, so that it is
-// stored, and when it is complete; that of a suspected one once. It is not safe for concurrent use.
-func (r *Recorder) MakeCharts(ctx context.Context) {
-	p := r.published.Load()
-	before := r.charts.made
-	r.charts.made = map[string]bool{}
-	for _, i := range slices.Concat(p.incidents, p.suspected) {
-		complete := !p.at.Before(i.Detected.Add(evidence))
-		made, once := before[i.ID]
-		if !p.isGrowing(i) && !slices.Contains(p.suspected, i) || made || once && !complete {
-			r.charts.made[i.ID] = made
-			continue
-		}
-		if err := enter(ctx, r.turns, struct{}{}); err != nil {
+// drawNext makes the chart of one incident that needs one: soon after the detection, so that it is
+// stored, and again when all of the recorded time is over. Of a suspected incident, it is made
+// once. One chart takes a small part of a tick, and there are enough ticks.
+func (r *Recorder) drawNext(now time.Time) {
+	for n, i := range r.incidents {
+		end := i.Detected.Add(evidence)
+		due := i.drawn.IsZero() || i.drawn.Before(end) && !now.Before(end)
+		if due && r.ring.isGrowing(i, now) {
+			r.replace(n, r.draw(i, now))
 			return
 		}
-		chart, err := p.chartOf(ctx, i)
-		<-r.turns
-		if err != nil || enter(ctx, r.charts.results, charted{i.ID, chart}) != nil {
-			return // ctx has ended
+	}
+	for n, i := range r.suspected {
+		if i.drawn.IsZero() {
+			r.suspected[n] = r.draw(i, now)
+			return
 		}
-		r.charts.made[i.ID] = complete
 	}
 }
 
-// enter puts a value into a channel, unless ctx ends before.
-func enter[T any](ctx context.Context, c chan<- T, v T) error {
-	select {
-	case c <- v:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+// draw returns an incident with its chart so far.
+func (r *Recorder) draw(i *Incident, now time.Time) *Incident {
+	of := *i
+	of.drawn = now
+	if chart, err := r.ring.chartOf(context.Background(), i); err == nil { // it fails only when a context ends
+		of.Chart = chart
 	}
+	return &of
 }
 
 // isGrowing reports whether the tape may have more of an incident than its chart, and all that the
 // chart has.
-func (p *publication) isGrowing(i *Incident) bool {
-	begins := p.begins()
+func (r *tape) isGrowing(i *Incident, now time.Time) bool {
+	begins := r.begins()
 	has := i.Chart == nil || len(i.Chart.Times) == 0 || !begins.After(i.Chart.Times[0].Add(time.Millisecond))
-	return has && !begins.IsZero() && p.at.Sub(i.Detected) < 2*evidence
+	return has && !begins.IsZero() && now.Sub(i.Detected) < 2*evidence
 }
 
 // chartOf returns what the tape has of an incident.
-func (p *publication) chartOf(ctx context.Context, i *Incident) (*Chart, error) {
+func (r *tape) chartOf(ctx context.Context, i *Incident) (*Chart, error) {
 	devices := map[driver.ID]bool{i.Device: true}
 	for _, h := range i.Holders {
 		devices[h.ID] = true
@@ -116,11 +55,11 @@ func (p *publication) chartOf(ctx context.Context, i *Incident) (*Chart, error) 
 	if i.parent != "" {
 		devices[driver.ID{Driver: i.Device.Driver, Pool: i.Device.Pool, Device: i.parent}] = true
 	}
-	c := p.cut(i.Onset.Add(-evidence), i.Detected.Add(evidence), func(o *Owner) bool { return devices[o.Device] })
+	c := r.cut(i.Onset.Add(-evidence), i.Detected.Add(evidence), func(o *Owner) bool { return devices[o.Device] })
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return chart(ctx, c, orderForIncident(c.lines(), i), maxEvidence, p.catalogue)
+	return chart(ctx, c, orderForIncident(c.lines(), i), maxEvidence, r.catalogue)
 }
 
 // orderForIncident moves the series of the device and of hit holders to the front.

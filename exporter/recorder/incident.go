@@ -158,7 +158,8 @@ type Incident struct {
 	// requested by its ID.
 	Chart *Chart `json:"recording,omitempty"`
 
-	parent string // of the device; "": it is not a partition
+	parent string    // of the device; "": it is not a partition
+	drawn  time.Time // when the chart was last made; the zero time: never by this process
 }
 
 const (

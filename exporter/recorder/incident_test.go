@@ -36,7 +36,6 @@ func (s *story) pass(seconds int) []*recorder.Incident {
 	for range seconds {
 		s.Pass(time.Second)
 		news := s.Record(s.Last.Snapshot)
-		s.MakeCharts(s.Context())
 		s.news = append(s.news, news)
 		opened = append(opened, news.Opened...)
 	}

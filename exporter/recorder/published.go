@@ -17,20 +17,15 @@ type publication struct {
 	at, recorded time.Time // times of the snapshot, and of the last one on the tape
 	timeline     *timeline.Timeline
 	incidents    []*Incident // in the order of their detection
-	suspected    []*Incident
-	receipts     []*Receipt // ordered by time
+	receipts     []*Receipt  // ordered by time
 }
 
 // publish makes the recorder's state visible to readers.
 func (r *Recorder) publish(at time.Time) {
-	p := &publication{
-		tape: r.ring.tape, at: at, recorded: r.ring.before, timeline: r.timeline,
-		incidents: r.incidents, suspected: r.suspected, receipts: r.receipts,
-	}
-	r.published.Store(p)
-	if slices.ContainsFunc(p.incidents, p.isGrowing) || len(p.suspected) > 0 {
-		r.charts.request()
-	}
+	r.published.Store(&publication{
+		tape: r.ring.tape, at: at, recorded: r.ring.before, timeline: r.timeline, incidents: r.incidents,
+		receipts: r.receipts,
+	})
 }
 
 // Receipts returns the receipts of ended claims, the newest first.
@@ -55,7 +50,7 @@ func (r *Recorder) Incident(ctx context.Context, id string) (*Incident, error) {
 		return nil, nil
 	}
 	i := p.incidents[n]
-	if !p.isGrowing(i) {
+	if !p.isGrowing(i, p.at) {
 		return i, nil
 	}
 	now := *i

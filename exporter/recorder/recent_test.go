@@ -66,4 +66,6 @@ func TestRecent(t *testing.T) {
 	expect.That(t, old.Quantity == driver.Power && old.Values[7] == 70, "one without utilization is %+v", old)
 	nic := of("nic")
 	expect.That(t, nic.Quantity == driver.IOBytes && math.Abs(nic.Traffic-6000) <= 1, "the NIC is %+v", nic)
+	want := map[Owner]float64{{Kind: OfDevice, Device: ids["nic"]}: of("nic").Traffic}
+	expect.Equal(t, "traffic", want, r.Traffic())
 }

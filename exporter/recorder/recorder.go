@@ -77,8 +77,6 @@ type Recorder struct {
 	kept      []byte // the last output of AppendState
 
 	published atomic.Pointer[publication]
-	charts    charts
-	turns     chan struct{}
 }
 
 // New returns an empty recorder.
@@ -89,15 +87,10 @@ func New(config Config) *Recorder {
 		stalls: newStalls(&config), ring: newRing(config.Keep, config.Bytes),
 		absent:  map[string]time.Time{},
 		changed: map[string]bool{}, stored: map[string]time.Time{},
-		charts: newCharts(), turns: make(chan struct{}, 1),
 	}
 	r.publish(time.Time{})
 	return r
 }
-
-// Turns returns a channel with room for one value, which it has while the chart of an incident is
-// made. Everything made for readers shares it, and so takes one processor at most.
-func (r *Recorder) Turns() chan struct{} { return r.turns }
 
 // Judge returns the judge of stalled claims, so that its state can be kept and restored. It must be
 // used by the goroutine that calls Record.
@@ -116,7 +109,6 @@ func (r *Recorder) Record(s *book.Snapshot) News {
 		happened = append(happened, r.stall(stalled, s)...)
 	}
 	news := News{Stalled: stalled}
-	r.grow()
 	for i := range happened {
 		incident, isNew := r.open(&happened[i], s)
 		switch {
@@ -126,6 +118,7 @@ func (r *Recorder) Record(s *book.Snapshot) News {
 			news.Repeated = append(news.Repeated, Repeated{incident, happened[i].count})
 		}
 	}
+	r.drawNext(s.Time)
 	news.Ended = r.resolve(s)
 	news.Open = r.openOf(s)
 	news.Changed = r.toStore(news.Ended, s.Time)
@@ -212,24 +205,6 @@ func (r *Recorder) toStore(ended []*Incident, now time.Time) []*Incident {
 	maps.DeleteFunc(r.changed, func(id string, _ bool) bool { return !known(id) })
 	maps.DeleteFunc(r.stored, func(id string, _ time.Time) bool { return !known(id) })
 	return out
-}
-
-// grow adds new charts to incidents.
-func (r *Recorder) grow() {
-	for id, chart := range r.charts.take() {
-		has := func(i *Incident) bool { return i.ID == id }
-		if n := slices.IndexFunc(r.suspected, has); n >= 0 {
-			of := *r.suspected[n]
-			of.Chart = chart
-			r.suspected = slices.Clone(r.suspected)
-			r.suspected[n] = &of
-		}
-		if n := slices.IndexFunc(r.incidents, has); n >= 0 { // otherwise it was removed
-			of := *r.incidents[n]
-			of.Chart = chart
-			r.replace(n, &of)
-		}
-	}
 }
 
 // receipt adds the receipt of a claim.

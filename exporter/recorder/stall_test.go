@@ -298,7 +298,6 @@ func TestCourseOfStall(t *testing.T) {
 					cpu++
 				}
 				news := r.Record(n.snapshot(does))
-				r.MakeCharts(t.Context())
 				opened, ended = append(opened, news.Opened...), append(ended, news.Ended...)
 				if len(opened) == 1 && len(ended) == 0 && (len(news.Open) == 1) != (len(n.claims) == 1) {
 					t.Fatalf("at %v the open incidents of claims are %v", at, news.Open)

@@ -75,6 +75,7 @@ type answer struct {
 	turn    chan struct{} // has a value while a request makes the answer
 	made    bool          // or making it failed; guarded by turn
 	body    []byte        // compressed; nil: it could not be made
+	tag     string        // entity tag of a document; "": of metrics
 	status  int
 	size    int // uncompressed, in bytes
 	parts   []exposition.Part
@@ -107,8 +108,11 @@ func (a *answers) serve(w http.ResponseWriter, r *http.Request, name string, nam
 		respond(w, http.StatusInternalServerError, "the answer could not be made\n")
 		return
 	}
-	a.read(found, controller)
 	w.Header().Add("Vary", "Accept-Encoding")
+	if found.tag != "" && found.status == http.StatusOK && Tagged(w, r, found.tag) {
+		return
+	}
+	a.read(found, controller)
 	if names != nil || !AcceptsGzip(r.Header) {
 		found.decompress(r.Context(), w, names, a.turns, a.giveWay)
 		return
@@ -283,6 +287,9 @@ func (a *answers) make(ctx context.Context, found *answer, name string, do maker
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	found.body, found.size, found.parts = body.Bytes(), all.n, parts
+	if parts == nil {
+		found.tag = TagOf(found.body)
+	}
 	a.bytes += cap(found.body)
 	a.makeRoom()
 }

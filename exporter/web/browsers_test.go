@@ -13,6 +13,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
@@ -109,15 +110,24 @@ func TestSwitchedOff(t *testing.T) {
 	}
 }
 
-// While something is made for readers, such as the chart of an incident, no other answer is made
-// for them; metrics and probes do not wait.
+// While something is made for readers, no other answer is made for them; metrics and probes do not
+// wait.
 func TestReadersTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := receiptNode(t)
 		c.Metrics = exposition.New(prometheus.NewRegistry(), c.Latest, exposition.Config{})
-		handler, turns := NewHandler(c), c.Recorder.Turns()
-		turns <- struct{}{}
+		held := make(chan struct{})
+		c.Sources = func() []present.Source { // a part of the summary
+			<-held
+			return nil
+		}
+		handler := NewHandler(c)
 		var asking sync.WaitGroup
+		asking.Go(func() {
+			r := httptest.NewRequest(http.MethodGet, "http://10.0.0.7/api/v1/summary", http.NoBody)
+			handler.ServeHTTP(httptest.NewRecorder(), r)
+		})
+		synctest.Wait()
 		answered := map[string]int{}
 		var mu sync.Mutex
 		for _, route := range Routes(c.MetricsPath) {
@@ -139,7 +149,7 @@ func TestReadersTakeTurns(t *testing.T) {
 		want := map[string]int{c.MetricsPath: http.StatusOK, "/healthz": http.StatusOK, "/readyz": http.StatusOK}
 		expect.Equal(t, "answered meanwhile", want, answered)
 		mu.Unlock()
-		<-turns
+		close(held)
 		asking.Wait()
 		for path, status := range answered {
 			expect.That(t, status == http.StatusOK, "%s: status %d", path, status)
@@ -180,9 +190,8 @@ func TestReadersInFlight(t *testing.T) {
 		}
 		close(hold)
 		asking.Wait()
-		if got := ask("/page/rows"); got != http.StatusOK || refused != 2 {
-			t.Errorf("afterwards status %d, %d refused", got, refused)
-		}
+		got := ask("/page/rows")
+		expect.That(t, got == http.StatusOK && refused == 2, "afterwards status %d, %d refused", got, refused)
 		time.Sleep(2 * freshFor) // until the answers are dropped
 	})
 }

@@ -50,17 +50,17 @@ func (c Config) incidents(query url.Values) (any, finder, error) {
 		}
 		of.since = since
 	}
-	return of, func(ctx context.Context) (document, error) {
-		report := present.IncidentsReport{Node: c.Node, Incidents: []*recorder.Incident{}}
+	return of, func(ctx context.Context) (report, error) {
+		out := present.IncidentsReport{Node: c.Node, Incidents: []*recorder.Incident{}}
 		if of.id == "" {
-			report.Incidents, report.Next = of.choose(c.Recorder.Incidents())
-			return report, nil
+			out.Incidents, out.Next = of.choose(c.Recorder.Incidents())
+			return out, nil
 		}
 		one, err := c.Recorder.Incident(ctx, of.id)
 		if one != nil {
-			report.Incidents = append(report.Incidents, one)
+			out.Incidents = append(out.Incidents, one)
 		}
-		return report, err
+		return out, err
 	}, nil
 }
 

@@ -11,7 +11,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -30,17 +29,15 @@ const underPage = "/page/"
 // claim. It is safe for concurrent use.
 type pages struct {
 	Config
-	documents, recordings *answers
-	templates             *template.Template
+	templates *template.Template
 
 	mu   sync.Mutex
 	of   *exposition.Snapshot // the snapshot of view; nil: none
 	view *present.Page
 }
 
-func newPages(c Config, documents, recordings *answers) *pages {
-	templates := template.Must(template.ParseFS(pageFiles, "page/*.html")) // a test executes them all
-	return &pages{Config: c, documents: documents, recordings: recordings, templates: templates}
+func newPages(c Config) *pages {
+	return &pages{Config: c, templates: template.Must(template.ParseFS(pageFiles, "page/*.html"))} // a test executes them all
 }
 
 // Assets returns handlers of the page's script and style, by path.
@@ -66,12 +63,6 @@ func asset(name, kind string) http.HandlerFunc {
 	}
 }
 
-// unchanged answers a client that already has the document of a snapshot with status 304, and
-// returns true. For others it sets the header that such a request needs.
-func unchanged(w http.ResponseWriter, r *http.Request, s *exposition.Snapshot) bool {
-	return Tagged(w, r, `W/"`+strconv.FormatInt(s.Time.UnixNano(), 36)+`"`)
-}
-
 // viewOf returns the view of a snapshot. It is made once for all requests within a second.
 func (p *pages) viewOf(s *exposition.Snapshot) *present.Page {
 	p.mu.Lock()
@@ -92,82 +83,42 @@ func (p *pages) forget(s *exposition.Snapshot) {
 	}
 }
 
-func (p *pages) serveHTML(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	if s := p.Latest(); s != nil && unchanged(w, r, s) {
-		return
-	}
-	p.documents.serve(w, r, "text/html", nil, func(_ context.Context, to io.Writer) ([]exposition.Part, error) {
-		return nil, p.write(to, "page.html", p.page())
-	})
-}
-
 // page is the input of page.html.
 type page struct {
 	Node, Version, MetricsPath string
 	*present.Page              // nil: no snapshot yet
 }
 
-func (p *pages) page() page {
+// writePage writes the page of a snapshot; nil: there is none yet.
+func (p *pages) writePage(_ context.Context, to io.Writer, s *exposition.Snapshot) error {
 	out := page{Node: p.Node, Version: p.Version, MetricsPath: strings.TrimPrefix(p.MetricsPath, "/")}
-	if s := p.Latest(); s != nil {
+	if s != nil {
 		out.Page = p.viewOf(s)
 	}
-	return out
+	return p.templates.ExecuteTemplate(to, "page.html", out)
 }
 
 // Ready reports whether there is a snapshot.
 func (p page) Ready() bool { return p.Page != nil }
 
-func (p *pages) write(to io.Writer, name string, content any) error {
-	if err := p.templates.ExecuteTemplate(to, name, content); err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
-	}
-	return nil
+func (p *pages) writeRows(_ context.Context, to io.Writer, s *exposition.Snapshot) error {
+	return json.NewEncoder(to).Encode(p.viewOf(s))
 }
 
-func (p *pages) serveRows(w http.ResponseWriter, r *http.Request) {
-	s := p.Latest()
-	if s == nil {
-		respond(w, http.StatusServiceUnavailable, "no snapshot yet\n")
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	if unchanged(w, r, s) {
-		return
-	}
-	p.documents.serve(w, r, "rows", nil, func(_ context.Context, to io.Writer) ([]exposition.Part, error) {
-		if err := json.NewEncoder(to).Encode(p.viewOf(s)); err != nil {
-			return nil, fmt.Errorf("encode rows: %w", err)
+// detail reads ?device=NAME, ?device=DRIVER/POOL/NAME, ?claim=NAMESPACE/NAME, ?pod=NAMESPACE/NAME
+// and ?incident=ID.
+func (p *pages) detail(query url.Values) (any, writer, error) {
+	of := subjectOf(query)
+	return of, func(ctx context.Context, to io.Writer, s *exposition.Snapshot) error {
+		d, err := p.viewOf(s).Detail(ctx, of)
+		if err == nil {
+			err = p.templates.ExecuteTemplate(to, "detail.html", d)
 		}
-		return nil, nil
-	})
-}
-
-// serveDetail answers with a page for ?device=NAME, ?device=DRIVER/POOL/NAME,
-// ?claim=NAMESPACE/NAME, ?pod=NAMESPACE/NAME and ?incident=ID.
-func (p *pages) serveDetail(w http.ResponseWriter, r *http.Request) {
-	s := p.Latest()
-	if s == nil {
-		respond(w, http.StatusServiceUnavailable, "no snapshot yet\n")
-		return
-	}
-	of := subjectOf(r.URL.Query())
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	if unchanged(w, r, s) {
-		return
-	}
-	p.recordings.serve(w, r, fmt.Sprintf("%s?%+v", r.URL.Path, of), nil,
-		func(ctx context.Context, to io.Writer) ([]exposition.Part, error) {
-			d, err := p.viewOf(s).Detail(ctx, of)
-			if err == nil {
-				err = p.write(to, "detail.html", d)
-			}
-			if err == nil && len(d.Sections) == 0 {
-				err = status(http.StatusNotFound)
-			}
-			return nil, err
-		})
+		if err == nil && len(d.Sections) == 0 {
+			err = status(http.StatusNotFound)
+		}
+		return err
+	}, nil
 }
 
 func subjectOf(query url.Values) present.Subject {

@@ -61,8 +61,7 @@ func TestUnchanged(t *testing.T) {
 	get := func(path, tag string) (int, string, string) {
 		r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, http.NoBody))(t)
 		r.Header.Set("If-None-Match", tag)
-		response, err := http.DefaultClient.Do(r)
-		must.Do(t, err)
+		response := must.Get(http.DefaultClient.Do(r))(t)
 		defer response.Body.Close()
 		return response.StatusCode, response.Header.Get("Etag"), response.Header.Get("Content-Type")
 	}
@@ -76,10 +75,7 @@ func TestUnchanged(t *testing.T) {
 		s := *latest
 		s.Time = s.Time.Add(time.Second)
 		latest = &s
-		want := http.StatusNotModified
-		if changes {
-			want = http.StatusOK
-		}
+		want := map[bool]int{true: http.StatusOK, false: http.StatusNotModified}[changes]
 		if status, _, _ := get(path, tag); status != want {
 			t.Errorf("%s: status %d after another snapshot, want %d", path, status, want)
 		}

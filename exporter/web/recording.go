@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -16,42 +15,26 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
-// noRecorder is the answer if there is no flight recorder.
-const noRecorder = "the flight recorder is off (--no-recorder)\n"
+// report writes itself as JSON.
+type report interface{ Write(w io.Writer) error }
 
-// document writes itself as JSON.
-type document interface{ Write(w io.Writer) error }
+// finder returns a report of the flight recorder.
+type finder func(ctx context.Context) (report, error)
 
-// finder returns the requested document.
-type finder func(ctx context.Context) (document, error)
-
-// serveRecording returns the handler of a path of the flight recorder. parse reads the query, and
-// returns a key that identifies the document within the path.
-func serveRecording(
-	c Config, shared *answers, parse func(url.Values) (key any, find finder, err error),
-) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
+// recorded returns the parser of a path of the flight recorder.
+func (c Config) recorded(parse func(url.Values) (key any, find finder, err error)) parser {
+	return func(query url.Values) (any, writer, error) {
 		if c.Recorder == nil {
-			respond(w, http.StatusNotFound, noRecorder)
-			return
+			return nil, nil, errNoRecorder
 		}
-		key, find, err := parse(r.URL.Query())
-		if err != nil {
-			respond(w, http.StatusBadRequest, err.Error()+"\n")
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		if s := c.Latest(); s != nil && unchanged(w, r, s) {
-			return
-		}
-		name := fmt.Sprintf("%s?%+v", r.URL.Path, key)
-		shared.serve(w, r, name, nil, func(ctx context.Context, to io.Writer) ([]exposition.Part, error) {
+		key, find, err := parse(query)
+		return key, func(ctx context.Context, to io.Writer, _ *exposition.Snapshot) error {
 			found, err := find(ctx)
 			if err != nil {
-				return nil, fmt.Errorf("read what is recorded: %w", err)
+				return err
 			}
-			return nil, found.Write(to)
-		})
+			return found.Write(to)
+		}, err
 	}
 }
 
@@ -85,7 +68,7 @@ func (c Config) history(query url.Values) (any, finder, error) {
 		}
 		of.After = int(after)
 	}
-	return of, func(ctx context.Context) (document, error) {
+	return of, func(ctx context.Context) (report, error) {
 		found, err := c.Recorder.History(ctx, of)
 		return present.HistoryReport{Node: c.Node, History: found}, err
 	}, nil
@@ -127,7 +110,7 @@ func newest[T any](all []T, before string, most int, cost func(T) (id string, n 
 // ?before is the ID of a receipt: only older ones are returned.
 func (c Config) receipts(query url.Values) (any, finder, error) {
 	claim, before := query.Get("claim"), query.Get("before")
-	return []string{claim, before}, func(context.Context) (document, error) {
+	return []string{claim, before}, func(context.Context) (report, error) {
 		all := c.Recorder.Receipts()
 		if claim != "" {
 			all = slices.DeleteFunc(all, func(r *recorder.Receipt) bool {

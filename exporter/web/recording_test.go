@@ -39,7 +39,6 @@ func recordedNode(t *testing.T) (string, *recorder.Recorder) {
 		h.Read(readings...)
 		h.Pass(time.Second)
 		r.Record(h.Last.Snapshot)
-		r.MakeCharts(t.Context())
 	}
 	server := httptest.NewServer(NewHandler(testConfig(h, r)))
 	t.Cleanup(server.Close)
@@ -186,8 +185,7 @@ func TestRecordingsAreShared(t *testing.T) {
 		for _, want := range []int{http.StatusOK, http.StatusNotModified} {
 			request := must.Get(http.NewRequestWithContext(t.Context(), http.MethodGet, url+path, http.NoBody))(t)
 			request.Header.Set("If-None-Match", tag)
-			response, err := http.DefaultClient.Do(request)
-			must.Do(t, err)
+			response := must.Get(http.DefaultClient.Do(request))(t)
 			_ = response.Body.Close()
 			tag = response.Header.Get("Etag")
 			expect.That(t, response.StatusCode == want && tag != "",
@@ -203,7 +201,9 @@ func TestStalledIsShown(t *testing.T) {
 	exportertest.Play(h)
 	for i := range h.Last.Claims {
 		if key := h.Last.Claims[i].HolderKey; key.Name == "ten" {
-			h.Last.Stalled = map[*book.HolderKey]stall.Verdict{key: {Stalled: []stall.Signal{stall.Power, stall.Memory}}}
+			h.Last.Stalled = map[*book.HolderKey]stall.Verdict{
+				key: {Stalled: []stall.Signal{stall.Power, stall.Memory}},
+			}
 		}
 	}
 	v := present.NewPage(h.Last, present.Config{QuietAfter: 30 * time.Second})

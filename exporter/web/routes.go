@@ -1,10 +1,12 @@
 package web
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/pprof"
+	"net/url"
 
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/present"
@@ -51,18 +53,15 @@ func (c Config) routes() []route {
 	// Answers other than scrapes are made and decompressed one at a time, so that a processor stays
 	// free for scrapes and for the sampler.
 	turns := make(chan struct{}, 1)
-	if c.Recorder != nil {
-		turns = c.Recorder.Turns()
-	}
 	documents := newAnswers(&c, 2, turns, turns)
 	recordings := newAnswers(&c, 4, turns, turns) // many different ones, because of queries
-	report := func(name string, write func(w io.Writer, s *exposition.Snapshot) error) http.HandlerFunc {
-		return func(w http.ResponseWriter, r *http.Request) { serveReport(w, r, c.Latest(), documents, name, write) }
+	snapshot := func(_ context.Context, w io.Writer, s *exposition.Snapshot) error {
+		return present.WriteReport(w, s, c.about())
 	}
-	snapshot := func(w io.Writer, s *exposition.Snapshot) error {
-		return present.WriteReport(w, s, c.Node, c.QuietAfter)
+	summary := func(_ context.Context, w io.Writer, s *exposition.Snapshot) error {
+		return json.NewEncoder(w).Encode(present.NewSummary(s, c.about()))
 	}
-	fit := func(w io.Writer, s *exposition.Snapshot) error {
+	fit := func(_ context.Context, w io.Writer, s *exposition.Snapshot) error {
 		return json.NewEncoder(w).Encode(present.NewFitReport(s, c.Node))
 	}
 	of := func(kind Kind, path, query string, handler http.Handler) route {
@@ -71,22 +70,28 @@ func (c Config) routes() []route {
 	profile := func(path, query string, handler http.HandlerFunc) route {
 		return route{Route{KindProfile, path, path + query}, handler}
 	}
-	p, assets := newPages(c, documents, recordings), Assets()
-	root := of(KindPage, "/", "", http.HandlerFunc(p.serveHTML))
+	api := func(path string, write writer) route {
+		return of(KindAPI, path, "", c.serve(document{typeJSON, documents, whole(write), false}))
+	}
+	recorded := func(path, query string, parse func(url.Values) (any, finder, error)) route {
+		return of(KindAPI, path, query, c.serve(document{typeJSON, recordings, c.recorded(parse), true}))
+	}
+	p, assets := newPages(c), Assets()
+	root := of(KindPage, "/", "", c.serve(document{typeHTML, documents, whole(p.writePage), true}))
 	root.Pattern = "GET /{$}"
 	return []route{
 		of(KindMetrics, c.MetricsPath, "", c.Scrapes.count(serveMetrics(c.Metrics, scrapes))),
 		of(KindProbe, "/healthz", "", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { probe(w, c) })),
 		of(KindProbe, "/readyz", "", http.HandlerFunc(c.ready)),
-		of(KindAPI, "/api/v1/snapshot", "", report("snapshot", snapshot)),
-		of(KindAPI, "/api/v1/summary", "", &summaries{Config: c, turns: turns}),
-		of(KindAPI, "/api/v1/fit", "", report("fit", fit)),
-		of(KindAPI, "/api/v1/history", "?device=gpu-0", serveRecording(c, recordings, c.history)),
-		of(KindAPI, "/api/v1/incidents", "", serveRecording(c, recordings, c.incidents)),
-		of(KindAPI, "/api/v1/receipts", "", serveRecording(c, recordings, c.receipts)),
+		api("/api/v1/snapshot", snapshot),
+		api("/api/v1/summary", summary),
+		api("/api/v1/fit", fit),
+		recorded("/api/v1/history", "?device=gpu-0", c.history),
+		recorded("/api/v1/incidents", "", c.incidents),
+		recorded("/api/v1/receipts", "", c.receipts),
 		root,
-		of(KindPage, underPage+"rows", "", http.HandlerFunc(p.serveRows)),
-		of(KindPage, underPage+"detail", "?device=gpu-0", http.HandlerFunc(p.serveDetail)),
+		of(KindPage, underPage+"rows", "", c.serve(document{typeJSON, documents, whole(p.writeRows), false})),
+		of(KindPage, underPage+"detail", "?device=gpu-0", c.serve(document{typeHTML, recordings, p.detail, false})),
 		of(KindPage, underPage+"script.js", "", assets[underPage+"script.js"]),
 		of(KindPage, underPage+"style.css", "", assets[underPage+"style.css"]),
 		profile("/debug/pprof/", "", pprof.Index),

@@ -144,27 +144,6 @@ func serveMetrics(metrics *exposition.Renderer, scrapes *answers) http.Handler {
 	})
 }
 
-// serveReport answers with a report of a snapshot as JSON.
-func serveReport(
-	w http.ResponseWriter, r *http.Request, s *exposition.Snapshot, documents *answers, name string,
-	report func(w io.Writer, s *exposition.Snapshot) error,
-) {
-	if s == nil {
-		respond(w, http.StatusServiceUnavailable, "no snapshot yet\n")
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	if unchanged(w, r, s) {
-		return
-	}
-	documents.serve(w, r, "application/json "+name, nil, func(_ context.Context, to io.Writer) ([]exposition.Part, error) {
-		if err := report(to, s); err != nil {
-			return nil, fmt.Errorf("encode %s: %w", name, err)
-		}
-		return nil, nil
-	})
-}
-
 // Scrapes records scrapes, so that the program can wait for one before it exits. The zero value is
 // ready to use. Scrapes is safe for concurrent use.
 type Scrapes struct {

@@ -252,8 +252,8 @@ func (e *Evidence) wasAnother(p *pod, asked time.Time) bool {
 	if p.Started || p.ends() {
 		return false
 	}
-	for _, other := range e.pods {
-		if other.Pod == p.Pod && other.state.over() && asked.Sub(other.over) < catchUp {
+	for other := range e.podsNamed(p.Pod) {
+		if other.state.over() && asked.Sub(other.over) < catchUp {
 			return true
 		}
 	}
@@ -279,12 +279,11 @@ func (e *Evidence) uidAnswered(a *Answer, name podresources.Pod) string {
 // uidBefore returns the UID of the pod that had p's name when an answer was requested, before p was
 // seen. If no such pod is known, it is p's UID.
 func (e *Evidence) uidBefore(p *pod, asked time.Time) string {
-	before := p
-	for _, other := range e.pods {
-		if other.Pod == p.Pod && !other.seen.After(asked) && (!other.state.over() || other.over.After(asked)) &&
-			(before == p || newerPod(other, before)) {
-			before = other
-		}
+	before := newest(e.podsNamed(p.Pod), func(other *pod) bool {
+		return !other.seen.After(asked) && (!other.state.over() || other.over.After(asked))
+	})
+	if before == nil {
+		before = p
 	}
 	return before.UID
 }

@@ -36,8 +36,8 @@ type Book struct {
 // its cgroup proves that it has ended.
 func NewBook(grace time.Duration, hint func()) *Book {
 	return &Book{hint: hint, version: 1, evidence: Evidence{
-		grace: grace, pods: map[string]*pod{}, claims: map[podresources.Claim]podresources.ClaimFacts{},
-		ended: map[podresources.Pod]endedUID{},
+		grace: grace, pods: map[string]*pod{}, named: map[podresources.Pod][]string{},
+		claims: map[podresources.Claim]podresources.ClaimFacts{}, ended: map[podresources.Pod]endedUID{},
 	}}
 }
 

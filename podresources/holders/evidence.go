@@ -10,8 +10,8 @@ import (
 
 // Evidence is all that is known about who holds what. Only the methods of [Book] change it.
 type Evidence struct {
-	pods  map[string]*pod             // by UID
-	names map[podresources.Pod]string // UIDs of the newest pods; nil: to be computed
+	pods  map[string]*pod               // by UID
+	named map[podresources.Pod][]string // UIDs of the pods that have, or had, a name
 
 	// The kubelet's answers.
 	kubelet     kubelet

@@ -3,6 +3,8 @@ package holders
 import (
 	"maps"
 	"slices"
+
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // PodState is the state of a pod, and the fact that led to it.
@@ -73,7 +75,10 @@ func (b *Book) Clone() *Book {
 	c.evidence = b.evidence
 	e := &c.evidence
 	e.pods, e.listed, e.claims = maps.Clone(e.pods), maps.Clone(e.listed), maps.Clone(e.claims)
-	e.fileClaims, e.names, e.allClaims = maps.Clone(e.fileClaims), nil, nil
+	e.fileClaims, e.allClaims, e.named = maps.Clone(e.fileClaims), nil, map[podresources.Pod][]string{}
+	for uid, p := range e.pods {
+		e.named[p.Pod] = append(e.named[p.Pod], uid)
+	}
 	e.changes = changeLog{slices.Clone(e.changes.all)}
 	return c
 }

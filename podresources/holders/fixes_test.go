@@ -394,6 +394,30 @@ func TestNominatedPodOfAListedName(t *testing.T) {
 	s.answers(3, "a").hold("old").deleted(4, "old").answers(5, "a").hold("new")
 }
 
+// Which pod has a name changes with an answer that shows that the pod before it has ended.
+func TestNextPodHasTheNameAtOnce(t *testing.T) {
+	next := waits(createdAt(served(podOf("a", "new")), 2))
+	next.Nominated = true
+	s := newStory(t).changed(1, podOf("a", "old"))
+	s.NominatedChanged(next, second(2))
+	expect.Equal(t, "while the first one runs", "old", s.answers(3, "a").UID(podNamed("a")))
+	expect.Equal(t, "when it has ended", "new", s.lacks(4, "").UID(podNamed("a")))
+}
+
+// Of three pods of a name, one is the newest in whatever order they are compared: a bound one that
+// lives is newer than one that waits, but an ended one that was created later is newer than it.
+func TestNewestOfThreePods(t *testing.T) {
+	three := []*pod{{state: Running}, {state: Ended}, {state: Waiting}}
+	for i, p := range three {
+		p.Created = second(i)
+	}
+	for range 6 {
+		three[0], three[1] = three[1], three[0]
+		three = append(three[1:], three[0])
+		expect.Equal(t, "newest", Waiting, newest(slices.Values(three), func(*pod) bool { return true }).state)
+	}
+}
+
 // The API server has the next pod of a name, which never starts. Then the API server is away. The
 // pod has ended when the kubelet has not listed the name for a while.
 func TestPodThatEndsBeforeItsStartIsKnown(t *testing.T) {

@@ -436,7 +436,13 @@ func (o *observer) checkEnds() {
 
 // checkPure checks that equal evidence gives equal results, in any order of its maps.
 func (o *observer) checkPure(held *holders.Holdings) {
-	again := holders.Holds(o.book.Clone().Evidence(), o.time())
+	clone := o.book.Clone()
+	for _, p := range o.pods {
+		if name := p.pod(); o.book.UID(name) != clone.UID(name) {
+			o.fail("the same evidence gives the name %v to %q and to %q", name, o.book.UID(name), clone.UID(name))
+		}
+	}
+	again := holders.Holds(clone.Evidence(), o.time())
 	if !reflect.DeepEqual(held.Allocations, again.Allocations) {
 		o.fail("the same evidence gives\n%+v\nand\n%+v", held.Allocations, again.Allocations)
 	}

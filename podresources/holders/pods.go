@@ -2,6 +2,7 @@ package holders
 
 import (
 	"cmp"
+	"iter"
 	"reflect"
 	"slices"
 	"strings"
@@ -60,16 +61,39 @@ func (p *pod) apply(f fact, at time.Time) *pod {
 
 // put sets what is known about a pod. It records whether that has changed.
 func (e *Evidence) put(p *pod) {
-	if before := e.pods[p.UID]; before != p && (before == nil || !reflect.DeepEqual(before, p)) {
-		e.pods[p.UID], e.changed = p, true
+	before := e.pods[p.UID]
+	if before == p || before != nil && reflect.DeepEqual(before, p) {
+		return
 	}
+	if before == nil || before.Pod != p.Pod {
+		e.drop(p.UID)
+		e.named[p.Pod] = append(e.named[p.Pod], p.UID)
+	}
+	e.pods[p.UID], e.changed = p, true
 }
 
 // drop forgets a pod.
 func (e *Evidence) drop(uid string) {
-	if e.pods[uid] != nil {
-		delete(e.pods, uid)
-		e.names, e.changed = nil, true
+	p := e.pods[uid]
+	if p == nil {
+		return
+	}
+	others := slices.DeleteFunc(e.named[p.Pod], func(other string) bool { return other == uid })
+	if e.named[p.Pod] = others; len(others) == 0 {
+		delete(e.named, p.Pod)
+	}
+	delete(e.pods, uid)
+	e.changed = true
+}
+
+// podsNamed yields the pods that have, or had, a name.
+func (e *Evidence) podsNamed(name podresources.Pod) iter.Seq[*pod] {
+	return func(yield func(*pod) bool) {
+		for _, uid := range e.named[name] {
+			if !yield(e.pods[uid]) {
+				return
+			}
+		}
 	}
 }
 
@@ -178,7 +202,6 @@ func (e *Evidence) listPods(pods []podresources.PodFacts, local bool, asked time
 			e.put(&after)
 		}
 	}
-	e.names = nil
 	e.trimPods(asked)
 }
 
@@ -196,7 +219,6 @@ func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) {
 		after = e.replace(after, before == nil, at)
 	}
 	e.put(after)
-	e.names = nil
 	if before == nil && !facts.Nominated {
 		e.identify(facts.Pod, facts.UID)
 	}
@@ -229,9 +251,9 @@ func (e *Evidence) identify(name podresources.Pod, uid string) {
 // existing pod may itself replace if it is ending. A running pod is never replaced: creation times
 // are from the API server's clock, which may have been set back.
 func (e *Evidence) replace(p *pod, isNew bool, at time.Time) *pod {
-	for uid, other := range e.pods {
+	for other := range e.podsNamed(p.Pod) {
 		switch {
-		case other.Pod != p.Pod || uid == p.UID || other.Static || other.Nominated:
+		case other.UID == p.UID || other.Static || other.Nominated:
 		case other.Created.After(p.Created):
 			if p.state == Ending && !p.Static {
 				after := *p
@@ -283,7 +305,6 @@ func (e *Evidence) deletePod(uid string, at time.Time) {
 		e.changes.add(podresources.Change{At: at, Gone: true, PodUID: uid}, e.asked)
 	}
 	e.put(p.bury(at))
-	e.names = nil
 	e.trimPods(at)
 }
 
@@ -314,7 +335,9 @@ func (e *Evidence) trimPods(now time.Time) {
 		}
 	}
 	if surplus := len(gone) - maxPods; surplus > 0 {
-		slices.SortFunc(gone, func(a, b *pod) int { return a.forgotten().Compare(b.forgotten()) })
+		slices.SortFunc(gone, func(a, b *pod) int {
+			return cmp.Or(a.forgotten().Compare(b.forgotten()), strings.Compare(a.UID, b.UID))
+		})
 		for _, p := range gone[:surplus] {
 			e.drop(p.UID)
 		}
@@ -356,35 +379,37 @@ func (e *Evidence) numWaiting() int {
 
 // uidOf returns the UID of the newest pod with that name, "" if none is known.
 func (e *Evidence) uidOf(name podresources.Pod) string {
-	if e.names == nil {
-		e.names = newest(e.pods)
+	if p := newest(e.podsNamed(name), func(p *pod) bool { return p.state == Deleted || p.forgotten().IsZero() }); p != nil {
+		return p.UID
 	}
-	return e.names[name]
+	return ""
 }
 
-// newest returns the UID of the newest pod for each name.
-func newest(pods map[string]*pod) map[podresources.Pod]string {
-	out := make(map[podresources.Pod]string, len(pods))
-	for uid, p := range pods {
-		if p.state != Deleted && !p.forgotten().IsZero() {
-			continue
+// newest returns the newest of the pods of one name for which of is true, nil if there is none. A
+// pod that waits to be bound is not the newest one while a bound one lives: the kubelet can list
+// only that one.
+func newest(pods iter.Seq[*pod], of func(*pod) bool) *pod {
+	var bound, waits *pod
+	for p := range pods {
+		best := &bound
+		if p.state == Waiting {
+			best = &waits
 		}
-		if other, twice := out[p.Pod]; !twice || newerPod(p, pods[other]) {
-			out[p.Pod] = uid
+		if of(p) && (*best == nil || newerPod(p, *best)) {
+			*best = p
 		}
 	}
-	return out
+	if waits == nil || bound != nil && (!bound.state.over() || newerPod(bound, waits)) {
+		return bound
+	}
+	return waits
 }
 
-// newerPod reports whether a is newer than b; both have the same name. While both live, a bound pod
-// is newer than one that waits to be bound: the kubelet can list only the bound one. Then a pod
-// that was not replaced is newer than one that was, and one that was not deleted is newer than one
-// that was: creation times are from the API server's clock, which may have been set back. Pods with
-// equal or unknown creation times are ordered by the time at which they were first seen.
+// newerPod reports whether a is newer than b; both have the same name. A pod that was not replaced
+// is newer than one that was, and one that was not deleted is newer than one that was: creation
+// times are from the API server's clock, which may have been set back. Pods with equal or unknown
+// creation times are ordered by the time at which they were first seen.
 func newerPod(a, b *pod) bool {
-	if waits := a.state == Waiting; waits != (b.state == Waiting) && !a.state.over() && !b.state.over() {
-		return !waits
-	}
 	if a.replaced != b.replaced {
 		return b.replaced
 	}

@@ -2,7 +2,6 @@ package holders
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -53,7 +52,7 @@ type Holdings struct {
 //     status from its driver and its health from pods are added.
 func Holds(e *Evidence, now time.Time) Holdings {
 	r := resolver{
-		Evidence: e, now: now, claims: e.allFacts(), names: newest(e.pods), copies: map[string]*pod{},
+		Evidence: e, now: now, claims: e.allFacts(), copies: map[string]*pod{},
 		listedClaims: map[string][]podresources.Claim{}, plugin: map[string]bool{},
 		used: map[podresources.Claim][]use{}, named: map[podUse]string{}, position: map[rowKey]int{},
 		ofClaim: map[podresources.Claim][]int{}, unresolved: map[string]map[string]bool{},
@@ -62,7 +61,6 @@ func Holds(e *Evidence, now time.Time) Holdings {
 	if len(e.pods) == 0 && len(r.claims) == 0 && e.failing.IsZero() && !e.filled {
 		return Holdings{Allocations: e.allocations, Wanted: r.wanted()} // there is no other evidence
 	}
-	maps.DeleteFunc(r.names, func(_ podresources.Pod, uid string) bool { return e.pods[uid].recreated(e.asked) })
 	for i := range e.allocations {
 		r.noteListed(&e.allocations[i])
 	}
@@ -88,8 +86,7 @@ type resolver struct {
 	*Evidence
 	now    time.Time
 	claims map[podresources.Claim]podresources.ClaimFacts
-	names  map[podresources.Pod]string // UID of the newest pod for each name
-	copies map[string]*pod             // by UID, with the determined names of claims
+	copies map[string]*pod // by UID, with the determined names of claims
 
 	listedClaims map[string][]podresources.Claim // claims that the kubelet lists, by UID of the pod
 	plugin       map[string]bool                 // UIDs of pods with devices of device plugins
@@ -125,8 +122,17 @@ func (r *resolver) health(yield func(podresources.DeviceHealth) bool) {
 // pod returns the pod of a holder, nil if it is unknown.
 func (r *resolver) pod(h *podresources.Holder) *pod { return r.podOf(r.holderUID(h)) }
 
-// holderUID returns the UID of a holder or, if that is unknown, of the newest pod with its name.
-func (r *resolver) holderUID(h *podresources.Holder) string { return cmp.Or(h.UID, r.names[h.Pod]) }
+// holderUID returns the UID of a holder or, if that is unknown, of the newest pod with its name,
+// unless the listed pod must be a newer one.
+func (r *resolver) holderUID(h *podresources.Holder) string {
+	if h.UID != "" {
+		return h.UID
+	}
+	if uid := r.uidOf(h.Pod); !r.Evidence.pods[uid].recreated(r.asked) {
+		return uid
+	}
+	return ""
+}
 
 // podOf returns the pod with that UID, nil if it is unknown.
 func (r *resolver) podOf(uid string) *pod {

@@ -155,10 +155,7 @@ func (d *documents) live(t *testing.T, node *simnode.Node, length time.Duration)
 	})
 	ctx, kill := context.WithTimeout(t.Context(), length)
 	defer kill()
-	var running sync.WaitGroup
-	running.Go(func() { flight.Run(ctx) })
 	sampler.Run(ctx)
-	running.Wait()
 	d.tallies = flight.AppendState(nil, nil)
 }
 

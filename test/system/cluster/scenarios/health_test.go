@@ -98,12 +98,9 @@ func (n *namespace) healthyBy(exporters []*running, device, status string) {
 	eventually(n.T, fmt.Sprintf("%s is %s", device, status), func() error {
 		var wrong error
 		for _, e := range exporters {
-			for _, s := range []string{"healthy", "unhealthy", "unknown"} {
-				want := 0.0
-				if s == status {
-					want = 1
-				}
-				if err := e.has("dra_device_health", want, "device", device, "status", s); err != nil {
+			// It is the only status.
+			for _, labels := range [][]string{{"device", device}, {"device", device, "status", status}} {
+				if err := e.has("dra_device_health", 1, labels...); err != nil {
 					wrong = errors.Join(wrong, fmt.Errorf("%s: %w", e.name, err))
 				}
 			}
