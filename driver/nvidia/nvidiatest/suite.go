@@ -17,8 +17,8 @@ import (
 
 // Library is a source that reads a fake library.
 type Library struct {
-	// Versions are versions of the driver or of the engine, each with the reasons for an action that it
-	// does not report.
+	// Versions are versions of the driver or of the engine, each with the reasons for an action that
+	// it does not report.
 	Versions map[string][]string
 	// Start makes the machine one of a GPU and a version, and returns its clock and a source.
 	Start func(t *testing.T, version string) (*Clock, driver.Source)
