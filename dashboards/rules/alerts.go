@@ -49,9 +49,8 @@ func alerts(o *Options) []alertGroup {
 		)},
 		{"dra-exporter-device-errors", Node, "", errorAlerts(o)},
 		// These alerts read many series, and their conditions last long.
-		{"dra-exporter-lasting", Node, "<idle interval>", append(
-			slices.Concat(loadAlerts(o), partlyIdleAlerts(o)), staleTaintAlert(o),
-		)},
+		{"dra-exporter-lasting", Node, "<idle interval>", loadAlerts(o)},
+		{"dra-exporter-partly", Node, "<long interval>", append(partlyIdleAlerts(o), staleTaintAlert(o))},
 		{"dra-exporter-exporter", Node, "", slices.Concat(exporterAlerts(o), valueAlerts(o), holderAlerts(o))},
 		{"dra-exporter-exporters", Global, "", exportersAlerts(o)},
 		{"dra-exporter-capacity", Global, "", slices.Concat(capacityAlerts(o), stragglerAlerts(o))},

@@ -34,6 +34,7 @@ type familyID int
 const (
 	famDeviceInfo familyID = iota
 	famDeviceUp
+	famDeviceState
 	famDeviceAllocations
 	famDeviceAllocated
 	famDeviceUsed
