@@ -47,7 +47,7 @@ func TestConservation(t *testing.T) {
 			w.Step(exportertest.Pauses())
 			s := limiter.Apply(nil, l.Advance(join.Join(w.Input()), w.Now))
 			var out bytes.Buffer
-			must.Do(t, present.WriteReport(&out, s, "node1", time.Minute))
+			must.Do(t, present.WriteReport(&out, s, present.Config{Node: "node1", QuietAfter: time.Minute}))
 			var report present.Report
 			must.Do(t, json.Unmarshal(out.Bytes(), &report))
 			parser := expfmt.NewTextParser(model.UTF8Validation)

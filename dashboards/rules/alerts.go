@@ -49,9 +49,8 @@ func alerts(o *Options) []alertGroup {
 		)},
 		{"dra-exporter-device-errors", Node, "", errorAlerts(o)},
 		// These alerts read many series, and their conditions last long.
-		{"dra-exporter-lasting", Node, "<idle interval>", append(
-			slices.Concat(loadAlerts(o), partlyIdleAlerts(o)), staleTaintAlert(o),
-		)},
+		{"dra-exporter-lasting", Node, "<idle interval>", loadAlerts(o)},
+		{"dra-exporter-partly", Node, "<long interval>", append(partlyIdleAlerts(o), staleTaintAlert(o))},
 		{"dra-exporter-exporter", Node, "", slices.Concat(exporterAlerts(o), valueAlerts(o), holderAlerts(o))},
 		{"dra-exporter-exporters", Global, "", exportersAlerts(o)},
 		{"dra-exporter-capacity", Global, "", slices.Concat(capacityAlerts(o), stragglerAlerts(o))},
@@ -93,6 +92,5 @@ const (
 		`device='%s',attribution!=''})" $labels.cluster $labels.node $labels.driver $labels.pool $labels.device | query }} ` +
 		`Used by{{ range $i, $c := . }}{{ if $i }},{{ end }} {{ $c.Labels.namespace }}/{{ $c.Labels.pod }}{{ end }}.{{ end }}`
 
-	optOut = "If this claim may be idle, set `<opt out>=off` as its label or as an annotation of its pod, and let the " +
-		"exporter copy that with `--claim-label` or `--pod-annotation`."
+	optOut = "If it may be idle, [silence the alert](README.md#tuning)."
 )

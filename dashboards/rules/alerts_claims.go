@@ -28,14 +28,11 @@ func claimAlerts(o *Options) []alert {
 			summary: aClaim + " holds devices and does not use them.",
 			description: "All devices that the claim holds on " + aNode + " ({{ $value }}) were used for less than " +
 				"<used percent> of the last <idle window>." + thresholds + idleSince,
-			meaning: "The claim's devices, of all its drivers, were held and measured for most of the window and were idle. " +
-				"One used device is enough to prevent this alert, also a network device. Devices without telemetry never " +
-				"cause it, nor do shared devices on which another claim is active, nor devices whose power, engine or other " +
-				"source contradicts their utilization (`dra_exporter_conflicts{kind=\"activity\"}`).",
-			diagnosis: "The Claim dashboard shows the pods and the time of the last activity. A job that waits for others, a " +
-				"crash loop and a forgotten notebook look alike here; the pods' logs show the difference.",
-			mitigation: "Ask the owner, or delete the pod; a claim that was created from a template is deleted with it. " +
-				optOut,
+			meaning: "All devices of the claim, of all its drivers, were held and measured for most of the window, and were " +
+				"[idle](README.md#tuning).",
+			diagnosis: "The Claim dashboard: pods, and the time of the last activity. The pods' logs show whether " +
+				"a job waits for others, crashes in a loop, or was forgotten.",
+			mitigation: "Ask the owner, or delete the pod; a claim made from a template is deleted with it. " + optOut,
 			queries: []string{
 				`sort_desc(max by (<claim>) (claim:dra_cost:per_day) and on (<claim>) (claim:dra_idle:bool == 1))`,
 				`(time() - max by (<claim>) (dra_claim_last_active_timestamp_seconds)) and on (<claim>) (claim:dra_idle:bool == 1)`,
@@ -51,8 +48,8 @@ func claimAlerts(o *Options) []alert {
 				"requests, a notebook, or a job that hangs." + idleSince,
 			meaning: "As [DRAClaimIdle](#draclaimidle), but the workload has data on the devices: it may hang, or serve a " +
 				"model without requests.",
-			diagnosis: "The Claim dashboard: activity that stops suddenly indicates a hang, activity that fades indicates " +
-				"missing requests. For NCCL and RCCL jobs compare the ranks: one that hangs stops all.",
+			diagnosis: "The Claim dashboard: activity that stops suddenly indicates a hang, activity that fades " +
+				"missing requests. Compare the ranks of NCCL and RCCL jobs: one that hangs stops all.",
 			mitigation: "If it hangs, take a stack trace and restart the job. If it has no requests, scale it down. " + optOut,
 			queries: []string{
 				memoryHeld,
@@ -65,12 +62,11 @@ func claimAlerts(o *Options) []alert {
 			summary: aPod + " holds devices and does not use them.",
 			description: "All devices that a device plugin gave to the pod on " + aNode + " ({{ $value }}) were used for less " +
 				"than <used percent> of the last <idle window>." + thresholds + podIdleSince,
-			meaning: "As [DRAClaimIdle](#draclaimidle), for a pod that has its devices from a device plugin, without a claim. " +
-				"Devices that the pod has by a claim are not included.",
-			diagnosis: "`dra_pod_memory_used_bytes` of the pod: a loaded model without requests, or a job that hangs, has " +
-				"memory in use. The exporter's page shows for how long the pod has been quiet; the pod's logs show why.",
-			mitigation: "Ask the owner, or delete the pod. If it may be idle, set `<opt out>=off` as its annotation, and let " +
-				"the exporter copy that with `--pod-annotation`.",
+			meaning: "As [DRAClaimIdle](#draclaimidle), for the devices that a device plugin gave to a pod, " +
+				"without a claim.",
+			diagnosis: "`dra_pod_memory_used_bytes` of the pod: a loaded model without requests, or a job that " +
+				"hangs, has memory in use. The pod's logs show why.",
+			mitigation: "Ask the owner, or delete the pod. " + optOut,
 			queries: []string{
 				`sort_desc(max by (<pod>) (claim:dra_idle_cost:per_day{resourceclaim_name=""}))`,
 				`time() - max by (<pod>) (dra_pod_unclaimed_last_active_timestamp_seconds)`,
@@ -101,7 +97,7 @@ func stalledAlerts(o *Options) []alert {
 		{
 			name: "DRAClaimStalled", severity: warning, hold: o.For, keep: o.KeepFiring,
 			expr: `
-			count by (<claim>) (max by (<claim device>) (dra_claim_stalled) == 1)`,
+			count by (<claim>) (max by (<claim device>) (dra_claim_stalled{reason!=""}) == 1)`,
 			summary: aClaim + " keeps its devices busy without progress.",
 			description: "{{ $value }} of the claim's devices on " + aNode + " are fully utilized without a pause, but no " +
 				"other measured quantity shows progress, as when a collective operation hangs." +
@@ -112,19 +108,13 @@ func stalledAlerts(o *Options) []alert {
 					"{{ range $n, $of := sortByLabel \"device\" . }}{{ if $n }},{{ end }} "+
 					"{{ $of.Labels.device }} of pod {{ $of.Labels.pod }} on node {{ $of.Labels.node }} "+
 					"({{ $of.Labels.reason }}){{ end }}.{{ else }} No other device of its workload is known."),
-			meaning: "For at least the exporter's --stalled.after, eight minutes by default, a kernel ran without a pause, " +
-				"the power was low, and compute pipes, memory traffic, copies, media engines and links, as far as they are " +
-				"measured, did almost nothing. Its pods did nothing on the host, by their cgroups. A kernel that waits for " +
-				"another rank polls, and counts as busy. There is no alert while it is unknown whether the claim is stalled " +
-				"(`dra_claim_stalled_unknown` has the reason): on shared devices and MIG partitions; unless every engine, the " +
-				"power and the pods' cgroups can be read; while the device is throttled; while another rank on the node, or " +
-				"the host, works; for 40 minutes while a thread runs without a pause or another rank is idle; if the claim may " +
-				"wait for another node or for a request (see [DRAWorkloadStalled](#draworkloadstalled)); and, if it waited " +
-				"before and resumed by itself, for at least 1.5 times as long.",
+			meaning: "For at least `--stalled.after`, eight minutes by default, a kernel ran without a pause, and engines, " +
+				"power, links, and the pods on the host did almost nothing, by the [rule](../exporter/stall/README.md). A kernel " +
+				"that waits for another rank polls, and counts as busy. There is no alert while it is unknown whether the claim " +
+				"is stalled; `dra_claim_stalled_unknown` has the reason.",
 			diagnosis: "The incident of kind claim_stalled on the exporter's page shows the minute before and after. Compare " +
 				"the ranks: the others wait for one that is not stalled, or has ended. `py-spy dump` shows what a rank executes, " +
-				"and NCCL's RAS (`ncclras`) which ranks are missing. Errors of a device or a link at that time are the likely " +
-				"cause.",
+				"and NCCL's RAS (`ncclras`) which ranks are missing. The likely cause is an error of a device or a link then.",
 			mitigation: "Restart the job from its last checkpoint, without the node whose device or link failed. A timeout of " +
 				"the collective operations ends such jobs by itself (TORCH_NCCL_ASYNC_ERROR_HANDLING).",
 			queries: []string{
@@ -148,12 +138,11 @@ func hitAlerts(o *Options) []alert {
 			summary: aClaim + " was hit by an incident of its device: {{ $labels.kind }}.",
 			description: "Open incidents of kind {{ $labels.kind }}, on {{ $value }} of the claim's devices on " + aNode +
 				", hit the claim.",
-			meaning: "Something happened to a device while the claim held it, and the incident is still open. The job may " +
-				"have lost work, compute wrong results, or wait. XIDs are not included, since a program may cause one; nor are " +
-				"stalled claims, see [DRAClaimStalled](#draclaimstalled). An incident of an error ends when the error has not " +
-				"happened for ten minutes and the device is readable and healthy.",
-			diagnosis: "The claim's page on the exporter shows its incidents first: when each began, how often it happened, " +
-				"who held the device, and what was recorded. The alerts about the device say what to do with it.",
+			meaning: "Something happened to a device while the claim held it, and the " +
+				"[incident](../exporter/ONCALL.md#incidents) is still open. The job may have lost work, compute wrong results, or " +
+				"wait. XIDs are not included, since a program may cause one; nor are [stalled](#draclaimstalled) claims.",
+			diagnosis: "The claim's page on the exporter shows its incidents first, with what was recorded. The alerts about " +
+				"the device say what to do with it.",
 			mitigation: "Move the job to another device if the incident repeats: delete the pod, with the device tainted or " +
 				"the node cordoned. A job that continues by itself needs nothing.",
 			queries: []string{
@@ -181,8 +170,8 @@ func partlyIdleAlerts(o *Options) []alert {
 			summary: aClaim + " uses only some of its devices.",
 			description: "{{ $value | humanizePercentage }} of the devices of {{ $labels.driver }} that the claim holds on " +
 				aNode + " were idle for <idle window>.",
-			meaning: "The claim requests more devices than its workload uses. Often a job with 8 devices runs on one, " +
-				"because its launcher or its visible devices are not configured for more.",
+			meaning: "The claim requests more devices than its workload uses. Often a job with 8 devices runs on " +
+				"one, because its launcher or its visible devices are not configured for more.",
 			diagnosis:  "The table of devices in the Claim dashboard: are always the same devices idle, or do they alternate?",
 			mitigation: "Request fewer devices, or make the job use them. " + optOut,
 			queries: []string{
@@ -205,9 +194,9 @@ func partlyIdleAlerts(o *Options) []alert {
 			description: "All network devices of {{ $labels.driver }} that the claim holds on " + aNode + " ({{ $value " +
 				"}}) had " +
 				"traffic for less than <used percent> of the last <idle window>." + thresholds,
-			meaning: "The network devices of a claim are quiet, while its other devices are used or there are none. That is " +
-				"normal for many workloads, so this alert is off by default: `go run -C dashboards ./generate " +
-				"-network.quiet` adds it.",
+			meaning: "The network devices of a claim are quiet, while its other devices are used or there are " +
+				"none. That is normal for many workloads: `go run -C dashboards ./generate -network.quiet` adds " +
+				"the alert.",
 			diagnosis:  "The Network dashboard: whether there was ever traffic.",
 			mitigation: "Request no network device for workloads that need none. " + optOut,
 			queries: []string{
@@ -231,13 +220,9 @@ func oversizedAlert(o *Options) alert {
 		description: "Since it began, the claim would have fitted into {{ $labels.alternative }} in place of " +
 			"{{ $labels.device }} on " + aNode + ". {{ $value | humanizePercentage }} of it would be free for others.",
 		meaning: "The claim's peak memory and the 99.9th percentile of its activity, with a margin, fit into half of what " +
-			"it holds or less: into a partition, a share or fewer devices that its node offers. There is no alert before the " +
-			"claim was measured for --fit.after (a day), which for one that began earlier is since the exporter's start; if " +
-			"its memory is read less often than each second, grew in the second half of that time, or was near its " +
-			"peak only for moments; or if it uses links between devices, decoders or bandwidth that the alternative " +
-			"lacks. `/api/v1/fit` has the reason. " +
-			"Workloads differ from run to run, so this alert is off by default: `go run -C dashboards ./generate " +
-			"-oversized` adds it.",
+			"it holds or less: into a partition, a share or fewer devices that its node offers " +
+			"([the rule](../exporter/fit/README.md), and when there is no advice). Workloads differ from run to run, so this " +
+			"alert is off by default: `go run -C dashboards ./generate -oversized` adds it.",
 		diagnosis: "`/api/v1/fit` on the node, or the Claim dashboard: what the claim needs by memory and by activity, and " +
 			"how long it was measured. Check that its load in that time was typical.",
 		mitigation: "Request the alternative in the next run: its device class or profile, or less capacity. " + optOut,
@@ -256,13 +241,12 @@ func claimStateAlerts(o *Options) []alert {
 			summary: aClaim + " holds devices that were never prepared for its pod.",
 			description: "Devices of {{ $labels.driver }} ({{ $value }}) are allocated to the claim and reserved for a pod on " +
 				aNode + " for <for>, and the kubelet has not started the pod, which cannot use them.",
-			meaning: "The scheduler allocated the devices and placed the pod, but the driver has not prepared them: it is " +
-				"not running, it fails, or another claim of the pod cannot be prepared. Or a binding condition of a device is " +
-				"not met, and the scheduler delays binding the pod. The time counts as allocated, and not as active.",
-			diagnosis: "`kubectl describe pod`: the event `FailedPrepareDynamicResources` has the driver's error. A pod " +
-				"without a node waits for a binding condition: `status.devices[].conditions` of the claim says for which. " +
-				"`dra_claim_allocated_timestamp_seconds` is when the claim was allocated. Check that the driver's pod runs on " +
-				"the node, and see its log.",
+			meaning: "The scheduler allocated the devices and placed the pod, but the driver has not prepared " +
+				"them: it is not running, it fails, or another claim of the pod cannot be prepared. Or a binding " +
+				"condition of a device is not met. The time counts as allocated, and not as active.",
+			diagnosis: "`kubectl describe pod`: the event `FailedPrepareDynamicResources` has the driver's error. " +
+				"A pod without a node waits for a binding condition: `status.devices[].conditions` of the claim " +
+				"says for which. Check that the driver's pod runs on the node, and see its log.",
 			mitigation: "Repair or restart the driver: the kubelet tries again every few seconds. If that takes long, " +
 				"delete the pod, so that its devices become free for another one.",
 			queries: []string{

@@ -12,23 +12,20 @@ func stragglerAlerts(o *Options) []alert {
 			"{{ $labels.pod }} holds, differs from the other members of its workload: {{ $labels.reason }}.",
 		meaning: "Ranks of a synchronous job wait for the slowest one in each step. Members, the devices that one pod of " +
 			"the workload has for itself, are compared with the workload's median over 10 minutes, on all nodes; there " +
-			"must be three of one driver, all of one model. Members are compared only if something shows that they work in " +
-			"step: the kind of the workload (JobSet, PyTorchJob and the like), or equal traffic. Replicas of a service never " +
-			"are. The clock is compared as a share of the device's own maximum. One is named if it is more than " +
-			"three deviations (1.4826 × the median of the distances, at least 2 % of the median) off, and the " +
-			"evidence says that it is the slow one and not one that waits. " +
+			"must be three of one driver, all of one model, and the kind of the workload (JobSet, PyTorchJob and the like) " +
+			"or equal traffic must show that they work in step. Replicas of a service never are compared. The clock is a " +
+			"share of the device's own maximum. One member is named if it is more than three deviations (1.4826 × the " +
+			"median of the distances, at least 2 % of the median) off, and is the slow one and not one that waits. " +
 			"`throttled`: it was throttled for a tenth of the time more than the others, and its clock is lower. " +
 			"`low_clock`: its clock is lower. In both cases it has as much work as the others. `busy`: its tensor cores work " +
-			"longer with the same traffic, so that the others wait for it. `starved`: it pauses while the others " +
-			"poll, with the same traffic: its processor, storage or input is slow. Both need a member that has become " +
-			"different from the others within the last hours: the last stage of a pipeline and the holder of a popular " +
-			"expert are so by design. It must be different for 20 minutes while the members go on with their steps: while one " +
-			"of them saves a checkpoint, or validates, the others wait for it and nobody is slow. Without a measurement of " +
-			"traffic, `busy` and `starved` are unknown; without one of tensor cores, `busy` is. A slow link slows all " +
-			"members, so that none is named.",
-		diagnosis: "The table of members on the Workloads dashboard shows the members of a workload side by side. " +
-			"[DRADeviceThrottled](#dradevicethrottled) and [DRADeviceLinkSlow](#dradevicelinkslow) of the device " +
-			"say more. Replicas of a service that work on their own can differ for good reasons.",
+			"longer with the same traffic. `starved`: it pauses while the others poll, with the same traffic: its processor, " +
+			"storage or input is slow. Both need a member that became different within the last hours, since the last stage " +
+			"of a pipeline and the holder of a popular expert are so by design; it must stay so for 20 minutes while the " +
+			"members go on with their steps, since they wait for a member that saves a checkpoint or validates. Without a " +
+			"measurement of traffic, `busy` and `starved` are unknown; without one of tensor cores, `busy` is. A slow link " +
+			"slows all members, so that none is named.",
+		diagnosis: "The table of members on the Workloads dashboard, then [DRADeviceThrottled](#dradevicethrottled) and " +
+			"[DRADeviceLinkSlow](#dradevicelinkslow) of the device.",
 		mitigation: "`throttled`, `low_clock`: cool the device, or raise its power or clock limit; until then move the pod " +
 			"elsewhere. `busy`: balance the work, or replace the device if it is slow with any job. `starved`: look at the " +
 			"processors, storage and data loader of that node.",
@@ -70,9 +67,8 @@ func workloadStalledAlert(o *Options) alert {
 			"busy have been quiet for 40 minutes, which is longer than members usually wait, and the others are idle. It " +
 			"does not fire while a member works on its device or its host, or can't be judged, nor for services, which may " +
 			"wait for requests.",
-		diagnosis: "Compare the members: the others wait for one that is idle, or has ended. `py-spy dump` shows what a " +
-			"rank executes, and NCCL's RAS (`ncclras`) which ranks are missing.",
-		mitigation: "Restart the job from its last checkpoint, without the node whose device or link failed.",
+		diagnosis:  "Compare the members, as for [DRAClaimStalled](#draclaimstalled).",
+		mitigation: "As for [DRAClaimStalled](#draclaimstalled).",
 		queries: []string{
 			`max by (<member>) (` + quietRecord + `)`,
 			`max by (<claim device>, reason) (dra_claim_stalled_unknown)`,

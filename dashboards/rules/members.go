@@ -148,17 +148,18 @@ func stragglers() []recording {
 			    / on (<workload>, signal) group_left () (` + spreadRecord + ` > 0)
 			)`},
 		{name: excessRecord, unit: unknown, expr: `
-			` + distance("-", ">") + `
+			` + beyond(">", "+") + `
 			or
-			` + distance("+", "<")},
+			` + beyond("<", "-")},
 	}, slowest()...)
 }
 
-// distance is that of members from three spreads off the median of their workload, of those that
-// are beyond it.
-func distance(sign, beyond string) string {
-	return `(` + comparedRecord + ` - on (<workload>, signal) group_left () ` + medianRecord + `) ` + sign +
-		` on (<workload>, signal) group_left () (3 * ` + spreadRecord + `) ` + beyond + ` 0`
+// beyond is the distance of the members that are beyond three spreads around the median of their
+// workload, from there.
+func beyond(is, sign string) string {
+	limit := `(` + medianRecord + ` ` + sign + ` 3 * ` + spreadRecord + `)`
+	return `(` + comparedRecord + ` ` + is + ` on (<workload>, signal) group_left () ` + limit + `)
+			  - on (<workload>, signal) group_left () ` + limit
 }
 
 // slowest are the members that differ, by the first reason that applies to them.

@@ -38,12 +38,12 @@ func recordings() []recordingGroup {
 		{"dra-exporter-devices", Node, "<idle interval>", slices.Concat(held(), deviceErrors())},
 		{"dra-exporter-nodes", Node, "<interval>", slices.Concat(lostDevices(), nodes())},
 		{"dra-exporter-models", Node, "<long interval>", slices.Concat(
-			models(), prices(), sumsOfNodes(), readings(), incidents(),
+			models(), prices(), sumsOfNodes(), readings(), incidents(), capacities(),
 		)},
 		{"dra-exporter-idle", Node, "<long interval>", slices.Concat(
 			holdings(), idleDevices(), optOuts(), idleClaims(),
 		)},
-		{"dra-exporter-states", Node, "<idle interval>", slices.Concat(deviceStates(), capacities())},
+		{"dra-exporter-states", Node, "<idle interval>", deviceStates()},
 		{"dra-exporter-namespaces", Node, "<long interval>", namespacesOfNodes()},
 		{"dra-exporter-workloads", Node, "<long interval>", slices.Concat(costs(), workloadsOfNodes())},
 		{"dra-exporter-lost", Node, "<long interval>", lostHours()},

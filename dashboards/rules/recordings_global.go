@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 )
 
 // exporters count the exporters, and those that answer.
@@ -42,7 +43,7 @@ func sums() []recording {
 	return []recording{
 		{name: "cluster:dra_claimed_devices:count", expr: `
 			count by (cluster, driver, vendor, model) (
-			  ` + offeredOnce("\n\t\t\t    (max by (<device>) (device:dra_allocations:max) > 0)") + `
+			  ` + offeredOnce("\n\t\t\t    max by (<device>) (device:dra_allocations:max)") + `
 			)`},
 		{name: "cluster:dra_utilization:count", unit: query.Unit{Scale: 1}, expr: `
 			sum by (cluster, driver, at_most) (
@@ -60,11 +61,13 @@ func sums() []recording {
 
 // rankedStates are the states of the devices, the first of book.States() with the highest value.
 func rankedStates() string {
-	states := slices.DeleteFunc(deviceStates(), func(r recording) bool { return r.name != stateRecord })
+	states := slices.DeleteFunc(book.States(), func(s book.State) bool {
+		return s == book.StateGuest || s == book.StateQuiet || s == book.StateUnavailable // deviceStates has none
+	})
 	terms := make([]string, 0, len(states))
 	for i, s := range states {
 		terms = append(terms, fmt.Sprintf(`%d + 0 * group by (<device>, state) (%s{state=%q})`, len(states)-i, stateRecord,
-			s.labels["state"]))
+			s))
 	}
 	return "(\n\t\t\t      " + strings.Join(terms, "\n\t\t\t      or ") + "\n\t\t\t    )"
 }

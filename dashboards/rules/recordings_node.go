@@ -27,9 +27,6 @@ func deeper(expr string) string { return strings.ReplaceAll(expr, "\n\t\t\t", "\
 // measured for it. Others are left out.
 const heldLong = "claim_device:dra_allocated_seconds:increase"
 
-// deviceHeld is how long each device was held in the idle window.
-const deviceHeld = "device:dra_allocated_seconds:increase"
-
 // measuredRecord is the share of the idle window in which each device was measured, by what: its
 // label by is "utilization", or "traffic" of devices that have nothing else.
 const measuredRecord = "device:dra_measured:ratio"
@@ -49,10 +46,8 @@ func holdings() []recording {
 			      count_over_time(dra_device_io_bytes_total{link=~"network|rdma"}[<idle window>])
 			    ), "by", "traffic", "", "")
 			)
-			  / on (<device>) group_left ()
-			    (max by (<device>) (count_over_time(dra_device_allocated_seconds_total[<idle window>])) > 0)`},
-		{name: deviceHeld, expr: `
-			max by (<device>) (increase(dra_device_allocated_seconds_total[<idle window>])) > 0`},
+			  / on (<node>) group_left ()
+			    (max by (<node>) (count_over_time(dra_exporter_snapshot_timestamp_seconds[<idle window>])) > 0)`},
 		{name: heldLong, expr: `
 			` + ofHolders(func(kind string) string {
 			return "increase(dra_" + kind + "_allocated_seconds_total[<idle window>]) > <held seconds>"
@@ -62,35 +57,22 @@ func holdings() []recording {
 }
 
 // idleDevices record which share of the idle window each device of each holder was used: of a
-// claim, or of a pod without one, whose series have the label pod and no resourceclaim_name. If
-// holders share the device, and it is unknown which of them uses it, any use counts for each.
-// increase() handles the counter resets when the exporter restarts.
+// claim, or of a pod without one, whose series have the label pod and no resourceclaim_name. Those
+// that have ended are left out. increase() handles the counter resets when the exporter restarts.
 func idleDevices() []recording {
-	const (
-		claims         = `dra_claim_device_info{admin_access="false", attribution=~`
-		known, unknown = `"exclusive|process"}`, `"equal|capacity"}`
-		pods           = unclaimed + `{attribution=~`
-	)
 	return []recording{
 		// Above the thresholds of the exporter.
 		{name: "claim_device:dra_used:ratio", expr: `
 			(
-			    (
-			        max by (<claim device>) (increase(dra_claim_used_seconds_total[<idle window>]))
-			        and on (<claim device>) ` + claims + known + `
-			      or
-			        max by (<pod device>) (increase(dra_pod_unclaimed_used_seconds_total[<idle window>]))
-			        and on (<pod device>) ` + pods + known + `
-			    ) / (` + heldLong + ` > 0)
+			    max by (<claim device>) (increase(dra_claim_used_seconds_total[<idle window>]))
+			    and on (<claim device>) dra_claim_device_info{admin_access="false"}
 			  or
-			    (group by (<claim device>) (` + claims + unknown + `) or group by (<pod device>) (` + pods + unknown + `))
-			      * on (<device>) group_left () max by (<device>) (increase(dra_device_used_seconds_total[<idle window>]))
-			      / on (<device>) group_left () (` + deviceHeld + ` > 0)
-			    and ` + heldLong + `
-			)`},
+			    max by (<pod device>) (increase(dra_pod_unclaimed_used_seconds_total[<idle window>]))
+			    and on (<pod device>) ` + unclaimed + `
+			) / (` + heldLong + ` > 0)`},
 		// A device without a link can do nothing: that is an error, and not idleness.
 		{name: "claim_device:dra_idle:bool", expr: `
-			(claim_device:dra_used:ratio < bool 0 and on (<device>) (` + linkDown + `))
+			(claim_device:dra_used:ratio < bool 0 and on (<device>) ` + linkDown + `)
 			or
 			(claim_device:dra_used:ratio < bool <used share>)`},
 	}
@@ -110,8 +92,8 @@ func optOuts() []recording {
 	}
 }
 
-// linkDown are the devices with links none of which is up.
-const linkDown = `max by (<device>) (dra_device_link_up) == 0`
+// linkDown are the held devices with links none of which is up.
+const linkDown = `dra_device_state{state="unhealthy", reason="link_down"}`
 
 // idleClaims count, by holder and driver, the devices held and those of them that are idle. A
 // holder is idle if all devices are, of each of its drivers that have a measured one: not while its
@@ -119,6 +101,10 @@ const linkDown = `max by (<device>) (dra_device_link_up) == 0`
 // its nature, such as a channel, does not matter.
 func idleClaims() []recording {
 	return []recording{
+		{name: "claim:dra_devices:count", expr: `
+			count by (<claim driver>) (group by (<claim device>) (dra_claim_device_info{admin_access="false"}))
+			or
+			count by (<pod>, driver) (` + unclaimed + `)`},
 		{name: "claim:dra_idle_devices:count", expr: `
 			sum by (<holder driver>) (claim_device:dra_idle:bool)`},
 		{name: "claim:dra_idle:bool", expr: `
@@ -145,15 +131,11 @@ func idleClaims() []recording {
 func held() []recording {
 	return []recording{
 		{name: "device:dra_allocations:max", expr: `
-			max by (<device>) (dra_device_allocations)`},
+			max by (<device>) (dra_device_allocations) > 0`},
 		{name: unclaimed, expr: `
 			group by (<pod device>, attribution) (
 			  dra_pod_claim_info{resourceclaim_name=""} and on (<pod device>) dra_pod_unclaimed_allocated_seconds_total
 			)`},
-		{name: "claim:dra_devices:count", expr: `
-			count by (<claim driver>) (group by (<claim device>) (dra_claim_device_info{admin_access="false"}))
-			or
-			count by (<pod>, driver) (` + unclaimed + `)`},
 	}
 }
 
@@ -161,7 +143,7 @@ func held() []recording {
 func lostDevices() []recording {
 	return []recording{
 		{name: "device:dra_lost:info", expr: `
-			group by (<device>) (dra_device_up == 0 and on (<device>) (device:dra_allocations:max > 0))`},
+			group by (<device>) (dra_device_state{state="unhealthy", reason="lost"})`},
 	}
 }
 
@@ -203,57 +185,26 @@ func capacities() []recording {
 // than this one can use too.
 const clusterDevice = "cluster_device"
 
-// deviceStates give each device one state: the first of book.States() that applies. Rules can't
-// see which devices are guests or unavailable. The former are unmeasured here, the latter are not
-// counted.
+// deviceStates are the states of devices, as their exporters know them. Only whether a device that
+// is held is idle needs a longer history. Devices that are guests are unmeasured here, and those
+// without telemetry are not counted as free.
 func deviceStates() []recording {
-	const (
-		// The parents of partitions that are held, or exist, and those that no slice lists.
-		whole = `label_replace(
-			  group by (cluster, node, driver, pool, parent) (
-			    dra_device_info{parent!=""} and on (<device>) (device:dra_allocations:max > 0 or device:dra_ready:info)
-			    or
-			    dra_device_info{parent!=""} and on (cluster, node, driver, pool, parent)
-			      label_replace(dra_device_info{listed="false"}, "parent", "$1", "device", "(.+)")
-			  ), "device", "$1", "parent", "(.+)"
-			)`
-	)
-	var out []recording
-	var before []string
-	state := func(s book.State, expr string) {
-		expr = "\n\t\t\t" + expr
-		if len(before) > 0 {
-			expr += "\n\t\t\tunless on (<device>) " + stateRecord + `{state=~"` + strings.Join(before, "|") + `"}`
-		}
-		before = append(before, string(s))
-		out = append(out, recording{name: stateRecord, labels: map[string]string{"state": string(s)}, expr: expr})
+	const held = `dra_device_state{state="held"}`
+	state := func(s book.State, expr string) recording {
+		return recording{name: stateRecord, labels: map[string]string{"state": string(s)}, expr: expr}
 	}
-	one := func(expr string) string { return "group by (<device>) (" + expr + ")" }
-	state(book.StateUnhealthy, one(`
-			  dra_device_health{status="unhealthy"} == 1
-			  or
-			  dra_device_up == 0
-			  or
-			  (`+linkDown+`) and on (<device>) (device:dra_allocations:max > 0)
-			`))
-	state(book.StateStalled, one("dra_claim_stalled == 1"))
-	state(book.StateUnmeasured, one(`
-			  device:dra_allocations:max > 0
-			  unless on (<device>) dra_device_active_seconds_total
-			  unless on (<device>) dra_device_io_bytes_total{link=~"network|rdma"}
-			`))
-	// What is idle is recorded less often than who holds what.
-	state(book.StateIdle, `(min by (<device>) (claim_device:dra_idle:bool) == 1)
-			and on (<device>) (device:dra_allocations:max > 0)`)
-	state(book.StateActive, one("device:dra_allocations:max > 0"))
-	out = append(out, recording{name: "device:dra_ready:info", expr: `
-			group by (<device>) (device:dra_allocations:max == 0) and on (<device>) (dra_device_up == 1)`})
-	state(book.StatePartitioned, one("device:dra_allocations:max == 0")+`
-			and on (<device>) `+whole)
-	state(book.StateTainted, "device:dra_ready:info"+`
-			and on (<device>) dra_device_tainted{effect=~"NoSchedule|NoExecute"}`)
-	state(book.StateFree, "device:dra_ready:info")
-	return out
+	return []recording{
+		{name: stateRecord, expr: `
+			group by (<device>, state) (dra_device_state{state!~"held|guest", reason!="no_telemetry"})`},
+		state(book.StateUnmeasured, `
+			group by (<device>) (dra_device_state{state="guest"})`),
+		// What is idle is recorded less often than who holds what.
+		state(book.StateIdle, `
+			(min by (<device>) (claim_device:dra_idle:bool) == 1) and on (<device>) `+held),
+		state(book.StateActive, `
+			group by (<device>) (`+held+`)
+			unless on (<device>) `+stateRecord+`{state="idle"}`),
+	}
 }
 
 const stateRecord = "device:dra_state:info"
@@ -296,17 +247,10 @@ func prices() []recording {
 func costs() []recording {
 	return []recording{
 		{name: "claim:dra_cost:per_day", unit: query.Unit{Money: 1, Scale: 1}, expr: `
-			(
-			  sum by (<claim>) (
-			    group by (<claim device>) (dra_claim_device_info{admin_access="false"})
-			      * on (<device>) group_left () (device:dra_price:per_hour / on (<device>) (device:dra_allocations:max > 0))
-			  )
-			  or
-			  sum by (<pod>) (
-			    ` + unclaimed + `
-			      * on (<device>) group_left () (device:dra_price:per_hour / on (<device>) (device:dra_allocations:max > 0))
-			  )
-			) * 24`},
+			24 * sum by (<holder>) (
+			  group by (<holder device>) (dra_claim_device_info{admin_access="false"} or ` + unclaimed + `)
+			    * on (<device>) group_left () (device:dra_price:per_hour / on (<device>) device:dra_allocations:max)
+			)`},
 		// Of the holders that are idle as a whole.
 		{name: "claim:dra_idle_cost:per_day", unit: query.Unit{Money: 1, Scale: 1}, expr: `
 			claim:dra_cost:per_day and on (<holder>) (claim:dra_idle:bool == 1)`},
@@ -316,7 +260,7 @@ func costs() []recording {
 // sumsOfNodes are sums over the devices of each node.
 func sumsOfNodes() []recording {
 	const held = `
-			  max by (<device>) (dra_device_utilization_ratio) and on (<device>) (device:dra_allocations:max > 0)`
+			  max by (<device>) (dra_device_utilization_ratio) and on (<device>) device:dra_allocations:max`
 	const named = `
 			    * on (<device>) group_left (cluster_device) device:dra_model:info`
 	return []recording{

@@ -66,9 +66,9 @@ func severities(alerts []alert, name string) string {
 		if a.name != name {
 			continue
 		}
-		line := "Severity " + string(a.severity)
+		line := string(a.severity)
 		if a.action != "" {
-			line += " where `action` is `" + a.action + "`"
+			line += " if `action` is `" + a.action + "`"
 		}
 		if a.off {
 			line += ", off by default"
@@ -78,5 +78,5 @@ func severities(alerts []alert, name string) string {
 		}
 		lines = append(lines, line)
 	}
-	return strings.Join(lines, "; ") + "."
+	return "Severity " + strings.Join(lines, "; ") + "."
 }

@@ -156,7 +156,7 @@ func TestReadme(t *testing.T) {
 	if err := yaml.Unmarshal(data, &v); err != nil {
 		t.Fatal(err)
 	}
-	described := regexp.MustCompile("(?m)^\\| (\\S+) \\| [a-z]+ \\| `.*` \\| (.*) \\|$").FindAllSubmatch(readme, -1)
+	described := regexp.MustCompile("(?m)^\\| (\\S+) \\| `.*` \\| (.*) \\|$").FindAllSubmatch(readme, -1)
 	listed := map[string]bool{}
 	for _, row := range described {
 		key, description := string(row[1]), string(row[2])

@@ -135,7 +135,7 @@ func TestNewQuantity(t *testing.T) {
 		t.Log(text)
 	}
 	var report bytes.Buffer
-	if err := present.WriteReport(&report, s, "node", time.Minute); err != nil || !bytes.Contains(
+	if err := present.WriteReport(&report, s, present.Config{Node: "node", QuietAfter: time.Minute}); err != nil || !bytes.Contains(
 		report.Bytes(), []byte(`{"quantity":"fan_power","labels":{"fan":"front"},"value":10,"source":"fans"}`),
 	) {
 		t.Errorf("the report lacks it: %v, %s", err, &report)
@@ -195,9 +195,9 @@ func TestNewQuantityReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"| `dra_device_fan_power_watts` | gauge | watts | `driver` `pool` `device` `fan` | Power of the fans. fan: " +
-			"front, rear. | fans |",
-		"| `dra_claim_fan_power_watts` |", "| `dra_pod_fan_energy_joules_total` |",
+		"| `dra_device_fan_power_watts` | *device* `fan` | Power of the fans. fan: front, rear. | fans |",
+		"| `dra_claim_fan_power_watts` | *claim* *device* `fan` | The claim's part. | " +
+			"divided |", "| `dra_pod_fan_energy_joules_total` |",
 		"| `dra_device_unattributed_fan_power_watts` |",
 	} {
 		if !strings.Contains(out.String(), want) {

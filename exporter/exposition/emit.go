@@ -44,9 +44,10 @@ func (e *emission) on(id familyID) bool { return !e.families[id].off }
 func (s *Snapshot) walk(e *emission) {
 	missing := map[unresolved]int{}
 	e.young, e.sole = youngPods(s.PodInfos), map[driver.ID]*book.Device{}
+	states := s.States(neverQuiet)
 	for i := range s.Devices {
 		d := &s.Devices[i]
-		e.device(d)
+		e.device(d, states[i])
 		if d.Attribution == join.AttributionExclusive {
 			e.sole[d.ID] = d
 		}
@@ -236,7 +237,7 @@ func (e *emission) counter(id familyID, of *owner, value float64, born, shown ti
 	e.put(id, of.base(), value, e.cache.age(born, shown))
 }
 
-func (e *emission) device(d *book.Device) {
+func (e *emission) device(d *book.Device, state book.State) {
 	device := e.cache.device(d)
 	defer device.end()
 	base := device.base()
@@ -244,6 +245,7 @@ func (e *emission) device(d *book.Device) {
 	if d.Up != book.UpUnknown {
 		e.gauge(famDeviceUp, base, float64(d.Up))
 	}
+	e.state(base, d, state)
 	e.gauge(famDeviceAllocations, base, float64(d.Allocations()))
 	e.counter(famDeviceAllocated, device, d.Allocated, d.Born, d.Born)
 	if d.Used >= 0 {

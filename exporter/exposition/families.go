@@ -34,6 +34,7 @@ type familyID int
 const (
 	famDeviceInfo familyID = iota
 	famDeviceUp
+	famDeviceState
 	famDeviceAllocations
 	famDeviceAllocated
 	famDeviceUsed
@@ -187,9 +188,9 @@ func quantityFamily(prefix, help string, spec *driver.Spec, labels []string) Fam
 
 func attributedFamily(prefix, help string, spec *driver.Spec, labels []string) Family {
 	f := quantityFamily(prefix, help, spec, labels)
-	f.Origin = "the device's value, by attribution"
+	f.Origin = "divided"
 	if spec.Divided {
-		f.Origin += "; of partitions, the parent's, by share and activity"
+		f.Origin += "; of partitions, the parent's"
 	}
 	return f
 }

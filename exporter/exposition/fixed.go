@@ -27,6 +27,13 @@ func deviceFamilies() map[familyID]Family {
 				"telemetry is not readable now. Absent for devices that no source supports, and for possible MIG devices that " +
 				"do not exist yet.",
 		},
+		famDeviceState: {
+			Name: "dra_device_state", Origin: fromKubelet + ", sources", Labels: append(device, "state", "reason"),
+			Help: "1 for the state of the device, the first that applies: unhealthy, stalled, guest, unmeasured, held (and " +
+				"measured: used or not), partitioned, tainted, free. Absent while nothing can hold it, as a possible MIG device. " +
+				"reason: of unhealthy lost (held, and its telemetry is not readable), unreadable (not held), link_down (held, and " +
+				"no link is up) or reported (dra_device_health); of tainted and free no_telemetry; else empty.",
+		},
 		famDeviceAllocations: {
 			Name: "dra_device_allocations", Origin: fromKubelet, Labels: device,
 			Help: "Number of shares of claims that hold the device now, without admin access: a claim of 100 pods counts 1, " +
@@ -125,8 +132,9 @@ func claimFamilies() map[familyID]Family {
 		),
 		famClaimUsed: allocatedFamily(
 			"dra_claim_used_seconds_total", "Time in which the claim used the device: above the idle thresholds "+
-				"(dra_exporter_idle_threshold_ratio). Absent if it is unknown which of several claims uses it. Where a driver "+
-				"only samples processes (NVIDIA), including times of up to 30 s between two samples of its processes.", claim,
+				"(dra_exporter_idle_threshold_ratio). While it is unknown which of several claims uses the device, any use "+
+				"counts for each. Where a driver only samples processes (NVIDIA), including times of up to 30 s between two "+
+				"samples of its processes.", claim,
 		),
 		famClaimFit: fitFamily(claim), famClaimFitUnused: unusedFamily(claim),
 		famClaimShare: allocatedFamily(

@@ -159,7 +159,7 @@ func quantityGroups(first familyID, spec *driver.Spec) []Group {
 func isDetail(f *Family) bool {
 	switch f.Name {
 	case "dra_claim_tensor_seconds_total", "dra_claim_tensor_throughput_ratio", "dra_device_memory_used_peak_bytes",
-		"dra_device_power_peak_watts", "dra_device_tensor_throughput_ratio",
+		"dra_device_power_peak_watts", "dra_device_used_seconds_total", "dra_device_tensor_throughput_ratio",
 		"dra_device_unattributed_active_seconds_total", "dra_device_unattributed_memory_used_bytes",
 		"dra_device_unattributed_tensor_seconds_total", "dra_device_unattributed_tensor_throughput_ratio",
 		"dra_pod_allocated_seconds_total", "dra_pod_power_peak_watts", "dra_pod_tensor_throughput_ratio":

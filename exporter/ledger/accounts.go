@@ -196,7 +196,7 @@ func (b *accountBook) show(tick uint64, now time.Time) {
 }
 
 // showPresent makes the series of the parts of the device's gauges. It records whether the activity
-// of the account is known.
+// of the device is known.
 func (a *account) showPresent(tick uint64) {
 	for _, m := range a.device.meters {
 		if m.gauge < 0 || m.present != tick {
@@ -209,7 +209,7 @@ func (a *account) showPresent(tick uint64) {
 			a.gauges[m.gauge] = newSeries(m.key)
 		}
 	}
-	if a.device.measured && !a.watched && a.device.joined.Attribution.Certain() {
+	if a.device.measured && !a.watched {
 		a.watched = true
 		a.changed()
 	}

@@ -83,6 +83,31 @@ func TestUsedTimeByProcess(t *testing.T) {
 	}
 }
 
+// Of two claims of a device whose processes are unknown, each counts any use from its own begin on.
+func TestUsedTimeOfUnknownSharers(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("a", "p0")
+	for second := range 101 {
+		if second == 40 {
+			h.Hold("b", "p1")
+		}
+		busy := 0.0
+		if second > 50 {
+			busy = 0.5
+		} else if second > 20 && second <= 40 {
+			busy = 0.2
+		}
+		h.Read(driver.Reading{Quantity: driver.Utilization, Value: busy})
+		h.Pass(time.Second)
+	}
+	x := exportertest.Scrape(t, h.Last)
+	a, b := x.One(t, "dra_claim_used_seconds_total", "resourceclaim_name=a"),
+		x.One(t, "dra_claim_used_seconds_total", "resourceclaim_name=b")
+	if math.Abs(a-70) > 1.5 || math.Abs(b-50) > 1.5 {
+		t.Errorf("used for %v and %v s, want 70 and 50", a, b)
+	}
+}
+
 // Of samples, few show a process that uses little: between two that are near, its claim used the
 // device too, but not after the last one, nor when nobody did.
 func TestUsedTimeBySamples(t *testing.T) {

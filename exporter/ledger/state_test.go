@@ -28,6 +28,7 @@ func TestStates(t *testing.T) {
 		"unlisted": book.StatePartitioned, "unread-part": book.StateUnavailable,
 		"static": book.StatePartitioned, "static-part": book.StateFree, "uncut": book.StateFree,
 		"not-cut": book.StateUnavailable, "channel": book.StateUnavailable, "driverless": book.StateUnavailable,
+		"dark": book.StateUnhealthy, "unread": book.StateFree,
 	}
 	h := exportertest.NewHistory(t)
 	delete(h.In.Inventory, jointest.ID("gpu-0"))
@@ -68,7 +69,7 @@ func TestStates(t *testing.T) {
 	for range 2 {
 		for _, name := range []string{
 			"active", "quiet", "half-quiet", "free", "admin", "tainted", "hinted", "tainted-active", "sick", "sick-free",
-			"lost", "whole", "part", "static", "static-part", "uncut", "unlisted",
+			"lost", "dark", "whole", "part", "static", "static-part", "uncut", "unlisted",
 			"no-link", "no-link-free", "one-of-two-links",
 		} {
 			readings := []driver.Reading{{Quantity: driver.Utilization}}
@@ -95,11 +96,38 @@ func TestStates(t *testing.T) {
 		h.Pass(10 * time.Second)
 	}
 	h.ReadOf("lost")
-	h.Pass(time.Second)
+	h.ReadOf("dark")
+	x := h.Tick(time.Second)
 	for i, state := range h.Last.States(20 * time.Second) {
-		if name := h.Last.Devices[i].ID.Device; state != want[name] {
+		name := h.Last.Devices[i].ID.Device
+		if state != want[name] {
 			t.Errorf("%s is %s, want %s", name, state, want[name])
 		}
+		wantExported(t, x, name, state)
+	}
+}
+
+// wantExported checks the series of a device's state.
+func wantExported(t *testing.T, x exportertest.Scraped, name string, state book.State) {
+	t.Helper()
+	reasons := map[string]string{
+		"sick": "reported", "sick-free": "reported", "lost": "lost", "dark": "unreadable", "no-link": "link_down",
+		"unread": "no_telemetry",
+	}
+	rows := x.Matching("dra_device_state", "device="+name)
+	switch state {
+	case book.StateUnavailable:
+		if len(rows) > 0 {
+			t.Errorf("%s: got %v, want none", name, rows)
+		}
+		return
+	case book.StateActive, book.StateQuiet:
+		state = "held"
+	default:
+	}
+	row := x.Matching("dra_device_state", "device="+name, "state="+string(state), "reason="+reasons[name])
+	if len(rows) != 1 || len(row) != 1 {
+		t.Errorf("%s: got %v, want the state %s, reason %q", name, rows, state, reasons[name])
 	}
 }
 

@@ -165,7 +165,7 @@ func (v *Page) Detail(ctx context.Context, of Subject) (d Detail, err error) {
 
 // known returns what the own node knows of a subject.
 func (v *Page) known(of Subject) *known {
-	names := newQuantityNames(v.catalogue)
+	reports := newReporter(v.of, v.config)
 	n := &known{
 		Report: Report{Time: v.of.Time, Node: cmp.Or(v.config.Node, "this node")}, catalogue: v.catalogue,
 		own: true, sources: v.config.Sources,
@@ -181,17 +181,17 @@ func (v *Page) known(of Subject) *known {
 	for i := range pods {
 		if h := &pods[i]; h.Namespace+"/"+h.Name == of.Pod {
 			on[h.Device] = true
-			n.Pods = append(n.Pods, names.holder(h))
+			n.Pods = append(n.Pods, reports.holder(h))
 		}
 	}
 	for i := range v.of.Claims {
 		if h := &v.of.Claims[i]; on[h.Device] || isNamed(h.Device, of.Device) {
-			n.Claims = append(n.Claims, names.judged(v.of, h))
+			n.Claims = append(n.Claims, reports.present(recorder.OfClaim, h))
 		}
 	}
 	for i := range v.of.Devices {
 		if d := &v.of.Devices[i]; on[d.ID] || isNamed(d.ID, of.Device) {
-			n.Devices = append(n.Devices, names.device(d, v.states[d.ID]))
+			n.Devices = append(n.Devices, reports.device(d, v.states[d.ID]))
 		}
 	}
 	at := slices.IndexFunc(v.of.PodInfos, func(p book.PodInfo) bool { return p.Namespace+"/"+p.Name == of.Pod })

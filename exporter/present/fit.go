@@ -79,14 +79,10 @@ func claimFit(h *book.Holder) ClaimFitReport {
 	a := h.Advice
 	r := ClaimFitReport{
 		Namespace: h.Namespace, Name: h.Name, UID: h.UID, ID: h.Device,
-		Text: FitText(a), Reason: a.Reason, MeasuredSeconds: a.Measured.Seconds(),
-	}
-	if ended := h.Ended.UTC(); !h.Ended.IsZero() {
-		r.Ended = &ended
+		Text: FitText(a), Reason: a.Reason, MeasuredSeconds: a.Measured.Seconds(), Ended: moment(h.Ended),
 	}
 	if a.Partial {
-		since := a.Since.UTC()
-		r.MeasuredSince = &since
+		r.MeasuredSince = moment(a.Since)
 	}
 	if !a.Known() {
 		return r

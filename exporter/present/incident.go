@@ -86,6 +86,24 @@ func podsHit(i *recorder.Incident) string {
 	return cmp.Or(names, "nobody")
 }
 
+// EventText describes an incident for an Event of the claim or the pod of a holder. It is equal for
+// equal occurrences, so that the API server counts them in one Event, except for the time of a
+// possible hit.
+func EventText(node string, i *recorder.Incident, h *recorder.Holder, ofPod bool) string {
+	text := fmt.Sprintf("%s (%s", i.Text, i.Device)
+	if ofPod && h.Claim != "" {
+		text += ", through claim " + h.Claim
+	}
+	if h.Possible {
+		text = fmt.Sprintf("possibly hit between %s and %s by %s", Clock(i.NotBefore), Clock(i.Onset), text)
+	}
+	text += "): its course and what was recorded are in /api/v1/incidents of dra-exporter on node " + node
+	if !i.Open() {
+		text = "over (" + i.Resolution.Meaning() + "): " + text
+	}
+	return text
+}
+
 // Lasted returns the duration of an incident, until now if it is open.
 func Lasted(i *recorder.Incident, now time.Time) string {
 	if !i.Open() {

@@ -18,6 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/test/expect"
+	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
 // Rows that need attention come first, and names are in natural order. A busy pod is not quiet, and
@@ -113,6 +114,11 @@ func TestTrafficIsRecorded(t *testing.T) {
 	}
 	if lines := trend("--09-9").Lines(); len(lines) != 2 || lines[0] != "17,34 25,2" {
 		t.Errorf("lines %q", lines)
+	}
+	var report strings.Builder
+	must.Do(t, WriteReport(&report, h.Last, v.config))
+	if n := strings.Count(report.String(), `"trafficBytesPerSecond":`); n != 3 { // device, claim and pod
+		t.Errorf("%d rows of the report have traffic: %s", n, report.String())
 	}
 	if !slices.Contains(v.Sums, fact{"traffic", "100 MB/s"}) {
 		t.Errorf("the node's sums are %v", v.Sums)

@@ -37,10 +37,4 @@ func progressOf(v *stall.Verdict) string {
 	return strings.Join(out, " ")
 }
 
-func words[S fmt.Stringer](signals []S) string {
-	names := make([]string, len(signals))
-	for i, s := range signals {
-		names[i] = nameOf(s.String())
-	}
-	return strings.Join(names, ", ")
-}
+func words[S fmt.Stringer](signals []S) string { return nameOf(strings.Join(texts(signals), ", ")) }

@@ -10,6 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -67,6 +68,9 @@ type DeviceReport struct {
 	Divided      []DividedReport `json:"divided,omitempty"`
 	Unattributed []ValueReport   `json:"unattributed,omitempty"`
 	LastError    *time.Time      `json:"lastError,omitempty"`
+	// Traffic is the mean over the last ten seconds, over networks, from the flight recorder; omitted:
+	// unknown.
+	Traffic *float64 `json:"trafficBytesPerSecond,omitempty"`
 
 	Own *book.Device `json:"-"` // of the own node; nil: it was read as JSON
 }
@@ -133,6 +137,8 @@ type HolderReport struct {
 	// Stall is whether a claim that keeps the device busy makes progress; omitted: the device can't
 	// be judged.
 	Stall *StallReport `json:"stall,omitempty"`
+	// Traffic is that of the device which is the holder's part.
+	Traffic *float64 `json:"trafficBytesPerSecond,omitempty"`
 
 	Advice string `json:"-"` // the smallest fit, as text; "": unknown
 }
@@ -187,23 +193,22 @@ type ValueReport struct {
 }
 
 // WriteReport writes the [Report] of a snapshot as JSON, without keeping all of it in memory.
-// quietAfter is that of [book.Snapshot.States].
-func WriteReport(w io.Writer, s *exposition.Snapshot, node string, quietAfter time.Duration) error {
-	names := newQuantityNames(s.Catalogue.OrStandard())
-	states := s.States(quietAfter)
+func WriteReport(w io.Writer, s *exposition.Snapshot, c Config) error {
+	r, states := newReporter(s, c), s.States(c.QuietAfter)
 	o := &object{w: w}
 	o.field("time", s.Time.UTC())
-	o.field("node", node)
-	list(o, "devices", len(states), func(i int) DeviceReport { return names.device(&s.Devices[i], states[i]) })
+	o.field("node", c.Node)
+	list(o, "devices", len(states), func(i int) DeviceReport { return r.device(&s.Devices[i], states[i]) })
 	for _, part := range []struct {
 		name            string
+		kind            recorder.OwnerKind
 		holders, behind []book.Holder
 		always          bool
 	}{
-		{"claims", s.Claims, s.EarlierClaims, true},
-		{"pods", s.Pods, s.EarlierPods, true},
-		{"youngPods", s.Young, nil, false},
-		{"devicePlugins", s.Plugins, nil, false},
+		{"claims", recorder.OfClaim, s.Claims, s.EarlierClaims, true},
+		{"pods", recorder.OfPod, s.Pods, s.EarlierPods, true},
+		{"youngPods", recorder.OfPod, s.Young, nil, false},
+		{"devicePlugins", "", s.Plugins, nil, false},
 	} {
 		n := len(part.holders)
 		if !part.always && n == 0 {
@@ -211,9 +216,9 @@ func WriteReport(w io.Writer, s *exposition.Snapshot, node string, quietAfter ti
 		}
 		list(o, part.name, n+len(part.behind), func(i int) HolderReport {
 			if i < n {
-				return names.judged(s, &part.holders[i])
+				return r.present(part.kind, &part.holders[i])
 			}
-			return names.holder(&part.behind[i-n])
+			return r.holder(&part.behind[i-n])
 		})
 	}
 	o.field("series", s.Series)
@@ -221,24 +226,32 @@ func WriteReport(w io.Writer, s *exposition.Snapshot, node string, quietAfter ti
 	return o.end()
 }
 
-// quantityNames has the name of each quantity and of its labels.
-type quantityNames []struct {
-	name   string
-	labels []driver.Label
+// reporter makes the rows of a report.
+type reporter struct {
+	of        *exposition.Snapshot
+	catalogue driver.Catalogue
+	traffic   map[recorder.Owner]float64
 }
 
-func newQuantityNames(catalogue driver.Catalogue) quantityNames {
-	names := make(quantityNames, len(catalogue))
-	for q, spec := range catalogue {
-		names[q].name = spec.Name
-		names[q].labels = spec.Labels
+func newReporter(s *exposition.Snapshot, c Config) *reporter {
+	r := &reporter{of: s, catalogue: s.Catalogue.OrStandard()}
+	if c.Recorder != nil {
+		r.traffic = c.Recorder.Traffic()
 	}
-	return names
+	return r
 }
 
-func (n quantityNames) device(d *book.Device, state book.State) DeviceReport {
+// trafficOf returns the traffic of a device, claim or pod; nil: unknown.
+func (r *reporter) trafficOf(owner recorder.Owner) *float64 {
+	if rate, known := r.traffic[owner]; known {
+		return &rate
+	}
+	return nil
+}
+
+func (r *reporter) device(d *book.Device, state book.State) DeviceReport {
 	h := &d.Entry.Hardware
-	r := DeviceReport{
+	out := DeviceReport{
 		ID: d.ID, State: state, Vendor: h.Vendor, Model: h.Model, UUID: h.UUID, PCI: h.PCI, NetDev: h.NetDev,
 		Profile: h.Profile, Serial: h.Serial, FirmwareVersion: h.FirmwareVersion, DriverVersion: h.DriverVersion,
 		CUDAVersion: h.CUDAVersion,
@@ -246,22 +259,23 @@ func (n quantityNames) device(d *book.Device, state book.State) DeviceReport {
 		Unlisted:    d.Entry.Unlisted,
 		Multiple:    d.Entry.Shareable, Missing: d.Missing, HealthReason: d.HealthReason, Attribution: d.Attribution,
 		AllocatedSeconds: d.Allocated,
-		Values:           n.values(d.Values), Unattributed: n.values(d.Unattributed), LastError: moment(d.LastError), Own: d,
+		Values:           r.values(d.Values), Unattributed: r.values(d.Unattributed), LastError: moment(d.LastError), Own: d,
+		Traffic: r.trafficOf(recorder.Owner{Kind: recorder.OfDevice, Device: d.ID}),
 	}
 	if d.Up != book.UpUnknown {
 		up := d.Up == book.UpNow
-		r.Up = &up
+		out.Up = &up
 	}
 	for _, s := range d.Divided {
-		r.Divided = append(r.Divided, DividedReport{n[s.Quantity].name, s.Origin.String()})
+		out.Divided = append(out.Divided, DividedReport{r.catalogue.Spec(s.Quantity).Name, s.Origin.String()})
 	}
 	for _, t := range d.Entry.Taints {
-		r.Taints = append(r.Taints, TaintReport{Taint: t.String(), Source: t.Source(), Rule: t.Rule})
+		out.Taints = append(out.Taints, TaintReport{Taint: t.String(), Source: t.Source(), Rule: t.Rule})
 	}
 	for i := range d.Shares {
-		r.Shares = append(r.Shares, shareReport(&d.Shares[i]))
+		out.Shares = append(out.Shares, shareReport(&d.Shares[i]))
 	}
-	return r
+	return out
 }
 
 func shareReport(s *join.Share) ShareReport {
@@ -302,25 +316,26 @@ func holds(s *join.Share) iter.Seq[*podresources.Holder] {
 	}
 }
 
-func (n quantityNames) holder(h *book.Holder) HolderReport {
-	r := HolderReport{
+func (r *reporter) holder(h *book.Holder) HolderReport {
+	out := HolderReport{
 		Namespace: h.Namespace, Name: h.Name, Aggregated: h.IsAggregated(), UID: h.UID, ID: h.Device, Since: h.Born.UTC(),
-		AllocatedSeconds: h.Allocated, ShareSeconds: h.Share, Values: n.values(h.Values),
+		AllocatedSeconds: h.Allocated, ShareSeconds: h.Share, Values: r.values(h.Values), Ended: moment(h.Ended),
+		LastActive: moment(h.LastActive), LastError: moment(h.LastError),
 	}
-	r.Ended, r.LastActive, r.LastError = moment(h.Ended), moment(h.LastActive), moment(h.LastError)
 	if h.Advice != nil {
-		r.Advice = FitText(h.Advice)
+		out.Advice = FitText(h.Advice)
 	}
-	return r
+	return out
 }
 
-// judged returns a holder with the verdict on its progress.
-func (n quantityNames) judged(s *exposition.Snapshot, h *book.Holder) HolderReport {
-	r := n.holder(h)
-	if v, judged := s.Stalled[h.HolderKey]; judged {
-		r.Stall = stallReport(&v)
+// present returns a holder of this moment, with its traffic and the verdict on its progress.
+func (r *reporter) present(kind recorder.OwnerKind, h *book.Holder) HolderReport {
+	out := r.holder(h)
+	out.Traffic = r.trafficOf(recorder.Owner{Kind: kind, Namespace: h.Namespace, Name: h.Name, Device: h.Device})
+	if v, judged := r.of.Stalled[h.HolderKey]; judged {
+		out.Stall = stallReport(&v)
 	}
-	return r
+	return out
 }
 
 // moment returns a time in UTC, nil for the zero time.
@@ -332,20 +347,15 @@ func moment(t time.Time) *time.Time {
 	return &t
 }
 
-func (n quantityNames) values(values []book.Value) []ValueReport {
+func (r *reporter) values(values []book.Value) []ValueReport {
 	out := make([]ValueReport, 0, len(values))
 	for i := range values {
 		v := &values[i]
-		r := ValueReport{Quantity: n[v.Quantity].name, Value: v.Value, Source: v.Origin.String(), Since: v.Born}
-		for j, label := range n[v.Quantity].labels {
-			if r.Labels == nil {
-				r.Labels = map[string]string{}
-			}
-			if !label.Optional || v.Labels[j] != "" {
-				r.Labels[label.Name] = v.Labels[j]
-			}
-		}
-		out = append(out, r)
+		spec := r.catalogue.Spec(v.Quantity)
+		out = append(out, ValueReport{
+			Quantity: spec.Name, Labels: recorder.LabelsOf(spec, v.Labels), Value: v.Value, Source: v.Origin.String(),
+			Since: v.Born,
+		})
 	}
 	return out
 }

@@ -32,7 +32,7 @@ func TestReportIsWhole(t *testing.T) {
 	full.Young, full.Plugins, full.Series, full.Dropped = few.Pods, few.Pods, 7, 8
 	for name, s := range map[string]*exposition.Snapshot{"empty": empty, "few": &few, "full": &full} {
 		var written bytes.Buffer
-		if err := WriteReport(&written, s, "node \"1\"", time.Minute); err != nil {
+		if err := WriteReport(&written, s, Config{Node: "node \"1\"", QuietAfter: time.Minute}); err != nil {
 			t.Fatal(name, err)
 		}
 		var report Report

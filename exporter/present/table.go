@@ -21,7 +21,6 @@ type Figures struct {
 	Energy         *float64   `json:"energyJoules,omitempty"`
 	QuietSeconds   *float64   `json:"quietSeconds,omitempty"` // since a holder was last active
 	Traffic        *float64   `json:"trafficBytesPerSecond,omitempty"`
-	IOBytes        *float64   `json:"-"` // over networks, of which traffic is the rate
 }
 
 // Device is a device, as tables show it. Unknown values are nil or empty.
@@ -62,7 +61,7 @@ func Devices(r *Report, from string) []Device {
 		d := &r.Devices[i]
 		row := Device{
 			Node: r.Node, Driver: d.Driver, Pool: d.Pool, Device: d.Device, Model: d.Model, Unlisted: d.Unlisted,
-			Why: string(d.Missing), Figures: Figures{State: d.State}, Claims: []string{}, Pods: []string{}, Report: d,
+			Why: string(d.Missing), Figures: Figures{State: d.State, Traffic: d.Traffic}, Claims: []string{}, Pods: []string{}, Report: d,
 			From: from,
 		}
 		row.setAll(catalogue, d.Values)
@@ -90,9 +89,6 @@ func (f *Figures) setAll(catalogue driver.Catalogue, values []ValueReport) {
 	for _, v := range values {
 		if q, known := catalogue.Named(v.Quantity); known {
 			f.set(q, v.Value)
-		}
-		if link := v.Labels["link"]; v.Quantity == driver.IOBytes.String() && (link == "network" || link == "rdma") {
-			f.IOBytes = sum(f.IOBytes, &v.Value)
 		}
 	}
 }
@@ -258,7 +254,7 @@ func holders(r *Report, from string, some func(*HolderReport) bool, lists ...[]H
 				at[key] = n
 				out = append(out, Holder{Node: r.Node, Namespace: part.Namespace, Name: part.Name, Devices: []string{}, From: from})
 			}
-			h, of := &out[n], Figures{State: states[part.String()]}
+			h, of := &out[n], Figures{State: states[part.String()], Traffic: part.Traffic}
 			of.setAll(catalogue, part.Values)
 			if part.LastActive != nil {
 				quiet := max(0, r.Time.Sub(*part.LastActive).Seconds())
@@ -283,7 +279,7 @@ func (h *Holder) add(of *Figures, devices int) {
 		h.Utilization = &mean
 	}
 	h.MemoryUsed, h.Power = sum(h.MemoryUsed, of.MemoryUsed), sum(h.Power, of.Power)
-	h.Energy, h.IOBytes, h.Traffic = sum(h.Energy, of.Energy), sum(h.IOBytes, of.IOBytes), sum(h.Traffic, of.Traffic)
+	h.Energy, h.Traffic = sum(h.Energy, of.Energy), sum(h.Traffic, of.Traffic)
 	if of.QuietSeconds != nil && (h.QuietSeconds == nil || *of.QuietSeconds < *h.QuietSeconds) {
 		h.QuietSeconds = of.QuietSeconds
 	}

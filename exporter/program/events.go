@@ -1,12 +1,12 @@
 package program
 
 import (
-	"fmt"
+	"cmp"
 	"slices"
-	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/events"
@@ -45,11 +45,11 @@ func eventsOf(node string, i *recorder.Incident, times int) []events.Event {
 			return
 		}
 		e := events.Event{
-			Object: object, Reason: reasonOf(i.Kind), Message: messageOf(node, i, kind, h), At: i.Last, Times: times,
+			Object: object, Reason: reasonOf(i.Kind), Message: present.EventText(node, i, h, kind == events.Pod), At: i.Last,
+			Times: times,
 		}
 		if times == 0 {
 			e.Reason, e.Normal, e.At, e.Times = e.Reason+"Resolved", true, *i.End, 1
-			e.Message = fmt.Sprintf("over (%s): %s", i.Resolution.Meaning(), e.Message)
 		}
 		out = append(out, e)
 	}
@@ -72,46 +72,13 @@ func eventsOf(node string, i *recorder.Incident, times int) []events.Event {
 	return out
 }
 
-// messageOf returns the text of an event. It is equal for equal occurrences, so that the API server
-// counts them in one event, except for the time of a possible hit.
-func messageOf(node string, i *recorder.Incident, kind string, h *recorder.Holder) string {
-	text := fmt.Sprintf("%s (%s", i.Text, i.Device)
-	if kind == events.Pod && h.Claim != "" {
-		text += ", through claim " + h.Claim
-	}
-	if h.Possible {
-		text = fmt.Sprintf("possibly hit between %s and %s by %s", i.NotBefore.UTC().Format(time.RFC3339),
-			i.Onset.UTC().Format(time.RFC3339), text)
-	}
-	return fmt.Sprintf(
-		"%s): its course and what was recorded are in /api/v1/incidents of dra-exporter on node %s", text, node,
-	)
-}
-
 // reasonOf returns the reason field of an event about an incident.
 func reasonOf(kind recorder.Kind) string {
-	switch kind {
-	case recorder.XID:
-		return "DeviceXID"
-	case recorder.ECCUncorrected:
-		return "DeviceECCUncorrected"
-	case recorder.RAS:
-		return "DeviceRAS"
-	case recorder.NoExecuteTaint:
-		return "DeviceNoExecuteTaint"
-	case recorder.LinkDown:
-		return "DeviceLinkDown"
-	case recorder.DeviceLost:
-		return "DeviceLost"
-	case recorder.Unhealthy:
-		return "DeviceUnhealthy"
-	case recorder.ClaimEndsInError:
-		return "ClaimEndedInError"
-	case recorder.ClaimStalled:
-		return "ClaimStalled"
-	case recorder.SourceDown: // hits no pod
-		return "TelemetrySourceDown"
-	default:
-		return "DeviceIncident"
-	}
+	return cmp.Or(map[recorder.Kind]string{
+		recorder.XID: "DeviceXID", recorder.ECCUncorrected: "DeviceECCUncorrected", recorder.RAS: "DeviceRAS",
+		recorder.NoExecuteTaint: "DeviceNoExecuteTaint", recorder.LinkDown: "DeviceLinkDown",
+		recorder.DeviceLost: "DeviceLost", recorder.Unhealthy: "DeviceUnhealthy",
+		recorder.ClaimEndsInError: "ClaimEndedInError", recorder.ClaimStalled: "ClaimStalled",
+		recorder.SourceDown: "TelemetrySourceDown", // hits no pod
+	}[kind], "DeviceIncident")
 }

@@ -1,7 +1,6 @@
 package program
 
 import (
-	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -10,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/present"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/events"
 )
@@ -69,8 +69,7 @@ func TestEventsOf(t *testing.T) {
 		}
 	}
 	i.Holders[1].Possible, i.NotBefore = true, i.Onset.Add(-5*time.Second)
-	between := fmt.Sprintf("possibly hit between %s and %s by gpu-0: XID 79 (", i.NotBefore.UTC().Format(time.RFC3339),
-		i.Onset.UTC().Format(time.RFC3339))
+	between := "possibly hit between " + present.Clock(i.NotBefore) + " and " + present.Clock(i.Onset) + " by gpu-0"
 	for _, e := range eventsOf("node-1", i, 1) {
 		if e.Name == "b" != strings.HasPrefix(e.Message, between) {
 			t.Errorf("of %s it says %q", e.Name, e.Message)

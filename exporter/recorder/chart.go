@@ -137,7 +137,7 @@ func chart(ctx context.Context, c cut, lines []line, most int, catalogue driver.
 		spec := catalogue.Spec(l.Quantity)
 		of := labelled{l.Quantity, l.Labels}
 		if _, found := labels[of]; !found {
-			labels[of] = labelsOf(spec, l.Labels)
+			labels[of] = LabelsOf(spec, l.Labels)
 		}
 		out.Series = append(out.Series, ChartSeries{
 			Of: l.owner.Kind, Namespace: l.owner.Namespace, Name: l.owner.Name, ID: l.owner.Device, Quantity: spec.Name,

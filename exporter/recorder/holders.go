@@ -13,15 +13,11 @@ import (
 
 // holderOf returns a holding period in the form of documents.
 func holderOf(p *timeline.Period) Holder {
-	h := Holder{
+	return Holder{
 		Namespace: p.Pod.Namespace, Claim: p.Claim.Name, ClaimUID: p.ClaimUID, Pod: p.Pod.Name, PodUID: p.PodUID,
 		ID: p.Device, Attribution: string(p.Attribution), Admin: p.Admin, From: p.From.UTC(),
+		To: moment(p.To),
 	}
-	if !p.To.IsZero() {
-		to := p.To.UTC()
-		h.To = &to
-	}
-	return h
 }
 
 // occurrence is the time of an occurrence, and the holders that it hit. The time is a span, which

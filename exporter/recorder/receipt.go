@@ -52,13 +52,6 @@ type Lifecycle struct {
 
 // newLifecycle returns the known part of a claim's life.
 func newLifecycle(l *book.Life) Lifecycle {
-	at := func(t time.Time) *time.Time {
-		if t.IsZero() {
-			return nil
-		}
-		t = t.UTC()
-		return &t
-	}
 	seconds := func(took time.Duration, known bool) *float64 {
 		if !known {
 			return nil
@@ -67,12 +60,21 @@ func newLifecycle(l *book.Life) Lifecycle {
 		return &s
 	}
 	return Lifecycle{
-		Allocated: at(l.Allocated), Waiting: at(l.Waiting), Prepared: at(l.Prepared), FirstActivity: at(l.FirstActive),
-		LastActivity: at(l.LastActive), Ended: at(l.Ended), Unprepared: at(l.Unprepared),
+		Allocated: moment(l.Allocated), Waiting: moment(l.Waiting), Prepared: moment(l.Prepared), FirstActivity: moment(l.FirstActive),
+		LastActivity: moment(l.LastActive), Ended: moment(l.Ended), Unprepared: moment(l.Unprepared),
 		PreparationSeconds: seconds(l.Preparation()), FirstActivitySeconds: seconds(l.FirstActivity()),
 		ActivitySeconds: seconds(l.Activity()), IdleEndSeconds: seconds(l.IdleEnd()),
 		UnpreparationSeconds: seconds(l.Unpreparation()),
 	}
+}
+
+// moment returns a time in UTC, nil for the zero time.
+func moment(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
 }
 
 // isOf reports whether both are for the same claim and time.
@@ -204,11 +206,13 @@ func receiptOf(c *book.Closed, catalogue driver.Catalogue) ReceiptDevice {
 func newFigure(q driver.Quantity, labels driver.Labels, value float64, catalogue driver.Catalogue) Figure {
 	spec := catalogue.Spec(q)
 	return Figure{
-		Quantity: spec.Name, Labels: labelsOf(spec, labels), ConsumedQuantity: value, ConsumedUnit: spec.Unit,
+		Quantity: spec.Name, Labels: LabelsOf(spec, labels), ConsumedQuantity: value, ConsumedUnit: spec.Unit,
 	}
 }
 
-func labelsOf(spec *driver.Spec, labels driver.Labels) map[string]string {
+// LabelsOf returns the values of the labels of a quantity by name, without empty optional ones;
+// nil: it has none.
+func LabelsOf(spec *driver.Spec, labels driver.Labels) map[string]string {
 	var out map[string]string
 	for n, l := range spec.Labels {
 		if l.Optional && labels[n] == "" {

@@ -27,14 +27,30 @@ func (m *meta) overNetworks() bool {
 	return m.Quantity == driver.IOBytes && (m.Labels[0] == "network" || m.Labels[0] == "rdma")
 }
 
+// Traffic returns the [Recent.Traffic] of each device, claim and pod with network devices.
+func (r *Recorder) Traffic() map[Owner]float64 {
+	out := map[Owner]float64{}
+	for owner, of := range r.recentOf(2*trafficTime, 1, (*meta).overNetworks) {
+		if !math.IsNaN(of.Traffic) {
+			out[owner] = of.Traffic
+		}
+	}
+	return out
+}
+
 // Recent returns the recent values of each device, claim and pod: the time last, divided into a
 // number of values.
 func (r *Recorder) Recent(last time.Duration, values int) map[Owner]Recent {
-	p := r.published.Load()
-	begin := p.recorded.Add(-last)
-	c := p.cutSeries(begin, p.recorded, func(*Owner) bool { return true }, func(m *meta) bool {
+	return r.recentOf(last, values, func(m *meta) bool {
 		return m.Quantity == driver.Utilization || m.Quantity == driver.Power || m.overNetworks()
 	})
+}
+
+// recentOf is Recent of some series.
+func (r *Recorder) recentOf(last time.Duration, values int, some func(*meta) bool) map[Owner]Recent {
+	p := r.published.Load()
+	begin := p.recorded.Add(-last)
+	c := p.cutSeries(begin, p.recorded, func(*Owner) bool { return true }, some)
 	slots := make([]int, len(c.times))
 	for i, at := range c.times {
 		slots[i] = min(values-1, int(float64(at.Sub(begin))/float64(last)*float64(values)))

@@ -8,6 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
+	"github.com/dra-exporter/dra-exporter/test/expect"
 )
 
 // The last minutes of a device are means over equal periods of its most informative quantity. Its
@@ -67,4 +68,6 @@ func TestRecent(t *testing.T) {
 	if nic := of("nic"); nic.Quantity != driver.IOBytes || math.Abs(nic.Traffic-6000) > 1 {
 		t.Errorf("the NIC is %+v", nic)
 	}
+	want := map[Owner]float64{{Kind: OfDevice, Device: ids["nic"]}: of("nic").Traffic}
+	expect.Equal(t, "traffic", want, r.Traffic())
 }

@@ -44,49 +44,29 @@ func Reasons() []Reason {
 }
 
 // Meaning returns the meaning of the reason as a clause without a full stop.
-func (r Reason) Meaning() string { //nolint:cyclop // a table
-	switch r {
-	case TooShort:
-		return "the claim has been measured for too short a time"
-	case Idle:
-		return "no kernel runs: the claim waits for its host, for requests or for other ranks, or hangs there"
-	case Shared:
-		return "several claims share the device"
-	case Part:
-		return "the power of a partition is not measured"
-	case NoBusy:
-		return "the utilization is not measured"
-	case NoPower:
-		return "the power is not measured"
-	case NoEngines:
-		return "nothing shows progress, and not all engines that could do the work are measured"
-	case NoReference:
-		return "the claim has not been seen at work, so that there is nothing to compare its power with"
-	case NoIdle:
-		return "the power of the idle device is not known, which would show whether a kernel works or waits"
-	case NoHost:
-		return "what the claim's pods do on the host can't be read"
-	case HostWorks:
-		return "the claim's pods work on the host, for which the device may wait"
-	case HostSpins:
-		return "a thread of the claim's pods runs without a pause: it waits for the device, or computes"
-	case Throttled:
-		return "the device is throttled"
-	case Pauses:
-		return "kernels run with pauses, and nothing else shows progress"
-	case Unclear:
-		return "the device does next to nothing, yet more than a kernel that waits, or on too few of its SMs to be sure"
-	case RankWorks:
-		return "it does nothing while another rank on this node works, for which it may wait"
-	case RankIdles:
-		return "it does nothing while another rank on this node is idle, for which it may wait"
-	case RanksUnseen:
-		return "it does nothing and may wait for a rank that is not on this node, or for a request"
-	case WaitedBefore:
-		return "it does nothing, as it did before for a similar time, and came out of it by itself"
-	default:
-		return ""
-	}
+func (r Reason) Meaning() string {
+	return map[Reason]string{
+		TooShort:    "the claim has been measured for too short a time",
+		Idle:        "no kernel runs: the claim waits for its host, for requests or for other ranks, or hangs there",
+		Shared:      "several claims share the device",
+		Part:        "the power of a partition is not measured",
+		NoBusy:      "the utilization is not measured",
+		NoPower:     "the power is not measured",
+		NoEngines:   "nothing shows progress, and not all engines that could do the work are measured",
+		NoReference: "the claim has not been seen at work, so that there is nothing to compare its power with",
+		NoIdle:      "the power of the idle device is not known, which would show whether a kernel works or waits",
+		NoHost:      "what the claim's pods do on the host can't be read",
+		HostWorks:   "the claim's pods work on the host, for which the device may wait",
+		HostSpins:   "a thread of the claim's pods runs without a pause: it waits for the device, or computes",
+		Throttled:   "the device is throttled",
+		Pauses:      "kernels run with pauses, and nothing else shows progress",
+		Unclear: "the device does next to nothing, yet more than a kernel that waits, or on too few of its SMs " +
+			"to be sure",
+		RankWorks:    "it does nothing while another rank on this node works, for which it may wait",
+		RankIdles:    "it does nothing while another rank on this node is idle, for which it may wait",
+		RanksUnseen:  "it does nothing and may wait for a rank that is not on this node, or for a request",
+		WaitedBefore: "it does nothing, as it did before for a similar time, and came out of it by itself",
+	}[r]
 }
 
 // NoQuiet is the time of [Verdict.Quiet] if it is unknown whether the claim is quiet.

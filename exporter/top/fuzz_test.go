@@ -59,7 +59,7 @@ func FuzzSnapshot(f *testing.F) {
 			}
 		}
 		for _, format := range []Format{FormatTable, FormatWide, FormatJSON} {
-			if err := (&Config{Order: ByState, Format: format, Clean: clean}).print(&known, &all, io.Discard); err != nil {
+			if err := (&Config{Order: ByState, Format: format, Clean: clean}).write(&known, &all, io.Discard); err != nil {
 				t.Fatalf("print as %s: %v", format, err)
 			}
 		}

@@ -37,50 +37,25 @@ type Config struct {
 	Clean    func(string) string // replaces characters that control a terminal
 }
 
-// again is the time after which [Print] asks again for the rates of counters. Exporters have a new
-// report each second.
-const again = 1100 * time.Millisecond
-
-// Print prints the rows of one moment; as JSON, those of all views. It asks twice if there is
-// traffic to be measured. If some exporters fail, it prints the answers of the others and returns
-// an error.
+// Print prints the rows of one moment; as JSON, those of all views. If some exporters fail, it
+// prints the answers of the others and returns an error.
 func Print(ctx context.Context, c Config, w io.Writer) error {
-	p := printer{Config: c}
-	p.ask(ctx)
-	if len(p.before) > 0 && c.Interval > 0 {
-		select {
-		case <-time.After(again):
-			p.ask(ctx)
-		case <-ctx.Done():
-		}
+	return c.print(ctx, &fleet{}, w)
+}
+
+func (c *Config) print(ctx context.Context, f *fleet, w io.Writer) error {
+	f.poll(ctx, c.Find)
+	all, failed := f.everything(), f.err(c.View)
+	if len(all.Devices) == 0 && failed != nil {
+		return failed
 	}
-	return p.write(w)
-}
-
-// printer prints rows.
-type printer struct {
-	Config
-	fleet  fleet
-	all    Everything
-	before flows
-}
-
-func (p *printer) ask(ctx context.Context) {
-	p.fleet.poll(ctx, p.Find)
-	p.all, p.before = p.fleet.measured(p.before)
-}
-
-func (p *printer) write(w io.Writer) error {
-	failed := p.fleet.err(p.View)
-	if len(p.all.Devices) > 0 || failed == nil {
-		if err := p.print(&p.fleet, &p.all, w); err != nil {
-			return err
-		}
+	if err := c.write(f, &all, w); err != nil {
+		return err
 	}
 	return failed
 }
 
-func (c *Config) print(f *fleet, all *Everything, w io.Writer) error {
+func (c *Config) write(f *fleet, all *Everything, w io.Writer) error {
 	chosen := all.chosen(c.Filter, c.Order, c.Reverse)
 	if c.Format == FormatJSON {
 		return encode(w, chosen)
@@ -146,9 +121,8 @@ func (f *fleet) describe(ctx context.Context, of Subject) []string {
 // Repeat prints the rows repeatedly until ctx ends, for output without a terminal. Failures after
 // the first round are printed, and do not end it.
 func Repeat(ctx context.Context, c Config, w io.Writer) error {
-	p := printer{Config: c}
-	p.ask(ctx)
-	if err := p.write(w); err != nil {
+	var f fleet
+	if err := c.print(ctx, &f, w); err != nil {
 		return err
 	}
 	for ticker := time.NewTicker(c.Interval); ; {
@@ -161,8 +135,7 @@ func Repeat(ctx context.Context, c Config, w io.Writer) error {
 		if _, err := fmt.Fprintln(w); err != nil {
 			return err
 		}
-		p.ask(ctx)
-		if err := p.write(w); err != nil && ctx.Err() == nil {
+		if err := c.print(ctx, &f, w); err != nil && ctx.Err() == nil {
 			if _, failed := fmt.Fprintln(w, c.Clean(err.Error())); failed != nil {
 				return failed
 			}

@@ -36,7 +36,6 @@ type screen struct {
 	colours  map[string]tcell.Color // by class
 	polled                          // the last answers
 	all      Everything
-	before   flows
 	chosen   Everything // filtered and sorted
 	table    *tview.Table
 	rows     []row // of the table
@@ -92,7 +91,7 @@ func (v *screen) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case v.polled = <-answers:
-			v.all, v.before = v.measured(v.before)
+			v.all = v.everything()
 		case event := <-events:
 			switch e := event.(type) {
 			case *tcell.EventKey:

@@ -2,7 +2,6 @@ package top
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,82 +15,30 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/must"
 )
 
-// network is a node with a GPU and a network device, whose counters are those of a number of
-// seconds: 100 MB/s of its network, and as much on its PCIe link.
-func network(seconds int) present.Report {
-	bytes := func(link, direction string) present.ValueReport {
-		v := value("io_bytes", 5e7*float64(seconds))
-		v.Labels = map[string]string{"link": link, "direction": direction}
-		return v
-	}
-	values := []present.ValueReport{
-		bytes("network", "receive"), bytes("rdma", "transmit"), bytes("pcie", "receive"),
-	}
-	r := report("node-1", device("gpu-0", book.StateFree, value("power", 70)),
-		device("eth0", book.StateActive, values...))
-	r.Time = r.Time.Add(time.Duration(seconds) * time.Second)
-	r.Devices[1].Shares = []present.ShareReport{{Namespace: "team", Claim: "nic", Pods: []string{"team/p"}}}
-	part := present.HolderReport{Namespace: "team", Name: "nic", ID: r.Devices[1].ID, Values: values}
-	r.Claims = []present.HolderReport{part}
-	part.Name = "p"
-	r.Pods = []present.HolderReport{part}
-	return r
-}
-
-// Traffic is the rate between two reports of an exporter, of networks only. It stays while the
-// report is the same, and is unknown after a counter has begun again.
+// The traffic that a report has is shown of devices, claims, pods and namespaces, in a column that
+// is left out if nothing has any.
 func TestTraffic(t *testing.T) {
-	f, before := fleet{answers: map[string]*answer{}}, flows(nil)
-	for _, tt := range []struct {
-		seconds int
-		want    string
-	}{{10, ""}, {12, "100 MB/s"}, {12, "100 MB/s"}, {13, "100 MB/s"}, {3, ""}, {3, ""}, {5, "100 MB/s"}} {
-		r := network(tt.seconds)
-		r.Time = r.Time.Add(time.Hour)
-		if tt.seconds < 10 { // the exporter was restarted
-			r.Time = r.Time.Add(time.Hour)
-		}
-		f.answers["a"] = &answer{name: "a", report: &r}
-		var all Everything
-		all, before = f.measured(before)
-		for what, of := range map[string]present.Figures{
-			"device": all.Devices[1].Figures, "claim": all.Claims[0].Figures, "pod": all.Pods[0].Figures,
-			"namespace": all.Namespaces[0].Figures,
-		} {
-			if got := of.TrafficText(); got != tt.want {
-				t.Errorf("after %d s the %s has the traffic %q, want %q", tt.seconds, what, got, tt.want)
-			}
-		}
-		if all.Devices[0].TrafficText() != "" {
-			t.Error("a GPU without a network has traffic")
-		}
-	}
-}
-
-// The row of a network device has its traffic. Without one there is no such column.
-func TestTrafficColumn(t *testing.T) {
-	asked := 10
-	c := Config{Format: FormatTable, Clean: same, Order: ByTraffic, Interval: time.Hour}
+	r := report("node-1", device("gpu-0", book.StateFree, value("power", 70)), device("eth0", book.StateActive))
+	rate := 1e8
+	part := present.HolderReport{Namespace: "team", Name: "nic", ID: r.Devices[1].ID, Traffic: &rate}
+	r.Devices[1].Traffic, r.Claims, r.Pods = &rate, []present.HolderReport{part}, []present.HolderReport{part}
+	c := Config{Format: FormatTable, Clean: same, Order: ByTraffic}
 	c.Find = func(context.Context) ([]Node, error) {
-		return []Node{{Name: "a", Fetch: func(context.Context, *decode.Account) (present.Report, error) {
-			asked++
-			return network(asked), nil
-		}}}, nil
+		return []Node{{Name: "a", Fetch: func(context.Context, *decode.Account) (present.Report, error) { return r, nil }}}, nil
 	}
-	var out strings.Builder
-	must.Do(t, Print(t.Context(), c, &out))
-	lines := strings.Split(out.String(), "\n")
-	if !strings.Contains(lines[2], "TRAFFIC") || !strings.HasPrefix(lines[3], "eth0") ||
-		!strings.Contains(lines[3], " 100 MB/s ") {
-		t.Errorf("asked until second %d:\n%s", asked, out.String())
+	lines := func() []string {
+		var out strings.Builder
+		must.Do(t, Print(t.Context(), c, &out))
+		return strings.Split(out.String(), "\n")
 	}
-	if strings.Contains(out.String(), "\x1b") {
-		t.Errorf("colors in what is no terminal: %q", out.String())
+	for _, c.View = range Views()[:4] {
+		if got := lines(); !strings.Contains(got[2], "TRAFFIC") || !strings.Contains(got[3], " 100 MB/s") {
+			t.Errorf("%s: %s", c.View, strings.Join(got, "\n"))
+		}
 	}
-	r := network(20)
-	all := Everything{Devices: present.Devices(&r, "")}
-	if got := all.table(ViewDevices, true, false, same).titles; slices.Contains(got, "TRAFFIC") {
-		t.Errorf("without traffic the columns are %s", got)
+	c.View, c.Filter = ViewDevices, "gpu-0"
+	if got := lines(); strings.Contains(got[2], "TRAFFIC") || strings.Contains(got[3], "MB/s") {
+		t.Errorf("without traffic: %s", strings.Join(got, "\n"))
 	}
 }
 

@@ -56,7 +56,7 @@ func (c Config) routes() []route {
 	documents := newAnswers(&c, 2, turns, turns)
 	recordings := newAnswers(&c, 4, turns, turns) // many different ones, because of queries
 	snapshot := func(_ context.Context, w io.Writer, s *exposition.Snapshot) error {
-		return present.WriteReport(w, s, c.Node, c.QuietAfter)
+		return present.WriteReport(w, s, c.about())
 	}
 	summary := func(_ context.Context, w io.Writer, s *exposition.Snapshot) error {
 		return json.NewEncoder(w).Encode(present.NewSummary(s, c.about()))
@@ -91,7 +91,7 @@ func (c Config) routes() []route {
 		recorded("/api/v1/receipts", "", c.receipts),
 		root,
 		of(KindPage, underPage+"rows", "", c.serve(document{typeJSON, documents, whole(p.writeRows), false})),
-		of(KindPage, underPage+"detail", "?device=gpu-0", c.serve(document{typeHTML, recordings, p.detail, false})),
+		of(KindPage, underPage+"detail", "?device=gpu-0", p.serveDetail(recordings)),
 		of(KindPage, underPage+"script.js", "", assets[underPage+"script.js"]),
 		of(KindPage, underPage+"style.css", "", assets[underPage+"style.css"]),
 		profile("/debug/pprof/", "", pprof.Index),

@@ -200,7 +200,7 @@ func TestReasonsAreShown(t *testing.T) {
 func reportOf(t *testing.T, s *exposition.Snapshot) (report present.Report) {
 	t.Helper()
 	var written bytes.Buffer
-	must.Do(t, errors.Join(present.WriteReport(&written, s, "node1", time.Minute),
+	must.Do(t, errors.Join(present.WriteReport(&written, s, present.Config{Node: "node1", QuietAfter: time.Minute}),
 		json.Unmarshal(written.Bytes(), &report)))
 	return report
 }

@@ -202,8 +202,8 @@ type Amounts struct {
 	Values    []Value
 	Allocated float64 // seconds, regardless of other holders
 	Share     float64 // seconds, divided among the holders at that time
-	// Used is the number of seconds in which the device was active for it; negative: never measured,
-	// or the active claim was never known.
+	// Used is the number of seconds in which the device was active for it, or, while it is unknown for
+	// which holder it is active, for anyone; negative: never measured.
 	Used float64
 }
 

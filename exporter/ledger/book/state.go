@@ -89,7 +89,7 @@ func (s *Snapshot) States(quietAfter time.Duration) []State {
 	for i := range s.Devices {
 		if d := &s.Devices[i]; d.Parent != "" {
 			parent := driver.ID{Driver: d.ID.Driver, Pool: d.ID.Pool, Device: d.Parent}
-			partitioned[parent] = partitioned[parent] || d.held() || d.Up == UpNow
+			partitioned[parent] = partitioned[parent] || d.Held() || d.Up == UpNow
 		}
 	}
 	stalled := map[driver.ID]bool{}
@@ -107,7 +107,7 @@ func (s *Snapshot) States(quietAfter time.Duration) []State {
 			out = append(out, StateUnhealthy)
 		case stalled[d.ID]:
 			out = append(out, StateStalled)
-		case !d.held():
+		case !d.Held():
 			present, parent := partitioned[d.ID]
 			out = append(out, d.unheld(present || parent && d.Entry.Unlisted))
 		case d.Entry.Kind == driver.KindPassthrough:
@@ -153,18 +153,18 @@ func (d *Device) unheld(partitioned bool) State {
 	}
 }
 
-// held reports whether anyone holds the device, without admin access.
-func (d *Device) held() bool { return d.Attribution != join.AttributionNone }
+// Held reports whether anyone holds the device, without admin access.
+func (d *Device) Held() bool { return d.Attribution != join.AttributionNone }
 
 func (d *Device) unhealthy() bool {
-	return d.Up == Down || d.held() && d.linkDown() || slices.ContainsFunc(d.Values, func(v Value) bool {
+	return d.Up == Down || d.Held() && d.LinkDown() || slices.ContainsFunc(d.Values, func(v Value) bool {
 		return v.Quantity == driver.Health && v.Labels[0] == "unhealthy" && v.Value > 0
 	})
 }
 
-// linkDown reports whether the device has links and none of them is up, so that holders can't use
+// LinkDown reports whether the device has links and none of them is up, so that holders can't use
 // it.
-func (d *Device) linkDown() bool {
+func (d *Device) LinkDown() bool {
 	links, up := 0, 0.
 	for _, v := range d.Values {
 		if v.Quantity == driver.LinkUp {

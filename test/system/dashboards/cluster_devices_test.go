@@ -62,10 +62,11 @@ func writeClusterDevices(file *strings.Builder, node, instance string) {
 		series("dra_device_info", device(name)+fmt.Sprintf(
 			`, vendor="x", model="F", parent="", listed="true", node_local="%v"`, name == "own-0"), "1x180")
 		series("dra_device_up", device(name), "1x180")
-		allocations := "1x180"
+		allocations, state := "1x180", "held"
 		if name == "fabric-2" && node == "n1" {
-			allocations = "0x180"
+			allocations, state = "0x180", "free"
 		}
+		series("dra_device_state", device(name)+fmt.Sprintf(`, state=%q, reason=""`, state), "1x180")
 		series("dra_device_allocations", device(name), allocations)
 		series("dra_device_utilization_ratio", device(name), utilization)
 		series("dra_device_power_watts", device(name), "60x180")

@@ -17,9 +17,14 @@ func libraryDies() []series {
 	for i := range 8 {
 		labels := deviceLabels(fmt.Sprintf("gpu-%d", i))
 		out = append(out, series{"dra_device_allocations", labels, always(1)},
-			series{"dra_device_up", labels, not(during(30, 60))})
+			inState("held", "", fmt.Sprintf("gpu-%d", i), always(1).without(30, 60)), lostWhile(fmt.Sprintf("gpu-%d", i)))
 	}
 	return out
+}
+
+// lostWhile is the state of a device that is held and can't be read for half an hour.
+func lostWhile(device string) series {
+	return inState("unhealthy", "lost", device, always(1).between(30, 60))
 }
 
 // staleTaint has a taint that stays when its device has recovered, and taints of devices that had
@@ -118,12 +123,7 @@ func deviceStories() []story {
 		{
 			name: "down while claimed, and while free",
 			series: []series{
-				held, free,
-				{
-					"dra_device_up", deviceLabels("gpu-0"),
-					func(m int) (float64, bool) { v, _ := during(30, 60)(m); return 1 - v, true },
-				},
-				{"dra_device_up", deviceLabels("gpu-1"), always(0)},
+				held, free, lostWhile("gpu-0"), inState("unhealthy", "unreadable", "gpu-1", always(1)),
 			},
 			checks: []check{{29, nil}, {36, []string{"DRADeviceDown device=gpu-0"}}, {70, nil}},
 		},
@@ -141,8 +141,7 @@ func deviceStories() []story {
 		{
 			name: "a device is down, and the API server",
 			series: []series{
-				held,
-				{"dra_device_up", deviceLabels("gpu-0"), not(during(30, 60))},
+				held, lostWhile("gpu-0"),
 				{"dra_exporter_source_up", target + `, source="claims"`, not(during(30, 60))},
 			},
 			checks: []check{
@@ -236,24 +235,14 @@ func deviceStories() []story {
 		pendingStory("free device while pods are pending", "DRADevicesUnclaimedWhilePodsPend", freeDevice("gpu-0"),
 			unschedulable()),
 		pendingStory("free device without kube-state-metrics", "", freeDevice("gpu-0")),
-		// A partitioned parent is neither free nor held, if one of its partitions is held or
-		// exists.
-		pendingStory("partitioned device while pods are pending", "", freeDevice("gpu-0"), unschedulable(),
-			partition("part-0", "dra_device_allocations"), partition("part-1", "")),
-		pendingStory("device with a partition that nobody holds while pods are pending", "DRADevicesUnclaimedWhilePodsPend",
-			freeDevice("gpu-0"), unschedulable(), partition("part-0", "dra_device_up"), freePart("part-0")),
-		// A device that no slice lists cannot be requested, even if none of its partitions can be
-		// read.
-		pendingStory("parent that no slice lists while pods are pending", "", unlisted(freeDevice("gpu-0")), unschedulable(),
-			partition("part-0", "")),
-		// Partitions that could be made take nothing from a free device.
-		pendingStory("device that could be partitioned while pods are pending", "DRADevicesUnclaimedWhilePodsPend",
-			freeDevice("gpu-0"), unschedulable(), partition("part-0", ""), partition("part-1", "")),
-		// A tainted device is not free: pods without a toleration cannot use it.
-		pendingStory("tainted device while pods are pending", "", freeDevice("gpu-0"), unschedulable(),
-			tainted("NoSchedule")),
-		pendingStory("device with a taint without effect while pods are pending", "DRADevicesUnclaimedWhilePodsPend",
-			freeDevice("gpu-0"), unschedulable(), tainted("None")),
+		// A partitioned parent is neither free nor held. A tainted device is not free: pods without a
+		// toleration cannot use it. Of a device without telemetry it is unknown whether it works.
+		pendingStory("partitioned device while pods are pending", "", changed("partitioned", "", freeDevice("gpu-0")),
+			unschedulable()),
+		pendingStory("tainted device while pods are pending", "", changed("tainted", "", freeDevice("gpu-0")),
+			unschedulable()),
+		pendingStory("device without telemetry while pods are pending", "",
+			changed("free", "no_telemetry", freeDevice("gpu-0")), unschedulable()),
 	}
 }
 
@@ -262,39 +251,20 @@ func freeDevice(name string) []series {
 	return d.series()
 }
 
-// unlisted returns the series of a device as one that no slice lists.
-func unlisted(of []series) []series {
+// changed returns the series of a device in another state.
+func changed(state, reason string, of []series) []series {
 	for i := range of {
-		if of[i].name == "dra_device_info" {
-			of[i].labels += `, listed="false"`
+		if of[i].name == "dra_device_state" {
+			of[i].labels = strings.Replace(of[i].labels, `state="free", reason=""`,
+				fmt.Sprintf(`state=%q, reason=%q`, state, reason), 1)
 		}
 	}
 	return of
 }
 
-// tainted returns a taint of gpu-0.
-func tainted(effect string) []series {
-	labels := deviceLabels("gpu-0") + `, key="k", value="", source="rule", effect="` + effect + `"`
-	return []series{{"dra_device_tainted", labels, always(1)}}
-}
-
 // unschedulable returns the metric of kube-state-metrics for a pod that is pending for some time.
 func unschedulable() []series {
 	return []series{{"kube_pod_status_unschedulable", `namespace="a", pod="p", uid="u"`, always(1).between(30, 60)}}
-}
-
-// partition returns a partition of gpu-0, with its parent's facts, and 1 of a metric of its own.
-func partition(name, metric string) []series {
-	out := []series{{"dra_device_info", deviceLabels(name) + `, vendor="x", model="X1", parent="gpu-0"`, always(1)}}
-	if metric != "" {
-		out = append(out, series{metric, deviceLabels(name), always(1)})
-	}
-	return out
-}
-
-// freePart returns the series of a device without a holder.
-func freePart(name string) []series {
-	return []series{{"dra_device_allocations", deviceLabels(name), always(0)}}
 }
 
 func pendingStory(name, alert string, parts ...[]series) story {

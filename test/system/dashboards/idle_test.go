@@ -147,8 +147,7 @@ func nic(gain func(minute int) float64) []series {
 			series{"dra_device_io_bytes_total", deviceLabels("eth0") + link, bytes},
 			series{"dra_claim_io_bytes_total", claimLabels("a", "c", "eth0") + link, bytes})
 	}
-	out = append(out, series{"dra_claim_used_seconds_total", claimLabels("a", "c", "eth0"), bytes.above(60 * 1e4)},
-		series{"dra_device_used_seconds_total", deviceLabels("eth0"), bytes.above(60 * 1e4)})
+	out = append(out, series{"dra_claim_used_seconds_total", claimLabels("a", "c", "eth0"), bytes.above(60 * 1e4)})
 	return ofDriver("net.x", out)
 }
 
@@ -235,8 +234,9 @@ func idleEdges() []story {
 		},
 		{
 			name: "one name in two clusters", alone: true,
-			series: slices.Concat(inCluster("east", alone("a", "c", "gpu-0", rising(0), nil)),
-				inCluster("west", alone("a", "c", "gpu-0", rising(30), nil)), []series{{"up", target, always(1)}}),
+			series: slices.Concat(inCluster("east", append(alone("a", "c", "gpu-0", rising(0), nil), snapshots())),
+				inCluster("west", append(alone("a", "c", "gpu-0", rising(30), nil), snapshots())),
+				[]series{{"up", target, always(1)}}),
 			checks: []check{{60, []string{"DRAClaimIdle cluster=east namespace=a resourceclaim_name=c"}}},
 		},
 	}
@@ -260,7 +260,10 @@ func sharingStories() []story {
 		})
 		out := d.series()
 		for _, claim := range []string{"c", "d"} {
-			c := claimed{namespace: "a", claim: claim, device: "gpu-0", attribution: attribution, active: half, held: rising(60)}
+			c := claimed{
+				namespace: "a", claim: claim, device: "gpu-0", attribution: attribution, active: half, held: rising(60),
+				used: active.above(busyPerMinute),
+			}
 			out = append(out, c.series()...)
 		}
 		return out

@@ -1,6 +1,12 @@
 package dashboards
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
+
+// linkDown is the state of a held device no link of which is up.
+const linkDown = `state="unhealthy", reason="link_down"`
 
 // networkLinkStories make the alerts on links fire and resolve.
 func networkLinkStories() []story {
@@ -10,18 +16,16 @@ func networkLinkStories() []story {
 	down := func(from, to int) course {
 		return func(m int) (float64, bool) { v, _ := during(from, to)(m); return 1 - v, true }
 	}
-	broken := append(nic(func(int) float64 { return 0 }),
-		ofDriver("net.x", []series{{"dra_device_link_up", deviceLabels("eth0") + `, link="network", port=""`, always(0)}})...)
-	held := series{"dra_device_allocations", deviceLabels("gpu-0"), always(1)}
+	broken := nic(func(int) float64 { return 0 })
+	for i := range broken {
+		broken[i].labels = strings.Replace(broken[i].labels, `state="held", reason=""`, linkDown, 1)
+	}
 	return []story{
 		{
-			name: "link down while claimed, while free, and of one port of two",
+			name: "link down while claimed, and while free",
 			series: []series{
-				held, up("gpu-0", "1", down(30, 60)),
-				{"dra_device_allocations", deviceLabels("gpu-1"), always(0)},
-				up("gpu-1", "1", always(0)),
-				{"dra_device_allocations", deviceLabels("gpu-2"), always(1)},
-				up("gpu-2", "1", always(0)), up("gpu-2", "2", always(1)),
+				{"dra_device_state", deviceLabels("gpu-0") + ", " + linkDown, always(1).between(30, 60)},
+				up("gpu-1", "1", always(0)), inState("free", "", "gpu-1", always(1)),
 			},
 			checks: []check{{29, nil}, {36, []string{"DRADeviceLinkDown device=gpu-0"}}, {75, nil}},
 		},

@@ -216,13 +216,22 @@ func (s *story) length() int {
 const subject = "alertname, cluster, namespace, resourceclaim_name, pod, device, allocated_device, action, reason, " +
 	"source"
 
-// inCluster returns the story in a cluster with the story's name. An exporter is up unless the
-// story says otherwise.
+// snapshots are the times of the snapshots of an exporter that works.
+func snapshots() series {
+	return series{"dra_exporter_snapshot_timestamp_seconds", target, func(m int) (float64, bool) {
+		return float64(m) * 60, true
+	}}
+}
+
+// inCluster returns the story in a cluster with the story's name. An exporter is up, and works,
+// unless the story says otherwise.
 func (s *story) inCluster() story {
 	label := fmt.Sprintf(", cluster=%q", s.name)
 	out := story{name: s.name, series: slices.Clone(s.series)}
-	if !slices.ContainsFunc(out.series, func(s series) bool { return s.name == "up" }) {
-		out.series = append(out.series, series{"up", target, always(1)})
+	for _, s := range []series{{"up", target, always(1)}, snapshots()} {
+		if !slices.ContainsFunc(out.series, func(of series) bool { return of.name == s.name }) {
+			out.series = append(out.series, s)
+		}
 	}
 	for i := range out.series {
 		out.series[i].labels += label

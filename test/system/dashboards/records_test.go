@@ -9,9 +9,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
 )
 
-// TestRecords evaluates records: the states of a device that no slice lists and of its partition,
-// the kind of a device's last error long after it, as on the Fleet dashboard, and the number of
-// incidents.
+// TestRecords evaluates records: the states of a partitioned and an unhealthy device, the kind of a
+// device's last error long after it, as on the Fleet dashboard, and the number of incidents.
 func TestRecords(t *testing.T) {
 	t.Parallel()
 	once := func(at int) course {
@@ -34,7 +33,7 @@ func TestRecords(t *testing.T) {
 		return 0
 	}
 	s := story{name: "records", alone: true, series: slices.Concat(
-		unlisted(freeDevice("gpu-0")), partition("part-0", ""), freePart("part-0"), freeDevice("gpu-1"),
+		changed("partitioned", "", freeDevice("gpu-0")), changed("unhealthy", "reported", freeDevice("gpu-1")),
 		[]series{health, errors("ecc_corrected", "", 10), errors("xid", "79", 20), errors("pcie_replay", "", 15)},
 		[]series{
 			{"dra_exporter_incidents_total", target + `, kind="xid"`, counting(three)},

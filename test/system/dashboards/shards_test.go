@@ -81,7 +81,11 @@ func sharedDevices() map[string]string {
 		} {
 			in := device + `, cluster="c1", node="` + node + `", instance="` + node + `", job="dra-exporter"`
 			out["dra_device_allocations{"+in+"}"] = claims
-			out["dra_device_up{"+in+"}"] = "1x30"
+			state := "free"
+			if claims == "1x30" {
+				state = "unmeasured"
+			}
+			out["dra_device_state{"+in+`, state="`+state+`", reason=""}`] = "1x30"
 			out["dra_device_info{"+in+`, vendor="x", model="F", parent="", listed="true"}`] = "1x30"
 		}
 	}

@@ -102,7 +102,7 @@ func evenlyUsed(t *testing.T, utilization, network float64) (*engine, time.Time,
 	}
 	var written bytes.Buffer
 	var report present.Report
-	if err := errors.Join(present.WriteReport(&written, h.Last, "n1", time.Minute),
+	if err := errors.Join(present.WriteReport(&written, h.Last, present.Config{Node: "n1", QuietAfter: time.Minute}),
 		json.Unmarshal(written.Bytes(), &report)); err != nil {
 		t.Fatal(err)
 	}

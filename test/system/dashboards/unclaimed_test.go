@@ -20,7 +20,7 @@ func unclaimed(pod, device, attribution string, active course) []series {
 		{"dra_pod_unclaimed_allocated_share_seconds_total", labels, rising(60)},
 		{"dra_pod_unclaimed_power_watts", labels, always(50)},
 	}
-	if used := active.above(busyPerMinute); used != nil && attribution == "exclusive" {
+	if used := active.above(busyPerMinute); used != nil {
 		out = append(out, series{"dra_pod_unclaimed_used_seconds_total", labels, used})
 	}
 	return out
@@ -39,12 +39,11 @@ func unclaimedStories() []story {
 	// Two pods with a time slice each of one device.
 	sliced := func(active course) []series {
 		d := device{name: "gpu-0", active: active, held: rising(60), claims: 2}
-		return slices.Concat(d.series(), unclaimed("p", "gpu-0", "equal", nil), unclaimed("q", "gpu-0", "equal", nil))
+		return slices.Concat(d.series(), unclaimed("p", "gpu-0", "equal", active), unclaimed("q", "gpu-0", "equal", active))
 	}
 	both := []string{podIdle, strings.Replace(podIdle, "=p", "=q", 1)}
 	network := ofDriver("net.x", slices.Concat(plugged("p", "eth0", nil), []series{
 		{"dra_device_io_bytes_total", deviceLabels("eth0") + `, link="network", direction="receive"`, rising(12000)},
-		{"dra_device_used_seconds_total", deviceLabels("eth0"), rising(0)},
 		{"dra_pod_unclaimed_used_seconds_total", `namespace="a", pod="p", ` + deviceLabels("eth0"), rising(0)},
 	}))
 	return []story{
@@ -100,6 +99,7 @@ func bothKinds(active course) []series {
 	c := claimed{namespace: "a", claim: "c", device: "gpu-0", attribution: "equal", active: active, held: rising(60)}
 	half := rising(30)
 	return slices.Concat(d.series(), c.series(), unclaimed("p", "gpu-0", "equal", nil)[:2], []series{
+		{"dra_pod_unclaimed_used_seconds_total", `namespace="a", pod="p", ` + deviceLabels("gpu-0"), active.above(busyPerMinute)},
 		{"dra_claim_allocated_share_seconds_total", claimLabels("a", "c", "gpu-0"), half},
 		{"dra_pod_unclaimed_allocated_share_seconds_total", `namespace="a", pod="p", ` + deviceLabels("gpu-0"), half},
 		{"dra_claim_power_watts", claimLabels("a", "c", "gpu-0"), always(50)},
@@ -113,7 +113,7 @@ func bothKinds(active course) []series {
 func TestUnclaimed(t *testing.T) {
 	t.Parallel()
 	s := story{name: "unclaimed", alone: true, series: slices.Concat(bothKinds(rising(0)),
-		plugged("s", "gpu-1", rising(0)), plugged("s", "gpu-2", rising(30)), freeDevice("gpu-3"))}
+		plugged("s", "gpu-1", rising(0)), plugged("s", "gpu-2", rising(30)), freeDevice("gpu-3"), []series{snapshots()})}
 	var file strings.Builder
 	write(&file, s)
 	one := func(value float64) string { return fmt.Sprintf("{labels: '{}', value: %g}", value) }

@@ -151,10 +151,17 @@ func (d *device) series() []series {
 	}
 	if d.active != nil {
 		out = append(out, series{"dra_device_active_seconds_total", labels, d.active},
-			series{"dra_device_used_seconds_total", labels, d.active.above(busyPerMinute)},
 			series{"dra_device_up", labels, always(1)})
 	}
-	return out
+	if d.claims > 0 {
+		return append(out, inState("held", "", d.name, always(1)))
+	}
+	return append(out, inState("free", "", d.name, always(1)))
+}
+
+// inState is the state of a device, with its reason, while the course has a value.
+func inState(state, reason, device string, while course) series {
+	return series{"dra_device_state", deviceLabels(device) + fmt.Sprintf(`, state=%q, reason=%q`, state, reason), while}
 }
 
 func (c *claimed) series() []series {
@@ -181,7 +188,7 @@ func (c *claimed) series() []series {
 	if used == nil {
 		used = c.active.above(busyPerMinute)
 	}
-	if used != nil && c.attribution != "equal" && c.attribution != "capacity" {
+	if used != nil {
 		out = append(out, series{"dra_claim_used_seconds_total", labels, used})
 	}
 	if c.memory > 0 {

@@ -132,7 +132,7 @@ func courseOf(name string, kind model.MetricType, value float64) course {
 		return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(name, part) })
 	}
 	switch {
-	case kind == model.MetricTypeCounter && has("allocated"):
+	case kind == model.MetricTypeCounter && has("allocated", "used_seconds"):
 		return held
 	case kind == model.MetricTypeCounter:
 		return counting
