@@ -10,8 +10,8 @@ import (
 )
 
 // CheckProofs compares a column of a table of quantities in a Markdown file with the quantities
-// that a source fills: exactly those have a cell there other than "-". The table is the first one
-// with that column whose first column is called quantity.
+// that a source fills: the cells of all others are empty there. The table is the first one with
+// that column whose first column is called quantity.
 func CheckProofs(tb testing.TB, file, column string, fills []driver.Quantity) {
 	tb.Helper()
 	content, err := os.ReadFile(file)
@@ -24,7 +24,7 @@ func CheckProofs(tb testing.TB, file, column string, fills []driver.Quantity) {
 	}
 	proven := map[string]bool{}
 	for _, row := range rows[2:] {
-		if row := cells(row); len(row) > at && row[at] != "-" {
+		if row := cells(row); len(row) > at && row[at] != "" {
 			proven[strings.Trim(row[0], "`")] = true
 		}
 	}

@@ -67,18 +67,9 @@ func (h *History) Restart(k ledger.Kept, now time.Time) {
 
 // Resume continues the holds of the restored ledger.
 func (h *History) Resume(k ledger.Kept) {
-	periods, continues := h.Ledger.Resumed()
-	if !continues {
-		return
+	if holds, continues := h.Ledger.Resumed(); continues {
+		h.Dates.dates.Resume(holds, k.Time)
 	}
-	var holds []holders.Resumed
-	for _, p := range periods {
-		holds = append(holds, holders.Resumed{
-			ID: p.Hold, Device: p.Device, Claim: p.Claim, Share: p.ShareID, Pod: p.Pod, UID: p.PodUID, From: p.From,
-			Admin: p.Admin, ClaimUID: p.ClaimUID,
-		})
-	}
-	h.Dates.dates.Resume(holds, k.Time)
 }
 
 // NewHistory returns a history without readings and without holders.

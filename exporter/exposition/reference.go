@@ -44,7 +44,8 @@ when the exporter, or the holder, starts, and does not show resets of a driver. 
 within a major version.
 
 The column "labels" has *device* for ` + "`driver` `pool` `device`, *claim* for `namespace` `resourceclaim_name`, and *pod*\n" +
-	"for `namespace` `pod`" + `. A *divided* value is the holder's part of [the device's](ATTRIBUTION.md).
+	"for `namespace` `pod`" + `. A *divided* value is the holder's part of [the device's](ATTRIBUTION.md). Metrics of claims,
+pods and the unattributed part measure what the metric of devices of that name does.
 `
 
 type referenceSection struct{ prefix, title, text string }
@@ -137,7 +138,7 @@ func (w *referenceWriter) family(f Family, fills func(driver.Quantity) []string)
 	if of := "dra_device_"; f.Spec != nil && f.Name == of+f.Spec.Metric {
 		help += closedLists(f.Spec)
 	} else if f.Spec != nil {
-		help = strings.Replace(help, f.Spec.Help, "See `"+of+f.Spec.Metric+"`.", 1)
+		help = strings.TrimSpace(strings.Replace(help, f.Spec.Help, "", 1))
 	}
 	if f.Histogram {
 		help = "Histogram. " + help

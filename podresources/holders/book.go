@@ -175,23 +175,6 @@ func (b *Book) Watching(began, at time.Time) {
 	b.mu.Unlock()
 }
 
-// Quiet reports whether the kubelet need not be asked, since its last answer is still valid. If so,
-// the holders are known until shortly before now.
-func (b *Book) Quiet(now time.Time) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	since := b.evidence.asked // an answer that was requested before a change may lack it
-	if longest := now.Add(-catchUp); longest.Before(since) {
-		since = longest
-	}
-	quiet := !b.evidence.watched.IsZero() && b.believed && now.Sub(b.evidence.asked) < pollInterval &&
-		b.changed.Before(since) && len(b.evidence.changes.since(since)) == 0
-	if quiet {
-		b.knownUntil = driver.Later(b.knownUntil, now.Add(-watchLag))
-	}
-	return quiet
-}
-
 // unsure returns the UIDs of the pods for which the state of the cgroup decides what they hold.
 // answer is an answer that has not been processed yet, or nil. answered reports whether the kubelet
 // answers.
@@ -227,7 +210,8 @@ func (b *Book) Answered(answer *Answer) (believed bool) {
 	}
 	b.evidence.answer(answer)
 	b.version++
-	b.believed, b.settled = !b.evidence.doubts(), b.evidence.settled()
+	doubts, settled := b.evidence.doubts()
+	b.believed, b.settled = !doubts, settled
 	b.last, b.answeredVersion = *answer, b.version
 	return b.believed
 }

@@ -1,6 +1,7 @@
 package holders
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -407,14 +408,15 @@ func TestNextPodHasTheNameAtOnce(t *testing.T) {
 // Of three pods of a name, one is the newest in whatever order they are compared: a bound one that
 // lives is newer than one that waits, but an ended one that was created later is newer than it.
 func TestNewestOfThreePods(t *testing.T) {
-	three := []*pod{{state: Running}, {state: Ended}, {state: Waiting}}
-	for i, p := range three {
-		p.Created = second(i)
+	e, name := &NewBook(grace, nil).evidence, podNamed("a")
+	for i, state := range []State{Running, Ended, Waiting} {
+		e.put(&pod{PodFacts: createdAt(PodFacts{Pod: name, UID: state.String()}, i), state: state})
 	}
-	for range 6 {
-		three[0], three[1] = three[1], three[0]
-		three = append(three[1:], three[0])
-		expect.Equal(t, "newest", Waiting, newest(slices.Values(three), func(*pod) bool { return true }).state)
+	for of := e.named[name]; ; {
+		expect.Equal(t, fmt.Sprint(of), "waiting", e.uidOf(name))
+		if of[0], of[1], of[2] = of[1], of[2], of[0]; of[0] == "running" {
+			break
+		}
 	}
 }
 

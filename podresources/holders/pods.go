@@ -2,7 +2,6 @@ package holders
 
 import (
 	"cmp"
-	"iter"
 	"reflect"
 	"slices"
 	"strings"
@@ -84,17 +83,6 @@ func (e *Evidence) drop(uid string) {
 	}
 	delete(e.pods, uid)
 	e.changed = true
-}
-
-// podsNamed yields the pods that have, or had, a name.
-func (e *Evidence) podsNamed(name podresources.Pod) iter.Seq[*pod] {
-	return func(yield func(*pod) bool) {
-		for _, uid := range e.named[name] {
-			if !yield(e.pods[uid]) {
-				return
-			}
-		}
-	}
 }
 
 // ends reports whether the pod is ending and none of its containers runs. It holds its devices
@@ -234,6 +222,16 @@ func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) {
 	}
 }
 
+// listPod records that an answer lists a pod. A static pod may be started again with the same UID,
+// whatever ended it.
+func (e *Evidence) listPod(l *listedPod, asked time.Time) {
+	p := e.pods[l.uid]
+	if p != nil && p.state == Ended && (p.by == unlisted && !p.gone || p.Static) && p.since.Before(asked) {
+		again := p.apply(listed, asked)
+		e.put(again.apply(factOf(&again.PodFacts), asked))
+	}
+}
+
 // onClock converts a time of the wall clock to the monotonic clock; now has both.
 func onClock(t, now time.Time) time.Time { return now.Add(t.Sub(now)) }
 
@@ -251,9 +249,9 @@ func (e *Evidence) identify(name podresources.Pod, uid string) {
 // existing pod may itself replace if it is ending. A running pod is never replaced: creation times
 // are from the API server's clock, which may have been set back.
 func (e *Evidence) replace(p *pod, isNew bool, at time.Time) *pod {
-	for other := range e.podsNamed(p.Pod) {
-		switch {
-		case other.UID == p.UID || other.Static || other.Nominated:
+	for _, uid := range e.named[p.Pod] {
+		switch other := e.pods[uid]; {
+		case uid == p.UID || other.Static || other.Nominated:
 		case other.Created.After(p.Created):
 			if p.state == Ending && !p.Static {
 				after := *p
@@ -379,18 +377,19 @@ func (e *Evidence) numWaiting() int {
 
 // uidOf returns the UID of the newest pod with that name, "" if none is known.
 func (e *Evidence) uidOf(name podresources.Pod) string {
-	if p := newest(e.podsNamed(name), func(p *pod) bool { return p.state == Deleted || p.forgotten().IsZero() }); p != nil {
+	if p := e.newest(name, func(p *pod) bool { return p.state == Deleted || p.forgotten().IsZero() }); p != nil {
 		return p.UID
 	}
 	return ""
 }
 
-// newest returns the newest of the pods of one name for which of is true, nil if there is none. A
-// pod that waits to be bound is not the newest one while a bound one lives: the kubelet can list
+// newest returns the newest of the pods with that name for which of is true, nil if there is none.
+// A pod that waits to be bound is not the newest one while a bound one lives: the kubelet can list
 // only that one.
-func newest(pods iter.Seq[*pod], of func(*pod) bool) *pod {
+func (e *Evidence) newest(name podresources.Pod, of func(*pod) bool) *pod {
 	var bound, waits *pod
-	for p := range pods {
+	for _, uid := range e.named[name] {
+		p := e.pods[uid]
 		best := &bound
 		if p.state == Waiting {
 			best = &waits
@@ -427,4 +426,63 @@ func (e *Evidence) dropNominated(now time.Time) {
 			e.drop(uid)
 		}
 	}
+}
+
+// endedUID is the UID, from files of the node, of a pod that has ended. The next pod with its name
+// may be listed before there are files of it.
+type endedUID struct {
+	uid     string
+	kubelet podresources.Instance // another one may list the pod again; empty: none
+	at      time.Time
+}
+
+// uidListed returns the UID that a listed pod had when it was listed.
+func (e *Evidence) uidListed(name podresources.Pod, l *listedPod) string {
+	if l.uid != "" {
+		return l.uid
+	}
+	return e.uidOf(name)
+}
+
+// endUID remembers the UID of a pod without a known object that has ended. A static pod may be
+// started again with its UID.
+func (e *Evidence) endUID(name podresources.Pod, of endedUID) {
+	if of.uid != "" && !podresources.IsStaticUID(of.uid) && len(e.ended) < maxPods {
+		e.ended[name] = of
+	}
+}
+
+// isEnded reports whether the UID that files have for a listed pod is that of an earlier pod with
+// its name.
+func (e *Evidence) isEnded(a *Answer, name podresources.Pod) bool {
+	of, known := e.ended[name]
+	return known && of.uid == a.UIDs[name] && (of.kubelet == "" || of.kubelet == a.Kubelet)
+}
+
+// uidAnswered returns the UID of a pod that an answer lists, "" if it is unknown.
+func (e *Evidence) uidAnswered(a *Answer, name podresources.Pod) string {
+	if uid := a.UIDs[name]; uid != "" && !e.isEnded(a, name) {
+		return uid
+	}
+	uid := e.uidOf(name)
+	p := e.pods[uid]
+	if p.recreated(a.Asked) {
+		return ""
+	}
+	if p != nil && p.seen.After(a.Asked) {
+		return e.uidBefore(p, a.Asked)
+	}
+	return uid
+}
+
+// uidBefore returns the UID of the pod that had p's name when an answer was requested, before p was
+// seen. If no such pod is known, it is p's UID.
+func (e *Evidence) uidBefore(p *pod, asked time.Time) string {
+	before := e.newest(p.Pod, func(other *pod) bool {
+		return !other.seen.After(asked) && (!other.state.over() || other.over.After(asked))
+	})
+	if before == nil {
+		before = p
+	}
+	return before.UID
 }

@@ -1,6 +1,7 @@
 package holders
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -22,6 +23,18 @@ const (
 	// noneRestarted: the kubelet may not know its pods yet.
 	noneRestarted = podresources.ReasonRestarted
 )
+
+// listedPod is a pod as described by the last answer that lists its name.
+type listedPod struct {
+	uid     string // empty: unknown
+	kubelet podresources.Instance
+	devices bool // it holds devices
+	// If later answers lack the pod and it is kept: the reason, and the time of the first such answer.
+	kept          podresources.Reason
+	unlistedSince time.Time // zero: the last answer lists it
+	last          time.Time // if unlistedSince is set: when the last answer that lists it was requested
+	cgroup        podresources.CgroupState
+}
 
 // proofOf returns the proof that an unlisted pod has ended. believed reports whether the answer
 // that lacks it is believed for it; since is when it was first missing.
@@ -82,4 +95,207 @@ func (e *Evidence) listsPodOfServer(a *Answer) bool {
 		}
 	}
 	return false
+}
+
+// unlistPod processes that an answer lacks a pod that was listed before. It returns the pod if it
+// is kept.
+func (e *Evidence) unlistPod(name podresources.Pod, before *listedPod, a *Answer) *listedPod {
+	uid := e.uidListed(name, before)
+	p := e.pods[uid]
+	if p != nil && p.state.over() {
+		return nil
+	}
+	l := *before
+	l.uid = uid
+	if l.unlistedSince.IsZero() {
+		l.unlistedSince, l.last = a.Asked, e.asked
+	}
+	if cgroup, asked := a.Cgroups[uid]; asked {
+		l.cgroup = cgroup
+	}
+	found := e.proofOf(e.believed(&l, p, a), l.cgroup, l.unlistedSince, a.Asked)
+	if found == noneRestarted || found == noneProcesses && (p == nil || !p.ends()) {
+		l.kept = found
+		return &l
+	}
+	switch {
+	case p == nil:
+	case !p.seen.Before(a.Asked), p.state == Ending && p.Running > 0 && p.missing.IsZero():
+		return nil
+	case a.Asked.Sub(l.unlistedSince) < catchUp && e.wasAnother(p, l.last):
+		l.devices = false
+		return &l
+	}
+	e.endListed(name, &l, found, a.Kubelet, a.Asked)
+	return nil
+}
+
+// endListed ends a pod that was listed. kubelet is the process that lists it no more; empty: it is
+// unknown, or did not answer.
+func (e *Evidence) endListed(
+	name podresources.Pod, l *listedPod, found proof, kubelet podresources.Instance, at time.Time,
+) {
+	same := kubelet != "" && l.kubelet == kubelet
+	if p := e.pods[l.uid]; p != nil {
+		after := p.apply(unlisted, at)
+		after.gone = found == proofOfCgroup || p.Started && same
+		e.put(after)
+		return
+	}
+	switch {
+	case found == proofOfCgroup:
+		e.endUID(name, endedUID{uid: l.uid, at: at})
+	case same:
+		e.endUID(name, endedUID{uid: l.uid, kubelet: kubelet, at: at})
+	}
+}
+
+// wasAnother reports whether an answer requested at the given time may have listed the previous pod
+// with p's name. This is possible while p has not started: the API server may know p earlier than
+// the kubelet does.
+func (e *Evidence) wasAnother(p *pod, asked time.Time) bool {
+	if p.Started || p.ends() {
+		return false
+	}
+	for _, uid := range e.named[p.Pod] {
+		if other := e.pods[uid]; other.state.over() && asked.Sub(other.over) < catchUp {
+			return true
+		}
+	}
+	return false
+}
+
+// endUnlisted processes that an answer lists only these pods. An unlisted pod that was ending has
+// ended. One that the kubelet's own list of pods lacked is forgotten, unless the kubelet may have
+// restarted.
+func (e *Evidence) endUnlisted(listed map[podresources.Pod]*listedPod, a *Answer) {
+	for uid, p := range e.pods {
+		switch l := listed[p.Pod]; {
+		case l != nil && l.uid == uid:
+		case p.ends() && p.since.Before(a.Asked):
+			e.put(p.apply(unlisted, a.Asked))
+		case !p.isMissing() || !p.missing.Before(a.Asked):
+		case e.proofOf(e.knowsPods(a.Asked), a.Cgroups[uid], p.missing, a.Asked) != noneRestarted:
+			e.drop(uid)
+		}
+	}
+}
+
+// replacePod processes that the kubelet lists a different pod with the name of an earlier one.
+func (e *Evidence) replacePod(uid, by string, asked time.Time) {
+	p := e.pods[uid]
+	if p != nil && by != "" && by != uid && p.replaced && p.seen.Before(asked) {
+		e.put(p.apply(unlisted, asked))
+	}
+}
+
+// noAnswer processes that the kubelet did not answer. Pods whose cgroups are gone hold nothing any
+// more; ended reports whether there were any.
+func (e *Evidence) noAnswer(cgroups map[string]podresources.CgroupState, at time.Time) (ended bool) {
+	if e.failing.IsZero() {
+		e.failing, e.changed = at, true
+	}
+	before := len(e.listed)
+	e.takeCgroups(cgroups, at)
+	return len(e.listed) != before
+}
+
+// takeCgroups processes the states of the cgroups of pods, by UID. If the kubelet does not answer,
+// or does not list a pod, they show whether it has ended.
+func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at time.Time) {
+	if len(states) == 0 {
+		return
+	}
+	ended := map[podresources.Pod]bool{}
+	for name, before := range e.listed {
+		l := *before
+		l.uid = e.uidListed(name, before)
+		p := e.pods[l.uid]
+		over := p != nil && p.state.over() // it holds nothing; the listed pod may be the next one with the name
+		cgroup, known := states[l.uid]
+		if !known || over || l.unlistedSince.IsZero() && e.failing.IsZero() {
+			continue
+		}
+		switch found := e.proofOf(l.kept == noneProcesses, cgroup, l.unlistedSince, at); {
+		case found == proofOfCgroup || found == proofOfKubelet:
+			if p == nil || p.state != Ending {
+				e.endListed(name, &l, found, "", at)
+			}
+			ended[name] = true
+		case cgroup != l.cgroup:
+			l.uid, l.cgroup = before.uid, cgroup
+			e.listed[name], e.changed = &l, true
+		}
+	}
+	for uid, state := range states {
+		if p := e.pods[uid]; p != nil && p.state == Ending && state == podresources.CgroupGone {
+			e.put(p.apply(cgroupGone, at))
+		}
+	}
+	if len(ended) > 0 {
+		maps.DeleteFunc(e.listed, func(name podresources.Pod, _ *listedPod) bool { return ended[name] })
+		e.allocations, e.filled, e.changed = without(e.allocations, ended), true, true
+	}
+}
+
+// unsureOf returns the UIDs of the pods for which the state of the cgroup decides what they hold.
+// answer is an answer that has not been processed yet, or nil. If the kubelet did not answer, these
+// are all listed pods with devices.
+func (e *Evidence) unsureOf(answer *Answer, answered bool) []string {
+	var uids []string
+	for name, l := range e.listed {
+		uid := e.uidListed(name, l)
+		if uid == "" {
+			continue
+		}
+		lacks := !l.unlistedSince.IsZero()
+		if answer != nil {
+			_, has := answer.Pods[name]
+			lacks = !has
+		}
+		if lacks || !answered && l.devices {
+			uids = append(uids, uid)
+		}
+	}
+	for uid, p := range e.pods {
+		if (p.state == Ending || p.isMissing()) && !slices.Contains(uids, uid) {
+			uids = append(uids, uid)
+		}
+	}
+	slices.Sort(uids)
+	return uids
+}
+
+// doubts reports whether any pod is kept because the kubelet may not know its pods yet, and whether
+// an equal answer with equal states of cgroups would change nothing. This is so if no pod is kept
+// for a limited time.
+func (e *Evidence) doubts() (doubts, settled bool) {
+	settled = true
+	for _, l := range e.listed {
+		if !l.unlistedSince.IsZero() {
+			doubts = doubts || l.devices && l.kept == noneRestarted
+			settled = settled && l.kept == noneProcesses
+		}
+	}
+	for _, p := range e.pods {
+		settled = settled && !p.isMissing()
+	}
+	return doubts, settled
+}
+
+// Quiet reports whether the kubelet need not be asked, since its last answer is still valid. If so,
+// the holders are known until shortly before now.
+func (b *Book) Quiet(now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	since := b.evidence.asked // an answer that was requested before a change may lack it
+	if longest := now.Add(-catchUp); longest.Before(since) {
+		since = longest
+	}
+	quiet := !b.evidence.watched.IsZero() && b.believed && now.Sub(b.evidence.asked) < pollInterval &&
+		b.changed.Before(since) && len(b.evidence.changes.since(since)) == 0
+	if quiet {
+		b.knownUntil = driver.Later(b.knownUntil, now.Add(-watchLag))
+	}
+	return quiet
 }

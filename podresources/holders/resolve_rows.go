@@ -225,3 +225,76 @@ func (r *resolver) holders(rows []int) map[rowHolder]bool {
 func (r *resolver) over(p *pod, claim *podresources.ClaimFacts) bool {
 	return p.state.over() || p.state == Ending && claim.Read.After(p.since) && !claim.ReservedFor(p.UID)
 }
+
+// withKept returns the allocations of an answer, together with those of kept pods that it lacks.
+func (e *Evidence) withKept(
+	answered []podresources.Allocation, kept map[podresources.Pod]bool,
+) []podresources.Allocation {
+	maps.DeleteFunc(kept, func(_ podresources.Pod, devices bool) bool { return !devices })
+	if len(kept) == 0 {
+		if sameSlice(answered, e.given) && !e.filled {
+			return e.allocations
+		}
+		e.filled = false
+		return answered
+	}
+	e.filled = true
+	out := slices.Clone(answered)
+	for _, a := range e.allocations {
+		a.Holders = slices.DeleteFunc(slices.Clone(a.Holders), func(h podresources.Holder) bool { return !kept[h.Pod] })
+		if len(a.Holders) == 0 {
+			continue
+		}
+		i := slices.IndexFunc(out, func(o podresources.Allocation) bool { return o.Compare(a) == 0 })
+		if i < 0 {
+			out = append(out, a)
+			continue
+		}
+		out[i].Holders = slices.Concat(out[i].Holders, a.Holders)
+		podresources.SortHolders(&out[i])
+	}
+	slices.SortFunc(out, podresources.Allocation.Compare)
+	return out
+}
+
+// without returns the allocations without the holders that are these pods.
+func without(allocations []podresources.Allocation, pods map[podresources.Pod]bool) []podresources.Allocation {
+	dropped := func(h podresources.Holder) bool { return pods[h.Pod] }
+	kept := make([]podresources.Allocation, 0, len(allocations))
+	for _, a := range allocations {
+		if slices.ContainsFunc(a.Holders, dropped) {
+			a.Holders = slices.DeleteFunc(slices.Clone(a.Holders), dropped)
+		}
+		if len(a.Holders) > 0 {
+			kept = append(kept, a)
+		}
+	}
+	return kept
+}
+
+// changeUIDs sets the holders' UIDs to those of the listed pods. It copies what was returned to
+// callers before.
+func (e *Evidence) changeUIDs() {
+	shared := true
+	for i := range e.allocations {
+		sharedHolders := true
+		for j, h := range e.allocations[i].Holders {
+			l := e.listed[h.Pod]
+			if l == nil || l.uid == h.UID {
+				continue
+			}
+			if shared {
+				e.allocations, shared = slices.Clone(e.allocations), false
+			}
+			if sharedHolders {
+				e.allocations[i].Holders, sharedHolders = slices.Clone(e.allocations[i].Holders), false
+			}
+			e.allocations[i].Holders[j].UID = l.uid
+		}
+	}
+}
+
+// sameSlice reports whether both slices use the same memory, or are empty.
+func sameSlice(a, b []podresources.Allocation) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}

@@ -40,7 +40,7 @@ const (
 )
 
 // transitions returns the next state for each fact and state. There are no other changes of a pod's
-// state. pods.go and answers.go derive the facts from evidence.
+// state. pods.go and proof.go derive the facts from evidence.
 func transitions() [numFacts][numStates]State {
 	return [numFacts][numStates]State{
 		//           Unknown  Waiting  Bound    Running  Ending   Ended    Deleted

@@ -209,7 +209,7 @@ func TestImports(t *testing.T) {
 			"driver", "driver/scrape", "driver/sysfs", "exporter", "exporter/archive", "exporter/check",
 			"exporter/exposition", "exporter/fit", "exporter/gateway", "exporter/ledger", "exporter/node",
 			"exporter/present", "exporter/recorder", "exporter/stall", "exporter/state", "exporter/top",
-			"exporter/web", "exporter/web/access", "podresources", "podresources/holders", "podresources/kube",
+			"exporter/web", "exporter/web/access", "podresources", "podresources/kube",
 			"podresources/kube/events",
 		},
 	}
