@@ -92,7 +92,7 @@ func (n *fanNode) tick(watts float64) (*exposition.Snapshot, []driver.Rejection)
 func (n *fanNode) scrape(t *testing.T, s *exposition.Snapshot) string {
 	t.Helper()
 	e := exposition.New(prometheus.NewRegistry(), func() *exposition.Snapshot { return s },
-		exposition.Config{Catalogue: n.catalogue})
+		exposition.Config{Catalogue: n.catalogue, Choices: exportertest.Everything()})
 	var out bytes.Buffer
 	if _, err := e.Write(&out, expfmt.NewFormat(expfmt.TypeTextPlain)); err != nil {
 		t.Fatal(err)

@@ -94,8 +94,8 @@ func (w *referenceWriter) print(text string) {
 // with --pod.min-lifetime and without dra_pod_info.
 const (
 	SeriesOfShortClaim = 18
-	SeriesOfShortPod   = 11
-	SeriesOfWorkload   = 9
+	SeriesOfShortPod   = 9
+	SeriesOfWorkload   = 7
 )
 
 // groupCosts describes the cost of series. make fleet measured the cost to Prometheus.
