@@ -44,7 +44,8 @@ when the exporter, or the holder, starts, and does not show resets of a driver. 
 within a major version.
 
 The column "labels" has *device* for ` + "`driver` `pool` `device`, *claim* for `namespace` `resourceclaim_name`, and *pod*\n" +
-	"for `namespace` `pod`" + `. A *divided* value is the holder's part of [the device's](ATTRIBUTION.md).
+	"for `namespace` `pod`" + `. A *divided* value is the holder's part of [the device's](ATTRIBUTION.md). Metrics of claims,
+pods and the unattributed part measure what the metric of devices of that name does.
 `
 
 type referenceSection struct{ prefix, title, text string }
@@ -93,8 +94,8 @@ func (w *referenceWriter) print(text string) {
 // with --pod.min-lifetime and without dra_pod_info.
 const (
 	SeriesOfShortClaim = 18
-	SeriesOfShortPod   = 11
-	SeriesOfWorkload   = 9
+	SeriesOfShortPod   = 9
+	SeriesOfWorkload   = 7
 )
 
 // groupCosts describes the cost of series. make fleet measured the cost to Prometheus.
@@ -137,7 +138,7 @@ func (w *referenceWriter) family(f Family, fills func(driver.Quantity) []string)
 	if of := "dra_device_"; f.Spec != nil && f.Name == of+f.Spec.Metric {
 		help += closedLists(f.Spec)
 	} else if f.Spec != nil {
-		help = strings.Replace(help, f.Spec.Help, "See `"+of+f.Spec.Metric+"`.", 1)
+		help = strings.TrimSpace(strings.Replace(help, f.Spec.Help, "", 1))
 	}
 	if f.Histogram {
 		help = "Histogram. " + help

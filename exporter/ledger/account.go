@@ -366,17 +366,16 @@ func (a *account) known() life {
 // takeLife completes the life of the claim with that of another account.
 func (a *account) takeLife(of *life) {
 	v := a.lived()
-	for _, t := range []struct{ mine, other *time.Time }{
-		{&v.Allocated, &of.Allocated},
-		{&v.Waiting, &of.Waiting},
-		{&v.Prepared, &of.Prepared},
-		{&v.FirstActive, &of.FirstActive},
-		{&v.Unprepared, &of.Unprepared},
-	} {
-		if t.mine.IsZero() || !t.other.IsZero() && t.other.Before(*t.mine) {
-			*t.mine = *t.other
+	take := func(mine *time.Time, other time.Time) {
+		if mine.IsZero() || !other.IsZero() && other.Before(*mine) {
+			*mine = other
 		}
 	}
+	take(&v.Allocated, of.Allocated)
+	take(&v.Waiting, of.Waiting)
+	take(&v.Prepared, of.Prepared)
+	take(&v.FirstActive, of.FirstActive)
+	take(&v.Unprepared, of.Unprepared)
 	v.countedPreparation = v.countedPreparation || of.countedPreparation
 	v.countedActivity = v.countedActivity || of.countedActivity
 	a.changed()

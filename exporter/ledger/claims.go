@@ -24,26 +24,23 @@ type closing struct {
 // close closes the accounts of claims that have ended on all of their devices, and returns them
 // sorted by claim and device. written: the state is persistent.
 func (c *closing) close(claims *accountBook, written bool, now time.Time) []book.Closed {
-	due := map[book.ClaimID]bool{}
-	for i := range c.dropped {
-		due[c.dropped[i].Claim()] = true
-	}
+	ready := func(a *account) bool { return !a.ended.IsZero() && now.Sub(a.ended) >= closeAfter }
+	due := len(c.dropped) > 0
 	for a := range claims.all() {
-		if a.toClose() && !a.ended.IsZero() && now.Sub(a.ended) >= closeAfter {
-			due[a.claim()] = true
-		}
+		due = due || a.toClose() && ready(a)
 	}
-	if len(due) == 0 {
+	if !due {
 		return nil
 	}
+	open := map[book.ClaimID]bool{}
 	for a := range claims.all() {
-		if a.toClose() && (a.ended.IsZero() || now.Sub(a.ended) < closeAfter) {
-			delete(due, a.claim())
+		if a.toClose() && !ready(a) {
+			open[a.claim()] = true
 		}
 	}
 	var out []book.Closed
 	for a := range claims.all() {
-		if a.toClose() && due[a.claim()] {
+		if a.toClose() && !open[a.claim()] {
 			out = append(out, a.close())
 			if !written { // a persistent state needs them until it has recorded the close
 				a.ofClaim.users = nil
@@ -51,10 +48,10 @@ func (c *closing) close(claims *accountBook, written bool, now time.Time) []book
 		}
 	}
 	c.dropped = slices.DeleteFunc(c.dropped, func(d book.Closed) bool {
-		if due[d.Claim()] {
+		if !open[d.Claim()] {
 			out = append(out, d)
 		}
-		return due[d.Claim()]
+		return !open[d.Claim()]
 	})
 	slices.SortFunc(out, func(x, y book.Closed) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.UID, y.UID),

@@ -10,7 +10,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/book"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger/divide"
-	"github.com/dra-exporter/dra-exporter/exporter/ledger/saved"
 	"github.com/dra-exporter/dra-exporter/exporter/timeline"
 )
 
@@ -35,9 +34,8 @@ type deviceBook struct {
 	activity divide.Activity // of a partition
 	weighed  []partition     // of a parent: the last result of weigh
 
-	saved        saved.Device // its record
-	periodsSaved bool         // the record of its periods need not be made again
-	resumed      bool         // restored from an earlier process: the holders are not known yet
+	periodsSaved bool // the record of its periods need not be made again
+	resumed      bool // restored from an earlier process: the holders are not known yet
 }
 
 // holders are the holders of a device and the accounts charged for it.

@@ -83,9 +83,6 @@ func (d *deviceBook) observeDistribution(m *meter, next driver.Reading) {
 func (d *deviceBook) distributeParts(m *meter, whole piece, since, until time.Time) (left float64) {
 	left = whole.value
 	for _, p := range d.weigh(since, until, whole.from, idlePart(m.idle, whole.value)) {
-		if !p.Held || p.Share <= 0 {
-			continue
-		}
 		here := piece{whole.from, whole.to, whole.value * p.Fraction}
 		left -= here.value
 		if !p.book.measuresItself() {
@@ -131,11 +128,7 @@ func (d *distributed) add(a *account, p piece) {
 		i = len(d.known)
 		d.known = append(d.known, known{account: a})
 	}
-	for _, done := range [2]time.Time{d.known[i].until, d.summed} {
-		if p.from.Before(done) {
-			p.from = done
-		}
-	}
+	p.from = driver.Later(d.summed, driver.Later(d.known[i].until, p.from))
 	if p.from.Before(p.to) {
 		d.known[i].until = p.to
 		d.pieces = append(d.pieces, p)

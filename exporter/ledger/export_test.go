@@ -64,9 +64,6 @@ func (l *Ledger) AppendUnmarked(b []byte, clock func(time.Time) int64) []byte {
 		for a := range book.all() {
 			a.written.current = false
 		}
-		for _, n := range book.names.names {
-			n.saved = nameFacts{}
-		}
 	}
 	for _, d := range l.devices {
 		d.periodsSaved = false

@@ -24,18 +24,12 @@ func (a *account) noteEnd(s *join.Share) {
 
 // observeUse adds a reading to the use of the claims that held the device since the previous
 // reading. The reading applies to all of that time. Gaps over MaxIntegration count nothing. rate is
-// that of a counter per second.
+// that of a counter per second. The part of an engine, or of a link between devices, that one of
+// several holders has is unknown: each may have all of it.
 func (d *deviceBook) observeUse(m *meter, next driver.Reading, rate float64) {
 	q := m.key.quantity
-	if !m.have || next.At.Sub(m.last.At) > readings.MaxIntegration {
-		return
-	}
-	switch q {
-	case driver.EngineUtilization, driver.IOBytes:
-		d.observeEngine(m, next, rate)
-		return
-	case driver.Utilization, driver.MemoryUsed:
-	default:
+	if !m.have || next.At.Sub(m.last.At) > readings.MaxIntegration || q != driver.Utilization && q != driver.MemoryUsed &&
+		q != driver.EngineUtilization && q != driver.IOBytes {
 		return
 	}
 	d.each(m.last.At, next.At, func(s *segment, from, to time.Time) {
@@ -46,25 +40,18 @@ func (d *deviceBook) observeUse(m *meter, next driver.Reading, rate float64) {
 			if f == nil || p.Holder.dropped {
 				continue
 			}
-			f.Divided = f.Divided || len(s.Claims) > 1 && !s.Measured
-			if part := next.Value * p.Use[m.spec.Basis]; q == driver.Utilization {
+			part, divided := next.Value*p.Use[m.spec.Basis], len(s.Claims) > 1 && !s.Measured
+			switch q {
+			case driver.Utilization:
 				f.activity.Observe(part, seconds)
-			} else {
+			case driver.MemoryUsed:
 				f.observeMemory(part, seconds)
 				f.Readings += seconds / next.At.Sub(m.last.At).Seconds()
+			default:
+				f.use(m.key.labels[0], next.Value, rate, seconds)
+				divided = false
 			}
-		}
-	})
-}
-
-// observeEngine adds a reading of an engine, or of a link between devices. The part of one of
-// several holders is unknown: each may have all of it.
-func (d *deviceBook) observeEngine(m *meter, next driver.Reading, rate float64) {
-	d.each(m.last.At, next.At, func(s *segment, from, to time.Time) {
-		for i := range s.Claims {
-			if f := s.Claims[i].Holder.ofClaim.fit; f != nil && !s.Claims[i].Holder.dropped {
-				f.use(m.key.labels[0], next.Value, rate, to.Sub(from).Seconds())
-			}
+			f.Divided = f.Divided || divided
 		}
 	})
 }

@@ -22,7 +22,7 @@ func (b *books) follow(d *deviceBook, shares, ended []join.Share, at, now time.T
 	if d.resumed {
 		b.takeOver(d, shares, ended, at, now)
 	} else if from, earliest, changed := b.firstChange(d, shares, ended, at); changed {
-		b.change(d, sortedHolds(shares, ended), shares, from, earliest, now)
+		b.change(d, sortedHolds(shares, ended), from, earliest, now)
 	}
 	b.followLives(d, shares, ended)
 	d.shares, d.ended, d.left = shares, ended, leftTimes(shares)
@@ -53,7 +53,7 @@ func (b *books) takeOver(d *deviceBook, shares, ended []join.Share, at, now time
 		d.periods.End(by.period, b.kept)
 	}
 	from := d.accrued
-	b.change(d, all, shares, from, from, now)
+	b.change(d, all, from, from, now)
 	if s := d.timeline.On(from); s.From.Equal(from) { // ended holds may have ended at any time until now
 		s.Doubt.Late = max(s.Doubt.Late, at.Sub(from))
 		d.late = max(d.late, s.Doubt.Late)
@@ -104,12 +104,9 @@ func (b *books) firstChange(
 
 // change takes in the holds, and renews the timeline from a time on. earliest is the earliest
 // possible time of the change.
-func (b *books) change(
-	d *deviceBook, all []hold, shares []join.Share, from, earliest, now time.Time,
-) {
+func (b *books) change(d *deviceBook, all []hold, from, earliest, now time.Time) {
 	b.resolve(d, all, from, now)
 	b.renew(d, all, from, from.Sub(earliest), now)
-	d.accounts = d.holds.of(shares)
 }
 
 // renew replaces the timeline from a time on. The change at that time may have happened earlier, by
@@ -122,8 +119,10 @@ func (b *books) renew(d *deviceBook, all []hold, from time.Time, before time.Dur
 	replaced := slices.Clone(d.timeline[n:])
 	d.timeline = d.timeline[:n]
 	for _, cut := range d.known.Cuts(from, edgesOf(all)...) {
-		shares, accounts, divided := d.heldAt(all, cut)
-		s := divide.NewSegment(shares, accounts, divided, cut)
+		var shares []join.Share
+		var divided join.Attribution
+		shares, d.accounts, divided = d.heldAt(all, cut)
+		s := divide.NewSegment(shares, d.accounts, divided, cut)
 		doubt, edge := doubtAt(all, cut)
 		if cut.Equal(from) {
 			doubt.Early = max(doubt.Early, before)
@@ -219,18 +218,8 @@ func (b *books) markPartial(a *account, s *join.Share) {
 	}
 }
 
-// followLives updates the lives of claims by the present and the ended holds of a device, if one of
-// them has changed.
+// followLives updates the lives of claims by the present and the ended holds of a device.
 func (b *books) followLives(d *deviceBook, shares, ended []join.Share) {
-	news := len(ended) > 0
-	for h := range holdsIn(shares) {
-		by := d.holds[h.ID]
-		news = news || by.lived != h.Hold || !by.allocated.Equal(h.share.AllocatedAt)
-		by.lived, by.allocated = h.Hold, h.share.AllocatedAt
-	}
-	if !news {
-		return
-	}
 	for h := range holdsIn(shares, ended) {
 		if by := d.holds[h.ID]; by != nil && by.claim != nil && by.claim.key.Name != "" {
 			b.followLife(by.claim.present(), h.share, h.Hold)

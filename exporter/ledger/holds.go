@@ -26,9 +26,7 @@ type hold struct {
 type charged struct {
 	claim, pod *account // nil for admin access
 	period     *timeline.Period
-	facts      holdFacts          // when the hold was last taken in
-	lived      *podresources.Hold // when the claim's life last followed it
-	allocated  time.Time
+	facts      holdFacts // when the hold was last taken in
 }
 
 // holdFacts are the facts about a hold on which charges depend.
@@ -153,23 +151,6 @@ func doubtAt(all []hold, moment time.Time) (doubt podresources.Doubt, edge bool)
 // widened returns the doubt for a time that takes effect later than it was.
 func widened(d podresources.Doubt, later time.Duration) podresources.Doubt {
 	return podresources.Doubt{Early: d.Early + later, Late: max(0, d.Late-later)}
-}
-
-// of returns the accounts of the present shares.
-func (o holds) of(shares []join.Share) []shareAccounts {
-	out := make([]shareAccounts, len(shares))
-	for i := range shares {
-		s := &shares[i]
-		for j := range s.Holders {
-			h := &s.Holders[j]
-			by := o[h.Hold.ID]
-			out[i].Claim = by.claim
-			if j == 0 || s.Holders[j-1].Pod != h.Pod {
-				out[i].Pods = append(out[i].Pods, by.pod)
-			}
-		}
-	}
-	return out
 }
 
 // isOther reports whether the claim or pod of a hold is a different one than the one that was

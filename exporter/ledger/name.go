@@ -40,16 +40,6 @@ type name struct {
 	kept        time.Time // the last tick at which it had an account
 	needed      time.Time // the last tick at which such an account was exported
 	object      saved.Object
-	saved       nameFacts
-}
-
-// nameFacts is what was last written of a name. Labels are immutable.
-type nameFacts struct {
-	uid         string
-	allocatedAt time.Time
-	meta        *podresources.PodMeta
-	labels      *string
-	labelled    int
 }
 
 func (r *names) observePod(h *podresources.Holder, now time.Time) {

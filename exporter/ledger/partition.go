@@ -75,8 +75,8 @@ func (d *deviceBook) each(from, to time.Time, f func(s *segment, from, to time.T
 	})
 }
 
-// weigh returns the device's partitions with their holders at a moment, and each one's fraction of
-// what the device did, divided by their activity in a span of time. idle is that of
+// weigh returns the device's held partitions with their holders at a moment, and each one's part
+// of what the device did, divided by their activity in a span of time. idle is that of
 // [join.DivideParent]. The result is valid until the next call.
 func (d *deviceBook) weigh(from, to, held time.Time, idle float64) []partition {
 	d.weighed = d.weighed[:0]
@@ -93,7 +93,7 @@ func (d *deviceBook) weigh(from, to, held time.Time, idle float64) []partition {
 	for i := range parts {
 		d.weighed[i].Part = parts[i]
 	}
-	return d.weighed
+	return slices.DeleteFunc(d.weighed, func(p partition) bool { return !p.Held || p.Share <= 0 })
 }
 
 // chargeParts divides an amount among the holders of the device's partitions. The device counted it
@@ -105,7 +105,7 @@ func (d *deviceBook) chargeParts(
 	left = amount
 	by.guessed = true
 	for _, p := range d.weigh(from, to, from, idlePart(d.idleRate(c)*to.Sub(from).Seconds(), amount)) {
-		if !p.Held || p.Fraction <= 0 {
+		if p.Fraction <= 0 {
 			continue
 		}
 		here := amount * p.Fraction
@@ -191,7 +191,7 @@ func (d *deviceBook) dividePresent(tick uint64, now time.Time, config *Config) {
 			continue
 		}
 		for _, p := range d.weigh(now, now, now, 0) {
-			if !p.Held || p.Share <= 0 || p.book.measuresItself() {
+			if p.book.measuresItself() {
 				continue
 			}
 			own := p.book.dividedCounter(c.key, now)
@@ -204,9 +204,6 @@ func (d *deviceBook) dividePresent(tick uint64, now time.Time, config *Config) {
 // divideGauge divides the present value of a gauge among the holders of the partitions.
 func (d *deviceBook) divideGauge(m *meter, tick uint64, now time.Time) {
 	for _, p := range d.weigh(now, now, now, idlePart(m.idle, m.now.Value)) {
-		if !p.Held || p.Share <= 0 {
-			continue
-		}
 		m.kept = max(0, m.kept-p.Fraction)
 		if p.book.measuresItself() {
 			m.lost += p.Fraction

@@ -113,16 +113,21 @@ func (l *Ledger) endAll(at time.Time) {
 	}
 }
 
-// Resumed returns, after Restore, the holding periods that continue unless the kubelet's first
-// answer says otherwise. continues is false if the ledger knows nothing about the time before: then
-// all holds are new.
-func (l *Ledger) Resumed() (periods []*timeline.Period, continues bool) {
+// Resumed returns, after Restore, the holds that continue unless the kubelet's first answer says
+// otherwise, each as an allocation with one holder. continues is false if the ledger knows nothing
+// about the time before: then all holds are new.
+func (l *Ledger) Resumed() (holds []podresources.Allocation, continues bool) {
 	for p := range l.timeline.All() {
-		if p.To.IsZero() {
-			periods = append(periods, p)
+		if !p.To.IsZero() {
+			continue
 		}
+		hold := &podresources.Hold{ID: p.Hold, From: p.From}
+		holds = append(holds, podresources.Allocation{
+			Device: p.Device, Claim: p.Claim, ShareID: p.ShareID, ClaimUID: p.ClaimUID, Admin: p.Admin,
+			Holders: []podresources.Holder{{Pod: p.Pod, UID: p.PodUID, Hold: hold}},
+		})
 	}
-	return periods, l.continues
+	return holds, l.continues
 }
 
 // restorer makes a ledger's objects from records.

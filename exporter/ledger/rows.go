@@ -55,86 +55,50 @@ func (d *deviceBook) row(tick uint64, room *deviceRoom) book.Device {
 	}
 	s.Up, s.Missing = d.up()
 	s.Contradiction = d.contradicted
-	if d.parent != nil {
-		s.Divided = d.divided(tick)
-	}
-	if s.Missing != join.MissingNone {
-		s.Values = d.health(tick)
-		if s.Up == book.Down {
-			s.Values = d.withFailures(s.Values)
-		}
-		return s
+	readable := s.Missing == join.MissingNone
+	var ages []time.Duration
+	if readable {
+		ages = take(&room.ages, d.numValues())[:d.numValues()]
+		s.Values, s.Unattributed = take(&room.values, d.numValues()), take(&room.values, d.numUnattributed())
 	}
 	last := d.timeline.Last()
-	ages := take(&room.ages, d.numValues())[:d.numValues()]
-	s.Values = take(&room.values, d.numValues())
-	s.Unattributed = take(&room.values, d.numUnattributed())
 	for _, m := range d.meters {
-		if m.present != tick || m.counts || m.divided {
-			continue
-		}
-		v := book.Value{Series: m.series, Value: m.now.Value}
-		s.Values = append(s.Values, v)
-		if m.gauge >= 0 {
-			v.Value *= m.kept*last.Unattributed[m.spec.Basis] + m.lost
-			s.Unattributed = append(s.Unattributed, v)
+		switch {
+		case m.present != tick:
+		case m.divided:
+			s.Divided = append(s.Divided, m.series)
+		case !m.counts && (readable || m.key.quantity == driver.Health): // health is known without telemetry
+			v := book.Value{Series: m.series, Value: m.now.Value}
+			s.Values = append(s.Values, v)
+			if m.gauge >= 0 {
+				v.Value *= m.kept*last.Unattributed[m.spec.Basis] + m.lost
+				s.Unattributed = append(s.Unattributed, v)
+			}
 		}
 	}
 	for _, c := range d.counters {
-		if c.present != tick || c.divided {
-			continue
-		}
 		v := book.Value{Series: c.series, Value: c.total}
-		s.Values = append(s.Values, v)
-		if !c.settled.IsZero() {
-			ages[len(s.Values)-1] = d.clock.Sub(c.settled)
-		}
-		if c.index >= 0 {
-			v.Value = d.unattributed.totals[c.index].value
-			s.Unattributed = append(s.Unattributed, v)
+		switch {
+		case c.present == tick && c.divided:
+			s.Divided = append(s.Divided, c.series)
+		case !readable && s.Up == book.Down && c.spec.Failure: // of a failed device, these are the most interesting
+			s.Values = append(s.Values, v)
+		case readable && c.present == tick:
+			s.Values = append(s.Values, v)
+			if !c.settled.IsZero() {
+				ages[len(s.Values)-1] = d.clock.Sub(c.settled)
+			}
+			if c.index >= 0 {
+				v.Value = d.unattributed.totals[c.index].value
+				s.Unattributed = append(s.Unattributed, v)
+			}
 		}
 	}
-	s.Values = append(s.Values, d.highest...)
-	s.Ages = ages[:len(s.Values)]
+	if readable {
+		s.Values = append(s.Values, d.highest...)
+		s.Ages = ages[:len(s.Values)]
+	}
 	return s
-}
-
-// divided returns the quantities for which the device's holders have parts of the parent's values.
-func (d *deviceSeries) divided(tick uint64) []*book.Series {
-	var out []*book.Series
-	for _, m := range d.meters {
-		if m.divided && m.present == tick {
-			out = append(out, m.series)
-		}
-	}
-	for _, c := range d.counters {
-		if c.divided && c.present == tick {
-			out = append(out, c.series)
-		}
-	}
-	return out
-}
-
-// health returns the health of a device that has no other telemetry.
-func (d *deviceSeries) health(tick uint64) []book.Value {
-	var values []book.Value
-	for _, m := range d.meters {
-		if m.present == tick && m.key.quantity == driver.Health {
-			values = append(values, book.Value{Series: m.series, Value: m.now.Value})
-		}
-	}
-	return values
-}
-
-// withFailures appends the error counters of a device that can't be read: for a failed device,
-// these are the most interesting.
-func (d *deviceSeries) withFailures(values []book.Value) []book.Value {
-	for _, c := range d.counters {
-		if c.spec.Failure {
-			values = append(values, book.Value{Series: c.series, Value: c.total})
-		}
-	}
-	return values
 }
 
 // markDown marks devices as down that are held, not readable, and whose driver has had a readable

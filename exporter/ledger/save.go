@@ -120,11 +120,8 @@ func (w *saver) before(to *saved.Meter, c *readings.Counter) {
 func (w *saver) device(d *deviceBook) {
 	r, c, names := &w.records.device, &w.records.counts, &d.identity.names
 	*r = saved.Device{
-		DeviceFacts: saved.DeviceFacts{
-			Driver: d.id.Driver, Pool: d.id.Pool, Name: d.id.Device, Born: stamp(d.born), UUID: names[0],
-			PCI: names[1], NetDev: names[2], RDMA: names[3], Read: d.read, Watched: d.watched,
-			LastError: stamp(d.lastError),
-		},
+		Driver: d.id.Driver, Pool: d.id.Pool, Name: d.id.Device, Born: stamp(d.born), UUID: names[0], PCI: names[1],
+		NetDev: names[2], RDMA: names[3], Read: d.read, Watched: d.watched, LastError: stamp(d.lastError),
 		CPUs: d.identity.cpus, Counters: r.Counters[:0], Meters: r.Meters[:0], Highest: r.Highest[:0],
 	}
 	*c = saved.Counts{
@@ -159,10 +156,7 @@ func (w *saver) device(d *deviceBook) {
 		r.Meters = append(r.Meters, meter)
 		c.Values, c.At = append(c.Values, m.last.Value), append(c.At, w.at(m.last.At))
 	}
-	if w.Whole() || w.Fresh(&d.object) || !r.Equal(&d.saved) {
-		r.Clone(&d.saved)
-		w.Put(saved.KindDevice, &d.object, r)
-	}
+	w.Put(saved.KindDevice, &d.object, r)
 	w.Put(saved.KindCounts, &d.object, c)
 	w.held(d)
 	if w.Whole() || !d.periodsSaved {
@@ -351,18 +345,6 @@ func (w *saver) lives(d *driverLives) {
 }
 
 func (w *saver) name(ofPods bool, n *name) {
-	fresh := w.Fresh(&n.object)
-	w.Number(&n.object)
-	facts := nameFacts{uid: n.uid, allocatedAt: n.allocatedAt, meta: n.meta, labelled: len(n.labels) + 1}
-	if n.labels == nil {
-		facts.labelled = 0
-	} else if len(n.labels) > 0 {
-		facts.labels = &n.labels[0]
-	}
-	if !w.Whole() && !fresh && facts == n.saved {
-		return
-	}
-	n.saved = facts
 	labels, meta := n.labels, podresources.PodMeta{}
 	if n.meta != nil {
 		meta, labels = *n.meta, n.meta.Labels

@@ -272,7 +272,7 @@ func (n *Node) Observe(ctx context.Context) (podresources.Observation, error) {
 
 // Resume continues the holds that an earlier process knew until a time. It must be called before
 // the first Describe. Cgroups and CDI specs created since then determine the start of other holds.
-func (n *Node) Resume(ctx context.Context, holds []holders.Resumed, until time.Time) {
+func (n *Node) Resume(ctx context.Context, holds []podresources.Allocation, until time.Time) {
 	n.dates.Resume(holds, until)
 	reader := driver.NewReader[[]podresources.Change]("read since when there are pods", n.reading("cgroups"))
 	came, _ := reader.Do(ctx, driver.ReadDeadline, func(context.Context) ([]podresources.Change, error) {

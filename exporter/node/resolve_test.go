@@ -130,9 +130,7 @@ func newWay(t *testing.T, metrics Metrics, api, file, pods bool) *Node {
 	if err == nil {
 		err = kubelet.Start(c.PodResourcesSocket)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(kubelet.Stop)
 	if pods {
 		served := must.Get(podresourcestest.ServePods(c.PodsSocket))(t)
@@ -148,9 +146,7 @@ func newWay(t *testing.T, metrics Metrics, api, file, pods bool) *Node {
 		c.API = apiOfWays(t, dir, claims)
 	}
 	n, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(n.Close)
 	return n
 }
@@ -195,9 +191,7 @@ func TestPendingInFile(t *testing.T) {
 		return out
 	}
 	expect.Equal(t, "", []bool{false, true, false}, pending(n))
-	if allocations[1].Pending {
-		t.Error("the argument is changed")
-	}
+	expect.That(t, !allocations[1].Pending, "the argument is changed")
 	without := newWay(t, &recorded{}, false, false, false)
 	expect.Equal(t, "without claims", []bool{false, false, false}, pending(without))
 }
@@ -244,9 +238,7 @@ func TestPendingUntilReadAgain(t *testing.T) {
 			await(t, func() error {
 				want()
 				allocations, _, _ := n.describe(time.Now())
-				if len(allocations) != 1 {
-					t.Fatalf("%d allocations", len(allocations))
-				}
+				must.That(t, len(allocations) == 1, "%d allocations", len(allocations))
 				switch a := &allocations[0]; {
 				case !a.Admin && !a.Pending:
 					t.Fatalf("the claim counts as known, with UID %q", a.ClaimUID)

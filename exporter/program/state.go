@@ -14,7 +14,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
 	"github.com/dra-exporter/dra-exporter/exporter/state"
-	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
 
 // kept has what is kept over restarts: the state, and the archive of documents.
@@ -101,14 +100,7 @@ func (k kept) resume(
 	}
 	log.Info("continuing from the state of an earlier process",
 		"written", k.restored.Time, "rebooted", k.restored.Rebooted, "counters_continue", k.restored.Continues)
-	if periods, continues := books.Resumed(); continues {
-		holds := make([]holders.Resumed, 0, len(periods))
-		for _, p := range periods {
-			holds = append(holds, holders.Resumed{
-				ID: p.Hold, Device: p.Device, Claim: p.Claim, Share: p.ShareID, Pod: p.Pod, UID: p.PodUID, From: p.From,
-				Admin: p.Admin, ClaimUID: p.ClaimUID,
-			})
-		}
+	if holds, continues := books.Resumed(); continues {
 		n.Resume(ctx, holds, k.restored.Time)
 	}
 	return books

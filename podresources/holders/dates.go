@@ -54,35 +54,21 @@ type dated struct {
 
 	of      *podresources.Allocation // of the last call; nil: it is resumed, and no call had it yet
 	holders []podresources.Holder    // the holders in it that are this pod
-	resumed *Resumed                 // nil: it began in this process
-}
-
-// Resumed is a hold that had not ended when an earlier process ended.
-type Resumed struct {
-	ID     podresources.HoldID
-	Device driver.ID
-	Claim  podresources.Claim
-	Share  string
-	Pod    podresources.Pod
-	UID    string // of the pod; empty: unknown
-	From   time.Time
-	Admin  bool // see [podresources.Allocation]
-
-	ClaimUID string // empty: unknown
+	resumed *podresources.Allocation // nil: it began in this process
 }
 
 // Resume continues the holds of an earlier process, which knew the holders until the given time. It
 // must be called before Date. Holds that the kubelet's first answer has continue; others in that
 // answer began after that time. A hold that the answer lacks has ended if a sign shows when;
 // otherwise it is forgotten. Until that answer, Date returns no holders. A hold with admin access
-// keeps it until the claim has been read.
-func (d *Dates) Resume(holds []Resumed, until time.Time) {
+// keeps it until the claim has been read. Each hold is an allocation with one holder.
+func (d *Dates) Resume(holds []podresources.Allocation, until time.Time) {
 	d.holds = map[holdKey]*dated{}
 	for i := range holds {
-		r := &holds[i]
-		key := holdKey{r.Device, r.Claim, r.Share, r.Pod, r.UID}
-		d.holds[key] = &dated{hold: &podresources.Hold{ID: r.ID, From: r.From}, began: until, shown: true, resumed: r}
-		d.lastID = max(d.lastID, r.ID)
+		a, holder := &holds[i], &holds[i].Holders[0]
+		key := holdKey{a.Device, a.Claim, a.ShareID, holder.Pod, holder.UID}
+		d.holds[key] = &dated{hold: holder.Hold, began: until, shown: true, resumed: a}
+		d.lastID = max(d.lastID, holder.Hold.ID)
 	}
 	d.resumed, d.view.At = true, until
 }
@@ -326,8 +312,8 @@ func (d *Dates) end(when *changeTimes, now time.Time) {
 			continue
 		}
 		delete(d.holds, key)
-		if h.of == nil && when.gone(h.resumed.allocation()) != nil {
-			h.of, h.holders = h.resumed.allocation()
+		if h.of == nil && when.gone(h.resumed, h.resumed.Holders) != nil {
+			h.of, h.holders = h.resumed, h.resumed.Holders
 		}
 		if h.replaced || h.of == nil {
 			continue
@@ -349,14 +335,6 @@ func (d *Dates) end(when *changeTimes, now time.Time) {
 		d.ended = append(d.ended, a)
 	}
 	slices.SortStableFunc(d.ended, func(a, b podresources.Allocation) int { return endOf(&a).Compare(endOf(&b)) })
-}
-
-// allocation returns the allocation of the hold, as far as it is known, and its holder.
-func (r *Resumed) allocation() (*podresources.Allocation, []podresources.Holder) {
-	a := podresources.Allocation{
-		Device: r.Device, Claim: r.Claim, ShareID: r.Share, ClaimUID: r.ClaimUID, Admin: r.Admin,
-	}
-	return &a, []podresources.Holder{{Pod: r.Pod, UID: r.UID}}
 }
 
 // endOf returns the end of an allocation in View.Ended.

@@ -494,6 +494,12 @@ func TestWanted(t *testing.T) {
 	}
 }
 
+// resumed returns the hold of a pod, with an allocation's device, that began in an earlier process.
+func resumed(a podresources.Allocation, pod podresources.Pod, uid string) podresources.Allocation {
+	a.Holders = []podresources.Holder{{Pod: pod, UID: uid, Hold: &podresources.Hold{From: at(-5000)}}}
+	return a
+}
+
 // Devices that were held before the first answer were prepared at an unknown time, and so were
 // those whose preparation an earlier process may have seen.
 func TestPreparedBefore(t *testing.T) {
@@ -503,7 +509,7 @@ func TestPreparedBefore(t *testing.T) {
 	expectTime(t, "held from the beginning", d.view.Allocations[0].Holders[0].Hold.Prepared, 0)
 	d = datesTest{}
 	a := held("gpu-0", "p")
-	d.Resume([]Resumed{{Device: a.Device, Claim: a.Claim, Pod: a.Holders[0].Pod, From: at(-5000)}}, at(0))
+	d.Resume([]podresources.Allocation{resumed(a, a.Holders[0].Pod, "")}, at(0))
 	d.call(1000, a)
 	expectTime(t, "resumed", d.view.Allocations[0].Holders[0].Hold.Prepared, 0)
 }
@@ -515,10 +521,9 @@ func TestAdminOutlivesRestart(t *testing.T) {
 	for _, pending := range []bool{true, false} {
 		var d datesTest
 		a := held("gpu-0", "monitor")
-		d.Resume([]Resumed{
-			{Device: a.Device, Claim: a.Claim, Pod: a.Holders[0].Pod, From: at(-5000), Admin: true},
-			{Device: a.Device, Claim: a.Claim, Pod: gone, UID: "uid-gone", From: at(-5000), Admin: true},
-		}, at(0))
+		holds := []podresources.Allocation{resumed(a, a.Holders[0].Pod, ""), resumed(a, gone, "uid-gone")}
+		holds[0].Admin, holds[1].Admin = true, true
+		d.Resume(holds, at(0))
 		a.Pending = pending
 		d.all = []Change{{At: at(500), Gone: true, PodUID: "uid-gone"}}
 		d.call(1000, a)

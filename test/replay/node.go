@@ -290,7 +290,7 @@ func (n *node) restart() error {
 	if err := n.books.Restore(kept, n.now); err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
-	if holds, continues := resumed(n.books); continues {
+	if holds, continues := n.books.Resumed(); continues {
 		n.dates.Resume(holds, kept.Time)
 	}
 	return nil

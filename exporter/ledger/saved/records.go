@@ -3,7 +3,6 @@ package saved
 import (
 	"encoding/binary"
 	"math"
-	"slices"
 	"time"
 )
 
@@ -87,41 +86,21 @@ type Series struct {
 
 // Device is a device with its counters and meters.
 type Device struct {
-	DeviceFacts
-	CPUs     []int     `cbor:"10,keyasint,omitempty"`
-	Counters []Counter `cbor:"14,keyasint,omitempty"` // the attributed ones first
-	Meters   []Meter   `cbor:"16,keyasint,omitempty"`
-	Highest  []Series  `cbor:"17,keyasint,omitempty"` // without values
-}
-
-// DeviceFacts identify a device, and say what is known of it.
-type DeviceFacts struct {
-	Driver    string `cbor:"2,keyasint,omitempty"`
-	Pool      string `cbor:"3,keyasint,omitempty"`
-	Name      string `cbor:"4,keyasint,omitempty"`
-	Born      Stamp  `cbor:"5,keyasint,omitempty"`
-	UUID      string `cbor:"6,keyasint,omitempty"`
-	PCI       string `cbor:"7,keyasint,omitempty"`
-	NetDev    string `cbor:"8,keyasint,omitempty"`
-	RDMA      string `cbor:"9,keyasint,omitempty"`
-	Read      bool   `cbor:"11,keyasint,omitempty"`
-	Watched   bool   `cbor:"12,keyasint,omitempty"`
-	LastError Stamp  `cbor:"13,keyasint,omitempty"`
-}
-
-// Equal reports whether both are equal. It is faster than encoding them.
-func (d *Device) Equal(other *Device) bool {
-	return d.DeviceFacts == other.DeviceFacts && slices.Equal(d.CPUs, other.CPUs) &&
-		slices.Equal(d.Counters, other.Counters) && slices.Equal(d.Meters, other.Meters) &&
-		slices.Equal(d.Highest, other.Highest)
-}
-
-// Clone returns a copy in the memory of to.
-func (d *Device) Clone(to *Device) {
-	*to = Device{
-		d.DeviceFacts, append(to.CPUs[:0], d.CPUs...), append(to.Counters[:0], d.Counters...),
-		append(to.Meters[:0], d.Meters...), append(to.Highest[:0], d.Highest...),
-	}
+	Driver    string    `cbor:"2,keyasint,omitempty"`
+	Pool      string    `cbor:"3,keyasint,omitempty"`
+	Name      string    `cbor:"4,keyasint,omitempty"`
+	Born      Stamp     `cbor:"5,keyasint,omitempty"`
+	UUID      string    `cbor:"6,keyasint,omitempty"`
+	PCI       string    `cbor:"7,keyasint,omitempty"`
+	NetDev    string    `cbor:"8,keyasint,omitempty"`
+	RDMA      string    `cbor:"9,keyasint,omitempty"`
+	CPUs      []int     `cbor:"10,keyasint,omitempty"`
+	Read      bool      `cbor:"11,keyasint,omitempty"`
+	Watched   bool      `cbor:"12,keyasint,omitempty"`
+	LastError Stamp     `cbor:"13,keyasint,omitempty"`
+	Counters  []Counter `cbor:"14,keyasint,omitempty"` // the attributed ones first
+	Meters    []Meter   `cbor:"16,keyasint,omitempty"`
+	Highest   []Series  `cbor:"17,keyasint,omitempty"` // without values
 }
 
 // Counter is a counter of a device.
